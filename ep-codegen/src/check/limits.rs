@@ -1,0 +1,70 @@
+//! Limits of the hardware that even the least legal shape exceeds. The plan checks the same limits
+//! for each shape; here they are errors of the declaration.
+
+use super::model::View;
+use super::ranges::{Range, range};
+use super::types::{Scalar, scalar_named, scalar_of};
+use crate::diagnostics::{Diagnostics, limits as errors};
+use crate::plan::Arch;
+use crate::syntax::ast::{ChannelKind, Elem, Expr, Field, Message};
+
+/// Checks the messages that are staged in shared memory.
+pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
+    let have = Arch::ALL.iter().map(|arch| i128::from(arch.shared_bytes_max())).max().unwrap_or(0);
+    for message in &view.messages {
+        let staged = view.channels.iter().find(|channel| {
+            channel.message == message.name
+                && matches!(channel.kind.value, ChannelKind::Ring | ChannelKind::Direct)
+        });
+        let need = meta_bytes(view, message);
+        if let Some(channel) = staged
+            && need > have
+        {
+            let largest = message.fields.iter().max_by_key(|field| field_bytes(view, field));
+            let at = largest.map_or(&message.name, |field| &field.name);
+            out.push(errors::meta_too_large(at, &message.name, need, have, &channel.name));
+        }
+    }
+}
+
+/// Least bytes of the record that travels beside the row.
+fn meta_bytes(view: &View<'_>, message: &Message) -> i128 {
+    message.fields.iter().map(|field| field_bytes(view, field)).sum()
+}
+
+/// Least bytes of the field inside the record; the row itself is moved in pieces.
+fn field_bytes(view: &View<'_>, field: &Field) -> i128 {
+    if field.with.is_some() {
+        return 0;
+    }
+    let elements = least(view, &field.dims);
+    match scalar_of(view, &field.elem) {
+        Some(Scalar::Axis(_, parts)) => {
+            let of_part = |(index, part): (usize, &crate::syntax::ast::Part)| {
+                let row = index == 0 && field.row.is_some();
+                let block = part.block.as_ref().map_or(1, |block| i128::from(block.value.max(1)));
+                if row { 0 } else { elements / block * elem_bytes(&part.elem) }
+            };
+            parts.iter().enumerate().map(of_part).sum()
+        }
+        _ if field.row.is_some() => 0,
+        Some(_) => elements.saturating_mul(elem_bytes(&field.elem)),
+        None => 0,
+    }
+}
+
+/// The least product of extents.
+fn least(view: &View<'_>, dims: &[Expr]) -> i128 {
+    let low = |dim| range(view, dim).map_or(0, |Range { low, .. }| low.max(0));
+    dims.iter().map(low).fold(1, i128::saturating_mul)
+}
+
+fn elem_bytes(elem: &Elem) -> i128 {
+    let Elem::Name(name) = elem else { return 8 };
+    match scalar_named(&name.to_string()) {
+        Some(Scalar::Int("i64")) => 8,
+        Some(Scalar::Int("i32") | Scalar::F32) => 4,
+        Some(Scalar::Bf16) => 2,
+        _ => 1,
+    }
+}

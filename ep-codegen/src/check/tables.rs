@@ -1,0 +1,382 @@
+//! Tensors as targets and sources: each is written by the right word, once, before it is read, and
+//! lives where the channel that moves it can reach it.
+
+use proc_macro2::Ident;
+
+use super::coverage::lacking;
+use super::model::{Model, Tensor, View};
+use super::names::declared_tensors;
+use super::numbers::{mentions, visit_names};
+use super::ranges::range;
+use super::statements::reads;
+use super::text::text;
+use super::types::scalar_of;
+use super::walk::{Counted, Meaning, Site, root};
+use crate::diagnostics::{Diagnostics, tables as errors};
+use crate::syntax::ast::{
+    self, ChannelKind, Elem, Expr, ExprKind, Item, Place, StmtKind, TensorKind,
+};
+
+/// Rules that no choice of arms changes.
+pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {
+    for placed in &model.items {
+        if let Item::Tensors(tensors) = placed.item {
+            tensors.list.iter().for_each(|tensor| declaration(tensor, tensors.kind, out));
+        }
+    }
+}
+
+fn declaration(tensor: &ast::Tensor, kind: TensorKind, out: &mut Diagnostics) {
+    if let Some(up_to) = &tensor.up_to {
+        if kind != TensorKind::Input {
+            out.push(errors::only_inputs(up_to.span, "up to", &tensor.name));
+        } else if up_to.value < 1 {
+            out.push(errors::no_copies(up_to, &tensor.name));
+        }
+    }
+    if let (Some(window), Some(_)) = (tensor.window, tensor.host) {
+        out.push(errors::window_and_host(window, &tensor.name));
+    }
+    if let Some(host) = tensor.host
+        && kind != TensorKind::Output
+    {
+        out.push(errors::only_outputs(host, "to host", &tensor.name));
+    }
+    let Some(fill) = &tensor.fill else { return };
+    if kind != TensorKind::Output {
+        out.push(errors::only_outputs(fill.value.span, "fill", &tensor.name));
+    }
+    let first = tensor.dims.first();
+    let by_first =
+        first.is_some_and(|dim| matches!(&dim.kind, ExprKind::Name(name) if *name == fill.beyond));
+    if let (false, Some(first)) = (by_first, first) {
+        out.push(errors::fill_beyond_another(&fill.beyond, &tensor.name, first.at, &text(first)));
+    }
+    if let Elem::Name(elem) = &tensor.elem {
+        let limits = match elem.to_string().as_str() {
+            "u8" => 0..=255,
+            "bool" => 0..=1,
+            "i32" => i64::from(i32::MIN)..=i64::from(i32::MAX),
+            _ => i64::MIN..=i64::MAX,
+        };
+        if !limits.contains(&fill.value.value) {
+            out.push(crate::diagnostics::numbers::does_not_fit(&fill.value, elem.span()));
+        }
+    }
+}
+
+/// Rules about the statements of one choice of arms.
+pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
+    extents(view, out);
+    for (index, site) in view.sites.iter().enumerate() {
+        if let Some((word, place)) = written(site) {
+            word_fits(view, site, word, place, out);
+            rewritten_by_loop(view, site, word, place, out);
+            maybe_absent(view, site, place, out);
+        }
+        written_twice(view, index, out);
+        read_before_written(view, index, out);
+        places(view, site, out);
+    }
+    for size in &view.sizes {
+        if let Some(value) = &size.value {
+            visit_names(value, &mut |name| {
+                if let Some(tensor) = view.tensor(name)
+                    && tensor.handle.is_none()
+                    && tensor.kind != TensorKind::Input
+                {
+                    out.push(errors::size_of_own(name, &size.name));
+                }
+            });
+        }
+    }
+}
+
+/// Extents that are 0 or less for every legal shape, and bit sets wider than a word.
+fn extents(view: &View<'_>, out: &mut Diagnostics) {
+    let fields = view.messages.iter().flat_map(|message| &message.fields);
+    let own = view.tensors.iter().filter(|tensor| tensor.handle.is_none());
+    let all = own
+        .map(|tensor| (&tensor.decl.elem, &tensor.decl.dims, &tensor.decl.name))
+        .chain(fields.map(|field| (&field.elem, &field.dims, &field.name)));
+    for (elem, dims, name) in all {
+        for dim in dims {
+            if range(view, dim).is_some_and(|range| range.high <= 0) {
+                out.push(errors::empty_extent(dim.at, name));
+            }
+        }
+        if let Elem::Bits { count, .. } = elem
+            && let Some(bits) = range(view, count)
+            && bits.low > 64
+        {
+            out.push(crate::diagnostics::limits::too_many_bits(count.at, bits.low));
+        }
+    }
+}
+
+/// The word and the place of a statement that writes a tensor.
+fn written<'a>(site: &Site<'a>) -> Option<(&'static str, &'a Place)> {
+    match &site.stmt.kind {
+        StmtKind::Store { place, .. } => Some(("store", place)),
+        StmtKind::Record { place, .. } => Some(("record", place)),
+        StmtKind::Add { place, .. } => Some(("add", place)),
+        StmtKind::Count { place } => Some(("count", place)),
+        _ => None,
+    }
+}
+
+/// Outputs are stored, tables recorded, and what a handle brings stays as it is.
+fn word_fits(view: &View<'_>, site: &Site<'_>, word: &str, place: &Place, out: &mut Diagnostics) {
+    let Some(tensor) = view.tensor(&place.tensor) else { return };
+    if let Some(uses) = tensor.handle {
+        return out.push(errors::table_of_handle(&place.tensor, word, &uses.name));
+    }
+    let error = match (word, tensor.kind) {
+        (_, TensorKind::Input) => errors::input_written(&place.tensor, word, &tensor.decl.name),
+        ("store", TensorKind::Table) => errors::table_stored(site.stmt.keyword, &place.tensor),
+        ("record", TensorKind::Output | TensorKind::Inout) => {
+            errors::output_recorded(site.stmt.keyword, &place.tensor)
+        }
+        _ => return,
+    };
+    out.push(error);
+}
+
+/// A second statement that writes the same elements.
+fn written_twice(view: &View<'_>, index: usize, out: &mut Diagnostics) {
+    let site = &view.sites[index];
+    let Some((word @ ("store" | "record"), place)) = written(site) else { return };
+    let first = view.sites[..index].iter().find_map(|other| match written(other) {
+        Some(("store" | "record", first))
+            if first.tensor == place.tensor && !apart(view, other, first, site, place) =>
+        {
+            Some(first)
+        }
+        _ => None,
+    });
+    if let Some(first) = first {
+        out.push(errors::written_twice(&place.tensor, word, &first.tensor));
+    }
+}
+
+/// Whether two places of one tensor have no element in common, as far as can be read off: indices
+/// that differ as numbers, this rank against the others, or filters that exclude each other.
+fn apart(view: &View<'_>, a: &Site<'_>, at_a: &Place, b: &Site<'_>, at_b: &Place) -> bool {
+    let by_index = at_a.indices.iter().zip(&at_b.indices).any(|(i, j)| {
+        match (&i.kind, &j.kind) {
+            (ExprKind::Int(i), ExprKind::Int(j)) => i != j,
+            _ => {
+                (is_me(i) && is_other(b, j)) || (is_other(a, i) && is_me(j))
+            }
+        }
+    });
+    let filters = |site: &Site<'_>| -> Vec<String> {
+        let loops = site.loops.iter().filter_map(|index| view.sites[*index].as_for());
+        loops.filter_map(|inner| inner.filter.as_ref()).map(text).collect()
+    };
+    let (of_a, of_b) = (filters(a), filters(b));
+    let excluded = of_a.iter().any(|x| {
+        of_b.iter().any(|y| {
+            [format!("!{x}"), format!("!({x})")].contains(y)
+                || [format!("!{y}"), format!("!({y})")].contains(x)
+        })
+    });
+    by_index || excluded
+}
+
+fn is_me(expr: &Expr) -> bool {
+    matches!(&expr.kind, ExprKind::Name(name) if name == "me")
+}
+
+fn is_other(site: &Site<'_>, expr: &Expr) -> bool {
+    let ExprKind::Name(name) = &expr.kind else { return false };
+    let binder = site.scope.iter().rev().find(|binder| binder.name == name);
+    let others = ast::PeerSet::Others;
+    binder.is_some_and(|binder| {
+        matches!(binder.meaning, Meaning::Index(Counted::Peers(set)) if set == others)
+    })
+}
+
+/// A loop whose binder the place does not name writes the same element in each turn.
+fn rewritten_by_loop(
+    view: &View<'_>,
+    site: &Site<'_>,
+    word: &str,
+    place: &Place,
+    out: &mut Diagnostics,
+) {
+    if !matches!(word, "store" | "record") {
+        return;
+    }
+    // What a `let` or an inner loop was computed from is not followed.
+    let opaque = place.indices.iter().any(|index| {
+        let mut found = false;
+        visit_names(index, &mut |name| {
+            let binder = site.scope.iter().rev().find(|binder| binder.name == name);
+            found |= binder.is_some_and(|binder| {
+                matches!(
+                    binder.meaning,
+                    Meaning::Value(_) | Meaning::Message(_) | Meaning::Index(Counted::Other)
+                )
+            });
+        });
+        found
+    });
+    if opaque {
+        return;
+    }
+    let outer = site.loops.iter().filter_map(|index| view.sites[*index].as_for());
+    for inner in outer {
+        let binder = inner.binder.to_string();
+        if !place.indices.iter().any(|index| mentions(index, &binder)) {
+            return out.push(errors::written_in_each_turn(&place.tensor, word, &inner.binder));
+        }
+    }
+}
+
+/// A tensor that must be there takes nothing from a field that may be absent.
+fn maybe_absent(view: &View<'_>, site: &Site<'_>, place: &Place, out: &mut Diagnostics) {
+    let Some(tensor) = view.tensor(&place.tensor) else { return };
+    if tensor.decl.optional.is_some() {
+        return;
+    }
+    let StmtKind::Store { value, .. } = &site.stmt.kind else { return };
+    if let Some((field, with)) = absent_field(view, site, value) {
+        out.push(errors::value_may_be_absent(value.at, &tensor.decl.name, field, with));
+    }
+}
+
+/// A field in `expr` that is empty when its optional tensor is absent, and that tensor.
+fn absent_field<'a>(view: &View<'a>, site: &Site<'a>, expr: &Expr) -> Option<(&'a Ident, &'a Ident)> {
+    let sub = |expr: &Expr| absent_field(view, site, expr);
+    match &expr.kind {
+        ExprKind::Field { base, field } => {
+            let name = root(base)?;
+            let binder = site.scope.iter().rev().find(|binder| binder.name == name)?;
+            let (Meaning::Message(channel) | Meaning::Part(channel)) = &binder.meaning else {
+                return None;
+            };
+            let message = view.message(&channel.message)?;
+            let found = message.fields.iter().find(|candidate| candidate.name == *field)?;
+            // That a row goes with a tensor is an error of its own.
+            if found.row.is_some() {
+                return None;
+            }
+            found.with.as_ref().map(|with| (&found.name, with))
+        }
+        ExprKind::Call { args, .. } => args.iter().find_map(sub),
+        ExprKind::Fold { body: value, .. }
+        | ExprKind::Index { base: value, .. }
+        | ExprKind::Cast { value, .. }
+        | ExprKind::Not { value }
+        | ExprKind::Neg { value } => sub(value),
+        ExprKind::Binary { left, right, .. } => sub(left).or_else(|| sub(right)),
+        ExprKind::Int(_) | ExprKind::Bool(_) | ExprKind::Name(_) => None,
+    }
+}
+
+/// Own tables are read after the statement that records them; outputs are not read.
+fn read_before_written(view: &View<'_>, index: usize, out: &mut Diagnostics) {
+    let site = &view.sites[index];
+    for name in reads(view, site) {
+        let Some(tensor) = view.tensor(name).filter(|tensor| tensor.handle.is_none()) else {
+            continue;
+        };
+        match tensor.kind {
+            TensorKind::Output => out.push(errors::output_read(name, &tensor.decl.name)),
+            TensorKind::Table => table_read(view, index, name, out),
+            TensorKind::Input | TensorKind::Inout => {}
+        }
+    }
+}
+
+fn table_read(view: &View<'_>, index: usize, name: &Ident, out: &mut Diagnostics) {
+    let site = &view.sites[index];
+    let writers: Vec<(usize, &Site<'_>, &Place)> = view
+        .sites
+        .iter()
+        .enumerate()
+        .filter_map(|(at, other)| Some((at, other, written(other)?.1)))
+        .filter(|(_, _, place)| place.tensor == *name)
+        .collect();
+    let phase = |role: usize| view.roles[role].phase.map(|phase| position(view, &phase.name));
+    let before = |at: usize, other: &Site<'_>| {
+        (other.role == site.role && at < index) || phase(other.role) < phase(site.role)
+    };
+    // A table that nobody records is reported where it is declared.
+    let Some((_, writer, place)) = writers.first() else { return };
+    if !writers.iter().any(|(at, other, _)| before(*at, other)) {
+        let role = (writer.role != site.role).then(|| &view.roles[writer.role].decl.name);
+        out.push(errors::read_before_written(name, &place.tensor, role));
+    }
+}
+
+/// Where a phase stands among the phases.
+fn position(view: &View<'_>, phase: &Ident) -> usize {
+    view.roles
+        .iter()
+        .position(|role| role.phase.is_some_and(|other| other.name == *phase))
+        .unwrap_or(usize::MAX)
+}
+
+/// Where tensors live: a direct channel stores in place, a pull channel reads in place, and both
+/// reach only the window of another rank.
+fn places(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
+    match &site.stmt.kind {
+        StmtKind::Store { place, value } => {
+            let ExprKind::Field { base, field } = &value.kind else { return };
+            let Some(name) = root(base) else { return };
+            let binder = site.scope.iter().rev().find(|binder| binder.name == name);
+            let Some(Meaning::Message(channel)) = binder.map(|binder| &binder.meaning) else { return };
+            let row = view.message(&channel.message).is_some_and(|message| {
+                message.fields.iter().any(|f| f.name == *field && f.row.is_some())
+            });
+            if row && channel.kind.value == ChannelKind::Direct {
+                needs_window(view, &place.tensor, &channel.name, "direct", out);
+            }
+        }
+        StmtKind::Push { channel, values, .. } => {
+            let pull = view
+                .channel(&channel.name)
+                .is_some_and(|channel| channel.kind.value == ChannelKind::Pull);
+            for value in values.iter().filter(|_| pull) {
+                if let ExprKind::Name(tensor) = &value.value.kind {
+                    needs_window(view, tensor, &channel.name, "pull", out);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn needs_window(view: &View<'_>, name: &Ident, channel: &Ident, kind: &str, out: &mut Diagnostics) {
+    let Some(Tensor { decl, handle: None, .. }) = view.tensor(name) else { return };
+    if decl.window.is_none() && scalar_of(view, &decl.elem).is_some() {
+        out.push(errors::not_in_window(name, channel, kind, &decl.name, &decl.source.text));
+    }
+}
+
+/// Outputs that no role stores, and tables that no choice of arms records.
+pub(super) fn check_all(views: &[View<'_>], out: &mut Diagnostics) {
+    let Some(first) = views.first() else { return };
+    for (decl, kind) in declared_tensors(first.model) {
+        let here = |view: &View<'_>| {
+            view.tensors.iter().any(|tensor| std::ptr::eq(tensor.decl, decl))
+        };
+        let fills = |view: &View<'_>| {
+            let writes = |site: &Site<'_>| {
+                written(site).is_some_and(|(_, place)| place.tensor == decl.name)
+            };
+            view.sites.iter().any(writes)
+        };
+        let lacks = lacking(views, &here, &fills);
+        match (kind, lacks) {
+            (TensorKind::Output, Some(when)) => out.push(errors::never_stored(&decl.name, &when)),
+            // A cached call leaves a table alone: some arm that records it is enough.
+            (TensorKind::Table, Some(when)) if when.is_empty() => {
+                out.push(errors::never_recorded(&decl.name));
+            }
+            _ => {}
+        }
+    }
+}

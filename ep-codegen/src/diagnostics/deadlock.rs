@@ -1,0 +1,65 @@
+//! Roles that wait for one another.
+
+use proc_macro2::{Ident, Span};
+
+use super::Diagnostic;
+
+/// What keeps a role from going on.
+pub(crate) enum Waits {
+    /// Something that another role does.
+    For(String),
+    /// The statements above.
+    Turn,
+    /// The phases before.
+    Phase,
+}
+
+/// One wait of a circle.
+pub(crate) struct Link<'a> {
+    /// The word that stands for the statement that waits.
+    pub(crate) word: &'a Ident,
+    /// The role that waits.
+    pub(crate) role: &'a Ident,
+    /// What it waits for.
+    pub(crate) what: Waits,
+}
+
+impl Link<'_> {
+    fn sentence(&self) -> String {
+        let role = self.role;
+        match &self.what {
+            Waits::For(what) => format!("`{role}` waits here for {what}"),
+            Waits::Turn => format!("`{role}` comes to this only after the statements above"),
+            Waits::Phase => format!("`{role}` begins only after the phases above"),
+        }
+    }
+}
+
+/// A circle of waits.
+pub(crate) fn circle(links: &[Link<'_>]) -> Diagnostic {
+    let waits: Vec<(&Ident, &str)> = links
+        .iter()
+        .filter_map(|link| match &link.what {
+            Waits::For(what) => Some((link.role, what.as_str())),
+            Waits::Turn | Waits::Phase => None,
+        })
+        .collect();
+    let sentence = |(index, (role, what)): (usize, &(&Ident, &str))| match index {
+        0 => format!("`{role}` waits forever for {what}"),
+        _ => format!("`{role}` for {what}"),
+    };
+    let sentences: Vec<String> = waits.iter().enumerate().map(sentence).collect();
+    let first = links.iter().position(|link| matches!(link.what, Waits::For(_))).unwrap_or(0);
+    let at = links.get(first).map_or_else(Span::call_site, |link| link.word.span());
+    let phases = links.iter().any(|link| matches!(link.what, Waits::Phase));
+    let help = match waits.len() {
+        _ if phases => "empty the ring in the phase that fills it, or use `slots`",
+        1 => "move this below the statement that it waits for",
+        _ => "empty channels in the order in which they are filled",
+    };
+    let mut error = Diagnostic::new(at, sentences.join(", and ")).help(help);
+    for (_, link) in links.iter().enumerate().filter(|(index, _)| *index != first) {
+        error = error.also(link.word, link.sentence());
+    }
+    error
+}

@@ -1,0 +1,47 @@
+//! Limits of the hardware that no legal shape keeps.
+
+use proc_macro2::Ident;
+
+use super::{Diagnostic, listed};
+use crate::syntax::ast::Extent;
+
+/// More warps than a block has.
+pub(crate) fn too_many_warps(at: Extent, warps: i128) -> Diagnostic {
+    Diagnostic::new(at, format!("a block has at most 32 warps, and this is at least {warps}"))
+        .help("32 warps")
+}
+
+/// More warps than a block has, in several roles.
+pub(crate) fn no_room_for_warps(at: Extent, role: &Ident, others: &[&Ident], total: i128) -> Diagnostic {
+    let names: Vec<String> = others.iter().map(|other| other.to_string()).collect();
+    let mut error = Diagnostic::new(
+        at,
+        format!("`{role}` and {} need {total} warps in one block, which has 32", listed(&names, "and")),
+    )
+    .help("give them fewer warps, or blocks of their own");
+    for other in others {
+        error = error.also(*other, format!("`{other}` runs in the same blocks as `{role}`"));
+    }
+    error
+}
+
+/// A message whose small fields fill more than the shared memory of a block.
+pub(crate) fn meta_too_large(
+    at: &Ident,
+    message: &Ident,
+    need: i128,
+    have: i128,
+    channel: &Ident,
+) -> Diagnostic {
+    Diagnostic::new(
+        at,
+        format!("the fields of `{message}` beside its row take at least {need} bytes, and a block has {have} bytes of shared memory"),
+    )
+    .help(format!("row {at}: .."))
+    .also(channel, format!("`{channel}` carries `{message}` through shared memory"))
+}
+
+/// More bits than a word has.
+pub(crate) fn too_many_bits(at: Extent, bits: i128) -> Diagnostic {
+    Diagnostic::new(at, format!("`bits` holds at most 64 bits, and this is at least {bits}"))
+}

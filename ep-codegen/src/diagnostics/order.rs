@@ -1,0 +1,109 @@
+//! The order in which messages are taken, and positions are found.
+
+use proc_macro2::{Ident, Span};
+
+use super::{Diagnostic, listed};
+use crate::syntax::ast::{Channel, Extent};
+
+/// A loop over a ring inside another loop.
+pub(crate) fn ring_in_loop(ring: &Ident, binder: &Ident) -> Diagnostic {
+    Diagnostic::new(ring, format!("the ring `{ring}` is emptied in the first turn of `for {binder}`"))
+        .help(format!("move the loop over `{ring}` out of `for {binder}`"))
+        .also(binder, format!("`for {binder}` goes on after the ring is empty"))
+}
+
+/// A loop over a ring that does not know its end.
+pub(crate) fn ring_without_count(ring: &Ident, channel: &Channel) -> Diagnostic {
+    Diagnostic::new(ring, format!("a loop over `{ring}` does not know when to stop"))
+        .help("header: [first, count]")
+        .also(&channel.name, format!("`{}` announces no `count`", channel.name))
+}
+
+/// A ring that is emptied a second time.
+pub(crate) fn ring_emptied_twice(ring: &Ident, first: &Ident) -> Diagnostic {
+    Diagnostic::new(ring, format!("the ring `{ring}` is empty here"))
+        .help("do everything with a message in one loop")
+        .also(first, format!("`{first}` is emptied by this loop"))
+}
+
+/// A gather from a ring in another order than that of its rows.
+pub(crate) fn ring_out_of_order(at: Extent, domain: &str, channel: &Channel) -> Diagnostic {
+    let name = &channel.name;
+    Diagnostic::new(at, format!("the rows of `{name}` come in order of a stripe, and this loop runs over `{domain}`"))
+        .help("for token in stripe")
+        .also(channel.kind.span, format!("`{name}` is a ring and gives its rows in order"))
+}
+
+/// A gather that takes every part from the same peer.
+pub(crate) fn gather_not_across(channel: &Ident, across: &Ident) -> Diagnostic {
+    Diagnostic::new(channel, format!("each part of a gather across `{across}` comes from a peer of its own"))
+        .help(format!("{channel}[{across}]"))
+}
+
+/// A gather at a position that no table holds.
+pub(crate) fn position_not_in_table(at: Extent, position: &str, channel: &Ident) -> Diagnostic {
+    Diagnostic::new(at, format!("a gather from `{channel}` finds its rows through a table, and `{position}` is in none"))
+        .help("record the position of each push in a table, and gather at its element")
+}
+
+/// A position that is the same for all tokens, or for all parts.
+pub(crate) fn position_without_binder(at: Extent, position: &str, binder: &Ident) -> Diagnostic {
+    Diagnostic::new(at, format!("the position `{position}` is the same for every `{binder}`"))
+        .help(format!("index the table by `{binder}`"))
+}
+
+/// A table of something else than positions.
+pub(crate) fn position_not_recorded(at: Extent, table: &Ident, declared: &Ident) -> Diagnostic {
+    Diagnostic::new(at, format!("nobody records positions of a channel in `{table}`"))
+        .help(format!("record {table}[token, peer] = ring[peer].position;"))
+        .also(declared, format!("`{declared}` holds no position of a push"))
+}
+
+/// Positions of a dispatch that its combine cannot use.
+pub(crate) fn positions_of_another_kind(
+    at: Extent,
+    table: &Ident,
+    of: (&str, &str),
+    channel: &Channel,
+) -> Diagnostic {
+    let (kind, recorded) = of;
+    let wanted = match channel.kind.value {
+        crate::syntax::ast::ChannelKind::Pull => "direct",
+        _ => "ring",
+    };
+    let name = &channel.name;
+    Diagnostic::new(
+        at,
+        format!("`{table}` holds positions of the {kind} channel `{recorded}`, and `{name}` needs those of a {wanted} channel"),
+    )
+    .help(format!("gather at a table that the dispatch records from a {wanted} channel"))
+    .also(channel.kind.span, format!("`{name}` goes with a dispatch through a {wanted} channel"))
+}
+
+/// A header announced again and again.
+pub(crate) fn announce_in_loop(keyword: Span, channel: &Ident, binder: &Ident) -> Diagnostic {
+    Diagnostic::new(keyword, format!("`{channel}` is announced once, and this is in `for {binder}`"))
+        .help(format!("move the `announce` above `for {binder}`"))
+        .also(binder, format!("`for {binder}` has many turns"))
+}
+
+/// A header that nobody announces.
+pub(crate) fn header_not_announced(option: &Ident, channel: &Channel, header: &[Ident]) -> Diagnostic {
+    let name = &channel.name;
+    let names: Vec<String> = header.iter().map(Ident::to_string).collect();
+    let values = names.iter().map(|name| format!("{name}: ..")).collect::<Vec<_>>().join(", ");
+    Diagnostic::new(option, format!("no role announces {} of `{name}`", listed(&names, "and")))
+        .help(format!("announce {name}[peer] {{ {values} }};"))
+}
+
+/// A position before there is one.
+pub(crate) fn position_before_push(field: &Ident, channel: &Ident) -> Diagnostic {
+    Diagnostic::new(field, format!("`{channel}` has no position before a `push` in the same block"))
+        .help(format!("move this below the `push` to `{channel}`"))
+}
+
+/// Fields of slots before they have arrived.
+pub(crate) fn slots_before_await(channel: &Ident) -> Diagnostic {
+    Diagnostic::new(channel, format!("the slots of `{channel}` are read before they have arrived"))
+        .help(format!("await {channel};"))
+}

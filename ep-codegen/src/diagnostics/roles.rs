@@ -1,0 +1,72 @@
+//! Roles, their blocks and warps.
+
+use proc_macro2::Ident;
+
+use super::Diagnostic;
+use crate::syntax::ast::{Extent, Role};
+
+/// A pipeline without work.
+pub(crate) fn no_roles(pipeline: &Ident, when: &str) -> Diagnostic {
+    Diagnostic::new(pipeline, format!("`{pipeline}` has no role{when}"))
+        .help("role Copy on all blocks { .. }")
+}
+
+/// A range of blocks without blocks.
+pub(crate) fn empty_blocks(at: Extent, low: &str, high: &str) -> Diagnostic {
+    Diagnostic::new(at, format!("there is no block in `{low}..{high}`"))
+        .help(format!("blocks {high}..{low}"))
+}
+
+/// A role without warps.
+pub(crate) fn no_warps(at: Extent, name: &Ident) -> Diagnostic {
+    Diagnostic::new(at, format!("the role `{name}` has no warps")).help("1 warps")
+}
+
+/// Two ways to deal out the work.
+pub(crate) fn binder_and_share(at: Extent, binder: &Ident, name: &Ident) -> Diagnostic {
+    Diagnostic::new(at, format!("the warps of `{name}[{binder}]` are already shared by `{binder}`"))
+        .help(format!("role {name}[{binder}] on .. {{ .. }}"))
+}
+
+/// `token` beside other indices.
+pub(crate) fn token_with_others(token: &Ident) -> Diagnostic {
+    Diagnostic::new(token, "tokens are shared inside a stripe and by no other index")
+        .help("warps shared by token")
+}
+
+/// `stripe` in a role that has none.
+pub(crate) fn no_stripe(at: &Ident, role: &Ident) -> Diagnostic {
+    Diagnostic::new(at, format!("`stripe` has no value in `{role}`, whose warps share no stripes"))
+        .help("warps shared by stripe")
+}
+
+/// Stripes of unknown number.
+pub(crate) fn no_stripes(at: &Ident) -> Diagnostic {
+    Diagnostic::new(at, "`stripe` needs the number `stripes`, which nothing declares")
+        .help("tune { stripes: 12 in [4, 8, 12, 24] }")
+        .unresolved()
+}
+
+/// Two roles that would run on the same warps.
+pub(crate) fn same_warps(role: &Role, other: &Role) -> Diagnostic {
+    let (name, first) = (&role.name, &other.name);
+    let open = if role.warps.is_none() { name } else { first };
+    Diagnostic::new(
+        role.blocks_at,
+        format!("`{name}` and `{first}` run on the same warps: `{open}` does not say how many are its own"),
+    )
+    .help(format!("role {open} on .., 8 warps"))
+    .also(other.blocks_at, format!("`{first}` runs on these blocks"))
+}
+
+/// Blocks without a role.
+pub(crate) fn blocks_not_covered(at: Extent, missing: &str) -> Diagnostic {
+    Diagnostic::new(at, format!("no role runs on {missing}"))
+        .help("role .. on other blocks { .. }, or write `all blocks` here")
+}
+
+/// `other blocks` without any named ones.
+pub(crate) fn other_than_nothing(at: Extent, name: &Ident) -> Diagnostic {
+    Diagnostic::new(at, format!("`{name}` runs on other blocks than those of no role"))
+        .help("all blocks")
+}

@@ -1,0 +1,224 @@
+//! Expressions whose types do not go together.
+
+use std::fmt::Display;
+
+use proc_macro2::Ident;
+
+use super::names::suggest;
+use super::{Diagnostic, listed};
+use crate::syntax::ast::{CudaFn, CudaParam, Elem, Extent, Int};
+
+/// Something else than a `bool` as a condition.
+pub(crate) fn not_a_condition(at: Extent, found: &impl Display, expr: &str) -> Diagnostic {
+    Diagnostic::new(at, format!("a condition is a `bool`, and this is {found}"))
+        .help(format!("{expr} != 0"))
+}
+
+/// Something else than a whole number where one is needed.
+pub(crate) fn not_whole(at: Extent, what: &str, found: &impl Display) -> Diagnostic {
+    Diagnostic::new(at, format!("{what} is a whole number, and this is {found}"))
+}
+
+/// Something a loop cannot run over.
+pub(crate) fn not_a_domain(at: Extent, expr: &str, found: &impl Display, whole: bool) -> Diagnostic {
+    let error = Diagnostic::new(at, format!("a loop cannot run over `{expr}`, which is {found}"));
+    if whole { error.help(format!("0..{expr}")) } else { error.help("name a number, a row of numbers or a channel") }
+}
+
+/// An index behind something that has none.
+pub(crate) fn not_indexed(at: Extent, expr: &str) -> Diagnostic {
+    Diagnostic::new(at, format!("`{expr}` has no elements to choose from"))
+        .help("index a tensor, a channel or a field")
+}
+
+/// More indices than extents.
+pub(crate) fn too_many_indices(
+    at: Extent,
+    name: &str,
+    value: &impl Display,
+    given: usize,
+) -> Diagnostic {
+    Diagnostic::new(at, format!("`{name}` is `{value}` and does not take {given} indices"))
+        .help("remove this index")
+}
+
+/// An index that counts something else than the extent does.
+pub(crate) fn index_of_another(
+    at: Extent,
+    index: &str,
+    counted: &str,
+    name: &str,
+    extent: &impl Display,
+) -> Diagnostic {
+    Diagnostic::new(
+        at,
+        format!("`{index}` counts `{counted}`, and this extent of `{name}` is `{extent}`"),
+    )
+}
+
+/// A field of something that has none.
+pub(crate) fn no_fields(field: &Ident, base: &str, value: &impl Display) -> Diagnostic {
+    Diagnostic::new(field, format!("`{base}` is {value} and has no field `{field}`"))
+}
+
+/// A field that the message does not have.
+pub(crate) fn unknown_field(field: &Ident, message: &Ident, known: Vec<String>) -> Diagnostic {
+    let error = Diagnostic::new(field, format!("`{message}` has no field `{field}`"));
+    suggest(error, field, &known).unresolved().also(message, format!("the fields of `{message}` are declared here"))
+}
+
+/// `1 is`, `2 are`
+fn counted(given: usize) -> String {
+    if given == 1 { "1 is".to_string() } else { format!("{given} are") }
+}
+
+/// The wrong number of arguments.
+pub(crate) fn wrong_arguments(name: &Ident, params: &[&str], given: usize) -> Diagnostic {
+    let takes = if params.len() == 1 { "1 argument" } else { &format!("{} arguments", params.len()) };
+    Diagnostic::new(name, format!("`{name}` takes {takes}, and {} given", counted(given)))
+        .help(format!("{name}({})", params.join(", ")))
+}
+
+/// An argument of the wrong type.
+pub(crate) fn wrong_argument(
+    at: Extent,
+    name: &Ident,
+    param: &str,
+    wanted: &str,
+    found: &impl Display,
+) -> Diagnostic {
+    Diagnostic::new(at, format!("`{param}` of `{name}` is {wanted}, and this is {found}"))
+}
+
+/// The wrong number of arguments of a user's function.
+pub(crate) fn wrong_cuda_arguments(at: Extent, cuda_fn: &CudaFn, given: usize) -> Diagnostic {
+    let name = &cuda_fn.name;
+    let params: Vec<String> = cuda_fn.params.iter().map(|param| param.name.to_string()).collect();
+    let takes =
+        if params.len() == 1 { "1 argument".to_string() } else { format!("{} arguments", params.len()) };
+    Diagnostic::new(at, format!("`{name}` takes {takes}, and {} given", counted(given)))
+        .help(format!("{name}({})", params.join(", ")))
+        .also(name, format!("`{name}` is declared with {takes}"))
+}
+
+/// An argument of the wrong type for a user's function.
+pub(crate) fn wrong_cuda_argument(
+    at: Extent,
+    cuda_fn: &CudaFn,
+    param: &CudaParam,
+    found: &impl Display,
+) -> Diagnostic {
+    let (name, param_name) = (&cuda_fn.name, &param.name);
+    let elem = match &param.elem {
+        Elem::Name(elem) => elem.to_string(),
+        Elem::Bits { .. } => "bits".to_string(),
+    };
+    Diagnostic::new(at, format!("`{param_name}` of `{name}` is `{elem}`, and this is {found}"))
+        .also(param_name, format!("`{param_name}` is declared as `{elem}`"))
+}
+
+/// A sum, product or comparison of something that is no number.
+pub(crate) fn not_numeric(at: Extent, operation: &str, found: &impl Display) -> Diagnostic {
+    Diagnostic::new(at, format!("`{operation}` needs numbers, and this is {found}"))
+}
+
+/// Rows of different extents.
+pub(crate) fn operands_differ(
+    at: Extent,
+    sign: &str,
+    left: &impl Display,
+    right: &impl Display,
+) -> Diagnostic {
+    Diagnostic::new(at, format!("`{sign}` joins `{left}` and `{right}`, whose extents differ"))
+}
+
+/// A cast of something that has no single value.
+pub(crate) fn cast_of(elem: &Ident, found: &impl Display) -> Diagnostic {
+    Diagnostic::new(elem, format!("{found} cannot be cast to `{elem}`"))
+}
+
+/// A cast to a type that means nothing without scales.
+pub(crate) fn cast_without_scale(elem: &Ident, value: &str) -> Diagnostic {
+    Diagnostic::new(elem, format!("a cast to `{elem}` needs scales, which `as` does not make"))
+        .help(format!("cast_e4m3({value}, 128)"))
+}
+
+/// A cast to `bool`.
+pub(crate) fn cast_to_bool(elem: &Ident, value: &str) -> Diagnostic {
+    Diagnostic::new(elem, "a number does not become a `bool` by a cast")
+        .help(format!("{value} != 0"))
+}
+
+/// A message, part or channel where a value is needed.
+pub(crate) fn not_a_value(
+    at: Extent,
+    what: &str,
+    target: &impl Display,
+    found: &impl Display,
+) -> Diagnostic {
+    Diagnostic::new(at, format!("{what} is `{target}`, and this is {found}"))
+        .help("name a field of it")
+}
+
+/// A row where a number is needed, or the other way round.
+pub(crate) fn wrong_rank(
+    at: Extent,
+    what: &str,
+    target: &impl Display,
+    found: &impl Display,
+) -> Diagnostic {
+    Diagnostic::new(at, format!("{what} takes `{target}` here, and this is `{found}`"))
+        .help("write one index for each extent that differs")
+}
+
+/// A value of another element type.
+pub(crate) fn wrong_type(
+    at: Extent,
+    what: &str,
+    target: &impl Display,
+    found: &impl Display,
+    help: Option<String>,
+) -> Diagnostic {
+    let error = Diagnostic::new(at, format!("{what} is `{target}`, and this is `{found}`"));
+    match help {
+        Some(help) => error.help(help),
+        None => error,
+    }
+}
+
+/// A cast with another scale block than the element type has.
+pub(crate) fn block_differs(at: Extent, block: i64, declared: &Int, scale: &Ident) -> Diagnostic {
+    let wanted = declared.value;
+    Diagnostic::new(at, format!("a scale per {block} elements does not fit, `{scale}` has one per {wanted}"))
+        .help(wanted.to_string())
+        .also(declared, format!("`{scale}` is one value per {wanted} elements"))
+}
+
+/// A row of another length.
+pub(crate) fn wrong_extent(
+    at: Extent,
+    what: &str,
+    target: &impl Display,
+    found: &impl Display,
+) -> Diagnostic {
+    Diagnostic::new(at, format!("{what} is `{target}`, and this row is `{found}`"))
+}
+
+/// A name for something that has no value.
+pub(crate) fn let_of(at: Extent, found: &impl Display) -> Diagnostic {
+    Diagnostic::new(at, format!("`let` gives a value a name, and this is {found}"))
+        .help("name a field of it")
+}
+
+/// `at` behind something that is no channel.
+pub(crate) fn position_without_messages(at: Extent) -> Diagnostic {
+    Diagnostic::new(at, "only a loop over messages has a position").help("remove the `at`")
+}
+
+/// `add` or `count` into something that holds no single number.
+pub(crate) fn not_countable(name: &Ident, word: &str, found: &impl Display) -> Diagnostic {
+    let wanted = if word == "count" { "one whole number" } else { "numbers" };
+    let scalar = listed(&["i32".to_string(), "i64".to_string()], "or");
+    let error = Diagnostic::new(name, format!("`{word}` needs {wanted}, and this is `{found}`"));
+    if word == "count" { error.help(format!("index an {scalar} tensor completely")) } else { error }
+}

@@ -1,0 +1,190 @@
+//! The whole compiler as the macro runs it: parse, check, lower, render, and the Rust that a
+//! `pipeline!` block becomes.
+//!
+//! A pipeline `NvlDispatch` becomes a unit struct of that name, which implements
+//! `ep_runtime::Pipeline`, and a module `nvl_dispatch` with its `Handle`. On a mistake these items
+//! are still there, so that nothing else in the user's crate breaks.
+
+use proc_macro2::{Ident, TokenStream};
+use quote::{format_ident, quote, quote_spanned};
+
+use crate::check::check;
+use crate::cuda_fn::{self, Load};
+use crate::diagnostics::Diagnostics;
+use crate::ir::{self, Embed};
+use crate::lower::{lower, tables_in, tables_of};
+use crate::plan::{kebab, snake};
+use crate::syntax::ast::{Elem, File, Item, Pipeline, Tensor, Uses};
+use crate::syntax::parse;
+
+/// Expands a `pipeline!` block. `load` reads the files of `cuda fn .. from "file"`.
+pub fn expand(tokens: TokenStream, load: Load) -> TokenStream {
+    let (file, errors) = front_end(tokens, load);
+    let mut out = errors.to_tokens();
+    for pipeline in &file.pipelines {
+        let ir = if errors.is_empty() { lower(&file, pipeline) } else { empty(pipeline) };
+        out.extend(items(&file, pipeline, &ir));
+    }
+    out
+}
+
+/// The syntax tree of a block and every mistake that the earliest stage with mistakes found.
+pub fn front_end(tokens: TokenStream, load: Load) -> (File, Diagnostics) {
+    let (mut file, mut errors) = parse(tokens);
+    if errors.is_empty() {
+        cuda_fn::load(&mut file, load, &mut errors);
+        errors.extend(check(&file));
+    }
+    (file, errors)
+}
+
+/// The text of each choice of arms; none for a pipeline with a form that is not emitted yet.
+fn texts(ir: &ir::Pipeline) -> Vec<(Vec<String>, String)> {
+    let render = |choice: ir::Choice| {
+        let body = crate::render::body(&ir.select(&choice)).ok()?;
+        Some((choice.arms, body))
+    };
+    ir.choices().into_iter().map(render).collect::<Option<Vec<_>>>().unwrap_or_default()
+}
+
+/// What stands in for the IR of a wrong declaration.
+fn empty(pipeline: &Pipeline) -> ir::Pipeline {
+    let bare = Pipeline { items: Vec::new(), ..pipeline.clone() };
+    lower(&File { pipelines: Vec::new() }, &bare)
+}
+
+fn items(file: &File, pipeline: &Pipeline, ir: &ir::Pipeline) -> TokenStream {
+    let (vis, name) = (&pipeline.vis, &pipeline.name);
+    let module = format_ident!("{}", snake(&ir.name), span = name.span());
+    let kebab = kebab(&ir.name);
+    let digest = ir.digest();
+    let build = ir.embed();
+    let doc = &pipeline.doc;
+    let handle = handle(pipeline);
+    let uses = uses(file, &pipeline.items);
+    let texts = texts(ir).into_iter().map(
+        |(arms, body)| quote!(::ep_runtime::__private::Text { arms: &[#(#arms),*], body: #body }),
+    );
+    let mut files = Vec::new();
+    cuda_fn::files(&pipeline.items, &mut files);
+    quote! {
+        #(#[doc = #doc])*
+        #[derive(Debug, Clone, Copy, Default)]
+        #vis struct #name;
+
+        impl ::ep_runtime::Pipeline for #name {
+            type Handle = #module::Handle;
+            const NAME: &'static str = #kebab;
+            const DIGEST: u128 = #digest;
+
+            fn ir() -> ::ep_runtime::__private::ir::Pipeline {
+                #build
+            }
+
+            fn texts() -> &'static [::ep_runtime::__private::Text] {
+                &[#(#texts),*]
+            }
+        }
+
+        #[doc = ::std::concat!("What `", ::std::stringify!(#name), "` leaves for other pipelines.")]
+        #[allow(clippy::module_inception)]
+        #vis mod #module {
+            #handle
+        }
+
+        // A change of these files must expand the macro again; rustc tracks what it includes.
+        #(const _: &str = ::std::include_str!(::std::concat!(
+            ::std::env!("CARGO_MANIFEST_DIR"), "/", #files
+        ));)*
+        #uses
+    }
+}
+
+/// `pub struct Handle` with a field per table.
+fn handle(pipeline: &Pipeline) -> TokenStream {
+    let mut tables = Vec::new();
+    tables_in(&pipeline.items, &mut tables);
+    // A table of two arms is one field; a name declared twice is an error elsewhere.
+    let mut seen: Vec<String> = Vec::new();
+    let fields = tables.into_iter().filter_map(|table| {
+        let name = &table.name;
+        if seen.contains(&name.to_string()) {
+            return None;
+        }
+        seen.push(name.to_string());
+        let (doc, of) = (format!(" `{}`", table.source.text), table_type(table));
+        Some(quote! {
+            #[doc = #doc]
+            pub #name: #of,
+        })
+    });
+    quote! {
+        /// The tables of a finished call.
+        #[derive(Debug, Clone, Default)]
+        pub struct Handle {
+            #(#fields)*
+        }
+    }
+}
+
+/// `Table<elem::I32, 2>`; its words point at the element type, where rustc reports a mismatch.
+fn table_type(table: &Tensor) -> TokenStream {
+    let span = table.elem.span();
+    let marker = marker(&table.elem);
+    let rank = table.dims.len();
+    quote_spanned!(span=> ::ep_runtime::__private::Table<::ep_runtime::__private::elem::#marker, #rank>)
+}
+
+/// The Rust type that stands for an element type.
+fn marker(elem: &Elem) -> Ident {
+    let name = match elem {
+        Elem::Name(name) => match name.to_string().as_str() {
+            "bool" => "Bool",
+            "u8" => "U8",
+            "i32" => "I32",
+            "i64" => "I64",
+            "f32" => "F32",
+            "bf16" => "Bf16",
+            "e4m3" => "E4m3",
+            "ue8m0" => "Ue8m0",
+            _ => "Composite",
+        },
+        Elem::Bits { .. } => "Bits",
+    };
+    Ident::new(name, elem.span())
+}
+
+/// A use of every handle's fields that `items` read, so that rustc compares the types.
+fn uses(file: &File, items: &[Item]) -> TokenStream {
+    let mut out = TokenStream::new();
+    for item in items {
+        match item {
+            Item::Uses(item) => out.extend(use_of(file, item)),
+            Item::Phase(phase) => out.extend(uses(file, &phase.items)),
+            Item::When(when) => out.extend(uses(file, &when.body)),
+            _ => {}
+        }
+    }
+    out
+}
+
+fn use_of(file: &File, uses: &Uses) -> TokenStream {
+    // Tables that are not listed come from a pipeline of this block: `check` compared them.
+    if uses.tables.is_none() {
+        return TokenStream::new();
+    }
+    let path = &uses.path;
+    let reads = tables_of(file, uses).into_iter().map(|table| {
+        let (name, of) = (&table.name, table_type(table));
+        let span = table.elem.span();
+        quote_spanned!(span=> let _: &#of = &handle.#name;)
+    });
+    quote! {
+        const _: () = {
+            #[allow(dead_code)]
+            fn reads(handle: &<#(#path)::* as ::ep_runtime::Pipeline>::Handle) {
+                #(#reads)*
+            }
+        };
+    }
+}

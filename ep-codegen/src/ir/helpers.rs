@@ -1,0 +1,93 @@
+//! The one table of helpers: what an expression may call. Adding a helper is a row here and a
+//! device function of the same name; the grammar knows none of them.
+
+/// What a helper takes or gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A number: an index, a count, a float.
+    Number,
+    /// `true` or `false`.
+    Bool,
+    /// A number, or a row of numbers taken element by element.
+    Elementwise,
+    /// A row of expert numbers, `-1` where there is none.
+    ExpertRow,
+    /// A row with one number per expert of the group.
+    RowOverExperts,
+    /// A row with one number per expert of one rank.
+    RowOverLocalExperts,
+    /// A row of floats.
+    FloatRow,
+    /// A row of a composite element: `x` and `scale`.
+    ScaledRow,
+    /// `bits[n]`.
+    Bits,
+    /// A field of a gathered part: one value, or one row, per part.
+    Parts,
+}
+
+/// A helper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Helper {
+    /// Name in expressions.
+    pub name: &'static str,
+    /// Parameters in order: name for messages, and kind.
+    pub params: &'static [(&'static str, Kind)],
+    /// What it gives; [`Kind::Elementwise`] and [`Kind::Parts`] give what their argument holds.
+    pub result: Kind,
+    /// One line for the reference.
+    pub doc: &'static str,
+}
+
+use Kind::{
+    Bits, Bool, Elementwise, ExpertRow, FloatRow, Number, Parts, RowOverExperts,
+    RowOverLocalExperts, ScaledRow,
+};
+
+#[rustfmt::skip] // A table: one row per helper.
+const HELPERS: &[Helper] = &[
+    Helper { name: "align", params: &[("n", Number), ("multiple", Number)], result: Number, doc: "`n` rounded up to a multiple" },
+    Helper { name: "alive", params: &[("rank", Number)], result: Bool, doc: "whether the rank takes part in this call" },
+    Helper { name: "any", params: &[("bits", Bits)], result: Bool, doc: "whether a bit is set" },
+    Helper { name: "cast_e4m3", params: &[("row", FloatRow), ("block", Number)], result: ScaledRow, doc: "the row in e4m3 with one scale per block" },
+    Helper { name: "ceil", params: &[("a", Number), ("b", Number)], result: Number, doc: "`a / b` rounded up" },
+    Helper { name: "has", params: &[("bits", Bits), ("index", Number)], result: Bool, doc: "whether the bit of `index` is set" },
+    Helper { name: "local", params: &[("expert", Elementwise), ("rank", Number)], result: Elementwise, doc: "the expert's index on the rank, or -1 when it lives elsewhere" },
+    Helper { name: "local_rank", params: &[("rank", Number)], result: Number, doc: "the rank's index in its node" },
+    Helper { name: "max", params: &[("a", Number), ("b", Number)], result: Number, doc: "the greater one" },
+    Helper { name: "min", params: &[("a", Number), ("b", Number)], result: Number, doc: "the lesser one" },
+    Helper { name: "node", params: &[("rank", Number)], result: Number, doc: "the rank's node" },
+    Helper { name: "owned", params: &[("row", RowOverExperts), ("rank", Number)], result: RowOverLocalExperts, doc: "the entries of the experts that live on the rank" },
+    Helper { name: "owner", params: &[("expert", Number)], result: Number, doc: "the rank on which the expert lives" },
+    Helper { name: "rank_at", params: &[("node", Number), ("local", Number)], result: Number, doc: "the rank with this index in its node" },
+    Helper { name: "routed", params: &[("experts", ExpertRow), ("rank", Number)], result: Bool, doc: "whether one of the experts lives on the rank" },
+    Helper { name: "routed_bits", params: &[("experts", ExpertRow), ("node", Number)], result: Bits, doc: "the ranks of the node, by index in it, on which one of the experts lives" },
+    Helper { name: "routed_node", params: &[("experts", ExpertRow), ("node", Number)], result: Bool, doc: "whether one of the experts lives on a rank of the node" },
+    Helper { name: "sum", params: &[("field", Parts)], result: Parts, doc: "the sum over the gathered parts, in order of the axis" },
+];
+
+/// Every helper in order of name.
+pub fn all() -> &'static [Helper] {
+    HELPERS
+}
+
+/// The helper of this name.
+pub fn find(name: &str) -> Option<&'static Helper> {
+    HELPERS.iter().find(|helper| helper.name == name)
+}
+
+/// The words that fold an expression over a binder: `sum(b in domain: value)`.
+pub const FOLDS: [&str; 2] = ["sum", "prefix_sum"];
+
+/// The call that stands for a slot index of several axes (`at [expert, token]`, `rows[e, s]`).
+pub const SLOT: &str = "slot";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_in_order() {
+        assert!(HELPERS.windows(2).all(|pair| pair[0].name < pair[1].name));
+    }
+}

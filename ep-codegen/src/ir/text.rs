@@ -1,0 +1,538 @@
+//! A pipeline and its facts as text for people: what `explain` shows and snapshots hold.
+
+use std::fmt::Write;
+
+use super::facts::{CreditRule, End, Facts, Pair, Published, TableUse, Task, facts};
+use super::helpers::SLOT;
+use super::{
+    Action, Arm, Axis, BinaryOp, Blocks, Channel, ChannelKind, Choice, DimKind, Domain, Elem,
+    ElemType, Expr, Field, FieldValue, Memory, PeerSet, Pipeline, Place, Role, Share, Stmt, Tensor,
+    TensorKind, Transport, When,
+};
+
+/// The whole pipeline, guards included.
+pub fn pipeline(ir: &Pipeline) -> String {
+    let mut out = format!("pipeline {}\n", ir.name);
+    numbers(ir, &mut out);
+    for used in &ir.uses {
+        line(&mut out, 1, &format!("uses handle {used}"));
+    }
+    for tensor in &ir.tensors {
+        line(&mut out, 1, &format!("{}{}", guard(&tensor.when), self::tensor(tensor)));
+    }
+    for message in &ir.messages {
+        let fields: Vec<String> = message.fields.iter().map(field).collect();
+        let head = format!("{}message {}", guard(&message.when), message.name);
+        line(&mut out, 1, &format!("{head} {{ {} }}", fields.join(", ")));
+    }
+    for channel in &ir.channels {
+        line(&mut out, 1, &format!("{}{}", guard(&channel.when), self::channel(channel)));
+    }
+    for function in &ir.cuda_fns {
+        let params: Vec<String> = function
+            .params
+            .iter()
+            .map(|param| format!("{}: {}", param.name, elem(&param.elem)))
+            .collect();
+        let head = format!("cuda fn {}({})", function.name, params.join(", "));
+        line(&mut out, 1, &format!("{head} -> {}", elem(&function.returns)));
+    }
+    for role in &ir.roles {
+        line(&mut out, 1, &format!("+{} {}{}", role.at.line, guard(&role.when), self::role(role)));
+        body(&role.body, 2, &mut out);
+    }
+    out
+}
+
+/// The facts of every choice of arms; choices with the same facts share one list.
+pub fn facts_by_choice(ir: &Pipeline) -> String {
+    let mut groups: Vec<(Vec<String>, Facts)> = Vec::new();
+    for choice in ir.choices() {
+        let found = facts(&ir.select(&choice));
+        match groups.iter_mut().find(|(_, facts)| *facts == found) {
+            Some((names, _)) => names.push(choice_name(&choice)),
+            None => groups.push((vec![choice_name(&choice)], found)),
+        }
+    }
+    let mut out = String::new();
+    for (names, facts) in groups {
+        let of =
+            if ir.axes.is_empty() { String::new() } else { format!(" of {}", names.join(", ")) };
+        line(&mut out, 0, &format!("facts{of}"));
+        out.push_str(&facts_text(&facts));
+    }
+    out
+}
+
+/// `Fp8 Ring Fresh`
+fn choice_name(choice: &Choice) -> String {
+    choice.arms.join(" ")
+}
+
+/// The facts of one choice.
+pub fn facts_text(facts: &Facts) -> String {
+    let mut out = String::new();
+    for role in &facts.roles {
+        let channel = &role.channel;
+        let task = match role.task {
+            Task::FlushChunks => format!("sends whole chunks of {channel}"),
+            Task::ReturnCredit => {
+                format!("returns the least head of the warps that read {channel}")
+            }
+            Task::CloseSlots => format!("closes {channel} when all of its rows have landed"),
+        };
+        line(&mut out, 1, &format!("role {} beside {}: {task}", role.name, role.beside));
+    }
+    for credit in &facts.credits {
+        let text = format!(
+            "credit of {}: {} returns it to {} {}",
+            credit.channel,
+            credit.returned_by,
+            credit.waited_by.join(" and "),
+            rule(credit.rule)
+        );
+        line(&mut out, 1, &text);
+    }
+    for pair in &facts.pairs {
+        pair_text(pair, &mut out);
+    }
+    for table in &facts.tables {
+        table_text(table, &mut out);
+    }
+    out
+}
+
+fn rule(rule: CreditRule) -> &'static str {
+    match rule {
+        CreditRule::Chunk => "by chunks, and the rest when it retires",
+        CreditRule::Epoch => "with the last read of an epoch",
+        CreditRule::Ready => "once its output can be written",
+        CreditRule::Released => "once the last row has been read",
+    }
+}
+
+fn pair_text(pair: &Pair, out: &mut String) {
+    let what = match pair.what {
+        Published::Header => "header",
+        Published::Messages => "messages",
+        Published::Ready => "ready",
+        Published::Credit(_) => "credit",
+    };
+    line(out, 1, &format!("W{} {what} of {}", pair.number, pair.channel));
+    line(out, 2, &format!("publish {}", end(&pair.publish)));
+    line(out, 2, &format!("consume {}", end(&pair.consume)));
+}
+
+fn table_text(table: &TableUse, out: &mut String) {
+    let from = match &table.from_handle {
+        Some(pipeline) => format!(" of the handle of {pipeline}"),
+        None => String::new(),
+    };
+    line(out, 1, &format!("table {}{from}", table.table));
+    for place in &table.recorded {
+        line(out, 2, &format!("recorded {}", end(place)));
+    }
+    if table.from_handle.is_none() && table.recorded.is_empty() {
+        line(out, 2, "not recorded: it stays as an earlier call left it");
+    }
+    for place in &table.read {
+        line(out, 2, &format!("read {}", end(place)));
+    }
+    for size in &table.sizes {
+        line(out, 2, &format!("gives the size {size}"));
+    }
+}
+
+fn end(end: &End) -> String {
+    format!("{} +{} {}", end.role, end.line, end.text)
+}
+
+fn line(out: &mut String, depth: usize, text: &str) {
+    out.push_str(&"  ".repeat(depth));
+    out.push_str(text);
+    out.push('\n');
+}
+
+fn numbers(ir: &Pipeline, out: &mut String) {
+    for dim in &ir.dims {
+        let value = match &dim.kind {
+            DimKind::Given { low, high, step: 1 } => format!(": {low}..={high}"),
+            DimKind::Given { low, high, step } => format!(": {low}..={high} step {step}"),
+            DimKind::Derived { value } => format!(" = {}", expr(value)),
+        };
+        line(out, 1, &format!("dim {}{value}", dim.name));
+    }
+    for require in &ir.requires {
+        line(out, 1, &format!("require {}", expr(&require.condition)));
+    }
+    for axis in &ir.axes {
+        line(out, 1, &self::axis(axis));
+    }
+    for tune in &ir.tunes {
+        let head = format!("{}tune {}", guard(&tune.when), tune.name);
+        line(out, 1, &format!("{head}: {} in {:?}", tune.default, tune.choices));
+    }
+    for arg in &ir.args {
+        let head = format!("{}arg {}: {}", guard(&arg.when), arg.name, elem(&arg.elem));
+        line(out, 1, &format!("{head} = {} in {}..={}", arg.default, arg.low, arg.high));
+    }
+    for size in &ir.sizes {
+        let value =
+            size.value.as_ref().map_or(String::new(), |value| format!(" = {}", expr(value)));
+        line(out, 1, &format!("size {}{value}", size.name));
+    }
+}
+
+/// A variant as declared.
+pub fn axis(axis: &Axis) -> String {
+    let arm = |arm: &Arm| {
+        let parts: Vec<String> = arm
+            .parts
+            .iter()
+            .map(|part| match part.block {
+                1 => format!("{}: {}", part.name, elem(&part.elem)),
+                block => format!("{}: {} block {block}", part.name, elem(&part.elem)),
+            })
+            .collect();
+        if parts.is_empty() {
+            arm.name.clone()
+        } else {
+            format!("{} {{ {} }}", arm.name, parts.join(", "))
+        }
+    };
+    let arms: Vec<String> = axis.arms.iter().map(arm).collect();
+    format!("variant {} {{ {} }}", axis.name, arms.join(", "))
+}
+
+fn guard(when: &[When]) -> String {
+    let mut out = String::new();
+    for condition in when {
+        out.push_str(&format!("[{} is {}] ", condition.axis, condition.arms.join(" | ")));
+    }
+    out
+}
+
+/// A tensor as declared.
+pub fn tensor(tensor: &Tensor) -> String {
+    let kind = match tensor.kind {
+        TensorKind::Input => "input",
+        TensorKind::Output => "output",
+        TensorKind::Inout => "inout",
+        TensorKind::Table => "table",
+    };
+    let mut out = format!("{kind} {}: ", tensor.name);
+    if tensor.optional {
+        out.push_str("optional ");
+    }
+    if tensor.copies > 1 {
+        let _ = write!(out, "up to {} ", tensor.copies);
+    }
+    let _ = write!(out, "{}[{}]", elem_type(&tensor.elem), exprs(&tensor.dims));
+    match tensor.memory {
+        Memory::Device => {}
+        Memory::Window => out.push_str(" in window"),
+        Memory::Host => out.push_str(" to host"),
+    }
+    if let Some(fill) = tensor.fill {
+        let _ = write!(out, " fill {fill}");
+    }
+    if let Some(handle) = &tensor.from_handle {
+        let _ = write!(out, " of the handle of {handle}");
+    }
+    out
+}
+
+fn field(field: &Field) -> String {
+    let row = if field.row { "row " } else { "" };
+    let dims =
+        if field.dims.is_empty() { String::new() } else { format!("[{}]", exprs(&field.dims)) };
+    let with = field.optional_with.as_ref().map_or(String::new(), |with| format!(" with {with}"));
+    format!("{row}{}: {}{dims}{with}", field.name, elem_type(&field.elem))
+}
+
+/// A channel as declared.
+pub fn channel(channel: &Channel) -> String {
+    let kind = match channel.kind {
+        ChannelKind::Ring => "ring",
+        ChannelKind::Slots => "slots",
+        ChannelKind::Direct => "direct",
+        ChannelKind::Pull => "pull",
+    };
+    let over: Vec<&str> = channel.over.iter().map(transport).collect();
+    let mut out = format!(
+        "channel {}: {kind}<{}> over {} from {} to {} per {}",
+        channel.name,
+        channel.message,
+        over.join(" | "),
+        channel.from.join(", "),
+        channel.to,
+        peers(&channel.per)
+    );
+    if let Some(parts) = &channel.parts_per {
+        let _ = write!(out, ", one part per {parts}");
+    }
+    let mut options: Vec<String> = channel
+        .options
+        .iter()
+        .map(|option| format!("{}: {}", option.name, expr(&option.value)))
+        .collect();
+    if !channel.header.is_empty() {
+        options.push(format!("header: [{}]", channel.header.join(", ")));
+    }
+    if !channel.slot.is_empty() {
+        let axes = channel.slot_names.iter().zip(&channel.slot);
+        let axes: Vec<String> =
+            axes.map(|(name, size)| format!("{name}: {}", expr(size))).collect();
+        options.push(format!("slot: [{}]", axes.join(", ")));
+    }
+    if let Some(reason) = &channel.waiver {
+        options.push(format!("waive: {reason:?}"));
+    }
+    if !options.is_empty() {
+        let _ = write!(out, " {{ {} }}", options.join(", "));
+    }
+    out
+}
+
+fn transport(transport: &Transport) -> &'static str {
+    match transport {
+        Transport::Nvlink => "nvlink",
+        Transport::Rdma => "rdma",
+        Transport::Ibgda => "ibgda",
+    }
+}
+
+fn peers(set: &PeerSet) -> &'static str {
+    match set {
+        PeerSet::All => "all",
+        PeerSet::Others => "others",
+        PeerSet::Local => "local",
+        PeerSet::Rail => "rail",
+    }
+}
+
+/// A role as declared, without its body.
+pub fn role(role: &Role) -> String {
+    let mut out = format!("role {}", role.name);
+    if let Share::Peer { binder, set } = &role.share {
+        let _ = write!(out, "[{binder} in {}]", peers(set));
+    }
+    let _ = write!(out, " on {}", blocks(&role.blocks));
+    if let Some(warps) = &role.warps {
+        let _ = write!(out, ", {} warps", expr(warps));
+    }
+    match &role.share {
+        Share::Peer { .. } => {}
+        Share::Stripe => out.push_str(", warps shared by stripe"),
+        Share::Token => out.push_str(", warps shared by token"),
+        Share::SourceStripe => out.push_str(", warps shared by (source, stripe)"),
+        Share::Indices { names } if names.len() == 1 => {
+            let _ = write!(out, ", warps shared by {}", names.join(", "));
+        }
+        Share::Indices { names } => {
+            let _ = write!(out, ", warps shared by ({})", names.join(", "));
+        }
+        Share::BlockPerToken => out.push_str(", one block a token"),
+        Share::Team => out.push_str(", one team"),
+    }
+    if let Some(phase) = &role.phase {
+        let _ = write!(out, ", in phase {phase}");
+    }
+    out
+}
+
+fn blocks(blocks: &Blocks) -> String {
+    match blocks {
+        Blocks::All => "all blocks".to_string(),
+        Blocks::Even => "even blocks".to_string(),
+        Blocks::Odd => "odd blocks".to_string(),
+        Blocks::Other => "other blocks".to_string(),
+        Blocks::Range { low, high } => format!("blocks {}..{}", expr(low), expr(high)),
+    }
+}
+
+fn body(stmts: &[Stmt], depth: usize, out: &mut String) {
+    for stmt in stmts {
+        let text = format!("+{} {}{}", stmt.at.line, guard(&stmt.when), action(&stmt.action));
+        line(out, depth, &text);
+        body(super::walk::nested(stmt), depth + 1, out);
+    }
+}
+
+/// A statement as it would be declared, without its block.
+pub fn action(action: &Action) -> String {
+    match action {
+        Action::For { binder, domain, filter, .. } => {
+            format!("for {binder} in {}{}", self::domain(domain), clause(" where ", filter))
+        }
+        Action::Receive { binder, channel, peer, position, filter, .. } => format!(
+            "for {binder} in {channel}{}{}{}",
+            index(peer),
+            at(position.as_ref()),
+            clause(" where ", filter)
+        ),
+        Action::Gather { binder, domain, part, channel, peer, position, across, over, .. } => {
+            format!(
+                "for {binder} in {} gather {part} from {channel}{}{} across {across} in {}",
+                self::domain(domain),
+                index(peer),
+                at(Some(position)),
+                self::domain(over)
+            )
+        }
+        Action::Announce { channel, peer, values } => {
+            let peer = axes(peer).join(", ");
+            format!("announce {channel}[{peer}] {}", self::values(values))
+        }
+        Action::Push { channel, peer, position, values } => format!(
+            "push {channel}{}{} {}",
+            index(peer),
+            at(position.as_ref()),
+            self::values(values)
+        ),
+        Action::Store { target, value } => format!("store {} = {}", place(target), expr(value)),
+        Action::Record { target, value } => format!("record {} = {}", place(target), expr(value)),
+        Action::Count { target } => format!("count {}", place(target)),
+        Action::Add { target, value } => format!("add {} = {}", place(target), expr(value)),
+        Action::Let { name, value } => format!("let {name} = {}", expr(value)),
+        Action::Await { channel } => format!("await {channel}"),
+        Action::Close { channel } => format!("close {channel}"),
+    }
+}
+
+fn index(peer: &Option<Expr>) -> String {
+    peer.as_ref().map_or(String::new(), |peer| format!("[{}]", axes(peer).join(", ")))
+}
+
+fn at(position: Option<&Expr>) -> String {
+    let Some(position) = position else { return String::new() };
+    match axes(position).as_slice() {
+        [only] => format!(" at {only}"),
+        several => format!(" at [{}]", several.join(", ")),
+    }
+}
+
+/// The axes of an index, of which there may be several.
+fn axes(index: &Expr) -> Vec<String> {
+    match index {
+        Expr::Call { helper, args } if helper == SLOT => args.iter().map(expr).collect(),
+        other => vec![expr(other)],
+    }
+}
+
+fn clause(word: &str, value: &Option<Expr>) -> String {
+    value.as_ref().map_or(String::new(), |value| format!("{word}{}", expr(value)))
+}
+
+fn values(values: &[FieldValue]) -> String {
+    let values: Vec<String> =
+        values.iter().map(|field| format!("{}: {}", field.name, expr(&field.value))).collect();
+    if values.is_empty() { "{}".to_string() } else { format!("{{ {} }}", values.join(", ")) }
+}
+
+fn place(place: &Place) -> String {
+    indexed(&place.tensor, &place.indices)
+}
+
+fn indexed(name: &str, indices: &[Expr]) -> String {
+    if indices.is_empty() { name.to_string() } else { format!("{name}[{}]", exprs(indices)) }
+}
+
+fn domain(domain: &Domain) -> String {
+    match domain {
+        Domain::Tokens => "tokens".to_string(),
+        Domain::Stripe => "stripe".to_string(),
+        Domain::Dim { name } => name.clone(),
+        Domain::Peers { set } => peers(set).to_string(),
+        Domain::Row { row } => expr(row),
+        Domain::ReceivedFrom { peer } => format!("received from {}", expr(peer)),
+        Domain::Range { low, high } => format!("{}..{}", expr(low), expr(high)),
+    }
+}
+
+fn exprs(list: &[Expr]) -> String {
+    list.iter().map(expr).collect::<Vec<_>>().join(", ")
+}
+
+/// An expression as it would be declared.
+pub fn expr(whole: &Expr) -> String {
+    match whole {
+        Expr::Int { value } => value.to_string(),
+        Expr::Bool { value } => value.to_string(),
+        Expr::Name { name, .. } => name.clone(),
+        Expr::Element { tensor, indices } => indexed(tensor, indices),
+        Expr::Field { of, field, indices } => indexed(&format!("{of}.{field}"), indices),
+        Expr::OfChannel { channel, index, field, indices } => {
+            indexed(&format!("{}.{field}", indexed(channel, index)), indices)
+        }
+        Expr::Call { helper, args } => format!("{helper}({})", exprs(args)),
+        Expr::Fold { prefix, binder, domain, body } => {
+            let word = if *prefix { "prefix_sum" } else { "sum" };
+            format!("{word}({binder} in {}: {})", self::domain(domain), expr(body))
+        }
+        Expr::Cast { value, elem } => format!("{} as {}", inner(value, AS), self::elem(elem)),
+        Expr::Binary { op, left, right } => {
+            let (sign, power) = operator(op);
+            // A chain goes to the left, and comparisons form none.
+            let least = if power == COMPARISON { power + 1 } else { power };
+            format!("{} {sign} {}", inner(left, least), inner(right, power + 1))
+        }
+        Expr::Not { value } => format!("!{}", inner(value, AS + 1)),
+    }
+}
+
+/// How tightly comparisons bind; see [`operator`].
+const COMPARISON: u8 = 3;
+
+/// How tightly `as` binds; see [`operator`].
+const AS: u8 = 6;
+
+/// An operand, in brackets when it binds less tightly than its surroundings.
+fn inner(operand: &Expr, least: u8) -> String {
+    let power = match operand {
+        Expr::Binary { op, .. } => operator(op).1,
+        Expr::Cast { .. } => AS,
+        _ => AS + 1,
+    };
+    if power < least { format!("({})", expr(operand)) } else { expr(operand) }
+}
+
+fn operator(op: &BinaryOp) -> (&'static str, u8) {
+    match op {
+        BinaryOp::Or => ("||", 1),
+        BinaryOp::And => ("&&", 2),
+        BinaryOp::Eq => ("==", COMPARISON),
+        BinaryOp::Ne => ("!=", COMPARISON),
+        BinaryOp::Lt => ("<", COMPARISON),
+        BinaryOp::Le => ("<=", COMPARISON),
+        BinaryOp::Gt => (">", COMPARISON),
+        BinaryOp::Ge => (">=", COMPARISON),
+        BinaryOp::Add => ("+", 4),
+        BinaryOp::Sub => ("-", 4),
+        BinaryOp::Mul => ("*", 5),
+        BinaryOp::Div => ("/", 5),
+        BinaryOp::Rem => ("%", 5),
+    }
+}
+
+fn elem_type(elem: &ElemType) -> String {
+    match elem {
+        ElemType::Scalar { elem } => self::elem(elem).to_string(),
+        ElemType::OfAxis { axis } => axis.clone(),
+        ElemType::Bits { count } => format!("bits[{}]", expr(count)),
+    }
+}
+
+/// The name of an element type.
+pub fn elem(elem: &Elem) -> &'static str {
+    match elem {
+        Elem::Bool => "bool",
+        Elem::U8 => "u8",
+        Elem::I32 => "i32",
+        Elem::I64 => "i64",
+        Elem::F32 => "f32",
+        Elem::Bf16 => "bf16",
+        Elem::E4m3 => "e4m3",
+        Elem::Ue8m0 => "ue8m0",
+    }
+}

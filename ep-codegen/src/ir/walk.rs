@@ -1,0 +1,162 @@
+//! Visiting the statements and expressions of a pipeline, each once and in order of the text.
+
+use super::{Action, DimKind, Domain, ElemType, Expr, FieldValue, Pipeline, Place, Stmt};
+
+/// Shows every statement of `body`, outer ones first.
+pub fn stmts<'a>(body: &'a [Stmt], see: &mut dyn FnMut(&'a Stmt)) {
+    for stmt in body {
+        see(stmt);
+        stmts(nested(stmt), see);
+    }
+}
+
+/// The block of a statement; empty for a statement without one.
+pub fn nested(stmt: &Stmt) -> &[Stmt] {
+    match &stmt.action {
+        Action::For { body, .. } | Action::Receive { body, .. } | Action::Gather { body, .. } => {
+            body
+        }
+        _ => &[],
+    }
+}
+
+/// Shows every expression of `stmt` with its parts, but not those of its block.
+pub fn exprs<'a>(stmt: &'a Stmt, see: &mut dyn FnMut(&'a Expr)) {
+    match &stmt.action {
+        Action::For { domain, filter, .. } => {
+            in_domain(domain, see);
+            each(filter.as_ref(), see);
+        }
+        Action::Receive { peer, position, filter, .. } => {
+            each(peer.iter().chain(position).chain(filter), see);
+        }
+        Action::Gather { domain, peer, position, over, .. } => {
+            in_domain(domain, see);
+            each(peer, see);
+            expr(position, see);
+            in_domain(over, see);
+        }
+        Action::Announce { peer, values, .. } => {
+            expr(peer, see);
+            in_values(values, see);
+        }
+        Action::Push { peer, position, values, .. } => {
+            each(peer.iter().chain(position), see);
+            in_values(values, see);
+        }
+        Action::Store { target, value }
+        | Action::Record { target, value }
+        | Action::Add { target, value } => {
+            in_place(target, see);
+            expr(value, see);
+        }
+        Action::Count { target } => in_place(target, see),
+        Action::Let { value, .. } => expr(value, see),
+        Action::Await { .. } | Action::Close { .. } => {}
+    }
+}
+
+/// Shows `whole` and every part of it, outer ones first.
+pub fn expr<'a>(whole: &'a Expr, see: &mut dyn FnMut(&'a Expr)) {
+    see(whole);
+    match whole {
+        Expr::Int { .. } | Expr::Bool { .. } | Expr::Name { .. } => {}
+        Expr::Element { indices, .. } | Expr::Field { indices, .. } => each(indices, see),
+        Expr::OfChannel { index, indices, .. } => each(index.iter().chain(indices), see),
+        Expr::Call { args, .. } => each(args, see),
+        Expr::Fold { domain, body, .. } => {
+            in_domain(domain, see);
+            expr(body, see);
+        }
+        Expr::Cast { value, .. } | Expr::Not { value } => expr(value, see),
+        Expr::Binary { left, right, .. } => {
+            expr(left, see);
+            expr(right, see);
+        }
+    }
+}
+
+/// Shows every expression that stands outside of the roles' bodies.
+pub fn declared<'a>(pipeline: &'a Pipeline, see: &mut dyn FnMut(&'a Expr)) {
+    for dim in &pipeline.dims {
+        if let DimKind::Derived { value } = &dim.kind {
+            expr(value, see);
+        }
+    }
+    each(pipeline.requires.iter().map(|require| &require.condition), see);
+    each(pipeline.sizes.iter().filter_map(|size| size.value.as_ref()), see);
+    for tensor in &pipeline.tensors {
+        in_elem(&tensor.elem, see);
+        each(&tensor.dims, see);
+    }
+    for field in pipeline.messages.iter().flat_map(|message| &message.fields) {
+        in_elem(&field.elem, see);
+        each(&field.dims, see);
+    }
+    for channel in &pipeline.channels {
+        each(&channel.slot, see);
+        each(channel.options.iter().map(|option| &option.value), see);
+    }
+    each(pipeline.roles.iter().filter_map(|role| role.warps.as_ref()), see);
+}
+
+fn each<'a>(list: impl IntoIterator<Item = &'a Expr>, see: &mut dyn FnMut(&'a Expr)) {
+    for part in list {
+        expr(part, see);
+    }
+}
+
+fn in_elem<'a>(elem: &'a ElemType, see: &mut dyn FnMut(&'a Expr)) {
+    if let ElemType::Bits { count } = elem {
+        expr(count, see);
+    }
+}
+
+fn in_domain<'a>(domain: &'a Domain, see: &mut dyn FnMut(&'a Expr)) {
+    match domain {
+        Domain::Row { row } => expr(row, see),
+        Domain::ReceivedFrom { peer } => expr(peer, see),
+        Domain::Range { low, high } => {
+            expr(low, see);
+            expr(high, see);
+        }
+        Domain::Tokens | Domain::Stripe | Domain::Dim { .. } | Domain::Peers { .. } => {}
+    }
+}
+
+fn in_values<'a>(values: &'a [FieldValue], see: &mut dyn FnMut(&'a Expr)) {
+    each(values.iter().map(|field| &field.value), see);
+}
+
+fn in_place<'a>(place: &'a Place, see: &mut dyn FnMut(&'a Expr)) {
+    each(&place.indices, see);
+}
+
+/// Whether anything in `pipeline` reads or writes `tensor`.
+pub fn mentions(pipeline: &Pipeline, tensor: &str) -> bool {
+    let mut found = false;
+    let mut see = |part: &Expr| {
+        found |= matches!(part, Expr::Element { tensor: name, .. } if name == tensor);
+    };
+    declared(pipeline, &mut see);
+    for role in &pipeline.roles {
+        stmts(&role.body, &mut |stmt| exprs(stmt, &mut see));
+    }
+    for role in &pipeline.roles {
+        stmts(&role.body, &mut |stmt| {
+            found |= target(stmt).is_some_and(|place| place.tensor == tensor);
+        });
+    }
+    found
+}
+
+/// What a statement writes in a tensor.
+pub fn target(stmt: &Stmt) -> Option<&Place> {
+    match &stmt.action {
+        Action::Store { target, .. }
+        | Action::Record { target, .. }
+        | Action::Add { target, .. }
+        | Action::Count { target } => Some(target),
+        _ => None,
+    }
+}

@@ -1,0 +1,27 @@
+//! The compiler of EPForge.
+//!
+//! ```text
+//! tokens --parse--> ast --check--> ast --lower--> ir --render--> CUDA body     (in the macro)
+//!                                                 ir + config --plan--> Plan   (at run time)
+//! ```
+//!
+//! The crate is pure: it reads no file, no environment and no clock, and nothing in it depends on
+//! hash order, so the same input always gives the same bytes.
+
+#[cfg(feature = "syntax")]
+pub mod check;
+#[cfg(feature = "syntax")]
+pub mod cuda_fn;
+#[cfg(feature = "syntax")]
+pub mod diagnostics;
+pub mod digest;
+#[cfg(feature = "syntax")]
+pub mod expand;
+pub mod ir;
+#[cfg(feature = "syntax")]
+pub mod lower;
+pub mod plan;
+#[cfg(feature = "render")]
+pub mod render;
+#[cfg(feature = "syntax")]
+pub mod syntax;

@@ -1,0 +1,573 @@
+//! From the syntax tree to the IR: names are resolved, positions become lines, and the text of
+//! every statement is kept for the emitted comments.
+//!
+//! **Handles.** A macro sees only its own tokens, so a pipeline learns another one's tables in one
+//! of two ways:
+//!
+//! - `uses handle Layout;` names a pipeline of the same `pipeline!` block. Its tables can be read
+//!   under their own names; the types come from its declaration.
+//! - `uses handle super::Layout { in_rank: bool[tokens, ranks] };` names a pipeline of any block
+//!   and lists the tables that are read, with their types. The expansion compares each with the
+//!   field of that pipeline's `Handle`, so rustc reports a wrong table or type at its own word.
+//!
+//! Either form may stand in a `when`. A table that the chosen arms do not read is dropped.
+//!
+//! **Positions.** `at [expert, token]` and `rows[expert, source]` index slots by several axes; both
+//! lower to a call of the pseudo-helper [`ir::helpers::SLOT`]. `..message` lowers to one value per
+//! field that the statement does not give itself.
+//!
+//! Lowering trusts `check`: where a declaration is wrong it gives some IR, and never panics.
+
+mod body;
+mod expr;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use crate::ir;
+use crate::syntax::ast;
+use expr::{binary, scalar};
+
+/// Lowers `pipeline`, one of those in `file`.
+pub fn lower(file: &ast::File, pipeline: &ast::Pipeline) -> ir::Pipeline {
+    let mut lowering = Lowering::new(pipeline);
+    lowering.declare(file, &pipeline.items);
+    lowering.channels(&pipeline.items, &Guard::default());
+    lowering.items(file, &pipeline.items, &Guard::default());
+    lowering.finish()
+}
+
+/// What a declared name stands for.
+#[derive(Clone, Copy, PartialEq)]
+enum Named {
+    Dim,
+    Tune,
+    Arg,
+    Size,
+    Tensor,
+    Channel,
+}
+
+/// The conditions and the phase around an item.
+#[derive(Clone, Default)]
+struct Guard {
+    when: Vec<ir::When>,
+    phase: Option<String>,
+}
+
+impl Guard {
+    fn with<T>(&self, when: &ast::When<T>) -> Guard {
+        let mut guard = self.clone();
+        guard.when.push(condition(when));
+        guard
+    }
+}
+
+fn condition<T>(when: &ast::When<T>) -> ir::When {
+    let arms = when.arms.iter().map(ToString::to_string).collect();
+    ir::When { axis: when.axis.to_string(), arms }
+}
+
+struct Lowering {
+    /// Line of the word `pipeline`.
+    first_line: usize,
+    names: BTreeMap<String, Named>,
+    /// Names bound by the loops around an expression, innermost last.
+    binders: Vec<String>,
+    /// Channel of each message binder, so that `..message` finds its fields.
+    messages: BTreeMap<String, String>,
+    /// Names of the tables that a handle brings without a list.
+    implicit: Vec<String>,
+    out: ir::Pipeline,
+}
+
+impl Lowering {
+    fn new(pipeline: &ast::Pipeline) -> Lowering {
+        let out = ir::Pipeline {
+            name: pipeline.name.to_string(),
+            doc: pipeline.doc.clone(),
+            dims: Vec::new(),
+            requires: Vec::new(),
+            axes: Vec::new(),
+            tunes: Vec::new(),
+            args: Vec::new(),
+            sizes: Vec::new(),
+            uses: Vec::new(),
+            tensors: Vec::new(),
+            messages: Vec::new(),
+            channels: Vec::new(),
+            roles: Vec::new(),
+            cuda_fns: Vec::new(),
+        };
+        Lowering {
+            first_line: pipeline.keyword.start().line,
+            names: BTreeMap::new(),
+            binders: Vec::new(),
+            messages: BTreeMap::new(),
+            implicit: Vec::new(),
+            out,
+        }
+    }
+
+    /// Notes what each name stands for, since a role may use what is declared below it.
+    fn declare(&mut self, file: &ast::File, items: &[ast::Item]) {
+        for item in items {
+            match item {
+                ast::Item::Shape(shape) => {
+                    for entry in &shape.entries {
+                        if let ast::ShapeEntry::Given { name, .. }
+                        | ast::ShapeEntry::Derived { name, .. } = entry
+                        {
+                            self.names.insert(name.to_string(), Named::Dim);
+                        }
+                    }
+                }
+                ast::Item::Tune(tunes) => self.note(tunes.iter().map(|t| &t.name), Named::Tune),
+                ast::Item::Arg(args) => self.note(args.iter().map(|arg| &arg.name), Named::Arg),
+                ast::Item::Size(size) => self.note([&size.name], Named::Size),
+                ast::Item::Tensors(tensors) => {
+                    self.note(tensors.list.iter().map(|t| &t.name), Named::Tensor);
+                }
+                ast::Item::Uses(uses) => {
+                    let tables = tables_of(file, uses);
+                    self.note(tables.iter().map(|t| &t.name), Named::Tensor);
+                }
+                ast::Item::Channel(channel) => self.note([&channel.name], Named::Channel),
+                ast::Item::Phase(phase) => self.declare(file, &phase.items),
+                ast::Item::When(when) => self.declare(file, &when.body),
+                ast::Item::Variant(_)
+                | ast::Item::Message(_)
+                | ast::Item::Role(_)
+                | ast::Item::CudaFn(_) => {}
+            }
+        }
+    }
+
+    fn note<'a>(&mut self, names: impl IntoIterator<Item = &'a proc_macro2::Ident>, what: Named) {
+        for name in names {
+            self.names.insert(name.to_string(), what);
+        }
+    }
+
+    /// Lowers messages and channels, before the roles that may stand above them.
+    fn channels(&mut self, items: &[ast::Item], guard: &Guard) {
+        for item in items {
+            match item {
+                ast::Item::Message(message) => self.message(message, guard),
+                ast::Item::Channel(channel) => self.channel(channel, guard),
+                ast::Item::Phase(phase) => self.channels(&phase.items, guard),
+                ast::Item::When(when) => self.channels(&when.body, &guard.with(when)),
+                _ => {}
+            }
+        }
+    }
+
+    fn items(&mut self, file: &ast::File, items: &[ast::Item], guard: &Guard) {
+        for item in items {
+            self.item(file, item, guard);
+        }
+    }
+
+    fn item(&mut self, file: &ast::File, item: &ast::Item, guard: &Guard) {
+        match item {
+            ast::Item::Shape(shape) => self.shape(shape),
+            ast::Item::Variant(variant) => self.out.axes.push(axis(variant)),
+            ast::Item::Tune(tunes) => {
+                for tune in tunes {
+                    let tune = self.tune(tune, guard);
+                    self.out.tunes.push(tune);
+                }
+            }
+            ast::Item::Arg(args) => {
+                self.out.args.extend(args.iter().map(|entry| arg(entry, guard)));
+            }
+            ast::Item::Size(size) => {
+                let value = size.value.as_ref().map(|value| self.expr(value));
+                let at = self.source(&size.source);
+                self.out.sizes.push(ir::Size { name: size.name.to_string(), value, at });
+            }
+            ast::Item::Tensors(tensors) => {
+                for tensor in &tensors.list {
+                    let tensor = self.tensor(tensor, tensors.kind, guard);
+                    self.out.tensors.push(tensor);
+                }
+            }
+            ast::Item::Uses(uses) => self.uses(file, uses, guard),
+            ast::Item::Role(role) => self.role(role, guard),
+            ast::Item::Phase(phase) => {
+                let guard = Guard { phase: Some(phase.name.to_string()), ..guard.clone() };
+                self.items(file, &phase.items, &guard);
+            }
+            ast::Item::When(when) => self.items(file, &when.body, &guard.with(when)),
+            ast::Item::CudaFn(function) => self.out.cuda_fns.push(cuda_fn(function)),
+            ast::Item::Message(_) | ast::Item::Channel(_) => {}
+        }
+    }
+
+    fn shape(&mut self, shape: &ast::Shape) {
+        for entry in &shape.entries {
+            match entry {
+                ast::ShapeEntry::Given { name, low, high, step, source } => {
+                    let step = step.as_ref().map_or(1, |step| step.value);
+                    let kind = ir::DimKind::Given { low: low.value, high: high.value, step };
+                    let at = self.source(source);
+                    self.out.dims.push(ir::Dim { name: name.to_string(), kind, at });
+                }
+                ast::ShapeEntry::Derived { name, value, source } => {
+                    let kind = ir::DimKind::Derived { value: self.expr(value) };
+                    let at = self.source(source);
+                    self.out.dims.push(ir::Dim { name: name.to_string(), kind, at });
+                }
+                ast::ShapeEntry::Require { condition, source } => {
+                    let require =
+                        ir::Require { condition: self.expr(condition), at: self.source(source) };
+                    self.out.requires.push(require);
+                }
+            }
+        }
+    }
+
+    fn tune(&self, tune: &ast::Tune, guard: &Guard) -> ir::Tune {
+        ir::Tune {
+            name: tune.name.to_string(),
+            default: tune.default.value,
+            choices: tune.choices.iter().map(|choice| choice.value).collect(),
+            when: guard.when.clone(),
+            at: self.source(&tune.source),
+        }
+    }
+
+    fn tensor(&mut self, tensor: &ast::Tensor, kind: ast::TensorKind, guard: &Guard) -> ir::Tensor {
+        let (kind, keyword) = match kind {
+            ast::TensorKind::Input => (ir::TensorKind::Input, "input"),
+            ast::TensorKind::Output => (ir::TensorKind::Output, "output"),
+            ast::TensorKind::Inout => (ir::TensorKind::Inout, "inout"),
+            ast::TensorKind::Table => (ir::TensorKind::Table, "table"),
+        };
+        let memory = match (&tensor.window, &tensor.host) {
+            (Some(_), _) => ir::Memory::Window,
+            (None, Some(_)) => ir::Memory::Host,
+            (None, None) => ir::Memory::Device,
+        };
+        let mut at = self.source(&tensor.source);
+        at.text = format!("{keyword} {}", at.text);
+        ir::Tensor {
+            name: tensor.name.to_string(),
+            kind,
+            from_handle: None,
+            elem: self.elem(&tensor.elem),
+            dims: self.exprs(&tensor.dims),
+            optional: tensor.optional.is_some(),
+            copies: tensor.up_to.as_ref().map_or(1, |up_to| up_to.value),
+            memory,
+            fill: tensor.fill.as_ref().map(|fill| fill.value.value),
+            when: guard.when.clone(),
+            at,
+        }
+    }
+
+    fn uses(&mut self, file: &ast::File, uses: &ast::Uses, guard: &Guard) {
+        let from = uses.name.to_string();
+        if !self.out.uses.contains(&from) {
+            self.out.uses.push(from.clone());
+        }
+        for table in tables_of(file, uses) {
+            let name = table.name.to_string();
+            // Two arms may each list a table; one that is there for both is there already.
+            let there = |tensor: &ir::Tensor| {
+                tensor.name == name && (tensor.when.is_empty() || tensor.when == guard.when)
+            };
+            if self.out.tensors.iter().any(there) {
+                continue;
+            }
+            if uses.tables.is_none() {
+                self.implicit.push(name);
+            }
+            let mut tensor = self.tensor(table, ast::TensorKind::Table, guard);
+            tensor.from_handle = Some(from.clone());
+            tensor.at = self.source(&uses.source);
+            self.out.tensors.push(tensor);
+        }
+    }
+
+    fn elem(&mut self, elem: &ast::Elem) -> ir::ElemType {
+        match elem {
+            ast::Elem::Bits { count, .. } => ir::ElemType::Bits { count: self.expr(count) },
+            ast::Elem::Name(name) => match scalar(&name.to_string()) {
+                Some(elem) => ir::ElemType::Scalar { elem },
+                None => ir::ElemType::OfAxis { axis: name.to_string() },
+            },
+        }
+    }
+
+    fn message(&mut self, message: &ast::Message, guard: &Guard) {
+        let fields = message
+            .fields
+            .iter()
+            .map(|field| ir::Field {
+                name: field.name.to_string(),
+                row: field.row.is_some(),
+                elem: self.elem(&field.elem),
+                dims: self.exprs(&field.dims),
+                optional_with: field.with.as_ref().map(ToString::to_string),
+            })
+            .collect();
+        let at = self.source(&message.source);
+        let name = message.name.to_string();
+        self.out.messages.push(ir::Message { name, fields, when: guard.when.clone(), at });
+    }
+
+    fn channel(&mut self, channel: &ast::Channel, guard: &Guard) {
+        let mut lowered = ir::Channel {
+            name: channel.name.to_string(),
+            kind: match channel.kind.value {
+                ast::ChannelKind::Ring => ir::ChannelKind::Ring,
+                ast::ChannelKind::Slots => ir::ChannelKind::Slots,
+                ast::ChannelKind::Direct => ir::ChannelKind::Direct,
+                ast::ChannelKind::Pull => ir::ChannelKind::Pull,
+            },
+            message: channel.message.to_string(),
+            over: channel.over.iter().map(|word| transport(word.value)).collect(),
+            from: channel.from.iter().map(ToString::to_string).collect(),
+            to: channel.to.to_string(),
+            per: peer_set(channel.per.value),
+            parts_per: channel.parts_per.as_ref().map(ToString::to_string),
+            slot_names: Vec::new(),
+            slot: Vec::new(),
+            header: Vec::new(),
+            options: Vec::new(),
+            waiver: None,
+            when: guard.when.clone(),
+            at: self.source(&channel.source),
+        };
+        for option in &channel.options {
+            match &option.value {
+                ast::OptionValue::Number(value) => {
+                    let value = self.expr(value);
+                    let name = option.name.to_string();
+                    lowered.options.push(ir::ChannelOption { name, value });
+                }
+                ast::OptionValue::Header(names) => {
+                    lowered.header = names.iter().map(ToString::to_string).collect();
+                }
+                ast::OptionValue::Slot(axes) => {
+                    lowered.slot_names = axes.iter().map(|axis| axis.name.to_string()).collect();
+                    lowered.slot =
+                        axes.iter().map(|axis| self.slot_extent(axis, &lowered.per)).collect();
+                }
+                ast::OptionValue::Waive { reason, .. } => lowered.waiver = Some(reason.clone()),
+            }
+        }
+        lowered.options.sort_by(|a, b| a.name.cmp(&b.name));
+        self.out.channels.push(lowered);
+    }
+
+    /// The extent of a slot's index; `source` has one value per peer of the channel.
+    fn slot_extent(&mut self, axis: &ast::SlotAxis, per: &ir::PeerSet) -> ir::Expr {
+        if let Some(extent) = &axis.extent {
+            return self.expr(extent);
+        }
+        let peers = match per {
+            ir::PeerSet::All | ir::PeerSet::Others => "ranks",
+            ir::PeerSet::Local => "local_ranks",
+            ir::PeerSet::Rail => "nodes",
+        };
+        ir::Expr::Name { name: peers.to_string(), kind: ir::NameKind::Dim }
+    }
+
+    fn role(&mut self, role: &ast::Role, guard: &Guard) {
+        let shared: Vec<String> = match &role.share {
+            Some(ast::Share::Warps(names)) => names.iter().map(ToString::to_string).collect(),
+            _ => Vec::new(),
+        };
+        let bound = role.binder.iter().map(ToString::to_string);
+        self.binders = bound.chain(shared.iter().cloned()).collect();
+        let body = self.body(&role.body);
+        self.binders.clear();
+        let share = match (&role.binder, &role.share) {
+            (Some(binder), _) => {
+                let binder = binder.to_string();
+                let set = match &role.binder_set {
+                    Some(set) => peer_set(set.value),
+                    None => self.set_of_binder(&body, &binder),
+                };
+                ir::Share::Peer { binder, set }
+            }
+            (None, Some(ast::Share::BlockPerToken)) => ir::Share::BlockPerToken,
+            (None, Some(ast::Share::Warps(_))) => share(shared),
+            (None, None) => ir::Share::Team,
+        };
+        let lowered = ir::Role {
+            name: role.name.to_string(),
+            phase: guard.phase.clone(),
+            blocks: self.blocks(&role.blocks),
+            warps: role.warps.as_ref().map(|warps| self.expr(warps)),
+            share,
+            body,
+            when: guard.when.clone(),
+            at: self.source(&role.source),
+        };
+        self.out.roles.push(lowered);
+    }
+
+    /// `Send[peer]` runs over the peers of the channel that it indexes by `peer`.
+    fn set_of_binder(&self, body: &[ir::Stmt], binder: &str) -> ir::PeerSet {
+        let mut found = None;
+        ir::walk::stmts(body, &mut |stmt| {
+            let (channel, peer) = match &stmt.action {
+                ir::Action::Announce { channel, peer, .. } => (channel, Some(peer)),
+                ir::Action::Push { channel, peer, .. }
+                | ir::Action::Receive { channel, peer, .. } => (channel, peer.as_ref()),
+                _ => return,
+            };
+            // `inner[peer, node]`: the peer stands first, the part after it.
+            let peer = match peer {
+                Some(ir::Expr::Call { args, .. }) => args.first(),
+                other => other,
+            };
+            let by_binder = matches!(peer, Some(ir::Expr::Name { name, .. }) if name == binder);
+            if by_binder && found.is_none() {
+                found = self.channel_named(channel).map(|channel| channel.per.clone());
+            }
+        });
+        found.unwrap_or(ir::PeerSet::All)
+    }
+
+    fn channel_named(&self, name: &str) -> Option<&ir::Channel> {
+        self.out.channels.iter().find(|channel| channel.name == name)
+    }
+
+    fn blocks(&mut self, blocks: &ast::Blocks) -> ir::Blocks {
+        match blocks {
+            ast::Blocks::All => ir::Blocks::All,
+            ast::Blocks::Even => ir::Blocks::Even,
+            ast::Blocks::Odd => ir::Blocks::Odd,
+            ast::Blocks::Other => ir::Blocks::Other,
+            ast::Blocks::One(block) => {
+                let low = self.expr(block);
+                let high = match &low {
+                    ir::Expr::Int { value } => ir::Expr::Int { value: value.saturating_add(1) },
+                    _ => binary(ir::BinaryOp::Add, low.clone(), ir::Expr::Int { value: 1 }),
+                };
+                ir::Blocks::Range { low, high }
+            }
+            ast::Blocks::Range { low, high } => {
+                ir::Blocks::Range { low: self.expr(low), high: self.expr(high) }
+            }
+        }
+    }
+
+    /// Drops the tables that a handle offers and nothing reads.
+    fn finish(mut self) -> ir::Pipeline {
+        for name in std::mem::take(&mut self.implicit) {
+            if !ir::walk::mentions(&self.out, &name) {
+                self.out.tensors.retain(|tensor| tensor.name != name);
+            }
+        }
+        self.out
+    }
+
+    fn source(&self, source: &ast::Source) -> ir::Source {
+        let line = source.extent.first.start().line.saturating_sub(self.first_line);
+        ir::Source { line: u32::try_from(line).unwrap_or(u32::MAX), text: source.text.clone() }
+    }
+}
+
+/// The tables that a `uses handle` brings: those it lists, or those of a pipeline in this block.
+pub(crate) fn tables_of<'a>(file: &'a ast::File, uses: &'a ast::Uses) -> Vec<&'a ast::Tensor> {
+    if let Some(tables) = &uses.tables {
+        return tables.iter().collect();
+    }
+    let mut tables = Vec::new();
+    for pipeline in file.pipelines.iter().filter(|pipeline| pipeline.name == uses.name) {
+        tables_in(&pipeline.items, &mut tables);
+    }
+    tables
+}
+
+/// The tables that `items` declare, guarded ones included.
+pub(crate) fn tables_in<'a>(items: &'a [ast::Item], tables: &mut Vec<&'a ast::Tensor>) {
+    for item in items {
+        match item {
+            ast::Item::Tensors(tensors) if tensors.kind == ast::TensorKind::Table => {
+                tables.extend(&tensors.list);
+            }
+            ast::Item::Phase(phase) => tables_in(&phase.items, tables),
+            ast::Item::When(when) => tables_in(&when.body, tables),
+            _ => {}
+        }
+    }
+}
+
+fn axis(variant: &ast::Variant) -> ir::Axis {
+    let part = |part: &ast::Part| ir::Part {
+        name: part.name.to_string(),
+        elem: scalar_of(&part.elem),
+        block: part.block.as_ref().map_or(1, |block| block.value),
+    };
+    let arm = |arm: &ast::Arm| ir::Arm {
+        name: arm.name.to_string(),
+        parts: arm.parts.iter().map(part).collect(),
+    };
+    ir::Axis { name: variant.name.to_string(), arms: variant.arms.iter().map(arm).collect() }
+}
+
+fn arg(arg: &ast::Arg, guard: &Guard) -> ir::Arg {
+    ir::Arg {
+        name: arg.name.to_string(),
+        elem: scalar_of(&arg.elem),
+        default: arg.default.value,
+        low: arg.low.value,
+        high: arg.high.value,
+        when: guard.when.clone(),
+    }
+}
+
+fn cuda_fn(function: &ast::CudaFn) -> ir::CudaFn {
+    let params = function
+        .params
+        .iter()
+        .map(|param| ir::CudaParam { name: param.name.to_string(), elem: scalar_of(&param.elem) });
+    let (ast::CudaBody::Text { text, .. } | ast::CudaBody::File { text, .. }) = &function.body;
+    ir::CudaFn {
+        name: function.name.to_string(),
+        params: params.collect(),
+        returns: scalar_of(&function.returns),
+        body: text.clone(),
+    }
+}
+
+/// A scalar where only a scalar may stand; `check` has refused everything else.
+fn scalar_of(elem: &ast::Elem) -> ir::Elem {
+    match elem {
+        ast::Elem::Name(name) => scalar(&name.to_string()).unwrap_or(ir::Elem::I32),
+        ast::Elem::Bits { .. } => ir::Elem::I64,
+    }
+}
+
+fn share(mut names: Vec<String>) -> ir::Share {
+    match names.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["stripe"] => ir::Share::Stripe,
+        ["token"] => ir::Share::Token,
+        ["source", "stripe"] => ir::Share::SourceStripe,
+        _ => ir::Share::Indices { names: std::mem::take(&mut names) },
+    }
+}
+
+fn peer_set(set: ast::PeerSet) -> ir::PeerSet {
+    match set {
+        ast::PeerSet::All => ir::PeerSet::All,
+        ast::PeerSet::Others => ir::PeerSet::Others,
+        ast::PeerSet::Local => ir::PeerSet::Local,
+        ast::PeerSet::Rail => ir::PeerSet::Rail,
+    }
+}
+
+fn transport(transport: ast::Transport) -> ir::Transport {
+    match transport {
+        ast::Transport::Nvlink => ir::Transport::Nvlink,
+        ast::Transport::Rdma => ir::Transport::Rdma,
+        ast::Transport::Ibgda => ir::Transport::Ibgda,
+    }
+}

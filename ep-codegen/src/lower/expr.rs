@@ -1,0 +1,140 @@
+//! Expressions.
+
+use super::{Lowering, Named};
+use crate::ir;
+use crate::syntax::ast;
+
+impl Lowering {
+    /// Whether `name` is declared as `what` and no binder hides it.
+    pub(super) fn is(&self, name: &str, what: Named) -> bool {
+        !self.binders.iter().any(|binder| binder == name) && self.names.get(name) == Some(&what)
+    }
+
+    pub(super) fn exprs(&mut self, list: &[ast::Expr]) -> Vec<ir::Expr> {
+        list.iter().map(|expr| self.expr(expr)).collect()
+    }
+
+    pub(super) fn expr(&mut self, expr: &ast::Expr) -> ir::Expr {
+        match &expr.kind {
+            ast::ExprKind::Int(value) => ir::Expr::Int { value: *value },
+            ast::ExprKind::Bool(value) => ir::Expr::Bool { value: *value },
+            ast::ExprKind::Name(name) => self.name(name.to_string(), Vec::new()),
+            ast::ExprKind::Index { base, indices } => {
+                let indices = self.exprs(indices);
+                self.indexed(base, indices)
+            }
+            ast::ExprKind::Field { base, field } => self.field(base, field.to_string(), Vec::new()),
+            ast::ExprKind::Call { helper, args } => {
+                ir::Expr::Call { helper: helper.to_string(), args: self.exprs(args) }
+            }
+            ast::ExprKind::Fold { helper, binder, domain, body } => {
+                let domain = Box::new(self.domain(domain));
+                let bound = self.binders.len();
+                self.binders.push(binder.to_string());
+                let body = Box::new(self.expr(body));
+                self.binders.truncate(bound);
+                let prefix = helper == "prefix_sum";
+                ir::Expr::Fold { prefix, binder: binder.to_string(), domain, body }
+            }
+            ast::ExprKind::Cast { value, elem } => ir::Expr::Cast {
+                value: Box::new(self.expr(value)),
+                elem: scalar(&elem.to_string()).unwrap_or(ir::Elem::F32),
+            },
+            ast::ExprKind::Not { value } => ir::Expr::Not { value: Box::new(self.expr(value)) },
+            ast::ExprKind::Neg { value } => {
+                binary(ir::BinaryOp::Sub, ir::Expr::Int { value: 0 }, self.expr(value))
+            }
+            ast::ExprKind::Binary { op, left, right, .. } => {
+                binary(operator(*op), self.expr(left), self.expr(right))
+            }
+        }
+    }
+
+    /// `base[indices]`: of a tensor, of a field, or of an index that goes on (`a[i][j]`).
+    fn indexed(&mut self, base: &ast::Expr, mut indices: Vec<ir::Expr>) -> ir::Expr {
+        match &base.kind {
+            ast::ExprKind::Name(name) => self.name(name.to_string(), indices),
+            ast::ExprKind::Field { base, field } => self.field(base, field.to_string(), indices),
+            ast::ExprKind::Index { base, indices: outer } => {
+                let mut all = self.exprs(outer);
+                all.append(&mut indices);
+                self.indexed(base, all)
+            }
+            _ => self.expr(base),
+        }
+    }
+
+    /// `base.field[indices]`: of a channel, or of a message, a part or a cast row.
+    fn field(&mut self, base: &ast::Expr, field: String, indices: Vec<ir::Expr>) -> ir::Expr {
+        let (name, index) = match &base.kind {
+            ast::ExprKind::Name(name) => (name.to_string(), Vec::new()),
+            ast::ExprKind::Index { base: inner, indices } => match &inner.kind {
+                ast::ExprKind::Name(name) => (name.to_string(), self.exprs(indices)),
+                _ => return self.expr(base),
+            },
+            _ => return self.expr(base),
+        };
+        if self.is(&name, Named::Channel) {
+            return ir::Expr::OfChannel { channel: name, index, field, indices };
+        }
+        ir::Expr::Field { of: name, field, indices }
+    }
+
+    /// `name` or `name[indices]`.
+    fn name(&self, name: String, indices: Vec<ir::Expr>) -> ir::Expr {
+        let bound = self.binders.contains(&name);
+        let declared = self.names.get(&name).filter(|_| !bound);
+        let kind = match declared {
+            _ if !indices.is_empty() => return ir::Expr::Element { tensor: name, indices },
+            Some(Named::Tensor | Named::Channel) => {
+                return ir::Expr::Element { tensor: name, indices };
+            }
+            Some(Named::Dim) => ir::NameKind::Dim,
+            Some(Named::Tune) => ir::NameKind::Tune,
+            Some(Named::Arg) => ir::NameKind::Arg,
+            Some(Named::Size) => ir::NameKind::Size,
+            // `warps shared by stripe` binds `stripe` to what it means anyway.
+            None if name == "stripe" => ir::NameKind::Stripe,
+            None if name == "me" && !bound => ir::NameKind::Me,
+            None => ir::NameKind::Binder,
+        };
+        ir::Expr::Name { name, kind }
+    }
+}
+
+pub(super) fn binary(op: ir::BinaryOp, left: ir::Expr, right: ir::Expr) -> ir::Expr {
+    ir::Expr::Binary { op, left: Box::new(left), right: Box::new(right) }
+}
+
+/// The scalar type of this name.
+pub(super) fn scalar(name: &str) -> Option<ir::Elem> {
+    Some(match name {
+        "bool" => ir::Elem::Bool,
+        "u8" => ir::Elem::U8,
+        "i32" => ir::Elem::I32,
+        "i64" => ir::Elem::I64,
+        "f32" => ir::Elem::F32,
+        "bf16" => ir::Elem::Bf16,
+        "e4m3" => ir::Elem::E4m3,
+        "ue8m0" => ir::Elem::Ue8m0,
+        _ => return None,
+    })
+}
+
+fn operator(op: ast::BinaryOp) -> ir::BinaryOp {
+    match op {
+        ast::BinaryOp::Add => ir::BinaryOp::Add,
+        ast::BinaryOp::Sub => ir::BinaryOp::Sub,
+        ast::BinaryOp::Mul => ir::BinaryOp::Mul,
+        ast::BinaryOp::Div => ir::BinaryOp::Div,
+        ast::BinaryOp::Rem => ir::BinaryOp::Rem,
+        ast::BinaryOp::Eq => ir::BinaryOp::Eq,
+        ast::BinaryOp::Ne => ir::BinaryOp::Ne,
+        ast::BinaryOp::Lt => ir::BinaryOp::Lt,
+        ast::BinaryOp::Le => ir::BinaryOp::Le,
+        ast::BinaryOp::Gt => ir::BinaryOp::Gt,
+        ast::BinaryOp::Ge => ir::BinaryOp::Ge,
+        ast::BinaryOp::And => ir::BinaryOp::And,
+        ast::BinaryOp::Or => ir::BinaryOp::Or,
+    }
+}

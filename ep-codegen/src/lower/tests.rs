@@ -1,0 +1,130 @@
+//! What lowering adds to the words of a declaration.
+
+use super::lower;
+use crate::ir::{self, text};
+use crate::syntax::parse;
+
+fn lowered(source: &str) -> Vec<ir::Pipeline> {
+    let tokens = source.parse().expect("the test's brackets are balanced");
+    let (file, errors) = parse(tokens);
+    assert!(errors.is_empty(), "{}", errors.to_text(source));
+    file.pipelines.iter().map(|pipeline| lower(&file, pipeline)).collect()
+}
+
+fn names(tensors: &[ir::Tensor]) -> Vec<&str> {
+    tensors.iter().map(|tensor| tensor.name.as_str()).collect()
+}
+
+/// The statements of the first role as text.
+fn actions(ir: &ir::Pipeline) -> Vec<String> {
+    let mut out = Vec::new();
+    ir::walk::stmts(&ir.roles[0].body, &mut |stmt| out.push(text::action(&stmt.action)));
+    out
+}
+
+#[test]
+fn a_handle_of_the_same_block_brings_what_is_read() {
+    let all = lowered(
+        "pipeline A { table kept: i32[ranks], left: bool[ranks]; }
+         pipeline B {
+            uses handle A;
+            output x: i32[ranks];
+            role R on block 0 { for r in ranks { store x[r] = kept[r]; } }
+        }",
+    );
+    assert_eq!(all[1].uses, ["A"]);
+    assert_eq!(names(&all[1].tensors), ["kept", "x"]);
+    assert_eq!(all[1].tensors[0].from_handle.as_deref(), Some("A"));
+}
+
+#[test]
+fn a_listed_table_goes_with_the_arms_that_read_it() {
+    let ir = &lowered(
+        "pipeline B {
+            variant via { Near, Far }
+            when via is Near { uses handle a::A { t: i32[n] }; role R on block 0 { store x[0] = t[0]; } }
+            when via is Far { uses handle a::A { t: i32[n] }; uses handle a::A { u: i32[n] }; }
+        }",
+    )[0];
+    assert_eq!(names(&ir.tensors), ["t", "t", "u"]);
+    let chosen: Vec<Vec<String>> = ir
+        .choices()
+        .iter()
+        .map(|choice| names(&ir.select(choice).tensors).into_iter().map(String::from).collect())
+        .collect();
+    assert_eq!(chosen, [vec!["t"], vec![]]);
+}
+
+#[test]
+fn names_mean_what_is_nearest() {
+    let ir = &lowered(
+        "pipeline P {
+            shape { n: 1..=2 }
+            role R on block 0 {
+                for n in tokens { let m = n + me; store t[n] = m; }
+                store t[n] = m[0];
+            }
+        }",
+    )[0];
+    let mut kinds = Vec::new();
+    ir::walk::stmts(&ir.roles[0].body, &mut |stmt| {
+        ir::walk::exprs(stmt, &mut |expr| {
+            if let ir::Expr::Name { name, kind } = expr {
+                kinds.push(format!("{name} {kind:?}"));
+            }
+        });
+    });
+    assert_eq!(kinds, ["n Binder", "me Me", "n Binder", "m Binder", "n Dim"]);
+}
+
+#[test]
+fn the_rest_of_a_message_is_spelled_out() {
+    let ir = &lowered(
+        "pipeline P {
+            role Pass[peer] on all blocks {
+                for m in far { push near[peer, m.source] { ..m, b: 1 }; }
+            }
+            message M { a: i32, b: i32, c: i32 }
+            channel far: ring<M> over rdma from X to Pass per rail;
+            channel near: ring<M> over nvlink from Pass to Y per local, one part per nodes;
+        }",
+    )[0];
+    assert_eq!(actions(ir), ["for m in far", "push near[peer, m.source] { b: 1, a: m.a, c: m.c }"]);
+    // The binder runs over the peers of the channel that it indexes.
+    let set = ir::PeerSet::Local;
+    assert_eq!(ir.roles[0].share, ir::Share::Peer { binder: "peer".to_string(), set });
+}
+
+#[test]
+fn slots_have_names_and_extents() {
+    let ir = &lowered(
+        "pipeline P {
+            channel c: slots<M> over nvlink from A to B per all { slot: [expert: 4, source], epochs: 2 };
+            role A on block 0 { push c[peer] at [1, 2] { }; }
+        }",
+    )[0];
+    let channel = &ir.channels[0];
+    assert_eq!(channel.slot_names, ["expert", "source"]);
+    let extents: Vec<String> = channel.slot.iter().map(text::expr).collect();
+    assert_eq!(extents, ["4", "ranks"]);
+    assert_eq!(actions(ir), ["push c[peer] at [1, 2] {}"]);
+}
+
+#[test]
+fn guards_and_phases_reach_the_items_and_statements_inside() {
+    let ir = &lowered(
+        "pipeline P {
+            variant mode { Fresh, Cached }
+            phase send {
+                role A on block 0 {
+                    when mode is Fresh | Cached { when mode is Fresh { count t[0]; } }
+                    count t[1];
+                }
+            }
+        }",
+    )[0];
+    let role = &ir.roles[0];
+    assert_eq!(role.phase.as_deref(), Some("send"));
+    let guards: Vec<usize> = role.body.iter().map(|stmt| stmt.when.len()).collect();
+    assert_eq!(guards, [2, 0]);
+}

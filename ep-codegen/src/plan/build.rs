@@ -1,0 +1,439 @@
+//! Making a plan: warps, messages, window, shared memory and the constants of `Cfg`.
+
+use super::config::Config;
+use super::error::PlanError;
+use super::message::{self, LINE_BYTES, MessageLayout, align, elem_bytes};
+use super::numbers::{self, Numbers, eval};
+use super::roles::{RoleUse, block_groups, first_warps, has_sequences, role_use};
+use super::shared::{Cut, SEQUENCE_BYTES};
+use super::window::{Extent, Window, option};
+use super::{CfgGroup, CfgKind, CfgMember, Plan, RoleWarps, args, config};
+use crate::ir::{
+    Action, Blocks, Channel, ChannelKind, Message, Pipeline, Role, Share, Source, walk,
+};
+
+/// Warps of a block, by the hardware.
+const WARPS_MAX: i64 = 32;
+/// Warps tried in turn for a role whose declaration gives none.
+const WARPS_TRIED: [i64; 6] = [16, 12, 8, 4, 2, 1];
+/// Warps of a role that moves nothing.
+const WARPS_COMPUTE: i64 = 8;
+/// Bytes of a gather's pieces, and the stages tried in turn: each piece of each peer takes one.
+const GATHER_PIECE: i64 = 1024;
+const GATHER_STAGES: [i64; 5] = [8, 6, 4, 3, 2];
+/// Pieces and stages of a mover, where the declaration tunes no others.
+const MOVER_PIECE: i64 = 3584;
+const MOVER_STAGES: i64 = 3;
+/// Rows after which a direct channel tells its receivers.
+const DIRECT_CHUNK: i64 = 8;
+
+/// Specialises `ir` for `config`.
+pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
+    let ir = ir.select(&config.choice);
+    let numbers = numbers::resolve(&ir, config)?;
+    let planner = Planner { ir: &ir, config, numbers: &numbers, layouts: layouts(&ir, config, &numbers) };
+    planner.check_channels()?;
+    let warps = planner.warps()?;
+    let mut window = Window::default();
+    let channels = planner.channels(&mut window);
+    let shared_bytes = planner.shared_bytes(&warps);
+    let threads = warps.iter().map(|w| w.first + w.count).max().unwrap_or(1) * 32;
+    let mut cfg = vec![planner.top(threads, shared_bytes)];
+    cfg.extend(planner.messages());
+    merge(&mut cfg, channels);
+    cfg.extend(planner.roles(&warps));
+    let (params, args_bytes) = args::params(&ir);
+    Ok(Plan {
+        pipeline: ir.name.clone(),
+        entry: config::snake(&ir.name),
+        arch: config.arch,
+        arms: ir.axes.iter().map(|axis| (axis.name.clone(), axis.arms[0].name.clone())).collect(),
+        numbers: numbers.clone(),
+        cfg,
+        params,
+        args_bytes,
+        window: window.regions,
+        window_bytes: window.bytes,
+        threads,
+        shared_bytes,
+        roles: warps,
+        blocks_min: planner.blocks_min(),
+        messages: planner.layouts,
+    })
+}
+
+/// Layout of every message, as its channel carries it.
+fn layouts(ir: &Pipeline, config: &Config, numbers: &Numbers) -> Vec<MessageLayout> {
+    let absent: Vec<String> =
+        config.copies.iter().filter(|(_, count)| **count == 0).map(|(name, _)| name.clone()).collect();
+    let kind = |message: &Message| {
+        let channel = ir.channels.iter().find(|channel| channel.message == message.name);
+        channel.map_or(ChannelKind::Ring, |channel| channel.kind.clone())
+    };
+    let layout = |message| message::layout(ir, message, &kind(message), numbers, &absent);
+    ir.messages.iter().map(layout).collect()
+}
+
+struct Planner<'a> {
+    ir: &'a Pipeline,
+    config: &'a Config,
+    numbers: &'a Numbers,
+    layouts: Vec<MessageLayout>,
+}
+
+impl Planner<'_> {
+    fn number(&self, name: &str) -> Option<i64> {
+        self.numbers.get(name).copied()
+    }
+
+    fn ranks(&self) -> i64 {
+        self.number("ranks").unwrap_or(1)
+    }
+
+    fn layout(&self, channel: &Channel) -> Option<&MessageLayout> {
+        self.layouts.iter().find(|layout| layout.name == channel.message)
+    }
+
+    fn limit(&self, at: &Source, what: &str, need: i64, have: i64, help: &str) -> PlanError {
+        PlanError::Limit {
+            pipeline: self.ir.name.clone(),
+            at: at.clone(),
+            what: what.to_string(),
+            need,
+            have,
+            help: help.to_string(),
+        }
+    }
+
+    /// The protocol's own limits on the numbers of a channel.
+    fn check_channels(&self) -> Result<(), PlanError> {
+        for channel in self.ir.channels.iter().filter(|channel| channel.kind == ChannelKind::Ring) {
+            let (Some(depth), Some(chunk)) =
+                (option(channel, "depth", self.numbers), option(channel, "chunk", self.numbers))
+            else {
+                continue;
+            };
+            if depth < 2 * chunk {
+                let help = "raise `depth` or lower `chunk`: credit returns a chunk at a time";
+                return Err(self.limit(&channel.at, "slots", 2 * chunk, depth, help));
+            }
+        }
+        Ok(())
+    }
+
+    /// The warps of every role, as many as shared memory allows where the declaration leaves it open.
+    fn warps(&self) -> Result<Vec<RoleWarps>, PlanError> {
+        let roles = &self.ir.roles;
+        let mut counts = vec![0; roles.len()];
+        for group in block_groups(roles) {
+            for index in &group {
+                counts[*index] = match &roles[*index].warps {
+                    Some(warps) => eval(warps, self.numbers).unwrap_or(1),
+                    None => self.warps_for(&roles[*index], &group, &counts)?,
+                };
+            }
+            self.check_group(&group, &counts)?;
+        }
+        let firsts = first_warps(roles, &counts);
+        let named = roles.iter().zip(firsts).zip(counts);
+        Ok(named
+            .map(|((role, first), count)| RoleWarps { name: role.name.clone(), first, count })
+            .collect())
+    }
+
+    fn check_group(&self, group: &[usize], counts: &[i64]) -> Result<(), PlanError> {
+        let warps: i64 = group.iter().map(|index| counts[*index]).sum();
+        let last = &self.ir.roles[*group.last().unwrap_or(&0)];
+        if warps > WARPS_MAX {
+            let help = "give the roles of these blocks fewer warps, or blocks of their own";
+            return Err(self.limit(&last.at, "warps a block", warps, WARPS_MAX, help));
+        }
+        let bytes = self.group_bytes(group, counts) + self.sequence_bytes();
+        let have = self.config.arch.shared_bytes_max();
+        if bytes > have {
+            let help = "take fewer warps, stages or smaller pieces";
+            return Err(self.limit(&last.at, "bytes of shared memory", bytes, have, help));
+        }
+        Ok(())
+    }
+
+    fn warps_for(&self, role: &Role, group: &[usize], counts: &[i64]) -> Result<i64, PlanError> {
+        let used = role_use(self.ir, role);
+        if !used.mover && !used.gather {
+            return Ok(WARPS_COMPUTE);
+        }
+        let taken = self.group_bytes(group, counts) + self.sequence_bytes();
+        let have = self.config.arch.shared_bytes_max();
+        let each = self.role_bytes(role, 1);
+        let peers = self.ranks();
+        let fit = WARPS_TRIED.iter().map(|warps| match role.share {
+            Share::Peer { .. } if *warps >= peers => warps / peers * peers,
+            _ => *warps,
+        });
+        let found = fit.into_iter().find(|warps| taken + warps * each <= have);
+        found.ok_or_else(|| {
+            let help = "take fewer stages or smaller pieces";
+            self.limit(&role.at, "bytes of shared memory", taken + each, have, help)
+        })
+    }
+
+    /// Bytes of `warps` warps of a role.
+    fn role_bytes(&self, role: &Role, warps: i64) -> i64 {
+        let cut = self.cut(role);
+        match role_use(self.ir, role) {
+            RoleUse { mover: true, .. } => warps * cut.mover().0,
+            RoleUse { gather: true, .. } => warps * cut.gather().0,
+            _ => 0,
+        }
+    }
+
+    fn group_bytes(&self, group: &[usize], counts: &[i64]) -> i64 {
+        group.iter().map(|index| self.role_bytes(&self.ir.roles[*index], counts[*index])).sum()
+    }
+
+    /// Bytes of the sequences in front of everything else.
+    fn sequence_bytes(&self) -> i64 {
+        if !has_sequences(self.ir) {
+            return 0;
+        }
+        let bytes = self.sequences() * SEQUENCE_BYTES;
+        let uses = self.ir.roles.iter().map(|role| (role_use(self.ir, role), self.cut(role)));
+        let step = uses.filter(|(used, _)| used.mover || used.gather);
+        let step = step.map(|(_, cut)| if cut.tma { 128 } else { 16 }).max().unwrap_or(8);
+        align(bytes, step)
+    }
+
+    fn shared_bytes(&self, warps: &[RoleWarps]) -> i64 {
+        let counts: Vec<i64> = warps.iter().map(|warps| warps.count).collect();
+        let groups = block_groups(&self.ir.roles);
+        let most = groups.iter().map(|group| self.group_bytes(group, &counts)).max().unwrap_or(0);
+        most + self.sequence_bytes()
+    }
+
+    /// Sequences of a block: one per peer for each ring end, one for each reader of slots.
+    fn sequences(&self) -> i64 {
+        let last = self.ir.roles.iter().map(|role| self.first_sequence(role) + self.own_sequences(role));
+        last.max().unwrap_or(0)
+    }
+
+    fn own_sequences(&self, role: &Role) -> i64 {
+        let slots = self.ir.channels.iter().filter(|channel| {
+            channel.kind == ChannelKind::Slots
+                && (channel.to == role.name || channel.from.contains(&role.name))
+        });
+        let rings = if role_use(self.ir, role).sequence { self.ranks() } else { 0 };
+        rings + slots.count() as i64
+    }
+
+    /// Sequences of the roles declared before `role` that may share a block with it.
+    fn first_sequence(&self, role: &Role) -> i64 {
+        let groups = block_groups(&self.ir.roles);
+        let group = groups.iter().find(|group| group.iter().any(|i| self.ir.roles[*i].name == role.name));
+        let before = group.into_iter().flatten().map(|index| &self.ir.roles[*index]);
+        before.take_while(|other| other.name != role.name).map(|other| self.own_sequences(other)).sum()
+    }
+
+    /// How the rows of a role are cut.
+    fn cut(&self, role: &Role) -> Cut {
+        let used = role_use(self.ir, role);
+        let (row_bytes, meta_bytes) = self.carried(role);
+        let tuned = |name, default| self.number(name).unwrap_or(default);
+        let cut = Cut {
+            tma: self.config.arch.has_tma(),
+            stages: tuned("stages", MOVER_STAGES),
+            piece_bytes: tuned("piece", MOVER_PIECE),
+            row_bytes,
+            // A receiving role reads meta records where they lie.
+            meta_bytes: if used.gather || pushes(role) { meta_bytes } else { 0 },
+            sources: self.ranks(),
+        };
+        if used.gather { self.gather_cut(role, cut) } else { cut }
+    }
+
+    /// A gather takes as many stages as fit.
+    fn gather_cut(&self, role: &Role, cut: Cut) -> Cut {
+        let warps = role.warps.as_ref().and_then(|warps| eval(warps, self.numbers));
+        let warps = warps.unwrap_or(WARPS_TRIED[0]);
+        let have = self.config.arch.shared_bytes_max() - SEQUENCE_BYTES * self.ranks();
+        let staged = |stages: &i64| Cut { stages: *stages, piece_bytes: GATHER_PIECE, ..cut };
+        let mut fitting = GATHER_STAGES.iter().map(staged).filter(|cut| warps * cut.gather().0 <= have);
+        fitting.next().unwrap_or(staged(&GATHER_STAGES[GATHER_STAGES.len() - 1]))
+    }
+
+    /// Row and meta bytes of the largest message that a role moves.
+    fn carried(&self, role: &Role) -> (i64, i64) {
+        let here = |channel: &&Channel| {
+            channel.to == role.name || channel.from.contains(&role.name)
+        };
+        let carried = self.ir.channels.iter().filter(here).filter_map(|channel| self.layout(channel));
+        carried.fold((0, 0), |(row, meta), layout| {
+            (row.max(layout.row_bytes), meta.max(layout.meta_bytes))
+        })
+    }
+
+    fn top(&self, threads: i64, shared_bytes: i64) -> CfgGroup {
+        let mut members: Vec<CfgMember> = Vec::new();
+        let dims = self.ir.dims.iter().map(|dim| &dim.name);
+        for name in dims.chain(self.ir.tunes.iter().map(|tune| &tune.name)) {
+            members.push(int(&constant(name), self.number(name).unwrap_or(0)));
+        }
+        members.push(int("kThreads", threads));
+        members.push(int("kSequences", self.sequences()));
+        members.push(int("kSharedBytes", shared_bytes));
+        CfgGroup { name: String::new(), members }
+    }
+
+    fn messages(&self) -> Vec<CfgGroup> {
+        let group = |layout: &MessageLayout| {
+            let mut members = Vec::new();
+            if layout.row_bytes > 0 {
+                members.push(int("kRowBytes", layout.row_bytes));
+            }
+            members.push(int("kMetaBytes", layout.meta_bytes));
+            for field in &layout.meta {
+                let name = constant(&field.name);
+                members.push(int(&name, field.offset));
+                members.push(int(&format!("{name}Count"), field.count));
+            }
+            CfgGroup { name: layout.name.clone(), members }
+        };
+        self.layouts.iter().map(group).collect()
+    }
+
+    fn channels(&self, window: &mut Window) -> Vec<CfgGroup> {
+        let mut groups = Vec::new();
+        for (index, channel) in self.ir.channels.iter().enumerate() {
+            let Some(message) = self.layout(channel) else { continue };
+            let stripes = self.number("stripes").unwrap_or(1);
+            let extent = Extent { peers: self.ranks(), stripes, message };
+            let mut members = vec![int("kChannel", index as i64), int("kPeers", extent.peers)];
+            members.extend(self.channel_numbers(channel, &extent));
+            members.extend(window.add(channel, &extent, self.numbers));
+            groups.push(CfgGroup { name: camel(&channel.name), members });
+        }
+        groups
+    }
+
+    fn channel_numbers(&self, channel: &Channel, extent: &Extent<'_>) -> Vec<CfgMember> {
+        let option = |name, default| option(channel, name, self.numbers).unwrap_or(default);
+        let layout = extent.message;
+        match channel.kind {
+            ChannelKind::Ring => vec![
+                int("kStripes", extent.stripes),
+                int("kDepth", option("depth", 2)),
+                int("kChunk", option("chunk", 1)),
+                int("kSlotBytes", layout.slot_bytes),
+                int("kMeta", layout.row_bytes),
+            ],
+            ChannelKind::Direct => vec![
+                int("kStripes", extent.stripes),
+                int("kChunk", option("chunk", DIRECT_CHUNK)),
+                int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
+                int("kMetaBytes", layout.meta_bytes),
+            ],
+            ChannelKind::Slots => {
+                vec![int("kEpochs", option("epochs", 2)), int("kSlotBytes", layout.slot_bytes)]
+            }
+            ChannelKind::Pull => vec![
+                int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
+                int("kMetaStride", align(meta_row_bytes(layout), LINE_BYTES)),
+            ],
+        }
+    }
+
+    fn roles(&self, warps: &[RoleWarps]) -> Vec<CfgGroup> {
+        let roles = self.ir.roles.iter().zip(warps).enumerate();
+        roles.map(|(index, (role, warps))| self.role(index, role, warps)).collect()
+    }
+
+    fn role(&self, index: usize, role: &Role, warps: &RoleWarps) -> CfgGroup {
+        let mut members = vec![
+            int("kRole", index as i64),
+            int("kFirstWarp", warps.first),
+            int("kWarps", warps.count),
+        ];
+        let used = role_use(self.ir, role);
+        if self.own_sequences(role) > 0 {
+            members.push(int("kFirstSequence", self.first_sequence(role)));
+        }
+        if used.mover || used.gather {
+            let cut = self.cut(role);
+            let tma = i64::from(cut.tma);
+            members.push(CfgMember { name: "kTma".into(), value: tma, kind: CfgKind::Bool });
+            members.push(int("kStages", cut.stages));
+            members.push(int("kPieceBytes", cut.piece_bytes));
+            members.push(int("kRowBytes", cut.row_bytes));
+            members.push(int("kMetaBytes", cut.meta_bytes));
+            if used.gather {
+                members.push(int("kSources", cut.sources));
+            }
+        }
+        CfgGroup { name: role.name.clone(), members }
+    }
+
+    /// Fewest blocks with which each role has one.
+    fn blocks_min(&self) -> i64 {
+        let arg = |name: &str| {
+            let arg = self.ir.args.iter().find(|arg| arg.name == name);
+            self.config.args.get(name).copied().or(arg.map(|arg| arg.default))
+        };
+        let mut numbers = self.numbers.clone();
+        for arg_name in self.ir.args.iter().map(|arg| arg.name.clone()) {
+            if let Some(value) = arg(&arg_name) {
+                numbers.insert(arg_name, value);
+            }
+        }
+        let end = |role: &Role| match &role.blocks {
+            Blocks::Range { high, .. } => eval(high, &numbers).unwrap_or(1),
+            Blocks::Odd => 2,
+            _ => 1,
+        };
+        let named = self.ir.roles.iter().map(end).max().unwrap_or(1);
+        let others = self.ir.roles.iter().any(|role| role.blocks == Blocks::Other);
+        named + i64::from(others)
+    }
+}
+
+/// Whether the role fills messages.
+fn pushes(role: &Role) -> bool {
+    let mut found = false;
+    walk::stmts(&role.body, &mut |stmt| found |= matches!(stmt.action, Action::Push { .. }));
+    found
+}
+
+/// Bytes of one row of the tensor behind the meta fields of a pull channel.
+fn meta_row_bytes(layout: &MessageLayout) -> i64 {
+    layout.meta.iter().map(|field| field.count * elem_bytes(&field.elem)).sum()
+}
+
+fn int(name: &str, value: i64) -> CfgMember {
+    CfgMember { name: name.to_string(), value, kind: CfgKind::Int }
+}
+
+/// A channel named like its message shares its struct.
+fn merge(groups: &mut Vec<CfgGroup>, more: Vec<CfgGroup>) {
+    for group in more {
+        match groups.iter_mut().find(|known| known.name == group.name) {
+            Some(known) => {
+                let known_names: Vec<String> = known.members.iter().map(|m| m.name.clone()).collect();
+                let new = group.members.into_iter().filter(|member| !known_names.contains(&member.name));
+                known.members.extend(new);
+            }
+            None => groups.push(group),
+        }
+    }
+}
+
+/// `local_experts` as `kLocalExperts`.
+pub fn constant(name: &str) -> String {
+    format!("k{}", camel(name))
+}
+
+/// `local_experts` or `recv` as `LocalExperts` and `Recv`.
+pub fn camel(name: &str) -> String {
+    let word = |word: &str| {
+        let mut letters = word.chars();
+        letters.next().map(|first| first.to_uppercase().chain(letters).collect::<String>())
+    };
+    name.split('_').filter_map(word).collect()
+}

@@ -1,0 +1,121 @@
+//! What stands in front of the emitted body: everything that depends on the shape.
+
+use std::fmt::Write;
+
+use super::{CfgGroup, CfgKind, CfgMember, MessageLayout, Plan, kebab};
+
+impl Plan {
+    /// The header comment, the includes, and the `struct Cfg` that `body` asks for.
+    pub fn prologue(&self, body: &str) -> String {
+        let mut out = self.header();
+        for header in headers(body) {
+            // Writing to a string cannot fail.
+            let _ = writeln!(out, "#include <ep/{header}.cuh>");
+        }
+        let _ = writeln!(out, "\nnamespace {} {{\n", self.entry);
+        out.push_str("struct Cfg {\n");
+        for group in &self.cfg {
+            write_group(&mut out, group, body);
+        }
+        out.push_str("};\n");
+        out
+    }
+
+    fn header(&self) -> String {
+        let mut out = format!("// {}", kebab(&self.pipeline));
+        for (axis, arm) in &self.arms {
+            let _ = write!(out, "  {axis}={}", kebab(arm));
+        }
+        out.push_str("\n//");
+        for (name, value) in &self.numbers {
+            let _ = write!(out, " {name}={value}");
+        }
+        let _ = writeln!(
+            out,
+            "\n// {}: {} threads and {} bytes of shared memory a block, at least {} blocks",
+            self.arch.name(),
+            self.threads,
+            self.shared_bytes,
+            self.blocks_min
+        );
+        if !self.window.is_empty() {
+            out.push_str("//\n// Window, the same on every rank:\n");
+        }
+        for region in &self.window {
+            let _ = writeln!(
+                out,
+                "//   {:<16} {:#010x} {:>10} bytes  {}; {} writes, {} reads",
+                region.name, region.offset, region.bytes, region.formula, region.writer, region.reader
+            );
+        }
+        for message in &self.messages {
+            let _ = writeln!(out, "// {}", describe(message));
+        }
+        out
+    }
+}
+
+fn describe(message: &MessageLayout) -> String {
+    let mut out = format!("Message {}:", message.name);
+    if message.row_bytes > 0 {
+        let _ = write!(out, " row of {} bytes,", message.row_bytes);
+    }
+    let _ = write!(out, " meta record of {} bytes:", message.meta_bytes);
+    for field in &message.meta {
+        let _ = write!(out, " {}[{}] at {},", field.name, field.count, field.offset);
+    }
+    out.trim_end_matches([',', ':']).to_string()
+}
+
+/// Device headers whose names the body uses, in order of name.
+fn headers(body: &str) -> Vec<&'static str> {
+    #[rustfmt::skip] // A table: the header and what only it declares.
+    const HEADERS: [(&str, &[&str]); 8] = [
+        ("compute", &["ep::ranks_of", "ep::count", "ep::sum", "ep::prefix_sum", "ep::experts_of", "ep::for_each", "ep::owner", "ep::clear", "ep::put"]),
+        ("direct", &["ep::Direct", "ep::direct_ready"]),
+        ("messages", &["ep::fill"]),
+        ("mover", &["ep::Mover"]),
+        ("pull", &["ep::pull_offer", "ep::PullConsumer"]),
+        ("reduce", &["ep::Gather"]),
+        ("ring", &["ep::Ring"]),
+        ("slots", &["ep::SlotChannel"]),
+    ];
+    let mut found: Vec<&str> = HEADERS
+        .iter()
+        .filter(|(_, names)| names.iter().any(|name| body.contains(name)))
+        .map(|(header, _)| *header)
+        .collect();
+    found.extend(["rows", "sync"]);
+    found
+}
+
+fn write_group(out: &mut String, group: &CfgGroup, body: &str) {
+    if group.name.is_empty() {
+        let used = |member: &&CfgMember| uses(body, &format!("Cfg::{}", member.name));
+        group.members.iter().filter(used).for_each(|member| write_member(out, member, "    "));
+        return;
+    }
+    if !uses(body, &format!("Cfg::{}", group.name)) {
+        return;
+    }
+    let _ = writeln!(out, "\n    struct {} {{", group.name);
+    group.members.iter().for_each(|member| write_member(out, member, "        "));
+    out.push_str("    };\n");
+}
+
+fn write_member(out: &mut String, member: &CfgMember, indent: &str) {
+    let (kind, value) = match member.kind {
+        CfgKind::Bool => ("bool", (member.value != 0).to_string()),
+        CfgKind::Int => ("int", member.value.to_string()),
+        CfgKind::Offset => ("ep::u64", format!("{:#x}", member.value)),
+    };
+    let _ = writeln!(out, "{indent}static constexpr {kind} {} = {value};", member.name);
+}
+
+/// Whether `name` stands in `body` as a whole name.
+fn uses(body: &str, name: &str) -> bool {
+    body.match_indices(name).any(|(at, _)| {
+        let after = body[at + name.len()..].chars().next();
+        !after.is_some_and(|letter| letter.is_alphanumeric() || letter == '_')
+    })
+}

@@ -1,0 +1,106 @@
+//! Which warps of which blocks run a role.
+
+use crate::ir::walk::stmts;
+use crate::ir::{Action, Blocks, ChannelKind, Expr, Pipeline, Role};
+
+/// The warps of one role inside each of its blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoleWarps {
+    /// Role name.
+    pub name: String,
+    /// First warp.
+    pub first: i64,
+    /// Number of warps.
+    pub count: i64,
+}
+
+/// What a role needs from the device library, and so from shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RoleUse {
+    /// It moves rows piece by piece (pushes, or stores received rows).
+    pub mover: bool,
+    /// It adds up rows of several peers.
+    pub gather: bool,
+    /// Its warps complete positions of rings out of order.
+    pub sequence: bool,
+}
+
+/// What `role` of the selected pipeline needs.
+pub fn role_use(ir: &Pipeline, role: &Role) -> RoleUse {
+    let mut found = RoleUse::default();
+    let ring =
+        |name: &String| ir.channels.iter().any(|c| c.name == *name && c.kind == ChannelKind::Ring);
+    stmts(&role.body, &mut |stmt| match &stmt.action {
+        Action::Push { channel, .. } => {
+            let kind = ir.channels.iter().find(|c| c.name == *channel).map(|c| &c.kind);
+            found.mover |= matches!(kind, Some(ChannelKind::Ring | ChannelKind::Direct));
+            found.sequence |= ring(channel);
+        }
+        Action::Receive { channel, .. } if ring(channel) => {
+            found.mover = true;
+            found.sequence = true;
+        }
+        Action::Gather { channel, .. } => {
+            found.gather = true;
+            found.sequence |= ring(channel);
+        }
+        _ => {}
+    });
+    found
+}
+
+/// Whether the warps of some role complete positions out of order, or sign off to one another.
+pub fn has_sequences(ir: &Pipeline) -> bool {
+    let slots = ir.channels.iter().any(|channel| channel.kind == ChannelKind::Slots);
+    slots || ir.roles.iter().any(|role| role_use(ir, role).sequence)
+}
+
+/// Whether two sets of blocks may share a block.
+pub(super) fn may_meet(a: &Blocks, b: &Blocks) -> bool {
+    match (a, b) {
+        (Blocks::Even, Blocks::Odd) | (Blocks::Odd, Blocks::Even) => false,
+        (Blocks::Range { .. }, Blocks::Other) | (Blocks::Other, Blocks::Range { .. }) => false,
+        (Blocks::Range { low: la, high: ha }, Blocks::Range { low: lb, high: hb }) => {
+            !(at_most(ha, lb) || at_most(hb, la))
+        }
+        _ => true,
+    }
+}
+
+/// Whether `a <= b` can be read off the two expressions.
+fn at_most(a: &Expr, b: &Expr) -> bool {
+    match (a, b) {
+        (Expr::Int { value: a }, Expr::Int { value: b }) => a <= b,
+        _ => a == b,
+    }
+}
+
+/// Groups roles that may share a block, in order of declaration: roles of one group need warps and
+/// shared memory side by side, groups replace one another.
+pub fn block_groups(roles: &[Role]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (index, role) in roles.iter().enumerate() {
+        let meets = |group: &Vec<usize>| {
+            group.iter().any(|other| may_meet(&roles[*other].blocks, &role.blocks))
+        };
+        let (joined, apart): (Vec<_>, Vec<_>) = groups.into_iter().partition(meets);
+        groups = apart;
+        let mut group: Vec<usize> = joined.into_iter().flatten().collect();
+        group.push(index);
+        group.sort_unstable();
+        groups.push(group);
+    }
+    groups.sort();
+    groups
+}
+
+/// First warp of each role: behind the roles declared earlier that may share a block with it.
+pub(super) fn first_warps(roles: &[Role], counts: &[i64]) -> Vec<i64> {
+    let mut firsts: Vec<i64> = Vec::new();
+    for (index, role) in roles.iter().enumerate() {
+        let earlier = roles[..index].iter().enumerate();
+        let shared = earlier.filter(|(_, other)| may_meet(&other.blocks, &role.blocks));
+        firsts.push(shared.map(|(other, _)| firsts[other] + counts[other]).max().unwrap_or(0));
+    }
+    firsts
+}

@@ -1,0 +1,55 @@
+//! Shared memory of the device library's structs, as their headers lay them out; the emitted text
+//! asserts that both count the same bytes.
+
+use super::message::align;
+
+/// Lanes of a warp.
+const LANES: i64 = 32;
+/// Bytes of `ep::Sequence`.
+pub(super) const SEQUENCE_BYTES: i64 = 24;
+
+/// The numbers of a role that moves or gathers rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cut {
+    pub(super) tma: bool,
+    pub(super) stages: i64,
+    pub(super) piece_bytes: i64,
+    pub(super) row_bytes: i64,
+    pub(super) meta_bytes: i64,
+    pub(super) sources: i64,
+}
+
+impl Cut {
+    fn piece(&self) -> i64 {
+        self.piece_bytes.min(self.row_bytes).max(16)
+    }
+
+    /// `sizeof(ep::MoverSmem<Role>)` and its alignment.
+    pub(super) fn mover(&self) -> (i64, i64) {
+        let meta = self.meta_bytes.max(16);
+        if !self.tma {
+            return (align(meta, 16), 16);
+        }
+        let pieces = ceil(self.row_bytes, self.piece()).max(1);
+        let stage = self.stages * self.piece();
+        let metas = ceil(self.stages, pieces) * meta;
+        let targets = self.stages * LANES * 8;
+        (align(align(align(stage, 16) + metas, 8) + targets + self.stages * 8, 128), 128)
+    }
+
+    /// `sizeof(ep::GatherSmem<Role>)` and its alignment.
+    pub(super) fn gather(&self) -> (i64, i64) {
+        let sums = if self.meta_bytes > 0 { self.meta_bytes } else { 4 };
+        let items = 2 * 2 * self.sources * 8;
+        if !self.tma {
+            return (align(align(sums, 8) + items, 16), 16);
+        }
+        let stage = self.stages * self.piece().max(self.meta_bytes);
+        let bytes = align(align(stage, 16) + sums, 8) + items + self.stages * 8;
+        (align(bytes, 128), 128)
+    }
+}
+
+pub(super) fn ceil(value: i64, unit: i64) -> i64 {
+    (value + unit - 1) / unit
+}

@@ -1,0 +1,93 @@
+//! The control memory of a plan: the words and slots of its channels, at the same place of every
+//! rank's window.
+
+use super::message::{LINE_BYTES, MessageLayout, align};
+use super::numbers::Numbers;
+use super::{CfgKind, CfgMember, Region, constant};
+use crate::ir::{Channel, ChannelKind};
+use crate::plan::eval;
+
+/// Regions of all channels so far.
+#[derive(Default)]
+pub(super) struct Window {
+    pub(super) regions: Vec<Region>,
+    pub(super) bytes: i64,
+}
+
+/// How many peers and stripes a channel has, and what one of its messages takes.
+pub(super) struct Extent<'a> {
+    pub(super) peers: i64,
+    pub(super) stripes: i64,
+    pub(super) message: &'a MessageLayout,
+}
+
+impl Window {
+    /// Lays out the words of `channel`; gives the members of its Cfg struct that say where.
+    pub(super) fn add(&mut self, channel: &Channel, extent: &Extent<'_>, numbers: &Numbers) -> Vec<CfgMember> {
+        let each = extent.peers * extent.stripes;
+        let (sender, receiver) = (channel.from.join(", "), channel.to.as_str());
+        let sender = sender.as_str();
+        let option = |name: &str, default| option(channel, name, numbers).unwrap_or(default);
+        let depth = option("depth", 2);
+        let epochs = option("epochs", 2);
+        let slot = extent.message.slot_bytes;
+        let peers = extent.peers;
+        let rows: Vec<(&str, i64, &str, &str, String)> = match channel.kind {
+            ChannelKind::Ring => vec![
+                ("slots", each * depth * slot, sender, receiver,
+                    format!("{} stripes x {peers} peers x {depth} slots x {slot}", extent.stripes)),
+                ("tail", each * 4, sender, receiver, words(extent, 1, 4)),
+                ("header", 2 * each * 16, sender, receiver, words(extent, 2, 16)),
+                ("taken", 2 * each * 4, receiver, receiver, words(extent, 2, 4)),
+                ("head", each * 4, receiver, sender, words(extent, 1, 4)),
+                ("retired", each * 4, receiver, sender, words(extent, 1, 4)),
+                ("sent", 2 * each * 4, sender, sender, words(extent, 2, 4)),
+            ],
+            ChannelKind::Direct => vec![
+                ("ready", peers * 32, receiver, sender, format!("{peers} peers x 32")),
+                ("closed", each * 16, sender, receiver, words(extent, 1, 16)),
+            ],
+            ChannelKind::Slots => vec![
+                ("slots", epochs * peers * slot, sender, receiver,
+                    format!("{epochs} epochs x {peers} peers x {slot}")),
+                ("flags", epochs * peers * 8, sender, receiver, format!("{epochs} epochs x {peers} peers x 8")),
+                ("acks", epochs * peers * 4, receiver, sender, format!("{epochs} epochs x {peers} peers x 4")),
+            ],
+            ChannelKind::Pull => vec![
+                ("ready", peers * 16, sender, receiver, format!("{peers} peers x 16")),
+                ("released", peers * 4, receiver, sender, format!("{peers} peers x 4")),
+            ],
+        };
+        // Nobody announces anything on a ring without a header.
+        let announced = |what: &str| !channel.header.is_empty() || !["header", "retired"].contains(&what);
+        let ring = channel.kind == ChannelKind::Ring;
+        let rows = rows.into_iter().filter(|row| !ring || announced(row.0));
+        rows.map(|row| self.region(channel, row)).collect()
+    }
+
+    fn region(&mut self, channel: &Channel, row: (&str, i64, &str, &str, String)) -> CfgMember {
+        let (what, bytes, writer, reader, formula) = row;
+        let offset = self.bytes;
+        self.regions.push(Region {
+            name: format!("{}.{what}", channel.name),
+            offset,
+            bytes,
+            writer: writer.to_string(),
+            reader: reader.to_string(),
+            formula,
+        });
+        self.bytes = align(offset + bytes, LINE_BYTES);
+        CfgMember { name: constant(what), value: offset, kind: CfgKind::Offset }
+    }
+}
+
+fn words(extent: &Extent<'_>, copies: i64, bytes: i64) -> String {
+    let each = format!("{} stripes x {} peers x {bytes}", extent.stripes, extent.peers);
+    if copies == 1 { each } else { format!("{copies} calls x {each}") }
+}
+
+/// A number that the channel's declaration gives.
+pub(super) fn option(channel: &Channel, name: &str, numbers: &Numbers) -> Option<i64> {
+    let option = channel.options.iter().find(|option| option.name == name)?;
+    eval(&option.value, numbers)
+}

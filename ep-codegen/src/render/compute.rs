@@ -1,0 +1,326 @@
+//! Statements that count, fold and exchange small tables.
+
+use super::expr::{Scope, elem_type};
+use super::names::{channel_cfg, role_cfg};
+use super::{Rendered, Renderer, comment, param};
+use crate::ir::{
+    Action, Channel, ChannelKind, Domain, Expr, FieldValue, Memory, Place, Role, Stmt,
+};
+use crate::plan::{constant, meta_sources, parts};
+
+impl Renderer<'_> {
+    /// `for token in stripe { .. }` with a lane for each token: counters and flags.
+    pub(super) fn count_tokens(&self, stmt: &Stmt) -> Rendered {
+        let Action::For { binder, body, .. } = &stmt.action else { return Err(self.no_form(stmt)) };
+        let mut lines = Vec::new();
+        for inner in body {
+            lines.push(self.per_token(inner)?);
+        }
+        let body_text = lines.join("\n");
+        self.step("count_tokens", &[
+            ("comment", &comment(stmt)),
+            ("token", binder),
+            ("sets", &self.rank_sets(body)?),
+            ("body", &body_text),
+        ])
+    }
+
+    /// The ranks that each id row goes to, computed once a token for every `routed` on it.
+    fn rank_sets(&self, body: &[Stmt]) -> Rendered {
+        let mut rows: Vec<&Expr> = Vec::new();
+        crate::ir::walk::stmts(body, &mut |stmt| {
+            crate::ir::walk::exprs(stmt, &mut |expr| {
+                if let Expr::Call { helper, args } = expr
+                    && helper == "routed"
+                    && let Some(row) = args.first()
+                    && !rows.contains(&row)
+                {
+                    rows.push(row);
+                }
+            });
+        });
+        let mut lines = Vec::new();
+        for row in rows {
+            let Expr::Element { tensor: name, indices } = row else {
+                return Err(self.defect("`routed` takes a tensor row"));
+            };
+            let tensor = self.tensor(name)?;
+            let address = self.scope().row_address(tensor, 0, indices.first());
+            let count = tensor.dims.last().map(|dim| self.text(dim)).unwrap_or_default();
+            lines.push(format!(
+                "const ep::RankSet {name}_ranks = ep::ranks_of<Cfg::kRanks>(\n\
+                 present ? {address} : nullptr, {count}, args.expert_begin);"
+            ));
+        }
+        Ok(lines.join("\n"))
+    }
+
+    fn per_token(&self, stmt: &Stmt) -> Rendered {
+        let Action::For { binder, domain, filter, body } = &stmt.action else {
+            return self.one(stmt, false);
+        };
+        if let Domain::Row { row: Expr::Element { tensor, indices } } = domain {
+            return self.per_entry(stmt, binder, tensor, indices, body);
+        }
+        // Counters take one add per warp, so that all lanes walk the loop; stores go lane by lane.
+        let counts = body.iter().any(|inner| matches!(inner.action, Action::Count { .. }));
+        let mut lines = Vec::new();
+        for inner in body {
+            lines.push(self.one(inner, counts)?);
+        }
+        let count = self.scope().domain_count(domain);
+        let filter = filter.as_ref().map(|filter| self.text(filter));
+        let (bound, opening) = match (counts, filter) {
+            (true, Some(filter)) => ("", format!("const bool match = present && {filter};")),
+            (true, None) => ("", "const bool match = present;".to_string()),
+            (false, Some(filter)) => (" && present", format!("if (!({filter})) continue;")),
+            (false, None) => (" && present", String::new()),
+        };
+        Ok(format!(
+            "{}\nfor (int {binder} = 0; {binder} < {count}{bound}; ++{binder}) {{\n{opening}\n{}\n}}",
+            comment(stmt),
+            lines.join("\n")
+        ))
+    }
+
+    /// `for value in row`: absent and unknown entries are skipped.
+    fn per_entry(
+        &self,
+        stmt: &Stmt,
+        binder: &str,
+        tensor: &str,
+        indices: &[Expr],
+        body: &[Stmt],
+    ) -> Rendered {
+        let tensor = self.tensor(tensor)?;
+        let mut lines = Vec::new();
+        for inner in body {
+            lines.push(self.one(inner, false)?);
+        }
+        let kind = elem_type(&parts(self.ir, &tensor.elem).remove(0).1);
+        let indices = indices.iter().map(|index| self.text(index)).collect::<Vec<_>>();
+        let entry = self.scope().part_element(tensor, 0, &indices);
+        let count = tensor.dims.last().map(|dim| self.text(dim)).unwrap_or_default();
+        let bound = self.extent_indexed_by(body, binder);
+        let bound = bound.map(|bound| format!(" || {binder} >= {bound}")).unwrap_or_default();
+        Ok(format!(
+            "{}\nfor (int i = 0; i < {count} && present; ++i) {{\nconst {kind} {binder} = {entry};\n\
+             if ({binder} < 0{bound}) continue;\n{}\n}}",
+            comment(stmt),
+            lines.join("\n")
+        ))
+    }
+
+    /// Extent of the axis that `binder` indexes in the first place that is written.
+    fn extent_indexed_by(&self, body: &[Stmt], binder: &str) -> Option<String> {
+        body.iter().find_map(|stmt| {
+            let (Action::Count { target }
+            | Action::Store { target, .. }
+            | Action::Record { target, .. }
+            | Action::Add { target, .. }) = &stmt.action
+            else {
+                return None;
+            };
+            let axis = target.indices.iter().position(|index| {
+                matches!(index, Expr::Name { name, .. } if name == binder)
+            })?;
+            Some(self.text(self.tensor(&target.tensor).ok()?.dims.get(axis)?))
+        })
+    }
+
+    /// One action of one lane; with `by_warp` a counter takes the whole warp's `match`.
+    fn one(&self, stmt: &Stmt, by_warp: bool) -> Rendered {
+        let text = match &stmt.action {
+            Action::Count { target } if by_warp => {
+                format!("ep::count_warp(&{}, match);", self.place(target)?)
+            }
+            Action::Count { target } => format!("ep::count(&{});", self.place(target)?),
+            Action::Store { target, value } | Action::Record { target, value } => {
+                self.assign(target, &self.text(value))?
+            }
+            Action::Add { target, value } => {
+                format!("{} += {};", self.place(target)?, self.text(value))
+            }
+            Action::Let { name, value } => format!("const auto {name} = {};", self.text(value)),
+            _ => return Err(self.no_form(stmt)),
+        };
+        let text = match &stmt.action {
+            Action::Count { .. } | Action::Let { .. } => text,
+            _ if by_warp => format!("if (match) {text}"),
+            _ => text,
+        };
+        Ok(format!("{}\n{text}", comment(stmt)))
+    }
+
+    /// Writes an element; words in host memory carry their own validity.
+    fn assign(&self, target: &Place, value: &str) -> Rendered {
+        let place = self.place(target)?;
+        Ok(match self.tensor(&target.tensor)?.memory {
+            Memory::Host => format!("ep::store_host(&{place}, {value});"),
+            _ => format!("{place} = {value};"),
+        })
+    }
+
+    /// A statement of a role whose warps work as one team.
+    pub(super) fn compute(&self, role: &Role, stmt: &Stmt) -> Rendered {
+        match &stmt.action {
+            Action::For { binder, domain, filter: None, body } if by_warp(body) => {
+                let count = self.scope().domain_count(domain);
+                let mut lines = Vec::new();
+                for inner in body {
+                    lines.push(self.of_warp(role, inner)?);
+                }
+                Ok(format!(
+                    "{}\nfor (int {binder} = team.index(); {binder} < {count} && !team.stopped; \
+                     {binder} += team.count()) {{\n{}\n}}",
+                    comment(stmt),
+                    lines.join("\n")
+                ))
+            }
+            Action::For { binder, domain, filter, body } => {
+                let mut lines = Vec::new();
+                if let Some(filter) = filter {
+                    lines.push(format!("if (!({})) return;", self.lane_text(filter)));
+                }
+                for inner in body {
+                    lines.push(self.of_lane(inner)?);
+                }
+                let body = lines.join("\n");
+                Ok(format!(
+                    "{}\nep::for_each(team, {}, [&](int {binder}) {{\n{body}\n}});",
+                    comment(stmt),
+                    self.scope().domain_count(domain)
+                ))
+            }
+            Action::Await { channel } => Ok(format!("{}\n{channel}.await();", comment(stmt))),
+            Action::Store { .. } | Action::Record { .. } => {
+                Ok(format!("ep::for_each(team, 1, [&](int) {{\n{}\n}});", self.of_lane(stmt)?))
+            }
+            _ => Err(self.no_form(stmt)),
+        }
+    }
+
+    fn of_lane(&self, stmt: &Stmt) -> Rendered {
+        let (Action::Store { target, value } | Action::Record { target, value }) = &stmt.action else {
+            return self.one(stmt, false);
+        };
+        Ok(format!("{}\n{}", comment(stmt), self.assign(target, &self.lane_text(value))?))
+    }
+
+    /// An expression that may read what sources wrote into slots.
+    fn lane_text(&self, expr: &Expr) -> String {
+        Scope { field: &|channel, field| self.slot_read(channel, field), ..self.scope() }.text(expr)
+    }
+
+    /// How `channel[index].field[inner]` reads.
+    fn slot_read(&self, channel: &str, field: &str) -> String {
+        let found = self.ir.channels.iter().find(|c| c.name == channel);
+        let message = found.and_then(|channel| self.message(channel).ok());
+        let sources = message.map(|message| meta_sources(self.ir, message)).unwrap_or_default();
+        let kind = sources.iter().find(|source| source.name == field);
+        let kind = kind.map(|source| elem_type(&source.elem)).unwrap_or("ep::i32");
+        let cfg = message.map(|message| format!("Cfg::{}", message.name)).unwrap_or_default();
+        let name = constant(field);
+        format!("ep::get<{kind}>({channel}.from({{index}}) + {cfg}::{name}, {{inner}})")
+    }
+
+    fn of_warp(&self, role: &Role, stmt: &Stmt) -> Rendered {
+        match &stmt.action {
+            Action::Push { channel, peer: Some(peer), values, .. } => {
+                let channel = self.channel(channel)?;
+                self.slots_push(channel, stmt, &self.text(peer), values)
+            }
+            Action::Store { target, value } | Action::Record { target, value } => {
+                self.prefix_sum(stmt, target, value)
+            }
+            _ => Err(self.defect(&format!("no form for `{}` in role `{}`", stmt.at.text, role.name))),
+        }
+    }
+
+    fn slots_push(&self, channel: &Channel, stmt: &Stmt, peer: &str, values: &[FieldValue]) -> Rendered {
+        self.step("slots_push", &[
+            ("channel", &channel.name),
+            ("peer", peer),
+            ("comment", &comment(stmt)),
+            ("puts", &self.slot_puts(channel, peer, values)?),
+        ])
+    }
+
+    /// Fields of a slot: whole tensors, or the entries of the receiver's experts.
+    fn slot_puts(&self, channel: &Channel, peer: &str, values: &[FieldValue]) -> Rendered {
+        let mut lines = Vec::new();
+        let mut whole = Vec::new();
+        for value in values {
+            match &value.value {
+                Expr::Call { helper, args } if helper == "owned" => {
+                    let Some(Expr::Element { tensor, .. }) = args.first() else {
+                        return Err(self.defect("`owned` takes a tensor"));
+                    };
+                    let (name, cfg) = (constant(&value.name), format!("Cfg::{}", channel.message));
+                    lines.push(format!(
+                        "const ep::Experts theirs = ep::experts_of(args.expert_begin, {peer});\n\
+                         ep::put<ep::i32>(meta + {cfg}::{name}, {cfg}::{name}Count, [&](int i) {{\n\
+                         return i < theirs.count ? args.{tensor}[theirs.first + i] : 0;\n}});"
+                    ));
+                }
+                _ => whole.push(value.clone()),
+            }
+        }
+        lines.insert(0, self.puts(channel, &whole)?);
+        Ok(lines.join("\n"))
+    }
+
+    /// `place = prefix_sum(binder in domain: value)`, a warp's work.
+    fn prefix_sum(&self, stmt: &Stmt, target: &Place, value: &Expr) -> Rendered {
+        let Expr::Fold { prefix: true, binder, domain, body } = value else {
+            return Err(self.no_form(stmt));
+        };
+        let tensor = self.tensor(&target.tensor)?;
+        let axis = target.indices.iter().position(|index| {
+            matches!(index, Expr::Name { name, .. } if name == binder)
+        });
+        let extent = axis.and_then(|axis| tensor.dims.get(axis));
+        // A table with one more entry than the domain takes the total there.
+        let function = match extent {
+            Some(Expr::Name { .. }) => "prefix_sum",
+            _ => "prefix_sum_and_total",
+        };
+        let value = self.lane_text(body);
+        Ok(format!(
+            "{}\nep::{function}(\n{},\n[&]({}) {{ return {value}; }},\n\
+             [&](int {binder}, ep::i32 sum) {{ {} }});",
+            comment(stmt),
+            self.scope().domain_count(domain),
+            param("int", binder, &value),
+            self.assign(target, "sum")?,
+        ))
+    }
+
+    /// The slots channels of a role, as objects of its function.
+    pub(super) fn slot_channels(&self, role: &Role) -> Vec<String> {
+        let here = |channel: &&Channel| {
+            channel.kind == ChannelKind::Slots
+                && (channel.to == role.name || channel.from.contains(&role.name))
+        };
+        let declare = |channel: &Channel| {
+            format!(
+                "ep::SlotChannel<{}> {}(team, smem.sequences[{}::kFirstSequence]);",
+                channel_cfg(channel),
+                channel.name,
+                role_cfg(role)
+            )
+        };
+        self.ir.channels.iter().filter(here).map(declare).collect()
+    }
+}
+
+/// Whether a loop body needs a whole warp for each turn.
+fn by_warp(body: &[Stmt]) -> bool {
+    body.iter().any(|stmt| match &stmt.action {
+        Action::Push { .. } => true,
+        Action::Store { value, .. } | Action::Record { value, .. } => {
+            matches!(value, Expr::Fold { prefix: true, .. })
+        }
+        _ => false,
+    })
+}

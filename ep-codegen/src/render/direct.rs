@@ -1,0 +1,339 @@
+//! Direct channels: a lane per peer stores rows in the receivers' outputs.
+
+use super::expr::{Scope, elem_type};
+use super::names::{channel_cfg, role_cfg};
+use super::{RenderError, Rendered, Renderer, comment, param};
+use crate::ir::{
+    Action, Channel, Domain, Expr, FieldValue, Memory, NameKind, PeerSet, Place, Role, Stmt, Tensor,
+};
+use crate::plan::{MetaSource, constant, meta_sources, parts};
+
+/// A push to one or several peers for each token of a stripe.
+struct Fanout<'s> {
+    token: &'s str,
+    peer: &'s str,
+    peers: String,
+    filter: Option<&'s Expr>,
+    filter_comment: String,
+    push: &'s Stmt,
+    records: Vec<&'s Stmt>,
+}
+
+impl<'a> Renderer<'a> {
+    /// `for token in stripe { for peer in .. where .. { push ..; record ..; } }`.
+    pub(super) fn direct_send(&self, role: &Role, stmt: &Stmt) -> Rendered {
+        let fanout = self.fanout(stmt)?;
+        let Action::Push { channel, position, values, .. } = &fanout.push.action else {
+            return Err(self.no_form(fanout.push));
+        };
+        let channel = self.channel(channel)?;
+        let first = position.as_ref().map(|position| self.text(position)).unwrap_or_default();
+        let total = self.received_by(channel, fanout.peer)?;
+        let filter = fanout.filter.map_or("true".to_string(), |filter| self.text(filter));
+        let row = self.push_row(channel, values)?;
+        let each = self.records(channel, &fanout.records)?;
+        self.step("direct_send", &[
+            ("peers", &fanout.peers),
+            ("channel_cfg", &channel_cfg(channel)),
+            ("role_cfg", &role_cfg(role)),
+            ("channel", &channel.name),
+            ("total", &total),
+            ("total_peer", &param("int", fanout.peer, &total)),
+            ("first", &first),
+            ("first_peer", &param("int", fanout.peer, &first)),
+            ("loop_comment", &comment(stmt)),
+            ("filter_comment", &fanout.filter_comment),
+            ("filter", &filter),
+            ("token", fanout.token),
+            ("filter_token", &param("int", fanout.token, &filter)),
+            ("filter_peer", &param("int", fanout.peer, &filter)),
+            ("push_comment", &comment(fanout.push)),
+            ("row", &row),
+            ("each", &each),
+            ("each_token", &param("int", fanout.token, &each)),
+            ("each_peer", &param("int", fanout.peer, &each)),
+            ("each_match", &param("bool", "match", &each)),
+            ("each_position", &param("int", "position", &each)),
+        ])
+    }
+
+    /// The parts of a fan-out; a push to one fixed peer is a fan-out to a set of one.
+    fn fanout<'s>(&self, stmt: &'s Stmt) -> Result<Fanout<'s>, RenderError> {
+        let Action::For { binder: token, filter, body, .. } = &stmt.action else {
+            return Err(self.no_form(stmt));
+        };
+        let split = |body: &'s [Stmt]| {
+            let push = body.iter().find(|s| matches!(s.action, Action::Push { .. }));
+            let records = body.iter().filter(|s| matches!(s.action, Action::Record { .. }));
+            (push, records.collect::<Vec<_>>())
+        };
+        if let [inner] = body.as_slice()
+            && let Action::For { binder: peer, domain, filter, body } = &inner.action
+        {
+            let (Some(push), records) = split(body) else { return Err(self.no_form(inner)) };
+            let peers = peer_set(domain).ok_or_else(|| self.no_form(inner))?.to_string();
+            let filter_comment = comment(inner);
+            let filter = filter.as_ref();
+            return Ok(Fanout { token, peer, peers, filter, filter_comment, push, records });
+        }
+        let (Some(push), records) = split(body) else { return Err(self.no_form(stmt)) };
+        let Action::Push { peer: Some(to), .. } = &push.action else {
+            return Err(self.no_form(push));
+        };
+        Ok(Fanout {
+            token,
+            peer: "peer",
+            peers: format!("ep::one_peer({})", self.text(to)),
+            filter: filter.as_ref(),
+            filter_comment: String::new(),
+            push,
+            records,
+        })
+    }
+
+    /// How many rows arrive at `peer`: the size of the outputs that the channel stores into.
+    fn received_by(&self, channel: &Channel, peer: &str) -> Rendered {
+        let size = self.in_place(channel).and_then(|(_, tensor)| match tensor.dims.first() {
+            Some(Expr::Name { name, kind: NameKind::Size }) => {
+                self.ir.sizes.iter().find(|size| size.name == *name)?.value.as_ref()
+            }
+            _ => None,
+        });
+        let size = size.ok_or_else(|| {
+            self.defect(&format!("no output of a known size for channel `{}`", channel.name))
+        })?;
+        Ok(Scope { me: peer, ..self.scope() }.text(size))
+    }
+
+    /// The store that the senders of a direct channel carry out, and its tensor.
+    fn in_place(&self, channel: &Channel) -> Option<(&'a Stmt, &'a Tensor)> {
+        let role = self.ir.roles.iter().find(|role| role.name == channel.to)?;
+        let row = self.message(channel).ok()?.fields.iter().find(|field| field.row)?;
+        let mut found = None;
+        crate::ir::walk::stmts(&role.body, &mut |stmt| {
+            if let Action::Store { target, value: Expr::Field { field, .. } } = &stmt.action
+                && *field == row.name
+                && let Ok(tensor) = self.tensor(&target.tensor)
+                && tensor.memory == Memory::Window
+            {
+                found = Some((stmt, tensor));
+            }
+        });
+        found
+    }
+
+    /// Moves the row, fills and sends the meta record.
+    pub(super) fn push_row(&self, channel: &Channel, values: &[FieldValue]) -> Rendered {
+        let message = self.message(channel)?;
+        let row = message.fields.iter().find(|field| field.row);
+        let source = row.and_then(|row| values.iter().find(|value| value.name == row.name));
+        let Some(FieldValue { value: Expr::Element { tensor, indices }, .. }) = source else {
+            return Err(self.defect(&format!("the row of `{}` is no tensor row", message.name)));
+        };
+        let from = self.scope().row_address(self.tensor(tensor)?, 0, indices.first());
+        let puts = self.puts(channel, values)?;
+        self.step("push", &[("channel", &channel.name), ("from", &from), ("puts", &puts)])
+    }
+
+    /// One `put` for each small field.
+    pub(super) fn puts(&self, channel: &Channel, values: &[FieldValue]) -> Rendered {
+        let message = self.message(channel)?;
+        let mut lines = Vec::new();
+        for source in meta_sources(self.ir, message) {
+            let value = values.iter().find(|value| value.name == source.field.name);
+            let Some(value) = value else { continue };
+            let text = self.meta_value(&source, &value.value)?;
+            let (name, cfg) = (constant(&source.name), format!("Cfg::{}", message.name));
+            lines.push(format!(
+                "ep::put<{}>(meta + {cfg}::{name}, {cfg}::{name}Count, [&]({}) {{\nreturn {text};\n}});",
+                elem_type(&source.elem),
+                param("int", "i", &text),
+            ));
+        }
+        Ok(lines.join("\n"))
+    }
+
+    /// Element `i` of a small field: of a part of a composite row, or of the value itself.
+    fn meta_value(&self, source: &MetaSource<'_>, value: &Expr) -> Rendered {
+        if let Expr::Element { tensor, indices } = value
+            && source.field.row
+        {
+            let tensor = self.tensor(tensor)?;
+            let part = parts(self.ir, &tensor.elem)
+                .iter()
+                .position(|(suffix, ..)| source.name.ends_with(suffix) && !suffix.is_empty());
+            let indices = indices.iter().map(|index| self.text(index)).collect::<Vec<_>>();
+            return Ok(self.scope().part_element(tensor, part.unwrap_or(0), &indices));
+        }
+        Ok(self.text(value))
+    }
+
+    /// Statements that record a position for every token and peer, matching or not.
+    pub(super) fn records(&self, channel: &Channel, stmts: &[&Stmt]) -> Rendered {
+        let mut lines = Vec::new();
+        for stmt in stmts {
+            let Action::Record { target, value } = &stmt.action else { continue };
+            let read = |of: &str, field: &str| match (of == channel.name, field) {
+                (true, "position") => "position".to_string(),
+                _ => format!("{of}.{field}()"),
+            };
+            let value = Scope { field: &read, ..self.scope() }.text(value);
+            lines.push(comment(stmt));
+            lines.push(format!("{} = ep::recorded(match, {value});", self.place(target)?));
+        }
+        Ok(lines.join("\n"))
+    }
+
+    /// An element that is written.
+    pub(super) fn place(&self, place: &Place) -> Rendered {
+        let tensor = self.tensor(&place.tensor)?;
+        let indices = place.indices.iter().map(|index| self.text(index)).collect::<Vec<_>>();
+        Ok(self.scope().part_element(tensor, 0, &indices))
+    }
+
+    /// Offers the output to all senders.
+    pub(super) fn direct_ready(&self, channel: &Channel, role: &Role) -> Rendered {
+        let (_, tensor) = self.in_place(channel).ok_or_else(|| {
+            self.defect(&format!("role `{}` stores no row of `{}` in the window", role.name, channel.name))
+        })?;
+        let Some(Expr::Name { name: size, .. }) = tensor.dims.first() else {
+            return Err(self.defect(&format!("`{}` has no run-time rows", tensor.name)));
+        };
+        Ok(format!(
+            "ep::direct_ready<{}>(team, args.{}_at, args.{}_meta_at, args.{size}_capacity);",
+            channel_cfg(channel),
+            tensor.name,
+            channel.name,
+        ))
+    }
+
+    /// `fill value beyond size` for the outputs that the role stores.
+    pub(super) fn fills(&self, role: &Role) -> Result<Vec<String>, RenderError> {
+        let mut lines = Vec::new();
+        let mut stored: Vec<&str> = Vec::new();
+        crate::ir::walk::stmts(&role.body, &mut |stmt| {
+            if let Action::Store { target, .. } = &stmt.action {
+                stored.push(&target.tensor);
+            }
+        });
+        for tensor in self.ir.tensors.iter().filter(|tensor| stored.contains(&tensor.name.as_str())) {
+            let (Some(value), Some(Expr::Name { name, .. })) = (tensor.fill, tensor.dims.first()) else {
+                continue;
+            };
+            let size = self.ir.sizes.iter().find(|size| size.name == *name);
+            let Some(end) = size.and_then(|size| size.value.as_ref()) else { continue };
+            let elem = parts(self.ir, &tensor.elem).remove(0).1;
+            lines.push(format!("// {}: fill {value} beyond {name}", tensor.name));
+            lines.push(format!(
+                "ep::fill(team, args.{}, {}, {}, args.{name}_capacity,\n{}{{{value}}});",
+                tensor.name,
+                self.width(tensor),
+                self.text(end),
+                elem_type(&elem),
+            ));
+        }
+        Ok(lines)
+    }
+
+    /// Elements per row that a caller brings room for: none when an optional tensor is absent.
+    fn width(&self, tensor: &Tensor) -> String {
+        let width = self.scope().row_stride(tensor, 0);
+        if tensor.optional {
+            format!("args.{} == nullptr ? 0 : {width}", tensor.name)
+        } else {
+            width
+        }
+    }
+
+    /// `for message in channel[source] { store ..; }`: rows are in place, the rest is unpacked.
+    pub(super) fn direct_receive(&self, stmt: &Stmt) -> Rendered {
+        let Action::Receive { binder, channel, body, .. } = &stmt.action else {
+            return Err(self.no_form(stmt));
+        };
+        let channel = self.channel(channel)?;
+        let mut lines = Vec::new();
+        for inner in body {
+            lines.push(comment(inner));
+            let stores = self.unpack(channel, binder, inner)?;
+            if stores.is_empty() {
+                lines.push("// The sender has stored it in place.".to_string());
+            }
+            lines.extend(stores);
+        }
+        self.step("direct_receive", &[
+            ("comment", &comment(stmt)),
+            ("channel_cfg", &channel_cfg(channel)),
+            ("channel", &channel.name),
+            ("binder", binder),
+            ("stores", &lines.join("\n")),
+        ])
+    }
+
+    /// Stores of the small fields that `stmt` takes from each message.
+    pub(super) fn unpack(
+        &self,
+        channel: &Channel,
+        binder: &str,
+        stmt: &Stmt,
+    ) -> Result<Vec<String>, RenderError> {
+        let (Action::Store { target, value } | Action::Record { target, value }) = &stmt.action else {
+            return Err(self.no_form(stmt));
+        };
+        let tensor = self.tensor(&target.tensor)?;
+        let field = field_of(value, binder).ok_or_else(|| self.no_form(stmt))?;
+        let sources = meta_sources(self.ir, self.message(channel)?);
+        let sources = sources.iter().filter(|source| source.field.name == field);
+        sources.map(|source| self.unpack_field(channel, binder, tensor, source, value)).collect()
+    }
+
+    fn unpack_field(
+        &self,
+        channel: &Channel,
+        binder: &str,
+        tensor: &Tensor,
+        source: &MetaSource<'_>,
+        value: &Expr,
+    ) -> Rendered {
+        let field = source.field.name.as_str();
+        let suffix = source.name.strip_prefix(field).unwrap_or_default();
+        let part = parts(self.ir, &tensor.elem).iter().position(|(name, ..)| name == suffix);
+        let part = part.unwrap_or(0);
+        let text = match source.field.row {
+            true => field.to_string(),
+            false => Scope { field: &|_, _| field.to_string(), ..self.scope() }.text(value),
+        };
+        let stride = match part {
+            0 => "1".to_string(),
+            _ => format!("args.{}_block_stride", self.part_name(&tensor.name, part)?),
+        };
+        let (name, message) = (constant(&source.name), &channel.message);
+        let kind = elem_type(&source.elem);
+        Ok(format!(
+            "{binder}.store<{kind}>(\nargs.{}, {}, {stride}, Cfg::{message}::{name}, \
+             Cfg::{message}::{name}Count,\n[&]({kind} {field}) {{ return {text}; }});",
+            self.part_name(&tensor.name, part)?,
+            self.scope().row_stride(tensor, part),
+        ))
+    }
+}
+
+/// The peers of a domain as the library names them.
+fn peer_set(domain: &Domain) -> Option<&'static str> {
+    match domain {
+        Domain::Peers { set: PeerSet::Others } => Some("ep::other_peers(Cfg::kRanks, me)"),
+        Domain::Peers { set: PeerSet::All } => Some("ep::all_peers(Cfg::kRanks)"),
+        Domain::Dim { name } if name == "ranks" => Some("ep::all_peers(Cfg::kRanks)"),
+        _ => None,
+    }
+}
+
+/// The one field of `binder` that `value` reads.
+fn field_of<'e>(value: &'e Expr, binder: &str) -> Option<&'e str> {
+    match value {
+        Expr::Field { of, field, .. } if of == binder => Some(field),
+        Expr::Call { args, .. } => args.iter().find_map(|arg| field_of(arg, binder)),
+        Expr::Cast { value, .. } | Expr::Not { value } => field_of(value, binder),
+        Expr::Binary { left, right, .. } => field_of(left, binder).or_else(|| field_of(right, binder)),
+        _ => None,
+    }
+}

@@ -1,0 +1,218 @@
+//! Expressions as C++.
+
+use crate::ir::{BinaryOp, Elem, Expr, NameKind, Pipeline, Tensor};
+use crate::plan::{constant, has_row_stride, parts};
+
+/// C++ name of a scalar type.
+pub(super) fn elem_type(elem: &Elem) -> &'static str {
+    match elem {
+        Elem::Bool => "bool",
+        Elem::U8 => "ep::u8",
+        Elem::I32 => "ep::i32",
+        Elem::I64 => "ep::i64",
+        Elem::F32 => "float",
+        Elem::Bf16 => "ep::bf16",
+        Elem::E4m3 => "ep::e4m3",
+        Elem::Ue8m0 => "ep::ue8m0",
+    }
+}
+
+/// How names read at one place of the emitted text.
+#[derive(Clone, Copy)]
+pub(super) struct Scope<'a> {
+    /// The selected pipeline.
+    pub(super) ir: &'a Pipeline,
+    /// What `me` reads as.
+    pub(super) me: &'a str,
+    /// Index of the element wherever a row is used elementwise.
+    pub(super) element: &'a str,
+    /// How fields of messages and channels read: receives the channel or binder, and the field.
+    pub(super) field: &'a dyn Fn(&str, &str) -> String,
+}
+
+/// Higher binds tighter.
+const ATOM: u8 = 20;
+const UNARY: u8 = 15;
+const PRODUCT: u8 = 13;
+const SUM: u8 = 12;
+
+impl Scope<'_> {
+    /// `expr` as C++.
+    pub(super) fn text(&self, expr: &Expr) -> String {
+        self.with_precedence(expr).0
+    }
+
+    fn at_least(&self, expr: &Expr, least: u8) -> String {
+        let (text, precedence) = self.with_precedence(expr);
+        if precedence < least { format!("({text})") } else { text }
+    }
+
+    fn with_precedence(&self, expr: &Expr) -> (String, u8) {
+        match expr {
+            Expr::Int { value } => (value.to_string(), if *value < 0 { UNARY } else { ATOM }),
+            Expr::Bool { value } => (value.to_string(), ATOM),
+            Expr::Name { name, kind } => (self.name(name, kind), ATOM),
+            Expr::Element { tensor, indices } => (self.element(tensor, indices), ATOM),
+            Expr::Field { of, field, .. } => ((self.field)(of, field), ATOM),
+            Expr::OfChannel { channel, index, field, indices } => {
+                (self.of_channel(channel, index, field, indices), ATOM)
+            }
+            Expr::Call { helper, args } => (self.call(helper, args), ATOM),
+            Expr::Cast { value, elem } => {
+                (format!("static_cast<{}>({})", elem_type(elem), self.text(value)), ATOM)
+            }
+            Expr::Not { value } => (format!("!{}", self.at_least(value, UNARY)), UNARY),
+            Expr::Binary { op, left, right } => {
+                let (sign, precedence) = operator(op);
+                let left = self.at_least(left, precedence);
+                let right = self.at_least(right, precedence + 1);
+                (format!("{left} {sign} {right}"), precedence)
+            }
+            Expr::Fold { .. } => (self.fold(expr), ATOM),
+        }
+    }
+
+    fn name(&self, name: &str, kind: &NameKind) -> String {
+        match kind {
+            NameKind::Dim | NameKind::Tune => format!("Cfg::{}", constant(name)),
+            NameKind::Arg | NameKind::Size => format!("args.{name}"),
+            NameKind::Binder => name.to_string(),
+            NameKind::Me => self.me.to_string(),
+            NameKind::Stripe => "stripe".to_string(),
+        }
+    }
+
+    /// `args.tensor[flat index]`; a row whose last index is missing is read at `self.element`.
+    fn element(&self, name: &str, indices: &[Expr]) -> String {
+        let Some(tensor) = self.ir.tensors.iter().find(|tensor| tensor.name == name) else {
+            return String::new();
+        };
+        let texts = indices.iter().map(|index| self.at_least(index, SUM)).collect::<Vec<_>>();
+        self.part_element(tensor, 0, &texts)
+    }
+
+    /// Element of one part of a tensor at `indices`, the missing last one being `self.element`.
+    pub(super) fn part_element(&self, tensor: &Tensor, part: usize, indices: &[String]) -> String {
+        let name = part_name(self.ir, tensor, part);
+        let mut indices = indices.to_vec();
+        if indices.len() < tensor.dims.len() {
+            indices.push(self.element.to_string());
+        }
+        format!("args.{name}[{}]", self.flat(tensor, part, &indices))
+    }
+
+    /// Address of the row at `index`, or of the whole tensor.
+    pub(super) fn row_address(&self, tensor: &Tensor, part: usize, index: Option<&Expr>) -> String {
+        let name = part_name(self.ir, tensor, part);
+        match index {
+            None => format!("args.{name}"),
+            Some(index) => {
+                let index = self.at_least(index, PRODUCT);
+                format!("args.{name} + {index} * {}", self.row_stride(tensor, part))
+            }
+        }
+    }
+
+    /// Elements from one row to the next.
+    pub(super) fn row_stride(&self, tensor: &Tensor, part: usize) -> String {
+        if has_row_stride(self.ir, tensor) || part > 0 {
+            return format!("args.{}_stride", part_name(self.ir, tensor, part));
+        }
+        let inner = tensor.dims.iter().skip(1).map(|dim| self.at_least(dim, PRODUCT + 1));
+        let product = inner.collect::<Vec<_>>().join(" * ");
+        if product.is_empty() { "1".to_string() } else { product }
+    }
+
+    fn flat(&self, tensor: &Tensor, part: usize, indices: &[String]) -> String {
+        match indices {
+            [] => "0".to_string(),
+            [only] => only.clone(),
+            [row, column] => {
+                let row = if row.contains(' ') { format!("({row})") } else { row.clone() };
+                let stride = self.row_stride(tensor, part);
+                let column = match part {
+                    0 => column.clone(),
+                    _ => format!("{column} * args.{}_block_stride", part_name(self.ir, tensor, part)),
+                };
+                format!("{row} * {stride} + {column}")
+            }
+            [outer @ .., last] => {
+                let extent = tensor.dims.get(outer.len()).map(|dim| self.at_least(dim, PRODUCT + 1));
+                let outer = self.flat(tensor, part, outer);
+                format!("({outer}) * {} + {last}", extent.unwrap_or_default())
+            }
+        }
+    }
+
+    fn of_channel(&self, channel: &str, index: &[Expr], field: &str, inner: &[Expr]) -> String {
+        let read = (self.field)(channel, field);
+        let text = |exprs: &[Expr]| exprs.first().map(|expr| self.text(expr));
+        let inner = text(inner).unwrap_or_else(|| "0".to_string());
+        read.replace("{index}", &text(index).unwrap_or_default()).replace("{inner}", &inner)
+    }
+
+    fn call(&self, helper: &str, args: &[Expr]) -> String {
+        match (helper, args) {
+            ("routed", [Expr::Element { tensor, .. }, rank]) => {
+                format!("{tensor}_ranks.has({})", self.text(rank))
+            }
+            ("local", [expert, Expr::Name { kind: NameKind::Me, .. }]) => {
+                format!("mine.local({})", self.text(expert))
+            }
+            ("local", [expert, rank]) => {
+                let experts = format!("ep::experts_of(args.expert_begin, {})", self.text(rank));
+                format!("{experts}.local({})", self.text(expert))
+            }
+            ("owner", [expert]) => {
+                format!("ep::owner<Cfg::kRanks>({}, args.expert_begin)", self.text(expert))
+            }
+            _ => {
+                let args = args.iter().map(|arg| self.text(arg)).collect::<Vec<_>>().join(", ");
+                format!("ep::{helper}({args})")
+            }
+        }
+    }
+
+    /// `sum(binder in dim: body)`, one lane's own work.
+    fn fold(&self, fold: &Expr) -> String {
+        let Expr::Fold { binder, domain, body, .. } = fold else { return String::new() };
+        let count = self.domain_count(domain);
+        let body = self.text(body);
+        format!("ep::sum<ep::i32>({count}, [&](int {binder}) {{\nreturn {body};\n}})")
+    }
+
+    /// How many values a counted domain has.
+    pub(super) fn domain_count(&self, domain: &crate::ir::Domain) -> String {
+        use crate::ir::Domain;
+        match domain {
+            Domain::Dim { name } => format!("Cfg::{}", constant(name)),
+            Domain::Tokens => "args.tokens".to_string(),
+            Domain::Range { high, .. } => self.text(high),
+            _ => "Cfg::kRanks".to_string(),
+        }
+    }
+}
+
+/// Name of a part in `struct Args`.
+pub(super) fn part_name(ir: &Pipeline, tensor: &Tensor, part: usize) -> String {
+    let suffix = parts(ir, &tensor.elem).into_iter().nth(part).map(|(suffix, ..)| suffix);
+    format!("{}{}", tensor.name, suffix.unwrap_or_default())
+}
+
+fn operator(op: &BinaryOp) -> (&'static str, u8) {
+    match op {
+        BinaryOp::Mul => ("*", PRODUCT),
+        BinaryOp::Div => ("/", PRODUCT),
+        BinaryOp::Rem => ("%", PRODUCT),
+        BinaryOp::Add => ("+", SUM),
+        BinaryOp::Sub => ("-", SUM),
+        BinaryOp::Lt => ("<", 10),
+        BinaryOp::Le => ("<=", 10),
+        BinaryOp::Gt => (">", 10),
+        BinaryOp::Ge => (">=", 10),
+        BinaryOp::Eq => ("==", 9),
+        BinaryOp::Ne => ("!=", 9),
+        BinaryOp::And => ("&&", 5),
+        BinaryOp::Or => ("||", 4),
+    }
+}

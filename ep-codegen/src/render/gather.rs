@@ -1,0 +1,98 @@
+//! Rows of one token from all its peers, added up.
+
+use super::expr::Scope;
+use super::names::{channel_cfg, role_cfg, role_fn};
+use super::{Rendered, Renderer, comment, param};
+use crate::ir::{Action, BinaryOp, Channel, ChannelKind, Domain, Expr, Place, Role, Stmt};
+use crate::plan::constant;
+
+impl Renderer<'_> {
+    /// `for token in .. gather part from channel[peer] at .. across peer in .. { store ..; }`.
+    pub(super) fn gather(&self, role: &Role, stmt: &Stmt) -> Rendered {
+        let Action::Gather { binder, domain, part, channel, position, across, body, .. } = &stmt.action
+        else {
+            return Err(self.no_form(stmt));
+        };
+        let channel = self.channel(channel)?;
+        let mut stores = Vec::new();
+        for inner in body {
+            stores.push(self.gathered(channel, binder, part, inner)?);
+        }
+        let at = self.text(position);
+        let template = match (&channel.kind, domain) {
+            (ChannelKind::Ring, Domain::Stripe) => "gather_ring",
+            (ChannelKind::Pull, Domain::Tokens) => "gather_pull",
+            _ => return Err(self.no_form(stmt)),
+        };
+        let stores = stores.join("\n");
+        self.step(template, &[
+            ("comment", &comment(stmt)),
+            ("role_cfg", &role_cfg(role)),
+            ("role", &role_fn(role)),
+            ("channel_cfg", &channel_cfg(channel)),
+            ("channel", &channel.name),
+            ("at", &at),
+            ("at_token", &param("int", binder, &at)),
+            ("at_peer", &param("int", across, &at)),
+            ("token", &param("int", binder, &stores)),
+            ("part", part),
+            ("stores", &stores),
+        ])
+    }
+
+    /// `store out[token] = sum(part.x) + bias[token]`, or of a small field.
+    fn gathered(&self, channel: &Channel, token: &str, part: &str, stmt: &Stmt) -> Rendered {
+        let Action::Store { target, value } = &stmt.action else { return Err(self.no_form(stmt)) };
+        let (field, bias) = sum_and_bias(value, part).ok_or_else(|| self.no_form(stmt))?;
+        let message = self.message(channel)?;
+        let is_row = message.fields.iter().any(|candidate| candidate.row && candidate.name == field);
+        let out = self.row_of(target)?;
+        let text = if is_row {
+            self.store_row(token, part, &out, bias)?
+        } else if bias.is_none() {
+            let (name, cfg) = (constant(field), format!("Cfg::{}", message.name));
+            format!("{part}.store_sum({out}, {cfg}::{name}, {cfg}::{name}Count);")
+        } else {
+            return Err(self.no_form(stmt));
+        };
+        Ok(format!("{}\n{text}", comment(stmt)))
+    }
+
+    fn store_row(&self, token: &str, part: &str, out: &str, bias: Option<&str>) -> Rendered {
+        let Some(bias) = bias else {
+            return Ok(format!(
+                "{part}.store_row<0>({out}, 0, [&](int) {{ return nullptr; }});"
+            ));
+        };
+        let tensor = self.tensor(bias)?;
+        Ok(format!(
+            "{part}.store_row<{}>(\n{out}, args.{bias}_count,\n\
+             [&](int i) {{ return args.{bias}[i] + {token} * args.{bias}_stride; }});",
+            tensor.copies
+        ))
+    }
+
+    /// Address of the row that is written.
+    fn row_of(&self, place: &Place) -> Rendered {
+        let tensor = self.tensor(&place.tensor)?;
+        let scope = Scope { ..self.scope() };
+        Ok(scope.row_address(tensor, 0, place.indices.first()))
+    }
+}
+
+/// The field of `sum(part.field)` and the tensor of `+ bias[token]`.
+fn sum_and_bias<'e>(value: &'e Expr, part: &str) -> Option<(&'e str, Option<&'e str>)> {
+    match value {
+        Expr::Call { helper, args } if helper == "sum" => match args.as_slice() {
+            [Expr::Field { of, field, .. }] if of == part => Some((field, None)),
+            _ => None,
+        },
+        Expr::Binary { op: BinaryOp::Add, left, right } => match (&**left, &**right) {
+            (sum, Expr::Element { tensor, .. }) => {
+                Some((sum_and_bias(sum, part)?.0, Some(tensor.as_str())))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,228 @@
+//! What stands around the roles: `struct Args`, `struct Smem` and the kernel itself.
+
+use super::expr::{elem_type, part_name};
+use super::names::{role_cfg, role_fn};
+use super::{Rendered, Renderer};
+use crate::ir::{Action, Blocks, Expr, Pipeline, Role};
+use crate::plan::{Param, ParamKind, RoleUse, block_groups, has_sequences, params, role_use};
+
+impl Renderer<'_> {
+    /// Members of `struct Args`, each below the declaration it comes from.
+    pub(super) fn args(&self) -> Rendered {
+        let mut lines: Vec<String> = Vec::new();
+        let mut above = String::new();
+        for param in params(self.ir).0 {
+            let (kind, note) = self.param(&param.kind);
+            if !note.is_empty() && note != above {
+                lines.push(format!("// {note}"));
+                above = note;
+            }
+            // The copies of an `up to n` tensor are one array.
+            match param.name.split_once('[') {
+                Some((_, "0]")) => lines.push(format!("{kind} {};", self.array(&param))),
+                Some(_) => {}
+                None => lines.push(format!("{kind} {};", param.name)),
+            }
+        }
+        self.step("args", &[("members", &lines.join("\n"))])
+    }
+
+    fn array(&self, param: &Param) -> String {
+        let (ParamKind::Pointer { tensor, .. }, Some((name, _))) =
+            (&param.kind, param.name.split_once('['))
+        else {
+            return param.name.clone();
+        };
+        let copies = self.tensor(tensor).map_or(1, |tensor| tensor.copies);
+        format!("{name}[{copies}]")
+    }
+
+    /// C++ type of a member, and the comment above it.
+    fn param(&self, kind: &ParamKind) -> (String, String) {
+        match kind {
+            ParamKind::Group => ("ep::Group".into(), String::new()),
+            ParamKind::Size => ("int".into(), "run-time sizes".into()),
+            ParamKind::Capacity { size } => {
+                ("int".into(), format!("rows that the outputs of `{size}` hold"))
+            }
+            ParamKind::Copies { tensor } => ("int".into(), self.declaration(tensor)),
+            ParamKind::Arg { elem } => (elem_type(elem).into(), "run-time args".into()),
+            ParamKind::Pointer { tensor, elem, read_only, .. } => {
+                let qualifier = if *read_only { "const " } else { "" };
+                (format!("{qualifier}{}*", elem_type(elem)), self.declaration(tensor))
+            }
+            ParamKind::RowStride { tensor, .. } | ParamKind::ColumnStride { tensor, .. } => {
+                ("ep::i64".into(), self.declaration(tensor))
+            }
+            ParamKind::WindowOffset { tensor } => ("ep::u64".into(), self.declaration(tensor)),
+            ParamKind::MetaOffset { channel } => {
+                ("ep::u64".into(), format!("where the meta records of channel `{channel}` are in the window"))
+            }
+        }
+    }
+
+    fn declaration(&self, name: &str) -> String {
+        let Ok(tensor) = self.tensor(name) else { return String::new() };
+        match &tensor.from_handle {
+            Some(handle) => format!("from the handle of {handle}"),
+            None => tensor.at.text.clone(),
+        }
+    }
+
+    /// `struct Smem`: what the roles of one block need stands side by side, what roles of different
+    /// blocks need lies in one place. Empty when no role needs any.
+    pub(super) fn smem(&self) -> Rendered {
+        let roles = &self.ir.roles;
+        let mut groups = Vec::new();
+        for group in block_groups(roles) {
+            let members: Vec<String> =
+                group.iter().filter_map(|index| self.smem_member(&roles[*index])).collect();
+            match members.as_slice() {
+                [] => {}
+                [only] => groups.push(only.clone()),
+                several => groups.push(format!("struct {{\n{}\n}};", several.join("\n"))),
+            }
+        }
+        let mut members = match groups.as_slice() {
+            [] | [_] => groups.join("\n"),
+            several => format!("union {{\n{}\n}};", several.join("\n")),
+        };
+        if has_sequences(self.ir) {
+            members = format!("ep::Sequence sequences[Cfg::kSequences];\n{members}");
+        }
+        if members.is_empty() {
+            return Ok(String::new());
+        }
+        Ok(format!(
+            "struct Smem {{\n{members}\n}};\nstatic_assert(sizeof(Smem) == Cfg::kSharedBytes, \
+             \"the plan counts the same bytes\");\n"
+        ))
+    }
+
+    fn smem_member(&self, role: &Role) -> Option<String> {
+        let cfg = role_cfg(role);
+        let name = role_fn(role);
+        let kind = match role_use(self.ir, role) {
+            RoleUse { mover: true, .. } => "MoverSmem",
+            RoleUse { gather: true, .. } => "GatherSmem",
+            _ => return None,
+        };
+        Some(format!("ep::{kind}<{cfg}> {name}[{cfg}::kWarps];"))
+    }
+
+    /// The `__global__` function: which warp of which block runs which role.
+    pub(super) fn entry(&self) -> Rendered {
+        let calls: Vec<String> = self.ir.roles.iter().map(|role| self.role_call(role)).collect();
+        let smem = self.smem()?;
+        let zeroed = counted(self.ir);
+        let clears: Vec<String> = zeroed.iter().map(|name| self.clear(name)).collect();
+        let sequences = if has_sequences(self.ir) {
+            ", smem.sequences, Cfg::kSequences"
+        } else {
+            ""
+        };
+        self.step("entry", &[
+            ("name", &crate::plan::snake(&self.ir.name)),
+            ("shared", if smem.is_empty() { "" } else { "EP_SHARED(Smem, smem);" }),
+            ("sequences", sequences),
+            ("clears", &clears.join("\n")),
+            ("call", if clears.is_empty() { "const ep::Call" } else { "ep::Call" }),
+            ("calls", &calls.join("\n")),
+        ])
+    }
+
+    fn clear(&self, name: &str) -> String {
+        let dims = self.tensor(name).map(|tensor| tensor.dims.as_slice()).unwrap_or_default();
+        let extents = dims.iter().map(|dim| self.text(dim)).collect::<Vec<_>>().join(" * ");
+        format!("ep::clear(args.{name}, {extents});")
+    }
+
+    fn role_call(&self, role: &Role) -> String {
+        let cfg = role_cfg(role);
+        let (test, block, blocks) = self.blocks(&role.blocks);
+        let smem = if self.uses_smem(role) { "smem, " } else { "" };
+        let name = role_fn(role);
+        let warps = format!("ep::is_between(warp, {cfg}::kFirstWarp, {cfg}::kWarps)");
+        let test = if test.is_empty() { warps } else { format!("{test} && {warps}") };
+        format!(
+            "if ({test}) {{\nep::Team team(args.group, call, {cfg}::kRole, {block}, {blocks},\n\
+             warp - {cfg}::kFirstWarp, {cfg}::kWarps);\n{name}(args, {smem}team);\n}}"
+        )
+    }
+
+    /// Whether the role's function takes the shared memory.
+    pub(super) fn uses_smem(&self, role: &Role) -> bool {
+        let used = role_use(self.ir, role);
+        used.mover || used.gather || used.sequence || !self.slot_channels(role).is_empty()
+    }
+
+    /// The test for the blocks of a role, the number of this block among them, and how many.
+    fn blocks(&self, blocks: &Blocks) -> (String, String, String) {
+        match blocks {
+            Blocks::All => (String::new(), "block".into(), "blocks".into()),
+            Blocks::Even => {
+                ("block % 2 == 0".into(), "block / 2".into(), "(blocks + 1) / 2".into())
+            }
+            Blocks::Odd => ("block % 2 == 1".into(), "block / 2".into(), "blocks / 2".into()),
+            Blocks::Range { low, high } => self.range(low, high),
+            Blocks::Other => {
+                let end = self.last_named_block();
+                (format!("block >= {end}"), format!("block - {end}"), format!("blocks - {end}"))
+            }
+        }
+    }
+
+    fn range(&self, low: &Expr, high: &Expr) -> (String, String, String) {
+        match (low, high) {
+            (Expr::Int { value: low }, Expr::Int { value: high }) if high - low == 1 => {
+                (format!("block == {low}"), "0".into(), "1".into())
+            }
+            (Expr::Int { value: 0 }, high) => {
+                let high = self.text(high);
+                (format!("block < {high}"), "block".into(), high)
+            }
+            (low, high) => {
+                let (low, high) = (self.text(low), self.text(high));
+                (
+                    format!("block >= {low} && block < {high}"),
+                    format!("block - {low}"),
+                    format!("{high} - {low}"),
+                )
+            }
+        }
+    }
+
+    /// End of the blocks that `Range` roles name.
+    fn last_named_block(&self) -> String {
+        let ends = self.ir.roles.iter().filter_map(|role| match &role.blocks {
+            Blocks::Range { high, .. } => Some(self.text(high)),
+            _ => None,
+        });
+        ends.last().unwrap_or_else(|| "0".to_string())
+    }
+
+    /// The user's device functions.
+    pub(super) fn cuda_fns(&self) -> String {
+        self.ir.cuda_fns.iter().map(|function| function.body.as_str()).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Name of a part in `struct Args`.
+    pub(super) fn part_name(&self, tensor: &str, part: usize) -> Result<String, super::RenderError> {
+        Ok(part_name(self.ir, self.tensor(tensor)?, part))
+    }
+}
+
+/// Tensors that are counted into, in order of declaration: they start at zero.
+fn counted(ir: &Pipeline) -> Vec<String> {
+    let mut names = Vec::new();
+    for role in &ir.roles {
+        crate::ir::walk::stmts(&role.body, &mut |stmt| {
+            if let Action::Count { target } = &stmt.action
+                && !names.contains(&target.tensor)
+            {
+                names.push(target.tensor.clone());
+            }
+        });
+    }
+    names
+}

@@ -1,0 +1,108 @@
+//! From a selected pipeline to the body of its kernel: everything but the numbers.
+//!
+//! Rust decides and names, the templates of `templates/kernels` compose, the device library does the
+//! work. What depends on the shape is a member of `Cfg`, which the plan writes in front.
+
+mod compute;
+mod direct;
+mod expr;
+mod gather;
+mod items;
+mod layout;
+mod names;
+mod pull;
+mod ring;
+mod role;
+mod templates;
+
+use crate::ir::{Channel, ChannelKind, Expr, Message, Pipeline, Stmt, Tensor};
+use expr::Scope;
+use templates::Templates;
+pub use templates::RenderError;
+
+/// A text, or the defect of ours that prevents it.
+type Rendered = Result<String, RenderError>;
+
+/// The body of the kernel of a pipeline from which one choice of arms has been selected.
+pub fn body(ir: &Pipeline) -> Rendered {
+    let render = Renderer { ir, templates: Templates::load()? };
+    let mut roles = Vec::new();
+    for role in &ir.roles {
+        roles.push(render.role(role)?);
+    }
+    let text = render.step("kernel", &[
+        ("args", &render.args()?),
+        ("smem", &render.smem()?),
+        ("cuda_fns", &render.cuda_fns()),
+        ("roles", &roles.join("\n")),
+        ("entry", &render.entry()?),
+        ("name", &crate::plan::snake(&ir.name)),
+    ])?;
+    Ok(layout::lay_out(&text))
+}
+
+/// One selected pipeline on its way to text.
+struct Renderer<'a> {
+    ir: &'a Pipeline,
+    templates: Templates,
+}
+
+impl<'a> Renderer<'a> {
+    /// Renders a template whose view is a list of names and texts.
+    fn step(&self, name: &str, view: &[(&'static str, &str)]) -> Rendered {
+        self.templates.render(name, view)
+    }
+
+    fn tensor(&self, name: &str) -> Result<&'a Tensor, RenderError> {
+        let found = self.ir.tensors.iter().find(|tensor| tensor.name == name);
+        found.ok_or_else(|| self.defect(&format!("no tensor `{name}`")))
+    }
+
+    fn channel(&self, name: &str) -> Result<&'a Channel, RenderError> {
+        let found = self.ir.channels.iter().find(|channel| channel.name == name);
+        found.ok_or_else(|| self.defect(&format!("no channel `{name}`")))
+    }
+
+    fn message(&self, channel: &Channel) -> Result<&'a Message, RenderError> {
+        let found = self.ir.messages.iter().find(|message| message.name == channel.message);
+        found.ok_or_else(|| self.defect(&format!("no message `{}`", channel.message)))
+    }
+
+    fn has_kind(&self, channel: &str, kind: ChannelKind) -> bool {
+        self.ir.channels.iter().any(|c| c.name == channel && c.kind == kind)
+    }
+
+    /// An error for a pipeline that `check` should have refused.
+    fn defect(&self, what: &str) -> RenderError {
+        RenderError { message: format!("{}: {what}", self.ir.name) }
+    }
+
+    /// The scope of plain role code: `me` is a local, rows are read at `i`.
+    fn scope(&self) -> Scope<'_> {
+        Scope { ir: self.ir, me: "me", element: "i", field: &|of, field| format!("{of}.{field}") }
+    }
+
+    fn text(&self, expr: &Expr) -> String {
+        self.scope().text(expr)
+    }
+}
+
+/// `// +31  push ..`, the line above each step.
+fn comment(stmt: &Stmt) -> String {
+    format!("// +{}  {}", stmt.at.line, stmt.at.text.trim_end_matches([';', ',']))
+}
+
+/// Whether `word` stands in `text` as a whole word.
+fn mentions(text: &str, word: &str) -> bool {
+    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+    text.match_indices(word).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + word.len()..].chars().next();
+        !before.is_some_and(|c| is_word(c) || c == '.') && !after.is_some_and(is_word)
+    })
+}
+
+/// A lambda parameter, without its name when `body` does not use it.
+fn param(kind: &str, name: &str, body: &str) -> String {
+    if mentions(body, name) { format!("{kind} {name}") } else { kind.to_string() }
+}

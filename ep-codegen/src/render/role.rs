@@ -1,0 +1,108 @@
+//! One function per role.
+
+use super::names::{role_cfg, role_fn};
+use super::{Rendered, Renderer, comment, mentions};
+use crate::ir::{Action, Channel, ChannelKind, Domain, Role, Share, Stmt};
+use crate::plan::role_use;
+
+impl Renderer<'_> {
+    /// The function of `role`.
+    pub(super) fn role(&self, role: &Role) -> Rendered {
+        let used = role_use(self.ir, role);
+        let body = match role.share {
+            Share::Peer { .. } => self.ring_role(role)?,
+            _ => self.flows(role)?,
+        };
+        let smem = if self.uses_smem(role) { "Smem& smem, " } else { "" };
+        let mut opening = Vec::new();
+        let acquired = self.channel_opening(role)?;
+        if mentions(&body, "me") || mentions(&acquired, "me") {
+            opening.push("const int me = args.group.rank;".to_string());
+        }
+        if mentions(&body, "mine") {
+            opening.push("const ep::Experts mine = ep::experts_of(args.expert_begin, me);".into());
+            if !opening[0].starts_with("const int me") {
+                opening.insert(0, "const int me = args.group.rank;".to_string());
+            }
+        }
+        if used.mover {
+            let (cfg, name) = (role_cfg(role), role_fn(role));
+            opening.push(format!("ep::Mover<{cfg}> mover(smem.{name}[team.warp], team);"));
+        }
+        opening.push(acquired);
+        opening.extend(self.slot_channels(role));
+        self.step("role", &[
+            ("source", role.at.text.as_str()),
+            ("name", &role_fn(role)),
+            ("smem", smem),
+            ("opening", &opening.join("\n")),
+            ("body", &body),
+            ("closing", &self.closing(role)),
+        ])
+    }
+
+    /// What a consuming role does before anything else: offers its output, fills what stays empty.
+    fn channel_opening(&self, role: &Role) -> Rendered {
+        let mut lines = Vec::new();
+        for channel in self.ir.channels.iter().filter(|channel| channel.to == role.name) {
+            if channel.kind == ChannelKind::Direct {
+                lines.push(self.direct_ready(channel, role)?);
+            }
+        }
+        lines.extend(self.fills(role)?);
+        Ok(lines.join("\n"))
+    }
+
+    /// What a role owes when it is done: open copies, and the reuse of slots it has read.
+    fn closing(&self, role: &Role) -> String {
+        let mut lines = Vec::new();
+        if role_use(self.ir, role).mover {
+            lines.push("mover.finish();".to_string());
+        }
+        let read = |channel: &&Channel| channel.kind == ChannelKind::Slots && channel.to == role.name;
+        let acknowledge = |channel: &Channel| format!("{}.acknowledge();", channel.name);
+        lines.extend(self.ir.channels.iter().filter(read).map(acknowledge));
+        lines.join("\n")
+    }
+
+    /// The flows of a role in order.
+    fn flows(&self, role: &Role) -> Rendered {
+        let mut texts = Vec::new();
+        for stmt in &role.body {
+            texts.push(self.flow(role, stmt)?);
+        }
+        Ok(texts.join("\n"))
+    }
+
+    fn flow(&self, role: &Role, stmt: &Stmt) -> Rendered {
+        match &stmt.action {
+            Action::For { domain: Domain::Stripe, .. } if self.pushes_direct(stmt) => {
+                self.direct_send(role, stmt)
+            }
+            Action::For { domain: Domain::Stripe, .. } => self.count_tokens(stmt),
+            Action::Receive { channel, .. } if self.has_kind(channel, ChannelKind::Direct) => {
+                self.direct_receive(stmt)
+            }
+            Action::Gather { .. } => self.gather(role, stmt),
+            Action::Push { channel, .. } if self.has_kind(channel, ChannelKind::Pull) => {
+                self.pull_offer(stmt)
+            }
+            _ => self.compute(role, stmt),
+        }
+    }
+
+    fn pushes_direct(&self, stmt: &Stmt) -> bool {
+        let mut found = false;
+        crate::ir::walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
+            if let Action::Push { channel, .. } = &inner.action {
+                found |= self.has_kind(channel, ChannelKind::Direct);
+            }
+        });
+        found
+    }
+
+    /// A statement the generator has no form for, named so that `check` can learn to refuse it.
+    pub(super) fn no_form(&self, stmt: &Stmt) -> super::RenderError {
+        self.defect(&format!("no form for `{}`", comment(stmt)))
+    }
+}

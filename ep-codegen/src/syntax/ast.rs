@@ -1,0 +1,864 @@
+//! The syntax tree: what was written, with the place of every name.
+//!
+//! Nothing is resolved here. `ring[peer].first` is a field of an index of a name; only `check` and
+//! `lower` know that `ring` is a channel.
+
+use proc_macro2::{Ident, Span, TokenStream};
+
+/// The tokens from `first` to `last`: where something stands.
+#[derive(Debug, Clone, Copy)]
+pub struct Extent {
+    /// Span of the first token.
+    pub first: Span,
+    /// Span of the last token.
+    pub last: Span,
+}
+
+impl Extent {
+    /// From the first token of `self` to the last one of `end`.
+    pub fn to(self, end: impl Into<Extent>) -> Extent {
+        Extent { first: self.first, last: end.into().last }
+    }
+}
+
+impl From<Span> for Extent {
+    fn from(span: Span) -> Extent {
+        Extent { first: span, last: span }
+    }
+}
+
+impl From<&Ident> for Extent {
+    fn from(ident: &Ident) -> Extent {
+        ident.span().into()
+    }
+}
+
+impl From<&Expr> for Extent {
+    fn from(expr: &Expr) -> Extent {
+        expr.at
+    }
+}
+
+impl From<&Int> for Extent {
+    fn from(int: &Int) -> Extent {
+        int.span.into()
+    }
+}
+
+/// Where a declaration or statement stands, and how it reads.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// Its tokens; for a statement with a block, without the block.
+    pub extent: Extent,
+    /// The same tokens as text, white space folded.
+    pub text: String,
+}
+
+/// A whole `pipeline! { .. }` block.
+#[derive(Debug, Clone)]
+pub struct File {
+    /// Its pipelines in order.
+    pub pipelines: Vec<Pipeline>,
+}
+
+/// One `pipeline Name { .. }`.
+#[derive(Debug, Clone)]
+pub struct Pipeline {
+    /// Lines of its doc comment.
+    pub doc: Vec<String>,
+    /// Visibility as written (`pub`, `pub(crate)`, or nothing).
+    pub vis: TokenStream,
+    /// The word `pipeline`: line 0 of every statement's number.
+    pub keyword: Span,
+    /// Name.
+    pub name: Ident,
+    /// What it declares.
+    pub items: Vec<Item>,
+}
+
+/// A declaration inside a pipeline, a phase or a `when` block.
+#[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "a declaration has few of them")]
+pub enum Item {
+    /// `shape { .. }`
+    Shape(Shape),
+    /// `variant name { .. }`
+    Variant(Variant),
+    /// `tune { .. }`
+    Tune(Vec<Tune>),
+    /// `arg { .. }`
+    Arg(Vec<Arg>),
+    /// `size name = expr;`
+    Size(Size),
+    /// `input ..;`, `output ..;`, `inout ..;`, `table ..;`
+    Tensors(Tensors),
+    /// `message Name { .. }`
+    Message(Message),
+    /// `channel name: ..;`
+    Channel(Box<Channel>),
+    /// `role Name .. { .. }`
+    Role(Role),
+    /// `phase name { .. }`
+    Phase(Phase),
+    /// `when axis is Arm { .. }`
+    When(When<Item>),
+    /// `uses handle Name;`
+    Uses(Uses),
+    /// `cuda fn ..;`
+    CudaFn(CudaFn),
+}
+
+/// An integer literal, with a minus sign where one is allowed.
+#[derive(Debug, Clone)]
+pub struct Int {
+    /// Value.
+    pub value: i64,
+    /// The literal.
+    pub span: Span,
+}
+
+/// `shape { .. }`
+#[derive(Debug, Clone)]
+pub struct Shape {
+    /// The word `shape`.
+    pub keyword: Span,
+    /// Entries in order.
+    pub entries: Vec<ShapeEntry>,
+}
+
+/// An entry of a `shape`.
+#[derive(Debug, Clone)]
+pub enum ShapeEntry {
+    /// `name: low..=high step n`
+    Given {
+        /// Name.
+        name: Ident,
+        /// Least value.
+        low: Int,
+        /// Greatest value.
+        high: Int,
+        /// Distance of legal values, 1 when not written.
+        step: Option<Int>,
+        /// The entry.
+        source: Source,
+    },
+    /// `let name = value`
+    Derived {
+        /// Name.
+        name: Ident,
+        /// Formula over names of the shape.
+        value: Expr,
+        /// The entry.
+        source: Source,
+    },
+    /// `require condition`
+    Require {
+        /// Condition over names of the shape and tunes.
+        condition: Expr,
+        /// The entry.
+        source: Source,
+    },
+}
+
+/// `variant name { Arm { part: elem block n }, .. }`
+#[derive(Debug, Clone)]
+pub struct Variant {
+    /// Name of the axis.
+    pub name: Ident,
+    /// Arms.
+    pub arms: Vec<Arm>,
+    /// The head.
+    pub source: Source,
+}
+
+/// An arm of a variant.
+#[derive(Debug, Clone)]
+pub struct Arm {
+    /// Name.
+    pub name: Ident,
+    /// Parts, if the axis is used as an element type.
+    pub parts: Vec<Part>,
+}
+
+/// `part: elem block n`
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// Name.
+    pub name: Ident,
+    /// Element type.
+    pub elem: Elem,
+    /// Elements of the row that share one value.
+    pub block: Option<Int>,
+}
+
+/// `name: default in [choices]`
+#[derive(Debug, Clone)]
+pub struct Tune {
+    /// Name.
+    pub name: Ident,
+    /// Default.
+    pub default: Int,
+    /// Legal values.
+    pub choices: Vec<Int>,
+    /// The entry.
+    pub source: Source,
+}
+
+/// `name: elem = default in low..=high`
+#[derive(Debug, Clone)]
+pub struct Arg {
+    /// Name.
+    pub name: Ident,
+    /// Element type.
+    pub elem: Elem,
+    /// Default.
+    pub default: Int,
+    /// Least value.
+    pub low: Int,
+    /// Greatest value.
+    pub high: Int,
+    /// The entry.
+    pub source: Source,
+}
+
+/// `size name = value;`
+#[derive(Debug, Clone)]
+pub struct Size {
+    /// Name.
+    pub name: Ident,
+    /// `None`: given by the caller.
+    pub value: Option<Expr>,
+    /// The declaration.
+    pub source: Source,
+}
+
+/// Which word declared a list of tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TensorKind {
+    /// `input`
+    Input,
+    /// `output`
+    Output,
+    /// `inout`
+    Inout,
+    /// `table`
+    Table,
+}
+
+/// `input a: .., b: ..;` and the like.
+#[derive(Debug, Clone)]
+pub struct Tensors {
+    /// Which word.
+    pub kind: TensorKind,
+    /// The word.
+    pub keyword: Span,
+    /// The tensors.
+    pub list: Vec<Tensor>,
+}
+
+/// One tensor.
+#[derive(Debug, Clone)]
+pub struct Tensor {
+    /// Name.
+    pub name: Ident,
+    /// The word `optional`.
+    pub optional: Option<Span>,
+    /// `up to n`
+    pub up_to: Option<Int>,
+    /// Element type.
+    pub elem: Elem,
+    /// Extents, outermost first.
+    pub dims: Vec<Expr>,
+    /// `in window`: span of `window`.
+    pub window: Option<Span>,
+    /// `to host`: span of `host`.
+    pub host: Option<Span>,
+    /// `fill n beyond size`
+    pub fill: Option<Fill>,
+    /// The tensor's part of the declaration.
+    pub source: Source,
+}
+
+/// `fill value beyond size`
+#[derive(Debug, Clone)]
+pub struct Fill {
+    /// Value.
+    pub value: Int,
+    /// The size.
+    pub beyond: Ident,
+}
+
+/// An element type as written.
+#[derive(Debug, Clone)]
+pub enum Elem {
+    /// A name: a scalar type or an axis.
+    Name(Ident),
+    /// `bits[count]`
+    Bits {
+        /// The word `bits`.
+        keyword: Span,
+        /// Number of bits.
+        count: Box<Expr>,
+    },
+}
+
+impl Elem {
+    /// The word that names it.
+    pub fn span(&self) -> Span {
+        match self {
+            Elem::Name(name) => name.span(),
+            Elem::Bits { keyword, .. } => *keyword,
+        }
+    }
+}
+
+/// `message Name { .. }`
+#[derive(Debug, Clone)]
+pub struct Message {
+    /// Name.
+    pub name: Ident,
+    /// Fields.
+    pub fields: Vec<Field>,
+    /// The head.
+    pub source: Source,
+}
+
+/// `row name: elem[dims] with tensor`
+#[derive(Debug, Clone)]
+pub struct Field {
+    /// The word `row`: the bulk field.
+    pub row: Option<Span>,
+    /// Name.
+    pub name: Ident,
+    /// Element type.
+    pub elem: Elem,
+    /// Extents; empty for a scalar.
+    pub dims: Vec<Expr>,
+    /// Optional tensor whose absence empties the field.
+    pub with: Option<Ident>,
+}
+
+/// A word of a closed list (`ring`, `nvlink`, `all`) that `check` or the parser has accepted.
+#[derive(Debug, Clone)]
+pub struct Word<T> {
+    /// Meaning.
+    pub value: T,
+    /// Where.
+    pub span: Span,
+}
+
+/// How a channel stores messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChannelKind {
+    /// `ring`
+    Ring,
+    /// `slots`
+    Slots,
+    /// `direct`
+    Direct,
+    /// `pull`
+    Pull,
+}
+
+/// What carries a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// `nvlink`
+    Nvlink,
+    /// `rdma`
+    Rdma,
+    /// `ibgda`
+    Ibgda,
+}
+
+/// Which peers a channel joins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerSet {
+    /// `all`
+    All,
+    /// `others`
+    Others,
+    /// `local`
+    Local,
+    /// `rail`
+    Rail,
+}
+
+/// `channel name: kind<Message> over .. from .. to .. per .. { .. };`
+#[derive(Debug, Clone)]
+pub struct Channel {
+    /// Name.
+    pub name: Ident,
+    /// Kind.
+    pub kind: Word<ChannelKind>,
+    /// Message.
+    pub message: Ident,
+    /// Transports.
+    pub over: Vec<Word<Transport>>,
+    /// Producing roles.
+    pub from: Vec<Ident>,
+    /// Consuming role.
+    pub to: Ident,
+    /// Peers.
+    pub per: Word<PeerSet>,
+    /// `one part per name`
+    pub parts_per: Option<Ident>,
+    /// Options in order.
+    pub options: Vec<ChannelOption>,
+    /// The declaration.
+    pub source: Source,
+}
+
+/// `name: value` between the braces of a channel.
+#[derive(Debug, Clone)]
+pub struct ChannelOption {
+    /// Name.
+    pub name: Ident,
+    /// Value.
+    pub value: OptionValue,
+}
+
+/// Value of a channel option; the option's name decides which form it has.
+#[derive(Debug, Clone)]
+pub enum OptionValue {
+    /// `depth: depth`
+    Number(Expr),
+    /// `header: [first, count]`
+    Header(Vec<Ident>),
+    /// `slot: [expert: local_experts, source, arrival: max_tokens]`
+    Slot(Vec<SlotAxis>),
+    /// `waive: "reason"`
+    Waive {
+        /// The reason.
+        reason: String,
+        /// The literal.
+        span: Span,
+    },
+}
+
+/// One index of a slot.
+#[derive(Debug, Clone)]
+pub struct SlotAxis {
+    /// Name of the index.
+    pub name: Ident,
+    /// Extent; `source` needs none.
+    pub extent: Option<Expr>,
+}
+
+/// Blocks a role runs on.
+#[derive(Debug, Clone)]
+pub enum Blocks {
+    /// `all blocks`
+    All,
+    /// `even blocks`
+    Even,
+    /// `odd blocks`
+    Odd,
+    /// `other blocks`
+    Other,
+    /// `block n`
+    One(Expr),
+    /// `blocks low..high`
+    Range {
+        /// First block.
+        low: Expr,
+        /// One past the last block.
+        high: Expr,
+    },
+}
+
+/// How the warps of a role share the work.
+#[derive(Debug, Clone)]
+pub enum Share {
+    /// `warps shared by stripe`, `warps shared by (source, stripe)`
+    Warps(Vec<Ident>),
+    /// `one block a token`
+    BlockPerToken,
+}
+
+/// `role Name[binder in set] on blocks, n warps, share { .. }`
+#[derive(Debug, Clone)]
+pub struct Role {
+    /// Name.
+    pub name: Ident,
+    /// `[peer]`
+    pub binder: Option<Ident>,
+    /// `[peer in local]`: the set, when written.
+    pub binder_set: Option<Word<PeerSet>>,
+    /// Blocks.
+    pub blocks: Blocks,
+    /// Where the blocks are named.
+    pub blocks_at: Extent,
+    /// Warps.
+    pub warps: Option<Expr>,
+    /// Share.
+    pub share: Option<Share>,
+    /// Where the share is named.
+    pub share_at: Option<Extent>,
+    /// Body.
+    pub body: Vec<Stmt>,
+    /// The head.
+    pub source: Source,
+}
+
+/// `phase name { .. }`
+#[derive(Debug, Clone)]
+pub struct Phase {
+    /// The word `phase`.
+    pub keyword: Span,
+    /// Name.
+    pub name: Ident,
+    /// What it holds; `check` allows roles and `when` only.
+    pub items: Vec<Item>,
+}
+
+/// `when axis is A | B { .. }`
+#[derive(Debug, Clone)]
+pub struct When<T> {
+    /// The word `when`.
+    pub keyword: Span,
+    /// Axis.
+    pub axis: Ident,
+    /// Arms.
+    pub arms: Vec<Ident>,
+    /// What it guards.
+    pub body: Vec<T>,
+}
+
+/// `uses handle path::Name;` or `uses handle path::Name { table: elem[dims], .. };`
+#[derive(Debug, Clone)]
+pub struct Uses {
+    /// The whole path; one segment when the pipeline is in the same block.
+    pub path: Vec<Ident>,
+    /// The pipeline, the last segment.
+    pub name: Ident,
+    /// The tables that are read, with their types; `None`: those of a pipeline in this block.
+    pub tables: Option<Vec<Tensor>>,
+    /// The declaration.
+    pub source: Source,
+}
+
+/// `cuda fn name(param: elem, ..) -> elem = r"..";` or `.. from "file.cuh";`
+#[derive(Debug, Clone)]
+pub struct CudaFn {
+    /// Name.
+    pub name: Ident,
+    /// Parameters.
+    pub params: Vec<CudaParam>,
+    /// Result.
+    pub returns: Elem,
+    /// C++ text.
+    pub body: CudaBody,
+    /// The declaration without its text.
+    pub source: Source,
+}
+
+/// A parameter of a [`CudaFn`].
+#[derive(Debug, Clone)]
+pub struct CudaParam {
+    /// Name.
+    pub name: Ident,
+    /// Type.
+    pub elem: Elem,
+}
+
+/// Where the C++ text of a [`CudaFn`] is.
+#[derive(Debug, Clone)]
+pub enum CudaBody {
+    /// `= r"text"`
+    Text {
+        /// The text.
+        text: String,
+        /// The literal.
+        span: Span,
+    },
+    /// `from "file"`
+    File {
+        /// Path relative to the declaring crate.
+        path: String,
+        /// What the file holds; empty until `cuda_fn::load` has read it.
+        text: String,
+        /// The literal.
+        span: Span,
+    },
+}
+
+/// A statement.
+#[derive(Debug, Clone)]
+pub struct Stmt {
+    /// What it says.
+    pub kind: StmtKind,
+    /// The first word.
+    pub keyword: Span,
+    /// The statement, without its block.
+    pub source: Source,
+}
+
+/// The statements.
+#[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "a declaration has few of them")]
+pub enum StmtKind {
+    /// `for binder in ..` of any form.
+    For(For),
+    /// `announce channel[peer] { .. };`
+    Announce {
+        /// Channel and peer.
+        channel: ChannelRef,
+        /// Values.
+        values: Vec<FieldValue>,
+    },
+    /// `push channel[peer] at position { .. };`
+    Push {
+        /// Channel and peer.
+        channel: ChannelRef,
+        /// `at position`, or `at [i, j]`.
+        position: Vec<Expr>,
+        /// Values.
+        values: Vec<FieldValue>,
+        /// `..message`
+        rest: Option<Ident>,
+    },
+    /// `store place = value;`
+    Store {
+        /// Place.
+        place: Place,
+        /// Value.
+        value: Expr,
+    },
+    /// `record place = value;`
+    Record {
+        /// Place.
+        place: Place,
+        /// Value.
+        value: Expr,
+    },
+    /// `add place = value;`
+    Add {
+        /// Place.
+        place: Place,
+        /// Value.
+        value: Expr,
+    },
+    /// `count place;`
+    Count {
+        /// Place.
+        place: Place,
+    },
+    /// `let name = value;`
+    Let {
+        /// Name.
+        name: Ident,
+        /// Value.
+        value: Expr,
+    },
+    /// `await channel;`
+    Await {
+        /// Channel.
+        channel: Ident,
+    },
+    /// `close channel;`
+    Close {
+        /// Channel.
+        channel: Ident,
+    },
+    /// `when axis is Arm { .. }`
+    When(When<Stmt>),
+}
+
+/// `channel` or `channel[i, j]`
+#[derive(Debug, Clone)]
+pub struct ChannelRef {
+    /// Channel.
+    pub name: Ident,
+    /// Indices; empty when none are written.
+    pub indices: Vec<Expr>,
+}
+
+/// `tensor[i, j]` as a target.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Tensor.
+    pub tensor: Ident,
+    /// Indices; empty when none are written.
+    pub indices: Vec<Expr>,
+}
+
+/// `field: value`
+#[derive(Debug, Clone)]
+pub struct FieldValue {
+    /// Field.
+    pub name: Ident,
+    /// Value.
+    pub value: Expr,
+}
+
+/// `for binder in domain at position where filter gather .. { .. }`
+///
+/// A loop over messages when `domain` is [`Domain::Expr`] whose root names a channel.
+#[derive(Debug, Clone)]
+pub struct For {
+    /// Binder.
+    pub binder: Ident,
+    /// What it runs over.
+    pub domain: Domain,
+    /// `at position`: of a loop over messages.
+    pub position: Option<Expr>,
+    /// `where filter`
+    pub filter: Option<Expr>,
+    /// `gather ..`
+    pub gather: Option<Gather>,
+    /// Body.
+    pub body: Vec<Stmt>,
+}
+
+/// `gather part from channel[peer] at position across peer in domain`
+#[derive(Debug, Clone)]
+pub struct Gather {
+    /// The word `gather`.
+    pub keyword: Span,
+    /// Binder of the gathered part.
+    pub part: Ident,
+    /// Channel and index.
+    pub channel: ChannelRef,
+    /// `at position`, or `at [i, j]`.
+    pub position: Vec<Expr>,
+    /// Binder of the axis.
+    pub across: Ident,
+    /// The axis.
+    pub over: Domain,
+}
+
+/// What a loop or fold runs over.
+#[derive(Debug, Clone)]
+pub enum Domain {
+    /// `tokens`, `stripe`, `ranks`, `others`, `topk_idx[token]`, `ring[peer]`, ..
+    Expr(Expr),
+    /// `low..high`
+    Range {
+        /// First value.
+        low: Expr,
+        /// One past the last value.
+        high: Expr,
+    },
+}
+
+impl Domain {
+    /// Where it stands.
+    pub fn extent(&self) -> Extent {
+        match self {
+            Domain::Expr(expr) => expr.at,
+            Domain::Range { low, high } => low.at.to(high),
+        }
+    }
+}
+
+/// An expression.
+#[derive(Debug, Clone)]
+pub struct Expr {
+    /// What it is.
+    pub kind: ExprKind,
+    /// Where it stands.
+    pub at: Extent,
+}
+
+/// The expressions.
+#[derive(Debug, Clone)]
+pub enum ExprKind {
+    /// An integer.
+    Int(i64),
+    /// `true`, `false`
+    Bool(bool),
+    /// A name, `me` and `stripe` included.
+    Name(Ident),
+    /// `base[i, j]`
+    Index {
+        /// What is indexed.
+        base: Box<Expr>,
+        /// Indices.
+        indices: Vec<Expr>,
+    },
+    /// `base.field`
+    Field {
+        /// What has the field.
+        base: Box<Expr>,
+        /// Field.
+        field: Ident,
+    },
+    /// `helper(args)`
+    Call {
+        /// Helper or `cuda fn`.
+        helper: Ident,
+        /// Arguments.
+        args: Vec<Expr>,
+    },
+    /// `sum(binder in domain: body)`
+    Fold {
+        /// The word `sum` or `prefix_sum`.
+        helper: Ident,
+        /// Binder.
+        binder: Ident,
+        /// Domain.
+        domain: Box<Domain>,
+        /// Body.
+        body: Box<Expr>,
+    },
+    /// `value as elem`
+    Cast {
+        /// Value.
+        value: Box<Expr>,
+        /// Element type.
+        elem: Ident,
+    },
+    /// `!value`
+    Not {
+        /// Value.
+        value: Box<Expr>,
+    },
+    /// `-value`
+    Neg {
+        /// Value.
+        value: Box<Expr>,
+    },
+    /// `left op right`
+    Binary {
+        /// Operator.
+        op: BinaryOp,
+        /// The operator's first character.
+        op_span: Span,
+        /// Left side.
+        left: Box<Expr>,
+        /// Right side.
+        right: Box<Expr>,
+    },
+}
+
+/// Binary operators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BinaryOp {
+    /// `+`
+    Add,
+    /// `-`
+    Sub,
+    /// `*`
+    Mul,
+    /// `/`
+    Div,
+    /// `%`
+    Rem,
+    /// `==`
+    Eq,
+    /// `!=`
+    Ne,
+    /// `<`
+    Lt,
+    /// `<=`
+    Le,
+    /// `>`
+    Gt,
+    /// `>=`
+    Ge,
+    /// `&&`
+    And,
+    /// `||`
+    Or,
+}

@@ -1,0 +1,217 @@
+//! Statements.
+
+use syn::Token;
+use syn::ext::IdentExt;
+use syn::parse::{ParseBuffer, ParseStream};
+
+use super::ast::{ChannelRef, Expr, FieldValue, For, Gather, Place, Source, Stmt, StmtKind, When};
+use super::expr::{domain, expr};
+use super::keywords::STATEMENTS;
+use super::parse::{NESTING_MAX, too_deep, when};
+use super::stream::{
+    Result, at_word, braces, brackets, drain, expected, found, list, name, peek_word, recover,
+    semicolon, sign, skip_docs, source, suggest, take_word, word,
+};
+use crate::diagnostics::{Diagnostic, Diagnostics};
+
+/// The statements of a role.
+pub(super) fn body(content: &ParseBuffer, errors: &mut Diagnostics) -> Vec<Stmt> {
+    stmts(content, errors, 0)
+}
+
+fn stmts(content: &ParseBuffer, errors: &mut Diagnostics, depth: u32) -> Vec<Stmt> {
+    let mut out = Vec::new();
+    if depth > NESTING_MAX {
+        errors.push(too_deep(content));
+        drain(content);
+    }
+    while !content.is_empty() {
+        skip_docs(content);
+        if content.is_empty() {
+            break;
+        }
+        let start = content.cursor();
+        match stmt(content, errors, depth) {
+            Ok(stmt) => out.push(stmt),
+            Err(error) => {
+                errors.push(error);
+                recover(content, STATEMENTS, content.cursor() != start);
+            }
+        }
+    }
+    out
+}
+
+fn stmt(input: ParseStream, errors: &mut Diagnostics, depth: u32) -> Result<Stmt> {
+    let start = input.cursor();
+    let keyword = input.span();
+    let Some(first) = peek_word(input) else {
+        return Err(match found(input) {
+            stray if stray == "`;`" => Diagnostic::new(keyword, "unexpected `;`").help("remove it"),
+            _ => expected(input, "a statement"),
+        });
+    };
+    if first == "for" {
+        let head = head_of_for(input)?;
+        let source = source(start, input);
+        let (content, _) = braces(input, "the statements of the loop")?;
+        let body = stmts(&content, errors, depth + 1);
+        return Ok(Stmt { kind: StmtKind::For(For { body, ..head }), keyword, source });
+    }
+    if first == "when" {
+        let inner = when(input, |content| stmts(content, errors, depth + 1))?;
+        let source = Source { extent: keyword.into(), text: head_of_when(&inner) };
+        return Ok(Stmt { kind: StmtKind::When(inner), keyword, source });
+    }
+    let kind = action(input, &first)?;
+    semicolon(input, start, STATEMENTS)?;
+    Ok(Stmt { kind, keyword, source: source(start, input) })
+}
+
+fn head_of_when<T>(when: &When<T>) -> String {
+    let arms: Vec<String> = when.arms.iter().map(ToString::to_string).collect();
+    format!("when {} is {}", when.axis, arms.join(" | "))
+}
+
+/// A statement without a block, up to its `;`.
+fn action(input: ParseStream, first: &str) -> Result<StmtKind> {
+    if !STATEMENTS.contains(&first) {
+        let error = match input.peek2(syn::token::Bracket) || input.peek2(Token![=]) {
+            true => format!("expected a statement, found `{first}`"),
+            false => format!("unknown statement `{first}`"),
+        };
+        return Err(
+            Diagnostic::new(input.span(), error).help(suggest(first, STATEMENTS.iter().copied()))
+        );
+    }
+    input.call(syn::Ident::parse_any)?;
+    Ok(match first {
+        "announce" => {
+            let channel = channel_ref(input)?;
+            let (values, rest) = values(input)?;
+            if let Some(rest) = rest {
+                return Err(Diagnostic::new(&rest, "a header is announced number by number"));
+            }
+            StmtKind::Announce { channel, values }
+        }
+        "push" => {
+            let channel = channel_ref(input)?;
+            let position = position(input)?;
+            let (values, rest) = values(input)?;
+            StmtKind::Push { channel, position, values, rest }
+        }
+        "store" => assigned(input, |place, value| StmtKind::Store { place, value })?,
+        "record" => assigned(input, |place, value| StmtKind::Record { place, value })?,
+        "add" => assigned(input, |place, value| StmtKind::Add { place, value })?,
+        "count" => StmtKind::Count { place: place(input)? },
+        "let" => {
+            let name = name(input, "a name")?;
+            sign::<Token![=]>(input, "=")?;
+            StmtKind::Let { name, value: expr(input)? }
+        }
+        "await" => StmtKind::Await { channel: name(input, "the name of a channel")? },
+        _ => StmtKind::Close { channel: name(input, "the name of a channel")? },
+    })
+}
+
+/// `place = value`
+fn assigned(input: ParseStream, make: impl Fn(Place, Expr) -> StmtKind) -> Result<StmtKind> {
+    let place = place(input)?;
+    sign::<Token![=]>(input, "=")?;
+    Ok(make(place, expr(input)?))
+}
+
+fn place(input: ParseStream) -> Result<Place> {
+    let tensor = name(input, "the name of a tensor")?;
+    Ok(Place { tensor, indices: indices(input)? })
+}
+
+fn channel_ref(input: ParseStream) -> Result<ChannelRef> {
+    let name = name(input, "the name of a channel")?;
+    Ok(ChannelRef { name, indices: indices(input)? })
+}
+
+/// `[i, j]`, or nothing.
+fn indices(input: ParseStream) -> Result<Vec<Expr>> {
+    if !input.peek(syn::token::Bracket) {
+        return Ok(Vec::new());
+    }
+    let (content, span) = brackets(input, "an index")?;
+    let indices = list(&content, expr)?;
+    if indices.is_empty() {
+        return Err(Diagnostic::new(span.close(), "expected an index between the brackets"));
+    }
+    Ok(indices)
+}
+
+/// `at position`, `at [i, j]`, or nothing.
+fn position(input: ParseStream) -> Result<Vec<Expr>> {
+    if take_word(input, "at").is_none() {
+        return Ok(Vec::new());
+    }
+    if input.peek(syn::token::Bracket) { indices(input) } else { Ok(vec![expr(input)?]) }
+}
+
+/// `{ field: value, .., ..message }`
+fn values(input: ParseStream) -> Result<(Vec<FieldValue>, Option<syn::Ident>)> {
+    let (content, _) = braces(input, "the fields")?;
+    let mut values = Vec::new();
+    let mut rest = None;
+    while !content.is_empty() {
+        let parsed = (|| {
+            if content.peek(Token![..]) {
+                sign::<Token![..]>(&content, "..")?;
+                let message = name(&content, "the message whose fields are copied")?;
+                if rest.is_some() {
+                    return Err(Diagnostic::new(&message, "the fields are copied twice"));
+                }
+                rest = Some(message);
+            } else {
+                let name = name(&content, "the name of a field")?;
+                sign::<Token![:]>(&content, ":")?;
+                values.push(FieldValue { name, value: expr(&content)? });
+            }
+            if content.is_empty() { Ok(()) } else { sign::<Token![,]>(&content, ",").map(|_| ()) }
+        })();
+        if let Err(error) = parsed {
+            drain(&content);
+            return Err(error);
+        }
+    }
+    Ok((values, rest))
+}
+
+/// A loop up to its block.
+fn head_of_for(input: ParseStream) -> Result<For> {
+    sign::<Token![for]>(input, "for")?;
+    let binder = name(input, "a binder")?;
+    sign::<Token![in]>(input, "in")?;
+    let domain = domain(input)?;
+    let position = match take_word(input, "at") {
+        Some(_) => Some(expr(input)?),
+        None => None,
+    };
+    let filter = match input.parse::<Token![where]>() {
+        Ok(_) => Some(expr(input)?),
+        Err(_) => None,
+    };
+    let gather = if at_word(input, "gather") { Some(gather(input)?) } else { None };
+    Ok(For { binder, domain, position, filter, gather, body: Vec::new() })
+}
+
+/// `gather part from channel[peer] at position across peer in domain`
+fn gather(input: ParseStream) -> Result<Gather> {
+    let keyword = word(input, "gather")?;
+    let part = name(input, "a binder for the part")?;
+    word(input, "from")?;
+    let channel = channel_ref(input)?;
+    if !at_word(input, "at") {
+        return Err(expected(input, "`at` and the position of the part"));
+    }
+    let position = position(input)?;
+    word(input, "across")?;
+    let across = name(input, "a binder for the axis")?;
+    sign::<Token![in]>(input, "in")?;
+    let over = domain(input)?;
+    Ok(Gather { keyword, part, channel, position, across, over })
+}

@@ -1,0 +1,115 @@
+//! Tensors and messages.
+
+use syn::Token;
+use syn::parse::ParseStream;
+
+use super::ast::{Elem, Expr, Field, Fill, Message, Tensor, TensorKind, Tensors};
+use super::expr::expr;
+use super::keywords::ITEMS;
+use super::stream::{
+    Result, any_word, at_word, braces, brackets, entries, expected, int, list, name, semicolon,
+    sign, source, take_word, word,
+};
+use crate::diagnostics::{Diagnostic, Diagnostics};
+
+/// `input a: .., b: ..;`
+pub(super) fn tensors(input: ParseStream, kind: TensorKind) -> Result<Tensors> {
+    let start = input.cursor();
+    let keyword = any_word(input, "a declaration")?.span();
+    let mut tensors = vec![tensor(input)?];
+    while input.parse::<Token![,]>().is_ok() {
+        if input.peek(Token![;]) {
+            break;
+        }
+        tensors.push(tensor(input)?);
+    }
+    semicolon(input, start, ITEMS)?;
+    Ok(Tensors { kind, keyword, list: tensors })
+}
+
+/// `name: optional elem[dims] in window fill n beyond size`
+pub(super) fn tensor(input: ParseStream) -> Result<Tensor> {
+    let start = input.cursor();
+    let name = name(input, "the name of a tensor")?;
+    sign::<Token![:]>(input, ":")?;
+    let optional = take_word(input, "optional");
+    let mut up_to = None;
+    if take_word(input, "up").is_some() {
+        word(input, "to")?;
+        up_to = Some(int(input)?);
+    }
+    let elem = elem(input)?;
+    let dims = dims(input, "the extents of the tensor")?;
+    let (mut window, mut host, mut fill) = (None, None, None);
+    loop {
+        if input.parse::<Token![in]>().is_ok() {
+            window = Some(word(input, "window")?);
+        } else if take_word(input, "to").is_some() {
+            host = Some(word(input, "host")?);
+        } else if take_word(input, "fill").is_some() {
+            let value = int(input)?;
+            word(input, "beyond")?;
+            fill = Some(Fill { value, beyond: super::stream::name(input, "the name of a size")? });
+        } else {
+            break;
+        }
+    }
+    let source = source(start, input);
+    Ok(Tensor { name, optional, up_to, elem, dims, window, host, fill, source })
+}
+
+/// `bf16`, `payload` or `bits[n]`
+pub(super) fn elem(input: ParseStream) -> Result<Elem> {
+    let name = name(input, "an element type")?;
+    if name == "bits" && input.peek(syn::token::Bracket) {
+        let (content, span) = brackets(input, "the number of bits")?;
+        let mut counts = list(&content, expr)?;
+        return match (counts.pop(), counts.is_empty()) {
+            (Some(count), true) => Ok(Elem::Bits { keyword: name.span(), count: Box::new(count) }),
+            _ => Err(Diagnostic::new(span.close(), "`bits` takes one number")
+                .help("write `bits[local_ranks]`")),
+        };
+    }
+    Ok(Elem::Name(name))
+}
+
+fn dims(input: ParseStream, what: &str) -> Result<Vec<Expr>> {
+    let (content, span) = brackets(input, what)?;
+    let dims = list(&content, expr)?;
+    if dims.is_empty() {
+        return Err(Diagnostic::new(span.close(), format!("expected {what} between the brackets"))
+            .help("write `[1]` for a single number"));
+    }
+    Ok(dims)
+}
+
+/// `message Name { row x: payload[hidden], src: i32 }`
+pub(super) fn message(input: ParseStream, errors: &mut Diagnostics) -> Result<Message> {
+    let start = input.cursor();
+    word(input, "message")?;
+    let name = name(input, "the name of the message")?;
+    let source = source(start, input);
+    let (content, _) = braces(input, "the fields of the message")?;
+    Ok(Message { name, fields: entries(&content, errors, |input, _| field(input)), source })
+}
+
+fn field(input: ParseStream) -> Result<Field> {
+    let is_row = at_word(input, "row") && !input.peek2(Token![:]);
+    let row = if is_row { take_word(input, "row") } else { None };
+    let name = name(input, "the name of a field")?;
+    sign::<Token![:]>(input, ":")?;
+    let elem = elem(input)?;
+    let dims = if input.peek(syn::token::Bracket) {
+        dims(input, "the extents of the field")?
+    } else {
+        Vec::new()
+    };
+    let with = match take_word(input, "with") {
+        Some(_) => Some(super::stream::name(input, "the name of an optional tensor")?),
+        None => None,
+    };
+    if !input.is_empty() && !input.peek(Token![,]) {
+        return Err(expected(input, "`,`"));
+    }
+    Ok(Field { row, name, elem, dims, with })
+}

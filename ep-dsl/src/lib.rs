@@ -1,0 +1,18 @@
+//! The `pipeline!` macro. All of the work is done by `ep-codegen`; only this crate touches the
+//! file system, to read the C++ of `cuda fn .. from "file"`.
+
+use proc_macro::TokenStream;
+
+/// Declares pipelines; see `docs/dsl.md` for the language.
+#[proc_macro]
+pub fn pipeline(tokens: TokenStream) -> TokenStream {
+    ep_codegen::expand::expand(tokens.into(), &load).into()
+}
+
+/// Reads a file by its path relative to the crate that declares the pipeline.
+fn load(path: &str) -> Result<String, String> {
+    let root = std::env::var("CARGO_MANIFEST_DIR")
+        .map_err(|_| "cargo did not say where the crate is".to_string())?;
+    std::fs::read_to_string(std::path::Path::new(&root).join(path))
+        .map_err(|error| error.to_string())
+}
