@@ -1,0 +1,91 @@
+// Reading the meta records of rows that have arrived, and what follows the last row.
+#pragma once
+
+#include <ep/ptx.cuh>
+#include <ep/sync.cuh>
+
+namespace ep {
+
+/// Messages that have arrived and been acquired (M2): `kEach` lanes share one, and each lane holds
+/// `kFlight` of them, so that as many loads are under way at once.
+template <int kEach, int kFlight>
+struct Messages {
+    int row[kFlight];             // where the row goes in the output
+    const char* record[kFlight];  // its meta record; null: no message
+
+    /// `out[row, i] = convert(field[i])` for every message. Strides count elements, so that either
+    /// axis may be the dense one.
+    template <class Field, class T, class Convert>
+    __device__ __forceinline__ void store(T* out, i64 row_stride, i64 stride, int field, int count,
+                                          Convert convert) const {
+#pragma unroll 1
+        for (int at = lane_index() % kEach; at < count; at += kEach) {
+            Field values[kFlight];
+#pragma unroll
+            for (int i = 0; i < kFlight; ++i) {
+                if (record[i] == nullptr) continue;
+                values[i] = reinterpret_cast<const Field*>(record[i] + field)[at];
+            }
+#pragma unroll
+            for (int i = 0; i < kFlight; ++i) {
+                if (record[i] == nullptr) continue;
+                out[row[i] * row_stride + at * stride] = convert(values[i]);
+            }
+        }
+    }
+};
+
+/// Messages of a direct channel: 16 at a time.
+using DirectMessages = Messages<8, 4>;
+
+/// The message of a ring's slot: one at a time.
+using RingMessage = Messages<kLanes, 1>;
+
+/// Gathers runs of rows (a lane each: `rows` of them from `row` on, records at `meta` + row *
+/// `kMetaBytes`) into full batches, and calls `body(messages)` for each; warp.
+template <int kMetaBytes, class Body>
+__device__ __forceinline__ void for_runs(int row, int rows, const char* meta, Body body) {
+    constexpr int kEach = 8, kFlight = 4;
+    const int lane = lane_index();
+    int through = rows;
+    for (int step = 1; step < kLanes; step *= 2) {
+        const int left = __shfl_up_sync(kAllLanes, through, step);
+        if (lane >= step) through += left;
+    }
+    const int total = __shfl_sync(kAllLanes, through, kLanes - 1);
+    const int offset = row - (through - rows);
+#pragma unroll 1
+    for (int base = 0; base < total; base += kLanes / kEach * kFlight) {
+        // Each lane finds the row of one message, by binary search for the first run that ends after
+        // it; then the lanes that share a message ask for it.
+        int run = 0;
+        for (int step = kLanes / 2; step > 0; step /= 2) {
+            if (__shfl_sync(kAllLanes, through, run + step - 1) <= base + lane) run += step;
+        }
+        const int found = base + lane + __shfl_sync(kAllLanes, offset, run);
+        DirectMessages messages;
+#pragma unroll
+        for (int i = 0; i < kFlight; ++i) {
+            const int message = i * (kLanes / kEach) + lane / kEach;
+            messages.row[i] = __shfl_sync(kAllLanes, found, message);
+            const char* record = meta + static_cast<i64>(messages.row[i]) * kMetaBytes;
+            messages.record[i] = base + message < total ? record : nullptr;
+        }
+        body(messages);
+    }
+    __syncwarp();
+}
+
+/// `fill value beyond end`: rows `begin..end` of a dense tensor with `width` elements a row, shared by
+/// all warps of a role.
+template <class T>
+__device__ __forceinline__ void fill(const Team& team, T* out, int width, int begin, int end, T value) {
+    const i64 step = static_cast<i64>(team.count()) * kLanes;
+    const i64 last = static_cast<i64>(end) * width;
+    i64 at = static_cast<i64>(begin) * width + team.index() * kLanes + team.lane;
+#pragma unroll 1
+    for (; at < last; at += step) out[at] = value;
+    __syncwarp();
+}
+
+}  // namespace ep

@@ -1,0 +1,374 @@
+// Gathers the parts of each token from several peers and adds them, in rank order, in fp32.
+//
+// The parts of a row come in pieces of kPieceBytes, each into a stage of its own. Loads run ahead of
+// the sum through all stages: over the peers of a piece, over the pieces of a row, and into the next
+// token. Which rows make up a token is looked up one token earlier still.
+//
+// A source says where parts are: PullConsumer (pull.cuh) or RingGather (ring.cuh). Without TMA
+// (`kTma` false) the warp loads from the peers itself, a token at a time.
+#pragma once
+
+#include <ep/cast.cuh>
+#include <ep/ptx.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace ep {
+
+/// The tokens that one warp takes.
+struct Turns {
+    int begin, end, step;
+};
+
+/// How a role's rows are cut for a gather; `Role` is its Cfg struct.
+template <class Role>
+struct GatherCut {
+    static constexpr int kBytes = Role::kPieceBytes < Role::kRowBytes ? Role::kPieceBytes : Role::kRowBytes;
+    static constexpr int kCount = (Role::kRowBytes + kBytes - 1) / kBytes;
+    static constexpr int kLastBytes = Role::kRowBytes - (kCount - 1) * kBytes;
+    // 16-byte units of a piece that one lane adds.
+    static constexpr int kQuads = (kBytes + kLanes * 16 - 1) / (kLanes * 16);
+    // The other fields of a message, all floats. They follow the pieces of the row in a stage of their
+    // own when bulk copies can move them; dense records of any other size are read where they are.
+    static constexpr int kFloats = Role::kMetaBytes / 4;
+    static constexpr bool kBulkMeta = Role::kTma && kFloats > 0 && Role::kMetaBytes % 16 == 0;
+    static constexpr int kSteps = kCount + (kBulkMeta ? 1 : 0);
+    static constexpr int kStageBytes = kBulkMeta && Role::kMetaBytes > kBytes ? Role::kMetaBytes : kBytes;
+
+    static_assert(Role::kRowBytes % 16 == 0 && kBytes % 16 == 0, "bulk copies move 16-byte units");
+    static_assert(Role::kStages >= 2 && Role::kStages <= kLanes, "a lane fills each free stage");
+};
+
+/// Where the parts of a token are.
+template <class Role>
+struct GatherItem {
+    const char* row[Role::kSources];
+    const char* meta[Role::kSources];
+};
+
+/// The shared memory of one gathering warp.
+template <class Role, bool kTma = Role::kTma>
+struct GatherSmem {
+    alignas(128) char stage[Role::kStages][GatherCut<Role>::kStageBytes];
+    alignas(16) float sums[GatherCut<Role>::kFloats > 0 ? GatherCut<Role>::kFloats : 1];
+    GatherItem<Role> items[2];
+    u64 full[Role::kStages];
+};
+
+template <class Role>
+struct GatherSmem<Role, false> {
+    alignas(16) float sums[GatherCut<Role>::kFloats > 0 ? GatherCut<Role>::kFloats : 1];
+    GatherItem<Role> items[2];
+};
+
+/// The stages of one gathering warp, for as long as its role lasts.
+template <class Role>
+class Gather {
+public:
+    __device__ __forceinline__ Gather(GatherSmem<Role>& smem, Team& team) : smem(smem), team(team) {
+        if constexpr (Role::kTma) {
+            if (team.leader()) {
+                for (int i = 0; i < Role::kStages; ++i) mbarrier_init(&smem.full[i], 1);
+                fence_mbarrier_init();
+            }
+            __syncwarp();
+        }
+    }
+
+    /// Loads a piece into the lane's own free stage, `ahead` of the next one.
+    __device__ __forceinline__ void load(int ahead, const char* from, u32 bytes) {
+        const int stage = wrapped(load_stage_ + ahead);
+        mbarrier_arrive_expect(&smem.full[stage], bytes);
+        tma_load(smem.stage[stage], from, bytes, &smem.full[stage]);
+    }
+
+    /// Counts pieces that the lanes have begun to load.
+    __device__ __forceinline__ void loaded(int pieces) {
+        load_stage_ = wrapped(load_stage_ + pieces);
+        busy_ += pieces;
+    }
+
+    /// The oldest piece, once it has been loaded: from a peer that has released it, so that nothing
+    /// anyone does can hold it up and the wait needs no bound.
+    __device__ __forceinline__ const char* take() {
+        const int stage = take_stage_;
+        while (!mbarrier_try_wait(&smem.full[stage], phases_ >> stage & 1)) {
+        }
+        phases_ ^= 1u << stage;
+        take_stage_ = wrapped(stage + 1);
+        ++taken_;
+        return smem.stage[stage];
+    }
+
+    /// Frees the stages of all pieces taken.
+    __device__ __forceinline__ void recycle() {
+        // M3: every lane has read its part; the lanes that load again come after the barrier.
+        fence_proxy_async_shared();
+        __syncwarp();
+        busy_ -= taken_;
+        taken_ = 0;
+    }
+
+    /// Whether every piece that was begun has been taken.
+    __device__ __forceinline__ bool empty() const { return busy_ == taken_; }
+
+    /// How many stages are free.
+    __device__ __forceinline__ int room() const { return Role::kStages - busy_; }
+
+    /// Leaves no load open (M6).
+    __device__ __forceinline__ void finish() {
+        if constexpr (Role::kTma) {
+            while (!empty()) take();
+        }
+        __syncwarp();
+    }
+
+    GatherSmem<Role>& smem;
+    Team& team;
+
+private:
+    static __device__ __forceinline__ int wrapped(int stage) {
+        return stage >= Role::kStages ? stage - Role::kStages : stage;
+    }
+
+    int load_stage_ = 0;
+    int take_stage_ = 0;
+    int busy_ = 0;    // stages loaded or being loaded, and not yet freed
+    int taken_ = 0;   // of these, those taken
+    u32 phases_ = 0;  // a bit for each stage: the parity it completes next
+};
+
+/// `for token gather part from source[peer] at at(token, peer)`: one walk over tokens. The body of
+/// `run` calls `store_row`, then `store_sum` for other fields.
+template <class Role, class Source, class At>
+class GatherRun {
+    using Cut = GatherCut<Role>;
+    static constexpr int kGroups = Source::kGroups;
+
+public:
+    __device__ __forceinline__ GatherRun(Gather<Role>& stages, Source& source, Turns turns, At at)
+        : stages_(stages), team_(stages.team), source_(source), turns_(turns), at_(at),
+          next_(turns.begin) {
+        // M2: what this warp has acquired so far may be read by bulk loads of any lane.
+        if constexpr (Role::kTma) fence_proxy_async_global();
+        __syncwarp();
+        look_ahead();
+    }
+
+    template <class Body>
+    __device__ __forceinline__ void run(Body body) {
+#pragma unroll 1
+        for (int token = turns_.begin; token < turns_.end; token += turns_.step) {
+            if (opened_ == 0 && !open(true)) return;
+            sources_ = load_sources_;
+            i32 entries[kGroups];
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) entries[g] = opened_entries_[g];
+            summed_ = Cut::kFloats == 0;
+            refill();
+            body(token);
+            if (!summed_) add_fields();
+            item_ ^= 1;
+            --opened_;
+            source_.done(entries);
+            if (team_.stopped) return;
+        }
+    }
+
+    /// `out = sum(part.x) + biases`, all in fp32 before the one rounding.
+    template <int kBiases, class Bias>
+    __device__ __forceinline__ void store_row(bf16* out, int biases, Bias bias) {
+#pragma unroll 1
+        for (int piece = 0; piece < Cut::kCount; ++piece) {
+            const int at = piece * Cut::kBytes;
+            const int bytes = piece == Cut::kCount - 1 ? Cut::kLastBytes : Cut::kBytes;
+            Quad extra[kBiases + 1][Cut::kQuads];
+#pragma unroll
+            for (int b = 0; b < kBiases; ++b) {
+                if (b < biases) read(extra[b], reinterpret_cast<const char*>(bias(b)) + at, bytes);
+            }
+            float sum[Cut::kQuads][8] = {};
+            for (int s = 0; s < sources_; ++s) add_part(sum, s, at, bytes);
+#pragma unroll
+            for (int b = 0; b < kBiases; ++b) {
+                if (b < biases) add(sum, extra[b]);
+            }
+            write(reinterpret_cast<char*>(out) + at, sum, bytes);
+            recycle();
+        }
+    }
+
+    /// `out = sum(part.field)` for a field of floats.
+    __device__ __forceinline__ void store_sum(float* out, int field, int count) {
+        if (count == 0) return;
+        if (!summed_) add_fields();
+        for (int i = team_.lane; i < count; i += kLanes) out[i] = stages_.smem.sums[field / 4 + i];
+    }
+
+private:
+    /// Asks for the rows of the token that will be opened next.
+    __device__ __forceinline__ void look_ahead() {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const int peer = g * kLanes + team_.lane;
+            ahead_[g] = next_ < turns_.end && peer < Source::kPeers ? at_(next_, peer) : -1;
+        }
+    }
+
+    /// Lists the parts of the next token, if they have arrived; waits for them when `block`.
+    __device__ __forceinline__ bool open(bool block) {
+        if (!source_.arrived(ahead_, block)) return false;
+        __syncwarp();
+        GatherItem<Role>& item = stages_.smem.items[(item_ + opened_) & 1];
+        int count = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const i32 entry = ahead_[g];
+            const u32 present = __ballot_sync(kAllLanes, entry >= 0);
+            const int place = count + __popc(present & ((1u << team_.lane) - 1));
+            if (entry >= 0 && place < Role::kSources) {
+                item.row[place] = source_.row(g, entry);
+                item.meta[place] = source_.meta(g, entry);
+            }
+            count += __popc(present);
+            opened_entries_[g] = entry;
+        }
+        __syncwarp();
+        load_sources_ = count < Role::kSources ? count : Role::kSources;
+        load_unit_ = 0;
+        ++opened_;
+        next_ += turns_.step;
+        look_ahead();
+        return true;
+    }
+
+    /// Fills the free stages with what comes next: of this token, then of the one after it.
+    __device__ __forceinline__ void refill() {
+        if constexpr (Role::kTma) {
+            while (stages_.room() > 0) {
+                const int left = load_sources_ * Cut::kSteps - load_unit_;
+                if (left == 0) {
+                    // Looking for rows that may not have come costs a round trip: not for one stage.
+                    const bool worth = stages_.room() * 2 >= Role::kStages;
+                    if (opened_ == 2 || next_ >= turns_.end || !worth || !open(false)) return;
+                    continue;
+                }
+                const int count = left < stages_.room() ? left : stages_.room();
+                if (team_.lane < count) load(team_.lane);
+                stages_.loaded(count);
+                load_unit_ += count;
+            }
+        }
+    }
+
+    /// Loads the lane's piece: of all sources in turn, before the next piece of any.
+    __device__ __forceinline__ void load(int ahead) {
+        const GatherItem<Role>& item = stages_.smem.items[(item_ + opened_ - 1) & 1];
+        const int unit = load_unit_ + ahead;
+        const int piece = unit / load_sources_;
+        const int source = unit - piece * load_sources_;
+        if (piece == Cut::kCount) {
+            stages_.load(ahead, item.meta[source], Role::kMetaBytes);
+        } else {
+            const int bytes = piece == Cut::kCount - 1 ? Cut::kLastBytes : Cut::kBytes;
+            stages_.load(ahead, item.row[source] + piece * Cut::kBytes, static_cast<u32>(bytes));
+        }
+    }
+
+    /// The next piece in order, loading more first when all that was loaded is used up.
+    __device__ __forceinline__ const char* take() {
+        if (stages_.empty()) recycle();
+        return stages_.take();
+    }
+
+    __device__ __forceinline__ void recycle() {
+        if constexpr (Role::kTma) {
+            stages_.recycle();
+            refill();
+        }
+    }
+
+    __device__ __forceinline__ const GatherItem<Role>& item() const { return stages_.smem.items[item_ & 1]; }
+
+    /// Adds one part's piece.
+    __device__ __forceinline__ void add_part(float (&sum)[Cut::kQuads][8], int source, int at, int bytes) {
+        Quad quads[Cut::kQuads];
+        if constexpr (Role::kTma) {
+            const Quad* stage = reinterpret_cast<const Quad*>(take());
+#pragma unroll
+            for (int q = 0; q < Cut::kQuads; ++q) {
+                const int unit = q * kLanes + team_.lane;
+                quads[q] = unit * 16 < bytes ? stage[unit] : Quad{0, 0, 0, 0};
+            }
+        } else {
+            read(quads, item().row[source] + at, bytes);
+        }
+        add(sum, quads);
+    }
+
+    __device__ __forceinline__ void read(Quad (&quads)[Cut::kQuads], const char* from, int bytes) const {
+#pragma unroll
+        for (int q = 0; q < Cut::kQuads; ++q) {
+            const int unit = (q * kLanes + team_.lane) * 16;
+            quads[q] = unit < bytes ? load_quad(from + unit) : Quad{0, 0, 0, 0};
+        }
+    }
+
+    static __device__ __forceinline__ void add(float (&sum)[Cut::kQuads][8], const Quad (&quads)[Cut::kQuads]) {
+#pragma unroll
+        for (int q = 0; q < Cut::kQuads; ++q) add_bf16(sum[q], quads[q]);
+    }
+
+    __device__ __forceinline__ void write(char* to, const float (&sum)[Cut::kQuads][8], int bytes) const {
+#pragma unroll
+        for (int q = 0; q < Cut::kQuads; ++q) {
+            const int unit = (q * kLanes + team_.lane) * 16;
+            if (unit < bytes) store_quad(to + unit, pack_bf16(sum[q]));
+        }
+    }
+
+    /// Adds the other fields of all parts, as floats, into shared memory.
+    __device__ __forceinline__ void add_fields() {
+        constexpr int kEach = (Cut::kFloats + kLanes - 1) / kLanes;
+        float sum[kEach > 0 ? kEach : 1] = {};
+        for (int s = 0; s < sources_; ++s) {
+            const float* fields;
+            if constexpr (Cut::kBulkMeta) {
+                fields = reinterpret_cast<const float*>(take());
+            } else {
+                fields = reinterpret_cast<const float*>(item().meta[s]);
+            }
+#pragma unroll
+            for (int i = 0; i < kEach; ++i) {
+                const int at = i * kLanes + team_.lane;
+                if (at < Cut::kFloats) sum[i] += fields[at];
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+            const int at = i * kLanes + team_.lane;
+            if (at < Cut::kFloats) stages_.smem.sums[at] = sum[i];
+        }
+        summed_ = true;
+        __syncwarp();
+        recycle();
+    }
+
+    Gather<Role>& stages_;
+    Team& team_;
+    Source& source_;
+    Turns turns_;
+    At at_;
+    int next_;                     // the token to be opened next
+    int opened_ = 0;               // tokens listed and not yet done: this one and perhaps the next
+    int item_ = 0;                 // the list of this token
+    int sources_ = 0;              // parts of this token
+    int load_sources_ = 0;         // parts of the token being loaded
+    int load_unit_ = 0;            // its pieces that have been begun
+    i32 ahead_[kGroups];           // where the parts of `next_` are, as recorded
+    i32 opened_entries_[kGroups];  // the same for the token opened last
+    bool summed_ = true;
+};
+
+}  // namespace ep

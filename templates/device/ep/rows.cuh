@@ -1,0 +1,146 @@
+// Loops over the tokens of a stripe, and the positions that follow from who goes where.
+//
+// The flags that decide are loaded ahead of their use: no token waits for its own round trip.
+#pragma once
+
+#include <ep/ptx.cuh>
+#include <ep/sync.cuh>
+
+namespace ep {
+
+/// A range of tokens.
+struct Span {
+    int begin, end;
+};
+
+/// The tokens of one stripe: contiguous, and no two stripes differ by more than one token.
+__device__ __forceinline__ Span stripe_span(int tokens, int stripes, int stripe) {
+    const int each = tokens / stripes;
+    const int longer = tokens % stripes;
+    const int begin = stripe * each + (stripe < longer ? stripe : longer);
+    return Span{begin, begin + each + (stripe < longer ? 1 : 0)};
+}
+
+/// What a table records for a token and a peer: the position of the row, or, when there is none,
+/// -1 - the position that the next one would have had. So every entry says how far the peer is.
+__device__ __forceinline__ i32 recorded(bool match, int position) {
+    return match ? position : -1 - position;
+}
+
+/// The number of rows up to and with this recorded entry.
+__device__ __forceinline__ int rows_through(i32 entry) {
+    return entry >= 0 ? entry + 1 : -1 - entry;
+}
+
+/// A set of peers, walked 32 at a time with a lane each.
+struct Peers {
+    int begin, end;
+    int skip;  // -1: nobody
+
+    __device__ __forceinline__ int count() const { return end - begin; }
+
+    /// The i-th peer; -1 past the end and for the one that is left out.
+    __device__ __forceinline__ int at(int i) const {
+        const int peer = begin + i;
+        return peer < end && peer != skip ? peer : -1;
+    }
+};
+
+/// Every rank.
+__device__ __forceinline__ Peers all_peers(int ranks) {
+    return Peers{0, ranks, -1};
+}
+
+/// Every rank but `rank`.
+__device__ __forceinline__ Peers other_peers(int ranks, int rank) {
+    return Peers{0, ranks, rank};
+}
+
+/// One rank.
+__device__ __forceinline__ Peers one_peer(int rank) {
+    return Peers{rank, rank + 1, -1};
+}
+
+/// Walks a span, a lane per token: `body(token, present)` in all lanes, some of them past the end.
+template <class Body>
+__device__ __forceinline__ void for_tokens(const Team& team, Span span, Body body) {
+#pragma unroll 1
+    for (int base = span.begin; base < span.end && !team.stopped; base += kLanes) {
+        body(base + team.lane, base + team.lane < span.end);
+    }
+}
+
+/// Walks a span for one peer, a lane per token. `where(token)`: does it go there. Calls
+/// `row(token, position)` in the whole warp for the rows of this part, and `each(token, match,
+/// position)` in the lane of every token, once per team (part 0). Returns how many match.
+template <class Where, class Row, class Each>
+__device__ __forceinline__ int for_rows(Team& team, Span span, Where where, Row row, Each each) {
+    int position = 0;
+    bool ahead = span.begin + team.lane < span.end && where(span.begin + team.lane);
+#pragma unroll 1
+    for (int base = span.begin; base < span.end && !team.stopped; base += kLanes) {
+        const int token = base + team.lane;
+        const bool match = ahead;
+        // The flags of the next 32 tokens are on their way while these are moved.
+        ahead = token + kLanes < span.end && where(token + kLanes);
+        const u32 matches = __ballot_sync(kAllLanes, match);
+        const int own = position + __popc(matches & ((1u << team.lane) - 1));
+        if (team.part == 0 && token < span.end) each(token, match, own);
+#pragma unroll 1
+        for (u32 left = matches; left != 0 && !team.stopped; left &= left - 1, ++position) {
+            if (position % team.parts != team.part) continue;
+            row(base + __ffs(static_cast<int>(left)) - 1, position);
+        }
+    }
+    return position;
+}
+
+/// Walks a range of rows for one peer: `row(row, position)` in the whole warp for those of this
+/// part. Returns how many there are.
+template <class Row>
+__device__ __forceinline__ int for_range(Team& team, Span span, Row row) {
+#pragma unroll 1
+    for (int position = team.part; position < span.end - span.begin && !team.stopped;
+         position += team.parts) {
+        row(span.begin + position, position);
+    }
+    return span.end - span.begin;
+}
+
+/// Walks a span for the peers of `producer`, a lane each, whose rows follow `producer.first()`. Calls `row(token, position)` in the whole warp when any peer
+/// gets the token (position -1: not this lane's), then `each(token, peer, match, position)` in the
+/// lane of every peer.
+template <class Producer, class Where, class Row, class Each>
+__device__ __forceinline__ void for_fanout(Team& team, Span span, const Producer& producer,
+                                           Where where, Row row, Each each) {
+    constexpr int kAhead = 8;
+    const int peer = producer.peer();
+    bool ahead[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+        ahead[i] = peer >= 0 && span.begin + i < span.end && where(span.begin + i, peer);
+    }
+    int position = producer.first();
+#pragma unroll 1
+    for (int base = span.begin; base < span.end && !team.stopped; base += kAhead) {
+        u32 matches = 0;
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) matches |= ahead[i] ? 1u << i : 0u;
+        // The next flags travel while these tokens are moved.
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+            const int token = base + kAhead + i;
+            ahead[i] = peer >= 0 && token < span.end && where(token, peer);
+        }
+        const int end = base + kAhead < span.end ? base + kAhead : span.end;
+#pragma unroll 1
+        for (int token = base; token < end && !team.stopped; ++token, matches >>= 1) {
+            const bool match = (matches & 1) != 0;
+            if (__ballot_sync(kAllLanes, match) != 0) row(token, match ? position : -1);
+            if (peer >= 0) each(token, peer, match, position);
+            position += match ? 1 : 0;
+        }
+    }
+}
+
+}  // namespace ep

@@ -1,0 +1,359 @@
+// Who works on what, and every wait of the library.
+//
+// A wait is bounded. When it expires, the warp writes a record to memory that the host reads and
+// raises the group's stop word; every other warp sees that word at its next look. From then on each
+// wait of a stopped team returns false at once, movers move nothing and only complete what they
+// began (M6), and all warps leave the kernel by its one exit: no trap, the context lives.
+#pragma once
+
+#include <ep/ptx.cuh>
+
+namespace ep {
+
+constexpr int kLanes = 32;
+
+/// What a warp waits for, as the host names it in a report.
+enum class Waiting : u16 {
+    kCredit,    // room in a ring
+    kArrival,   // a row of a ring
+    kHeader,    // first and count of a ring's stripe
+    kRetired,   // the consumer's end of the call before the last one
+    kReady,     // a peer's announcement of its tensor
+    kClosed,    // rows of a direct channel
+    kFlag,      // a slot
+    kAck,       // the reuse of a slot
+    kReleased,  // the last reader of an offered tensor
+    kSequence,  // other warps of the same team
+    kBlocks,    // the other blocks of the grid
+    kCapacity,  // never waited for: the output holds fewer rows than arrive
+};
+
+/// What one warp was waiting for when it gave up; in host memory.
+struct alignas(64) Record {
+    u32 pipeline;
+    u32 role;
+    u32 channel;
+    u32 kind;     // Waiting
+    u32 expired;  // 1: this wait ran out; 0: it was cut short by the stop of another one
+    i32 stripe;
+    i32 peer;
+    u32 want;
+    u32 seen;
+    u32 epoch;
+    u32 block;
+    u32 warp;
+    u32 written;  // 1 once all the others are valid
+    u32 unused[3];
+};
+
+/// Words of one (group, pipeline) in local device memory; zero before the first launch.
+struct State {
+    u32 epoch;     // calls completed
+    u32 exits;     // blocks of this launch that are done
+    u32 arrivals;  // blocks that have reached `all_blocks`
+    u32 readers;   // warps that are done with what their peers offer
+    u32 records;   // records taken
+};
+
+/// One rank's view of the group, an argument of every kernel.
+struct Group {
+    char* const* windows;  // the window of every rank, as mapped here
+    char* window;          // this rank's own
+    State* state;
+    u32* stop;  // in local device memory, since every long wait looks at it
+    Record* records;
+    u64 timeout_ns;
+    u32 record_capacity;
+    u32 pipeline;  // what the host calls this pipeline in reports
+    i32 rank;
+};
+
+/// What `enter` found: the number of this call, and whether the group was already stopped.
+struct Call {
+    u32 epoch;
+    bool stopped;
+};
+
+/// Whether `value` is one of the `count` numbers from `first` on.
+__device__ __forceinline__ bool is_between(int value, int first, int count) {
+    return value >= first && value < first + count;
+}
+
+/// The warps that carry one role, as one of them sees it.
+struct Team {
+    const Group& group;
+    u32 epoch;
+    int role;
+    int block, blocks;  // among the blocks of the role
+    int warp, warps;    // among the warps of the role in this block
+    int lane;
+    int peer, peers;  // after `split_peers`: the first peer of this warp, and how far its next one is
+    int part, parts;  // after `split_peers`: this warp among those that share a peer
+    bool stopped;     // the same in every lane
+
+    __device__ __forceinline__ Team(const Group& group_, const Call& call, int role_, int block_,
+                                    int blocks_, int warp_, int warps_)
+        : group(group_), epoch(call.epoch), role(role_), block(block_), blocks(blocks_),
+          warp(warp_), warps(warps_), lane(lane_index()), peer(0), peers(1), part(0), parts(1),
+          stopped(call.stopped) {}
+
+    /// Number of this warp among all warps of the role.
+    __device__ __forceinline__ int index() const { return block * warps + warp; }
+
+    /// How many warps the role has.
+    __device__ __forceinline__ int count() const { return blocks * warps; }
+
+    /// The lane that speaks for its warp.
+    __device__ __forceinline__ bool leader() const { return lane == 0; }
+
+    /// Divides the block's warps over `count` peers; with fewer warps than peers each takes several.
+    __device__ __forceinline__ void split_peers(int count) {
+        parts = warps < count ? 1 : warps / count;
+        peers = warps < count ? warps : count;
+        peer = warp / parts < peers ? warp / parts : count;
+        part = warp % parts;
+    }
+};
+
+/// Where a warp waits. `stripe` and `peer` may differ by lane; -1: none.
+struct Site {
+    int channel;
+    Waiting kind;
+    int stripe;
+    int peer;
+    u32 want;
+};
+
+/// Writes what this lane waited for, if there is room for one more record.
+__device__ __forceinline__ void write_record(const Team& team, const Site& site, u32 seen,
+                                             bool expired) {
+    const u32 slot = fetch_add_relaxed_gpu(&team.group.state->records, 1);
+    if (slot >= team.group.record_capacity) return;
+    Record* record = team.group.records + slot;
+    Quad* quads = reinterpret_cast<Quad*>(record);
+    store_quad(quads, Quad{team.group.pipeline, static_cast<u32>(team.role),
+                           static_cast<u32>(site.channel), static_cast<u32>(site.kind)});
+    store_quad(quads + 1, Quad{expired ? 1u : 0u, static_cast<u32>(site.stripe),
+                               static_cast<u32>(site.peer), site.want});
+    store_quad(quads + 2, Quad{seen, team.epoch, blockIdx.x, threadIdx.x / kLanes});
+    // The host polls `written` and then reads the words above it.
+    store_release_sys(&record->written, 1u);
+}
+
+/// Stops the team and the group; the lane with `blame` says why.
+__device__ __forceinline__ void stop(Team& team, const Site& site, u32 seen, bool blame,
+                                     bool expired) {
+    if (blame) {
+        if (expired) store_relaxed_gpu(team.group.stop, 1u);
+        write_record(team, site, seen, expired);
+    }
+    team.stopped = true;
+    __syncwarp();
+}
+
+/// The rare look of a wait at the stop word and the clock; false: the team has been stopped.
+__device__ __forceinline__ bool may_wait_on(Team& team, const Site& site, u32 seen, bool unready,
+                                            u64& begun) {
+    const u64 now = clock_ns();
+    if (begun == 0) begun = now;
+    const bool halted = __ballot_sync(kAllLanes, load_relaxed_gpu(team.group.stop) != 0) != 0;
+    const bool expired = __ballot_sync(kAllLanes, now - begun >= team.group.timeout_ns) != 0;
+    if (!halted && !expired) return true;
+    // Lanes without a peer only wait along with the others.
+    const u32 peers = __ballot_sync(kAllLanes, unready && site.peer >= 0);
+    const u32 waiting = peers != 0 ? peers : __ballot_sync(kAllLanes, unready);
+    stop(team, site, seen, team.lane == __ffs(static_cast<int>(waiting)) - 1, !halted);
+    return false;
+}
+
+/// Polls until `ready(seen)` holds in every lane, or in any one (`kAny`). `seen` goes to the record.
+/// All lanes call it. False: the team is stopped. Orders nothing but the lanes of the warp.
+template <bool kAny, class Ready>
+__device__ __forceinline__ bool poll(Team& team, const Site& site, Ready ready) {
+    if (team.stopped) return false;
+    note_wait(static_cast<u32>(team.role), static_cast<u32>(site.channel),
+              static_cast<u32>(site.kind), site.stripe, site.peer);
+    u64 begun = 0;
+    for (u32 turn = 1;; ++turn) {
+        u32 seen = 0;
+        const bool is_ready = ready(seen);
+        const u32 lanes = __ballot_sync(kAllLanes, is_ready);
+        if (kAny ? lanes != 0 : lanes == kAllLanes) break;
+        // The stop word and the clock cost a round trip each: every 64th turn is soon enough.
+        if (turn % 64 == 0 && !may_wait_on(team, site, seen, !is_ready, begun)) return false;
+    }
+    __syncwarp();
+    return true;
+}
+
+/// Waits until every lane is ready; see `poll`.
+template <class Ready>
+__device__ __forceinline__ bool wait(Team& team, const Site& site, Ready ready) {
+    return poll<false>(team, site, ready);
+}
+
+/// Waits until at least one lane is ready; see `poll`.
+template <class Ready>
+__device__ __forceinline__ bool wait_any(Team& team, const Site& site, Ready ready) {
+    return poll<true>(team, site, ready);
+}
+
+/// Whether counter `value` has reached `want`; right across the wrap at 2^32 (M7).
+__device__ __forceinline__ bool reached(u32 value, u32 want) {
+    return static_cast<i32>(value - want) >= 0;
+}
+
+/// An {epoch, value} word (M7).
+__device__ __forceinline__ u64 stamped(u32 epoch, u32 value) {
+    return static_cast<u64>(epoch) << 32 | value;
+}
+
+/// The value of an {epoch, value} word.
+__device__ __forceinline__ u32 value_of(u64 word) {
+    return static_cast<u32>(word);
+}
+
+/// The epoch of an {epoch, value} word.
+__device__ __forceinline__ u32 epoch_of(u64 word) {
+    return static_cast<u32>(word >> 32);
+}
+
+/// Each lane waits until its counter has reached `site.want`, and acquires it once (M2, M4: the
+/// caller names the other end). Null: this lane waits for nothing. Returns the counter; 0 if stopped.
+__device__ __forceinline__ u32 wait_counter(Team& team, const Site& site, const u32* counter) {
+    const bool done = wait(team, site, [&](u32& seen) {
+        if (counter == nullptr) return true;
+        seen = load_relaxed_sys(counter);
+        return reached(seen, site.want);
+    });
+    const u32 value = done && counter != nullptr ? load_acquire_sys(counter) : 0;
+    __syncwarp();
+    return value;
+}
+
+/// Each lane waits until its word carries this call's epoch, and acquires it once (M2, M7: the
+/// caller names the other end). Null: nothing to wait for. Returns the value; 0 if stopped.
+__device__ __forceinline__ u32 wait_stamped(Team& team, const Site& site, const u64* word) {
+    const bool done = wait(team, site, [&](u32& seen) {
+        if (word == nullptr) return true;
+        const u64 found = load_relaxed_sys(word);
+        seen = epoch_of(found);
+        return seen == team.epoch;
+    });
+    const u32 value = done && word != nullptr ? value_of(load_acquire_sys(word)) : 0;
+    __syncwarp();
+    return value;
+}
+
+/// Positions that the warps of a team complete in any order, at most 32 ahead of the first gap.
+/// Lives in shared memory, zero at the start of the block. Every method is for one lane.
+struct Sequence {
+    u64 window;      // low half: all positions before this one are complete; high half: a bit for
+                     // each of the next 32
+    u64 claimed;     // how far the peer has been told
+    u64 signed_off;  // how many times a warp has signed off
+
+    /// All positions before this one are complete, and what their warps did is visible.
+    __device__ __forceinline__ u32 base() const {
+        return static_cast<u32>(load_acquire_shared(&window));
+    }
+
+    /// Marks `position` complete, and moves the base if that closes the gap. False: too far ahead.
+    __device__ __forceinline__ bool try_complete(u32 position) {
+        u64 found = load_acquire_shared(&window);
+        for (;;) {
+            const u32 base = static_cast<u32>(found);
+            if (position - base >= 32) return false;
+            const u32 bits = static_cast<u32>(found >> 32) | 1u << (position - base);
+            const int closed = bits == kAllLanes ? 32 : __ffs(static_cast<int>(~bits)) - 1;
+            const u32 left = closed == 32 ? 0 : bits >> closed;
+            const u64 moved = stamped(left, base + static_cast<u32>(closed));
+            // Releases this warp's work to whoever closes the gap, and acquires the others' (M1, M4:
+            // the sys-scope release of the one that tells the peer covers them all).
+            const u64 before = compare_swap_shared(&window, found, moved);
+            if (before == found) return true;
+            found = before;
+        }
+    }
+
+    /// Takes the duty to tell the peer about all positions before `upto`. Returns how many are new;
+    /// two warps never tell the same ones, so that each adds its share to the peer's counter.
+    __device__ __forceinline__ u32 claim(u32 upto) {
+        u64 found = load_acquire_shared(&claimed);
+        for (;;) {
+            const u32 fresh = upto - static_cast<u32>(found);
+            if (static_cast<i32>(fresh) <= 0) return 0;
+            const u64 before = compare_swap_shared(&claimed, found, upto);
+            if (before == found) return fresh;
+            found = before;
+        }
+    }
+
+    /// Says that one more warp is done with its share; returns how many have said so.
+    __device__ __forceinline__ u32 sign_off() {
+        u64 found = load_acquire_shared(&signed_off);
+        for (;;) {
+            const u64 before = compare_swap_shared(&signed_off, found, found + 1);
+            if (before == found) return static_cast<u32>(found) + 1;
+            found = before;
+        }
+    }
+
+    /// How many times a warp has signed off.
+    __device__ __forceinline__ u32 sign_offs() const {
+        return static_cast<u32>(load_acquire_shared(&signed_off));
+    }
+};
+
+/// First step of every kernel: zeroes the block's sequences and reads the number of this call.
+__device__ __forceinline__ Call enter(const Group& group, Sequence* sequences, int count) {
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
+        sequences[i] = Sequence{0, 0, 0};
+    }
+    const u32 epoch = load_relaxed_gpu(&group.state->epoch) + 1;
+    const bool stopped = load_relaxed_gpu(group.stop) != 0;
+    __syncthreads();
+    // One answer for the whole warp: lanes may have read the stop word at different times.
+    return Call{epoch, __ballot_sync(kAllLanes, stopped) != 0};
+}
+
+/// First step of a kernel without sequences.
+__device__ __forceinline__ Call enter(const Group& group) {
+    return enter(group, nullptr, 0);
+}
+
+/// Until every block of the grid has come here, so that what they wrote before is visible; at most
+/// once a kernel, before its roles. Needs a cooperative launch (M8).
+__device__ __forceinline__ void all_blocks(const Group& group, Call& call) {
+    __syncthreads();
+    if (threadIdx.x < kLanes) {
+        Team team(group, call, 0, 0, 1, 0, 1);
+        u32* arrivals = &group.state->arrivals;
+        if (team.leader()) fetch_add_acq_rel_gpu(arrivals, 1);
+        const Site site{0, Waiting::kBlocks, -1, -1, gridDim.x};
+        wait(team, site, [&](u32& seen) {
+            if (!team.leader()) return true;
+            seen = load_relaxed_gpu(arrivals);
+            return seen >= gridDim.x;
+        });
+        if (team.leader()) load_acquire_gpu(arrivals);
+        call.stopped = team.stopped;
+    }
+    __syncthreads();
+}
+
+/// Last step of every kernel, for all threads: the last block out ends the call.
+__device__ __forceinline__ void leave(const Group& group, const Call& call) {
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    State* state = group.state;
+    if (fetch_add_acq_rel_gpu(&state->exits, 1) + 1 != gridDim.x) return;
+    // No block is left that reads these; the next launch on this stream does.
+    store_relaxed_gpu(&state->exits, 0u);
+    store_relaxed_gpu(&state->arrivals, 0u);
+    store_relaxed_gpu(&state->readers, 0u);
+    store_relaxed_gpu(&state->epoch, call.epoch);
+}
+
+}  // namespace ep
