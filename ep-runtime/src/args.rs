@@ -1,0 +1,317 @@
+//! The bytes of `struct Args`: what the one parameter of a kernel holds.
+//!
+//! Names are resolved once, when a kernel is prepared: an [`ArgsMap`] says for every member which
+//! slot of a call it takes and what is added to it. A call then only adds and stores.
+
+use std::collections::BTreeMap;
+
+use ep_codegen::plan::{Param, ParamKind, Plan, elem_bytes};
+
+use crate::error::CallError;
+
+/// Size of `ep::Group`.
+pub const GROUP_BYTES: usize = 64;
+
+/// The members of `ep::Group` (`templates/device/ep/sync.cuh`) in order, with their offsets. A test
+/// holds this list against the header's text.
+#[cfg(test)]
+pub(crate) const GROUP_MEMBERS: [(&str, usize); 9] = [
+    ("char* const* windows", 0),
+    ("char* window", 8),
+    ("State* state", 16),
+    ("u32* stop", 24),
+    ("Record* records", 32),
+    ("u64 timeout_ns", 40),
+    ("u32 record_capacity", 48),
+    ("u32 pipeline", 52),
+    ("i32 rank", 56),
+];
+
+/// What a kernel knows of its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GroupArgs {
+    /// Device array of all ranks' control memory as this rank sees it.
+    pub windows: u64,
+    /// This rank's control memory.
+    pub window: u64,
+    /// The plan's words in local device memory.
+    pub state: u64,
+    /// The group's stop word in local device memory.
+    pub stop: u64,
+    /// Timeout records in host memory.
+    pub records: u64,
+    /// Longest wait.
+    pub timeout_ns: u64,
+    /// How many records there are.
+    pub record_capacity: u32,
+    /// The pipeline's number in records.
+    pub pipeline: u32,
+    /// This rank.
+    pub rank: u32,
+}
+
+impl GroupArgs {
+    /// The struct as the kernel reads it.
+    pub fn bytes(&self) -> [u8; GROUP_BYTES] {
+        let wide =
+            [self.windows, self.window, self.state, self.stop, self.records, self.timeout_ns];
+        let narrow = [self.record_capacity, self.pipeline, self.rank];
+        let wide = wide.into_iter().flat_map(u64::to_le_bytes);
+        let mut bytes = [0; GROUP_BYTES];
+        for (byte, value) in
+            bytes.iter_mut().zip(wide.chain(narrow.into_iter().flat_map(u32::to_le_bytes)))
+        {
+            *byte = value;
+        }
+        bytes
+    }
+}
+
+/// Where a member of `struct Args` gets its number from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operand {
+    /// The same in every call.
+    Fixed(u64),
+    /// A number of the call, plus a constant (wrapping).
+    Slot(usize, u64),
+}
+
+/// One member: `bytes[offset..offset + width] = value`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Word {
+    offset: usize,
+    width: usize,
+    operand: Operand,
+}
+
+/// How the numbers of a call become the bytes of `struct Args`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArgsMap {
+    bytes: usize,
+    group_at: usize,
+    words: Vec<Word>,
+}
+
+impl ArgsMap {
+    /// Asks `operand` about every member but the group; a member it has nothing for is an error.
+    pub fn new(
+        plan: &Plan,
+        mut operand: impl FnMut(&Param) -> Option<Operand>,
+    ) -> Result<ArgsMap, CallError> {
+        let unbound = |name: &str| CallError::Unbound {
+            pipeline: plan.pipeline.clone(),
+            name: name.to_string(),
+        };
+        let bytes = usize::try_from(plan.args_bytes).unwrap_or(0);
+        let mut map = ArgsMap { bytes, group_at: 0, words: Vec::new() };
+        for param in &plan.params {
+            let offset = usize::try_from(param.offset).unwrap_or(usize::MAX);
+            let width = width(&param.kind);
+            if offset.checked_add(width).is_none_or(|end| end > bytes) {
+                return Err(unbound(&param.name));
+            }
+            if param.kind == ParamKind::Group {
+                map.group_at = offset;
+                continue;
+            }
+            let operand = operand(param).ok_or_else(|| unbound(&param.name))?;
+            map.words.push(Word { offset, width, operand });
+        }
+        Ok(map)
+    }
+
+    /// Size of `struct Args`.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Writes the struct; `out` holds [`ArgsMap::bytes`] bytes. Slots beyond `slots` are 0.
+    pub fn fill(&self, group: &GroupArgs, slots: &[u64], out: &mut [u8]) {
+        let end = (self.group_at + GROUP_BYTES).min(self.bytes);
+        let group_bytes = group.bytes();
+        out[self.group_at..end].copy_from_slice(&group_bytes[..end - self.group_at]);
+        for word in &self.words {
+            let value = match word.operand {
+                Operand::Fixed(value) => value,
+                Operand::Slot(slot, plus) => {
+                    slots.get(slot).copied().unwrap_or(0).wrapping_add(plus)
+                }
+            };
+            let bytes = value.to_le_bytes();
+            out[word.offset..word.offset + word.width].copy_from_slice(&bytes[..word.width]);
+        }
+    }
+}
+
+fn width(kind: &ParamKind) -> usize {
+    match kind {
+        ParamKind::Group => GROUP_BYTES,
+        ParamKind::Size | ParamKind::Capacity { .. } | ParamKind::Copies { .. } => 4,
+        ParamKind::Arg { elem } => elem_bytes(elem) as usize,
+        ParamKind::Pointer { .. }
+        | ParamKind::RowStride { .. }
+        | ParamKind::ColumnStride { .. }
+        | ParamKind::WindowOffset { .. }
+        | ParamKind::MetaOffset { .. } => 8,
+    }
+}
+
+/// Rows in device memory, or one value per element of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rows {
+    /// Device address of the first element; 0: the tensor is absent.
+    pub address: u64,
+    /// Elements from one row to the next; without meaning for a dense tensor.
+    pub row_stride: i64,
+    /// Elements from one column to the next; only scales have other columns than 1 apart.
+    pub column_stride: i64,
+}
+
+impl Rows {
+    /// Rows `row_stride` elements apart.
+    pub fn new(address: u64, row_stride: i64) -> Rows {
+        Rows { address, row_stride, column_stride: 1 }
+    }
+}
+
+/// The arguments of one launch by name: for pipelines that have no typed call.
+#[derive(Debug, Clone, Default)]
+pub struct Bindings {
+    numbers: BTreeMap<String, u64>,
+    tensors: BTreeMap<(String, usize, i64), Rows>,
+    regions: BTreeMap<String, u64>,
+}
+
+impl Bindings {
+    /// No arguments yet; tensors that are never bound are absent, numbers have to be given.
+    pub fn new() -> Bindings {
+        Bindings::default()
+    }
+
+    /// A run-time size, the capacity of one (`received_capacity`), or an integer arg.
+    pub fn number(&mut self, name: &str, value: i64) -> &mut Bindings {
+        self.numbers.insert(name.to_string(), value as u64);
+        self
+    }
+
+    /// A floating-point arg.
+    pub fn real(&mut self, name: &str, value: f32) -> &mut Bindings {
+        self.numbers.insert(name.to_string(), u64::from(value.to_bits()));
+        self
+    }
+
+    /// A tensor, or the first part of a composite one.
+    pub fn tensor(&mut self, name: &str, rows: Rows) -> &mut Bindings {
+        self.part(name, 0, rows)
+    }
+
+    /// A part of a composite tensor: 1 is the first scale.
+    pub fn part(&mut self, name: &str, part: usize, rows: Rows) -> &mut Bindings {
+        self.tensors.insert((name.to_string(), part, 0), rows);
+        self
+    }
+
+    /// One of several copies of an `up to n` tensor.
+    pub fn copy(&mut self, name: &str, copy: i64, rows: Rows) -> &mut Bindings {
+        self.tensors.insert((name.to_string(), 0, copy), rows);
+        self
+    }
+
+    /// Where a window tensor, or the meta records of a direct channel, start in the window.
+    pub fn region(&mut self, name: &str, window_offset: u64) -> &mut Bindings {
+        self.regions.insert(name.to_string(), window_offset);
+        self
+    }
+
+    /// The operand of a member; `control_at` is where the plan's control memory starts, from which
+    /// its kernel counts window offsets.
+    pub fn operand(&self, param: &Param, control_at: u64) -> Option<Operand> {
+        let rows = |tensor: &str, part: usize, copy: i64| {
+            self.tensors.get(&(tensor.to_string(), part, copy)).copied().unwrap_or_default()
+        };
+        let region = |name: &String| Some(self.regions.get(name)?.wrapping_sub(control_at));
+        let value = match &param.kind {
+            ParamKind::Group => return None,
+            ParamKind::Size | ParamKind::Capacity { .. } | ParamKind::Arg { .. } => {
+                *self.numbers.get(&param.name)?
+            }
+            ParamKind::Copies { tensor } => {
+                self.tensors.keys().filter(|(name, part, _)| name == tensor && *part == 0).count()
+                    as u64
+            }
+            ParamKind::Pointer { tensor, part, copy, .. } => rows(tensor, *part, *copy).address,
+            ParamKind::RowStride { tensor, part } => rows(tensor, *part, 0).row_stride as u64,
+            ParamKind::ColumnStride { tensor, part } => rows(tensor, *part, 0).column_stride as u64,
+            ParamKind::WindowOffset { tensor } => match rows(tensor, 0, 0).address {
+                0 => 0,
+                _ => region(tensor)?,
+            },
+            ParamKind::MetaOffset { channel } => region(channel)?,
+        };
+        Some(Operand::Fixed(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{plan_of, pointer};
+
+    #[test]
+    fn group_bytes_keep_the_offsets() {
+        let group = GroupArgs {
+            windows: 1,
+            window: 2,
+            state: 3,
+            stop: 4,
+            records: 5,
+            timeout_ns: 6,
+            record_capacity: 7,
+            pipeline: 8,
+            rank: 9,
+        };
+        let bytes = group.bytes();
+        for (value, (name, offset)) in (1..).zip(GROUP_MEMBERS) {
+            assert_eq!(bytes[offset], value, "{name}");
+        }
+        assert_eq!(bytes.iter().filter(|byte| **byte != 0).count(), GROUP_MEMBERS.len());
+    }
+
+    #[test]
+    fn slots_and_fixed_numbers_land_at_their_offsets() {
+        let plan = plan_of(
+            "Scale",
+            vec![("tokens", ParamKind::Size), ("x", pointer("x")), ("y", pointer("y"))],
+        );
+        let map = ArgsMap::new(&plan, |param| match param.name.as_str() {
+            "tokens" => Some(Operand::Slot(0, 0)),
+            "x" => Some(Operand::Slot(1, 16)),
+            _ => Some(Operand::Fixed(9)),
+        })
+        .unwrap();
+        let mut bytes = vec![0xff; map.bytes()];
+        let group = GroupArgs::default();
+        map.fill(&group, &[5, 100], &mut bytes);
+        assert_eq!(bytes[64..68], [5, 0, 0, 0]);
+        assert_eq!(bytes[72..80], 116u64.to_le_bytes());
+        assert_eq!(bytes[80..88], 9u64.to_le_bytes());
+    }
+
+    #[test]
+    fn a_member_without_a_value_is_named() {
+        let plan = plan_of("Scale", vec![("tokens", ParamKind::Size)]);
+        let error = ArgsMap::new(&plan, |_| None).unwrap_err();
+        assert_eq!(error.to_string(), "Scale: `tokens` has no value in this call");
+    }
+
+    #[test]
+    fn window_offsets_count_from_the_control_memory_of_the_plan() {
+        let kind = ParamKind::WindowOffset { tensor: "x".into() };
+        let plan = plan_of("Scale", vec![("x", pointer("x")), ("x_at", kind)]);
+        let mut bindings = Bindings::new();
+        bindings.tensor("x", Rows::new(0x5000, 64)).region("x", 0x4000);
+        let operand = bindings.operand(&plan.params[2], 0x1000);
+        assert_eq!(operand, Some(Operand::Fixed(0x3000)));
+        assert_eq!(Bindings::new().operand(&plan.params[2], 0x1000), Some(Operand::Fixed(0)));
+    }
+}

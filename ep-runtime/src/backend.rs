@@ -1,0 +1,271 @@
+//! What the run time needs of a machine: memory, windows, launches and time.
+//!
+//! One backend drives some or all ranks of a group: on GPUs each rank is a device (or shares one),
+//! on the host all ranks live in the emulator. Everything above this trait is written once.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ep_codegen::plan::Arch;
+
+/// A queue of work of one rank; the backend gives every rank one of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Stream(u64);
+
+impl Stream {
+    /// The rank's own stream.
+    pub const OWN: Stream = Stream(0);
+
+    /// A stream of the caller, by its driver handle (`CUstream`); 0 means the rank's own.
+    ///
+    /// # Safety
+    ///
+    /// The handle is a stream of the device of every rank it is used for, and outlives its use.
+    pub unsafe fn from_raw(handle: u64) -> Stream {
+        Stream(handle)
+    }
+
+    /// The driver handle; 0 for the rank's own stream.
+    pub fn raw(self) -> u64 {
+        self.0
+    }
+}
+
+/// A kernel that was loaded for one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Code(pub(crate) u64);
+
+/// A point in a stream of one rank.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Event(pub(crate) u64);
+
+/// What [`Backend::compile`] makes of an emitted kernel: a CUBIN, or what a host backend loads.
+pub type Image = Arc<[u8]>;
+
+/// Host memory that kernels of one rank read and write: timeout records, counts.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct HostBlock {
+    /// Where the host finds it; only the backend that made it may look there.
+    pub(crate) host: u64,
+    /// Where kernels find it.
+    pub(crate) device: u64,
+    /// Size in bytes, a multiple of 4.
+    pub(crate) bytes: u64,
+}
+
+/// A symmetric window: as many bytes on every rank, each reachable from all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// Number by which the backend knows it.
+    pub id: u64,
+    /// Size on every rank.
+    pub bytes: u64,
+    /// For each local rank, in order: the address of every rank's window as that rank sees it.
+    pub bases: Vec<Vec<u64>>,
+}
+
+/// The shape of a kernel's blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Threads.
+    pub threads: u32,
+    /// Dynamic shared memory in bytes.
+    pub shared_bytes: u32,
+}
+
+/// One kernel launch.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch<'a> {
+    /// What [`Backend::load`] returned for this rank.
+    pub code: Code,
+    /// Blocks of the grid.
+    pub blocks: u32,
+    /// The kernel's one argument, `struct Args`.
+    pub args: &'a [u8],
+}
+
+/// A machine that runs emitted kernels for some ranks of a group.
+///
+/// Ranks are numbered over the whole group; every method that takes one wants a local rank.
+/// Implementations never panic on wrong numbers: they return [`BackendError::Wrong`].
+pub trait Backend: Send + Sync {
+    /// The machine in a few words, such as `4 x NVIDIA H200`.
+    fn name(&self) -> String;
+
+    /// Ranks of the group.
+    fn ranks(&self) -> usize;
+
+    /// The ranks that this process drives.
+    fn local(&self) -> Range<usize>;
+
+    /// What kernels are compiled for.
+    fn arch(&self) -> Arch;
+
+    /// Multiprocessors that the rank may fill; ranks of one device share them evenly.
+    fn multiprocessors(&self, rank: usize) -> u32;
+
+    /// Whether kernels run while the host does something else. If not, they run inside
+    /// [`Backend::sync`] and [`Backend::poll`], and one thread has to launch for all ranks.
+    fn runs_alone(&self) -> bool;
+
+    /// Compiles emitted text.
+    fn compile(&self, name: &str, cuda: &str) -> Result<Image, BackendError>;
+
+    /// Loads a kernel completely, so that its first launch waits for nothing (M8).
+    fn load(
+        &self,
+        rank: usize,
+        image: &Image,
+        entry: &str,
+        block: Block,
+    ) -> Result<Code, BackendError>;
+
+    /// Unloads a kernel; no launch of it may be in flight.
+    fn unload(&self, rank: usize, code: Code) -> Result<(), BackendError>;
+
+    /// Allocates device memory, aligned to 256 bytes, with any content. May wait for the device.
+    fn alloc(&self, rank: usize, bytes: u64) -> Result<u64, BackendError>;
+
+    /// Frees what [`Backend::alloc`] returned. May wait for the device.
+    fn free(&self, rank: usize, address: u64) -> Result<(), BackendError>;
+
+    /// Copies to the device behind what is in the rank's own stream; `from` may be reused at once.
+    fn write(&self, rank: usize, to: u64, from: &[u8]) -> Result<(), BackendError>;
+
+    /// Copies from the device behind what is in the rank's own stream, and waits for it.
+    fn read(&self, rank: usize, from: u64, to: &mut [u8]) -> Result<(), BackendError>;
+
+    /// Sets bytes in stream order.
+    fn fill(
+        &self,
+        rank: usize,
+        stream: Stream,
+        at: u64,
+        byte: u8,
+        bytes: u64,
+    ) -> Result<(), BackendError>;
+
+    /// Allocates zeroed host memory that kernels of `rank` can reach.
+    fn alloc_host(&self, rank: usize, bytes: u64) -> Result<HostBlock, BackendError>;
+
+    /// Frees what [`Backend::alloc_host`] returned.
+    fn free_host(&self, rank: usize, block: HostBlock) -> Result<(), BackendError>;
+
+    /// Reads words of a host block as they are now; `at` is a byte offset. Waits for nothing.
+    fn read_host(&self, block: &HostBlock, at: u64, to: &mut [u32]) -> Result<(), BackendError>;
+
+    /// Writes words of a host block; `at` is a byte offset. Waits for nothing.
+    fn write_host(&self, block: &HostBlock, at: u64, from: &[u32]) -> Result<(), BackendError>;
+
+    /// Maps a window of at least `bytes` on every rank, all zero. Every process of the group calls
+    /// it with the same number; nobody returns before all windows are zero and reachable.
+    fn map_window(&self, bytes: u64) -> Result<Mapping, BackendError>;
+
+    /// Unmaps a window; no kernel that knows it may be in flight on any rank.
+    fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError>;
+
+    /// Launches a kernel whose blocks may wait for one another and for other ranks, so that all of
+    /// them have to be resident at once.
+    fn launch(&self, rank: usize, stream: Stream, launch: &Launch) -> Result<(), BackendError>;
+
+    /// Waits until a stream is empty.
+    fn sync(&self, rank: usize, stream: Stream) -> Result<(), BackendError>;
+
+    /// Called in a loop by a host that waits for a word in a host block: lets the backend work, and
+    /// reports a device that has failed meanwhile.
+    fn poll(&self, rank: usize) -> Result<(), BackendError>;
+
+    /// Creates an event.
+    fn create_event(&self, rank: usize) -> Result<Event, BackendError>;
+
+    /// Destroys an event.
+    fn destroy_event(&self, rank: usize, event: Event) -> Result<(), BackendError>;
+
+    /// Puts an event behind all that is in the stream.
+    fn record(&self, rank: usize, stream: Stream, event: &Event) -> Result<(), BackendError>;
+
+    /// Makes what follows in `stream` wait for `event`.
+    fn wait_event(&self, rank: usize, stream: Stream, event: &Event) -> Result<(), BackendError>;
+
+    /// Time between two events of one rank that have both passed.
+    fn elapsed(&self, rank: usize, from: &Event, to: &Event) -> Result<Duration, BackendError>;
+
+    /// Makes what follows in `stream` wait until the word at byte `at` of `block` is at least
+    /// `value`: work of several ranks, queued behind it, starts at one moment.
+    fn hold(
+        &self,
+        rank: usize,
+        stream: Stream,
+        block: &HostBlock,
+        at: u64,
+        value: u32,
+    ) -> Result<(), BackendError>;
+}
+
+/// Why a backend could not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BackendError {
+    /// A library, device or ability is missing; the text says which, and what to do.
+    Missing {
+        /// What is missing, as a sentence.
+        what: String,
+    },
+    /// A call of the driver failed.
+    Failed {
+        /// The call, such as `cuMemCreate`.
+        call: &'static str,
+        /// The rank it was made for, if it was for one.
+        rank: Option<usize>,
+        /// The driver's code.
+        code: u32,
+        /// The driver's name and words for it.
+        text: String,
+    },
+    /// A kernel did not compile.
+    Compile {
+        /// Kernel.
+        name: String,
+        /// What the compiler said.
+        log: String,
+    },
+    /// More blocks than can be resident at once, so that they would wait for one another for ever.
+    TooManyBlocks {
+        /// Blocks asked for.
+        need: u32,
+        /// Blocks that fit on what this rank has of its device.
+        have: u32,
+        /// The shape of a block.
+        block: Block,
+    },
+    /// A number that no correct caller passes: a rank that is not local, a range outside a block.
+    Wrong {
+        /// What is wrong with it, as a sentence.
+        what: String,
+    },
+}
+
+impl fmt::Display for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BackendError::Missing { what } | BackendError::Wrong { what } => f.write_str(what),
+            BackendError::Failed { call, rank, code, text } => {
+                write!(f, "{call} failed")?;
+                if let Some(rank) = rank {
+                    write!(f, " for rank {rank}")?;
+                }
+                write!(f, " with {code}: {text}")
+            }
+            BackendError::Compile { name, log } => write!(f, "{name} does not compile:\n{log}"),
+            BackendError::TooManyBlocks { need, have, block } => write!(
+                f,
+                "{need} blocks of {} threads and {} bytes of shared memory wait for one another, \
+                 but only {have} fit at once",
+                block.threads, block.shared_bytes
+            ),
+        }
+    }
+}
+
+impl std::error::Error for BackendError {}

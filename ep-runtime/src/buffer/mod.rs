@@ -1,0 +1,520 @@
+//! The typed calls: dispatch, cached dispatch and combine over the standard pipelines.
+//!
+//! A [`Buffer`] is made once for a shape: its kernels are compiled and loaded, its window mapped, its
+//! tables and outputs allocated. A call then takes a free handle and output, stores the arguments and
+//! launches; it allocates and formats nothing. All local ranks are called through one buffer, each
+//! from any thread, but one rank from one thread at a time.
+
+mod live;
+mod memory;
+mod options;
+mod slots;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ep_codegen::plan::Plan;
+
+use crate::args::{ArgsMap, Rows};
+use crate::backend::{Event, Stream};
+use crate::emit::Emitted;
+use crate::error::CallError;
+use crate::group::{Group, Kernel, place_control, positive};
+use crate::memory::{DeviceMemory, HostMemory, Window};
+
+pub use live::{CombineInput, Counts, Handle, Offered, Received};
+pub use memory::MemoryUsage;
+pub use options::{BufferOptions, Declared, Emit, Payload, Setting, StandardPipeline, Via};
+
+use live::{Pool, TablesSlot};
+use memory::MemoryLayout;
+use slots::{Slot, Slots};
+
+/// What a dispatch sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DispatchInput {
+    /// Tokens of this rank.
+    pub tokens: usize,
+    /// Token rows.
+    pub x: Rows,
+    /// Their scales; absent for BF16.
+    pub scale: Rows,
+    /// Device address of `i64[tokens, topk]`; a cached dispatch needs none.
+    pub topk_idx: u64,
+    /// Device address of `f32[tokens, topk]`, for a buffer that moves weights.
+    pub topk_weights: u64,
+}
+
+/// Where a combine leaves its sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CombineOutput {
+    /// Device address of `bf16[tokens, hidden]`.
+    pub combined: u64,
+    /// Device address of `f32[tokens, topk]`, for a buffer that moves weights.
+    pub combined_weights: u64,
+}
+
+/// How one call runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallOptions {
+    /// Stream to run on. A call on another stream than the rank's last one waits for that one.
+    pub stream: Stream,
+    /// Blocks of every kernel of the call: the multiprocessors that it takes.
+    pub blocks: u32,
+    /// Blocks of a direct dispatch that send to other ranks; `None`: chosen from `blocks`.
+    pub remote_blocks: Option<u32>,
+}
+
+impl CallOptions {
+    /// The rank's own stream and `blocks` blocks.
+    pub fn blocks(blocks: u32) -> CallOptions {
+        CallOptions { stream: Stream::OWN, blocks, remote_blocks: None }
+    }
+
+    /// 8 multiprocessors saturate the wire when others copy a rank's own rows; with fewer than 12 in
+    /// all the own rows, which need at least half as many, keep a third.
+    fn remote(&self, ranks: usize) -> u32 {
+        let most = self.blocks.saturating_sub(1).max(1);
+        let chosen = if ranks == 1 { 1 } else { (self.blocks * 2 / 3).min(8) };
+        self.remote_blocks.unwrap_or(chosen).clamp(1, most)
+    }
+}
+
+/// A kernel with its resolved arguments.
+struct Prepared {
+    kernel: Kernel,
+    map: ArgsMap,
+}
+
+/// Everything of one rank that calls take from.
+struct RankMemory {
+    tables: DeviceMemory,
+    counts: Vec<HostMemory>,
+    unpacked: DeviceMemory,
+    placement: DeviceMemory,
+    state: Mutex<RankState>,
+}
+
+/// What changes from call to call.
+struct RankState {
+    handles: Pool<TablesSlot>,
+    outputs: Pool<()>,
+    offered: Pool<()>,
+    /// Stream of the last call, and an event to order another stream behind it.
+    last: Stream,
+    event: Option<Event>,
+    /// Room for the largest `struct Args`.
+    args: Vec<u8>,
+}
+
+/// What handles and outputs keep alive.
+struct Shared {
+    // Dropped in this order: kernels before the memory whose addresses they were given.
+    layout_kernel: Prepared,
+    notify: Prepared,
+    dispatch: Prepared,
+    cached: Option<Prepared>,
+    combine: Prepared,
+    ranks: Vec<RankMemory>,
+    window: Arc<Window>,
+    layout: MemoryLayout,
+    options: BufferOptions,
+    group: Group,
+}
+
+/// Dispatch and combine for one shape. Clones share one buffer.
+#[derive(Clone)]
+pub struct Buffer {
+    shared: Arc<Shared>,
+}
+
+/// The emitted kernels of a buffer.
+struct Programs {
+    layout: Emitted,
+    notify: Emitted,
+    dispatch: Emitted,
+    cached: Option<Emitted>,
+    combine: Emitted,
+}
+
+impl Programs {
+    fn emit(
+        emit: &dyn Emit,
+        group: &Group,
+        options: &BufferOptions,
+    ) -> Result<Programs, CallError> {
+        use StandardPipeline as Standard;
+        let (ranks, arch) = (group.ranks(), group.backend().arch());
+        let make = |pipeline: StandardPipeline, stripes: Option<i64>| {
+            emit.emit(pipeline, arch, &options.settings_of(pipeline, ranks, stripes))
+        };
+        let dispatch = make(Standard::NvlDispatch, None)?;
+        // Counts are made per stripe of the dispatch that reads them.
+        let stripes = dispatch.plan.numbers.get("stripes").copied();
+        Ok(Programs {
+            layout: make(Standard::Layout, stripes)?,
+            notify: make(Standard::Notify, stripes)?,
+            cached: match options.cached {
+                true => Some(make(Standard::NvlDispatchCached, stripes)?),
+                false => None,
+            },
+            combine: make(Standard::NvlCombine, stripes)?,
+            dispatch,
+        })
+    }
+
+    fn plans(&self) -> impl Iterator<Item = &Plan> {
+        let fixed = [&self.layout, &self.notify, &self.dispatch, &self.combine];
+        fixed.into_iter().chain(&self.cached).map(|program| &program.plan)
+    }
+
+    /// Bytes of the meta record that a direct channel brings with each row.
+    fn meta_bytes(&self) -> u64 {
+        let dispatches = [Some(&self.dispatch), self.cached.as_ref()].into_iter().flatten();
+        let messages = dispatches.flat_map(|program| &program.plan.messages);
+        messages.map(|message| positive(message.meta_bytes)).max().unwrap_or(0)
+    }
+}
+
+impl Buffer {
+    /// Emits, compiles and loads the kernels, maps the window and allocates everything. All processes
+    /// of the group make the same buffers in the same order.
+    pub fn new(
+        group: &Group,
+        options: BufferOptions,
+        emit: &dyn Emit,
+    ) -> Result<Buffer, CallError> {
+        use StandardPipeline as Standard;
+        let ranks = group.ranks();
+        options.check(ranks)?;
+        let programs = Programs::emit(emit, group, &options)?;
+        let (starts, control_bytes) = place_control(programs.plans());
+        let stripes = programs.dispatch.plan.numbers.get("stripes").copied().unwrap_or(1);
+        let (stripes, meta) = (positive(stripes) as usize, programs.meta_bytes());
+        let layout = MemoryLayout::new(&options, ranks, stripes, control_bytes, meta);
+        let window = Arc::new(Window::new(group.backend(), layout.window_bytes())?);
+        let prepare = |pipeline, program: &Emitted, at: u64| {
+            let kernel = Kernel::prepare(group, &window, at, program)?;
+            let map = slots::resolve(pipeline, kernel.plan(), at, &options, ranks, &layout)?;
+            Ok::<Prepared, CallError>(Prepared { kernel, map })
+        };
+        let layout_kernel = prepare(Standard::Layout, &programs.layout, starts[0])?;
+        let notify = prepare(Standard::Notify, &programs.notify, starts[1])?;
+        let dispatch = prepare(Standard::NvlDispatch, &programs.dispatch, starts[2])?;
+        let combine = prepare(Standard::NvlCombine, &programs.combine, starts[3])?;
+        let cached = programs.cached.as_ref();
+        let cached = cached
+            .map(|program| prepare(Standard::NvlDispatchCached, program, starts[4]))
+            .transpose()?;
+        let args = programs.plans().map(|plan| positive(plan.args_bytes) as usize).max();
+        let memory = group
+            .local()
+            .map(|rank| RankMemory::new(group, rank, &options, &layout, args.unwrap_or(0)));
+        let memory = memory.collect::<Result<Vec<_>, _>>()?;
+        let shared = Shared {
+            layout_kernel,
+            notify,
+            dispatch,
+            cached,
+            combine,
+            ranks: memory,
+            window,
+            layout,
+            options,
+            group: group.clone(),
+        };
+        Ok(Buffer { shared: Arc::new(shared) })
+    }
+
+    /// What the buffer was made for.
+    pub fn options(&self) -> &BufferOptions {
+        &self.shared.options
+    }
+
+    /// Whether an output holds all tokens of all ranks, so that no dispatch waits for its counts.
+    pub fn holds_worst_case(&self) -> bool {
+        let (options, ranks) = (&self.shared.options, self.shared.group.ranks());
+        options.capacity(ranks) >= options.tokens.saturating_mul(ranks)
+    }
+
+    /// Memory that it takes on each rank.
+    pub fn memory(&self) -> MemoryUsage {
+        self.shared.layout.usage()
+    }
+
+    /// The plan of a pipeline, if the buffer has it.
+    pub fn plan(&self, pipeline: StandardPipeline) -> Option<&Plan> {
+        let shared = &self.shared;
+        let prepared = match pipeline {
+            StandardPipeline::Layout => Some(&shared.layout_kernel),
+            StandardPipeline::Notify => Some(&shared.notify),
+            StandardPipeline::NvlDispatch => Some(&shared.dispatch),
+            StandardPipeline::NvlDispatchCached => shared.cached.as_ref(),
+            StandardPipeline::NvlCombine => Some(&shared.combine),
+        };
+        prepared.map(|prepared| prepared.kernel.plan())
+    }
+
+    /// Counts, exchanges counts and moves rows. Returns when everything is in the stream; the counts
+    /// and rows are there when [`Handle::counts`] has returned and the stream has come so far.
+    ///
+    /// With less than worst-case capacity it waits for the counts first, and every rank returns
+    /// [`CallError::OutputTooSmall`] if any output is too small.
+    pub fn dispatch(
+        &self,
+        rank: usize,
+        input: &DispatchInput,
+        call: &CallOptions,
+    ) -> Result<(Handle, Received), CallError> {
+        let handle = self.exchange_counts(rank, input, call)?;
+        if !self.holds_worst_case() {
+            handle.require_capacity()?;
+        }
+        let received = self.send_rows(&self.shared.dispatch, &handle, input, call)?;
+        Ok((handle, received))
+    }
+
+    /// The first half of [`Buffer::dispatch`]: the tables of a new handle, and no rows.
+    pub fn exchange_counts(
+        &self,
+        rank: usize,
+        input: &DispatchInput,
+        call: &CallOptions,
+    ) -> Result<Handle, CallError> {
+        let shared = &self.shared;
+        shared.check_tokens(input.tokens)?;
+        let own = shared.rank(rank)?;
+        shared.group.check(rank)?;
+        let handle = Handle::take(shared, rank, input.tokens)?;
+        let mut slots = Slots::new();
+        handle.bind(&mut slots)?;
+        slots
+            .set(Slot::Tokens, input.tokens as u64)
+            .set(Slot::TopkIdx, input.topk_idx)
+            .set(Slot::Placement, own.placement.address());
+        let mut state = own.state();
+        state.follow(shared, rank, call.stream)?;
+        for prepared in [&shared.layout_kernel, &shared.notify] {
+            prepared.launch(rank, call, &slots, &mut state)?;
+        }
+        handle.counting(&mut state);
+        drop(state);
+        Ok(handle)
+    }
+
+    /// Moves rows along the tables of an earlier dispatch: the same tokens to the same places.
+    pub fn cached_dispatch(
+        &self,
+        handle: &Handle,
+        input: &DispatchInput,
+        call: &CallOptions,
+    ) -> Result<Received, CallError> {
+        let shared = &self.shared;
+        shared.own(handle)?;
+        if input.tokens != handle.tokens() {
+            let (got, want) = (input.tokens, handle.tokens());
+            let what = format!("{got} tokens, but the handle is one of {want}");
+            return Err(CallError::Mismatch { what });
+        }
+        let Some(cached) = &shared.cached else {
+            let what = "the buffer was made without cached dispatches".to_string();
+            return Err(CallError::Mismatch { what });
+        };
+        shared.group.check(handle.rank())?;
+        self.send_rows(cached, handle, input, call)
+    }
+
+    fn send_rows(
+        &self,
+        prepared: &Prepared,
+        handle: &Handle,
+        input: &DispatchInput,
+        call: &CallOptions,
+    ) -> Result<Received, CallError> {
+        let shared = &self.shared;
+        let rank = handle.rank();
+        let own = shared.rank(rank)?;
+        let received = Received::take(shared, rank)?;
+        let mut slots = Slots::new();
+        handle.bind(&mut slots)?;
+        received.bind(&mut slots)?;
+        slots
+            .set(Slot::Tokens, input.tokens as u64)
+            .set(Slot::RemoteBlocks, u64::from(call.remote(shared.group.ranks())))
+            .set(Slot::Placement, own.placement.address())
+            .set(Slot::X, input.x.address)
+            .set(Slot::XStride, input.x.row_stride as u64)
+            .set(Slot::Scale, input.scale.address)
+            .set(Slot::ScaleStride, input.scale.row_stride as u64)
+            .set(Slot::ScaleColumnStride, input.scale.column_stride as u64)
+            .set(Slot::TopkIdx, input.topk_idx)
+            .set(Slot::Weights, input.topk_weights);
+        let mut state = own.state();
+        state.follow(shared, rank, call.stream)?;
+        prepared.launch(rank, call, &slots, &mut state)?;
+        Ok(received)
+    }
+
+    /// Sets every byte of all outputs of a rank behind its last call, so that what a dispatch does not
+    /// write shows. No other rank may be sending to it.
+    pub fn poison(&self, rank: usize, byte: u8) -> Result<(), CallError> {
+        let shared = &self.shared;
+        let own = shared.rank(rank)?;
+        let stream = own.state().last;
+        let (backend, layout) = (shared.group.backend(), &shared.layout);
+        let region = shared.window.own(rank)? + layout.received_at(0);
+        let bytes = layout.received_at(shared.options.live) - layout.received_at(0);
+        backend.fill(rank, stream, region, byte, bytes)?;
+        Ok(own.unpacked.fill(stream, byte)?)
+    }
+
+    /// A combine input in the window, for experts that do not write in place.
+    pub fn offer(&self, rank: usize) -> Result<Offered, CallError> {
+        Offered::take(&self.shared, rank)
+    }
+
+    /// Brings rows back to their tokens and adds them up, and `biases` to the sums.
+    pub fn combine(
+        &self,
+        handle: &Handle,
+        input: CombineInput<'_>,
+        biases: &[Rows],
+        output: &CombineOutput,
+        call: &CallOptions,
+    ) -> Result<(), CallError> {
+        let shared = &self.shared;
+        shared.own(handle)?;
+        if biases.len() != shared.options.biases {
+            let (got, want) = (biases.len(), shared.options.biases);
+            let what = format!("{got} biases, but the buffer was made for {want}");
+            return Err(CallError::Mismatch { what });
+        }
+        if biases.windows(2).any(|pair| pair[0].row_stride != pair[1].row_stride) {
+            let what = "the biases of a combine have one row stride".to_string();
+            return Err(CallError::Mismatch { what });
+        }
+        let rank = handle.rank();
+        let own = shared.rank(rank)?;
+        shared.group.check(rank)?;
+        let mut slots = Slots::new();
+        handle.bind(&mut slots)?;
+        input.bind(shared, rank, &mut slots)?;
+        let bias = |copy: usize| biases.get(copy).map_or(0, |rows| rows.address);
+        slots
+            .set(Slot::Tokens, handle.tokens() as u64)
+            .set(Slot::Placement, own.placement.address())
+            .set(Slot::Bias0, bias(0))
+            .set(Slot::Bias1, bias(1))
+            .set(Slot::BiasStride, biases.first().map_or(0, |rows| rows.row_stride as u64))
+            .set(Slot::Combined, output.combined)
+            .set(Slot::CombinedWeights, output.combined_weights);
+        let mut state = own.state();
+        state.follow(shared, rank, call.stream)?;
+        shared.combine.launch(rank, call, &slots, &mut state)
+    }
+}
+
+impl Prepared {
+    fn launch(
+        &self,
+        rank: usize,
+        call: &CallOptions,
+        slots: &Slots,
+        state: &mut RankState,
+    ) -> Result<(), CallError> {
+        let plan = self.kernel.plan();
+        let blocks = call.blocks.max(positive(plan.blocks_min) as u32);
+        // Pairs of even and odd blocks serve one stripe at a time: an odd one would have no partner.
+        let paired = plan.arms.iter().any(|(axis, arm)| axis == "via" && arm == "Ring");
+        let blocks = if paired { blocks.next_multiple_of(2) } else { blocks };
+        let args = &mut state.args[..self.map.bytes()];
+        self.kernel.launch_mapped(rank, call.stream, blocks, &self.map, slots.values(), args)
+    }
+}
+
+impl RankMemory {
+    fn new(
+        group: &Group,
+        rank: usize,
+        options: &BufferOptions,
+        layout: &MemoryLayout,
+        args_bytes: usize,
+    ) -> Result<RankMemory, CallError> {
+        let backend = group.backend();
+        let live = options.live as u64;
+        let counts = (0..live).map(|_| HostMemory::new(backend, rank, layout.counts.bytes()));
+        let begin = options.placement(group.ranks());
+        let begin: Vec<u8> = begin.begin().iter().flat_map(|first| first.to_le_bytes()).collect();
+        let placement = DeviceMemory::new(backend, rank, begin.len() as u64)?;
+        placement.write(0, &begin)?;
+        let state = RankState {
+            handles: Pool::new(options.live),
+            outputs: Pool::new(options.live),
+            offered: Pool::new(options.live),
+            last: Stream::OWN,
+            event: Some(backend.create_event(rank)?),
+            args: vec![0; args_bytes],
+        };
+        Ok(RankMemory {
+            tables: DeviceMemory::zeroed(backend, rank, live * layout.tables.bytes())?,
+            counts: counts.collect::<Result<Vec<_>, _>>()?,
+            unpacked: DeviceMemory::zeroed(backend, rank, live * layout.unpacked.bytes())?,
+            placement,
+            state: Mutex::new(state),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, RankState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RankState {
+    /// Orders a call on `stream` behind the rank's last one: both use the same control memory.
+    fn follow(&mut self, shared: &Shared, rank: usize, stream: Stream) -> Result<(), CallError> {
+        let Some(event) = self.event.as_ref().filter(|_| stream != self.last) else {
+            return Ok(());
+        };
+        let backend = shared.group.backend();
+        backend.record(rank, self.last, event)?;
+        backend.wait_event(rank, stream, event)?;
+        self.last = stream;
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn rank(&self, rank: usize) -> Result<&RankMemory, CallError> {
+        Ok(&self.ranks[self.group.local_index(rank)?])
+    }
+
+    fn check_tokens(&self, tokens: usize) -> Result<(), CallError> {
+        if tokens <= self.options.tokens {
+            return Ok(());
+        }
+        let (need, have) = (tokens as u64, self.options.tokens as u64);
+        Err(CallError::TooLarge { what: "tokens", need, have })
+    }
+
+    /// Fails for a handle of another buffer.
+    fn own(&self, handle: &Handle) -> Result<(), CallError> {
+        if handle.belongs_to(self) {
+            return Ok(());
+        }
+        let what = "the handle belongs to another buffer".to_string();
+        Err(CallError::Mismatch { what })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Nothing may be freed while a kernel that knows its address is in flight; every such kernel
+        // ends, since its waits are bounded.
+        for (rank, own) in self.group.local().zip(&mut self.ranks) {
+            let state = own.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let _ = self.group.backend().sync(rank, state.last);
+            if let Some(event) = state.event.take() {
+                let _ = self.group.backend().destroy_event(rank, event);
+            }
+        }
+    }
+}

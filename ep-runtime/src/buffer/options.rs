@@ -1,0 +1,364 @@
+//! What a buffer is made for, and the settings of each standard pipeline that follow from it.
+
+use ep_codegen::plan::{Arch, Config, LINE_BYTES};
+
+use crate::emit::{EmitError, Emitted, Entry};
+use crate::error::CallError;
+use crate::oracle::Placement;
+use crate::pipelines;
+
+/// What a token row consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payload {
+    /// bf16 values.
+    Bf16,
+    /// e4m3 values and an f32 scale per block of 128.
+    Fp8,
+    /// e4m3 values and a power-of-two scale byte per block of 128.
+    Fp8Packed,
+}
+
+impl Payload {
+    /// Every payload.
+    pub const ALL: [Payload; 3] = [Payload::Bf16, Payload::Fp8, Payload::Fp8Packed];
+
+    /// The name that `--set payload=` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Payload::Bf16 => "bf16",
+            Payload::Fp8 => "fp8",
+            Payload::Fp8Packed => "fp8-packed",
+        }
+    }
+
+    /// The payload called `name`.
+    pub fn from_name(name: &str) -> Option<Payload> {
+        Payload::ALL.into_iter().find(|payload| payload.name() == name)
+    }
+
+    /// Bytes of one value of the row.
+    pub fn value_bytes(self) -> u64 {
+        match self {
+            Payload::Bf16 => 2,
+            Payload::Fp8 | Payload::Fp8Packed => 1,
+        }
+    }
+
+    /// Bytes of one scale; 0: there are none.
+    pub fn scale_bytes(self) -> u64 {
+        match self {
+            Payload::Bf16 => 0,
+            Payload::Fp8 => 4,
+            Payload::Fp8Packed => 1,
+        }
+    }
+
+    /// Scales of a row; the last block may be short.
+    pub fn scales(self, hidden: usize) -> usize {
+        match self {
+            Payload::Bf16 => 0,
+            Payload::Fp8 | Payload::Fp8Packed => hidden.div_ceil(128),
+        }
+    }
+}
+
+/// How rows reach their receiver, and how they come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    /// The sender stores rows in the receiver's output; combine reads them from there.
+    Direct,
+    /// Rows pass through rings, there and back.
+    Ring,
+}
+
+impl Via {
+    /// The name that `--set via=` takes for a dispatch.
+    pub fn name(self) -> &'static str {
+        match self {
+            Via::Direct => "direct",
+            Via::Ring => "ring",
+        }
+    }
+
+    /// The way called `name`.
+    pub fn from_name(name: &str) -> Option<Via> {
+        [Via::Direct, Via::Ring].into_iter().find(|via| via.name() == name)
+    }
+
+    /// The arm of the combine that reads what such a dispatch leaves.
+    fn combine_name(self) -> &'static str {
+        match self {
+            Via::Direct => "pull",
+            Via::Ring => "ring",
+        }
+    }
+}
+
+/// A setting of one pipeline that differs from its default.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// Pipeline, such as `nvl-dispatch`.
+    pub pipeline: String,
+    /// Name, as `--set` takes it.
+    pub name: String,
+    /// Value.
+    pub value: String,
+}
+
+/// What a buffer is made for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BufferOptions {
+    /// Values of a row.
+    pub hidden: usize,
+    /// Experts per token.
+    pub topk: usize,
+    /// Experts of the group.
+    pub experts: usize,
+    /// Most tokens of any rank in a call.
+    pub tokens: usize,
+    /// What a row consists of.
+    pub payload: Payload,
+    /// How rows travel.
+    pub via: Via,
+    /// Rows that an output holds; `None`: the worst case, all tokens of all ranks.
+    pub capacity: Option<usize>,
+    /// Handles, outputs and combine inputs that may be in use at once, each.
+    pub live: usize,
+    /// Whether dispatch moves top-k weights, and combine adds them up.
+    pub weights: bool,
+    /// Biases that combine adds.
+    pub biases: usize,
+    /// Whether cached dispatches are prepared.
+    pub cached: bool,
+    /// Counts per expert are rounded up to this.
+    pub alignment: i32,
+    /// Where experts live; `None`: as even as possible.
+    pub placement: Option<Placement>,
+    /// Tunes that differ from their default.
+    pub settings: Vec<Setting>,
+}
+
+impl BufferOptions {
+    /// A BF16 buffer of worst-case capacity for one call at a time.
+    pub fn new(tokens: usize, hidden: usize, topk: usize, experts: usize) -> BufferOptions {
+        BufferOptions {
+            hidden,
+            topk,
+            experts,
+            tokens,
+            payload: Payload::Bf16,
+            via: Via::Direct,
+            capacity: None,
+            live: 1,
+            weights: true,
+            biases: 0,
+            cached: true,
+            alignment: 1,
+            placement: None,
+            settings: Vec::new(),
+        }
+    }
+
+    /// Rows that an output holds.
+    pub fn capacity(&self, ranks: usize) -> usize {
+        let worst = self.tokens.saturating_mul(ranks);
+        self.capacity.map_or(worst, |capacity| capacity.min(worst))
+    }
+
+    /// Values from one row of an output to the next: whole lines of 128 bytes.
+    pub fn row_stride(&self) -> u64 {
+        line_aligned(self.hidden as u64 * self.payload.value_bytes()) / self.payload.value_bytes()
+    }
+
+    /// Bytes of the rows of one output.
+    pub(super) fn rows_bytes(&self, ranks: usize) -> u64 {
+        self.capacity(ranks) as u64 * self.row_stride() * self.payload.value_bytes()
+    }
+
+    /// bf16 values from one row of a combine input to the next.
+    pub fn combine_stride(&self) -> u64 {
+        line_aligned(self.hidden as u64 * 2) / 2
+    }
+
+    /// f32 values from one row of a combine input's weights to the next.
+    pub fn weights_stride(&self) -> u64 {
+        line_aligned(self.topk as u64 * 4) / 4
+    }
+
+    /// Most experts of any rank, which is what counts per expert are laid out for.
+    pub fn local_experts(&self, ranks: usize) -> usize {
+        self.experts.div_ceil(ranks.max(1))
+    }
+
+    /// The settings of a standard pipeline for this buffer. `stripes` is what the dispatch was
+    /// planned with, once that is known.
+    pub fn settings_of(
+        &self,
+        pipeline: StandardPipeline,
+        ranks: usize,
+        stripes: Option<i64>,
+    ) -> Vec<(String, String)> {
+        use StandardPipeline as Standard;
+        let mut all: Vec<(&str, String)> = vec![("ranks", ranks.to_string())];
+        let flag = |on: bool| u8::from(on).to_string();
+        if pipeline != Standard::Notify {
+            all.push(("topk", self.topk.to_string()));
+        }
+        if pipeline != Standard::NvlCombine {
+            all.push(("experts", self.experts.to_string()));
+        }
+        let planned = stripes.filter(|_| {
+            let counts = matches!(pipeline, Standard::Layout | Standard::Notify);
+            counts || self.via == Via::Ring
+        });
+        all.extend(planned.map(|stripes| ("stripes", stripes.to_string())));
+        match pipeline {
+            Standard::Layout | Standard::Notify => {}
+            Standard::NvlDispatch | Standard::NvlDispatchCached => {
+                let fresh = pipeline == Standard::NvlDispatch;
+                all.push(("hidden", self.hidden.to_string()));
+                all.push(("payload", self.payload.name().to_string()));
+                all.push(("via", self.via.name().to_string()));
+                all.push(("mode", if fresh { "fresh" } else { "cached" }.to_string()));
+                for name in ["topk_idx", "recv_topk_idx"] {
+                    all.push((name, flag(fresh)));
+                }
+                for name in ["topk_weights", "recv_topk_weights"] {
+                    all.push((name, flag(fresh && self.weights)));
+                }
+            }
+            Standard::NvlCombine => {
+                all.push(("hidden", self.hidden.to_string()));
+                all.push(("via", self.via.combine_name().to_string()));
+                all.push(("weights", flag(self.weights)));
+                all.push(("combined_weights", flag(self.weights)));
+                all.push(("bias", self.biases.to_string()));
+            }
+        }
+        let own = self.settings.iter().filter(|setting| setting.pipeline == pipeline.name());
+        let own = own.map(|setting| (setting.name.clone(), setting.value.clone()));
+        all.into_iter().map(|(name, value)| (name.to_string(), value)).chain(own).collect()
+    }
+
+    /// Numbers that no pipeline checks.
+    pub(super) fn check(&self, ranks: usize) -> Result<(), CallError> {
+        let wrong = |what: String| Err(CallError::Mismatch { what });
+        if self.live == 0 {
+            return wrong("a buffer with 0 live outputs can make no call".to_string());
+        }
+        if self.alignment < 1 {
+            return wrong(format!("counts cannot be aligned to {}", self.alignment));
+        }
+        let Some(placement) = &self.placement else { return Ok(()) };
+        let begin = placement.begin();
+        let ascending = begin.windows(2).all(|pair| pair[0] <= pair[1]);
+        let ends = (begin.first(), begin.last());
+        if begin.len() != ranks + 1
+            || !ascending
+            || ends != (Some(&0), Some(&(self.experts as i32)))
+        {
+            return wrong(format!(
+                "a placement of {} experts on {ranks} ranks has {} ascending numbers from 0 to {}",
+                self.experts,
+                ranks + 1,
+                self.experts
+            ));
+        }
+        let most = self.local_experts(ranks) as i32;
+        match begin.windows(2).map(|pair| pair[1] - pair[0]).max() {
+            Some(local) if local > most => Err(CallError::TooLarge {
+                what: "experts on one rank",
+                need: local as u64,
+                have: most as u64,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where experts live.
+    pub fn placement(&self, ranks: usize) -> Placement {
+        self.placement.clone().unwrap_or_else(|| Placement::even(self.experts, ranks))
+    }
+}
+
+fn line_aligned(bytes: u64) -> u64 {
+    bytes.next_multiple_of(LINE_BYTES as u64)
+}
+
+/// The pipelines that a buffer launches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StandardPipeline {
+    /// Counts where tokens go.
+    Layout,
+    /// Exchanges the counts.
+    Notify,
+    /// Moves rows and leaves the tables that combine and cached dispatches read.
+    NvlDispatch,
+    /// Moves rows by tables that an earlier dispatch left.
+    NvlDispatchCached,
+    /// Brings rows back and adds them up.
+    NvlCombine,
+}
+
+impl StandardPipeline {
+    /// The pipeline's name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            StandardPipeline::Layout => "layout",
+            StandardPipeline::Notify => "notify",
+            StandardPipeline::NvlDispatch | StandardPipeline::NvlDispatchCached => "nvl-dispatch",
+            StandardPipeline::NvlCombine => "nvl-combine",
+        }
+    }
+}
+
+/// Where a buffer gets its kernels from: the compiled-in declarations, or files made by `emit`.
+pub trait Emit {
+    /// The plan and text of `pipeline` with `settings` (names and values as `--set` takes them).
+    fn emit(
+        &self,
+        pipeline: StandardPipeline,
+        arch: Arch,
+        settings: &[(String, String)],
+    ) -> Result<Emitted, CallError>;
+}
+
+/// The standard pipelines as this crate declares them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Declared;
+
+impl Declared {
+    /// The declaration behind a standard pipeline.
+    pub fn entry(pipeline: StandardPipeline) -> Entry {
+        match pipeline {
+            StandardPipeline::Layout => Entry::of::<pipelines::Layout>(),
+            StandardPipeline::Notify => Entry::of::<pipelines::Notify>(),
+            StandardPipeline::NvlDispatch | StandardPipeline::NvlDispatchCached => {
+                Entry::of::<pipelines::NvlDispatch>()
+            }
+            StandardPipeline::NvlCombine => Entry::of::<pipelines::NvlCombine>(),
+        }
+    }
+}
+
+impl Emit for Declared {
+    fn emit(
+        &self,
+        pipeline: StandardPipeline,
+        arch: Arch,
+        settings: &[(String, String)],
+    ) -> Result<Emitted, CallError> {
+        let entry = Declared::entry(pipeline);
+        let ir = (entry.ir)();
+        let mut config = Config::new(&ir, arch);
+        for (name, value) in settings {
+            config.set(&ir, name, value)?;
+        }
+        entry.emit(&config).map_err(|error| match error {
+            EmitError::Plan(error) => CallError::Plan(error),
+            EmitError::NoText(_) => {
+                CallError::Emit { pipeline: entry.name.to_string(), reason: error.to_string() }
+            }
+        })
+    }
+}

@@ -1,0 +1,185 @@
+//! Which number of a call each member of a standard pipeline's `struct Args` takes.
+
+use ep_codegen::plan::{Param, ParamKind, Plan};
+
+use super::memory::MemoryLayout;
+use super::options::{BufferOptions, StandardPipeline};
+use crate::args::{ArgsMap, Operand};
+use crate::error::CallError;
+
+/// The numbers that differ from call to call. Addresses of blocks are slots; what lies inside them
+/// is a constant that is added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub(super) enum Slot {
+    /// Tokens of this rank.
+    Tokens,
+    /// Blocks that send remote rows.
+    RemoteBlocks,
+    /// `expert_begin` of this rank.
+    Placement,
+    /// Tables of the handle.
+    Tables,
+    /// Counts of the handle, in host memory.
+    Counts,
+    /// Unpacked part of the output.
+    Unpacked,
+    /// Received region: its address, and its place in the window.
+    Received,
+    ReceivedAt,
+    /// Input rows: address, stride; and their place in the window, for a combine.
+    X,
+    XStride,
+    XAt,
+    /// Scales of the input: address and strides.
+    Scale,
+    ScaleStride,
+    ScaleColumnStride,
+    /// Top-k indices of the input.
+    TopkIdx,
+    /// Top-k weights of the input; for a combine also their place in the window.
+    Weights,
+    WeightsAt,
+    /// Biases, and the stride of both.
+    Bias0,
+    Bias1,
+    BiasStride,
+    /// Output of a combine.
+    Combined,
+    CombinedWeights,
+}
+
+/// One value per slot.
+pub(super) struct Slots([u64; Slot::CombinedWeights as usize + 1]);
+
+impl Slots {
+    pub(super) fn new() -> Slots {
+        Slots([0; Slot::CombinedWeights as usize + 1])
+    }
+
+    pub(super) fn set(&mut self, slot: Slot, value: u64) -> &mut Slots {
+        self.0[slot as usize] = value;
+        self
+    }
+
+    pub(super) fn values(&self) -> &[u64] {
+        &self.0
+    }
+}
+
+/// Resolves the members of one pipeline's `struct Args`.
+pub(super) fn resolve(
+    pipeline: StandardPipeline,
+    plan: &Plan,
+    control_at: u64,
+    options: &BufferOptions,
+    ranks: usize,
+    layout: &MemoryLayout,
+) -> Result<ArgsMap, CallError> {
+    let names = Names { pipeline, control_at, options, ranks, layout };
+    ArgsMap::new(plan, |param| names.operand(param))
+}
+
+struct Names<'a> {
+    pipeline: StandardPipeline,
+    control_at: u64,
+    options: &'a BufferOptions,
+    ranks: usize,
+    layout: &'a MemoryLayout,
+}
+
+fn slot(slot: Slot) -> Option<Operand> {
+    Some(Operand::Slot(slot as usize, 0))
+}
+
+impl Names<'_> {
+    fn operand(&self, param: &Param) -> Option<Operand> {
+        match &param.kind {
+            ParamKind::Group => None,
+            ParamKind::Size | ParamKind::Arg { .. } => self.number(&param.name),
+            ParamKind::Capacity { size } if size == "received" => {
+                Some(Operand::Fixed(self.options.capacity(self.ranks) as u64))
+            }
+            ParamKind::Copies { tensor } if tensor == "bias" => {
+                Some(Operand::Fixed(self.options.biases as u64))
+            }
+            ParamKind::Capacity { .. } | ParamKind::Copies { .. } => None,
+            ParamKind::Pointer { tensor, part, copy, .. } => self.pointer(tensor, *part, *copy),
+            ParamKind::RowStride { tensor, part } => self.row_stride(tensor, *part),
+            ParamKind::ColumnStride { tensor, .. } => match tensor.as_str() {
+                "x" => slot(Slot::ScaleColumnStride),
+                "recv_x" => Some(Operand::Fixed(1)),
+                _ => None,
+            },
+            ParamKind::WindowOffset { tensor } => match tensor.as_str() {
+                "recv_x" => self.in_window(Slot::ReceivedAt, self.layout.received.at("rows")?),
+                "x" => self.in_window(Slot::XAt, 0),
+                "weights" => self.in_window(Slot::WeightsAt, 0),
+                _ => None,
+            },
+            ParamKind::MetaOffset { .. } => {
+                self.in_window(Slot::ReceivedAt, self.layout.received.at("meta")?)
+            }
+        }
+    }
+
+    /// Kernels count window offsets from their own control memory.
+    fn in_window(&self, at: Slot, plus: u64) -> Option<Operand> {
+        Some(Operand::Slot(at as usize, plus.wrapping_sub(self.control_at)))
+    }
+
+    fn number(&self, name: &str) -> Option<Operand> {
+        match name {
+            "tokens" => slot(Slot::Tokens),
+            "remote_blocks" => slot(Slot::RemoteBlocks),
+            "alignment" => Some(Operand::Fixed(self.options.alignment as u64)),
+            _ => None,
+        }
+    }
+
+    fn pointer(&self, tensor: &str, part: usize, copy: i64) -> Option<Operand> {
+        let within = |block: Slot, at: Option<u64>| Some(Operand::Slot(block as usize, at?));
+        let combine = self.pipeline == StandardPipeline::NvlCombine;
+        match (tensor, part) {
+            ("x", 0) => slot(Slot::X),
+            ("x", 1) => slot(Slot::Scale),
+            ("topk_idx", 0) => slot(Slot::TopkIdx),
+            ("topk_weights", 0) => slot(Slot::Weights),
+            ("weights", 0) if combine => slot(Slot::Weights),
+            ("bias", 0) => slot(if copy == 0 { Slot::Bias0 } else { Slot::Bias1 }),
+            ("combined", 0) => slot(Slot::Combined),
+            ("combined_weights", 0) => slot(Slot::CombinedWeights),
+            ("expert_begin", 0) => slot(Slot::Placement),
+            ("recv_x", 0) => within(Slot::Received, self.layout.received.at("rows")),
+            ("recv_x", 1) => within(Slot::Unpacked, self.layout.unpacked.at("scale")),
+            ("recv_topk_idx" | "recv_topk_weights", 0) => {
+                within(Slot::Unpacked, self.layout.unpacked.at(tensor))
+            }
+            ("received" | "received_per_expert", 0) => {
+                within(Slot::Counts, self.layout.counts.at(tensor))
+            }
+            (table, 0) => within(Slot::Tables, self.layout.tables.at(table)),
+            _ => None,
+        }
+    }
+
+    fn row_stride(&self, tensor: &str, part: usize) -> Option<Operand> {
+        let scales = || self.options.payload.scales(self.options.hidden) as u64;
+        match (tensor, part) {
+            ("x", 0) => slot(Slot::XStride),
+            ("x", 1) => slot(Slot::ScaleStride),
+            ("bias", 0) => slot(Slot::BiasStride),
+            ("combined", 0) => Some(Operand::Fixed(self.options.hidden as u64)),
+            ("recv_x", 0) => Some(Operand::Fixed(self.options.row_stride())),
+            ("recv_x", 1) => Some(Operand::Fixed(scales())),
+            ("weights", 0) => Some(Operand::Fixed(self.options.weights_stride())),
+            // All other indices and weights are dense.
+            (
+                "topk_idx" | "topk_weights" | "recv_topk_idx" | "recv_topk_weights"
+                | "combined_weights",
+                0,
+            ) => Some(Operand::Fixed(self.options.topk as u64)),
+            _ => None,
+        }
+    }
+}

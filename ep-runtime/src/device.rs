@@ -1,0 +1,60 @@
+//! The device library as it travels inside this crate: what emitted kernels include.
+//!
+//! NVRTC gets these texts as headers in memory, so an installed program needs no folder of sources.
+
+use std::sync::LazyLock;
+
+use crate::jit::Key;
+
+/// Embeds the headers of the given names.
+macro_rules! headers {
+    ($($name:literal),* $(,)?) => {
+        &[$((
+            concat!("ep/", $name, ".cuh"),
+            include_str!(concat!("../templates/device/ep/", $name, ".cuh")),
+        )),*]
+    };
+}
+
+/// Every header as `(name, text)`; the name is what stands in `#include <...>`.
+pub const HEADERS: &[(&str, &str)] = headers![
+    "cast", "compute", "direct", "messages", "mover", "ptx", "pull", "reduce", "ring", "rows",
+    "slots", "sync",
+];
+
+/// The digest of all names and texts: two programs with the same one emit for the same library.
+pub fn digest() -> Key {
+    static DIGEST: LazyLock<Key> =
+        LazyLock::new(|| Key::of(HEADERS.iter().flat_map(|(name, text)| [*name, *text])));
+    *DIGEST
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_list_is_the_folder() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("templates/device/ep");
+        let mut files: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| format!("ep/{}", entry.unwrap().file_name().to_string_lossy()))
+            .collect();
+        files.sort();
+        let names: Vec<&str> = HEADERS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, files);
+    }
+
+    #[test]
+    fn headers_include_only_one_another() {
+        for (name, text) in HEADERS {
+            for line in text.lines().filter(|line| line.starts_with("#include")) {
+                let known = HEADERS.iter().any(|(other, _)| line == format!("#include <{other}>"));
+                assert!(known, "{name}: {line}");
+            }
+        }
+    }
+}

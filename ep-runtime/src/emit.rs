@@ -1,0 +1,72 @@
+//! From a pipeline and a configuration to the CUDA that NVRTC gets.
+
+use ep_codegen::ir;
+use ep_codegen::plan::{Config, Plan, PlanError, plan};
+
+use crate::pipeline::{Pipeline, Text};
+
+/// A pipeline as the command line and other tools see it.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    /// Name on the command line (`nvl-dispatch`).
+    pub name: &'static str,
+    /// Digest of the IR that the texts were rendered from.
+    pub digest: u128,
+    /// The declaration as data.
+    pub ir: fn() -> ir::Pipeline,
+    /// The CUDA body of each choice of arms; empty for a pipeline that is not emitted yet.
+    pub texts: fn() -> &'static [Text],
+}
+
+impl Entry {
+    /// The entry of `P`.
+    pub const fn of<P: Pipeline>() -> Entry {
+        Entry { name: P::NAME, digest: P::DIGEST, ir: P::ir, texts: P::texts }
+    }
+
+    /// Whether the pipeline has CUDA texts.
+    pub fn is_emitted(&self) -> bool {
+        !(self.texts)().is_empty()
+    }
+
+    /// The plan of one configuration, and the CUDA it gives.
+    pub fn emit(&self, config: &Config) -> Result<Emitted, EmitError> {
+        let ir = (self.ir)();
+        let plan = plan(&ir, config).map_err(EmitError::Plan)?;
+        let chosen = |text: &&Text| text.arms.iter().eq(config.choice.arms.iter());
+        let text = (self.texts)().iter().find(chosen).ok_or(EmitError::NoText(self.name))?;
+        let cuda = format!("{}\n{}", plan.prologue(text.body), text.body);
+        Ok(Emitted { cuda, plan })
+    }
+}
+
+/// A specialised kernel: what NVRTC gets, what `emit` prints and what `generated/` holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Emitted {
+    /// The CUDA source.
+    pub cuda: String,
+    /// What the host needs to know about it.
+    pub plan: Plan,
+}
+
+/// Why nothing was emitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EmitError {
+    /// The plan refuses the configuration.
+    Plan(PlanError),
+    /// The pipeline is declared and checked, but has no CUDA yet.
+    NoText(&'static str),
+}
+
+impl std::fmt::Display for EmitError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            EmitError::Plan(error) => error.fmt(f),
+            EmitError::NoText(name) => {
+                write!(f, "{name} is declared and checked, but not emitted yet; `epforge list` marks what is")
+            }
+        }
+    }
+}
+
+impl std::error::Error for EmitError {}

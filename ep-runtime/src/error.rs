@@ -1,0 +1,133 @@
+//! What a call can fail with; every error carries the numbers that explain it.
+
+use std::fmt;
+
+use ep_codegen::plan::PlanError;
+
+use crate::backend::BackendError;
+use crate::record::Timeouts;
+
+/// Why a call did not happen, or did not end well.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CallError {
+    /// The device, driver or compiler.
+    Backend(BackendError),
+    /// The shape.
+    Plan(PlanError),
+    /// A kernel could not be emitted.
+    Emit {
+        /// Pipeline.
+        pipeline: String,
+        /// Why.
+        reason: String,
+    },
+    /// A member of `struct Args` got no value.
+    Unbound {
+        /// Pipeline.
+        pipeline: String,
+        /// Member.
+        name: String,
+    },
+    /// A number of a call is outside what the buffer was made for.
+    TooLarge {
+        /// What, as a noun phrase.
+        what: &'static str,
+        /// Value of the call.
+        need: u64,
+        /// Limit of the buffer.
+        have: u64,
+    },
+    /// The rows that arrive do not fit; every rank returns it and nobody moves a row.
+    OutputTooSmall {
+        /// Rank whose output is too small.
+        rank: usize,
+        /// Rows that would arrive there.
+        need: u64,
+        /// Rows that fit.
+        have: u64,
+    },
+    /// All handles or outputs of a rank are in use.
+    AllInUse {
+        /// What ran out.
+        what: &'static str,
+        /// Rank.
+        rank: usize,
+        /// How many there are.
+        live: usize,
+    },
+    /// Fewer blocks than the kernel's roles need.
+    TooFewBlocks {
+        /// Pipeline.
+        pipeline: String,
+        /// Blocks of the call.
+        have: u32,
+        /// Blocks that run every role.
+        need: u32,
+    },
+    /// What is passed to a call belongs to another one.
+    Mismatch {
+        /// What does not fit, as a sentence.
+        what: String,
+    },
+    /// Kernels waited in vain; from now on every call of the group returns this.
+    Timeout(Timeouts),
+    /// The kernel's words never came, although no kernel reported a wait.
+    Silent {
+        /// Rank.
+        rank: usize,
+        /// What did not come.
+        what: &'static str,
+    },
+}
+
+impl From<BackendError> for CallError {
+    fn from(error: BackendError) -> CallError {
+        CallError::Backend(error)
+    }
+}
+
+impl From<PlanError> for CallError {
+    fn from(error: PlanError) -> CallError {
+        CallError::Plan(error)
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CallError::Backend(error) => error.fmt(f),
+            CallError::Plan(error) => error.fmt(f),
+            CallError::Emit { pipeline, reason } => write!(f, "{pipeline}: {reason}"),
+            CallError::Unbound { pipeline, name } => {
+                write!(f, "{pipeline}: `{name}` has no value in this call")
+            }
+            CallError::TooLarge { what, need, have } => {
+                write!(f, "{need} {what}, the buffer was made for {have}")
+            }
+            CallError::OutputTooSmall { rank, need, have } => {
+                write!(f, "rank {rank} would receive {need} rows, its output holds {have}")
+            }
+            CallError::AllInUse { what, rank, live } => {
+                write!(f, "rank {rank}: all {live} {what} are in use; drop one, or make more")
+            }
+            CallError::TooFewBlocks { pipeline, have, need } => {
+                write!(f, "{pipeline}: {have} blocks, its roles need {need}")
+            }
+            CallError::Mismatch { what } => f.write_str(what),
+            CallError::Timeout(timeouts) => timeouts.fmt(f),
+            CallError::Silent { rank, what } => {
+                write!(f, "rank {rank}: {what} did not come, and no kernel says what it waits for")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CallError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            CallError::Backend(error) => Some(error),
+            CallError::Plan(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! A backend without a device, for tests of everything above [`Backend`]: memory is plain bytes,
+//! and a kernel is a Rust function that reads its `struct Args` as a kernel would.
+//!
+//! Every rank has one queue. What is local runs when it comes to the front; a kernel that talks to
+//! its peers runs when it is at the front everywhere, for all ranks at once.
+
+mod kernels;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use ep_codegen::ir::Elem;
+use ep_codegen::plan::{Arch, Config, MessageLayout, Numbers, Param, ParamKind, Plan, plan};
+
+use crate::backend::{
+    Backend, BackendError, Block, Code, Event, HostBlock, Image, Launch, Mapping, Stream,
+};
+use crate::buffer::{Declared, Emit, StandardPipeline};
+use crate::emit::Emitted;
+use crate::error::CallError;
+
+/// The address of a rank's first byte: a wrong rank in an address shows at once.
+const RANK_SPACE: u64 = 1 << 40;
+
+/// What a fake device holds and has to do.
+#[derive(Default)]
+pub(crate) struct World {
+    blocks: BTreeMap<u64, Vec<u8>>,
+    ends: Vec<u64>,
+    queues: Vec<VecDeque<Work>>,
+    plans: BTreeMap<String, Plan>,
+    codes: Vec<(usize, String)>,
+    windows: BTreeMap<u64, Vec<u64>>,
+}
+
+enum Work {
+    Fill { at: u64, byte: u8, bytes: u64 },
+    Kernel { text: String, blocks: u32, args: Vec<u8> },
+}
+
+/// Ranks that exist in memory alone.
+pub(crate) struct FakeBackend {
+    ranks: usize,
+    world: Mutex<World>,
+}
+
+impl FakeBackend {
+    pub(crate) fn new(ranks: usize) -> Arc<FakeBackend> {
+        let world = World {
+            ends: (0..ranks as u64).map(|rank| (rank + 1) * RANK_SPACE).collect(),
+            queues: (0..ranks).map(|_| VecDeque::new()).collect(),
+            ..World::default()
+        };
+        Arc::new(FakeBackend { ranks, world: Mutex::new(world) })
+    }
+
+    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap()
+    }
+}
+
+impl World {
+    fn alloc(&mut self, rank: usize, bytes: u64) -> u64 {
+        let address = self.ends[rank];
+        self.ends[rank] += bytes.next_multiple_of(256) + 256;
+        // Fresh memory is never zero by chance.
+        self.blocks.insert(address, vec![0xcd; bytes as usize]);
+        address
+    }
+
+    /// The bytes at an address; a range outside every block is a bug of the caller.
+    fn at(&mut self, address: u64, bytes: u64) -> &mut [u8] {
+        let (start, block) = self.blocks.range_mut(..=address).next_back().unwrap();
+        let offset = (address - start) as usize;
+        let end = offset + bytes as usize;
+        assert!(end <= block.len(), "{bytes} bytes at {address:#x} lie outside every block");
+        &mut block[offset..end]
+    }
+
+    fn local(&mut self, work: &Work) {
+        if let Work::Fill { at, byte, bytes } = work {
+            self.at(*at, *bytes).fill(*byte);
+        }
+    }
+
+    /// Runs what can run; returns whether everything has.
+    fn run(&mut self) -> bool {
+        loop {
+            for rank in 0..self.queues.len() {
+                while matches!(self.queues[rank].front(), Some(Work::Fill { .. })) {
+                    let work = self.queues[rank].pop_front().unwrap();
+                    self.local(&work);
+                }
+            }
+            let fronts: Vec<_> = self.queues.iter().map(VecDeque::front).collect();
+            let text = |work: &Option<&Work>| match work {
+                Some(Work::Kernel { text, .. }) => Some(text.clone()),
+                _ => None,
+            };
+            let Some(first) = text(&fronts[0]) else { break };
+            if fronts.iter().any(|front| text(front).as_ref() != Some(&first)) {
+                break;
+            }
+            let works: Vec<Work> =
+                self.queues.iter_mut().map(|queue| queue.pop_front().unwrap()).collect();
+            kernels::run(self, &first, &works);
+        }
+        self.queues.iter().all(VecDeque::is_empty)
+    }
+}
+
+impl Backend for FakeBackend {
+    fn name(&self) -> String {
+        "memory".to_string()
+    }
+
+    fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    fn local(&self) -> Range<usize> {
+        0..self.ranks
+    }
+
+    fn arch(&self) -> Arch {
+        Arch::Sm90a
+    }
+
+    fn multiprocessors(&self, _: usize) -> u32 {
+        132
+    }
+
+    fn runs_alone(&self) -> bool {
+        false
+    }
+
+    fn compile(&self, _: &str, cuda: &str) -> Result<Image, BackendError> {
+        Ok(cuda.as_bytes().into())
+    }
+
+    fn load(&self, rank: usize, image: &Image, _: &str, _: Block) -> Result<Code, BackendError> {
+        let mut world = self.world();
+        world.codes.push((rank, String::from_utf8(image.to_vec()).unwrap()));
+        Ok(Code(world.codes.len() as u64 - 1))
+    }
+
+    fn unload(&self, _: usize, _: Code) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn alloc(&self, rank: usize, bytes: u64) -> Result<u64, BackendError> {
+        Ok(self.world().alloc(rank, bytes))
+    }
+
+    fn free(&self, _: usize, address: u64) -> Result<(), BackendError> {
+        self.world()
+            .blocks
+            .remove(&address)
+            .map(|_| ())
+            .ok_or_else(|| BackendError::Wrong { what: format!("{address:#x} is not allocated") })
+    }
+
+    fn write(&self, rank: usize, to: u64, from: &[u8]) -> Result<(), BackendError> {
+        self.sync(rank, Stream::OWN)?;
+        self.world().at(to, from.len() as u64).copy_from_slice(from);
+        Ok(())
+    }
+
+    fn read(&self, rank: usize, from: u64, to: &mut [u8]) -> Result<(), BackendError> {
+        self.sync(rank, Stream::OWN)?;
+        to.copy_from_slice(self.world().at(from, to.len() as u64));
+        Ok(())
+    }
+
+    fn fill(
+        &self,
+        rank: usize,
+        _: Stream,
+        at: u64,
+        byte: u8,
+        bytes: u64,
+    ) -> Result<(), BackendError> {
+        self.world().queues[rank].push_back(Work::Fill { at, byte, bytes });
+        Ok(())
+    }
+
+    fn alloc_host(&self, rank: usize, bytes: u64) -> Result<HostBlock, BackendError> {
+        let mut world = self.world();
+        let device = world.alloc(rank, bytes);
+        world.at(device, bytes).fill(0);
+        Ok(HostBlock { host: 0, device, bytes })
+    }
+
+    fn free_host(&self, rank: usize, block: HostBlock) -> Result<(), BackendError> {
+        self.free(rank, block.device)
+    }
+
+    fn read_host(&self, block: &HostBlock, at: u64, to: &mut [u32]) -> Result<(), BackendError> {
+        let mut world = self.world();
+        let bytes = world.at(block.device + at, 4 * to.len() as u64);
+        for (word, bytes) in to.iter_mut().zip(bytes.chunks(4)) {
+            *word = u32::from_le_bytes(bytes.try_into().unwrap());
+        }
+        Ok(())
+    }
+
+    fn write_host(&self, block: &HostBlock, at: u64, from: &[u32]) -> Result<(), BackendError> {
+        let bytes: Vec<u8> = from.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.world().at(block.device + at, bytes.len() as u64).copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn map_window(&self, bytes: u64) -> Result<Mapping, BackendError> {
+        let mut world = self.world();
+        let bases: Vec<u64> = (0..self.ranks).map(|rank| world.alloc(rank, bytes)).collect();
+        bases.iter().for_each(|base| world.at(*base, bytes).fill(0));
+        let id = world.windows.len() as u64;
+        world.windows.insert(id, bases.clone());
+        Ok(Mapping { id, bytes, bases: vec![bases; self.ranks] })
+    }
+
+    fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError> {
+        let bases = self.world().windows.remove(&mapping.id).unwrap_or_default();
+        (0..bases.len()).try_for_each(|rank| self.free(rank, bases[rank]))
+    }
+
+    fn launch(&self, rank: usize, _: Stream, launch: &Launch) -> Result<(), BackendError> {
+        let mut world = self.world();
+        let (owner, text) = world.codes[launch.code.0 as usize].clone();
+        assert_eq!(owner, rank, "a kernel is launched for the rank it was loaded for");
+        let (blocks, args) = (launch.blocks, launch.args.to_vec());
+        world.queues[rank].push_back(Work::Kernel { text, blocks, args });
+        Ok(())
+    }
+
+    fn sync(&self, rank: usize, _: Stream) -> Result<(), BackendError> {
+        let mut world = self.world();
+        world.run();
+        if world.queues[rank].is_empty() {
+            return Ok(());
+        }
+        let what = format!("rank {rank} waits for a launch that nobody made");
+        Err(BackendError::Wrong { what })
+    }
+
+    fn poll(&self, rank: usize) -> Result<(), BackendError> {
+        self.sync(rank, Stream::OWN)
+    }
+
+    fn create_event(&self, _: usize) -> Result<Event, BackendError> {
+        Ok(Event(0))
+    }
+
+    fn destroy_event(&self, _: usize, _: Event) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn record(&self, _: usize, _: Stream, _: &Event) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn wait_event(&self, _: usize, _: Stream, _: &Event) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn elapsed(&self, _: usize, _: &Event, _: &Event) -> Result<Duration, BackendError> {
+        Ok(Duration::from_micros(1))
+    }
+
+    fn hold(&self, _: usize, _: Stream, _: &HostBlock, _: u64, _: u32) -> Result<(), BackendError> {
+        Ok(())
+    }
+}
+
+/// Plans the declared pipelines; the text is a key by which the fake device finds the plan.
+pub(crate) struct FakeEmit(pub(crate) Arc<FakeBackend>);
+
+impl Emit for FakeEmit {
+    fn emit(
+        &self,
+        pipeline: StandardPipeline,
+        arch: Arch,
+        settings: &[(String, String)],
+    ) -> Result<Emitted, CallError> {
+        let ir = (Declared::entry(pipeline).ir)();
+        let mut config = Config::new(&ir, arch);
+        for (name, value) in settings {
+            config.set(&ir, name, value)?;
+        }
+        let mut plan = plan(&ir, &config)?;
+        // A region of its own for each plan, so that offsets that ignore it miss their target.
+        plan.window_bytes = plan.window_bytes.max(1000);
+        let text = format!("{pipeline:?} {settings:?}");
+        self.0.world().plans.insert(text.clone(), plan.clone());
+        Ok(Emitted { cuda: text, plan })
+    }
+}
+
+/// A plan with the given members behind the group.
+pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
+    let mut params = vec![Param { name: "group".into(), kind: ParamKind::Group, offset: 0 }];
+    for (index, (name, kind)) in members.into_iter().enumerate() {
+        params.push(Param { name: name.into(), kind, offset: 64 + 8 * index as i64 });
+    }
+    Plan {
+        pipeline: name.to_string(),
+        entry: name.to_lowercase(),
+        arch: Arch::Sm90a,
+        arms: Vec::new(),
+        numbers: Numbers::new(),
+        cfg: Vec::new(),
+        args_bytes: 56 + 8 * params.len() as i64,
+        params,
+        window: Vec::new(),
+        window_bytes: 0,
+        threads: 32,
+        shared_bytes: 0,
+        roles: Vec::new(),
+        blocks_min: 1,
+        messages: Vec::<MessageLayout>::new(),
+    }
+}
+
+/// A pointer member of `f32`.
+pub(crate) fn pointer(tensor: &str) -> ParamKind {
+    ParamKind::Pointer {
+        tensor: tensor.to_string(),
+        part: 0,
+        copy: 0,
+        elem: Elem::F32,
+        read_only: false,
+    }
+}

@@ -1,0 +1,135 @@
+//! A kernel loaded for one rank: everything that its first launch would otherwise have to do.
+
+use std::ffi::{CString, c_int, c_void};
+use std::ptr;
+
+use cudarc::driver::sys;
+
+use super::driver::check;
+use crate::backend::{BackendError, Block, Image, Launch};
+
+/// A loaded kernel.
+pub(super) struct Kernel {
+    pub(super) rank: usize,
+    module: sys::CUmodule,
+    function: sys::CUfunction,
+    block: Block,
+    /// Size of its one parameter, as the CUBIN says it.
+    args_bytes: usize,
+    /// Blocks that are resident at once within the rank's share of the device.
+    resident: u32,
+}
+
+impl Kernel {
+    /// Loads an image into the current context; `share` are the multiprocessors of the rank.
+    pub(super) fn load(
+        rank: usize,
+        image: &Image,
+        entry: &str,
+        block: Block,
+        share: u32,
+    ) -> Result<Kernel, BackendError> {
+        let name = CString::new(entry).map_err(|_| BackendError::Wrong {
+            what: format!("`{entry}` is no name of a kernel"),
+        })?;
+        let mut module = ptr::null_mut();
+        // SAFETY: the image is a complete CUBIN made by the compiler for this device; the driver
+        // copies what it needs.
+        let result = unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) };
+        check("cuModuleLoadData", Some(rank), result)?;
+        let function = ptr::null_mut();
+        let mut kernel = Kernel { rank, module, function, block, args_bytes: 0, resident: 0 };
+        match kernel.prepare(&name, share) {
+            Ok(()) => Ok(kernel),
+            Err(error) => {
+                kernel.unload();
+                Err(error)
+            }
+        }
+    }
+
+    /// Unloads the code; its context is current and none of it runs any more.
+    pub(super) fn unload(self) {
+        // SAFETY: loaded once, and `self` is consumed. A failure means that the context is lost.
+        let _ = unsafe { sys::cuModuleUnload(self.module) };
+    }
+
+    /// Everything that the first launch would otherwise do: the code on the device, the shared
+    /// memory limit, the number of resident blocks.
+    fn prepare(&mut self, name: &CString, share: u32) -> Result<(), BackendError> {
+        use sys::CUfunction_attribute_enum as Attribute;
+        let rank = Some(self.rank);
+        // SAFETY: the module is loaded; the call writes one handle.
+        let result =
+            unsafe { sys::cuModuleGetFunction(&mut self.function, self.module, name.as_ptr()) };
+        check("cuModuleGetFunction", rank, result)?;
+        let shared = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let bytes = self.block.shared_bytes as c_int;
+        // SAFETY: the function belongs to a loaded module.
+        let result = unsafe { sys::cuFuncSetAttribute(self.function, shared, bytes) };
+        check("cuFuncSetAttribute", rank, result)?;
+        // With lazy loading the code would reach the device at the first launch, which may wait for
+        // everything in flight there: a deadlock when that waits for this very launch (M8).
+        // SAFETY: as above.
+        check("cuFuncLoad", rank, unsafe { sys::cuFuncLoad(self.function) })?;
+        let mut offset = 0;
+        // SAFETY: writes two sizes.
+        let result =
+            unsafe { sys::cuFuncGetParamInfo(self.function, 0, &mut offset, &mut self.args_bytes) };
+        check("cuFuncGetParamInfo", rank, result)?;
+        let mut blocks: c_int = 0;
+        // SAFETY: writes one integer.
+        let result = unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut blocks,
+                self.function,
+                self.block.threads as c_int,
+                self.block.shared_bytes as usize,
+            )
+        };
+        check("cuOccupancyMaxActiveBlocksPerMultiprocessor", rank, result)?;
+        self.resident = u32::try_from(blocks).unwrap_or(0) * share;
+        Ok(())
+    }
+
+    pub(super) fn launch(
+        &self,
+        stream: sys::CUstream,
+        launch: &Launch,
+        cooperative: bool,
+    ) -> Result<(), BackendError> {
+        if launch.blocks > self.resident {
+            let (need, have, block) = (launch.blocks, self.resident, self.block);
+            return Err(BackendError::TooManyBlocks { need, have, block });
+        }
+        if launch.args.len() != self.args_bytes {
+            let (got, want) = (launch.args.len(), self.args_bytes);
+            let what = format!("`struct Args` has {want} bytes in the kernel, {got} were passed");
+            return Err(BackendError::Wrong { what });
+        }
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { cooperative: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: launch.blocks,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: self.block.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.block.shared_bytes,
+            hStream: stream,
+            attrs: &mut attribute,
+            numAttrs: u32::from(cooperative),
+        };
+        let mut params = [launch.args.as_ptr().cast_mut().cast::<c_void>()];
+        // SAFETY: the function is loaded, the attribute outlives the call, and the one parameter
+        // points to as many bytes as the kernel declares, which the driver copies before it returns.
+        let result = unsafe {
+            sys::cuLaunchKernelEx(&config, self.function, params.as_mut_ptr(), ptr::null_mut())
+        };
+        check("cuLaunchKernelEx", Some(self.rank), result)
+    }
+}

@@ -1,0 +1,606 @@
+//! Ranks as GPUs of this process, through the CUDA driver.
+//!
+//! Every rank has a device and a stream of its own; several ranks may share one device, which is
+//! how correctness runs on a single GPU. Shared devices have two consequences: the blocks of all
+//! ranks have to be resident together, so each rank gets its share of the multiprocessors, and
+//! kernels are launched without the cooperative attribute, because the driver may run cooperative
+//! grids of one device one after another, while ours wait for each other.
+//!
+//! Each call makes the context of its rank current on the calling thread and leaves it so.
+
+mod driver;
+mod kernel;
+mod window;
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use cudarc::driver::sys;
+use ep_codegen::plan::Arch;
+
+pub use driver::{DeviceInfo, devices};
+pub use window::Sharing;
+
+use crate::backend::{
+    Backend, BackendError, Block, Code, Event, HostBlock, Image, Launch, Mapping, Stream,
+};
+use crate::device::HEADERS;
+use crate::jit::{Jit, JitError, Source};
+use driver::check;
+use kernel::Kernel;
+use window::RankWindow;
+
+/// Turns emitted text into a CUBIN: the JIT, or a table of images made elsewhere.
+pub type Compile = Box<dyn Fn(&str, &str, Arch) -> Result<Image, BackendError> + Send + Sync>;
+
+/// Compiles with `jit` against the device library that this crate carries.
+pub fn compile_with(jit: Arc<Jit>) -> Compile {
+    Box::new(move |name, cuda, arch| {
+        let file = format!("{name}.cu");
+        let source = Source { name: &file, text: cuda, headers: HEADERS };
+        let failed = |error: JitError| BackendError::Compile {
+            name: name.to_string(),
+            log: error.to_string(),
+        };
+        let compiled = jit.compile(&source, arch, &[]).map_err(failed)?;
+        Ok(compiled.cubin.as_slice().into())
+    })
+}
+
+/// Which devices a group runs on.
+#[derive(Debug, Clone, Default)]
+pub struct GpuOptions {
+    /// Device of each rank, by ordinal; a device may appear more than once.
+    pub devices: Vec<i32>,
+    /// How windows are shared.
+    pub sharing: Sharing,
+    /// Whether launches get the cooperative attribute; `None`: unless devices are shared.
+    pub cooperative: Option<bool>,
+}
+
+impl GpuOptions {
+    /// `ranks` ranks, spread over the devices of this machine in turn.
+    pub fn spread(ranks: usize) -> Result<GpuOptions, BackendError> {
+        let count = devices()?.len().max(1);
+        let devices = (0..ranks).map(|rank| (rank % count) as i32).collect();
+        Ok(GpuOptions { devices, ..GpuOptions::default() })
+    }
+}
+
+/// Ranks on GPUs of this process.
+pub struct GpuBackend {
+    ranks: Vec<Rank>,
+    devices: BTreeMap<i32, DeviceInfo>,
+    arch: Arch,
+    cooperative: bool,
+    sharing: Sharing,
+    compile: Compile,
+    /// By code; `None` once unloaded.
+    kernels: RwLock<Vec<Option<Kernel>>>,
+    windows: Mutex<BTreeMap<u64, Vec<RankWindow>>>,
+}
+
+/// One rank: its device, the device's primary context and the rank's own stream.
+struct Rank {
+    ordinal: i32,
+    context: sys::CUcontext,
+    stream: sys::CUstream,
+    /// Ranks on the same device, this one included.
+    sharers: u32,
+}
+
+// SAFETY: driver handles (contexts, streams, modules, functions) belong to the process, not to a
+// thread; the driver API may be called with them from any thread at any time.
+unsafe impl Send for GpuBackend {}
+// SAFETY: as above; what is mutable on our side is behind locks.
+unsafe impl Sync for GpuBackend {}
+
+impl GpuBackend {
+    /// Opens the devices of `options`, one rank per entry.
+    pub fn new(options: &GpuOptions, compile: Compile) -> Result<GpuBackend, BackendError> {
+        let present = devices()?;
+        let mut chosen = BTreeMap::new();
+        for ordinal in &options.devices {
+            let device = present.iter().find(|device| device.ordinal == *ordinal);
+            let Some(device) = device else {
+                let what = format!("there is no GPU {ordinal}: {} are visible", present.len());
+                return Err(BackendError::Missing { what });
+            };
+            chosen.insert(*ordinal, device.clone());
+        }
+        let arch = common_arch(&chosen)?;
+        require_reach(&chosen, options.sharing)?;
+        let shared = chosen.len() < options.devices.len();
+        let mut backend = GpuBackend {
+            ranks: Vec::new(),
+            devices: chosen,
+            arch,
+            cooperative: options.cooperative.unwrap_or(!shared),
+            sharing: options.sharing,
+            compile,
+            kernels: RwLock::default(),
+            windows: Mutex::default(),
+        };
+        // Ranks are added one by one, so that Drop releases exactly what was opened.
+        for (index, ordinal) in options.devices.iter().enumerate() {
+            let sharers = options.devices.iter().filter(|other| *other == ordinal).count();
+            backend.ranks.push(Rank::open(index, *ordinal, sharers as u32)?);
+        }
+        if options.sharing == Sharing::PeerAccess {
+            backend.enable_peers()?;
+        }
+        Ok(backend)
+    }
+
+    /// The rank, with its context current.
+    fn enter(&self, rank: usize) -> Result<&Rank, BackendError> {
+        let found = self.ranks.get(rank).ok_or_else(|| BackendError::Wrong {
+            what: format!("rank {rank} is not local: this process drives 0..{}", self.ranks.len()),
+        })?;
+        // SAFETY: the context was retained when the rank was opened and lives as long as it.
+        check("cuCtxSetCurrent", Some(rank), unsafe { sys::cuCtxSetCurrent(found.context) })?;
+        Ok(found)
+    }
+
+    fn enable_peers(&self) -> Result<(), BackendError> {
+        for rank in 0..self.ranks.len() {
+            let own = self.enter(rank)?;
+            for peer in self.ranks.iter().filter(|peer| peer.ordinal != own.ordinal) {
+                // SAFETY: both contexts are retained; the own one is current.
+                let result = unsafe { sys::cuCtxEnablePeerAccess(peer.context, 0) };
+                if result != sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
+                    check("cuCtxEnablePeerAccess", Some(rank), result)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn windows(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<RankWindow>>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One window per rank, zeroed; what was made is undone when a later one fails.
+    fn make_windows(&self, bytes: u64) -> Result<Vec<RankWindow>, BackendError> {
+        let users: Vec<c_int> = self.devices.keys().copied().collect();
+        let mut made = Vec::new();
+        let result = (0..self.ranks.len()).try_for_each(|rank| {
+            let ordinal = self.enter(rank)?.ordinal;
+            made.push(RankWindow::new(rank, ordinal, &users, bytes, self.sharing)?);
+            self.fill(rank, Stream::OWN, made[rank].address, 0, bytes)
+        });
+        let result =
+            result.and_then(|()| (0..made.len()).try_for_each(|rank| self.sync(rank, Stream::OWN)));
+        match result {
+            Ok(()) => Ok(made),
+            Err(error) => {
+                self.release_windows(made).ok();
+                Err(error)
+            }
+        }
+    }
+
+    fn release_windows(&self, windows: Vec<RankWindow>) -> Result<(), BackendError> {
+        let mut result = Ok(());
+        for (rank, window) in windows.into_iter().enumerate() {
+            let released = self.enter(rank).and_then(|_| window.release(rank));
+            result = result.and(released);
+        }
+        result
+    }
+}
+
+/// The one target of all devices.
+fn common_arch(devices: &BTreeMap<i32, DeviceInfo>) -> Result<Arch, BackendError> {
+    let mut arch = None;
+    for device in devices.values() {
+        let Some(own) = device.arch else {
+            let (major, minor) = device.capability;
+            let what =
+                format!("{} is of capability {major}.{minor}: no target for it", device.name);
+            return Err(BackendError::Missing { what });
+        };
+        if arch.is_some_and(|arch| arch != own) {
+            let what = "the GPUs of a group have to be of one architecture".to_string();
+            return Err(BackendError::Missing { what });
+        }
+        arch = Some(own);
+    }
+    arch.ok_or_else(|| BackendError::Wrong { what: "a group has at least one rank".to_string() })
+}
+
+/// Every device can reach every other one.
+fn require_reach(
+    devices: &BTreeMap<i32, DeviceInfo>,
+    sharing: Sharing,
+) -> Result<(), BackendError> {
+    for from in devices.keys() {
+        if sharing == Sharing::Mapped && !driver::maps_memory(*from)? {
+            let what = format!("GPU {from} has no virtual memory management; use peer access");
+            return Err(BackendError::Missing { what });
+        }
+        for to in devices.keys().filter(|to| *to != from) {
+            if !driver::reaches(*from, *to)? {
+                let what = format!("GPU {from} cannot reach the memory of GPU {to}");
+                return Err(BackendError::Missing { what });
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Rank {
+    fn open(rank: usize, ordinal: i32, sharers: u32) -> Result<Rank, BackendError> {
+        let device = driver::handle(ordinal)?;
+        let mut context = ptr::null_mut();
+        // SAFETY: writes one handle; the retain is undone in Drop.
+        let result = unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) };
+        check("cuDevicePrimaryCtxRetain", Some(rank), result)?;
+        let mut opened = Rank { ordinal, context, stream: ptr::null_mut(), sharers };
+        // SAFETY: the context was just retained.
+        check("cuCtxSetCurrent", Some(rank), unsafe { sys::cuCtxSetCurrent(context) })?;
+        // Not blocking: work on the legacy default stream of some library must not order ranks.
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: writes one handle; destroyed in Drop.
+        let result = unsafe { sys::cuStreamCreate(&mut opened.stream, flags) };
+        check("cuStreamCreate", Some(rank), result)?;
+        Ok(opened)
+    }
+
+    fn queue(&self, stream: Stream) -> sys::CUstream {
+        match stream.raw() {
+            0 => self.stream,
+            handle => handle as sys::CUstream,
+        }
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        // SAFETY: the context was retained once and the stream created once by `open`; the device
+        // handle is derived again from the same ordinal. Errors leave nothing to do: the process
+        // loses the device at its end.
+        unsafe {
+            let _ = sys::cuCtxSetCurrent(self.context);
+            if !self.stream.is_null() {
+                let _ = sys::cuStreamSynchronize(self.stream);
+                let _ = sys::cuStreamDestroy_v2(self.stream);
+            }
+            if let Ok(device) = driver::handle(self.ordinal) {
+                let _ = sys::cuDevicePrimaryCtxRelease_v2(device);
+            }
+        }
+    }
+}
+
+impl Drop for GpuBackend {
+    fn drop(&mut self) {
+        let windows = std::mem::take(&mut *self.windows());
+        for (_, windows) in windows {
+            let _ = self.release_windows(windows);
+        }
+        let kernels = std::mem::take(&mut *write(&self.kernels));
+        for kernel in kernels.into_iter().flatten() {
+            if self.enter(kernel.rank).is_ok() {
+                // SAFETY: the rank lives until its field is dropped after this; unloading code that
+                // still runs is what the wait avoids.
+                unsafe {
+                    let _ = sys::cuStreamSynchronize(self.ranks[kernel.rank].stream);
+                }
+                kernel.unload();
+            }
+        }
+    }
+}
+
+fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Backend for GpuBackend {
+    fn name(&self) -> String {
+        let names: Vec<&str> = self.devices.values().map(|device| device.name.as_str()).collect();
+        format!("{} x {}", names.len(), names.first().copied().unwrap_or("no GPU"))
+    }
+
+    fn ranks(&self) -> usize {
+        self.ranks.len()
+    }
+
+    fn local(&self) -> Range<usize> {
+        0..self.ranks.len()
+    }
+
+    fn arch(&self) -> Arch {
+        self.arch
+    }
+
+    fn multiprocessors(&self, rank: usize) -> u32 {
+        let Some(rank) = self.ranks.get(rank) else { return 0 };
+        let device = self.devices.get(&rank.ordinal);
+        device.map_or(0, |device| device.multiprocessors / rank.sharers.max(1))
+    }
+
+    fn runs_alone(&self) -> bool {
+        true
+    }
+
+    fn compile(&self, name: &str, cuda: &str) -> Result<Image, BackendError> {
+        (self.compile)(name, cuda, self.arch)
+    }
+
+    fn load(
+        &self,
+        rank: usize,
+        image: &Image,
+        entry: &str,
+        block: Block,
+    ) -> Result<Code, BackendError> {
+        let share = self.multiprocessors(rank);
+        self.enter(rank)?;
+        let kernel = Kernel::load(rank, image, entry, block, share)?;
+        let mut kernels = write(&self.kernels);
+        kernels.push(Some(kernel));
+        Ok(Code(kernels.len() as u64 - 1))
+    }
+
+    fn unload(&self, rank: usize, code: Code) -> Result<(), BackendError> {
+        self.enter(rank)?;
+        // Unloading may wait for the device, so the lock that launches need is not held meanwhile.
+        let taken = {
+            let mut kernels = write(&self.kernels);
+            let own = kernels.get_mut(code.0 as usize).filter(|slot| belongs(slot, rank));
+            own.and_then(Option::take)
+        };
+        match taken {
+            Some(kernel) => {
+                kernel.unload();
+                Ok(())
+            }
+            None => Err(not_loaded(code, rank)),
+        }
+    }
+
+    fn alloc(&self, rank: usize, bytes: u64) -> Result<u64, BackendError> {
+        self.enter(rank)?;
+        let mut address = 0;
+        // SAFETY: writes one address; the rank's context is current.
+        let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1) as usize) };
+        check("cuMemAlloc", Some(rank), result)?;
+        Ok(address)
+    }
+
+    fn free(&self, rank: usize, address: u64) -> Result<(), BackendError> {
+        self.enter(rank)?;
+        // SAFETY: the driver refuses an address that it did not allocate.
+        check("cuMemFree", Some(rank), unsafe { sys::cuMemFree_v2(address) })
+    }
+
+    fn write(&self, rank: usize, to: u64, from: &[u8]) -> Result<(), BackendError> {
+        let own = self.enter(rank)?;
+        if from.is_empty() {
+            return Ok(());
+        }
+        let bytes = from.len();
+        // SAFETY: `from` is valid for `bytes`; it is pageable, so the driver has copied it when the
+        // call returns. A wrong device address is refused or fails the context, not the host.
+        let result =
+            unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), bytes, own.stream) };
+        check("cuMemcpyHtoDAsync", Some(rank), result)?;
+        // A caller may pass page-locked memory after all, which the copy would read later.
+        self.sync(rank, Stream::OWN)
+    }
+
+    fn read(&self, rank: usize, from: u64, to: &mut [u8]) -> Result<(), BackendError> {
+        let own = self.enter(rank)?;
+        if to.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: `to` is valid for its length, and the stream is waited for before it is used.
+        let result = unsafe {
+            sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, to.len(), own.stream)
+        };
+        check("cuMemcpyDtoHAsync", Some(rank), result)?;
+        self.sync(rank, Stream::OWN)
+    }
+
+    fn fill(
+        &self,
+        rank: usize,
+        stream: Stream,
+        at: u64,
+        byte: u8,
+        bytes: u64,
+    ) -> Result<(), BackendError> {
+        let own = self.enter(rank)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: writes device memory only; a wrong address fails the context, not the host.
+        let result = unsafe { sys::cuMemsetD8Async(at, byte, bytes as usize, own.queue(stream)) };
+        check("cuMemsetD8Async", Some(rank), result)
+    }
+
+    fn alloc_host(&self, rank: usize, bytes: u64) -> Result<HostBlock, BackendError> {
+        self.enter(rank)?;
+        let bytes = bytes.max(4).next_multiple_of(4);
+        let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_PORTABLE;
+        let mut host: *mut c_void = ptr::null_mut();
+        // SAFETY: writes one address of `bytes` page-locked bytes.
+        let result = unsafe { sys::cuMemHostAlloc(&mut host, bytes as usize, flags) };
+        check("cuMemHostAlloc", Some(rank), result)?;
+        let mut device = 0;
+        // SAFETY: `host` was just allocated with DEVICEMAP; then zeroed before anyone knows it.
+        let result = unsafe {
+            ptr::write_bytes(host.cast::<u8>(), 0, bytes as usize);
+            sys::cuMemHostGetDevicePointer_v2(&mut device, host, 0)
+        };
+        let block = HostBlock { host: host as u64, device, bytes };
+        if let Err(error) = check("cuMemHostGetDevicePointer", Some(rank), result) {
+            let _ = self.free_host(rank, block);
+            return Err(error);
+        }
+        Ok(block)
+    }
+
+    fn free_host(&self, rank: usize, block: HostBlock) -> Result<(), BackendError> {
+        self.enter(rank)?;
+        if block.host == 0 {
+            return Ok(());
+        }
+        // SAFETY: only `alloc_host` makes blocks, they cannot be copied, and this consumes it.
+        check("cuMemFreeHost", Some(rank), unsafe { sys::cuMemFreeHost(block.host as *mut c_void) })
+    }
+
+    fn read_host(&self, block: &HostBlock, at: u64, to: &mut [u32]) -> Result<(), BackendError> {
+        let from = words(block, at, to.len())?;
+        for (index, word) in to.iter_mut().enumerate() {
+            // SAFETY: `words` checked the range; the block is alive since it is borrowed. Volatile:
+            // a kernel may write the word meanwhile.
+            *word = unsafe { from.add(index).read_volatile() };
+        }
+        Ok(())
+    }
+
+    fn write_host(&self, block: &HostBlock, at: u64, from: &[u32]) -> Result<(), BackendError> {
+        let to = words(block, at, from.len())?;
+        for (index, word) in from.iter().enumerate() {
+            // SAFETY: as in `read_host`.
+            unsafe { to.add(index).write_volatile(*word) };
+        }
+        Ok(())
+    }
+
+    fn map_window(&self, bytes: u64) -> Result<Mapping, BackendError> {
+        let made = self.make_windows(bytes)?;
+        let bases: Vec<u64> = made.iter().map(|window| window.address).collect();
+        let mut windows = self.windows();
+        let id = windows.keys().next_back().map_or(0, |last| last + 1);
+        windows.insert(id, made);
+        // One address space for all devices of the process: everyone sees the same addresses.
+        Ok(Mapping { id, bytes, bases: vec![bases; self.ranks.len()] })
+    }
+
+    fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError> {
+        let windows = self.windows().remove(&mapping.id).ok_or_else(|| BackendError::Wrong {
+            what: format!("window {} is not mapped", mapping.id),
+        })?;
+        self.release_windows(windows)
+    }
+
+    fn launch(&self, rank: usize, stream: Stream, launch: &Launch) -> Result<(), BackendError> {
+        let own = self.enter(rank)?;
+        let kernels = read(&self.kernels);
+        let kernel = kernels.get(launch.code.0 as usize).filter(|slot| belongs(slot, rank));
+        match kernel.and_then(Option::as_ref) {
+            Some(kernel) => kernel.launch(own.queue(stream), launch, self.cooperative),
+            None => Err(not_loaded(launch.code, rank)),
+        }
+    }
+
+    fn sync(&self, rank: usize, stream: Stream) -> Result<(), BackendError> {
+        let own = self.enter(rank)?;
+        // SAFETY: the stream is the rank's own, or the caller vouched for it in `Stream::from_raw`.
+        let result = unsafe { sys::cuStreamSynchronize(own.queue(stream)) };
+        check("cuStreamSynchronize", Some(rank), result)
+    }
+
+    fn poll(&self, rank: usize) -> Result<(), BackendError> {
+        let own = self.enter(rank)?;
+        // SAFETY: the stream lives as long as the rank.
+        let result = unsafe { sys::cuStreamQuery(own.stream) };
+        match result {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(()),
+            result => check("cuStreamQuery", Some(rank), result),
+        }
+    }
+
+    fn create_event(&self, rank: usize) -> Result<Event, BackendError> {
+        self.enter(rank)?;
+        let mut event = ptr::null_mut();
+        // SAFETY: writes one handle.
+        check("cuEventCreate", Some(rank), unsafe { sys::cuEventCreate(&mut event, 0) })?;
+        Ok(Event(event as u64))
+    }
+
+    fn destroy_event(&self, rank: usize, event: Event) -> Result<(), BackendError> {
+        self.enter(rank)?;
+        // SAFETY: only `create_event` makes events, they cannot be copied, and this consumes it.
+        let result = unsafe { sys::cuEventDestroy_v2(event.0 as sys::CUevent) };
+        check("cuEventDestroy", Some(rank), result)
+    }
+
+    fn record(&self, rank: usize, stream: Stream, event: &Event) -> Result<(), BackendError> {
+        let own = self.enter(rank)?;
+        // SAFETY: the event is alive since it is borrowed; the stream as in `sync`.
+        let result = unsafe { sys::cuEventRecord(event.0 as sys::CUevent, own.queue(stream)) };
+        check("cuEventRecord", Some(rank), result)
+    }
+
+    fn wait_event(&self, rank: usize, stream: Stream, event: &Event) -> Result<(), BackendError> {
+        let own = self.enter(rank)?;
+        // SAFETY: as in `record`.
+        let result =
+            unsafe { sys::cuStreamWaitEvent(own.queue(stream), event.0 as sys::CUevent, 0) };
+        check("cuStreamWaitEvent", Some(rank), result)
+    }
+
+    fn elapsed(&self, rank: usize, from: &Event, to: &Event) -> Result<Duration, BackendError> {
+        self.enter(rank)?;
+        let mut milliseconds = 0.0f32;
+        // SAFETY: writes one float; both events are alive since they are borrowed.
+        let result = unsafe {
+            sys::cuEventElapsedTime_v2(
+                &mut milliseconds,
+                from.0 as sys::CUevent,
+                to.0 as sys::CUevent,
+            )
+        };
+        check("cuEventElapsedTime", Some(rank), result)?;
+        Ok(Duration::from_nanos((f64::from(milliseconds.max(0.0)) * 1e6) as u64))
+    }
+
+    fn hold(
+        &self,
+        rank: usize,
+        stream: Stream,
+        block: &HostBlock,
+        at: u64,
+        value: u32,
+    ) -> Result<(), BackendError> {
+        words(block, at, 1)?;
+        let own = self.enter(rank)?;
+        let at_least = sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as u32;
+        // SAFETY: the word lies inside a live block that the device can reach.
+        let result = unsafe {
+            sys::cuStreamWaitValue32_v2(own.queue(stream), block.device + at, value, at_least)
+        };
+        check("cuStreamWaitValue32", Some(rank), result)
+    }
+}
+
+fn belongs(slot: &Option<Kernel>, rank: usize) -> bool {
+    slot.as_ref().is_some_and(|kernel| kernel.rank == rank)
+}
+
+fn not_loaded(code: Code, rank: usize) -> BackendError {
+    BackendError::Wrong { what: format!("kernel {} is not loaded for rank {rank}", code.0) }
+}
+
+/// The host address of `count` words at byte `at` of a block.
+fn words(block: &HostBlock, at: u64, count: usize) -> Result<*mut u32, BackendError> {
+    let end = at.checked_add(4 * count as u64);
+    if !at.is_multiple_of(4) || end.is_none_or(|end| end > block.bytes) {
+        let what = format!("{count} words at {at} lie outside a block of {} bytes", block.bytes);
+        return Err(BackendError::Wrong { what });
+    }
+    Ok((block.host + at) as *mut u32)
+}

@@ -1,0 +1,257 @@
+//! From CUDA text to machine code at run time: NVRTC, a disk cache, and what the CUBIN needs.
+//!
+//! ```no_run
+//! use ep_runtime::jit::{Arch, Cache, Jit, Nvrtc, Source};
+//!
+//! let jit = Jit::new(Nvrtc::find()?, Cache::at(None)?);
+//! let source = Source {
+//!     name: "scale.cu",
+//!     text: "extern \"C\" __global__ void scale(float* x) { x[threadIdx.x] *= 2.0f; }",
+//!     headers: &[],
+//! };
+//! let compiled = jit.compile(&source, Arch::Sm90a, &[])?;
+//! assert_eq!(compiled.resources.kernels[0].name, "scale");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod cache;
+mod cubin;
+mod error;
+mod find;
+mod log;
+mod nvrtc;
+
+use std::collections::HashMap;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+pub use cache::{
+    Cache, CacheError, CacheWarning, Cleared, Entry, Fetched, Key, Listed, Summary,
+    VARIABLE as CACHE_VARIABLE,
+};
+pub use cubin::{Kernel, Resources};
+pub use ep_codegen::plan::Arch;
+pub use error::{CompileFailure, JitError};
+pub use find::{
+    Candidate, OLDEST as OLDEST_NVRTC, Origin, PROJECT_FOLDER, Search, VARIABLE as NVRTC_VARIABLE,
+    Version,
+};
+pub use log::{Remarks, Spill};
+pub use nvrtc::{Nvrtc, Output};
+
+/// A text to compile. NVRTC sees these texts alone: relative includes find no file.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// What error messages call it, such as `nvl-dispatch.cu`.
+    pub name: &'a str,
+    /// The CUDA source.
+    pub text: &'a str,
+    /// What it may include, as `(name, text)`; the name is what stands in `#include <...>`.
+    pub headers: &'a [(&'a str, &'a str)],
+}
+
+/// One compile of a list.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// What to compile.
+    pub source: Source<'a>,
+    /// For which GPUs.
+    pub arch: Arch,
+    /// Options beyond those of every compile.
+    pub options: &'a [&'a str],
+}
+
+/// A kernel ready to be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compiled {
+    /// The machine code.
+    pub cubin: Vec<u8>,
+    /// All that NVRTC and its assembler said.
+    pub log: String,
+    /// What the kernels need.
+    pub resources: Resources,
+    /// The remarks of the log.
+    pub remarks: Remarks,
+    /// Whether this process read it from the disk cache; false if it compiled it.
+    pub cached: bool,
+    /// What the cache knows it by.
+    pub key: Key,
+    /// What the cache could not do.
+    pub warnings: Vec<CacheWarning>,
+}
+
+impl Compiled {
+    /// What no emitted kernel may have: spills, undefined symbols, lost performance. One sentence
+    /// each; empty for a good kernel.
+    pub fn defects(&self) -> Vec<String> {
+        let spills = self.remarks.spills.iter().map(Spill::to_string);
+        let undefined = self.resources.undefined.iter();
+        let undefined = undefined.map(|symbol| format!("`{symbol}` is called and not defined"));
+        let losses = self.remarks.performance_losses.iter().cloned();
+        spills.chain(undefined).chain(losses).collect()
+    }
+}
+
+/// Options of every compile: the language of the device library, the log of the assembler, and no
+/// file of the current directory in the place of a header.
+const OPTIONS: [&str; 3] = ["--std=c++17", "-Xptxas=-v", "--no-source-include"];
+
+/// Stack of the threads that compile: the compiler recurses over deep expressions.
+const STACK_BYTES: usize = 16 << 20;
+
+/// A result, or the right of one thread to make it.
+type Slot = Arc<Mutex<Option<Arc<Compiled>>>>;
+
+/// Compiles texts, each of them once per process and, with a disk cache, once per machine.
+#[derive(Debug)]
+pub struct Jit {
+    nvrtc: &'static Nvrtc,
+    cache: Cache,
+    slots: Mutex<HashMap<Key, Slot>>,
+}
+
+impl Jit {
+    /// A compiler with its cache.
+    pub fn new(nvrtc: &'static Nvrtc, cache: Cache) -> Jit {
+        Jit { nvrtc, cache, slots: Mutex::default() }
+    }
+
+    /// The NVRTC in use.
+    pub fn nvrtc(&self) -> &'static Nvrtc {
+        self.nvrtc
+    }
+
+    /// The cache in use.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Compiles `source` for `arch`, or gives what an earlier compile of the same texts gave.
+    pub fn compile(
+        &self,
+        source: &Source<'_>,
+        arch: Arch,
+        options: &[&str],
+    ) -> Result<Arc<Compiled>, JitError> {
+        let options = all_options(arch, options);
+        let key = self.key(source, &options);
+        let slot = lock(&self.slots).entry(key).or_default().clone();
+        let mut slot = lock(&slot);
+        if let Some(compiled) = &*slot {
+            return Ok(compiled.clone());
+        }
+        let compiled = Arc::new(self.fetch(key, source, arch, &options)?);
+        *slot = Some(compiled.clone());
+        Ok(compiled)
+    }
+
+    /// Compiles a list on all cores; the results stand in the order of the requests.
+    pub fn compile_all(&self, requests: &[Request<'_>]) -> Vec<Result<Arc<Compiled>, JitError>> {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut done = Vec::new();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(request) = requests.get(index) else { return done };
+                let Request { source, arch, options } = request;
+                done.push((index, self.compile(source, *arch, options)));
+            }
+        };
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let mut results = thread::scope(|scope| {
+            let start = || {
+                // With no thread to be had, the others do its share.
+                thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work).ok()
+            };
+            let threads: Vec<_> = (1..cores.min(requests.len())).filter_map(|_| start()).collect();
+            let mut results = work();
+            for thread in threads {
+                results.extend(thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            }
+            results
+        });
+        results.sort_by_key(|(index, _)| *index);
+        results.into_iter().map(|(_, result)| result).collect()
+    }
+
+    fn fetch(
+        &self,
+        key: Key,
+        source: &Source<'_>,
+        arch: Arch,
+        options: &[String],
+    ) -> Result<Compiled, JitError> {
+        let make = || {
+            let Output { cubin, log } = self.nvrtc.compile(source, arch, options)?;
+            let tool = format!("NVRTC {}", self.nvrtc.version());
+            let (name, target) = (source.name.to_owned(), arch.name().to_owned());
+            Ok::<Entry, JitError>(Entry { name, target, tool, log, binary: cubin })
+        };
+        let fetched = match files_read(source, options) {
+            None => self.cache.fetch(&key, make)?,
+            Some(because) => {
+                let warnings = vec![CacheWarning::ReadsFiles { because }];
+                Fetched { entry: make()?, cached: false, warnings }
+            }
+        };
+        let Fetched { entry, cached, warnings } = fetched;
+        let remarks = Remarks::read(&entry.log);
+        let name = || source.name.to_owned();
+        let mut resources = Resources::read(&entry.binary)
+            .map_err(|reason| JitError::Cubin { name: name(), reason })?;
+        for kernel in &mut resources.kernels {
+            let logged = remarks.barriers.iter().find(|(name, _)| *name == kernel.name);
+            kernel.barriers = kernel.barriers.or(logged.map(|(_, count)| *count));
+        }
+        let Entry { log, binary: cubin, .. } = entry;
+        Ok(Compiled { cubin, log, resources, remarks, cached, key, warnings })
+    }
+
+    fn key(&self, source: &Source<'_>, options: &[String]) -> Key {
+        let identity = self.nvrtc.identity();
+        // The counts keep a header from passing for an option.
+        let counts = format!("{} {}", options.len(), source.headers.len());
+        let parts = [&*identity, &counts, source.name, source.text];
+        let options = options.iter().map(String::as_str);
+        let headers = source.headers.iter().flat_map(|(name, text)| [*name, *text]);
+        Key::of(parts.into_iter().chain(options).chain(headers))
+    }
+}
+
+/// The options of one compile. The architecture is one of them, and so part of the key.
+fn all_options(arch: Arch, options: &[&str]) -> Vec<String> {
+    let fixed = OPTIONS.iter().chain(options).map(|option| (*option).to_owned());
+    [format!("--gpu-architecture={}", arch.name())].into_iter().chain(fixed).collect()
+}
+
+/// What makes a compile read files, whose contents no key can stand for; none for emitted texts.
+fn files_read(source: &Source<'_>, options: &[String]) -> Option<String> {
+    const READING: [&str; 7] = [
+        "-I",
+        "--include-path",
+        "-include",
+        "--pre-include",
+        "--use-pch",
+        "--pch",
+        "--use-bundled",
+    ];
+    let option = options.iter().find(|option| READING.iter().any(|it| option.starts_with(it)));
+    let texts = source.headers.iter().map(|(_, text)| *text).chain([source.text]);
+    let absolute = |line: &&str| {
+        let directive = line.trim_start().strip_prefix('#').map(str::trim_start);
+        directive.and_then(|rest| rest.strip_prefix("include")).is_some_and(|rest| {
+            let name = rest.trim_start();
+            name.starts_with("\"/") || name.starts_with("</")
+        })
+    };
+    option
+        .cloned()
+        .or_else(|| texts.flat_map(str::lines).find(absolute).map(|line| line.trim().to_owned()))
+}
+
+/// Locks, even after a thread has panicked: every value behind these locks is replaced whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,267 @@
+//! Timeout records: what the warps of a stopped group were waiting for, in words.
+
+use std::fmt;
+
+use ep_codegen::plan::Plan;
+
+use crate::backend::BackendError;
+use crate::memory::HostMemory;
+
+/// Records that one pipeline may write on one rank before later ones are dropped.
+pub const RECORD_CAPACITY: u32 = 64;
+
+/// Bytes from one record to the next: a cache line each.
+pub const RECORD_BYTES: u64 = 64;
+
+/// The words of `ep::Record` (`templates/device/ep/sync.cuh`) in order, 4 bytes each. A test holds
+/// this list against the header's text.
+const RECORD_WORDS: [&str; 13] = [
+    "pipeline", "role", "channel", "kind", "expired", "stripe", "peer", "want", "seen", "epoch",
+    "block", "warp", "written",
+];
+
+/// Offset of the word that says that a record is complete.
+pub(crate) const WRITTEN_AT: u64 = 4 * 12;
+
+/// What a warp waited for: the values of `ep::Waiting`, with the words of the report.
+const WAITING: [(&str, &str); 12] = [
+    ("kCredit", "room in the ring"),
+    ("kArrival", "a row in the ring"),
+    ("kHeader", "the stripe's first row and count"),
+    ("kRetired", "the consumer's end of an earlier call"),
+    ("kReady", "the announcement of an output"),
+    ("kClosed", "the last row"),
+    ("kFlag", "the message in a slot"),
+    ("kAck", "a slot to be read"),
+    ("kReleased", "the last reader"),
+    ("kSequence", "other warps of its role"),
+    ("kBlocks", "the other blocks of the grid"),
+    ("kCapacity", "room in the output"),
+];
+
+/// The kind of a record that says that the output holds fewer rows than arrive.
+const CAPACITY_KIND: u32 = 11;
+
+/// One wait that did not end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// Rank that waited.
+    pub rank: usize,
+    /// Pipeline, as declared.
+    pub pipeline: String,
+    /// Role, as declared; its number if the plan does not know it.
+    pub role: String,
+    /// Channel, as the emitted `Cfg` names it.
+    pub channel: String,
+    /// What it waited for, in words.
+    pub waiting_for: String,
+    /// Whether this wait ran out of time, or was cut short by the stop of another one.
+    pub expired: bool,
+    /// Stripe, if the wait is for one.
+    pub stripe: Option<i32>,
+    /// Rank that was waited for, if it is one.
+    pub peer: Option<usize>,
+    /// Counter value that would have ended the wait.
+    pub want: u32,
+    /// Counter value last seen.
+    pub seen: u32,
+    /// Number of the call.
+    pub epoch: u32,
+    /// Block of the grid.
+    pub block: u32,
+    /// Warp of the block.
+    pub warp: u32,
+}
+
+impl Wait {
+    /// Whether the record says that rows did not fit, rather than that something did not come.
+    pub fn is_overflow(&self) -> bool {
+        self.waiting_for == WAITING[CAPACITY_KIND as usize].1
+    }
+
+    /// Reads a record's words; `None` when it was never written.
+    fn read(rank: usize, plan: &Plan, words: &[u32; RECORD_WORDS.len()]) -> Option<Wait> {
+        let [
+            _,
+            role,
+            channel,
+            kind,
+            expired,
+            stripe,
+            peer,
+            want,
+            seen,
+            epoch,
+            block,
+            warp,
+            written,
+        ] = *words;
+        if written == 0 {
+            return None;
+        }
+        let waiting = usize::try_from(kind).ok().and_then(|kind| WAITING.get(kind));
+        Some(Wait {
+            rank,
+            pipeline: plan.pipeline.clone(),
+            role: role_name(plan, role),
+            channel: named(plan, "kChannel", channel).unwrap_or_else(|| format!("#{channel}")),
+            waiting_for: waiting.map_or_else(|| format!("kind {kind}"), |(_, text)| (*text).into()),
+            expired: expired != 0,
+            stripe: Some(stripe as i32).filter(|stripe| *stripe >= 0),
+            peer: usize::try_from(peer as i32).ok(),
+            want,
+            seen,
+            epoch,
+            block,
+            warp,
+        })
+    }
+}
+
+/// The nested struct of `Cfg` whose member `member` has this value.
+fn named(plan: &Plan, member: &str, value: u32) -> Option<String> {
+    let holds = |group: &&ep_codegen::plan::CfgGroup| {
+        group.members.iter().any(|m| m.name == member && m.value == i64::from(value))
+    };
+    plan.cfg.iter().find(holds).map(|group| group.name.clone())
+}
+
+fn role_name(plan: &Plan, role: u32) -> String {
+    let listed = || plan.roles.get(role as usize).map(|role| role.name.clone());
+    named(plan, "kRole", role).or_else(listed).unwrap_or_else(|| format!("role {role}"))
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}: {} {} waits", self.rank, self.pipeline, self.role)?;
+        match self.peer {
+            Some(peer) => write!(f, " for rank {peer}: {}", self.waiting_for)?,
+            None => write!(f, " for {}", self.waiting_for)?,
+        }
+        write!(f, " of {}", self.channel)?;
+        if let Some(stripe) = self.stripe {
+            write!(f, ", stripe {stripe}")?;
+        }
+        write!(f, " (call {}, wants {}, sees {}", self.epoch, self.want, self.seen)?;
+        write!(f, "; block {} warp {})", self.block, self.warp)
+    }
+}
+
+/// All waits that the local ranks recorded when their group was stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Timeouts {
+    /// Waits that ran out of time come first, in order of rank.
+    pub waits: Vec<Wait>,
+}
+
+impl Timeouts {
+    /// Adds the records of one pipeline on one rank.
+    pub fn collect(
+        &mut self,
+        rank: usize,
+        plan: &Plan,
+        records: &HostMemory,
+    ) -> Result<(), BackendError> {
+        for slot in 0..u64::from(RECORD_CAPACITY) {
+            let mut words = [0; RECORD_WORDS.len()];
+            records.read(slot * RECORD_BYTES, &mut words)?;
+            self.waits.extend(Wait::read(rank, plan, &words));
+        }
+        self.waits.sort_by_key(|wait| (!wait.expired, wait.rank));
+        Ok(())
+    }
+
+    /// Who waits on whom: pairs of ranks, each once, from waits that ran out of time.
+    pub fn edges(&self) -> Vec<(usize, usize)> {
+        let expired = self.waits.iter().filter(|wait| wait.expired);
+        let mut edges: Vec<_> = expired.filter_map(|wait| Some((wait.rank, wait.peer?))).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        edges
+    }
+}
+
+impl fmt::Display for Timeouts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        f.write_str("the group is stopped")?;
+        for (from, to) in self.edges() {
+            write!(f, "; rank {from} waits on rank {to}")?;
+        }
+        for wait in self.waits.iter().take(SHOWN) {
+            write!(f, "\n  {wait}")?;
+        }
+        match self.waits.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{GROUP_BYTES, GROUP_MEMBERS};
+    use crate::fake::plan_of;
+
+    const SYNC: &str = include_str!("../../templates/device/ep/sync.cuh");
+
+    /// The lines between `head` and the closing brace, without comments, each up to its semicolon.
+    fn body(head: &str) -> Vec<String> {
+        let start = SYNC.find(head).unwrap_or_else(|| panic!("no `{head}` in sync.cuh"));
+        let lines = SYNC[start..].lines().skip(1).take_while(|line| !line.starts_with('}'));
+        let code = lines.map(|line| line.split("//").next().unwrap_or("").trim());
+        let code = code.flat_map(|line| line.split_inclusive([';', ',']));
+        let code = code.map(|part| part.trim().trim_end_matches([';', ',']).to_string());
+        code.filter(|part| !part.is_empty()).collect()
+    }
+
+    #[test]
+    fn the_group_is_what_the_header_says() {
+        let declared = body("struct Group {");
+        let ours: Vec<String> = GROUP_MEMBERS.iter().map(|(text, _)| text.to_string()).collect();
+        assert_eq!(declared, ours);
+        let mut offset = 0;
+        for (text, at) in GROUP_MEMBERS {
+            let wide = text.contains('*') || text.starts_with("u64");
+            let bytes: usize = if wide { 8 } else { 4 };
+            offset = usize::next_multiple_of(offset, bytes);
+            assert_eq!(offset, at, "{text}");
+            offset += bytes;
+        }
+        assert_eq!(offset.next_multiple_of(8), GROUP_BYTES);
+    }
+
+    #[test]
+    fn the_record_is_what_the_header_says() {
+        let declared = body("struct alignas(64) Record {");
+        let words: Vec<&str> = declared
+            .iter()
+            .map(|line| line.strip_prefix("u32 ").or(line.strip_prefix("i32 ")).unwrap())
+            .collect();
+        // What follows is padding.
+        assert_eq!(words[..RECORD_WORDS.len()], RECORD_WORDS);
+        assert_eq!(RECORD_WORDS[WRITTEN_AT as usize / 4], "written");
+        assert!(RECORD_WORDS.len() as u64 * 4 <= RECORD_BYTES);
+    }
+
+    #[test]
+    fn every_kind_of_wait_has_words() {
+        let ours: Vec<&str> = WAITING.iter().map(|(name, _)| *name).collect();
+        assert_eq!(body("enum class Waiting"), ours);
+        assert_eq!(WAITING[CAPACITY_KIND as usize].0, "kCapacity");
+    }
+
+    #[test]
+    fn a_wait_reads_as_a_sentence() {
+        let plan = plan_of("NvlDispatch", vec![]);
+        let words = [0, 0, 0, 5, 1, 7, 2, 9, 4, 3, 1, 6, 1];
+        let wait = Wait::read(1, &plan, &words).unwrap();
+        let text = "rank 1: NvlDispatch role 0 waits for rank 2: the last row of #0, stripe 7 \
+                    (call 3, wants 9, sees 4; block 1 warp 6)";
+        assert_eq!(wait.to_string(), text);
+        assert!(Wait::read(1, &plan, &[0; 13]).is_none());
+        let timeouts = Timeouts { waits: vec![wait] };
+        assert_eq!(timeouts.edges(), [(1, 2)]);
+    }
+}

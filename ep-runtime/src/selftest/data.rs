@@ -1,0 +1,133 @@
+//! The inputs of a case: made from the seed for all ranks, and copied to the local ones.
+
+use super::Case;
+use crate::args::Rows;
+use crate::backend::{Backend, BackendError};
+use crate::buffer::Payload;
+use crate::error::CallError;
+use crate::group::Group;
+use crate::memory::DeviceMemory;
+use crate::oracle::{Oracle, Random, random_bf16, random_bytes, random_scales};
+
+/// The inputs of all ranks, by rank.
+pub(super) struct HostData {
+    /// Token rows, dense.
+    pub(super) x: Vec<Vec<u8>>,
+    /// Their scales, dense.
+    pub(super) scale: Vec<Vec<u8>>,
+    /// What the experts make of the received rows: bf16, dense, in order of arrival.
+    pub(super) made: Vec<Vec<u8>>,
+    /// Weights that come back with them, `f32[received, topk]`.
+    pub(super) made_weights: Vec<Vec<u8>>,
+    /// Biases of each rank.
+    pub(super) biases: Vec<Vec<Vec<u8>>>,
+}
+
+impl HostData {
+    /// The routing of all ranks with all that follows from it, and all values.
+    pub(super) fn random(case: &Case, ranks: usize) -> (Oracle, HostData) {
+        let options = &case.options;
+        let mut random = Random::new(case.seed);
+        let routings = case.tokens.iter().map(|tokens| case.routing.routing(*tokens, &mut random));
+        let oracle = Oracle::new(options.experts, options.placement(ranks), routings.collect());
+        let mut host = HostData {
+            x: Vec::new(),
+            scale: Vec::new(),
+            made: Vec::new(),
+            made_weights: Vec::new(),
+            biases: Vec::new(),
+        };
+        let scales = options.payload.scales(options.hidden);
+        for rank in 0..ranks {
+            // A sequence for each rank, so that one rank's inputs do not depend on the others'.
+            let mut random = Random::new(case.seed ^ ((rank as u64 + 1) << 32));
+            let tokens = case.tokens[rank];
+            let arrivals = oracle.arrivals(rank).len();
+            host.x.push(match options.payload {
+                Payload::Bf16 => random_bf16(tokens * options.hidden, &mut random),
+                Payload::Fp8 | Payload::Fp8Packed => {
+                    random_bytes(tokens * options.hidden, &mut random)
+                }
+            });
+            host.scale.push(match options.payload.scale_bytes() {
+                4 => random_scales(tokens * scales, &mut random),
+                bytes => random_bytes(tokens * scales * bytes as usize, &mut random),
+            });
+            host.made.push(random_bf16(arrivals * options.hidden, &mut random));
+            host.made_weights.push(random_scales(arrivals * options.topk, &mut random));
+            let biases =
+                (0..options.biases).map(|_| random_bf16(tokens * options.hidden, &mut random));
+            host.biases.push(biases.collect());
+        }
+        (oracle, host)
+    }
+}
+
+/// The memory of one rank.
+pub(super) struct RankData {
+    pub(super) x: DeviceMemory,
+    pub(super) scale: DeviceMemory,
+    pub(super) topk_idx: DeviceMemory,
+    pub(super) topk_weights: DeviceMemory,
+    pub(super) biases: Vec<DeviceMemory>,
+    pub(super) combined: DeviceMemory,
+    pub(super) combined_weights: DeviceMemory,
+}
+
+impl RankData {
+    pub(super) fn new(
+        group: &Group,
+        rank: usize,
+        case: &Case,
+        oracle: &Oracle,
+        host: &HostData,
+    ) -> Result<RankData, CallError> {
+        let backend = group.backend();
+        let filled = |bytes: &[u8]| {
+            let memory = DeviceMemory::new(backend, rank, bytes.len() as u64)?;
+            memory.write(0, bytes)?;
+            Ok::<DeviceMemory, CallError>(memory)
+        };
+        let routing = oracle.routing(rank);
+        let experts: Vec<u8> = routing.experts.iter().flat_map(|e| e.to_le_bytes()).collect();
+        let weights: Vec<u8> = routing.weights.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let tokens = case.tokens[rank] as u64;
+        let sums = |bytes: usize| DeviceMemory::new(backend, rank, tokens * bytes as u64);
+        let biases = host.biases[rank].iter().map(|bias| filled(bias));
+        Ok(RankData {
+            x: filled(&host.x[rank])?,
+            scale: filled(&host.scale[rank])?,
+            topk_idx: filled(&experts)?,
+            topk_weights: filled(&weights)?,
+            biases: biases.collect::<Result<Vec<_>, _>>()?,
+            combined: sums(2 * case.options.hidden)?,
+            combined_weights: sums(4 * case.options.topk)?,
+        })
+    }
+
+    /// Overwrites what the combine is to write.
+    pub(super) fn poison_sums(&self, byte: u8) -> Result<(), CallError> {
+        self.combined.fill(crate::backend::Stream::OWN, byte)?;
+        Ok(self.combined_weights.fill(crate::backend::Stream::OWN, byte)?)
+    }
+}
+
+/// Writes dense rows of `values` values of `value_bytes` to rows that may be padded.
+pub(super) fn write_rows(
+    backend: &dyn Backend,
+    rank: usize,
+    to: Rows,
+    value_bytes: usize,
+    values: usize,
+    rows: &[u8],
+) -> Result<(), BackendError> {
+    let (width, stride) = (values * value_bytes, to.row_stride as usize * value_bytes);
+    if stride == width {
+        return backend.write(rank, to.address, rows);
+    }
+    let mut padded = vec![0; rows.len() / width.max(1) * stride];
+    for (to, from) in padded.chunks_mut(stride.max(1)).zip(rows.chunks(width.max(1))) {
+        to[..from.len()].copy_from_slice(from);
+    }
+    backend.write(rank, to.address, &padded)
+}

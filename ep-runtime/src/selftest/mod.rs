@@ -1,0 +1,345 @@
+//! Dispatch and combine on random inputs, held against the oracle, and timed.
+//!
+//! What `epforge selftest`, the benchmarks and the tests on GPUs run; it needs no test framework.
+
+mod data;
+mod meeting;
+mod probe;
+mod timing;
+mod verify;
+
+use std::fmt;
+
+use crate::args::Rows;
+use crate::buffer::{
+    Buffer, BufferOptions, CallOptions, CombineInput, CombineOutput, DispatchInput, Emit, Handle,
+    Offered, Received,
+};
+use crate::error::CallError;
+use crate::group::Group;
+use crate::oracle::{Differences, Oracle, RoutingOptions};
+
+use data::{HostData, RankData};
+use meeting::Meeting;
+
+pub use probe::probe;
+pub use timing::{Mode, Operation, Timing};
+
+/// Bytes that outputs hold before a call: 0xa5a5 is no value that random rows have.
+const POISON: u8 = 0xa5;
+
+/// One problem to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Case {
+    /// What the buffer is made for.
+    pub options: BufferOptions,
+    /// Tokens of each rank.
+    pub tokens: Vec<usize>,
+    /// How tokens are routed; `topk` and `experts` are those of the buffer.
+    pub routing: RoutingOptions,
+    /// How dispatches run.
+    pub dispatch: CallOptions,
+    /// How combines run.
+    pub combine: CallOptions,
+    /// Seed of all inputs.
+    pub seed: u64,
+}
+
+impl Case {
+    /// As many tokens on every rank as the buffer takes, routed evenly.
+    pub fn even(options: BufferOptions, ranks: usize, blocks: u32) -> Case {
+        Case {
+            tokens: vec![options.tokens; ranks],
+            routing: RoutingOptions::even(options.topk, options.experts),
+            dispatch: CallOptions::blocks(blocks),
+            combine: CallOptions::blocks(blocks),
+            seed: 1,
+            options,
+        }
+    }
+}
+
+/// What was compared, and what differs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Findings {
+    /// Name of a check, and what it found.
+    pub checks: Vec<(String, Differences)>,
+}
+
+impl Findings {
+    /// Whether everything was as the oracle says.
+    pub fn is_good(&self) -> bool {
+        self.checks.iter().all(|(_, differences)| differences.is_empty())
+    }
+
+    fn add(&mut self, name: impl Into<String>, differences: Differences) {
+        self.checks.push((name.into(), differences));
+    }
+
+    fn merge(&mut self, other: Findings) {
+        self.checks.extend(other.checks);
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wrong: Vec<_> = self.checks.iter().filter(|(_, d)| !d.is_empty()).collect();
+        let compared: u64 = self.checks.iter().map(|(_, d)| d.compared).sum();
+        if wrong.is_empty() {
+            return write!(f, "{} checks, {compared} values equal", self.checks.len());
+        }
+        write!(f, "{} of {} checks failed", wrong.len(), self.checks.len())?;
+        wrong.iter().try_for_each(|(name, differences)| write!(f, "\n{name}: {differences}"))
+    }
+}
+
+/// A buffer with the inputs of one case on every local rank.
+pub struct Selftest {
+    group: Group,
+    buffer: Buffer,
+    case: Case,
+    oracle: Oracle,
+    host: HostData,
+    ranks: Vec<RankData>,
+}
+
+/// What one rank has after a dispatch.
+struct Dispatched {
+    handle: Handle,
+    received: Received,
+}
+
+impl Selftest {
+    /// Makes the buffer and the inputs.
+    pub fn new(group: &Group, emit: &dyn Emit, case: Case) -> Result<Selftest, CallError> {
+        let ranks = group.ranks();
+        if case.tokens.len() != ranks {
+            let what = format!("{} token counts for {ranks} ranks", case.tokens.len());
+            return Err(CallError::Mismatch { what });
+        }
+        let buffer = Buffer::new(group, case.options.clone(), emit)?;
+        let (oracle, host) = HostData::random(&case, ranks);
+        let data = group.local().map(|rank| RankData::new(group, rank, &case, &oracle, &host));
+        let data = data.collect::<Result<Vec<_>, _>>()?;
+        Ok(Selftest { group: group.clone(), buffer, case, oracle, host, ranks: data })
+    }
+
+    /// The buffer under test.
+    pub fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// Runs a fresh dispatch, a cached one if the buffer has it, and a combine, each into poisoned
+    /// outputs, and compares all they leave with the oracle.
+    pub fn check(&self) -> Result<Findings, CallError> {
+        let mut findings = Findings::default();
+        self.poison()?;
+        let dispatched = self.for_each_rank(&|rank| {
+            let (handle, received) =
+                self.buffer.dispatch(rank, &self.input(rank)?, &self.case.dispatch)?;
+            Ok(Dispatched { handle, received })
+        })?;
+        self.settle()?;
+        let found = self.for_each_rank(&|rank| {
+            let dispatched = &dispatched[self.group.local_index(rank)?];
+            let mut found = self.verify_counts(dispatched)?;
+            found.merge(self.verify_rows("dispatch", &dispatched.received, true)?);
+            Ok(found)
+        });
+        found?.into_iter().for_each(|found| findings.merge(found));
+        // Cached dispatches need an output of their own; the handles stay.
+        let handles = dispatched.into_iter().map(|dispatched| dispatched.handle);
+        let handles: Vec<Handle> = handles.collect();
+        if self.case.options.cached {
+            findings.merge(self.check_cached(&handles)?);
+        }
+        findings.merge(self.check_combine(&handles)?);
+        Ok(findings)
+    }
+
+    fn check_cached(&self, handles: &[Handle]) -> Result<Findings, CallError> {
+        self.poison()?;
+        let received = self.for_each_rank(&|rank| {
+            let handle = &handles[self.group.local_index(rank)?];
+            self.buffer.cached_dispatch(handle, &self.input(rank)?, &self.case.dispatch)
+        })?;
+        self.settle()?;
+        let found = self.for_each_rank(&|rank| {
+            self.verify_rows("cached dispatch", &received[self.group.local_index(rank)?], false)
+        });
+        let mut findings = Findings::default();
+        found?.into_iter().for_each(|found| findings.merge(found));
+        Ok(findings)
+    }
+
+    fn check_combine(&self, handles: &[Handle]) -> Result<Findings, CallError> {
+        let offered = self.offer_rows()?;
+        for data in &self.ranks {
+            data.poison_sums(POISON)?;
+        }
+        self.for_each_rank(&|rank| {
+            let index = self.group.local_index(rank)?;
+            self.combine(rank, &handles[index], &offered[index])
+        })?;
+        self.settle()?;
+        let found = self.for_each_rank(&|rank| self.verify_sums(rank));
+        let mut findings = Findings::default();
+        found?.into_iter().for_each(|found| findings.merge(found));
+        Ok(findings)
+    }
+
+    /// One combine input per local rank, filled with what the experts of the case make of their rows.
+    fn offer_rows(&self) -> Result<Vec<Offered>, CallError> {
+        let options = &self.case.options;
+        let offered = self.group.local().map(|rank| {
+            let offered = self.buffer.offer(rank)?;
+            let backend = self.group.backend().as_ref();
+            let (x, weights) = (offered.x()?, offered.weights()?);
+            data::write_rows(backend, rank, x, 2, options.hidden, &self.host.made[rank])?;
+            if options.weights {
+                let made = &self.host.made_weights[rank];
+                data::write_rows(backend, rank, weights, 4, options.topk, made)?;
+            }
+            Ok(offered)
+        });
+        offered.collect()
+    }
+
+    fn combine(&self, rank: usize, handle: &Handle, offered: &Offered) -> Result<(), CallError> {
+        let data = self.rank(rank)?;
+        let hidden = self.case.options.hidden as i64;
+        let mut biases = [Rows::default(); 2];
+        let count = data.biases.len().min(biases.len());
+        for (rows, bias) in biases.iter_mut().zip(&data.biases) {
+            *rows = Rows::new(bias.address(), hidden);
+        }
+        let output = CombineOutput {
+            combined: data.combined.address(),
+            combined_weights: data.combined_weights.address(),
+        };
+        let input = CombineInput::Offered(offered);
+        self.buffer.combine(handle, input, &biases[..count], &output, &self.case.combine)
+    }
+
+    fn input(&self, rank: usize) -> Result<DispatchInput, CallError> {
+        let data = self.rank(rank)?;
+        let options = &self.case.options;
+        let scales = options.payload.scales(options.hidden) as i64;
+        Ok(DispatchInput {
+            tokens: self.case.tokens[rank],
+            x: Rows::new(data.x.address(), options.hidden as i64),
+            scale: match scales {
+                0 => Rows::default(),
+                _ => Rows::new(data.scale.address(), scales),
+            },
+            topk_idx: data.topk_idx.address(),
+            topk_weights: data.topk_weights.address(),
+        })
+    }
+
+    fn rank(&self, rank: usize) -> Result<&RankData, CallError> {
+        Ok(&self.ranks[self.group.local_index(rank)?])
+    }
+
+    /// Poisons all outputs while no rank sends.
+    fn poison(&self) -> Result<(), CallError> {
+        for rank in self.group.local() {
+            self.buffer.poison(rank, POISON)?;
+        }
+        self.settle()
+    }
+
+    /// Waits until all local ranks are done.
+    fn settle(&self) -> Result<(), CallError> {
+        self.group.local().try_for_each(|rank| self.group.sync(rank))
+    }
+
+    /// Calls `body` for every local rank, each on a thread of its own where kernels run by
+    /// themselves: a rank that waits for its counts must not keep the next one from launching.
+    fn for_each_rank<T: Send>(
+        &self,
+        body: &(dyn Fn(usize) -> Result<T, CallError> + Sync),
+    ) -> Result<Vec<T>, CallError> {
+        if !self.group.backend().runs_alone() {
+            return self.group.local().map(body).collect();
+        }
+        let results: Vec<Result<T, CallError>> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                self.group.local().map(|rank| scope.spawn(move || body(rank))).collect();
+            let panicked = || CallError::Mismatch { what: "a rank's thread panicked".to_string() };
+            threads.into_iter().map(|thread| thread.join().unwrap_or(Err(panicked()))).collect()
+        });
+        results.into_iter().collect()
+    }
+
+    /// A place for the threads of all local ranks to meet.
+    fn meeting(&self) -> Meeting {
+        Meeting::new(self.group.local().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Payload;
+    use crate::fake::{FakeBackend, FakeEmit};
+    use crate::group::GroupOptions;
+
+    fn run(case: Case) -> Findings {
+        let backend = FakeBackend::new(case.tokens.len());
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        let test = Selftest::new(&group, &FakeEmit(backend), case).unwrap();
+        test.check().unwrap()
+    }
+
+    fn case(options: BufferOptions, tokens: &[usize]) -> Case {
+        Case { tokens: tokens.to_vec(), ..Case::even(options, tokens.len(), 12) }
+    }
+
+    #[test]
+    fn every_payload_arrives_and_comes_back() {
+        for payload in Payload::ALL {
+            let options = BufferOptions { payload, biases: 2, ..BufferOptions::new(9, 144, 2, 5) };
+            let findings = run(case(options, &[9, 0, 4]));
+            assert!(findings.is_good(), "{payload:?}: {findings}");
+            assert!(findings.checks.len() > 20);
+        }
+    }
+
+    #[test]
+    fn odd_routing_and_one_rank() {
+        for tokens in [&[7][..], &[3, 7], &[0, 0], &[7, 1, 2, 5]] {
+            let options =
+                BufferOptions { weights: false, live: 2, ..BufferOptions::new(7, 32, 3, 4) };
+            let mut case = case(options, tokens);
+            case.routing.absent = 0.3;
+            case.routing.repeated = 0.3;
+            case.routing.skew = 1.0;
+            let findings = run(case);
+            assert!(findings.is_good(), "{tokens:?}: {findings}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_byte_is_found() {
+        let backend = FakeBackend::new(2);
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        let case = case(BufferOptions::new(8, 64, 2, 4), &[8, 8]);
+        let test = Selftest::new(&group, &FakeEmit(backend), case).unwrap();
+        // What rank 1 sends is not what the oracle thinks.
+        test.ranks[1].x.write(128, &[0; 2]).unwrap();
+        let findings = test.check().unwrap();
+        assert!(!findings.is_good());
+        assert!(findings.to_string().contains("(rank 1 token 1) byte 0: 0x00"), "{findings}");
+    }
+
+    #[test]
+    fn times_are_not_taken_where_nothing_runs_by_itself() {
+        let backend = FakeBackend::new(1);
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        let case = case(BufferOptions::new(8, 64, 2, 4), &[8]);
+        let test = Selftest::new(&group, &FakeEmit(backend), case).unwrap();
+        let error = test.time(Operation::Combine, Mode::Loop, 1, 1).unwrap_err();
+        assert_eq!(error.to_string(), "memory cannot be timed");
+    }
+}

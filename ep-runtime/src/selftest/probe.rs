@@ -1,0 +1,146 @@
+//! A first look at a machine: do words travel between ranks, and does a wait for a word that never
+//! comes end with a report? Needs no emitted kernel.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ep_codegen::ir::Elem;
+use ep_codegen::plan::{Arch, Numbers, Param, ParamKind, Plan};
+
+use super::Findings;
+use crate::args::{Bindings, Rows};
+use crate::backend::{Backend, Stream};
+use crate::emit::Emitted;
+use crate::error::CallError;
+use crate::group::{Group, GroupOptions, Kernel};
+use crate::memory::{DeviceMemory, Window};
+use crate::oracle::Differences;
+
+/// How long the wait for the missing word lasts.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Exchanges words among all ranks, makes one rank fall silent, and exchanges again in a new group.
+pub fn probe(backend: &Arc<dyn Backend>) -> Result<Findings, CallError> {
+    let mut findings = Findings::default();
+    findings.merge(exchange(backend, 3)?);
+    findings.add("a silent rank is named", silence(backend)?);
+    // The devices have survived, and so has everything that belongs to no group.
+    findings.merge(exchange(backend, 1)?);
+    Ok(findings)
+}
+
+/// The probe's kernel on all ranks, with its group.
+struct Probe {
+    group: Group,
+    kernel: Kernel,
+    heard: Vec<DeviceMemory>,
+}
+
+impl Probe {
+    fn new(backend: &Arc<dyn Backend>) -> Result<Probe, CallError> {
+        let ranks = backend.ranks();
+        let group = Group::new(Arc::clone(backend), GroupOptions { timeout: PATIENCE })?;
+        let plan = plan(ranks, backend.arch());
+        // Not at the start of the window, so that an offset that was forgotten shows.
+        let control_at = 256;
+        let bytes = control_at + crate::group::positive(plan.window_bytes);
+        let window = Arc::new(Window::new(backend, bytes)?);
+        let emitted = Emitted { cuda: include_str!("probe.cu").to_string(), plan };
+        let kernel = Kernel::prepare(&group, &window, control_at, &emitted)?;
+        let heard = group.local().map(|rank| DeviceMemory::zeroed(backend, rank, 4 * ranks as u64));
+        let heard = heard.collect::<Result<Vec<_>, _>>()?;
+        Ok(Probe { group, kernel, heard })
+    }
+
+    /// Launches on every local rank and waits for all.
+    fn round(&self, absent: i64) -> Result<(), CallError> {
+        for (rank, heard) in self.group.local().zip(&self.heard) {
+            let mut bindings = Bindings::new();
+            bindings
+                .number("ranks", self.group.ranks() as i64)
+                .number("absent", absent)
+                .tensor("heard", Rows::new(heard.address(), 1));
+            self.kernel.launch(rank, Stream::OWN, 2, &bindings)?;
+        }
+        self.group.local().try_for_each(|rank| self.group.sync(rank))
+    }
+}
+
+fn exchange(backend: &Arc<dyn Backend>, rounds: usize) -> Result<Findings, CallError> {
+    let probe = Probe::new(backend)?;
+    let mut findings = Findings::default();
+    for round in 0..rounds {
+        probe.round(-1)?;
+        for (rank, heard) in probe.group.local().zip(&probe.heard) {
+            let mut differences = Differences::default();
+            let mut words = vec![0; 4 * probe.group.ranks()];
+            heard.read(0, &mut words)?;
+            heard.fill(Stream::OWN, 0)?;
+            for (peer, word) in words.chunks_exact(4).enumerate() {
+                let got = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                let equal = got == peer as u32 + 1;
+                differences.note(equal, || format!("from rank {peer}: {got}, not {}", peer + 1));
+            }
+            findings.add(format!("round {round}: rank {rank} hears all"), differences);
+        }
+    }
+    Ok(findings)
+}
+
+/// The last rank writes nothing: every rank has to report that it waits for it.
+fn silence(backend: &Arc<dyn Backend>) -> Result<Differences, CallError> {
+    let probe = Probe::new(backend)?;
+    let absent = probe.group.ranks() - 1;
+    let mut differences = Differences::default();
+    let report = match probe.round(absent as i64) {
+        Ok(()) => "no error".to_string(),
+        Err(CallError::Timeout(timeouts)) => {
+            let waited = |rank| timeouts.edges().contains(&(rank, absent));
+            for rank in probe.group.local() {
+                differences
+                    .note(waited(rank), || format!("rank {rank} reports nothing: {timeouts}"));
+            }
+            return Ok(differences);
+        }
+        Err(error) => error.to_string(),
+    };
+    differences.note(false, || format!("expected a timeout, got {report}"));
+    Ok(differences)
+}
+
+/// The plan of `probe.cu`, by hand.
+fn plan(ranks: usize, arch: Arch) -> Plan {
+    let heard = ParamKind::Pointer {
+        tensor: "heard".to_string(),
+        part: 0,
+        copy: 0,
+        elem: Elem::I32,
+        read_only: false,
+    };
+    let number = || ParamKind::Arg { elem: Elem::I32 };
+    let members = [
+        ("group", ParamKind::Group, 0),
+        ("ranks", number(), 64),
+        ("absent", number(), 68),
+        ("heard", heard, 72),
+    ];
+    let params =
+        members.map(|(name, kind, offset)| Param { name: name.to_string(), kind, offset }).to_vec();
+    Plan {
+        pipeline: "Probe".to_string(),
+        entry: "probe_exchange".to_string(),
+        arch,
+        arms: Vec::new(),
+        numbers: Numbers::new(),
+        cfg: Vec::new(),
+        params,
+        args_bytes: 80,
+        window: Vec::new(),
+        window_bytes: 8 * ranks as i64,
+        threads: 64,
+        shared_bytes: 0,
+        roles: Vec::new(),
+        blocks_min: 2,
+        messages: Vec::new(),
+    }
+}
