@@ -2,7 +2,7 @@
 
 use proc_macro2::Span;
 
-use crate::diagnostics::{Diagnostic, Diagnostics};
+use crate::diagnostics::{Diagnostic, Diagnostics, cuda_fn as wording};
 use crate::syntax::ast::{CudaBody, CudaFn, Elem, File, Item};
 use crate::syntax::keywords::nearest;
 
@@ -44,11 +44,7 @@ fn load_fn(function: &mut CudaFn, load: Load, errors: &mut Diagnostics) {
         match load(path) {
             Ok(content) => *text = content,
             Err(reason) => {
-                let error = format!("cannot read `{path}`: {reason}");
-                errors.push(
-                    Diagnostic::new(*span, error)
-                        .help("the path is relative to the folder of the crate's Cargo.toml"),
-                );
+                errors.push(wording::cannot_read(*span, path, &reason));
                 return;
             }
         }
@@ -71,37 +67,22 @@ fn compare(function: &CudaFn) -> Result<(), Diagnostic> {
     let Some((returns, params)) = signature(&code, &function.name.to_string()) else {
         return Err(missing(function, &code, span, &declared));
     };
-    let wrong = |at: Span, what: String| {
-        Err(Diagnostic::new(at, what)
-            .help(format!("{declared} {{ .. }}"))
-            .also(span, format!("the C++ text defines `{}`", spelled(&returns, function, &params))))
-    };
+    let defined = format!("{returns} {}({})", function.name, params.join(", "));
+    let text = wording::Text { at: span, declared: &declared, defined: &defined };
+    let name = &function.name;
     if params.len() != function.params.len() {
-        let what = format!(
-            "`{}` is declared with {}, its C++ text takes {}",
-            function.name,
-            counted(function.params.len()),
-            params.len()
-        );
-        return wrong(function.name.span(), what);
+        let (ours, theirs) = (function.params.len(), params.len());
+        return Err(wording::parameter_count(name, ours, theirs, &text));
     }
     for (param, written) in function.params.iter().zip(&params) {
         if !matches_type(&param.elem, written) {
-            let what = format!(
-                "`{}` is declared as `{}`, the C++ text says `{written}`",
-                param.name,
-                elem_name(&param.elem)
-            );
-            return wrong(param.elem.span(), what);
+            let (at, elem) = (param.elem.span(), elem_name(&param.elem));
+            return Err(wording::parameter_type(at, &param.name, &elem, written, &text));
         }
     }
     if !matches_type(&function.returns, &returns) {
-        let what = format!(
-            "`{}` is declared to return `{}`, the C++ text says `{returns}`",
-            function.name,
-            elem_name(&function.returns)
-        );
-        return wrong(function.returns.span(), what);
+        let (at, elem) = (function.returns.span(), elem_name(&function.returns));
+        return Err(wording::result_type(at, name, &elem, &returns, &text));
     }
     Ok(())
 }
@@ -109,19 +90,7 @@ fn compare(function: &CudaFn) -> Result<(), Diagnostic> {
 fn missing(function: &CudaFn, code: &str, span: Span, declared: &str) -> Diagnostic {
     let name = function.name.to_string();
     let words = code.split(|letter: char| !is_word(letter)).filter(|word| !word.is_empty());
-    let error = match nearest(&name, words) {
-        Some(near) => format!("the C++ text defines no `{name}`, but it has `{near}`"),
-        None => format!("the C++ text defines no `{name}`"),
-    };
-    Diagnostic::new(span, error).help(format!("{declared} {{ .. }}"))
-}
-
-fn counted(count: usize) -> String {
-    if count == 1 { "1 parameter".to_string() } else { format!("{count} parameters") }
-}
-
-fn spelled(returns: &str, function: &CudaFn, params: &[String]) -> String {
-    format!("{returns} {}({})", function.name, params.join(", "))
+    wording::no_definition(span, &name, nearest(&name, words), declared)
 }
 
 /// The head of the C++ definition that the declaration asks for.

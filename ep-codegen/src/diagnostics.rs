@@ -6,6 +6,7 @@
 pub(crate) mod channels;
 pub(crate) mod cuda_fn;
 pub(crate) mod deadlock;
+pub(crate) mod form;
 pub(crate) mod handles;
 pub(crate) mod limits;
 pub(crate) mod messages;

@@ -11,10 +11,11 @@ use quote::{format_ident, quote, quote_spanned};
 use crate::check::check;
 use crate::cuda_fn::{self, Load};
 use crate::diagnostics::Diagnostics;
+use crate::diagnostics::form::{no_cuda, no_cuda_form};
 use crate::ir::{self, Embed};
 use crate::lower::{lower, tables_in, tables_of};
 use crate::plan::{kebab, snake};
-use crate::syntax::ast::{Elem, File, Item, Pipeline, Tensor, Uses};
+use crate::syntax::ast::{Elem, Extent, File, Item, Pipeline, Stmt, StmtKind, Tensor, Uses};
 use crate::syntax::parse;
 
 /// Expands a `pipeline!` block. `load` reads the files of `cuda fn .. from "file"`.
@@ -35,10 +36,57 @@ pub fn front_end(tokens: TokenStream, load: Load) -> (File, Diagnostics) {
         cuda_fn::load(&mut file, load, &mut errors);
         errors.extend(check(&file));
     }
+    if errors.is_empty() {
+        file.pipelines.iter().for_each(|pipeline| check_emitted(&file, pipeline, &mut errors));
+    }
     (file, errors)
 }
 
-/// The text of each choice of arms; none for a pipeline with a form that is not emitted yet.
+/// A pipeline within one node is emitted, or refused at the statement that prevents it; hops over a
+/// network and phases are declared and checked only.
+fn check_emitted(file: &File, pipeline: &Pipeline, errors: &mut Diagnostics) {
+    let ir = lower(file, pipeline);
+    if !is_within_node(&ir) {
+        return;
+    }
+    for choice in ir.choices() {
+        let Err(error) = crate::render::body(&ir.select(&choice)) else { continue };
+        let place = error.statement.as_ref().and_then(|at| statement(&pipeline.items, &at.text));
+        errors.push(match place {
+            Some(at) => no_cuda_form(at, &pipeline.name),
+            None => no_cuda(&pipeline.name, error.message.trim_start_matches(&format!("{}: ", ir.name))),
+        });
+        return;
+    }
+}
+
+fn is_within_node(ir: &ir::Pipeline) -> bool {
+    let nvlink = |channel: &ir::Channel| {
+        channel.over == [ir::Transport::Nvlink] && channel.parts_per.is_none()
+    };
+    ir.channels.iter().all(nvlink) && ir.roles.iter().all(|role| role.phase.is_none())
+}
+
+/// Where the statement with this text stands.
+fn statement(items: &[Item], text: &str) -> Option<Extent> {
+    items.iter().find_map(|item| match item {
+        Item::Role(role) => statement_in(&role.body, text),
+        Item::Phase(phase) => statement(&phase.items, text),
+        Item::When(when) => statement(&when.body, text),
+        _ => None,
+    })
+}
+
+fn statement_in(body: &[Stmt], text: &str) -> Option<Extent> {
+    body.iter().find_map(|stmt| match &stmt.kind {
+        _ if stmt.source.text == text => Some(stmt.source.extent),
+        StmtKind::For(inner) => statement_in(&inner.body, text),
+        StmtKind::When(when) => statement_in(&when.body, text),
+        _ => None,
+    })
+}
+
+/// The text of each choice of arms; none for a pipeline that is only declared and checked.
 fn texts(ir: &ir::Pipeline) -> Vec<(Vec<String>, String)> {
     let render = |choice: ir::Choice| {
         let body = crate::render::body(&ir.select(&choice)).ok()?;
@@ -87,7 +135,7 @@ fn items(file: &File, pipeline: &Pipeline, ir: &ir::Pipeline) -> TokenStream {
         }
 
         #[doc = ::std::concat!("What `", ::std::stringify!(#name), "` leaves for other pipelines.")]
-        #[allow(clippy::module_inception)]
+        #[allow(clippy::module_inception, reason = "a file may be named after its pipeline")]
         #vis mod #module {
             #handle
         }
@@ -181,7 +229,7 @@ fn use_of(file: &File, uses: &Uses) -> TokenStream {
     });
     quote! {
         const _: () = {
-            #[allow(dead_code)]
+            #[allow(dead_code, reason = "it is there for its types alone")]
             fn reads(handle: &<#(#path)::* as ::ep_runtime::Pipeline>::Handle) {
                 #(#reads)*
             }

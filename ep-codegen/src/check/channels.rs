@@ -6,8 +6,8 @@ use proc_macro2::Ident;
 use super::model::{Model, View};
 use super::names::is_number;
 use super::ranges::range;
-use super::types::Typing;
-use super::walk::{Meaning, Scope, Site, messages_of, root};
+use super::typing::Typing;
+use super::walk::{Scope, Site, messages_of, root};
 use crate::diagnostics::{Diagnostics, channels as errors};
 use crate::syntax::ast::{
     Channel, ChannelKind, ChannelOption, ChannelRef, Expr, ExprKind, Item, OptionValue, PeerSet,
@@ -27,9 +27,12 @@ pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {
 /// The options that a kind of channel has, and whether it needs them.
 fn options_of(kind: ChannelKind) -> &'static [(&'static str, bool)] {
     match kind {
-        ChannelKind::Ring => &[("depth", true), ("chunk", true), ("header", false), ("waive", false)],
+        ChannelKind::Ring => {
+            &[("depth", true), ("chunk", true), ("header", false), ("waive", false)]
+        }
         ChannelKind::Slots => &[("slot", true), ("epochs", false), ("waive", false)],
-        ChannelKind::Direct | ChannelKind::Pull => &[("waive", false)],
+        ChannelKind::Direct => &[("chunk", false), ("waive", false)],
+        ChannelKind::Pull => &[("waive", false)],
     }
 }
 
@@ -135,7 +138,7 @@ pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
                 view.roles[site.role].decl.name == *from && pushes_to(site, channel)
             };
             let others = view.sites.iter().any(|site| pushes_to(site, channel));
-            if others && view.role(from).is_some() && !view.sites.iter().any(|s| pushes(&&s)) {
+            if others && view.role(from).is_some() && !view.sites.iter().any(|s| pushes(&s)) {
                 out.push(errors::role_never_pushes(from, &channel.name));
             }
         }
@@ -156,7 +159,11 @@ fn peers(view: &View<'_>, channel: &Channel, out: &mut Diagnostics) {
         PeerSet::Rail => "nodes",
     };
     if !is_number(view, number) {
-        out.push(errors::peers_without_number(channel.per.span, set_name(channel.per.value), number));
+        out.push(errors::peers_without_number(
+            channel.per.span,
+            set_name(channel.per.value),
+            number,
+        ));
     }
     let network = channel.over.iter().any(|word| word.value != Transport::Nvlink);
     let spans_nodes = view.shape.iter().any(|entry| {
@@ -261,7 +268,8 @@ fn wrong_use(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
     let kind = |name: &Ident| view.channel(name).map(|channel| channel.kind.value);
     match &site.stmt.kind {
         StmtKind::Await { channel } | StmtKind::Close { channel } => {
-            let word = if matches!(site.stmt.kind, StmtKind::Await { .. }) { "await" } else { "close" };
+            let word =
+                if matches!(site.stmt.kind, StmtKind::Await { .. }) { "await" } else { "close" };
             if kind(channel).is_some_and(|kind| kind != ChannelKind::Slots) {
                 out.push(errors::only_slots(site.stmt.keyword, word, channel));
             }
@@ -306,10 +314,14 @@ fn peer_index(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
     };
     let Some(declared) = view.channel(&channel.name) else { return };
     match (declared.kind.value, channel.indices.as_slice()) {
-        (ChannelKind::Pull, [index, ..]) => out.push(errors::pull_with_peer(index.at, &channel.name)),
+        (ChannelKind::Pull, [index, ..]) => {
+            out.push(errors::pull_with_peer(index.at, &channel.name))
+        }
         (ChannelKind::Pull, []) => {}
         (_, []) => out.push(errors::push_without_peer(&channel.name)),
-        (ChannelKind::Ring | ChannelKind::Direct, [_, extra, ..]) if declared.parts_per.is_none() => {
+        (ChannelKind::Ring | ChannelKind::Direct, [_, extra, ..])
+            if declared.parts_per.is_none() =>
+        {
             out.push(errors::one_peer(extra.at, &channel.name));
         }
         (_, [index, ..]) => {
@@ -319,7 +331,13 @@ fn peer_index(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
                 && !reaches(declared.per.value, set)
             {
                 let per = set_name(declared.per.value);
-                out.push(errors::peer_not_in_set(index.at, word, &declared.name, declared.per.span, per));
+                out.push(errors::peer_not_in_set(
+                    index.at,
+                    word,
+                    &declared.name,
+                    declared.per.span,
+                    per,
+                ));
             }
             if matches!(&index.kind, ExprKind::Name(name) if name == "me")
                 && declared.per.value == PeerSet::Others
@@ -334,10 +352,7 @@ fn peer_index(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
 fn peers_of(scope: &Scope<'_>, index: &Expr) -> Option<PeerSet> {
     let ExprKind::Name(name) = &index.kind else { return None };
     let binder = scope.iter().rev().find(|binder| binder.name == name)?;
-    match &binder.meaning {
-        Meaning::Index(counted) => counted.peers(),
-        _ => None,
-    }
+    binder.counted()?.peers()
 }
 
 /// Whether every member of `set` is a peer of a channel `per`.
@@ -386,7 +401,8 @@ pub(super) fn check_all(views: &[View<'_>], out: &mut Diagnostics) {
     let Some(first) = views.first() else { return };
     for placed in &first.model.items {
         let Item::Channel(channel) = placed.item else { continue };
-        let here = |view: &View<'_>| view.channels.iter().any(|other| std::ptr::eq(*other, &**channel));
+        let here =
+            |view: &View<'_>| view.channels.iter().any(|other| std::ptr::eq(*other, &**channel));
         let produced = |view: &View<'_>| view.sites.iter().any(|site| pushes_to(site, channel));
         let consumed = |view: &View<'_>| {
             view.sites.iter().any(|site| {
@@ -399,5 +415,39 @@ pub(super) fn check_all(views: &[View<'_>], out: &mut Diagnostics) {
         if let Some(when) = super::coverage::lacking(views, &here, &consumed) {
             out.push(errors::no_consumer(channel, &when));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::said_to;
+
+    fn over(transports: &str, per: &str, domain: &str) -> Vec<String> {
+        said_to(&format!(
+            "shape {{ nodes: 1..=8, local_ranks: 1..=8, ranks: 1..=64 }}
+             input n: i32[ranks]; output sum: i32[1];
+             message Word {{ value: i32 }}
+             channel words: slots<Word> over {transports} from R to R per {per} {{
+                 slot: [source]
+             }};
+             role R on block 0 {{
+                 for peer in {domain} {{ push words[peer] {{ value: n[0] }}; }}
+                 await words;
+                 store sum[0] = sum(source in {domain}: words[source].value);
+             }}"
+        ))
+    }
+
+    #[test]
+    fn every_peer_set_has_a_transport() {
+        assert_eq!(over("nvlink", "all", "ranks"), [""; 0]);
+        assert_eq!(over("nvlink | rdma | ibgda", "all", "ranks"), [""; 0]);
+        assert_eq!(over("rdma | ibgda", "rail", "nodes"), [""; 0]);
+        assert_eq!(over("nvlink", "local", "local"), [""; 0]);
+        assert_eq!(over("nvlink", "others", "others"), [""; 0]);
+        assert_eq!(
+            over("nvlink | rdma", "local", "local"),
+            ["a network does not join the ranks of one node"]
+        );
     }
 }

@@ -18,7 +18,9 @@ pub(super) fn lacking(
     // One arm that explains it reads better than a whole choice.
     for (axis, arm) in &first.choice {
         let of_arm = |view: &&&View<'_>| {
-            view.choice.iter().any(|(other, chosen)| other.name == axis.name && chosen.name == arm.name)
+            view.choice
+                .iter()
+                .any(|(other, chosen)| other.name == axis.name && chosen.name == arm.name)
         };
         if declared.iter().filter(of_arm).all(|view| !has(view)) {
             return Some(format!(" when `{}` is `{}`", axis.name, arm.name));
@@ -35,4 +37,23 @@ pub(super) fn choice_words(choice: &Choice<'_>) -> String {
     let arms: Vec<String> =
         choice.iter().map(|(axis, arm)| format!("`{}` is `{}`", axis.name, arm.name)).collect();
     format!(" when {}", arms.join(" and "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::said_to;
+
+    #[test]
+    fn the_arm_that_lacks_something_is_named() {
+        let stored = |arms: &str| {
+            said_to(&format!(
+                "shape {{ ranks: 1..=8 }} variant a {{ X, Y }} variant b {{ P, Q }}
+                 output n: i32[ranks], kept: i32[ranks];
+                 role R on all blocks {{ count kept[0]; when {arms} {{ count n[0]; }} }}"
+            ))
+        };
+        assert_eq!(stored("a is X | Y"), [""; 0]);
+        assert_eq!(stored("a is X"), ["no role stores the output `n` when `a` is `Y`"]);
+        assert_eq!(stored("b is Q"), ["no role stores the output `n` when `b` is `P`"]);
+    }
 }

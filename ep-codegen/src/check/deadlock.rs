@@ -203,7 +203,9 @@ fn report(
         let Some(step) = step else { continue };
         let channel = &step.channel.name;
         let what = match wait {
-            Some((_, Wait::Data(_))) if step.does == Does::Hears => Waits::For(format!("the header of `{channel}`")),
+            Some((_, Wait::Data(_))) if step.does == Does::Hears => {
+                Waits::For(format!("the header of `{channel}`"))
+            }
             Some((_, Wait::Data(_))) => Waits::For(format!("messages of `{channel}`")),
             Some((_, Wait::Credit(_))) => Waits::For(format!("room in `{channel}`")),
             _ if units[to].phase < unit.phase => Waits::Phase,
@@ -212,4 +214,103 @@ fn report(
         links.push(Link { word: step.word, role, what });
     }
     out.push(errors::circle(&links));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{announce, ring, with_roles};
+
+    /// Rows from `A` through `B` to `C`.
+    fn chain(b: &str) -> Vec<String> {
+        let (one, two) = (ring("one", "A", "B"), ring("two", "B", "C"));
+        with_roles(&format!(
+            "{one} {two}
+             output y: bf16[rows, hidden];
+             role A[peer] on block 0 {{
+                 {}
+                 for token in stripe {{ push one[peer] {{ x: x[token] }}; }}
+             }}
+             role B[peer] on block 1 {{ {b} }}
+             role C[peer] on other blocks {{
+                 for message in two[peer] at two[peer].first {{ store y[message.row] = message.x; }}
+             }}",
+            announce("one")
+        ))
+    }
+
+    #[test]
+    fn a_forwarder_is_no_circle() {
+        let b = format!(
+            "{} for message in one[peer] {{ push two[peer] {{ ..message }}; }}",
+            announce("two")
+        );
+        assert_eq!(chain(&b), [""; 0]);
+    }
+
+    #[test]
+    fn a_forwarder_may_announce_what_it_heard() {
+        let b = "announce two[peer] { first: one[peer].first, count: one[peer].count };
+                 for message in one[peer] { push two[peer] { ..message }; }";
+        assert_eq!(chain(b), [""; 0]);
+    }
+
+    #[test]
+    fn two_rings_in_the_same_order_are_no_circle() {
+        let both = |first: &str, second: &str| {
+            let (one, two) = (ring("one", "A", "B"), ring("two", "A", "B"));
+            let take = |name| {
+                format!(
+                    "for message in {name}[peer] at {name}[peer].first {{
+                             store {name}_rows[message.row] = message.x;
+                         }}"
+                )
+            };
+            with_roles(&format!(
+                "{one} {two}
+                 output one_rows: bf16[rows, hidden], two_rows: bf16[rows, hidden];
+                 role A[peer] on even blocks {{
+                     {} {}
+                     for token in stripe {{ push one[peer] {{ x: x[token] }}; }}
+                     for token in stripe {{ push two[peer] {{ x: x[token] }}; }}
+                 }}
+                 role B[peer] on odd blocks {{ {} {} }}",
+                announce("one"),
+                announce("two"),
+                take(first),
+                take(second)
+            ))
+        };
+        assert_eq!(both("one", "two"), [""; 0]);
+        assert_eq!(
+            both("two", "one"),
+            ["`A` waits forever for room in `one`, and `B` for messages of `two`"]
+        );
+    }
+
+    #[test]
+    fn two_rings_filled_in_turns_must_be_emptied_in_turns() {
+        let (one, two) = (ring("one", "A", "B"), ring("two", "A", "B"));
+        let said = with_roles(&format!(
+            "{one} {two}
+             output one_rows: bf16[rows, hidden], two_rows: bf16[rows, hidden];
+             role A[peer] on even blocks {{
+                 {} {}
+                 for token in stripe {{
+                     push one[peer] {{ x: x[token] }};
+                     push two[peer] {{ x: x[token] }};
+                 }}
+             }}
+             role B[peer] on odd blocks {{
+                 for message in one[peer] at one[peer].first {{
+                     store one_rows[message.row] = message.x;
+                 }}
+                 for message in two[peer] at two[peer].first {{
+                     store two_rows[message.row] = message.x;
+                 }}
+             }}",
+            announce("one"),
+            announce("two")
+        ));
+        assert_eq!(said, ["`B` waits forever for messages of `one`, and `A` for room in `two`"]);
+    }
 }

@@ -28,7 +28,8 @@ pub(super) fn circle(
 
 fn path(start: usize, end: usize, from: &[Option<usize>]) -> Vec<usize> {
     let mut path = vec![end];
-    while let Some(previous) = from[path[path.len() - 1]].filter(|_| path[path.len() - 1] != start) {
+    while let Some(previous) = from[path[path.len() - 1]].filter(|_| path[path.len() - 1] != start)
+    {
         path.push(previous);
     }
     path.reverse();

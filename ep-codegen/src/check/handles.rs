@@ -54,8 +54,10 @@ pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {
         match (of_block, &uses.tables) {
             (None, None) => {
                 let known = model.file.pipelines.iter().map(|other| &other.name);
-                let known: Vec<String> =
-                    known.filter(|name| **name != model.pipeline.name).map(Ident::to_string).collect();
+                let known: Vec<String> = known
+                    .filter(|name| **name != model.pipeline.name)
+                    .map(Ident::to_string)
+                    .collect();
                 out.push(errors::unknown_pipeline(uses, known));
             }
             (Some(other), tables) => {
@@ -96,7 +98,13 @@ fn same_table(table: &Tensor, theirs: &[&Tensor], uses: &Uses, out: &mut Diagnos
             let dims: Vec<String> = tensor.dims.iter().map(text).collect();
             format!("{}[{}]", elem_text(&tensor.elem), dims.join(", "))
         };
-        out.push(errors::table_differs(table, declared, &uses.name, &spelled(table), &spelled(declared)));
+        out.push(errors::table_differs(
+            table,
+            declared,
+            &uses.name,
+            &spelled(table),
+            &spelled(declared),
+        ));
     }
 }
 
@@ -154,5 +162,35 @@ fn undeclared_extents(view: &View<'_>, out: &mut Diagnostics) {
                 });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::said;
+
+    #[test]
+    fn a_handle_may_be_listed_or_not() {
+        let second = |uses: &str| {
+            said(&format!(
+                "pipeline First {{
+                     shape {{ ranks: 1..=8 }} table seen: i32[ranks];
+                     role R on block 0 {{ for peer in ranks {{ record seen[peer] = 1; }} }}
+                 }}
+                 pipeline Second {{
+                     shape {{ ranks: 1..=8 }} {uses} output n: i32[ranks];
+                     role R on block 0 {{ for peer in ranks {{ store n[peer] = seen[peer]; }} }}
+                 }}"
+            ))
+        };
+        for uses in [
+            "uses handle First;",
+            "uses handle First { seen: i32[ranks] };",
+            "uses handle other::Third { seen: i32[ranks] };",
+        ] {
+            assert_eq!(second(uses), [""; 0], "{uses}");
+        }
+        assert_eq!(second("uses handle Third;"), ["no pipeline `Third` is declared in this block"]);
+        assert_eq!(second(""), ["unknown name `seen`"]);
     }
 }

@@ -1,12 +1,14 @@
 //! Limits of the hardware that even the least legal shape exceeds. The plan checks the same limits
 //! for each shape; here they are errors of the declaration.
 
-use super::model::View;
+use super::model::{Model, View};
 use super::ranges::{Range, range};
 use super::types::{Scalar, scalar_named, scalar_of};
 use crate::diagnostics::{Diagnostics, limits as errors};
-use crate::plan::Arch;
-use crate::syntax::ast::{ChannelKind, Elem, Expr, Field, Message};
+use crate::ir::{self, DimKind};
+use crate::lower::lower;
+use crate::plan::{Arch, Config, PlanError, plan};
+use crate::syntax::ast::{ChannelKind, Elem, Expr, Extent, Field, File, Item, Message, Pipeline};
 
 /// Checks the messages that are staged in shared memory.
 pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
@@ -67,4 +69,67 @@ fn elem_bytes(elem: &Elem) -> i128 {
         Some(Scalar::Bf16) => 2,
         _ => 1,
     }
+}
+
+/// Plans the least shape of each choice of arms, with the default tunes and with the least ones, on
+/// every architecture: what exceeds a limit in all of them does so for every legal shape.
+pub(super) fn check_least(file: &File, pipeline: &Pipeline, out: &mut Diagnostics) {
+    let ir = lower(file, pipeline);
+    for choice in ir.choices() {
+        let mut refused = None;
+        let fits = least_configs(&ir, &choice).any(|config| match plan(&ir, &config) {
+            Err(PlanError::Limit { at, what, need, have, help, .. }) => {
+                refused.get_or_insert((at, what, need, have, help));
+                false
+            }
+            // Another refusal says nothing about limits.
+            _ => true,
+        });
+        if let (false, Some((at, what, need, have, help))) = (fits, refused) {
+            let place = place_of(file, pipeline, &at);
+            out.push(errors::never_fits(place, &at.text, (need, have), &what, &help));
+        }
+    }
+}
+
+/// The least shape with default and with least tunes, on each architecture, the roomiest first.
+fn least_configs<'a>(
+    ir: &'a ir::Pipeline,
+    choice: &'a ir::Choice,
+) -> impl Iterator<Item = Config> + 'a {
+    let mut archs = Arch::ALL;
+    archs.sort_by_key(|arch| std::cmp::Reverse(arch.shared_bytes_max()));
+    let configs = archs.into_iter().flat_map(|arch| [(arch, false), (arch, true)]);
+    configs.map(|(arch, least)| {
+        let mut config = Config::new(ir, arch);
+        config.choice = choice.clone();
+        for dim in &ir.dims {
+            if let DimKind::Given { low, .. } = dim.kind {
+                config.dims.insert(dim.name.clone(), low);
+            }
+        }
+        for tensor in ir.tensors.iter().filter(|tensor| tensor.optional || tensor.copies > 1) {
+            config.copies.insert(tensor.name.clone(), 0);
+        }
+        let selected = ir.select(choice);
+        for tune in selected.tunes.iter().filter(|_| least) {
+            if let Some(value) = tune.choices.first() {
+                config.tunes.insert(tune.name.clone(), *value);
+            }
+        }
+        config
+    })
+}
+
+/// The name of the role or channel that `at` is the source of.
+fn place_of(file: &File, pipeline: &Pipeline, at: &ir::Source) -> Extent {
+    let items = Model::new(file, pipeline).items;
+    let named = items.iter().find_map(|placed| match placed.item {
+        Item::Role(role) if role.source.text == at.text => Some(Extent::from(&role.name)),
+        Item::Channel(channel) if channel.source.text == at.text => {
+            Some(Extent::from(&channel.name))
+        }
+        _ => None,
+    });
+    named.unwrap_or_else(|| Extent::from(&pipeline.name))
 }

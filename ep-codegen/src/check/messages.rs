@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use proc_macro2::Ident;
 
 use super::model::{Model, View};
-use super::types::{MESSAGE_NUMBERS, Type, Typing, Value, declared};
+use super::types::{MESSAGE_NUMBERS, Type, Value, declared};
+use super::typing::Typing;
 use super::walk::{Meaning, Scope, Site};
 use crate::diagnostics::{Diagnostics, messages as errors};
 use crate::syntax::ast::{

@@ -8,6 +8,7 @@
 //! All independent errors are reported together. A name that stands for nothing fits everywhere, so
 //! that one mistake is one error.
 
+mod calls;
 mod channels;
 mod coverage;
 mod cuda_fn;
@@ -18,6 +19,7 @@ mod limits;
 mod messages;
 mod model;
 mod names;
+mod naming;
 mod numbers;
 mod order;
 mod phases;
@@ -25,8 +27,11 @@ mod ranges;
 mod roles;
 mod statements;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod text;
 mod types;
+mod typing;
 mod variants;
 mod walk;
 
@@ -37,10 +42,13 @@ use model::{Model, View};
 /// Every mistake of meaning in a `pipeline!` block.
 pub fn check(file: &File) -> Diagnostics {
     let mut found = Diagnostics::new();
-    names::check_file(file, &mut found);
+    naming::check_file(file, &mut found);
     handles::check_file(file, &mut found);
     for pipeline in &file.pipelines {
         check_pipeline(file, pipeline, &mut found);
+    }
+    if found.is_empty() {
+        file.pipelines.iter().for_each(|pipeline| limits::check_least(file, pipeline, &mut found));
     }
     found.without_repeats()
 }
@@ -61,7 +69,7 @@ fn check_pipeline(file: &File, pipeline: &Pipeline, out: &mut Diagnostics) {
 
 /// The rules about declarations.
 fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {
-    names::check_declarations(model, out);
+    naming::check_declarations(model, out);
     numbers::check_declarations(model, out);
     variants::check_declarations(model, out);
     messages::check_declarations(model, out);

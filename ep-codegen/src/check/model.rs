@@ -7,11 +7,11 @@
 use proc_macro2::Ident;
 
 use super::walk::{self, Site};
+use crate::syntax::ast;
 use crate::syntax::ast::{
     Arg, Arm, Channel, CudaFn, File, Item, Message, Part, Phase, Pipeline, ShapeEntry, Size,
     TensorKind, Tune, Uses, Variant, When,
 };
-use crate::syntax::ast;
 
 /// More texts than this a pipeline must not have.
 pub(super) const TEXTS_MAX: usize = 16;

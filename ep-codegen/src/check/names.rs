@@ -1,16 +1,15 @@
-//! Names: every word that is not a keyword stands for one declared thing, which exists in every
-//! arm that uses it; no two things share a name, and names read alike in Rust, CUDA and here.
-
-use std::collections::BTreeMap;
+//! The names that an author uses: every word that is not a keyword stands for one declared thing,
+//! which exists in every arm that uses it.
 
 use proc_macro2::Ident;
 
 use super::model::{Guard, Model, Placed, Tensor, View};
+use super::naming;
 use super::walk::Scope;
 use crate::diagnostics::{Diagnostic, Diagnostics, names as errors};
 use crate::ir::helpers;
 use crate::syntax::ast::{
-    self, Channel, Elem, File, Item, Role, ShapeEntry, Stmt, StmtKind, TensorKind, When,
+    self, Channel, Elem, Item, Role, ShapeEntry, Stmt, StmtKind, TensorKind, When,
 };
 use crate::syntax::keywords;
 
@@ -41,9 +40,9 @@ pub(super) fn resolve<'v, 'a>(view: &'v View<'a>, name: &Ident) -> Option<Named<
 /// Whether `name` is a number of the shape, a tune or a size.
 pub(super) fn is_number(view: &View<'_>, name: &str) -> bool {
     given(view, name)
-        || view.shape.iter().any(|entry| {
-            matches!(entry, ShapeEntry::Derived { name: derived, .. } if derived == name)
-        })
+        || view.shape.iter().any(
+            |entry| matches!(entry, ShapeEntry::Derived { name: derived, .. } if derived == name),
+        )
 }
 
 /// Whether `name` is a number that nothing computes from others: two such names mean two things.
@@ -54,6 +53,12 @@ pub(super) fn given(view: &View<'_>, name: &str) -> bool {
             .shape
             .iter()
             .any(|entry| matches!(entry, ShapeEntry::Given { name: given, .. } if given == name))
+}
+
+/// The size that stripes are slices of: the one that the caller gives, else one of the device.
+pub(super) fn striped<'a>(view: &View<'a>) -> Option<&'a Ident> {
+    let given = view.sizes.iter().find(|size| size.value.is_none());
+    given.or(view.sizes.first()).map(|size| &size.name)
 }
 
 /// Whether `name` stands for something in an expression.
@@ -139,7 +144,7 @@ fn failing<'m, 'a>(view: &View<'a>, placed: &'m Placed<'a>) -> Option<&'m Guard<
 }
 
 /// The names that an item declares in the space of values, channels, messages and roles.
-fn declared_names(item: &Item) -> Vec<&Ident> {
+pub(super) fn declared_names(item: &Item) -> Vec<&Ident> {
     match item {
         Item::Shape(shape) => shape
             .entries
@@ -171,227 +176,6 @@ pub(super) fn declared_tensors<'a>(model: &Model<'a>) -> Vec<(&'a ast::Tensor, T
         }
     }
     all
-}
-
-/// Pipelines of one block have different names.
-pub(super) fn check_file(file: &File, out: &mut Diagnostics) {
-    let mut seen: BTreeMap<String, &Ident> = BTreeMap::new();
-    for pipeline in &file.pipelines {
-        twice(&mut seen, &pipeline.name, "pipeline", out);
-        style(&pipeline.name, "pipeline", Style::Camel, out);
-    }
-}
-
-/// Reports `name` if it was seen before.
-fn twice<'a>(
-    seen: &mut BTreeMap<String, &'a Ident>,
-    name: &'a Ident,
-    what: &str,
-    out: &mut Diagnostics,
-) {
-    match seen.get(&name.to_string()) {
-        Some(first) => out.push(errors::duplicate(name, what, first)),
-        None => drop(seen.insert(name.to_string(), name)),
-    }
-}
-
-/// Rules about declarations that no choice of arms changes.
-pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {
-    duplicates(model, out);
-    for placed in &model.items {
-        styles(placed.item, out);
-        inner_duplicates(placed.item, out);
-    }
-    emitted_structs(model, out);
-}
-
-/// Two declarations of one name that can exist together.
-fn duplicates(model: &Model<'_>, out: &mut Diagnostics) {
-    let mut seen: Vec<(&Ident, &Placed<'_>)> = Vec::new();
-    for placed in &model.items {
-        for name in declared_names(placed.item) {
-            let clash = seen.iter().find(|(other, at)| *other == name && meet(at, placed));
-            match clash {
-                Some((first, _)) => out.push(errors::duplicate(name, kind(placed.item), first)),
-                None => seen.push((name, placed)),
-            }
-        }
-    }
-}
-
-/// Whether the conditions of two items can hold together.
-fn meet(a: &Placed<'_>, b: &Placed<'_>) -> bool {
-    a.guards.iter().all(|guard| {
-        b.guards.iter().all(|other| {
-            guard.axis != other.axis || guard.arms.iter().any(|arm| other.arms.contains(arm))
-        })
-    })
-}
-
-/// Names inside one item: arms, parts, fields, parameters.
-fn inner_duplicates(item: &Item, out: &mut Diagnostics) {
-    let mut all = |what: &str, names: Vec<&Ident>| {
-        let mut seen = BTreeMap::new();
-        names.into_iter().for_each(|name| twice(&mut seen, name, what, out));
-    };
-    match item {
-        Item::Variant(variant) => {
-            all("arm", variant.arms.iter().map(|arm| &arm.name).collect());
-            for arm in &variant.arms {
-                all("part", arm.parts.iter().map(|part| &part.name).collect());
-            }
-        }
-        Item::Message(message) => {
-            all("field", message.fields.iter().map(|field| &field.name).collect());
-        }
-        Item::Channel(channel) => {
-            all("option", channel.options.iter().map(|option| &option.name).collect());
-            all("role", channel.from.iter().collect());
-        }
-        Item::CudaFn(cuda_fn) => {
-            all("parameter", cuda_fn.params.iter().map(|param| &param.name).collect());
-        }
-        _ => {}
-    }
-}
-
-/// How a kind of name is written.
-#[derive(Clone, Copy, PartialEq)]
-enum Style {
-    /// `NvlDispatch`
-    Camel,
-    /// `send_head`
-    Snake,
-}
-
-/// What an item declares, in a word.
-fn kind(item: &Item) -> &'static str {
-    match item {
-        Item::Variant(_) => "variant",
-        Item::Message(_) => "message",
-        Item::Role(_) => "role",
-        Item::Channel(_) => "channel",
-        Item::Tensors(_) => "tensor",
-        Item::CudaFn(_) => "function",
-        Item::Size(_) => "size",
-        Item::Tune(_) => "tune",
-        Item::Arg(_) => "arg",
-        Item::Shape(_) | Item::Uses(_) | Item::Phase(_) | Item::When(_) => "number",
-    }
-}
-
-fn styles(item: &Item, out: &mut Diagnostics) {
-    match item {
-        Item::Variant(variant) => {
-            variant.arms.iter().for_each(|arm| style(&arm.name, "arm", Style::Camel, out));
-        }
-        Item::Message(message) => {
-            message.fields.iter().for_each(|field| style(&field.name, "field", Style::Snake, out));
-        }
-        _ => {}
-    }
-    let written = match item {
-        Item::Message(_) | Item::Role(_) => Style::Camel,
-        _ => Style::Snake,
-    };
-    for name in declared_names(item) {
-        style(name, kind(item), written, out);
-        reserved(name, out);
-    }
-}
-
-fn style(name: &Ident, what: &str, style: Style, out: &mut Diagnostics) {
-    let text = name.to_string();
-    let text = text.trim_start_matches("r#");
-    let wanted = match style {
-        Style::Camel => camel(text),
-        Style::Snake => snake(text),
-    };
-    if wanted != text {
-        out.push(errors::style(name, what, style == Style::Camel, &wanted));
-    }
-}
-
-/// `nvl_dispatch` as `NvlDispatch`.
-fn camel(text: &str) -> String {
-    let mut out = String::new();
-    for word in text.split('_') {
-        let mut letters = word.chars();
-        out.extend(letters.next().into_iter().flat_map(char::to_uppercase));
-        out.push_str(letters.as_str());
-    }
-    out
-}
-
-/// `NvlDispatch` as `nvl_dispatch`.
-fn snake(text: &str) -> String {
-    let mut out = String::new();
-    for letter in text.chars() {
-        if letter.is_uppercase() && !out.is_empty() && !out.ends_with('_') {
-            out.push('_');
-        }
-        out.extend(letter.to_lowercase());
-    }
-    out
-}
-
-/// Words that have a meaning of their own in expressions, and C++ words that Rust does not keep:
-/// a name goes into the emitted text as it is.
-const RESERVED: &[&str] = &["me", "stripe"];
-
-#[rustfmt::skip] // A list of words.
-const CPP_WORDS: &[&str] = &[
-    "alignas", "alignof", "and", "asm", "auto", "bitand", "bitor", "bool", "case", "catch", "char",
-    "class", "compl", "concept", "const_cast", "consteval", "constexpr", "constinit", "decltype",
-    "default", "delete", "double", "dynamic_cast", "explicit", "export", "float", "friend", "goto",
-    "inline", "int", "long", "mutable", "namespace", "new", "noexcept", "not", "nullptr",
-    "operator", "or", "private", "protected", "public", "register", "reinterpret_cast", "requires",
-    "short", "signed", "sizeof", "static_assert", "static_cast", "switch", "template", "this",
-    "thread_local", "throw", "typedef", "typeid", "typename", "union", "unsigned", "using", "void",
-    "volatile", "wchar_t", "xor",
-];
-
-fn reserved(name: &Ident, out: &mut Diagnostics) {
-    let text = name.to_string();
-    if RESERVED.contains(&text.as_str()) {
-        out.push(errors::reserved(name));
-    } else if CPP_WORDS.contains(&text.as_str()) {
-        out.push(errors::word_of_cpp(name));
-    }
-}
-
-/// Messages, channels and roles become structs of the emitted `Cfg`, named in camel case; a message
-/// and a channel that carries it share one.
-fn emitted_structs(model: &Model<'_>, out: &mut Diagnostics) {
-    let mut seen: Vec<(String, &'static str, &Ident, &Placed<'_>)> = Vec::new();
-    for placed in &model.items {
-        let (what, name) = match placed.item {
-            Item::Message(message) => ("message", &message.name),
-            // One that carries a message of the same name shares its struct.
-            Item::Channel(channel) if carries_namesake(model, channel) => continue,
-            Item::Channel(channel) => ("channel", &channel.name),
-            Item::Role(role) => ("role", &role.name),
-            _ => continue,
-        };
-        let emitted = camel(&name.to_string());
-        let clash = seen
-            .iter()
-            .find(|(other, _, first, at)| *other == emitted && *first != name && meet(at, placed));
-        match clash {
-            Some((_, kind, first, _)) => {
-                out.push(errors::same_struct(name, what, &emitted, first, kind));
-            }
-            None => seen.push((emitted, what, name, placed)),
-        }
-    }
-}
-
-/// Whether the channel's name in camel case is its message, or its message is an error by itself.
-fn carries_namesake(model: &Model<'_>, channel: &Channel) -> bool {
-    let declared = model.items.iter().any(|placed| {
-        matches!(placed.item, Item::Message(message) if message.name == channel.message)
-    });
-    !declared || channel.message == camel(&channel.name.to_string())
 }
 
 /// The axis and arms of every `when` exist.
@@ -532,6 +316,9 @@ fn shadows(view: &View<'_>, index: usize, role: &Role, out: &mut Diagnostics) {
             _ => {}
         }
         for (at, binder) in binders.iter().enumerate() {
+            if naming::EMITTED.iter().any(|word| *binder == word) {
+                out.push(errors::word_of_emitted(binder));
+            }
             let outer = site.scope.iter().map(|outer| outer.name);
             let earlier = outer.chain(binders[..at].iter().copied()).find(|name| name == binder);
             if let Some(declared) = earlier.or_else(|| hidden(binder)) {

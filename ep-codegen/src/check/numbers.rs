@@ -3,7 +3,7 @@
 use super::model::{Model, Placed, View};
 use super::ranges::range;
 use super::text::text;
-use super::types::Typing;
+use super::typing::Typing;
 use crate::diagnostics::{Diagnostics, numbers as errors};
 use crate::syntax::ast::{Arg, Elem, Expr, ExprKind, Item, ShapeEntry, Size, Tune};
 
@@ -137,7 +137,9 @@ fn over_shape<'a>(view: &View<'a>, expr: &'a Expr, out: &mut Diagnostics) {
         let size = view.sizes.iter().find(|size| size.name == *name);
         let arg = view.args.iter().find(|arg| arg.name == *name);
         let run_time = size.map(|_| "size").or(arg.map(|_| "arg")).or(tensor.map(|_| "tensor"));
-        if let Some(what) = run_time.or((name == "me" || name == "stripe").then_some("run-time number")) {
+        if let Some(what) =
+            run_time.or((name == "me" || name == "stripe").then_some("run-time number"))
+        {
             out.push(errors::not_of_the_shape(name, what));
             known = false;
         }

@@ -44,10 +44,9 @@ fn message_loop(view: &View<'_>, site: &Site<'_>, inner: &For, out: &mut Diagnos
     let outer = site.loops.iter().filter_map(|index| view.sites[*index].as_for());
     let indices = domain_indices(&inner.domain);
     // A loop over the peers of the ring visits each ring once.
-    let around = outer.filter(|outer| {
-        !indices.iter().any(|index| mentions(index, &outer.binder.to_string()))
-    });
-    if let Some(outer) = around.last() {
+    let mut around = outer
+        .filter(|outer| !indices.iter().any(|index| mentions(index, &outer.binder.to_string())));
+    if let Some(outer) = around.next_back() {
         out.push(errors::ring_in_loop(word, &outer.binder));
     }
     if !header(channel).is_some_and(|names| names.iter().any(|name| name == "count")) {
@@ -92,12 +91,14 @@ fn gather_loop(
     if !matches!(channel.kind.value, ChannelKind::Ring | ChannelKind::Pull) {
         return;
     }
-    let by_across = |index: &Expr| matches!(&index.kind, ExprKind::Name(name) if *name == gather.across);
+    let by_across =
+        |index: &Expr| matches!(&index.kind, ExprKind::Name(name) if *name == gather.across);
     if !gather.channel.indices.first().is_some_and(by_across) {
         out.push(errors::gather_not_across(&gather.channel.name, &gather.across));
     }
     if channel.kind.value == ChannelKind::Ring && !in_order(&inner.domain) {
-        let error = errors::ring_out_of_order(inner.domain.extent(), &domain_text(&inner.domain), channel);
+        let error =
+            errors::ring_out_of_order(inner.domain.extent(), &domain_text(&inner.domain), channel);
         out.push(error);
     }
     let [position] = gather.position.as_slice() else {
@@ -111,7 +112,8 @@ fn gather_loop(
     if view.open || walk::root(position).is_some_and(|name| !is_known(view, &scope, name)) {
         return;
     }
-    let Some(table) = table_of(view, site, position) else {
+    let given = channel.kind.value == ChannelKind::Pull;
+    let Some(table) = table_of(view, site, position, given) else {
         out.push(errors::position_not_in_table(position.at, &text(position), &channel.name));
         return;
     };
@@ -120,7 +122,9 @@ fn gather_loop(
             out.push(errors::position_without_binder(position.at, &text(position), binder));
         }
     }
-    recorded_position(view, table, channel, position, out);
+    if table.kind == TensorKind::Table {
+        recorded_position(view, table, channel, position, out);
+    }
 }
 
 /// Whether a gather over `domain` asks for the rows of a ring in the order they were pushed: those
@@ -138,13 +142,18 @@ fn table_of<'v, 'a>(
     view: &'v View<'a>,
     site: &Site<'a>,
     position: &Expr,
+    given: bool,
 ) -> Option<&'v Tensor<'a>> {
     let ExprKind::Index { base, .. } = &position.kind else { return None };
     let ExprKind::Name(name) = &base.kind else { return None };
     if site.scope.iter().any(|binder| binder.name == name) {
         return None;
     }
-    view.tensor(name).filter(|tensor| tensor.kind == TensorKind::Table)
+    view.tensor(name).filter(|tensor| match tensor.kind {
+        TensorKind::Table => true,
+        TensorKind::Input => given,
+        _ => false,
+    })
 }
 
 /// The table holds positions of a channel that goes with the one gathered from.
@@ -174,7 +183,7 @@ fn recorded_position(
         }
     };
     if recorded.is_empty() {
-        out.push(errors::position_not_recorded(position.at, name, &table.decl.name));
+        out.push(errors::position_not_recorded(position.at, name, &table.decl.name, channel.kind.value));
         return;
     }
     // Rings are walked in order of arrival; rows in place are found by their row number.
@@ -207,11 +216,12 @@ fn positions(view: &View<'_>, name: &Ident) -> Vec<(ChannelKind, String)> {
 fn announced_in_loop(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
     let StmtKind::Announce { channel, .. } = &site.stmt.kind else { return };
     let outer = site.loops.iter().filter_map(|index| view.sites[*index].as_for());
-    let around = outer.filter(|outer| {
-        let by_peer = channel.indices.iter().any(|index| mentions(index, &outer.binder.to_string()));
+    let mut around = outer.filter(|outer| {
+        let by_peer =
+            channel.indices.iter().any(|index| mentions(index, &outer.binder.to_string()));
         !by_peer
     });
-    if let Some(outer) = around.last() {
+    if let Some(outer) = around.next_back() {
         out.push(errors::announce_in_loop(site.stmt.keyword, &channel.name, &outer.binder));
     }
 }

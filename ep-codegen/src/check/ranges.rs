@@ -3,6 +3,8 @@
 //!
 //! An interval may be too wide (`a - a` is not known to be 0) and is then silent, never wrong.
 
+use std::collections::BTreeMap;
+
 use super::model::View;
 use crate::syntax::ast::{BinaryOp, Expr, ExprKind, ShapeEntry};
 
@@ -17,9 +19,6 @@ pub(super) struct Range {
 
 /// A bound that stands for "no limit"; far from the ends of i128, so that sums cannot overflow.
 const FAR: i128 = 1 << 80;
-
-/// Formulas may be this deep before they count as recursive, which is another rule's error.
-const DEPTH_MAX: usize = 32;
 
 const FLAG: Range = Range { low: 0, high: 1 };
 
@@ -50,15 +49,27 @@ impl Range {
 
 /// The values that `expr` can have over all legal shapes and tunes, if anything is known.
 pub(super) fn range(view: &View<'_>, expr: &Expr) -> Option<Range> {
-    range_at(view, expr, 0)
+    // Names in order of declaration: a formula knows those above it, so that circles end.
+    let mut known = Known::new();
+    for entry in &view.shape {
+        if let ShapeEntry::Derived { name, value, .. } = entry
+            && let Some(range) = of_expr(view, &known, value)
+        {
+            known.insert(name.to_string(), range);
+        }
+    }
+    of_expr(view, &known, expr)
 }
 
-fn range_at(view: &View<'_>, expr: &Expr, depth: usize) -> Option<Range> {
-    let sub = |expr: &Expr| range_at(view, expr, depth);
+/// Ranges of derived names.
+type Known = BTreeMap<String, Range>;
+
+fn of_expr(view: &View<'_>, known: &Known, expr: &Expr) -> Option<Range> {
+    let sub = |expr: &Expr| of_expr(view, known, expr);
     match &expr.kind {
         ExprKind::Int(value) => Some(Range::exactly(*value)),
         ExprKind::Bool(value) => Some(Range::exactly((*value).into())),
-        ExprKind::Name(name) => name_range(view, &name.to_string(), depth),
+        ExprKind::Name(name) => of_name(view, known, &name.to_string()),
         ExprKind::Neg { value } => {
             let value = sub(value)?;
             Some(Range { low: -value.high, high: -value.low })
@@ -77,23 +88,18 @@ fn range_at(view: &View<'_>, expr: &Expr, depth: usize) -> Option<Range> {
     }
 }
 
-fn name_range(view: &View<'_>, name: &str, depth: usize) -> Option<Range> {
-    if depth > DEPTH_MAX {
-        return None;
+fn of_name(view: &View<'_>, known: &Known, name: &str) -> Option<Range> {
+    if let Some(range) = known.get(name) {
+        return Some(*range);
     }
     for entry in &view.shape {
-        match entry {
-            ShapeEntry::Given { name: given, low, high, step, .. } if given == name => {
-                let step = step.as_ref().map_or(1, |step| step.value).max(1);
-                let steps = high.value.checked_sub(low.value)? / step;
-                let top = low.value.checked_add(steps.checked_mul(step)?)?;
-                return (low.value <= top)
-                    .then(|| Range { low: low.value.into(), high: top.into() });
-            }
-            ShapeEntry::Derived { name: derived, value, .. } if derived == name => {
-                return range_at(view, value, depth + 1);
-            }
-            _ => {}
+        if let ShapeEntry::Given { name: given, low, high, step, .. } = entry
+            && given == name
+        {
+            let step = step.as_ref().map_or(1, |step| step.value).max(1);
+            let steps = high.value.checked_sub(low.value)? / step;
+            let top = low.value.checked_add(steps.checked_mul(step)?)?;
+            return (low.value <= top).then(|| Range { low: low.value.into(), high: top.into() });
         }
     }
     if let Some(tune) = view.tunes.iter().find(|tune| tune.name == name) {
@@ -113,9 +119,7 @@ fn binary(op: BinaryOp, a: Range, b: Range) -> Option<Range> {
         BinaryOp::Sub => a.ends(b, |a, b| a - b),
         BinaryOp::Mul => a.ends(b, i128::saturating_mul),
         BinaryOp::Div if b.low > 0 || b.high < 0 => a.ends(b, |a, b| a / b),
-        BinaryOp::Rem if b.low > 0 && a.low >= 0 => {
-            Range { low: 0, high: a.high.min(b.high - 1) }
-        }
+        BinaryOp::Rem if b.low > 0 && a.low >= 0 => Range { low: 0, high: a.high.min(b.high - 1) },
         BinaryOp::Div | BinaryOp::Rem => return None,
         BinaryOp::Lt => Range::flag(a.high < b.low, a.low >= b.high),
         BinaryOp::Le => Range::flag(a.high <= b.low, a.low > b.high),
@@ -143,7 +147,7 @@ fn call(helper: &str, a: Range, b: Range) -> Option<Range> {
         "align" if b.low > 0 && a.low >= 0 => {
             Some(Range { low: a.low, high: (a.high + b.high - 1).min(FAR) })
         }
-        "routed" | "routed_node" | "alive" | "has" => Some(FLAG),
+        "listed" | "routed" | "routed_node" | "alive" | "has" => Some(FLAG),
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use super::names::is_number;
 use super::numbers::visit_names;
 use super::ranges::{Range, range};
 use super::text::text;
-use super::types::Typing;
+use super::typing::Typing;
 use super::walk;
 use crate::diagnostics::{Diagnostics, limits, roles as errors};
 use crate::syntax::ast::{Blocks, Expr, ExprKind, OptionValue, ShapeEntry, Share};
@@ -113,8 +113,7 @@ fn shareable(view: &View<'_>) -> Vec<String> {
         }
     }
     for entry in &view.shape {
-        if let ShapeEntry::Given { name, .. }
-        | ShapeEntry::Derived { name, .. } = entry
+        if let ShapeEntry::Given { name, .. } | ShapeEntry::Derived { name, .. } = entry
             && let Some(singular) = name.to_string().strip_suffix('s')
         {
             known.push(singular.to_string());
@@ -164,7 +163,10 @@ fn warps(view: &View<'_>, roles: &[&Role<'_>], out: &mut Diagnostics) {
             roles[..index].iter().filter(|other| meet(view, other, role)).collect();
         let open = |role: &Role<'_>| role.decl.warps.is_none();
         if let Some(other) = before.iter().find(|other| open(other) || open(role)) {
-            out.push(errors::same_warps(role.decl, other.decl));
+            // Two roles of one name are an error of their own.
+            if other.decl.name != role.decl.name {
+                out.push(errors::same_warps(role.decl, other.decl));
+            }
             continue;
         }
         // As many of those before as also meet each other fill one block together.
@@ -199,7 +201,9 @@ fn meet(view: &View<'_>, a: &Role<'_>, b: &Role<'_>) -> bool {
         }
         (Blocks::Even | Blocks::Odd, Blocks::One(_)) => meet(view, b, a),
         (left, right) => match (span(view, left), span(view, right)) {
-            (Some(left), Some(right)) => !(ends_before(&left, &right) || ends_before(&right, &left)),
+            (Some(left), Some(right)) => {
+                !(ends_before(&left, &right) || ends_before(&right, &left))
+            }
             _ => true,
         },
     }
@@ -237,10 +241,8 @@ fn ends_before(a: &Span, b: &Span) -> bool {
 /// Every block of the grid has a role.
 fn coverage(view: &View<'_>, roles: &[&Role<'_>], out: &mut Diagnostics) {
     let has = |wanted: fn(&Blocks) -> bool| roles.iter().find(|role| wanted(&role.decl.blocks));
-    let ranges: Vec<(&Role<'_>, Span)> = roles
-        .iter()
-        .filter_map(|role| Some((*role, span(view, &role.decl.blocks)?)))
-        .collect();
+    let ranges: Vec<(&Role<'_>, Span)> =
+        roles.iter().filter_map(|role| Some((*role, span(view, &role.decl.blocks)?))).collect();
     if let Some(other) = has(|blocks| matches!(blocks, Blocks::Other))
         && ranges.is_empty()
     {
@@ -284,5 +286,46 @@ fn coverage(view: &View<'_>, roles: &[&Role<'_>], out: &mut Diagnostics) {
             let missing = format!("the blocks before `{}`", span.low.1);
             out.push(errors::blocks_not_covered(role.decl.blocks_at, &missing));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::said_to;
+
+    fn roles(heads: &[&str]) -> Vec<String> {
+        let roles: Vec<String> = heads
+            .iter()
+            .enumerate()
+            .map(|(index, head)| format!("role R{index} on {head} {{ count seen[{index}]; }}"))
+            .collect();
+        said_to(&format!(
+            "shape {{ ranks: 1..=8 }} arg {{ some: i32 = 4 in 1..=8 }} output seen: i32[ranks]; {}",
+            roles.join(" ")
+        ))
+    }
+
+    #[test]
+    fn blocks_end_to_end_are_the_whole_grid() {
+        assert_eq!(roles(&["block 0", "blocks 1..some", "other blocks"]), [""; 0]);
+        assert_eq!(roles(&["blocks 0..some", "blocks some..16"]), [""; 0]);
+        assert_eq!(roles(&["even blocks", "odd blocks"]), [""; 0]);
+        assert_eq!(roles(&["block 0"]), [""; 0]);
+        assert_eq!(roles(&["blocks 2..4"]), ["no role runs on blocks 0..2"]);
+        assert_eq!(roles(&["odd blocks"]), ["no role runs on even blocks"]);
+    }
+
+    #[test]
+    fn roles_in_one_block_say_their_warps() {
+        assert_eq!(roles(&["all blocks, 16 warps", "block 0, 16 warps"]), [""; 0]);
+        assert_eq!(roles(&["even blocks, 8 warps", "odd blocks", "block 2, 8 warps"]), [""; 0]);
+        assert_eq!(
+            roles(&["all blocks", "odd blocks, 4 warps"]),
+            ["`R1` and `R0` run on the same warps: `R0` does not say how many are its own"]
+        );
+        assert_eq!(
+            roles(&["all blocks, 16 warps", "odd blocks, 12 warps", "block 1, 8 warps"]),
+            ["`R2`, `R0` and `R1` need 36 warps in one block, which has 32"]
+        );
     }
 }

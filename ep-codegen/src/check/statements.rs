@@ -2,12 +2,11 @@
 
 use super::model::View;
 use super::names;
-use super::types::{Scalar, Type, Typing, Value, declared};
-use super::walk::{Scope, Site, index_binder, loop_binders, messages_of};
+use super::types::{Scalar, Type, Value, declared};
+use super::typing::Typing;
+use super::walk::{Counted, Runs, Scope, Site, index_binder, loop_binders, messages_of, runs};
 use crate::diagnostics::{Diagnostics, types as errors};
-use crate::syntax::ast::{
-    ChannelRef, Domain, Expr, ExprKind, For, Gather, Place, StmtKind,
-};
+use crate::syntax::ast::{ChannelRef, Domain, Expr, ExprKind, For, Gather, Place, StmtKind};
 
 /// Checks the expressions of the declarations, then of every statement of `view`.
 pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
@@ -21,7 +20,7 @@ fn declarations(view: &View<'_>, out: &mut Diagnostics) {
     let mut typing = Typing { view, out };
     let mut scope = Scope::new();
     for tensor in &view.tensors {
-        // What a handle of this block brings is written in the words of the pipeline that records it.
+        // What a handle of this block brings is in the words of the pipeline that records it.
         let here = tensor.handle.is_none_or(|uses| uses.tables.is_some());
         let dims = if here { &tensor.decl.dims[..] } else { &[] };
         dims.iter().for_each(|dim| typing.whole(&mut scope, dim, "an extent"));
@@ -34,7 +33,7 @@ fn declarations(view: &View<'_>, out: &mut Diagnostics) {
 fn statement<'a>(view: &View<'a>, site: &Site<'a>, out: &mut Diagnostics) {
     let mut scope = site.scope.clone();
     match &site.stmt.kind {
-        StmtKind::For(inner) => head_of_for(view, &mut scope, inner, out),
+        StmtKind::For(inner) => head_of_for(view, &mut scope, site, inner, out),
         StmtKind::Announce { channel, values } => {
             channel_ref(view, &mut scope, channel, out);
             let mut typing = Typing { view, out };
@@ -77,7 +76,13 @@ fn channel_ref<'a>(
     channel.indices.iter().for_each(|index| typing.whole(scope, index, "an index"));
 }
 
-fn head_of_for<'a>(view: &View<'a>, scope: &mut Scope<'a>, inner: &'a For, out: &mut Diagnostics) {
+fn head_of_for<'a>(
+    view: &View<'a>,
+    scope: &mut Scope<'a>,
+    site: &Site<'a>,
+    inner: &'a For,
+    out: &mut Diagnostics,
+) {
     let mut typing = Typing { view, out };
     typing.domain(scope, &inner.domain);
     let messages = messages_of(view, scope, &inner.domain);
@@ -85,7 +90,10 @@ fn head_of_for<'a>(view: &View<'a>, scope: &mut Scope<'a>, inner: &'a For, out: 
     scope.push(index_binder(view, scope, &inner.binder, &inner.domain));
     if let Some(position) = &inner.position {
         typing.whole(scope, position, "a position");
-        if messages.is_none() && domain_root(&inner.domain).is_none_or(|name| names::is_known(view, scope, name)) {
+        if messages.is_none()
+            && !deals_out_places(view, scope, site, inner)
+            && domain_root(&inner.domain).is_none_or(|name| names::is_known(view, scope, name))
+        {
             typing.out.push(errors::position_without_messages(position.at));
         }
     }
@@ -98,6 +106,18 @@ fn head_of_for<'a>(view: &View<'a>, scope: &mut Scope<'a>, inner: &'a For, out: 
         head_of_gather(view, scope, gather, out);
         scope.truncate(length);
     }
+}
+
+/// Whether the loop gives each value of a number of the shape positions of its own: inside a loop
+/// over a stripe.
+fn deals_out_places(view: &View<'_>, scope: &Scope<'_>, site: &Site<'_>, inner: &For) -> bool {
+    let counted = |domain| match runs(view, scope, domain) {
+        Runs::Numbers(counted) => Some(counted),
+        Runs::Messages(_) => None,
+    };
+    let outer = site.loops.last().and_then(|index| view.sites[*index].as_for());
+    outer.is_some_and(|outer| matches!(counted(&outer.domain), Some(Counted::Stripe)))
+        && matches!(counted(&inner.domain), Some(Counted::Name(name)) if names::is_number(view, &name.to_string()))
 }
 
 fn head_of_gather<'a>(

@@ -160,15 +160,12 @@ fn written_twice(view: &View<'_>, index: usize, out: &mut Diagnostics) {
 }
 
 /// Whether two places of one tensor have no element in common, as far as can be read off: indices
-/// that differ as numbers, this rank against the others, or filters that exclude each other.
+/// that differ as numbers, this rank against the others, or filters that exclude each other. Ranges
+/// come from tables, and what lies between the places that are dealt out is given by one.
 fn apart(view: &View<'_>, a: &Site<'_>, at_a: &Place, b: &Site<'_>, at_b: &Place) -> bool {
-    let by_index = at_a.indices.iter().zip(&at_b.indices).any(|(i, j)| {
-        match (&i.kind, &j.kind) {
-            (ExprKind::Int(i), ExprKind::Int(j)) => i != j,
-            _ => {
-                (is_me(i) && is_other(b, j)) || (is_other(a, i) && is_me(j))
-            }
-        }
+    let by_index = at_a.indices.iter().zip(&at_b.indices).any(|(i, j)| match (&i.kind, &j.kind) {
+        (ExprKind::Int(i), ExprKind::Int(j)) => i != j,
+        _ => (is_me(i) && is_other(b, j)) || (is_other(a, i) && is_me(j)),
     });
     let filters = |site: &Site<'_>| -> Vec<String> {
         let loops = site.loops.iter().filter_map(|index| view.sites[*index].as_for());
@@ -181,7 +178,27 @@ fn apart(view: &View<'_>, a: &Site<'_>, at_a: &Place, b: &Site<'_>, at_b: &Place
                 || [format!("!{y}"), format!("!({y})")].contains(x)
         })
     });
-    by_index || excluded
+    let between =
+        |a: &Site<'_>, i: &Expr, b: &Site<'_>, j: &Expr| in_range(view, a, i) && is_dealt_out(b, j);
+    let apart = at_a.indices.iter().zip(&at_b.indices);
+    let gaps = apart.into_iter().any(|(i, j)| between(a, i, b, j) || between(b, j, a, i));
+    by_index || excluded || gaps
+}
+
+/// Whether `index` is the binder of a loop over a range.
+fn in_range(view: &View<'_>, site: &Site<'_>, index: &Expr) -> bool {
+    let ExprKind::Name(name) = &index.kind else { return false };
+    let loops = site.loops.iter().filter_map(|index| view.sites[*index].as_for());
+    let mut own = loops.filter(|inner| inner.binder == *name);
+    own.next().is_some_and(|inner| matches!(inner.domain, ast::Domain::Range { .. }))
+}
+
+/// Whether `index` is a position that a loop deals out.
+fn is_dealt_out(site: &Site<'_>, index: &Expr) -> bool {
+    let ExprKind::Field { base, .. } = &index.kind else { return false };
+    let named = |name| site.scope.iter().rev().find(|binder| binder.name == name);
+    let binder = root(base).and_then(named);
+    binder.is_some_and(|binder| matches!(binder.meaning, Meaning::Placed(_)))
 }
 
 fn is_me(expr: &Expr) -> bool {
@@ -192,9 +209,8 @@ fn is_other(site: &Site<'_>, expr: &Expr) -> bool {
     let ExprKind::Name(name) = &expr.kind else { return false };
     let binder = site.scope.iter().rev().find(|binder| binder.name == name);
     let others = ast::PeerSet::Others;
-    binder.is_some_and(|binder| {
-        matches!(binder.meaning, Meaning::Index(Counted::Peers(set)) if set == others)
-    })
+    let counted = binder.and_then(|binder| binder.counted());
+    matches!(counted, Some(Counted::Peers(set)) if set == others)
 }
 
 /// A loop whose binder the place does not name writes the same element in each turn.
@@ -216,7 +232,10 @@ fn rewritten_by_loop(
             found |= binder.is_some_and(|binder| {
                 matches!(
                     binder.meaning,
-                    Meaning::Value(_) | Meaning::Message(_) | Meaning::Index(Counted::Other)
+                    Meaning::Value(_)
+                        | Meaning::Message(_)
+                        | Meaning::Placed(_)
+                        | Meaning::Index(Counted::Other)
                 )
             });
         });
@@ -247,7 +266,11 @@ fn maybe_absent(view: &View<'_>, site: &Site<'_>, place: &Place, out: &mut Diagn
 }
 
 /// A field in `expr` that is empty when its optional tensor is absent, and that tensor.
-fn absent_field<'a>(view: &View<'a>, site: &Site<'a>, expr: &Expr) -> Option<(&'a Ident, &'a Ident)> {
+fn absent_field<'a>(
+    view: &View<'a>,
+    site: &Site<'a>,
+    expr: &Expr,
+) -> Option<(&'a Ident, &'a Ident)> {
     let sub = |expr: &Expr| absent_field(view, site, expr);
     match &expr.kind {
         ExprKind::Field { base, field } => {
@@ -327,7 +350,9 @@ fn places(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
             let ExprKind::Field { base, field } = &value.kind else { return };
             let Some(name) = root(base) else { return };
             let binder = site.scope.iter().rev().find(|binder| binder.name == name);
-            let Some(Meaning::Message(channel)) = binder.map(|binder| &binder.meaning) else { return };
+            let Some(Meaning::Message(channel)) = binder.map(|binder| &binder.meaning) else {
+                return;
+            };
             let row = view.message(&channel.message).is_some_and(|message| {
                 message.fields.iter().any(|f| f.name == *field && f.row.is_some())
             });
@@ -360,13 +385,11 @@ fn needs_window(view: &View<'_>, name: &Ident, channel: &Ident, kind: &str, out:
 pub(super) fn check_all(views: &[View<'_>], out: &mut Diagnostics) {
     let Some(first) = views.first() else { return };
     for (decl, kind) in declared_tensors(first.model) {
-        let here = |view: &View<'_>| {
-            view.tensors.iter().any(|tensor| std::ptr::eq(tensor.decl, decl))
-        };
+        let here =
+            |view: &View<'_>| view.tensors.iter().any(|tensor| std::ptr::eq(tensor.decl, decl));
         let fills = |view: &View<'_>| {
-            let writes = |site: &Site<'_>| {
-                written(site).is_some_and(|(_, place)| place.tensor == decl.name)
-            };
+            let writes =
+                |site: &Site<'_>| written(site).is_some_and(|(_, place)| place.tensor == decl.name);
             view.sites.iter().any(writes)
         };
         let lacks = lacking(views, &here, &fills);
@@ -378,5 +401,66 @@ pub(super) fn check_all(views: &[View<'_>], out: &mut Diagnostics) {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::said_to;
+
+    fn body(statements: &str) -> Vec<String> {
+        said_to(&format!(
+            "shape {{ ranks: 1..=8, stripes: 1..=8 }} size tokens;
+             input to: bool[tokens, ranks];
+             table seen: i32[tokens, ranks];
+             role R on all blocks, warps shared by stripe {{
+                 for token in stripe {{ {statements} }}
+             }}"
+        ))
+    }
+
+    #[test]
+    fn elements_apart_are_recorded_apart() {
+        let apart = [
+            "record seen[token, 0] = 1; record seen[token, 1] = 2;",
+            "record seen[token, me] = 1; for peer in others { record seen[token, peer] = 2; }",
+            "for peer in ranks where to[token, peer] { record seen[token, peer] = 1; }
+             for peer in ranks where !to[token, peer] { record seen[token, peer] = 0; }",
+        ];
+        for statements in apart {
+            assert_eq!(body(statements), [""; 0], "{statements}");
+        }
+        let twice =
+            "record seen[token, me] = 1; for peer in ranks { record seen[token, peer] = 2; }";
+        assert_eq!(body(twice), ["`seen` is recorded twice"]);
+    }
+
+    #[test]
+    fn a_table_is_read_after_its_record_only() {
+        let after = "record seen[token, 0] = 1; record seen[token, 1] = seen[token, 0];";
+        assert_eq!(body(after), [""; 0]);
+        let before = "record seen[token, 1] = seen[token, 0]; record seen[token, 0] = 1;";
+        assert_eq!(body(before), ["`seen` is read before it is written"]);
+    }
+
+    #[test]
+    fn gaps_between_places_are_recorded_apart() {
+        let padded = |range: &str| {
+            said_to(&format!(
+                "shape {{ ranks: 1..=8, stripes: 1..=8 }} size tokens;
+                 input to: bool[tokens, ranks], first: i32[ranks + 1], end: i32[ranks];
+                 table rows: i32[tokens];
+                 role Move on all blocks, 4 warps, warps shared by stripe {{
+                     for token in stripe {{
+                         for peer in ranks at first[peer] where to[token, peer] {{
+                             record rows[peer.position] = token;
+                         }}
+                     }}
+                 }}
+                 role Pad on all blocks, 1 warps {{ for place in {range} {{ record rows[place] = -1; }} }}"
+            ))
+        };
+        assert_eq!(padded("end[0]..first[1]"), [""; 0]);
+        assert_eq!(padded("tokens"), ["`rows` is recorded twice"]);
     }
 }

@@ -59,7 +59,9 @@ fn power(op: BinaryOp) -> u8 {
     match op {
         BinaryOp::Or => 1,
         BinaryOp::And => 2,
-        BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge => 3,
+        BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge => {
+            3
+        }
         BinaryOp::Add | BinaryOp::Sub => 4,
         BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem => 5,
     }
@@ -81,5 +83,24 @@ pub(super) fn sign(op: BinaryOp) -> &'static str {
         BinaryOp::Ge => ">=",
         BinaryOp::And => "&&",
         BinaryOp::Or => "||",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::text;
+    use crate::syntax::ast::Item;
+    use crate::syntax::parse;
+
+    #[test]
+    fn brackets_stand_only_where_they_must() {
+        for written in
+            ["a + b * c", "(a + b) * c", "a - (b - c)", "!(a && b) || c", "-a as i32", "x[i, j].f"]
+        {
+            let block = format!("pipeline P {{ size s = {written}; }}");
+            let (file, _) = parse(block.parse().expect("the test's brackets are balanced"));
+            let Item::Size(size) = &file.pipelines[0].items[0] else { panic!("not a size") };
+            assert_eq!(text(size.value.as_ref().expect("the size has a value")), written);
+        }
     }
 }

@@ -4,16 +4,17 @@ use proc_macro2::Ident;
 
 use super::model::{Guard, View, holds};
 use super::names::is_known;
-use super::types::{self, Type};
-use crate::syntax::ast::{
-    Channel, Domain, Expr, ExprKind, For, PeerSet, Share, Stmt, StmtKind,
-};
+use super::types::Type;
+use super::typing;
+use crate::syntax::ast::{Channel, Domain, Expr, ExprKind, For, PeerSet, Share, Stmt, StmtKind};
 
 /// What a binder stands for.
 #[derive(Debug, Clone)]
 pub(super) enum Meaning<'a> {
     /// A number that counts something.
     Index(Counted<'a>),
+    /// The same, where each value has positions of its own.
+    Placed(Counted<'a>),
     /// A message that has arrived.
     Message(&'a Channel),
     /// One part of a gather.
@@ -55,6 +56,16 @@ pub(super) struct Binder<'a> {
     pub(super) name: &'a Ident,
     /// What it stands for.
     pub(super) meaning: Meaning<'a>,
+}
+
+impl<'a> Binder<'a> {
+    /// What it counts, if it is an index.
+    pub(super) fn counted(&self) -> Option<Counted<'a>> {
+        match self.meaning {
+            Meaning::Index(counted) | Meaning::Placed(counted) => Some(counted),
+            _ => None,
+        }
+    }
 }
 
 /// The binders in scope, innermost last.
@@ -101,7 +112,11 @@ pub(super) fn root(expr: &Expr) -> Option<&Ident> {
 }
 
 /// The channel of a loop over messages: `ring` or `ring[peer]`.
-pub(super) fn messages_of<'a>(view: &View<'a>, scope: &Scope<'a>, domain: &Domain) -> Option<&'a Channel> {
+pub(super) fn messages_of<'a>(
+    view: &View<'a>,
+    scope: &Scope<'a>,
+    domain: &Domain,
+) -> Option<&'a Channel> {
     let Domain::Expr(expr) = domain else { return None };
     let name = match &expr.kind {
         ExprKind::Name(name) => name,
@@ -175,7 +190,8 @@ pub(super) fn role_scope<'a>(view: &View<'a>, role: usize) -> Scope<'a> {
     }
     if let Some(Share::Warps(names)) = &decl.share {
         for name in names.iter().filter(|name| *name != "stripe" && *name != "token") {
-            let counted = if name == "source" { Counted::Peers(PeerSet::All) } else { Counted::Other };
+            let counted =
+                if name == "source" { Counted::Peers(PeerSet::All) } else { Counted::Other };
             scope.push(Binder { name, meaning: Meaning::Index(counted) });
         }
     }
@@ -236,7 +252,7 @@ fn body<'a>(
                 scope.truncate(length);
             }
             StmtKind::Let { name, value } => {
-                let meaning = Meaning::Value(types::silent(view, scope, value));
+                let meaning = Meaning::Value(typing::silent(view, scope, value));
                 scope.push(Binder { name, meaning });
             }
             _ => {}
@@ -246,8 +262,15 @@ fn body<'a>(
 }
 
 /// What a loop brings into scope for its filter and body.
-pub(super) fn loop_binders<'a>(view: &View<'a>, scope: &Scope<'a>, inner: &'a For) -> Vec<Binder<'a>> {
+pub(super) fn loop_binders<'a>(
+    view: &View<'a>,
+    scope: &Scope<'a>,
+    inner: &'a For,
+) -> Vec<Binder<'a>> {
     let mut binders = vec![index_binder(view, scope, &inner.binder, &inner.domain)];
+    if let (Some(_), Some(counted)) = (&inner.position, binders[0].counted()) {
+        binders[0].meaning = Meaning::Placed(counted);
+    }
     if let Some(gather) = &inner.gather {
         binders.push(index_binder(view, scope, &gather.across, &gather.over));
         if let Some(channel) = view.channel(&gather.channel.name) {

@@ -38,7 +38,8 @@ pub(crate) fn unknown_header(name: &Ident) -> Diagnostic {
 
 /// Slots without an index.
 pub(crate) fn empty_slot(name: &Ident) -> Diagnostic {
-    Diagnostic::new(name, "slots without an index are one slot for everybody").help("slot: [source]")
+    Diagnostic::new(name, "slots without an index are one slot for everybody")
+        .help("slot: [source]")
 }
 
 /// A slot index of unknown extent.
@@ -55,7 +56,8 @@ pub(crate) fn transport_twice(at: Span) -> Diagnostic {
 /// A channel that needs peer pointers, over a network.
 pub(crate) fn kind_needs_nvlink(at: Span, kind: &str) -> Diagnostic {
     let verb = if kind == "pull" { "reads" } else { "writes" };
-    let message = format!("a `{kind}` channel {verb} the other rank's memory, which only `nvlink` reaches");
+    let message =
+        format!("a `{kind}` channel {verb} the other rank's memory, which only `nvlink` reaches");
     Diagnostic::new(at, message).help("over nvlink")
 }
 
@@ -75,20 +77,29 @@ pub(crate) fn local_over_network(over: Span, per: Span) -> Diagnostic {
 
 /// All ranks, over a network alone.
 pub(crate) fn node_over_network(over: Span, per: &str) -> Diagnostic {
-    Diagnostic::new(over, format!("a network does not reach the ranks of `{per}` that are on this node"))
-        .help("over nvlink | rdma | ibgda")
+    Diagnostic::new(
+        over,
+        format!("a network does not reach the ranks of `{per}` that are on this node"),
+    )
+    .help("over nvlink | rdma | ibgda")
 }
 
 /// All ranks of several nodes, over NVLink alone.
 pub(crate) fn nodes_over_nvlink(over: Span, per: &str) -> Diagnostic {
-    Diagnostic::new(over, format!("`nvlink` does not reach the ranks of `{per}` that are on other nodes"))
-        .help("over nvlink | rdma | ibgda")
+    Diagnostic::new(
+        over,
+        format!("`nvlink` does not reach the ranks of `{per}` that are on other nodes"),
+    )
+    .help("over nvlink | rdma | ibgda")
 }
 
 /// A peer set of unknown size.
 pub(crate) fn peers_without_number(per: Span, set: &str, number: &str) -> Diagnostic {
-    Diagnostic::new(per, format!("`{set}` needs the number `{number}`, which the shape does not declare"))
-        .help(format!("{number}: 1..=64"))
+    Diagnostic::new(
+        per,
+        format!("`{set}` needs the number `{number}`, which the shape does not declare"),
+    )
+    .help(format!("{number}: 1..=64"))
 }
 
 /// A depth, chunk or number of epochs below 1.
@@ -97,7 +108,12 @@ pub(crate) fn option_not_positive(at: Extent, name: &Ident) -> Diagnostic {
 }
 
 /// A ring that cannot hold two chunks.
-pub(crate) fn ring_too_short(depth: Extent, depths: i128, chunk: Extent, chunks: i128) -> Diagnostic {
+pub(crate) fn ring_too_short(
+    depth: Extent,
+    depths: i128,
+    chunk: Extent,
+    chunks: i128,
+) -> Diagnostic {
     let need = 2 * chunks;
     Diagnostic::new(depth, format!("a ring of at most {depths} slots does not hold two chunks"))
         .help(format!("depth: {need}"))
@@ -114,7 +130,8 @@ pub(crate) fn role_never_pushes(role: &Ident, channel: &Ident) -> Diagnostic {
 pub(crate) fn no_producer(channel: &Channel, when: &str) -> Diagnostic {
     let name = &channel.name;
     let role = channel.from.first().map_or("a role".to_string(), |role| format!("`{role}`"));
-    let index = if channel.kind.value == crate::syntax::ast::ChannelKind::Pull { "" } else { "[peer]" };
+    let index =
+        if channel.kind.value == crate::syntax::ast::ChannelKind::Pull { "" } else { "[peer]" };
     Diagnostic::new(name, format!("no role pushes to the channel `{name}`{when}"))
         .help(format!("push {name}{index} {{ .. }}; in {role}"))
 }
@@ -127,7 +144,9 @@ pub(crate) fn no_consumer(channel: &Channel, when: &str) -> Diagnostic {
         Ring => format!("for message in {name}[peer] {{ .. }}"),
         Direct => format!("for message in {name}[source] {{ .. }}"),
         Slots => format!("await {name};"),
-        Pull => format!("for token in tokens gather part from {name}[peer] at .. across peer in ranks {{ .. }}"),
+        Pull => format!(
+            "for token in tokens gather part from {name}[peer] at .. across peer in ranks {{ .. }}"
+        ),
     };
     Diagnostic::new(name, format!("no role takes messages from the channel `{name}`{when}"))
         .help(format!("{statement} in `{role}`"))
@@ -145,8 +164,11 @@ pub(crate) fn two_producers(at: &Ident, roles: (&Ident, &Ident), first: &Ident) 
 pub(crate) fn producer_in_wrong_role(at: &Ident, role: &Ident, channel: &Channel) -> Diagnostic {
     let name = &channel.name;
     let from: Vec<String> = channel.from.iter().map(Ident::to_string).collect();
-    let error = Diagnostic::new(at, format!("`{role}` pushes to `{name}`, which comes from {}", listed(&from, "and")))
-        .help(format!("from {}, {role}", from.join(", ")));
+    let error = Diagnostic::new(
+        at,
+        format!("`{role}` pushes to `{name}`, which comes from {}", listed(&from, "and")),
+    )
+    .help(format!("from {}, {role}", from.join(", ")));
     match channel.from.first() {
         Some(first) => error.also(first, format!("`{name}` comes from {}", listed(&from, "and"))),
         None => error,
@@ -174,8 +196,11 @@ pub(crate) fn only_slots(keyword: Span, word: &str, channel: &Ident) -> Diagnost
 
 /// A direct push without a place.
 pub(crate) fn push_without_position(channel: &Ident) -> Diagnostic {
-    Diagnostic::new(channel, format!("a push to the direct channel `{channel}` needs the row it goes to"))
-        .help("at rank_prefix[me, peer] + stripe_prefix[peer, stripe]")
+    Diagnostic::new(
+        channel,
+        format!("a push to the direct channel `{channel}` needs the row it goes to"),
+    )
+    .help("at rank_prefix[me, peer] + stripe_prefix[peer, stripe]")
 }
 
 /// A position where the channel counts by itself.
@@ -186,8 +211,13 @@ pub(crate) fn push_with_position(at: Extent, kind: &str) -> Diagnostic {
 
 /// A gather of rows that are already in place.
 pub(crate) fn gather_from_direct(channel: &Ident) -> Diagnostic {
-    Diagnostic::new(channel, format!("`{channel}` stores its rows in place, and a gather needs `ring`, `pull` or `slots`"))
-        .help(format!("for message in {channel}[source] {{ .. }}"))
+    Diagnostic::new(
+        channel,
+        format!(
+            "`{channel}` stores its rows in place, and a gather needs `ring`, `pull` or `slots`"
+        ),
+    )
+    .help(format!("for message in {channel}[source] {{ .. }}"))
 }
 
 /// A filter on a gather.
@@ -198,8 +228,13 @@ pub(crate) fn gather_with_filter(at: Extent) -> Diagnostic {
 
 /// A loop over messages that are never sent.
 pub(crate) fn loop_over_pull(channel: &Ident) -> Diagnostic {
-    Diagnostic::new(channel, format!("`{channel}` is pulled from, so no messages arrive through it"))
-        .help(format!("for token in tokens gather part from {channel}[peer] at .. across peer in ranks"))
+    Diagnostic::new(
+        channel,
+        format!("`{channel}` is pulled from, so no messages arrive through it"),
+    )
+    .help(format!(
+        "for token in tokens gather part from {channel}[peer] at .. across peer in ranks"
+    ))
 }
 
 /// A peer where all peers are offered the same.
@@ -228,9 +263,12 @@ pub(crate) fn peer_not_in_set(
     per: Span,
     declared: &str,
 ) -> Diagnostic {
-    Diagnostic::new(at, format!("this index runs over `{set}`, and `{channel}` joins only `{declared}`"))
-        .help(format!("per {set}"))
-        .also(per, format!("`{channel}` joins the peers of `{declared}`"))
+    Diagnostic::new(
+        at,
+        format!("this index runs over `{set}`, and `{channel}` joins only `{declared}`"),
+    )
+    .help(format!("per {set}"))
+    .also(per, format!("`{channel}` joins the peers of `{declared}`"))
 }
 
 /// This rank as one of the others.

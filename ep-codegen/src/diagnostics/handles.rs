@@ -78,9 +78,12 @@ pub(crate) fn ambiguous_table(
 
 /// An extent that the reading pipeline does not know.
 pub(crate) fn undeclared_extent(table: &Ident, pipeline: &Ident, number: &Ident) -> Diagnostic {
-    Diagnostic::new(table, format!("`{table}` has the extent `{number}`, which is not declared here"))
-        .help(format!("shape {{ {number}: 1..=64 }}"))
-        .also(pipeline, format!("`{pipeline}` declares `{table}` over `{number}`"))
+    Diagnostic::new(
+        table,
+        format!("`{table}` has the extent `{number}`, which is not declared here"),
+    )
+    .help(format!("shape {{ {number}: 1..=64 }}"))
+    .also(pipeline, format!("`{pipeline}` declares `{table}` over `{number}`"))
 }
 
 /// Pipelines that need each other's handle.

@@ -8,15 +8,20 @@ use crate::syntax::ast::Extent;
 /// More warps than a block has.
 pub(crate) fn too_many_warps(at: Extent, warps: i128) -> Diagnostic {
     Diagnostic::new(at, format!("a block has at most 32 warps, and this is at least {warps}"))
-        .help("32 warps")
+        .help("32")
 }
 
 /// More warps than a block has, in several roles.
-pub(crate) fn no_room_for_warps(at: Extent, role: &Ident, others: &[&Ident], total: i128) -> Diagnostic {
-    let names: Vec<String> = others.iter().map(|other| other.to_string()).collect();
+pub(crate) fn no_room_for_warps(
+    at: Extent,
+    role: &Ident,
+    others: &[&Ident],
+    total: i128,
+) -> Diagnostic {
+    let names: Vec<String> = [role].iter().chain(others).map(|role| role.to_string()).collect();
     let mut error = Diagnostic::new(
         at,
-        format!("`{role}` and {} need {total} warps in one block, which has 32", listed(&names, "and")),
+        format!("{} need {total} warps in one block, which has 32", listed(&names, "and")),
     )
     .help("give them fewer warps, or blocks of their own");
     for other in others {
@@ -33,12 +38,26 @@ pub(crate) fn meta_too_large(
     have: i128,
     channel: &Ident,
 ) -> Diagnostic {
-    Diagnostic::new(
-        at,
-        format!("the fields of `{message}` beside its row take at least {need} bytes, and a block has {have} bytes of shared memory"),
-    )
-    .help(format!("row {at}: .."))
-    .also(channel, format!("`{channel}` carries `{message}` through shared memory"))
+    let what = format!(
+        "the fields of `{message}` beside its row take at least {need} bytes, \
+         and a block has {have} bytes of shared memory"
+    );
+    Diagnostic::new(at, what)
+        .help(format!("row {at}: .."))
+        .also(channel, format!("`{channel}` carries `{message}` through shared memory"))
+}
+
+/// A statement that exceeds a limit for the least shape.
+pub(crate) fn never_fits(
+    at: Extent,
+    statement: &str,
+    (need, have): (i64, i64),
+    what: &str,
+    help: &str,
+) -> Diagnostic {
+    let message =
+        format!("`{statement}` needs {need} {what} even for the least shape, and there are {have}");
+    Diagnostic::new(at, message).help(help)
 }
 
 /// More bits than a word has.

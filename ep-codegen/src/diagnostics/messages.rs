@@ -31,8 +31,11 @@ pub(crate) fn row_rank(field: &Field) -> Diagnostic {
 
 /// A bulk field that may be absent.
 pub(crate) fn row_with(with: &Ident, field: &Field) -> Diagnostic {
-    Diagnostic::new(with, format!("the row `{}` is always there and goes with no tensor", field.name))
-        .help(format!("remove `with {with}`"))
+    Diagnostic::new(
+        with,
+        format!("the row `{}` is always there and goes with no tensor", field.name),
+    )
+    .help(format!("remove `with {with}`"))
 }
 
 /// A field with the name of a number that every message has.
@@ -71,7 +74,10 @@ pub(crate) fn field_not_in_message(name: &Ident, message: &Message) -> Diagnosti
         Some(near) => error.help(format!("did you mean `{near}`?")),
         None => error.help(format!("{name}: i32")),
     };
-    error.also(&message.name, format!("`{}` has the fields {}", message.name, listed(&fields, "and")))
+    error.also(
+        &message.name,
+        format!("`{}` has the fields {}", message.name, listed(&fields, "and")),
+    )
 }
 
 /// `..rest` of something that is no message.
@@ -82,20 +88,30 @@ pub(crate) fn rest_not_a_message(rest: &Ident) -> Diagnostic {
 
 /// Something else than a tensor offered to be pulled.
 pub(crate) fn pull_takes_tensors(at: Extent, channel: &Ident, found: &impl Display) -> Diagnostic {
-    Diagnostic::new(at, format!("`{channel}` is pulled from, so it takes whole tensors, and this is {found}"))
-        .help("name a tensor with one row per message")
+    Diagnostic::new(
+        at,
+        format!("`{channel}` is pulled from, so it takes whole tensors, and this is {found}"),
+    )
+    .help("name a tensor with one row per message")
 }
 
 /// A field that is always there, from a tensor that may not be.
 pub(crate) fn field_may_be_absent(field: &Field, tensor: &Ident, at: Extent) -> Diagnostic {
     let name = &field.name;
-    Diagnostic::new(at, format!("the field `{name}` is always there, and the tensor `{tensor}` may be absent"))
-        .help(format!("with {tensor}"))
-        .also(name, format!("the field `{name}` goes with no optional tensor"))
+    Diagnostic::new(
+        at,
+        format!("the field `{name}` is always there, and the tensor `{tensor}` may be absent"),
+    )
+    .help(format!("with {tensor}"))
+    .also(name, format!("the field `{name}` goes with no optional tensor"))
 }
 
 /// `announce` on a channel without header.
-pub(crate) fn announce_without_header(keyword: Span, channel: &Ident, names: &[String]) -> Diagnostic {
+pub(crate) fn announce_without_header(
+    keyword: Span,
+    channel: &Ident,
+    names: &[String],
+) -> Diagnostic {
     Diagnostic::new(keyword, format!("`{channel}` has no header to announce"))
         .help(format!("header: [{}]", names.join(", ")))
         .also(channel, format!("`{channel}` is declared without `header`"))

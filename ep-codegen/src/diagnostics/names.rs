@@ -77,10 +77,32 @@ pub(crate) fn reserved(name: &Ident) -> Diagnostic {
         .help(format!("choose another name, for example `{name}_`"))
 }
 
-/// A word of C++ as a name: it would go into the emitted text as it is.
-pub(crate) fn word_of_cpp(name: &Ident) -> Diagnostic {
-    Diagnostic::new(name, format!("`{name}` is a word of C++ and cannot be a name in CUDA"))
+/// A name that becomes a word of C++ or Rust in what is generated.
+pub(crate) fn word_of_cpp(name: &Ident, emitted: &str) -> Diagnostic {
+    let (what, other) = if name == emitted {
+        (format!("`{name}` is a word that C++ keeps for itself"), format!("{name}_"))
+    } else {
+        let what =
+            format!("`{name}` becomes `{emitted}`, a word that C++ or Rust keeps for itself");
+        (what, format!("{name}Rows"))
+    };
+    Diagnostic::new(name, what).help(format!("choose another name, for example `{other}`"))
+}
+
+/// A name that the emitted functions use themselves.
+pub(crate) fn word_of_emitted(name: &Ident) -> Diagnostic {
+    Diagnostic::new(name, format!("`{name}` already has a meaning in the emitted functions"))
         .help(format!("choose another name, for example `{name}_`"))
+}
+
+/// Two declarations that become one function of the emitted text.
+pub(crate) fn same_function(name: &Ident, kind: &str, emitted: &str, first: &Ident) -> Diagnostic {
+    Diagnostic::new(
+        name,
+        format!("the role `{name}` and the {kind} `{first}` are both `{emitted}` in CUDA"),
+    )
+    .help(format!("choose another name, for example `{name}Role`"))
+    .also(first, format!("the {kind} `{first}` is `{emitted}` in CUDA"))
 }
 
 /// Two declarations that become one struct of the emitted text.
@@ -91,7 +113,13 @@ pub(crate) fn same_struct(
     first: &Ident,
     kind: &str,
 ) -> Diagnostic {
-    Diagnostic::new(name, format!("the {what} `{name}` and the {kind} `{first}` are both `{emitted}` in CUDA"))
-        .help(format!("choose another name, for example `{name}{}`", if kind == "channel" { "Role" } else { "_2" }))
-        .also(first, format!("the {kind} `{first}` is `{emitted}` in CUDA"))
+    Diagnostic::new(
+        name,
+        format!("the {what} `{name}` and the {kind} `{first}` are both `{emitted}` in CUDA"),
+    )
+    .help(format!(
+        "choose another name, for example `{name}{}`",
+        if kind == "channel" { "Role" } else { "_2" }
+    ))
+    .also(first, format!("the {kind} `{first}` is `{emitted}` in CUDA"))
 }

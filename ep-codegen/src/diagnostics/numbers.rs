@@ -8,14 +8,20 @@ use crate::syntax::ast::{Arg, Extent, Int, Tune};
 /// A range whose end lies below its begin.
 pub(crate) fn empty_range(low: &Int, high: &Int, name: &Ident) -> Diagnostic {
     let (least, greatest) = (low.value, high.value);
-    Diagnostic::new(high, format!("the range of `{name}` is empty: {greatest} is less than {least}"))
-        .help(format!("{greatest}..={least}"))
+    Diagnostic::new(
+        high,
+        format!("the range of `{name}` is empty: {greatest} is less than {least}"),
+    )
+    .help(format!("{greatest}..={least}"))
 }
 
 /// A step that leads nowhere.
 pub(crate) fn step_not_positive(step: &Int, name: &Ident) -> Diagnostic {
-    Diagnostic::new(step, format!("the step of `{name}` is {}, and a step is at least 1", step.value))
-        .help("step 1")
+    Diagnostic::new(
+        step,
+        format!("the step of `{name}` is {}, and a step is at least 1", step.value),
+    )
+    .help("step 1")
 }
 
 /// A count below zero.
@@ -42,8 +48,10 @@ pub(crate) fn default_not_in_list(tune: &Tune) -> Diagnostic {
     values.sort_unstable();
     values.dedup();
     let list = values.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
-    let message =
-        format!("the default of `{}` is {}, which is not in its list", tune.name, tune.default.value);
+    let message = format!(
+        "the default of `{}` is {}, which is not in its list",
+        tune.name, tune.default.value
+    );
     Diagnostic::new(&tune.default, message)
         .help(format!("{}: {} in [{list}]", tune.name, tune.default.value))
 }
@@ -105,7 +113,8 @@ pub(crate) fn recursion(name: &Ident, others: &[&Ident]) -> Diagnostic {
     let Some((next, _)) = others.split_first() else {
         return Diagnostic::new(name, format!("`{name}` is computed from itself"));
     };
-    let mut error = Diagnostic::new(name, format!("`{name}` is computed from itself, through `{next}`"));
+    let mut error =
+        Diagnostic::new(name, format!("`{name}` is computed from itself, through `{next}`"));
     for other in others {
         error = error.also(*other, format!("`{other}` is computed from `{name}`, directly or not"));
     }
@@ -121,7 +130,10 @@ pub(crate) fn declared_later(mention: &Ident, name: &Ident, used: &Ident) -> Dia
 
 /// A number of a call in a number of the shape.
 pub(crate) fn not_of_the_shape(name: &Ident, what: &str) -> Diagnostic {
-    Diagnostic::new(name, format!("`{name}` is a {what}, known only in a call, and no number of the shape"))
+    Diagnostic::new(
+        name,
+        format!("`{name}` is a {what}, known only in a call, and no number of the shape"),
+    )
 }
 
 /// A division that has no result for some legal shape.

@@ -3,13 +3,16 @@
 use proc_macro2::{Ident, Span};
 
 use super::{Diagnostic, listed};
-use crate::syntax::ast::{Channel, Extent};
+use crate::syntax::ast::{Channel, ChannelKind, Extent};
 
 /// A loop over a ring inside another loop.
 pub(crate) fn ring_in_loop(ring: &Ident, binder: &Ident) -> Diagnostic {
-    Diagnostic::new(ring, format!("the ring `{ring}` is emptied in the first turn of `for {binder}`"))
-        .help(format!("move the loop over `{ring}` out of `for {binder}`"))
-        .also(binder, format!("`for {binder}` goes on after the ring is empty"))
+    Diagnostic::new(
+        ring,
+        format!("the ring `{ring}` is emptied in the first turn of `for {binder}`"),
+    )
+    .help(format!("move the loop over `{ring}` out of `for {binder}`"))
+    .also(binder, format!("`for {binder}` goes on after the ring is empty"))
 }
 
 /// A loop over a ring that does not know its end.
@@ -29,21 +32,34 @@ pub(crate) fn ring_emptied_twice(ring: &Ident, first: &Ident) -> Diagnostic {
 /// A gather from a ring in another order than that of its rows.
 pub(crate) fn ring_out_of_order(at: Extent, domain: &str, channel: &Channel) -> Diagnostic {
     let name = &channel.name;
-    Diagnostic::new(at, format!("the rows of `{name}` come in order of a stripe, and this loop runs over `{domain}`"))
-        .help("for token in stripe")
-        .also(channel.kind.span, format!("`{name}` is a ring and gives its rows in order"))
+    Diagnostic::new(
+        at,
+        format!(
+            "the rows of `{name}` come in order of a stripe, and this loop runs over `{domain}`"
+        ),
+    )
+    .help("for token in stripe")
+    .also(channel.kind.span, format!("`{name}` is a ring and gives its rows in order"))
 }
 
 /// A gather that takes every part from the same peer.
 pub(crate) fn gather_not_across(channel: &Ident, across: &Ident) -> Diagnostic {
-    Diagnostic::new(channel, format!("each part of a gather across `{across}` comes from a peer of its own"))
-        .help(format!("{channel}[{across}]"))
+    Diagnostic::new(
+        channel,
+        format!("each part of a gather across `{across}` comes from a peer of its own"),
+    )
+    .help(format!("{channel}[{across}]"))
 }
 
 /// A gather at a position that no table holds.
 pub(crate) fn position_not_in_table(at: Extent, position: &str, channel: &Ident) -> Diagnostic {
-    Diagnostic::new(at, format!("a gather from `{channel}` finds its rows through a table, and `{position}` is in none"))
-        .help("record the position of each push in a table, and gather at its element")
+    Diagnostic::new(
+        at,
+        format!(
+            "a gather from `{channel}` finds its rows through a table, and `{position}` is in none"
+        ),
+    )
+    .help("record the position of each push in a table, and gather at its element")
 }
 
 /// A position that is the same for all tokens, or for all parts.
@@ -53,9 +69,19 @@ pub(crate) fn position_without_binder(at: Extent, position: &str, binder: &Ident
 }
 
 /// A table of something else than positions.
-pub(crate) fn position_not_recorded(at: Extent, table: &Ident, declared: &Ident) -> Diagnostic {
+pub(crate) fn position_not_recorded(
+    at: Extent,
+    table: &Ident,
+    declared: &Ident,
+    kind: ChannelKind,
+) -> Diagnostic {
+    // A pull reads rows where a direct channel has put them, or where the caller says.
+    let help = match kind {
+        ChannelKind::Pull => format!("declare `{table}` as an `input`, or record positions of a `direct` channel in it"),
+        _ => format!("record {table}[token, peer] = ring[peer].position;"),
+    };
     Diagnostic::new(at, format!("nobody records positions of a channel in `{table}`"))
-        .help(format!("record {table}[token, peer] = ring[peer].position;"))
+        .help(help)
         .also(declared, format!("`{declared}` holds no position of a push"))
 }
 
@@ -72,23 +98,34 @@ pub(crate) fn positions_of_another_kind(
         _ => "ring",
     };
     let name = &channel.name;
-    Diagnostic::new(
-        at,
-        format!("`{table}` holds positions of the {kind} channel `{recorded}`, and `{name}` needs those of a {wanted} channel"),
-    )
-    .help(format!("gather at a table that the dispatch records from a {wanted} channel"))
-    .also(channel.kind.span, format!("`{name}` goes with a dispatch through a {wanted} channel"))
+    let what = format!(
+        "`{table}` holds positions of the {kind} channel `{recorded}`, \
+         and `{name}` needs those of a {wanted} channel"
+    );
+    Diagnostic::new(at, what)
+        .help(format!("gather at a table that the dispatch records from a {wanted} channel"))
+        .also(
+            channel.kind.span,
+            format!("`{name}` goes with a dispatch through a {wanted} channel"),
+        )
 }
 
 /// A header announced again and again.
 pub(crate) fn announce_in_loop(keyword: Span, channel: &Ident, binder: &Ident) -> Diagnostic {
-    Diagnostic::new(keyword, format!("`{channel}` is announced once, and this is in `for {binder}`"))
-        .help(format!("move the `announce` above `for {binder}`"))
-        .also(binder, format!("`for {binder}` has many turns"))
+    Diagnostic::new(
+        keyword,
+        format!("`{channel}` is announced once, and this is in `for {binder}`"),
+    )
+    .help(format!("move the `announce` above `for {binder}`"))
+    .also(binder, format!("`for {binder}` has many turns"))
 }
 
 /// A header that nobody announces.
-pub(crate) fn header_not_announced(option: &Ident, channel: &Channel, header: &[Ident]) -> Diagnostic {
+pub(crate) fn header_not_announced(
+    option: &Ident,
+    channel: &Channel,
+    header: &[Ident],
+) -> Diagnostic {
     let name = &channel.name;
     let names: Vec<String> = header.iter().map(Ident::to_string).collect();
     let values = names.iter().map(|name| format!("{name}: ..")).collect::<Vec<_>>().join(", ");

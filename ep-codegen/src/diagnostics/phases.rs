@@ -13,8 +13,11 @@ pub(crate) fn phase_in_phase(keyword: Span, inner: &Ident, outer: &Ident) -> Dia
 
 /// A phase that would depend on an arm.
 pub(crate) fn phase_in_when(keyword: Span, name: &Ident) -> Diagnostic {
-    Diagnostic::new(keyword, format!("the phase `{name}` stands inside a `when`, and launches cannot depend on an arm"))
-        .help(format!("phase {name} {{ when .. {{ role .. }} }}"))
+    Diagnostic::new(
+        keyword,
+        format!("the phase `{name}` stands inside a `when`, and launches cannot depend on an arm"),
+    )
+    .help(format!("phase {name} {{ when .. {{ role .. }} }}"))
 }
 
 /// A declaration that is no role inside a phase.

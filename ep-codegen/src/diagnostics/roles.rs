@@ -19,7 +19,7 @@ pub(crate) fn empty_blocks(at: Extent, low: &str, high: &str) -> Diagnostic {
 
 /// A role without warps.
 pub(crate) fn no_warps(at: Extent, name: &Ident) -> Diagnostic {
-    Diagnostic::new(at, format!("the role `{name}` has no warps")).help("1 warps")
+    Diagnostic::new(at, format!("the role `{name}` has no warps")).help("1")
 }
 
 /// Two ways to deal out the work.
@@ -51,12 +51,13 @@ pub(crate) fn no_stripes(at: &Ident) -> Diagnostic {
 pub(crate) fn same_warps(role: &Role, other: &Role) -> Diagnostic {
     let (name, first) = (&role.name, &other.name);
     let open = if role.warps.is_none() { name } else { first };
-    Diagnostic::new(
-        role.blocks_at,
-        format!("`{name}` and `{first}` run on the same warps: `{open}` does not say how many are its own"),
-    )
-    .help(format!("role {open} on .., 8 warps"))
-    .also(other.blocks_at, format!("`{first}` runs on these blocks"))
+    let what = format!(
+        "`{name}` and `{first}` run on the same warps: \
+         `{open}` does not say how many are its own"
+    );
+    Diagnostic::new(role.blocks_at, what)
+        .help(format!("role {open} on .., 8 warps"))
+        .also(other.blocks_at, format!("`{first}` runs on these blocks"))
 }
 
 /// Blocks without a role.

@@ -48,9 +48,12 @@ pub(crate) fn empty_extent(at: Extent, name: &Ident) -> Diagnostic {
 
 /// A statement that writes what a handle brings.
 pub(crate) fn table_of_handle(name: &Ident, word: &str, pipeline: &Ident) -> Diagnostic {
-    Diagnostic::new(name, format!("`{word}` cannot change `{name}`, which belongs to a call of `{pipeline}`"))
-        .help("declare a table of your own")
-        .also(pipeline, format!("the handle of `{pipeline}` is read only"))
+    Diagnostic::new(
+        name,
+        format!("`{word}` cannot change `{name}`, which belongs to a call of `{pipeline}`"),
+    )
+    .help("declare a table of your own")
+    .also(pipeline, format!("the handle of `{pipeline}` is read only"))
 }
 
 /// A statement that writes an input.
@@ -62,14 +65,12 @@ pub(crate) fn input_written(name: &Ident, word: &str, declared: &Ident) -> Diagn
 
 /// `store` into a table.
 pub(crate) fn table_stored(keyword: Span, name: &Ident) -> Diagnostic {
-    Diagnostic::new(keyword, format!("`{name}` is a table, and tables are recorded"))
-        .help("record")
+    Diagnostic::new(keyword, format!("`{name}` is a table, and tables are recorded")).help("record")
 }
 
 /// `record` into an output.
 pub(crate) fn output_recorded(keyword: Span, name: &Ident) -> Diagnostic {
-    Diagnostic::new(keyword, format!("`{name}` is an output, and outputs are stored"))
-        .help("store")
+    Diagnostic::new(keyword, format!("`{name}` is an output, and outputs are stored")).help("store")
 }
 
 /// Two statements that write the same elements.
@@ -83,16 +84,27 @@ pub(crate) fn written_twice(name: &Ident, word: &str, first: &Ident) -> Diagnost
 /// One element written in every turn of a loop.
 pub(crate) fn written_in_each_turn(name: &Ident, word: &str, binder: &Ident) -> Diagnostic {
     let done = if word == "record" { "recorded" } else { "stored" };
-    Diagnostic::new(name, format!("the same element of `{name}` is {done} in each turn of `for {binder}`"))
-        .help(format!("index it by `{binder}`, or move the statement out of the loop"))
-        .also(binder, format!("`for {binder}` has many turns"))
+    Diagnostic::new(
+        name,
+        format!("the same element of `{name}` is {done} in each turn of `for {binder}`"),
+    )
+    .help(format!("index it by `{binder}`, or move the statement out of the loop"))
+    .also(binder, format!("`for {binder}` has many turns"))
 }
 
 /// A value that may be absent into a tensor that may not.
-pub(crate) fn value_may_be_absent(at: Extent, tensor: &Ident, field: &Ident, with: &Ident) -> Diagnostic {
-    Diagnostic::new(at, format!("`{tensor}` is always there, and the field `{field}` may be absent"))
-        .help(format!("declare `{tensor}` as `optional`"))
-        .also(field, format!("the field `{field}` goes with the optional `{with}`"))
+pub(crate) fn value_may_be_absent(
+    at: Extent,
+    tensor: &Ident,
+    field: &Ident,
+    with: &Ident,
+) -> Diagnostic {
+    Diagnostic::new(
+        at,
+        format!("`{tensor}` is always there, and the field `{field}` may be absent"),
+    )
+    .help(format!("declare `{tensor}` as `optional`"))
+    .also(field, format!("the field `{field}` goes with the optional `{with}`"))
 }
 
 /// An output that is read.
@@ -119,8 +131,11 @@ pub(crate) fn read_before_written(name: &Ident, written: &Ident, by: Option<&Ide
 
 /// A size that would be read from what the call itself makes.
 pub(crate) fn size_of_own(name: &Ident, size: &Ident) -> Diagnostic {
-    Diagnostic::new(name, format!("the size `{size}` is read before the call, and the call makes `{name}`"))
-        .help(format!("size {size};"))
+    Diagnostic::new(
+        name,
+        format!("the size `{size}` is read before the call, and the call makes `{name}`"),
+    )
+    .help(format!("size {size};"))
 }
 
 /// A tensor outside the window that a peer has to reach.
@@ -132,9 +147,12 @@ pub(crate) fn not_in_window(
     source: &str,
 ) -> Diagnostic {
     let reached = if kind == "pull" { "peers read it" } else { "peers store to it" };
-    Diagnostic::new(name, format!("`{name}` is not in the window, and {reached} through `{channel}`"))
-        .help(format!("{source} in window"))
-        .also(declared, format!("`{declared}` is in ordinary memory"))
+    Diagnostic::new(
+        name,
+        format!("`{name}` is not in the window, and {reached} through `{channel}`"),
+    )
+    .help(format!("{source} in window"))
+    .also(declared, format!("`{declared}` is in ordinary memory"))
 }
 
 /// An output that stays as it was.

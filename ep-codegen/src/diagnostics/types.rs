@@ -20,9 +20,18 @@ pub(crate) fn not_whole(at: Extent, what: &str, found: &impl Display) -> Diagnos
 }
 
 /// Something a loop cannot run over.
-pub(crate) fn not_a_domain(at: Extent, expr: &str, found: &impl Display, whole: bool) -> Diagnostic {
+pub(crate) fn not_a_domain(
+    at: Extent,
+    expr: &str,
+    found: &impl Display,
+    whole: bool,
+) -> Diagnostic {
     let error = Diagnostic::new(at, format!("a loop cannot run over `{expr}`, which is {found}"));
-    if whole { error.help(format!("0..{expr}")) } else { error.help("name a number, a row of numbers or a channel") }
+    if whole {
+        error.help(format!("0..{expr}"))
+    } else {
+        error.help("name a number, a row of numbers or a channel")
+    }
 }
 
 /// An index behind something that has none.
@@ -64,7 +73,9 @@ pub(crate) fn no_fields(field: &Ident, base: &str, value: &impl Display) -> Diag
 /// A field that the message does not have.
 pub(crate) fn unknown_field(field: &Ident, message: &Ident, known: Vec<String>) -> Diagnostic {
     let error = Diagnostic::new(field, format!("`{message}` has no field `{field}`"));
-    suggest(error, field, &known).unresolved().also(message, format!("the fields of `{message}` are declared here"))
+    suggest(error, field, &known)
+        .unresolved()
+        .also(message, format!("the fields of `{message}` are declared here"))
 }
 
 /// `1 is`, `2 are`
@@ -74,7 +85,8 @@ fn counted(given: usize) -> String {
 
 /// The wrong number of arguments.
 pub(crate) fn wrong_arguments(name: &Ident, params: &[&str], given: usize) -> Diagnostic {
-    let takes = if params.len() == 1 { "1 argument" } else { &format!("{} arguments", params.len()) };
+    let takes =
+        if params.len() == 1 { "1 argument" } else { &format!("{} arguments", params.len()) };
     Diagnostic::new(name, format!("`{name}` takes {takes}, and {} given", counted(given)))
         .help(format!("{name}({})", params.join(", ")))
 }
@@ -94,8 +106,11 @@ pub(crate) fn wrong_argument(
 pub(crate) fn wrong_cuda_arguments(at: Extent, cuda_fn: &CudaFn, given: usize) -> Diagnostic {
     let name = &cuda_fn.name;
     let params: Vec<String> = cuda_fn.params.iter().map(|param| param.name.to_string()).collect();
-    let takes =
-        if params.len() == 1 { "1 argument".to_string() } else { format!("{} arguments", params.len()) };
+    let takes = if params.len() == 1 {
+        "1 argument".to_string()
+    } else {
+        format!("{} arguments", params.len())
+    };
     Diagnostic::new(at, format!("`{name}` takes {takes}, and {} given", counted(given)))
         .help(format!("{name}({})", params.join(", ")))
         .also(name, format!("`{name}` is declared with {takes}"))
@@ -189,9 +204,12 @@ pub(crate) fn wrong_type(
 /// A cast with another scale block than the element type has.
 pub(crate) fn block_differs(at: Extent, block: i64, declared: &Int, scale: &Ident) -> Diagnostic {
     let wanted = declared.value;
-    Diagnostic::new(at, format!("a scale per {block} elements does not fit, `{scale}` has one per {wanted}"))
-        .help(wanted.to_string())
-        .also(declared, format!("`{scale}` is one value per {wanted} elements"))
+    Diagnostic::new(
+        at,
+        format!("a scale per {block} elements does not fit, `{scale}` has one per {wanted}"),
+    )
+    .help(wanted.to_string())
+    .also(declared, format!("`{scale}` is one value per {wanted} elements"))
 }
 
 /// A row of another length.
@@ -210,9 +228,11 @@ pub(crate) fn let_of(at: Extent, found: &impl Display) -> Diagnostic {
         .help("name a field of it")
 }
 
-/// `at` behind something that is no channel.
+/// `at` behind something that has no positions.
 pub(crate) fn position_without_messages(at: Extent) -> Diagnostic {
-    Diagnostic::new(at, "only a loop over messages has a position").help("remove the `at`")
+    let has =
+        "only a loop over messages, or over a number of the shape inside a stripe, has positions";
+    Diagnostic::new(at, has).help("remove the `at`")
 }
 
 /// `add` or `count` into something that holds no single number.

@@ -20,8 +20,10 @@ pub(crate) fn too_many_texts(
 ) -> Diagnostic {
     let product: Vec<String> =
         axes.iter().map(|(axis, arms)| format!("`{axis}` ({arms} arms)")).collect();
-    let message =
-        format!("{} make {texts} kernel texts, and a pipeline has at most {max}", listed(&product, "and"));
+    let message = format!(
+        "{} make {texts} kernel texts, and a pipeline has at most {max}",
+        listed(&product, "and")
+    );
     Diagnostic::new(name, message)
         .help("turn an axis into a number with `tune` or `arg`, or split the pipeline")
 }
@@ -35,9 +37,12 @@ pub(crate) fn arm_without_parts(
 ) -> Diagnostic {
     let (arm, axis) = (&arm.name, &axis.name);
     let row = model.and_then(|model| model.parts.first()).map(|part| part.name.to_string());
-    Diagnostic::new(arm, format!("the arm `{arm}` of `{axis}` has no parts, and `{used}` needs them"))
-        .help(format!("{arm} {{ {}: bf16 }}", row.unwrap_or_else(|| "x".to_string())))
-        .also(used, format!("`{used}` has `{axis}` as its element type"))
+    Diagnostic::new(
+        arm,
+        format!("the arm `{arm}` of `{axis}` has no parts, and `{used}` needs them"),
+    )
+    .help(format!("{arm} {{ {}: bf16 }}", row.unwrap_or_else(|| "x".to_string())))
+    .also(used, format!("`{used}` has `{axis}` as its element type"))
 }
 
 /// A scale for blocks of nothing.
@@ -60,6 +65,5 @@ pub(crate) fn part_without_block(part: &Part) -> Diagnostic {
 
 /// A part whose type is not a single element.
 pub(crate) fn part_not_scalar(at: Span, elem: &str) -> Diagnostic {
-    Diagnostic::new(at, format!("a part needs an element type, and `{elem}` is none"))
-        .help("bf16")
+    Diagnostic::new(at, format!("a part needs an element type, and `{elem}` is none")).help("bf16")
 }

@@ -111,6 +111,18 @@ pub enum Published {
     Credit(CreditRule),
 }
 
+impl Published {
+    /// The word for it in snapshots, explanations and emitted comments.
+    pub fn name(self) -> &'static str {
+        match self {
+            Published::Header => "header",
+            Published::Messages => "messages",
+            Published::Ready => "ready",
+            Published::Credit(_) => "credit",
+        }
+    }
+}
+
 /// What becomes of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableUse {

@@ -52,6 +52,7 @@ const HELPERS: &[Helper] = &[
     Helper { name: "cast_e4m3", params: &[("row", FloatRow), ("block", Number)], result: ScaledRow, doc: "the row in e4m3 with one scale per block" },
     Helper { name: "ceil", params: &[("a", Number), ("b", Number)], result: Number, doc: "`a / b` rounded up" },
     Helper { name: "has", params: &[("bits", Bits), ("index", Number)], result: Bool, doc: "whether the bit of `index` is set" },
+    Helper { name: "listed", params: &[("experts", ExpertRow), ("expert", Number)], result: Bool, doc: "whether the expert is one of those" },
     Helper { name: "local", params: &[("expert", Elementwise), ("rank", Number)], result: Elementwise, doc: "the expert's index on the rank, or -1 when it lives elsewhere" },
     Helper { name: "local_rank", params: &[("rank", Number)], result: Number, doc: "the rank's index in its node" },
     Helper { name: "max", params: &[("a", Number), ("b", Number)], result: Number, doc: "the greater one" },

@@ -427,8 +427,15 @@ ir_types! {
 
     /// The actions and loops of the language.
     enum Action {
-        /// `for binder in domain where filter { body }`.
-        For { binder: String, domain: Domain, filter: Option<Expr>, body: Vec<Stmt> },
+        /// `for binder in domain at position where filter { body }`. Inside a loop over a stripe each
+        /// value of `domain` has positions of its own: the first is `position`, every turn takes one.
+        For {
+            binder: String,
+            domain: Domain,
+            position: Option<Expr>,
+            filter: Option<Expr>,
+            body: Vec<Stmt>,
+        },
         /// `for message in channel[peer] at position where filter { body }`.
         Receive {
             binder: String,

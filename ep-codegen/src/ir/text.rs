@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::facts::{CreditRule, End, Facts, Pair, Published, TableUse, Task, facts};
+use super::facts::{CreditRule, End, Facts, Pair, TableUse, Task, facts};
 use super::helpers::SLOT;
 use super::{
     Action, Arm, Axis, BinaryOp, Blocks, Channel, ChannelKind, Choice, DimKind, Domain, Elem,
@@ -112,13 +112,7 @@ fn rule(rule: CreditRule) -> &'static str {
 }
 
 fn pair_text(pair: &Pair, out: &mut String) {
-    let what = match pair.what {
-        Published::Header => "header",
-        Published::Messages => "messages",
-        Published::Ready => "ready",
-        Published::Credit(_) => "credit",
-    };
-    line(out, 1, &format!("W{} {what} of {}", pair.number, pair.channel));
+    line(out, 1, &format!("W{} {} of {}", pair.number, pair.what.name(), pair.channel));
     line(out, 2, &format!("publish {}", end(&pair.publish)));
     line(out, 2, &format!("consume {}", end(&pair.consume)));
 }
@@ -362,9 +356,12 @@ fn body(stmts: &[Stmt], depth: usize, out: &mut String) {
 /// A statement as it would be declared, without its block.
 pub fn action(action: &Action) -> String {
     match action {
-        Action::For { binder, domain, filter, .. } => {
-            format!("for {binder} in {}{}", self::domain(domain), clause(" where ", filter))
-        }
+        Action::For { binder, domain, position, filter, .. } => format!(
+            "for {binder} in {}{}{}",
+            self::domain(domain),
+            at(position.as_ref()),
+            clause(" where ", filter)
+        ),
         Action::Receive { binder, channel, peer, position, filter, .. } => format!(
             "for {binder} in {channel}{}{}{}",
             index(peer),

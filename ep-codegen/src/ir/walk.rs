@@ -23,9 +23,9 @@ pub fn nested(stmt: &Stmt) -> &[Stmt] {
 /// Shows every expression of `stmt` with its parts, but not those of its block.
 pub fn exprs<'a>(stmt: &'a Stmt, see: &mut dyn FnMut(&'a Expr)) {
     match &stmt.action {
-        Action::For { domain, filter, .. } => {
+        Action::For { domain, position, filter, .. } => {
             in_domain(domain, see);
-            each(filter.as_ref(), see);
+            each(position.iter().chain(filter), see);
         }
         Action::Receive { peer, position, filter, .. } => {
             each(peer.iter().chain(position).chain(filter), see);

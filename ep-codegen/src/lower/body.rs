@@ -71,6 +71,7 @@ impl Lowering {
             ast::StmtKind::When(when) => ir::Action::For {
                 binder: String::new(),
                 domain: ir::Domain::Tokens,
+                position: None,
                 filter: None,
                 body: self.body(&when.body),
             },
@@ -91,10 +92,14 @@ impl Lowering {
         } else {
             let domain = self.domain(&head.domain);
             self.binders.push(binder.clone());
+            let position = head.position.as_ref().map(|position| self.expr(position));
             let filter = head.filter.as_ref().map(|filter| self.expr(filter));
             match &head.gather {
                 Some(gather) => self.gather(binder, domain, gather, &head.body),
-                None => ir::Action::For { binder, domain, filter, body: self.body(&head.body) },
+                None => {
+                    let body = self.body(&head.body);
+                    ir::Action::For { binder, domain, position, filter, body }
+                }
             }
         };
         self.binders.truncate(bound);

@@ -41,9 +41,10 @@ impl Lowering {
                 elem: scalar(&elem.to_string()).unwrap_or(ir::Elem::F32),
             },
             ast::ExprKind::Not { value } => ir::Expr::Not { value: Box::new(self.expr(value)) },
-            ast::ExprKind::Neg { value } => {
-                binary(ir::BinaryOp::Sub, ir::Expr::Int { value: 0 }, self.expr(value))
-            }
+            ast::ExprKind::Neg { value } => match value.kind {
+                ast::ExprKind::Int(value) => ir::Expr::Int { value: value.wrapping_neg() },
+                _ => binary(ir::BinaryOp::Sub, ir::Expr::Int { value: 0 }, self.expr(value)),
+            },
             ast::ExprKind::Binary { op, left, right, .. } => {
                 binary(operator(*op), self.expr(left), self.expr(right))
             }

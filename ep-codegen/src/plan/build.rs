@@ -2,14 +2,14 @@
 
 use super::config::Config;
 use super::error::PlanError;
-use super::message::{self, LINE_BYTES, MessageLayout, align, elem_bytes};
+use super::message::{self, LINE_BYTES, MessageLayout, align, elem_bytes, parts};
 use super::numbers::{self, Numbers, eval};
-use super::roles::{RoleUse, block_groups, first_warps, has_sequences, role_use};
+use super::roles::{RoleUse, block_groups, first_warps, has_sequences, moved_row, role_use};
 use super::shared::{Cut, SEQUENCE_BYTES};
 use super::window::{Extent, Window, option};
 use super::{CfgGroup, CfgKind, CfgMember, Plan, RoleWarps, args, config};
 use crate::ir::{
-    Action, Blocks, Channel, ChannelKind, Message, Pipeline, Role, Share, Source, walk,
+    Action, Blocks, Channel, ChannelKind, Message, Pipeline, Role, Share, Source, Stmt, walk,
 };
 
 /// Warps of a block, by the hardware.
@@ -24,6 +24,8 @@ const GATHER_STAGES: [i64; 5] = [8, 6, 4, 3, 2];
 /// Pieces and stages of a mover, where the declaration tunes no others.
 const MOVER_PIECE: i64 = 3584;
 const MOVER_STAGES: i64 = 3;
+/// What a bulk copy moves is a multiple of this.
+const BULK_BYTES: i64 = 16;
 /// Rows after which a direct channel tells its receivers.
 const DIRECT_CHUNK: i64 = 8;
 
@@ -33,6 +35,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
     let numbers = numbers::resolve(&ir, config)?;
     let planner = Planner { ir: &ir, config, numbers: &numbers, layouts: layouts(&ir, config, &numbers) };
     planner.check_channels()?;
+    planner.check_rows()?;
     let warps = planner.warps()?;
     let mut window = Window::default();
     let channels = planner.channels(&mut window);
@@ -119,6 +122,29 @@ impl Planner<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Rows that are moved as they are consist of whole units of a bulk copy.
+    fn check_rows(&self) -> Result<(), PlanError> {
+        let mut wrong = None;
+        for role in &self.ir.roles {
+            walk::stmts(&role.body, &mut |stmt| {
+                let bytes = self.moved_bytes(stmt);
+                if bytes % BULK_BYTES != 0 && wrong.is_none() {
+                    let help = "take rows of whole 16-byte units";
+                    let need = align(bytes, BULK_BYTES);
+                    wrong = Some(self.limit(&stmt.at, "bytes a row", need, bytes, help));
+                }
+            });
+        }
+        wrong.map_or(Ok(()), Err)
+    }
+
+    /// Bytes of the row that `stmt` moves as it is; 0 when it moves none.
+    fn moved_bytes(&self, stmt: &Stmt) -> i64 {
+        let Some(from) = moved_row(self.ir, stmt) else { return 0 };
+        let elements = from.dims.last().and_then(|dim| eval(dim, self.numbers)).unwrap_or(0);
+        parts(self.ir, &from.elem).first().map_or(0, |(_, elem, _)| elements * elem_bytes(elem))
     }
 
     /// The warps of every role, as many as shared memory allows where the declaration leaves it open.
@@ -260,13 +286,15 @@ impl Planner<'_> {
         fitting.next().unwrap_or(staged(&GATHER_STAGES[GATHER_STAGES.len() - 1]))
     }
 
-    /// Row and meta bytes of the largest message that a role moves.
+    /// Row and meta bytes of the largest message or row that a role moves.
     fn carried(&self, role: &Role) -> (i64, i64) {
+        let mut moved = 0;
+        walk::stmts(&role.body, &mut |stmt| moved = moved.max(self.moved_bytes(stmt)));
         let here = |channel: &&Channel| {
             channel.to == role.name || channel.from.contains(&role.name)
         };
         let carried = self.ir.channels.iter().filter(here).filter_map(|channel| self.layout(channel));
-        carried.fold((0, 0), |(row, meta), layout| {
+        carried.fold((moved, 0), |(row, meta), layout| {
             (row.max(layout.row_bytes), meta.max(layout.meta_bytes))
         })
     }

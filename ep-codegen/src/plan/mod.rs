@@ -25,7 +25,7 @@ pub use message::{
     row_field,
 };
 pub use numbers::{Numbers, eval};
-pub use roles::{RoleUse, RoleWarps, block_groups, has_sequences, role_use};
+pub use roles::{RoleUse, RoleWarps, block_groups, has_sequences, moved_row, role_use};
 
 use crate::ir::Elem;
 

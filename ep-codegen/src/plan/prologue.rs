@@ -70,11 +70,12 @@ fn describe(message: &MessageLayout) -> String {
 /// Device headers whose names the body uses, in order of name.
 fn headers(body: &str) -> Vec<&'static str> {
     #[rustfmt::skip] // A table: the header and what only it declares.
-    const HEADERS: [(&str, &[&str]); 8] = [
-        ("compute", &["ep::ranks_of", "ep::count", "ep::sum", "ep::prefix_sum", "ep::experts_of", "ep::for_each", "ep::owner", "ep::clear", "ep::put"]),
+    const HEADERS: [(&str, &[&str]); 9] = [
+        ("compute", &["ep::ranks_of", "ep::ids_of", "ep::for_lanes", "ep::count", "ep::sum", "ep::prefix_sum", "ep::experts_of", "ep::for_each", "ep::owner", "ep::clear", "ep::put"]),
         ("direct", &["ep::Direct", "ep::direct_ready"]),
         ("messages", &["ep::fill"]),
         ("mover", &["ep::Mover"]),
+        ("places", &["ep::Places", "ep::require_room"]),
         ("pull", &["ep::pull_offer", "ep::PullConsumer"]),
         ("reduce", &["ep::Gather"]),
         ("ring", &["ep::Ring"]),

@@ -1,7 +1,7 @@
 //! Which warps of which blocks run a role.
 
 use crate::ir::walk::stmts;
-use crate::ir::{Action, Blocks, ChannelKind, Expr, Pipeline, Role};
+use crate::ir::{Action, Blocks, ChannelKind, Expr, Pipeline, Role, Stmt, Tensor};
 
 /// The warps of one role inside each of its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct RoleWarps {
 /// What a role needs from the device library, and so from shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RoleUse {
-    /// It moves rows piece by piece (pushes, or stores received rows).
+    /// It moves rows piece by piece (pushes, or stores rows that it received or was given).
     pub mover: bool,
     /// It adds up rows of several peers.
     pub gather: bool,
@@ -31,6 +31,7 @@ pub fn role_use(ir: &Pipeline, role: &Role) -> RoleUse {
     let ring =
         |name: &String| ir.channels.iter().any(|c| c.name == *name && c.kind == ChannelKind::Ring);
     stmts(&role.body, &mut |stmt| match &stmt.action {
+        Action::Store { .. } => found.mover |= moved_row(ir, stmt).is_some(),
         Action::Push { channel, .. } => {
             let kind = ir.channels.iter().find(|c| c.name == *channel).map(|c| &c.kind);
             found.mover |= matches!(kind, Some(ChannelKind::Ring | ChannelKind::Direct));
@@ -47,6 +48,16 @@ pub fn role_use(ir: &Pipeline, role: &Role) -> RoleUse {
         _ => {}
     });
     found
+}
+
+/// The tensor of whose row `stmt` puts a copy in a place: `store out[expert.position] = x[row];`.
+pub fn moved_row<'a>(ir: &'a Pipeline, stmt: &Stmt) -> Option<&'a Tensor> {
+    let Action::Store { target, value: Expr::Element { tensor, indices } } = &stmt.action else {
+        return None;
+    };
+    let [Expr::Field { field, .. }] = target.indices.as_slice() else { return None };
+    let from = ir.tensors.iter().find(|candidate| candidate.name == *tensor)?;
+    (field == "position" && indices.len() + 1 == from.dims.len()).then_some(from)
 }
 
 /// Whether the warps of some role complete positions out of order, or sign off to one another.

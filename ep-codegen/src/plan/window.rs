@@ -32,6 +32,7 @@ impl Window {
         let epochs = option("epochs", 2);
         let slot = extent.message.slot_bytes;
         let peers = extent.peers;
+        let places = places(channel, numbers).unwrap_or(peers);
         let rows: Vec<(&str, i64, &str, &str, String)> = match channel.kind {
             ChannelKind::Ring => vec![
                 ("slots", each * depth * slot, sender, receiver,
@@ -48,8 +49,8 @@ impl Window {
                 ("closed", each * 16, sender, receiver, words(extent, 1, 16)),
             ],
             ChannelKind::Slots => vec![
-                ("slots", epochs * peers * slot, sender, receiver,
-                    format!("{epochs} epochs x {peers} peers x {slot}")),
+                ("slots", epochs * places * slot, sender, receiver,
+                    format!("{epochs} epochs x {places} slots x {slot}")),
                 ("flags", epochs * peers * 8, sender, receiver, format!("{epochs} epochs x {peers} peers x 8")),
                 ("acks", epochs * peers * 4, receiver, sender, format!("{epochs} epochs x {peers} peers x 4")),
             ],
@@ -84,6 +85,11 @@ impl Window {
 fn words(extent: &Extent<'_>, copies: i64, bytes: i64) -> String {
     let each = format!("{} stripes x {} peers x {bytes}", extent.stripes, extent.peers);
     if copies == 1 { each } else { format!("{copies} calls x {each}") }
+}
+
+/// How many slots one call fills.
+fn places(channel: &Channel, numbers: &Numbers) -> Option<i64> {
+    channel.slot.iter().map(|extent| eval(extent, numbers)).product()
 }
 
 /// A number that the channel's declaration gives.

@@ -2,9 +2,9 @@
 
 use super::expr::{Scope, elem_type};
 use super::names::{channel_cfg, role_cfg};
-use super::{Rendered, Renderer, comment, param};
+use super::{RenderError, Rendered, Renderer, param};
 use crate::ir::{
-    Action, Channel, ChannelKind, Domain, Expr, FieldValue, Memory, Place, Role, Stmt,
+    Action, Blocks, Channel, ChannelKind, Domain, Expr, FieldValue, Memory, Place, Role, Stmt,
 };
 use crate::plan::{constant, meta_sources, parts};
 
@@ -18,45 +18,53 @@ impl Renderer<'_> {
         }
         let body_text = lines.join("\n");
         self.step("count_tokens", &[
-            ("comment", &comment(stmt)),
+            ("comment", &self.comment(stmt)),
+            ("striped", &self.scope().striped()),
             ("token", binder),
-            ("sets", &self.rank_sets(body)?),
+            ("sets", &self.sets(body, "present")?),
             ("body", &body_text),
         ])
     }
 
-    /// The ranks that each id row goes to, computed once a token for every `routed` on it.
-    fn rank_sets(&self, body: &[Stmt]) -> Rendered {
-        let mut rows: Vec<&Expr> = Vec::new();
+    /// What each row of ids says, found out once a row: the ranks for `routed`, the ids for `listed`.
+    /// Where `present` does not hold there is no row; empty: there always is.
+    pub(super) fn sets(&self, body: &[Stmt], present: &str) -> Rendered {
+        let mut calls: Vec<(&str, &Expr)> = Vec::new();
         crate::ir::walk::stmts(body, &mut |stmt| {
             crate::ir::walk::exprs(stmt, &mut |expr| {
                 if let Expr::Call { helper, args } = expr
-                    && helper == "routed"
+                    && (helper == "routed" || helper == "listed")
                     && let Some(row) = args.first()
-                    && !rows.contains(&row)
+                    && !calls.contains(&(helper.as_str(), row))
                 {
-                    rows.push(row);
+                    calls.push((helper, row));
                 }
             });
         });
         let mut lines = Vec::new();
-        for row in rows {
+        for (helper, row) in calls {
             let Expr::Element { tensor: name, indices } = row else {
-                return Err(self.defect("`routed` takes a tensor row"));
+                return Err(self.defect(&format!("`{helper}` takes a tensor row")));
             };
             let tensor = self.tensor(name)?;
-            let address = self.scope().row_address(tensor, 0, indices.first());
+            let mut address = self.scope().row_address(tensor, 0, indices.first());
+            if !present.is_empty() {
+                address = format!("{present} ? {address} : nullptr");
+            }
             let count = tensor.dims.last().map(|dim| self.text(dim)).unwrap_or_default();
-            lines.push(format!(
-                "const ep::RankSet {name}_ranks = ep::ranks_of<Cfg::kRanks>(\n\
-                 present ? {address} : nullptr, {count}, args.expert_begin);"
-            ));
+            lines.push(match helper {
+                "routed" => format!(
+                    "const ep::RankSet {name}_ranks = ep::ranks_of<Cfg::kRanks>(\n\
+                     {address}, {count}, args.expert_begin);"
+                ),
+                _ => format!("const ep::Ids<{count}> {name}_ids = ep::ids_of<{count}>(\n{address});"),
+            });
         }
         Ok(lines.join("\n"))
     }
 
     fn per_token(&self, stmt: &Stmt) -> Rendered {
-        let Action::For { binder, domain, filter, body } = &stmt.action else {
+        let Action::For { binder, domain, position: None, filter, body } = &stmt.action else {
             return self.one(stmt, false);
         };
         if let Domain::Row { row: Expr::Element { tensor, indices } } = domain {
@@ -78,7 +86,7 @@ impl Renderer<'_> {
         };
         Ok(format!(
             "{}\nfor (int {binder} = 0; {binder} < {count}{bound}; ++{binder}) {{\n{opening}\n{}\n}}",
-            comment(stmt),
+            self.comment(stmt),
             lines.join("\n")
         ))
     }
@@ -106,7 +114,7 @@ impl Renderer<'_> {
         Ok(format!(
             "{}\nfor (int i = 0; i < {count} && present; ++i) {{\nconst {kind} {binder} = {entry};\n\
              if ({binder} < 0{bound}) continue;\n{}\n}}",
-            comment(stmt),
+            self.comment(stmt),
             lines.join("\n")
         ))
     }
@@ -149,7 +157,7 @@ impl Renderer<'_> {
             _ if by_warp => format!("if (match) {text}"),
             _ => text,
         };
-        Ok(format!("{}\n{text}", comment(stmt)))
+        Ok(format!("{}\n{text}", self.comment(stmt)))
     }
 
     /// Writes an element; words in host memory carry their own validity.
@@ -162,22 +170,23 @@ impl Renderer<'_> {
     }
 
     /// A statement of a role whose warps work as one team.
-    pub(super) fn compute(&self, role: &Role, stmt: &Stmt) -> Rendered {
+    pub(super) fn compute(&self, stmt: &Stmt) -> Rendered {
         match &stmt.action {
-            Action::For { binder, domain, filter: None, body } if by_warp(body) => {
+            Action::For { binder, domain, filter: None, body, .. } if by_warp(body) => {
                 let count = self.scope().domain_count(domain);
                 let mut lines = Vec::new();
                 for inner in body {
-                    lines.push(self.of_warp(role, inner)?);
+                    lines.push(self.of_warp(inner)?);
                 }
                 Ok(format!(
-                    "{}\nfor (int {binder} = team.index(); {binder} < {count} && !team.stopped; \
+                    "{}{}\nfor (int {binder} = team.index(); {binder} < {count} && !team.stopped; \
                      {binder} += team.count()) {{\n{}\n}}",
-                    comment(stmt),
+                    self.rooms(body)?,
+                    self.comment(stmt),
                     lines.join("\n")
                 ))
             }
-            Action::For { binder, domain, filter, body } => {
+            Action::For { binder, domain, filter, body, .. } => {
                 let mut lines = Vec::new();
                 if let Some(filter) = filter {
                     lines.push(format!("if (!({})) return;", self.lane_text(filter)));
@@ -188,11 +197,14 @@ impl Renderer<'_> {
                 let body = lines.join("\n");
                 Ok(format!(
                     "{}\nep::for_each(team, {}, [&](int {binder}) {{\n{body}\n}});",
-                    comment(stmt),
+                    self.comment(stmt),
                     self.scope().domain_count(domain)
                 ))
             }
-            Action::Await { channel } => Ok(format!("{}\n{channel}.await();", comment(stmt))),
+            Action::Await { channel } => Ok(format!("{}\n{channel}.await();", self.comment(stmt))),
+            Action::Store { value, .. } | Action::Record { value, .. } if is_prefix(value) => {
+                Ok(format!("if (team.index() == 0) {{\n{}\n}}", self.of_warp(stmt)?))
+            }
             Action::Store { .. } | Action::Record { .. } => {
                 Ok(format!("ep::for_each(team, 1, [&](int) {{\n{}\n}});", self.of_lane(stmt)?))
             }
@@ -201,10 +213,38 @@ impl Renderer<'_> {
     }
 
     fn of_lane(&self, stmt: &Stmt) -> Rendered {
-        let (Action::Store { target, value } | Action::Record { target, value }) = &stmt.action else {
-            return self.one(stmt, false);
+        let text = match &stmt.action {
+            Action::Store { target, value } | Action::Record { target, value } => {
+                self.assign_all(target, value)?
+            }
+            Action::Let { name, value } => format!("const auto {name} = {};", self.lane_text(value)),
+            Action::For { binder, domain, filter, body, .. } => {
+                let mut lines = Vec::new();
+                if let Some(filter) = filter {
+                    lines.push(format!("if (!({})) continue;", self.lane_text(filter)));
+                }
+                for inner in body {
+                    lines.push(self.of_lane(inner)?);
+                }
+                let count = self.scope().domain_count(domain);
+                let body = lines.join("\n");
+                format!("for (int {binder} = 0; {binder} < {count}; ++{binder}) {{\n{body}\n}}")
+            }
+            _ => return self.one(stmt, false),
         };
-        Ok(format!("{}\n{}", comment(stmt), self.assign(target, &self.lane_text(value))?))
+        Ok(format!("{}\n{text}", self.comment(stmt)))
+    }
+
+    /// Writes an element, or every element of a row whose last index is missing.
+    fn assign_all(&self, target: &Place, value: &Expr) -> Rendered {
+        let text = self.assign(target, &self.lane_text(value))?;
+        let dims = &self.tensor(&target.tensor)?.dims;
+        Ok(match dims.last() {
+            Some(last) if target.indices.len() + 1 == dims.len() => {
+                format!("for (int i = 0; i < {}; ++i) {{\n{text}\n}}", self.text(last))
+            }
+            _ => text,
+        })
     }
 
     /// An expression that may read what sources wrote into slots.
@@ -224,16 +264,34 @@ impl Renderer<'_> {
         format!("ep::get<{kind}>({channel}.from({{index}}) + {cfg}::{name}, {{inner}})")
     }
 
-    fn of_warp(&self, role: &Role, stmt: &Stmt) -> Rendered {
+    fn of_warp(&self, stmt: &Stmt) -> Rendered {
         match &stmt.action {
             Action::Push { channel, peer: Some(peer), values, .. } => {
                 let channel = self.channel(channel)?;
                 self.slots_push(channel, stmt, &self.text(peer), values)
             }
-            Action::Store { target, value } | Action::Record { target, value } => {
+            Action::Store { target, value } | Action::Record { target, value } if is_prefix(value) => {
                 self.prefix_sum(stmt, target, value)
             }
-            _ => Err(self.defect(&format!("no form for `{}` in role `{}`", stmt.at.text, role.name))),
+            Action::Store { .. } | Action::Record { .. } => {
+                Ok(format!("if (team.leader()) {{\n{}\n}}", self.of_lane(stmt)?))
+            }
+            Action::For { binder, domain, filter: None, body, .. } if !by_warp(body) => {
+                let mut lines = Vec::new();
+                for inner in body {
+                    lines.push(self.of_lane(inner)?);
+                }
+                let (low, high) = match domain {
+                    Domain::Range { low, high } => (self.text(low), self.text(high)),
+                    _ => ("0".to_string(), self.scope().domain_count(domain)),
+                };
+                Ok(format!(
+                    "{}\nep::for_lanes(\n{low}, {high},\n[&](int {binder}) {{\n{}\n}});",
+                    self.comment(stmt),
+                    lines.join("\n")
+                ))
+            }
+            _ => Err(self.no_form(stmt)),
         }
     }
 
@@ -241,7 +299,7 @@ impl Renderer<'_> {
         self.step("slots_push", &[
             ("channel", &channel.name),
             ("peer", peer),
-            ("comment", &comment(stmt)),
+            ("comment", &self.comment(stmt)),
             ("puts", &self.slot_puts(channel, peer, values)?),
         ])
     }
@@ -289,19 +347,32 @@ impl Renderer<'_> {
         Ok(format!(
             "{}\nep::{function}(\n{},\n[&]({}) {{ return {value}; }},\n\
              [&](int {binder}, ep::i32 sum) {{ {} }});",
-            comment(stmt),
+            self.comment(stmt),
             self.scope().domain_count(domain),
             param("int", binder, &value),
             self.assign(target, "sum")?,
         ))
     }
 
-    /// The slots channels of a role, as objects of its function.
-    pub(super) fn slot_channels(&self, role: &Role) -> Vec<String> {
+    /// The slots channels at whose ends a role is.
+    pub(super) fn slots_of(&self, role: &Role) -> Vec<&Channel> {
         let here = |channel: &&Channel| {
             channel.kind == ChannelKind::Slots
                 && (channel.to == role.name || channel.from.contains(&role.name))
         };
+        self.ir.channels.iter().filter(here).collect()
+    }
+
+    /// The slots channels of a role, as objects of its function.
+    pub(super) fn slot_channels(&self, role: &Role) -> Result<Vec<String>, RenderError> {
+        let slots = self.slots_of(role);
+        // The block's last warp acknowledges for all of them.
+        if !slots.is_empty() && !is_one_block(&role.blocks) {
+            return Err(self.defect(&format!(
+                "the slots of role `{}` are read by one block, so it stands `on block 0`",
+                role.name
+            )));
+        }
         let declare = |channel: &Channel| {
             format!(
                 "ep::SlotChannel<{}> {}(team, smem.sequences[{}::kFirstSequence]);",
@@ -310,17 +381,27 @@ impl Renderer<'_> {
                 role_cfg(role)
             )
         };
-        self.ir.channels.iter().filter(here).map(declare).collect()
+        Ok(slots.into_iter().map(declare).collect())
     }
+}
+
+fn is_one_block(blocks: &Blocks) -> bool {
+    let Blocks::Range { low: Expr::Int { value: low }, high: Expr::Int { value: high } } = blocks else {
+        return false;
+    };
+    high - low == 1
 }
 
 /// Whether a loop body needs a whole warp for each turn.
 fn by_warp(body: &[Stmt]) -> bool {
     body.iter().any(|stmt| match &stmt.action {
         Action::Push { .. } => true,
-        Action::Store { value, .. } | Action::Record { value, .. } => {
-            matches!(value, Expr::Fold { prefix: true, .. })
-        }
+        Action::Store { value, .. } | Action::Record { value, .. } => is_prefix(value),
+        Action::For { domain: Domain::Range { .. }, .. } => true,
         _ => false,
     })
+}
+
+fn is_prefix(value: &Expr) -> bool {
+    matches!(value, Expr::Fold { prefix: true, .. })
 }

@@ -2,7 +2,7 @@
 
 use super::expr::{Scope, elem_type};
 use super::names::{channel_cfg, role_cfg};
-use super::{RenderError, Rendered, Renderer, comment, param};
+use super::{RenderError, Rendered, Renderer, param};
 use crate::ir::{
     Action, Channel, Domain, Expr, FieldValue, Memory, NameKind, PeerSet, Place, Role, Stmt, Tensor,
 };
@@ -41,13 +41,14 @@ impl<'a> Renderer<'a> {
             ("total_peer", &param("int", fanout.peer, &total)),
             ("first", &first),
             ("first_peer", &param("int", fanout.peer, &first)),
-            ("loop_comment", &comment(stmt)),
+            ("striped", &self.scope().striped()),
+            ("loop_comment", &self.comment(stmt)),
             ("filter_comment", &fanout.filter_comment),
             ("filter", &filter),
             ("token", fanout.token),
             ("filter_token", &param("int", fanout.token, &filter)),
             ("filter_peer", &param("int", fanout.peer, &filter)),
-            ("push_comment", &comment(fanout.push)),
+            ("push_comment", &self.comment(fanout.push)),
             ("row", &row),
             ("each", &each),
             ("each_token", &param("int", fanout.token, &each)),
@@ -68,11 +69,12 @@ impl<'a> Renderer<'a> {
             (push, records.collect::<Vec<_>>())
         };
         if let [inner] = body.as_slice()
-            && let Action::For { binder: peer, domain, filter, body } = &inner.action
+            && let Action::For { binder: peer, domain, position: None, filter, body } =
+                &inner.action
         {
             let (Some(push), records) = split(body) else { return Err(self.no_form(inner)) };
             let peers = peer_set(domain).ok_or_else(|| self.no_form(inner))?.to_string();
-            let filter_comment = comment(inner);
+            let filter_comment = self.comment(inner);
             let filter = filter.as_ref();
             return Ok(Fanout { token, peer, peers, filter, filter_comment, push, records });
         }
@@ -178,7 +180,7 @@ impl<'a> Renderer<'a> {
                 _ => format!("{of}.{field}()"),
             };
             let value = Scope { field: &read, ..self.scope() }.text(value);
-            lines.push(comment(stmt));
+            lines.push(self.comment(stmt));
             lines.push(format!("{} = ep::recorded(match, {value});", self.place(target)?));
         }
         Ok(lines.join("\n"))
@@ -253,7 +255,7 @@ impl<'a> Renderer<'a> {
         let channel = self.channel(channel)?;
         let mut lines = Vec::new();
         for inner in body {
-            lines.push(comment(inner));
+            lines.push(self.comment(inner));
             let stores = self.unpack(channel, binder, inner)?;
             if stores.is_empty() {
                 lines.push("// The sender has stored it in place.".to_string());
@@ -261,7 +263,7 @@ impl<'a> Renderer<'a> {
             lines.extend(stores);
         }
         self.step("direct_receive", &[
-            ("comment", &comment(stmt)),
+            ("comment", &self.comment(stmt)),
             ("channel_cfg", &channel_cfg(channel)),
             ("channel", &channel.name),
             ("binder", binder),

@@ -51,6 +51,7 @@ impl Scope<'_> {
         match expr {
             Expr::Int { value } => (value.to_string(), if *value < 0 { UNARY } else { ATOM }),
             Expr::Bool { value } => (value.to_string(), ATOM),
+            Expr::Name { name, kind: NameKind::Size } => self.size(name),
             Expr::Name { name, kind } => (self.name(name, kind), ATOM),
             Expr::Element { tensor, indices } => (self.element(tensor, indices), ATOM),
             Expr::Field { of, field, .. } => ((self.field)(of, field), ATOM),
@@ -80,6 +81,21 @@ impl Scope<'_> {
             NameKind::Me => self.me.to_string(),
             NameKind::Stripe => "stripe".to_string(),
         }
+    }
+
+    /// A size that the caller gives, or what the device computes it from.
+    fn size(&self, name: &str) -> (String, u8) {
+        let size = self.ir.sizes.iter().find(|size| size.name == name);
+        match size.and_then(|size| size.value.as_ref()) {
+            Some(value) => self.with_precedence(value),
+            None => (self.name(name, &NameKind::Size), ATOM),
+        }
+    }
+
+    /// How many rows the stripes share: those that the caller gives, else those of the device.
+    pub(super) fn striped(&self) -> String {
+        let given = self.ir.sizes.iter().find(|size| size.value.is_none());
+        given.or(self.ir.sizes.first()).map(|size| self.size(&size.name).0).unwrap_or_default()
     }
 
     /// `args.tensor[flat index]`; a row whose last index is missing is read at `self.element`.
@@ -147,7 +163,7 @@ impl Scope<'_> {
     fn of_channel(&self, channel: &str, index: &[Expr], field: &str, inner: &[Expr]) -> String {
         let read = (self.field)(channel, field);
         let text = |exprs: &[Expr]| exprs.first().map(|expr| self.text(expr));
-        let inner = text(inner).unwrap_or_else(|| "0".to_string());
+        let inner = text(inner).unwrap_or_else(|| self.element.to_string());
         read.replace("{index}", &text(index).unwrap_or_default()).replace("{inner}", &inner)
     }
 
@@ -155,6 +171,9 @@ impl Scope<'_> {
         match (helper, args) {
             ("routed", [Expr::Element { tensor, .. }, rank]) => {
                 format!("{tensor}_ranks.has({})", self.text(rank))
+            }
+            ("listed", [Expr::Element { tensor, .. }, expert]) => {
+                format!("{tensor}_ids.has({})", self.text(expert))
             }
             ("local", [expert, Expr::Name { kind: NameKind::Me, .. }]) => {
                 format!("mine.local({})", self.text(expert))

@@ -1,8 +1,7 @@
 //! Rows of one token from all its peers, added up.
 
-use super::expr::Scope;
 use super::names::{channel_cfg, role_cfg, role_fn};
-use super::{Rendered, Renderer, comment, param};
+use super::{Rendered, Renderer, param};
 use crate::ir::{Action, BinaryOp, Channel, ChannelKind, Domain, Expr, Place, Role, Stmt};
 use crate::plan::constant;
 
@@ -22,11 +21,13 @@ impl Renderer<'_> {
         let template = match (&channel.kind, domain) {
             (ChannelKind::Ring, Domain::Stripe) => "gather_ring",
             (ChannelKind::Pull, Domain::Tokens) => "gather_pull",
+            (ChannelKind::Pull, Domain::Stripe) => "gather_pull_stripes",
             _ => return Err(self.no_form(stmt)),
         };
         let stores = stores.join("\n");
         self.step(template, &[
-            ("comment", &comment(stmt)),
+            ("striped", &self.scope().striped()),
+            ("comment", &self.comment(stmt)),
             ("role_cfg", &role_cfg(role)),
             ("role", &role_fn(role)),
             ("channel_cfg", &channel_cfg(channel)),
@@ -55,7 +56,7 @@ impl Renderer<'_> {
         } else {
             return Err(self.no_form(stmt));
         };
-        Ok(format!("{}\n{text}", comment(stmt)))
+        Ok(format!("{}\n{text}", self.comment(stmt)))
     }
 
     fn store_row(&self, token: &str, part: &str, out: &str, bias: Option<&str>) -> Rendered {
@@ -65,18 +66,24 @@ impl Renderer<'_> {
             ));
         };
         let tensor = self.tensor(bias)?;
-        Ok(format!(
-            "{part}.store_row<{}>(\n{out}, args.{bias}_count,\n\
-             [&](int i) {{ return args.{bias}[i] + {token} * args.{bias}_stride; }});",
-            tensor.copies
-        ))
+        let row = |base: &str| match tensor.dims.len() {
+            1 => base.to_string(),
+            _ => format!("{base} + {token} * {}", self.scope().row_stride(tensor, 0)),
+        };
+        let (count, lambda) = if tensor.copies > 1 {
+            (format!("args.{bias}_count"), format!("[&](int i) {{ return {}; }}", row(&format!("args.{bias}[i]"))))
+        } else {
+            // An optional tensor that is absent adds nothing.
+            let count = if tensor.optional { format!("args.{bias} != nullptr") } else { "1".to_string() };
+            (count, format!("[&](int) {{ return {}; }}", row(&format!("args.{bias}"))))
+        };
+        Ok(format!("{part}.store_row<{}>(\n{out}, {count},\n{lambda});", tensor.copies))
     }
 
     /// Address of the row that is written.
     fn row_of(&self, place: &Place) -> Rendered {
         let tensor = self.tensor(&place.tensor)?;
-        let scope = Scope { ..self.scope() };
-        Ok(scope.row_address(tensor, 0, place.indices.first()))
+        Ok(self.scope().row_address(tensor, 0, place.indices.first()))
     }
 }
 

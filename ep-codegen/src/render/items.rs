@@ -153,7 +153,7 @@ impl Renderer<'_> {
     /// Whether the role's function takes the shared memory.
     pub(super) fn uses_smem(&self, role: &Role) -> bool {
         let used = role_use(self.ir, role);
-        used.mover || used.gather || used.sequence || !self.slot_channels(role).is_empty()
+        used.mover || used.gather || used.sequence || !self.slots_of(role).is_empty()
     }
 
     /// The test for the blocks of a role, the number of this block among them, and how many.
@@ -194,11 +194,11 @@ impl Renderer<'_> {
 
     /// End of the blocks that `Range` roles name.
     fn last_named_block(&self) -> String {
-        let ends = self.ir.roles.iter().filter_map(|role| match &role.blocks {
+        let mut ends = self.ir.roles.iter().filter_map(|role| match &role.blocks {
             Blocks::Range { high, .. } => Some(self.text(high)),
             _ => None,
         });
-        ends.last().unwrap_or_else(|| "0".to_string())
+        ends.next_back().unwrap_or_else(|| "0".to_string())
     }
 
     /// The user's device functions.

@@ -10,11 +10,13 @@ mod gather;
 mod items;
 mod layout;
 mod names;
+mod placed;
 mod pull;
 mod ring;
 mod role;
 mod templates;
 
+use crate::ir::facts::{Facts, facts};
 use crate::ir::{Channel, ChannelKind, Expr, Message, Pipeline, Stmt, Tensor};
 use expr::Scope;
 use templates::Templates;
@@ -25,7 +27,7 @@ type Rendered = Result<String, RenderError>;
 
 /// The body of the kernel of a pipeline from which one choice of arms has been selected.
 pub fn body(ir: &Pipeline) -> Rendered {
-    let render = Renderer { ir, templates: Templates::load()? };
+    let render = Renderer { ir, facts: facts(ir), templates: Templates::load()? };
     let mut roles = Vec::new();
     for role in &ir.roles {
         roles.push(render.role(role)?);
@@ -44,6 +46,7 @@ pub fn body(ir: &Pipeline) -> Rendered {
 /// One selected pipeline on its way to text.
 struct Renderer<'a> {
     ir: &'a Pipeline,
+    facts: Facts,
     templates: Templates,
 }
 
@@ -72,9 +75,25 @@ impl<'a> Renderer<'a> {
         self.ir.channels.iter().any(|c| c.name == channel && c.kind == kind)
     }
 
-    /// An error for a pipeline that `check` should have refused.
+    /// An error for a pipeline that has no text as a whole.
     fn defect(&self, what: &str) -> RenderError {
-        RenderError { message: format!("{}: {what}", self.ir.name) }
+        RenderError { message: format!("{}: {what}", self.ir.name), statement: None }
+    }
+
+    /// `// +31  push ..`, the lines above each step: the statement, and the pairs that it is an end of.
+    fn comment(&self, stmt: &Stmt) -> String {
+        let mut lines = vec![format!("// +{}  {}", stmt.at.line, stmt.at.text.trim_end_matches(';'))];
+        for pair in &self.facts.pairs {
+            let what = format!("{} of {}", pair.what.name(), pair.channel);
+            let (publish, consume) = (&pair.publish, &pair.consume);
+            if publish.line == stmt.at.line {
+                lines.push(format!("// W{}: publishes {what}, for {} +{}", pair.number, consume.role, consume.line));
+            }
+            if consume.line == stmt.at.line {
+                lines.push(format!("// W{}: takes {what}, from {} +{}", pair.number, publish.role, publish.line));
+            }
+        }
+        lines.join("\n")
     }
 
     /// The scope of plain role code: `me` is a local, rows are read at `i`.
@@ -85,11 +104,6 @@ impl<'a> Renderer<'a> {
     fn text(&self, expr: &Expr) -> String {
         self.scope().text(expr)
     }
-}
-
-/// `// +31  push ..`, the line above each step.
-fn comment(stmt: &Stmt) -> String {
-    format!("// +{}  {}", stmt.at.line, stmt.at.text.trim_end_matches([';', ',']))
 }
 
 /// Whether `word` stands in `text` as a whole word.

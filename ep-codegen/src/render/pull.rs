@@ -1,7 +1,7 @@
 //! Pull channels: peers read a tensor where it lies in the window.
 
 use super::names::channel_cfg;
-use super::{Rendered, Renderer, comment};
+use super::{Rendered, Renderer};
 use crate::ir::{Action, Expr, FieldValue, Stmt};
 
 impl Renderer<'_> {
@@ -22,7 +22,7 @@ impl Renderer<'_> {
         };
         let rows = offset(true).ok_or_else(|| self.no_form(stmt))?;
         self.step("pull_offer", &[
-            ("comment", &comment(stmt)),
+            ("comment", &self.comment(stmt)),
             ("channel_cfg", &channel_cfg(channel)),
             ("rows", &rows),
             ("meta", &offset(false).unwrap_or_else(|| "0".to_string())),

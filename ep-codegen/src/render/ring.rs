@@ -2,7 +2,7 @@
 
 use super::expr::Scope;
 use super::names::{channel_cfg, role_cfg};
-use super::{Rendered, Renderer, comment, param};
+use super::{Rendered, Renderer, param};
 use crate::ir::{Action, Channel, ChannelKind, Domain, Expr, Role, Share, Stmt};
 
 impl<'a> Renderer<'a> {
@@ -17,7 +17,7 @@ impl<'a> Renderer<'a> {
         let mut once = Vec::new();
         for stmt in &role.body {
             if let Action::Record { target, value } | Action::Store { target, value } = &stmt.action {
-                once.push(comment(stmt));
+                once.push(self.comment(stmt));
                 once.push(format!("{} = {};", self.place(target)?, self.ring_text(channel, value)));
                 continue;
             }
@@ -45,7 +45,7 @@ impl<'a> Renderer<'a> {
         });
         match (rings.next(), rings.next()) {
             (Some(ring), None) => Ok(ring),
-            _ => Err(self.defect(&format!("role `{}` joins one ring at one end", role.name))),
+            _ => Err(self.defect(&format!("role `{}` joins more than one ring, or both ends of one", role.name))),
         }
     }
 
@@ -62,7 +62,7 @@ impl<'a> Renderer<'a> {
         match &stmt.action {
             Action::Announce { values, .. } => {
                 let texts = values.iter().map(|value| self.text(&value.value)).collect::<Vec<_>>();
-                Ok(format!("{}\n{}.announce({});", comment(stmt), channel.name, texts.join(",\n")))
+                Ok(format!("{}\n{}.announce({});", self.comment(stmt), channel.name, texts.join(",\n")))
             }
             Action::For { domain: Domain::Stripe, .. } => self.ring_send(channel, stmt),
             Action::For { domain: Domain::Range { .. }, .. } => self.ring_send_range(channel, stmt),
@@ -82,11 +82,12 @@ impl<'a> Renderer<'a> {
         let each = self.records(channel, &records.collect::<Vec<_>>())?;
         let filter = filter.as_ref().map_or("true".to_string(), |filter| self.text(filter));
         self.step("ring_send", &[
+            ("striped", &self.scope().striped()),
             ("channel", &channel.name),
-            ("comment", &comment(stmt)),
+            ("comment", &self.comment(stmt)),
             ("filter", &filter),
             ("filter_token", &param("int", binder, &filter)),
-            ("push_comment", &comment(push)),
+            ("push_comment", &self.comment(push)),
             ("token", binder),
             ("row", &self.pushed_row(channel, push)?),
             ("each", &each),
@@ -104,10 +105,10 @@ impl<'a> Renderer<'a> {
         let [push] = body.as_slice() else { return Err(self.no_form(stmt)) };
         self.step("ring_send_range", &[
             ("channel", &channel.name),
-            ("comment", &comment(stmt)),
+            ("comment", &self.comment(stmt)),
             ("begin", &self.text(low)),
             ("end", &self.text(high)),
-            ("push_comment", &comment(push)),
+            ("push_comment", &self.comment(push)),
             ("row_binder", binder),
             ("row", &self.pushed_row(channel, push)?),
         ])
@@ -135,18 +136,18 @@ impl<'a> Renderer<'a> {
             {
                 let tensor = self.tensor(&target.tensor)?;
                 let stride = self.scope().row_stride(tensor, 0);
-                rows.push(comment(inner));
+                rows.push(self.comment(inner));
                 rows.push(format!(
                     "mover.row(ep::at_leader(args.{} + row * {stride}), {}.row(position));",
                     tensor.name, channel.name
                 ));
             } else {
-                fields.push(comment(inner));
+                fields.push(self.comment(inner));
             }
             fields.extend(stores);
         }
         self.step("ring_receive", &[
-            ("comment", &comment(stmt)),
+            ("comment", &self.comment(stmt)),
             ("first", first.as_deref().unwrap_or("0")),
             ("channel", &channel.name),
             ("binder", binder),

@@ -1,7 +1,7 @@
 //! One function per role.
 
 use super::names::{role_cfg, role_fn};
-use super::{Rendered, Renderer, comment, mentions};
+use super::{Rendered, Renderer, mentions};
 use crate::ir::{Action, Channel, ChannelKind, Domain, Role, Share, Stmt};
 use crate::plan::role_use;
 
@@ -30,7 +30,7 @@ impl Renderer<'_> {
             opening.push(format!("ep::Mover<{cfg}> mover(smem.{name}[team.warp], team);"));
         }
         opening.push(acquired);
-        opening.extend(self.slot_channels(role));
+        opening.extend(self.slot_channels(role)?);
         self.step("role", &[
             ("source", role.at.text.as_str()),
             ("name", &role_fn(role)),
@@ -79,7 +79,10 @@ impl Renderer<'_> {
             Action::For { domain: Domain::Stripe, .. } if self.pushes_direct(stmt) => {
                 self.direct_send(role, stmt)
             }
-            Action::For { domain: Domain::Stripe, .. } => self.count_tokens(stmt),
+            Action::For { domain: Domain::Stripe, body, .. } => match body.as_slice() {
+                [Stmt { action: Action::For { position: Some(_), .. }, .. }] => self.place_rows(stmt),
+                _ => self.count_tokens(stmt),
+            },
             Action::Receive { channel, .. } if self.has_kind(channel, ChannelKind::Direct) => {
                 self.direct_receive(stmt)
             }
@@ -87,7 +90,7 @@ impl Renderer<'_> {
             Action::Push { channel, .. } if self.has_kind(channel, ChannelKind::Pull) => {
                 self.pull_offer(stmt)
             }
-            _ => self.compute(role, stmt),
+            _ => self.compute(stmt),
         }
     }
 
@@ -101,8 +104,9 @@ impl Renderer<'_> {
         found
     }
 
-    /// A statement the generator has no form for, named so that `check` can learn to refuse it.
+    /// A statement that is right, and that the generator has no form for.
     pub(super) fn no_form(&self, stmt: &Stmt) -> super::RenderError {
-        self.defect(&format!("no form for `{}`", comment(stmt)))
+        let defect = self.defect(&format!("no form for `{}`", stmt.at.text));
+        super::RenderError { statement: Some(stmt.at.clone()), ..defect }
     }
 }

@@ -2,6 +2,8 @@
 
 use tera::{Context, Tera};
 
+use crate::ir::Source;
+
 macro_rules! templates {
     ($($name:literal),* $(,)?) => {
         /// Name and text of every template.
@@ -18,8 +20,10 @@ templates!(
     "direct_send",
     "entry",
     "gather_pull",
+    "gather_pull_stripes",
     "gather_ring",
     "kernel",
+    "placed",
     "pull_offer",
     "push",
     "ring_receive",
@@ -35,11 +39,14 @@ pub(super) struct Templates {
     tera: Tera,
 }
 
-/// A template does not fit its view, or the IR is one that `check` refuses: a defect of ours.
+/// Why there is no text: a statement has no CUDA form, or a template does not fit its view, which is
+/// a defect of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderError {
     /// What is wrong, with template, line and column where there is one.
     pub message: String,
+    /// The statement without a form.
+    pub statement: Option<Source>,
 }
 
 impl Templates {
@@ -66,6 +73,6 @@ impl Templates {
 
 impl From<tera::Error> for RenderError {
     fn from(error: tera::Error) -> RenderError {
-        RenderError { message: error.to_string() }
+        RenderError { message: error.to_string(), statement: None }
     }
 }

@@ -7,12 +7,14 @@ use super::ast::{BinaryOp, Domain, Expr, ExprKind, Extent};
 use super::stream::{
     Result, at_word, brackets, drain, expected, found, int, list, name, parens, sign,
 };
-use crate::diagnostics::Diagnostic;
+use crate::diagnostics::form;
 use crate::ir::helpers::FOLDS;
 
 /// Brackets and operators may nest this deep; more is a mistake, and would end the compiler's
 /// stack before it ends the author's patience.
 const DEPTH_MAX: u32 = 64;
+/// A chain of operators, indices or fields may have this many links.
+const LINKS_MAX: u32 = 128;
 
 /// An expression.
 pub(super) fn expr(input: ParseStream) -> Result<Expr> {
@@ -27,8 +29,7 @@ pub(super) fn domain(input: ParseStream) -> Result<Domain> {
 fn domain_at(input: ParseStream, depth: u32) -> Result<Domain> {
     let low = binary(input, 0, depth)?;
     if input.peek(Token![..=]) {
-        return Err(Diagnostic::new(input.span(), "a range of a loop ends before its last number")
-            .help("write `..` and one more"));
+        return Err(form::range_with_end(input.span()));
     }
     if input.parse::<Token![..]>().is_err() {
         return Ok(Domain::Expr(low));
@@ -40,12 +41,17 @@ fn domain_at(input: ParseStream, depth: u32) -> Result<Domain> {
 /// A chain of operators that bind at least as tightly as `least`.
 fn binary(input: ParseStream, least: u8, depth: u32) -> Result<Expr> {
     if depth > DEPTH_MAX {
-        return Err(Diagnostic::new(input.span(), "the expression is nested too deeply")
-            .help("give a part of it a name with `let`"));
+        return Err(form::nested_too_deeply(input.span()));
     }
     let mut left = unary(input, depth + 1)?;
     let mut compared = false;
+    let mut links = depth;
     loop {
+        // Each operator of a chain makes the tree one deeper, as brackets would.
+        links += 1;
+        if links > LINKS_MAX {
+            return Err(form::nested_too_deeply(input.span()));
+        }
         if at_word(input, "as") {
             input.parse::<Token![as]>()?;
             let elem = name(input, "an element type")?;
@@ -58,8 +64,7 @@ fn binary(input: ParseStream, least: u8, depth: u32) -> Result<Expr> {
             return Ok(left);
         }
         if power == COMPARISON && compared {
-            return Err(Diagnostic::new(input.span(), "comparisons cannot be chained")
-                .help("join two comparisons with `&&`"));
+            return Err(form::comparisons_chained(input.span()));
         }
         compared = power == COMPARISON;
         let op_span = input.span();
@@ -130,8 +135,7 @@ fn take_operator(input: ParseStream, op: BinaryOp) -> Result<()> {
 /// `!value`, `-value`, or a value with its indices and fields.
 fn unary(input: ParseStream, depth: u32) -> Result<Expr> {
     if depth > DEPTH_MAX {
-        return Err(Diagnostic::new(input.span(), "the expression is nested too deeply")
-            .help("give a part of it a name with `let`"));
+        return Err(form::nested_too_deeply(input.span()));
     }
     let first = input.span();
     if input.peek(Token![!]) {
@@ -157,15 +161,12 @@ fn unary(input: ParseStream, depth: u32) -> Result<Expr> {
 /// A value followed by any number of `[i, j]` and `.field`.
 fn postfix(input: ParseStream, depth: u32) -> Result<Expr> {
     let mut base = atom(input, depth)?;
-    loop {
+    for _ in 0..LINKS_MAX {
         if input.peek(syn::token::Bracket) {
             let (content, span) = brackets(input, "an index")?;
             let indices = list(&content, |input| binary(input, 0, depth + 1))?;
             if indices.is_empty() {
-                return Err(Diagnostic::new(
-                    span.close(),
-                    "expected an index between the brackets",
-                ));
+                return Err(form::empty_brackets(span.close(), "an index", "[peer]"));
             }
             let at = base.at.to(span.close());
             base = Expr { kind: ExprKind::Index { base: Box::new(base), indices }, at };
@@ -178,6 +179,7 @@ fn postfix(input: ParseStream, depth: u32) -> Result<Expr> {
             return Ok(base);
         }
     }
+    Err(form::nested_too_deeply(input.span()))
 }
 
 fn atom(input: ParseStream, depth: u32) -> Result<Expr> {
@@ -219,11 +221,7 @@ fn atom(input: ParseStream, depth: u32) -> Result<Expr> {
 fn fold(helper: syn::Ident, content: ParseStream, depth: u32) -> Result<ExprKind> {
     let parsed = (|| {
         if !FOLDS.contains(&helper.to_string().as_str()) {
-            return Err(Diagnostic::new(
-                &helper,
-                format!("`{helper}` does not fold over a binder"),
-            )
-            .help("write `sum(..)` or `prefix_sum(..)`"));
+            return Err(form::not_a_fold(&helper));
         }
         let binder = name(content, "a binder")?;
         sign::<Token![in]>(content, "in")?;
@@ -241,7 +239,7 @@ fn ended<T>(content: ParseStream, parsed: Result<T>) -> Result<T> {
         if content.is_empty() {
             return Ok(parsed);
         }
-        Err(Diagnostic::new(content.span(), format!("unexpected {}", found(content))))
+        Err(form::unexpected(content.span(), &found(content)))
     });
     drain(content);
     parsed

@@ -14,7 +14,7 @@ use super::stream::{
     semicolon, sign, source, string, take_word, word,
 };
 use super::tensor::{elem, tensor};
-use crate::diagnostics::{Diagnostic, Diagnostics};
+use crate::diagnostics::{Diagnostics, form};
 
 pub(super) fn shape(input: ParseStream, errors: &mut Diagnostics) -> Result<Shape> {
     let keyword = word(input, "shape")?;
@@ -51,8 +51,7 @@ fn shape_entry(input: ParseStream) -> Result<ShapeEntry> {
 /// `..=` between two numbers.
 fn inclusive(input: ParseStream) -> Result<()> {
     if input.peek(Token![..]) && !input.peek(Token![..=]) {
-        return Err(Diagnostic::new(input.span(), "a range of legal values includes its end")
-            .help("write `..=`"));
+        return Err(form::range_without_end(input.span()));
     }
     sign::<Token![..=]>(input, "..=").map(|_| ())
 }

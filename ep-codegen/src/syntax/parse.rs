@@ -6,11 +6,11 @@ use syn::parse::{ParseBuffer, ParseStream, Parser};
 
 use super::ast::{File, Item, Phase, Pipeline, TensorKind, When};
 use super::stream::{
-    Result, any_word, braces, drain, expected, found, name, peek_word, recover, skip_docs, suggest,
+    Result, any_word, braces, drain, expected, found, name, peek_word, recover, skip_docs,
     take_while, word,
 };
 use super::{items, keywords, role, tensor};
-use crate::diagnostics::{Diagnostic, Diagnostics};
+use crate::diagnostics::{Diagnostic, Diagnostics, form};
 
 /// `when` and `phase` blocks may nest this deep.
 pub(super) const NESTING_MAX: u32 = 16;
@@ -91,9 +91,7 @@ fn items_of(content: &ParseBuffer, errors: &mut Diagnostics, depth: u32) -> Vec<
 fn item(input: ParseStream, errors: &mut Diagnostics, depth: u32) -> Result<Item> {
     let Some(keyword) = peek_word(input) else {
         return Err(match found(input) {
-            stray if stray == "`;`" => {
-                Diagnostic::new(input.span(), "unexpected `;`").help("remove it")
-            }
+            stray if stray == "`;`" => form::unexpected(input.span(), &stray),
             _ => expected(input, "a declaration"),
         });
     };
@@ -113,11 +111,10 @@ fn item(input: ParseStream, errors: &mut Diagnostics, depth: u32) -> Result<Item
         "when" => Item::When(when(input, |content| items_of_nested(content, errors, depth))?),
         "uses" => Item::Uses(items::uses(input)?),
         "cuda" => Item::CudaFn(items::cuda_fn(input)?),
-        _ => {
-            let error = format!("unknown declaration `{keyword}`");
-            return Err(Diagnostic::new(input.span(), error)
-                .help(suggest(&keyword, keywords::ITEMS.iter().copied())));
+        word if keywords::STATEMENTS.contains(&word) => {
+            return Err(form::statement_outside_role(input.span(), word));
         }
+        word => return Err(form::unknown_word(input.span(), "declaration", word, keywords::ITEMS)),
     })
 }
 
@@ -136,7 +133,7 @@ fn items_of_nested(content: &ParseBuffer, errors: &mut Diagnostics, depth: u32) 
 
 /// The error of a block inside too many others.
 pub(super) fn too_deep(content: ParseStream) -> Diagnostic {
-    Diagnostic::new(content.span(), format!("blocks are nested more than {NESTING_MAX} deep"))
+    form::blocks_too_deep(content.span(), NESTING_MAX)
 }
 
 fn phase(input: ParseStream, errors: &mut Diagnostics, depth: u32) -> Result<Phase> {

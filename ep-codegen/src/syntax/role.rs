@@ -9,9 +9,9 @@ use super::keywords::{CHANNEL_KINDS, ITEMS, PEER_SETS, TRANSPORTS};
 use super::stmt::body;
 use super::stream::{
     Result, at_word, braces, brackets, entries, expected, list, name, one_of, parens, peek_word,
-    semicolon, sign, source, string, suggest, take_word, word,
+    semicolon, sign, source, string, take_word, word,
 };
-use crate::diagnostics::{Diagnostic, Diagnostics};
+use crate::diagnostics::{Diagnostics, form};
 
 /// `channel name: kind<Message> over .. from .. to .. per .. { .. };`
 pub(super) fn channel(input: ParseStream, errors: &mut Diagnostics) -> Result<Channel> {
@@ -121,7 +121,7 @@ pub(super) fn role(input: ParseStream, errors: &mut Diagnostics) -> Result<Role>
             let count = expr(input)?;
             word(input, "warps")?;
             let again = warps.as_ref().map(Extent::from);
-            once(again, source(clause, input).extent, "its warps")?;
+            once(again, source(clause, input).extent, "how many warps it has")?;
             warps = Some(count);
         }
     }
@@ -135,10 +135,7 @@ pub(super) fn role(input: ParseStream, errors: &mut Diagnostics) -> Result<Role>
 fn once(before: Option<Extent>, now: Extent, what: &str) -> Result<()> {
     match before {
         None => Ok(()),
-        Some(_) => {
-            Err(Diagnostic::new(now, format!("the role says {what} twice"))
-                .help("keep one of the two"))
-        }
+        Some(_) => Err(form::clause_twice(now, what)),
     }
 }
 
@@ -160,12 +157,7 @@ fn blocks(input: ParseStream) -> Result<Blocks> {
             sign::<Token![..]>(input, "..")?;
             return Ok(Blocks::Range { low, high: expr(input)? });
         }
-        _ => {
-            let error = format!("unknown blocks `{first}`");
-            return Err(
-                Diagnostic::new(input.span(), error).help(suggest(&first, WORDS.into_iter()))
-            );
-        }
+        _ => return Err(form::unknown_word(input.span(), "blocks", &first, &WORDS)),
     };
     take_word(input, &first);
     word(input, "blocks")?;
@@ -190,8 +182,7 @@ fn share(input: ParseStream) -> Result<Share> {
     let (content, span) = parens(input, "indices")?;
     let names = list(&content, index)?;
     if names.is_empty() {
-        return Err(Diagnostic::new(span.close(), "expected an index between the brackets")
-            .help("(source, stripe)"));
+        return Err(form::empty_brackets(span.close(), "an index", "(source, stripe)"));
     }
     Ok(Share::Warps(names))
 }

@@ -6,13 +6,13 @@ use syn::parse::{ParseBuffer, ParseStream};
 
 use super::ast::{ChannelRef, Expr, FieldValue, For, Gather, Place, Source, Stmt, StmtKind, When};
 use super::expr::{domain, expr};
-use super::keywords::STATEMENTS;
+use super::keywords::{ITEMS, STATEMENTS};
 use super::parse::{NESTING_MAX, too_deep, when};
 use super::stream::{
     Result, at_word, braces, brackets, drain, expected, found, list, name, peek_word, recover,
-    semicolon, sign, skip_docs, source, suggest, take_word, word,
+    semicolon, sign, skip_docs, source, take_word, word,
 };
-use crate::diagnostics::{Diagnostic, Diagnostics};
+use crate::diagnostics::{Diagnostics, form};
 
 /// The statements of a role.
 pub(super) fn body(content: &ParseBuffer, errors: &mut Diagnostics) -> Vec<Stmt> {
@@ -47,7 +47,7 @@ fn stmt(input: ParseStream, errors: &mut Diagnostics, depth: u32) -> Result<Stmt
     let keyword = input.span();
     let Some(first) = peek_word(input) else {
         return Err(match found(input) {
-            stray if stray == "`;`" => Diagnostic::new(keyword, "unexpected `;`").help("remove it"),
+            stray if stray == "`;`" => form::unexpected(keyword, &stray),
             _ => expected(input, "a statement"),
         });
     };
@@ -76,13 +76,15 @@ fn head_of_when<T>(when: &When<T>) -> String {
 /// A statement without a block, up to its `;`.
 fn action(input: ParseStream, first: &str) -> Result<StmtKind> {
     if !STATEMENTS.contains(&first) {
-        let error = match input.peek2(syn::token::Bracket) || input.peek2(Token![=]) {
-            true => format!("expected a statement, found `{first}`"),
-            false => format!("unknown statement `{first}`"),
-        };
-        return Err(
-            Diagnostic::new(input.span(), error).help(suggest(first, STATEMENTS.iter().copied()))
-        );
+        let bare = input.peek2(syn::token::Bracket) || input.peek2(Token![=]);
+        let at = input.span();
+        return Err(match first {
+            _ if bare => {
+                form::expected_one_of(at, "a statement", &format!("`{first}`"), STATEMENTS)
+            }
+            _ if ITEMS.contains(&first) => form::declaration_in_role(at, first),
+            _ => form::unknown_word(at, "statement", first, STATEMENTS),
+        });
     }
     input.call(syn::Ident::parse_any)?;
     Ok(match first {
@@ -90,7 +92,7 @@ fn action(input: ParseStream, first: &str) -> Result<StmtKind> {
             let channel = channel_ref(input)?;
             let (values, rest) = values(input)?;
             if let Some(rest) = rest {
-                return Err(Diagnostic::new(&rest, "a header is announced number by number"));
+                return Err(form::rest_in_announce(&rest));
             }
             StmtKind::Announce { channel, values }
         }
@@ -139,7 +141,7 @@ fn indices(input: ParseStream) -> Result<Vec<Expr>> {
     let (content, span) = brackets(input, "an index")?;
     let indices = list(&content, expr)?;
     if indices.is_empty() {
-        return Err(Diagnostic::new(span.close(), "expected an index between the brackets"));
+        return Err(form::empty_brackets(span.close(), "an index", "[peer]"));
     }
     Ok(indices)
 }
@@ -163,7 +165,7 @@ fn values(input: ParseStream) -> Result<(Vec<FieldValue>, Option<syn::Ident>)> {
                 sign::<Token![..]>(&content, "..")?;
                 let message = name(&content, "the message whose fields are copied")?;
                 if rest.is_some() {
-                    return Err(Diagnostic::new(&message, "the fields are copied twice"));
+                    return Err(form::rest_twice(&message));
                 }
                 rest = Some(message);
             } else {

@@ -8,8 +8,8 @@ use syn::parse::{ParseBuffer, ParseStream};
 use syn::{LitInt, LitStr, Token};
 
 use super::ast::{Extent, Int, Source, Word};
-use super::{keywords, print};
-use crate::diagnostics::{Diagnostic, Diagnostics};
+use super::print;
+use crate::diagnostics::{Diagnostic, Diagnostics, form};
 
 /// What a parsing function gives: its node, or the mistake that ended it.
 pub(super) type Result<T> = std::result::Result<T, Diagnostic>;
@@ -35,7 +35,7 @@ pub(super) fn found(input: ParseStream) -> String {
 
 /// "expected X, found Y" at the next token.
 pub(super) fn expected(input: ParseStream, what: &str) -> Diagnostic {
-    Diagnostic::new(input.span(), format!("expected {what}, found {}", found(input)))
+    form::expected(input.span(), what, &found(input))
 }
 
 /// The next token as a word, Rust's keywords included, without taking it.
@@ -58,16 +58,11 @@ pub(super) fn name(input: ParseStream, what: &str) -> Result<Ident> {
     if let Ok(ident) = input.parse::<Ident>() {
         return match ident.to_string().strip_prefix("r#") {
             None => Ok(ident),
-            Some(bare) => Err(Diagnostic::new(&ident, format!("`{ident}` is no name in CUDA"))
-                .help(format!("choose another name, for example `{bare}_`"))),
+            Some(bare) => Err(form::raw_name(&ident, bare)),
         };
     }
     match peek_word(input) {
-        Some(word) if word != "_" => Err(Diagnostic::new(
-            input.span(),
-            format!("expected {what}, found `{word}`, which Rust keeps for itself"),
-        )
-        .help(format!("choose another name, for example `{word}_`"))),
+        Some(word) if word != "_" => Err(form::rust_keyword(input.span(), what, &word)),
         _ => Err(expected(input, what)),
     }
 }
@@ -85,13 +80,7 @@ pub(super) fn word(input: ParseStream, word: &str) -> Result<Span> {
     if let Some(span) = take_word(input, word) {
         return Ok(span);
     }
-    let error = expected(input, &format!("`{word}`"));
-    let slip = peek_word(input).is_some_and(|found| keywords::nearest(&found, [word]).is_some());
-    Err(error.help(if slip {
-        format!("did you mean `{word}`?")
-    } else {
-        format!("write `{word}`")
-    }))
+    Err(form::expected_word(input.span(), word, &found(input)))
 }
 
 /// Takes a word of a closed list.
@@ -100,33 +89,14 @@ pub(super) fn one_of<T: Copy>(
     what: &str,
     list: &[(&str, T)],
 ) -> Result<Word<T>> {
+    let words: Vec<&str> = list.iter().map(|(word, _)| *word).collect();
     if let Some(found) = peek_word(input) {
         if let Some((_, value)) = list.iter().find(|(word, _)| *word == found) {
             return Ok(Word { value: *value, span: any_word(input, what)?.span() });
         }
-        let error = Diagnostic::new(input.span(), format!("unknown {what} `{found}`"));
-        return Err(error.help(suggest(&found, list.iter().map(|(word, _)| *word))));
+        return Err(form::unknown_word(input.span(), what, &found, &words));
     }
-    let words = list.iter().map(|(word, _)| *word);
-    Err(expected(input, what).help(format!("write {}", alternatives(words))))
-}
-
-/// A help line: the near miss, or all there is.
-pub(super) fn suggest<'a>(found: &str, words: impl Iterator<Item = &'a str> + Clone) -> String {
-    match keywords::nearest(found, words.clone()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("write {}", alternatives(words)),
-    }
-}
-
-/// `` `a`, `b` or `c` ``
-fn alternatives<'a>(words: impl Iterator<Item = &'a str>) -> String {
-    let quoted: Vec<String> = words.map(|word| format!("`{word}`")).collect();
-    match quoted.split_last() {
-        Some((last, [])) => last.clone(),
-        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
-        None => String::new(),
-    }
+    Err(form::expected_one_of(input.span(), &format!("a {what}"), &found(input), &words))
 }
 
 /// Takes a sign such as `Token![:]`.
@@ -139,13 +109,13 @@ pub(super) fn int(input: ParseStream) -> Result<Int> {
     let minus = input.parse::<Token![-]>().ok();
     let literal: LitInt = input.parse().map_err(|_| expected(input, "a whole number"))?;
     if !literal.suffix().is_empty() {
-        let error = format!("the number `{literal}` has a type suffix");
-        return Err(Diagnostic::new(literal.span(), error).help(literal.base10_digits()));
+        let digits = literal.base10_digits();
+        return Err(form::number_with_suffix(literal.span(), &literal.to_string(), digits));
     }
     let sign = if minus.is_some() { "-" } else { "" };
-    let value = format!("{sign}{}", literal.base10_digits()).parse::<i64>().map_err(|_| {
-        Diagnostic::new(literal.span(), format!("the number `{literal}` needs more than 64 bits"))
-    })?;
+    let value = format!("{sign}{}", literal.base10_digits())
+        .parse::<i64>()
+        .map_err(|_| form::number_too_large(literal.span(), &literal.to_string()))?;
     Ok(Int { value, span: literal.span() })
 }
 
@@ -313,12 +283,9 @@ pub(super) fn semicolon(input: ParseStream, start: Cursor, keywords: &[&str]) ->
     let next_line = input.span().start().line > source.extent.last.end().line;
     let begins_next = peek_word(input).is_some_and(|word| keywords.contains(&word.as_str()));
     if input.is_empty() || next_line || begins_next {
-        return Err(
-            Diagnostic::new(source.extent.last, "missing `;`").help(format!("{};", source.text))
-        );
+        return Err(form::missing_semicolon(source.extent.last, &source.text));
     }
-    Err(Diagnostic::new(input.span(), format!("unexpected {}", found(input)))
-        .help(format!("{};", source.text)))
+    Err(form::unexpected_before_end(input.span(), &found(input), &source.text))
 }
 
 /// The tokens between `start` and where `input` stands now.

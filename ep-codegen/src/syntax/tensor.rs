@@ -10,7 +10,7 @@ use super::stream::{
     Result, any_word, at_word, braces, brackets, entries, expected, int, list, name, semicolon,
     sign, source, take_word, word,
 };
-use crate::diagnostics::{Diagnostic, Diagnostics};
+use crate::diagnostics::{Diagnostics, form};
 
 /// `input a: .., b: ..;`
 pub(super) fn tensors(input: ParseStream, kind: TensorKind) -> Result<Tensors> {
@@ -66,8 +66,7 @@ pub(super) fn elem(input: ParseStream) -> Result<Elem> {
         let mut counts = list(&content, expr)?;
         return match (counts.pop(), counts.is_empty()) {
             (Some(count), true) => Ok(Elem::Bits { keyword: name.span(), count: Box::new(count) }),
-            _ => Err(Diagnostic::new(span.close(), "`bits` takes one number")
-                .help("write `bits[local_ranks]`")),
+            _ => Err(form::one_bit_count(span.close())),
         };
     }
     Ok(Elem::Name(name))
@@ -77,8 +76,7 @@ fn dims(input: ParseStream, what: &str) -> Result<Vec<Expr>> {
     let (content, span) = brackets(input, what)?;
     let dims = list(&content, expr)?;
     if dims.is_empty() {
-        return Err(Diagnostic::new(span.close(), format!("expected {what} between the brackets"))
-            .help("write `[1]` for a single number"));
+        return Err(form::empty_brackets(span.close(), what, "[1]"));
     }
     Ok(dims)
 }

@@ -1,0 +1,156 @@
+//! Calls: of the helpers of the one table, and of the user's own functions.
+
+use proc_macro2::Ident;
+
+use super::names;
+use super::numbers::mentions;
+use super::types::{Extent, Scalar, Type, Value, scalar_of};
+use super::typing::Typing;
+use super::walk::{Meaning, Scope};
+use crate::diagnostics::{types as errors, variants};
+use crate::ir::helpers::{self, Kind};
+use crate::syntax::ast::{CudaFn, Expr, ExprKind, Extent as At};
+
+impl<'a> Typing<'_, 'a> {
+    pub(super) fn call(
+        &mut self,
+        scope: &mut Scope<'a>,
+        at: At,
+        name: &'a Ident,
+        args: &'a [Expr],
+    ) -> Type<'a> {
+        let types: Vec<Type<'a>> = args.iter().map(|arg| self.expr(scope, arg)).collect();
+        if let Some(cuda_fn) = self.view.cuda_fns.iter().find(|cuda_fn| cuda_fn.name == *name) {
+            return self.call_cuda_fn(at, cuda_fn, args, &types);
+        }
+        let Some(helper) = helpers::find(&name.to_string()) else {
+            self.out.push(names::unknown_helper(self.view, name));
+            return Type::Unknown;
+        };
+        if args.len() != helper.params.len() {
+            let params = helper.params.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+            self.out.push(errors::wrong_arguments(name, &params, args.len()));
+            return Type::Unknown;
+        }
+        let mut result = Type::Unknown;
+        for (index, ((param, kind), ty)) in helper.params.iter().zip(&types).enumerate() {
+            if matches!(ty, Type::Unknown) {
+                return self.result(helper.result, Type::Unknown, args);
+            }
+            if !self.fits(scope, *kind, &args[index], ty) {
+                let wanted = wanted(*kind);
+                let error = errors::wrong_argument(args[index].at, name, param, wanted, ty);
+                self.out.push(error);
+                return Type::Unknown;
+            }
+            if index == 0 {
+                result = ty.clone();
+            }
+        }
+        if helper.name == "cast_e4m3"
+            && let Some(Expr { kind: ExprKind::Int(block), at }) = args.get(1)
+            && *block <= 0
+        {
+            self.out.push(variants::empty_block(*at, *block));
+        }
+        self.result(helper.result, result, args)
+    }
+
+    /// What a helper gives when its first argument is `first`.
+    fn result(&self, kind: Kind, first: Type<'a>, args: &[Expr]) -> Type<'a> {
+        match (kind, first) {
+            (Kind::Number, _) => Type::number(),
+            (Kind::Bool, _) => Type::scalar(Scalar::Bool),
+            (Kind::Bits, _) => Type::scalar(Scalar::Bits),
+            (Kind::RowOverLocalExperts | Kind::RowOverExperts | Kind::ExpertRow, _) => {
+                Type::Value(Value { scalar: Scalar::Int("i32"), extents: vec![Extent::any()] })
+            }
+            (Kind::ScaledRow, Type::Value(row)) => {
+                let block = match args.get(1) {
+                    Some(Expr { kind: ExprKind::Int(block), .. }) if *block > 0 => Some(*block),
+                    _ => None,
+                };
+                Type::Value(Value { scalar: Scalar::Scaled(block), extents: row.extents })
+            }
+            (Kind::Parts, Type::Value(value)) => {
+                let scalar = value.scalar.joined(&value.scalar);
+                Type::Value(Value { scalar, extents: value.extents })
+            }
+            (_, first) => first,
+        }
+    }
+
+    /// Whether an argument fits a parameter of `kind`.
+    fn fits(&self, scope: &Scope<'a>, kind: Kind, arg: &'a Expr, ty: &Type<'a>) -> bool {
+        let Type::Value(value) = ty else { return false };
+        let whole = matches!(value.scalar, Scalar::Int(_));
+        let rank = value.extents.len();
+        match kind {
+            Kind::Number => rank == 0 && value.scalar.is_numeric(),
+            Kind::Bool => rank == 0 && matches!(value.scalar, Scalar::Bool),
+            Kind::Bits => rank == 0 && matches!(value.scalar, Scalar::Bits),
+            Kind::Elementwise => rank <= 1 && value.scalar.is_numeric(),
+            Kind::ExpertRow | Kind::RowOverLocalExperts => rank == 1 && whole,
+            Kind::RowOverExperts => {
+                let over = Extent::named("experts");
+                rank == 1 && whole && !value.extents[0].differs(&over)
+            }
+            Kind::FloatRow => rank == 1 && value.scalar.is_float(),
+            Kind::ScaledRow => rank == 1 && matches!(value.scalar, Scalar::Scaled(_)),
+            // Only what is made from a gathered part has one value per part.
+            Kind::Parts => value.scalar.is_numeric() && of_part(scope, arg),
+        }
+    }
+
+    fn call_cuda_fn(
+        &mut self,
+        at: At,
+        cuda_fn: &'a CudaFn,
+        args: &[Expr],
+        types: &[Type<'a>],
+    ) -> Type<'a> {
+        if args.len() != cuda_fn.params.len() {
+            self.out.push(errors::wrong_cuda_arguments(at, cuda_fn, args.len()));
+        }
+        for ((param, arg), ty) in cuda_fn.params.iter().zip(args).zip(types) {
+            let (Some(scalar), Type::Value(value)) = (scalar_of(self.view, &param.elem), ty) else {
+                continue;
+            };
+            if !scalar.takes(&value.scalar) {
+                self.out.push(errors::wrong_cuda_argument(arg.at, cuda_fn, param, ty));
+            }
+        }
+        // A function works on single elements; on a row it is applied to each.
+        let extents = types.iter().find_map(|ty| match ty {
+            Type::Value(value) if !value.extents.is_empty() => Some(value.extents.clone()),
+            _ => None,
+        });
+        match scalar_of(self.view, &cuda_fn.returns) {
+            Some(scalar) => Type::Value(Value { scalar, extents: extents.unwrap_or_default() }),
+            None => Type::Unknown,
+        }
+    }
+}
+
+/// Whether `expr` holds a part of the gather around it.
+fn of_part(scope: &Scope<'_>, expr: &Expr) -> bool {
+    scope.iter().any(|binder| {
+        matches!(binder.meaning, Meaning::Part(_)) && mentions(expr, &binder.name.to_string())
+    })
+}
+
+/// A kind of argument in words.
+fn wanted(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Number => "a number",
+        Kind::Bool => "a `bool`",
+        Kind::Elementwise => "a number or a row of numbers",
+        Kind::ExpertRow => "a row of expert numbers",
+        Kind::RowOverExperts => "a row `i32[experts]`",
+        Kind::RowOverLocalExperts => "a row `i32[local_experts]`",
+        Kind::FloatRow => "a row of `bf16` or `f32`",
+        Kind::ScaledRow => "a row with scales",
+        Kind::Bits => "`bits`",
+        Kind::Parts => "a field of the gathered part",
+    }
+}

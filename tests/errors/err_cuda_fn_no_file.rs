@@ -1,0 +1,17 @@
+// The file of a function does not exist.
+ep_runtime::pipeline! {
+    pipeline Scales {
+        shape { hidden: 16..=32768 step 16 }
+        size tokens;
+        input x: f32[tokens, hidden];
+        output y: f32[tokens, hidden];
+        cuda fn twice(value: f32) -> f32 from "twice.cuh";
+        role Scale on all blocks, one block a token {
+            for token in tokens {
+                store y[token] = twice(x[token]);
+            }
+        }
+    }
+}
+
+fn main() {}

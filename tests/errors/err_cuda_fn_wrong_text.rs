@@ -1,0 +1,17 @@
+// The C++ text of a function has another parameter than its declaration.
+ep_runtime::pipeline! {
+    pipeline Scales {
+        shape { hidden: 16..=32768 step 16 }
+        size tokens;
+        input x: f32[tokens, hidden];
+        output y: f32[tokens, hidden];
+        cuda fn twice(value: f32) -> f32 = r"__device__ float twice(int value) { return 2 * value; }";
+        role Scale on all blocks, one block a token {
+            for token in tokens {
+                store y[token] = twice(x[token]);
+            }
+        }
+    }
+}
+
+fn main() {}

@@ -1,0 +1,21 @@
+// A role waits for what it pushes later.
+ep_runtime::pipeline! {
+    pipeline Exchange {
+        shape { ranks: 1..=64 }
+        input tokens_per_rank: i32[ranks];
+        output received: i32[ranks];
+        message Counts { rows: i32 }
+        channel counts: slots<Counts> over nvlink from Swap to Swap per all { slot: [source], epochs: 2 };
+        role Swap on block 0 {
+            await counts;
+            for peer in ranks {
+                push counts[peer] { rows: tokens_per_rank[peer] };
+            }
+            for source in ranks {
+                store received[source] = counts[source].rows;
+            }
+        }
+    }
+}
+
+fn main() {}

@@ -1,0 +1,51 @@
+// A combine gathers from a ring at the positions of a direct dispatch.
+ep_runtime::pipeline! {
+    pipeline Dispatch {
+        shape { ranks: 1..=64, hidden: 16..=32768 step 16 }
+        tune { stripes: 64 in [32, 64] }
+        size tokens;
+        size received;
+        input x: bf16[tokens, hidden], in_rank: bool[tokens, ranks], first_row: i32[ranks, stripes];
+        output recv_x: bf16[received, hidden] in window;
+        table send_row: i32[tokens, ranks];
+        message Token { row x: bf16[hidden] }
+        channel rows: direct<Token> over nvlink from Send to Unpack per all;
+        role Send on blocks 0..8, warps shared by stripe {
+            for token in stripe {
+                for peer in ranks where in_rank[token, peer] {
+                    push rows[peer] at first_row[peer, stripe] { x: x[token] };
+                    record send_row[token, peer] = rows[peer].position;
+                }
+            }
+        }
+        role Unpack on other blocks, warps shared by (source, stripe) {
+            for message in rows[source] {
+                store recv_x[message.row] = message.x;
+            }
+        }
+    }
+
+    pipeline Combine {
+        shape { ranks: 1..=64, hidden: 16..=32768 step 16 }
+        tune { stripes: 64 in [32, 64] }
+        size tokens;
+        size received;
+        uses handle Dispatch;
+        input x: bf16[received, hidden] in window;
+        output combined: bf16[tokens, hidden];
+        message Part { row x: bf16[hidden] }
+        channel parts: ring<Part> over nvlink from Offer to Reduce per all { depth: 64, chunk: 8 };
+        role Offer[peer] on even blocks {
+            for row in 0..received {
+                push parts[peer] { x: x[row] };
+            }
+        }
+        role Reduce on odd blocks, warps shared by token {
+            for token in stripe gather part from parts[peer] at send_row[token, peer] across peer in ranks {
+                store combined[token] = sum(part.x);
+            }
+        }
+    }
+}
+
+fn main() {}

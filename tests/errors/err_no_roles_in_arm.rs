@@ -1,0 +1,19 @@
+// One arm has no role.
+ep_runtime::pipeline! {
+    pipeline Copies {
+        shape { hidden: 16..=32768 step 16, stripes: 1..=64 }
+        variant via { Plain, Twice }
+        size tokens;
+        input x: f32[tokens, hidden];
+        when via is Plain {
+            output copy: f32[tokens, hidden];
+            role Copy on all blocks, warps shared by stripe {
+                for token in stripe {
+                    store copy[token] = x[token];
+                }
+            }
+        }
+    }
+}
+
+fn main() {}

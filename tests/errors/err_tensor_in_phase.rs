@@ -1,0 +1,29 @@
+// A tensor is declared inside a phase.
+ep_runtime::pipeline! {
+    pipeline Halves {
+        shape { ranks: 1..=64 }
+        input ours: i32[ranks];
+        output theirs: i32[ranks];
+        message Word { value: i32 }
+        channel words: slots<Word> over nvlink from Give to Take per all { slot: [source], epochs: 2 };
+        phase send {
+            role Give on block 0 {
+                for peer in ranks {
+                    push words[peer] { value: ours[peer] };
+                }
+            }
+        }
+        phase recv {
+            output more: i32[ranks];
+            role Take on block 0 {
+                await words;
+                for source in ranks {
+                    store theirs[source] = words[source].value;
+                    store more[source] = source;
+                }
+            }
+        }
+    }
+}
+
+fn main() {}

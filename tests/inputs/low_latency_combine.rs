@@ -1,0 +1,45 @@
+// Every row goes back to a slot that its expert and token name, and is added up there.
+pipeline! {
+    /// Adds up the weighted rows that the experts made of a token.
+    pub pipeline LowLatencyCombine {
+        shape {
+            ranks: 1..=64, hidden: 128..=32768 step 128, topk: 1..=32, experts: 1..=4096,
+            max_tokens: 1..=1024,
+            let local_experts = ceil(experts, ranks),
+        }
+        tune { stages: 3 in [2, 3, 4] }
+        size tokens;
+        uses handle LowLatencyDispatch {
+            src_info: i32[local_experts, ranks * max_tokens],
+            range_first: i32[local_experts, ranks],
+            range_count: i32[local_experts, ranks],
+        };
+        input
+            x: bf16[local_experts, ranks * max_tokens, hidden],
+            topk_idx: i64[tokens, topk],
+            topk_weights: f32[tokens, topk],
+            expert_begin: i32[ranks + 1];
+        output combined: bf16[tokens, hidden];
+
+        message Part { row x: bf16[hidden] }
+        channel back: slots<Part> over nvlink | ibgda | rdma from Send to Reduce per all {
+            slot: [expert: experts, token: max_tokens], epochs: 2,
+        };
+
+        phase send {
+            role Send on all blocks, warps shared by (expert, source) {
+                for row in range_first[expert, source]..range_first[expert, source] + range_count[expert, source] {
+                    push back[source] at [expert_begin[me] + expert, src_info[expert, row]] { x: x[expert, row] };
+                }
+                close back;
+            }
+        }
+        phase recv {
+            role Reduce on all blocks, one block a token {
+                for token in tokens gather part from back at [topk_idx[token, choice], token] across choice in topk {
+                    store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16;
+                }
+            }
+        }
+    }
+}

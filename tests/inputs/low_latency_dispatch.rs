@@ -1,0 +1,64 @@
+// A row per expert, straight into a slot that nobody else writes; no counts go ahead of the rows.
+pipeline! {
+    /// Sends each token's row to the ranks of its experts and packs the rows per expert.
+    ///
+    /// The two phases are launched apart, so that other work runs while the rows travel.
+    pub pipeline LowLatencyDispatch {
+        shape {
+            ranks: 1..=64, hidden: 128..=32768 step 128, topk: 1..=32, experts: 1..=4096,
+            max_tokens: 1..=1024,
+            let local_experts = ceil(experts, ranks),
+        }
+        variant payload {
+            Bf16 { x: bf16 },
+            Fp8 { x: e4m3, scale: f32 block 128 },
+            Fp8Packed { x: e4m3, scale: ue8m0 block 128 },
+        }
+        tune { stages: 3 in [2, 3, 4] }
+        size tokens;
+        input x: bf16[tokens, hidden], topk_idx: i64[tokens, topk], expert_begin: i32[ranks + 1];
+        output packed_x: payload[local_experts, ranks * max_tokens, hidden];
+        // Counted up, so that a caller can gather statistics over many calls.
+        inout packed_count: i32[local_experts];
+        table
+            src_info: i32[local_experts, ranks * max_tokens],
+            range_first: i32[local_experts, ranks],
+            range_count: i32[local_experts, ranks];
+
+        message Row { row x: payload[hidden], src: i32 }
+        // A sender names the expert; the source is itself, and the arrival is counted.
+        channel rows: slots<Row> over nvlink | ibgda | rdma from Cast to Pack per all {
+            slot: [expert: local_experts, source, arrival: max_tokens], epochs: 2,
+        };
+
+        phase send {
+            role Cast on all blocks, one block a token {
+                for token in tokens {
+                    when payload is Bf16 {
+                        for expert in topk_idx[token] where alive(owner(expert)) {
+                            push rows[owner(expert)] at local(expert, owner(expert)) { x: x[token], src: token };
+                        }
+                    }
+                    when payload is Fp8 | Fp8Packed {
+                        let row = cast_e4m3(x[token], 128);
+                        for expert in topk_idx[token] where alive(owner(expert)) {
+                            push rows[owner(expert)] at local(expert, owner(expert)) { x: row, src: token };
+                        }
+                    }
+                }
+                close rows;
+            }
+        }
+        phase recv {
+            role Pack on all blocks, warps shared by (expert, source) {
+                record range_first[expert, source] = sum(earlier in 0..source: rows[expert, earlier].count);
+                record range_count[expert, source] = rows[expert, source].count;
+                add packed_count[expert] = rows[expert, source].count;
+                for message in rows[expert, source] at sum(earlier in 0..source: rows[expert, earlier].count) {
+                    store packed_x[expert, message.row] = message.x;
+                    record src_info[expert, message.row] = message.src;
+                }
+            }
+        }
+    }
+}

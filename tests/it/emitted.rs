@@ -1,0 +1,160 @@
+//! The emitted texts: what holds for each of them without compiling it.
+
+use std::collections::BTreeSet;
+
+use ep_runtime::ir::DimKind;
+use ep_runtime::jit::Arch;
+use ep_runtime::pipelines::ENTRIES;
+use ep_runtime::plan::Config;
+use ep_runtime::{Entry, device};
+
+/// Values of the shape by name.
+pub(crate) type Shape = [(&'static str, i64)];
+
+/// What a shape leaves open, and the shape that is used where nothing is said.
+const REFERENCE: &Shape =
+    &[("ranks", 8), ("hidden", 7168), ("topk", 8), ("experts", 256), ("stripes", 64)];
+
+/// Shapes at the edges: ranks that are no power of two, experts that the ranks do not divide, rows
+/// whose last scale block is short, one rank, the most choices, the fewest.
+pub(crate) const SHAPES: [&Shape; 4] = [
+    &[("ranks", 6), ("hidden", 2880), ("topk", 5), ("experts", 100)],
+    &[("ranks", 3), ("hidden", 128), ("topk", 1), ("experts", 3)],
+    &[("ranks", 8), ("hidden", 8192), ("topk", 32), ("experts", 512)],
+    &[("ranks", 1), ("hidden", 7168), ("topk", 8), ("experts", 256)],
+];
+
+/// The standard pipelines that have CUDA.
+pub(crate) fn emitted_entries() -> Vec<Entry> {
+    ENTRIES.into_iter().filter(Entry::is_emitted).collect()
+}
+
+/// `config` with the numbers of `shape`, and the reference for the rest.
+pub(crate) fn shaped(entry: &Entry, mut config: Config, shape: &Shape) -> Config {
+    for dim in (entry.ir)().dims {
+        if let DimKind::Given { low, .. } = dim.kind {
+            let value = shape.iter().chain(REFERENCE).find(|(name, _)| *name == dim.name);
+            config.dims.insert(dim.name, value.map_or(low, |(_, value)| *value));
+        }
+    }
+    config
+}
+
+fn default_config(entry: &Entry) -> Config {
+    shaped(entry, Config::new(&(entry.ir)(), Arch::Sm90a), &[])
+}
+
+#[test]
+fn the_pipelines_within_a_node_are_emitted() {
+    let names: Vec<&str> = emitted_entries().iter().map(|entry| entry.name).collect();
+    for name in ["layout", "notify", "nvl-dispatch", "nvl-combine"] {
+        assert!(names.contains(&name), "{name} is not emitted: {names:?}");
+    }
+}
+
+/// The texts that the macro embedded belong to the IR that the program rebuilds.
+#[test]
+fn the_embedded_digest_is_that_of_the_rebuilt_ir() {
+    for entry in ENTRIES {
+        assert_eq!(entry.digest, (entry.ir)().digest(), "{}", entry.name);
+    }
+}
+
+/// One text per choice of arms, no choice twice, and none missing.
+#[test]
+fn every_choice_of_arms_has_one_text() {
+    for entry in emitted_entries() {
+        let choices: Vec<Vec<String>> =
+            (entry.ir)().choices().into_iter().map(|choice| choice.arms).collect();
+        let texts: Vec<Vec<String>> = (entry.texts)()
+            .iter()
+            .map(|text| text.arms.iter().map(|arm| (*arm).to_owned()).collect())
+            .collect();
+        assert_eq!(texts, choices, "{}", entry.name);
+        assert!(texts.len() <= 16, "{} has {} texts", entry.name, texts.len());
+    }
+}
+
+/// The same configuration gives the same bytes, and they name no place or time.
+#[test]
+fn emission_is_deterministic() {
+    for entry in emitted_entries() {
+        let config = default_config(&entry);
+        let first = entry.emit(&config).expect("the reference shape fits");
+        let second = entry.emit(&config).expect("the reference shape fits");
+        assert_eq!(first, second, "{}", entry.name);
+        for part in [env!("CARGO_MANIFEST_DIR"), env!("CARGO_PKG_VERSION")] {
+            assert!(!first.cuda.contains(part), "{} names {part}", entry.name);
+        }
+    }
+}
+
+/// `struct Cfg` holds what the text and the library use, and nothing else.
+#[test]
+fn every_cfg_name_is_used_and_every_used_one_is_listed() {
+    let library: String = device::HEADERS.iter().map(|(_, text)| *text).collect();
+    let library = constants(&library);
+    for entry in emitted_entries() {
+        for text in (entry.texts)() {
+            let mut config = default_config(&entry);
+            config.choice.arms = text.arms.iter().map(|arm| (*arm).to_owned()).collect();
+            let cuda = entry.emit(&config).expect("the reference shape fits").cuda;
+            let prologue = cuda.strip_suffix(text.body).expect("the body ends the text");
+            let listed = constants(prologue);
+            let used = constants(text.body);
+            let name = format!("{} {:?}", entry.name, text.arms);
+            for constant in &listed {
+                let known = used.contains(constant) || library.contains(constant);
+                assert!(known, "{name}: {constant} is listed and not used");
+            }
+            for constant in text.body.split("Cfg::").skip(1).filter_map(last_of_path) {
+                assert!(listed.contains(constant), "{name}: {constant} is used and not listed");
+            }
+        }
+    }
+}
+
+/// Words of the form `kName`.
+fn constants(text: &str) -> BTreeSet<&str> {
+    text.split(|letter: char| !(letter.is_alphanumeric() || letter == '_'))
+        .filter(|word| is_constant(word))
+        .collect()
+}
+
+fn is_constant(word: &str) -> bool {
+    let mut letters = word.chars();
+    letters.next() == Some('k') && letters.next().is_some_and(char::is_uppercase)
+}
+
+/// `kStages` of `Send::kStages + 1`; nothing of `Send> mover`.
+fn last_of_path(rest: &str) -> Option<&str> {
+    let path = rest
+        .split(|letter: char| !(letter.is_alphanumeric() || letter == '_' || letter == ':'))
+        .next()?;
+    path.rsplit("::").next().filter(|word| is_constant(word))
+}
+
+/// What people read has the statement above its step, and each wait and release names its pair.
+#[test]
+fn the_text_shows_the_declaration() {
+    for entry in emitted_entries() {
+        for text in (entry.texts)() {
+            let mut config = default_config(&entry);
+            config.choice.arms = text.arms.iter().map(|arm| (*arm).to_owned()).collect();
+            let ir = (entry.ir)().select(&config.choice);
+            for role in &ir.roles {
+                let words = format!("role {}", role.name);
+                assert!(text.body.contains(&words), "{} {:?}: {words}", entry.name, text.arms);
+            }
+            for pair in ep_runtime::ir::facts::facts(&ir).pairs {
+                let mark = format!("W{}", pair.number);
+                let count = text
+                    .body
+                    .split(|letter: char| !letter.is_alphanumeric())
+                    .filter(|word| *word == mark)
+                    .count();
+                assert!(count >= 2, "{} {:?}: {mark} stands {count} times", entry.name, text.arms);
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Refused declarations: every file of `tests/errors` has one mistake, and its snapshot beside it
+//! is what the author of such a declaration reads.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ep_codegen::diagnostics::{Diagnostic, Diagnostics};
+use ep_codegen::{check, expand, syntax};
+
+use crate::front_end::SOURCES;
+
+/// Fixtures with more mistakes than one, which show that independent ones are reported together.
+const SEVERAL: [(&str, usize); 2] = [("err_several_mistakes", 4), ("err_two_mistakes_of_form", 2)];
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("errors")
+}
+
+/// Name and text of each fixture, in order of name.
+fn fixtures() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder()).expect("tests/errors is a folder") {
+        let path = entry.expect("tests/errors can be read").path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            let name = path.file_stem().expect("a file has a name").to_string_lossy().into_owned();
+            found.push((name, fs::read_to_string(&path).expect("a fixture is text")));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// What the front end says to a file, without rustc.
+fn mistakes(source: &str) -> Diagnostics {
+    let mut errors = Diagnostics::new();
+    for block in syntax::blocks(source).expect("a fixture is made of Rust tokens") {
+        errors.extend(expand::front_end(block, &|_| Err("no such file".to_string())).1);
+    }
+    errors
+}
+
+#[test]
+fn every_fixture_reads_as_its_snapshot() {
+    insta::glob!("../errors", "err_*.rs", |path| {
+        let name = path.file_stem().expect("a file has a name").to_string_lossy().into_owned();
+        let source = fs::read_to_string(path).expect("a fixture is text");
+        let text = mistakes(&source).in_file(&format!("{name}.rs"), &source);
+        let mut settings = insta::Settings::clone_current();
+        settings.set_snapshot_path("../errors");
+        settings.set_prepend_module_to_snapshot(false);
+        settings.remove_snapshot_suffix();
+        settings.remove_input_file();
+        settings.set_omit_expression(true);
+        settings.bind(|| insta::assert_snapshot!(name, text));
+    });
+}
+
+#[test]
+fn a_fixture_has_one_mistake() {
+    let mut wrong = Vec::new();
+    for (name, source) in fixtures() {
+        let expected = SEVERAL.iter().find(|(other, _)| *other == name).map_or(1, |(_, n)| *n);
+        let found = mistakes(&source).sorted().len();
+        if found != expected {
+            wrong.push(format!("{name}: {found}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The pipelines of this project are correct.
+#[test]
+fn valid_pipelines_have_no_mistake() {
+    for source in SOURCES {
+        let errors = mistakes(source);
+        assert!(errors.is_empty(), "{}", errors.to_text(source));
+    }
+}
+
+/// A sentence is one, in lower case, without a full stop; what can be pasted is short.
+#[test]
+fn sentences_keep_the_style() {
+    for (name, source) in fixtures() {
+        for error in mistakes(&source).sorted() {
+            for place in &error.places {
+                let sentence = &place.message;
+                assert!(!sentence.starts_with(char::is_uppercase), "{name}: {sentence}");
+                assert!(!sentence.contains(". ") && !sentence.ends_with('.'), "{name}: {sentence}");
+                assert!(!sentence.contains('\n'), "{name}: {sentence}");
+                assert_eq!(sentence.matches('`').count() % 2, 0, "{name}: {sentence}");
+            }
+            let help = error.help.as_deref().unwrap_or("..");
+            assert!(!help.ends_with('.') || help.ends_with(".."), "{name}: {help}");
+            assert_eq!(help.matches('`').count() % 2, 0, "{name}: {help}");
+        }
+    }
+}
+
+/// A constructor of `diagnostics/`: file, name, and the lines of its body.
+struct Constructor {
+    file: String,
+    name: String,
+    lines: std::ops::Range<u32>,
+}
+
+/// Every constructor, read from the sources: a function that gives a `Diagnostic`.
+fn constructors() -> Vec<Constructor> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ep-codegen/src/diagnostics");
+    let mut found: Vec<Constructor> = Vec::new();
+    for entry in fs::read_dir(sources).expect("the diagnostics are a folder") {
+        let path = entry.expect("the diagnostics can be read").path();
+        let file = path.file_name().expect("a file has a name").to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).expect("a source is text");
+        let mut open: Option<(String, u32)> = None;
+        for (line, text) in (1..).zip(text.lines()) {
+            if let Some(rest) = text.strip_prefix("pub(crate) fn ") {
+                let name = rest.split(['(', '<']).next().unwrap_or_default();
+                open = Some((name.to_string(), line));
+            }
+            if text == "}"
+                && let Some((name, first)) = open.take()
+            {
+                found.push(Constructor { file: file.clone(), name, lines: first..line });
+            }
+        }
+    }
+    found
+}
+
+fn made_by(error: &Diagnostic, constructor: &Constructor) -> bool {
+    let file = Path::new(error.origin.file());
+    let in_folder = file.parent().is_some_and(|folder| folder.ends_with("diagnostics"));
+    in_folder
+        && file.file_name().is_some_and(|name| *name == *constructor.file)
+        && constructor.lines.contains(&error.origin.line())
+}
+
+#[test]
+fn every_constructor_has_a_fixture() {
+    let texts = fixtures();
+    let all: Vec<Diagnostics> = texts.iter().map(|(_, source)| mistakes(source)).collect();
+    let said: Vec<&Diagnostic> = all.iter().flat_map(Diagnostics::sorted).collect();
+    let constructors = constructors();
+    assert!(constructors.len() > 100, "the sources are read wrongly");
+    let silent = constructors
+        .iter()
+        .filter(|constructor| !said.iter().any(|error| made_by(error, constructor)))
+        .map(|constructor| format!("{}::{}", constructor.file, constructor.name));
+    let silent: Vec<String> = silent.collect();
+    assert!(silent.is_empty(), "no fixture for {silent:#?}");
+}
+
+/// The tokens of a text outside its comments: each with the bytes it takes.
+fn tokens(source: &str) -> Vec<std::ops::Range<usize>> {
+    fn walk(stream: proc_macro2::TokenStream, out: &mut Vec<std::ops::Range<usize>>) {
+        for tree in stream {
+            match tree {
+                proc_macro2::TokenTree::Group(group) => walk(group.stream(), out),
+                other => out.push(other.span().byte_range()),
+            }
+        }
+    }
+    let mut out = Vec::new();
+    let stream: proc_macro2::TokenStream = source.parse().expect("a source is made of tokens");
+    walk(stream, &mut out);
+    out
+}
+
+/// A declaration with one token missing, and one with it doubled or replaced by one from elsewhere,
+/// is judged without a panic, and whatever is said points into the text.
+#[test]
+fn damaged_declarations_are_judged_without_a_panic() {
+    std::thread::scope(|scope| {
+        for source in SOURCES {
+            scope.spawn(|| damage_each_token(source));
+        }
+    });
+}
+
+fn damage_each_token(source: &str) {
+    let lines = source.lines().count();
+    let tokens = tokens(source);
+    for (index, token) in tokens.iter().enumerate() {
+        let other = &source[tokens[(index * 7 + 3) % tokens.len()].clone()];
+        let word = &source[token.clone()];
+        let replaced = if index % 2 == 0 { format!("{word} {word}") } else { other.to_string() };
+        for changed in ["", &replaced] {
+            let (before, after) = (&source[..token.start], &source[token.end..]);
+            judge(&format!("{before}{changed}{after}"), lines);
+        }
+    }
+}
+
+/// Parses and checks a text of so many lines.
+fn judge(text: &str, lines: usize) {
+    let Ok(blocks) = syntax::blocks(text) else { return };
+    for block in blocks {
+        let (file, mut errors) = syntax::parse(block);
+        // What could be read is judged even after a mistake of form.
+        errors.extend(check::check(&file));
+        for error in errors.sorted() {
+            let line = error.places[0].at.first.start().line;
+            assert!((1..=lines).contains(&line), "{} in {text}", error.message());
+        }
+    }
+}

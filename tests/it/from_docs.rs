@@ -1,0 +1,30 @@
+//! Pipelines that an author wrote from the manual alone: what the compiler says to them today.
+
+use ep_codegen::{expand, lower, render, syntax};
+
+/// Diagnostics of a file, and for an accepted one the number of its texts.
+fn verdict(source: &str) -> String {
+    let blocks = syntax::blocks(source).expect("the text is made of Rust tokens");
+    let mut lines = Vec::new();
+    for block in blocks {
+        let (file, errors) = expand::front_end(block, &|path| Err(format!("{path} is not here")));
+        if !errors.is_empty() {
+            lines.push(errors.to_text(source));
+            continue;
+        }
+        for pipeline in &file.pipelines {
+            let ir = lower::lower(&file, pipeline);
+            let rendered = ir.choices().iter().filter_map(|c| render::body(&ir.select(c)).ok()).count();
+            lines.push(format!("{}: {rendered} of {} texts", ir.name, ir.choices().len()));
+        }
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn the_first_and_last_attempts_read_as_their_snapshots() {
+    insta::glob!("../inputs/from_docs", "*.rs", |path| {
+        let source = std::fs::read_to_string(path).expect("the fixture is a text");
+        insta::assert_snapshot!(verdict(&source));
+    });
+}

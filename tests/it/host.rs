@@ -1,0 +1,261 @@
+//! The emitted text on the host, under seeded schedules: every byte against the oracle.
+//!
+//! What a shape is compiled for is fixed; tokens, routing, blocks and the schedule follow from the
+//! seed, so that one compilation serves many runs.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use ep_runtime::buffer::{BufferOptions, Declared, Payload, Via};
+use ep_runtime::error::CallError;
+use ep_runtime::host::{Build, FailureKind, Faults, HostBackend, HostOptions, Programs};
+use ep_runtime::jit::Arch;
+use ep_runtime::selftest::{Case, Findings, Selftest};
+
+/// The C++ compiler; none on a machine without one.
+pub(crate) fn programs() -> Option<&'static Arc<Programs>> {
+    static PROGRAMS: LazyLock<Option<Arc<Programs>>> = LazyLock::new(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("host");
+        match Programs::find_with(&folder) {
+            Ok(programs) => Some(programs),
+            Err(error) => {
+                // Past the capture of the harness, which hides what passing tests print.
+                let _ = writeln!(std::io::stderr(), "skipped: {error}");
+                None
+            }
+        }
+    });
+    PROGRAMS.as_ref()
+}
+
+/// What kernels are compiled for.
+#[derive(Clone)]
+struct Shape {
+    ranks: usize,
+    arch: Arch,
+    options: BufferOptions,
+}
+
+impl Shape {
+    fn new(ranks: usize, via: Via, hidden: usize, topk: usize, experts: usize) -> Shape {
+        let options = BufferOptions { via, ..BufferOptions::new(12, hidden, topk, experts) };
+        Shape { ranks, arch: Arch::Sm90a, options }
+    }
+
+    fn payload(mut self, payload: Payload) -> Shape {
+        self.options.payload = payload;
+        self
+    }
+
+    fn biases(mut self, biases: usize) -> Shape {
+        self.options.biases = biases;
+        self
+    }
+
+    /// The path without TMA.
+    fn vector(mut self) -> Shape {
+        self.arch = Arch::Sm80;
+        self
+    }
+
+    fn rings(mut self, stripes: usize, depth: usize, chunk: usize) -> Shape {
+        self.options.settings = self.options.settings_of_rings(stripes, depth, chunk);
+        self
+    }
+
+    fn case(&self, seed: u64) -> Case {
+        Case::drawn(self.options.clone(), self.ranks, seed)
+    }
+
+    fn host(&self, programs: &Arc<Programs>, options: HostOptions) -> Arc<HostBackend> {
+        let arch = self.arch;
+        // A process of its own: what crashes is reported, and tests use both cores.
+        let isolation = Some(Duration::from_secs(120));
+        let options = HostOptions { arch, isolation, ..options };
+        HostBackend::new(programs, options).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+/// Runs the body on a group for one seed.
+fn on_host<T>(
+    shape: &Shape,
+    case: Case,
+    mut options: HostOptions,
+    body: impl FnOnce(&Selftest, &HostBackend) -> T,
+) -> Option<T> {
+    let backend = shape.host(programs()?, {
+        options.spec.seed = case.seed;
+        options
+    });
+    let group = backend.group().unwrap_or_else(|error| panic!("{error}"));
+    let test = Selftest::new(&group, &Declared, case).unwrap_or_else(|error| panic!("{error}"));
+    Some(body(&test, &backend))
+}
+
+fn good(seed: u64, outcome: Result<Findings, CallError>) {
+    match outcome {
+        Ok(findings) => assert!(findings.is_good(), "seed {seed}: {findings}"),
+        Err(error) => panic!("seed {seed}: {error}"),
+    }
+}
+
+/// Fresh and cached dispatches and combines: twice with everyone waiting in between, then three
+/// calls in a row, and all of it in one world, so that epochs, rings and slots go round.
+fn check(shape: &Shape, build: Build, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let mut case = shape.case(seed);
+        case.options.live = 3;
+        let options = HostOptions { build, ..HostOptions::new(shape.ranks) };
+        on_host(shape, case, options, |test, _| {
+            good(seed, test.check());
+            good(seed, test.check_queued());
+            good(seed, test.check());
+        });
+    }
+}
+
+fn direct() -> Shape {
+    Shape::new(4, Via::Direct, 128, 4, 10)
+}
+
+fn ring() -> Shape {
+    Shape::new(4, Via::Ring, 128, 4, 10).rings(4, 16, 8)
+}
+
+#[test]
+fn direct_and_pull_are_right_under_every_schedule() {
+    check(&direct(), Build::Fast, 0..12);
+}
+
+#[test]
+fn rings_are_right_under_every_schedule() {
+    check(&ring(), Build::Fast, 0..12);
+}
+
+/// More rows than slots, a chunk as long as can be, and credit for each row alone.
+#[test]
+fn rings_of_every_depth_go_round() {
+    for (depth, chunk) in [(16, 8), (32, 1)] {
+        let mut shape = Shape::new(2, Via::Ring, 64, 1, 2).rings(4, depth, chunk);
+        shape.options.tokens = 200;
+        check(&shape, Build::Fast, 0..3);
+    }
+}
+
+#[test]
+fn fp8_rows_keep_their_scales() {
+    let fp8 = |via| Shape::new(3, via, 256, 2, 7).payload(Payload::Fp8);
+    check(&fp8(Via::Direct), Build::Fast, 0..6);
+    check(&fp8(Via::Ring).rings(4, 16, 4), Build::Fast, 0..6);
+}
+
+/// The last scale block of 2880 values is short.
+#[test]
+fn packed_rows_of_2880_values_keep_their_scales() {
+    let packed = |via| Shape::new(2, via, 2880, 8, 32).payload(Payload::Fp8Packed);
+    check(&packed(Via::Direct).biases(2), Build::Fast, 0..4);
+    check(&packed(Via::Ring).biases(1).rings(6, 32, 16), Build::Fast, 0..4);
+}
+
+#[test]
+fn the_path_without_tma_is_right() {
+    check(&Shape::new(2, Via::Direct, 256, 32, 64).vector(), Build::Fast, 0..5);
+    check(&Shape::new(3, Via::Ring, 2880, 32, 40).rings(4, 16, 2).vector(), Build::Fast, 0..3);
+}
+
+#[test]
+fn one_rank_sends_to_itself() {
+    for via in [Via::Direct, Via::Ring] {
+        let mut shape = Shape::new(1, via, 128, 1, 3);
+        shape.options.weights = false;
+        check(&shape, Build::Fast, 0..5);
+    }
+}
+
+/// Every access is ordered with every other one that it must be ordered with.
+#[test]
+fn no_access_races_with_another() {
+    check(&direct(), Build::Checked, 0..2);
+    check(&ring(), Build::Checked, 0..2);
+    check(&ring().vector(), Build::Checked, 0..1);
+}
+
+/// An output that holds what arrives, and one that does not: every rank says so, no row moves, and
+/// the next call of the same group goes well.
+#[test]
+fn a_small_output_is_refused_by_every_rank() {
+    let mut case = direct().case(1);
+    case.tokens = vec![12, 9, 12, 12];
+    case.routing.skew = 4.0;
+    for (capacity, fits) in [(44, true), (8, false)] {
+        case.options.capacity = Some(capacity);
+        on_host(&direct(), case.clone(), HostOptions::new(4), |test, _| match test.check() {
+            Err(CallError::OutputTooSmall { rank, need, have }) => {
+                assert!(!fits, "rank {rank} needs {need}");
+                assert!(need > have && have == 8);
+                good(1, test.check_counts());
+            }
+            outcome => {
+                assert!(fits);
+                good(1, outcome);
+            }
+        });
+    }
+}
+
+/// Slow ranks and late copies change nothing but the order.
+#[test]
+fn slow_parts_change_no_result() {
+    let slow = Faults { slow_rank: Some(1), ..Faults::default() };
+    let late = Faults { late_bulk: Some(0), ..Faults::default() };
+    for faults in [slow, late] {
+        for shape in [direct(), ring()] {
+            let mut options = HostOptions::new(4);
+            options.spec.faults = faults.clone();
+            on_host(&shape, shape.case(5), options, |test, _| good(5, test.check()));
+        }
+    }
+}
+
+/// A rank that stops early in a call: the others drain and leave their kernels, and the error says
+/// whom they waited for.
+#[test]
+fn a_dead_rank_is_named_by_the_ranks_that_wait_for_it() {
+    for shape in [direct(), ring()] {
+        let mut case = shape.case(3);
+        case.tokens = vec![12; 4];
+        for (dead, step) in [(0, 100), (2, 2000)] {
+            let mut options = HostOptions::new(4);
+            options.spec.faults.dead_rank = Some((dead, step));
+            on_host(&shape, case.clone(), options, |test, backend| {
+                let error = test.check().expect_err("a rank is dead");
+                let CallError::Timeout(timeouts) = &error else { panic!("{error}") };
+                let waits_on_dead = |edge: &(usize, usize)| edge.1 == dead as usize;
+                assert!(timeouts.edges().iter().any(waits_on_dead), "{error}");
+                let failure = backend.failure().expect("the run failed");
+                assert_eq!(failure.kind, FailureKind::Deadlock, "{failure}");
+                assert!(failure.drained, "{failure}");
+                // The group is stopped for good, and says why each time.
+                assert_eq!(test.check().expect_err("it is stopped"), error);
+            });
+        }
+    }
+}
+
+/// The same seed gives the same schedule.
+#[test]
+fn a_seed_replays_a_run() {
+    let schedule = |seed| {
+        let case = Case { seed, ..ring().case(7) };
+        on_host(&ring(), case, HostOptions::new(4), |test, backend| {
+            good(seed, test.check());
+            backend.stats()
+        })
+    };
+    assert_eq!(schedule(7), schedule(7));
+    if programs().is_some() {
+        assert_ne!(schedule(7).map(|it| it.schedule), schedule(8).map(|it| it.schedule));
+    }
+}

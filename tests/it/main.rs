@@ -1,0 +1,13 @@
+//! Whole-pipeline tests, in one binary.
+
+mod documents;
+mod emitted;
+mod errors;
+mod expand;
+mod from_docs;
+mod front_end;
+mod host;
+mod ir;
+mod nvrtc;
+mod plans;
+mod ui;

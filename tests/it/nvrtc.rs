@@ -1,0 +1,268 @@
+//! Every emitted text is accepted by NVRTC, for every architecture, with nothing spilled, nothing
+//! undefined and no performance lost.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+
+use ep_runtime::jit::{Arch, Cache, Compiled, Jit, Nvrtc, Request, Source};
+use ep_runtime::plan::{Config, PlanError, role_use};
+use ep_runtime::{EmitError, Emitted, Entry, device};
+
+use crate::emitted::{SHAPES, emitted_entries, shaped};
+
+/// A kernel to compile.
+struct Kernel {
+    /// Pipeline, arms and shape, for messages.
+    name: String,
+    emitted: Emitted,
+}
+
+/// The compiler; none without NVRTC, which `xtask test` makes a failure.
+fn jit() -> Option<&'static Jit> {
+    static JIT: LazyLock<Option<Jit>> = LazyLock::new(|| match Nvrtc::find() {
+        Ok(nvrtc) => Some(Jit::new(nvrtc, Cache::memory_only())),
+        Err(error) => {
+            let required = std::env::var_os("EPFORGE_REQUIRE_NVRTC").is_some_and(|it| it == "1");
+            assert!(!required, "{error} (EPFORGE_REQUIRE_NVRTC=1 is set)");
+            // Past the capture of the harness, which hides what passing tests print.
+            let _ = writeln!(std::io::stderr(), "skipped: no NVRTC, run cargo xtask setup");
+            None
+        }
+    });
+    JIT.as_ref()
+}
+
+fn source(kernel: &Kernel) -> Source<'_> {
+    Source { name: "kernel.cu", text: &kernel.emitted.cuda, headers: device::HEADERS }
+}
+
+/// Compiles all kernels and asserts that each is as it should be.
+fn compile(jit: &Jit, kernels: &[Kernel]) -> Vec<std::sync::Arc<Compiled>> {
+    let request = |kernel| {
+        let source = source(kernel);
+        Request { source, arch: kernel.emitted.plan.arch, options: &[] }
+    };
+    let requests: Vec<Request<'_>> = kernels.iter().map(request).collect();
+    let mut wrong = Vec::new();
+    let mut good = Vec::new();
+    for (kernel, outcome) in kernels.iter().zip(jit.compile_all(&requests)) {
+        match outcome {
+            Ok(compiled) => {
+                let found = findings(&kernel.emitted, &compiled);
+                wrong.extend(found.iter().map(|finding| format!("{}: {finding}", kernel.name)));
+                good.push(compiled);
+            }
+            Err(error) => wrong.push(format!("{}: {error}", kernel.name)),
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), kernels.len(), wrong.join("\n"));
+    good
+}
+
+/// What is wrong with a compiled kernel; empty for a good one.
+fn findings(emitted: &Emitted, compiled: &Compiled) -> Vec<String> {
+    let plan = &emitted.plan;
+    let mut found = compiled.defects();
+    let names: Vec<&str> =
+        compiled.resources.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
+    if names != [plan.entry.as_str()] {
+        found.push(format!("the kernels are {names:?}, the plan launches `{}`", plan.entry));
+    }
+    for kernel in &compiled.resources.kernels {
+        let threads = kernel.max_threads.map(i64::from);
+        if threads != Some(plan.threads) {
+            found.push(format!("it is bound to {threads:?} threads, planned {}", plan.threads));
+        }
+        let registers = i64::from(kernel.registers) * plan.threads;
+        if registers > 65536 {
+            found.push(format!("a block needs {registers} registers of 65536"));
+        }
+        if kernel.stack > 0 {
+            found.push(format!("it keeps {} bytes on the stack", kernel.stack));
+        }
+        let shared = plan.shared_bytes + i64::from(kernel.static_shared);
+        if shared > plan.arch.shared_bytes_max() {
+            found.push(format!("{shared} bytes of shared memory are too many"));
+        }
+    }
+    found
+}
+
+fn kernel(entry: &Entry, config: &Config, shape: &str) -> Result<Kernel, PlanError> {
+    let arms = config.choice.arms.join(" ");
+    let name = format!("{} {arms} {shape} {}", entry.name, config.arch.name());
+    match entry.emit(config) {
+        Ok(emitted) => Ok(Kernel { name, emitted }),
+        Err(EmitError::Plan(error)) => Err(error),
+        Err(error) => panic!("{name}: {error}"),
+    }
+}
+
+/// Every emitted pipeline in every choice of arms.
+fn choices(arch: Arch) -> Vec<(Entry, Config)> {
+    let mut all = Vec::new();
+    for entry in emitted_entries() {
+        let ir = (entry.ir)();
+        for choice in ir.choices() {
+            let config = Config { choice, ..Config::new(&ir, arch) };
+            all.push((entry, config));
+        }
+    }
+    all
+}
+
+#[test]
+fn every_choice_of_arms_compiles_for_every_architecture() {
+    let Some(jit) = jit() else { return };
+    let mut kernels = Vec::new();
+    for arch in Arch::ALL {
+        for (entry, config) in choices(arch) {
+            let config = shaped(&entry, config, &[]);
+            kernels.push(kernel(&entry, &config, "reference").expect("the reference shape fits"));
+        }
+    }
+    assert!(kernels.len() >= 4 * 16, "{} kernels", kernels.len());
+    compile(jit, &kernels);
+}
+
+#[test]
+fn every_shape_compiles() {
+    let Some(jit) = jit() else { return };
+    let mut kernels = Vec::new();
+    for shape in SHAPES {
+        for (entry, config) in choices(Arch::Sm90a) {
+            let config = shaped(&entry, config, shape);
+            let text = format!("{shape:?}");
+            kernels.push(kernel(&entry, &config, &text).expect("the shape fits"));
+        }
+    }
+    compile(jit, &kernels);
+}
+
+/// No optional tensor; all tunes at their first value, and all at their last, where the plan takes
+/// that.
+#[test]
+fn optional_tensors_and_tunes_compile() {
+    let Some(jit) = jit() else { return };
+    let mut kernels = Vec::new();
+    let mut refused = 0;
+    for (entry, config) in choices(Arch::Sm90a) {
+        let ir = (entry.ir)();
+        let mut bare = shaped(&entry, config.clone(), &[]);
+        for tensor in ir.tensors.iter().filter(|it| it.optional || it.copies > 1) {
+            bare.copies.insert(tensor.name.clone(), 0);
+        }
+        kernels.push(kernel(&entry, &bare, "bare").expect("fewer tensors need no more room"));
+        let tunes = ir.select(&config.choice).tunes;
+        for last in [false, true] {
+            let mut tuned = shaped(&entry, config.clone(), &[]);
+            for tune in &tunes {
+                let value = if last { tune.choices.last() } else { tune.choices.first() };
+                tuned.tunes.extend(value.map(|value| (tune.name.clone(), *value)));
+            }
+            match kernel(&entry, &tuned, &format!("{:?}", tuned.tunes)) {
+                Ok(kernel) => kernels.push(kernel),
+                // Shared memory and rings have their limits; the plan names them.
+                Err(PlanError::Limit { .. }) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    assert!(refused < kernels.len(), "{refused} refused, {} accepted", kernels.len());
+    compile(jit, &kernels);
+}
+
+/// Every header compiles alone, so that a text may include just what it uses.
+#[test]
+fn every_header_compiles_alone() {
+    let Some(jit) = jit() else { return };
+    for arch in Arch::ALL {
+        for (name, _) in device::HEADERS {
+            let text = format!("#include <{name}>\nextern \"C\" __global__ void alone() {{}}\n");
+            let source = Source { name: "alone.cu", text: &text, headers: device::HEADERS };
+            if let Err(error) = jit.compile(&source, arch, &[]) {
+                panic!("{name} for {}: {error}", arch.name());
+            }
+        }
+    }
+}
+
+/// Rows move by bulk copies where there are any, and memory that a launch writes is never read
+/// through the read-only path.
+#[test]
+fn the_ptx_moves_rows_as_the_architecture_can() {
+    let Some(jit) = jit() else { return };
+    for arch in [Arch::Sm80, Arch::Sm90a] {
+        for (entry, config) in choices(arch) {
+            let config = shaped(&entry, config, &[]);
+            let kernel = kernel(&entry, &config, "reference").expect("the reference shape fits");
+            let options = [format!("--gpu-architecture={}", arch.name()), "--std=c++17".to_owned()];
+            let ptx = jit.nvrtc().ptx(&source(&kernel), arch, &options).expect("it compiles");
+            let name = &kernel.name;
+            let instructions: BTreeSet<&str> =
+                ptx.lines().filter_map(|line| line.split_whitespace().next()).collect();
+            let has = |part: &str| instructions.iter().any(|it| it.contains(part));
+            assert!(!has("ld.global.nc"), "{name} reads through the read-only path");
+            let ir = (entry.ir)().select(&config.choice);
+            let mut uses = ir.roles.iter().map(|role| role_use(&ir, role));
+            let moves = uses.any(|used| used.mover || used.gather);
+            assert_eq!(has("cp.async.bulk"), moves && arch.has_tma(), "{name}: bulk copies");
+            if !ir.channels.is_empty() {
+                assert!(has(".release.sys"), "{name} publishes nothing to its peers");
+                assert!(
+                    has("ld.acquire.sys") || has("fence.acq_rel.sys"),
+                    "{name} acquires nothing"
+                );
+            }
+        }
+    }
+}
+
+/// nvdisasm: named in `EPFORGE_NVDISASM`, brought by `xtask setup --nvdisasm`, or on the path.
+fn disassembler() -> Option<PathBuf> {
+    let named = std::env::var_os("EPFORGE_NVDISASM").map(PathBuf::from);
+    let brought = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../.cuda/nvdisasm-13.5/nvidia/cu13/bin/nvdisasm");
+    named.into_iter().chain([brought, PathBuf::from("nvdisasm")]).find(|program| {
+        let status = Command::new(program).arg("--version").stdout(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    })
+}
+
+/// The machine code says the same: no read-only loads, nothing called, nothing on the stack.
+#[test]
+fn the_machine_code_has_no_read_only_loads() {
+    let Some(jit) = jit() else { return };
+    let Some(disassembler) = disassembler() else {
+        let required = std::env::var_os("EPFORGE_REQUIRE_NVRTC").is_some_and(|it| it == "1");
+        assert!(!required, "no nvdisasm, run cargo xtask setup --nvdisasm");
+        let _ =
+            writeln!(std::io::stderr(), "skipped: no nvdisasm, run cargo xtask setup --nvdisasm");
+        return;
+    };
+    let mut kernels = Vec::new();
+    for (entry, config) in choices(Arch::Sm90a) {
+        let config = shaped(&entry, config, &[]);
+        kernels.push(kernel(&entry, &config, "reference").expect("the reference shape fits"));
+    }
+    for (kernel, compiled) in kernels.iter().zip(compile(jit, &kernels)) {
+        let file = std::env::temp_dir().join(format!("ep-sass-{}.cubin", std::process::id()));
+        std::fs::write(&file, &compiled.cubin).expect("the folder can be written");
+        let output = Command::new(&disassembler).arg("-c").arg(&file).output();
+        std::fs::remove_file(&file).expect("the file is there");
+        let output = output.expect("it ran before");
+        let sass = String::from_utf8_lossy(&output.stdout);
+        let name = &kernel.name;
+        assert!(output.status.success() && sass.contains("EXIT"), "{name} is not disassembled");
+        for part in [".CONSTANT", "CALL.ABS", "STL", "LDL"] {
+            let line = sass.lines().find(|line| line.contains(part));
+            assert!(line.is_none(), "{name}: {}", line.unwrap_or_default());
+        }
+        if sass.contains("UBLKCP") {
+            assert!(sass.contains(".STRONG.SYS"), "{name} moves rows and publishes none");
+        }
+    }
+}

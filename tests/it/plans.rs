@@ -1,0 +1,106 @@
+//! What a plan refuses, in which words, and with which kind of error.
+
+use ep_runtime::Entry;
+use ep_runtime::jit::Arch;
+use ep_runtime::pipelines::{Layout, LowLatencyDispatch, NvlCombine, NvlDispatch};
+use ep_runtime::plan::{Config, Plan, PlanError, plan};
+
+use crate::emitted::shaped;
+
+/// The plan of `entry` with these names set on top of the reference shape.
+fn planned(entry: &Entry, arch: Arch, set: &[(&str, &str)]) -> Result<Plan, PlanError> {
+    let ir = (entry.ir)();
+    let mut config = shaped(entry, Config::new(&ir, arch), &[]);
+    for (name, value) in set {
+        config.set(&ir, name, value)?;
+    }
+    plan(&ir, &config)
+}
+
+/// The sentence of a refusal, and whether it is wrong use.
+fn refusal(entry: &Entry, set: &[(&str, &str)]) -> String {
+    let error = planned(entry, Arch::Sm90a, set).expect_err("it is refused");
+    let kind = if error.is_wrong_use() { "wrong use" } else { "does not fit" };
+    format!("{set:?}\n  {kind}: {error}\n")
+}
+
+const DISPATCH: Entry = Entry::of::<NvlDispatch>();
+
+#[test]
+fn wrong_names_and_values_say_what_is_taken() {
+    let refusals: Vec<String> = [
+        [("rank", "8")].as_slice(),
+        &[("ranks", "0")],
+        &[("ranks", "65")],
+        &[("ranks", "eight")],
+        &[("hidden", "2881")],
+        &[("payload", "fp16")],
+        &[("stages", "5")],
+        &[("via", "ring"), ("stripes", "64")],
+        &[("remote_blocks", "0")],
+        &[("topk_idx", "2")],
+    ]
+    .into_iter()
+    .map(|set| refusal(&DISPATCH, set))
+    .collect();
+    insta::assert_snapshot!(refusals.concat());
+}
+
+#[test]
+fn limits_name_the_statement_and_the_numbers() {
+    let ring = [("via", "ring"), ("depth", "16"), ("chunk", "16")];
+    let direct = [("send_warps", "16"), ("stages", "6"), ("piece", "7168")];
+    let refusals = [refusal(&DISPATCH, &ring), refusal(&DISPATCH, &direct)];
+    insta::assert_snapshot!(refusals.concat());
+}
+
+#[test]
+fn a_shape_number_without_a_value_is_named() {
+    let entry = Entry::of::<Layout>();
+    let ir = (entry.ir)();
+    let error = plan(&ir, &Config::new(&ir, Arch::Sm90a)).expect_err("no number is given");
+    assert_eq!(error.to_string(), "Layout: `ranks` has no value; give it with --set ranks=N");
+    assert!(error.is_wrong_use());
+}
+
+#[test]
+fn derived_numbers_cannot_be_set() {
+    let entry = Entry::of::<LowLatencyDispatch>();
+    let error = planned(&entry, Arch::Sm90a, &[("local_experts", "4")]).expect_err("it is derived");
+    assert!(error.is_wrong_use() && error.to_string().contains("derived"), "{error}");
+}
+
+/// The widest rows, the most ranks and the most choices: what does not fit says so, and nothing
+/// overflows or panics.
+#[test]
+fn every_corner_of_the_shape_plans_or_says_why() {
+    for entry in crate::emitted::emitted_entries() {
+        let ir = (entry.ir)();
+        for choice in ir.choices() {
+            for arch in Arch::ALL {
+                for high in [false, true] {
+                    let mut config = Config { choice: choice.clone(), ..Config::new(&ir, arch) };
+                    for dim in &ir.dims {
+                        if let ep_runtime::ir::DimKind::Given { low, high: top, .. } = dim.kind {
+                            config.dims.insert(dim.name.clone(), if high { top } else { low });
+                        }
+                    }
+                    match plan(&ir, &config) {
+                        Ok(plan) => assert!(plan.shared_bytes <= arch.shared_bytes_max()),
+                        Err(error) => assert!(!error.is_wrong_use(), "{error}"),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Fewer tensors need no more of anything.
+#[test]
+fn absent_tensors_cost_nothing() {
+    let entry = Entry::of::<NvlCombine>();
+    let all = planned(&entry, Arch::Sm90a, &[]).expect("the reference shape fits");
+    let bare = planned(&entry, Arch::Sm90a, &[("bias", "0"), ("weights", "0")]).expect("it fits");
+    assert!(bare.shared_bytes <= all.shared_bytes);
+    assert!(bare.window_bytes <= all.window_bytes);
+}

@@ -1,0 +1,35 @@
+//! Shared support of the whole-pipeline tests.
+
+use ep_codegen::diagnostics::Diagnostics;
+use ep_codegen::{expand, ir, lower, syntax};
+
+/// The IR of every pipeline in the text of a Rust file.
+///
+/// # Panics
+///
+/// When the text is no correct declaration; the message is what rustc would say.
+pub fn lowered(source: &str) -> Vec<ir::Pipeline> {
+    let blocks = syntax::blocks(source).expect("the file is made of Rust tokens");
+    let mut out = Vec::new();
+    for block in blocks {
+        let (file, errors) = expand::front_end(block, &|_| Err("no files here".to_string()));
+        assert!(errors.is_empty(), "{}", errors.to_text(source));
+        out.extend(file.pipelines.iter().map(|pipeline| lower::lower(&file, pipeline)));
+    }
+    out
+}
+
+/// Every mistake in the text of a Rust file, as rustc would show it.
+pub fn mistakes(source: &str) -> String {
+    let Ok(blocks) = syntax::blocks(source) else { return "not Rust tokens".to_string() };
+    let mut errors = Diagnostics::new();
+    for block in blocks {
+        errors.extend(expand::front_end(block, &|_| Err("no files here".to_string())).1);
+    }
+    errors.to_text(source)
+}
+
+/// The examples of the language reference, compiled as doc tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/dsl.md")]
+pub struct LanguageReference;

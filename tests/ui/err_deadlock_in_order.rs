@@ -1,0 +1,1 @@
+../errors/err_deadlock_in_order.rs

@@ -1,0 +1,1 @@
+../errors/err_field_not_pushed.rs

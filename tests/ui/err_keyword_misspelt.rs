@@ -1,0 +1,1 @@
+../errors/err_keyword_misspelt.rs

@@ -1,0 +1,1 @@
+../errors/err_missing_semicolon.rs

@@ -1,0 +1,1 @@
+../errors/err_several_mistakes.rs

@@ -1,0 +1,1 @@
+../errors/err_table_recorded_twice.rs

@@ -1,0 +1,1 @@
+../errors/err_tune_default_not_in_list.rs

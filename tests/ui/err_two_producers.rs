@@ -1,0 +1,1 @@
+../errors/err_two_producers.rs

@@ -1,0 +1,1 @@
+../errors/err_unknown_name.rs

@@ -1,0 +1,1 @@
+../errors/err_wrong_type.rs
