@@ -57,7 +57,8 @@ __device__ __forceinline__ float to_float(e4m3 value) {
     const u32 magnitude = bits & 0x7fu;
     if (magnitude == 0x7fu) return float_of(sign | 0x7fc00000u);
     // Below 2^-6 the code counts steps of 2^-9.
-    if (magnitude < 8) return float_of(sign | bits_of(static_cast<float>(magnitude) * 0.001953125f));
+    if (magnitude < 8)
+        return float_of(sign | bits_of(static_cast<float>(magnitude) * 0.001953125f));
     return float_of(sign | ((magnitude << 20) + (120u << 23)));
 }
 
@@ -105,7 +106,8 @@ __device__ __forceinline__ u32 to_logfmt10(float value, LogRange range) {
     const u32 sign = bits_of(value) >> 31 << 9;
     const float magnitude = float_of(bits_of(value) & 0x7fffffffu);
     if (magnitude == 0.0f) return sign;
-    const float place = range.step > 0.0f ? (log2_approx(magnitude) - range.low) / range.step : 0.0f;
+    const float place =
+        range.step > 0.0f ? (log2_approx(magnitude) - range.low) / range.step : 0.0f;
     const float code = place + 1.5f;
     if (code < 1.0f) return sign | 1u;
     return sign | (code < 511.0f ? static_cast<u32>(code) : 511u);
@@ -115,7 +117,8 @@ __device__ __forceinline__ u32 to_logfmt10(float value, LogRange range) {
 __device__ __forceinline__ float from_logfmt10(u32 code, LogRange range) {
     const u32 place = code & 511u;
     if (place == 0) return 0.0f;
-    const float magnitude = exp2_approx(fused(static_cast<float>(place - 1), range.step, range.low));
+    const float magnitude =
+        exp2_approx(fused(static_cast<float>(place - 1), range.step, range.low));
     return (code & 512u) != 0 ? -magnitude : magnitude;
 }
 

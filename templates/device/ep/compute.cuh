@@ -66,16 +66,46 @@ struct RankSet {
     __device__ __forceinline__ bool has(int rank) const { return (bits >> rank & 1) != 0; }
 };
 
-/// The ranks that own at least one of the experts `ids[0..count]`; one lane's own work.
+/// The ranks that own at least one of the experts `ids[0..count]`; none for a lane without a token,
+/// whose `ids` are null. One lane's own work.
 template <int kRanks>
 __device__ __forceinline__ RankSet ranks_of(const i64* ids, int count, const i32* expert_begin) {
     RankSet set{0};
+    if (ids == nullptr) return set;
 #pragma unroll 4
     for (int k = 0; k < count; ++k) {
         const i32 rank = owner<kRanks>(ids[k], expert_begin);
         if (rank >= 0) set.bits |= 1ull << rank;
     }
     return set;
+}
+
+/// A row of numbers, held by one lane.
+template <int kCount>
+struct Ids {
+    i32 ids[kCount];
+
+    /// Whether `id` is one of them: `listed(ids, id)`.
+    __device__ __forceinline__ bool has(i32 id) const {
+        bool found = false;
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) found |= ids[k] == id;
+        return found;
+    }
+};
+
+/// The numbers `ids[0..kCount]`, -1 for those out of range; only -1 for a lane without a row, whose
+/// `ids` are null. One lane's own work.
+template <int kCount>
+__device__ __forceinline__ Ids<kCount> ids_of(const i64* ids) {
+    Ids<kCount> row;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+        const i64 id = ids == nullptr ? -1 : ids[k];
+        const i32 low = static_cast<i32>(id);
+        row.ids[k] = low == id ? low : -1;
+    }
+    return row;
 }
 
 // ---- Counters ----
@@ -114,8 +144,17 @@ template <class Body>
 __device__ __forceinline__ void for_each(const Team& team, int count, Body body) {
     if (!team.stopped) {
 #pragma unroll 1
-        for (int i = team.index() * kLanes + team.lane; i < count; i += team.count() * kLanes) body(i);
+        for (int i = team.index() * kLanes + team.lane; i < count; i += team.count() * kLanes)
+            body(i);
     }
+    __syncwarp();
+}
+
+/// `body(i)` for every i from `begin` to `end`, a lane each; warp.
+template <class Body>
+__device__ __forceinline__ void for_lanes(int begin, int end, Body body) {
+#pragma unroll 1
+    for (int i = begin + lane_index(); i < end; i += kLanes) body(i);
     __syncwarp();
 }
 
@@ -132,6 +171,7 @@ template <class Value, class Sink>
 __device__ __forceinline__ i32 prefix_sum(int count, Value value, Sink sink) {
     const int lane = lane_index();
     i32 before = 0;
+#pragma unroll 1
     for (int base = 0; base < count; base += kLanes) {
         const int i = base + lane;
         const i32 own = i < count ? value(i) : 0;
@@ -160,6 +200,7 @@ __device__ __forceinline__ void prefix_sum_and_total(int count, Value value, Sin
 /// Writes `count` elements `value(i)` of a field into a meta record, a lane each.
 template <class T, class Value>
 __device__ __forceinline__ void put(char* field, int count, Value value) {
+#pragma unroll 1
     for (int i = lane_index(); i < count; i += kLanes) {
         reinterpret_cast<T*>(field)[i] = static_cast<T>(value(i));
     }

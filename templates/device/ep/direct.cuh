@@ -1,8 +1,8 @@
 // Direct channels: the sender stores rows where the receiver wants them.
 //
-// The receiver announces where its output and its meta records are, and how many rows they hold. For
-// each stripe the sender says which row comes first and, while it goes on, how many have arrived.
-// `Rows` is the channel's Cfg struct; its words in a window are
+// The receiver announces where its output and its meta records are, and how many rows they hold.
+// For each stripe the sender says which row comes first and, while it goes on, how many have
+// arrived. `Rows` is the channel's Cfg struct; its words in a window are
 //   kReady  [source of the announcement]    {rows at, meta at, capacity}, in the sender's window
 //   kClosed [sender, stripe]                {first row, rows so far and whether these are all},
 // each word with its epoch (M7).
@@ -28,13 +28,15 @@ struct DirectClosed {
     u64 progress;  // twice the number of rows, plus one when there are no more
 };
 
-/// Tells every sender where its rows go; the first warp of the consuming role does it, at its start.
+/// Tells every sender where its rows go; the first warp of the consuming role does it, at its
+/// start.
 template <class Rows>
 __device__ __forceinline__ void direct_ready(Team& team, u64 rows_at, u64 meta_at, int capacity) {
     if (team.index() != 0 || team.stopped) return;
     for (int peer = team.lane; peer < Rows::kPeers; peer += kLanes) {
         DirectReady* ready =
-            reinterpret_cast<DirectReady*>(team.group.windows[peer] + Rows::kReady) + team.group.rank;
+            reinterpret_cast<DirectReady*>(team.group.windows[peer] + Rows::kReady) +
+            team.group.rank;
         store_relaxed_sys(&ready->rows, stamped(team.epoch, static_cast<u32>(rows_at / 128)));
         store_relaxed_sys(&ready->meta, stamped(team.epoch, static_cast<u32>(meta_at / 128)));
         // M4: whatever this device did with the memory it now offers is over; the sender acquires
@@ -49,7 +51,8 @@ template <class Rows, class Role>
 class DirectProducer {
 public:
     __device__ __forceinline__ DirectProducer(Team& team, Mover<Role>& mover, int peer)
-        : team_(team), mover_(mover), peer_(peer) {}
+        : team_(team), mover_(mover), peer_(peer),
+          window_(peer < 0 ? nullptr : team.group.windows[peer]) {}
 
     /// The lane's peer; -1: an idle lane.
     __device__ __forceinline__ int peer() const { return peer_; }
@@ -60,10 +63,14 @@ public:
     /// Waits until each peer is ready to take the `total(peer)` rows that all ranks send it.
     template <class Total>
     __device__ __forceinline__ void wait_ready(Total total) {
+        // A warp without a stripe closes nothing, so that receivers may end this call, and announce
+        // the next one, before it looks.
+        if (team_.index() >= Rows::kStripes) return;
         const DirectReady* ready = nullptr;
         if (peer_ >= 0) {
             ready = reinterpret_cast<const DirectReady*>(team_.group.window + Rows::kReady) + peer_;
         }
+        const int rows = peer_ < 0 ? 0 : total(peer_);
         const Site site{Rows::kChannel, Waiting::kReady, -1, peer_, team_.epoch};
         const bool done = wait(team_, site, [&](u32& seen) {
             if (ready == nullptr) return true;
@@ -74,15 +81,13 @@ public:
         if (done && ready != nullptr) {
             // M4: pairs with the release in direct_ready, which comes after the two other words.
             capacity = value_of(load_acquire_sys(&ready->capacity));
-            const u64 rows = load_relaxed_sys(&ready->rows), meta = load_relaxed_sys(&ready->meta);
-            char* window = team_.group.windows[peer_];
-            rows_ = window + static_cast<u64>(value_of(rows)) * 128;
-            meta_ = window + static_cast<u64>(value_of(meta)) * 128;
+            rows_ = window_ + static_cast<u64>(value_of(load_relaxed_sys(&ready->rows))) * 128;
+            meta_ = window_ + static_cast<u64>(value_of(load_relaxed_sys(&ready->meta))) * 128;
             // M4: this lane's bulk stores come after the receiver's own use of the memory.
             mover_.fence_global();
         }
         __syncwarp();
-        if (done) check_capacity(peer_ < 0 ? 0 : total(peer_), capacity);
+        if (done) check_capacity(rows, capacity);
     }
 
     /// Begins a stripe; its rows for a peer start at position `first(peer)`.
@@ -92,7 +97,7 @@ public:
         sent_ = settled_ = told_ = 0;
         recent_ = 0;
         if (peer_ < 0 || team_.stopped) return;
-        DirectClosed* closed = reinterpret_cast<DirectClosed*>(team_.group.windows[peer_] + Rows::kClosed);
+        DirectClosed* closed = reinterpret_cast<DirectClosed*>(window_ + Rows::kClosed);
         closed_ = closed + team_.group.rank * Rows::kStripes + stripe;
         // Read after `progress` has been acquired.
         store_relaxed_sys(&closed_->first, stamped(team_.epoch, static_cast<u32>(first_)));
@@ -138,17 +143,20 @@ private:
     }
 
     /// No row moves when any receiver lacks the room.
-    __device__ __forceinline__ void check_capacity(int total, u32 capacity) {
-        const bool small = peer_ >= 0 && total > static_cast<int>(capacity);
+    __device__ __forceinline__ void check_capacity(int rows, u32 capacity) {
+        const bool small = peer_ >= 0 && rows > static_cast<int>(capacity);
         const u32 lanes = __ballot_sync(kAllLanes, small);
         if (lanes == 0) return;
-        const Site site{Rows::kChannel, Waiting::kCapacity, -1, peer_, static_cast<u32>(total)};
-        stop(team_, site, capacity, team_.lane == __ffs(static_cast<int>(lanes)) - 1, true);
+        const Site site{Rows::kChannel, Waiting::kCapacity, -1, peer_, static_cast<u32>(rows)};
+        const bool blame = team_.lane == __ffs(static_cast<int>(lanes)) - 1;
+        give_up(team_.group, team_.epoch, team_.role, site, capacity, blame, true);
+        team_.stopped = true;
     }
 
     Team& team_;
     Mover<Role>& mover_;
     int peer_;
+    char* window_;  // the peer's
     char* rows_ = nullptr;
     char* meta_ = nullptr;
     DirectClosed* closed_ = nullptr;
@@ -159,13 +167,14 @@ private:
     int recent_ = 0;   // rows of the warp in the current chunk
 };
 
-/// The receiving side: every warp of the role takes (sender, stripe) pairs in turn, a lane each, and
-/// calls `body(messages)` with whatever has arrived for any of them, until all stripes are closed.
-/// The rows themselves are in place by then. `meta`: this rank's meta records.
+/// The receiving side: every warp of the role takes (sender, stripe) pairs in turn, a lane each,
+/// and calls `body(messages)` with whatever has arrived for any of them, until all stripes are
+/// closed. The rows themselves are in place by then. `meta`: this rank's meta records.
 template <class Rows, class Body>
 __device__ __forceinline__ void for_messages(Team& team, const char* meta, Body body) {
     constexpr int kPairs = Rows::kPeers * Rows::kStripes;
-    const DirectClosed* words = reinterpret_cast<const DirectClosed*>(team.group.window + Rows::kClosed);
+    const DirectClosed* words =
+        reinterpret_cast<const DirectClosed*>(team.group.window + Rows::kClosed);
     for (int base = team.index(); base < kPairs; base += kLanes * team.count()) {
         const int pair = base + team.lane * team.count();
         const DirectClosed* closed = words + pair;

@@ -48,6 +48,7 @@ __device__ __forceinline__ void for_runs(int row, int rows, const char* meta, Bo
     constexpr int kEach = 8, kFlight = 4;
     const int lane = lane_index();
     int through = rows;
+#pragma unroll 1
     for (int step = 1; step < kLanes; step *= 2) {
         const int left = __shfl_up_sync(kAllLanes, through, step);
         if (lane >= step) through += left;
@@ -56,9 +57,10 @@ __device__ __forceinline__ void for_runs(int row, int rows, const char* meta, Bo
     const int offset = row - (through - rows);
 #pragma unroll 1
     for (int base = 0; base < total; base += kLanes / kEach * kFlight) {
-        // Each lane finds the row of one message, by binary search for the first run that ends after
-        // it; then the lanes that share a message ask for it.
+        // Each lane finds the row of one message, by binary search for the first run that ends
+        // after it; then the lanes that share a message ask for it.
         int run = 0;
+#pragma unroll 1
         for (int step = kLanes / 2; step > 0; step /= 2) {
             if (__shfl_sync(kAllLanes, through, run + step - 1) <= base + lane) run += step;
         }
@@ -76,10 +78,11 @@ __device__ __forceinline__ void for_runs(int row, int rows, const char* meta, Bo
     __syncwarp();
 }
 
-/// `fill value beyond end`: rows `begin..end` of a dense tensor with `width` elements a row, shared by
-/// all warps of a role.
+/// `fill value beyond end`: rows `begin..end` of a dense tensor with `width` elements a row, shared
+/// by all warps of a role.
 template <class T>
-__device__ __forceinline__ void fill(const Team& team, T* out, int width, int begin, int end, T value) {
+__device__ __forceinline__ void fill(const Team& team, T* out, int width, int begin, int end,
+                                     T value) {
     const i64 step = static_cast<i64>(team.count()) * kLanes;
     const i64 last = static_cast<i64>(end) * width;
     i64 at = static_cast<i64>(begin) * width + team.index() * kLanes + team.lane;

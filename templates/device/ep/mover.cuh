@@ -16,11 +16,12 @@ namespace ep {
 /// How a role's rows are cut; `Role` is its Cfg struct.
 template <class Role>
 struct Pieces {
-    static constexpr int kBytes = Role::kPieceBytes < Role::kRowBytes ? Role::kPieceBytes : Role::kRowBytes;
+    static constexpr int kBytes =
+        Role::kPieceBytes < Role::kRowBytes ? Role::kPieceBytes : Role::kRowBytes;
     static constexpr int kCount = (Role::kRowBytes + kBytes - 1) / kBytes;
     static constexpr int kLastBytes = Role::kRowBytes - (kCount - 1) * kBytes;
-    // Loads in flight. What is left of the stages holds pieces on their way out.
-    static constexpr int kAhead = Role::kStages > 3 ? Role::kStages - 2 : Role::kStages - 1;
+    // Loads under way when a piece is stored; the other stages hold pieces on their way out.
+    static constexpr int kAhead = Role::kStages / 2;
     static constexpr int kLeaving = Role::kStages - 1 - kAhead;
     // Rows that may be incomplete at their destination without anyone waiting: two pieces more than
     // those still being loaded, about what the wire holds of one warp.
@@ -57,6 +58,7 @@ class Mover<Role, true> {
 public:
     __device__ __forceinline__ Mover(MoverSmem<Role>& smem, Team& team) : smem_(smem), team_(team) {
         if (team_.leader()) {
+#pragma unroll 1
             for (int i = 0; i < Role::kStages; ++i) mbarrier_init(&smem_.full[i], 1);
             fence_mbarrier_init();
         }
@@ -100,11 +102,12 @@ public:
     /// How many rows have been read from their source.
     __device__ __forceinline__ u32 rows_loaded() const { return loaded_; }
 
-    /// How many rows are complete at their destination, for the lane that asks (M1), when all but the
-    /// last `kRecent` are sure to be: waits only for older pieces.
+    /// How many rows are complete at their destination, for the lane that asks (M1), when all but
+    /// the last `kRecent` are sure to be: waits only for older pieces.
     template <int kRecent>
     __device__ __forceinline__ u32 rows_stored() {
-        static_assert(kRecent * Cut::kCount >= Cut::kAhead, "rows still being loaded are not stored");
+        static_assert(kRecent * Cut::kCount >= Cut::kAhead,
+                      "rows still being loaded are not stored");
         constexpr int kOpen = kRecent * Cut::kCount - Cut::kAhead;
         // The hardware counts open groups in a few bits; a smaller number only waits for more.
         tma_wait_stored<(kOpen < 32 ? kOpen : 32)>();
@@ -116,6 +119,7 @@ public:
     /// Completes all rows begun, at their destination: before a warp waits for a peer that may be
     /// waiting for them.
     __device__ __forceinline__ void flush() {
+#pragma unroll 1
         while (loading_ > 0) store_oldest();
         tma_wait_stored<0>();
         __syncwarp();
@@ -124,6 +128,7 @@ public:
 
     /// Leaves no bulk group and no mbarrier open (M6); pieces of a stopped team go nowhere.
     __device__ __forceinline__ void finish() {
+#pragma unroll 1
         for (; loading_ > 0; --loading_) await_oldest();
         tma_wait_stored<0>();
         __syncwarp();
@@ -147,8 +152,8 @@ private:
         ++loading_;
     }
 
-    /// Waits for the oldest load. It is local, or from a peer that has released the row: nothing that
-    /// anyone does can hold it up, so this wait needs no bound.
+    /// Waits for the oldest load. It is local, or from a peer that has released the row: nothing
+    /// that anyone does can hold it up, so this wait needs no bound.
     __device__ __forceinline__ void await_oldest() {
         while (!mbarrier_try_wait(&smem_.full[store_stage_], phases_ >> store_stage_ & 1)) {
         }
@@ -173,18 +178,19 @@ private:
     int load_stage_ = 0;
     int store_stage_ = 0;
     int store_piece_ = 0;
-    int loading_ = 0;   // pieces loaded or being loaded, and not yet stored
-    u32 phases_ = 0;    // a bit for each stage: the parity it completes next
-    u32 rows_ = 0;      // begun
-    u32 loaded_ = 0;    // read from their source
-    u32 flushed_ = 0;   // complete at their destination, at least
+    int loading_ = 0;  // pieces loaded or being loaded, and not yet stored
+    u32 phases_ = 0;   // a bit for each stage: the parity it completes next
+    u32 rows_ = 0;     // begun
+    u32 loaded_ = 0;   // read from their source
+    u32 flushed_ = 0;  // complete at their destination, at least
 };
 
 /// The mover of devices without TMA: each row is copied when it is begun.
 template <class Role>
 class Mover<Role, false> {
 public:
-    __device__ __forceinline__ Mover(MoverSmem<Role>& smem, Team& team) : smem_(smem), team_(team) {}
+    __device__ __forceinline__ Mover(MoverSmem<Role>& smem, Team& team)
+        : smem_(smem), team_(team) {}
 
     __device__ __forceinline__ void fence_global() const {}
 
@@ -226,7 +232,8 @@ public:
 
 private:
     static __device__ __forceinline__ char* at_lane(char* pointer, int lane) {
-        return reinterpret_cast<char*>(__shfl_sync(kAllLanes, reinterpret_cast<u64>(pointer), lane));
+        return reinterpret_cast<char*>(
+            __shfl_sync(kAllLanes, reinterpret_cast<u64>(pointer), lane));
     }
 
     /// Four loads a lane at a time, each value stored to all destinations.
@@ -243,7 +250,8 @@ private:
                 char* there = at_lane(to, __ffs(static_cast<int>(left)) - 1);
 #pragma unroll
                 for (int i = 0; i < kBatch; ++i) {
-                    if (base + i * kStride < bytes) store_quad(there + base + i * kStride, values[i]);
+                    if (base + i * kStride < bytes)
+                        store_quad(there + base + i * kStride, values[i]);
                 }
             }
         }

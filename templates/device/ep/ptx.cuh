@@ -39,7 +39,7 @@ constexpr u32 kAllLanes = 0xffffffffu;
 }  // namespace ep
 
 /// The dynamic shared memory of the block, seen as `Type`.
-#define EP_SHARED(Type, name)                                   \
+#define EP_SHARED(Type, name)                                  \
     extern __shared__ __align__(128) char ep_dynamic_shared[]; \
     Type& name = *reinterpret_cast<Type*>(ep_dynamic_shared)
 
@@ -240,7 +240,8 @@ __device__ __forceinline__ bool mbarrier_try_wait(u64* barrier, u32 parity) {
 // ---- TMA bulk copies (sm_90 and later): addresses and sizes are multiples of 16 ----
 
 /// Global to shared; completes on `barrier`. `.shared::cta`: the cluster form is a call on sm_120.
-__device__ __forceinline__ void tma_load(void* shared, const void* global, u32 bytes, u64* barrier) {
+__device__ __forceinline__ void tma_load(void* shared, const void* global, u32 bytes,
+                                         u64* barrier) {
     asm volatile(
         "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
             static_cast<u32>(__cvta_generic_to_shared(shared))),

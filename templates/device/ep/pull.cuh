@@ -1,9 +1,9 @@
 // Pull channels: the consumer reads rows where the producer has them.
 //
-// The producer announces where its tensors are in its window; every consumer says when its last read
-// is over. `Parts` is the channel's Cfg struct; its words in a window are
+// The producer announces where its tensors are in its window; every consumer says when its last
+// read is over. `Parts` is the channel's Cfg struct; its words in a window are
 //   kReady    [producer]  {rows at, meta at}, each with its epoch (M7), in units of 128 bytes
-//   kReleased [consumer]  u32, the last epoch that the consumer is done with, in the producer's window
+//   kReleased [consumer]  u32, the last epoch it is done with, in the producer's window
 #pragma once
 
 #include <ep/ptx.cuh>
@@ -21,10 +21,11 @@ template <class Parts>
 __device__ __forceinline__ void pull_offer(Team& team, u64 rows_at, u64 meta_at) {
     if (team.stopped) return;
     for (int peer = team.lane; peer < Parts::kPeers; peer += kLanes) {
-        PullReady* ready =
-            reinterpret_cast<PullReady*>(team.group.windows[peer] + Parts::kReady) + team.group.rank;
+        PullReady* ready = reinterpret_cast<PullReady*>(team.group.windows[peer] + Parts::kReady) +
+                           team.group.rank;
         store_relaxed_sys(&ready->meta, stamped(team.epoch, static_cast<u32>(meta_at / 128)));
-        // M1: the rows were written by earlier kernels of this stream; PullConsumer::wait_ready acquires.
+        // M1: the rows were written by earlier kernels of this stream; PullConsumer::wait_ready
+        // acquires.
         store_release_sys(&ready->rows, stamped(team.epoch, static_cast<u32>(rows_at / 128)));
     }
     __syncwarp();
@@ -43,7 +44,7 @@ __device__ __forceinline__ void pull_wait_released(Team& team) {
     }
 }
 
-/// One warp's reading side, a lane per producer in groups of 32: a source of `gather`.
+/// One warp's reading side, a lane per producer in groups of 32: a source of `GatherRun`.
 template <class Parts>
 class PullConsumer {
 public:
@@ -54,18 +55,20 @@ public:
 
     /// Waits until every producer has said where its rows are.
     __device__ __forceinline__ void wait_ready() {
-        const PullReady* words = reinterpret_cast<const PullReady*>(team_.group.window + Parts::kReady);
+        const PullReady* words =
+            reinterpret_cast<const PullReady*>(team_.group.window + Parts::kReady);
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             const int peer = g * kLanes + team_.lane;
             const bool used = peer < kPeers;
+            const char* window = used ? team_.group.windows[peer] : nullptr;
             const Site site{Parts::kChannel, Waiting::kReady, -1, used ? peer : -1, team_.epoch};
-            // M2: pairs with the release in pull_offer; `gather` fences before its bulk loads.
+            // M2: pairs with the release in pull_offer; `GatherRun` fences before its bulk loads.
             const u32 rows = wait_stamped(team_, site, used ? &words[peer].rows : nullptr);
             if (!used || team_.stopped) continue;
             const u32 meta = value_of(load_relaxed_sys(&words[peer].meta));
-            rows_[g] = team_.group.windows[peer] + static_cast<u64>(rows) * 128;
-            meta_[g] = team_.group.windows[peer] + static_cast<u64>(meta) * 128;
+            rows_[g] = window + static_cast<u64>(rows) * 128;
+            meta_[g] = window + static_cast<u64>(meta) * 128;
         }
         __syncwarp();
     }
@@ -96,7 +99,8 @@ public:
         if (before + 1 != static_cast<u32>(team_.count()) || team_.stopped) return;
         for (int peer = team_.lane; peer < kPeers; peer += kLanes) {
             u32* released = reinterpret_cast<u32*>(team_.group.windows[peer] + Parts::kReleased);
-            // M4: every warp's loads have completed, through the counter; pull_wait_released acquires.
+            // M4: every warp's loads have completed, through the counter; pull_wait_released
+            // acquires.
             store_release_sys(released + team_.group.rank, team_.epoch);
         }
         __syncwarp();

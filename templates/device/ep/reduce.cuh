@@ -1,8 +1,8 @@
 // Gathers the parts of each token from several peers and adds them, in rank order, in fp32.
 //
-// The parts of a row come in pieces of kPieceBytes, each into a stage of its own. Loads run ahead of
-// the sum through all stages: over the peers of a piece, over the pieces of a row, and into the next
-// token. Which rows make up a token is looked up one token earlier still.
+// The parts of a row come in pieces of kPieceBytes, each into a stage of its own. Loads run ahead
+// of the sum through all stages: over the peers of a piece, over the pieces of a row, and into the
+// next token. Which rows make up a token is looked up one token earlier still.
 //
 // A source says where parts are: PullConsumer (pull.cuh) or RingGather (ring.cuh). Without TMA
 // (`kTma` false) the warp loads from the peers itself, a token at a time.
@@ -23,17 +23,28 @@ struct Turns {
 /// How a role's rows are cut for a gather; `Role` is its Cfg struct.
 template <class Role>
 struct GatherCut {
-    static constexpr int kBytes = Role::kPieceBytes < Role::kRowBytes ? Role::kPieceBytes : Role::kRowBytes;
+    static constexpr int kBytes =
+        Role::kPieceBytes < Role::kRowBytes ? Role::kPieceBytes : Role::kRowBytes;
     static constexpr int kCount = (Role::kRowBytes + kBytes - 1) / kBytes;
     static constexpr int kLastBytes = Role::kRowBytes - (kCount - 1) * kBytes;
     // 16-byte units of a piece that one lane adds.
     static constexpr int kQuads = (kBytes + kLanes * 16 - 1) / (kLanes * 16);
-    // The other fields of a message, all floats. They follow the pieces of the row in a stage of their
-    // own when bulk copies can move them; dense records of any other size are read where they are.
+    // The other fields of a message, all floats. They follow the pieces of the row in a stage of
+    // their own when bulk copies can move them; dense records of any other size are read where they
+    // are.
     static constexpr int kFloats = Role::kMetaBytes / 4;
     static constexpr bool kBulkMeta = Role::kTma && kFloats > 0 && Role::kMetaBytes % 16 == 0;
     static constexpr int kSteps = kCount + (kBulkMeta ? 1 : 0);
-    static constexpr int kStageBytes = kBulkMeta && Role::kMetaBytes > kBytes ? Role::kMetaBytes : kBytes;
+    static constexpr int kStageBytes =
+        kBulkMeta && Role::kMetaBytes > kBytes ? Role::kMetaBytes : kBytes;
+
+    // Floats of the other fields that one lane adds; at least one, for an array.
+    static constexpr int kEach = kFloats > 0 ? (kFloats + kLanes - 1) / kLanes : 1;
+
+    /// Bytes of a piece of the row.
+    static __device__ __forceinline__ int bytes_of(int piece) {
+        return piece == kCount - 1 ? kLastBytes : kBytes;
+    }
 
     static_assert(Role::kRowBytes % 16 == 0 && kBytes % 16 == 0, "bulk copies move 16-byte units");
     static_assert(Role::kStages >= 2 && Role::kStages <= kLanes, "a lane fills each free stage");
@@ -68,6 +79,7 @@ public:
     __device__ __forceinline__ Gather(GatherSmem<Role>& smem, Team& team) : smem(smem), team(team) {
         if constexpr (Role::kTma) {
             if (team.leader()) {
+#pragma unroll 1
                 for (int i = 0; i < Role::kStages; ++i) mbarrier_init(&smem.full[i], 1);
                 fence_mbarrier_init();
             }
@@ -139,7 +151,8 @@ private:
 };
 
 /// `for token gather part from source[peer] at at(token, peer)`: one walk over tokens. The body of
-/// `run` calls `store_row`, then `store_sum` for other fields.
+/// `run` calls `store_row` once, which takes all parts of the token, then `store_sum` for other
+/// fields.
 template <class Role, class Source, class At>
 class GatherRun {
     using Cut = GatherCut<Role>;
@@ -164,10 +177,7 @@ public:
             i32 entries[kGroups];
 #pragma unroll
             for (int g = 0; g < kGroups; ++g) entries[g] = opened_entries_[g];
-            summed_ = Cut::kFloats == 0;
-            refill();
             body(token);
-            if (!summed_) add_fields();
             item_ ^= 1;
             --opened_;
             source_.done(entries);
@@ -175,33 +185,45 @@ public:
         }
     }
 
-    /// `out = sum(part.x) + biases`, all in fp32 before the one rounding.
+    /// `out = sum(part.x) + biases`, all in fp32 before the one rounding. The sums of the other
+    /// fields follow, for `store_sum`.
     template <int kBiases, class Bias>
     __device__ __forceinline__ void store_row(bf16* out, int biases, Bias bias) {
+        constexpr int kFieldSteps = Cut::kFloats > 0 ? 1 : 0;
 #pragma unroll 1
-        for (int piece = 0; piece < Cut::kCount; ++piece) {
+        for (int piece = 0; piece < Cut::kCount + kFieldSteps; ++piece) {
+            const bool row = piece < Cut::kCount;
             const int at = piece * Cut::kBytes;
-            const int bytes = piece == Cut::kCount - 1 ? Cut::kLastBytes : Cut::kBytes;
+            const int bytes = row ? Cut::bytes_of(piece) : 0;
+            // Biases are asked for before the parts are waited for.
             Quad extra[kBiases + 1][Cut::kQuads];
 #pragma unroll
             for (int b = 0; b < kBiases; ++b) {
                 if (b < biases) read(extra[b], reinterpret_cast<const char*>(bias(b)) + at, bytes);
             }
             float sum[Cut::kQuads][8] = {};
-            for (int s = 0; s < sources_; ++s) add_part(sum, s, at, bytes);
+            float fields[Cut::kEach] = {};
+#pragma unroll 1
+            for (int s = 0; s < sources_; ++s) {
+                const char* from = part(s, piece);
+                if (row) {
+                    add_piece(sum, from, bytes);
+                } else {
+                    add_fields(fields, from);
+                }
+            }
 #pragma unroll
             for (int b = 0; b < kBiases; ++b) {
                 if (b < biases) add(sum, extra[b]);
             }
             write(reinterpret_cast<char*>(out) + at, sum, bytes);
-            recycle();
+            if (!row) write_fields(fields);
         }
     }
 
     /// `out = sum(part.field)` for a field of floats.
-    __device__ __forceinline__ void store_sum(float* out, int field, int count) {
-        if (count == 0) return;
-        if (!summed_) add_fields();
+    __device__ __forceinline__ void store_sum(float* out, int field, int count) const {
+#pragma unroll 1
         for (int i = team_.lane; i < count; i += kLanes) out[i] = stages_.smem.sums[field / 4 + i];
     }
 
@@ -217,7 +239,9 @@ private:
 
     /// Lists the parts of the next token, if they have arrived; waits for them when `block`.
     __device__ __forceinline__ bool open(bool block) {
-        if (!source_.arrived(ahead_, block)) return false;
+        // A stopped team reads nothing: it may not even know where its peers' rows are.
+        if (team_.stopped) return false;
+        if (!source_.arrived(ahead_, block) || team_.stopped) return false;
         __syncwarp();
         GatherItem<Role>& item = stages_.smem.items[(item_ + opened_) & 1];
         int count = 0;
@@ -235,7 +259,7 @@ private:
         }
         __syncwarp();
         load_sources_ = count < Role::kSources ? count : Role::kSources;
-        load_unit_ = 0;
+        load_piece_ = load_source_ = 0;
         ++opened_;
         next_ += turns_.step;
         look_ahead();
@@ -244,69 +268,89 @@ private:
 
     /// Fills the free stages with what comes next: of this token, then of the one after it.
     __device__ __forceinline__ void refill() {
-        if constexpr (Role::kTma) {
-            while (stages_.room() > 0) {
-                const int left = load_sources_ * Cut::kSteps - load_unit_;
-                if (left == 0) {
-                    // Looking for rows that may not have come costs a round trip: not for one stage.
-                    const bool worth = stages_.room() * 2 >= Role::kStages;
-                    if (opened_ == 2 || next_ >= turns_.end || !worth || !open(false)) return;
-                    continue;
-                }
-                const int count = left < stages_.room() ? left : stages_.room();
-                if (team_.lane < count) load(team_.lane);
-                stages_.loaded(count);
-                load_unit_ += count;
+#pragma unroll 1
+        while (stages_.room() > 0) {
+            const int left = (Cut::kSteps - load_piece_) * load_sources_ - load_source_;
+            if (left <= 0) {
+                // Looking for rows that may not have come costs a round trip: not for one stage.
+                const bool worth = stages_.room() * 2 >= Role::kStages;
+                if (opened_ == 2 || next_ >= turns_.end || !worth || !open(false)) return;
+                continue;
             }
+            const int count = left < stages_.room() ? left : stages_.room();
+            if (team_.lane < count) load(team_.lane);
+            stages_.loaded(count);
+            load_source_ += count;
+            while (load_source_ >= load_sources_) load_source_ -= load_sources_, ++load_piece_;
         }
     }
 
     /// Loads the lane's piece: of all sources in turn, before the next piece of any.
     __device__ __forceinline__ void load(int ahead) {
+        int piece = load_piece_;
+        int source = load_source_ + ahead;
+        while (source >= load_sources_) source -= load_sources_, ++piece;
         const GatherItem<Role>& item = stages_.smem.items[(item_ + opened_ - 1) & 1];
-        const int unit = load_unit_ + ahead;
-        const int piece = unit / load_sources_;
-        const int source = unit - piece * load_sources_;
-        if (piece == Cut::kCount) {
-            stages_.load(ahead, item.meta[source], Role::kMetaBytes);
-        } else {
-            const int bytes = piece == Cut::kCount - 1 ? Cut::kLastBytes : Cut::kBytes;
-            stages_.load(ahead, item.row[source] + piece * Cut::kBytes, static_cast<u32>(bytes));
-        }
+        const bool row = piece < Cut::kCount;
+        const char* from = row ? item.row[source] + piece * Cut::kBytes : item.meta[source];
+        stages_.load(ahead, from, static_cast<u32>(row ? Cut::bytes_of(piece) : Role::kMetaBytes));
     }
 
-    /// The next piece in order, loading more first when all that was loaded is used up.
-    __device__ __forceinline__ const char* take() {
-        if (stages_.empty()) recycle();
-        return stages_.take();
-    }
-
-    __device__ __forceinline__ void recycle() {
+    /// A piece of a part, the next one in order: in its stage, or where it is.
+    __device__ __forceinline__ const char* part(int source, int piece) {
         if constexpr (Role::kTma) {
-            stages_.recycle();
-            refill();
+            if (piece < Cut::kSteps) {
+                // The stages of the last piece are free again, and there may be more to load.
+                if (source == 0 || stages_.empty()) {
+                    stages_.recycle();
+                    refill();
+                }
+                return stages_.take();
+            }
         }
+        const GatherItem<Role>& item = stages_.smem.items[item_];
+        return piece < Cut::kCount ? item.row[source] + piece * Cut::kBytes : item.meta[source];
     }
 
-    __device__ __forceinline__ const GatherItem<Role>& item() const { return stages_.smem.items[item_ & 1]; }
-
-    /// Adds one part's piece.
-    __device__ __forceinline__ void add_part(float (&sum)[Cut::kQuads][8], int source, int at, int bytes) {
+    /// Adds a part's piece of the row.
+    __device__ __forceinline__ void add_piece(float (&sum)[Cut::kQuads][8], const char* from,
+                                              int bytes) const {
         Quad quads[Cut::kQuads];
         if constexpr (Role::kTma) {
-            const Quad* stage = reinterpret_cast<const Quad*>(take());
+            const Quad* stage = reinterpret_cast<const Quad*>(from);
 #pragma unroll
             for (int q = 0; q < Cut::kQuads; ++q) {
                 const int unit = q * kLanes + team_.lane;
                 quads[q] = unit * 16 < bytes ? stage[unit] : Quad{0, 0, 0, 0};
             }
         } else {
-            read(quads, item().row[source] + at, bytes);
+            read(quads, from, bytes);
         }
         add(sum, quads);
     }
 
-    __device__ __forceinline__ void read(Quad (&quads)[Cut::kQuads], const char* from, int bytes) const {
+    /// Adds a part's other fields, all floats.
+    __device__ __forceinline__ void add_fields(float (&sum)[Cut::kEach], const char* from) const {
+#pragma unroll
+        for (int i = 0; i < Cut::kEach; ++i) {
+            const int at = i * kLanes + team_.lane;
+            if (at < Cut::kFloats) sum[i] += reinterpret_cast<const float*>(from)[at];
+        }
+    }
+
+    /// Leaves the sums of the other fields where `store_sum` finds them.
+    __device__ __forceinline__ void write_fields(const float (&sum)[Cut::kEach]) {
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < Cut::kEach; ++i) {
+            const int at = i * kLanes + team_.lane;
+            if (at < Cut::kFloats) stages_.smem.sums[at] = sum[i];
+        }
+        __syncwarp();
+    }
+
+    __device__ __forceinline__ void read(Quad (&quads)[Cut::kQuads], const char* from,
+                                         int bytes) const {
 #pragma unroll
         for (int q = 0; q < Cut::kQuads; ++q) {
             const int unit = (q * kLanes + team_.lane) * 16;
@@ -314,45 +358,19 @@ private:
         }
     }
 
-    static __device__ __forceinline__ void add(float (&sum)[Cut::kQuads][8], const Quad (&quads)[Cut::kQuads]) {
+    static __device__ __forceinline__ void add(float (&sum)[Cut::kQuads][8],
+                                               const Quad (&quads)[Cut::kQuads]) {
 #pragma unroll
         for (int q = 0; q < Cut::kQuads; ++q) add_bf16(sum[q], quads[q]);
     }
 
-    __device__ __forceinline__ void write(char* to, const float (&sum)[Cut::kQuads][8], int bytes) const {
+    __device__ __forceinline__ void write(char* to, const float (&sum)[Cut::kQuads][8],
+                                          int bytes) const {
 #pragma unroll
         for (int q = 0; q < Cut::kQuads; ++q) {
             const int unit = (q * kLanes + team_.lane) * 16;
             if (unit < bytes) store_quad(to + unit, pack_bf16(sum[q]));
         }
-    }
-
-    /// Adds the other fields of all parts, as floats, into shared memory.
-    __device__ __forceinline__ void add_fields() {
-        constexpr int kEach = (Cut::kFloats + kLanes - 1) / kLanes;
-        float sum[kEach > 0 ? kEach : 1] = {};
-        for (int s = 0; s < sources_; ++s) {
-            const float* fields;
-            if constexpr (Cut::kBulkMeta) {
-                fields = reinterpret_cast<const float*>(take());
-            } else {
-                fields = reinterpret_cast<const float*>(item().meta[s]);
-            }
-#pragma unroll
-            for (int i = 0; i < kEach; ++i) {
-                const int at = i * kLanes + team_.lane;
-                if (at < Cut::kFloats) sum[i] += fields[at];
-            }
-        }
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < kEach; ++i) {
-            const int at = i * kLanes + team_.lane;
-            if (at < Cut::kFloats) stages_.smem.sums[at] = sum[i];
-        }
-        summed_ = true;
-        __syncwarp();
-        recycle();
     }
 
     Gather<Role>& stages_;
@@ -365,10 +383,10 @@ private:
     int item_ = 0;                 // the list of this token
     int sources_ = 0;              // parts of this token
     int load_sources_ = 0;         // parts of the token being loaded
-    int load_unit_ = 0;            // its pieces that have been begun
+    int load_piece_ = 0;           // the piece of it that is loaded next,
+    int load_source_ = 0;          // and of which part
     i32 ahead_[kGroups];           // where the parts of `next_` are, as recorded
     i32 opened_entries_[kGroups];  // the same for the token opened last
-    bool summed_ = true;
 };
 
 }  // namespace ep

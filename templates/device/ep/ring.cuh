@@ -65,7 +65,8 @@ protected:
     /// with them, and so is what the lanes did before the last barrier.
     __device__ __forceinline__ void complete(u32 rows) {
         while (completed_ < rows && !team_.stopped) {
-            const u32 position = completed_ * static_cast<u32>(team_.parts) + static_cast<u32>(team_.part);
+            const u32 position =
+                completed_ * static_cast<u32>(team_.parts) + static_cast<u32>(team_.part);
             const Site site{Ring::kChannel, Waiting::kSequence, stripe_, peer_, position};
             wait(team_, site, [&](u32& seen) {
                 if (!team_.leader()) return true;
@@ -82,8 +83,8 @@ protected:
             const u32 base = sequence_.base() - offset_;
             const u32 fresh = sequence_.claim(offset_ + (all ? base : base - base % Ring::kChunk));
             // M1 for a tail, M4 for a head: each warp has completed its own bulk copies before it
-            // marked its positions, and `base` has acquired them all. The peer acquires the counter in
-            // RingConsumer::wait_arrival, RingGather::arrived or RingProducer::wait_credit.
+            // marked its positions, and `base` has acquired them all. The peer acquires the counter
+            // in RingConsumer::wait_arrival, RingGather::arrived or RingProducer::wait_credit.
             if (fresh != 0) add_release_sys(counter_, fresh);
         }
         __syncwarp();
@@ -133,7 +134,8 @@ class RingProducer : RingEnd<Ring> {
     using End::team_, End::peer_, End::stripe_, End::start_;
 
 public:
-    __device__ __forceinline__ RingProducer(Team& team, Mover<Role>& mover, Sequence* sequences, int peer)
+    __device__ __forceinline__ RingProducer(Team& team, Mover<Role>& mover, Sequence* sequences,
+                                            int peer)
         : End(team, sequences, peer), mover_(mover) {}
 
     /// Begins a stripe.
@@ -175,7 +177,8 @@ public:
             End::complete(mover_.rows_begun() - rows_before_);
             End::tell(true);
             const Site site{Ring::kChannel, Waiting::kCredit, stripe_, peer_, want};
-            head_ = __shfl_sync(kAllLanes, wait_counter(team_, site, team_.leader() ? head : nullptr), 0);
+            head_ = __shfl_sync(kAllLanes,
+                                wait_counter(team_, site, team_.leader() ? head : nullptr), 0);
         }
         // M4: the receiver's loads, which `tell` released, come before the stores into the slot.
         mover_.fence_global();
@@ -223,7 +226,8 @@ class RingConsumer : RingEnd<Ring> {
     using End::team_, End::peer_, End::stripe_, End::start_;
 
 public:
-    __device__ __forceinline__ RingConsumer(Team& team, Mover<Role>& mover, Sequence* sequences, int peer)
+    __device__ __forceinline__ RingConsumer(Team& team, Mover<Role>& mover, Sequence* sequences,
+                                            int peer)
         : End(team, sequences, peer), mover_(mover) {}
 
     /// Begins a stripe: waits for the sender's header.
@@ -258,10 +262,11 @@ public:
             End::complete(mover_.rows_begun() - rows_before_);
             End::tell(true);
             const Site site{Ring::kChannel, Waiting::kArrival, stripe_, peer_, want};
-            tail_ = __shfl_sync(kAllLanes, wait_counter(team_, site, team_.leader() ? tail : nullptr), 0);
+            tail_ = __shfl_sync(kAllLanes,
+                                wait_counter(team_, site, team_.leader() ? tail : nullptr), 0);
         }
-        // M2: the rows whose stores `tell` released are loaded by this warp's lane 0; the other lanes
-        // read their meta records after the barrier.
+        // M2: the rows whose stores `tell` released are loaded by this warp's lane 0; the other
+        // lanes read their meta records after the barrier.
         mover_.fence_global();
         __syncwarp();
     }
@@ -270,7 +275,8 @@ public:
     __device__ __forceinline__ const char* row(int position) const {
         const char* slots = team_.group.window + Ring::kSlots;
         const u32 slot = (start_ + static_cast<u32>(position)) % Ring::kDepth;
-        return slots + (static_cast<i64>(End::index(peer_)) * Ring::kDepth + slot) * Ring::kSlotBytes;
+        return slots +
+               (static_cast<i64>(End::index(peer_)) * Ring::kDepth + slot) * Ring::kSlotBytes;
     }
 
     /// Its other fields, to be unpacked for output row `out`.
@@ -293,7 +299,8 @@ public:
         if (!End::spokesman()) return;
         End::keep(Ring::kTaken, start_ + static_cast<u32>(count_));
         u32* retired = reinterpret_cast<u32*>(team_.group.windows[peer_] + Ring::kRetired);
-        // M4: every warp has read the header, through the sign-off; RingProducer::announce acquires.
+        // M4: every warp has read the header, through the sign-off; RingProducer::announce
+        // acquires.
         store_release_sys(retired + End::index(team_.group.rank), team_.epoch);
     }
 
@@ -307,9 +314,11 @@ private:
 
 /// `body(position)` for the rows of this part, in order of arrival.
 template <class Ring, class Role, class Body>
-__device__ __forceinline__ void for_messages(Team& team, RingConsumer<Ring, Role>& ring, Body body) {
+__device__ __forceinline__ void for_messages(Team& team, RingConsumer<Ring, Role>& ring,
+                                             Body body) {
 #pragma unroll 1
-    for (int position = team.part; position < ring.count() && !team.stopped; position += team.parts) {
+    for (int position = team.part; position < ring.count() && !team.stopped;
+         position += team.parts) {
         ring.wait_arrival(position);
         if (team.stopped) return;
         body(position);
@@ -317,8 +326,9 @@ __device__ __forceinline__ void for_messages(Team& team, RingConsumer<Ring, Role
     }
 }
 
-/// The receiving end for all peers at once, rows looked up by position: a source of `gather`. A lane
-/// per peer, in groups of 32; the warps of the block take tokens in turn and share one sequence a peer.
+/// The receiving end for all peers at once, rows looked up by position: a source of `GatherRun`. A
+/// lane per peer, in groups of 32; the warps of the block take tokens in turn and share one
+/// sequence a peer.
 template <class Ring, class Role>
 class RingGather {
 public:
@@ -340,9 +350,9 @@ public:
         }
     }
 
-    /// Whether the rows at these positions (negative: none) have arrived; waits for them when `block`.
+    /// Whether the rows at these positions (negative: none) have arrived; waits for them when
+    /// `block`.
     __device__ __forceinline__ bool arrived(const i32 (&positions)[kGroups], bool block) {
-        if (team_.stopped) return false;
         if (missing(positions) == 0) return true;
         const u32* tails = reinterpret_cast<const u32*>(team_.group.window + Ring::kTail);
 #pragma unroll
@@ -357,15 +367,17 @@ public:
             for (int g = 0; g < kGroups; ++g) {
                 const bool lacking = lacks(g, positions[g]);
                 const u32 want = start_[g] + static_cast<u32>(positions[g]) + 1;
-                const Site site{Ring::kChannel, Waiting::kArrival, stripe_, lacking ? peer(g) : -1, want};
-                const u32 tail = wait_counter(team_, site, lacking ? tails + index(peer(g)) : nullptr);
+                const Site site{Ring::kChannel, Waiting::kArrival, stripe_, lacking ? peer(g) : -1,
+                                want};
+                const u32 tail =
+                    wait_counter(team_, site, lacking ? tails + index(peer(g)) : nullptr);
                 if (lacking) tail_[g] = tail;
             }
         }
         // M2: the rows whose stores RingEnd::tell released may be loaded by any lane.
         __syncwarp();
         if constexpr (Role::kTma) fence_proxy_async_global();
-        return !team_.stopped;
+        return true;
     }
 
     /// The row at a position, in its slot.
@@ -387,7 +399,8 @@ public:
         for (int g = 0; g < kGroups; ++g) {
             const u32 position = offset_[g] + static_cast<u32>(positions[g]);
             bool completed = positions[g] < 0;
-            const Site site{Ring::kChannel, Waiting::kSequence, stripe_, completed ? -1 : peer(g), position};
+            const Site site{Ring::kChannel, Waiting::kSequence, stripe_, completed ? -1 : peer(g),
+                            position};
             wait(team_, site, [&](u32& seen) {
                 if (completed) return true;
                 seen = sequences_[peer(g)].base();
@@ -398,8 +411,8 @@ public:
         tell(false);
     }
 
-    /// Ends a stripe: returns when all warps of the block have come here. `at(token, peer)` is what was
-    /// recorded: that of the last token says how many rows came from the peer.
+    /// Ends a stripe: returns when all warps of the block have come here. `at(token, peer)` is what
+    /// was recorded: that of the last token says how many rows came from the peer.
     template <class At>
     __device__ __forceinline__ void finish(Span tokens, At at) {
         tell(true);
@@ -408,14 +421,16 @@ public:
         for (int g = 0; g < kGroups; ++g) {
             const bool mine = used(g);
             if (mine && !team_.stopped) sequences_[peer(g)].sign_off();
-            const Site site{Ring::kChannel, Waiting::kSequence, stripe_, mine ? peer(g) : -1, signed_};
+            const Site site{Ring::kChannel, Waiting::kSequence, stripe_, mine ? peer(g) : -1,
+                            signed_};
             wait(team_, site, [&](u32& seen) {
                 if (!mine) return true;
                 seen = sequences_[peer(g)].sign_offs();
                 return reached(seen, signed_);
             });
             if (!mine || team_.stopped) continue;
-            const int count = tokens.begin < tokens.end ? rows_through(at(tokens.end - 1, peer(g))) : 0;
+            const int count =
+                tokens.begin < tokens.end ? rows_through(at(tokens.end - 1, peer(g))) : 0;
             offset_[g] += static_cast<u32>(count);
             if (team_.warp == 0) keep(peer(g), start_[g] + static_cast<u32>(count));
         }
@@ -447,10 +462,11 @@ private:
             if (!used(g) || team_.stopped) continue;
             Sequence& sequence = sequences_[peer(g)];
             const u32 base = sequence.base() - offset_[g];
-            const u32 fresh = sequence.claim(offset_[g] + (all ? base : base - base % Ring::kChunk));
+            const u32 fresh =
+                sequence.claim(offset_[g] + (all ? base : base - base % Ring::kChunk));
             u32* heads = reinterpret_cast<u32*>(team_.group.windows[peer(g)] + Ring::kHead);
-            // M4: each warp's loads had completed when it marked its positions, and `base` has acquired
-            // the marks; RingProducer::wait_credit acquires.
+            // M4: each warp's loads had completed when it marked its positions, and `base` has
+            // acquired the marks; RingProducer::wait_credit acquires.
             if (fresh != 0) add_release_sys(heads + index(team_.group.rank), fresh);
         }
         __syncwarp();
@@ -459,16 +475,17 @@ private:
     /// Keeps where the block stands for the next call; the other copy may still be read.
     __device__ __forceinline__ void keep(int peer, u32 value) const {
         u32* words = reinterpret_cast<u32*>(team_.group.window + Ring::kTaken);
-        store_relaxed_gpu(words + (team_.epoch & 1) * (Ring::kStripes * kPeers) + index(peer), value);
+        store_relaxed_gpu(words + (team_.epoch & 1) * (Ring::kStripes * kPeers) + index(peer),
+                          value);
     }
 
     Team& team_;
     Sequence* sequences_;
     int stripe_ = 0;
-    u32 signed_ = 0;           // sign-offs expected so far
-    u32 start_[kGroups] = {};  // the rings' counters at the start of the stripe
-    u32 tail_[kGroups] = {};   // rows arrived, as last seen
-    u32 offset_[kGroups] = {}; // positions of the stripes before this one, in the sequences
+    u32 signed_ = 0;            // sign-offs expected so far
+    u32 start_[kGroups] = {};   // the rings' counters at the start of the stripe
+    u32 tail_[kGroups] = {};    // rows arrived, as last seen
+    u32 offset_[kGroups] = {};  // positions of the stripes before this one, in the sequences
 };
 
 }  // namespace ep

@@ -76,13 +76,15 @@ __device__ __forceinline__ void for_tokens(const Team& team, Span span, Body bod
 template <class Where, class Row, class Each>
 __device__ __forceinline__ int for_rows(Team& team, Span span, Where where, Row row, Each each) {
     int position = 0;
-    bool ahead = span.begin + team.lane < span.end && where(span.begin + team.lane);
+    bool ahead = false;
+    // The first turn only asks for flags; from then on those of the next 32 tokens travel while
+    // these are moved.
 #pragma unroll 1
-    for (int base = span.begin; base < span.end && !team.stopped; base += kLanes) {
+    for (int base = span.begin - kLanes; base < span.end && !team.stopped; base += kLanes) {
         const int token = base + team.lane;
         const bool match = ahead;
-        // The flags of the next 32 tokens are on their way while these are moved.
         ahead = token + kLanes < span.end && where(token + kLanes);
+        if (base < span.begin) continue;
         const u32 matches = __ballot_sync(kAllLanes, match);
         const int own = position + __popc(matches & ((1u << team.lane) - 1));
         if (team.part == 0 && token < span.end) each(token, match, own);
@@ -107,31 +109,28 @@ __device__ __forceinline__ int for_range(Team& team, Span span, Row row) {
     return span.end - span.begin;
 }
 
-/// Walks a span for the peers of `producer`, a lane each, whose rows follow `producer.first()`. Calls `row(token, position)` in the whole warp when any peer
-/// gets the token (position -1: not this lane's), then `each(token, peer, match, position)` in the
-/// lane of every peer.
+/// Walks a span for the peers of `producer`, a lane each, whose rows follow `producer.first()`.
+/// Calls `row(token, position)` in the whole warp when any peer gets the token (position -1: not
+/// this lane's), then `each(token, peer, match, position)` in the lane of every peer.
 template <class Producer, class Where, class Row, class Each>
 __device__ __forceinline__ void for_fanout(Team& team, Span span, const Producer& producer,
                                            Where where, Row row, Each each) {
-    constexpr int kAhead = 8;
+    constexpr int kAhead = 4;
     const int peer = producer.peer();
-    bool ahead[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-        ahead[i] = peer >= 0 && span.begin + i < span.end && where(span.begin + i, peer);
-    }
     int position = producer.first();
+    bool ahead[kAhead] = {};
+    // The first turn only asks for flags; from then on those of the next tokens travel while these
+    // are moved.
 #pragma unroll 1
-    for (int base = span.begin; base < span.end && !team.stopped; base += kAhead) {
+    for (int base = span.begin - kAhead; base < span.end && !team.stopped; base += kAhead) {
         u32 matches = 0;
 #pragma unroll
-        for (int i = 0; i < kAhead; ++i) matches |= ahead[i] ? 1u << i : 0u;
-        // The next flags travel while these tokens are moved.
-#pragma unroll
         for (int i = 0; i < kAhead; ++i) {
+            matches |= ahead[i] ? 1u << i : 0u;
             const int token = base + kAhead + i;
             ahead[i] = peer >= 0 && token < span.end && where(token, peer);
         }
+        if (base < span.begin) continue;
         const int end = base + kAhead < span.end ? base + kAhead : span.end;
 #pragma unroll 1
         for (int token = base; token < end && !team.stopped; ++token, matches >>= 1) {

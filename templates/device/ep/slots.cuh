@@ -1,8 +1,8 @@
 // Slots: a fixed place for each source, in each receiver's window, used anew in every call.
 //
-// `Slots` is the channel's Cfg struct. The places of `kEpochs` calls are kept apart, so that a source
-// that is a call ahead does not meet a receiver that still reads; the receiver's acknowledgement
-// says when a place may be used again. In a window,
+// `Slots` is the channel's Cfg struct. The places of `kEpochs` calls are kept apart, so that a
+// source that is a call ahead does not meet a receiver that still reads; the receiver's
+// acknowledgement says when a place may be used again. In a window,
 //   kSlots [epoch % kEpochs, source] kSlotBytes each     what the source wrote
 //   kFlags [epoch % kEpochs, source] {epoch, 0}          that it is complete
 //   kAcks  [epoch % kEpochs, receiver] u32               the last epoch the receiver is done with
@@ -23,7 +23,8 @@ public:
 
     /// This rank's place in the window of `peer`, once its last content has been read there.
     __device__ __forceinline__ char* open(int peer) {
-        const u32* ack = reinterpret_cast<const u32*>(team_.group.window + Slots::kAcks) + index(peer);
+        const u32* ack =
+            reinterpret_cast<const u32*>(team_.group.window + Slots::kAcks) + index(peer);
         const Site site{Slots::kChannel, Waiting::kAck, -1, peer, team_.epoch - Slots::kEpochs};
         // M4: pairs with the release in `acknowledge`.
         wait_counter(team_, site, team_.leader() ? ack : nullptr);

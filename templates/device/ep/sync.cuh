@@ -87,7 +87,8 @@ struct Team {
     int block, blocks;  // among the blocks of the role
     int warp, warps;    // among the warps of the role in this block
     int lane;
-    int peer, peers;  // after `split_peers`: the first peer of this warp, and how far its next one is
+    int peer,
+        peers;  // after `split_peers`: the first peer of this warp, and how far its next one is
     int part, parts;  // after `split_peers`: this warp among those that share a peer
     bool stopped;     // the same in every lane
 
@@ -106,7 +107,8 @@ struct Team {
     /// The lane that speaks for its warp.
     __device__ __forceinline__ bool leader() const { return lane == 0; }
 
-    /// Divides the block's warps over `count` peers; with fewer warps than peers each takes several.
+    /// Divides the block's warps over `count` peers; with fewer warps than peers each takes
+    /// several.
     __device__ __forceinline__ void split_peers(int count) {
         parts = warps < count ? 1 : warps / count;
         peers = warps < count ? warps : count;
@@ -125,62 +127,70 @@ struct Site {
 };
 
 /// Writes what this lane waited for, if there is room for one more record.
-__device__ __forceinline__ void write_record(const Team& team, const Site& site, u32 seen,
-                                             bool expired) {
-    const u32 slot = fetch_add_relaxed_gpu(&team.group.state->records, 1);
-    if (slot >= team.group.record_capacity) return;
-    Record* record = team.group.records + slot;
+__device__ __forceinline__ void write_record(const Group& group, u32 epoch, int role,
+                                             const Site& site, u32 seen, bool expired) {
+    const u32 slot = fetch_add_relaxed_gpu(&group.state->records, 1);
+    if (slot >= group.record_capacity) return;
+    Record* record = group.records + slot;
     Quad* quads = reinterpret_cast<Quad*>(record);
-    store_quad(quads, Quad{team.group.pipeline, static_cast<u32>(team.role),
-                           static_cast<u32>(site.channel), static_cast<u32>(site.kind)});
+    store_quad(quads, Quad{group.pipeline, static_cast<u32>(role), static_cast<u32>(site.channel),
+                           static_cast<u32>(site.kind)});
     store_quad(quads + 1, Quad{expired ? 1u : 0u, static_cast<u32>(site.stripe),
                                static_cast<u32>(site.peer), site.want});
-    store_quad(quads + 2, Quad{seen, team.epoch, blockIdx.x, threadIdx.x / kLanes});
+    store_quad(quads + 2, Quad{seen, epoch, blockIdx.x, threadIdx.x / kLanes});
     // The host polls `written` and then reads the words above it.
     store_release_sys(&record->written, 1u);
 }
 
-/// Stops the team and the group; the lane with `blame` says why.
-__device__ __forceinline__ void stop(Team& team, const Site& site, u32 seen, bool blame,
-                                     bool expired) {
+/// Stops the group: the warp of the caller gives up, and the lane with `blame` says why.
+inline __device__ __noinline__ void give_up(const Group& group, u32 epoch, int role, Site site,
+                                            u32 seen, bool blame, bool expired) {
     if (blame) {
-        if (expired) store_relaxed_gpu(team.group.stop, 1u);
-        write_record(team, site, seen, expired);
+        if (expired) store_relaxed_gpu(group.stop, 1u);
+        write_record(group, epoch, role, site, seen, expired);
     }
-    team.stopped = true;
     __syncwarp();
 }
 
-/// The rare look of a wait at the stop word and the clock; false: the team has been stopped.
-__device__ __forceinline__ bool may_wait_on(Team& team, const Site& site, u32 seen, bool unready,
-                                            u64& begun) {
+/// The rare look of a wait at the stop word and the clock. `begun` is when it looked first, 0
+/// before that. Returns it; 0: the group has been stopped, and the warp gives up. Out of line, by
+/// value: the many waits of a kernel share one copy, and the caller's variables stay in registers.
+inline __device__ __noinline__ u64 look_around(const Group& group, u32 epoch, int role, Site site,
+                                               u32 seen, bool unready, u64 begun) {
     const u64 now = clock_ns();
     if (begun == 0) begun = now;
-    const bool halted = __ballot_sync(kAllLanes, load_relaxed_gpu(team.group.stop) != 0) != 0;
-    const bool expired = __ballot_sync(kAllLanes, now - begun >= team.group.timeout_ns) != 0;
-    if (!halted && !expired) return true;
+    const bool halted = __ballot_sync(kAllLanes, load_relaxed_gpu(group.stop) != 0) != 0;
+    const bool expired = __ballot_sync(kAllLanes, now - begun >= group.timeout_ns) != 0;
+    if (!halted && !expired) return begun;
     // Lanes without a peer only wait along with the others.
     const u32 peers = __ballot_sync(kAllLanes, unready && site.peer >= 0);
     const u32 waiting = peers != 0 ? peers : __ballot_sync(kAllLanes, unready);
-    stop(team, site, seen, team.lane == __ffs(static_cast<int>(waiting)) - 1, !halted);
-    return false;
+    const bool blame = lane_index() == __ffs(static_cast<int>(waiting)) - 1;
+    give_up(group, epoch, role, site, seen, blame, !halted);
+    return 0;
 }
 
-/// Polls until `ready(seen)` holds in every lane, or in any one (`kAny`). `seen` goes to the record.
-/// All lanes call it. False: the team is stopped. Orders nothing but the lanes of the warp.
+/// Polls until `ready(seen)` holds in every lane, or in any one (`kAny`). `seen` goes to the
+/// record. All lanes call it. False: the team is stopped. Orders nothing but the lanes of the warp.
 template <bool kAny, class Ready>
 __device__ __forceinline__ bool poll(Team& team, const Site& site, Ready ready) {
     if (team.stopped) return false;
     note_wait(static_cast<u32>(team.role), static_cast<u32>(site.channel),
               static_cast<u32>(site.kind), site.stripe, site.peer);
     u64 begun = 0;
+#pragma unroll 1
     for (u32 turn = 1;; ++turn) {
         u32 seen = 0;
         const bool is_ready = ready(seen);
         const u32 lanes = __ballot_sync(kAllLanes, is_ready);
         if (kAny ? lanes != 0 : lanes == kAllLanes) break;
         // The stop word and the clock cost a round trip each: every 64th turn is soon enough.
-        if (turn % 64 == 0 && !may_wait_on(team, site, seen, !is_ready, begun)) return false;
+        if (turn % 64 != 0) continue;
+        begun = look_around(team.group, team.epoch, team.role, site, seen, !is_ready, begun);
+        if (begun == 0) {
+            team.stopped = true;
+            return false;
+        }
     }
     __syncwarp();
     return true;
@@ -219,7 +229,8 @@ __device__ __forceinline__ u32 epoch_of(u64 word) {
 }
 
 /// Each lane waits until its counter has reached `site.want`, and acquires it once (M2, M4: the
-/// caller names the other end). Null: this lane waits for nothing. Returns the counter; 0 if stopped.
+/// caller names the other end). Null: this lane waits for nothing. Returns the counter; 0 if
+/// stopped.
 __device__ __forceinline__ u32 wait_counter(Team& team, const Site& site, const u32* counter) {
     const bool done = wait(team, site, [&](u32& seen) {
         if (counter == nullptr) return true;
@@ -268,8 +279,8 @@ struct Sequence {
             const int closed = bits == kAllLanes ? 32 : __ffs(static_cast<int>(~bits)) - 1;
             const u32 left = closed == 32 ? 0 : bits >> closed;
             const u64 moved = stamped(left, base + static_cast<u32>(closed));
-            // Releases this warp's work to whoever closes the gap, and acquires the others' (M1, M4:
-            // the sys-scope release of the one that tells the peer covers them all).
+            // Releases this warp's work to whoever closes the gap, and acquires the others' (M1,
+            // M4: the sys-scope release of the one that tells the peer covers them all).
             const u64 before = compare_swap_shared(&window, found, moved);
             if (before == found) return true;
             found = before;
