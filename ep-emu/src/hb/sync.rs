@@ -1,0 +1,475 @@
+//! What orders: releases and acquires with their scopes, fences, meetings, barriers, launches.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::clock::{Parts, Pool, View, join};
+use super::{Checker, Obs, Rule};
+use crate::abi::{Pc, Qualifiers, Scope};
+use crate::lane::Idx;
+
+/// Who released into a word: one rank and block, or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    rank: Option<u32>,
+    block: Option<Idx>,
+}
+
+impl Owner {
+    fn merge(self, other: Self) -> Self {
+        let rank = self.rank.filter(|rank| Some(*rank) == other.rank);
+        Self { rank, block: self.block.filter(|block| Some(*block) == other.block) }
+    }
+
+    /// The narrowest scope that holds the owner and a reader.
+    fn distance(self, rank: u32, block: Idx) -> Scope {
+        if self.block == Some(block) {
+            Scope::Cta
+        } else if self.rank == Some(rank) {
+            Scope::Gpu
+        } else {
+            Scope::Sys
+        }
+    }
+}
+
+/// What releases of one scope have put into a word.
+#[derive(Debug)]
+struct Released {
+    scope: Scope,
+    owner: Owner,
+    view: Rc<View>,
+    pc: Pc,
+}
+
+/// A word through which lanes order themselves.
+#[derive(Debug, Default)]
+struct Word {
+    released: Vec<Released>,
+    /// Changes with every release: an acquire that saw it already has nothing to join.
+    version: u32,
+}
+
+/// The words, by offset.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    words: HashMap<usize, Word>,
+    versions: u32,
+}
+
+impl Words {
+    fn put(&mut self, at: usize, new: Released, keeps: bool, pool: &mut Pool) {
+        self.versions += 1;
+        let word = self.words.entry(at).or_default();
+        word.version = self.versions;
+        if !keeps {
+            for old in word.released.drain(..) {
+                pool.give(old.view);
+            }
+        }
+        match word.released.iter_mut().find(|old| old.scope == new.scope) {
+            Some(old) => {
+                add(&mut old.view, &new.view, pool);
+                old.owner = old.owner.merge(new.owner);
+                old.pc = new.pc;
+                pool.give(new.view);
+            }
+            None => word.released.push(new),
+        }
+    }
+
+    fn clear(&mut self, at: usize, pool: &mut Pool) {
+        if let Some(word) = self.words.remove(&at) {
+            for old in word.released {
+                pool.give(old.view);
+            }
+        }
+    }
+}
+
+/// Joins `more` into a view that others may hold as it is now.
+fn add(view: &mut Rc<View>, more: &View, pool: &mut Pool) {
+    if Rc::get_mut(view).is_none() {
+        *view = Rc::new(pool.copy(view));
+    }
+    if let Some(own) = Rc::get_mut(view) {
+        join(own, more);
+    }
+}
+
+/// The checker's part of an mbarrier.
+#[derive(Debug)]
+pub(super) struct Mbarrier {
+    /// Who initialised it: warp, lane, epoch, place.
+    pub(super) init: (Idx, u32, u32, Pc),
+    /// What arrivals of the phase in progress brought.
+    pending: Option<Rc<View>>,
+    /// What a lane that saw a phase complete may rely on.
+    done: Option<Rc<View>>,
+    /// The record of bulk loads of the phase in progress.
+    pub(super) record: Option<u32>,
+    /// Records of the last two completed phases.
+    completed: [Option<u32>; 2],
+}
+
+/// What a release fence prepared for the lane's later relaxed stores.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    scope: Scope,
+    view: Rc<View>,
+}
+
+/// An acquire that did not order because a scope was too narrow, for reports.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Missed {
+    pub(super) acquire: Pc,
+    pub(super) release: Pc,
+    pub(super) needed: Scope,
+    pub(super) released: Scope,
+    pub(super) acquired: Scope,
+}
+
+impl Checker {
+    /// All that happened before the lane's next operation, with its own epoch, which ends.
+    fn snapshot(&mut self, lane: Idx) -> View {
+        let (warp, bit) = (lane / 32, lane % 32);
+        let state = &mut self.warps[warp];
+        let mut view = self.pool.copy(&state.seen);
+        state.lanes[bit].seen.join_into(&mut view);
+        let own = &mut view[warp];
+        own.add_all(state.synced);
+        own.add_lane(bit as u32, state.epoch);
+        let (mask, epoch) = state.lanes[bit].group;
+        if epoch > state.synced {
+            for member in (0..32).filter(|member| mask >> member & 1 != 0) {
+                own.add_lane(member, epoch);
+            }
+        }
+        state.epoch += 1;
+        view
+    }
+
+    fn owner(&self, lane: Idx) -> Owner {
+        let warp = &self.warps[lane / 32];
+        Owner { rank: Some(warp.rank), block: Some(warp.block) }
+    }
+
+    /// A release of `lane` into the word at `at`; `keeps`: what earlier releases put there stays
+    /// (an atomic continues their release sequence).
+    fn release(&mut self, lane: Idx, at: usize, scope: Scope, keeps: bool, pc: Pc) {
+        let view = Rc::new(self.snapshot(lane));
+        let new = Released { scope, owner: self.owner(lane), view, pc };
+        self.words.put(at, new, keeps, &mut self.pool);
+    }
+
+    /// A relaxed write: publishes what an earlier fence of the lane prepared, and otherwise ends
+    /// the release sequence, unless it is an atomic.
+    fn relaxed_write(&mut self, lane: Idx, at: usize, scope: Scope, keeps: bool, pc: Pc) {
+        let owner = self.owner(lane);
+        match &self.warps[lane / 32].lanes[lane % 32].prepared {
+            Some(prepared) => {
+                let scope = prepared.scope.min(scope);
+                let new = Released { scope, owner, view: Rc::clone(&prepared.view), pc };
+                self.words.put(at, new, keeps, &mut self.pool);
+            }
+            None if keeps => {}
+            None => self.words.clear(at, &mut self.pool),
+        }
+    }
+
+    /// A read of the word at `at`: takes over what was released there, at once (`acquires`) or at
+    /// the lane's next fence.
+    pub(super) fn order_load(&mut self, lane: Idx, at: usize, how: Qualifiers, pc: Pc) {
+        let Some(word) = self.words.words.get(&at) else { return };
+        let warp = &mut self.warps[lane / 32];
+        let state = &mut warp.lanes[lane % 32];
+        let known = (at, word.version, how.acquires());
+        if state.last_read == known {
+            return;
+        }
+        state.last_read = known;
+        for released in &word.released {
+            let needed = released.owner.distance(warp.rank, warp.block);
+            if self.rules.has(Rule::Scopes) && (released.scope < needed || how.scope() < needed) {
+                self.missed = Some(Missed {
+                    acquire: pc,
+                    release: released.pc,
+                    needed,
+                    released: released.scope,
+                    acquired: how.scope(),
+                });
+            } else if how.acquires() {
+                state.seen.take(&released.view, &mut self.pool);
+            } else {
+                state.pending[needed as usize].take(&released.view, &mut self.pool);
+            }
+        }
+        warp.dirty |= 1 << (lane % 32);
+    }
+
+    /// `st` with an order.
+    pub(super) fn order_store(&mut self, lane: Idx, at: usize, how: Qualifiers, pc: Pc) {
+        if how.releases() {
+            self.release(lane, at, how.scope(), false, pc);
+        } else {
+            self.relaxed_write(lane, at, how.scope(), false, pc);
+        }
+    }
+
+    /// An atomic with an order; `writes` is false for a compare that failed.
+    pub(super) fn order_atomic(
+        &mut self,
+        lane: Idx,
+        at: usize,
+        how: Qualifiers,
+        writes: bool,
+        pc: Pc,
+    ) {
+        self.order_load(lane, at, how, pc);
+        if writes && how.releases() {
+            self.release(lane, at, how.scope(), true, pc);
+        } else if writes {
+            self.relaxed_write(lane, at, how.scope(), true, pc);
+        }
+    }
+
+    /// `fence.acq_rel`: earlier relaxed reads acquire, later relaxed writes release.
+    pub(crate) fn fence(&mut self, lane: Idx, scope: Scope) {
+        let warp = &mut self.warps[lane / 32];
+        let state = &mut warp.lanes[lane % 32];
+        for class in [Scope::Cta, Scope::Gpu, Scope::Sys] {
+            if class <= scope {
+                let pending = std::mem::take(&mut state.pending[class as usize]);
+                state.seen.take_all(&pending, &mut self.pool);
+            }
+        }
+        warp.dirty |= 1 << (lane % 32);
+        let view = Rc::new(self.snapshot(lane));
+        let state = &mut self.warps[lane / 32].lanes[lane % 32];
+        if let Some(old) = state.prepared.replace(Prepared { scope, view }) {
+            self.pool.give(old.view);
+        }
+    }
+
+    /// `fence.proxy.async`: for global memory the lane's later bulk copies may rely on all that it
+    /// has seen (M2, M4); for shared memory its own earlier accesses are done with (M3).
+    pub(crate) fn fence_proxy(&mut self, lane: Idx, global: bool, shared: bool) {
+        let bit = lane % 32;
+        if shared {
+            let warp = &mut self.warps[lane / 32];
+            warp.lanes[bit].shared_fences.push(warp.epoch);
+            warp.epoch += 1;
+        }
+        if global {
+            let view = Rc::new(self.snapshot(lane));
+            let warp = &mut self.warps[lane / 32];
+            warp.lanes[bit].fenced.clear(&mut self.pool);
+            warp.lanes[bit].fenced.take(&view, &mut self.pool);
+            warp.dirty |= 1 << bit;
+        }
+    }
+
+    /// `__syncwarp`: the lanes of `mask` see what each other has seen.
+    pub(crate) fn warp_meets(&mut self, warp: Idx, mask: u32) {
+        if mask == u32::MAX {
+            self.fold_lanes(warp);
+            let state = &mut self.warps[warp];
+            state.synced = state.epoch;
+            state.epoch += 1;
+            return;
+        }
+        let state = &mut self.warps[warp];
+        let members = || (0..32usize).filter(|lane| mask >> lane & 1 != 0);
+        let (mut seen, mut fenced) = (Parts::default(), Parts::default());
+        for lane in members() {
+            seen.take_all(&state.lanes[lane].seen, &mut self.pool);
+            fenced.take_all(&state.lanes[lane].fenced, &mut self.pool);
+        }
+        for lane in members() {
+            let lane = &mut state.lanes[lane];
+            lane.group = (mask, state.epoch);
+            lane.seen.clone_from(&seen);
+            lane.fenced.clone_from(&fenced);
+        }
+        state.epoch += 1;
+        state.dirty |= mask;
+    }
+
+    /// What single lanes have seen becomes the warp's.
+    fn fold_lanes(&mut self, warp: Idx) {
+        let state = &mut self.warps[warp];
+        let dirty = std::mem::take(&mut state.dirty);
+        let mut joined: [*const View; 2] = [std::ptr::null(); 2];
+        for lane in (0..32).filter(|lane| dirty >> lane & 1 != 0) {
+            let lane = &mut state.lanes[lane];
+            let both = [(&mut lane.seen, &mut state.seen), (&mut lane.fenced, &mut state.fenced)];
+            for ((parts, total), last) in both.into_iter().zip(&mut joined) {
+                for part in parts.drain() {
+                    // Lanes of a warp mostly saw the very same view, one after another.
+                    if !std::ptr::eq(*last, &*part) {
+                        join(total, &part);
+                        *last = &*part;
+                        state.keep.push(part);
+                    }
+                }
+            }
+        }
+        for part in state.keep.drain(..) {
+            self.pool.give(part);
+        }
+    }
+
+    /// A block barrier is complete: its warps see each other. (A warp that only arrived may have
+    /// run on; taking its present state can hide a race, but never invents one.)
+    pub(crate) fn barrier_completes(&mut self, warps: &[(Idx, u32)]) {
+        let mut total = self.pool.empty();
+        for (warp, _) in warps {
+            self.fold_lanes(*warp);
+            let state = &mut self.warps[*warp];
+            join(&mut total, &state.seen);
+            total[*warp].add_all(state.epoch);
+            state.synced = state.epoch;
+            state.epoch += 1;
+        }
+        for (warp, _) in warps {
+            self.warps[*warp].seen.copy_from_slice(&total);
+        }
+        self.pool.give(Rc::new(total));
+    }
+
+    /// `mbarrier.init`.
+    pub(crate) fn mbarrier_init(&mut self, lane: Idx, id: u32, pc: Pc) {
+        let epoch = self.warps[lane / 32].epoch;
+        let init = (lane / 32, (lane % 32) as u32, epoch, pc);
+        let fresh =
+            Mbarrier { init, pending: None, done: None, record: None, completed: [None; 2] };
+        assert_eq!(id as usize, self.mbarriers.len(), "mbarriers are numbered in order");
+        self.mbarriers.push(fresh);
+    }
+
+    /// `mbarrier.arrive`: a release at block scope into the phase in progress.
+    pub(super) fn order_arrive(&mut self, lane: Idx, id: u32) {
+        let view = Rc::new(self.snapshot(lane));
+        match &mut self.mbarriers[id as usize].pending {
+            Some(pending) => add(pending, &view, &mut self.pool),
+            pending @ None => *pending = Some(view),
+        }
+    }
+
+    /// The phase in progress is complete.
+    pub(crate) fn mbarrier_completes(&mut self, id: u32) {
+        let mbarrier = &mut self.mbarriers[id as usize];
+        if let Some(pending) = mbarrier.pending.take() {
+            match &mut mbarrier.done {
+                Some(done) => add(done, &pending, &mut self.pool),
+                done @ None => *done = Some(pending),
+            }
+        }
+        mbarrier.completed = [mbarrier.record.take(), mbarrier.completed[0]];
+    }
+
+    /// A test found a phase complete: an acquire at block scope, and the end of its bulk loads.
+    pub(super) fn order_seen(&mut self, lane: Idx, id: u32) {
+        let mbarrier = &self.mbarriers[id as usize];
+        let warp = &mut self.warps[lane / 32];
+        let state = &mut warp.lanes[lane % 32];
+        if let Some(done) = &mbarrier.done {
+            state.seen.take(done, &mut self.pool);
+            warp.dirty |= 1 << (lane % 32);
+        }
+        for record in mbarrier.completed.into_iter().flatten() {
+            self.records[record as usize].observe(Obs::new(lane, warp.epoch, true));
+        }
+    }
+
+    /// A bulk wait of `lane` covers its groups below `covered`.
+    pub(crate) fn bulk_waited(&mut self, lane: Idx, covered: u64, read_only: bool) {
+        let full = !(read_only && self.rules.has(Rule::FullWait));
+        let warp = &mut self.warps[lane / 32];
+        let epoch = warp.epoch;
+        let state = &mut warp.lanes[lane % 32];
+        for (number, record) in &state.groups {
+            if *number < covered {
+                self.records[*record as usize].observe(Obs::new(lane, epoch, full));
+            }
+        }
+        while full && state.groups.front().is_some_and(|(number, _)| *number < covered) {
+            state.groups.pop_front();
+        }
+    }
+
+    /// A launch of `rank` starts: it sees all that the rank's earlier launches did.
+    pub(crate) fn launch_starts(&mut self, rank: usize) {
+        let rank = &mut self.ranks[rank];
+        rank.start.copy_from_slice(&rank.end);
+        rank.records.clear();
+        rank.running = true;
+    }
+
+    /// A launch of `rank` has ended, and every bulk copy of it.
+    pub(crate) fn launch_ends(&mut self, rank: usize) {
+        let rank = &mut self.ranks[rank];
+        rank.running = false;
+        for record in rank.records.drain(..) {
+            let record = &mut self.records[record as usize];
+            let warp = record.lane / 32;
+            let epoch = self.warps[warp].epoch - 1;
+            record.observe(Obs { warp, mask: u32::MAX, epoch, full: true });
+        }
+    }
+
+    /// A block enters the slot `block` of `warps`; its shared memory is new.
+    pub(crate) fn block_enters(
+        &mut self,
+        (rank, block): (u32, Idx),
+        warps: Range<Idx>,
+        (shared, bytes): (usize, usize),
+    ) {
+        let start = &self.ranks[rank as usize].start;
+        for warp in warps {
+            let state = &mut self.warps[warp];
+            state.seen.copy_from_slice(start);
+            state.fenced.copy_from_slice(start);
+            (state.rank, state.block, state.dirty) = (rank, block, 0);
+            state.epoch += 1;
+            (state.synced, state.entered) = (state.epoch - 1, state.epoch);
+            for lane in &mut state.lanes {
+                *lane = Default::default();
+            }
+        }
+        if let Some(cells) = &mut self.cells {
+            cells.clear(shared, bytes);
+        }
+    }
+
+    /// The block of `warps` has left the kernel.
+    pub(crate) fn block_ends(&mut self, rank: u32, warps: Range<Idx>) {
+        for warp in warps {
+            self.fold_lanes(warp);
+            let state = &mut self.warps[warp];
+            let end = &mut self.ranks[rank as usize].end;
+            join(end, &state.seen);
+            end[warp].add_all(state.epoch);
+            state.epoch += 1;
+        }
+    }
+
+    /// An actor reads a word that lanes release at system scope.
+    pub(crate) fn actor_acquires(&mut self, actor: usize, at: usize) {
+        let Some(word) = self.words.words.get(&at.wrapping_sub(self.base)) else { return };
+        for released in word.released.iter().filter(|released| released.scope == Scope::Sys) {
+            join(&mut self.actors[actor].seen, &released.view);
+        }
+    }
+
+    /// An actor writes a word that lanes acquire.
+    pub(crate) fn actor_releases(&mut self, actor: usize, at: usize) {
+        let mut view = self.pool.copy(&self.actors[actor].seen);
+        view[self.warps.len() + actor].add_all(self.actors[actor].epoch);
+        self.actors[actor].epoch += 1;
+        let owner = Owner { rank: None, block: None };
+        let new = Released { scope: Scope::Sys, owner, view: Rc::new(view), pc: 0 };
+        self.words.put(at.wrapping_sub(self.base), new, true, &mut self.pool);
+    }
+}

@@ -1,0 +1,230 @@
+//! What the runtime keeps of each lane, warp and block.
+
+use std::collections::VecDeque;
+
+use crate::abi::{BlockView, LaneView, Pc, Run};
+use crate::barrier::Barrier;
+use crate::failure::WaitSite;
+use crate::mbarrier::Mbarrier;
+use crate::warp::Collective;
+
+/// Index of a lane, warp or block slot in the machine's tables.
+pub(crate) type Idx = usize;
+
+/// Why a lane does not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It may run, or does.
+    Ready,
+    /// It polls values that have not changed.
+    Poll,
+    /// It waits for the other lanes of a warp function.
+    Warp {
+        /// Lanes that take part.
+        mask: u32,
+    },
+    /// It waits at a block barrier.
+    Barrier {
+        /// Which one.
+        id: u8,
+    },
+    /// It waits for its bulk groups.
+    Bulk {
+        /// Groups that may stay open.
+        open: u32,
+        /// Whether only the reads are waited for.
+        read_only: bool,
+    },
+    /// It has left the kernel, or its slot holds no kernel.
+    Done,
+}
+
+/// Most addresses of one polling loop that are told apart.
+const POLLED: usize = 8;
+/// Loads without any progress anywhere after which a lane of a wider loop parks.
+const FRUITLESS_LOADS: u32 = 64;
+
+/// The recent loads of a lane, to notice that it polls.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Polling {
+    seen: [(usize, u64); POLLED],
+    len: u8,
+    repeats: u8,
+    fruitless: u32,
+    progress: u64,
+    /// Loads that do not park, after the clock was advanced for waits to expire.
+    pub(crate) grace: u32,
+}
+
+/// What a lane should do about a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Advice {
+    /// Go on.
+    Run,
+    /// Park on the addresses of its loop.
+    ParkOnAddresses,
+    /// Park until anything happens at all.
+    ParkOnProgress,
+}
+
+impl Polling {
+    /// Notes a load of `value` at `at`: the third time that nothing in a loop changed, it polls.
+    pub(crate) fn note(&mut self, at: usize, value: u64, progress: u64) -> Advice {
+        if self.grace > 0 {
+            self.grace -= 1;
+            return Advice::Run;
+        }
+        if progress == self.progress {
+            self.fruitless += 1;
+        } else {
+            (self.progress, self.fruitless) = (progress, 0);
+        }
+        let len = usize::from(self.len);
+        match self.seen[..len].iter_mut().find(|(seen, _)| *seen == at) {
+            Some((_, seen)) if *seen == value => {
+                self.repeats = self.repeats.saturating_add(1);
+                if usize::from(self.repeats) >= 2 * len {
+                    return Advice::ParkOnAddresses;
+                }
+            }
+            Some(_) => {
+                self.seen[0] = (at, value);
+                (self.len, self.repeats) = (1, 0);
+            }
+            None if len < POLLED => {
+                self.seen[len] = (at, value);
+                (self.len, self.repeats) = (self.len + 1, 0);
+            }
+            None => self.forget(),
+        }
+        if self.fruitless > FRUITLESS_LOADS { Advice::ParkOnProgress } else { Advice::Run }
+    }
+
+    /// The lane did something else: what it loads next is no longer the same loop.
+    pub(crate) fn forget(&mut self) {
+        (self.len, self.repeats, self.fruitless) = (0, 0, 0);
+    }
+
+    /// The addresses of the loop, with the values seen.
+    pub(crate) fn addresses(&self) -> &[(usize, u64)] {
+        &self.seen[..usize::from(self.len)]
+    }
+}
+
+/// One committed or open bulk group.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Group {
+    /// Copies whose source is still to be read.
+    pub(crate) reads: u32,
+    /// Copies that are still to be written.
+    pub(crate) writes: u32,
+}
+
+/// The bulk groups of a lane.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Groups {
+    /// Groups that may be unfinished, oldest first.
+    pub(crate) pending: VecDeque<Group>,
+    /// Number of the oldest of them, counted from the lane's first group.
+    pub(crate) first: u64,
+    /// The group not yet committed.
+    pub(crate) open: Option<Group>,
+    /// Groups that a wait has covered, at least their reads.
+    pub(crate) waited: u64,
+    /// One more than the last group that holds a copy.
+    pub(crate) used: u64,
+}
+
+impl Groups {
+    /// Number that the open group has or will have.
+    pub(crate) fn next(&self) -> u64 {
+        self.first + self.pending.len() as u64
+    }
+
+    /// The group of this number, if it is still kept.
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut Group> {
+        let index = number.checked_sub(self.first)? as usize;
+        if index == self.pending.len() {
+            return self.open.as_mut();
+        }
+        self.pending.get_mut(index)
+    }
+
+    /// Whether all groups but the last `open` are finished, by reads or by writes.
+    pub(crate) fn finished(&self, open: u32, read_only: bool) -> bool {
+        let covered = self.pending.len().saturating_sub(open as usize);
+        let done = |group: &Group| if read_only { group.reads == 0 } else { group.writes == 0 };
+        self.pending.iter().take(covered).all(done)
+    }
+
+    /// Drops finished groups from the front.
+    pub(crate) fn trim(&mut self) {
+        while self.pending.front().is_some_and(|group| group.writes == 0) {
+            self.pending.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+/// A lane. The kernel sees its first member.
+#[repr(C)]
+pub(crate) struct Lane {
+    pub(crate) view: LaneView,
+    /// Stack pointer while another fiber runs.
+    pub(crate) sp: usize,
+    /// Where its library keeps the running lane.
+    pub(crate) module: *mut *const LaneView,
+    pub(crate) warp: Idx,
+    pub(crate) state: State,
+    /// What a warp function returns to it.
+    pub(crate) result: u64,
+    /// Where it last called the runtime.
+    pub(crate) pc: Pc,
+    pub(crate) polling: Polling,
+    pub(crate) groups: Groups,
+    /// What the kernel said it is about to wait for.
+    pub(crate) site: Option<WaitSite>,
+}
+
+/// A warp of a resident block.
+pub(crate) struct Warp {
+    pub(crate) block: Idx,
+    /// Its number in the block.
+    pub(crate) index: u32,
+    /// Lanes that may run.
+    pub(crate) ready: u32,
+    /// Lanes inside the kernel.
+    pub(crate) live: u32,
+    /// Place in the machine's list of warps with ready lanes.
+    pub(crate) place: Option<usize>,
+    /// A fault has stopped it for good.
+    pub(crate) frozen: bool,
+    pub(crate) collectives: Vec<Collective>,
+}
+
+/// A slot of a rank that holds one block at a time.
+pub(crate) struct Block {
+    pub(crate) view: Box<BlockView>,
+    pub(crate) rank: u32,
+    /// Offset of its shared memory in the arena.
+    pub(crate) shared: usize,
+    /// Bytes of it that the slot has.
+    pub(crate) shared_capacity: usize,
+    /// First warp and first lane of the slot.
+    pub(crate) first_warp: Idx,
+    /// Lanes still inside the kernel; 0: the slot is free.
+    pub(crate) live: u32,
+    pub(crate) barriers: Vec<Barrier>,
+    pub(crate) mbarriers: Vec<Mbarrier>,
+    pub(crate) run: Option<Run>,
+    pub(crate) args: *const u8,
+    /// Which launch of its rank it belongs to.
+    pub(crate) launch: usize,
+}
+
+impl Block {
+    /// Warps of the running block.
+    pub(crate) fn warps(&self) -> std::ops::Range<Idx> {
+        self.first_warp..self.first_warp + self.view.size[0] as usize / 32
+    }
+}

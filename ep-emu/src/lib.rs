@@ -1,0 +1,48 @@
+//! Runs emitted CUDA on the host.
+//!
+//! The text that NVRTC would get is compiled by the system's C++ compiler against
+//! `templates/host` and run lane by lane: every CUDA thread is a fiber, all ranks live in one
+//! process, and a seeded scheduler decides every step. A seed replays a run in every build.
+//!
+//! - [`Compiler`] turns a [`Source`] into a [`Program`] with [`Kernel`]s.
+//! - [`World`] holds the memory of the ranks; [`World::run`] runs [`Launch`]es in it and ends with
+//!   [`RunStats`] or a [`Failure`] that names places in the kernel and statements of its
+//!   declaration.
+//! - A program built as [`Build::Checked`] reports each plain access, and the run is checked
+//!   against the memory model (`hb`).
+
+mod abi;
+mod actor;
+mod barrier;
+mod bulk;
+mod calls;
+mod deadlock;
+mod failure;
+mod fiber;
+mod hb;
+mod heap;
+mod lane;
+mod machine;
+mod mbarrier;
+mod memory;
+mod message;
+pub mod mutant;
+mod os;
+mod park;
+mod program;
+mod rng;
+mod schedule;
+mod stream;
+mod symbols;
+mod warp;
+pub mod worker;
+mod world;
+
+pub use actor::{Actor, ActorMemory};
+pub use failure::{Failure, FailureKind, RunStats, Wait, WaitSite};
+pub use hb::{Rule, Rules};
+pub use heap::Address;
+pub use program::{Build, CompileError, Compiler, Kernel, Program, Source};
+pub use schedule::{Faults, Policy};
+pub use stream::Launch;
+pub use world::{Spec, World};

@@ -1,0 +1,151 @@
+//! Results as they travel from a worker to its parent.
+
+use crate::failure::{Failure, FailureKind, RunStats, Wait, WaitSite};
+
+/// Between the parts of a message, and between the texts of one; no report contains them.
+const BREAK: char = '\u{3}';
+const WITHIN: char = '\u{4}';
+
+/// Numbers, or the parts of a failure: kind, seed, whether it drained, message, waits.
+pub(crate) fn encode(result: &Result<RunStats, Failure>) -> Vec<u8> {
+    let mut parts = Vec::new();
+    match result {
+        Ok(stats) => {
+            parts.push("ok".to_owned());
+            parts.extend(fields(stats).iter().map(u64::to_string));
+        }
+        Err(failure) => {
+            parts.push("failed".to_owned());
+            parts.push(failure.kind.name().to_owned());
+            parts.push(failure.seed.to_string());
+            parts.push(u8::from(failure.drained).to_string());
+            parts.push(failure.message.clone());
+            parts.extend(failure.waits.iter().map(encode_wait));
+        }
+    }
+    parts.join(&BREAK.to_string()).into_bytes()
+}
+
+/// The result that `encode` was given; a broken message is a crash of the worker.
+pub(crate) fn decode(bytes: &[u8]) -> Result<RunStats, Failure> {
+    let text = String::from_utf8_lossy(bytes);
+    let parts: Vec<&str> = text.split(BREAK).collect();
+    match parts.as_slice() {
+        ["ok", numbers @ ..] => decode_stats(numbers).ok_or_else(|| broken(&text)),
+        ["failed", kind, seed, drained, message, waits @ ..] => {
+            let kind = FailureKind::named(kind).unwrap_or(FailureKind::Crash);
+            Err(Failure {
+                seed: seed.parse().unwrap_or(0),
+                drained: *drained == "1",
+                waits: waits.iter().filter_map(|wait| decode_wait(wait)).collect(),
+                ..Failure::new(kind, (*message).to_owned())
+            })
+        }
+        _ => Err(broken(&text)),
+    }
+}
+
+fn broken(text: &str) -> Failure {
+    Failure::new(FailureKind::Crash, format!("the worker answered {text:?}"))
+}
+
+fn encode_wait(wait: &Wait) -> String {
+    let Wait { rank, block, warp, lanes, site, what, place } = wait;
+    let site = match site {
+        Some(WaitSite { role, channel, kind, stripe, peer }) => {
+            format!("1 {role} {channel} {kind} {stripe} {peer}")
+        }
+        None => "0 0 0 0 0 0".to_owned(),
+    };
+    format!("{rank} {block} {warp} {lanes} {site} {what}{WITHIN}{place}")
+}
+
+fn decode_wait(text: &str) -> Option<Wait> {
+    let words: Vec<&str> = text.splitn(11, ' ').collect();
+    let numbers: Option<Vec<i64>> = words.iter().take(10).map(|word| word.parse().ok()).collect();
+    let [rank, block, warp, lanes, named, role, channel, kind, stripe, peer] = numbers?[..] else {
+        return None;
+    };
+    let site = WaitSite {
+        role: role as u32,
+        channel: channel as u32,
+        kind: kind as u32,
+        stripe: stripe as i32,
+        peer: peer as i32,
+    };
+    let (what, place) = words.get(10)?.split_once(WITHIN)?;
+    Some(Wait {
+        rank: rank as u32,
+        block: block as u32,
+        warp: warp as u32,
+        lanes: lanes as u32,
+        site: (named == 1).then_some(site),
+        what: what.to_owned(),
+        place: place.to_owned(),
+    })
+}
+
+fn decode_stats(numbers: &[&str]) -> Option<RunStats> {
+    let numbers: Option<Vec<u64>> = numbers.iter().map(|word| word.parse().ok()).collect();
+    let [lanes, steps, switches, collectives, polls, bulk_steps, idle, schedule, clock_ns] =
+        numbers?[..]
+    else {
+        return None;
+    };
+    Some(RunStats {
+        lanes,
+        steps,
+        switches,
+        collectives,
+        polls,
+        bulk_steps,
+        idle,
+        schedule,
+        clock_ns,
+    })
+}
+
+fn fields(stats: &RunStats) -> [u64; 9] {
+    [
+        stats.lanes,
+        stats.steps,
+        stats.switches,
+        stats.collectives,
+        stats.polls,
+        stats.bulk_steps,
+        stats.idle,
+        stats.schedule,
+        stats.clock_ns,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_survive_the_way() {
+        let stats = RunStats { lanes: 3, schedule: u64::MAX, clock_ns: 9, ..RunStats::default() };
+        assert_eq!(decode(&encode(&Ok(stats.clone()))).expect("good"), stats);
+        let site = WaitSite { role: 1, channel: 2, kind: 3, stripe: -1, peer: 4 };
+        let wait = |site, what: &str| Wait {
+            rank: 1,
+            block: 2,
+            warp: 3,
+            lanes: u32::MAX,
+            site,
+            what: what.to_owned(),
+            place: "at x.cu:3".to_owned(),
+        };
+        let failure = Failure {
+            seed: 7,
+            drained: true,
+            waits: vec![wait(Some(site), "polls a word"), wait(None, "barrier 1")],
+            ..Failure::new(FailureKind::Race, "a\nb".to_owned())
+        };
+        let back = decode(&encode(&Err(failure.clone()))).expect_err("bad");
+        assert_eq!((back.kind, back.seed, back.drained), (FailureKind::Race, 7, true));
+        assert_eq!((back.message.as_str(), &back.waits), ("a\nb", &failure.waits));
+        assert_eq!(decode(b"nonsense").expect_err("bad").kind, FailureKind::Crash);
+    }
+}

@@ -1,0 +1,131 @@
+//! Lanes that poll, kept by the addresses they poll so that a write wakes exactly them.
+
+use crate::lane::{Advice, Idx, State};
+use crate::machine::Machine;
+
+/// Buckets of parked lanes; a power of two.
+const BUCKETS: usize = 1 << 12;
+
+/// The parked lanes.
+pub(crate) struct Parking {
+    /// By cache line of the offset in the arena: an order that does not depend on where the
+    /// system put the arena.
+    buckets: Vec<Vec<Idx>>,
+    /// Lanes that any progress wakes.
+    on_progress: Vec<Idx>,
+    count: usize,
+}
+
+impl Parking {
+    /// Nobody parked.
+    pub(crate) fn new() -> Self {
+        Self { buckets: vec![Vec::new(); BUCKETS], on_progress: Vec::new(), count: 0 }
+    }
+
+    fn bucket(line: usize) -> usize {
+        (line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) % BUCKETS
+    }
+}
+
+impl Machine<'_> {
+    /// Parks the running lane if this load shows that it polls; returns whether it did.
+    pub(crate) fn park_if_polling(&mut self, at: usize, value: u64) -> bool {
+        let here = self.here();
+        let progress = self.progress;
+        match self.lanes[here].polling.note(at, value, progress) {
+            Advice::Run => return false,
+            Advice::ParkOnAddresses => {
+                let base = self.heap.base();
+                for (at, _) in self.lanes[here].polling.addresses() {
+                    let bucket = Parking::bucket(at.wrapping_sub(base) >> 6);
+                    self.parking.buckets[bucket].push(here);
+                }
+            }
+            Advice::ParkOnProgress => self.parking.on_progress.push(here),
+        }
+        self.parking.count += 1;
+        self.lanes[here].state = State::Poll;
+        true
+    }
+
+    /// A value at `at` has changed: whoever polls it may run again.
+    pub(crate) fn touch(&mut self, at: usize, bytes: usize) {
+        self.progress += 1;
+        if self.parking.count == 0 {
+            return;
+        }
+        while let Some(lane) = self.parking.on_progress.pop() {
+            self.unpark(lane);
+        }
+        let offset = at.wrapping_sub(self.heap.base());
+        let lines = offset >> 6..=(offset + bytes.max(1) - 1) >> 6;
+        if lines.end() - lines.start() > self.parking.count {
+            self.wake_all_touched(at, bytes);
+            return;
+        }
+        for line in lines {
+            let bucket = Parking::bucket(line);
+            let mut index = 0;
+            while let Some(lane) = self.parking.buckets[bucket].get(index).copied() {
+                if self.polls(lane, at, bytes) {
+                    self.wake_poller(lane);
+                } else {
+                    index += 1;
+                }
+            }
+        }
+    }
+
+    fn polls(&self, lane: Idx, at: usize, bytes: usize) -> bool {
+        let polled = self.lanes[lane].polling.addresses();
+        polled.iter().any(|(polled, _)| polled + 8 > at && *polled < at + bytes)
+    }
+
+    /// For writes that span more lines than there are parked lanes.
+    fn wake_all_touched(&mut self, at: usize, bytes: usize) {
+        let mut woken: Vec<Idx> = Vec::new();
+        for bucket in &self.parking.buckets {
+            woken.extend(bucket.iter().copied().filter(|lane| self.polls(*lane, at, bytes)));
+        }
+        for lane in woken {
+            if self.lanes[lane].state == State::Poll {
+                self.wake_poller(lane);
+            }
+        }
+    }
+
+    /// Wakes a lane and the parked lanes of its warp: a warp may poll many flags in one loop, a
+    /// lane each, and leave the loop only when each lane has looked again.
+    fn wake_poller(&mut self, lane: Idx) {
+        let first = lane - lane % 32;
+        for mate in first..first + 32 {
+            if self.lanes[mate].state == State::Poll {
+                self.unpark(mate);
+            }
+        }
+    }
+
+    fn unpark(&mut self, lane: Idx) {
+        let base = self.heap.base();
+        let lanes = &mut self.lanes;
+        for (at, _) in lanes[lane].polling.addresses() {
+            let bucket = Parking::bucket(at.wrapping_sub(base) >> 6);
+            self.parking.buckets[bucket].retain(|parked| *parked != lane);
+        }
+        self.parking.on_progress.retain(|parked| *parked != lane);
+        self.parking.count -= 1;
+        lanes[lane].polling.forget();
+        self.make_ready(lane);
+    }
+
+    /// Lets every parked lane look again; returns how many there were.
+    pub(crate) fn wake_all(&mut self, grace: u32) -> usize {
+        let parked: Vec<Idx> =
+            (0..self.lanes.len()).filter(|lane| self.lanes[*lane].state == State::Poll).collect();
+        for lane in &parked {
+            self.unpark(*lane);
+            self.lanes[*lane].polling.grace = grace;
+        }
+        parked.len()
+    }
+}

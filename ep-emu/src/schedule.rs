@@ -1,0 +1,326 @@
+//! Who runs next: the seeded choice, its policies, and what happens when nothing can run.
+
+use crate::failure::FailureKind;
+use crate::lane::{Idx, State};
+use crate::machine::{Fault, Machine};
+use crate::rng::Rng;
+
+/// How the next warp is chosen. Each holds for a while, then its choices are drawn anew: bugs that
+/// need one party far ahead of another get their chance several times in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The other three in turns, by the seed.
+    Mixed,
+    /// Any warp that can run.
+    Uniform,
+    /// The warp of highest priority; priorities are random, and the running warp drops to the
+    /// lowest one at random steps.
+    Priorities,
+    /// A rank, a block, a warp, or every other block runs only when nothing else can.
+    Starve,
+}
+
+/// What the policy is doing now.
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    Uniform,
+    /// Priorities by a hash with this salt.
+    Priorities {
+        salt: u64,
+    },
+    Starve(Victims),
+}
+
+/// Whom a turn starves.
+#[derive(Clone, Copy, Debug)]
+enum Victims {
+    Rank(u32),
+    Block(Idx),
+    Warp(Idx),
+    /// The blocks of this parity: often all senders, or all receivers.
+    Parity(u32),
+}
+
+/// What is wrong with the machine on purpose.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// This rank runs at a sixty-fourth of the speed.
+    pub slow_rank: Option<u32>,
+    /// This rank stops for good at this scheduler step.
+    pub dead_rank: Option<(u32, u64)>,
+    /// Bulk copies of this rank happen only when nothing else can.
+    pub late_bulk: Option<u32>,
+    /// Bulk copies that this rank issues after so many steps never happen.
+    pub stalled_bulk: Option<(u32, u64)>,
+}
+
+/// Virtual time of one step, and of finding nothing to run.
+const STEP_NS: u64 = 10;
+const IDLE_NS: u64 = 100_000;
+/// Virtual time that makes every bounded wait expire.
+const EXPIRY_NS: u64 = 1 << 42;
+/// Loads that a lane may do after that without parking again: waits look at the clock only every
+/// so many turns.
+const EXPIRY_LOADS: u32 = 300;
+/// Fruitless rounds of waking everybody before it is a deadlock.
+const FRUITLESS_ROUNDS: u32 = 6;
+/// A turn lasts this many steps, doubled up to so many times.
+const TURN_STEPS: (u64, usize) = (64, 12);
+/// Chance in 1024 that the running warp drops to the lowest priority.
+const DROPS: u32 = 2;
+
+/// The state of the choice.
+pub(crate) struct Schedule {
+    pub(crate) rng: Rng,
+    /// Warps that have a lane that can run.
+    pub(crate) ready: Vec<Idx>,
+    policy: Policy,
+    turn: Turn,
+    /// Step at which the turn ends.
+    turn_ends: u64,
+    /// The warp that dropped to the lowest priority last.
+    dropped: Option<Idx>,
+    faults: Faults,
+    stay: u32,
+    preemption: u32,
+    bulk: u32,
+    lane_order: u32,
+    max_steps: u64,
+    rounds: u32,
+    progress: u64,
+    expired: bool,
+}
+
+impl Schedule {
+    /// The schedule of `seed`.
+    pub(crate) fn new(seed: u64, policy: Policy, faults: Faults, max_steps: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        Self {
+            policy,
+            turn: Turn::Uniform,
+            turn_ends: 0,
+            dropped: None,
+            faults,
+            stay: [1024, 990, 700][rng.below(3)],
+            preemption: [0, 20, 150][rng.below(3)],
+            bulk: [2, 40, 300][rng.below(3)],
+            lane_order: rng.below(3) as u32,
+            max_steps,
+            rounds: 0,
+            progress: 0,
+            expired: false,
+            ready: Vec::new(),
+            rng,
+        }
+    }
+
+    /// Whether the running lane gives way now.
+    #[inline(always)]
+    pub(crate) fn preempts(&mut self) -> bool {
+        self.preemption != 0 && self.rng.chance(self.preemption)
+    }
+
+    /// The faults that were asked for.
+    pub(crate) fn faults(&self) -> &Faults {
+        &self.faults
+    }
+}
+
+impl Machine<'_> {
+    /// The next lane, or none when the run is over.
+    pub(crate) fn pick(&mut self, stay: Option<Idx>) -> Option<Idx> {
+        loop {
+            if self.failure.is_some() || self.refill || self.stuck {
+                return None;
+            }
+            self.stats.steps += 1;
+            self.clock_ns += STEP_NS;
+            if self.stats.steps > self.schedule.max_steps {
+                self.fail_livelock();
+                return None;
+            }
+            self.apply_timed_faults();
+            if self.schedule.rng.chance(self.schedule.bulk) {
+                self.engine_step(false);
+            }
+            if let Some(warp) = self.pick_warp(stay) {
+                return Some(self.pick_lane(warp));
+            }
+            if self.live == 0 && !self.streams_left() {
+                return None;
+            }
+            if !self.engine_step(true) {
+                self.idle();
+            }
+        }
+    }
+
+    fn pick_warp(&mut self, stay: Option<Idx>) -> Option<Idx> {
+        if let Some(warp) = stay
+            && self.warps[warp].ready != 0
+            && !self.warps[warp].frozen
+            && self.schedule.rng.chance(self.schedule.stay)
+        {
+            return Some(warp);
+        }
+        if self.schedule.ready.is_empty() {
+            return None;
+        }
+        let faults = self.schedule.faults();
+        if faults.dead_rank.is_none() && faults.slow_rank.is_none() {
+            return self.pick_by_policy();
+        }
+        let slow = faults.slow_rank;
+        for _ in 0..64 {
+            let warp = self.pick_by_policy()?;
+            let rank = self.blocks[self.warps[warp].block].rank;
+            let skip = Some(rank) == slow && !self.schedule.rng.chance(16);
+            if !self.warps[warp].frozen && !skip {
+                return Some(warp);
+            }
+        }
+        self.schedule.ready.iter().copied().find(|warp| !self.warps[*warp].frozen)
+    }
+
+    fn pick_by_policy(&mut self) -> Option<Idx> {
+        if self.stats.steps >= self.schedule.turn_ends {
+            self.next_turn();
+        }
+        let count = self.schedule.ready.len();
+        match self.schedule.turn {
+            Turn::Uniform => Some(self.schedule.ready[self.schedule.rng.below(count)]),
+            Turn::Priorities { salt } => {
+                if self.schedule.rng.chance(DROPS) {
+                    self.schedule.dropped = self.current.map(|lane| self.lanes[lane].warp);
+                }
+                let dropped = self.schedule.dropped;
+                let priority = |warp: &&Idx| {
+                    let mixed = (**warp as u64 ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                    if Some(**warp) == dropped { 0 } else { mixed | 1 }
+                };
+                self.schedule.ready.iter().max_by_key(priority).copied()
+            }
+            Turn::Starve(victims) => {
+                for _ in 0..8 {
+                    let warp = self.schedule.ready[self.schedule.rng.below(count)];
+                    if !self.is_starved(victims, warp) {
+                        return Some(warp);
+                    }
+                }
+                let mut ready = self.schedule.ready.iter();
+                match ready.find(|warp| !self.is_starved(victims, **warp)) {
+                    Some(fed) => Some(*fed),
+                    // Copies under way may free others, who come before the victims.
+                    None if self.engine.is_busy() => None,
+                    None => Some(self.schedule.ready[self.schedule.rng.below(count)]),
+                }
+            }
+        }
+    }
+
+    /// Draws what the policy does next.
+    fn next_turn(&mut self) {
+        let warps = self.warps.len();
+        let schedule = &mut self.schedule;
+        let rng = &mut schedule.rng;
+        let drawn =
+            [Policy::Uniform, Policy::Priorities, Policy::Starve, Policy::Starve][rng.below(4)];
+        let policy = if schedule.policy == Policy::Mixed { drawn } else { schedule.policy };
+        schedule.turn = match policy {
+            Policy::Mixed | Policy::Uniform => Turn::Uniform,
+            Policy::Priorities => Turn::Priorities { salt: rng.bits() },
+            Policy::Starve => {
+                let warp = rng.below(warps);
+                let block = self.warps[warp].block;
+                Turn::Starve(match rng.below(4) {
+                    0 => Victims::Rank(self.blocks[block].rank),
+                    1 => Victims::Block(block),
+                    2 => Victims::Warp(warp),
+                    _ => Victims::Parity(self.blocks[block].view.index[0] % 2),
+                })
+            }
+        };
+        let (least, doublings) = TURN_STEPS;
+        schedule.turn_ends = self.stats.steps + (least << rng.below(doublings));
+    }
+
+    fn is_starved(&self, victims: Victims, warp: Idx) -> bool {
+        let block = self.warps[warp].block;
+        match victims {
+            Victims::Rank(rank) => self.blocks[block].rank == rank,
+            Victims::Block(victim) => block == victim,
+            Victims::Warp(victim) => warp == victim,
+            Victims::Parity(parity) => self.blocks[block].view.index[0] % 2 == parity,
+        }
+    }
+
+    fn pick_lane(&mut self, warp: Idx) -> Idx {
+        let ready = self.warps[warp].ready;
+        let lane = match self.schedule.lane_order {
+            0 => ready.trailing_zeros(),
+            1 => 31 - ready.leading_zeros(),
+            _ => {
+                let turn = self.schedule.rng.below(32) as u32;
+                (ready.rotate_right(turn).trailing_zeros() + turn) % 32
+            }
+        };
+        let lane = self.first_lane(warp) + lane as usize;
+        self.take_ready(lane);
+        self.stats.schedule =
+            (self.stats.schedule ^ lane as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        lane
+    }
+
+    fn apply_timed_faults(&mut self) {
+        let Some((rank, step)) = self.schedule.faults.dead_rank else { return };
+        if self.stats.steps == step {
+            for block in 0..self.blocks.len() {
+                if self.blocks[block].rank == rank {
+                    self.live -= u64::from(self.blocks[block].live);
+                    for warp in self.blocks[block].warps() {
+                        self.warps[warp].frozen = true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nothing can run by itself: time passes, and every polling lane looks again. Loops over many
+    /// words, and words that plain stores change, are found only this way.
+    fn idle(&mut self) {
+        self.stats.idle += 1;
+        self.clock_ns += IDLE_NS;
+        if self.progress != self.schedule.progress {
+            (self.schedule.progress, self.schedule.rounds) = (self.progress, 0);
+        }
+        self.schedule.rounds += 1;
+        if self.schedule.rounds <= FRUITLESS_ROUNDS {
+            if self.schedule.expired {
+                self.clock_ns += EXPIRY_NS;
+                self.wake_all(EXPIRY_LOADS);
+            } else if self.wake_all(0) == 0 {
+                self.schedule.rounds = FRUITLESS_ROUNDS;
+            }
+        } else if self.schedule.expired {
+            self.stuck = true;
+        } else {
+            // The report is made from what the lanes do now; then the waits are allowed to expire,
+            // as they would on a device: the kernel writes its own records and drains.
+            self.note_deadlock();
+            (self.schedule.expired, self.schedule.rounds) = (true, 0);
+        }
+    }
+
+    fn fail_livelock(&mut self) {
+        let pc = self.current.map_or(0, |lane| self.lanes[lane].pc);
+        let steps = self.stats.steps - 1;
+        let message = format!("lanes ran for {steps} steps without coming to an end, the last one");
+        self.fail(Fault::new(FailureKind::Livelock, message, pc));
+    }
+
+    /// Lanes that wait, for reports: index and state.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (Idx, State)> + '_ {
+        let lanes = self.lanes.iter().enumerate().map(|(index, lane)| (index, lane.state));
+        lanes.filter(|(_, state)| !matches!(state, State::Done))
+    }
+}

@@ -1,0 +1,217 @@
+//! Launches: each rank runs its list in order, blocks enter as slots become free.
+
+use crate::abi::{Bind, LaneView, Table};
+use crate::failure::FailureKind;
+use crate::lane::{Groups, Idx, Polling, State};
+use crate::machine::{Fault, Machine, Outcome};
+use crate::program::Kernel;
+
+/// One launch of a kernel on one rank.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// What runs.
+    pub kernel: Kernel,
+    /// Blocks of the grid.
+    pub blocks: u32,
+    /// Threads a block, a multiple of 32.
+    pub threads: u32,
+    /// Dynamic shared memory a block.
+    pub shared_bytes: u32,
+    /// Whether all blocks must be resident at once (M8).
+    pub cooperative: bool,
+    /// The kernel's parameters, laid out as CUDA does.
+    pub args: Vec<u8>,
+}
+
+/// A rank's list of launches and how far it is.
+pub(crate) struct Stream {
+    pub(crate) launches: Vec<Prepared>,
+    /// The launch that runs or is next.
+    pub(crate) at: usize,
+    pub(crate) running: bool,
+    /// Blocks of the running launch that have not entered yet.
+    pub(crate) next_block: u32,
+    /// Blocks of it that have ended.
+    pub(crate) ended: u32,
+    /// First block slot of the rank, and how many it has.
+    pub(crate) slots: std::ops::Range<Idx>,
+}
+
+/// A launch with its library bound.
+pub(crate) struct Prepared {
+    pub(crate) launch: Launch,
+    /// The parameters, aligned as the kernel may want them.
+    pub(crate) args: Vec<u128>,
+    pub(crate) module: *mut *const LaneView,
+}
+
+impl Prepared {
+    /// Binds the launch's library to the runtime.
+    pub(crate) fn new(launch: Launch, bind: Bind, table: &Table, watched: (u64, u64)) -> Self {
+        // SAFETY: `bind` is the shim's function; the table outlives every library.
+        let module = unsafe { bind(table, watched.0, watched.1) };
+        let mut args = vec![0u128; launch.args.len().div_ceil(16).max(1)];
+        for (index, byte) in launch.args.iter().enumerate() {
+            args[index / 16] |= u128::from(*byte) << (index % 16 * 8);
+        }
+        Self { launch, args, module }
+    }
+}
+
+impl Machine<'_> {
+    /// Whether any rank that is alive has launches left.
+    pub(crate) fn streams_left(&self) -> bool {
+        let dead = self.dead_rank();
+        self.streams
+            .iter()
+            .enumerate()
+            .any(|(rank, stream)| Some(rank as u32) != dead && stream.at < stream.launches.len())
+    }
+
+    /// The rank that a fault has stopped by now.
+    pub(crate) fn dead_rank(&self) -> Option<u32> {
+        let (rank, step) = self.schedule.faults().dead_rank?;
+        (self.stats.steps >= step).then_some(rank)
+    }
+
+    /// Lets launches start and blocks enter; returns whether the run goes on.
+    pub(crate) fn refill(&mut self) -> bool {
+        if !std::mem::take(&mut self.refill) || self.failure.is_some() || self.stuck {
+            return false;
+        }
+        for rank in 0..self.streams.len() {
+            let stream = &self.streams[rank];
+            let left = stream.at < stream.launches.len();
+            if !left || Some(rank as u32) == self.dead_rank() {
+                continue;
+            }
+            if !stream.running && self.may_start(rank) {
+                let stream = &mut self.streams[rank];
+                (stream.running, stream.next_block, stream.ended) = (true, 0, 0);
+                if let Some(checker) = &mut self.checker {
+                    checker.launch_starts(rank);
+                }
+            }
+            if self.streams[rank].running {
+                self.fill_slots(rank);
+            }
+        }
+        true
+    }
+
+    /// A rank may be at most `max_ahead` launches ahead of the slowest one.
+    fn may_start(&self, rank: usize) -> bool {
+        let behind = self.streams.iter().filter(|stream| stream.at < stream.launches.len());
+        let slowest = behind.map(|stream| stream.at).min().unwrap_or(0);
+        self.streams[rank].at <= slowest + self.max_ahead
+    }
+
+    /// Lets blocks of the running launch enter free slots.
+    fn fill_slots(&mut self, rank: usize) {
+        for slot in self.streams[rank].slots.clone() {
+            let stream = &self.streams[rank];
+            let blocks = stream.launches[stream.at].launch.blocks;
+            if stream.next_block < blocks && self.blocks[slot].live == 0 {
+                self.streams[rank].next_block += 1;
+                let index = self.streams[rank].next_block - 1;
+                self.enter_block(rank, slot, index);
+            }
+        }
+    }
+
+    fn enter_block(&mut self, rank: usize, slot: Idx, index: u32) {
+        let stream = &self.streams[rank];
+        let prepared = &stream.launches[stream.at];
+        let launch = &prepared.launch;
+        let (module, args) = (prepared.module, prepared.args.as_ptr().cast::<u8>());
+        let (threads, at, run) = (launch.threads, stream.at, launch.kernel.run);
+        let (grid, shared_bytes) = (launch.blocks, launch.shared_bytes);
+        let block = &mut self.blocks[slot];
+        block.view.index = [index, 0, 0];
+        block.view.size = [threads, 1, 1];
+        block.view.grid = [grid, 1, 1];
+        block.view.shared_bytes = shared_bytes;
+        (block.live, block.launch, block.run, block.args) = (threads, at, Some(run), args);
+        block.barriers.fill_with(Default::default);
+        block.mbarriers.clear();
+        let (shared, capacity) = (block.shared, block.shared_capacity);
+        // SAFETY: the slot's shared memory is a region of the heap, and no lane of the slot runs.
+        unsafe { ((self.heap.base() + shared) as *mut u8).write_bytes(0xcb, capacity) };
+        self.live += u64::from(threads);
+        self.stats.lanes += u64::from(threads);
+        if let Some(checker) = &mut self.checker {
+            checker.block_enters((rank as u32, slot), block.warps(), (shared, capacity));
+        }
+        for warp in self.blocks[slot].warps() {
+            self.enter_warp(warp, module);
+        }
+    }
+
+    fn enter_warp(&mut self, warp: Idx, module: *mut *const LaneView) {
+        let entry = &mut self.warps[warp];
+        (entry.ready, entry.live) = (0, u32::MAX);
+        entry.collectives.clear();
+        let view: *const _ = &*self.blocks[entry.block].view;
+        let first = warp * 32;
+        for index in first..first + 32 {
+            let sp = self.stacks.start(index, crate::calls::lane_main);
+            let number = (self.warps[warp].index * 32) + (index - first) as u32;
+            let lane = &mut self.lanes[index];
+            lane.view = LaneView { thread: [number, 0, 0], lane: number % 32, block: view };
+            (lane.sp, lane.module, lane.pc, lane.site) = (sp, module, 0, None);
+            lane.polling = Polling::default();
+            lane.groups = Groups::default();
+            self.make_ready(index);
+        }
+    }
+
+    /// The running lane has returned from the kernel.
+    pub(crate) fn lane_exits(&mut self) -> Outcome<()> {
+        let here = self.here();
+        let slot = self.block_of(here);
+        self.check_exit(here)?;
+        let warp = self.lanes[here].warp;
+        self.lanes[here].state = State::Done;
+        self.warps[warp].live &= !(1 << (here % 32));
+        self.blocks[slot].live -= 1;
+        self.live -= 1;
+        self.progress += 1;
+        if self.blocks[slot].live == 0 {
+            self.check_block_exit(slot)?;
+            self.block_ends(slot);
+        }
+        Ok(())
+    }
+
+    /// M6: every bulk group of a leaving lane has been waited for.
+    fn check_exit(&mut self, lane: Idx) -> Outcome<()> {
+        let groups = &self.lanes[lane].groups;
+        let open = if groups.open.is_some() {
+            "with an uncommitted bulk group"
+        } else if groups.waited < groups.used {
+            "with a bulk group that it never waited for"
+        } else {
+            return Ok(());
+        };
+        let message = format!("{} leaves the kernel {open} (M6), last seen", self.who(lane));
+        let pc = self.lanes[lane].pc;
+        Err(Box::new(Fault::new(FailureKind::Exit, message, pc)))
+    }
+
+    fn block_ends(&mut self, slot: Idx) {
+        let rank = self.blocks[slot].rank as usize;
+        if let Some(checker) = &mut self.checker {
+            checker.block_ends(rank as u32, self.blocks[slot].warps());
+        }
+        let stream = &mut self.streams[rank];
+        stream.ended += 1;
+        if stream.ended == stream.launches[stream.at].launch.blocks {
+            stream.at += 1;
+            stream.running = false;
+            if let Some(checker) = &mut self.checker {
+                checker.launch_ends(rank);
+            }
+        }
+        self.refill = true;
+    }
+}

@@ -1,0 +1,437 @@
+//! A world: the memory of some ranks, and runs of kernels in it.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::abi::{BlockView, LaneView};
+use crate::actor::Actor;
+use crate::bulk::Engine;
+use crate::calls::TABLE;
+use crate::failure::{Failure, FailureKind, RunStats};
+use crate::fiber::{self, SANITIZED_STACK_BYTES, STACK_BYTES, Stacks};
+use crate::hb::{Cells, Checker, Rules, Setup};
+use crate::heap::{ARENA_BYTES, Address, Heap, Part};
+use crate::lane::{Block, Groups, Idx, Lane, Polling, State, Warp};
+use crate::machine::{self, Machine};
+use crate::park::Parking;
+use crate::program::Build;
+use crate::schedule::{Faults, Policy, Schedule};
+use crate::stream::{Launch, Prepared, Stream};
+use crate::symbols::Symbols;
+use crate::{message, worker};
+
+/// Kernel libraries and the table are of the whole process: one world runs at a time.
+static RUNNING: Mutex<()> = Mutex::new(());
+
+/// How long a sanitized run may take.
+const SANITIZED_LIMIT: Duration = Duration::from_secs(600);
+
+/// What a world is made of and how it runs.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Ranks.
+    pub ranks: u32,
+    /// Decides every choice of the scheduler.
+    pub seed: u64,
+    /// How it chooses.
+    pub policy: Policy,
+    /// Blocks of a rank that are resident at once (its multiprocessors).
+    pub max_resident_blocks: u32,
+    /// Launches that a rank may be ahead of the slowest one.
+    pub max_ahead: usize,
+    /// What goes wrong on purpose.
+    pub faults: Faults,
+    /// Steps after which a run is a livelock.
+    pub max_steps: u64,
+    /// Most dynamic shared memory of a block.
+    pub max_shared_bytes: u32,
+    /// What a checked run holds against the memory model.
+    pub rules: Rules,
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Self {
+            ranks: 1,
+            seed: 1,
+            policy: Policy::Mixed,
+            max_resident_blocks: 132,
+            max_ahead: 2,
+            faults: Faults::default(),
+            max_steps: 2_000_000_000,
+            max_shared_bytes: 227 << 10,
+            rules: Rules::ALL,
+        }
+    }
+}
+
+/// The memory of some ranks, kept from run to run.
+pub struct World {
+    spec: Spec,
+    heap: Heap,
+    stacks: Option<Stacks>,
+    actors: Vec<Box<dyn Actor>>,
+    /// What checked runs keep: their cells and the last epoch.
+    cells: Option<(Cells, u32)>,
+}
+
+fn refuse(message: String) -> Failure {
+    Failure::new(FailureKind::Launch, message)
+}
+
+impl World {
+    /// An empty world.
+    pub fn new(spec: Spec) -> Result<Self, Failure> {
+        if !fiber::SUPPORTED {
+            let message = "the host backend runs on Linux (x86_64, aarch64) only".to_owned();
+            return Err(refuse(message));
+        }
+        let heap = Heap::new().map_err(|error| refuse(format!("no memory: {error}")))?;
+        Ok(Self { spec, heap, stacks: None, actors: Vec::new(), cells: None })
+    }
+
+    /// What the world was made of.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// For another run with another seed, policy or fault; the number of ranks stays.
+    pub fn set_spec(&mut self, spec: Spec) {
+        assert_eq!(spec.ranks, self.spec.ranks, "the ranks of a world are fixed");
+        self.spec = spec;
+    }
+
+    /// A buffer of zeros on `rank`, aligned to 256 bytes, which every rank can reach.
+    pub fn alloc(&mut self, rank: u32, bytes: usize, name: &str) -> Result<Address, Failure> {
+        let from = self.heap.alloc((rank, false), bytes, 256, name)?;
+        Ok(Address((self.heap.base() + from) as u64))
+    }
+
+    /// As [`World::alloc`]; an access of another rank is an error in a checked run.
+    pub fn alloc_local(&mut self, rank: u32, bytes: usize, name: &str) -> Result<Address, Failure> {
+        let from = self.heap.alloc((rank, true), bytes, 256, name)?;
+        Ok(Address((self.heap.base() + from) as u64))
+    }
+
+    /// Names a part of a buffer in reports, and waives checker policies in it.
+    pub fn name_part(&mut self, at: Address, bytes: usize, name: &str, waived: Rules) {
+        let from = (at.0 as usize).wrapping_sub(self.heap.base());
+        self.heap.name_part(Part { from, bytes, name: name.to_owned(), waived });
+    }
+
+    /// The bytes at `at`; `None` outside one buffer.
+    pub fn bytes(&self, at: Address, bytes: usize) -> Option<&[u8]> {
+        self.heap.bytes(at, bytes)
+    }
+
+    /// The bytes at `at`, to be written; `None` outside one buffer.
+    pub fn bytes_mut(&mut self, at: Address, bytes: usize) -> Option<&mut [u8]> {
+        self.heap.bytes_mut(at, bytes)
+    }
+
+    /// Adds an actor, such as a network card.
+    pub fn add_actor(&mut self, actor: Box<dyn Actor>) {
+        self.actors.push(actor);
+    }
+
+    /// Runs the launches of each rank, one list a rank, in the calling process; sanitized programs
+    /// run isolated, since their findings end the process.
+    pub fn run(&mut self, launches: Vec<Vec<Launch>>) -> Result<RunStats, Failure> {
+        let mut programs = launches.iter().flatten().map(|launch| &launch.kernel.program);
+        if !worker::inside() && programs.any(|program| program.build() == Build::Sanitized) {
+            return self.run_isolated(launches, SANITIZED_LIMIT);
+        }
+        if worker::inside() {
+            // The lock may have been another thread's when this process was forked.
+            return self.run_unlocked(launches);
+        }
+        let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        self.run_unlocked(launches)
+    }
+
+    /// As [`World::run`], in a process of its own: a kernel that crashes or never ends becomes a
+    /// failure. Buffers keep what the kernels wrote.
+    pub fn run_isolated(
+        &mut self,
+        launches: Vec<Vec<Launch>>,
+        limit: Duration,
+    ) -> Result<RunStats, Failure> {
+        let symbols = Symbols::of(&launches);
+        let seed = self.spec.seed;
+        let answer = worker::isolate(limit, |_| message::encode(&self.run_unlocked(launches)));
+        match answer {
+            Ok(answer) => message::decode(&answer),
+            Err(end) => Err(end.into_failure(&symbols, seed)),
+        }
+    }
+
+    /// For a process that runs nothing else.
+    fn run_unlocked(&mut self, launches: Vec<Vec<Launch>>) -> Result<RunStats, Failure> {
+        self.check(&launches)?;
+        let regions = self.heap.count();
+        let symbols = Symbols::of(&launches);
+        let result = self.run_checked(launches);
+        self.heap.truncate(regions);
+        result.map_err(|failure| symbols.resolve_failure(failure, self.spec.seed))
+    }
+
+    fn check(&self, launches: &[Vec<Launch>]) -> Result<(), Failure> {
+        if launches.len() != self.spec.ranks as usize {
+            let (lists, ranks) = (launches.len(), self.spec.ranks);
+            return Err(refuse(format!("{lists} lists of launches for {ranks} ranks")));
+        }
+        for launch in launches.iter().flatten() {
+            let name = launch.kernel.name();
+            let (args, wanted) = (launch.args.len(), launch.kernel.args_bytes());
+            let (blocks, resident) = (launch.blocks, self.spec.max_resident_blocks);
+            let problem = if launch.threads == 0
+                || launch.threads > 1024
+                || !launch.threads.is_multiple_of(32)
+            {
+                format!("{} threads a block", launch.threads)
+            } else if blocks == 0 {
+                "an empty grid".to_owned()
+            } else if args != wanted {
+                format!("{args} bytes of arguments, the kernel has {wanted}")
+            } else if launch.shared_bytes > self.spec.max_shared_bytes {
+                let most = self.spec.max_shared_bytes;
+                format!("{} bytes of shared memory, the most is {most}", launch.shared_bytes)
+            } else if launch.cooperative && blocks > resident {
+                format!("a cooperative grid of {blocks} blocks, of which {resident} fit (M8)")
+            } else {
+                continue;
+            };
+            return Err(refuse(format!("{name}: {problem}")));
+        }
+        Ok(())
+    }
+
+    fn run_checked(&mut self, launches: Vec<Vec<Launch>>) -> Result<RunStats, Failure> {
+        let checked =
+            launches.iter().flatten().all(|launch| launch.kernel.program.build() == Build::Checked);
+        let sanitizer = launches.iter().flatten().find_map(|launch| launch.kernel.program.poison());
+        let seed = self.spec.seed;
+        let schedule =
+            Schedule::new(seed, self.spec.policy, self.spec.faults.clone(), self.spec.max_steps);
+        let shape = Shape::of(&launches, self.spec.max_resident_blocks);
+        let modules = launches.iter().flatten().map(|launch| launch.kernel.program.base());
+        let modules = modules.collect();
+        let shared_from = self.heap.used();
+        let (blocks, warps, lanes, slots) = self.tables(&shape)?;
+        let streams = self.streams(launches, slots)?;
+        if let Some(poison) = sanitizer {
+            self.heap.poison(poison, true);
+        }
+        let bytes = if sanitizer.is_some() { SANITIZED_STACK_BYTES } else { STACK_BYTES };
+        let stacks = match self.stacks.take().filter(|kept| kept.suffice(lanes.len(), bytes)) {
+            Some(kept) => kept,
+            None => Stacks::new(lanes.len(), bytes).map_err(|error| refuse(error.to_string()))?,
+        };
+        let checker = match checked {
+            true => Some(self.checker(warps.len(), shared_from, modules)?),
+            false => None,
+        };
+        let mut machine = Machine {
+            heap: &mut self.heap,
+            stacks,
+            lanes,
+            warps,
+            blocks,
+            streams,
+            schedule,
+            parking: Parking::new(),
+            engine: Engine::new(),
+            checker,
+            stats: RunStats::default(),
+            clock_ns: 0,
+            progress: 0,
+            refill: true,
+            live: 0,
+            failure: None,
+            deadlock: None,
+            stuck: false,
+            actor_names: self.actors.iter().map(|actor| actor.name()).collect(),
+            actors: std::mem::take(&mut self.actors),
+            next_mbarrier: 0,
+            max_ahead: self.spec.max_ahead,
+            current: None,
+            floor: 0,
+            main_sp: 0,
+        };
+        machine::enter(&mut machine);
+        while machine.failure.is_none() && !machine.stuck && machine.engine_step(true) {}
+        let result = finish(&mut machine);
+        if let Some(poison) = sanitizer {
+            machine.heap.poison(poison, false);
+        }
+        self.stacks = Some(machine.stacks);
+        self.actors = machine.actors;
+        self.cells = machine.checker.and_then(Checker::into_cells);
+        result
+    }
+}
+
+/// How many slots and lanes the runs of a world's launches need.
+struct Shape {
+    /// Block slots of each rank.
+    slots: Vec<usize>,
+    warps: usize,
+    shared_bytes: usize,
+}
+
+impl Shape {
+    fn of(launches: &[Vec<Launch>], resident: u32) -> Self {
+        let most = |list: &[Launch]| {
+            let blocks = list.iter().map(|launch| launch.blocks.min(resident)).max();
+            blocks.unwrap_or(0) as usize
+        };
+        let all = || launches.iter().flatten();
+        Self {
+            slots: launches.iter().map(|list| most(list)).collect(),
+            warps: all().map(|launch| launch.threads / 32).max().unwrap_or(1) as usize,
+            shared_bytes: all().map(|launch| launch.shared_bytes).max().unwrap_or(0) as usize,
+        }
+    }
+}
+
+/// Block slots, warps, lanes, and the slots of each rank.
+type Tables = (Vec<Block>, Vec<Warp>, Vec<Lane>, Vec<Range<Idx>>);
+
+impl World {
+    fn tables(&mut self, shape: &Shape) -> Result<Tables, Failure> {
+        let mut blocks = Vec::new();
+        let mut warps = Vec::new();
+        let mut slots = Vec::new();
+        for (rank, count) in shape.slots.iter().enumerate() {
+            slots.push(blocks.len()..blocks.len() + count);
+            for slot in 0..*count {
+                let name = format!("shared memory of block slot {slot}");
+                let bytes = shape.shared_bytes.next_multiple_of(16);
+                let shared = self.heap.alloc((rank as u32, true), bytes, 1024, &name)?;
+                let first_warp = warps.len();
+                warps.extend((0..shape.warps).map(|index| empty_warp(blocks.len(), index)));
+                let at = (self.heap.base() + shared) as *mut u8;
+                blocks.push(empty_block(rank as u32, first_warp, (shared, bytes, at)));
+            }
+        }
+        let lanes = (0..warps.len() * 32).map(|index| empty_lane(index / 32)).collect();
+        Ok((blocks, warps, lanes, slots))
+    }
+
+    fn streams(
+        &self,
+        launches: Vec<Vec<Launch>>,
+        slots: Vec<Range<Idx>>,
+    ) -> Result<Vec<Stream>, Failure> {
+        let watched = (self.heap.base() as u64, self.heap.used() as u64);
+        let mut streams = Vec::new();
+        for (list, slots) in launches.into_iter().zip(slots) {
+            let mut prepared = Vec::new();
+            for launch in list {
+                let bind =
+                    launch.kernel.program.bind().map_err(|error| refuse(error.to_string()))?;
+                prepared.push(Prepared::new(launch, bind, &TABLE, watched));
+            }
+            streams.push(Stream {
+                launches: prepared,
+                at: 0,
+                running: false,
+                next_block: 0,
+                ended: 0,
+                slots,
+            });
+        }
+        Ok(streams)
+    }
+
+    fn checker(
+        &mut self,
+        warps: usize,
+        shared_from: usize,
+        mut modules: Vec<usize>,
+    ) -> Result<Checker, Failure> {
+        modules.sort_unstable();
+        modules.dedup();
+        let (mut cells, last) = match self.cells.take() {
+            Some(kept) => kept,
+            None => (Cells::new(ARENA_BYTES).map_err(|error| refuse(error.to_string()))?, 0),
+        };
+        let first = cells.restart(last, self.heap.used());
+        let setup = Setup {
+            ranks: self.spec.ranks as usize,
+            warps,
+            actors: self.actors.len(),
+            shared_from,
+            rules: self.spec.rules,
+            modules,
+            cells,
+            first,
+        };
+        Ok(Checker::new(&self.heap, setup))
+    }
+}
+
+fn empty_warp(block: Idx, index: usize) -> Warp {
+    Warp {
+        block,
+        index: index as u32,
+        ready: 0,
+        live: 0,
+        place: None,
+        frozen: false,
+        collectives: Vec::new(),
+    }
+}
+
+fn empty_block(rank: u32, first_warp: Idx, (shared, bytes, at): (usize, usize, *mut u8)) -> Block {
+    let view = BlockView { index: [0; 3], size: [0; 3], grid: [0; 3], shared_bytes: 0, shared: at };
+    Block {
+        view: Box::new(view),
+        rank,
+        shared,
+        shared_capacity: bytes,
+        first_warp,
+        live: 0,
+        barriers: vec![Default::default(); 16],
+        mbarriers: Vec::new(),
+        run: None,
+        args: std::ptr::null(),
+        launch: 0,
+    }
+}
+
+fn empty_lane(warp: Idx) -> Lane {
+    let view = LaneView { thread: [0; 3], lane: 0, block: std::ptr::null() };
+    Lane {
+        view,
+        sp: 0,
+        module: std::ptr::null_mut(),
+        warp,
+        state: State::Done,
+        result: 0,
+        pc: 0,
+        polling: Polling::default(),
+        groups: Groups::default(),
+        site: None,
+    }
+}
+
+/// The result of a machine that has come to its end.
+fn finish(machine: &mut Machine<'_>) -> Result<RunStats, Failure> {
+    machine.stats.clock_ns = machine.clock_ns;
+    if let Some(mut failure) = machine.failure.take() {
+        if let Some((report, waits)) = machine.deadlock.take() {
+            failure.message.push_str(&format!("\nwhile draining after a deadlock: {report}"));
+            failure.waits = waits;
+        }
+        return Err(failure);
+    }
+    match machine.deadlock.take() {
+        Some((message, waits)) => {
+            let drained = machine.live == 0;
+            Err(Failure { drained, waits, ..Failure::new(FailureKind::Deadlock, message) })
+        }
+        None => Ok(machine.stats.clone()),
+    }
+}

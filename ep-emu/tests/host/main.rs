@@ -1,0 +1,10 @@
+//! Tests of the host backend on kernels of its own.
+
+mod actors;
+mod basics;
+mod faults;
+mod relay;
+mod rules;
+mod scale;
+mod support;
+mod twins;

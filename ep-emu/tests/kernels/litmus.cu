@@ -1,0 +1,180 @@
+// One small kernel for each way to order two accesses. Tests run them as they are (clean) and with
+// one word changed (a race of a known rule).
+#include <ep/ptx.cuh>
+
+using ep::u32;
+using ep::u64;
+
+/// `data` and `flag` may be in any rank's memory; `rank` and the block say who acts.
+struct Args {
+    u32* data;
+    u32* flag;
+    u64* pair;
+    u32* result;
+    u32 rank;
+    u32 blocks;
+};
+
+struct Smem {
+    u32 words[128];
+    u64 word;
+};
+
+/// Block 0 writes data and raises the flag, block 1 waits for it and reads.
+extern "C" __global__ void message(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.data[0] = 7;
+        ep::fetch_add_acq_rel_gpu(args.flag, 1);
+    } else {
+        while (ep::load_relaxed_gpu(args.flag) == 0) {
+        }
+        ep::load_acquire_gpu(args.flag);
+        args.result[0] = args.data[0];
+    }
+}
+
+/// The same between two ranks.
+extern "C" __global__ void message_to_peer(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (args.rank == 0) {
+        args.data[0] = 7;
+        ep::store_release_sys(args.flag, 1);
+    } else {
+        while (ep::load_relaxed_sys(args.flag) == 0) {
+        }
+        ep::load_acquire_sys(args.flag);
+        args.result[0] = args.data[0];
+    }
+}
+
+/// The same with relaxed accesses and fences.
+extern "C" __global__ void message_by_fence(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.data[0] = 7;
+        __threadfence();  // writer
+        ep::store_relaxed_gpu(args.flag, 1);
+    } else {
+        while (ep::load_relaxed_gpu(args.flag) == 0) {
+        }
+        __threadfence();  // reader
+        args.result[0] = args.data[0];
+    }
+}
+
+/// Every block writes its word and counts itself; the last one reads all words.
+extern "C" __global__ void last_block(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    args.data[blockIdx.x] = blockIdx.x + 1;
+    if (ep::fetch_add_acq_rel_gpu(args.flag, 1) != args.blocks - 1) return;
+    u32 sum = 0;
+    for (u32 block = 0; block < args.blocks; ++block) sum += args.data[block];
+    args.result[0] = sum;
+}
+
+/// A chain over three blocks: what the first wrote reaches the third through the second.
+extern "C" __global__ void chain(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.data[0] = 7;
+        ep::fetch_add_acq_rel_gpu(args.flag, 1);
+    } else if (blockIdx.x == 1) {
+        while (ep::load_acquire_gpu(args.flag) == 0) {
+        }
+        ep::fetch_add_acq_rel_gpu(args.flag + 1, 1);
+    } else {
+        while (ep::load_acquire_gpu(args.flag + 1) == 0) {
+        }
+        args.result[0] = args.data[0];
+    }
+}
+
+/// Lanes hand words to their neighbours.
+extern "C" __global__ void lanes(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const int lane = ep::lane_index();
+    smem.words[lane] = lane;
+    __syncwarp();
+    args.result[lane] = smem.words[31 - lane];
+}
+
+/// Two halves of a warp, each on its own.
+extern "C" __global__ void half_warps(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const int lane = ep::lane_index();
+    const u32 half = lane < 16 ? 0xffffu : 0xffff0000u;
+    smem.words[lane] = lane;
+    __syncwarp(half);
+    args.result[lane] = smem.words[lane ^ 15];
+}
+
+/// Warps hand words to each other over a block barrier.
+extern "C" __global__ void warps(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    smem.words[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    args.result[threadIdx.x] = smem.words[127 - threadIdx.x];
+}
+
+/// A leader acquires for its warp, then the warp meets.
+extern "C" __global__ void leader(const __grid_constant__ Args args) {
+    const int lane = ep::lane_index();
+    if (blockIdx.x == 0) {
+        args.data[lane] = lane;
+        __syncwarp();  // writers
+        if (lane == 0) ep::fetch_add_acq_rel_gpu(args.flag, 1);
+    } else {
+        if (lane == 0) {
+            while (ep::load_acquire_gpu(args.flag) == 0) {
+            }
+        }
+        __syncwarp();  // readers
+        args.result[lane] = args.data[lane];
+    }
+}
+
+/// Warps of a block through a word in shared memory.
+extern "C" __global__ void shared_word(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    if (threadIdx.x == 0) smem.word = 0;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        smem.words[0] = 7;
+        u64 seen = 0;
+        while (ep::compare_swap_shared(&smem.word, seen, 1) != seen) seen = 1;
+    } else if (threadIdx.x == 32) {
+        while (ep::load_acquire_shared(&smem.word) != 1) {
+        }
+        args.result[0] = smem.words[0];
+    }
+}
+
+/// Flag and value in one word (M7): the value needs no other order.
+extern "C" __global__ void whole_word(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        ep::store_relaxed_sys(args.pair, u64(7) << 32 | 1);
+    } else {
+        u64 word = 0;
+        while ((word = ep::load_relaxed_sys(args.pair)) == 0) {
+        }
+        args.result[0] = static_cast<u32>(word >> 32);
+    }
+}
+
+/// Inputs through the read-only path, outputs elsewhere (M5).
+extern "C" __global__ void read_only(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    args.result[blockIdx.x] = __ldg(args.data);
+}
+
+/// Each rank writes what its next launch reads.
+extern "C" __global__ void next_launch(const __grid_constant__ Args args) {
+    if (threadIdx.x == 0) args.data[0] += 1;
+}
+
+/// A lane reads one word.
+extern "C" __global__ void one_read(const __grid_constant__ Args args) {
+    if (threadIdx.x == 0) args.result[0] = args.data[0];
+}
