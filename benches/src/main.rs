@@ -1,145 +1,201 @@
-//! Dispatch and combine on the GPUs of this machine: checked against the oracle, then timed.
-//!
-//! One file that runs without cargo: `ep-benches ranks=4 tokens=4096 hidden=7168 topk=8 experts=256`.
-//! Results are lines of JSON on standard output, everything else goes to standard error. It ends with
-//! 0 when all was right, 1 when something differed or failed, 2 on wrong use, and 0 with a word on
-//! standard error when there are fewer GPUs than needed, unless `EP_REQUIRE_GPUS` asks for them.
+//! Prints the ratios that "fast to compile" means, each within one run, since machines are noisy:
+//! NVRTC on an emitted kernel against an empty one, a cache hit against a compile, and what the
+//! macro adds to a build. `cargo run --release -p ep-benches [-- --json]`.
 
-mod request;
+use std::error::Error;
+use std::fs;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
 
-use std::io::Write;
-use std::process::ExitCode;
-use std::sync::Arc;
+use ep_codegen::{expand, syntax};
+use ep_runtime::ir::DimKind;
+use ep_runtime::jit::{Arch, Cache, Jit, Nvrtc, Source};
+use ep_runtime::pipelines::ENTRIES;
+use ep_runtime::plan::Config;
+use ep_runtime::{Entry, device};
 
-use ep_runtime::backend::Backend;
-use ep_runtime::buffer::Declared;
-use ep_runtime::gpu::{self, GpuBackend, GpuOptions};
-use ep_runtime::group::{Group, GroupOptions};
-use ep_runtime::jit::{Cache, Jit, Nvrtc};
-use ep_runtime::selftest::{self, Mode, Operation, Selftest};
+/// Runs of each measurement; the median counts.
+const RUNS: usize = 7;
 
-use request::Request;
+/// The most that a compile of an emitted kernel may take, in compiles of an empty one.
+const COMPILE_LIMIT: f64 = 7.0;
 
-/// Why a run ended without results.
-enum Failure {
-    /// Names or values that the program does not take.
-    Usage(String),
-    /// The machine lacks what the request needs.
-    Absent(String),
-    /// Something failed or differed.
-    Wrong(String),
+/// The most that a cache hit may take, in compiles of the same kernel.
+const HIT_LIMIT: f64 = 1.0 / 30.0;
+
+const EMPTY: &str = "extern \"C\" __global__ void empty() {}\n";
+
+/// One line of the output.
+struct Row {
+    what: String,
+    time: Duration,
+    against: &'static str,
+    ratio: f64,
+    limit: Option<f64>,
 }
 
-fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Usage(text)) => {
-            say(&format!("{text}\n{}", request::USAGE));
-            ExitCode::from(2)
-        }
-        Err(Failure::Absent(text)) if std::env::var_os("EP_REQUIRE_GPUS").is_none() => {
-            say(&format!("skipped: {text}"));
-            ExitCode::SUCCESS
-        }
-        Err(Failure::Absent(text) | Failure::Wrong(text)) => {
-            say(&text);
-            ExitCode::FAILURE
-        }
+fn main() -> Result<(), Box<dyn Error>> {
+    let json = std::env::args().any(|argument| argument == "--json");
+    let nvrtc = Nvrtc::find()?;
+    let mut rows = Vec::new();
+    compiles(nvrtc, &mut rows)?;
+    expansions(&mut rows)?;
+    let mut out = io::stdout().lock();
+    if !json {
+        writeln!(out, "NVRTC {}, {}, median of {RUNS}", nvrtc.version(), Arch::Sm90a.name())?;
     }
-}
-
-fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
-}
-
-fn wrong(error: impl std::fmt::Display) -> Failure {
-    Failure::Wrong(error.to_string())
-}
-
-fn run() -> Result<(), Failure> {
-    let request = Request::parse(std::env::args().skip(1)).map_err(Failure::Usage)?;
-    let required = std::env::var("EP_REQUIRE_GPUS").ok().and_then(|value| value.parse().ok());
-    let devices = gpu::devices().map_err(|error| Failure::Absent(error.to_string()))?;
-    let needed: usize = required.unwrap_or(1);
-    if devices.len() < needed {
-        return Err(Failure::Absent(format!("{needed} GPUs needed, {} found", devices.len())));
+    for row in &rows {
+        show(row, json, &mut out)?;
     }
-    let nvrtc = Nvrtc::find().map_err(wrong)?;
-    let jit = Jit::new(nvrtc, Cache::at(None).map_err(wrong)?);
-    let mut options = match &request.devices {
-        Some(devices) => GpuOptions { devices: devices.clone(), ..GpuOptions::default() },
-        None => GpuOptions::spread(request.ranks).map_err(wrong)?,
+    Ok(())
+}
+
+fn show(row: &Row, json: bool, out: &mut dyn Write) -> io::Result<()> {
+    let Row { what, time, against, ratio, limit } = row;
+    let milliseconds = time.as_secs_f64() * 1e3;
+    if json {
+        let limit = limit.map_or("null".to_owned(), |limit| format!("{limit:.4}"));
+        return writeln!(
+            out,
+            "{{\"what\":\"{what}\",\"ms\":{milliseconds:.3},\"against\":\"{against}\",\
+             \"ratio\":{ratio:.4},\"limit\":{limit}}}"
+        );
+    }
+    let verdict = match limit {
+        Some(limit) if ratio > limit => format!(", over the limit of {limit:.3}"),
+        Some(limit) => format!(", limit {limit:.3}"),
+        None => String::new(),
     };
-    options.sharing = request.sharing;
-    options.cooperative = request.cooperative;
-    let backend = GpuBackend::new(&options, gpu::compile_with(Arc::new(jit))).map_err(wrong)?;
-    say(&format!("{}, NVRTC {}", backend.name(), nvrtc.version()));
-    let share = backend.multiprocessors(0);
-    let group_options = GroupOptions { timeout: request.timeout };
-    let backend: Arc<dyn Backend> = Arc::new(backend);
-    let findings = selftest::probe(&backend).map_err(wrong)?;
-    if !findings.is_good() {
-        return Err(Failure::Wrong(format!("probe: {findings}")));
+    writeln!(out, "{what:<46} {milliseconds:>9.2} ms  {ratio:>8.4} x {against}{verdict}")
+}
+
+/// Compiles of the emitted kernels, and hits of the disk cache for them.
+fn compiles(nvrtc: &'static Nvrtc, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
+    let empty = Source { name: "empty.cu", text: EMPTY, headers: &[] };
+    // The first compile of a process pays for loading the library.
+    compile_time(nvrtc, &empty)?;
+    let base = compile_time(nvrtc, &empty)?;
+    rows.push(Row {
+        what: "empty kernel".to_owned(),
+        time: base,
+        against: "empty kernel",
+        ratio: 1.0,
+        limit: None,
+    });
+    let folder = std::env::temp_dir().join(format!("ep-benches-{}", std::process::id()));
+    for (name, cuda) in emitted()? {
+        let source = Source { name: "kernel.cu", text: &cuda, headers: device::HEADERS };
+        let time = compile_time(nvrtc, &source)?;
+        rows.push(Row {
+            what: name.clone(),
+            time,
+            against: "empty kernel",
+            ratio: ratio(time, base),
+            limit: Some(COMPILE_LIMIT),
+        });
+        let hit = hit_time(nvrtc, &source, &folder)?;
+        rows.push(Row {
+            what: format!("{name}, cache hit"),
+            time: hit,
+            against: "its compile",
+            ratio: ratio(hit, time),
+            limit: Some(HIT_LIMIT),
+        });
     }
-    say(&format!("probe: {findings}"));
-    if request.probe_only {
-        return Ok(());
+    fs::remove_dir_all(&folder)?;
+    Ok(())
+}
+
+/// Every choice of arms of every emitted pipeline, at the low end of its optional numbers and the
+/// shape that published figures use.
+fn emitted() -> Result<Vec<(String, String)>, Box<dyn Error>> {
+    let mut texts = Vec::new();
+    for entry in ENTRIES.iter().filter(|entry| entry.is_emitted()) {
+        let ir = (entry.ir)();
+        for choice in ir.choices() {
+            let config = Config { choice, ..reference(entry) };
+            let name = format!("{} {}", entry.name, config.choice.arms.join(" "));
+            texts.push((name.trim_end().to_owned(), entry.emit(&config)?.cuda));
+        }
     }
-    let group = Group::new(backend, group_options).map_err(wrong)?;
-    check_random_shapes(&group, &request)?;
-    let case = request.case(share);
-    let test = Selftest::new(&group, &Declared, case).map_err(wrong)?;
-    say(&format!("memory per rank: {:?}", test.buffer().memory()));
-    check(&test, "before timing")?;
-    if request.iterations > 0 {
-        time(&test, &request)?;
-        check(&test, "after timing")?;
+    Ok(texts)
+}
+
+fn reference(entry: &Entry) -> Config {
+    const SHAPE: [(&str, i64); 5] =
+        [("ranks", 8), ("hidden", 7168), ("topk", 8), ("experts", 256), ("stripes", 64)];
+    let ir = (entry.ir)();
+    let mut config = Config::new(&ir, Arch::Sm90a);
+    for dim in ir.dims {
+        if let DimKind::Given { low, .. } = dim.kind {
+            let known = SHAPE.iter().find(|(name, _)| *name == dim.name);
+            config.dims.insert(dim.name, known.map_or(low, |(_, value)| *value));
+        }
+    }
+    config
+}
+
+fn compile_time(nvrtc: &Nvrtc, source: &Source<'_>) -> Result<Duration, Box<dyn Error>> {
+    let options = ["--gpu-architecture=sm_90a".to_owned(), "--std=c++17".to_owned()];
+    median(|| {
+        nvrtc.compile(source, Arch::Sm90a, &options)?;
+        Ok(())
+    })
+}
+
+/// A hit as another process sees it: nothing in memory, the entry on disk.
+fn hit_time(
+    nvrtc: &'static Nvrtc,
+    source: &Source<'_>,
+    folder: &std::path::Path,
+) -> Result<Duration, Box<dyn Error>> {
+    Jit::new(nvrtc, Cache::open(folder)?).compile(source, Arch::Sm90a, &[])?;
+    median(|| {
+        let compiled = Jit::new(nvrtc, Cache::open(folder)?).compile(source, Arch::Sm90a, &[])?;
+        if compiled.cached { Ok(()) } else { Err("the cache did not hit".into()) }
+    })
+}
+
+/// What the macro does in a build of the standard pipelines.
+fn expansions(rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
+    const TEXTS: [(&str, &str); 4] = [
+        ("layout", include_str!("../../ep-runtime/src/pipelines/layout.rs")),
+        ("notify", include_str!("../../ep-runtime/src/pipelines/notify.rs")),
+        ("nvl-dispatch", include_str!("../../ep-runtime/src/pipelines/nvl_dispatch.rs")),
+        ("nvl-combine", include_str!("../../ep-runtime/src/pipelines/nvl_combine.rs")),
+    ];
+    let mut first = None;
+    for (name, text) in TEXTS {
+        let time = median(|| {
+            for block in syntax::blocks(text).map_err(|error| error.to_string())? {
+                let expansion = expand::expand(block, &|_| Err("no files here".to_owned()));
+                assert!(!expansion.is_empty(), "a pipeline always expands to items");
+            }
+            Ok(())
+        })?;
+        let base = *first.get_or_insert(time);
+        rows.push(Row {
+            what: format!("{name}, macro expansion"),
+            time,
+            against: "layout",
+            ratio: ratio(time, base),
+            limit: None,
+        });
     }
     Ok(())
 }
 
-/// Compares one run of everything with the oracle.
-fn check(test: &Selftest, when: &str) -> Result<(), Failure> {
-    let findings = test.check().map_err(wrong)?;
-    let text = format!("{when}: {findings}");
-    if !findings.is_good() {
-        return Err(Failure::Wrong(text));
-    }
-    say(&text);
-    Ok(())
+fn ratio(time: Duration, base: Duration) -> f64 {
+    time.as_secs_f64() / base.as_secs_f64()
 }
 
-fn time(test: &Selftest, request: &Request) -> Result<(), Failure> {
-    for operation in Operation::ALL {
-        if operation == Operation::CachedDispatch && !test.buffer().options().cached {
-            continue;
-        }
-        for mode in [Mode::Loop, Mode::Iso] {
-            let timing =
-                test.time(operation, mode, request.warmup, request.iterations).map_err(wrong)?;
-            let mut out = std::io::stdout().lock();
-            writeln!(out, "{timing}").and_then(|()| out.flush()).map_err(wrong)?;
-        }
+fn median(mut run: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<Duration, Box<dyn Error>> {
+    let mut times = Vec::new();
+    for _ in 0..RUNS {
+        let started = Instant::now();
+        run()?;
+        times.push(started.elapsed());
     }
-    Ok(())
-}
-
-/// Checks as many random problems as the request asks for, each in a buffer of its own.
-fn check_random_shapes(group: &Group, request: &Request) -> Result<(), Failure> {
-    for index in 0..request.random {
-        let share = group.backend().multiprocessors(0);
-        let case = request.random_case(index, share);
-        let words = format!("random shape {index}: {case:?}");
-        let with = |text: String| Failure::Wrong(format!("{words}\n{text}"));
-        let test =
-            Selftest::new(group, &Declared, case).map_err(|error| with(error.to_string()))?;
-        let findings = test.check().map_err(|error| with(error.to_string()))?;
-        if !findings.is_good() {
-            return Err(with(findings.to_string()));
-        }
-    }
-    if request.random > 0 {
-        say(&format!("{} random shapes: all equal", request.random));
-    }
-    Ok(())
+    times.sort();
+    Ok(times[RUNS / 2])
 }

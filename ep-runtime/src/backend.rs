@@ -100,6 +100,10 @@ pub trait Backend: Send + Sync {
     /// The ranks that this process drives.
     fn local(&self) -> Range<usize>;
 
+    /// Waits until every process of the group has come to the step `label`, and gives what each of
+    /// them brought; just `value` when all ranks are local.
+    fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, BackendError>;
+
     /// What kernels are compiled for.
     fn arch(&self) -> Arch;
 
@@ -146,6 +150,11 @@ pub trait Backend: Send + Sync {
         byte: u8,
         bytes: u64,
     ) -> Result<(), BackendError>;
+
+    /// Says what a piece of memory holds, to a backend that reports on what kernels touch.
+    fn name_memory(&self, rank: usize, at: u64, bytes: u64, name: &str) {
+        let _ = (rank, at, bytes, name);
+    }
 
     /// Allocates zeroed host memory that kernels of `rank` can reach.
     fn alloc_host(&self, rank: usize, bytes: u64) -> Result<HostBlock, BackendError>;
@@ -239,6 +248,20 @@ pub enum BackendError {
         /// The shape of a block.
         block: Block,
     },
+    /// A kernel did what the emulator of the host does not let pass.
+    Kernel {
+        /// What it is, in a word or two.
+        kind: &'static str,
+        /// What happened and where; may have several lines.
+        report: String,
+        /// Seed of the schedule that replays it.
+        seed: u64,
+    },
+    /// The processes of the group did not come together, or came apart.
+    Group {
+        /// What happened, as a sentence.
+        what: String,
+    },
     /// A number that no correct caller passes: a rank that is not local, a range outside a block.
     Wrong {
         /// What is wrong with it, as a sentence.
@@ -249,7 +272,9 @@ pub enum BackendError {
 impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BackendError::Missing { what } | BackendError::Wrong { what } => f.write_str(what),
+            BackendError::Missing { what }
+            | BackendError::Group { what }
+            | BackendError::Wrong { what } => f.write_str(what),
             BackendError::Failed { call, rank, code, text } => {
                 write!(f, "{call} failed")?;
                 if let Some(rank) = rank {
@@ -258,6 +283,9 @@ impl fmt::Display for BackendError {
                 write!(f, " with {code}: {text}")
             }
             BackendError::Compile { name, log } => write!(f, "{name} does not compile:\n{log}"),
+            BackendError::Kernel { kind, report, seed } => {
+                write!(f, "{kind}: {report} (seed {seed})")
+            }
             BackendError::TooManyBlocks { need, have, block } => write!(
                 f,
                 "{need} blocks of {} threads and {} bytes of shared memory wait for one another, \

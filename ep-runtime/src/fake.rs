@@ -124,6 +124,10 @@ impl Backend for FakeBackend {
         0..self.ranks
     }
 
+    fn gather(&self, _: &str, value: u64) -> Result<Vec<u64>, BackendError> {
+        Ok(vec![value])
+    }
+
     fn arch(&self) -> Arch {
         Arch::Sm90a
     }

@@ -123,14 +123,27 @@ impl Group {
 
     /// Waits until the rank's own stream is empty and reports a stopped group.
     pub fn sync(&self, rank: usize) -> Result<(), CallError> {
-        self.shared.backend.sync(rank, Stream::OWN)?;
+        self.explain(rank, self.shared.backend.sync(rank, Stream::OWN))
+    }
+
+    /// What a wait for `rank` ended with: what a kernel recorded, on any local rank if the wait
+    /// failed, says more than what the machine saw of it.
+    pub(crate) fn explain(
+        &self,
+        rank: usize,
+        waited: Result<(), BackendError>,
+    ) -> Result<(), CallError> {
+        if waited.is_err() {
+            self.local().try_for_each(|rank| self.check(rank))?;
+        }
+        waited?;
         self.check(rank)
     }
 
     /// Collects what all local ranks recorded and stops the group for good.
     fn poison(&self) -> CallError {
-        // Every kernel of the group leaves soon: its own waits are bounded and the others are stopped.
-        // A device that fails here shows in the records that could be read.
+        // Every kernel of the group leaves soon: its own waits are bounded and the others are
+        // stopped. A device that fails here shows in the records that could be read.
         for rank in self.local() {
             let _ = self.shared.backend.sync(rank, Stream::OWN);
         }
@@ -244,6 +257,7 @@ impl Kernel {
                 pipeline,
                 rank: rank as u32,
             };
+            name_memory(group, rank, &plan, &args);
             let code = group.backend().load(rank, image, &plan.entry, block)?;
             ranks.push(RankKernel { code, args, _words: words });
         }
@@ -300,7 +314,8 @@ impl Drop for Kernel {
     fn drop(&mut self) {
         let backend = self.group.backend();
         for (rank, own) in self.group.local().zip(&self.ranks) {
-            // Code and words must outlive their last launch. A failure means that the device is lost.
+            // Code and words must outlive their last launch. A failure means that the device is
+            // lost.
             let _ = backend.sync(rank, Stream::OWN);
             let _ = backend.unload(rank, own.code);
         }
@@ -314,6 +329,21 @@ fn state_words(group: &Group, rank: usize, bases: &[u64]) -> Result<DeviceMemory
     let addresses: Vec<u8> = bases.iter().flat_map(|base| base.to_le_bytes()).collect();
     words.write(STATE_BYTES, &addresses)?;
     Ok(words)
+}
+
+/// Says what a rank's control memory holds, for reports.
+fn name_memory(group: &Group, rank: usize, plan: &Plan, args: &GroupArgs) {
+    let name = |at: u64, bytes: u64, what: &str| {
+        let name = format!("{} {what}", plan.pipeline);
+        group.backend().name_memory(rank, at, bytes, &name);
+    };
+    for region in &plan.window {
+        name(args.window + positive(region.offset), positive(region.bytes), &region.name);
+    }
+    name(args.state, STATE_BYTES, "state");
+    name(args.windows, 8 * group.ranks() as u64, "windows");
+    name(args.records, RECORD_BYTES * u64::from(args.record_capacity), "records");
+    name(args.stop, 4, "stop word");
 }
 
 /// A size of a plan; plans never hold negative ones.

@@ -8,6 +8,8 @@ pub mod doctor;
 pub mod error;
 pub mod gpu;
 pub mod group;
+#[cfg(feature = "host")]
+pub mod host;
 pub mod jit;
 #[cfg(target_os = "linux")]
 pub mod join;

@@ -1,19 +1,19 @@
 //! What a call leaves: handles with their tables, outputs, and inputs of combines.
 //!
-//! All of it was allocated with the buffer; taking one is taking a number from a pool, and dropping it
-//! gives the number back. What is still in flight then stays valid: the next user comes later in the
-//! same stream order.
+//! All of it was allocated with the buffer; taking one is taking a number from a pool, and dropping
+//! it gives the number back. What is still in flight then stays valid: the next user comes later in
+//! the same stream order.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::slots::{Slot, Slots};
 use super::{RankState, Shared};
 use crate::args::Rows;
 use crate::error::CallError;
 
-/// Host words that no count can be, until the kernel has written the count.
-const NOT_YET: u32 = u32::MAX;
+/// What no count can be: host words hold it until the kernel has written the count.
+pub(super) const NOT_YET: u32 = u32::MAX;
 
 /// Free numbers, and something for each of them.
 pub(super) struct Pool<T> {
@@ -70,11 +70,11 @@ impl Handle {
         };
         let handle = Handle { shared: Arc::clone(shared), rank, tokens, index };
         if counting {
-            // An earlier user dropped it unread: its counts must not come after the words are reset.
+            // An earlier user dropped it unread: its counts must not come after the words are
+            // reset.
             handle.wait_for_counts()?;
         }
-        let words = vec![NOT_YET; handle.count_words()];
-        let (received, per_expert) = words.split_at(1);
+        let (received, per_expert) = shared.no_counts.split_at(1);
         let memory = &shared.rank(rank)?.counts[index];
         memory.write(handle.count_at("received"), received)?;
         memory.write(handle.count_at("received_per_expert"), per_expert)?;
@@ -152,17 +152,15 @@ impl Handle {
         self.shared.layout.counts.at(name).unwrap_or(0)
     }
 
-    fn count_words(&self) -> usize {
-        1 + self.shared.options.local_experts(self.shared.group.ranks())
-    }
-
     /// The words `received` and `received_per_expert`, once the kernel has written all of them.
     fn wait_for_counts(&self) -> Result<Vec<u32>, CallError> {
         let own = self.shared.rank(self.rank)?;
         let group = &self.shared.group;
         let begun = Instant::now();
-        let patience = group.timeout() * 2;
-        let mut words = vec![NOT_YET; self.count_words()];
+        // Where kernels run inside `poll`, what one `poll` has not brought will not come.
+        let runs_alone = group.backend().runs_alone();
+        let patience = if runs_alone { group.timeout() * 2 } else { Duration::ZERO };
+        let mut words = self.shared.no_counts.clone();
         for turn in 1u64.. {
             let (received, per_expert) = words.split_at_mut(1);
             own.counts[self.index].read(self.count_at("received"), received)?;
@@ -172,10 +170,9 @@ impl Handle {
             }
             std::hint::spin_loop();
             // Looking at the device costs more than looking at the words.
-            if turn % 64 == 0 || !group.backend().runs_alone() {
-                group.backend().poll(self.rank)?;
-                group.check(self.rank)?;
-                if begun.elapsed() > patience {
+            if turn % 64 == 0 || !runs_alone {
+                group.explain(self.rank, group.backend().poll(self.rank))?;
+                if turn > 1 && begun.elapsed() > patience {
                     return Err(CallError::Silent { rank: self.rank, what: "the counts" });
                 }
             }
@@ -307,8 +304,8 @@ impl Drop for Offered {
 pub enum CombineInput<'a> {
     /// From a combine input.
     Offered(&'a Offered),
-    /// From the output of a BF16 dispatch, where the experts worked in place; weights, if the buffer
-    /// moves them, come from a combine input.
+    /// From the output of a BF16 dispatch, where the experts worked in place; weights, if the
+    /// buffer moves them, come from a combine input.
     InPlace(&'a Received, Option<&'a Offered>),
 }
 

@@ -29,6 +29,12 @@ impl Blocks {
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
+
+    /// Names, starts and sizes.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (&'static str, u64, u64)> {
+        let ends = self.places.iter().skip(1).map(|(_, at)| *at).chain([self.bytes]);
+        self.places.iter().zip(ends).map(|((name, at), end)| (*name, *at, end - at))
+    }
 }
 
 /// The layout of all memory of a buffer.

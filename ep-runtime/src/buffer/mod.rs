@@ -1,9 +1,9 @@
 //! The typed calls: dispatch, cached dispatch and combine over the standard pipelines.
 //!
-//! A [`Buffer`] is made once for a shape: its kernels are compiled and loaded, its window mapped, its
-//! tables and outputs allocated. A call then takes a free handle and output, stores the arguments and
-//! launches; it allocates and formats nothing. All local ranks are called through one buffer, each
-//! from any thread, but one rank from one thread at a time.
+//! A [`Buffer`] is made once for a shape: its kernels are compiled and loaded, its window mapped,
+//! its tables and outputs allocated. A call then takes a free handle and output, stores the
+//! arguments and launches; it allocates and formats nothing. All local ranks are called through one
+//! buffer, each from any thread, but one rank from one thread at a time.
 
 mod live;
 mod memory;
@@ -25,7 +25,7 @@ pub use live::{CombineInput, Counts, Handle, Offered, Received};
 pub use memory::MemoryUsage;
 pub use options::{BufferOptions, Declared, Emit, Payload, Setting, StandardPipeline, Via};
 
-use live::{Pool, TablesSlot};
+use live::{NOT_YET, Pool, TablesSlot};
 use memory::MemoryLayout;
 use slots::{Slot, Slots};
 
@@ -70,8 +70,8 @@ impl CallOptions {
         CallOptions { stream: Stream::OWN, blocks, remote_blocks: None }
     }
 
-    /// 8 multiprocessors saturate the wire when others copy a rank's own rows; with fewer than 12 in
-    /// all the own rows, which need at least half as many, keep a third.
+    /// 8 multiprocessors saturate the wire when others copy a rank's own rows; with fewer than 12
+    /// in all the own rows, which need at least half as many, keep a third.
     fn remote(&self, ranks: usize) -> u32 {
         let most = self.blocks.saturating_sub(1).max(1);
         let chosen = if ranks == 1 { 1 } else { (self.blocks * 2 / 3).min(8) };
@@ -116,6 +116,8 @@ struct Shared {
     combine: Prepared,
     ranks: Vec<RankMemory>,
     window: Arc<Window>,
+    /// What the counts of a handle hold before the kernel has written them.
+    no_counts: Vec<u32>,
     layout: MemoryLayout,
     options: BufferOptions,
     group: Group,
@@ -176,8 +178,8 @@ impl Programs {
 }
 
 impl Buffer {
-    /// Emits, compiles and loads the kernels, maps the window and allocates everything. All processes
-    /// of the group make the same buffers in the same order.
+    /// Emits, compiles and loads the kernels, maps the window and allocates everything. All
+    /// processes of the group make the same buffers in the same order.
     pub fn new(
         group: &Group,
         options: BufferOptions,
@@ -218,10 +220,12 @@ impl Buffer {
             combine,
             ranks: memory,
             window,
+            no_counts: vec![NOT_YET; 1 + options.local_experts(ranks)],
             layout,
             options,
             group: group.clone(),
         };
+        shared.name_memory()?;
         Ok(Buffer { shared: Arc::new(shared) })
     }
 
@@ -254,8 +258,9 @@ impl Buffer {
         prepared.map(|prepared| prepared.kernel.plan())
     }
 
-    /// Counts, exchanges counts and moves rows. Returns when everything is in the stream; the counts
-    /// and rows are there when [`Handle::counts`] has returned and the stream has come so far.
+    /// Counts, exchanges counts and moves rows. Returns when everything is in the stream; the
+    /// counts and rows are there when [`Handle::counts`] has returned and the stream has come so
+    /// far.
     ///
     /// With less than worst-case capacity it waits for the counts first, and every rank returns
     /// [`CallError::OutputTooSmall`] if any output is too small.
@@ -266,11 +271,24 @@ impl Buffer {
         call: &CallOptions,
     ) -> Result<(Handle, Received), CallError> {
         let handle = self.exchange_counts(rank, input, call)?;
+        let received = self.dispatch_counted(&handle, input, call)?;
+        Ok((handle, received))
+    }
+
+    /// The second half of [`Buffer::dispatch`]: the rows, for a handle of the first half. Where
+    /// kernels do not run by themselves, every rank exchanges counts before any rank comes here.
+    pub fn dispatch_counted(
+        &self,
+        handle: &Handle,
+        input: &DispatchInput,
+        call: &CallOptions,
+    ) -> Result<Received, CallError> {
+        let shared = &self.shared;
+        shared.same_tokens(handle, input)?;
         if !self.holds_worst_case() {
             handle.require_capacity()?;
         }
-        let received = self.send_rows(&self.shared.dispatch, &handle, input, call)?;
-        Ok((handle, received))
+        self.send_rows(&shared.dispatch, handle, input, call)
     }
 
     /// The first half of [`Buffer::dispatch`]: the tables of a new handle, and no rows.
@@ -309,12 +327,7 @@ impl Buffer {
         call: &CallOptions,
     ) -> Result<Received, CallError> {
         let shared = &self.shared;
-        shared.own(handle)?;
-        if input.tokens != handle.tokens() {
-            let (got, want) = (input.tokens, handle.tokens());
-            let what = format!("{got} tokens, but the handle is one of {want}");
-            return Err(CallError::Mismatch { what });
-        }
+        shared.same_tokens(handle, input)?;
         let Some(cached) = &shared.cached else {
             let what = "the buffer was made without cached dispatches".to_string();
             return Err(CallError::Mismatch { what });
@@ -354,8 +367,8 @@ impl Buffer {
         Ok(received)
     }
 
-    /// Sets every byte of all outputs of a rank behind its last call, so that what a dispatch does not
-    /// write shows. No other rank may be sending to it.
+    /// Sets every byte of all outputs of a rank behind its last call, so that what a dispatch does
+    /// not write shows. No other rank may be sending to it.
     pub fn poison(&self, rank: usize, byte: u8) -> Result<(), CallError> {
         let shared = &self.shared;
         let own = shared.rank(rank)?;
@@ -423,7 +436,8 @@ impl Prepared {
     ) -> Result<(), CallError> {
         let plan = self.kernel.plan();
         let blocks = call.blocks.max(positive(plan.blocks_min) as u32);
-        // Pairs of even and odd blocks serve one stripe at a time: an odd one would have no partner.
+        // Pairs of even and odd blocks serve one stripe at a time: an odd one would have no
+        // partner.
         let paired = plan.arms.iter().any(|(axis, arm)| axis == "via" && arm == "Ring");
         let blocks = if paired { blocks.next_multiple_of(2) } else { blocks };
         let args = &mut state.args[..self.map.bytes()];
@@ -487,12 +501,52 @@ impl Shared {
         Ok(&self.ranks[self.group.local_index(rank)?])
     }
 
+    /// Says what lies where, for reports.
+    fn name_memory(&self) -> Result<(), CallError> {
+        let (backend, layout) = (self.group.backend(), &self.layout);
+        for (rank, own) in self.group.local().zip(&self.ranks) {
+            let window = self.window.own(rank)?;
+            for index in 0..self.options.live {
+                let step = index as u64;
+                let counts = own.counts[index].address();
+                let places = [
+                    ("", own.tables.address() + step * layout.tables.bytes(), &layout.tables),
+                    ("", counts, &layout.counts),
+                    (
+                        "output ",
+                        own.unpacked.address() + step * layout.unpacked.bytes(),
+                        &layout.unpacked,
+                    ),
+                    ("output ", window + layout.received_at(index), &layout.received),
+                    ("combine input ", window + layout.offered_at(index), &layout.offered),
+                ];
+                for (what, at, blocks) in places {
+                    for (name, start, bytes) in blocks.parts() {
+                        backend.name_memory(rank, at + start, bytes, &format!("{what}{name}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn check_tokens(&self, tokens: usize) -> Result<(), CallError> {
         if tokens <= self.options.tokens {
             return Ok(());
         }
         let (need, have) = (tokens as u64, self.options.tokens as u64);
         Err(CallError::TooLarge { what: "tokens", need, have })
+    }
+
+    /// Fails for a handle of another buffer or of another number of tokens.
+    fn same_tokens(&self, handle: &Handle, input: &DispatchInput) -> Result<(), CallError> {
+        self.own(handle)?;
+        if input.tokens == handle.tokens() {
+            return Ok(());
+        }
+        let (got, want) = (input.tokens, handle.tokens());
+        let what = format!("{got} tokens, but the handle is one of {want}");
+        Err(CallError::Mismatch { what })
     }
 
     /// Fails for a handle of another buffer.
@@ -507,8 +561,8 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Nothing may be freed while a kernel that knows its address is in flight; every such kernel
-        // ends, since its waits are bounded.
+        // Nothing may be freed while a kernel that knows its address is in flight; every such
+        // kernel ends, since its waits are bounded.
         for (rank, own) in self.group.local().zip(&mut self.ranks) {
             let state = own.state.get_mut().unwrap_or_else(PoisonError::into_inner);
             let _ = self.group.backend().sync(rank, state.last);

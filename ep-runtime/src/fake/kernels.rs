@@ -114,6 +114,8 @@ pub(super) fn run(world: &mut World, text: &str, works: &[Work]) {
     for work in works {
         let Work::Kernel { blocks, args, .. } = work else { panic!("not a kernel") };
         assert!(i64::from(*blocks) >= plan.blocks_min);
+        let paired = text.contains("\"ring\"");
+        assert!(!paired || blocks % 2 == 0, "blocks come in pairs");
         all.push(Args::read(&plan, args));
     }
     for (rank, args) in all.iter().enumerate() {
@@ -244,7 +246,7 @@ fn dispatch(world: &mut World, plan: &Plan, all: &[Args], fresh: bool) {
             let mut row = world.i32(args.get("rank_prefix"), me * ranks + peer) as u64;
             for token in 0..args.get("tokens") {
                 let hit = world.at(args.get("in_rank") + token * ranks + peer, 1)[0] != 0;
-                if fresh {
+                if fresh && args.values.contains_key("send_row") {
                     let recorded = if hit { row as i64 } else { -1 - row as i64 };
                     world.set_i32(args.get("send_row"), token * ranks + peer, recorded);
                 }
@@ -265,8 +267,59 @@ fn dispatch(world: &mut World, plan: &Plan, all: &[Args], fresh: bool) {
                 unpack(world, &shape, args, dest, token, row);
                 row += 1;
             }
+            if fresh && args.values.contains_key("send_head") {
+                record_ring(world, &shape, args, dest);
+            }
+        }
+        if args.maybe("topk_idx") != 0 {
+            let received = world.i32(args.get("rank_prefix"), ranks * ranks + me) as u64;
+            let rest = args.get("received_capacity") - received;
+            let at = args.get("recv_topk_idx") + 8 * received * shape.topk;
+            world.at(at, 8 * rest * shape.topk).fill(0xff);
         }
     }
+}
+
+/// What a dispatch through rings records for one pair of ranks.
+fn record_ring(world: &mut World, shape: &Shape, args: &Args, dest: &Args) {
+    let (me, peer) = (args.rank as u64, dest.rank as u64);
+    let base = world.i32(args.get("rank_prefix"), me * shape.ranks + peer);
+    let mut sent = 0;
+    for stripe in 0..shape.stripes {
+        let (tokens, first) = (args.get("tokens"), sent);
+        let begin = stripe_begin(tokens, shape.stripes, stripe);
+        for token in begin..stripe_begin(tokens, shape.stripes, stripe + 1) {
+            let entry = token * shape.ranks + peer;
+            let hit = world.at(args.get("in_rank") + entry, 1)[0] != 0;
+            let position = sent - first;
+            let recorded = if hit { position } else { -1 - position };
+            world.set_i32(args.get("send_head"), entry, recorded);
+            sent += i64::from(hit);
+        }
+        world.set_i32(dest.get("recv_first"), me * shape.stripes + stripe, base + first);
+        world.set_i32(dest.get("recv_count"), me * shape.stripes + stripe, sent - first);
+    }
+}
+
+/// The row at `source` that holds what became of a token, if it went there.
+fn returned_row(
+    world: &mut World,
+    shape: &Shape,
+    args: &Args,
+    source: &Args,
+    token: u64,
+) -> Option<u64> {
+    let entry = token * shape.ranks + source.rank as u64;
+    if args.values.contains_key("send_row") {
+        return u64::try_from(world.i32(args.get("send_row"), entry)).ok();
+    }
+    let head = u64::try_from(world.i32(args.get("send_head"), entry)).ok()?;
+    let tokens = args.get("tokens");
+    let after = |stripe: &u64| token < stripe_begin(tokens, shape.stripes, stripe + 1);
+    let stripe = (0..shape.stripes).find(after)?;
+    let pair = args.rank as u64 * shape.stripes + stripe;
+    assert!((head as i64) < world.i32(source.get("recv_count"), pair));
+    Some(world.i32(source.get("recv_first"), pair) as u64 + head)
 }
 
 /// The small fields of one row, as the receiver stores them.
@@ -297,9 +350,8 @@ fn combine(world: &mut World, plan: &Plan, all: &[Args]) {
             let mut sums = vec![0f32; shape.hidden as usize];
             let mut weights = vec![0f32; shape.topk as usize];
             for peer in 0..shape.ranks {
-                let row = world.i32(args.get("send_row"), token * shape.ranks + peer);
-                let Ok(row) = u64::try_from(row) else { continue };
                 let source = &all[peer as usize];
+                let Some(row) = returned_row(world, &shape, args, source, token) else { continue };
                 let base = world.window(args, peer);
                 let rows = base + source.get("x_at");
                 assert_eq!(rows, source.get("x"), "the window offset is the input's address");

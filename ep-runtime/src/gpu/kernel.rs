@@ -126,7 +126,8 @@ impl Kernel {
         };
         let mut params = [launch.args.as_ptr().cast_mut().cast::<c_void>()];
         // SAFETY: the function is loaded, the attribute outlives the call, and the one parameter
-        // points to as many bytes as the kernel declares, which the driver copies before it returns.
+        // points to as many bytes as the kernel declares, which the driver copies before it
+        // returns.
         let result = unsafe {
             sys::cuLaunchKernelEx(&config, self.function, params.as_mut_ptr(), ptr::null_mut())
         };

@@ -1,4 +1,4 @@
-//! Ranks as GPUs of this process, through the CUDA driver.
+//! Ranks on GPUs, through the CUDA driver: all of a group in one process, or each in its own.
 //!
 //! Every rank has a device and a stream of its own; several ranks may share one device, which is
 //! how correctness runs on a single GPU. Shared devices have two consequences: the blocks of all
@@ -10,6 +10,8 @@
 
 mod driver;
 mod kernel;
+#[cfg(target_os = "linux")]
+mod processes;
 mod window;
 
 use std::collections::BTreeMap;
@@ -32,7 +34,7 @@ use crate::device::HEADERS;
 use crate::jit::{Jit, JitError, Source};
 use driver::check;
 use kernel::Kernel;
-use window::RankWindow;
+use window::{RankWindow, Reach};
 
 /// Turns emitted text into a CUBIN: the JIT, or a table of images made elsewhere.
 pub type Compile = Box<dyn Fn(&str, &str, Arch) -> Result<Image, BackendError> + Send + Sync>;
@@ -71,9 +73,28 @@ impl GpuOptions {
     }
 }
 
-/// Ranks on GPUs of this process.
+/// The ranks of a group that live in other processes.
+trait Others: Send + Sync {
+    /// Waits until every process has come to this step, and gives what each brought.
+    fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, BackendError>;
+
+    /// Gives this process' window to the others and maps theirs for the device `user`; the windows
+    /// of all ranks come back in order. On failure the own window is released.
+    fn share(
+        &self,
+        label: &str,
+        user: c_int,
+        own: RankWindow,
+    ) -> Result<Vec<RankWindow>, BackendError>;
+}
+
+/// The ranks of this process on its GPUs.
 pub struct GpuBackend {
+    /// Local ranks, from number `first` on, of `total` in the group.
     ranks: Vec<Rank>,
+    first: usize,
+    total: usize,
+    others: Option<Box<dyn Others>>,
     devices: BTreeMap<i32, DeviceInfo>,
     arch: Arch,
     cooperative: bool,
@@ -100,35 +121,18 @@ unsafe impl Send for GpuBackend {}
 unsafe impl Sync for GpuBackend {}
 
 impl GpuBackend {
-    /// Opens the devices of `options`, one rank per entry.
+    /// Opens the devices of `options`, one rank per entry, all in this process.
     pub fn new(options: &GpuOptions, compile: Compile) -> Result<GpuBackend, BackendError> {
-        let present = devices()?;
-        let mut chosen = BTreeMap::new();
-        for ordinal in &options.devices {
-            let device = present.iter().find(|device| device.ordinal == *ordinal);
-            let Some(device) = device else {
-                let what = format!("there is no GPU {ordinal}: {} are visible", present.len());
-                return Err(BackendError::Missing { what });
-            };
-            chosen.insert(*ordinal, device.clone());
-        }
-        let arch = common_arch(&chosen)?;
-        require_reach(&chosen, options.sharing)?;
-        let shared = chosen.len() < options.devices.len();
-        let mut backend = GpuBackend {
-            ranks: Vec::new(),
-            devices: chosen,
-            arch,
-            cooperative: options.cooperative.unwrap_or(!shared),
-            sharing: options.sharing,
-            compile,
-            kernels: RwLock::default(),
-            windows: Mutex::default(),
-        };
+        let mut backend = GpuBackend::open(&options.devices, compile)?;
+        require_reach(&backend.devices, options.sharing)?;
+        let shared = backend.devices.len() < options.devices.len();
+        backend.total = options.devices.len();
+        backend.cooperative = options.cooperative.unwrap_or(!shared);
+        backend.sharing = options.sharing;
         // Ranks are added one by one, so that Drop releases exactly what was opened.
-        for (index, ordinal) in options.devices.iter().enumerate() {
+        for (rank, ordinal) in options.devices.iter().enumerate() {
             let sharers = options.devices.iter().filter(|other| *other == ordinal).count();
-            backend.ranks.push(Rank::open(index, *ordinal, sharers as u32)?);
+            backend.ranks.push(Rank::open(rank, *ordinal, sharers as u32)?);
         }
         if options.sharing == Sharing::PeerAccess {
             backend.enable_peers()?;
@@ -136,10 +140,41 @@ impl GpuBackend {
         Ok(backend)
     }
 
+    /// A backend for these devices, without ranks.
+    fn open(ordinals: &[i32], compile: Compile) -> Result<GpuBackend, BackendError> {
+        let present = devices()?;
+        let mut chosen = BTreeMap::new();
+        for ordinal in ordinals {
+            let device = present.iter().find(|device| device.ordinal == *ordinal);
+            let Some(device) = device else {
+                let what = format!("there is no GPU {ordinal}: {} are visible", present.len());
+                return Err(BackendError::Missing { what });
+            };
+            chosen.insert(*ordinal, device.clone());
+        }
+        Ok(GpuBackend {
+            ranks: Vec::new(),
+            first: 0,
+            total: 0,
+            others: None,
+            arch: common_arch(&chosen)?,
+            devices: chosen,
+            cooperative: true,
+            sharing: Sharing::Mapped,
+            compile,
+            kernels: RwLock::default(),
+            windows: Mutex::default(),
+        })
+    }
+
+    fn rank(&self, rank: usize) -> Option<&Rank> {
+        self.ranks.get(rank.checked_sub(self.first)?)
+    }
+
     /// The rank, with its context current.
     fn enter(&self, rank: usize) -> Result<&Rank, BackendError> {
-        let found = self.ranks.get(rank).ok_or_else(|| BackendError::Wrong {
-            what: format!("rank {rank} is not local: this process drives 0..{}", self.ranks.len()),
+        let found = self.rank(rank).ok_or_else(|| BackendError::Wrong {
+            what: format!("rank {rank} is not local: this process drives {:?}", self.local()),
         })?;
         // SAFETY: the context was retained when the rank was opened and lives as long as it.
         check("cuCtxSetCurrent", Some(rank), unsafe { sys::cuCtxSetCurrent(found.context) })?;
@@ -147,7 +182,7 @@ impl GpuBackend {
     }
 
     fn enable_peers(&self) -> Result<(), BackendError> {
-        for rank in 0..self.ranks.len() {
+        for rank in self.local() {
             let own = self.enter(rank)?;
             for peer in self.ranks.iter().filter(|peer| peer.ordinal != own.ordinal) {
                 // SAFETY: both contexts are retained; the own one is current.
@@ -164,30 +199,45 @@ impl GpuBackend {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One window per rank, zeroed; what was made is undone when a later one fails.
-    fn make_windows(&self, bytes: u64) -> Result<Vec<RankWindow>, BackendError> {
+    /// The windows of all ranks, zeroed, in order; what was made is undone when a later one fails.
+    fn make_windows(&self, label: &str, bytes: u64) -> Result<Vec<RankWindow>, BackendError> {
         let users: Vec<c_int> = self.devices.keys().copied().collect();
+        let reach = match &self.others {
+            Some(_) => Reach::Processes,
+            None => Reach::Devices(&users, self.sharing),
+        };
         let mut made = Vec::new();
-        let result = (0..self.ranks.len()).try_for_each(|rank| {
+        let result = self.local().try_for_each(|rank| {
             let ordinal = self.enter(rank)?.ordinal;
-            made.push(RankWindow::new(rank, ordinal, &users, bytes, self.sharing)?);
-            self.fill(rank, Stream::OWN, made[rank].address, 0, bytes)
+            let window = RankWindow::new(rank, ordinal, reach, bytes)?;
+            let address = window.address;
+            made.push(window);
+            self.fill(rank, Stream::OWN, address, 0, bytes)
         });
-        let result =
-            result.and_then(|()| (0..made.len()).try_for_each(|rank| self.sync(rank, Stream::OWN)));
-        match result {
-            Ok(()) => Ok(made),
+        let zeroed =
+            result.and_then(|()| self.local().try_for_each(|rank| self.sync(rank, Stream::OWN)));
+        if let Err(error) = zeroed {
+            self.release_windows(made).ok();
+            return Err(error);
+        }
+        let Some(others) = &self.others else { return Ok(made) };
+        let Some(own) = made.pop() else { return Ok(made) };
+        let windows = others.share(label, users.first().copied().unwrap_or(0), own)?;
+        match others.gather(label, bytes) {
+            Ok(_) => Ok(windows),
             Err(error) => {
-                self.release_windows(made).ok();
+                self.release_windows(windows).ok();
                 Err(error)
             }
         }
     }
 
+    /// Unmaps the windows of all ranks; memory lives on while another process has it mapped.
     fn release_windows(&self, windows: Vec<RankWindow>) -> Result<(), BackendError> {
         let mut result = Ok(());
         for (rank, window) in windows.into_iter().enumerate() {
-            let released = self.enter(rank).and_then(|_| window.release(rank));
+            let context = if self.local().contains(&rank) { rank } else { self.first };
+            let released = self.enter(context).and_then(|_| window.release(rank));
             result = result.and(released);
         }
         result
@@ -285,11 +335,11 @@ impl Drop for GpuBackend {
         }
         let kernels = std::mem::take(&mut *write(&self.kernels));
         for kernel in kernels.into_iter().flatten() {
-            if self.enter(kernel.rank).is_ok() {
+            if let Ok(own) = self.enter(kernel.rank).map(|rank| rank.stream) {
                 // SAFETY: the rank lives until its field is dropped after this; unloading code that
                 // still runs is what the wait avoids.
                 unsafe {
-                    let _ = sys::cuStreamSynchronize(self.ranks[kernel.rank].stream);
+                    let _ = sys::cuStreamSynchronize(own);
                 }
                 kernel.unload();
             }
@@ -312,11 +362,15 @@ impl Backend for GpuBackend {
     }
 
     fn ranks(&self) -> usize {
-        self.ranks.len()
+        self.total
     }
 
     fn local(&self) -> Range<usize> {
-        0..self.ranks.len()
+        self.first..self.first + self.ranks.len()
+    }
+
+    fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, BackendError> {
+        self.others.as_ref().map_or(Ok(vec![value]), |others| others.gather(label, value))
     }
 
     fn arch(&self) -> Arch {
@@ -324,7 +378,7 @@ impl Backend for GpuBackend {
     }
 
     fn multiprocessors(&self, rank: usize) -> u32 {
-        let Some(rank) = self.ranks.get(rank) else { return 0 };
+        let Some(rank) = self.rank(rank) else { return 0 };
         let device = self.devices.get(&rank.ordinal);
         device.map_or(0, |device| device.multiprocessors / rank.sharers.max(1))
     }
@@ -480,12 +534,12 @@ impl Backend for GpuBackend {
     }
 
     fn map_window(&self, bytes: u64) -> Result<Mapping, BackendError> {
-        let made = self.make_windows(bytes)?;
+        let made = self.make_windows(&format!("map a window of {bytes} bytes"), bytes)?;
         let bases: Vec<u64> = made.iter().map(|window| window.address).collect();
         let mut windows = self.windows();
         let id = windows.keys().next_back().map_or(0, |last| last + 1);
         windows.insert(id, made);
-        // One address space for all devices of the process: everyone sees the same addresses.
+        // One address space for all devices of the process: its ranks see the same addresses.
         Ok(Mapping { id, bytes, bases: vec![bases; self.ranks.len()] })
     }
 

@@ -1,4 +1,4 @@
-//! Windows of the ranks of one process: memory of one device that all the others have mapped.
+//! Windows: memory of one device that all the others have mapped, in this process or in others.
 
 use std::ffi::c_int;
 
@@ -17,6 +17,15 @@ pub enum Sharing {
     PeerAccess,
 }
 
+/// Who may map the memory of a window.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Reach<'a> {
+    /// These devices of this process.
+    Devices(&'a [c_int], Sharing),
+    /// The owner here, and other processes that get a descriptor.
+    Processes,
+}
+
 /// One rank's window as this process mapped it.
 #[derive(Debug)]
 pub(super) struct RankWindow {
@@ -27,23 +36,110 @@ pub(super) struct RankWindow {
 }
 
 impl RankWindow {
-    /// Memory on `owner` that every device in `users` can read and write. With
-    /// [`Sharing::PeerAccess`] the owner's context is current and peers are already enabled.
+    /// Memory on `owner`, whose context is current; with [`Sharing::PeerAccess`] peers are enabled.
     pub(super) fn new(
         rank: usize,
         owner: c_int,
-        users: &[c_int],
+        reach: Reach<'_>,
         bytes: u64,
-        sharing: Sharing,
     ) -> Result<RankWindow, BackendError> {
-        match sharing {
-            Sharing::Mapped => map(rank, owner, users, bytes),
-            Sharing::PeerAccess => {
+        use sys::CUmemAllocationHandleType as Handle;
+        let (users, shared) = match reach {
+            Reach::Devices(users, Sharing::Mapped) => (users, Handle::CU_MEM_HANDLE_TYPE_NONE),
+            Reach::Processes => (&[owner][..], Handle::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+            Reach::Devices(_, Sharing::PeerAccess) => {
                 let mut address = 0;
                 // SAFETY: writes one address; the owner's context is current.
                 let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes as usize) };
                 check("cuMemAlloc", Some(rank), result)?;
-                Ok(RankWindow { address, bytes: bytes as usize, memory: None })
+                return Ok(RankWindow { address, bytes: bytes as usize, memory: None });
+            }
+        };
+        let properties = properties(owner, shared)?;
+        let mut granule = 0;
+        // SAFETY: reads the properties and writes one size.
+        let result = unsafe {
+            use sys::CUmemAllocationGranularity_flags as Granularity;
+            let recommended = Granularity::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
+            sys::cuMemGetAllocationGranularity(&mut granule, &properties, recommended)
+        };
+        check("cuMemGetAllocationGranularity", Some(rank), result)?;
+        let bytes = (bytes as usize).next_multiple_of(granule.max(1));
+        let mut memory = 0;
+        // SAFETY: reads the properties and writes one handle.
+        let result = unsafe { sys::cuMemCreate(&mut memory, bytes, &properties, 0) };
+        check("cuMemCreate", Some(rank), result)?;
+        RankWindow::place(rank, memory, bytes, users)
+    }
+
+    /// Bytes that are mapped: those asked for, rounded up to what the device maps at once.
+    #[cfg(target_os = "linux")]
+    pub(super) fn mapped_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A descriptor by which another process can map the memory.
+    #[cfg(target_os = "linux")]
+    pub(super) fn export(&self, rank: usize) -> Result<std::os::fd::OwnedFd, BackendError> {
+        use std::os::fd::FromRawFd;
+        let Some(memory) = self.memory else {
+            let what = "a window with peer access cannot be shared with another process";
+            return Err(BackendError::Wrong { what: what.to_string() });
+        };
+        let mut descriptor: c_int = -1;
+        let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        // SAFETY: for this kind of handle the call writes one descriptor.
+        let result = unsafe {
+            let to = (&raw mut descriptor).cast();
+            sys::cuMemExportToShareableHandle(to, memory, kind, 0)
+        };
+        check("cuMemExportToShareableHandle", Some(rank), result)?;
+        // SAFETY: the driver has just made the descriptor for us.
+        Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(descriptor) })
+    }
+
+    /// Maps the window of a rank in another process for the device `user` of this one.
+    #[cfg(target_os = "linux")]
+    pub(super) fn import(
+        rank: usize,
+        descriptor: std::os::fd::BorrowedFd<'_>,
+        bytes: usize,
+        user: c_int,
+    ) -> Result<RankWindow, BackendError> {
+        use std::os::fd::AsRawFd;
+        let mut memory = 0;
+        let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        // SAFETY: for this kind of handle the driver takes the descriptor's number in the place of
+        // a pointer, and keeps its own reference to what it names.
+        let result = unsafe {
+            let handle = descriptor.as_raw_fd() as usize as *mut std::ffi::c_void;
+            sys::cuMemImportFromShareableHandle(&mut memory, handle, kind)
+        };
+        check("cuMemImportFromShareableHandle", Some(rank), result)?;
+        RankWindow::place(rank, memory, bytes, &[user])
+    }
+
+    /// Gives memory an address and lets `users` in; takes the memory back when that fails.
+    fn place(
+        rank: usize,
+        memory: sys::CUmemGenericAllocationHandle,
+        bytes: usize,
+        users: &[c_int],
+    ) -> Result<RankWindow, BackendError> {
+        let address = match map(rank, bytes, memory) {
+            Ok(address) => address,
+            Err(error) => {
+                // SAFETY: the caller has just made the handle and nothing has mapped it.
+                let _ = unsafe { sys::cuMemRelease(memory) };
+                return Err(error);
+            }
+        };
+        let window = RankWindow { address, bytes, memory: Some(memory) };
+        match grant(rank, &window, users) {
+            Ok(()) => Ok(window),
+            Err(error) => {
+                let _ = window.release(rank);
+                Err(error)
             }
         }
     }
@@ -54,8 +150,8 @@ impl RankWindow {
             // SAFETY: the address came from cuMemAlloc and is freed once, since `self` is consumed.
             return check("cuMemFree", Some(rank), unsafe { sys::cuMemFree_v2(self.address) });
         };
-        // SAFETY: address and size are those of the one mapping and reservation made in `map`, and
-        // `self` is consumed, so each is undone once; all three are tried even if one fails.
+        // SAFETY: address and size are those of the one mapping and reservation made in `place`,
+        // and `self` is consumed, so each is undone once; all three are tried even if one fails.
         let results = unsafe {
             [
                 ("cuMemUnmap", sys::cuMemUnmap(self.address, self.bytes)),
@@ -67,44 +163,13 @@ impl RankWindow {
     }
 }
 
-/// Creates physical memory on `owner`, gives it an address and lets `users` in.
-fn map(rank: usize, owner: c_int, users: &[c_int], bytes: u64) -> Result<RankWindow, BackendError> {
-    let properties = properties(owner)?;
-    let mut granule = 0;
-    // SAFETY: reads the properties and writes one size.
-    let result = unsafe {
-        let recommended =
-            sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
-        sys::cuMemGetAllocationGranularity(&mut granule, &properties, recommended)
-    };
-    check("cuMemGetAllocationGranularity", Some(rank), result)?;
-    let bytes = (bytes as usize).next_multiple_of(granule.max(1));
-    let mut memory = 0;
-    // SAFETY: reads the properties and writes one handle.
-    let result = unsafe { sys::cuMemCreate(&mut memory, bytes, &properties, 0) };
-    check("cuMemCreate", Some(rank), result)?;
-    let address = match place(rank, bytes, granule, memory) {
-        Ok(address) => address,
-        Err(error) => {
-            // SAFETY: the handle was made above and nothing has mapped it.
-            let _ = unsafe { sys::cuMemRelease(memory) };
-            return Err(error);
-        }
-    };
-    let window = RankWindow { address, bytes, memory: Some(memory) };
-    match grant(rank, &window, users) {
-        Ok(()) => Ok(window),
-        Err(error) => {
-            let _ = window.release(rank);
-            Err(error)
-        }
-    }
-}
-
-fn properties(owner: c_int) -> Result<sys::CUmemAllocationProp, BackendError> {
+fn properties(
+    owner: c_int,
+    shared: sys::CUmemAllocationHandleType,
+) -> Result<sys::CUmemAllocationProp, BackendError> {
     Ok(sys::CUmemAllocationProp {
         type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+        requestedHandleTypes: shared,
         location: location(owner)?,
         win32HandleMetaData: std::ptr::null_mut(),
         allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
@@ -122,15 +187,14 @@ fn location(ordinal: c_int) -> Result<sys::CUmemLocation, BackendError> {
 }
 
 /// Reserves addresses and maps `memory` there.
-fn place(
+fn map(
     rank: usize,
     bytes: usize,
-    granule: usize,
     memory: sys::CUmemGenericAllocationHandle,
 ) -> Result<u64, BackendError> {
     let mut address = 0;
-    // SAFETY: writes one address; 0 asks for any place.
-    let result = unsafe { sys::cuMemAddressReserve(&mut address, bytes, granule, 0, 0) };
+    // SAFETY: writes one address; zeros ask for any place and the usual alignment.
+    let result = unsafe { sys::cuMemAddressReserve(&mut address, bytes, 0, 0, 0) };
     check("cuMemAddressReserve", Some(rank), result)?;
     // SAFETY: the range was just reserved with this size, and the memory has this size.
     let result = unsafe { sys::cuMemMap(address, bytes, 0, memory, 0) };

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use sha2::{Digest, Sha256};
 use super::id::random;
 use super::{JoinError, Store, socket};
 
-/// Gives `descriptor` to every other rank and returns theirs, by rank; none for this one. All ranks are
-/// on one machine.
+/// Gives `descriptor` to every other rank and returns theirs, by rank; none for this one. All ranks
+/// are on one machine.
 pub fn exchange_descriptors(
     store: &Store,
     label: &str,
@@ -111,8 +111,8 @@ fn take(name: &[u8], token: &[u8; 32], deadline: Duration) -> io::Result<OwnedFd
     receive_descriptor(&stream)
 }
 
-// The few socket calls that the standard library does not offer, as <sys/socket.h> of Linux declares
-// them; the standard library links the C library anyway.
+// The few socket calls that the standard library does not offer, as <sys/socket.h> of Linux
+// declares them; the standard library links the C library anyway.
 
 #[repr(C)]
 struct IoSlice {
@@ -179,10 +179,7 @@ fn same_user(stream: &UnixStream) -> io::Result<()> {
     // layout; geteuid has no conditions.
     let (result, own) = unsafe {
         let value = (&raw mut other).cast();
-        (
-            getsockopt(stream.as_raw_fd(), SOL_SOCKET, SO_PEERCRED, value, &mut bytes),
-            geteuid(),
-        )
+        (getsockopt(stream.as_raw_fd(), SOL_SOCKET, SO_PEERCRED, value, &mut bytes), geteuid())
     };
     match result {
         0 if other.user == own => Ok(()),
@@ -212,8 +209,7 @@ fn send_descriptor(stream: &UnixStream, descriptor: BorrowedFd<'_>) -> io::Resul
 fn receive_descriptor(stream: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = 0u8;
     let mut slice = IoSlice { base: (&raw mut byte).cast(), bytes: 1 };
-    let mut control =
-        DescriptorMessage { bytes: 0, level: 0, kind: 0, descriptor: -1, padding: 0 };
+    let mut control = DescriptorMessage { bytes: 0, level: 0, kind: 0, descriptor: -1, padding: 0 };
     let mut message = header(&mut slice, &mut control);
     // SAFETY: as in `send_descriptor`; the call writes within the sizes given.
     let read = unsafe { recvmsg(stream.as_raw_fd(), &mut message, MSG_CMSG_CLOEXEC) };
@@ -246,6 +242,7 @@ fn header(slice: &mut IoSlice, control: &mut DescriptorMessage) -> MessageHeader
 mod tests {
     use std::fs::File;
     use std::io::{Seek, SeekFrom};
+    use std::os::fd::AsFd;
 
     use super::super::{Member, UniqueId};
     use super::*;
@@ -261,7 +258,8 @@ mod tests {
     #[test]
     fn every_rank_gets_the_files_of_the_others() {
         let id = UniqueId::local().unwrap();
-        let folder = std::env::temp_dir().join(format!("epforge-descriptors-{}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("epforge-descriptors-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let run = |rank: usize| {
             let member = Member { rank, ranks: 3 };

@@ -30,8 +30,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What only someone with the secret can say about two challenges. `side` keeps the proof of one end
-/// from serving as that of the other.
+/// What only someone with the secret can say about two challenges. `side` keeps the proof of one
+/// end from serving as that of the other.
 fn proof(id: &UniqueId, side: &str, first: &[u8], second: &[u8], member: &[u8]) -> [u8; 32] {
     let mut digest = Sha256::new();
     for part in [id.secret().as_slice(), side.as_bytes(), first, second, member] {
@@ -113,13 +113,14 @@ pub(super) fn answer(
         let _ = stream.write_all(&[1]);
         return Err("does not know the secret".to_string());
     }
-    let number = |at: usize| {
-        u32::from_le_bytes([who[at], who[at + 1], who[at + 2], who[at + 3]]) as usize
-    };
+    let number =
+        |at: usize| u32::from_le_bytes([who[at], who[at + 1], who[at + 2], who[at + 3]]) as usize;
     let (rank, theirs) = (number(0), number(4));
     if theirs != ranks || taken(rank) {
         let _ = stream.write_all(&[1]);
-        return Err(format!("wants to be rank {rank} of {theirs}; there are {ranks} and it is taken"));
+        return Err(format!(
+            "wants to be rank {rank} of {theirs}; there are {ranks} and it is taken"
+        ));
     }
     stream.write_all(&[0]).map_err(failed)?;
     Ok((rank, stream))

@@ -29,7 +29,8 @@ impl Member {
     pub fn from_environment() -> Result<Member, JoinError> {
         let number = |name: &str| {
             let value = std::env::var(name).ok().and_then(|value| value.parse().ok());
-            value.ok_or_else(|| JoinError::Address { why: format!("{name} is not set to a number") })
+            value
+                .ok_or_else(|| JoinError::Address { why: format!("{name} is not set to a number") })
         };
         Ok(Member { rank: number("RANK")?, ranks: number("WORLD_SIZE")? })
     }
@@ -60,19 +61,21 @@ impl UniqueId {
         UniqueId { address, secret }
     }
 
-    /// The id in `EPFORGE_ID`; or, under a launcher such as torchrun, the port behind `MASTER_PORT` at
-    /// `MASTER_ADDR` with the secret in `EPFORGE_SECRET` (32 hexadecimal digits).
+    /// The id in `EPFORGE_ID`; or, under a launcher such as torchrun, the port behind `MASTER_PORT`
+    /// at `MASTER_ADDR` with the secret in `EPFORGE_SECRET` (32 hexadecimal digits).
     pub fn from_environment() -> Result<UniqueId, JoinError> {
         if let Ok(id) = std::env::var(ID_VARIABLE) {
             return id.parse();
         }
         let variable = |name: &str| {
-            std::env::var(name).map_err(|_| JoinError::Address { why: format!("{name} is not set") })
+            std::env::var(name)
+                .map_err(|_| JoinError::Address { why: format!("{name} is not set") })
         };
         let (host, port) = (variable("MASTER_ADDR")?, variable("MASTER_PORT")?);
         // The launcher's own store listens at the port itself.
         let port = port.parse::<u16>().ok().and_then(|port| port.checked_add(1));
-        let port = port.ok_or_else(|| JoinError::Address { why: "MASTER_PORT is no port".into() })?;
+        let port =
+            port.ok_or_else(|| JoinError::Address { why: "MASTER_PORT is no port".into() })?;
         let address = (host.as_str(), port).to_socket_addrs().ok().and_then(|mut all| all.next());
         let why = format!("MASTER_ADDR `{host}` has no address");
         let address = address.ok_or(JoinError::Address { why })?;
@@ -110,7 +113,8 @@ impl FromStr for UniqueId {
 
     fn from_str(text: &str) -> Result<UniqueId, JoinError> {
         let wrong = || JoinError::Address {
-            why: "an id is an address and 32 hexadecimal digits, such as 127.0.0.1:4000/00ff..".into(),
+            why: "an id is an address and 32 hexadecimal digits, such as 127.0.0.1:4000/00ff.."
+                .into(),
         };
         let (address, secret) = text.split_once('/').ok_or_else(wrong)?;
         let address = address.parse().map_err(|_| wrong())?;

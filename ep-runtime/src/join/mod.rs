@@ -1,8 +1,9 @@
 //! How the processes of a group find one another: a small store over TCP, with a secret.
 //!
-//! Rank 0 listens at the address of the group's [`UniqueId`]; the others connect, and both ends prove
-//! that they know the id's secret before anything else is said. After that the only operation is
-//! [`Store::gather`]: every rank brings some bytes under the same label and gets those of all ranks.
+//! Rank 0 listens at the address of the group's [`UniqueId`]; the others connect, and both ends
+//! prove that they know the id's secret before anything else is said. After that the only operation
+//! is [`Store::gather`]: every rank brings some bytes under the same label and gets those of all
+//! ranks.
 
 mod descriptors;
 mod handshake;
@@ -15,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use descriptors::exchange_descriptors;
-pub use id::{Member, UniqueId};
+pub use id::{ID_VARIABLE, Member, SECRET_VARIABLE, UniqueId};
 
 use handshake::Refusal;
 
@@ -108,8 +109,8 @@ enum Links {
 }
 
 impl Store {
-    /// Joins the group of `id`. Fails when not everyone has come after `deadline`, which is also the
-    /// longest wait of every later step.
+    /// Joins the group of `id`. Fails when not everyone has come after `deadline`, which is also
+    /// the longest wait of every later step.
     pub fn join(id: &UniqueId, member: Member, deadline: Duration) -> Result<Store, JoinError> {
         if member.rank >= member.ranks {
             let why = format!("rank {} of {} ranks", member.rank, member.ranks);
@@ -136,8 +137,8 @@ impl Store {
         self.refused.iter().map(Refusal::to_string).collect()
     }
 
-    /// Brings `bytes` and gets what every rank brought, by rank. `label` says what this is about; ranks
-    /// that come with different labels all get [`JoinError::Order`].
+    /// Brings `bytes` and gets what every rank brought, by rank. `label` says what this is about;
+    /// ranks that come with different labels all get [`JoinError::Order`].
     pub fn gather(&self, label: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, JoinError> {
         match &mut *self.links() {
             Links::Root(peers) => self.gather_as_root(peers, label, bytes),
@@ -425,9 +426,8 @@ mod tests {
         let id = id();
         let stranger = UniqueId::with_secret(id.address(), [7; 16]);
         std::thread::scope(|scope| {
-            let root = scope.spawn(|| {
-                Store::join(&id, Member { rank: 0, ranks: 2 }, SOON).unwrap().refused()
-            });
+            let root = scope
+                .spawn(|| Store::join(&id, Member { rank: 0, ranks: 2 }, SOON).unwrap().refused());
             let refused = Store::join(&stranger, Member { rank: 1, ranks: 2 }, SOON);
             assert!(matches!(refused.err(), Some(JoinError::Refused { .. })));
             let wrong = Store::join(&id, Member { rank: 2, ranks: 3 }, SOON);

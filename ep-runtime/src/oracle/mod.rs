@@ -1,4 +1,5 @@
-//! The plain reference: what layout, notify, dispatch and combine have to give, said slowly.
+//! The plain reference: what layout, notify, dispatch, expand and combine have to give, said
+//! slowly.
 //!
 //! Everything is computed from all ranks' inputs at once, with no thought of stripes, rings or
 //! devices, so that it shares no mistake with the kernels.
@@ -79,6 +80,15 @@ pub struct Arrival {
     pub source: usize,
     /// Its token there.
     pub token: usize,
+}
+
+/// The rows of one rank, one after the other for each of its experts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expanded {
+    /// Where the rows of each local expert begin, and where the last one's end.
+    pub first: Vec<i32>,
+    /// The received row that each one is a copy of; -1 between the experts.
+    pub source: Vec<i32>,
 }
 
 /// What all ranks route, and everything that follows from it.
@@ -203,6 +213,20 @@ impl Oracle {
         let experts = self.routings[row.source].experts_of(row.token).iter();
         experts.map(|expert| self.placement.local(*expert, dest).unwrap_or(-1)).collect()
     }
+
+    /// The rows of `dest` for each of its experts, in the order in which they arrive, each expert's
+    /// beginning at a multiple of `alignment`.
+    pub fn expanded(&self, dest: usize, local_experts: usize, alignment: usize) -> Expanded {
+        let mut expanded = Expanded { first: vec![0], source: Vec::new() };
+        for expert in 0..local_experts as i64 {
+            let rows = self.arrivals(dest).iter().enumerate();
+            let own = rows.filter(|(_, row)| self.local_experts_of(dest, **row).contains(&expert));
+            expanded.source.extend(own.map(|(row, _)| row as i32));
+            expanded.source.resize(expanded.source.len().next_multiple_of(alignment), -1);
+            expanded.first.push(expanded.source.len() as i32);
+        }
+        expanded
+    }
 }
 
 #[cfg(test)]
@@ -247,5 +271,17 @@ mod tests {
         assert_eq!(oracle.received_per_expert(0, 2, 4), [4, 4]);
         assert_eq!(oracle.received_per_expert(1, 2, 1), [3, 0]);
         assert_eq!(oracle.local_experts_of(1, Arrival { source: 0, token: 0 }), [-1, 0]);
+    }
+
+    #[test]
+    fn an_expert_takes_a_row_once_and_begins_aligned() {
+        let oracle = two_ranks();
+        let expanded = |dest, alignment| {
+            let Expanded { first, source } = oracle.expanded(dest, 2, alignment);
+            (first, source)
+        };
+        assert_eq!(expanded(0, 1), (vec![0, 1, 2], vec![0, 1]));
+        assert_eq!(expanded(0, 2), (vec![0, 2, 4], vec![0, -1, 1, -1]));
+        assert_eq!(expanded(1, 1), (vec![0, 2, 2], vec![0, 1]));
     }
 }

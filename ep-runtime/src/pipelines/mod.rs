@@ -3,6 +3,7 @@
 //! Each file declares one; its handle is `<Layout as Pipeline>::Handle`.
 
 pub mod declared;
+pub mod expand;
 pub mod layout;
 pub mod notify;
 pub mod nvl_combine;
@@ -12,6 +13,7 @@ pub use declared::low_latency_combine::LowLatencyCombine;
 pub use declared::low_latency_dispatch::LowLatencyDispatch;
 pub use declared::node_combine::NodeCombine;
 pub use declared::node_dispatch::NodeDispatch;
+pub use expand::{Expand, ExpertLayout, ExpertPrefix};
 pub use layout::Layout;
 pub use notify::Notify;
 pub use nvl_combine::NvlCombine;
@@ -20,11 +22,14 @@ pub use nvl_dispatch::NvlDispatch;
 use crate::emit::Entry;
 
 /// Every standard pipeline, those that are emitted first.
-pub const ENTRIES: [Entry; 8] = [
+pub const ENTRIES: [Entry; 11] = [
     Entry::of::<Layout>(),
     Entry::of::<Notify>(),
     Entry::of::<NvlDispatch>(),
     Entry::of::<NvlCombine>(),
+    Entry::of::<ExpertLayout>(),
+    Entry::of::<ExpertPrefix>(),
+    Entry::of::<Expand>(),
     Entry::of::<NodeDispatch>(),
     Entry::of::<NodeCombine>(),
     Entry::of::<LowLatencyDispatch>(),

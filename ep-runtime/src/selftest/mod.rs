@@ -3,10 +3,14 @@
 //! What `epforge selftest`, the benchmarks and the tests on GPUs run; it needs no test framework.
 
 mod data;
+mod drawn;
+mod hand;
 mod meeting;
 mod probe;
+mod queued;
 mod timing;
 mod verify;
+mod wire;
 
 use std::fmt;
 
@@ -24,6 +28,7 @@ use meeting::Meeting;
 
 pub use probe::probe;
 pub use timing::{Mode, Operation, Timing};
+pub use wire::wire_time;
 
 /// Bytes that outputs hold before a call: 0xa5a5 is no value that random rows have.
 const POISON: u8 = 0xa5;
@@ -124,6 +129,16 @@ impl Selftest {
         Ok(Selftest { group: group.clone(), buffer, case, oracle, host, ranks: data })
     }
 
+    /// Whether rank 0 is local: of several processes, the one that reports.
+    pub fn is_first(&self) -> bool {
+        self.group.local().contains(&0)
+    }
+
+    /// What the calls of the case have to give.
+    pub fn oracle(&self) -> &Oracle {
+        &self.oracle
+    }
+
     /// The buffer under test.
     pub fn buffer(&self) -> &Buffer {
         &self.buffer
@@ -132,17 +147,17 @@ impl Selftest {
     /// Runs a fresh dispatch, a cached one if the buffer has it, and a combine, each into poisoned
     /// outputs, and compares all they leave with the oracle.
     pub fn check(&self) -> Result<Findings, CallError> {
+        self.check_through(true)
+    }
+
+    fn check_through(&self, combine: bool) -> Result<Findings, CallError> {
         let mut findings = Findings::default();
         self.poison()?;
-        let dispatched = self.for_each_rank(&|rank| {
-            let (handle, received) =
-                self.buffer.dispatch(rank, &self.input(rank)?, &self.case.dispatch)?;
-            Ok(Dispatched { handle, received })
-        })?;
+        let dispatched = self.dispatch()?;
         self.settle()?;
         let found = self.for_each_rank(&|rank| {
             let dispatched = &dispatched[self.group.local_index(rank)?];
-            let mut found = self.verify_counts(dispatched)?;
+            let mut found = self.verify_counts(&dispatched.handle)?;
             found.merge(self.verify_rows("dispatch", &dispatched.received, true)?);
             Ok(found)
         });
@@ -153,8 +168,43 @@ impl Selftest {
         if self.case.options.cached {
             findings.merge(self.check_cached(&handles)?);
         }
-        findings.merge(self.check_combine(&handles)?);
+        if combine {
+            findings.merge(self.check_combine(&handles)?);
+        }
         Ok(findings)
+    }
+
+    /// A fresh dispatch on every rank. Where kernels do not run by themselves, every rank has to
+    /// launch before any waits for its counts.
+    fn dispatch(&self) -> Result<Vec<Dispatched>, CallError> {
+        let call = &self.case.dispatch;
+        if self.group.backend().runs_alone() {
+            return self.for_each_rank(&|rank| {
+                let (handle, received) = self.buffer.dispatch(rank, &self.input(rank)?, call)?;
+                Ok(Dispatched { handle, received })
+            });
+        }
+        let handles = self.exchange_counts()?;
+        let dispatched = handles.into_iter().map(|handle| {
+            let input = self.input(handle.rank())?;
+            let received = self.buffer.dispatch_counted(&handle, &input, call)?;
+            Ok(Dispatched { handle, received })
+        });
+        dispatched.collect()
+    }
+
+    /// One dispatch on the local ranks, without asking whether the other processes are there: what
+    /// a caller sees when one of them is gone.
+    pub fn dispatch_alone(&self) -> Result<(), CallError> {
+        let dispatched = self.dispatch()?;
+        dispatched.iter().try_for_each(|dispatched| dispatched.handle.counts().map(|_| ()))?;
+        self.settle()
+    }
+
+    fn exchange_counts(&self) -> Result<Vec<Handle>, CallError> {
+        self.for_each_rank(&|rank| {
+            self.buffer.exchange_counts(rank, &self.input(rank)?, &self.case.dispatch)
+        })
     }
 
     fn check_cached(&self, handles: &[Handle]) -> Result<Findings, CallError> {
@@ -188,7 +238,8 @@ impl Selftest {
         Ok(findings)
     }
 
-    /// One combine input per local rank, filled with what the experts of the case make of their rows.
+    /// One combine input per local rank, filled with what the experts of the case make of their
+    /// rows.
     fn offer_rows(&self) -> Result<Vec<Offered>, CallError> {
         let options = &self.case.options;
         let offered = self.group.local().map(|rank| {
@@ -243,10 +294,14 @@ impl Selftest {
 
     /// Poisons all outputs while no rank sends.
     fn poison(&self) -> Result<(), CallError> {
+        self.settle()?;
+        self.group.backend().gather("poison outputs", 0)?;
         for rank in self.group.local() {
             self.buffer.poison(rank, POISON)?;
         }
-        self.settle()
+        self.settle()?;
+        self.group.backend().gather("outputs are poisoned", 0)?;
+        Ok(())
     }
 
     /// Waits until all local ranks are done.
@@ -281,7 +336,7 @@ impl Selftest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::Payload;
+    use crate::buffer::{Payload, Via};
     use crate::fake::{FakeBackend, FakeEmit};
     use crate::group::GroupOptions;
 
@@ -307,6 +362,13 @@ mod tests {
     }
 
     #[test]
+    fn rings_leave_other_tables() {
+        let options = BufferOptions { via: Via::Ring, ..BufferOptions::new(30, 64, 3, 6) };
+        let findings = run(case(options, &[30, 17, 1]));
+        assert!(findings.is_good(), "{findings}");
+    }
+
+    #[test]
     fn odd_routing_and_one_rank() {
         for tokens in [&[7][..], &[3, 7], &[0, 0], &[7, 1, 2, 5]] {
             let options =
@@ -318,6 +380,47 @@ mod tests {
             let findings = run(case);
             assert!(findings.is_good(), "{tokens:?}: {findings}");
         }
+    }
+
+    #[test]
+    fn an_output_that_fits_exactly_is_enough_and_one_row_less_is_not() {
+        let run = |capacity: usize| {
+            let backend = FakeBackend::new(2);
+            let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+            let options = BufferOptions::new(20, 64, 2, 6);
+            let options = BufferOptions { capacity: Some(capacity), ..options };
+            let test = Selftest::new(&group, &FakeEmit(backend), case(options, &[20, 20])).unwrap();
+            let most = (0..2).map(|rank| test.oracle.arrivals(rank).len()).max().unwrap();
+            (most, test.check())
+        };
+        let (most, _) = run(40);
+        let (_, fitting) = run(most);
+        assert!(fitting.unwrap().is_good());
+        let (_, small) = run(most - 1);
+        let Err(CallError::OutputTooSmall { need, have, .. }) = small else { panic!("{small:?}") };
+        assert_eq!((need, have), (most as u64, most as u64 - 1));
+    }
+
+    #[test]
+    fn what_runs_out_is_named_and_comes_back() {
+        let backend = FakeBackend::new(1);
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        let case = case(BufferOptions::new(8, 64, 2, 4), &[8]);
+        let test = Selftest::new(&group, &FakeEmit(backend), case).unwrap();
+        let call = CallOptions::blocks(12);
+        let input = test.input(0).unwrap();
+        let first = test.buffer.dispatch(0, &input, &call).unwrap();
+        let second = test.buffer.dispatch(0, &input, &call).err().unwrap();
+        let text = "rank 0: all 1 handles are in use; drop one, or make more";
+        assert_eq!(second.to_string(), text);
+        drop(first);
+        let (handle, _received) = test.buffer.dispatch(0, &input, &call).unwrap();
+        let fewer = DispatchInput { tokens: 7, ..input };
+        let error = test.buffer.cached_dispatch(&handle, &fewer, &call).err().unwrap();
+        assert_eq!(error.to_string(), "7 tokens, but the handle is one of 8");
+        let more = DispatchInput { tokens: 9, ..input };
+        let error = test.buffer.exchange_counts(0, &more, &call).err().unwrap();
+        assert_eq!(error.to_string(), "9 tokens, the buffer was made for 8");
     }
 
     #[test]

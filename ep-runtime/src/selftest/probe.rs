@@ -4,10 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ep_codegen::ir::Elem;
-use ep_codegen::plan::{Arch, Numbers, Param, ParamKind, Plan};
-
 use super::Findings;
+use super::hand::HandMade;
 use crate::args::{Bindings, Rows};
 use crate::backend::{Backend, Stream};
 use crate::emit::Emitted;
@@ -40,7 +38,18 @@ impl Probe {
     fn new(backend: &Arc<dyn Backend>) -> Result<Probe, CallError> {
         let ranks = backend.ranks();
         let group = Group::new(Arc::clone(backend), GroupOptions { timeout: PATIENCE })?;
-        let plan = plan(ranks, backend.arch());
+        let made = HandMade {
+            name: "Probe",
+            entry: "probe_exchange",
+            numbers: &["ranks", "absent"],
+            pointers: &["heard"],
+            wide_numbers: &[],
+            threads: 64,
+            shared_bytes: 0,
+            window_bytes: 8 * ranks as i64,
+            blocks_min: 2,
+        };
+        let plan = made.plan(backend.arch());
         // Not at the start of the window, so that an offset that was forgotten shows.
         let control_at = 256;
         let bytes = control_at + crate::group::positive(plan.window_bytes);
@@ -106,41 +115,4 @@ fn silence(backend: &Arc<dyn Backend>) -> Result<Differences, CallError> {
     };
     differences.note(false, || format!("expected a timeout, got {report}"));
     Ok(differences)
-}
-
-/// The plan of `probe.cu`, by hand.
-fn plan(ranks: usize, arch: Arch) -> Plan {
-    let heard = ParamKind::Pointer {
-        tensor: "heard".to_string(),
-        part: 0,
-        copy: 0,
-        elem: Elem::I32,
-        read_only: false,
-    };
-    let number = || ParamKind::Arg { elem: Elem::I32 };
-    let members = [
-        ("group", ParamKind::Group, 0),
-        ("ranks", number(), 64),
-        ("absent", number(), 68),
-        ("heard", heard, 72),
-    ];
-    let params =
-        members.map(|(name, kind, offset)| Param { name: name.to_string(), kind, offset }).to_vec();
-    Plan {
-        pipeline: "Probe".to_string(),
-        entry: "probe_exchange".to_string(),
-        arch,
-        arms: Vec::new(),
-        numbers: Numbers::new(),
-        cfg: Vec::new(),
-        params,
-        args_bytes: 80,
-        window: Vec::new(),
-        window_bytes: 8 * ranks as i64,
-        threads: 64,
-        shared_bytes: 0,
-        roles: Vec::new(),
-        blocks_min: 2,
-        messages: Vec::new(),
-    }
 }

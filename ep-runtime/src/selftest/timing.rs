@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Meeting, Selftest};
+use super::{Meeting, Selftest, wire_time};
 use crate::backend::{Event, Stream};
 use crate::buffer::{Handle, Offered, StandardPipeline, Via};
 use crate::error::CallError;
@@ -93,17 +93,22 @@ pub struct Timing {
     pub time: Duration,
     /// Bytes that the busiest rank sends or fetches over the wire in one call.
     pub bytes: u64,
+    /// The wire's own time for as many bytes, measured in the same run.
+    pub wire: Option<Duration>,
 }
 
 impl fmt::Display for Timing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let us = self.time.as_nanos() as f64 / 1e3;
+        let micros = |time: Duration| time.as_nanos() as f64 / 1e3;
+        let us = micros(self.time);
+        let wire_us = self.wire.map_or("null".to_string(), |wire| format!("{:.2}", micros(wire)));
         let rate = if us > 0.0 { self.bytes as f64 / us / 1e3 } else { 0.0 };
         write!(
             f,
             "{{\"op\": \"{}\", \"mode\": \"{}\", \"payload\": \"{}\", \"via\": \"{}\", \
              \"ranks\": {}, \"tokens\": {}, \"hidden\": {}, \"topk\": {}, \"experts\": {}, \
-             \"sms\": {}, \"us\": {us:.2}, \"bytes\": {}, \"gb_per_s\": {rate:.1}}}",
+             \"sms\": {}, \"us\": {us:.2}, \"wire_us\": {wire_us}, \"bytes\": {}, \
+             \"gb_per_s\": {rate:.1}}}",
             self.operation.name(),
             self.mode.name(),
             self.payload,
@@ -163,7 +168,9 @@ impl Selftest {
             })
         })?;
         self.settle()?;
-        let time = slowest(&rounds, mode);
+        let local = u64::try_from(slowest(&rounds, mode).as_nanos()).unwrap_or(u64::MAX);
+        let all = backend.gather("compare times", local)?;
+        let time = Duration::from_nanos(all.into_iter().max().unwrap_or(local));
         let call = match operation {
             Operation::Combine => &self.case.combine,
             _ => &self.case.dispatch,
@@ -185,6 +192,7 @@ impl Selftest {
             sms: call.blocks,
             time,
             bytes: self.wire_bytes(operation),
+            wire: None,
         })
     }
 
@@ -242,6 +250,12 @@ impl Selftest {
         }
     }
 
+    /// The wire's own time for what an operation moves.
+    pub fn wire(&self, operation: Operation) -> Result<Option<Duration>, CallError> {
+        let found = wire_time(&self.group, self.wire_bytes(operation))?;
+        Ok(found.map(|(time, _)| time))
+    }
+
     /// Bytes over the wire of the busiest rank: rows and the records that go with them.
     fn wire_bytes(&self, operation: Operation) -> u64 {
         let pipeline = match operation {
@@ -289,6 +303,7 @@ impl<'a> Clock<'a> {
     /// Opens the gate once all ranks stand before it.
     fn open(&self, round: u32, meeting: &Meeting) -> Result<(), CallError> {
         if meeting.join()? {
+            self.test.group.backend().gather("open the gate", 0)?;
             self.gate.write(0, &[round])?;
         }
         Ok(())

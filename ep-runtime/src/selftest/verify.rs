@@ -1,7 +1,7 @@
 //! What a call left on a rank, read back and compared.
 
-use super::{Dispatched, Findings, POISON, Selftest};
-use crate::buffer::Received;
+use super::{Findings, POISON, Selftest};
+use crate::buffer::{Handle, Received};
 use crate::error::CallError;
 use crate::oracle::{Arrival, Differences, RowReader, bf16_to_f32, compare_bytes, compare_sums};
 
@@ -15,8 +15,7 @@ fn i32_bytes(values: impl IntoIterator<Item = i32>) -> Vec<u8> {
 
 impl Selftest {
     /// The counts that the host sees, and the tables behind them.
-    pub(super) fn verify_counts(&self, dispatched: &Dispatched) -> Result<Findings, CallError> {
-        let handle = &dispatched.handle;
+    pub(super) fn verify_counts(&self, handle: &Handle) -> Result<Findings, CallError> {
         let rank = handle.rank();
         let (oracle, options) = (&self.oracle, &self.case.options);
         let mut findings = Findings::default();
@@ -86,6 +85,8 @@ impl Selftest {
             let at = received.topk_idx()?;
             let found = self.compare_small("recv_topk_idx", rank, at, 8 * options.topk, &want)?;
             findings.add(format!("{call} rank {rank} recv_topk_idx"), found);
+            let found = self.verify_fill(rank, at)?;
+            findings.add(format!("{call} rank {rank} recv_topk_idx beyond the rows"), found);
         }
         if fresh && options.weights {
             let weights = arrivals
@@ -100,8 +101,8 @@ impl Selftest {
         Ok(findings)
     }
 
-    /// Compares the rows of an output with the rows of their sources, and looks whether the first row
-    /// behind them was left alone.
+    /// Compares the rows of an output with the rows of their sources, and looks whether the first
+    /// row behind them was left alone.
     fn compare_rows(
         &self,
         name: &str,
@@ -127,6 +128,18 @@ impl Selftest {
             found.note(untouched, || format!("{name} row {rows} was written, it holds no row"));
         }
         Ok(found)
+    }
+
+    /// Behind the rows that came, experts are -1 up to the end of the output.
+    fn verify_fill(&self, rank: usize, at: u64) -> Result<Differences, CallError> {
+        let (options, came) = (&self.case.options, self.oracle.arrivals(rank).len());
+        let width = 8 * options.topk;
+        let left = options.capacity(self.group.ranks()).saturating_sub(came);
+        let mut got = vec![0; left * width];
+        self.group.backend().read(rank, at + (came * width) as u64, &mut got)?;
+        let want = vec![0xff; width];
+        let rows = RowReader::dense(&got, width);
+        Ok(compare_bytes("row behind the last", rows, left, |_| (&want, "fill".to_string())))
     }
 
     fn compare_small(

@@ -2,6 +2,12 @@
 //!
 //! It is `NvlDispatch` via a ring with one field more; the compiler places it in the message, fills
 //! it on the sender and unpacks it on the receiver.
+//!
+//! ```sh
+//! cargo run -p own-pipeline -- list
+//! cargo run -p own-pipeline -- explain tagged-dispatch --ranks 4
+//! cargo run -p own-pipeline -- emit tagged-dispatch --ranks 4
+//! ```
 
 use ep_runtime::pipeline;
 

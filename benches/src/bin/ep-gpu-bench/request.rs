@@ -9,9 +9,11 @@ use ep_runtime::selftest::Case;
 
 /// Every name that the program takes.
 pub(crate) const USAGE: &str = "\
-usage: ep-benches [name=value]..
+usage: ep-gpu-bench [name=value]..
   ranks=N               ranks, spread over the GPUs in turn
   devices=0,1,..        GPU of each rank; more ranks than GPUs share them
+  processes=1           a process for each rank
+  kill=RANK             with processes: end one after the check, look what the others say
   tokens=N[,N..]        tokens per rank, or of each rank
   hidden= topk= experts=
   payload=bf16|fp8|fp8-packed   via=direct|ring
@@ -20,7 +22,7 @@ usage: ep-benches [name=value]..
   skew=X absent=SHARE repeated=SHARE seed=N
   iterations=N warmup=N         0 iterations: check only
   random=N                      first check N random shapes
-  probe=1                       only look whether ranks reach each other
+  probe=1|0|only                whether to look first if ranks reach each other
   timeout_ms=N cooperative=0|1 sharing=mapped|peer
   PIPELINE.NAME=VALUE           a tune, such as nvl-dispatch.stages=4";
 
@@ -31,10 +33,14 @@ pub(crate) struct Request {
     pub(crate) ranks: usize,
     /// GPU of each rank.
     pub(crate) devices: Option<Vec<i32>>,
+    /// Whether each rank is a process of its own.
+    pub(crate) processes: bool,
     /// How windows are shared.
     pub(crate) sharing: Sharing,
     /// Whether launches are cooperative.
     pub(crate) cooperative: Option<bool>,
+    /// Rank whose process ends in the middle.
+    pub(crate) kill: Option<usize>,
     /// Longest wait of a kernel.
     pub(crate) timeout: Duration,
     /// Timed calls.
@@ -43,7 +49,9 @@ pub(crate) struct Request {
     pub(crate) warmup: usize,
     /// Random shapes to check first.
     pub(crate) random: usize,
-    /// Whether to end after the probe.
+    /// Whether to look first if ranks reach each other.
+    pub(crate) probe: bool,
+    /// Whether to end after that.
     pub(crate) probe_only: bool,
     tokens: Vec<usize>,
     options: BufferOptions,
@@ -61,12 +69,15 @@ impl Request {
         Request {
             ranks: 1,
             devices: None,
+            processes: false,
+            kill: None,
             sharing: Sharing::Mapped,
             cooperative: None,
             timeout: Duration::from_secs(5),
             iterations: 50,
             warmup: 10,
             random: 0,
+            probe: true,
             probe_only: false,
             tokens: vec![4096],
             routing: RoutingOptions::even(8, 256),
@@ -97,6 +108,9 @@ impl Request {
             count if count == request.ranks => {}
             count => return Err(format!("{count} token counts for {} ranks", request.ranks)),
         }
+        if request.kill.is_some_and(|rank| !request.processes || rank >= request.ranks) {
+            return Err("`kill` names a rank of a group with processes=1".to_string());
+        }
         request.options.tokens = request.tokens.iter().copied().max().unwrap_or(0);
         request.routing.topk = request.options.topk;
         request.routing.experts = request.options.experts;
@@ -112,6 +126,8 @@ impl Request {
         match name {
             "ranks" => self.ranks = number(name, value)?,
             "devices" => self.devices = Some(list(name, value)?),
+            "kill" => self.kill = Some(number(name, value)?),
+            "processes" => self.processes = flag(name, value)?,
             "tokens" => self.tokens = list(name, value)?,
             "sms" => self.sms = Some(number(name, value)?),
             "combine_sms" => self.combine_sms = Some(number(name, value)?),
@@ -120,7 +136,10 @@ impl Request {
             "iterations" => self.iterations = number(name, value)?,
             "warmup" => self.warmup = number(name, value)?,
             "random" => self.random = number(name, value)?,
-            "probe" => self.probe_only = flag(name, value)?,
+            "probe" => {
+                self.probe_only = value == "only";
+                self.probe = self.probe_only || flag(name, value)?;
+            }
             "skew" => self.routing.skew = number(name, value)?,
             "absent" => self.routing.absent = number(name, value)?,
             "repeated" => self.routing.repeated = number(name, value)?,
@@ -160,6 +179,26 @@ impl Request {
             _ => return Err(format!("there is no `{name}`")),
         }
         Ok(())
+    }
+
+    /// The GPU of a rank on a machine with `count` of them.
+    pub(crate) fn device(&self, rank: usize, count: usize) -> i32 {
+        match &self.devices {
+            Some(devices) => devices.get(rank).copied().unwrap_or(0),
+            None => (rank % count.max(1)) as i32,
+        }
+    }
+
+    /// The request of a group that has lost one rank.
+    pub(crate) fn without(&self, rank: usize) -> Request {
+        let mut fewer = self.clone();
+        // Survivors keep their GPUs, wherever those came from.
+        let devices = (0..self.ranks).map(|rank| self.device(rank, self.ranks));
+        fewer.devices =
+            Some(devices.enumerate().filter(|(own, _)| *own != rank).map(|d| d.1).collect());
+        fewer.tokens.remove(rank);
+        fewer.ranks -= 1;
+        fewer
     }
 
     /// The problem that was asked for; `share` are the multiprocessors that a rank may fill.

@@ -1,0 +1,92 @@
+//! The memory of a world by address: blocks that are freed are used again for the next of their size.
+
+use std::collections::BTreeMap;
+
+use ep_emu::{Address, Failure, World};
+
+use crate::backend::BackendError;
+
+/// What every byte of a new block of device memory is: nothing may rely on zeros.
+const FRESH: u8 = 0xcd;
+
+/// Who reaches a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Reach {
+    /// Its rank alone; any content.
+    Device,
+    /// Its rank and the host; zeros.
+    Host,
+    /// Every rank; zeros.
+    Window,
+}
+
+/// What a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    rank: usize,
+    reach: Reach,
+    bytes: u64,
+}
+
+/// The blocks of all ranks.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    used: BTreeMap<u64, Kind>,
+    free: BTreeMap<Kind, Vec<u64>>,
+}
+
+impl Blocks {
+    /// A new block, aligned to 256 bytes.
+    pub(super) fn alloc(
+        &mut self,
+        world: &mut World,
+        rank: usize,
+        reach: Reach,
+        bytes: u64,
+    ) -> Result<u64, BackendError> {
+        let kind = Kind { rank, reach, bytes: bytes.max(1) };
+        let again = self.free.get_mut(&kind).and_then(Vec::pop);
+        let address = match again {
+            Some(address) => address,
+            None => new_block(world, kind).map_err(|failure| BackendError::Failed {
+                call: "World::alloc",
+                rank: Some(rank),
+                code: 0,
+                text: failure.message,
+            })?,
+        };
+        let content = if reach == Reach::Device { FRESH } else { 0 };
+        // Memory of a new window is zero already, and touching it would back all of it with pages.
+        if (again.is_some() || content != 0)
+            && let Some(all) = world.bytes_mut(Address(address), kind.bytes as usize)
+        {
+            all.fill(content);
+        }
+        self.used.insert(address, kind);
+        Ok(address)
+    }
+
+    /// Gives a block back.
+    pub(super) fn free(&mut self, rank: usize, address: u64) -> Result<(), BackendError> {
+        match self.used.remove(&address).filter(|kind| kind.rank == rank) {
+            Some(kind) => {
+                self.free.entry(kind).or_default().push(address);
+                Ok(())
+            }
+            None => {
+                let what = format!("{address:#x} is no block of rank {rank}");
+                Err(BackendError::Wrong { what })
+            }
+        }
+    }
+}
+
+fn new_block(world: &mut World, kind: Kind) -> Result<u64, Failure> {
+    let (rank, bytes) = (kind.rank as u32, kind.bytes as usize);
+    let address = match kind.reach {
+        Reach::Device => world.alloc_local(rank, bytes, "device memory"),
+        Reach::Host => world.alloc_local(rank, bytes, "host memory"),
+        Reach::Window => world.alloc(rank, bytes, "window"),
+    };
+    Ok(address?.0)
+}

@@ -1,0 +1,370 @@
+//! Ranks on the host: the emitted text runs in the emulator, all ranks of a group in this process.
+//!
+//! A group of such ranks is called like one of GPUs. What differs is when kernels run: a launch only
+//! queues, and [`Backend::sync`] or [`Backend::poll`] of any rank with something in its queue runs
+//! what all ranks have queued. So one thread launches for all ranks before it waits for any of them.
+//! All streams of a rank are one queue, in the order of the calls.
+//!
+//! The scheduler decides every step by a seed, which replays it: [`HostOptions::spec`].
+
+mod memory;
+mod programs;
+mod queue;
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ep_codegen::plan::Arch;
+use ep_emu::{Address, World};
+
+pub use ep_emu::{Build, Failure, FailureKind, Faults, Policy, Rules, RunStats, Spec};
+pub use programs::Programs;
+
+use crate::backend::{
+    Backend, BackendError, Block, Code, Event, HostBlock, Image, Launch, Mapping, Stream,
+};
+use crate::error::CallError;
+use crate::group::{Group, GroupOptions};
+use memory::Reach;
+use queue::{Loaded, Machine, Work};
+
+/// Longest wait of a kernel on the host. Its clock counts steps of the scheduler, so that a wait
+/// says nothing about time; one that can never end is found by itself, and then expires.
+pub const TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// How a group runs on the host.
+#[derive(Debug, Clone)]
+pub struct HostOptions {
+    /// Ranks, seed, policy, faults and limits of the emulator.
+    pub spec: Spec,
+    /// How texts are compiled; [`Build::Checked`] also checks the order of all accesses.
+    pub build: Build,
+    /// What texts are emitted for: with TMA, or without.
+    pub arch: Arch,
+    /// Runs kernels in a process of their own, which may take so long; a crash becomes an error.
+    pub isolation: Option<Duration>,
+}
+
+impl HostOptions {
+    /// `ranks` ranks with the first seed, as fast as it goes.
+    pub fn new(ranks: usize) -> HostOptions {
+        HostOptions {
+            spec: Spec { ranks: u32::try_from(ranks).unwrap_or(u32::MAX), ..Spec::default() },
+            build: Build::Fast,
+            arch: Arch::Sm90a,
+            isolation: None,
+        }
+    }
+}
+
+/// The ranks of a group in the emulator.
+pub struct HostBackend {
+    programs: Arc<Programs>,
+    options: HostOptions,
+    machine: Mutex<Machine>,
+}
+
+impl HostBackend {
+    /// Ranks with nothing in their memory.
+    pub fn new(
+        programs: &Arc<Programs>,
+        options: HostOptions,
+    ) -> Result<Arc<HostBackend>, BackendError> {
+        let world = World::new(options.spec.clone())
+            .map_err(|failure| BackendError::Missing { what: failure.message })?;
+        let machine = Machine::new(world, options.isolation);
+        let programs = Arc::clone(programs);
+        Ok(Arc::new(HostBackend { programs, options, machine: Mutex::new(machine) }))
+    }
+
+    /// A group of all ranks.
+    pub fn group(self: &Arc<HostBackend>) -> Result<Group, CallError> {
+        Group::new(Arc::clone(self) as Arc<dyn Backend>, GroupOptions { timeout: TIMEOUT })
+    }
+
+    /// How it runs.
+    pub fn options(&self) -> &HostOptions {
+        &self.options
+    }
+
+    /// What all runs did so far, added up; the schedule is that of the last one.
+    pub fn stats(&self) -> RunStats {
+        self.machine().stats.clone()
+    }
+
+    /// The last run that failed. When its waits expired by themselves, as they do after a deadlock,
+    /// calls return what the kernels recorded, and this is the emulator's own report.
+    pub fn failure(&self) -> Option<Failure> {
+        self.machine().failure.clone()
+    }
+
+    fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The machine, for something about a rank.
+    fn of(&self, rank: usize) -> Result<MutexGuard<'_, Machine>, BackendError> {
+        if self.local().contains(&rank) {
+            return Ok(self.machine());
+        }
+        let what = format!("rank {rank} is not local: this process drives {:?}", self.local());
+        Err(BackendError::Wrong { what })
+    }
+}
+
+impl Backend for HostBackend {
+    fn name(&self) -> String {
+        format!("host, {} ranks, seed {}", self.ranks(), self.options.spec.seed)
+    }
+
+    fn ranks(&self) -> usize {
+        self.options.spec.ranks as usize
+    }
+
+    fn local(&self) -> Range<usize> {
+        0..self.ranks()
+    }
+
+    fn gather(&self, _: &str, value: u64) -> Result<Vec<u64>, BackendError> {
+        Ok(vec![value])
+    }
+
+    fn arch(&self) -> Arch {
+        self.options.arch
+    }
+
+    fn multiprocessors(&self, _: usize) -> u32 {
+        self.options.spec.max_resident_blocks
+    }
+
+    fn runs_alone(&self) -> bool {
+        false
+    }
+
+    /// The image is the text: what it compiles to is found again by it.
+    fn compile(&self, name: &str, cuda: &str) -> Result<Image, BackendError> {
+        self.programs.program(name, cuda, self.options.build)?;
+        Ok(cuda.as_bytes().into())
+    }
+
+    fn load(
+        &self,
+        rank: usize,
+        image: &Image,
+        entry: &str,
+        block: Block,
+    ) -> Result<Code, BackendError> {
+        let no_text = |_| BackendError::Wrong { what: "the image is no emitted text".to_string() };
+        let cuda = std::str::from_utf8(image).map_err(no_text)?;
+        let program = self.programs.program(entry, cuda, self.options.build)?;
+        let kernel = program.kernel(entry);
+        let kernel = kernel.map_err(|error| BackendError::Compile {
+            name: entry.to_string(),
+            log: error.to_string(),
+        })?;
+        let mut machine = self.of(rank)?;
+        machine.codes.push(Some(Loaded { rank, kernel, block }));
+        Ok(Code(machine.codes.len() as u64 - 1))
+    }
+
+    fn unload(&self, rank: usize, code: Code) -> Result<(), BackendError> {
+        let mut machine = self.of(rank)?;
+        machine.code(rank, code)?;
+        machine.codes[code.0 as usize] = None;
+        Ok(())
+    }
+
+    fn alloc(&self, rank: usize, bytes: u64) -> Result<u64, BackendError> {
+        self.of(rank)?.alloc(rank, Reach::Device, bytes)
+    }
+
+    fn free(&self, rank: usize, address: u64) -> Result<(), BackendError> {
+        let mut machine = self.of(rank)?;
+        // What is queued may use it. A run that fails has been reported, or is by the next call.
+        let _ = machine.drain(rank);
+        machine.blocks.free(rank, address)
+    }
+
+    fn write(&self, rank: usize, to: u64, from: &[u8]) -> Result<(), BackendError> {
+        let mut machine = self.of(rank)?;
+        machine.bytes(to, from.len() as u64)?;
+        machine.queue(rank, Work::Write { to, from: from.to_vec() });
+        machine.run_host_work();
+        Ok(())
+    }
+
+    fn read(&self, rank: usize, from: u64, to: &mut [u8]) -> Result<(), BackendError> {
+        let mut machine = self.of(rank)?;
+        machine.drain(rank)?;
+        to.copy_from_slice(machine.bytes(from, to.len() as u64)?);
+        Ok(())
+    }
+
+    fn fill(
+        &self,
+        rank: usize,
+        _: Stream,
+        at: u64,
+        byte: u8,
+        bytes: u64,
+    ) -> Result<(), BackendError> {
+        let mut machine = self.of(rank)?;
+        machine.bytes(at, bytes)?;
+        machine.queue(rank, Work::Fill { at, byte, bytes });
+        machine.run_host_work();
+        Ok(())
+    }
+
+    fn name_memory(&self, rank: usize, at: u64, bytes: u64, name: &str) {
+        if let Ok(mut machine) = self.of(rank) {
+            machine.world.name_part(Address(at), bytes as usize, name, Rules::NONE);
+        }
+    }
+
+    fn alloc_host(&self, rank: usize, bytes: u64) -> Result<HostBlock, BackendError> {
+        let bytes = bytes.max(4).next_multiple_of(4);
+        let address = self.of(rank)?.alloc(rank, Reach::Host, bytes)?;
+        Ok(HostBlock { host: address, device: address, bytes })
+    }
+
+    fn free_host(&self, rank: usize, block: HostBlock) -> Result<(), BackendError> {
+        match block.host {
+            0 => Ok(()),
+            address => self.free(rank, address),
+        }
+    }
+
+    fn read_host(&self, block: &HostBlock, at: u64, to: &mut [u32]) -> Result<(), BackendError> {
+        let from = words(block, at, to.len())?;
+        let mut machine = self.machine();
+        let bytes = machine.bytes(from, 4 * to.len() as u64)?;
+        for (word, bytes) in to.iter_mut().zip(bytes.chunks_exact(4)) {
+            *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        Ok(())
+    }
+
+    fn write_host(&self, block: &HostBlock, at: u64, from: &[u32]) -> Result<(), BackendError> {
+        let to = words(block, at, from.len())?;
+        let bytes: Vec<u8> = from.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.machine().bytes(to, bytes.len() as u64)?.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn map_window(&self, bytes: u64) -> Result<Mapping, BackendError> {
+        let mut machine = self.machine();
+        let bases = self.local().map(|rank| machine.alloc(rank, Reach::Window, bytes));
+        let bases = bases.collect::<Result<Vec<u64>, _>>()?;
+        let id = machine.windows.keys().next_back().map_or(0, |last| last + 1);
+        machine.windows.insert(id, bases.clone());
+        Ok(Mapping { id, bytes, bases: vec![bases; self.ranks()] })
+    }
+
+    fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError> {
+        let bases = self.machine().windows.remove(&mapping.id);
+        let unknown = || format!("window {} is not mapped", mapping.id);
+        let bases = bases.ok_or_else(|| BackendError::Wrong { what: unknown() })?;
+        self.local().zip(bases).try_for_each(|(rank, base)| self.free(rank, base))
+    }
+
+    fn launch(&self, rank: usize, _: Stream, launch: &Launch) -> Result<(), BackendError> {
+        let mut machine = self.of(rank)?;
+        let loaded = machine.code(rank, launch.code)?;
+        let (kernel, block) = (loaded.kernel.clone(), loaded.block);
+        let (need, have) = (launch.blocks, self.multiprocessors(rank));
+        if need > have {
+            return Err(BackendError::TooManyBlocks { need, have, block });
+        }
+        machine.check()?;
+        let work = ep_emu::Launch {
+            kernel,
+            blocks: launch.blocks,
+            threads: block.threads,
+            shared_bytes: block.shared_bytes,
+            cooperative: true,
+            args: launch.args.to_vec(),
+        };
+        machine.queue(rank, Work::Kernel(work));
+        Ok(())
+    }
+
+    fn sync(&self, rank: usize, _: Stream) -> Result<(), BackendError> {
+        self.of(rank)?.drain(rank)
+    }
+
+    fn poll(&self, rank: usize) -> Result<(), BackendError> {
+        self.sync(rank, Stream::OWN)
+    }
+
+    fn create_event(&self, rank: usize) -> Result<Event, BackendError> {
+        let mut machine = self.of(rank)?;
+        machine.events.push(None);
+        Ok(Event(machine.events.len() as u64 - 1))
+    }
+
+    fn destroy_event(&self, rank: usize, _: Event) -> Result<(), BackendError> {
+        self.of(rank).map(|_| ())
+    }
+
+    fn record(&self, rank: usize, _: Stream, event: &Event) -> Result<(), BackendError> {
+        let mut machine = self.of(rank)?;
+        machine.queue(rank, Work::Event { number: event.0 as usize });
+        machine.run_host_work();
+        Ok(())
+    }
+
+    /// Nothing to do: all streams of a rank are one queue.
+    fn wait_event(&self, rank: usize, _: Stream, _: &Event) -> Result<(), BackendError> {
+        self.of(rank).map(|_| ())
+    }
+
+    /// Time of the emulator's clock, which counts steps: it compares nothing but schedules.
+    fn elapsed(&self, rank: usize, from: &Event, to: &Event) -> Result<Duration, BackendError> {
+        let machine = self.of(rank)?;
+        let passed = |event: &Event| machine.events.get(event.0 as usize).copied().flatten();
+        match (passed(from), passed(to)) {
+            (Some(from), Some(to)) => Ok(Duration::from_nanos(to.saturating_sub(from))),
+            _ => Err(BackendError::Wrong { what: "an event has not passed yet".to_string() }),
+        }
+    }
+
+    fn hold(
+        &self,
+        rank: usize,
+        _: Stream,
+        block: &HostBlock,
+        at: u64,
+        value: u32,
+    ) -> Result<(), BackendError> {
+        let at = words(block, at, 1)?;
+        self.of(rank)?.queue(rank, Work::Hold { at, value });
+        Ok(())
+    }
+}
+
+/// The address of `count` words at byte `at` of a block.
+fn words(block: &HostBlock, at: u64, count: usize) -> Result<u64, BackendError> {
+    let end = at.checked_add(4 * count as u64);
+    if !at.is_multiple_of(4) || end.is_none_or(|end| end > block.bytes) {
+        let what = format!("{count} words at {at} lie outside a block of {} bytes", block.bytes);
+        return Err(BackendError::Wrong { what });
+    }
+    Ok(block.host + at)
+}
+
+impl Machine {
+    /// The bytes at an address that lies inside one block.
+    fn bytes(&mut self, at: u64, bytes: u64) -> Result<&mut [u8], BackendError> {
+        let outside = || format!("{bytes} bytes at {at:#x} lie outside every block");
+        if bytes == 0 {
+            return Ok(&mut []);
+        }
+        let found = self.world.bytes_mut(Address(at), bytes as usize);
+        found.ok_or_else(|| BackendError::Wrong { what: outside() })
+    }
+
+    fn alloc(&mut self, rank: usize, reach: Reach, bytes: u64) -> Result<u64, BackendError> {
+        self.blocks.alloc(&mut self.world, rank, reach, bytes)
+    }
+}

@@ -1,0 +1,223 @@
+//! What the ranks have queued, and how it runs: host work when it comes to the front, kernels of all
+//! ranks together.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use ep_emu::{Failure, FailureKind, Kernel, Launch, RunStats, World};
+
+use super::memory::Blocks;
+use crate::backend::{BackendError, Block, Code};
+
+/// One thing in a rank's queue.
+pub(super) enum Work {
+    Kernel(Launch),
+    Write { to: u64, from: Vec<u8> },
+    Fill { at: u64, byte: u8, bytes: u64 },
+    Event { number: usize },
+    Hold { at: u64, value: u32 },
+}
+
+/// A kernel that was loaded for a rank.
+pub(super) struct Loaded {
+    pub(super) rank: usize,
+    pub(super) kernel: Kernel,
+    pub(super) block: Block,
+}
+
+/// A rank's queue, and how many of its kernels have run.
+#[derive(Default)]
+struct Queue {
+    work: VecDeque<Work>,
+    kernels_run: u64,
+}
+
+impl Queue {
+    /// Kernels at the front, before any host work.
+    fn kernels_ahead(&self) -> usize {
+        self.work.iter().take_while(|work| matches!(work, Work::Kernel(_))).count()
+    }
+}
+
+/// All ranks with their memory.
+pub(super) struct Machine {
+    pub(super) world: World,
+    pub(super) blocks: Blocks,
+    pub(super) windows: BTreeMap<u64, Vec<u64>>,
+    pub(super) codes: Vec<Option<Loaded>>,
+    /// The clock when an event passed.
+    pub(super) events: Vec<Option<u64>>,
+    pub(super) stats: RunStats,
+    pub(super) failure: Option<Failure>,
+    queues: Vec<Queue>,
+    isolation: Option<Duration>,
+    /// A run that failed in the middle of a kernel: nothing can be run any more.
+    lost: Option<BackendError>,
+}
+
+impl Machine {
+    pub(super) fn new(world: World, isolation: Option<Duration>) -> Machine {
+        let ranks = world.spec().ranks;
+        Machine {
+            world,
+            blocks: Blocks::default(),
+            windows: BTreeMap::new(),
+            codes: Vec::new(),
+            events: Vec::new(),
+            stats: RunStats::default(),
+            failure: None,
+            queues: (0..ranks).map(|_| Queue::default()).collect(),
+            isolation,
+            lost: None,
+        }
+    }
+
+    /// A kernel that is loaded for this rank.
+    pub(super) fn code(&self, rank: usize, code: Code) -> Result<&Loaded, BackendError> {
+        let loaded = self.codes.get(code.0 as usize).and_then(Option::as_ref);
+        loaded.filter(|loaded| loaded.rank == rank).ok_or_else(|| BackendError::Wrong {
+            what: format!("kernel {} is not loaded for rank {rank}", code.0),
+        })
+    }
+
+    /// Fails after a run that failed.
+    pub(super) fn check(&self) -> Result<(), BackendError> {
+        self.lost.clone().map_or(Ok(()), Err)
+    }
+
+    pub(super) fn queue(&mut self, rank: usize, work: Work) {
+        self.queues[rank].work.push_back(work);
+    }
+
+    /// Runs until the rank's queue is empty, and with it what the other ranks have queued.
+    pub(super) fn drain(&mut self, rank: usize) -> Result<(), BackendError> {
+        loop {
+            self.run_host_work();
+            if self.queues[rank].work.is_empty() {
+                return self.check();
+            }
+            self.check()?;
+            self.run_kernels()?;
+        }
+    }
+
+    /// Does the host work at the front of every queue.
+    pub(super) fn run_host_work(&mut self) {
+        for rank in 0..self.queues.len() {
+            while let Some(work) = self.queues[rank].work.pop_front() {
+                if let Some(work) = self.host_work(work) {
+                    self.queues[rank].work.push_front(work);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Does a piece of host work; gives back what cannot be done now. The ranges were checked when
+    /// it was queued.
+    fn host_work(&mut self, work: Work) -> Option<Work> {
+        match work {
+            Work::Kernel(_) => return Some(work),
+            Work::Write { to, from } => {
+                if let Ok(bytes) = self.bytes(to, from.len() as u64) {
+                    bytes.copy_from_slice(&from);
+                }
+            }
+            Work::Fill { at, byte, bytes } => {
+                if let Ok(bytes) = self.bytes(at, bytes) {
+                    bytes.fill(byte);
+                }
+            }
+            Work::Event { number } => {
+                if let Some(event) = self.events.get_mut(number) {
+                    *event = Some(self.stats.clock_ns);
+                }
+            }
+            Work::Hold { at, value } => {
+                let word = self.bytes(at, 4).map(|word| [word[0], word[1], word[2], word[3]]);
+                if word.is_ok_and(|word| u32::from_le_bytes(word) < value) {
+                    return Some(work);
+                }
+            }
+        }
+        None
+    }
+
+    /// Runs the kernels at the fronts of the queues in one run. Ranks wait for one another in kernels
+    /// of the same number, so when host work comes behind a kernel, no rank runs later ones with it.
+    fn run_kernels(&mut self) -> Result<(), BackendError> {
+        let behind = |queue: &Queue| {
+            let ahead = queue.kernels_ahead();
+            (ahead < queue.work.len()).then_some(queue.kernels_run + ahead as u64)
+        };
+        let end = self.queues.iter().filter_map(behind).min().unwrap_or(u64::MAX);
+        let mut lists = Vec::new();
+        for queue in &mut self.queues {
+            let most = usize::try_from(end.saturating_sub(queue.kernels_run)).unwrap_or(usize::MAX);
+            let count = queue.kernels_ahead().min(most);
+            queue.kernels_run += count as u64;
+            let kernels = queue.work.drain(..count).filter_map(|work| match work {
+                Work::Kernel(launch) => Some(launch),
+                _ => None,
+            });
+            lists.push(kernels.collect::<Vec<Launch>>());
+        }
+        if lists.iter().all(Vec::is_empty) {
+            let what = "a queue is held by a host word that nobody has set".to_string();
+            return Err(BackendError::Wrong { what });
+        }
+        let result = match self.isolation {
+            Some(limit) => self.world.run_isolated(lists, limit),
+            None => self.world.run(lists),
+        };
+        match result {
+            Ok(stats) => {
+                add(&mut self.stats, &stats);
+                self.mourn(&stats)
+            }
+            Err(failure) => Err(self.failed(failure)),
+        }
+    }
+
+    /// A rank that a fault has stopped in this run never ends its kernels, even if nobody needed it.
+    fn mourn(&mut self, run: &RunStats) -> Result<(), BackendError> {
+        match self.world.spec().faults.dead_rank {
+            Some((rank, step)) if run.steps >= step => {
+                let seed = self.world.spec().seed;
+                let message = format!("rank {rank} was stopped by a fault at step {step}");
+                let kind = FailureKind::Hang;
+                let waits = Vec::new();
+                Err(self.failed(Failure { kind, message, seed, drained: false, waits }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn failed(&mut self, failure: Failure) -> BackendError {
+        let error = BackendError::Kernel {
+            kind: failure.kind.name(),
+            report: failure.message.clone(),
+            seed: failure.seed,
+        };
+        // Kernels whose waits expired have ended like any other, and have recorded why.
+        if !failure.drained {
+            self.lost = Some(error.clone());
+            self.queues.iter_mut().for_each(|queue| queue.work.clear());
+        }
+        self.failure = Some(failure);
+        error
+    }
+}
+
+/// Adds what a run did.
+fn add(all: &mut RunStats, run: &RunStats) {
+    all.lanes += run.lanes;
+    all.steps += run.steps;
+    all.switches += run.switches;
+    all.collectives += run.collectives;
+    all.polls += run.polls;
+    all.bulk_steps += run.bulk_steps;
+    all.idle += run.idle;
+    all.clock_ns += run.clock_ns;
+    all.schedule = run.schedule;
+}

@@ -1,0 +1,108 @@
+//! `expert-layout`, `expert-prefix`, `expand`: the rows that a rank has received, one after the other
+//! for each of its experts, as a grouped product reads them.
+
+use crate::pipeline;
+
+pipeline! {
+    /// Counts the received rows of each expert of this rank.
+    ///
+    /// `expert_idx` is what a dispatch gives as `recv_topk_idx`: experts as this rank numbers them, -1
+    /// for those of other ranks. A row that names an expert twice counts once.
+    pub pipeline ExpertLayout {
+        shape {
+            ranks: 1..=64, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024,
+            let local_experts = ceil(experts, ranks),
+        }
+        size received = rank_prefix[ranks, me];
+        uses handle super::Notify { rank_prefix: i32[ranks + 1, ranks] };
+        input expert_idx: i64[received, topk];
+        table rows_per_expert: i32[local_experts], stripe_rows: i32[stripes, local_experts];
+
+        role Count on all blocks, warps shared by stripe {
+            for row in stripe {
+                for expert in local_experts where listed(expert_idx[row], expert) {
+                    count rows_per_expert[expert];
+                    count stripe_rows[stripe, expert];
+                }
+            }
+        }
+    }
+}
+
+pipeline! {
+    /// Turns the counts into places.
+    ///
+    /// The rows of `expert` begin at `expert_first[expert]`, a multiple of `alignment`, and
+    /// `expert_first[local_experts]` is where the last one's end. `stripe_first[expert, stripe]` is
+    /// the first row of the stripe among those of the expert.
+    pub pipeline ExpertPrefix {
+        shape {
+            ranks: 1..=64, experts: 1..=4096, stripes: 1..=1024,
+            let local_experts = ceil(experts, ranks),
+        }
+        arg { alignment: i32 = 1 in 1..=65536 }
+        uses handle super::ExpertLayout {
+            rows_per_expert: i32[local_experts], stripe_rows: i32[stripes, local_experts],
+        };
+        table expert_first: i32[local_experts + 1], stripe_first: i32[local_experts, stripes];
+
+        role Prefix on all blocks {
+            record expert_first[expert] = prefix_sum(expert in local_experts: align(rows_per_expert[expert], alignment));
+            for expert in local_experts {
+                record stripe_first[expert, s] = prefix_sum(s in stripes: stripe_rows[s, expert]);
+            }
+        }
+    }
+}
+
+pipeline! {
+    /// Copies each received row to the place that it has for each of its experts.
+    ///
+    /// The rows of an expert are in the order in which they lie in `x`: by source rank, then token.
+    /// `expanded_src` says which row of `x` each one is; between the last row of an expert and the
+    /// next multiple of the alignment it is -1, and `expanded_x` stays as it is.
+    pub pipeline Expand {
+        shape {
+            ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
+            stripes: 1..=1024,
+            let local_experts = ceil(experts, ranks),
+        }
+        variant payload {
+            Bf16 { x: bf16 },
+            Fp8 { x: e4m3, scale: f32 block 128 },
+            Fp8Packed { x: e4m3, scale: ue8m0 block 128 },
+        }
+        size received = rank_prefix[ranks, me];
+        size expanded = expert_first[local_experts];
+        uses handle super::Notify { rank_prefix: i32[ranks + 1, ranks] };
+        uses handle super::ExpertLayout { rows_per_expert: i32[local_experts] };
+        uses handle super::ExpertPrefix {
+            expert_first: i32[local_experts + 1], stripe_first: i32[local_experts, stripes],
+        };
+        input x: payload[received, hidden], expert_idx: i64[received, topk];
+        output expanded_x: payload[expanded, hidden];
+        table expanded_src: i32[expanded];
+        tune {
+            stages: 3 in [2, 3, 4, 6], piece: 3584 in [1024, 2048, 3584, 7168],
+            move_warps: 8 in [4, 8, 12, 16],
+        }
+
+        role Move on all blocks, move_warps warps, warps shared by stripe {
+            for row in stripe {
+                for expert in local_experts at expert_first[expert] + stripe_first[expert, stripe]
+                    where listed(expert_idx[row], expert)
+                {
+                    store expanded_x[expert.position] = x[row];
+                    record expanded_src[expert.position] = row;
+                }
+            }
+        }
+        role Pad on all blocks, 1 warps {
+            for expert in local_experts {
+                for place in expert_first[expert] + rows_per_expert[expert]..expert_first[expert + 1] {
+                    record expanded_src[place] = -1;
+                }
+            }
+        }
+    }
+}

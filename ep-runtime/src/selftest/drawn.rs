@@ -1,0 +1,94 @@
+//! Problems drawn by a seed, small enough for the host: the same one for the same seed.
+
+use super::Case;
+use crate::buffer::{BufferOptions, CallOptions, Setting, Via};
+use crate::oracle::{Random, RoutingOptions};
+
+impl Case {
+    /// Tokens, routing and blocks for a buffer: some ranks have no tokens, now and then none has,
+    /// and experts are absent, repeated, or the same for almost everybody.
+    pub fn drawn(options: BufferOptions, ranks: usize, seed: u64) -> Case {
+        let mut random = Random::new(seed << 8);
+        let most = options.tokens;
+        let quiet = random.chance(0.1);
+        let tokens = (0..ranks).map(|_| match random.below(4) {
+            _ if quiet => 0,
+            0 => 0,
+            1 => most,
+            _ => random.below(most + 1),
+        });
+        let tokens: Vec<usize> = tokens.collect();
+        let mut share = || if random.chance(0.4) { 0.4 } else { 0.0 };
+        let routing = RoutingOptions {
+            absent: share(),
+            repeated: share(),
+            skew: 10.0 * share(),
+            ..RoutingOptions::even(options.topk, options.experts)
+        };
+        let remote_blocks = Some(1 + random.below(2) as u32);
+        let dispatch = CallOptions::blocks(2 + random.below(5) as u32);
+        let combine = CallOptions::blocks(1 + random.below(5) as u32);
+        let options = BufferOptions { alignment: 1 + random.below(9) as i32, ..options };
+        let dispatch = CallOptions { remote_blocks, ..dispatch };
+        Case { options, tokens, routing, dispatch, combine, seed }
+    }
+}
+
+impl BufferOptions {
+    /// Another shape with the payload and the way of `self`; some of these no plan takes.
+    pub fn redrawn(&self, seed: u64) -> BufferOptions {
+        const HIDDEN: [usize; 8] = [128, 144, 256, 1024, 1040, 2880, 4096, 7168];
+        let mut random = Random::new(seed << 8 | 1);
+        let mut below = |usual: usize, rare: usize| {
+            let bound = if random.chance(0.25) { rare } else { usual };
+            random.below(bound)
+        };
+        let hidden = HIDDEN[below(4, HIDDEN.len())];
+        let (topk, experts) = (1 + below(8, 32), 1 + below(24, 200));
+        // About as much work for every shape.
+        let tokens = if hidden > 2000 { below(3, 6) } else { below(8, 40) };
+        let mut options = BufferOptions { hidden, topk, experts, tokens, ..self.clone() };
+        options.weights = random.chance(0.8);
+        options.biases = random.below(3);
+        if self.via == Via::Ring {
+            let depth = 16_usize << random.below(3);
+            let most_chunk = depth.ilog2() as usize;
+            let chunk = 1_usize << random.below(most_chunk);
+            let stripes = [4, 6, 8, 12][random.below(4)];
+            options.settings = options.settings_of_rings(stripes, depth, chunk);
+        }
+        options
+    }
+
+    /// The settings of `self`, with rings of `stripes` times `depth` slots.
+    pub fn settings_of_rings(&self, stripes: usize, depth: usize, chunk: usize) -> Vec<Setting> {
+        let own = [("nvl-dispatch", "stripes", stripes)];
+        let both = ["nvl-dispatch", "nvl-combine"].into_iter();
+        // The stripes of a combine are those of its dispatch.
+        let both = both.flat_map(|it| [(it, "depth", depth), (it, "chunk", chunk)]);
+        let settings = own.into_iter().chain(both).map(|(pipeline, name, value)| Setting {
+            pipeline: pipeline.to_string(),
+            name: name.to_string(),
+            value: value.to_string(),
+        });
+        self.settings.iter().cloned().chain(settings).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_draws_one_problem() {
+        let options = BufferOptions { via: Via::Ring, ..BufferOptions::new(12, 128, 4, 10) };
+        let drawn = |seed| Case::drawn(options.redrawn(seed), 3, seed);
+        assert_eq!(drawn(5), drawn(5));
+        assert_ne!(drawn(5), drawn(6));
+        for seed in 0..100 {
+            let case = drawn(seed);
+            assert!(case.tokens.iter().all(|tokens| *tokens <= case.options.tokens));
+            assert!(case.options.topk <= 32 && case.options.experts >= 1);
+        }
+    }
+}

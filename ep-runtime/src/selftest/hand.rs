@@ -1,0 +1,65 @@
+//! Plans of the kernels that are written by hand for a look at the machine.
+
+use ep_codegen::ir::Elem;
+use ep_codegen::plan::{Arch, Numbers, Param, ParamKind, Plan};
+
+/// A kernel written by hand.
+pub(super) struct HandMade {
+    /// Name in reports.
+    pub(super) name: &'static str,
+    /// Symbol.
+    pub(super) entry: &'static str,
+    /// Members of `struct Args` behind the group: `i32` numbers first, then pointers and `i64`
+    /// numbers.
+    pub(super) numbers: &'static [&'static str],
+    pub(super) pointers: &'static [&'static str],
+    pub(super) wide_numbers: &'static [&'static str],
+    pub(super) threads: i64,
+    pub(super) shared_bytes: i64,
+    pub(super) window_bytes: i64,
+    pub(super) blocks_min: i64,
+}
+
+impl HandMade {
+    /// The plan that a compiler would have made.
+    pub(super) fn plan(&self, arch: Arch) -> Plan {
+        let arg = |elem: Elem| ParamKind::Arg { elem };
+        let pointer = |tensor: &str| ParamKind::Pointer {
+            tensor: tensor.to_string(),
+            part: 0,
+            copy: 0,
+            elem: Elem::I32,
+            read_only: false,
+        };
+        let numbers = self.numbers.iter().map(|name| (*name, arg(Elem::I32), 4));
+        let pointers = self.pointers.iter().map(|name| (*name, pointer(name), 8));
+        let wide = self.wide_numbers.iter().map(|name| (*name, arg(Elem::I64), 8));
+        let group = ("group", ParamKind::Group, crate::args::GROUP_BYTES as i64);
+        let mut offset = 0i64;
+        let mut params = Vec::new();
+        for (name, kind, bytes) in [group].into_iter().chain(numbers).chain(pointers).chain(wide) {
+            if bytes == 8 {
+                offset = (offset + 7) / 8 * 8;
+            }
+            params.push(Param { name: name.to_string(), kind, offset });
+            offset += bytes;
+        }
+        Plan {
+            pipeline: self.name.to_string(),
+            entry: self.entry.to_string(),
+            arch,
+            arms: Vec::new(),
+            numbers: Numbers::new(),
+            cfg: Vec::new(),
+            params,
+            args_bytes: (offset + 7) / 8 * 8,
+            window: Vec::new(),
+            window_bytes: self.window_bytes,
+            threads: self.threads,
+            shared_bytes: self.shared_bytes,
+            roles: Vec::new(),
+            blocks_min: self.blocks_min,
+            messages: Vec::new(),
+        }
+    }
+}
