@@ -1,0 +1,49 @@
+//! The configurations whose CUDA is kept in `generated/`: shapes that people run.
+
+use ep_runtime::jit::Arch;
+
+/// One pipeline in one configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Configuration {
+    /// Name of the pipeline, as on the command line.
+    pub pipeline: &'static str,
+    /// Name of the configuration, unique within the pipeline.
+    pub name: &'static str,
+    /// Target.
+    pub arch: Arch,
+    /// What differs from the reference shape and the defaults, as for `--set`.
+    pub set: &'static [(&'static str, &'static str)],
+}
+
+use Arch::{Sm80, Sm90a, Sm100a, Sm120a};
+
+/// Every configuration, in order of pipeline. The models are named for their shapes alone.
+#[rustfmt::skip] // A table: one row per configuration.
+pub const CONFIGURATIONS: &[Configuration] = &[
+    row("layout", "deepseek-v3", Sm90a, &[]),
+    row("notify", "deepseek-v3", Sm90a, &[]),
+    row("notify", "gpt-oss-120b", Sm80, &[("ranks", "4"), ("experts", "128"), ("stripes", "12")]),
+    row("nvl-dispatch", "deepseek-v3-bf16", Sm90a, &[]),
+    row("nvl-dispatch", "deepseek-v3-fp8", Sm90a, &[("payload", "fp8")]),
+    row("nvl-dispatch", "deepseek-v3-fp8-cached", Sm90a, &[("payload", "fp8"), ("mode", "cached")]),
+    row("nvl-dispatch", "deepseek-v3-bf16-ring", Sm90a, &[("via", "ring")]),
+    row("nvl-dispatch", "kimi-k2-fp8-packed", Sm100a, &[("payload", "fp8-packed"), ("experts", "384")]),
+    row("nvl-dispatch", "gpt-oss-120b-bf16", Sm90a, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("experts", "128")]),
+    row("nvl-dispatch", "qwen3-235b-fp8-ring", Sm120a, &[("payload", "fp8"), ("via", "ring"), ("hidden", "4096"), ("experts", "128"), ("stages", "2")]),
+    row("expert-layout", "deepseek-v3", Sm90a, &[("stripes", "1024")]),
+    row("expert-prefix", "deepseek-v3", Sm90a, &[("stripes", "1024")]),
+    row("expand", "deepseek-v3-fp8", Sm90a, &[("payload", "fp8"), ("stripes", "1024")]),
+    row("nvl-combine", "deepseek-v3-pull", Sm90a, &[]),
+    row("nvl-combine", "deepseek-v3-ring", Sm90a, &[("via", "ring")]),
+    row("nvl-combine", "kimi-k2-pull", Sm100a, &[]),
+    row("nvl-combine", "gpt-oss-120b-pull", Sm80, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("bias", "0")]),
+];
+
+const fn row(
+    pipeline: &'static str,
+    name: &'static str,
+    arch: Arch,
+    set: &'static [(&'static str, &'static str)],
+) -> Configuration {
+    Configuration { pipeline, name, arch, set }
+}

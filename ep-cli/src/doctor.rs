@@ -1,0 +1,96 @@
+//! `epforge doctor`: what this machine has and lacks.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use ep_runtime::doctor::{Driver, Gpu, Nic, Peer, Report};
+
+use crate::failure::Failure;
+use crate::json::{Object, Value};
+
+/// Options of `doctor`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// The cache folder; without it the one that the environment names
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+}
+
+/// Whatever is missing, looking was done: the command succeeds, and its lines tell the rest.
+pub(crate) fn run(options: &Options, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let report = Report::collect(options.cache.as_deref());
+    if !json {
+        write!(out, "{report}")?;
+        if !report.advice().is_empty() {
+            writeln!(out)?;
+        }
+        return Ok(());
+    }
+    for object in objects(&report) {
+        writeln!(out, "{object}")?;
+    }
+    Ok(())
+}
+
+fn objects(report: &Report) -> Vec<Object> {
+    let part = |name: &str, found: bool| Object::new().with("part", name).with("found", found);
+    let driver = match &report.driver {
+        Driver::Missing => part("driver", false),
+        Driver::Failed { function, code, meaning } => part("driver", true)
+            .with("error", format!("{function} failed with code {code} ({meaning})")),
+        Driver::Found { cuda, release } => {
+            part("driver", true).with("cuda", cuda.to_string()).with("release", release.clone())
+        }
+    };
+    let nvrtc = match &report.nvrtc {
+        Ok(it) => part("nvrtc", true)
+            .with("version", it.version.to_string())
+            .with("path", it.path.display().to_string()),
+        Err(reason) => part("nvrtc", false).with("error", reason),
+    };
+    let compiler = match &report.compiler {
+        Some(it) => {
+            part("compiler", true).with("command", &it.command).with("version", &it.version)
+        }
+        None => part("compiler", false),
+    };
+    let cache = match &report.cache {
+        Ok(folder) => part("cache", true).with("path", folder.display().to_string()),
+        Err(reason) => part("cache", false).with("error", reason),
+    };
+    let mut objects = vec![driver, nvrtc, compiler, cache];
+    objects.extend(report.gpus.iter().enumerate().map(|(ordinal, gpu)| {
+        gpu_object(part("gpu", true).with("ordinal", number(ordinal)), gpu)
+            .with("reaches", reaches(report.peers.get(ordinal).map_or(&[], Vec::as_slice)))
+    }));
+    objects.extend(report.nics.iter().map(|nic| nic_object(part("nic", true), nic)));
+    objects.extend(report.advice().into_iter().map(|line| Object::new().with("advice", line)));
+    objects
+}
+
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn gpu_object(object: Object, gpu: &Gpu) -> Object {
+    let (major, minor) = gpu.capability;
+    object
+        .with("name", &gpu.name)
+        .with("capability", format!("{major}.{minor}"))
+        .with("arch", gpu.arch.map(|arch| arch.name()))
+        .with("multiprocessors", gpu.multiprocessors)
+        .with("bytes", i64::try_from(gpu.bytes).unwrap_or(i64::MAX))
+        .with("dma_buf", gpu.dma_buf)
+}
+
+fn reaches(row: &[Peer]) -> Value {
+    row.iter().map(|peer| peer.access).collect::<Vec<bool>>().into()
+}
+
+fn nic_object(object: Object, nic: &Nic) -> Object {
+    object
+        .with("name", &nic.name)
+        .with("link", &nic.link)
+        .with("state", &nic.state)
+        .with("rate", &nic.rate)
+}

@@ -1,0 +1,234 @@
+//! `epforge explain`: what a pipeline does in one configuration, and what it costs.
+
+mod wire;
+
+use std::io::Write;
+
+use ep_runtime::Entry;
+use ep_runtime::ir::facts::facts;
+use ep_runtime::ir::{Channel, Memory, Pipeline, Tensor, text};
+use ep_runtime::plan::{LINE_BYTES, MessageLayout, Plan, align, elem_bytes, eval, parts, plan};
+
+use crate::failure::Failure;
+use crate::json::{Object, Value};
+use crate::plan_text::{aligned, headline, object as plan_object, window};
+use crate::selection::{SHAPE_HELP, Selected, Selection, find, refused};
+use wire::Traffic;
+
+/// Options of `explain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SHAPE_HELP)]
+pub(crate) struct Options {
+    /// The pipeline, as `list` names it
+    pipeline: String,
+    #[command(flatten)]
+    selection: Selection,
+}
+
+pub(crate) fn run(
+    options: &Options,
+    entries: &[Entry],
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let entry = find(entries, &options.pipeline)?;
+    let selected = options.selection.of(entry)?;
+    let plan = plan(&selected.ir, &selected.config).map_err(refused)?;
+    // What the other arms would do has no place in this configuration.
+    let ir = selected.ir.select(&selected.config.choice);
+    if json {
+        writeln!(out, "{}", object(entry, &ir, &plan, &selected))?;
+        return Ok(());
+    }
+    head(entry, &ir, &plan, &selected, out)?;
+    roles(&ir, &plan, out)?;
+    channels(&ir, &plan, out)?;
+    buffer(&ir, &plan, out)?;
+    let derived = text::facts_text(&facts(&ir));
+    if !derived.is_empty() {
+        write!(
+            out,
+            "\nderived: roles, credits, and every publish with the consume that sees it\n"
+        )?;
+        write!(out, "{derived}")?;
+    }
+    Ok(())
+}
+
+fn head(
+    entry: &Entry,
+    ir: &Pipeline,
+    plan: &Plan,
+    selected: &Selected,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    writeln!(out, "{}", headline(plan))?;
+    if !selected.assumed.is_empty() {
+        writeln!(out, "reference shape: {}", selected.assumed_text())?;
+    }
+    if !entry.is_emitted() {
+        writeln!(out, "declared and checked, not emitted yet: the figures are those of its plan")?;
+    }
+    writeln!(out)?;
+    for line in &ir.doc {
+        writeln!(out, "{}", line.trim())?;
+    }
+    Ok(())
+}
+
+fn roles(ir: &Pipeline, plan: &Plan, out: &mut dyn Write) -> Result<(), Failure> {
+    let Plan { threads, blocks_min, shared_bytes, .. } = plan;
+    writeln!(
+        out,
+        "\nroles: {threads} threads a block, at least {blocks_min} blocks, {shared_bytes} bytes of \
+         shared memory of {} on {}",
+        plan.arch.shared_bytes_max(),
+        plan.arch.name()
+    )?;
+    let rows: Vec<Vec<String>> = ir
+        .roles
+        .iter()
+        .map(|role| {
+            let planned = plan.roles.iter().find(|planned| planned.name == role.name);
+            let warps = planned.map_or_else(String::new, |planned| {
+                format!("warps {}..{}", planned.first, planned.first + planned.count)
+            });
+            vec![text::role(role), warps]
+        })
+        .collect();
+    write!(out, "{}", aligned(&rows))?;
+    Ok(())
+}
+
+fn channels(ir: &Pipeline, plan: &Plan, out: &mut dyn Write) -> Result<(), Failure> {
+    for channel in &ir.channels {
+        writeln!(out, "\n{}", text::channel(channel))?;
+        let layout = plan.messages.iter().find(|layout| layout.name == channel.message);
+        if let Some(layout) = layout {
+            writeln!(out, "  {}", message(layout))?;
+        }
+        let numbers = options(channel, plan);
+        if !numbers.is_empty() {
+            writeln!(out, "  {numbers}")?;
+        }
+        if let Some(traffic) = Traffic::of(ir, channel, plan) {
+            writeln!(out, "  on the wire: {traffic}")?;
+        }
+    }
+    Ok(())
+}
+
+/// `64 slots in chunks of 8`, or `epochs 2` where there are no such words for it.
+fn options(channel: &Channel, plan: &Plan) -> String {
+    let value = |name: &str| {
+        let option = channel.options.iter().find(|option| option.name == name)?;
+        eval(&option.value, &plan.numbers)
+    };
+    match (value("depth"), value("chunk")) {
+        (Some(depth), Some(chunk)) => {
+            let stripes = plan.numbers.get("stripes").copied().unwrap_or(1);
+            format!(
+                "{depth} slots in chunks of {chunk}, a ring for each peer and {stripes} stripes"
+            )
+        }
+        _ => {
+            let named = channel.options.iter();
+            let named = named
+                .filter_map(|option| Some(format!("{} {}", option.name, value(&option.name)?)));
+            named.collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+/// `message Token: row 14336 bytes; meta 128 bytes: src at 0 (1), experts at 4 (8)`
+fn message(layout: &MessageLayout) -> String {
+    let field = |field: &ep_runtime::plan::MetaField| {
+        format!("{} {} x {} at {}", field.name, field.count, text::elem(&field.elem), field.offset)
+    };
+    let fields: Vec<String> = layout.meta.iter().map(field).collect();
+    let fields = if fields.is_empty() { String::new() } else { format!(": {}", fields.join(", ")) };
+    let MessageLayout { name, row_bytes, meta_bytes, slot_bytes, .. } = layout;
+    format!(
+        "message {name}: row {row_bytes} bytes, slot {slot_bytes} bytes, meta record {meta_bytes} \
+         bytes{fields}"
+    )
+}
+
+fn buffer(ir: &Pipeline, plan: &Plan, out: &mut dyn Write) -> Result<(), Failure> {
+    let tensors: Vec<Vec<String>> =
+        ir.tensors.iter().filter_map(|tensor| window_tensor(ir, plan, tensor)).collect();
+    if plan.window.is_empty() && tensors.is_empty() {
+        writeln!(out, "\nbuffer: nothing in the window, no peer reaches this rank")?;
+        return Ok(());
+    }
+    let bytes = plan.window_bytes;
+    writeln!(out, "\nbuffer: {bytes} bytes of control memory in the window of every rank")?;
+    write!(out, "{}", aligned(&window(plan)))?;
+    if !tensors.is_empty() {
+        writeln!(out, "and in the window, because peers read or write them in place")?;
+        write!(out, "{}", aligned(&tensors))?;
+    }
+    Ok(())
+}
+
+/// What a tensor in the window needs per row: rows start at whole lines there.
+fn window_tensor(ir: &Pipeline, plan: &Plan, tensor: &Tensor) -> Option<Vec<String>> {
+    if tensor.memory != Memory::Window {
+        return None;
+    }
+    let parts = parts(ir, &tensor.elem);
+    let (_, first, _) = parts.first()?;
+    let row: Option<i64> = tensor.dims.iter().skip(1).map(|dim| eval(dim, &plan.numbers)).product();
+    let bytes = align(row? * elem_bytes(first), LINE_BYTES);
+    Some(vec![text::tensor(tensor), format!("{bytes} bytes a row")])
+}
+
+fn object(entry: &Entry, ir: &Pipeline, plan: &Plan, selected: &Selected) -> Object {
+    let list = |items: Vec<Object>| Value::from(items);
+    let assumed = selected.assumed.iter();
+    let assumed = assumed.fold(Object::new(), |object, (name, value)| object.with(name, *value));
+    let roles = ir
+        .roles
+        .iter()
+        .map(|role| Object::new().with("name", &role.name).with("declared", text::role(role)));
+    let channels = ir.channels.iter().map(|channel| {
+        let object = Object::new()
+            .with("name", &channel.name)
+            .with("message", &channel.message)
+            .with("declared", text::channel(channel));
+        match Traffic::of(ir, channel, plan) {
+            Some(traffic) => traffic.add_to(object),
+            None => object,
+        }
+    });
+    let facts = facts(ir);
+    let pairs = facts.pairs.iter().map(|pair| {
+        Object::new()
+            .with("number", pair.number)
+            .with("channel", &pair.channel)
+            .with("publish", &pair.publish.role)
+            .with("publish_line", pair.publish.line)
+            .with("consume", &pair.consume.role)
+            .with("consume_line", pair.consume.line)
+    });
+    let credits = facts.credits.iter().map(|credit| {
+        Object::new()
+            .with("channel", &credit.channel)
+            .with("returned_by", &credit.returned_by)
+            .with("waited_by", credit.waited_by.clone())
+    });
+    let derived = facts
+        .roles
+        .iter()
+        .map(|role| Object::new().with("name", &role.name).with("beside", &role.beside));
+    Object::new()
+        .with("pipeline", entry.name)
+        .with("emitted", entry.is_emitted())
+        .with("assumed", assumed)
+        .with("roles", list(roles.collect()))
+        .with("derived_roles", list(derived.collect()))
+        .with("channels", list(channels.collect()))
+        .with("credits", list(credits.collect()))
+        .with("pairs", list(pairs.collect()))
+        .with("plan", plan_object(plan))
+}

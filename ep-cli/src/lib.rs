@@ -1,0 +1,137 @@
+//! The `epforge` command as a library.
+//!
+//! A crate that declares pipelines of its own calls [`main`] with them and gets every command for
+//! them; the binary of this crate is the same call with the standard pipelines.
+//!
+//! ```no_run
+//! use ep_runtime::{Entry, pipelines::Layout};
+//!
+//! fn main() -> std::process::ExitCode {
+//!     ep_cli::main(&[Entry::of::<Layout>()])
+//! }
+//! ```
+//!
+//! Exit codes: 0 all is well; 1 a check, run or plan failed; 2 wrong use, such as an unknown name
+//! or a value outside of its declared range.
+
+mod cache;
+mod configurations;
+mod demo;
+mod doctor;
+mod emit;
+mod explain;
+mod failure;
+mod json;
+mod list;
+mod plan_text;
+mod selection;
+
+use std::ffi::OsString;
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use ep_runtime::Entry;
+
+use failure::Failure;
+
+pub use configurations::{CONFIGURATIONS, Configuration};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "epforge",
+    version,
+    about = "Expert-parallel all-to-all pipelines: declared in Rust, emitted as CUDA",
+    after_help = EXIT_CODES
+)]
+struct CommandLine {
+    /// Print one JSON object per line
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  all is well
+  1  a check, run or plan failed
+  2  wrong use: an unknown name, or a value outside of its declared range";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the pipelines and mark those that are emitted
+    List,
+    /// Print the CUDA of a pipeline for one shape
+    Emit(emit::Options),
+    /// Tell what a pipeline does: roles, warps, memory, channels, bytes on the wire
+    Explain(explain::Options),
+    /// Show the emitted pipelines and compile them for every architecture
+    Demo(demo::Options),
+    /// Tell what this machine has, what it lacks and what to do about it
+    Doctor(doctor::Options),
+    /// Look at or clear the cache of compiled kernels
+    Cache(cache::Options),
+}
+
+/// Runs the command line of this process for the pipelines `entries`.
+pub fn main(entries: &[Entry]) -> ExitCode {
+    let mut out = BufWriter::new(io::stdout().lock());
+    ExitCode::from(run(std::env::args_os(), entries, &mut out, &mut io::stderr().lock()))
+}
+
+/// Runs a command line, the program's name first, and gives its exit code. What the command is
+/// asked for goes to `out`, all else to `err`.
+pub fn run(
+    arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    entries: &[Entry],
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> u8 {
+    let outcome = match CommandLine::try_parse_from(arguments) {
+        Ok(line) => dispatch(&line, entries, out, err),
+        // Help and version come as errors too, and go to `out`.
+        Err(error) if !error.use_stderr() => {
+            write!(out, "{}", error.render()).map_err(Failure::Output)
+        }
+        Err(error) => Err(Failure::CommandLine(error.render().to_string())),
+    };
+    let failure = match outcome.and_then(|()| out.flush().map_err(Failure::Output)) {
+        Ok(()) => return 0,
+        Err(failure) => failure,
+    };
+    // A reader that has seen enough (`epforge emit .. | head`) is no failure, and when nobody reads
+    // the errors either there is nobody to tell.
+    if !failure.is_broken_pipe() {
+        let _ = writeln!(err, "{}", failure.to_string().trim_end());
+    }
+    failure.exit_code()
+}
+
+fn dispatch(
+    line: &CommandLine,
+    entries: &[Entry],
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), Failure> {
+    match &line.command {
+        Command::List => list::run(entries, line.json, out),
+        Command::Emit(options) => emit::run(options, entries, line.json, out, err),
+        Command::Explain(options) => explain::run(options, entries, line.json, out),
+        Command::Demo(options) => demo::run(options, entries, line.json, out),
+        Command::Doctor(options) => doctor::run(options, line.json, out),
+        Command::Cache(options) => cache::run(options, line.json, out, err),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+}

@@ -1,0 +1,40 @@
+//! `epforge list`: the pipelines there are.
+
+use std::io::Write;
+
+use ep_runtime::Entry;
+use ep_runtime::ir::Pipeline;
+
+use crate::failure::Failure;
+use crate::json::Object;
+
+pub(crate) fn run(entries: &[Entry], json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
+    for entry in entries {
+        let ir = (entry.ir)();
+        if json {
+            writeln!(out, "{}", object(entry, &ir))?;
+            continue;
+        }
+        let state = if entry.is_emitted() { "emitted " } else { "declared" };
+        let doc = ir.doc.first().map(|line| line.trim()).unwrap_or_default();
+        writeln!(out, "{:width$}  {state}  {doc}", entry.name)?;
+    }
+    Ok(())
+}
+
+fn object(entry: &Entry, ir: &Pipeline) -> Object {
+    let axis = |axis: &ep_runtime::ir::Axis| {
+        let arms: Vec<String> =
+            axis.arms.iter().map(|arm| ep_runtime::plan::kebab(&arm.name)).collect();
+        Object::new().with("name", &axis.name).with("arms", arms)
+    };
+    let axes: Vec<Object> = ir.axes.iter().map(axis).collect();
+    Object::new()
+        .with("pipeline", entry.name)
+        .with("emitted", entry.is_emitted())
+        .with("doc", ir.doc.iter().map(|line| line.trim().to_owned()).collect::<Vec<_>>())
+        .with("variants", axes)
+        .with("texts", i64::try_from((entry.texts)().len()).unwrap_or(i64::MAX))
+        .with("digest", format!("{:032x}", entry.digest))
+}

@@ -1,0 +1,151 @@
+//! Which pipeline, in which configuration: the part of the command line that `emit`, `explain` and
+//! the later commands share.
+
+use ep_runtime::Entry;
+use ep_runtime::ir::{DimKind, Pipeline};
+use ep_runtime::jit::Arch;
+use ep_runtime::plan::{Config, PlanError};
+
+use crate::failure::Failure;
+
+/// Values for shape numbers that nobody gives: the shape that published figures use most. A number
+/// that is not here, or whose value lies outside of the declared range, takes the low end.
+pub(crate) const REFERENCE_SHAPE: [(&str, i64); 8] = [
+    ("ranks", 8),
+    ("hidden", 7168),
+    ("topk", 8),
+    ("experts", 256),
+    ("stripes", 64),
+    ("max_tokens", 128),
+    ("nodes", 2),
+    ("local_ranks", 8),
+];
+
+pub(crate) const SHAPE_HELP: &str = "\
+Shape numbers that are not given take the reference shape: ranks 8, hidden 7168, topk 8,
+experts 256, stripes 64, max_tokens 128, nodes 2, local_ranks 8, or the low end of the
+declared range where that value is not in it. Variants take their first arm, tunes and
+args their default; every optional tensor is there.";
+
+/// The options that choose a configuration.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Selection {
+    /// Number of ranks, short for --set ranks=N
+    #[arg(long, value_name = "N")]
+    ranks: Option<String>,
+    /// A shape number, variant, tune, arg or optional tensor
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    set: Vec<(String, String)>,
+    /// The GPU architecture
+    #[arg(long, default_value = "sm_90a", value_parser = arch)]
+    arch: Arch,
+}
+
+/// A configuration, and what was not given.
+#[derive(Debug, Clone)]
+pub(crate) struct Selected {
+    /// The declaration.
+    pub(crate) ir: Pipeline,
+    /// The configuration.
+    pub(crate) config: Config,
+    /// Shape numbers that were taken from the reference shape.
+    pub(crate) assumed: Vec<(String, i64)>,
+}
+
+impl Selection {
+    /// The configuration of `entry` that the options ask for.
+    pub(crate) fn of(&self, entry: &Entry) -> Result<Selected, Failure> {
+        let ranks = self.ranks.iter().map(|ranks| ("ranks", ranks.as_str()));
+        let set = self.set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        select(entry, self.arch, ranks.chain(set))
+    }
+}
+
+impl Selected {
+    /// `hidden 7168, topk 8`, or nothing when all was given.
+    pub(crate) fn assumed_text(&self) -> String {
+        let assumed = self.assumed.iter().map(|(name, value)| format!("{name} {value}"));
+        assumed.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The configuration of `entry` with the given names set and the reference shape for the rest.
+pub(crate) fn select<'a>(
+    entry: &Entry,
+    arch: Arch,
+    set: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Result<Selected, Failure> {
+    let ir = (entry.ir)();
+    let mut config = Config::new(&ir, arch);
+    let mut given: Vec<&str> = Vec::new();
+    for (name, value) in set {
+        if given.contains(&name) {
+            return Err(Failure::WrongUse(format!("`{name}` is given twice")));
+        }
+        given.push(name);
+        config.set(&ir, name, value).map_err(refused)?;
+    }
+    let mut assumed = Vec::new();
+    for dim in &ir.dims {
+        if let DimKind::Given { low, high, step } = dim.kind
+            && !config.dims.contains_key(&dim.name)
+        {
+            let value = reference(&dim.name, low, high, step);
+            config.dims.insert(dim.name.clone(), value);
+            assumed.push((dim.name.clone(), value));
+        }
+    }
+    Ok(Selected { ir, config, assumed })
+}
+
+fn reference(name: &str, low: i64, high: i64, step: i64) -> i64 {
+    let known = REFERENCE_SHAPE.iter().find(|(known, _)| *known == name);
+    let fits = |value: &i64| (low..=high).contains(value) && (value - low) % step.max(1) == 0;
+    known.map(|(_, value)| *value).filter(fits).unwrap_or(low)
+}
+
+/// The pipeline called `name`.
+pub(crate) fn find<'a>(entries: &'a [Entry], name: &str) -> Result<&'a Entry, Failure> {
+    entries.iter().find(|entry| entry.name == name).ok_or_else(|| {
+        let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
+        Failure::WrongUse(format!("there is no pipeline `{name}`; there are {}", names.join(", ")))
+    })
+}
+
+/// A refusal of the plan, with the exit code that its kind has.
+pub(crate) fn refused(error: PlanError) -> Failure {
+    Failure::from(ep_runtime::EmitError::Plan(error))
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("it is not of the form NAME=VALUE")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn arch(text: &str) -> Result<Arch, String> {
+    Arch::from_name(text).ok_or_else(|| {
+        let names = Arch::ALL.map(Arch::name).join(", ");
+        format!("it is none of {names}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_shape_yields_to_the_declared_range() {
+        assert_eq!(reference("hidden", 16, 32768, 16), 7168);
+        assert_eq!(reference("hidden", 16, 4096, 16), 16);
+        assert_eq!(reference("ranks", 3, 63, 2), 3);
+        assert_eq!(reference("unheard_of", 5, 9, 1), 5);
+    }
+
+    #[test]
+    fn the_help_tells_the_reference_shape() {
+        let told: Vec<String> =
+            REFERENCE_SHAPE.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        let help = SHAPE_HELP.replace('\n', " ");
+        assert!(help.contains(&told.join(", ")), "{help}");
+    }
+}

@@ -1,0 +1,306 @@
+//! The `epforge` command as scripts see it: output, exit codes, JSON, closed pipes.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use ep_runtime::pipelines::ENTRIES;
+
+/// The names that scripts rely on, those that are emitted first.
+const PIPELINES: [&str; 11] = [
+    "layout",
+    "notify",
+    "nvl-dispatch",
+    "nvl-combine",
+    "expert-layout",
+    "expert-prefix",
+    "expand",
+    "node-dispatch",
+    "node-combine",
+    "low-latency-dispatch",
+    "low-latency-combine",
+];
+const EMITTED: usize = 7;
+
+/// What a command line did.
+struct Done {
+    code: u8,
+    out: String,
+    err: String,
+}
+
+/// Runs a command line inside of this process.
+fn run(line: &str) -> Done {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let arguments = ["epforge"].into_iter().chain(line.split_whitespace());
+    let code = ep_cli::run(arguments, &ENTRIES, &mut out, &mut err);
+    let text = |bytes| String::from_utf8(bytes).expect("the output is text");
+    Done { code, out: text(out), err: text(err) }
+}
+
+/// A folder of one test, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("epforge-cli-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a new folder can be made");
+        Folder(path)
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // The system cleans up what a failed test leaves.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn list_has_the_names_that_scripts_rely_on() {
+    let done = run("list");
+    for (index, name) in PIPELINES.into_iter().enumerate() {
+        let line = done.out.lines().find(|line| line.split_whitespace().next() == Some(name));
+        let line = line.unwrap_or_else(|| panic!("no {name} in\n{}", done.out));
+        let state = if index < EMITTED { "emitted" } else { "declared" };
+        assert_eq!(line.split_whitespace().nth(1), Some(state), "{line}");
+    }
+    assert_eq!(done.code, 0, "{}", done.err);
+}
+
+#[test]
+fn explain_works_on_every_pipeline_and_choice_of_the_default() {
+    for name in PIPELINES {
+        let done = run(&format!("explain {name}"));
+        assert_eq!(done.code, 0, "{name}: {}", done.err);
+        for part in ["roles:", "reference shape:", "derived:"] {
+            assert!(done.out.contains(part), "{name}: no `{part}` in\n{}", done.out);
+        }
+    }
+}
+
+#[test]
+fn explain_tells_the_bytes_on_the_wire() {
+    let done = run("explain nvl-dispatch --ranks 4");
+    // 14336 bytes of row and a line of meta, for 2.71 of 3 other ranks.
+    assert!(done.out.contains("39207 bytes a token on average"), "{}", done.out);
+    let done = run("explain layout");
+    assert!(done.out.contains("buffer: nothing in the window"), "{}", done.out);
+}
+
+#[test]
+fn the_shapes_that_must_work_are_emitted() {
+    for shape in [
+        "--set ranks=6 --set hidden=2880 --set topk=5 --set experts=100",
+        "--ranks 3 --set hidden=128 --set topk=1 --set experts=3",
+        "--set ranks=8 --set hidden=8192 --set topk=32 --set experts=512",
+        "--ranks=1 --set hidden=7168 --set topk=8 --set experts=256",
+    ] {
+        for payload in ["bf16", "fp8", "fp8-packed"] {
+            for via in ["direct", "ring"] {
+                let set = format!("--set payload={payload} --set via={via}");
+                let done = run(&format!("emit nvl-dispatch {shape} {set}"));
+                assert_eq!(done.code, 0, "{shape} {set}: {}", done.err);
+                assert!(done.out.contains("__global__"), "{shape} {set}");
+                assert_eq!(done.err, "", "all of the shape is given");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_assumed_is_said_and_is_no_part_of_the_text() {
+    let short = run("emit nvl-dispatch --ranks 8");
+    let long = run("emit nvl-dispatch --ranks 8 --set hidden=7168 --set topk=8 --set experts=256");
+    assert_eq!(short.err, "reference shape: hidden 7168, topk 8, experts 256\n");
+    assert_eq!((long.err.as_str(), &long.out), ("", &short.out));
+}
+
+#[test]
+fn exit_codes_tell_wrong_use_from_failure() {
+    for wrong in [
+        "",
+        "no-such-command",
+        "emit",
+        "emit no-such-pipeline",
+        "explain no-such-pipeline",
+        "emit layout --set no_such_name=1",
+        "emit layout --set ranks",
+        "emit layout --ranks 0",
+        "emit layout --ranks 65",
+        "emit layout --ranks many",
+        "emit layout --ranks 8 --set ranks=8",
+        "emit layout --set topk=4 --set topk=4",
+        "emit layout --arch sm_75",
+        "emit nvl-dispatch --set payload=fp16",
+        "emit nvl-dispatch --set stages=5",
+        "emit nvl-dispatch --set hidden=2881",
+        "emit --all",
+        "emit layout --all --out x",
+        "emit layout --out x",
+        "emit layout --check",
+        "cache no-such-action",
+    ] {
+        let done = run(wrong);
+        assert_eq!(done.code, 2, "`{wrong}`: {}{}", done.out, done.err);
+        assert!(!done.err.is_empty() && done.out.is_empty(), "`{wrong}`");
+    }
+    for failed in [
+        "emit node-dispatch",
+        "emit low-latency-combine",
+        "emit nvl-dispatch --set via=ring --set depth=16 --set chunk=16",
+    ] {
+        let done = run(failed);
+        assert_eq!(done.code, 1, "`{failed}`: {}{}", done.out, done.err);
+        assert!(done.err.starts_with("error: "), "`{failed}`: {}", done.err);
+    }
+    for good in ["--help", "--version", "help", "emit --help", "explain --help"] {
+        let done = run(good);
+        assert_eq!((done.code, done.err.as_str()), (0, ""), "`{good}`");
+        assert!(!done.out.is_empty());
+    }
+}
+
+#[test]
+fn the_help_says_what_is_assumed_and_how_it_exits() {
+    assert!(run("emit --help").out.contains("ranks 8, hidden 7168, topk 8"));
+    assert!(run("explain --help").out.contains("ranks 8, hidden 7168, topk 8"));
+    assert!(run("--help").out.contains("Exit codes:"));
+}
+
+#[test]
+fn json_is_one_object_per_line() {
+    let folder = Folder::new("json");
+    let place = folder.path().display();
+    for line in [
+        "list --json".to_owned(),
+        "--json explain nvl-dispatch".to_owned(),
+        "explain low-latency-dispatch --json".to_owned(),
+        "emit nvl-combine --json --set via=ring".to_owned(),
+        format!("emit --all --json --out {place}/generated"),
+        format!("doctor --json --cache {place}"),
+        format!("cache path --json --folder {place}"),
+        format!("cache list --json --folder {place}"),
+        format!("cache clear --json --folder {place}"),
+    ] {
+        let done = run(&line);
+        assert_eq!(done.code, 0, "`{line}`: {}", done.err);
+        for text in done.out.lines() {
+            let value: serde_json::Value = serde_json::from_str(text).expect(text);
+            assert!(value.is_object(), "`{line}`: {text}");
+        }
+    }
+    let lines = run("list --json").out;
+    let names: Vec<serde_json::Value> = lines
+        .lines()
+        .map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).expect(line)["pipeline"].clone()
+        })
+        .collect();
+    assert!(PIPELINES.iter().all(|name| names.iter().any(|found| found == name)), "{names:?}");
+    let emitted = run("emit layout --json").out;
+    let value: serde_json::Value = serde_json::from_str(&emitted).expect("it is JSON");
+    assert_eq!(value["cuda"], run("emit layout").out);
+}
+
+#[test]
+fn kept_files_are_written_and_compared() {
+    let folder = Folder::new("kept");
+    let all = format!("emit --all --out {}", folder.path().display());
+    let check = format!("{all} --check");
+    assert_eq!(run(&check).code, 1, "the files are missing");
+    assert_eq!(run(&all).code, 0);
+    let done = run(&check);
+    assert_eq!((done.code, done.out.as_str(), done.err.as_str()), (0, "", ""), "it is silent");
+    assert_eq!(run(&all).out, "", "nothing is written twice");
+
+    let texts: Vec<PathBuf> = fs::read_dir(folder.path())
+        .expect("the folder is there")
+        .map(|entry| entry.expect("it can be read").path())
+        .filter(|path| path.extension().is_some_and(|it| it == "cu"))
+        .collect();
+    assert!(texts.len() >= 8, "{} configurations", texts.len());
+    fs::write(&texts[0], "// changed\n").expect("it can be written");
+    fs::write(folder.path().join("layout.old.cu"), "").expect("it can be written");
+    fs::write(folder.path().join("mine.cu"), "").expect("it can be written");
+    let done = run(&check);
+    assert_eq!(done.code, 1);
+    assert!(done.out.contains("line 1: it has `// changed`"), "{}", done.out);
+    assert!(done.out.contains("layout.old.cu: no configuration has this name"), "{}", done.out);
+    assert!(done.err.contains("2 files differ") && done.err.contains(&all), "{}", done.err);
+    assert_eq!(run(&all).code, 0);
+    assert!(folder.path().join("mine.cu").exists(), "other files are left alone");
+    assert_eq!(run(&check).code, 0);
+}
+
+#[test]
+fn the_names_of_configurations_are_unique() {
+    let rows = ep_cli::CONFIGURATIONS.iter();
+    let names: std::collections::BTreeSet<String> =
+        rows.map(|row| format!("{}.{}", row.pipeline, row.name)).collect();
+    assert_eq!(names.len(), ep_cli::CONFIGURATIONS.len());
+    let pipelines: std::collections::BTreeSet<&str> =
+        ep_cli::CONFIGURATIONS.iter().map(|row| row.pipeline).collect();
+    assert!(PIPELINES[..EMITTED].iter().all(|name| pipelines.contains(name)), "each has one at least");
+}
+
+fn binary(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_epforge"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn the_binary_exits_with_the_same_codes() {
+    let code = |arguments: &[&str]| {
+        let Output { status, .. } = binary(arguments).output().expect("it starts");
+        status.code()
+    };
+    assert_eq!(code(&["list"]), Some(0));
+    assert_eq!(code(&["emit", "node-dispatch"]), Some(1));
+    assert_eq!(code(&["emit", "no-such-pipeline"]), Some(2));
+}
+
+/// `epforge emit .. | head` ends without a word.
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    for arguments in [["list", "--json"], ["explain", "nvl-dispatch"], ["list", "--help"]] {
+        let mut child = binary(&arguments).spawn().expect("it starts");
+        drop(child.stdout.take());
+        let Output { status, stderr, .. } = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&stderr);
+        assert_eq!((status.code(), &*said), (Some(0), ""), "{arguments:?}");
+    }
+}
+
+/// A writer that takes a few bytes and then fails.
+struct Full(usize);
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let taken = bytes.len().min(self.0);
+        self.0 -= taken;
+        match taken {
+            0 => Err(std::io::Error::other("the disk is full")),
+            _ => Ok(taken),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_a_failure() {
+    let mut err = Vec::new();
+    let code = ep_cli::run(["epforge", "list"], &ENTRIES, &mut Full(10), &mut err);
+    let said = String::from_utf8_lossy(&err);
+    assert_eq!(code, 1);
+    assert_eq!(said, "error: the output cannot be written: the disk is full\n");
+}

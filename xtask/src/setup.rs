@@ -1,0 +1,266 @@
+//! `cargo xtask setup`: what the tests need besides Rust.
+//!
+//! An NVRTC of the machine is used as it is. Only if there is none, one comes from its Python wheel
+//! into the `.cuda` folder of the project, where nothing else looks and `rm -r` removes it.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::find::{Candidate, OLDEST, PROJECT_FOLDER, Search, Version};
+use crate::{Failure, Outcome, root, say};
+
+/// A release on PyPI.
+struct Wheel {
+    folder: &'static str,
+    package: &'static str,
+    release: &'static str,
+    content: Content,
+}
+
+/// What a wheel is brought for.
+#[derive(Clone, Copy)]
+enum Content {
+    /// NVRTC of this version.
+    Nvrtc(Version),
+    /// A program at this place of the wheel.
+    Program(&'static str),
+}
+
+/// The first one is brought when the machine has none; `--all-nvrtc` adds the older ones, which
+/// users have beside torch.
+const WHEELS: [Wheel; 3] = [
+    Wheel {
+        folder: "nvrtc-13.5",
+        package: "nvidia-cuda-nvrtc",
+        release: "13.5.37",
+        content: Content::Nvrtc(Version { major: 13, minor: 5 }),
+    },
+    Wheel {
+        folder: "nvrtc-13.0",
+        package: "nvidia-cuda-nvrtc",
+        release: "13.0.88",
+        content: Content::Nvrtc(Version { major: 13, minor: 0 }),
+    },
+    Wheel {
+        folder: "nvrtc-12.9",
+        package: "nvidia-cuda-nvrtc-cu12",
+        release: "12.9.86",
+        content: Content::Nvrtc(Version { major: 12, minor: 9 }),
+    },
+];
+
+/// The tests look at machine code with it. It is where `tests` looks for it.
+const DISASSEMBLER: Wheel = Wheel {
+    folder: "nvdisasm-13.5",
+    package: "nvidia-cuda-nvdisasm",
+    release: "13.5.37",
+    content: Content::Program("nvidia/cu13/bin/nvdisasm"),
+};
+
+const LICENCE: &str = "\
+NVRTC and nvdisasm are NVIDIA's and come from NVIDIA's packages on PyPI; their licence applies
+(https://docs.nvidia.com/cuda/eula/). EPForge redistributes no part of it.";
+
+/// Runs the task.
+pub(crate) fn run(options: &[String]) -> Outcome {
+    let (mut all, mut disassembler) = (false, false);
+    for option in options {
+        match option.as_str() {
+            "--all-nvrtc" => all = true,
+            "--nvdisasm" => disassembler = true,
+            other => return Err(Failure::Usage(format!("setup has no option `{other}`"))),
+        }
+    }
+    // Every part is tried, so that one run tells all that is missing.
+    let nvrtc = nvrtc(&root().join(PROJECT_FOLDER), all, disassembler);
+    match (nvrtc, compiler()) {
+        (Err(Failure::Task(one)), Err(Failure::Task(other))) => {
+            Err(Failure::Task(format!("{one}; and {other}")))
+        }
+        (nvrtc, compiler) => nvrtc.and(compiler),
+    }
+}
+
+fn nvrtc(project: &Path, all: bool, disassembler: bool) -> Outcome {
+    let search = Search { start: Some(root()), ..Search::from_environment() };
+    let usable = search.candidates().find(|candidate| {
+        candidate.builtins.is_some() && candidate.version.is_some_and(|version| version >= OLDEST)
+    });
+    let mut wanted = Vec::new();
+    match usable {
+        Some(Candidate { library, version: Some(version), origin, .. }) => {
+            say(&format!("NVRTC: {version} {origin}: {}", library.display()));
+        }
+        _ if search.variable.is_some() => {
+            return Err(task(format!(
+                "EPFORGE_NVRTC names {}, where there is no NVRTC {OLDEST} or newer",
+                search.variable.unwrap_or_default().display()
+            )));
+        }
+        _ => wanted.push(&WHEELS[0]),
+    }
+    if all {
+        wanted = WHEELS.iter().collect();
+    }
+    if disassembler {
+        wanted.push(&DISASSEMBLER);
+    }
+    wanted.retain(|wheel| !is_complete(wheel, &project.join(wheel.folder)));
+    if !wanted.is_empty() {
+        say(LICENCE);
+    }
+    wanted.into_iter().try_for_each(|wheel| bring(wheel, project))
+}
+
+/// Installs `wheel` into its folder below `project`.
+fn bring(wheel: &Wheel, project: &Path) -> Outcome {
+    let folder = project.join(wheel.folder);
+    let requirement = format!("{}=={}", wheel.package, wheel.release);
+    say(&format!("bringing {requirement} from PyPI into {}", folder.display()));
+    // Only a finished folder gets to where it is looked for, whatever stops this process.
+    let partial = project.join("partial").join(format!("{}-{}", wheel.folder, std::process::id()));
+    let outcome = install(&requirement, &partial).and_then(|()| {
+        let failed = |error| task(format!("{} cannot be put in place: {error}", folder.display()));
+        if is_complete(wheel, &folder) {
+            return Ok(());
+        }
+        if folder.exists() {
+            fs::remove_dir_all(&folder).map_err(failed)?;
+        }
+        fs::rename(&partial, &folder).map_err(failed)
+    });
+    // What stays behind after a failure is a folder that nothing looks into.
+    let _ = fs::remove_dir_all(&partial);
+    let _ = fs::remove_dir(project.join("partial"));
+    outcome?;
+    if !is_complete(wheel, &folder) {
+        return Err(task(format!(
+            "the package {requirement} has nothing for this machine ({} {})",
+            env::consts::OS,
+            env::consts::ARCH
+        )));
+    }
+    Ok(())
+}
+
+/// Whether the folder holds what the wheel is brought for: NVRTC only together with its builtins.
+fn is_complete(wheel: &Wheel, folder: &Path) -> bool {
+    let wanted = match wheel.content {
+        Content::Nvrtc(version) => version,
+        Content::Program(path) => return folder.join(path).is_file(),
+    };
+    let search = Search { variable: Some(folder.to_owned()), ..Search::default() };
+    search
+        .candidates()
+        .any(|candidate| candidate.version == Some(wanted) && candidate.builtins.is_some())
+}
+
+fn install(requirement: &str, target: &Path) -> Outcome {
+    let python = python()?;
+    if let Some(folder) = target.parent() {
+        fs::create_dir_all(folder).map_err(|error| {
+            task(format!("the folder {} cannot be made: {error}", folder.display()))
+        })?;
+    }
+    let status = Command::new(python)
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
+        .args(["--no-deps", "--no-compile", "--only-binary=:all:", "--target"])
+        .arg(target)
+        .arg(requirement)
+        // Nothing is installed into the system here, whoever runs it.
+        .env("PIP_ROOT_USER_ACTION", "ignore")
+        .status()
+        .map_err(|error| task(format!("{python} does not run: {error}")))?;
+    if !status.success() {
+        return Err(task(format!(
+            "pip could not install {requirement}: see what it says above, or name an NVRTC of your \
+             own in EPFORGE_NVRTC"
+        )));
+    }
+    Ok(())
+}
+
+/// The Python that has pip.
+fn python() -> Result<&'static str, Failure> {
+    let mut without_pip = None;
+    for python in ["python3", "python"] {
+        if runs(python, &["-m", "pip", "--version"]) {
+            return Ok(python);
+        }
+        if without_pip.is_none() && runs(python, &["--version"]) {
+            without_pip = Some(python);
+        }
+    }
+    Err(task(match without_pip {
+        Some(python) => format!(
+            "{python} has no pip, which brings NVRTC: install it (`{python} -m ensurepip`, or the \
+             package python3-pip), or name an NVRTC of your own in EPFORGE_NVRTC"
+        ),
+        None => {
+            "there is no python3 on PATH, whose pip brings NVRTC: install it, or name an NVRTC \
+                 of your own in EPFORGE_NVRTC"
+                .to_owned()
+        }
+    }))
+}
+
+/// The host backend compiles emitted kernels for the processor.
+fn compiler() -> Outcome {
+    let named = env::var("CXX").unwrap_or_default();
+    for command in [&*named, "c++", "g++", "clang++"] {
+        let mut words = command.split_whitespace();
+        let Some(program) = words.next() else { continue };
+        let arguments: Vec<&str> = words.chain(["--version"]).collect();
+        if runs(program, &arguments) {
+            say(&format!("C++ compiler: {command}"));
+            return Ok(());
+        }
+    }
+    Err(task(
+        "there is no C++ compiler, which the host backend needs: install g++ or clang++, or name \
+         one in CXX"
+            .to_owned(),
+    ))
+}
+
+fn runs(program: &str, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn task(sentence: String) -> Failure {
+    Failure::Task(sentence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_complete_with_the_library_and_its_builtins() {
+        let folder = env::temp_dir().join(format!("epforge-setup-{}", std::process::id()));
+        let lib = folder.join("nvidia/cu13/lib");
+        fs::create_dir_all(&lib).unwrap();
+        fs::write(lib.join("libnvrtc.so.13"), "").unwrap();
+        let without_builtins = is_complete(&WHEELS[0], &folder);
+        fs::write(lib.join("libnvrtc-builtins.so.13.5"), "").unwrap();
+        let complete = [is_complete(&WHEELS[0], &folder), is_complete(&WHEELS[1], &folder)];
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(!without_builtins);
+        assert_eq!(complete, [true, false]);
+    }
+
+    #[test]
+    fn unknown_options_are_wrong_use() {
+        let outcome = run(&["--no-such-option".to_owned()]);
+        assert!(matches!(outcome, Err(Failure::Usage(sentence)) if sentence.contains("--no-such")));
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_does_not_run() {
+        assert!(!runs("no-such-program-anywhere", &[]));
+    }
+}

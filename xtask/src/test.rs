@@ -1,0 +1,136 @@
+//! `cargo xtask test`: everything a change must pass, cheapest first.
+//!
+//! The first part that fails ends the run. The last line is `N passed, N failed`, where the parts
+//! that are no tests count as one each.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use crate::cargo::{self, Tally, cargo, succeed};
+use crate::find::PROJECT_FOLDER;
+use crate::{Failure, Outcome, codegen, root, say, setup, sources, tidy};
+
+/// The folders of `setup --all-nvrtc` besides the newest, which the first part uses.
+const OLDER_NVRTC: [&str; 2] = ["nvrtc-13.0", "nvrtc-12.9"];
+
+/// Runs the task.
+pub(crate) fn run(options: &[String]) -> Outcome {
+    let full = match options {
+        [] => false,
+        [option] if option == "--full" => true,
+        [option, ..] => return Err(Failure::Usage(format!("test has no option `{option}`"))),
+    };
+    let started = Instant::now();
+    let name = format!("snapshots-read-{}", std::process::id());
+    let mut parts = Parts { tally: Tally::default(), noted: root().join("target").join(name) };
+    let outcome = parts.all(full);
+    // It is there only if a test read a snapshot.
+    let _ = fs::remove_file(&parts.noted);
+    let Tally { passed, failed } = parts.tally;
+    say(&format!("\nall of it: {:.0} s", started.elapsed().as_secs_f64()));
+    say(&format!("{passed} passed, {failed} failed"));
+    outcome
+}
+
+/// The parts of a run, and what they have found so far.
+struct Parts {
+    tally: Tally,
+    /// Where insta notes every snapshot that a test reads.
+    noted: PathBuf,
+}
+
+impl Parts {
+    fn all(&mut self, full: bool) -> Outcome {
+        let mut set_up = vec!["--nvdisasm".to_owned()];
+        set_up.extend(full.then(|| "--all-nvrtc".to_owned()));
+        self.check("setup", || setup::run(&set_up))?;
+        self.check("fmt", || succeed(cargo(&["fmt", "--all", "--check"]), "cargo fmt --check"))?;
+        self.check("tidy", || tidy::run(&[]))?;
+        self.check("clippy", || {
+            let clippy = ["clippy", "--workspace", "--all-targets", "--quiet", "--"];
+            let mut command = cargo(&clippy);
+            command.args(["-D", "warnings"]);
+            succeed(command, "cargo clippy")
+        })?;
+        self.test("unit tests", &["--lib", "--bins"], &[], None)?;
+        self.test("examples of the docs", &["--doc"], &[], None)?;
+        self.test("snapshot and ui tests", &["--test", "*"], &["--skip", "nvrtc::"], None)?;
+        self.check("codegen --check", || codegen::run(&["--check".to_owned()]))?;
+        self.test("compiles by NVRTC", &["--test", "*"], &["nvrtc::"], None)?;
+        if full {
+            for folder in OLDER_NVRTC {
+                let name = format!("compiles by {folder}");
+                let place = root().join(PROJECT_FOLDER).join(folder);
+                self.test(&name, &["--test", "*"], &["nvrtc::"], Some(&place))?;
+            }
+        }
+        let text = fs::read_to_string(&self.noted).unwrap_or_default();
+        let read: BTreeSet<PathBuf> = text.lines().map(PathBuf::from).collect();
+        self.check("unread snapshots", || unread_snapshots(&read))
+    }
+
+    /// Runs a part that is no test of cargo's: it counts as one.
+    fn check(&mut self, name: &str, run: impl FnOnce() -> Outcome) -> Outcome {
+        timed(name, || {
+            let outcome = run();
+            let failed = u64::from(outcome.is_err());
+            self.tally.add(Tally { passed: 1 - failed, failed });
+            outcome
+        })
+    }
+
+    /// Runs `cargo test` over all packages, always the same ones, so that features and so builds
+    /// are shared between the parts.
+    fn test(
+        &mut self,
+        name: &str,
+        targets: &[&str],
+        filters: &[&str],
+        nvrtc: Option<&Path>,
+    ) -> Outcome {
+        let mut command = cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"]);
+        command.args(targets).arg("--").args(filters);
+        // Snapshots are compared and never written; a missing NVRTC is a failure, not a skip.
+        command.env("INSTA_UPDATE", "no").env("EPFORGE_REQUIRE_NVRTC", "1");
+        command.env("INSTA_SNAPSHOT_REFERENCES_FILE", &self.noted);
+        if let Some(nvrtc) = nvrtc {
+            command.env("EPFORGE_NVRTC", nvrtc);
+        }
+        timed(name, || {
+            let found = cargo::test(command)?;
+            self.tally.add(found);
+            match found.failed {
+                0 => Ok(()),
+                1 => Err(Failure::Task(format!("{name}: 1 failure, see above"))),
+                count => Err(Failure::Task(format!("{name}: {count} failures, see above"))),
+            }
+        })
+    }
+}
+
+fn unread_snapshots(read: &BTreeSet<PathBuf>) -> Outcome {
+    let is_unread = |path: &&PathBuf| {
+        let canonical = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        !read.contains(*path) && !read.contains(&canonical)
+    };
+    let snapshots = sources::files(&root(), &["snap"]);
+    let unread: Vec<String> = snapshots.iter().filter(is_unread).map(|path| shown(path)).collect();
+    if unread.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Task(format!("no test reads {}", unread.join(", "))))
+}
+
+fn shown(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+fn timed(name: &str, run: impl FnOnce() -> Outcome) -> Outcome {
+    say(&format!("\n== {name}"));
+    let started = Instant::now();
+    let outcome = run();
+    say(&format!("== {name}: {:.1} s", started.elapsed().as_secs_f64()));
+    outcome
+}
