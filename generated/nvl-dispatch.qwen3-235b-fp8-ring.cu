@@ -14,6 +14,7 @@
 #include <ep/compute.cuh>
 #include <ep/messages.cuh>
 #include <ep/mover.cuh>
+#include <ep/places.cuh>
 #include <ep/ring.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
@@ -207,6 +208,9 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
     ep::fill(team, args.recv_topk_idx, args.recv_topk_idx == nullptr ? 0 : Cfg::kTopk,
         args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], args.received_capacity,
         ep::i64{-1});
+    ep::require_room(team, args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me],
+        args.received_capacity);
+
     team.split_peers(Cfg::kRanks);
     for (int peer = team.peer; peer < Cfg::kRanks; peer += team.peers) {
         ep::RingConsumer<Cfg::Ring, Cfg::Recv> ring(

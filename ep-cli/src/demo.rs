@@ -1,126 +1,230 @@
-//! `epforge demo`: every emitted pipeline, declared, emitted and compiled for all architectures.
+//! `epforge demo`: a mixture of experts on 4 ranks. Rows go to their experts, the experts work on
+//! them, the rows come back and are added up.
 
+mod experts;
+mod layer;
+
+use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use ep_runtime::jit::{Arch, Cache, Jit, Nvrtc, Request, Source};
-use ep_runtime::{Entry, device};
+use ep_runtime::backend::Backend;
+use ep_runtime::buffer::BufferOptions;
+use ep_runtime::device::HEADERS;
+use ep_runtime::group::{Group, GroupOptions};
+use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
+use ep_runtime::jit::{Arch, Cache};
+use ep_runtime::oracle::{Oracle, Random, RoutingOptions};
+use ep_runtime::{backend::BackendError, gpu};
 
 use crate::failure::Failure;
 use crate::json::Object;
+use crate::moved::{moved, table};
 use crate::plan_text::aligned;
-use crate::selection::select;
+use crate::problem::{Reach, emit, failed, gpus, no_machine};
+use experts::Tokens;
+use layer::Layer;
+
+const RANKS: usize = 4;
+const TOKENS: usize = 64;
+const HIDDEN: usize = 1024;
+const TOPK: usize = 4;
+const EXPERTS: usize = 16;
+const SEED: u64 = 1;
+
+/// Longest run of one call on the host.
+const HOST_LIMIT: Duration = Duration::from_secs(300);
 
 /// Options of `demo`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The cache folder; without it the one that the environment names
+    /// Where the emitted CUDA is left; without it in a folder of the cache
     #[arg(long, value_name = "DIR")]
-    cache: Option<PathBuf>,
+    out: Option<PathBuf>,
+    /// Leave the GPUs of this machine alone
+    #[arg(long)]
+    host: bool,
 }
 
-/// A kernel that waits to be compiled.
-struct Pending {
-    pipeline: &'static str,
-    file: String,
-    arch: Arch,
-    cuda: String,
+/// What a run of the layer gave.
+struct Done {
+    rows: usize,
+    wrong: usize,
 }
 
-pub(crate) fn run(
-    options: &Options,
-    entries: &[Entry],
+pub(crate) fn run(options: &Options, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let buffer = BufferOptions::new(TOKENS, HIDDEN, TOPK, EXPERTS);
+    let folder = options.out.clone().unwrap_or_else(default_folder);
+    let arch = Arch::Sm90a;
+    let written = write_cuda(&folder, &buffer, arch)?;
+    let mut talk = Talk { json, out };
+    talk.say(&format!(
+        "{RANKS} ranks, {TOKENS} tokens of {HIDDEN} bf16 values each, top-{TOPK} of {EXPERTS} experts"
+    ))?;
+    talk.say(&format!("emitted {}", written.join(", ")))?;
+    let problem = Problem::random(&buffer);
+    let on_gpus = match options.host {
+        true => None,
+        false => run_on_gpus(&problem, &mut talk)?,
+    };
+    // The host checks what no GPU can show: that nothing but luck orders two accesses.
+    let on_host = match Programs::find() {
+        Ok(programs) => Some(run_on_host(&programs, &problem, &mut talk)?),
+        Err(error) if on_gpus.is_none() => return Err(no_machine(error)),
+        Err(error) => {
+            talk.say(&format!("not run on the host: {error}"))?;
+            None
+        }
+    };
+    let all: Vec<&Done> = on_gpus.iter().chain(&on_host).collect();
+    let wrong = all.iter().map(|done| done.wrong).sum::<usize>();
+    let rows = all.iter().map(|done| done.rows).max().unwrap_or(0);
+    let path = fs::canonicalize(&folder).unwrap_or(folder);
+    let hb = if on_host.is_some() { ", hb clean" } else { "" };
+    let verdict = if wrong == 0 { "ok" } else { "failed" };
+    talk.end(&format!(
+        "demo {verdict}: {RANKS} ranks, {rows} rows, {wrong} wrong{hb}, cuda at {}",
+        path.display()
+    ))?;
+    match wrong {
+        0 => Ok(()),
+        _ => Err(Failure::Failed(format!("{wrong} sums are wrong"))),
+    }
+}
+
+/// The tokens of all ranks, where they go, and what has to come back.
+struct Problem {
+    options: BufferOptions,
+    oracle: Oracle,
+    tokens: Vec<Tokens>,
+    /// What every rank has to get, by rank.
+    expected: Vec<Vec<u16>>,
+}
+
+impl Problem {
+    fn random(options: &BufferOptions) -> Problem {
+        let mut random = Random::new(SEED);
+        let routing = RoutingOptions::even(options.topk, options.experts);
+        let routings = (0..RANKS).map(|_| routing.routing(options.tokens, &mut random)).collect();
+        let oracle = Oracle::new(options.experts, options.placement(RANKS), routings);
+        let tokens: Vec<Tokens> =
+            (0..RANKS).map(|_| Tokens::random(options, &mut random)).collect();
+        let expected = (0..RANKS).map(|rank| tokens[rank].through_experts(&oracle, rank)).collect();
+        Problem { options: options.clone(), oracle, tokens, expected }
+    }
+
+    /// Runs the layer on a group and says what it did.
+    fn run_on(&self, group: &Group, machine: &str, talk: &mut Talk<'_>) -> Result<Done, Failure> {
+        let started = Instant::now();
+        let layer = Layer::new(group, &self.options, self).map_err(failed)?;
+        let (rows, combined) = layer.forward(self).map_err(failed)?;
+        let wrong = |rank: usize| {
+            let pairs = combined[rank].chunks(HIDDEN).zip(self.expected[rank].chunks(HIDDEN));
+            pairs.filter(|(have, want)| have != want).count()
+        };
+        let done = Done { rows, wrong: (0..RANKS).map(wrong).sum() };
+        let seconds = started.elapsed().as_secs_f64();
+        talk.say(&format!("\non {machine}, in {seconds:.1} s:\n"))?;
+        talk.moved(&layer, &self.oracle)?;
+        Ok(done)
+    }
+}
+
+/// Runs on the GPUs; none if there are none, or nothing to compile for them with.
+fn run_on_gpus(problem: &Problem, talk: &mut Talk<'_>) -> Result<Option<Done>, Failure> {
+    if !matches!(gpu::devices(), Ok(devices) if !devices.is_empty()) {
+        return Ok(None);
+    }
+    let backend = match gpus(RANKS) {
+        Ok(backend) => backend,
+        Err(failure) => {
+            talk.say(&format!("the GPUs are not used: {failure}"))?;
+            return Ok(None);
+        }
+    };
+    let machine = backend.name();
+    let group = Group::new(backend, GroupOptions::default()).map_err(failed)?;
+    problem.run_on(&group, &machine, talk).map(Some)
+}
+
+/// Runs in the emulator, which checks the order of all accesses.
+fn run_on_host(
+    programs: &Arc<Programs>,
+    problem: &Problem,
+    talk: &mut Talk<'_>,
+) -> Result<Done, Failure> {
+    let options = HostOptions {
+        build: Build::Checked,
+        isolation: Some(HOST_LIMIT),
+        ..HostOptions::new(RANKS)
+    };
+    let backend: Result<Arc<HostBackend>, BackendError> = HostBackend::new(programs, options);
+    let group = backend.map_err(no_machine)?.group().map_err(failed)?;
+    problem.run_on(&group, "the host, with every access checked", talk)
+}
+
+fn default_folder() -> PathBuf {
+    let cache = Cache::at(None).ok();
+    let folder = cache.as_ref().and_then(Cache::folder).map(Path::to_owned);
+    folder.unwrap_or_else(|| std::env::temp_dir().join("epforge")).join("demo")
+}
+
+/// Writes the emitted kernels and the headers that they include; gives their file names.
+fn write_cuda(folder: &Path, options: &BufferOptions, arch: Arch) -> Result<Vec<String>, Failure> {
+    let write = |name: &str, text: &str| {
+        let path = folder.join(name);
+        let above = path.parent().unwrap_or(folder);
+        let written = fs::create_dir_all(above).and_then(|()| fs::write(&path, text));
+        written.map_err(|error| {
+            Failure::Failed(format!("{} cannot be written: {error}", path.display()))
+        })
+    };
+    for (name, text) in HEADERS {
+        write(name, text)?;
+    }
+    let mut names = Vec::new();
+    for emitted in emit(options, Reach::Combine.pipelines(), RANKS, arch)? {
+        let name = format!("{}.cu", emitted.plan.entry);
+        write(&name, &emitted.cuda)?;
+        names.push(format!("{name} ({} lines)", emitted.cuda.lines().count()));
+    }
+    Ok(names)
+}
+
+/// Where the demo tells what it does: text, or JSON objects.
+struct Talk<'a> {
     json: bool,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
-    let mut pending = Vec::new();
-    for entry in entries.iter().filter(|entry| entry.is_emitted()) {
-        for arch in Arch::ALL {
-            let selected = select(entry, arch, [])?;
-            let cuda = entry.emit(&selected.config)?.cuda;
-            pending.push(Pending {
-                pipeline: entry.name,
-                file: format!("{}.cu", entry.name),
-                arch,
-                cuda,
-            });
+    out: &'a mut dyn Write,
+}
+
+impl Talk<'_> {
+    fn say(&mut self, line: &str) -> Result<(), Failure> {
+        if !self.json {
+            writeln!(self.out, "{line}")?;
+            // What follows may take a moment.
+            self.out.flush()?;
         }
+        Ok(())
     }
-    let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
-    let nvrtc = Nvrtc::find().map_err(|error| failed(&error))?;
-    let cache = Cache::at(options.cache.as_deref()).map_err(|error| failed(&error))?;
-    let jit = Jit::new(nvrtc, cache);
-    if !json {
-        declared(entries, out)?;
-        writeln!(out, "\ncompiling {} kernels with NVRTC {}", pending.len(), nvrtc.version())?;
-        // What follows may take a moment.
-        out.flush()?;
-    }
-    let started = Instant::now();
-    let requests: Vec<Request<'_>> = pending.iter().map(request).collect();
-    let compiled = jit.compile_all(&requests);
-    let seconds = started.elapsed().as_secs_f64();
-    let mut rows = Vec::new();
-    let mut defects = Vec::new();
-    for (kernel, compiled) in pending.iter().zip(compiled) {
-        let compiled = compiled.map_err(|error| failed(&error))?;
-        let of = format!("{} for {}", kernel.pipeline, kernel.arch.name());
-        defects.extend(compiled.defects().iter().map(|defect| format!("{of}: {defect}")));
-        for resources in &compiled.resources.kernels {
-            if json {
-                writeln!(out, "{}", object(kernel, resources, compiled.cached))?;
+
+    fn moved(&mut self, layer: &Layer, oracle: &Oracle) -> Result<(), Failure> {
+        let moved = moved(layer.buffer(), oracle, Reach::Combine.pipelines());
+        if self.json {
+            for it in moved {
+                writeln!(self.out, "{}", it.object())?;
             }
-            rows.push(row(kernel, resources, compiled.cached));
+            return Ok(());
         }
+        Ok(write!(self.out, "{}", aligned(&table(&moved)))?)
     }
-    if !json {
-        write!(out, "{}", aligned(&rows))?;
-        writeln!(out, "in {seconds:.1} s; `emit` prints the CUDA, `explain` what it does")?;
-    }
-    if defects.is_empty() { Ok(()) } else { Err(Failure::Failed(defects.join("; "))) }
-}
 
-/// The declarations as they stand in the IR: one line per pipeline, and what it moves.
-fn declared(entries: &[Entry], out: &mut dyn Write) -> Result<(), Failure> {
-    for entry in entries.iter().filter(|entry| entry.is_emitted()) {
-        let ir = (entry.ir)();
-        let doc = ir.doc.first().map(|line| line.trim()).unwrap_or_default();
-        writeln!(out, "{}: {doc}", entry.name)?;
-        for channel in &ir.channels {
-            writeln!(out, "  {}", ep_runtime::ir::text::channel(channel))?;
+    fn end(&mut self, line: &str) -> Result<(), Failure> {
+        match self.json {
+            true => writeln!(self.out, "{}", Object::new().with("demo", line))?,
+            false => writeln!(self.out, "\n{line}")?,
         }
-        for role in &ir.roles {
-            writeln!(out, "  {}", ep_runtime::ir::text::role(role))?;
-        }
+        Ok(())
     }
-    Ok(())
-}
-
-fn request(kernel: &Pending) -> Request<'_> {
-    let source = Source { name: &kernel.file, text: &kernel.cuda, headers: device::HEADERS };
-    Request { source, arch: kernel.arch, options: &[] }
-}
-
-fn row(kernel: &Pending, resources: &ep_runtime::jit::Kernel, cached: bool) -> Vec<String> {
-    vec![
-        kernel.pipeline.to_owned(),
-        kernel.arch.name().to_owned(),
-        format!("{} lines of CUDA", kernel.cuda.lines().count()),
-        format!("{} registers", resources.registers),
-        format!("{} bytes of stack", resources.stack),
-        format!("{} bytes of code", resources.code),
-        (if cached { "from the cache" } else { "compiled" }).to_owned(),
-    ]
-}
-
-fn object(kernel: &Pending, resources: &ep_runtime::jit::Kernel, cached: bool) -> Object {
-    Object::new()
-        .with("pipeline", kernel.pipeline)
-        .with("arch", kernel.arch.name())
-        .with("lines", i64::try_from(kernel.cuda.lines().count()).unwrap_or(i64::MAX))
-        .with("registers", resources.registers)
-        .with("stack", resources.stack)
-        .with("code", i64::try_from(resources.code).unwrap_or(i64::MAX))
-        .with("cached", cached)
 }

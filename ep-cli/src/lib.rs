@@ -15,6 +15,7 @@
 //! or a value outside of its declared range.
 
 mod cache;
+mod check;
 mod configurations;
 mod demo;
 mod doctor;
@@ -23,7 +24,10 @@ mod explain;
 mod failure;
 mod json;
 mod list;
+mod moved;
 mod plan_text;
+mod problem;
+mod run;
 mod selection;
 
 use std::ffi::OsString;
@@ -66,7 +70,11 @@ enum Command {
     Emit(emit::Options),
     /// Tell what a pipeline does: roles, warps, memory, channels, bytes on the wire
     Explain(explain::Options),
-    /// Show the emitted pipelines and compile them for every architecture
+    /// Run a pipeline on random input and compare all it leaves with the oracle
+    Run(run::Options),
+    /// Run pipelines on the host under many schedules, until one goes wrong
+    Check(check::Options),
+    /// Send rows to experts on 4 ranks and back: on the GPUs of this machine, if any, and on the host
     Demo(demo::Options),
     /// Tell what this machine has, what it lacks and what to do about it
     Doctor(doctor::Options),
@@ -118,7 +126,9 @@ fn dispatch(
         Command::List => list::run(entries, line.json, out),
         Command::Emit(options) => emit::run(options, entries, line.json, out, err),
         Command::Explain(options) => explain::run(options, entries, line.json, out),
-        Command::Demo(options) => demo::run(options, entries, line.json, out),
+        Command::Run(options) => run::run(options, entries, line.json, out),
+        Command::Check(options) => check::run(options, entries, line.json, out, err),
+        Command::Demo(options) => demo::run(options, line.json, out),
         Command::Doctor(options) => doctor::run(options, line.json, out),
         Command::Cache(options) => cache::run(options, line.json, out, err),
     }

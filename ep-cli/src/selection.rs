@@ -117,7 +117,7 @@ pub(crate) fn refused(error: PlanError) -> Failure {
     Failure::from(ep_runtime::EmitError::Plan(error))
 }
 
-fn assignment(text: &str) -> Result<(String, String), String> {
+pub(crate) fn assignment(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("it is not of the form NAME=VALUE")?;
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }

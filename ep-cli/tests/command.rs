@@ -246,7 +246,10 @@ fn the_names_of_configurations_are_unique() {
     assert_eq!(names.len(), ep_cli::CONFIGURATIONS.len());
     let pipelines: std::collections::BTreeSet<&str> =
         ep_cli::CONFIGURATIONS.iter().map(|row| row.pipeline).collect();
-    assert!(PIPELINES[..EMITTED].iter().all(|name| pipelines.contains(name)), "each has one at least");
+    assert!(
+        PIPELINES[..EMITTED].iter().all(|name| pipelines.contains(name)),
+        "each has one at least"
+    );
 }
 
 fn binary(arguments: &[&str]) -> Command {

@@ -54,7 +54,9 @@ fn check_emitted(file: &File, pipeline: &Pipeline, errors: &mut Diagnostics) {
         let place = error.statement.as_ref().and_then(|at| statement(&pipeline.items, &at.text));
         errors.push(match place {
             Some(at) => no_cuda_form(at, &pipeline.name),
-            None => no_cuda(&pipeline.name, error.message.trim_start_matches(&format!("{}: ", ir.name))),
+            None => {
+                no_cuda(&pipeline.name, error.message.trim_start_matches(&format!("{}: ", ir.name)))
+            }
         });
         return;
     }

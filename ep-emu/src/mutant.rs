@@ -20,6 +20,9 @@ use std::fmt;
 use crate::failure::Failure;
 use crate::program::{Build, Source};
 
+/// Bugs for the device library of this version.
+pub const DEVICE_LIBRARY: &str = include_str!("../mutants.txt");
+
 /// One planted bug.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mutant {

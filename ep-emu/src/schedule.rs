@@ -308,6 +308,9 @@ impl Machine<'_> {
             // as they would on a device: the kernel writes its own records and drains.
             self.note_deadlock();
             (self.schedule.expired, self.schedule.rounds) = (true, 0);
+            if let Some(checker) = &mut self.checker {
+                checker.void_data();
+            }
         }
     }
 

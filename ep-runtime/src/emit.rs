@@ -63,7 +63,10 @@ impl std::fmt::Display for EmitError {
         match self {
             EmitError::Plan(error) => error.fmt(f),
             EmitError::NoText(name) => {
-                write!(f, "{name} is declared and checked, but not emitted yet; `epforge list` marks what is")
+                write!(
+                    f,
+                    "{name} is declared and checked, but not emitted yet; `epforge list` marks what is"
+                )
             }
         }
     }

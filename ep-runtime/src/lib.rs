@@ -24,9 +24,9 @@ mod fake;
 mod pipeline;
 pub mod pipelines;
 
-pub use ep_dsl::pipeline;
 pub use emit::{EmitError, Emitted, Entry};
 pub use ep_codegen::{ir, plan};
+pub use ep_dsl::pipeline;
 pub use pipeline::{Pipeline, Table, Text};
 
 // The expansion of `pipeline!` names this crate; so do the pipelines inside it.

@@ -91,7 +91,7 @@ impl Case {
         let placement = Placement::even(shape.experts, shape.ranks);
         Case {
             oracle: Oracle::new(shape.experts, placement, routings),
-            alignment: if seed % 2 == 0 { 1 } else { 16 },
+            alignment: if seed.is_multiple_of(2) { 1 } else { 16 },
             blocks: 1 + random.below(4) as u32,
             columns: random.chance(0.5),
             random,

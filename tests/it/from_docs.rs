@@ -14,7 +14,8 @@ fn verdict(source: &str) -> String {
         }
         for pipeline in &file.pipelines {
             let ir = lower::lower(&file, pipeline);
-            let rendered = ir.choices().iter().filter_map(|c| render::body(&ir.select(c)).ok()).count();
+            let rendered =
+                ir.choices().iter().filter_map(|c| render::body(&ir.select(c)).ok()).count();
             lines.push(format!("{}: {rendered} of {} texts", ir.name, ir.choices().len()));
         }
     }

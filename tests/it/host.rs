@@ -12,6 +12,7 @@ use ep_runtime::buffer::{BufferOptions, Declared, Payload, Via};
 use ep_runtime::error::CallError;
 use ep_runtime::host::{Build, FailureKind, Faults, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
+use ep_runtime::oracle::RoutingOptions;
 use ep_runtime::selftest::{Case, Findings, Selftest};
 
 /// The C++ compiler; none on a machine without one.
@@ -188,7 +189,7 @@ fn no_access_races_with_another() {
 fn a_small_output_is_refused_by_every_rank() {
     let mut case = direct().case(1);
     case.tokens = vec![12, 9, 12, 12];
-    case.routing.skew = 4.0;
+    case.routing = RoutingOptions { absent: 0.4, ..RoutingOptions::even(4, 10) };
     for (capacity, fits) in [(44, true), (8, false)] {
         case.options.capacity = Some(capacity);
         on_host(&direct(), case.clone(), HostOptions::new(4), |test, _| match test.check() {

@@ -35,7 +35,7 @@ Tasks:
   setup [--all-nvrtc] [--nvdisasm]
                         find NVRTC and a C++ compiler; bring NVRTC from PyPI if there is none
   test [--full]         all tests, cheapest first; --full adds NVRTC 13.0 and 12.9
-  demo                  declare, emit and compile, and show what comes out
+  demo                  rows to experts on 4 ranks and back, on GPUs or the host
   codegen [--check]     write generated/, or compare it
   tidy                  the rules of docs/style.md that a program can check
   ci                    docs, install and test --full";

@@ -56,8 +56,10 @@ impl Parts {
         })?;
         self.test("unit tests", &["--lib", "--bins"], &[], None)?;
         self.test("examples of the docs", &["--doc"], &[], None)?;
-        self.test("snapshot and ui tests", &["--test", "*"], &["--skip", "nvrtc::"], None)?;
+        let quick = ["--skip", "nvrtc::", "--skip", "host::"];
+        self.test("snapshot and ui tests", &["--test", "*"], &quick, None)?;
         self.check("codegen --check", || codegen::run(&["--check".to_owned()]))?;
+        self.test("runs on the host", &["--test", "*"], &["host::"], None)?;
         self.test("compiles by NVRTC", &["--test", "*"], &["nvrtc::"], None)?;
         if full {
             for folder in OLDER_NVRTC {

@@ -183,7 +183,12 @@ fn recorded_position(
         }
     };
     if recorded.is_empty() {
-        out.push(errors::position_not_recorded(position.at, name, &table.decl.name, channel.kind.value));
+        out.push(errors::position_not_recorded(
+            position.at,
+            name,
+            &table.decl.name,
+            channel.kind.value,
+        ));
         return;
     }
     // Rings are walked in order of arrival; rows in place are found by their row number.

@@ -77,7 +77,9 @@ pub(crate) fn position_not_recorded(
 ) -> Diagnostic {
     // A pull reads rows where a direct channel has put them, or where the caller says.
     let help = match kind {
-        ChannelKind::Pull => format!("declare `{table}` as an `input`, or record positions of a `direct` channel in it"),
+        ChannelKind::Pull => format!(
+            "declare `{table}` as an `input`, or record positions of a `direct` channel in it"
+        ),
         _ => format!("record {table}[token, peer] = ring[peer].position;"),
     };
     Diagnostic::new(at, format!("nobody records positions of a channel in `{table}`"))

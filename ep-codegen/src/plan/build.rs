@@ -33,7 +33,8 @@ const DIRECT_CHUNK: i64 = 8;
 pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
     let ir = ir.select(&config.choice);
     let numbers = numbers::resolve(&ir, config)?;
-    let planner = Planner { ir: &ir, config, numbers: &numbers, layouts: layouts(&ir, config, &numbers) };
+    let planner =
+        Planner { ir: &ir, config, numbers: &numbers, layouts: layouts(&ir, config, &numbers) };
     planner.check_channels()?;
     planner.check_rows()?;
     let warps = planner.warps()?;
@@ -67,8 +68,12 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
 
 /// Layout of every message, as its channel carries it.
 fn layouts(ir: &Pipeline, config: &Config, numbers: &Numbers) -> Vec<MessageLayout> {
-    let absent: Vec<String> =
-        config.copies.iter().filter(|(_, count)| **count == 0).map(|(name, _)| name.clone()).collect();
+    let absent: Vec<String> = config
+        .copies
+        .iter()
+        .filter(|(_, count)| **count == 0)
+        .map(|(name, _)| name.clone())
+        .collect();
     let kind = |message: &Message| {
         let channel = ir.channels.iter().find(|channel| channel.message == message.name);
         channel.map_or(ChannelKind::Ring, |channel| channel.kind.clone())
@@ -238,7 +243,8 @@ impl Planner<'_> {
 
     /// Sequences of a block: one per peer for each ring end, one for each reader of slots.
     fn sequences(&self) -> i64 {
-        let last = self.ir.roles.iter().map(|role| self.first_sequence(role) + self.own_sequences(role));
+        let last =
+            self.ir.roles.iter().map(|role| self.first_sequence(role) + self.own_sequences(role));
         last.max().unwrap_or(0)
     }
 
@@ -254,9 +260,13 @@ impl Planner<'_> {
     /// Sequences of the roles declared before `role` that may share a block with it.
     fn first_sequence(&self, role: &Role) -> i64 {
         let groups = block_groups(&self.ir.roles);
-        let group = groups.iter().find(|group| group.iter().any(|i| self.ir.roles[*i].name == role.name));
+        let group =
+            groups.iter().find(|group| group.iter().any(|i| self.ir.roles[*i].name == role.name));
         let before = group.into_iter().flatten().map(|index| &self.ir.roles[*index]);
-        before.take_while(|other| other.name != role.name).map(|other| self.own_sequences(other)).sum()
+        before
+            .take_while(|other| other.name != role.name)
+            .map(|other| self.own_sequences(other))
+            .sum()
     }
 
     /// How the rows of a role are cut.
@@ -282,7 +292,8 @@ impl Planner<'_> {
         let warps = warps.unwrap_or(WARPS_TRIED[0]);
         let have = self.config.arch.shared_bytes_max() - SEQUENCE_BYTES * self.ranks();
         let staged = |stages: &i64| Cut { stages: *stages, piece_bytes: GATHER_PIECE, ..cut };
-        let mut fitting = GATHER_STAGES.iter().map(staged).filter(|cut| warps * cut.gather().0 <= have);
+        let mut fitting =
+            GATHER_STAGES.iter().map(staged).filter(|cut| warps * cut.gather().0 <= have);
         fitting.next().unwrap_or(staged(&GATHER_STAGES[GATHER_STAGES.len() - 1]))
     }
 
@@ -290,10 +301,10 @@ impl Planner<'_> {
     fn carried(&self, role: &Role) -> (i64, i64) {
         let mut moved = 0;
         walk::stmts(&role.body, &mut |stmt| moved = moved.max(self.moved_bytes(stmt)));
-        let here = |channel: &&Channel| {
-            channel.to == role.name || channel.from.contains(&role.name)
-        };
-        let carried = self.ir.channels.iter().filter(here).filter_map(|channel| self.layout(channel));
+        let here =
+            |channel: &&Channel| channel.to == role.name || channel.from.contains(&role.name);
+        let carried =
+            self.ir.channels.iter().filter(here).filter_map(|channel| self.layout(channel));
         carried.fold((moved, 0), |(row, meta), layout| {
             (row.max(layout.row_bytes), meta.max(layout.meta_bytes))
         })
@@ -443,8 +454,10 @@ fn merge(groups: &mut Vec<CfgGroup>, more: Vec<CfgGroup>) {
     for group in more {
         match groups.iter_mut().find(|known| known.name == group.name) {
             Some(known) => {
-                let known_names: Vec<String> = known.members.iter().map(|m| m.name.clone()).collect();
-                let new = group.members.into_iter().filter(|member| !known_names.contains(&member.name));
+                let known_names: Vec<String> =
+                    known.members.iter().map(|m| m.name.clone()).collect();
+                let new =
+                    group.members.into_iter().filter(|member| !known_names.contains(&member.name));
                 known.members.extend(new);
             }
             None => groups.push(group),

@@ -45,7 +45,12 @@ impl Plan {
             let _ = writeln!(
                 out,
                 "//   {:<16} {:#010x} {:>10} bytes  {}; {} writes, {} reads",
-                region.name, region.offset, region.bytes, region.formula, region.writer, region.reader
+                region.name,
+                region.offset,
+                region.bytes,
+                region.formula,
+                region.writer,
+                region.reader
             );
         }
         for message in &self.messages {

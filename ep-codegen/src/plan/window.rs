@@ -23,7 +23,12 @@ pub(super) struct Extent<'a> {
 
 impl Window {
     /// Lays out the words of `channel`; gives the members of its Cfg struct that say where.
-    pub(super) fn add(&mut self, channel: &Channel, extent: &Extent<'_>, numbers: &Numbers) -> Vec<CfgMember> {
+    pub(super) fn add(
+        &mut self,
+        channel: &Channel,
+        extent: &Extent<'_>,
+        numbers: &Numbers,
+    ) -> Vec<CfgMember> {
         let each = extent.peers * extent.stripes;
         let (sender, receiver) = (channel.from.join(", "), channel.to.as_str());
         let sender = sender.as_str();
@@ -35,8 +40,13 @@ impl Window {
         let places = places(channel, numbers).unwrap_or(peers);
         let rows: Vec<(&str, i64, &str, &str, String)> = match channel.kind {
             ChannelKind::Ring => vec![
-                ("slots", each * depth * slot, sender, receiver,
-                    format!("{} stripes x {peers} peers x {depth} slots x {slot}", extent.stripes)),
+                (
+                    "slots",
+                    each * depth * slot,
+                    sender,
+                    receiver,
+                    format!("{} stripes x {peers} peers x {depth} slots x {slot}", extent.stripes),
+                ),
                 ("tail", each * 4, sender, receiver, words(extent, 1, 4)),
                 ("header", 2 * each * 16, sender, receiver, words(extent, 2, 16)),
                 ("taken", 2 * each * 4, receiver, receiver, words(extent, 2, 4)),
@@ -49,10 +59,27 @@ impl Window {
                 ("closed", each * 16, sender, receiver, words(extent, 1, 16)),
             ],
             ChannelKind::Slots => vec![
-                ("slots", epochs * places * slot, sender, receiver,
-                    format!("{epochs} epochs x {places} slots x {slot}")),
-                ("flags", epochs * peers * 8, sender, receiver, format!("{epochs} epochs x {peers} peers x 8")),
-                ("acks", epochs * peers * 4, receiver, sender, format!("{epochs} epochs x {peers} peers x 4")),
+                (
+                    "slots",
+                    epochs * places * slot,
+                    sender,
+                    receiver,
+                    format!("{epochs} epochs x {places} slots x {slot}"),
+                ),
+                (
+                    "flags",
+                    epochs * peers * 8,
+                    sender,
+                    receiver,
+                    format!("{epochs} epochs x {peers} peers x 8"),
+                ),
+                (
+                    "acks",
+                    epochs * peers * 4,
+                    receiver,
+                    sender,
+                    format!("{epochs} epochs x {peers} peers x 4"),
+                ),
             ],
             ChannelKind::Pull => vec![
                 ("ready", peers * 16, sender, receiver, format!("{peers} peers x 16")),
@@ -60,7 +87,8 @@ impl Window {
             ],
         };
         // Nobody announces anything on a ring without a header.
-        let announced = |what: &str| !channel.header.is_empty() || !["header", "retired"].contains(&what);
+        let announced =
+            |what: &str| !channel.header.is_empty() || !["header", "retired"].contains(&what);
         let ring = channel.kind == ChannelKind::Ring;
         let rows = rows.into_iter().filter(|row| !ring || announced(row.0));
         rows.map(|row| self.region(channel, row)).collect()

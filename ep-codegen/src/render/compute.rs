@@ -17,13 +17,16 @@ impl Renderer<'_> {
             lines.push(self.per_token(inner)?);
         }
         let body_text = lines.join("\n");
-        self.step("count_tokens", &[
-            ("comment", &self.comment(stmt)),
-            ("striped", &self.scope().striped()),
-            ("token", binder),
-            ("sets", &self.sets(body, "present")?),
-            ("body", &body_text),
-        ])
+        self.step(
+            "count_tokens",
+            &[
+                ("comment", &self.comment(stmt)),
+                ("striped", &self.scope().striped()),
+                ("token", binder),
+                ("sets", &self.sets(body, "present")?),
+                ("body", &body_text),
+            ],
+        )
     }
 
     /// What each row of ids says, found out once a row: the ranks for `routed`, the ids for `listed`.
@@ -57,7 +60,9 @@ impl Renderer<'_> {
                     "const ep::RankSet {name}_ranks = ep::ranks_of<Cfg::kRanks>(\n\
                      {address}, {count}, args.expert_begin);"
                 ),
-                _ => format!("const ep::Ids<{count}> {name}_ids = ep::ids_of<{count}>(\n{address});"),
+                _ => {
+                    format!("const ep::Ids<{count}> {name}_ids = ep::ids_of<{count}>(\n{address});")
+                }
             });
         }
         Ok(lines.join("\n"))
@@ -129,9 +134,10 @@ impl Renderer<'_> {
             else {
                 return None;
             };
-            let axis = target.indices.iter().position(|index| {
-                matches!(index, Expr::Name { name, .. } if name == binder)
-            })?;
+            let axis = target
+                .indices
+                .iter()
+                .position(|index| matches!(index, Expr::Name { name, .. } if name == binder))?;
             Some(self.text(self.tensor(&target.tensor).ok()?.dims.get(axis)?))
         })
     }
@@ -217,7 +223,9 @@ impl Renderer<'_> {
             Action::Store { target, value } | Action::Record { target, value } => {
                 self.assign_all(target, value)?
             }
-            Action::Let { name, value } => format!("const auto {name} = {};", self.lane_text(value)),
+            Action::Let { name, value } => {
+                format!("const auto {name} = {};", self.lane_text(value))
+            }
             Action::For { binder, domain, filter, body, .. } => {
                 let mut lines = Vec::new();
                 if let Some(filter) = filter {
@@ -270,7 +278,9 @@ impl Renderer<'_> {
                 let channel = self.channel(channel)?;
                 self.slots_push(channel, stmt, &self.text(peer), values)
             }
-            Action::Store { target, value } | Action::Record { target, value } if is_prefix(value) => {
+            Action::Store { target, value } | Action::Record { target, value }
+                if is_prefix(value) =>
+            {
                 self.prefix_sum(stmt, target, value)
             }
             Action::Store { .. } | Action::Record { .. } => {
@@ -295,13 +305,22 @@ impl Renderer<'_> {
         }
     }
 
-    fn slots_push(&self, channel: &Channel, stmt: &Stmt, peer: &str, values: &[FieldValue]) -> Rendered {
-        self.step("slots_push", &[
-            ("channel", &channel.name),
-            ("peer", peer),
-            ("comment", &self.comment(stmt)),
-            ("puts", &self.slot_puts(channel, peer, values)?),
-        ])
+    fn slots_push(
+        &self,
+        channel: &Channel,
+        stmt: &Stmt,
+        peer: &str,
+        values: &[FieldValue],
+    ) -> Rendered {
+        self.step(
+            "slots_push",
+            &[
+                ("channel", &channel.name),
+                ("peer", peer),
+                ("comment", &self.comment(stmt)),
+                ("puts", &self.slot_puts(channel, peer, values)?),
+            ],
+        )
     }
 
     /// Fields of a slot: whole tensors, or the entries of the receiver's experts.
@@ -334,9 +353,10 @@ impl Renderer<'_> {
             return Err(self.no_form(stmt));
         };
         let tensor = self.tensor(&target.tensor)?;
-        let axis = target.indices.iter().position(|index| {
-            matches!(index, Expr::Name { name, .. } if name == binder)
-        });
+        let axis = target
+            .indices
+            .iter()
+            .position(|index| matches!(index, Expr::Name { name, .. } if name == binder));
         let extent = axis.and_then(|axis| tensor.dims.get(axis));
         // A table with one more entry than the domain takes the total there.
         let function = match extent {
@@ -386,7 +406,8 @@ impl Renderer<'_> {
 }
 
 fn is_one_block(blocks: &Blocks) -> bool {
-    let Blocks::Range { low: Expr::Int { value: low }, high: Expr::Int { value: high } } = blocks else {
+    let Blocks::Range { low: Expr::Int { value: low }, high: Expr::Int { value: high } } = blocks
+    else {
         return false;
     };
     high - low == 1

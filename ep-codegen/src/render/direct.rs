@@ -32,30 +32,33 @@ impl<'a> Renderer<'a> {
         let filter = fanout.filter.map_or("true".to_string(), |filter| self.text(filter));
         let row = self.push_row(channel, values)?;
         let each = self.records(channel, &fanout.records)?;
-        self.step("direct_send", &[
-            ("peers", &fanout.peers),
-            ("channel_cfg", &channel_cfg(channel)),
-            ("role_cfg", &role_cfg(role)),
-            ("channel", &channel.name),
-            ("total", &total),
-            ("total_peer", &param("int", fanout.peer, &total)),
-            ("first", &first),
-            ("first_peer", &param("int", fanout.peer, &first)),
-            ("striped", &self.scope().striped()),
-            ("loop_comment", &self.comment(stmt)),
-            ("filter_comment", &fanout.filter_comment),
-            ("filter", &filter),
-            ("token", fanout.token),
-            ("filter_token", &param("int", fanout.token, &filter)),
-            ("filter_peer", &param("int", fanout.peer, &filter)),
-            ("push_comment", &self.comment(fanout.push)),
-            ("row", &row),
-            ("each", &each),
-            ("each_token", &param("int", fanout.token, &each)),
-            ("each_peer", &param("int", fanout.peer, &each)),
-            ("each_match", &param("bool", "match", &each)),
-            ("each_position", &param("int", "position", &each)),
-        ])
+        self.step(
+            "direct_send",
+            &[
+                ("peers", &fanout.peers),
+                ("channel_cfg", &channel_cfg(channel)),
+                ("role_cfg", &role_cfg(role)),
+                ("channel", &channel.name),
+                ("total", &total),
+                ("total_peer", &param("int", fanout.peer, &total)),
+                ("first", &first),
+                ("first_peer", &param("int", fanout.peer, &first)),
+                ("striped", &self.scope().striped()),
+                ("loop_comment", &self.comment(stmt)),
+                ("filter_comment", &fanout.filter_comment),
+                ("filter", &filter),
+                ("token", fanout.token),
+                ("filter_token", &param("int", fanout.token, &filter)),
+                ("filter_peer", &param("int", fanout.peer, &filter)),
+                ("push_comment", &self.comment(fanout.push)),
+                ("row", &row),
+                ("each", &each),
+                ("each_token", &param("int", fanout.token, &each)),
+                ("each_peer", &param("int", fanout.peer, &each)),
+                ("each_match", &param("bool", "match", &each)),
+                ("each_position", &param("int", "position", &each)),
+            ],
+        )
     }
 
     /// The parts of a fan-out; a push to one fixed peer is a fan-out to a set of one.
@@ -196,7 +199,10 @@ impl<'a> Renderer<'a> {
     /// Offers the output to all senders.
     pub(super) fn direct_ready(&self, channel: &Channel, role: &Role) -> Rendered {
         let (_, tensor) = self.in_place(channel).ok_or_else(|| {
-            self.defect(&format!("role `{}` stores no row of `{}` in the window", role.name, channel.name))
+            self.defect(&format!(
+                "role `{}` stores no row of `{}` in the window",
+                role.name, channel.name
+            ))
         })?;
         let Some(Expr::Name { name: size, .. }) = tensor.dims.first() else {
             return Err(self.defect(&format!("`{}` has no run-time rows", tensor.name)));
@@ -218,8 +224,10 @@ impl<'a> Renderer<'a> {
                 stored.push(&target.tensor);
             }
         });
-        for tensor in self.ir.tensors.iter().filter(|tensor| stored.contains(&tensor.name.as_str())) {
-            let (Some(value), Some(Expr::Name { name, .. })) = (tensor.fill, tensor.dims.first()) else {
+        for tensor in self.ir.tensors.iter().filter(|tensor| stored.contains(&tensor.name.as_str()))
+        {
+            let (Some(value), Some(Expr::Name { name, .. })) = (tensor.fill, tensor.dims.first())
+            else {
                 continue;
             };
             let size = self.ir.sizes.iter().find(|size| size.name == *name);
@@ -262,13 +270,16 @@ impl<'a> Renderer<'a> {
             }
             lines.extend(stores);
         }
-        self.step("direct_receive", &[
-            ("comment", &self.comment(stmt)),
-            ("channel_cfg", &channel_cfg(channel)),
-            ("channel", &channel.name),
-            ("binder", binder),
-            ("stores", &lines.join("\n")),
-        ])
+        self.step(
+            "direct_receive",
+            &[
+                ("comment", &self.comment(stmt)),
+                ("channel_cfg", &channel_cfg(channel)),
+                ("channel", &channel.name),
+                ("binder", binder),
+                ("stores", &lines.join("\n")),
+            ],
+        )
     }
 
     /// Stores of the small fields that `stmt` takes from each message.
@@ -278,7 +289,8 @@ impl<'a> Renderer<'a> {
         binder: &str,
         stmt: &Stmt,
     ) -> Result<Vec<String>, RenderError> {
-        let (Action::Store { target, value } | Action::Record { target, value }) = &stmt.action else {
+        let (Action::Store { target, value } | Action::Record { target, value }) = &stmt.action
+        else {
             return Err(self.no_form(stmt));
         };
         let tensor = self.tensor(&target.tensor)?;
@@ -335,7 +347,9 @@ fn field_of<'e>(value: &'e Expr, binder: &str) -> Option<&'e str> {
         Expr::Field { of, field, .. } if of == binder => Some(field),
         Expr::Call { args, .. } => args.iter().find_map(|arg| field_of(arg, binder)),
         Expr::Cast { value, .. } | Expr::Not { value } => field_of(value, binder),
-        Expr::Binary { left, right, .. } => field_of(left, binder).or_else(|| field_of(right, binder)),
+        Expr::Binary { left, right, .. } => {
+            field_of(left, binder).or_else(|| field_of(right, binder))
+        }
         _ => None,
     }
 }

@@ -148,12 +148,15 @@ impl Scope<'_> {
                 let stride = self.row_stride(tensor, part);
                 let column = match part {
                     0 => column.clone(),
-                    _ => format!("{column} * args.{}_block_stride", part_name(self.ir, tensor, part)),
+                    _ => {
+                        format!("{column} * args.{}_block_stride", part_name(self.ir, tensor, part))
+                    }
                 };
                 format!("{row} * {stride} + {column}")
             }
             [outer @ .., last] => {
-                let extent = tensor.dims.get(outer.len()).map(|dim| self.at_least(dim, PRODUCT + 1));
+                let extent =
+                    tensor.dims.get(outer.len()).map(|dim| self.at_least(dim, PRODUCT + 1));
                 let outer = self.flat(tensor, part, outer);
                 format!("({outer}) * {} + {last}", extent.unwrap_or_default())
             }

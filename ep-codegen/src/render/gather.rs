@@ -8,7 +8,8 @@ use crate::plan::constant;
 impl Renderer<'_> {
     /// `for token in .. gather part from channel[peer] at .. across peer in .. { store ..; }`.
     pub(super) fn gather(&self, role: &Role, stmt: &Stmt) -> Rendered {
-        let Action::Gather { binder, domain, part, channel, position, across, body, .. } = &stmt.action
+        let Action::Gather { binder, domain, part, channel, position, across, body, .. } =
+            &stmt.action
         else {
             return Err(self.no_form(stmt));
         };
@@ -25,20 +26,23 @@ impl Renderer<'_> {
             _ => return Err(self.no_form(stmt)),
         };
         let stores = stores.join("\n");
-        self.step(template, &[
-            ("striped", &self.scope().striped()),
-            ("comment", &self.comment(stmt)),
-            ("role_cfg", &role_cfg(role)),
-            ("role", &role_fn(role)),
-            ("channel_cfg", &channel_cfg(channel)),
-            ("channel", &channel.name),
-            ("at", &at),
-            ("at_token", &param("int", binder, &at)),
-            ("at_peer", &param("int", across, &at)),
-            ("token", &param("int", binder, &stores)),
-            ("part", part),
-            ("stores", &stores),
-        ])
+        self.step(
+            template,
+            &[
+                ("striped", &self.scope().striped()),
+                ("comment", &self.comment(stmt)),
+                ("role_cfg", &role_cfg(role)),
+                ("role", &role_fn(role)),
+                ("channel_cfg", &channel_cfg(channel)),
+                ("channel", &channel.name),
+                ("at", &at),
+                ("at_token", &param("int", binder, &at)),
+                ("at_peer", &param("int", across, &at)),
+                ("token", &param("int", binder, &stores)),
+                ("part", part),
+                ("stores", &stores),
+            ],
+        )
     }
 
     /// `store out[token] = sum(part.x) + bias[token]`, or of a small field.
@@ -46,7 +50,8 @@ impl Renderer<'_> {
         let Action::Store { target, value } = &stmt.action else { return Err(self.no_form(stmt)) };
         let (field, bias) = sum_and_bias(value, part).ok_or_else(|| self.no_form(stmt))?;
         let message = self.message(channel)?;
-        let is_row = message.fields.iter().any(|candidate| candidate.row && candidate.name == field);
+        let is_row =
+            message.fields.iter().any(|candidate| candidate.row && candidate.name == field);
         let out = self.row_of(target)?;
         let text = if is_row {
             self.store_row(token, part, &out, bias)?
@@ -61,9 +66,7 @@ impl Renderer<'_> {
 
     fn store_row(&self, token: &str, part: &str, out: &str, bias: Option<&str>) -> Rendered {
         let Some(bias) = bias else {
-            return Ok(format!(
-                "{part}.store_row<0>({out}, 0, [&](int) {{ return nullptr; }});"
-            ));
+            return Ok(format!("{part}.store_row<0>({out}, 0, [&](int) {{ return nullptr; }});"));
         };
         let tensor = self.tensor(bias)?;
         let row = |base: &str| match tensor.dims.len() {
@@ -71,10 +74,14 @@ impl Renderer<'_> {
             _ => format!("{base} + {token} * {}", self.scope().row_stride(tensor, 0)),
         };
         let (count, lambda) = if tensor.copies > 1 {
-            (format!("args.{bias}_count"), format!("[&](int i) {{ return {}; }}", row(&format!("args.{bias}[i]"))))
+            (
+                format!("args.{bias}_count"),
+                format!("[&](int i) {{ return {}; }}", row(&format!("args.{bias}[i]"))),
+            )
         } else {
             // An optional tensor that is absent adds nothing.
-            let count = if tensor.optional { format!("args.{bias} != nullptr") } else { "1".to_string() };
+            let count =
+                if tensor.optional { format!("args.{bias} != nullptr") } else { "1".to_string() };
             (count, format!("[&](int) {{ return {}; }}", row(&format!("args.{bias}"))))
         };
         Ok(format!("{part}.store_row<{}>(\n{out}, {count},\n{lambda});", tensor.copies))

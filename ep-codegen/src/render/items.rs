@@ -55,9 +55,10 @@ impl Renderer<'_> {
                 ("ep::i64".into(), self.declaration(tensor))
             }
             ParamKind::WindowOffset { tensor } => ("ep::u64".into(), self.declaration(tensor)),
-            ParamKind::MetaOffset { channel } => {
-                ("ep::u64".into(), format!("where the meta records of channel `{channel}` are in the window"))
-            }
+            ParamKind::MetaOffset { channel } => (
+                "ep::u64".into(),
+                format!("where the meta records of channel `{channel}` are in the window"),
+            ),
         }
     }
 
@@ -116,19 +117,19 @@ impl Renderer<'_> {
         let smem = self.smem()?;
         let zeroed = counted(self.ir);
         let clears: Vec<String> = zeroed.iter().map(|name| self.clear(name)).collect();
-        let sequences = if has_sequences(self.ir) {
-            ", smem.sequences, Cfg::kSequences"
-        } else {
-            ""
-        };
-        self.step("entry", &[
-            ("name", &crate::plan::snake(&self.ir.name)),
-            ("shared", if smem.is_empty() { "" } else { "EP_SHARED(Smem, smem);" }),
-            ("sequences", sequences),
-            ("clears", &clears.join("\n")),
-            ("call", if clears.is_empty() { "const ep::Call" } else { "ep::Call" }),
-            ("calls", &calls.join("\n")),
-        ])
+        let sequences =
+            if has_sequences(self.ir) { ", smem.sequences, Cfg::kSequences" } else { "" };
+        self.step(
+            "entry",
+            &[
+                ("name", &crate::plan::snake(&self.ir.name)),
+                ("shared", if smem.is_empty() { "" } else { "EP_SHARED(Smem, smem);" }),
+                ("sequences", sequences),
+                ("clears", &clears.join("\n")),
+                ("call", if clears.is_empty() { "const ep::Call" } else { "ep::Call" }),
+                ("calls", &calls.join("\n")),
+            ],
+        )
     }
 
     fn clear(&self, name: &str) -> String {
@@ -203,11 +204,20 @@ impl Renderer<'_> {
 
     /// The user's device functions.
     pub(super) fn cuda_fns(&self) -> String {
-        self.ir.cuda_fns.iter().map(|function| function.body.as_str()).collect::<Vec<_>>().join("\n")
+        self.ir
+            .cuda_fns
+            .iter()
+            .map(|function| function.body.as_str())
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
     /// Name of a part in `struct Args`.
-    pub(super) fn part_name(&self, tensor: &str, part: usize) -> Result<String, super::RenderError> {
+    pub(super) fn part_name(
+        &self,
+        tensor: &str,
+        part: usize,
+    ) -> Result<String, super::RenderError> {
         Ok(part_name(self.ir, self.tensor(tensor)?, part))
     }
 }

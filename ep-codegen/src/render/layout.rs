@@ -107,7 +107,9 @@ fn break_at(line: &str, room: usize) -> Option<usize> {
         }
         let end = match letter {
             ',' => at + 1,
-            _ if [" + ", " && ", " ? ", " : "].iter().any(|sign| line[at..].starts_with(sign)) => at,
+            _ if [" + ", " && ", " ? ", " : "].iter().any(|sign| line[at..].starts_with(sign)) => {
+                at
+            }
             _ => continue,
         };
         let shallow = best.is_none_or(|(least, _)| depth <= least);

@@ -19,8 +19,8 @@ mod templates;
 use crate::ir::facts::{Facts, facts};
 use crate::ir::{Channel, ChannelKind, Expr, Message, Pipeline, Stmt, Tensor};
 use expr::Scope;
-use templates::Templates;
 pub use templates::RenderError;
+use templates::Templates;
 
 /// A text, or the defect of ours that prevents it.
 type Rendered = Result<String, RenderError>;
@@ -32,14 +32,17 @@ pub fn body(ir: &Pipeline) -> Rendered {
     for role in &ir.roles {
         roles.push(render.role(role)?);
     }
-    let text = render.step("kernel", &[
-        ("args", &render.args()?),
-        ("smem", &render.smem()?),
-        ("cuda_fns", &render.cuda_fns()),
-        ("roles", &roles.join("\n")),
-        ("entry", &render.entry()?),
-        ("name", &crate::plan::snake(&ir.name)),
-    ])?;
+    let text = render.step(
+        "kernel",
+        &[
+            ("args", &render.args()?),
+            ("smem", &render.smem()?),
+            ("cuda_fns", &render.cuda_fns()),
+            ("roles", &roles.join("\n")),
+            ("entry", &render.entry()?),
+            ("name", &crate::plan::snake(&ir.name)),
+        ],
+    )?;
     Ok(layout::lay_out(&text))
 }
 
@@ -82,15 +85,22 @@ impl<'a> Renderer<'a> {
 
     /// `// +31  push ..`, the lines above each step: the statement, and the pairs that it is an end of.
     fn comment(&self, stmt: &Stmt) -> String {
-        let mut lines = vec![format!("// +{}  {}", stmt.at.line, stmt.at.text.trim_end_matches(';'))];
+        let mut lines =
+            vec![format!("// +{}  {}", stmt.at.line, stmt.at.text.trim_end_matches(';'))];
         for pair in &self.facts.pairs {
             let what = format!("{} of {}", pair.what.name(), pair.channel);
             let (publish, consume) = (&pair.publish, &pair.consume);
             if publish.line == stmt.at.line {
-                lines.push(format!("// W{}: publishes {what}, for {} +{}", pair.number, consume.role, consume.line));
+                lines.push(format!(
+                    "// W{}: publishes {what}, for {} +{}",
+                    pair.number, consume.role, consume.line
+                ));
             }
             if consume.line == stmt.at.line {
-                lines.push(format!("// W{}: takes {what}, from {} +{}", pair.number, publish.role, publish.line));
+                lines.push(format!(
+                    "// W{}: takes {what}, from {} +{}",
+                    pair.number, publish.role, publish.line
+                ));
             }
         }
         lines.join("\n")

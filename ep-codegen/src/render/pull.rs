@@ -16,16 +16,21 @@ impl Renderer<'_> {
             let field = message.fields.iter().find(|field| field.row == row)?;
             let value = values.iter().find(|value| value.name == field.name)?;
             match value {
-                FieldValue { value: Expr::Element { tensor, .. }, .. } => Some(format!("args.{tensor}_at")),
+                FieldValue { value: Expr::Element { tensor, .. }, .. } => {
+                    Some(format!("args.{tensor}_at"))
+                }
                 _ => None,
             }
         };
         let rows = offset(true).ok_or_else(|| self.no_form(stmt))?;
-        self.step("pull_offer", &[
-            ("comment", &self.comment(stmt)),
-            ("channel_cfg", &channel_cfg(channel)),
-            ("rows", &rows),
-            ("meta", &offset(false).unwrap_or_else(|| "0".to_string())),
-        ])
+        self.step(
+            "pull_offer",
+            &[
+                ("comment", &self.comment(stmt)),
+                ("channel_cfg", &channel_cfg(channel)),
+                ("rows", &rows),
+                ("meta", &offset(false).unwrap_or_else(|| "0".to_string())),
+            ],
+        )
     }
 }

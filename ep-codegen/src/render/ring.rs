@@ -16,7 +16,8 @@ impl<'a> Renderer<'a> {
         let mut lines = Vec::new();
         let mut once = Vec::new();
         for stmt in &role.body {
-            if let Action::Record { target, value } | Action::Store { target, value } = &stmt.action {
+            if let Action::Record { target, value } | Action::Store { target, value } = &stmt.action
+            {
                 once.push(self.comment(stmt));
                 once.push(format!("{} = {};", self.place(target)?, self.ring_text(channel, value)));
                 continue;
@@ -25,16 +26,24 @@ impl<'a> Renderer<'a> {
             lines.push(self.ring_step(channel, stmt)?);
         }
         flush_once(&mut lines, &mut once);
-        let finish = if end == "RingConsumer" { format!("{}.finish();", channel.name) } else { String::new() };
-        self.step("ring_role", &[
-            ("peer", binder),
-            ("end", end),
-            ("channel", &channel.name),
-            ("channel_cfg", &channel_cfg(channel)),
-            ("role_cfg", &role_cfg(role)),
-            ("steps", &lines.join("\n")),
-            ("finish", &finish),
-        ])
+        // Producers finish where they know how much they have sent.
+        let (rooms, finish) = match end {
+            "RingConsumer" => (self.rooms(&role.body)?, format!("{}.finish();", channel.name)),
+            _ => Default::default(),
+        };
+        self.step(
+            "ring_role",
+            &[
+                ("rooms", &rooms),
+                ("peer", binder),
+                ("end", end),
+                ("channel", &channel.name),
+                ("channel_cfg", &channel_cfg(channel)),
+                ("role_cfg", &role_cfg(role)),
+                ("steps", &lines.join("\n")),
+                ("finish", &finish),
+            ],
+        )
     }
 
     /// The one ring that a role with a peer fills or empties.
@@ -45,7 +54,10 @@ impl<'a> Renderer<'a> {
         });
         match (rings.next(), rings.next()) {
             (Some(ring), None) => Ok(ring),
-            _ => Err(self.defect(&format!("role `{}` joins more than one ring, or both ends of one", role.name))),
+            _ => Err(self.defect(&format!(
+                "role `{}` joins more than one ring, or both ends of one",
+                role.name
+            ))),
         }
     }
 
@@ -62,7 +74,12 @@ impl<'a> Renderer<'a> {
         match &stmt.action {
             Action::Announce { values, .. } => {
                 let texts = values.iter().map(|value| self.text(&value.value)).collect::<Vec<_>>();
-                Ok(format!("{}\n{}.announce({});", self.comment(stmt), channel.name, texts.join(",\n")))
+                Ok(format!(
+                    "{}\n{}.announce({});",
+                    self.comment(stmt),
+                    channel.name,
+                    texts.join(",\n")
+                ))
             }
             Action::For { domain: Domain::Stripe, .. } => self.ring_send(channel, stmt),
             Action::For { domain: Domain::Range { .. }, .. } => self.ring_send_range(channel, stmt),
@@ -81,37 +98,44 @@ impl<'a> Renderer<'a> {
         let records = body.iter().filter(|inner| matches!(inner.action, Action::Record { .. }));
         let each = self.records(channel, &records.collect::<Vec<_>>())?;
         let filter = filter.as_ref().map_or("true".to_string(), |filter| self.text(filter));
-        self.step("ring_send", &[
-            ("striped", &self.scope().striped()),
-            ("channel", &channel.name),
-            ("comment", &self.comment(stmt)),
-            ("filter", &filter),
-            ("filter_token", &param("int", binder, &filter)),
-            ("push_comment", &self.comment(push)),
-            ("token", binder),
-            ("row", &self.pushed_row(channel, push)?),
-            ("each", &each),
-            ("each_token", &param("int", binder, &each)),
-            ("each_match", &param("bool", "match", &each)),
-            ("each_position", &param("int", "position", &each)),
-        ])
+        self.step(
+            "ring_send",
+            &[
+                ("striped", &self.scope().striped()),
+                ("channel", &channel.name),
+                ("comment", &self.comment(stmt)),
+                ("filter", &filter),
+                ("filter_token", &param("int", binder, &filter)),
+                ("push_comment", &self.comment(push)),
+                ("token", binder),
+                ("row", &self.pushed_row(channel, push)?),
+                ("each", &each),
+                ("each_token", &param("int", binder, &each)),
+                ("each_match", &param("bool", "match", &each)),
+                ("each_position", &param("int", "position", &each)),
+            ],
+        )
     }
 
     /// `for row in a..b { push ring[peer] ..; }`.
     fn ring_send_range(&self, channel: &Channel, stmt: &Stmt) -> Rendered {
-        let Action::For { binder, domain: Domain::Range { low, high }, body, .. } = &stmt.action else {
+        let Action::For { binder, domain: Domain::Range { low, high }, body, .. } = &stmt.action
+        else {
             return Err(self.no_form(stmt));
         };
         let [push] = body.as_slice() else { return Err(self.no_form(stmt)) };
-        self.step("ring_send_range", &[
-            ("channel", &channel.name),
-            ("comment", &self.comment(stmt)),
-            ("begin", &self.text(low)),
-            ("end", &self.text(high)),
-            ("push_comment", &self.comment(push)),
-            ("row_binder", binder),
-            ("row", &self.pushed_row(channel, push)?),
-        ])
+        self.step(
+            "ring_send_range",
+            &[
+                ("channel", &channel.name),
+                ("comment", &self.comment(stmt)),
+                ("begin", &self.text(low)),
+                ("end", &self.text(high)),
+                ("push_comment", &self.comment(push)),
+                ("row_binder", binder),
+                ("row", &self.pushed_row(channel, push)?),
+            ],
+        )
     }
 
     fn pushed_row(&self, channel: &Channel, push: &Stmt) -> Rendered {
@@ -146,14 +170,17 @@ impl<'a> Renderer<'a> {
             }
             fields.extend(stores);
         }
-        self.step("ring_receive", &[
-            ("comment", &self.comment(stmt)),
-            ("first", first.as_deref().unwrap_or("0")),
-            ("channel", &channel.name),
-            ("binder", binder),
-            ("rows", &rows.join("\n")),
-            ("fields", &fields.join("\n")),
-        ])
+        self.step(
+            "ring_receive",
+            &[
+                ("comment", &self.comment(stmt)),
+                ("first", first.as_deref().unwrap_or("0")),
+                ("channel", &channel.name),
+                ("binder", binder),
+                ("rows", &rows.join("\n")),
+                ("fields", &fields.join("\n")),
+            ],
+        )
     }
 }
 

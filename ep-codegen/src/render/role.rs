@@ -31,14 +31,17 @@ impl Renderer<'_> {
         }
         opening.push(acquired);
         opening.extend(self.slot_channels(role)?);
-        self.step("role", &[
-            ("source", role.at.text.as_str()),
-            ("name", &role_fn(role)),
-            ("smem", smem),
-            ("opening", &opening.join("\n")),
-            ("body", &body),
-            ("closing", &self.closing(role)),
-        ])
+        self.step(
+            "role",
+            &[
+                ("source", role.at.text.as_str()),
+                ("name", &role_fn(role)),
+                ("smem", smem),
+                ("opening", &opening.join("\n")),
+                ("body", &body),
+                ("closing", &self.closing(role)),
+            ],
+        )
     }
 
     /// What a consuming role does before anything else: offers its output, fills what stays empty.
@@ -59,7 +62,8 @@ impl Renderer<'_> {
         if role_use(self.ir, role).mover {
             lines.push("mover.finish();".to_string());
         }
-        let read = |channel: &&Channel| channel.kind == ChannelKind::Slots && channel.to == role.name;
+        let read =
+            |channel: &&Channel| channel.kind == ChannelKind::Slots && channel.to == role.name;
         let acknowledge = |channel: &Channel| format!("{}.acknowledge();", channel.name);
         lines.extend(self.ir.channels.iter().filter(read).map(acknowledge));
         lines.join("\n")
@@ -80,7 +84,9 @@ impl Renderer<'_> {
                 self.direct_send(role, stmt)
             }
             Action::For { domain: Domain::Stripe, body, .. } => match body.as_slice() {
-                [Stmt { action: Action::For { position: Some(_), .. }, .. }] => self.place_rows(stmt),
+                [Stmt { action: Action::For { position: Some(_), .. }, .. }] => {
+                    self.place_rows(stmt)
+                }
                 _ => self.count_tokens(stmt),
             },
             Action::Receive { channel, .. } if self.has_kind(channel, ChannelKind::Direct) => {

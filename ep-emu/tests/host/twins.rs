@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use ep_emu::{Build, Launch};
+use ep_emu::mutant::{DEVICE_LIBRARY, Mutant};
+use ep_emu::{Build, Launch, Source};
 
 use crate::support::{alloc, compile, launch, source, words, world};
 
@@ -24,6 +25,27 @@ fn host_and_device_have_the_same_functions() {
     let surplus: Vec<_> = host.difference(&device).collect();
     assert!(missing.is_empty(), "functions without a host twin: {missing:#?}");
     assert!(surplus.is_empty(), "host functions that the device lacks: {surplus:#?}");
+}
+
+#[test]
+fn every_planted_bug_fits_the_device_library() {
+    let mutants = Mutant::parse(DEVICE_LIBRARY).unwrap_or_else(|error| panic!("{error}"));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../templates/device/ep");
+    let header = |name: &str| {
+        let text = fs::read_to_string(folder.join(name)).unwrap_or_else(|_| panic!("no {name}"));
+        (format!("ep/{name}"), text)
+    };
+    let names: BTreeSet<String> = mutants.iter().map(|mutant| mutant.file.clone()).collect();
+    let headers = names.iter().map(|file| header(file.trim_start_matches("ep/"))).collect();
+    let source = Source { headers, ..Source::default() };
+    let broken: Vec<String> = mutants
+        .iter()
+        .filter_map(|mutant| mutant.plant(&source).err())
+        .map(|error| error.to_string())
+        .collect();
+    assert!(broken.is_empty(), "{broken:#?}");
+    let real = mutants.iter().filter(|mutant| mutant.equivalent.is_none()).count();
+    assert!(real >= 32, "only {real} bugs that can be found");
 }
 
 /// What `numbers.cu` gives for `count` floats from the bits `first` on.

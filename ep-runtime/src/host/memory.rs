@@ -68,16 +68,13 @@ impl Blocks {
 
     /// Gives a block back.
     pub(super) fn free(&mut self, rank: usize, address: u64) -> Result<(), BackendError> {
-        match self.used.remove(&address).filter(|kind| kind.rank == rank) {
-            Some(kind) => {
-                self.free.entry(kind).or_default().push(address);
-                Ok(())
-            }
-            None => {
-                let what = format!("{address:#x} is no block of rank {rank}");
-                Err(BackendError::Wrong { what })
-            }
-        }
+        let Some(kind) = self.used.get(&address).copied().filter(|kind| kind.rank == rank) else {
+            let what = format!("{address:#x} is no block of rank {rank}");
+            return Err(BackendError::Wrong { what });
+        };
+        self.used.remove(&address);
+        self.free.entry(kind).or_default().push(address);
+        Ok(())
     }
 }
 

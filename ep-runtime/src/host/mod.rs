@@ -18,6 +18,7 @@ use std::time::Duration;
 use ep_codegen::plan::Arch;
 use ep_emu::{Address, World};
 
+pub use ep_emu::mutant;
 pub use ep_emu::{Build, Failure, FailureKind, Faults, Policy, Rules, RunStats, Spec};
 pub use programs::Programs;
 

@@ -26,8 +26,8 @@ impl Case {
             ..RoutingOptions::even(options.topk, options.experts)
         };
         let remote_blocks = Some(1 + random.below(2) as u32);
-        let dispatch = CallOptions::blocks(2 + random.below(5) as u32);
-        let combine = CallOptions::blocks(1 + random.below(5) as u32);
+        let dispatch = CallOptions::blocks(2 + random.below(3) as u32);
+        let combine = CallOptions::blocks(1 + random.below(4) as u32);
         let options = BufferOptions { alignment: 1 + random.below(9) as i32, ..options };
         let dispatch = CallOptions { remote_blocks, ..dispatch };
         Case { options, tokens, routing, dispatch, combine, seed }
@@ -62,17 +62,25 @@ impl BufferOptions {
 
     /// The settings of `self`, with rings of `stripes` times `depth` slots.
     pub fn settings_of_rings(&self, stripes: usize, depth: usize, chunk: usize) -> Vec<Setting> {
-        let own = [("nvl-dispatch", "stripes", stripes)];
-        let both = ["nvl-dispatch", "nvl-combine"].into_iter();
+        let mut own = self.clone();
         // The stripes of a combine are those of its dispatch.
-        let both = both.flat_map(|it| [(it, "depth", depth), (it, "chunk", chunk)]);
-        let settings = own.into_iter().chain(both).map(|(pipeline, name, value)| Setting {
-            pipeline: pipeline.to_string(),
-            name: name.to_string(),
-            value: value.to_string(),
-        });
-        self.settings.iter().cloned().chain(settings).collect()
+        own.settings.push(setting("nvl-dispatch", "stripes", stripes));
+        own.set_tune("depth", depth);
+        own.set_tune("chunk", chunk);
+        own.settings
     }
+
+    /// Sets a tune of both pipelines that move rows.
+    pub fn set_tune(&mut self, name: &str, value: usize) {
+        for pipeline in ["nvl-dispatch", "nvl-combine"] {
+            self.settings.push(setting(pipeline, name, value));
+        }
+    }
+}
+
+fn setting(pipeline: &str, name: &str, value: usize) -> Setting {
+    let (pipeline, name) = (pipeline.to_string(), name.to_string());
+    Setting { pipeline, name, value: value.to_string() }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-// expand  payload=bf16
-// experts=256 hidden=7168 local_experts=32 move_warps=8 piece=3584 ranks=8 stages=3 stripes=64 topk=8
+// expand  payload=fp8
+// experts=256 hidden=7168 local_experts=32 move_warps=8 piece=3584 ranks=8 stages=3 stripes=1024 topk=8
 // sm_90a: 288 threads and 93184 bytes of shared memory a block, at least 1 blocks
 #include <ep/compute.cuh>
 #include <ep/mover.cuh>
@@ -13,7 +13,7 @@ struct Cfg {
     static constexpr int kRanks = 8;
     static constexpr int kHidden = 7168;
     static constexpr int kTopk = 8;
-    static constexpr int kStripes = 64;
+    static constexpr int kStripes = 1024;
     static constexpr int kLocalExperts = 32;
     static constexpr int kThreads = 288;
     static constexpr int kSharedBytes = 93184;
@@ -25,7 +25,7 @@ struct Cfg {
         static constexpr bool kTma = true;
         static constexpr int kStages = 3;
         static constexpr int kPieceBytes = 3584;
-        static constexpr int kRowBytes = 14336;
+        static constexpr int kRowBytes = 7168;
         static constexpr int kMetaBytes = 0;
     };
 
@@ -48,13 +48,19 @@ struct Args {
     const ep::i32* expert_first;
     const ep::i32* stripe_first;
     // input x: payload[received, hidden]
-    const ep::bf16* x;
+    const ep::e4m3* x;
     ep::i64 x_stride;
+    const float* x_scale;
+    ep::i64 x_scale_stride;
+    ep::i64 x_scale_block_stride;
     // input expert_idx: i64[received, topk]
     const ep::i64* expert_idx;
     ep::i64 expert_idx_stride;
     // output expanded_x: payload[expanded, hidden]
-    ep::bf16* expanded_x;
+    ep::e4m3* expanded_x;
+    float* expanded_x_scale;
+    ep::i64 expanded_x_scale_stride;
+    ep::i64 expanded_x_scale_block_stride;
     // table expanded_src: i32[expanded]
     ep::i32* expanded_src;
 };
@@ -94,6 +100,10 @@ __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& tea
                     // +31  store expanded_x[expert.position] = x[row]
                     mover.row(ep::row_at(args.expanded_x, position, Cfg::kHidden),
                         args.x + row * args.x_stride);
+                    ep::copy_beside(args.expanded_x_scale, args.expanded_x_scale_stride,
+                        args.expanded_x_scale_block_stride, position,
+                        args.x_scale + row * args.x_scale_stride, args.x_scale_block_stride,
+                            ep::ceil(Cfg::kHidden, 128));
                 },
                 [&](int row, int expert, bool match, int position) {
                     // +32  record expanded_src[expert.position] = row
@@ -101,6 +111,7 @@ __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& tea
             });
         }
     }
+    mover.flush();
 
     mover.finish();
 }

@@ -1,5 +1,5 @@
 // expert-prefix
-// experts=256 local_experts=32 ranks=8 stripes=64
+// experts=256 local_experts=32 ranks=8 stripes=1024
 // sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 #include <ep/compute.cuh>
 #include <ep/rows.cuh>
@@ -8,7 +8,7 @@
 namespace expert_prefix {
 
 struct Cfg {
-    static constexpr int kStripes = 64;
+    static constexpr int kStripes = 1024;
     static constexpr int kLocalExperts = 32;
     static constexpr int kThreads = 256;
 

@@ -1,5 +1,5 @@
 // expert-layout
-// experts=256 local_experts=32 ranks=8 stripes=64 topk=8
+// experts=256 local_experts=32 ranks=8 stripes=1024 topk=8
 // sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 #include <ep/compute.cuh>
 #include <ep/rows.cuh>
@@ -10,7 +10,7 @@ namespace expert_layout {
 struct Cfg {
     static constexpr int kRanks = 8;
     static constexpr int kTopk = 8;
-    static constexpr int kStripes = 64;
+    static constexpr int kStripes = 1024;
     static constexpr int kLocalExperts = 32;
     static constexpr int kThreads = 256;
 

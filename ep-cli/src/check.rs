@@ -1,0 +1,279 @@
+//! `epforge check`: pipelines on the host under many schedules, each of which a seed replays.
+
+mod fault;
+mod mutants;
+mod pool;
+mod progress;
+mod trial;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use clap::ValueEnum;
+use ep_runtime::Entry;
+use ep_runtime::buffer::{BufferOptions, Payload, Via};
+use ep_runtime::host::{Build, Programs};
+
+use crate::failure::Failure;
+use crate::json::{Object, Value};
+use crate::problem::{PROBLEM_HELP, Problem, Reach, no_machine};
+use fault::Fault;
+use pool::on_all_cores;
+use progress::Progress;
+use trial::{Trial, Variant};
+
+/// Options of `check`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = PROBLEM_HELP)]
+pub(crate) struct Options {
+    /// layout, notify, nvl-dispatch, nvl-combine, or all; what they need runs before
+    #[arg(required_unless_present = "mutants")]
+    pipeline: Option<String>,
+    /// Plant bugs in the device library, one by one, and tell which are found
+    #[arg(long, conflicts_with_all = ["pipeline", "fault", "fuzz_shapes", "set"])]
+    mutants: bool,
+    /// Schedules of each variant
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    schedules: u64,
+    /// What is looked for
+    #[arg(long, value_enum, default_value_t = Mode::Fast)]
+    mode: Mode,
+    /// The first seed; each schedule has the next one
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Another shape for each seed
+    #[arg(long)]
+    fuzz_shapes: bool,
+    /// Something that goes wrong in every schedule
+    #[arg(long, value_enum)]
+    fault: Option<Fault>,
+    #[command(flatten)]
+    problem: Problem,
+}
+
+impl Options {
+    fn name(&self) -> &str {
+        self.pipeline.as_deref().unwrap_or("all")
+    }
+}
+
+/// What is looked for besides wrong results, deadlocks and accesses of flags outside their memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// Nothing more: as many schedules as can be
+    Fast,
+    /// Accesses that nothing orders
+    Hb,
+    /// What the address and undefined-behaviour sanitizers find
+    Asan,
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Mode::Fast => "fast",
+            Mode::Hb => "hb",
+            Mode::Asan => "asan",
+        }
+    }
+
+    fn build(self) -> Build {
+        match self {
+            Mode::Fast => Build::Fast,
+            Mode::Hb => Build::Checked,
+            Mode::Asan => Build::Sanitized,
+        }
+    }
+}
+
+pub(crate) fn run(
+    options: &Options,
+    entries: &[Entry],
+    json: bool,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), Failure> {
+    if options.mutants {
+        return mutants::run(json, out, err);
+    }
+    let variants = variants(options, entries)?;
+    let programs = Programs::find().map_err(no_machine)?;
+    let started = Instant::now();
+    let mut tallies: Vec<Tally> = variants.iter().map(|_| Tally::default()).collect();
+    let mut progress = Progress::new(variants.len() as u64 * options.schedules);
+    for_each_trial(options, &variants, &programs, |index, seed, outcome| {
+        let tally = &mut tallies[index];
+        tally.done += 1;
+        match outcome {
+            Ok(steps) => tally.steps += steps,
+            Err(report) => {
+                tally.failures.insert(seed, report);
+            }
+        }
+        progress.step(&variants[index].name, err);
+    });
+    progress.clear(err);
+    for (variant, tally) in variants.iter().zip(&tallies) {
+        match json {
+            true => writeln!(out, "{}", tally.object(options, variant))?,
+            false => tally.show(options, variant, out)?,
+        }
+    }
+    let failed = tallies.iter().filter(|tally| !tally.failures.is_empty()).count();
+    if !json {
+        let done: u64 = tallies.iter().map(|tally| tally.done).sum();
+        let seconds = started.elapsed().as_secs_f64();
+        let mode = options.mode.name();
+        writeln!(
+            out,
+            "{done} schedules ({mode}), {failed} of {} variants failed, {seconds:.1} s",
+            variants.len()
+        )?;
+    }
+    match failed {
+        0 => Ok(()),
+        _ => Err(Failure::Failed(format!("{failed} of {} variants failed", variants.len()))),
+    }
+}
+
+/// What the schedules of a variant came to.
+#[derive(Default)]
+struct Tally {
+    done: u64,
+    steps: u64,
+    /// Reports by seed; the schedules after the first one may have been left out.
+    failures: BTreeMap<u64, String>,
+}
+
+impl Tally {
+    fn show(
+        &self,
+        options: &Options,
+        variant: &Variant,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
+        let (name, done) = (&variant.name, self.done);
+        let Some((seed, report)) = self.failures.first_key_value() else {
+            let steps = self.steps as f64 / 1e6;
+            writeln!(out, "  ok      {name:32} {done} schedules, {steps:.1} million steps")?;
+            return Ok(());
+        };
+        writeln!(out, "  FAILED  {name:32} with seed {seed}")?;
+        for line in report.lines() {
+            writeln!(out, "    {line}")?;
+        }
+        writeln!(out, "    replay: {}", replay(options, variant, *seed))?;
+        Ok(())
+    }
+
+    fn object(&self, options: &Options, variant: &Variant) -> Object {
+        let int = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let object = Object::new()
+            .with("variant", &variant.name)
+            .with("mode", options.mode.name())
+            .with("fault", options.fault.map(Fault::name))
+            .with("schedules", int(self.done))
+            .with("million_steps", Value::Tenths(self.steps as f64 / 1e6))
+            .with("failed", !self.failures.is_empty());
+        match self.failures.first_key_value() {
+            None => object,
+            Some((seed, report)) => object
+                .with("seed", int(*seed))
+                .with("report", report)
+                .with("replay", replay(options, variant, *seed)),
+        }
+    }
+}
+
+/// The command line that runs this schedule again.
+fn replay(options: &Options, variant: &Variant, seed: u64) -> String {
+    let fuzz = if options.fuzz_shapes { " --fuzz-shapes" } else { "" };
+    let fault = options.fault.map(|it| format!(" --fault {}", it.name())).unwrap_or_default();
+    let mut words = options.problem.words();
+    for (name, value) in
+        [("payload", variant.options.payload.name()), ("via", variant.options.via.name())]
+    {
+        if !options.problem.sets(name) {
+            words.push_str(&format!(" --set {name}={value}"));
+        }
+    }
+    let (pipeline, mode) = (options.name(), options.mode.name());
+    format!(
+        "epforge check {pipeline} {words} --mode {mode} --seed {seed} --schedules 1{fuzz}{fault}"
+    )
+}
+
+/// The variants that the command line asks for: every payload and way that it leaves open.
+fn variants(options: &Options, entries: &[Entry]) -> Result<Vec<Variant>, Failure> {
+    let reach = Reach::of(entries, options.name())?;
+    let ways: Vec<(Payload, Via)> = [Via::Direct, Via::Ring]
+        .into_iter()
+        .flat_map(|via| Payload::ALL.map(|payload| (payload, via)))
+        .collect();
+    // Only a dispatch, and what goes with it, depends on the payload.
+    let every_payload = matches!(options.name(), "nvl-dispatch" | "dispatch+combine" | "all");
+    let mut variants = Vec::new();
+    for (payload, via) in ways {
+        let base = BufferOptions { payload, via, ..BufferOptions::new(12, 128, 4, 10) };
+        // Small rings go round in small problems.
+        let settings = base.settings_of_rings(4, 16, 8);
+        let base = match via {
+            Via::Ring => BufferOptions { settings, ..base },
+            Via::Direct => base,
+        };
+        let asked = options.problem.options(base)?;
+        let open = every_payload || options.problem.sets("payload") || payload == Payload::Bf16;
+        if open && (asked.payload, asked.via) == (payload, via) {
+            let what = match reach {
+                Reach::Counts => "layout, notify".to_owned(),
+                Reach::Dispatch => format!("nvl-dispatch {}", payload.name()),
+                Reach::Combine => format!("dispatch+combine {}", payload.name()),
+            };
+            let name = format!("{what} {}", via.name());
+            let variant = Variant { name, reach, options: asked };
+            if !options.fuzz_shapes {
+                variant.plan(options.problem.ranks as usize)?;
+            }
+            variants.push(variant);
+        }
+    }
+    Ok(variants)
+}
+
+/// Runs every seed of every variant, on all cores, and tells `done` about each. After a failure the
+/// later seeds of its variant are left out.
+fn for_each_trial(
+    options: &Options,
+    variants: &[Variant],
+    programs: &Arc<Programs>,
+    mut done: impl FnMut(usize, u64, Result<u64, String>),
+) {
+    let each = usize::try_from(options.schedules).unwrap_or(usize::MAX);
+    let place = |number: usize| (number / each, options.seed + (number % each) as u64);
+    let failed: Vec<AtomicBool> = variants.iter().map(|_| AtomicBool::new(false)).collect();
+    let work = |number: usize| {
+        let (index, seed) = place(number);
+        if failed[index].load(Ordering::Relaxed) {
+            return None;
+        }
+        let trial = Trial {
+            ranks: options.problem.ranks as usize,
+            build: options.mode.build(),
+            fault: options.fault,
+            other_shapes: options.fuzz_shapes,
+            seed,
+        };
+        let outcome = trial.run(&variants[index], programs);
+        failed[index].fetch_or(outcome.is_err(), Ordering::Relaxed);
+        Some(outcome)
+    };
+    on_all_cores(variants.len().saturating_mul(each), work, |number, outcome| {
+        let (index, seed) = place(number);
+        if let Some(outcome) = outcome {
+            done(index, seed, outcome);
+        }
+    });
+}

@@ -1,0 +1,175 @@
+//! `epforge check --mutants`: bugs planted in the device library, one by one, and how each shows.
+//!
+//! A checker that finds nothing in the library is worth as much as what it finds in a broken one.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ep_runtime::buffer::{BufferOptions, Declared, Via};
+use ep_runtime::error::CallError;
+use ep_runtime::host::mutant::{DEVICE_LIBRARY, Mutant};
+use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
+use ep_runtime::oracle::RoutingOptions;
+use ep_runtime::selftest::{Case, Findings, Selftest};
+
+use super::pool::on_all_cores;
+use super::progress::Progress;
+use crate::failure::Failure;
+use crate::json::Object;
+use crate::problem::no_machine;
+
+const RANKS: usize = 3;
+
+/// Runs of each kind, in order: a bug that the checker sees shows in its first run.
+const RUNS: [(Build, u64); 2] = [(Build::Checked, 2), (Build::Fast, 10)];
+
+/// A kernel that a bug keeps busy is a failure after this, many times what a good one takes.
+const MAX_STEPS: u64 = 100_000_000;
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// How a planted bug showed.
+struct Found {
+    mode: &'static str,
+    via: Via,
+    seed: u64,
+    report: String,
+}
+
+/// What became of one planted bug.
+struct Hunt {
+    found: Option<Found>,
+    runs: u64,
+}
+
+pub(super) fn run(json: bool, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
+    let mutants = Mutant::parse(DEVICE_LIBRARY).map_err(|error| failed(&error))?;
+    let programs = Programs::find().map_err(no_machine)?;
+    let mut progress = Progress::new(mutants.len() as u64);
+    let mut hunts: Vec<Option<Hunt>> = mutants.iter().map(|_| None).collect();
+    let work = |index: usize| {
+        let mutant: &Mutant = &mutants[index];
+        mutant.equivalent.is_none().then(|| hunt(mutant, &programs))
+    };
+    on_all_cores(mutants.len(), work, |index, hunt| {
+        progress.step(&mutants[index].name, err);
+        hunts[index] = hunt;
+    });
+    progress.clear(err);
+    for (mutant, hunt) in mutants.iter().zip(&hunts) {
+        match json {
+            true => writeln!(out, "{}", object(mutant, hunt.as_ref()))?,
+            false => show(mutant, hunt.as_ref(), out)?,
+        }
+    }
+    let planted = hunts.iter().flatten().count();
+    let found = hunts.iter().flatten().filter(|hunt| hunt.found.is_some()).count();
+    if !json {
+        writeln!(out, "{found} of {planted} planted bugs found")?;
+    }
+    match planted - found {
+        0 => Ok(()),
+        missed => {
+            Err(Failure::Failed(format!("{missed} of {planted} planted bugs were not found")))
+        }
+    }
+}
+
+/// Runs both ways with the bug in them until a run fails.
+fn hunt(mutant: &Mutant, programs: &Programs) -> Hunt {
+    let planted = programs.planted(mutant);
+    let mut runs = 0;
+    for (build, seeds) in RUNS {
+        for seed in 1..=seeds {
+            for via in ways(&mutant.file) {
+                runs += 1;
+                if let Err(report) = attempt(&planted, *via, build, seed) {
+                    let mode = if build == Build::Checked { "hb" } else { "fast" };
+                    let via = *via;
+                    return Hunt { found: Some(Found { mode, via, seed, report }), runs };
+                }
+            }
+        }
+    }
+    Hunt { found: None, runs }
+}
+
+/// The ways that use a file.
+fn ways(file: &str) -> &'static [Via] {
+    match file {
+        "ep/ring.cuh" => &[Via::Ring],
+        "ep/direct.cuh" | "ep/pull.cuh" => &[Via::Direct],
+        _ => &[Via::Ring, Via::Direct],
+    }
+}
+
+/// A chain of calls in one world. More rows a stripe than its ring has slots, rows of three pieces,
+/// and tokens that go nowhere: everything that the library does is needed.
+fn attempt(programs: &Arc<Programs>, via: Via, build: Build, seed: u64) -> Result<(), String> {
+    let mut options =
+        BufferOptions { via, live: 3, biases: 1, ..BufferOptions::new(80, 1040, 3, 7) };
+    if via == Via::Ring {
+        options.settings = options.settings_of_rings(4, 16, 4);
+    }
+    options.set_tune("piece", 1024);
+    let routing = RoutingOptions { absent: 0.4, ..RoutingOptions::even(3, 7) };
+    let case = Case { routing, seed, ..Case::even(options, RANKS, 4) };
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let mut host = HostOptions { build, isolation: Some(LIMIT), ..HostOptions::new(RANKS) };
+    host.spec.seed = seed;
+    host.spec.max_steps = MAX_STEPS;
+    let backend = HostBackend::new(programs, host).map_err(|error| text(&error))?;
+    let group = backend.group().map_err(|error| text(&error))?;
+    let test = Selftest::new(&group, &Declared, case).map_err(|error| text(&error))?;
+    let calls: [fn(&Selftest) -> Result<Findings, CallError>; 2] =
+        [Selftest::check_queued, Selftest::check];
+    for call in calls {
+        match call(&test) {
+            Ok(findings) if findings.is_good() => {}
+            Ok(findings) => return Err(findings.to_string()),
+            // What the emulator saw says more than what the kernels recorded of it.
+            Err(error) => {
+                return Err(backend.failure().map_or_else(|| text(&error), |seen| text(&seen)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn show(mutant: &Mutant, hunt: Option<&Hunt>, out: &mut dyn Write) -> Result<(), Failure> {
+    let name = &mutant.name;
+    match hunt {
+        Some(Hunt { found: Some(found), runs }) => {
+            writeln!(out, "  found   {name} ({}, run {runs})", found.mode)?;
+            for line in found.report.lines().take(3) {
+                writeln!(out, "            {line}")?;
+            }
+        }
+        Some(Hunt { found: None, runs }) => {
+            writeln!(out, "  MISSED  {name}: {runs} runs went well")?;
+        }
+        None => {
+            let why = mutant.equivalent.as_deref().unwrap_or_default();
+            writeln!(out, "  none    {name}: nothing can find it, {why}")?;
+        }
+    }
+    Ok(())
+}
+
+fn object(mutant: &Mutant, hunt: Option<&Hunt>) -> Object {
+    let int = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let object = Object::new().with("mutant", &mutant.name).with("file", &mutant.file);
+    let Some(hunt) = hunt else {
+        return object.with("found", false).with("equivalent", mutant.equivalent.clone());
+    };
+    let object = object.with("found", hunt.found.is_some()).with("runs", int(hunt.runs));
+    match &hunt.found {
+        None => object,
+        Some(found) => object
+            .with("mode", found.mode)
+            .with("via", found.via.name())
+            .with("seed", int(found.seed))
+            .with("report", &found.report),
+    }
+}

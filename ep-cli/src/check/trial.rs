@@ -1,0 +1,119 @@
+//! One schedule of one variant: a world of its own, and every call in it held against the oracle.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ep_runtime::buffer::{BufferOptions, Declared};
+use ep_runtime::error::CallError;
+use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
+use ep_runtime::jit::Arch;
+use ep_runtime::selftest::{Case, Findings, Selftest};
+
+use super::fault::{Fault, judge};
+use crate::failure::Failure;
+use crate::problem::{Reach, emit};
+
+/// Longest run between two waits of the host.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// How many shapes are drawn before one of them has a plan.
+const DRAWS: u64 = 64;
+
+/// What is checked.
+#[derive(Debug, Clone)]
+pub(super) struct Variant {
+    pub(super) name: String,
+    pub(super) reach: Reach,
+    pub(super) options: BufferOptions,
+}
+
+impl Variant {
+    /// Plans its kernels, so that a value that no plan takes is told before anything runs.
+    pub(super) fn plan(&self, ranks: usize) -> Result<(), Failure> {
+        emit(&self.options, self.reach.pipelines(), ranks, Arch::Sm90a)?;
+        Ok(())
+    }
+}
+
+/// One schedule.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Trial {
+    pub(super) ranks: usize,
+    pub(super) build: Build,
+    pub(super) fault: Option<Fault>,
+    pub(super) other_shapes: bool,
+    pub(super) seed: u64,
+}
+
+/// A call of a run, as it is checked.
+type Call = fn(&Selftest) -> Result<Findings, CallError>;
+
+impl Trial {
+    /// Runs it; gives the steps of the scheduler, or a report of what is wrong.
+    pub(super) fn run(&self, variant: &Variant, programs: &Arc<Programs>) -> Result<u64, String> {
+        if !self.other_shapes {
+            return self.run_shape(variant, &variant.options, self.ranks, programs);
+        }
+        let mut refused = String::new();
+        for draw in 0..DRAWS {
+            let seed = self.seed + (draw << 32);
+            let ranks = 1 + seed as usize % self.ranks;
+            let options = variant.options.redrawn(seed);
+            match self.run_shape(variant, &options, ranks, programs) {
+                // Not every shape that can be drawn has a plan.
+                Err(report) if report.starts_with(NO_PLAN) => refused = report,
+                outcome => {
+                    let BufferOptions { hidden, topk, experts, .. } = options;
+                    let shape = format!("{ranks} ranks, hidden {hidden}, top-{topk} of {experts}");
+                    return outcome.map_err(|report| format!("{shape}\n{report}"));
+                }
+            }
+        }
+        Err(refused)
+    }
+
+    fn run_shape(
+        &self,
+        variant: &Variant,
+        options: &BufferOptions,
+        ranks: usize,
+        programs: &Arc<Programs>,
+    ) -> Result<u64, String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let struck = self.fault.map(|fault| (fault, fault.drawn(ranks, self.seed)));
+        let mut host = HostOptions::new(ranks);
+        host.build = self.build;
+        host.isolation = Some(LIMIT);
+        host.spec.seed = self.seed;
+        if let Some((fault, place)) = struck {
+            host.spec.faults = fault.faults(place);
+        }
+        let backend = HostBackend::new(programs, host).map_err(|error| text(&error))?;
+        let group = backend.group().map_err(|error| text(&error))?;
+        // Three handles: ranks may be calls apart.
+        let options = BufferOptions { live: 3, ..options.clone() };
+        let case = Case::drawn(options, ranks, self.seed);
+        let test = Selftest::new(&group, &Declared, case).map_err(|error| match error {
+            CallError::Plan(error) => format!("{NO_PLAN}{error}"),
+            other => other.to_string(),
+        })?;
+        let struck = struck.map(|(fault, (rank, _))| (fault, rank));
+        for call in calls(variant.reach) {
+            if !judge(struck, call(&test), &backend)? {
+                break;
+            }
+        }
+        Ok(backend.stats().steps)
+    }
+}
+
+const NO_PLAN: &str = "no plan: ";
+
+/// Enough calls that epochs, rings and slots go round.
+fn calls(reach: Reach) -> &'static [Call] {
+    match reach {
+        Reach::Counts => &[Selftest::check_counts, Selftest::check_counts, Selftest::check_counts],
+        Reach::Dispatch => &[Selftest::check_dispatch, Selftest::check_dispatch],
+        Reach::Combine => &[Selftest::check, Selftest::check_queued, Selftest::check],
+    }
+}

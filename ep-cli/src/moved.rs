@@ -1,0 +1,243 @@
+//! What each role moved in a call, by rank: the routing says how many rows, the declaration who
+//! moves them.
+
+use ep_runtime::buffer::{Buffer, Declared, StandardPipeline};
+use ep_runtime::ir::{
+    Action, Choice, Domain, Expr, NameKind, PeerSet, Pipeline, Role, Share, Stmt,
+};
+use ep_runtime::oracle::Oracle;
+use ep_runtime::plan::Plan;
+
+use crate::json::Object;
+
+/// What a role moved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pipeline: &'static str,
+    role: String,
+    what: &'static str,
+    /// By rank.
+    counts: Vec<usize>,
+    /// Bytes of one of them.
+    bytes_each: u64,
+}
+
+/// The ways in which roles move things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Counted,
+    Exchanged,
+    SentToAll,
+    SentToOthers,
+    KeptHere,
+    Returned,
+    Offered,
+    Received,
+    AddedUp,
+}
+
+impl Way {
+    fn words(self) -> &'static str {
+        match self {
+            Way::Counted => "tokens counted",
+            Way::Exchanged => "messages to all ranks",
+            Way::SentToAll => "rows sent",
+            Way::SentToOthers => "rows sent to other ranks",
+            Way::KeptHere => "rows to its own output",
+            Way::Returned => "rows sent back",
+            Way::Offered => "rows offered",
+            Way::Received => "rows received",
+            Way::AddedUp => "rows added up",
+        }
+    }
+
+    fn count(self, oracle: &Oracle, rank: usize) -> usize {
+        let sent = || (0..oracle.ranks()).map(|dest| oracle.rows_between(rank, dest)).sum();
+        match self {
+            Way::Counted => oracle.routing(rank).tokens(),
+            Way::Exchanged => oracle.ranks(),
+            Way::SentToAll | Way::AddedUp => sent(),
+            Way::SentToOthers => oracle.remote_rows(rank),
+            Way::KeptHere => oracle.rows_between(rank, rank),
+            Way::Returned | Way::Offered | Way::Received => oracle.arrivals(rank).len(),
+        }
+    }
+}
+
+/// Every role of the pipelines in order.
+pub(crate) fn moved(
+    buffer: &Buffer,
+    oracle: &Oracle,
+    pipelines: &[StandardPipeline],
+) -> Vec<Moved> {
+    let mut all = Vec::new();
+    for pipeline in pipelines {
+        let Some(plan) = buffer.plan(*pipeline) else { continue };
+        let ir = selected(*pipeline, plan);
+        for role in &ir.roles {
+            let Some((way, bytes_each)) = way_of(&ir, role, plan) else { continue };
+            let counts = (0..oracle.ranks()).map(|rank| way.count(oracle, rank)).collect();
+            let (pipeline, role) = (pipeline.name(), role.name.clone());
+            all.push(Moved { pipeline, role, what: way.words(), counts, bytes_each });
+        }
+    }
+    all
+}
+
+/// The declaration with the arms of the plan.
+fn selected(pipeline: StandardPipeline, plan: &Plan) -> Pipeline {
+    let ir = (Declared::entry(pipeline).ir)();
+    ir.select(&Choice { arms: plan.arms.iter().map(|(_, arm)| arm.clone()).collect() })
+}
+
+/// How a role moves things, from its first statement that names a channel.
+fn way_of(ir: &Pipeline, role: &Role, plan: &Plan) -> Option<(Way, u64)> {
+    let binders = match &role.share {
+        Share::Peer { binder, set } => vec![(binder.as_str(), set)],
+        _ => Vec::new(),
+    };
+    let found = walk(&role.body, false, &binders);
+    let counts = || role.body.iter().any(|stmt| matches!(stmt.action, Action::For { .. }));
+    let Some((way, channel)) = found else {
+        // Without a channel it works on what this rank has.
+        return (ir.channels.is_empty() && counts()).then_some((Way::Counted, 0));
+    };
+    let message = ir.channels.iter().find(|it| it.name == channel).map(|it| it.message.as_str());
+    let message = ir.messages.iter().find(|it| Some(it.name.as_str()) == message)?;
+    let layout = plan.messages.iter().find(|layout| layout.name == message.name)?;
+    if !message.fields.iter().any(|field| field.row) {
+        return Some((Way::Exchanged, u64::try_from(layout.slot_bytes).unwrap_or(0)));
+    }
+    Some((way, u64::try_from(layout.row_bytes + layout.meta_bytes).unwrap_or(0)))
+}
+
+/// The first movement in `body`, and its channel. `of_tokens`: inside a loop over this rank's tokens.
+fn walk<'a>(
+    body: &'a [Stmt],
+    of_tokens: bool,
+    binders: &[(&'a str, &'a PeerSet)],
+) -> Option<(Way, &'a str)> {
+    body.iter().find_map(|stmt| match &stmt.action {
+        Action::For { binder, domain, body, .. } => {
+            let mut binders = binders.to_vec();
+            if let Domain::Peers { set } = domain {
+                binders.push((binder, set));
+            }
+            let tokens = matches!(domain, Domain::Tokens | Domain::Stripe);
+            walk(body, of_tokens || tokens, &binders)
+        }
+        Action::Receive { channel, .. } => Some((Way::Received, channel)),
+        Action::Gather { channel, .. } => Some((Way::AddedUp, channel)),
+        Action::Push { channel, peer, .. } => {
+            Some((pushed(peer.as_ref(), of_tokens, binders), channel))
+        }
+        _ => None,
+    })
+}
+
+fn pushed(peer: Option<&Expr>, of_tokens: bool, binders: &[(&str, &PeerSet)]) -> Way {
+    let set = |name: &str| binders.iter().rev().find(|(own, _)| *own == name).map(|(_, set)| *set);
+    match peer {
+        None => Way::Offered,
+        Some(Expr::Name { kind: NameKind::Me, .. }) => Way::KeptHere,
+        Some(_) if !of_tokens => Way::Returned,
+        Some(Expr::Name { name, .. }) if set(name) == Some(&PeerSet::Others) => Way::SentToOthers,
+        Some(_) => Way::SentToAll,
+    }
+}
+
+/// A line per role, under a line of titles.
+pub(crate) fn table(moved: &[Moved]) -> Vec<Vec<String>> {
+    // More columns than that fit no line.
+    const COLUMNS: usize = 8;
+    let ranks = moved.first().map_or(0, |first| first.counts.len());
+    let columns = if ranks <= COLUMNS { ranks } else { 0 };
+    let mut title: Vec<String> = ["pipeline", "role", "moves"].map(str::to_owned).to_vec();
+    title.extend((0..columns).map(|rank| format!("rank {rank}")));
+    title.extend(["all", "bytes"].map(str::to_owned));
+    let mut rows = vec![title];
+    for it in moved {
+        let all: usize = it.counts.iter().sum();
+        let mut row = vec![it.pipeline.to_owned(), it.role.clone(), it.what.to_owned()];
+        row.extend(it.counts.iter().take(columns).map(usize::to_string));
+        row.extend([all.to_string(), bytes(all as u64 * it.bytes_each)]);
+        rows.push(row);
+    }
+    rows
+}
+
+/// `12.3 MB`; nothing for nothing.
+fn bytes(count: u64) -> String {
+    let count = count as f64;
+    match count {
+        0.0 => String::new(),
+        _ if count < 1e4 => format!("{count} B"),
+        _ if count < 1e7 => format!("{:.1} kB", count / 1e3),
+        _ if count < 1e10 => format!("{:.1} MB", count / 1e6),
+        _ => format!("{:.1} GB", count / 1e9),
+    }
+}
+
+impl Moved {
+    /// One JSON object.
+    pub(crate) fn object(&self) -> Object {
+        let int = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let all: usize = self.counts.iter().sum();
+        let total = i64::try_from(all as u64 * self.bytes_each).unwrap_or(i64::MAX);
+        Object::new()
+            .with("pipeline", self.pipeline)
+            .with("role", &self.role)
+            .with("moves", self.what)
+            .with("by_rank", self.counts.iter().map(|count| int(*count)).collect::<Vec<_>>())
+            .with("bytes", total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ep_runtime::buffer::BufferOptions;
+
+    use super::*;
+
+    /// The ways of all roles, for the arms that the options choose.
+    fn ways(pipeline: StandardPipeline, via: &str) -> Vec<(String, Way)> {
+        use ep_runtime::buffer::{Emit, Via};
+        let via = Via::from_name(via).unwrap();
+        let options = BufferOptions { via, ..BufferOptions::new(8, 128, 2, 8) };
+        let settings = options.settings_of(pipeline, 4, Some(12));
+        let plan = Declared.emit(pipeline, ep_runtime::jit::Arch::Sm90a, &settings).unwrap().plan;
+        let ir = selected(pipeline, &plan);
+        let ways = ir
+            .roles
+            .iter()
+            .filter_map(|role| way_of(&ir, role, &plan).map(|(way, _)| (role.name.clone(), way)));
+        ways.collect()
+    }
+
+    #[test]
+    fn roles_are_known_by_what_they_say() {
+        use StandardPipeline as Standard;
+        let named = |list: &[(&str, Way)]| -> Vec<(String, Way)> {
+            list.iter().map(|(name, way)| ((*name).to_owned(), *way)).collect()
+        };
+        assert_eq!(ways(Standard::Layout, "direct"), named(&[("Count", Way::Counted)]));
+        assert_eq!(ways(Standard::Notify, "direct"), named(&[("Exchange", Way::Exchanged)]));
+        let direct =
+            [("Send", Way::SentToOthers), ("Local", Way::KeptHere), ("Unpack", Way::Received)];
+        assert_eq!(ways(Standard::NvlDispatch, "direct"), named(&direct));
+        let ring = [("Send", Way::SentToAll), ("Recv", Way::Received)];
+        assert_eq!(ways(Standard::NvlDispatch, "ring"), named(&ring));
+        let pull = [("Offer", Way::Offered), ("Reduce", Way::AddedUp)];
+        assert_eq!(ways(Standard::NvlCombine, "direct"), named(&pull));
+        let back = [("Send", Way::Returned), ("Recv", Way::AddedUp)];
+        assert_eq!(ways(Standard::NvlCombine, "ring"), named(&back));
+    }
+
+    #[test]
+    fn sizes_are_rounded_for_people() {
+        assert_eq!(bytes(0), "");
+        assert_eq!(bytes(9999), "9999 B");
+        assert_eq!(bytes(1_234_567), "1234.6 kB");
+        assert_eq!(bytes(158_992_384), "159.0 MB");
+    }
+}

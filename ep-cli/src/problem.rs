@@ -1,0 +1,244 @@
+//! The problem that `run`, `check` and `demo` put to the standard pipelines: the part of the command
+//! line that they share.
+
+use std::sync::Arc;
+
+use ep_runtime::backend::BackendError;
+use ep_runtime::buffer::{BufferOptions, Declared, Emit, Payload, Setting, StandardPipeline, Via};
+use ep_runtime::error::CallError;
+use ep_runtime::gpu::{GpuBackend, GpuOptions, compile_with};
+use ep_runtime::jit::{Arch, Cache, Jit, Nvrtc};
+use ep_runtime::{Emitted, Entry};
+
+use crate::failure::Failure;
+use crate::selection::{REFERENCE_SHAPE, assignment, find, refused};
+
+pub(crate) const PROBLEM_HELP: &str = "\
+Names for --set: hidden, topk, experts, payload, via, weights (0 or 1), bias (0 to 2),
+alignment, and the tunes of the pipelines, such as depth=32 or nvl-dispatch.stages=4.";
+
+/// The options that choose a problem.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Problem {
+    /// Number of ranks
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) ranks: u32,
+    /// Most tokens of a rank
+    #[arg(long, value_name = "N")]
+    pub(crate) tokens: Option<usize>,
+    /// A number of the shape, a variant, or a tune
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    pub(crate) set: Vec<(String, String)>,
+}
+
+/// How far through the standard pipelines a problem goes; each needs those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reach {
+    /// Layout and notify.
+    Counts,
+    /// Fresh and cached dispatches.
+    Dispatch,
+    /// Combines.
+    Combine,
+}
+
+impl Reach {
+    /// What `name` asks for: a pipeline of `entries`, `dispatch+combine` or `all`.
+    pub(crate) fn of(entries: &[Entry], name: &str) -> Result<Reach, Failure> {
+        match name {
+            "layout" | "notify" => Ok(Reach::Counts),
+            "nvl-dispatch" => Ok(Reach::Dispatch),
+            "nvl-combine" | "dispatch+combine" | "all" => Ok(Reach::Combine),
+            other => {
+                let entry = find(entries, other)?;
+                Err(Failure::WrongUse(format!(
+                    "there is no reference to hold `{}` against; there is one for layout, notify, \
+                     nvl-dispatch, nvl-combine and dispatch+combine",
+                    entry.name
+                )))
+            }
+        }
+    }
+
+    /// The pipelines that it launches.
+    pub(crate) fn pipelines(self) -> &'static [StandardPipeline] {
+        use StandardPipeline as Standard;
+        const ALL: [Standard; 4] =
+            [Standard::Layout, Standard::Notify, Standard::NvlDispatch, Standard::NvlCombine];
+        match self {
+            Reach::Counts => &ALL[..2],
+            Reach::Dispatch => &ALL[..3],
+            Reach::Combine => &ALL,
+        }
+    }
+}
+
+impl Problem {
+    /// The buffer that is asked for; `hidden`, `topk` and `experts` are those of `base` unless set.
+    pub(crate) fn options(&self, base: BufferOptions) -> Result<BufferOptions, Failure> {
+        let mut options = base;
+        if let Some(tokens) = self.tokens {
+            options.tokens = tokens;
+        }
+        for (name, value) in &self.set {
+            self::set(&mut options, name, value)?;
+        }
+        Ok(options)
+    }
+
+    /// Whether a name is set.
+    pub(crate) fn sets(&self, name: &str) -> bool {
+        self.set.iter().any(|(own, _)| own == name)
+    }
+
+    /// `--ranks 4 --set hidden=128`: the options as they stand on a command line.
+    pub(crate) fn words(&self) -> String {
+        let tokens = self.tokens.map(|tokens| format!(" --tokens {tokens}")).unwrap_or_default();
+        let set = self.set.iter().map(|(name, value)| format!(" --set {name}={value}"));
+        format!("--ranks {}{tokens}{}", self.ranks, set.collect::<String>())
+    }
+}
+
+/// The shape that published figures use, with few tokens.
+pub(crate) fn reference_options() -> BufferOptions {
+    let number = |name: &str| {
+        let known = REFERENCE_SHAPE.iter().find(|(known, _)| *known == name);
+        known.map_or(1, |(_, value)| usize::try_from(*value).unwrap_or(1))
+    };
+    BufferOptions::new(64, number("hidden"), number("topk"), number("experts"))
+}
+
+fn set(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), Failure> {
+    match name {
+        "hidden" => options.hidden = number(name, value)?,
+        "topk" => options.topk = number(name, value)?,
+        "experts" => options.experts = number(name, value)?,
+        "bias" => options.biases = number(name, value)?,
+        "alignment" => options.alignment = number(name, value)?,
+        "weights" => options.weights = number::<u8>(name, value)? != 0,
+        "payload" => {
+            let names = Payload::ALL.map(Payload::name).join(", ");
+            options.payload = Payload::from_name(value)
+                .ok_or_else(|| wrong(format!("`payload` is one of {names}, not `{value}`")))?;
+        }
+        "via" => {
+            options.via = Via::from_name(value)
+                .ok_or_else(|| wrong(format!("`via` is direct or ring, not `{value}`")))?;
+        }
+        _ => return set_tune(options, name, value),
+    }
+    Ok(())
+}
+
+/// A tune of every pipeline that has it, or of the one before the point. The plan checks the value.
+fn set_tune(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), Failure> {
+    let (only, tune) = match name.split_once('.') {
+        Some((pipeline, tune)) => (Some(pipeline), tune),
+        None => (None, name),
+    };
+    let mut known = Vec::new();
+    let mut found = false;
+    for pipeline in Reach::Combine.pipelines() {
+        let ir = (Declared::entry(*pipeline).ir)();
+        known.extend(ir.tunes.iter().map(|tune| tune.name.clone()));
+        let is_meant = only.is_none_or(|only| only == pipeline.name());
+        // The stripes of a combine are those of its dispatch, which passes them on.
+        let is_passed = tune == "stripes" && *pipeline == StandardPipeline::NvlCombine;
+        if is_meant && !is_passed && ir.tunes.iter().any(|it| it.name == tune) {
+            found = true;
+            let (pipeline, name) = (pipeline.name().to_owned(), tune.to_owned());
+            options.settings.push(Setting { pipeline, name, value: value.to_owned() });
+        }
+    }
+    if found {
+        return Ok(());
+    }
+    known.sort();
+    known.dedup();
+    Err(wrong(format!(
+        "there is no `{name}`; there are hidden, topk, experts, payload, via, weights, bias, \
+         alignment, and the tunes {}",
+        known.join(", ")
+    )))
+}
+
+fn wrong(sentence: String) -> Failure {
+    Failure::WrongUse(sentence)
+}
+
+fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Failure> {
+    value.parse().map_err(|_| wrong(format!("`{name}` takes a number, not `{value}`")))
+}
+
+/// The kernels of a buffer, as it emits them itself.
+pub(crate) fn emit(
+    options: &BufferOptions,
+    pipelines: &[StandardPipeline],
+    ranks: usize,
+    arch: Arch,
+) -> Result<Vec<Emitted>, Failure> {
+    let emit = |pipeline: StandardPipeline, stripes: Option<i64>| {
+        let settings = options.settings_of(pipeline, ranks, stripes);
+        Declared.emit(pipeline, arch, &settings).map_err(failed)
+    };
+    // The stripes of the dispatch are those of the others.
+    let dispatch = emit(StandardPipeline::NvlDispatch, None)?;
+    let stripes = dispatch.plan.numbers.get("stripes").copied();
+    pipelines.iter().map(|pipeline| emit(*pipeline, stripes)).collect()
+}
+
+/// A call that failed, with the exit code of its kind.
+pub(crate) fn failed(error: CallError) -> Failure {
+    match error {
+        CallError::Plan(error) => refused(error),
+        other => Failure::Failed(other.to_string()),
+    }
+}
+
+/// A machine that failed.
+pub(crate) fn no_machine(error: BackendError) -> Failure {
+    Failure::Failed(error.to_string())
+}
+
+/// The GPUs of this machine, shared if there are fewer than ranks.
+pub(crate) fn gpus(ranks: usize) -> Result<Arc<GpuBackend>, Failure> {
+    let text = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
+    let options = GpuOptions::spread(ranks).map_err(no_machine)?;
+    let nvrtc = Nvrtc::find().map_err(|error| text(&error))?;
+    let cache = Cache::at(None).map_err(|error| text(&error))?;
+    let backend = GpuBackend::new(&options, compile_with(Arc::new(Jit::new(nvrtc, cache))));
+    Ok(Arc::new(backend.map_err(no_machine)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(set: &[(&str, &str)]) -> Result<BufferOptions, String> {
+        let set = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let problem = Problem { ranks: 4, tokens: Some(9), set: set.collect() };
+        problem.options(reference_options()).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn names_reach_the_pipelines_that_have_them() {
+        let made = options(&[("hidden", "256"), ("via", "ring"), ("depth", "32")]).unwrap();
+        assert_eq!((made.hidden, made.via, made.tokens), (256, Via::Ring, 9));
+        let pipelines: Vec<&str> = made.settings.iter().map(|it| it.pipeline.as_str()).collect();
+        assert_eq!(pipelines, ["nvl-dispatch", "nvl-combine"]);
+        let made = options(&[("nvl-combine.stages", "4"), ("stripes", "8")]).unwrap();
+        let pipelines: Vec<&str> = made.settings.iter().map(|it| it.pipeline.as_str()).collect();
+        assert_eq!(pipelines, ["nvl-combine", "nvl-dispatch"]);
+    }
+
+    #[test]
+    fn wrong_names_and_values_are_named() {
+        let error = options(&[("depht", "32")]).unwrap_err();
+        assert!(error.starts_with("error: there is no `depht`; there are hidden"), "{error}");
+        assert!(error.contains("chunk, depth"), "{error}");
+        let error = options(&[("topk", "many")]).unwrap_err();
+        assert_eq!(error, "error: `topk` takes a number, not `many`");
+        let error = options(&[("payload", "fp4")]).unwrap_err();
+        assert_eq!(error, "error: `payload` is one of bf16, fp8, fp8-packed, not `fp4`");
+    }
+}

@@ -1,0 +1,160 @@
+//! `epforge run`: one random problem, on the host or on GPUs, held against the oracle.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use ep_runtime::Entry;
+use ep_runtime::buffer::{BufferOptions, Declared};
+use ep_runtime::group::{Group, GroupOptions};
+use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
+use ep_runtime::selftest::{Case, Findings, Selftest};
+
+use crate::failure::Failure;
+use crate::json::{Object, Value};
+use crate::moved::{moved, table};
+use crate::plan_text::aligned;
+use crate::problem::{PROBLEM_HELP, Problem, Reach, failed, gpus, no_machine, reference_options};
+
+/// Longest run of one call on the host.
+const HOST_LIMIT: Duration = Duration::from_secs(600);
+
+/// Options of `run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = PROBLEM_HELP)]
+pub(crate) struct Options {
+    /// layout, notify, nvl-dispatch, nvl-combine or dispatch+combine; what they need runs before
+    pipeline: String,
+    /// Where it runs
+    #[arg(long, value_enum, default_value_t = Machine::Host)]
+    backend: Machine,
+    #[command(flatten)]
+    problem: Problem,
+    /// Blocks of each kernel
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    blocks: Option<u32>,
+    /// Seed of the routing, of all values, and of the schedule on the host
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+}
+
+/// Where kernels run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Machine {
+    /// In the emulator, on any machine
+    Host,
+    /// On the GPUs of this machine
+    Gpu,
+}
+
+pub(crate) fn run(
+    options: &Options,
+    entries: &[Entry],
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let reach = Reach::of(entries, &options.pipeline)?;
+    let buffer = options.problem.options(reference_options())?;
+    let ranks = options.problem.ranks as usize;
+    let (group, machine) = match options.backend {
+        Machine::Host => on_host(ranks, options.seed)?,
+        Machine::Gpu => {
+            let group = Group::new(gpus(ranks)?, GroupOptions::default()).map_err(failed)?;
+            let machine = group.backend().name();
+            (group, machine)
+        }
+    };
+    let usual = if options.backend == Machine::Host { 8 } else { 24 };
+    let share = group.backend().multiprocessors(0);
+    let blocks = options.blocks.unwrap_or(usual.min(share));
+    let case = Case { seed: options.seed, ..Case::even(buffer.clone(), ranks, blocks) };
+    let test = Selftest::new(&group, &Declared, case).map_err(failed)?;
+    let started = Instant::now();
+    let findings = match reach {
+        Reach::Counts => test.check_counts(),
+        Reach::Dispatch => test.check_dispatch(),
+        Reach::Combine => test.check(),
+    };
+    let findings = findings.map_err(failed)?;
+    let shown = Shown { reach, buffer: &buffer, machine: &machine, seconds: started.elapsed() };
+    if json {
+        shown.objects(&test, &findings, out)?;
+    } else {
+        shown.text(options, &test, &findings, out)?;
+    }
+    match findings.is_good() {
+        true => Ok(()),
+        false => Err(Failure::Failed(findings.to_string())),
+    }
+}
+
+/// A group in the emulator, and what it is called.
+fn on_host(ranks: usize, seed: u64) -> Result<(Group, String), Failure> {
+    let programs = Programs::find().map_err(no_machine)?;
+    let mut options = HostOptions::new(ranks);
+    options.build = Build::Fast;
+    options.spec.seed = seed;
+    options.isolation = Some(HOST_LIMIT);
+    let backend: Arc<HostBackend> = HostBackend::new(&programs, options).map_err(no_machine)?;
+    Ok((backend.group().map_err(failed)?, "the host".to_owned()))
+}
+
+/// What is told of a run.
+struct Shown<'a> {
+    reach: Reach,
+    buffer: &'a BufferOptions,
+    machine: &'a str,
+    seconds: Duration,
+}
+
+impl Shown<'_> {
+    fn text(
+        &self,
+        options: &Options,
+        test: &Selftest,
+        findings: &Findings,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
+        let BufferOptions { hidden, topk, experts, tokens, .. } = self.buffer;
+        writeln!(
+            out,
+            "{} on {}: {} ranks, {tokens} tokens of {hidden} {} values each, top-{topk} of {experts} \
+             experts, {}, seed {}\n",
+            options.pipeline,
+            self.machine,
+            options.problem.ranks,
+            self.buffer.payload.name(),
+            self.buffer.via.name(),
+            options.seed,
+        )?;
+        let moved = moved(test.buffer(), test.oracle(), self.reach.pipelines());
+        write!(out, "{}", aligned(&table(&moved)))?;
+        let seconds = self.seconds.as_secs_f64();
+        let verdict = if findings.is_good() { "ok" } else { "wrong" };
+        writeln!(out, "\n{verdict} in {seconds:.1} s: {findings}")?;
+        Ok(())
+    }
+
+    fn objects(
+        &self,
+        test: &Selftest,
+        findings: &Findings,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
+        for it in moved(test.buffer(), test.oracle(), self.reach.pipelines()) {
+            writeln!(out, "{}", it.object())?;
+        }
+        let count = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let compared = findings.checks.iter().map(|(_, found)| found.compared).sum();
+        let wrong = findings.checks.iter().map(|(_, found)| found.wrong).sum();
+        let object = Object::new()
+            .with("machine", self.machine)
+            .with("checks", count(findings.checks.len() as u64))
+            .with("compared", count(compared))
+            .with("wrong", count(wrong))
+            .with("seconds", Value::Tenths(self.seconds.as_secs_f64()));
+        writeln!(out, "{object}")?;
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! `run`, `check` and `demo` on the host, as scripts see them.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs a command line with a cache of these tests.
+fn epforge(line: &str) -> Output {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_epforge"));
+    command.args(line.split_whitespace()).env("EPFORGE_CACHE", cache);
+    command.output().expect("the program runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The output of a command that has to succeed; none without a C++ compiler.
+fn good(line: &str) -> Option<String> {
+    let done = epforge(line);
+    let (out, err) = (text(&done.stdout), text(&done.stderr));
+    if err.contains("no C++ compiler") {
+        eprintln!("skipped: {err}");
+        return None;
+    }
+    assert!(done.status.success(), "{line}: {out}{err}");
+    Some(out)
+}
+
+#[test]
+fn run_tells_what_each_role_moved() {
+    let line =
+        "run dispatch+combine --ranks 2 --tokens 9 --set hidden=128 --set topk=2 --set experts=5";
+    let Some(out) = good(line) else { return };
+    for part in ["nvl-dispatch  Send", "nvl-combine   Reduce", "rank 1", "\nok in "] {
+        assert!(out.contains(part), "no `{part}` in\n{out}");
+    }
+    let out = good(&format!("{line} --json")).expect("there is a compiler");
+    let last = out.lines().last().unwrap_or_default();
+    let last: serde_json::Value = serde_json::from_str(last).expect("it is JSON");
+    assert_eq!(last["wrong"], 0);
+    let all: i64 = out
+        .lines()
+        .filter(|line| line.contains("\"Unpack\""))
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .flat_map(|role| role["by_rank"].as_array().cloned().unwrap_or_default())
+        .filter_map(|count| count.as_i64())
+        .sum();
+    assert!((1..=36).contains(&all), "{all} rows for 18 tokens of 2 experts");
+}
+
+#[test]
+fn check_runs_every_variant_and_its_faults() {
+    let Some(out) = good("check nvl-dispatch --schedules 1 --ranks 2 --json") else { return };
+    let variants: Vec<serde_json::Value> =
+        out.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    assert_eq!(variants.len(), 6);
+    assert!(variants.iter().all(|it| it["failed"] == false && it["schedules"] == 1), "{out}");
+    let line = "check layout --schedules 3 --ranks 2 --fault dead-rank --set via=direct";
+    let out = good(line).expect("there is a compiler");
+    assert!(out.contains("3 schedules (fast), 0 of 1 variants failed"), "{out}");
+}
+
+#[test]
+fn wrong_use_is_told_apart() {
+    for (line, code, part) in [
+        ("run nothing", 2, "there is no pipeline `nothing`"),
+        ("run node-dispatch", 2, "no reference to hold `node-dispatch` against"),
+        ("run layout --set depht=3", 2, "there is no `depht`"),
+        ("run layout --ranks 65", 2, "--ranks"),
+        ("check nvl-dispatch --set hidden=100", 2, "takes 16..=32768 step 16"),
+        ("check nvl-dispatch --mode fastest", 2, "fastest"),
+        ("run nvl-dispatch --set hidden=100", 2, "takes 16..=32768 step 16"),
+    ] {
+        let done = epforge(line);
+        let (out, err) = (text(&done.stdout), text(&done.stderr));
+        if err.contains("no C++ compiler") {
+            continue;
+        }
+        assert_eq!(done.status.code(), Some(code), "{line}: {out}{err}");
+        assert!(format!("{out}{err}").contains(part), "{line}: {out}{err}");
+    }
+}
+
+#[test]
+fn demo_ends_with_one_line_for_all_of_it() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("demo");
+    let Some(out) = good(&format!("demo --host --out {}", folder.display())) else { return };
+    let last = out.lines().last().unwrap_or_default();
+    assert!(last.starts_with("demo ok: 4 ranks, 747 rows, 0 wrong, hb clean, cuda at "), "{last}");
+    for file in ["layout.cu", "nvl_dispatch.cu", "nvl_combine.cu", "ep/ring.cuh"] {
+        assert!(folder.join(file).exists(), "{file} was not written");
+    }
+}
+
+#[test]
+fn a_machine_without_a_compiler_is_told_what_it_lacks() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-compiler");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_epforge"));
+    command.args(["demo", "--host", "--out"]).arg(&folder);
+    let done = command.env_remove("CXX").env("PATH", &folder).output().expect("the program runs");
+    assert_eq!(done.status.code(), Some(1));
+    let wanted = "no C++ compiler: looked for $CXX, c++, g++, clang++; Debian: apt install g++";
+    assert!(text(&done.stderr).contains(wanted), "{}", text(&done.stderr));
+}
