@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ep_runtime::buffer::{BufferOptions, Declared, Via};
-use ep_runtime::error::CallError;
 use ep_runtime::host::mutant::{DEVICE_LIBRARY, Mutant};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::oracle::RoutingOptions;
-use ep_runtime::selftest::{Case, Findings, Selftest};
+use ep_runtime::selftest::{Case, Selftest};
 
 use super::pool::on_all_cores;
 use super::progress::Progress;
@@ -20,6 +19,8 @@ use crate::json::Object;
 use crate::problem::no_machine;
 
 const RANKS: usize = 3;
+const TOKENS: usize = 160;
+const HIDDEN: [usize; 2] = [1040, 128];
 
 /// Runs of each kind, in order: a bug that the checker sees shows in its first run.
 const RUNS: [(Build, u64); 2] = [(Build::Checked, 2), (Build::Fast, 10)];
@@ -76,23 +77,27 @@ pub(super) fn run(json: bool, out: &mut dyn Write, err: &mut dyn Write) -> Resul
     }
 }
 
-/// Runs both ways with the bug in them until a run fails.
+/// Runs every shape with the bug in it until a run fails.
 fn hunt(mutant: &Mutant, programs: &Programs) -> Hunt {
     let planted = programs.planted(mutant);
     let mut runs = 0;
     for (build, seeds) in RUNS {
         for seed in 1..=seeds {
-            for via in ways(&mutant.file) {
+            for (via, hidden) in shapes(&mutant.file) {
                 runs += 1;
-                if let Err(report) = attempt(&planted, *via, build, seed) {
+                if let Err(report) = attempt(&planted, via, hidden, build, seed) {
                     let mode = if build == Build::Checked { "hb" } else { "fast" };
-                    let via = *via;
                     return Hunt { found: Some(Found { mode, via, seed, report }), runs };
                 }
             }
         }
     }
     Hunt { found: None, runs }
+}
+
+/// The ways that use a file, with rows of three pieces and of one.
+fn shapes(file: &str) -> impl Iterator<Item = (Via, usize)> {
+    HIDDEN.into_iter().flat_map(|hidden| ways(file).iter().map(move |via| (*via, hidden)))
 }
 
 /// The ways that use a file.
@@ -104,16 +109,22 @@ fn ways(file: &str) -> &'static [Via] {
     }
 }
 
-/// A chain of calls in one world. More rows a stripe than its ring has slots, rows of three pieces,
-/// and tokens that go nowhere: everything that the library does is needed.
-fn attempt(programs: &Arc<Programs>, via: Via, build: Build, seed: u64) -> Result<(), String> {
+/// A chain of calls in one world, with more rows a stripe than its ring has slots, and tokens that go
+/// nowhere: everything that the library does is needed.
+fn attempt(
+    programs: &Arc<Programs>,
+    via: Via,
+    hidden: usize,
+    build: Build,
+    seed: u64,
+) -> Result<(), String> {
     let mut options =
-        BufferOptions { via, live: 3, biases: 1, ..BufferOptions::new(80, 1040, 3, 7) };
+        BufferOptions { via, live: 3, biases: 1, ..BufferOptions::new(TOKENS, hidden, 3, 7) };
     if via == Via::Ring {
         options.settings = options.settings_of_rings(4, 16, 4);
     }
     options.set_tune("piece", 1024);
-    let routing = RoutingOptions { absent: 0.4, ..RoutingOptions::even(3, 7) };
+    let routing = RoutingOptions { absent: 0.2, ..RoutingOptions::even(3, 7) };
     let case = Case { routing, seed, ..Case::even(options, RANKS, 4) };
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let mut host = HostOptions { build, isolation: Some(LIMIT), ..HostOptions::new(RANKS) };
@@ -122,10 +133,8 @@ fn attempt(programs: &Arc<Programs>, via: Via, build: Build, seed: u64) -> Resul
     let backend = HostBackend::new(programs, host).map_err(|error| text(&error))?;
     let group = backend.group().map_err(|error| text(&error))?;
     let test = Selftest::new(&group, &Declared, case).map_err(|error| text(&error))?;
-    let calls: [fn(&Selftest) -> Result<Findings, CallError>; 2] =
-        [Selftest::check_queued, Selftest::check];
-    for call in calls {
-        match call(&test) {
+    for queued in [true, false] {
+        match if queued { test.check_queued() } else { test.check() } {
             Ok(findings) if findings.is_good() => {}
             Ok(findings) => return Err(findings.to_string()),
             // What the emulator saw says more than what the kernels recorded of it.

@@ -1,7 +1,7 @@
 //! What a declaration must mean before it can become a kernel.
 //!
 //! The parser has accepted its form. The rules here are of two kinds: those about declarations,
-//! which run once, and those about behaviour, which run on the [`model::View`] of each choice of
+//! which run once, and those about behaviour, which run on the `View` of each choice of
 //! arms, so that a `when` is judged with what it stands among. One family of rules is one file;
 //! every sentence an author can see is in [`crate::diagnostics`].
 //!

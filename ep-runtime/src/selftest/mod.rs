@@ -229,10 +229,10 @@ impl Selftest {
         }
         self.for_each_rank(&|rank| {
             let index = self.group.local_index(rank)?;
-            self.combine(rank, &handles[index], &offered[index])
+            self.combine(&handles[index], CombineInput::Offered(&offered[index]))
         })?;
         self.settle()?;
-        let found = self.for_each_rank(&|rank| self.verify_sums(rank));
+        let found = self.for_each_rank(&|rank| self.verify_sums(rank, false));
         let mut findings = Findings::default();
         found?.into_iter().for_each(|found| findings.merge(found));
         Ok(findings)
@@ -256,8 +256,8 @@ impl Selftest {
         offered.collect()
     }
 
-    fn combine(&self, rank: usize, handle: &Handle, offered: &Offered) -> Result<(), CallError> {
-        let data = self.rank(rank)?;
+    fn combine(&self, handle: &Handle, input: CombineInput<'_>) -> Result<(), CallError> {
+        let data = self.rank(handle.rank())?;
         let hidden = self.case.options.hidden as i64;
         let mut biases = [Rows::default(); 2];
         let count = data.biases.len().min(biases.len());
@@ -268,7 +268,6 @@ impl Selftest {
             combined: data.combined.address(),
             combined_weights: data.combined_weights.address(),
         };
-        let input = CombineInput::Offered(offered);
         self.buffer.combine(handle, input, &biases[..count], &output, &self.case.combine)
     }
 

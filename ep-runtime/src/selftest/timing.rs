@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Meeting, Selftest, wire_time};
 use crate::backend::{Event, Stream};
-use crate::buffer::{Handle, Offered, StandardPipeline, Via};
+use crate::buffer::{CombineInput, Handle, Offered, StandardPipeline, Via};
 use crate::error::CallError;
 use crate::group::positive;
 use crate::memory::HostMemory;
@@ -245,7 +245,8 @@ impl Selftest {
             }
             Operation::Combine => {
                 let handle = own.handle.as_ref().ok_or_else(missing)?;
-                self.combine(rank, handle, own.offered.as_ref().ok_or_else(missing)?)
+                let offered = own.offered.as_ref().ok_or_else(missing)?;
+                self.combine(handle, CombineInput::Offered(offered))
             }
         }
     }
