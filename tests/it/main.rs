@@ -10,4 +10,5 @@ mod host;
 mod ir;
 mod nvrtc;
 mod plans;
+mod ptx;
 mod ui;

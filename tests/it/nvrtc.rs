@@ -21,7 +21,7 @@ struct Kernel {
 }
 
 /// The compiler; none without NVRTC, which `xtask test` makes a failure.
-fn jit() -> Option<&'static Jit> {
+pub(crate) fn jit() -> Option<&'static Jit> {
     static JIT: LazyLock<Option<Jit>> = LazyLock::new(|| match Nvrtc::find() {
         Ok(nvrtc) => Some(Jit::new(nvrtc, Cache::memory_only())),
         Err(error) => {
