@@ -158,10 +158,10 @@ impl Tally {
         let (name, done) = (&variant.name, self.done);
         let Some((seed, report)) = self.failures.first_key_value() else {
             let steps = self.steps as f64 / 1e6;
-            writeln!(out, "  ok      {name:32} {done} schedules, {steps:.1} million steps")?;
+            writeln!(out, "  ok      {name:36} {done} schedules, {steps:.1} million steps")?;
             return Ok(());
         };
-        writeln!(out, "  FAILED  {name:32} with seed {seed}")?;
+        writeln!(out, "  FAILED  {name:36} with seed {seed}")?;
         for line in report.lines() {
             writeln!(out, "    {line}")?;
         }

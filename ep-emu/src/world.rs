@@ -74,6 +74,8 @@ pub struct World {
     actors: Vec<Box<dyn Actor>>,
     /// What checked runs keep: their cells and the last epoch.
     cells: Option<(Cells, u32)>,
+    /// Whether a run has used memory behind the last buffer, as the shared memory of its blocks.
+    has_run: bool,
 }
 
 fn refuse(message: String) -> Failure {
@@ -88,7 +90,7 @@ impl World {
             return Err(refuse(message));
         }
         let heap = Heap::new().map_err(|error| refuse(format!("no memory: {error}")))?;
-        Ok(Self { spec, heap, stacks: None, actors: Vec::new(), cells: None })
+        Ok(Self { spec, heap, stacks: None, actors: Vec::new(), cells: None, has_run: false })
     }
 
     /// What the world was made of.
@@ -104,14 +106,24 @@ impl World {
 
     /// A buffer of zeros on `rank`, aligned to 256 bytes, which every rank can reach.
     pub fn alloc(&mut self, rank: u32, bytes: usize, name: &str) -> Result<Address, Failure> {
-        let from = self.heap.alloc((rank, false), bytes, 256, name)?;
-        Ok(Address((self.heap.base() + from) as u64))
+        self.zeros((rank, false), bytes, name)
     }
 
     /// As [`World::alloc`]; an access of another rank is an error in a checked run.
     pub fn alloc_local(&mut self, rank: u32, bytes: usize, name: &str) -> Result<Address, Failure> {
-        let from = self.heap.alloc((rank, true), bytes, 256, name)?;
-        Ok(Address((self.heap.base() + from) as u64))
+        self.zeros((rank, true), bytes, name)
+    }
+
+    fn zeros(&mut self, owner: (u32, bool), bytes: usize, name: &str) -> Result<Address, Failure> {
+        let from = self.heap.alloc(owner, bytes, 256, name)?;
+        let at = Address((self.heap.base() + from) as u64);
+        // Until then all of it is zero, and touching it would back it with pages.
+        if self.has_run
+            && let Some(all) = self.heap.bytes_mut(at, bytes)
+        {
+            all.fill(0);
+        }
+        Ok(at)
     }
 
     /// Names a part of a buffer in reports, and waives checker policies in it.
@@ -157,6 +169,7 @@ impl World {
         launches: Vec<Vec<Launch>>,
         limit: Duration,
     ) -> Result<RunStats, Failure> {
+        self.has_run = true;
         let symbols = Symbols::of(&launches);
         let seed = self.spec.seed;
         let answer = worker::isolate(limit, |_| message::encode(&self.run_unlocked(launches)));
@@ -169,6 +182,7 @@ impl World {
     /// For a process that runs nothing else.
     fn run_unlocked(&mut self, launches: Vec<Vec<Launch>>) -> Result<RunStats, Failure> {
         self.check(&launches)?;
+        self.has_run = true;
         let regions = self.heap.count();
         let symbols = Symbols::of(&launches);
         let result = self.run_checked(launches);

@@ -60,6 +60,10 @@ impl Parts {
         self.test("snapshot and ui tests", &["--test", "*"], &quick, None)?;
         self.check("codegen --check", || codegen::run(&["--check".to_owned()]))?;
         self.test("runs on the host", &["--test", "*"], &["host::"], None)?;
+        for (name, options) in host_checks(full) {
+            let words: Vec<&str> = ["check"].into_iter().chain(options.split(' ')).collect();
+            self.check(name, || codegen::epforge(&words))?;
+        }
         self.test("compiles by NVRTC", &["--test", "*"], &["nvrtc::"], None)?;
         if full {
             for folder in OLDER_NVRTC {
@@ -115,6 +119,17 @@ impl Parts {
 
 fn canonical(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
+/// Command lines of `epforge check`: schedules of every variant, and whether bugs would be found.
+fn host_checks(full: bool) -> [(&'static str, String); 4] {
+    let [fast, hb, shapes] = if full { [1000, 200, 40] } else { [50, 10, 4] };
+    [
+        ("schedules", format!("all --schedules {fast}")),
+        ("checked schedules", format!("all --mode hb --schedules {hb}")),
+        ("schedules of other shapes", format!("all --fuzz-shapes --schedules {shapes}")),
+        ("planted bugs", "--mutants".to_owned()),
+    ]
 }
 
 fn unread_snapshots(read: &BTreeSet<PathBuf>) -> Outcome {

@@ -6,6 +6,26 @@
 //! All streams of a rank are one queue, in the order of the calls.
 //!
 //! The scheduler decides every step by a seed, which replays it: [`HostOptions::spec`].
+//!
+//! ```no_run
+//! use ep_runtime::buffer::{Buffer, BufferOptions, CallOptions, Declared, DispatchInput};
+//! use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
+//!
+//! # fn inputs(_: usize) -> DispatchInput { DispatchInput::default() }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = HostOptions { build: Build::Checked, ..HostOptions::new(4) };
+//! let group = HostBackend::new(&Programs::find()?, options)?.group()?;
+//! let buffer = Buffer::new(&group, BufferOptions::new(64, 1024, 4, 16), &Declared)?;
+//! let mut dispatched = Vec::new();
+//! for rank in group.local() {
+//!     dispatched.push(buffer.dispatch(rank, &inputs(rank), &CallOptions::blocks(6))?);
+//! }
+//! for rank in group.local() {
+//!     group.sync(rank)?; // The first one runs the kernels of all ranks.
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 mod memory;
 mod programs;

@@ -4,6 +4,7 @@
 
 mod data;
 mod drawn;
+mod experts;
 mod hand;
 mod meeting;
 mod probe;
@@ -174,20 +175,27 @@ impl Selftest {
         Ok(findings)
     }
 
-    /// A fresh dispatch on every rank. Where kernels do not run by themselves, every rank has to
-    /// launch before any waits for its counts.
+    /// A fresh dispatch on every rank.
     fn dispatch(&self) -> Result<Vec<Dispatched>, CallError> {
+        let inputs = self.group.local().map(|rank| self.input(rank));
+        self.dispatch_inputs(&inputs.collect::<Result<Vec<_>, _>>()?)
+    }
+
+    /// A fresh dispatch of one input per local rank. Where kernels do not run by themselves, every
+    /// rank has to launch before any waits for its counts.
+    fn dispatch_inputs(&self, inputs: &[DispatchInput]) -> Result<Vec<Dispatched>, CallError> {
         let call = &self.case.dispatch;
+        let input = |rank: usize| Ok::<_, CallError>(&inputs[self.group.local_index(rank)?]);
         if self.group.backend().runs_alone() {
             return self.for_each_rank(&|rank| {
-                let (handle, received) = self.buffer.dispatch(rank, &self.input(rank)?, call)?;
+                let (handle, received) = self.buffer.dispatch(rank, input(rank)?, call)?;
                 Ok(Dispatched { handle, received })
             });
         }
-        let handles = self.exchange_counts()?;
+        let handles =
+            self.for_each_rank(&|rank| self.buffer.exchange_counts(rank, input(rank)?, call))?;
         let dispatched = handles.into_iter().map(|handle| {
-            let input = self.input(handle.rank())?;
-            let received = self.buffer.dispatch_counted(&handle, &input, call)?;
+            let received = self.buffer.dispatch_counted(&handle, input(handle.rank())?, call)?;
             Ok(Dispatched { handle, received })
         });
         dispatched.collect()

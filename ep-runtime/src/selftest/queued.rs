@@ -1,7 +1,9 @@
 //! Calls in a row that nobody waits for, and the first half of a dispatch alone.
 
+use super::experts::Experts;
 use super::{Dispatched, Findings, POISON, Selftest};
-use crate::buffer::{CombineInput, Payload};
+use crate::args::Rows;
+use crate::buffer::{CombineInput, DispatchInput, Handle, Offered, Payload, Received};
 use crate::error::CallError;
 
 impl Selftest {
@@ -22,42 +24,122 @@ impl Selftest {
         self.check_through(false)
     }
 
-    /// Queues as many dispatches as the buffer has live handles, with a combine behind each, before
-    /// it waits for any of them: ranks may be calls apart. All dispatches use one output, and BF16 rows
-    /// are combined where they came in, as by experts that change nothing; what the last calls leave
-    /// is compared with the oracle.
+    /// Queues dispatches, and what follows each, before it waits for any of them: fresh ones, then
+    /// cached ones, between which nothing brings the ranks together. Every other one leaves out the
+    /// first token, so that each place of an output is written by another rank than the last time. All
+    /// dispatches use one output. What the last calls leave is compared with the oracle.
     ///
-    /// The buffer holds the worst case.
+    /// The buffer holds the worst case, and has three live handles and cached dispatches.
     pub fn check_queued(&self) -> Result<Findings, CallError> {
         self.poison()?;
-        let in_place = self.case.options.payload == Payload::Bf16;
-        let offered = self.offer_rows()?;
+        let queue = Queue::new(self)?;
         self.ranks.iter().try_for_each(|data| data.poison_sums(POISON))?;
-        let mut handles = Vec::new();
-        let mut last = Vec::new();
-        for _ in 0..self.case.options.live {
-            // The output of the call before is free again, and the next dispatch takes it.
-            last.clear();
-            for Dispatched { handle, received } in self.dispatch()? {
-                let offered = &offered[self.group.local_index(handle.rank())?];
-                let input = match in_place {
-                    true => CombineInput::InPlace(&received, Some(offered)),
-                    false => CombineInput::Offered(offered),
-                };
-                self.combine(&handle, input)?;
-                handles.push(handle);
-                last.push(received);
-            }
+        let (all, fewer) = (self.inputs(0)?, self.inputs(1)?);
+        let fresh = |inputs: &[DispatchInput], next: Next| {
+            let (handles, received) = split(self.dispatch_inputs(inputs)?);
+            queue.follow(&handles, &received, next)?;
+            Ok::<_, CallError>((handles, received))
+        };
+        let (of_all, _) = fresh(&all, Next::Experts)?;
+        let (of_fewer, _) = fresh(&fewer, Next::InPlace)?;
+        let cached = |fewer_tokens: bool, next: Next| {
+            let (handles, inputs) =
+                if fewer_tokens { (&of_fewer, &fewer) } else { (&of_all, &all) };
+            let received = handles.iter().zip(inputs).map(|(handle, input)| {
+                self.buffer.cached_dispatch(handle, input, &self.case.dispatch)
+            });
+            queue.follow(handles, &received.collect::<Result<Vec<_>, _>>()?, next)
+        };
+        for next in [Next::InPlace, Next::ExpertsAlone, Next::Experts] {
+            cached(false, next)?;
+            cached(true, next)?;
         }
+        let (last, received) = fresh(&all, Next::Experts)?;
         self.settle()?;
         let mut findings = Findings::default();
-        for handle in &handles {
+        for (handle, received) in last.iter().zip(&received) {
             findings.merge(self.verify_counts(handle)?);
-        }
-        for received in &last {
             findings.merge(self.verify_rows("last dispatch", received, true)?);
-            findings.merge(self.verify_sums(received.rank(), in_place)?);
+            findings.merge(self.verify_sums(handle.rank(), queue.experts.is_some())?);
         }
         Ok(findings)
     }
+
+    /// The inputs of all local ranks without their first tokens.
+    fn inputs(&self, without: usize) -> Result<Vec<DispatchInput>, CallError> {
+        let options = &self.case.options;
+        let input = |rank: usize| {
+            let all = self.input(rank)?;
+            let skipped = without.min(all.tokens) as u64;
+            let rows = |rows: Rows, value_bytes: u64| {
+                let bytes = skipped * rows.row_stride as u64 * value_bytes;
+                Rows { address: rows.address + bytes, ..rows }
+            };
+            Ok(DispatchInput {
+                tokens: all.tokens - skipped as usize,
+                x: rows(all.x, options.payload.value_bytes()),
+                scale: rows(all.scale, options.payload.scale_bytes()),
+                topk_idx: all.topk_idx + skipped * 8 * options.topk as u64,
+                topk_weights: all.topk_weights + skipped * 4 * options.topk as u64,
+            })
+        };
+        self.group.local().map(input).collect()
+    }
+}
+
+/// What follows a dispatch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// A combine of the rows where they came in.
+    InPlace,
+    /// Experts, and a combine of what they made.
+    Experts,
+    /// Experts, and no combine.
+    ExpertsAlone,
+}
+
+/// What the queued calls of a test use besides its buffer.
+struct Queue<'a> {
+    test: &'a Selftest,
+    offered: Vec<Offered>,
+    /// None for rows that are not BF16: their combines take what the host made.
+    experts: Option<Experts>,
+}
+
+impl<'a> Queue<'a> {
+    fn new(test: &'a Selftest) -> Result<Queue<'a>, CallError> {
+        let options = &test.case.options;
+        let experts = match options.payload {
+            Payload::Bf16 => Some(Experts::new(&test.group, options.hidden)?),
+            Payload::Fp8 | Payload::Fp8Packed => None,
+        };
+        Ok(Queue { test, offered: test.offer_rows()?, experts })
+    }
+
+    /// Queues what follows a dispatch on all local ranks.
+    fn follow(
+        &self,
+        handles: &[Handle],
+        received: &[Received],
+        next: Next,
+    ) -> Result<(), CallError> {
+        for ((handle, rows), offered) in handles.iter().zip(received).zip(&self.offered) {
+            let input = match &self.experts {
+                Some(_) if next == Next::InPlace => CombineInput::InPlace(rows, Some(offered)),
+                Some(experts) => {
+                    experts.work(handle, rows, offered)?;
+                    CombineInput::Offered(offered)
+                }
+                None => CombineInput::Offered(offered),
+            };
+            if next != Next::ExpertsAlone {
+                self.test.combine(handle, input)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn split(dispatched: Vec<Dispatched>) -> (Vec<Handle>, Vec<Received>) {
+    dispatched.into_iter().map(|dispatched| (dispatched.handle, dispatched.received)).unzip()
 }

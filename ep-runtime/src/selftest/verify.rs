@@ -158,15 +158,15 @@ impl Selftest {
         }))
     }
 
-    /// The sums of a combine against sums in f64; `in_place`: of the rows as they were sent.
-    pub(super) fn verify_sums(&self, rank: usize, in_place: bool) -> Result<Findings, CallError> {
+    /// The sums of a combine against sums in f64; `as_sent`: of rows that nobody has changed.
+    pub(super) fn verify_sums(&self, rank: usize, as_sent: bool) -> Result<Findings, CallError> {
         let (options, data) = (&self.case.options, self.rank(rank)?);
         let (tokens, hidden) = (self.case.tokens[rank], options.hidden);
         let mut got = vec![0; tokens * hidden * 2];
         data.combined.read(0, &mut got)?;
         let mut sums = Differences::default();
         for token in 0..tokens {
-            let terms = self.terms(rank, token, in_place);
+            let terms = self.terms(rank, token, as_sent);
             let mut want = vec![0f64; hidden];
             let mut magnitude = vec![0f64; hidden];
             for row in &terms {
@@ -188,12 +188,12 @@ impl Selftest {
     }
 
     /// The bf16 rows that a token's sum consists of: those of its ranks in order, and its biases.
-    fn terms(&self, rank: usize, token: usize, in_place: bool) -> Vec<&[u8]> {
+    fn terms(&self, rank: usize, token: usize, as_sent: bool) -> Vec<&[u8]> {
         let width = self.case.options.hidden * 2;
         let ranks = 0..self.group.ranks();
         let rows = ranks.filter_map(|dest| {
             let row = self.oracle.position(rank, token, dest)?;
-            match in_place {
+            match as_sent {
                 true => self.host.x[rank].get(token * width..(token + 1) * width),
                 false => self.host.made[dest].get(row * width..(row + 1) * width),
             }

@@ -163,6 +163,24 @@ fn memory_that_is_used_again_holds_nothing_of_before() {
     assert_eq!((window.bases[0][1], ranks.word(1, base)), (base, 0));
 }
 
+/// The shared memory of a run's blocks leaves nothing in memory that is allocated after it.
+#[test]
+fn memory_after_a_run_is_zero() {
+    let Some(mut ranks) = Ranks::new(1, Build::Fast) else { return };
+    let backend = &ranks.backend;
+    let image = backend.compile("add", KERNEL).unwrap();
+    let block = Block { threads: 32, shared_bytes: 64 << 10 };
+    ranks.codes = vec![backend.load(0, &image, "add", block).unwrap()];
+    let words = backend.alloc(0, 4).unwrap();
+    backend.write(0, words, &[0; 4]).unwrap();
+    ranks.add(0, words, 1).unwrap();
+    assert_eq!(ranks.word(0, words), 1);
+    let window = ranks.backend.map_window(128 << 10).unwrap();
+    let mut bytes = vec![1; 128 << 10];
+    ranks.backend.read(0, window.bases[0][0], &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0));
+}
+
 #[test]
 fn wrong_numbers_are_refused() {
     let Some(ranks) = Ranks::new(2, Build::Fast) else { return };
