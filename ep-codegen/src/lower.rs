@@ -356,7 +356,10 @@ impl Lowering {
                     lowered.slot =
                         axes.iter().map(|axis| self.slot_extent(axis, &lowered.per)).collect();
                 }
-                ast::OptionValue::Waive { reason, .. } => lowered.waiver = Some(reason.clone()),
+                ast::OptionValue::Waive { policy, reason, .. } => {
+                    let (policy, reason) = (policy.to_string(), reason.clone());
+                    lowered.waiver = Some(ir::Waiver { policy, reason });
+                }
             }
         }
         lowered.options.sort_by(|a, b| a.name.cmp(&b.name));

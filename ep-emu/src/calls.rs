@@ -183,10 +183,12 @@ extern "C" fn clock() -> u64 {
     })
 }
 
-extern "C" fn note_wait(role: u32, channel: u32, kind: u32, stripe: i32, peer: i32) {
-    with(|machine| {
-        machine.lane().site = Some(WaitSite { role, channel, kind, stripe, peer });
-    });
+#[rustfmt::skip]
+extern "C" fn note_wait(
+    pipeline: u32, role: u32, channel: u32, kind: u32, stripe: i32, peer: i32, want: u32, epoch: u32,
+) {
+    let site = WaitSite { pipeline, role, channel, kind, stripe, peer, want, epoch };
+    with(|machine| machine.lane().site = Some(site));
 }
 
 extern "C" fn trap(message: *const c_char, pc: Pc) {

@@ -1,6 +1,10 @@
 //! What a run can end with: numbers of a good one, a typed failure with its places of a bad one.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+
+/// Lines of a report about waits.
+const LINES: usize = 24;
 
 /// Why a run failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +112,8 @@ pub struct Wait {
 /// A wait as the kernel names it (`ep::note_wait`): the numbers of its timeout records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitSite {
+    /// Number of the pipeline in its group.
+    pub pipeline: u32,
     /// `Cfg` role.
     pub role: u32,
     /// `Cfg` channel.
@@ -118,11 +124,68 @@ pub struct WaitSite {
     pub stripe: i32,
     /// Peer, or -1.
     pub peer: i32,
+    /// Counter value that would end the wait.
+    pub want: u32,
+    /// Number of the call.
+    pub epoch: u32,
+}
+
+impl Failure {
+    /// What happened, then two lines for all waits of a rank at one place of the kernel: what the
+    /// first of them is for, by `name`, and what its lanes do.
+    pub fn report(&self, name: impl Fn(&Wait) -> String) -> String {
+        type Key<'w> = (u32, &'w str, Option<(u32, u32, u32, u32)>);
+        let mut places: BTreeMap<Key<'_>, Vec<&Wait>> = BTreeMap::new();
+        for wait in &self.waits {
+            let site = wait.site.map(|it| (it.pipeline, it.role, it.channel, it.kind));
+            places.entry((wait.rank, &wait.place, site)).or_default().push(wait);
+        }
+        let mut text = self.message.clone();
+        for waits in places.values().take(LINES) {
+            let first = waits[0];
+            let (warp, lanes, what, place) = (first.warp, first.lanes, &first.what, &first.place);
+            text.push_str(&format!("\n  {}", name(first)));
+            text.push_str(&format!("\n    warp {warp} lanes {lanes:08x}: {what} at {place}"));
+            if waits.len() > 1 {
+                text.push_str(&format!("; {}", like_it(&waits[1..])));
+            }
+        }
+        if places.len() > LINES {
+            text.push_str(&format!("\n  and {} more", places.len() - LINES));
+        }
+        text
+    }
+}
+
+/// `3 more like it, of stripes 1 2, for ranks 0 3`.
+fn like_it(waits: &[&Wait]) -> String {
+    let numbers = |what: &str, number: fn(WaitSite) -> i32| {
+        let sites = waits.iter().filter_map(|wait| wait.site).map(number);
+        let all: BTreeSet<i32> = sites.filter(|number| *number >= 0).collect();
+        let texts: Vec<String> = all.iter().map(i32::to_string).collect();
+        if texts.is_empty() { String::new() } else { format!(", {what} {}", texts.join(" ")) }
+    };
+    let stripes = numbers("of stripes", |site| site.stripe);
+    format!("{} more like it{stripes}{}", waits.len(), numbers("for ranks", |site| site.peer))
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}: {} (seed {})", self.kind.name(), self.message, self.seed)
+        let report = self.report(Wait::to_string);
+        write!(out, "{}: {report} (seed {})", self.kind.name(), self.seed)
+    }
+}
+
+/// By numbers: only the host knows the names.
+impl fmt::Display for Wait {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "rank {} block {}", self.rank, self.block)?;
+        let Some(WaitSite { pipeline, role, channel, kind, stripe, peer, want, epoch }) = self.site
+        else {
+            return Ok(());
+        };
+        write!(out, ": role {role} of pipeline {pipeline} waits for kind {kind} of channel ")?;
+        write!(out, "{channel}, stripe {stripe}, peer {peer} (call {epoch}, wants {want})")
     }
 }
 

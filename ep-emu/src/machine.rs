@@ -40,7 +40,7 @@ pub(crate) struct Machine<'w> {
     /// Lanes inside kernels that can still run to their end.
     pub(crate) live: u64,
     pub(crate) failure: Option<Failure>,
-    /// The report of a deadlock whose waits have been allowed to expire.
+    /// A deadlock whose waits have been allowed to expire, in words, and the waits.
     pub(crate) deadlock: Option<(String, Vec<Wait>)>,
     pub(crate) actors: Vec<Box<dyn Actor>>,
     pub(crate) actor_names: Vec<String>,

@@ -52,28 +52,33 @@ fn broken(text: &str) -> Failure {
 fn encode_wait(wait: &Wait) -> String {
     let Wait { rank, block, warp, lanes, site, what, place } = wait;
     let site = match site {
-        Some(WaitSite { role, channel, kind, stripe, peer }) => {
-            format!("1 {role} {channel} {kind} {stripe} {peer}")
+        Some(WaitSite { pipeline, role, channel, kind, stripe, peer, want, epoch }) => {
+            format!("1 {pipeline} {role} {channel} {kind} {stripe} {peer} {want} {epoch}")
         }
-        None => "0 0 0 0 0 0".to_owned(),
+        None => "0 0 0 0 0 0 0 0 0".to_owned(),
     };
     format!("{rank} {block} {warp} {lanes} {site} {what}{WITHIN}{place}")
 }
 
 fn decode_wait(text: &str) -> Option<Wait> {
-    let words: Vec<&str> = text.splitn(11, ' ').collect();
-    let numbers: Option<Vec<i64>> = words.iter().take(10).map(|word| word.parse().ok()).collect();
-    let [rank, block, warp, lanes, named, role, channel, kind, stripe, peer] = numbers?[..] else {
+    let words: Vec<&str> = text.splitn(14, ' ').collect();
+    let numbers: Option<Vec<i64>> = words.iter().take(13).map(|word| word.parse().ok()).collect();
+    let [rank, block, warp, lanes, named, pipeline, role, channel, kind, stripe, peer, want, epoch] =
+        numbers?[..]
+    else {
         return None;
     };
     let site = WaitSite {
+        pipeline: pipeline as u32,
         role: role as u32,
         channel: channel as u32,
         kind: kind as u32,
         stripe: stripe as i32,
         peer: peer as i32,
+        want: want as u32,
+        epoch: epoch as u32,
     };
-    let (what, place) = words.get(10)?.split_once(WITHIN)?;
+    let (what, place) = words.get(13)?.split_once(WITHIN)?;
     Some(Wait {
         rank: rank as u32,
         block: block as u32,
@@ -127,7 +132,16 @@ mod tests {
     fn results_survive_the_way() {
         let stats = RunStats { lanes: 3, schedule: u64::MAX, clock_ns: 9, ..RunStats::default() };
         assert_eq!(decode(&encode(&Ok(stats.clone()))).expect("good"), stats);
-        let site = WaitSite { role: 1, channel: 2, kind: 3, stripe: -1, peer: 4 };
+        let site = WaitSite {
+            pipeline: 9,
+            role: 1,
+            channel: 2,
+            kind: 3,
+            stripe: -1,
+            peer: 4,
+            want: 6,
+            epoch: 5,
+        };
         let wait = |site, what: &str| Wait {
             rank: 1,
             block: 2,

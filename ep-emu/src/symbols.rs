@@ -200,14 +200,20 @@ fn describe(program: &Program, frames: &[Frame]) -> String {
 }
 
 /// The statement of the declaration that the line serves: the nearest comment above it within its
-/// function, from its first line on. Emitted text has a comment for each statement and no others.
+/// function, from its first line on. Emitted text has a comment for each statement, with the pairs that
+/// it is an end of below it (`W1: ..`), and no others.
 fn statement_above(text: &str, line: u32) -> Option<String> {
     let lines: Vec<&str> = text.lines().take(line as usize).collect();
     let comment = |line: &str| {
         let text = line.trim_start().strip_prefix("//")?;
         Some(text.trim_start_matches('/').trim().to_owned())
     };
-    let mut above = lines.iter().rev().take_while(|line| !line.starts_with('}'));
+    let is_pair = |line: &&&str| {
+        let number = comment(line).and_then(|text| text.strip_prefix('W').map(str::to_owned));
+        number.is_some_and(|text| text.starts_with(|letter: char| letter.is_ascii_digit()))
+    };
+    let mut above =
+        lines.iter().rev().take_while(|line| !line.starts_with('}')).filter(|line| !is_pair(line));
     let mut statement = above.find_map(|line| comment(line))?;
     for line in above {
         match comment(line) {
@@ -235,6 +241,9 @@ mod tests {
             "void f() {\n    // +7  push ring[peer]\n    a();\n    b();\n}\nvoid g() {\n    c();\n";
         assert_eq!(statement_above(text, 4).as_deref(), Some("+7  push ring[peer]"));
         assert_eq!(statement_above(text, 7), None);
+        let pairs =
+            "    // +8  await turn\n    // W2: takes messages of turn, from A +3\n    a();\n";
+        assert_eq!(statement_above(pairs, 3).as_deref(), Some("+8  await turn"));
         let long = "    // +9  push ring[peer] { x: x[token],\n    //     src: token }\n    a();\n";
         let statement = statement_above(long, 3);
         assert_eq!(statement.as_deref(), Some("+9  push ring[peer] { x: x[token], src: token }"));

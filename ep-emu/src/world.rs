@@ -435,8 +435,8 @@ fn empty_lane(warp: Idx) -> Lane {
 fn finish(machine: &mut Machine<'_>) -> Result<RunStats, Failure> {
     machine.stats.clock_ns = machine.clock_ns;
     if let Some(mut failure) = machine.failure.take() {
-        if let Some((report, waits)) = machine.deadlock.take() {
-            failure.message.push_str(&format!("\nwhile draining after a deadlock: {report}"));
+        if let Some((head, waits)) = machine.deadlock.take() {
+            failure.message.push_str(&format!("\nwhile draining after a deadlock: {head}"));
             failure.waits = waits;
         }
         return Err(failure);

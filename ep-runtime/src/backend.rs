@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ep_codegen::plan::Arch;
+use ep_codegen::plan::{Arch, Plan};
 
 /// A queue of work of one rank; the backend gives every rank one of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -152,8 +152,15 @@ pub trait Backend: Send + Sync {
     ) -> Result<(), BackendError>;
 
     /// Says what a piece of memory holds, to a backend that reports on what kernels touch.
-    fn name_memory(&self, rank: usize, at: u64, bytes: u64, name: &str) {
-        let _ = (rank, at, bytes, name);
+    /// `waived`: policies of its checker that the accesses there need not keep.
+    fn name_memory(&self, rank: usize, at: u64, bytes: u64, name: &str, waived: &[&str]) {
+        let _ = (rank, at, bytes, name, waived);
+    }
+
+    /// Says what a loaded kernel was planned as, by the number that its records carry, to a backend
+    /// that reports on what kernels do.
+    fn name_pipeline(&self, number: u32, plan: &Arc<Plan>) {
+        let _ = (number, plan);
     }
 
     /// Allocates zeroed host memory that kernels of `rank` can reach.

@@ -324,6 +324,8 @@ pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
         roles: Vec::new(),
         blocks_min: 1,
         messages: Vec::<MessageLayout>::new(),
+        pairs: Vec::new(),
+        waivers: Vec::new(),
     }
 }
 

@@ -158,7 +158,7 @@ impl Group {
             Some(wait) => CallError::OutputTooSmall {
                 rank: wait.peer.unwrap_or(wait.rank),
                 need: u64::from(wait.want),
-                have: u64::from(wait.seen),
+                have: u64::from(wait.seen.unwrap_or(0)),
             },
             None => CallError::Timeout(timeouts),
         };
@@ -237,6 +237,7 @@ impl Kernel {
             });
         }
         let (pipeline, recorder) = group.enlist(&plan)?;
+        group.backend().name_pipeline(pipeline, &plan);
         let mut ranks = Vec::new();
         for (rank, records) in group.local().zip(&recorder.records) {
             let bases: Vec<u64> =
@@ -333,17 +334,25 @@ fn state_words(group: &Group, rank: usize, bases: &[u64]) -> Result<DeviceMemory
 
 /// Says what a rank's control memory holds, for reports.
 fn name_memory(group: &Group, rank: usize, plan: &Plan, args: &GroupArgs) {
-    let name = |at: u64, bytes: u64, what: &str| {
+    let name = |at: u64, bytes: u64, what: &str, waived: &[&str]| {
         let name = format!("{} {what}", plan.pipeline);
-        group.backend().name_memory(rank, at, bytes, &name);
+        group.backend().name_memory(rank, at, bytes, &name, waived);
     };
     for region in &plan.window {
-        name(args.window + positive(region.offset), positive(region.bytes), &region.name);
+        let (at, bytes) = (args.window + positive(region.offset), positive(region.bytes));
+        let channel = region.name.split('.').next().unwrap_or_default();
+        name(at, bytes, &region.name, &waived(plan, |it| it == channel));
     }
-    name(args.state, STATE_BYTES, "state");
-    name(args.windows, 8 * group.ranks() as u64, "windows");
-    name(args.records, RECORD_BYTES * u64::from(args.record_capacity), "records");
-    name(args.stop, 4, "stop word");
+    name(args.state, STATE_BYTES, "state", &[]);
+    name(args.windows, 8 * group.ranks() as u64, "windows", &[]);
+    name(args.records, RECORD_BYTES * u64::from(args.record_capacity), "records", &[]);
+    name(args.stop, 4, "stop word", &[]);
+}
+
+/// The policies that the chosen channels of a plan waive.
+pub(crate) fn waived(plan: &Plan, chosen: impl Fn(&str) -> bool) -> Vec<&str> {
+    let chosen = plan.waivers.iter().filter(|(channel, _)| chosen(channel));
+    chosen.map(|(_, waiver)| waiver.policy.as_str()).collect()
 }
 
 /// A size of a plan; plans never hold negative ones.

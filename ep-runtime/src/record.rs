@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use ep_codegen::plan::Plan;
+use ep_codegen::ir::facts::Pair;
+use ep_codegen::plan::{Plan, camel};
 
 use crate::backend::BackendError;
 use crate::memory::HostMemory;
@@ -23,20 +24,21 @@ const RECORD_WORDS: [&str; 13] = [
 /// Offset of the word that says that a record is complete.
 pub(crate) const WRITTEN_AT: u64 = 4 * 12;
 
-/// What a warp waited for: the values of `ep::Waiting`, with the words of the report.
-const WAITING: [(&str, &str); 12] = [
-    ("kCredit", "room in the ring"),
-    ("kArrival", "a row in the ring"),
-    ("kHeader", "the stripe's first row and count"),
-    ("kRetired", "the consumer's end of an earlier call"),
-    ("kReady", "the announcement of an output"),
-    ("kClosed", "the last row"),
-    ("kFlag", "the message in a slot"),
-    ("kAck", "a slot to be read"),
-    ("kReleased", "the last reader"),
-    ("kSequence", "other warps of its role"),
-    ("kBlocks", "the other blocks of the grid"),
-    ("kCapacity", "room in the output"),
+/// What a warp waited for: the values of `ep::Waiting`, with the words of the report, and what the
+/// pairs of statements publish that such a wait may be for.
+const WAITING: [(&str, &str, &[&str]); 12] = [
+    ("kCredit", "room in the ring", &["credit"]),
+    ("kArrival", "a row in the ring", &["messages"]),
+    ("kHeader", "the stripe's first row and count", &["header"]),
+    ("kRetired", "the consumer's end of an earlier call", &["credit"]),
+    ("kReady", "the announcement of an output", &["credit", "ready"]),
+    ("kClosed", "the last row", &["messages"]),
+    ("kFlag", "the message in a slot", &["messages"]),
+    ("kAck", "a slot to be read", &["credit"]),
+    ("kReleased", "the last reader", &["credit"]),
+    ("kSequence", "other warps of its role", &[]),
+    ("kBlocks", "the other blocks of the grid", &[]),
+    ("kCapacity", "room in the output", &[]),
 ];
 
 /// The kind of a record that says that the output holds fewer rows than arrive.
@@ -63,20 +65,45 @@ pub struct Wait {
     pub peer: Option<usize>,
     /// Counter value that would have ended the wait.
     pub want: u32,
-    /// Counter value last seen.
-    pub seen: u32,
+    /// Counter value last seen, if it was recorded.
+    pub seen: Option<u32>,
     /// Number of the call.
     pub epoch: u32,
     /// Block of the grid.
     pub block: u32,
     /// Warp of the block.
     pub warp: u32,
+    /// The statements that wait here, each with one that could end the wait.
+    pub pairs: Vec<Pair>,
+}
+
+/// The numbers of a wait, as a kernel gives them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Numbers {
+    pub(crate) rank: usize,
+    pub(crate) role: u32,
+    pub(crate) channel: u32,
+    pub(crate) kind: u32,
+    pub(crate) expired: bool,
+    pub(crate) stripe: i32,
+    pub(crate) peer: i32,
+    pub(crate) want: u32,
+    pub(crate) seen: Option<u32>,
+    pub(crate) epoch: u32,
+    pub(crate) block: u32,
+    pub(crate) warp: u32,
 }
 
 impl Wait {
     /// Whether the record says that rows did not fit, rather than that something did not come.
     pub fn is_overflow(&self) -> bool {
         self.waiting_for == WAITING[CAPACITY_KIND as usize].1
+    }
+
+    /// Whether it is a wait for warps of the same kernel, which themselves wait for something else.
+    fn is_inner(&self) -> bool {
+        let inner = |(name, ..): &&(&str, &str, _)| ["kSequence", "kBlocks"].contains(name);
+        WAITING.iter().filter(inner).any(|(_, text, _)| *text == self.waiting_for)
     }
 
     /// Reads a record's words; `None` when it was never written.
@@ -99,22 +126,54 @@ impl Wait {
         if written == 0 {
             return None;
         }
-        let waiting = usize::try_from(kind).ok().and_then(|kind| WAITING.get(kind));
-        Some(Wait {
+        let expired = expired != 0;
+        let (stripe, peer, seen) = (stripe as i32, peer as i32, Some(seen));
+        let numbers = Numbers {
             rank,
-            pipeline: plan.pipeline.clone(),
-            role: role_name(plan, role),
-            channel: named(plan, "kChannel", channel).unwrap_or_else(|| format!("#{channel}")),
-            waiting_for: waiting.map_or_else(|| format!("kind {kind}"), |(_, text)| (*text).into()),
-            expired: expired != 0,
-            stripe: Some(stripe as i32).filter(|stripe| *stripe >= 0),
-            peer: usize::try_from(peer as i32).ok(),
+            role,
+            channel,
+            kind,
+            expired,
+            stripe,
+            peer,
             want,
             seen,
             epoch,
             block,
             warp,
-        })
+        };
+        Some(Wait::named(plan, &numbers))
+    }
+
+    /// The wait with the names of the plan.
+    pub(crate) fn named(plan: &Plan, numbers: &Numbers) -> Wait {
+        let Numbers { rank, expired, stripe, peer, want, seen, epoch, block, warp, .. } = *numbers;
+        let waiting = usize::try_from(numbers.kind).ok().and_then(|kind| WAITING.get(kind));
+        let role = role_name(plan, numbers.role);
+        let channel = named(plan, "kChannel", numbers.channel);
+        let channel = channel.unwrap_or_else(|| format!("#{}", numbers.channel));
+        let awaits = |pair: &&Pair| {
+            pair.consume.role == role
+                && camel(&pair.channel) == channel
+                && waiting.is_some_and(|(.., published)| published.contains(&pair.what.name()))
+        };
+        let unknown = || format!("kind {}", numbers.kind);
+        Wait {
+            rank,
+            pipeline: plan.pipeline.clone(),
+            waiting_for: waiting.map_or_else(unknown, |(_, text, _)| (*text).into()),
+            expired,
+            stripe: Some(stripe).filter(|stripe| *stripe >= 0),
+            peer: usize::try_from(peer).ok(),
+            want,
+            seen,
+            epoch,
+            block,
+            warp,
+            pairs: plan.pairs.iter().filter(awaits).cloned().collect(),
+            role,
+            channel,
+        }
     }
 }
 
@@ -135,22 +194,37 @@ impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rank {}: {} {} waits", self.rank, self.pipeline, self.role)?;
         match self.peer {
-            Some(peer) => write!(f, " for rank {peer}: {}", self.waiting_for)?,
-            None => write!(f, " for {}", self.waiting_for)?,
+            Some(peer) if !self.is_inner() => write!(f, " for rank {peer}: {}", self.waiting_for)?,
+            _ => write!(f, " for {}", self.waiting_for)?,
         }
-        write!(f, " of {}", self.channel)?;
+        match self.peer {
+            Some(peer) if self.is_inner() => write!(f, ", {} of rank {peer}", self.channel)?,
+            _ => write!(f, " of {}", self.channel)?,
+        }
         if let Some(stripe) = self.stripe {
             write!(f, ", stripe {stripe}")?;
         }
-        write!(f, " (call {}, wants {}, sees {}", self.epoch, self.want, self.seen)?;
-        write!(f, "; block {} warp {})", self.block, self.warp)
+        write!(f, " (call {}, wants {}", self.epoch, self.want)?;
+        if let Some(seen) = self.seen {
+            write!(f, ", sees {seen}")?;
+        }
+        write!(f, "; block {} warp {})", self.block, self.warp)?;
+        for (index, pair) in self.pairs.iter().enumerate() {
+            let (publish, number) = (&pair.publish, pair.number);
+            match index {
+                0 => write!(f, " at +{}, for", pair.consume.line)?,
+                _ => f.write_str(" or")?,
+            }
+            write!(f, " {} +{} (W{number})", publish.role, publish.line)?;
+        }
+        Ok(())
     }
 }
 
 /// All waits that the local ranks recorded when their group was stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Timeouts {
-    /// Waits that ran out of time come first, in order of rank.
+    /// Waits for peers come first, of them those that ran out of time, in order of rank.
     pub waits: Vec<Wait>,
 }
 
@@ -167,14 +241,17 @@ impl Timeouts {
             records.read(slot * RECORD_BYTES, &mut words)?;
             self.waits.extend(Wait::read(rank, plan, &words));
         }
-        self.waits.sort_by_key(|wait| (!wait.expired, wait.rank));
+        self.waits.sort_by_key(|wait| (wait.is_inner(), !wait.expired, wait.rank));
         Ok(())
     }
 
-    /// Who waits on whom: pairs of ranks, each once, from waits that ran out of time.
+    /// Who waits on whom: pairs of ranks, each once, from waits that ran out of time; on a rank where
+    /// only waits for its own warps did, from those that were cut short.
     pub fn edges(&self) -> Vec<(usize, usize)> {
-        let expired = self.waits.iter().filter(|wait| wait.expired);
-        let mut edges: Vec<_> = expired.filter_map(|wait| Some((wait.rank, wait.peer?))).collect();
+        let outer = || self.waits.iter().filter(|wait| !wait.is_inner());
+        let expired = |rank: usize| outer().any(|wait| wait.expired && wait.rank == rank);
+        let counted = outer().filter(|wait| wait.expired || !expired(wait.rank));
+        let mut edges: Vec<_> = counted.filter_map(|wait| Some((wait.rank, wait.peer?))).collect();
         edges.sort_unstable();
         edges.dedup();
         edges
@@ -185,17 +262,57 @@ impl fmt::Display for Timeouts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 8;
         f.write_str("the group is stopped")?;
-        for (from, to) in self.edges() {
+        let edges = self.edges();
+        for (from, to) in &edges {
             write!(f, "; rank {from} waits on rank {to}")?;
         }
-        for wait in self.waits.iter().take(SHOWN) {
-            write!(f, "\n  {wait}")?;
+        if let Some(circle) = circle(&edges) {
+            write!(f, "; {circle}")?;
         }
-        match self.waits.len().saturating_sub(SHOWN) {
+        let like = |a: &Wait, b: &Wait| {
+            let kind = |it: &Wait| (it.rank, it.peer, it.expired);
+            kind(a) == kind(b)
+                && (&a.pipeline, &a.role) == (&b.pipeline, &b.role)
+                && (&a.channel, &a.waiting_for) == (&b.channel, &b.waiting_for)
+        };
+        let mut kinds: Vec<(&Wait, usize)> = Vec::new();
+        for wait in &self.waits {
+            match kinds.iter_mut().find(|(first, _)| like(first, wait)) {
+                Some((_, more)) => *more += 1,
+                None => kinds.push((wait, 0)),
+            }
+        }
+        for (wait, more) in kinds.iter().take(SHOWN) {
+            write!(f, "\n  {wait}")?;
+            if *more > 0 {
+                write!(f, "; {more} more like it")?;
+            }
+        }
+        match kinds.len().saturating_sub(SHOWN) {
             0 => Ok(()),
-            more => write!(f, "\n  and {more} more"),
+            more => write!(f, "\n  and {more} other kinds of waits"),
         }
     }
+}
+
+/// Ranks of which each waits for the next and the last for the first, in words, if there are any.
+pub(crate) fn circle(edges: &[(usize, usize)]) -> Option<String> {
+    let next = |rank: usize| {
+        edges.iter().find(|(from, to)| *from == rank && to != from).map(|(_, to)| *to)
+    };
+    for (start, _) in edges {
+        let mut path = vec![*start];
+        // Following first edges is enough to show one circle, not to find every one.
+        while let Some(rank) = next(path[path.len() - 1]) {
+            if let Some(begin) = path.iter().position(|known| *known == rank) {
+                let ranks: Vec<String> =
+                    path[begin..].iter().map(|rank| format!("rank {rank}")).collect();
+                return Some(format!("a circle: {} wait for each other", ranks.join(" -> ")));
+            }
+            path.push(rank);
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -247,7 +364,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_wait_has_words() {
-        let ours: Vec<&str> = WAITING.iter().map(|(name, _)| *name).collect();
+        let ours: Vec<&str> = WAITING.iter().map(|(name, ..)| *name).collect();
         assert_eq!(body("enum class Waiting"), ours);
         assert_eq!(WAITING[CAPACITY_KIND as usize].0, "kCapacity");
     }
@@ -263,5 +380,13 @@ mod tests {
         assert!(Wait::read(1, &plan, &[0; 13]).is_none());
         let timeouts = Timeouts { waits: vec![wait] };
         assert_eq!(timeouts.edges(), [(1, 2)]);
+    }
+
+    #[test]
+    fn a_circle_is_found_behind_its_entry() {
+        let text = "a circle: rank 1 -> rank 2 wait for each other";
+        assert_eq!(circle(&[(0, 1), (1, 2), (2, 1)]).as_deref(), Some(text));
+        assert_eq!(circle(&[(0, 1)]), None);
+        assert_eq!(circle(&[(0, 0)]), None, "own warps are not peers");
     }
 }

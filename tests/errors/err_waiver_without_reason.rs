@@ -1,4 +1,4 @@
-// A rule is waived without a reason.
+// A policy is waived without a reason.
 ep_runtime::pipeline! {
     pipeline Rows {
         shape { ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32 }
@@ -15,7 +15,7 @@ ep_runtime::pipeline! {
         table recv_src: i32[received], send_head: i32[tokens, ranks];
         message Token { row x: bf16[hidden], src: i32, weights: f32[topk] with weights }
         channel ring: ring<Token> over nvlink from Send to Recv per all {
-            depth: depth, chunk: chunk, waive: "", header: [first, count],
+            depth: depth, chunk: chunk, waive: credit_fence "", header: [first, count],
         };
         role Send[peer] on even blocks {
             announce ring[peer] { first: first_row[peer, stripe], count: num_rows[peer, stripe] };

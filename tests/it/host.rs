@@ -8,10 +8,13 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use ep_runtime::Emitted;
 use ep_runtime::backend::Backend;
-use ep_runtime::buffer::{BufferOptions, Declared, Payload, Via};
+use ep_runtime::buffer::{BufferOptions, Declared, Emit, Payload, StandardPipeline, Via};
 use ep_runtime::error::CallError;
-use ep_runtime::host::{Build, FailureKind, Faults, HostBackend, HostOptions, Programs};
+use ep_runtime::host::mutant::{DEVICE_LIBRARY, Mutant};
+use ep_runtime::host::{Build, FailureKind, Faults, HostBackend, HostOptions, Programs, Rule};
+use ep_runtime::ir::{POLICIES, Waiver};
 use ep_runtime::jit::Arch;
 use ep_runtime::oracle::RoutingOptions;
 use ep_runtime::selftest::{Case, Findings, Selftest, probe};
@@ -268,4 +271,84 @@ fn a_seed_replays_a_run() {
     if programs().is_some() {
         assert_ne!(schedule(7).map(|it| it.schedule), schedule(8).map(|it| it.schedule));
     }
+}
+
+/// The standard pipelines, with a policy waived for the ring of the dispatch.
+struct Waiving;
+
+impl Emit for Waiving {
+    fn emit(
+        &self,
+        pipeline: StandardPipeline,
+        arch: Arch,
+        settings: &[(String, String)],
+    ) -> Result<Emitted, CallError> {
+        let mut emitted = Declared.emit(pipeline, arch, settings)?;
+        let dispatches = [StandardPipeline::NvlDispatch, StandardPipeline::NvlDispatchCached];
+        if dispatches.contains(&pipeline) {
+            let (policy, reason) = ("credit_fence".to_string(), "a test".to_string());
+            emitted.plan.waivers.push(("ring".to_string(), Waiver { policy, reason }));
+        }
+        Ok(emitted)
+    }
+}
+
+/// Without its fence a dispatch breaks a policy, unless its declaration waives it for the channel.
+#[test]
+fn a_waived_policy_is_not_checked() {
+    let Some(programs) = programs() else { return };
+    let mutants = Mutant::parse(DEVICE_LIBRARY).unwrap_or_else(|error| panic!("{error}"));
+    let name = "ring: no proxy fence between a credit and the bulk store";
+    let bug = mutants.iter().find(|mutant| mutant.name == name).expect("the bug is listed");
+    let planted = programs.planted(bug);
+    let mut shape = Shape::new(2, Via::Ring, 64, 1, 2).rings(4, 16, 4);
+    shape.options.tokens = 160;
+    let mut case = shape.case(1);
+    case.tokens = vec![160; 2];
+    let outcome = |emit: &dyn Emit| {
+        let options = HostOptions { build: Build::Checked, ..HostOptions::new(2) };
+        let backend = shape.host(&planted, options);
+        let group = backend.group().unwrap_or_else(|error| panic!("{error}"));
+        let test = Selftest::new(&group, emit, case.clone());
+        test.unwrap_or_else(|error| panic!("{error}")).check_dispatch()
+    };
+    let error = outcome(&Declared).expect_err("a fence is missing").to_string();
+    assert!(error.contains("[credit_fence]"), "{error}");
+    good(1, outcome(&Waiving));
+    let known = |policy: &&str| Rule::named(policy).is_some_and(Rule::is_policy);
+    assert!(POLICIES.iter().all(|policy| known(policy)), "the checker knows every policy");
+}
+
+/// Rings whose ends never tell each other anything: who waits for whom, by pipeline, role and
+/// statement, in the words of the kernels' own records and of the emulator.
+#[test]
+fn a_planted_circle_is_reported_by_statements() {
+    let Some(programs) = programs() else { return };
+    let silent = "\
+== ring: nobody is told anything
+in ep/ring.cuh
+- if (fresh != 0) add_release_sys(counter_, fresh);
+";
+    let mutants = Mutant::parse(silent).unwrap_or_else(|error| panic!("{error}"));
+    let shape = Shape::new(2, Via::Ring, 64, 1, 2).rings(4, 16, 4);
+    let mut case = shape.case(1);
+    case.tokens = vec![12; 2];
+    let options = HostOptions::new(2);
+    let backend = shape.host(&programs.planted(&mutants[0]), options);
+    let group = backend.group().unwrap_or_else(|error| panic!("{error}"));
+    let test = Selftest::new(&group, &Declared, case).unwrap_or_else(|error| panic!("{error}"));
+    let error = test.check_dispatch().expect_err("no row arrives");
+    let seen = backend.report().expect("the run failed");
+    insta::assert_snapshot!(without_lines(&format!("{error}\n\nThe emulator saw a {seen}")));
+}
+
+/// The text without the numbers of lines of C++.
+fn without_lines(text: &str) -> String {
+    let mut parts = text.split(".cuh:").flat_map(|part| part.split(".cu:"));
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        out.push_str(".cuh:LINE");
+        out.push_str(part.trim_start_matches(|letter: char| letter.is_ascii_digit()));
+    }
+    out
 }

@@ -104,3 +104,45 @@ fn absent_tensors_cost_nothing() {
     assert!(bare.shared_bytes <= all.shared_bytes);
     assert!(bare.window_bytes <= all.window_bytes);
 }
+
+/// Rows through a ring whose consumer reads nothing by lanes, so that no fence has to come before the
+/// stores into its slots.
+mod waiving {
+    ep_runtime::pipeline! {
+        pub pipeline Passing {
+            shape { ranks: 1..=64, hidden: 16..=32768 step 16 }
+            tune { stripes: 4 in [4, 12], depth: 64 in [32, 64], chunk: 8 in [4, 8] }
+            size tokens;
+            size received = num_rows[0, 0];
+            input x: bf16[tokens, hidden], in_rank: bool[tokens, ranks];
+            input first_row: i32[ranks, stripes], num_rows: i32[ranks, stripes];
+            output recv_x: bf16[received, hidden];
+            message Token { row x: bf16[hidden] }
+            channel ring: ring<Token> over nvlink from Send to Recv per all {
+                depth: depth, chunk: chunk, header: [first, count],
+                waive: credit_fence "slots are read by bulk copies alone",
+            };
+            role Send[peer] on even blocks {
+                announce ring[peer] { first: first_row[peer, stripe], count: num_rows[peer, stripe] };
+                for token in stripe where in_rank[token, peer] {
+                    push ring[peer] { x: x[token] };
+                }
+            }
+            role Recv[peer] on odd blocks {
+                for message in ring[peer] at ring[peer].first {
+                    store recv_x[message.row] = message.x;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_waiver_comes_with_the_plan_and_the_text() {
+    let entry = Entry::of::<waiving::Passing>();
+    let plan = planned(&entry, Arch::Sm90a, &[("ranks", "2"), ("hidden", "64")]).expect("a plan");
+    let [(channel, waiver)] = plan.waivers.as_slice() else { panic!("{:?}", plan.waivers) };
+    assert_eq!((channel.as_str(), waiver.policy.as_str()), ("ring", "credit_fence"));
+    let line = "// Waived for ring: credit_fence, slots are read by bulk copies alone\n";
+    assert!(plan.prologue("").contains(line), "{}", plan.prologue(""));
+}

@@ -62,9 +62,10 @@ impl Fault {
             CallError::Backend(BackendError::Kernel { .. }) => {
                 backend.failure().is_some_and(|failure| {
                     let kinds = [FailureKind::Hang, FailureKind::Deadlock];
+                    let text = failure.to_string();
                     kinds.contains(&failure.kind)
-                        && failure.message.contains(&format!("rank {rank}"))
-                        && failure.message.contains("by a fault")
+                        && text.contains(&format!("rank {rank}"))
+                        && text.contains("by a fault")
                 })
             }
             _ => false,
@@ -84,7 +85,7 @@ pub(super) fn judge(
         Err(error) => match fault {
             Some((fault, rank)) if fault.explains(rank, &error, backend) => Ok(false),
             _ => {
-                let seen = backend.failure().map(|failure| format!("\n{failure}"));
+                let seen = backend.report().map(|report| format!("\n{report}"));
                 let seen = seen.filter(|_| matches!(error, CallError::Timeout(_)));
                 Err(format!("{error}{}", seen.unwrap_or_default()))
             }

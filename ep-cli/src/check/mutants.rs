@@ -139,7 +139,7 @@ fn attempt(
             Ok(findings) => return Err(findings.to_string()),
             // What the emulator saw says more than what the kernels recorded of it.
             Err(error) => {
-                return Err(backend.failure().map_or_else(|| text(&error), |seen| text(&seen)));
+                return Err(backend.report().unwrap_or_else(|| text(&error)));
             }
         }
     }

@@ -9,6 +9,7 @@ use super::ranges::range;
 use super::typing::Typing;
 use super::walk::{Scope, Site, messages_of, root};
 use crate::diagnostics::{Diagnostics, channels as errors};
+use crate::ir::POLICIES;
 use crate::syntax::ast::{
     Channel, ChannelKind, ChannelOption, ChannelRef, Expr, ExprKind, Item, OptionValue, PeerSet,
     ShapeEntry, StmtKind, Transport,
@@ -54,8 +55,11 @@ fn options(channel: &Channel, out: &mut Diagnostics) {
 
 fn option_value(option: &ChannelOption, out: &mut Diagnostics) {
     match &option.value {
-        OptionValue::Waive { reason, span } if reason.trim().is_empty() => {
-            out.push(errors::empty_waiver(*span));
+        OptionValue::Waive { policy, .. } if !POLICIES.iter().any(|name| policy == name) => {
+            out.push(errors::unknown_policy(policy, &POLICIES));
+        }
+        OptionValue::Waive { policy, reason, span } if reason.trim().is_empty() => {
+            out.push(errors::empty_waiver(policy, *span));
         }
         OptionValue::Header(names) => {
             for (index, name) in names.iter().enumerate() {

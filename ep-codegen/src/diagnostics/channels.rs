@@ -24,10 +24,17 @@ pub(crate) fn missing_option(channel: &Channel, option: &str) -> Diagnostic {
     Diagnostic::new(name, format!("the channel `{name}` needs the option `{option}`")).help(help)
 }
 
-/// A rule waived for no reason.
-pub(crate) fn empty_waiver(at: Span) -> Diagnostic {
-    Diagnostic::new(at, "a rule is waived without a reason")
-        .help("waive: \"rows are counted by the caller\"")
+/// A waiver of something that is no policy of the checker.
+pub(crate) fn unknown_policy(policy: &Ident, policies: &[&str]) -> Diagnostic {
+    let message = format!("the checker has no policy `{policy}` that a channel can waive");
+    let names: Vec<String> = policies.iter().map(ToString::to_string).collect();
+    suggest(Diagnostic::new(policy, message), policy, &names)
+}
+
+/// A policy waived for no reason.
+pub(crate) fn empty_waiver(policy: &Ident, at: Span) -> Diagnostic {
+    Diagnostic::new(at, format!("`{policy}` is waived without a reason"))
+        .help(format!("waive: {policy} \"rows are read by lanes only\""))
 }
 
 /// A header number that the protocol does not know.

@@ -16,6 +16,10 @@ pub use canon::Embed;
 use canon::ir_types;
 pub use select::Choice;
 
+/// Policies of the checker that a channel may waive: rules about its memory that go beyond the text
+/// of the PTX memory model.
+pub const POLICIES: [&str; 2] = ["load_fence", "credit_fence"];
+
 ir_types! {
     /// One declared pipeline.
     struct Pipeline {
@@ -303,6 +307,14 @@ ir_types! {
         value: Expr,
     }
 
+    /// A policy of the checker that a channel need not keep.
+    struct Waiver {
+        /// Name: one of [`POLICIES`].
+        policy: String,
+        /// Why, in the words of the declaration.
+        reason: String,
+    }
+
     /// A channel.
     struct Channel {
         /// Name.
@@ -329,8 +341,8 @@ ir_types! {
         header: Vec<String>,
         /// Options in order of name.
         options: Vec<ChannelOption>,
-        /// Why a checker policy is waived here, if it is.
-        waiver: Option<String>,
+        /// What is waived here, if anything is.
+        waiver: Option<Waiver>,
         /// Guard.
         when: Vec<When>,
         /// Where it was declared.

@@ -7,7 +7,7 @@ use super::helpers::SLOT;
 use super::{
     Action, Arm, Axis, BinaryOp, Blocks, Channel, ChannelKind, Choice, DimKind, Domain, Elem,
     ElemType, Expr, Field, FieldValue, Memory, PeerSet, Pipeline, Place, Role, Share, Stmt, Tensor,
-    TensorKind, Transport, When,
+    TensorKind, Transport, Waiver, When,
 };
 
 /// The whole pipeline, guards included.
@@ -279,8 +279,8 @@ pub fn channel(channel: &Channel) -> String {
             axes.map(|(name, size)| format!("{name}: {}", expr(size))).collect();
         options.push(format!("slot: [{}]", axes.join(", ")));
     }
-    if let Some(reason) = &channel.waiver {
-        options.push(format!("waive: {reason:?}"));
+    if let Some(Waiver { policy, reason }) = &channel.waiver {
+        options.push(format!("waive: {policy} {reason:?}"));
     }
     if !options.is_empty() {
         let _ = write!(out, " {{ {} }}", options.join(", "));

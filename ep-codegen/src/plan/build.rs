@@ -8,8 +8,10 @@ use super::roles::{RoleUse, block_groups, first_warps, has_sequences, moved_row,
 use super::shared::{Cut, SEQUENCE_BYTES};
 use super::window::{Extent, Window, option};
 use super::{CfgGroup, CfgKind, CfgMember, Plan, RoleWarps, args, config};
+use crate::ir::facts::facts;
 use crate::ir::{
-    Action, Blocks, Channel, ChannelKind, Message, Pipeline, Role, Share, Source, Stmt, walk,
+    Action, Blocks, Channel, ChannelKind, Message, Pipeline, Role, Share, Source, Stmt, Waiver,
+    walk,
 };
 
 /// Warps of a block, by the hardware.
@@ -63,7 +65,14 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         roles: warps,
         blocks_min: planner.blocks_min(),
         messages: planner.layouts,
+        pairs: facts(&ir).pairs,
+        waivers: waivers(&ir),
     })
+}
+
+fn waivers(ir: &Pipeline) -> Vec<(String, Waiver)> {
+    let of = |channel: &Channel| Some((channel.name.clone(), channel.waiver.clone()?));
+    ir.channels.iter().filter_map(of).collect()
 }
 
 /// Layout of every message, as its channel carries it.

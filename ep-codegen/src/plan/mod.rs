@@ -27,7 +27,8 @@ pub use message::{
 pub use numbers::{Numbers, eval};
 pub use roles::{RoleUse, RoleWarps, block_groups, has_sequences, moved_row, role_use};
 
-use crate::ir::Elem;
+use crate::ir::facts::Pair;
+use crate::ir::{Elem, Waiver};
 
 /// A pipeline specialised for one shape and target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +63,10 @@ pub struct Plan {
     pub blocks_min: i64,
     /// Messages as laid out for their channels.
     pub messages: Vec<MessageLayout>,
+    /// Every release and the acquire that sees it.
+    pub pairs: Vec<Pair>,
+    /// Policies of the checker that channels waive, by channel.
+    pub waivers: Vec<(String, Waiver)>,
 }
 
 /// A nested struct of `Cfg`; the first group has no name and holds the top-level members.

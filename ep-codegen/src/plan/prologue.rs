@@ -56,6 +56,9 @@ impl Plan {
         for message in &self.messages {
             let _ = writeln!(out, "// {}", describe(message));
         }
+        for (channel, waiver) in &self.waivers {
+            let _ = writeln!(out, "// Waived for {channel}: {}, {}", waiver.policy, waiver.reason);
+        }
         out
     }
 }

@@ -427,8 +427,10 @@ pub enum OptionValue {
     Header(Vec<Ident>),
     /// `slot: [expert: local_experts, source, arrival: max_tokens]`
     Slot(Vec<SlotAxis>),
-    /// `waive: "reason"`
+    /// `waive: credit_fence "reason"`
     Waive {
+        /// The policy of the checker.
+        policy: Ident,
         /// The reason.
         reason: String,
         /// The literal.

@@ -70,8 +70,9 @@ fn option(input: ParseStream) -> Result<ChannelOption> {
             OptionValue::Slot(list(&content, slot_axis)?)
         }
         "waive" => {
+            let policy = super::stream::name(input, "the policy that is waived")?;
             let (reason, span) = string(input, "the reason, as \"..\"")?;
-            OptionValue::Waive { reason, span }
+            OptionValue::Waive { policy, reason, span }
         }
         _ => OptionValue::Number(expr(input)?),
     };

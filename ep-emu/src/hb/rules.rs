@@ -55,6 +55,11 @@ impl Rule {
         Self::Bounds,
     ];
 
+    /// The rule of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|rule| rule.name() == name)
+    }
+
     /// Name, as a declaration waives it.
     pub fn name(self) -> &'static str {
         match self {

@@ -65,8 +65,9 @@ fn misuse_is_named() {
     for (kernel, threads, kind, text) in cases {
         let failure = run(kernel, threads).expect_err(kernel);
         assert_eq!(failure.kind, kind, "{kernel}: {failure}");
-        assert!(failure.message.contains(text), "{kernel}: {failure}");
-        assert!(failure.message.contains("faults.cu:"), "{kernel}: {failure}");
+        let report = failure.to_string();
+        assert!(report.contains(text), "{kernel}: {report}");
+        assert!(report.contains("faults.cu:"), "{kernel}: {report}");
     }
 }
 
@@ -82,13 +83,16 @@ fn a_circle_is_reported_with_its_statement() {
     assert_eq!(failure.kind, FailureKind::Deadlock);
     assert!(!failure.drained);
     let expected = "\
-no lane can run and no copy is under way
-  rank 0 block 0 warp 0 lanes 00000001: polls flag of rank 0 + 0 == 0x0 at faults.cu:26 (circle) \
-[+5  await turn[peer]] (role 3, channel 1, waiting 2, stripe 0, peer 1)
-  rank 1 block 0 warp 0 lanes 00000001: polls flag of rank 1 + 0 == 0x0 at faults.cu:26 (circle) \
-[+5  await turn[peer]] (role 3, channel 1, waiting 2, stripe 0, peer 0)
-  a circle: rank 0 -> rank 1 wait for each other";
-    assert_eq!(failure.message, expected);
+deadlock: no lane can run and no copy is under way
+  rank 0 block 0: role 3 of pipeline 5 waits for kind 2 of channel 1, stripe 0, peer 1 \
+(call 7, wants 1)
+    warp 0 lanes 00000001: polls flag of rank 0 + 0 == 0x0 at faults.cu:26 (circle) \
+[+5  await turn[peer]]
+  rank 1 block 0: role 3 of pipeline 5 waits for kind 2 of channel 1, stripe 0, peer 0 \
+(call 7, wants 1)
+    warp 0 lanes 00000001: polls flag of rank 1 + 0 == 0x0 at faults.cu:26 (circle) \
+[+5  await turn[peer]] (seed 1)";
+    assert_eq!(failure.to_string(), expected);
     let site = failure.waits[1].site.expect("the kernel names its wait");
     assert_eq!((site.role, site.channel, site.kind, site.peer), (3, 1, 2, 0));
 }
@@ -195,8 +199,9 @@ fn a_dead_rank_and_stalled_copies_end_in_a_report() {
         let (result, _) = relay_with(dead, seed);
         let failure = result.expect_err("the others need it");
         assert_eq!(failure.kind, FailureKind::Deadlock, "{failure}");
-        assert!(failure.message.contains("rank 1 block"), "{failure}");
-        assert!(failure.message.contains("stopped by a fault"), "{failure}");
+        let report = failure.to_string();
+        assert!(report.contains("rank 1 block"), "{report}");
+        assert!(report.contains("stopped by a fault"), "{report}");
 
         let stalled = Faults { stalled_bulk: Some((0, 300 * seed)), ..Faults::default() };
         let (result, _) = relay_with(stalled, seed);

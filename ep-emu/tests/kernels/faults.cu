@@ -22,7 +22,7 @@ struct Smem {
 extern "C" __global__ void circle(const __grid_constant__ Args args) {
     if (ep::lane_index() == 0) {
         // +5  await turn[peer]
-        ep::note_wait(3, 1, 2, 0, static_cast<ep::i32>(args.peer));
+        ep::note_wait(5, 3, 1, 2, 0, static_cast<ep::i32>(args.peer), 1, 7);
         while (ep::load_acquire_sys(args.mine) == 0) {
         }
         ep::store_release_sys(args.theirs, 1);

@@ -59,7 +59,7 @@ static __device__ void send(const Args& args, Smem& smem) {
         __syncwarp();
         if (lane == 0) {
             // +3  push ring[next] { x: x[row] }
-            ep::note_wait(0, 0, 0, 0, 0);
+            ep::note_wait(0, 0, 0, 0, 0, 0, position + 1 - kDepth, 1);
             while (position - ep::load_relaxed_sys(args.head_here) >= kDepth) {
             }
             ep::load_acquire_sys(args.head_here);
@@ -81,7 +81,7 @@ static __device__ void receive(const Args& args, Smem& smem) {
         const ep::u32 position = args.start + row;
         if (lane == 0) {
             // +7  for message in ring
-            ep::note_wait(1, 0, 1, 0, 0);
+            ep::note_wait(0, 1, 0, 1, 0, 0, position + 1, 1);
             while (static_cast<ep::i32>(ep::load_relaxed_sys(args.tail_here) - position) <= 0) {
             }
             ep::load_acquire_sys(args.tail_here);  // M2: arrival

@@ -18,7 +18,7 @@ use crate::args::{ArgsMap, Rows};
 use crate::backend::{Event, Stream};
 use crate::emit::Emitted;
 use crate::error::CallError;
-use crate::group::{Group, Kernel, place_control, positive};
+use crate::group::{Group, Kernel, place_control, positive, waived};
 use crate::memory::{DeviceMemory, HostMemory, Window};
 
 pub use live::{CombineInput, Counts, Handle, Offered, Received};
@@ -504,25 +504,36 @@ impl Shared {
     /// Says what lies where, for reports.
     fn name_memory(&self) -> Result<(), CallError> {
         let (backend, layout) = (self.group.backend(), &self.layout);
+        // Rows come straight into an output, and are fetched from there or from a combine input.
+        let fetching = waived(self.combine.kernel.plan(), |_| true);
+        let dispatches = [Some(&self.dispatch), self.cached.as_ref()].into_iter().flatten();
+        let mut arriving: Vec<&str> =
+            dispatches.flat_map(|it| waived(it.kernel.plan(), |_| true)).collect();
+        arriving.extend(&fetching);
         for (rank, own) in self.group.local().zip(&self.ranks) {
             let window = self.window.own(rank)?;
             for index in 0..self.options.live {
                 let step = index as u64;
                 let counts = own.counts[index].address();
+                let tables = own.tables.address() + step * layout.tables.bytes();
+                let unpacked = own.unpacked.address() + step * layout.unpacked.bytes();
+                let none = &Vec::new();
                 let places = [
-                    ("", own.tables.address() + step * layout.tables.bytes(), &layout.tables),
-                    ("", counts, &layout.counts),
+                    ("", tables, &layout.tables, none),
+                    ("", counts, &layout.counts, none),
+                    ("output ", unpacked, &layout.unpacked, none),
+                    ("output ", window + layout.received_at(index), &layout.received, &arriving),
                     (
-                        "output ",
-                        own.unpacked.address() + step * layout.unpacked.bytes(),
-                        &layout.unpacked,
+                        "combine input ",
+                        window + layout.offered_at(index),
+                        &layout.offered,
+                        &fetching,
                     ),
-                    ("output ", window + layout.received_at(index), &layout.received),
-                    ("combine input ", window + layout.offered_at(index), &layout.offered),
                 ];
-                for (what, at, blocks) in places {
+                for (what, at, blocks, waived) in places {
                     for (name, start, bytes) in blocks.parts() {
-                        backend.name_memory(rank, at + start, bytes, &format!("{what}{name}"));
+                        let name = format!("{what}{name}");
+                        backend.name_memory(rank, at + start, bytes, &name, waived);
                     }
                 }
             }

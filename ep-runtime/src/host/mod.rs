@@ -35,11 +35,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ep_codegen::plan::Arch;
+use ep_codegen::plan::{Arch, Plan};
 use ep_emu::{Address, World};
 
 pub use ep_emu::mutant;
-pub use ep_emu::{Build, Failure, FailureKind, Faults, Policy, Rules, RunStats, Spec};
+pub use ep_emu::{Build, Failure, FailureKind, Faults, Policy, Rule, Rules, RunStats, Spec};
 pub use programs::Programs;
 
 use crate::backend::{
@@ -115,9 +115,17 @@ impl HostBackend {
     }
 
     /// The last run that failed. When its waits expired by themselves, as they do after a deadlock,
-    /// calls return what the kernels recorded, and this is the emulator's own report.
+    /// calls return what the kernels recorded, and this is what the emulator saw.
     pub fn failure(&self) -> Option<Failure> {
         self.machine().failure.clone()
+    }
+
+    /// The last run that failed, in words: its kind, what happened, and the seed that replays it.
+    pub fn report(&self) -> Option<String> {
+        let machine = self.machine();
+        let failure = machine.failure.as_ref()?;
+        let (kind, seed) = (failure.kind.name(), failure.seed);
+        Some(format!("{kind}: {} (seed {seed})", machine.report(failure)))
     }
 
     fn machine(&self) -> MutexGuard<'_, Machine> {
@@ -237,10 +245,16 @@ impl Backend for HostBackend {
         Ok(())
     }
 
-    fn name_memory(&self, rank: usize, at: u64, bytes: u64, name: &str) {
+    fn name_memory(&self, rank: usize, at: u64, bytes: u64, name: &str, waived: &[&str]) {
+        let rules = waived.iter().filter_map(|policy| Rule::named(policy));
+        let rules = rules.filter(|rule| rule.is_policy()).fold(Rules::NONE, Rules::with);
         if let Ok(mut machine) = self.of(rank) {
-            machine.world.name_part(Address(at), bytes as usize, name, Rules::NONE);
+            machine.world.name_part(Address(at), bytes as usize, name, rules);
         }
+    }
+
+    fn name_pipeline(&self, number: u32, plan: &Arc<Plan>) {
+        self.machine().pipelines.insert(number, Arc::clone(plan));
     }
 
     fn alloc_host(&self, rank: usize, bytes: u64) -> Result<HostBlock, BackendError> {

@@ -2,12 +2,15 @@
 //! ranks together.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use ep_emu::{Failure, FailureKind, Kernel, Launch, RunStats, World};
+use ep_codegen::plan::Plan;
+use ep_emu::{Failure, FailureKind, Kernel, Launch, RunStats, Wait, World};
 
 use super::memory::Blocks;
 use crate::backend::{BackendError, Block, Code};
+use crate::record::{self, Numbers};
 
 /// One thing in a rank's queue.
 pub(super) enum Work {
@@ -45,6 +48,8 @@ pub(super) struct Machine {
     pub(super) blocks: Blocks,
     pub(super) windows: BTreeMap<u64, Vec<u64>>,
     pub(super) codes: Vec<Option<Loaded>>,
+    /// What kernels were planned as, by the number that they record.
+    pub(super) pipelines: BTreeMap<u32, Arc<Plan>>,
     /// The clock when an event passed.
     pub(super) events: Vec<Option<u64>>,
     pub(super) stats: RunStats,
@@ -63,6 +68,7 @@ impl Machine {
             blocks: Blocks::default(),
             windows: BTreeMap::new(),
             codes: Vec::new(),
+            pipelines: BTreeMap::new(),
             events: Vec::new(),
             stats: RunStats::default(),
             failure: None,
@@ -193,10 +199,40 @@ impl Machine {
         }
     }
 
+    /// What happened, in the words of timeout records.
+    pub(super) fn report(&self, failure: &Failure) -> String {
+        let text = failure.report(|wait| match self.named(wait) {
+            Some(named) => named.to_string(),
+            None => wait.to_string(),
+        });
+        let edges = failure.waits.iter().filter_map(|wait| self.named(wait));
+        let edges: Vec<_> = edges.filter_map(|wait| Some((wait.rank, wait.peer?))).collect();
+        record::circle(&edges).into_iter().fold(text, |text, circle| format!("{text}\n  {circle}"))
+    }
+
+    fn named(&self, wait: &Wait) -> Option<record::Wait> {
+        let site = wait.site?;
+        let numbers = Numbers {
+            rank: wait.rank as usize,
+            role: site.role,
+            channel: site.channel,
+            kind: site.kind,
+            expired: true,
+            stripe: site.stripe,
+            peer: site.peer,
+            want: site.want,
+            seen: None,
+            epoch: site.epoch,
+            block: wait.block,
+            warp: wait.warp,
+        };
+        Some(record::Wait::named(self.pipelines.get(&site.pipeline)?, &numbers))
+    }
+
     fn failed(&mut self, failure: Failure) -> BackendError {
         let error = BackendError::Kernel {
             kind: failure.kind.name(),
-            report: failure.message.clone(),
+            report: self.report(&failure),
             seed: failure.seed,
         };
         // Kernels whose waits expired have ended like any other, and have recorded why.

@@ -60,6 +60,8 @@ impl HandMade {
             roles: Vec::new(),
             blocks_min: self.blocks_min,
             messages: Vec::new(),
+            pairs: Vec::new(),
+            waivers: Vec::new(),
         }
     }
 }

@@ -60,8 +60,10 @@ __device__ __forceinline__ u64 clock_ns() {
 }
 
 /// Says what the lane is about to wait for; only the host backend listens, for its reports.
-__device__ __forceinline__ void note_wait(u32 role, u32 channel, u32 kind, i32 stripe, i32 peer) {
-    (void)role, (void)channel, (void)kind, (void)stripe, (void)peer;
+__device__ __forceinline__ void note_wait(u32 pipeline, u32 role, u32 channel, u32 kind, i32 stripe,
+                                          i32 peer, u32 want, u32 epoch) {
+    (void)pipeline, (void)role, (void)channel, (void)kind;
+    (void)stripe, (void)peer, (void)want, (void)epoch;
 }
 
 // ---- Flags and counters in global memory ----

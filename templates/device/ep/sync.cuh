@@ -175,8 +175,8 @@ inline __device__ __noinline__ u64 look_around(const Group& group, u32 epoch, in
 template <bool kAny, class Ready>
 __device__ __forceinline__ bool poll(Team& team, const Site& site, Ready ready) {
     if (team.stopped) return false;
-    note_wait(static_cast<u32>(team.role), static_cast<u32>(site.channel),
-              static_cast<u32>(site.kind), site.stripe, site.peer);
+    note_wait(team.group.pipeline, static_cast<u32>(team.role), static_cast<u32>(site.channel),
+              static_cast<u32>(site.kind), site.stripe, site.peer, site.want, team.epoch);
     u64 begun = 0;
 #pragma unroll 1
     for (u32 turn = 1;; ++turn) {

@@ -67,7 +67,8 @@ void emu_bulk_wait(unsigned open, int read_only);
 // The rest.
 char* emu_shared(unsigned bytes);
 unsigned long long emu_clock();
-void emu_note_wait(unsigned role, unsigned channel, unsigned kind, int stripe, int peer);
+void emu_note_wait(unsigned pipeline, unsigned role, unsigned channel, unsigned kind, int stripe, int peer,
+                   unsigned want, unsigned epoch);
 void emu_trap(const char* message);
 
 }  // extern "C"

@@ -53,9 +53,10 @@ __device__ __forceinline__ u64 clock_ns() {
     return emu_clock();
 }
 
-/// Names the wait in deadlock reports.
-__device__ __forceinline__ void note_wait(u32 role, u32 channel, u32 kind, i32 stripe, i32 peer) {
-    emu_note_wait(role, channel, kind, stripe, peer);
+/// Names the wait in deadlock reports, by the numbers of its timeout record.
+__device__ __forceinline__ void note_wait(u32 pipeline, u32 role, u32 channel, u32 kind, i32 stripe,
+                                          i32 peer, u32 want, u32 epoch) {
+    emu_note_wait(pipeline, role, channel, kind, stripe, peer, want, epoch);
 }
 
 // ---- Flags and counters in global memory ----

@@ -28,7 +28,7 @@ struct EmuTable {
     void (*bulk_wait)(unsigned, int, void*);
     char* (*shared)(unsigned, void*);
     u64 (*clock)();
-    void (*note_wait)(unsigned, unsigned, unsigned, int, int);
+    void (*note_wait)(unsigned, unsigned, unsigned, unsigned, int, int, unsigned, unsigned);
     void (*trap)(const char*, void*);
     void (*plain)(const void*, u64, int, void*);
     void (*sanitizer)(const char*, const void*, u64, int, void*);
@@ -98,8 +98,9 @@ void emu_bulk_commit() { table.bulk_commit(HERE); }
 void emu_bulk_wait(unsigned open, int read_only) { table.bulk_wait(open, read_only, HERE); }
 char* emu_shared(unsigned bytes) { return table.shared(bytes, HERE); }
 u64 emu_clock() { return table.clock(); }
-void emu_note_wait(unsigned role, unsigned channel, unsigned kind, int stripe, int peer) {
-    table.note_wait(role, channel, kind, stripe, peer);
+void emu_note_wait(unsigned pipeline, unsigned role, unsigned channel, unsigned kind, int stripe, int peer,
+                   unsigned want, unsigned epoch) {
+    table.note_wait(pipeline, role, channel, kind, stripe, peer, want, epoch);
 }
 void emu_trap(const char* message) { table.trap(message, HERE); }
 
