@@ -33,7 +33,7 @@ pub(crate) struct Options {
     #[arg(required_unless_present = "mutants")]
     pipeline: Option<String>,
     /// Plant bugs in the device library, one by one, and tell which are found
-    #[arg(long, conflicts_with_all = ["pipeline", "fault", "fuzz_shapes", "set"])]
+    #[arg(long, conflicts_with_all = ["pipeline", "fault", "every_fault", "fuzz_shapes", "set"])]
     mutants: bool,
     /// Schedules of each variant
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
@@ -50,6 +50,9 @@ pub(crate) struct Options {
     /// Something that goes wrong in every schedule
     #[arg(long, value_enum)]
     fault: Option<Fault>,
+    /// All of these in turn, one a schedule
+    #[arg(long, conflicts_with = "fault")]
+    every_fault: bool,
     #[command(flatten)]
     problem: Problem,
 }
@@ -57,6 +60,13 @@ pub(crate) struct Options {
 impl Options {
     fn name(&self) -> &str {
         self.pipeline.as_deref().unwrap_or("all")
+    }
+
+    /// What goes wrong in the schedule of this seed.
+    fn fault(&self, seed: u64) -> Option<Fault> {
+        let all = Fault::value_variants();
+        let turn = (seed % all.len() as u64) as usize;
+        if self.every_fault { all.get(turn).copied() } else { self.fault }
     }
 }
 
@@ -175,6 +185,7 @@ impl Tally {
             .with("variant", &variant.name)
             .with("mode", options.mode.name())
             .with("fault", options.fault.map(Fault::name))
+            .with("every_fault", options.every_fault)
             .with("schedules", int(self.done))
             .with("million_steps", Value::Tenths(self.steps as f64 / 1e6))
             .with("failed", !self.failures.is_empty());
@@ -191,7 +202,7 @@ impl Tally {
 /// The command line that runs this schedule again.
 fn replay(options: &Options, variant: &Variant, seed: u64) -> String {
     let fuzz = if options.fuzz_shapes { " --fuzz-shapes" } else { "" };
-    let fault = options.fault.map(|it| format!(" --fault {}", it.name())).unwrap_or_default();
+    let fault = options.fault(seed).map(|it| format!(" --fault {}", it.name())).unwrap_or_default();
     let mut words = options.problem.words();
     for (name, value) in
         [("payload", variant.options.payload.name()), ("via", variant.options.via.name())]
@@ -262,7 +273,7 @@ fn for_each_trial(
         let trial = Trial {
             ranks: options.problem.ranks as usize,
             build: options.mode.build(),
-            fault: options.fault,
+            fault: options.fault(seed),
             other_shapes: options.fuzz_shapes,
             seed,
         };

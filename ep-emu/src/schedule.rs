@@ -44,8 +44,8 @@ enum Victims {
 /// What is wrong with the machine on purpose.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// This rank runs at a sixty-fourth of the speed.
-    pub slow_rank: Option<u32>,
+    /// These ranks run at a sixty-fourth of the speed.
+    pub slow_ranks: Vec<u32>,
     /// This rank stops for good at this scheduler step.
     pub dead_rank: Option<(u32, u64)>,
     /// Bulk copies of this rank happen only when nothing else can.
@@ -167,14 +167,14 @@ impl Machine<'_> {
             return None;
         }
         let faults = self.schedule.faults();
-        if faults.dead_rank.is_none() && faults.slow_rank.is_none() {
+        if faults.dead_rank.is_none() && faults.slow_ranks.is_empty() {
             return self.pick_by_policy();
         }
-        let slow = faults.slow_rank;
         for _ in 0..64 {
             let warp = self.pick_by_policy()?;
             let rank = self.blocks[self.warps[warp].block].rank;
-            let skip = Some(rank) == slow && !self.schedule.rng.chance(16);
+            let slow = self.schedule.faults().slow_ranks.contains(&rank);
+            let skip = slow && !self.schedule.rng.chance(16);
             if !self.warps[warp].frozen && !skip {
                 return Some(warp);
             }

@@ -212,9 +212,10 @@ fn a_small_output_is_refused_by_every_rank() {
 /// Slow ranks and late copies change nothing but the order.
 #[test]
 fn slow_parts_change_no_result() {
-    let slow = Faults { slow_rank: Some(1), ..Faults::default() };
+    let slow = Faults { slow_ranks: vec![1], ..Faults::default() };
+    let ahead = Faults { slow_ranks: vec![0, 2, 3], ..Faults::default() };
     let late = Faults { late_bulk: Some(0), ..Faults::default() };
-    for faults in [slow, late] {
+    for faults in [slow, ahead, late] {
         for shape in [direct(), ring()] {
             let mut options = HostOptions::new(4);
             options.spec.faults = faults.clone();

@@ -122,12 +122,13 @@ fn canonical(path: &Path) -> PathBuf {
 }
 
 /// Command lines of `epforge check`: schedules of every variant, and whether bugs would be found.
-fn host_checks(full: bool) -> [(&'static str, String); 4] {
-    let [fast, hb, shapes] = if full { [1000, 200, 40] } else { [50, 10, 4] };
+fn host_checks(full: bool) -> [(&'static str, String); 5] {
+    let [fast, hb, shapes, faults] = if full { [1000, 200, 40, 140] } else { [50, 10, 4, 7] };
     [
         ("schedules", format!("all --schedules {fast}")),
         ("checked schedules", format!("all --mode hb --schedules {hb}")),
         ("schedules of other shapes", format!("all --fuzz-shapes --schedules {shapes}")),
+        ("schedules with faults", format!("all --every-fault --schedules {faults}")),
         ("planted bugs", "--mutants".to_owned()),
     ]
 }

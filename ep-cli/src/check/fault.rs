@@ -4,16 +4,22 @@ use clap::ValueEnum;
 use ep_runtime::backend::BackendError;
 use ep_runtime::error::CallError;
 use ep_runtime::host::{FailureKind, Faults, HostBackend};
-use ep_runtime::oracle::Random;
-use ep_runtime::selftest::Findings;
+use ep_runtime::oracle::{Placement, Random};
+use ep_runtime::selftest::{Case, Findings};
 
-/// Something that goes wrong in a schedule.
+/// Something that goes wrong, or is as uneven as can be, in a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Fault {
     /// One rank runs at a sixty-fourth of the speed: the results stay right
     SlowRank,
+    /// All ranks but one do, so that it is calls ahead: the results stay right
+    RankAhead,
     /// The copies of one rank come late: the results stay right
     LateBulk,
+    /// All ranks but one have no tokens: the results stay right
+    EmptyRanks,
+    /// All tokens go to one rank: the results stay right
+    OneTarget,
     /// One rank stops for good: the others say whom they wait for
     DeadRank,
     /// The copies of one rank stop for good: the ranks that wait say for whom
@@ -24,7 +30,10 @@ impl Fault {
     pub(super) fn name(self) -> &'static str {
         match self {
             Fault::SlowRank => "slow-rank",
+            Fault::RankAhead => "rank-ahead",
             Fault::LateBulk => "late-bulk",
+            Fault::EmptyRanks => "empty-ranks",
+            Fault::OneTarget => "one-target",
             Fault::DeadRank => "dead-rank",
             Fault::StalledBulk => "stalled-bulk",
         }
@@ -38,18 +47,43 @@ impl Fault {
         (rank, (1 << magnitude) + random.below(1 << magnitude) as u64)
     }
 
-    pub(super) fn faults(self, (rank, step): (u32, u64)) -> Faults {
+    /// What it does to a machine of so many ranks.
+    pub(super) fn faults(self, ranks: u32, (rank, step): (u32, u64)) -> Faults {
         match self {
-            Fault::SlowRank => Faults { slow_rank: Some(rank), ..Faults::default() },
+            Fault::EmptyRanks | Fault::OneTarget => Faults::default(),
+            Fault::SlowRank => Faults { slow_ranks: vec![rank], ..Faults::default() },
+            Fault::RankAhead => {
+                let others = (0..ranks).filter(|other| *other != rank);
+                Faults { slow_ranks: others.collect(), ..Faults::default() }
+            }
             Fault::LateBulk => Faults { late_bulk: Some(rank), ..Faults::default() },
             Fault::DeadRank => Faults { dead_rank: Some((rank, step)), ..Faults::default() },
             Fault::StalledBulk => Faults { stalled_bulk: Some((rank, step)), ..Faults::default() },
         }
     }
 
+    /// What it does to the inputs.
+    pub(super) fn alter(self, case: &mut Case, rank: u32) {
+        let ranks = case.tokens.len();
+        let rank = rank as usize;
+        match self {
+            Fault::EmptyRanks => {
+                case.tokens = vec![0; ranks];
+                case.tokens[rank] = case.options.tokens;
+            }
+            Fault::OneTarget => {
+                let own = Placement::even(case.options.experts, ranks).experts(rank);
+                case.routing.first = own.start as usize;
+                case.routing.experts = (own.end - own.start) as usize;
+                case.tokens = vec![case.options.tokens; ranks];
+            }
+            _ => {}
+        }
+    }
+
     /// Whether an error is the one that this fault, on `rank`, has to end in.
     fn explains(self, rank: u32, error: &CallError, backend: &HostBackend) -> bool {
-        if matches!(self, Fault::SlowRank | Fault::LateBulk) {
+        if !matches!(self, Fault::DeadRank | Fault::StalledBulk) {
             return false;
         }
         let own = rank as usize;

@@ -86,13 +86,16 @@ impl Trial {
         host.isolation = Some(LIMIT);
         host.spec.seed = self.seed;
         if let Some((fault, place)) = struck {
-            host.spec.faults = fault.faults(place);
+            host.spec.faults = fault.faults(host.spec.ranks, place);
         }
         let backend = HostBackend::new(programs, host).map_err(|error| text(&error))?;
         let group = backend.group().map_err(|error| text(&error))?;
         // Three handles: ranks may be calls apart.
         let options = BufferOptions { live: 3, ..options.clone() };
-        let case = Case::drawn(options, ranks, self.seed);
+        let mut case = Case::drawn(options, ranks, self.seed);
+        if let Some((fault, (rank, _))) = struck {
+            fault.alter(&mut case, rank);
+        }
         let test = Selftest::new(&group, &Declared, case).map_err(|error| match error {
             CallError::Plan(error) => format!("{NO_PLAN}{error}"),
             other => other.to_string(),

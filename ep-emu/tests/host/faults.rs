@@ -182,7 +182,8 @@ fn relay_with(faults: Faults, seed: u64) -> (Result<RunStats, Failure>, usize) {
 fn a_slow_rank_and_late_copies_change_nothing() {
     for seed in 1..12 {
         for faults in [
-            Faults { slow_rank: Some(1), ..Faults::default() },
+            Faults { slow_ranks: vec![1], ..Faults::default() },
+            Faults { slow_ranks: vec![0, 2], ..Faults::default() },
             Faults { late_bulk: Some(2), ..Faults::default() },
         ] {
             let (result, wrong) = relay_with(faults, seed);

@@ -47,7 +47,9 @@ impl Random {
 pub struct RoutingOptions {
     /// Experts per token.
     pub topk: usize,
-    /// Number of experts.
+    /// The first expert that tokens go to.
+    pub first: usize,
+    /// How many experts from there on they go to.
     pub experts: usize,
     /// 0: all experts alike; larger: the first ones get more and more.
     pub skew: f64,
@@ -60,7 +62,7 @@ pub struct RoutingOptions {
 impl RoutingOptions {
     /// Even routing without absent or repeated entries.
     pub fn even(topk: usize, experts: usize) -> RoutingOptions {
-        RoutingOptions { topk, experts, skew: 0.0, absent: 0.0, repeated: 0.0 }
+        RoutingOptions { topk, first: 0, experts, skew: 0.0, absent: 0.0, repeated: 0.0 }
     }
 
     /// Routing of `tokens` tokens.
@@ -79,7 +81,7 @@ impl RoutingOptions {
 
     /// One more entry of a token that has `earlier` ones.
     fn entry(&self, earlier: &[i64], random: &mut Random) -> i64 {
-        if random.chance(self.absent) {
+        if self.experts == 0 || random.chance(self.absent) {
             return -1;
         }
         if !earlier.is_empty() && random.chance(self.repeated) {
@@ -89,7 +91,8 @@ impl RoutingOptions {
         let mut expert = -1;
         for _ in 0..64 {
             let place = random.unit().powf(1.0 + self.skew.max(0.0));
-            expert = ((place * self.experts as f64) as i64).min(self.experts as i64 - 1);
+            let index = ((place * self.experts as f64) as usize).min(self.experts - 1);
+            expert = (self.first + index) as i64;
             if !earlier.contains(&expert) {
                 break;
             }
@@ -162,6 +165,15 @@ mod tests {
         let routing = RoutingOptions::even(8, 3).routing(5, &mut Random::new(1));
         assert_eq!(routing.experts.len(), 40);
         assert!(routing.experts.iter().all(|expert| (0..3).contains(expert)));
+    }
+
+    #[test]
+    fn tokens_may_go_to_a_part_of_the_experts() {
+        let part = RoutingOptions { first: 5, ..RoutingOptions::even(2, 3) };
+        let routing = part.routing(50, &mut Random::new(2));
+        assert!(routing.experts.iter().all(|expert| (5..8).contains(expert)));
+        let none = RoutingOptions::even(2, 0).routing(3, &mut Random::new(2));
+        assert_eq!(none.experts, [-1; 6]);
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub struct Case {
     pub options: BufferOptions,
     /// Tokens of each rank.
     pub tokens: Vec<usize>,
-    /// How tokens are routed; `topk` and `experts` are those of the buffer.
+    /// How tokens are routed; `topk` is that of the buffer, and it has all the experts.
     pub routing: RoutingOptions,
     /// How dispatches run.
     pub dispatch: CallOptions,

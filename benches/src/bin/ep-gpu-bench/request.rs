@@ -235,6 +235,7 @@ impl Request {
         options.alignment = 1 + random.below(128) as i32;
         options.settings = self.options.settings.clone();
         let routing = RoutingOptions {
+            first: 0,
             skew: if random.chance(0.3) { 3.0 } else { 0.0 },
             absent: if random.chance(0.3) { 0.3 } else { 0.0 },
             repeated: if random.chance(0.3) { 0.3 } else { 0.0 },
