@@ -1,7 +1,7 @@
 //! Planted bugs: edits of the device library or of a kernel's text, one by one.
 //!
-//! A list of them is a text. Each entry says where it is and what it changes; an entry that no mode
-//! can find says why:
+//! A list of them is a text. Each entry says where it is and what it changes, in one place or, parted
+//! by a line `and`, in several; an entry that no mode can find says why:
 //!
 //! ```text
 //! == the tail is told without a release
@@ -17,8 +17,7 @@
 
 use std::fmt;
 
-use crate::failure::Failure;
-use crate::program::{Build, Source};
+use crate::program::Source;
 
 /// Bugs for the device library of this version.
 pub const DEVICE_LIBRARY: &str = include_str!("../mutants.txt");
@@ -30,10 +29,8 @@ pub struct Mutant {
     pub name: String,
     /// Include name of the header, or name of the text.
     pub file: String,
-    /// What is replaced; it occurs exactly once.
-    pub from: String,
-    /// What it becomes.
-    pub to: String,
+    /// What is replaced, each of it once in the file, and what it becomes.
+    pub edits: Vec<(String, String)>,
     /// Why it changes nothing that anyone could observe, if so.
     pub equivalent: Option<String>,
 }
@@ -82,24 +79,26 @@ impl Mutant {
                 continue;
             }
             if let Some(name) = line.strip_prefix("== ") {
-                let (name, empty) = (name.to_owned(), String::new);
-                let (file, from, to) = (empty(), empty(), empty());
-                mutants.push(Self { name, file, from, to, equivalent: None });
+                let (name, file) = (name.to_owned(), String::new());
+                let edits = vec![Default::default()];
+                mutants.push(Self { name, file, edits, equivalent: None });
                 continue;
             }
-            let Some(mutant) = mutants.last_mut() else {
-                return Err(MutantError::Line(number + 1));
-            };
+            let wrong = MutantError::Line(number + 1);
+            let Some(mutant) = mutants.last_mut() else { return Err(wrong) };
+            let Some((from, to)) = mutant.edits.last_mut() else { return Err(wrong) };
             if let Some(file) = line.strip_prefix("in ") {
                 mutant.file = file.to_owned();
             } else if let Some(why) = line.strip_prefix("equivalent: ") {
                 mutant.equivalent = Some(why.to_owned());
             } else if let Some(text) = changed(line, '-') {
-                join_line(&mut mutant.from, text);
+                join_line(from, text);
             } else if let Some(text) = changed(line, '+') {
-                join_line(&mut mutant.to, text);
+                join_line(to, text);
+            } else if line == "and" {
+                mutant.edits.push(Default::default());
             } else {
-                return Err(MutantError::Line(number + 1));
+                return Err(wrong);
             }
         }
         Ok(mutants)
@@ -116,11 +115,13 @@ impl Mutant {
                 || MutantError::NoFile { mutant: self.name.clone(), file: self.file.clone() };
             &mut header.ok_or_else(missing)?.1
         };
-        let times = text.matches(&self.from).count();
-        if times != 1 || self.from.is_empty() {
-            return Err(MutantError::Occurs { mutant: self.name.clone(), times });
+        for (from, to) in &self.edits {
+            let times = text.matches(from).count();
+            if times != 1 || from.is_empty() {
+                return Err(MutantError::Occurs { mutant: self.name.clone(), times });
+            }
+            *text = text.replacen(from, to, 1);
         }
-        *text = text.replacen(&self.from, &self.to, 1);
         Ok(planted)
     }
 }
@@ -138,43 +139,12 @@ fn join_line(text: &mut String, line: &str) {
     text.push_str(line);
 }
 
-/// What a hunt for one mutant came to.
-#[derive(Clone, Debug)]
-pub struct Finding {
-    /// The mutant's name.
-    pub mutant: String,
-    /// How it showed: the build and the failure. `None`: no run noticed it.
-    pub found: Option<(Build, Failure)>,
-    /// Runs until then.
-    pub runs: u32,
-}
-
-/// Runs a planted bug until a run fails: `run(build, seed)` for so many seeds of each build in turn.
-/// The caller has planted it and compiled what it runs.
-pub fn hunt(
-    mutant: &Mutant,
-    modes: &[(Build, u64)],
-    mut run: impl FnMut(Build, u64) -> Result<(), Failure>,
-) -> Finding {
-    let mut runs = 0;
-    for (build, seeds) in modes {
-        for seed in 1..=*seeds {
-            runs += 1;
-            if let Err(failure) = run(*build, seed) {
-                let found = Some((*build, failure));
-                return Finding { mutant: mutant.name.clone(), found, runs };
-            }
-        }
-    }
-    Finding { mutant: mutant.name.clone(), found: None, runs }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LIST: &str = "# planted\n== no wait\nin ep/a.cuh\n-   wait();\n-   go();\n+   go();\n\n\
-                        == same\nin ep/a.cuh\n- x\nequivalent: nobody looks\n";
+    const LIST: &str = "# planted\n== no wait\nin ep/a.cuh\n-   wait();\n-   go();\n+   go();\n\
+                        and\n- }\n+ stop(); }\n\n== same\nin ep/a.cuh\n- x\nequivalent: nobody looks\n";
 
     fn source(header: &str) -> Source {
         let headers = vec![("ep/a.cuh".to_owned(), header.to_owned())];
@@ -185,10 +155,10 @@ mod tests {
     fn a_list_is_read_and_planted() {
         let mutants = Mutant::parse(LIST).expect("a list");
         assert_eq!(mutants.len(), 2);
-        assert_eq!(mutants[0].from, "  wait();\n  go();");
+        assert_eq!(mutants[0].edits[0].0, "  wait();\n  go();");
         assert_eq!(mutants[1].equivalent.as_deref(), Some("nobody looks"));
         let planted = mutants[0].plant(&source("{\n  wait();\n  go();\n}")).expect("it is there");
-        assert_eq!(planted.headers[0].1, "{\n  go();\n}");
+        assert_eq!(planted.headers[0].1, "{\n  go();\nstop(); }");
     }
 
     #[test]
@@ -200,18 +170,5 @@ mod tests {
         assert!(matches!(twice, Err(MutantError::Occurs { times: 2, .. })));
         let nowhere = mutants[1].plant(&Source::default());
         assert!(matches!(nowhere, Err(MutantError::NoFile { .. })));
-    }
-
-    #[test]
-    fn a_hunt_goes_through_the_modes() {
-        let mutants = Mutant::parse(LIST).expect("a list");
-        let failure = || Failure::new(crate::FailureKind::Race, "found".to_owned());
-        let modes = [(Build::Checked, 3), (Build::Fast, 5)];
-        let finding = hunt(&mutants[0], &modes, |build, seed| {
-            if build == Build::Fast && seed == 2 { Err(failure()) } else { Ok(()) }
-        });
-        assert_eq!(finding.runs, 5);
-        assert!(matches!(finding.found, Some((Build::Fast, _))));
-        assert_eq!(hunt(&mutants[0], &modes, |_, _| Ok(())).runs, 8);
     }
 }

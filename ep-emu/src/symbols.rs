@@ -217,8 +217,11 @@ fn statement_above(text: &str, line: u32) -> Option<String> {
     let mut statement = above.find_map(|line| comment(line))?;
     for line in above {
         match comment(line) {
-            Some(before) => statement = format!("{before} {statement}"),
-            None => break,
+            // Its line begins a statement: what stands above it is another one.
+            Some(before) if !statement.starts_with('+') => {
+                statement = format!("{before} {statement}");
+            }
+            _ => break,
         }
     }
     Some(statement)

@@ -320,6 +320,42 @@ fn a_waived_policy_is_not_checked() {
     assert!(POLICIES.iter().all(|policy| known(policy)), "the checker knows every policy");
 }
 
+/// A report of two accesses names the lines of the library and the statements of both.
+#[test]
+fn a_report_names_both_statements() {
+    let Some(programs) = programs() else { return };
+    let mutants = Mutant::parse(DEVICE_LIBRARY).unwrap_or_else(|error| panic!("{error}"));
+    let expected: [(&str, Via, [&str; 4]); 3] = [
+        (
+            "slots: a slot is published without a release",
+            Via::Direct,
+            ["compute.cuh", "[+20  record rank_prefix", "[+16  push counts[peer]", "[warps]"],
+        ),
+        (
+            "ring: rows and credits are told without a release",
+            Via::Ring,
+            ["mover.cuh", "[+56  store recv_x", "(nvl_dispatch::send)", "[bulk_wait]"],
+        ),
+        (
+            "mover: a flush waits for reads only",
+            Via::Direct,
+            ["mover.cuh", "[+94  record recv_src", "[+83  push rows[me]", "[full_wait]"],
+        ),
+    ];
+    for (name, via, parts) in expected {
+        let bug = mutants.iter().find(|mutant| mutant.name == name).expect("the bug is listed");
+        let mut shape = Shape::new(2, via, 128, 2, 4);
+        shape.options.tokens = 60;
+        let options = HostOptions { build: Build::Checked, ..HostOptions::new(2) };
+        let backend = shape.host(&programs.planted(bug), options);
+        let group = backend.group().unwrap_or_else(|error| panic!("{error}"));
+        let case = Case { tokens: vec![60; 2], ..shape.case(1) };
+        let test = Selftest::new(&group, &Declared, case).unwrap_or_else(|error| panic!("{error}"));
+        let error = test.check_dispatch().expect_err(name).to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{name}: {parts:?}\n{error}");
+    }
+}
+
 /// Rings whose ends never tell each other anything: who waits for whom, by pipeline, role and
 /// statement, in the words of the kernels' own records and of the emulator.
 #[test]

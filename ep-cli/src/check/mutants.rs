@@ -22,7 +22,8 @@ const RANKS: usize = 3;
 const TOKENS: usize = 160;
 const HIDDEN: [usize; 2] = [1040, 128];
 
-/// Runs of each kind, in order: a bug that the checker sees shows in its first run.
+/// Runs of each kind, in order: a bug that the checker sees shows in its first run. A run is a seed, in
+/// every shape that uses the file of the bug.
 const RUNS: [(Build, u64); 2] = [(Build::Checked, 2), (Build::Fast, 10)];
 
 /// A kernel that a bug keeps busy is a failure after this, many times what a good one takes.
@@ -83,8 +84,8 @@ fn hunt(mutant: &Mutant, programs: &Programs) -> Hunt {
     let mut runs = 0;
     for (build, seeds) in RUNS {
         for seed in 1..=seeds {
+            runs += 1;
             for (via, hidden) in shapes(&mutant.file) {
-                runs += 1;
                 if let Err(report) = attempt(&planted, via, hidden, build, seed) {
                     let mode = if build == Build::Checked { "hb" } else { "fast" };
                     return Hunt { found: Some(Found { mode, via, seed, report }), runs };
@@ -151,7 +152,7 @@ fn show(mutant: &Mutant, hunt: Option<&Hunt>, out: &mut dyn Write) -> Result<(),
     match hunt {
         Some(Hunt { found: Some(found), runs }) => {
             writeln!(out, "  found   {name} ({}, run {runs})", found.mode)?;
-            for line in found.report.lines().take(3) {
+            for line in found.report.lines().take(4) {
                 writeln!(out, "            {line}")?;
             }
         }
