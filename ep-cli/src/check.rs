@@ -32,9 +32,10 @@ pub(crate) struct Options {
     /// layout, notify, nvl-dispatch, nvl-combine, or all; what they need runs before
     #[arg(required_unless_present = "mutants")]
     pipeline: Option<String>,
-    /// Plant bugs in the device library, one by one, and tell which are found
-    #[arg(long, conflicts_with_all = ["pipeline", "fault", "every_fault", "fuzz_shapes", "set"])]
-    mutants: bool,
+    /// Plant bugs in the device library, one by one, and tell which are found: all, or those whose names
+    /// hold a text
+    #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with_all = ["pipeline", "fault", "every_fault", "fuzz_shapes", "set"])]
+    mutants: Option<String>,
     /// Schedules of each variant
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     schedules: u64,
@@ -106,8 +107,8 @@ pub(crate) fn run(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
-    if options.mutants {
-        return mutants::run(json, out, err);
+    if let Some(text) = &options.mutants {
+        return mutants::run(text, json, out, err);
     }
     let variants = variants(options, entries)?;
     let programs = Programs::find().map_err(no_machine)?;

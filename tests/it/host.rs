@@ -111,7 +111,7 @@ fn good(seed: u64, outcome: Result<Findings, CallError>) {
 fn check(shape: &Shape, build: Build, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let mut case = shape.case(seed);
-        case.options.live = 3;
+        case.options.live = 5;
         let options = HostOptions { build, ..HostOptions::new(shape.ranks) };
         on_host(shape, case, options, |test, _| {
             good(seed, test.check_queued());

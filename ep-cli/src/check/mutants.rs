@@ -44,9 +44,19 @@ struct Hunt {
     runs: u64,
 }
 
-pub(super) fn run(json: bool, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Failure> {
+/// Plants the bugs whose names hold `text`.
+pub(super) fn run(
+    text: &str,
+    json: bool,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
-    let mutants = Mutant::parse(DEVICE_LIBRARY).map_err(|error| failed(&error))?;
+    let mut mutants = Mutant::parse(DEVICE_LIBRARY).map_err(|error| failed(&error))?;
+    mutants.retain(|mutant| mutant.name.contains(text));
+    if mutants.is_empty() {
+        return Err(Failure::WrongUse(format!("no planted bug has `{text}` in its name")));
+    }
     let programs = Programs::find().map_err(no_machine)?;
     let mut progress = Progress::new(mutants.len() as u64);
     let mut hunts: Vec<Option<Hunt>> = mutants.iter().map(|_| None).collect();
@@ -120,7 +130,7 @@ fn attempt(
     seed: u64,
 ) -> Result<(), String> {
     let mut options =
-        BufferOptions { via, live: 3, biases: 1, ..BufferOptions::new(TOKENS, hidden, 3, 7) };
+        BufferOptions { via, live: 5, biases: 1, ..BufferOptions::new(TOKENS, hidden, 3, 7) };
     if via == Via::Ring {
         options.settings = options.settings_of_rings(4, 16, 4);
     }

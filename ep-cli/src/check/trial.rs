@@ -90,8 +90,8 @@ impl Trial {
         }
         let backend = HostBackend::new(programs, host).map_err(|error| text(&error))?;
         let group = backend.group().map_err(|error| text(&error))?;
-        // Three handles: ranks may be calls apart.
-        let options = BufferOptions { live: 3, ..options.clone() };
+        // Five handles: ranks may be calls apart.
+        let options = BufferOptions { live: 5, ..options.clone() };
         let mut case = Case::drawn(options, ranks, self.seed);
         if let Some((fault, (rank, _))) = struck {
             fault.alter(&mut case, rank);

@@ -25,11 +25,11 @@ impl Selftest {
     }
 
     /// Queues dispatches, and what follows each, before it waits for any of them: fresh ones, then
-    /// cached ones, between which nothing brings the ranks together. Every other one leaves out the
+    /// cached ones, between which nothing brings the ranks together, then counts alone. Every other one leaves out the
     /// first token, so that each place of an output is written by another rank than the last time. All
     /// dispatches use one output. What the last calls leave is compared with the oracle.
     ///
-    /// The buffer holds the worst case, and has three live handles and cached dispatches.
+    /// The buffer holds the worst case, and has five live handles and cached dispatches.
     pub fn check_queued(&self) -> Result<Findings, CallError> {
         self.poison()?;
         let queue = Queue::new(self)?;
@@ -54,6 +54,8 @@ impl Selftest {
             cached(false, next)?;
             cached(true, next)?;
         }
+        // Counts in a row, with no rows between them.
+        let _counted = [self.exchange_counts()?, self.exchange_counts()?];
         let (last, received) = fresh(&all, Next::Experts)?;
         self.settle()?;
         let mut findings = Findings::default();
