@@ -17,15 +17,31 @@ pub struct Configuration {
 
 use Arch::{Sm80, Sm90a, Sm100a, Sm120a};
 
+/// What a buffer sets for its calls: each says how many blocks send to other ranks. And for cached
+/// ones: rows alone, since indices and weights came with the first.
+const CALL: [(&str, &str); 6] = [
+    ("remote_blocks", "1"),
+    ("mode", "cached"),
+    ("topk_idx", "0"),
+    ("recv_topk_idx", "0"),
+    ("topk_weights", "0"),
+    ("recv_topk_weights", "0"),
+];
+
 /// Every configuration, in order of pipeline. The models are named for their shapes alone.
 #[rustfmt::skip] // A table: one row per configuration.
 pub const CONFIGURATIONS: &[Configuration] = &[
     row("layout", "deepseek-v3", Sm90a, &[]),
     row("notify", "deepseek-v3", Sm90a, &[]),
+    row("notify", "deepseek-v3-4-ranks", Sm90a, &[("ranks", "4")]),
     row("notify", "gpt-oss-120b", Sm80, &[("ranks", "4"), ("experts", "128"), ("stripes", "12")]),
     row("nvl-dispatch", "deepseek-v3-bf16", Sm90a, &[]),
     row("nvl-dispatch", "deepseek-v3-fp8", Sm90a, &[("payload", "fp8")]),
     row("nvl-dispatch", "deepseek-v3-fp8-cached", Sm90a, &[("payload", "fp8"), ("mode", "cached")]),
+    row("nvl-dispatch", "deepseek-v3-4-ranks-bf16", Sm90a, &[("ranks", "4"), CALL[0]]),
+    row("nvl-dispatch", "deepseek-v3-4-ranks-fp8", Sm90a, &[("ranks", "4"), ("payload", "fp8"), CALL[0]]),
+    row("nvl-dispatch", "deepseek-v3-4-ranks-bf16-cached", Sm90a, &[("ranks", "4"), CALL[0], CALL[1], CALL[2], CALL[3], CALL[4], CALL[5]]),
+    row("nvl-dispatch", "deepseek-v3-4-ranks-fp8-cached", Sm90a, &[("ranks", "4"), ("payload", "fp8"), CALL[0], CALL[1], CALL[2], CALL[3], CALL[4], CALL[5]]),
     row("nvl-dispatch", "deepseek-v3-bf16-ring", Sm90a, &[("via", "ring")]),
     row("nvl-dispatch", "kimi-k2-fp8-packed", Sm100a, &[("payload", "fp8-packed"), ("experts", "384")]),
     row("nvl-dispatch", "gpt-oss-120b-bf16", Sm90a, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("experts", "128")]),
@@ -34,6 +50,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     row("expert-prefix", "deepseek-v3", Sm90a, &[("stripes", "1024")]),
     row("expand", "deepseek-v3-fp8", Sm90a, &[("payload", "fp8"), ("stripes", "1024")]),
     row("nvl-combine", "deepseek-v3-pull", Sm90a, &[]),
+    row("nvl-combine", "deepseek-v3-4-ranks-pull", Sm90a, &[("ranks", "4")]),
     row("nvl-combine", "deepseek-v3-ring", Sm90a, &[("via", "ring")]),
     row("nvl-combine", "kimi-k2-pull", Sm100a, &[]),
     row("nvl-combine", "gpt-oss-120b-pull", Sm80, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("bias", "0")]),

@@ -105,6 +105,17 @@ fn files(entries: &[Entry]) -> Result<BTreeMap<String, String>, Failure> {
     Ok(files)
 }
 
+/// The file of [`CONFIGURATIONS`] that holds the same CUDA, if one does.
+pub(crate) fn kept_file(entry: &Entry, emitted: &Emitted) -> Result<Option<String>, Failure> {
+    for Configuration { name, arch, set, .. } in kept(entry.name) {
+        let selected = select(entry, arch, set.iter().copied())?;
+        if entry.emit(&selected.config)?.cuda == emitted.cuda {
+            return Ok(Some(format!("{}.{name}.cu", entry.name)));
+        }
+    }
+    Ok(None)
+}
+
 /// The configurations of a pipeline; one that has none in the table, such as a user's, has its
 /// defaults.
 fn kept(pipeline: &'static str) -> Vec<Configuration> {

@@ -27,6 +27,12 @@ impl Failure {
         }
     }
 
+    /// The failure without the word in front, for a text that goes on.
+    pub(crate) fn sentence(&self) -> String {
+        let text = self.to_string();
+        text.strip_prefix("error: ").unwrap_or(&text).to_owned()
+    }
+
     pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }

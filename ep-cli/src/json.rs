@@ -19,6 +19,8 @@ pub(crate) enum Value {
     Int(i64),
     /// A number with one digit behind the point.
     Tenths(f64),
+    /// A number with two digits behind the point.
+    Hundredths(f64),
     /// A text.
     Text(String),
     /// An object.
@@ -55,6 +57,7 @@ impl fmt::Display for Value {
             Value::Bool(value) => value.fmt(f),
             Value::Int(value) => value.fmt(f),
             Value::Tenths(value) => write!(f, "{value:.1}"),
+            Value::Hundredths(value) => write!(f, "{value:.2}"),
             Value::Text(text) => quoted(text, f),
             Value::Object(object) => object.fmt(f),
             Value::List(items) => {
@@ -150,8 +153,9 @@ mod tests {
             .with("numbers", vec![1_i64, -2])
             .with("none", None::<bool>)
             .with("share", Value::Tenths(5.25))
+            .with("time", Value::Hundredths(0.126))
             .with("inner", Object::new().with("yes", true));
-        let text = r#"{"text":"a \"b\"\\\n\u0001é","numbers":[1,-2],"none":null,"share":5.2,"inner":{"yes":true}}"#;
+        let text = r#"{"text":"a \"b\"\\\n\u0001é","numbers":[1,-2],"none":null,"share":5.2,"time":0.13,"inner":{"yes":true}}"#;
         assert_eq!(object.to_string(), text);
     }
 }

@@ -14,6 +14,7 @@
 //! Exit codes: 0 all is well; 1 a check, run or plan failed; 2 wrong use, such as an unknown name
 //! or a value outside of its declared range.
 
+mod bench;
 mod cache;
 mod check;
 mod configurations;
@@ -24,9 +25,11 @@ mod explain;
 mod failure;
 mod json;
 mod list;
+mod machine;
 mod moved;
 mod plan_text;
 mod problem;
+mod processes;
 mod run;
 mod selection;
 
@@ -74,6 +77,8 @@ enum Command {
     Run(run::Options),
     /// Run pipelines on the host under many schedules, until one goes wrong
     Check(check::Options),
+    /// Time dispatch and combine on the GPUs of this machine, beside what the wire gives
+    Bench(Box<bench::Options>),
     /// Send rows to experts on 4 ranks and back: on the GPUs of this machine, if any, and on the host
     Demo(demo::Options),
     /// Tell what this machine has, what it lacks and what to do about it
@@ -128,6 +133,7 @@ fn dispatch(
         Command::Explain(options) => explain::run(options, entries, line.json, out),
         Command::Run(options) => run::run(options, entries, line.json, out),
         Command::Check(options) => check::run(options, entries, line.json, out, err),
+        Command::Bench(options) => bench::run(options, line.json, out, err),
         Command::Demo(options) => demo::run(options, line.json, out),
         Command::Doctor(options) => doctor::run(options, line.json, out),
         Command::Cache(options) => cache::run(options, line.json, out, err),

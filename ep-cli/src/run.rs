@@ -1,24 +1,20 @@
 //! `epforge run`: one random problem, on the host or on GPUs, held against the oracle.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use ep_runtime::Entry;
 use ep_runtime::buffer::{BufferOptions, Declared};
-use ep_runtime::group::{Group, GroupOptions};
-use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
+use ep_runtime::group::GroupOptions;
+use ep_runtime::host::Programs;
 use ep_runtime::selftest::{Case, Findings, Selftest};
 
 use crate::failure::Failure;
 use crate::json::{Object, Value};
+use crate::machine::{GpuRequest, Machine, Ranks};
 use crate::moved::{moved, table};
 use crate::plan_text::aligned;
-use crate::problem::{PROBLEM_HELP, Problem, Reach, failed, gpus, no_machine, reference_options};
-
-/// Longest run of one call on the host.
-const HOST_LIMIT: Duration = Duration::from_secs(600);
+use crate::problem::{PROBLEM_HELP, Problem, Reach, failed, no_machine, reference_options};
 
 /// Options of `run`.
 #[derive(Debug, clap::Args)]
@@ -39,15 +35,6 @@ pub(crate) struct Options {
     seed: u64,
 }
 
-/// Where kernels run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Machine {
-    /// In the emulator, on any machine
-    Host,
-    /// On the GPUs of this machine
-    Gpu,
-}
-
 pub(crate) fn run(
     options: &Options,
     entries: &[Entry],
@@ -58,9 +45,13 @@ pub(crate) fn run(
     let buffer = options.problem.options(reference_options())?;
     let ranks = options.problem.ranks as usize;
     let (group, machine) = match options.backend {
-        Machine::Host => on_host(ranks, options.seed)?,
+        Machine::Host => {
+            let programs = Programs::find().map_err(no_machine)?;
+            (Ranks::on_host(&programs, ranks, options.seed)?.group, "the host".to_owned())
+        }
         Machine::Gpu => {
-            let group = Group::new(gpus(ranks)?, GroupOptions::default()).map_err(failed)?;
+            let request = GpuRequest::threads(ranks, GroupOptions::default().timeout);
+            let group = Ranks::on_gpus(&request)?.group;
             let machine = group.backend().name();
             (group, machine)
         }
@@ -87,17 +78,6 @@ pub(crate) fn run(
         true => Ok(()),
         false => Err(Failure::Failed(findings.to_string())),
     }
-}
-
-/// A group in the emulator, and what it is called.
-fn on_host(ranks: usize, seed: u64) -> Result<(Group, String), Failure> {
-    let programs = Programs::find().map_err(no_machine)?;
-    let mut options = HostOptions::new(ranks);
-    options.build = Build::Fast;
-    options.spec.seed = seed;
-    options.isolation = Some(HOST_LIMIT);
-    let backend: Arc<HostBackend> = HostBackend::new(&programs, options).map_err(no_machine)?;
-    Ok((backend.group().map_err(failed)?, "the host".to_owned()))
 }
 
 /// What is told of a run.

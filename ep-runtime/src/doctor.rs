@@ -113,6 +113,14 @@ pub struct Nic {
     pub rate: String,
 }
 
+/// The driver, the GPUs and how they reach each other, as one text: what was measured holds as long
+/// as it stays the same.
+pub fn machine() -> String {
+    let gpus::Found { driver, gpus, peers } = gpus::look();
+    let names: Vec<&str> = gpus.iter().map(|gpu| gpu.name.as_str()).collect();
+    format!("{driver:?} {names:?} {peers:?}")
+}
+
 impl Report {
     /// Looks at this machine. `cache` is the cache folder if the user names one.
     pub fn collect(cache: Option<&Path>) -> Report {

@@ -2,6 +2,7 @@
 
 use ep_codegen::ir;
 use ep_codegen::plan::{Config, Plan, PlanError, plan};
+use sha2::{Digest, Sha256};
 
 use crate::pipeline::{Pipeline, Text};
 
@@ -47,6 +48,13 @@ pub struct Emitted {
     pub cuda: String,
     /// What the host needs to know about it.
     pub plan: Plan,
+}
+
+impl Emitted {
+    /// SHA-256 of the CUDA source, as `sha256sum` prints it for a file that holds it.
+    pub fn digest(&self) -> String {
+        Sha256::digest(self.cuda.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
 }
 
 /// Why nothing was emitted.

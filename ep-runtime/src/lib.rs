@@ -17,6 +17,7 @@ pub mod memory;
 pub mod oracle;
 pub mod record;
 pub mod selftest;
+pub mod tune;
 
 mod emit;
 #[cfg(test)]

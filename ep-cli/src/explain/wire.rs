@@ -4,6 +4,7 @@ use std::fmt;
 
 use ep_runtime::ir::{Channel, ChannelKind, PeerSet, Pipeline};
 use ep_runtime::plan::{MessageLayout, Numbers, Plan};
+use ep_runtime::tune::mean_groups;
 
 use crate::json::{Object, Value};
 
@@ -101,43 +102,4 @@ fn destinations(channel: &Channel, numbers: &Numbers) -> Option<(i64, &'static s
     };
     let count = *numbers.get(name)?;
     (count > 0).then_some((count, to))
-}
-
-/// How many of `groups` equal groups hold one of `topk` different experts, on average over all
-/// choices of them. The first `experts % groups` groups hold one expert more.
-fn mean_groups(groups: i64, experts: i64, topk: i64) -> f64 {
-    let larger = experts % groups;
-    let hit = |own: i64| {
-        let missed = (0..topk.min(experts)).map(|drawn| {
-            let left = (experts - own - drawn).max(0) as f64;
-            left / (experts - drawn) as f64
-        });
-        1.0 - missed.product::<f64>()
-    };
-    let small = experts / groups;
-    larger as f64 * hit(small + 1) + (groups - larger) as f64 * hit(small)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_mean_is_exact_where_it_is_known() {
-        assert_eq!(mean_groups(1, 8, 2), 1.0);
-        assert_eq!(mean_groups(4, 4, 4), 4.0);
-        assert_eq!(mean_groups(4, 4, 1), 1.0);
-        // Two of three experts on two ranks, {a, b} and {c}: ab meets one rank, ac and bc two.
-        assert!((mean_groups(2, 3, 2) - 5.0 / 3.0).abs() < 1e-12);
-        // More choices than experts meet every rank that has one.
-        assert_eq!(mean_groups(4, 2, 8), 2.0);
-    }
-
-    #[test]
-    fn the_published_shape_gives_the_published_bytes() {
-        // 4096 tokens of 14336 bytes, top-8 of 256 on 4 ranks: 159 MB leave each of them.
-        let remote = mean_groups(4, 256, 8) * 3.0 / 4.0;
-        let megabytes = remote * 4096.0 * 14336.0 / 1e6;
-        assert!((megabytes - 159.0).abs() < 1.0, "{megabytes}");
-    }
 }

@@ -20,6 +20,7 @@ use crate::emit::Emitted;
 use crate::error::CallError;
 use crate::group::{Group, Kernel, place_control, positive, waived};
 use crate::memory::{DeviceMemory, HostMemory, Window};
+use crate::tune::{Traffic, Tuning};
 
 pub use live::{CombineInput, Counts, Handle, Offered, Received};
 pub use memory::MemoryUsage;
@@ -60,7 +61,7 @@ pub struct CallOptions {
     pub stream: Stream,
     /// Blocks of every kernel of the call: the multiprocessors that it takes.
     pub blocks: u32,
-    /// Blocks of a direct dispatch that send to other ranks; `None`: chosen from `blocks`.
+    /// Blocks of a direct dispatch that send to other ranks; `None`: chosen by the buffer's rates.
     pub remote_blocks: Option<u32>,
 }
 
@@ -68,14 +69,6 @@ impl CallOptions {
     /// The rank's own stream and `blocks` blocks.
     pub fn blocks(blocks: u32) -> CallOptions {
         CallOptions { stream: Stream::OWN, blocks, remote_blocks: None }
-    }
-
-    /// 8 multiprocessors saturate the wire when others copy a rank's own rows; with fewer than 12
-    /// in all the own rows, which need at least half as many, keep a third.
-    fn remote(&self, ranks: usize) -> u32 {
-        let most = self.blocks.saturating_sub(1).max(1);
-        let chosen = if ranks == 1 { 1 } else { (self.blocks * 2 / 3).min(8) };
-        self.remote_blocks.unwrap_or(chosen).clamp(1, most)
     }
 }
 
@@ -119,6 +112,7 @@ struct Shared {
     /// What the counts of a handle hold before the kernel has written them.
     no_counts: Vec<u32>,
     layout: MemoryLayout,
+    traffic: Traffic,
     options: BufferOptions,
     group: Group,
 }
@@ -222,6 +216,7 @@ impl Buffer {
             window,
             no_counts: vec![NOT_YET; 1 + options.local_experts(ranks)],
             layout,
+            traffic: options.traffic(ranks),
             options,
             group: group.clone(),
         };
@@ -247,15 +242,12 @@ impl Buffer {
 
     /// The plan of a pipeline, if the buffer has it.
     pub fn plan(&self, pipeline: StandardPipeline) -> Option<&Plan> {
-        let shared = &self.shared;
-        let prepared = match pipeline {
-            StandardPipeline::Layout => Some(&shared.layout_kernel),
-            StandardPipeline::Notify => Some(&shared.notify),
-            StandardPipeline::NvlDispatch => Some(&shared.dispatch),
-            StandardPipeline::NvlDispatchCached => shared.cached.as_ref(),
-            StandardPipeline::NvlCombine => Some(&shared.combine),
-        };
-        prepared.map(|prepared| prepared.kernel.plan())
+        self.shared.prepared(pipeline).map(|prepared| prepared.kernel.plan())
+    }
+
+    /// Blocks that a pipeline is launched with for such a call; 0 if the buffer does not have it.
+    pub fn blocks(&self, pipeline: StandardPipeline, call: &CallOptions) -> u32 {
+        self.shared.prepared(pipeline).map_or(0, |prepared| prepared.blocks(call))
     }
 
     /// Counts, exchanges counts and moves rows. Returns when everything is in the stream; the
@@ -352,7 +344,7 @@ impl Buffer {
         received.bind(&mut slots)?;
         slots
             .set(Slot::Tokens, input.tokens as u64)
-            .set(Slot::RemoteBlocks, u64::from(call.remote(shared.group.ranks())))
+            .set(Slot::RemoteBlocks, u64::from(shared.remote_blocks(call)))
             .set(Slot::Placement, own.placement.address())
             .set(Slot::X, input.x.address)
             .set(Slot::XStride, input.x.row_stride as u64)
@@ -434,14 +426,19 @@ impl Prepared {
         slots: &Slots,
         state: &mut RankState,
     ) -> Result<(), CallError> {
+        let args = &mut state.args[..self.map.bytes()];
+        let (blocks, slots) = (self.blocks(call), slots.values());
+        self.kernel.launch_mapped(rank, call.stream, blocks, &self.map, slots, args)
+    }
+
+    /// Blocks of a launch.
+    fn blocks(&self, call: &CallOptions) -> u32 {
         let plan = self.kernel.plan();
         let blocks = call.blocks.max(positive(plan.blocks_min) as u32);
         // Pairs of even and odd blocks serve one stripe at a time: an odd one would have no
         // partner.
         let paired = plan.arms.iter().any(|(axis, arm)| axis == "via" && arm == "Ring");
-        let blocks = if paired { blocks.next_multiple_of(2) } else { blocks };
-        let args = &mut state.args[..self.map.bytes()];
-        self.kernel.launch_mapped(rank, call.stream, blocks, &self.map, slots.values(), args)
+        if paired { blocks.next_multiple_of(2) } else { blocks }
     }
 }
 
@@ -497,6 +494,23 @@ impl RankState {
 }
 
 impl Shared {
+    fn prepared(&self, pipeline: StandardPipeline) -> Option<&Prepared> {
+        match pipeline {
+            StandardPipeline::Layout => Some(&self.layout_kernel),
+            StandardPipeline::Notify => Some(&self.notify),
+            StandardPipeline::NvlDispatch => Some(&self.dispatch),
+            StandardPipeline::NvlDispatchCached => self.cached.as_ref(),
+            StandardPipeline::NvlCombine => Some(&self.combine),
+        }
+    }
+
+    /// Blocks of a direct dispatch that send to other ranks; at least one is left for the own rows.
+    fn remote_blocks(&self, call: &CallOptions) -> u32 {
+        let most = call.blocks.saturating_sub(1).max(1);
+        let chosen = || Tuning::split(&self.options.rates, &self.traffic, call.blocks).remote;
+        call.remote_blocks.unwrap_or_else(chosen).clamp(1, most)
+    }
+
     fn rank(&self, rank: usize) -> Result<&RankMemory, CallError> {
         Ok(&self.ranks[self.group.local_index(rank)?])
     }

@@ -6,6 +6,7 @@ use crate::emit::{EmitError, Emitted, Entry};
 use crate::error::CallError;
 use crate::oracle::Placement;
 use crate::pipelines;
+use crate::tune::{Rates, Traffic};
 
 /// What a token row consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,6 +137,8 @@ pub struct BufferOptions {
     pub placement: Option<Placement>,
     /// Tunes that differ from their default.
     pub settings: Vec<Setting>,
+    /// What a direct dispatch splits its blocks by, unless a call says how.
+    pub rates: Rates,
 }
 
 impl BufferOptions {
@@ -156,6 +159,7 @@ impl BufferOptions {
             alignment: 1,
             placement: None,
             settings: Vec::new(),
+            rates: Rates::H200,
         }
     }
 
@@ -190,6 +194,20 @@ impl BufferOptions {
         self.experts.div_ceil(ranks.max(1))
     }
 
+    /// What a rank moves in a dispatch of as many tokens as the buffer takes, routed evenly.
+    pub fn traffic(&self, ranks: usize) -> Traffic {
+        let row = self.hidden as u64 * self.payload.value_bytes();
+        let scales = self.payload.scales(self.hidden) as u64 * self.payload.scale_bytes();
+        let [ranks, experts, topk, tokens, row] = [
+            ranks as i64,
+            self.experts as i64,
+            self.topk as i64,
+            self.tokens as i64,
+            (row + scales) as i64,
+        ];
+        Traffic::even(ranks, experts, topk, tokens, row)
+    }
+
     /// The settings of a standard pipeline for this buffer. `stripes` is what the dispatch was
     /// planned with, once that is known.
     pub fn settings_of(
@@ -216,6 +234,10 @@ impl BufferOptions {
             Standard::Layout | Standard::Notify => {}
             Standard::NvlDispatch | Standard::NvlDispatchCached => {
                 let fresh = pipeline == Standard::NvlDispatch;
+                if self.via == Via::Direct {
+                    // Every call says how many, and one is the least: a kernel runs on two blocks.
+                    all.push(("remote_blocks", "1".to_string()));
+                }
                 all.push(("hidden", self.hidden.to_string()));
                 all.push(("payload", self.payload.name().to_string()));
                 all.push(("via", self.via.name().to_string()));

@@ -1,5 +1,7 @@
 //! The inputs of a case: made from the seed for all ranks, and copied to the local ones.
 
+use std::panic::resume_unwind;
+
 use super::Case;
 use crate::args::Rows;
 use crate::backend::{Backend, BackendError};
@@ -10,6 +12,7 @@ use crate::memory::DeviceMemory;
 use crate::oracle::{Oracle, Random, random_bf16, random_bytes, random_scales};
 
 /// The inputs of all ranks, by rank.
+#[derive(Default)]
 pub(super) struct HostData {
     /// Token rows, dense.
     pub(super) x: Vec<Vec<u8>>,
@@ -30,36 +33,56 @@ impl HostData {
         let mut random = Random::new(case.seed);
         let routings = case.tokens.iter().map(|tokens| case.routing.routing(*tokens, &mut random));
         let oracle = Oracle::new(options.experts, options.placement(ranks), routings.collect());
-        let mut host = HostData {
-            x: Vec::new(),
-            scale: Vec::new(),
-            made: Vec::new(),
-            made_weights: Vec::new(),
-            biases: Vec::new(),
-        };
-        let scales = options.payload.scales(options.hidden);
-        for rank in 0..ranks {
-            // A sequence for each rank, so that one rank's inputs do not depend on the others'.
-            let mut random = Random::new(case.seed ^ ((rank as u64 + 1) << 32));
-            let tokens = case.tokens[rank];
-            let arrivals = oracle.arrivals(rank).len();
-            host.x.push(match options.payload {
-                Payload::Bf16 => random_bf16(tokens * options.hidden, &mut random),
-                Payload::Fp8 | Payload::Fp8Packed => {
-                    random_bytes(tokens * options.hidden, &mut random)
-                }
-            });
-            host.scale.push(match options.payload.scale_bytes() {
-                4 => random_scales(tokens * scales, &mut random),
-                bytes => random_bytes(tokens * scales * bytes as usize, &mut random),
-            });
-            host.made.push(random_bf16(arrivals * options.hidden, &mut random));
-            host.made_weights.push(random_scales(arrivals * options.topk, &mut random));
-            let biases =
-                (0..options.biases).map(|_| random_bf16(tokens * options.hidden, &mut random));
-            host.biases.push(biases.collect());
+        // A sequence for each rank, so that one rank's inputs do not depend on the others'; large
+        // ones take a while, so each is drawn on a thread of its own.
+        let drawn: Vec<OneRank> = std::thread::scope(|scope| {
+            let oracle = &oracle;
+            let draw = |rank| scope.spawn(move || OneRank::random(case, oracle, rank));
+            let threads: Vec<_> = (0..ranks).map(draw).collect();
+            let joined = threads.into_iter().map(|thread| thread.join());
+            joined.map(|drawn| drawn.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        });
+        let mut host = HostData::default();
+        for one in drawn {
+            host.x.push(one.x);
+            host.scale.push(one.scale);
+            host.made.push(one.made);
+            host.made_weights.push(one.made_weights);
+            host.biases.push(one.biases);
         }
         (oracle, host)
+    }
+}
+
+/// The inputs of one rank, each as in [`HostData`].
+struct OneRank {
+    x: Vec<u8>,
+    scale: Vec<u8>,
+    made: Vec<u8>,
+    made_weights: Vec<u8>,
+    biases: Vec<Vec<u8>>,
+}
+
+impl OneRank {
+    fn random(case: &Case, oracle: &Oracle, rank: usize) -> OneRank {
+        let options = &case.options;
+        let mut random = Random::new(case.seed ^ ((rank as u64 + 1) << 32));
+        let (tokens, arrivals) = (case.tokens[rank], oracle.arrivals(rank).len());
+        let values = tokens * options.hidden;
+        let scales = tokens * options.payload.scales(options.hidden);
+        // The order of the draws is a part of what a seed means.
+        let x = match options.payload {
+            Payload::Bf16 => random_bf16(values, &mut random),
+            Payload::Fp8 | Payload::Fp8Packed => random_bytes(values, &mut random),
+        };
+        let scale = match options.payload.scale_bytes() {
+            4 => random_scales(scales, &mut random),
+            bytes => random_bytes(scales * bytes as usize, &mut random),
+        };
+        let made = random_bf16(arrivals * options.hidden, &mut random);
+        let made_weights = random_scales(arrivals * options.topk, &mut random);
+        let biases = (0..options.biases).map(|_| random_bf16(values, &mut random)).collect();
+        OneRank { x, scale, made, made_weights, biases }
     }
 }
 

@@ -1,10 +1,38 @@
-//! Problems drawn by a seed, small enough for the host: the same one for the same seed.
+//! Problems drawn by a seed: the same one for the same seed.
 
 use super::Case;
-use crate::buffer::{BufferOptions, CallOptions, Setting, Via};
+use crate::buffer::{BufferOptions, CallOptions, Payload, Setting, Via};
 use crate::oracle::{Random, RoutingOptions};
 
 impl Case {
+    /// A problem of any shape that fits a GPU, mostly small, now and then large; no kernel takes more
+    /// than `most_blocks` blocks.
+    pub fn any(ranks: usize, seed: u64, most_blocks: u32) -> Case {
+        let mut random = Random::new(seed << 16);
+        let mut below = |usual: usize, rare: usize| {
+            let bound = if random.chance(0.2) { rare } else { usual };
+            random.below(bound)
+        };
+        let (experts, topk) = (1 + below(64, 512), 1 + below(8, 32));
+        let hidden = 16 * (1 + below(64, 512));
+        let tokens: Vec<usize> = (0..ranks).map(|_| below(64, 1000)).collect();
+        let highest = tokens.iter().copied().max().unwrap_or(0).max(1);
+        let mut options = BufferOptions::new(highest, hidden, topk, experts);
+        options.payload = Payload::ALL[random.below(Payload::ALL.len())];
+        options.weights = random.chance(0.7);
+        options.biases = random.below(3);
+        options.alignment = 1 + random.below(128) as i32;
+        let routing = RoutingOptions {
+            skew: if random.chance(0.3) { 3.0 } else { 0.0 },
+            absent: if random.chance(0.3) { 0.3 } else { 0.0 },
+            repeated: if random.chance(0.3) { 0.3 } else { 0.0 },
+            ..RoutingOptions::even(topk, experts)
+        };
+        let mut blocks = || CallOptions::blocks((2 + random.below(32) as u32).min(most_blocks));
+        let (dispatch, combine) = (blocks(), blocks());
+        Case { options, tokens, routing, dispatch, combine, seed }
+    }
+
     /// Tokens, routing and blocks for a buffer: some ranks have no tokens, now and then none has,
     /// and experts are absent, repeated, or the same for almost everybody.
     pub fn drawn(options: BufferOptions, ranks: usize, seed: u64) -> Case {
@@ -90,6 +118,8 @@ mod tests {
     #[test]
     fn a_seed_draws_one_problem() {
         let options = BufferOptions { via: Via::Ring, ..BufferOptions::new(12, 128, 4, 10) };
+        assert_eq!(Case::any(2, 3, 132), Case::any(2, 3, 132));
+        assert_ne!(Case::any(2, 3, 132), Case::any(2, 4, 132));
         let drawn = |seed| Case::drawn(options.redrawn(seed), 3, seed);
         assert_eq!(drawn(5), drawn(5));
         assert_ne!(drawn(5), drawn(6));

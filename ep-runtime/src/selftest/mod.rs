@@ -3,6 +3,7 @@
 //! What `epforge selftest`, the benchmarks and the tests on GPUs run; it needs no test framework.
 
 mod data;
+mod digest;
 mod drawn;
 mod experts;
 mod hand;
@@ -28,8 +29,8 @@ use data::{HostData, RankData};
 use meeting::Meeting;
 
 pub use probe::probe;
-pub use timing::{Mode, Operation, Timing};
-pub use wire::wire_time;
+pub use timing::{Mode, Operation, Repeats, Timing};
+pub use wire::{Destination, check_pushes, push_rate, wire_time};
 
 /// Bytes that outputs hold before a call: 0xa5a5 is no value that random rows have.
 const POISON: u8 = 0xa5;
@@ -124,6 +125,23 @@ impl Selftest {
             return Err(CallError::Mismatch { what });
         }
         let buffer = Buffer::new(group, case.options.clone(), emit)?;
+        Selftest::with_buffer(group, buffer, case)
+    }
+
+    /// The same buffer and the same kind of problem with other random inputs.
+    pub fn reseeded(&self, seed: u64) -> Result<Selftest, CallError> {
+        let case = Case { seed, ..self.case.clone() };
+        Selftest::with_buffer(&self.group, self.buffer.clone(), case)
+    }
+
+    /// The same buffer and the same inputs, called with other numbers of blocks.
+    pub fn set_blocks(&mut self, dispatch: CallOptions, combine: CallOptions) {
+        self.case.dispatch = dispatch;
+        self.case.combine = combine;
+    }
+
+    fn with_buffer(group: &Group, buffer: Buffer, case: Case) -> Result<Selftest, CallError> {
+        let ranks = group.ranks();
         let (oracle, host) = HostData::random(&case, ranks);
         let data = group.local().map(|rank| RankData::new(group, rank, &case, &oracle, &host));
         let data = data.collect::<Result<Vec<_>, _>>()?;
@@ -444,12 +462,35 @@ mod tests {
     }
 
     #[test]
-    fn times_are_not_taken_where_nothing_runs_by_itself() {
+    fn timed_calls_are_made_and_compared_where_nothing_runs_by_itself() {
+        let backend = FakeBackend::new(2);
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        let options = BufferOptions { live: 2, ..BufferOptions::new(8, 64, 2, 4) };
+        let test = Selftest::new(&group, &FakeEmit(backend), case(options, &[8, 5])).unwrap();
+        let last = test.reseeded(2).unwrap();
+        let repeats = Repeats { warmup: 1, iterations: 2 };
+        for operation in Operation::ALL {
+            let timing = test.time(&last, operation, Mode::Loop, repeats).unwrap();
+            assert!(timing.findings.is_good(), "{operation:?}: {}", timing.findings);
+            assert!(timing.findings.checks.len() >= 2, "{operation:?}: {:?}", timing.findings);
+            assert_eq!((timing.time, timing.sms), (None, 12), "{operation:?}");
+        }
+        // What the last call sends is not what the oracle thinks; the calls before it are right.
+        last.ranks[1].x.write(128, &[0; 2]).unwrap();
+        let timing = test.time(&last, Operation::Dispatch, Mode::Iso, repeats).unwrap();
+        let text = timing.findings.to_string();
+        assert!(text.contains("(rank 1 token 1) byte 0: 0x00"), "{text}");
+    }
+
+    #[test]
+    fn a_timed_run_needs_an_output_that_was_not_written_before() {
         let backend = FakeBackend::new(1);
         let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
         let case = case(BufferOptions::new(8, 64, 2, 4), &[8]);
         let test = Selftest::new(&group, &FakeEmit(backend), case).unwrap();
-        let error = test.time(Operation::Combine, Mode::Loop, 1, 1).unwrap_err();
-        assert_eq!(error.to_string(), "memory cannot be timed");
+        let repeats = Repeats { warmup: 1, iterations: 1 };
+        let error = test.time(&test, Operation::Combine, Mode::Loop, repeats).unwrap_err();
+        let text = "the last timed call needs an output of its own: 2 live ones";
+        assert_eq!(error.to_string(), text);
     }
 }

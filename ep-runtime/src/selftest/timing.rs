@@ -1,13 +1,12 @@
 //! How long calls take on all ranks together.
 
-use std::fmt;
 use std::time::Duration;
 
-use super::{Meeting, Selftest, wire_time};
+use super::{Findings, Meeting, POISON, Selftest, wire_time};
 use crate::backend::{Event, Stream};
-use crate::buffer::{CombineInput, Handle, Offered, StandardPipeline, Via};
+use crate::buffer::{CallOptions, CombineInput, Handle, Offered, Received, StandardPipeline};
 use crate::error::CallError;
-use crate::group::positive;
+use crate::group::{Group, positive};
 use crate::memory::HostMemory;
 
 /// What is timed.
@@ -45,6 +44,24 @@ impl Operation {
             Operation::Combine => "combine",
         }
     }
+
+    /// The kernels of a call, in order.
+    pub fn pipelines(self) -> &'static [StandardPipeline] {
+        use StandardPipeline as Standard;
+        match self {
+            Operation::Dispatch | Operation::DispatchCounted => {
+                &[Standard::Layout, Standard::Notify, Standard::NvlDispatch]
+            }
+            Operation::Counts => &[Standard::Layout, Standard::Notify],
+            Operation::CachedDispatch => &[Standard::NvlDispatchCached],
+            Operation::Combine => &[Standard::NvlCombine],
+        }
+    }
+
+    /// The last of them: the one that moves rows, if any does.
+    pub fn main_pipeline(self) -> StandardPipeline {
+        *self.pipelines().last().unwrap_or(&StandardPipeline::NvlDispatch)
+    }
 }
 
 /// How calls follow one another.
@@ -66,62 +83,30 @@ impl Mode {
     }
 }
 
-/// One result; its display is one line of JSON.
+/// One result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timing {
     /// What was timed.
     pub operation: Operation,
     /// How calls followed one another.
     pub mode: Mode,
-    /// Payload of the dispatch; a combine always moves bf16.
-    pub payload: &'static str,
-    /// How rows travelled.
-    pub via: Via,
-    /// Ranks.
-    pub ranks: usize,
-    /// Most tokens of any rank.
-    pub tokens: usize,
-    /// Values of a row.
-    pub hidden: usize,
-    /// Experts per token.
-    pub topk: usize,
-    /// Experts.
-    pub experts: usize,
-    /// Blocks of each kernel of the call.
+    /// Most multiprocessors that any kernel of the call took: kernels of one call run in turn.
     pub sms: u32,
-    /// Time of one call: that of the slowest rank.
-    pub time: Duration,
+    /// Time of one call: that of the slowest rank. None where nothing runs by itself.
+    pub time: Option<Duration>,
     /// Bytes that the busiest rank sends or fetches over the wire in one call.
     pub bytes: u64,
-    /// The wire's own time for as many bytes, measured in the same run.
-    pub wire: Option<Duration>,
+    /// What the last timed call left, against the oracle.
+    pub findings: Findings,
 }
 
-impl fmt::Display for Timing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let micros = |time: Duration| time.as_nanos() as f64 / 1e3;
-        let us = micros(self.time);
-        let wire_us = self.wire.map_or("null".to_string(), |wire| format!("{:.2}", micros(wire)));
-        let rate = if us > 0.0 { self.bytes as f64 / us / 1e3 } else { 0.0 };
-        write!(
-            f,
-            "{{\"op\": \"{}\", \"mode\": \"{}\", \"payload\": \"{}\", \"via\": \"{}\", \
-             \"ranks\": {}, \"tokens\": {}, \"hidden\": {}, \"topk\": {}, \"experts\": {}, \
-             \"sms\": {}, \"us\": {us:.2}, \"wire_us\": {wire_us}, \"bytes\": {}, \
-             \"gb_per_s\": {rate:.1}}}",
-            self.operation.name(),
-            self.mode.name(),
-            self.payload,
-            self.via.name(),
-            self.ranks,
-            self.tokens,
-            self.hidden,
-            self.topk,
-            self.experts,
-            self.sms,
-            self.bytes
-        )
-    }
+/// How many calls are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Repeats {
+    /// Calls that do not count.
+    pub warmup: usize,
+    /// Calls that do, the last of them on other inputs.
+    pub iterations: usize,
 }
 
 /// What the calls of one rank need, made before the clock starts.
@@ -131,69 +116,82 @@ struct RankCalls {
     offered: Option<Offered>,
 }
 
+/// What one call leaves.
+#[derive(Default)]
+struct Left {
+    handle: Option<Handle>,
+    received: Option<Received>,
+}
+
 /// The events and the gate of one rank.
 struct Clock<'a> {
-    test: &'a Selftest,
+    group: &'a Group,
     rank: usize,
     start: Event,
     stop: Event,
     gate: &'a HostMemory,
+    meeting: &'a Meeting,
+}
+
+/// One timed run: the same calls over and over, and the last one on other inputs.
+struct Run<'a> {
+    usual: &'a Selftest,
+    last: &'a Selftest,
+    usual_calls: Vec<RankCalls>,
+    last_calls: Vec<RankCalls>,
+    operation: Operation,
+    mode: Mode,
+    repeats: Repeats,
 }
 
 impl Selftest {
-    /// Times `iterations` calls after `warmup` others. Needs kernels that run by themselves.
+    /// Times calls on these inputs; the last one is made on those of `last`, which uses the same
+    /// buffer, into an output that was poisoned before, and what it leaves is compared with the
+    /// oracle. The buffer has two live outputs. Where kernels do not run by themselves the calls are
+    /// made and compared all the same.
     pub fn time(
         &self,
+        last: &Selftest,
         operation: Operation,
         mode: Mode,
-        warmup: usize,
-        iterations: usize,
+        repeats: Repeats,
     ) -> Result<Timing, CallError> {
         let backend = self.group.backend();
-        if !backend.runs_alone() {
-            let what = format!("{} cannot be timed", backend.name());
+        if self.case.options.live < 2 {
+            let what = "the last timed call needs an output of its own: 2 live ones".to_string();
             return Err(CallError::Mismatch { what });
         }
-        let gate = HostMemory::new(backend, self.group.local().start, 4)?;
-        let calls = self.rank_calls(operation)?;
-        let meeting = self.meeting();
-        let rounds = self.for_each_rank(&|rank| {
-            meeting.attend(|| {
-                let clock = Clock::new(self, rank, &gate)?;
-                let own = &calls[self.group.local_index(rank)?];
-                match mode {
-                    Mode::Loop => clock.back_to_back(own, operation, warmup, iterations, &meeting),
-                    Mode::Iso => clock.one_by_one(own, operation, warmup, iterations, &meeting),
-                }
-            })
-        })?;
+        let (usual_calls, last_calls) = (self.rank_calls(operation)?, last.rank_calls(operation)?);
+        let run = Run { usual: self, last, usual_calls, last_calls, operation, mode, repeats };
+        self.poison()?;
+        last.ranks.iter().try_for_each(|data| data.poison_sums(POISON))?;
         self.settle()?;
-        let local = u64::try_from(slowest(&rounds, mode).as_nanos()).unwrap_or(u64::MAX);
-        let all = backend.gather("compare times", local)?;
-        let time = Duration::from_nanos(all.into_iter().max().unwrap_or(local));
-        let call = match operation {
-            Operation::Combine => &self.case.combine,
-            _ => &self.case.dispatch,
+        let (time, findings) = match backend.runs_alone() {
+            true => run.timed()?,
+            false => (None, run.untimed()?),
         };
         Ok(Timing {
             operation,
             mode,
-            payload: if operation == Operation::Combine {
-                "bf16"
-            } else {
-                self.case.options.payload.name()
-            },
-            via: self.case.options.via,
-            ranks: self.group.ranks(),
-            tokens: self.case.tokens.iter().copied().max().unwrap_or(0),
-            hidden: self.case.options.hidden,
-            topk: self.case.options.topk,
-            experts: self.case.options.experts,
-            sms: call.blocks,
+            sms: self.multiprocessors(operation),
             time,
             bytes: self.wire_bytes(operation),
-            wire: None,
+            findings,
         })
+    }
+
+    /// Most blocks of any kernel of a call.
+    fn multiprocessors(&self, operation: Operation) -> u32 {
+        let call = self.call_options(operation);
+        let of = |pipeline: &StandardPipeline| self.buffer.blocks(*pipeline, call);
+        operation.pipelines().iter().map(of).max().unwrap_or(0)
+    }
+
+    fn call_options(&self, operation: Operation) -> &CallOptions {
+        match operation {
+            Operation::Combine => &self.case.combine,
+            _ => &self.case.dispatch,
+        }
     }
 
     /// Handles and combine inputs, from one dispatch before the clock starts.
@@ -203,12 +201,9 @@ impl Selftest {
             let local = self.group.local();
             return Ok(local.map(|rank| RankCalls { rank, handle: None, offered: None }).collect());
         }
-        let handles = self.for_each_rank(&|rank| {
-            let (handle, _) =
-                self.buffer.dispatch(rank, &self.input(rank)?, &self.case.dispatch)?;
-            handle.counts()?;
-            Ok(handle)
-        })?;
+        let handles: Vec<Handle> =
+            self.dispatch()?.into_iter().map(|dispatched| dispatched.handle).collect();
+        handles.iter().try_for_each(|handle| handle.counts().map(|_| ()))?;
         self.settle()?;
         let offered = match operation {
             Operation::Combine => self.offer_rows()?.into_iter().map(Some).collect(),
@@ -224,31 +219,58 @@ impl Selftest {
             .collect())
     }
 
-    /// One call; what it leaves is dropped.
-    fn call(&self, own: &RankCalls, operation: Operation) -> Result<(), CallError> {
+    /// One call on one rank, as far as it goes without the other ranks' launches.
+    fn begin_call(&self, own: &RankCalls, operation: Operation) -> Result<Left, CallError> {
         let (rank, call) = (own.rank, &self.case.dispatch);
         let missing = || CallError::Mismatch { what: "the call needs a handle".to_string() };
+        let mut left = Left::default();
         match operation {
-            Operation::Dispatch | Operation::DispatchCounted => {
-                let (handle, _) = self.buffer.dispatch(rank, &self.input(rank)?, call)?;
-                if operation == Operation::DispatchCounted {
-                    handle.counts()?;
-                }
-                Ok(())
-            }
-            Operation::Counts => {
-                self.buffer.exchange_counts(rank, &self.input(rank)?, call).map(|_| ())
+            Operation::Dispatch | Operation::DispatchCounted | Operation::Counts => {
+                left.handle = Some(self.buffer.exchange_counts(rank, &self.input(rank)?, call)?);
             }
             Operation::CachedDispatch => {
                 let handle = own.handle.as_ref().ok_or_else(missing)?;
-                self.buffer.cached_dispatch(handle, &self.input(rank)?, call).map(|_| ())
+                let received = self.buffer.cached_dispatch(handle, &self.input(rank)?, call)?;
+                left.received = Some(received);
             }
             Operation::Combine => {
                 let handle = own.handle.as_ref().ok_or_else(missing)?;
                 let offered = own.offered.as_ref().ok_or_else(missing)?;
-                self.combine(handle, CombineInput::Offered(offered))
+                self.combine(handle, CombineInput::Offered(offered))?;
             }
         }
+        Ok(left)
+    }
+
+    /// The rest of the call: the rows of a fresh dispatch, which may have to wait for its counts.
+    fn end_call(&self, left: &mut Left, operation: Operation) -> Result<(), CallError> {
+        let Some(handle) = &left.handle else { return Ok(()) };
+        if operation != Operation::Counts {
+            let (input, call) = (self.input(handle.rank())?, &self.case.dispatch);
+            left.received = Some(self.buffer.dispatch_counted(handle, &input, call)?);
+        }
+        Ok(())
+    }
+
+    /// Compares what a call left on a rank with the oracle.
+    fn verify_left(
+        &self,
+        rank: usize,
+        left: &Left,
+        operation: Operation,
+    ) -> Result<Findings, CallError> {
+        let mut findings = Findings::default();
+        if let Some(handle) = &left.handle {
+            findings.merge(self.verify_counts(handle)?);
+        }
+        if let Some(received) = &left.received {
+            let fresh = operation != Operation::CachedDispatch;
+            findings.merge(self.verify_rows("last timed call", received, fresh)?);
+        }
+        if operation == Operation::Combine {
+            findings.merge(self.verify_sums(rank, false)?);
+        }
+        Ok(findings)
     }
 
     /// The wire's own time for what an operation moves.
@@ -259,13 +281,10 @@ impl Selftest {
 
     /// Bytes over the wire of the busiest rank: rows and the records that go with them.
     fn wire_bytes(&self, operation: Operation) -> u64 {
-        let pipeline = match operation {
-            Operation::Counts => return 0,
-            Operation::Combine => StandardPipeline::NvlCombine,
-            Operation::CachedDispatch => StandardPipeline::NvlDispatchCached,
-            Operation::Dispatch | Operation::DispatchCounted => StandardPipeline::NvlDispatch,
-        };
-        let plan = self.buffer.plan(pipeline);
+        if operation == Operation::Counts {
+            return 0;
+        }
+        let plan = self.buffer.plan(operation.main_pipeline());
         let messages = plan.map(|plan| plan.messages.as_slice()).unwrap_or_default();
         let row = messages.iter().map(|m| positive(m.row_bytes + m.meta_bytes)).max().unwrap_or(0);
         let ranks = 0..self.group.ranks();
@@ -286,108 +305,202 @@ fn slowest(rounds: &[Vec<Duration>], mode: Mode) -> Duration {
     }
 }
 
+impl Run<'_> {
+    /// Each call on a thread of its rank, with the clock running.
+    fn timed(&self) -> Result<(Option<Duration>, Findings), CallError> {
+        let (test, backend) = (self.usual, self.usual.group.backend());
+        let gate = HostMemory::new(backend, test.group.local().start, 4)?;
+        let meeting = test.meeting();
+        let done = test.for_each_rank(&|rank| {
+            meeting.attend(|| {
+                let clock = Clock::new(&test.group, rank, &gate, &meeting)?;
+                match self.mode {
+                    Mode::Loop => self.back_to_back(&clock),
+                    Mode::Iso => self.one_by_one(&clock),
+                }
+            })
+        })?;
+        test.settle()?;
+        let (rounds, left): (Vec<_>, Vec<_>) = done.into_iter().unzip();
+        let local = u64::try_from(slowest(&rounds, self.mode).as_nanos()).unwrap_or(u64::MAX);
+        let all = backend.gather("compare times", local)?;
+        let time = Duration::from_nanos(all.into_iter().max().unwrap_or(local));
+        Ok((Some(time), self.verify(&left)?))
+    }
+
+    /// The same calls where one thread has to launch for all ranks before it waits for any.
+    fn untimed(&self) -> Result<Findings, CallError> {
+        let mut before = Vec::new();
+        let count = self.repeats.warmup + self.repeats.iterations.max(1);
+        for index in 0..count {
+            let is_last = index + 1 == count;
+            let (test, calls) = self.calls(is_last);
+            if !is_last {
+                before.clear();
+            }
+            let left = calls.iter().map(|own| test.begin_call(own, self.operation));
+            let mut left = left.collect::<Result<Vec<_>, _>>()?;
+            left.iter_mut().try_for_each(|left| test.end_call(left, self.operation))?;
+            test.settle()?;
+            if is_last {
+                return self.verify(&left);
+            }
+            before = left;
+        }
+        Ok(Findings::default())
+    }
+
+    fn calls(&self, is_last: bool) -> (&Selftest, &[RankCalls]) {
+        match is_last {
+            true => (self.last, &self.last_calls),
+            false => (self.usual, &self.usual_calls),
+        }
+    }
+
+    /// One call on one rank.
+    fn call(&self, rank: usize, is_last: bool) -> Result<Left, CallError> {
+        let (test, calls) = self.calls(is_last);
+        let own = &calls[test.group.local_index(rank)?];
+        let mut left = test.begin_call(own, self.operation)?;
+        test.end_call(&mut left, self.operation)?;
+        if self.operation == Operation::DispatchCounted
+            && let Some(handle) = &left.handle
+        {
+            handle.counts()?;
+        }
+        Ok(left)
+    }
+
+    /// Calls back to back on one rank; the last of `count` may be the last of the run. What the one
+    /// before it left stays alive, so that it cannot take an output that was written before.
+    fn calls_in_a_row(&self, rank: usize, count: usize, ends: bool) -> Result<Left, CallError> {
+        let mut left = Left::default();
+        for index in 0..count {
+            if ends && index + 1 == count {
+                let _before = left;
+                return self.call(rank, true);
+            }
+            drop(std::mem::take(&mut left));
+            left = self.call(rank, false)?;
+        }
+        Ok(left)
+    }
+
+    fn verify(&self, left: &[Left]) -> Result<Findings, CallError> {
+        let found = self.last.for_each_rank(&|rank| {
+            let left = &left[self.last.group.local_index(rank)?];
+            self.last.verify_left(rank, left, self.operation)
+        });
+        let mut findings = Findings::default();
+        found?.into_iter().for_each(|found| findings.merge(found));
+        Ok(findings)
+    }
+
+    /// The mean of many calls, one round of warm-up and one that counts.
+    fn back_to_back(&self, clock: &Clock<'_>) -> Result<(Vec<Duration>, Left), CallError> {
+        let Repeats { warmup, iterations } = self.repeats;
+        // Behind the gate nothing completes: a call that waits for counts comes after it opens, and
+        // so does whatever might fill the stream's queue.
+        clock.begin(1)?;
+        clock.open(1)?;
+        drop(self.calls_in_a_row(clock.rank, warmup.max(1), false)?);
+        clock.end()?;
+        clock.read()?;
+        let count = iterations.max(1);
+        clock.begin(2)?;
+        clock.open(2)?;
+        let left = self.calls_in_a_row(clock.rank, count, true)?;
+        clock.end()?;
+        let total = clock.read()?;
+        Ok((vec![total / count as u32], left))
+    }
+
+    /// Each call in a round of its own.
+    fn one_by_one(&self, clock: &Clock<'_>) -> Result<(Vec<Duration>, Left), CallError> {
+        let Repeats { warmup, iterations } = self.repeats;
+        let count = warmup + iterations.max(1);
+        let mut rounds = Vec::with_capacity(count);
+        let mut before = Left::default();
+        for round in 1..=count {
+            let is_last = round == count;
+            if !is_last {
+                drop(std::mem::take(&mut before));
+            }
+            clock.begin(round as u32)?;
+            let opens_late = !self.waits_for_counts();
+            if !opens_late {
+                clock.open(round as u32)?;
+            }
+            let left = self.call(clock.rank, is_last)?;
+            clock.end()?;
+            // All of the call is queued before the gate opens: what is timed is the device.
+            if opens_late {
+                clock.open(round as u32)?;
+            }
+            let time = clock.read()?;
+            if round > warmup {
+                rounds.push(time);
+            }
+            if is_last {
+                return Ok((rounds, left));
+            }
+            before = left;
+        }
+        Ok((rounds, before))
+    }
+
+    /// Whether the host waits for the device inside the call.
+    fn waits_for_counts(&self) -> bool {
+        match self.operation {
+            Operation::DispatchCounted => true,
+            Operation::Dispatch => !self.usual.buffer.holds_worst_case(),
+            _ => false,
+        }
+    }
+}
+
 impl<'a> Clock<'a> {
-    fn new(test: &'a Selftest, rank: usize, gate: &'a HostMemory) -> Result<Clock<'a>, CallError> {
-        let backend = test.group.backend();
-        let start = backend.create_event(rank)?;
-        let stop = backend.create_event(rank)?;
-        Ok(Clock { test, rank, start, stop, gate })
+    fn new(
+        group: &'a Group,
+        rank: usize,
+        gate: &'a HostMemory,
+        meeting: &'a Meeting,
+    ) -> Result<Clock<'a>, CallError> {
+        let backend = group.backend();
+        let (start, stop) = (backend.create_event(rank)?, backend.create_event(rank)?);
+        Ok(Clock { group, rank, start, stop, gate, meeting })
     }
 
     /// Queues the start of a round behind the gate.
     fn begin(&self, round: u32) -> Result<(), CallError> {
-        let backend = self.test.group.backend();
+        let backend = self.group.backend();
         backend.hold(self.rank, Stream::OWN, self.gate.block(), 0, round)?;
         Ok(backend.record(self.rank, Stream::OWN, &self.start)?)
     }
 
     /// Opens the gate once all ranks stand before it.
-    fn open(&self, round: u32, meeting: &Meeting) -> Result<(), CallError> {
-        if meeting.join()? {
-            self.test.group.backend().gather("open the gate", 0)?;
+    fn open(&self, round: u32) -> Result<(), CallError> {
+        if self.meeting.join()? {
+            self.group.backend().gather("open the gate", 0)?;
             self.gate.write(0, &[round])?;
         }
         Ok(())
     }
 
     fn end(&self) -> Result<(), CallError> {
-        let backend = self.test.group.backend();
-        Ok(backend.record(self.rank, Stream::OWN, &self.stop)?)
-    }
-
-    /// Whether the host waits for the device inside the call.
-    fn waits_for_counts(&self, operation: Operation) -> bool {
-        match operation {
-            Operation::DispatchCounted => true,
-            Operation::Dispatch => !self.test.buffer.holds_worst_case(),
-            _ => false,
-        }
+        Ok(self.group.backend().record(self.rank, Stream::OWN, &self.stop)?)
     }
 
     /// Waits for the round and reads the clock.
     fn read(&self) -> Result<Duration, CallError> {
-        self.test.group.sync(self.rank)?;
-        Ok(self.test.group.backend().elapsed(self.rank, &self.start, &self.stop)?)
-    }
-
-    /// The mean of many calls, one round of warm-up and one that counts.
-    fn back_to_back(
-        &self,
-        own: &RankCalls,
-        operation: Operation,
-        warmup: usize,
-        iterations: usize,
-        meeting: &Meeting,
-    ) -> Result<Vec<Duration>, CallError> {
-        for (round, count) in (1..).zip([warmup.max(1), iterations.max(1)]) {
-            self.begin(round)?;
-            // Behind the gate nothing completes: a call that waits for counts comes after it opens,
-            // and so does whatever might fill the stream's queue.
-            self.open(round, meeting)?;
-            (0..count).try_for_each(|_| self.test.call(own, operation))?;
-            self.end()?;
-            let total = self.read()?;
-            if round == 2 {
-                return Ok(vec![total / count as u32]);
-            }
-        }
-        Ok(Vec::new())
-    }
-
-    /// Each call in a round of its own.
-    fn one_by_one(
-        &self,
-        own: &RankCalls,
-        operation: Operation,
-        warmup: usize,
-        iterations: usize,
-        meeting: &Meeting,
-    ) -> Result<Vec<Duration>, CallError> {
-        let mut rounds = Vec::with_capacity(iterations);
-        for round in 1..=(warmup + iterations.max(1)) as u32 {
-            self.begin(round)?;
-            if self.waits_for_counts(operation) {
-                self.open(round, meeting)?;
-                self.test.call(own, operation)?;
-                self.end()?;
-            } else {
-                // All of the call is queued before the gate opens: what is timed is the device.
-                self.test.call(own, operation)?;
-                self.end()?;
-                self.open(round, meeting)?;
-            }
-            let time = self.read()?;
-            if round as usize > warmup {
-                rounds.push(time);
-            }
-        }
-        Ok(rounds)
+        self.group.sync(self.rank)?;
+        Ok(self.group.backend().elapsed(self.rank, &self.start, &self.stop)?)
     }
 }
 
 impl Drop for Clock<'_> {
     fn drop(&mut self) {
-        let backend = self.test.group.backend();
+        let backend = self.group.backend();
         for event in [&mut self.start, &mut self.stop] {
             let event = std::mem::replace(event, Event(0));
             let _ = backend.destroy_event(self.rank, event);

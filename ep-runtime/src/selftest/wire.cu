@@ -1,5 +1,5 @@
-// Every rank pushes as much as it can to every other one, with no flags and no order: what the wire
-// gives, against which calls are held.
+// Every rank pushes as much as it can to some ranks, with no flags and no order: to all the others, for
+// what the wire gives, or to itself, for what a copy gives.
 #include <ep/sync.cuh>
 
 namespace wire {
@@ -12,8 +12,10 @@ constexpr int kPieceBytes = 4096;
 struct Args {
     ep::Group group;
     int ranks;
+    int first;  // how far the first peer is away: 1, or 0 for the rank itself
+    int peers;
     const char* from;
-    ep::i64 bytes;  // to each rank
+    ep::i64 bytes;  // to each peer
 };
 
 struct Smem {
@@ -33,7 +35,7 @@ struct Share {
     }
 
     __device__ __forceinline__ ep::i64 at(int i) const {
-        return item(i) / (args.ranks - 1) * kPieceBytes;
+        return item(i) / args.peers * kPieceBytes;
     }
 
     __device__ __forceinline__ void load(int i) {
@@ -46,7 +48,7 @@ struct Share {
         const int stage = i % kStages;
         const ep::u32 parity = static_cast<ep::u32>(i / kStages) & 1;
         while (!ep::mbarrier_try_wait(full + stage, parity)) {}
-        const int away = static_cast<int>(item(i) % (args.ranks - 1)) + 1;
+        const int away = static_cast<int>(item(i) % args.peers) + args.first;
         const int peer = (args.group.rank + away) % args.ranks;
         char* region = args.group.windows[peer] + args.group.rank * args.bytes;
         ep::tma_store(region + at(i), pieces[stage], kPieceBytes);
@@ -61,12 +63,12 @@ extern "C" __global__ void __launch_bounds__(wire::kWarps * 32, 1)
     EP_SHARED(wire::Smem, smem);
     const ep::Call call = ep::enter(args.group);
     const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
-    if (ep::lane_index() == 0 && args.ranks > 1) {
+    if (ep::lane_index() == 0) {
         for (int stage = 0; stage < wire::kStages; ++stage) {
             ep::mbarrier_init(&smem.full[warp][stage], 1);
         }
         ep::fence_mbarrier_init();
-        const ep::i64 items = args.bytes / wire::kPieceBytes * (args.ranks - 1);
+        const ep::i64 items = args.bytes / wire::kPieceBytes * args.peers;
         const int first = static_cast<int>(blockIdx.x) * wire::kWarps + warp;
         const int stride = static_cast<int>(gridDim.x) * wire::kWarps;
         const int count = static_cast<int>(items > first ? (items - first - 1) / stride + 1 : 0);

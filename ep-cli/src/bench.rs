@@ -1,0 +1,336 @@
+//! `epforge bench`: dispatch and combine, checked against the oracle and timed, beside what the wire
+//! gives for the same bytes.
+
+mod chart;
+mod request;
+mod result;
+mod survive;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use ep_runtime::buffer::{BufferOptions, Declared, Payload};
+use ep_runtime::group::Group;
+use ep_runtime::host::Programs;
+use ep_runtime::jit::Cache;
+use ep_runtime::selftest::{Operation, Selftest, probe, wire_time};
+use ep_runtime::tune::{Rates, Tuning};
+
+use crate::failure::Failure;
+use crate::json::{Object, Value};
+use crate::machine::{Machine, REQUIRED, Ranks, gpus, required_gpus};
+use crate::problem::{failed, no_machine};
+use crate::processes;
+pub(crate) use request::Options;
+use request::{Probe, Request};
+use result::{Measured, TITLES, Texts};
+
+/// Bytes that fill the wire.
+const WIRE_BYTES: u64 = 128 << 20;
+
+pub(crate) fn run(
+    options: &Options,
+    json: bool,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), Failure> {
+    if let (Some(results), Some(chart)) = (&options.draw, &options.chart) {
+        let text = fs::read_to_string(results).map_err(|error| unusable(results, &error))?;
+        return draw(&text, chart);
+    }
+    let mut talk = Talk { json, speaks: true, out, err };
+    let (request, ranks) = match options.backend {
+        Machine::Host => {
+            let request = options.request(0)?;
+            let programs = Programs::find().map_err(no_machine)?;
+            let ranks = Ranks::on_host(&programs, request.gpus.ranks, options.seed)?;
+            (request, ranks)
+        }
+        Machine::Gpu => {
+            let required = required_gpus()?;
+            let found = gpus().and_then(|found| match found >= required.max(1) {
+                true => Ok(found),
+                false => {
+                    let needed = required.max(1);
+                    Err(Failure::Failed(format!("{needed} GPUs needed, {found} found")))
+                }
+            });
+            let found = match found {
+                Err(failure) if required == 0 => return talk.skipped(&failure),
+                found => found?,
+            };
+            let request = options.request(found)?;
+            if options.processes && !processes::is_member() {
+                return processes::spawn(request.gpus.ranks, options.kill);
+            }
+            let ranks = Ranks::on_gpus(&request.gpus)?;
+            (request, ranks)
+        }
+    };
+    talk.speaks = ranks.is_first();
+    if let Some(killed) = options.kill {
+        return survive::run(ranks, &request, killed, &mut talk);
+    }
+    let mut bench = Bench { options, request, ranks, talk, lines: Vec::new(), titled: false };
+    bench.all()?;
+    let lines = bench.lines.concat();
+    match &options.chart {
+        Some(chart) if bench.ranks.is_first() => draw(&lines, chart),
+        _ => Ok(()),
+    }
+}
+
+fn draw(results: &str, chart: &Path) -> Result<(), Failure> {
+    let svg = chart::svg(results).map_err(Failure::Failed)?;
+    fs::write(chart, svg).map_err(|error| unusable(chart, &error))
+}
+
+fn unusable(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::Failed(format!("{} cannot be used: {error}", path.display()))
+}
+
+/// Where the command tells what it finds. Results are lines of JSON or of a table; with JSON all else
+/// goes to standard error.
+struct Talk<'a> {
+    json: bool,
+    /// Whether this process is the one of several that talks.
+    speaks: bool,
+    out: &'a mut dyn Write,
+    err: &'a mut dyn Write,
+}
+
+impl Talk<'_> {
+    fn say(&mut self, text: &str) -> Result<(), Failure> {
+        if !self.speaks {
+            return Ok(());
+        }
+        let out = if self.json { &mut *self.err } else { &mut *self.out };
+        writeln!(out, "{text}")?;
+        // What follows may take a while.
+        Ok(out.flush()?)
+    }
+
+    fn object(&mut self, object: &Object) -> Result<(), Failure> {
+        if !self.speaks || !self.json {
+            return Ok(());
+        }
+        writeln!(self.out, "{object}")?;
+        Ok(self.out.flush()?)
+    }
+
+    /// Ends without results on a machine that lacks what it takes.
+    fn skipped(&mut self, failure: &Failure) -> Result<(), Failure> {
+        let why = failure.sentence();
+        writeln!(self.err, "skipped: {why} ({REQUIRED}=N makes this a failure)")?;
+        Ok(())
+    }
+}
+
+/// A run of the command on a group.
+struct Bench<'a> {
+    options: &'a Options,
+    request: Request,
+    ranks: Ranks,
+    talk: Talk<'a>,
+    /// The results, each a line of JSON.
+    lines: Vec<String>,
+    titled: bool,
+}
+
+impl Bench<'_> {
+    fn all(&mut self) -> Result<(), Failure> {
+        if self.options.probe != Probe::No {
+            self.probe()?;
+        }
+        if self.options.probe == Probe::Only {
+            return Ok(());
+        }
+        let rates = self.rates()?;
+        self.random_shapes()?;
+        let payloads = self.request.payloads.clone();
+        for (index, payload) in payloads.into_iter().enumerate() {
+            self.payload(payload, rates, index == 0)?;
+        }
+        if let Some((made, found)) = self.ranks.compiled()? {
+            let counts = [made, found].map(|count| i64::try_from(count).unwrap_or(i64::MAX));
+            self.talk
+                .object(&Object::new().with("compiled", counts[0]).with("cached", counts[1]))?;
+            self.talk.say(&format!("kernels: {made} compiled, {found} from the cache"))?;
+        }
+        Ok(())
+    }
+
+    fn group(&self) -> &Group {
+        &self.ranks.group
+    }
+
+    fn probe(&mut self) -> Result<(), Failure> {
+        let findings = probe(self.group().backend()).map_err(failed)?;
+        if !findings.is_good() {
+            return Err(Failure::Failed(format!("probe: {findings}")));
+        }
+        self.talk.say(&format!("probe: {findings}"))?;
+        if let Some((time, blocks)) = wire_time(self.group(), WIRE_BYTES).map_err(failed)? {
+            let rate = WIRE_BYTES as f64 / time.as_secs_f64() / 1e9;
+            let text = format!("wire: {rate:.1} GB/s from each rank with {blocks} blocks");
+            self.talk.say(&text)?;
+        }
+        Ok(())
+    }
+
+    /// What this machine gives, and where that is known from.
+    fn rates(&mut self) -> Result<Rates, Failure> {
+        let cache = Cache::at(None).map_err(|error| Failure::Failed(error.to_string()))?;
+        let (rates, source) = Rates::of(self.group(), &cache).map_err(failed)?;
+        let machine = self.group().backend().name();
+        let object = Object::new()
+            .with("machine", &machine)
+            .with("ranks", int(self.request.gpus.ranks as u64))
+            .with("rates", source.name())
+            .with("copy_mb_per_s", rates.copy)
+            .with("push_mb_per_s", rates.push)
+            .with("link_mb_per_s", rates.link);
+        self.talk.object(&object)?;
+        self.talk.say(&format!("{machine}; {} rates: {rates}", source.name()))?;
+        Ok(rates)
+    }
+
+    /// Checks as many random problems as were asked for, each in a buffer of its own.
+    fn random_shapes(&mut self) -> Result<(), Failure> {
+        for index in 0..self.options.random {
+            let case = self.request.random_case(index, self.ranks.multiprocessors());
+            let words = format!("random shape {index}: {case:?}");
+            let with = |text: String| Failure::Failed(format!("{words}\n{text}"));
+            let test = Selftest::new(self.group(), &Declared, case);
+            let test = test.map_err(|error| with(error.to_string()))?;
+            let findings = test.check().map_err(|error| with(error.to_string()))?;
+            if !findings.is_good() {
+                return Err(with(findings.to_string()));
+            }
+        }
+        match self.options.random {
+            0 => Ok(()),
+            count => self.talk.say(&format!("{count} random shapes: all equal")),
+        }
+    }
+
+    /// Everything with rows of one kind. A combine moves the same rows whatever came, so that it is
+    /// timed once.
+    fn payload(&mut self, payload: Payload, rates: Rates, combines: bool) -> Result<(), Failure> {
+        let buffer = BufferOptions { rates, ..self.request.buffer(payload) };
+        let tuning = self.tuning(&buffer, rates)?;
+        let sweep = self.request.sweep(self.ranks.multiprocessors(), tuning.sms);
+        let texts = Texts::of(&buffer, self.group())?;
+        let Some(first) = sweep.first() else { return Ok(()) };
+        let case = self.request.case(buffer, *first);
+        let mut test = Selftest::new(self.group(), &Declared, case).map_err(failed)?;
+        let memory = test.buffer().memory();
+        self.talk.say(&format!("{}: memory of a rank: {memory:?}", payload.name()))?;
+        self.check(&test, "before timing")?;
+        if self.options.outputs {
+            self.outputs(&test)?;
+        }
+        if self.request.repeats.iterations == 0 {
+            return Ok(());
+        }
+        let last = self.request.seed.wrapping_add(1 << 32);
+        let mut last = test.reseeded(last).map_err(failed)?;
+        let operations: Vec<Operation> = self.request.operations.clone();
+        let has_cached = test.buffer().options().cached;
+        for operation in operations {
+            let is_combine = operation == Operation::Combine;
+            if is_combine && !combines || operation == Operation::CachedDispatch && !has_cached {
+                continue;
+            }
+            let wire = test.wire(operation).map_err(failed)?;
+            for blocks in &sweep {
+                test.set_blocks(blocks.dispatch, blocks.combine);
+                last.set_blocks(blocks.dispatch, blocks.combine);
+                self.time(&test, &last, operation, wire, rates, &texts)?;
+            }
+        }
+        self.check(&test, "after timing")
+    }
+
+    /// What the closed form says about a dispatch.
+    fn tuning(&mut self, buffer: &BufferOptions, rates: Rates) -> Result<Tuning, Failure> {
+        let tuning = Tuning::choose(&rates, &buffer.traffic(self.request.gpus.ranks));
+        let Tuning { sms, remote, time } = tuning;
+        let (name, us) = (buffer.payload.name(), micros(time));
+        let object = Object::new()
+            .with("tuning", name)
+            .with("sms", sms)
+            .with("remote", remote)
+            .with("us", Value::Hundredths(us));
+        self.talk.object(&object)?;
+        self.talk.say(&format!(
+            "{name}: {sms} SMs reach the wire, {remote} of them for other ranks: {us:.1} us of rows"
+        ))?;
+        Ok(tuning)
+    }
+
+    fn time(
+        &mut self,
+        test: &Selftest,
+        last: &Selftest,
+        operation: Operation,
+        wire: Option<Duration>,
+        rates: Rates,
+        texts: &Texts,
+    ) -> Result<(), Failure> {
+        for mode in self.request.modes.clone() {
+            let timing = test.time(last, operation, mode, self.request.repeats).map_err(failed)?;
+            if !timing.findings.is_good() {
+                let (operation, mode) = (operation.name(), mode.name());
+                let text = format!("{operation}, last call of the {mode}: {}", timing.findings);
+                return Err(Failure::Failed(text));
+            }
+            let bound = rates.wire(timing.bytes);
+            let text = texts.of_operation(operation);
+            let measured = Measured { timing: &timing, test, wire, bound, text };
+            let object = measured.object();
+            self.lines.push(format!("{object}\n"));
+            self.talk.object(&object)?;
+            if !self.talk.json {
+                if !std::mem::replace(&mut self.titled, true) {
+                    self.talk.say(TITLES)?;
+                }
+                self.talk.say(&measured.row())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares one run of everything with the oracle.
+    fn check(&mut self, test: &Selftest, when: &str) -> Result<(), Failure> {
+        check(test, when, &mut self.talk)
+    }
+
+    fn outputs(&mut self, test: &Selftest) -> Result<(), Failure> {
+        let digests = test.output_digests().map_err(failed)?;
+        let digests: Vec<String> = digests.iter().map(|it| format!("{it:016x}")).collect();
+        let payload = test.buffer().options().payload.name();
+        self.talk.say(&format!("{payload}: outputs of the ranks: {}", digests.join(" ")))?;
+        self.talk.object(&Object::new().with("outputs", payload).with("digests", digests))
+    }
+}
+
+fn check(test: &Selftest, when: &str, talk: &mut Talk<'_>) -> Result<(), Failure> {
+    let findings = test.check().map_err(failed)?;
+    let payload = test.buffer().options().payload.name();
+    let text = format!("{payload}: {when}: {findings}");
+    match findings.is_good() {
+        true => talk.say(&text),
+        false => Err(Failure::Failed(text)),
+    }
+}
+
+fn int(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e3
+}

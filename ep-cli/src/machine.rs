@@ -1,0 +1,192 @@
+//! Where the ranks of a command run: in the emulator, on the GPUs of this process, or on a GPU per
+//! process.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use ep_runtime::backend::{Backend, BackendError};
+use ep_runtime::device::HEADERS;
+use ep_runtime::gpu::{self, Compile, GpuBackend, GpuOptions, Sharing};
+use ep_runtime::group::{Group, GroupOptions};
+use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
+use ep_runtime::jit::{Cache, Jit, Nvrtc, Source};
+
+use crate::failure::Failure;
+use crate::problem::{failed, no_machine};
+use crate::processes;
+
+/// The variable that turns a skip for want of GPUs into a failure: how many there have to be.
+pub(crate) const REQUIRED: &str = "EP_REQUIRE_GPUS";
+
+/// Longest run of one call on the host.
+const HOST_LIMIT: Duration = Duration::from_secs(600);
+
+/// Where kernels run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Machine {
+    /// In the emulator, on any machine
+    Host,
+    /// On the GPUs of this machine
+    Gpu,
+}
+
+/// How windows reach other GPUs of one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SharingName {
+    /// Mapped into the address space of every device
+    Mapped,
+    /// Peer access between contexts
+    Peer,
+}
+
+/// What a command asks of GPUs.
+#[derive(Debug, Clone)]
+pub(crate) struct GpuRequest {
+    pub(crate) ranks: usize,
+    /// GPU of each rank; none: the GPUs in turn.
+    pub(crate) devices: Option<Vec<i32>>,
+    /// Whether this process is one of several, with one rank each.
+    pub(crate) is_member: bool,
+    pub(crate) sharing: Sharing,
+    pub(crate) cooperative: Option<bool>,
+    pub(crate) timeout: Duration,
+}
+
+impl GpuRequest {
+    /// `ranks` ranks in this process, spread over its GPUs.
+    pub(crate) fn threads(ranks: usize, timeout: Duration) -> GpuRequest {
+        let (sharing, is_member) = (Sharing::Mapped, false);
+        GpuRequest { ranks, devices: None, is_member, sharing, cooperative: None, timeout }
+    }
+
+    /// The GPU of a rank on a machine with `count` of them.
+    pub(crate) fn device(&self, rank: usize, count: usize) -> i32 {
+        match &self.devices {
+            Some(devices) => devices.get(rank).copied().unwrap_or(0),
+            None => i32::try_from(rank % count.max(1)).unwrap_or(0),
+        }
+    }
+}
+
+/// A group, and what became of its kernels.
+pub(crate) struct Ranks {
+    pub(crate) group: Group,
+    compiled: Option<Arc<Compiled>>,
+}
+
+/// How many kernels a process compiled, and how many it found in the cache.
+#[derive(Default)]
+struct Compiled {
+    made: AtomicU64,
+    found: AtomicU64,
+}
+
+impl Ranks {
+    /// Ranks in the emulator.
+    pub(crate) fn on_host(
+        programs: &Arc<Programs>,
+        ranks: usize,
+        seed: u64,
+    ) -> Result<Ranks, Failure> {
+        let mut options = HostOptions { build: Build::Fast, ..HostOptions::new(ranks) };
+        options.spec.seed = seed;
+        options.isolation = Some(HOST_LIMIT);
+        let backend = HostBackend::new(programs, options).map_err(no_machine)?;
+        Ok(Ranks { group: backend.group().map_err(failed)?, compiled: None })
+    }
+
+    /// Ranks on GPUs; a member of several processes joins the group of the environment.
+    pub(crate) fn on_gpus(request: &GpuRequest) -> Result<Ranks, Failure> {
+        Ranks::with(request, |compile, count| {
+            if request.is_member {
+                return processes::join(|rank| request.device(rank, count), compile);
+            }
+            let devices = (0..request.ranks).map(|rank| request.device(rank, count)).collect();
+            let (sharing, cooperative) = (request.sharing, request.cooperative);
+            let options = GpuOptions { devices, sharing, cooperative };
+            GpuBackend::new(&options, compile).map_err(no_machine)
+        })
+    }
+
+    /// The ranks that are left when `lost` has ended, in a group of their own.
+    pub(crate) fn without(request: &GpuRequest, lost: usize) -> Result<Ranks, Failure> {
+        Ranks::with(request, |compile, count| {
+            processes::join_again(lost, |rank| request.device(rank, count), compile)
+        })
+    }
+
+    fn with(
+        request: &GpuRequest,
+        open: impl FnOnce(Compile, usize) -> Result<GpuBackend, Failure>,
+    ) -> Result<Ranks, Failure> {
+        let text = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
+        let nvrtc = Nvrtc::find().map_err(|error| text(&error))?;
+        let cache = Cache::at(None).map_err(|error| text(&error))?;
+        let compiled = Arc::new(Compiled::default());
+        let compile = compile_with(Jit::new(nvrtc, cache), Arc::clone(&compiled));
+        let backend: Arc<dyn Backend> = Arc::new(open(compile, gpus()?)?);
+        let options = GroupOptions { timeout: request.timeout };
+        let group = Group::new(backend, options).map_err(failed)?;
+        Ok(Ranks { group, compiled: Some(compiled) })
+    }
+
+    /// Ranks that this process drives.
+    pub(crate) fn local(&self) -> Range<usize> {
+        self.group.local()
+    }
+
+    /// Whether this process is the one of several that reports.
+    pub(crate) fn is_first(&self) -> bool {
+        self.local().contains(&0)
+    }
+
+    /// Multiprocessors that each rank may fill.
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        self.group.backend().multiprocessors(self.local().start)
+    }
+
+    /// Kernels that all processes of the group have compiled, and those that they have found in
+    /// the cache. None on the host.
+    pub(crate) fn compiled(&self) -> Result<Option<(u64, u64)>, Failure> {
+        let Some(compiled) = &self.compiled else { return Ok(None) };
+        let all = |label: &str, count: &AtomicU64| {
+            let all = self.group.backend().gather(label, count.load(Ordering::Relaxed));
+            all.map(|all| all.into_iter().sum()).map_err(no_machine)
+        };
+        let made = all("compiled kernels", &compiled.made)?;
+        Ok(Some((made, all("cached kernels", &compiled.found)?)))
+    }
+}
+
+/// Compiles with `jit` and counts.
+fn compile_with(jit: Jit, compiled: Arc<Compiled>) -> Compile {
+    Box::new(move |name, cuda, arch| {
+        let file = format!("{name}.cu");
+        let source = Source { name: &file, text: cuda, headers: HEADERS };
+        let made = jit.compile(&source, arch, &[]).map_err(|error| BackendError::Compile {
+            name: name.to_owned(),
+            log: error.to_string(),
+        })?;
+        let count = if made.cached { &compiled.found } else { &compiled.made };
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(made.cubin.as_slice().into())
+    })
+}
+
+/// How many GPUs this machine has.
+pub(crate) fn gpus() -> Result<usize, Failure> {
+    gpu::devices().map(|devices| devices.len()).map_err(no_machine)
+}
+
+/// How many GPUs there have to be: what `EP_REQUIRE_GPUS` says.
+pub(crate) fn required_gpus() -> Result<usize, Failure> {
+    let Some(value) = std::env::var_os(REQUIRED) else { return Ok(0) };
+    let number = value.to_str().and_then(|value| value.parse().ok());
+    number.ok_or_else(|| {
+        let value = value.to_string_lossy();
+        Failure::WrongUse(format!("{REQUIRED} is a number of GPUs, not `{value}`"))
+    })
+}

@@ -1,0 +1,142 @@
+//! A process for each rank: the first one starts the others and waits for them.
+
+use std::ffi::OsString;
+use std::process::{Command, ExitStatus};
+
+use ep_runtime::gpu::{Compile, GpuBackend};
+
+use crate::failure::Failure;
+
+/// Whether this process is one of several, started by [`command`] or by a launcher.
+pub(crate) fn is_member() -> bool {
+    std::env::var_os("RANK").is_some()
+}
+
+/// Runs this program again, once per rank, with the same arguments; fails if any of them does, but
+/// for the one that is to be killed.
+pub(crate) fn spawn(ranks: usize, killed: Option<usize>) -> Result<(), Failure> {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut children = Vec::new();
+    for mut command in commands(ranks, &arguments)? {
+        children.push(command.spawn().map_err(failed)?);
+    }
+    let mut ended = Vec::new();
+    for child in &mut children {
+        ended.push(child.wait().map_err(failed)?);
+    }
+    expect(&ended, killed)
+}
+
+/// All processes have ended well, but for the one that was to be killed.
+fn expect(ended: &[ExitStatus], killed: Option<usize>) -> Result<(), Failure> {
+    let ranks = ended.iter().enumerate();
+    let wrong = ranks.filter(|(rank, status)| status.success() == (killed == Some(*rank)));
+    let wrong: Vec<String> = wrong.map(|(rank, status)| format!("{rank} ({status})")).collect();
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(failed(format!(
+            "the processes of these ranks ended otherwise than they should: {}",
+            wrong.join(", ")
+        ))),
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::Failed(error.to_string())
+}
+
+#[cfg(not(target_os = "linux"))]
+use elsewhere::commands;
+#[cfg(not(target_os = "linux"))]
+pub(crate) use elsewhere::{join, join_again};
+#[cfg(target_os = "linux")]
+use linux::commands;
+#[cfg(target_os = "linux")]
+pub(crate) use linux::{join, join_again};
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::time::Duration;
+
+    use ep_runtime::join::{ID_VARIABLE, Member, Store, UniqueId};
+
+    use super::*;
+    use crate::problem::no_machine;
+
+    /// How long processes wait for one another: the slowest may have to compile first.
+    const DEADLINE: Duration = Duration::from_secs(120);
+
+    /// The variable with the id of the group that survivors of a lost rank make.
+    const NEXT_ID_VARIABLE: &str = "EPFORGE_NEXT_ID";
+
+    /// This program once per rank of a new group.
+    pub(super) fn commands(ranks: usize, arguments: &[OsString]) -> Result<Vec<Command>, Failure> {
+        let id = UniqueId::local().map_err(failed)?.to_string();
+        let next = UniqueId::local().map_err(failed)?.to_string();
+        let program = std::env::current_exe().map_err(failed)?;
+        let command = |rank: usize| {
+            let mut command = Command::new(&program);
+            command.args(arguments).env(ID_VARIABLE, &id).env(NEXT_ID_VARIABLE, &next);
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
+            command
+        };
+        Ok((0..ranks).map(command).collect())
+    }
+
+    /// Joins the group that the environment names, on the device that belongs to the rank.
+    pub(crate) fn join(
+        device: impl Fn(usize) -> i32,
+        compile: Compile,
+    ) -> Result<GpuBackend, Failure> {
+        let id = UniqueId::from_environment().map_err(failed)?;
+        enter(&id, Member::from_environment().map_err(failed)?, device, compile)
+    }
+
+    /// Joins the group of those that are left without `lost`; `device` is asked for the new rank.
+    pub(crate) fn join_again(
+        lost: usize,
+        device: impl Fn(usize) -> i32,
+        compile: Compile,
+    ) -> Result<GpuBackend, Failure> {
+        let id = std::env::var(NEXT_ID_VARIABLE).map_err(failed)?;
+        let id: UniqueId = id.parse().map_err(failed)?;
+        let Member { rank, ranks } = Member::from_environment().map_err(failed)?;
+        let rank = if rank > lost { rank - 1 } else { rank };
+        enter(&id, Member { rank, ranks: ranks - 1 }, device, compile)
+    }
+
+    fn enter(
+        id: &UniqueId,
+        member: Member,
+        device: impl Fn(usize) -> i32,
+        compile: Compile,
+    ) -> Result<GpuBackend, Failure> {
+        let store = Store::join(id, member, DEADLINE).map_err(failed)?;
+        GpuBackend::join(device(member.rank), store, compile).map_err(no_machine)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod elsewhere {
+    use super::*;
+
+    fn needs_linux<T>() -> Result<T, Failure> {
+        Err(failed("ranks in processes of their own need Linux"))
+    }
+
+    pub(super) fn commands(_: usize, _: &[OsString]) -> Result<Vec<Command>, Failure> {
+        needs_linux()
+    }
+
+    pub(crate) fn join(_: impl Fn(usize) -> i32, _: Compile) -> Result<GpuBackend, Failure> {
+        needs_linux()
+    }
+
+    pub(crate) fn join_again(
+        _: usize,
+        _: impl Fn(usize) -> i32,
+        _: Compile,
+    ) -> Result<GpuBackend, Failure> {
+        needs_linux()
+    }
+}

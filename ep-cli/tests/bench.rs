@@ -1,0 +1,113 @@
+//! `bench` as scripts see it: all of it but the times, which need a GPU.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// Runs a command line with a cache of these tests, on a machine that shows no GPU.
+fn epforge(line: &str, required: Option<&str>) -> Output {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_epforge"));
+    command.args(line.split_whitespace()).env("EPFORGE_CACHE", cache);
+    command.env("CUDA_VISIBLE_DEVICES", "").env_remove("EP_REQUIRE_GPUS");
+    command.envs(required.map(|count| ("EP_REQUIRE_GPUS", count)));
+    command.output().expect("the program runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The output of a command that has to succeed; none without a C++ compiler.
+fn good(line: &str) -> Option<String> {
+    let done = epforge(line, None);
+    let (out, err) = (text(&done.stdout), text(&done.stderr));
+    if err.contains("no C++ compiler") {
+        eprintln!("skipped: {err}");
+        return None;
+    }
+    assert!(done.status.success(), "{line}: {out}{err}");
+    Some(out)
+}
+
+fn objects(out: &str) -> Vec<Value> {
+    out.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect()
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Every operation runs in every way, its last call is compared, and nothing claims to be a time.
+#[test]
+fn the_whole_path_runs_on_the_host() {
+    let shape = "--ranks 2 --tokens 9,4 --set hidden=144 --set topk=2 --set experts=5";
+    let line =
+        format!("bench --backend host {shape} --sms 8,12 --random 1 --absent 0.2 --outputs --json");
+    let Some(out) = good(&line) else { return };
+    let objects = objects(&out);
+    let results: Vec<&Value> = objects.iter().filter(|it| it["op"].is_string()).collect();
+    // Five operations with bf16 and four with fp8, two modes, two numbers of multiprocessors.
+    assert_eq!(results.len(), (5 + 4) * 2 * 2, "{out}");
+    for result in &results {
+        assert!(result["us"].is_null() && result["wire_us"].is_null(), "{result}");
+        assert!(result["bytes"].as_i64() > Some(0) || result["op"] == "counts", "{result}");
+        assert_eq!(result["cached"], result["op"] == "cached-dispatch", "{result}");
+        assert_eq!(result["cuda_digest"].as_str().map(str::len), Some(64), "{result}");
+    }
+    let mut sms: Vec<i64> = results.iter().filter_map(|it| it["sms"].as_i64()).collect();
+    sms.sort_unstable();
+    sms.dedup();
+    assert_eq!(sms, [8, 12]);
+    let tuned = objects.iter().find(|it| it["tuning"] == "bf16").expect("the choice is told");
+    assert_eq!(tuned["sms"], 19, "{tuned}");
+    let digests = objects.iter().find(|it| it["outputs"] == "bf16").expect("a digest");
+    let again = self::objects(&good(&line).expect("there is a compiler"));
+    assert!(again.contains(digests), "other outputs the second time: {again:?}");
+}
+
+/// What is timed for the published shape on 4 ranks is what people can read.
+#[test]
+fn the_texts_of_the_published_shape_are_in_generated() {
+    let Some(out) = good(
+        "bench --backend host --ranks 4 --tokens 1 --mode loop --iterations 1 --warmup 0 --probe no --sms 4 --json",
+    ) else {
+        return;
+    };
+    let results: Vec<Value> = objects(&out).into_iter().filter(|it| it["op"].is_string()).collect();
+    assert_eq!(results.len(), 9);
+    for result in results {
+        let file = result["cuda_file"].as_str().unwrap_or_else(|| panic!("no file: {result}"));
+        let kept = fs::read(repository().join("generated").join(file)).expect("it is there");
+        let digest: String = Sha256::digest(&kept).iter().map(|it| format!("{it:02x}")).collect();
+        assert_eq!(result["cuda_digest"].as_str(), Some(digest.as_str()), "{file}");
+    }
+}
+
+#[test]
+fn without_a_gpu_it_says_so_and_fails_only_if_one_is_required() {
+    let done = epforge("bench --json", None);
+    assert!(done.status.success());
+    assert!(text(&done.stderr).starts_with("skipped: "), "{}", text(&done.stderr));
+    assert!(done.stdout.is_empty());
+    let done = epforge("bench --json", Some("2"));
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done.stderr));
+    let done = epforge("bench", Some("two"));
+    assert_eq!(done.status.code(), Some(2));
+    assert!(text(&done.stderr).contains("is a number of GPUs, not `two`"));
+}
+
+/// The kept chart is the one of the kept results.
+#[test]
+fn the_chart_of_the_kept_results_is_kept() {
+    let results = repository().join("benches").join("results");
+    let drawn = Path::new(env!("CARGO_TARGET_TMPDIR")).join("h200-x4.svg");
+    let kept = results.join("h200-x4.jsonl");
+    good(&format!("bench --draw {} --chart {}", kept.display(), drawn.display()))
+        .expect("no compiler is needed");
+    let [drawn, kept] = [drawn, results.join("h200-x4.svg")].map(|it| fs::read(it).unwrap());
+    assert!(drawn == kept, "run the command of benches/results/README.md");
+}

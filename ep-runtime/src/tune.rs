@@ -1,0 +1,339 @@
+//! How many multiprocessors a call takes, and how a direct dispatch splits them between rows that
+//! leave the rank and rows that stay: a closed form of three rates, which a machine is asked for
+//! once.
+//!
+//! Rows for other ranks want just as many multiprocessors as fill the link, since more of them get
+//! in each other's way there. Rows that stay are copied meanwhile, by others: as many as are done
+//! when the link is. With fewer multiprocessors than both together want, each side gets its share of
+//! the work.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::doctor;
+use crate::error::CallError;
+use crate::group::Group;
+use crate::jit::{Cache, Entry, Key};
+use crate::selftest::{Destination, push_rate, wire_time};
+
+/// Rates of a machine, in megabytes (10^6) a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rates {
+    /// What one multiprocessor copies within its device.
+    pub copy: u32,
+    /// What one multiprocessor stores to other ranks, far from filling the link.
+    pub push: u32,
+    /// What a rank sends to all others together, at best.
+    pub link: u32,
+}
+
+/// Where rates come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RatesSource {
+    /// Measured just now.
+    Measured,
+    /// Measured before on this machine.
+    Cached,
+    /// Those of [`Rates::H200`]: here nothing can be measured.
+    Assumed,
+}
+
+impl RatesSource {
+    /// `measured`, `cached` or `assumed`.
+    pub fn name(self) -> &'static str {
+        match self {
+            RatesSource::Measured => "measured",
+            RatesSource::Cached => "cached",
+            RatesSource::Assumed => "assumed",
+        }
+    }
+}
+
+/// Bytes pushed by each rank to ask for its rates: milliseconds for all of it.
+const ASKED_BYTES: u64 = 128 << 20;
+
+/// Multiprocessors that are asked for their own rates: few enough not to fill a link.
+const ASKED_BLOCKS: u32 = 4;
+
+impl Rates {
+    /// Four H200 on NVSwitch: what a buffer assumes when it is told nothing else.
+    pub const H200: Rates = Rates { copy: 32_300, push: 43_900, link: 347_000 };
+
+    /// The rates of the group's machine: from the cache if all processes of the group have them
+    /// there, measured otherwise. All processes of the group call it.
+    pub fn of(group: &Group, cache: &Cache) -> Result<(Rates, RatesSource), CallError> {
+        let backend = group.backend();
+        let key = Rates::key(group);
+        let known = cache.fetch(&key, || Err(())).ok();
+        let known = known.and_then(|fetched| Rates::from_bytes(&fetched.entry.binary));
+        let all = backend.gather("look for known rates", u64::from(known.is_some()))?;
+        if let Some(rates) = known.filter(|_| all.iter().all(|has| *has == 1)) {
+            return Ok((rates, RatesSource::Cached));
+        }
+        let Some(rates) = Rates::measure(group)? else {
+            return Ok((Rates::H200, RatesSource::Assumed));
+        };
+        let entry = Entry {
+            name: "rates".to_owned(),
+            target: backend.name(),
+            tool: "a plain push".to_owned(),
+            log: rates.to_string(),
+            binary: rates.to_bytes(),
+        };
+        // Without a place to keep them they are measured again the next time.
+        let _ = cache.fetch(&key, || Ok::<Entry, ()>(entry));
+        Ok((rates, RatesSource::Measured))
+    }
+
+    /// Where the rates of this machine are kept: driver, devices and how they reach each other.
+    fn key(group: &Group) -> Key {
+        let (ranks, name) = (group.ranks().to_string(), group.backend().name());
+        Key::of(["rates of multiprocessors and links, 1", &doctor::machine(), &name, &ranks])
+    }
+
+    /// Measures the rates; none for a single rank, and where nothing can be timed.
+    fn measure(group: &Group) -> Result<Option<Rates>, CallError> {
+        let each = |rate: Option<f64>| rate.map(|rate| rate / f64::from(ASKED_BLOCKS));
+        let megabytes = |rate: f64| (rate / 1e6).round().clamp(1.0, f64::from(u32::MAX)) as u32;
+        let Some((time, _)) = wire_time(group, ASKED_BYTES)? else { return Ok(None) };
+        let push = each(push_rate(group, Destination::Others, ASKED_BYTES, ASKED_BLOCKS)?);
+        let copy = each(push_rate(group, Destination::Own, ASKED_BYTES, ASKED_BLOCKS)?);
+        let link = ASKED_BYTES as f64 / time.as_secs_f64();
+        Ok(push.zip(copy).map(|(push, copy)| Rates {
+            copy: megabytes(copy),
+            push: megabytes(push),
+            link: megabytes(link),
+        }))
+    }
+
+    fn to_bytes(self) -> Vec<u8> {
+        [self.copy, self.push, self.link].into_iter().flat_map(u32::to_le_bytes).collect()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Rates> {
+        let words: Option<Vec<u32>> =
+            bytes.chunks(4).map(|word| word.try_into().ok().map(u32::from_le_bytes)).collect();
+        match words?[..] {
+            [copy, push, link] if copy > 0 && push > 0 && link > 0 => {
+                Some(Rates { copy, push, link })
+            }
+            _ => None,
+        }
+    }
+
+    /// The least time in which a rank can send so many bytes.
+    pub fn wire(&self, bytes: u64) -> Duration {
+        Duration::from_secs_f64(bytes as f64 / (f64::from(self.link.max(1)) * 1e6))
+    }
+}
+
+impl fmt::Display for Rates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [copy, push, link] =
+            [self.copy, self.push, self.link].map(|rate| f64::from(rate) / 1e3);
+        write!(
+            f,
+            "an SM copies {copy:.1} GB/s and sends {push:.1} GB/s, a rank sends {link:.1} GB/s"
+        )
+    }
+}
+
+/// Bytes that one rank moves in a call.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Traffic {
+    /// To other ranks.
+    pub remote: f64,
+    /// To the rank itself.
+    pub own: f64,
+}
+
+impl Traffic {
+    /// `tokens` tokens of `row_bytes` bytes, each to `topk` different ones of `experts` experts by
+    /// chance, which are spread evenly over `ranks` ranks.
+    pub fn even(ranks: i64, experts: i64, topk: i64, tokens: i64, row_bytes: i64) -> Traffic {
+        let ranks = ranks.max(1);
+        let all = mean_groups(ranks, experts, topk) * tokens as f64 * row_bytes as f64;
+        let own = all / ranks as f64;
+        Traffic { remote: all - own, own }
+    }
+}
+
+/// How many multiprocessors a call takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tuning {
+    /// All of them.
+    pub sms: u32,
+    /// Those that send to other ranks.
+    pub remote: u32,
+    /// How long the slower side takes, without what a call costs besides its rows.
+    pub time: Duration,
+}
+
+impl Tuning {
+    /// The fewest multiprocessors with which the link is the limit.
+    pub fn choose(rates: &Rates, traffic: &Traffic) -> Tuning {
+        let (remote, own) = wanted(rates, traffic);
+        Tuning::of(rates, traffic, remote, own)
+    }
+
+    /// The best use of `sms` multiprocessors; at least one on each side.
+    pub fn split(rates: &Rates, traffic: &Traffic, sms: u32) -> Tuning {
+        let (most, own) = wanted(rates, traffic);
+        let sms = sms.max(2);
+        if sms >= most + own {
+            return Tuning::of(rates, traffic, most, sms - most);
+        }
+        let (sending, copying) =
+            (traffic.remote / f64::from(rates.push), traffic.own / f64::from(rates.copy));
+        let share = f64::from(sms) * sending / (sending + copying).max(f64::MIN_POSITIVE);
+        let within = |remote: f64| (remote as u32).clamp(1, most.min(sms - 1));
+        let [low, high] = [within(share.floor()), within(share.ceil())]
+            .map(|remote| Tuning::of(rates, traffic, remote, sms - remote));
+        if low.time < high.time { low } else { high }
+    }
+
+    fn of(rates: &Rates, traffic: &Traffic, remote: u32, own: u32) -> Tuning {
+        let rate = |each: u32, count: u32| f64::from(each) * f64::from(count) * 1e6;
+        let sending = traffic.remote / rate(rates.push, remote).min(rate(rates.link, 1));
+        let copying = traffic.own / rate(rates.copy, own);
+        let seconds = sending.max(copying);
+        let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        Tuning { sms: remote + own, remote, time }
+    }
+}
+
+/// How many multiprocessors fill the link, and how many copy a rank's own rows meanwhile.
+fn wanted(rates: &Rates, traffic: &Traffic) -> (u32, u32) {
+    let count = |count: f64| count.ceil().clamp(1.0, 1024.0) as u32;
+    let (copy, push, link) = (f64::from(rates.copy), f64::from(rates.push), f64::from(rates.link));
+    // A rank with more rows for itself than for others copies them no faster than a link would.
+    let limit = traffic.remote.max(traffic.own).max(f64::MIN_POSITIVE);
+    let remote = if traffic.remote > 0.0 { count(link / push) } else { 1 };
+    (remote, count(traffic.own / limit * link / copy))
+}
+
+/// How many of `groups` equal groups hold one of `topk` different experts, on average over all
+/// choices of them. The first `experts % groups` groups hold one expert more.
+pub fn mean_groups(groups: i64, experts: i64, topk: i64) -> f64 {
+    let larger = experts % groups;
+    let hit = |own: i64| {
+        let missed = (0..topk.min(experts)).map(|drawn| {
+            let left = (experts - own - drawn).max(0) as f64;
+            left / (experts - drawn) as f64
+        });
+        1.0 - missed.product::<f64>()
+    };
+    let small = experts / groups;
+    larger as f64 * hit(small + 1) + (groups - larger) as f64 * hit(small)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::backend::Backend;
+    use crate::fake::FakeBackend;
+    use crate::group::GroupOptions;
+
+    /// 4096 tokens of 7168 bf16 values, top-8 of 256.
+    fn target(ranks: i64) -> Traffic {
+        Traffic::even(ranks, 256, 8, 4096, 14336)
+    }
+
+    fn micros(time: Duration) -> u64 {
+        time.as_micros() as u64
+    }
+
+    #[test]
+    fn the_mean_is_exact_where_it_is_known() {
+        assert_eq!(mean_groups(1, 8, 2), 1.0);
+        assert_eq!(mean_groups(4, 4, 4), 4.0);
+        assert_eq!(mean_groups(4, 4, 1), 1.0);
+        // Two of three experts on two ranks, {a, b} and {c}: ab meets one rank, ac and bc two.
+        assert!((mean_groups(2, 3, 2) - 5.0 / 3.0).abs() < 1e-12);
+        // More choices than experts meet every rank that has one.
+        assert_eq!(mean_groups(4, 2, 8), 2.0);
+    }
+
+    #[test]
+    fn the_published_shape_gives_the_published_bytes() {
+        let megabytes = target(4).remote / 1e6;
+        assert!((megabytes - 159.0).abs() < 1.0, "{megabytes}");
+    }
+
+    /// On four H200 8 SMs for other ranks and at least 4 for the own rows reach the wire.
+    #[test]
+    fn four_gpus_reach_the_wire_with_twelve() {
+        let tuning = Tuning::choose(&Rates::H200, &target(4));
+        assert_eq!((tuning.sms, tuning.remote), (12, 8));
+        assert!((450..=470).contains(&micros(tuning.time)), "{tuning:?}");
+        for sms in [12, 13, 16, 24, 132] {
+            let split = Tuning::split(&Rates::H200, &target(4), sms);
+            assert_eq!((split.sms, split.remote), (sms, 8));
+            assert_eq!(split.time, tuning.time, "more than the wire there is not");
+        }
+        // With 2 for the own rows it was 820 us.
+        let starved = Tuning::of(&Rates::H200, &target(4), 8, 2);
+        assert!((800..=840).contains(&micros(starved.time)), "{starved:?}");
+    }
+
+    #[test]
+    fn eight_in_all_are_shared() {
+        let split = Tuning::split(&Rates::H200, &target(4), 8);
+        assert_eq!((split.sms, split.remote), (8, 5));
+        let worse = [4, 6].map(|remote| Tuning::of(&Rates::H200, &target(4), remote, 8 - remote));
+        assert!(worse.iter().all(|other| other.time > split.time), "{split:?} {worse:?}");
+    }
+
+    /// Half of the rows stay: they want more multiprocessors than those that leave.
+    #[test]
+    fn two_gpus_copy_more_than_they_send() {
+        let tuning = Tuning::choose(&Rates::H200, &target(2));
+        assert_eq!((tuning.sms, tuning.remote), (19, 8));
+        assert!((165..=175).contains(&micros(tuning.time)), "{tuning:?}");
+        let split = Tuning::split(&Rates::H200, &target(2), 16);
+        assert_eq!((split.sms, split.remote), (16, 7));
+        assert!(micros(split.time) <= 205, "{split:?}");
+    }
+
+    #[test]
+    fn one_rank_and_odd_numbers_get_an_answer() {
+        let alone = Tuning::choose(&Rates::H200, &target(1));
+        assert_eq!((alone.remote, alone.sms), (1, 12));
+        let nothing = Traffic { remote: 0.0, own: 0.0 };
+        for traffic in [target(1), target(64), nothing, Traffic { remote: 1.0, own: 0.0 }] {
+            for sms in [0, 1, 2, 3, 8, 500] {
+                let split = Tuning::split(&Rates::H200, &traffic, sms);
+                assert!((1..split.sms).contains(&split.remote), "{traffic:?} {split:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_machine_is_asked_once() {
+        let rates = Rates { copy: 1, push: 2, link: 300_000 };
+        assert_eq!(Rates::from_bytes(&rates.to_bytes()), Some(rates));
+        assert_eq!(Rates::from_bytes(&[0; 12]), None);
+        assert_eq!(Rates::from_bytes(&[1; 13]), None);
+        let backend: Arc<dyn Backend> = FakeBackend::new(2);
+        let group = Group::new(backend, GroupOptions::default()).unwrap();
+        let folder = std::env::temp_dir().join(format!("ep-rates-{}", std::process::id()));
+        let cache = Cache::open(&folder).unwrap();
+        let asked = Rates::of(&group, &cache).unwrap();
+        assert_eq!(asked, (Rates::H200, RatesSource::Assumed), "memory has no clock");
+        let entry = Entry {
+            name: "rates".to_owned(),
+            target: String::new(),
+            tool: String::new(),
+            log: String::new(),
+            binary: rates.to_bytes(),
+        };
+        cache.fetch(&Rates::key(&group), || Ok::<Entry, ()>(entry)).unwrap();
+        assert_eq!(Rates::of(&group, &cache).unwrap(), (rates, RatesSource::Cached));
+        // Another number of ranks is another machine.
+        let group = Group::new(FakeBackend::new(3), GroupOptions::default()).unwrap();
+        assert_eq!(Rates::of(&group, &cache).unwrap().1, RatesSource::Assumed);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
