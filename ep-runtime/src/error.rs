@@ -5,6 +5,7 @@ use std::fmt;
 use ep_codegen::plan::PlanError;
 
 use crate::backend::BackendError;
+use crate::emit::EmitError;
 use crate::record::Timeouts;
 
 /// Why a call did not happen, or did not end well.
@@ -89,6 +90,17 @@ impl From<BackendError> for CallError {
 impl From<PlanError> for CallError {
     fn from(error: PlanError) -> CallError {
         CallError::Plan(error)
+    }
+}
+
+impl From<EmitError> for CallError {
+    fn from(error: EmitError) -> CallError {
+        match error {
+            EmitError::Plan(error) => CallError::Plan(error),
+            EmitError::NoText(name) => {
+                CallError::Emit { pipeline: name.to_string(), reason: error.to_string() }
+            }
+        }
     }
 }
 

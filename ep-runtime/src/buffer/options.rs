@@ -2,7 +2,7 @@
 
 use ep_codegen::plan::{Arch, Config, LINE_BYTES};
 
-use crate::emit::{EmitError, Emitted, Entry};
+use crate::emit::{Emitted, Entry};
 use crate::error::CallError;
 use crate::oracle::Placement;
 use crate::pipelines;
@@ -376,11 +376,6 @@ impl Emit for Declared {
         for (name, value) in settings {
             config.set(&ir, name, value)?;
         }
-        entry.emit(&config).map_err(|error| match error {
-            EmitError::Plan(error) => CallError::Plan(error),
-            EmitError::NoText(_) => {
-                CallError::Emit { pipeline: entry.name.to_string(), reason: error.to_string() }
-            }
-        })
+        Ok(entry.emit(&config)?)
     }
 }

@@ -7,7 +7,12 @@
 //! cargo run -p own-pipeline -- list
 //! cargo run -p own-pipeline -- explain tagged-dispatch --ranks 4
 //! cargo run -p own-pipeline -- emit tagged-dispatch --ranks 4
+//! cargo run --release -p own-pipeline --bin tag_cost     # its time beside that of NvlDispatch, on GPUs
 //! ```
+//!
+//! [`run`] calls it from Rust; `tests/runs.rs` does so without a GPU.
+
+pub mod run;
 
 use ep_runtime::pipeline;
 
