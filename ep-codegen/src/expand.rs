@@ -10,55 +10,93 @@ use quote::{format_ident, quote, quote_spanned};
 
 use crate::check::check;
 use crate::cuda_fn::{self, Load};
-use crate::diagnostics::Diagnostics;
 use crate::diagnostics::form::{no_cuda, no_cuda_form};
+use crate::diagnostics::{Diagnostic, Diagnostics};
 use crate::ir::{self, Embed};
 use crate::lower::{lower, tables_in, tables_of};
 use crate::plan::{kebab, snake};
+use crate::render::{self, RenderError};
 use crate::syntax::ast::{Elem, Extent, File, Item, Pipeline, Stmt, StmtKind, Tensor, Uses};
 use crate::syntax::parse;
 
 /// Expands a `pipeline!` block. `load` reads the files of `cuda fn .. from "file"`.
 pub fn expand(tokens: TokenStream, load: Load) -> TokenStream {
-    let (file, errors) = front_end(tokens, load);
+    let (file, made, errors) = compile(tokens, load);
     let mut out = errors.to_tokens();
-    for pipeline in &file.pipelines {
-        let ir = if errors.is_empty() { lower(&file, pipeline) } else { empty(pipeline) };
-        out.extend(items(&file, pipeline, &ir));
+    for (index, pipeline) in file.pipelines.iter().enumerate() {
+        match made.get(index).filter(|_| errors.is_empty()) {
+            Some(made) => out.extend(items(&file, pipeline, made)),
+            None => out.extend(items(&file, pipeline, &Made::nothing(pipeline))),
+        }
     }
     out
 }
 
 /// The syntax tree of a block and every mistake that the earliest stage with mistakes found.
 pub fn front_end(tokens: TokenStream, load: Load) -> (File, Diagnostics) {
+    let (file, _, errors) = compile(tokens, load);
+    (file, errors)
+}
+
+/// What a pipeline is compiled to.
+struct Made {
+    ir: ir::Pipeline,
+    /// The text of each choice of arms; none for a pipeline that is only declared and checked.
+    texts: Vec<(Vec<String>, String)>,
+}
+
+impl Made {
+    /// What stands in for a wrong declaration.
+    fn nothing(pipeline: &Pipeline) -> Made {
+        let bare = Pipeline { items: Vec::new(), ..pipeline.clone() };
+        Made { ir: lower(&File { pipelines: Vec::new() }, &bare), texts: Vec::new() }
+    }
+}
+
+/// All stages; without a mistake it gives what every pipeline of the block is compiled to.
+fn compile(tokens: TokenStream, load: Load) -> (File, Vec<Made>, Diagnostics) {
     let (mut file, mut errors) = parse(tokens);
     if errors.is_empty() {
         cuda_fn::load(&mut file, load, &mut errors);
         errors.extend(check(&file));
     }
+    let mut made = Vec::new();
     if errors.is_empty() {
-        file.pipelines.iter().for_each(|pipeline| check_emitted(&file, pipeline, &mut errors));
+        let all = file.pipelines.iter();
+        made.extend(all.map(|pipeline| make(&file, pipeline, &mut errors)));
     }
-    (file, errors)
+    (file, made, errors)
 }
 
 /// A pipeline within one node is emitted, or refused at the statement that prevents it; hops over a
 /// network and phases are declared and checked only.
-fn check_emitted(file: &File, pipeline: &Pipeline, errors: &mut Diagnostics) {
+fn make(file: &File, pipeline: &Pipeline, errors: &mut Diagnostics) -> Made {
     let ir = lower(file, pipeline);
-    if !is_within_node(&ir) {
-        return;
-    }
-    for choice in ir.choices() {
-        let Err(error) = crate::render::body(&ir.select(&choice)) else { continue };
-        let place = error.statement.as_ref().and_then(|at| statement(&pipeline.items, &at.text));
-        errors.push(match place {
-            Some(at) => no_cuda_form(at, &pipeline.name),
-            None => {
-                no_cuda(&pipeline.name, error.message.trim_start_matches(&format!("{}: ", ir.name)))
+    let texts = match texts(&ir) {
+        Ok(texts) => texts,
+        Err(error) => {
+            if is_within_node(&ir) {
+                errors.push(refusal(pipeline, &ir, &error));
             }
-        });
-        return;
+            Vec::new()
+        }
+    };
+    Made { ir, texts }
+}
+
+/// The text of each choice of arms.
+fn texts(ir: &ir::Pipeline) -> Result<Vec<(Vec<String>, String)>, RenderError> {
+    let text = |choice: ir::Choice| Ok((choice.arms.clone(), render::body(&ir.select(&choice))?));
+    ir.choices().into_iter().map(text).collect()
+}
+
+fn refusal(pipeline: &Pipeline, ir: &ir::Pipeline, error: &RenderError) -> Diagnostic {
+    let place = error.statement.as_ref().and_then(|at| statement(&pipeline.items, &at.text));
+    match place {
+        Some(at) => no_cuda_form(at, &pipeline.name),
+        None => {
+            no_cuda(&pipeline.name, error.message.trim_start_matches(&format!("{}: ", ir.name)))
+        }
     }
 }
 
@@ -88,22 +126,8 @@ fn statement_in(body: &[Stmt], text: &str) -> Option<Extent> {
     })
 }
 
-/// The text of each choice of arms; none for a pipeline that is only declared and checked.
-fn texts(ir: &ir::Pipeline) -> Vec<(Vec<String>, String)> {
-    let render = |choice: ir::Choice| {
-        let body = crate::render::body(&ir.select(&choice)).ok()?;
-        Some((choice.arms, body))
-    };
-    ir.choices().into_iter().map(render).collect::<Option<Vec<_>>>().unwrap_or_default()
-}
-
-/// What stands in for the IR of a wrong declaration.
-fn empty(pipeline: &Pipeline) -> ir::Pipeline {
-    let bare = Pipeline { items: Vec::new(), ..pipeline.clone() };
-    lower(&File { pipelines: Vec::new() }, &bare)
-}
-
-fn items(file: &File, pipeline: &Pipeline, ir: &ir::Pipeline) -> TokenStream {
+fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
+    let ir = &made.ir;
     let (vis, name) = (&pipeline.vis, &pipeline.name);
     let module = format_ident!("{}", snake(&ir.name), span = name.span());
     let kebab = kebab(&ir.name);
@@ -112,7 +136,7 @@ fn items(file: &File, pipeline: &Pipeline, ir: &ir::Pipeline) -> TokenStream {
     let doc = &pipeline.doc;
     let handle = handle(pipeline);
     let uses = uses(file, &pipeline.items);
-    let texts = texts(ir).into_iter().map(
+    let texts = made.texts.iter().map(
         |(arms, body)| quote!(::ep_runtime::__private::Text { arms: &[#(#arms),*], body: #body }),
     );
     let mut files = Vec::new();
