@@ -144,6 +144,7 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
 
                     ring.post();
             });
+            // +26  push ring[peer]: what is left of the stripe
             ring.finish(sent);
         }
     }
@@ -177,6 +178,7 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
             part.store_sum(args.combined_weights + token * Cfg::kTopk, Cfg::Part::kWeights,
                 Cfg::Part::kWeightsCount);
         });
+        // +30  for token in stripe gather part from ring[peer]: what is left of the stripe
         ring.finish(tokens, position);
     }
     stages.finish();

@@ -168,6 +168,7 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                 },
                 [&](int, int, bool, int) {
             });
+            // +72  push rows[peer]: what is left of the stripe
             rows.close();
         }
     }
@@ -221,6 +222,7 @@ __device__ __forceinline__ void local(const Args& args, Smem& smem, ep::Team& te
                 },
                 [&](int, int, bool, int) {
             });
+            // +83  push rows[me]: what is left of the stripe
             rows.close();
         }
     }

@@ -183,6 +183,7 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                     // +76  record send_row[token, peer] = rows[peer].position
                     args.send_row[token * Cfg::kRanks + peer] = ep::recorded(match, position);
             });
+            // +72  push rows[peer]: what is left of the stripe
             rows.close();
         }
     }
@@ -243,6 +244,7 @@ __device__ __forceinline__ void local(const Args& args, Smem& smem, ep::Team& te
                     // +87  record send_row[token, me] = rows[me].position
                     args.send_row[token * Cfg::kRanks + me] = ep::recorded(match, position);
             });
+            // +83  push rows[me]: what is left of the stripe
             rows.close();
         }
     }

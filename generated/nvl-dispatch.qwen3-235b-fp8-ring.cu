@@ -192,6 +192,7 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                     // +46  record send_head[token, peer] = ring[peer].position
                     args.send_head[token * Cfg::kRanks + peer] = ep::recorded(match, position);
             });
+            // +44  push ring[peer]: what is left of the stripe
             ring.finish(sent);
         }
     }
@@ -255,6 +256,7 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
                     [&](float weights) { return weights; });
             });
 
+            // +55  for message in ring[peer]: what is left of the stripe
             ring.finish();
         }
     }

@@ -334,7 +334,7 @@ fn a_report_names_both_statements() {
         (
             "ring: rows and credits are told without a release",
             Via::Ring,
-            ["mover.cuh", "[+56  store recv_x", "(nvl_dispatch::send)", "[bulk_wait]"],
+            ["mover.cuh", "[+56  store recv_x", "[+44  push ring[peer]", "[bulk_wait]"],
         ),
         (
             "mover: a flush waits for reads only",

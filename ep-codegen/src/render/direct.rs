@@ -51,6 +51,7 @@ impl<'a> Renderer<'a> {
                 ("filter_token", &param("int", fanout.token, &filter)),
                 ("filter_peer", &param("int", fanout.peer, &filter)),
                 ("push_comment", &self.comment(fanout.push)),
+                ("ending", &self.ending(fanout.push)),
                 ("row", &row),
                 ("each", &each),
                 ("each_token", &param("int", fanout.token, &each)),

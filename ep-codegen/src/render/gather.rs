@@ -31,6 +31,7 @@ impl Renderer<'_> {
             &[
                 ("striped", &self.scope().striped()),
                 ("comment", &self.comment(stmt)),
+                ("ending", &self.ending(stmt)),
                 ("role_cfg", &role_cfg(role)),
                 ("role", &role_fn(role)),
                 ("channel_cfg", &channel_cfg(channel)),

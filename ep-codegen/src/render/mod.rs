@@ -106,6 +106,14 @@ impl<'a> Renderer<'a> {
         lines.join("\n")
     }
 
+    /// The line above a step that ends a stripe of what `stmt` does row by row.
+    fn ending(&self, stmt: &Stmt) -> String {
+        let text = stmt.at.text.as_str();
+        let head = text.split([';', '{']).next().unwrap_or(text);
+        let head = head.split(" at ").next().unwrap_or(head).trim_end();
+        format!("// +{}  {head}: what is left of the stripe", stmt.at.line)
+    }
+
     /// The scope of plain role code: `me` is a local, rows are read at `i`.
     fn scope(&self) -> Scope<'_> {
         Scope { ir: self.ir, me: "me", element: "i", field: &|of, field| format!("{of}.{field}") }

@@ -28,7 +28,12 @@ impl<'a> Renderer<'a> {
         flush_once(&mut lines, &mut once);
         // Producers finish where they know how much they have sent.
         let (rooms, finish) = match end {
-            "RingConsumer" => (self.rooms(&role.body)?, format!("{}.finish();", channel.name)),
+            "RingConsumer" => {
+                let received =
+                    role.body.iter().find(|it| matches!(it.action, Action::Receive { .. }));
+                let ending = received.map(|stmt| self.ending(stmt)).unwrap_or_default();
+                (self.rooms(&role.body)?, format!("{ending}\n{}.finish();", channel.name))
+            }
             _ => Default::default(),
         };
         self.step(
@@ -107,6 +112,7 @@ impl<'a> Renderer<'a> {
                 ("filter", &filter),
                 ("filter_token", &param("int", binder, &filter)),
                 ("push_comment", &self.comment(push)),
+                ("ending", &self.ending(push)),
                 ("token", binder),
                 ("row", &self.pushed_row(channel, push)?),
                 ("each", &each),
@@ -132,6 +138,7 @@ impl<'a> Renderer<'a> {
                 ("begin", &self.text(low)),
                 ("end", &self.text(high)),
                 ("push_comment", &self.comment(push)),
+                ("ending", &self.ending(push)),
                 ("row_binder", binder),
                 ("row", &self.pushed_row(channel, push)?),
             ],
