@@ -92,8 +92,9 @@ __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& tea
             ep::for_fanout(
                 team, span, places,
                 [&](int row, int expert) {
-                    const ep::Ids<Cfg::kTopk> expert_idx_ids = ep::ids_of<Cfg::kTopk>(
+                    const auto expert_idx_row = ep::row_of<Cfg::kTopk>(
                         args.expert_idx + row * args.expert_idx_stride);
+                    const auto expert_idx_ids = ep::ids_of(expert_idx_row);
                     return expert_idx_ids.has(expert);
                 },
                 [&](int row, int position) {

@@ -1,7 +1,11 @@
 // expert-layout
 // experts=256 local_experts=32 ranks=8 stripes=1024 topk=8
-// sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
+// sm_90a: 256 threads and 132 bytes of shared memory a block, at least 1 blocks
+//
+// Window, the same on every rank:
+//   counted.sums     0x00000000        128 bytes  (32 rows_per_expert) x 4; Count writes, Count reads
 #include <ep/compute.cuh>
+#include <ep/count.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
@@ -13,6 +17,14 @@ struct Cfg {
     static constexpr int kStripes = 1024;
     static constexpr int kLocalExperts = 32;
     static constexpr int kThreads = 256;
+    static constexpr int kSharedBytes = 132;
+
+    struct Counted {
+        static constexpr int kCount = 32;
+        static constexpr bool kInShared = true;
+        static constexpr ep::u64 kSums = 0x0;
+        static constexpr int kRowsPerExpert = 0;
+    };
 
     struct Count {
         static constexpr int kRole = 0;
@@ -34,37 +46,43 @@ struct Args {
     ep::i32* stripe_rows;
 };
 
-/// role Count on all blocks, warps shared by stripe
-__device__ __forceinline__ void count(const Args& args, ep::Team& team) {
-    const int me = args.group.rank;
+struct Smem {
+    ep::CounterSmem<Cfg::Counted> counters;
+};
+static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
 
-    for (int stripe = team.index(); stripe < Cfg::kStripes; stripe += team.count()) {
-        // +11  for row in stripe
-        const ep::Span span = ep::stripe_span(args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me],
-            Cfg::kStripes, stripe);
-        ep::for_tokens(team, span, [&](int row, bool present) {
-            const ep::Ids<Cfg::kTopk> expert_idx_ids = ep::ids_of<Cfg::kTopk>(
-                present ? args.expert_idx + row * args.expert_idx_stride : nullptr);
+/// role Count on all blocks, warps shared by stripe
+__device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& team) {
+    const int me = args.group.rank;
+    ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
+
+    // +11  for row in stripe
+    ep::for_stripe_tokens(team, args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], Cfg::kStripes,
+        [&](int stripe, int row, bool present) {
+            const auto expert_idx_row = ep::row_of<Cfg::kTopk>(
+                args.expert_idx + row * args.expert_idx_stride, present);
+            const auto expert_idx_ids = ep::ids_of(expert_idx_row);
             // +12  for expert in local_experts where listed(expert_idx[row], expert)
-            for (int expert = 0; expert < Cfg::kLocalExperts; ++expert) {
-                const bool match = present && expert_idx_ids.has(expert);
-                // +13  count rows_per_expert[expert]
-                ep::count_warp(&args.rows_per_expert[expert], match);
-                // +14  count stripe_rows[stripe, expert]
-                ep::count_warp(&args.stripe_rows[stripe * Cfg::kLocalExperts + expert], match);
-            }
-        });
-    }
+            ep::for_hits(
+                Cfg::kLocalExperts,
+                [&](int expert) { return present && expert_idx_ids.has(expert); },
+                [&](int expert, ep::i32 hits) {
+                    // +13  count rows_per_expert[expert]
+                    counters.add(Cfg::Counted::kRowsPerExpert + expert, hits);
+                    // +14  count stripe_rows[stripe, expert]
+                    ep::add_count(&args.stripe_rows[stripe * Cfg::kLocalExperts + expert], hits);
+            });
+    });
 }
 
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 expert_layout(const __grid_constant__ Args args) {
-    ep::Call call = ep::enter(args.group);
-
-    // What is counted starts at zero.
-    ep::clear(args.rows_per_expert, Cfg::kLocalExperts);
-    ep::clear(args.stripe_rows, Cfg::kStripes * Cfg::kLocalExperts);
-    ep::all_blocks(args.group, call);
+    EP_SHARED(Smem, smem);
+    const ep::Call call = ep::enter(args.group, [&] {
+        // What is counted starts at zero.
+        smem.counters.clear();
+        ep::clear_stripes(args.stripe_rows, Cfg::kStripes, Cfg::kLocalExperts);
+    });
 
     const int block = static_cast<int>(blockIdx.x);
     const int blocks = static_cast<int>(gridDim.x);
@@ -72,8 +90,13 @@ expert_layout(const __grid_constant__ Args args) {
     if (ep::is_between(warp, Cfg::Count::kFirstWarp, Cfg::Count::kWarps)) {
         ep::Team team(args.group, call, Cfg::Count::kRole, block, blocks,
             warp - Cfg::Count::kFirstWarp, Cfg::Count::kWarps);
-        count(args, team);
+        count(args, smem, team);
     }
-    ep::leave(args.group, call);
+    // What all blocks have counted, stored by the last one out.
+    ep::leave_counted(args.group, call, smem.counters, [&](int i, ep::i32 sum) {
+        if (ep::is_between(i, Cfg::Counted::kRowsPerExpert, Cfg::kLocalExperts)) {
+            args.rows_per_expert[i - Cfg::Counted::kRowsPerExpert] = sum;
+        }
+    });
 }
 }  // namespace expert_layout

@@ -1,7 +1,11 @@
 // layout
 // experts=256 ranks=8 stripes=64 topk=8
-// sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
+// sm_90a: 256 threads and 1060 bytes of shared memory a block, at least 1 blocks
+//
+// Window, the same on every rank:
+//   counted.sums     0x00000000       1056 bytes  (256 tokens_per_expert + 8 tokens_per_rank) x 4; Count writes, Count reads
 #include <ep/compute.cuh>
+#include <ep/count.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
@@ -13,6 +17,15 @@ struct Cfg {
     static constexpr int kExperts = 256;
     static constexpr int kStripes = 64;
     static constexpr int kThreads = 256;
+    static constexpr int kSharedBytes = 1060;
+
+    struct Counted {
+        static constexpr int kCount = 264;
+        static constexpr bool kInShared = true;
+        static constexpr ep::u64 kSums = 0x0;
+        static constexpr int kTokensPerExpert = 0;
+        static constexpr int kTokensPerRank = 256;
+    };
 
     struct Count {
         static constexpr int kRole = 0;
@@ -40,48 +53,54 @@ struct Args {
     ep::i32* stripe_tokens;
 };
 
+struct Smem {
+    ep::CounterSmem<Cfg::Counted> counters;
+};
+static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
+
 /// role Count on all blocks, warps shared by stripe
-__device__ __forceinline__ void count(const Args& args, ep::Team& team) {
-    for (int stripe = team.index(); stripe < Cfg::kStripes; stripe += team.count()) {
-        // +8  for token in stripe
-        const ep::Span span = ep::stripe_span(args.tokens, Cfg::kStripes, stripe);
-        ep::for_tokens(team, span, [&](int token, bool present) {
-            const ep::RankSet topk_idx_ranks = ep::ranks_of<Cfg::kRanks>(
-                present ? args.topk_idx + token * args.topk_idx_stride : nullptr, Cfg::kTopk,
-                    args.expert_begin);
+__device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& team) {
+    ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
+
+    // +8  for token in stripe
+    ep::for_stripe_tokens(team, args.tokens, Cfg::kStripes,
+        [&](int stripe, int token, bool present) {
+            const auto topk_idx_row = ep::row_of<Cfg::kTopk>(
+                args.topk_idx + token * args.topk_idx_stride, present);
+            const ep::RankSet topk_idx_ranks = ep::ranks_of<Cfg::kRanks>(topk_idx_row,
+                args.expert_begin);
             // +9  for expert in topk_idx[token]
-            for (int i = 0; i < Cfg::kTopk && present; ++i) {
-                const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + i];
-                if (expert < 0 || expert >= Cfg::kExperts) continue;
+            topk_idx_row.for_each([&](ep::i64 expert) {
+                if (expert < 0 || expert >= Cfg::kExperts) return;
                 // +10  count tokens_per_expert[expert]
-                ep::count(&args.tokens_per_expert[expert]);
-            }
+                counters.add(Cfg::Counted::kTokensPerExpert + expert, 1);
+            });
             // +12  for peer in ranks
-            for (int peer = 0; peer < Cfg::kRanks && present; ++peer) {
-                // +13  record in_rank[token, peer] = routed(topk_idx[token], peer)
-                args.in_rank[token * Cfg::kRanks + peer] = topk_idx_ranks.has(peer);
+            // +13  record in_rank[token, peer] = routed(topk_idx[token], peer)
+            if (present) {
+                ep::store_flags<Cfg::kRanks>(args.in_rank + token * Cfg::kRanks, topk_idx_ranks);
             }
             // +15  for peer in ranks where routed(topk_idx[token], peer)
-            for (int peer = 0; peer < Cfg::kRanks; ++peer) {
-                const bool match = present && topk_idx_ranks.has(peer);
-                // +16  count tokens_per_rank[peer]
-                ep::count_warp(&args.tokens_per_rank[peer], match);
-                // +17  count stripe_tokens[stripe, peer]
-                ep::count_warp(&args.stripe_tokens[stripe * Cfg::kRanks + peer], match);
-            }
-        });
-    }
+            ep::for_hits(
+                Cfg::kRanks,
+                [&](int peer) { return present && topk_idx_ranks.has(peer); },
+                [&](int peer, ep::i32 hits) {
+                    // +16  count tokens_per_rank[peer]
+                    counters.add(Cfg::Counted::kTokensPerRank + peer, hits);
+                    // +17  count stripe_tokens[stripe, peer]
+                    ep::add_count(&args.stripe_tokens[stripe * Cfg::kRanks + peer], hits);
+            });
+    });
 }
 
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 layout(const __grid_constant__ Args args) {
-    ep::Call call = ep::enter(args.group);
-
-    // What is counted starts at zero.
-    ep::clear(args.tokens_per_expert, Cfg::kExperts);
-    ep::clear(args.tokens_per_rank, Cfg::kRanks);
-    ep::clear(args.stripe_tokens, Cfg::kStripes * Cfg::kRanks);
-    ep::all_blocks(args.group, call);
+    EP_SHARED(Smem, smem);
+    const ep::Call call = ep::enter(args.group, [&] {
+        // What is counted starts at zero.
+        smem.counters.clear();
+        ep::clear_stripes(args.stripe_tokens, Cfg::kStripes, Cfg::kRanks);
+    });
 
     const int block = static_cast<int>(blockIdx.x);
     const int blocks = static_cast<int>(gridDim.x);
@@ -89,8 +108,16 @@ layout(const __grid_constant__ Args args) {
     if (ep::is_between(warp, Cfg::Count::kFirstWarp, Cfg::Count::kWarps)) {
         ep::Team team(args.group, call, Cfg::Count::kRole, block, blocks,
             warp - Cfg::Count::kFirstWarp, Cfg::Count::kWarps);
-        count(args, team);
+        count(args, smem, team);
     }
-    ep::leave(args.group, call);
+    // What all blocks have counted, stored by the last one out.
+    ep::leave_counted(args.group, call, smem.counters, [&](int i, ep::i32 sum) {
+        if (ep::is_between(i, Cfg::Counted::kTokensPerExpert, Cfg::kExperts)) {
+            args.tokens_per_expert[i - Cfg::Counted::kTokensPerExpert] = sum;
+        }
+        if (ep::is_between(i, Cfg::Counted::kTokensPerRank, Cfg::kRanks)) {
+            args.tokens_per_rank[i - Cfg::Counted::kTokensPerRank] = sum;
+        }
+    });
 }
 }  // namespace layout

@@ -1,12 +1,10 @@
 // notify
 // experts=256 local_experts=64 ranks=4 stripes=64
-// sm_90a: 256 threads and 24 bytes of shared memory a block, at least 2 blocks
+// sm_90a: 256 threads and 0 bytes of shared memory a block, at least 2 blocks
 //
 // Window, the same on every rank:
-//   counts.slots     0x00000000       3072 bytes  2 epochs x 4 slots x 384; Exchange writes, Exchange reads
-//   counts.flags     0x00000c00         64 bytes  2 epochs x 4 peers x 8; Exchange writes, Exchange reads
-//   counts.acks      0x00000c80         32 bytes  2 epochs x 4 peers x 4; Exchange writes, Exchange reads
-// Message Totals: meta record of 272 bytes: per_rank[4] at 0, per_expert[64] at 16
+//   counts.slots     0x00000000       5120 bytes  2 epochs x 4 slots x 640; Exchange writes, Exchange reads
+// Message Totals: meta record of 544 bytes: per_rank[4] at 0, per_expert[64] at 32
 #include <ep/compute.cuh>
 #include <ep/slots.cuh>
 #include <ep/rows.cuh>
@@ -19,14 +17,12 @@ struct Cfg {
     static constexpr int kStripes = 64;
     static constexpr int kLocalExperts = 64;
     static constexpr int kThreads = 256;
-    static constexpr int kSequences = 1;
-    static constexpr int kSharedBytes = 24;
 
     struct Totals {
-        static constexpr int kMetaBytes = 272;
+        static constexpr int kMetaBytes = 544;
         static constexpr int kPerRank = 0;
         static constexpr int kPerRankCount = 4;
-        static constexpr int kPerExpert = 16;
+        static constexpr int kPerExpert = 32;
         static constexpr int kPerExpertCount = 64;
     };
 
@@ -34,17 +30,15 @@ struct Cfg {
         static constexpr int kChannel = 0;
         static constexpr int kPeers = 4;
         static constexpr int kEpochs = 2;
-        static constexpr int kSlotBytes = 384;
+        static constexpr int kWords = 68;
+        static constexpr int kSlotBytes = 640;
         static constexpr ep::u64 kSlots = 0x0;
-        static constexpr ep::u64 kFlags = 0xc00;
-        static constexpr ep::u64 kAcks = 0xc80;
     };
 
     struct Exchange {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
-        static constexpr int kFirstSequence = 0;
     };
 
     struct Stripes {
@@ -76,43 +70,46 @@ struct Args {
     ep::i32* received_per_expert;
 };
 
-struct Smem {
-    ep::Sequence sequences[Cfg::kSequences];
-};
-static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
-
 /// role Exchange on block 0
-__device__ __forceinline__ void exchange(const Args& args, Smem& smem, ep::Team& team) {
+__device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
 
-    ep::SlotChannel<Cfg::Counts> counts(team, smem.sequences[Cfg::Exchange::kFirstSequence]);
+    ep::SlotChannel<Cfg::Counts> counts(team);
     // +15  for peer in ranks
     for (int peer = team.index(); peer < Cfg::kRanks && !team.stopped; peer += team.count()) {
-        char* slot = counts.open(peer);
         // +16  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
         //     peer) }
         // W1: publishes messages of counts, for Exchange +18
-        // W2: takes credit of counts, from Exchange +18
-        if (!team.stopped) {
-            char* meta = slot;
-            ep::put<ep::i32>(meta + Cfg::Totals::kPerRank, Cfg::Totals::kPerRankCount, [&](int i) {
-                return args.tokens_per_rank[i];
-            });
-            const ep::Experts theirs = ep::experts_of(args.expert_begin, peer);
-            ep::put<ep::i32>(meta + Cfg::Totals::kPerExpert, Cfg::Totals::kPerExpertCount,
-                [&](int i) {
-                return i < theirs.count ? args.tokens_per_expert[theirs.first + i] : 0;
-            });
-        }
-        counts.publish(peer);
+        const ep::SlotWords meta = counts.to(peer);
+        const ep::Experts theirs = ep::experts_of(args.expert_begin, peer);
+        ep::put<ep::i32>(meta + Cfg::Totals::kPerRank, Cfg::Totals::kPerRankCount, [&](int i) {
+            return args.tokens_per_rank[i];
+        });
+        ep::put<ep::i32>(meta + Cfg::Totals::kPerExpert, Cfg::Totals::kPerExpertCount, [&](int i) {
+            return i < theirs.count ? args.tokens_per_expert[theirs.first + i] : 0;
+        });
     }
     // +18  await counts
     // W1: takes messages of counts, from Exchange +16
-    // W2: publishes credit of counts, for Exchange +16
     counts.await();
-    // +19  for dest in ranks
+    // +19  for expert in local_experts
+    ep::for_each(team, Cfg::kLocalExperts, [&](int expert) {
+        // +20  store received_per_expert[expert] = align(sum(source in ranks:
+        //     counts[source].per_expert[expert]), alignment)
+        ep::store_host(&args.received_per_expert[expert],
+            ep::align(ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
+            return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert);
+            }), args.alignment));
+    });
+    ep::in_last_warp(team, [&] {
+        // +22  store received[0] = sum(source in ranks: counts[source].per_rank[me])
+        ep::store_host(&args.received[0], ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
+            return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank, me);
+        }));
+    });
+    // +23  for dest in ranks
     for (int dest = team.index(); dest < Cfg::kRanks && !team.stopped; dest += team.count()) {
-        // +20  record rank_prefix[source, dest] = prefix_sum(source in ranks:
+        // +24  record rank_prefix[source, dest] = prefix_sum(source in ranks:
         //     counts[source].per_rank[dest])
         ep::prefix_sum_and_total(
             Cfg::kRanks,
@@ -120,22 +117,6 @@ __device__ __forceinline__ void exchange(const Args& args, Smem& smem, ep::Team&
                 dest); },
             [&](int source, ep::i32 sum) { args.rank_prefix[source * Cfg::kRanks + dest] = sum; });
     }
-    // +22  for expert in local_experts
-    ep::for_each(team, Cfg::kLocalExperts, [&](int expert) {
-        // +23  store received_per_expert[expert] = align(sum(source in ranks:
-        //     counts[source].per_expert[expert]), alignment)
-        ep::store_host(&args.received_per_expert[expert],
-            ep::align(ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
-            return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert);
-            }), args.alignment));
-    });
-    ep::for_each(team, 1, [&](int) {
-        // +25  store received[0] = sum(source in ranks: counts[source].per_rank[me])
-        ep::store_host(&args.received[0], ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
-            return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank, me);
-        }));
-    });
-    counts.acknowledge();
 }
 
 /// role Stripes on other blocks
@@ -152,8 +133,7 @@ __device__ __forceinline__ void stripes(const Args& args, ep::Team& team) {
 
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 notify(const __grid_constant__ Args args) {
-    EP_SHARED(Smem, smem);
-    const ep::Call call = ep::enter(args.group, smem.sequences, Cfg::kSequences);
+    const ep::Call call = ep::enter(args.group);
 
     const int block = static_cast<int>(blockIdx.x);
     const int blocks = static_cast<int>(gridDim.x);
@@ -161,7 +141,7 @@ notify(const __grid_constant__ Args args) {
     if (block == 0 && ep::is_between(warp, Cfg::Exchange::kFirstWarp, Cfg::Exchange::kWarps)) {
         ep::Team team(args.group, call, Cfg::Exchange::kRole, 0, 1,
             warp - Cfg::Exchange::kFirstWarp, Cfg::Exchange::kWarps);
-        exchange(args, smem, team);
+        exchange(args, team);
     }
     if (block >= 1 && ep::is_between(warp, Cfg::Stripes::kFirstWarp, Cfg::Stripes::kWarps)) {
         ep::Team team(args.group, call, Cfg::Stripes::kRole, block - 1, blocks - 1,

@@ -187,7 +187,9 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 nvl_combine(const __grid_constant__ Args args) {
     EP_SHARED(Smem, smem);
-    const ep::Call call = ep::enter(args.group, smem.sequences, Cfg::kSequences);
+    const ep::Call call = ep::enter(args.group, [&] {
+        ep::clear(smem.sequences, Cfg::kSequences);
+    });
 
     const int block = static_cast<int>(blockIdx.x);
     const int blocks = static_cast<int>(gridDim.x);

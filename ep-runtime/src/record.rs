@@ -26,7 +26,7 @@ pub(crate) const WRITTEN_AT: u64 = 4 * 12;
 
 /// What a warp waited for: the values of `ep::Waiting`, with the words of the report, and what the
 /// pairs of statements publish that such a wait may be for.
-const WAITING: [(&str, &str, &[&str]); 12] = [
+const WAITING: [(&str, &str, &[&str]); 11] = [
     ("kCredit", "room in the ring", &["credit"]),
     ("kArrival", "a row in the ring", &["messages"]),
     ("kHeader", "the stripe's first row and count", &["header"]),
@@ -34,7 +34,6 @@ const WAITING: [(&str, &str, &[&str]); 12] = [
     ("kReady", "the announcement of an output", &["credit", "ready"]),
     ("kClosed", "the last row", &["messages"]),
     ("kFlag", "the message in a slot", &["messages"]),
-    ("kAck", "a slot to be read", &["credit"]),
     ("kReleased", "the last reader", &["credit"]),
     ("kSequence", "other warps of its role", &[]),
     ("kBlocks", "the other blocks of the grid", &[]),
@@ -42,7 +41,7 @@ const WAITING: [(&str, &str, &[&str]); 12] = [
 ];
 
 /// The kind of a record that says that the output holds fewer rows than arrive.
-const CAPACITY_KIND: u32 = 11;
+const CAPACITY_KIND: u32 = 10;
 
 /// One wait that did not end.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::{Backend, Stream};
 use ep_runtime::error::CallError;
-use ep_runtime::group::{Group, Kernel};
+use ep_runtime::group::{Group, Kernel, place_control};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
 use ep_runtime::memory::{DeviceMemory, Window};
@@ -287,11 +287,13 @@ fn launch(
     case: &Case,
     ranks: &[Rank],
 ) -> Result<Vec<Kernel>, CallError> {
-    let window = Arc::new(Window::new(group.backend(), 1)?);
     let entries = [Entry::of::<ExpertLayout>(), Entry::of::<ExpertPrefix>(), Entry::of::<Expand>()];
+    let emitted = entries.map(|entry| shape.emitted(&entry));
+    let (starts, bytes) = place_control(emitted.iter().map(|emitted| &emitted.plan));
+    let window = Arc::new(Window::new(group.backend(), bytes.max(1))?);
     let mut kernels = Vec::new();
-    for entry in &entries {
-        let kernel = Kernel::prepare(group, &window, 0, &shape.emitted(entry))?;
+    for (emitted, start) in emitted.iter().zip(starts) {
+        let kernel = Kernel::prepare(group, &window, start, emitted)?;
         for (rank, own) in ranks.iter().enumerate() {
             kernel.launch(rank, Stream::OWN, case.blocks, &own.bindings)?;
         }

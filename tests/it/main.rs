@@ -1,5 +1,6 @@
 //! Whole-pipeline tests, in one binary.
 
+mod count;
 mod documents;
 mod emitted;
 mod errors;
@@ -11,4 +12,5 @@ mod ir;
 mod nvrtc;
 mod plans;
 mod ptx;
+mod slots;
 mod ui;

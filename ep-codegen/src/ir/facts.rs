@@ -145,8 +145,8 @@ pub fn facts(selected: &Pipeline) -> Facts {
     for channel in &selected.channels {
         let ends = Ends::of(selected, channel);
         facts.roles.extend(derived_roles(selected, channel));
-        facts.credits.extend(credit(&facts.roles, channel));
-        pairs(channel, &ends, &mut facts.pairs);
+        facts.credits.extend(credit(selected, &facts.roles, channel));
+        pairs(selected, channel, &ends, &mut facts.pairs);
     }
     let tables = selected.tensors.iter().filter(|tensor| tensor.kind == TensorKind::Table);
     facts.tables =
@@ -269,9 +269,20 @@ fn closes(selected: &Pipeline, channel: &Channel) -> bool {
     !Ends::of(selected, channel).close.is_empty()
 }
 
-fn credit_rule(channel: &Channel) -> Option<CreditRule> {
+/// Whether the messages of a channel travel as words that carry their epoch, so that neither a flag
+/// nor a credit goes with them: small records that stay within NVLink.
+pub fn travels_in_words(selected: &Pipeline, channel: &Channel) -> bool {
+    let rows = selected
+        .messages
+        .iter()
+        .any(|message| message.name == channel.message && message.fields.iter().any(|f| f.row));
+    channel.kind == ChannelKind::Slots && !rows && !over_network(channel)
+}
+
+fn credit_rule(selected: &Pipeline, channel: &Channel) -> Option<CreditRule> {
     match channel.kind {
         ChannelKind::Ring => Some(CreditRule::Chunk),
+        ChannelKind::Slots if travels_in_words(selected, channel) => None,
         ChannelKind::Slots => {
             let epochs = channel.options.iter().any(|option| option.name == "epochs");
             epochs.then_some(CreditRule::Epoch)
@@ -281,8 +292,8 @@ fn credit_rule(channel: &Channel) -> Option<CreditRule> {
     }
 }
 
-fn credit(roles: &[DerivedRole], channel: &Channel) -> Option<Credit> {
-    let rule = credit_rule(channel)?;
+fn credit(selected: &Pipeline, roles: &[DerivedRole], channel: &Channel) -> Option<Credit> {
+    let rule = credit_rule(selected, channel)?;
     let of = |task| roles.iter().find(|role| role.channel == channel.name && role.task == task);
     let returned_by = of(Task::ReturnCredit).map_or(&channel.to, |role| &role.name).clone();
     let waited_by = match of(Task::FlushChunks) {
@@ -293,7 +304,7 @@ fn credit(roles: &[DerivedRole], channel: &Channel) -> Option<Credit> {
 }
 
 /// Appends the pairs of a channel in the order in which they happen.
-fn pairs(channel: &Channel, ends: &Ends, out: &mut Vec<Pair>) {
+fn pairs(selected: &Pipeline, channel: &Channel, ends: &Ends, out: &mut Vec<Pair>) {
     let mut add = |what, publish: &[End], consume: &[End]| {
         for publish in publish {
             for consume in consume {
@@ -308,7 +319,7 @@ fn pairs(channel: &Channel, ends: &Ends, out: &mut Vec<Pair>) {
             }
         }
     };
-    let rule = credit_rule(channel);
+    let rule = credit_rule(selected, channel);
     if rule == Some(CreditRule::Ready) {
         add(Published::Credit(CreditRule::Ready), &ends.consume, &ends.push);
     }

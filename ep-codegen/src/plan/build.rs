@@ -1,14 +1,15 @@
 //! Making a plan: warps, messages, window, shared memory and the constants of `Cfg`.
 
 use super::config::Config;
+use super::counted::Counters;
 use super::error::PlanError;
 use super::message::{self, LINE_BYTES, MessageLayout, align, elem_bytes, parts};
 use super::numbers::{self, Numbers, eval};
-use super::roles::{RoleUse, block_groups, first_warps, has_sequences, moved_row, role_use};
+use super::roles::{RoleUse, block_groups, first_warps, moved_row, role_use};
 use super::shared::{Cut, SEQUENCE_BYTES};
-use super::window::{Extent, Window, option};
+use super::window::{Extent, Window, option, slot_epochs};
 use super::{CfgGroup, CfgKind, CfgMember, Plan, RoleWarps, args, config};
-use crate::ir::facts::facts;
+use crate::ir::facts::{facts, travels_in_words};
 use crate::ir::{
     Action, Blocks, Channel, ChannelKind, Message, Pipeline, Role, Share, Source, Stmt, Waiver,
     walk,
@@ -35,18 +36,25 @@ const DIRECT_CHUNK: i64 = 8;
 pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
     let ir = ir.select(&config.choice);
     let numbers = numbers::resolve(&ir, config)?;
-    let planner =
-        Planner { ir: &ir, config, numbers: &numbers, layouts: layouts(&ir, config, &numbers) };
+    let planner = Planner {
+        ir: &ir,
+        config,
+        numbers: &numbers,
+        layouts: layouts(&ir, config, &numbers),
+        counters: Counters::of(&ir, &numbers),
+    };
     planner.check_channels()?;
     planner.check_rows()?;
     let warps = planner.warps()?;
     let mut window = Window::default();
     let channels = planner.channels(&mut window);
+    let counted = planner.counted(&mut window);
     let shared_bytes = planner.shared_bytes(&warps);
     let threads = warps.iter().map(|w| w.first + w.count).max().unwrap_or(1) * 32;
     let mut cfg = vec![planner.top(threads, shared_bytes)];
     cfg.extend(planner.messages());
     merge(&mut cfg, channels);
+    cfg.extend(counted);
     cfg.extend(planner.roles(&warps));
     let (params, args_bytes) = args::params(&ir);
     Ok(Plan {
@@ -83,11 +91,9 @@ fn layouts(ir: &Pipeline, config: &Config, numbers: &Numbers) -> Vec<MessageLayo
         .filter(|(_, count)| **count == 0)
         .map(|(name, _)| name.clone())
         .collect();
-    let kind = |message: &Message| {
-        let channel = ir.channels.iter().find(|channel| channel.message == message.name);
-        channel.map_or(ChannelKind::Ring, |channel| channel.kind.clone())
-    };
-    let layout = |message| message::layout(ir, message, &kind(message), numbers, &absent);
+    let channel =
+        |message: &Message| ir.channels.iter().find(|channel| channel.message == message.name);
+    let layout = |message| message::layout(ir, message, channel(message), numbers, &absent);
     ir.messages.iter().map(layout).collect()
 }
 
@@ -96,6 +102,7 @@ struct Planner<'a> {
     config: &'a Config,
     numbers: &'a Numbers,
     layouts: Vec<MessageLayout>,
+    counters: Option<Counters>,
 }
 
 impl Planner<'_> {
@@ -188,7 +195,7 @@ impl Planner<'_> {
             let help = "give the roles of these blocks fewer warps, or blocks of their own";
             return Err(self.limit(&last.at, "warps a block", warps, WARPS_MAX, help));
         }
-        let bytes = self.group_bytes(group, counts) + self.sequence_bytes();
+        let bytes = self.group_bytes(group, counts) + self.front_bytes();
         let have = self.config.arch.shared_bytes_max();
         if bytes > have {
             let help = "take fewer warps, stages or smaller pieces";
@@ -202,7 +209,7 @@ impl Planner<'_> {
         if !used.mover && !used.gather {
             return Ok(WARPS_COMPUTE);
         }
-        let taken = self.group_bytes(group, counts) + self.sequence_bytes();
+        let taken = self.group_bytes(group, counts) + self.front_bytes();
         let have = self.config.arch.shared_bytes_max();
         let each = self.role_bytes(role, 1);
         let peers = self.ranks();
@@ -231,26 +238,25 @@ impl Planner<'_> {
         group.iter().map(|index| self.role_bytes(&self.ir.roles[*index], counts[*index])).sum()
     }
 
-    /// Bytes of the sequences in front of everything else.
-    fn sequence_bytes(&self) -> i64 {
-        if !has_sequences(self.ir) {
-            return 0;
-        }
-        let bytes = self.sequences() * SEQUENCE_BYTES;
+    /// Bytes of the sequences and counters in front of everything else.
+    fn front_bytes(&self) -> i64 {
+        let sequences = self.sequences() * SEQUENCE_BYTES;
+        let counters = self.counters.as_ref().map_or(0, Counters::shared_bytes);
         let uses = self.ir.roles.iter().map(|role| (role_use(self.ir, role), self.cut(role)));
-        let step = uses.filter(|(used, _)| used.mover || used.gather);
-        let step = step.map(|(_, cut)| if cut.tma { 128 } else { 16 }).max().unwrap_or(8);
-        align(bytes, step)
+        let rows = uses.filter(|(used, _)| used.mover || used.gather);
+        let rows = rows.map(|(_, cut)| if cut.tma { 128 } else { 16 }).max();
+        let words = if sequences > 0 { 8 } else { 4 };
+        align(sequences + counters, rows.unwrap_or(words))
     }
 
     fn shared_bytes(&self, warps: &[RoleWarps]) -> i64 {
         let counts: Vec<i64> = warps.iter().map(|warps| warps.count).collect();
         let groups = block_groups(&self.ir.roles);
         let most = groups.iter().map(|group| self.group_bytes(group, &counts)).max().unwrap_or(0);
-        most + self.sequence_bytes()
+        most + self.front_bytes()
     }
 
-    /// Sequences of a block: one per peer for each ring end, one for each reader of slots.
+    /// Sequences of a block: one per peer for each ring end.
     fn sequences(&self) -> i64 {
         let last =
             self.ir.roles.iter().map(|role| self.first_sequence(role) + self.own_sequences(role));
@@ -258,12 +264,7 @@ impl Planner<'_> {
     }
 
     fn own_sequences(&self, role: &Role) -> i64 {
-        let slots = self.ir.channels.iter().filter(|channel| {
-            channel.kind == ChannelKind::Slots
-                && (channel.to == role.name || channel.from.contains(&role.name))
-        });
-        let rings = if role_use(self.ir, role).sequence { self.ranks() } else { 0 };
-        rings + slots.count() as i64
+        if role_use(self.ir, role).sequence { self.ranks() } else { 0 }
     }
 
     /// Sequences of the roles declared before `role` that may share a block with it.
@@ -353,13 +354,28 @@ impl Planner<'_> {
         for (index, channel) in self.ir.channels.iter().enumerate() {
             let Some(message) = self.layout(channel) else { continue };
             let stripes = self.number("stripes").unwrap_or(1);
-            let extent = Extent { peers: self.ranks(), stripes, message };
+            let in_words = travels_in_words(self.ir, channel);
+            let extent = Extent { peers: self.ranks(), stripes, message, in_words };
             let mut members = vec![int("kChannel", index as i64), int("kPeers", extent.peers)];
             members.extend(self.channel_numbers(channel, &extent));
             members.extend(window.add(channel, &extent, self.numbers));
             groups.push(CfgGroup { name: camel(&channel.name), members });
         }
         groups
+    }
+
+    /// Where the sums of counters are, and which counter is whose.
+    fn counted(&self, window: &mut Window) -> Option<CfgGroup> {
+        let counters = self.counters.as_ref()?;
+        let in_shared = i64::from(counters.in_shared());
+        let mut members = vec![
+            int("kCount", counters.count()),
+            CfgMember { name: "kInShared".into(), value: in_shared, kind: CfgKind::Bool },
+            window.sums(counters),
+        ];
+        let first = |(name, first, _): &(String, i64, i64)| int(&constant(name), *first);
+        members.extend(counters.tensors.iter().map(first));
+        Some(CfgGroup { name: "Counted".to_string(), members })
     }
 
     fn channel_numbers(&self, channel: &Channel, extent: &Extent<'_>) -> Vec<CfgMember> {
@@ -379,9 +395,11 @@ impl Planner<'_> {
                 int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
                 int("kMetaBytes", layout.meta_bytes),
             ],
-            ChannelKind::Slots => {
-                vec![int("kEpochs", option("epochs", 2)), int("kSlotBytes", layout.slot_bytes)]
-            }
+            ChannelKind::Slots => vec![
+                int("kEpochs", slot_epochs(channel, self.numbers)),
+                int("kWords", layout.meta_bytes / 8),
+                int("kSlotBytes", layout.slot_bytes),
+            ],
             ChannelKind::Pull => vec![
                 int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
                 int("kMetaStride", align(meta_row_bytes(layout), LINE_BYTES)),

@@ -1,7 +1,8 @@
 //! The bytes of a message: one bulk row and one small meta record.
 
 use super::numbers::{Numbers, eval};
-use crate::ir::{ChannelKind, Elem, ElemType, Expr, Field, Message, Pipeline};
+use crate::ir::facts::travels_in_words;
+use crate::ir::{Channel, ChannelKind, Elem, ElemType, Expr, Field, Message, Pipeline};
 
 /// Rows start at multiples of this: whole 128-byte lines are worth 29 % of the wire.
 pub const LINE_BYTES: i64 = 128;
@@ -102,30 +103,40 @@ pub fn align(value: i64, step: i64) -> i64 {
     value.div_euclid(step) * step + if value % step == 0 { 0 } else { step }
 }
 
-/// The layout of `message` as `kind` carries it.
+/// Bytes of an element in a meta record. In a message that travels in words, every 32 bits of it
+/// are a word of 8 bytes.
+fn carried_bytes(elem: &Elem, in_words: bool) -> i64 {
+    if in_words { 8 * align(elem_bytes(elem), 4) / 4 } else { elem_bytes(elem) }
+}
+
+/// The layout of `message` as its channel carries it.
 pub(super) fn layout(
     ir: &Pipeline,
     message: &Message,
-    kind: &ChannelKind,
+    channel: Option<&Channel>,
     numbers: &Numbers,
     absent: &[String],
 ) -> MessageLayout {
+    let in_words = channel.is_some_and(|channel| travels_in_words(ir, channel));
     let row = row_field(ir, message);
     let row_bytes =
         row.map_or(0, |(field, elem)| align(extent(&field.dims, numbers) * elem_bytes(&elem), 16));
     let mut meta = Vec::new();
     let mut offset = 0;
     for source in meta_sources(ir, message) {
-        let size = elem_bytes(&source.elem);
+        let size = carried_bytes(&source.elem, in_words);
         let gone = source.field.optional_with.as_ref().is_some_and(|name| absent.contains(name));
         let count =
             if gone { 0 } else { blocks(extent(&source.field.dims, numbers), source.block) };
-        offset = align(offset, size);
+        // Words lie without gaps: each one is waited for.
+        offset = if in_words { offset } else { align(offset, size) };
         meta.push(MetaField { name: source.name, elem: source.elem, offset, count });
         offset += size * count;
     }
     // A direct channel stores each meta record at its own address, so it keeps whole lines.
-    let unit = if *kind == ChannelKind::Direct { LINE_BYTES } else { 16 };
+    let direct = channel.is_some_and(|channel| channel.kind == ChannelKind::Direct);
+    let unit = if direct { LINE_BYTES } else { 16 };
+    let unit = if in_words { 8 } else { unit };
     let meta_bytes = align(offset, unit);
     let slot_bytes = align(row_bytes + meta_bytes, LINE_BYTES);
     MessageLayout { name: message.name.clone(), row_bytes, meta, meta_bytes, slot_bytes }

@@ -7,6 +7,7 @@ mod arch;
 mod args;
 mod build;
 mod config;
+mod counted;
 mod error;
 mod message;
 mod numbers;
@@ -19,6 +20,7 @@ pub use arch::Arch;
 pub use args::{has_row_stride, params};
 pub use build::{camel, constant, plan};
 pub use config::{Config, kebab, snake};
+pub use counted::{Counting, counted, is_given, sums};
 pub use error::PlanError;
 pub use message::{
     LINE_BYTES, MessageLayout, MetaField, MetaSource, align, elem_bytes, meta_sources, parts,

@@ -60,10 +60,9 @@ pub fn moved_row<'a>(ir: &'a Pipeline, stmt: &Stmt) -> Option<&'a Tensor> {
     (field == "position" && indices.len() + 1 == from.dims.len()).then_some(from)
 }
 
-/// Whether the warps of some role complete positions out of order, or sign off to one another.
+/// Whether the warps of some role complete positions out of order.
 pub fn has_sequences(ir: &Pipeline) -> bool {
-    let slots = ir.channels.iter().any(|channel| channel.kind == ChannelKind::Slots);
-    slots || ir.roles.iter().any(|role| role_use(ir, role).sequence)
+    ir.roles.iter().any(|role| role_use(ir, role).sequence)
 }
 
 /// Whether two sets of blocks may share a block.

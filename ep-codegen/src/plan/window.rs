@@ -1,6 +1,7 @@
-//! The control memory of a plan: the words and slots of its channels, at the same place of every
-//! rank's window.
+//! The control memory of a plan: the words and slots of its channels and the sums of its counters, at
+//! the same place of every rank's window.
 
+use super::counted::Counters;
 use super::message::{LINE_BYTES, MessageLayout, align};
 use super::numbers::Numbers;
 use super::{CfgKind, CfgMember, Region, constant};
@@ -19,6 +20,8 @@ pub(super) struct Extent<'a> {
     pub(super) peers: i64,
     pub(super) stripes: i64,
     pub(super) message: &'a MessageLayout,
+    /// Whether its messages are words that carry their epoch.
+    pub(super) in_words: bool,
 }
 
 impl Window {
@@ -34,7 +37,6 @@ impl Window {
         let sender = sender.as_str();
         let option = |name: &str, default| option(channel, name, numbers).unwrap_or(default);
         let depth = option("depth", 2);
-        let epochs = option("epochs", 2);
         let slot = extent.message.slot_bytes;
         let peers = extent.peers;
         let places = places(channel, numbers).unwrap_or(peers);
@@ -58,29 +60,20 @@ impl Window {
                 ("ready", peers * 32, receiver, sender, format!("{peers} peers x 32")),
                 ("closed", each * 16, sender, receiver, words(extent, 1, 16)),
             ],
-            ChannelKind::Slots => vec![
-                (
-                    "slots",
-                    epochs * places * slot,
-                    sender,
-                    receiver,
-                    format!("{epochs} epochs x {places} slots x {slot}"),
-                ),
-                (
-                    "flags",
-                    epochs * peers * 8,
-                    sender,
-                    receiver,
-                    format!("{epochs} epochs x {peers} peers x 8"),
-                ),
-                (
-                    "acks",
-                    epochs * peers * 4,
-                    receiver,
-                    sender,
-                    format!("{epochs} epochs x {peers} peers x 4"),
-                ),
-            ],
+            ChannelKind::Slots => {
+                let each = slot_epochs(channel, numbers);
+                let bytes = each * places * slot;
+                let formula = format!("{each} epochs x {places} slots x {slot}");
+                let slots = ("slots", bytes, sender, receiver, formula);
+                let words = |bytes| format!("{each} epochs x {peers} peers x {bytes}");
+                // Words that carry their epoch need neither.
+                let told = [
+                    ("flags", each * peers * 8, sender, receiver, words(8)),
+                    ("acks", each * peers * 4, receiver, sender, words(4)),
+                ];
+                let told = told.into_iter().filter(|_| !extent.in_words);
+                std::iter::once(slots).chain(told).collect()
+            }
             ChannelKind::Pull => vec![
                 ("ready", peers * 16, sender, receiver, format!("{peers} peers x 16")),
                 ("released", peers * 4, receiver, sender, format!("{peers} peers x 4")),
@@ -91,14 +84,21 @@ impl Window {
             |what: &str| !channel.header.is_empty() || !["header", "retired"].contains(&what);
         let ring = channel.kind == ChannelKind::Ring;
         let rows = rows.into_iter().filter(|row| !ring || announced(row.0));
-        rows.map(|row| self.region(channel, row)).collect()
+        rows.map(|row| self.region(&channel.name, row)).collect()
     }
 
-    fn region(&mut self, channel: &Channel, row: (&str, i64, &str, &str, String)) -> CfgMember {
+    /// Lays out the sums of counters.
+    pub(super) fn sums(&mut self, counters: &Counters) -> CfgMember {
+        let roles = counters.roles.join(", ");
+        let row = ("sums", counters.bytes(), roles.as_str(), roles.as_str(), counters.formula());
+        self.region("counted", row)
+    }
+
+    fn region(&mut self, of: &str, row: (&str, i64, &str, &str, String)) -> CfgMember {
         let (what, bytes, writer, reader, formula) = row;
         let offset = self.bytes;
         self.regions.push(Region {
-            name: format!("{}.{what}", channel.name),
+            name: format!("{of}.{what}"),
             offset,
             bytes,
             writer: writer.to_string(),
@@ -118,6 +118,11 @@ fn words(extent: &Extent<'_>, copies: i64, bytes: i64) -> String {
 /// How many slots one call fills.
 fn places(channel: &Channel, numbers: &Numbers) -> Option<i64> {
     channel.slot.iter().map(|extent| eval(extent, numbers)).product()
+}
+
+/// Calls whose slots are kept apart: with two, a rank that is a call ahead meets no reader.
+pub(super) fn slot_epochs(channel: &Channel, numbers: &Numbers) -> i64 {
+    option(channel, "epochs", numbers).unwrap_or(2).max(2)
 }
 
 /// A number that the channel's declaration gives.

@@ -1,10 +1,12 @@
 //! Statements that count, fold and exchange small tables.
 
 use super::expr::{Scope, elem_type};
-use super::names::{channel_cfg, role_cfg};
+use super::names::channel_cfg;
 use super::{RenderError, Rendered, Renderer, param};
+use crate::ir::facts::travels_in_words;
 use crate::ir::{
-    Action, Blocks, Channel, ChannelKind, Domain, Expr, FieldValue, Memory, Place, Role, Stmt,
+    Action, Blocks, Channel, ChannelKind, Domain, Elem, ElemType, Expr, FieldValue, Memory,
+    NameKind, Place, Role, Stmt,
 };
 use crate::plan::{constant, meta_sources, parts};
 
@@ -22,6 +24,7 @@ impl Renderer<'_> {
             &[
                 ("comment", &self.comment(stmt)),
                 ("striped", &self.scope().striped()),
+                ("stripe", &param("int", "stripe", &body_text)),
                 ("token", binder),
                 ("sets", &self.sets(body, "present")?),
                 ("body", &body_text),
@@ -29,98 +32,161 @@ impl Renderer<'_> {
         )
     }
 
-    /// What each row of ids says, found out once a row: the ranks for `routed`, the ids for `listed`.
-    /// Where `present` does not hold there is no row; empty: there always is.
+    /// The rows of numbers that `body` reads, each loaded once, and what they say: the ranks for
+    /// `routed`, the ids for `listed`. Where `present` does not hold there is no row; empty: there
+    /// always is.
     pub(super) fn sets(&self, body: &[Stmt], present: &str) -> Rendered {
+        let mut rows: Vec<&Expr> = Vec::new();
         let mut calls: Vec<(&str, &Expr)> = Vec::new();
         crate::ir::walk::stmts(body, &mut |stmt| {
+            if let Action::For { domain: Domain::Row { row }, .. } = &stmt.action {
+                rows.push(row);
+            }
             crate::ir::walk::exprs(stmt, &mut |expr| {
                 if let Expr::Call { helper, args } = expr
                     && (helper == "routed" || helper == "listed")
                     && let Some(row) = args.first()
                     && !calls.contains(&(helper.as_str(), row))
                 {
+                    rows.push(row);
                     calls.push((helper, row));
                 }
             });
         });
-        let mut lines = Vec::new();
-        for (helper, row) in calls {
-            let Expr::Element { tensor: name, indices } = row else {
-                return Err(self.defect(&format!("`{helper}` takes a tensor row")));
-            };
-            let tensor = self.tensor(name)?;
-            let mut address = self.scope().row_address(tensor, 0, indices.first());
-            if !present.is_empty() {
-                address = format!("{present} ? {address} : nullptr");
+        let mut lines: Vec<String> = Vec::new();
+        for row in rows {
+            let line = self.loaded_row(row, present)?;
+            if !lines.contains(&line) {
+                lines.push(line);
             }
-            let count = tensor.dims.last().map(|dim| self.text(dim)).unwrap_or_default();
+        }
+        for (helper, row) in calls {
+            let Expr::Element { tensor: name, .. } = row else { continue };
             lines.push(match helper {
                 "routed" => format!(
-                    "const ep::RankSet {name}_ranks = ep::ranks_of<Cfg::kRanks>(\n\
-                     {address}, {count}, args.expert_begin);"
+                    "const ep::RankSet {name}_ranks = \
+                     ep::ranks_of<Cfg::kRanks>({name}_row, args.expert_begin);"
                 ),
-                _ => {
-                    format!("const ep::Ids<{count}> {name}_ids = ep::ids_of<{count}>(\n{address});")
-                }
+                _ => format!("const auto {name}_ids = ep::ids_of({name}_row);"),
             });
         }
         Ok(lines.join("\n"))
     }
 
+    fn loaded_row(&self, row: &Expr, present: &str) -> Rendered {
+        let Expr::Element { tensor: name, indices } = row else {
+            return Err(self.defect("a row of numbers is a row of a tensor"));
+        };
+        let tensor = self.tensor(name)?;
+        let address = self.scope().row_address(tensor, 0, indices.first());
+        let present = if present.is_empty() { String::new() } else { format!(", {present}") };
+        let count = tensor.dims.last().map(|dim| self.text(dim)).unwrap_or_default();
+        Ok(format!("const auto {name}_row = ep::row_of<{count}>(\n{address}{present});"))
+    }
+
+    /// One statement of the body of a loop over tokens.
     fn per_token(&self, stmt: &Stmt) -> Rendered {
         let Action::For { binder, domain, position: None, filter, body } = &stmt.action else {
-            return self.one(stmt, false);
+            return self.present(stmt);
         };
-        if let Domain::Row { row: Expr::Element { tensor, indices } } = domain {
-            return self.per_entry(stmt, binder, tensor, indices, body);
+        if let Domain::Row { row: Expr::Element { tensor, .. } } = domain {
+            return self.per_entry(stmt, binder, tensor, body);
         }
-        // Counters take one add per warp, so that all lanes walk the loop; stores go lane by lane.
-        let counts = body.iter().any(|inner| matches!(inner.action, Action::Count { .. }));
-        let mut lines = Vec::new();
-        for inner in body {
-            lines.push(self.one(inner, counts)?);
+        if let Some(flags) = self.flags(binder, domain, filter.as_ref(), body)? {
+            return Ok(format!("{}\n{}\n{flags}", self.comment(stmt), self.comment(&body[0])));
         }
+        // What does not depend on the token is counted for all lanes at once.
+        let (by_warp, by_lane): (Vec<&Stmt>, Vec<&Stmt>) =
+            body.iter().partition(|inner| is_shared_count(inner, binder));
         let count = self.scope().domain_count(domain);
         let filter = filter.as_ref().map(|filter| self.text(filter));
-        let (bound, opening) = match (counts, filter) {
-            (true, Some(filter)) => ("", format!("const bool match = present && {filter};")),
-            (true, None) => ("", "const bool match = present;".to_string()),
-            (false, Some(filter)) => (" && present", format!("if (!({filter})) continue;")),
-            (false, None) => (" && present", String::new()),
+        let mut texts = vec![self.comment(stmt)];
+        if !by_warp.is_empty() {
+            let found = filter.as_ref().map(|filter| format!(" && {filter}")).unwrap_or_default();
+            let matches = format!("present{found}");
+            texts.push(format!(
+                "ep::for_hits(\n{count},\n[&]({}) {{ return {matches}; }},\n\
+                 [&](int {binder}, ep::i32 hits) {{\n{}\n}});",
+                param("int", binder, &matches),
+                self.each(&by_warp, "hits")?
+            ));
+        }
+        if !by_lane.is_empty() {
+            let skip = filter.map(|filter| format!("if (!({filter})) continue;\n"));
+            texts.push(format!(
+                "for (int {binder} = 0; {binder} < {count} && present; ++{binder}) {{\n{}{}\n}}",
+                skip.unwrap_or_default(),
+                self.each(&by_lane, "1")?
+            ));
+        }
+        Ok(texts.join("\n"))
+    }
+
+    /// `for peer in ranks { record table[token, peer] = routed(row, peer); }`: the flags of a token
+    /// stand side by side.
+    fn flags(
+        &self,
+        binder: &str,
+        domain: &Domain,
+        filter: Option<&Expr>,
+        body: &[Stmt],
+    ) -> Result<Option<String>, RenderError> {
+        let is_binder = |expr: &Expr| matches!(expr, Expr::Name { name, .. } if name == binder);
+        let ranks = |dim: &Expr| matches!(dim, Expr::Name { name, .. } if name == "ranks");
+        let (
+            None,
+            Domain::Dim { name },
+            [
+                Stmt {
+                    action: Action::Record { target, value: Expr::Call { helper, args } }, ..
+                },
+            ],
+        ) = (filter, domain, body)
+        else {
+            return Ok(None);
         };
-        Ok(format!(
-            "{}\nfor (int {binder} = 0; {binder} < {count}{bound}; ++{binder}) {{\n{opening}\n{}\n}}",
-            self.comment(stmt),
-            lines.join("\n")
-        ))
+        let ([Expr::Element { tensor: row, .. }, rank], [token, peer]) =
+            (args.as_slice(), target.indices.as_slice())
+        else {
+            return Ok(None);
+        };
+        let tensor = self.tensor(&target.tensor)?;
+        let flags = tensor.elem == ElemType::Scalar { elem: Elem::Bool }
+            && tensor.memory == Memory::Device
+            && tensor.dims.last().is_some_and(ranks);
+        if name != "ranks" || helper != "routed" || !flags || !is_binder(rank) || !is_binder(peer) {
+            return Ok(None);
+        }
+        let flags = self.scope().row_address(tensor, 0, Some(token));
+        Ok(Some(format!(
+            "if (present) {{\nep::store_flags<Cfg::kRanks>({flags}, {row}_ranks);\n}}"
+        )))
+    }
+
+    /// A statement on its own in a loop over tokens, for the lanes that have one.
+    fn present(&self, stmt: &Stmt) -> Rendered {
+        let text = self.one(stmt, "1")?;
+        Ok(match &stmt.action {
+            Action::Let { .. } => text,
+            _ => format!("if (present) {{\n{text}\n}}"),
+        })
+    }
+
+    fn each(&self, stmts: &[&Stmt], hits: &str) -> Rendered {
+        let texts = stmts.iter().map(|stmt| self.one(stmt, hits));
+        Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
     }
 
     /// `for value in row`: absent and unknown entries are skipped.
-    fn per_entry(
-        &self,
-        stmt: &Stmt,
-        binder: &str,
-        tensor: &str,
-        indices: &[Expr],
-        body: &[Stmt],
-    ) -> Rendered {
-        let tensor = self.tensor(tensor)?;
-        let mut lines = Vec::new();
-        for inner in body {
-            lines.push(self.one(inner, false)?);
-        }
-        let kind = elem_type(&parts(self.ir, &tensor.elem).remove(0).1);
-        let indices = indices.iter().map(|index| self.text(index)).collect::<Vec<_>>();
-        let entry = self.scope().part_element(tensor, 0, &indices);
-        let count = tensor.dims.last().map(|dim| self.text(dim)).unwrap_or_default();
+    fn per_entry(&self, stmt: &Stmt, binder: &str, tensor: &str, body: &[Stmt]) -> Rendered {
+        let kind = elem_type(&parts(self.ir, &self.tensor(tensor)?.elem).remove(0).1);
         let bound = self.extent_indexed_by(body, binder);
         let bound = bound.map(|bound| format!(" || {binder} >= {bound}")).unwrap_or_default();
         Ok(format!(
-            "{}\nfor (int i = 0; i < {count} && present; ++i) {{\nconst {kind} {binder} = {entry};\n\
-             if ({binder} < 0{bound}) continue;\n{}\n}}",
+            "{}\n{tensor}_row.for_each([&]({kind} {binder}) {{\n\
+             if ({binder} < 0{bound}) return;\n{}\n}});",
             self.comment(stmt),
-            lines.join("\n")
+            self.each(&body.iter().collect::<Vec<_>>(), "1")?
         ))
     }
 
@@ -142,13 +208,10 @@ impl Renderer<'_> {
         })
     }
 
-    /// One action of one lane; with `by_warp` a counter takes the whole warp's `match`.
-    fn one(&self, stmt: &Stmt, by_warp: bool) -> Rendered {
+    /// One action of one lane, which counts `hits` at once.
+    fn one(&self, stmt: &Stmt, hits: &str) -> Rendered {
         let text = match &stmt.action {
-            Action::Count { target } if by_warp => {
-                format!("ep::count_warp(&{}, match);", self.place(target)?)
-            }
-            Action::Count { target } => format!("ep::count(&{});", self.place(target)?),
+            Action::Count { target } => self.count(target, hits)?,
             Action::Store { target, value } | Action::Record { target, value } => {
                 self.assign(target, &self.text(value))?
             }
@@ -157,11 +220,6 @@ impl Renderer<'_> {
             }
             Action::Let { name, value } => format!("const auto {name} = {};", self.text(value)),
             _ => return Err(self.no_form(stmt)),
-        };
-        let text = match &stmt.action {
-            Action::Count { .. } | Action::Let { .. } => text,
-            _ if by_warp => format!("if (match) {text}"),
-            _ => text,
         };
         Ok(format!("{}\n{text}", self.comment(stmt)))
     }
@@ -212,7 +270,7 @@ impl Renderer<'_> {
                 Ok(format!("if (team.index() == 0) {{\n{}\n}}", self.of_warp(stmt)?))
             }
             Action::Store { .. } | Action::Record { .. } => {
-                Ok(format!("ep::for_each(team, 1, [&](int) {{\n{}\n}});", self.of_lane(stmt)?))
+                Ok(format!("ep::in_last_warp(team, [&] {{\n{}\n}});", self.of_lane(stmt)?))
             }
             _ => Err(self.no_form(stmt)),
         }
@@ -238,7 +296,7 @@ impl Renderer<'_> {
                 let body = lines.join("\n");
                 format!("for (int {binder} = 0; {binder} < {count}; ++{binder}) {{\n{body}\n}}")
             }
-            _ => return self.one(stmt, false),
+            _ => return self.one(stmt, "1"),
         };
         Ok(format!("{}\n{text}", self.comment(stmt)))
     }
@@ -335,16 +393,18 @@ impl Renderer<'_> {
                     };
                     let (name, cfg) = (constant(&value.name), format!("Cfg::{}", channel.message));
                     lines.push(format!(
-                        "const ep::Experts theirs = ep::experts_of(args.expert_begin, {peer});\n\
-                         ep::put<ep::i32>(meta + {cfg}::{name}, {cfg}::{name}Count, [&](int i) {{\n\
+                        "ep::put<ep::i32>(meta + {cfg}::{name}, {cfg}::{name}Count, [&](int i) {{\n\
                          return i < theirs.count ? args.{tensor}[theirs.first + i] : 0;\n}});"
                     ));
                 }
                 _ => whole.push(value.clone()),
             }
         }
+        let theirs =
+            format!("const ep::Experts theirs = ep::experts_of(args.expert_begin, {peer});");
+        let opening = (!lines.is_empty()).then_some(theirs);
         lines.insert(0, self.puts(channel, &whole)?);
-        Ok(lines.join("\n"))
+        Ok(opening.into_iter().chain(lines).collect::<Vec<_>>().join("\n"))
     }
 
     /// `place = prefix_sum(binder in domain: value)`, a warp's work.
@@ -386,22 +446,29 @@ impl Renderer<'_> {
     /// The slots channels of a role, as objects of its function.
     pub(super) fn slot_channels(&self, role: &Role) -> Result<Vec<String>, RenderError> {
         let slots = self.slots_of(role);
-        // The block's last warp acknowledges for all of them.
-        if !slots.is_empty() && !is_one_block(&role.blocks) {
-            return Err(self.defect(&format!(
-                "the slots of role `{}` are read by one block, so it stands `on block 0`",
-                role.name
-            )));
-        }
-        let declare = |channel: &Channel| {
-            format!(
-                "ep::SlotChannel<{}> {}(team, smem.sequences[{}::kFirstSequence]);",
+        let mut lines = Vec::new();
+        for channel in slots {
+            if !is_one_block(&role.blocks) {
+                return Err(self.defect(&format!(
+                    "the slots of role `{}` are read by one block, so it stands `on block 0`",
+                    role.name
+                )));
+            }
+            if !travels_in_words(self.ir, channel) || channel.slot_names != ["source"] {
+                let defect = self.defect(&format!(
+                    "the slots of channel `{}` hold rows or more than one record for each source, \
+                     which has no text",
+                    channel.name
+                ));
+                return Err(RenderError { statement: Some(channel.at.clone()), ..defect });
+            }
+            lines.push(format!(
+                "ep::SlotChannel<{}> {}(team);",
                 channel_cfg(channel),
-                channel.name,
-                role_cfg(role)
-            )
-        };
-        Ok(slots.into_iter().map(declare).collect())
+                channel.name
+            ));
+        }
+        Ok(lines)
     }
 }
 
@@ -421,6 +488,23 @@ fn by_warp(body: &[Stmt]) -> bool {
         Action::For { domain: Domain::Range { .. }, .. } => true,
         _ => false,
     })
+}
+
+/// Whether a statement counts in a place that is the same for all tokens: only `binder`, numbers of
+/// the call and the stripe say which.
+fn is_shared_count(stmt: &Stmt, binder: &str) -> bool {
+    let Action::Count { target } = &stmt.action else { return false };
+    let mut shared = true;
+    for index in &target.indices {
+        crate::ir::walk::expr(index, &mut |part| {
+            shared &= match part {
+                Expr::Name { name, kind: NameKind::Binder } => name == binder,
+                Expr::Element { .. } | Expr::Field { .. } | Expr::OfChannel { .. } => false,
+                _ => true,
+            };
+        });
+    }
+    shared
 }
 
 fn is_prefix(value: &Expr) -> bool {

@@ -42,6 +42,11 @@ impl Scope<'_> {
         self.with_precedence(expr).0
     }
 
+    /// `expr` as a factor of a product.
+    pub(super) fn factor(&self, expr: &Expr) -> String {
+        self.at_least(expr, PRODUCT + 1)
+    }
+
     fn at_least(&self, expr: &Expr, least: u8) -> String {
         let (text, precedence) = self.with_precedence(expr);
         if precedence < least { format!("({text})") } else { text }
@@ -139,7 +144,7 @@ impl Scope<'_> {
         if product.is_empty() { "1".to_string() } else { product }
     }
 
-    fn flat(&self, tensor: &Tensor, part: usize, indices: &[String]) -> String {
+    pub(super) fn flat(&self, tensor: &Tensor, part: usize, indices: &[String]) -> String {
         match indices {
             [] => "0".to_string(),
             [only] => only.clone(),

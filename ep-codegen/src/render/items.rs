@@ -3,8 +3,8 @@
 use super::expr::{elem_type, part_name};
 use super::names::{role_cfg, role_fn};
 use super::{Rendered, Renderer};
-use crate::ir::{Action, Blocks, Expr, Pipeline, Role};
-use crate::plan::{Param, ParamKind, RoleUse, block_groups, has_sequences, params, role_use};
+use crate::ir::{Blocks, Expr, Role};
+use crate::plan::{Param, ParamKind, RoleUse, block_groups, has_sequences, params, role_use, sums};
 
 impl Renderer<'_> {
     /// Members of `struct Args`, each below the declaration it comes from.
@@ -88,6 +88,9 @@ impl Renderer<'_> {
             [] | [_] => groups.join("\n"),
             several => format!("union {{\n{}\n}};", several.join("\n")),
         };
+        if self.has_sums() {
+            members = format!("ep::CounterSmem<Cfg::Counted> counters;\n{members}");
+        }
         if has_sequences(self.ir) {
             members = format!("ep::Sequence sequences[Cfg::kSequences];\n{members}");
         }
@@ -115,27 +118,24 @@ impl Renderer<'_> {
     pub(super) fn entry(&self) -> Rendered {
         let calls: Vec<String> = self.ir.roles.iter().map(|role| self.role_call(role)).collect();
         let smem = self.smem()?;
-        let zeroed = counted(self.ir);
-        let clears: Vec<String> = zeroed.iter().map(|name| self.clear(name)).collect();
-        let sequences =
-            if has_sequences(self.ir) { ", smem.sequences, Cfg::kSequences" } else { "" };
+        let (own, clears) = self.zeroes();
+        let prepare = if own.is_empty() {
+            String::new()
+        } else {
+            format!(", [&] {{\n{}\n}}", own.join("\n"))
+        };
         self.step(
             "entry",
             &[
                 ("name", &crate::plan::snake(&self.ir.name)),
                 ("shared", if smem.is_empty() { "" } else { "EP_SHARED(Smem, smem);" }),
-                ("sequences", sequences),
+                ("prepare", &prepare),
                 ("clears", &clears.join("\n")),
                 ("call", if clears.is_empty() { "const ep::Call" } else { "ep::Call" }),
                 ("calls", &calls.join("\n")),
+                ("leave", &self.leave()?),
             ],
         )
-    }
-
-    fn clear(&self, name: &str) -> String {
-        let dims = self.tensor(name).map(|tensor| tensor.dims.as_slice()).unwrap_or_default();
-        let extents = dims.iter().map(|dim| self.text(dim)).collect::<Vec<_>>().join(" * ");
-        format!("ep::clear(args.{name}, {extents});")
     }
 
     fn role_call(&self, role: &Role) -> String {
@@ -154,7 +154,7 @@ impl Renderer<'_> {
     /// Whether the role's function takes the shared memory.
     pub(super) fn uses_smem(&self, role: &Role) -> bool {
         let used = role_use(self.ir, role);
-        used.mover || used.gather || used.sequence || !self.slots_of(role).is_empty()
+        used.mover || used.gather || used.sequence || sums(self.ir, role)
     }
 
     /// The test for the blocks of a role, the number of this block among them, and how many.
@@ -220,19 +220,4 @@ impl Renderer<'_> {
     ) -> Result<String, super::RenderError> {
         Ok(part_name(self.ir, self.tensor(tensor)?, part))
     }
-}
-
-/// Tensors that are counted into, in order of declaration: they start at zero.
-fn counted(ir: &Pipeline) -> Vec<String> {
-    let mut names = Vec::new();
-    for role in &ir.roles {
-        crate::ir::walk::stmts(&role.body, &mut |stmt| {
-            if let Action::Count { target } = &stmt.action
-                && !names.contains(&target.tensor)
-            {
-                names.push(target.tensor.clone());
-            }
-        });
-    }
-    names
 }

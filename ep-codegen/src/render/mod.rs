@@ -4,6 +4,7 @@
 //! work. What depends on the shape is a member of `Cfg`, which the plan writes in front.
 
 mod compute;
+mod count;
 mod direct;
 mod expr;
 mod gather;
@@ -121,6 +122,11 @@ impl<'a> Renderer<'a> {
 
     fn text(&self, expr: &Expr) -> String {
         self.scope().text(expr)
+    }
+
+    /// An expression as a factor of a product.
+    fn factor(&self, expr: &Expr) -> String {
+        self.scope().factor(expr)
     }
 }
 

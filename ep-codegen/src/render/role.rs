@@ -2,8 +2,8 @@
 
 use super::names::{role_cfg, role_fn};
 use super::{Rendered, Renderer, mentions};
-use crate::ir::{Action, Channel, ChannelKind, Domain, Role, Share, Stmt};
-use crate::plan::role_use;
+use crate::ir::{Action, ChannelKind, Domain, Role, Share, Stmt};
+use crate::plan::{role_use, sums};
 
 impl Renderer<'_> {
     /// The function of `role`.
@@ -29,6 +29,9 @@ impl Renderer<'_> {
             let (cfg, name) = (role_cfg(role), role_fn(role));
             opening.push(format!("ep::Mover<{cfg}> mover(smem.{name}[team.warp], team);"));
         }
+        if sums(self.ir, role) {
+            opening.push("ep::Counters<Cfg::Counted> counters(args.group, smem.counters);".into());
+        }
         opening.push(acquired);
         opening.extend(self.slot_channels(role)?);
         self.step(
@@ -39,7 +42,7 @@ impl Renderer<'_> {
                 ("smem", smem),
                 ("opening", &opening.join("\n")),
                 ("body", &body),
-                ("closing", &self.closing(role)),
+                ("closing", self.closing(role)),
             ],
         )
     }
@@ -56,17 +59,9 @@ impl Renderer<'_> {
         Ok(lines.join("\n"))
     }
 
-    /// What a role owes when it is done: open copies, and the reuse of slots it has read.
-    fn closing(&self, role: &Role) -> String {
-        let mut lines = Vec::new();
-        if role_use(self.ir, role).mover {
-            lines.push("mover.finish();".to_string());
-        }
-        let read =
-            |channel: &&Channel| channel.kind == ChannelKind::Slots && channel.to == role.name;
-        let acknowledge = |channel: &Channel| format!("{}.acknowledge();", channel.name);
-        lines.extend(self.ir.channels.iter().filter(read).map(acknowledge));
-        lines.join("\n")
+    /// What a role owes when it is done: open copies.
+    fn closing(&self, role: &Role) -> &'static str {
+        if role_use(self.ir, role).mover { "mover.finish();" } else { "" }
     }
 
     /// The flows of a role in order.

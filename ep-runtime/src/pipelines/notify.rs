@@ -27,13 +27,13 @@ pipeline! {
                 push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert, peer) };
             }
             await counts;
-            for dest in ranks {
-                record rank_prefix[source, dest] = prefix_sum(source in ranks: counts[source].per_rank[dest]);
-            }
             for expert in local_experts {
                 store received_per_expert[expert] = align(sum(source in ranks: counts[source].per_expert[expert]), alignment);
             }
             store received[0] = sum(source in ranks: counts[source].per_rank[me]);
+            for dest in ranks {
+                record rank_prefix[source, dest] = prefix_sum(source in ranks: counts[source].per_rank[dest]);
+            }
         }
         role Stripes on other blocks {
             for peer in ranks {

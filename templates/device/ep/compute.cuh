@@ -46,16 +46,70 @@ __device__ __forceinline__ Experts experts_of(const i32* expert_begin, int rank)
     return Experts{expert_begin[rank], expert_begin[rank + 1] - expert_begin[rank]};
 }
 
+/// The greatest power of two below `count`; 0 for 1.
+__device__ constexpr int power_below(int count) {
+    int power = 1;
+    while (power * 2 < count) power *= 2;
+    return power < count ? power : 0;
+}
+
+/// The ranks of some experts, -1 for an absent or unknown one; one lane's own work.
+template <int kRanks, int kCount>
+__device__ __forceinline__ void find_owners(const i64 (&experts)[kCount], const i32* expert_begin,
+                                            i32 (&ranks)[kCount]) {
+    const i32 end = expert_begin[kRanks];
+    i32 ids[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+        ids[k] = static_cast<u64>(experts[k]) < static_cast<u64>(end) ? experts[k] : -1;
+        ranks[k] = 0;
+    }
+    // Halves the ranks; the loads of a step travel together. Behind the last rank lies the end of
+    // all experts, which none reaches.
+#pragma unroll
+    for (i32 step = power_below(kRanks); step > 0; step /= 2) {
+        i32 begins[kCount];
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) begins[k] = expert_begin[min(ranks[k] + step, kRanks)];
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) ranks[k] += begins[k] <= ids[k] ? step : 0;
+    }
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) ranks[k] = ids[k] >= 0 ? ranks[k] : -1;
+}
+
 /// The rank of an expert, `owner(expert)`; -1 for an absent or unknown one.
 template <int kRanks>
 __device__ __forceinline__ i32 owner(i64 expert, const i32* expert_begin) {
-    if (expert < 0 || expert >= expert_begin[kRanks]) return -1;
-    i32 rank = 0;
-    // Binary search for the last rank that begins at or before the expert.
-    for (i32 step = kRanks > 32 ? 32 : kRanks > 16 ? 16 : kRanks > 4 ? 8 : 2; step > 0; step /= 2) {
-        if (rank + step < kRanks && expert_begin[rank + step] <= expert) rank += step;
+    const i64 experts[1] = {expert};
+    i32 ranks[1];
+    find_owners<kRanks>(experts, expert_begin, ranks);
+    return ranks[0];
+}
+
+/// A row of a tensor, held by one lane.
+template <class T, int kCount>
+struct Row {
+    T values[kCount];
+    bool present;  // false: this lane has no row, and the values mean nothing
+
+    /// `body(value)` for every value; none in a lane without a row.
+    template <class Body>
+    __device__ __forceinline__ void for_each(Body body) const {
+        if (!present) return;
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) body(values[k]);
     }
-    return rank;
+};
+
+/// The row at `values`, whose loads travel together.
+template <int kCount, class T>
+__device__ __forceinline__ Row<T, kCount> row_of(const T* values, bool present = true) {
+    Row<T, kCount> row;
+    row.present = present;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) row.values[k] = values[k];
+    return row;
 }
 
 /// The ranks that a token goes to, a bit each.
@@ -66,21 +120,39 @@ struct RankSet {
     __device__ __forceinline__ bool has(int rank) const { return (bits >> rank & 1) != 0; }
 };
 
-/// The ranks that own at least one of the experts `ids[0..count]`; none for a lane without a token,
-/// whose `ids` are null. One lane's own work.
-template <int kRanks>
-__device__ __forceinline__ RankSet ranks_of(const i64* ids, int count, const i32* expert_begin) {
+/// The ranks that own at least one of the experts of a row; none for a lane without one.
+template <int kRanks, int kCount>
+__device__ __forceinline__ RankSet ranks_of(const Row<i64, kCount>& row, const i32* expert_begin) {
+    i32 ranks[kCount];
+    find_owners<kRanks>(row.values, expert_begin, ranks);
     RankSet set{0};
-    if (ids == nullptr) return set;
-#pragma unroll 4
-    for (int k = 0; k < count; ++k) {
-        const i32 rank = owner<kRanks>(ids[k], expert_begin);
-        if (rank >= 0) set.bits |= 1ull << rank;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+        // The shift of 32 bits is enough for most groups, and cheaper.
+        const u64 bit = kRanks <= 32 ? u64{1u << (ranks[k] & 31)} : 1ull << (ranks[k] & 63);
+        set.bits |= ranks[k] >= 0 && row.present ? bit : 0;
     }
     return set;
 }
 
-/// A row of numbers, held by one lane.
+/// Writes whether the token goes to each rank, `routed(ids, rank)`, four of them at once where they
+/// lie in whole words.
+template <int kRanks>
+__device__ __forceinline__ void store_flags(bool* flags, RankSet set) {
+    if (kRanks % 4 == 0 && reinterpret_cast<u64>(flags) % 4 == 0) {
+#pragma unroll
+        for (int rank = 0; rank < kRanks; rank += 4) {
+            // Copies the four bits 7, 14 and 21 further: each comes to stand in a byte of its own.
+            const u32 four = static_cast<u32>(set.bits >> rank & 15) * 0x00204081u & 0x01010101u;
+            reinterpret_cast<u32*>(flags)[rank / 4] = four;
+        }
+    } else {
+#pragma unroll 1
+        for (int rank = 0; rank < kRanks; ++rank) flags[rank] = set.has(rank);
+    }
+}
+
+/// The numbers of a row in 32 bits, held by one lane.
 template <int kCount>
 struct Ids {
     i32 ids[kCount];
@@ -94,40 +166,16 @@ struct Ids {
     }
 };
 
-/// The numbers `ids[0..kCount]`, -1 for those out of range; only -1 for a lane without a row, whose
-/// `ids` are null. One lane's own work.
+/// The numbers of a row, -1 for those out of range and for a lane without a row.
 template <int kCount>
-__device__ __forceinline__ Ids<kCount> ids_of(const i64* ids) {
-    Ids<kCount> row;
+__device__ __forceinline__ Ids<kCount> ids_of(const Row<i64, kCount>& row) {
+    Ids<kCount> all;
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-        const i64 id = ids == nullptr ? -1 : ids[k];
-        const i32 low = static_cast<i32>(id);
-        row.ids[k] = low == id ? low : -1;
+        const i32 low = static_cast<i32>(row.values[k]);
+        all.ids[k] = low == row.values[k] && row.present ? low : -1;
     }
-    return row;
-}
-
-// ---- Counters ----
-
-/// Adds one to a counter that only later kernels read; one lane's own work.
-__device__ __forceinline__ void count(i32* counter) {
-    add_relaxed_gpu(counter, 1);
-}
-
-/// Adds the number of lanes with `hit` to a counter; warp.
-__device__ __forceinline__ void count_warp(i32* counter, bool hit) {
-    const u32 hits = __ballot_sync(kAllLanes, hit);
-    if (lane_index() == 0 && hits != 0) add_relaxed_gpu(counter, __popc(hits));
-}
-
-/// Zeroes a tensor that is counted into, by all threads of the grid; `all_blocks` comes after.
-__device__ __forceinline__ void clear(i32* counters, int count) {
-    const int threads = static_cast<int>(gridDim.x * blockDim.x);
-#pragma unroll 1
-    for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < count; i += threads) {
-        counters[i] = 0;
-    }
+    return all;
 }
 
 // ---- Loops and folds of a warp ----
@@ -150,6 +198,13 @@ __device__ __forceinline__ void for_each(const Team& team, int count, Body body)
     __syncwarp();
 }
 
+/// `body()` once, in the last warp of the role: loops keep the first ones busy.
+template <class Body>
+__device__ __forceinline__ void in_last_warp(const Team& team, Body body) {
+    if (team.index() == team.count() - 1 && team.leader() && !team.stopped) body();
+    __syncwarp();
+}
+
 /// `body(i)` for every i from `begin` to `end`, a lane each; warp.
 template <class Body>
 __device__ __forceinline__ void for_lanes(int begin, int end, Body body) {
@@ -167,21 +222,32 @@ __device__ __forceinline__ T sum(int count, Value value) {
 }
 
 /// Calls `sink(i, sum of value(0..i))` for i below `count`, a lane each; warp. Returns the total.
+/// What the values are made of is loaded ahead of the first sum.
 template <class Value, class Sink>
 __device__ __forceinline__ i32 prefix_sum(int count, Value value, Sink sink) {
+    constexpr int kAhead = 4;
     const int lane = lane_index();
     i32 before = 0;
 #pragma unroll 1
-    for (int base = 0; base < count; base += kLanes) {
-        const int i = base + lane;
-        const i32 own = i < count ? value(i) : 0;
-        i32 through = own;
-        for (int step = 1; step < kLanes; step *= 2) {
-            const i32 left = __shfl_up_sync(kAllLanes, through, step);
-            if (lane >= step) through += left;
+    for (int base = lane; base - lane < count; base += kAhead * kLanes) {
+        i32 ahead[kAhead];
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) {
+            const int i = base + k * kLanes;
+            ahead[k] = i < count ? value(i) : 0;
         }
-        if (i < count) sink(i, before + through - own);
-        before += __shfl_sync(kAllLanes, through, kLanes - 1);
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) {
+            const int i = base + k * kLanes;
+            if (i - lane >= count) break;
+            i32 through = ahead[k];
+            for (int step = 1; step < kLanes; step *= 2) {
+                const i32 left = __shfl_up_sync(kAllLanes, through, step);
+                if (lane >= step) through += left;
+            }
+            if (i < count) sink(i, before + through - ahead[k]);
+            before += __shfl_sync(kAllLanes, through, kLanes - 1);
+        }
     }
     __syncwarp();
     return before;

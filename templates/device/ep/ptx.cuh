@@ -168,6 +168,14 @@ __device__ __forceinline__ u32 fetch_add_acq_rel_gpu(u32* at, u32 value) {
 
 // ---- Words in shared memory, between the warps of a block ----
 
+/// Adds to a counter of the block; no order, no result.
+__device__ __forceinline__ void add_relaxed_shared(i32* at, i32 value) {
+    asm volatile("red.relaxed.cta.shared::cta.add.s32 [%0], %1;" ::"r"(
+                     static_cast<u32>(__cvta_generic_to_shared(at))),
+                 "r"(value)
+                 : "memory");
+}
+
 /// Polls a shared word and sees what its writer did before (block scope).
 __device__ __forceinline__ u64 load_acquire_shared(const u64* at) {
     u64 value;

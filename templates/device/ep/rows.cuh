@@ -61,12 +61,25 @@ __device__ __forceinline__ Peers one_peer(int rank) {
     return Peers{rank, rank + 1, -1};
 }
 
-/// Walks a span, a lane per token: `body(token, present)` in all lanes, some of them past the end.
+/// Walks the tokens of all stripes of this block, a lane per token; its warps share the stripes 32
+/// tokens at a time. `body(stripe, token, present)` in all lanes; those past the end get a token that
+/// is there, and are not present.
 template <class Body>
-__device__ __forceinline__ void for_tokens(const Team& team, Span span, Body body) {
+__device__ __forceinline__ void for_stripe_tokens(const Team& team, int tokens, int stripes,
+                                                  Body body) {
+    const int longest = (tokens + stripes - 1) / stripes;
+    const int slices = (longest + kLanes - 1) / kLanes;
+    if (slices == 0 || team.stopped) return;
+    int stripe = team.block;
 #pragma unroll 1
-    for (int base = span.begin; base < span.end && !team.stopped; base += kLanes) {
-        body(base + team.lane, base + team.lane < span.end);
+    for (int slice = team.warp;; slice += team.warps) {
+        // The slices of a stripe are followed by those of the block's next one.
+#pragma unroll 1
+        for (; slice >= slices; slice -= slices) stripe += team.blocks;
+        if (stripe >= stripes) break;
+        const Span span = stripe_span(tokens, stripes, stripe);
+        const int token = span.begin + slice * kLanes + team.lane;
+        body(stripe, token < tokens ? token : tokens - 1, token < span.end);
     }
 }
 

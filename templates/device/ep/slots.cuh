@@ -1,11 +1,13 @@
 // Slots: a fixed place for each source, in each receiver's window, used anew in every call.
 //
-// `Slots` is the channel's Cfg struct. The places of `kEpochs` calls are kept apart, so that a
-// source that is a call ahead does not meet a receiver that still reads; the receiver's
-// acknowledgement says when a place may be used again. In a window,
-//   kSlots [epoch % kEpochs, source] kSlotBytes each     what the source wrote
-//   kFlags [epoch % kEpochs, source] {epoch, 0}          that it is complete
-//   kAcks  [epoch % kEpochs, receiver] u32               the last epoch the receiver is done with
+// Every 32 bits of a message travel as a word {epoch, bits} (M7), which says by itself that it has
+// come: a message takes one way over the wire, with no fence, no flag behind it and no
+// acknowledgement. The places of `kEpochs` calls, at least two, are kept apart. That is enough: who
+// sends in call n + 2 has taken the messages of call n + 1 from all ranks, and each rank sent those
+// after its call n.
+//
+// `Slots` is the channel's Cfg struct. In a window,
+//   kSlots [epoch % kEpochs, source] kSlotBytes each     kWords words that the source wrote
 #pragma once
 
 #include <ep/ptx.cuh>
@@ -13,76 +15,131 @@
 
 namespace ep {
 
+/// The words of a message in its place, or of a field of it.
+struct SlotWords {
+    u64* words;
+    u32 epoch;
+
+    /// The field that starts `bytes` further.
+    __device__ __forceinline__ SlotWords operator+(int bytes) const {
+        return SlotWords{words + bytes / 8, epoch};
+    }
+};
+
+/// The bits of an element of at most four bytes, and back.
+template <class T>
+union SlotBits {
+    u32 bits;
+    T value;
+};
+
+/// Element `i` of a field of a received message.
+template <class T>
+__device__ __forceinline__ T get(const SlotWords& field, int i) {
+    if constexpr (sizeof(T) == 8) {
+        const u64 low = value_of(load_relaxed_sys(field.words + 2 * i));
+        const u64 high = value_of(load_relaxed_sys(field.words + 2 * i + 1));
+        return static_cast<T>(high << 32 | low);
+    } else {
+        SlotBits<T> element{value_of(load_relaxed_sys(field.words + i))};
+        return element.value;
+    }
+}
+
+/// Writes an element; one lane's own work.
+template <class T>
+__device__ __forceinline__ void set(const SlotWords& field, int i, T value) {
+    if constexpr (sizeof(T) == 8) {
+        const u64 bits = static_cast<u64>(value);
+        store_relaxed_sys(field.words + 2 * i, stamped(field.epoch, static_cast<u32>(bits)));
+        const u32 high = static_cast<u32>(bits >> 32);
+        store_relaxed_sys(field.words + 2 * i + 1, stamped(field.epoch, high));
+    } else {
+        SlotBits<T> element{0};
+        element.value = value;
+        store_relaxed_sys(field.words + i, stamped(field.epoch, element.bits));
+    }
+}
+
+/// Writes `count` elements `value(i)` of a field, a lane each; what they are made of is loaded
+/// ahead of the first word.
+template <class T, class Value>
+__device__ __forceinline__ void put(const SlotWords& field, int count, Value value) {
+    constexpr int kAhead = 4;
+#pragma unroll 1
+    for (int base = lane_index(); base < count; base += kAhead * kLanes) {
+        T ahead[kAhead];
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) {
+            const int i = base + k * kLanes;
+            if (i < count) ahead[k] = static_cast<T>(value(i));
+        }
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) {
+            const int i = base + k * kLanes;
+            if (i < count) set<T>(field, i, ahead[k]);
+        }
+    }
+}
+
 /// One warp's view of a slots channel; all lanes call every method.
 template <class Slots>
 class SlotChannel {
 public:
-    /// `readers`: a sequence of the block that counts the warps which have finished reading.
-    __device__ __forceinline__ SlotChannel(Team& team, Sequence& readers)
-        : team_(team), readers_(readers), set_(static_cast<int>(team.epoch % Slots::kEpochs)) {}
+    __device__ __forceinline__ explicit SlotChannel(Team& team)
+        : team_(team), set_(static_cast<int>(team.epoch % Slots::kEpochs)) {}
 
-    /// This rank's place in the window of `peer`, once its last content has been read there.
-    __device__ __forceinline__ char* open(int peer) {
-        const u32* ack =
-            reinterpret_cast<const u32*>(team_.group.window + Slots::kAcks) + index(peer);
-        const Site site{Slots::kChannel, Waiting::kAck, -1, peer, team_.epoch - Slots::kEpochs};
-        // M4: pairs with the release in `acknowledge`.
-        wait_counter(team_, site, team_.leader() ? ack : nullptr);
-        return slot(peer, team_.group.rank);
-    }
-
-    /// Says that this rank's place at `peer` is complete.
-    __device__ __forceinline__ void publish(int peer) {
-        __syncwarp();
-        if (team_.leader() && !team_.stopped) {
-            u64* flags = reinterpret_cast<u64*>(team_.group.windows[peer] + Slots::kFlags);
-            // M1: covers what all lanes wrote, by the barrier; `await` acquires.
-            store_release_sys(flags + index(team_.group.rank), stamped(team_.epoch, 0));
-        }
-    }
-
-    /// Waits for the places of all sources.
-    __device__ __forceinline__ void await() {
-        const u64* flags = reinterpret_cast<const u64*>(team_.group.window + Slots::kFlags);
-        for (int base = 0; base < Slots::kPeers; base += kLanes) {
-            const int source = base + team_.lane;
-            const bool used = source < Slots::kPeers;
-            const Site site{Slots::kChannel, Waiting::kFlag, -1, used ? source : -1, team_.epoch};
-            // M2: pairs with the release in `publish`; plain loads by all lanes may follow.
-            wait_stamped(team_, site, used ? flags + index(source) : nullptr);
-        }
+    /// This rank's place in the window of `peer`, all of whose words are written (M7: each is
+    /// published by its epoch; `await` sees it).
+    __device__ __forceinline__ SlotWords to(int peer) const {
+        return place(team_.group.windows[peer], team_.group.rank);
     }
 
     /// What `source` wrote for this rank; after `await`.
-    __device__ __forceinline__ const char* from(int source) const {
-        return slot(team_.group.rank, source);
+    __device__ __forceinline__ SlotWords from(int source) const {
+        return place(team_.group.window, source);
     }
 
-    /// Ends the reading of this warp; the last warp of the block tells all sources.
-    __device__ __forceinline__ void acknowledge() {
-        __syncwarp();
-        u32 done = 0;
-        if (team_.leader()) done = readers_.sign_off();
-        done = __shfl_sync(kAllLanes, done, 0);
-        if (done != static_cast<u32>(team_.warps) || team_.stopped) return;
-        for (int source = team_.lane; source < Slots::kPeers; source += kLanes) {
-            u32* acks = reinterpret_cast<u32*>(team_.group.windows[source] + Slots::kAcks);
-            // M4: every warp's reads come before, through the sign-off; `open` acquires.
-            store_release_sys(acks + index(team_.group.rank), team_.epoch);
+    /// Waits for the words of all sources: the lanes share the sources, and look at several words
+    /// at once.
+    __device__ __forceinline__ void await() {
+        constexpr int kAhead = 8;
+        constexpr int kSharing = Slots::kPeers < kLanes ? kLanes / Slots::kPeers : 1;
+        constexpr int kSources = kLanes / kSharing;
+#pragma unroll 1
+        for (int first = 0; first < Slots::kPeers; first += kSources) {
+            const int source = first + team_.lane / kSharing;
+            const bool used = team_.lane < kSources * kSharing && source < Slots::kPeers;
+            const u64* words = from(used ? source : 0).words;
+            int next = used ? team_.lane % kSharing : Slots::kWords;
+            const Site site{Slots::kChannel, Waiting::kFlag, -1, used ? source : -1, team_.epoch};
+            wait(team_, site, [&](u32& seen) {
+                u64 ahead[kAhead];
+#pragma unroll
+                for (int k = 0; k < kAhead; ++k) {
+                    const int at = next + k * kSharing;
+                    ahead[k] = at < Slots::kWords ? load_relaxed_sys(words + at) : 0;
+                }
+                bool come = true;
+#pragma unroll
+                for (int k = 0; k < kAhead; ++k) {
+                    if (!come || next >= Slots::kWords) continue;
+                    seen = epoch_of(ahead[k]);
+                    come = seen == team_.epoch;
+                    next += come ? kSharing : 0;
+                }
+                return next >= Slots::kWords;
+            });
         }
-        __syncwarp();
     }
 
 private:
-    __device__ __forceinline__ int index(int peer) const { return set_ * Slots::kPeers + peer; }
-
-    __device__ __forceinline__ char* slot(int receiver, int source) const {
-        char* slots = team_.group.windows[receiver] + Slots::kSlots;
-        return slots + static_cast<i64>(index(source)) * Slots::kSlotBytes;
+    __device__ __forceinline__ SlotWords place(char* window, int source) const {
+        const i64 at = static_cast<i64>(set_ * Slots::kPeers + source) * Slots::kSlotBytes;
+        return SlotWords{reinterpret_cast<u64*>(window + Slots::kSlots + at), team_.epoch};
     }
 
     Team& team_;
-    Sequence& readers_;
     int set_;
 };
 

@@ -21,7 +21,6 @@ enum class Waiting : u16 {
     kReady,     // a peer's announcement of its tensor
     kClosed,    // rows of a direct channel
     kFlag,      // a slot
-    kAck,       // the reuse of a slot
     kReleased,  // the last reader of an offered tensor
     kSequence,  // other warps of the same team
     kBlocks,    // the other blocks of the grid
@@ -316,22 +315,29 @@ struct Sequence {
     }
 };
 
-/// First step of every kernel: zeroes the block's sequences and reads the number of this call.
-__device__ __forceinline__ Call enter(const Group& group, Sequence* sequences, int count) {
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-        sequences[i] = Sequence{0, 0, 0};
-    }
+/// First step of every kernel: reads the number of this call, and has `prepare()` ready what the
+/// block shares, while that travels.
+template <class Prepare>
+__device__ __forceinline__ Call enter(const Group& group, Prepare prepare) {
     const u32 epoch = load_relaxed_gpu(&group.state->epoch) + 1;
     const bool stopped = load_relaxed_gpu(group.stop) != 0;
+    prepare();
     __syncthreads();
     // One answer for the whole warp: lanes may have read the stop word at different times.
     return Call{epoch, __ballot_sync(kAllLanes, stopped) != 0};
 }
 
-/// First step of a kernel without sequences.
+/// First step of a kernel whose blocks share nothing.
 __device__ __forceinline__ Call enter(const Group& group) {
-    return enter(group, nullptr, 0);
+    return enter(group, [] {});
+}
+
+/// Zeroes the block's sequences, by all its threads; a barrier comes after.
+__device__ __forceinline__ void clear(Sequence* sequences, int count) {
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
+        sequences[i] = Sequence{0, 0, 0};
+    }
 }
 
 /// Until every block of the grid has come here, so that what they wrote before is visible; at most
@@ -354,17 +360,26 @@ __device__ __forceinline__ void all_blocks(const Group& group, Call& call) {
     __syncthreads();
 }
 
-/// Last step of every kernel, for all threads: the last block out ends the call.
-__device__ __forceinline__ void leave(const Group& group, const Call& call) {
-    __syncthreads();
-    if (threadIdx.x != 0) return;
+/// Whether this block is the last one out: what all blocks did before is visible to it. One thread
+/// of each block asks, once a kernel.
+__device__ __forceinline__ bool is_last_out(const Group& group) {
+    return fetch_add_acq_rel_gpu(&group.state->exits, 1) + 1 == gridDim.x;
+}
+
+/// Ends the call; one thread of the last block out.
+__device__ __forceinline__ void end_call(const Group& group, const Call& call) {
     State* state = group.state;
-    if (fetch_add_acq_rel_gpu(&state->exits, 1) + 1 != gridDim.x) return;
     // No block is left that reads these; the next launch on this stream does.
     store_relaxed_gpu(&state->exits, 0u);
     store_relaxed_gpu(&state->arrivals, 0u);
     store_relaxed_gpu(&state->readers, 0u);
     store_relaxed_gpu(&state->epoch, call.epoch);
+}
+
+/// Last step of every kernel, for all threads: the last block out ends the call.
+__device__ __forceinline__ void leave(const Group& group, const Call& call) {
+    __syncthreads();
+    if (threadIdx.x == 0 && is_last_out(group)) end_call(group, call);
 }
 
 }  // namespace ep

@@ -125,6 +125,10 @@ __device__ __forceinline__ u32 fetch_add_acq_rel_gpu(u32* at, u32 value) {
 
 // ---- Words in shared memory, between the warps of a block ----
 
+__device__ __forceinline__ void add_relaxed_shared(i32* at, i32 value) {
+    emu_atomic(EMU_ATOMIC_ADD, at, static_cast<u32>(value), 0, 4, EMU_RELAXED | EMU_CTA << 4);
+}
+
 __device__ __forceinline__ u64 load_acquire_shared(const u64* at) {
     return emu_load(at, 8, EMU_ACQUIRE | EMU_CTA << 4);
 }

@@ -1,0 +1,89 @@
+//! Counters: how they start at zero, what adds to them, and who stores them.
+
+use super::{Rendered, Renderer};
+use crate::ir::{Memory, Place, Tensor};
+use crate::plan::{Counting, constant, counted, is_given};
+
+impl Renderer<'_> {
+    /// Adds `hits` to a counter.
+    pub(super) fn count(&self, target: &Place, hits: &str) -> Rendered {
+        let tensor = self.tensor(&target.tensor)?;
+        if self.counting(tensor) != Some(Counting::Summed) {
+            return Ok(format!("ep::add_count(&{}, {hits});", self.place(target)?));
+        }
+        let indices = target.indices.iter().map(|index| self.text(index)).collect::<Vec<_>>();
+        let index = self.scope().flat(tensor, 0, &indices);
+        Ok(format!("counters.add(Cfg::Counted::{} + {index}, {hits});", constant(&tensor.name)))
+    }
+
+    fn counting(&self, tensor: &Tensor) -> Option<Counting> {
+        let found = counted(self.ir).into_iter().find(|(known, _)| known.name == tensor.name);
+        found.map(|(_, kind)| kind)
+    }
+
+    /// Whether the sums of some counters are in the window.
+    pub(super) fn has_sums(&self) -> bool {
+        counted(self.ir).iter().any(|(_, kind)| *kind == Counting::Summed)
+    }
+
+    /// What a block zeroes for itself as it enters, and what all blocks zero before they meet.
+    pub(super) fn zeroes(&self) -> (Vec<String>, Vec<String>) {
+        let (mut own, mut shared) = (Vec::new(), Vec::new());
+        if crate::plan::has_sequences(self.ir) {
+            own.push("ep::clear(smem.sequences, Cfg::kSequences);".to_string());
+        }
+        let zeroed = |kind: &Counting| matches!(kind, Counting::Summed | Counting::ByStripe);
+        if counted(self.ir).iter().any(|(tensor, kind)| zeroed(kind) && !is_given(tensor)) {
+            own.push("// What is counted starts at zero.".to_string());
+        }
+        if self.has_sums() {
+            own.push("smem.counters.clear();".to_string());
+        }
+        for (tensor, kind) in counted(self.ir).into_iter().filter(|(tensor, _)| !is_given(tensor)) {
+            let name = &tensor.name;
+            match kind {
+                Counting::Summed => {}
+                Counting::ByStripe => own.push(format!(
+                    "ep::clear_stripes(args.{name}, Cfg::kStripes, {});",
+                    self.extents(tensor, 1)
+                )),
+                Counting::Cleared => {
+                    shared.push(format!("ep::clear(args.{name}, {});", self.extents(tensor, 0)));
+                }
+            }
+        }
+        (own, shared)
+    }
+
+    /// Product of the extents from the one with this number on.
+    fn extents(&self, tensor: &Tensor, from: usize) -> String {
+        let extents = tensor.dims.iter().skip(from).map(|dim| self.factor(dim));
+        let product = extents.collect::<Vec<_>>().join(" * ");
+        if product.is_empty() { "1".to_string() } else { product }
+    }
+
+    /// The last step of the kernel: the last block out stores what all have counted.
+    pub(super) fn leave(&self) -> Rendered {
+        if !self.has_sums() {
+            return Ok("ep::leave(args.group, call);".to_string());
+        }
+        let summed = counted(self.ir).into_iter().filter(|(_, kind)| *kind == Counting::Summed);
+        let stores = summed.map(|(tensor, _)| self.sum_store(tensor)).collect::<Vec<_>>();
+        Ok(format!(
+            "// What all blocks have counted, stored by the last one out.\n\
+             ep::leave_counted(args.group, call, smem.counters, [&](int i, ep::i32 sum) {{\n{}\n}});",
+            stores.join("\n")
+        ))
+    }
+
+    fn sum_store(&self, tensor: &Tensor) -> String {
+        let (name, first) = (&tensor.name, format!("Cfg::Counted::{}", constant(&tensor.name)));
+        let place = format!("args.{name}[i - {first}]");
+        let store = match tensor.memory {
+            Memory::Host => format!("ep::store_host(&{place}, sum);"),
+            _ if is_given(tensor) => format!("{place} += sum;"),
+            _ => format!("{place} = sum;"),
+        };
+        format!("if (ep::is_between(i, {first}, {})) {{\n{store}\n}}", self.extents(tensor, 0))
+    }
+}
