@@ -82,6 +82,9 @@ pub struct Launch<'a> {
     pub code: Code,
     /// Blocks of the grid.
     pub blocks: u32,
+    /// Whether its blocks wait for one another or for other ranks, so that all of them have to be
+    /// resident at once.
+    pub waits: bool,
     /// The kernel's one argument, `struct Args`.
     pub args: &'a [u8],
 }
@@ -182,8 +185,7 @@ pub trait Backend: Send + Sync {
     /// Unmaps a window; no kernel that knows it may be in flight on any rank.
     fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError>;
 
-    /// Launches a kernel whose blocks may wait for one another and for other ranks, so that all of
-    /// them have to be resident at once.
+    /// Launches a kernel.
     fn launch(&self, rank: usize, stream: Stream, launch: &Launch) -> Result<(), BackendError>;
 
     /// Waits until a stream is empty.
@@ -192,6 +194,19 @@ pub trait Backend: Send + Sync {
     /// Called in a loop by a host that waits for a word in a host block: lets the backend work, and
     /// reports a device that has failed meanwhile.
     fn poll(&self, rank: usize) -> Result<(), BackendError>;
+
+    /// Creates one more stream of a rank, unordered with its own. Where a rank has but one queue, it
+    /// is that one.
+    fn create_stream(&self, rank: usize) -> Result<Stream, BackendError> {
+        let _ = rank;
+        Ok(Stream::OWN)
+    }
+
+    /// Destroys what [`Backend::create_stream`] made, when it is empty.
+    fn destroy_stream(&self, rank: usize, stream: Stream) -> Result<(), BackendError> {
+        let _ = (rank, stream);
+        Ok(())
+    }
 
     /// Creates an event.
     fn create_event(&self, rank: usize) -> Result<Event, BackendError>;

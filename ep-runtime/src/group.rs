@@ -306,7 +306,7 @@ impl Kernel {
         }
         let own = &self.ranks[self.group.local_index(rank)?];
         map.fill(&own.args, slots, bytes);
-        let launch = Launch { code: own.code, blocks, args: bytes };
+        let launch = Launch { code: own.code, blocks, waits: true, args: bytes };
         Ok(self.group.backend().launch(rank, stream, &launch)?)
     }
 }

@@ -191,6 +191,27 @@ fn every_header_compiles_alone() {
     }
 }
 
+/// The kernels that are written by hand, for looks at a machine: all but one may be slow.
+#[test]
+fn every_kernel_of_the_self_test_compiles() {
+    let Some(jit) = jit() else { return };
+    for arch in Arch::ALL {
+        for (name, text, needs_bulk) in ep_runtime::selftest::TEXTS {
+            if needs_bulk && !arch.has_tma() {
+                continue;
+            }
+            let source = Source { name: "kernel.cu", text, headers: device::HEADERS };
+            match jit.compile(&source, arch, &[]) {
+                Ok(compiled) => {
+                    assert!(compiled.resources.undefined.is_empty(), "{name}");
+                    assert!(name != "wire" || compiled.defects().is_empty(), "{name}");
+                }
+                Err(error) => panic!("{name} for {}: {error}", arch.name()),
+            }
+        }
+    }
+}
+
 /// Rows move by bulk copies where there are any, and memory that a launch writes is never read
 /// through the read-only path.
 #[test]

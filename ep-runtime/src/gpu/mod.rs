@@ -555,7 +555,10 @@ impl Backend for GpuBackend {
         let kernels = read(&self.kernels);
         let kernel = kernels.get(launch.code.0 as usize).filter(|slot| belongs(slot, rank));
         match kernel.and_then(Option::as_ref) {
-            Some(kernel) => kernel.launch(own.queue(stream), launch, self.cooperative),
+            Some(kernel) => {
+                let cooperative = self.cooperative && launch.waits;
+                kernel.launch(own.queue(stream), launch, cooperative)
+            }
             None => Err(not_loaded(launch.code, rank)),
         }
     }
@@ -575,6 +578,28 @@ impl Backend for GpuBackend {
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(()),
             result => check("cuStreamQuery", Some(rank), result),
         }
+    }
+
+    fn create_stream(&self, rank: usize) -> Result<Stream, BackendError> {
+        self.enter(rank)?;
+        let mut stream = ptr::null_mut();
+        let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: writes one handle, which belongs to the context that is current.
+        let result = unsafe { sys::cuStreamCreate(&mut stream, flags) };
+        check("cuStreamCreate", Some(rank), result)?;
+        // SAFETY: a stream of this rank's device, alive until `destroy_stream`.
+        Ok(unsafe { Stream::from_raw(stream as u64) })
+    }
+
+    fn destroy_stream(&self, rank: usize, stream: Stream) -> Result<(), BackendError> {
+        if stream == Stream::OWN {
+            return Ok(());
+        }
+        self.enter(rank)?;
+        // SAFETY: only `create_stream` makes streams for this backend to destroy, and its caller is
+        // done with this one.
+        let result = unsafe { sys::cuStreamDestroy_v2(stream.raw() as sys::CUstream) };
+        check("cuStreamDestroy", Some(rank), result)
     }
 
     fn create_event(&self, rank: usize) -> Result<Event, BackendError> {

@@ -317,7 +317,7 @@ impl Backend for HostBackend {
             blocks: launch.blocks,
             threads: block.threads,
             shared_bytes: block.shared_bytes,
-            cooperative: true,
+            cooperative: launch.waits,
             args: launch.args.to_vec(),
         };
         machine.queue(rank, Work::Kernel(work));

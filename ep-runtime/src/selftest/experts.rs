@@ -39,7 +39,7 @@ impl Experts {
         };
         let plan = made.plan(group.backend().arch());
         let window = Arc::new(Window::new(group.backend(), 0)?);
-        let emitted = Emitted { cuda: include_str!("experts.cu").to_string(), plan };
+        let emitted = Emitted { cuda: super::EXPERTS_TEXT.to_string(), plan };
         let kernel = Kernel::prepare(group, &window, 0, &emitted)?;
         Ok(Experts { kernel, ranks: group.ranks(), hidden })
     }

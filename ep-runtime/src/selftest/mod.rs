@@ -7,7 +7,10 @@ mod digest;
 mod drawn;
 mod experts;
 mod hand;
+mod litmus;
+mod load;
 mod meeting;
+mod pairs;
 mod probe;
 mod queued;
 mod timing;
@@ -28,9 +31,29 @@ use crate::oracle::{Differences, Oracle, RoutingOptions};
 use data::{HostData, RankData};
 use meeting::Meeting;
 
+pub use litmus::{Litmus, litmus};
+pub use load::Load;
 pub use probe::probe;
 pub use timing::{Mode, Operation, Repeats, Timing};
 pub use wire::{Destination, check_pushes, push_rate, wire_time};
+
+const EXPERTS_TEXT: &str = include_str!("experts.cu");
+const LITMUS_TEXT: &str = include_str!("litmus.cu");
+const LITMUS_BULK_TEXT: &str = include_str!("litmus_bulk.cu");
+const LOAD_TEXT: &str = include_str!("load.cu");
+const PROBE_TEXT: &str = include_str!("probe.cu");
+const WIRE_TEXT: &str = include_str!("wire.cu");
+
+/// The kernels of these runs that no pipeline declares: a name, the text, and whether it needs bulk
+/// copies.
+pub const TEXTS: [(&str, &str, bool); 6] = [
+    ("experts", EXPERTS_TEXT, false),
+    ("litmus", LITMUS_TEXT, false),
+    ("litmus_bulk", LITMUS_BULK_TEXT, true),
+    ("load", LOAD_TEXT, false),
+    ("probe", PROBE_TEXT, false),
+    ("wire", WIRE_TEXT, true),
+];
 
 /// Bytes that outputs hold before a call: 0xa5a5 is no value that random rows have.
 const POISON: u8 = 0xa5;
@@ -178,6 +201,7 @@ impl Selftest {
             let dispatched = &dispatched[self.group.local_index(rank)?];
             let mut found = self.verify_counts(&dispatched.handle)?;
             found.merge(self.verify_rows("dispatch", &dispatched.received, true)?);
+            found.merge(self.verify_untouched(&dispatched.received)?);
             Ok(found)
         });
         found?.into_iter().for_each(|found| findings.merge(found));
@@ -241,7 +265,10 @@ impl Selftest {
         })?;
         self.settle()?;
         let found = self.for_each_rank(&|rank| {
-            self.verify_rows("cached dispatch", &received[self.group.local_index(rank)?], false)
+            let received = &received[self.group.local_index(rank)?];
+            let mut found = self.verify_rows("cached dispatch", received, false)?;
+            found.merge(self.verify_untouched(received)?);
+            Ok(found)
         });
         let mut findings = Findings::default();
         found?.into_iter().for_each(|found| findings.merge(found));

@@ -54,7 +54,7 @@ impl Probe {
         let control_at = 256;
         let bytes = control_at + crate::group::positive(plan.window_bytes);
         let window = Arc::new(Window::new(backend, bytes)?);
-        let emitted = Emitted { cuda: include_str!("probe.cu").to_string(), plan };
+        let emitted = Emitted { cuda: super::PROBE_TEXT.to_string(), plan };
         let kernel = Kernel::prepare(&group, &window, control_at, &emitted)?;
         let heard = group.local().map(|rank| DeviceMemory::zeroed(backend, rank, 4 * ranks as u64));
         let heard = heard.collect::<Result<Vec<_>, _>>()?;

@@ -62,6 +62,7 @@ impl Selftest {
         for (handle, received) in last.iter().zip(&received) {
             findings.merge(self.verify_counts(handle)?);
             findings.merge(self.verify_rows("last dispatch", received, true)?);
+            findings.merge(self.verify_untouched(received)?);
             findings.merge(self.verify_sums(handle.rank(), queue.experts.is_some())?);
         }
         Ok(findings)

@@ -266,6 +266,7 @@ impl Selftest {
         if let Some(received) = &left.received {
             let fresh = operation != Operation::CachedDispatch;
             findings.merge(self.verify_rows("last timed call", received, fresh)?);
+            findings.merge(self.verify_untouched(received)?);
         }
         if operation == Operation::Combine {
             findings.merge(self.verify_sums(rank, false)?);

@@ -101,8 +101,38 @@ impl Selftest {
         Ok(findings)
     }
 
-    /// Compares the rows of an output with the rows of their sources, and looks whether the first
-    /// row behind them was left alone.
+    /// Whether the first row behind those that came holds what it held before the call, in an output
+    /// that was poisoned and not written since.
+    pub(super) fn verify_untouched(&self, received: &Received) -> Result<Findings, CallError> {
+        let (rank, options) = (received.rank(), &self.case.options);
+        let came = self.oracle.arrivals(rank).len();
+        let mut findings = Findings::default();
+        if came == options.capacity(self.group.ranks()) {
+            return Ok(findings);
+        }
+        let width = options.hidden * options.payload.value_bytes() as usize;
+        let x = received.x()?;
+        let scales =
+            options.payload.scales(options.hidden) * options.payload.scale_bytes() as usize;
+        let scale = received.scale().map_or(0, |scale| scale.address);
+        let stride = x.row_stride as usize * options.payload.value_bytes() as usize;
+        for (name, address, stride, width) in
+            [("recv_x", x.address, stride, width), ("scale", scale, scales, scales)]
+        {
+            if width == 0 {
+                continue;
+            }
+            let mut row = vec![0; width];
+            self.group.backend().read(rank, address + (came * stride) as u64, &mut row)?;
+            let mut found = Differences::default();
+            let untouched = row.iter().all(|byte| *byte == POISON);
+            found.note(untouched, || format!("{name} row {came} was written, it holds no row"));
+            findings.add(format!("rank {rank} {name} behind the rows"), found);
+        }
+        Ok(findings)
+    }
+
+    /// Compares the rows of an output with the rows of their sources.
     fn compare_rows(
         &self,
         name: &str,
@@ -113,21 +143,14 @@ impl Selftest {
         sources: &[Vec<u8>],
     ) -> Result<Differences, CallError> {
         let arrivals = self.oracle.arrivals(rank);
-        let capacity = self.case.options.capacity(self.group.ranks());
-        let rows = (arrivals.len() + 1).min(capacity);
-        let mut got = vec![0; rows * stride];
+        let mut got = vec![0; arrivals.len() * stride];
         self.group.backend().read(rank, address, &mut got)?;
         let reader = RowReader { bytes: &got, stride, width };
-        let mut found = compare_bytes(name, reader, arrivals.len(), |index| {
+        Ok(compare_bytes(name, reader, arrivals.len(), |index| {
             let row = &arrivals[index];
             let source = &sources[row.source][row.token * width..(row.token + 1) * width];
             (source, words_of(row))
-        });
-        if rows > arrivals.len() {
-            let untouched = reader.row(arrivals.len()).iter().all(|byte| *byte == POISON);
-            found.note(untouched, || format!("{name} row {rows} was written, it holds no row"));
-        }
-        Ok(found)
+        }))
     }
 
     /// Behind the rows that came, experts are -1 up to the end of the output.

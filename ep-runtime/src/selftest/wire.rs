@@ -133,7 +133,7 @@ impl Copies {
             blocks_min: 1,
         };
         let window = Arc::new(Window::new(backend, ranks * bytes)?);
-        let cuda = include_str!("wire.cu").to_string();
+        let cuda = super::WIRE_TEXT.to_string();
         let emitted = Emitted { cuda, plan: plan.plan(backend.arch()) };
         let kernel = Kernel::prepare(group, &window, 0, &emitted)?;
         let from = group.local().map(|rank| {
