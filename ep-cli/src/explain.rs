@@ -1,5 +1,6 @@
 //! `epforge explain`: what a pipeline does in one configuration, and what it costs.
 
+mod tuned;
 mod wire;
 
 use std::io::Write;
@@ -13,6 +14,7 @@ use crate::failure::Failure;
 use crate::json::{Object, Value};
 use crate::plan_text::{aligned, headline, object as plan_object, window};
 use crate::selection::{SHAPE_HELP, Selected, Selection, find, refused};
+use tuned::Tuned;
 use wire::Traffic;
 
 /// Options of `explain`.
@@ -97,6 +99,9 @@ fn roles(ir: &Pipeline, plan: &Plan, out: &mut dyn Write) -> Result<(), Failure>
         })
         .collect();
     write!(out, "{}", aligned(&rows))?;
+    if let Some(tuned) = Tuned::of(ir, plan) {
+        writeln!(out, "tuning: {tuned}")?;
+    }
     Ok(())
 }
 
@@ -230,5 +235,6 @@ fn object(entry: &Entry, ir: &Pipeline, plan: &Plan, selected: &Selected) -> Obj
         .with("channels", list(channels.collect()))
         .with("credits", list(credits.collect()))
         .with("pairs", list(pairs.collect()))
+        .with("tuning", Tuned::of(ir, plan).map(|tuned| tuned.object()))
         .with("plan", plan_object(plan))
 }

@@ -32,6 +32,7 @@ mod problem;
 mod processes;
 mod run;
 mod selection;
+mod selftest;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
@@ -81,6 +82,8 @@ enum Command {
     Bench(Box<bench::Options>),
     /// Send rows to experts on 4 ranks and back: on the GPUs of this machine, if any, and on the host
     Demo(demo::Options),
+    /// Test this machine and what runs on it: its GPUs, or the emulator
+    Selftest(selftest::Options),
     /// Tell what this machine has, what it lacks and what to do about it
     Doctor(doctor::Options),
     /// Look at or clear the cache of compiled kernels
@@ -135,6 +138,7 @@ fn dispatch(
         Command::Check(options) => check::run(options, entries, line.json, out, err),
         Command::Bench(options) => bench::run(options, line.json, out, err),
         Command::Demo(options) => demo::run(options, line.json, out),
+        Command::Selftest(options) => selftest::run(options, line.json, out),
         Command::Doctor(options) => doctor::run(options, line.json, out),
         Command::Cache(options) => cache::run(options, line.json, out, err),
     }

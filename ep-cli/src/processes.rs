@@ -1,7 +1,7 @@
 //! A process for each rank: the first one starts the others and waits for them.
 
 use std::ffi::OsString;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Output, Stdio};
 
 use ep_runtime::gpu::{Compile, GpuBackend};
 
@@ -25,6 +25,37 @@ pub(crate) fn spawn(ranks: usize, killed: Option<usize>) -> Result<(), Failure> 
         ended.push(child.wait().map_err(failed)?);
     }
     expect(&ended, killed)
+}
+
+/// Runs this program once per rank with other arguments, and gives what rank 0 printed.
+pub(crate) fn output(
+    ranks: usize,
+    arguments: &[OsString],
+    variables: &[(&str, OsString)],
+    killed: Option<usize>,
+) -> Result<Output, Failure> {
+    let mut children = Vec::new();
+    for mut command in commands(ranks, arguments)? {
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        children.push(command.spawn().map_err(failed)?);
+    }
+    // Each is read to its end by a thread of its own, so that none waits for room in a pipe.
+    let readers: Vec<_> = children
+        .into_iter()
+        .map(|child| std::thread::spawn(move || child.wait_with_output()))
+        .collect();
+    let mut outputs = Vec::new();
+    for reader in readers {
+        let output = reader.join().map_err(|_| failed("a reader of a process panicked"))?;
+        outputs.push(output.map_err(failed)?);
+    }
+    let ended: Vec<ExitStatus> = outputs.iter().map(|output| output.status).collect();
+    expect(&ended, killed).map_err(|failure| {
+        let said = outputs.iter().map(|output| String::from_utf8_lossy(&output.stderr));
+        Failure::Failed(format!("{}\n{}", failure.sentence(), said.collect::<String>().trim_end()))
+    })?;
+    outputs.into_iter().next().ok_or_else(|| failed("a group has a rank"))
 }
 
 /// All processes have ended well, but for the one that was to be killed.

@@ -1,0 +1,240 @@
+//! `epforge selftest`: everything that can be tested on this machine by the program alone, as a list
+//! of cases with a line for each.
+
+mod apart;
+mod cases;
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ep_runtime::buffer::CallOptions;
+use ep_runtime::host::Programs;
+
+use crate::failure::Failure;
+use crate::json::{Object, Value};
+use crate::machine::{GpuRequest, Machine, REQUIRED, Ranks, gpus, required_gpus};
+use crate::problem::no_machine;
+
+/// Options of `selftest`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Where it runs; on the host the same cases are small
+    #[arg(long, value_enum, default_value_t = Machine::Gpu)]
+    backend: Machine,
+    /// Only cases whose name holds this
+    #[arg(long, value_name = "NAME")]
+    case: Option<String>,
+    /// Only groups of so many ranks
+    #[arg(long, value_name = "N")]
+    ranks: Option<usize>,
+    /// Random shapes
+    #[arg(long, value_name = "N")]
+    random: Option<usize>,
+    /// Dispatches with a combine behind each, in the long run
+    #[arg(long, value_name = "N")]
+    pairs: Option<usize>,
+    /// Longest wait of a kernel
+    #[arg(long, value_name = "MS", default_value_t = 5000)]
+    timeout_ms: u64,
+    /// List the cases and run none
+    #[arg(long)]
+    list: bool,
+}
+
+/// What a case needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    /// The host, or one GPU, which ranks may share.
+    Anything,
+    /// A GPU for each rank.
+    GpuPerRank,
+}
+
+/// One thing to test, on groups of several sizes.
+struct Case {
+    name: &'static str,
+    about: &'static str,
+    needs: Needs,
+    /// Ranks of the groups that it runs on.
+    ranks: &'static [usize],
+    /// Runs it and tells in a few words what it has compared.
+    run: fn(&Place<'_>, usize) -> Result<String, Failure>,
+}
+
+/// What became of a case.
+enum Outcome {
+    Passed(String),
+    Skipped(String),
+    Failed(String),
+}
+
+/// Where cases run.
+struct Place<'a> {
+    options: &'a Options,
+    /// None: on GPUs.
+    programs: Option<Arc<Programs>>,
+    /// GPUs of this machine, or why none can be used.
+    gpus: Result<usize, String>,
+    /// GPUs that there have to be.
+    required: usize,
+}
+
+pub(crate) fn run(options: &Options, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    if options.list {
+        return list(json, out);
+    }
+    let programs = match options.backend {
+        Machine::Host => Some(Programs::find().map_err(no_machine)?),
+        Machine::Gpu => None,
+    };
+    let required = required_gpus()?;
+    let gpus = match options.backend {
+        Machine::Host => Ok(0),
+        Machine::Gpu => gpus().map_err(|failure| failure.sentence()),
+    };
+    let place = Place { options, programs, gpus, required };
+    let mut counts = [0_i64; 3];
+    for case in cases::CASES {
+        for ranks in case.ranks.iter().filter(|ranks| options.selects(case, **ranks)) {
+            let started = Instant::now();
+            let outcome = place.outcome(case, *ranks);
+            counts[outcome.place()] += 1;
+            tell(case, *ranks, &outcome, started.elapsed(), json, out)?;
+        }
+    }
+    let [passed, skipped, failed] = counts;
+    if json {
+        let object = Object::new().with("passed", passed);
+        writeln!(out, "{}", object.with("skipped", skipped).with("failed", failed))?;
+    } else {
+        writeln!(out, "{passed} passed, {skipped} skipped, {failed} failed")?;
+    }
+    match (failed, passed + skipped) {
+        (0, 0) => Err(Failure::WrongUse("no case is chosen: --list names them".to_owned())),
+        (0, _) => Ok(()),
+        (1, _) => Err(Failure::Failed("1 case failed".to_owned())),
+        _ => Err(Failure::Failed(format!("{failed} cases failed"))),
+    }
+}
+
+fn list(json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    for Case { name, about, needs, ranks, .. } in cases::CASES {
+        let gpus = *needs == Needs::GpuPerRank;
+        if json {
+            let ranks: Vec<i64> =
+                ranks.iter().map(|ranks| i64::try_from(*ranks).unwrap_or(i64::MAX)).collect();
+            let object = Object::new().with("case", *name).with("about", *about);
+            writeln!(out, "{}", object.with("gpu_per_rank", gpus).with("ranks", ranks))?;
+        } else {
+            let needs = if gpus { " (a GPU for each rank)" } else { "" };
+            writeln!(out, "{name:<18} {about}{needs}")?;
+        }
+    }
+    Ok(())
+}
+
+fn tell(
+    case: &Case,
+    ranks: usize,
+    outcome: &Outcome,
+    time: Duration,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let (word, text) = match outcome {
+        Outcome::Passed(text) => ("ok", text),
+        Outcome::Skipped(text) => ("skipped", text),
+        Outcome::Failed(text) => ("FAILED", text),
+    };
+    let seconds = time.as_secs_f64();
+    if json {
+        let object = Object::new()
+            .with("case", case.name)
+            .with("ranks", i64::try_from(ranks).unwrap_or(i64::MAX))
+            .with("outcome", word.to_lowercase())
+            .with("text", text)
+            .with("seconds", Value::Tenths(seconds));
+        writeln!(out, "{object}")?;
+    } else {
+        let group = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
+        writeln!(out, "{word:<7} {:<18} {group:<8} {seconds:>6.1} s  {text}", case.name)?;
+    }
+    Ok(out.flush()?)
+}
+
+impl Options {
+    fn selects(&self, case: &Case, ranks: usize) -> bool {
+        self.case.as_ref().is_none_or(|part| case.name.contains(part.as_str()))
+            && self.ranks.is_none_or(|only| only == ranks)
+    }
+}
+
+impl Outcome {
+    /// Its place among the counts of the summary.
+    fn place(&self) -> usize {
+        match self {
+            Outcome::Passed(_) => 0,
+            Outcome::Skipped(_) => 1,
+            Outcome::Failed(_) => 2,
+        }
+    }
+}
+
+impl Place<'_> {
+    fn outcome(&self, case: &Case, ranks: usize) -> Outcome {
+        if let Some(outcome) = self.lacks(case.needs, ranks) {
+            return outcome;
+        }
+        match (case.run)(self, ranks) {
+            Ok(text) => Outcome::Passed(text),
+            Err(failure) => Outcome::Failed(failure.sentence()),
+        }
+    }
+
+    /// What comes of a case that this machine cannot run.
+    fn lacks(&self, needs: Needs, ranks: usize) -> Option<Outcome> {
+        if self.is_host() {
+            let why = "the host has all ranks in one process".to_owned();
+            return (needs == Needs::GpuPerRank).then_some(Outcome::Skipped(why));
+        }
+        let need = if needs == Needs::GpuPerRank { ranks } else { 1 };
+        let why = match &self.gpus {
+            Ok(found) if *found >= need => return None,
+            Ok(found) => format!("{need} GPUs needed, {found} found"),
+            Err(why) => why.clone(),
+        };
+        // A machine that promises GPUs may not pass for want of them.
+        Some(match need <= self.required {
+            true => Outcome::Failed(format!("{why} ({REQUIRED}={})", self.required)),
+            false => Outcome::Skipped(why),
+        })
+    }
+
+    fn is_host(&self) -> bool {
+        self.programs.is_some()
+    }
+
+    /// A number for GPUs, and one for the host, where all is slow.
+    fn either<T>(&self, gpu: T, host: T) -> T {
+        if self.is_host() { host } else { gpu }
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_millis(self.options.timeout_ms)
+    }
+
+    /// A group of `ranks` ranks in this process, spread over the GPUs in turn.
+    fn group(&self, ranks: usize) -> Result<Ranks, Failure> {
+        match &self.programs {
+            Some(programs) => Ranks::on_host(programs, ranks, 1),
+            None => Ranks::on_gpus(&GpuRequest::threads(ranks, self.timeout())),
+        }
+    }
+
+    /// As many blocks as a rank may fill, but no more than are usual.
+    fn call(&self, ranks: &Ranks) -> CallOptions {
+        let usual = self.either(16, 4);
+        CallOptions::blocks(usual.min(ranks.multiprocessors()))
+    }
+}

@@ -1,0 +1,130 @@
+//! Cases whose ranks are processes of their own: this program, run once for each.
+
+use std::ffi::OsString;
+use std::process::{Command, Stdio};
+
+use ep_runtime::jit::{CACHE_VARIABLE, Cache};
+use serde_json::Value;
+
+use super::Place;
+use crate::failure::Failure;
+use crate::processes;
+
+/// A problem of `bench` that takes a moment: everything is checked, nothing is timed.
+fn problem(place: &Place<'_>, ranks: usize) -> Vec<OsString> {
+    let timeout = place.options.timeout_ms.to_string();
+    let words = [
+        "bench",
+        "--json",
+        "--outputs",
+        "--tokens",
+        "300",
+        "--set",
+        "hidden=2880",
+        "--set",
+        "topk=5",
+        "--set",
+        "experts=12",
+        "--sms",
+        "16",
+        "--iterations",
+        "0",
+        "--probe",
+        "no",
+        "--ranks",
+    ];
+    let words = words.iter().map(OsString::from);
+    let rest = [ranks.to_string(), "--timeout-ms".to_owned(), timeout];
+    words.chain(rest.into_iter().map(OsString::from)).collect()
+}
+
+fn in_processes(mut problem: Vec<OsString>) -> Vec<OsString> {
+    problem.push("--processes".into());
+    problem
+}
+
+/// The JSON objects of an output.
+fn objects(out: &[u8]) -> Result<Vec<Value>, Failure> {
+    let text = String::from_utf8_lossy(out);
+    let parsed = text.lines().map(|line| {
+        serde_json::from_str(line).map_err(|error| failed(format!("`{line}` is no JSON: {error}")))
+    });
+    parsed.collect()
+}
+
+fn failed(text: impl std::fmt::Display) -> Failure {
+    Failure::Failed(text.to_string())
+}
+
+/// Digests of all outputs, by payload and rank.
+fn digests(out: &[u8]) -> Result<Vec<Value>, Failure> {
+    let objects = objects(out)?;
+    let digests: Vec<Value> =
+        objects.into_iter().filter(|object| object["digests"].is_array()).collect();
+    match digests.len() {
+        2 => Ok(digests),
+        count => Err(failed(format!("{count} lists of digests for 2 payloads"))),
+    }
+}
+
+pub(super) fn same_bytes(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let problem = problem(place, ranks);
+    let apart = processes::output(ranks, &in_processes(problem.clone()), &[], None)?;
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut command = Command::new(program);
+    let together = command.args(&problem).stdin(Stdio::null()).output().map_err(failed)?;
+    if !together.status.success() {
+        return Err(failed(String::from_utf8_lossy(&together.stderr)));
+    }
+    let (together, apart) = (digests(&together.stdout)?, digests(&apart.stdout)?);
+    let shown = |all: &[Value]| {
+        let texts = all.iter().map(|one| one["digests"].to_string());
+        texts.collect::<Vec<_>>().join(" ")
+    };
+    match together == apart {
+        true => Ok(format!("digests {}", shown(&together))),
+        false => Err(failed(format!("threads {}, processes {}", shown(&together), shown(&apart)))),
+    }
+}
+
+pub(super) fn compile_once(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let name = format!("epforge-selftest-{}-{ranks}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    let variables = [(CACHE_VARIABLE, folder.clone().into_os_string())];
+    let outcome = processes::output(ranks, &in_processes(problem(place, ranks)), &variables, None)
+        .and_then(|output| {
+            let object = objects(&output.stdout)?.into_iter().find(|it| it["compiled"].is_number());
+            let compiled = object.and_then(|object| object["compiled"].as_u64());
+            let cache = Cache::open(&folder).map_err(failed)?;
+            let kept = cache.list().map_err(failed)?;
+            // Beside kernels the cache keeps the rates of the machine.
+            let kernels = kept
+                .iter()
+                .filter(|it| it.entry.as_ref().is_ok_and(|entry| entry.target.starts_with("sm_")));
+            let kernels = kernels.count() as u64;
+            match compiled {
+                Some(compiled) if compiled == kernels && kernels > 0 => {
+                    Ok(format!("{kernels} kernels, each compiled by one of {ranks} processes"))
+                }
+                other => Err(failed(format!("{other:?} compiles for {kernels} kernels"))),
+            }
+        });
+    // What the case made is no use to anybody.
+    let _ = std::fs::remove_dir_all(&folder);
+    outcome
+}
+
+pub(super) fn lost_rank(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let killed = ranks - 1;
+    let mut problem = in_processes(problem(place, ranks));
+    problem.extend(["--kill".into(), killed.to_string().into()]);
+    let output = processes::output(ranks, &problem, &[], Some(killed))?;
+    // With JSON a command talks on standard error.
+    let said = String::from_utf8_lossy(&output.stderr);
+    let line = said.lines().find(|line| line.starts_with("rank 0 after "));
+    let line = line.ok_or_else(|| failed(format!("rank 0 tells nothing of it: {said}")))?;
+    match said.contains("in a new group") {
+        true => Ok(line.to_owned()),
+        false => Err(failed(format!("there was no new group: {said}"))),
+    }
+}

@@ -1,0 +1,229 @@
+//! The cases: one table, and what each of them does.
+
+use ep_runtime::buffer::{BufferOptions, Declared, Payload, Via};
+use ep_runtime::error::CallError;
+use ep_runtime::gpu::Sharing;
+use ep_runtime::oracle::RoutingOptions;
+use ep_runtime::selftest::{
+    Case as Run, Destination, Findings, Litmus, Load, Selftest, check_pushes, litmus, probe,
+};
+
+use super::{Case, Needs, Place, apart};
+use crate::failure::Failure;
+use crate::machine::{GpuRequest, Ranks};
+use crate::problem::failed;
+
+const ALL: &[usize] = &[1, 2, 3, 4];
+
+/// Every case, the quickest first.
+#[rustfmt::skip] // A table: one row per case.
+pub(super) const CASES: &[Case] = &[
+    Case { name: "probe", about: "words travel between ranks, and a silent one is named", needs: Needs::Anything, ranks: ALL, run: words },
+    Case { name: "litmus", about: "each order of accesses of the device library, and its numbers", needs: Needs::Anything, ranks: ALL, run: litmus_kernels },
+    Case { name: "pushes", about: "plain bulk copies arrive, here and at other ranks", needs: Needs::Anything, ranks: ALL, run: pushes },
+    Case { name: "rows", about: "every payload and way, with counts that differ and absent and repeated experts", needs: Needs::Anything, ranks: ALL, run: rows },
+    Case { name: "routings", about: "no tokens at all, none on one rank, all to one rank, one expert each, top-32", needs: Needs::Anything, ranks: ALL, run: routings },
+    Case { name: "blocks", about: "any number of blocks, and of those that send", needs: Needs::Anything, ranks: &[1, 2, 4], run: blocks },
+    Case { name: "too small", about: "an output that is too small is told on every rank", needs: Needs::Anything, ranks: &[2, 4], run: too_small },
+    Case { name: "queued", about: "calls that nobody waits for, with experts that write in place", needs: Needs::Anything, ranks: &[2, 4], run: queued },
+    Case { name: "random", about: "random shapes", needs: Needs::Anything, ranks: &[2, 4], run: random },
+    Case { name: "pairs", about: "many pairs of dispatch and combine beside a load on another stream", needs: Needs::Anything, ranks: &[1, 2, 4], run: pairs },
+    Case { name: "peer access", about: "windows that other GPUs reach by peer access alone", needs: Needs::GpuPerRank, ranks: &[2, 4], run: peer_access },
+    Case { name: "same bytes", about: "ranks as threads and as processes give the same bytes", needs: Needs::GpuPerRank, ranks: &[2, 4], run: apart::same_bytes },
+    Case { name: "compile once", about: "processes that start with an empty cache compile each kernel once", needs: Needs::GpuPerRank, ranks: &[2, 4], run: apart::compile_once },
+    Case { name: "lost rank", about: "the end of one rank is told by the others, who go on", needs: Needs::GpuPerRank, ranks: &[2, 4], run: apart::lost_rank },
+];
+
+fn judged(findings: &Findings) -> Result<String, Failure> {
+    match findings.is_good() {
+        true => Ok(findings.to_string()),
+        false => Err(Failure::Failed(findings.to_string())),
+    }
+}
+
+/// Checks all of a problem.
+fn check(ranks: &Ranks, run: Run) -> Result<Findings, Failure> {
+    let words = format!("{run:?}");
+    let found = Selftest::new(&ranks.group, &Declared, run).and_then(|test| test.check());
+    let found = found.map_err(|error| Failure::Failed(format!("{words}: {error}")))?;
+    match found.is_good() {
+        true => Ok(found),
+        false => Err(Failure::Failed(format!("{words}: {found}"))),
+    }
+}
+
+fn all_of(runs: impl Iterator<Item = Result<Findings, Failure>>) -> Result<String, Failure> {
+    let (mut problems, mut all) = (0, Findings::default());
+    for found in runs {
+        all.checks.extend(found?.checks);
+        problems += 1;
+    }
+    Ok(format!("{problems} problems: {all}"))
+}
+
+fn words(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let ranks = place.group(ranks)?;
+    judged(&probe(ranks.group.backend()).map_err(failed)?)
+}
+
+fn litmus_kernels(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let ranks = place.group(ranks)?;
+    let mut all = Findings::default();
+    for kind in Litmus::ALL {
+        let rounds = match kind {
+            // Every upper half of a float with every rounding.
+            Litmus::Numbers => place.either(7 << 16, 2000),
+            _ => place.either(20_000, 20),
+        };
+        all.checks.extend(litmus(&ranks.group, kind, rounds).map_err(failed)?.checks);
+    }
+    judged(&all)
+}
+
+fn pushes(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let ranks = place.group(ranks)?;
+    let mut all = Findings::default();
+    for destination in [Destination::Others, Destination::Own] {
+        let bytes = place.either(64 << 20, 40_000);
+        let found = check_pushes(&ranks.group, destination, bytes).map_err(failed)?;
+        all.checks.push((format!("{destination:?}"), found));
+    }
+    judged(&all)
+}
+
+fn peer_access(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let sharing = Sharing::PeerAccess;
+    let request = GpuRequest { sharing, ..GpuRequest::threads(ranks, place.timeout()) };
+    let ranks = Ranks::on_gpus(&request)?;
+    let found = probe(ranks.group.backend()).map_err(failed)?;
+    judged(&found)?;
+    check(&ranks, uneven(place, &ranks, BufferOptions::new(300, 2880, 5, 12)))
+        .map(|it| it.to_string())
+}
+
+/// A problem whose ranks have different numbers of tokens, one of them none.
+fn uneven(place: &Place<'_>, ranks: &Ranks, options: BufferOptions) -> Run {
+    let count = ranks.group.ranks();
+    let call = place.call(ranks);
+    let tokens = (0..count).map(|rank| options.tokens * ((rank + 1) % 3) / 2).collect();
+    let routing = RoutingOptions {
+        absent: 0.1,
+        repeated: 0.1,
+        ..RoutingOptions::even(options.topk, options.experts)
+    };
+    Run { tokens, routing, dispatch: call, combine: call, ..Run::even(options, count, 1) }
+}
+
+fn rows(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let ranks = place.group(ranks)?;
+    let hidden = place.either(2880, 144);
+    let kinds = Payload::ALL.into_iter().flat_map(|it| [(it, Via::Direct), (it, Via::Ring)]);
+    all_of(kinds.map(|(payload, via)| {
+        let base = BufferOptions::new(place.either(300, 10), hidden, 5, 12);
+        check(&ranks, uneven(place, &ranks, BufferOptions { payload, via, biases: 1, ..base }))
+    }))
+}
+
+fn routings(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let ranks = place.group(ranks)?;
+    let (count, tokens) = (ranks.group.ranks(), place.either(400, 8));
+    let call = place.call(&ranks);
+    let usual = |topk: usize, experts: usize| {
+        let options = BufferOptions::new(tokens, place.either(1024, 128), topk, experts);
+        Run { dispatch: call, combine: call, ..Run::even(options, count, 1) }
+    };
+    let mut nobody = usual(4, 16);
+    nobody.tokens = vec![0; count];
+    let mut one_without = usual(4, 16);
+    one_without.tokens[0] = 0;
+    let mut to_one = usual(4, 16);
+    to_one.routing.skew = 50.0;
+    let mut none_stay = usual(4, 16);
+    none_stay.routing.absent = 1.0;
+    let mut all_repeated = usual(4, 16);
+    all_repeated.routing.repeated = 1.0;
+    let runs = [nobody, one_without, to_one, none_stay, all_repeated, usual(1, 1), usual(32, 40)];
+    let both = |run: Run| {
+        let mut ring = run.clone();
+        ring.options.via = Via::Ring;
+        [run, ring]
+    };
+    all_of(runs.into_iter().flat_map(both).map(|run| check(&ranks, run)))
+}
+
+fn blocks(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let ranks = place.group(ranks)?;
+    let most = ranks.multiprocessors().min(place.either(64, 12));
+    let numbers = [2, 3, 5, 8, 12, 24, 64].into_iter().filter(|blocks| *blocks <= most);
+    all_of(numbers.flat_map(|blocks| [None, Some(1), Some(blocks - 1)].map(|it| (blocks, it))).map(
+        |(blocks, remote)| {
+            let options = BufferOptions::new(place.either(200, 5), 128, 4, 12);
+            let mut run = uneven(place, &ranks, options);
+            run.dispatch.blocks = blocks;
+            run.dispatch.remote_blocks = remote;
+            run.combine.blocks = blocks;
+            check(&ranks, run)
+        },
+    ))
+}
+
+fn too_small(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let ranks = place.group(ranks)?;
+    let count = ranks.group.ranks();
+    // Every token goes to every rank.
+    let options = BufferOptions::new(20, 128, count, count);
+    let options = BufferOptions { capacity: Some(20 * count - 1), ..options };
+    let run = Run { dispatch: place.call(&ranks), ..Run::even(options, count, 1) };
+    let test = Selftest::new(&ranks.group, &Declared, run).map_err(failed)?;
+    match test.check() {
+        Err(CallError::OutputTooSmall { need, have, .. })
+            if (need, have) == (20 * count as u64, 20 * count as u64 - 1) =>
+        {
+            Ok(format!("{need} rows into {have} are refused"))
+        }
+        Err(other) => Err(failed(other)),
+        Ok(found) => Err(Failure::Failed(format!("nobody minds, and {found}"))),
+    }
+}
+
+fn queued(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let ranks = place.group(ranks)?;
+    all_of([Via::Direct, Via::Ring].into_iter().map(|via| {
+        let base = BufferOptions::new(place.either(500, 6), place.either(1024, 128), 4, 12);
+        let mut run = uneven(place, &ranks, BufferOptions { via, live: 3, ..base });
+        // What the experts give back is added up for tokens that have a row.
+        run.routing.absent = 0.0;
+        let test = Selftest::new(&ranks.group, &Declared, run).map_err(failed)?;
+        let found = test.check_queued().map_err(failed)?;
+        judged(&found).map(|_| found)
+    }))
+}
+
+fn random(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let ranks = place.group(ranks)?;
+    let count = place.options.random.unwrap_or(place.either(200, 3));
+    all_of((0..count as u64).map(|seed| {
+        let share = ranks.multiprocessors();
+        let run = match place.is_host() {
+            // On the host a large one would take minutes.
+            true => {
+                let options = BufferOptions::new(8, 128, 2, 4).redrawn(seed);
+                Run::drawn(options, ranks.group.ranks(), seed)
+            }
+            false => Run::any(ranks.group.ranks(), seed, share),
+        };
+        check(&ranks, run)
+    }))
+}
+
+fn pairs(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let ranks = place.group(ranks)?;
+    let pairs = place.options.pairs.unwrap_or(place.either(10_000, 5));
+    let base = BufferOptions::new(place.either(512, 6), place.either(2048, 128), 4, 16);
+    let run = uneven(place, &ranks, BufferOptions { live: 2, ..base });
+    let test = Selftest::new(&ranks.group, &Declared, run).map_err(failed)?;
+    let other = test.reseeded(2).map_err(failed)?;
+    let load = Load::new(&ranks.group, place.either(512, 32), 1).map_err(failed)?;
+    let found = test.check_pairs(&other, pairs, Some(&load)).map_err(failed)?;
+    judged(&found).map(|found| format!("{pairs} pairs: {found}"))
+}
