@@ -14,7 +14,7 @@ use std::time::Duration;
 use ep_runtime::buffer::{BufferOptions, Declared, Payload};
 use ep_runtime::group::Group;
 use ep_runtime::host::Programs;
-use ep_runtime::jit::Cache;
+use ep_runtime::jit::{Cache, Nvrtc};
 use ep_runtime::selftest::{Operation, Selftest, probe, wire_time};
 use ep_runtime::tune::{Rates, Tuning};
 
@@ -185,8 +185,11 @@ impl Bench<'_> {
         let cache = Cache::at(None).map_err(|error| Failure::Failed(error.to_string()))?;
         let (rates, source) = Rates::of(self.group(), &cache).map_err(failed)?;
         let machine = self.group().backend().name();
+        let nvrtc = Nvrtc::find().ok().map(|nvrtc| nvrtc.version().to_string());
         let object = Object::new()
+            .with("command", command())
             .with("machine", &machine)
+            .with("nvrtc", nvrtc)
             .with("ranks", int(self.request.gpus.ranks as u64))
             .with("rates", source.name())
             .with("copy_mb_per_s", rates.copy)
@@ -325,6 +328,12 @@ fn check(test: &Selftest, when: &str, talk: &mut Talk<'_>) -> Result<(), Failure
         true => talk.say(&text),
         false => Err(Failure::Failed(text)),
     }
+}
+
+/// The command line of this process, as it stands in kept results.
+fn command() -> String {
+    let words = std::env::args().skip(1);
+    std::iter::once("epforge".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
 fn int(value: u64) -> i64 {

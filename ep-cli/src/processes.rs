@@ -85,6 +85,27 @@ use linux::commands;
 #[cfg(target_os = "linux")]
 pub(crate) use linux::{join, join_again};
 
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_killed_one_may_end_badly() {
+        use std::os::unix::process::ExitStatusExt;
+        let (good, bad, killed) =
+            (ExitStatus::from_raw(0), ExitStatus::from_raw(1 << 8), ExitStatus::from_raw(6));
+        assert!(expect(&[good, good], None).is_ok());
+        assert!(expect(&[good, killed, good], Some(1)).is_ok());
+        let text = |ended: &[ExitStatus], killed| match expect(ended, killed) {
+            Ok(()) => String::new(),
+            Err(failure) => failure.sentence(),
+        };
+        assert!(text(&[good, bad], None).contains("1 (exit status: 1)"));
+        assert!(text(&[bad, killed], Some(1)).contains("0 (exit status: 1)"));
+        assert!(text(&[good, good], Some(1)).contains("1 (exit status: 0)"), "it lives on");
+    }
+}
+
 #[cfg(target_os = "linux")]
 mod linux {
     use std::time::Duration;

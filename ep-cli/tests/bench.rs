@@ -62,6 +62,7 @@ fn the_whole_path_runs_on_the_host() {
     sms.sort_unstable();
     sms.dedup();
     assert_eq!(sms, [8, 12]);
+    assert_eq!(objects[0]["command"], format!("epforge {line}"));
     let tuned = objects.iter().find(|it| it["tuning"] == "bf16").expect("the choice is told");
     assert_eq!(tuned["sms"], 19, "{tuned}");
     let digests = objects.iter().find(|it| it["outputs"] == "bf16").expect("a digest");

@@ -7,8 +7,15 @@ use std::path::{Path, PathBuf};
 use ep_codegen::ir::helpers;
 use ep_codegen::syntax::keywords;
 
-const DOCUMENTS: [&str; 5] =
-    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/dsl.md", "docs/style.md"];
+const DOCUMENTS: [&str; 7] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "docs/dsl.md",
+    "docs/measuring.md",
+    "docs/style.md",
+    "benches/results/README.md",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
