@@ -387,6 +387,8 @@ impl Selftest {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
     use crate::buffer::{Payload, Via};
     use crate::fake::{FakeBackend, FakeEmit};
@@ -507,6 +509,34 @@ mod tests {
         let timing = test.time(&last, Operation::Dispatch, Mode::Iso, repeats).unwrap();
         let text = timing.findings.to_string();
         assert!(text.contains("(rank 1 token 1) byte 0: 0x00"), "{text}");
+    }
+
+    /// Each rank on a thread of its own, with clock, gate and meetings.
+    #[test]
+    fn timed_calls_are_timed_and_compared_where_kernels_run_by_themselves() {
+        let backend = FakeBackend::new(3);
+        backend.runs_alone.store(true, Ordering::Relaxed);
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        for capacity in [None, Some(20)] {
+            let options = BufferOptions { live: 2, capacity, ..BufferOptions::new(8, 64, 2, 4) };
+            let emit = FakeEmit(backend.clone());
+            let test = Selftest::new(&group, &emit, case(options, &[8, 0, 5])).unwrap();
+            let last = test.reseeded(2).unwrap();
+            let repeats = Repeats { warmup: 2, iterations: 3 };
+            let kinds =
+                Operation::ALL.into_iter().flat_map(|it| [Mode::Loop, Mode::Iso].map(|m| (it, m)));
+            for (operation, mode) in kinds {
+                let timing = test.time(&last, operation, mode, repeats).unwrap();
+                assert!(timing.findings.is_good(), "{operation:?} {mode:?}: {}", timing.findings);
+                assert!(timing.findings.checks.len() >= 3, "{operation:?} {mode:?}");
+                assert!(timing.time.is_some(), "{operation:?} {mode:?}");
+            }
+            last.ranks[2].x.write(128, &[0; 2]).unwrap();
+            let timing = test.time(&last, Operation::CachedDispatch, Mode::Loop, repeats).unwrap();
+            assert!(!timing.findings.is_good(), "the last call was made on the other inputs");
+            let found = test.check_pairs(&test.reseeded(3).unwrap(), 3, None).unwrap();
+            assert!(found.is_good(), "{found}");
+        }
     }
 
     #[test]
