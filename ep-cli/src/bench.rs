@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use ep_runtime::buffer::{BufferOptions, Declared, Payload};
+use ep_runtime::buffer::{BufferOptions, Declared, MemoryUsage, Payload};
 use ep_runtime::group::Group;
 use ep_runtime::host::Programs;
 use ep_runtime::jit::{Cache, Nvrtc};
@@ -21,6 +21,7 @@ use ep_runtime::tune::{Rates, Tuning};
 use crate::failure::Failure;
 use crate::json::{Object, Value};
 use crate::machine::{Machine, REQUIRED, Ranks, gpus, required_gpus};
+use crate::moved::bytes;
 use crate::problem::{failed, no_machine};
 use crate::processes;
 pub(crate) use request::Options;
@@ -229,8 +230,7 @@ impl Bench<'_> {
         let Some(first) = sweep.first() else { return Ok(()) };
         let case = self.request.case(buffer, *first);
         let mut test = Selftest::new(self.group(), &Declared, case).map_err(failed)?;
-        let memory = test.buffer().memory();
-        self.talk.say(&format!("{}: memory of a rank: {memory:?}", payload.name()))?;
+        self.memory(&test)?;
         self.check(&test, "before timing")?;
         if self.options.outputs {
             self.outputs(&test)?;
@@ -257,11 +257,31 @@ impl Bench<'_> {
         self.check(&test, "after timing")
     }
 
+    /// Tells what the buffer takes on each rank.
+    fn memory(&mut self, test: &Selftest) -> Result<(), Failure> {
+        let MemoryUsage { control, outputs, combine_inputs, tables, host } = test.buffer().memory();
+        let parts = [
+            ("control", control),
+            ("outputs", outputs),
+            ("combine_inputs", combine_inputs),
+            ("tables", tables),
+            ("host", host),
+        ];
+        let payload = test.buffer().options().payload.name();
+        let object = Object::new().with("memory", payload);
+        let object =
+            parts.iter().fold(object, |object, (name, count)| object.with(name, int(*count)));
+        self.talk.object(&object)?;
+        let words =
+            parts.map(|(name, count)| format!("{} {}", name.replace('_', " "), bytes(count)));
+        self.talk.say(&format!("{payload}: memory of a rank: {}", words.join(", ")))
+    }
+
     /// What the closed form says about a dispatch.
     fn tuning(&mut self, buffer: &BufferOptions, rates: Rates) -> Result<Tuning, Failure> {
         let tuning = Tuning::choose(&rates, &buffer.traffic(self.request.gpus.ranks));
-        let Tuning { sms, remote, time } = tuning;
-        let (name, us) = (buffer.payload.name(), micros(time));
+        let Tuning { sms, remote, seconds } = tuning;
+        let (name, us) = (buffer.payload.name(), seconds * 1e6);
         let object = Object::new()
             .with("tuning", name)
             .with("sms", sms)

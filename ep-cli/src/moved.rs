@@ -167,7 +167,7 @@ pub(crate) fn table(moved: &[Moved]) -> Vec<Vec<String>> {
 }
 
 /// `12.3 MB`; nothing for nothing.
-fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     let count = count as f64;
     match count {
         0.0 => String::new(),

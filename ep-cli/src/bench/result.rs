@@ -87,7 +87,7 @@ impl Measured<'_> {
     }
 
     pub(super) fn object(&self) -> Object {
-        let Timing { operation, mode, sms, bytes, .. } = self.timing;
+        let Timing { operation, mode, sms, remote, bytes, .. } = self.timing;
         let options = self.test.buffer().options();
         let number = |value: usize| int(value as u64);
         Object::new()
@@ -102,6 +102,7 @@ impl Measured<'_> {
             .with("topk", number(options.topk))
             .with("experts", number(options.experts))
             .with("sms", *sms)
+            .with("remote_sms", *remote)
             .with("us", self.us().map(Value::Hundredths))
             .with("wire_us", self.wire.map(micros).map(Value::Hundredths))
             .with("ratio", self.ratio().map(Value::Hundredths))

@@ -43,8 +43,8 @@ impl Tuned {
 
 impl fmt::Display for Tuned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tuning { sms, remote, time } = self.tuning;
-        let nanoseconds = time.as_secs_f64() * 1e9;
+        let Tuning { sms, remote, seconds } = self.tuning;
+        let nanoseconds = seconds * 1e9;
         write!(
             f,
             "{sms} SMs reach the wire, {remote} of them for other ranks: {nanoseconds:.0} ns a token; \

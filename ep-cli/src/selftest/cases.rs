@@ -190,7 +190,7 @@ fn queued(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let ranks = place.group(ranks)?;
     all_of([Via::Direct, Via::Ring].into_iter().map(|via| {
         let base = BufferOptions::new(place.either(500, 6), place.either(1024, 128), 4, 12);
-        let mut run = uneven(place, &ranks, BufferOptions { via, live: 3, ..base });
+        let mut run = uneven(place, &ranks, BufferOptions { via, live: 5, ..base });
         // What the experts give back is added up for tokens that have a row.
         run.routing.absent = 0.0;
         let test = Selftest::new(&ranks.group, &Declared, run).map_err(failed)?;
@@ -201,7 +201,7 @@ fn queued(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
 
 fn random(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let ranks = place.group(ranks)?;
-    let count = place.options.random.unwrap_or(place.either(200, 3));
+    let count = place.options.random.unwrap_or(place.either(100, 3));
     all_of((0..count as u64).map(|seed| {
         let share = ranks.multiprocessors();
         let run = match place.is_host() {

@@ -250,6 +250,11 @@ impl Buffer {
         self.shared.prepared(pipeline).map_or(0, |prepared| prepared.blocks(call))
     }
 
+    /// Those of them that send to other ranks, of a direct dispatch.
+    pub fn remote_blocks(&self, call: &CallOptions) -> u32 {
+        self.shared.remote_blocks(call)
+    }
+
     /// Counts, exchanges counts and moves rows. Returns when everything is in the stream; the
     /// counts and rows are there when [`Handle::counts`] has returned and the stream has come so
     /// far.

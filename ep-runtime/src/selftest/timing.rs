@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Findings, Meeting, POISON, Selftest, wire_time};
 use crate::backend::{Event, Stream};
-use crate::buffer::{CallOptions, CombineInput, Handle, Offered, Received, StandardPipeline};
+use crate::buffer::{CallOptions, CombineInput, Handle, Offered, Received, StandardPipeline, Via};
 use crate::error::CallError;
 use crate::group::{Group, positive};
 use crate::memory::HostMemory;
@@ -92,6 +92,8 @@ pub struct Timing {
     pub mode: Mode,
     /// Most multiprocessors that any kernel of the call took: kernels of one call run in turn.
     pub sms: u32,
+    /// Those of them that send to other ranks, where they are set apart.
+    pub remote: Option<u32>,
     /// Time of one call: that of the slowest rank. None where nothing runs by itself.
     pub time: Option<Duration>,
     /// Bytes that the busiest rank sends or fetches over the wire in one call.
@@ -174,6 +176,7 @@ impl Selftest {
             operation,
             mode,
             sms: self.multiprocessors(operation),
+            remote: self.sending(operation),
             time,
             bytes: self.wire_bytes(operation),
             findings,
@@ -185,6 +188,16 @@ impl Selftest {
         let call = self.call_options(operation);
         let of = |pipeline: &StandardPipeline| self.buffer.blocks(*pipeline, call);
         operation.pipelines().iter().map(of).max().unwrap_or(0)
+    }
+
+    /// Blocks of the call that send to other ranks, if it splits them.
+    fn sending(&self, operation: Operation) -> Option<u32> {
+        let moves = matches!(
+            operation.main_pipeline(),
+            StandardPipeline::NvlDispatch | StandardPipeline::NvlDispatchCached
+        );
+        let splits = moves && self.case.options.via == Via::Direct;
+        splits.then(|| self.buffer.remote_blocks(self.call_options(operation)))
     }
 
     fn call_options(&self, operation: Operation) -> &CallOptions {
