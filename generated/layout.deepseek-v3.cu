@@ -38,6 +38,8 @@ struct Args {
     ep::Group group;
     // run-time sizes
     int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
     // input topk_idx: i64[tokens, topk]
     const ep::i64* topk_idx;
     ep::i64 topk_idx_stride;
@@ -63,7 +65,7 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
     ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
 
     // +8  for token in stripe
-    ep::for_stripe_tokens(team, args.tokens, Cfg::kStripes,
+    ep::for_stripe_tokens(team, ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes,
         [&](int stripe, int token, bool present) {
             const auto topk_idx_row = ep::row_of<Cfg::kTopk>(
                 args.topk_idx + token * args.topk_idx_stride, present);

@@ -59,6 +59,8 @@ struct Args {
     ep::Group group;
     // run-time sizes
     int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
     // from the handle of Notify
     const ep::i32* rank_prefix;
     // input x: bf16[received, hidden] in window
@@ -107,7 +109,7 @@ __device__ __forceinline__ void reduce(const Args& args, Smem& smem, ep::Team& t
     const auto position = [&](int token, int peer) {
         return args.send_row[token * Cfg::kRanks + peer];
     };
-    const ep::Turns turns{team.index(), args.tokens, team.count()};
+    const ep::Turns turns{team.index(), ep::rows_of(args.tokens, args.tokens_from), team.count()};
     ep::GatherRun part(stages, parts, turns, position);
     part.run([&](int token) {
         // +45  store combined[token] = sum(part.x) + bias[token]

@@ -79,6 +79,8 @@ struct Args {
     ep::Group group;
     // run-time sizes
     int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
     // from the handle of Notify
     const ep::i32* rank_prefix;
     // input x: bf16[received, hidden] in window
@@ -166,7 +168,8 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
         //     peer in ranks
         // W1: takes messages of ring, from Send +26
         // W2: publishes credit of ring, for Send +26
-        const ep::Span tokens = ep::stripe_span(args.tokens, Cfg::kStripes, stripe);
+        const ep::Span tokens = ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
+            Cfg::kStripes, stripe);
         const ep::Turns turns{tokens.begin + team.warp, tokens.end, team.warps};
         ep::GatherRun part(stages, ring, turns, position);
         part.run([&](int token) {

@@ -77,6 +77,8 @@ struct Args {
     ep::Group group;
     // run-time sizes
     int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
     // rows that the outputs of `received` hold
     int received_capacity;
     // run-time args
@@ -138,7 +140,8 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                     + args.stripe_prefix[peer * Cfg::kStripes + stripe];
             });
             // +70  for token in stripe
-            const ep::Span tokens = ep::stripe_span(args.tokens, Cfg::kStripes, stripe);
+            const ep::Span tokens = ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
+                Cfg::kStripes, stripe);
             ep::for_fanout(
                 team, tokens, rows,
                 // +71  for peer in others where in_rank[token, peer]
@@ -195,7 +198,8 @@ __device__ __forceinline__ void local(const Args& args, Smem& smem, ep::Team& te
                     + args.stripe_prefix[me * Cfg::kStripes + stripe];
             });
             // +82  for token in stripe where in_rank[token, me]
-            const ep::Span tokens = ep::stripe_span(args.tokens, Cfg::kStripes, stripe);
+            const ep::Span tokens = ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
+                Cfg::kStripes, stripe);
             ep::for_fanout(
                 team, tokens, rows,
                 [&](int token, int) { return args.in_rank[token * Cfg::kRanks + me]; },

@@ -88,6 +88,8 @@ struct Args {
     ep::Group group;
     // run-time sizes
     int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
     // rows that the outputs of `received` hold
     int received_capacity;
     // from the handle of Layout
@@ -156,7 +158,8 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
             ring.announce(args.stripe_prefix[peer * Cfg::kStripes + stripe],
                 args.stripe_tokens[stripe * Cfg::kRanks + peer]);
             // +43  for token in stripe where in_rank[token, peer]
-            const ep::Span tokens = ep::stripe_span(args.tokens, Cfg::kStripes, stripe);
+            const ep::Span tokens = ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
+                Cfg::kStripes, stripe);
             const int sent = ep::for_rows(
                 team, tokens,
                 [&](int token) { return args.in_rank[token * Cfg::kRanks + peer]; },

@@ -111,6 +111,7 @@ fn param_line(param: &Param) -> Vec<String> {
     let what = match &param.kind {
         ParamKind::Group => "the group".to_owned(),
         ParamKind::Size => "row count of this call".to_owned(),
+        ParamKind::SizeFrom { size } => format!("where the device finds {size}, if not null"),
         ParamKind::Arg { elem: of } => format!("{} of this call", elem(of)),
         ParamKind::Pointer { tensor, copy, elem: of, read_only, .. } => {
             let access = if *read_only { "read" } else { "written" };

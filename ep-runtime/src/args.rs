@@ -148,7 +148,8 @@ fn width(kind: &ParamKind) -> usize {
         ParamKind::Group => GROUP_BYTES,
         ParamKind::Size | ParamKind::Capacity { .. } | ParamKind::Copies { .. } => 4,
         ParamKind::Arg { elem } => elem_bytes(elem) as usize,
-        ParamKind::Pointer { .. }
+        ParamKind::SizeFrom { .. }
+        | ParamKind::Pointer { .. }
         | ParamKind::RowStride { .. }
         | ParamKind::ColumnStride { .. }
         | ParamKind::WindowOffset { .. }
@@ -178,6 +179,7 @@ impl Rows {
 #[derive(Debug, Clone, Default)]
 pub struct Bindings {
     numbers: BTreeMap<String, u64>,
+    counts: BTreeMap<String, u64>,
     tensors: BTreeMap<(String, usize, i64), Rows>,
     regions: BTreeMap<String, u64>,
 }
@@ -191,6 +193,13 @@ impl Bindings {
     /// A run-time size, the capacity of one (`received_capacity`), or an integer arg.
     pub fn number(&mut self, name: &str, value: i64) -> &mut Bindings {
         self.numbers.insert(name.to_string(), value as u64);
+        self
+    }
+
+    /// A run-time size that the device reads, from an `i32` at `address`; its number is then the
+    /// most that the word may hold.
+    pub fn counted(&mut self, size: &str, address: u64) -> &mut Bindings {
+        self.counts.insert(size.to_string(), address);
         self
     }
 
@@ -235,6 +244,7 @@ impl Bindings {
             ParamKind::Size | ParamKind::Capacity { .. } | ParamKind::Arg { .. } => {
                 *self.numbers.get(&param.name)?
             }
+            ParamKind::SizeFrom { size } => self.counts.get(size).copied().unwrap_or(0),
             ParamKind::Copies { tensor } => {
                 self.tensors.keys().filter(|(name, part, _)| name == tensor && *part == 0).count()
                     as u64

@@ -41,6 +41,38 @@ pub struct Code(pub(crate) u64);
 #[derive(Debug, PartialEq, Eq)]
 pub struct Event(pub(crate) u64);
 
+/// A capture that is going on. Every stream that has joined it has the same number, which no other
+/// capture of the backend ever has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capture(pub(crate) u64);
+
+/// Captured work that can be launched any number of times.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Captured(pub(crate) u64);
+
+/// What a graph keeps alive: it is dropped when the graph can run no more.
+pub type Kept = Box<dyn Send>;
+
+/// An event of the caller, by its driver handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Signal(u64);
+
+impl Signal {
+    /// An event of the caller, by its driver handle (`CUevent`).
+    ///
+    /// # Safety
+    ///
+    /// The handle is an event of the device of every rank it is used for, and outlives its use.
+    pub unsafe fn from_raw(handle: u64) -> Signal {
+        Signal(handle)
+    }
+
+    /// The event behind it, for as long as it is looked at.
+    pub(crate) fn event(self) -> Event {
+        Event(self.0)
+    }
+}
+
 /// What [`Backend::compile`] makes of an emitted kernel: a CUBIN, or what a host backend loads.
 pub type Image = Arc<[u8]>;
 
@@ -89,6 +121,31 @@ pub struct Launch<'a> {
     pub args: &'a [u8],
 }
 
+/// Rows that are copied within the memory of one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowCopy {
+    /// Address of the first row there.
+    pub to: u64,
+    /// Bytes from one row to the next there, at least those of a row.
+    pub to_stride: u64,
+    /// Address of the first row here.
+    pub from: u64,
+    /// Bytes from one row to the next here, at least those of a row.
+    pub from_stride: u64,
+    /// Bytes of a row.
+    pub row_bytes: u64,
+    /// How many.
+    pub rows: u64,
+}
+
+impl RowCopy {
+    /// Where each row goes, and where it comes from.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (u64, u64)> {
+        let RowCopy { to, to_stride, from, from_stride, rows, .. } = *self;
+        (0..rows).map(move |row| (to + row * to_stride, from + row * from_stride))
+    }
+}
+
 /// A machine that runs emitted kernels for some ranks of a group.
 ///
 /// Ranks are numbered over the whole group; every method that takes one wants a local rank.
@@ -106,6 +163,17 @@ pub trait Backend: Send + Sync {
     /// Waits until every process of the group has come to the step `label`, and gives what each of
     /// them brought; just `value` when all ranks are local.
     fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, BackendError>;
+
+    /// Says what this process does next, for the errors of processes that wait for it.
+    fn say(&self, doing: &str) {
+        let _ = doing;
+    }
+
+    /// Whether the process of a rank is gone.
+    fn has_left(&self, rank: usize) -> bool {
+        let _ = rank;
+        false
+    }
 
     /// What kernels are compiled for.
     fn arch(&self) -> Arch;
@@ -154,6 +222,9 @@ pub trait Backend: Send + Sync {
         bytes: u64,
     ) -> Result<(), BackendError>;
 
+    /// Copies rows, in stream order.
+    fn copy_rows(&self, rank: usize, stream: Stream, copy: &RowCopy) -> Result<(), BackendError>;
+
     /// Says what a piece of memory holds, to a backend that reports on what kernels touch.
     /// `waived`: policies of its checker that the accesses there need not keep.
     fn name_memory(&self, rank: usize, at: u64, bytes: u64, name: &str, waived: &[&str]) {
@@ -187,6 +258,26 @@ pub trait Backend: Send + Sync {
 
     /// Launches a kernel.
     fn launch(&self, rank: usize, stream: Stream, launch: &Launch) -> Result<(), BackendError>;
+
+    /// The capture that records what is put into `stream`, whoever began it; none: it runs.
+    fn capture(&self, rank: usize, stream: Stream) -> Result<Option<Capture>, BackendError>;
+
+    /// Begins to record what is put into `stream`, until [`Backend::end_capture`] on the same thread.
+    /// Meanwhile the stream cannot be waited for, and no event of it by other streams.
+    fn begin_capture(&self, rank: usize, stream: Stream) -> Result<(), BackendError>;
+
+    /// Ends what [`Backend::begin_capture`] began.
+    fn end_capture(&self, rank: usize, stream: Stream) -> Result<Captured, BackendError>;
+
+    /// Keeps something for as long as what `stream` is capturing can run; the backend may drop it on
+    /// any thread.
+    fn keep(&self, rank: usize, stream: Stream, kept: Kept) -> Result<(), BackendError>;
+
+    /// Launches captured work, in stream order.
+    fn replay(&self, rank: usize, stream: Stream, captured: &Captured) -> Result<(), BackendError>;
+
+    /// Destroys captured work; what is in flight runs on.
+    fn destroy_captured(&self, rank: usize, captured: Captured) -> Result<(), BackendError>;
 
     /// Waits until a stream is empty.
     fn sync(&self, rank: usize, stream: Stream) -> Result<(), BackendError>;

@@ -70,6 +70,24 @@ pub enum CallError {
         /// What does not fit, as a sentence.
         what: String,
     },
+    /// Two ranks make different buffers; every rank returns it, and nobody makes one.
+    Disagreement {
+        /// What differs.
+        what: &'static str,
+        /// This rank.
+        rank: usize,
+        /// What it is here.
+        value: String,
+        /// A rank where it is different.
+        other: usize,
+        /// What it is there.
+        other_value: String,
+    },
+    /// What a graph cannot hold; the text says what to do instead.
+    Capture {
+        /// What, as a sentence.
+        what: String,
+    },
     /// Kernels waited in vain; from now on every call of the group returns this.
     Timeout(Timeouts),
     /// The kernel's words never came, although no kernel reported a wait.
@@ -125,7 +143,12 @@ impl fmt::Display for CallError {
             CallError::TooFewBlocks { pipeline, have, need } => {
                 write!(f, "{pipeline}: {have} blocks, its roles need {need}")
             }
-            CallError::Mismatch { what } => f.write_str(what),
+            CallError::Mismatch { what } | CallError::Capture { what } => f.write_str(what),
+            CallError::Disagreement { what, rank, value, other, other_value } => write!(
+                f,
+                "rank {other} makes a buffer with {what} {other_value}, rank {rank} one with {what} \
+                 {value}"
+            ),
             CallError::Timeout(timeouts) => timeouts.fmt(f),
             CallError::Silent { rank, what } => {
                 write!(f, "rank {rank}: {what} did not come, and no kernel says what it waits for")

@@ -1,13 +1,15 @@
 //! A backend without a device, for tests of everything above [`Backend`]: memory is plain bytes,
 //! and a kernel is a Rust function that reads its `struct Args` as a kernel would.
 //!
-//! Every rank has one queue. What is local runs when it comes to the front; a kernel that talks to
-//! its peers runs when it is at the front everywhere, for all ranks at once.
+//! What is local runs when it comes to the front of its stream; a kernel that talks to its peers runs
+//! when it is at the front everywhere, for all ranks at once.
 
+mod allocations;
 mod kernels;
+mod streams;
 
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -16,11 +18,17 @@ use ep_codegen::ir::Elem;
 use ep_codegen::plan::{Arch, Config, MessageLayout, Numbers, Param, ParamKind, Plan, plan};
 
 use crate::backend::{
-    Backend, BackendError, Block, Code, Event, HostBlock, Image, Launch, Mapping, Stream,
+    Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept, Launch,
+    Mapping, RowCopy, Stream,
 };
 use crate::buffer::{Declared, Emit, StandardPipeline};
 use crate::emit::Emitted;
 use crate::error::CallError;
+use crate::join::Store;
+use allocations::Pause;
+use streams::{Streams, Work};
+
+pub(crate) use allocations::allocations_of;
 
 /// The address of a rank's first byte: a wrong rank in an address shows at once.
 const RANK_SPACE: u64 = 1 << 40;
@@ -33,15 +41,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct World {
     blocks: BTreeMap<u64, Vec<u8>>,
     ends: Vec<u64>,
-    queues: Vec<VecDeque<Work>>,
+    streams: Streams,
     plans: BTreeMap<String, Plan>,
     codes: Vec<(usize, String)>,
     windows: BTreeMap<u64, Vec<u64>>,
-}
-
-enum Work {
-    Fill { at: u64, byte: u8, bytes: u64 },
-    Kernel { text: String, blocks: u32, args: Vec<u8> },
 }
 
 /// Ranks that exist in memory alone.
@@ -50,22 +53,61 @@ pub(crate) struct FakeBackend {
     /// Whether it looks as if kernels ran by themselves: whoever waits gives other threads the time
     /// to launch what is missing.
     pub(crate) runs_alone: AtomicBool,
+    /// How it meets the ranks that are not here, in other processes as far as it knows.
+    others: Option<Store>,
+    /// Whether compiling `Notify` takes a second.
+    pub(crate) compiles_slowly: AtomicBool,
     world: Mutex<World>,
 }
 
 impl FakeBackend {
     pub(crate) fn new(ranks: usize) -> Arc<FakeBackend> {
-        let world = World {
-            ends: (0..ranks as u64).map(|rank| (rank + 1) * RANK_SPACE).collect(),
-            queues: (0..ranks).map(|_| VecDeque::new()).collect(),
-            ..World::default()
-        };
-        let (runs_alone, world) = (AtomicBool::new(false), Mutex::new(world));
-        Arc::new(FakeBackend { ranks, runs_alone, world })
+        FakeBackend::with(ranks, None)
     }
 
-    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap()
+    /// The one rank of a member of a group.
+    pub(crate) fn joined(store: Store) -> Arc<FakeBackend> {
+        FakeBackend::with(store.member().ranks, Some(store))
+    }
+
+    fn with(ranks: usize, others: Option<Store>) -> Arc<FakeBackend> {
+        let world = World {
+            ends: (0..ranks as u64).map(|rank| (rank + 1) * RANK_SPACE).collect(),
+            ..World::default()
+        };
+        Arc::new(FakeBackend {
+            ranks,
+            runs_alone: AtomicBool::new(false),
+            others,
+            compiles_slowly: AtomicBool::new(false),
+            world: Mutex::new(world),
+        })
+    }
+
+    /// The device; what it allocates meanwhile is its own.
+    pub(crate) fn world(&self) -> Locked<'_> {
+        let pause = Pause::new();
+        Locked { world: self.world.lock().unwrap(), _pause: pause }
+    }
+}
+
+/// The device while somebody looks at it.
+pub(crate) struct Locked<'a> {
+    world: MutexGuard<'a, World>,
+    _pause: Pause,
+}
+
+impl Deref for Locked<'_> {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut World {
+        &mut self.world
     }
 }
 
@@ -78,6 +120,17 @@ impl World {
         address
     }
 
+    /// The longest waits of the kernels that are queued, in the order of their streams.
+    pub(crate) fn timeouts_ns(&self) -> Vec<u64> {
+        self.streams.timeouts_ns()
+    }
+
+    /// Whether an address lies in allocated memory.
+    pub(crate) fn holds(&self, address: u64) -> bool {
+        let block = self.blocks.range(..=address).next_back();
+        block.is_some_and(|(start, block)| address - start < block.len() as u64)
+    }
+
     /// The bytes at an address; a range outside every block is a bug of the caller.
     fn at(&mut self, address: u64, bytes: u64) -> &mut [u8] {
         let (start, block) = self.blocks.range_mut(..=address).next_back().unwrap();
@@ -85,37 +138,6 @@ impl World {
         let end = offset + bytes as usize;
         assert!(end <= block.len(), "{bytes} bytes at {address:#x} lie outside every block");
         &mut block[offset..end]
-    }
-
-    fn local(&mut self, work: &Work) {
-        if let Work::Fill { at, byte, bytes } = work {
-            self.at(*at, *bytes).fill(*byte);
-        }
-    }
-
-    /// Runs what can run; returns whether everything has.
-    fn run(&mut self) -> bool {
-        loop {
-            for rank in 0..self.queues.len() {
-                while matches!(self.queues[rank].front(), Some(Work::Fill { .. })) {
-                    let work = self.queues[rank].pop_front().unwrap();
-                    self.local(&work);
-                }
-            }
-            let fronts: Vec<_> = self.queues.iter().map(VecDeque::front).collect();
-            let text = |work: &Option<&Work>| match work {
-                Some(Work::Kernel { text, .. }) => Some(text.clone()),
-                _ => None,
-            };
-            let Some(first) = text(&fronts[0]) else { break };
-            if fronts.iter().any(|front| text(front).as_ref() != Some(&first)) {
-                break;
-            }
-            let works: Vec<Work> =
-                self.queues.iter_mut().map(|queue| queue.pop_front().unwrap()).collect();
-            kernels::run(self, &first, &works);
-        }
-        self.queues.iter().all(VecDeque::is_empty)
     }
 }
 
@@ -129,11 +151,18 @@ impl Backend for FakeBackend {
     }
 
     fn local(&self) -> Range<usize> {
-        0..self.ranks
+        let own = self.others.as_ref().map(|store| store.member().rank);
+        own.map_or(0..self.ranks, |own| own..own + 1)
     }
 
-    fn gather(&self, _: &str, value: u64) -> Result<Vec<u64>, BackendError> {
-        Ok(vec![value])
+    fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, BackendError> {
+        let Some(store) = &self.others else { return Ok(vec![value]) };
+        let brought = store.gather(label, &value.to_le_bytes())?;
+        Ok(brought.into_iter().map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())).collect())
+    }
+
+    fn say(&self, doing: &str) {
+        self.others.iter().for_each(|store| store.say(doing));
     }
 
     fn arch(&self) -> Arch {
@@ -148,7 +177,10 @@ impl Backend for FakeBackend {
         self.runs_alone.load(Ordering::Relaxed)
     }
 
-    fn compile(&self, _: &str, cuda: &str) -> Result<Image, BackendError> {
+    fn compile(&self, name: &str, cuda: &str) -> Result<Image, BackendError> {
+        if name == "notify" && self.compiles_slowly.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_secs(1));
+        }
         Ok(cuda.as_bytes().into())
     }
 
@@ -189,12 +221,17 @@ impl Backend for FakeBackend {
     fn fill(
         &self,
         rank: usize,
-        _: Stream,
+        stream: Stream,
         at: u64,
         byte: u8,
         bytes: u64,
     ) -> Result<(), BackendError> {
-        self.world().queues[rank].push_back(Work::Fill { at, byte, bytes });
+        self.world().streams.put(rank, stream.raw(), Work::Fill { at, byte, bytes });
+        Ok(())
+    }
+
+    fn copy_rows(&self, rank: usize, stream: Stream, copy: &RowCopy) -> Result<(), BackendError> {
+        self.world().streams.put(rank, stream.raw(), Work::Copy(*copy));
         Ok(())
     }
 
@@ -219,8 +256,11 @@ impl Backend for FakeBackend {
     }
 
     fn write_host(&self, block: &HostBlock, at: u64, from: &[u32]) -> Result<(), BackendError> {
-        let bytes: Vec<u8> = from.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.world().at(block.device + at, bytes.len() as u64).copy_from_slice(&bytes);
+        let mut world = self.world();
+        let bytes = world.at(block.device + at, 4 * from.len() as u64);
+        for (bytes, word) in bytes.chunks_exact_mut(4).zip(from) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
         Ok(())
     }
 
@@ -230,7 +270,7 @@ impl Backend for FakeBackend {
         bases.iter().for_each(|base| world.at(*base, bytes).fill(0));
         let id = world.windows.len() as u64;
         world.windows.insert(id, bases.clone());
-        Ok(Mapping { id, bytes, bases: vec![bases; self.ranks] })
+        Ok(Mapping { id, bytes, bases: vec![bases; self.local().len()] })
     }
 
     fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError> {
@@ -238,21 +278,52 @@ impl Backend for FakeBackend {
         (0..bases.len()).try_for_each(|rank| self.free(rank, bases[rank]))
     }
 
-    fn launch(&self, rank: usize, _: Stream, launch: &Launch) -> Result<(), BackendError> {
+    fn launch(&self, rank: usize, stream: Stream, launch: &Launch) -> Result<(), BackendError> {
         let mut world = self.world();
         let (owner, text) = world.codes[launch.code.0 as usize].clone();
         assert_eq!(owner, rank, "a kernel is launched for the rank it was loaded for");
         let (blocks, args) = (launch.blocks, launch.args.to_vec());
-        world.queues[rank].push_back(Work::Kernel { text, blocks, args });
+        world.streams.put(rank, stream.raw(), Work::Kernel { text, blocks, args, turn: 0 });
         Ok(())
     }
 
-    fn sync(&self, rank: usize, _: Stream) -> Result<(), BackendError> {
+    fn capture(&self, rank: usize, stream: Stream) -> Result<Option<Capture>, BackendError> {
+        Ok(self.world().streams.capture(rank, stream.raw()).map(Capture))
+    }
+
+    fn begin_capture(&self, rank: usize, stream: Stream) -> Result<(), BackendError> {
+        self.world().streams.begin(rank, stream.raw());
+        Ok(())
+    }
+
+    fn end_capture(&self, rank: usize, stream: Stream) -> Result<Captured, BackendError> {
+        self.world().streams.end(rank, stream.raw())
+    }
+
+    fn keep(&self, rank: usize, stream: Stream, kept: Kept) -> Result<(), BackendError> {
+        self.world().streams.keep(rank, stream.raw(), kept);
+        Ok(())
+    }
+
+    fn replay(&self, rank: usize, stream: Stream, captured: &Captured) -> Result<(), BackendError> {
+        self.world().streams.replay(rank, stream.raw(), captured);
+        Ok(())
+    }
+
+    fn destroy_captured(&self, _: usize, captured: Captured) -> Result<(), BackendError> {
+        // Dropping what was kept frees memory of this world.
+        let kept = self.world().streams.destroy(captured);
+        drop(kept);
+        Ok(())
+    }
+
+    fn sync(&self, rank: usize, stream: Stream) -> Result<(), BackendError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut world = self.world();
+            world.streams.require_running(rank, stream.raw())?;
             world.run();
-            if world.queues[rank].is_empty() {
+            if world.streams.is_empty(rank, stream.raw()) {
                 return Ok(());
             }
             drop(world);
@@ -265,28 +336,26 @@ impl Backend for FakeBackend {
         Err(BackendError::Wrong { what })
     }
 
-    fn poll(&self, rank: usize) -> Result<(), BackendError> {
-        if self.runs_alone() {
-            self.world().run();
-            return Ok(());
-        }
-        self.sync(rank, Stream::OWN)
+    fn poll(&self, _: usize) -> Result<(), BackendError> {
+        self.world().run();
+        Ok(())
     }
 
     fn create_event(&self, _: usize) -> Result<Event, BackendError> {
-        Ok(Event(0))
+        Ok(Event(self.world().streams.number()))
     }
 
     fn destroy_event(&self, _: usize, _: Event) -> Result<(), BackendError> {
         Ok(())
     }
 
-    fn record(&self, _: usize, _: Stream, _: &Event) -> Result<(), BackendError> {
+    fn record(&self, rank: usize, stream: Stream, event: &Event) -> Result<(), BackendError> {
+        self.world().streams.record(rank, stream.raw(), event.0);
         Ok(())
     }
 
-    fn wait_event(&self, _: usize, _: Stream, _: &Event) -> Result<(), BackendError> {
-        Ok(())
+    fn wait_event(&self, rank: usize, stream: Stream, event: &Event) -> Result<(), BackendError> {
+        self.world().streams.wait(rank, stream.raw(), event.0)
     }
 
     fn elapsed(&self, _: usize, _: &Event, _: &Event) -> Result<Duration, BackendError> {
@@ -346,6 +415,7 @@ pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
         messages: Vec::<MessageLayout>::new(),
         pairs: Vec::new(),
         waivers: Vec::new(),
+        extents: Vec::new(),
     }
 }
 

@@ -12,7 +12,9 @@ use crate::backend::{Backend, BackendError, Block, Code, Image, Launch, Stream};
 use crate::emit::Emitted;
 use crate::error::CallError;
 use crate::memory::{DeviceMemory, HostMemory, Window, align_up};
-use crate::record::{RECORD_BYTES, RECORD_CAPACITY, Timeouts, WRITTEN_AT};
+use crate::order::{Order, Turn};
+use crate::record::{RECORD_BYTES, RECORD_CAPACITY, Timeouts, WRITTEN_AT, Wait};
+use crate::whereabouts::{Calls, Progress, STATE_WORDS, Whereabouts};
 
 /// What holds for all calls of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +40,8 @@ struct Shared {
     options: GroupOptions,
     /// The stop word of each local rank.
     stops: Vec<DeviceMemory>,
+    /// The order of each local rank's calls.
+    orders: Vec<Order>,
     /// The prepared pipelines, whose records say why the group was stopped.
     recorders: Mutex<Vec<Weak<Recorder>>>,
     /// Pipelines prepared so far: the number of the next one.
@@ -50,18 +54,43 @@ struct Recorder {
     plan: Arc<Plan>,
     /// One block per local rank.
     records: Vec<HostMemory>,
+    /// For each local rank, where it finds the `ep::State` of every rank.
+    states: Vec<Vec<u64>>,
+    /// Keeps these mapped.
+    _window: Arc<Window>,
+}
+
+impl Recorder {
+    /// What all ranks have done of the pipeline, as the local rank `rank` sees it.
+    fn calls(&self, backend: &dyn Backend, rank: usize, states: &[u64]) -> Calls {
+        let ranks = states.iter().map(|state| {
+            let mut words = [0; 4 * STATE_WORDS.len()];
+            backend.read(rank, *state, &mut words).ok().map(|()| Progress::read(&words))
+        });
+        Calls { pipeline: self.plan.pipeline.clone(), ranks: ranks.collect() }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for order in self.orders.drain(..) {
+            order.destroy(self.backend.as_ref());
+        }
+    }
 }
 
 impl Group {
     /// A group of all ranks of the backend.
     pub fn new(backend: Arc<dyn Backend>, options: GroupOptions) -> Result<Group, CallError> {
-        let local = backend.local();
-        let stops = local.map(|rank| DeviceMemory::zeroed(&backend, rank, 4));
+        let stops = backend.local().map(|rank| DeviceMemory::zeroed(&backend, rank, 4));
         let stops = stops.collect::<Result<Vec<_>, _>>()?;
+        let orders = backend.local().map(|rank| Order::new(backend.as_ref(), rank));
+        let orders = orders.collect::<Result<Vec<_>, _>>()?;
         let shared = Shared {
             backend,
             options,
             stops,
+            orders,
             recorders: Mutex::default(),
             enlisted: AtomicU32::new(0),
             poison: OnceLock::new(),
@@ -121,9 +150,37 @@ impl Group {
         }
     }
 
-    /// Waits until the rank's own stream is empty and reports a stopped group.
+    /// Waits until all calls of the rank have run, and its own stream is empty; reports a stopped
+    /// group.
     pub fn sync(&self, rank: usize) -> Result<(), CallError> {
-        self.explain(rank, self.shared.backend.sync(rank, Stream::OWN))
+        let order = &self.shared.orders[self.local_index(rank)?];
+        self.explain(rank, order.settle(self.backend().as_ref()))
+    }
+
+    /// Whether what is put into `stream` is captured instead of run.
+    pub(crate) fn is_captured(&self, rank: usize, stream: Stream) -> Result<bool, CallError> {
+        Ok(self.backend().capture(rank, stream)?.is_some())
+    }
+
+    /// The right to launch on `stream`, behind all earlier calls of the rank.
+    pub(crate) fn turn(&self, rank: usize, stream: Stream) -> Result<Turn<'_>, CallError> {
+        self.shared.orders[self.local_index(rank)?].turn(self.backend().as_ref(), stream)
+    }
+
+    /// Makes what the caller puts into `stream` next wait for all calls of the rank so far.
+    pub fn await_calls(&self, rank: usize, stream: Stream) -> Result<(), CallError> {
+        self.shared.orders[self.local_index(rank)?].await_calls(self.backend().as_ref(), stream)
+    }
+
+    /// Makes later calls of the rank wait for what the caller has put into `stream` so far.
+    pub fn follow(&self, rank: usize, stream: Stream) -> Result<(), CallError> {
+        self.turn(rank, stream).map(drop)
+    }
+
+    /// Waits until all calls of the rank have run, on whatever streams.
+    pub(crate) fn settle(&self, rank: usize) -> Result<(), CallError> {
+        let order = &self.shared.orders[self.local_index(rank)?];
+        Ok(order.settle(self.backend().as_ref())?)
     }
 
     /// What a wait for `rank` ended with: what a kernel recorded, on any local rank if the wait
@@ -145,14 +202,18 @@ impl Group {
         // Every kernel of the group leaves soon: its own waits are bounded and the others are
         // stopped. A device that fails here shows in the records that could be read.
         for rank in self.local() {
-            let _ = self.shared.backend.sync(rank, Stream::OWN);
+            let _ = self.settle(rank);
         }
-        let mut timeouts = Timeouts::default();
-        for recorder in self.recorders().iter().filter_map(Weak::upgrade) {
+        let recorders: Vec<_> = self.recorders().iter().filter_map(Weak::upgrade).collect();
+        let mut waits = Vec::new();
+        for (own, recorder) in recorders.iter().enumerate() {
             for (rank, records) in self.local().zip(&recorder.records) {
-                let _ = timeouts.collect(rank, &recorder.plan, records);
+                let read = Timeouts::read(rank, &recorder.plan, records).unwrap_or_default();
+                waits.extend(read.into_iter().map(|wait| (own, wait)));
             }
         }
+        let mut timeouts = Timeouts::new(waits.iter().map(|(_, wait)| wait.clone()).collect());
+        timeouts.whereabouts = self.whereabouts(&recorders, &waits, &timeouts.edges());
         let overflow = timeouts.waits.iter().find(|wait| wait.is_overflow());
         let error = match overflow {
             Some(wait) => CallError::OutputTooSmall {
@@ -165,17 +226,58 @@ impl Group {
         self.shared.poison.get_or_init(|| error).clone()
     }
 
+    /// Where the ranks are that others wait for, each reason once.
+    fn whereabouts(
+        &self,
+        recorders: &[Arc<Recorder>],
+        waits: &[(usize, Wait)],
+        edges: &[(usize, usize)],
+    ) -> Vec<Whereabouts> {
+        let backend = self.backend().as_ref();
+        let mut found: Vec<Whereabouts> = Vec::new();
+        for (index, rank) in self.local().enumerate() {
+            let calls = recorders.iter().map(|it| it.calls(backend, rank, &it.states[index]));
+            let calls: Vec<Calls> = calls.collect();
+            for edge in edges.iter().filter(|(from, _)| *from == rank) {
+                let between =
+                    |wait: &Wait| (Some(wait.rank), wait.peer) == (Some(rank), Some(edge.1));
+                let of_edge = || waits.iter().filter(|(_, wait)| between(wait));
+                let first = of_edge().find(|(_, wait)| wait.expired).or_else(|| of_edge().next());
+                let Some((own, wait)) = first else { continue };
+                let why = Whereabouts::of(wait, *own, &calls, |peer| backend.has_left(peer));
+                let new = |why: &Whereabouts| {
+                    found.iter().all(|known| known.to_string() != why.to_string())
+                };
+                found.extend(why.filter(new));
+            }
+        }
+        found.sort_by(|a, b| a.reason.cmp(&b.reason));
+        found
+    }
+
     fn recorders(&self) -> MutexGuard<'_, Vec<Weak<Recorder>>> {
         self.shared.recorders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Allocates the records of a pipeline and gives it a number.
-    fn enlist(&self, plan: &Arc<Plan>) -> Result<(u32, Arc<Recorder>), CallError> {
+    fn enlist(
+        &self,
+        plan: &Arc<Plan>,
+        window: &Arc<Window>,
+        control_at: u64,
+    ) -> Result<(u32, Arc<Recorder>), CallError> {
         let backend = &self.shared.backend;
         let bytes = RECORD_BYTES * u64::from(RECORD_CAPACITY);
         let records = self.local().map(|rank| HostMemory::new(backend, rank, bytes));
         let records = records.collect::<Result<Vec<_>, _>>()?;
-        let recorder = Arc::new(Recorder { plan: Arc::clone(plan), records });
+        let state_at = control_at + state_offset(plan);
+        let states = self.local().map(|rank| {
+            let bases = window.bases(rank)?;
+            Ok::<_, BackendError>(bases.iter().map(|base| base + state_at).collect())
+        });
+        let states = states.collect::<Result<Vec<_>, _>>()?;
+        let (plan, _window) = (Arc::clone(plan), Arc::clone(window));
+        let recorder = Arc::new(Recorder { plan, records, states, _window });
         let mut recorders = self.recorders();
         recorders.retain(|recorder| recorder.strong_count() > 0);
         recorders.push(Arc::downgrade(&recorder));
@@ -199,12 +301,22 @@ pub struct Kernel {
 struct RankKernel {
     code: Code,
     args: GroupArgs,
-    /// `ep::State`, then the array of all ranks' control memory; kernels hold their addresses.
-    _words: DeviceMemory,
+    /// The array of all ranks' control memory; kernels hold its address.
+    _bases: DeviceMemory,
 }
 
-/// Room for `ep::State` before the array of windows.
+/// Room for `ep::State` behind the regions of the plan.
 const STATE_BYTES: u64 = 256;
+
+/// Where `ep::State` is in a plan's control memory.
+fn state_offset(plan: &Plan) -> u64 {
+    align_up(positive(plan.window_bytes))
+}
+
+/// Bytes of the window that a plan's kernel needs.
+pub fn control_bytes(plan: &Plan) -> u64 {
+    state_offset(plan) + STATE_BYTES
+}
 
 impl Kernel {
     /// Compiles and loads `emitted`; its control memory starts `control_at` bytes into the window,
@@ -228,39 +340,42 @@ impl Kernel {
         image: &Image,
     ) -> Result<Kernel, CallError> {
         let plan = Arc::new(plan.clone());
-        let control_bytes = positive(plan.window_bytes);
-        if control_at.checked_add(control_bytes).is_none_or(|end| end > window.bytes()) {
+        let need = control_bytes(&plan);
+        if control_at.checked_add(need).is_none_or(|end| end > window.bytes()) {
             return Err(CallError::TooLarge {
                 what: "bytes of control memory behind its start in the window",
-                need: control_bytes,
+                need,
                 have: window.bytes().saturating_sub(control_at),
             });
         }
-        let (pipeline, recorder) = group.enlist(&plan)?;
+        let (pipeline, recorder) = group.enlist(&plan, window, control_at)?;
         group.backend().name_pipeline(pipeline, &plan);
         let mut ranks = Vec::new();
         for (rank, records) in group.local().zip(&recorder.records) {
             let bases: Vec<u64> =
                 window.bases(rank)?.iter().map(|base| base + control_at).collect();
-            let words = state_words(group, rank, &bases)?;
+            let bytes: Vec<u8> = bases.iter().flat_map(|base| base.to_le_bytes()).collect();
+            let bases = DeviceMemory::new(group.backend(), rank, bytes.len() as u64)?;
+            bases.write(0, &bytes)?;
+            let own = window.own(rank)? + control_at;
             let block = Block {
                 threads: positive(plan.threads) as u32,
                 shared_bytes: positive(plan.shared_bytes) as u32,
             };
             let args = GroupArgs {
-                windows: words.address() + STATE_BYTES,
-                window: window.own(rank)? + control_at,
-                state: words.address(),
+                windows: bases.address(),
+                window: own,
+                state: own + state_offset(&plan),
                 stop: group.shared.stops[group.local_index(rank)?].address(),
                 records: records.address(),
-                timeout_ns: u64::try_from(group.timeout().as_nanos()).unwrap_or(u64::MAX),
+                timeout_ns: nanoseconds(group.timeout()),
                 record_capacity: RECORD_CAPACITY,
                 pipeline,
                 rank: rank as u32,
             };
             name_memory(group, rank, &plan, &args);
             let code = group.backend().load(rank, image, &plan.entry, block)?;
-            ranks.push(RankKernel { code, args, _words: words });
+            ranks.push(RankKernel { code, args, _bases: bases });
         }
         let _window = Arc::clone(window);
         Ok(Kernel { group: group.clone(), plan, control_at, ranks, _window, _recorder: recorder })
@@ -286,15 +401,17 @@ impl Kernel {
     ) -> Result<(), CallError> {
         let map = ArgsMap::new(&self.plan, |param| bindings.operand(param, self.control_at))?;
         let mut bytes = vec![0; map.bytes()];
-        self.launch_mapped(rank, stream, blocks, &map, &[], &mut bytes)
+        let turn = self.group.turn(rank, stream)?;
+        self.launch_mapped(&turn, blocks, None, &map, &[], &mut bytes)
     }
 
-    /// Launches with resolved arguments; `bytes` is scratch of the size of `struct Args`.
+    /// Launches with resolved arguments, and waits as long as the group says where there is no
+    /// `timeout`; `bytes` is scratch of the size of `struct Args`.
     pub(crate) fn launch_mapped(
         &self,
-        rank: usize,
-        stream: Stream,
+        turn: &Turn<'_>,
         blocks: u32,
+        timeout: Option<Duration>,
         map: &ArgsMap,
         slots: &[u64],
         bytes: &mut [u8],
@@ -304,10 +421,11 @@ impl Kernel {
             let pipeline = self.plan.pipeline.clone();
             return Err(CallError::TooFewBlocks { pipeline, have: blocks, need });
         }
-        let own = &self.ranks[self.group.local_index(rank)?];
-        map.fill(&own.args, slots, bytes);
+        let own = &self.ranks[self.group.local_index(turn.rank())?];
+        let timeout_ns = timeout.map_or(own.args.timeout_ns, nanoseconds);
+        map.fill(&GroupArgs { timeout_ns, ..own.args }, slots, bytes);
         let launch = Launch { code: own.code, blocks, waits: true, args: bytes };
-        Ok(self.group.backend().launch(rank, stream, &launch)?)
+        Ok(self.group.backend().launch(turn.rank(), turn.stream(), &launch)?)
     }
 }
 
@@ -317,19 +435,10 @@ impl Drop for Kernel {
         for (rank, own) in self.group.local().zip(&self.ranks) {
             // Code and words must outlive their last launch. A failure means that the device is
             // lost.
-            let _ = backend.sync(rank, Stream::OWN);
+            let _ = self.group.settle(rank);
             let _ = backend.unload(rank, own.code);
         }
     }
-}
-
-/// State, zeroed, and behind it the addresses of all ranks' control memory.
-fn state_words(group: &Group, rank: usize, bases: &[u64]) -> Result<DeviceMemory, CallError> {
-    let bytes = STATE_BYTES + 8 * bases.len() as u64;
-    let words = DeviceMemory::zeroed(group.backend(), rank, bytes)?;
-    let addresses: Vec<u8> = bases.iter().flat_map(|base| base.to_le_bytes()).collect();
-    words.write(STATE_BYTES, &addresses)?;
-    Ok(words)
 }
 
 /// Says what a rank's control memory holds, for reports.
@@ -355,6 +464,10 @@ pub(crate) fn waived(plan: &Plan, chosen: impl Fn(&str) -> bool) -> Vec<&str> {
     chosen.map(|(_, waiver)| waiver.policy.as_str()).collect()
 }
 
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// A size of a plan; plans never hold negative ones.
 pub(crate) fn positive(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
@@ -365,7 +478,7 @@ pub fn place_control<'a>(plans: impl IntoIterator<Item = &'a Plan>) -> (Vec<u64>
     let mut end = 0;
     let starts = plans.into_iter().map(|plan| {
         let start = end;
-        end += align_up(positive(plan.window_bytes));
+        end += control_bytes(plan);
         start
     });
     (starts.collect(), end)

@@ -7,6 +7,7 @@ pub mod device;
 pub mod doctor;
 pub mod error;
 pub mod gpu;
+pub mod graph;
 pub mod group;
 #[cfg(feature = "host")]
 pub mod host;
@@ -18,10 +19,12 @@ pub mod oracle;
 pub mod record;
 pub mod selftest;
 pub mod tune;
+pub mod whereabouts;
 
 mod emit;
 #[cfg(test)]
 mod fake;
+mod order;
 mod pipeline;
 pub mod pipelines;
 

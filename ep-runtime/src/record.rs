@@ -7,6 +7,7 @@ use ep_codegen::plan::{Plan, camel};
 
 use crate::backend::BackendError;
 use crate::memory::HostMemory;
+use crate::whereabouts::Whereabouts;
 
 /// Records that one pipeline may write on one rank before later ones are dropped.
 pub const RECORD_CAPACITY: u32 = 64;
@@ -225,23 +226,29 @@ impl fmt::Display for Wait {
 pub struct Timeouts {
     /// Waits for peers come first, of them those that ran out of time, in order of rank.
     pub waits: Vec<Wait>,
+    /// Where the ranks are that they wait for.
+    pub whereabouts: Vec<Whereabouts>,
 }
 
 impl Timeouts {
-    /// Adds the records of one pipeline on one rank.
-    pub fn collect(
-        &mut self,
+    pub(crate) fn new(mut waits: Vec<Wait>) -> Timeouts {
+        waits.sort_by_key(|wait| (wait.is_inner(), !wait.expired, wait.rank));
+        Timeouts { waits, whereabouts: Vec::new() }
+    }
+
+    /// The records of one pipeline on one rank.
+    pub(crate) fn read(
         rank: usize,
         plan: &Plan,
         records: &HostMemory,
-    ) -> Result<(), BackendError> {
+    ) -> Result<Vec<Wait>, BackendError> {
+        let mut waits = Vec::new();
         for slot in 0..u64::from(RECORD_CAPACITY) {
             let mut words = [0; RECORD_WORDS.len()];
             records.read(slot * RECORD_BYTES, &mut words)?;
-            self.waits.extend(Wait::read(rank, plan, &words));
+            waits.extend(Wait::read(rank, plan, &words));
         }
-        self.waits.sort_by_key(|wait| (wait.is_inner(), !wait.expired, wait.rank));
-        Ok(())
+        Ok(waits)
     }
 
     /// Who waits on whom: pairs of ranks, each once, from waits that ran out of time; on a rank where
@@ -267,6 +274,9 @@ impl fmt::Display for Timeouts {
         }
         if let Some(circle) = circle(&edges) {
             write!(f, "; {circle}")?;
+        }
+        for why in &self.whereabouts {
+            write!(f, "\n  {why}")?;
         }
         let like = |a: &Wait, b: &Wait| {
             let kind = |it: &Wait| (it.rank, it.peer, it.expired);
@@ -319,6 +329,7 @@ mod tests {
     use super::*;
     use crate::args::{GROUP_BYTES, GROUP_MEMBERS};
     use crate::fake::plan_of;
+    use crate::whereabouts::STATE_WORDS;
 
     const SYNC: &str = include_str!("../../templates/device/ep/sync.cuh");
 
@@ -362,6 +373,13 @@ mod tests {
     }
 
     #[test]
+    fn the_state_is_what_the_header_says() {
+        let declared = body("struct State {");
+        let ours: Vec<String> = STATE_WORDS.iter().map(|word| format!("u32 {word}")).collect();
+        assert_eq!(declared, ours);
+    }
+
+    #[test]
     fn every_kind_of_wait_has_words() {
         let ours: Vec<&str> = WAITING.iter().map(|(name, ..)| *name).collect();
         assert_eq!(body("enum class Waiting"), ours);
@@ -377,7 +395,7 @@ mod tests {
                     (call 3, wants 9, sees 4; block 1 warp 6)";
         assert_eq!(wait.to_string(), text);
         assert!(Wait::read(1, &plan, &[0; 13]).is_none());
-        let timeouts = Timeouts { waits: vec![wait] };
+        let timeouts = Timeouts::new(vec![wait]);
         assert_eq!(timeouts.edges(), [(1, 2)]);
     }
 

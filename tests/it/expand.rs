@@ -290,7 +290,7 @@ fn launch(
     let entries = [Entry::of::<ExpertLayout>(), Entry::of::<ExpertPrefix>(), Entry::of::<Expand>()];
     let emitted = entries.map(|entry| shape.emitted(&entry));
     let (starts, bytes) = place_control(emitted.iter().map(|emitted| &emitted.plan));
-    let window = Arc::new(Window::new(group.backend(), bytes.max(1))?);
+    let window = Arc::new(Window::new(group.backend(), bytes)?);
     let mut kernels = Vec::new();
     for (emitted, start) in emitted.iter().zip(starts) {
         let kernel = Kernel::prepare(group, &window, start, emitted)?;

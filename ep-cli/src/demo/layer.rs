@@ -99,6 +99,7 @@ impl Layer {
         let (own, options) = (&self.ranks[rank], self.buffer.options());
         DispatchInput {
             tokens: options.tokens,
+            tokens_from: 0,
             x: Rows::new(own.x.address(), options.hidden as i64),
             scale: Rows::default(),
             topk_idx: own.topk_idx.address(),

@@ -13,7 +13,11 @@ pub fn params(ir: &Pipeline) -> (Vec<Param>, i64) {
     list.push("group".into(), ParamKind::Group);
     for size in &ir.sizes {
         match size.value {
-            None => list.push(size.name.clone(), ParamKind::Size),
+            None => {
+                list.push(size.name.clone(), ParamKind::Size);
+                let kind = ParamKind::SizeFrom { size: size.name.clone() };
+                list.push(format!("{}_from", size.name), kind);
+            }
             Some(_) if has_capacity(ir, size) => {
                 let kind = ParamKind::Capacity { size: size.name.clone() };
                 list.push(format!("{}_capacity", size.name), kind);

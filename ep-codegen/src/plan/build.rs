@@ -3,6 +3,7 @@
 use super::config::Config;
 use super::counted::Counters;
 use super::error::PlanError;
+use super::extent::extents;
 use super::message::{self, LINE_BYTES, MessageLayout, align, elem_bytes, parts};
 use super::numbers::{self, Numbers, eval};
 use super::roles::{RoleUse, block_groups, first_warps, moved_row, role_use};
@@ -66,6 +67,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         cfg,
         params,
         args_bytes,
+        extents: extents(&ir, &numbers),
         window: window.regions,
         window_bytes: window.bytes,
         threads,

@@ -9,6 +9,7 @@ mod build;
 mod config;
 mod counted;
 mod error;
+mod extent;
 mod message;
 mod numbers;
 mod prologue;
@@ -22,6 +23,7 @@ pub use build::{camel, constant, plan};
 pub use config::{Config, kebab, snake};
 pub use counted::{Counting, counted, is_given, sums};
 pub use error::PlanError;
+pub use extent::Extent;
 pub use message::{
     LINE_BYTES, MessageLayout, MetaField, MetaSource, align, elem_bytes, meta_sources, parts,
     row_field,
@@ -51,6 +53,8 @@ pub struct Plan {
     pub params: Vec<Param>,
     /// Size of `struct Args`.
     pub args_bytes: i64,
+    /// Memory of the caller that the kernel writes.
+    pub extents: Vec<Extent>,
     /// The control memory that every rank has at the same offset of its window.
     pub window: Vec<Region>,
     /// Bytes of all regions.
@@ -120,6 +124,12 @@ pub enum ParamKind {
     Group,
     /// A row count (`tokens`), `int`.
     Size,
+    /// Where the device finds the row count of a call that a graph replays, or null; then
+    /// [`ParamKind::Size`] is the most that it may be.
+    SizeFrom {
+        /// The size.
+        size: String,
+    },
     /// How many rows the outputs with this extent hold, `int`.
     Capacity {
         /// The size that counts the rows in use.

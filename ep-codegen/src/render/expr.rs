@@ -81,7 +81,8 @@ impl Scope<'_> {
     fn name(&self, name: &str, kind: &NameKind) -> String {
         match kind {
             NameKind::Dim | NameKind::Tune => format!("Cfg::{}", constant(name)),
-            NameKind::Arg | NameKind::Size => format!("args.{name}"),
+            NameKind::Arg => format!("args.{name}"),
+            NameKind::Size => format!("ep::rows_of(args.{name}, args.{name}_from)"),
             NameKind::Binder => name.to_string(),
             NameKind::Me => self.me.to_string(),
             NameKind::Stripe => "stripe".to_string(),
@@ -213,7 +214,7 @@ impl Scope<'_> {
         use crate::ir::Domain;
         match domain {
             Domain::Dim { name } => format!("Cfg::{}", constant(name)),
-            Domain::Tokens => "args.tokens".to_string(),
+            Domain::Tokens => self.name("tokens", &NameKind::Size),
             Domain::Range { high, .. } => self.text(high),
             _ => "Cfg::kRanks".to_string(),
         }

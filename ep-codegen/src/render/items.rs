@@ -42,6 +42,10 @@ impl Renderer<'_> {
         match kind {
             ParamKind::Group => ("ep::Group".into(), String::new()),
             ParamKind::Size => ("int".into(), "run-time sizes".into()),
+            ParamKind::SizeFrom { size } => {
+                let comment = format!("if not null, holds {size}, and the above is its bound");
+                ("const ep::i32*".into(), comment)
+            }
             ParamKind::Capacity { size } => {
                 ("int".into(), format!("rows that the outputs of `{size}` hold"))
             }

@@ -1,43 +1,104 @@
 //! What a call leaves: handles with their tables, outputs, and inputs of combines.
 //!
 //! All of it was allocated with the buffer; taking one is taking a number from a pool, and dropping
-//! it gives the number back. What is still in flight then stays valid: the next user comes later in
-//! the same stream order.
+//! it gives the number back.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::slots::{Slot, Slots};
-use super::{RankState, Shared};
+use super::{DispatchInput, RankMemory, RankState, Shared};
 use crate::args::Rows;
 use crate::error::CallError;
 
 /// What no count can be: host words hold it until the kernel has written the count.
 pub(super) const NOT_YET: u32 = u32::MAX;
 
-/// Free numbers, and something for each of them.
-pub(super) struct Pool<T> {
+/// Words that are looked at together, on the stack: a call allocates nothing.
+const CHUNK: usize = 64;
+
+/// The places of one kind, by number.
+pub(super) struct Pool {
     free: Vec<usize>,
-    items: Vec<T>,
+    /// How many hold each place: the caller, and graphs that use it.
+    holders: Vec<u32>,
 }
 
-impl<T: Default> Pool<T> {
-    pub(super) fn new(count: usize) -> Pool<T> {
-        let items = (0..count).map(|_| T::default()).collect();
-        Pool { free: (0..count).rev().collect(), items }
+impl Pool {
+    pub(super) fn new(count: usize) -> Pool {
+        Pool { free: (0..count).rev().collect(), holders: vec![0; count] }
     }
 
     fn take(&mut self, what: &'static str, rank: usize) -> Result<usize, CallError> {
-        let live = self.items.len();
-        self.free.pop().ok_or(CallError::AllInUse { what, rank, live })
+        let live = self.holders.len();
+        let index = self.free.pop().ok_or(CallError::AllInUse { what, rank, live })?;
+        self.holders[index] = 1;
+        Ok(index)
+    }
+
+    fn give_back(&mut self, index: usize) {
+        self.holders[index] -= 1;
+        if self.holders[index] == 0 {
+            self.free.push(index);
+        }
     }
 }
 
-/// One set of tables.
-#[derive(Debug, Default)]
-pub(super) struct TablesSlot {
-    /// The kernel that writes its counts was launched and has not been seen to finish.
-    counting: bool,
+/// What a place is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Handle,
+    Output,
+    Offered,
+}
+
+/// A place that is taken until all copies of this are dropped. What is still in flight then stays
+/// valid: the next user comes later in the order of the rank's calls.
+pub(super) struct Place {
+    pub(super) shared: Arc<Shared>,
+    pub(super) rank: usize,
+    kind: Kind,
+    index: usize,
+}
+
+impl Place {
+    fn take(shared: &Arc<Shared>, rank: usize, kind: Kind) -> Result<Place, CallError> {
+        let mut state = shared.rank(rank)?.state();
+        let (pool, what) = match kind {
+            Kind::Handle => (&mut state.handles, "handles"),
+            Kind::Output => (&mut state.outputs, "outputs"),
+            Kind::Offered => (&mut state.offered, "combine inputs"),
+        };
+        let index = pool.take(what, rank)?;
+        Ok(Place { shared: Arc::clone(shared), rank, kind, index })
+    }
+
+    /// Changes the pool of the place.
+    fn in_pool(&self, change: impl FnOnce(&mut Pool)) {
+        if let Ok(own) = self.shared.rank(self.rank) {
+            let mut state = own.state();
+            change(match self.kind {
+                Kind::Handle => &mut state.handles,
+                Kind::Output => &mut state.outputs,
+                Kind::Offered => &mut state.offered,
+            });
+        }
+    }
+}
+
+impl Clone for Place {
+    fn clone(&self) -> Place {
+        self.in_pool(|pool| pool.holders[self.index] += 1);
+        let (shared, rank, kind, index) =
+            (Arc::clone(&self.shared), self.rank, self.kind, self.index);
+        Place { shared, rank, kind, index }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.in_pool(|pool| pool.give_back(self.index));
+    }
 }
 
 /// How many rows arrive at a rank.
@@ -51,74 +112,110 @@ pub struct Counts {
 
 /// The tables of one dispatch on one rank: what its combine and cached dispatches read.
 pub struct Handle {
-    shared: Arc<Shared>,
-    rank: usize,
+    place: Place,
     tokens: usize,
-    index: usize,
+    tokens_from: u64,
+    /// Its counts come with every replay of a graph.
+    is_captured: bool,
+    /// Longest wait of the kernel that writes the counts.
+    timeout: Duration,
 }
 
 impl Handle {
     pub(super) fn take(
         shared: &Arc<Shared>,
         rank: usize,
-        tokens: usize,
+        input: &DispatchInput,
+        is_captured: bool,
+        timeout: Duration,
     ) -> Result<Handle, CallError> {
-        let (index, counting) = {
-            let mut state = shared.rank(rank)?.state();
-            let index = state.handles.take("handles", rank)?;
-            (index, state.handles.items[index].counting)
-        };
-        let handle = Handle { shared: Arc::clone(shared), rank, tokens, index };
-        if counting {
+        let place = Place::take(shared, rank, Kind::Handle)?;
+        let (tokens, tokens_from) = (input.tokens, input.tokens_from);
+        let handle = Handle { place, tokens, tokens_from, is_captured, timeout };
+        let counting = handle.own()?.state().counting[handle.place.index];
+        if counting && !is_captured {
             // An earlier user dropped it unread: its counts must not come after the words are
             // reset.
             handle.wait_for_counts()?;
         }
-        let (received, per_expert) = shared.no_counts.split_at(1);
-        let memory = &shared.rank(rank)?.counts[index];
-        memory.write(handle.count_at("received"), received)?;
-        memory.write(handle.count_at("received_per_expert"), per_expert)?;
+        if !(counting && is_captured) {
+            let (received, per_expert) = shared.no_counts.split_at(1);
+            let memory = &handle.own()?.counts[handle.place.index];
+            memory.write(shared.layout.places.received, received)?;
+            memory.write(shared.layout.places.per_expert, per_expert)?;
+        }
         Ok(handle)
     }
 
     /// Notes that the kernel which writes the counts is in the stream.
     pub(super) fn counting(&self, state: &mut RankState) {
-        state.handles.items[self.index].counting = true;
+        state.counting[self.place.index] |= !self.is_captured;
+    }
+
+    /// What a graph that uses the handle has to keep.
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn own(&self) -> Result<&RankMemory, CallError> {
+        self.place.shared.rank(self.place.rank)
     }
 
     /// The rank.
     pub fn rank(&self) -> usize {
-        self.rank
+        self.place.rank
     }
 
-    /// Tokens of the dispatch on this rank.
+    /// Tokens of the dispatch on this rank; the most there may be, if the device has their number.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// How many rows arrive. Waits for the exchange of counts, not for the rows.
+    /// Where the device finds how many tokens there are; 0: the host knew it.
+    pub(super) fn tokens_from(&self) -> u64 {
+        self.tokens_from
+    }
+
+    /// How many rows arrive. Waits for the exchange of counts, not for the rows. After captured calls:
+    /// what the last replay that was waited for has left.
     pub fn counts(&self) -> Result<Counts, CallError> {
-        let words = self.wait_for_counts()?;
-        let received = words.first().map_or(0, |word| *word as usize);
-        let per_expert = words.iter().skip(1).map(|word| *word as usize).collect();
-        Ok(Counts { received, per_expert })
+        match self.is_captured {
+            true => self.require_replay()?,
+            false => self.wait_for_counts()?,
+        }
+        let mut words = self.place.shared.no_counts.clone();
+        let (received, per_expert) = words.split_at_mut(1);
+        let memory = &self.own()?.counts[self.place.index];
+        let places = &self.place.shared.layout.places;
+        memory.read(places.received, received)?;
+        memory.read(places.per_expert, per_expert)?;
+        let received = received.first().map_or(0, |word| *word as usize);
+        Ok(Counts { received, per_expert: per_expert.iter().map(|word| *word as usize).collect() })
     }
 
     /// Device address of a table, for a pipeline of the user; none if the dispatch has no such one.
     pub fn table(&self, name: &str) -> Option<u64> {
-        let tables = self.shared.rank(self.rank).ok()?.tables.address();
-        Some(tables + self.tables_at() + self.shared.layout.tables.at(name)?)
+        let tables = self.own().ok()?.tables.address();
+        Some(tables + self.tables_at() + self.place.shared.layout.tables.at(name)?)
+    }
+
+    /// Where the totals of all ranks are.
+    pub(super) fn rank_prefix(&self) -> Result<u64, CallError> {
+        let places = &self.place.shared.layout.places;
+        Ok(self.own()?.tables.address() + self.tables_at() + places.rank_prefix)
     }
 
     pub(super) fn belongs_to(&self, shared: &Shared) -> bool {
-        std::ptr::eq(Arc::as_ptr(&self.shared), shared)
+        std::ptr::eq(Arc::as_ptr(&self.place.shared), shared)
     }
 
     pub(super) fn bind(&self, slots: &mut Slots) -> Result<(), CallError> {
-        let own = self.shared.rank(self.rank)?;
+        let own = self.own()?;
         slots
+            .set(Slot::Tokens, self.tokens as u64)
+            .set(Slot::TokensFrom, self.tokens_from)
             .set(Slot::Tables, own.tables.address() + self.tables_at())
-            .set(Slot::Counts, own.counts[self.index].address());
+            .set(Slot::Counts, own.counts[self.place.index].address());
         Ok(())
     }
 
@@ -126,100 +223,119 @@ impl Handle {
     /// same everywhere, so all ranks decide alike.
     pub(super) fn require_capacity(&self) -> Result<(), CallError> {
         self.wait_for_counts()?;
-        let ranks = self.shared.group.ranks();
-        let mut totals = vec![0; 4 * ranks];
-        let table = self.shared.layout.tables.at("rank_prefix").unwrap_or(0);
-        let at = self.tables_at() + table + 4 * (ranks * ranks) as u64;
-        let stream = self.shared.rank(self.rank)?.state().last;
-        // The counts came before the kernel's last store: the table is complete after the stream.
-        self.shared.group.backend().sync(self.rank, stream)?;
-        self.shared.rank(self.rank)?.tables.read(at, &mut totals)?;
-        let have = self.shared.options.capacity(ranks) as u64;
-        for (rank, total) in totals.chunks_exact(4).enumerate() {
-            let need = u64::from(u32::from_le_bytes([total[0], total[1], total[2], total[3]]));
-            if need > have {
-                return Err(CallError::OutputTooSmall { rank, need, have });
+        let shared = &self.place.shared;
+        let ranks = shared.group.ranks();
+        let totals_at =
+            self.tables_at() + shared.layout.places.rank_prefix + 4 * (ranks * ranks) as u64;
+        // The counts came before the kernel's last store: the table is complete after the call.
+        shared.group.settle(self.rank())?;
+        let have = shared.options.capacity(ranks) as u64;
+        for first in (0..ranks).step_by(CHUNK) {
+            let mut totals = [0; 4 * CHUNK];
+            let totals = &mut totals[..4 * CHUNK.min(ranks - first)];
+            self.own()?.tables.read(totals_at + 4 * first as u64, totals)?;
+            for (rank, total) in (first..).zip(totals.chunks_exact(4)) {
+                let need = u64::from(u32::from_le_bytes([total[0], total[1], total[2], total[3]]));
+                if need > have {
+                    return Err(CallError::OutputTooSmall { rank, need, have });
+                }
             }
         }
         Ok(())
     }
 
     fn tables_at(&self) -> u64 {
-        self.index as u64 * self.shared.layout.tables.bytes()
+        self.place.index as u64 * self.place.shared.layout.tables.bytes()
     }
 
-    fn count_at(&self, name: &str) -> u64 {
-        self.shared.layout.counts.at(name).unwrap_or(0)
+    /// Whether the kernel has written all words of `received` and `received_per_expert`.
+    fn has_counts(&self) -> Result<bool, CallError> {
+        let memory = &self.own()?.counts[self.place.index];
+        let has = |at: u64, count: usize| {
+            for first in (0..count).step_by(CHUNK) {
+                let mut words = [NOT_YET; CHUNK];
+                let words = &mut words[..CHUNK.min(count - first)];
+                memory.read(at + 4 * first as u64, words)?;
+                if words.contains(&NOT_YET) {
+                    return Ok::<bool, CallError>(false);
+                }
+            }
+            Ok(true)
+        };
+        let (places, local_experts) =
+            (&self.place.shared.layout.places, self.place.shared.no_counts.len() - 1);
+        Ok(has(places.received, 1)? && has(places.per_expert, local_experts)?)
     }
 
-    /// The words `received` and `received_per_expert`, once the kernel has written all of them.
-    fn wait_for_counts(&self) -> Result<Vec<u32>, CallError> {
-        let own = self.shared.rank(self.rank)?;
-        let group = &self.shared.group;
+    fn require_replay(&self) -> Result<(), CallError> {
+        if self.has_counts()? {
+            return Ok(());
+        }
+        let what = "the counts of a captured dispatch come with a replay of its graph: wait for one \
+                    first";
+        Err(CallError::Capture { what: what.to_string() })
+    }
+
+    /// Waits until the kernel has written the counts.
+    fn wait_for_counts(&self) -> Result<(), CallError> {
+        let (rank, group) = (self.rank(), &self.place.shared.group);
         let begun = Instant::now();
         // Where kernels run inside `poll`, what one `poll` has not brought will not come.
         let runs_alone = group.backend().runs_alone();
-        let patience = if runs_alone { group.timeout() * 2 } else { Duration::ZERO };
-        let mut words = self.shared.no_counts.clone();
+        let patience = if runs_alone { self.timeout.saturating_mul(2) } else { Duration::ZERO };
         for turn in 1u64.. {
-            let (received, per_expert) = words.split_at_mut(1);
-            own.counts[self.index].read(self.count_at("received"), received)?;
-            own.counts[self.index].read(self.count_at("received_per_expert"), per_expert)?;
-            if !words.contains(&NOT_YET) {
+            if self.has_counts()? {
                 break;
             }
             std::hint::spin_loop();
             // Looking at the device costs more than looking at the words.
             if turn % 64 == 0 || !runs_alone {
-                group.explain(self.rank, group.backend().poll(self.rank))?;
+                group.explain(rank, group.backend().poll(rank))?;
                 if turn > 1 && begun.elapsed() > patience {
-                    return Err(CallError::Silent { rank: self.rank, what: "the counts" });
+                    return Err(CallError::Silent { rank, what: "the counts" });
                 }
             }
         }
-        own.state().handles.items[self.index].counting = false;
-        Ok(words)
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        give_back(&self.shared, self.rank, |state| state.handles.free.push(self.index));
+        self.own()?.state().counting[self.place.index] = false;
+        Ok(())
     }
 }
 
 /// The output of one dispatch on one rank.
 pub struct Received {
-    shared: Arc<Shared>,
-    rank: usize,
-    index: usize,
+    place: Place,
 }
 
 impl Received {
     pub(super) fn take(shared: &Arc<Shared>, rank: usize) -> Result<Received, CallError> {
-        let index = shared.rank(rank)?.state().outputs.take("outputs", rank)?;
-        Ok(Received { shared: Arc::clone(shared), rank, index })
+        Ok(Received { place: Place::take(shared, rank, Kind::Output)? })
+    }
+
+    /// What a graph that uses the output has to keep.
+    pub(super) fn place(&self) -> &Place {
+        &self.place
     }
 
     /// The rank.
     pub fn rank(&self) -> usize {
-        self.rank
+        self.place.rank
     }
 
     /// Rows of the payload's values.
     pub fn x(&self) -> Result<Rows, CallError> {
-        let window = self.shared.window.own(self.rank)?;
-        let rows = self.shared.layout.received.at("rows").unwrap_or(0);
-        let stride = self.shared.options.row_stride() as i64;
+        let shared = &self.place.shared;
+        let window = shared.window.own(self.place.rank)?;
+        let rows = shared.layout.places.received_rows;
+        let stride = shared.options.row_stride() as i64;
         Ok(Rows::new(window + self.region_at() + rows, stride))
     }
 
     /// Scales of the rows, if the payload has any.
     pub fn scale(&self) -> Result<Rows, CallError> {
-        let scales = self.shared.options.payload.scales(self.shared.options.hidden);
-        match scales {
+        let options = &self.place.shared.options;
+        match options.payload.scales(options.hidden) {
             0 => Ok(Rows::default()),
-            _ => Ok(Rows::new(self.unpacked("scale")?, scales as i64)),
+            scales => Ok(Rows::new(self.unpacked("scale")?, scales as i64)),
         }
     }
 
@@ -234,68 +350,64 @@ impl Received {
     }
 
     fn region_at(&self) -> u64 {
-        self.shared.layout.received_at(self.index)
+        self.place.shared.layout.received_at(self.place.index)
     }
 
     fn unpacked(&self, name: &str) -> Result<u64, CallError> {
-        let unpacked = self.shared.rank(self.rank)?.unpacked.address();
-        let block = self.index as u64 * self.shared.layout.unpacked.bytes();
-        Ok(unpacked + block + self.shared.layout.unpacked.at(name).unwrap_or(0))
+        let shared = &self.place.shared;
+        let unpacked = shared.rank(self.place.rank)?.unpacked.address();
+        let block = self.place.index as u64 * shared.layout.unpacked.bytes();
+        Ok(unpacked + block + shared.layout.unpacked.at(name).unwrap_or(0))
     }
 
     pub(super) fn bind(&self, slots: &mut Slots) -> Result<(), CallError> {
-        let own = self.shared.rank(self.rank)?;
-        let unpacked = self.index as u64 * self.shared.layout.unpacked.bytes();
+        let shared = &self.place.shared;
+        let own = shared.rank(self.place.rank)?;
+        let unpacked = self.place.index as u64 * shared.layout.unpacked.bytes();
         slots
-            .set(Slot::Received, self.shared.window.own(self.rank)? + self.region_at())
+            .set(Slot::Received, shared.window.own(self.place.rank)? + self.region_at())
             .set(Slot::ReceivedAt, self.region_at())
             .set(Slot::Unpacked, own.unpacked.address() + unpacked);
         Ok(())
     }
 }
 
-impl Drop for Received {
-    fn drop(&mut self) {
-        give_back(&self.shared, self.rank, |state| state.outputs.free.push(self.index));
-    }
-}
-
 /// A combine input in the window: the experts of one rank leave their rows here.
 pub struct Offered {
-    shared: Arc<Shared>,
-    rank: usize,
-    index: usize,
+    place: Place,
 }
 
 impl Offered {
     pub(super) fn take(shared: &Arc<Shared>, rank: usize) -> Result<Offered, CallError> {
-        let index = shared.rank(rank)?.state().offered.take("combine inputs", rank)?;
-        Ok(Offered { shared: Arc::clone(shared), rank, index })
+        Ok(Offered { place: Place::take(shared, rank, Kind::Offered)? })
     }
 
     /// bf16 rows, in the order in which the dispatch received theirs.
     pub fn x(&self) -> Result<Rows, CallError> {
-        let rows = self.window_at("rows");
-        let stride = self.shared.options.combine_stride() as i64;
-        Ok(Rows::new(self.shared.window.own(self.rank)? + rows, stride))
+        let stride = self.place.shared.options.combine_stride();
+        self.rows(self.rows_at(), stride)
     }
 
     /// f32 weights of the rows, for a buffer that moves weights.
     pub fn weights(&self) -> Result<Rows, CallError> {
-        let weights = self.window_at("weights");
-        let stride = self.shared.options.weights_stride() as i64;
-        Ok(Rows::new(self.shared.window.own(self.rank)? + weights, stride))
+        let stride = self.place.shared.options.weights_stride();
+        self.rows(self.weights_at(), stride)
     }
 
-    fn window_at(&self, name: &str) -> u64 {
-        let region = self.shared.layout.offered_at(self.index);
-        region + self.shared.layout.offered.at(name).unwrap_or(0)
+    fn rows(&self, at: u64, stride: u64) -> Result<Rows, CallError> {
+        let window = self.place.shared.window.own(self.place.rank)?;
+        Ok(Rows::new(window + at, stride as i64))
     }
-}
 
-impl Drop for Offered {
-    fn drop(&mut self) {
-        give_back(&self.shared, self.rank, |state| state.offered.free.push(self.index));
+    /// Where they are in the window.
+    fn rows_at(&self) -> u64 {
+        let layout = &self.place.shared.layout;
+        layout.offered_at(self.place.index) + layout.places.offered_rows
+    }
+
+    fn weights_at(&self) -> u64 {
+        let layout = &self.place.shared.layout;
+        layout.offered_at(self.place.index) + layout.places.offered_weights
     }
 }
 
@@ -310,6 +422,16 @@ pub enum CombineInput<'a> {
 }
 
 impl CombineInput<'_> {
+    /// What a graph that reads them has to keep.
+    pub(super) fn places(&self) -> [Option<Place>; 2] {
+        match self {
+            CombineInput::Offered(offered) => [Some(offered.place.clone()), None],
+            CombineInput::InPlace(received, offered) => {
+                [Some(received.place.clone()), offered.map(|offered| offered.place.clone())]
+            }
+        }
+    }
+
     pub(super) fn bind(
         &self,
         shared: &Arc<Shared>,
@@ -318,18 +440,16 @@ impl CombineInput<'_> {
     ) -> Result<(), CallError> {
         self.check(shared, rank)?;
         let (x, x_at, weights) = match self {
-            CombineInput::Offered(offered) => {
-                (offered.x()?, offered.window_at("rows"), Some(*offered))
-            }
+            CombineInput::Offered(offered) => (offered.x()?, offered.rows_at(), Some(*offered)),
             CombineInput::InPlace(received, weights) => {
-                let rows = shared.layout.received.at("rows").unwrap_or(0);
+                let rows = shared.layout.places.received_rows;
                 (received.x()?, received.region_at() + rows, *weights)
             }
         };
         slots.set(Slot::X, x.address).set(Slot::XStride, x.row_stride as u64).set(Slot::XAt, x_at);
         if let Some(offered) = weights {
             slots.set(Slot::Weights, offered.weights()?.address);
-            slots.set(Slot::WeightsAt, offered.window_at("weights"));
+            slots.set(Slot::WeightsAt, offered.weights_at());
         }
         Ok(())
     }
@@ -347,23 +467,16 @@ impl CombineInput<'_> {
         if shared.options.weights && offered.is_none() {
             return wrong("the buffer moves weights, but the combine has none");
         }
-        let offered = offered.map(|offered| (&offered.shared, offered.rank));
-        let received = received.map(|received| (&received.shared, received.rank));
-        for (owner, own) in offered.into_iter().chain(received) {
-            if !Arc::ptr_eq(owner, shared) {
+        let offered = offered.map(|offered| &offered.place);
+        let received = received.map(|received| &received.place);
+        for place in offered.into_iter().chain(received) {
+            if !Arc::ptr_eq(&place.shared, shared) {
                 return wrong("the combine input belongs to another buffer");
             }
-            if own != rank {
+            if place.rank != rank {
                 return wrong("the combine input belongs to another rank than the handle");
             }
         }
         Ok(())
-    }
-}
-
-/// Returns a number to its pool.
-fn give_back(shared: &Shared, rank: usize, back: impl FnOnce(&mut RankState)) {
-    if let Ok(own) = shared.rank(rank) {
-        back(&mut own.state());
     }
 }

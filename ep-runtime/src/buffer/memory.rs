@@ -1,20 +1,27 @@
 //! What lies where: the tables of a handle, the parts of an output, the regions of the window.
 
-use super::options::BufferOptions;
+use std::fmt;
+
+use ep_codegen::plan::{Arch, Extent, Plan};
+
+use super::Programs;
+use super::options::{BufferOptions, Emit};
+use crate::error::CallError;
+use crate::group::positive;
 use crate::memory::align_up;
 
 /// Named blocks one behind another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Blocks {
-    places: Vec<(&'static str, u64)>,
+    places: Vec<(String, u64)>,
     bytes: u64,
 }
 
 impl Blocks {
-    fn of(blocks: impl IntoIterator<Item = (&'static str, u64)>) -> Blocks {
+    fn of<'a>(blocks: impl IntoIterator<Item = (&'a str, u64)>) -> Blocks {
         let mut all = Blocks::default();
         for (name, bytes) in blocks {
-            all.places.push((name, all.bytes));
+            all.places.push((name.to_string(), all.bytes));
             all.bytes += align_up(bytes);
         }
         all
@@ -31,10 +38,31 @@ impl Blocks {
     }
 
     /// Names, starts and sizes.
-    pub(super) fn parts(&self) -> impl Iterator<Item = (&'static str, u64, u64)> {
+    pub(super) fn parts(&self) -> impl Iterator<Item = (&str, u64, u64)> {
         let ends = self.places.iter().skip(1).map(|(_, at)| *at).chain([self.bytes]);
-        self.places.iter().zip(ends).map(|((name, at), end)| (*name, *at, end - at))
+        self.places.iter().zip(ends).map(|((name, at), end)| (name.as_str(), *at, end - at))
     }
+}
+
+/// The tables of local pipelines whose rows the shape counts; the others are the caller's.
+pub(super) fn table_blocks<'a>(plans: impl Iterator<Item = &'a Plan>) -> Blocks {
+    let tables = plans.flat_map(|plan| &plan.extents);
+    let tables = tables.filter(|extent| extent.is_table && extent.size.is_none());
+    Blocks::of(tables.map(|extent| (extent.tensor.as_str(), positive(extent.bytes))))
+}
+
+/// Where things are inside their blocks that a call needs by itself, so that it looks up no names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Places {
+    /// Among the counts.
+    pub(super) received: u64,
+    pub(super) per_expert: u64,
+    /// Among the tables.
+    pub(super) rank_prefix: u64,
+    /// In the regions of the window.
+    pub(super) received_rows: u64,
+    pub(super) offered_rows: u64,
+    pub(super) offered_weights: u64,
 }
 
 /// The layout of all memory of a buffer.
@@ -50,44 +78,49 @@ pub(super) struct MemoryLayout {
     pub(super) received: Blocks,
     /// What of a combine input peers read: a region of the window.
     pub(super) offered: Blocks,
+    /// Some places inside these.
+    pub(super) places: Places,
     /// First byte of the window behind all control memory.
     regions_at: u64,
     live: u64,
 }
 
 impl MemoryLayout {
-    /// `control_bytes`: the control memory of all plans; `meta_bytes`: a direct channel's record.
-    pub(super) fn new(
+    /// `control_bytes`: the control memory of all plans; `meta_bytes`: a direct channel's record. What
+    /// a dispatch leaves for later calls are the tables of its plans and what their kernels read of
+    /// one another.
+    pub(super) fn new<'a>(
         options: &BufferOptions,
         ranks: usize,
-        stripes: usize,
+        plans: impl Iterator<Item = &'a Plan>,
         control_bytes: u64,
         meta_bytes: u64,
     ) -> MemoryLayout {
-        let (tokens, experts) = (options.tokens as u64, options.experts as u64);
-        let (ranks_u, stripes) = (ranks as u64, stripes as u64);
         let capacity = options.capacity(ranks) as u64;
         let topk = options.topk as u64;
         let scales = options.payload.scales(options.hidden) as u64 * options.payload.scale_bytes();
-        let pairs = ranks_u * stripes;
-        MemoryLayout {
-            tables: Blocks::of([
-                ("tokens_per_rank", 4 * ranks_u),
-                ("tokens_per_expert", 4 * experts),
-                ("stripe_tokens", 4 * pairs),
-                ("in_rank", tokens * ranks_u),
-                ("rank_prefix", 4 * (ranks_u + 1) * ranks_u),
-                ("stripe_prefix", 4 * pairs),
-                ("send_row", 4 * tokens * ranks_u),
-                ("send_head", 4 * tokens * ranks_u),
-                ("recv_first", 4 * pairs),
-                ("recv_count", 4 * pairs),
-                ("recv_src", 4 * capacity),
-            ]),
-            counts: Blocks::of([
-                ("received", 4),
-                ("received_per_expert", 4 * options.local_experts(ranks) as u64),
-            ]),
+        let rows = |extent: &Extent| match extent.size.as_deref() {
+            Some("tokens") => options.tokens as u64,
+            Some(_) => capacity,
+            None => 1,
+        };
+        let (mut tables, mut counts): (Vec<(&str, u64)>, Vec<_>) = (Vec::new(), Vec::new());
+        for extent in plans.flat_map(|plan| &plan.extents) {
+            let (name, bytes) = (extent.tensor.as_str(), rows(extent) * positive(extent.bytes));
+            match extent {
+                Extent { to_host: true, .. } => counts.push((name, bytes)),
+                // An output whose rows a size counts is the caller's or lies in a region.
+                Extent { is_table: false, size: Some(_), .. } => {}
+                // A cached dispatch writes some tables of the fresh one again.
+                _ => match tables.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, most)) => *most = bytes.max(*most),
+                    None => tables.push((name, bytes)),
+                },
+            }
+        }
+        let mut layout = MemoryLayout {
+            tables: Blocks::of(tables),
+            counts: Blocks::of(counts),
             unpacked: Blocks::of([
                 ("scale", capacity * scales),
                 ("recv_topk_idx", 8 * capacity * topk),
@@ -101,9 +134,20 @@ impl MemoryLayout {
                 ("rows", 2 * capacity * options.combine_stride()),
                 ("weights", 4 * capacity * options.weights_stride()),
             ]),
+            places: Places::default(),
             regions_at: align_up(control_bytes),
             live: options.live as u64,
-        }
+        };
+        let at = |blocks: &Blocks, name: &str| blocks.at(name).unwrap_or(0);
+        layout.places = Places {
+            received: at(&layout.counts, "received"),
+            per_expert: at(&layout.counts, "received_per_expert"),
+            rank_prefix: at(&layout.tables, "rank_prefix"),
+            received_rows: at(&layout.received, "rows"),
+            offered_rows: at(&layout.offered, "rows"),
+            offered_weights: at(&layout.offered, "weights"),
+        };
+        layout
     }
 
     /// Start of the `index`-th received region in the window.
@@ -148,14 +192,49 @@ pub struct MemoryUsage {
     pub host: u64,
 }
 
+impl MemoryUsage {
+    /// What a buffer would take on each of `ranks` ranks, before anything is allocated.
+    pub fn of(
+        options: &BufferOptions,
+        ranks: usize,
+        arch: Arch,
+        emit: &dyn Emit,
+    ) -> Result<MemoryUsage, CallError> {
+        Ok(Programs::emit(emit, ranks, arch, options)?.layout(options, ranks).usage())
+    }
+}
+
+/// In MiB, rounded up.
+impl fmt::Display for MemoryUsage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MemoryUsage { control, outputs, combine_inputs, tables, host } = self;
+        let mib = |bytes: &u64| bytes.div_ceil(1 << 20);
+        write!(
+            f,
+            "control {} MiB, outputs {} MiB, combine inputs {} MiB, tables {} MiB, on the host {} MiB",
+            mib(control),
+            mib(outputs),
+            mib(combine_inputs),
+            mib(tables),
+            mib(host)
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buffer::{Declared, Via};
+
+    fn programs(options: &BufferOptions, ranks: usize) -> Programs {
+        Programs::emit(&Declared, ranks, Arch::Sm90a, options).unwrap()
+    }
 
     #[test]
     fn regions_follow_the_control_memory_and_do_not_meet() {
         let options = BufferOptions { live: 2, ..BufferOptions::new(10, 48, 2, 8) };
-        let layout = MemoryLayout::new(&options, 3, 4, 1000, 128);
+        let programs = programs(&options, 3);
+        let layout = MemoryLayout::new(&options, 3, programs.plans(), 1000, 128);
         assert_eq!(layout.received_at(0), 1024);
         // 30 rows of 96 bytes in lines of 128, and as many records of 128 bytes.
         assert_eq!(layout.received.bytes(), 2 * align_up(30 * 128));
@@ -164,11 +243,41 @@ mod tests {
         assert_eq!(layout.window_bytes(), layout.offered_at(0) + 2 * layout.offered.bytes());
     }
 
+    /// The tables are those of the plans, with room for all tokens, all rows and all stripes.
     #[test]
-    fn tables_are_found_by_name() {
-        let layout = MemoryLayout::new(&BufferOptions::new(10, 64, 2, 8), 2, 4, 0, 0);
-        assert_eq!(layout.tables.at("tokens_per_rank"), Some(0));
-        assert_eq!(layout.tables.at("tokens_per_expert"), Some(256));
-        assert_eq!(layout.tables.at("nothing"), None);
+    fn tables_have_the_extents_of_their_plans() {
+        for via in Via::ALL {
+            let options = BufferOptions { via, ..BufferOptions::new(1000, 64, 2, 8) };
+            let programs = programs(&options, 2);
+            let layout = programs.layout(&options, 2);
+            let stripes = programs.dispatch.plan.numbers["stripes"] as u64;
+            let bytes = |name: &str| {
+                let part = layout.tables.parts().find(|(own, ..)| *own == name);
+                part.map(|(_, _, bytes)| bytes)
+            };
+            assert_eq!(bytes("tokens_per_expert"), Some(256));
+            assert_eq!(bytes("in_rank"), Some(align_up(2 * 1000)));
+            assert_eq!(bytes("stripe_tokens"), Some(align_up(4 * 2 * stripes)));
+            assert_eq!(bytes("recv_src"), Some(align_up(4 * 2 * 1000)));
+            let (row, head) = (bytes("send_row"), bytes("send_head"));
+            let table = Some(align_up(4 * 2 * 1000));
+            let wanted = if via == Via::Direct { (table, None) } else { (None, table) };
+            assert_eq!((row, head), wanted);
+            assert_eq!(bytes("recv_topk_idx"), None, "it lies in the output");
+            assert_eq!(layout.places.per_expert, 256);
+            assert_eq!(layout.tables.at("nothing"), None);
+        }
+    }
+
+    #[test]
+    fn memory_is_known_before_it_is_allocated() {
+        let options = BufferOptions { live: 2, ..BufferOptions::new(4096, 7168, 8, 256) };
+        let usage = MemoryUsage::of(&options, 4, Arch::Sm90a, &Declared).unwrap();
+        // Two outputs of 16384 rows of 14336 bytes, and what comes with them.
+        let rows = 2 * 16384 * 14336;
+        assert!(usage.outputs > rows && usage.outputs < rows + rows / 20, "{usage}");
+        assert!(usage.control < 8 << 20, "{usage}");
+        let text = usage.to_string();
+        assert!(text.starts_with("control ") && text.contains(", outputs 4"), "{text}");
     }
 }

@@ -3,30 +3,38 @@
 //! A [`Buffer`] is made once for a shape: its kernels are compiled and loaded, its window mapped,
 //! its tables and outputs allocated. A call then takes a free handle and output, stores the
 //! arguments and launches; it allocates and formats nothing. All local ranks are called through one
-//! buffer, each from any thread, but one rank from one thread at a time.
+//! buffer, from any threads; calls of one rank run one after another, in the order in which they were
+//! made, on whatever streams.
 
+mod agreement;
+mod expand;
 mod live;
 mod memory;
 mod options;
+mod plain;
 mod slots;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use ep_codegen::plan::Plan;
+use ep_codegen::plan::{Arch, Plan};
 
 use crate::args::{ArgsMap, Rows};
-use crate::backend::{Event, Stream};
+use crate::backend::{Signal, Stream};
 use crate::emit::Emitted;
 use crate::error::CallError;
 use crate::group::{Group, Kernel, place_control, positive, waived};
 use crate::memory::{DeviceMemory, HostMemory, Window};
+use crate::order::Turn;
 use crate::tune::{Traffic, Tuning};
 
+pub use expand::{ExpandOptions, ExpandedOutput, Expander};
 pub use live::{CombineInput, Counts, Handle, Offered, Received};
 pub use memory::MemoryUsage;
 pub use options::{BufferOptions, Declared, Emit, Payload, Setting, StandardPipeline, Via};
+pub use plain::PlainOutput;
 
-use live::{NOT_YET, Pool, TablesSlot};
+use live::{NOT_YET, Place, Pool};
 use memory::MemoryLayout;
 use slots::{Slot, Slots};
 
@@ -35,6 +43,10 @@ use slots::{Slot, Slots};
 pub struct DispatchInput {
     /// Tokens of this rank.
     pub tokens: usize,
+    /// Device address of an `i32` that holds how many tokens there are, if the host does not know it,
+    /// as when a graph replays the call; `tokens` is then the most there may be. The word stays as it
+    /// is until all calls of the handle have run. 0: there are `tokens`.
+    pub tokens_from: u64,
     /// Token rows.
     pub x: Rows,
     /// Their scales; absent for BF16.
@@ -57,18 +69,32 @@ pub struct CombineOutput {
 /// How one call runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallOptions {
-    /// Stream to run on. A call on another stream than the rank's last one waits for that one.
+    /// Stream to run on. A call waits for all earlier ones of its rank, on whatever streams; one that
+    /// is captured waits when it is replayed.
     pub stream: Stream,
     /// Blocks of every kernel of the call: the multiprocessors that it takes.
     pub blocks: u32,
     /// Blocks of a direct dispatch that send to other ranks; `None`: chosen by the buffer's rates.
     pub remote_blocks: Option<u32>,
+    /// Longest wait inside a kernel of the call; `None`: that of the group.
+    pub timeout: Option<Duration>,
+    /// What the call comes after, such as an event behind the kernel that makes its inputs.
+    pub after: Option<Signal>,
+    /// Recorded behind the call, for streams that go on with what it leaves.
+    pub done: Option<Signal>,
 }
 
 impl CallOptions {
     /// The rank's own stream and `blocks` blocks.
     pub fn blocks(blocks: u32) -> CallOptions {
-        CallOptions { stream: Stream::OWN, blocks, remote_blocks: None }
+        CallOptions {
+            stream: Stream::OWN,
+            blocks,
+            remote_blocks: None,
+            timeout: None,
+            after: None,
+            done: None,
+        }
     }
 }
 
@@ -89,12 +115,11 @@ struct RankMemory {
 
 /// What changes from call to call.
 struct RankState {
-    handles: Pool<TablesSlot>,
-    outputs: Pool<()>,
-    offered: Pool<()>,
-    /// Stream of the last call, and an event to order another stream behind it.
-    last: Stream,
-    event: Option<Event>,
+    handles: Pool,
+    outputs: Pool,
+    offered: Pool,
+    /// Handles whose counts a launched kernel writes, and has not been seen to have written.
+    counting: Vec<bool>,
     /// Room for the largest `struct Args`.
     args: Vec<u8>,
 }
@@ -135,11 +160,11 @@ struct Programs {
 impl Programs {
     fn emit(
         emit: &dyn Emit,
-        group: &Group,
+        ranks: usize,
+        arch: Arch,
         options: &BufferOptions,
     ) -> Result<Programs, CallError> {
         use StandardPipeline as Standard;
-        let (ranks, arch) = (group.ranks(), group.backend().arch());
         let make = |pipeline: StandardPipeline, stripes: Option<i64>| {
             emit.emit(pipeline, arch, &options.settings_of(pipeline, ranks, stripes))
         };
@@ -158,9 +183,19 @@ impl Programs {
         })
     }
 
-    fn plans(&self) -> impl Iterator<Item = &Plan> {
+    fn all(&self) -> impl Iterator<Item = &Emitted> {
         let fixed = [&self.layout, &self.notify, &self.dispatch, &self.combine];
-        fixed.into_iter().chain(&self.cached).map(|program| &program.plan)
+        fixed.into_iter().chain(&self.cached)
+    }
+
+    fn plans(&self) -> impl Iterator<Item = &Plan> {
+        self.all().map(|program| &program.plan)
+    }
+
+    /// What lies where in a buffer of them.
+    fn layout(&self, options: &BufferOptions, ranks: usize) -> MemoryLayout {
+        let (_, control_bytes) = place_control(self.plans());
+        MemoryLayout::new(options, ranks, self.plans(), control_bytes, self.meta_bytes())
     }
 
     /// Bytes of the meta record that a direct channel brings with each row.
@@ -181,14 +216,17 @@ impl Buffer {
     ) -> Result<Buffer, CallError> {
         use StandardPipeline as Standard;
         let ranks = group.ranks();
+        let backend = group.backend().as_ref();
+        // Before anything that could fail on one rank alone and leave the others waiting.
+        agreement::agree_on_options(backend, &options)?;
         options.check(ranks)?;
-        let programs = Programs::emit(emit, group, &options)?;
-        let (starts, control_bytes) = place_control(programs.plans());
-        let stripes = programs.dispatch.plan.numbers.get("stripes").copied().unwrap_or(1);
-        let (stripes, meta) = (positive(stripes) as usize, programs.meta_bytes());
-        let layout = MemoryLayout::new(&options, ranks, stripes, control_bytes, meta);
+        let programs = Programs::emit(emit, ranks, backend.arch(), &options)?;
+        agreement::agree_on_programs(backend, &programs)?;
+        let (starts, _) = place_control(programs.plans());
+        let layout = programs.layout(&options, ranks);
         let window = Arc::new(Window::new(group.backend(), layout.window_bytes())?);
         let prepare = |pipeline, program: &Emitted, at: u64| {
+            backend.say(&format!("compile {}", program.plan.pipeline));
             let kernel = Kernel::prepare(group, &window, at, program)?;
             let map = slots::resolve(pipeline, kernel.plan(), at, &options, ranks, &layout)?;
             Ok::<Prepared, CallError>(Prepared { kernel, map })
@@ -221,6 +259,8 @@ impl Buffer {
             group: group.clone(),
         };
         shared.name_memory()?;
+        // A call may wait for every rank: none is made before all of them have loaded their kernels.
+        backend.gather("make the first call", 0)?;
         Ok(Buffer { shared: Arc::new(shared) })
     }
 
@@ -260,15 +300,18 @@ impl Buffer {
     /// far.
     ///
     /// With less than worst-case capacity it waits for the counts first, and every rank returns
-    /// [`CallError::OutputTooSmall`] if any output is too small.
+    /// [`CallError::OutputTooSmall`] if any output is too small. A capture cannot hold that wait.
     pub fn dispatch(
         &self,
         rank: usize,
         input: &DispatchInput,
         call: &CallOptions,
     ) -> Result<(Handle, Received), CallError> {
-        let handle = self.exchange_counts(rank, input, call)?;
-        let received = self.dispatch_counted(&handle, input, call)?;
+        self.require_no_wait(rank, call)?;
+        let first = CallOptions { done: None, ..*call };
+        let handle = self.exchange_counts(rank, input, &first)?;
+        let received =
+            self.dispatch_counted(&handle, input, &CallOptions { after: None, ..*call })?;
         Ok((handle, received))
     }
 
@@ -282,10 +325,27 @@ impl Buffer {
     ) -> Result<Received, CallError> {
         let shared = &self.shared;
         shared.same_tokens(handle, input)?;
+        self.require_no_wait(handle.rank(), call)?;
         if !self.holds_worst_case() {
             handle.require_capacity()?;
         }
         self.send_rows(&shared.dispatch, handle, input, call)
+    }
+
+    /// Fails if a dispatch would have to wait for its counts while it is captured.
+    fn require_no_wait(&self, rank: usize, call: &CallOptions) -> Result<(), CallError> {
+        let shared = &self.shared;
+        if self.holds_worst_case() || !shared.group.is_captured(rank, call.stream)? {
+            return Ok(());
+        }
+        let ranks = shared.group.ranks();
+        let (have, worst) =
+            (shared.options.capacity(ranks), shared.options.tokens.saturating_mul(ranks));
+        let what = format!(
+            "a dispatch into outputs of {have} rows waits for its counts, which a graph cannot: give \
+             outputs room for all {worst} rows, or capture a cached dispatch"
+        );
+        Err(CallError::Capture { what })
     }
 
     /// The first half of [`Buffer::dispatch`]: the tables of a new handle, and no rows.
@@ -299,20 +359,21 @@ impl Buffer {
         shared.check_tokens(input.tokens)?;
         let own = shared.rank(rank)?;
         shared.group.check(rank)?;
-        let handle = Handle::take(shared, rank, input.tokens)?;
+        let is_captured = shared.group.is_captured(rank, call.stream)?;
+        let timeout = call.timeout.unwrap_or_else(|| shared.group.timeout());
+        let handle = Handle::take(shared, rank, input, is_captured, timeout)?;
         let mut slots = Slots::new();
         handle.bind(&mut slots)?;
-        slots
-            .set(Slot::Tokens, input.tokens as u64)
-            .set(Slot::TopkIdx, input.topk_idx)
-            .set(Slot::Placement, own.placement.address());
+        slots.set(Slot::TopkIdx, input.topk_idx).set(Slot::Placement, own.placement.address());
+        let turn = shared.begin(rank, call)?;
+        shared.keep(&turn, || [Some(handle.place().clone()), None, None])?;
         let mut state = own.state();
-        state.follow(shared, rank, call.stream)?;
         for prepared in [&shared.layout_kernel, &shared.notify] {
-            prepared.launch(rank, call, &slots, &mut state)?;
+            prepared.launch(&turn, call, &slots, &mut state)?;
         }
         handle.counting(&mut state);
         drop(state);
+        shared.end(turn, call)?;
         Ok(handle)
     }
 
@@ -348,7 +409,6 @@ impl Buffer {
         handle.bind(&mut slots)?;
         received.bind(&mut slots)?;
         slots
-            .set(Slot::Tokens, input.tokens as u64)
             .set(Slot::RemoteBlocks, u64::from(shared.remote_blocks(call)))
             .set(Slot::Placement, own.placement.address())
             .set(Slot::X, input.x.address)
@@ -358,9 +418,11 @@ impl Buffer {
             .set(Slot::ScaleColumnStride, input.scale.column_stride as u64)
             .set(Slot::TopkIdx, input.topk_idx)
             .set(Slot::Weights, input.topk_weights);
-        let mut state = own.state();
-        state.follow(shared, rank, call.stream)?;
-        prepared.launch(rank, call, &slots, &mut state)?;
+        let turn = shared.begin(rank, call)?;
+        shared
+            .keep(&turn, || [Some(handle.place().clone()), Some(received.place().clone()), None])?;
+        prepared.launch(&turn, call, &slots, &mut own.state())?;
+        shared.end(turn, call)?;
         Ok(received)
     }
 
@@ -369,12 +431,12 @@ impl Buffer {
     pub fn poison(&self, rank: usize, byte: u8) -> Result<(), CallError> {
         let shared = &self.shared;
         let own = shared.rank(rank)?;
-        let stream = own.state().last;
+        shared.group.settle(rank)?;
         let (backend, layout) = (shared.group.backend(), &shared.layout);
         let region = shared.window.own(rank)? + layout.received_at(0);
         let bytes = layout.received_at(shared.options.live) - layout.received_at(0);
-        backend.fill(rank, stream, region, byte, bytes)?;
-        Ok(own.unpacked.fill(stream, byte)?)
+        backend.fill(rank, Stream::OWN, region, byte, bytes)?;
+        Ok(own.unpacked.fill(Stream::OWN, byte)?)
     }
 
     /// A combine input in the window, for experts that do not write in place.
@@ -410,30 +472,33 @@ impl Buffer {
         input.bind(shared, rank, &mut slots)?;
         let bias = |copy: usize| biases.get(copy).map_or(0, |rows| rows.address);
         slots
-            .set(Slot::Tokens, handle.tokens() as u64)
             .set(Slot::Placement, own.placement.address())
             .set(Slot::Bias0, bias(0))
             .set(Slot::Bias1, bias(1))
             .set(Slot::BiasStride, biases.first().map_or(0, |rows| rows.row_stride as u64))
             .set(Slot::Combined, output.combined)
             .set(Slot::CombinedWeights, output.combined_weights);
-        let mut state = own.state();
-        state.follow(shared, rank, call.stream)?;
-        shared.combine.launch(rank, call, &slots, &mut state)
+        let turn = shared.begin(rank, call)?;
+        shared.keep(&turn, || {
+            let [rows, weights] = input.places();
+            [Some(handle.place().clone()), rows, weights]
+        })?;
+        shared.combine.launch(&turn, call, &slots, &mut own.state())?;
+        shared.end(turn, call)
     }
 }
 
 impl Prepared {
     fn launch(
         &self,
-        rank: usize,
+        turn: &Turn<'_>,
         call: &CallOptions,
         slots: &Slots,
         state: &mut RankState,
     ) -> Result<(), CallError> {
         let args = &mut state.args[..self.map.bytes()];
         let (blocks, slots) = (self.blocks(call), slots.values());
-        self.kernel.launch_mapped(rank, call.stream, blocks, &self.map, slots, args)
+        self.kernel.launch_mapped(turn, blocks, call.timeout, &self.map, slots, args)
     }
 
     /// Blocks of a launch.
@@ -466,8 +531,7 @@ impl RankMemory {
             handles: Pool::new(options.live),
             outputs: Pool::new(options.live),
             offered: Pool::new(options.live),
-            last: Stream::OWN,
-            event: Some(backend.create_event(rank)?),
+            counting: vec![false; options.live],
             args: vec![0; args_bytes],
         };
         Ok(RankMemory {
@@ -481,20 +545,6 @@ impl RankMemory {
 
     fn state(&self) -> MutexGuard<'_, RankState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl RankState {
-    /// Orders a call on `stream` behind the rank's last one: both use the same control memory.
-    fn follow(&mut self, shared: &Shared, rank: usize, stream: Stream) -> Result<(), CallError> {
-        let Some(event) = self.event.as_ref().filter(|_| stream != self.last) else {
-            return Ok(());
-        };
-        let backend = shared.group.backend();
-        backend.record(rank, self.last, event)?;
-        backend.wait_event(rank, stream, event)?;
-        self.last = stream;
-        Ok(())
     }
 }
 
@@ -560,6 +610,36 @@ impl Shared {
         Ok(())
     }
 
+    /// The turn of a call, behind what it comes after.
+    fn begin(&self, rank: usize, call: &CallOptions) -> Result<Turn<'_>, CallError> {
+        let turn = self.group.turn(rank, call.stream)?;
+        if let Some(after) = call.after {
+            self.group.backend().wait_event(rank, call.stream, &after.event())?;
+        }
+        Ok(turn)
+    }
+
+    /// Ends the turn of a call.
+    fn end(&self, turn: Turn<'_>, call: &CallOptions) -> Result<(), CallError> {
+        if let Some(done) = call.done {
+            self.group.backend().record(turn.rank(), turn.stream(), &done.event())?;
+        }
+        Ok(())
+    }
+
+    /// Gives a graph that captures the call what it may not outlive.
+    fn keep(
+        &self,
+        turn: &Turn<'_>,
+        places: impl FnOnce() -> [Option<Place>; 3],
+    ) -> Result<(), CallError> {
+        if !turn.is_captured() {
+            return Ok(());
+        }
+        let kept = Box::new(places());
+        Ok(self.group.backend().keep(turn.rank(), turn.stream(), kept)?)
+    }
+
     fn check_tokens(&self, tokens: usize) -> Result<(), CallError> {
         if tokens <= self.options.tokens {
             return Ok(());
@@ -571,8 +651,12 @@ impl Shared {
     /// Fails for a handle of another buffer or of another number of tokens.
     fn same_tokens(&self, handle: &Handle, input: &DispatchInput) -> Result<(), CallError> {
         self.own(handle)?;
-        if input.tokens == handle.tokens() {
+        if (input.tokens, input.tokens_from) == (handle.tokens(), handle.tokens_from()) {
             return Ok(());
+        }
+        if input.tokens_from != handle.tokens_from() {
+            let what = "the number of tokens is found in another place than that of the handle";
+            return Err(CallError::Mismatch { what: what.to_string() });
         }
         let (got, want) = (input.tokens, handle.tokens());
         let what = format!("{got} tokens, but the handle is one of {want}");
@@ -593,12 +677,8 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // Nothing may be freed while a kernel that knows its address is in flight; every such
         // kernel ends, since its waits are bounded.
-        for (rank, own) in self.group.local().zip(&mut self.ranks) {
-            let state = own.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-            let _ = self.group.backend().sync(rank, state.last);
-            if let Some(event) = state.event.take() {
-                let _ = self.group.backend().destroy_event(rank, event);
-            }
+        for rank in self.group.local() {
+            let _ = self.group.settle(rank);
         }
     }
 }

@@ -73,6 +73,9 @@ pub enum Via {
 }
 
 impl Via {
+    /// Every way.
+    pub const ALL: [Via; 2] = [Via::Direct, Via::Ring];
+
     /// The name that `--set via=` takes for a dispatch.
     pub fn name(self) -> &'static str {
         match self {
@@ -83,7 +86,7 @@ impl Via {
 
     /// The way called `name`.
     pub fn from_name(name: &str) -> Option<Via> {
-        [Via::Direct, Via::Ring].into_iter().find(|via| via.name() == name)
+        Via::ALL.into_iter().find(|via| via.name() == name)
     }
 
     /// The arm of the combine that reads what such a dispatch leaves.

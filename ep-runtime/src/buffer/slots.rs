@@ -14,6 +14,8 @@ use crate::error::CallError;
 pub(super) enum Slot {
     /// Tokens of this rank.
     Tokens,
+    /// Where the device finds how many they are, or 0.
+    TokensFrom,
     /// Blocks that send remote rows.
     RemoteBlocks,
     /// `expert_begin` of this rank.
@@ -97,13 +99,16 @@ impl Names<'_> {
         match &param.kind {
             ParamKind::Group => None,
             ParamKind::Size | ParamKind::Arg { .. } => self.number(&param.name),
+            ParamKind::SizeFrom { size } if size == "tokens" => slot(Slot::TokensFrom),
             ParamKind::Capacity { size } if size == "received" => {
                 Some(Operand::Fixed(self.options.capacity(self.ranks) as u64))
             }
             ParamKind::Copies { tensor } if tensor == "bias" => {
                 Some(Operand::Fixed(self.options.biases as u64))
             }
-            ParamKind::Capacity { .. } | ParamKind::Copies { .. } => None,
+            ParamKind::SizeFrom { .. } | ParamKind::Capacity { .. } | ParamKind::Copies { .. } => {
+                None
+            }
             ParamKind::Pointer { tensor, part, copy, .. } => self.pointer(tensor, *part, *copy),
             ParamKind::RowStride { tensor, part } => self.row_stride(tensor, *part),
             ParamKind::ColumnStride { tensor, .. } => match tensor.as_str() {

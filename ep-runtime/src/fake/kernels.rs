@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use ep_codegen::plan::{ParamKind, Plan};
 
-use super::{Work, World};
+use super::World;
+use super::streams::Work;
 use crate::oracle::{bf16_from_f32, bf16_to_f32};
 
 /// The arguments of one rank's launch by name.
@@ -116,7 +117,12 @@ pub(super) fn run(world: &mut World, text: &str, works: &[Work]) {
         assert!(i64::from(*blocks) >= plan.blocks_min);
         let paired = text.contains("\"ring\"");
         assert!(!paired || blocks % 2 == 0, "blocks come in pairs");
-        all.push(Args::read(&plan, args));
+        let mut args = Args::read(&plan, args);
+        if args.maybe("tokens_from") != 0 {
+            let tokens = world.i32(args.get("tokens_from"), 0).clamp(0, args.get("tokens") as i64);
+            args.values.insert("tokens".to_string(), tokens as u64);
+        }
+        all.push(args);
     }
     for (rank, args) in all.iter().enumerate() {
         assert_eq!(args.rank, rank);

@@ -8,6 +8,7 @@
 //!
 //! Each call makes the context of its rank current on the calling thread and leaves it so.
 
+mod capture;
 mod driver;
 mod kernel;
 #[cfg(target_os = "linux")]
@@ -28,7 +29,8 @@ pub use driver::{DeviceInfo, devices};
 pub use window::Sharing;
 
 use crate::backend::{
-    Backend, BackendError, Block, Code, Event, HostBlock, Image, Launch, Mapping, Stream,
+    Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept, Launch,
+    Mapping, RowCopy, Stream,
 };
 use crate::device::HEADERS;
 use crate::jit::{Jit, JitError, Source};
@@ -77,6 +79,12 @@ impl GpuOptions {
 trait Others: Send + Sync {
     /// Waits until every process has come to this step, and gives what each brought.
     fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, BackendError>;
+
+    /// Says what this process does next.
+    fn say(&self, doing: &str);
+
+    /// Whether the process of a rank is gone.
+    fn has_left(&self, rank: usize) -> bool;
 
     /// Gives this process' window to the others and maps theirs for the device `user`; the windows
     /// of all ranks come back in order. On failure the own window is released.
@@ -373,6 +381,16 @@ impl Backend for GpuBackend {
         self.others.as_ref().map_or(Ok(vec![value]), |others| others.gather(label, value))
     }
 
+    fn say(&self, doing: &str) {
+        if let Some(others) = &self.others {
+            others.say(doing);
+        }
+    }
+
+    fn has_left(&self, rank: usize) -> bool {
+        self.others.as_ref().is_some_and(|others| others.has_left(rank))
+    }
+
     fn arch(&self) -> Arch {
         self.arch
     }
@@ -483,6 +501,37 @@ impl Backend for GpuBackend {
         check("cuMemsetD8Async", Some(rank), result)
     }
 
+    fn copy_rows(&self, rank: usize, stream: Stream, copy: &RowCopy) -> Result<(), BackendError> {
+        let own = self.enter(rank)?;
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        if copy.rows == 0 || copy.row_bytes == 0 {
+            return Ok(());
+        }
+        let device = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
+        let described = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: device,
+            srcHost: ptr::null(),
+            srcDevice: copy.from,
+            srcArray: ptr::null_mut(),
+            srcPitch: size(copy.from_stride),
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: device,
+            dstHost: ptr::null_mut(),
+            dstDevice: copy.to,
+            dstArray: ptr::null_mut(),
+            dstPitch: size(copy.to_stride),
+            WidthInBytes: size(copy.row_bytes),
+            Height: size(copy.rows),
+        };
+        // SAFETY: reads the description; both ends are device memory, and a wrong address fails the
+        // context, not the host.
+        let result = unsafe { sys::cuMemcpy2DAsync_v2(&described, own.queue(stream)) };
+        check("cuMemcpy2DAsync", Some(rank), result)
+    }
+
     fn alloc_host(&self, rank: usize, bytes: u64) -> Result<HostBlock, BackendError> {
         self.enter(rank)?;
         let bytes = bytes.max(4).next_multiple_of(4);
@@ -563,6 +612,36 @@ impl Backend for GpuBackend {
         }
     }
 
+    fn capture(&self, rank: usize, stream: Stream) -> Result<Option<Capture>, BackendError> {
+        let own = self.enter(rank)?;
+        Ok(capture::of(rank, own.queue(stream))?.map(|open| open.capture))
+    }
+
+    fn begin_capture(&self, rank: usize, stream: Stream) -> Result<(), BackendError> {
+        capture::begin(rank, self.enter(rank)?.queue(stream))
+    }
+
+    fn end_capture(&self, rank: usize, stream: Stream) -> Result<Captured, BackendError> {
+        capture::end(rank, self.enter(rank)?.queue(stream))
+    }
+
+    fn keep(&self, rank: usize, stream: Stream, kept: Kept) -> Result<(), BackendError> {
+        let own = self.enter(rank)?;
+        let open = capture::of(rank, own.queue(stream))?.ok_or_else(|| BackendError::Wrong {
+            what: format!("the stream of rank {rank} captures nothing"),
+        })?;
+        capture::keep(rank, &open, kept)
+    }
+
+    fn replay(&self, rank: usize, stream: Stream, captured: &Captured) -> Result<(), BackendError> {
+        capture::replay(rank, self.enter(rank)?.queue(stream), captured)
+    }
+
+    fn destroy_captured(&self, rank: usize, captured: Captured) -> Result<(), BackendError> {
+        self.enter(rank)?;
+        capture::destroy(rank, captured)
+    }
+
     fn sync(&self, rank: usize, stream: Stream) -> Result<(), BackendError> {
         let own = self.enter(rank)?;
         // SAFETY: the stream is the rank's own, or the caller vouched for it in `Stream::from_raw`.
@@ -572,6 +651,10 @@ impl Backend for GpuBackend {
 
     fn poll(&self, rank: usize) -> Result<(), BackendError> {
         let own = self.enter(rank)?;
+        // Asking a stream that is being captured would end the capture.
+        if capture::of(rank, own.stream)?.is_some() {
+            return Ok(());
+        }
         // SAFETY: the stream lives as long as the rank.
         let result = unsafe { sys::cuStreamQuery(own.stream) };
         match result {

@@ -41,6 +41,14 @@ impl Others for Store {
         Ok(brought.into_iter().map(number).collect())
     }
 
+    fn say(&self, doing: &str) {
+        Store::say(self, doing);
+    }
+
+    fn has_left(&self, rank: usize) -> bool {
+        Store::has_left(self, rank)
+    }
+
     fn share(
         &self,
         label: &str,

@@ -3,7 +3,7 @@
 //! A group of such ranks is called like one of GPUs. What differs is when kernels run: a launch only
 //! queues, and [`Backend::sync`] or [`Backend::poll`] of any rank with something in its queue runs
 //! what all ranks have queued. So one thread launches for all ranks before it waits for any of them.
-//! All streams of a rank are one queue, in the order of the calls.
+//! All streams of a rank are one queue, in the order of the calls, but for what is captured.
 //!
 //! The scheduler decides every step by a seed, which replays it: [`HostOptions::spec`].
 //!
@@ -27,6 +27,7 @@
 //! # }
 //! ```
 
+mod capture;
 mod memory;
 mod programs;
 mod queue;
@@ -43,7 +44,8 @@ pub use ep_emu::{Build, Failure, FailureKind, Faults, Policy, Rule, Rules, RunSt
 pub use programs::Programs;
 
 use crate::backend::{
-    Backend, BackendError, Block, Code, Event, HostBlock, Image, Launch, Mapping, Stream,
+    Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept, Launch,
+    Mapping, RowCopy, Stream,
 };
 use crate::error::CallError;
 use crate::group::{Group, GroupOptions};
@@ -132,6 +134,21 @@ impl HostBackend {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Does something with the machine, and drops what graphs kept after it is unlocked again: that
+    /// may free memory of the same machine.
+    fn letting_go<T>(
+        &self,
+        rank: usize,
+        change: impl FnOnce(&mut Machine) -> Result<T, BackendError>,
+    ) -> Result<T, BackendError> {
+        let (result, dropped) = {
+            let mut machine = self.of(rank)?;
+            (change(&mut machine), std::mem::take(&mut machine.dropped))
+        };
+        drop(dropped);
+        result
+    }
+
     /// The machine, for something about a rank.
     fn of(&self, rank: usize) -> Result<MutexGuard<'_, Machine>, BackendError> {
         if self.local().contains(&rank) {
@@ -218,13 +235,14 @@ impl Backend for HostBackend {
     fn write(&self, rank: usize, to: u64, from: &[u8]) -> Result<(), BackendError> {
         let mut machine = self.of(rank)?;
         machine.bytes(to, from.len() as u64)?;
-        machine.queue(rank, Work::Write { to, from: from.to_vec() });
-        machine.run_host_work();
+        machine.require_running(rank, Stream::OWN)?;
+        machine.put(rank, Stream::OWN, Work::Write { to, from: from.to_vec() });
         Ok(())
     }
 
     fn read(&self, rank: usize, from: u64, to: &mut [u8]) -> Result<(), BackendError> {
         let mut machine = self.of(rank)?;
+        machine.require_running(rank, Stream::OWN)?;
         machine.drain(rank)?;
         to.copy_from_slice(machine.bytes(from, to.len() as u64)?);
         Ok(())
@@ -233,15 +251,24 @@ impl Backend for HostBackend {
     fn fill(
         &self,
         rank: usize,
-        _: Stream,
+        stream: Stream,
         at: u64,
         byte: u8,
         bytes: u64,
     ) -> Result<(), BackendError> {
         let mut machine = self.of(rank)?;
         machine.bytes(at, bytes)?;
-        machine.queue(rank, Work::Fill { at, byte, bytes });
-        machine.run_host_work();
+        machine.put(rank, stream, Work::Fill { at, byte, bytes });
+        Ok(())
+    }
+
+    fn copy_rows(&self, rank: usize, stream: Stream, copy: &RowCopy) -> Result<(), BackendError> {
+        let mut machine = self.of(rank)?;
+        for (to, from) in copy.places() {
+            machine.bytes(from, copy.row_bytes)?;
+            machine.bytes(to, copy.row_bytes)?;
+        }
+        machine.put(rank, stream, Work::Copy(*copy));
         Ok(())
     }
 
@@ -303,7 +330,7 @@ impl Backend for HostBackend {
         self.local().zip(bases).try_for_each(|(rank, base)| self.free(rank, base))
     }
 
-    fn launch(&self, rank: usize, _: Stream, launch: &Launch) -> Result<(), BackendError> {
+    fn launch(&self, rank: usize, stream: Stream, launch: &Launch) -> Result<(), BackendError> {
         let mut machine = self.of(rank)?;
         let loaded = machine.code(rank, launch.code)?;
         let (kernel, block) = (loaded.kernel.clone(), loaded.block);
@@ -320,16 +347,45 @@ impl Backend for HostBackend {
             cooperative: launch.waits,
             args: launch.args.to_vec(),
         };
-        machine.queue(rank, Work::Kernel(work));
+        machine.put(rank, stream, Work::Kernel(work));
         Ok(())
     }
 
-    fn sync(&self, rank: usize, _: Stream) -> Result<(), BackendError> {
-        self.of(rank)?.drain(rank)
+    fn capture(&self, rank: usize, stream: Stream) -> Result<Option<Capture>, BackendError> {
+        Ok(self.of(rank)?.capture(rank, stream))
+    }
+
+    fn begin_capture(&self, rank: usize, stream: Stream) -> Result<(), BackendError> {
+        self.of(rank)?.begin_capture(rank, stream)
+    }
+
+    fn end_capture(&self, rank: usize, stream: Stream) -> Result<Captured, BackendError> {
+        self.letting_go(rank, |machine| machine.end_capture(rank, stream))
+    }
+
+    fn keep(&self, rank: usize, stream: Stream, kept: Kept) -> Result<(), BackendError> {
+        self.of(rank)?.keep(rank, stream, kept)
+    }
+
+    fn replay(&self, rank: usize, stream: Stream, captured: &Captured) -> Result<(), BackendError> {
+        self.of(rank)?.replay(rank, stream, captured)
+    }
+
+    fn destroy_captured(&self, rank: usize, captured: Captured) -> Result<(), BackendError> {
+        self.letting_go(rank, |machine| {
+            machine.destroy_captured(captured);
+            Ok(())
+        })
+    }
+
+    fn sync(&self, rank: usize, stream: Stream) -> Result<(), BackendError> {
+        let mut machine = self.of(rank)?;
+        machine.require_running(rank, stream)?;
+        machine.drain(rank)
     }
 
     fn poll(&self, rank: usize) -> Result<(), BackendError> {
-        self.sync(rank, Stream::OWN)
+        self.of(rank)?.drain(rank)
     }
 
     fn create_event(&self, rank: usize) -> Result<Event, BackendError> {
@@ -342,16 +398,16 @@ impl Backend for HostBackend {
         self.of(rank).map(|_| ())
     }
 
-    fn record(&self, rank: usize, _: Stream, event: &Event) -> Result<(), BackendError> {
+    fn record(&self, rank: usize, stream: Stream, event: &Event) -> Result<(), BackendError> {
         let mut machine = self.of(rank)?;
-        machine.queue(rank, Work::Event { number: event.0 as usize });
-        machine.run_host_work();
+        machine.note_event(rank, stream, event.0);
+        machine.put(rank, stream, Work::Event { number: event.0 as usize });
         Ok(())
     }
 
-    /// Nothing to do: all streams of a rank are one queue.
-    fn wait_event(&self, rank: usize, _: Stream, _: &Event) -> Result<(), BackendError> {
-        self.of(rank).map(|_| ())
+    /// Nothing to wait for: all streams of a rank are one queue.
+    fn wait_event(&self, rank: usize, stream: Stream, event: &Event) -> Result<(), BackendError> {
+        self.of(rank)?.require_inside(rank, stream, event.0)
     }
 
     /// Time of the emulator's clock, which counts steps: it compares nothing but schedules.
@@ -367,13 +423,13 @@ impl Backend for HostBackend {
     fn hold(
         &self,
         rank: usize,
-        _: Stream,
+        stream: Stream,
         block: &HostBlock,
         at: u64,
         value: u32,
     ) -> Result<(), BackendError> {
         let at = words(block, at, 1)?;
-        self.of(rank)?.queue(rank, Work::Hold { at, value });
+        self.of(rank)?.put(rank, stream, Work::Hold { at, value });
         Ok(())
     }
 }

@@ -8,15 +8,18 @@ use std::time::Duration;
 use ep_codegen::plan::Plan;
 use ep_emu::{Failure, FailureKind, Kernel, Launch, RunStats, Wait, World};
 
+use super::capture::Captures;
 use super::memory::Blocks;
-use crate::backend::{BackendError, Block, Code};
+use crate::backend::{BackendError, Block, Code, Kept, RowCopy};
 use crate::record::{self, Numbers};
 
 /// One thing in a rank's queue.
+#[derive(Clone)]
 pub(super) enum Work {
     Kernel(Launch),
     Write { to: u64, from: Vec<u8> },
     Fill { at: u64, byte: u8, bytes: u64 },
+    Copy(RowCopy),
     Event { number: usize },
     Hold { at: u64, value: u32 },
 }
@@ -54,6 +57,9 @@ pub(super) struct Machine {
     pub(super) events: Vec<Option<u64>>,
     pub(super) stats: RunStats,
     pub(super) failure: Option<Failure>,
+    pub(super) captures: Captures,
+    /// What graphs kept that are gone; dropped while the machine is not locked.
+    pub(super) dropped: Vec<Kept>,
     queues: Vec<Queue>,
     isolation: Option<Duration>,
     /// A run that failed in the middle of a kernel: nothing can be run any more.
@@ -72,6 +78,8 @@ impl Machine {
             events: Vec::new(),
             stats: RunStats::default(),
             failure: None,
+            captures: Captures::default(),
+            dropped: Vec::new(),
             queues: (0..ranks).map(|_| Queue::default()).collect(),
             isolation,
             lost: None,
@@ -132,6 +140,14 @@ impl Machine {
             Work::Fill { at, byte, bytes } => {
                 if let Ok(bytes) = self.bytes(at, bytes) {
                     bytes.fill(byte);
+                }
+            }
+            Work::Copy(copy) => {
+                for (to, from) in copy.places() {
+                    let row = self.bytes(from, copy.row_bytes).map(|row| row.to_vec());
+                    if let (Ok(row), Ok(bytes)) = (row, self.bytes(to, copy.row_bytes)) {
+                        bytes.copy_from_slice(&row);
+                    }
                 }
             }
             Work::Event { number } => {

@@ -8,6 +8,7 @@
 mod descriptors;
 mod handshake;
 mod id;
+mod presence;
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -19,6 +20,7 @@ pub use descriptors::exchange_descriptors;
 pub use id::{ID_VARIABLE, Member, SECRET_VARIABLE, UniqueId};
 
 use handshake::Refusal;
+use presence::Presence;
 
 /// Largest message of a gather; a wrong length must not become an allocation.
 const MESSAGE_MAX: usize = 1 << 20;
@@ -35,6 +37,8 @@ pub enum JoinError {
         ranks: Vec<usize>,
         /// How long they were waited for.
         waited: Duration,
+        /// What some of them said last that they do.
+        doing: Vec<(usize, String)>,
     },
     /// The other end does not know the secret, or wants another group.
     Refused {
@@ -72,10 +76,13 @@ pub enum JoinError {
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            JoinError::Missing { ranks, waited } => {
+            JoinError::Missing { ranks, waited, doing } => {
                 let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
                 let plural = if ranks.len() == 1 { "rank" } else { "ranks" };
-                write!(f, "{plural} {} did not come within {waited:?}", names.join(", "))
+                write!(f, "{plural} {} did not come within {waited:?}", names.join(", "))?;
+                doing.iter().try_for_each(|(rank, what)| {
+                    write!(f, "; what rank {rank} said last is `{what}`")
+                })
             }
             JoinError::Refused { why } | JoinError::Address { why } => f.write_str(why),
             JoinError::Lost { rank } => write!(f, "rank {rank} has left the group"),
@@ -99,6 +106,9 @@ pub struct Store {
     secret: [u8; 16],
     deadline: Duration,
     links: Mutex<Links>,
+    /// What each rank said last that it does; leaves hear rank 0 alone.
+    said: Mutex<Vec<String>>,
+    presence: Presence,
     refused: Vec<Refusal>,
 }
 
@@ -124,7 +134,19 @@ impl Store {
             }
             _ => Links::Leaf(call(id, member, deadline)?),
         };
-        Ok(Store { member, secret: *id.secret(), deadline, links: Mutex::new(links), refused })
+        let said = Mutex::new(vec![String::new(); member.ranks]);
+        let links = Mutex::new(links);
+        let secret = *id.secret();
+        let (presence, name) = Presence::new()?;
+        let mut store = Store { member, secret, deadline, links, said, presence, refused };
+        store.presence.others = store.gather("join", name.as_bytes())?;
+        Ok(store)
+    }
+
+    /// Whether the process of a rank is gone, or has left the group. On one machine, as the ranks of
+    /// a window are.
+    pub fn has_left(&self, rank: usize) -> bool {
+        rank != self.member.rank && self.presence.has_left(rank)
     }
 
     /// This process.
@@ -144,10 +166,43 @@ impl Store {
             Links::Root(peers) => self.gather_as_root(peers, label, bytes),
             Links::Leaf(root) => {
                 send(root, &[label.as_bytes(), bytes]).map_err(|_| JoinError::Lost { rank: 0 })?;
-                let parts = receive(root).map_err(|error| self.silent_root(&error))?;
+                let parts = self.hear(root, 0).map_err(|error| self.silent_root(&error))?;
                 decode_answer(parts)
             }
         }
+    }
+
+    /// Says what this process does next, for the errors of those that wait for it. Whoever is gone
+    /// hears nothing, and is found by the next gather.
+    pub fn say(&self, doing: &str) {
+        let parts = [doing.as_bytes()];
+        match &mut *self.links() {
+            Links::Root(peers) => peers.iter_mut().for_each(|peer| drop(send(peer, &parts))),
+            Links::Leaf(root) => drop(send(root, &parts)),
+        }
+    }
+
+    /// The next message of a rank that is more than a word about what it does.
+    fn hear(&self, from: &mut TcpStream, rank: usize) -> io::Result<Vec<Vec<u8>>> {
+        loop {
+            let mut parts = receive(from)?;
+            if parts.len() != 1 {
+                return Ok(parts);
+            }
+            let said = String::from_utf8_lossy(&parts.pop().unwrap_or_default()).into_owned();
+            self.said()[rank] = said;
+        }
+    }
+
+    fn said(&self) -> MutexGuard<'_, Vec<String>> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn missing(&self, ranks: Vec<usize>) -> JoinError {
+        let said = self.said();
+        let doing = ranks.iter().map(|rank| (*rank, said[*rank].clone()));
+        let doing = doing.filter(|(_, what)| !what.is_empty()).collect();
+        JoinError::Missing { ranks, waited: self.deadline, doing }
     }
 
     /// Waits until every rank has come here.
@@ -196,7 +251,7 @@ impl Store {
             // A zero timeout would mean to wait for ever.
             let left = left.max(Duration::from_millis(1));
             peer.set_read_timeout(Some(left)).map_err(socket("set a deadline"))?;
-            let mut parts = match receive(peer) {
+            let mut parts = match self.hear(peer, rank) {
                 Ok(parts) if parts.len() == 2 => parts,
                 Err(error) if is_timeout(&error) => {
                     missing.push(rank);
@@ -213,13 +268,13 @@ impl Store {
         }
         match missing.is_empty() {
             true => Ok(all),
-            false => Err(JoinError::Missing { ranks: missing, waited: self.deadline }),
+            false => Err(self.missing(missing)),
         }
     }
 
     fn silent_root(&self, error: &io::Error) -> JoinError {
         match is_timeout(error) {
-            true => JoinError::Missing { ranks: vec![0], waited: self.deadline },
+            true => self.missing(vec![0]),
             false => JoinError::Lost { rank: 0 },
         }
     }
@@ -243,7 +298,8 @@ fn welcome(
     while peers.iter().any(Option::is_none) {
         if begun.elapsed() > deadline {
             let missing = (1..member.ranks).filter(|rank| peers[rank - 1].is_none());
-            return Err(JoinError::Missing { ranks: missing.collect(), waited: deadline });
+            let ranks = missing.collect();
+            return Err(JoinError::Missing { ranks, waited: deadline, doing: Vec::new() });
         }
         let (stream, from) = match listener.accept() {
             Ok(accepted) => accepted,
@@ -268,7 +324,8 @@ fn call(id: &UniqueId, member: Member, deadline: Duration) -> Result<TcpStream, 
     loop {
         let left = deadline.saturating_sub(begun.elapsed());
         if left.is_zero() {
-            return Err(JoinError::Missing { ranks: vec![0], waited: deadline });
+            let doing = Vec::new();
+            return Err(JoinError::Missing { ranks: vec![0], waited: deadline, doing });
         }
         match TcpStream::connect_timeout(&id.address(), left) {
             Ok(stream) => {
@@ -326,9 +383,12 @@ fn encode_answer(result: &Result<Vec<Vec<u8>>, JoinError>) -> Vec<Vec<u8>> {
             vec![text("order"), text(&rank.to_string()), text(does), text(root_does)]
         }
         Err(JoinError::Lost { rank }) => vec![text("lost"), text(&rank.to_string())],
-        Err(JoinError::Missing { ranks, waited }) => {
+        Err(JoinError::Missing { ranks, waited, doing }) => {
             let millis = waited.as_millis().to_string();
-            let ranks = ranks.iter().map(|rank| text(&rank.to_string()));
+            let said = |rank: &usize| doing.iter().find(|(of, _)| of == rank);
+            let ranks = ranks.iter().flat_map(|rank| {
+                [text(&rank.to_string()), text(said(rank).map_or("", |(_, what)| what))]
+            });
             [text("missing"), text(&millis)].into_iter().chain(ranks).collect()
         }
         Err(other) => vec![text("failed"), text(&other.to_string())],
@@ -345,10 +405,15 @@ fn decode_answer(parts: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, JoinError> {
             Err(JoinError::Order { rank: number(1), does: word(2), root_does: word(3) })
         }
         Some("lost") => Err(JoinError::Lost { rank: number(1) }),
-        Some("missing") => Err(JoinError::Missing {
-            ranks: (2..words.len()).map(number).collect(),
-            waited: Duration::from_millis(number(1) as u64),
-        }),
+        Some("missing") => {
+            let ranks = (2..words.len()).step_by(2);
+            let doing = ranks.clone().map(|index| (number(index), word(index + 1)));
+            Err(JoinError::Missing {
+                ranks: ranks.map(number).collect(),
+                waited: Duration::from_millis(number(1) as u64),
+                doing: doing.filter(|(_, what)| !what.is_empty()).collect(),
+            })
+        }
         _ => Err(JoinError::Socket { during: "gather at rank 0", reason: word(1) }),
     }
 }
@@ -400,6 +465,51 @@ mod tests {
         assert_eq!(error.to_string(), "rank 1 did not come within 80ms");
         let joined = Store::join(&id(), Member { rank: 1, ranks: 2 }, deadline);
         assert_eq!(joined.err().unwrap().to_string(), "rank 0 did not come within 80ms");
+    }
+
+    #[test]
+    fn who_has_left_is_known_to_all() {
+        let meeting = std::sync::Barrier::new(3);
+        let results = together(3, SOON, |store| {
+            let member = store.member().rank;
+            let before = (0..3).any(|rank| store.has_left(rank));
+            meeting.wait();
+            // The socket of rank 1 closes, as when its process ends.
+            let store = Some(store).filter(|_| member != 1);
+            meeting.wait();
+            let left = store.as_ref().map(|store| [0, 1, 2].map(|rank| store.has_left(rank)));
+            meeting.wait();
+            (before, left)
+        });
+        let left = Some([false, true, false]);
+        assert_eq!(results, [(false, left), (false, None), (false, left)]);
+    }
+
+    /// Rank 2 says what it does and is late: all the others hear it, also through rank 0.
+    #[test]
+    fn what_a_late_rank_does_is_named_everywhere() {
+        let deadline = Duration::from_millis(300);
+        let (late, wake) = std::sync::mpsc::channel::<()>();
+        let wake = Mutex::new(Some(wake));
+        let results = together(3, deadline, |store| {
+            store.meet("start").unwrap();
+            if store.member().rank == 2 {
+                store.say("load Layout");
+                store.say("compile NvlDispatch");
+                // Until the others have given up.
+                let wake = wake.lock().unwrap().take().unwrap();
+                let _ = wake.recv_timeout(SOON);
+                return String::new();
+            }
+            let error = store.meet("ready").unwrap_err().to_string();
+            if store.member().rank == 0 {
+                late.send(()).unwrap();
+            }
+            error
+        });
+        let text =
+            "rank 2 did not come within 300ms; what rank 2 said last is `compile NvlDispatch`";
+        assert_eq!(results, [text, text, ""]);
     }
 
     #[test]

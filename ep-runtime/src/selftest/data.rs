@@ -105,27 +105,43 @@ impl RankData {
         oracle: &Oracle,
         host: &HostData,
     ) -> Result<RankData, CallError> {
-        let backend = group.backend();
-        let filled = |bytes: &[u8]| {
-            let memory = DeviceMemory::new(backend, rank, bytes.len() as u64)?;
-            memory.write(0, bytes)?;
-            Ok::<DeviceMemory, CallError>(memory)
+        let options = &case.options;
+        let tokens = case.tokens[rank] as u64;
+        let rows = |bytes: usize| DeviceMemory::new(group.backend(), rank, tokens * bytes as u64);
+        let scales =
+            options.payload.scales(options.hidden) * options.payload.scale_bytes() as usize;
+        let biases = (0..options.biases).map(|_| rows(2 * options.hidden));
+        let data = RankData {
+            x: rows(options.hidden * options.payload.value_bytes() as usize)?,
+            scale: rows(scales)?,
+            topk_idx: rows(8 * options.topk)?,
+            topk_weights: rows(4 * options.topk)?,
+            biases: biases.collect::<Result<Vec<_>, _>>()?,
+            combined: rows(2 * options.hidden)?,
+            combined_weights: rows(4 * options.topk)?,
         };
+        data.write(rank, oracle, host)?;
+        Ok(data)
+    }
+
+    /// Writes the inputs of a rank: those that it was made for, or fewer tokens.
+    pub(super) fn write(
+        &self,
+        rank: usize,
+        oracle: &Oracle,
+        host: &HostData,
+    ) -> Result<(), CallError> {
         let routing = oracle.routing(rank);
         let experts: Vec<u8> = routing.experts.iter().flat_map(|e| e.to_le_bytes()).collect();
         let weights: Vec<u8> = routing.weights.iter().flat_map(|w| w.to_le_bytes()).collect();
-        let tokens = case.tokens[rank] as u64;
-        let sums = |bytes: usize| DeviceMemory::new(backend, rank, tokens * bytes as u64);
-        let biases = host.biases[rank].iter().map(|bias| filled(bias));
-        Ok(RankData {
-            x: filled(&host.x[rank])?,
-            scale: filled(&host.scale[rank])?,
-            topk_idx: filled(&experts)?,
-            topk_weights: filled(&weights)?,
-            biases: biases.collect::<Result<Vec<_>, _>>()?,
-            combined: sums(2 * case.options.hidden)?,
-            combined_weights: sums(4 * case.options.topk)?,
-        })
+        self.x.write(0, &host.x[rank])?;
+        self.scale.write(0, &host.scale[rank])?;
+        self.topk_idx.write(0, &experts)?;
+        self.topk_weights.write(0, &weights)?;
+        for (memory, bias) in self.biases.iter().zip(&host.biases[rank]) {
+            memory.write(0, bias)?;
+        }
+        Ok(())
     }
 
     /// Overwrites what the combine is to write.

@@ -9,7 +9,7 @@ use crate::backend::Stream;
 use crate::buffer::{Handle, Offered, Received};
 use crate::emit::Emitted;
 use crate::error::CallError;
-use crate::group::{Group, Kernel};
+use crate::group::{Group, Kernel, control_bytes};
 use crate::memory::Window;
 
 const BLOCKS: u32 = 2;
@@ -38,7 +38,7 @@ impl Experts {
             blocks_min: 1,
         };
         let plan = made.plan(group.backend().arch());
-        let window = Arc::new(Window::new(group.backend(), 0)?);
+        let window = Arc::new(Window::new(group.backend(), control_bytes(&plan))?);
         let emitted = Emitted { cuda: super::EXPERTS_TEXT.to_string(), plan };
         let kernel = Kernel::prepare(group, &window, 0, &emitted)?;
         Ok(Experts { kernel, ranks: group.ranks(), hidden })

@@ -62,6 +62,7 @@ impl HandMade {
             messages: Vec::new(),
             pairs: Vec::new(),
             waivers: Vec::new(),
+            extents: Vec::new(),
         }
     }
 }

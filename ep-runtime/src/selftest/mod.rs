@@ -2,9 +2,11 @@
 //!
 //! What `epforge selftest`, the benchmarks and the tests on GPUs run; it needs no test framework.
 
+mod copied;
 mod data;
 mod digest;
 mod drawn;
+mod expanded;
 mod experts;
 mod hand;
 mod litmus;
@@ -13,6 +15,7 @@ mod meeting;
 mod pairs;
 mod probe;
 mod queued;
+mod replayed;
 mod timing;
 mod verify;
 mod wire;
@@ -280,6 +283,7 @@ impl Selftest {
         for data in &self.ranks {
             data.poison_sums(POISON)?;
         }
+        self.settle()?;
         self.for_each_rank(&|rank| {
             let index = self.group.local_index(rank)?;
             self.combine(&handles[index], CombineInput::Offered(&offered[index]))
@@ -294,19 +298,24 @@ impl Selftest {
     /// One combine input per local rank, filled with what the experts of the case make of their
     /// rows.
     fn offer_rows(&self) -> Result<Vec<Offered>, CallError> {
-        let options = &self.case.options;
         let offered = self.group.local().map(|rank| {
             let offered = self.buffer.offer(rank)?;
-            let backend = self.group.backend().as_ref();
-            let (x, weights) = (offered.x()?, offered.weights()?);
-            data::write_rows(backend, rank, x, 2, options.hidden, &self.host.made[rank])?;
-            if options.weights {
-                let made = &self.host.made_weights[rank];
-                data::write_rows(backend, rank, weights, 4, options.topk, made)?;
-            }
+            self.write_offered(rank, &offered)?;
             Ok(offered)
         });
         offered.collect()
+    }
+
+    fn write_offered(&self, rank: usize, offered: &Offered) -> Result<(), CallError> {
+        let options = &self.case.options;
+        let backend = self.group.backend().as_ref();
+        let (x, weights) = (offered.x()?, offered.weights()?);
+        data::write_rows(backend, rank, x, 2, options.hidden, &self.host.made[rank])?;
+        if options.weights {
+            let made = &self.host.made_weights[rank];
+            data::write_rows(backend, rank, weights, 4, options.topk, made)?;
+        }
+        Ok(())
     }
 
     fn combine(&self, handle: &Handle, input: CombineInput<'_>) -> Result<(), CallError> {
@@ -330,6 +339,7 @@ impl Selftest {
         let scales = options.payload.scales(options.hidden) as i64;
         Ok(DispatchInput {
             tokens: self.case.tokens[rank],
+            tokens_from: 0,
             x: Rows::new(data.x.address(), options.hidden as i64),
             scale: match scales {
                 0 => Rows::default(),
@@ -390,9 +400,12 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
+    use crate::backend::{Backend, Signal, Stream};
     use crate::buffer::{Payload, Via};
-    use crate::fake::{FakeBackend, FakeEmit};
+    use crate::fake::{FakeBackend, FakeEmit, allocations_of};
     use crate::group::GroupOptions;
+    use std::sync::Arc;
+    use std::time::Duration;
 
     fn run(case: Case) -> Findings {
         let backend = FakeBackend::new(case.tokens.len());
@@ -475,6 +488,92 @@ mod tests {
         let more = DispatchInput { tokens: 9, ..input };
         let error = test.buffer.exchange_counts(0, &more, &call).err().unwrap();
         assert_eq!(error.to_string(), "9 tokens, the buffer was made for 8");
+    }
+
+    /// Nothing is allocated on the way to a launch: neither by a call whose counts have been read,
+    /// nor by one whose counts nobody has asked for, nor on a stream of the caller.
+    #[test]
+    fn calls_allocate_nothing() {
+        for via in Via::ALL {
+            let backend = FakeBackend::new(1);
+            let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+            let options =
+                BufferOptions { via, live: 2, biases: 1, ..BufferOptions::new(8, 64, 2, 4) };
+            let test = Selftest::new(&group, &FakeEmit(backend), case(options, &[8])).unwrap();
+            let offered = test.offer_rows().unwrap().pop().unwrap();
+            let input = test.input(0).unwrap();
+            // SAFETY: the fake device takes any number for a stream and for an event.
+            let (stream, signal) = unsafe { (Stream::from_raw(7), Signal::from_raw(9)) };
+            let timeout = Some(Duration::from_secs(1));
+            let (after, done) = (Some(signal), Some(signal));
+            let own = CallOptions::blocks(12);
+            let other = CallOptions { stream, timeout, after, done, ..own };
+            for (round, call) in [own, own, other, own, other, other].into_iter().enumerate() {
+                let calls = || {
+                    let (handle, received) = test.buffer.dispatch(0, &input, &call)?;
+                    let again = test.buffer.cached_dispatch(&handle, &input, &call)?;
+                    test.combine(&handle, CombineInput::Offered(&offered))?;
+                    drop((received, again));
+                    Ok::<Handle, CallError>(handle)
+                };
+                let (handle, allocations) = allocations_of(calls);
+                assert_eq!(allocations, 0, "{via:?} call {round}");
+                if round % 2 == 1 {
+                    handle.unwrap().counts().unwrap();
+                }
+            }
+        }
+    }
+
+    /// The fake device runs later streams first where no event orders them: inputs are made on an
+    /// earlier one than the call's, and overwritten on a later one.
+    #[test]
+    fn a_call_runs_between_its_signals() {
+        let backend = FakeBackend::new(1);
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        let options = BufferOptions::new(8, 64, 2, 4);
+        let test =
+            Selftest::new(&group, &FakeEmit(Arc::clone(&backend)), case(options, &[8])).unwrap();
+        // SAFETY: the fake device takes any number for a stream and for an event.
+        let stream = |number: u64| unsafe { Stream::from_raw(number) };
+        // SAFETY: as above.
+        let (ready, done) = unsafe { (Signal::from_raw(1000), Signal::from_raw(1001)) };
+        // Behind this call, so that the next one waits for no other stream than its signal's.
+        let first = CallOptions { stream: stream(2), ..CallOptions::blocks(12) };
+        test.buffer.dispatch(0, &test.input(0).unwrap(), &first).unwrap();
+        test.group.sync(0).unwrap();
+        let x = &test.ranks[0].x;
+        x.fill(stream(1), 0x11).unwrap();
+        backend.record(0, stream(1), &ready.event()).unwrap();
+        let call = CallOptions { stream: stream(2), after: Some(ready), done: Some(done), ..first };
+        let (_handle, received) = test.buffer.dispatch(0, &test.input(0).unwrap(), &call).unwrap();
+        backend.wait_event(0, stream(3), &done.event()).unwrap();
+        x.fill(stream(3), 0x22).unwrap();
+        test.group.sync(0).unwrap();
+        backend.sync(0, stream(3)).unwrap();
+        let mut first = [0; 128];
+        backend.read(0, received.x().unwrap().address, &mut first).unwrap();
+        assert_eq!(first, [0x11; 128]);
+        x.read(0, &mut first).unwrap();
+        assert_eq!(first, [0x22; 128]);
+    }
+
+    /// A timeout of the call takes the place of the group's, in that call alone.
+    #[test]
+    fn a_call_waits_as_long_as_it_says() {
+        let backend = FakeBackend::new(1);
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        let options = BufferOptions::new(8, 64, 2, 4);
+        let test =
+            Selftest::new(&group, &FakeEmit(Arc::clone(&backend)), case(options, &[8])).unwrap();
+        let input = test.input(0).unwrap();
+        let usual = CallOptions::blocks(12);
+        let short = CallOptions { timeout: Some(Duration::from_millis(5)), ..usual };
+        for (call, want) in [(usual, 30_000_000_000), (short, 5_000_000), (usual, 30_000_000_000)] {
+            test.buffer.dispatch(0, &input, &call).unwrap();
+            assert_eq!(backend.world().timeouts_ns(), [want; 3]);
+            test.group.sync(0).unwrap();
+        }
     }
 
     #[test]

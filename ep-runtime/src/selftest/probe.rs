@@ -10,7 +10,7 @@ use crate::args::{Bindings, Rows};
 use crate::backend::{Backend, Stream};
 use crate::emit::Emitted;
 use crate::error::CallError;
-use crate::group::{Group, GroupOptions, Kernel};
+use crate::group::{Group, GroupOptions, Kernel, control_bytes};
 use crate::memory::{DeviceMemory, Window};
 use crate::oracle::Differences;
 
@@ -52,7 +52,7 @@ impl Probe {
         let plan = made.plan(backend.arch());
         // Not at the start of the window, so that an offset that was forgotten shows.
         let control_at = 256;
-        let bytes = control_at + crate::group::positive(plan.window_bytes);
+        let bytes = control_at + control_bytes(&plan);
         let window = Arc::new(Window::new(backend, bytes)?);
         let emitted = Emitted { cuda: super::PROBE_TEXT.to_string(), plan };
         let kernel = Kernel::prepare(&group, &window, control_at, &emitted)?;

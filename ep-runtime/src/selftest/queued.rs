@@ -19,6 +19,18 @@ impl Selftest {
         Ok(findings)
     }
 
+    /// A dispatch and its combine on every local rank, which nobody waits for.
+    #[cfg(test)]
+    pub(crate) fn queue_one(&self) -> Result<(), CallError> {
+        let offered = self.group.local().map(|rank| self.buffer.offer(rank));
+        let offered = offered.collect::<Result<Vec<_>, _>>()?;
+        let (handles, _) = split(self.dispatch()?);
+        handles
+            .iter()
+            .zip(&offered)
+            .try_for_each(|(handle, offered)| self.combine(handle, CombineInput::Offered(offered)))
+    }
+
     /// As [`Selftest::check`] without the combine.
     pub fn check_dispatch(&self) -> Result<Findings, CallError> {
         self.check_through(false)
@@ -34,6 +46,7 @@ impl Selftest {
         self.poison()?;
         let queue = Queue::new(self)?;
         self.ranks.iter().try_for_each(|data| data.poison_sums(POISON))?;
+        self.settle()?;
         let (all, fewer) = (self.inputs(0)?, self.inputs(1)?);
         let fresh = |inputs: &[DispatchInput], next: Next| {
             let (handles, received) = split(self.dispatch_inputs(inputs)?);
@@ -80,6 +93,7 @@ impl Selftest {
             };
             Ok(DispatchInput {
                 tokens: all.tokens - skipped as usize,
+                tokens_from: all.tokens_from,
                 x: rows(all.x, options.payload.value_bytes()),
                 scale: rows(all.scale, options.payload.scale_bytes()),
                 topk_idx: all.topk_idx + skipped * 8 * options.topk as u64,

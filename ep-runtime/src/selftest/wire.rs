@@ -9,7 +9,7 @@ use crate::args::{Bindings, Rows};
 use crate::backend::{Event, Stream};
 use crate::emit::Emitted;
 use crate::error::CallError;
-use crate::group::{Group, Kernel};
+use crate::group::{Group, Kernel, control_bytes};
 use crate::memory::{DeviceMemory, Window};
 use crate::oracle::{Differences, Random, random_bytes};
 
@@ -121,7 +121,7 @@ impl Copies {
         let (backend, ranks) = (group.backend(), group.ranks() as u64);
         let each = bytes / destination.peers(group.ranks());
         let bytes = each.next_multiple_of(PIECE_BYTES).max(PIECE_BYTES);
-        let plan = HandMade {
+        let made = HandMade {
             name: "Wire",
             entry: "wire_push",
             numbers: &["ranks", "first", "peers"],
@@ -132,9 +132,10 @@ impl Copies {
             window_bytes: (ranks * bytes) as i64,
             blocks_min: 1,
         };
-        let window = Arc::new(Window::new(backend, ranks * bytes)?);
+        let plan = made.plan(backend.arch());
+        let window = Arc::new(Window::new(backend, control_bytes(&plan))?);
         let cuda = super::WIRE_TEXT.to_string();
-        let emitted = Emitted { cuda, plan: plan.plan(backend.arch()) };
+        let emitted = Emitted { cuda, plan };
         let kernel = Kernel::prepare(group, &window, 0, &emitted)?;
         let from = group.local().map(|rank| {
             let memory = DeviceMemory::new(backend, rank, bytes)?;

@@ -8,6 +8,15 @@
 
 namespace ep {
 
+/// Rows of this call: `most`, unless the host does not know it, as when a graph replays. Then the
+/// word at `from` holds the count, and `most` is what the tensors of the call have room for. The
+/// word was written before the launch, so a plain load is right (M5).
+__device__ __forceinline__ int rows_of(int most, const i32* from) {
+    if (from == nullptr) return most;
+    const i32 rows = *from;
+    return rows < 0 ? 0 : rows < most ? rows : most;
+}
+
 /// A range of tokens.
 struct Span {
     int begin, end;

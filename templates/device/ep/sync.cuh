@@ -45,13 +45,16 @@ struct alignas(64) Record {
     u32 unused[3];
 };
 
-/// Words of one (group, pipeline) in local device memory; zero before the first launch.
+/// Words of one pipeline in the rank's own window, where the hosts of all ranks look after a wait has
+/// run out; zero before the first launch.
 struct State {
     u32 epoch;     // calls completed
     u32 exits;     // blocks of this launch that are done
     u32 arrivals;  // blocks that have reached `all_blocks`
     u32 readers;   // warps that are done with what their peers offer
     u32 records;   // records taken
+    u32 entered;   // calls begun; none is begun once the group is stopped
+    u32 gave_up;   // the call in which a wait ran out
 };
 
 /// One rank's view of the group, an argument of every kernel.
@@ -145,7 +148,10 @@ __device__ __forceinline__ void write_record(const Group& group, u32 epoch, int 
 inline __device__ __noinline__ void give_up(const Group& group, u32 epoch, int role, Site site,
                                             u32 seen, bool blame, bool expired) {
     if (blame) {
-        if (expired) store_relaxed_gpu(group.stop, 1u);
+        if (expired) {
+            store_relaxed_gpu(group.stop, 1u);
+            store_relaxed_gpu(&group.state->gave_up, epoch);
+        }
         write_record(group, epoch, role, site, seen, expired);
     }
     __syncwarp();
@@ -323,6 +329,9 @@ __device__ __forceinline__ Call enter(const Group& group, Prepare prepare) {
     const bool stopped = load_relaxed_gpu(group.stop) != 0;
     prepare();
     __syncthreads();
+    if (!stopped && blockIdx.x == 0 && threadIdx.x == 0) {
+        store_relaxed_gpu(&group.state->entered, epoch);
+    }
     // One answer for the whole warp: lanes may have read the stop word at different times.
     return Call{epoch, __ballot_sync(kAllLanes, stopped) != 0};
 }
@@ -373,6 +382,7 @@ __device__ __forceinline__ void end_call(const Group& group, const Call& call) {
     store_relaxed_gpu(&state->exits, 0u);
     store_relaxed_gpu(&state->arrivals, 0u);
     store_relaxed_gpu(&state->readers, 0u);
+    if (call.stopped) return;
     store_relaxed_gpu(&state->epoch, call.epoch);
 }
 

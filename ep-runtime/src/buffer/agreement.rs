@@ -1,0 +1,243 @@
+//! All ranks make the same buffer, or each of them learns which rank makes another one.
+
+use sha2::{Digest, Sha256};
+
+use super::Programs;
+use super::options::{BufferOptions, Payload, Via};
+use crate::backend::Backend;
+use crate::error::CallError;
+
+/// A number of a buffer, and what it says to a reader.
+struct Number {
+    what: &'static str,
+    value: u64,
+    words: fn(u64) -> String,
+}
+
+fn numbers(options: &BufferOptions, ranks: usize) -> Vec<Number> {
+    let number = |what, value: usize| Number { what, value: value as u64, words: plain };
+    let place = |at: Option<usize>| at.unwrap_or(0) as u64;
+    let payload = Payload::ALL.iter().position(|payload| *payload == options.payload);
+    let via = Via::ALL.iter().position(|via| *via == options.via);
+    vec![
+        number("hidden", options.hidden),
+        number("topk", options.topk),
+        number("experts", options.experts),
+        number("tokens", options.tokens),
+        Number { what: "payload", value: place(payload), words: payload_words },
+        Number { what: "via", value: place(via), words: via_words },
+        number("capacity", options.capacity(ranks)),
+        number("live", options.live),
+        number("weights", usize::from(options.weights)),
+        number("biases", options.biases),
+        number("cached", usize::from(options.cached)),
+        number("alignment", usize::try_from(options.alignment).unwrap_or(0)),
+        digest("placement", options.placement(ranks).begin().iter().map(i32::to_string)),
+        digest("settings", options.settings.iter().map(|setting| format!("{setting:?}"))),
+    ]
+}
+
+/// Something whose value is too long for a sentence.
+fn digest(what: &'static str, parts: impl Iterator<Item = String>) -> Number {
+    let mut all = Sha256::new();
+    for part in parts {
+        all.update((part.len() as u64).to_le_bytes());
+        all.update(part);
+    }
+    let bytes: [u8; 32] = all.finalize().into();
+    let mut first = [0; 8];
+    first.copy_from_slice(&bytes[..8]);
+    Number { what, value: u64::from_le_bytes(first), words: |value| format!("#{value:016x}") }
+}
+
+fn plain(value: u64) -> String {
+    value.to_string()
+}
+
+fn payload_words(value: u64) -> String {
+    let payload = usize::try_from(value).ok().and_then(|index| Payload::ALL.get(index).copied());
+    payload.map_or_else(|| plain(value), |payload| payload.name().to_string())
+}
+
+fn via_words(value: u64) -> String {
+    let via = usize::try_from(value).ok().and_then(|index| Via::ALL.get(index).copied());
+    via.map_or_else(|| plain(value), |via| via.name().to_string())
+}
+
+/// Compares what a buffer is made for with the other processes; they are asked for each number only
+/// when the digests differ.
+pub(super) fn agree_on_options(
+    backend: &dyn Backend,
+    options: &BufferOptions,
+) -> Result<(), CallError> {
+    let numbers = numbers(options, backend.ranks());
+    let all = digest("options", numbers.iter().map(|number| number.value.to_string()));
+    if same(&backend.gather("make a buffer", all.value)?) {
+        return Ok(());
+    }
+    for number in &numbers {
+        compare(backend, number)?;
+    }
+    Ok(())
+}
+
+/// Compares the kernels, which differ where the processes are not of one build.
+pub(super) fn agree_on_programs(
+    backend: &dyn Backend,
+    programs: &Programs,
+) -> Result<(), CallError> {
+    for program in programs.all() {
+        let parts = [program.cuda.clone(), format!("{:?}", program.plan)];
+        compare(backend, &digest("kernels", parts.into_iter()))?;
+    }
+    Ok(())
+}
+
+fn compare(backend: &dyn Backend, number: &Number) -> Result<(), CallError> {
+    let all = backend.gather(&format!("compare the {} of a buffer", number.what), number.value)?;
+    let first = backend.local().start;
+    // Each process drives one rank, or one process all of them.
+    let own =
+        if all.len() > 1 { all.get(first).copied().unwrap_or(number.value) } else { number.value };
+    match all.iter().position(|value| *value != own) {
+        None => Ok(()),
+        Some(other) => Err(CallError::Disagreement {
+            what: number.what,
+            rank: first,
+            value: (number.words)(own),
+            other,
+            other_value: (number.words)(all[other]),
+        }),
+    }
+}
+
+fn same(all: &[u64]) -> bool {
+    all.windows(2).all(|pair| pair[0] == pair[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::{Buffer, Emit, Setting, StandardPipeline};
+    use crate::emit::Emitted;
+    use crate::fake::{FakeBackend, FakeEmit};
+    use crate::group::{Group, GroupOptions};
+    use crate::join::{Member, Store, UniqueId};
+    use ep_codegen::plan::Arch;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// Makes a buffer in each of three processes, and gives what each of them says.
+    fn made(
+        options: impl Fn(usize) -> BufferOptions + Sync,
+        emit: impl Fn(usize, Arc<FakeBackend>) -> Box<dyn Emit> + Sync,
+    ) -> Vec<String> {
+        let id = UniqueId::local().unwrap();
+        let make = |rank: usize| {
+            let member = Member { rank, ranks: 3 };
+            let store = Store::join(&id, member, Duration::from_millis(400)).unwrap();
+            let backend = FakeBackend::joined(store);
+            let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+            let made = Buffer::new(&group, options(rank), emit(rank, backend).as_ref());
+            made.map_or_else(|error| error.to_string(), |_| "made".to_string())
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..3).map(|rank| scope.spawn(move || make(rank))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    fn standard(_: usize, backend: Arc<FakeBackend>) -> Box<dyn Emit> {
+        Box::new(FakeEmit(backend))
+    }
+
+    #[test]
+    fn another_shape_on_one_rank_is_named_on_all() {
+        let usual = || BufferOptions::new(8, 64, 2, 6);
+        let odd = |rank: usize| BufferOptions {
+            hidden: if rank == 2 { 128 } else { 64 },
+            // A rank whose own options are wrong says so only when the others agree with them.
+            live: if rank == 2 { 0 } else { 1 },
+            ..usual()
+        };
+        let text = |rank: usize| {
+            format!("rank 2 makes a buffer with hidden 128, rank {rank} one with hidden 64")
+        };
+        let own = "rank 0 makes a buffer with hidden 64, rank 2 one with hidden 128";
+        assert_eq!(made(odd, standard), [text(0), text(1), own.to_string()]);
+        let payload = |rank: usize| BufferOptions {
+            payload: if rank == 0 { Payload::Fp8 } else { Payload::Bf16 },
+            ..usual()
+        };
+        let said = made(payload, standard);
+        assert_eq!(said[1], "rank 0 makes a buffer with payload fp8, rank 1 one with payload bf16");
+        assert_eq!(made(|_| usual(), standard), ["made"; 3]);
+        let tuned = |rank: usize| {
+            let setting = |name: &str, value: &str| Setting {
+                pipeline: "nvl-dispatch".to_string(),
+                name: name.to_string(),
+                value: value.to_string(),
+            };
+            let own = if rank == 1 { "4" } else { "3" };
+            BufferOptions { settings: vec![setting("stages", own)], ..usual() }
+        };
+        let said = made(tuned, standard);
+        assert!(said[0].starts_with("rank 1 makes a buffer with settings #"), "{said:?}");
+    }
+
+    /// Rank 1 comes from another build.
+    struct Other(FakeEmit, bool);
+
+    impl Emit for Other {
+        fn emit(
+            &self,
+            pipeline: StandardPipeline,
+            arch: Arch,
+            settings: &[(String, String)],
+        ) -> Result<Emitted, CallError> {
+            let mut emitted = self.0.emit(pipeline, arch, settings)?;
+            if self.1 && pipeline == StandardPipeline::Notify {
+                emitted.cuda.push(' ');
+            }
+            Ok(emitted)
+        }
+    }
+
+    #[test]
+    fn other_kernels_on_one_rank_are_named_on_all() {
+        let said = made(
+            |_| BufferOptions::new(8, 64, 2, 6),
+            |rank, backend| Box::new(Other(FakeEmit(backend), rank == 1)),
+        );
+        assert!(said[2].starts_with("rank 1 makes a buffer with kernels #"), "{said:?}");
+        assert!(said[1].starts_with("rank 0 makes a buffer with kernels #"), "{said:?}");
+    }
+
+    /// Compiles for longer than the others wait.
+    struct Slow(Arc<FakeBackend>);
+
+    impl Emit for Slow {
+        fn emit(
+            &self,
+            pipeline: StandardPipeline,
+            arch: Arch,
+            settings: &[(String, String)],
+        ) -> Result<Emitted, CallError> {
+            self.0.compiles_slowly.store(true, std::sync::atomic::Ordering::Relaxed);
+            FakeEmit(Arc::clone(&self.0)).emit(pipeline, arch, settings)
+        }
+    }
+
+    #[test]
+    fn a_rank_that_still_compiles_is_named() {
+        let said = made(
+            |_| BufferOptions::new(8, 64, 2, 6),
+            |rank, backend| match rank {
+                2 => Box::new(Slow(backend)),
+                _ => Box::new(FakeEmit(backend)),
+            },
+        );
+        let text = "rank 2 did not come within 400ms; what rank 2 said last is `compile Notify`";
+        assert_eq!(said[..2], [text, text]);
+    }
+}

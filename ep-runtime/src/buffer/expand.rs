@@ -1,0 +1,279 @@
+//! The rows that a rank has received, one expert's after another's, as a grouped product reads them:
+//! the typed call of the pipelines `ExpertLayout`, `ExpertPrefix` and `Expand`.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ep_codegen::plan::{Config, Param, ParamKind};
+
+use super::live::{Handle, Received};
+use super::memory::{Blocks, table_blocks};
+use super::{Buffer, CallOptions, Shared};
+use crate::args::{ArgsMap, Operand, Rows};
+use crate::emit::{EmitError, Emitted, Entry};
+use crate::error::CallError;
+use crate::group::{Kernel, place_control, positive};
+use crate::memory::{DeviceMemory, Window};
+use crate::pipelines;
+
+/// What expanded rows are made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpandOptions {
+    /// Rows that fit into the memory of the caller, with those between the experts.
+    pub rows: usize,
+    /// The rows of every expert begin at a multiple of this.
+    pub alignment: i32,
+    /// Slices of the received rows that are dealt out to the warps.
+    pub stripes: usize,
+}
+
+impl ExpandOptions {
+    /// Room for `rows` rows, without any between the experts.
+    pub fn new(rows: usize) -> ExpandOptions {
+        ExpandOptions { rows, alignment: 1, stripes: 64 }
+    }
+}
+
+/// Memory of the caller for expanded rows; rows between the experts stay as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ExpandedOutput {
+    /// Device address of the payload's values, `[rows, hidden]`.
+    pub x: u64,
+    /// Their scales, by rows or by columns; absent for BF16.
+    pub scale: Rows,
+    /// Device address of `i32[rows]`: the received row that each is a copy of, -1 between the experts.
+    pub source: u64,
+}
+
+/// The numbers that differ from call to call.
+#[derive(Debug, Clone, Copy)]
+#[repr(usize)]
+enum Slot {
+    Tables,
+    RankPrefix,
+    ExpertIdx,
+    X,
+    XStride,
+    Scale,
+    ScaleStride,
+    ToX,
+    ToScale,
+    ToScaleStride,
+    ToScaleColumnStride,
+    Source,
+}
+
+const SLOTS: usize = Slot::Source as usize + 1;
+
+/// A kernel with its resolved arguments.
+struct Prepared {
+    kernel: Kernel,
+    map: ArgsMap,
+}
+
+/// Expands the outputs of one buffer. Clones share one.
+#[derive(Clone)]
+pub struct Expander {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // Dropped in this order: kernels before the memory whose addresses they were given.
+    kernels: Vec<Prepared>,
+    /// Tables of each local rank.
+    tables: Vec<DeviceMemory>,
+    blocks: Blocks,
+    /// Room for the largest `struct Args`, for each local rank.
+    args: Vec<Mutex<Vec<u8>>>,
+    shared: Arc<Shared>,
+}
+
+impl Expander {
+    /// Compiles and loads the kernels. All processes of the group do it together.
+    pub fn new(buffer: &Buffer, options: ExpandOptions) -> Result<Expander, CallError> {
+        let shared = &buffer.shared;
+        if options.alignment < 1 {
+            let what = format!("rows cannot be aligned to {}", options.alignment);
+            return Err(CallError::Mismatch { what });
+        }
+        let group = &shared.group;
+        let emitted = emit(shared, &options)?;
+        let plans = || emitted.iter().map(|emitted| &emitted.plan);
+        let (starts, bytes) = place_control(plans());
+        let window = Arc::new(Window::new(group.backend(), bytes)?);
+        let blocks = table_blocks(plans());
+        let mut kernels = Vec::new();
+        for (emitted, start) in emitted.iter().zip(starts) {
+            group.backend().say(&format!("compile {}", emitted.plan.pipeline));
+            let kernel = Kernel::prepare(group, &window, start, emitted)?;
+            let operand = |param: &Param| operand(param, shared, &options, &blocks);
+            let map = ArgsMap::new(kernel.plan(), operand)?;
+            kernels.push(Prepared { kernel, map });
+        }
+        let tables =
+            group.local().map(|rank| DeviceMemory::zeroed(group.backend(), rank, blocks.bytes()));
+        let tables = tables.collect::<Result<Vec<_>, _>>()?;
+        let most = plans().map(|plan| positive(plan.args_bytes) as usize).max().unwrap_or(0);
+        let args = group.local().map(|_| Mutex::new(vec![0; most])).collect();
+        group.backend().gather("make the first expansion", 0)?;
+        let shared = Arc::clone(shared);
+        Ok(Expander { inner: Arc::new(Inner { kernels, tables, blocks, args, shared }) })
+    }
+
+    /// Copies each row of a fresh dispatch's output to the place that it has for each of its experts.
+    /// If there is no room for all of them, the group is stopped with [`CallError::OutputTooSmall`].
+    pub fn expand(
+        &self,
+        handle: &Handle,
+        received: &Received,
+        output: &ExpandedOutput,
+        call: &CallOptions,
+    ) -> Result<(), CallError> {
+        let (inner, shared, rank) = (&self.inner, &self.inner.shared, handle.rank());
+        let own = |of: &Arc<Shared>| Arc::ptr_eq(of, shared);
+        if !own(&handle.place().shared) || !own(&received.place().shared) || received.rank() != rank
+        {
+            let what = "the handle and the output belong to another buffer, or to two ranks";
+            return Err(CallError::Mismatch { what: what.to_string() });
+        }
+        let index = shared.group.local_index(rank)?;
+        shared.group.check(rank)?;
+        let slots = inner.slots(index, handle, received, output)?;
+        let turn = shared.begin(rank, call)?;
+        if turn.is_captured() {
+            let kept = (handle.place().clone(), received.place().clone(), Arc::clone(inner));
+            shared.group.backend().keep(rank, turn.stream(), Box::new(kept))?;
+        }
+        let mut args = inner.args[index].lock().unwrap_or_else(PoisonError::into_inner);
+        for Prepared { kernel, map } in &inner.kernels {
+            let blocks = call.blocks.max(positive(kernel.plan().blocks_min) as u32);
+            let args = &mut args[..map.bytes()];
+            kernel.launch_mapped(&turn, blocks, call.timeout, map, &slots, args)?;
+        }
+        shared.end(turn, call)
+    }
+
+    /// Device address of `i32[local experts + 1]`: where the rows of each expert begin, and where the
+    /// last one's end; until the next call of the rank.
+    pub fn expert_first(&self, rank: usize) -> Result<u64, CallError> {
+        self.table(rank, "expert_first")
+    }
+
+    /// Device address of `i32[local experts]`: how many rows each expert has; until the next call of
+    /// the rank.
+    pub fn rows_per_expert(&self, rank: usize) -> Result<u64, CallError> {
+        self.table(rank, "rows_per_expert")
+    }
+
+    fn table(&self, rank: usize, name: &str) -> Result<u64, CallError> {
+        let tables = &self.inner.tables[self.inner.shared.group.local_index(rank)?];
+        Ok(tables.address() + self.inner.blocks.at(name).unwrap_or(0))
+    }
+}
+
+impl Inner {
+    fn slots(
+        &self,
+        index: usize,
+        handle: &Handle,
+        received: &Received,
+        output: &ExpandedOutput,
+    ) -> Result<[u64; SLOTS], CallError> {
+        let (x, scale) = (received.x()?, received.scale()?);
+        let mut slots = [0; SLOTS];
+        for (slot, value) in [
+            (Slot::Tables, self.tables[index].address()),
+            (Slot::RankPrefix, handle.rank_prefix()?),
+            (Slot::ExpertIdx, received.topk_idx()?),
+            (Slot::X, x.address),
+            (Slot::XStride, x.row_stride as u64),
+            (Slot::Scale, scale.address),
+            (Slot::ScaleStride, scale.row_stride as u64),
+            (Slot::ToX, output.x),
+            (Slot::ToScale, output.scale.address),
+            (Slot::ToScaleStride, output.scale.row_stride as u64),
+            (Slot::ToScaleColumnStride, output.scale.column_stride as u64),
+            (Slot::Source, output.source),
+        ] {
+            slots[slot as usize] = value;
+        }
+        Ok(slots)
+    }
+}
+
+/// The three kernels in the order of their launches.
+fn emit(shared: &Shared, options: &ExpandOptions) -> Result<Vec<Emitted>, CallError> {
+    let of = &shared.options;
+    let numbers = [
+        ("ranks", shared.group.ranks()),
+        ("experts", of.experts),
+        ("topk", of.topk),
+        ("hidden", of.hidden),
+        ("stripes", options.stripes),
+    ];
+    let entries = [
+        Entry::of::<pipelines::ExpertLayout>(),
+        Entry::of::<pipelines::ExpertPrefix>(),
+        Entry::of::<pipelines::Expand>(),
+    ];
+    let emit = |entry: Entry| {
+        let ir = (entry.ir)();
+        let mut config = Config::new(&ir, shared.group.backend().arch());
+        for (name, value) in numbers {
+            if ir.dims.iter().any(|dim| dim.name == name) {
+                config.set(&ir, name, &value.to_string())?;
+            }
+        }
+        if ir.axes.iter().any(|axis| axis.name == "payload") {
+            config.set(&ir, "payload", of.payload.name())?;
+        }
+        entry.emit(&config).map_err(|error| match error {
+            EmitError::Plan(error) => CallError::Plan(error),
+            EmitError::NoText(_) => {
+                CallError::Emit { pipeline: entry.name.to_string(), reason: error.to_string() }
+            }
+        })
+    };
+    entries.into_iter().map(emit).collect()
+}
+
+/// Which number of a call a member of `struct Args` takes.
+fn operand(
+    param: &Param,
+    shared: &Shared,
+    options: &ExpandOptions,
+    blocks: &Blocks,
+) -> Option<Operand> {
+    let slot = |slot: Slot| Some(Operand::Slot(slot as usize, 0));
+    match &param.kind {
+        ParamKind::Arg { .. } if param.name == "alignment" => {
+            Some(Operand::Fixed(options.alignment as u64))
+        }
+        ParamKind::Capacity { size } if size == "expanded" => {
+            Some(Operand::Fixed(options.rows as u64))
+        }
+        ParamKind::Pointer { tensor, part, .. } => match (tensor.as_str(), *part) {
+            ("rank_prefix", 0) => slot(Slot::RankPrefix),
+            ("expert_idx", 0) => slot(Slot::ExpertIdx),
+            ("x", 0) => slot(Slot::X),
+            ("x", 1) => slot(Slot::Scale),
+            ("expanded_x", 0) => slot(Slot::ToX),
+            ("expanded_x", 1) => slot(Slot::ToScale),
+            ("expanded_src", 0) => slot(Slot::Source),
+            (table, 0) => Some(Operand::Slot(Slot::Tables as usize, blocks.at(table)?)),
+            _ => None,
+        },
+        ParamKind::RowStride { tensor, part } => match (tensor.as_str(), *part) {
+            ("x", 0) => slot(Slot::XStride),
+            ("x", 1) => slot(Slot::ScaleStride),
+            ("expanded_x", 1) => slot(Slot::ToScaleStride),
+            ("expert_idx", 0) => Some(Operand::Fixed(shared.options.topk as u64)),
+            _ => None,
+        },
+        ParamKind::ColumnStride { tensor, .. } => match tensor.as_str() {
+            "x" => Some(Operand::Fixed(1)),
+            "expanded_x" => slot(Slot::ToScaleColumnStride),
+            _ => None,
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,108 @@
+//! Rows of an output in plain memory of the caller, for users whose rows have to lie elsewhere than in
+//! the window.
+
+use super::live::Received;
+use super::{CallOptions, Shared};
+use crate::args::Rows;
+use crate::backend::RowCopy;
+use crate::error::CallError;
+
+/// Memory of the caller for the rows of an output; what has no address is not copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PlainOutput {
+    /// Rows of the payload's values.
+    pub x: Rows,
+    /// Their scales, by row.
+    pub scale: Rows,
+    /// Device address of `i64[rows, topk]`.
+    pub topk_idx: u64,
+    /// Device address of `f32[rows, topk]`.
+    pub topk_weights: u64,
+}
+
+/// One tensor of an output, here and there.
+struct Part {
+    name: &'static str,
+    from: Rows,
+    to: Rows,
+    /// Values of a row, and bytes of a value.
+    values: u64,
+    value_bytes: u64,
+}
+
+impl Part {
+    /// Fails where the caller's rows have no room for a row, or their values lie apart.
+    fn check(&self) -> Result<(), CallError> {
+        let Part { name, to, values, .. } = self;
+        if u64::try_from(to.row_stride).is_ok_and(|stride| stride >= *values)
+            && to.column_stride == 1
+        {
+            return Ok(());
+        }
+        let (row, column) = (to.row_stride, to.column_stride);
+        let what = format!(
+            "`{name}` is copied as rows of {values} values side by side, not to rows {row} values apart \
+             whose values are {column} apart"
+        );
+        Err(CallError::Mismatch { what })
+    }
+
+    fn copy(&self, rows: usize) -> RowCopy {
+        let stride = |rows: &Rows| rows.row_stride as u64 * self.value_bytes;
+        RowCopy {
+            to: self.to.address,
+            to_stride: stride(&self.to),
+            from: self.from.address,
+            from_stride: stride(&self.from),
+            row_bytes: self.values * self.value_bytes,
+            rows: rows as u64,
+        }
+    }
+}
+
+impl Received {
+    /// Copies the first `rows` rows, and what belongs to them, into memory of the caller; the output
+    /// may then be dropped. How many rows have arrived say [`super::Handle::counts`]; a graph copies
+    /// as many as there may be.
+    pub fn copy_to(
+        &self,
+        rows: usize,
+        to: &PlainOutput,
+        call: &CallOptions,
+    ) -> Result<(), CallError> {
+        let (shared, rank) = (&self.place().shared, self.rank());
+        let capacity = shared.options.capacity(shared.group.ranks());
+        if rows > capacity {
+            let (need, have) = (rows as u64, capacity as u64);
+            return Err(CallError::TooLarge { what: "rows of an output", need, have });
+        }
+        let parts = self.parts(shared, to)?;
+        let wanted = || parts.iter().filter(|part| part.to.address != 0 && part.values != 0);
+        wanted().try_for_each(Part::check)?;
+        shared.group.check(rank)?;
+        let turn = shared.begin(rank, call)?;
+        shared.keep(&turn, || [Some(self.place().clone()), None, None])?;
+        for part in wanted() {
+            let copy = part.copy(rows);
+            shared.group.backend().copy_rows(rank, turn.stream(), &copy)?;
+        }
+        shared.end(turn, call)
+    }
+
+    fn parts(&self, shared: &Shared, to: &PlainOutput) -> Result<[Part; 4], CallError> {
+        let options = &shared.options;
+        let scales = options.payload.scales(options.hidden) as u64;
+        let topk = options.topk as u64;
+        let dense = |address: u64| Rows::new(address, topk as i64);
+        let part =
+            |name, from, to, values, value_bytes| Part { name, from, to, values, value_bytes };
+        let (hidden, value_bytes) = (options.hidden as u64, options.payload.value_bytes());
+        let (idx, weights) = (dense(self.topk_idx()?), dense(self.topk_weights()?));
+        Ok([
+            part("x", self.x()?, to.x, hidden, value_bytes),
+            part("scale", self.scale()?, to.scale, scales, options.payload.scale_bytes()),
+            part("topk_idx", idx, dense(to.topk_idx), topk, 8),
+            part("topk_weights", weights, dense(to.topk_weights), topk, 4),
+        ])
+    }
+}

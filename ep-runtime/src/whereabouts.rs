@@ -1,0 +1,234 @@
+//! Where the ranks are when a wait has run out: which of them is gone, which has not come to the call,
+//! and which makes its calls in another order.
+//!
+//! Every kernel counts the calls that it has begun and ended in its rank's window, where the other
+//! ranks can read it, also those of a rank whose process has died.
+
+use std::fmt;
+
+use crate::record::Wait;
+
+/// The words of `ep::State` (`templates/device/ep/sync.cuh`) in order, 4 bytes each. A test holds this
+/// list against the header's text.
+pub(crate) const STATE_WORDS: [&str; 7] =
+    ["epoch", "exits", "arrivals", "readers", "records", "entered", "gave_up"];
+
+/// What a rank has done of one pipeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Progress {
+    ended: u32,
+    entered: u32,
+    gave_up: u32,
+}
+
+impl Progress {
+    /// Reads the words of `ep::State`.
+    pub(crate) fn read(bytes: &[u8; 4 * STATE_WORDS.len()]) -> Progress {
+        let word = |name: &str| {
+            let index = STATE_WORDS.iter().position(|word| *word == name).unwrap_or(0);
+            let bytes = &bytes[4 * index..4 * index + 4];
+            u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+        };
+        Progress { ended: word("epoch"), entered: word("entered"), gave_up: word("gave_up") }
+    }
+
+    /// The call that it is in, or was in when it gave up.
+    fn current(&self) -> Option<u32> {
+        let inside = self.entered != self.ended || self.gave_up == self.entered;
+        Some(self.entered).filter(|entered| *entered != 0 && inside)
+    }
+}
+
+/// What all ranks have done of one pipeline.
+pub(crate) struct Calls {
+    pub(crate) pipeline: String,
+    /// By rank; none where it could not be read.
+    pub(crate) ranks: Vec<Option<Progress>>,
+}
+
+/// What keeps a rank that others wait for; what is nearer to a cause comes first.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// Its process has ended, or has left the group.
+    Gone,
+    /// It is in a call to which the waiting rank has not come, and has not come to its call.
+    OtherOrder {
+        /// Pipeline.
+        pipeline: String,
+        /// Number of the call.
+        call: u32,
+    },
+    /// It has not come to the call, and is in no other one.
+    NotCome,
+    /// It is still in an earlier call.
+    Behind {
+        /// Pipeline.
+        pipeline: String,
+        /// Number of the call.
+        call: u32,
+    },
+    /// It is in the same call and does not go on.
+    Inside,
+    /// It has ended the call.
+    Ended,
+}
+
+/// Where a rank is that another one waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// Rank that waits.
+    pub rank: usize,
+    /// Pipeline of the call that it waits in.
+    pub pipeline: String,
+    /// Number of that call.
+    pub call: u32,
+    /// Rank that it waits for.
+    pub peer: usize,
+    /// What keeps that one.
+    pub reason: Reason,
+}
+
+impl Whereabouts {
+    /// Why `wait`, in the pipeline `own` of `all`, has not ended; none if nothing is known.
+    pub(crate) fn of(
+        wait: &Wait,
+        own: usize,
+        all: &[Calls],
+        has_left: impl Fn(usize) -> bool,
+    ) -> Option<Whereabouts> {
+        let peer = wait.peer.filter(|peer| *peer != wait.rank)?;
+        let reason = match has_left(peer) {
+            true => Reason::Gone,
+            false => reason(wait, peer, own, all)?,
+        };
+        let (rank, pipeline, call) = (wait.rank, wait.pipeline.clone(), wait.epoch);
+        Some(Whereabouts { rank, pipeline, call, peer, reason })
+    }
+}
+
+fn reason(wait: &Wait, peer: usize, own: usize, all: &[Calls]) -> Option<Reason> {
+    let progress = |calls: &Calls, rank: usize| calls.ranks.get(rank).copied().flatten();
+    let there = progress(all.get(own)?, peer)?;
+    if there.entered >= wait.epoch {
+        let inside = there.ended < wait.epoch || there.gave_up == wait.epoch;
+        return Some(if inside { Reason::Inside } else { Reason::Ended });
+    }
+    let elsewhere = all.iter().find_map(|calls| {
+        let call = progress(calls, peer)?.current()?;
+        let here = progress(calls, wait.rank)?.entered;
+        Some((calls.pipeline.clone(), call, here))
+    });
+    Some(match elsewhere {
+        None => Reason::NotCome,
+        Some((pipeline, call, here)) if here < call => Reason::OtherOrder { pipeline, call },
+        Some((pipeline, call, _)) => Reason::Behind { pipeline, call },
+    })
+}
+
+impl fmt::Display for Whereabouts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Whereabouts { rank, pipeline, call, peer, reason } = self;
+        match reason {
+            Reason::Gone => write!(f, "rank {peer} is gone: its process has ended"),
+            Reason::NotCome => write!(f, "rank {peer} has not come to call {call} of {pipeline}"),
+            Reason::Behind { pipeline, call } => {
+                write!(f, "rank {peer} is still in call {call} of {pipeline}")
+            }
+            Reason::OtherOrder { pipeline: other, call: number } => write!(
+                f,
+                "rank {peer} is in call {number} of {other} while rank {rank} is in call {call} of \
+                 {pipeline}: all ranks make the calls of a group in one order"
+            ),
+            Reason::Inside => {
+                write!(f, "rank {peer} is in call {call} of {pipeline} as well, and does not go on")
+            }
+            Reason::Ended => write!(f, "rank {peer} has ended call {call} of {pipeline}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::plan_of;
+    use crate::record::Numbers;
+
+    /// Rank 0 waits for rank 1 in call 5 of a dispatch.
+    fn waiting() -> Wait {
+        let numbers = Numbers {
+            rank: 0,
+            role: 0,
+            channel: 0,
+            kind: 0,
+            expired: true,
+            stripe: -1,
+            peer: 1,
+            want: 1,
+            seen: None,
+            epoch: 5,
+            block: 0,
+            warp: 0,
+        };
+        Wait::named(&plan_of("Dispatch", vec![]), &numbers)
+    }
+
+    fn progress(ended: u32, entered: u32, gave_up: u32) -> Option<Progress> {
+        Some(Progress { ended, entered, gave_up })
+    }
+
+    /// Rank 0 has given up call 5 of the dispatch and ended call 4 of the combine.
+    fn why(dispatch: Option<Progress>, combine: Option<Progress>) -> Option<String> {
+        let calls = |pipeline: &str, ranks: [Option<Progress>; 2]| Calls {
+            pipeline: pipeline.to_string(),
+            ranks: ranks.to_vec(),
+        };
+        let all = [
+            calls("Combine", [progress(4, 4, 0), combine]),
+            calls("Dispatch", [progress(5, 5, 5), dispatch]),
+        ];
+        Whereabouts::of(&waiting(), 1, &all, |_| false).map(|why| why.to_string())
+    }
+
+    #[test]
+    fn every_reason_is_told_from_the_others() {
+        let cases = [
+            (progress(4, 4, 0), progress(4, 4, 0), "rank 1 has not come to call 5 of Dispatch"),
+            (progress(4, 4, 0), progress(3, 4, 0), "rank 1 is still in call 4 of Combine"),
+            (progress(3, 4, 0), progress(3, 3, 0), "rank 1 is still in call 4 of Dispatch"),
+            (
+                progress(4, 4, 0),
+                progress(4, 5, 0),
+                "rank 1 is in call 5 of Combine while rank 0 is in call 5 of Dispatch: all ranks make \
+                 the calls of a group in one order",
+            ),
+            // It has waited in vain before, and its kernel has ended.
+            (
+                progress(4, 4, 0),
+                progress(5, 5, 5),
+                "rank 1 is in call 5 of Combine while rank 0 is in call 5 of Dispatch: all ranks make \
+                 the calls of a group in one order",
+            ),
+            (
+                progress(4, 5, 0),
+                progress(4, 4, 0),
+                "rank 1 is in call 5 of Dispatch as well, and does not go on",
+            ),
+            (
+                progress(5, 5, 5),
+                progress(4, 4, 0),
+                "rank 1 is in call 5 of Dispatch as well, and does not go on",
+            ),
+            (progress(5, 5, 0), progress(4, 4, 0), "rank 1 has ended call 5 of Dispatch"),
+        ];
+        for (dispatch, combine, text) in cases {
+            assert_eq!(why(dispatch, combine).as_deref(), Some(text));
+        }
+        assert_eq!(why(None, progress(4, 4, 0)), None, "its words could not be read");
+    }
+
+    #[test]
+    fn a_rank_that_is_gone_is_where_its_words_say_no_more() {
+        let why = Whereabouts::of(&waiting(), 0, &[], |rank| rank == 1).unwrap();
+        assert_eq!(why.to_string(), "rank 1 is gone: its process has ended");
+    }
+}

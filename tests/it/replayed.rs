@@ -1,0 +1,51 @@
+//! Graphs on the host: calls captured once, then replayed with inputs and token counts that change in
+//! memory, every replay against the oracle.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ep_runtime::buffer::{BufferOptions, Declared, Payload, Via};
+use ep_runtime::host::{Build, HostBackend, HostOptions};
+use ep_runtime::selftest::{Case, Selftest};
+
+use crate::host::programs;
+
+fn replayed(ranks: usize, options: BufferOptions, build: Build, replays: u64) {
+    let Some(programs) = programs() else { return };
+    let isolation = Some(Duration::from_secs(120));
+    let host = HostOptions { build, isolation, ..HostOptions::new(ranks) };
+    let backend: Arc<HostBackend> =
+        HostBackend::new(programs, host).unwrap_or_else(|error| panic!("{error}"));
+    let group = backend.group().unwrap_or_else(|error| panic!("{error}"));
+    let case = Case::even(BufferOptions { live: 2, ..options }, ranks, 4);
+    let test = Selftest::new(&group, &Declared, case);
+    let mut test = test.unwrap_or_else(|error| panic!("{error}"));
+    let findings = test.check_replayed(replays).unwrap_or_else(|error| panic!("{error}"));
+    assert!(findings.is_good(), "{findings}");
+    assert!(findings.checks.len() as u64 > 10 * replays);
+}
+
+fn direct() -> BufferOptions {
+    BufferOptions { biases: 1, ..BufferOptions::new(12, 128, 4, 10) }
+}
+
+fn ring() -> BufferOptions {
+    let options = BufferOptions { via: Via::Ring, payload: Payload::Fp8, ..direct() };
+    BufferOptions { settings: options.settings_of_rings(4, 16, 8), ..options }
+}
+
+#[test]
+fn a_graph_replays_with_other_tokens_each_time() {
+    replayed(3, direct(), Build::Fast, 100);
+}
+
+#[test]
+fn a_graph_of_rings_replays_with_other_tokens_each_time() {
+    replayed(2, ring(), Build::Fast, 40);
+}
+
+#[test]
+fn no_access_of_a_replay_races_with_another() {
+    replayed(2, direct(), Build::Checked, 3);
+    replayed(2, ring(), Build::Checked, 3);
+}

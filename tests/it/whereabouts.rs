@@ -1,0 +1,111 @@
+//! Errors that say where the ranks are which others wait for: the emitted kernels on the host, with a
+//! rank that does not come, and with ranks that call in another order.
+
+use std::sync::Arc;
+
+use ep_runtime::buffer::{
+    Buffer, BufferOptions, CallOptions, CombineInput, CombineOutput, Declared, DispatchInput,
+    Handle, Offered,
+};
+use ep_runtime::error::CallError;
+use ep_runtime::group::Group;
+use ep_runtime::host::{HostBackend, HostOptions};
+use ep_runtime::whereabouts::{Reason, Whereabouts};
+
+use crate::host::programs;
+
+const RANKS: usize = 3;
+
+/// A group whose calls move no tokens, and wait for each other all the same.
+struct Ranks {
+    group: Group,
+    buffer: Buffer,
+    offered: Vec<Offered>,
+}
+
+impl Ranks {
+    fn new() -> Option<Ranks> {
+        let backend: Arc<HostBackend> =
+            HostBackend::new(programs()?, HostOptions::new(RANKS)).expect("there is a host");
+        let group = backend.group().expect("the group forms");
+        let options = BufferOptions { live: 2, ..BufferOptions::new(4, 64, 2, 6) };
+        let buffer = Buffer::new(&group, options, &Declared).expect("the shape is legal");
+        let offered = (0..RANKS).map(|rank| buffer.offer(rank).expect("one is free"));
+        Some(Ranks { offered: offered.collect(), group, buffer })
+    }
+
+    fn dispatch(&self, rank: usize) -> Handle {
+        let call = CallOptions::blocks(2);
+        let dispatched = self.buffer.dispatch(rank, &DispatchInput::default(), &call);
+        dispatched.expect("it is queued").0
+    }
+
+    fn combine(&self, handle: &Handle) {
+        let input = CombineInput::Offered(&self.offered[handle.rank()]);
+        let (output, call) = (CombineOutput::default(), CallOptions::blocks(2));
+        self.buffer.combine(handle, input, &[], &output, &call).expect("it is queued");
+    }
+
+    /// What the ranks say when they have waited in vain.
+    fn whereabouts(&self) -> Vec<Whereabouts> {
+        match self.group.sync(0) {
+            Err(CallError::Timeout(timeouts)) => {
+                let text = timeouts.to_string();
+                let told = |why: &Whereabouts| text.contains(&why.to_string());
+                assert!(timeouts.whereabouts.iter().all(told), "{text}");
+                timeouts.whereabouts
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn reasons(all: &[Whereabouts], peer: usize) -> Vec<&Reason> {
+    all.iter().filter(|why| why.peer == peer).map(|why| &why.reason).collect()
+}
+
+#[test]
+fn a_rank_that_has_not_come_is_told_from_one_that_is_stuck() {
+    let Some(ranks) = Ranks::new() else { return };
+    for rank in 0..RANKS {
+        ranks.dispatch(rank);
+    }
+    ranks.group.sync(0).expect("all have come");
+    let _waiting = [ranks.dispatch(0), ranks.dispatch(1)];
+    let all = ranks.whereabouts();
+    assert_eq!(reasons(&all, 2), [&Reason::NotCome], "{all:?}");
+    assert_eq!(all[0].to_string(), "rank 2 has not come to call 2 of Notify");
+}
+
+#[test]
+fn calls_in_another_order_are_named_on_both_sides() {
+    let Some(ranks) = Ranks::new() else { return };
+    let handles = [0, 1, 2].map(|rank| ranks.dispatch(rank));
+    handles.iter().for_each(|handle| ranks.combine(handle));
+    ranks.group.sync(0).expect("all have come");
+    let mut later = vec![ranks.dispatch(0), ranks.dispatch(1)];
+    ranks.combine(&handles[2]);
+    later.push(ranks.dispatch(2));
+    for handle in &handles[..2] {
+        ranks.combine(handle);
+    }
+    let all = ranks.whereabouts();
+    let order = |pipeline: &str| Reason::OtherOrder { pipeline: pipeline.to_string(), call: 2 };
+    assert_eq!(reasons(&all, 2), [&order("NvlCombine"); 2], "{all:?}");
+    assert!(reasons(&all, 0).contains(&&order("Notify")), "{all:?}");
+    let text = "rank 2 is in call 2 of NvlCombine while rank 0 is in call 2 of Notify: all ranks make \
+                the calls of a group in one order";
+    assert!(all.iter().any(|why| why.to_string() == text), "{all:?}");
+}
+
+#[test]
+fn a_rank_that_makes_half_a_dispatch_is_named_with_the_other_half() {
+    let Some(ranks) = Ranks::new() else { return };
+    let _handles = [0, 1].map(|rank| ranks.dispatch(rank));
+    let call = CallOptions::blocks(2);
+    let half = ranks.buffer.exchange_counts(2, &DispatchInput::default(), &call);
+    let _half = half.expect("it is queued");
+    let all = ranks.whereabouts();
+    assert_eq!(reasons(&all, 2), [&Reason::NotCome], "{all:?}");
+    assert_eq!(all[0].to_string(), "rank 2 has not come to call 1 of NvlDispatch");
+}
