@@ -140,6 +140,14 @@ pub(super) fn reaches(from: c_int, to: c_int) -> Result<bool, BackendError> {
     Ok(can != 0)
 }
 
+/// Whether memory of the device can go to another process by a file descriptor.
+#[cfg(target_os = "linux")]
+pub(super) fn gives_descriptors(ordinal: c_int) -> Result<bool, BackendError> {
+    use sys::CUdevice_attribute_enum as Attribute;
+    let supported = Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+    Ok(maps_memory(ordinal)? && attribute(ordinal, supported)? != 0)
+}
+
 /// Whether the device can map memory with `cuMemMap`.
 pub(super) fn maps_memory(ordinal: c_int) -> Result<bool, BackendError> {
     use sys::CUdevice_attribute_enum as Attribute;

@@ -26,7 +26,9 @@ use cudarc::driver::sys;
 use ep_codegen::plan::Arch;
 
 pub use driver::{DeviceInfo, devices};
-pub use window::Sharing;
+#[cfg(target_os = "linux")]
+pub use processes::EXCHANGE_VARIABLE;
+pub use window::{Exchange, Sharing};
 
 use crate::backend::{
     Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept, Launch,
@@ -103,6 +105,8 @@ pub struct GpuBackend {
     first: usize,
     total: usize,
     others: Option<Box<dyn Others>>,
+    /// How windows go to these.
+    exchange: Exchange,
     devices: BTreeMap<i32, DeviceInfo>,
     arch: Arch,
     cooperative: bool,
@@ -165,6 +169,7 @@ impl GpuBackend {
             first: 0,
             total: 0,
             others: None,
+            exchange: Exchange::Descriptors,
             arch: common_arch(&chosen)?,
             devices: chosen,
             cooperative: true,
@@ -211,7 +216,7 @@ impl GpuBackend {
     fn make_windows(&self, label: &str, bytes: u64) -> Result<Vec<RankWindow>, BackendError> {
         let users: Vec<c_int> = self.devices.keys().copied().collect();
         let reach = match &self.others {
-            Some(_) => Reach::Processes,
+            Some(_) => Reach::Processes(self.exchange),
             None => Reach::Devices(&users, self.sharing),
         };
         let mut made = Vec::new();
@@ -240,10 +245,32 @@ impl GpuBackend {
         }
     }
 
-    /// Unmaps the windows of all ranks; memory lives on while another process has it mapped.
+    /// Closes a window that was exchanged by CUDA IPC. The own part is freed when all processes have
+    /// closed it, and stays allocated if one of them does not come.
+    fn close_windows(&self, id: u64, mut windows: Vec<RankWindow>) -> Result<(), BackendError> {
+        let own = (self.first < windows.len()).then(|| windows.remove(self.first));
+        self.enter(self.first)?;
+        let mut result = Ok(());
+        for (index, window) in windows.into_iter().enumerate() {
+            let rank = if index < self.first { index } else { index + 1 };
+            result = result.and(window.release(rank));
+        }
+        result?;
+        let closed = self.gather(&format!("close window {id}"), id);
+        match own.filter(|_| closed.is_ok()) {
+            Some(own) => own.release(self.first),
+            None => closed.map(|_| ()),
+        }
+    }
+
+    /// Unmaps the windows of all ranks; memory lives on while another process has it mapped. Exchanged
+    /// by CUDA IPC it does not, so that the own part is left allocated here.
     fn release_windows(&self, windows: Vec<RankWindow>) -> Result<(), BackendError> {
         let mut result = Ok(());
         for (rank, window) in windows.into_iter().enumerate() {
+            if self.exchange == Exchange::Ipc && self.local().contains(&rank) {
+                continue;
+            }
             let context = if self.local().contains(&rank) { rank } else { self.first };
             let released = self.enter(context).and_then(|_| window.release(rank));
             result = result.and(released);
@@ -596,7 +623,10 @@ impl Backend for GpuBackend {
         let windows = self.windows().remove(&mapping.id).ok_or_else(|| BackendError::Wrong {
             what: format!("window {} is not mapped", mapping.id),
         })?;
-        self.release_windows(windows)
+        match self.exchange {
+            Exchange::Ipc => self.close_windows(mapping.id, windows),
+            Exchange::Descriptors => self.release_windows(windows),
+        }
     }
 
     fn launch(&self, rank: usize, stream: Stream, launch: &Launch) -> Result<(), BackendError> {

@@ -17,22 +17,65 @@ pub enum Sharing {
     PeerAccess,
 }
 
+/// How windows go from process to process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Exchange {
+    /// Virtual memory management, by file descriptors. A window lives for as long as any process has
+    /// it mapped, also when its owner has died.
+    #[default]
+    Descriptors,
+    /// CUDA IPC, where descriptors are not supported. The owner may free a window only when all others
+    /// have closed it, so that processes drop their windows in one order and wait for each other; what
+    /// another process has not closed is left allocated. Of a window whose owner has died nothing is
+    /// promised.
+    Ipc,
+}
+
+impl Exchange {
+    /// The way called `name`.
+    pub fn from_name(name: &str) -> Option<Exchange> {
+        match name {
+            "descriptors" => Some(Exchange::Descriptors),
+            "ipc" => Some(Exchange::Ipc),
+            _ => None,
+        }
+    }
+}
+
 /// Who may map the memory of a window.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Reach<'a> {
     /// These devices of this process.
     Devices(&'a [c_int], Sharing),
-    /// The owner here, and other processes that get a descriptor.
-    Processes,
+    /// The owner here, and other processes that get it by an exchange.
+    Processes(Exchange),
 }
+
+/// What is behind a window's address.
+#[derive(Debug, Clone, Copy)]
+enum Backing {
+    /// Physical memory that was mapped there.
+    Mapped(sys::CUmemGenericAllocationHandle),
+    /// An ordinary allocation.
+    Allocated,
+    /// An allocation of another process, opened by CUDA IPC.
+    #[cfg(target_os = "linux")]
+    Opened,
+}
+
+/// What another process opens an allocation by.
+#[cfg(target_os = "linux")]
+pub(super) type IpcHandle = [u8; 64];
+
+/// Allocations of whole units of this size lie alone in what CUDA IPC shares.
+const IPC_UNIT: usize = 2 << 20;
 
 /// One rank's window as this process mapped it.
 #[derive(Debug)]
 pub(super) struct RankWindow {
     pub(super) address: u64,
     bytes: usize,
-    /// The physical memory behind it; none for an ordinary allocation.
-    memory: Option<sys::CUmemGenericAllocationHandle>,
+    backing: Backing,
 }
 
 impl RankWindow {
@@ -46,13 +89,14 @@ impl RankWindow {
         use sys::CUmemAllocationHandleType as Handle;
         let (users, shared) = match reach {
             Reach::Devices(users, Sharing::Mapped) => (users, Handle::CU_MEM_HANDLE_TYPE_NONE),
-            Reach::Processes => (&[owner][..], Handle::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+            Reach::Processes(Exchange::Descriptors) => {
+                (&[owner][..], Handle::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+            }
             Reach::Devices(_, Sharing::PeerAccess) => {
-                let mut address = 0;
-                // SAFETY: writes one address; the owner's context is current.
-                let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes as usize) };
-                check("cuMemAlloc", Some(rank), result)?;
-                return Ok(RankWindow { address, bytes: bytes as usize, memory: None });
+                return RankWindow::allocate(rank, bytes as usize);
+            }
+            Reach::Processes(Exchange::Ipc) => {
+                return RankWindow::allocate(rank, (bytes as usize).next_multiple_of(IPC_UNIT));
             }
         };
         let properties = properties(owner, shared)?;
@@ -72,6 +116,51 @@ impl RankWindow {
         RankWindow::place(rank, memory, bytes, users)
     }
 
+    /// An ordinary allocation in the current context.
+    fn allocate(rank: usize, bytes: usize) -> Result<RankWindow, BackendError> {
+        let mut address = 0;
+        // SAFETY: writes one address; the owner's context is current.
+        let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes) };
+        check("cuMemAlloc", Some(rank), result)?;
+        Ok(RankWindow { address, bytes, backing: Backing::Allocated })
+    }
+
+    /// How it goes to other processes.
+    #[cfg(target_os = "linux")]
+    pub(super) fn exchange(&self) -> Exchange {
+        match self.backing {
+            Backing::Mapped(_) => Exchange::Descriptors,
+            Backing::Allocated | Backing::Opened => Exchange::Ipc,
+        }
+    }
+
+    /// What another process opens it by.
+    #[cfg(target_os = "linux")]
+    pub(super) fn ipc_handle(&self, rank: usize) -> Result<IpcHandle, BackendError> {
+        let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
+        // SAFETY: writes one handle; the address is that of an allocation of the current context, or
+        // the driver refuses it.
+        let result = unsafe { sys::cuIpcGetMemHandle(&mut handle, self.address) };
+        check("cuIpcGetMemHandle", Some(rank), result)?;
+        Ok(handle.reserved.map(|byte| byte as u8))
+    }
+
+    /// Opens the window of a rank in another process, for the device whose context is current.
+    #[cfg(target_os = "linux")]
+    pub(super) fn open(
+        rank: usize,
+        handle: &IpcHandle,
+        bytes: usize,
+    ) -> Result<RankWindow, BackendError> {
+        let handle = sys::CUipcMemHandle { reserved: handle.map(|byte| byte as std::ffi::c_char) };
+        let flags = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+        let mut address = 0;
+        // SAFETY: writes one address; the driver refuses a handle that it has not made.
+        let result = unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags) };
+        check("cuIpcOpenMemHandle", Some(rank), result)?;
+        Ok(RankWindow { address, bytes, backing: Backing::Opened })
+    }
+
     /// Bytes that are mapped: those asked for, rounded up to what the device maps at once.
     #[cfg(target_os = "linux")]
     pub(super) fn mapped_bytes(&self) -> usize {
@@ -82,8 +171,8 @@ impl RankWindow {
     #[cfg(target_os = "linux")]
     pub(super) fn export(&self, rank: usize) -> Result<std::os::fd::OwnedFd, BackendError> {
         use std::os::fd::FromRawFd;
-        let Some(memory) = self.memory else {
-            let what = "a window with peer access cannot be shared with another process";
+        let Backing::Mapped(memory) = self.backing else {
+            let what = "a window with peer access has no descriptor for another process";
             return Err(BackendError::Wrong { what: what.to_string() });
         };
         let mut descriptor: c_int = -1;
@@ -134,7 +223,7 @@ impl RankWindow {
                 return Err(error);
             }
         };
-        let window = RankWindow { address, bytes, memory: Some(memory) };
+        let window = RankWindow { address, bytes, backing: Backing::Mapped(memory) };
         match grant(rank, &window, users) {
             Ok(()) => Ok(window),
             Err(error) => {
@@ -146,9 +235,19 @@ impl RankWindow {
 
     /// Gives the memory back; nothing may use it any more.
     pub(super) fn release(self, rank: usize) -> Result<(), BackendError> {
-        let Some(memory) = self.memory else {
-            // SAFETY: the address came from cuMemAlloc and is freed once, since `self` is consumed.
-            return check("cuMemFree", Some(rank), unsafe { sys::cuMemFree_v2(self.address) });
+        let memory = match self.backing {
+            Backing::Mapped(memory) => memory,
+            Backing::Allocated => {
+                // SAFETY: the address came from cuMemAlloc and is freed once, since `self` is
+                // consumed.
+                return check("cuMemFree", Some(rank), unsafe { sys::cuMemFree_v2(self.address) });
+            }
+            #[cfg(target_os = "linux")]
+            Backing::Opened => {
+                // SAFETY: the address came from `open` and is closed once, since `self` is consumed.
+                let result = unsafe { sys::cuIpcCloseMemHandle(self.address) };
+                return check("cuIpcCloseMemHandle", Some(rank), result);
+            }
         };
         // SAFETY: address and size are those of the one mapping and reservation made in `place`,
         // and `self` is consumed, so each is undone once; all three are tried even if one fails.
