@@ -126,17 +126,18 @@ struct Args {
 struct Smem {
     union {
         ep::MoverSmem<Cfg::Send> send[Cfg::Send::kWarps];
-        ep::MoverSmem<Cfg::Local> local[Cfg::Local::kWarps];
+        ep::MoverSmem<Cfg::Send> local[Cfg::Local::kWarps];
     };
 };
 static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
 
 /// role Send on blocks 0..remote_blocks, send_warps warps, warps shared by stripe
-__device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& team) {
+/// role Local on other blocks, 8 warps, warps shared by stripe: the same for this rank
+__device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>& own,
+    ep::Team& team, const ep::Peers& peers) {
     const int me = args.group.rank;
-    ep::Mover<Cfg::Send> mover(smem.send[team.warp], team);
+    ep::Mover<Cfg::Send> mover(own, team);
 
-    const ep::Peers peers = ep::other_peers(Cfg::kRanks, me);
     for (int base = 0; base < peers.count(); base += ep::kLanes) {
         ep::DirectProducer<Cfg::Rows, Cfg::Send> rows(
             team, mover, peers.at(base + team.lane));
@@ -148,6 +149,7 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                     + args.stripe_prefix[peer * Cfg::kStripes + stripe];
             });
             // +70  for token in stripe
+            // +82  for token in stripe where in_rank[token, me]
             const ep::Span tokens = ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
                 Cfg::kStripes, stripe);
             ep::for_fanout(
@@ -159,63 +161,6 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                 //     }
                 // W1: takes credit of rows, from Unpack +92
                 // W3: publishes messages of rows, for Unpack +92
-                [&](int token, int position) {
-                    mover.row(rows.row(position), args.x + token * args.x_stride);
-                    char* meta = mover.meta();
-                    ep::put<float>(meta + Cfg::Token::kXScale, Cfg::Token::kXScaleCount,
-                        [&](int i) {
-                        return args.x_scale[token * args.x_scale_stride
-                            + i * args.x_scale_block_stride];
-                    });
-                    ep::put<ep::i32>(meta + Cfg::Token::kSrc, Cfg::Token::kSrcCount, [&](int) {
-                        return token;
-                    });
-                    ep::put<ep::i32>(meta + Cfg::Token::kExperts, Cfg::Token::kExpertsCount,
-                        [&](int i) {
-                        return args.topk_idx[token * args.topk_idx_stride + i];
-                    });
-                    ep::put<float>(meta + Cfg::Token::kWeights, Cfg::Token::kWeightsCount,
-                        [&](int i) {
-                        return args.topk_weights[token * args.topk_weights_stride + i];
-                    });
-                    mover.send_meta(rows.meta(position));
-
-                    rows.post(position);
-                },
-                [&](int token, int peer, bool match, int position) {
-                    // +76  record send_row[token, peer] = rows[peer].position
-                    args.send_row[token * Cfg::kRanks + peer] = ep::recorded(match, position);
-            });
-            // +72  push rows[peer]: what is left of the stripe
-            rows.close();
-        }
-    }
-
-    mover.finish();
-}
-
-/// role Local on other blocks, 8 warps, warps shared by stripe
-__device__ __forceinline__ void local(const Args& args, Smem& smem, ep::Team& team) {
-    const int me = args.group.rank;
-    ep::Mover<Cfg::Local> mover(smem.local[team.warp], team);
-
-    const ep::Peers peers = ep::one_peer(me);
-    for (int base = 0; base < peers.count(); base += ep::kLanes) {
-        ep::DirectProducer<Cfg::Rows, Cfg::Local> rows(
-            team, mover, peers.at(base + team.lane));
-        rows.wait_ready([&](int peer) { return args.rank_prefix[Cfg::kRanks * Cfg::kRanks
-            + peer]; });
-        for (int stripe = team.index(); stripe < Cfg::kStripes; stripe += team.count()) {
-            rows.open(stripe, [&](int) {
-                return args.rank_prefix[me * Cfg::kRanks + me]
-                    + args.stripe_prefix[me * Cfg::kStripes + stripe];
-            });
-            // +82  for token in stripe where in_rank[token, me]
-            const ep::Span tokens = ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
-                Cfg::kStripes, stripe);
-            ep::for_fanout(
-                team, tokens, rows,
-                [&](int token, int) { return args.in_rank[token * Cfg::kRanks + me]; },
                 // +83  push rows[me] at rank_prefix[me, me] + stripe_prefix[me, stripe] { x:
                 //     x[token], src: token, experts: topk_idx[token], weights: topk_weights[token]
                 //     }
@@ -244,10 +189,11 @@ __device__ __forceinline__ void local(const Args& args, Smem& smem, ep::Team& te
 
                     rows.post(position);
                 },
-                [&](int token, int, bool match, int position) {
-                    // +87  record send_row[token, me] = rows[me].position
-                    args.send_row[token * Cfg::kRanks + me] = ep::recorded(match, position);
+                [&](int token, int peer, bool match, int position) {
+                    // +76  record send_row[token, peer] = rows[peer].position
+                    args.send_row[token * Cfg::kRanks + peer] = ep::recorded(match, position);
             });
+            // +72  push rows[peer]: what is left of the stripe
             // +83  push rows[me]: what is left of the stripe
             rows.close();
         }
@@ -302,18 +248,20 @@ nvl_dispatch(const __grid_constant__ Args args) {
     const int block = static_cast<int>(blockIdx.x);
     const int blocks = static_cast<int>(gridDim.x);
     const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
-    if (block < args.remote_blocks
-        && ep::is_between(warp, Cfg::Send::kFirstWarp, Cfg::Send::kWarps)) {
-        ep::Team team(args.group, call, Cfg::Send::kRole, block, args.remote_blocks,
-            warp - Cfg::Send::kFirstWarp, Cfg::Send::kWarps);
-        send(args, smem, team);
-    }
-    if (block >= args.remote_blocks
-        && ep::is_between(warp, Cfg::Local::kFirstWarp, Cfg::Local::kWarps)) {
-        ep::Team team(args.group, call, Cfg::Local::kRole, block - args.remote_blocks,
-            blocks - args.remote_blocks,
-            warp - Cfg::Local::kFirstWarp, Cfg::Local::kWarps);
-        local(args, smem, team);
+    const bool is_send = block < args.remote_blocks
+        && ep::is_between(warp, Cfg::Send::kFirstWarp, Cfg::Send::kWarps);
+    const bool is_local = block >= args.remote_blocks
+        && ep::is_between(warp, Cfg::Local::kFirstWarp, Cfg::Local::kWarps);
+    if (is_send || is_local) {
+        const int me = args.group.rank;
+        ep::Team team(
+            is_send ? ep::Team(args.group, call, Cfg::Send::kRole, block, args.remote_blocks,
+                warp - Cfg::Send::kFirstWarp, Cfg::Send::kWarps)
+            : ep::Team(args.group, call, Cfg::Local::kRole, block - args.remote_blocks,
+                blocks - args.remote_blocks,
+                warp - Cfg::Local::kFirstWarp, Cfg::Local::kWarps));
+        send(args, is_send ? smem.send[team.warp] : smem.local[team.warp], team,
+            is_send ? ep::other_peers(Cfg::kRanks, me) : ep::one_peer(me));
     }
     if (block >= args.remote_blocks
         && ep::is_between(warp, Cfg::Unpack::kFirstWarp, Cfg::Unpack::kWarps)) {

@@ -214,17 +214,20 @@ fn statement_above(text: &str, line: u32) -> Option<String> {
     };
     let mut above =
         lines.iter().rev().take_while(|line| !line.starts_with('}')).filter(|line| !is_pair(line));
-    let mut statement = above.find_map(|line| comment(line))?;
+    let mut statements = vec![above.find_map(|line| comment(line))?];
     for line in above {
-        match comment(line) {
-            // Its line begins a statement: what stands above it is another one.
-            Some(before) if !statement.starts_with('+') => {
-                statement = format!("{before} {statement}");
-            }
-            _ => break,
+        let Some(before) = comment(line) else { break };
+        match statements.last_mut() {
+            Some(first) if !first.starts_with('+') => *first = format!("{before} {first}"),
+            _ => statements.push(before),
         }
     }
-    Some(statement)
+    // One function may serve two statements; but one whose comment ends with a sentence has no step.
+    let last = statements.remove(0);
+    statements.retain(|earlier| earlier.starts_with('+') && !earlier.ends_with('.'));
+    statements.reverse();
+    statements.push(last);
+    Some(statements.join(" or "))
 }
 
 #[cfg(test)]

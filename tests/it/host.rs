@@ -334,7 +334,7 @@ fn a_report_names_both_statements() {
         (
             "mover: a flush waits for reads only",
             Via::Direct,
-            ["mover.cuh", "[+94  record recv_src", "[+83  push rows[me]", "[full_wait]"],
+            ["mover.cuh", "[+94  record recv_src", "or +83  push rows[me]", "[full_wait]"],
         ),
     ];
     for (name, via, parts) in expected {

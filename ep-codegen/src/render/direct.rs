@@ -9,61 +9,86 @@ use crate::ir::{
 use crate::plan::{MetaSource, constant, meta_sources, parts};
 
 /// A push to one or several peers for each token of a stripe.
-struct Fanout<'s> {
-    token: &'s str,
-    peer: &'s str,
-    peers: String,
+pub(super) struct Fanout<'s> {
+    pub(super) token: &'s str,
+    pub(super) peer: &'s str,
+    pub(super) peers: String,
     filter: Option<&'s Expr>,
     filter_comment: String,
     push: &'s Stmt,
     records: Vec<&'s Stmt>,
 }
 
+/// The steps of a fan-out as text.
+pub(super) struct FanoutSteps<'a> {
+    pub(super) channel: &'a Channel,
+    pub(super) first: String,
+    pub(super) filter: String,
+    pub(super) row: String,
+    pub(super) each: String,
+}
+
 impl<'a> Renderer<'a> {
-    /// `for token in stripe { for peer in .. where .. { push ..; record ..; } }`.
-    pub(super) fn direct_send(&self, role: &Role, stmt: &Stmt) -> Rendered {
+    /// `for token in stripe { for peer in .. where .. { push ..; record ..; } }`, and `twin` that does
+    /// the same for this rank alone.
+    pub(super) fn direct_send(&self, role: &Role, stmt: &Stmt, twin: Option<&Role>) -> Rendered {
         let fanout = self.fanout(stmt)?;
-        let Action::Push { channel, position, values, .. } = &fanout.push.action else {
-            return Err(self.no_form(fanout.push));
+        let steps = self.fanout_steps(&fanout)?;
+        let total = self.received_by(steps.channel, fanout.peer)?;
+        let other = twin.and_then(|twin| twin.body.first());
+        let push = other.map(|other| self.fanout(other)).transpose()?.map(|other| other.push);
+        let both = |own: &Stmt, other: Option<&Stmt>, line: fn(&Self, &Stmt) -> String| {
+            let other = other.map(|other| format!("\n{}", line(self, other)));
+            format!("{}{}", line(self, own), other.unwrap_or_default())
         };
-        let channel = self.channel(channel)?;
-        let first = position.as_ref().map(|position| self.text(position)).unwrap_or_default();
-        let total = self.received_by(channel, fanout.peer)?;
-        let filter = fanout.filter.map_or("true".to_string(), |filter| self.text(filter));
-        let row = self.push_row(channel, values)?;
-        let each = self.records(channel, &fanout.records)?;
+        let peers = format!("const ep::Peers peers = {};", fanout.peers);
         self.step(
             "direct_send",
             &[
-                ("peers", &fanout.peers),
-                ("channel_cfg", &channel_cfg(channel)),
+                ("peers", if twin.is_some() { "" } else { &peers }),
+                ("channel_cfg", &channel_cfg(steps.channel)),
                 ("role_cfg", &role_cfg(role)),
-                ("channel", &channel.name),
+                ("channel", &steps.channel.name),
                 ("total", &total),
                 ("total_peer", &param("int", fanout.peer, &total)),
-                ("first", &first),
-                ("first_peer", &param("int", fanout.peer, &first)),
+                ("first", &steps.first),
+                ("first_peer", &param("int", fanout.peer, &steps.first)),
                 ("striped", &self.scope().striped()),
-                ("loop_comment", &self.comment(stmt)),
+                ("loop_comment", &both(stmt, other, Self::comment)),
                 ("filter_comment", &fanout.filter_comment),
-                ("filter", &filter),
+                ("filter", &steps.filter),
                 ("token", fanout.token),
-                ("filter_token", &param("int", fanout.token, &filter)),
-                ("filter_peer", &param("int", fanout.peer, &filter)),
-                ("push_comment", &self.comment(fanout.push)),
-                ("ending", &self.ending(fanout.push)),
-                ("row", &row),
-                ("each", &each),
-                ("each_token", &param("int", fanout.token, &each)),
-                ("each_peer", &param("int", fanout.peer, &each)),
-                ("each_match", &param("bool", "match", &each)),
-                ("each_position", &param("int", "position", &each)),
+                ("filter_token", &param("int", fanout.token, &steps.filter)),
+                ("filter_peer", &param("int", fanout.peer, &steps.filter)),
+                ("push_comment", &both(fanout.push, push, Self::comment)),
+                ("ending", &both(fanout.push, push, Self::ending)),
+                ("row", &steps.row),
+                ("each", &steps.each),
+                ("each_token", &param("int", fanout.token, &steps.each)),
+                ("each_peer", &param("int", fanout.peer, &steps.each)),
+                ("each_match", &param("bool", "match", &steps.each)),
+                ("each_position", &param("int", "position", &steps.each)),
             ],
         )
     }
 
+    /// What a fan-out does at each place of its loop.
+    pub(super) fn fanout_steps(&self, fanout: &Fanout<'_>) -> Result<FanoutSteps<'a>, RenderError> {
+        let Action::Push { channel, position, values, .. } = &fanout.push.action else {
+            return Err(self.no_form(fanout.push));
+        };
+        let channel = self.channel(channel)?;
+        Ok(FanoutSteps {
+            channel,
+            first: position.as_ref().map(|position| self.text(position)).unwrap_or_default(),
+            filter: fanout.filter.map_or("true".to_string(), |filter| self.text(filter)),
+            row: self.push_row(channel, values)?,
+            each: self.records(channel, &fanout.records)?,
+        })
+    }
+
     /// The parts of a fan-out; a push to one fixed peer is a fan-out to a set of one.
-    fn fanout<'s>(&self, stmt: &'s Stmt) -> Result<Fanout<'s>, RenderError> {
+    pub(super) fn fanout<'s>(&self, stmt: &'s Stmt) -> Result<Fanout<'s>, RenderError> {
         let Action::For { binder: token, filter, body, .. } = &stmt.action else {
             return Err(self.no_form(stmt));
         };

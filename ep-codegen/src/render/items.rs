@@ -2,7 +2,7 @@
 
 use super::expr::{elem_type, part_name};
 use super::names::{role_cfg, role_fn};
-use super::{Rendered, Renderer};
+use super::{RenderError, Rendered, Renderer};
 use crate::ir::{Blocks, Expr, Role};
 use crate::plan::{Param, ParamKind, RoleUse, block_groups, has_sequences, params, role_use, sums};
 
@@ -80,8 +80,10 @@ impl Renderer<'_> {
         let roles = &self.ir.roles;
         let mut groups = Vec::new();
         for group in block_groups(roles) {
-            let members: Vec<String> =
-                group.iter().filter_map(|index| self.smem_member(&roles[*index])).collect();
+            let members: Vec<String> = group
+                .iter()
+                .filter_map(|index| self.smem_member(&roles[*index]).transpose())
+                .collect::<Result<_, _>>()?;
             match members.as_slice() {
                 [] => {}
                 [only] => groups.push(only.clone()),
@@ -107,20 +109,25 @@ impl Renderer<'_> {
         ))
     }
 
-    fn smem_member(&self, role: &Role) -> Option<String> {
-        let cfg = role_cfg(role);
-        let name = role_fn(role);
+    fn smem_member(&self, role: &Role) -> Result<Option<String>, RenderError> {
+        // A role that another one's function serves brings the memory that this function takes.
+        let cfg = role_cfg(self.leader_of(role)?.unwrap_or(role));
+        let (name, own) = (role_fn(role), role_cfg(role));
         let kind = match role_use(self.ir, role) {
             RoleUse { mover: true, .. } => "MoverSmem",
             RoleUse { gather: true, .. } => "GatherSmem",
-            _ => return None,
+            _ => return Ok(None),
         };
-        Some(format!("ep::{kind}<{cfg}> {name}[{cfg}::kWarps];"))
+        Ok(Some(format!("ep::{kind}<{cfg}> {name}[{own}::kWarps];")))
     }
 
     /// The `__global__` function: which warp of which block runs which role.
     pub(super) fn entry(&self) -> Rendered {
-        let calls: Vec<String> = self.ir.roles.iter().map(|role| self.role_call(role)).collect();
+        let mut calls = Vec::new();
+        for role in &self.ir.roles {
+            calls.push(self.role_call(role)?);
+        }
+        calls.retain(|call| !call.is_empty());
         let smem = self.smem()?;
         let (own, clears) = self.zeroes();
         let prepare = if own.is_empty() {
@@ -142,17 +149,30 @@ impl Renderer<'_> {
         )
     }
 
-    fn role_call(&self, role: &Role) -> String {
-        let cfg = role_cfg(role);
-        let (test, block, blocks) = self.blocks(&role.blocks);
+    fn role_call(&self, role: &Role) -> Rendered {
+        if self.leader_of(role)?.is_some() {
+            return Ok(String::new());
+        }
+        if let Some(twin) = self.twin_of(role)? {
+            return self.twin_call(role, twin);
+        }
+        let (test, team) = self.team(role);
         let smem = if self.uses_smem(role) { "smem, " } else { "" };
         let name = role_fn(role);
+        Ok(format!("if ({test}) {{\nep::Team team({team});\n{name}(args, {smem}team);\n}}"))
+    }
+
+    /// The test for the warps of a role, and the arguments of the team that they are.
+    pub(super) fn team(&self, role: &Role) -> (String, String) {
+        let cfg = role_cfg(role);
+        let (test, block, blocks) = self.blocks(&role.blocks);
         let warps = format!("ep::is_between(warp, {cfg}::kFirstWarp, {cfg}::kWarps)");
         let test = if test.is_empty() { warps } else { format!("{test} && {warps}") };
-        format!(
-            "if ({test}) {{\nep::Team team(args.group, call, {cfg}::kRole, {block}, {blocks},\n\
-             warp - {cfg}::kFirstWarp, {cfg}::kWarps);\n{name}(args, {smem}team);\n}}"
-        )
+        let team = format!(
+            "args.group, call, {cfg}::kRole, {block}, {blocks},\n\
+             warp - {cfg}::kFirstWarp, {cfg}::kWarps"
+        );
+        (test, team)
     }
 
     /// Whether the role's function takes the shared memory.

@@ -16,6 +16,7 @@ mod pull;
 mod ring;
 mod role;
 mod templates;
+mod twin;
 
 use crate::ir::facts::{Facts, facts};
 use crate::ir::{Channel, ChannelKind, Expr, Message, Pipeline, Stmt, Tensor};

@@ -8,12 +8,20 @@ use crate::plan::{role_use, sums};
 impl Renderer<'_> {
     /// The function of `role`.
     pub(super) fn role(&self, role: &Role) -> Rendered {
+        if self.leader_of(role)?.is_some() {
+            return Ok(String::new());
+        }
+        let twin = self.twin_of(role)?;
         let used = role_use(self.ir, role);
         let body = match role.share {
             Share::Peer { .. } => self.ring_role(role)?,
             _ => self.flows(role)?,
         };
         let smem = if self.uses_smem(role) { "Smem& smem, " } else { "" };
+        let params = match twin {
+            Some(_) => self.twin_params(role),
+            None => format!("const Args& args, {smem}ep::Team& team"),
+        };
         let mut opening = Vec::new();
         let acquired = self.channel_opening(role)?;
         if mentions(&body, "me") || mentions(&acquired, "me") {
@@ -27,19 +35,24 @@ impl Renderer<'_> {
         }
         if used.mover {
             let (cfg, name) = (role_cfg(role), role_fn(role));
-            opening.push(format!("ep::Mover<{cfg}> mover(smem.{name}[team.warp], team);"));
+            let own = if twin.is_some() { "own".into() } else { format!("smem.{name}[team.warp]") };
+            opening.push(format!("ep::Mover<{cfg}> mover({own}, team);"));
         }
         if sums(self.ir, role) {
             opening.push("ep::Counters<Cfg::Counted> counters(args.group, smem.counters);".into());
         }
         opening.push(acquired);
         opening.extend(self.slot_channels(role)?);
+        let mut source = role.at.text.clone();
+        if let Some(twin) = twin {
+            source += &format!("\n/// {}: the same for this rank", twin.at.text);
+        }
         self.step(
             "role",
             &[
-                ("source", role.at.text.as_str()),
+                ("source", &source),
                 ("name", &role_fn(role)),
-                ("smem", smem),
+                ("params", &params),
                 ("opening", &opening.join("\n")),
                 ("body", &body),
                 ("closing", self.closing(role)),
@@ -76,7 +89,7 @@ impl Renderer<'_> {
     fn flow(&self, role: &Role, stmt: &Stmt) -> Rendered {
         match &stmt.action {
             Action::For { domain: Domain::Stripe, .. } if self.pushes_direct(stmt) => {
-                self.direct_send(role, stmt)
+                self.direct_send(role, stmt, self.twin_of(role)?)
             }
             Action::For { domain: Domain::Stripe, body, .. } => match body.as_slice() {
                 [Stmt { action: Action::For { position: Some(_), .. }, .. }] => {
@@ -95,7 +108,7 @@ impl Renderer<'_> {
         }
     }
 
-    fn pushes_direct(&self, stmt: &Stmt) -> bool {
+    pub(super) fn pushes_direct(&self, stmt: &Stmt) -> bool {
         let mut found = false;
         crate::ir::walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
             if let Action::Push { channel, .. } = &inner.action {

@@ -9,7 +9,7 @@ use crate::args::{Bindings, Rows};
 use crate::backend::Stream;
 use crate::emit::Emitted;
 use crate::error::CallError;
-use crate::group::{Group, Kernel, positive};
+use crate::group::{Group, Kernel, control_bytes};
 use crate::memory::{DeviceMemory, Window};
 use crate::oracle::{Differences, bf16_from_f32};
 
@@ -130,7 +130,7 @@ impl Trial {
             _ => (plain(), super::LITMUS_TEXT),
         };
         let plan = made.plan(backend.arch());
-        let window = Arc::new(Window::new(backend, positive(plan.window_bytes))?);
+        let window = Arc::new(Window::new(backend, control_bytes(&plan))?);
         let emitted = Emitted { cuda: cuda.to_string(), plan };
         let kernel = Kernel::prepare(group, &window, 0, &emitted)?;
         let ranks = group.local().map(|rank| {

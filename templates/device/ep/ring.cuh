@@ -26,6 +26,56 @@
 
 namespace ep {
 
+/// Tells the peer, by adding to its `counter`, about the positions of a sequence before `upto`; one
+/// lane's own work.
+__device__ __forceinline__ void tell_peer(Sequence& sequence, u32* counter, u32 upto) {
+    const u32 fresh = sequence.claim(upto);
+    // M1 for a tail, M4 for a head: each warp has completed its own bulk copies before it marked its
+    // positions, and the caller's `base` has acquired them all. The peer acquires the counter in
+    // RingConsumer::wait_arrival, RingGather::arrived or RingProducer::wait_credit.
+    if (fresh != 0) add_release_sys(counter, fresh);
+}
+
+/// What is left to do for one warp at one end of a ring, before it may wait or go.
+struct RingRest {
+    Sequence* sequence;
+    u32* counter;   // the peer's
+    u32 offset;     // positions of the stripes before this one
+    u32 position;   // the first that the warp has not marked complete
+    u32 step;       // how far its next one is
+    u32 rows;       // how many of them it has to mark
+    u32 sign_offs;  // with how many, its own among them, the stripe is over; 0: it goes on
+};
+
+/// Does the rest: marks positions, tells the peer about all that are complete, and ends a stripe.
+/// Returns whether the group has been stopped. The rare part of the ends, out of line and by value
+/// like `look_around`; `site` is that of any wait for other warps.
+inline __device__ __noinline__ bool ring_rest(const Group& group, u32 epoch, int role, Site site,
+                                              RingRest rest) {
+    Team team(group, Call{epoch, false}, role, 0, 1, 0, 1);
+    Sequence& sequence = *rest.sequence;
+#pragma unroll 1
+    for (; rest.rows > 0 && !team.stopped; --rest.rows, rest.position += rest.step) {
+        site.want = rest.position;
+        wait(team, site, [&](u32& seen) {
+            if (!team.leader()) return true;
+            seen = sequence.base() - rest.offset;
+            return sequence.try_complete(rest.offset + rest.position);
+        });
+    }
+    if (team.leader() && !team.stopped) {
+        tell_peer(sequence, rest.counter, sequence.base());
+        if (rest.sign_offs != 0) sequence.sign_off();
+    }
+    site.want = rest.sign_offs;
+    wait(team, site, [&](u32& seen) {
+        if (!team.leader() || rest.sign_offs == 0) return true;
+        seen = sequence.sign_offs();
+        return reached(seen, rest.sign_offs);
+    });
+    return team.stopped;
+}
+
 /// What both ends of a ring do: complete positions in any order, tell the peer in order.
 template <class Ring>
 class RingEnd {
@@ -65,42 +115,31 @@ protected:
     /// with them, and so is what the lanes did before the last barrier.
     __device__ __forceinline__ void complete(u32 rows) {
         while (completed_ < rows && !team_.stopped) {
-            const u32 position =
-                completed_ * static_cast<u32>(team_.parts) + static_cast<u32>(team_.part);
-            const Site site{Ring::kChannel, Waiting::kSequence, stripe_, peer_, position};
-            wait(team_, site, [&](u32& seen) {
-                if (!team_.leader()) return true;
-                seen = sequence_.base() - offset_;
-                return sequence_.try_complete(offset_ + position);
-            });
+            const bool marked = !team_.leader() || sequence_.try_complete(offset_ + position());
+            // Too far ahead of the others: now the rest has to wait.
+            if (__ballot_sync(kAllLanes, marked) != kAllLanes) return settle(rows);
             ++completed_;
         }
     }
 
-    /// Tells the peer about completed positions: up to the last chunk boundary, or all.
-    __device__ __forceinline__ void tell(bool all) {
+    /// Marks this warp's first `rows` rows of the stripe complete, and tells the peer about all that
+    /// are: before a warp waits for a peer that may be waiting for them.
+    __device__ __forceinline__ void settle(u32 rows) { settle(rows, 0); }
+
+    /// Tells the peer about completed positions up to the last chunk boundary.
+    __device__ __forceinline__ void tell() {
         if (team_.leader() && !team_.stopped) {
             const u32 base = sequence_.base() - offset_;
-            const u32 fresh = sequence_.claim(offset_ + (all ? base : base - base % Ring::kChunk));
-            // M1 for a tail, M4 for a head: each warp has completed its own bulk copies before it
-            // marked its positions, and `base` has acquired them all. The peer acquires the counter
-            // in RingConsumer::wait_arrival, RingGather::arrived or RingProducer::wait_credit.
-            if (fresh != 0) add_release_sys(counter_, fresh);
+            tell_peer(sequence_, counter_, offset_ + (base - base % Ring::kChunk));
         }
         __syncwarp();
     }
 
-    /// Ends a stripe of `count` rows: returns when all warps that share the peer have come here.
-    __device__ __forceinline__ void sign_off(u32 count) {
-        tell(true);
+    /// Ends a stripe of `count` rows, `rows` of them this warp's: returns when all warps that share
+    /// the peer have come here.
+    __device__ __forceinline__ void sign_off(u32 rows, u32 count) {
         signed_ += static_cast<u32>(team_.parts);
-        const Site site{Ring::kChannel, Waiting::kSequence, stripe_, peer_, count};
-        if (team_.leader() && !team_.stopped) sequence_.sign_off();
-        wait(team_, site, [&](u32& seen) {
-            if (!team_.leader()) return true;
-            seen = sequence_.base() - offset_;
-            return reached(sequence_.sign_offs(), signed_);
-        });
+        settle(rows, signed_);
         offset_ += count;
     }
 
@@ -116,6 +155,22 @@ protected:
         return __shfl_sync(kAllLanes, value, 0);
     }
 
+private:
+    /// The next position that this warp completes.
+    __device__ __forceinline__ u32 position() const {
+        return completed_ * static_cast<u32>(team_.parts) + static_cast<u32>(team_.part);
+    }
+
+    __device__ __forceinline__ void settle(u32 rows, u32 sign_offs) {
+        if (team_.stopped) return;
+        const Site site{Ring::kChannel, Waiting::kSequence, stripe_, peer_, 0};
+        const RingRest rest{&sequence_, counter_, offset_, position(),
+                            static_cast<u32>(team_.parts), rows - completed_, sign_offs};
+        team_.stopped = ring_rest(team_.group, team_.epoch, team_.role, site, rest);
+        completed_ = rows;
+    }
+
+protected:
     Team& team_;
     Sequence& sequence_;
     int peer_;
@@ -174,8 +229,7 @@ public:
         if (!reached(head_, want)) {
             // The receiver may be waiting for rows that this warp still holds.
             mover_.flush();
-            End::complete(mover_.rows_begun() - rows_before_);
-            End::tell(true);
+            End::settle(mover_.rows_begun() - rows_before_);
             const Site site{Ring::kChannel, Waiting::kCredit, stripe_, peer_, want};
             head_ = __shfl_sync(kAllLanes,
                                 wait_counter(team_, site, team_.leader() ? head : nullptr), 0);
@@ -202,14 +256,13 @@ public:
     /// Tells about rows that have had the time to complete.
     __device__ __forceinline__ void post() {
         End::complete(mover_.template rows_stored<Pieces<Role>::kRecent>() - rows_before_);
-        End::tell(false);
+        End::tell();
     }
 
     /// Ends a stripe of `count` rows.
     __device__ __forceinline__ void finish(int count) {
         mover_.flush();
-        End::complete(mover_.rows_begun() - rows_before_);
-        End::sign_off(static_cast<u32>(count));
+        End::sign_off(mover_.rows_begun() - rows_before_, static_cast<u32>(count));
         if (End::spokesman()) End::keep(Ring::kSent, start_ + static_cast<u32>(count));
     }
 
@@ -259,8 +312,7 @@ public:
         if (!reached(tail_, want)) {
             // The sender may be waiting for slots that this warp still holds.
             mover_.flush();
-            End::complete(mover_.rows_begun() - rows_before_);
-            End::tell(true);
+            End::settle(mover_.rows_begun() - rows_before_);
             const Site site{Ring::kChannel, Waiting::kArrival, stripe_, peer_, want};
             tail_ = __shfl_sync(kAllLanes,
                                 wait_counter(team_, site, team_.leader() ? tail : nullptr), 0);
@@ -288,14 +340,13 @@ public:
     __device__ __forceinline__ void release() {
         __syncwarp();
         End::complete(mover_.rows_loaded() - rows_before_);
-        End::tell(false);
+        End::tell();
     }
 
     /// Ends the stripe.
     __device__ __forceinline__ void finish() {
         mover_.flush();
-        End::complete(mover_.rows_begun() - rows_before_);
-        End::sign_off(static_cast<u32>(count_));
+        End::sign_off(mover_.rows_begun() - rows_before_, static_cast<u32>(count_));
         if (!End::spokesman()) return;
         End::keep(Ring::kTaken, start_ + static_cast<u32>(count_));
         u32* retired = reinterpret_cast<u32*>(team_.group.windows[peer_] + Ring::kRetired);

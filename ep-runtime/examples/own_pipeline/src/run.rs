@@ -10,7 +10,7 @@ use ep_runtime::buffer::{
     Buffer, BufferOptions, CallOptions, Declared, DispatchInput, Handle, Via,
 };
 use ep_runtime::error::CallError;
-use ep_runtime::group::{Group, Kernel};
+use ep_runtime::group::{Group, Kernel, control_bytes};
 use ep_runtime::memory::{DeviceMemory, Window, align_up};
 use ep_runtime::oracle::{Oracle, Placement, Random, RoutingOptions, random_bf16, random_bytes};
 use ep_runtime::plan::Config;
@@ -132,7 +132,7 @@ impl Ranks {
             config.set(&ir, name, value)?;
         }
         let emitted = entry.emit(&config)?;
-        let rows_at = align_up(u64::try_from(emitted.plan.window_bytes).unwrap_or(0));
+        let rows_at = align_up(control_bytes(&emitted.plan));
         let row_bytes = (2 * hidden) as u64;
         let bytes = rows_at + self.capacity() as u64 * row_bytes;
         let window = Arc::new(Window::new(self.group.backend(), bytes)?);
