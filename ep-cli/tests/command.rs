@@ -91,8 +91,10 @@ fn explain_tells_the_bytes_on_the_wire() {
     assert!(done.out.contains(tuning), "{}", done.out);
     // 14336 bytes of row and a line of meta, for 2.71 of 3 other ranks.
     assert!(done.out.contains("39207 bytes a token on average"), "{}", done.out);
-    let done = run("explain layout");
+    let done = run("explain expert-prefix");
     assert!(done.out.contains("buffer: nothing in the window"), "{}", done.out);
+    let done = run("explain layout");
+    assert!(done.out.contains("(256 tokens_per_expert + 8 tokens_per_rank) x 4"), "{}", done.out);
 }
 
 #[test]
