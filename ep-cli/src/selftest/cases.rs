@@ -26,6 +26,9 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "blocks", about: "any number of blocks, and of those that send", needs: Needs::Anything, ranks: &[1, 2, 4], run: blocks },
     Case { name: "too small", about: "an output that is too small is told on every rank", needs: Needs::Anything, ranks: &[2, 4], run: too_small },
     Case { name: "queued", about: "calls that nobody waits for, with experts that write in place", needs: Needs::Anything, ranks: &[2, 4], run: queued },
+    Case { name: "graphs", about: "captured calls replay with other tokens, routing and rows each time", needs: Needs::Anything, ranks: &[1, 2, 4], run: graphs },
+    Case { name: "copied", about: "rows in plain memory outlive the output that they came into", needs: Needs::Anything, ranks: &[2, 4], run: copied },
+    Case { name: "expanded", about: "rows for each expert apart, aligned", needs: Needs::Anything, ranks: &[2, 4], run: expanded },
     Case { name: "random", about: "random shapes", needs: Needs::Anything, ranks: &[2, 4], run: random },
     Case { name: "pairs", about: "many pairs of dispatch and combine beside a load on another stream", needs: Needs::Anything, ranks: &[1, 2, 4], run: pairs },
     Case { name: "peer access", about: "windows that other GPUs reach by peer access alone", needs: Needs::GpuPerRank, ranks: &[2, 4], run: peer_access },
@@ -197,6 +200,44 @@ fn queued(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
         let found = test.check_queued().map_err(failed)?;
         judged(&found).map(|_| found)
     }))
+}
+
+fn graphs(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let ranks = place.group(ranks)?;
+    let call = place.call(&ranks);
+    all_of([Via::Direct, Via::Ring].into_iter().map(|via| {
+        let base = BufferOptions::new(place.either(128, 6), place.either(1024, 128), 4, 16);
+        let options = BufferOptions { via, live: 2, ..base };
+        let run =
+            Run { dispatch: call, combine: call, ..Run::even(options, ranks.group.ranks(), 1) };
+        let mut test = Selftest::new(&ranks.group, &Declared, run).map_err(failed)?;
+        let found = test.check_replayed(place.either(500, 3)).map_err(failed)?;
+        judged(&found).map(|_| found)
+    }))
+}
+
+/// Runs a check on rows of every kind.
+fn with_payloads(
+    place: &Place<'_>,
+    ranks: usize,
+    check: fn(&Selftest) -> Result<Findings, CallError>,
+) -> Result<String, Failure> {
+    let ranks = place.group(ranks)?;
+    all_of(Payload::ALL.into_iter().map(|payload| {
+        let base = BufferOptions::new(place.either(300, 8), place.either(1024, 128), 4, 12);
+        let run = uneven(place, &ranks, BufferOptions { payload, ..base });
+        let test = Selftest::new(&ranks.group, &Declared, run).map_err(failed)?;
+        let found = check(&test).map_err(failed)?;
+        judged(&found).map(|_| found)
+    }))
+}
+
+fn copied(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    with_payloads(place, ranks, Selftest::check_copied)
+}
+
+fn expanded(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    with_payloads(place, ranks, |test| test.check_expanded(8, 0))
 }
 
 fn random(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
