@@ -237,8 +237,7 @@ impl Selftest {
                 Ok(Dispatched { handle, received })
             });
         }
-        let handles =
-            self.for_each_rank(&|rank| self.buffer.exchange_counts(rank, input(rank)?, call))?;
+        let handles = self.exchange_inputs(inputs)?;
         let dispatched = handles.into_iter().map(|handle| {
             let received = self.buffer.dispatch_counted(&handle, input(handle.rank())?, call)?;
             Ok(Dispatched { handle, received })
@@ -255,8 +254,15 @@ impl Selftest {
     }
 
     fn exchange_counts(&self) -> Result<Vec<Handle>, CallError> {
+        let inputs = self.group.local().map(|rank| self.input(rank));
+        self.exchange_inputs(&inputs.collect::<Result<Vec<_>, _>>()?)
+    }
+
+    /// The first half of a dispatch of one input per local rank.
+    fn exchange_inputs(&self, inputs: &[DispatchInput]) -> Result<Vec<Handle>, CallError> {
         self.for_each_rank(&|rank| {
-            self.buffer.exchange_counts(rank, &self.input(rank)?, &self.case.dispatch)
+            let input = &inputs[self.group.local_index(rank)?];
+            self.buffer.exchange_counts(rank, input, &self.case.dispatch)
         })
     }
 

@@ -67,11 +67,15 @@ impl Selftest {
             cached(false, next)?;
             cached(true, next)?;
         }
-        // Counts in a row, with no rows between them.
-        let _counted = [self.exchange_counts()?, self.exchange_counts()?];
+        // Counts in a row, with no rows between them, each with others than two calls ago.
+        let _fewer = self.exchange_inputs(&fewer)?;
+        let counted = self.exchange_inputs(&all)?;
         let (last, received) = fresh(&all, Next::Experts)?;
         self.settle()?;
         let mut findings = Findings::default();
+        for handle in &counted {
+            findings.merge(self.verify_counts(handle)?);
+        }
         for (handle, received) in last.iter().zip(&received) {
             findings.merge(self.verify_counts(handle)?);
             findings.merge(self.verify_rows("last dispatch", received, true)?);
