@@ -359,7 +359,7 @@ fn a_planted_circle_is_reported_by_statements() {
     let silent = "\
 == ring: nobody is told anything
 in ep/ring.cuh
-- if (fresh != 0) add_release_sys(counter_, fresh);
+- if (fresh != 0) add_release_sys(counter, fresh);
 ";
     let mutants = Mutant::parse(silent).unwrap_or_else(|error| panic!("{error}"));
     let shape = Shape::new(2, Via::Ring, 64, 1, 2).rings(4, 16, 4);
