@@ -108,41 +108,25 @@ impl Wait {
 
     /// Reads a record's words; `None` when it was never written.
     fn read(rank: usize, plan: &Plan, words: &[u32; RECORD_WORDS.len()]) -> Option<Wait> {
-        let [
-            _,
-            role,
-            channel,
-            kind,
-            expired,
-            stripe,
-            peer,
-            want,
-            seen,
-            epoch,
-            block,
-            warp,
-            written,
-        ] = *words;
-        if written == 0 {
-            return None;
-        }
-        let expired = expired != 0;
-        let (stripe, peer, seen) = (stripe as i32, peer as i32, Some(seen));
+        let word = |name: &str| {
+            let index = RECORD_WORDS.iter().position(|word| *word == name);
+            index.map_or(0, |index| words[index])
+        };
         let numbers = Numbers {
             rank,
-            role,
-            channel,
-            kind,
-            expired,
-            stripe,
-            peer,
-            want,
-            seen,
-            epoch,
-            block,
-            warp,
+            role: word("role"),
+            channel: word("channel"),
+            kind: word("kind"),
+            expired: word("expired") != 0,
+            stripe: word("stripe") as i32,
+            peer: word("peer") as i32,
+            want: word("want"),
+            seen: Some(word("seen")),
+            epoch: word("epoch"),
+            block: word("block"),
+            warp: word("warp"),
         };
-        Some(Wait::named(plan, &numbers))
+        (word("written") != 0).then(|| Wait::named(plan, &numbers))
     }
 
     /// The wait with the names of the plan.
