@@ -5,6 +5,20 @@ use super::{Rendered, Renderer, param};
 use crate::ir::{Action, BinaryOp, Channel, ChannelKind, Domain, Expr, Place, Role, Stmt};
 use crate::plan::constant;
 
+/// What differs from gather to gather.
+struct Steps {
+    opening: String,
+    /// The loop around the rest, if there is one.
+    each_stripe: String,
+    turns: String,
+    closing: String,
+}
+
+fn pull_opening(channel: &Channel) -> String {
+    let name = &channel.name;
+    format!("ep::PullConsumer<{}> {name}(team);\n{name}.wait_ready();", channel_cfg(channel))
+}
+
 impl Renderer<'_> {
     /// `for token in .. gather part from channel[peer] at .. across peer in .. { store ..; }`.
     pub(super) fn gather(&self, role: &Role, stmt: &Stmt) -> Rendered {
@@ -19,22 +33,22 @@ impl Renderer<'_> {
             stores.push(self.gathered(channel, binder, part, inner)?);
         }
         let at = self.text(position);
-        let template = match (&channel.kind, domain) {
-            (ChannelKind::Ring, Domain::Stripe) => "gather_ring",
-            (ChannelKind::Pull, Domain::Tokens) => "gather_pull",
-            (ChannelKind::Pull, Domain::Stripe) => "gather_pull_stripes",
+        let steps = match (&channel.kind, domain) {
+            (ChannelKind::Ring, Domain::Stripe) => self.gather_ring(role, channel, stmt),
+            (ChannelKind::Pull, Domain::Tokens) => self.gather_pull(channel, stmt),
+            (ChannelKind::Pull, Domain::Stripe) => self.gather_pull_stripes(channel, stmt),
             _ => return Err(self.no_form(stmt)),
         };
         let stores = stores.join("\n");
         self.step(
-            template,
+            "gather",
             &[
-                ("striped", &self.scope().striped()),
-                ("comment", &self.comment(stmt)),
-                ("ending", &self.ending(stmt)),
+                ("opening", &steps.opening),
+                ("each_stripe", &steps.each_stripe),
+                ("turns", steps.turns.as_str()),
+                ("closing", &steps.closing),
                 ("role_cfg", &role_cfg(role)),
                 ("role", &role_fn(role)),
-                ("channel_cfg", &channel_cfg(channel)),
                 ("channel", &channel.name),
                 ("at", &at),
                 ("at_token", &param("int", binder, &at)),
@@ -44,6 +58,55 @@ impl Renderer<'_> {
                 ("stores", &stores),
             ],
         )
+    }
+
+    /// Rows of rings come and go by stripes.
+    fn gather_ring(&self, role: &Role, channel: &Channel, stmt: &Stmt) -> Steps {
+        let (name, role_cfg) = (&channel.name, role_cfg(role));
+        let of_stripes = self.stripes(&format!("{name}.open(stripe);\n"), stmt);
+        Steps {
+            opening: format!(
+                "ep::RingGather<{}, {role_cfg}> {name}(\n\
+                 team, smem.sequences + {role_cfg}::kFirstSequence);",
+                channel_cfg(channel)
+            ),
+            closing: format!("{}\n{name}.finish(tokens, position);\n}}", self.ending(stmt)),
+            ..of_stripes
+        }
+    }
+
+    fn gather_pull(&self, channel: &Channel, stmt: &Stmt) -> Steps {
+        let opening = format!("{}\n{}", pull_opening(channel), self.comment(stmt));
+        Steps {
+            opening,
+            each_stripe: String::new(),
+            turns: format!("team.index(), {}, team.count()", self.scope().striped()),
+            closing: format!("{}.release();", channel.name),
+        }
+    }
+
+    fn gather_pull_stripes(&self, channel: &Channel, stmt: &Stmt) -> Steps {
+        Steps {
+            opening: pull_opening(channel),
+            closing: format!("}}\n{}.release();", channel.name),
+            ..self.stripes("", stmt)
+        }
+    }
+
+    /// The loop over the stripes of a block, whose warps take tokens in turn.
+    fn stripes(&self, open: &str, stmt: &Stmt) -> Steps {
+        Steps {
+            opening: String::new(),
+            each_stripe: format!(
+                "for (int stripe = team.block; stripe < Cfg::kStripes; stripe += team.blocks) {{\n\
+                 {open}{}\n\
+                 const ep::Span tokens = ep::stripe_span({}, Cfg::kStripes, stripe);\n",
+                self.comment(stmt),
+                self.scope().striped()
+            ),
+            turns: "tokens.begin + team.warp, tokens.end, team.warps".to_string(),
+            closing: String::new(),
+        }
     }
 
     /// `store out[token] = sum(part.x) + bias[token]`, or of a small field.
