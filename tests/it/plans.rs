@@ -111,7 +111,7 @@ mod waiving {
     ep_runtime::pipeline! {
         pub pipeline Passing {
             shape { ranks: 1..=64, hidden: 16..=32768 step 16 }
-            tune { stripes: 4 in [4, 12], depth: 64 in [32, 64], chunk: 8 in [4, 8] }
+            tune { stripes: 4 in [4, 12], depth: 64 in [32, 48, 64], chunk: 8 in [4, 8] }
             size tokens;
             size received = num_rows[0, 0];
             input x: bf16[tokens, hidden], in_rank: bool[tokens, ranks];
@@ -145,4 +145,13 @@ fn a_waiver_comes_with_the_plan_and_the_text() {
     assert_eq!((channel.as_str(), waiver.policy.as_str()), ("ring", "credit_fence"));
     let line = "// Waived for ring: credit_fence, slots are read by bulk copies alone\n";
     assert!(plan.prologue("").contains(line), "{}", plan.prologue(""));
+}
+
+#[test]
+fn a_ring_has_a_power_of_two_slots() {
+    let entry = Entry::of::<waiving::Passing>();
+    let error = planned(&entry, Arch::Sm90a, &[("ranks", "2"), ("hidden", "64"), ("depth", "48")]);
+    let error = error.expect_err("positions wrap at 2^32").to_string();
+    assert!(error.contains("64 slots") && error.contains("there are 48"), "{error}");
+    assert!(error.contains("power of two"), "{error}");
 }

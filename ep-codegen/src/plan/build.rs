@@ -139,6 +139,13 @@ impl Planner<'_> {
             else {
                 continue;
             };
+            // The counters of a ring wrap at 2^32, and the slot has to follow.
+            if !u64::try_from(depth).is_ok_and(u64::is_power_of_two) {
+                let need = u64::try_from(depth).unwrap_or(1).next_power_of_two();
+                let need = i64::try_from(need).unwrap_or(i64::MAX);
+                let help = "make `depth` a power of two: positions count on through 2^32";
+                return Err(self.limit(&channel.at, "slots", need, depth, help));
+            }
             if depth < 2 * chunk {
                 let help = "raise `depth` or lower `chunk`: credit returns a chunk at a time";
                 return Err(self.limit(&channel.at, "slots", 2 * chunk, depth, help));
