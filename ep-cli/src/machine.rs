@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use ep_runtime::backend::{Backend, BackendError};
-use ep_runtime::device::HEADERS;
+use ep_runtime::backend::Backend;
 use ep_runtime::gpu::{self, Compile, GpuBackend, GpuOptions, Sharing};
 use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
-use ep_runtime::jit::{Cache, Jit, Nvrtc, Source};
+use ep_runtime::jit::{Cache, Jit, Nvrtc};
 
 use crate::failure::Failure;
 use crate::problem::{failed, no_machine};
@@ -126,7 +125,11 @@ impl Ranks {
         let nvrtc = Nvrtc::find().map_err(|error| text(&error))?;
         let cache = Cache::at(None).map_err(|error| text(&error))?;
         let compiled = Arc::new(Compiled::default());
-        let compile = compile_with(Jit::new(nvrtc, cache), Arc::clone(&compiled));
+        let counted = Arc::clone(&compiled);
+        let compile = gpu::compile_noting(Arc::new(Jit::new(nvrtc, cache)), move |was_cached| {
+            let count = if was_cached { &counted.found } else { &counted.made };
+            count.fetch_add(1, Ordering::Relaxed);
+        });
         let backend: Arc<dyn Backend> = Arc::new(open(compile, gpus()?)?);
         let options = GroupOptions { timeout: request.timeout };
         let group = Group::new(backend, options).map_err(failed)?;
@@ -159,21 +162,6 @@ impl Ranks {
         let made = all("compiled kernels", &compiled.made)?;
         Ok(Some((made, all("cached kernels", &compiled.found)?)))
     }
-}
-
-/// Compiles with `jit` and counts.
-fn compile_with(jit: Jit, compiled: Arc<Compiled>) -> Compile {
-    Box::new(move |name, cuda, arch| {
-        let file = format!("{name}.cu");
-        let source = Source { name: &file, text: cuda, headers: HEADERS };
-        let made = jit.compile(&source, arch, &[]).map_err(|error| BackendError::Compile {
-            name: name.to_owned(),
-            log: error.to_string(),
-        })?;
-        let count = if made.cached { &compiled.found } else { &compiled.made };
-        count.fetch_add(1, Ordering::Relaxed);
-        Ok(made.cubin.as_slice().into())
-    })
 }
 
 /// How many GPUs this machine has.

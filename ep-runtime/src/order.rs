@@ -69,7 +69,7 @@ impl Order {
         stream: Stream,
         capture: Option<Capture>,
     ) -> Result<(), CallError> {
-        if capture.is_some() {
+        if let Some(capture) = capture {
             return self.follow_captured(state, backend, stream, capture);
         }
         if state.marked {
@@ -94,10 +94,10 @@ impl Order {
         state: &State,
         backend: &dyn Backend,
         stream: Stream,
-        capture: Option<Capture>,
+        capture: Capture,
     ) -> Result<(), CallError> {
         match state.captured {
-            Some((last_capture, last)) if Some(last_capture) == capture && last != stream => {
+            Some((last_capture, last)) if last_capture == capture && last != stream => {
                 backend.record(self.rank, last, &self.fork)?;
                 Ok(backend.wait_event(self.rank, stream, &self.fork)?)
             }

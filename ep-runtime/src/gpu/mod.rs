@@ -45,6 +45,11 @@ pub type Compile = Box<dyn Fn(&str, &str, Arch) -> Result<Image, BackendError> +
 
 /// Compiles with `jit` against the device library that this crate carries.
 pub fn compile_with(jit: Arc<Jit>) -> Compile {
+    compile_noting(jit, |_| ())
+}
+
+/// As [`compile_with`]; tells `note` of each kernel whether it was found in the cache.
+pub fn compile_noting(jit: Arc<Jit>, note: impl Fn(bool) + Send + Sync + 'static) -> Compile {
     Box::new(move |name, cuda, arch| {
         let file = format!("{name}.cu");
         let source = Source { name: &file, text: cuda, headers: HEADERS };
@@ -53,6 +58,7 @@ pub fn compile_with(jit: Arc<Jit>) -> Compile {
             log: error.to_string(),
         };
         let compiled = jit.compile(&source, arch, &[]).map_err(failed)?;
+        note(compiled.cached);
         Ok(compiled.cubin.as_slice().into())
     })
 }

@@ -68,6 +68,14 @@ struct Actor {
         ep::wait(team, site, [&](ep::u32&) { return !team.leader() || ready(); });
     }
 
+    /// Until the next rank has taken all messages before `round`; false: the team is stopped.
+    __device__ __forceinline__ bool has_room(int round) {
+        const ep::u32* head = &inbox(args.group.rank)->head;
+        const ep::Site site{0, ep::Waiting::kCredit, -1, next(), static_cast<ep::u32>(round)};
+        ep::wait_counter(team, site, team.leader() ? head : nullptr);
+        return !team.stopped;
+    }
+
     __device__ __forceinline__ void put(ep::u32* at, int round, int first, int stride) {
         for (int i = first + team.lane; i < kWords; i += stride) {
             at[i] = word_of(args.group.rank, round, i);
@@ -158,12 +166,8 @@ __device__ void blocks(Actor& actor, int block) {
 __device__ void send_flagged(Actor& actor) {
     const Args& args = actor.args;
     Inbox* to = actor.inbox(actor.next());
-    const ep::u32* head = &actor.inbox(args.group.rank)->head;
     for (int round = 0; round < args.rounds && !actor.team.stopped; ++round) {
-        const ep::Site site{0, ep::Waiting::kCredit, -1, actor.next(),
-                            static_cast<ep::u32>(round)};
-        ep::wait_counter(actor.team, site, actor.team.leader() ? head : nullptr);
-        if (actor.team.stopped) return;
+        if (!actor.has_room(round)) return;
         actor.put(to->words, round, 0, ep::kLanes);
         __syncwarp();
         if (actor.team.leader()) {
@@ -195,13 +199,9 @@ __device__ void receive_flagged(Actor& actor) {
 __device__ void send_parts(Actor& actor) {
     const Args& args = actor.args;
     Inbox* to = actor.inbox(actor.next());
-    const ep::u32* head = &actor.inbox(args.group.rank)->head;
     const int part = actor.team.warp;
     for (int round = 0; round < args.rounds && !actor.team.stopped; ++round) {
-        const ep::Site site{0, ep::Waiting::kCredit, -1, actor.next(),
-                            static_cast<ep::u32>(round)};
-        ep::wait_counter(actor.team, site, actor.team.leader() ? head : nullptr);
-        if (actor.team.stopped) return;
+        if (!actor.has_room(round)) return;
         for (int i = actor.team.lane; i < kWords / kWarps; i += ep::kLanes) {
             const int at = part * (kWords / kWarps) + i;
             to->words[at] = word_of(args.group.rank, round, at);
@@ -230,12 +230,8 @@ __device__ void receive_parts(Actor& actor) {
 __device__ void send_whole(Actor& actor) {
     const Args& args = actor.args;
     Inbox* to = actor.inbox(actor.next());
-    const ep::u32* head = &actor.inbox(args.group.rank)->head;
     for (int round = 0; round < args.rounds && !actor.team.stopped; ++round) {
-        const ep::Site site{0, ep::Waiting::kCredit, -1, actor.next(),
-                            static_cast<ep::u32>(round)};
-        ep::wait_counter(actor.team, site, actor.team.leader() ? head : nullptr);
-        if (actor.team.stopped) return;
+        if (!actor.has_room(round)) return;
         for (int i = actor.team.lane; i < kWords; i += ep::kLanes) {
             const ep::u32 value = word_of(args.group.rank, round, i);
             const ep::u32 number = static_cast<ep::u32>(round) + 1;
