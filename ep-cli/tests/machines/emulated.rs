@@ -1,31 +1,9 @@
-//! `run`, `check` and `demo` on the host, as scripts see them.
+//! `run`, `check` and `demo` on the host.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
-/// Runs a command line with a cache of these tests.
-fn epforge(line: &str) -> Output {
-    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_epforge"));
-    command.args(line.split_whitespace()).env("EPFORGE_CACHE", cache);
-    command.output().expect("the program runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// The output of a command that has to succeed; none without a C++ compiler.
-fn good(line: &str) -> Option<String> {
-    let done = epforge(line);
-    let (out, err) = (text(&done.stdout), text(&done.stderr));
-    if err.contains("no C++ compiler") {
-        eprintln!("skipped: {err}");
-        return None;
-    }
-    assert!(done.status.success(), "{line}: {out}{err}");
-    Some(out)
-}
+use crate::{epforge, good, text};
 
 #[test]
 fn run_tells_what_each_role_moved() {
@@ -72,7 +50,7 @@ fn wrong_use_is_told_apart() {
         ("check nvl-dispatch --mode fastest", 2, "fastest"),
         ("run nvl-dispatch --set hidden=100", 2, "takes 16..=32768 step 16"),
     ] {
-        let done = epforge(line);
+        let done = epforge(line, None);
         let (out, err) = (text(&done.stdout), text(&done.stderr));
         if err.contains("no C++ compiler") {
             continue;

@@ -1,41 +1,12 @@
-//! `bench` as scripts see it: all of it but the times, which need a GPU.
+//! `bench`: all of it but the times, which need a GPU.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// Runs a command line with a cache of these tests, on a machine that shows no GPU.
-fn epforge(line: &str, required: Option<&str>) -> Output {
-    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_epforge"));
-    command.args(line.split_whitespace()).env("EPFORGE_CACHE", cache);
-    command.env("CUDA_VISIBLE_DEVICES", "").env_remove("EP_REQUIRE_GPUS");
-    command.envs(required.map(|count| ("EP_REQUIRE_GPUS", count)));
-    command.output().expect("the program runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// The output of a command that has to succeed; none without a C++ compiler.
-fn good(line: &str) -> Option<String> {
-    let done = epforge(line, None);
-    let (out, err) = (text(&done.stdout), text(&done.stderr));
-    if err.contains("no C++ compiler") {
-        eprintln!("skipped: {err}");
-        return None;
-    }
-    assert!(done.status.success(), "{line}: {out}{err}");
-    Some(out)
-}
-
-fn objects(out: &str) -> Vec<Value> {
-    out.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect()
-}
+use crate::{epforge, good, objects, text};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -68,7 +39,7 @@ fn the_whole_path_runs_on_the_host() {
     let tuned = objects.iter().find(|it| it["tuning"] == "bf16").expect("the choice is told");
     assert_eq!(tuned["sms"], 19, "{tuned}");
     let digests = objects.iter().find(|it| it["outputs"] == "bf16").expect("a digest");
-    let again = self::objects(&good(&line).expect("there is a compiler"));
+    let again = crate::objects(&good(&line).expect("there is a compiler"));
     assert!(again.contains(digests), "other outputs the second time: {again:?}");
 }
 
