@@ -104,6 +104,7 @@ impl Measured<'_> {
             .with("sms", *sms)
             .with("remote_sms", *remote)
             .with("us", self.us().map(Value::Hundredths))
+            .with("host_us", self.timing.host_time.map(micros).map(Value::Hundredths))
             .with("wire_us", self.wire.map(micros).map(Value::Hundredths))
             .with("ratio", self.ratio().map(Value::Hundredths))
             .with("bound_us", Value::Hundredths(micros(self.bound)))

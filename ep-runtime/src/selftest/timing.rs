@@ -1,6 +1,7 @@
 //! How long calls take on all ranks together.
 
-use std::time::Duration;
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
 
 use super::{Findings, Meeting, POISON, Selftest, wire_time};
 use crate::backend::{Event, Stream};
@@ -96,6 +97,9 @@ pub struct Timing {
     pub remote: Option<u32>,
     /// Time of one call: that of the slowest rank. None where nothing runs by itself.
     pub time: Option<Duration>,
+    /// Time that the host spends in one call, less what it waits for counts: median, that of the
+    /// slowest rank. None where nothing runs by itself.
+    pub host_time: Option<Duration>,
     /// Bytes that the busiest rank sends or fetches over the wire in one call.
     pub bytes: u64,
     /// What the last timed call left, against the oracle.
@@ -133,6 +137,22 @@ struct Clock<'a> {
     stop: Event,
     gate: &'a HostMemory,
     meeting: &'a Meeting,
+    /// How long the host was in each call.
+    in_calls: RefCell<Vec<Duration>>,
+}
+
+/// What the clock of one rank shows after its calls.
+struct RankTimes {
+    /// Of the device: each round, or the mean of all.
+    rounds: Vec<Duration>,
+    /// Of the host: one call.
+    host: Duration,
+}
+
+/// What the clocks of all ranks show.
+struct Times {
+    device: Duration,
+    host: Duration,
 }
 
 /// One timed run: the same calls over and over, and the last one on other inputs.
@@ -168,8 +188,8 @@ impl Selftest {
         self.poison()?;
         last.ranks.iter().try_for_each(|data| data.poison_sums(POISON))?;
         self.settle()?;
-        let (time, findings) = match backend.runs_alone() {
-            true => run.timed()?,
+        let (times, findings) = match backend.runs_alone() {
+            true => run.timed().map(|(times, findings)| (Some(times), findings))?,
             false => (None, run.untimed()?),
         };
         Ok(Timing {
@@ -177,7 +197,8 @@ impl Selftest {
             mode,
             sms: self.multiprocessors(operation),
             remote: self.sending(operation),
-            time,
+            time: times.as_ref().map(|times| times.device),
+            host_time: times.as_ref().map(|times| times.host),
             bytes: self.wire_bytes(operation),
             findings,
         })
@@ -307,39 +328,51 @@ impl Selftest {
 }
 
 /// The time of the slowest rank: of the whole loop, or the median of its rounds.
-fn slowest(rounds: &[Vec<Duration>], mode: Mode) -> Duration {
-    let count = rounds.iter().map(Vec::len).min().unwrap_or(0);
-    let mut slowest: Vec<Duration> = (0..count)
-        .map(|round| rounds.iter().map(|own| own[round]).max().unwrap_or_default())
-        .collect();
-    slowest.sort_unstable();
+fn slowest(ranks: &[RankTimes], mode: Mode) -> Duration {
+    let count = ranks.iter().map(|own| own.rounds.len()).min().unwrap_or(0);
+    let slowest = |round: usize| ranks.iter().map(|own| own.rounds[round]).max();
+    let slowest: Vec<Duration> = (0..count).filter_map(slowest).collect();
     match mode {
-        Mode::Loop => slowest.last().copied().unwrap_or_default(),
-        Mode::Iso => slowest.get(count / 2).copied().unwrap_or_default(),
+        Mode::Loop => slowest.into_iter().max().unwrap_or_default(),
+        Mode::Iso => median(slowest),
     }
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
 impl Run<'_> {
     /// Each call on a thread of its rank, with the clock running.
-    fn timed(&self) -> Result<(Option<Duration>, Findings), CallError> {
+    fn timed(&self) -> Result<(Times, Findings), CallError> {
         let (test, backend) = (self.usual, self.usual.group.backend());
         let gate = HostMemory::new(backend, test.group.local().start, 4)?;
         let meeting = test.meeting();
         let done = test.for_each_rank(&|rank| {
             meeting.attend(|| {
                 let clock = Clock::new(&test.group, rank, &gate, &meeting)?;
-                match self.mode {
-                    Mode::Loop => self.back_to_back(&clock),
-                    Mode::Iso => self.one_by_one(&clock),
-                }
+                let (rounds, left) = match self.mode {
+                    Mode::Loop => self.back_to_back(&clock)?,
+                    Mode::Iso => self.one_by_one(&clock)?,
+                };
+                let host = median(clock.in_calls.take());
+                Ok((RankTimes { rounds, host }, left))
             })
         })?;
         test.settle()?;
-        let (rounds, left): (Vec<_>, Vec<_>) = done.into_iter().unzip();
-        let local = u64::try_from(slowest(&rounds, self.mode).as_nanos()).unwrap_or(u64::MAX);
-        let all = backend.gather("compare times", local)?;
-        let time = Duration::from_nanos(all.into_iter().max().unwrap_or(local));
-        Ok((Some(time), self.verify(&left)?))
+        let (ranks, left): (Vec<_>, Vec<_>) = done.into_iter().unzip();
+        let of_all = |label: &str, local: Duration| {
+            let local = u64::try_from(local.as_nanos()).unwrap_or(u64::MAX);
+            let all = backend.gather(label, local)?;
+            Ok::<_, CallError>(Duration::from_nanos(all.into_iter().max().unwrap_or(local)))
+        };
+        let host = ranks.iter().map(|own| own.host).max().unwrap_or_default();
+        let times = Times {
+            device: of_all("compare times", slowest(&ranks, self.mode))?,
+            host: of_all("compare times of the host", host)?,
+        };
+        Ok((times, self.verify(&left)?))
     }
 
     /// The same calls where one thread has to launch for all ranks before it waits for any.
@@ -372,30 +405,41 @@ impl Run<'_> {
     }
 
     /// One call on one rank.
-    fn call(&self, rank: usize, is_last: bool) -> Result<Left, CallError> {
+    fn call(&self, clock: &Clock<'_>, is_last: bool) -> Result<Left, CallError> {
         let (test, calls) = self.calls(is_last);
-        let own = &calls[test.group.local_index(rank)?];
+        let own = &calls[test.group.local_index(clock.rank)?];
+        let begun = Instant::now();
         let mut left = test.begin_call(own, self.operation)?;
+        let mut in_call = begun.elapsed();
+        if self.moves_by_counts() {
+            wait_for_counts(&left)?;
+        }
+        let resumed = Instant::now();
         test.end_call(&mut left, self.operation)?;
-        if self.operation == Operation::DispatchCounted
-            && let Some(handle) = &left.handle
-        {
-            handle.counts()?;
+        in_call += resumed.elapsed();
+        clock.in_calls.borrow_mut().push(in_call);
+        if self.operation == Operation::DispatchCounted {
+            wait_for_counts(&left)?;
         }
         Ok(left)
     }
 
     /// Calls back to back on one rank; the last of `count` may be the last of the run. What the one
     /// before it left stays alive, so that it cannot take an output that was written before.
-    fn calls_in_a_row(&self, rank: usize, count: usize, ends: bool) -> Result<Left, CallError> {
+    fn calls_in_a_row(
+        &self,
+        clock: &Clock<'_>,
+        count: usize,
+        ends: bool,
+    ) -> Result<Left, CallError> {
         let mut left = Left::default();
         for index in 0..count {
             if ends && index + 1 == count {
                 let _before = left;
-                return self.call(rank, true);
+                return self.call(clock, true);
             }
             drop(std::mem::take(&mut left));
-            left = self.call(rank, false)?;
+            left = self.call(clock, false)?;
         }
         Ok(left)
     }
@@ -417,13 +461,14 @@ impl Run<'_> {
         // so does whatever might fill the stream's queue.
         clock.begin(1)?;
         clock.open(1)?;
-        drop(self.calls_in_a_row(clock.rank, warmup.max(1), false)?);
+        drop(self.calls_in_a_row(clock, warmup.max(1), false)?);
         clock.end()?;
         clock.read()?;
+        clock.in_calls.take();
         let count = iterations.max(1);
         clock.begin(2)?;
         clock.open(2)?;
-        let left = self.calls_in_a_row(clock.rank, count, true)?;
+        let left = self.calls_in_a_row(clock, count, true)?;
         clock.end()?;
         let total = clock.read()?;
         Ok((vec![total / count as u32], left))
@@ -445,15 +490,16 @@ impl Run<'_> {
             if !opens_late {
                 clock.open(round as u32)?;
             }
-            let left = self.call(clock.rank, is_last)?;
+            let left = self.call(clock, is_last)?;
             clock.end()?;
             // All of the call is queued before the gate opens: what is timed is the device.
             if opens_late {
                 clock.open(round as u32)?;
             }
             let time = clock.read()?;
-            if round > warmup {
-                rounds.push(time);
+            match round > warmup {
+                true => rounds.push(time),
+                false => drop(clock.in_calls.take()),
             }
             if is_last {
                 return Ok((rounds, left));
@@ -465,12 +511,18 @@ impl Run<'_> {
 
     /// Whether the host waits for the device inside the call.
     fn waits_for_counts(&self) -> bool {
-        match self.operation {
-            Operation::DispatchCounted => true,
-            Operation::Dispatch => !self.usual.buffer.holds_worst_case(),
-            _ => false,
-        }
+        self.operation == Operation::DispatchCounted || self.moves_by_counts()
     }
+
+    /// Whether rows cannot move before the host knows how many come.
+    fn moves_by_counts(&self) -> bool {
+        let moves = matches!(self.operation, Operation::Dispatch | Operation::DispatchCounted);
+        moves && !self.usual.buffer.holds_worst_case()
+    }
+}
+
+fn wait_for_counts(left: &Left) -> Result<(), CallError> {
+    left.handle.as_ref().map_or(Ok(()), |handle| handle.counts().map(|_| ()))
 }
 
 impl<'a> Clock<'a> {
@@ -482,7 +534,7 @@ impl<'a> Clock<'a> {
     ) -> Result<Clock<'a>, CallError> {
         let backend = group.backend();
         let (start, stop) = (backend.create_event(rank)?, backend.create_event(rank)?);
-        Ok(Clock { group, rank, start, stop, gate, meeting })
+        Ok(Clock { group, rank, start, stop, gate, meeting, in_calls: RefCell::default() })
     }
 
     /// Queues the start of a round behind the gate.
