@@ -1,0 +1,266 @@
+// nvl-dispatch  payload=bf16  via=ring  mode=cached
+// chunk=8 depth=64 experts=256 hidden=7168 piece=3584 ranks=4 stages=3 stripes=12 topk=8
+// sm_90a: 512 threads and 186496 bytes of shared memory a block, at least 2 blocks
+//
+// Window, the same on every rank:
+//   ring.slots       0x00000000   44433408 bytes  12 stripes x 4 peers x 64 slots x 14464; Send writes, Recv reads
+//   ring.tail        0x02a60000        192 bytes  12 stripes x 4 peers x 4; Send writes, Recv reads
+//   ring.header      0x02a60100       1536 bytes  2 calls x 12 stripes x 4 peers x 16; Send writes, Recv reads
+//   ring.taken       0x02a60700        384 bytes  2 calls x 12 stripes x 4 peers x 4; Recv writes, Recv reads
+//   ring.head        0x02a60880        192 bytes  12 stripes x 4 peers x 4; Recv writes, Send reads
+//   ring.retired     0x02a60980        192 bytes  12 stripes x 4 peers x 4; Recv writes, Send reads
+//   ring.sent        0x02a60a80        384 bytes  2 calls x 12 stripes x 4 peers x 4; Send writes, Send reads
+// Message Token: row of 14336 bytes, meta record of 16 bytes: src[1] at 0, experts[0] at 4, weights[0] at 4
+#include <ep/compute.cuh>
+#include <ep/messages.cuh>
+#include <ep/mover.cuh>
+#include <ep/places.cuh>
+#include <ep/ring.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace nvl_dispatch {
+
+struct Cfg {
+    static constexpr int kRanks = 4;
+    static constexpr int kTopk = 8;
+    static constexpr int kStripes = 12;
+    static constexpr int kThreads = 512;
+    static constexpr int kSequences = 4;
+    static constexpr int kSharedBytes = 186496;
+
+    struct Token {
+        static constexpr int kRowBytes = 14336;
+        static constexpr int kMetaBytes = 16;
+        static constexpr int kSrc = 0;
+        static constexpr int kSrcCount = 1;
+        static constexpr int kExperts = 4;
+        static constexpr int kExpertsCount = 0;
+        static constexpr int kWeights = 4;
+        static constexpr int kWeightsCount = 0;
+    };
+
+    struct Ring {
+        static constexpr int kChannel = 0;
+        static constexpr int kPeers = 4;
+        static constexpr int kStripes = 12;
+        static constexpr int kDepth = 64;
+        static constexpr int kChunk = 8;
+        static constexpr int kSlotBytes = 14464;
+        static constexpr int kMeta = 14336;
+        static constexpr ep::u64 kSlots = 0x0;
+        static constexpr ep::u64 kTail = 0x2a60000;
+        static constexpr ep::u64 kHeader = 0x2a60100;
+        static constexpr ep::u64 kTaken = 0x2a60700;
+        static constexpr ep::u64 kHead = 0x2a60880;
+        static constexpr ep::u64 kRetired = 0x2a60980;
+        static constexpr ep::u64 kSent = 0x2a60a80;
+    };
+
+    struct Send {
+        static constexpr int kRole = 0;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 16;
+        static constexpr int kFirstSequence = 0;
+        static constexpr bool kTma = true;
+        static constexpr int kStages = 3;
+        static constexpr int kPieceBytes = 3584;
+        static constexpr int kRowBytes = 14336;
+        static constexpr int kMetaBytes = 16;
+    };
+
+    struct Recv {
+        static constexpr int kRole = 1;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 16;
+        static constexpr int kFirstSequence = 0;
+        static constexpr bool kTma = true;
+        static constexpr int kStages = 3;
+        static constexpr int kPieceBytes = 3584;
+        static constexpr int kRowBytes = 14336;
+        static constexpr int kMetaBytes = 0;
+    };
+};
+
+struct Args {
+    ep::Group group;
+    // run-time sizes
+    int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
+    // rows that the outputs of `received` hold
+    int received_capacity;
+    // from the handle of Layout
+    const bool* in_rank;
+    const ep::i32* stripe_tokens;
+    // from the handle of Notify
+    const ep::i32* rank_prefix;
+    const ep::i32* stripe_prefix;
+    // input x: payload[tokens, hidden]
+    const ep::bf16* x;
+    ep::i64 x_stride;
+    // input topk_idx: optional i64[tokens, topk]
+    const ep::i64* topk_idx;
+    ep::i64 topk_idx_stride;
+    // input topk_weights: optional f32[tokens, topk]
+    const float* topk_weights;
+    ep::i64 topk_weights_stride;
+    // input expert_begin: i32[ranks + 1]
+    const ep::i32* expert_begin;
+    // output recv_x: payload[received, hidden] in window
+    ep::bf16* recv_x;
+    ep::i64 recv_x_stride;
+    ep::u64 recv_x_at;
+    // output recv_topk_idx: optional i64[received, topk] fill -1 beyond received
+    ep::i64* recv_topk_idx;
+    // output recv_topk_weights: optional f32[received, topk]
+    float* recv_topk_weights;
+    // table recv_src: i32[received]
+    ep::i32* recv_src;
+    // table send_head: i32[tokens, ranks]
+    ep::i32* send_head;
+    // table recv_first: i32[ranks, stripes]
+    ep::i32* recv_first;
+    // table recv_count: i32[ranks, stripes]
+    ep::i32* recv_count;
+};
+
+struct Smem {
+    ep::Sequence sequences[Cfg::kSequences];
+    union {
+        ep::MoverSmem<Cfg::Send> send[Cfg::Send::kWarps];
+        ep::MoverSmem<Cfg::Recv> recv[Cfg::Recv::kWarps];
+    };
+};
+static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
+
+/// role Send[peer] on even blocks
+__device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& team) {
+    ep::Mover<Cfg::Send> mover(smem.send[team.warp], team);
+
+    team.split_peers(Cfg::kRanks);
+    for (int peer = team.peer; peer < Cfg::kRanks; peer += team.peers) {
+        ep::RingProducer<Cfg::Ring, Cfg::Send> ring(
+            team, mover, smem.sequences + Cfg::Send::kFirstSequence, peer);
+        for (int stripe = team.block; stripe < Cfg::kStripes; stripe += team.blocks) {
+            ring.open(stripe);
+            // +42  announce ring[peer] { first: stripe_prefix[peer, stripe], count:
+            //     stripe_tokens[stripe, peer] }
+            // W1: publishes header of ring, for Recv +55
+            ring.announce(args.stripe_prefix[peer * Cfg::kStripes + stripe],
+                args.stripe_tokens[stripe * Cfg::kRanks + peer]);
+            // +43  for token in stripe where in_rank[token, peer]
+            const ep::Span tokens = ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
+                Cfg::kStripes, stripe);
+            const int sent = ep::for_rows(
+                team, tokens,
+                [&](int token) { return args.in_rank[token * Cfg::kRanks + peer]; },
+                // +44  push ring[peer] { x: x[token], src: token, experts: topk_idx[token],
+                //     weights: topk_weights[token] }
+                // W2: publishes messages of ring, for Recv +55
+                // W3: takes credit of ring, from Recv +55
+                [&](int token, int position) {
+                    ring.wait_credit(position);
+                    mover.row(ring.row(position), args.x + token * args.x_stride);
+                    char* meta = mover.meta();
+                    ep::put<ep::i32>(meta + Cfg::Token::kSrc, Cfg::Token::kSrcCount, [&](int) {
+                        return token;
+                    });
+                    ep::put<ep::i32>(meta + Cfg::Token::kExperts, Cfg::Token::kExpertsCount,
+                        [&](int i) {
+                        return args.topk_idx[token * args.topk_idx_stride + i];
+                    });
+                    ep::put<float>(meta + Cfg::Token::kWeights, Cfg::Token::kWeightsCount,
+                        [&](int i) {
+                        return args.topk_weights[token * args.topk_weights_stride + i];
+                    });
+                    mover.send_meta(ring.meta(position));
+
+                    ring.post();
+                },
+                [&](int, bool, int) {
+            });
+            // +44  push ring[peer]: what is left of the stripe
+            ring.finish(sent);
+        }
+    }
+
+    mover.finish();
+}
+
+/// role Recv[peer] on odd blocks
+__device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& team) {
+    const int me = args.group.rank;
+    const ep::Experts mine = ep::experts_of(args.expert_begin, me);
+    ep::Mover<Cfg::Recv> mover(smem.recv[team.warp], team);
+    // recv_topk_idx: fill -1 beyond received
+    ep::fill(team, args.recv_topk_idx, args.recv_topk_idx == nullptr ? 0 : Cfg::kTopk,
+        args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], args.received_capacity,
+        ep::i64{-1});
+    ep::require_room(team, args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me],
+        args.received_capacity);
+
+    team.split_peers(Cfg::kRanks);
+    for (int peer = team.peer; peer < Cfg::kRanks; peer += team.peers) {
+        ep::RingConsumer<Cfg::Ring, Cfg::Recv> ring(
+            team, mover, smem.sequences + Cfg::Recv::kFirstSequence, peer);
+        for (int stripe = team.block; stripe < Cfg::kStripes; stripe += team.blocks) {
+            ring.open(stripe);
+            // +55  for message in ring[peer] at rank_prefix[peer, me] + ring[peer].first
+            // W1: takes header of ring, from Send +42
+            // W2: takes messages of ring, from Send +44
+            // W3: publishes credit of ring, for Send +44
+            const int first = args.rank_prefix[peer * Cfg::kRanks + me] + ring.first();
+            ep::for_messages(team, ring, [&](int position) {
+                const int row = first + position;
+                // +56  store recv_x[message.row] = message.x
+                mover.row(ep::at_leader(args.recv_x + row * args.recv_x_stride),
+                    ring.row(position));
+                const ep::RingMessage message = ring.message(position, row);
+                // +57  record recv_src[message.row] = message.src
+                message.store<ep::i32>(
+                    args.recv_src, 1, 1, Cfg::Token::kSrc, Cfg::Token::kSrcCount,
+                    [&](ep::i32 src) { return src; });
+                // +58  store recv_topk_idx[message.row] = local(message.experts, me)
+                message.store<ep::i32>(
+                    args.recv_topk_idx, Cfg::kTopk, 1, Cfg::Token::kExperts,
+                        Cfg::Token::kExpertsCount,
+                    [&](ep::i32 experts) { return mine.local(experts); });
+                // +59  store recv_topk_weights[message.row] = message.weights
+                message.store<float>(
+                    args.recv_topk_weights, Cfg::kTopk, 1, Cfg::Token::kWeights,
+                        Cfg::Token::kWeightsCount,
+                    [&](float weights) { return weights; });
+            });
+
+            // +55  for message in ring[peer]: what is left of the stripe
+            ring.finish();
+        }
+    }
+
+    mover.finish();
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+nvl_dispatch(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const ep::Call call = ep::enter(args.group, [&] {
+        ep::clear(smem.sequences, Cfg::kSequences);
+    });
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (block % 2 == 0 && ep::is_between(warp, Cfg::Send::kFirstWarp, Cfg::Send::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Send::kRole, block / 2, (blocks + 1) / 2,
+            warp - Cfg::Send::kFirstWarp, Cfg::Send::kWarps);
+        send(args, smem, team);
+    }
+    if (block % 2 == 1 && ep::is_between(warp, Cfg::Recv::kFirstWarp, Cfg::Recv::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Recv::kRole, block / 2, blocks / 2,
+            warp - Cfg::Recv::kFirstWarp, Cfg::Recv::kWarps);
+        recv(args, smem, team);
+    }
+    ep::leave(args.group, call);
+}
+}  // namespace nvl_dispatch
