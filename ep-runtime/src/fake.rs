@@ -341,6 +341,11 @@ impl Backend for FakeBackend {
         Ok(())
     }
 
+    fn create_stream(&self, _: usize) -> Result<Stream, BackendError> {
+        // SAFETY: any number is a stream here.
+        Ok(unsafe { Stream::from_raw(self.world().streams.number()) })
+    }
+
     fn create_event(&self, _: usize) -> Result<Event, BackendError> {
         Ok(Event(self.world().streams.number()))
     }

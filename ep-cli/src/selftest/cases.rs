@@ -5,7 +5,7 @@ use ep_runtime::error::CallError;
 use ep_runtime::gpu::Sharing;
 use ep_runtime::oracle::RoutingOptions;
 use ep_runtime::selftest::{
-    Case as Run, Destination, Findings, Litmus, Load, Selftest, check_pushes, litmus, probe,
+    Case as Run, Destination, Findings, Litmus, Load, Selftest, Turns, check_pushes, litmus, probe,
 };
 
 use super::{Case, Needs, Place, apart};
@@ -31,6 +31,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "expanded", about: "rows for each expert apart, aligned", needs: Needs::Anything, ranks: &[2, 4], run: expanded },
     Case { name: "random", about: "random shapes", needs: Needs::Anything, ranks: &[2, 4], run: random },
     Case { name: "pairs", about: "many pairs of dispatch and combine beside a load on another stream", needs: Needs::Anything, ranks: &[1, 2, 4], run: pairs },
+    Case { name: "streams", about: "calls by turns on two streams that nobody else orders", needs: Needs::Anything, ranks: &[1, 2, 4], run: streams },
     Case { name: "peer access", about: "windows that other GPUs reach by peer access alone", needs: Needs::GpuPerRank, ranks: &[2, 4], run: peer_access },
     Case { name: "same bytes", about: "ranks as threads and as processes give the same bytes", needs: Needs::GpuPerRank, ranks: &[2, 4], run: apart::same_bytes },
     Case { name: "compile once", about: "processes that start with an empty cache compile each kernel once", needs: Needs::GpuPerRank, ranks: &[2, 4], run: apart::compile_once },
@@ -258,13 +259,26 @@ fn random(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
 }
 
 fn pairs(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
-    let ranks = place.group(ranks)?;
     let pairs = place.options.pairs.unwrap_or(place.either(10_000, 5));
+    many_pairs(place, ranks, pairs, Turns::OwnStream)
+}
+
+fn streams(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    many_pairs(place, ranks, place.either(1000, 3), Turns::TwoStreams)
+}
+
+fn many_pairs(
+    place: &Place<'_>,
+    ranks: usize,
+    pairs: usize,
+    turns: Turns,
+) -> Result<String, Failure> {
+    let ranks = place.group(ranks)?;
     let base = BufferOptions::new(place.either(512, 6), place.either(2048, 128), 4, 16);
     let run = uneven(place, &ranks, BufferOptions { live: 2, ..base });
     let test = Selftest::new(&ranks.group, &Declared, run).map_err(failed)?;
     let other = test.reseeded(2).map_err(failed)?;
     let load = Load::new(&ranks.group, place.either(512, 32), 1).map_err(failed)?;
-    let found = test.check_pairs(&other, pairs, Some(&load)).map_err(failed)?;
+    let found = test.check_pairs(&other, pairs, turns, Some(&load)).map_err(failed)?;
     judged(&found).map(|found| format!("{pairs} pairs: {found}"))
 }

@@ -36,6 +36,7 @@ use meeting::Meeting;
 
 pub use litmus::{Litmus, litmus};
 pub use load::Load;
+pub use pairs::Turns;
 pub use probe::probe;
 pub use timing::{Mode, Operation, Repeats, Timing};
 pub use wire::{Destination, check_pushes, push_rate, wire_time};
@@ -325,6 +326,15 @@ impl Selftest {
     }
 
     fn combine(&self, handle: &Handle, input: CombineInput<'_>) -> Result<(), CallError> {
+        self.combine_with(handle, input, &self.case.combine)
+    }
+
+    fn combine_with(
+        &self,
+        handle: &Handle,
+        input: CombineInput<'_>,
+        call: &CallOptions,
+    ) -> Result<(), CallError> {
         let data = self.rank(handle.rank())?;
         let hidden = self.case.options.hidden as i64;
         let mut biases = [Rows::default(); 2];
@@ -336,7 +346,7 @@ impl Selftest {
             combined: data.combined.address(),
             combined_weights: data.combined_weights.address(),
         };
-        self.buffer.combine(handle, input, &biases[..count], &output, &self.case.combine)
+        self.buffer.combine(handle, input, &biases[..count], &output, call)
     }
 
     fn input(&self, rank: usize) -> Result<DispatchInput, CallError> {
@@ -641,8 +651,10 @@ mod tests {
             last.ranks[2].x.write(128, &[0; 2]).unwrap();
             let timing = test.time(&last, Operation::CachedDispatch, Mode::Loop, repeats).unwrap();
             assert!(!timing.findings.is_good(), "the last call was made on the other inputs");
-            let found = test.check_pairs(&test.reseeded(3).unwrap(), 3, None).unwrap();
-            assert!(found.is_good(), "{found}");
+            for turns in [Turns::OwnStream, Turns::TwoStreams] {
+                let found = test.check_pairs(&test.reseeded(3).unwrap(), 3, turns, None).unwrap();
+                assert!(found.is_good(), "{turns:?}: {found}");
+            }
         }
     }
 

@@ -2,11 +2,22 @@
 
 use super::load::Load;
 use super::{Dispatched, Findings, POISON, Selftest};
-use crate::buffer::{CombineInput, Handle, Offered, Payload, Received};
+use crate::backend::Stream;
+use crate::buffer::{CallOptions, CombineInput, Offered, Payload};
 use crate::error::CallError;
+use crate::group::Group;
 
 /// Pairs between two looks at what they leave.
 const BETWEEN_LOOKS: usize = 200;
+
+/// The streams that the calls of a rank are put into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turns {
+    /// All into its own.
+    OwnStream,
+    /// Each into another than the one before, of two that the caller orders in no way.
+    TwoStreams,
+}
 
 impl Selftest {
     /// Queues `pairs` dispatches with a combine behind each, in turn on these inputs and on those of
@@ -18,8 +29,10 @@ impl Selftest {
         &self,
         other: &Selftest,
         pairs: usize,
+        turns: Turns,
         load: Option<&Load>,
     ) -> Result<Findings, CallError> {
+        let streams = Streams::new(&self.group, turns)?;
         let offered = [self.offer_rows()?, other.offer_rows()?];
         let mut findings = Findings::default();
         let mut left = pairs;
@@ -30,7 +43,8 @@ impl Selftest {
             for test in [self, other] {
                 test.ranks.iter().try_for_each(|data| data.poison_sums(POISON))?;
             }
-            let series = Series { tests: [self, other], offered: &offered, count, load };
+            let series =
+                Series { tests: [self, other], offered: &offered, streams: &streams, count, load };
             findings.merge(series.run()?);
         }
         if let Some(load) = load {
@@ -45,6 +59,7 @@ struct Series<'a> {
     tests: [&'a Selftest; 2],
     /// Combine inputs of both, by local rank.
     offered: &'a [Vec<Offered>; 2],
+    streams: &'a Streams,
     count: usize,
     load: Option<&'a Load>,
 }
@@ -74,21 +89,27 @@ impl Series<'_> {
         Ok(findings)
     }
 
+    /// How a rank dispatches and combines in a pair.
+    fn calls(&self, pair: usize, rank: usize) -> Result<[CallOptions; 2], CallError> {
+        let case = &self.tests[pair % 2].case;
+        let index = self.tests[0].group.local_index(rank)?;
+        let [first, second] = self.streams.ranks[index];
+        let dispatch = CallOptions { stream: first, ..case.dispatch };
+        Ok([dispatch, CallOptions { stream: second, ..case.combine }])
+    }
+
     /// All pairs of one rank.
     fn alone(&self, rank: usize) -> Result<Dispatched, CallError> {
-        let index = self.tests[0].group.local_index(rank)?;
         let mut last = None;
         for pair in 0..self.count {
             let test = self.tests[pair % 2];
             // An output is given back before the next one is taken.
             drop(last.take());
-            let (handle, received) =
-                test.buffer.dispatch(rank, &test.input(rank)?, &test.case.dispatch)?;
-            test.combine_pair(&handle, &received, &self.offered[pair % 2][index])?;
-            if let Some(load) = self.load {
-                load.launch(rank)?;
-            }
-            last = Some(Dispatched { handle, received });
+            let [dispatch, combine] = self.calls(pair, rank)?;
+            let (handle, received) = test.buffer.dispatch(rank, &test.input(rank)?, &dispatch)?;
+            let dispatched = Dispatched { handle, received };
+            self.follow(pair, &dispatched, &combine)?;
+            last = Some(dispatched);
         }
         last.ok_or_else(|| CallError::Mismatch { what: "a series has a pair".to_string() })
     }
@@ -99,15 +120,38 @@ impl Series<'_> {
         for pair in 0..self.count {
             let test = self.tests[pair % 2];
             last.clear();
-            last = test.dispatch()?;
-            for (one, offered) in last.iter().zip(&self.offered[pair % 2]) {
-                test.combine_pair(&one.handle, &one.received, offered)?;
-                if let Some(load) = self.load {
-                    load.launch(one.handle.rank())?;
-                }
+            let handles = test.group.local().map(|rank| {
+                let [dispatch, _] = self.calls(pair, rank)?;
+                test.buffer.exchange_counts(rank, &test.input(rank)?, &dispatch)
+            });
+            for handle in handles.collect::<Result<Vec<_>, _>>()? {
+                let rank = handle.rank();
+                let [dispatch, combine] = self.calls(pair, rank)?;
+                let input = test.input(rank)?;
+                let received = test.buffer.dispatch_counted(&handle, &input, &dispatch)?;
+                last.push(Dispatched { handle, received });
+                self.follow(pair, &last[last.len() - 1], &combine)?;
             }
         }
         Ok(last)
+    }
+
+    /// What comes behind the dispatch of a pair.
+    fn follow(
+        &self,
+        pair: usize,
+        dispatched: &Dispatched,
+        call: &CallOptions,
+    ) -> Result<(), CallError> {
+        let test = self.tests[pair % 2];
+        let Dispatched { handle, received } = dispatched;
+        let offered = &self.offered[pair % 2][test.group.local_index(handle.rank())?];
+        let input = match test.combines_in_place() {
+            true => CombineInput::InPlace(received, Some(offered)),
+            false => CombineInput::Offered(offered),
+        };
+        test.combine_with(handle, input, call)?;
+        self.load.map_or(Ok(()), |load| load.launch(handle.rank()))
     }
 }
 
@@ -116,16 +160,35 @@ impl Selftest {
     fn combines_in_place(&self) -> bool {
         self.case.options.payload == Payload::Bf16
     }
+}
 
-    fn combine_pair(
-        &self,
-        handle: &Handle,
-        received: &Received,
-        offered: &Offered,
-    ) -> Result<(), CallError> {
-        match self.combines_in_place() {
-            true => self.combine(handle, CombineInput::InPlace(received, Some(offered))),
-            false => self.combine(handle, CombineInput::Offered(offered)),
+/// Two streams of each local rank.
+struct Streams {
+    group: Group,
+    ranks: Vec<[Stream; 2]>,
+}
+
+impl Streams {
+    fn new(group: &Group, turns: Turns) -> Result<Streams, CallError> {
+        let mut streams = Streams { group: group.clone(), ranks: Vec::new() };
+        for rank in group.local() {
+            let create = || group.backend().create_stream(rank);
+            streams.ranks.push(match turns {
+                Turns::OwnStream => [Stream::OWN; 2],
+                Turns::TwoStreams => [create()?, create()?],
+            });
+        }
+        Ok(streams)
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        for (rank, streams) in self.group.local().zip(&self.ranks) {
+            for stream in streams.iter().filter(|stream| **stream != Stream::OWN) {
+                // All calls in them have been waited for, or have failed.
+                let _ = self.group.backend().destroy_stream(rank, *stream);
+            }
         }
     }
 }
