@@ -47,6 +47,8 @@ pub(crate) struct Options {
 enum Needs {
     /// The host, or one GPU, which ranks may share.
     Anything,
+    /// A process for each rank: GPUs, or one that they share.
+    Processes,
     /// A GPU for each rank.
     GpuPerRank,
 }
@@ -120,14 +122,13 @@ pub(crate) fn run(options: &Options, json: bool, out: &mut dyn Write) -> Result<
 
 fn list(json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     for Case { name, about, needs, ranks, .. } in cases::CASES {
-        let gpus = *needs == Needs::GpuPerRank;
         if json {
             let ranks: Vec<i64> =
                 ranks.iter().map(|ranks| i64::try_from(*ranks).unwrap_or(i64::MAX)).collect();
             let object = Object::new().with("case", *name).with("about", *about);
-            writeln!(out, "{}", object.with("gpu_per_rank", gpus).with("ranks", ranks))?;
+            writeln!(out, "{}", object.with("needs", needs.name()).with("ranks", ranks))?;
         } else {
-            let needs = if gpus { " (a GPU for each rank)" } else { "" };
+            let needs = needs.name().map_or(String::new(), |needs| format!(" ({needs})"));
             writeln!(out, "{name:<18} {about}{needs}")?;
         }
     }
@@ -170,6 +171,17 @@ impl Options {
     }
 }
 
+impl Needs {
+    /// In words; nothing for what every machine has.
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Needs::Anything => None,
+            Needs::Processes => Some("GPUs"),
+            Needs::GpuPerRank => Some("a GPU for each rank"),
+        }
+    }
+}
+
 impl Outcome {
     /// Its place among the counts of the summary.
     fn place(&self) -> usize {
@@ -196,7 +208,7 @@ impl Place<'_> {
     fn lacks(&self, needs: Needs, ranks: usize) -> Option<Outcome> {
         if self.is_host() {
             let why = "the host has all ranks in one process".to_owned();
-            return (needs == Needs::GpuPerRank).then_some(Outcome::Skipped(why));
+            return (needs != Needs::Anything).then_some(Outcome::Skipped(why));
         }
         let need = if needs == Needs::GpuPerRank { ranks } else { 1 };
         let why = match &self.gpus {

@@ -33,9 +33,9 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "pairs", about: "many pairs of dispatch and combine beside a load on another stream", needs: Needs::Anything, ranks: &[1, 2, 4], run: pairs },
     Case { name: "streams", about: "calls by turns on two streams that nobody else orders", needs: Needs::Anything, ranks: &[1, 2, 4], run: streams },
     Case { name: "peer access", about: "windows that other GPUs reach by peer access alone", needs: Needs::GpuPerRank, ranks: &[2, 4], run: peer_access },
-    Case { name: "same bytes", about: "ranks as threads and as processes give the same bytes", needs: Needs::GpuPerRank, ranks: &[2, 4], run: apart::same_bytes },
-    Case { name: "compile once", about: "processes that start with an empty cache compile each kernel once", needs: Needs::GpuPerRank, ranks: &[2, 4], run: apart::compile_once },
-    Case { name: "lost rank", about: "the end of one rank is told by the others, who go on", needs: Needs::GpuPerRank, ranks: &[2, 4], run: apart::lost_rank },
+    Case { name: "same bytes", about: "ranks as threads and as processes give the same bytes", needs: Needs::Processes, ranks: &[2, 4], run: apart::same_bytes },
+    Case { name: "compile once", about: "processes that start with an empty cache compile each kernel once", needs: Needs::Processes, ranks: &[2, 4], run: apart::compile_once },
+    Case { name: "lost rank", about: "the end of one rank is told by the others, who go on", needs: Needs::Processes, ranks: &[2, 4], run: apart::lost_rank },
 ];
 
 fn judged(findings: &Findings) -> Result<String, Failure> {
@@ -212,7 +212,7 @@ fn graphs(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
         let run =
             Run { dispatch: call, combine: call, ..Run::even(options, ranks.group.ranks(), 1) };
         let mut test = Selftest::new(&ranks.group, &Declared, run).map_err(failed)?;
-        let found = test.check_replayed(place.either(500, 3)).map_err(failed)?;
+        let found = test.check_replayed(place.either(1000, 3)).map_err(failed)?;
         judged(&found).map(|_| found)
     }))
 }
