@@ -1,5 +1,6 @@
 //! A group of ranks, and kernels prepared for all local ones of them.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -13,6 +14,7 @@ use crate::emit::Emitted;
 use crate::error::CallError;
 use crate::memory::{DeviceMemory, HostMemory, Window, align_up};
 use crate::order::{Order, Turn};
+use crate::parallel;
 use crate::record::{RECORD_BYTES, RECORD_CAPACITY, Timeouts, WRITTEN_AT, Wait};
 use crate::whereabouts::{Calls, Progress, STATE_WORDS, Whereabouts};
 
@@ -316,6 +318,16 @@ fn state_offset(plan: &Plan) -> u64 {
 /// Bytes of the window that a plan's kernel needs.
 pub fn control_bytes(plan: &Plan) -> u64 {
     state_offset(plan) + STATE_BYTES
+}
+
+/// Compiles all of `programs` at once; their images stand in the same order.
+pub fn compile_all(group: &Group, programs: &[&Emitted]) -> Result<Vec<Image>, CallError> {
+    let backend = group.backend();
+    let names: BTreeSet<&str> =
+        programs.iter().map(|emitted| emitted.plan.pipeline.as_str()).collect();
+    backend.say(&format!("compile {}", Vec::from_iter(names).join(", ")));
+    let compile = |emitted: &&Emitted| backend.compile(&emitted.plan.entry, &emitted.cuda);
+    Ok(parallel::map(programs, compile).into_iter().collect::<Result<Vec<_>, _>>()?)
 }
 
 impl Kernel {

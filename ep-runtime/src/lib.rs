@@ -25,6 +25,7 @@ mod emit;
 #[cfg(test)]
 mod fake;
 mod order;
+mod parallel;
 mod pipeline;
 pub mod pipelines;
 

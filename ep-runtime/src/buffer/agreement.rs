@@ -237,7 +237,8 @@ mod tests {
                 _ => Box::new(FakeEmit(backend)),
             },
         );
-        let text = "rank 2 did not come within 400ms; what rank 2 said last is `compile Notify`";
+        let text = "rank 2 did not come within 400ms; what rank 2 said last is \
+                    `compile Layout, Notify, NvlCombine, NvlDispatch`";
         assert_eq!(said[..2], [text, text]);
     }
 }

@@ -11,7 +11,7 @@ use super::{Buffer, CallOptions, Shared};
 use crate::args::{ArgsMap, Operand, Rows};
 use crate::emit::{EmitError, Emitted, Entry};
 use crate::error::CallError;
-use crate::group::{Kernel, place_control, positive};
+use crate::group::{Kernel, compile_all, place_control, positive};
 use crate::memory::{DeviceMemory, Window};
 use crate::pipelines;
 
@@ -101,10 +101,10 @@ impl Expander {
         let (starts, bytes) = place_control(plans());
         let window = Arc::new(Window::new(group.backend(), bytes)?);
         let blocks = table_blocks(plans());
+        let images = compile_all(group, &emitted.iter().collect::<Vec<_>>())?;
         let mut kernels = Vec::new();
-        for (emitted, start) in emitted.iter().zip(starts) {
-            group.backend().say(&format!("compile {}", emitted.plan.pipeline));
-            let kernel = Kernel::prepare(group, &window, start, emitted)?;
+        for ((emitted, start), image) in emitted.iter().zip(starts).zip(&images) {
+            let kernel = Kernel::load(group, &window, start, &emitted.plan, image)?;
             let operand = |param: &Param| operand(param, shared, &options, &blocks);
             let map = ArgsMap::new(kernel.plan(), operand)?;
             kernels.push(Prepared { kernel, map });

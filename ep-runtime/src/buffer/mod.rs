@@ -23,7 +23,7 @@ use crate::args::{ArgsMap, Rows};
 use crate::backend::{Signal, Stream};
 use crate::emit::Emitted;
 use crate::error::CallError;
-use crate::group::{Group, Kernel, place_control, positive, waived};
+use crate::group::{Group, Kernel, compile_all, place_control, positive, waived};
 use crate::memory::{DeviceMemory, HostMemory, Window};
 use crate::order::Turn;
 use crate::tune::{Traffic, Tuning};
@@ -225,20 +225,20 @@ impl Buffer {
         let (starts, _) = place_control(programs.plans());
         let layout = programs.layout(&options, ranks);
         let window = Arc::new(Window::new(group.backend(), layout.window_bytes())?);
-        let prepare = |pipeline, program: &Emitted, at: u64| {
-            backend.say(&format!("compile {}", program.plan.pipeline));
-            let kernel = Kernel::prepare(group, &window, at, program)?;
+        let images = compile_all(group, &programs.all().collect::<Vec<_>>())?;
+        let prepare = |pipeline, program: &Emitted, place: usize| {
+            let (at, image) = (starts[place], &images[place]);
+            let kernel = Kernel::load(group, &window, at, &program.plan, image)?;
             let map = slots::resolve(pipeline, kernel.plan(), at, &options, ranks, &layout)?;
             Ok::<Prepared, CallError>(Prepared { kernel, map })
         };
-        let layout_kernel = prepare(Standard::Layout, &programs.layout, starts[0])?;
-        let notify = prepare(Standard::Notify, &programs.notify, starts[1])?;
-        let dispatch = prepare(Standard::NvlDispatch, &programs.dispatch, starts[2])?;
-        let combine = prepare(Standard::NvlCombine, &programs.combine, starts[3])?;
+        let layout_kernel = prepare(Standard::Layout, &programs.layout, 0)?;
+        let notify = prepare(Standard::Notify, &programs.notify, 1)?;
+        let dispatch = prepare(Standard::NvlDispatch, &programs.dispatch, 2)?;
+        let combine = prepare(Standard::NvlCombine, &programs.combine, 3)?;
         let cached = programs.cached.as_ref();
-        let cached = cached
-            .map(|program| prepare(Standard::NvlDispatchCached, program, starts[4]))
-            .transpose()?;
+        let cached =
+            cached.map(|program| prepare(Standard::NvlDispatchCached, program, 4)).transpose()?;
         let args = programs.plans().map(|plan| positive(plan.args_bytes) as usize).max();
         let memory = group
             .local()

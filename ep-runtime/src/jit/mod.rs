@@ -22,10 +22,7 @@ mod log;
 mod nvrtc;
 
 use std::collections::HashMap;
-use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 pub use cache::{
     Cache, CacheError, CacheWarning, Cleared, Entry, Fetched, Key, Listed, Summary,
@@ -40,6 +37,8 @@ pub use find::{
 };
 pub use log::{Remarks, Spill};
 pub use nvrtc::{Nvrtc, Output};
+
+use crate::parallel;
 
 /// A text to compile. NVRTC sees these texts alone: relative includes find no file.
 #[derive(Clone, Copy, Debug)]
@@ -98,9 +97,6 @@ impl Compiled {
 /// file of the current directory in the place of a header.
 const OPTIONS: [&str; 3] = ["--std=c++17", "-Xptxas=-v", "--no-source-include"];
 
-/// Stack of the threads that compile: the compiler recurses over deep expressions.
-const STACK_BYTES: usize = 16 << 20;
-
 /// A result, or the right of one thread to make it.
 type Slot = Arc<Mutex<Option<Arc<Compiled>>>>;
 
@@ -149,31 +145,9 @@ impl Jit {
 
     /// Compiles a list on all cores; the results stand in the order of the requests.
     pub fn compile_all(&self, requests: &[Request<'_>]) -> Vec<Result<Arc<Compiled>, JitError>> {
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut done = Vec::new();
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(request) = requests.get(index) else { return done };
-                let Request { source, arch, options } = request;
-                done.push((index, self.compile(source, *arch, options)));
-            }
-        };
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let mut results = thread::scope(|scope| {
-            let start = || {
-                // With no thread to be had, the others do its share.
-                thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work).ok()
-            };
-            let threads: Vec<_> = (1..cores.min(requests.len())).filter_map(|_| start()).collect();
-            let mut results = work();
-            for thread in threads {
-                results.extend(thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            }
-            results
-        });
-        results.sort_by_key(|(index, _)| *index);
-        results.into_iter().map(|(_, result)| result).collect()
+        parallel::map(requests, |Request { source, arch, options }| {
+            self.compile(source, *arch, options)
+        })
     }
 
     fn fetch(
