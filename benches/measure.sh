@@ -2,11 +2,12 @@
 # Measures and tests on the GPUs of this machine, all of them, and leaves what it finds in a folder, in
 # at most 8 files. docs/measuring.md says what each command is for.
 #
-#   benches/measure.sh FOLDER [PROGRAM [tests|times]]
+#   benches/measure.sh FOLDER [PROGRAM [tests|times|sanitizers]]
 #
-# PROGRAM is `epforge`, built with `cargo build --release -p ep-cli`; nothing else of this repository is
-# needed where it runs, but NVRTC has to be found there (`epforge doctor`). Ends with 1 if a command
-# failed; the others have run all the same.
+# PROGRAM is `epforge`, built with `cargo build --release -p ep-cli -p own-pipeline`; `tag_cost` is
+# taken from the same folder. Nothing else of this repository is needed where they run, but NVRTC has
+# to be found there (`epforge doctor`). Ends with 1 if a command failed; the others have run all the
+# same.
 set -u
 
 folder=${1:?usage: measure.sh FOLDER [PROGRAM [tests|times]]}
@@ -16,16 +17,19 @@ gpus=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU')
 failed=0
 mkdir -p "$folder"
 
-# step SECONDS FILE WORDS..: one command, its results in FILE, what else it says in errors.txt
+# step SECONDS FILE COMMAND..: one command, its results in FILE, what else it says in errors.txt
 step() {
     seconds=$1 file=$2
     shift 2
-    echo "== epforge $*" | tee -a "$folder/errors.txt"
-    EP_REQUIRE_GPUS=$gpus timeout "$seconds" "$program" "$@" \
-        >>"$folder/$file" 2>>"$folder/errors.txt" || {
+    echo "== $*" | tee -a "$folder/errors.txt"
+    EP_REQUIRE_GPUS=$gpus timeout "$seconds" "$@" >>"$folder/$file" 2>>"$folder/errors.txt" || {
         echo "== failed with $?" | tee -a "$folder/errors.txt"
         failed=1
     }
+}
+
+wants() {
+    [ "$part" = all ] || [ "$part" = "$1" ]
 }
 
 if [ "$gpus" -eq 0 ]; then
@@ -36,25 +40,46 @@ fi
     nvidia-smi
     nvidia-smi topo -m
 } >"$folder/machine.txt" 2>&1
-step 60 machine.txt doctor
-[ "$part" = times ] || step 540 selftest.txt selftest
+step 60 machine.txt "$program" doctor
+if wants tests; then
+    step 540 selftest.txt "$program" selftest
+fi
 
 processes=
 [ "$gpus" -gt 1 ] && processes=--processes
-[ "$part" = tests ] || {
+# bench SECONDS FILE WORDS..: `epforge bench` on all GPUs
+bench() {
+    seconds=$1 file=$2
+    shift 2
     # shellcheck disable=SC2086 # No word at all without several GPUs.
-    {
-        step 240 target.jsonl bench --json $processes --ranks "$gpus" --sms 8,12,16,24
-        step 90 small.jsonl bench --json $processes --ranks "$gpus" --tokens 128 --sms 8,16,24
-        step 90 others.jsonl bench --json $processes --ranks "$gpus" --set via=ring --sms 24
-        for remote in 6 7 9 10; do
-            step 45 others.jsonl bench --json $processes --ranks "$gpus" --payload bf16 \
-                --op cached-dispatch --mode loop --sms 16 --remote $remote --probe no
-        done
-    }
-    if [ "$gpus" -gt 2 ]; then
-        step 90 two.jsonl bench --json --processes --ranks 2 --sms 8,16,24
-    fi
-    step 20 errors.txt bench --draw "$folder/target.jsonl" --chart "$folder/target.svg"
+    step "$seconds" "$file" "$program" bench --json $processes --ranks "$gpus" "$@"
 }
+if wants times; then
+    bench 240 target.jsonl --sms 8,12,16,24
+    bench 90 small.jsonl --tokens 128 --sms 8,16,24
+    if [ "$gpus" -gt 2 ]; then
+        step 90 others.jsonl "$program" bench --json --processes --ranks 2 --sms 8,16,24
+    fi
+    bench 90 others.jsonl --set via=ring --sms 24
+    for remote in 6 7 9 10; do
+        bench 45 others.jsonl --payload bf16 --op cached-dispatch --mode loop --sms 16 \
+            --remote $remote --probe no
+    done
+    tag_cost=$(dirname "$program")/tag_cost
+    [ ! -x "$tag_cost" ] || step 90 others.jsonl "$tag_cost"
+    step 20 errors.txt "$program" bench --draw "$folder/target.jsonl" --chart "$folder/target.svg"
+fi
+
+# sanitize TOOL RANKS: all calls of a small problem, with waits that may last 100 times as long
+sanitize() {
+    step 180 sanitizers.txt compute-sanitizer --tool "$1" --target-processes all --error-exitcode 1 \
+        "$program" bench --ranks "$2" $processes --tokens 64 --set hidden=1024 --iterations 0 \
+        --probe no --timeout-ms 500000
+}
+if wants sanitizers && command -v compute-sanitizer >/dev/null; then
+    sanitize memcheck 1
+    sanitize racecheck 1
+    sanitize memcheck 2
+    sanitize racecheck 2
+fi
 exit $failed
