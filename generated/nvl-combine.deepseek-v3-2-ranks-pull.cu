@@ -1,10 +1,11 @@
 // nvl-combine  via=pull
-// hidden=7168 piece=3584 ranks=2 stages=3 topk=8
+// gather_piece=1024 gather_stages=8 hidden=7168 ranks=2 reduce_warps=15 topk=8
 // sm_90a: 512 threads and 126720 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
 //   parts.ready      0x00000000         32 bytes  2 peers x 16; Offer writes, Reduce reads
 //   parts.released   0x00000080          8 bytes  2 peers x 4; Reduce writes, Offer reads
+//   parts.turns      0x00000100          8 bytes  2 words x 4; Reduce writes, Reduce reads
 // Message Part: row of 14336 bytes, meta record of 32 bytes: weights[8] at 0
 #include <ep/pull.cuh>
 #include <ep/reduce.cuh>
@@ -34,6 +35,7 @@ struct Cfg {
         static constexpr int kMetaStride = 128;
         static constexpr ep::u64 kReady = 0x0;
         static constexpr ep::u64 kReleased = 0x80;
+        static constexpr ep::u64 kTurns = 0x100;
     };
 
     struct Offer {
@@ -90,33 +92,33 @@ static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes
 
 /// role Offer on block 0, 1 warps
 __device__ __forceinline__ void offer(const Args& args, ep::Team& team) {
-    // +41  push parts { x: x, weights: weights }
-    // W1: publishes ready of parts, for Reduce +44
-    // W2: takes credit of parts, from Reduce +44
+    // +47  push parts { x: x, weights: weights }
+    // W1: publishes ready of parts, for Reduce +50
+    // W2: takes credit of parts, from Reduce +50
     ep::pull_offer<Cfg::Parts>(team, args.x_at, args.weights_at);
     ep::pull_wait_released<Cfg::Parts>(team);
 }
 
-/// role Reduce on all blocks, 15 warps, warps shared by token
+/// role Reduce on all blocks, reduce_warps warps, warps shared by token
 __device__ __forceinline__ void reduce(const Args& args, Smem& smem, ep::Team& team) {
     ep::Gather<Cfg::Reduce> stages(smem.reduce[team.warp], team);
     ep::PullConsumer<Cfg::Parts> parts(team);
     parts.wait_ready();
-    // +44  for token in tokens gather part from parts[peer] at send_row[token, peer] across peer in
+    // +50  for token in tokens gather part from parts[peer] at send_row[token, peer] across peer in
     //     ranks
-    // W1: takes ready of parts, from Offer +41
-    // W2: publishes credit of parts, for Offer +41
+    // W1: takes ready of parts, from Offer +47
+    // W2: publishes credit of parts, for Offer +47
     const auto position = [&](int token, int peer) {
         return args.send_row[token * Cfg::kRanks + peer];
     };
-    const ep::Turns turns{team.index(), ep::rows_of(args.tokens, args.tokens_from), team.count()};
+    ep::ClaimedTurns<Cfg::Parts> turns(team, ep::rows_of(args.tokens, args.tokens_from));
     ep::GatherRun part(stages, parts, turns, position);
     part.run([&](int token) {
-        // +45  store combined[token] = sum(part.x) + bias[token]
+        // +51  store combined[token] = sum(part.x) + bias[token]
         part.store_row<2>(
             args.combined + token * Cfg::kHidden, args.bias_count,
             [&](int i) { return args.bias[i] + token * args.bias_stride; });
-        // +46  store combined_weights[token] = sum(part.weights)
+        // +52  store combined_weights[token] = sum(part.weights)
         part.store_sum(args.combined_weights + token * Cfg::kTopk, Cfg::Part::kWeights,
             Cfg::Part::kWeightsCount);
     });

@@ -124,16 +124,16 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
             team, mover, smem.sequences + Cfg::Send::kFirstSequence, peer);
         for (int stripe = team.block; stripe < Cfg::kStripes; stripe += team.blocks) {
             ring.open(stripe);
-            // +25  for row in recv_first[peer, stripe]..recv_first[peer, stripe] + recv_count[peer,
+            // +26  for row in recv_first[peer, stripe]..recv_first[peer, stripe] + recv_count[peer,
             //     stripe]
             const ep::Span rows{args.recv_first[peer * Cfg::kStripes + stripe],
                 args.recv_first[peer * Cfg::kStripes + stripe]
                     + args.recv_count[peer * Cfg::kStripes + stripe]};
             const int sent = ep::for_range(
                 team, rows,
-                // +26  push ring[peer] { x: x[row], weights: weights[row] }
-                // W1: publishes messages of ring, for Recv +30
-                // W2: takes credit of ring, from Recv +30
+                // +27  push ring[peer] { x: x[row], weights: weights[row] }
+                // W1: publishes messages of ring, for Recv +31
+                // W2: takes credit of ring, from Recv +31
                 [&](int row, int position) {
                     ring.wait_credit(position);
                     mover.row(ring.row(position), args.x + row * args.x_stride);
@@ -146,7 +146,7 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
 
                     ring.post();
             });
-            // +26  push ring[peer]: what is left of the stripe
+            // +27  push ring[peer]: what is left of the stripe
             ring.finish(sent);
         }
     }
@@ -164,24 +164,24 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
     };
     for (int stripe = team.block; stripe < Cfg::kStripes; stripe += team.blocks) {
         ring.open(stripe);
-        // +30  for token in stripe gather part from ring[peer] at send_head[token, peer] across
+        // +31  for token in stripe gather part from ring[peer] at send_head[token, peer] across
         //     peer in ranks
-        // W1: takes messages of ring, from Send +26
-        // W2: publishes credit of ring, for Send +26
+        // W1: takes messages of ring, from Send +27
+        // W2: publishes credit of ring, for Send +27
         const ep::Span tokens = ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
             Cfg::kStripes, stripe);
         const ep::Turns turns{tokens.begin + team.warp, tokens.end, team.warps};
         ep::GatherRun part(stages, ring, turns, position);
         part.run([&](int token) {
-            // +31  store combined[token] = sum(part.x) + bias[token]
+            // +32  store combined[token] = sum(part.x) + bias[token]
             part.store_row<2>(
                 args.combined + token * Cfg::kHidden, args.bias_count,
                 [&](int i) { return args.bias[i] + token * args.bias_stride; });
-            // +32  store combined_weights[token] = sum(part.weights)
+            // +33  store combined_weights[token] = sum(part.weights)
             part.store_sum(args.combined_weights + token * Cfg::kTopk, Cfg::Part::kWeights,
                 Cfg::Part::kWeightsCount);
         });
-        // +30  for token in stripe gather part from ring[peer]: what is left of the stripe
+        // +31  for token in stripe gather part from ring[peer]: what is left of the stripe
         ring.finish(tokens, position);
     }
     stages.finish();

@@ -228,7 +228,8 @@ impl Group {
         self.shared.poison.get_or_init(|| error).clone()
     }
 
-    /// Where the ranks are that others wait for, each reason once.
+    /// Where the ranks are that others wait for, each reason once. A wait that was cut short counts
+    /// if its peer is elsewhere: the one that ran out first need not be the one for the cause.
     fn whereabouts(
         &self,
         recorders: &[Arc<Recorder>],
@@ -240,13 +241,10 @@ impl Group {
         for (index, rank) in self.local().enumerate() {
             let calls = recorders.iter().map(|it| it.calls(backend, rank, &it.states[index]));
             let calls: Vec<Calls> = calls.collect();
-            for edge in edges.iter().filter(|(from, _)| *from == rank) {
-                let between =
-                    |wait: &Wait| (Some(wait.rank), wait.peer) == (Some(rank), Some(edge.1));
-                let of_edge = || waits.iter().filter(|(_, wait)| between(wait));
-                let first = of_edge().find(|(_, wait)| wait.expired).or_else(|| of_edge().next());
-                let Some((own, wait)) = first else { continue };
+            for (own, wait) in waits.iter().filter(|(_, wait)| wait.rank == rank) {
                 let why = Whereabouts::of(wait, *own, &calls, |peer| backend.has_left(peer));
+                let on_edge = |why: &Whereabouts| edges.contains(&(rank, why.peer));
+                let why = why.filter(|why| why.reason.is_cause() || on_edge(why));
                 let new = |why: &Whereabouts| {
                     found.iter().all(|known| known.to_string() != why.to_string())
                 };

@@ -1,5 +1,6 @@
 //! Timeout records: what the warps of a stopped group were waiting for, in words.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use ep_codegen::ir::facts::Pair;
@@ -236,15 +237,32 @@ impl Timeouts {
     }
 
     /// Who waits on whom: pairs of ranks, each once, from waits that ran out of time; on a rank where
-    /// only waits for its own warps did, from those that were cut short.
+    /// only waits for its own warps did, from those that were cut short. And whoever waits on a rank
+    /// that is the cause of it all, however that wait ended.
     pub fn edges(&self) -> Vec<(usize, usize)> {
-        let outer = || self.waits.iter().filter(|wait| !wait.is_inner());
-        let expired = |rank: usize| outer().any(|wait| wait.expired && wait.rank == rank);
-        let counted = outer().filter(|wait| wait.expired || !expired(wait.rank));
-        let mut edges: Vec<_> = counted.filter_map(|wait| Some((wait.rank, wait.peer?))).collect();
-        edges.sort_unstable();
-        edges.dedup();
-        edges
+        let expired = |rank: usize| self.outer().any(|wait| wait.expired && wait.rank == rank);
+        let counted = self.outer().filter(|wait| wait.expired || !expired(wait.rank));
+        let causes = self.causes().map(|why| (why.rank, why.peer));
+        each_once(counted.filter_map(edge).chain(causes))
+    }
+
+    /// Waits for peers.
+    fn outer(&self) -> impl Iterator<Item = &Wait> {
+        self.waits.iter().filter(|wait| !wait.is_inner())
+    }
+
+    /// Ranks that wait for each other, unless they do so because another one is elsewhere. If those
+    /// whose waits ran out do not, then with those whose waits were cut short.
+    fn circle(&self) -> Option<String> {
+        if self.causes().next().is_some() {
+            return None;
+        }
+        circle(&self.edges()).or_else(|| circle(&each_once(self.outer().filter_map(edge))))
+    }
+
+    /// Ranks for which others wait in vain, and which wait for nobody themselves.
+    fn causes(&self) -> impl Iterator<Item = &Whereabouts> {
+        self.whereabouts.iter().filter(|why| why.reason.is_cause())
     }
 }
 
@@ -252,11 +270,10 @@ impl fmt::Display for Timeouts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 8;
         f.write_str("the group is stopped")?;
-        let edges = self.edges();
-        for (from, to) in &edges {
+        for (from, to) in self.edges() {
             write!(f, "; rank {from} waits on rank {to}")?;
         }
-        if let Some(circle) = circle(&edges) {
+        if let Some(circle) = self.circle() {
             write!(f, "; {circle}")?;
         }
         for why in &self.whereabouts {
@@ -288,6 +305,15 @@ impl fmt::Display for Timeouts {
     }
 }
 
+/// The rank that waits, and the one that it waits for.
+fn edge(wait: &Wait) -> Option<(usize, usize)> {
+    Some((wait.rank, wait.peer?))
+}
+
+fn each_once(edges: impl Iterator<Item = (usize, usize)>) -> Vec<(usize, usize)> {
+    edges.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
 /// Ranks of which each waits for the next and the last for the first, in words, if there are any.
 pub(crate) fn circle(edges: &[(usize, usize)]) -> Option<String> {
     let next = |rank: usize| {
@@ -313,7 +339,7 @@ mod tests {
     use super::*;
     use crate::args::{GROUP_BYTES, GROUP_MEMBERS};
     use crate::fake::plan_of;
-    use crate::whereabouts::STATE_WORDS;
+    use crate::whereabouts::{Reason, STATE_WORDS};
 
     const SYNC: &str = include_str!("../../templates/device/ep/sync.cuh");
 
@@ -381,6 +407,31 @@ mod tests {
         assert!(Wait::read(1, &plan, &[0; 13]).is_none());
         let timeouts = Timeouts::new(vec![wait]);
         assert_eq!(timeouts.edges(), [(1, 2)]);
+    }
+
+    /// Rank 0 has waited for rank 1 in vain; what rank 1 was waiting for then was cut short.
+    #[test]
+    fn a_wait_that_was_cut_short_closes_a_circle_or_tells_the_cause() {
+        let plan = plan_of("NvlDispatch", vec![]);
+        let wait = |rank: usize, peer: u32, expired: u32| {
+            Wait::read(rank, &plan, &[0, 0, 0, 5, expired, 7, peer, 9, 4, 3, 1, 6, 1]).unwrap()
+        };
+        let mut timeouts = Timeouts::new(vec![wait(0, 1, 1), wait(1, 0, 0)]);
+        assert!(timeouts.to_string().contains("; a circle: rank 0 -> rank 1 wait for each other"));
+        let why = |reason| Whereabouts {
+            rank: 0,
+            pipeline: "NvlDispatch".to_string(),
+            call: 3,
+            peer: 2,
+            reason,
+        };
+        timeouts.whereabouts = vec![why(Reason::Inside)];
+        assert!(timeouts.to_string().contains("a circle"));
+        timeouts.whereabouts = vec![why(Reason::NotCome)];
+        let text = timeouts.to_string();
+        let head = "the group is stopped; rank 0 waits on rank 1; rank 0 waits on rank 2; rank 1 \
+                    waits on rank 0\n  rank 2 has not come to call 3 of NvlDispatch\n";
+        assert!(text.starts_with(head), "{text}");
     }
 
     #[test]

@@ -10,8 +10,8 @@ use crate::record::Wait;
 
 /// The words of `ep::State` (`templates/device/ep/sync.cuh`) in order, 4 bytes each. A test holds this
 /// list against the header's text.
-pub(crate) const STATE_WORDS: [&str; 7] =
-    ["epoch", "exits", "arrivals", "readers", "records", "entered", "gave_up"];
+pub(crate) const STATE_WORDS: [&str; 6] =
+    ["epoch", "exits", "arrivals", "records", "entered", "gave_up"];
 
 /// What a rank has done of one pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -71,6 +71,13 @@ pub enum Reason {
     Inside,
     /// It has ended the call.
     Ended,
+}
+
+impl Reason {
+    /// Whether the rank keeps others waiting by not being in their call.
+    pub(crate) fn is_cause(&self) -> bool {
+        !matches!(self, Reason::Inside | Reason::Ended)
+    }
 }
 
 /// Where a rank is that another one waits for.

@@ -51,6 +51,7 @@ impl Ranks {
         match self.group.sync(0) {
             Err(CallError::Timeout(timeouts)) => {
                 let text = timeouts.to_string();
+                eprintln!("{text}");
                 let told = |why: &Whereabouts| text.contains(&why.to_string());
                 assert!(timeouts.whereabouts.iter().all(told), "{text}");
                 timeouts.whereabouts

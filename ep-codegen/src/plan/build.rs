@@ -22,9 +22,12 @@ const WARPS_MAX: i64 = 32;
 const WARPS_TRIED: [i64; 6] = [16, 12, 8, 4, 2, 1];
 /// Warps of a role that moves nothing.
 const WARPS_COMPUTE: i64 = 8;
-/// Bytes of a gather's pieces, and the stages tried in turn: each piece of each peer takes one.
+/// Bytes of a gather's pieces, and the most stages that a warp gets for them, where the declaration
+/// tunes no others: each piece of each peer takes one.
 const GATHER_PIECE: i64 = 1024;
-const GATHER_STAGES: [i64; 5] = [8, 6, 4, 3, 2];
+const GATHER_STAGES: i64 = 8;
+/// The fewest stages of a gather: one is added while another one comes.
+const GATHER_STAGES_MIN: i64 = 2;
 /// Pieces and stages of a mover, where the declaration tunes no others.
 const MOVER_PIECE: i64 = 3584;
 const MOVER_STAGES: i64 = 3;
@@ -305,15 +308,17 @@ impl Planner<'_> {
         if used.gather { self.gather_cut(role, cut) } else { cut }
     }
 
-    /// A gather takes as many stages as fit.
+    /// A gather takes as many stages as fit, up to what is tuned.
     fn gather_cut(&self, role: &Role, cut: Cut) -> Cut {
         let warps = role.warps.as_ref().and_then(|warps| eval(warps, self.numbers));
         let warps = warps.unwrap_or(WARPS_TRIED[0]);
         let have = self.config.arch.shared_bytes_max() - SEQUENCE_BYTES * self.ranks();
-        let staged = |stages: &i64| Cut { stages: *stages, piece_bytes: GATHER_PIECE, ..cut };
-        let mut fitting =
-            GATHER_STAGES.iter().map(staged).filter(|cut| warps * cut.gather().0 <= have);
-        fitting.next().unwrap_or(staged(&GATHER_STAGES[GATHER_STAGES.len() - 1]))
+        let piece_bytes = self.number("gather_piece").unwrap_or(GATHER_PIECE);
+        let most = self.number("gather_stages").unwrap_or(GATHER_STAGES);
+        let staged = |stages: i64| Cut { stages, piece_bytes, ..cut };
+        let mut tried = (GATHER_STAGES_MIN..=most).rev().map(staged);
+        let fitting = tried.find(|cut| warps * cut.gather().0 <= have);
+        fitting.unwrap_or(staged(GATHER_STAGES_MIN))
     }
 
     /// Row and meta bytes of the largest message or row that a role moves.

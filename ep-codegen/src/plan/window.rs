@@ -77,6 +77,7 @@ impl Window {
             ChannelKind::Pull => vec![
                 ("ready", peers * 16, sender, receiver, format!("{peers} peers x 16")),
                 ("released", peers * 4, receiver, sender, format!("{peers} peers x 4")),
+                ("turns", 8, receiver, receiver, "2 words x 4".to_string()),
             ],
         };
         // Nobody announces anything on a ring without a header.

@@ -10,6 +10,7 @@ struct Steps {
     opening: String,
     /// The loop around the rest, if there is one.
     each_stripe: String,
+    /// What says which tokens a warp takes.
     turns: String,
     closing: String,
 }
@@ -80,7 +81,11 @@ impl Renderer<'_> {
         Steps {
             opening,
             each_stripe: String::new(),
-            turns: format!("team.index(), {}, team.count()", self.scope().striped()),
+            turns: format!(
+                "ep::ClaimedTurns<{}> turns(team, {});",
+                channel_cfg(channel),
+                self.scope().striped()
+            ),
             closing: format!("{}.release();", channel.name),
         }
     }
@@ -104,7 +109,8 @@ impl Renderer<'_> {
                 self.comment(stmt),
                 self.scope().striped()
             ),
-            turns: "tokens.begin + team.warp, tokens.end, team.warps".to_string(),
+            turns: "const ep::Turns turns{tokens.begin + team.warp, tokens.end, team.warps};"
+                .to_string(),
             closing: String::new(),
         }
     }

@@ -19,13 +19,14 @@ pipeline! {
             bias: up to 2 bf16[tokens, hidden];
         output combined: bf16[tokens, hidden], combined_weights: optional f32[tokens, topk];
         message Part { row x: bf16[hidden], weights: f32[topk] with weights }
-        tune { stages: 3 in [2, 3, 4, 6], piece: 3584 in [1024, 2048, 3584, 7168] }
 
         when via is Ring {
             uses handle super::NvlDispatch {
                 send_head: i32[tokens, ranks], recv_first: i32[ranks, stripes], recv_count: i32[ranks, stripes],
             };
             tune {
+                stages: 3 in [2, 3, 4, 6],
+                piece: 3584 in [1024, 2048, 3584, 7168],
                 stripes: 12 in [4, 6, 8, 10, 12, 16, 24],
                 depth: 64 in [16, 32, 64, 128, 256, 512],
                 chunk: 8 in [1, 2, 4, 8, 16, 32],
@@ -45,12 +46,17 @@ pipeline! {
         }
 
         when via is Pull {
+            tune {
+                reduce_warps: 15 in [7, 11, 15],
+                gather_stages: 8 in [4, 6, 8, 10, 12],
+                gather_piece: 1024 in [512, 1024, 2048],
+            }
             uses handle super::NvlDispatch { send_row: i32[tokens, ranks] };
             channel parts: pull<Part> over nvlink from Offer to Reduce per all;
             role Offer on block 0, 1 warps {
                 push parts { x: x, weights: weights };
             }
-            role Reduce on all blocks, 15 warps, warps shared by token {
+            role Reduce on all blocks, reduce_warps warps, warps shared by token {
                 for token in tokens gather part from parts[peer] at send_row[token, peer] across peer in ranks {
                     store combined[token] = sum(part.x) + bias[token];
                     store combined_weights[token] = sum(part.weights);

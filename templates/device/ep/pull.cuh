@@ -4,6 +4,7 @@
 // read is over. `Parts` is the channel's Cfg struct; its words in a window are
 //   kReady    [producer]  {rows at, meta at}, each with its epoch (M7), in units of 128 bytes
 //   kReleased [consumer]  u32, the last epoch it is done with, in the producer's window
+//   kTurns                how far the consumer's own warps have come, zero between calls
 #pragma once
 
 #include <ep/ptx.cuh>
@@ -14,6 +15,39 @@ namespace ep {
 /// Where a producer has its rows and the other fields of their messages.
 struct PullReady {
     u64 rows, meta;
+};
+
+/// How far the warps that read have come together.
+struct PullTurns {
+    u32 claimed;  // tokens given out, after the first one of each warp
+    u32 done;     // warps that read no more
+};
+
+/// Tokens as warps come free for them: peers and links are not equally fast, and a warp that is
+/// done sooner takes more.
+template <class Parts>
+class ClaimedTurns {
+public:
+    __device__ __forceinline__ ClaimedTurns(const Team& team, int tokens)
+        : end(tokens), team_(team), claim_(static_cast<u32>(team.index() - team.count())) {}
+
+    /// The next token; past the end there is none. The first one is the warp's own number.
+    __device__ __forceinline__ int take() const {
+        return team_.count() + static_cast<int>(__shfl_sync(kAllLanes, claim_, 0));
+    }
+
+    /// Claims the token that `take` gives then, so that nobody waits for the answer.
+    __device__ __forceinline__ void ask() {
+        u32* claimed = &reinterpret_cast<PullTurns*>(team_.group.window + Parts::kTurns)->claimed;
+        if (team_.leader()) claim_ = fetch_add_relaxed_gpu(claimed, 1);
+        __syncwarp();
+    }
+
+    int end;
+
+private:
+    const Team& team_;
+    u32 claim_;
 };
 
 /// Tells every consumer where this rank's rows are; warp. `meta_at`: of the other fields, or 0.
@@ -91,12 +125,20 @@ public:
 
     /// Ends the reading of this warp; the last warp of the grid's role tells all producers.
     __device__ __forceinline__ void release() {
+        PullTurns* turns = reinterpret_cast<PullTurns*>(team_.group.window + Parts::kTurns);
         __syncwarp();
         u32 before = 0;
-        if (team_.leader()) before = fetch_add_acq_rel_gpu(&team_.group.state->readers, 1);
+        if (team_.leader()) before = fetch_add_acq_rel_gpu(&turns->done, 1);
         before = __shfl_sync(kAllLanes, before, 0);
         __syncwarp();
-        if (before + 1 != static_cast<u32>(team_.count()) || team_.stopped) return;
+        if (before + 1 != static_cast<u32>(team_.count())) return;
+        if (team_.leader()) {
+            // No warp is left that claims or counts; those of the next launch on this stream do.
+            store_relaxed_gpu(&turns->claimed, 0u);
+            store_relaxed_gpu(&turns->done, 0u);
+        }
+        __syncwarp();
+        if (team_.stopped) return;
         for (int peer = team_.lane; peer < kPeers; peer += kLanes) {
             u32* released = reinterpret_cast<u32*>(team_.group.windows[peer] + Parts::kReleased);
             // M4: every warp's loads have completed, through the counter; pull_wait_released

@@ -2,7 +2,7 @@
 //
 // The parts of a row come in pieces of kPieceBytes, each into a stage of its own. Loads run ahead
 // of the sum through all stages: over the peers of a piece, over the pieces of a row, and into the
-// next token. Which rows make up a token is looked up one token earlier still.
+// next token. Which token that is, and which rows make it up, is found out while this one is added.
 //
 // A source says where parts are: PullConsumer (pull.cuh) or RingGather (ring.cuh). Without TMA
 // (`kTma` false) the warp loads from the peers itself, a token at a time.
@@ -15,9 +15,20 @@
 
 namespace ep {
 
-/// The tokens that one warp takes.
+/// The tokens of one warp: every `step`-th of those before `end`. `ClaimedTurns` (pull.cuh) gives
+/// out tokens as warps come free.
 struct Turns {
-    int begin, end, step;
+    int next, end, step;
+
+    /// The next token; past the end there is none.
+    __device__ __forceinline__ int take() {
+        const int turn = next;
+        next += step;
+        return turn;
+    }
+
+    /// Says that `take` comes soon.
+    __device__ __forceinline__ void ask() {}
 };
 
 /// How a role's rows are cut for a gather; `Role` is its Cfg struct.
@@ -153,26 +164,24 @@ private:
 /// `for token gather part from source[peer] at at(token, peer)`: one walk over tokens. The body of
 /// `run` calls `store_row` once, which takes all parts of the token, then `store_sum` for other
 /// fields.
-template <class Role, class Source, class At>
+template <class Role, class Source, class Order, class At>
 class GatherRun {
     using Cut = GatherCut<Role>;
     static constexpr int kGroups = Source::kGroups;
 
 public:
-    __device__ __forceinline__ GatherRun(Gather<Role>& stages, Source& source, Turns turns, At at)
-        : stages_(stages), team_(stages.team), source_(source), turns_(turns), at_(at),
-          next_(turns.begin) {
+    __device__ __forceinline__ GatherRun(Gather<Role>& stages, Source& source, Order turns, At at)
+        : stages_(stages), team_(stages.team), source_(source), turns_(turns), at_(at) {
         // M2: what this warp has acquired so far may be read by bulk loads of any lane.
         if constexpr (Role::kTma) fence_proxy_async_global();
         __syncwarp();
-        look_ahead();
     }
 
     template <class Body>
     __device__ __forceinline__ void run(Body body) {
 #pragma unroll 1
-        for (int token = turns_.begin; token < turns_.end; token += turns_.step) {
-            if (opened_ == 0 && !open(true)) return;
+        while (opened_ != 0 || open(true)) {
+            const int token = opened_token_;
             sources_ = load_sources_;
             i32 entries[kGroups];
 #pragma unroll
@@ -192,6 +201,7 @@ public:
         constexpr int kFieldSteps = Cut::kFloats > 0 ? 1 : 0;
 #pragma unroll 1
         for (int piece = 0; piece < Cut::kCount + kFieldSteps; ++piece) {
+            if (piece == 1 && !looked_) look_ahead();
             const bool row = piece < Cut::kCount;
             const int at = piece * Cut::kBytes;
             const int bytes = row ? Cut::bytes_of(piece) : 0;
@@ -228,8 +238,10 @@ public:
     }
 
 private:
-    /// Asks for the rows of the token that will be opened next.
+    /// Takes the token that will be opened next, and asks for its rows.
     __device__ __forceinline__ void look_ahead() {
+        next_ = turns_.take();
+        looked_ = true;
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             const int peer = g * kLanes + team_.lane;
@@ -237,10 +249,13 @@ private:
         }
     }
 
-    /// Lists the parts of the next token, if they have arrived; waits for them when `block`.
+    /// Lists the parts of the next token, if there is one and they have arrived; waits for them when
+    /// `block`.
     __device__ __forceinline__ bool open(bool block) {
         // A stopped team reads nothing: it may not even know where its peers' rows are.
         if (team_.stopped) return false;
+        if (!looked_) look_ahead();
+        if (next_ >= turns_.end) return false;
         if (!source_.arrived(ahead_, block) || team_.stopped) return false;
         __syncwarp();
         GatherItem<Role>& item = stages_.smem.items[(item_ + opened_) & 1];
@@ -260,9 +275,10 @@ private:
         __syncwarp();
         load_sources_ = count < Role::kSources ? count : Role::kSources;
         load_piece_ = load_source_ = 0;
+        opened_token_ = next_;
         ++opened_;
-        next_ += turns_.step;
-        look_ahead();
+        looked_ = false;
+        turns_.ask();
         return true;
     }
 
@@ -274,7 +290,7 @@ private:
             if (left <= 0) {
                 // Looking for rows that may not have come costs a round trip: not for one stage.
                 const bool worth = stages_.room() * 2 >= Role::kStages;
-                if (opened_ == 2 || next_ >= turns_.end || !worth || !open(false)) return;
+                if (opened_ == 2 || !worth || !open(false)) return;
                 continue;
             }
             const int count = left < stages_.room() ? left : stages_.room();
@@ -376,10 +392,12 @@ private:
     Gather<Role>& stages_;
     Team& team_;
     Source& source_;
-    Turns turns_;
+    Order turns_;
     At at_;
-    int next_;                     // the token to be opened next
+    int next_ = 0;                 // the token to be opened next,
+    bool looked_ = false;          // once it is known
     int opened_ = 0;               // tokens listed and not yet done: this one and perhaps the next
+    int opened_token_ = 0;         // the last of them
     int item_ = 0;                 // the list of this token
     int sources_ = 0;              // parts of this token
     int load_sources_ = 0;         // parts of the token being loaded

@@ -51,7 +51,6 @@ struct State {
     u32 epoch;     // calls completed
     u32 exits;     // blocks of this launch that are done
     u32 arrivals;  // blocks that have reached `all_blocks`
-    u32 readers;   // warps that are done with what their peers offer
     u32 records;   // records taken
     u32 entered;   // calls begun; none is begun once the group is stopped
     u32 gave_up;   // the call in which a wait ran out
@@ -381,7 +380,6 @@ __device__ __forceinline__ void end_call(const Group& group, const Call& call) {
     // No block is left that reads these; the next launch on this stream does.
     store_relaxed_gpu(&state->exits, 0u);
     store_relaxed_gpu(&state->arrivals, 0u);
-    store_relaxed_gpu(&state->readers, 0u);
     if (call.stopped) return;
     store_relaxed_gpu(&state->epoch, call.epoch);
 }
