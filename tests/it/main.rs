@@ -13,6 +13,7 @@ mod nvrtc;
 mod outputs;
 mod plans;
 mod ptx;
+mod pulls;
 mod replayed;
 mod slots;
 mod ui;

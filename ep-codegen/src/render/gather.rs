@@ -136,7 +136,7 @@ impl Renderer<'_> {
 
     fn store_row(&self, token: &str, part: &str, out: &str, bias: Option<&str>) -> Rendered {
         let Some(bias) = bias else {
-            return Ok(format!("{part}.store_row<0>({out}, 0, [&](int) {{ return nullptr; }});"));
+            return Ok(format!("{part}.store_row({out});"));
         };
         let tensor = self.tensor(bias)?;
         let row = |base: &str| match tensor.dims.len() {

@@ -231,6 +231,11 @@ public:
         }
     }
 
+    /// `out = sum(part.x)`.
+    __device__ __forceinline__ void store_row(bf16* out) {
+        store_row<0>(out, 0, [](int) -> const bf16* { return nullptr; });
+    }
+
     /// `out = sum(part.field)` for a field of floats.
     __device__ __forceinline__ void store_sum(float* out, int field, int count) const {
 #pragma unroll 1
