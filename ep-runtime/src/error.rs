@@ -65,7 +65,7 @@ pub enum CallError {
         /// Blocks that run every role.
         need: u32,
     },
-    /// What is passed to a call belongs to another one.
+    /// What is passed to a call does not fit it, or the buffer.
     Mismatch {
         /// What does not fit, as a sentence.
         what: String,

@@ -10,8 +10,8 @@
 //!
 //! # fn experts() {}
 //! # fn layer(group: &Group, buffer: &Buffer, rank: usize, most: usize, count: u64, made: &Offered,
-//! #     sums: &CombineOutput) -> Result<(), CallError> {
-//! let input = DispatchInput { tokens: most, tokens_from: count, ..DispatchInput::default() };
+//! #     tensors: DispatchInput, sums: &CombineOutput) -> Result<(), CallError> {
+//! let input = DispatchInput { tokens: most, tokens_from: count, ..tensors };
 //! let call = CallOptions::blocks(24);
 //! let (graph, _) = group.capture(rank, Stream::OWN, || {
 //!     let (handle, received) = buffer.dispatch(rank, &input, &call)?;

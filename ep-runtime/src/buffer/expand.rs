@@ -82,6 +82,8 @@ struct Inner {
     /// Tables of each local rank.
     tables: Vec<DeviceMemory>,
     blocks: Blocks,
+    /// Rows that fit into the memory of the caller.
+    rows: usize,
     /// Room for the largest `struct Args`, for each local rank.
     args: Vec<Mutex<Vec<u8>>>,
     shared: Arc<Shared>,
@@ -116,7 +118,9 @@ impl Expander {
         let args = group.local().map(|_| Mutex::new(vec![0; most])).collect();
         group.backend().gather("make the first expansion", 0)?;
         let shared = Arc::clone(shared);
-        Ok(Expander { inner: Arc::new(Inner { kernels, tables, blocks, args, shared }) })
+        Ok(Expander {
+            inner: Arc::new(Inner { kernels, tables, blocks, rows: options.rows, args, shared }),
+        })
     }
 
     /// Copies each row of a fresh dispatch's output to the place that it has for each of its experts.
@@ -134,6 +138,9 @@ impl Expander {
         {
             let what = "the handle and the output belong to another buffer, or to two ranks";
             return Err(CallError::Mismatch { what: what.to_string() });
+        }
+        if inner.rows > 0 {
+            output.check(&shared.options)?;
         }
         let index = shared.group.local_index(rank)?;
         shared.group.check(rank)?;

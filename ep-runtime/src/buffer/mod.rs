@@ -8,6 +8,7 @@
 
 mod agreement;
 mod expand;
+mod given;
 mod live;
 mod memory;
 mod options;
@@ -72,7 +73,8 @@ pub struct CallOptions {
     /// Stream to run on. A call waits for all earlier ones of its rank, on whatever streams; one that
     /// is captured waits when it is replayed.
     pub stream: Stream,
-    /// Blocks of every kernel of the call: the multiprocessors that it takes.
+    /// Blocks of every kernel of the call: the multiprocessors that it takes. A kernel whose roles
+    /// need more gets as many as they need; [`Buffer::blocks`] says how many.
     pub blocks: u32,
     /// Blocks of a direct dispatch that send to other ranks; `None`: chosen by the buffer's rates.
     pub remote_blocks: Option<u32>,
@@ -308,6 +310,8 @@ impl Buffer {
         call: &CallOptions,
     ) -> Result<(Handle, Received), CallError> {
         self.require_no_wait(rank, call)?;
+        // Not after the counts are on their way: the other ranks would wait for rows.
+        input.check_rows(self.options(), true)?;
         let first = CallOptions { done: None, ..*call };
         let handle = self.exchange_counts(rank, input, &first)?;
         let received =
@@ -326,6 +330,7 @@ impl Buffer {
         let shared = &self.shared;
         shared.same_tokens(handle, input)?;
         self.require_no_wait(handle.rank(), call)?;
+        input.check_rows(self.options(), true)?;
         if !self.holds_worst_case() {
             handle.require_capacity()?;
         }
@@ -357,6 +362,7 @@ impl Buffer {
     ) -> Result<Handle, CallError> {
         let shared = &self.shared;
         shared.check_tokens(input.tokens)?;
+        input.check_routing()?;
         let own = shared.rank(rank)?;
         shared.group.check(rank)?;
         let is_captured = shared.group.is_captured(rank, call.stream)?;
@@ -390,6 +396,7 @@ impl Buffer {
             let what = "the buffer was made without cached dispatches".to_string();
             return Err(CallError::Mismatch { what });
         };
+        input.check_rows(self.options(), false)?;
         shared.group.check(handle.rank())?;
         self.send_rows(cached, handle, input, call)
     }
@@ -464,6 +471,7 @@ impl Buffer {
             let what = "the biases of a combine have one row stride".to_string();
             return Err(CallError::Mismatch { what });
         }
+        output.check(self.options(), biases, handle.tokens())?;
         let rank = handle.rank();
         let own = shared.rank(rank)?;
         shared.group.check(rank)?;

@@ -1,0 +1,214 @@
+//! The tensors that a caller gives to a call: whether they are there, and lie as kernels move them.
+//! A kernel that follows a wrong address takes its whole device context along.
+
+use super::{BufferOptions, CombineOutput, DispatchInput, ExpandedOutput};
+use crate::args::Rows;
+use crate::error::CallError;
+
+/// Kernels move rows in units of so many bytes.
+const UNIT_BYTES: u64 = 16;
+
+impl DispatchInput {
+    /// Fails without what the exchange of counts reads.
+    pub(super) fn check_routing(&self) -> Result<(), CallError> {
+        if self.tokens_from != 0 {
+            values("tokens_from", self.tokens_from, 4)?;
+        }
+        match self.tokens {
+            0 => Ok(()),
+            _ => values("topk_idx", self.topk_idx, 8),
+        }
+    }
+
+    /// Fails without what moves; a cached dispatch moves neither indices nor weights.
+    pub(super) fn check_rows(
+        &self,
+        options: &BufferOptions,
+        is_fresh: bool,
+    ) -> Result<(), CallError> {
+        if self.tokens == 0 {
+            return Ok(());
+        }
+        let payload = options.payload;
+        rows("x", &self.x, payload.value_bytes())?;
+        if payload.scale_bytes() != 0 {
+            values("scale", self.scale.address, payload.scale_bytes())?;
+        }
+        if is_fresh && options.weights {
+            values("topk_weights", self.topk_weights, 4)?;
+        }
+        Ok(())
+    }
+}
+
+impl CombineOutput {
+    /// Fails without a place for the sums of `tokens` tokens, or without one of the biases.
+    pub(super) fn check(
+        &self,
+        options: &BufferOptions,
+        biases: &[Rows],
+        tokens: usize,
+    ) -> Result<(), CallError> {
+        if tokens == 0 {
+            return Ok(());
+        }
+        biases.iter().try_for_each(|bias| rows("bias", bias, 2))?;
+        rows("combined", &Rows::new(self.combined, options.hidden as i64), 2)?;
+        match options.weights {
+            true => values("combined_weights", self.combined_weights, 4),
+            false => Ok(()),
+        }
+    }
+}
+
+impl ExpandedOutput {
+    /// Fails without a place for what is expanded.
+    pub(super) fn check(&self, options: &BufferOptions) -> Result<(), CallError> {
+        let payload = options.payload;
+        rows("x", &Rows::new(self.x, options.hidden as i64), payload.value_bytes())?;
+        if payload.scale_bytes() != 0 {
+            values("scale", self.scale.address, payload.scale_bytes())?;
+        }
+        values("source", self.source, 4)
+    }
+}
+
+/// Rows that kernels move whole.
+fn rows(name: &str, rows: &Rows, value_bytes: u64) -> Result<(), CallError> {
+    present(name, rows.address)?;
+    let apart = rows.row_stride.saturating_mul(value_bytes as i64);
+    if rows.address.is_multiple_of(UNIT_BYTES) && apart % UNIT_BYTES as i64 == 0 {
+        return Ok(());
+    }
+    let what = format!(
+        "`{name}` begins at {:#x} and has its rows {apart} bytes apart: both have to be multiples of \
+         {UNIT_BYTES} bytes",
+        rows.address
+    );
+    Err(CallError::Mismatch { what })
+}
+
+/// Values that kernels read or write one by one.
+fn values(name: &str, address: u64, bytes: u64) -> Result<(), CallError> {
+    present(name, address)?;
+    if address.is_multiple_of(bytes) {
+        return Ok(());
+    }
+    let what = format!(
+        "`{name}` begins at {address:#x}, which is no multiple of its {bytes} bytes a value"
+    );
+    Err(CallError::Mismatch { what })
+}
+
+fn present(name: &str, address: u64) -> Result<(), CallError> {
+    if address != 0 {
+        return Ok(());
+    }
+    let why = match name {
+        "topk_weights" | "combined_weights" => ", but the buffer was made with `weights`",
+        _ => "",
+    };
+    Err(CallError::Mismatch { what: format!("`{name}` has no address{why}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{Buffer, CallOptions, CombineInput, Payload};
+    use super::*;
+    use crate::fake::{FakeBackend, FakeEmit};
+    use crate::group::{Group, GroupOptions};
+    use crate::memory::DeviceMemory;
+
+    const TOKENS: usize = 8;
+
+    /// A buffer of one rank, and memory that is large enough for any tensor of it.
+    fn buffer(options: BufferOptions) -> (Group, Buffer, DeviceMemory) {
+        let backend = FakeBackend::new(1);
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        let buffer = Buffer::new(&group, options, &FakeEmit(Arc::clone(&backend))).unwrap();
+        let memory = DeviceMemory::zeroed(group.backend(), 0, 1 << 16).unwrap();
+        (group, buffer, memory)
+    }
+
+    fn input(memory: &DeviceMemory) -> DispatchInput {
+        let at = memory.address();
+        DispatchInput {
+            tokens: TOKENS,
+            x: Rows::new(at, 64),
+            topk_idx: at,
+            topk_weights: at,
+            ..DispatchInput::default()
+        }
+    }
+
+    /// Nothing is launched: where one rank is refused, no other may wait for it in vain.
+    #[test]
+    fn a_dispatch_without_a_tensor_is_refused() {
+        let (group, buffer, memory) = buffer(BufferOptions::new(TOKENS, 64, 2, 4));
+        let (whole, call) = (input(&memory), CallOptions::blocks(12));
+        let refused = |input: DispatchInput| {
+            let error = buffer.dispatch(0, &input, &call).err().expect("it is refused");
+            error.to_string()
+        };
+        let absent = |name: &str| format!("`{name}` has no address");
+        assert_eq!(refused(DispatchInput { x: Rows::default(), ..whole }), absent("x"));
+        assert_eq!(refused(DispatchInput { topk_idx: 0, ..whole }), absent("topk_idx"));
+        let weights = absent("topk_weights") + ", but the buffer was made with `weights`";
+        assert_eq!(refused(DispatchInput { topk_weights: 0, ..whole }), weights);
+        let x = Rows::new(whole.x.address + 2, 64);
+        let odd = refused(DispatchInput { x, ..whole });
+        assert!(odd.ends_with("128 bytes apart: both have to be multiples of 16 bytes"), "{odd}");
+        let narrow = refused(DispatchInput { x: Rows::new(whole.x.address, 65), ..whole });
+        assert!(narrow.contains("130 bytes apart"), "{narrow}");
+        let odd = refused(DispatchInput { topk_idx: whole.topk_idx + 4, ..whole });
+        assert!(odd.ends_with("no multiple of its 8 bytes a value"), "{odd}");
+        let odd = refused(DispatchInput { tokens_from: whole.topk_idx + 2, ..whole });
+        assert!(odd.starts_with("`tokens_from` begins at"), "{odd}");
+        // A rank without tokens needs none of them, nor does a cached dispatch need all.
+        let (handle, received) = buffer.dispatch(0, &whole, &call).unwrap();
+        drop(received);
+        let cached = DispatchInput { topk_idx: 0, topk_weights: 0, ..whole };
+        buffer.cached_dispatch(&handle, &cached, &call).map(drop).unwrap();
+        drop(handle);
+        buffer.dispatch(0, &DispatchInput::default(), &call).map(drop).unwrap();
+        group.sync(0).unwrap();
+    }
+
+    #[test]
+    fn scales_belong_to_a_payload_that_has_them() {
+        let options = BufferOptions { weights: false, ..BufferOptions::new(TOKENS, 64, 2, 4) };
+        let (group, buffer, memory) = buffer(BufferOptions { payload: Payload::Fp8, ..options });
+        let without = DispatchInput { topk_weights: 0, ..input(&memory) };
+        let call = CallOptions::blocks(12);
+        let error = buffer.dispatch(0, &without, &call).err().unwrap();
+        assert_eq!(error.to_string(), "`scale` has no address");
+        let with = DispatchInput { scale: Rows::new(memory.address(), 1), ..without };
+        buffer.dispatch(0, &with, &call).map(drop).unwrap();
+        group.sync(0).unwrap();
+    }
+
+    #[test]
+    fn a_combine_without_a_place_for_its_sums_is_refused() {
+        let options = BufferOptions { biases: 1, ..BufferOptions::new(TOKENS, 64, 2, 4) };
+        let (group, buffer, memory) = buffer(options);
+        let (at, call) = (memory.address(), CallOptions::blocks(12));
+        let (handle, _received) = buffer.dispatch(0, &input(&memory), &call).unwrap();
+        let made = buffer.offer(0).unwrap();
+        let combine = |combined: u64, combined_weights: u64, bias: Rows| {
+            let output = CombineOutput { combined, combined_weights };
+            buffer.combine(&handle, CombineInput::Offered(&made), &[bias], &output, &call)
+        };
+        let refused = |result: Result<(), CallError>| result.unwrap_err().to_string();
+        let bias = Rows::new(at, 64);
+        assert_eq!(refused(combine(0, at, bias)), "`combined` has no address");
+        assert!(refused(combine(at + 8, at, bias)).starts_with("`combined` begins at"));
+        assert!(
+            refused(combine(at, 0, bias)).starts_with("`combined_weights` has no address, but")
+        );
+        assert_eq!(refused(combine(at, at, Rows::default())), "`bias` has no address");
+        combine(at, at, bias).unwrap();
+        group.sync(0).unwrap();
+    }
+}
