@@ -200,6 +200,7 @@ impl MemoryUsage {
         arch: Arch,
         emit: &dyn Emit,
     ) -> Result<MemoryUsage, CallError> {
+        options.check(ranks)?;
         Ok(Programs::emit(emit, ranks, arch, options)?.layout(options, ranks).usage())
     }
 }
@@ -279,5 +280,14 @@ mod tests {
         assert!(usage.control < 8 << 20, "{usage}");
         let text = usage.to_string();
         assert!(text.starts_with("control ") && text.contains(", outputs 4"), "{text}");
+    }
+
+    #[test]
+    fn the_largest_buffer_has_a_size_and_a_larger_one_an_error() {
+        let most = BufferOptions { live: 4096, ..BufferOptions::new(1 << 24, 32768, 32, 4096) };
+        let usage = |options| MemoryUsage::of(&options, 64, Arch::Sm90a, &Declared);
+        assert!(usage(most.clone()).is_ok());
+        let larger = BufferOptions { tokens: usize::MAX, ..most };
+        assert!(usage(larger).unwrap_err().to_string().contains("tokens on each of 64 ranks"));
     }
 }

@@ -109,6 +109,9 @@ pub struct Setting {
     pub value: String,
 }
 
+/// Most handles, outputs and combine inputs, each: sizes of memory stay far below 64 bits.
+const MOST_LIVE: usize = 4096;
+
 /// What a buffer is made for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BufferOptions {
@@ -271,8 +274,29 @@ impl BufferOptions {
         if self.live == 0 {
             return wrong("a buffer with 0 live outputs can make no call".to_string());
         }
+        if self.live > MOST_LIVE {
+            let live = self.live;
+            return wrong(format!(
+                "{live} live outputs are too many: a buffer has {MOST_LIVE} at most"
+            ));
+        }
+        let (tokens, most) = (self.tokens, i32::MAX);
+        if tokens.checked_mul(ranks).is_none_or(|rows| rows > most as usize) {
+            return wrong(format!(
+                "{tokens} tokens on each of {ranks} ranks are too many: together they are {most} at \
+                 most"
+            ));
+        }
         if self.alignment < 1 {
             return wrong(format!("counts cannot be aligned to {}", self.alignment));
+        }
+        let names = StandardPipeline::ALL.map(StandardPipeline::name);
+        if let Some(lost) = self.settings.iter().find(|it| !names.contains(&it.pipeline.as_str())) {
+            let Setting { pipeline, name, .. } = lost;
+            return wrong(format!(
+                "`{name}` is set for `{pipeline}`, which no buffer launches; it launches layout, \
+                 notify, nvl-dispatch and nvl-combine"
+            ));
         }
         let Some(placement) = &self.placement else { return Ok(()) };
         let begin = placement.begin();
@@ -326,6 +350,15 @@ pub enum StandardPipeline {
 }
 
 impl StandardPipeline {
+    /// Every one.
+    pub const ALL: [StandardPipeline; 5] = [
+        StandardPipeline::Layout,
+        StandardPipeline::Notify,
+        StandardPipeline::NvlDispatch,
+        StandardPipeline::NvlDispatchCached,
+        StandardPipeline::NvlCombine,
+    ];
+
     /// The pipeline's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -380,5 +413,46 @@ impl Emit for Declared {
             config.set(&ir, name, value)?;
         }
         Ok(entry.emit(&config)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `check` says to the options that `change` makes of good ones, on two ranks.
+    fn said(change: impl FnOnce(&mut BufferOptions)) -> String {
+        let mut options = BufferOptions::new(16, 64, 2, 8);
+        change(&mut options);
+        options.check(2).err().map_or_else(String::new, |error| error.to_string())
+    }
+
+    #[test]
+    fn numbers_without_a_sense_are_refused() {
+        assert_eq!(said(|_| ()), "");
+        assert_eq!(said(|it| it.live = 0), "a buffer with 0 live outputs can make no call");
+        let text = "4097 live outputs are too many: a buffer has 4096 at most";
+        assert_eq!(said(|it| it.live = 4097), text);
+        assert_eq!(said(|it| it.alignment = 0), "counts cannot be aligned to 0");
+        let most = "are too many: together they are 2147483647 at most";
+        assert_eq!(
+            said(|it| it.tokens = 1 << 30),
+            format!("1073741824 tokens on each of 2 ranks {most}")
+        );
+        assert!(said(|it| it.tokens = usize::MAX).contains(most));
+        assert_eq!(said(|it| it.tokens = (1 << 30) - 1), "");
+    }
+
+    #[test]
+    fn a_setting_of_no_pipeline_is_refused() {
+        let set = |pipeline: &str| {
+            let (name, value) = ("stages".to_string(), "3".to_string());
+            let setting = Setting { pipeline: pipeline.to_string(), name, value };
+            said(|it| it.settings.push(setting))
+        };
+        assert_eq!(set("nvl-dispatch"), "");
+        let text = "`stages` is set for `nvl_dispatch`, which no buffer launches; it launches layout, \
+                    notify, nvl-dispatch and nvl-combine";
+        assert_eq!(set("nvl_dispatch"), text);
     }
 }
