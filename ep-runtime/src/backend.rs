@@ -41,6 +41,13 @@ pub struct Code(pub(crate) u64);
 #[derive(Debug, PartialEq, Eq)]
 pub struct Event(pub(crate) u64);
 
+impl Event {
+    /// The driver handle, for [`Signal::from_raw`].
+    pub fn raw(&self) -> u64 {
+        self.0
+    }
+}
+
 /// A capture that is going on. Every stream that has joined it has the same number, which no other
 /// capture of the backend ever has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
