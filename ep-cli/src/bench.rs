@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use ep_runtime::buffer::{BufferOptions, Declared, MemoryUsage, Payload};
+use ep_runtime::buffer::{BufferOptions, Declared, Payload};
 use ep_runtime::group::Group;
 use ep_runtime::host::Programs;
 use ep_runtime::jit::{Cache, Nvrtc};
@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::json::{Object, Value};
 use crate::machine::{Machine, REQUIRED, Ranks, gpus, required_gpus};
 use crate::moved::bytes;
-use crate::problem::{failed, no_machine};
+use crate::problem::{failed, memory_parts, no_machine};
 use crate::processes;
 pub(crate) use request::Options;
 use request::{Probe, Request};
@@ -259,14 +259,7 @@ impl Bench<'_> {
 
     /// Tells what the buffer takes on each rank.
     fn memory(&mut self, test: &Selftest) -> Result<(), Failure> {
-        let MemoryUsage { control, outputs, combine_inputs, tables, host } = test.buffer().memory();
-        let parts = [
-            ("control", control),
-            ("outputs", outputs),
-            ("combine_inputs", combine_inputs),
-            ("tables", tables),
-            ("host", host),
-        ];
+        let parts = memory_parts(&test.buffer().memory());
         let payload = test.buffer().options().payload.name();
         let object = Object::new().with("memory", payload);
         let object =

@@ -1,5 +1,6 @@
 //! `epforge explain`: what a pipeline does in one configuration, and what it costs.
 
+mod memory;
 mod tuned;
 mod wire;
 
@@ -14,6 +15,7 @@ use crate::failure::Failure;
 use crate::json::{Object, Value};
 use crate::plan_text::{aligned, headline, object as plan_object, window};
 use crate::selection::{SHAPE_HELP, Selected, Selection, find, refused};
+use memory::{BufferMemory, Size};
 use tuned::Tuned;
 use wire::Traffic;
 
@@ -25,6 +27,8 @@ pub(crate) struct Options {
     pipeline: String,
     #[command(flatten)]
     selection: Selection,
+    #[command(flatten)]
+    size: Size,
 }
 
 pub(crate) fn run(
@@ -36,16 +40,20 @@ pub(crate) fn run(
     let entry = find(entries, &options.pipeline)?;
     let selected = options.selection.of(entry)?;
     let plan = plan(&selected.ir, &selected.config).map_err(refused)?;
+    let memory = BufferMemory::of(&options.size, &selected.ir, &plan, options.selection.given())?;
     // What the other arms would do has no place in this configuration.
     let ir = selected.ir.select(&selected.config.choice);
     if json {
-        writeln!(out, "{}", object(entry, &ir, &plan, &selected))?;
+        writeln!(out, "{}", object(entry, &ir, &plan, &selected, memory.as_ref()))?;
         return Ok(());
     }
     head(entry, &ir, &plan, &selected, out)?;
     roles(&ir, &plan, out)?;
     channels(&ir, &plan, out)?;
     buffer(&ir, &plan, out)?;
+    if let Some(memory) = memory {
+        writeln!(out, "{}", memory.line())?;
+    }
     let derived = text::facts_text(&facts(&ir));
     if !derived.is_empty() {
         write!(
@@ -188,7 +196,13 @@ fn window_tensor(ir: &Pipeline, plan: &Plan, tensor: &Tensor) -> Option<Vec<Stri
     Some(vec![text::tensor(tensor), format!("{bytes} bytes a row")])
 }
 
-fn object(entry: &Entry, ir: &Pipeline, plan: &Plan, selected: &Selected) -> Object {
+fn object(
+    entry: &Entry,
+    ir: &Pipeline,
+    plan: &Plan,
+    selected: &Selected,
+    memory: Option<&BufferMemory>,
+) -> Object {
     let list = |items: Vec<Object>| Value::from(items);
     let assumed = selected.assumed.iter();
     let assumed = assumed.fold(Object::new(), |object, (name, value)| object.with(name, *value));
@@ -236,5 +250,6 @@ fn object(entry: &Entry, ir: &Pipeline, plan: &Plan, selected: &Selected) -> Obj
         .with("credits", list(credits.collect()))
         .with("pairs", list(pairs.collect()))
         .with("tuning", Tuned::of(ir, plan).map(|tuned| tuned.object()))
+        .with("memory", memory.map(BufferMemory::object))
         .with("plan", plan_object(plan))
 }

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use ep_runtime::backend::BackendError;
-use ep_runtime::buffer::{BufferOptions, Declared, Emit, Payload, Setting, StandardPipeline, Via};
+use ep_runtime::buffer::{
+    BufferOptions, Declared, Emit, MemoryUsage, Payload, Setting, StandardPipeline, Via,
+};
 use ep_runtime::error::CallError;
 use ep_runtime::gpu::{GpuBackend, GpuOptions, compile_with};
 use ep_runtime::jit::{Arch, Cache, Jit, Nvrtc};
@@ -108,7 +110,8 @@ pub(crate) fn reference_options() -> BufferOptions {
     BufferOptions::new(64, number("hidden"), number("topk"), number("experts"))
 }
 
-fn set(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), Failure> {
+/// Sets a number of a buffer, a variant, or a tune of its kernels.
+pub(crate) fn set(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), Failure> {
     match name {
         "hidden" => options.hidden = number(name, value)?,
         "topk" => options.topk = number(name, value)?,
@@ -185,6 +188,18 @@ pub(crate) fn emit(
     let dispatch = emit(StandardPipeline::NvlDispatch, None)?;
     let stripes = dispatch.plan.numbers.get("stripes").copied();
     pipelines.iter().map(|pipeline| emit(*pipeline, stripes)).collect()
+}
+
+/// The kinds of memory of a buffer, as objects name them, and their bytes on each rank.
+pub(crate) fn memory_parts(usage: &MemoryUsage) -> [(&'static str, u64); 5] {
+    let MemoryUsage { control, outputs, combine_inputs, tables, host } = *usage;
+    [
+        ("control", control),
+        ("outputs", outputs),
+        ("combine_inputs", combine_inputs),
+        ("tables", tables),
+        ("host", host),
+    ]
 }
 
 /// A call that failed, with the exit code of its kind.

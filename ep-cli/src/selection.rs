@@ -53,6 +53,11 @@ pub(crate) struct Selected {
 }
 
 impl Selection {
+    /// The names and values of `--set`.
+    pub(crate) fn given(&self) -> &[(String, String)] {
+        &self.set
+    }
+
     /// The configuration of `entry` that the options ask for.
     pub(crate) fn of(&self, entry: &Entry) -> Result<Selected, Failure> {
         let ranks = self.ranks.iter().map(|ranks| ("ranks", ranks.as_str()));

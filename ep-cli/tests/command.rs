@@ -98,6 +98,31 @@ fn explain_tells_the_bytes_on_the_wire() {
 }
 
 #[test]
+fn explain_tells_what_a_buffer_takes() {
+    let done = run("explain nvl-dispatch --ranks 4 --tokens 4096 --live 2 --set mode=cached");
+    let line = done.out.lines().find(|line| line.starts_with("memory of a buffer"));
+    // Two outputs of 16384 rows: 14336 bytes, 128 of meta data and 96 for top-k of each.
+    let memory = "memory of a buffer for 4096 tokens a rank, 2 live: control 1 MiB, outputs 455 MiB, \
+                  combine inputs 452 MiB, tables 1 MiB, on the host 1 MiB";
+    assert_eq!(line, Some(memory), "{}", done.err);
+    let outputs = |options: &str| {
+        let done = run(&format!("explain nvl-dispatch --json --ranks 4 {options}"));
+        let value: serde_json::Value = serde_json::from_str(&done.out).expect(&done.err);
+        value["memory"]["outputs"].as_u64()
+    };
+    assert_eq!(outputs(""), None);
+    // 1000 rows of 128 values in e4m3, 128 bytes of meta data, one scale and top-k of two.
+    let small = "--tokens 4096 --capacity 1000 --set hidden=128 --set topk=2 --set payload=fp8";
+    let rounded = |bytes: u64| bytes.next_multiple_of(256);
+    let rows = 2 * rounded(128 * 1000) + rounded(4 * 1000);
+    assert_eq!(outputs(small), Some(rows + rounded(16 * 1000) + rounded(8 * 1000)));
+    let done = run("explain layout --tokens 5");
+    assert_eq!(done.code, 2);
+    assert_eq!(done.err, "error: Layout has no buffer; `--tokens` belongs to nvl-dispatch\n");
+    assert_eq!(run("explain nvl-dispatch --live 2").code, 2);
+}
+
+#[test]
 fn the_shapes_that_must_work_are_emitted() {
     for shape in [
         "--set ranks=6 --set hidden=2880 --set topk=5 --set experts=100",

@@ -1,0 +1,74 @@
+//! What a buffer of the typed calls takes on each rank, told before anything is allocated.
+
+use ep_runtime::buffer::{BufferOptions, Declared, MemoryUsage, StandardPipeline};
+use ep_runtime::ir::Pipeline;
+use ep_runtime::plan::Plan;
+
+use crate::failure::Failure;
+use crate::json::Object;
+use crate::problem::{failed, memory_parts, reference_options, set};
+
+/// The size of a buffer, of which a plan knows nothing.
+#[derive(Debug, clap::Args)]
+pub(super) struct Size {
+    /// Most tokens of a rank; tells what a buffer takes, with the dispatch that is explained
+    #[arg(long, value_name = "N")]
+    tokens: Option<usize>,
+    /// Handles, outputs and combine inputs of the buffer, each; without it 1
+    #[arg(long, value_name = "N", requires = "tokens")]
+    live: Option<usize>,
+    /// Rows that an output of the buffer holds; without it the worst case
+    #[arg(long, value_name = "ROWS", requires = "tokens")]
+    capacity: Option<usize>,
+}
+
+/// A buffer and what it takes.
+pub(super) struct BufferMemory {
+    options: BufferOptions,
+    usage: MemoryUsage,
+}
+
+impl BufferMemory {
+    /// None if nobody asks; `given` are the assignments of the command line, which are right.
+    pub(super) fn of(
+        size: &Size,
+        ir: &Pipeline,
+        plan: &Plan,
+        given: &[(String, String)],
+    ) -> Result<Option<BufferMemory>, Failure> {
+        let Some(tokens) = size.tokens else { return Ok(None) };
+        if ir.name != (Declared::entry(StandardPipeline::NvlDispatch).ir)().name {
+            let what = format!("{} has no buffer; `--tokens` belongs to nvl-dispatch", ir.name);
+            return Err(Failure::WrongUse(what));
+        }
+        let live = size.live.unwrap_or(1);
+        let mut options =
+            BufferOptions { tokens, live, capacity: size.capacity, ..reference_options() };
+        for (name, value) in given.iter().filter(|(name, _)| shapes_buffer(ir, name)) {
+            set(&mut options, name, value)?;
+        }
+        let ranks = plan.numbers.get("ranks").and_then(|ranks| usize::try_from(*ranks).ok());
+        let usage = MemoryUsage::of(&options, ranks.unwrap_or(1), plan.arch, &Declared);
+        Ok(Some(BufferMemory { options, usage: usage.map_err(failed)? }))
+    }
+
+    /// `memory of a buffer for 4096 tokens a rank, 1 live: control 1 MiB, ..`
+    pub(super) fn line(&self) -> String {
+        let BufferOptions { tokens, live, .. } = self.options;
+        format!("memory of a buffer for {tokens} tokens a rank, {live} live: {}", self.usage)
+    }
+
+    pub(super) fn object(&self) -> Object {
+        let sizes = [("tokens", self.options.tokens as u64), ("live", self.options.live as u64)];
+        let all = sizes.into_iter().chain(memory_parts(&self.usage));
+        let int = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        all.fold(Object::new(), |object, (name, value)| object.with(name, int(value)))
+    }
+}
+
+/// Whether a buffer has the setting too: it brings both modes and all tensors itself.
+fn shapes_buffer(ir: &Pipeline, name: &str) -> bool {
+    let is_number = ir.dims.iter().any(|dim| dim.name == name && name != "ranks");
+    let is_axis = ir.axes.iter().any(|axis| axis.name == name && name != "mode");
+    is_number || is_axis || ir.tunes.iter().any(|tune| tune.name == name)
+}
