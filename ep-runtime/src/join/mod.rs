@@ -123,7 +123,7 @@ impl Store {
     /// the longest wait of every later step.
     pub fn join(id: &UniqueId, member: Member, deadline: Duration) -> Result<Store, JoinError> {
         if member.rank >= member.ranks {
-            let why = format!("rank {} of {} ranks", member.rank, member.ranks);
+            let why = format!("a group of {} ranks has no rank {}", member.ranks, member.rank);
             return Err(JoinError::Address { why });
         }
         let mut refused = Vec::new();
