@@ -1,4 +1,8 @@
-//! The host backend below the typed API: queues, memory, and what a failed run leaves.
+//! The host backend below the typed API: queues, memory, and what a failed run leaves. And the
+//! example of the typed API, as far as it needs no GPU.
+
+#[path = "../../examples/layer.rs"]
+mod layer;
 
 use std::io::Write;
 use std::path::Path;
@@ -8,7 +12,7 @@ use std::time::Duration;
 use ep_runtime::backend::{Backend, BackendError, Block, Code, Launch, Stream};
 use ep_runtime::host::mutant::Mutant;
 use ep_runtime::host::{Build, FailureKind, HostBackend, HostOptions, Programs};
-use ep_runtime::jit::Arch;
+use ep_runtime::jit::{Arch, Cache};
 use ep_runtime::selftest::{Litmus, litmus};
 
 /// Adds `value` to `words[0]` when a peer's kernel has stored to `flag`, if there is one.
@@ -276,5 +280,19 @@ fn litmus_kernels_find_planted_bugs() {
         let group = HostBackend::new(&programs.planted(&bug), options).unwrap().group().unwrap();
         let found = litmus(&group, kind, 40).map(|found| found.is_good());
         assert_ne!(found, Ok(true), "{kind:?}");
+    }
+}
+
+#[test]
+fn the_example_of_the_guide_runs() {
+    let Some(programs) = programs() else { return };
+    for ranks in [1, 2, 3] {
+        let group = HostBackend::new(programs, HostOptions::new(ranks)).unwrap().group().unwrap();
+        let said = layer::run(&group, &Cache::memory_only()).unwrap();
+        assert!(said.contains("rows, its output holds 9\n"), "{said}");
+        let late = format!("rank {} has not come to call", ranks - 1);
+        assert_eq!(said.contains(&late), ranks > 1, "{said}");
+        // The group was stopped for good.
+        assert_eq!(group.sync(0).is_err(), ranks > 1);
     }
 }
