@@ -1,4 +1,29 @@
-//! JIT, devices, symmetric memory and the standard pipelines.
+//! Dispatch and combine for mixtures of experts: the rows of each token to the ranks that own its
+//! experts, and their sums back, by kernels that are declared in Rust and compiled at run time for one
+//! shape.
+//!
+//! A [`Group`](group::Group) is made of the ranks of a [`Backend`](backend::Backend): GPUs of this
+//! process or of one process each ([`GpuBackend`](gpu::GpuBackend)), or emulated ones
+//! (`host::HostBackend`). A [`Buffer`](buffer::Buffer) has the kernels and the memory for one shape,
+//! which [`BufferOptions`](buffer::BufferOptions) describe. Its calls take a
+//! [`DispatchInput`](buffer::DispatchInput) or a [`CombineInput`](buffer::CombineInput) and
+//! [`CallOptions`](buffer::CallOptions), and leave a [`Handle`](buffer::Handle) and the rows that have
+//! come, [`Received`](buffer::Received). A [`Graph`](graph::Graph) replays calls. What fails is a
+//! [`CallError`](error::CallError).
+//!
+//! The guide is `docs/calls.md` in the repository; the program that it explains is
+//! `examples/layer.rs`. A pipeline of your own is declared with [`pipeline!`]: `docs/dsl.md`.
+//!
+//! | to | modules |
+//! |---|---|
+//! | call | [`group`], [`buffer`], [`graph`], [`error`] |
+//! | choose a machine | [`gpu`], `host`, `join` for processes, [`backend`] for what they have in common |
+//! | hold tensors and windows | [`memory`], [`args`] |
+//! | compile | [`jit`], [`device`], [`doctor`] |
+//! | choose multiprocessors | [`tune`] |
+//! | launch a pipeline of your own | [`group::Kernel`], [`args::Bindings`], [`plan`], [`ir`] |
+//! | read a timeout | [`record`], [`whereabouts`] |
+//! | test and measure | [`oracle`], [`selftest`], [`pipelines`] |
 
 pub mod args;
 pub mod backend;

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use ep_codegen::ir::helpers;
 use ep_codegen::syntax::keywords;
 
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
+    "docs/calls.md",
     "docs/dsl.md",
+    "docs/host.md",
     "docs/measuring.md",
     "docs/style.md",
     "benches/results/README.md",
@@ -37,6 +39,86 @@ fn links_lead_somewhere() {
             let is_local = !target.is_empty() && !link.contains("://");
             assert!(!is_local || folder.join(target).exists(), "{name}: {link}");
         }
+    }
+}
+
+/// The Rust of a document, block by block.
+fn rust(text: &str) -> Vec<&str> {
+    text.split("```rust\n").skip(1).filter_map(|rest| rest.split("\n```").next()).collect()
+}
+
+/// The lines of a text without their indentation, each with its end.
+fn unindented(text: &str) -> String {
+    text.lines().map(|line| format!("{}\n", line.trim_start())).collect()
+}
+
+/// What the guide shows is a part of the example, which other tests compile and run.
+#[test]
+fn the_guide_shows_parts_of_its_example() {
+    let (guide, example) = (read("docs/calls.md"), read("ep-runtime/examples/layer.rs"));
+    let (blocks, example) = (rust(&guide), format!("\n{}", unindented(&example)));
+    assert!(blocks.len() >= 8, "{} blocks", blocks.len());
+    for block in blocks {
+        assert!(example.contains(&format!("\n{}", unindented(block))), "not in layer.rs:\n{block}");
+    }
+}
+
+/// The rows of the guide's tables, by what stands between backticks in their first column.
+fn first_column(text: &str) -> Vec<&str> {
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    rows.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect()
+}
+
+#[test]
+fn the_guide_has_every_error_and_every_option_once() {
+    let guide = read("docs/calls.md");
+    let listed = first_column(&guide);
+    for (file, begin) in [
+        ("ep-runtime/src/error.rs", "pub enum CallError {"),
+        ("ep-runtime/src/backend.rs", "pub enum BackendError {"),
+        ("ep-runtime/src/buffer/options.rs", "pub struct BufferOptions {"),
+    ] {
+        let source = read(file);
+        let (_, body) = source.split_once(begin).unwrap_or_else(|| panic!("{file}: no {begin}"));
+        let (body, _) = body.split_once("\n}").unwrap_or_else(|| panic!("{file}: {begin}"));
+        let members = body.lines().filter_map(|line| line.strip_prefix("    "));
+        let members = members.map(|line| line.trim_start_matches("pub "));
+        let names = members.filter_map(|line| line.split(['(', ' ', ':', ',']).next());
+        for name in names.filter(|name| name.starts_with(|letter: char| letter.is_alphabetic())) {
+            // The shape is in the sentence above the table.
+            let is_shape = ["hidden", "topk", "experts"].contains(&name);
+            let count = listed.iter().filter(|it| **it == name).count();
+            assert_eq!(count, usize::from(!is_shape), "{begin} {name}");
+        }
+    }
+}
+
+/// Variables of our own that the run time and the program read.
+#[test]
+fn the_guide_has_every_variable_once() {
+    let guide = read("docs/calls.md");
+    let listed = first_column(&guide);
+    let mut found = BTreeSet::new();
+    let mut folders =
+        ["ep-runtime/src", "ep-cli/src", "ep-emu/src"].map(|name| root().join(name)).to_vec();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder of sources").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|it| it == "rs") {
+                let text = fs::read_to_string(&path).expect("a source");
+                let names = text
+                    .split('"')
+                    .filter(|it| it.starts_with("EPFORGE_") || it.starts_with("EP_"));
+                let is_name = |it: &&str| it.chars().all(|it| it.is_ascii_uppercase() || it == '_');
+                found.extend(names.filter(is_name).map(str::to_owned));
+            }
+        }
+    }
+    assert!(found.len() >= 7, "{found:?}");
+    for name in found {
+        assert_eq!(listed.iter().filter(|it| **it == name).count(), 1, "{name}");
     }
 }
 
@@ -102,8 +184,7 @@ fn the_readme_fits_one_screen() {
 #[test]
 fn the_examples_are_emitted() {
     let text = read("docs/dsl.md");
-    let blocks: Vec<&str> =
-        text.split("```rust\n").skip(1).filter_map(|rest| rest.split("\n```").next()).collect();
+    let blocks = rust(&text);
     assert!(blocks.len() >= 4, "{} examples", blocks.len());
     for ir in blocks.into_iter().flat_map(ep_tests::lowered) {
         for choice in ir.choices() {
