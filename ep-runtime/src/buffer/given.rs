@@ -190,11 +190,11 @@ mod tests {
     }
 
     #[test]
-    fn a_combine_without_a_place_for_its_sums_is_refused() {
+    fn a_combine_without_rows_or_a_place_for_its_sums_is_refused() {
         let options = BufferOptions { biases: 1, ..BufferOptions::new(TOKENS, 64, 2, 4) };
         let (group, buffer, memory) = buffer(options);
         let (at, call) = (memory.address(), CallOptions::blocks(12));
-        let (handle, _received) = buffer.dispatch(0, &input(&memory), &call).unwrap();
+        let handle = buffer.exchange_counts(0, &input(&memory), &call).unwrap();
         let made = buffer.offer(0).unwrap();
         let combine = |combined: u64, combined_weights: u64, bias: Rows| {
             let output = CombineOutput { combined, combined_weights };
@@ -202,6 +202,9 @@ mod tests {
         };
         let refused = |result: Result<(), CallError>| result.unwrap_err().to_string();
         let bias = Rows::new(at, 64);
+        let way = "the handle has counts alone: its rows come back after a `dispatch_counted`";
+        assert_eq!(refused(combine(at, at, bias)), way);
+        let _received = buffer.dispatch_counted(&handle, &input(&memory), &call).unwrap();
         assert_eq!(refused(combine(0, at, bias)), "`combined` has no address");
         assert!(refused(combine(at + 8, at, bias)).starts_with("`combined` begins at"));
         assert!(

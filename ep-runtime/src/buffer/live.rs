@@ -4,6 +4,7 @@
 //! it gives the number back.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::slots::{Slot, Slots};
@@ -119,6 +120,8 @@ pub struct Handle {
     is_captured: bool,
     /// Longest wait of the kernel that writes the counts.
     timeout: Duration,
+    /// Whether a dispatch has recorded the way back; counts alone have none.
+    has_way_back: AtomicBool,
 }
 
 impl Handle {
@@ -131,7 +134,8 @@ impl Handle {
     ) -> Result<Handle, CallError> {
         let place = Place::take(shared, rank, Kind::Handle)?;
         let (tokens, tokens_from) = (input.tokens, input.tokens_from);
-        let handle = Handle { place, tokens, tokens_from, is_captured, timeout };
+        let has_way_back = AtomicBool::new(false);
+        let handle = Handle { place, tokens, tokens_from, is_captured, timeout, has_way_back };
         let counting = handle.own()?.state().counting[handle.place.index];
         if counting && !is_captured {
             // An earlier user dropped it unread: its counts must not come after the words are
@@ -150,6 +154,20 @@ impl Handle {
     /// Notes that the kernel which writes the counts is in the stream.
     pub(super) fn counting(&self, state: &mut RankState) {
         state.counting[self.place.index] |= !self.is_captured;
+    }
+
+    /// Notes that the kernel which records the way back is in the stream.
+    pub(super) fn sent(&self) {
+        self.has_way_back.store(true, Ordering::Relaxed);
+    }
+
+    /// Fails if no row has gone anywhere by this handle's tables, so that none can come back.
+    pub(super) fn require_way_back(&self) -> Result<(), CallError> {
+        if self.has_way_back.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let what = "the handle has counts alone: its rows come back after a `dispatch_counted`";
+        Err(CallError::Mismatch { what: what.to_string() })
     }
 
     /// What a graph that uses the handle has to keep.

@@ -334,7 +334,9 @@ impl Buffer {
         if !self.holds_worst_case() {
             handle.require_capacity()?;
         }
-        self.send_rows(&shared.dispatch, handle, input, call)
+        let received = self.send_rows(&shared.dispatch, handle, input, call)?;
+        handle.sent();
+        Ok(received)
     }
 
     /// Fails if a dispatch would have to wait for its counts while it is captured.
@@ -471,6 +473,7 @@ impl Buffer {
             let what = "the biases of a combine have one row stride".to_string();
             return Err(CallError::Mismatch { what });
         }
+        handle.require_way_back()?;
         output.check(self.options(), biases, handle.tokens())?;
         let rank = handle.rank();
         let own = shared.rank(rank)?;

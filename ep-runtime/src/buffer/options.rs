@@ -177,7 +177,8 @@ impl BufferOptions {
 
     /// Values from one row of an output to the next: whole lines of 128 bytes.
     pub fn row_stride(&self) -> u64 {
-        line_aligned(self.hidden as u64 * self.payload.value_bytes()) / self.payload.value_bytes()
+        let value_bytes = self.payload.value_bytes();
+        line_aligned((self.hidden as u64).saturating_mul(value_bytes)) / value_bytes
     }
 
     /// Bytes of the rows of one output.
@@ -187,12 +188,12 @@ impl BufferOptions {
 
     /// bf16 values from one row of a combine input to the next.
     pub fn combine_stride(&self) -> u64 {
-        line_aligned(self.hidden as u64 * 2) / 2
+        line_aligned((self.hidden as u64).saturating_mul(2)) / 2
     }
 
     /// f32 values from one row of a combine input's weights to the next.
     pub fn weights_stride(&self) -> u64 {
-        line_aligned(self.topk as u64 * 4) / 4
+        line_aligned((self.topk as u64).saturating_mul(4)) / 4
     }
 
     /// Most experts of any rank, which is what counts per expert are laid out for.
@@ -202,14 +203,14 @@ impl BufferOptions {
 
     /// What a rank moves in a dispatch of as many tokens as the buffer takes, routed evenly.
     pub fn traffic(&self, ranks: usize) -> Traffic {
-        let row = self.hidden as u64 * self.payload.value_bytes();
+        let row = (self.hidden as u64).saturating_mul(self.payload.value_bytes());
         let scales = self.payload.scales(self.hidden) as u64 * self.payload.scale_bytes();
         let [ranks, experts, topk, tokens, row] = [
             ranks as i64,
             self.experts as i64,
             self.topk as i64,
             self.tokens as i64,
-            (row + scales) as i64,
+            row.saturating_add(scales) as i64,
         ];
         Traffic::even(ranks, experts, topk, tokens, row)
     }
@@ -331,7 +332,7 @@ impl BufferOptions {
 }
 
 fn line_aligned(bytes: u64) -> u64 {
-    bytes.next_multiple_of(LINE_BYTES as u64)
+    bytes.checked_next_multiple_of(LINE_BYTES as u64).unwrap_or(u64::MAX)
 }
 
 /// The pipelines that a buffer launches.
@@ -441,6 +442,19 @@ mod tests {
         );
         assert!(said(|it| it.tokens = usize::MAX).contains(most));
         assert_eq!(said(|it| it.tokens = (1 << 30) - 1), "");
+    }
+
+    /// Before anything checks them.
+    #[test]
+    fn strides_of_absurd_shapes_are_numbers() {
+        let options = BufferOptions::new(usize::MAX, usize::MAX, usize::MAX, usize::MAX);
+        for payload in Payload::ALL {
+            let options = BufferOptions { payload, ..options.clone() };
+            assert!(options.row_stride() >= 1 << 60 && options.combine_stride() >= 1 << 60);
+            assert!(options.weights_stride() >= 1 << 60);
+            options.traffic(usize::MAX);
+            assert_eq!(options.capacity(usize::MAX), usize::MAX);
+        }
     }
 
     #[test]
