@@ -286,8 +286,9 @@ fn litmus_kernels_find_planted_bugs() {
 #[test]
 fn the_example_of_the_guide_runs() {
     let Some(programs) = programs() else { return };
-    for ranks in [1, 2, 3] {
-        let group = HostBackend::new(programs, HostOptions::new(ranks)).unwrap().group().unwrap();
+    for (ranks, build) in [(1, Build::Fast), (2, Build::Checked), (3, Build::Fast)] {
+        let options = HostOptions { build, ..HostOptions::new(ranks) };
+        let group = HostBackend::new(programs, options).unwrap().group().unwrap();
         let said = layer::run(&group, &Cache::memory_only()).unwrap();
         assert!(said.contains("rows, its output holds 9\n"), "{said}");
         let late = format!("rank {} has not come to call", ranks - 1);
