@@ -15,7 +15,7 @@ mod kernel;
 mod processes;
 mod window;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr;
@@ -48,8 +48,9 @@ pub fn compile_with(jit: Arc<Jit>) -> Compile {
     compile_noting(jit, |_| ())
 }
 
-/// As [`compile_with`]; tells `note` of each kernel whether it was found in the cache.
+/// As [`compile_with`]; tells `note` of each kernel, once, whether it was found in the cache.
 pub fn compile_noting(jit: Arc<Jit>, note: impl Fn(bool) + Send + Sync + 'static) -> Compile {
+    let noted = Mutex::new(BTreeSet::new());
     Box::new(move |name, cuda, arch| {
         let file = format!("{name}.cu");
         let source = Source { name: &file, text: cuda, headers: HEADERS };
@@ -58,7 +59,9 @@ pub fn compile_noting(jit: Arc<Jit>, note: impl Fn(bool) + Send + Sync + 'static
             log: error.to_string(),
         };
         let compiled = jit.compile(&source, arch, &[]).map_err(failed)?;
-        note(compiled.cached);
+        if noted.lock().unwrap_or_else(PoisonError::into_inner).insert(compiled.key) {
+            note(compiled.cached);
+        }
         Ok(compiled.cubin.as_slice().into())
     })
 }
