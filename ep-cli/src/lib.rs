@@ -90,8 +90,18 @@ enum Command {
     Cache(cache::Options),
 }
 
-/// Runs the command line of this process for the pipelines `entries`.
+/// How many queues a GPU keeps for the streams of a process, as the driver reads it when it starts.
+const QUEUES: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+
+/// Runs the command line of this process for the pipelines `entries`; the first thing that `main`
+/// does.
 pub fn main(entries: &[Entry]) -> ExitCode {
+    // Ranks that share a GPU wait for one another: where two of their streams share a queue, one may
+    // stand behind what waits for it. The driver's 8 are too few for 4 ranks; 32 is the most.
+    if std::env::var_os(QUEUES).is_none() {
+        // SAFETY: no other thread runs yet.
+        unsafe { std::env::set_var(QUEUES, "32") };
+    }
     let mut out = BufWriter::new(io::stdout().lock());
     ExitCode::from(run(std::env::args_os(), entries, &mut out, &mut io::stderr().lock()))
 }
