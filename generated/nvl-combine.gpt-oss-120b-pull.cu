@@ -1,5 +1,5 @@
 // nvl-combine  via=pull
-// gather_piece=1024 gather_stages=8 hidden=2880 ranks=4 reduce_warps=15 topk=4
+// gather_piece=2048 gather_stages=6 hidden=2880 ranks=4 reduce_warps=15 topk=4
 // sm_80: 512 threads and 2160 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -49,8 +49,8 @@ struct Cfg {
         static constexpr int kFirstWarp = 1;
         static constexpr int kWarps = 15;
         static constexpr bool kTma = false;
-        static constexpr int kStages = 8;
-        static constexpr int kPieceBytes = 1024;
+        static constexpr int kStages = 6;
+        static constexpr int kPieceBytes = 2048;
         static constexpr int kRowBytes = 5760;
         static constexpr int kMetaBytes = 16;
         static constexpr int kSources = 4;

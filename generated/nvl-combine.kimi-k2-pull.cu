@@ -1,6 +1,6 @@
 // nvl-combine  via=pull
-// gather_piece=1024 gather_stages=8 hidden=7168 ranks=8 reduce_warps=15 topk=8
-// sm_100a: 512 threads and 128640 bytes of shared memory a block, at least 1 blocks
+// gather_piece=2048 gather_stages=6 hidden=7168 ranks=8 reduce_warps=15 topk=8
+// sm_100a: 512 threads and 190080 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
 //   parts.ready      0x00000000        128 bytes  8 peers x 16; Offer writes, Reduce reads
@@ -19,7 +19,7 @@ struct Cfg {
     static constexpr int kHidden = 7168;
     static constexpr int kTopk = 8;
     static constexpr int kThreads = 512;
-    static constexpr int kSharedBytes = 128640;
+    static constexpr int kSharedBytes = 190080;
 
     struct Part {
         static constexpr int kRowBytes = 14336;
@@ -49,8 +49,8 @@ struct Cfg {
         static constexpr int kFirstWarp = 1;
         static constexpr int kWarps = 15;
         static constexpr bool kTma = true;
-        static constexpr int kStages = 8;
-        static constexpr int kPieceBytes = 1024;
+        static constexpr int kStages = 6;
+        static constexpr int kPieceBytes = 2048;
         static constexpr int kRowBytes = 14336;
         static constexpr int kMetaBytes = 32;
         static constexpr int kSources = 8;
