@@ -189,7 +189,7 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
     mover.finish();
 }
 
-/// role Unpack on other blocks, 4 warps, warps shared by (source, stripe)
+/// role Unpack on all blocks, 4 warps, warps shared by (source, stripe)
 __device__ __forceinline__ void unpack(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     const ep::Experts mine = ep::experts_of(args.expert_begin, me);
@@ -245,12 +245,12 @@ nvl_dispatch(const __grid_constant__ Args args) {
                 blocks - args.remote_blocks,
                 warp - Cfg::Local::kFirstWarp, Cfg::Local::kWarps));
         send(args, is_send ? smem.send[team.warp] : smem.local[team.warp], team,
-            is_send ? ep::other_peers(Cfg::kRanks, me) : ep::one_peer(me));
+            is_local ? ep::one_peer(me)
+            : args.remote_blocks < blocks ? ep::other_peers(Cfg::kRanks, me)
+                : ep::all_peers(Cfg::kRanks));
     }
-    if (block >= args.remote_blocks
-        && ep::is_between(warp, Cfg::Unpack::kFirstWarp, Cfg::Unpack::kWarps)) {
-        ep::Team team(args.group, call, Cfg::Unpack::kRole, block - args.remote_blocks,
-            blocks - args.remote_blocks,
+    if (ep::is_between(warp, Cfg::Unpack::kFirstWarp, Cfg::Unpack::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Unpack::kRole, block, blocks,
             warp - Cfg::Unpack::kFirstWarp, Cfg::Unpack::kWarps);
         unpack(args, team);
     }

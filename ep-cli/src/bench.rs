@@ -195,6 +195,7 @@ impl Bench<'_> {
             .with("rates", source.name())
             .with("copy_mb_per_s", rates.copy)
             .with("push_mb_per_s", rates.push)
+            .with("both_mb_per_s", rates.both)
             .with("link_mb_per_s", rates.link);
         self.talk.object(&object)?;
         self.talk.say(&format!("{machine}; {} rates: {rates}", source.name()))?;

@@ -59,7 +59,9 @@ pub(crate) fn run(
     let usual = if options.backend == Machine::Host { 8 } else { 24 };
     let share = group.backend().multiprocessors(0);
     let blocks = options.blocks.unwrap_or(usual.min(share));
-    let case = Case { seed: options.seed, ..Case::even(buffer.clone(), ranks, blocks) };
+    let mut case = Case { seed: options.seed, ..Case::even(buffer.clone(), ranks, blocks) };
+    // So that every role that is told about has blocks of its own.
+    case.dispatch.remote_blocks = Some(blocks / 2);
     let test = Selftest::new(&group, &Declared, case).map_err(failed)?;
     let started = Instant::now();
     let findings = match reach {

@@ -31,12 +31,14 @@ impl Tuned {
     }
 
     pub(super) fn object(&self) -> Object {
-        let (Rates { copy, push, link }, Tuning { sms, remote, .. }) = (self.rates, self.tuning);
+        let (Rates { copy, push, both, link }, Tuning { sms, remote, .. }) =
+            (self.rates, self.tuning);
         Object::new()
             .with("sms", sms)
             .with(SPLIT, remote)
             .with("copy_mb_per_s", copy)
             .with("push_mb_per_s", push)
+            .with("both_mb_per_s", both)
             .with("link_mb_per_s", link)
     }
 }

@@ -87,7 +87,7 @@ fn litmus_kernels(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
 fn pushes(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let ranks = place.group(ranks)?;
     let mut all = Findings::default();
-    for destination in [Destination::Others, Destination::Own] {
+    for destination in [Destination::Others, Destination::Own, Destination::All] {
         let bytes = place.either(64 << 20, 40_000);
         let found = check_pushes(&ranks.group, destination, bytes).map_err(failed)?;
         all.checks.push((format!("{destination:?}"), found));
@@ -159,16 +159,20 @@ fn blocks(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let ranks = place.group(ranks)?;
     let most = ranks.multiprocessors().min(place.either(64, 12));
     let numbers = [2, 3, 5, 8, 12, 24, 64].into_iter().filter(|blocks| *blocks <= most);
-    all_of(numbers.flat_map(|blocks| [None, Some(1), Some(blocks - 1)].map(|it| (blocks, it))).map(
-        |(blocks, remote)| {
-            let options = BufferOptions::new(place.either(200, 5), 128, 4, 12);
-            let mut run = uneven(place, &ranks, options);
-            run.dispatch.blocks = blocks;
-            run.dispatch.remote_blocks = remote;
-            run.combine.blocks = blocks;
-            check(&ranks, run)
-        },
-    ))
+    all_of(
+        numbers
+            .flat_map(|blocks| {
+                [None, Some(1), Some(blocks - 1), Some(blocks)].map(|it| (blocks, it))
+            })
+            .map(|(blocks, remote)| {
+                let options = BufferOptions::new(place.either(200, 5), 128, 4, 12);
+                let mut run = uneven(place, &ranks, options);
+                run.dispatch.blocks = blocks;
+                run.dispatch.remote_blocks = remote;
+                run.combine.blocks = blocks;
+                check(&ranks, run)
+            }),
+    )
 }
 
 fn too_small(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {

@@ -35,9 +35,10 @@ fn the_whole_path_runs_on_the_host() {
     assert_eq!(sms, [8, 12]);
     assert_eq!(objects[0]["command"], format!("epforge {line}"));
     let split = |sms: i64| results.iter().find(|it| it["op"] == "dispatch" && it["sms"] == sms);
-    assert_eq!(split(8).map(|it| &it["remote_sms"]), Some(&3.into()), "half of the rows stay");
+    assert_eq!(split(8).map(|it| &it["remote_sms"]), Some(&8.into()), "all serve both ranks");
+    assert_eq!(split(12).map(|it| &it["remote_sms"]), Some(&5.into()), "half of the rows stay");
     let tuned = objects.iter().find(|it| it["tuning"] == "bf16").expect("the choice is told");
-    assert_eq!(tuned["sms"], 19, "{tuned}");
+    assert_eq!(tuned["sms"], 16, "{tuned}");
     let digests = objects.iter().find(|it| it["outputs"] == "bf16").expect("a digest");
     let again = crate::objects(&good(&line).expect("there is a compiler"));
     assert!(again.contains(digests), "other outputs the second time: {again:?}");

@@ -183,30 +183,33 @@ impl Planner<'_> {
     /// The warps of every role, as many as shared memory allows where the declaration leaves it open.
     fn warps(&self) -> Result<Vec<RoleWarps>, PlanError> {
         let roles = &self.ir.roles;
-        let mut counts = vec![0; roles.len()];
-        for group in block_groups(roles) {
-            for index in &group {
-                counts[*index] = match &roles[*index].warps {
-                    Some(warps) => eval(warps, self.numbers).unwrap_or(1),
-                    None => self.warps_for(&roles[*index], &group, &counts)?,
-                };
+        let given =
+            |role: &Role| role.warps.as_ref().map(|warps| eval(warps, self.numbers).unwrap_or(1));
+        let mut counts: Vec<i64> =
+            roles.iter().map(|role| given(role).unwrap_or(WARPS_COMPUTE)).collect();
+        for group in block_groups(self.ir) {
+            for (done, index) in group.iter().enumerate() {
+                if roles[*index].warps.is_none() {
+                    counts[*index] = self.warps_for(&roles[*index], &group[..done], &counts)?;
+                }
             }
-            self.check_group(&group, &counts)?;
+            self.check_bytes(&group, &counts)?;
         }
         let firsts = first_warps(roles, &counts);
+        for ((role, first), count) in roles.iter().zip(&firsts).zip(&counts) {
+            if first + count > WARPS_MAX {
+                let help = "give the roles of these blocks fewer warps, or blocks of their own";
+                return Err(self.limit(&role.at, "warps a block", first + count, WARPS_MAX, help));
+            }
+        }
         let named = roles.iter().zip(firsts).zip(counts);
         Ok(named
             .map(|((role, first), count)| RoleWarps { name: role.name.clone(), first, count })
             .collect())
     }
 
-    fn check_group(&self, group: &[usize], counts: &[i64]) -> Result<(), PlanError> {
-        let warps: i64 = group.iter().map(|index| counts[*index]).sum();
+    fn check_bytes(&self, group: &[usize], counts: &[i64]) -> Result<(), PlanError> {
         let last = &self.ir.roles[*group.last().unwrap_or(&0)];
-        if warps > WARPS_MAX {
-            let help = "give the roles of these blocks fewer warps, or blocks of their own";
-            return Err(self.limit(&last.at, "warps a block", warps, WARPS_MAX, help));
-        }
         let bytes = self.group_bytes(group, counts) + self.front_bytes();
         let have = self.config.arch.shared_bytes_max();
         if bytes > have {
@@ -216,12 +219,9 @@ impl Planner<'_> {
         Ok(())
     }
 
-    fn warps_for(&self, role: &Role, group: &[usize], counts: &[i64]) -> Result<i64, PlanError> {
-        let used = role_use(self.ir, role);
-        if !used.mover && !used.gather {
-            return Ok(WARPS_COMPUTE);
-        }
-        let taken = self.group_bytes(group, counts) + self.front_bytes();
+    /// As many warps as fit beside the roles `before` of its blocks.
+    fn warps_for(&self, role: &Role, before: &[usize], counts: &[i64]) -> Result<i64, PlanError> {
+        let taken = self.group_bytes(before, counts) + self.front_bytes();
         let have = self.config.arch.shared_bytes_max();
         let each = self.role_bytes(role, 1);
         let peers = self.ranks();
@@ -263,7 +263,7 @@ impl Planner<'_> {
 
     fn shared_bytes(&self, warps: &[RoleWarps]) -> i64 {
         let counts: Vec<i64> = warps.iter().map(|warps| warps.count).collect();
-        let groups = block_groups(&self.ir.roles);
+        let groups = block_groups(self.ir);
         let most = groups.iter().map(|group| self.group_bytes(group, &counts)).max().unwrap_or(0);
         most + self.front_bytes()
     }
@@ -281,7 +281,7 @@ impl Planner<'_> {
 
     /// Sequences of the roles declared before `role` that may share a block with it.
     fn first_sequence(&self, role: &Role) -> i64 {
-        let groups = block_groups(&self.ir.roles);
+        let groups = block_groups(self.ir);
         let group =
             groups.iter().find(|group| group.iter().any(|i| self.ir.roles[*i].name == role.name));
         let before = group.into_iter().flatten().map(|index| &self.ir.roles[*index]);

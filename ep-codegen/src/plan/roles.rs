@@ -85,13 +85,17 @@ fn at_most(a: &Expr, b: &Expr) -> bool {
     }
 }
 
-/// Groups roles that may share a block, in order of declaration: roles of one group need warps and
-/// shared memory side by side, groups replace one another.
-pub fn block_groups(roles: &[Role]) -> Vec<Vec<usize>> {
+/// Groups roles with memory of their own that may share a block, in order of declaration: roles of
+/// one group need it side by side, groups replace one another.
+pub fn block_groups(ir: &Pipeline) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
-    for (index, role) in roles.iter().enumerate() {
+    for (index, role) in ir.roles.iter().enumerate() {
+        let used = role_use(ir, role);
+        if !used.mover && !used.gather && !used.sequence {
+            continue;
+        }
         let meets = |group: &Vec<usize>| {
-            group.iter().any(|other| may_meet(&roles[*other].blocks, &role.blocks))
+            group.iter().any(|other| may_meet(&ir.roles[*other].blocks, &role.blocks))
         };
         let (joined, apart): (Vec<_>, Vec<_>) = groups.into_iter().partition(meets);
         groups = apart;

@@ -79,7 +79,7 @@ impl Renderer<'_> {
     pub(super) fn smem(&self) -> Rendered {
         let roles = &self.ir.roles;
         let mut groups = Vec::new();
-        for group in block_groups(roles) {
+        for group in block_groups(self.ir) {
             let members: Vec<String> = group
                 .iter()
                 .filter_map(|index| self.smem_member(&roles[*index]).transpose())

@@ -4,7 +4,7 @@
 use super::direct::Fanout;
 use super::names::{role_cfg, role_fn};
 use super::{RenderError, Rendered, Renderer};
-use crate::ir::{Domain, Role, Share, Stmt};
+use crate::ir::{Blocks, Domain, Role, Share, Stmt};
 
 impl Renderer<'_> {
     /// The earlier role whose function serves `role` too.
@@ -49,6 +49,7 @@ impl Renderer<'_> {
     }
 
     /// The call of a function that serves two roles, each with its own test, team, memory and peers.
+    /// When the blocks of the first one are all there are, it serves the peer of the second as well.
     pub(super) fn twin_call(&self, role: &Role, twin: &Role) -> Rendered {
         let one = |role: &Role| -> Result<(String, String, String), RenderError> {
             let (test, team) = self.team(role);
@@ -56,14 +57,18 @@ impl Renderer<'_> {
             Ok((test, team, peers))
         };
         let (name, other) = (role_fn(role), role_fn(twin));
-        let ((test, team, peers), (other_test, other_team, other_peers)) = (one(role)?, one(twin)?);
+        let ((test, team, mut peers), (other_test, other_team, other_peers)) =
+            (one(role)?, one(twin)?);
+        if let (Blocks::Range { high, .. }, Blocks::Other) = (&role.blocks, &twin.blocks) {
+            peers = format!("{} < blocks ? {peers} : ep::all_peers(Cfg::kRanks)", self.text(high));
+        }
         Ok(format!(
             "const bool is_{name} = {test};\nconst bool is_{other} = {other_test};\n\
              if (is_{name} || is_{other}) {{\n\
              const int me = args.group.rank;\n\
              ep::Team team(\nis_{name} ? ep::Team({team})\n: ep::Team({other_team}));\n\
              {name}(args, is_{name} ? smem.{name}[team.warp] : smem.{other}[team.warp], team,\n\
-             is_{name} ? {peers} : {other_peers});\n}}"
+             is_{other} ? {other_peers}\n: {peers});\n}}"
         ))
     }
 

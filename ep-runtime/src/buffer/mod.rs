@@ -76,7 +76,8 @@ pub struct CallOptions {
     /// Blocks of every kernel of the call: the multiprocessors that it takes. A kernel whose roles
     /// need more gets as many as they need; [`Buffer::blocks`] says how many.
     pub blocks: u32,
-    /// Blocks of a direct dispatch that send to other ranks; `None`: chosen by the buffer's rates.
+    /// Blocks of a direct dispatch that send to other ranks; if these are all, they serve their own
+    /// rank as well. `None`: chosen by the buffer's rates.
     pub remote_blocks: Option<u32>,
     /// Longest wait inside a kernel of the call; `None`: that of the group.
     pub timeout: Option<Duration>,
@@ -246,6 +247,8 @@ impl Buffer {
             .local()
             .map(|rank| RankMemory::new(group, rank, &options, &layout, args.unwrap_or(0)));
         let memory = memory.collect::<Result<Vec<_>, _>>()?;
+        let spread = spread(dispatch.kernel.plan());
+        let traffic = Traffic { spread, ..options.traffic(ranks) };
         let shared = Shared {
             layout_kernel,
             notify,
@@ -256,7 +259,7 @@ impl Buffer {
             window,
             no_counts: vec![NOT_YET; 1 + options.local_experts(ranks)],
             layout,
-            traffic: options.traffic(ranks),
+            traffic,
             options,
             group: group.clone(),
         };
@@ -292,7 +295,8 @@ impl Buffer {
         self.shared.prepared(pipeline).map_or(0, |prepared| prepared.blocks(call))
     }
 
-    /// Those of them that send to other ranks, of a direct dispatch.
+    /// Those of them that send to other ranks, of a direct dispatch; all of them if each serves its own
+    /// rank as well.
     pub fn remote_blocks(&self, call: &CallOptions) -> u32 {
         self.shared.remote_blocks(call)
     }
@@ -559,6 +563,13 @@ impl RankMemory {
     }
 }
 
+/// Multiprocessors whose sending warps find a stripe each.
+fn spread(dispatch: &Plan) -> u32 {
+    let number = |name: &str| dispatch.numbers.get(name).copied();
+    let spread = number("stripes").zip(number("send_warps"));
+    spread.map_or(u32::MAX, |(stripes, warps)| positive(stripes / warps.max(1)).max(1) as u32)
+}
+
 impl Shared {
     fn prepared(&self, pipeline: StandardPipeline) -> Option<&Prepared> {
         match pipeline {
@@ -570,9 +581,9 @@ impl Shared {
         }
     }
 
-    /// Blocks of a direct dispatch that send to other ranks; at least one is left for the own rows.
+    /// Blocks of a direct dispatch that send to other ranks, which may be all of them.
     fn remote_blocks(&self, call: &CallOptions) -> u32 {
-        let most = call.blocks.saturating_sub(1).max(1);
+        let most = call.blocks.max(1);
         let chosen = || Tuning::split(&self.options.rates, &self.traffic, call.blocks).remote;
         call.remote_blocks.unwrap_or_else(chosen).clamp(1, most)
     }

@@ -98,7 +98,7 @@ pipeline! {
                     }
                 }
             }
-            role Unpack on other blocks, 4 warps, warps shared by (source, stripe) {
+            role Unpack on all blocks, 4 warps, warps shared by (source, stripe) {
                 for message in rows[source] {
                     store recv_x[message.row] = message.x;
                     record recv_src[message.row] = message.src;

@@ -53,8 +53,8 @@ impl Case {
             skew: 10.0 * share(),
             ..RoutingOptions::even(options.topk, options.experts)
         };
-        let remote_blocks = Some(1 + random.below(2) as u32);
         let dispatch = CallOptions::blocks(2 + random.below(3) as u32);
+        let remote_blocks = Some(1 + random.below(dispatch.blocks as usize) as u32);
         let combine = CallOptions::blocks(1 + random.below(4) as u32);
         let options = BufferOptions { alignment: 1 + random.below(9) as i32, ..options };
         let dispatch = CallOptions { remote_blocks, ..dispatch };

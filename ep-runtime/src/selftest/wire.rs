@@ -32,6 +32,8 @@ pub enum Destination {
     Others,
     /// The rank itself.
     Own,
+    /// Every rank, itself too.
+    All,
 }
 
 impl Destination {
@@ -40,6 +42,7 @@ impl Destination {
         match self {
             Destination::Others => ranks as u64 - 1,
             Destination::Own => 1,
+            Destination::All => ranks as u64,
         }
     }
 }
@@ -205,8 +208,12 @@ impl Copies {
         let mut got = vec![0; self.bytes as usize];
         for rank in self.group.local() {
             for source in 0..self.group.ranks() {
-                let is_own = source == rank;
-                if is_own != (self.destination == Destination::Own) {
+                let sends = match self.destination {
+                    Destination::Others => source != rank,
+                    Destination::Own => source == rank,
+                    Destination::All => true,
+                };
+                if !sends {
                     continue;
                 }
                 let region = self.window.own(rank)? + source as u64 * self.bytes;
