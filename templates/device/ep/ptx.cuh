@@ -156,6 +156,17 @@ __device__ __forceinline__ u32 fetch_add_relaxed_gpu(u32* at, u32 value) {
     return before;
 }
 
+/// Takes the next number, for one lane; no order. An increment that wraps at 2^31: an add of one the
+/// assembler makes for all lanes that are there together, and waits at once to deal out the answer.
+__device__ __forceinline__ u32 fetch_next_relaxed_gpu(u32* at) {
+    u32 before;
+    asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], 0x7fffffff;"
+                 : "=r"(before)
+                 : "l"(at)
+                 : "memory");
+    return before;
+}
+
 /// Counts arrivals of blocks: releases the caller's work, the last one acquires everyone's.
 __device__ __forceinline__ u32 fetch_add_acq_rel_gpu(u32* at, u32 value) {
     u32 before;

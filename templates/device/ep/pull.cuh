@@ -39,7 +39,7 @@ public:
     /// Claims the token that `take` gives then, so that nobody waits for the answer.
     __device__ __forceinline__ void ask() {
         u32* claimed = &reinterpret_cast<PullTurns*>(team_.group.window + Parts::kTurns)->claimed;
-        if (team_.leader()) claim_ = fetch_add_relaxed_gpu(claimed, 1);
+        if (team_.leader()) claim_ = fetch_next_relaxed_gpu(claimed);
         __syncwarp();
     }
 

@@ -140,17 +140,20 @@ __device__ __forceinline__ void for_fanout(Team& team, Span span, const Producer
     constexpr int kAhead = 4;
     const int peer = producer.peer();
     int position = producer.first();
-    bool ahead[kAhead] = {};
+    // Numbers, all looked at before the next ones are asked for: a truth the compiler would test where
+    // it is loaded, and wait for it there.
+    u32 ahead[kAhead] = {};
     // The first turn only asks for flags; from then on those of the next tokens travel while these
     // are moved.
 #pragma unroll 1
     for (int base = span.begin - kAhead; base < span.end && !team.stopped; base += kAhead) {
         u32 matches = 0;
 #pragma unroll
+        for (int i = 0; i < kAhead; ++i) matches |= ahead[i] << i;
+#pragma unroll
         for (int i = 0; i < kAhead; ++i) {
-            matches |= ahead[i] ? 1u << i : 0u;
             const int token = base + kAhead + i;
-            ahead[i] = peer >= 0 && token < span.end && where(token, peer);
+            ahead[i] = peer >= 0 && token < span.end ? static_cast<u32>(where(token, peer)) : 0;
         }
         if (base < span.begin) continue;
         const int end = base + kAhead < span.end ? base + kAhead : span.end;

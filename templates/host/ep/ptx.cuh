@@ -118,6 +118,10 @@ __device__ __forceinline__ u32 fetch_add_relaxed_gpu(u32* at, u32 value) {
         emu_atomic(EMU_ATOMIC_ADD, at, value, 0, 4, EMU_RELAXED | EMU_GPU << 4));
 }
 
+__device__ __forceinline__ u32 fetch_next_relaxed_gpu(u32* at) {
+    return fetch_add_relaxed_gpu(at, 1);
+}
+
 __device__ __forceinline__ u32 fetch_add_acq_rel_gpu(u32* at, u32 value) {
     return static_cast<u32>(
         emu_atomic(EMU_ATOMIC_ADD, at, value, 0, 4, EMU_ACQ_REL | EMU_GPU << 4));
