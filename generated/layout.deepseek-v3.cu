@@ -80,7 +80,8 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
             // +12  for peer in ranks
             // +13  record in_rank[token, peer] = routed(topk_idx[token], peer)
             if (present) {
-                ep::store_flags<Cfg::kRanks>(args.in_rank + token * Cfg::kRanks, topk_idx_ranks);
+                ep::store_flags<Cfg::kRanks>(args.in_rank + token * ep::i64{Cfg::kRanks},
+                    topk_idx_ranks);
             }
             // +15  for peer in ranks where routed(topk_idx[token], peer)
             ep::for_hits(

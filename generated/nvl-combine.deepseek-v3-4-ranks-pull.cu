@@ -116,10 +116,10 @@ __device__ __forceinline__ void reduce(const Args& args, Smem& smem, ep::Team& t
     part.run([&](int token) {
         // +51  store combined[token] = sum(part.x) + bias[token]
         part.store_row<2>(
-            args.combined + token * Cfg::kHidden, args.bias_count,
+            args.combined + token * ep::i64{Cfg::kHidden}, args.bias_count,
             [&](int i) { return args.bias[i] + token * args.bias_stride; });
         // +52  store combined_weights[token] = sum(part.weights)
-        part.store_sum(args.combined_weights + token * Cfg::kTopk, Cfg::Part::kWeights,
+        part.store_sum(args.combined_weights + token * ep::i64{Cfg::kTopk}, Cfg::Part::kWeights,
             Cfg::Part::kWeightsCount);
     });
     parts.release();

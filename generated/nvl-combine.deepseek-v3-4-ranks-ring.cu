@@ -175,10 +175,10 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
         part.run([&](int token) {
             // +32  store combined[token] = sum(part.x) + bias[token]
             part.store_row<2>(
-                args.combined + token * Cfg::kHidden, args.bias_count,
+                args.combined + token * ep::i64{Cfg::kHidden}, args.bias_count,
                 [&](int i) { return args.bias[i] + token * args.bias_stride; });
             // +33  store combined_weights[token] = sum(part.weights)
-            part.store_sum(args.combined_weights + token * Cfg::kTopk, Cfg::Part::kWeights,
+            part.store_sum(args.combined_weights + token * ep::i64{Cfg::kTopk}, Cfg::Part::kWeights,
                 Cfg::Part::kWeightsCount);
         });
         // +31  for token in stripe gather part from ring[peer]: what is left of the stripe

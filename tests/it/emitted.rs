@@ -159,6 +159,26 @@ fn the_text_shows_the_declaration() {
     }
 }
 
+/// Large tensors have more elements than 32 bits count.
+#[test]
+fn rows_are_found_with_64_bits() {
+    let mut constant = 0;
+    for entry in emitted_entries() {
+        for text in (entry.texts)() {
+            // `args.name + index * stride`
+            let sums = text.body.split("args.").filter_map(|rest| rest.split_once(" + "));
+            let is_word = |text: &str| text.chars().all(|it| it.is_alphanumeric() || it == '_');
+            let products = sums.filter(|(name, _)| is_word(name));
+            let products = products.filter_map(|(_, rest)| rest.split_once(" * "));
+            for (_, stride) in products.filter(|(index, _)| is_word(index)) {
+                assert!(!stride.starts_with("Cfg::"), "{}: `{stride:.40}`", entry.name);
+                constant += usize::from(stride.starts_with("ep::i64{Cfg::"));
+            }
+        }
+    }
+    assert!(constant > 0, "sums are rows of a constant stride");
+}
+
 /// A role that sends to this rank shares the function of the one that sends to the others, unless any
 /// of its steps differs.
 #[test]

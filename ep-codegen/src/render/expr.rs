@@ -130,7 +130,12 @@ impl Scope<'_> {
             None => format!("args.{name}"),
             Some(index) => {
                 let index = self.at_least(index, PRODUCT);
-                format!("args.{name} + {index} * {}", self.row_stride(tensor, part))
+                let stride = self.row_stride(tensor, part);
+                // Strides of a call have 64 bits. A constant has 32, and a large tensor more elements.
+                match stride.starts_with("args.") {
+                    true => format!("args.{name} + {index} * {stride}"),
+                    false => format!("args.{name} + {index} * ep::i64{{{stride}}}"),
+                }
             }
         }
     }
