@@ -98,10 +98,13 @@ impl Rates {
         Ok((rates, RatesSource::Measured))
     }
 
-    /// Where the rates of this machine are kept: driver, devices and how they reach each other.
+    /// Where the rates of this machine are kept: driver, devices and how they reach each other, and
+    /// what a rank has of its device, since ranks that share one have no link between them.
     fn key(group: &Group) -> Key {
         let (ranks, name) = (group.ranks().to_string(), group.backend().name());
-        Key::of(["rates of multiprocessors and links, 2", &doctor::machine(), &name, &ranks])
+        let share = group.backend().multiprocessors(group.local().start).to_string();
+        let machine = doctor::machine();
+        Key::of(["rates of multiprocessors and links, 2", &machine, &name, &ranks, &share])
     }
 
     /// Measures the rates; none for a single rank, and where nothing can be timed.
@@ -264,10 +267,9 @@ pub fn mean_groups(groups: i64, experts: i64, topk: i64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::backend::Backend;
     use crate::fake::FakeBackend;
     use crate::group::GroupOptions;
 
@@ -370,8 +372,8 @@ mod tests {
         assert_eq!(Rates::from_bytes(&[0; 16]), None);
         assert_eq!(Rates::from_bytes(&[1; 12]), None);
         assert_eq!(Rates::from_bytes(&[1; 17]), None);
-        let backend: Arc<dyn Backend> = FakeBackend::new(2);
-        let group = Group::new(backend, GroupOptions::default()).unwrap();
+        let fake = FakeBackend::new(2);
+        let group = Group::new(fake.clone(), GroupOptions::default()).unwrap();
         let folder = std::env::temp_dir().join(format!("ep-rates-{}", std::process::id()));
         let cache = Cache::open(&folder).unwrap();
         let asked = Rates::of(&group, &cache).unwrap();
@@ -385,7 +387,9 @@ mod tests {
         };
         cache.fetch(&Rates::key(&group), || Ok::<Entry, ()>(entry)).unwrap();
         assert_eq!(Rates::of(&group, &cache).unwrap(), (rates, RatesSource::Cached));
-        // Another number of ranks is another machine.
+        // Ranks that share a device have other rates, and so has another number of ranks.
+        fake.multiprocessors.store(66, Ordering::Relaxed);
+        assert_eq!(Rates::of(&group, &cache).unwrap().1, RatesSource::Assumed);
         let group = Group::new(FakeBackend::new(3), GroupOptions::default()).unwrap();
         assert_eq!(Rates::of(&group, &cache).unwrap().1, RatesSource::Assumed);
         std::fs::remove_dir_all(&folder).unwrap();

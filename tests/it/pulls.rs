@@ -53,7 +53,7 @@ const CALLS: usize = 3;
 /// The row of `peer` that token `token` of `rank` adds, if any.
 fn row(rank: usize, token: usize, peer: usize) -> Option<usize> {
     let place = rank + 3 * token + 5 * peer;
-    (place % 4 != 0).then_some(place % ROWS)
+    (!place.is_multiple_of(4)).then_some(place % ROWS)
 }
 
 /// What a rank offers: numbers that add up without rounding.

@@ -444,7 +444,8 @@ impl Buffer {
     pub fn poison(&self, rank: usize, byte: u8) -> Result<(), CallError> {
         let shared = &self.shared;
         let own = shared.rank(rank)?;
-        shared.group.settle(rank)?;
+        // Later calls come behind this one, on whatever streams.
+        let _turn = shared.group.turn(rank, Stream::OWN)?;
         let (backend, layout) = (shared.group.backend(), &shared.layout);
         let region = shared.window.own(rank)? + layout.received_at(0);
         let bytes = layout.received_at(shared.options.live) - layout.received_at(0);

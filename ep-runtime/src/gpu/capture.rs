@@ -69,6 +69,10 @@ pub(super) fn end(rank: usize, stream: sys::CUstream) -> Result<Captured, Backen
         result
     };
     check("cuGraphInstantiate", Some(rank), result)?;
+    // Without it the first launch would bring the graph to the device, and may wait for memory there
+    // while other ranks already wait for that launch (M8).
+    // SAFETY: the instance was just made; the stream as in `of`. Where this fails the launch does it.
+    let _ = unsafe { sys::cuGraphUpload(runnable, stream) };
     Ok(Captured(runnable as u64))
 }
 

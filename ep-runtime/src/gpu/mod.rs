@@ -1,10 +1,12 @@
 //! Ranks on GPUs, through the CUDA driver: all of a group in one process, or each in its own.
 //!
 //! Every rank has a device and a stream of its own; several ranks may share one device, which is
-//! how correctness runs on a single GPU. Shared devices have two consequences: the blocks of all
-//! ranks have to be resident together, so each rank gets its share of the multiprocessors, and
-//! kernels are launched without the cooperative attribute, because the driver may run cooperative
-//! grids of one device one after another, while ours wait for each other.
+//! how correctness runs on a single GPU. Shared devices have three consequences: the blocks of all
+//! ranks have to be resident together, so each rank gets its share of the multiprocessors; kernels
+//! are launched without the cooperative attribute, because the driver may run cooperative grids of
+//! one device one after another, while ours wait for each other; and the streams of all ranks want
+//! work queues of their own, of which there are 8 unless `CUDA_DEVICE_MAX_CONNECTIONS` says more
+//! when the process first uses CUDA.
 //!
 //! Each call makes the context of its rank current on the calling thread and leaves it so.
 
@@ -26,9 +28,7 @@ use cudarc::driver::sys;
 use ep_codegen::plan::Arch;
 
 pub use driver::{DeviceInfo, devices};
-#[cfg(target_os = "linux")]
-pub use processes::EXCHANGE_VARIABLE;
-pub use window::{Exchange, Sharing};
+pub use window::{EXCHANGE_VARIABLE, Exchange, Sharing};
 
 use crate::backend::{
     Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept, Launch,

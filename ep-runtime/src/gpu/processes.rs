@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::os::fd::AsFd;
 
-use super::window::{Exchange, RankWindow};
+use super::window::{EXCHANGE_VARIABLE, Exchange, RankWindow};
 use super::{Compile, GpuBackend, Others, Rank, driver};
 use crate::backend::BackendError;
 use crate::join::{JoinError, Store, exchange_descriptors};
@@ -50,9 +50,6 @@ impl GpuBackend {
         Ok(backend)
     }
 }
-
-/// The environment variable that says how windows are exchanged.
-pub const EXCHANGE_VARIABLE: &str = "EPFORGE_EXCHANGE";
 
 fn wanted_exchange(value: Option<&str>) -> Result<Option<Exchange>, BackendError> {
     let unknown = |name: &str| BackendError::Wrong {

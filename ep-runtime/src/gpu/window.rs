@@ -31,6 +31,9 @@ pub enum Exchange {
     Ipc,
 }
 
+/// The environment variable that says how windows are exchanged.
+pub const EXCHANGE_VARIABLE: &str = "EPFORGE_EXCHANGE";
+
 impl Exchange {
     /// The way called `name`.
     pub fn from_name(name: &str) -> Option<Exchange> {
