@@ -10,7 +10,7 @@ mod streams;
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,8 @@ pub(crate) struct World {
     plans: BTreeMap<String, Plan>,
     codes: Vec<(usize, String)>,
     windows: BTreeMap<u64, Vec<u64>>,
+    /// Kernels written by hand that have run.
+    pub(crate) met: u64,
 }
 
 /// Ranks that exist in memory alone.
@@ -57,6 +59,8 @@ pub(crate) struct FakeBackend {
     others: Option<Store>,
     /// Whether compiling `Notify` takes a second.
     pub(crate) compiles_slowly: AtomicBool,
+    /// What each rank has of its device.
+    pub(crate) multiprocessors: AtomicU32,
     world: Mutex<World>,
 }
 
@@ -80,6 +84,7 @@ impl FakeBackend {
             runs_alone: AtomicBool::new(false),
             others,
             compiles_slowly: AtomicBool::new(false),
+            multiprocessors: AtomicU32::new(132),
             world: Mutex::new(world),
         })
     }
@@ -170,7 +175,7 @@ impl Backend for FakeBackend {
     }
 
     fn multiprocessors(&self, _: usize) -> u32 {
-        132
+        self.multiprocessors.load(Ordering::Relaxed)
     }
 
     fn runs_alone(&self) -> bool {
@@ -261,6 +266,8 @@ impl Backend for FakeBackend {
         for (bytes, word) in bytes.chunks_exact_mut(4).zip(from) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
+        let places = (block.device + at..).step_by(4);
+        world.streams.words.extend(places.zip(from.iter().copied()));
         Ok(())
     }
 
@@ -367,7 +374,16 @@ impl Backend for FakeBackend {
         Ok(Duration::from_micros(1))
     }
 
-    fn hold(&self, _: usize, _: Stream, _: &HostBlock, _: u64, _: u32) -> Result<(), BackendError> {
+    fn hold(
+        &self,
+        rank: usize,
+        stream: Stream,
+        block: &HostBlock,
+        at: u64,
+        value: u32,
+    ) -> Result<(), BackendError> {
+        let work = Work::Hold { at: block.device + at, value };
+        self.world().streams.put(rank, stream.raw(), work);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
+use ep_runtime::gpu::EXCHANGE_VARIABLE;
 use ep_runtime::jit::{CACHE_VARIABLE, Cache};
 use serde_json::Value;
 
@@ -84,6 +85,19 @@ pub(super) fn same_bytes(place: &Place<'_>, ranks: usize) -> Result<String, Fail
     match together == apart {
         true => Ok(format!("digests {}", shown(&together))),
         false => Err(failed(format!("threads {}, processes {}", shown(&together), shown(&apart)))),
+    }
+}
+
+pub(super) fn both_exchanges(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let problem = in_processes(problem(place, ranks));
+    let digests_by = |exchange: &str| {
+        let variables = [(EXCHANGE_VARIABLE, exchange.into())];
+        digests(&processes::output(ranks, &problem, &variables, None)?.stdout)
+    };
+    let (descriptors, ipc) = (digests_by("descriptors")?, digests_by("ipc")?);
+    match descriptors == ipc {
+        true => Ok("descriptors and CUDA IPC bring the same bytes".to_owned()),
+        false => Err(failed(format!("descriptors {descriptors:?}, CUDA IPC {ipc:?}"))),
     }
 }
 

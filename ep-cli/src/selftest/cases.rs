@@ -26,16 +26,17 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "blocks", about: "any number of blocks, and of those that send", needs: Needs::Anything, ranks: &[1, 2, 4], run: blocks },
     Case { name: "too small", about: "an output that is too small is told on every rank", needs: Needs::Anything, ranks: &[2, 4], run: too_small },
     Case { name: "queued", about: "calls that nobody waits for, with experts that write in place", needs: Needs::Anything, ranks: &[2, 4], run: queued },
-    Case { name: "graphs", about: "captured calls replay with other tokens, routing and rows each time", needs: Needs::Anything, ranks: &[1, 2, 4], run: graphs },
     Case { name: "copied", about: "rows in plain memory outlive the output that they came into", needs: Needs::Anything, ranks: &[2, 4], run: copied },
     Case { name: "expanded", about: "rows for each expert apart, aligned", needs: Needs::Anything, ranks: &[2, 4], run: expanded },
-    Case { name: "random", about: "random shapes", needs: Needs::Anything, ranks: &[2, 4], run: random },
-    Case { name: "pairs", about: "many pairs of dispatch and combine beside a load on another stream", needs: Needs::Anything, ranks: &[1, 2, 4], run: pairs },
     Case { name: "streams", about: "calls by turns on two streams that nobody else orders", needs: Needs::Anything, ranks: &[1, 2, 4], run: streams },
     Case { name: "peer access", about: "windows that other GPUs reach by peer access alone", needs: Needs::GpuPerRank, ranks: &[2, 4], run: peer_access },
     Case { name: "same bytes", about: "ranks as threads and as processes give the same bytes", needs: Needs::Processes, ranks: &[2, 4], run: apart::same_bytes },
+    Case { name: "exchanges", about: "windows go from process to process by descriptors and by CUDA IPC", needs: Needs::Processes, ranks: &[2, 4], run: apart::both_exchanges },
     Case { name: "compile once", about: "processes that start with an empty cache compile each kernel once", needs: Needs::Processes, ranks: &[2, 4], run: apart::compile_once },
     Case { name: "lost rank", about: "the end of one rank is told by the others, who go on", needs: Needs::Processes, ranks: &[2, 4], run: apart::lost_rank },
+    Case { name: "graphs", about: "captured calls replay with other tokens, routing and rows each time", needs: Needs::Anything, ranks: &[1, 2, 4], run: graphs },
+    Case { name: "pairs", about: "many pairs of dispatch and combine beside a load on another stream", needs: Needs::Anything, ranks: &[1, 2, 4], run: pairs },
+    Case { name: "random", about: "random shapes", needs: Needs::Anything, ranks: &[2, 4], run: random },
 ];
 
 fn judged(findings: &Findings) -> Result<String, Failure> {

@@ -110,7 +110,11 @@ impl World {
 
 /// Runs one kernel for all ranks.
 pub(super) fn run(world: &mut World, text: &str, works: &[Work]) {
-    let plan = world.plans[text].clone();
+    let Some(plan) = world.plans.get(text).cloned() else {
+        // Written by hand: what it does here is to bring the ranks together.
+        world.met += 1;
+        return;
+    };
     let mut all = Vec::new();
     for work in works {
         let Work::Kernel { blocks, args, .. } = work else { panic!("not a kernel") };

@@ -24,6 +24,11 @@ pub(super) enum Work {
     },
     Mark(u64),
     Wait(u64),
+    /// Until the host has written at least `value` to the word `at`.
+    Hold {
+        at: u64,
+        value: u32,
+    },
 }
 
 /// What is being captured, or was.
@@ -43,6 +48,8 @@ pub(super) struct Streams {
     /// For each event the mark that it stands for, and the capture that the mark is in.
     events: BTreeMap<u64, (u64, Option<u64>)>,
     passed: BTreeSet<u64>,
+    /// Words that the host has written, by address.
+    pub(super) words: BTreeMap<u64, u32>,
     open: BTreeMap<(usize, u64), u64>,
     recordings: BTreeMap<u64, Recording>,
     /// The last number given to a mark, an event, a capture or a stream.
@@ -204,6 +211,7 @@ impl Streams {
                         }
                     }
                     Some(Work::Wait(mark)) if !self.passed.contains(mark) => {}
+                    Some(Work::Hold { at, value }) if self.words.get(at) < Some(value) => {}
                     None => {}
                     Some(_) => return self.queues.get_mut(&at)?.pop_front().map(Next::Alone),
                 }

@@ -574,6 +574,27 @@ mod tests {
         assert_eq!(first, [0x22; 128]);
     }
 
+    /// Outputs are poisoned between the calls before and after, on whatever streams these are.
+    #[test]
+    fn poison_has_its_turn_among_the_calls() {
+        let backend = FakeBackend::new(1);
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        let options = BufferOptions::new(8, 64, 2, 4);
+        let test = Selftest::new(&group, &FakeEmit(backend), case(options, &[8])).unwrap();
+        // SAFETY: the fake device takes any number for a stream.
+        let [first, second] = [1, 2].map(|number| unsafe { Stream::from_raw(number) });
+        let input = test.input(0).unwrap();
+        let dispatch = |stream: Stream| {
+            test.buffer.dispatch(0, &input, &CallOptions { stream, ..CallOptions::blocks(12) })
+        };
+        drop(dispatch(first).unwrap());
+        test.buffer.poison(0, POISON).unwrap();
+        let (_handle, received) = dispatch(second).unwrap();
+        test.group.sync(0).unwrap();
+        let findings = test.verify_rows("behind poison", &received, true).unwrap();
+        assert!(findings.is_good(), "{findings}");
+    }
+
     /// A timeout of the call takes the place of the group's, in that call alone.
     #[test]
     fn a_call_waits_as_long_as_it_says() {
@@ -627,6 +648,25 @@ mod tests {
         assert!(text.contains("(rank 1 token 1) byte 0: 0x00"), "{text}");
     }
 
+    /// A call that fails before the gate of its round leaves nobody before it.
+    #[test]
+    fn a_failed_call_leaves_no_gate_closed() {
+        let backend = FakeBackend::new(1);
+        backend.runs_alone.store(true, Ordering::Relaxed);
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        let options = BufferOptions { live: 2, ..BufferOptions::new(8, 64, 2, 4) };
+        let test = Selftest::new(&group, &FakeEmit(backend), case(options, &[8])).unwrap();
+        let last = test.reseeded(2).unwrap();
+        let call = CallOptions::blocks(12);
+        let (handle, _taken) = test.buffer.dispatch(0, &test.input(0).unwrap(), &call).unwrap();
+        drop(handle);
+        // The last call finds no output: one is taken here, and the other by the call before.
+        let repeats = Repeats { warmup: 1, iterations: 2 };
+        let error = test.time(&last, Operation::CachedDispatch, Mode::Iso, repeats).unwrap_err();
+        assert!(matches!(error, CallError::AllInUse { .. }), "{error}");
+        group.sync(0).unwrap();
+    }
+
     /// Each rank on a thread of its own, with clock, gate and meetings.
     #[test]
     fn timed_calls_are_timed_and_compared_where_kernels_run_by_themselves() {
@@ -642,7 +682,11 @@ mod tests {
             let kinds =
                 Operation::ALL.into_iter().flat_map(|it| [Mode::Loop, Mode::Iso].map(|m| (it, m)));
             for (operation, mode) in kinds {
+                let met = backend.world().met;
                 let timing = test.time(&last, operation, mode, repeats).unwrap();
+                // Before each round, and before the loop and the one that warms up.
+                let rounds = if mode == Mode::Iso { 5 } else { 2 };
+                assert_eq!(backend.world().met - met, rounds, "{operation:?} {mode:?}");
                 assert!(timing.findings.is_good(), "{operation:?} {mode:?}: {}", timing.findings);
                 assert!(timing.findings.checks.len() >= 3, "{operation:?} {mode:?}");
                 assert!(timing.time.is_some(), "{operation:?} {mode:?}");

@@ -28,16 +28,16 @@ pub fn probe(backend: &Arc<dyn Backend>) -> Result<Findings, CallError> {
 }
 
 /// The probe's kernel on all ranks, with its group.
-struct Probe {
+pub(super) struct Probe {
     group: Group,
     kernel: Kernel,
     heard: Vec<DeviceMemory>,
 }
 
 impl Probe {
-    fn new(backend: &Arc<dyn Backend>) -> Result<Probe, CallError> {
-        let ranks = backend.ranks();
-        let group = Group::new(Arc::clone(backend), GroupOptions { timeout: PATIENCE })?;
+    /// Returns when all ranks have loaded it.
+    pub(super) fn new(group: Group) -> Result<Probe, CallError> {
+        let (backend, ranks) = (group.backend(), group.ranks());
         let made = HandMade {
             name: "Probe",
             entry: "probe_exchange",
@@ -58,25 +58,35 @@ impl Probe {
         let kernel = Kernel::prepare(&group, &window, control_at, &emitted)?;
         let heard = group.local().map(|rank| DeviceMemory::zeroed(backend, rank, 4 * ranks as u64));
         let heard = heard.collect::<Result<Vec<_>, _>>()?;
+        // Compiling and loading may take longer somewhere than the kernels of the others wait.
+        backend.gather("look whether words travel", 0)?;
         Ok(Probe { group, kernel, heard })
+    }
+
+    /// Launches on a local rank: what comes behind begins there when all ranks have come so far.
+    pub(super) fn launch(&self, rank: usize, absent: i64) -> Result<(), CallError> {
+        let heard = &self.heard[self.group.local_index(rank)?];
+        let mut bindings = Bindings::new();
+        bindings
+            .number("ranks", self.group.ranks() as i64)
+            .number("absent", absent)
+            .tensor("heard", Rows::new(heard.address(), 1));
+        self.kernel.launch(rank, Stream::OWN, 2, &bindings)
     }
 
     /// Launches on every local rank and waits for all.
     fn round(&self, absent: i64) -> Result<(), CallError> {
-        for (rank, heard) in self.group.local().zip(&self.heard) {
-            let mut bindings = Bindings::new();
-            bindings
-                .number("ranks", self.group.ranks() as i64)
-                .number("absent", absent)
-                .tensor("heard", Rows::new(heard.address(), 1));
-            self.kernel.launch(rank, Stream::OWN, 2, &bindings)?;
-        }
+        self.group.local().try_for_each(|rank| self.launch(rank, absent))?;
         self.group.local().try_for_each(|rank| self.group.sync(rank))
     }
 }
 
+fn impatient(backend: &Arc<dyn Backend>) -> Result<Group, CallError> {
+    Group::new(Arc::clone(backend), GroupOptions { timeout: PATIENCE })
+}
+
 fn exchange(backend: &Arc<dyn Backend>, rounds: usize) -> Result<Findings, CallError> {
-    let probe = Probe::new(backend)?;
+    let probe = Probe::new(impatient(backend)?)?;
     let mut findings = Findings::default();
     for round in 0..rounds {
         probe.round(-1)?;
@@ -98,7 +108,7 @@ fn exchange(backend: &Arc<dyn Backend>, rounds: usize) -> Result<Findings, CallE
 
 /// The last rank writes nothing: every rank has to report that it waits for it.
 fn silence(backend: &Arc<dyn Backend>) -> Result<Differences, CallError> {
-    let probe = Probe::new(backend)?;
+    let probe = Probe::new(impatient(backend)?)?;
     let absent = probe.group.ranks() - 1;
     let mut differences = Differences::default();
     let report = match probe.round(absent as i64) {

@@ -3,12 +3,16 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
+use super::probe::Probe;
 use super::{Findings, Meeting, POISON, Selftest, wire_time};
 use crate::backend::{Event, Stream};
 use crate::buffer::{CallOptions, CombineInput, Handle, Offered, Received, StandardPipeline, Via};
 use crate::error::CallError;
 use crate::group::{Group, positive};
 use crate::memory::HostMemory;
+
+/// What a gate holds at the end: no round has a larger number.
+const OPEN_FOR_GOOD: u32 = i32::MAX as u32;
 
 /// What is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,6 +140,8 @@ struct Clock<'a> {
     start: Event,
     stop: Event,
     gate: &'a HostMemory,
+    /// Brings the ranks of all processes together, whose gates open one after another.
+    line: &'a Probe,
     meeting: &'a Meeting,
     /// How long the host was in each call.
     in_calls: RefCell<Vec<Duration>>,
@@ -348,10 +354,11 @@ impl Run<'_> {
     fn timed(&self) -> Result<(Times, Findings), CallError> {
         let (test, backend) = (self.usual, self.usual.group.backend());
         let gate = HostMemory::new(backend, test.group.local().start, 4)?;
+        let line = Probe::new(test.group.clone())?;
         let meeting = test.meeting();
         let done = test.for_each_rank(&|rank| {
             meeting.attend(|| {
-                let clock = Clock::new(&test.group, rank, &gate, &meeting)?;
+                let clock = Clock::new(&test.group, rank, &gate, &line, &meeting)?;
                 let (rounds, left) = match self.mode {
                     Mode::Loop => self.back_to_back(&clock)?,
                     Mode::Iso => self.one_by_one(&clock)?,
@@ -359,7 +366,10 @@ impl Run<'_> {
                 let host = median(clock.in_calls.take());
                 Ok((RankTimes { rounds, host }, left))
             })
-        })?;
+        });
+        // After an error what stands before the gate has to go on, or nobody could ever wait for it.
+        gate.write(0, &[OPEN_FOR_GOOD])?;
+        let done = done?;
         test.settle()?;
         let (ranks, left): (Vec<_>, Vec<_>) = done.into_iter().unzip();
         let of_all = |label: &str, local: Duration| {
@@ -530,17 +540,19 @@ impl<'a> Clock<'a> {
         group: &'a Group,
         rank: usize,
         gate: &'a HostMemory,
+        line: &'a Probe,
         meeting: &'a Meeting,
     ) -> Result<Clock<'a>, CallError> {
         let backend = group.backend();
         let (start, stop) = (backend.create_event(rank)?, backend.create_event(rank)?);
-        Ok(Clock { group, rank, start, stop, gate, meeting, in_calls: RefCell::default() })
+        Ok(Clock { group, rank, start, stop, gate, line, meeting, in_calls: RefCell::default() })
     }
 
-    /// Queues the start of a round behind the gate.
+    /// Queues the start of a round behind the gate and the line.
     fn begin(&self, round: u32) -> Result<(), CallError> {
         let backend = self.group.backend();
         backend.hold(self.rank, Stream::OWN, self.gate.block(), 0, round)?;
+        self.line.launch(self.rank, -1)?;
         Ok(backend.record(self.rank, Stream::OWN, &self.start)?)
     }
 

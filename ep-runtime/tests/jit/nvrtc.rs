@@ -3,12 +3,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
 
-use ep_runtime::device;
 use ep_runtime::jit::{
     Arch, Cache, CacheWarning, Candidate, Jit, JitError, NVRTC_VARIABLE, Nvrtc, OLDEST_NVRTC,
     Request, Search, Source,
 };
+use ep_runtime::{device, gpu};
 
 use crate::support::{self, Folder};
 
@@ -227,6 +228,15 @@ fn cache() {
     assert_eq!((first.cached, second.cached), (false, true));
     assert_eq!((&first.cubin, &first.log), (&second.cubin, &second.log));
     assert_eq!((&first.resources, first.key), (&second.resources, second.key));
+
+    // Who counts kernels hears of each one once.
+    let (tell, told) = mpsc::channel();
+    let compile = gpu::compile_noting(Arc::new(jit()), move |cached| tell.send(cached).unwrap());
+    let empty = "extern \"C\" __global__ void empty() {}";
+    for _ in 0..3 {
+        compile("empty", empty, Arch::Sm90a).unwrap();
+    }
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [false]);
 
     let headers = [HEADERS[0], ("ep/factor.cuh", "constexpr float kFactor = 3.0f;\n")];
     let spaced = format!("{KERNELS}\n");
