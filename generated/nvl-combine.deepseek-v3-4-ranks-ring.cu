@@ -136,12 +136,12 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                 // W2: takes credit of ring, from Recv +31
                 [&](int row, int position) {
                     ring.wait_credit(position);
-                    mover.row(ring.row(position), args.x + row * args.x_stride);
-                    char* meta = mover.meta();
-                    ep::put<float>(meta + Cfg::Part::kWeights, Cfg::Part::kWeightsCount,
-                        [&](int i) {
+                    const auto weights_field = ep::ask<float, Cfg::Part::kWeightsCount>([&](int i) {
                         return args.weights[row * args.weights_stride + i];
                     });
+                    mover.row(ring.row(position), args.x + row * args.x_stride);
+                    char* meta = mover.meta();
+                    weights_field.put(meta + Cfg::Part::kWeights);
                     mover.send_meta(ring.meta(position));
 
                     ring.post();

@@ -167,24 +167,27 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
                 // W2: takes credit of rows, from Unpack +92
                 // W4: publishes messages of rows, for Unpack +92
                 [&](int token, int position) {
-                    mover.row(rows.row(position), args.x + token * args.x_stride);
-                    char* meta = mover.meta();
-                    ep::put<float>(meta + Cfg::Token::kXScale, Cfg::Token::kXScaleCount,
-                        [&](int i) {
+                    const auto x_scale_field = ep::ask<float, Cfg::Token::kXScaleCount>([&](int i) {
                         return args.x_scale[token * args.x_scale_stride
                             + i * args.x_scale_block_stride];
                     });
-                    ep::put<ep::i32>(meta + Cfg::Token::kSrc, Cfg::Token::kSrcCount, [&](int) {
+                    const auto src_field = ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) {
                         return token;
                     });
-                    ep::put<ep::i32>(meta + Cfg::Token::kExperts, Cfg::Token::kExpertsCount,
-                        [&](int i) {
+                    const auto experts_field = ep::ask<ep::i32,
+                        Cfg::Token::kExpertsCount>([&](int i) {
                         return args.topk_idx[token * args.topk_idx_stride + i];
                     });
-                    ep::put<float>(meta + Cfg::Token::kWeights, Cfg::Token::kWeightsCount,
-                        [&](int i) {
+                    const auto weights_field = ep::ask<float,
+                        Cfg::Token::kWeightsCount>([&](int i) {
                         return args.topk_weights[token * args.topk_weights_stride + i];
                     });
+                    mover.row(rows.row(position), args.x + token * args.x_stride);
+                    char* meta = mover.meta();
+                    x_scale_field.put(meta + Cfg::Token::kXScale);
+                    src_field.put(meta + Cfg::Token::kSrc);
+                    experts_field.put(meta + Cfg::Token::kExperts);
+                    weights_field.put(meta + Cfg::Token::kWeights);
                     mover.send_meta(rows.meta(position));
 
                     rows.post(position);

@@ -161,19 +161,22 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                 // W3: takes credit of ring, from Recv +55
                 [&](int token, int position) {
                     ring.wait_credit(position);
-                    mover.row(ring.row(position), args.x + token * args.x_stride);
-                    char* meta = mover.meta();
-                    ep::put<ep::i32>(meta + Cfg::Token::kSrc, Cfg::Token::kSrcCount, [&](int) {
+                    const auto src_field = ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) {
                         return token;
                     });
-                    ep::put<ep::i32>(meta + Cfg::Token::kExperts, Cfg::Token::kExpertsCount,
-                        [&](int i) {
+                    const auto experts_field = ep::ask<ep::i32,
+                        Cfg::Token::kExpertsCount>([&](int i) {
                         return args.topk_idx[token * args.topk_idx_stride + i];
                     });
-                    ep::put<float>(meta + Cfg::Token::kWeights, Cfg::Token::kWeightsCount,
-                        [&](int i) {
+                    const auto weights_field = ep::ask<float,
+                        Cfg::Token::kWeightsCount>([&](int i) {
                         return args.topk_weights[token * args.topk_weights_stride + i];
                     });
+                    mover.row(ring.row(position), args.x + token * args.x_stride);
+                    char* meta = mover.meta();
+                    src_field.put(meta + Cfg::Token::kSrc);
+                    experts_field.put(meta + Cfg::Token::kExperts);
+                    weights_field.put(meta + Cfg::Token::kWeights);
                     mover.send_meta(ring.meta(position));
 
                     ring.post();

@@ -79,7 +79,7 @@ fn describe(message: &MessageLayout) -> String {
 fn headers(body: &str) -> Vec<&'static str> {
     #[rustfmt::skip] // A table: the header and what only it declares.
     const HEADERS: [(&str, &[&str]); 10] = [
-        ("compute", &["ep::row_of", "ep::for_lanes", "ep::sum", "ep::prefix_sum", "ep::experts_of", "ep::for_each", "ep::in_last_warp", "ep::owner", "ep::put"]),
+        ("compute", &["ep::row_of", "ep::for_lanes", "ep::sum", "ep::prefix_sum", "ep::experts_of", "ep::for_each", "ep::in_last_warp", "ep::owner", "ep::ask"]),
         ("count", &["ep::Counters", "ep::add_count", "ep::for_hits", "ep::clear_stripes"]),
         ("direct", &["ep::Direct", "ep::direct_ready"]),
         ("messages", &["ep::fill"]),

@@ -28,6 +28,17 @@ pub(super) struct FanoutSteps<'a> {
     pub(super) each: String,
 }
 
+/// A field besides the row, and what is pushed there.
+struct SmallField {
+    name: String,
+    /// Its place in the record; with `Count` behind it, how many elements it has.
+    place: String,
+    elem: &'static str,
+    /// The parameter of the function that gives an element.
+    param: String,
+    value: String,
+}
+
 impl<'a> Renderer<'a> {
     /// `for token in stripe { for peer in .. where .. { push ..; record ..; } }`, and `twin` that does
     /// the same for this rank alone.
@@ -162,26 +173,57 @@ impl<'a> Renderer<'a> {
             return Err(self.defect(&format!("the row of `{}` is no tensor row", message.name)));
         };
         let from = self.scope().row_address(self.tensor(tensor)?, 0, indices.first());
-        let puts = self.puts(channel, values)?;
-        self.step("push", &[("channel", &channel.name), ("from", &from), ("puts", &puts)])
+        let (mut asks, mut puts) = (Vec::new(), Vec::new());
+        for SmallField { name, place, elem, param, value } in self.small_fields(channel, values)? {
+            asks.push(format!(
+                "const auto {name}_field = ep::ask<{elem}, {place}Count>([&]({param}) {{\n\
+                 return {value};\n}});"
+            ));
+            puts.push(format!("{name}_field.put(meta + {place});"));
+        }
+        self.step(
+            "push",
+            &[
+                ("channel", &channel.name),
+                ("from", &from),
+                ("asks", &asks.join("\n")),
+                ("puts", &puts.join("\n")),
+            ],
+        )
     }
 
-    /// One `put` for each small field.
+    /// One `put` for each small field, into words.
     pub(super) fn puts(&self, channel: &Channel, values: &[FieldValue]) -> Rendered {
+        let fields = self.small_fields(channel, values)?.into_iter();
+        let puts = fields.map(|SmallField { place, elem, param, value, .. }| {
+            format!(
+                "ep::put<{elem}>(meta + {place}, {place}Count, [&]({param}) {{\nreturn {value};\n}});"
+            )
+        });
+        Ok(puts.collect::<Vec<_>>().join("\n"))
+    }
+
+    /// The fields of a message besides its row, with what is pushed.
+    fn small_fields(
+        &self,
+        channel: &Channel,
+        values: &[FieldValue],
+    ) -> Result<Vec<SmallField>, RenderError> {
         let message = self.message(channel)?;
-        let mut lines = Vec::new();
+        let mut fields = Vec::new();
         for source in meta_sources(self.ir, message) {
             let value = values.iter().find(|value| value.name == source.field.name);
             let Some(value) = value else { continue };
-            let text = self.meta_value(&source, &value.value)?;
-            let (name, cfg) = (constant(&source.name), format!("Cfg::{}", message.name));
-            lines.push(format!(
-                "ep::put<{}>(meta + {cfg}::{name}, {cfg}::{name}Count, [&]({}) {{\nreturn {text};\n}});",
-                elem_type(&source.elem),
-                param("int", "i", &text),
-            ));
+            let value = self.meta_value(&source, &value.value)?;
+            fields.push(SmallField {
+                place: format!("Cfg::{}::{}", message.name, constant(&source.name)),
+                elem: elem_type(&source.elem),
+                param: param("int", "i", &value),
+                name: source.name,
+                value,
+            });
         }
-        Ok(lines.join("\n"))
+        Ok(fields)
     }
 
     /// Element `i` of a small field: of a part of a composite row, or of the value itself.

@@ -263,13 +263,51 @@ __device__ __forceinline__ void prefix_sum_and_total(int count, Value value, Sin
 
 // ---- Fields of a message ----
 
-/// Writes `count` elements `value(i)` of a field into a meta record, a lane each.
-template <class T, class Value>
-__device__ __forceinline__ void put(char* field, int count, Value value) {
-#pragma unroll 1
-    for (int i = lane_index(); i < count; i += kLanes) {
-        reinterpret_cast<T*>(field)[i] = static_cast<T>(value(i));
+/// The elements of a field of a meta record, a lane each. They are asked for here and written later,
+/// so that all fields of a row travel at once, and while the row does.
+template <class T, int kCount, class Value>
+class Asked {
+    static constexpr int kEach = (kCount + kLanes - 1) / kLanes;
+    // More would not stay in registers.
+    static constexpr bool kAhead = kEach <= 8;
+
+public:
+    __device__ __forceinline__ explicit Asked(Value value) : value_(value) {
+        if constexpr (kAhead) {
+#pragma unroll
+            for (int k = 0; k < kEach; ++k) {
+                const int i = k * kLanes + lane_index();
+                if (i < kCount) ahead_[k] = static_cast<T>(value(i));
+            }
+        }
     }
+
+    /// Writes the field where it is in the record.
+    __device__ __forceinline__ void put(char* field) const {
+        T* elements = reinterpret_cast<T*>(field);
+        if constexpr (kAhead) {
+#pragma unroll
+            for (int k = 0; k < kEach; ++k) {
+                const int i = k * kLanes + lane_index();
+                if (i < kCount) elements[i] = ahead_[k];
+            }
+        } else {
+#pragma unroll 1
+            for (int i = lane_index(); i < kCount; i += kLanes) {
+                elements[i] = static_cast<T>(value_(i));
+            }
+        }
+    }
+
+private:
+    Value value_;
+    T ahead_[kAhead && kEach > 0 ? kEach : 1];
+};
+
+/// Asks for the `kCount` elements `value(i)` of a field.
+template <class T, int kCount, class Value>
+__device__ __forceinline__ Asked<T, kCount, Value> ask(Value value) {
+    return Asked<T, kCount, Value>(value);
 }
 
 /// Element `i` of a field of a received message.
