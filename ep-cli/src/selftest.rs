@@ -47,6 +47,9 @@ pub(crate) struct Options {
 enum Needs {
     /// The host, or one GPU, which ranks may share.
     Anything,
+    /// More streams than a GPU has queues for when ranks share it: the host, or a GPU for each rank.
+    /// Where two streams share a queue, a kernel may stand behind one that waits for it.
+    Queues,
     /// A process for each rank: GPUs, or one that they share.
     Processes,
     /// A GPU for each rank.
@@ -177,7 +180,7 @@ impl Needs {
         match self {
             Needs::Anything => None,
             Needs::Processes => Some("GPUs"),
-            Needs::GpuPerRank => Some("a GPU for each rank"),
+            Needs::Queues | Needs::GpuPerRank => Some("a GPU for each rank"),
         }
     }
 }
@@ -208,9 +211,13 @@ impl Place<'_> {
     fn lacks(&self, needs: Needs, ranks: usize) -> Option<Outcome> {
         if self.is_host() {
             let why = "the host has all ranks in one process".to_owned();
-            return (needs != Needs::Anything).then_some(Outcome::Skipped(why));
+            let has = matches!(needs, Needs::Anything | Needs::Queues);
+            return (!has).then_some(Outcome::Skipped(why));
         }
-        let need = if needs == Needs::GpuPerRank { ranks } else { 1 };
+        let need = match needs {
+            Needs::Queues | Needs::GpuPerRank => ranks,
+            Needs::Anything | Needs::Processes => 1,
+        };
         let why = match &self.gpus {
             Ok(found) if *found >= need => return None,
             Ok(found) => format!("{need} GPUs needed, {found} found"),

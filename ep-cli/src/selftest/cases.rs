@@ -28,7 +28,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "queued", about: "calls that nobody waits for, with experts that write in place", needs: Needs::Anything, ranks: &[2, 4], run: queued },
     Case { name: "copied", about: "rows in plain memory outlive the output that they came into", needs: Needs::Anything, ranks: &[2, 4], run: copied },
     Case { name: "expanded", about: "rows for each expert apart, aligned", needs: Needs::Anything, ranks: &[2, 4], run: expanded },
-    Case { name: "streams", about: "calls by turns on two streams that nobody else orders", needs: Needs::Anything, ranks: &[1, 2, 4], run: streams },
+    Case { name: "streams", about: "calls by turns on two streams that nobody else orders", needs: Needs::Queues, ranks: &[1, 2, 4], run: streams },
     Case { name: "peer access", about: "windows that other GPUs reach by peer access alone", needs: Needs::GpuPerRank, ranks: &[2, 4], run: peer_access },
     Case { name: "same bytes", about: "ranks as threads and as processes give the same bytes", needs: Needs::Processes, ranks: &[2, 4], run: apart::same_bytes },
     Case { name: "exchanges", about: "windows go from process to process by descriptors and by CUDA IPC", needs: Needs::Processes, ranks: &[2, 4], run: apart::both_exchanges },
