@@ -114,13 +114,13 @@ fn elem_name(elem: &Elem) -> String {
 fn cuda_types(elem: &Elem) -> Option<&'static [&'static str]> {
     Some(match elem_name(elem).as_str() {
         "bool" => &["bool"],
-        "u8" => &["u8", "unsigned char", "uint8_t"],
-        "i32" => &["int", "i32", "int32_t"],
-        "i64" => &["i64", "long long", "int64_t"],
+        "u8" => &["ep::u8", "unsigned char"],
+        "i32" => &["ep::i32", "int"],
+        "i64" => &["ep::i64", "long long"],
         "f32" => &["float"],
-        "bf16" => &["ep::bf16", "bf16"],
-        "e4m3" => &["ep::e4m3", "e4m3"],
-        "ue8m0" => &["ep::ue8m0", "ue8m0"],
+        "bf16" => &["ep::bf16"],
+        "e4m3" => &["ep::e4m3"],
+        "ue8m0" => &["ep::ue8m0"],
         _ => return None,
     })
 }

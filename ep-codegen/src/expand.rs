@@ -92,11 +92,11 @@ fn texts(ir: &ir::Pipeline) -> Result<Vec<(Vec<String>, String)>, RenderError> {
 
 fn refusal(pipeline: &Pipeline, ir: &ir::Pipeline, error: &RenderError) -> Diagnostic {
     let place = error.statement.as_ref().and_then(|at| statement(&pipeline.items, &at.text));
+    let prefix = format!("{}: ", ir.name);
+    let why = error.message.strip_prefix(&prefix).unwrap_or(&error.message);
     match place {
-        Some(at) => no_cuda_form(at, &pipeline.name),
-        None => {
-            no_cuda(&pipeline.name, error.message.trim_start_matches(&format!("{}: ", ir.name)))
-        }
+        Some(at) => no_cuda_form(at, &pipeline.name, why),
+        None => no_cuda(&pipeline.name, why),
     }
 }
 
@@ -104,12 +104,15 @@ fn is_within_node(ir: &ir::Pipeline) -> bool {
     let nvlink = |channel: &ir::Channel| {
         channel.over == [ir::Transport::Nvlink] && channel.parts_per.is_none()
     };
-    ir.channels.iter().all(nvlink) && ir.roles.iter().all(|role| role.phase.is_none())
+    let nodes = ir.dims.iter().any(|dim| dim.name == "nodes");
+    !nodes && ir.channels.iter().all(nvlink) && ir.roles.iter().all(|role| role.phase.is_none())
 }
 
-/// Where the statement with this text stands.
+/// Where the statement, channel or role with this text stands.
 fn statement(items: &[Item], text: &str) -> Option<Extent> {
     items.iter().find_map(|item| match item {
+        Item::Channel(channel) if channel.source.text == text => Some(Extent::from(&channel.name)),
+        Item::Role(role) if role.source.text == text => Some(Extent::from(&role.name)),
         Item::Role(role) => statement_in(&role.body, text),
         Item::Phase(phase) => statement(&phase.items, text),
         Item::When(when) => statement(&when.body, text),

@@ -258,7 +258,9 @@ impl Lowering {
             from_handle: None,
             elem: self.elem(&tensor.elem),
             dims: self.exprs(&tensor.dims),
-            optional: tensor.optional.is_some(),
+            // One that comes at most once is there or not.
+            optional: tensor.optional.is_some()
+                || tensor.up_to.as_ref().is_some_and(|up_to| up_to.value == 1),
             copies: tensor.up_to.as_ref().map_or(1, |up_to| up_to.value),
             memory,
             fill: tensor.fill.as_ref().map(|fill| fill.value.value),

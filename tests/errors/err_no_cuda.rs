@@ -10,23 +10,23 @@ ep_runtime::pipeline! {
         input x: bf16[tokens, hidden];
         output left: bf16[received, hidden] in window, right: bf16[received, hidden] in window;
         message Token { row x: bf16[hidden] }
-        channel first: ring<Token> over nvlink from Send to Left per all { depth: depth, chunk: chunk, header: [first, count] };
-        channel second: ring<Token> over nvlink from Send to Right per all { depth: depth, chunk: chunk, header: [first, count] };
+        channel one: ring<Token> over nvlink from Send to Left per all { depth: depth, chunk: chunk, header: [first, count] };
+        channel two: ring<Token> over nvlink from Send to Right per all { depth: depth, chunk: chunk, header: [first, count] };
         role Send[peer] on even blocks {
-            announce first[peer] { first: stripe_prefix[peer, stripe], count: stripe_tokens[stripe, peer] };
-            announce second[peer] { first: stripe_prefix[peer, stripe], count: stripe_tokens[stripe, peer] };
+            announce one[peer] { first: stripe_prefix[peer, stripe], count: stripe_tokens[stripe, peer] };
+            announce two[peer] { first: stripe_prefix[peer, stripe], count: stripe_tokens[stripe, peer] };
             for token in stripe where in_rank[token, peer] {
-                push first[peer] { x: x[token] };
-                push second[peer] { x: x[token] };
+                push one[peer] { x: x[token] };
+                push two[peer] { x: x[token] };
             }
         }
         role Left[peer] on odd blocks, 8 warps {
-            for message in first[peer] at rank_prefix[peer, me] + first[peer].first {
+            for message in one[peer] at rank_prefix[peer, me] + one[peer].first {
                 store left[message.row] = message.x;
             }
         }
         role Right[peer] on odd blocks, 8 warps {
-            for message in second[peer] at rank_prefix[peer, me] + second[peer].first {
+            for message in two[peer] at rank_prefix[peer, me] + two[peer].first {
                 store right[message.row] = message.x;
             }
         }

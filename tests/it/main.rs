@@ -5,6 +5,7 @@ mod documents;
 mod emitted;
 mod errors;
 mod expand;
+mod forms;
 mod from_docs;
 mod front_end;
 mod host;

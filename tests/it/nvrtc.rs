@@ -167,7 +167,7 @@ fn optional_tensors_and_tunes_compile() {
             match kernel(&entry, &tuned, &format!("{:?}", tuned.tunes)) {
                 Ok(kernel) => kernels.push(kernel),
                 // Shared memory and rings have their limits; the plan names them.
-                Err(PlanError::Limit { .. }) => refused += 1,
+                Err(PlanError::Limit { .. } | PlanError::Uneven(_)) => refused += 1,
                 Err(error) => panic!("{error}"),
             }
         }

@@ -86,7 +86,7 @@ impl<'a> Typing<'_, 'a> {
         let whole = matches!(value.scalar, Scalar::Int(_));
         let rank = value.extents.len();
         match kind {
-            Kind::Number => rank == 0 && value.scalar.is_numeric(),
+            Kind::Number => rank == 0 && whole,
             Kind::Bool => rank == 0 && matches!(value.scalar, Scalar::Bool),
             Kind::Bits => rank == 0 && matches!(value.scalar, Scalar::Bits),
             Kind::Elementwise => rank <= 1 && value.scalar.is_numeric(),
@@ -142,7 +142,7 @@ fn of_part(scope: &Scope<'_>, expr: &Expr) -> bool {
 /// A kind of argument in words.
 fn wanted(kind: Kind) -> &'static str {
     match kind {
-        Kind::Number => "a number",
+        Kind::Number => "a whole number",
         Kind::Bool => "a `bool`",
         Kind::Elementwise => "a number or a row of numbers",
         Kind::ExpertRow => "a row of expert numbers",

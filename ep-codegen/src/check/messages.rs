@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use proc_macro2::Ident;
 
 use super::model::{Model, View};
-use super::types::{MESSAGE_NUMBERS, Type, Value, declared};
+use super::types::{MESSAGE_NUMBERS, SLOT_NUMBERS, Type, Value, declared};
 use super::typing::Typing;
 use super::walk::{Meaning, Scope, Site};
 use crate::diagnostics::{Diagnostics, messages as errors};
@@ -56,6 +56,14 @@ pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
             && tensor.decl.optional.is_none()
         {
             out.push(errors::with_not_optional(with, &tensor.decl.name));
+        }
+    }
+    for channel in view.channels.iter().filter(|it| it.kind.value == ChannelKind::Slots) {
+        let message = view.message(&channel.message);
+        for field in message.into_iter().flat_map(|message| &message.fields) {
+            if SLOT_NUMBERS.iter().any(|number| field.name == number) || field.name == "position" {
+                out.push(errors::slot_number(&field.name, &channel.name));
+            }
         }
     }
     for site in &view.sites {

@@ -298,10 +298,11 @@ fn shadows(view: &View<'_>, index: usize, role: &Role, out: &mut Diagnostics) {
             .flat_map(|placed| declared_names(placed.item))
             .find(|declared| *declared == name)
     };
-    if let Some(binder) = &role.binder
-        && let Some(declared) = hidden(binder)
-    {
-        out.push(errors::hides(binder, declared));
+    if let Some(binder) = &role.binder {
+        naming::binder(binder, out);
+        if let Some(declared) = hidden(binder) {
+            out.push(errors::hides(binder, declared));
+        }
     }
     for site in view.sites.iter().filter(|site| site.role == index) {
         let mut binders: Vec<&Ident> = Vec::new();
@@ -316,9 +317,7 @@ fn shadows(view: &View<'_>, index: usize, role: &Role, out: &mut Diagnostics) {
             _ => {}
         }
         for (at, binder) in binders.iter().enumerate() {
-            if naming::EMITTED.iter().any(|word| *binder == word) {
-                out.push(errors::word_of_emitted(binder));
-            }
+            naming::binder(binder, out);
             let outer = site.scope.iter().map(|outer| outer.name);
             let earlier = outer.chain(binders[..at].iter().copied()).find(|name| name == binder);
             if let Some(declared) = earlier.or_else(|| hidden(binder)) {

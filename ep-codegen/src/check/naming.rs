@@ -130,7 +130,13 @@ fn styles(item: &Item, out: &mut Diagnostics) {
             variant.arms.iter().for_each(|arm| style(&arm.name, "arm", Style::Camel, out));
         }
         Item::Message(message) => {
-            message.fields.iter().for_each(|field| style(&field.name, "field", Style::Snake, out));
+            for field in &message.fields {
+                style(&field.name, "field", Style::Snake, out);
+                let text = field.name.to_string();
+                if CPP_WORDS.contains(&text.as_str()) {
+                    out.push(errors::word_of_cpp(&field.name, &text));
+                }
+            }
         }
         _ => {}
     }
@@ -206,10 +212,22 @@ const CPP_WORDS: &[&str] = &[
 ];
 
 /// What the emitted functions call their own things; channels and binders stand beside them.
-pub(super) const EMITTED: &[&str] = &[
-    "args", "base", "ep", "meta", "mover", "peers", "position", "records", "smem", "stages",
-    "team", "turns",
+const EMITTED: &[&str] = &[
+    "args", "base", "counters", "ep", "hits", "meta", "mine", "mover", "own", "peers", "position",
+    "present", "records", "smem", "stages", "sum", "team", "theirs", "turns",
 ];
+
+/// A binder of a role or a statement, which becomes a variable.
+pub(super) fn binder(name: &Ident, out: &mut Diagnostics) {
+    let text = name.to_string();
+    if RESERVED.contains(&text.as_str()) {
+        out.push(errors::reserved(name));
+    } else if CPP_WORDS.contains(&text.as_str()) {
+        out.push(errors::word_of_cpp(name, &text));
+    } else if EMITTED.contains(&text.as_str()) {
+        out.push(errors::word_of_emitted(name));
+    }
+}
 
 fn reserved(name: &Ident, item: &Item, out: &mut Diagnostics) {
     let text = name.to_string();

@@ -291,6 +291,7 @@ impl<'a> Typing<'_, 'a> {
         domain: &'a Domain,
         body: &'a Expr,
     ) -> Type<'a> {
+        super::naming::binder(binder, self.out);
         self.domain(scope, domain);
         scope.push(index_binder(self.view, scope, binder, domain));
         let ty = self.expr(scope, body);

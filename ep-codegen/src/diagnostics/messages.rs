@@ -44,6 +44,13 @@ pub(crate) fn reserved_field(name: &Ident) -> Diagnostic {
         .help(format!("choose another name, for example `{name}_`"))
 }
 
+/// A field that cannot be told from a number of its slot.
+pub(crate) fn slot_number(name: &Ident, channel: &Ident) -> Diagnostic {
+    let what =
+        format!("every slot of `{channel}` has a number `{name}`, so no field has that name");
+    Diagnostic::new(name, what).help(format!("choose another name, for example `{name}_`"))
+}
+
 /// `with` a tensor that is always there.
 pub(crate) fn with_not_optional(with: &Ident, tensor: &Ident) -> Diagnostic {
     Diagnostic::new(with, format!("`{with}` is always there, so no field can go with it"))

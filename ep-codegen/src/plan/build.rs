@@ -12,8 +12,8 @@ use super::window::{Extent, Window, option, slot_epochs};
 use super::{CfgGroup, CfgKind, CfgMember, Plan, RoleWarps, args, config};
 use crate::ir::facts::{facts, travels_in_words};
 use crate::ir::{
-    Action, Blocks, Channel, ChannelKind, Message, Pipeline, Role, Share, Source, Stmt, Waiver,
-    walk,
+    Action, Blocks, Channel, ChannelKind, Expr, Message, Pipeline, Role, Share, Source, Stmt,
+    Waiver, walk,
 };
 
 /// Warps of a block, by the hardware.
@@ -49,6 +49,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
     };
     planner.check_channels()?;
     planner.check_rows()?;
+    planner.check_taken()?;
     let warps = planner.warps()?;
     let mut window = Window::default();
     let channels = planner.channels(&mut window);
@@ -147,7 +148,13 @@ impl Planner<'_> {
                 let need = u64::try_from(depth).unwrap_or(1).next_power_of_two();
                 let need = i64::try_from(need).unwrap_or(i64::MAX);
                 let help = "make `depth` a power of two: positions count on through 2^32";
-                return Err(self.limit(&channel.at, "slots", need, depth, help));
+                return Err(PlanError::Uneven(Box::new(self.limit(
+                    &channel.at,
+                    "slots",
+                    need,
+                    depth,
+                    help,
+                ))));
             }
             if depth < 2 * chunk {
                 let help = "raise `depth` or lower `chunk`: credit returns a chunk at a time";
@@ -162,15 +169,77 @@ impl Planner<'_> {
         let mut wrong = None;
         for role in &self.ir.roles {
             walk::stmts(&role.body, &mut |stmt| {
-                let bytes = self.moved_bytes(stmt);
+                let bytes = self.whole_bytes(stmt);
                 if bytes % BULK_BYTES != 0 && wrong.is_none() {
                     let help = "take rows of whole 16-byte units";
                     let need = align(bytes, BULK_BYTES);
-                    wrong = Some(self.limit(&stmt.at, "bytes a row", need, bytes, help));
+                    wrong = Some(PlanError::Uneven(Box::new(self.limit(
+                        &stmt.at,
+                        "bytes a row",
+                        need,
+                        bytes,
+                        help,
+                    ))));
                 }
             });
         }
         wrong.map_or(Ok(()), Err)
+    }
+
+    /// A field that messages bring has a place to go.
+    fn check_taken(&self) -> Result<(), PlanError> {
+        let absent = |name: &String| self.config.copies.get(name) == Some(&0);
+        let mut wrong = None;
+        for role in &self.ir.roles {
+            walk::stmts(&role.body, &mut |outer| {
+                let (Action::Receive { channel, .. } | Action::Gather { channel, .. }) =
+                    &outer.action
+                else {
+                    return;
+                };
+                for stmt in walk::nested(outer) {
+                    let gone = walk::target(stmt).filter(|place| absent(&place.tensor));
+                    let Some((place, with)) = gone.zip(self.comes_with(channel, stmt)) else {
+                        continue;
+                    };
+                    if !absent(with) {
+                        let what = format!("tensor `{}`", place.tensor);
+                        let help = format!("bring it, or leave `{with}` away too");
+                        wrong.get_or_insert(self.limit(&stmt.at, &what, 1, 0, &help));
+                    }
+                }
+            });
+        }
+        wrong.map_or(Ok(()), Err)
+    }
+
+    /// The optional tensor with which the field comes that `stmt` takes from a message.
+    fn comes_with(&self, channel: &str, stmt: &Stmt) -> Option<&String> {
+        let channel = self.ir.channels.iter().find(|known| known.name == channel)?;
+        let message = self.ir.messages.iter().find(|own| own.name == channel.message)?;
+        let mut taken = None;
+        walk::exprs(stmt, &mut |part| {
+            if let Expr::Field { field: name, .. } = part
+                && let Some(field) = message.fields.iter().find(|field| field.name == *name)
+            {
+                taken = field.optional_with.as_ref().or(taken);
+            }
+        });
+        taken
+    }
+
+    /// Bytes of the row that `stmt` moves, as it is or as a message; 0 when it moves none.
+    fn whole_bytes(&self, stmt: &Stmt) -> i64 {
+        let Action::Push { channel, .. } = &stmt.action else { return self.moved_bytes(stmt) };
+        let channel = self.ir.channels.iter().find(|known| known.name == *channel);
+        let message = channel
+            .and_then(|channel| self.ir.messages.iter().find(|own| own.name == channel.message));
+        let row = message.and_then(|message| message::row_field(self.ir, message));
+        row.map_or(0, |(field, elem)| {
+            let elements: i64 =
+                field.dims.iter().map(|dim| eval(dim, self.numbers).unwrap_or(0)).product();
+            elements * elem_bytes(&elem)
+        })
     }
 
     /// Bytes of the row that `stmt` moves as it is; 0 when it moves none.

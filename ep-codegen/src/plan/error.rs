@@ -58,6 +58,8 @@ pub enum PlanError {
         /// What would help.
         help: String,
     },
+    /// A limit of a multiple or a power: what the least shape misses, a greater one may have right.
+    Uneven(Box<PlanError>),
     /// An expression has no value: division by zero or overflow.
     NoValue {
         /// Pipeline.
@@ -97,6 +99,7 @@ impl fmt::Display for PlanError {
             PlanError::Require { pipeline, at, numbers } => {
                 write!(f, "{pipeline} +{}: `{}` does not hold with {numbers}", at.line, at.text)
             }
+            PlanError::Uneven(limit) => limit.fmt(f),
             PlanError::Limit { pipeline, at, what, need, have, help } => write!(
                 f,
                 "{pipeline} +{}: `{}` needs {need} {what}, there are {have}; {help}",

@@ -78,8 +78,9 @@ fn describe(message: &MessageLayout) -> String {
 /// Device headers whose names the body uses, in order of name.
 fn headers(body: &str) -> Vec<&'static str> {
     #[rustfmt::skip] // A table: the header and what only it declares.
-    const HEADERS: [(&str, &[&str]); 10] = [
-        ("compute", &["ep::row_of", "ep::for_lanes", "ep::sum", "ep::prefix_sum", "ep::experts_of", "ep::for_each", "ep::in_last_warp", "ep::owner", "ep::ask"]),
+    const HEADERS: [(&str, &[&str]); 11] = [
+        ("cast", &["ep::to_"]),
+        ("compute", &["ep::row_of", "ep::for_lanes", "ep::sum", "ep::prefix_sum", "ep::experts_of", "ep::for_each", "ep::in_last_warp", "ep::owner", "ep::ask", "ep::align(", "ep::ceil(", "ep::max(", "ep::min(", "ep::once("]),
         ("count", &["ep::Counters", "ep::add_count", "ep::for_hits", "ep::clear_stripes"]),
         ("direct", &["ep::Direct", "ep::direct_ready"]),
         ("messages", &["ep::fill"]),

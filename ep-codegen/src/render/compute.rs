@@ -2,23 +2,31 @@
 
 use super::expr::{Scope, elem_type};
 use super::names::channel_cfg;
+use super::typed::first_part;
 use super::{RenderError, Rendered, Renderer, param};
 use crate::ir::facts::travels_in_words;
 use crate::ir::{
     Action, Blocks, Channel, ChannelKind, Domain, Elem, ElemType, Expr, FieldValue, Memory,
-    NameKind, Place, Role, Stmt,
+    NameKind, PeerSet, Place, Role, Stmt,
 };
-use crate::plan::{constant, meta_sources, parts};
+use crate::plan::{constant, meta_sources};
 
 impl Renderer<'_> {
     /// `for token in stripe { .. }` with a lane for each token: counters and flags.
     pub(super) fn count_tokens(&self, stmt: &Stmt) -> Rendered {
-        let Action::For { binder, body, .. } = &stmt.action else { return Err(self.no_form(stmt)) };
+        let Action::For { binder, filter, body, .. } = &stmt.action else {
+            return Err(self.no_form(stmt));
+        };
         let mut lines = Vec::new();
         for inner in body {
             lines.push(self.per_token(inner)?);
         }
         let body_text = lines.join("\n");
+        // A token that is filtered out counts as one that is not there, before its rows are loaded.
+        let mut sets = self.sets(body, "present")?;
+        if let Some(filter) = filter {
+            sets = format!("present = present && ({});\n{sets}", self.text(filter));
+        }
         self.step(
             "count_tokens",
             &[
@@ -26,7 +34,7 @@ impl Renderer<'_> {
                 ("striped", &self.scope().striped()),
                 ("stripe", &param("int", "stripe", &body_text)),
                 ("token", binder),
-                ("sets", &self.sets(body, "present")?),
+                ("sets", &sets),
                 ("body", &body_text),
             ],
         )
@@ -78,7 +86,7 @@ impl Renderer<'_> {
             return Err(self.defect("a row of numbers is a row of a tensor"));
         };
         let tensor = self.tensor(name)?;
-        let address = self.scope().row_address(tensor, 0, indices.first());
+        let address = self.scope().row_address(tensor, 0, indices);
         let present = if present.is_empty() { String::new() } else { format!(", {present}") };
         let count = tensor.dims.last().map(|dim| self.text(dim)).unwrap_or_default();
         Ok(format!("const auto {name}_row = ep::row_of<{count}>(\n{address}{present});"))
@@ -90,16 +98,17 @@ impl Renderer<'_> {
             return self.present(stmt);
         };
         if let Domain::Row { row: Expr::Element { tensor, .. } } = domain {
-            return self.per_entry(stmt, binder, tensor, body);
+            return self.per_entry(stmt, binder, tensor, filter.as_ref(), body);
         }
         if let Some(flags) = self.flags(binder, domain, filter.as_ref(), body)? {
             return Ok(format!("{}\n{}\n{flags}", self.comment(stmt), self.comment(&body[0])));
         }
         // What does not depend on the token is counted for all lanes at once.
+        let from_zero = self.scope().domain_begin(domain) == "0";
         let (by_warp, by_lane): (Vec<&Stmt>, Vec<&Stmt>) =
-            body.iter().partition(|inner| is_shared_count(inner, binder));
+            body.iter().partition(|inner| from_zero && is_shared_count(inner, binder));
         let count = self.scope().domain_count(domain);
-        let filter = filter.as_ref().map(|filter| self.text(filter));
+        let filter = self.turn(binder, domain, filter.as_ref(), &|filter| self.text(filter));
         let mut texts = vec![self.comment(stmt)];
         if !by_warp.is_empty() {
             let found = filter.as_ref().map(|filter| format!(" && {filter}")).unwrap_or_default();
@@ -114,7 +123,8 @@ impl Renderer<'_> {
         if !by_lane.is_empty() {
             let skip = filter.map(|filter| format!("if (!({filter})) continue;\n"));
             texts.push(format!(
-                "for (int {binder} = 0; {binder} < {count} && present; ++{binder}) {{\n{}{}\n}}",
+                "for (int {binder} = {}; {binder} < {count} && present; ++{binder}) {{\n{}{}\n}}",
+                self.scope().domain_begin(domain),
                 skip.unwrap_or_default(),
                 self.each(&by_lane, "1")?
             ));
@@ -157,7 +167,7 @@ impl Renderer<'_> {
         if name != "ranks" || helper != "routed" || !flags || !is_binder(rank) || !is_binder(peer) {
             return Ok(None);
         }
-        let flags = self.scope().row_address(tensor, 0, Some(token));
+        let flags = self.scope().row_address(tensor, 0, std::slice::from_ref(token));
         Ok(Some(format!(
             "if (present) {{\nep::store_flags<Cfg::kRanks>({flags}, {row}_ranks);\n}}"
         )))
@@ -178,16 +188,41 @@ impl Renderer<'_> {
     }
 
     /// `for value in row`: absent and unknown entries are skipped.
-    fn per_entry(&self, stmt: &Stmt, binder: &str, tensor: &str, body: &[Stmt]) -> Rendered {
-        let kind = elem_type(&parts(self.ir, &self.tensor(tensor)?.elem).remove(0).1);
+    fn per_entry(
+        &self,
+        stmt: &Stmt,
+        binder: &str,
+        tensor: &str,
+        filter: Option<&Expr>,
+        body: &[Stmt],
+    ) -> Rendered {
+        let kind = elem_type(&first_part(self.ir, &self.tensor(tensor)?.elem));
         let bound = self.extent_indexed_by(body, binder);
         let bound = bound.map(|bound| format!(" || {binder} >= {bound}")).unwrap_or_default();
         Ok(format!(
             "{}\n{tensor}_row.for_each([&]({kind} {binder}) {{\n\
-             if ({binder} < 0{bound}) return;\n{}\n}});",
+             if ({binder} < 0{bound}) return;\n{}{}\n}});",
             self.comment(stmt),
+            filter
+                .map(|filter| format!("if (!({})) return;\n", self.text(filter)))
+                .unwrap_or_default(),
             self.each(&body.iter().collect::<Vec<_>>(), "1")?
         ))
+    }
+
+    /// The condition of a turn: `where ..`, and that it is not this rank's among the others.
+    fn turn(
+        &self,
+        binder: &str,
+        domain: &Domain,
+        filter: Option<&Expr>,
+        text: &dyn Fn(&Expr) -> String,
+    ) -> Option<String> {
+        let other = matches!(domain, Domain::Peers { set: PeerSet::Others });
+        match (other.then(|| format!("{binder} != me")), filter.map(text)) {
+            (Some(other), Some(filter)) => Some(format!("{other} && ({filter})")),
+            (other, filter) => other.or(filter),
+        }
     }
 
     /// Extent of the axis that `binder` indexes in the first place that is written.
@@ -213,7 +248,7 @@ impl Renderer<'_> {
         let text = match &stmt.action {
             Action::Count { target } => self.count(target, hits)?,
             Action::Store { target, value } | Action::Record { target, value } => {
-                self.assign(target, &self.text(value))?
+                self.assign_all(target, value)?
             }
             Action::Add { target, value } => {
                 format!("{} += {};", self.place(target)?, self.text(value))
@@ -221,7 +256,27 @@ impl Renderer<'_> {
             Action::Let { name, value } => format!("const auto {name} = {};", self.text(value)),
             _ => return Err(self.no_form(stmt)),
         };
-        Ok(format!("{}\n{text}", self.comment(stmt)))
+        Ok(format!("{}\n{}", self.comment(stmt), self.where_there(stmt, text)))
+    }
+
+    /// A write that is skipped where an optional tensor that it needs is absent.
+    fn where_there(&self, stmt: &Stmt, text: String) -> String {
+        let Some(place) = crate::ir::walk::target(stmt) else { return text };
+        let mut names = vec![place.tensor.as_str()];
+        crate::ir::walk::exprs(stmt, &mut |part| {
+            if let Expr::Element { tensor, .. } = part {
+                names.push(tensor);
+            }
+        });
+        names.sort_unstable();
+        names.dedup();
+        names.retain(|name| self.tensor(name).is_ok_and(|tensor| tensor.optional));
+        let there: Vec<String> =
+            names.iter().map(|name| format!("args.{name} != nullptr")).collect();
+        match there.is_empty() {
+            true => text,
+            false => format!("if ({}) {{\n{text}\n}}", there.join(" && ")),
+        }
     }
 
     /// Writes an element; words in host memory carry their own validity.
@@ -238,13 +293,20 @@ impl Renderer<'_> {
         match &stmt.action {
             Action::For { binder, domain, filter: None, body, .. } if by_warp(body) => {
                 let count = self.scope().domain_count(domain);
+                let begin = match self.scope().domain_begin(domain).as_str() {
+                    "0" => String::new(),
+                    begin => format!("{begin} + "),
+                };
                 let mut lines = Vec::new();
+                if let Some(turn) = self.turn(binder, domain, None, &|_| String::new()) {
+                    lines.push(format!("if (!({turn})) continue;"));
+                }
                 for inner in body {
                     lines.push(self.of_warp(inner)?);
                 }
                 Ok(format!(
-                    "{}{}\nfor (int {binder} = team.index(); {binder} < {count} && !team.stopped; \
-                     {binder} += team.count()) {{\n{}\n}}",
+                    "{}{}\nfor (int {binder} = {begin}team.index(); {binder} < {count} && \
+                     !team.stopped; {binder} += team.count()) {{\n{}\n}}",
                     self.rooms(body)?,
                     self.comment(stmt),
                     lines.join("\n")
@@ -252,16 +314,22 @@ impl Renderer<'_> {
             }
             Action::For { binder, domain, filter, body, .. } => {
                 let mut lines = Vec::new();
-                if let Some(filter) = filter {
-                    lines.push(format!("if (!({})) return;", self.lane_text(filter)));
+                let turn =
+                    self.turn(binder, domain, filter.as_ref(), &|filter| self.lane_text(filter));
+                if let Some(turn) = turn {
+                    lines.push(format!("if (!({turn})) return;"));
                 }
                 for inner in body {
                     lines.push(self.of_lane(inner)?);
                 }
                 let body = lines.join("\n");
                 Ok(format!(
-                    "{}\nep::for_each(team, {}, [&](int {binder}) {{\n{body}\n}});",
+                    "{}\nep::for_each(team, {}{}, [&](int {binder}) {{\n{body}\n}});",
                     self.comment(stmt),
+                    match self.scope().domain_begin(domain).as_str() {
+                        "0" => String::new(),
+                        begin => format!("{begin}, "),
+                    },
                     self.scope().domain_count(domain)
                 ))
             }
@@ -286,19 +354,24 @@ impl Renderer<'_> {
             }
             Action::For { binder, domain, filter, body, .. } => {
                 let mut lines = Vec::new();
-                if let Some(filter) = filter {
-                    lines.push(format!("if (!({})) continue;", self.lane_text(filter)));
+                let turn =
+                    self.turn(binder, domain, filter.as_ref(), &|filter| self.lane_text(filter));
+                if let Some(turn) = turn {
+                    lines.push(format!("if (!({turn})) continue;"));
                 }
                 for inner in body {
                     lines.push(self.of_lane(inner)?);
                 }
-                let count = self.scope().domain_count(domain);
+                let (begin, count) =
+                    (self.scope().domain_begin(domain), self.scope().domain_count(domain));
                 let body = lines.join("\n");
-                format!("for (int {binder} = 0; {binder} < {count}; ++{binder}) {{\n{body}\n}}")
+                format!(
+                    "for (int {binder} = {begin}; {binder} < {count}; ++{binder}) {{\n{body}\n}}"
+                )
             }
             _ => return self.one(stmt, "1"),
         };
-        Ok(format!("{}\n{text}", self.comment(stmt)))
+        Ok(format!("{}\n{}", self.comment(stmt), self.where_there(stmt, text)))
     }
 
     /// Writes an element, or every element of a row whose last index is missing.
@@ -307,7 +380,8 @@ impl Renderer<'_> {
         let dims = &self.tensor(&target.tensor)?.dims;
         Ok(match dims.last() {
             Some(last) if target.indices.len() + 1 == dims.len() => {
-                format!("for (int i = 0; i < {}; ++i) {{\n{text}\n}}", self.text(last))
+                let i = self.element;
+                format!("for (int {i} = 0; {i} < {}; ++{i}) {{\n{text}\n}}", self.text(last))
             }
             _ => text,
         })
@@ -323,11 +397,14 @@ impl Renderer<'_> {
         let found = self.ir.channels.iter().find(|c| c.name == channel);
         let message = found.and_then(|channel| self.message(channel).ok());
         let sources = message.map(|message| meta_sources(self.ir, message)).unwrap_or_default();
-        let kind = sources.iter().find(|source| source.name == field);
-        let kind = kind.map(|source| elem_type(&source.elem)).unwrap_or("ep::i32");
+        let kind_of = sources.iter().find(|source| source.name == field);
+        let kind = kind_of.map(|source| elem_type(&source.elem)).unwrap_or("ep::i32");
         let cfg = message.map(|message| format!("Cfg::{}", message.name)).unwrap_or_default();
         let name = constant(field);
-        format!("ep::get<{kind}>({channel}.from({{index}}) + {cfg}::{name}, {{inner}})")
+        // A field without extents is one element, whatever row it is stored to.
+        let single = kind_of.is_some_and(|source| source.field.dims.is_empty());
+        let inner = if single { "0" } else { "{inner}" };
+        format!("ep::get<{kind}>({channel}.from({{index}}) + {cfg}::{name}, {inner})")
     }
 
     fn of_warp(&self, stmt: &Stmt) -> Rendered {
@@ -346,13 +423,14 @@ impl Renderer<'_> {
             }
             Action::For { binder, domain, filter: None, body, .. } if !by_warp(body) => {
                 let mut lines = Vec::new();
+                if let Some(turn) = self.turn(binder, domain, None, &|_| String::new()) {
+                    lines.push(format!("if (!({turn})) return;"));
+                }
                 for inner in body {
                     lines.push(self.of_lane(inner)?);
                 }
-                let (low, high) = match domain {
-                    Domain::Range { low, high } => (self.text(low), self.text(high)),
-                    _ => ("0".to_string(), self.scope().domain_count(domain)),
-                };
+                let (low, high) =
+                    (self.scope().domain_begin(domain), self.scope().domain_count(domain));
                 Ok(format!(
                     "{}\nep::for_lanes(\n{low}, {high},\n[&](int {binder}) {{\n{}\n}});",
                     self.comment(stmt),
@@ -392,9 +470,11 @@ impl Renderer<'_> {
                         return Err(self.defect("`owned` takes a tensor"));
                     };
                     let (name, cfg) = (constant(&value.name), format!("Cfg::{}", channel.message));
+                    let kind = elem_type(&first_part(self.ir, &self.tensor(tensor)?.elem));
+                    let i = self.element;
                     lines.push(format!(
-                        "ep::put<ep::i32>(meta + {cfg}::{name}, {cfg}::{name}Count, [&](int i) {{\n\
-                         return i < theirs.count ? args.{tensor}[theirs.first + i] : 0;\n}});"
+                        "ep::put<{kind}>(meta + {cfg}::{name}, {cfg}::{name}Count, [&](int {i}) {{\n\
+                         return {i} < theirs.count ? args.{tensor}[theirs.first + {i}] : 0;\n}});"
                     ));
                 }
                 _ => whole.push(value.clone()),
@@ -419,10 +499,11 @@ impl Renderer<'_> {
             .position(|index| matches!(index, Expr::Name { name, .. } if name == binder));
         let extent = axis.and_then(|axis| tensor.dims.get(axis));
         // A table with one more entry than the domain takes the total there.
-        let function = match extent {
-            Some(Expr::Name { .. }) => "prefix_sum",
-            _ => "prefix_sum_and_total",
+        let total = match &**domain {
+            Domain::Dim { name } => extent.is_some_and(|extent| self.is_one_more(extent, name)),
+            _ => false,
         };
+        let function = if total { "prefix_sum_and_total" } else { "prefix_sum" };
         let value = self.lane_text(body);
         Ok(format!(
             "{}\nep::{function}(\n{},\n[&]({}) {{ return {value}; }},\n\

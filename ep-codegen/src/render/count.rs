@@ -16,7 +16,7 @@ impl Renderer<'_> {
         Ok(format!("counters.add(Cfg::Counted::{} + {index}, {hits});", constant(&tensor.name)))
     }
 
-    fn counting(&self, tensor: &Tensor) -> Option<Counting> {
+    pub(super) fn counting(&self, tensor: &Tensor) -> Option<Counting> {
         let found = counted(self.ir).into_iter().find(|(known, _)| known.name == tensor.name);
         found.map(|(_, kind)| kind)
     }

@@ -1,10 +1,13 @@
 //! Direct channels: a lane per peer stores rows in the receivers' outputs.
 
 use super::expr::{Scope, elem_type};
+use super::forms_of_channels::is_position;
 use super::names::{channel_cfg, role_cfg};
+use super::typed::is_plain;
 use super::{RenderError, Rendered, Renderer, param};
 use crate::ir::{
-    Action, Channel, Domain, Expr, FieldValue, Memory, NameKind, PeerSet, Place, Role, Stmt, Tensor,
+    Action, Channel, Domain, Elem, Expr, FieldValue, Memory, NameKind, PeerSet, Place, Role, Stmt,
+    Tensor,
 };
 use crate::plan::{MetaSource, constant, meta_sources, parts};
 
@@ -13,9 +16,9 @@ pub(super) struct Fanout<'s> {
     pub(super) token: &'s str,
     pub(super) peer: &'s str,
     pub(super) peers: String,
-    filter: Option<&'s Expr>,
+    filters: Vec<&'s Expr>,
     filter_comment: String,
-    push: &'s Stmt,
+    pub(super) push: &'s Stmt,
     records: Vec<&'s Stmt>,
 }
 
@@ -92,15 +95,25 @@ impl<'a> Renderer<'a> {
         Ok(FanoutSteps {
             channel,
             first: position.as_ref().map(|position| self.text(position)).unwrap_or_default(),
-            filter: fanout.filter.map_or("true".to_string(), |filter| self.text(filter)),
+            filter: self.all_of(&fanout.filters),
             row: self.push_row(channel, values)?,
             each: self.records(channel, &fanout.records)?,
         })
     }
 
+    /// A condition that holds where all of these do.
+    fn all_of(&self, filters: &[&Expr]) -> String {
+        let texts = filters.iter().map(|filter| match filters.len() {
+            1 => self.text(filter),
+            _ => format!("({})", self.text(filter)),
+        });
+        let text = texts.collect::<Vec<_>>().join(" && ");
+        if text.is_empty() { "true".to_string() } else { text }
+    }
+
     /// The parts of a fan-out; a push to one fixed peer is a fan-out to a set of one.
     pub(super) fn fanout<'s>(&self, stmt: &'s Stmt) -> Result<Fanout<'s>, RenderError> {
-        let Action::For { binder: token, filter, body, .. } = &stmt.action else {
+        let Action::For { binder: token, filter: outer, body, .. } = &stmt.action else {
             return Err(self.no_form(stmt));
         };
         let split = |body: &'s [Stmt]| {
@@ -115,8 +128,8 @@ impl<'a> Renderer<'a> {
             let (Some(push), records) = split(body) else { return Err(self.no_form(inner)) };
             let peers = peer_set(domain).ok_or_else(|| self.no_form(inner))?.to_string();
             let filter_comment = self.comment(inner);
-            let filter = filter.as_ref();
-            return Ok(Fanout { token, peer, peers, filter, filter_comment, push, records });
+            let filters = outer.iter().chain(filter).collect();
+            return Ok(Fanout { token, peer, peers, filters, filter_comment, push, records });
         }
         let (Some(push), records) = split(body) else { return Err(self.no_form(stmt)) };
         let Action::Push { peer: Some(to), .. } = &push.action else {
@@ -126,7 +139,7 @@ impl<'a> Renderer<'a> {
             token,
             peer: "peer",
             peers: format!("ep::one_peer({})", self.text(to)),
-            filter: filter.as_ref(),
+            filters: outer.iter().collect(),
             filter_comment: String::new(),
             push,
             records,
@@ -151,8 +164,10 @@ impl<'a> Renderer<'a> {
     fn in_place(&self, channel: &Channel) -> Option<(&'a Stmt, &'a Tensor)> {
         let role = self.ir.roles.iter().find(|role| role.name == channel.to)?;
         let row = self.message(channel).ok()?.fields.iter().find(|field| field.row)?;
+        let takes = |stmt: &&Stmt| matches!(&stmt.action, Action::Receive { channel: from, .. } if *from == channel.name);
+        let taken = role.body.iter().find(takes)?;
         let mut found = None;
-        crate::ir::walk::stmts(&role.body, &mut |stmt| {
+        crate::ir::walk::stmts(crate::ir::walk::nested(taken), &mut |stmt| {
             if let Action::Store { target, value: Expr::Field { field, .. } } = &stmt.action
                 && *field == row.name
                 && let Ok(tensor) = self.tensor(&target.tensor)
@@ -172,7 +187,7 @@ impl<'a> Renderer<'a> {
         let Some(FieldValue { value: Expr::Element { tensor, indices }, .. }) = source else {
             return Err(self.defect(&format!("the row of `{}` is no tensor row", message.name)));
         };
-        let from = self.scope().row_address(self.tensor(tensor)?, 0, indices.first());
+        let from = self.scope().row_address(self.tensor(tensor)?, 0, indices);
         let (mut asks, mut puts) = (Vec::new(), Vec::new());
         for SmallField { name, place, elem, param, value } in self.small_fields(channel, values)? {
             asks.push(format!(
@@ -218,7 +233,7 @@ impl<'a> Renderer<'a> {
             fields.push(SmallField {
                 place: format!("Cfg::{}::{}", message.name, constant(&source.name)),
                 elem: elem_type(&source.elem),
-                param: param("int", "i", &value),
+                param: param("int", self.element, &value),
                 name: source.name,
                 value,
             });
@@ -234,25 +249,30 @@ impl<'a> Renderer<'a> {
             let tensor = self.tensor(tensor)?;
             let part = parts(self.ir, &tensor.elem)
                 .iter()
-                .position(|(suffix, ..)| source.name.ends_with(suffix) && !suffix.is_empty());
+                .position(|(suffix, ..)| source.name == format!("{}{suffix}", source.field.name));
             let indices = indices.iter().map(|index| self.text(index)).collect::<Vec<_>>();
             return Ok(self.scope().part_element(tensor, part.unwrap_or(0), &indices));
         }
         Ok(self.text(value))
     }
 
-    /// Statements that record a position for every token and peer, matching or not.
+    /// Statements that record a position for every token and peer, matching or not, and any other
+    /// value for those that match.
     pub(super) fn records(&self, channel: &Channel, stmts: &[&Stmt]) -> Rendered {
         let mut lines = Vec::new();
         for stmt in stmts {
-            let Action::Record { target, value } = &stmt.action else { continue };
+            let Action::Record { target, value: whole } = &stmt.action else { continue };
             let read = |of: &str, field: &str| match (of == channel.name, field) {
                 (true, "position") => "position".to_string(),
                 _ => format!("{of}.{field}()"),
             };
-            let value = Scope { field: &read, ..self.scope() }.text(value);
+            let value = Scope { field: &read, ..self.scope() }.text(whole);
             lines.push(self.comment(stmt));
-            lines.push(format!("{} = ep::recorded(match, {value});", self.place(target)?));
+            let place = self.place(target)?;
+            lines.push(match is_position(whole, channel) {
+                true => format!("{place} = ep::recorded(match, {value});"),
+                false => format!("if (match) {place} = {value};"),
+            });
         }
         Ok(lines.join("\n"))
     }
@@ -300,17 +320,29 @@ impl<'a> Renderer<'a> {
             };
             let size = self.ir.sizes.iter().find(|size| size.name == *name);
             let Some(end) = size.and_then(|size| size.value.as_ref()) else { continue };
-            let elem = parts(self.ir, &tensor.elem).remove(0).1;
             lines.push(format!("// {}: fill {value} beyond {name}", tensor.name));
             lines.push(format!(
-                "ep::fill(team, args.{}, {}, {}, args.{name}_capacity,\n{}{{{value}}});",
+                "ep::fill(team, args.{}, {}, {}, args.{name}_capacity,\n{});",
                 tensor.name,
                 self.width(tensor),
                 self.text(end),
-                elem_type(&elem),
+                self.filled(tensor, value)?,
             ));
         }
         Ok(lines)
+    }
+
+    /// The number that fills a tensor, as one of its elements.
+    fn filled(&self, tensor: &Tensor, value: i64) -> Rendered {
+        match parts(self.ir, &tensor.elem).as_slice() {
+            [(_, Elem::Bool, _)] => Ok((value != 0).to_string()),
+            [(_, Elem::Bf16, _)] => Ok(format!("ep::to_bf16({value})")),
+            [(_, elem, _)] if is_plain(elem) => Ok(format!("{}{{{value}}}", elem_type(elem))),
+            _ => Err(self.defect(&format!(
+                "`{}` is filled with scaled numbers, which has no CUDA form",
+                tensor.name
+            ))),
+        }
     }
 
     /// Elements per row that a caller brings room for: none when an optional tensor is absent.

@@ -1,6 +1,7 @@
 //! Expressions as C++.
 
-use crate::ir::{BinaryOp, Elem, Expr, NameKind, Pipeline, Tensor};
+use super::typed::elem_of;
+use crate::ir::{BinaryOp, Domain, Elem, Expr, NameKind, PeerSet, Pipeline, Tensor};
 use crate::plan::{constant, has_row_stride, parts};
 
 /// C++ name of a scalar type.
@@ -123,12 +124,12 @@ impl Scope<'_> {
         format!("args.{name}[{}]", self.flat(tensor, part, &indices))
     }
 
-    /// Address of the row at `index`, or of the whole tensor.
-    pub(super) fn row_address(&self, tensor: &Tensor, part: usize, index: Option<&Expr>) -> String {
+    /// Address of the row at `indices`, or of the whole tensor.
+    pub(super) fn row_address(&self, tensor: &Tensor, part: usize, indices: &[Expr]) -> String {
         let name = part_name(self.ir, tensor, part);
-        match index {
-            None => format!("args.{name}"),
-            Some(index) => {
+        match indices {
+            [] => format!("args.{name}"),
+            [index] => {
                 let index = self.at_least(index, PRODUCT);
                 let stride = self.row_stride(tensor, part);
                 // Strides of a call have 64 bits. A constant has 32, and a large tensor more elements.
@@ -136,6 +137,12 @@ impl Scope<'_> {
                     true => format!("args.{name} + {index} * {stride}"),
                     false => format!("args.{name} + {index} * ep::i64{{{stride}}}"),
                 }
+            }
+            _ => {
+                let mut texts: Vec<String> =
+                    indices.iter().map(|index| self.at_least(index, SUM)).collect();
+                texts.push("0".to_string());
+                format!("args.{name} + {}", self.flat(tensor, part, &texts))
             }
         }
     }
@@ -165,11 +172,18 @@ impl Scope<'_> {
                 };
                 format!("{row} * {stride} + {column}")
             }
-            [outer @ .., last] => {
-                let extent =
-                    tensor.dims.get(outer.len()).map(|dim| self.at_least(dim, PRODUCT + 1));
-                let outer = self.flat(tensor, part, outer);
-                format!("({outer}) * {} + {last}", extent.unwrap_or_default())
+            [first, inner @ ..] => {
+                // The last index counts through all extents that are left.
+                let dims: Vec<String> =
+                    tensor.dims.iter().map(|dim| self.at_least(dim, PRODUCT + 1)).collect();
+                let mut text = first.clone();
+                for (axis, index) in inner.iter().enumerate() {
+                    let end = if axis + 1 == inner.len() { dims.len() } else { axis + 2 };
+                    let extent = dims.get(axis + 1..end).unwrap_or_default().join(" * ");
+                    let outer = if text.contains(' ') { format!("({text})") } else { text };
+                    text = format!("{outer} * {extent} + {index}");
+                }
+                text
             }
         }
     }
@@ -200,8 +214,10 @@ impl Scope<'_> {
                 format!("ep::owner<Cfg::kRanks>({}, args.expert_begin)", self.text(expert))
             }
             _ => {
+                let own = self.ir.cuda_fns.iter().any(|own| own.name == helper);
+                let space = if own { "" } else { "ep::" };
                 let args = args.iter().map(|arg| self.text(arg)).collect::<Vec<_>>().join(", ");
-                format!("ep::{helper}({args})")
+                format!("{space}{helper}({args})")
             }
         }
     }
@@ -209,17 +225,34 @@ impl Scope<'_> {
     /// `sum(binder in dim: body)`, one lane's own work.
     fn fold(&self, fold: &Expr) -> String {
         let Expr::Fold { binder, domain, body, .. } = fold else { return String::new() };
+        let kind = elem_type(&elem_of(self.ir, fold));
         let count = self.domain_count(domain);
-        let body = self.text(body);
-        format!("ep::sum<ep::i32>({count}, [&](int {binder}) {{\nreturn {body};\n}})")
+        let range = match self.domain_begin(domain).as_str() {
+            "0" => count,
+            begin => format!("{begin}, {count}"),
+        };
+        let value = match **domain {
+            Domain::Peers { set: PeerSet::Others } => {
+                format!("{binder} != {} ? {} : 0", self.me, self.at_least(body, 4))
+            }
+            _ => self.text(body),
+        };
+        format!("ep::sum<{kind}>({range}, [&](int {binder}) {{\nreturn {value};\n}})")
     }
 
-    /// How many values a counted domain has.
-    pub(super) fn domain_count(&self, domain: &crate::ir::Domain) -> String {
-        use crate::ir::Domain;
+    /// The first value of a counted domain.
+    pub(super) fn domain_begin(&self, domain: &Domain) -> String {
+        match domain {
+            Domain::Range { low, .. } => self.text(low),
+            _ => "0".to_string(),
+        }
+    }
+
+    /// The end of a counted domain.
+    pub(super) fn domain_count(&self, domain: &Domain) -> String {
         match domain {
             Domain::Dim { name } => format!("Cfg::{}", constant(name)),
-            Domain::Tokens => self.name("tokens", &NameKind::Size),
+            Domain::Tokens => self.size("tokens").0,
             Domain::Range { high, .. } => self.text(high),
             _ => "Cfg::kRanks".to_string(),
         }

@@ -1,7 +1,7 @@
 //! Rows of one token from all its peers, added up.
 
 use super::names::{channel_cfg, role_cfg, role_fn};
-use super::{Rendered, Renderer, param};
+use super::{RenderError, Rendered, Renderer, param};
 use crate::ir::{Action, BinaryOp, Channel, ChannelKind, Domain, Expr, Place, Role, Stmt};
 use crate::plan::constant;
 
@@ -29,10 +29,13 @@ impl Renderer<'_> {
             return Err(self.no_form(stmt));
         };
         let channel = self.channel(channel)?;
-        let mut stores = Vec::new();
+        // The sum of the row takes the parts; those of the other fields come with it.
+        let (mut stores, mut of_fields) = (Vec::new(), Vec::new());
         for inner in body {
-            stores.push(self.gathered(channel, binder, part, inner)?);
+            let (row, text) = self.gathered(channel, part, inner)?;
+            if row { &mut stores } else { &mut of_fields }.push(text);
         }
+        stores.append(&mut of_fields);
         let at = self.text(position);
         let steps = match (&channel.kind, domain) {
             (ChannelKind::Ring, Domain::Stripe) => self.gather_ring(role, channel, stmt),
@@ -115,8 +118,13 @@ impl Renderer<'_> {
         }
     }
 
-    /// `store out[token] = sum(part.x) + bias[token]`, or of a small field.
-    fn gathered(&self, channel: &Channel, token: &str, part: &str, stmt: &Stmt) -> Rendered {
+    /// `store out[token] = sum(part.x) + bias[token]`, or of a small field; whether it is the row.
+    fn gathered(
+        &self,
+        channel: &Channel,
+        part: &str,
+        stmt: &Stmt,
+    ) -> Result<(bool, String), RenderError> {
         let Action::Store { target, value } = &stmt.action else { return Err(self.no_form(stmt)) };
         let (field, bias) = sum_and_bias(value, part).ok_or_else(|| self.no_form(stmt))?;
         let message = self.message(channel)?;
@@ -124,29 +132,32 @@ impl Renderer<'_> {
             message.fields.iter().any(|candidate| candidate.row && candidate.name == field);
         let out = self.row_of(target)?;
         let text = if is_row {
-            self.store_row(token, part, &out, bias)?
+            self.store_row(part, &out, bias)?
         } else if bias.is_none() {
             let (name, cfg) = (constant(field), format!("Cfg::{}", message.name));
             format!("{part}.store_sum({out}, {cfg}::{name}, {cfg}::{name}Count);")
         } else {
             return Err(self.no_form(stmt));
         };
-        Ok(format!("{}\n{text}", self.comment(stmt)))
+        Ok((is_row, format!("{}\n{text}", self.comment(stmt))))
     }
 
-    fn store_row(&self, token: &str, part: &str, out: &str, bias: Option<&str>) -> Rendered {
-        let Some(bias) = bias else {
+    fn store_row(&self, part: &str, out: &str, bias: Option<&Expr>) -> Rendered {
+        let Some(Expr::Element { tensor: bias, indices }) = bias else {
             return Ok(format!("{part}.store_row({out});"));
         };
         let tensor = self.tensor(bias)?;
-        let row = |base: &str| match tensor.dims.len() {
-            1 => base.to_string(),
-            _ => format!("{base} + {token} * {}", self.scope().row_stride(tensor, 0)),
+        let row = |base: &str| match indices.first() {
+            None => base.to_string(),
+            Some(row) => {
+                format!("{base} + {} * {}", self.factor(row), self.scope().row_stride(tensor, 0))
+            }
         };
+        let copy = self.element;
         let (count, lambda) = if tensor.copies > 1 {
             (
                 format!("args.{bias}_count"),
-                format!("[&](int i) {{ return {}; }}", row(&format!("args.{bias}[i]"))),
+                format!("[&](int {copy}) {{ return {}; }}", row(&format!("args.{bias}[{copy}]"))),
             )
         } else {
             // An optional tensor that is absent adds nothing.
@@ -160,21 +171,22 @@ impl Renderer<'_> {
     /// Address of the row that is written.
     fn row_of(&self, place: &Place) -> Rendered {
         let tensor = self.tensor(&place.tensor)?;
-        Ok(self.scope().row_address(tensor, 0, place.indices.first()))
+        Ok(self.scope().row_address(tensor, 0, &place.indices))
     }
 }
 
 /// The field of `sum(part.field)` and the tensor of `+ bias[token]`.
-fn sum_and_bias<'e>(value: &'e Expr, part: &str) -> Option<(&'e str, Option<&'e str>)> {
+pub(super) fn sum_and_bias<'e>(value: &'e Expr, part: &str) -> Option<(&'e str, Option<&'e Expr>)> {
     match value {
         Expr::Call { helper, args } if helper == "sum" => match args.as_slice() {
             [Expr::Field { of, field, .. }] if of == part => Some((field, None)),
             _ => None,
         },
         Expr::Binary { op: BinaryOp::Add, left, right } => match (&**left, &**right) {
-            (sum, Expr::Element { tensor, .. }) => {
-                Some((sum_and_bias(sum, part)?.0, Some(tensor.as_str())))
-            }
+            (sum, bias @ Expr::Element { .. }) => match sum_and_bias(sum, part)? {
+                (field, None) => Some((field, Some(bias))),
+                _ => None,
+            },
             _ => None,
         },
         _ => None,

@@ -217,13 +217,21 @@ impl Renderer<'_> {
         }
     }
 
-    /// End of the blocks that `Range` roles name.
+    /// End of the blocks that `Range` roles name, in whatever order: where none of them begins.
     fn last_named_block(&self) -> String {
-        let mut ends = self.ir.roles.iter().filter_map(|role| match &role.blocks {
-            Blocks::Range { high, .. } => Some(self.text(high)),
+        let ranges = self.ir.roles.iter().filter_map(|role| match &role.blocks {
+            Blocks::Range { low, high } => Some((low, high)),
             _ => None,
         });
-        ends.next_back().unwrap_or_else(|| "0".to_string())
+        let ranges: Vec<(&Expr, &Expr)> = ranges.collect();
+        let ends = ranges.iter().map(|(_, high)| *high);
+        let open = ends.filter(|end| !ranges.iter().any(|(low, _)| low == end));
+        let last = open.max_by_key(|end| match end {
+            Expr::Int { value } => *value,
+            // What is given by a number is the last one declared.
+            _ => i64::MAX,
+        });
+        last.map_or_else(|| "0".to_string(), |end| self.text(end))
     }
 
     /// The user's device functions.

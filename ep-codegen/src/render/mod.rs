@@ -3,10 +3,13 @@
 //! Rust decides and names, the templates of `templates/kernels` compose, the device library does the
 //! work. What depends on the shape is a member of `Cfg`, which the plan writes in front.
 
+mod clashes;
 mod compute;
 mod count;
 mod direct;
 mod expr;
+mod forms;
+mod forms_of_channels;
 mod gather;
 mod items;
 mod layout;
@@ -17,9 +20,10 @@ mod ring;
 mod role;
 mod templates;
 mod twin;
+mod typed;
 
 use crate::ir::facts::{Facts, facts};
-use crate::ir::{Channel, ChannelKind, Expr, Message, Pipeline, Stmt, Tensor};
+use crate::ir::{Action, Channel, ChannelKind, Expr, Message, Pipeline, Share, Stmt, Tensor, walk};
 use expr::Scope;
 pub use templates::RenderError;
 use templates::Templates;
@@ -29,7 +33,10 @@ type Rendered = Result<String, RenderError>;
 
 /// The body of the kernel of a pipeline from which one choice of arms has been selected.
 pub fn body(ir: &Pipeline) -> Rendered {
-    let render = Renderer { ir, facts: facts(ir), templates: Templates::load()? };
+    let element = if !binds(ir, "i") { "i" } else { "i_of_row" };
+    let render = Renderer { ir, element, facts: facts(ir), templates: Templates::load()? };
+    render.check_names()?;
+    render.check_forms()?;
     let mut roles = Vec::new();
     for role in &ir.roles {
         roles.push(render.role(role)?);
@@ -51,6 +58,8 @@ pub fn body(ir: &Pipeline) -> Rendered {
 /// One selected pipeline on its way to text.
 struct Renderer<'a> {
     ir: &'a Pipeline,
+    /// The index of an element, in loops over the elements of a row.
+    element: &'static str,
     facts: Facts,
     templates: Templates,
 }
@@ -118,7 +127,8 @@ impl<'a> Renderer<'a> {
 
     /// The scope of plain role code: `me` is a local, rows are read at `i`.
     fn scope(&self) -> Scope<'_> {
-        Scope { ir: self.ir, me: "me", element: "i", field: &|of, field| format!("{of}.{field}") }
+        let field = &|of: &str, field: &str| format!("{of}.{field}");
+        Scope { ir: self.ir, me: "me", element: self.element, field }
     }
 
     fn text(&self, expr: &Expr) -> String {
@@ -129,6 +139,28 @@ impl<'a> Renderer<'a> {
     fn factor(&self, expr: &Expr) -> String {
         self.scope().factor(expr)
     }
+}
+
+/// Whether a role gives something the name `name`.
+fn binds(ir: &Pipeline, name: &str) -> bool {
+    let mut found = false;
+    for role in &ir.roles {
+        found |= matches!(&role.share, Share::Peer { binder, .. } if binder == name);
+        walk::stmts(&role.body, &mut |stmt| {
+            found |= match &stmt.action {
+                Action::For { binder, .. } | Action::Receive { binder, .. } => binder == name,
+                Action::Gather { binder, part, across, .. } => {
+                    [binder, part, across].into_iter().any(|own| own == name)
+                }
+                Action::Let { name: own, .. } => own == name,
+                _ => false,
+            };
+            walk::exprs(stmt, &mut |part| {
+                found |= matches!(part, Expr::Fold { binder, .. } if binder == name);
+            });
+        });
+    }
+    found
 }
 
 /// Whether `word` stands in `text` as a whole word.

@@ -107,7 +107,7 @@ impl Renderer<'_> {
         let mut lines = Vec::new();
         for (part, (.., block)) in parts(self.ir, &out.elem).into_iter().enumerate() {
             let (to, stride) = (part_name(self.ir, out, part), scope.row_stride(out, part));
-            let address = scope.row_address(from, part, indices.first());
+            let address = scope.row_address(from, part, indices);
             if part == 0 {
                 lines.push(format!(
                     "mover.row(ep::row_at(args.{to}, position, {stride}),\n{address});"

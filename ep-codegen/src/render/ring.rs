@@ -52,7 +52,7 @@ impl<'a> Renderer<'a> {
     }
 
     /// The one ring that a role with a peer fills or empties.
-    fn ring_of(&self, role: &Role) -> Result<&'a Channel, super::RenderError> {
+    pub(super) fn ring_of(&self, role: &Role) -> Result<&'a Channel, super::RenderError> {
         let mut rings = self.ir.channels.iter().filter(|channel| {
             channel.kind == ChannelKind::Ring
                 && (channel.to == role.name || channel.from.contains(&role.name))
@@ -78,7 +78,10 @@ impl<'a> Renderer<'a> {
     fn ring_step(&self, channel: &Channel, stmt: &Stmt) -> Rendered {
         match &stmt.action {
             Action::Announce { values, .. } => {
-                let texts = values.iter().map(|value| self.text(&value.value)).collect::<Vec<_>>();
+                // The numbers of a header stand in one order, whatever that of the declaration.
+                let named = |name: &str| values.iter().find(|value| value.name == name);
+                let texts = ["first", "count"].into_iter().filter_map(named);
+                let texts = texts.map(|value| self.text(&value.value)).collect::<Vec<_>>();
                 Ok(format!(
                     "{}\n{}.announce({});",
                     self.comment(stmt),

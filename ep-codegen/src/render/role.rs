@@ -2,7 +2,7 @@
 
 use super::names::{role_cfg, role_fn};
 use super::{Rendered, Renderer, mentions};
-use crate::ir::{Action, ChannelKind, Domain, Role, Share, Stmt};
+use crate::ir::{Action, ChannelKind, Domain, Role, Share, Stmt, walk};
 use crate::plan::{role_use, sums};
 
 impl Renderer<'_> {
@@ -79,9 +79,12 @@ impl Renderer<'_> {
 
     /// The flows of a role in order.
     fn flows(&self, role: &Role) -> Rendered {
+        let several = role.body.iter().filter(|stmt| self.moves(stmt)).count() > 1;
         let mut texts = Vec::new();
         for stmt in &role.body {
-            texts.push(self.flow(role, stmt)?);
+            let text = self.flow(role, stmt)?;
+            // Each has variables of its own.
+            texts.push(if several && self.moves(stmt) { format!("{{\n{text}\n}}") } else { text });
         }
         Ok(texts.join("\n"))
     }
@@ -108,6 +111,15 @@ impl Renderer<'_> {
         }
     }
 
+    /// Whether a flow moves messages or rows, and not only numbers.
+    fn moves(&self, stmt: &Stmt) -> bool {
+        matches!(stmt.action, Action::Receive { .. })
+            || walk::nested(stmt)
+                .iter()
+                .any(|inner| matches!(inner.action, Action::For { position: Some(_), .. }))
+            || self.pushes_direct(stmt)
+    }
+
     pub(super) fn pushes_direct(&self, stmt: &Stmt) -> bool {
         let mut found = false;
         crate::ir::walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
@@ -120,7 +132,7 @@ impl Renderer<'_> {
 
     /// A statement that is right, and that the generator has no form for.
     pub(super) fn no_form(&self, stmt: &Stmt) -> super::RenderError {
-        let defect = self.defect(&format!("no form for `{}`", stmt.at.text));
+        let defect = self.defect("this statement has no CUDA form here");
         super::RenderError { statement: Some(stmt.at.clone()), ..defect }
     }
 }

@@ -198,6 +198,12 @@ __device__ __forceinline__ void for_each(const Team& team, int count, Body body)
     __syncwarp();
 }
 
+/// `body(i)` for every i from `begin` to `end`, spread over the threads of the role.
+template <class Body>
+__device__ __forceinline__ void for_each(const Team& team, int begin, int end, Body body) {
+    for_each(team, end - begin, [&](int i) { body(begin + i); });
+}
+
 /// `body()` once, in the last warp of the role: loops keep the first ones busy.
 template <class Body>
 __device__ __forceinline__ void in_last_warp(const Team& team, Body body) {
@@ -219,6 +225,12 @@ __device__ __forceinline__ T sum(int count, Value value) {
     T total = 0;
     for (int i = 0; i < count; ++i) total += value(i);
     return total;
+}
+
+/// Sum of `value(i)` for i from `begin` to `end`, in order; one lane's own work.
+template <class T, class Value>
+__device__ __forceinline__ T sum(int begin, int end, Value value) {
+    return sum<T>(end - begin, [&](int i) { return value(begin + i); });
 }
 
 /// Calls `sink(i, sum of value(0..i))` for i below `count`, a lane each; warp. Returns the total.

@@ -1,0 +1,99 @@
+//! Names of the declaration that would meet one another, or the names of the generator, in the text.
+
+use super::{RenderError, Renderer};
+use crate::ir::{Channel, Message};
+use crate::plan::{Counting, camel, constant, counted, meta_sources, params, snake};
+
+/// What `Cfg` and the kernel hold beside what is declared.
+const OF_TOP: &[&str] = &["kThreads", "kSequences", "kSharedBytes"];
+const OF_COUNTED: &[&str] = &["kCount", "kInShared", "kSums"];
+const OF_MESSAGE: &[&str] = &["kRowBytes", "kMetaBytes"];
+/// What a channel adds to the struct that it shares with a message of its name.
+const OF_CHANNEL: &[&str] = &[
+    "kAcks",
+    "kChannel",
+    "kChunk",
+    "kClosed",
+    "kDepth",
+    "kEpochs",
+    "kFlags",
+    "kHead",
+    "kHeader",
+    "kMeta",
+    "kMetaStride",
+    "kPeers",
+    "kReady",
+    "kReleased",
+    "kRetired",
+    "kRowStride",
+    "kSent",
+    "kSlotBytes",
+    "kSlots",
+    "kStripes",
+    "kTail",
+    "kTaken",
+    "kTurns",
+    "kWords",
+];
+const STRUCTS: &[&str] = &["Args", "Cfg", "Counted", "Smem"];
+const OF_KERNEL: &[&str] = &["args", "block", "blocks", "call", "smem", "team", "warp"];
+
+impl Renderer<'_> {
+    /// Refuses two things of one name.
+    pub(super) fn check_names(&self) -> Result<(), RenderError> {
+        let arguments = params(self.ir).0.into_iter().map(|param| param.name);
+        self.each_once("arguments of the kernel", &[], arguments)?;
+        let dims = self.ir.dims.iter().map(|dim| constant(&dim.name));
+        let tunes = self.ir.tunes.iter().map(|tune| constant(&tune.name));
+        self.each_once("numbers of the kernel", OF_TOP, dims.chain(tunes))?;
+        for message in &self.ir.messages {
+            self.check_fields(message)?;
+        }
+        let summed = counted(self.ir).into_iter().filter(|(_, kind)| *kind == Counting::Summed);
+        let summed = summed.map(|(tensor, _)| constant(&tensor.name));
+        self.each_once("numbers of its counters", OF_COUNTED, summed)?;
+        let roles = self.ir.roles.iter().map(|role| role.name.clone());
+        let messages = self.ir.messages.iter().map(|message| message.name.clone());
+        // A channel may share the struct of its message.
+        let channels = self.ir.channels.iter().map(|channel| camel(&channel.name));
+        let own = channels.filter(|name| !self.ir.messages.iter().any(|it| it.name == *name));
+        self.each_once("structs", STRUCTS, roles.chain(messages).chain(own))?;
+        let functions = self.ir.roles.iter().map(|role| snake(&role.name));
+        self.each_once("names in the kernel", OF_KERNEL, functions)
+    }
+
+    fn check_fields(&self, message: &Message) -> Result<(), RenderError> {
+        let sources = meta_sources(self.ir, message);
+        let fields = sources.iter().flat_map(|source| {
+            let name = constant(&source.name);
+            [format!("{name}Count"), name]
+        });
+        let shares = |channel: &Channel| camel(&channel.name) == message.name;
+        let mut own = OF_MESSAGE.to_vec();
+        if self.ir.channels.iter().any(shares) {
+            own.extend(OF_CHANNEL);
+        }
+        self.each_once(&format!("numbers of the message `{}`", message.name), &own, fields)
+    }
+
+    fn each_once(
+        &self,
+        what: &str,
+        own: &[&str],
+        names: impl Iterator<Item = String>,
+    ) -> Result<(), RenderError> {
+        let mut seen: Vec<String> = own.iter().map(|name| name.to_string()).collect();
+        for name in names {
+            // The copies of an `up to n` tensor are one array.
+            if name.contains('[') && !name.ends_with("[0]") {
+                continue;
+            }
+            let name = name.trim_end_matches("[0]").to_string();
+            if seen.contains(&name) {
+                return Err(self.defect(&format!("two {what} are called `{name}` in CUDA")));
+            }
+            seen.push(name);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! The element type of an expression, as the emitted C++ computes it.
+
+use crate::ir::{BinaryOp, Elem, ElemType, Expr, Field, NameKind, Pipeline};
+use crate::plan::parts;
+
+/// Whether C++ computes with elements of this type as they are.
+pub(super) fn is_plain(elem: &Elem) -> bool {
+    matches!(elem, Elem::Bool | Elem::U8 | Elem::I32 | Elem::I64 | Elem::F32)
+}
+
+/// The element type of `expr`; what only a message or a part of one has counts as a whole number.
+pub(super) fn elem_of(ir: &Pipeline, expr: &Expr) -> Elem {
+    match expr {
+        Expr::Bool { .. } | Expr::Not { .. } => Elem::Bool,
+        Expr::Int { value } if i32::try_from(*value).is_err() => Elem::I64,
+        Expr::Name { name, kind: NameKind::Arg } => {
+            ir.args.iter().find(|arg| arg.name == *name).map_or(Elem::I32, |arg| arg.elem.clone())
+        }
+        Expr::Element { tensor, .. } => {
+            let found = ir.tensors.iter().find(|known| known.name == *tensor);
+            found.map_or(Elem::I32, |tensor| first_part(ir, &tensor.elem))
+        }
+        Expr::OfChannel { channel, field, .. } => {
+            let found = field_of(ir, channel, field);
+            found.map_or(Elem::I32, |field| first_part(ir, &field.elem))
+        }
+        Expr::Call { helper, .. } => match ir.cuda_fns.iter().find(|own| own.name == *helper) {
+            Some(own) => own.returns.clone(),
+            None if ["any", "has", "listed", "routed"].contains(&helper.as_str()) => Elem::Bool,
+            None => Elem::I32,
+        },
+        Expr::Cast { elem, .. } => elem.clone(),
+        Expr::Binary { op, left, right } => match op {
+            BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem => {
+                joined(&elem_of(ir, left), &elem_of(ir, right))
+            }
+            _ => Elem::Bool,
+        },
+        Expr::Fold { body, .. } => joined(&elem_of(ir, body), &Elem::I32),
+        Expr::Int { .. } | Expr::Name { .. } | Expr::Field { .. } => Elem::I32,
+    }
+}
+
+/// The element type of the row itself; a variant without parts is an error elsewhere.
+pub(super) fn first_part(ir: &Pipeline, elem: &ElemType) -> Elem {
+    parts(ir, elem).into_iter().next().map_or(Elem::I32, |(_, elem, _)| elem)
+}
+
+/// What C++ computes of the two.
+fn joined(a: &Elem, b: &Elem) -> Elem {
+    match [a, b] {
+        both if both.iter().any(|elem| !is_plain(elem)) => Elem::Bf16,
+        both if both.contains(&&Elem::F32) => Elem::F32,
+        both if both.contains(&&Elem::I64) => Elem::I64,
+        _ => Elem::I32,
+    }
+}
+
+/// How many indices `expr` still takes: 0 for one value.
+pub(super) fn rank_of(ir: &Pipeline, expr: &Expr) -> usize {
+    match expr {
+        Expr::Element { tensor, indices } => {
+            let found = ir.tensors.iter().find(|known| known.name == *tensor);
+            found.map_or(0, |tensor| tensor.dims.len().saturating_sub(indices.len()))
+        }
+        Expr::OfChannel { channel, field, indices, .. } => {
+            let found = field_of(ir, channel, field);
+            found.map_or(0, |field| field.dims.len().saturating_sub(indices.len()))
+        }
+        Expr::Call { helper, .. } if ["listed", "routed"].contains(&helper.as_str()) => 0,
+        Expr::Call { args, .. } => args.iter().map(|arg| rank_of(ir, arg)).max().unwrap_or(0),
+        Expr::Cast { value, .. } | Expr::Not { value } => rank_of(ir, value),
+        Expr::Binary { left, right, .. } => rank_of(ir, left).max(rank_of(ir, right)),
+        Expr::Fold { body, .. } => rank_of(ir, body),
+        _ => 0,
+    }
+}
+
+/// A field of the message that `channel` carries.
+pub(super) fn field_of<'a>(ir: &'a Pipeline, channel: &str, field: &str) -> Option<&'a Field> {
+    let channel = ir.channels.iter().find(|known| known.name == channel)?;
+    let message = ir.messages.iter().find(|message| message.name == channel.message)?;
+    message.fields.iter().find(|known| known.name == field)
+}

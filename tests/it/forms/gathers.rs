@@ -1,0 +1,214 @@
+//! Rows and fields of several ranks, added up.
+
+use super::run::{Call, Form, rows};
+
+/// The row of `peer` that token `token` of `rank` adds, if any.
+fn row(rank: usize, token: usize, peer: usize, of: usize) -> Option<usize> {
+    let place = rank + 3 * token + 5 * peer;
+    (of > 0 && !place.is_multiple_of(4)).then(|| place % of)
+}
+
+/// What a rank offers: numbers that add up without rounding.
+fn offered(rank: usize, row: usize, column: usize) -> f64 {
+    ((7 * rank + 5 * row + column) % 32) as f64
+}
+
+fn weight(rank: usize, row: usize, k: usize) -> f64 {
+    (rank * 100 + row * 10 + k) as f64 / 8.0
+}
+
+/// Fields stand in front of the row, and places and biases are found through tables.
+const PULLED: &str = "
+        shape { ranks: 1..=64, hidden: 8..=1024 step 8, topk: 1..=32 }
+        variant bias { None, One, Once, Flat, Found, Several }
+        size tokens;
+        size rows;
+        input
+            x: bf16[rows, hidden] in window, w: f32[rows, topk] in window, at: i32[tokens, ranks],
+            to: i32[tokens];
+        output sums: bf16[tokens, hidden], weights: f32[tokens, topk];
+        when bias is One { input b: bf16[tokens, hidden]; }
+        when bias is Once { input b: up to 1 bf16[tokens, hidden]; }
+        when bias is Flat { input b: optional bf16[hidden]; }
+        when bias is Found { input b: bf16[rows, hidden], which: i64[tokens]; }
+        when bias is Several { input b: up to 3 bf16[hidden]; }
+        message Part { row x: bf16[hidden], w: f32[topk] }
+        channel parts: pull<Part> over nvlink from Offer to Sum per all;
+        role Offer on block 1, 1 warps { push parts { x: x, w: w }; }
+        role Sum on all blocks, 3 warps, warps shared by token {
+            for i in tokens gather part from parts[peer] at at[i, peer] across peer in ranks {
+                store weights[i] = sum(part.w);
+                when bias is None { store sums[to[i]] = sum(part.x); }
+                when bias is One { store sums[to[i]] = sum(part.x) + b[i]; }
+                when bias is Once { store sums[to[i]] = sum(part.x) + b[i]; }
+                when bias is Flat { store sums[to[i]] = sum(part.x) + b; }
+                when bias is Found { store sums[to[i]] = sum(part.x) + b[which[i]]; }
+                when bias is Several { store sums[to[i]] = sum(part.x) + b; }
+            }
+        }";
+
+const ROWS: usize = 9;
+const TOPK: usize = 5;
+
+fn bias(row: usize, column: usize, copy: usize) -> f64 {
+    ((row + column + copy * 3) % 16) as f64
+}
+
+/// What is added to the parts of a token.
+fn added(arm: &str, copies: usize, token: usize, column: usize) -> f64 {
+    match arm {
+        "one" | "once" if copies == 1 => bias(token, column, 0),
+        "flat" => bias(0, column, 0),
+        "found" => bias((token * 2) % ROWS, column, 0),
+        _ => (0..copies).map(|copy| bias(0, column, copy)).sum(),
+    }
+}
+
+fn with_bias(call: Call, arm: &str, copies: usize, tokens: usize, hidden: usize) -> Call {
+    match (arm, copies) {
+        (_, 0) => call,
+        ("one" | "once", _) => call.give("b", hidden, rows(tokens, hidden, |t, c| bias(t, c, 0))),
+        ("found", _) => call.give("b", hidden, rows(ROWS, hidden, |row, c| bias(row, c, 0))).give(
+            "which",
+            1,
+            rows(tokens, 1, |t, _| ((t * 2) % ROWS) as f64),
+        ),
+        _ => (0..copies).fold(call, |call, copy| {
+            call.give(&format!("b#{copy}"), hidden, rows(1, hidden, |_, c| bias(0, c, copy)))
+        }),
+    }
+}
+
+#[test]
+fn pulled_rows_are_added_with_any_bias() {
+    let cases = [
+        ("none", 3, 24, 0),
+        ("one", 2, 40, 1),
+        ("once", 2, 16, 1),
+        ("once", 1, 16, 0),
+        ("flat", 2, 520, 1),
+        ("found", 2, 24, 1),
+        ("several", 2, 24, 3),
+        ("several", 2, 24, 0),
+    ];
+    for (arm, ranks, hidden, copies) in cases {
+        let call = |me: usize| {
+            let tokens = [7, 0, 4][me % 3];
+            let of = |token: usize, peer: usize| row(me, token, peer, ROWS);
+            let sum = |token: usize, value: &dyn Fn(usize, usize) -> f64| {
+                let parts = (0..ranks).filter_map(|peer| Some((peer, of(token, peer)?)));
+                parts.map(|(peer, row)| value(peer, row)).sum::<f64>()
+            };
+            let at = |token, peer| of(token, peer).map_or(-1.0, |row| row as f64);
+            let weights = |token, k| sum(token, &|peer, row| weight(peer, row, k));
+            let sums = |place: usize, column: usize| {
+                let token = tokens - 1 - place;
+                sum(token, &|peer, row| offered(peer, row, column))
+                    + added(arm, copies, token, column)
+            };
+            let call = Call::new()
+                .number("tokens", tokens)
+                .number("rows", ROWS)
+                .give("x", hidden, rows(ROWS, hidden, |row, column| offered(me, row, column)))
+                .give("w", TOPK, rows(ROWS, TOPK, |row, k| weight(me, row, k)))
+                .give("at", ranks, rows(tokens, ranks, at))
+                .give("to", 1, rows(tokens, 1, |token, _| (tokens - 1 - token) as f64))
+                .want("weights", TOPK, rows(tokens, TOPK, weights))
+                .want("sums", hidden, rows(tokens, hidden, sums));
+            with_bias(call, arm, copies, tokens, hidden)
+        };
+        let shape = [("ranks", ranks as i64), ("hidden", hidden as i64), ("topk", TOPK as i64)];
+        let form = Form::new(PULLED, &shape).arm("bias", arm).copies("b", copies as i64).blocks(3);
+        form.check(&call);
+        form.check_vector(&call);
+    }
+    let wide = [("ranks", 40), ("hidden", 1024), ("topk", 32)];
+    Form::new(PULLED, &wide).arm("bias", "several").compile();
+}
+
+const RINGS: &str = "
+        shape { ranks: 1..=64, hidden: 8..=1024 step 8, stripes: 1..=8 }
+        size tokens;
+        size rows;
+        input x: bf16[rows, hidden], begin: i32[ranks, stripes], count: i32[ranks, stripes];
+        uses handle other::Dispatch { head: i32[tokens, ranks] };
+        output sums: bf16[tokens, hidden];
+        message Part { row x: bf16[hidden] }
+        channel parts: ring<Part> over nvlink from Send to Sum per all { depth: 4, chunk: 2 };
+        role Send[peer] on all blocks, 4 warps {
+            for i in begin[peer, stripe]..begin[peer, stripe] + count[peer, stripe] {
+                push parts[peer] { x: x[i] };
+            }
+        }
+        role Sum on all blocks, 3 warps, warps shared by token {
+            for i in stripe gather part from parts[peer] at head[i, peer] across peer in ranks {
+                store sums[i] = sum(part.x);
+            }
+        }";
+
+/// Rows that the ranks send one another through rings, found by positions that the caller knows.
+#[test]
+fn rows_of_rings_are_added_without_a_bias() {
+    const STRIPES: usize = 2;
+    for (ranks, hidden) in [(3, 24), (1, 8)] {
+        let tokens = |rank: usize| [11, 5, 0][rank % 3];
+        let stripe = |rank: usize, s: usize| {
+            let (each, longer) = (tokens(rank) / STRIPES, tokens(rank) % STRIPES);
+            let begin = s * each + s.min(longer);
+            begin..begin + each + usize::from(s < longer)
+        };
+        let adds = |rank: usize, token: usize, from: usize| (rank + token * 2 + from) % 3 != 1;
+        // What `from` sends to `to` for a stripe, in order of the tokens there.
+        let sent = |from: usize, to: usize, s: usize| -> Vec<usize> {
+            stripe(to, s).filter(|token| adds(to, *token, from)).collect()
+        };
+        let value = |from: usize, to: usize, token: usize, c: usize| {
+            ((from * 5 + to * 3 + token * 7 + c) % 32) as f64
+        };
+        let call = |me: usize| {
+            let mut all: Vec<(usize, usize)> = Vec::new();
+            let (mut begins, mut counts) = (Vec::new(), Vec::new());
+            for to in 0..ranks {
+                for s in 0..STRIPES {
+                    begins.push(all.len() as f64);
+                    all.extend(sent(me, to, s).into_iter().map(|token| (to, token)));
+                    counts.push(all.len() as f64 - begins[begins.len() - 1]);
+                }
+            }
+            Call::new()
+                .number("tokens", tokens(me))
+                .number("rows", all.len())
+                .give(
+                    "x",
+                    hidden,
+                    rows(all.len(), hidden, |row, c| value(me, all[row].0, all[row].1, c)),
+                )
+                .give("begin", STRIPES, begins)
+                .give("count", STRIPES, counts)
+                .give(
+                    "head",
+                    ranks,
+                    rows(tokens(me), ranks, |token, from| {
+                        let s = (0..STRIPES).find(|s| stripe(me, *s).contains(&token)).unwrap_or(0);
+                        let gone =
+                            sent(from, me, s).iter().filter(|other| **other < token).count() as f64;
+                        if adds(me, token, from) { gone } else { -1.0 - gone }
+                    }),
+                )
+                .want(
+                    "sums",
+                    hidden,
+                    rows(tokens(me), hidden, |token, c| {
+                        let from = (0..ranks).filter(|from| adds(me, token, *from));
+                        from.map(|from| value(from, me, token, c)).sum()
+                    }),
+                )
+        };
+        let form = Form::new(
+            RINGS,
+            &[("ranks", ranks as i64), ("hidden", hidden as i64), ("stripes", STRIPES as i64)],
+        );
+        form.check(&call);
+        form.check_vector(&call);
+    }
+}

@@ -1,0 +1,8 @@
+//! Every form that the language allows is emitted and computes what it says, or is refused.
+
+mod channels;
+mod gathers;
+mod kernels;
+mod local;
+mod refused;
+mod run;

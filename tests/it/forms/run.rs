@@ -1,0 +1,385 @@
+//! From the text of a declaration to what its kernel leaves in memory: on the host, under seeded
+//! schedules, and through NVRTC.
+
+use std::sync::Arc;
+
+use ep_codegen::{expand, lower, render, syntax};
+use ep_runtime::args::{Bindings, Rows};
+use ep_runtime::backend::Stream;
+use ep_runtime::group::{Group, Kernel, control_bytes};
+use ep_runtime::host::{Build, Faults, HostBackend, HostOptions};
+use ep_runtime::ir::{self, Elem};
+use ep_runtime::jit::{Arch, Source};
+use ep_runtime::memory::{DeviceMemory, Window, align_up};
+use ep_runtime::plan::{Config, ParamKind, Plan, plan};
+use ep_runtime::{Emitted, device};
+
+/// Calls of every rank, one behind the other: what one leaves must not disturb the next.
+const CALLS: usize = 2;
+/// Schedules of the fast build.
+const SEEDS: u64 = 2;
+
+/// The IR of the one pipeline in `source`, or what is said to it.
+pub(super) fn accepted(source: &str) -> Result<ir::Pipeline, String> {
+    let whole = format!("ep_runtime::pipeline! {{ pub pipeline Form {{ {source} }} }}");
+    let block = syntax::blocks(&whole).expect("the text is made of Rust tokens").remove(0);
+    let (file, errors) = expand::front_end(block, &|path| Err(format!("{path} is not here")));
+    if !errors.is_empty() {
+        return Err(errors.to_text(&whole));
+    }
+    Ok(lower::lower(&file, &file.pipelines[0]))
+}
+
+/// A form in one shape and choice of arms.
+pub(super) struct Form {
+    ir: ir::Pipeline,
+    config: Config,
+    ranks: usize,
+    blocks: u32,
+}
+
+impl Form {
+    pub(super) fn new(source: &str, sets: &[(&str, i64)]) -> Form {
+        let ir = accepted(source).unwrap_or_else(|errors| panic!("{errors}"));
+        let mut config = Config::new(&ir, Arch::Sm90a);
+        for (name, value) in sets {
+            config.set(&ir, name, &value.to_string()).expect("the shape is legal");
+        }
+        let ranks = sets.iter().find(|(name, _)| *name == "ranks").map_or(1, |(_, ranks)| *ranks);
+        Form { ir, config, ranks: ranks as usize, blocks: 2 }
+    }
+
+    pub(super) fn arm(mut self, axis: &str, arm: &str) -> Form {
+        self.config.set(&self.ir, axis, arm).expect("there is such an arm");
+        self
+    }
+
+    pub(super) fn blocks(mut self, blocks: u32) -> Form {
+        self.blocks = blocks;
+        self
+    }
+
+    /// How many copies of an optional or `up to` tensor the caller brings.
+    pub(super) fn copies(mut self, tensor: &str, copies: i64) -> Form {
+        self.config.copies.insert(tensor.to_string(), copies);
+        self
+    }
+
+    /// What the plan says to the shape, empty when it takes it.
+    pub(super) fn refusal(&self) -> String {
+        plan(&self.ir, &self.config).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    fn emitted(&self, arch: Arch) -> Emitted {
+        let config = Config { arch, ..self.config.clone() };
+        let plan = plan(&self.ir, &config).unwrap_or_else(|error| panic!("{error}"));
+        let body = render::body(&self.ir.select(&config.choice));
+        let body = body.unwrap_or_else(|error| panic!("{error:?}"));
+        Emitted { cuda: format!("{}\n{body}", plan.prologue(&body)), plan }
+    }
+
+    /// NVRTC takes the text for an architecture without and one with TMA.
+    pub(super) fn compile(&self) {
+        let Some(jit) = crate::nvrtc::jit() else { return };
+        for arch in [Arch::Sm80, Arch::Sm90a] {
+            let emitted = self.emitted(arch);
+            let source = Source { name: "form.cu", text: &emitted.cuda, headers: device::HEADERS };
+            match jit.compile(&source, arch, &[]) {
+                Ok(compiled) => {
+                    let defects = compiled.defects();
+                    assert!(defects.is_empty(), "{}: {defects:?}", arch.name());
+                }
+                Err(error) => panic!("{}: {error}\n{}", arch.name(), emitted.cuda),
+            }
+        }
+    }
+
+    /// Every rank makes the call that `call` describes, and leaves what that says.
+    pub(super) fn check(&self, call: &dyn Fn(usize) -> Call) {
+        self.compile();
+        for seed in 1..=SEEDS {
+            self.run(Build::Fast, Arch::Sm90a, seed, call);
+        }
+        self.run(Build::Checked, Arch::Sm90a, 1, call);
+    }
+
+    /// The same without TMA.
+    pub(super) fn check_vector(&self, call: &dyn Fn(usize) -> Call) {
+        self.run(Build::Fast, Arch::Sm80, 1, call);
+    }
+
+    fn run(&self, build: Build, arch: Arch, seed: u64, call: &dyn Fn(usize) -> Call) {
+        let Some(programs) = crate::host::programs() else { return };
+        let emitted = self.emitted(arch);
+        let mut options = HostOptions { build, arch, ..HostOptions::new(self.ranks) };
+        options.spec.seed = seed;
+        options.spec.faults = Faults { slow_ranks: vec![0], ..Faults::default() };
+        options.spec.max_ahead = CALLS;
+        let backend = HostBackend::new(programs, options).expect("there is a host");
+        let group = backend.group().expect("there is a group");
+        let calls: Vec<Call> = (0..self.ranks).map(call).collect();
+        let mut places = Places::new(&emitted.plan);
+        calls.iter().for_each(|call| places.reserve(&emitted.plan, call));
+        let window = Window::new(group.backend(), places.end).expect("there is room");
+        let window = Arc::new(window);
+        let kernel = Kernel::prepare(&group, &window, 0, &emitted);
+        let kernel = kernel.unwrap_or_else(|error| panic!("{error}\n{}", emitted.cuda));
+        let bound = calls.iter().enumerate().map(|(rank, call)| {
+            let mut ends =
+                Bound { bindings: Bindings::new(), held: Vec::new(), outputs: Vec::new() };
+            let own = window.own(rank).expect("it is local");
+            ends.bind(&emitted.plan, &group, rank, call, own, &places);
+            ends
+        });
+        let bound: Vec<Bound> = bound.collect();
+        for _ in 0..CALLS {
+            for (rank, ends) in bound.iter().enumerate() {
+                kernel.launch(rank, Stream::OWN, self.blocks, &ends.bindings).expect("it starts");
+            }
+        }
+        for (rank, ends) in bound.iter().enumerate() {
+            let what = format!("{} seed {seed}, rank {rank}", arch.name());
+            group.sync(rank).unwrap_or_else(|error| panic!("{what}: {error}\n{}", emitted.cuda));
+            for (output, address) in &ends.outputs {
+                output.compare(&emitted.plan, &group, rank, *address, &what);
+            }
+        }
+    }
+}
+
+/// One tensor of a call. A name is that of the tensor, `x.1` of its first scale, `bias#1` of the
+/// second copy.
+#[derive(Clone)]
+struct Given {
+    name: String,
+    width: usize,
+    /// What is there before the calls; NaN: bytes of no meaning.
+    start: Vec<f64>,
+    wanted: Option<Vec<f64>>,
+}
+
+/// The arguments of one rank, and what the call must leave.
+#[derive(Default)]
+pub(super) struct Call {
+    numbers: Vec<(String, f64)>,
+    tensors: Vec<Given>,
+}
+
+impl Call {
+    pub(super) fn new() -> Call {
+        Call::default()
+    }
+
+    pub(super) fn number(mut self, name: &str, value: usize) -> Call {
+        self.numbers.push((name.to_string(), value as f64));
+        self
+    }
+
+    /// An input with rows of `width` elements.
+    pub(super) fn give(self, name: &str, width: usize, values: Vec<f64>) -> Call {
+        self.tensor(name, width, values, None)
+    }
+
+    /// An output or table: what it must hold behind the calls; NaN: anything.
+    pub(super) fn want(self, name: &str, width: usize, values: Vec<f64>) -> Call {
+        self.tensor(name, width, vec![f64::NAN; values.len()], Some(values))
+    }
+
+    /// An inout: what it holds before and behind the calls.
+    pub(super) fn change(self, name: &str, width: usize, from: Vec<f64>, to: Vec<f64>) -> Call {
+        self.tensor(name, width, from, Some(to))
+    }
+
+    fn tensor(
+        mut self,
+        name: &str,
+        width: usize,
+        start: Vec<f64>,
+        wanted: Option<Vec<f64>>,
+    ) -> Call {
+        assert!(start.len().is_multiple_of(width), "{name}: whole rows");
+        self.tensors.push(Given { name: name.to_string(), width, start, wanted });
+        self
+    }
+}
+
+/// Numbers of a function of row and column, row by row.
+pub(super) fn rows(rows: usize, width: usize, value: impl Fn(usize, usize) -> f64) -> Vec<f64> {
+    (0..rows * width).map(|at| value(at / width, at % width)).collect()
+}
+
+/// An element as memory holds it; `bf16` takes numbers that it can hold, `e4m3` and `ue8m0` codes.
+fn encode(elem: &Elem, value: f64) -> Vec<u8> {
+    // A sum of no numbers is -0 in Rust.
+    let value = value + 0.0;
+    match elem {
+        Elem::Bool | Elem::U8 | Elem::E4m3 | Elem::Ue8m0 => vec![value as u8],
+        Elem::I32 => (value as i32).to_le_bytes().to_vec(),
+        Elem::I64 => (value as i64).to_le_bytes().to_vec(),
+        Elem::F32 => (value as f32).to_le_bytes().to_vec(),
+        Elem::Bf16 => ((value as f32).to_bits() >> 16).to_le_bytes()[..2].to_vec(),
+    }
+}
+
+impl Given {
+    fn tensor(&self) -> (&str, usize, i64) {
+        if let Some((name, part)) = self.name.split_once('.') {
+            return (name, part.parse().expect("a number"), 0);
+        }
+        match self.name.split_once('#') {
+            Some((name, copy)) => (name, 0, copy.parse().expect("a number")),
+            None => (&self.name, 0, 0),
+        }
+    }
+
+    fn elem(&self, plan: &Plan) -> Elem {
+        let (name, part, copy) = self.tensor();
+        let found = plan.params.iter().find_map(|param| match &param.kind {
+            ParamKind::Pointer { tensor, part: p, copy: c, elem, .. }
+                if tensor == name && *p == part && *c == copy =>
+            {
+                Some(elem.clone())
+            }
+            _ => None,
+        });
+        found.unwrap_or_else(|| panic!("no tensor {}", self.name))
+    }
+
+    fn is_in_window(&self, plan: &Plan) -> bool {
+        let (name, part, _) = self.tensor();
+        let is_here =
+            |kind: &ParamKind| matches!(kind, ParamKind::WindowOffset { tensor } if tensor == name);
+        part == 0 && plan.params.iter().any(|param| is_here(&param.kind))
+    }
+
+    /// Elements from row to row: whole lines in the window, and a gap where there may be one.
+    fn stride(&self, plan: &Plan) -> usize {
+        let (name, own, _) = self.tensor();
+        let line = 128 / encode(&self.elem(plan), 0.0).len();
+        let padded = plan.params.iter().any(|param| {
+            matches!(&param.kind, ParamKind::RowStride { tensor, part } if tensor == name && *part == own)
+        });
+        match padded || self.is_in_window(plan) && self.width > 1 {
+            true => self.width.next_multiple_of(line),
+            false => self.width,
+        }
+    }
+
+    fn bytes(&self, plan: &Plan) -> Vec<u8> {
+        let (elem, stride) = (self.elem(plan), self.stride(plan));
+        let mut bytes = Vec::new();
+        let dirty = vec![0xa5; encode(&elem, 0.0).len()];
+        for row in self.start.chunks(self.width) {
+            let gap = std::iter::repeat_n(&f64::NAN, stride - self.width);
+            for value in row.iter().chain(gap) {
+                bytes.extend(if value.is_nan() { dirty.clone() } else { encode(&elem, *value) });
+            }
+        }
+        bytes
+    }
+
+    fn compare(&self, plan: &Plan, group: &Group, rank: usize, address: u64, what: &str) {
+        let (elem, stride) = (self.elem(plan), self.stride(plan));
+        let size = encode(&elem, 0.0).len();
+        let values = self.wanted.iter().flatten();
+        let mut bytes = vec![0; self.start.len() / self.width * stride * size];
+        group.backend().read(rank, address, &mut bytes).expect("it can be read");
+        for (at, value) in values.enumerate().filter(|(_, value)| !value.is_nan()) {
+            let (row, column) = (at / self.width, at % self.width);
+            let start = (row * stride + column) * size;
+            let (found, wanted) = (&bytes[start..start + size], encode(&elem, *value));
+            assert!(
+                found == wanted,
+                "{what}: {}[{row}, {column}] is {found:?}, wanted {value}",
+                self.name
+            );
+        }
+    }
+}
+
+/// Where tensors and records are in the window, at one place for all ranks.
+struct Places {
+    starts: Vec<(String, u64)>,
+    end: u64,
+}
+
+impl Places {
+    fn new(plan: &Plan) -> Places {
+        Places { starts: Vec::new(), end: align_up(control_bytes(plan).max(1)) }
+    }
+
+    fn place(&mut self, name: &str, bytes: u64) {
+        if !self.starts.iter().any(|(known, _)| known == name) {
+            self.starts.push((name.to_string(), self.end));
+            self.end = align_up(self.end + bytes.max(1));
+        }
+    }
+
+    fn reserve(&mut self, plan: &Plan, call: &Call) {
+        // Ranks hold different numbers of rows; each has room for the most.
+        const ROOM: u64 = 1 << 16;
+        for given in call.tensors.iter().filter(|given| given.is_in_window(plan)) {
+            assert!(given.bytes(plan).len() as u64 <= ROOM, "{} is too large", given.name);
+            self.place(&given.name, ROOM);
+        }
+        for param in &plan.params {
+            if let ParamKind::MetaOffset { channel } = &param.kind {
+                self.place(channel, ROOM);
+            }
+        }
+    }
+}
+
+/// What one rank binds.
+struct Bound {
+    bindings: Bindings,
+    held: Vec<DeviceMemory>,
+    outputs: Vec<(Given, u64)>,
+}
+
+impl Bound {
+    fn bind(
+        &mut self,
+        plan: &Plan,
+        group: &Group,
+        rank: usize,
+        call: &Call,
+        window: u64,
+        places: &Places,
+    ) {
+        for (name, start) in &places.starts {
+            self.bindings.region(name, *start);
+        }
+        for param in &plan.params {
+            let number = call.numbers.iter().find(|(name, _)| *name == param.name);
+            match (&param.kind, number) {
+                (ParamKind::Arg { elem: Elem::F32 }, Some((name, value))) => {
+                    self.bindings.real(name, *value as f32);
+                }
+                (_, Some((name, value))) => drop(self.bindings.number(name, *value as i64)),
+                _ => {}
+            }
+        }
+        for given in &call.tensors {
+            let bytes = given.bytes(plan);
+            let address = match places.starts.iter().find(|(name, _)| *name == given.name) {
+                Some((_, start)) if given.is_in_window(plan) => window + start,
+                _ => {
+                    let memory =
+                        DeviceMemory::new(group.backend(), rank, (bytes.len() as u64).max(8));
+                    self.held.push(memory.expect("there is room"));
+                    self.held.last().map_or(0, DeviceMemory::address)
+                }
+            };
+            group.backend().write(rank, address, &bytes).expect("it fits");
+            let rows = Rows::new(address, given.stride(plan) as i64);
+            match given.tensor() {
+                (name, 0, copy) => drop(self.bindings.copy(name, copy, rows)),
+                (name, part, _) => drop(self.bindings.part(name, part, rows)),
+            }
+            if given.wanted.is_some() {
+                self.outputs.push((given.clone(), address));
+            }
+        }
+    }
+}
