@@ -232,6 +232,33 @@ impl Bindings {
         self
     }
 
+    /// Fails if the rows of a tensor that peers reach where they lie are not as far apart as the kernel
+    /// of `plan` takes them to be.
+    pub fn check_strides(&self, plan: &Plan) -> Result<(), CallError> {
+        for (name, apart) in &plan.strides {
+            let key = (name.clone(), 0, 0);
+            let Some(rows) = self.tensors.get(&key).filter(|rows| rows.address != 0) else {
+                continue;
+            };
+            let bytes = plan.params.iter().find_map(|param| match &param.kind {
+                ParamKind::Pointer { tensor, part: 0, elem, .. } if tensor == name => {
+                    Some(elem_bytes(elem))
+                }
+                _ => None,
+            });
+            let given = rows.row_stride.saturating_mul(bytes.unwrap_or(1));
+            if given != *apart {
+                let what = format!(
+                    "the rows of `{name}` lie {given} bytes apart, and {} finds them {apart} bytes apart \
+                     in the window",
+                    plan.pipeline
+                );
+                return Err(CallError::Mismatch { what });
+            }
+        }
+        Ok(())
+    }
+
     /// The operand of a member; `control_at` is where the plan's control memory starts, from which
     /// its kernel counts window offsets.
     pub fn operand(&self, param: &Param, control_at: u64) -> Option<Operand> {

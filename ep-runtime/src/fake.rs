@@ -437,6 +437,7 @@ pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
         pairs: Vec::new(),
         waivers: Vec::new(),
         extents: Vec::new(),
+        strides: Vec::new(),
     }
 }
 

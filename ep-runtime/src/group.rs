@@ -409,6 +409,7 @@ impl Kernel {
         blocks: u32,
         bindings: &Bindings,
     ) -> Result<(), CallError> {
+        bindings.check_strides(&self.plan)?;
         let map = ArgsMap::new(&self.plan, |param| bindings.operand(param, self.control_at))?;
         let mut bytes = vec![0; map.bytes()];
         let turn = self.group.turn(rank, stream)?;

@@ -128,6 +128,7 @@ fn check(build: Build, seed: u64) {
         }
         outputs.push((bindings, sums, at));
     }
+    refuses_another_stride(&kernel, outputs[0].0.clone());
     for _ in 0..CALLS {
         for (rank, (bindings, ..)) in outputs.iter().enumerate() {
             kernel.launch(rank, Stream::OWN, 2, bindings).expect("it starts");
@@ -141,6 +142,15 @@ fn check(build: Build, seed: u64) {
             assert!(bytes == sums(rank, which), "seed {seed}: rank {rank}, tensor {which}");
         }
     }
+}
+
+/// Peers find rows by the shape alone.
+fn refuses_another_stride(kernel: &Kernel, mut bindings: Bindings) {
+    bindings.tensor("first", Rows::new(1 << 20, HIDDEN as i64));
+    let error = kernel.launch(0, Stream::OWN, 2, &bindings).unwrap_err();
+    let text = "the rows of `first` lie 288 bytes apart, and TwoSums finds them 384 bytes apart in \
+                the window";
+    assert_eq!(error.to_string(), text);
 }
 
 #[test]

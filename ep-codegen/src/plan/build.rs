@@ -6,7 +6,7 @@ use super::error::PlanError;
 use super::extent::extents;
 use super::message::{self, LINE_BYTES, MessageLayout, align, elem_bytes, parts};
 use super::numbers::{self, Numbers, eval};
-use super::roles::{RoleUse, block_groups, first_warps, moved_row, role_use};
+use super::roles::{RoleUse, block_groups, first_warps, moved_row, role_use, row_in_place};
 use super::shared::{Cut, SEQUENCE_BYTES};
 use super::window::{Extent, Window, option, slot_epochs};
 use super::{CfgGroup, CfgKind, CfgMember, Plan, RoleWarps, args, config};
@@ -72,6 +72,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         params,
         args_bytes,
         extents: extents(&ir, &numbers),
+        strides: planner.strides(),
         window: window.regions,
         window_bytes: window.bytes,
         threads,
@@ -401,6 +402,23 @@ impl Planner<'_> {
         carried.fold((moved, 0), |(row, meta), layout| {
             (row.max(layout.row_bytes), meta.max(layout.meta_bytes))
         })
+    }
+
+    /// The tensors behind the rows of direct and pull channels, and how far apart these are.
+    fn strides(&self) -> Vec<(String, i64)> {
+        let mut strides = Vec::new();
+        for channel in &self.ir.channels {
+            let Some(layout) = self.layout(channel) else { continue };
+            let apart = align(layout.row_bytes, LINE_BYTES);
+            for role in &self.ir.roles {
+                walk::stmts(&role.body, &mut |stmt| {
+                    let tensor = row_in_place(self.ir, channel, role, stmt);
+                    strides.extend(tensor.map(|tensor| (tensor.to_owned(), apart)));
+                });
+            }
+        }
+        strides.dedup();
+        strides
     }
 
     fn top(&self, threads: i64, shared_bytes: i64) -> CfgGroup {

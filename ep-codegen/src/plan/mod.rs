@@ -55,6 +55,8 @@ pub struct Plan {
     pub args_bytes: i64,
     /// Memory of the caller that the kernel writes.
     pub extents: Vec<Extent>,
+    /// Tensors in whose rows peers read or write where they lie, with the bytes from one row to the next.
+    pub strides: Vec<(String, i64)>,
     /// The control memory that every rank has at the same offset of its window.
     pub window: Vec<Region>,
     /// Bytes of all regions.

@@ -1,7 +1,7 @@
 //! Which warps of which blocks run a role.
 
 use crate::ir::walk::stmts;
-use crate::ir::{Action, Blocks, ChannelKind, Expr, Pipeline, Role, Stmt, Tensor};
+use crate::ir::{Action, Blocks, Channel, ChannelKind, Expr, Memory, Pipeline, Role, Stmt, Tensor};
 
 /// The warps of one role inside each of its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +58,34 @@ pub fn moved_row<'a>(ir: &'a Pipeline, stmt: &Stmt) -> Option<&'a Tensor> {
     let [Expr::Field { field, .. }] = target.indices.as_slice() else { return None };
     let from = ir.tensors.iter().find(|candidate| candidate.name == *tensor)?;
     (field == "position" && indices.len() + 1 == from.dims.len()).then_some(from)
+}
+
+/// The tensor whose rows `stmt` lets peers read, by a pull channel, or store, by a direct one, where
+/// they lie.
+pub(super) fn row_in_place<'a>(
+    ir: &'a Pipeline,
+    channel: &Channel,
+    role: &Role,
+    stmt: &'a Stmt,
+) -> Option<&'a str> {
+    let message = ir.messages.iter().find(|message| message.name == channel.message)?;
+    let row = message.fields.iter().find(|field| field.row)?;
+    match (&stmt.action, &channel.kind) {
+        (Action::Push { channel: pushed, values, .. }, ChannelKind::Pull)
+            if *pushed == channel.name =>
+        {
+            let value = values.iter().find(|value| value.name == row.name)?;
+            let Expr::Element { tensor, .. } = &value.value else { return None };
+            Some(tensor)
+        }
+        (Action::Store { target, value: Expr::Field { field, .. } }, ChannelKind::Direct)
+            if role.name == channel.to && *field == row.name =>
+        {
+            let tensor = ir.tensors.iter().find(|tensor| tensor.name == target.tensor)?;
+            (tensor.memory == Memory::Window).then_some(tensor.name.as_str())
+        }
+        _ => None,
+    }
 }
 
 /// Whether the warps of some role complete positions out of order.

@@ -63,6 +63,7 @@ impl HandMade {
             pairs: Vec::new(),
             waivers: Vec::new(),
             extents: Vec::new(),
+            strides: Vec::new(),
         }
     }
 }
