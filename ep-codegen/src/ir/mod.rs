@@ -600,6 +600,13 @@ impl Pipeline {
         out
     }
 
+    /// The channel of this name, and the message that it carries.
+    pub fn carried(&self, channel: &str) -> Option<(&Channel, &Message)> {
+        let channel = self.channels.iter().find(|known| known.name == channel)?;
+        let message = self.messages.iter().find(|message| message.name == channel.message)?;
+        Some((channel, message))
+    }
+
     /// FNV-1a, 128 bits, of the canonical text: embedded by the macro, compared at run time.
     pub fn digest(&self) -> u128 {
         crate::digest::fnv128(self.text().as_bytes())

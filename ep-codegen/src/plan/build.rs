@@ -216,8 +216,7 @@ impl Planner<'_> {
 
     /// The optional tensor with which the field comes that `stmt` takes from a message.
     fn comes_with(&self, channel: &str, stmt: &Stmt) -> Option<&String> {
-        let channel = self.ir.channels.iter().find(|known| known.name == channel)?;
-        let message = self.ir.messages.iter().find(|own| own.name == channel.message)?;
+        let (_, message) = self.ir.carried(channel)?;
         let mut taken = None;
         walk::exprs(stmt, &mut |part| {
             if let Expr::Field { field: name, .. } = part
@@ -232,10 +231,8 @@ impl Planner<'_> {
     /// Bytes of the row that `stmt` moves, as it is or as a message; 0 when it moves none.
     fn whole_bytes(&self, stmt: &Stmt) -> i64 {
         let Action::Push { channel, .. } = &stmt.action else { return self.moved_bytes(stmt) };
-        let channel = self.ir.channels.iter().find(|known| known.name == *channel);
-        let message = channel
-            .and_then(|channel| self.ir.messages.iter().find(|own| own.name == channel.message));
-        let row = message.and_then(|message| message::row_field(self.ir, message));
+        let carried = self.ir.carried(channel);
+        let row = carried.and_then(|(_, message)| message::row_field(self.ir, message));
         row.map_or(0, |(field, elem)| {
             let elements: i64 =
                 field.dims.iter().map(|dim| eval(dim, self.numbers).unwrap_or(0)).product();
@@ -406,19 +403,12 @@ impl Planner<'_> {
 
     /// The tensors behind the rows of direct and pull channels, and how far apart these are.
     fn strides(&self) -> Vec<(String, i64)> {
-        let mut strides = Vec::new();
-        for channel in &self.ir.channels {
-            let Some(layout) = self.layout(channel) else { continue };
-            let apart = align(layout.row_bytes, LINE_BYTES);
-            for role in &self.ir.roles {
-                walk::stmts(&role.body, &mut |stmt| {
-                    let tensor = row_in_place(self.ir, channel, role, stmt);
-                    strides.extend(tensor.map(|tensor| (tensor.to_owned(), apart)));
-                });
-            }
-        }
-        strides.dedup();
-        strides
+        let strides = self.ir.channels.iter().filter_map(|channel| {
+            let (_, tensor) = row_in_place(self.ir, channel)?;
+            let apart = align(self.layout(channel)?.row_bytes, LINE_BYTES);
+            Some((tensor.name.clone(), apart))
+        });
+        strides.collect()
     }
 
     fn top(&self, threads: i64, shared_bytes: i64) -> CfgGroup {

@@ -29,7 +29,9 @@ pub use message::{
     row_field,
 };
 pub use numbers::{Numbers, eval};
-pub use roles::{RoleUse, RoleWarps, block_groups, has_sequences, moved_row, role_use};
+pub use roles::{
+    RoleUse, RoleWarps, block_groups, has_sequences, moved_row, role_use, row_in_place,
+};
 
 use crate::ir::facts::Pair;
 use crate::ir::{Elem, Waiver};

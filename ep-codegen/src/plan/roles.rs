@@ -1,7 +1,9 @@
 //! Which warps of which blocks run a role.
 
-use crate::ir::walk::stmts;
-use crate::ir::{Action, Blocks, Channel, ChannelKind, Expr, Memory, Pipeline, Role, Stmt, Tensor};
+use crate::ir::walk::{nested, stmts};
+use crate::ir::{
+    Action, Blocks, Channel, ChannelKind, Expr, FieldValue, Memory, Pipeline, Role, Stmt, Tensor,
+};
 
 /// The warps of one role inside each of its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +25,13 @@ pub struct RoleUse {
     pub gather: bool,
     /// Its warps complete positions of rings out of order.
     pub sequence: bool,
+}
+
+impl RoleUse {
+    /// Whether it has memory of its own in the block.
+    pub fn has_memory(&self) -> bool {
+        self.mover || self.gather || self.sequence
+    }
 }
 
 /// What `role` of the selected pipeline needs.
@@ -60,32 +69,42 @@ pub fn moved_row<'a>(ir: &'a Pipeline, stmt: &Stmt) -> Option<&'a Tensor> {
     (field == "position" && indices.len() + 1 == from.dims.len()).then_some(from)
 }
 
-/// The tensor whose rows `stmt` lets peers read, by a pull channel, or store, by a direct one, where
-/// they lie.
-pub(super) fn row_in_place<'a>(
-    ir: &'a Pipeline,
-    channel: &Channel,
-    role: &Role,
-    stmt: &'a Stmt,
-) -> Option<&'a str> {
-    let message = ir.messages.iter().find(|message| message.name == channel.message)?;
+/// The tensor whose rows peers read, by a pull channel, or store, by a direct one, where they lie; and
+/// the statement that says so.
+pub fn row_in_place<'a>(ir: &'a Pipeline, channel: &Channel) -> Option<(&'a Stmt, &'a Tensor)> {
+    let (_, message) = ir.carried(&channel.name)?;
     let row = message.fields.iter().find(|field| field.row)?;
-    match (&stmt.action, &channel.kind) {
-        (Action::Push { channel: pushed, values, .. }, ChannelKind::Pull)
-            if *pushed == channel.name =>
-        {
-            let value = values.iter().find(|value| value.name == row.name)?;
-            let Expr::Element { tensor, .. } = &value.value else { return None };
-            Some(tensor)
+    let tensor = |name: &String| ir.tensors.iter().find(|tensor| tensor.name == *name);
+    let mut found = None;
+    let mut look = |stmt: &'a Stmt| match &stmt.action {
+        Action::Push { channel: pushed, values, .. } if *pushed == channel.name => {
+            let value = values.iter().find(|value| value.name == row.name);
+            if let Some(FieldValue { value: Expr::Element { tensor: name, .. }, .. }) = value {
+                found = tensor(name).map(|tensor| (stmt, tensor));
+            }
         }
-        (Action::Store { target, value: Expr::Field { field, .. } }, ChannelKind::Direct)
-            if role.name == channel.to && *field == row.name =>
-        {
-            let tensor = ir.tensors.iter().find(|tensor| tensor.name == target.tensor)?;
-            (tensor.memory == Memory::Window).then_some(tensor.name.as_str())
+        Action::Store { target, value: Expr::Field { field, .. } } if *field == row.name => {
+            let window = tensor(&target.tensor).filter(|it| it.memory == Memory::Window);
+            found = window.map(|tensor| (stmt, tensor)).or(found);
         }
-        _ => None,
+        _ => {}
+    };
+    match channel.kind {
+        ChannelKind::Pull => {
+            let offers = ir.roles.iter().filter(|role| channel.from.contains(&role.name));
+            offers.for_each(|role| stmts(&role.body, &mut look));
+        }
+        ChannelKind::Direct => {
+            let role = ir.roles.iter().find(|role| role.name == channel.to)?;
+            let takes = |stmt: &&Stmt| match &stmt.action {
+                Action::Receive { channel: from, .. } => *from == channel.name,
+                _ => false,
+            };
+            stmts(nested(role.body.iter().find(takes)?), &mut look);
+        }
+        ChannelKind::Ring | ChannelKind::Slots => {}
     }
+    found
 }
 
 /// Whether the warps of some role complete positions out of order.
@@ -118,8 +137,7 @@ fn at_most(a: &Expr, b: &Expr) -> bool {
 pub fn block_groups(ir: &Pipeline) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (index, role) in ir.roles.iter().enumerate() {
-        let used = role_use(ir, role);
-        if !used.mover && !used.gather && !used.sequence {
+        if !role_use(ir, role).has_memory() {
             continue;
         }
         let meets = |group: &Vec<usize>| {

@@ -6,10 +6,9 @@ use super::names::{channel_cfg, role_cfg};
 use super::typed::is_plain;
 use super::{RenderError, Rendered, Renderer, param};
 use crate::ir::{
-    Action, Channel, Domain, Elem, Expr, FieldValue, Memory, NameKind, PeerSet, Place, Role, Stmt,
-    Tensor,
+    Action, Channel, Domain, Elem, Expr, FieldValue, NameKind, PeerSet, Place, Role, Stmt, Tensor,
 };
-use crate::plan::{MetaSource, constant, meta_sources, parts};
+use crate::plan::{MetaSource, constant, meta_sources, parts, row_in_place};
 
 /// A push to one or several peers for each token of a stripe.
 pub(super) struct Fanout<'s> {
@@ -148,35 +147,17 @@ impl<'a> Renderer<'a> {
 
     /// How many rows arrive at `peer`: the size of the outputs that the channel stores into.
     fn received_by(&self, channel: &Channel, peer: &str) -> Rendered {
-        let size = self.in_place(channel).and_then(|(_, tensor)| match tensor.dims.first() {
-            Some(Expr::Name { name, kind: NameKind::Size }) => {
-                self.ir.sizes.iter().find(|size| size.name == *name)?.value.as_ref()
-            }
-            _ => None,
-        });
+        let size =
+            row_in_place(self.ir, channel).and_then(|(_, tensor)| match tensor.dims.first() {
+                Some(Expr::Name { name, kind: NameKind::Size }) => {
+                    self.ir.sizes.iter().find(|size| size.name == *name)?.value.as_ref()
+                }
+                _ => None,
+            });
         let size = size.ok_or_else(|| {
             self.defect(&format!("no output of a known size for channel `{}`", channel.name))
         })?;
         Ok(Scope { me: peer, ..self.scope() }.text(size))
-    }
-
-    /// The store that the senders of a direct channel carry out, and its tensor.
-    fn in_place(&self, channel: &Channel) -> Option<(&'a Stmt, &'a Tensor)> {
-        let role = self.ir.roles.iter().find(|role| role.name == channel.to)?;
-        let row = self.message(channel).ok()?.fields.iter().find(|field| field.row)?;
-        let takes = |stmt: &&Stmt| matches!(&stmt.action, Action::Receive { channel: from, .. } if *from == channel.name);
-        let taken = role.body.iter().find(takes)?;
-        let mut found = None;
-        crate::ir::walk::stmts(crate::ir::walk::nested(taken), &mut |stmt| {
-            if let Action::Store { target, value: Expr::Field { field, .. } } = &stmt.action
-                && *field == row.name
-                && let Ok(tensor) = self.tensor(&target.tensor)
-                && tensor.memory == Memory::Window
-            {
-                found = Some((stmt, tensor));
-            }
-        });
-        found
     }
 
     /// Moves the row, fills and sends the meta record.
@@ -286,7 +267,7 @@ impl<'a> Renderer<'a> {
 
     /// Offers the output to all senders.
     pub(super) fn direct_ready(&self, channel: &Channel, role: &Role) -> Rendered {
-        let (_, tensor) = self.in_place(channel).ok_or_else(|| {
+        let (_, tensor) = row_in_place(self.ir, channel).ok_or_else(|| {
             self.defect(&format!(
                 "role `{}` stores no row of `{}` in the window",
                 role.name, channel.name

@@ -178,7 +178,7 @@ impl Renderer<'_> {
     /// Whether the role's function takes the shared memory.
     pub(super) fn uses_smem(&self, role: &Role) -> bool {
         let used = role_use(self.ir, role);
-        used.mover || used.gather || used.sequence || sums(self.ir, role)
+        used.has_memory() || sums(self.ir, role)
     }
 
     /// The test for the blocks of a role, the number of this block among them, and how many.

@@ -78,7 +78,6 @@ pub(super) fn rank_of(ir: &Pipeline, expr: &Expr) -> usize {
 
 /// A field of the message that `channel` carries.
 pub(super) fn field_of<'a>(ir: &'a Pipeline, channel: &str, field: &str) -> Option<&'a Field> {
-    let channel = ir.channels.iter().find(|known| known.name == channel)?;
-    let message = ir.messages.iter().find(|message| message.name == channel.message)?;
+    let (_, message) = ir.carried(channel)?;
     message.fields.iter().find(|known| known.name == field)
 }

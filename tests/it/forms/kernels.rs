@@ -127,6 +127,16 @@ const TWO_CHANNELS: &str = "
             for message in two[source] { store out2[message.row] = message.x; store o[message.row] = message.m; }
         }";
 
+/// Each output has the rows of its own channel, though both have a row of one name.
+#[test]
+fn channels_of_one_role_keep_their_strides_apart() {
+    let wider = TWO_CHANNELS.replace("y: u8[hidden]", "y: f32[hidden]");
+    let wider = wider.replace("out2: u8[received", "out2: f32[received");
+    let wider = wider.replace("message B { row x: u8[hidden]", "message B { row x: f32[hidden]");
+    let form = Form::new(&wider, &[("ranks", 2), ("hidden", 48), ("stripes", 1)]);
+    assert_eq!(form.strides(), [("out".to_owned(), 128), ("out2".to_owned(), 256)]);
+}
+
 #[test]
 fn one_role_takes_two_channels() {
     for (ranks, stripes, given, taken) in

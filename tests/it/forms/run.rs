@@ -70,6 +70,11 @@ impl Form {
         plan(&self.ir, &self.config).err().map(|error| error.to_string()).unwrap_or_default()
     }
 
+    /// Bytes between the rows that peers reach where they lie, by tensor.
+    pub(super) fn strides(&self) -> Vec<(String, i64)> {
+        plan(&self.ir, &self.config).unwrap_or_else(|error| panic!("{error}")).strides
+    }
+
     fn emitted(&self, arch: Arch) -> Emitted {
         let config = Config { arch, ..self.config.clone() };
         let plan = plan(&self.ir, &config).unwrap_or_else(|error| panic!("{error}"));
