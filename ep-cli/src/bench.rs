@@ -155,9 +155,7 @@ impl Bench<'_> {
             self.payload(payload, rates, index == 0)?;
         }
         if let Some((made, found)) = self.ranks.compiled()? {
-            let counts = [made, found].map(|count| i64::try_from(count).unwrap_or(i64::MAX));
-            self.talk
-                .object(&Object::new().with("compiled", counts[0]).with("cached", counts[1]))?;
+            self.talk.object(&Object::new().with("compiled", made).with("cached", found))?;
             self.talk.say(&format!("kernels: {made} compiled, {found} from the cache"))?;
         }
         Ok(())
@@ -191,7 +189,7 @@ impl Bench<'_> {
             .with("command", command())
             .with("machine", &machine)
             .with("nvrtc", nvrtc)
-            .with("ranks", int(self.request.gpus.ranks as u64))
+            .with("ranks", self.request.gpus.ranks)
             .with("rates", source.name())
             .with("copy_mb_per_s", rates.copy)
             .with("push_mb_per_s", rates.push)
@@ -263,8 +261,7 @@ impl Bench<'_> {
         let parts = memory_parts(&test.buffer().memory());
         let payload = test.buffer().options().payload.name();
         let object = Object::new().with("memory", payload);
-        let object =
-            parts.iter().fold(object, |object, (name, count)| object.with(name, int(*count)));
+        let object = parts.iter().fold(object, |object, (name, count)| object.with(name, *count));
         self.talk.object(&object)?;
         let words =
             parts.map(|(name, count)| format!("{} {}", name.replace('_', " "), bytes(count)));
@@ -348,10 +345,6 @@ fn check(test: &Selftest, when: &str, talk: &mut Talk<'_>) -> Result<(), Failure
 fn command() -> String {
     let words = std::env::args().skip(1);
     std::iter::once("epforge".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
-}
-
-fn int(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 fn micros(time: Duration) -> f64 {

@@ -45,8 +45,7 @@ pub(crate) fn run(
         Action::List => list(&cache, json, out, err),
         Action::Clear => {
             let cleared = cache.clear().map_err(failed)?;
-            let entries = i64::try_from(cleared.entries).unwrap_or(i64::MAX);
-            let bytes = i64::try_from(cleared.bytes).unwrap_or(i64::MAX);
+            let (entries, bytes) = (cleared.entries, cleared.bytes);
             if json {
                 let object = Object::new().with("cleared", entries).with("bytes", bytes);
                 writeln!(out, "{object}")?;
@@ -94,9 +93,7 @@ fn list(
 }
 
 fn object(listed: &Listed) -> Object {
-    let object = Object::new()
-        .with("key", listed.key.to_string())
-        .with("bytes", i64::try_from(listed.bytes).unwrap_or(i64::MAX));
+    let object = Object::new().with("key", listed.key.to_string()).with("bytes", listed.bytes);
     match &listed.entry {
         Ok(it) => object.with("name", &it.name).with("target", &it.target).with("tool", &it.tool),
         Err(reason) => object.with("damaged", reason),

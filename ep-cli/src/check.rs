@@ -181,19 +181,18 @@ impl Tally {
     }
 
     fn object(&self, options: &Options, variant: &Variant) -> Object {
-        let int = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         let object = Object::new()
             .with("variant", &variant.name)
             .with("mode", options.mode.name())
             .with("fault", options.fault.map(Fault::name))
             .with("every_fault", options.every_fault)
-            .with("schedules", int(self.done))
+            .with("schedules", self.done)
             .with("million_steps", Value::Tenths(self.steps as f64 / 1e6))
             .with("failed", !self.failures.is_empty());
         match self.failures.first_key_value() {
             None => object,
             Some((seed, report)) => object
-                .with("seed", int(*seed))
+                .with("seed", *seed)
                 .with("report", report)
                 .with("replay", replay(options, variant, *seed)),
         }

@@ -60,16 +60,12 @@ fn objects(report: &Report) -> Vec<Object> {
     };
     let mut objects = vec![driver, nvrtc, compiler, cache];
     objects.extend(report.gpus.iter().enumerate().map(|(ordinal, gpu)| {
-        gpu_object(part("gpu", true).with("ordinal", number(ordinal)), gpu)
+        gpu_object(part("gpu", true).with("ordinal", ordinal), gpu)
             .with("reaches", reaches(report.peers.get(ordinal).map_or(&[], Vec::as_slice)))
     }));
     objects.extend(report.nics.iter().map(|nic| nic_object(part("nic", true), nic)));
     objects.extend(report.advice().into_iter().map(|line| Object::new().with("advice", line)));
     objects
-}
-
-fn number(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 fn gpu_object(object: Object, gpu: &Gpu) -> Object {
@@ -79,7 +75,7 @@ fn gpu_object(object: Object, gpu: &Gpu) -> Object {
         .with("capability", format!("{major}.{minor}"))
         .with("arch", gpu.arch.map(|arch| arch.name()))
         .with("multiprocessors", gpu.multiprocessors)
-        .with("bytes", i64::try_from(gpu.bytes).unwrap_or(i64::MAX))
+        .with("bytes", gpu.bytes)
         .with("dma_buf", gpu.dma_buf)
 }
 

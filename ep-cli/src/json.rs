@@ -124,6 +124,19 @@ impl From<u32> for Value {
     }
 }
 
+/// A count; one that is larger than any that can be told is told as the largest.
+impl From<u64> for Value {
+    fn from(value: u64) -> Value {
+        Value::Int(i64::try_from(value).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<usize> for Value {
+    fn from(value: usize) -> Value {
+        Value::from(value as u64)
+    }
+}
+
 impl From<Object> for Value {
     fn from(object: Object) -> Value {
         Value::Object(object)

@@ -181,15 +181,13 @@ pub(crate) fn bytes(count: u64) -> String {
 impl Moved {
     /// One JSON object.
     pub(crate) fn object(&self) -> Object {
-        let int = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let all: usize = self.counts.iter().sum();
-        let total = i64::try_from(all as u64 * self.bytes_each).unwrap_or(i64::MAX);
         Object::new()
             .with("pipeline", self.pipeline)
             .with("role", &self.role)
             .with("moves", self.what)
-            .with("by_rank", self.counts.iter().map(|count| int(*count)).collect::<Vec<_>>())
-            .with("bytes", total)
+            .with("by_rank", self.counts.clone())
+            .with("bytes", all as u64 * self.bytes_each)
     }
 }
 

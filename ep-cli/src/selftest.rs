@@ -126,10 +126,8 @@ pub(crate) fn run(options: &Options, json: bool, out: &mut dyn Write) -> Result<
 fn list(json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     for Case { name, about, needs, ranks, .. } in cases::CASES {
         if json {
-            let ranks: Vec<i64> =
-                ranks.iter().map(|ranks| i64::try_from(*ranks).unwrap_or(i64::MAX)).collect();
             let object = Object::new().with("case", *name).with("about", *about);
-            writeln!(out, "{}", object.with("needs", needs.name()).with("ranks", ranks))?;
+            writeln!(out, "{}", object.with("needs", needs.name()).with("ranks", ranks.to_vec()))?;
         } else {
             let needs = needs.name().map_or(String::new(), |needs| format!(" ({needs})"));
             writeln!(out, "{name:<18} {about}{needs}")?;
@@ -155,7 +153,7 @@ fn tell(
     if json {
         let object = Object::new()
             .with("case", case.name)
-            .with("ranks", i64::try_from(ranks).unwrap_or(i64::MAX))
+            .with("ranks", ranks)
             .with("outcome", word.to_lowercase())
             .with("text", text)
             .with("seconds", Value::Tenths(seconds));

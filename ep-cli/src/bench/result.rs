@@ -7,7 +7,7 @@ use ep_runtime::buffer::{BufferOptions, Declared, StandardPipeline};
 use ep_runtime::group::Group;
 use ep_runtime::selftest::{Operation, Selftest, Timing};
 
-use super::{int, micros};
+use super::micros;
 use crate::emit::kept_file;
 use crate::failure::Failure;
 use crate::json::{Object, Value};
@@ -89,18 +89,17 @@ impl Measured<'_> {
     pub(super) fn object(&self) -> Object {
         let Timing { operation, mode, sms, remote, bytes, .. } = self.timing;
         let options = self.test.buffer().options();
-        let number = |value: usize| int(value as u64);
         Object::new()
             .with("op", operation.name())
             .with("mode", mode.name())
             .with("payload", self.payload())
             .with("cached", *operation == Operation::CachedDispatch)
             .with("via", options.via.name())
-            .with("ranks", number(self.test.oracle().ranks()))
-            .with("tokens", number(options.tokens))
-            .with("hidden", number(options.hidden))
-            .with("topk", number(options.topk))
-            .with("experts", number(options.experts))
+            .with("ranks", self.test.oracle().ranks())
+            .with("tokens", options.tokens)
+            .with("hidden", options.hidden)
+            .with("topk", options.topk)
+            .with("experts", options.experts)
             .with("sms", *sms)
             .with("remote_sms", *remote)
             .with("us", self.us().map(Value::Hundredths))
@@ -108,7 +107,7 @@ impl Measured<'_> {
             .with("wire_us", self.wire.map(micros).map(Value::Hundredths))
             .with("ratio", self.ratio().map(Value::Hundredths))
             .with("bound_us", Value::Hundredths(micros(self.bound)))
-            .with("bytes", int(*bytes))
+            .with("bytes", *bytes)
             .with("gb_per_s", self.rate().map(Value::Tenths))
             .with("cuda_digest", &self.text.digest)
             .with("cuda_file", self.text.file.clone())

@@ -179,18 +179,17 @@ fn show(mutant: &Mutant, hunt: Option<&Hunt>, out: &mut dyn Write) -> Result<(),
 }
 
 fn object(mutant: &Mutant, hunt: Option<&Hunt>) -> Object {
-    let int = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let object = Object::new().with("mutant", &mutant.name).with("file", &mutant.file);
     let Some(hunt) = hunt else {
         return object.with("found", false).with("equivalent", mutant.equivalent.clone());
     };
-    let object = object.with("found", hunt.found.is_some()).with("runs", int(hunt.runs));
+    let object = object.with("found", hunt.found.is_some()).with("runs", hunt.runs);
     match &hunt.found {
         None => object,
         Some(found) => object
             .with("mode", found.mode)
             .with("via", found.via.name())
-            .with("seed", int(found.seed))
+            .with("seed", found.seed)
             .with("report", &found.report),
     }
 }

@@ -61,8 +61,7 @@ impl BufferMemory {
     pub(super) fn object(&self) -> Object {
         let sizes = [("tokens", self.options.tokens as u64), ("live", self.options.live as u64)];
         let all = sizes.into_iter().chain(memory_parts(&self.usage));
-        let int = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        all.fold(Object::new(), |object, (name, value)| object.with(name, int(value)))
+        all.fold(Object::new(), |object, (name, value)| object.with(name, value))
     }
 }
 
