@@ -9,6 +9,7 @@ use ep_runtime::group::{Kernel, control_bytes};
 use ep_runtime::host::{Build, Faults, HostBackend, HostOptions};
 use ep_runtime::jit::Arch;
 use ep_runtime::memory::{DeviceMemory, Window, align_up};
+use ep_runtime::oracle::bf16_from_f32;
 use ep_runtime::plan::Config;
 use ep_runtime::{Entry, pipeline};
 
@@ -62,7 +63,7 @@ fn offered(rank: usize, which: usize, row: usize, column: usize) -> f32 {
 }
 
 fn bf16(values: impl Iterator<Item = f32>) -> Vec<u8> {
-    values.flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes()).collect()
+    values.flat_map(|value| bf16_from_f32(value).to_le_bytes()).collect()
 }
 
 fn rows(rank: usize, which: usize) -> Vec<u8> {

@@ -335,20 +335,24 @@ fn rings_carry_rows_and_fields_of_every_kind() {
                 }),
             )
         };
-        let form = Form::new(
-            &of_rings(),
-            &[
-                ("ranks", ranks as i64),
-                ("hidden", hidden as i64),
-                ("topk", TOPK as i64),
-                ("stripes", STRIPES as i64),
-            ],
-        );
-        let form =
-            form.arm("payload", &arm.to_lowercase()).blocks(3).copies("no", 0).copies("o_never", 0);
-        form.check(&call);
-        form.check_vector(&call);
+        check_payload(&of_rings(), ranks, hidden, arm, &call);
     }
+}
+
+/// Runs a form that moves rows of `arm`, and once without bulk copies.
+fn check_payload(
+    source: &str,
+    ranks: usize,
+    hidden: usize,
+    arm: &str,
+    call: &dyn Fn(usize) -> Call,
+) {
+    let numbers = [("ranks", ranks), ("hidden", hidden), ("topk", TOPK), ("stripes", STRIPES)];
+    let form = Form::new(source, &numbers.map(|(name, number)| (name, number as i64)));
+    let form = form.arm("payload", &arm.to_lowercase());
+    let form = form.blocks(3).copies("no", 0).copies("o_never", 0);
+    form.check(call);
+    form.check_vector(call);
 }
 
 #[test]
@@ -403,18 +407,6 @@ fn direct_channels_carry_rows_and_fields_of_every_kind() {
                     }),
                 )
         };
-        let form = Form::new(
-            &source,
-            &[
-                ("ranks", ranks as i64),
-                ("hidden", hidden as i64),
-                ("topk", TOPK as i64),
-                ("stripes", STRIPES as i64),
-            ],
-        );
-        let form =
-            form.arm("payload", &arm.to_lowercase()).blocks(3).copies("no", 0).copies("o_never", 0);
-        form.check(&call);
-        form.check_vector(&call);
+        check_payload(&source, ranks, hidden, arm, &call);
     }
 }
