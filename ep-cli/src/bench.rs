@@ -6,6 +6,7 @@ mod request;
 mod result;
 mod survive;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -179,11 +180,23 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// The GPUs of all ranks in words; a process among others has opened its own alone.
+    fn machine(&self) -> Result<String, Failure> {
+        let own = self.group().backend().name();
+        let (true, Some((_, model))) = (processes::is_member(), own.split_once(" x ")) else {
+            return Ok(own);
+        };
+        let (request, found) = (&self.request.gpus, gpus()?);
+        let used: BTreeSet<i32> =
+            (0..request.ranks).map(|rank| request.device(rank, found)).collect();
+        Ok(format!("{} x {model}", used.len()))
+    }
+
     /// What this machine gives, and where that is known from.
     fn rates(&mut self) -> Result<Rates, Failure> {
         let cache = Cache::at(None).map_err(|error| Failure::Failed(error.to_string()))?;
         let (rates, source) = Rates::of(self.group(), &cache).map_err(failed)?;
-        let machine = self.group().backend().name();
+        let machine = self.machine()?;
         let nvrtc = Nvrtc::find().ok().map(|nvrtc| nvrtc.version().to_string());
         let object = Object::new()
             .with("command", command())
