@@ -103,7 +103,6 @@ __device__ __forceinline__ void offer(const Args& args, ep::Team& team) {
 __device__ __forceinline__ void reduce(const Args& args, Smem& smem, ep::Team& team) {
     ep::Gather<Cfg::Reduce> stages(smem.reduce[team.warp], team);
     ep::PullConsumer<Cfg::Parts> parts(team);
-    parts.wait_ready();
     // +50  for token in tokens gather part from parts[peer] at send_row[token, peer] across peer in
     //     ranks
     // W1: takes ready of parts, from Offer +47

@@ -146,7 +146,7 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
 
                     ring.post();
             });
-            // +27  push ring[peer]: what is left of the stripe
+            // +27  push ring[peer]: what is left
             ring.finish(sent);
         }
     }
@@ -181,7 +181,7 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
             part.store_sum(args.combined_weights + token * ep::i64{Cfg::kTopk}, Cfg::Part::kWeights,
                 Cfg::Part::kWeightsCount);
         });
-        // +31  for token in stripe gather part from ring[peer]: what is left of the stripe
+        // +31  for token in stripe gather part from ring[peer]: what is left
         ring.finish(tokens, position);
     }
     stages.finish();

@@ -185,7 +185,7 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                     // +46  record send_head[token, peer] = ring[peer].position
                     args.send_head[token * Cfg::kRanks + peer] = ep::recorded(match, position);
             });
-            // +44  push ring[peer]: what is left of the stripe
+            // +44  push ring[peer]: what is left
             ring.finish(sent);
         }
     }
@@ -229,23 +229,24 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
                 mover.row(ep::at_leader(args.recv_x + row * args.recv_x_stride),
                     ring.row(position));
                 const ep::RingMessage message = ring.message(position, row);
+                const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(
+                    Cfg::Token::kSrc);
+                const auto experts_field = message.ask<ep::i32, Cfg::Token::kExpertsCount>(
+                    Cfg::Token::kExperts);
+                const auto weights_field = message.ask<float, Cfg::Token::kWeightsCount>(
+                    Cfg::Token::kWeights);
                 // +57  record recv_src[message.row] = message.src
-                message.store<ep::i32>(
-                    args.recv_src, 1, 1, Cfg::Token::kSrc, Cfg::Token::kSrcCount,
+                src_field.store(args.recv_src, 1, 1,
                     [&](ep::i32 src) { return src; });
                 // +58  store recv_topk_idx[message.row] = local(message.experts, me)
-                message.store<ep::i32>(
-                    args.recv_topk_idx, Cfg::kTopk, 1, Cfg::Token::kExperts,
-                        Cfg::Token::kExpertsCount,
+                experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
                     [&](ep::i32 experts) { return mine.local(experts); });
                 // +59  store recv_topk_weights[message.row] = message.weights
-                message.store<float>(
-                    args.recv_topk_weights, Cfg::kTopk, 1, Cfg::Token::kWeights,
-                        Cfg::Token::kWeightsCount,
+                weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
                     [&](float weights) { return weights; });
             });
 
-            // +55  for message in ring[peer]: what is left of the stripe
+            // +55  for message in ring[peer]: what is left
             ring.finish();
         }
     }

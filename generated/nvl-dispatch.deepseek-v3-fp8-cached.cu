@@ -1,10 +1,12 @@
 // nvl-dispatch  payload=fp8  via=direct  mode=cached
-// experts=256 hidden=7168 piece=3584 ranks=8 send_warps=8 stages=3 stripes=64 topk=8
+// experts=256 hidden=7168 piece=3584 ranks=8 send_warps=8 stages=3 stripes=64 topk=8 unit=112
 // sm_90a: 384 threads and 99328 bytes of shared memory a block, at least 9 blocks
 //
 // Window, the same on every rank:
 //   rows.ready       0x00000000        256 bytes  8 peers x 32; Unpack writes, Send, Local reads
 //   rows.closed      0x00000100       8192 bytes  64 stripes x 8 peers x 16; Send, Local writes, Unpack reads
+//   rows.stored      0x00002100       4096 bytes  64 stripes x 8 peers x 8; Send, Local writes, Send, Local reads
+//   rows.claims      0x00003100         24 bytes  2 calls x 3 words x 4; Send, Local writes, Send, Local reads
 // Message Token: row of 7168 bytes, meta record of 384 bytes: x_scale[56] at 0, src[1] at 224, experts[8] at 228, weights[8] at 260
 #include <ep/compute.cuh>
 #include <ep/direct.cuh>
@@ -39,11 +41,14 @@ struct Cfg {
         static constexpr int kChannel = 0;
         static constexpr int kPeers = 8;
         static constexpr int kStripes = 64;
-        static constexpr int kChunk = 8;
+        static constexpr int kRoles = 3;
+        static constexpr int kUnitBytes = 114688;
         static constexpr int kRowStride = 7168;
         static constexpr int kMetaBytes = 384;
         static constexpr ep::u64 kReady = 0x0;
         static constexpr ep::u64 kClosed = 0x100;
+        static constexpr ep::u64 kStored = 0x2100;
+        static constexpr ep::u64 kClaims = 0x3100;
     };
 
     struct Send {
@@ -131,41 +136,43 @@ struct Smem {
 };
 static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
 
-/// role Send on blocks 0..remote_blocks, send_warps warps, warps shared by stripe
-/// role Local on other blocks, 8 warps, warps shared by stripe: the same for this rank
+/// role Send on blocks 0..remote_blocks, send_warps warps, warps shared by token
+/// role Local on other blocks, 8 warps, warps shared by token: the same for this rank
 __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>& own,
     ep::Team& team, const ep::Peers& peers) {
     const int me = args.group.rank;
     ep::Mover<Cfg::Send> mover(own, team);
 
     for (int base = 0; base < peers.count(); base += ep::kLanes) {
+        ep::DirectUnits<Cfg::Rows> units(
+            team, base, peers.at(base + team.lane), ep::rows_of(args.tokens, args.tokens_from));
         ep::DirectProducer<Cfg::Rows, Cfg::Send> rows(
-            team, mover, peers.at(base + team.lane));
-        rows.wait_ready([&](int peer) { return args.rank_prefix[Cfg::kRanks * Cfg::kRanks
-            + peer]; });
-        for (int stripe = team.index(); stripe < Cfg::kStripes; stripe += team.count()) {
-            rows.open(stripe, [&](int peer) {
-                return args.rank_prefix[me * Cfg::kRanks + peer]
-                    + args.stripe_prefix[peer * Cfg::kStripes + stripe];
-            });
-            // +70  for token in stripe
-            // +82  for token in stripe where in_rank[token, me]
-            const ep::Span tokens = ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
-                Cfg::kStripes, stripe);
-            ep::for_fanout(
-                team, tokens, rows,
-                // +71  for peer in others where in_rank[token, peer]
-                [&](int token, int peer) { return args.in_rank[token * Cfg::kRanks + peer]; },
-                // +72  push rows[peer] at rank_prefix[me, peer] + stripe_prefix[peer, stripe] { x:
+            team, mover, units, peers.at(base + team.lane));
+        // +75  for peer in others where in_rank[token, peer]
+        const auto goes = [&](int token,
+            int peer) { return args.in_rank[token * Cfg::kRanks + peer]; };
+        // +74  for token in stripe
+        // +86  for token in stripe where in_rank[token, me]
+        while (units.take()) {
+            const int stripe = units.stripe();
+            rows.open(
+                goes,
+                [&](int peer) {
+                    return args.rank_prefix[me * Cfg::kRanks + peer]
+                        + args.stripe_prefix[peer * Cfg::kStripes + stripe];
+                },
+                [&](int peer) { return args.rank_prefix[Cfg::kRanks * Cfg::kRanks + peer]; });
+            rows.for_tokens(
+                // +76  push rows[peer] at rank_prefix[me, peer] + stripe_prefix[peer, stripe] { x:
                 //     x[token], src: token, experts: topk_idx[token], weights: topk_weights[token]
                 //     }
-                // W1: takes credit of rows, from Unpack +92
-                // W3: publishes messages of rows, for Unpack +92
-                // +83  push rows[me] at rank_prefix[me, me] + stripe_prefix[me, stripe] { x:
+                // W1: takes credit of rows, from Unpack +96
+                // W3: publishes messages of rows, for Unpack +96
+                // +87  push rows[me] at rank_prefix[me, me] + stripe_prefix[me, stripe] { x:
                 //     x[token], src: token, experts: topk_idx[token], weights: topk_weights[token]
                 //     }
-                // W2: takes credit of rows, from Unpack +92
-                // W4: publishes messages of rows, for Unpack +92
+                // W2: takes credit of rows, from Unpack +96
+                // W4: publishes messages of rows, for Unpack +96
                 [&](int token, int position) {
                     const auto x_scale_field = ep::ask<float, Cfg::Token::kXScaleCount>([&](int i) {
                         return args.x_scale[token * args.x_scale_stride
@@ -189,15 +196,14 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
                     experts_field.put(meta + Cfg::Token::kExperts);
                     weights_field.put(meta + Cfg::Token::kWeights);
                     mover.send_meta(rows.meta(position));
-
-                    rows.post(position);
                 },
                 [&](int, int, bool, int) {
             });
-            // +72  push rows[peer]: what is left of the stripe
-            // +83  push rows[me]: what is left of the stripe
             rows.close();
         }
+        // +76  push rows[peer]: what is left
+        // +87  push rows[me]: what is left
+        rows.finish();
     }
 
     mover.finish();
@@ -212,31 +218,34 @@ __device__ __forceinline__ void unpack(const Args& args, ep::Team& team) {
     ep::fill(team, args.recv_topk_idx, args.recv_topk_idx == nullptr ? 0 : Cfg::kTopk,
         args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], args.received_capacity,
         ep::i64{-1});
-    // +92  for message in rows[source]
-    // W1: publishes credit of rows, for Send +72
-    // W2: publishes credit of rows, for Local +83
-    // W3: takes messages of rows, from Send +72
-    // W4: takes messages of rows, from Local +83
+    // +96  for message in rows[source]
+    // W1: publishes credit of rows, for Send +76
+    // W2: publishes credit of rows, for Local +87
+    // W3: takes messages of rows, from Send +76
+    // W4: takes messages of rows, from Local +87
     const char* records = args.group.window + args.rows_meta_at;
     ep::for_messages<Cfg::Rows>(
         team, records, [&](const ep::DirectMessages& message) {
-            // +93  store recv_x[message.row] = message.x
-            message.store<float>(
-                args.recv_x_scale, args.recv_x_scale_stride, args.recv_x_scale_block_stride,
-                    Cfg::Token::kXScale, Cfg::Token::kXScaleCount,
+            const auto x_scale_field = message.ask<float, Cfg::Token::kXScaleCount>(
+                Cfg::Token::kXScale);
+            const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(
+                Cfg::Token::kSrc);
+            const auto experts_field = message.ask<ep::i32, Cfg::Token::kExpertsCount>(
+                Cfg::Token::kExperts);
+            const auto weights_field = message.ask<float, Cfg::Token::kWeightsCount>(
+                Cfg::Token::kWeights);
+            // +97  store recv_x[message.row] = message.x
+            x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
+                args.recv_x_scale_block_stride,
                 [&](float x) { return x; });
-            // +94  record recv_src[message.row] = message.src
-            message.store<ep::i32>(
-                args.recv_src, 1, 1, Cfg::Token::kSrc, Cfg::Token::kSrcCount,
+            // +98  record recv_src[message.row] = message.src
+            src_field.store(args.recv_src, 1, 1,
                 [&](ep::i32 src) { return src; });
-            // +95  store recv_topk_idx[message.row] = local(message.experts, me)
-            message.store<ep::i32>(
-                args.recv_topk_idx, Cfg::kTopk, 1, Cfg::Token::kExperts, Cfg::Token::kExpertsCount,
+            // +99  store recv_topk_idx[message.row] = local(message.experts, me)
+            experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
                 [&](ep::i32 experts) { return mine.local(experts); });
-            // +96  store recv_topk_weights[message.row] = message.weights
-            message.store<float>(
-                args.recv_topk_weights, Cfg::kTopk, 1, Cfg::Token::kWeights,
-                    Cfg::Token::kWeightsCount,
+            // +100  store recv_topk_weights[message.row] = message.weights
+            weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
                 [&](float weights) { return weights; });
     });
 }

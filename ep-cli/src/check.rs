@@ -229,12 +229,12 @@ fn variants(options: &Options, entries: &[Entry]) -> Result<Vec<Variant>, Failur
     let mut variants = Vec::new();
     for (payload, via) in ways {
         let base = BufferOptions { payload, via, ..BufferOptions::new(12, 128, 4, 10) };
-        // Small rings go round in small problems.
-        let settings = base.settings_of_rings(4, 16, 8);
-        let base = match via {
-            Via::Ring => BufferOptions { settings, ..base },
-            Via::Direct => base,
+        // Small rings go round in small problems, and small units are several a stripe.
+        let settings = match via {
+            Via::Ring => base.settings_of_rings(4, 16, 8),
+            Via::Direct => base.settings_of_units(4, 1),
         };
+        let base = BufferOptions { settings, ..base };
         let asked = options.problem.options(base)?;
         let open = every_payload || options.problem.sets("payload") || payload == Payload::Bf16;
         if open && (asked.payload, asked.via) == (payload, via) {

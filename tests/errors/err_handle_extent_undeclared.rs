@@ -10,7 +10,7 @@ ep_runtime::pipeline! {
         table send_row: i32[tokens, ranks], seen: i32[stripes];
         message Token { row x: bf16[hidden] }
         channel rows: direct<Token> over nvlink from Send to Unpack per all;
-        role Send on blocks 0..8, warps shared by stripe {
+        role Send on blocks 0..8, warps shared by token {
             record seen[stripe] = 1;
             for token in stripe {
                 for peer in ranks where in_rank[token, peer] {

@@ -10,14 +10,14 @@ ep_runtime::pipeline! {
         table recv_src: i32[received];
         message Token { row x: bf16[hidden], src: i32 }
         channel rows: direct<Token> over nvlink from Send to Unpack per all;
-        role Send on blocks 0..8, 8 warps, warps shared by stripe {
+        role Send on blocks 0..8, 8 warps, warps shared by token {
             for token in stripe {
                 for peer in others where in_rank[token, peer] {
                     push rows[peer] at first_row[peer, stripe] { x: x[token], src: token };
                 }
             }
         }
-        role Local on other blocks, 8 warps, warps shared by stripe {
+        role Local on other blocks, 8 warps, warps shared by token {
             for token in stripe where in_rank[token, me] {
                 push rows[me] at first_row[me, stripe] { x: x[token], src: token };
             }

@@ -70,6 +70,11 @@ impl Shape {
         self
     }
 
+    fn units(mut self, stripes: usize, kib: usize) -> Shape {
+        self.options.settings = self.options.settings_of_units(stripes, kib);
+        self
+    }
+
     fn case(&self, seed: u64) -> Case {
         Case::drawn(self.options.clone(), self.ranks, seed)
     }
@@ -120,8 +125,9 @@ fn check(shape: &Shape, build: Build, seeds: std::ops::Range<u64>) {
     }
 }
 
+/// Every stripe is sent by several warps.
 fn direct() -> Shape {
-    Shape::new(4, Via::Direct, 128, 4, 10)
+    Shape::new(4, Via::Direct, 128, 4, 10).units(4, 1)
 }
 
 fn ring() -> Shape {
@@ -136,6 +142,17 @@ fn direct_and_pull_are_right_under_every_schedule() {
 #[test]
 fn rings_are_right_under_every_schedule() {
     check(&ring(), Build::Fast, 0..12);
+}
+
+/// A stripe is one unit, as when there are few tokens; or it is so long that a warp looks at more tokens
+/// than it has lanes to know where its own go.
+#[test]
+fn stripes_of_any_length_are_right() {
+    check(&Shape::new(4, Via::Direct, 128, 4, 10), Build::Fast, 0..4);
+    let mut long = Shape::new(2, Via::Direct, 64, 1, 2).units(4, 1);
+    long.options.tokens = 400;
+    check(&long, Build::Fast, 0..3);
+    check(&long.vector(), Build::Fast, 0..2);
 }
 
 /// More rows than slots, a chunk as long as can be, and credit for each row alone.
@@ -334,7 +351,7 @@ fn a_report_names_both_statements() {
         (
             "mover: a flush waits for reads only",
             Via::Direct,
-            ["mover.cuh", "[+94  record recv_src", "or +83  push rows[me]", "[full_wait]"],
+            ["mover.cuh", "[+96  for message in rows", "or +87  push rows[me]", "[full_wait]"],
         ),
     ];
     for (name, via, parts) in expected {

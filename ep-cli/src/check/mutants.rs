@@ -120,8 +120,8 @@ fn ways(file: &str) -> &'static [Via] {
     }
 }
 
-/// A chain of calls in one world, with more rows a stripe than its ring has slots, and tokens that go
-/// nowhere: everything that the library does is needed.
+/// A chain of calls in one world, with more rows a stripe than its ring has slots or a warp takes at a
+/// time, and tokens that go nowhere: everything that the library does is needed.
 fn attempt(
     programs: &Arc<Programs>,
     via: Via,
@@ -133,6 +133,8 @@ fn attempt(
         BufferOptions { via, live: 5, biases: 1, ..BufferOptions::new(TOKENS, hidden, 3, 7) };
     if via == Via::Ring {
         options.settings = options.settings_of_rings(4, 16, 4);
+    } else {
+        options.settings = options.settings_of_units(4, 1);
     }
     options.set_tune("piece", 1024);
     let routing = RoutingOptions { absent: 0.2, ..RoutingOptions::even(3, 7) };

@@ -32,7 +32,7 @@ fn options_of(kind: ChannelKind) -> &'static [(&'static str, bool)] {
             &[("depth", true), ("chunk", true), ("header", false), ("waive", false)]
         }
         ChannelKind::Slots => &[("slot", true), ("epochs", false), ("waive", false)],
-        ChannelKind::Direct => &[("chunk", false), ("waive", false)],
+        ChannelKind::Direct => &[("unit", false), ("waive", false)],
         ChannelKind::Pull => &[("waive", false)],
     }
 }

@@ -31,10 +31,11 @@ const GATHER_STAGES_MIN: i64 = 2;
 /// Pieces and stages of a mover, where the declaration tunes no others.
 const MOVER_PIECE: i64 = 3584;
 const MOVER_STAGES: i64 = 3;
+/// KiB of rows that a warp takes at a time to send them, and the most that make a difference.
+const DIRECT_UNIT: i64 = 112;
+const UNIT_MAX: i64 = 64 * 1024;
 /// What a bulk copy moves is a multiple of this.
 const BULK_BYTES: i64 = 16;
-/// Rows after which a direct channel tells its receivers.
-const DIRECT_CHUNK: i64 = 8;
 
 /// Specialises `ir` for `config`.
 pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
@@ -446,7 +447,8 @@ impl Planner<'_> {
             let Some(message) = self.layout(channel) else { continue };
             let stripes = self.number("stripes").unwrap_or(1);
             let in_words = travels_in_words(self.ir, channel);
-            let extent = Extent { peers: self.ranks(), stripes, message, in_words };
+            let roles = self.ir.roles.len() as i64;
+            let extent = Extent { peers: self.ranks(), stripes, roles, message, in_words };
             let mut members = vec![int("kChannel", index as i64), int("kPeers", extent.peers)];
             members.extend(self.channel_numbers(channel, &extent));
             members.extend(window.add(channel, &extent, self.numbers));
@@ -482,7 +484,8 @@ impl Planner<'_> {
             ],
             ChannelKind::Direct => vec![
                 int("kStripes", extent.stripes),
-                int("kChunk", option("chunk", DIRECT_CHUNK)),
+                int("kRoles", extent.roles),
+                int("kUnitBytes", option("unit", DIRECT_UNIT).clamp(1, UNIT_MAX) * 1024),
                 int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
                 int("kMetaBytes", layout.meta_bytes),
             ],

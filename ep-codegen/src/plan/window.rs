@@ -19,6 +19,8 @@ pub(super) struct Window {
 pub(super) struct Extent<'a> {
     pub(super) peers: i64,
     pub(super) stripes: i64,
+    /// Roles of the pipeline.
+    pub(super) roles: i64,
     pub(super) message: &'a MessageLayout,
     /// Whether its messages are words that carry their epoch.
     pub(super) in_words: bool,
@@ -39,6 +41,8 @@ impl Window {
         let depth = option("depth", 2);
         let slot = extent.message.slot_bytes;
         let peers = extent.peers;
+        // A word for each role that may send, and every 32 peers.
+        let claims = extent.roles * (peers + 31) / 32;
         let places = places(channel, numbers).unwrap_or(peers);
         let rows: Vec<(&str, i64, &str, &str, String)> = match channel.kind {
             ChannelKind::Ring => vec![
@@ -59,6 +63,8 @@ impl Window {
             ChannelKind::Direct => vec![
                 ("ready", peers * 32, receiver, sender, format!("{peers} peers x 32")),
                 ("closed", each * 16, sender, receiver, words(extent, 1, 16)),
+                ("stored", each * 8, sender, sender, words(extent, 1, 8)),
+                ("claims", 2 * claims * 4, sender, sender, format!("2 calls x {claims} words x 4")),
             ],
             ChannelKind::Slots => {
                 let each = slot_epochs(channel, numbers);

@@ -342,14 +342,15 @@ impl<'a> Renderer<'a> {
             return Err(self.no_form(stmt));
         };
         let channel = self.channel(channel)?;
-        let mut lines = Vec::new();
+        let (mut asks, mut lines) = (Vec::new(), Vec::new());
         for inner in body {
             lines.push(self.comment(inner));
-            let stores = self.unpack(channel, binder, inner)?;
-            if stores.is_empty() {
+            let unpacked = self.unpack(channel, binder, inner)?;
+            if unpacked.stores.is_empty() {
                 lines.push("// The sender has stored it in place.".to_string());
             }
-            lines.extend(stores);
+            merge(&mut asks, unpacked.asks);
+            lines.extend(unpacked.stores);
         }
         self.step(
             "direct_receive",
@@ -358,18 +359,19 @@ impl<'a> Renderer<'a> {
                 ("channel_cfg", &channel_cfg(channel)),
                 ("channel", &channel.name),
                 ("binder", binder),
+                ("asks", &asks.join("\n")),
                 ("stores", &lines.join("\n")),
             ],
         )
     }
 
-    /// Stores of the small fields that `stmt` takes from each message.
+    /// The small fields that `stmt` takes from each message.
     pub(super) fn unpack(
         &self,
         channel: &Channel,
         binder: &str,
         stmt: &Stmt,
-    ) -> Result<Vec<String>, RenderError> {
+    ) -> Result<Unpacked, RenderError> {
         let (Action::Store { target, value } | Action::Record { target, value }) = &stmt.action
         else {
             return Err(self.no_form(stmt));
@@ -377,18 +379,20 @@ impl<'a> Renderer<'a> {
         let tensor = self.tensor(&target.tensor)?;
         let field = field_of(value, binder).ok_or_else(|| self.no_form(stmt))?;
         let sources = meta_sources(self.ir, self.message(channel)?);
-        let sources = sources.iter().filter(|source| source.field.name == field);
-        sources.map(|source| self.unpack_field(channel, binder, tensor, source, value)).collect()
+        let mut unpacked = Unpacked::default();
+        for source in sources.iter().filter(|source| source.field.name == field) {
+            let (kind, place) = (elem_type(&source.elem), constant(&source.name));
+            let (name, message) = (&source.name, &channel.message);
+            unpacked.asks.push(format!(
+                "const auto {name}_field = {binder}.ask<{kind}, Cfg::{message}::{place}Count>(\n\
+                 Cfg::{message}::{place});"
+            ));
+            unpacked.stores.push(self.unpack_field(tensor, source, value)?);
+        }
+        Ok(unpacked)
     }
 
-    fn unpack_field(
-        &self,
-        channel: &Channel,
-        binder: &str,
-        tensor: &Tensor,
-        source: &MetaSource<'_>,
-        value: &Expr,
-    ) -> Rendered {
+    fn unpack_field(&self, tensor: &Tensor, source: &MetaSource<'_>, value: &Expr) -> Rendered {
         let field = source.field.name.as_str();
         let suffix = source.name.strip_prefix(field).unwrap_or_default();
         let part = parts(self.ir, &tensor.elem).iter().position(|(name, ..)| name == suffix);
@@ -401,14 +405,29 @@ impl<'a> Renderer<'a> {
             0 => "1".to_string(),
             _ => format!("args.{}_block_stride", self.part_name(&tensor.name, part)?),
         };
-        let (name, message) = (constant(&source.name), &channel.message);
-        let kind = elem_type(&source.elem);
         Ok(format!(
-            "{binder}.store<{kind}>(\nargs.{}, {}, {stride}, Cfg::{message}::{name}, \
-             Cfg::{message}::{name}Count,\n[&]({kind} {field}) {{ return {text}; }});",
+            "{}_field.store(args.{}, {}, {stride},\n[&]({} {field}) {{ return {text}; }});",
+            source.name,
             self.part_name(&tensor.name, part)?,
             self.scope().row_stride(tensor, part),
+            elem_type(&source.elem),
         ))
+    }
+}
+
+/// Small fields of a received message as text: how they are asked for, and stored.
+#[derive(Default)]
+pub(super) struct Unpacked {
+    pub(super) asks: Vec<String>,
+    pub(super) stores: Vec<String>,
+}
+
+/// Asks once for a field that is stored twice.
+pub(super) fn merge(asks: &mut Vec<String>, more: Vec<String>) {
+    for ask in more {
+        if !asks.contains(&ask) {
+            asks.push(ask);
+        }
     }
 }
 

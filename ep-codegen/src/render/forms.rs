@@ -240,6 +240,10 @@ impl Renderer<'_> {
                 self.refuse(&stmt.at, "such a role only takes messages of a direct channel")
             }
             Action::For { domain: Domain::Stripe, .. } if self.pushes_direct(stmt) => {
+                if role.share != Share::Token {
+                    let why = "rows of a direct channel are sent by `warps shared by token`";
+                    return self.refuse(&role.at, why);
+                }
                 self.check_fanout(stmt)
             }
             Action::For { domain: Domain::Stripe, body, .. } => match body.as_slice() {

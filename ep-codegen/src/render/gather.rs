@@ -17,7 +17,7 @@ struct Steps {
 
 fn pull_opening(channel: &Channel) -> String {
     let name = &channel.name;
-    format!("ep::PullConsumer<{}> {name}(team);\n{name}.wait_ready();", channel_cfg(channel))
+    format!("ep::PullConsumer<{}> {name}(team);", channel_cfg(channel))
 }
 
 impl Renderer<'_> {

@@ -122,7 +122,7 @@ impl<'a> Renderer<'a> {
         let text = stmt.at.text.as_str();
         let head = text.split([';', '{']).next().unwrap_or(text);
         let head = head.split(" at ").next().unwrap_or(head).trim_end();
-        format!("// +{}  {head}: what is left of the stripe", stmt.at.line)
+        format!("// +{}  {head}: what is left", stmt.at.line)
     }
 
     /// The scope of plain role code: `me` is a local, rows are read at `i`.

@@ -1,5 +1,6 @@
 //! Ring channels: roles whose warps are divided over the peers, a stripe after the other.
 
+use super::direct::merge;
 use super::expr::Scope;
 use super::names::{channel_cfg, role_cfg};
 use super::{Rendered, Renderer, param};
@@ -161,10 +162,9 @@ impl<'a> Renderer<'a> {
         let first = position.as_ref().map(|position| self.ring_text(channel, position));
         let message = self.message(channel)?;
         let row_field = message.fields.iter().find(|field| field.row);
-        let mut rows = Vec::new();
-        let mut fields = Vec::new();
+        let (mut rows, mut asks, mut fields) = (Vec::new(), Vec::new(), Vec::new());
         for inner in body {
-            let stores = self.unpack(channel, binder, inner)?;
+            let unpacked = self.unpack(channel, binder, inner)?;
             if let Action::Store { target, value: Expr::Field { field, .. } } = &inner.action
                 && row_field.is_some_and(|row| row.name == *field)
             {
@@ -178,7 +178,8 @@ impl<'a> Renderer<'a> {
             } else {
                 fields.push(self.comment(inner));
             }
-            fields.extend(stores);
+            merge(&mut asks, unpacked.asks);
+            fields.extend(unpacked.stores);
         }
         self.step(
             "ring_receive",
@@ -188,6 +189,7 @@ impl<'a> Renderer<'a> {
                 ("channel", &channel.name),
                 ("binder", binder),
                 ("rows", &rows.join("\n")),
+                ("asks", &asks.join("\n")),
                 ("fields", &fields.join("\n")),
             ],
         )

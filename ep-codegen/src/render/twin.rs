@@ -4,7 +4,7 @@
 use super::direct::Fanout;
 use super::names::{role_cfg, role_fn};
 use super::{RenderError, Rendered, Renderer};
-use crate::ir::{Blocks, Domain, Role, Share, Stmt};
+use crate::ir::{Blocks, Domain, Role, Stmt};
 
 impl Renderer<'_> {
     /// The earlier role whose function serves `role` too.
@@ -35,7 +35,7 @@ impl Renderer<'_> {
     /// The fan-out of a role that does nothing else, and what it does where the peer is this rank.
     fn sends<'s>(&self, role: &'s Role) -> Result<Option<(Fanout<'s>, String)>, RenderError> {
         let [stmt] = role.body.as_slice() else { return Ok(None) };
-        if role.share != Share::Stripe || !self.pushes_direct(stmt) || !is_over_stripe(stmt) {
+        if !self.pushes_direct(stmt) || !is_over_stripe(stmt) {
             return Ok(None);
         }
         let fanout = self.fanout(stmt)?;

@@ -247,8 +247,7 @@ impl Buffer {
             .local()
             .map(|rank| RankMemory::new(group, rank, &options, &layout, args.unwrap_or(0)));
         let memory = memory.collect::<Result<Vec<_>, _>>()?;
-        let spread = spread(dispatch.kernel.plan());
-        let traffic = Traffic { spread, ..options.traffic(ranks) };
+        let traffic = options.traffic(ranks);
         let shared = Shared {
             layout_kernel,
             notify,
@@ -562,13 +561,6 @@ impl RankMemory {
     fn state(&self) -> MutexGuard<'_, RankState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Multiprocessors whose sending warps find a stripe each.
-fn spread(dispatch: &Plan) -> u32 {
-    let number = |name: &str| dispatch.numbers.get(name).copied();
-    let spread = number("stripes").zip(number("send_warps"));
-    spread.map_or(u32::MAX, |(stripes, warps)| positive(stripes / warps.max(1)).max(1) as u32)
 }
 
 impl Shared {

@@ -72,11 +72,15 @@ pipeline! {
         }
 
         when via is Direct {
-            tune { stripes: 64 in [8, 16, 32, 64, 96, 128, 256], send_warps: 8 in [4, 8, 12, 16] }
+            tune {
+                stripes: 64 in [4, 8, 16, 32, 64, 96, 128, 256],
+                send_warps: 8 in [4, 8, 12, 16],
+                unit: 112 in [1, 7, 14, 28, 56, 112, 224],
+            }
             arg { remote_blocks: i32 = 8 in 1..=128 }
             table send_row: i32[tokens, ranks];
-            channel rows: direct<Token> over nvlink from Send, Local to Unpack per all;
-            role Send on blocks 0..remote_blocks, send_warps warps, warps shared by stripe {
+            channel rows: direct<Token> over nvlink from Send, Local to Unpack per all { unit: unit };
+            role Send on blocks 0..remote_blocks, send_warps warps, warps shared by token {
                 for token in stripe {
                     for peer in others where in_rank[token, peer] {
                         push rows[peer] at rank_prefix[me, peer] + stripe_prefix[peer, stripe] {
@@ -88,7 +92,7 @@ pipeline! {
                     }
                 }
             }
-            role Local on other blocks, 8 warps, warps shared by stripe {
+            role Local on other blocks, 8 warps, warps shared by token {
                 for token in stripe where in_rank[token, me] {
                     push rows[me] at rank_prefix[me, me] + stripe_prefix[me, stripe] {
                         x: x[token], src: token, experts: topk_idx[token], weights: topk_weights[token],

@@ -84,8 +84,19 @@ impl BufferOptions {
             let chunk = 1_usize << random.below(most_chunk);
             let stripes = [4, 6, 8, 12][random.below(4)];
             options.settings = options.settings_of_rings(stripes, depth, chunk);
+        } else if random.chance(0.5) {
+            // Units of few tokens, so that stripes have several.
+            options.settings = options.settings_of_units([4, 8][random.below(2)], 1);
         }
         options
+    }
+
+    /// The settings of `self`, with `stripes` stripes that are sent in units of `kib` KiB.
+    pub fn settings_of_units(&self, stripes: usize, kib: usize) -> Vec<Setting> {
+        let mut settings = self.settings.clone();
+        settings.push(setting("nvl-dispatch", "stripes", stripes));
+        settings.push(setting("nvl-dispatch", "unit", kib));
+        settings
     }
 
     /// The settings of `self`, with rings of `stripes` times `depth` slots.

@@ -6,6 +6,9 @@
 
 namespace ep {
 
+template <class Field, int kCount, int kEach, int kFlight>
+class Arrived;
+
 /// Messages that have arrived and been acquired (M2): `kEach` lanes share one, and each lane holds
 /// `kFlight` of them, so that as many loads are under way at once.
 template <int kEach, int kFlight>
@@ -13,26 +16,73 @@ struct Messages {
     int row[kFlight];             // where the row goes in the output
     const char* record[kFlight];  // its meta record; null: no message
 
+    /// Asks for the `kCount` elements of the field at `field`.
+    template <class Field, int kCount>
+    __device__ __forceinline__ Arrived<Field, kCount, kEach, kFlight> ask(int field) const {
+        return Arrived<Field, kCount, kEach, kFlight>(*this, field);
+    }
+};
+
+/// A field of some messages. It is asked for here and stored later, so that all fields of a message
+/// travel at once.
+template <class Field, int kCount, int kEach, int kFlight>
+class Arrived {
+    static constexpr int kPerLane = (kCount + kEach - 1) / kEach;
+    // More would not stay in registers.
+    static constexpr bool kAhead = kPerLane * kFlight <= 32;
+
+public:
+    __device__ __forceinline__ Arrived(const Messages<kEach, kFlight>& of, int field)
+        : of_(of), field_(field) {
+        if constexpr (kAhead) {
+#pragma unroll
+            for (int k = 0; k < kPerLane; ++k) load(ahead_[k], k * kEach + lane_index() % kEach);
+        }
+    }
+
     /// `out[row, i] = convert(field[i])` for every message. Strides count elements, so that either
     /// axis may be the dense one.
-    template <class Field, class T, class Convert>
-    __device__ __forceinline__ void store(T* out, i64 row_stride, i64 stride, int field, int count,
+    template <class T, class Convert>
+    __device__ __forceinline__ void store(T* out, i64 row_stride, i64 stride,
                                           Convert convert) const {
-#pragma unroll 1
-        for (int at = lane_index() % kEach; at < count; at += kEach) {
-            Field values[kFlight];
+        if constexpr (kAhead) {
 #pragma unroll
-            for (int i = 0; i < kFlight; ++i) {
-                if (record[i] == nullptr) continue;
-                values[i] = reinterpret_cast<const Field*>(record[i] + field)[at];
+            for (int k = 0; k < kPerLane; ++k) {
+                const int at = k * kEach + lane_index() % kEach;
+                put(out + at * stride, row_stride, ahead_[k], at, convert);
             }
-#pragma unroll
-            for (int i = 0; i < kFlight; ++i) {
-                if (record[i] == nullptr) continue;
-                out[row[i] * row_stride + at * stride] = convert(values[i]);
+        } else {
+#pragma unroll 1
+            for (int at = lane_index() % kEach; at < kCount; at += kEach) {
+                Field values[kFlight];
+                load(values, at);
+                put(out + at * stride, row_stride, values, at, convert);
             }
         }
     }
+
+private:
+    __device__ __forceinline__ void load(Field (&values)[kFlight], int at) const {
+#pragma unroll
+        for (int i = 0; i < kFlight; ++i) {
+            if (of_.record[i] == nullptr || at >= kCount) continue;
+            values[i] = reinterpret_cast<const Field*>(of_.record[i] + field_)[at];
+        }
+    }
+
+    template <class T, class Convert>
+    __device__ __forceinline__ void put(T* out, i64 row_stride, const Field (&values)[kFlight],
+                                        int at, Convert convert) const {
+#pragma unroll
+        for (int i = 0; i < kFlight; ++i) {
+            if (of_.record[i] == nullptr || at >= kCount) continue;
+            out[of_.row[i] * row_stride] = convert(values[i]);
+        }
+    }
+
+    const Messages<kEach, kFlight>& of_;
+    int field_;
+    Field ahead_[kAhead && kPerLane > 0 ? kPerLane : 1][kFlight];
 };
 
 /// Messages of a direct channel: 16 at a time.

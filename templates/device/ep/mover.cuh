@@ -116,6 +116,26 @@ public:
         return static_cast<i32>(sure - flushed_) > 0 ? sure : flushed_;
     }
 
+    /// Completes all rows but the last `recent` ones, at their destination, for the lane that asks
+    /// (M1).
+    __device__ __forceinline__ void complete(u32 recent) {
+        const int pieces = static_cast<int>(recent) * Cut::kCount;
+#pragma unroll 1
+        while (loading_ > pieces) store_oldest();
+        const int open = pieces - loading_;
+        // The number is part of the instruction; a smaller one only waits for more.
+        if (open >= 6) {
+            tma_wait_stored<6>();
+        } else if (open >= 3) {
+            tma_wait_stored<3>();
+        } else if (open >= 1) {
+            tma_wait_stored<1>();
+        } else {
+            tma_wait_stored<0>();
+        }
+        __syncwarp();
+    }
+
     /// Completes all rows begun, at their destination: before a warp waits for a peer that may be
     /// waiting for them.
     __device__ __forceinline__ void flush() {
@@ -225,6 +245,8 @@ public:
         __syncwarp();
         return rows_;
     }
+
+    __device__ __forceinline__ void complete(u32) { __syncwarp(); }
 
     __device__ __forceinline__ void flush() { __syncwarp(); }
 

@@ -110,6 +110,12 @@ __device__ __forceinline__ u32 load_acquire_gpu(const u32* at) {
     return value;
 }
 
+__device__ __forceinline__ u64 load_acquire_gpu(const u64* at) {
+    u64 value;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    return value;
+}
+
 /// A word that orders nothing, system scope (records, M7 words that carry their own value).
 __device__ __forceinline__ void store_relaxed_sys(u32* at, u32 value) {
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
@@ -173,6 +179,17 @@ __device__ __forceinline__ u32 fetch_add_acq_rel_gpu(u32* at, u32 value) {
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
                  : "=r"(before)
                  : "l"(at), "r"(value)
+                 : "memory");
+    return before;
+}
+
+/// Adds to a sum of several warps of this device and releases the caller's work; whoever completes it
+/// acquires everyone's with a load. An add that acquired would empty the cache each time.
+__device__ __forceinline__ u64 fetch_add_release_gpu(u64* at, u64 value) {
+    u64 before;
+    asm volatile("atom.release.gpu.global.add.u64 %0, [%1], %2;"
+                 : "=l"(before)
+                 : "l"(at), "l"(value)
                  : "memory");
     return before;
 }

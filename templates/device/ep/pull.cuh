@@ -29,7 +29,7 @@ template <class Parts>
 class ClaimedTurns {
 public:
     __device__ __forceinline__ ClaimedTurns(const Team& team, int tokens)
-        : end(tokens), team_(team), claim_(static_cast<u32>(team.index() - team.count())) {}
+        : end(tokens), team_(team), claim_(static_cast<u32>(team.spread() - team.count())) {}
 
     /// The next token; past the end there is none. The first one is the warp's own number.
     __device__ __forceinline__ int take() const {
@@ -87,8 +87,10 @@ public:
 
     __device__ __forceinline__ explicit PullConsumer(Team& team) : team_(team) {}
 
-    /// Waits until every producer has said where its rows are.
+    /// Waits until every producer has said where its rows are; once.
     __device__ __forceinline__ void wait_ready() {
+        if (ready_) return;
+        ready_ = true;
         const PullReady* words =
             reinterpret_cast<const PullReady*>(team_.group.window + Parts::kReady);
 #pragma unroll
@@ -150,6 +152,7 @@ public:
 
 private:
     Team& team_;
+    bool ready_ = false;
     const char* rows_[kGroups] = {};
     const char* meta_[kGroups] = {};
 };

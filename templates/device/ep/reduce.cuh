@@ -171,14 +171,16 @@ class GatherRun {
 
 public:
     __device__ __forceinline__ GatherRun(Gather<Role>& stages, Source& source, Order turns, At at)
-        : stages_(stages), team_(stages.team), source_(source), turns_(turns), at_(at) {
-        // M2: what this warp has acquired so far may be read by bulk loads of any lane.
-        if constexpr (Role::kTma) fence_proxy_async_global();
-        __syncwarp();
-    }
+        : stages_(stages), team_(stages.team), source_(source), turns_(turns), at_(at) {}
 
     template <class Body>
     __device__ __forceinline__ void run(Body body) {
+        // The places of the first token's parts travel while the producers get ready.
+        look_ahead();
+        source_.wait_ready();
+        // M2: what this warp has acquired so far may be read by bulk loads of any lane.
+        if constexpr (Role::kTma) fence_proxy_async_global();
+        __syncwarp();
 #pragma unroll 1
         while (opened_ != 0 || open(true)) {
             const int token = opened_token_;

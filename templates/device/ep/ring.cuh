@@ -401,6 +401,9 @@ public:
         }
     }
 
+    /// Rows are waited for one by one.
+    __device__ __forceinline__ void wait_ready() const {}
+
     /// Whether the rows at these positions (negative: none) have arrived; waits for them when
     /// `block`.
     __device__ __forceinline__ bool arrived(const i32 (&positions)[kGroups], bool block) {

@@ -102,6 +102,9 @@ struct Team {
     /// Number of this warp among all warps of the role.
     __device__ __forceinline__ int index() const { return block * warps + warp; }
 
+    /// The same with neighbours on different blocks: where there is little to do, all blocks share it.
+    __device__ __forceinline__ int spread() const { return warp * blocks + block; }
+
     /// How many warps the role has.
     __device__ __forceinline__ int count() const { return blocks * warps; }
 

@@ -85,6 +85,10 @@ __device__ __forceinline__ u32 load_acquire_gpu(const u32* at) {
     return static_cast<u32>(emu_load(at, 4, EMU_ACQUIRE | EMU_GPU << 4));
 }
 
+__device__ __forceinline__ u64 load_acquire_gpu(const u64* at) {
+    return emu_load(at, 8, EMU_ACQUIRE | EMU_GPU << 4);
+}
+
 __device__ __forceinline__ void store_relaxed_sys(u32* at, u32 value) {
     emu_store(at, value, 4, EMU_RELAXED | EMU_SYS << 4);
 }
@@ -125,6 +129,10 @@ __device__ __forceinline__ u32 fetch_next_relaxed_gpu(u32* at) {
 __device__ __forceinline__ u32 fetch_add_acq_rel_gpu(u32* at, u32 value) {
     return static_cast<u32>(
         emu_atomic(EMU_ATOMIC_ADD, at, value, 0, 4, EMU_ACQ_REL | EMU_GPU << 4));
+}
+
+__device__ __forceinline__ u64 fetch_add_release_gpu(u64* at, u64 value) {
+    return emu_atomic(EMU_ATOMIC_ADD, at, value, 0, 8, EMU_RELEASE | EMU_GPU << 4);
 }
 
 // ---- Words in shared memory, between the warps of a block ----

@@ -365,8 +365,8 @@ fn direct_channels_carry_rows_and_fields_of_every_kind() {
         output out: payload[received, hidden] in window;
         table row_of: i32[tokens, ranks], note: u8[tokens, ranks];
         message Token {{ row x: payload[hidden], {FIELDS} }}
-        channel rows: direct<Token> over nvlink from Send, Local to Recv per all {{ chunk: 2 }};
-        role Send on blocks 0..1, 3 warps, warps shared by stripe {{
+        channel rows: direct<Token> over nvlink from Send, Local to Recv per all;
+        role Send on blocks 0..1, 3 warps, warps shared by token {{
             for i in stripe where on[i] || i >= 0 {{
                 for peer in others where to[i, peer] {{
                     push rows[peer] at starts[me, peer] + ahead[peer, stripe] {{ {pushed}, x: x[i] }};
@@ -375,7 +375,7 @@ fn direct_channels_carry_rows_and_fields_of_every_kind() {
                 }}
             }}
         }}
-        role Local on other blocks, 2 warps, warps shared by stripe {{
+        role Local on other blocks, 2 warps, warps shared by token {{
             for i in stripe where to[i, me] {{
                 push rows[me] at starts[me, me] + ahead[me, stripe] {{ {pushed}, x: x[i] }};
                 record row_of[i, me] = rows[me].position;

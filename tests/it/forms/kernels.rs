@@ -15,7 +15,7 @@ const THREE_KINDS: &str = "
         channel rows: direct<A> over nvlink from Send to Recv per all;
         channel ring: ring<B> over nvlink from SendRing to RecvRing per all { depth: 2, chunk: 1, header: [first, count] };
         channel words: slots<C> over nvlink from Talk to Hear per all { slot: [source] };
-        role Send on all blocks, 2 warps, warps shared by stripe {
+        role Send on all blocks, 2 warps, warps shared by token {
             for token in stripe { for peer in ranks where to[token, peer] {
                 push rows[peer] at starts[me, peer] + ahead[peer, stripe] { x: x[token], src: token };
             } }
@@ -112,12 +112,12 @@ const TWO_CHANNELS: &str = "
         input may: optional i32[tokens];
         channel one: direct<A> over nvlink from Send to Recv per all;
         channel two: direct<B> over nvlink from Send2 to Recv per all;
-        role Send on all blocks, 2 warps, warps shared by stripe {
+        role Send on all blocks, 2 warps, warps shared by token {
             for token in stripe { for peer in all {
                 push one[peer] at starts[me, peer] + ahead[peer, stripe] { x: x[token, me] };
             } }
         }
-        role Send2 on all blocks, 2 warps, warps shared by stripe {
+        role Send2 on all blocks, 2 warps, warps shared by token {
             for token in stripe { for peer in ranks where token % 2 == 0 || token > 0 {
                 push two[peer] at starts[me, peer] + ahead[peer, stripe] { x: y, m: may[token] };
             } }

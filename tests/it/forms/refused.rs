@@ -70,7 +70,7 @@ fn direct(edits: &[(&str, &str)]) -> String {
         table srcs: i32[received];
         message Token { row x: bf16[hidden], src: i32 }
         channel rows: direct<Token> over nvlink from Send to Recv per all;
-        role Send on all blocks, 4 warps, warps shared by stripe {
+        role Send on all blocks, 4 warps, warps shared by token {
             for token in stripe {
                 for peer in ranks where to[token, peer] {
                     push rows[peer] at first[me, peer] + before[peer, stripe] { x: x[token], src: token };
@@ -328,6 +328,10 @@ fn of_rings() -> Vec<String> {
 fn of_direct_channels() -> Vec<String> {
     let ring_body = "record srcs[message.row] = message.src;";
     vec![
+        direct(&[(
+            "role Send on all blocks, 4 warps, warps shared by token",
+            "role Send on all blocks, 4 warps, warps shared by stripe",
+        )]),
         direct(&[("for peer in ranks", "for peer in others")]),
         direct(&[("before[peer, stripe] {", "before[peer, stripe] + token {")]),
         direct(&[("src: token };", "src: peer };")]),
