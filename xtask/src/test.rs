@@ -23,8 +23,9 @@ pub(crate) fn run(options: &[String]) -> Outcome {
         [option, ..] => return Err(Failure::Usage(format!("test has no option `{option}`"))),
     };
     let started = Instant::now();
-    let name = format!("snapshots-read-{}", std::process::id());
-    let mut parts = Parts { tally: Tally::default(), noted: root().join("target").join(name) };
+    // Not in `target`, which lies elsewhere if the environment says so.
+    let name = format!("epforge-snapshots-read-{}", std::process::id());
+    let mut parts = Parts { tally: Tally::default(), noted: std::env::temp_dir().join(name) };
     let outcome = parts.all(full);
     // It is there only if a test read a snapshot.
     let _ = fs::remove_file(&parts.noted);
