@@ -17,7 +17,7 @@ fn repository() -> PathBuf {
 fn the_whole_path_runs_on_the_host() {
     let shape = "--ranks 2 --tokens 9,4 --set hidden=144 --set topk=2 --set experts=5";
     let line =
-        format!("bench --backend host {shape} --sms 8,12 --random 1 --absent 0.2 --outputs --json");
+        format!("bench --backend host {shape} --sms 8,24 --random 1 --absent 0.2 --outputs --json");
     let Some(out) = good(&line) else { return };
     let objects = objects(&out);
     let results: Vec<&Value> = objects.iter().filter(|it| it["op"].is_string()).collect();
@@ -32,13 +32,13 @@ fn the_whole_path_runs_on_the_host() {
     let mut sms: Vec<i64> = results.iter().filter_map(|it| it["sms"].as_i64()).collect();
     sms.sort_unstable();
     sms.dedup();
-    assert_eq!(sms, [8, 12]);
+    assert_eq!(sms, [8, 24]);
     assert_eq!(objects[0]["command"], format!("epforge {line}"));
     let split = |sms: i64| results.iter().find(|it| it["op"] == "dispatch" && it["sms"] == sms);
     assert_eq!(split(8).map(|it| &it["remote_sms"]), Some(&8.into()), "all serve both ranks");
-    assert_eq!(split(12).map(|it| &it["remote_sms"]), Some(&5.into()), "half of the rows stay");
+    assert_eq!(split(24).map(|it| &it["remote_sms"]), Some(&10.into()), "more fill no link");
     let tuned = objects.iter().find(|it| it["tuning"] == "bf16").expect("the choice is told");
-    assert_eq!(tuned["sms"], 16, "{tuned}");
+    assert_eq!(tuned["sms"], 20, "{tuned}");
     let digests = objects.iter().find(|it| it["outputs"] == "bf16").expect("a digest");
     let again = crate::objects(&good(&line).expect("there is a compiler"));
     assert!(again.contains(digests), "other outputs the second time: {again:?}");
