@@ -167,12 +167,13 @@ const TAKEN: &str = "
         o_w: f32[received, topk] fill -2 beyond received, o_narrow: bf16[received, 4] fill -3 beyond received,
         o_flag: bool[received] fill 1 beyond received, o_code: e4m3[received, 5], o_power: ue8m0[received],
         o_pairs: i64[received, 2, 3], o_maybe: optional f32[received, 2], o_never: optional f32[received, 2];
-    table srcs: i32[received], sums: i32[received];";
+    table srcs: i32[received], next: i32[received], sums: i32[received];";
 const PUSHED: &str = "
     src: i, flag: flags[i], small: smalls[i], ids: ids[i], w: w[i] * 2, narrow: narrows[i], code: codes[i],
     power: powers[i], pairs: pairs[i], maybe: may[i], never: no[i], sum_of: sum(k in topk: ids[i, k]) + peer";
 const STORED: &str = "
     record srcs[message.row] = message.src;
+    record next[message.row] = message.src + 1;
     store o_flag[message.row] = !message.flag;
     store o_small[message.row] = message.small;
     store o_ids[message.row] = message.ids;
@@ -214,6 +215,7 @@ fn arrived(call: Call, me: usize, ranks: usize) -> Call {
     let any = f64::NAN;
     call.number("received_capacity", all.len() + SPARE)
         .want("srcs", 1, or(any, &|(_, token), _| token as f64, 1))
+        .want("next", 1, or(any, &|(_, token), _| (token + 1) as f64, 1))
         .want("o_flag", 1, or(1.0, &|(_, token), _| 1.0 - (token % 2) as f64, 1))
         .want("o_small", 3, or(9.0, &|(_, token), k| (token * 4 + k) as f64, 3))
         .want("o_ids", TOPK, or(-1.0, &at, TOPK))
@@ -355,6 +357,7 @@ fn check_payload(
     form.check_vector(call);
 }
 
+/// In units of a token or two, so that warps send parts of a stripe.
 #[test]
 fn direct_channels_carry_rows_and_fields_of_every_kind() {
     // What goes to all peers of a loop does not depend on the peer.
@@ -365,7 +368,7 @@ fn direct_channels_carry_rows_and_fields_of_every_kind() {
         output out: payload[received, hidden] in window;
         table row_of: i32[tokens, ranks], note: u8[tokens, ranks];
         message Token {{ row x: payload[hidden], {FIELDS} }}
-        channel rows: direct<Token> over nvlink from Send, Local to Recv per all;
+        channel rows: direct<Token> over nvlink from Send, Local to Recv per all {{ unit: 1 }};
         role Send on blocks 0..1, 3 warps, warps shared by token {{
             for i in stripe where on[i] || i >= 0 {{
                 for peer in others where to[i, peer] {{
