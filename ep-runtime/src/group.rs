@@ -152,6 +152,11 @@ impl Group {
         }
     }
 
+    /// Fails if the group is stopped: nothing runs in it any more, and its ranks meet nobody.
+    pub(crate) fn check_local(&self) -> Result<(), CallError> {
+        self.local().try_for_each(|rank| self.check(rank))
+    }
+
     /// Waits until all calls of the rank have run, and its own stream is empty; reports a stopped
     /// group.
     pub fn sync(&self, rank: usize) -> Result<(), CallError> {

@@ -76,6 +76,11 @@ fn a_rank_that_has_not_come_is_told_from_one_that_is_stuck() {
     let all = ranks.whereabouts();
     assert_eq!(reasons(&all, 2), [&Reason::NotCome], "{all:?}");
     assert_eq!(all[0].to_string(), "rank 2 has not come to call 2 of Notify");
+    let options = BufferOptions::new(4, 64, 2, 6);
+    match Buffer::new(&ranks.group, options, &Declared) {
+        Err(CallError::Timeout(timeouts)) => assert_eq!(timeouts.whereabouts, all),
+        other => panic!("a stopped group takes no buffer: {:?}", other.map(|_| ())),
+    }
 }
 
 #[test]

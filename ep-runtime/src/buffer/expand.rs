@@ -98,6 +98,7 @@ impl Expander {
             return Err(CallError::Mismatch { what });
         }
         let group = &shared.group;
+        group.check_local()?;
         let emitted = emit(shared, &options)?;
         let plans = || emitted.iter().map(|emitted| &emitted.plan);
         let (starts, bytes) = place_control(plans());

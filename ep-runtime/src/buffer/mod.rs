@@ -220,6 +220,7 @@ impl Buffer {
         use StandardPipeline as Standard;
         let ranks = group.ranks();
         let backend = group.backend().as_ref();
+        group.check_local()?;
         // Before anything that could fail on one rank alone and leave the others waiting.
         agreement::agree_on_options(backend, &options)?;
         options.check(ranks)?;
