@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use ep_runtime::Emitted;
 use ep_runtime::backend::Backend;
-use ep_runtime::buffer::{BufferOptions, Declared, Emit, Payload, StandardPipeline, Via};
+use ep_runtime::buffer::{
+    BufferOptions, CallOptions, Declared, Emit, Payload, StandardPipeline, Via,
+};
 use ep_runtime::error::CallError;
 use ep_runtime::host::mutant::{DEVICE_LIBRARY, Mutant};
 use ep_runtime::host::{Build, FailureKind, Faults, HostBackend, HostOptions, Programs, Rule};
@@ -153,6 +155,29 @@ fn stripes_of_any_length_are_right() {
     long.options.tokens = 400;
     check(&long, Build::Fast, 0..3);
     check(&long.vector(), Build::Fast, 0..2);
+}
+
+/// A role that a call leaves out, because the blocks of another one are all there are, finds its words
+/// as it needs them in the next call.
+#[test]
+fn calls_of_one_buffer_may_split_their_blocks_in_any_way() {
+    let mut shape = Shape::new(2, Via::Direct, 128, 1, 2).units(4, 1);
+    shape.options.tokens = 60;
+    let split =
+        |blocks, remote| CallOptions { remote_blocks: Some(remote), ..CallOptions::blocks(blocks) };
+    for seed in 0..3 {
+        let case = Case { tokens: vec![60, 60], ..shape.case(seed) };
+        let mut options = HostOptions::new(2);
+        options.spec.seed = seed;
+        let Some(programs) = programs() else { return };
+        let group = shape.host(programs, options).group().unwrap_or_else(|error| panic!("{error}"));
+        let test = Selftest::new(&group, &Declared, case);
+        let mut test = test.unwrap_or_else(|error| panic!("{error}"));
+        for (blocks, remote) in [(3, 1), (2, 2), (3, 1), (3, 2), (1, 1), (4, 3)] {
+            test.set_blocks(split(blocks, remote), CallOptions::blocks(2));
+            good(seed, test.check());
+        }
+    }
 }
 
 /// More rows than slots, a chunk as long as can be, and credit for each row alone.

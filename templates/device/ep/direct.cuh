@@ -75,13 +75,14 @@ public:
         const int longest = (tokens + Rows::kStripes - 1) / Rows::kStripes;
         first_ = cut(longest, (Rows::kUnitBytes + row - 1) / row);
         last_ = first_.per_stripe == 1 ? first_ : cut(longest, (Rows::kUnitBytes / 4 + row - 1) / row);
-        constexpr int kGroups = (Rows::kPeers + kLanes - 1) / kLanes;
+        constexpr int kGroups = (Rows::kPeers + kLanes - 1) / kLanes, kWords = Rows::kRoles * kGroups;
         u32* claims = reinterpret_cast<u32*>(team.group.window + Rows::kClaims);
-        const int own = team.role * kGroups + base / kLanes;
-        claims_ = claims + (team.epoch % 2) * Rows::kRoles * kGroups + own;
-        // Nobody looks at the other call's word now; the next launch on this stream does.
-        if (team.index() == 0 && team.leader()) {
-            store_relaxed_gpu(claims + (team.epoch + 1) % 2 * Rows::kRoles * kGroups + own, 0u);
+        claims_ = claims + team.epoch % 2 * kWords + team.role * kGroups + base / kLanes;
+        // Those of the next call: nobody looks at them now. Of all roles, since a call may do without
+        // some of them.
+        if (team.index() == 0 && base == 0) {
+            u32* next = claims + (team.epoch + 1) % 2 * kWords;
+            for (int i = team.lane; i < kWords; i += kLanes) store_relaxed_gpu(next + i, 0u);
         }
         __syncwarp();
     }
