@@ -1,6 +1,6 @@
 //! The cases: one table, and what each of them does.
 
-use ep_runtime::buffer::{BufferOptions, Declared, Payload, Via};
+use ep_runtime::buffer::{BufferOptions, CallOptions, Declared, Payload, Via};
 use ep_runtime::error::CallError;
 use ep_runtime::gpu::Sharing;
 use ep_runtime::oracle::RoutingOptions;
@@ -49,7 +49,11 @@ fn judged(findings: &Findings) -> Result<String, Failure> {
 /// Checks all of a problem.
 fn check(ranks: &Ranks, run: Run) -> Result<Findings, Failure> {
     let words = format!("{run:?}");
-    let found = Selftest::new(&ranks.group, &Declared, run).and_then(|test| test.check());
+    good(&words, Selftest::new(&ranks.group, &Declared, run).and_then(|test| test.check()))
+}
+
+/// What was found, unless something was wrong; `words` say where.
+fn good(words: &str, found: Result<Findings, CallError>) -> Result<Findings, Failure> {
     let found = found.map_err(|error| Failure::Failed(format!("{words}: {error}")))?;
     match found.is_good() {
         true => Ok(found),
@@ -156,24 +160,22 @@ fn routings(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     all_of(runs.into_iter().flat_map(both).map(|run| check(&ranks, run)))
 }
 
+/// Calls of one buffer, since what one of them leaves is what the next one finds.
 fn blocks(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let ranks = place.group(ranks)?;
     let most = ranks.multiprocessors().min(place.either(64, 12));
+    let run = uneven(place, &ranks, BufferOptions::new(place.either(200, 5), 128, 4, 12));
+    let (dispatch, combine) = (run.dispatch, run.combine);
+    let mut test = Selftest::new(&ranks.group, &Declared, run).map_err(failed)?;
     let numbers = [2, 3, 5, 8, 12, 24, 64].into_iter().filter(|blocks| *blocks <= most);
-    all_of(
-        numbers
-            .flat_map(|blocks| {
-                [None, Some(1), Some(blocks - 1), Some(blocks)].map(|it| (blocks, it))
-            })
-            .map(|(blocks, remote)| {
-                let options = BufferOptions::new(place.either(200, 5), 128, 4, 12);
-                let mut run = uneven(place, &ranks, options);
-                run.dispatch.blocks = blocks;
-                run.dispatch.remote_blocks = remote;
-                run.combine.blocks = blocks;
-                check(&ranks, run)
-            }),
-    )
+    let splits = numbers.flat_map(|blocks| {
+        [Some(1), Some(blocks), Some(blocks - 1), None].map(|remote| (blocks, remote))
+    });
+    all_of(splits.map(|(blocks, remote_blocks)| {
+        let dispatch = CallOptions { blocks, remote_blocks, ..dispatch };
+        test.set_blocks(dispatch, CallOptions { blocks, ..combine });
+        good(&format!("{dispatch:?}"), test.check())
+    }))
 }
 
 fn too_small(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
