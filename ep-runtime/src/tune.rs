@@ -2,9 +2,10 @@
 //! leave the rank and rows that stay: a closed form of four rates, which a machine is asked for
 //! once.
 //!
-//! Rows for other ranks want as many multiprocessors as fill the link. Rows that stay are copied meanwhile, by others: as many as are done
-//! when the link is. With fewer multiprocessors than both together want, all of them serve every
-//! rank, their own too: stores within the device overlap with those that leave it.
+//! Rows for other ranks want as many multiprocessors as fill the link. Rows that stay are copied
+//! meanwhile, by others: as many as are done when the link is. With fewer multiprocessors than both
+//! together want, all of them serve every rank, their own too: stores within the device overlap with
+//! those that leave it.
 
 use std::fmt;
 use std::time::Duration;
