@@ -147,6 +147,18 @@ fn a_waiver_comes_with_the_plan_and_the_text() {
     assert!(plan.prologue("").contains(line), "{}", plan.prologue(""));
 }
 
+/// The words that the warps of three roles claim from: one for each 32 peers, in each of two calls.
+#[test]
+fn every_32_peers_have_a_word_to_claim_from() {
+    for (ranks, groups) in [("1", 1), ("30", 1), ("32", 1), ("33", 2), ("64", 2)] {
+        let set = [("via", "direct"), ("ranks", ranks)];
+        let plan = planned(&DISPATCH, Arch::Sm90a, &set).unwrap_or_else(|error| panic!("{error}"));
+        let region = plan.window.iter().find(|region| region.name == "rows.claims");
+        let region = region.unwrap_or_else(|| panic!("no claims in {:?}", plan.window));
+        assert_eq!(region.bytes, 2 * 3 * groups * 4, "{ranks} ranks");
+    }
+}
+
 #[test]
 fn a_ring_has_a_power_of_two_slots() {
     let entry = Entry::of::<waiving::Passing>();

@@ -42,7 +42,7 @@ impl Window {
         let slot = extent.message.slot_bytes;
         let peers = extent.peers;
         // A word for each role that may send, and every 32 peers.
-        let claims = extent.roles * (peers + 31) / 32;
+        let claims = extent.roles * ((peers + 31) / 32);
         let places = places(channel, numbers).unwrap_or(peers);
         let rows: Vec<(&str, i64, &str, &str, String)> = match channel.kind {
             ChannelKind::Ring => vec![
