@@ -213,8 +213,8 @@ const CPP_WORDS: &[&str] = &[
 
 /// What the emitted functions call their own things; channels and binders stand beside them.
 const EMITTED: &[&str] = &[
-    "args", "base", "counters", "ep", "hits", "meta", "mine", "mover", "own", "peers", "position",
-    "present", "records", "smem", "stages", "sum", "team", "theirs", "turns",
+    "args", "base", "counters", "ep", "goes", "hits", "meta", "mine", "mover", "own", "peers",
+    "position", "present", "records", "smem", "stages", "sum", "team", "theirs", "turns", "units",
 ];
 
 /// A binder of a role or a statement, which becomes a variable.
