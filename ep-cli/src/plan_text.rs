@@ -60,12 +60,17 @@ pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     out
 }
 
+/// What a grid has to be given before it begins.
+fn at_once(plan: &Plan) -> &'static str {
+    if plan.waits { ", all at once" } else { "" }
+}
+
 fn launch(plan: &Plan) -> Rows {
     let row = |name: &str, value: String| vec![name.to_owned(), value];
     vec![
         row("kernel", plan.entry.clone()),
         row("threads a block", plan.threads.to_string()),
-        row("blocks", format!("at least {}", plan.blocks_min)),
+        row("blocks", format!("at least {}{}", plan.blocks_min, at_once(plan))),
         row("dynamic shared memory", format!("{} bytes", plan.shared_bytes)),
     ]
 }
@@ -199,6 +204,7 @@ pub(crate) fn object(plan: &Plan) -> Object {
         .with("threads", plan.threads)
         .with("shared_bytes", plan.shared_bytes)
         .with("blocks_min", plan.blocks_min)
+        .with("waits", plan.waits)
         .with("roles", roles)
         .with("messages", messages)
         .with("window_bytes", plan.window_bytes)

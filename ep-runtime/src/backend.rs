@@ -121,8 +121,8 @@ pub struct Launch<'a> {
     pub code: Code,
     /// Blocks of the grid.
     pub blocks: u32,
-    /// Whether its blocks wait for one another or for other ranks, so that all of them have to be
-    /// resident at once.
+    /// Whether its blocks wait for one another, or several of them for other ranks, so that all of them
+    /// have to be resident at once.
     pub waits: bool,
     /// The kernel's one argument, `struct Args`.
     pub args: &'a [u8],

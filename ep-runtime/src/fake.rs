@@ -433,6 +433,7 @@ pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
         shared_bytes: 0,
         roles: Vec::new(),
         blocks_min: 1,
+        waits: false,
         messages: Vec::<MessageLayout>::new(),
         pairs: Vec::new(),
         waivers: Vec::new(),

@@ -440,7 +440,7 @@ impl Kernel {
         let own = &self.ranks[self.group.local_index(turn.rank())?];
         let timeout_ns = timeout.map_or(own.args.timeout_ns, nanoseconds);
         map.fill(&GroupArgs { timeout_ns, ..own.args }, slots, bytes);
-        let launch = Launch { code: own.code, blocks, waits: true, args: bytes };
+        let launch = Launch { code: own.code, blocks, waits: self.plan.waits, args: bytes };
         Ok(self.group.backend().launch(turn.rank(), turn.stream(), &launch)?)
     }
 }

@@ -180,6 +180,21 @@ fn calls_of_one_buffer_may_split_their_blocks_in_any_way() {
     }
 }
 
+/// Counts are exchanged by a grid of any size; rows move where all blocks run side by side.
+#[test]
+fn counts_need_no_room_for_all_blocks_at_once() {
+    let shape = direct();
+    let blocks = CallOptions::blocks(7);
+    let case = Case { dispatch: blocks, combine: blocks, ..shape.case(3) };
+    let mut options = HostOptions::new(shape.ranks);
+    options.spec.max_resident_blocks = 3;
+    on_host(&shape, case, options, |test, _| {
+        good(3, test.check_counts());
+        let refused = test.check().expect_err("the rows do not move").to_string();
+        assert!(refused.contains("7 blocks"), "{refused}");
+    });
+}
+
 /// More rows than slots, a chunk as long as can be, and credit for each row alone.
 #[test]
 fn rings_of_every_depth_go_round() {

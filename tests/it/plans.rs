@@ -2,7 +2,9 @@
 
 use ep_runtime::Entry;
 use ep_runtime::jit::Arch;
-use ep_runtime::pipelines::{Layout, LowLatencyDispatch, NvlCombine, NvlDispatch};
+use ep_runtime::pipelines::{
+    Expand, ExpertLayout, ExpertPrefix, Layout, LowLatencyDispatch, Notify, NvlCombine, NvlDispatch,
+};
 use ep_runtime::plan::{Config, Plan, PlanError, plan};
 
 use crate::emitted::shaped;
@@ -25,6 +27,29 @@ fn refusal(entry: &Entry, set: &[(&str, &str)]) -> String {
 }
 
 const DISPATCH: Entry = Entry::of::<NvlDispatch>();
+
+/// Kernels that move rows between ranks are begun as a whole, those around them need not be.
+#[test]
+fn only_rows_need_all_blocks_at_once() {
+    let waits = |entry: &Entry, set: &[(&str, &str)]| {
+        planned(entry, Arch::Sm90a, set).unwrap_or_else(|error| panic!("{error}")).waits
+    };
+    for entry in [
+        Entry::of::<Layout>(),
+        Entry::of::<Notify>(),
+        Entry::of::<ExpertLayout>(),
+        Entry::of::<ExpertPrefix>(),
+        Entry::of::<Expand>(),
+    ] {
+        assert!(!waits(&entry, &[]), "{}", entry.name);
+    }
+    for via in ["direct", "ring"] {
+        assert!(waits(&DISPATCH, &[("via", via)]), "{via}");
+    }
+    for via in ["pull", "ring"] {
+        assert!(waits(&Entry::of::<NvlCombine>(), &[("via", via)]), "{via}");
+    }
+}
 
 #[test]
 fn wrong_names_and_values_say_what_is_taken() {

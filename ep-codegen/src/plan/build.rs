@@ -1,7 +1,7 @@
 //! Making a plan: warps, messages, window, shared memory and the constants of `Cfg`.
 
 use super::config::Config;
-use super::counted::Counters;
+use super::counted::{Counters, Counting, counted};
 use super::error::PlanError;
 use super::extent::extents;
 use super::message::{self, LINE_BYTES, MessageLayout, align, elem_bytes, parts};
@@ -80,6 +80,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         shared_bytes,
         roles: warps,
         blocks_min: planner.blocks_min(),
+        waits: waits(&ir),
         messages: planner.layouts,
         pairs: facts(&ir).pairs,
         waivers: waivers(&ir),
@@ -552,6 +553,18 @@ impl Planner<'_> {
         let others = self.ir.roles.iter().any(|role| role.blocks == Blocks::Other);
         named + i64::from(others)
     }
+}
+
+/// Whether blocks wait for one another, or several of them for other ranks. A single block that waits
+/// is always begun: block 0 is the first one.
+fn waits(ir: &Pipeline) -> bool {
+    let meet = counted(ir).iter().any(|(_, counting)| *counting == Counting::Cleared);
+    let (zero, one) = (Expr::Int { value: 0 }, Expr::Int { value: 1 });
+    let first = Blocks::Range { low: zero, high: one };
+    let mut ends = ir.channels.iter().flat_map(|channel| channel.from.iter().chain([&channel.to]));
+    let alone =
+        |name: &String| ir.roles.iter().any(|role| role.name == *name && role.blocks == first);
+    meet || !ends.all(alone)
 }
 
 /// Whether the role fills messages.

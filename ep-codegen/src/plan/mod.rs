@@ -71,6 +71,9 @@ pub struct Plan {
     pub roles: Vec<RoleWarps>,
     /// Fewest blocks that run every role.
     pub blocks_min: i64,
+    /// Whether blocks wait for one another, or several of them for other ranks: all of them have to be
+    /// resident at once then.
+    pub waits: bool,
     /// Messages as laid out for their channels.
     pub messages: Vec<MessageLayout>,
     /// Every release and the acquire that sees it.

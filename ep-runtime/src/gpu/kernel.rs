@@ -98,7 +98,7 @@ impl Kernel {
         launch: &Launch,
         cooperative: bool,
     ) -> Result<(), BackendError> {
-        if launch.blocks > self.resident {
+        if launch.waits && launch.blocks > self.resident {
             let (need, have, block) = (launch.blocks, self.resident, self.block);
             return Err(BackendError::TooManyBlocks { need, have, block });
         }

@@ -335,7 +335,7 @@ impl Backend for HostBackend {
         let loaded = machine.code(rank, launch.code)?;
         let (kernel, block) = (loaded.kernel.clone(), loaded.block);
         let (need, have) = (launch.blocks, self.multiprocessors(rank));
-        if need > have {
+        if launch.waits && need > have {
             return Err(BackendError::TooManyBlocks { need, have, block });
         }
         machine.check()?;

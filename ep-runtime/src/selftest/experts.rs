@@ -36,6 +36,7 @@ impl Experts {
             shared_bytes: 0,
             window_bytes: 0,
             blocks_min: 1,
+            waits: false,
         };
         let plan = made.plan(group.backend().arch());
         let window = Arc::new(Window::new(group.backend(), control_bytes(&plan))?);

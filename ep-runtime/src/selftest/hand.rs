@@ -18,6 +18,7 @@ pub(super) struct HandMade {
     pub(super) shared_bytes: i64,
     pub(super) window_bytes: i64,
     pub(super) blocks_min: i64,
+    pub(super) waits: bool,
 }
 
 impl HandMade {
@@ -59,6 +60,7 @@ impl HandMade {
             shared_bytes: self.shared_bytes,
             roles: Vec::new(),
             blocks_min: self.blocks_min,
+            waits: self.waits,
             messages: Vec::new(),
             pairs: Vec::new(),
             waivers: Vec::new(),

@@ -231,6 +231,7 @@ fn plain() -> HandMade {
         shared_bytes: 24 + 8 + 4 * (WARPS * WORDS) as i64,
         window_bytes: 12 * WORDS as i64 + 24,
         blocks_min: i64::from(BLOCKS),
+        waits: true,
     }
 }
 
@@ -245,6 +246,7 @@ fn bulk() -> HandMade {
         shared_bytes: 2 * 1024 + 128,
         window_bytes: 1024 + 128,
         blocks_min: 1,
+        waits: true,
     }
 }
 

@@ -134,6 +134,7 @@ impl Copies {
             shared_bytes: SHARED_BYTES,
             window_bytes: (ranks * bytes) as i64,
             blocks_min: 1,
+            waits: true,
         };
         let plan = made.plan(backend.arch());
         let window = Arc::new(Window::new(backend, control_bytes(&plan))?);

@@ -345,3 +345,40 @@ fn tokens_may_be_counted_by_the_device() {
     };
     Form::new(source, &[("ranks", 2)]).check(&call);
 }
+
+/// Blocks are resident at once where they wait for one another, or several of them for other ranks.
+#[test]
+fn a_grid_waits_where_more_than_its_first_block_does() {
+    let waits = |source: &str| Form::new(source, &[("ranks", 2)]).waits();
+    let counting = |extent: &str| {
+        let source = format!(
+            "shape {{ ranks: 1..=8 }}
+             size tokens;
+             output hits: i32[{extent}];
+             role Work on all blocks {{ for token in tokens {{ count hits[token % 2]; }} }}"
+        );
+        waits(&source)
+    };
+    assert!(counting("tokens"), "all blocks zero it before any of them counts");
+    assert!(!counting("ranks"), "the last block out stores the sums");
+    let exchanging = |block: u32| {
+        let source = format!(
+            "shape {{ ranks: 1..=8 }}
+             input own: i32[1];
+             output all: i32[1];
+             message Word {{ value: i32[1] }}
+             channel words: slots<Word> over nvlink from Meet to Meet per all {{ slot: [source] }};
+             role Meet on block {block} {{
+                 for peer in ranks {{ push words[peer] {{ value: own }}; }}
+                 await words;
+                 store all[0] = sum(source in ranks: words[source].value[0]);
+             }}
+             role Rest on block {rest} {{ for peer in ranks {{ store unused[peer] = peer; }} }}
+             output unused: i32[ranks];",
+            rest = 1 - block
+        );
+        waits(&source)
+    };
+    assert!(!exchanging(0), "the first block is always begun");
+    assert!(exchanging(1), "it may be begun when the first one has ended");
+}

@@ -70,6 +70,11 @@ impl Form {
         plan(&self.ir, &self.config).err().map(|error| error.to_string()).unwrap_or_default()
     }
 
+    /// Whether all blocks have to be resident at once.
+    pub(super) fn waits(&self) -> bool {
+        plan(&self.ir, &self.config).unwrap_or_else(|error| panic!("{error}")).waits
+    }
+
     /// Bytes between the rows that peers reach where they lie, by tensor.
     pub(super) fn strides(&self) -> Vec<(String, i64)> {
         plan(&self.ir, &self.config).unwrap_or_else(|error| panic!("{error}")).strides
