@@ -60,17 +60,13 @@ pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     out
 }
 
-/// What a grid has to be given before it begins.
-fn at_once(plan: &Plan) -> &'static str {
-    if plan.waits { ", all at once" } else { "" }
-}
-
 fn launch(plan: &Plan) -> Rows {
+    let at_once = if plan.waits { ", all at once" } else { "" };
     let row = |name: &str, value: String| vec![name.to_owned(), value];
     vec![
         row("kernel", plan.entry.clone()),
         row("threads a block", plan.threads.to_string()),
-        row("blocks", format!("at least {}{}", plan.blocks_min, at_once(plan))),
+        row("blocks", format!("at least {}{at_once}", plan.blocks_min)),
         row("dynamic shared memory", format!("{} bytes", plan.shared_bytes)),
     ]
 }

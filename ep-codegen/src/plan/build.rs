@@ -559,12 +559,16 @@ impl Planner<'_> {
 /// is always begun: block 0 is the first one.
 fn waits(ir: &Pipeline) -> bool {
     let meet = counted(ir).iter().any(|(_, counting)| *counting == Counting::Cleared);
-    let (zero, one) = (Expr::Int { value: 0 }, Expr::Int { value: 1 });
-    let first = Blocks::Range { low: zero, high: one };
-    let mut ends = ir.channels.iter().flat_map(|channel| channel.from.iter().chain([&channel.to]));
-    let alone =
-        |name: &String| ir.roles.iter().any(|role| role.name == *name && role.blocks == first);
-    meet || !ends.all(alone)
+    let is_first = |blocks: &Blocks| {
+        matches!(
+            blocks,
+            Blocks::Range { low: Expr::Int { value: 0 }, high: Expr::Int { value: 1 } }
+        )
+    };
+    let is_end = |role: &Role| {
+        ir.channels.iter().any(|it| it.to == role.name || it.from.contains(&role.name))
+    };
+    meet || ir.roles.iter().any(|role| is_end(role) && !is_first(&role.blocks))
 }
 
 /// Whether the role fills messages.
