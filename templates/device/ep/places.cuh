@@ -3,23 +3,57 @@
 #pragma once
 
 #include <ep/ptx.cuh>
+#include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
 namespace ep {
 
-/// The places that one lane deals out: those of one value of the index. What `for_fanout` asks for.
+/// The places that one lane deals out: those of one value of the index.
 struct Places {
     int index;  // -1: an idle lane
     int next;   // the place of the first row
-
-    __device__ __forceinline__ int peer() const { return index; }
-    __device__ __forceinline__ int first() const { return next; }
 };
 
 /// The places of value `index` of `count`, from `first(index)` on; none past the end.
 template <class First>
 __device__ __forceinline__ Places places_of(int index, int count, First first) {
     return index < count ? Places{index, first(index)} : Places{-1, 0};
+}
+
+/// Walks a span of rows, a lane for each value of the index. Calls `move(row, position)` in the whole
+/// warp when any of them has a place for the row (position -1: not this lane's), then `each(row,
+/// index, match, position)` in the lane of every value.
+template <class Where, class Move, class Each>
+__device__ __forceinline__ void for_fanout(Team& team, Span span, const Places& places,
+                                           Where where, Move move, Each each) {
+    constexpr int kAhead = 4;
+    const int index = places.index;
+    int position = places.next;
+    // Numbers, all looked at before the next ones are asked for: a truth the compiler would test where
+    // it is loaded, and wait for it there.
+    u32 ahead[kAhead] = {};
+    // The first turn only asks for flags; from then on those of the next rows travel while these
+    // are moved.
+#pragma unroll 1
+    for (int base = span.begin - kAhead; base < span.end && !team.stopped; base += kAhead) {
+        u32 matches = 0;
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) matches |= ahead[i] << i;
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+            const int row = base + kAhead + i;
+            ahead[i] = index >= 0 && row < span.end ? static_cast<u32>(where(row, index)) : 0;
+        }
+        if (base < span.begin) continue;
+        const int end = base + kAhead < span.end ? base + kAhead : span.end;
+#pragma unroll 1
+        for (int row = base; row < end && !team.stopped; ++row, matches >>= 1) {
+            const bool match = (matches & 1) != 0;
+            if (__ballot_sync(kAllLanes, match) != 0) move(row, match ? position : -1);
+            if (index >= 0) each(row, index, match, position);
+            position += match ? 1 : 0;
+        }
+    }
 }
 
 /// Where the row at `position` is; null when that is -1. Strides count elements.

@@ -131,40 +131,4 @@ __device__ __forceinline__ int for_range(Team& team, Span span, Row row) {
     return span.end - span.begin;
 }
 
-/// Walks a span for the peers of `producer`, a lane each, whose rows follow `producer.first()`.
-/// Calls `row(token, position)` in the whole warp when any peer gets the token (position -1: not
-/// this lane's), then `each(token, peer, match, position)` in the lane of every peer.
-template <class Producer, class Where, class Row, class Each>
-__device__ __forceinline__ void for_fanout(Team& team, Span span, const Producer& producer,
-                                           Where where, Row row, Each each) {
-    constexpr int kAhead = 4;
-    const int peer = producer.peer();
-    int position = producer.first();
-    // Numbers, all looked at before the next ones are asked for: a truth the compiler would test where
-    // it is loaded, and wait for it there.
-    u32 ahead[kAhead] = {};
-    // The first turn only asks for flags; from then on those of the next tokens travel while these
-    // are moved.
-#pragma unroll 1
-    for (int base = span.begin - kAhead; base < span.end && !team.stopped; base += kAhead) {
-        u32 matches = 0;
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) matches |= ahead[i] << i;
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-            const int token = base + kAhead + i;
-            ahead[i] = peer >= 0 && token < span.end ? static_cast<u32>(where(token, peer)) : 0;
-        }
-        if (base < span.begin) continue;
-        const int end = base + kAhead < span.end ? base + kAhead : span.end;
-#pragma unroll 1
-        for (int token = base; token < end && !team.stopped; ++token, matches >>= 1) {
-            const bool match = (matches & 1) != 0;
-            if (__ballot_sync(kAllLanes, match) != 0) row(token, match ? position : -1);
-            if (peer >= 0) each(token, peer, match, position);
-            position += match ? 1 : 0;
-        }
-    }
-}
-
 }  // namespace ep
