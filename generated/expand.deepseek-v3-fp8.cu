@@ -40,7 +40,7 @@ struct Args {
     ep::Group group;
     // rows that the outputs of `expanded` hold
     int expanded_capacity;
-    // from the handle of Notify
+    // from the handle of Layout
     const ep::i32* rank_prefix;
     // from the handle of ExpertLayout
     const ep::i32* rows_per_expert;

@@ -35,7 +35,7 @@ struct Cfg {
 
 struct Args {
     ep::Group group;
-    // from the handle of Notify
+    // from the handle of Layout
     const ep::i32* rank_prefix;
     // input expert_idx: i64[received, topk]
     const ep::i64* expert_idx;

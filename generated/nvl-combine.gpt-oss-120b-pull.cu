@@ -63,7 +63,7 @@ struct Args {
     int tokens;
     // if not null, holds tokens, and the above is its bound
     const ep::i32* tokens_from;
-    // from the handle of Notify
+    // from the handle of Layout
     const ep::i32* rank_prefix;
     // input x: bf16[received, hidden] in window
     const ep::bf16* x;

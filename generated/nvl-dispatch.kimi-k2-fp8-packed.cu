@@ -92,7 +92,6 @@ struct Args {
     ep::i32 remote_blocks;
     // from the handle of Layout
     const bool* in_rank;
-    // from the handle of Notify
     const ep::i32* rank_prefix;
     const ep::i32* stripe_prefix;
     // input x: payload[tokens, hidden]
@@ -148,11 +147,11 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
             team, base, peers.at(base + team.lane), ep::rows_of(args.tokens, args.tokens_from));
         ep::DirectProducer<Cfg::Rows, Cfg::Send> rows(
             team, mover, units, peers.at(base + team.lane));
-        // +75  for peer in others where in_rank[token, peer]
+        // +77  for peer in others where in_rank[token, peer]
         const auto goes = [&](int token,
             int peer) { return args.in_rank[token * Cfg::kRanks + peer]; };
-        // +74  for token in stripe
-        // +86  for token in stripe where in_rank[token, me]
+        // +76  for token in stripe
+        // +88  for token in stripe where in_rank[token, me]
         while (units.take()) {
             const int stripe = units.stripe();
             rows.open(
@@ -163,16 +162,16 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
                 },
                 [&](int peer) { return args.rank_prefix[Cfg::kRanks * Cfg::kRanks + peer]; });
             rows.for_tokens(
-                // +76  push rows[peer] at rank_prefix[me, peer] + stripe_prefix[peer, stripe] { x:
+                // +78  push rows[peer] at rank_prefix[me, peer] + stripe_prefix[peer, stripe] { x:
                 //     x[token], src: token, experts: topk_idx[token], weights: topk_weights[token]
                 //     }
-                // W1: takes credit of rows, from Unpack +96
-                // W3: publishes messages of rows, for Unpack +96
-                // +87  push rows[me] at rank_prefix[me, me] + stripe_prefix[me, stripe] { x:
+                // W1: takes credit of rows, from Unpack +98
+                // W3: publishes messages of rows, for Unpack +98
+                // +89  push rows[me] at rank_prefix[me, me] + stripe_prefix[me, stripe] { x:
                 //     x[token], src: token, experts: topk_idx[token], weights: topk_weights[token]
                 //     }
-                // W2: takes credit of rows, from Unpack +96
-                // W4: publishes messages of rows, for Unpack +96
+                // W2: takes credit of rows, from Unpack +98
+                // W4: publishes messages of rows, for Unpack +98
                 [&](int token, int position) {
                     const auto x_scale_field = ep::ask<ep::ue8m0,
                         Cfg::Token::kXScaleCount>([&](int i) {
@@ -199,13 +198,13 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
                     mover.send_meta(rows.meta(position));
                 },
                 [&](int token, int peer, bool match, int position) {
-                    // +80  record send_row[token, peer] = rows[peer].position
+                    // +82  record send_row[token, peer] = rows[peer].position
                     args.send_row[token * Cfg::kRanks + peer] = ep::recorded(match, position);
             });
             rows.close();
         }
-        // +76  push rows[peer]: what is left
-        // +87  push rows[me]: what is left
+        // +78  push rows[peer]: what is left
+        // +89  push rows[me]: what is left
         rows.finish();
     }
 
@@ -221,11 +220,11 @@ __device__ __forceinline__ void unpack(const Args& args, ep::Team& team) {
     ep::fill(team, args.recv_topk_idx, args.recv_topk_idx == nullptr ? 0 : Cfg::kTopk,
         args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], args.received_capacity,
         ep::i64{-1});
-    // +96  for message in rows[source]
-    // W1: publishes credit of rows, for Send +76
-    // W2: publishes credit of rows, for Local +87
-    // W3: takes messages of rows, from Send +76
-    // W4: takes messages of rows, from Local +87
+    // +98  for message in rows[source]
+    // W1: publishes credit of rows, for Send +78
+    // W2: publishes credit of rows, for Local +89
+    // W3: takes messages of rows, from Send +78
+    // W4: takes messages of rows, from Local +89
     const char* records = args.group.window + args.rows_meta_at;
     ep::for_messages<Cfg::Rows>(
         team, records, [&](const ep::DirectMessages& message) {
@@ -237,17 +236,17 @@ __device__ __forceinline__ void unpack(const Args& args, ep::Team& team) {
                 Cfg::Token::kExperts);
             const auto weights_field = message.ask<float, Cfg::Token::kWeightsCount>(
                 Cfg::Token::kWeights);
-            // +97  store recv_x[message.row] = message.x
+            // +99  store recv_x[message.row] = message.x
             x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
                 args.recv_x_scale_block_stride,
                 [&](ep::ue8m0 x) { return x; });
-            // +98  record recv_src[message.row] = message.src
+            // +100  record recv_src[message.row] = message.src
             src_field.store(args.recv_src, 1, 1,
                 [&](ep::i32 src) { return src; });
-            // +99  store recv_topk_idx[message.row] = local(message.experts, me)
+            // +101  store recv_topk_idx[message.row] = local(message.experts, me)
             experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
                 [&](ep::i32 experts) { return mine.local(experts); });
-            // +100  store recv_topk_weights[message.row] = message.weights
+            // +102  store recv_topk_weights[message.row] = message.weights
             weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
                 [&](float weights) { return weights; });
     });

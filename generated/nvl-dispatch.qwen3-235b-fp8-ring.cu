@@ -95,7 +95,6 @@ struct Args {
     // from the handle of Layout
     const bool* in_rank;
     const ep::i32* stripe_tokens;
-    // from the handle of Notify
     const ep::i32* rank_prefix;
     const ep::i32* stripe_prefix;
     // input x: payload[tokens, hidden]
@@ -152,21 +151,21 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
             team, mover, smem.sequences + Cfg::Send::kFirstSequence, peer);
         for (int stripe = team.block; stripe < Cfg::kStripes; stripe += team.blocks) {
             ring.open(stripe);
-            // +42  announce ring[peer] { first: stripe_prefix[peer, stripe], count:
+            // +44  announce ring[peer] { first: stripe_prefix[peer, stripe], count:
             //     stripe_tokens[stripe, peer] }
-            // W1: publishes header of ring, for Recv +52
+            // W1: publishes header of ring, for Recv +54
             ring.announce(args.stripe_prefix[peer * Cfg::kStripes + stripe],
                 args.stripe_tokens[stripe * Cfg::kRanks + peer]);
-            // +43  for token in stripe where in_rank[token, peer]
+            // +45  for token in stripe where in_rank[token, peer]
             const ep::Span tokens = ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
                 Cfg::kStripes, stripe);
             const int sent = ep::for_rows(
                 team, tokens,
                 [&](int token) { return args.in_rank[token * Cfg::kRanks + peer]; },
-                // +44  push ring[peer] { x: x[token], src: token, experts: topk_idx[token],
+                // +46  push ring[peer] { x: x[token], src: token, experts: topk_idx[token],
                 //     weights: topk_weights[token] }
-                // W2: publishes messages of ring, for Recv +55
-                // W3: takes credit of ring, from Recv +55
+                // W2: publishes messages of ring, for Recv +57
+                // W3: takes credit of ring, from Recv +57
                 [&](int token, int position) {
                     ring.wait_credit(position);
                     const auto x_scale_field = ep::ask<float, Cfg::Token::kXScaleCount>([&](int i) {
@@ -195,10 +194,10 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                     ring.post();
                 },
                 [&](int token, bool match, int position) {
-                    // +46  record send_head[token, peer] = ring[peer].position
+                    // +48  record send_head[token, peer] = ring[peer].position
                     args.send_head[token * Cfg::kRanks + peer] = ep::recorded(match, position);
             });
-            // +44  push ring[peer]: what is left
+            // +46  push ring[peer]: what is left
             ring.finish(sent);
         }
     }
@@ -225,20 +224,20 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
         for (int stripe = team.block; stripe < Cfg::kStripes; stripe += team.blocks) {
             ring.open(stripe);
             ep::once(team, [&] {
-                // +52  record recv_first[peer, stripe] = rank_prefix[peer, me] + ring[peer].first
-                // W1: takes header of ring, from Send +42
+                // +54  record recv_first[peer, stripe] = rank_prefix[peer, me] + ring[peer].first
+                // W1: takes header of ring, from Send +44
                 args.recv_first[peer * Cfg::kStripes + stripe] = args.rank_prefix[peer * Cfg::kRanks
                     + me] + ring.first();
-                // +53  record recv_count[peer, stripe] = ring[peer].count
+                // +55  record recv_count[peer, stripe] = ring[peer].count
                 args.recv_count[peer * Cfg::kStripes + stripe] = ring.count();
             });
-            // +55  for message in ring[peer] at rank_prefix[peer, me] + ring[peer].first
-            // W2: takes messages of ring, from Send +44
-            // W3: publishes credit of ring, for Send +44
+            // +57  for message in ring[peer] at rank_prefix[peer, me] + ring[peer].first
+            // W2: takes messages of ring, from Send +46
+            // W3: publishes credit of ring, for Send +46
             const int first = args.rank_prefix[peer * Cfg::kRanks + me] + ring.first();
             ep::for_messages(team, ring, [&](int position) {
                 const int row = first + position;
-                // +56  store recv_x[message.row] = message.x
+                // +58  store recv_x[message.row] = message.x
                 mover.row(ep::at_leader(args.recv_x + row * args.recv_x_stride),
                     ring.row(position));
                 const ep::RingMessage message = ring.message(position, row);
@@ -253,18 +252,18 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
                 x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
                     args.recv_x_scale_block_stride,
                     [&](float x) { return x; });
-                // +57  record recv_src[message.row] = message.src
+                // +59  record recv_src[message.row] = message.src
                 src_field.store(args.recv_src, 1, 1,
                     [&](ep::i32 src) { return src; });
-                // +58  store recv_topk_idx[message.row] = local(message.experts, me)
+                // +60  store recv_topk_idx[message.row] = local(message.experts, me)
                 experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
                     [&](ep::i32 experts) { return mine.local(experts); });
-                // +59  store recv_topk_weights[message.row] = message.weights
+                // +61  store recv_topk_weights[message.row] = message.weights
                 weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
                     [&](float weights) { return weights; });
             });
 
-            // +55  for message in ring[peer]: what is left
+            // +57  for message in ring[peer]: what is left
             ring.finish();
         }
     }

@@ -163,9 +163,8 @@ fn hit_time(
 
 /// What the macro does in a build of the standard pipelines.
 fn expansions(rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
-    const TEXTS: [(&str, &str); 4] = [
+    const TEXTS: [(&str, &str); 3] = [
         ("layout", include_str!("../../ep-runtime/src/pipelines/layout.rs")),
-        ("notify", include_str!("../../ep-runtime/src/pipelines/notify.rs")),
         ("nvl-dispatch", include_str!("../../ep-runtime/src/pipelines/nvl_dispatch.rs")),
         ("nvl-combine", include_str!("../../ep-runtime/src/pipelines/nvl_combine.rs")),
     ];

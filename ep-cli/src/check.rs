@@ -29,7 +29,7 @@ use trial::{Trial, Variant};
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = PROBLEM_HELP)]
 pub(crate) struct Options {
-    /// layout, notify, nvl-dispatch, nvl-combine, or all; what they need runs before
+    /// layout, nvl-dispatch, nvl-combine, or all; what they need runs before
     #[arg(required_unless_present = "mutants")]
     pipeline: Option<String>,
     /// Plant bugs in the device library, one by one, and tell which are found: all, or those whose names
@@ -239,7 +239,7 @@ fn variants(options: &Options, entries: &[Entry]) -> Result<Vec<Variant>, Failur
         let open = every_payload || options.problem.sets("payload") || payload == Payload::Bf16;
         if open && (asked.payload, asked.via) == (payload, via) {
             let what = match reach {
-                Reach::Counts => "layout, notify".to_owned(),
+                Reach::Counts => "layout".to_owned(),
                 Reach::Dispatch => format!("nvl-dispatch {}", payload.name()),
                 Reach::Combine => format!("dispatch+combine {}", payload.name()),
             };

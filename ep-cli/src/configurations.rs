@@ -32,11 +32,10 @@ const CALL: [(&str, &str); 6] = [
 #[rustfmt::skip] // A table: one row per configuration.
 pub const CONFIGURATIONS: &[Configuration] = &[
     row("layout", "deepseek-v3", Sm90a, &[]),
-    row("notify", "deepseek-v3", Sm90a, &[]),
-    row("notify", "deepseek-v3-4-ranks", Sm90a, &[("ranks", "4")]),
-    row("notify", "deepseek-v3-4-ranks-ring", Sm90a, &[("ranks", "4"), ("stripes", "12")]),
-    row("notify", "deepseek-v3-2-ranks", Sm90a, &[("ranks", "2")]),
-    row("notify", "gpt-oss-120b", Sm80, &[("ranks", "4"), ("experts", "128"), ("stripes", "12")]),
+    row("layout", "deepseek-v3-4-ranks", Sm90a, &[("ranks", "4")]),
+    row("layout", "deepseek-v3-4-ranks-ring", Sm90a, &[("ranks", "4"), ("stripes", "12")]),
+    row("layout", "deepseek-v3-2-ranks", Sm90a, &[("ranks", "2")]),
+    row("layout", "gpt-oss-120b", Sm80, &[("ranks", "4"), ("experts", "128"), ("stripes", "12")]),
     row("nvl-dispatch", "deepseek-v3-bf16", Sm90a, &[]),
     row("nvl-dispatch", "deepseek-v3-fp8", Sm90a, &[("payload", "fp8")]),
     row("nvl-dispatch", "deepseek-v3-fp8-cached", Sm90a, &[("payload", "fp8"), ("mode", "cached")]),

@@ -3,7 +3,7 @@
 
 use ep_runtime::buffer::{Buffer, Declared, StandardPipeline};
 use ep_runtime::ir::{
-    Action, Choice, Domain, Expr, NameKind, PeerSet, Pipeline, Role, Share, Stmt,
+    Action, Blocks, Choice, Domain, Expr, NameKind, PeerSet, Pipeline, Role, Share, Stmt,
 };
 use ep_runtime::oracle::Oracle;
 use ep_runtime::plan::Plan;
@@ -99,8 +99,8 @@ fn way_of(ir: &Pipeline, role: &Role, plan: &Plan) -> Option<(Way, u64)> {
     let found = walk(&role.body, false, &binders);
     let counts = || role.body.iter().any(|stmt| matches!(stmt.action, Action::For { .. }));
     let Some((way, channel)) = found else {
-        // Without a channel it works on what this rank has.
-        return (ir.channels.is_empty() && counts()).then_some((Way::Counted, 0));
+        // Without a channel it works on what this rank has, or on what has come.
+        return (role.blocks != Blocks::Last && counts()).then_some((Way::Counted, 0));
     };
     let message = ir.channels.iter().find(|it| it.name == channel).map(|it| it.message.as_str());
     let message = ir.messages.iter().find(|it| Some(it.name.as_str()) == message)?;
@@ -218,8 +218,10 @@ mod tests {
         let named = |list: &[(&str, Way)]| -> Vec<(String, Way)> {
             list.iter().map(|(name, way)| ((*name).to_owned(), *way)).collect()
         };
-        assert_eq!(ways(Standard::Layout, "direct"), named(&[("Count", Way::Counted)]));
-        assert_eq!(ways(Standard::Notify, "direct"), named(&[("Exchange", Way::Exchanged)]));
+        assert_eq!(
+            ways(Standard::Layout, "direct"),
+            named(&[("Count", Way::Counted), ("Exchange", Way::Exchanged)])
+        );
         let direct =
             [("Send", Way::SentToOthers), ("Local", Way::KeptHere), ("Unpack", Way::Received)];
         assert_eq!(ways(Standard::NvlDispatch, "direct"), named(&direct));

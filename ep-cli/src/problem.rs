@@ -36,7 +36,7 @@ pub(crate) struct Problem {
 /// How far through the standard pipelines a problem goes; each needs those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reach {
-    /// Layout and notify.
+    /// Layout.
     Counts,
     /// Fresh and cached dispatches.
     Dispatch,
@@ -48,13 +48,13 @@ impl Reach {
     /// What `name` asks for: a pipeline of `entries`, `dispatch+combine` or `all`.
     pub(crate) fn of(entries: &[Entry], name: &str) -> Result<Reach, Failure> {
         match name {
-            "layout" | "notify" => Ok(Reach::Counts),
+            "layout" => Ok(Reach::Counts),
             "nvl-dispatch" => Ok(Reach::Dispatch),
             "nvl-combine" | "dispatch+combine" | "all" => Ok(Reach::Combine),
             other => {
                 let entry = find(entries, other)?;
                 Err(Failure::WrongUse(format!(
-                    "there is no reference to hold `{}` against; there is one for layout, notify, \
+                    "there is no reference to hold `{}` against; there is one for layout, \
                      nvl-dispatch, nvl-combine and dispatch+combine",
                     entry.name
                 )))
@@ -65,11 +65,10 @@ impl Reach {
     /// The pipelines that it launches.
     pub(crate) fn pipelines(self) -> &'static [StandardPipeline] {
         use StandardPipeline as Standard;
-        const ALL: [Standard; 4] =
-            [Standard::Layout, Standard::Notify, Standard::NvlDispatch, Standard::NvlCombine];
+        const ALL: [Standard; 3] = [Standard::Layout, Standard::NvlDispatch, Standard::NvlCombine];
         match self {
-            Reach::Counts => &ALL[..2],
-            Reach::Dispatch => &ALL[..3],
+            Reach::Counts => &ALL[..1],
+            Reach::Dispatch => &ALL[..2],
             Reach::Combine => &ALL,
         }
     }

@@ -20,7 +20,7 @@ use crate::problem::{PROBLEM_HELP, Problem, Reach, failed, no_machine, reference
 #[derive(Debug, clap::Args)]
 #[command(after_help = PROBLEM_HELP)]
 pub(crate) struct Options {
-    /// layout, notify, nvl-dispatch, nvl-combine or dispatch+combine; what they need runs before
+    /// layout, nvl-dispatch, nvl-combine or dispatch+combine; what they need runs before
     pipeline: String,
     /// Where it runs
     #[arg(long, value_enum, default_value_t = Machine::Host)]

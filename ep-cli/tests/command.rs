@@ -8,9 +8,8 @@ use std::process::{Command, Output, Stdio};
 use ep_runtime::pipelines::ENTRIES;
 
 /// The names that scripts rely on, those that are emitted first.
-const PIPELINES: [&str; 11] = [
+const PIPELINES: [&str; 10] = [
     "layout",
-    "notify",
     "nvl-dispatch",
     "nvl-combine",
     "expert-layout",
@@ -21,7 +20,7 @@ const PIPELINES: [&str; 11] = [
     "low-latency-dispatch",
     "low-latency-combine",
 ];
-const EMITTED: usize = 7;
+const EMITTED: usize = 6;
 
 /// What a command line did.
 struct Done {

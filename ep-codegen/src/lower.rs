@@ -449,6 +449,7 @@ impl Lowering {
             ast::Blocks::Even => ir::Blocks::Even,
             ast::Blocks::Odd => ir::Blocks::Odd,
             ast::Blocks::Other => ir::Blocks::Other,
+            ast::Blocks::Last => ir::Blocks::Last,
             ast::Blocks::One(block) => {
                 let low = self.expr(block);
                 let high = match &low {

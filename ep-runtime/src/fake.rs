@@ -57,7 +57,7 @@ pub(crate) struct FakeBackend {
     pub(crate) runs_alone: AtomicBool,
     /// How it meets the ranks that are not here, in other processes as far as it knows.
     others: Option<Store>,
-    /// Whether compiling `Notify` takes a second.
+    /// Whether compiling `Layout` takes a second.
     pub(crate) compiles_slowly: AtomicBool,
     /// What each rank has of its device.
     pub(crate) multiprocessors: AtomicU32,
@@ -183,7 +183,7 @@ impl Backend for FakeBackend {
     }
 
     fn compile(&self, name: &str, cuda: &str) -> Result<Image, BackendError> {
-        if name == "notify" && self.compiles_slowly.load(Ordering::Relaxed) {
+        if name == "layout" && self.compiles_slowly.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_secs(1));
         }
         Ok(cuda.as_bytes().into())

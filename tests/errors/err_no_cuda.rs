@@ -5,7 +5,7 @@ ep_runtime::pipeline! {
         tune { stripes: 12 in [4, 12], depth: 64 in [32, 64], chunk: 8 in [4, 8] }
         size tokens;
         uses handle super::Layout { in_rank: bool[tokens, ranks], stripe_tokens: i32[stripes, ranks] };
-        uses handle super::Notify { rank_prefix: i32[ranks + 1, ranks], stripe_prefix: i32[ranks, stripes] };
+        uses handle super::Positions { rank_prefix: i32[ranks + 1, ranks], stripe_prefix: i32[ranks, stripes] };
         size received = rank_prefix[ranks, me];
         input x: bf16[tokens, hidden];
         output left: bf16[received, hidden] in window, right: bf16[received, hidden] in window;

@@ -47,7 +47,7 @@ fn default_config(entry: &Entry) -> Config {
 #[test]
 fn the_pipelines_within_a_node_are_emitted() {
     let names: Vec<&str> = emitted_entries().iter().map(|entry| entry.name).collect();
-    for name in ["layout", "notify", "nvl-dispatch", "nvl-combine"] {
+    for name in ["layout", "nvl-dispatch", "nvl-combine"] {
         assert!(names.contains(&name), "{name} is not emitted: {names:?}");
     }
 }

@@ -3,9 +3,8 @@
 use ep_codegen::ir::walk;
 use ep_codegen::{expand, syntax};
 
-pub(crate) const SOURCES: [&str; 8] = [
+pub(crate) const SOURCES: [&str; 7] = [
     include_str!("../../ep-runtime/src/pipelines/layout.rs"),
-    include_str!("../../ep-runtime/src/pipelines/notify.rs"),
     include_str!("../../ep-runtime/src/pipelines/nvl_dispatch.rs"),
     include_str!("../../ep-runtime/src/pipelines/nvl_combine.rs"),
     include_str!("../inputs/node_dispatch.rs"),

@@ -2,9 +2,7 @@
 
 use ep_codegen::ir::{self, text};
 use ep_runtime::Pipeline;
-use ep_runtime::pipelines::{
-    Expand, ExpertLayout, ExpertPrefix, Layout, Notify, NvlCombine, NvlDispatch,
-};
+use ep_runtime::pipelines::{Expand, ExpertLayout, ExpertPrefix, Layout, NvlCombine, NvlDispatch};
 
 /// IR and facts of one pipeline.
 fn shown(ir: &ir::Pipeline) -> String {
@@ -21,7 +19,6 @@ fn lowered(source: &str) -> ir::Pipeline {
 #[test]
 fn standard_pipelines() {
     insta::assert_snapshot!("layout", shown(&Layout::ir()));
-    insta::assert_snapshot!("notify", shown(&Notify::ir()));
     insta::assert_snapshot!("nvl_dispatch", shown(&NvlDispatch::ir()));
     insta::assert_snapshot!("nvl_combine", shown(&NvlCombine::ir()));
     insta::assert_snapshot!("expert_layout", shown(&ExpertLayout::ir()));
@@ -51,7 +48,6 @@ fn macro_and_library_agree() {
         assert_eq!(P::ir().digest(), P::DIGEST);
     }
     agree::<Layout>(include_str!("../../ep-runtime/src/pipelines/layout.rs"));
-    agree::<Notify>(include_str!("../../ep-runtime/src/pipelines/notify.rs"));
     agree::<NvlDispatch>(include_str!("../../ep-runtime/src/pipelines/nvl_dispatch.rs"));
     agree::<NvlCombine>(include_str!("../../ep-runtime/src/pipelines/nvl_combine.rs"));
     let expand = include_str!("../../ep-runtime/src/pipelines/expand.rs");

@@ -3,7 +3,7 @@
 use ep_runtime::Entry;
 use ep_runtime::jit::Arch;
 use ep_runtime::pipelines::{
-    Expand, ExpertLayout, ExpertPrefix, Layout, LowLatencyDispatch, Notify, NvlCombine, NvlDispatch,
+    Expand, ExpertLayout, ExpertPrefix, Layout, LowLatencyDispatch, NvlCombine, NvlDispatch,
 };
 use ep_runtime::plan::{Config, Plan, PlanError, plan};
 
@@ -36,7 +36,6 @@ fn only_rows_need_all_blocks_at_once() {
     };
     for entry in [
         Entry::of::<Layout>(),
-        Entry::of::<Notify>(),
         Entry::of::<ExpertLayout>(),
         Entry::of::<ExpertPrefix>(),
         Entry::of::<Expand>(),

@@ -75,7 +75,7 @@ fn a_rank_that_has_not_come_is_told_from_one_that_is_stuck() {
     let _waiting = [ranks.dispatch(0), ranks.dispatch(1)];
     let all = ranks.whereabouts();
     assert_eq!(reasons(&all, 2), [&Reason::NotCome], "{all:?}");
-    assert_eq!(all[0].to_string(), "rank 2 has not come to call 2 of Notify");
+    assert_eq!(all[0].to_string(), "rank 2 has not come to call 2 of Layout");
     let options = BufferOptions::new(4, 64, 2, 6);
     match Buffer::new(&ranks.group, options, &Declared) {
         Err(CallError::Timeout(timeouts)) => assert_eq!(timeouts.whereabouts, all),
@@ -98,8 +98,8 @@ fn calls_in_another_order_are_named_on_both_sides() {
     let all = ranks.whereabouts();
     let order = |pipeline: &str| Reason::OtherOrder { pipeline: pipeline.to_string(), call: 2 };
     assert_eq!(reasons(&all, 2), [&order("NvlCombine"); 2], "{all:?}");
-    assert!(reasons(&all, 0).contains(&&order("Notify")), "{all:?}");
-    let text = "rank 2 is in call 2 of NvlCombine while rank 0 is in call 2 of Notify: all ranks make \
+    assert!(reasons(&all, 0).contains(&&order("Layout")), "{all:?}");
+    let text = "rank 2 is in call 2 of NvlCombine while rank 0 is in call 2 of Layout: all ranks make \
                 the calls of a group in one order";
     assert!(all.iter().any(|why| why.to_string() == text), "{all:?}");
 }

@@ -5,7 +5,8 @@
 //!
 //! - the unit that fills a channel it empties, or announces a header it reads (data),
 //! - the unit that empties a ring it fills (credit: a ring has a depth, everything else has room),
-//! - the units above it in its role, and the phases before its own (order).
+//! - the units above it in its role, the phases before its own, and on the last block all roles on
+//!   others (order).
 //!
 //! The two ends of one ring wait for each other by design. A circle through an order is one that
 //! nobody can leave, and so is a circle in which everyone waits for data.
@@ -18,12 +19,14 @@ use super::model::View;
 use super::walk::{self, Site};
 use crate::diagnostics::Diagnostics;
 use crate::diagnostics::deadlock::{self as errors, Link, Waits};
-use crate::syntax::ast::{Channel, ChannelKind, Expr, ExprKind, StmtKind};
+use crate::syntax::ast::{Blocks, Channel, ChannelKind, Expr, ExprKind, StmtKind};
 
 /// A unit of a role.
 struct Unit<'a> {
     role: usize,
     phase: usize,
+    /// Whether it runs on the last block, when all others are done.
+    is_last: bool,
     steps: Vec<Step<'a>>,
 }
 
@@ -93,7 +96,8 @@ fn units<'a>(view: &View<'a>) -> Vec<Unit<'a>> {
                 phases.push(name.clone());
             }
             let phase = phases.iter().position(|other| *other == name).unwrap_or(0);
-            units.push(Unit { role: site.role, phase, steps: Vec::new() });
+            let is_last = matches!(view.roles[site.role].decl.blocks, Blocks::Last);
+            units.push(Unit { role: site.role, phase, is_last, steps: Vec::new() });
         }
         if let Some(unit) = units.last_mut() {
             steps(view, site, &mut unit.steps);
@@ -168,7 +172,8 @@ fn waits_of(units: &[Unit<'_>], from: usize) -> Vec<(usize, Wait)> {
                 _ => {}
             }
         }
-        if other.phase < unit.phase || (other.role == unit.role && to < from) {
+        let is_behind = unit.is_last && !other.is_last;
+        if other.phase < unit.phase || is_behind || (other.role == unit.role && to < from) {
             found.push((to, Wait::Order));
         }
     }
@@ -209,6 +214,7 @@ fn report(
             Some((_, Wait::Data(_))) => Waits::For(format!("messages of `{channel}`")),
             Some((_, Wait::Credit(_))) => Waits::For(format!("room in `{channel}`")),
             _ if units[to].phase < unit.phase => Waits::Phase,
+            _ if unit.is_last && !units[to].is_last => Waits::Others,
             _ => Waits::Turn,
         };
         links.push(Link { word: step.word, role, what });
@@ -312,5 +318,22 @@ mod tests {
             announce("two")
         ));
         assert_eq!(said, ["`B` waits forever for messages of `one`, and `A` for room in `two`"]);
+    }
+
+    #[test]
+    fn nobody_waits_for_what_comes_last() {
+        let said = with_roles(
+            "output got: i32[1], hits: i32[ranks];
+             message Word { value: i32[1] }
+             input own: i32[1];
+             channel words: slots<Word> over nvlink from B to A per all { slot: [source] };
+             role A on all blocks {
+                 await words;
+                 store got[0] = sum(source in ranks: words[source].value[0]);
+                 for peer in ranks { count hits[peer]; }
+             }
+             role B on last block { for peer in ranks { push words[peer] { value: own }; } }",
+        );
+        assert_eq!(said, ["`A` waits forever for messages of `words`"]);
     }
 }

@@ -64,7 +64,7 @@ fn numbers<'a>(view: &View<'a>, role: &Role<'a>, out: &mut Diagnostics) {
                 out.push(errors::empty_blocks(high.at, &text(low), &text(high)));
             }
         }
-        Blocks::All | Blocks::Even | Blocks::Odd | Blocks::Other => {}
+        Blocks::All | Blocks::Even | Blocks::Odd | Blocks::Other | Blocks::Last => {}
     }
     let Some(warps) = &role.decl.warps else { return };
     Typing { view, out }.whole(scope, warps, "a number of warps");
@@ -193,6 +193,7 @@ fn warps(view: &View<'_>, roles: &[&Role<'_>], out: &mut Diagnostics) {
 /// Whether two roles may run in one block.
 fn meet(view: &View<'_>, a: &Role<'_>, b: &Role<'_>) -> bool {
     match (&a.decl.blocks, &b.decl.blocks) {
+        (Blocks::Last, other) | (other, Blocks::Last) => matches!(other, Blocks::Last),
         (Blocks::Even, Blocks::Odd) | (Blocks::Odd, Blocks::Even) => false,
         (Blocks::Other, Blocks::One(_) | Blocks::Range { .. })
         | (Blocks::One(_) | Blocks::Range { .. }, Blocks::Other) => false,
@@ -263,6 +264,9 @@ fn coverage(view: &View<'_>, roles: &[&Role<'_>], out: &mut Diagnostics) {
         }
         (None, None) => {}
     }
+    if let (Some(last), true) = (has(|blocks| matches!(blocks, Blocks::Last)), ranges.is_empty()) {
+        return out.push(errors::blocks_not_covered(last.decl.blocks_at, "the blocks before"));
+    }
     // Ranges end to end from block 0 are the whole grid.
     let begins = |span: &Span| matches!(span.low.0, Some(Range { low: 0, high: 0 }));
     if let Some((role, span)) = ranges.first()
@@ -313,6 +317,9 @@ mod tests {
         assert_eq!(roles(&["block 0"]), [""; 0]);
         assert_eq!(roles(&["blocks 2..4"]), ["no role runs on blocks 0..2"]);
         assert_eq!(roles(&["odd blocks"]), ["no role runs on even blocks"]);
+        assert_eq!(roles(&["all blocks", "last block", "last block, 4 warps"]).len(), 1);
+        assert_eq!(roles(&["all blocks", "last block"]), [""; 0]);
+        assert_eq!(roles(&["last block"]), ["no role runs on the blocks before"]);
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub(crate) enum Waits {
     Turn,
     /// The phases before.
     Phase,
+    /// All roles that are not on the last block.
+    Others,
 }
 
 /// One wait of a circle.
@@ -31,6 +33,7 @@ impl Link<'_> {
             Waits::For(what) => format!("`{role}` waits here for {what}"),
             Waits::Turn => format!("`{role}` comes to this only after the statements above"),
             Waits::Phase => format!("`{role}` begins only after the phases above"),
+            Waits::Others => format!("`{role}` begins only when all other roles are done"),
         }
     }
 }
@@ -41,7 +44,7 @@ pub(crate) fn circle(links: &[Link<'_>]) -> Diagnostic {
         .iter()
         .filter_map(|link| match &link.what {
             Waits::For(what) => Some((link.role, what.as_str())),
-            Waits::Turn | Waits::Phase => None,
+            Waits::Turn | Waits::Phase | Waits::Others => None,
         })
         .collect();
     let sentence = |(index, (role, what)): (usize, &(&Ident, &str))| match index {
@@ -52,7 +55,9 @@ pub(crate) fn circle(links: &[Link<'_>]) -> Diagnostic {
     let first = links.iter().position(|link| matches!(link.what, Waits::For(_))).unwrap_or(0);
     let at = links.get(first).map_or_else(Span::call_site, |link| link.word.span());
     let phases = links.iter().any(|link| matches!(link.what, Waits::Phase));
+    let last = links.iter().any(|link| matches!(link.what, Waits::Others));
     let help = match waits.len() {
+        _ if last => "give the role on the last block blocks of its own",
         _ if phases => "empty the ring in the phase that fills it, or use `slots`",
         1 => "move this below the statement that it waits for",
         _ => "empty channels in the order in which they are filled",

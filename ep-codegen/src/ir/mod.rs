@@ -361,6 +361,8 @@ ir_types! {
         Range { low: Expr, high: Expr },
         /// Those that no `Range` role names.
         Other,
+        /// The one that is done last, when all other roles are.
+        Last,
     }
 
     /// What the warps of a role share among them.

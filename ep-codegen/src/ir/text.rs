@@ -341,6 +341,7 @@ fn blocks(blocks: &Blocks) -> String {
         Blocks::Even => "even blocks".to_string(),
         Blocks::Odd => "odd blocks".to_string(),
         Blocks::Other => "other blocks".to_string(),
+        Blocks::Last => "last block".to_string(),
         Blocks::Range { low, high } => format!("blocks {}..{}", expr(low), expr(high)),
     }
 }

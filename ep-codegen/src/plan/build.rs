@@ -556,13 +556,14 @@ impl Planner<'_> {
 }
 
 /// Whether blocks wait for one another, or several of them for other ranks. A single block that waits
-/// is always begun: block 0 is the first one.
+/// is always begun: block 0 is the first one, the last block has all others behind it.
 fn waits(ir: &Pipeline) -> bool {
     let meet = counted(ir).iter().any(|(_, counting)| *counting == Counting::Cleared);
     let is_first = |blocks: &Blocks| {
         matches!(
             blocks,
-            Blocks::Range { low: Expr::Int { value: 0 }, high: Expr::Int { value: 1 } }
+            Blocks::Last
+                | Blocks::Range { low: Expr::Int { value: 0 }, high: Expr::Int { value: 1 } }
         )
     };
     let is_end = |role: &Role| {

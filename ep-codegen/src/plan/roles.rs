@@ -115,6 +115,7 @@ pub fn has_sequences(ir: &Pipeline) -> bool {
 /// Whether two sets of blocks may share a block.
 pub(super) fn may_meet(a: &Blocks, b: &Blocks) -> bool {
     match (a, b) {
+        (Blocks::Last, other) | (other, Blocks::Last) => *other == Blocks::Last,
         (Blocks::Even, Blocks::Odd) | (Blocks::Odd, Blocks::Even) => false,
         (Blocks::Range { .. }, Blocks::Other) | (Blocks::Other, Blocks::Range { .. }) => false,
         (Blocks::Range { low: la, high: ha }, Blocks::Range { low: lb, high: hb }) => {

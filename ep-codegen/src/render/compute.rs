@@ -554,6 +554,9 @@ impl Renderer<'_> {
 }
 
 fn is_one_block(blocks: &Blocks) -> bool {
+    if *blocks == Blocks::Last {
+        return true;
+    }
     let Blocks::Range { low: Expr::Int { value: low }, high: Expr::Int { value: high } } = blocks
     else {
         return false;

@@ -63,16 +63,27 @@ impl Renderer<'_> {
     }
 
     /// The last step of the kernel: the last block out stores what all have counted.
-    pub(super) fn leave(&self) -> Rendered {
+    pub(super) fn leave(&self, last: &[String]) -> Rendered {
         if !self.has_sums() {
             return Ok("ep::leave(args.group, call);".to_string());
         }
         let summed = counted(self.ir).into_iter().filter(|(_, kind)| *kind == Counting::Summed);
         let stores = summed.map(|(tensor, _)| self.sum_store(tensor)).collect::<Vec<_>>();
+        let stores = stores.join("\n");
+        if last.is_empty() {
+            return Ok(format!(
+                "// What all blocks have counted, stored by the last one out.\n\
+                 ep::leave_counted(args.group, call, smem.counters, [&](int i, ep::i32 sum) {{\n\
+                 {stores}\n}});"
+            ));
+        }
         Ok(format!(
             "// What all blocks have counted, stored by the last one out.\n\
-             ep::leave_counted(args.group, call, smem.counters, [&](int i, ep::i32 sum) {{\n{}\n}});",
-            stores.join("\n")
+             const auto store = [&](int i, ep::i32 sum) {{\n{stores}\n}};\n\
+             // Then the roles on the last block.\n\
+             const auto last = [&] {{\n{}\n}};\n\
+             ep::leave_counted(args.group, call, smem.counters, store, last);",
+            last.join("\n")
         ))
     }
 

@@ -149,6 +149,7 @@ impl Renderer<'_> {
             return self.refuse(&role.at, "the number of warps is one of the shape");
         }
         self.check_other_blocks(role)?;
+        self.check_last_block(role)?;
         let mut gathers = 0;
         for stmt in &role.body {
             gathers += usize::from(matches!(stmt.action, Action::Gather { .. }));
@@ -212,6 +213,27 @@ impl Renderer<'_> {
             Some(pair) => self.refuse(&pair[1].0.at, "a role moves rows of one kind"),
             None => Ok(()),
         }
+    }
+
+    /// What is done when all else is follows counters, whose last step finds the last block.
+    fn check_last_block(&self, role: &Role) -> Checked {
+        if role.blocks != Blocks::Last {
+            return Ok(());
+        }
+        if role.share != Share::Team {
+            return self.refuse(&role.at, "a role on the last block is one team");
+        }
+        let mut counts = false;
+        walk::stmts(&role.body, &mut |stmt| {
+            counts |= matches!(stmt.action, Action::Count { .. });
+        });
+        if counts {
+            return self.refuse(&role.at, "a role on the last block counts nothing");
+        }
+        if !self.has_sums() {
+            return self.refuse(&role.at, "a role on the last block comes behind roles that count");
+        }
+        Ok(())
     }
 
     /// `other blocks` are those behind all that are named.

@@ -123,9 +123,10 @@ impl Renderer<'_> {
 
     /// The `__global__` function: which warp of which block runs which role.
     pub(super) fn entry(&self) -> Rendered {
-        let mut calls = Vec::new();
+        let (mut calls, mut last) = (Vec::new(), Vec::new());
         for role in &self.ir.roles {
-            calls.push(self.role_call(role)?);
+            let list = if role.blocks == Blocks::Last { &mut last } else { &mut calls };
+            list.push(self.role_call(role)?);
         }
         calls.retain(|call| !call.is_empty());
         let smem = self.smem()?;
@@ -144,7 +145,7 @@ impl Renderer<'_> {
                 ("clears", &clears.join("\n")),
                 ("call", if clears.is_empty() { "const ep::Call" } else { "ep::Call" }),
                 ("calls", &calls.join("\n")),
-                ("leave", &self.leave()?),
+                ("leave", &self.leave(&last)?),
             ],
         )
     }
@@ -185,6 +186,7 @@ impl Renderer<'_> {
     fn blocks(&self, blocks: &Blocks) -> (String, String, String) {
         match blocks {
             Blocks::All => (String::new(), "block".into(), "blocks".into()),
+            Blocks::Last => (String::new(), "0".into(), "1".into()),
             Blocks::Even => {
                 ("block % 2 == 0".into(), "block / 2".into(), "(blocks + 1) / 2".into())
             }

@@ -458,6 +458,8 @@ pub enum Blocks {
     Odd,
     /// `other blocks`
     Other,
+    /// `last block`: the one that is done last, when all other roles are.
+    Last,
     /// `block n`
     One(Expr),
     /// `blocks low..high`

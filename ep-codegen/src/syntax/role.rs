@@ -141,13 +141,18 @@ fn once(before: Option<Extent>, now: Extent, what: &str) -> Result<()> {
 }
 
 fn blocks(input: ParseStream) -> Result<Blocks> {
-    const WORDS: [&str; 6] = ["all", "even", "odd", "other", "block", "blocks"];
+    const WORDS: [&str; 7] = ["all", "even", "odd", "other", "last", "block", "blocks"];
     let Some(first) = peek_word(input) else { return Err(expected(input, "the role's blocks")) };
     let named = match first.as_str() {
         "all" => Blocks::All,
         "even" => Blocks::Even,
         "odd" => Blocks::Odd,
         "other" => Blocks::Other,
+        "last" => {
+            word(input, "last")?;
+            word(input, "block")?;
+            return Ok(Blocks::Last);
+        }
         "block" => {
             word(input, "block")?;
             return Ok(Blocks::One(expr(input)?));

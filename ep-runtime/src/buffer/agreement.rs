@@ -196,7 +196,7 @@ mod tests {
             settings: &[(String, String)],
         ) -> Result<Emitted, CallError> {
             let mut emitted = self.0.emit(pipeline, arch, settings)?;
-            if self.1 && pipeline == StandardPipeline::Notify {
+            if self.1 && pipeline == StandardPipeline::Layout {
                 emitted.cuda.push(' ');
             }
             Ok(emitted)
@@ -238,7 +238,7 @@ mod tests {
             },
         );
         let text = "rank 2 did not come within 400ms; what rank 2 said last is \
-                    `compile Layout, Notify, NvlCombine, NvlDispatch`";
+                    `compile Layout, NvlCombine, NvlDispatch`";
         assert_eq!(said[..2], [text, text]);
     }
 }

@@ -131,7 +131,6 @@ struct RankState {
 struct Shared {
     // Dropped in this order: kernels before the memory whose addresses they were given.
     layout_kernel: Prepared,
-    notify: Prepared,
     dispatch: Prepared,
     cached: Option<Prepared>,
     combine: Prepared,
@@ -154,7 +153,6 @@ pub struct Buffer {
 /// The emitted kernels of a buffer.
 struct Programs {
     layout: Emitted,
-    notify: Emitted,
     dispatch: Emitted,
     cached: Option<Emitted>,
     combine: Emitted,
@@ -176,7 +174,6 @@ impl Programs {
         let stripes = dispatch.plan.numbers.get("stripes").copied();
         Ok(Programs {
             layout: make(Standard::Layout, stripes)?,
-            notify: make(Standard::Notify, stripes)?,
             cached: match options.cached {
                 true => Some(make(Standard::NvlDispatchCached, stripes)?),
                 false => None,
@@ -187,7 +184,7 @@ impl Programs {
     }
 
     fn all(&self) -> impl Iterator<Item = &Emitted> {
-        let fixed = [&self.layout, &self.notify, &self.dispatch, &self.combine];
+        let fixed = [&self.layout, &self.dispatch, &self.combine];
         fixed.into_iter().chain(&self.cached)
     }
 
@@ -237,12 +234,11 @@ impl Buffer {
             Ok::<Prepared, CallError>(Prepared { kernel, map })
         };
         let layout_kernel = prepare(Standard::Layout, &programs.layout, 0)?;
-        let notify = prepare(Standard::Notify, &programs.notify, 1)?;
-        let dispatch = prepare(Standard::NvlDispatch, &programs.dispatch, 2)?;
-        let combine = prepare(Standard::NvlCombine, &programs.combine, 3)?;
+        let dispatch = prepare(Standard::NvlDispatch, &programs.dispatch, 1)?;
+        let combine = prepare(Standard::NvlCombine, &programs.combine, 2)?;
         let cached = programs.cached.as_ref();
         let cached =
-            cached.map(|program| prepare(Standard::NvlDispatchCached, program, 4)).transpose()?;
+            cached.map(|program| prepare(Standard::NvlDispatchCached, program, 3)).transpose()?;
         let args = programs.plans().map(|plan| positive(plan.args_bytes) as usize).max();
         let memory = group
             .local()
@@ -251,7 +247,6 @@ impl Buffer {
         let traffic = options.traffic(ranks);
         let shared = Shared {
             layout_kernel,
-            notify,
             dispatch,
             cached,
             combine,
@@ -380,9 +375,7 @@ impl Buffer {
         let turn = shared.begin(rank, call)?;
         shared.keep(&turn, || [Some(handle.place().clone()), None, None])?;
         let mut state = own.state();
-        for prepared in [&shared.layout_kernel, &shared.notify] {
-            prepared.launch(&turn, call, &slots, &mut state)?;
-        }
+        shared.layout_kernel.launch(&turn, call, &slots, &mut state)?;
         handle.counting(&mut state);
         drop(state);
         shared.end(turn, call)?;
@@ -568,7 +561,6 @@ impl Shared {
     fn prepared(&self, pipeline: StandardPipeline) -> Option<&Prepared> {
         match pipeline {
             StandardPipeline::Layout => Some(&self.layout_kernel),
-            StandardPipeline::Notify => Some(&self.notify),
             StandardPipeline::NvlDispatch => Some(&self.dispatch),
             StandardPipeline::NvlDispatchCached => self.cached.as_ref(),
             StandardPipeline::NvlCombine => Some(&self.combine),

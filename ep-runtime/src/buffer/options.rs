@@ -224,21 +224,16 @@ impl BufferOptions {
         stripes: Option<i64>,
     ) -> Vec<(String, String)> {
         use StandardPipeline as Standard;
-        let mut all: Vec<(&str, String)> = vec![("ranks", ranks.to_string())];
+        let mut all: Vec<(&str, String)> =
+            vec![("ranks", ranks.to_string()), ("topk", self.topk.to_string())];
         let flag = |on: bool| u8::from(on).to_string();
-        if pipeline != Standard::Notify {
-            all.push(("topk", self.topk.to_string()));
-        }
         if pipeline != Standard::NvlCombine {
             all.push(("experts", self.experts.to_string()));
         }
-        let planned = stripes.filter(|_| {
-            let counts = matches!(pipeline, Standard::Layout | Standard::Notify);
-            counts || self.via == Via::Ring
-        });
+        let planned = stripes.filter(|_| pipeline == Standard::Layout || self.via == Via::Ring);
         all.extend(planned.map(|stripes| ("stripes", stripes.to_string())));
         match pipeline {
-            Standard::Layout | Standard::Notify => {}
+            Standard::Layout => {}
             Standard::NvlDispatch | Standard::NvlDispatchCached => {
                 let fresh = pipeline == Standard::NvlDispatch;
                 if self.via == Via::Direct {
@@ -296,7 +291,7 @@ impl BufferOptions {
             let Setting { pipeline, name, .. } = lost;
             return wrong(format!(
                 "`{name}` is set for `{pipeline}`, which no buffer launches; it launches layout, \
-                 notify, nvl-dispatch and nvl-combine"
+                 nvl-dispatch and nvl-combine"
             ));
         }
         let Some(placement) = &self.placement else { return Ok(()) };
@@ -338,10 +333,8 @@ fn line_aligned(bytes: u64) -> u64 {
 /// The pipelines that a buffer launches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StandardPipeline {
-    /// Counts where tokens go.
+    /// Counts where tokens go, and exchanges the counts.
     Layout,
-    /// Exchanges the counts.
-    Notify,
     /// Moves rows and leaves the tables that combine and cached dispatches read.
     NvlDispatch,
     /// Moves rows by tables that an earlier dispatch left.
@@ -352,9 +345,8 @@ pub enum StandardPipeline {
 
 impl StandardPipeline {
     /// Every one.
-    pub const ALL: [StandardPipeline; 5] = [
+    pub const ALL: [StandardPipeline; 4] = [
         StandardPipeline::Layout,
-        StandardPipeline::Notify,
         StandardPipeline::NvlDispatch,
         StandardPipeline::NvlDispatchCached,
         StandardPipeline::NvlCombine,
@@ -364,7 +356,6 @@ impl StandardPipeline {
     pub fn name(self) -> &'static str {
         match self {
             StandardPipeline::Layout => "layout",
-            StandardPipeline::Notify => "notify",
             StandardPipeline::NvlDispatch | StandardPipeline::NvlDispatchCached => "nvl-dispatch",
             StandardPipeline::NvlCombine => "nvl-combine",
         }
@@ -391,7 +382,6 @@ impl Declared {
     pub fn entry(pipeline: StandardPipeline) -> Entry {
         match pipeline {
             StandardPipeline::Layout => Entry::of::<pipelines::Layout>(),
-            StandardPipeline::Notify => Entry::of::<pipelines::Notify>(),
             StandardPipeline::NvlDispatch | StandardPipeline::NvlDispatchCached => {
                 Entry::of::<pipelines::NvlDispatch>()
             }
@@ -466,7 +456,7 @@ mod tests {
         };
         assert_eq!(set("nvl-dispatch"), "");
         let text = "`stages` is set for `nvl_dispatch`, which no buffer launches; it launches layout, \
-                    notify, nvl-dispatch and nvl-combine";
+                    nvl-dispatch and nvl-combine";
         assert_eq!(set("nvl_dispatch"), text);
     }
 }

@@ -132,8 +132,10 @@ pub(super) fn run(world: &mut World, text: &str, works: &[Work]) {
         assert_eq!(args.rank, rank);
     }
     match plan.pipeline.as_str() {
-        "Layout" => all.iter().for_each(|args| layout(world, &plan, args)),
-        "Notify" => notify(world, &plan, &all),
+        "Layout" => {
+            all.iter().for_each(|args| count(world, &plan, args));
+            exchange(world, &plan, &all);
+        }
         "NvlDispatch" => dispatch(world, &plan, &all, text.contains("\"fresh\"")),
         "NvlCombine" => combine(world, &plan, &all),
         other => panic!("no fake kernel for {other}"),
@@ -145,7 +147,7 @@ fn stripe_begin(tokens: u64, stripes: u64, stripe: u64) -> u64 {
     stripe * (tokens / stripes) + stripe.min(tokens % stripes)
 }
 
-fn layout(world: &mut World, plan: &Plan, args: &Args) {
+fn count(world: &mut World, plan: &Plan, args: &Args) {
     let shape = Shape::of(plan, 0);
     let experts = plan.numbers["experts"] as u64;
     let tokens = args.get("tokens");
@@ -181,7 +183,7 @@ fn layout(world: &mut World, plan: &Plan, args: &Args) {
     }
 }
 
-fn notify(world: &mut World, plan: &Plan, all: &[Args]) {
+fn exchange(world: &mut World, plan: &Plan, all: &[Args]) {
     let shape = Shape::of(plan, 0);
     let (ranks, local_experts) = (shape.ranks, plan.numbers["local_experts"] as u64);
     for args in all {

@@ -1,4 +1,4 @@
-//! The plain reference: what layout, notify, dispatch, expand and combine have to give, said
+//! The plain reference: what layout, dispatch, expand and combine have to give, said
 //! slowly.
 //!
 //! Everything is computed from all ranks' inputs at once, with no thought of stripes, rings or

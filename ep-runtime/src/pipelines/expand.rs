@@ -14,7 +14,7 @@ pipeline! {
             let local_experts = ceil(experts, ranks),
         }
         size received = rank_prefix[ranks, me];
-        uses handle super::Notify { rank_prefix: i32[ranks + 1, ranks] };
+        uses handle super::Layout { rank_prefix: i32[ranks + 1, ranks] };
         input expert_idx: i64[received, topk];
         table rows_per_expert: i32[local_experts], stripe_rows: i32[stripes, local_experts];
 
@@ -74,7 +74,7 @@ pipeline! {
         }
         size received = rank_prefix[ranks, me];
         size expanded = expert_first[local_experts];
-        uses handle super::Notify { rank_prefix: i32[ranks + 1, ranks] };
+        uses handle super::Layout { rank_prefix: i32[ranks + 1, ranks] };
         uses handle super::ExpertLayout { rows_per_expert: i32[local_experts] };
         uses handle super::ExpertPrefix {
             expert_first: i32[local_experts + 1], stripe_first: i32[local_experts, stripes],

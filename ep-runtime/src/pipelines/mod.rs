@@ -5,7 +5,6 @@
 pub mod declared;
 pub mod expand;
 pub mod layout;
-pub mod notify;
 pub mod nvl_combine;
 pub mod nvl_dispatch;
 
@@ -15,16 +14,14 @@ pub use declared::node_combine::NodeCombine;
 pub use declared::node_dispatch::NodeDispatch;
 pub use expand::{Expand, ExpertLayout, ExpertPrefix};
 pub use layout::Layout;
-pub use notify::Notify;
 pub use nvl_combine::NvlCombine;
 pub use nvl_dispatch::NvlDispatch;
 
 use crate::emit::Entry;
 
 /// Every standard pipeline, those that are emitted first.
-pub const ENTRIES: [Entry; 11] = [
+pub const ENTRIES: [Entry; 10] = [
     Entry::of::<Layout>(),
-    Entry::of::<Notify>(),
     Entry::of::<NvlDispatch>(),
     Entry::of::<NvlCombine>(),
     Entry::of::<ExpertLayout>(),

@@ -12,7 +12,7 @@ pipeline! {
         variant via { Pull, Ring }
         size tokens;
         size received = rank_prefix[ranks, me];
-        uses handle super::Notify { rank_prefix: i32[ranks + 1, ranks] };
+        uses handle super::Layout { rank_prefix: i32[ranks + 1, ranks] };
         input
             x: bf16[received, hidden] in window,
             weights: optional f32[received, topk] in window,

@@ -18,8 +18,10 @@ pipeline! {
         variant mode { Fresh, Cached }
         size tokens;
         size received = rank_prefix[ranks, me];
-        uses handle super::Layout { in_rank: bool[tokens, ranks], stripe_tokens: i32[stripes, ranks] };
-        uses handle super::Notify { rank_prefix: i32[ranks + 1, ranks], stripe_prefix: i32[ranks, stripes] };
+        uses handle super::Layout {
+            in_rank: bool[tokens, ranks], stripe_tokens: i32[stripes, ranks],
+            rank_prefix: i32[ranks + 1, ranks], stripe_prefix: i32[ranks, stripes],
+        };
         input
             x: payload[tokens, hidden],
             topk_idx: optional i64[tokens, topk],

@@ -7,7 +7,7 @@ use crate::buffer::{CombineInput, DispatchInput, Handle, Offered, Payload, Recei
 use crate::error::CallError;
 
 impl Selftest {
-    /// Runs layout and notify alone and compares what they leave with the oracle.
+    /// Exchanges counts alone and compares what they leave with the oracle.
     pub fn check_counts(&self) -> Result<Findings, CallError> {
         self.poison()?;
         let handles = self.exchange_counts()?;

@@ -17,11 +17,11 @@ const OPEN_FOR_GOOD: u32 = i32::MAX as u32;
 /// What is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Layout, notify and rows; the host does not wait for counts.
+    /// Counts and rows; the host does not wait for counts.
     Dispatch,
     /// The same, and the host knows the counts before the next call.
     DispatchCounted,
-    /// Layout and notify alone.
+    /// The exchange of counts alone.
     Counts,
     /// Rows along the tables of an earlier dispatch.
     CachedDispatch,
@@ -55,9 +55,9 @@ impl Operation {
         use StandardPipeline as Standard;
         match self {
             Operation::Dispatch | Operation::DispatchCounted => {
-                &[Standard::Layout, Standard::Notify, Standard::NvlDispatch]
+                &[Standard::Layout, Standard::NvlDispatch]
             }
-            Operation::Counts => &[Standard::Layout, Standard::Notify],
+            Operation::Counts => &[Standard::Layout],
             Operation::CachedDispatch => &[Standard::NvlDispatchCached],
             Operation::Combine => &[Standard::NvlCombine],
         }

@@ -95,10 +95,11 @@ __device__ __forceinline__ void clear(i32* counters, i64 count) {
 }
 
 /// Last step of a kernel that counts, for all threads: adds up what the blocks have counted. In the
-/// last block out, `sink(i, sum)` for every counter in one of its threads; then the call ends.
-template <class Counted, class Sink>
+/// last block out, `sink(i, sum)` for every counter in one of its threads, and `last()`; then the call
+/// ends.
+template <class Counted, class Sink, class Last>
 __device__ __forceinline__ void leave_counted(const Group& group, const Call& call,
-                                              CounterSmem<Counted>& own, Sink sink) {
+                                              CounterSmem<Counted>& own, Sink sink, Last last) {
     constexpr int kBatch = 4;
     const int thread = static_cast<int>(threadIdx.x);
     const int threads = static_cast<int>(blockDim.x);
@@ -131,7 +132,17 @@ __device__ __forceinline__ void leave_counted(const Group& group, const Call& ca
             sink(i, found[k]);
         }
     }
+    __syncthreads();
+    last();
+    __syncthreads();
     if (thread == 0) end_call(group, call);
+}
+
+/// The same without anything else to do.
+template <class Counted, class Sink>
+__device__ __forceinline__ void leave_counted(const Group& group, const Call& call,
+                                              CounterSmem<Counted>& own, Sink sink) {
+    leave_counted(group, call, own, sink, [] {});
 }
 
 }  // namespace ep

@@ -382,3 +382,56 @@ fn a_grid_waits_where_more_than_its_first_block_does() {
     assert!(!exchanging(0), "the first block is always begun");
     assert!(exchanging(1), "it may be begun when the first one has ended");
 }
+
+/// The last block out adds up what all blocks have counted and recorded, and tells the other ranks.
+#[test]
+fn the_last_block_finds_what_all_others_have_left() {
+    let source = "
+        shape { ranks: 1..=8, stripes: 1..=8 }
+        size tokens;
+        input to: i64[tokens];
+        table sent: i32[ranks], of_stripe: i32[stripes], twice: i32[tokens];
+        output arriving: i32[1], seen: i32[1], doubled: i32[1];
+        message Word { value: i32[ranks] }
+        channel words: slots<Word> over nvlink from Meet to Meet per all { slot: [source] };
+        role Count on all blocks, warps shared by stripe {
+            for token in stripe {
+                for peer in ranks where to[token] == peer { count sent[peer]; }
+                count of_stripe[stripe];
+                record twice[token] = token * 2;
+            }
+        }
+        role Meet on last block, 2 warps {
+            for peer in ranks { push words[peer] { value: sent }; }
+            await words;
+            store arriving[0] = sum(source in ranks: words[source].value[me]);
+        }
+        role Sum on last block, 3 warps {
+            store seen[0] = sum(s in stripes: of_stripe[s]);
+            store doubled[0] = sum(token in tokens: twice[token]);
+        }";
+    let ranks = 3;
+    let tokens = |me: usize| 40 + 9 * me;
+    let to = |me: usize, token: usize| (me + token * token) % ranks;
+    let call = |me: usize| {
+        let arriving = (0..ranks)
+            .map(|source| (0..tokens(source)).filter(|token| to(source, *token) == me).count());
+        let all = tokens(me);
+        let going = |peer: usize| (0..all).filter(|token| to(me, *token) == peer).count();
+        let in_stripe = |stripe: usize| all / 5 + usize::from(stripe < all % 5);
+        Call::new()
+            .number("tokens", all)
+            .give("to", 1, rows(all, 1, |token, _| to(me, token) as f64))
+            .want("sent", 1, rows(ranks, 1, |peer, _| going(peer) as f64))
+            .want("of_stripe", 1, rows(5, 1, |stripe, _| in_stripe(stripe) as f64))
+            .want("twice", 1, rows(all, 1, |token, _| 2.0 * token as f64))
+            .want("arriving", 1, vec![arriving.sum::<usize>() as f64])
+            .want("seen", 1, vec![all as f64])
+            .want("doubled", 1, vec![(0..all).map(|token| 2 * token).sum::<usize>() as f64])
+    };
+    let sets = [("ranks", ranks as i64), ("stripes", 5)];
+    for blocks in [1, 2, 6] {
+        Form::new(source, &sets).blocks(blocks).check(&call);
+    }
+    assert!(!Form::new(source, &sets).waits(), "one block waits, when all others are done");
+}

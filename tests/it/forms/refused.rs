@@ -26,6 +26,12 @@ fn tokens(more: &str, body: &str) -> String {
     role(", warps shared by stripe", more, &format!("for token in stripe {{ {body} }}"))
 }
 
+/// A role of one team on all blocks, and one with the body `rest` on `blocks`.
+fn beside(more: &str, blocks: &str, body: &str, rest: &str) -> String {
+    let last = format!("{more} output p: i32[tokens]; role Rest on {blocks} {{ {rest} }}");
+    team(&last, body)
+}
+
 /// A ring whose two roles have been edited.
 fn ring(edits: &[(&str, &str)]) -> String {
     edited(
@@ -202,6 +208,14 @@ fn of_teams() -> Vec<String> {
             "store o[expert] = rank;",
         ),
         role(", warps shared by stripe", "table t: i32[stripes];", "record t[stripe] = 1;"),
+        beside(out, "last block", "for r in ranks { store o[r] = r; }", "store p[0] = 1;"),
+        beside(out, "last block", "for r in ranks { count o[r]; }", "count p[0];"),
+        beside(
+            out,
+            "last block, warps shared by token",
+            "for r in ranks { count o[r]; }",
+            "for token in stripe { store p[token] = 1; }",
+        ),
         edited(
             &team(out, "for r in ranks { store o[r] = r; }"),
             &[

@@ -24,8 +24,6 @@ pipeline! {
         size received = rank_prefix[ranks, me];
         uses handle ep_runtime::pipelines::Layout {
             in_rank: bool[tokens, ranks], stripe_tokens: i32[stripes, ranks],
-        };
-        uses handle ep_runtime::pipelines::Notify {
             rank_prefix: i32[ranks + 1, ranks], stripe_prefix: i32[ranks, stripes],
         };
         input

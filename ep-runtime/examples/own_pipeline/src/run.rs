@@ -1,5 +1,5 @@
 //! Calls of a dispatch from Rust, by the names of its declaration: a pipeline needs no typed call of
-//! its own to run. Counts and positions come from the standard `Layout` and `Notify`.
+//! its own to run. Counts and positions come from the standard `Layout`.
 
 use std::sync::Arc;
 

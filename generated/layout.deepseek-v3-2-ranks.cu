@@ -1,0 +1,244 @@
+// layout
+// experts=256 local_experts=128 ranks=2 stripes=64 topk=8
+// sm_90a: 256 threads and 1036 bytes of shared memory a block, at least 1 blocks
+//
+// Window, the same on every rank:
+//   counts.slots     0x00000000       4608 bytes  2 epochs x 2 slots x 1152; Exchange writes, Exchange reads
+//   counted.sums     0x00001200       1032 bytes  (256 tokens_per_expert + 2 tokens_per_rank) x 4; Count writes, Count reads
+// Message Totals: meta record of 1040 bytes: per_rank[2] at 0, per_expert[128] at 16
+#include <ep/compute.cuh>
+#include <ep/count.cuh>
+#include <ep/slots.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace layout {
+
+struct Cfg {
+    static constexpr int kRanks = 2;
+    static constexpr int kTopk = 8;
+    static constexpr int kExperts = 256;
+    static constexpr int kStripes = 64;
+    static constexpr int kLocalExperts = 128;
+    static constexpr int kThreads = 256;
+    static constexpr int kSharedBytes = 1036;
+
+    struct Totals {
+        static constexpr int kMetaBytes = 1040;
+        static constexpr int kPerRank = 0;
+        static constexpr int kPerRankCount = 2;
+        static constexpr int kPerExpert = 16;
+        static constexpr int kPerExpertCount = 128;
+    };
+
+    struct Counts {
+        static constexpr int kChannel = 0;
+        static constexpr int kPeers = 2;
+        static constexpr int kEpochs = 2;
+        static constexpr int kWords = 130;
+        static constexpr int kSlotBytes = 1152;
+        static constexpr ep::u64 kSlots = 0x0;
+    };
+
+    struct Counted {
+        static constexpr int kCount = 258;
+        static constexpr bool kInShared = true;
+        static constexpr ep::u64 kSums = 0x1200;
+        static constexpr int kTokensPerExpert = 0;
+        static constexpr int kTokensPerRank = 256;
+    };
+
+    struct Count {
+        static constexpr int kRole = 0;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+    };
+
+    struct Exchange {
+        static constexpr int kRole = 1;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 4;
+    };
+
+    struct Stripes {
+        static constexpr int kRole = 2;
+        static constexpr int kFirstWarp = 4;
+        static constexpr int kWarps = 4;
+    };
+};
+
+struct Args {
+    ep::Group group;
+    // run-time sizes
+    int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
+    // run-time args
+    ep::i32 alignment;
+    // input topk_idx: i64[tokens, topk]
+    const ep::i64* topk_idx;
+    ep::i64 topk_idx_stride;
+    // input expert_begin: i32[ranks + 1]
+    const ep::i32* expert_begin;
+    // table tokens_per_rank: i32[ranks]
+    ep::i32* tokens_per_rank;
+    // table tokens_per_expert: i32[experts]
+    ep::i32* tokens_per_expert;
+    // table in_rank: bool[tokens, ranks]
+    bool* in_rank;
+    // table stripe_tokens: i32[stripes, ranks]
+    ep::i32* stripe_tokens;
+    // table rank_prefix: i32[ranks + 1, ranks]
+    ep::i32* rank_prefix;
+    // table stripe_prefix: i32[ranks, stripes]
+    ep::i32* stripe_prefix;
+    // output received: i32[1] to host
+    ep::i32* received;
+    // output received_per_expert: i32[local_experts] to host
+    ep::i32* received_per_expert;
+};
+
+struct Smem {
+    ep::CounterSmem<Cfg::Counted> counters;
+};
+static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
+
+/// role Count on all blocks, warps shared by stripe
+__device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& team) {
+    ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
+
+    // +17  for token in stripe
+    ep::for_stripe_tokens(team, ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes,
+        [&](int stripe, int token, bool present) {
+            const auto topk_idx_row = ep::row_of<Cfg::kTopk>(
+                args.topk_idx + token * args.topk_idx_stride, present);
+            const ep::RankSet topk_idx_ranks = ep::ranks_of<Cfg::kRanks>(topk_idx_row,
+                args.expert_begin);
+            // +18  for expert in topk_idx[token]
+            topk_idx_row.for_each([&](ep::i64 expert) {
+                if (expert < 0 || expert >= Cfg::kExperts) return;
+                // +19  count tokens_per_expert[expert]
+                counters.add(Cfg::Counted::kTokensPerExpert + expert, 1);
+            });
+            // +21  for peer in ranks
+            // +22  record in_rank[token, peer] = routed(topk_idx[token], peer)
+            if (present) {
+                ep::store_flags<Cfg::kRanks>(args.in_rank + token * ep::i64{Cfg::kRanks},
+                    topk_idx_ranks);
+            }
+            // +24  for peer in ranks where routed(topk_idx[token], peer)
+            ep::for_hits(
+                Cfg::kRanks,
+                [&](int peer) { return present && topk_idx_ranks.has(peer); },
+                [&](int peer, ep::i32 hits) {
+                    // +25  count tokens_per_rank[peer]
+                    counters.add(Cfg::Counted::kTokensPerRank + peer, hits);
+                    // +26  count stripe_tokens[stripe, peer]
+                    ep::add_count(&args.stripe_tokens[stripe * Cfg::kRanks + peer], hits);
+            });
+    });
+}
+
+/// role Exchange on last block, 4 warps
+__device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
+    const int me = args.group.rank;
+
+    ep::SlotChannel<Cfg::Counts> counts(team);
+    // +31  for peer in ranks
+    for (int peer = team.index(); peer < Cfg::kRanks && !team.stopped; peer += team.count()) {
+        // +32  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
+        //     peer) }
+        // W1: publishes messages of counts, for Exchange +34
+        const ep::SlotWords meta = counts.to(peer);
+        const ep::Experts theirs = ep::experts_of(args.expert_begin, peer);
+        ep::put<ep::i32>(meta + Cfg::Totals::kPerRank, Cfg::Totals::kPerRankCount, [&](int i) {
+            return args.tokens_per_rank[i];
+        });
+        ep::put<ep::i32>(meta + Cfg::Totals::kPerExpert, Cfg::Totals::kPerExpertCount, [&](int i) {
+            return i < theirs.count ? args.tokens_per_expert[theirs.first + i] : 0;
+        });
+    }
+    // +34  await counts
+    // W1: takes messages of counts, from Exchange +32
+    counts.await();
+    // +35  for expert in local_experts
+    ep::for_each(team, Cfg::kLocalExperts, [&](int expert) {
+        // +36  store received_per_expert[expert] = align(sum(source in ranks:
+        //     counts[source].per_expert[expert]), alignment)
+        ep::store_host(&args.received_per_expert[expert],
+            ep::align(ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
+            return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert);
+            }), args.alignment));
+    });
+    ep::in_last_warp(team, [&] {
+        // +38  store received[0] = sum(source in ranks: counts[source].per_rank[me])
+        ep::store_host(&args.received[0], ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
+            return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank, me);
+        }));
+    });
+    // +39  for dest in ranks
+    for (int dest = team.index(); dest < Cfg::kRanks && !team.stopped; dest += team.count()) {
+        // +40  record rank_prefix[source, dest] = prefix_sum(source in ranks:
+        //     counts[source].per_rank[dest])
+        ep::prefix_sum_and_total(
+            Cfg::kRanks,
+            [&](int source) { return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank,
+                dest); },
+            [&](int source, ep::i32 sum) { args.rank_prefix[source * Cfg::kRanks + dest] = sum; });
+    }
+}
+
+/// role Stripes on last block, 4 warps
+__device__ __forceinline__ void stripes(const Args& args, ep::Team& team) {
+    // +44  for peer in ranks
+    for (int peer = team.index(); peer < Cfg::kRanks && !team.stopped; peer += team.count()) {
+        // +45  record stripe_prefix[peer, s] = prefix_sum(s in stripes: stripe_tokens[s, peer])
+        ep::prefix_sum(
+            Cfg::kStripes,
+            [&](int s) { return args.stripe_tokens[s * Cfg::kRanks + peer]; },
+            [&](int s, ep::i32 sum) { args.stripe_prefix[peer * Cfg::kStripes + s] = sum; });
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+layout(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const ep::Call call = ep::enter(args.group, [&] {
+        // What is counted starts at zero.
+        smem.counters.clear();
+        ep::clear_stripes(args.stripe_tokens, Cfg::kStripes, Cfg::kRanks);
+    });
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (ep::is_between(warp, Cfg::Count::kFirstWarp, Cfg::Count::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Count::kRole, block, blocks,
+            warp - Cfg::Count::kFirstWarp, Cfg::Count::kWarps);
+        count(args, smem, team);
+    }
+    // What all blocks have counted, stored by the last one out.
+    const auto store = [&](int i, ep::i32 sum) {
+        if (ep::is_between(i, Cfg::Counted::kTokensPerExpert, Cfg::kExperts)) {
+            args.tokens_per_expert[i - Cfg::Counted::kTokensPerExpert] = sum;
+        }
+        if (ep::is_between(i, Cfg::Counted::kTokensPerRank, Cfg::kRanks)) {
+            args.tokens_per_rank[i - Cfg::Counted::kTokensPerRank] = sum;
+        }
+    };
+    // Then the roles on the last block.
+    const auto last = [&] {
+        if (ep::is_between(warp, Cfg::Exchange::kFirstWarp, Cfg::Exchange::kWarps)) {
+            ep::Team team(args.group, call, Cfg::Exchange::kRole, 0, 1,
+                warp - Cfg::Exchange::kFirstWarp, Cfg::Exchange::kWarps);
+            exchange(args, team);
+        }
+        if (ep::is_between(warp, Cfg::Stripes::kFirstWarp, Cfg::Stripes::kWarps)) {
+            ep::Team team(args.group, call, Cfg::Stripes::kRole, 0, 1,
+                warp - Cfg::Stripes::kFirstWarp, Cfg::Stripes::kWarps);
+            stripes(args, team);
+        }
+    };
+    ep::leave_counted(args.group, call, smem.counters, store, last);
+}
+}  // namespace layout
