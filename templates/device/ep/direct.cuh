@@ -64,41 +64,40 @@ struct LastStripes {
 template <class Rows>
 class DirectUnits {
     static constexpr int kFirst = LastStripes<Rows>::kFirst;
+    // Words to claim from, of one role and of all.
+    static constexpr int kGroups = (Rows::kPeers + kLanes - 1) / kLanes;
+    static constexpr int kWords = Rows::kRoles * kGroups;
 
 public:
     /// `peer`: the lane's one.
     __device__ __forceinline__ DirectUnits(const Team& team, int base, int peer, int tokens)
-        : team_(team), tokens_(tokens), claim_(static_cast<u32>(team.spread() - team.count())) {
+        : team_(team), tokens_(tokens),
+          claims_(team, words(team, team.epoch) + team.role * kGroups + base / kLanes) {
         // With many peers a token still goes to few of them.
         const int peers = __popc(__ballot_sync(kAllLanes, peer >= 0));
         const int row = Rows::kRowStride * (peers < 1 ? 1 : peers < 4 ? peers : 4);
         const int longest = (tokens + Rows::kStripes - 1) / Rows::kStripes;
         first_ = cut(longest, (Rows::kUnitBytes + row - 1) / row);
         last_ = first_.per_stripe == 1 ? first_ : cut(longest, (Rows::kUnitBytes / 4 + row - 1) / row);
-        constexpr int kGroups = (Rows::kPeers + kLanes - 1) / kLanes, kWords = Rows::kRoles * kGroups;
-        u32* claims = reinterpret_cast<u32*>(team.group.window + Rows::kClaims);
-        claims_ = claims + team.epoch % 2 * kWords + team.role * kGroups + base / kLanes;
         // Those of the next call: nobody looks at them now. Of all roles, since a call may do without
         // some of them.
         if (team.index() == 0 && base == 0) {
-            u32* next = claims + (team.epoch + 1) % 2 * kWords;
+            u32* next = words(team, team.epoch + 1);
             for (int i = team.lane; i < kWords; i += kLanes) store_relaxed_gpu(next + i, 0u);
         }
         __syncwarp();
     }
 
-    /// Goes on to the next unit; false: there is none. The first one is the warp's own number.
+    /// Goes on to the next unit; false: there is none.
     __device__ __forceinline__ bool take() {
-        const int unit = team_.count() + static_cast<int>(__shfl_sync(kAllLanes, claim_, 0));
+        const int unit = claims_.take();
         const int large = kFirst * first_.per_stripe;
         const bool is_first = unit < large;
         const Cut now = is_first ? first_ : last_;
         const int at = is_first ? unit : unit - large;
         stripe_ = (is_first ? 0 : kFirst) + at / now.per_stripe;
         if (stripe_ >= Rows::kStripes || team_.stopped) return false;
-        // Claimed now, so that nobody waits for the answer when this one is done.
-        if (team_.leader()) claim_ = fetch_next_relaxed_gpu(claims_);
-        __syncwarp();
+        claims_.ask();
         all_ = stripe_span(tokens_, Rows::kStripes, stripe_);
         const int begin = all_.begin + at % now.per_stripe * now.each;
         const int end = begin + now.each;
@@ -126,6 +125,11 @@ private:
         int per_stripe;
     };
 
+    /// The words of one call.
+    static __device__ __forceinline__ u32* words(const Team& team, u32 epoch) {
+        return reinterpret_cast<u32*>(team.group.window + Rows::kClaims) + epoch % 2 * kWords;
+    }
+
     /// Cuts stripes of `longest` tokens into units of `wanted`, or into 32 units if they are long.
     static __device__ __forceinline__ Cut cut(int longest, int wanted) {
         int each = wanted < 16 ? wanted : 16;
@@ -134,12 +138,11 @@ private:
     }
 
     const Team& team_;
-    u32* claims_;
     int tokens_;
+    Claims claims_;
     Cut first_, last_;
     int stripe_ = 0;
     Span all_ = {}, own_ = {};
-    u32 claim_;
 };
 
 /// Rows of one unit, from the lane's side.

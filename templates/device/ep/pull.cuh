@@ -23,31 +23,25 @@ struct PullTurns {
     u32 done;     // warps that read no more
 };
 
-/// Tokens as warps come free for them: peers and links are not equally fast, and a warp that is
-/// done sooner takes more.
+/// Tokens as warps come free for them.
 template <class Parts>
 class ClaimedTurns {
 public:
     __device__ __forceinline__ ClaimedTurns(const Team& team, int tokens)
-        : end(tokens), team_(team), claim_(static_cast<u32>(team.spread() - team.count())) {}
-
-    /// The next token; past the end there is none. The first one is the warp's own number.
-    __device__ __forceinline__ int take() const {
-        return team_.count() + static_cast<int>(__shfl_sync(kAllLanes, claim_, 0));
+        : end(tokens),
+          claims_(team, &reinterpret_cast<PullTurns*>(team.group.window + Parts::kTurns)->claimed) {
     }
 
-    /// Claims the token that `take` gives then, so that nobody waits for the answer.
-    __device__ __forceinline__ void ask() {
-        u32* claimed = &reinterpret_cast<PullTurns*>(team_.group.window + Parts::kTurns)->claimed;
-        if (team_.leader()) claim_ = fetch_next_relaxed_gpu(claimed);
-        __syncwarp();
-    }
+    /// The next token; past the end there is none.
+    __device__ __forceinline__ int take() const { return claims_.take(); }
+
+    /// Says that `take` comes soon.
+    __device__ __forceinline__ void ask() { claims_.ask(); }
 
     int end;
 
 private:
-    const Team& team_;
-    u32 claim_;
+    Claims claims_;
 };
 
 /// Tells every consumer where this rank's rows are; warp. `meta_at`: of the other fields, or 0.

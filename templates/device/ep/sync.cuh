@@ -121,6 +121,31 @@ struct Team {
     }
 };
 
+/// Numbers from 0 on that the warps of a role take as they come free for them: peers and links are
+/// not equally fast, and a warp that is done sooner takes more. `given`: how many are given out,
+/// after the first one of each warp.
+class Claims {
+public:
+    __device__ __forceinline__ Claims(const Team& team, u32* given)
+        : team_(team), given_(given), claim_(static_cast<u32>(team.spread() - team.count())) {}
+
+    /// The next number. The first one is the warp's own.
+    __device__ __forceinline__ int take() const {
+        return team_.count() + static_cast<int>(__shfl_sync(kAllLanes, claim_, 0));
+    }
+
+    /// Claims the number that `take` gives then, so that nobody waits for the answer.
+    __device__ __forceinline__ void ask() {
+        if (team_.leader()) claim_ = fetch_next_relaxed_gpu(given_);
+        __syncwarp();
+    }
+
+private:
+    const Team& team_;
+    u32* given_;
+    u32 claim_;
+};
+
 /// Where a warp waits. `stripe` and `peer` may differ by lane; -1: none.
 struct Site {
     int channel;
