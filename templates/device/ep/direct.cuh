@@ -41,11 +41,12 @@ __device__ __forceinline__ void direct_ready(Team& team, u64 rows_at, u64 meta_a
         DirectReady* ready =
             reinterpret_cast<DirectReady*>(team.group.windows[peer] + Rows::kReady) +
             team.group.rank;
-        store_relaxed_sys(&ready->rows, stamped(team.epoch, static_cast<u32>(rows_at / 128)));
-        store_relaxed_sys(&ready->meta, stamped(team.epoch, static_cast<u32>(meta_at / 128)));
         // M4: whatever this device did with the memory it now offers is over; the sender acquires
-        // the word in DirectProducer::wait_ready.
-        store_release_sys(&ready->capacity, stamped(team.epoch, static_cast<u32>(capacity)));
+        // the word in DirectProducer::wait_ready. It comes first: a release waits until all stores
+        // before it have been acknowledged.
+        store_release_sys(&ready->rows, stamped(team.epoch, static_cast<u32>(rows_at / 128)));
+        store_relaxed_sys(&ready->meta, stamped(team.epoch, static_cast<u32>(meta_at / 128)));
+        store_relaxed_sys(&ready->capacity, stamped(team.epoch, static_cast<u32>(capacity)));
     }
     __syncwarp();
 }
@@ -324,10 +325,10 @@ private:
     __device__ __forceinline__ void tell(const DirectBatch& unit, u32 rows) {
         DirectClosed* closed = reinterpret_cast<DirectClosed*>(window_ + Rows::kClosed) +
                                team_.group.rank * Rows::kStripes + unit.stripe;
-        // Read after `rows` has been acquired.
-        store_relaxed_sys(&closed->first, stamped(team_.epoch, static_cast<u32>(unit.first)));
         // M1: comes after the bulk stores of all lanes that counted; for_messages acquires.
-        store_release_sys(&closed->rows, stamped(team_.epoch, rows));
+        store_release_sys(&closed->first, stamped(team_.epoch, static_cast<u32>(unit.first)));
+        // Behind it, so that the release waits for no acknowledgement of this one.
+        store_relaxed_sys(&closed->rows, stamped(team_.epoch, rows));
     }
 
     /// Waits until each peer is ready to take its `total(peer)` rows.
@@ -339,17 +340,19 @@ private:
         }
         const int rows = peer_ < 0 ? 0 : total(peer_);
         const Site site{Rows::kChannel, Waiting::kReady, -1, peer_, team_.epoch};
+        u64 room = 0, meta = 0;
         const bool done = wait(team_, site, [&](u32& seen) {
             if (ready == nullptr) return true;
-            seen = epoch_of(load_relaxed_sys(&ready->capacity));
-            return seen == team_.epoch;
+            meta = load_relaxed_sys(&ready->meta);
+            room = load_relaxed_sys(&ready->capacity);
+            seen = epoch_of(load_relaxed_sys(&ready->rows));
+            return seen == team_.epoch && epoch_of(meta) == seen && epoch_of(room) == seen;
         });
-        u32 capacity = 0;
+        const u32 capacity = value_of(room);
         if (done && ready != nullptr) {
-            // M4: pairs with the release in direct_ready, which comes after the two other words.
-            capacity = value_of(load_acquire_sys(&ready->capacity));
-            rows_ = window_ + static_cast<u64>(value_of(load_relaxed_sys(&ready->rows))) * 128;
-            meta_ = window_ + static_cast<u64>(value_of(load_relaxed_sys(&ready->meta))) * 128;
+            // M4: pairs with the release in direct_ready.
+            rows_ = window_ + static_cast<u64>(value_of(load_acquire_sys(&ready->rows))) * 128;
+            meta_ = window_ + static_cast<u64>(value_of(meta)) * 128;
             // M4: this lane's bulk stores come after the receiver's own use of the memory.
             mover_.fence_global();
         }
@@ -411,23 +414,32 @@ __device__ __forceinline__ void for_messages(Team& team, const char* meta, Body 
         const int stripe =
             whole ? share / Rows::kPeers : kFirst + late / kParts / Rows::kPeers;
         const DirectClosed* closed = words + source * Rows::kStripes + stripe;
+        int looks = 0;
         while (__ballot_sync(kAllLanes, open) != 0 && !team.stopped) {
             const Site site{Rows::kChannel, Waiting::kClosed, stripe, open ? source : -1,
                             team.epoch};
             bool arrived = false;
+            u64 first = 0, all = 0;
             const bool any = wait_any(team, site, [&](u32& seen) {
-                if (!open) return false;
-                seen = epoch_of(load_relaxed_sys(&closed->rows));
-                arrived = seen == team.epoch;
+                // Few rows come soon, and all at once. Many come stripe by stripe: it is enough to look
+                // for the first ones missing, and looks take from what an SM can send.
+                const u32 before = __ballot_sync(kAllLanes, open) & ((1u << team.lane) - 1);
+                const int most = looks < kEarlyLooks ? kLanes : whole ? 2 : 4;
+                ++looks;
+                if (!open || __popc(before) >= most) return false;
+                all = load_relaxed_sys(&closed->rows);
+                seen = epoch_of(all);
+                if (seen != team.epoch) return false;
+                // M2: pairs with the release in DirectProducer::tell; plain loads may follow.
+                first = load_acquire_sys(&closed->first);
+                arrived = epoch_of(first) == team.epoch;
                 return arrived;
             });
             if (!any) return;
             int row = 0, rows = 0;
             if (arrived) {
-                // M2: pairs with the release in DirectProducer::tell; plain loads may follow.
-                const int all = static_cast<int>(value_of(load_acquire_sys(&closed->rows)));
-                const Span own = stripe_span(all, parts, part);
-                row = static_cast<int>(value_of(load_relaxed_sys(&closed->first))) + own.begin;
+                const Span own = stripe_span(static_cast<int>(value_of(all)), parts, part);
+                row = static_cast<int>(value_of(first)) + own.begin;
                 rows = own.end - own.begin;
                 open = false;
             }

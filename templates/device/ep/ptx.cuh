@@ -36,6 +36,9 @@ struct alignas(16) Quad {
 
 constexpr u32 kAllLanes = 0xffffffffu;
 
+/// Looks of a waiting warp that take as long as a call with few rows: some 25 us.
+constexpr int kEarlyLooks = 64;
+
 }  // namespace ep
 
 /// The dynamic shared memory of the block, seen as `Type`.

@@ -35,6 +35,9 @@ struct alignas(16) Quad {
 
 constexpr u32 kAllLanes = 0xffffffffu;
 
+/// A warp that has looked in vain sleeps here until what it looked at changes.
+constexpr int kEarlyLooks = 2;
+
 }  // namespace ep
 
 /// The dynamic shared memory of the block, seen as `Type`; the launch must have asked for enough.
