@@ -415,7 +415,11 @@ __device__ __forceinline__ void end_call(const Group& group, const Call& call) {
 /// Last step of every kernel, for all threads: the last block out ends the call.
 __device__ __forceinline__ void leave(const Group& group, const Call& call) {
     __syncthreads();
-    if (threadIdx.x == 0 && is_last_out(group)) end_call(group, call);
+    // Orders nothing: the last block reads nothing that others wrote, and they have long used what
+    // they read of the words that it writes.
+    if (threadIdx.x == 0 && fetch_add_relaxed_gpu(&group.state->exits, 1) + 1 == gridDim.x) {
+        end_call(group, call);
+    }
 }
 
 }  // namespace ep
