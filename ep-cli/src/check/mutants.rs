@@ -59,16 +59,18 @@ pub(super) fn run(
     }
     let programs = Programs::find().map_err(no_machine)?;
     let mut progress = Progress::new(mutants.len() as u64);
-    let mut hunts: Vec<Option<Hunt>> = mutants.iter().map(|_| None).collect();
+    let mut hunts: Vec<Result<Option<Hunt>, String>> = mutants.iter().map(|_| Ok(None)).collect();
     let work = |index: usize| {
         let mutant: &Mutant = &mutants[index];
-        mutant.equivalent.is_none().then(|| hunt(mutant, &programs))
+        mutant.equivalent.is_none().then(|| hunt(mutant, &programs)).transpose()
     };
     on_all_cores(mutants.len(), work, |index, hunt| {
         progress.step(&mutants[index].name, err);
         hunts[index] = hunt;
     });
     progress.clear(err);
+    let hunts: Vec<Option<Hunt>> =
+        hunts.into_iter().collect::<Result<_, String>>().map_err(Failure::Failed)?;
     for (mutant, hunt) in mutants.iter().zip(&hunts) {
         match json {
             true => writeln!(out, "{}", object(mutant, hunt.as_ref()))?,
@@ -88,22 +90,25 @@ pub(super) fn run(
     }
 }
 
-/// Runs every shape with the bug in it until a run fails.
-fn hunt(mutant: &Mutant, programs: &Programs) -> Hunt {
+/// Runs every shape with the bug in it until a run fails. A bug that does not compile is none.
+fn hunt(mutant: &Mutant, programs: &Programs) -> Result<Hunt, String> {
     let planted = programs.planted(mutant);
     let mut runs = 0;
     for (build, seeds) in RUNS {
         for seed in 1..=seeds {
             runs += 1;
             for (via, hidden) in shapes(&mutant.file) {
-                if let Err(report) = attempt(&planted, via, hidden, build, seed) {
+                let report = attempt(&planted, via, hidden, build, seed).map_err(|error| {
+                    format!("the bug `{}` cannot be planted: {error}", mutant.name)
+                })?;
+                if let Some(report) = report {
                     let mode = if build == Build::Checked { "hb" } else { "fast" };
-                    return Hunt { found: Some(Found { mode, via, seed, report }), runs };
+                    return Ok(Hunt { found: Some(Found { mode, via, seed, report }), runs });
                 }
             }
         }
     }
-    Hunt { found: None, runs }
+    Ok(Hunt { found: None, runs })
 }
 
 /// The ways that use a file, with rows of three pieces and of one.
@@ -121,14 +126,15 @@ fn ways(file: &str) -> &'static [Via] {
 }
 
 /// A chain of calls in one world, with more rows a stripe than its ring has slots or a warp takes at a
-/// time, and tokens that go nowhere: everything that the library does is needed.
+/// time, and tokens that go nowhere: everything that the library does is needed. Says what went wrong;
+/// an error if the calls cannot be made.
 fn attempt(
     programs: &Arc<Programs>,
     via: Via,
     hidden: usize,
     build: Build,
     seed: u64,
-) -> Result<(), String> {
+) -> Result<Option<String>, String> {
     let mut options =
         BufferOptions { via, live: 5, biases: 1, ..BufferOptions::new(TOKENS, hidden, 3, 7) };
     if via == Via::Ring {
@@ -150,14 +156,14 @@ fn attempt(
     for queued in [true, false] {
         match if queued { test.check_queued() } else { test.check() } {
             Ok(findings) if findings.is_good() => {}
-            Ok(findings) => return Err(findings.to_string()),
+            Ok(findings) => return Ok(Some(findings.to_string())),
             // What the emulator saw says more than what the kernels recorded of it.
             Err(error) => {
-                return Err(backend.report().unwrap_or_else(|| text(&error)));
+                return Ok(Some(backend.report().unwrap_or_else(|| text(&error))));
             }
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn show(mutant: &Mutant, hunt: Option<&Hunt>, out: &mut dyn Write) -> Result<(), Failure> {
@@ -193,5 +199,21 @@ fn object(mutant: &Mutant, hunt: Option<&Hunt>) -> Object {
             .with("via", found.via.name())
             .with("seed", found.seed)
             .with("report", &found.report),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bug_that_cannot_be_planted_is_not_found() {
+        let list = "== no such line\nin ep/direct.cuh\n- nowhere();\n+ there();\n";
+        let mutants = Mutant::parse(list).unwrap_or_else(|error| panic!("{error}"));
+        let programs = Programs::find().unwrap_or_else(|error| panic!("{error}"));
+        let said = hunt(&mutants[0], &programs).map(|hunt| hunt.runs);
+        let text = "the bug `no such line` cannot be planted: mutant `no such line`: its text occurs 0 \
+                    times instead of once";
+        assert_eq!(said, Err(text.to_owned()));
     }
 }
