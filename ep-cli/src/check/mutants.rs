@@ -69,8 +69,12 @@ pub(super) fn run(
         hunts[index] = hunt;
     });
     progress.clear(err);
-    let hunts: Vec<Option<Hunt>> =
-        hunts.into_iter().collect::<Result<_, String>>().map_err(Failure::Failed)?;
+    let wrong: Vec<&str> =
+        hunts.iter().filter_map(|hunt| Some(hunt.as_ref().err()?.as_str())).collect();
+    if !wrong.is_empty() {
+        return Err(Failure::Failed(wrong.join("\n")));
+    }
+    let hunts: Vec<Option<Hunt>> = hunts.into_iter().flatten().collect();
     for (mutant, hunt) in mutants.iter().zip(&hunts) {
         match json {
             true => writeln!(out, "{}", object(mutant, hunt.as_ref()))?,
