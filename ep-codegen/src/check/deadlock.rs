@@ -19,7 +19,7 @@ use super::model::View;
 use super::walk::{self, Site};
 use crate::diagnostics::Diagnostics;
 use crate::diagnostics::deadlock::{self as errors, Link, Waits};
-use crate::syntax::ast::{Blocks, Channel, ChannelKind, Expr, ExprKind, StmtKind};
+use crate::syntax::ast::{Channel, ChannelKind, Expr, ExprKind, StmtKind};
 
 /// A unit of a role.
 struct Unit<'a> {
@@ -96,7 +96,7 @@ fn units<'a>(view: &View<'a>) -> Vec<Unit<'a>> {
                 phases.push(name.clone());
             }
             let phase = phases.iter().position(|other| *other == name).unwrap_or(0);
-            let is_last = matches!(view.roles[site.role].decl.blocks, Blocks::Last);
+            let is_last = view.roles[site.role].is_last();
             units.push(Unit { role: site.role, phase, is_last, steps: Vec::new() });
         }
         if let Some(unit) = units.last_mut() {

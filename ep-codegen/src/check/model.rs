@@ -151,6 +151,13 @@ pub(super) struct Role<'a> {
     pub(super) phase: Option<&'a Phase>,
 }
 
+impl Role<'_> {
+    /// Whether it runs on the last block, when all roles on others are done.
+    pub(super) fn is_last(&self) -> bool {
+        matches!(self.decl.blocks, ast::Blocks::Last)
+    }
+}
+
 /// What one choice of arms leaves of a pipeline.
 #[derive(Debug)]
 pub(super) struct View<'a> {

@@ -323,11 +323,10 @@ fn table_read(view: &View<'_>, index: usize, name: &Ident, out: &mut Diagnostics
         .filter(|(_, _, place)| place.tensor == *name)
         .collect();
     let phase = |role: usize| view.roles[role].phase.map(|phase| position(view, &phase.name));
-    let is_last = |role: usize| matches!(view.roles[role].decl.blocks, ast::Blocks::Last);
     let before = |at: usize, other: &Site<'_>| {
         (other.role == site.role && at < index)
             || phase(other.role) < phase(site.role)
-            || (is_last(site.role) && !is_last(other.role))
+            || (view.roles[site.role].is_last() && !view.roles[other.role].is_last())
     };
     // A table that nobody records is reported where it is declared.
     let Some((_, writer, place)) = writers.first() else { return };

@@ -554,14 +554,13 @@ impl Renderer<'_> {
 }
 
 fn is_one_block(blocks: &Blocks) -> bool {
-    if *blocks == Blocks::Last {
-        return true;
+    match blocks {
+        Blocks::Last => true,
+        Blocks::Range { low: Expr::Int { value: low }, high: Expr::Int { value: high } } => {
+            high - low == 1
+        }
+        _ => false,
     }
-    let Blocks::Range { low: Expr::Int { value: low }, high: Expr::Int { value: high } } = blocks
-    else {
-        return false;
-    };
-    high - low == 1
 }
 
 /// Whether a loop body needs a whole warp for each turn.

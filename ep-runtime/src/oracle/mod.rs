@@ -1,5 +1,4 @@
-//! The plain reference: what layout, dispatch, expand and combine have to give, said
-//! slowly.
+//! The plain reference: what layout, dispatch, expand and combine have to give, said slowly.
 //!
 //! Everything is computed from all ranks' inputs at once, with no thought of stripes, rings or
 //! devices, so that it shares no mistake with the kernels.
