@@ -338,15 +338,15 @@ pub(crate) fn circle(edges: &[(usize, usize)]) -> Option<String> {
 mod tests {
     use super::*;
     use crate::args::{GROUP_BYTES, GROUP_MEMBERS};
+    use crate::device::HEADERS;
     use crate::fake::plan_of;
     use crate::whereabouts::{Reason, STATE_WORDS};
 
-    const SYNC: &str = include_str!("../../templates/device/ep/sync.cuh");
-
     /// The lines between `head` and the closing brace, without comments, each up to its semicolon.
     fn body(head: &str) -> Vec<String> {
-        let start = SYNC.find(head).unwrap_or_else(|| panic!("no `{head}` in sync.cuh"));
-        let lines = SYNC[start..].lines().skip(1).take_while(|line| !line.starts_with('}'));
+        let (_, sync) = HEADERS.iter().find(|(name, _)| *name == "ep/sync.cuh").unwrap();
+        let start = sync.find(head).unwrap_or_else(|| panic!("no `{head}` in sync.cuh"));
+        let lines = sync[start..].lines().skip(1).take_while(|line| !line.starts_with('}'));
         let code = lines.map(|line| line.split("//").next().unwrap_or("").trim());
         let code = code.flat_map(|line| line.split_inclusive([';', ',']));
         let code = code.map(|part| part.trim().trim_end_matches([';', ',']).to_string());

@@ -7,10 +7,10 @@ pub(crate) const SOURCES: [&str; 7] = [
     include_str!("../../ep-runtime/src/pipelines/layout.rs"),
     include_str!("../../ep-runtime/src/pipelines/nvl_dispatch.rs"),
     include_str!("../../ep-runtime/src/pipelines/nvl_combine.rs"),
-    include_str!("../inputs/node_dispatch.rs"),
-    include_str!("../inputs/node_combine.rs"),
-    include_str!("../inputs/low_latency_dispatch.rs"),
-    include_str!("../inputs/low_latency_combine.rs"),
+    include_str!("../../ep-runtime/src/pipelines/node_dispatch.rs"),
+    include_str!("../../ep-runtime/src/pipelines/node_combine.rs"),
+    include_str!("../../ep-runtime/src/pipelines/low_latency_dispatch.rs"),
+    include_str!("../../ep-runtime/src/pipelines/low_latency_combine.rs"),
 ];
 
 fn expanded(source: &str) -> String {

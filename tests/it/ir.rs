@@ -2,18 +2,14 @@
 
 use ep_codegen::ir::{self, text};
 use ep_runtime::Pipeline;
-use ep_runtime::pipelines::{Expand, ExpertLayout, ExpertPrefix, Layout, NvlCombine, NvlDispatch};
+use ep_runtime::pipelines::{
+    Expand, ExpertLayout, ExpertPrefix, Layout, LowLatencyCombine, LowLatencyDispatch, NodeCombine,
+    NodeDispatch, NvlCombine, NvlDispatch,
+};
 
 /// IR and facts of one pipeline.
 fn shown(ir: &ir::Pipeline) -> String {
     format!("{}{}", text::pipeline(ir), text::facts_by_choice(ir))
-}
-
-/// The IR of the only pipeline in a file, without the macro.
-fn lowered(source: &str) -> ir::Pipeline {
-    let mut pipelines = ep_tests::lowered(source);
-    assert_eq!(pipelines.len(), 1);
-    pipelines.remove(0)
 }
 
 #[test]
@@ -28,14 +24,10 @@ fn standard_pipelines() {
 
 #[test]
 fn pipelines_that_are_declared_only() {
-    for (name, source) in [
-        ("node_dispatch", include_str!("../inputs/node_dispatch.rs")),
-        ("node_combine", include_str!("../inputs/node_combine.rs")),
-        ("low_latency_dispatch", include_str!("../inputs/low_latency_dispatch.rs")),
-        ("low_latency_combine", include_str!("../inputs/low_latency_combine.rs")),
-    ] {
-        insta::assert_snapshot!(name, shown(&lowered(source)));
-    }
+    insta::assert_snapshot!("node_dispatch", shown(&NodeDispatch::ir()));
+    insta::assert_snapshot!("node_combine", shown(&NodeCombine::ir()));
+    insta::assert_snapshot!("low_latency_dispatch", shown(&LowLatencyDispatch::ir()));
+    insta::assert_snapshot!("low_latency_combine", shown(&LowLatencyCombine::ir()));
 }
 
 /// rustc's spans and those of a parsed text must give the same lines, or the digests of a tool and
@@ -50,6 +42,12 @@ fn macro_and_library_agree() {
     agree::<Layout>(include_str!("../../ep-runtime/src/pipelines/layout.rs"));
     agree::<NvlDispatch>(include_str!("../../ep-runtime/src/pipelines/nvl_dispatch.rs"));
     agree::<NvlCombine>(include_str!("../../ep-runtime/src/pipelines/nvl_combine.rs"));
+    agree::<NodeDispatch>(include_str!("../../ep-runtime/src/pipelines/node_dispatch.rs"));
+    agree::<NodeCombine>(include_str!("../../ep-runtime/src/pipelines/node_combine.rs"));
+    let source = include_str!("../../ep-runtime/src/pipelines/low_latency_dispatch.rs");
+    agree::<LowLatencyDispatch>(source);
+    let source = include_str!("../../ep-runtime/src/pipelines/low_latency_combine.rs");
+    agree::<LowLatencyCombine>(source);
     let expand = include_str!("../../ep-runtime/src/pipelines/expand.rs");
     agree::<ExpertLayout>(expand);
     agree::<ExpertPrefix>(expand);

@@ -1,19 +1,24 @@
 //! The standard pipelines, declared as any user would declare them.
 //!
-//! Each file declares one; its handle is `<Layout as Pipeline>::Handle`.
+//! Each file declares one pipeline, or a few that belong together. Those of two hops and of low latency
+//! are checked and explained, but not emitted yet. A handle is `<Layout as Pipeline>::Handle`.
 
-pub mod declared;
 pub mod expand;
 pub mod layout;
+pub mod low_latency_combine;
+pub mod low_latency_dispatch;
+pub mod node_combine;
+pub mod node_dispatch;
 pub mod nvl_combine;
 pub mod nvl_dispatch;
+pub mod two_hops;
 
-pub use declared::low_latency_combine::LowLatencyCombine;
-pub use declared::low_latency_dispatch::LowLatencyDispatch;
-pub use declared::node_combine::NodeCombine;
-pub use declared::node_dispatch::NodeDispatch;
 pub use expand::{Expand, ExpertLayout, ExpertPrefix};
 pub use layout::Layout;
+pub use low_latency_combine::LowLatencyCombine;
+pub use low_latency_dispatch::LowLatencyDispatch;
+pub use node_combine::NodeCombine;
+pub use node_dispatch::NodeDispatch;
 pub use nvl_combine::NvlCombine;
 pub use nvl_dispatch::NvlDispatch;
 

@@ -1,4 +1,9 @@
-// Every row goes back to a slot that its expert and token name, and is added up there.
+//! `low-latency-combine`: every row per expert goes back to a slot that its expert and token name,
+//! and is added up there.
+
+use super::low_latency_dispatch::LowLatencyDispatch;
+use crate::pipeline;
+
 pipeline! {
     /// Adds up the weighted rows that the experts made of a token.
     pub pipeline LowLatencyCombine {

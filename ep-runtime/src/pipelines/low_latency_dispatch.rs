@@ -1,4 +1,8 @@
-// A row per expert, straight into a slot that nobody else writes; no counts go ahead of the rows.
+//! `low-latency-dispatch`: a row per expert, straight into a slot that nobody else writes; no counts go
+//! ahead of the rows.
+
+use crate::pipeline;
+
 pipeline! {
     /// Sends each token's row to the ranks of its experts and packs the rows per expert.
     ///

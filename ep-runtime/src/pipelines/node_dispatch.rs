@@ -1,7 +1,10 @@
-// Two hops: a row crosses the network once per node, to the rank with the sender's index in that
-// node (the rail), which passes it on over NVLink to every rank of the node that needs it.
-//
-// The tables listed here are those of the two-hop `Layout` and `Notify`.
+//! `node-dispatch`: rows to the ranks of their experts in two hops. A row crosses the network once per
+//! node, to the rank with the sender's index in that node (the rail), which passes it on over NVLink to
+//! every rank of the node that needs it.
+
+use super::two_hops::{Layout, Notify};
+use crate::pipeline;
+
 pipeline! {
     /// Sends each token's row to every rank that owns one of its experts, through a rail.
     pub pipeline NodeDispatch {

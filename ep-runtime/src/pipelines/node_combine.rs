@@ -1,5 +1,10 @@
-// The way back of two hops: the rows of a node are added up on its rail before they cross the
-// network, and the sums of the nodes are added up at the token's rank.
+//! `node-combine`: the way back of two hops. The rows of a node are added up on its rail before they
+//! cross the network, and the sums of the nodes are added up at the token's rank.
+
+use super::node_dispatch::NodeDispatch;
+use super::two_hops::Notify;
+use crate::pipeline;
+
 pipeline! {
     /// Adds up the rows that the experts made of a token, first per node, then over the nodes.
     pub pipeline NodeCombine {
