@@ -16,8 +16,10 @@ use ep_runtime::buffer::{BufferOptions, Declared, Payload};
 use ep_runtime::group::Group;
 use ep_runtime::host::Programs;
 use ep_runtime::jit::{Cache, Nvrtc};
-use ep_runtime::selftest::{Operation, Selftest, probe, wire_time};
+use ep_runtime::tune::wire_time;
 use ep_runtime::tune::{Rates, Tuning};
+use ep_verify::probe::probe;
+use ep_verify::selftest::{Operation, Selftest};
 
 use crate::failure::Failure;
 use crate::json::{Object, Value};

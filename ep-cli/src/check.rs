@@ -16,6 +16,7 @@ use clap::ValueEnum;
 use ep_runtime::Entry;
 use ep_runtime::buffer::{BufferOptions, Payload, Via};
 use ep_runtime::host::{Build, Programs};
+use ep_verify::options::{ring_settings, unit_settings};
 
 use crate::failure::Failure;
 use crate::json::{Object, Value};
@@ -231,8 +232,8 @@ fn variants(options: &Options, entries: &[Entry]) -> Result<Vec<Variant>, Failur
         let base = BufferOptions { payload, via, ..BufferOptions::new(12, 128, 4, 10) };
         // Small rings go round in small problems, and small units are several a stripe.
         let settings = match via {
-            Via::Ring => base.settings_of_rings(4, 16, 8),
-            Via::Direct => base.settings_of_units(4, 1),
+            Via::Ring => ring_settings(&base, 4, 16, 8),
+            Via::Direct => unit_settings(&base, 4, 1),
         };
         let base = BufferOptions { settings, ..base };
         let asked = options.problem.options(base)?;

@@ -16,8 +16,8 @@ use ep_runtime::device::HEADERS;
 use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::{Arch, Cache};
-use ep_runtime::oracle::{Oracle, Random, RoutingOptions};
 use ep_runtime::{backend::BackendError, gpu};
+use ep_verify::oracle::{Oracle, Random, RoutingOptions};
 
 use crate::failure::Failure;
 use crate::json::Object;

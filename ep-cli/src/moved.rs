@@ -5,8 +5,8 @@ use ep_runtime::buffer::{Buffer, Declared, StandardPipeline};
 use ep_runtime::ir::{
     Action, Blocks, Choice, Domain, Expr, NameKind, PeerSet, Pipeline, Role, Share, Stmt,
 };
-use ep_runtime::oracle::Oracle;
 use ep_runtime::plan::Plan;
+use ep_verify::oracle::Oracle;
 
 use crate::json::Object;
 

@@ -7,7 +7,8 @@ use ep_runtime::Entry;
 use ep_runtime::buffer::{BufferOptions, Declared};
 use ep_runtime::group::GroupOptions;
 use ep_runtime::host::Programs;
-use ep_runtime::selftest::{Case, Findings, Selftest};
+use ep_verify::Findings;
+use ep_verify::selftest::{Case, Selftest};
 
 use crate::failure::Failure;
 use crate::json::{Object, Value};

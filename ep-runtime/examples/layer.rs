@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use ep_runtime::args::Rows;
 use ep_runtime::backend::{Signal, Stream};
+use ep_runtime::bf16::bf16_from_f32;
+use ep_runtime::bf16::bf16_to_f32;
+use ep_runtime::buffer::Placement;
 use ep_runtime::buffer::{
     Buffer, BufferOptions, CallOptions, CombineInput, CombineOutput, Declared, DispatchInput,
     Handle, MemoryUsage, Offered, PlainOutput, Received,
@@ -18,7 +21,6 @@ use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::{HostBackend, HostOptions, Programs};
 use ep_runtime::jit::{Cache, Jit, Nvrtc};
 use ep_runtime::memory::DeviceMemory;
-use ep_runtime::oracle::{Placement, bf16_from_f32, bf16_to_f32};
 use ep_runtime::tune::{Rates, Tuning};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;

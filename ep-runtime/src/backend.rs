@@ -57,6 +57,13 @@ pub struct Capture(pub(crate) u64);
 #[derive(Debug, PartialEq, Eq)]
 pub struct Captured(pub(crate) u64);
 
+impl Captured {
+    /// The number by which its backend knows it.
+    pub fn raw(&self) -> u64 {
+        self.0
+    }
+}
+
 /// What a graph keeps alive: it is dropped when the graph can run no more.
 pub type Kept = Box<dyn Send>;
 
@@ -75,7 +82,7 @@ impl Signal {
     }
 
     /// The event behind it, for as long as it is looked at.
-    pub(crate) fn event(self) -> Event {
+    pub fn event(self) -> Event {
         Event(self.0)
     }
 }
@@ -92,6 +99,13 @@ pub struct HostBlock {
     pub(crate) device: u64,
     /// Size in bytes, a multiple of 4.
     pub(crate) bytes: u64,
+}
+
+impl HostBlock {
+    /// Where kernels find it.
+    pub fn address(&self) -> u64 {
+        self.device
+    }
 }
 
 /// A symmetric window: as many bytes on every rank, each reachable from all.
@@ -147,7 +161,7 @@ pub struct RowCopy {
 
 impl RowCopy {
     /// Where each row goes, and where it comes from.
-    pub(crate) fn places(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub fn places(&self) -> impl Iterator<Item = (u64, u64)> {
         let RowCopy { to, to_stride, from, from_stride, rows, .. } = *self;
         (0..rows).map(move |row| (to + row * to_stride, from + row * from_stride))
     }

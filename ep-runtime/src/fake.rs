@@ -1,67 +1,32 @@
-//! A backend without a device, for tests of everything above [`Backend`]: memory is plain bytes,
-//! and a kernel is a Rust function that reads its `struct Args` as a kernel would.
-//!
-//! What is local runs when it comes to the front of its stream; a kernel that talks to its peers runs
-//! when it is at the front everywhere, for all ranks at once.
-
-mod allocations;
-mod kernels;
-mod streams;
+//! A backend without a device, for tests of what happens before a kernel runs: memory is plain bytes,
+//! and kernels are taken and never run.
 
 use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut, Range};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use ep_codegen::ir::Elem;
-use ep_codegen::plan::{Arch, Config, MessageLayout, Numbers, Param, ParamKind, Plan, plan};
+use ep_codegen::plan::{Arch, MessageLayout, Numbers, Param, ParamKind, Plan};
 
 use crate::backend::{
     Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept, Launch,
     Mapping, RowCopy, Stream,
 };
-use crate::buffer::{Declared, Emit, StandardPipeline};
-use crate::emit::Emitted;
-use crate::error::CallError;
 use crate::join::Store;
-use allocations::Pause;
-use streams::{Streams, Work};
-
-pub(crate) use allocations::allocations_of;
-
-/// The address of a rank's first byte: a wrong rank in an address shows at once.
-const RANK_SPACE: u64 = 1 << 40;
-
-/// How long a wait gives other threads to launch.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What a fake device holds and has to do.
-#[derive(Default)]
-pub(crate) struct World {
-    blocks: BTreeMap<u64, Vec<u8>>,
-    ends: Vec<u64>,
-    streams: Streams,
-    plans: BTreeMap<String, Plan>,
-    codes: Vec<(usize, String)>,
-    windows: BTreeMap<u64, Vec<u64>>,
-    /// Kernels written by hand that have run.
-    pub(crate) met: u64,
-}
 
 /// Ranks that exist in memory alone.
 pub(crate) struct FakeBackend {
     ranks: usize,
-    /// Whether it looks as if kernels ran by themselves: whoever waits gives other threads the time
-    /// to launch what is missing.
-    pub(crate) runs_alone: AtomicBool,
     /// How it meets the ranks that are not here, in other processes as far as it knows.
     others: Option<Store>,
     /// Whether compiling `Layout` takes a second.
     pub(crate) compiles_slowly: AtomicBool,
     /// What each rank has of its device.
     pub(crate) multiprocessors: AtomicU32,
-    world: Mutex<World>,
+    blocks: Mutex<BTreeMap<u64, Vec<u8>>>,
+    next: AtomicU64,
 }
 
 impl FakeBackend {
@@ -75,74 +40,29 @@ impl FakeBackend {
     }
 
     fn with(ranks: usize, others: Option<Store>) -> Arc<FakeBackend> {
-        let world = World {
-            ends: (0..ranks as u64).map(|rank| (rank + 1) * RANK_SPACE).collect(),
-            ..World::default()
-        };
         Arc::new(FakeBackend {
             ranks,
-            runs_alone: AtomicBool::new(false),
             others,
             compiles_slowly: AtomicBool::new(false),
             multiprocessors: AtomicU32::new(132),
-            world: Mutex::new(world),
+            blocks: Mutex::default(),
+            next: AtomicU64::new(1 << 40),
         })
     }
 
-    /// The device; what it allocates meanwhile is its own.
-    pub(crate) fn world(&self) -> Locked<'_> {
-        let pause = Pause::new();
-        Locked { world: self.world.lock().unwrap(), _pause: pause }
-    }
-}
-
-/// The device while somebody looks at it.
-pub(crate) struct Locked<'a> {
-    world: MutexGuard<'a, World>,
-    _pause: Pause,
-}
-
-impl Deref for Locked<'_> {
-    type Target = World;
-
-    fn deref(&self) -> &World {
-        &self.world
-    }
-}
-
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut World {
-        &mut self.world
-    }
-}
-
-impl World {
-    fn alloc(&mut self, rank: usize, bytes: u64) -> u64 {
-        let address = self.ends[rank];
-        self.ends[rank] += bytes.next_multiple_of(256) + 256;
-        // Fresh memory is never zero by chance.
-        self.blocks.insert(address, vec![0xcd; bytes as usize]);
+    fn allocate(&self, bytes: u64, byte: u8) -> u64 {
+        let taken = bytes.next_multiple_of(256) + 256;
+        let address = self.next.fetch_add(taken, Ordering::Relaxed);
+        self.blocks.lock().unwrap().insert(address, vec![byte; bytes as usize]);
         address
     }
 
-    /// The longest waits of the kernels that are queued, in the order of their streams.
-    pub(crate) fn timeouts_ns(&self) -> Vec<u64> {
-        self.streams.timeouts_ns()
-    }
-
-    /// Whether an address lies in allocated memory.
-    pub(crate) fn holds(&self, address: u64) -> bool {
-        let block = self.blocks.range(..=address).next_back();
-        block.is_some_and(|(start, block)| address - start < block.len() as u64)
-    }
-
-    /// The bytes at an address; a range outside every block is a bug of the caller.
-    fn at(&mut self, address: u64, bytes: u64) -> &mut [u8] {
-        let (start, block) = self.blocks.range_mut(..=address).next_back().unwrap();
+    /// Does something with the bytes at an address; a range outside every block is a bug of the caller.
+    fn with_bytes<T>(&self, address: u64, bytes: u64, body: impl FnOnce(&mut [u8]) -> T) -> T {
+        let mut blocks = self.blocks.lock().unwrap();
+        let (start, block) = blocks.range_mut(..=address).next_back().unwrap();
         let offset = (address - start) as usize;
-        let end = offset + bytes as usize;
-        assert!(end <= block.len(), "{bytes} bytes at {address:#x} lie outside every block");
-        &mut block[offset..end]
+        body(&mut block[offset..offset + bytes as usize])
     }
 }
 
@@ -179,7 +99,7 @@ impl Backend for FakeBackend {
     }
 
     fn runs_alone(&self) -> bool {
-        self.runs_alone.load(Ordering::Relaxed)
+        false
     }
 
     fn compile(&self, name: &str, cuda: &str) -> Result<Image, BackendError> {
@@ -189,62 +109,45 @@ impl Backend for FakeBackend {
         Ok(cuda.as_bytes().into())
     }
 
-    fn load(&self, rank: usize, image: &Image, _: &str, _: Block) -> Result<Code, BackendError> {
-        let mut world = self.world();
-        world.codes.push((rank, String::from_utf8(image.to_vec()).unwrap()));
-        Ok(Code(world.codes.len() as u64 - 1))
+    fn load(&self, _: usize, _: &Image, _: &str, _: Block) -> Result<Code, BackendError> {
+        Ok(Code(0))
     }
 
     fn unload(&self, _: usize, _: Code) -> Result<(), BackendError> {
         Ok(())
     }
 
-    fn alloc(&self, rank: usize, bytes: u64) -> Result<u64, BackendError> {
-        Ok(self.world().alloc(rank, bytes))
+    fn alloc(&self, _: usize, bytes: u64) -> Result<u64, BackendError> {
+        Ok(self.allocate(bytes, 0xcd))
     }
 
     fn free(&self, _: usize, address: u64) -> Result<(), BackendError> {
-        self.world()
-            .blocks
-            .remove(&address)
-            .map(|_| ())
-            .ok_or_else(|| BackendError::Wrong { what: format!("{address:#x} is not allocated") })
+        let freed = self.blocks.lock().unwrap().remove(&address);
+        let unknown = || BackendError::Wrong { what: format!("{address:#x} is not allocated") };
+        freed.map(|_| ()).ok_or_else(unknown)
     }
 
-    fn write(&self, rank: usize, to: u64, from: &[u8]) -> Result<(), BackendError> {
-        self.sync(rank, Stream::OWN)?;
-        self.world().at(to, from.len() as u64).copy_from_slice(from);
+    fn write(&self, _: usize, to: u64, from: &[u8]) -> Result<(), BackendError> {
+        self.with_bytes(to, from.len() as u64, |bytes| bytes.copy_from_slice(from));
         Ok(())
     }
 
-    fn read(&self, rank: usize, from: u64, to: &mut [u8]) -> Result<(), BackendError> {
-        self.sync(rank, Stream::OWN)?;
-        to.copy_from_slice(self.world().at(from, to.len() as u64));
+    fn read(&self, _: usize, from: u64, to: &mut [u8]) -> Result<(), BackendError> {
+        self.with_bytes(from, to.len() as u64, |bytes| to.copy_from_slice(bytes));
         Ok(())
     }
 
-    fn fill(
-        &self,
-        rank: usize,
-        stream: Stream,
-        at: u64,
-        byte: u8,
-        bytes: u64,
-    ) -> Result<(), BackendError> {
-        self.world().streams.put(rank, stream.raw(), Work::Fill { at, byte, bytes });
+    fn fill(&self, _: usize, _: Stream, at: u64, byte: u8, bytes: u64) -> Result<(), BackendError> {
+        self.with_bytes(at, bytes, |bytes| bytes.fill(byte));
         Ok(())
     }
 
-    fn copy_rows(&self, rank: usize, stream: Stream, copy: &RowCopy) -> Result<(), BackendError> {
-        self.world().streams.put(rank, stream.raw(), Work::Copy(*copy));
+    fn copy_rows(&self, _: usize, _: Stream, _: &RowCopy) -> Result<(), BackendError> {
         Ok(())
     }
 
-    fn alloc_host(&self, rank: usize, bytes: u64) -> Result<HostBlock, BackendError> {
-        let mut world = self.world();
-        let device = world.alloc(rank, bytes);
-        world.at(device, bytes).fill(0);
-        Ok(HostBlock { host: 0, device, bytes })
+    fn alloc_host(&self, _: usize, bytes: u64) -> Result<HostBlock, BackendError> {
+        Ok(HostBlock { host: 0, device: self.allocate(bytes, 0), bytes })
     }
 
     fn free_host(&self, rank: usize, block: HostBlock) -> Result<(), BackendError> {
@@ -252,164 +155,96 @@ impl Backend for FakeBackend {
     }
 
     fn read_host(&self, block: &HostBlock, at: u64, to: &mut [u32]) -> Result<(), BackendError> {
-        let mut world = self.world();
-        let bytes = world.at(block.device + at, 4 * to.len() as u64);
-        for (word, bytes) in to.iter_mut().zip(bytes.chunks(4)) {
-            *word = u32::from_le_bytes(bytes.try_into().unwrap());
-        }
+        self.with_bytes(block.device + at, 4 * to.len() as u64, |bytes| {
+            for (word, bytes) in to.iter_mut().zip(bytes.chunks(4)) {
+                *word = u32::from_le_bytes(bytes.try_into().unwrap());
+            }
+        });
         Ok(())
     }
 
     fn write_host(&self, block: &HostBlock, at: u64, from: &[u32]) -> Result<(), BackendError> {
-        let mut world = self.world();
-        let bytes = world.at(block.device + at, 4 * from.len() as u64);
-        for (bytes, word) in bytes.chunks_exact_mut(4).zip(from) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
-        let places = (block.device + at..).step_by(4);
-        world.streams.words.extend(places.zip(from.iter().copied()));
+        self.with_bytes(block.device + at, 4 * from.len() as u64, |bytes| {
+            for (bytes, word) in bytes.chunks_exact_mut(4).zip(from) {
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+        });
         Ok(())
     }
 
     fn map_window(&self, bytes: u64) -> Result<Mapping, BackendError> {
-        let mut world = self.world();
-        let bases: Vec<u64> = (0..self.ranks).map(|rank| world.alloc(rank, bytes)).collect();
-        bases.iter().for_each(|base| world.at(*base, bytes).fill(0));
-        let id = world.windows.len() as u64;
-        world.windows.insert(id, bases.clone());
-        Ok(Mapping { id, bytes, bases: vec![bases; self.local().len()] })
+        let bases: Vec<u64> = (0..self.ranks).map(|_| self.allocate(bytes, 0)).collect();
+        Ok(Mapping { id: 0, bytes, bases: vec![bases; self.local().len()] })
     }
 
     fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError> {
-        let bases = self.world().windows.remove(&mapping.id).unwrap_or_default();
-        (0..bases.len()).try_for_each(|rank| self.free(rank, bases[rank]))
+        let bases = mapping.bases.first().into_iter().flatten();
+        bases.into_iter().try_for_each(|base| self.free(0, *base))
     }
 
-    fn launch(&self, rank: usize, stream: Stream, launch: &Launch) -> Result<(), BackendError> {
-        let mut world = self.world();
-        let (owner, text) = world.codes[launch.code.0 as usize].clone();
-        assert_eq!(owner, rank, "a kernel is launched for the rank it was loaded for");
-        let (blocks, args) = (launch.blocks, launch.args.to_vec());
-        world.streams.put(rank, stream.raw(), Work::Kernel { text, blocks, args, turn: 0 });
+    fn launch(&self, _: usize, _: Stream, _: &Launch) -> Result<(), BackendError> {
         Ok(())
     }
 
-    fn capture(&self, rank: usize, stream: Stream) -> Result<Option<Capture>, BackendError> {
-        Ok(self.world().streams.capture(rank, stream.raw()).map(Capture))
+    fn capture(&self, _: usize, _: Stream) -> Result<Option<Capture>, BackendError> {
+        Ok(None)
     }
 
-    fn begin_capture(&self, rank: usize, stream: Stream) -> Result<(), BackendError> {
-        self.world().streams.begin(rank, stream.raw());
+    fn begin_capture(&self, _: usize, _: Stream) -> Result<(), BackendError> {
+        no_captures()
+    }
+
+    fn end_capture(&self, _: usize, _: Stream) -> Result<Captured, BackendError> {
+        no_captures()
+    }
+
+    fn keep(&self, _: usize, _: Stream, _: Kept) -> Result<(), BackendError> {
+        no_captures()
+    }
+
+    fn replay(&self, _: usize, _: Stream, _: &Captured) -> Result<(), BackendError> {
+        no_captures()
+    }
+
+    fn destroy_captured(&self, _: usize, _: Captured) -> Result<(), BackendError> {
+        no_captures()
+    }
+
+    fn sync(&self, _: usize, _: Stream) -> Result<(), BackendError> {
         Ok(())
-    }
-
-    fn end_capture(&self, rank: usize, stream: Stream) -> Result<Captured, BackendError> {
-        self.world().streams.end(rank, stream.raw())
-    }
-
-    fn keep(&self, rank: usize, stream: Stream, kept: Kept) -> Result<(), BackendError> {
-        self.world().streams.keep(rank, stream.raw(), kept);
-        Ok(())
-    }
-
-    fn replay(&self, rank: usize, stream: Stream, captured: &Captured) -> Result<(), BackendError> {
-        self.world().streams.replay(rank, stream.raw(), captured);
-        Ok(())
-    }
-
-    fn destroy_captured(&self, _: usize, captured: Captured) -> Result<(), BackendError> {
-        // Dropping what was kept frees memory of this world.
-        let kept = self.world().streams.destroy(captured);
-        drop(kept);
-        Ok(())
-    }
-
-    fn sync(&self, rank: usize, stream: Stream) -> Result<(), BackendError> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let mut world = self.world();
-            world.streams.require_running(rank, stream.raw())?;
-            world.run();
-            if world.streams.is_empty(rank, stream.raw()) {
-                return Ok(());
-            }
-            drop(world);
-            if !self.runs_alone() || Instant::now() > deadline {
-                break;
-            }
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        let what = format!("rank {rank} waits for a launch that nobody made");
-        Err(BackendError::Wrong { what })
     }
 
     fn poll(&self, _: usize) -> Result<(), BackendError> {
-        self.world().run();
         Ok(())
     }
 
-    fn create_stream(&self, _: usize) -> Result<Stream, BackendError> {
-        // SAFETY: any number is a stream here.
-        Ok(unsafe { Stream::from_raw(self.world().streams.number()) })
-    }
-
     fn create_event(&self, _: usize) -> Result<Event, BackendError> {
-        Ok(Event(self.world().streams.number()))
+        Ok(Event(0))
     }
 
     fn destroy_event(&self, _: usize, _: Event) -> Result<(), BackendError> {
         Ok(())
     }
 
-    fn record(&self, rank: usize, stream: Stream, event: &Event) -> Result<(), BackendError> {
-        self.world().streams.record(rank, stream.raw(), event.0);
+    fn record(&self, _: usize, _: Stream, _: &Event) -> Result<(), BackendError> {
         Ok(())
     }
 
-    fn wait_event(&self, rank: usize, stream: Stream, event: &Event) -> Result<(), BackendError> {
-        self.world().streams.wait(rank, stream.raw(), event.0)
+    fn wait_event(&self, _: usize, _: Stream, _: &Event) -> Result<(), BackendError> {
+        Ok(())
     }
 
     fn elapsed(&self, _: usize, _: &Event, _: &Event) -> Result<Duration, BackendError> {
-        Ok(Duration::from_micros(1))
+        Ok(Duration::ZERO)
     }
 
-    fn hold(
-        &self,
-        rank: usize,
-        stream: Stream,
-        block: &HostBlock,
-        at: u64,
-        value: u32,
-    ) -> Result<(), BackendError> {
-        let work = Work::Hold { at: block.device + at, value };
-        self.world().streams.put(rank, stream.raw(), work);
+    fn hold(&self, _: usize, _: Stream, _: &HostBlock, _: u64, _: u32) -> Result<(), BackendError> {
         Ok(())
     }
 }
 
-/// Plans the declared pipelines; the text is a key by which the fake device finds the plan.
-pub(crate) struct FakeEmit(pub(crate) Arc<FakeBackend>);
-
-impl Emit for FakeEmit {
-    fn emit(
-        &self,
-        pipeline: StandardPipeline,
-        arch: Arch,
-        settings: &[(String, String)],
-    ) -> Result<Emitted, CallError> {
-        let ir = (Declared::entry(pipeline).ir)();
-        let mut config = Config::new(&ir, arch);
-        for (name, value) in settings {
-            config.set(&ir, name, value)?;
-        }
-        let mut plan = plan(&ir, &config)?;
-        // A region of its own for each plan, so that offsets that ignore it miss their target.
-        plan.window_bytes = plan.window_bytes.max(1000);
-        let text = format!("{pipeline:?} {settings:?}");
-        self.0.world().plans.insert(text.clone(), plan.clone());
-        Ok(Emitted { cuda: text, plan })
-    }
+fn no_captures<T>() -> Result<T, BackendError> {
+    Err(BackendError::Wrong { what: "nothing is captured in memory".to_string() })
 }
 
 /// A plan with the given members behind the group.

@@ -121,7 +121,7 @@ impl Group {
     }
 
     /// Position of a local rank among the local ones.
-    pub(crate) fn local_index(&self, rank: usize) -> Result<usize, CallError> {
+    pub fn local_index(&self, rank: usize) -> Result<usize, CallError> {
         let local = self.local();
         if local.contains(&rank) {
             return Ok(rank - local.start);

@@ -18,15 +18,17 @@
 //! |---|---|
 //! | call | [`group`], [`buffer`], [`graph`], [`error`] |
 //! | choose a machine | [`gpu`], `host`, `join` for processes, [`backend`] for what they have in common |
-//! | hold tensors and windows | [`memory`], [`args`] |
+//! | hold tensors and windows | [`memory`], [`args`], [`bf16`] |
 //! | compile | [`jit`], [`device`], [`doctor`] |
 //! | choose multiprocessors | [`tune`] |
 //! | launch a pipeline of your own | [`group::Kernel`], [`args::Bindings`], [`plan`], [`ir`] |
+//! | launch a kernel of your own | [`handwritten`] |
 //! | read a timeout | [`record`], [`whereabouts`] |
-//! | test and measure | [`oracle`], [`selftest`], [`pipelines`] |
+//! | see what is declared | [`pipelines`] |
 
 pub mod args;
 pub mod backend;
+pub mod bf16;
 pub mod buffer;
 pub mod device;
 pub mod doctor;
@@ -34,15 +36,14 @@ pub mod error;
 pub mod gpu;
 pub mod graph;
 pub mod group;
+pub mod handwritten;
 #[cfg(feature = "host")]
 pub mod host;
 pub mod jit;
 #[cfg(target_os = "linux")]
 pub mod join;
 pub mod memory;
-pub mod oracle;
 pub mod record;
-pub mod selftest;
 pub mod tune;
 pub mod whereabouts;
 

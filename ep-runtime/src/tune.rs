@@ -7,6 +7,8 @@
 //! together want, all of them serve every rank, their own too: stores within the device overlap with
 //! those that leave it.
 
+mod pushes;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -14,7 +16,8 @@ use crate::doctor;
 use crate::error::CallError;
 use crate::group::Group;
 use crate::jit::{Cache, Entry, Key};
-use crate::selftest::{Destination, push_rate, wire_time};
+
+pub use pushes::{Destination, PUSH_TEXT, Pushes, push_rate, wire_time};
 
 /// Rates of a machine, in megabytes (10^6) a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::{Backend, Stream};
+use ep_runtime::buffer::Placement;
 use ep_runtime::error::CallError;
 use ep_runtime::group::{Group, Kernel, place_control};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
 use ep_runtime::memory::{DeviceMemory, Window};
-use ep_runtime::oracle::{Expanded, Oracle, Placement, Random, RoutingOptions, random_bytes};
 use ep_runtime::pipelines::{Expand, ExpertLayout, ExpertPrefix};
 use ep_runtime::plan::Config;
 use ep_runtime::{Emitted, Entry};
+use ep_verify::oracle::{Expanded, Oracle, Random, RoutingOptions, random_bytes};
 
 /// What kernels are compiled for.
 #[derive(Clone, Copy)]

@@ -18,8 +18,11 @@ use ep_runtime::host::mutant::{DEVICE_LIBRARY, Mutant};
 use ep_runtime::host::{Build, FailureKind, Faults, HostBackend, HostOptions, Programs, Rule};
 use ep_runtime::ir::{POLICIES, Waiver};
 use ep_runtime::jit::Arch;
-use ep_runtime::oracle::RoutingOptions;
-use ep_runtime::selftest::{Case, Findings, Selftest, probe};
+use ep_verify::Findings;
+use ep_verify::options::{ring_settings, unit_settings};
+use ep_verify::oracle::RoutingOptions;
+use ep_verify::probe::probe;
+use ep_verify::selftest::{Case, Selftest};
 
 /// The C++ compiler; none on a machine without one.
 pub(crate) fn programs() -> Option<&'static Arc<Programs>> {
@@ -68,17 +71,17 @@ impl Shape {
     }
 
     fn rings(mut self, stripes: usize, depth: usize, chunk: usize) -> Shape {
-        self.options.settings = self.options.settings_of_rings(stripes, depth, chunk);
+        self.options.settings = ring_settings(&self.options, stripes, depth, chunk);
         self
     }
 
     fn units(mut self, stripes: usize, kib: usize) -> Shape {
-        self.options.settings = self.options.settings_of_units(stripes, kib);
+        self.options.settings = unit_settings(&self.options, stripes, kib);
         self
     }
 
     fn case(&self, seed: u64) -> Case {
-        Case::drawn(self.options.clone(), self.ranks, seed)
+        Case::random_for(self.options.clone(), self.ranks, seed)
     }
 
     fn host(&self, programs: &Arc<Programs>, options: HostOptions) -> Arc<HostBackend> {

@@ -10,6 +10,7 @@ mod from_docs;
 mod front_end;
 mod host;
 mod ir;
+mod litmus;
 mod nvrtc;
 mod outputs;
 mod plans;

@@ -196,7 +196,7 @@ fn every_header_compiles_alone() {
 fn every_kernel_of_the_self_test_compiles() {
     let Some(jit) = jit() else { return };
     for arch in Arch::ALL {
-        for (name, text, needs_bulk) in ep_runtime::selftest::TEXTS {
+        for (name, text, needs_bulk) in ep_verify::HANDWRITTEN {
             if needs_bulk && !arch.has_tma() {
                 continue;
             }

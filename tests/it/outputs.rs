@@ -3,13 +3,13 @@
 use ep_runtime::buffer::{BufferOptions, Declared, Payload, Via};
 use ep_runtime::error::CallError;
 use ep_runtime::host::{HostBackend, HostOptions};
-use ep_runtime::selftest::{Case, Selftest};
+use ep_verify::selftest::{Case, Selftest};
 
 use crate::host::programs;
 
 fn test(options: BufferOptions, seed: u64, body: impl FnOnce(&Selftest)) {
     let Some(programs) = programs() else { return };
-    let case = Case::drawn(options, 3, seed);
+    let case = Case::random_for(options, 3, seed);
     let backend = HostBackend::new(programs, HostOptions::new(3)).expect("there is a host");
     let group = backend.group().expect("the group forms");
     body(&Selftest::new(&group, &Declared, case).expect("the shape is legal"));

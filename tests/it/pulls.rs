@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::Stream;
+use ep_runtime::bf16::bf16_from_f32;
 use ep_runtime::group::{Kernel, control_bytes};
 use ep_runtime::host::{Build, Faults, HostBackend, HostOptions};
 use ep_runtime::jit::Arch;
 use ep_runtime::memory::{DeviceMemory, Window, align_up};
-use ep_runtime::oracle::bf16_from_f32;
 use ep_runtime::plan::Config;
 use ep_runtime::{Entry, pipeline};
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use ep_runtime::buffer::{BufferOptions, Declared, Payload, Via};
 use ep_runtime::host::{Build, HostBackend, HostOptions};
-use ep_runtime::selftest::{Case, Selftest};
+use ep_verify::options::ring_settings;
+use ep_verify::selftest::{Case, Selftest};
 
 use crate::host::programs;
 
@@ -31,7 +32,7 @@ fn direct() -> BufferOptions {
 
 fn ring() -> BufferOptions {
     let options = BufferOptions { via: Via::Ring, payload: Payload::Fp8, ..direct() };
-    BufferOptions { settings: options.settings_of_rings(4, 16, 8), ..options }
+    BufferOptions { settings: ring_settings(&options, 4, 16, 8), ..options }
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 use ep_runtime::buffer::{BufferOptions, CallOptions, Payload};
 use ep_runtime::gpu::Sharing;
-use ep_runtime::oracle::RoutingOptions;
-use ep_runtime::selftest::{Case, Mode, Operation, Repeats};
+use ep_verify::oracle::RoutingOptions;
+use ep_verify::selftest::{Case, Mode, Operation, Repeats};
 
 use crate::failure::Failure;
 use crate::machine::{GpuRequest, Machine, SharingName};
@@ -284,7 +284,7 @@ impl Request {
     /// A small problem of any shape; the same one for the same seed and index.
     pub(crate) fn random_case(&self, index: usize, share: u32) -> Case {
         let seed = self.seed.wrapping_add(index as u64);
-        let mut case = Case::any(self.gpus.ranks, seed, share);
+        let mut case = Case::random(self.gpus.ranks, seed, share);
         case.options.via = self.options.via;
         case.options.settings = self.options.settings.clone();
         case

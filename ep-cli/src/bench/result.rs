@@ -5,7 +5,7 @@ use std::time::Duration;
 use ep_runtime::Emitted;
 use ep_runtime::buffer::{BufferOptions, Declared, StandardPipeline};
 use ep_runtime::group::Group;
-use ep_runtime::selftest::{Operation, Selftest, Timing};
+use ep_verify::selftest::{Operation, Selftest, Timing};
 
 use super::micros;
 use crate::emit::kept_file;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ep_runtime::buffer::Declared;
 use ep_runtime::error::CallError;
-use ep_runtime::selftest::Selftest;
+use ep_verify::selftest::Selftest;
 
 use super::request::Request;
 use super::{Talk, check};

@@ -2,10 +2,12 @@
 
 use clap::ValueEnum;
 use ep_runtime::backend::BackendError;
+use ep_runtime::buffer::Placement;
 use ep_runtime::error::CallError;
 use ep_runtime::host::{FailureKind, Faults, HostBackend};
-use ep_runtime::oracle::{Placement, Random};
-use ep_runtime::selftest::{Case, Findings};
+use ep_verify::Findings;
+use ep_verify::oracle::Random;
+use ep_verify::selftest::Case;
 
 /// Something that goes wrong, or is as uneven as can be, in a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -9,8 +9,9 @@ use std::time::Duration;
 use ep_runtime::buffer::{BufferOptions, Declared, Via};
 use ep_runtime::host::mutant::{DEVICE_LIBRARY, Mutant};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
-use ep_runtime::oracle::RoutingOptions;
-use ep_runtime::selftest::{Case, Selftest};
+use ep_verify::options::{ring_settings, set_tune, unit_settings};
+use ep_verify::oracle::RoutingOptions;
+use ep_verify::selftest::{Case, Selftest};
 
 use super::pool::on_all_cores;
 use super::progress::Progress;
@@ -142,11 +143,11 @@ fn attempt(
     let mut options =
         BufferOptions { via, live: 5, biases: 1, ..BufferOptions::new(TOKENS, hidden, 3, 7) };
     if via == Via::Ring {
-        options.settings = options.settings_of_rings(4, 16, 4);
+        options.settings = ring_settings(&options, 4, 16, 4);
     } else {
-        options.settings = options.settings_of_units(4, 1);
+        options.settings = unit_settings(&options, 4, 1);
     }
-    options.set_tune("piece", 1024);
+    set_tune(&mut options, "piece", 1024);
     let routing = RoutingOptions { absent: 0.2, ..RoutingOptions::even(3, 7) };
     let mut case = Case { routing, seed, ..Case::even(options, RANKS, 4) };
     case.dispatch.remote_blocks = Some(2);

@@ -7,7 +7,9 @@ use ep_runtime::buffer::{BufferOptions, Declared};
 use ep_runtime::error::CallError;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
-use ep_runtime::selftest::{Case, Findings, Selftest};
+use ep_verify::Findings;
+use ep_verify::options::random_shape;
+use ep_verify::selftest::{Case, Selftest};
 
 use super::fault::{Fault, judge};
 use crate::failure::Failure;
@@ -58,7 +60,7 @@ impl Trial {
         for draw in 0..DRAWS {
             let seed = self.seed + (draw << 32);
             let ranks = 1 + seed as usize % self.ranks;
-            let options = variant.options.redrawn(seed);
+            let options = random_shape(&variant.options, seed);
             match self.run_shape(variant, &options, ranks, programs) {
                 // Not every shape that can be drawn has a plan.
                 Err(report) if report.starts_with(NO_PLAN) => refused = report,
@@ -92,7 +94,7 @@ impl Trial {
         let group = backend.group().map_err(|error| text(&error))?;
         // Five handles: ranks may be calls apart.
         let options = BufferOptions { live: 5, ..options.clone() };
-        let mut case = Case::drawn(options, ranks, self.seed);
+        let mut case = Case::random_for(options, ranks, self.seed);
         if let Some((fault, (rank, _))) = struck {
             fault.alter(&mut case, rank);
         }

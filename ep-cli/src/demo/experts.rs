@@ -1,7 +1,9 @@
 //! The experts of the demo, and what a token is after all of its own have worked on it.
 
+use ep_runtime::bf16::bf16_from_f32;
+use ep_runtime::bf16::bf16_to_f32;
 use ep_runtime::buffer::BufferOptions;
-use ep_runtime::oracle::{Oracle, Random, bf16_from_f32, bf16_to_f32, random_bf16};
+use ep_verify::oracle::{Oracle, Random, random_bf16};
 
 /// What an expert makes of one value of a row: it turns the row by its number, scales it, and cuts
 /// off what is below zero. So a row that met another expert, or lost its place, is another row.

@@ -3,10 +3,15 @@
 use ep_runtime::buffer::{BufferOptions, CallOptions, Declared, Payload, Via};
 use ep_runtime::error::CallError;
 use ep_runtime::gpu::Sharing;
-use ep_runtime::oracle::RoutingOptions;
-use ep_runtime::selftest::{
-    Case as Run, Destination, Findings, Litmus, Load, Selftest, Turns, check_pushes, litmus, probe,
-};
+use ep_runtime::tune::Destination;
+use ep_verify::Findings;
+use ep_verify::litmus::Litmus;
+use ep_verify::litmus::litmus;
+use ep_verify::options::random_shape;
+use ep_verify::oracle::RoutingOptions;
+use ep_verify::probe::probe;
+use ep_verify::pushes::check_pushes;
+use ep_verify::selftest::{Case as Run, Load, Selftest, Turns};
 
 use super::{Case, Needs, Place, apart};
 use crate::failure::Failure;
@@ -256,10 +261,10 @@ fn random(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
         let run = match place.is_host() {
             // On the host a large one would take minutes.
             true => {
-                let options = BufferOptions::new(8, 128, 2, 4).redrawn(seed);
-                Run::drawn(options, ranks.group.ranks(), seed)
+                let options = random_shape(&BufferOptions::new(8, 128, 2, 4), seed);
+                Run::random_for(options, ranks.group.ranks(), seed)
             }
-            false => Run::any(ranks.group.ranks(), seed, share),
+            false => Run::random(ranks.group.ranks(), seed, share),
         };
         check(&ranks, run)
     }))

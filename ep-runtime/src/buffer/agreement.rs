@@ -118,9 +118,9 @@ fn same(all: &[u64]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::{Buffer, Emit, Setting, StandardPipeline};
+    use crate::buffer::{Buffer, Declared, Emit, Setting, StandardPipeline};
     use crate::emit::Emitted;
-    use crate::fake::{FakeBackend, FakeEmit};
+    use crate::fake::FakeBackend;
     use crate::group::{Group, GroupOptions};
     use crate::join::{Member, Store, UniqueId};
     use ep_codegen::plan::Arch;
@@ -147,8 +147,8 @@ mod tests {
         })
     }
 
-    fn standard(_: usize, backend: Arc<FakeBackend>) -> Box<dyn Emit> {
-        Box::new(FakeEmit(backend))
+    fn standard(_: usize, _: Arc<FakeBackend>) -> Box<dyn Emit> {
+        Box::new(Declared)
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
     }
 
     /// Rank 1 comes from another build.
-    struct Other(FakeEmit, bool);
+    struct Other(bool);
 
     impl Emit for Other {
         fn emit(
@@ -195,8 +195,8 @@ mod tests {
             arch: Arch,
             settings: &[(String, String)],
         ) -> Result<Emitted, CallError> {
-            let mut emitted = self.0.emit(pipeline, arch, settings)?;
-            if self.1 && pipeline == StandardPipeline::Layout {
+            let mut emitted = Declared.emit(pipeline, arch, settings)?;
+            if self.0 && pipeline == StandardPipeline::Layout {
                 emitted.cuda.push(' ');
             }
             Ok(emitted)
@@ -205,10 +205,7 @@ mod tests {
 
     #[test]
     fn other_kernels_on_one_rank_are_named_on_all() {
-        let said = made(
-            |_| BufferOptions::new(8, 64, 2, 6),
-            |rank, backend| Box::new(Other(FakeEmit(backend), rank == 1)),
-        );
+        let said = made(|_| BufferOptions::new(8, 64, 2, 6), |rank, _| Box::new(Other(rank == 1)));
         assert!(said[2].starts_with("rank 1 makes a buffer with kernels #"), "{said:?}");
         assert!(said[1].starts_with("rank 0 makes a buffer with kernels #"), "{said:?}");
     }
@@ -224,7 +221,7 @@ mod tests {
             settings: &[(String, String)],
         ) -> Result<Emitted, CallError> {
             self.0.compiles_slowly.store(true, std::sync::atomic::Ordering::Relaxed);
-            FakeEmit(Arc::clone(&self.0)).emit(pipeline, arch, settings)
+            Declared.emit(pipeline, arch, settings)
         }
     }
 
@@ -234,7 +231,7 @@ mod tests {
             |_| BufferOptions::new(8, 64, 2, 6),
             |rank, backend| match rank {
                 2 => Box::new(Slow(backend)),
-                _ => Box::new(FakeEmit(backend)),
+                _ => Box::new(Declared),
             },
         );
         let text = "rank 2 did not come within 400ms; what rank 2 said last is \

@@ -113,11 +113,9 @@ fn present(name: &str, address: u64) -> Result<(), CallError> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use super::super::{Buffer, CallOptions, CombineInput, Payload};
+    use super::super::{Buffer, CallOptions, CombineInput, Declared, Payload};
     use super::*;
-    use crate::fake::{FakeBackend, FakeEmit};
+    use crate::fake::FakeBackend;
     use crate::group::{Group, GroupOptions};
     use crate::memory::DeviceMemory;
 
@@ -126,8 +124,8 @@ mod tests {
     /// A buffer of one rank, and memory that is large enough for any tensor of it.
     fn buffer(options: BufferOptions) -> (Group, Buffer, DeviceMemory) {
         let backend = FakeBackend::new(1);
-        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
-        let buffer = Buffer::new(&group, options, &FakeEmit(Arc::clone(&backend))).unwrap();
+        let group = Group::new(backend, GroupOptions::default()).unwrap();
+        let buffer = Buffer::new(&group, options, &Declared).unwrap();
         let memory = DeviceMemory::zeroed(group.backend(), 0, 1 << 16).unwrap();
         (group, buffer, memory)
     }
@@ -166,12 +164,7 @@ mod tests {
         assert!(odd.ends_with("no multiple of its 8 bytes a value"), "{odd}");
         let odd = refused(DispatchInput { tokens_from: whole.topk_idx + 2, ..whole });
         assert!(odd.starts_with("`tokens_from` begins at"), "{odd}");
-        // A rank without tokens needs none of them, nor does a cached dispatch need all.
-        let (handle, received) = buffer.dispatch(0, &whole, &call).unwrap();
-        drop(received);
-        let cached = DispatchInput { topk_idx: 0, topk_weights: 0, ..whole };
-        buffer.cached_dispatch(&handle, &cached, &call).map(drop).unwrap();
-        drop(handle);
+        // A rank without tokens needs none of them.
         buffer.dispatch(0, &DispatchInput::default(), &call).map(drop).unwrap();
         group.sync(0).unwrap();
     }

@@ -12,6 +12,7 @@ mod given;
 mod live;
 mod memory;
 mod options;
+mod placement;
 mod plain;
 mod slots;
 
@@ -33,6 +34,7 @@ pub use expand::{ExpandOptions, ExpandedOutput, Expander};
 pub use live::{CombineInput, Counts, Handle, Offered, Received};
 pub use memory::MemoryUsage;
 pub use options::{BufferOptions, Declared, Emit, Payload, Setting, StandardPipeline, Via};
+pub use placement::Placement;
 pub use plain::PlainOutput;
 
 use live::{NOT_YET, Place, Pool};

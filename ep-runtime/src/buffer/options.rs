@@ -2,9 +2,9 @@
 
 use ep_codegen::plan::{Arch, Config, LINE_BYTES};
 
+use super::placement::Placement;
 use crate::emit::{Emitted, Entry};
 use crate::error::CallError;
-use crate::oracle::Placement;
 use crate::pipelines;
 use crate::tune::{Rates, Traffic};
 

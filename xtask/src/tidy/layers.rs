@@ -47,19 +47,20 @@ const LAYERS: [Layer; 6] = [
     },
     Layer {
         folder: "ep-runtime/src/",
-        banned: &["ep_cli", "ep_tests"],
+        banned: &["ep_cli", "ep_verify", "ep_tests"],
         reason: "dependencies point one way",
     },
 ];
 
 /// Which of our crates a crate may name in its manifest, dev-dependencies included.
-const BELOW: [(&str, &[&str]); 6] = [
+const BELOW: [(&str, &[&str]); 7] = [
     ("xtask", &[]),
     ("ep-codegen", &[]),
     ("ep-emu", &[]),
     ("ep-dsl", &["ep-codegen"]),
     ("ep-runtime", &["ep-codegen", "ep-dsl", "ep-emu"]),
-    ("ep-cli", &["ep-runtime"]),
+    ("ep-verify", &["ep-runtime"]),
+    ("ep-cli", &["ep-runtime", "ep-verify"]),
 ];
 
 /// What the macro needs and a program must not carry.

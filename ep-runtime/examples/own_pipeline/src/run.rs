@@ -6,14 +6,15 @@ use std::sync::Arc;
 use ep_runtime::Entry;
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::Stream;
+use ep_runtime::buffer::Placement;
 use ep_runtime::buffer::{
     Buffer, BufferOptions, CallOptions, Declared, DispatchInput, Handle, Via,
 };
 use ep_runtime::error::CallError;
 use ep_runtime::group::{Group, Kernel, control_bytes};
 use ep_runtime::memory::{DeviceMemory, Window, align_up};
-use ep_runtime::oracle::{Oracle, Placement, Random, RoutingOptions, random_bf16, random_bytes};
 use ep_runtime::plan::Config;
+use ep_verify::oracle::{Oracle, Random, RoutingOptions, random_bf16, random_bytes};
 
 /// Bytes of a tag.
 pub const TAG_BYTES: usize = 16;

@@ -1,0 +1,35 @@
+//! What holds the run time to its word: the oracle of dispatch and combine, runs of random problems
+//! against it, looks at a machine by kernels that no pipeline declares, and timing.
+//!
+//! `epforge selftest`, `run`, `check` and `bench` are made of it, and so are the tests on the host and
+//! on GPUs. A program that serves a model needs none of it.
+//!
+//! | to | modules |
+//! |---|---|
+//! | know what calls have to give | [`oracle`] |
+//! | run, compare and time calls | [`selftest`], [`options`] |
+//! | look at a machine | [`probe`], [`litmus`], [`pushes`] |
+
+pub mod litmus;
+pub mod options;
+pub mod oracle;
+pub mod probe;
+pub mod pushes;
+pub mod selftest;
+
+mod findings;
+#[cfg(test)]
+mod unordered;
+
+pub use findings::Findings;
+
+/// The kernels of this crate and of `ep_runtime::tune` that no pipeline declares: a name, the text, and
+/// whether it needs bulk copies.
+pub const HANDWRITTEN: [(&str, &str, bool); 6] = [
+    ("experts", selftest::EXPERTS_TEXT, false),
+    ("litmus", litmus::ORDERS_TEXT, false),
+    ("litmus_bulk", litmus::BULK_TEXT, true),
+    ("load", selftest::LOAD_TEXT, false),
+    ("probe", probe::TEXT, false),
+    ("pushes", ep_runtime::tune::PUSH_TEXT, true),
+];

@@ -1,0 +1,196 @@
+//! Random inputs from a seed: the same numbers on every machine.
+
+use super::Routing;
+
+/// A small generator (splitmix64): every seed gives another sequence, whatever its bits.
+#[derive(Debug, Clone)]
+pub struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// A sequence of its own for each seed.
+    pub fn new(seed: u64) -> Random {
+        Random { state: seed }
+    }
+
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`; 0 when there is none.
+    pub fn below(&mut self, bound: usize) -> usize {
+        if bound == 0 {
+            return 0;
+        }
+        ((u128::from(self.bits()) * bound as u128) >> 64) as usize
+    }
+
+    /// A number in 0..1.
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// True in this share of the cases.
+    pub fn chance(&mut self, share: f64) -> bool {
+        self.unit() < share
+    }
+}
+
+/// What random routing looks like.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RoutingOptions {
+    /// Experts per token.
+    pub topk: usize,
+    /// The first expert that tokens go to.
+    pub first: usize,
+    /// How many experts from there on they go to.
+    pub experts: usize,
+    /// 0: all experts alike; larger: the first ones get more and more.
+    pub skew: f64,
+    /// Share of entries that are -1.
+    pub absent: f64,
+    /// Share of entries that repeat an earlier one of their token.
+    pub repeated: f64,
+}
+
+impl RoutingOptions {
+    /// Even routing without absent or repeated entries.
+    pub fn even(topk: usize, experts: usize) -> RoutingOptions {
+        RoutingOptions { topk, first: 0, experts, skew: 0.0, absent: 0.0, repeated: 0.0 }
+    }
+
+    /// Routing of `tokens` tokens.
+    pub fn routing(&self, tokens: usize, random: &mut Random) -> Routing {
+        let mut experts = Vec::with_capacity(tokens * self.topk);
+        for _ in 0..tokens {
+            let start = experts.len();
+            for _ in 0..self.topk {
+                let entry = self.entry(&experts[start..], random);
+                experts.push(entry);
+            }
+        }
+        let weights = experts.iter().map(|_| random.unit() as f32).collect();
+        Routing { topk: self.topk, experts, weights }
+    }
+
+    /// One more entry of a token that has `earlier` ones.
+    fn entry(&self, earlier: &[i64], random: &mut Random) -> i64 {
+        if self.experts == 0 || random.chance(self.absent) {
+            return -1;
+        }
+        if !earlier.is_empty() && random.chance(self.repeated) {
+            return earlier[random.below(earlier.len())];
+        }
+        // Distinct ones where there are enough experts; after some tries whatever comes.
+        let mut expert = -1;
+        for _ in 0..64 {
+            let place = random.unit().powf(1.0 + self.skew.max(0.0));
+            let index = ((place * self.experts as f64) as usize).min(self.experts - 1);
+            expert = (self.first + index) as i64;
+            if !earlier.contains(&expert) {
+                break;
+            }
+        }
+        expert
+    }
+}
+
+/// `count` bf16 values between 1/8 and 2, either sign, as bytes: no zeros, so that a row that never
+/// came shows.
+pub fn random_bf16(count: usize, random: &mut Random) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(count * 2 + 8);
+    while bytes.len() < count * 2 {
+        // Sign, lowest two bits of the exponent, and mantissa are random; the rest makes 2^-3..2^1.
+        let four = random.bits() & 0x81ff_81ff_81ff_81ff | 0x3e00_3e00_3e00_3e00;
+        bytes.extend_from_slice(&four.to_le_bytes());
+    }
+    bytes.truncate(count * 2);
+    bytes
+}
+
+/// `count` random bytes.
+pub fn random_bytes(count: usize, random: &mut Random) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(count + 8);
+    while bytes.len() < count {
+        bytes.extend_from_slice(&random.bits().to_le_bytes());
+    }
+    bytes.truncate(count);
+    bytes
+}
+
+/// `count` positive f32 scales as bytes.
+pub fn random_scales(count: usize, random: &mut Random) -> Vec<u8> {
+    let scales = (0..count).map(|_| (random.unit() as f32 + 0.01).to_le_bytes());
+    scales.flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ep_runtime::bf16::bf16_to_f32;
+
+    #[test]
+    fn a_seed_gives_one_sequence() {
+        let draw = |seed| (0..4).map(|_| Random::new(seed).bits()).collect::<Vec<_>>();
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn routing_has_what_was_asked_for() {
+        let mut random = Random::new(7);
+        let even = RoutingOptions::even(4, 16).routing(500, &mut random);
+        assert_eq!(even.tokens(), 500);
+        for token in 0..500 {
+            let mut experts = even.experts_of(token).to_vec();
+            experts.sort_unstable();
+            experts.dedup();
+            assert_eq!(experts.len(), 4);
+            assert!(experts[0] >= 0 && experts[3] < 16);
+        }
+        let odd = RoutingOptions { absent: 0.3, repeated: 0.3, ..RoutingOptions::even(4, 16) };
+        let odd = odd.routing(500, &mut random);
+        assert!(odd.experts.contains(&-1));
+        assert!((0..500).any(|t| odd.experts_of(t)[0] == odd.experts_of(t)[1]));
+    }
+
+    #[test]
+    fn more_choices_than_experts_still_end() {
+        let routing = RoutingOptions::even(8, 3).routing(5, &mut Random::new(1));
+        assert_eq!(routing.experts.len(), 40);
+        assert!(routing.experts.iter().all(|expert| (0..3).contains(expert)));
+    }
+
+    #[test]
+    fn tokens_may_go_to_a_part_of_the_experts() {
+        let part = RoutingOptions { first: 5, ..RoutingOptions::even(2, 3) };
+        let routing = part.routing(50, &mut Random::new(2));
+        assert!(routing.experts.iter().all(|expert| (5..8).contains(expert)));
+        let none = RoutingOptions::even(2, 0).routing(3, &mut Random::new(2));
+        assert_eq!(none.experts, [-1; 6]);
+    }
+
+    #[test]
+    fn skew_prefers_the_first_experts() {
+        let options = RoutingOptions { skew: 3.0, ..RoutingOptions::even(1, 8) };
+        let routing = options.routing(1000, &mut Random::new(3));
+        let first = routing.experts.iter().filter(|expert| **expert == 0).count();
+        assert!(first > 400, "{first}");
+    }
+
+    #[test]
+    fn rows_hold_no_zeros() {
+        let bytes = random_bf16(1001, &mut Random::new(5));
+        assert_eq!(bytes.len(), 2002);
+        for pair in bytes.chunks(2) {
+            let value = bf16_to_f32(u16::from_le_bytes([pair[0], pair[1]])).abs();
+            assert!((0.125..2.0).contains(&value), "{value}");
+        }
+    }
+}

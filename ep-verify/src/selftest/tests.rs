@@ -1,0 +1,275 @@
+//! Calls, their order and their timing, on streams that nothing orders but events.
+
+mod streams;
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::unordered::{UnorderedBackend, allocations_of};
+use ep_runtime::backend::{Backend, Signal, Stream};
+use ep_runtime::buffer::{Declared, Via};
+use ep_runtime::group::GroupOptions;
+use std::time::Duration;
+
+fn case(options: BufferOptions, tokens: &[usize]) -> Case {
+    Case { tokens: tokens.to_vec(), ..Case::even(options, tokens.len(), 4) }
+}
+
+#[test]
+fn an_output_that_fits_exactly_is_enough_and_one_row_less_is_not() {
+    let run = |capacity: usize| {
+        let backend = UnorderedBackend::new(2)?;
+        let group = Group::new(backend, GroupOptions::default()).unwrap();
+        let options = BufferOptions::new(20, 64, 2, 6);
+        let options = BufferOptions { capacity: Some(capacity), ..options };
+        let test = Selftest::new(&group, &Declared, case(options, &[20, 20])).unwrap();
+        let most = (0..2).map(|rank| test.oracle.arrivals(rank).len()).max().unwrap();
+        Some((most, test.check()))
+    };
+    let Some((most, _)) = run(40) else { return };
+    let fitting = run(most).unwrap().1.unwrap();
+    assert!(fitting.is_good(), "{fitting}");
+    let small = run(most - 1).unwrap().1;
+    let Err(CallError::OutputTooSmall { need, have, .. }) = small else { panic!("{small:?}") };
+    assert_eq!((need, have), (most as u64, most as u64 - 1));
+}
+
+#[test]
+fn what_runs_out_is_named_and_comes_back() {
+    let Some(backend) = UnorderedBackend::new(1) else { return };
+    let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+    let case = case(BufferOptions::new(8, 64, 2, 4), &[8]);
+    let test = Selftest::new(&group, &Declared, case).unwrap();
+    let call = CallOptions::blocks(4);
+    let input = test.input(0).unwrap();
+    let first = test.buffer.dispatch(0, &input, &call).unwrap();
+    let second = test.buffer.dispatch(0, &input, &call).err().unwrap();
+    let text = "rank 0: all 1 handles are in use; drop one, or make more";
+    assert_eq!(second.to_string(), text);
+    drop(first);
+    let (handle, _received) = test.buffer.dispatch(0, &input, &call).unwrap();
+    let fewer = DispatchInput { tokens: 7, ..input };
+    let error = test.buffer.cached_dispatch(&handle, &fewer, &call).err().unwrap();
+    assert_eq!(error.to_string(), "7 tokens, but the handle is one of 8");
+    let more = DispatchInput { tokens: 9, ..input };
+    let error = test.buffer.exchange_counts(0, &more, &call).err().unwrap();
+    assert_eq!(error.to_string(), "9 tokens, the buffer was made for 8");
+}
+
+#[test]
+fn a_cached_dispatch_needs_no_routing() {
+    let Some(backend) = UnorderedBackend::new(1) else { return };
+    let group = Group::new(backend, GroupOptions::default()).unwrap();
+    let case = case(BufferOptions::new(8, 64, 2, 4), &[8]);
+    let test = Selftest::new(&group, &Declared, case).unwrap();
+    let (input, call) = (test.input(0).unwrap(), CallOptions::blocks(4));
+    let (handle, received) = test.buffer.dispatch(0, &input, &call).unwrap();
+    drop(received);
+    let cached = DispatchInput { topk_idx: 0, topk_weights: 0, ..input };
+    test.buffer.cached_dispatch(&handle, &cached, &call).map(drop).unwrap();
+    group.sync(0).unwrap();
+}
+
+/// Nothing is allocated on the way to a launch: neither by a call whose counts have been read,
+/// nor by one whose counts nobody has asked for, nor on a stream of the caller.
+#[test]
+fn calls_allocate_nothing() {
+    for via in Via::ALL {
+        let Some(backend) = UnorderedBackend::new(1) else { return };
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        let options = BufferOptions { via, live: 2, biases: 1, ..BufferOptions::new(8, 64, 2, 4) };
+        let test = Selftest::new(&group, &Declared, case(options, &[8])).unwrap();
+        let offered = test.offer_rows().unwrap().pop().unwrap();
+        let input = test.input(0).unwrap();
+        // SAFETY: this backend takes any number for a stream and for an event.
+        let (stream, signal) = unsafe { (Stream::from_raw(7), Signal::from_raw(9)) };
+        let timeout = Some(Duration::from_secs(1));
+        let (after, done) = (Some(signal), Some(signal));
+        let own = CallOptions::blocks(4);
+        let other = CallOptions { stream, timeout, after, done, ..own };
+        for (round, call) in [own, own, other, own, other, other].into_iter().enumerate() {
+            let calls = || {
+                let (handle, received) = test.buffer.dispatch(0, &input, &call)?;
+                let again = test.buffer.cached_dispatch(&handle, &input, &call)?;
+                test.combine(&handle, CombineInput::Offered(&offered))?;
+                drop((received, again));
+                Ok::<Handle, CallError>(handle)
+            };
+            let (handle, allocations) = allocations_of(calls);
+            assert_eq!(allocations, 0, "{via:?} call {round}");
+            if round % 2 == 1 {
+                handle.unwrap().counts().unwrap();
+            }
+        }
+    }
+}
+
+/// The backend runs later streams first where no event orders them: inputs are made on an
+/// earlier one than the call's, and overwritten on a later one.
+#[test]
+fn a_call_runs_between_its_signals() {
+    let Some(backend) = UnorderedBackend::new(1) else { return };
+    let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+    let options = BufferOptions::new(8, 64, 2, 4);
+    let test = Selftest::new(&group, &Declared, case(options, &[8])).unwrap();
+    // SAFETY: this backend takes any number for a stream and for an event.
+    let stream = |number: u64| unsafe { Stream::from_raw(number) };
+    // SAFETY: as above.
+    let (ready, done) = unsafe { (Signal::from_raw(1000), Signal::from_raw(1001)) };
+    // Behind this call, so that the next one waits for no other stream than its signal's.
+    let first = CallOptions { stream: stream(2), ..CallOptions::blocks(4) };
+    test.buffer.dispatch(0, &test.input(0).unwrap(), &first).unwrap();
+    test.group.sync(0).unwrap();
+    let x = &test.ranks[0].x;
+    x.fill(stream(1), 0x11).unwrap();
+    backend.record(0, stream(1), &ready.event()).unwrap();
+    let call = CallOptions { stream: stream(2), after: Some(ready), done: Some(done), ..first };
+    let (_handle, received) = test.buffer.dispatch(0, &test.input(0).unwrap(), &call).unwrap();
+    backend.wait_event(0, stream(3), &done.event()).unwrap();
+    x.fill(stream(3), 0x22).unwrap();
+    test.group.sync(0).unwrap();
+    backend.sync(0, stream(3)).unwrap();
+    let mut first = [0; 128];
+    backend.read(0, received.x().unwrap().address, &mut first).unwrap();
+    assert_eq!(first, [0x11; 128]);
+    x.read(0, &mut first).unwrap();
+    assert_eq!(first, [0x22; 128]);
+}
+
+/// Outputs are poisoned between the calls before and after, on whatever streams these are.
+#[test]
+fn poison_has_its_turn_among_the_calls() {
+    let Some(backend) = UnorderedBackend::new(1) else { return };
+    let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+    let options = BufferOptions::new(8, 64, 2, 4);
+    let test = Selftest::new(&group, &Declared, case(options, &[8])).unwrap();
+    // SAFETY: this backend takes any number for a stream.
+    let [first, second] = [1, 2].map(|number| unsafe { Stream::from_raw(number) });
+    let input = test.input(0).unwrap();
+    let dispatch = |stream: Stream| {
+        test.buffer.dispatch(0, &input, &CallOptions { stream, ..CallOptions::blocks(4) })
+    };
+    drop(dispatch(first).unwrap());
+    test.buffer.poison(0, POISON).unwrap();
+    let (_handle, received) = dispatch(second).unwrap();
+    test.group.sync(0).unwrap();
+    let findings = test.verify_rows("behind poison", &received, true).unwrap();
+    assert!(findings.is_good(), "{findings}");
+}
+
+/// A timeout of the call takes the place of the group's, in that call alone.
+#[test]
+fn a_call_waits_as_long_as_it_says() {
+    let Some(backend) = UnorderedBackend::new(1) else { return };
+    let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+    let options = BufferOptions::new(8, 64, 2, 4);
+    let test = Selftest::new(&group, &Declared, case(options, &[8])).unwrap();
+    let input = test.input(0).unwrap();
+    let usual = CallOptions::blocks(4);
+    let short = CallOptions { timeout: Some(Duration::from_millis(5)), ..usual };
+    for (call, want) in [(usual, 30_000_000_000), (short, 5_000_000), (usual, 30_000_000_000)] {
+        test.buffer.dispatch(0, &input, &call).unwrap();
+        assert_eq!(backend.timeouts_ns(), [want; 2]);
+        test.group.sync(0).unwrap();
+    }
+}
+
+#[test]
+fn a_wrong_byte_is_found() {
+    let Some(backend) = UnorderedBackend::new(2) else { return };
+    let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+    let case = case(BufferOptions::new(8, 64, 2, 4), &[8, 8]);
+    let test = Selftest::new(&group, &Declared, case).unwrap();
+    // What rank 1 sends is not what the oracle thinks.
+    test.ranks[1].x.write(128, &[0; 2]).unwrap();
+    let findings = test.check().unwrap();
+    assert!(!findings.is_good());
+    assert!(findings.to_string().contains("(rank 1 token 1) byte 0: 0x00"), "{findings}");
+}
+
+#[test]
+fn timed_calls_are_made_and_compared_where_nothing_runs_by_itself() {
+    let Some(backend) = UnorderedBackend::new(2) else { return };
+    let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+    let options = BufferOptions { live: 2, ..BufferOptions::new(8, 64, 2, 4) };
+    let test = Selftest::new(&group, &Declared, case(options, &[8, 5])).unwrap();
+    let last = test.reseeded(2).unwrap();
+    let repeats = Repeats { warmup: 1, iterations: 2 };
+    for operation in Operation::ALL {
+        let timing = test.time(&last, operation, Mode::Loop, repeats).unwrap();
+        assert!(timing.findings.is_good(), "{operation:?}: {}", timing.findings);
+        assert!(timing.findings.checks.len() >= 2, "{operation:?}: {:?}", timing.findings);
+        assert_eq!((timing.time, timing.host_time), (None, None), "{operation:?}");
+        assert_eq!(timing.sms, 4, "{operation:?}");
+    }
+    // What the last call sends is not what the oracle thinks; the calls before it are right.
+    last.ranks[1].x.write(128, &[0; 2]).unwrap();
+    let timing = test.time(&last, Operation::Dispatch, Mode::Iso, repeats).unwrap();
+    let text = timing.findings.to_string();
+    assert!(text.contains("(rank 1 token 1) byte 0: 0x00"), "{text}");
+}
+
+/// A call that fails before the gate of its round leaves nobody before it.
+#[test]
+fn a_failed_call_leaves_no_gate_closed() {
+    let Some(backend) = UnorderedBackend::new(1) else { return };
+    backend.runs_alone.store(true, Ordering::Relaxed);
+    let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+    let options = BufferOptions { live: 2, ..BufferOptions::new(8, 64, 2, 4) };
+    let test = Selftest::new(&group, &Declared, case(options, &[8])).unwrap();
+    let last = test.reseeded(2).unwrap();
+    let call = CallOptions::blocks(4);
+    let (handle, _taken) = test.buffer.dispatch(0, &test.input(0).unwrap(), &call).unwrap();
+    drop(handle);
+    // The last call finds no output: one is taken here, and the other by the call before.
+    let repeats = Repeats { warmup: 1, iterations: 2 };
+    let error = test.time(&last, Operation::CachedDispatch, Mode::Iso, repeats).unwrap_err();
+    assert!(matches!(error, CallError::AllInUse { .. }), "{error}");
+    group.sync(0).unwrap();
+}
+
+/// Each rank on a thread of its own, with clock, gate and barrier.
+#[test]
+fn timed_calls_are_timed_and_compared_where_kernels_run_by_themselves() {
+    let Some(backend) = UnorderedBackend::new(3) else { return };
+    backend.runs_alone.store(true, Ordering::Relaxed);
+    let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+    for capacity in [None, Some(20)] {
+        let options = BufferOptions { live: 2, capacity, ..BufferOptions::new(8, 64, 2, 4) };
+        let test = Selftest::new(&group, &Declared, case(options, &[8, 0, 5])).unwrap();
+        let last = test.reseeded(2).unwrap();
+        let repeats = Repeats { warmup: 2, iterations: 3 };
+        let kinds =
+            Operation::ALL.into_iter().flat_map(|it| [Mode::Loop, Mode::Iso].map(|m| (it, m)));
+        for (operation, mode) in kinds {
+            let met = backend.runs("probe_exchange");
+            let timing = test.time(&last, operation, mode, repeats).unwrap();
+            // Before each round, and before the loop and the one that warms up.
+            let rounds = if mode == Mode::Iso { 5 } else { 2 };
+            assert_eq!(backend.runs("probe_exchange") - met, rounds, "{operation:?} {mode:?}");
+            assert!(timing.findings.is_good(), "{operation:?} {mode:?}: {}", timing.findings);
+            assert!(timing.findings.checks.len() >= 3, "{operation:?} {mode:?}");
+            assert!(timing.time.is_some(), "{operation:?} {mode:?}");
+            assert!(timing.host_time > Some(Duration::ZERO), "{operation:?} {mode:?}");
+        }
+        last.ranks[2].x.write(128, &[0; 2]).unwrap();
+        let timing = test.time(&last, Operation::CachedDispatch, Mode::Loop, repeats).unwrap();
+        assert!(!timing.findings.is_good(), "the last call was made on the other inputs");
+        for turns in [Turns::OwnStream, Turns::TwoStreams] {
+            let found = test.check_pairs(&test.reseeded(3).unwrap(), 3, turns, None).unwrap();
+            assert!(found.is_good(), "{turns:?}: {found}");
+        }
+    }
+}
+
+#[test]
+fn a_timed_run_needs_an_output_that_was_not_written_before() {
+    let Some(backend) = UnorderedBackend::new(1) else { return };
+    let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+    let case = case(BufferOptions::new(8, 64, 2, 4), &[8]);
+    let test = Selftest::new(&group, &Declared, case).unwrap();
+    let repeats = Repeats { warmup: 1, iterations: 1 };
+    let error = test.time(&test, Operation::Combine, Mode::Loop, repeats).unwrap_err();
+    let text = "the last timed call needs an output of its own: 2 live ones";
+    assert_eq!(error.to_string(), text);
+}
