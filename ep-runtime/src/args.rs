@@ -1,7 +1,7 @@
 //! The bytes of `struct Args`: what the one parameter of a kernel holds.
 //!
 //! Names are resolved once, when a kernel is prepared: an [`ArgsMap`] says for every member which
-//! slot of a call it takes and what is added to it. A call then only adds and stores.
+//! value of a call it takes and what is added to it. A call then only adds and stores.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ pub enum Operand {
     /// The same in every call.
     Fixed(u64),
     /// A number of the call, plus a constant (wrapping).
-    Slot(usize, u64),
+    PerCall(usize, u64),
 }
 
 /// One member: `bytes[offset..offset + width] = value`.
@@ -125,16 +125,16 @@ impl ArgsMap {
         self.bytes
     }
 
-    /// Writes the struct; `out` holds [`ArgsMap::bytes`] bytes. Slots beyond `slots` are 0.
-    pub fn fill(&self, group: &GroupArgs, slots: &[u64], out: &mut [u8]) {
+    /// Writes the struct; `out` holds [`ArgsMap::bytes`] bytes. Values beyond `values` are 0.
+    pub fn fill(&self, group: &GroupArgs, values: &[u64], out: &mut [u8]) {
         let end = (self.group_at + GROUP_BYTES).min(self.bytes);
         let group_bytes = group.bytes();
         out[self.group_at..end].copy_from_slice(&group_bytes[..end - self.group_at]);
         for word in &self.words {
             let value = match word.operand {
                 Operand::Fixed(value) => value,
-                Operand::Slot(slot, plus) => {
-                    slots.get(slot).copied().unwrap_or(0).wrapping_add(plus)
+                Operand::PerCall(index, plus) => {
+                    values.get(index).copied().unwrap_or(0).wrapping_add(plus)
                 }
             };
             let bytes = value.to_le_bytes();
@@ -315,14 +315,14 @@ mod tests {
     }
 
     #[test]
-    fn slots_and_fixed_numbers_land_at_their_offsets() {
+    fn values_and_fixed_numbers_land_at_their_offsets() {
         let plan = plan_of(
             "Scale",
             vec![("tokens", ParamKind::Size), ("x", pointer("x")), ("y", pointer("y"))],
         );
         let map = ArgsMap::new(&plan, |param| match param.name.as_str() {
-            "tokens" => Some(Operand::Slot(0, 0)),
-            "x" => Some(Operand::Slot(1, 16)),
+            "tokens" => Some(Operand::PerCall(0, 0)),
+            "x" => Some(Operand::PerCall(1, 16)),
             _ => Some(Operand::Fixed(9)),
         })
         .unwrap();

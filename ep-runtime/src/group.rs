@@ -429,7 +429,7 @@ impl Kernel {
         blocks: u32,
         timeout: Option<Duration>,
         map: &ArgsMap,
-        slots: &[u64],
+        values: &[u64],
         bytes: &mut [u8],
     ) -> Result<(), CallError> {
         let need = positive(self.plan.blocks_min) as u32;
@@ -439,7 +439,7 @@ impl Kernel {
         }
         let own = &self.ranks[self.group.local_index(turn.rank())?];
         let timeout_ns = timeout.map_or(own.args.timeout_ns, nanoseconds);
-        map.fill(&GroupArgs { timeout_ns, ..own.args }, slots, bytes);
+        map.fill(&GroupArgs { timeout_ns, ..own.args }, values, bytes);
         let launch = Launch { code: own.code, blocks, waits: self.plan.waits, args: bytes };
         Ok(self.group.backend().launch(turn.rank(), turn.stream(), &launch)?)
     }

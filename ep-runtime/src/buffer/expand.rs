@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ep_codegen::plan::{Config, Param, ParamKind};
 
-use super::live::{Handle, Received};
+use super::handles::{Handle, Received};
 use super::memory::{Blocks, table_blocks};
 use super::{Buffer, CallOptions, Shared};
 use crate::args::{ArgsMap, Operand, Rows};
@@ -47,7 +47,7 @@ pub struct ExpandedOutput {
 /// The numbers that differ from call to call.
 #[derive(Debug, Clone, Copy)]
 #[repr(usize)]
-enum Slot {
+enum CallValue {
     Tables,
     RankPrefix,
     ExpertIdx,
@@ -62,7 +62,7 @@ enum Slot {
     Source,
 }
 
-const SLOTS: usize = Slot::Source as usize + 1;
+const VALUES: usize = CallValue::Source as usize + 1;
 
 /// A kernel with its resolved arguments.
 struct Prepared {
@@ -135,7 +135,7 @@ impl Expander {
     ) -> Result<(), CallError> {
         let (inner, shared, rank) = (&self.inner, &self.inner.shared, handle.rank());
         let own = |of: &Arc<Shared>| Arc::ptr_eq(of, shared);
-        if !own(&handle.place().shared) || !own(&received.place().shared) || received.rank() != rank
+        if !own(&handle.lease().shared) || !own(&received.lease().shared) || received.rank() != rank
         {
             let what = "the handle and the output belong to another buffer, or to two ranks";
             return Err(CallError::Mismatch { what: what.to_string() });
@@ -145,17 +145,17 @@ impl Expander {
         }
         let index = shared.group.local_index(rank)?;
         shared.group.check(rank)?;
-        let slots = inner.slots(index, handle, received, output)?;
+        let values = inner.values(index, handle, received, output)?;
         let turn = shared.begin(rank, call)?;
         if turn.is_captured() {
-            let kept = (handle.place().clone(), received.place().clone(), Arc::clone(inner));
+            let kept = (handle.lease().clone(), received.lease().clone(), Arc::clone(inner));
             shared.group.backend().keep(rank, turn.stream(), Box::new(kept))?;
         }
         let mut args = inner.args[index].lock().unwrap_or_else(PoisonError::into_inner);
         for Prepared { kernel, map } in &inner.kernels {
             let blocks = call.blocks.max(positive(kernel.plan().blocks_min) as u32);
             let args = &mut args[..map.bytes()];
-            kernel.launch_mapped(&turn, blocks, call.timeout, map, &slots, args)?;
+            kernel.launch_mapped(&turn, blocks, call.timeout, map, &values, args)?;
         }
         shared.end(turn, call)
     }
@@ -179,32 +179,32 @@ impl Expander {
 }
 
 impl Inner {
-    fn slots(
+    fn values(
         &self,
         index: usize,
         handle: &Handle,
         received: &Received,
         output: &ExpandedOutput,
-    ) -> Result<[u64; SLOTS], CallError> {
+    ) -> Result<[u64; VALUES], CallError> {
         let (x, scale) = (received.x()?, received.scale()?);
-        let mut slots = [0; SLOTS];
-        for (slot, value) in [
-            (Slot::Tables, self.tables[index].address()),
-            (Slot::RankPrefix, handle.rank_prefix()?),
-            (Slot::ExpertIdx, received.topk_idx()?),
-            (Slot::X, x.address),
-            (Slot::XStride, x.row_stride as u64),
-            (Slot::Scale, scale.address),
-            (Slot::ScaleStride, scale.row_stride as u64),
-            (Slot::ToX, output.x),
-            (Slot::ToScale, output.scale.address),
-            (Slot::ToScaleStride, output.scale.row_stride as u64),
-            (Slot::ToScaleColumnStride, output.scale.column_stride as u64),
-            (Slot::Source, output.source),
+        let mut values = [0; VALUES];
+        for (which, value) in [
+            (CallValue::Tables, self.tables[index].address()),
+            (CallValue::RankPrefix, handle.rank_prefix()?),
+            (CallValue::ExpertIdx, received.topk_idx()?),
+            (CallValue::X, x.address),
+            (CallValue::XStride, x.row_stride as u64),
+            (CallValue::Scale, scale.address),
+            (CallValue::ScaleStride, scale.row_stride as u64),
+            (CallValue::ToX, output.x),
+            (CallValue::ToScale, output.scale.address),
+            (CallValue::ToScaleStride, output.scale.row_stride as u64),
+            (CallValue::ToScaleColumnStride, output.scale.column_stride as u64),
+            (CallValue::Source, output.source),
         ] {
-            slots[slot as usize] = value;
+            values[which as usize] = value;
         }
-        Ok(slots)
+        Ok(values)
     }
 }
 
@@ -251,7 +251,7 @@ fn operand(
     options: &ExpandOptions,
     blocks: &Blocks,
 ) -> Option<Operand> {
-    let slot = |slot: Slot| Some(Operand::Slot(slot as usize, 0));
+    let per_call = |value: CallValue| Some(Operand::PerCall(value as usize, 0));
     match &param.kind {
         ParamKind::Arg { .. } if param.name == "alignment" => {
             Some(Operand::Fixed(options.alignment as u64))
@@ -260,26 +260,26 @@ fn operand(
             Some(Operand::Fixed(options.rows as u64))
         }
         ParamKind::Pointer { tensor, part, .. } => match (tensor.as_str(), *part) {
-            ("rank_prefix", 0) => slot(Slot::RankPrefix),
-            ("expert_idx", 0) => slot(Slot::ExpertIdx),
-            ("x", 0) => slot(Slot::X),
-            ("x", 1) => slot(Slot::Scale),
-            ("expanded_x", 0) => slot(Slot::ToX),
-            ("expanded_x", 1) => slot(Slot::ToScale),
-            ("expanded_src", 0) => slot(Slot::Source),
-            (table, 0) => Some(Operand::Slot(Slot::Tables as usize, blocks.at(table)?)),
+            ("rank_prefix", 0) => per_call(CallValue::RankPrefix),
+            ("expert_idx", 0) => per_call(CallValue::ExpertIdx),
+            ("x", 0) => per_call(CallValue::X),
+            ("x", 1) => per_call(CallValue::Scale),
+            ("expanded_x", 0) => per_call(CallValue::ToX),
+            ("expanded_x", 1) => per_call(CallValue::ToScale),
+            ("expanded_src", 0) => per_call(CallValue::Source),
+            (table, 0) => Some(Operand::PerCall(CallValue::Tables as usize, blocks.at(table)?)),
             _ => None,
         },
         ParamKind::RowStride { tensor, part } => match (tensor.as_str(), *part) {
-            ("x", 0) => slot(Slot::XStride),
-            ("x", 1) => slot(Slot::ScaleStride),
-            ("expanded_x", 1) => slot(Slot::ToScaleStride),
+            ("x", 0) => per_call(CallValue::XStride),
+            ("x", 1) => per_call(CallValue::ScaleStride),
+            ("expanded_x", 1) => per_call(CallValue::ToScaleStride),
             ("expert_idx", 0) => Some(Operand::Fixed(shared.options.topk as u64)),
             _ => None,
         },
         ParamKind::ColumnStride { tensor, .. } => match tensor.as_str() {
             "x" => Some(Operand::Fixed(1)),
-            "expanded_x" => slot(Slot::ToScaleColumnStride),
+            "expanded_x" => per_call(CallValue::ToScaleColumnStride),
             _ => None,
         },
         _ => None,

@@ -1,7 +1,7 @@
 //! Rows of an output in plain memory of the caller, for users whose rows have to lie elsewhere than in
 //! the window.
 
-use super::live::Received;
+use super::handles::Received;
 use super::{CallOptions, Shared};
 use crate::args::Rows;
 use crate::backend::RowCopy;
@@ -70,7 +70,7 @@ impl Received {
         to: &PlainOutput,
         call: &CallOptions,
     ) -> Result<(), CallError> {
-        let (shared, rank) = (&self.place().shared, self.rank());
+        let (shared, rank) = (&self.lease().shared, self.rank());
         let capacity = shared.options.capacity(shared.group.ranks());
         if rows > capacity {
             let (need, have) = (rows as u64, capacity as u64);
@@ -81,7 +81,7 @@ impl Received {
         wanted().try_for_each(Part::check)?;
         shared.group.check(rank)?;
         let turn = shared.begin(rank, call)?;
-        shared.keep(&turn, || [Some(self.place().clone()), None, None])?;
+        shared.keep(&turn, || [Some(self.lease().clone()), None, None])?;
         for part in wanted() {
             let copy = part.copy(rows);
             shared.group.backend().copy_rows(rank, turn.stream(), &copy)?;

@@ -1,14 +1,15 @@
 //! What a call leaves: handles with their tables, outputs, and inputs of combines.
 //!
-//! All of it was allocated with the buffer; taking one is taking a number from a pool, and dropping
-//! it gives the number back.
+//! All of it was allocated with the buffer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::slots::{Slot, Slots};
-use super::{DispatchInput, RankMemory, RankState, Shared};
+use super::arguments::{CallValue, CallValues};
+use super::inputs::DispatchInput;
+use super::lease::{Lease, LeaseKind};
+use super::shared::{RankMemory, RankState, Shared};
 use crate::args::Rows;
 use crate::error::CallError;
 
@@ -17,90 +18,6 @@ pub(super) const NOT_YET: u32 = u32::MAX;
 
 /// Words that are looked at together, on the stack: a call allocates nothing.
 const CHUNK: usize = 64;
-
-/// The places of one kind, by number.
-pub(super) struct Pool {
-    free: Vec<usize>,
-    /// How many hold each place: the caller, and graphs that use it.
-    holders: Vec<u32>,
-}
-
-impl Pool {
-    pub(super) fn new(count: usize) -> Pool {
-        Pool { free: (0..count).rev().collect(), holders: vec![0; count] }
-    }
-
-    fn take(&mut self, what: &'static str, rank: usize) -> Result<usize, CallError> {
-        let live = self.holders.len();
-        let index = self.free.pop().ok_or(CallError::AllInUse { what, rank, live })?;
-        self.holders[index] = 1;
-        Ok(index)
-    }
-
-    fn give_back(&mut self, index: usize) {
-        self.holders[index] -= 1;
-        if self.holders[index] == 0 {
-            self.free.push(index);
-        }
-    }
-}
-
-/// What a place is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Handle,
-    Output,
-    Offered,
-}
-
-/// A place that is taken until all copies of this are dropped. What is still in flight then stays
-/// valid: the next user comes later in the order of the rank's calls.
-pub(super) struct Place {
-    pub(super) shared: Arc<Shared>,
-    pub(super) rank: usize,
-    kind: Kind,
-    index: usize,
-}
-
-impl Place {
-    fn take(shared: &Arc<Shared>, rank: usize, kind: Kind) -> Result<Place, CallError> {
-        let mut state = shared.rank(rank)?.state();
-        let (pool, what) = match kind {
-            Kind::Handle => (&mut state.handles, "handles"),
-            Kind::Output => (&mut state.outputs, "outputs"),
-            Kind::Offered => (&mut state.offered, "combine inputs"),
-        };
-        let index = pool.take(what, rank)?;
-        Ok(Place { shared: Arc::clone(shared), rank, kind, index })
-    }
-
-    /// Changes the pool of the place.
-    fn in_pool(&self, change: impl FnOnce(&mut Pool)) {
-        if let Ok(own) = self.shared.rank(self.rank) {
-            let mut state = own.state();
-            change(match self.kind {
-                Kind::Handle => &mut state.handles,
-                Kind::Output => &mut state.outputs,
-                Kind::Offered => &mut state.offered,
-            });
-        }
-    }
-}
-
-impl Clone for Place {
-    fn clone(&self) -> Place {
-        self.in_pool(|pool| pool.holders[self.index] += 1);
-        let (shared, rank, kind, index) =
-            (Arc::clone(&self.shared), self.rank, self.kind, self.index);
-        Place { shared, rank, kind, index }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.in_pool(|pool| pool.give_back(self.index));
-    }
-}
 
 /// How many rows arrive at a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,7 +30,7 @@ pub struct Counts {
 
 /// The tables of one dispatch on one rank: what its combine and cached dispatches read.
 pub struct Handle {
-    place: Place,
+    lease: Lease,
     tokens: usize,
     tokens_from: u64,
     /// Its counts come with every replay of a graph.
@@ -132,11 +49,11 @@ impl Handle {
         is_captured: bool,
         timeout: Duration,
     ) -> Result<Handle, CallError> {
-        let place = Place::take(shared, rank, Kind::Handle)?;
+        let lease = Lease::take(shared, rank, LeaseKind::Handle)?;
         let (tokens, tokens_from) = (input.tokens, input.tokens_from);
         let has_way_back = AtomicBool::new(false);
-        let handle = Handle { place, tokens, tokens_from, is_captured, timeout, has_way_back };
-        let counting = handle.own()?.state().counting[handle.place.index];
+        let handle = Handle { lease, tokens, tokens_from, is_captured, timeout, has_way_back };
+        let counting = handle.own()?.state().counting[handle.lease.index];
         if counting && !is_captured {
             // An earlier user dropped it unread: its counts must not come after the words are
             // reset.
@@ -144,7 +61,7 @@ impl Handle {
         }
         if !(counting && is_captured) {
             let (received, per_expert) = shared.no_counts.split_at(1);
-            let memory = &handle.own()?.counts[handle.place.index];
+            let memory = &handle.own()?.counts[handle.lease.index];
             memory.write(shared.layout.places.received, received)?;
             memory.write(shared.layout.places.per_expert, per_expert)?;
         }
@@ -153,7 +70,7 @@ impl Handle {
 
     /// Notes that the kernel which writes the counts is in the stream.
     pub(super) fn counting(&self, state: &mut RankState) {
-        state.counting[self.place.index] |= !self.is_captured;
+        state.counting[self.lease.index] |= !self.is_captured;
     }
 
     /// Notes that the kernel which records the way back is in the stream.
@@ -171,17 +88,17 @@ impl Handle {
     }
 
     /// What a graph that uses the handle has to keep.
-    pub(super) fn place(&self) -> &Place {
-        &self.place
+    pub(super) fn lease(&self) -> &Lease {
+        &self.lease
     }
 
     fn own(&self) -> Result<&RankMemory, CallError> {
-        self.place.shared.rank(self.place.rank)
+        self.lease.shared.rank(self.lease.rank)
     }
 
     /// The rank.
     pub fn rank(&self) -> usize {
-        self.place.rank
+        self.lease.rank
     }
 
     /// Tokens of the dispatch on this rank; the most there may be, if the device has their number.
@@ -201,10 +118,10 @@ impl Handle {
             true => self.require_replay()?,
             false => self.wait_for_counts()?,
         }
-        let mut words = self.place.shared.no_counts.clone();
+        let mut words = self.lease.shared.no_counts.clone();
         let (received, per_expert) = words.split_at_mut(1);
-        let memory = &self.own()?.counts[self.place.index];
-        let places = &self.place.shared.layout.places;
+        let memory = &self.own()?.counts[self.lease.index];
+        let places = &self.lease.shared.layout.places;
         memory.read(places.received, received)?;
         memory.read(places.per_expert, per_expert)?;
         let received = received.first().map_or(0, |word| *word as usize);
@@ -214,26 +131,26 @@ impl Handle {
     /// Device address of a table, for a pipeline of the user; none if the dispatch has no such one.
     pub fn table(&self, name: &str) -> Option<u64> {
         let tables = self.own().ok()?.tables.address();
-        Some(tables + self.tables_at() + self.place.shared.layout.tables.at(name)?)
+        Some(tables + self.tables_at() + self.lease.shared.layout.tables.at(name)?)
     }
 
     /// Where the totals of all ranks are.
     pub(super) fn rank_prefix(&self) -> Result<u64, CallError> {
-        let places = &self.place.shared.layout.places;
+        let places = &self.lease.shared.layout.places;
         Ok(self.own()?.tables.address() + self.tables_at() + places.rank_prefix)
     }
 
     pub(super) fn belongs_to(&self, shared: &Shared) -> bool {
-        std::ptr::eq(Arc::as_ptr(&self.place.shared), shared)
+        std::ptr::eq(Arc::as_ptr(&self.lease.shared), shared)
     }
 
-    pub(super) fn bind(&self, slots: &mut Slots) -> Result<(), CallError> {
+    pub(super) fn bind(&self, values: &mut CallValues) -> Result<(), CallError> {
         let own = self.own()?;
-        slots
-            .set(Slot::Tokens, self.tokens as u64)
-            .set(Slot::TokensFrom, self.tokens_from)
-            .set(Slot::Tables, own.tables.address() + self.tables_at())
-            .set(Slot::Counts, own.counts[self.place.index].address());
+        values
+            .set(CallValue::Tokens, self.tokens as u64)
+            .set(CallValue::TokensFrom, self.tokens_from)
+            .set(CallValue::Tables, own.tables.address() + self.tables_at())
+            .set(CallValue::Counts, own.counts[self.lease.index].address());
         Ok(())
     }
 
@@ -241,7 +158,7 @@ impl Handle {
     /// same everywhere, so all ranks decide alike.
     pub(super) fn require_capacity(&self) -> Result<(), CallError> {
         self.wait_for_counts()?;
-        let shared = &self.place.shared;
+        let shared = &self.lease.shared;
         let ranks = shared.group.ranks();
         let totals_at =
             self.tables_at() + shared.layout.places.rank_prefix + 4 * (ranks * ranks) as u64;
@@ -263,12 +180,12 @@ impl Handle {
     }
 
     fn tables_at(&self) -> u64 {
-        self.place.index as u64 * self.place.shared.layout.tables.bytes()
+        self.lease.index as u64 * self.lease.shared.layout.tables.bytes()
     }
 
     /// Whether the kernel has written all words of `received` and `received_per_expert`.
     fn has_counts(&self) -> Result<bool, CallError> {
-        let memory = &self.own()?.counts[self.place.index];
+        let memory = &self.own()?.counts[self.lease.index];
         let has = |at: u64, count: usize| {
             for first in (0..count).step_by(CHUNK) {
                 let mut words = [NOT_YET; CHUNK];
@@ -281,7 +198,7 @@ impl Handle {
             Ok(true)
         };
         let (places, local_experts) =
-            (&self.place.shared.layout.places, self.place.shared.no_counts.len() - 1);
+            (&self.lease.shared.layout.places, self.lease.shared.no_counts.len() - 1);
         Ok(has(places.received, 1)? && has(places.per_expert, local_experts)?)
     }
 
@@ -296,7 +213,7 @@ impl Handle {
 
     /// Waits until the kernel has written the counts.
     fn wait_for_counts(&self) -> Result<(), CallError> {
-        let (rank, group) = (self.rank(), &self.place.shared.group);
+        let (rank, group) = (self.rank(), &self.lease.shared.group);
         let begun = Instant::now();
         // Where kernels run inside `poll`, what one `poll` has not brought will not come.
         let runs_alone = group.backend().runs_alone();
@@ -314,35 +231,35 @@ impl Handle {
                 }
             }
         }
-        self.own()?.state().counting[self.place.index] = false;
+        self.own()?.state().counting[self.lease.index] = false;
         Ok(())
     }
 }
 
 /// The output of one dispatch on one rank.
 pub struct Received {
-    place: Place,
+    lease: Lease,
 }
 
 impl Received {
     pub(super) fn take(shared: &Arc<Shared>, rank: usize) -> Result<Received, CallError> {
-        Ok(Received { place: Place::take(shared, rank, Kind::Output)? })
+        Ok(Received { lease: Lease::take(shared, rank, LeaseKind::Output)? })
     }
 
     /// What a graph that uses the output has to keep.
-    pub(super) fn place(&self) -> &Place {
-        &self.place
+    pub(super) fn lease(&self) -> &Lease {
+        &self.lease
     }
 
     /// The rank.
     pub fn rank(&self) -> usize {
-        self.place.rank
+        self.lease.rank
     }
 
     /// Rows of the payload's values.
     pub fn x(&self) -> Result<Rows, CallError> {
-        let shared = &self.place.shared;
-        let window = shared.window.own(self.place.rank)?;
+        let shared = &self.lease.shared;
+        let window = shared.window.own(self.lease.rank)?;
         let rows = shared.layout.places.received_rows;
         let stride = shared.options.row_stride() as i64;
         Ok(Rows::new(window + self.region_at() + rows, stride))
@@ -350,7 +267,7 @@ impl Received {
 
     /// Scales of the rows, if the payload has any.
     pub fn scale(&self) -> Result<Rows, CallError> {
-        let options = &self.place.shared.options;
+        let options = &self.lease.shared.options;
         match options.payload.scales(options.hidden) {
             0 => Ok(Rows::default()),
             scales => Ok(Rows::new(self.unpacked("scale")?, scales as i64)),
@@ -368,64 +285,64 @@ impl Received {
     }
 
     fn region_at(&self) -> u64 {
-        self.place.shared.layout.received_at(self.place.index)
+        self.lease.shared.layout.received_at(self.lease.index)
     }
 
     fn unpacked(&self, name: &str) -> Result<u64, CallError> {
-        let shared = &self.place.shared;
-        let unpacked = shared.rank(self.place.rank)?.unpacked.address();
-        let block = self.place.index as u64 * shared.layout.unpacked.bytes();
+        let shared = &self.lease.shared;
+        let unpacked = shared.rank(self.lease.rank)?.unpacked.address();
+        let block = self.lease.index as u64 * shared.layout.unpacked.bytes();
         Ok(unpacked + block + shared.layout.unpacked.at(name).unwrap_or(0))
     }
 
-    pub(super) fn bind(&self, slots: &mut Slots) -> Result<(), CallError> {
-        let shared = &self.place.shared;
-        let own = shared.rank(self.place.rank)?;
-        let unpacked = self.place.index as u64 * shared.layout.unpacked.bytes();
-        slots
-            .set(Slot::Received, shared.window.own(self.place.rank)? + self.region_at())
-            .set(Slot::ReceivedAt, self.region_at())
-            .set(Slot::Unpacked, own.unpacked.address() + unpacked);
+    pub(super) fn bind(&self, values: &mut CallValues) -> Result<(), CallError> {
+        let shared = &self.lease.shared;
+        let own = shared.rank(self.lease.rank)?;
+        let unpacked = self.lease.index as u64 * shared.layout.unpacked.bytes();
+        values
+            .set(CallValue::Received, shared.window.own(self.lease.rank)? + self.region_at())
+            .set(CallValue::ReceivedAt, self.region_at())
+            .set(CallValue::Unpacked, own.unpacked.address() + unpacked);
         Ok(())
     }
 }
 
 /// A combine input in the window: the experts of one rank leave their rows here.
 pub struct Offered {
-    place: Place,
+    lease: Lease,
 }
 
 impl Offered {
     pub(super) fn take(shared: &Arc<Shared>, rank: usize) -> Result<Offered, CallError> {
-        Ok(Offered { place: Place::take(shared, rank, Kind::Offered)? })
+        Ok(Offered { lease: Lease::take(shared, rank, LeaseKind::Offered)? })
     }
 
     /// bf16 rows, in the order in which the dispatch received theirs.
     pub fn x(&self) -> Result<Rows, CallError> {
-        let stride = self.place.shared.options.combine_stride();
+        let stride = self.lease.shared.options.combine_stride();
         self.rows(self.rows_at(), stride)
     }
 
     /// f32 weights of the rows, for a buffer that moves weights.
     pub fn weights(&self) -> Result<Rows, CallError> {
-        let stride = self.place.shared.options.weights_stride();
+        let stride = self.lease.shared.options.weights_stride();
         self.rows(self.weights_at(), stride)
     }
 
     fn rows(&self, at: u64, stride: u64) -> Result<Rows, CallError> {
-        let window = self.place.shared.window.own(self.place.rank)?;
+        let window = self.lease.shared.window.own(self.lease.rank)?;
         Ok(Rows::new(window + at, stride as i64))
     }
 
     /// Where they are in the window.
     fn rows_at(&self) -> u64 {
-        let layout = &self.place.shared.layout;
-        layout.offered_at(self.place.index) + layout.places.offered_rows
+        let layout = &self.lease.shared.layout;
+        layout.offered_at(self.lease.index) + layout.places.offered_rows
     }
 
     fn weights_at(&self) -> u64 {
-        let layout = &self.place.shared.layout;
-        layout.offered_at(self.place.index) + layout.places.offered_weights
+        let layout = &self.lease.shared.layout;
+        layout.offered_at(self.lease.index) + layout.places.offered_weights
     }
 }
 
@@ -441,11 +358,11 @@ pub enum CombineInput<'a> {
 
 impl CombineInput<'_> {
     /// What a graph that reads them has to keep.
-    pub(super) fn places(&self) -> [Option<Place>; 2] {
+    pub(super) fn leases(&self) -> [Option<Lease>; 2] {
         match self {
-            CombineInput::Offered(offered) => [Some(offered.place.clone()), None],
+            CombineInput::Offered(offered) => [Some(offered.lease.clone()), None],
             CombineInput::InPlace(received, offered) => {
-                [Some(received.place.clone()), offered.map(|offered| offered.place.clone())]
+                [Some(received.lease.clone()), offered.map(|offered| offered.lease.clone())]
             }
         }
     }
@@ -454,7 +371,7 @@ impl CombineInput<'_> {
         &self,
         shared: &Arc<Shared>,
         rank: usize,
-        slots: &mut Slots,
+        values: &mut CallValues,
     ) -> Result<(), CallError> {
         self.check(shared, rank)?;
         let (x, x_at, weights) = match self {
@@ -464,10 +381,13 @@ impl CombineInput<'_> {
                 (received.x()?, received.region_at() + rows, *weights)
             }
         };
-        slots.set(Slot::X, x.address).set(Slot::XStride, x.row_stride as u64).set(Slot::XAt, x_at);
+        values
+            .set(CallValue::X, x.address)
+            .set(CallValue::XStride, x.row_stride as u64)
+            .set(CallValue::XAt, x_at);
         if let Some(offered) = weights {
-            slots.set(Slot::Weights, offered.weights()?.address);
-            slots.set(Slot::WeightsAt, offered.weights_at());
+            values.set(CallValue::Weights, offered.weights()?.address);
+            values.set(CallValue::WeightsAt, offered.weights_at());
         }
         Ok(())
     }
@@ -485,13 +405,13 @@ impl CombineInput<'_> {
         if shared.options.weights && offered.is_none() {
             return wrong("the buffer moves weights, but the combine has none");
         }
-        let offered = offered.map(|offered| &offered.place);
-        let received = received.map(|received| &received.place);
-        for place in offered.into_iter().chain(received) {
-            if !Arc::ptr_eq(&place.shared, shared) {
+        let offered = offered.map(|offered| &offered.lease);
+        let received = received.map(|received| &received.lease);
+        for lease in offered.into_iter().chain(received) {
+            if !Arc::ptr_eq(&lease.shared, shared) {
                 return wrong("the combine input belongs to another buffer");
             }
-            if place.rank != rank {
+            if lease.rank != rank {
                 return wrong("the combine input belongs to another rank than the handle");
             }
         }

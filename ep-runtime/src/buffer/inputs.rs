@@ -1,12 +1,77 @@
-//! The tensors that a caller gives to a call: whether they are there, and lie as kernels move them.
-//! A kernel that follows a wrong address takes its whole device context along.
+//! What a caller gives to a call, and whether it is there and lies as kernels move it. A kernel that
+//! follows a wrong address takes its whole device context along.
 
-use super::{BufferOptions, CombineOutput, DispatchInput, ExpandedOutput};
+use std::time::Duration;
+
+use super::{BufferOptions, ExpandedOutput};
 use crate::args::Rows;
+use crate::backend::{Signal, Stream};
 use crate::error::CallError;
 
 /// Kernels move rows in units of so many bytes.
 const UNIT_BYTES: u64 = 16;
+
+/// What a dispatch sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DispatchInput {
+    /// Tokens of this rank.
+    pub tokens: usize,
+    /// Device address of an `i32` that holds how many tokens there are, if the host does not know it,
+    /// as when a graph replays the call; `tokens` is then the most there may be. The word stays as it
+    /// is until all calls of the handle have run. 0: there are `tokens`.
+    pub tokens_from: u64,
+    /// Token rows.
+    pub x: Rows,
+    /// Their scales; absent for BF16.
+    pub scale: Rows,
+    /// Device address of `i64[tokens, topk]`; a cached dispatch needs none.
+    pub topk_idx: u64,
+    /// Device address of `f32[tokens, topk]`, for a buffer that moves weights.
+    pub topk_weights: u64,
+}
+
+/// Where a combine leaves its sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CombineOutput {
+    /// Device address of `bf16[tokens, hidden]`.
+    pub combined: u64,
+    /// Device address of `f32[tokens, topk]`, for a buffer that moves weights.
+    pub combined_weights: u64,
+}
+
+/// How one call runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallOptions {
+    /// Stream to run on. A call waits for all earlier ones of its rank, on whatever streams; one that
+    /// is captured waits when it is replayed.
+    pub stream: Stream,
+    /// Blocks of every kernel of the call: the multiprocessors that it takes. A kernel whose roles
+    /// need more gets as many as they need; [`Buffer::blocks`](super::Buffer::blocks) says how many.
+    pub blocks: u32,
+    /// Blocks of a direct dispatch that send to other ranks; if these are all, they serve their own
+    /// rank as well. `None`: chosen by the buffer's rates.
+    pub remote_blocks: Option<u32>,
+    /// Longest wait inside a kernel of the call; `None`: that of the group.
+    pub timeout: Option<Duration>,
+    /// What the call comes after, such as an event behind the kernel that makes its inputs.
+    pub after: Option<Signal>,
+    /// Recorded behind the call, for streams that go on with what it leaves.
+    pub done: Option<Signal>,
+}
+
+impl CallOptions {
+    /// The rank's own stream and `blocks` blocks.
+    pub fn blocks(blocks: u32) -> CallOptions {
+        CallOptions {
+            stream: Stream::OWN,
+            blocks,
+            remote_blocks: None,
+            timeout: None,
+            after: None,
+            done: None,
+        }
+    }
+}
 
 impl DispatchInput {
     /// Fails without what the exchange of counts reads.

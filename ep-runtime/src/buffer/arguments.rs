@@ -7,11 +7,11 @@ use super::options::{BufferOptions, StandardPipeline};
 use crate::args::{ArgsMap, Operand};
 use crate::error::CallError;
 
-/// The numbers that differ from call to call. Addresses of blocks are slots; what lies inside them
-/// is a constant that is added.
+/// The numbers that differ from call to call. Of blocks these are the addresses; where something lies
+/// inside one is a constant that is added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
-pub(super) enum Slot {
+pub(super) enum CallValue {
     /// Tokens of this rank.
     Tokens,
     /// Where the device finds how many they are, or 0.
@@ -51,16 +51,16 @@ pub(super) enum Slot {
     CombinedWeights,
 }
 
-/// One value per slot.
-pub(super) struct Slots([u64; Slot::CombinedWeights as usize + 1]);
+/// All of them.
+pub(super) struct CallValues([u64; CallValue::CombinedWeights as usize + 1]);
 
-impl Slots {
-    pub(super) fn new() -> Slots {
-        Slots([0; Slot::CombinedWeights as usize + 1])
+impl CallValues {
+    pub(super) fn new() -> CallValues {
+        CallValues([0; CallValue::CombinedWeights as usize + 1])
     }
 
-    pub(super) fn set(&mut self, slot: Slot, value: u64) -> &mut Slots {
-        self.0[slot as usize] = value;
+    pub(super) fn set(&mut self, which: CallValue, value: u64) -> &mut CallValues {
+        self.0[which as usize] = value;
         self
     }
 
@@ -90,8 +90,8 @@ struct Names<'a> {
     layout: &'a MemoryLayout,
 }
 
-fn slot(slot: Slot) -> Option<Operand> {
-    Some(Operand::Slot(slot as usize, 0))
+fn per_call(value: CallValue) -> Option<Operand> {
+    Some(Operand::PerCall(value as usize, 0))
 }
 
 impl Names<'_> {
@@ -99,7 +99,7 @@ impl Names<'_> {
         match &param.kind {
             ParamKind::Group => None,
             ParamKind::Size | ParamKind::Arg { .. } => self.number(&param.name),
-            ParamKind::SizeFrom { size } if size == "tokens" => slot(Slot::TokensFrom),
+            ParamKind::SizeFrom { size } if size == "tokens" => per_call(CallValue::TokensFrom),
             ParamKind::Capacity { size } if size == "received" => {
                 Some(Operand::Fixed(self.options.capacity(self.ranks) as u64))
             }
@@ -112,58 +112,59 @@ impl Names<'_> {
             ParamKind::Pointer { tensor, part, copy, .. } => self.pointer(tensor, *part, *copy),
             ParamKind::RowStride { tensor, part } => self.row_stride(tensor, *part),
             ParamKind::ColumnStride { tensor, .. } => match tensor.as_str() {
-                "x" => slot(Slot::ScaleColumnStride),
+                "x" => per_call(CallValue::ScaleColumnStride),
                 "recv_x" => Some(Operand::Fixed(1)),
                 _ => None,
             },
             ParamKind::WindowOffset { tensor } => match tensor.as_str() {
-                "recv_x" => self.in_window(Slot::ReceivedAt, self.layout.received.at("rows")?),
-                "x" => self.in_window(Slot::XAt, 0),
-                "weights" => self.in_window(Slot::WeightsAt, 0),
+                "recv_x" => self.in_window(CallValue::ReceivedAt, self.layout.received.at("rows")?),
+                "x" => self.in_window(CallValue::XAt, 0),
+                "weights" => self.in_window(CallValue::WeightsAt, 0),
                 _ => None,
             },
             ParamKind::MetaOffset { .. } => {
-                self.in_window(Slot::ReceivedAt, self.layout.received.at("meta")?)
+                self.in_window(CallValue::ReceivedAt, self.layout.received.at("meta")?)
             }
         }
     }
 
     /// Kernels count window offsets from their own control memory.
-    fn in_window(&self, at: Slot, plus: u64) -> Option<Operand> {
-        Some(Operand::Slot(at as usize, plus.wrapping_sub(self.control_at)))
+    fn in_window(&self, at: CallValue, plus: u64) -> Option<Operand> {
+        Some(Operand::PerCall(at as usize, plus.wrapping_sub(self.control_at)))
     }
 
     fn number(&self, name: &str) -> Option<Operand> {
         match name {
-            "tokens" => slot(Slot::Tokens),
-            "remote_blocks" => slot(Slot::RemoteBlocks),
+            "tokens" => per_call(CallValue::Tokens),
+            "remote_blocks" => per_call(CallValue::RemoteBlocks),
             "alignment" => Some(Operand::Fixed(self.options.alignment as u64)),
             _ => None,
         }
     }
 
     fn pointer(&self, tensor: &str, part: usize, copy: i64) -> Option<Operand> {
-        let within = |block: Slot, at: Option<u64>| Some(Operand::Slot(block as usize, at?));
+        let within =
+            |block: CallValue, at: Option<u64>| Some(Operand::PerCall(block as usize, at?));
         let combine = self.pipeline == StandardPipeline::NvlCombine;
         match (tensor, part) {
-            ("x", 0) => slot(Slot::X),
-            ("x", 1) => slot(Slot::Scale),
-            ("topk_idx", 0) => slot(Slot::TopkIdx),
-            ("topk_weights", 0) => slot(Slot::Weights),
-            ("weights", 0) if combine => slot(Slot::Weights),
-            ("bias", 0) => slot(if copy == 0 { Slot::Bias0 } else { Slot::Bias1 }),
-            ("combined", 0) => slot(Slot::Combined),
-            ("combined_weights", 0) => slot(Slot::CombinedWeights),
-            ("expert_begin", 0) => slot(Slot::Placement),
-            ("recv_x", 0) => within(Slot::Received, self.layout.received.at("rows")),
-            ("recv_x", 1) => within(Slot::Unpacked, self.layout.unpacked.at("scale")),
+            ("x", 0) => per_call(CallValue::X),
+            ("x", 1) => per_call(CallValue::Scale),
+            ("topk_idx", 0) => per_call(CallValue::TopkIdx),
+            ("topk_weights", 0) => per_call(CallValue::Weights),
+            ("weights", 0) if combine => per_call(CallValue::Weights),
+            ("bias", 0) => per_call(if copy == 0 { CallValue::Bias0 } else { CallValue::Bias1 }),
+            ("combined", 0) => per_call(CallValue::Combined),
+            ("combined_weights", 0) => per_call(CallValue::CombinedWeights),
+            ("expert_begin", 0) => per_call(CallValue::Placement),
+            ("recv_x", 0) => within(CallValue::Received, self.layout.received.at("rows")),
+            ("recv_x", 1) => within(CallValue::Unpacked, self.layout.unpacked.at("scale")),
             ("recv_topk_idx" | "recv_topk_weights", 0) => {
-                within(Slot::Unpacked, self.layout.unpacked.at(tensor))
+                within(CallValue::Unpacked, self.layout.unpacked.at(tensor))
             }
             ("received" | "received_per_expert", 0) => {
-                within(Slot::Counts, self.layout.counts.at(tensor))
+                within(CallValue::Counts, self.layout.counts.at(tensor))
             }
-            (table, 0) => within(Slot::Tables, self.layout.tables.at(table)),
+            (table, 0) => within(CallValue::Tables, self.layout.tables.at(table)),
             _ => None,
         }
     }
@@ -171,9 +172,9 @@ impl Names<'_> {
     fn row_stride(&self, tensor: &str, part: usize) -> Option<Operand> {
         let scales = || self.options.payload.scales(self.options.hidden) as u64;
         match (tensor, part) {
-            ("x", 0) => slot(Slot::XStride),
-            ("x", 1) => slot(Slot::ScaleStride),
-            ("bias", 0) => slot(Slot::BiasStride),
+            ("x", 0) => per_call(CallValue::XStride),
+            ("x", 1) => per_call(CallValue::ScaleStride),
+            ("bias", 0) => per_call(CallValue::BiasStride),
             ("combined", 0) => Some(Operand::Fixed(self.options.hidden as u64)),
             ("recv_x", 0) => Some(Operand::Fixed(self.options.row_stride())),
             ("recv_x", 1) => Some(Operand::Fixed(scales())),

@@ -1,0 +1,257 @@
+//! What the clones of a buffer, its handles and its outputs share, and keep alive.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::arguments::CallValues;
+use super::handles::Handle;
+use super::inputs::{CallOptions, DispatchInput};
+use super::lease::{Lease, Pool};
+use super::memory::MemoryLayout;
+use super::options::{BufferOptions, StandardPipeline};
+use crate::args::ArgsMap;
+use crate::error::CallError;
+use crate::group::{Group, Kernel, positive, waived};
+use crate::memory::{DeviceMemory, HostMemory, Window};
+use crate::order::Turn;
+use crate::tune::{Traffic, Tuning};
+
+/// A kernel with its resolved arguments.
+pub(super) struct Prepared {
+    pub(super) kernel: Kernel,
+    pub(super) map: ArgsMap,
+}
+
+/// Everything of one rank that calls take from.
+pub(super) struct RankMemory {
+    pub(super) tables: DeviceMemory,
+    pub(super) counts: Vec<HostMemory>,
+    pub(super) unpacked: DeviceMemory,
+    pub(super) placement: DeviceMemory,
+    pub(super) state: Mutex<RankState>,
+}
+
+/// What changes from call to call.
+pub(super) struct RankState {
+    pub(super) handles: Pool,
+    pub(super) outputs: Pool,
+    pub(super) offered: Pool,
+    /// Handles whose counts a launched kernel writes, and has not been seen to have written.
+    pub(super) counting: Vec<bool>,
+    /// Room for the largest `struct Args`.
+    pub(super) args: Vec<u8>,
+}
+
+/// What handles and outputs keep alive.
+pub(super) struct Shared {
+    // Dropped in this order: kernels before the memory whose addresses they were given.
+    pub(super) layout_kernel: Prepared,
+    pub(super) dispatch: Prepared,
+    pub(super) cached: Option<Prepared>,
+    pub(super) combine: Prepared,
+    pub(super) ranks: Vec<RankMemory>,
+    pub(super) window: Arc<Window>,
+    /// What the counts of a handle hold before the kernel has written them.
+    pub(super) no_counts: Vec<u32>,
+    pub(super) layout: MemoryLayout,
+    pub(super) traffic: Traffic,
+    pub(super) options: BufferOptions,
+    pub(super) group: Group,
+}
+
+impl Prepared {
+    pub(super) fn launch(
+        &self,
+        turn: &Turn<'_>,
+        call: &CallOptions,
+        values: &CallValues,
+        state: &mut RankState,
+    ) -> Result<(), CallError> {
+        let args = &mut state.args[..self.map.bytes()];
+        let (blocks, values) = (self.blocks(call), values.values());
+        self.kernel.launch_mapped(turn, blocks, call.timeout, &self.map, values, args)
+    }
+
+    /// Blocks of a launch.
+    pub(super) fn blocks(&self, call: &CallOptions) -> u32 {
+        let plan = self.kernel.plan();
+        let blocks = call.blocks.max(positive(plan.blocks_min) as u32);
+        // Pairs of even and odd blocks serve one stripe at a time: an odd one would have no
+        // partner.
+        let paired = plan.arms.iter().any(|(axis, arm)| axis == "via" && arm == "Ring");
+        if paired { blocks.next_multiple_of(2) } else { blocks }
+    }
+}
+
+impl RankMemory {
+    pub(super) fn new(
+        group: &Group,
+        rank: usize,
+        options: &BufferOptions,
+        layout: &MemoryLayout,
+        args_bytes: usize,
+    ) -> Result<RankMemory, CallError> {
+        let backend = group.backend();
+        let live = options.live as u64;
+        let counts = (0..live).map(|_| HostMemory::new(backend, rank, layout.counts.bytes()));
+        let begin = options.placement(group.ranks());
+        let begin: Vec<u8> = begin.begin().iter().flat_map(|first| first.to_le_bytes()).collect();
+        let placement = DeviceMemory::new(backend, rank, begin.len() as u64)?;
+        placement.write(0, &begin)?;
+        let state = RankState {
+            handles: Pool::new(options.live),
+            outputs: Pool::new(options.live),
+            offered: Pool::new(options.live),
+            counting: vec![false; options.live],
+            args: vec![0; args_bytes],
+        };
+        Ok(RankMemory {
+            tables: DeviceMemory::zeroed(backend, rank, live * layout.tables.bytes())?,
+            counts: counts.collect::<Result<Vec<_>, _>>()?,
+            unpacked: DeviceMemory::zeroed(backend, rank, live * layout.unpacked.bytes())?,
+            placement,
+            state: Mutex::new(state),
+        })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, RankState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    pub(super) fn prepared(&self, pipeline: StandardPipeline) -> Option<&Prepared> {
+        match pipeline {
+            StandardPipeline::Layout => Some(&self.layout_kernel),
+            StandardPipeline::NvlDispatch => Some(&self.dispatch),
+            StandardPipeline::NvlDispatchCached => self.cached.as_ref(),
+            StandardPipeline::NvlCombine => Some(&self.combine),
+        }
+    }
+
+    /// Blocks of a direct dispatch that send to other ranks, which may be all of them.
+    pub(super) fn remote_blocks(&self, call: &CallOptions) -> u32 {
+        let most = call.blocks.max(1);
+        let chosen = || Tuning::split(&self.options.rates, &self.traffic, call.blocks).remote;
+        call.remote_blocks.unwrap_or_else(chosen).clamp(1, most)
+    }
+
+    pub(super) fn rank(&self, rank: usize) -> Result<&RankMemory, CallError> {
+        Ok(&self.ranks[self.group.local_index(rank)?])
+    }
+
+    /// Says what lies where, for reports.
+    pub(super) fn name_memory(&self) -> Result<(), CallError> {
+        let (backend, layout) = (self.group.backend(), &self.layout);
+        // Rows come straight into an output, and are fetched from there or from a combine input.
+        let fetching = waived(self.combine.kernel.plan(), |_| true);
+        let dispatches = [Some(&self.dispatch), self.cached.as_ref()].into_iter().flatten();
+        let mut arriving: Vec<&str> =
+            dispatches.flat_map(|it| waived(it.kernel.plan(), |_| true)).collect();
+        arriving.extend(&fetching);
+        for (rank, own) in self.group.local().zip(&self.ranks) {
+            let window = self.window.own(rank)?;
+            for index in 0..self.options.live {
+                let step = index as u64;
+                let counts = own.counts[index].address();
+                let tables = own.tables.address() + step * layout.tables.bytes();
+                let unpacked = own.unpacked.address() + step * layout.unpacked.bytes();
+                let none = &Vec::new();
+                let places = [
+                    ("", tables, &layout.tables, none),
+                    ("", counts, &layout.counts, none),
+                    ("output ", unpacked, &layout.unpacked, none),
+                    ("output ", window + layout.received_at(index), &layout.received, &arriving),
+                    (
+                        "combine input ",
+                        window + layout.offered_at(index),
+                        &layout.offered,
+                        &fetching,
+                    ),
+                ];
+                for (what, at, blocks, waived) in places {
+                    for (name, start, bytes) in blocks.parts() {
+                        let name = format!("{what}{name}");
+                        backend.name_memory(rank, at + start, bytes, &name, waived);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The turn of a call, behind what it comes after.
+    pub(super) fn begin(&self, rank: usize, call: &CallOptions) -> Result<Turn<'_>, CallError> {
+        let turn = self.group.turn(rank, call.stream)?;
+        if let Some(after) = call.after {
+            self.group.backend().wait_event(rank, call.stream, &after.event())?;
+        }
+        Ok(turn)
+    }
+
+    /// Ends the turn of a call.
+    pub(super) fn end(&self, turn: Turn<'_>, call: &CallOptions) -> Result<(), CallError> {
+        if let Some(done) = call.done {
+            self.group.backend().record(turn.rank(), turn.stream(), &done.event())?;
+        }
+        Ok(())
+    }
+
+    /// Gives a graph that captures the call what it may not outlive.
+    pub(super) fn keep(
+        &self,
+        turn: &Turn<'_>,
+        leases: impl FnOnce() -> [Option<Lease>; 3],
+    ) -> Result<(), CallError> {
+        if !turn.is_captured() {
+            return Ok(());
+        }
+        let kept = Box::new(leases());
+        Ok(self.group.backend().keep(turn.rank(), turn.stream(), kept)?)
+    }
+
+    pub(super) fn check_tokens(&self, tokens: usize) -> Result<(), CallError> {
+        if tokens <= self.options.tokens {
+            return Ok(());
+        }
+        let (need, have) = (tokens as u64, self.options.tokens as u64);
+        Err(CallError::TooLarge { what: "tokens", need, have })
+    }
+
+    /// Fails for a handle of another buffer or of another number of tokens.
+    pub(super) fn same_tokens(
+        &self,
+        handle: &Handle,
+        input: &DispatchInput,
+    ) -> Result<(), CallError> {
+        self.own(handle)?;
+        if (input.tokens, input.tokens_from) == (handle.tokens(), handle.tokens_from()) {
+            return Ok(());
+        }
+        if input.tokens_from != handle.tokens_from() {
+            let what = "the number of tokens is found in another place than that of the handle";
+            return Err(CallError::Mismatch { what: what.to_string() });
+        }
+        let (got, want) = (input.tokens, handle.tokens());
+        let what = format!("{got} tokens, but the handle is one of {want}");
+        Err(CallError::Mismatch { what })
+    }
+
+    /// Fails for a handle of another buffer.
+    pub(super) fn own(&self, handle: &Handle) -> Result<(), CallError> {
+        if handle.belongs_to(self) {
+            return Ok(());
+        }
+        let what = "the handle belongs to another buffer".to_string();
+        Err(CallError::Mismatch { what })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Nothing may be freed while a kernel that knows its address is in flight; every such
+        // kernel ends, since its waits are bounded.
+        for rank in self.group.local() {
+            let _ = self.group.settle(rank);
+        }
+    }
+}
