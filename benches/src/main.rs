@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ep_codegen::{expand, syntax};
+use ep_codegen::{expansion, syntax};
 use ep_runtime::ir::DimKind;
 use ep_runtime::jit::{Arch, Cache, Jit, Nvrtc, Source};
 use ep_runtime::pipelines::ENTRIES;
@@ -172,7 +172,7 @@ fn expansions(rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     for (name, text) in TEXTS {
         let time = median(|| {
             for block in syntax::blocks(text).map_err(|error| error.to_string())? {
-                let expansion = expand::expand(block, &|_| Err("no files here".to_owned()));
+                let expansion = expansion::expand(block, &|_| Err("no files here".to_owned()));
                 assert!(!expansion.is_empty(), "a pipeline always expands to items");
             }
             Ok(())

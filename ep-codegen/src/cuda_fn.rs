@@ -7,10 +7,10 @@ use crate::syntax::ast::{CudaBody, CudaFn, Elem, File, Item};
 use crate::syntax::keywords::nearest;
 
 /// Reads a file named by its path relative to the declaring crate.
-pub type Load<'a> = &'a dyn Fn(&str) -> Result<String, String>;
+pub type ReadFile<'a> = &'a dyn Fn(&str) -> Result<String, String>;
 
 /// Reads the text of every `cuda fn .. from "file"` and compares every text with its declaration.
-pub fn load(file: &mut File, load: Load, errors: &mut Diagnostics) {
+pub fn load(file: &mut File, load: ReadFile, errors: &mut Diagnostics) {
     for pipeline in &mut file.pipelines {
         load_items(&mut pipeline.items, load, errors);
     }
@@ -28,7 +28,7 @@ pub fn files<'a>(items: &'a [Item], out: &mut Vec<&'a str>) {
     }
 }
 
-fn load_items(items: &mut [Item], load: Load, errors: &mut Diagnostics) {
+fn load_items(items: &mut [Item], load: ReadFile, errors: &mut Diagnostics) {
     for item in items {
         match item {
             Item::CudaFn(function) => load_fn(function, load, errors),
@@ -39,7 +39,7 @@ fn load_items(items: &mut [Item], load: Load, errors: &mut Diagnostics) {
     }
 }
 
-fn load_fn(function: &mut CudaFn, load: Load, errors: &mut Diagnostics) {
+fn load_fn(function: &mut CudaFn, load: ReadFile, errors: &mut Diagnostics) {
     if let CudaBody::File { path, text, span } = &mut function.body {
         match load(path) {
             Ok(content) => *text = content,

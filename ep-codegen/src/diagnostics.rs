@@ -9,10 +9,10 @@ pub(crate) mod deadlock;
 pub(crate) mod form;
 pub(crate) mod handles;
 pub(crate) mod limits;
+pub(crate) mod message_order;
 pub(crate) mod messages;
 pub(crate) mod names;
 pub(crate) mod numbers;
-pub(crate) mod order;
 pub(crate) mod phases;
 pub(crate) mod roles;
 pub(crate) mod tables;
@@ -23,13 +23,13 @@ use std::panic::Location;
 
 use proc_macro2::{Delimiter, Group, Ident, Literal, Punct, Spacing, TokenStream, TokenTree};
 
-use crate::syntax::ast::Extent;
+use crate::syntax::ast::TokenRange;
 
 /// One mistake: a sentence at the smallest wrong token, and what to write instead.
 #[derive(Debug, Clone)]
 pub struct Diagnostic {
     /// The error first, then places that disagree with it; each sentence stands alone.
-    pub places: Vec<Place>,
+    pub labels: Vec<Label>,
     /// What to write instead, without the `help:`.
     pub help: Option<String>,
     /// The constructor that made it: tests compare these with the list of constructors.
@@ -40,9 +40,9 @@ pub struct Diagnostic {
 
 /// A sentence and the tokens it is about.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct Label {
     /// The tokens.
-    pub at: Extent,
+    pub at: TokenRange,
     /// The sentence: lower case, names in backticks, no full stop.
     pub message: String,
 }
@@ -50,9 +50,9 @@ pub struct Place {
 impl Diagnostic {
     /// An error at `at`.
     #[track_caller]
-    pub fn new(at: impl Into<Extent>, message: impl Into<String>) -> Diagnostic {
-        let places = vec![Place { at: at.into(), message: message.into() }];
-        Diagnostic { places, help: None, origin: Location::caller(), unresolved: false }
+    pub fn new(at: impl Into<TokenRange>, message: impl Into<String>) -> Diagnostic {
+        let labels = vec![Label { at: at.into(), message: message.into() }];
+        Diagnostic { labels, help: None, origin: Location::caller(), unresolved: false }
     }
 
     /// Adds text that can be pasted.
@@ -62,8 +62,8 @@ impl Diagnostic {
     }
 
     /// Adds a second place; its sentence must make sense without the first.
-    pub fn also(mut self, at: impl Into<Extent>, message: impl Into<String>) -> Diagnostic {
-        self.places.push(Place { at: at.into(), message: message.into() });
+    pub fn also(mut self, at: impl Into<TokenRange>, message: impl Into<String>) -> Diagnostic {
+        self.labels.push(Label { at: at.into(), message: message.into() });
         self
     }
 
@@ -75,11 +75,11 @@ impl Diagnostic {
 
     /// The sentence of the error itself.
     pub fn message(&self) -> &str {
-        self.places.first().map_or("", |place| &place.message)
+        self.labels.first().map_or("", |place| &place.message)
     }
 
     fn position(&self) -> (usize, usize) {
-        self.places.first().map_or((0, 0), |place| {
+        self.labels.first().map_or((0, 0), |place| {
             let start = place.at.first.start();
             (start.line, start.column)
         })
@@ -147,7 +147,7 @@ impl Diagnostics {
     pub fn to_tokens(&self) -> TokenStream {
         let mut out = TokenStream::new();
         for diagnostic in self.sorted() {
-            for (index, place) in diagnostic.places.iter().enumerate() {
+            for (index, place) in diagnostic.labels.iter().enumerate() {
                 let text = match &diagnostic.help {
                     Some(help) if index == 0 => format!("{}\n\nhelp: {help}", place.message),
                     _ => place.message.clone(),
@@ -171,7 +171,7 @@ impl Diagnostics {
     fn excerpts(&self, file: Option<&str>, source: &str) -> String {
         let mut out = String::new();
         for diagnostic in self.sorted() {
-            for (index, place) in diagnostic.places.iter().enumerate() {
+            for (index, place) in diagnostic.labels.iter().enumerate() {
                 let help = if index == 0 { diagnostic.help.as_deref() } else { None };
                 out.push_str(&excerpt(place, help, file, source));
             }
@@ -197,7 +197,7 @@ pub(crate) fn listed(words: &[String], last: &str) -> String {
 
 /// `::core::compile_error! { "text" }`. rustc underlines from the span of the first token to the
 /// span of the last one, which is how a range of tokens is marked without `Span::join`.
-fn compile_error(at: Extent, text: &str) -> TokenStream {
+fn compile_error(at: TokenRange, text: &str) -> TokenStream {
     let punct = |character, spacing| {
         let mut punct = Punct::new(character, spacing);
         punct.set_span(at.first);
@@ -222,7 +222,7 @@ fn compile_error(at: Extent, text: &str) -> TokenStream {
 }
 
 /// The sentence, the line it is about with carets below the tokens, and the help.
-fn excerpt(place: &Place, help: Option<&str>, file: Option<&str>, source: &str) -> String {
+fn excerpt(place: &Label, help: Option<&str>, file: Option<&str>, source: &str) -> String {
     let (start, end) = (place.at.first.start(), place.at.last.end());
     let line = source.lines().nth(start.line.saturating_sub(1)).unwrap_or("");
     let stop = if end.line == start.line { end.column } else { line.chars().count() };

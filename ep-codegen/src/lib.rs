@@ -16,7 +16,7 @@ pub mod cuda_fn;
 pub mod diagnostics;
 pub mod digest;
 #[cfg(feature = "syntax")]
-pub mod expand;
+pub mod expansion;
 pub mod ir;
 #[cfg(feature = "syntax")]
 pub mod lower;

@@ -474,8 +474,8 @@ impl Lowering {
         self.out
     }
 
-    fn source(&self, source: &ast::Source) -> ir::Source {
-        let line = source.extent.first.start().line.saturating_sub(self.first_line);
+    fn source(&self, source: &ast::Excerpt) -> ir::Source {
+        let line = source.tokens.first.start().line.saturating_sub(self.first_line);
         ir::Source { line: u32::try_from(line).unwrap_or(u32::MAX), text: source.text.clone() }
     }
 }

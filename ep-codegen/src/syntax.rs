@@ -7,13 +7,14 @@ pub mod keywords;
 mod parse;
 pub mod print;
 mod role;
-mod source;
+mod rust_file;
+
 mod stmt;
 mod stream;
 mod tensor;
 
 pub use parse::parse;
-pub use source::blocks;
+pub use rust_file::blocks;
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use proc_macro::TokenStream;
 /// Declares pipelines; see `docs/dsl.md` for the language.
 #[proc_macro]
 pub fn pipeline(tokens: TokenStream) -> TokenStream {
-    ep_codegen::expand::expand(tokens.into(), &load).into()
+    ep_codegen::expansion::expand(tokens.into(), &load).into()
 }
 
 /// Reads a file by its path relative to the crate that declares the pipeline.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ep_codegen::diagnostics::{Diagnostic, Diagnostics};
-use ep_codegen::{check, expand, syntax};
+use ep_codegen::{check, expansion, syntax};
 
 use crate::front_end::SOURCES;
 
@@ -34,7 +34,7 @@ fn fixtures() -> Vec<(String, String)> {
 fn mistakes(source: &str) -> Diagnostics {
     let mut errors = Diagnostics::new();
     for block in syntax::blocks(source).expect("a fixture is made of Rust tokens") {
-        errors.extend(expand::front_end(block, &|_| Err("no such file".to_string())).1);
+        errors.extend(expansion::front_end(block, &|_| Err("no such file".to_string())).1);
     }
     errors
 }
@@ -82,7 +82,7 @@ fn valid_pipelines_have_no_mistake() {
 fn sentences_keep_the_style() {
     for (name, source) in fixtures() {
         for error in mistakes(&source).sorted() {
-            for place in &error.places {
+            for place in &error.labels {
                 let sentence = &place.message;
                 assert!(!sentence.starts_with(char::is_uppercase), "{name}: {sentence}");
                 assert!(!sentence.contains(". ") && !sentence.ends_with('.'), "{name}: {sentence}");
@@ -199,7 +199,7 @@ fn judge(text: &str, lines: usize) {
         // What could be read is judged even after a mistake of form.
         errors.extend(check::check(&file));
         for error in errors.sorted() {
-            let line = error.places[0].at.first.start().line;
+            let line = error.labels[0].at.first.start().line;
             assert!((1..=lines).contains(&line), "{} in {text}", error.message());
         }
     }

@@ -1,13 +1,14 @@
 //! Pipelines that an author wrote from the manual alone: what the compiler says to them today.
 
-use ep_codegen::{expand, lower, render, syntax};
+use ep_codegen::{expansion, lower, render, syntax};
 
 /// Diagnostics of a file, and for an accepted one the number of its texts.
 fn verdict(source: &str) -> String {
     let blocks = syntax::blocks(source).expect("the text is made of Rust tokens");
     let mut lines = Vec::new();
     for block in blocks {
-        let (file, errors) = expand::front_end(block, &|path| Err(format!("{path} is not here")));
+        let (file, errors) =
+            expansion::front_end(block, &|path| Err(format!("{path} is not here")));
         if !errors.is_empty() {
             lines.push(errors.to_text(source));
             continue;

@@ -1,7 +1,7 @@
 //! What the macro does with correct and with damaged declarations.
 
 use ep_codegen::ir::walk;
-use ep_codegen::{expand, syntax};
+use ep_codegen::{expansion, syntax};
 
 pub(crate) const SOURCES: [&str; 7] = [
     include_str!("../../ep-runtime/src/pipelines/layout.rs"),
@@ -16,7 +16,7 @@ pub(crate) const SOURCES: [&str; 7] = [
 fn expanded(source: &str) -> String {
     let blocks = syntax::blocks(source).expect("the text is made of Rust tokens");
     let load = |path: &str| Err(format!("{path} is not here"));
-    blocks.into_iter().map(|block| expand::expand(block, &load).to_string()).collect()
+    blocks.into_iter().map(|block| expansion::expand(block, &load).to_string()).collect()
 }
 
 /// The places between the words and signs of a text, comments left out.

@@ -1,7 +1,7 @@
 //! Shared support of the whole-pipeline tests.
 
 use ep_codegen::diagnostics::Diagnostics;
-use ep_codegen::{expand, ir, lower, syntax};
+use ep_codegen::{expansion, ir, lower, syntax};
 
 /// The IR of every pipeline in the text of a Rust file.
 ///
@@ -12,7 +12,7 @@ pub fn lowered(source: &str) -> Vec<ir::Pipeline> {
     let blocks = syntax::blocks(source).expect("the file is made of Rust tokens");
     let mut out = Vec::new();
     for block in blocks {
-        let (file, errors) = expand::front_end(block, &|_| Err("no files here".to_string()));
+        let (file, errors) = expansion::front_end(block, &|_| Err("no files here".to_string()));
         assert!(errors.is_empty(), "{}", errors.to_text(source));
         out.extend(file.pipelines.iter().map(|pipeline| lower::lower(&file, pipeline)));
     }
@@ -24,7 +24,7 @@ pub fn mistakes(source: &str) -> String {
     let Ok(blocks) = syntax::blocks(source) else { return "not Rust tokens".to_string() };
     let mut errors = Diagnostics::new();
     for block in blocks {
-        errors.extend(expand::front_end(block, &|_| Err("no files here".to_string())).1);
+        errors.extend(expansion::front_end(block, &|_| Err("no files here".to_string())).1);
     }
     errors.to_text(source)
 }

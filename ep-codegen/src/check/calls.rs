@@ -9,7 +9,7 @@ use super::typing::Typing;
 use super::walk::{Meaning, Scope};
 use crate::diagnostics::{types as errors, variants};
 use crate::ir::helpers::{self, Kind};
-use crate::syntax::ast::{CudaFn, Expr, ExprKind, Extent as At};
+use crate::syntax::ast::{CudaFn, Expr, ExprKind, TokenRange as At};
 
 impl<'a> Typing<'_, 'a> {
     pub(super) fn call(

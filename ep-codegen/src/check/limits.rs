@@ -8,7 +8,9 @@ use crate::diagnostics::{Diagnostics, limits as errors};
 use crate::ir::{self, DimKind};
 use crate::lower::lower;
 use crate::plan::{Arch, Config, PlanError, plan};
-use crate::syntax::ast::{ChannelKind, Elem, Expr, Extent, Field, File, Item, Message, Pipeline};
+use crate::syntax::ast::{
+    ChannelKind, Elem, Expr, Field, File, Item, Message, Pipeline, TokenRange,
+};
 
 /// Checks the messages that are staged in shared memory.
 pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
@@ -122,14 +124,14 @@ fn least_configs<'a>(
 }
 
 /// The name of the role or channel that `at` is the source of.
-fn place_of(file: &File, pipeline: &Pipeline, at: &ir::Source) -> Extent {
+fn place_of(file: &File, pipeline: &Pipeline, at: &ir::Source) -> TokenRange {
     let items = Model::new(file, pipeline).items;
     let named = items.iter().find_map(|placed| match placed.item {
-        Item::Role(role) if role.source.text == at.text => Some(Extent::from(&role.name)),
+        Item::Role(role) if role.source.text == at.text => Some(TokenRange::from(&role.name)),
         Item::Channel(channel) if channel.source.text == at.text => {
-            Some(Extent::from(&channel.name))
+            Some(TokenRange::from(&channel.name))
         }
         _ => None,
     });
-    named.unwrap_or_else(|| Extent::from(&pipeline.name))
+    named.unwrap_or_else(|| TokenRange::from(&pipeline.name))
 }

@@ -14,7 +14,7 @@ use super::types::{
 use super::walk::{Counted, Meaning, Scope, index_binder};
 use crate::diagnostics::{Diagnostics, types as errors};
 use crate::syntax::ast::{
-    BinaryOp, Channel, ChannelKind, Domain, Expr, ExprKind, Extent as At, OptionValue, PeerSet,
+    BinaryOp, Channel, ChannelKind, Domain, Expr, ExprKind, OptionValue, PeerSet, TokenRange as At,
 };
 
 /// The type of `expr`, without reporting anything.

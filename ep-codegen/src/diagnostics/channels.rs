@@ -4,7 +4,7 @@ use proc_macro2::{Ident, Span};
 
 use super::names::suggest;
 use super::{Diagnostic, listed};
-use crate::syntax::ast::{Channel, Extent};
+use crate::syntax::ast::{Channel, TokenRange};
 
 /// An option that this kind of channel does not have.
 pub(crate) fn unknown_option(name: &Ident, kind: &str, known: Vec<String>) -> Diagnostic {
@@ -110,15 +110,15 @@ pub(crate) fn peers_without_number(per: Span, set: &str, number: &str) -> Diagno
 }
 
 /// A depth, chunk or number of epochs below 1.
-pub(crate) fn option_not_positive(at: Extent, name: &Ident) -> Diagnostic {
+pub(crate) fn option_not_positive(at: TokenRange, name: &Ident) -> Diagnostic {
     Diagnostic::new(at, format!("`{name}` is at least 1")).help("1")
 }
 
 /// A ring that cannot hold two chunks.
 pub(crate) fn ring_too_short(
-    depth: Extent,
+    depth: TokenRange,
     depths: i128,
-    chunk: Extent,
+    chunk: TokenRange,
     chunks: i128,
 ) -> Diagnostic {
     let need = 2 * chunks;
@@ -211,7 +211,7 @@ pub(crate) fn push_without_position(channel: &Ident) -> Diagnostic {
 }
 
 /// A position where the channel counts by itself.
-pub(crate) fn push_with_position(at: Extent, kind: &str) -> Diagnostic {
+pub(crate) fn push_with_position(at: TokenRange, kind: &str) -> Diagnostic {
     Diagnostic::new(at, format!("a `{kind}` channel counts its positions itself"))
         .help("remove the `at`")
 }
@@ -228,7 +228,7 @@ pub(crate) fn gather_from_direct(channel: &Ident) -> Diagnostic {
 }
 
 /// A filter on a gather.
-pub(crate) fn gather_with_filter(at: Extent) -> Diagnostic {
+pub(crate) fn gather_with_filter(at: TokenRange) -> Diagnostic {
     Diagnostic::new(at, "a gather visits every row and takes no `where`")
         .help("remove the `where`; a part that was never sent counts as zero")
 }
@@ -245,7 +245,7 @@ pub(crate) fn loop_over_pull(channel: &Ident) -> Diagnostic {
 }
 
 /// A peer where all peers are offered the same.
-pub(crate) fn pull_with_peer(at: Extent, channel: &Ident) -> Diagnostic {
+pub(crate) fn pull_with_peer(at: TokenRange, channel: &Ident) -> Diagnostic {
     Diagnostic::new(at, format!("`{channel}` offers its rows to every peer at once"))
         .help(format!("push {channel} {{ .. }}"))
 }
@@ -257,14 +257,14 @@ pub(crate) fn push_without_peer(channel: &Ident) -> Diagnostic {
 }
 
 /// Two indices where there is one ring per peer.
-pub(crate) fn one_peer(at: Extent, channel: &Ident) -> Diagnostic {
+pub(crate) fn one_peer(at: TokenRange, channel: &Ident) -> Diagnostic {
     Diagnostic::new(at, format!("`{channel}` has one part per peer and takes one index"))
         .help("remove this index, or declare `one part per` on the channel")
 }
 
 /// An index over ranks that are not peers of the channel.
 pub(crate) fn peer_not_in_set(
-    at: Extent,
+    at: TokenRange,
     set: &str,
     channel: &Ident,
     per: Span,
@@ -279,7 +279,7 @@ pub(crate) fn peer_not_in_set(
 }
 
 /// This rank as one of the others.
-pub(crate) fn me_among_others(at: Extent, channel: &Ident, per: Span) -> Diagnostic {
+pub(crate) fn me_among_others(at: TokenRange, channel: &Ident, per: Span) -> Diagnostic {
     Diagnostic::new(at, format!("`me` is not among the peers of `{channel}`"))
         .help("per all")
         .also(per, format!("`{channel}` joins the peers of `others`"))

@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span};
 
 use super::{Diagnostic, listed};
-use crate::syntax::ast::Extent;
+use crate::syntax::ast::TokenRange;
 use crate::syntax::keywords::nearest;
 
 /// What to write instead of `found`: the near miss, or all there is.
@@ -101,7 +101,7 @@ pub(crate) fn one_bit_count(at: Span) -> Diagnostic {
 }
 
 /// A clause of a role that is there already.
-pub(crate) fn clause_twice(at: Extent, what: &str) -> Diagnostic {
+pub(crate) fn clause_twice(at: TokenRange, what: &str) -> Diagnostic {
     Diagnostic::new(at, format!("the role says twice {what}")).help("keep one of the two")
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn blocks_too_deep(at: Span, max: u32) -> Diagnostic {
 }
 
 /// A right statement that the generator cannot write as CUDA.
-pub(crate) fn no_cuda_form(at: Extent, name: &Ident, why: &str) -> Diagnostic {
+pub(crate) fn no_cuda_form(at: TokenRange, name: &Ident, why: &str) -> Diagnostic {
     Diagnostic::new(at, format!("`{name}` cannot be emitted: {why}"))
         .help("docs/dsl.md lists, under `what comes out`, the forms of loops that are emitted")
 }

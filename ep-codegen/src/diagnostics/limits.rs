@@ -3,17 +3,17 @@
 use proc_macro2::Ident;
 
 use super::{Diagnostic, listed};
-use crate::syntax::ast::Extent;
+use crate::syntax::ast::TokenRange;
 
 /// More warps than a block has.
-pub(crate) fn too_many_warps(at: Extent, warps: i128) -> Diagnostic {
+pub(crate) fn too_many_warps(at: TokenRange, warps: i128) -> Diagnostic {
     Diagnostic::new(at, format!("a block has at most 32 warps, and this is at least {warps}"))
         .help("32")
 }
 
 /// More warps than a block has, in several roles.
 pub(crate) fn no_room_for_warps(
-    at: Extent,
+    at: TokenRange,
     role: &Ident,
     others: &[&Ident],
     total: i128,
@@ -49,7 +49,7 @@ pub(crate) fn meta_too_large(
 
 /// A statement that exceeds a limit for the least shape.
 pub(crate) fn never_fits(
-    at: Extent,
+    at: TokenRange,
     statement: &str,
     (need, have): (i64, i64),
     what: &str,
@@ -61,6 +61,6 @@ pub(crate) fn never_fits(
 }
 
 /// More bits than a word has.
-pub(crate) fn too_many_bits(at: Extent, bits: i128) -> Diagnostic {
+pub(crate) fn too_many_bits(at: TokenRange, bits: i128) -> Diagnostic {
     Diagnostic::new(at, format!("`bits` holds at most 64 bits, and this is at least {bits}"))
 }

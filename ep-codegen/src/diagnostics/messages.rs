@@ -5,7 +5,7 @@ use std::fmt::Display;
 use proc_macro2::{Ident, Span};
 
 use super::{Diagnostic, listed};
-use crate::syntax::ast::{Extent, Field, Message};
+use crate::syntax::ast::{Field, Message, TokenRange};
 use crate::syntax::keywords::nearest;
 
 /// A message of nothing.
@@ -94,7 +94,11 @@ pub(crate) fn rest_not_a_message(rest: &Ident) -> Diagnostic {
 }
 
 /// Something else than a tensor offered to be pulled.
-pub(crate) fn pull_takes_tensors(at: Extent, channel: &Ident, found: &impl Display) -> Diagnostic {
+pub(crate) fn pull_takes_tensors(
+    at: TokenRange,
+    channel: &Ident,
+    found: &impl Display,
+) -> Diagnostic {
     Diagnostic::new(
         at,
         format!("`{channel}` is pulled from, so it takes whole tensors, and this is {found}"),
@@ -103,7 +107,7 @@ pub(crate) fn pull_takes_tensors(at: Extent, channel: &Ident, found: &impl Displ
 }
 
 /// A field that is always there, from a tensor that may not be.
-pub(crate) fn field_may_be_absent(field: &Field, tensor: &Ident, at: Extent) -> Diagnostic {
+pub(crate) fn field_may_be_absent(field: &Field, tensor: &Ident, at: TokenRange) -> Diagnostic {
     let name = &field.name;
     Diagnostic::new(
         at,

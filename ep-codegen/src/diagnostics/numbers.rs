@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span};
 
 use super::Diagnostic;
-use crate::syntax::ast::{Arg, Extent, Int, Tune};
+use crate::syntax::ast::{Arg, Int, TokenRange, Tune};
 
 /// A range whose end lies below its begin.
 pub(crate) fn empty_range(low: &Int, high: &Int, name: &Ident) -> Diagnostic {
@@ -137,13 +137,13 @@ pub(crate) fn not_of_the_shape(name: &Ident, what: &str) -> Diagnostic {
 }
 
 /// A division that has no result for some legal shape.
-pub(crate) fn divisor_may_be_zero(at: Extent, divisor: &str) -> Diagnostic {
+pub(crate) fn divisor_may_be_zero(at: TokenRange, divisor: &str) -> Diagnostic {
     Diagnostic::new(at, format!("`{divisor}` divides here and is 0 for some legal shape"))
         .help(format!("max({divisor}, 1)"))
 }
 
 /// A condition that no legal shape meets.
-pub(crate) fn contradiction(at: Extent, condition: &str) -> Diagnostic {
+pub(crate) fn contradiction(at: TokenRange, condition: &str) -> Diagnostic {
     Diagnostic::new(at, format!("no legal shape meets `{condition}`"))
         .help("widen the ranges above, or remove the condition")
 }

@@ -3,7 +3,7 @@
 use proc_macro2::Ident;
 
 use super::Diagnostic;
-use crate::syntax::ast::{Extent, Role};
+use crate::syntax::ast::{Role, TokenRange};
 
 /// A pipeline without work.
 pub(crate) fn no_roles(pipeline: &Ident, when: &str) -> Diagnostic {
@@ -12,18 +12,18 @@ pub(crate) fn no_roles(pipeline: &Ident, when: &str) -> Diagnostic {
 }
 
 /// A range of blocks without blocks.
-pub(crate) fn empty_blocks(at: Extent, low: &str, high: &str) -> Diagnostic {
+pub(crate) fn empty_blocks(at: TokenRange, low: &str, high: &str) -> Diagnostic {
     Diagnostic::new(at, format!("there is no block in `{low}..{high}`"))
         .help(format!("blocks {high}..{low}"))
 }
 
 /// A role without warps.
-pub(crate) fn no_warps(at: Extent, name: &Ident) -> Diagnostic {
+pub(crate) fn no_warps(at: TokenRange, name: &Ident) -> Diagnostic {
     Diagnostic::new(at, format!("the role `{name}` has no warps")).help("1")
 }
 
 /// Two ways to deal out the work.
-pub(crate) fn binder_and_share(at: Extent, binder: &Ident, name: &Ident) -> Diagnostic {
+pub(crate) fn binder_and_share(at: TokenRange, binder: &Ident, name: &Ident) -> Diagnostic {
     Diagnostic::new(at, format!("the warps of `{name}[{binder}]` are already shared by `{binder}`"))
         .help(format!("role {name}[{binder}] on .. {{ .. }}"))
 }
@@ -61,13 +61,13 @@ pub(crate) fn same_warps(role: &Role, other: &Role) -> Diagnostic {
 }
 
 /// Blocks without a role.
-pub(crate) fn blocks_not_covered(at: Extent, missing: &str) -> Diagnostic {
+pub(crate) fn blocks_not_covered(at: TokenRange, missing: &str) -> Diagnostic {
     Diagnostic::new(at, format!("no role runs on {missing}"))
         .help("role .. on other blocks { .. }, or write `all blocks` here")
 }
 
 /// `other blocks` without any named ones.
-pub(crate) fn other_than_nothing(at: Extent, name: &Ident) -> Diagnostic {
+pub(crate) fn other_than_nothing(at: TokenRange, name: &Ident) -> Diagnostic {
     Diagnostic::new(at, format!("`{name}` runs on other blocks than those of no role"))
         .help("all blocks")
 }

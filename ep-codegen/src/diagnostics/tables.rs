@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span};
 
 use super::Diagnostic;
-use crate::syntax::ast::{Extent, Int};
+use crate::syntax::ast::{Int, TokenRange};
 
 /// A word that only inputs have.
 pub(crate) fn only_inputs(at: Span, word: &str, name: &Ident) -> Diagnostic {
@@ -33,7 +33,7 @@ pub(crate) fn window_and_host(at: Span, name: &Ident) -> Diagnostic {
 pub(crate) fn fill_beyond_another(
     beyond: &Ident,
     name: &Ident,
-    first: Extent,
+    first: TokenRange,
     extent: &str,
 ) -> Diagnostic {
     Diagnostic::new(beyond, format!("the rows of `{name}` are not counted by `{beyond}`"))
@@ -42,7 +42,7 @@ pub(crate) fn fill_beyond_another(
 }
 
 /// An extent that is 0 for every legal shape.
-pub(crate) fn empty_extent(at: Extent, name: &Ident) -> Diagnostic {
+pub(crate) fn empty_extent(at: TokenRange, name: &Ident) -> Diagnostic {
     Diagnostic::new(at, format!("`{name}` holds nothing: this extent is never more than 0"))
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn written_in_each_turn(name: &Ident, word: &str, binder: &Ident) -> 
 
 /// A value that may be absent into a tensor that may not.
 pub(crate) fn value_may_be_absent(
-    at: Extent,
+    at: TokenRange,
     tensor: &Ident,
     field: &Ident,
     with: &Ident,

@@ -6,22 +6,22 @@ use proc_macro2::Ident;
 
 use super::names::suggest;
 use super::{Diagnostic, listed};
-use crate::syntax::ast::{CudaFn, CudaParam, Elem, Extent, Int};
+use crate::syntax::ast::{CudaFn, CudaParam, Elem, Int, TokenRange};
 
 /// Something else than a `bool` as a condition.
-pub(crate) fn not_a_condition(at: Extent, found: &impl Display, expr: &str) -> Diagnostic {
+pub(crate) fn not_a_condition(at: TokenRange, found: &impl Display, expr: &str) -> Diagnostic {
     Diagnostic::new(at, format!("a condition is a `bool`, and this is {found}"))
         .help(format!("{expr} != 0"))
 }
 
 /// Something else than a whole number where one is needed.
-pub(crate) fn not_whole(at: Extent, what: &str, found: &impl Display) -> Diagnostic {
+pub(crate) fn not_whole(at: TokenRange, what: &str, found: &impl Display) -> Diagnostic {
     Diagnostic::new(at, format!("{what} is a whole number, and this is {found}"))
 }
 
 /// Something a loop cannot run over.
 pub(crate) fn not_a_domain(
-    at: Extent,
+    at: TokenRange,
     expr: &str,
     found: &impl Display,
     whole: bool,
@@ -35,14 +35,14 @@ pub(crate) fn not_a_domain(
 }
 
 /// An index behind something that has none.
-pub(crate) fn not_indexed(at: Extent, expr: &str) -> Diagnostic {
+pub(crate) fn not_indexed(at: TokenRange, expr: &str) -> Diagnostic {
     Diagnostic::new(at, format!("`{expr}` has no elements to choose from"))
         .help("index a tensor, a channel or a field")
 }
 
 /// More indices than extents.
 pub(crate) fn too_many_indices(
-    at: Extent,
+    at: TokenRange,
     name: &str,
     value: &impl Display,
     given: usize,
@@ -53,7 +53,7 @@ pub(crate) fn too_many_indices(
 
 /// An index that counts something else than the extent does.
 pub(crate) fn index_of_another(
-    at: Extent,
+    at: TokenRange,
     index: &str,
     counted: &str,
     name: &str,
@@ -93,7 +93,7 @@ pub(crate) fn wrong_arguments(name: &Ident, params: &[&str], given: usize) -> Di
 
 /// An argument of the wrong type.
 pub(crate) fn wrong_argument(
-    at: Extent,
+    at: TokenRange,
     name: &Ident,
     param: &str,
     wanted: &str,
@@ -103,7 +103,7 @@ pub(crate) fn wrong_argument(
 }
 
 /// The wrong number of arguments of a user's function.
-pub(crate) fn wrong_cuda_arguments(at: Extent, cuda_fn: &CudaFn, given: usize) -> Diagnostic {
+pub(crate) fn wrong_cuda_arguments(at: TokenRange, cuda_fn: &CudaFn, given: usize) -> Diagnostic {
     let name = &cuda_fn.name;
     let params: Vec<String> = cuda_fn.params.iter().map(|param| param.name.to_string()).collect();
     let takes = if params.len() == 1 {
@@ -118,7 +118,7 @@ pub(crate) fn wrong_cuda_arguments(at: Extent, cuda_fn: &CudaFn, given: usize) -
 
 /// An argument of the wrong type for a user's function.
 pub(crate) fn wrong_cuda_argument(
-    at: Extent,
+    at: TokenRange,
     cuda_fn: &CudaFn,
     param: &CudaParam,
     found: &impl Display,
@@ -133,13 +133,13 @@ pub(crate) fn wrong_cuda_argument(
 }
 
 /// A sum, product or comparison of something that is no number.
-pub(crate) fn not_numeric(at: Extent, operation: &str, found: &impl Display) -> Diagnostic {
+pub(crate) fn not_numeric(at: TokenRange, operation: &str, found: &impl Display) -> Diagnostic {
     Diagnostic::new(at, format!("`{operation}` needs numbers, and this is {found}"))
 }
 
 /// Rows of different extents.
 pub(crate) fn operands_differ(
-    at: Extent,
+    at: TokenRange,
     sign: &str,
     left: &impl Display,
     right: &impl Display,
@@ -166,7 +166,7 @@ pub(crate) fn cast_to_bool(elem: &Ident, value: &str) -> Diagnostic {
 
 /// A message, part or channel where a value is needed.
 pub(crate) fn not_a_value(
-    at: Extent,
+    at: TokenRange,
     what: &str,
     target: &impl Display,
     found: &impl Display,
@@ -177,7 +177,7 @@ pub(crate) fn not_a_value(
 
 /// A row where a number is needed, or the other way round.
 pub(crate) fn wrong_rank(
-    at: Extent,
+    at: TokenRange,
     what: &str,
     target: &impl Display,
     found: &impl Display,
@@ -188,7 +188,7 @@ pub(crate) fn wrong_rank(
 
 /// A value of another element type.
 pub(crate) fn wrong_type(
-    at: Extent,
+    at: TokenRange,
     what: &str,
     target: &impl Display,
     found: &impl Display,
@@ -202,7 +202,12 @@ pub(crate) fn wrong_type(
 }
 
 /// A cast with another scale block than the element type has.
-pub(crate) fn block_differs(at: Extent, block: i64, declared: &Int, scale: &Ident) -> Diagnostic {
+pub(crate) fn block_differs(
+    at: TokenRange,
+    block: i64,
+    declared: &Int,
+    scale: &Ident,
+) -> Diagnostic {
     let wanted = declared.value;
     Diagnostic::new(
         at,
@@ -214,7 +219,7 @@ pub(crate) fn block_differs(at: Extent, block: i64, declared: &Int, scale: &Iden
 
 /// A row of another length.
 pub(crate) fn wrong_extent(
-    at: Extent,
+    at: TokenRange,
     what: &str,
     target: &impl Display,
     found: &impl Display,
@@ -223,13 +228,13 @@ pub(crate) fn wrong_extent(
 }
 
 /// A name for something that has no value.
-pub(crate) fn let_of(at: Extent, found: &impl Display) -> Diagnostic {
+pub(crate) fn let_of(at: TokenRange, found: &impl Display) -> Diagnostic {
     Diagnostic::new(at, format!("`let` gives a value a name, and this is {found}"))
         .help("name a field of it")
 }
 
 /// `at` behind something that has no positions.
-pub(crate) fn position_without_messages(at: Extent) -> Diagnostic {
+pub(crate) fn position_without_messages(at: TokenRange) -> Diagnostic {
     let has =
         "only a loop over messages, or over a number of the shape inside a stripe, has positions";
     Diagnostic::new(at, has).help("remove the `at`")

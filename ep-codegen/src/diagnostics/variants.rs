@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span};
 
 use super::{Diagnostic, listed};
-use crate::syntax::ast::{Arm, Extent, Int, Part, Variant};
+use crate::syntax::ast::{Arm, Int, Part, TokenRange, Variant};
 
 /// A variant that offers nothing.
 pub(crate) fn no_arms(name: &Ident) -> Diagnostic {
@@ -46,7 +46,7 @@ pub(crate) fn arm_without_parts(
 }
 
 /// A scale for blocks of nothing.
-pub(crate) fn empty_block(at: impl Into<Extent>, block: i64) -> Diagnostic {
+pub(crate) fn empty_block(at: impl Into<TokenRange>, block: i64) -> Diagnostic {
     Diagnostic::new(at, format!("a scale block of {block} elements holds nothing")).help("128")
 }
 

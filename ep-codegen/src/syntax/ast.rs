@@ -3,53 +3,59 @@
 //! Nothing is resolved here. `ring[peer].first` is a field of an index of a name; only `check` and
 //! `lower` know that `ring` is a channel.
 
+mod body;
+
 use proc_macro2::{Ident, Span, TokenStream};
+
+pub use body::{
+    BinaryOp, ChannelRef, Domain, Expr, ExprKind, FieldValue, For, Gather, Place, Stmt, StmtKind,
+};
 
 /// The tokens from `first` to `last`: where something stands.
 #[derive(Debug, Clone, Copy)]
-pub struct Extent {
+pub struct TokenRange {
     /// Span of the first token.
     pub first: Span,
     /// Span of the last token.
     pub last: Span,
 }
 
-impl Extent {
+impl TokenRange {
     /// From the first token of `self` to the last one of `end`.
-    pub fn to(self, end: impl Into<Extent>) -> Extent {
-        Extent { first: self.first, last: end.into().last }
+    pub fn to(self, end: impl Into<TokenRange>) -> TokenRange {
+        TokenRange { first: self.first, last: end.into().last }
     }
 }
 
-impl From<Span> for Extent {
-    fn from(span: Span) -> Extent {
-        Extent { first: span, last: span }
+impl From<Span> for TokenRange {
+    fn from(span: Span) -> TokenRange {
+        TokenRange { first: span, last: span }
     }
 }
 
-impl From<&Ident> for Extent {
-    fn from(ident: &Ident) -> Extent {
+impl From<&Ident> for TokenRange {
+    fn from(ident: &Ident) -> TokenRange {
         ident.span().into()
     }
 }
 
-impl From<&Expr> for Extent {
-    fn from(expr: &Expr) -> Extent {
+impl From<&Expr> for TokenRange {
+    fn from(expr: &Expr) -> TokenRange {
         expr.at
     }
 }
 
-impl From<&Int> for Extent {
-    fn from(int: &Int) -> Extent {
+impl From<&Int> for TokenRange {
+    fn from(int: &Int) -> TokenRange {
         int.span.into()
     }
 }
 
 /// Where a declaration or statement stands, and how it reads.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct Excerpt {
     /// Its tokens; for a statement with a block, without the block.
-    pub extent: Extent,
+    pub tokens: TokenRange,
     /// The same tokens as text, white space folded.
     pub text: String,
 }
@@ -140,7 +146,7 @@ pub enum ShapeEntry {
         /// Distance of legal values, 1 when not written.
         step: Option<Int>,
         /// The entry.
-        source: Source,
+        source: Excerpt,
     },
     /// `let name = value`
     Derived {
@@ -149,14 +155,14 @@ pub enum ShapeEntry {
         /// Formula over names of the shape.
         value: Expr,
         /// The entry.
-        source: Source,
+        source: Excerpt,
     },
     /// `require condition`
     Require {
         /// Condition over names of the shape and tunes.
         condition: Expr,
         /// The entry.
-        source: Source,
+        source: Excerpt,
     },
 }
 
@@ -168,7 +174,7 @@ pub struct Variant {
     /// Arms.
     pub arms: Vec<Arm>,
     /// The head.
-    pub source: Source,
+    pub source: Excerpt,
 }
 
 /// An arm of a variant.
@@ -201,7 +207,7 @@ pub struct Tune {
     /// Legal values.
     pub choices: Vec<Int>,
     /// The entry.
-    pub source: Source,
+    pub source: Excerpt,
 }
 
 /// `name: elem = default in low..=high`
@@ -218,7 +224,7 @@ pub struct Arg {
     /// Greatest value.
     pub high: Int,
     /// The entry.
-    pub source: Source,
+    pub source: Excerpt,
 }
 
 /// `size name = value;`
@@ -229,7 +235,7 @@ pub struct Size {
     /// `None`: given by the caller.
     pub value: Option<Expr>,
     /// The declaration.
-    pub source: Source,
+    pub source: Excerpt,
 }
 
 /// Which word declared a list of tensors.
@@ -276,7 +282,7 @@ pub struct Tensor {
     /// `fill n beyond size`
     pub fill: Option<Fill>,
     /// The tensor's part of the declaration.
-    pub source: Source,
+    pub source: Excerpt,
 }
 
 /// `fill value beyond size`
@@ -320,7 +326,7 @@ pub struct Message {
     /// Fields.
     pub fields: Vec<Field>,
     /// The head.
-    pub source: Source,
+    pub source: Excerpt,
 }
 
 /// `row name: elem[dims] with tensor`
@@ -406,7 +412,7 @@ pub struct Channel {
     /// Options in order.
     pub options: Vec<ChannelOption>,
     /// The declaration.
-    pub source: Source,
+    pub source: Excerpt,
 }
 
 /// `name: value` between the braces of a channel.
@@ -443,7 +449,7 @@ pub enum OptionValue {
 pub struct SlotAxis {
     /// Name of the index.
     pub name: Ident,
-    /// Extent; `source` needs none.
+    /// TokenRange; `source` needs none.
     pub extent: Option<Expr>,
 }
 
@@ -492,17 +498,17 @@ pub struct Role {
     /// Blocks.
     pub blocks: Blocks,
     /// Where the blocks are named.
-    pub blocks_at: Extent,
+    pub blocks_at: TokenRange,
     /// Warps.
     pub warps: Option<Expr>,
     /// Share.
     pub share: Option<Share>,
     /// Where the share is named.
-    pub share_at: Option<Extent>,
+    pub share_at: Option<TokenRange>,
     /// Body.
     pub body: Vec<Stmt>,
     /// The head.
-    pub source: Source,
+    pub source: Excerpt,
 }
 
 /// `phase name { .. }`
@@ -539,7 +545,7 @@ pub struct Uses {
     /// The tables that are read, with their types; `None`: those of a pipeline in this block.
     pub tables: Option<Vec<Tensor>>,
     /// The declaration.
-    pub source: Source,
+    pub source: Excerpt,
 }
 
 /// `cuda fn name(param: elem, ..) -> elem = r"..";` or `.. from "file.cuh";`
@@ -554,7 +560,7 @@ pub struct CudaFn {
     /// C++ text.
     pub body: CudaBody,
     /// The declaration without its text.
-    pub source: Source,
+    pub source: Excerpt,
 }
 
 /// A parameter of a [`CudaFn`].
@@ -585,284 +591,4 @@ pub enum CudaBody {
         /// The literal.
         span: Span,
     },
-}
-
-/// A statement.
-#[derive(Debug, Clone)]
-pub struct Stmt {
-    /// What it says.
-    pub kind: StmtKind,
-    /// The first word.
-    pub keyword: Span,
-    /// The statement, without its block.
-    pub source: Source,
-}
-
-/// The statements.
-#[derive(Debug, Clone)]
-#[expect(clippy::large_enum_variant, reason = "a declaration has few of them")]
-pub enum StmtKind {
-    /// `for binder in ..` of any form.
-    For(For),
-    /// `announce channel[peer] { .. };`
-    Announce {
-        /// Channel and peer.
-        channel: ChannelRef,
-        /// Values.
-        values: Vec<FieldValue>,
-    },
-    /// `push channel[peer] at position { .. };`
-    Push {
-        /// Channel and peer.
-        channel: ChannelRef,
-        /// `at position`, or `at [i, j]`.
-        position: Vec<Expr>,
-        /// Values.
-        values: Vec<FieldValue>,
-        /// `..message`
-        rest: Option<Ident>,
-    },
-    /// `store place = value;`
-    Store {
-        /// Place.
-        place: Place,
-        /// Value.
-        value: Expr,
-    },
-    /// `record place = value;`
-    Record {
-        /// Place.
-        place: Place,
-        /// Value.
-        value: Expr,
-    },
-    /// `add place = value;`
-    Add {
-        /// Place.
-        place: Place,
-        /// Value.
-        value: Expr,
-    },
-    /// `count place;`
-    Count {
-        /// Place.
-        place: Place,
-    },
-    /// `let name = value;`
-    Let {
-        /// Name.
-        name: Ident,
-        /// Value.
-        value: Expr,
-    },
-    /// `await channel;`
-    Await {
-        /// Channel.
-        channel: Ident,
-    },
-    /// `close channel;`
-    Close {
-        /// Channel.
-        channel: Ident,
-    },
-    /// `when axis is Arm { .. }`
-    When(When<Stmt>),
-}
-
-/// `channel` or `channel[i, j]`
-#[derive(Debug, Clone)]
-pub struct ChannelRef {
-    /// Channel.
-    pub name: Ident,
-    /// Indices; empty when none are written.
-    pub indices: Vec<Expr>,
-}
-
-/// `tensor[i, j]` as a target.
-#[derive(Debug, Clone)]
-pub struct Place {
-    /// Tensor.
-    pub tensor: Ident,
-    /// Indices; empty when none are written.
-    pub indices: Vec<Expr>,
-}
-
-/// `field: value`
-#[derive(Debug, Clone)]
-pub struct FieldValue {
-    /// Field.
-    pub name: Ident,
-    /// Value.
-    pub value: Expr,
-}
-
-/// `for binder in domain at position where filter gather .. { .. }`
-///
-/// A loop over messages when `domain` is [`Domain::Expr`] whose root names a channel.
-#[derive(Debug, Clone)]
-pub struct For {
-    /// Binder.
-    pub binder: Ident,
-    /// What it runs over.
-    pub domain: Domain,
-    /// `at position`: of a loop over messages.
-    pub position: Option<Expr>,
-    /// `where filter`
-    pub filter: Option<Expr>,
-    /// `gather ..`
-    pub gather: Option<Gather>,
-    /// Body.
-    pub body: Vec<Stmt>,
-}
-
-/// `gather part from channel[peer] at position across peer in domain`
-#[derive(Debug, Clone)]
-pub struct Gather {
-    /// The word `gather`.
-    pub keyword: Span,
-    /// Binder of the gathered part.
-    pub part: Ident,
-    /// Channel and index.
-    pub channel: ChannelRef,
-    /// `at position`, or `at [i, j]`.
-    pub position: Vec<Expr>,
-    /// Binder of the axis.
-    pub across: Ident,
-    /// The axis.
-    pub over: Domain,
-}
-
-/// What a loop or fold runs over.
-#[derive(Debug, Clone)]
-pub enum Domain {
-    /// `tokens`, `stripe`, `ranks`, `others`, `topk_idx[token]`, `ring[peer]`, ..
-    Expr(Expr),
-    /// `low..high`
-    Range {
-        /// First value.
-        low: Expr,
-        /// One past the last value.
-        high: Expr,
-    },
-}
-
-impl Domain {
-    /// Where it stands.
-    pub fn extent(&self) -> Extent {
-        match self {
-            Domain::Expr(expr) => expr.at,
-            Domain::Range { low, high } => low.at.to(high),
-        }
-    }
-}
-
-/// An expression.
-#[derive(Debug, Clone)]
-pub struct Expr {
-    /// What it is.
-    pub kind: ExprKind,
-    /// Where it stands.
-    pub at: Extent,
-}
-
-/// The expressions.
-#[derive(Debug, Clone)]
-pub enum ExprKind {
-    /// An integer.
-    Int(i64),
-    /// `true`, `false`
-    Bool(bool),
-    /// A name, `me` and `stripe` included.
-    Name(Ident),
-    /// `base[i, j]`
-    Index {
-        /// What is indexed.
-        base: Box<Expr>,
-        /// Indices.
-        indices: Vec<Expr>,
-    },
-    /// `base.field`
-    Field {
-        /// What has the field.
-        base: Box<Expr>,
-        /// Field.
-        field: Ident,
-    },
-    /// `helper(args)`
-    Call {
-        /// Helper or `cuda fn`.
-        helper: Ident,
-        /// Arguments.
-        args: Vec<Expr>,
-    },
-    /// `sum(binder in domain: body)`
-    Fold {
-        /// The word `sum` or `prefix_sum`.
-        helper: Ident,
-        /// Binder.
-        binder: Ident,
-        /// Domain.
-        domain: Box<Domain>,
-        /// Body.
-        body: Box<Expr>,
-    },
-    /// `value as elem`
-    Cast {
-        /// Value.
-        value: Box<Expr>,
-        /// Element type.
-        elem: Ident,
-    },
-    /// `!value`
-    Not {
-        /// Value.
-        value: Box<Expr>,
-    },
-    /// `-value`
-    Neg {
-        /// Value.
-        value: Box<Expr>,
-    },
-    /// `left op right`
-    Binary {
-        /// Operator.
-        op: BinaryOp,
-        /// The operator's first character.
-        op_span: Span,
-        /// Left side.
-        left: Box<Expr>,
-        /// Right side.
-        right: Box<Expr>,
-    },
-}
-
-/// Binary operators.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BinaryOp {
-    /// `+`
-    Add,
-    /// `-`
-    Sub,
-    /// `*`
-    Mul,
-    /// `/`
-    Div,
-    /// `%`
-    Rem,
-    /// `==`
-    Eq,
-    /// `!=`
-    Ne,
-    /// `<`
-    Lt,
-    /// `<=`
-    Le,
-    /// `>`
-    Gt,
-    /// `>=`
-    Ge,
-    /// `&&`
-    And,
-    /// `||`
-    Or,
 }

@@ -3,7 +3,7 @@
 use syn::parse::ParseStream;
 use syn::{LitBool, LitInt, Token};
 
-use super::ast::{BinaryOp, Domain, Expr, ExprKind, Extent};
+use super::ast::{BinaryOp, Domain, Expr, ExprKind, TokenRange};
 use super::stream::{
     Result, at_word, brackets, drain, expected, found, int, list, name, parens, sign,
 };
@@ -141,13 +141,13 @@ fn unary(input: ParseStream, depth: u32) -> Result<Expr> {
     if input.peek(Token![!]) {
         input.parse::<Token![!]>()?;
         let value = Box::new(unary(input, depth + 1)?);
-        let at = Extent::from(first).to(&*value);
+        let at = TokenRange::from(first).to(&*value);
         return Ok(Expr { kind: ExprKind::Not { value }, at });
     }
     if input.peek(Token![-]) {
         input.parse::<Token![-]>()?;
         let value = unary(input, depth + 1)?;
-        let at = Extent::from(first).to(&value);
+        let at = TokenRange::from(first).to(&value);
         // A negative literal is one number, not an operation on one.
         let kind = match value.kind {
             ExprKind::Int(number) => ExprKind::Int(-number),
@@ -197,7 +197,7 @@ fn atom(input: ParseStream, depth: u32) -> Result<Expr> {
         let inner = ended(&content, inner)?;
         return Ok(Expr {
             kind: inner.kind,
-            at: Extent { first: span.open(), last: span.close() },
+            at: TokenRange { first: span.open(), last: span.close() },
         });
     }
     if !input.peek(syn::Ident) {
@@ -209,7 +209,7 @@ fn atom(input: ParseStream, depth: u32) -> Result<Expr> {
         return Ok(Expr { kind: ExprKind::Name(head), at });
     }
     let (content, span) = parens(input, "arguments")?;
-    let at = Extent::from(&head).to(span.close());
+    let at = TokenRange::from(&head).to(span.close());
     if content.peek(syn::Ident) && content.peek2(Token![in]) {
         return Ok(Expr { kind: fold(head, &content, depth)?, at });
     }

@@ -3,7 +3,7 @@
 use syn::Token;
 use syn::parse::ParseStream;
 
-use super::ast::{Blocks, Channel, ChannelOption, Extent, OptionValue, Role, Share, SlotAxis};
+use super::ast::{Blocks, Channel, ChannelOption, OptionValue, Role, Share, SlotAxis, TokenRange};
 use super::expr::expr;
 use super::keywords::{CHANNEL_KINDS, ITEMS, PEER_SETS, TRANSPORTS};
 use super::stmt::body;
@@ -109,20 +109,20 @@ pub(super) fn role(input: ParseStream, errors: &mut Diagnostics) -> Result<Role>
     word(input, "on")?;
     let blocks_start = input.cursor();
     let blocks = blocks(input)?;
-    let blocks_at = source(blocks_start, input).extent;
+    let blocks_at = source(blocks_start, input).tokens;
     let (mut warps, mut share, mut share_at) = (None, None, None);
     while input.parse::<Token![,]>().is_ok() {
         let clause = input.cursor();
         if at_word(input, "warps") || at_word(input, "one") {
-            let again: Option<Extent> = share_at;
+            let again: Option<TokenRange> = share_at;
             share = Some(self::share(input)?);
-            share_at = Some(source(clause, input).extent);
-            once(again, source(clause, input).extent, "how its warps share the work")?;
+            share_at = Some(source(clause, input).tokens);
+            once(again, source(clause, input).tokens, "how its warps share the work")?;
         } else {
             let count = expr(input)?;
             word(input, "warps")?;
-            let again = warps.as_ref().map(Extent::from);
-            once(again, source(clause, input).extent, "how many warps it has")?;
+            let again = warps.as_ref().map(TokenRange::from);
+            once(again, source(clause, input).tokens, "how many warps it has")?;
             warps = Some(count);
         }
     }
@@ -133,7 +133,7 @@ pub(super) fn role(input: ParseStream, errors: &mut Diagnostics) -> Result<Role>
 }
 
 /// A clause of a role may be said once.
-fn once(before: Option<Extent>, now: Extent, what: &str) -> Result<()> {
+fn once(before: Option<TokenRange>, now: TokenRange, what: &str) -> Result<()> {
     match before {
         None => Ok(()),
         Some(_) => Err(form::clause_twice(now, what)),

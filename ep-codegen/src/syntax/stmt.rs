@@ -4,7 +4,7 @@ use syn::Token;
 use syn::ext::IdentExt;
 use syn::parse::{ParseBuffer, ParseStream};
 
-use super::ast::{ChannelRef, Expr, FieldValue, For, Gather, Place, Source, Stmt, StmtKind, When};
+use super::ast::{ChannelRef, Excerpt, Expr, FieldValue, For, Gather, Place, Stmt, StmtKind, When};
 use super::expr::{domain, expr};
 use super::keywords::{ITEMS, STATEMENTS};
 use super::parse::{NESTING_MAX, too_deep, when};
@@ -60,7 +60,7 @@ fn stmt(input: ParseStream, errors: &mut Diagnostics, depth: u32) -> Result<Stmt
     }
     if first == "when" {
         let inner = when(input, |content| stmts(content, errors, depth + 1))?;
-        let source = Source { extent: keyword.into(), text: head_of_when(&inner) };
+        let source = Excerpt { tokens: keyword.into(), text: head_of_when(&inner) };
         return Ok(Stmt { kind: StmtKind::When(inner), keyword, source });
     }
     let kind = action(input, &first)?;

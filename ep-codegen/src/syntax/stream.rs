@@ -7,7 +7,7 @@ use syn::ext::IdentExt;
 use syn::parse::{ParseBuffer, ParseStream};
 use syn::{LitInt, LitStr, Token};
 
-use super::ast::{Extent, Int, Source, Word};
+use super::ast::{Excerpt, Int, TokenRange, Word};
 use super::print;
 use crate::diagnostics::{Diagnostic, Diagnostics, form};
 
@@ -280,20 +280,20 @@ pub(super) fn semicolon(input: ParseStream, start: Cursor, keywords: &[&str]) ->
         return Ok(());
     }
     let source = source(start, input);
-    let next_line = input.span().start().line > source.extent.last.end().line;
+    let next_line = input.span().start().line > source.tokens.last.end().line;
     let begins_next = peek_word(input).is_some_and(|word| keywords.contains(&word.as_str()));
     if input.is_empty() || next_line || begins_next {
-        return Err(form::missing_semicolon(source.extent.last, &source.text));
+        return Err(form::missing_semicolon(source.tokens.last, &source.text));
     }
     Err(form::unexpected_before_end(input.span(), &found(input), &source.text))
 }
 
 /// The tokens between `start` and where `input` stands now.
-pub(super) fn source(start: Cursor, input: ParseStream) -> Source {
+pub(super) fn source(start: Cursor, input: ParseStream) -> Excerpt {
     let trees = between(start, input.cursor());
     let first = trees.first().map_or_else(|| input.span(), first_span);
     let last = trees.last().map_or_else(|| input.span(), last_span);
-    Source { extent: Extent { first, last }, text: print::tokens(trees) }
+    Excerpt { tokens: TokenRange { first, last }, text: print::tokens(trees) }
 }
 
 fn between(start: Cursor, end: Cursor) -> Vec<TokenTree> {

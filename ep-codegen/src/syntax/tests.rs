@@ -14,7 +14,7 @@ fn listed(text: &str) -> Vec<String> {
     let sorted = errors.sorted().into_iter();
     sorted
         .map(|error| {
-            let line = error.places[0].at.first.start().line;
+            let line = error.labels[0].at.first.start().line;
             let help = error.help.as_deref().unwrap_or("no help");
             format!("{line}: {} ({help})", error.message())
         })
@@ -82,7 +82,7 @@ fn statements_know_their_line_and_text() {
     assert_eq!(pipeline.doc, ["Doc."]);
     let Item::Role(role) = &pipeline.items[0] else { panic!("not a role") };
     assert_eq!(role.source.text, "role R on block 0");
-    let line = |stmt: &Stmt| stmt.source.extent.first.start().line - pipeline.keyword.start().line;
+    let line = |stmt: &Stmt| stmt.source.tokens.first.start().line - pipeline.keyword.start().line;
     let outer = &role.body[0];
     assert_eq!((line(outer), outer.source.text.as_str()), (2, "for t in tokens where ok[t]"));
     let StmtKind::For(head) = &outer.kind else { panic!("not a loop") };

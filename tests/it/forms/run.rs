@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ep_codegen::{expand, lower, render, syntax};
+use ep_codegen::{expansion, lower, render, syntax};
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::Stream;
 use ep_runtime::group::{Group, Kernel, control_bytes};
@@ -23,7 +23,7 @@ const SEEDS: u64 = 2;
 pub(super) fn accepted(source: &str) -> Result<ir::Pipeline, String> {
     let whole = format!("ep_runtime::pipeline! {{ pub pipeline Form {{ {source} }} }}");
     let block = syntax::blocks(&whole).expect("the text is made of Rust tokens").remove(0);
-    let (file, errors) = expand::front_end(block, &|path| Err(format!("{path} is not here")));
+    let (file, errors) = expansion::front_end(block, &|path| Err(format!("{path} is not here")));
     if !errors.is_empty() {
         return Err(errors.to_text(&whole));
     }

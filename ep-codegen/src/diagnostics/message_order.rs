@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span};
 
 use super::{Diagnostic, listed};
-use crate::syntax::ast::{Channel, ChannelKind, Extent};
+use crate::syntax::ast::{Channel, ChannelKind, TokenRange};
 
 /// A loop over a ring inside another loop.
 pub(crate) fn ring_in_loop(ring: &Ident, binder: &Ident) -> Diagnostic {
@@ -30,7 +30,7 @@ pub(crate) fn ring_emptied_twice(ring: &Ident, first: &Ident) -> Diagnostic {
 }
 
 /// A gather from a ring in another order than that of its rows.
-pub(crate) fn ring_out_of_order(at: Extent, domain: &str, channel: &Channel) -> Diagnostic {
+pub(crate) fn ring_out_of_order(at: TokenRange, domain: &str, channel: &Channel) -> Diagnostic {
     let name = &channel.name;
     Diagnostic::new(
         at,
@@ -52,7 +52,7 @@ pub(crate) fn gather_not_across(channel: &Ident, across: &Ident) -> Diagnostic {
 }
 
 /// A gather at a position that no table holds.
-pub(crate) fn position_not_in_table(at: Extent, position: &str, channel: &Ident) -> Diagnostic {
+pub(crate) fn position_not_in_table(at: TokenRange, position: &str, channel: &Ident) -> Diagnostic {
     Diagnostic::new(
         at,
         format!(
@@ -63,14 +63,18 @@ pub(crate) fn position_not_in_table(at: Extent, position: &str, channel: &Ident)
 }
 
 /// A position that is the same for all tokens, or for all parts.
-pub(crate) fn position_without_binder(at: Extent, position: &str, binder: &Ident) -> Diagnostic {
+pub(crate) fn position_without_binder(
+    at: TokenRange,
+    position: &str,
+    binder: &Ident,
+) -> Diagnostic {
     Diagnostic::new(at, format!("the position `{position}` is the same for every `{binder}`"))
         .help(format!("index the table by `{binder}`"))
 }
 
 /// A table of something else than positions.
 pub(crate) fn position_not_recorded(
-    at: Extent,
+    at: TokenRange,
     table: &Ident,
     declared: &Ident,
     kind: ChannelKind,
@@ -89,7 +93,7 @@ pub(crate) fn position_not_recorded(
 
 /// Positions of a dispatch that its combine cannot use.
 pub(crate) fn positions_of_another_kind(
-    at: Extent,
+    at: TokenRange,
     table: &Ident,
     of: (&str, &str),
     channel: &Channel,

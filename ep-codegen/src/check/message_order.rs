@@ -11,7 +11,7 @@ use super::numbers::mentions;
 use super::text::{domain_text, text};
 use super::types::SLOT_NUMBERS;
 use super::walk::{self, Site, messages_of};
-use crate::diagnostics::{Diagnostics, order as errors};
+use crate::diagnostics::{Diagnostics, message_order as errors};
 use crate::syntax::ast::{
     Channel, ChannelKind, Domain, Expr, ExprKind, For, Gather, StmtKind, TensorKind,
 };

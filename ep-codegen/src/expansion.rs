@@ -9,18 +9,18 @@ use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 
 use crate::check::check;
-use crate::cuda_fn::{self, Load};
+use crate::cuda_fn::{self, ReadFile};
 use crate::diagnostics::form::{no_cuda, no_cuda_form};
 use crate::diagnostics::{Diagnostic, Diagnostics};
 use crate::ir::{self, Embed};
 use crate::lower::{lower, tables_in, tables_of};
 use crate::plan::{kebab, snake};
 use crate::render::{self, RenderError};
-use crate::syntax::ast::{Elem, Extent, File, Item, Pipeline, Stmt, StmtKind, Tensor, Uses};
+use crate::syntax::ast::{Elem, File, Item, Pipeline, Stmt, StmtKind, Tensor, TokenRange, Uses};
 use crate::syntax::parse;
 
 /// Expands a `pipeline!` block. `load` reads the files of `cuda fn .. from "file"`.
-pub fn expand(tokens: TokenStream, load: Load) -> TokenStream {
+pub fn expand(tokens: TokenStream, load: ReadFile) -> TokenStream {
     let (file, made, errors) = compile(tokens, load);
     let mut out = errors.to_tokens();
     for (index, pipeline) in file.pipelines.iter().enumerate() {
@@ -33,7 +33,7 @@ pub fn expand(tokens: TokenStream, load: Load) -> TokenStream {
 }
 
 /// The syntax tree of a block and every mistake that the earliest stage with mistakes found.
-pub fn front_end(tokens: TokenStream, load: Load) -> (File, Diagnostics) {
+pub fn front_end(tokens: TokenStream, load: ReadFile) -> (File, Diagnostics) {
     let (file, _, errors) = compile(tokens, load);
     (file, errors)
 }
@@ -54,7 +54,7 @@ impl Made {
 }
 
 /// All stages; without a mistake it gives what every pipeline of the block is compiled to.
-fn compile(tokens: TokenStream, load: Load) -> (File, Vec<Made>, Diagnostics) {
+fn compile(tokens: TokenStream, load: ReadFile) -> (File, Vec<Made>, Diagnostics) {
     let (mut file, mut errors) = parse(tokens);
     if errors.is_empty() {
         cuda_fn::load(&mut file, load, &mut errors);
@@ -109,10 +109,12 @@ fn is_within_node(ir: &ir::Pipeline) -> bool {
 }
 
 /// Where the statement, channel or role with this text stands.
-fn statement(items: &[Item], text: &str) -> Option<Extent> {
+fn statement(items: &[Item], text: &str) -> Option<TokenRange> {
     items.iter().find_map(|item| match item {
-        Item::Channel(channel) if channel.source.text == text => Some(Extent::from(&channel.name)),
-        Item::Role(role) if role.source.text == text => Some(Extent::from(&role.name)),
+        Item::Channel(channel) if channel.source.text == text => {
+            Some(TokenRange::from(&channel.name))
+        }
+        Item::Role(role) if role.source.text == text => Some(TokenRange::from(&role.name)),
         Item::Role(role) => statement_in(&role.body, text),
         Item::Phase(phase) => statement(&phase.items, text),
         Item::When(when) => statement(&when.body, text),
@@ -120,9 +122,9 @@ fn statement(items: &[Item], text: &str) -> Option<Extent> {
     })
 }
 
-fn statement_in(body: &[Stmt], text: &str) -> Option<Extent> {
+fn statement_in(body: &[Stmt], text: &str) -> Option<TokenRange> {
     body.iter().find_map(|stmt| match &stmt.kind {
-        _ if stmt.source.text == text => Some(stmt.source.extent),
+        _ if stmt.source.text == text => Some(stmt.source.tokens),
         StmtKind::For(inner) => statement_in(&inner.body, text),
         StmtKind::When(when) => statement_in(&when.body, text),
         _ => None,

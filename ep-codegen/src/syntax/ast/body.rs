@@ -1,0 +1,285 @@
+//! Statements and expressions.
+
+use proc_macro2::{Ident, Span};
+
+use super::{Excerpt, TokenRange, When};
+
+/// A statement.
+#[derive(Debug, Clone)]
+pub struct Stmt {
+    /// What it says.
+    pub kind: StmtKind,
+    /// The first word.
+    pub keyword: Span,
+    /// The statement, without its block.
+    pub source: Excerpt,
+}
+
+/// The statements.
+#[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "a declaration has few of them")]
+pub enum StmtKind {
+    /// `for binder in ..` of any form.
+    For(For),
+    /// `announce channel[peer] { .. };`
+    Announce {
+        /// Channel and peer.
+        channel: ChannelRef,
+        /// Values.
+        values: Vec<FieldValue>,
+    },
+    /// `push channel[peer] at position { .. };`
+    Push {
+        /// Channel and peer.
+        channel: ChannelRef,
+        /// `at position`, or `at [i, j]`.
+        position: Vec<Expr>,
+        /// Values.
+        values: Vec<FieldValue>,
+        /// `..message`
+        rest: Option<Ident>,
+    },
+    /// `store place = value;`
+    Store {
+        /// Place.
+        place: Place,
+        /// Value.
+        value: Expr,
+    },
+    /// `record place = value;`
+    Record {
+        /// Place.
+        place: Place,
+        /// Value.
+        value: Expr,
+    },
+    /// `add place = value;`
+    Add {
+        /// Place.
+        place: Place,
+        /// Value.
+        value: Expr,
+    },
+    /// `count place;`
+    Count {
+        /// Place.
+        place: Place,
+    },
+    /// `let name = value;`
+    Let {
+        /// Name.
+        name: Ident,
+        /// Value.
+        value: Expr,
+    },
+    /// `await channel;`
+    Await {
+        /// Channel.
+        channel: Ident,
+    },
+    /// `close channel;`
+    Close {
+        /// Channel.
+        channel: Ident,
+    },
+    /// `when axis is Arm { .. }`
+    When(When<Stmt>),
+}
+
+/// `channel` or `channel[i, j]`
+#[derive(Debug, Clone)]
+pub struct ChannelRef {
+    /// Channel.
+    pub name: Ident,
+    /// Indices; empty when none are written.
+    pub indices: Vec<Expr>,
+}
+
+/// `tensor[i, j]` as a target.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Tensor.
+    pub tensor: Ident,
+    /// Indices; empty when none are written.
+    pub indices: Vec<Expr>,
+}
+
+/// `field: value`
+#[derive(Debug, Clone)]
+pub struct FieldValue {
+    /// Field.
+    pub name: Ident,
+    /// Value.
+    pub value: Expr,
+}
+
+/// `for binder in domain at position where filter gather .. { .. }`
+///
+/// A loop over messages when `domain` is [`Domain::Expr`] whose root names a channel.
+#[derive(Debug, Clone)]
+pub struct For {
+    /// Binder.
+    pub binder: Ident,
+    /// What it runs over.
+    pub domain: Domain,
+    /// `at position`: of a loop over messages.
+    pub position: Option<Expr>,
+    /// `where filter`
+    pub filter: Option<Expr>,
+    /// `gather ..`
+    pub gather: Option<Gather>,
+    /// Body.
+    pub body: Vec<Stmt>,
+}
+
+/// `gather part from channel[peer] at position across peer in domain`
+#[derive(Debug, Clone)]
+pub struct Gather {
+    /// The word `gather`.
+    pub keyword: Span,
+    /// Binder of the gathered part.
+    pub part: Ident,
+    /// Channel and index.
+    pub channel: ChannelRef,
+    /// `at position`, or `at [i, j]`.
+    pub position: Vec<Expr>,
+    /// Binder of the axis.
+    pub across: Ident,
+    /// The axis.
+    pub over: Domain,
+}
+
+/// What a loop or fold runs over.
+#[derive(Debug, Clone)]
+pub enum Domain {
+    /// `tokens`, `stripe`, `ranks`, `others`, `topk_idx[token]`, `ring[peer]`, ..
+    Expr(Expr),
+    /// `low..high`
+    Range {
+        /// First value.
+        low: Expr,
+        /// One past the last value.
+        high: Expr,
+    },
+}
+
+impl Domain {
+    /// Where it stands.
+    pub fn extent(&self) -> TokenRange {
+        match self {
+            Domain::Expr(expr) => expr.at,
+            Domain::Range { low, high } => low.at.to(high),
+        }
+    }
+}
+
+/// An expression.
+#[derive(Debug, Clone)]
+pub struct Expr {
+    /// What it is.
+    pub kind: ExprKind,
+    /// Where it stands.
+    pub at: TokenRange,
+}
+
+/// The expressions.
+#[derive(Debug, Clone)]
+pub enum ExprKind {
+    /// An integer.
+    Int(i64),
+    /// `true`, `false`
+    Bool(bool),
+    /// A name, `me` and `stripe` included.
+    Name(Ident),
+    /// `base[i, j]`
+    Index {
+        /// What is indexed.
+        base: Box<Expr>,
+        /// Indices.
+        indices: Vec<Expr>,
+    },
+    /// `base.field`
+    Field {
+        /// What has the field.
+        base: Box<Expr>,
+        /// Field.
+        field: Ident,
+    },
+    /// `helper(args)`
+    Call {
+        /// Helper or `cuda fn`.
+        helper: Ident,
+        /// Arguments.
+        args: Vec<Expr>,
+    },
+    /// `sum(binder in domain: body)`
+    Fold {
+        /// The word `sum` or `prefix_sum`.
+        helper: Ident,
+        /// Binder.
+        binder: Ident,
+        /// Domain.
+        domain: Box<Domain>,
+        /// Body.
+        body: Box<Expr>,
+    },
+    /// `value as elem`
+    Cast {
+        /// Value.
+        value: Box<Expr>,
+        /// Element type.
+        elem: Ident,
+    },
+    /// `!value`
+    Not {
+        /// Value.
+        value: Box<Expr>,
+    },
+    /// `-value`
+    Neg {
+        /// Value.
+        value: Box<Expr>,
+    },
+    /// `left op right`
+    Binary {
+        /// Operator.
+        op: BinaryOp,
+        /// The operator's first character.
+        op_span: Span,
+        /// Left side.
+        left: Box<Expr>,
+        /// Right side.
+        right: Box<Expr>,
+    },
+}
+
+/// Binary operators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BinaryOp {
+    /// `+`
+    Add,
+    /// `-`
+    Sub,
+    /// `*`
+    Mul,
+    /// `/`
+    Div,
+    /// `%`
+    Rem,
+    /// `==`
+    Eq,
+    /// `!=`
+    Ne,
+    /// `<`
+    Lt,
+    /// `<=`
+    Le,
+    /// `>`
+    Gt,
+    /// `>=`
+    Ge,
+    /// `&&`
+    And,
+    /// `||`
+    Or,
+}
