@@ -35,8 +35,8 @@ mod typing;
 mod variants;
 mod walk;
 
+use crate::ast::{File, Pipeline};
 use crate::diagnostics::Diagnostics;
-use crate::syntax::ast::{File, Pipeline};
 use model::{Model, View};
 
 /// Every mistake of meaning in a `pipeline!` block.

@@ -2,9 +2,9 @@
 
 use proc_macro2::Span;
 
+use crate::ast::{CudaBody, CudaFn, Elem, File, Item};
 use crate::diagnostics::{Diagnostic, Diagnostics, cuda_fn as wording};
-use crate::syntax::ast::{CudaBody, CudaFn, Elem, File, Item};
-use crate::syntax::keywords::nearest;
+use crate::keywords::nearest;
 
 /// Reads a file named by its path relative to the declaring crate.
 pub type ReadFile<'a> = &'a dyn Fn(&str) -> Result<String, String>;

@@ -23,7 +23,7 @@ use std::panic::Location;
 
 use proc_macro2::{Delimiter, Group, Ident, Literal, Punct, Spacing, TokenStream, TokenTree};
 
-use crate::syntax::ast::TokenRange;
+use crate::ast::TokenRange;
 
 /// One mistake: a sentence at the smallest wrong token, and what to write instead.
 #[derive(Debug, Clone)]

@@ -8,6 +8,7 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 
+use crate::ast::{Elem, File, Item, Pipeline, Stmt, StmtKind, Tensor, TokenRange, Uses};
 use crate::check::check;
 use crate::cuda_fn::{self, ReadFile};
 use crate::diagnostics::form::{no_cuda, no_cuda_form};
@@ -16,7 +17,6 @@ use crate::ir::{self, Embed};
 use crate::lower::{lower, tables_in, tables_of};
 use crate::plan::{kebab, snake};
 use crate::render::{self, RenderError};
-use crate::syntax::ast::{Elem, File, Item, Pipeline, Stmt, StmtKind, Tensor, TokenRange, Uses};
 use crate::syntax::parse;
 
 /// Expands a `pipeline!` block. `load` reads the files of `cuda fn .. from "file"`.

@@ -9,6 +9,8 @@
 //! hash order, so the same input always gives the same bytes.
 
 #[cfg(feature = "syntax")]
+pub mod ast;
+#[cfg(feature = "syntax")]
 pub mod check;
 #[cfg(feature = "syntax")]
 pub mod cuda_fn;
@@ -18,6 +20,8 @@ pub mod digest;
 #[cfg(feature = "syntax")]
 pub mod expansion;
 pub mod ir;
+#[cfg(feature = "syntax")]
+pub mod keywords;
 #[cfg(feature = "syntax")]
 pub mod lower;
 pub mod plan;

@@ -25,8 +25,8 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use crate::ast;
 use crate::ir;
-use crate::syntax::ast;
 use expr::{binary, scalar};
 
 /// Lowers `pipeline`, one of those in `file`.

@@ -1,9 +1,7 @@
 //! From tokens to the syntax tree.
 
-pub mod ast;
 mod expr;
 mod items;
-pub mod keywords;
 mod parse;
 pub mod print;
 mod role;

@@ -15,7 +15,7 @@ pub const GROUP_BYTES: usize = 64;
 /// The members of `ep::Group` (`templates/device/ep/sync.cuh`) in order, with their offsets. A test
 /// holds this list against the header's text.
 #[cfg(test)]
-pub(crate) const GROUP_MEMBERS: [(&str, usize); 9] = [
+const GROUP_MEMBERS: [(&str, usize); 9] = [
     ("char* const* windows", 0),
     ("char* window", 8),
     ("State* state", 16),
@@ -292,6 +292,7 @@ impl Bindings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::members;
     use crate::fake::{plan_of, pointer};
 
     #[test]
@@ -350,5 +351,21 @@ mod tests {
         let operand = bindings.operand(&plan.params[2], 0x1000);
         assert_eq!(operand, Some(Operand::Fixed(0x3000)));
         assert_eq!(Bindings::new().operand(&plan.params[2], 0x1000), Some(Operand::Fixed(0)));
+    }
+
+    #[test]
+    fn the_group_is_what_the_header_says() {
+        let declared = members("struct Group {");
+        let ours: Vec<String> = GROUP_MEMBERS.iter().map(|(text, _)| text.to_string()).collect();
+        assert_eq!(declared, ours);
+        let mut offset = 0;
+        for (text, at) in GROUP_MEMBERS {
+            let wide = text.contains('*') || text.starts_with("u64");
+            let bytes: usize = if wide { 8 } else { 4 };
+            offset = usize::next_multiple_of(offset, bytes);
+            assert_eq!(offset, at, "{text}");
+            offset += bytes;
+        }
+        assert_eq!(offset.next_multiple_of(8), GROUP_BYTES);
     }
 }

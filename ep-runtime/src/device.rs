@@ -30,6 +30,19 @@ pub fn digest() -> Key {
 }
 
 #[cfg(test)]
+/// The lines of `ep/sync.cuh` between `head` and the closing brace, without comments, each up to its
+/// semicolon.
+pub(crate) fn members(head: &str) -> Vec<String> {
+    let (_, sync) = HEADERS.iter().find(|(name, _)| *name == "ep/sync.cuh").unwrap();
+    let start = sync.find(head).unwrap_or_else(|| panic!("no `{head}` in sync.cuh"));
+    let lines = sync[start..].lines().skip(1).take_while(|line| !line.starts_with('}'));
+    let code = lines.map(|line| line.split("//").next().unwrap_or("").trim());
+    let code = code.flat_map(|line| line.split_inclusive([';', ',']));
+    let code = code.map(|part| part.trim().trim_end_matches([';', ',']).to_string());
+    code.filter(|part| !part.is_empty()).collect()
+}
+
+#[cfg(test)]
 mod tests {
     use std::fs;
     use std::path::Path;

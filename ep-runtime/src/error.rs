@@ -6,7 +6,7 @@ use ep_codegen::plan::PlanError;
 
 use crate::backend::BackendError;
 use crate::emit::EmitError;
-use crate::record::Timeouts;
+use crate::timeouts::Timeouts;
 
 /// Why a call did not happen, or did not end well.
 #[derive(Debug, Clone, PartialEq)]

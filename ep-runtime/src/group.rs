@@ -15,8 +15,10 @@ use crate::error::CallError;
 use crate::memory::{DeviceMemory, HostMemory, Window, align_up};
 use crate::order::{Order, Turn};
 use crate::parallel;
-use crate::record::{RECORD_BYTES, RECORD_CAPACITY, Timeouts, WRITTEN_AT, Wait};
-use crate::whereabouts::{Calls, Progress, STATE_WORDS, Whereabouts};
+use crate::timeouts::{
+    Calls, PeerReport, Progress, RECORD_BYTES, RECORD_CAPACITY, STATE_WORDS, StuckWait, Timeouts,
+    WRITTEN_AT,
+};
 
 /// What holds for all calls of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -220,7 +222,7 @@ impl Group {
             }
         }
         let mut timeouts = Timeouts::new(waits.iter().map(|(_, wait)| wait.clone()).collect());
-        timeouts.whereabouts = self.whereabouts(&recorders, &waits, &timeouts.edges());
+        timeouts.peers = self.report_peers(&recorders, &waits, &timeouts.edges());
         let overflow = timeouts.waits.iter().find(|wait| wait.is_overflow());
         let error = match overflow {
             Some(wait) => CallError::OutputTooSmall {
@@ -235,28 +237,28 @@ impl Group {
 
     /// Where the ranks are that others wait for, each reason once. A wait that was cut short counts
     /// if its peer is elsewhere: the one that ran out first need not be the one for the cause.
-    fn whereabouts(
+    fn report_peers(
         &self,
         recorders: &[Arc<Recorder>],
-        waits: &[(usize, Wait)],
+        waits: &[(usize, StuckWait)],
         edges: &[(usize, usize)],
-    ) -> Vec<Whereabouts> {
+    ) -> Vec<PeerReport> {
         let backend = self.backend().as_ref();
-        let mut found: Vec<Whereabouts> = Vec::new();
+        let mut found: Vec<PeerReport> = Vec::new();
         for (index, rank) in self.local().enumerate() {
             let calls = recorders.iter().map(|it| it.calls(backend, rank, &it.states[index]));
             let calls: Vec<Calls> = calls.collect();
             for (own, wait) in waits.iter().filter(|(_, wait)| wait.rank == rank) {
-                let why = Whereabouts::of(wait, *own, &calls, |peer| backend.has_left(peer));
-                let on_edge = |why: &Whereabouts| edges.contains(&(rank, why.peer));
-                let why = why.filter(|why| why.reason.is_cause() || on_edge(why));
-                let new = |why: &Whereabouts| {
+                let why = PeerReport::of(wait, *own, &calls, |peer| backend.has_left(peer));
+                let on_edge = |why: &PeerReport| edges.contains(&(rank, why.peer));
+                let why = why.filter(|why| why.state.is_cause() || on_edge(why));
+                let new = |why: &PeerReport| {
                     found.iter().all(|known| known.to_string() != why.to_string())
                 };
                 found.extend(why.filter(new));
             }
         }
-        found.sort_by(|a, b| a.reason.cmp(&b.reason));
+        found.sort_by(|a, b| a.state.cmp(&b.state));
         found
     }
 

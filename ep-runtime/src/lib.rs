@@ -23,7 +23,7 @@
 //! | choose multiprocessors | [`tune`] |
 //! | launch a pipeline of your own | [`group::Kernel`], [`args::Bindings`], [`plan`], [`ir`] |
 //! | launch a kernel of your own | [`handwritten`] |
-//! | read a timeout | [`record`], [`whereabouts`] |
+//! | read a timeout | [`timeouts`] |
 //! | see what is declared | [`pipelines`] |
 
 pub mod args;
@@ -43,9 +43,8 @@ pub mod jit;
 #[cfg(target_os = "linux")]
 pub mod join;
 pub mod memory;
-pub mod record;
+pub mod timeouts;
 pub mod tune;
-pub mod whereabouts;
 
 mod emit;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ep_codegen::ir::helpers;
-use ep_codegen::syntax::keywords;
+use ep_codegen::keywords;
 
 const DOCUMENTS: [&str; 9] = [
     "README.md",

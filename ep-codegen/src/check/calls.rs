@@ -7,9 +7,9 @@ use super::numbers::mentions;
 use super::types::{Extent, Scalar, Type, Value, scalar_of};
 use super::typing::Typing;
 use super::walk::{Meaning, Scope};
+use crate::ast::{CudaFn, Expr, ExprKind, TokenRange as At};
 use crate::diagnostics::{types as errors, variants};
 use crate::ir::helpers::{self, Kind};
-use crate::syntax::ast::{CudaFn, Expr, ExprKind, TokenRange as At};
 
 impl<'a> Typing<'_, 'a> {
     pub(super) fn call(

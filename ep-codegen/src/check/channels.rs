@@ -8,12 +8,12 @@ use super::names::is_number;
 use super::ranges::range;
 use super::typing::Typing;
 use super::walk::{Scope, Site, messages_of, root};
-use crate::diagnostics::{Diagnostics, channels as errors};
-use crate::ir::POLICIES;
-use crate::syntax::ast::{
+use crate::ast::{
     Channel, ChannelKind, ChannelOption, ChannelRef, Expr, ExprKind, Item, OptionValue, PeerSet,
     ShapeEntry, StmtKind, Transport,
 };
+use crate::diagnostics::{Diagnostics, channels as errors};
+use crate::ir::POLICIES;
 
 /// Rules that no choice of arms changes.
 pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {

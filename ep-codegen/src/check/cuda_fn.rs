@@ -2,10 +2,10 @@
 //! where the text is read.
 
 use super::model::Model;
+use crate::ast::{CudaFn, Elem, Item};
 use crate::diagnostics::{Diagnostics, cuda_fn as errors};
 use crate::ir::helpers;
-use crate::syntax::ast::{CudaFn, Elem, Item};
-use crate::syntax::keywords;
+use crate::keywords;
 
 /// Rules that no choice of arms changes.
 pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {

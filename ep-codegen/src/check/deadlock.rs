@@ -17,9 +17,9 @@ use super::channels::{consumes, produces};
 use super::graph::circle;
 use super::model::View;
 use super::walk::{self, Site};
+use crate::ast::{Channel, ChannelKind, Expr, ExprKind, StmtKind};
 use crate::diagnostics::Diagnostics;
 use crate::diagnostics::deadlock::{self as errors, Link, Waits};
-use crate::syntax::ast::{Channel, ChannelKind, Expr, ExprKind, StmtKind};
 
 /// A unit of a role.
 struct Unit<'a> {

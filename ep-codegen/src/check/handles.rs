@@ -10,8 +10,8 @@ use super::names::{declared_tensors, is_number};
 use super::numbers::visit_names;
 use super::statements::reads;
 use super::text::text;
+use crate::ast::{Elem, File, Item, Pipeline, Tensor, TensorKind, Uses};
 use crate::diagnostics::{Diagnostics, handles as errors};
-use crate::syntax::ast::{Elem, File, Item, Pipeline, Tensor, TensorKind, Uses};
 
 /// Handles that need each other.
 pub(super) fn check_file(file: &File, out: &mut Diagnostics) {

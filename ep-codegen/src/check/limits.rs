@@ -4,13 +4,11 @@
 use super::model::{Model, View};
 use super::ranges::{Range, range};
 use super::types::{Scalar, scalar_named, scalar_of};
+use crate::ast::{ChannelKind, Elem, Expr, Field, File, Item, Message, Pipeline, TokenRange};
 use crate::diagnostics::{Diagnostics, limits as errors};
 use crate::ir::{self, DimKind};
 use crate::lower::lower;
 use crate::plan::{Arch, Config, PlanError, plan};
-use crate::syntax::ast::{
-    ChannelKind, Elem, Expr, Field, File, Item, Message, Pipeline, TokenRange,
-};
 
 /// Checks the messages that are staged in shared memory.
 pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
@@ -44,7 +42,7 @@ fn field_bytes(view: &View<'_>, field: &Field) -> i128 {
     let elements = least(view, &field.dims);
     match scalar_of(view, &field.elem) {
         Some(Scalar::Axis(_, parts)) => {
-            let of_part = |(index, part): (usize, &crate::syntax::ast::Part)| {
+            let of_part = |(index, part): (usize, &crate::ast::Part)| {
                 let row = index == 0 && field.row.is_some();
                 let block = part.block.as_ref().map_or(1, |block| i128::from(block.value.max(1)));
                 if row { 0 } else { elements / block * elem_bytes(&part.elem) }

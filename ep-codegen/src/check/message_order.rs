@@ -11,10 +11,8 @@ use super::numbers::mentions;
 use super::text::{domain_text, text};
 use super::types::SLOT_NUMBERS;
 use super::walk::{self, Site, messages_of};
+use crate::ast::{Channel, ChannelKind, Domain, Expr, ExprKind, For, Gather, StmtKind, TensorKind};
 use crate::diagnostics::{Diagnostics, message_order as errors};
-use crate::syntax::ast::{
-    Channel, ChannelKind, Domain, Expr, ExprKind, For, Gather, StmtKind, TensorKind,
-};
 
 /// Checks the order of messages in one choice of arms.
 pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {

@@ -9,10 +9,8 @@ use super::model::{Model, View};
 use super::types::{MESSAGE_NUMBERS, SLOT_NUMBERS, Type, Value, declared};
 use super::typing::Typing;
 use super::walk::{Meaning, Scope, Site};
+use crate::ast::{Channel, ChannelKind, Field, FieldValue, Item, Message, OptionValue, StmtKind};
 use crate::diagnostics::{Diagnostics, messages as errors};
-use crate::syntax::ast::{
-    Channel, ChannelKind, Field, FieldValue, Item, Message, OptionValue, StmtKind,
-};
 
 /// Rules that no choice of arms changes.
 pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {

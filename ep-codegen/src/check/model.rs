@@ -7,8 +7,8 @@
 use proc_macro2::Ident;
 
 use super::walk::{self, Site};
-use crate::syntax::ast;
-use crate::syntax::ast::{
+use crate::ast;
+use crate::ast::{
     Arg, Arm, Channel, CudaFn, File, Item, Message, Part, Phase, Pipeline, ShapeEntry, Size,
     TensorKind, Tune, Uses, Variant, When,
 };

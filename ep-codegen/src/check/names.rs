@@ -6,12 +6,10 @@ use proc_macro2::Ident;
 use super::model::{Guard, Model, Placed, Tensor, View};
 use super::naming;
 use super::walk::Scope;
+use crate::ast::{self, Channel, Elem, Item, Role, ShapeEntry, Stmt, StmtKind, TensorKind, When};
 use crate::diagnostics::{Diagnostic, Diagnostics, names as errors};
 use crate::ir::helpers;
-use crate::syntax::ast::{
-    self, Channel, Elem, Item, Role, ShapeEntry, Stmt, StmtKind, TensorKind, When,
-};
-use crate::syntax::keywords;
+use crate::keywords;
 
 /// What a declared name stands for in an expression.
 pub(super) enum Named<'v, 'a> {

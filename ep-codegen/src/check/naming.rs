@@ -7,8 +7,8 @@ use proc_macro2::Ident;
 
 use super::model::{Model, Placed};
 use super::names::declared_names;
+use crate::ast::{Channel, File, Item};
 use crate::diagnostics::{Diagnostics, names as errors};
-use crate::syntax::ast::{Channel, File, Item};
 
 /// Pipelines of one block have different names.
 pub(super) fn check_file(file: &File, out: &mut Diagnostics) {

@@ -4,8 +4,8 @@ use super::model::{Model, Placed, View};
 use super::ranges::range;
 use super::text::text;
 use super::typing::Typing;
+use crate::ast::{Arg, Elem, Expr, ExprKind, Item, ShapeEntry, Size, Tune};
 use crate::diagnostics::{Diagnostics, numbers as errors};
-use crate::syntax::ast::{Arg, Elem, Expr, ExprKind, Item, ShapeEntry, Size, Tune};
 
 /// Rules that no choice of arms changes.
 pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {
@@ -199,7 +199,7 @@ fn declared_before(
 
 /// A divisor that is 0 for some legal shape.
 fn divisors(view: &View<'_>, expr: &Expr, out: &mut Diagnostics) {
-    use crate::syntax::ast::BinaryOp::{Div, Rem};
+    use crate::ast::BinaryOp::{Div, Rem};
     match &expr.kind {
         ExprKind::Binary { op, left, right, .. } => {
             if matches!(op, Div | Rem) {
@@ -261,12 +261,12 @@ pub(super) fn visit_names<'a>(expr: &'a Expr, visit: &mut dyn FnMut(&'a proc_mac
 
 /// Calls `visit` with every name in `domain`.
 pub(super) fn visit_domain<'a>(
-    domain: &'a crate::syntax::ast::Domain,
+    domain: &'a crate::ast::Domain,
     visit: &mut dyn FnMut(&'a proc_macro2::Ident),
 ) {
     match domain {
-        crate::syntax::ast::Domain::Expr(expr) => visit_names(expr, visit),
-        crate::syntax::ast::Domain::Range { low, high } => {
+        crate::ast::Domain::Expr(expr) => visit_names(expr, visit),
+        crate::ast::Domain::Range { low, high } => {
             visit_names(low, visit);
             visit_names(high, visit);
         }

@@ -1,8 +1,8 @@
 //! Phases: they hold roles, stand side by side, and hold every role once there are any.
 
 use super::model::Model;
+use crate::ast::{Item, Phase};
 use crate::diagnostics::{Diagnostics, phases as errors};
-use crate::syntax::ast::{Item, Phase};
 
 /// Rules that no choice of arms changes.
 pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::model::View;
-use crate::syntax::ast::{BinaryOp, Expr, ExprKind, ShapeEntry};
+use crate::ast::{BinaryOp, Expr, ExprKind, ShapeEntry};
 
 /// The values between two ends, both possible as far as is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use super::ranges::{Range, range};
 use super::text::text;
 use super::typing::Typing;
 use super::walk;
+use crate::ast::{Blocks, Expr, ExprKind, OptionValue, ShapeEntry, Share};
 use crate::diagnostics::{Diagnostics, limits, roles as errors};
-use crate::syntax::ast::{Blocks, Expr, ExprKind, OptionValue, ShapeEntry, Share};
 
 /// Warps a block can have.
 const WARPS_MAX: i128 = 32;

@@ -5,8 +5,8 @@ use super::names;
 use super::types::{Scalar, Type, Value, declared};
 use super::typing::Typing;
 use super::walk::{Counted, Runs, Scope, Site, index_binder, loop_binders, messages_of, runs};
+use crate::ast::{ChannelRef, Domain, Expr, ExprKind, For, Gather, Place, StmtKind};
 use crate::diagnostics::{Diagnostics, types as errors};
-use crate::syntax::ast::{ChannelRef, Domain, Expr, ExprKind, For, Gather, Place, StmtKind};
 
 /// Checks the expressions of the declarations, then of every statement of `view`.
 pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {

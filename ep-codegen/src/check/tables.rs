@@ -12,10 +12,8 @@ use super::statements::reads;
 use super::text::text;
 use super::types::scalar_of;
 use super::walk::{Counted, Meaning, Site, root};
+use crate::ast::{self, ChannelKind, Elem, Expr, ExprKind, Item, Place, StmtKind, TensorKind};
 use crate::diagnostics::{Diagnostics, tables as errors};
-use crate::syntax::ast::{
-    self, ChannelKind, Elem, Expr, ExprKind, Item, Place, StmtKind, TensorKind,
-};
 
 /// Rules that no choice of arms changes.
 pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {

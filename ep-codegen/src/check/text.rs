@@ -1,6 +1,6 @@
 //! Expressions as text: for comparing extents, and for help lines that can be pasted.
 
-use crate::syntax::ast::{BinaryOp, Domain, Expr, ExprKind};
+use crate::ast::{BinaryOp, Domain, Expr, ExprKind};
 
 /// `expr` as its author could have typed it.
 pub(super) fn text(expr: &Expr) -> String {
@@ -89,7 +89,7 @@ pub(super) fn sign(op: BinaryOp) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::text;
-    use crate::syntax::ast::Item;
+    use crate::ast::Item;
     use crate::syntax::parse;
 
     #[test]

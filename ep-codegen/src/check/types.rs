@@ -8,7 +8,7 @@ use proc_macro2::Ident;
 
 use super::model::View;
 use super::text::{text, with_names};
-use crate::syntax::ast::{Channel, Elem, Expr, ExprKind, Part, ShapeEntry};
+use crate::ast::{Channel, Elem, Expr, ExprKind, Part, ShapeEntry};
 
 /// The type of an expression.
 #[derive(Debug, Clone)]

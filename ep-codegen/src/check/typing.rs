@@ -12,10 +12,10 @@ use super::types::{
     Extent, MESSAGE_NUMBERS, SLOT_NUMBERS, Scalar, Type, Value, declared, scalar_named, scalar_of,
 };
 use super::walk::{Counted, Meaning, Scope, index_binder};
-use crate::diagnostics::{Diagnostics, types as errors};
-use crate::syntax::ast::{
+use crate::ast::{
     BinaryOp, Channel, ChannelKind, Domain, Expr, ExprKind, OptionValue, PeerSet, TokenRange as At,
 };
+use crate::diagnostics::{Diagnostics, types as errors};
 
 /// The type of `expr`, without reporting anything.
 pub(super) fn silent<'a>(view: &View<'a>, scope: &Scope<'a>, expr: &'a Expr) -> Type<'a> {

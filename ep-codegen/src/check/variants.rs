@@ -4,9 +4,9 @@
 use proc_macro2::Ident;
 
 use super::model::{Model, TEXTS_MAX};
+use crate::ast::{Arm, Elem, Item, Variant};
 use crate::diagnostics::{Diagnostics, variants as errors};
-use crate::syntax::ast::{Arm, Elem, Item, Variant};
-use crate::syntax::keywords;
+use crate::keywords;
 
 /// Rules that no choice of arms changes.
 pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {

@@ -6,7 +6,7 @@ use super::model::{Guard, View, holds};
 use super::names::is_known;
 use super::types::Type;
 use super::typing;
-use crate::syntax::ast::{Channel, Domain, Expr, ExprKind, For, PeerSet, Share, Stmt, StmtKind};
+use crate::ast::{Channel, Domain, Expr, ExprKind, For, PeerSet, Share, Stmt, StmtKind};
 
 /// What a binder stands for.
 #[derive(Debug, Clone)]

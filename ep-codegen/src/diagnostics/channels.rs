@@ -4,7 +4,7 @@ use proc_macro2::{Ident, Span};
 
 use super::names::suggest;
 use super::{Diagnostic, listed};
-use crate::syntax::ast::{Channel, TokenRange};
+use crate::ast::{Channel, TokenRange};
 
 /// An option that this kind of channel does not have.
 pub(crate) fn unknown_option(name: &Ident, kind: &str, known: Vec<String>) -> Diagnostic {
@@ -137,15 +137,14 @@ pub(crate) fn role_never_pushes(role: &Ident, channel: &Ident) -> Diagnostic {
 pub(crate) fn no_producer(channel: &Channel, when: &str) -> Diagnostic {
     let name = &channel.name;
     let role = channel.from.first().map_or("a role".to_string(), |role| format!("`{role}`"));
-    let index =
-        if channel.kind.value == crate::syntax::ast::ChannelKind::Pull { "" } else { "[peer]" };
+    let index = if channel.kind.value == crate::ast::ChannelKind::Pull { "" } else { "[peer]" };
     Diagnostic::new(name, format!("no role pushes to the channel `{name}`{when}"))
         .help(format!("push {name}{index} {{ .. }}; in {role}"))
 }
 
 /// A channel that nobody empties.
 pub(crate) fn no_consumer(channel: &Channel, when: &str) -> Diagnostic {
-    use crate::syntax::ast::ChannelKind::{Direct, Pull, Ring, Slots};
+    use crate::ast::ChannelKind::{Direct, Pull, Ring, Slots};
     let (name, role) = (&channel.name, &channel.to);
     let statement = match channel.kind.value {
         Ring => format!("for message in {name}[peer] {{ .. }}"),

@@ -3,8 +3,8 @@
 use proc_macro2::{Ident, Span};
 
 use super::{Diagnostic, listed};
-use crate::syntax::ast::TokenRange;
-use crate::syntax::keywords::nearest;
+use crate::ast::TokenRange;
+use crate::keywords::nearest;
 
 /// What to write instead of `found`: the near miss, or all there is.
 fn suggestion(found: &str, words: &[&str]) -> String {

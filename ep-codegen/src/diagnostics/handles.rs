@@ -3,8 +3,8 @@
 use proc_macro2::{Ident, Span};
 
 use super::Diagnostic;
-use crate::syntax::ast::{Tensor, Uses};
-use crate::syntax::keywords::nearest;
+use crate::ast::{Tensor, Uses};
+use crate::keywords::nearest;
 
 /// A pipeline that this block does not declare.
 pub(crate) fn unknown_pipeline(uses: &Uses, known: Vec<String>) -> Diagnostic {

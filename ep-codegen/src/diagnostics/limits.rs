@@ -3,7 +3,7 @@
 use proc_macro2::Ident;
 
 use super::{Diagnostic, listed};
-use crate::syntax::ast::TokenRange;
+use crate::ast::TokenRange;
 
 /// More warps than a block has.
 pub(crate) fn too_many_warps(at: TokenRange, warps: i128) -> Diagnostic {

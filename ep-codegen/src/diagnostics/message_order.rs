@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span};
 
 use super::{Diagnostic, listed};
-use crate::syntax::ast::{Channel, ChannelKind, TokenRange};
+use crate::ast::{Channel, ChannelKind, TokenRange};
 
 /// A loop over a ring inside another loop.
 pub(crate) fn ring_in_loop(ring: &Ident, binder: &Ident) -> Diagnostic {
@@ -100,7 +100,7 @@ pub(crate) fn positions_of_another_kind(
 ) -> Diagnostic {
     let (kind, recorded) = of;
     let wanted = match channel.kind.value {
-        crate::syntax::ast::ChannelKind::Pull => "direct",
+        crate::ast::ChannelKind::Pull => "direct",
         _ => "ring",
     };
     let name = &channel.name;

@@ -5,8 +5,8 @@ use std::fmt::Display;
 use proc_macro2::{Ident, Span};
 
 use super::{Diagnostic, listed};
-use crate::syntax::ast::{Field, Message, TokenRange};
-use crate::syntax::keywords::nearest;
+use crate::ast::{Field, Message, TokenRange};
+use crate::keywords::nearest;
 
 /// A message of nothing.
 pub(crate) fn no_fields(name: &Ident) -> Diagnostic {

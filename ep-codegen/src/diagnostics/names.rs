@@ -3,8 +3,8 @@
 use proc_macro2::Ident;
 
 use super::{Diagnostic, listed};
-use crate::syntax::ast::Variant;
-use crate::syntax::keywords::nearest;
+use crate::ast::Variant;
+use crate::keywords::nearest;
 
 /// The near miss, or what there is to choose from.
 pub(super) fn suggest(diagnostic: Diagnostic, name: &Ident, known: &[String]) -> Diagnostic {

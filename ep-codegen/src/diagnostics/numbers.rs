@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span};
 
 use super::Diagnostic;
-use crate::syntax::ast::{Arg, Int, TokenRange, Tune};
+use crate::ast::{Arg, Int, TokenRange, Tune};
 
 /// A range whose end lies below its begin.
 pub(crate) fn empty_range(low: &Int, high: &Int, name: &Ident) -> Diagnostic {

@@ -3,7 +3,7 @@
 use proc_macro2::Ident;
 
 use super::Diagnostic;
-use crate::syntax::ast::{Role, TokenRange};
+use crate::ast::{Role, TokenRange};
 
 /// A pipeline without work.
 pub(crate) fn no_roles(pipeline: &Ident, when: &str) -> Diagnostic {

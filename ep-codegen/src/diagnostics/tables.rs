@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span};
 
 use super::Diagnostic;
-use crate::syntax::ast::{Int, TokenRange};
+use crate::ast::{Int, TokenRange};
 
 /// A word that only inputs have.
 pub(crate) fn only_inputs(at: Span, word: &str, name: &Ident) -> Diagnostic {

@@ -6,7 +6,7 @@ use proc_macro2::Ident;
 
 use super::names::suggest;
 use super::{Diagnostic, listed};
-use crate::syntax::ast::{CudaFn, CudaParam, Elem, Int, TokenRange};
+use crate::ast::{CudaFn, CudaParam, Elem, Int, TokenRange};
 
 /// Something else than a `bool` as a condition.
 pub(crate) fn not_a_condition(at: TokenRange, found: &impl Display, expr: &str) -> Diagnostic {

@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span};
 
 use super::{Diagnostic, listed};
-use crate::syntax::ast::{Arm, Int, Part, TokenRange, Variant};
+use crate::ast::{Arm, Int, Part, TokenRange, Variant};
 
 /// A variant that offers nothing.
 pub(crate) fn no_arms(name: &Ident) -> Diagnostic {

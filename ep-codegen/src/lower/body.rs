@@ -1,8 +1,8 @@
 //! Statements.
 
 use super::{Lowering, Named, condition};
+use crate::ast;
 use crate::ir::{self, helpers};
-use crate::syntax::ast;
 
 impl Lowering {
     /// Lowers a block; a `when` around statements becomes a condition on each of them.

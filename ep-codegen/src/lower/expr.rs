@@ -1,8 +1,8 @@
 //! Expressions.
 
 use super::{Lowering, Named};
+use crate::ast;
 use crate::ir;
-use crate::syntax::ast;
 
 impl Lowering {
     /// Whether `name` is declared as `what` and no binder hides it.

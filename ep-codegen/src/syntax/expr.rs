@@ -3,10 +3,10 @@
 use syn::parse::ParseStream;
 use syn::{LitBool, LitInt, Token};
 
-use super::ast::{BinaryOp, Domain, Expr, ExprKind, TokenRange};
 use super::stream::{
     Result, at_word, brackets, drain, expected, found, int, list, name, parens, sign,
 };
+use crate::ast::{BinaryOp, Domain, Expr, ExprKind, TokenRange};
 use crate::diagnostics::form;
 use crate::ir::helpers::FOLDS;
 

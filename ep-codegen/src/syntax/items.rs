@@ -4,17 +4,17 @@ use proc_macro2::{Ident, Span};
 use syn::Token;
 use syn::parse::ParseStream;
 
-use super::ast::{
-    Arg, Arm, CudaBody, CudaFn, CudaParam, Part, Shape, ShapeEntry, Size, Tune, Uses, Variant,
-};
 use super::expr::expr;
-use super::keywords::ITEMS;
 use super::stream::{
     Result, any_word, at_word, braces, brackets, entries, expected, int, list, name, parens,
     semicolon, sign, source, string, take_word, word,
 };
 use super::tensor::{elem, tensor};
+use crate::ast::{
+    Arg, Arm, CudaBody, CudaFn, CudaParam, Part, Shape, ShapeEntry, Size, Tune, Uses, Variant,
+};
 use crate::diagnostics::{Diagnostics, form};
+use crate::keywords::ITEMS;
 
 pub(super) fn shape(input: ParseStream, errors: &mut Diagnostics) -> Result<Shape> {
     let keyword = word(input, "shape")?;

@@ -4,13 +4,14 @@ use proc_macro2::TokenStream;
 use syn::Token;
 use syn::parse::{ParseBuffer, ParseStream, Parser};
 
-use super::ast::{File, Item, Phase, Pipeline, TensorKind, When};
 use super::stream::{
     Result, any_word, braces, drain, expected, found, name, peek_word, recover, skip_docs,
     take_while, word,
 };
-use super::{items, keywords, role, tensor};
+use super::{items, role, tensor};
+use crate::ast::{File, Item, Phase, Pipeline, TensorKind, When};
 use crate::diagnostics::{Diagnostic, Diagnostics, form};
+use crate::keywords;
 
 /// `when` and `phase` blocks may nest this deep.
 pub(super) const NESTING_MAX: u32 = 16;

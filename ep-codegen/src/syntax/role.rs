@@ -3,15 +3,15 @@
 use syn::Token;
 use syn::parse::ParseStream;
 
-use super::ast::{Blocks, Channel, ChannelOption, OptionValue, Role, Share, SlotAxis, TokenRange};
 use super::expr::expr;
-use super::keywords::{CHANNEL_KINDS, ITEMS, PEER_SETS, TRANSPORTS};
 use super::stmt::body;
 use super::stream::{
     Result, at_word, braces, brackets, entries, expected, list, name, one_of, parens, peek_word,
     semicolon, sign, source, string, take_word, word,
 };
+use crate::ast::{Blocks, Channel, ChannelOption, OptionValue, Role, Share, SlotAxis, TokenRange};
 use crate::diagnostics::{Diagnostics, form};
+use crate::keywords::{CHANNEL_KINDS, ITEMS, PEER_SETS, TRANSPORTS};
 
 /// `channel name: kind<Message> over .. from .. to .. per .. { .. };`
 pub(super) fn channel(input: ParseStream, errors: &mut Diagnostics) -> Result<Channel> {

@@ -4,15 +4,15 @@ use syn::Token;
 use syn::ext::IdentExt;
 use syn::parse::{ParseBuffer, ParseStream};
 
-use super::ast::{ChannelRef, Excerpt, Expr, FieldValue, For, Gather, Place, Stmt, StmtKind, When};
 use super::expr::{domain, expr};
-use super::keywords::{ITEMS, STATEMENTS};
 use super::parse::{NESTING_MAX, too_deep, when};
 use super::stream::{
     Result, at_word, braces, brackets, drain, expected, found, list, name, peek_word, recover,
     semicolon, sign, skip_docs, source, take_word, word,
 };
+use crate::ast::{ChannelRef, Excerpt, Expr, FieldValue, For, Gather, Place, Stmt, StmtKind, When};
 use crate::diagnostics::{Diagnostics, form};
+use crate::keywords::{ITEMS, STATEMENTS};
 
 /// The statements of a role.
 pub(super) fn body(content: &ParseBuffer, errors: &mut Diagnostics) -> Vec<Stmt> {

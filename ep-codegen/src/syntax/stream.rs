@@ -7,8 +7,8 @@ use syn::ext::IdentExt;
 use syn::parse::{ParseBuffer, ParseStream};
 use syn::{LitInt, LitStr, Token};
 
-use super::ast::{Excerpt, Int, TokenRange, Word};
 use super::print;
+use crate::ast::{Excerpt, Int, TokenRange, Word};
 use crate::diagnostics::{Diagnostic, Diagnostics, form};
 
 /// What a parsing function gives: its node, or the mistake that ended it.

@@ -3,14 +3,14 @@
 use syn::Token;
 use syn::parse::ParseStream;
 
-use super::ast::{Elem, Expr, Field, Fill, Message, Tensor, TensorKind, Tensors};
 use super::expr::expr;
-use super::keywords::ITEMS;
 use super::stream::{
     Result, any_word, at_word, braces, brackets, entries, expected, int, list, name, semicolon,
     sign, source, take_word, word,
 };
+use crate::ast::{Elem, Expr, Field, Fill, Message, Tensor, TensorKind, Tensors};
 use crate::diagnostics::{Diagnostics, form};
+use crate::keywords::ITEMS;
 
 /// `input a: .., b: ..;`
 pub(super) fn tensors(input: ParseStream, kind: TensorKind) -> Result<Tensors> {

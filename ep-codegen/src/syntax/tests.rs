@@ -1,7 +1,7 @@
 //! Whole declarations through the parser: what it reads, where, and what it says.
 
-use super::ast::{ExprKind, Item, Stmt, StmtKind};
 use super::parse;
+use crate::ast::{ExprKind, Item, Stmt, StmtKind};
 
 fn errors(text: &str) -> String {
     let (_, errors) = parse(text.parse().expect("the test's brackets are balanced"));
@@ -32,8 +32,8 @@ fn expr(text: &str) -> String {
     }
 }
 
-fn show(expr: &super::ast::Expr) -> String {
-    let all = |list: &[super::ast::Expr]| list.iter().map(show).collect::<Vec<_>>().join(", ");
+fn show(expr: &crate::ast::Expr) -> String {
+    let all = |list: &[crate::ast::Expr]| list.iter().map(show).collect::<Vec<_>>().join(", ");
     match &expr.kind {
         ExprKind::Int(value) => value.to_string(),
         ExprKind::Bool(value) => value.to_string(),

@@ -11,7 +11,7 @@ use ep_emu::{Failure, FailureKind, Kernel, Launch, RunStats, Wait, World};
 use super::capture::Captures;
 use super::memory::Blocks;
 use crate::backend::{BackendError, Block, Code, Kept, RowCopy};
-use crate::record::{self, Numbers};
+use crate::timeouts::{self, StuckWait, WaitNumbers};
 
 /// One thing in a rank's queue.
 #[derive(Clone)]
@@ -223,12 +223,14 @@ impl Machine {
         });
         let edges = failure.waits.iter().filter_map(|wait| self.named(wait));
         let edges: Vec<_> = edges.filter_map(|wait| Some((wait.rank, wait.peer?))).collect();
-        record::circle(&edges).into_iter().fold(text, |text, circle| format!("{text}\n  {circle}"))
+        timeouts::circle(&edges)
+            .into_iter()
+            .fold(text, |text, circle| format!("{text}\n  {circle}"))
     }
 
-    fn named(&self, wait: &Wait) -> Option<record::Wait> {
+    fn named(&self, wait: &Wait) -> Option<StuckWait> {
         let site = wait.site?;
-        let numbers = Numbers {
+        let numbers = WaitNumbers {
             rank: wait.rank as usize,
             role: site.role,
             channel: site.channel,
@@ -242,7 +244,7 @@ impl Machine {
             block: wait.block,
             warp: wait.warp,
         };
-        Some(record::Wait::named(self.pipelines.get(&site.pipeline)?, &numbers))
+        Some(StuckWait::named(self.pipelines.get(&site.pipeline)?, &numbers))
     }
 
     fn failed(&mut self, failure: Failure) -> BackendError {

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::record::Wait;
+use super::wait::StuckWait;
 
 /// The words of `ep::State` (`templates/device/ep/sync.cuh`) in order, 4 bytes each. A test holds this
 /// list against the header's text.
@@ -48,7 +48,7 @@ pub(crate) struct Calls {
 
 /// What keeps a rank that others wait for; what is nearer to a cause comes first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
+pub enum PeerState {
     /// Its process has ended, or has left the group.
     Gone,
     /// It is in a call to which the waiting rank has not come, and has not come to its call.
@@ -73,16 +73,16 @@ pub enum Reason {
     Ended,
 }
 
-impl Reason {
+impl PeerState {
     /// Whether the rank keeps others waiting by not being in their call.
     pub(crate) fn is_cause(&self) -> bool {
-        !matches!(self, Reason::Inside | Reason::Ended)
+        !matches!(self, PeerState::Inside | PeerState::Ended)
     }
 }
 
 /// Where a rank is that another one waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Whereabouts {
+pub struct PeerReport {
     /// Rank that waits.
     pub rank: usize,
     /// Pipeline of the call that it waits in.
@@ -92,33 +92,33 @@ pub struct Whereabouts {
     /// Rank that it waits for.
     pub peer: usize,
     /// What keeps that one.
-    pub reason: Reason,
+    pub state: PeerState,
 }
 
-impl Whereabouts {
+impl PeerReport {
     /// Why `wait`, in the pipeline `own` of `all`, has not ended; none if nothing is known.
     pub(crate) fn of(
-        wait: &Wait,
+        wait: &StuckWait,
         own: usize,
         all: &[Calls],
         has_left: impl Fn(usize) -> bool,
-    ) -> Option<Whereabouts> {
+    ) -> Option<PeerReport> {
         let peer = wait.peer.filter(|peer| *peer != wait.rank)?;
-        let reason = match has_left(peer) {
-            true => Reason::Gone,
-            false => reason(wait, peer, own, all)?,
+        let state = match has_left(peer) {
+            true => PeerState::Gone,
+            false => state(wait, peer, own, all)?,
         };
         let (rank, pipeline, call) = (wait.rank, wait.pipeline.clone(), wait.epoch);
-        Some(Whereabouts { rank, pipeline, call, peer, reason })
+        Some(PeerReport { rank, pipeline, call, peer, state })
     }
 }
 
-fn reason(wait: &Wait, peer: usize, own: usize, all: &[Calls]) -> Option<Reason> {
+fn state(wait: &StuckWait, peer: usize, own: usize, all: &[Calls]) -> Option<PeerState> {
     let progress = |calls: &Calls, rank: usize| calls.ranks.get(rank).copied().flatten();
     let there = progress(all.get(own)?, peer)?;
     if there.entered >= wait.epoch {
         let inside = there.ended < wait.epoch || there.gave_up == wait.epoch;
-        return Some(if inside { Reason::Inside } else { Reason::Ended });
+        return Some(if inside { PeerState::Inside } else { PeerState::Ended });
     }
     let elsewhere = all.iter().find_map(|calls| {
         let call = progress(calls, peer)?.current()?;
@@ -126,30 +126,32 @@ fn reason(wait: &Wait, peer: usize, own: usize, all: &[Calls]) -> Option<Reason>
         Some((calls.pipeline.clone(), call, here))
     });
     Some(match elsewhere {
-        None => Reason::NotCome,
-        Some((pipeline, call, here)) if here < call => Reason::OtherOrder { pipeline, call },
-        Some((pipeline, call, _)) => Reason::Behind { pipeline, call },
+        None => PeerState::NotCome,
+        Some((pipeline, call, here)) if here < call => PeerState::OtherOrder { pipeline, call },
+        Some((pipeline, call, _)) => PeerState::Behind { pipeline, call },
     })
 }
 
-impl fmt::Display for Whereabouts {
+impl fmt::Display for PeerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Whereabouts { rank, pipeline, call, peer, reason } = self;
-        match reason {
-            Reason::Gone => write!(f, "rank {peer} is gone: its process has ended"),
-            Reason::NotCome => write!(f, "rank {peer} has not come to call {call} of {pipeline}"),
-            Reason::Behind { pipeline, call } => {
+        let PeerReport { rank, pipeline, call, peer, state } = self;
+        match state {
+            PeerState::Gone => write!(f, "rank {peer} is gone: its process has ended"),
+            PeerState::NotCome => {
+                write!(f, "rank {peer} has not come to call {call} of {pipeline}")
+            }
+            PeerState::Behind { pipeline, call } => {
                 write!(f, "rank {peer} is still in call {call} of {pipeline}")
             }
-            Reason::OtherOrder { pipeline: other, call: number } => write!(
+            PeerState::OtherOrder { pipeline: other, call: number } => write!(
                 f,
                 "rank {peer} is in call {number} of {other} while rank {rank} is in call {call} of \
                  {pipeline}: all ranks make the calls of a group in one order"
             ),
-            Reason::Inside => {
+            PeerState::Inside => {
                 write!(f, "rank {peer} is in call {call} of {pipeline} as well, and does not go on")
             }
-            Reason::Ended => write!(f, "rank {peer} has ended call {call} of {pipeline}"),
+            PeerState::Ended => write!(f, "rank {peer} has ended call {call} of {pipeline}"),
         }
     }
 }
@@ -157,12 +159,13 @@ impl fmt::Display for Whereabouts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::members;
     use crate::fake::plan_of;
-    use crate::record::Numbers;
+    use crate::timeouts::WaitNumbers;
 
     /// Rank 0 waits for rank 1 in call 5 of a dispatch.
-    fn waiting() -> Wait {
-        let numbers = Numbers {
+    fn waiting() -> StuckWait {
+        let numbers = WaitNumbers {
             rank: 0,
             role: 0,
             channel: 0,
@@ -176,7 +179,7 @@ mod tests {
             block: 0,
             warp: 0,
         };
-        Wait::named(&plan_of("Dispatch", vec![]), &numbers)
+        StuckWait::named(&plan_of("Dispatch", vec![]), &numbers)
     }
 
     fn progress(ended: u32, entered: u32, gave_up: u32) -> Option<Progress> {
@@ -193,7 +196,7 @@ mod tests {
             calls("Combine", [progress(4, 4, 0), combine]),
             calls("Dispatch", [progress(5, 5, 5), dispatch]),
         ];
-        Whereabouts::of(&waiting(), 1, &all, |_| false).map(|why| why.to_string())
+        PeerReport::of(&waiting(), 1, &all, |_| false).map(|why| why.to_string())
     }
 
     #[test]
@@ -234,8 +237,15 @@ mod tests {
     }
 
     #[test]
+    fn the_state_is_what_the_header_says() {
+        let declared = members("struct State {");
+        let ours: Vec<String> = STATE_WORDS.iter().map(|word| format!("u32 {word}")).collect();
+        assert_eq!(declared, ours);
+    }
+
+    #[test]
     fn a_rank_that_is_gone_is_where_its_words_say_no_more() {
-        let why = Whereabouts::of(&waiting(), 0, &[], |rank| rank == 1).unwrap();
+        let why = PeerReport::of(&waiting(), 0, &[], |rank| rank == 1).unwrap();
         assert_eq!(why.to_string(), "rank 1 is gone: its process has ended");
     }
 }

@@ -1,6 +1,6 @@
 //! The words of the language. All of them are contextual: a pipeline may use any as a name.
 
-use crate::syntax::ast::{ChannelKind, PeerSet, TensorKind, Transport};
+use crate::ast::{ChannelKind, PeerSet, TensorKind, Transport};
 
 /// The words that begin a declaration.
 pub const ITEMS: &[&str] = &[

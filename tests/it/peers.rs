@@ -10,7 +10,7 @@ use ep_runtime::buffer::{
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
 use ep_runtime::host::{HostBackend, HostOptions};
-use ep_runtime::whereabouts::{Reason, Whereabouts};
+use ep_runtime::timeouts::{PeerReport, PeerState};
 
 use crate::host::programs;
 
@@ -47,22 +47,22 @@ impl Ranks {
     }
 
     /// What the ranks say when they have waited in vain.
-    fn whereabouts(&self) -> Vec<Whereabouts> {
+    fn reports(&self) -> Vec<PeerReport> {
         match self.group.sync(0) {
             Err(CallError::Timeout(timeouts)) => {
                 let text = timeouts.to_string();
                 eprintln!("{text}");
-                let told = |why: &Whereabouts| text.contains(&why.to_string());
-                assert!(timeouts.whereabouts.iter().all(told), "{text}");
-                timeouts.whereabouts
+                let told = |why: &PeerReport| text.contains(&why.to_string());
+                assert!(timeouts.peers.iter().all(told), "{text}");
+                timeouts.peers
             }
             other => panic!("{other:?}"),
         }
     }
 }
 
-fn reasons(all: &[Whereabouts], peer: usize) -> Vec<&Reason> {
-    all.iter().filter(|why| why.peer == peer).map(|why| &why.reason).collect()
+fn states(all: &[PeerReport], peer: usize) -> Vec<&PeerState> {
+    all.iter().filter(|why| why.peer == peer).map(|why| &why.state).collect()
 }
 
 #[test]
@@ -73,12 +73,12 @@ fn a_rank_that_has_not_come_is_told_from_one_that_is_stuck() {
     }
     ranks.group.sync(0).expect("all have come");
     let _waiting = [ranks.dispatch(0), ranks.dispatch(1)];
-    let all = ranks.whereabouts();
-    assert_eq!(reasons(&all, 2), [&Reason::NotCome], "{all:?}");
+    let all = ranks.reports();
+    assert_eq!(states(&all, 2), [&PeerState::NotCome], "{all:?}");
     assert_eq!(all[0].to_string(), "rank 2 has not come to call 2 of Layout");
     let options = BufferOptions::new(4, 64, 2, 6);
     match Buffer::new(&ranks.group, options, &Declared) {
-        Err(CallError::Timeout(timeouts)) => assert_eq!(timeouts.whereabouts, all),
+        Err(CallError::Timeout(timeouts)) => assert_eq!(timeouts.peers, all),
         other => panic!("a stopped group takes no buffer: {:?}", other.map(|_| ())),
     }
 }
@@ -95,10 +95,10 @@ fn calls_in_another_order_are_named_on_both_sides() {
     for handle in &handles[..2] {
         ranks.combine(handle);
     }
-    let all = ranks.whereabouts();
-    let order = |pipeline: &str| Reason::OtherOrder { pipeline: pipeline.to_string(), call: 2 };
-    assert_eq!(reasons(&all, 2), [&order("NvlCombine"); 2], "{all:?}");
-    assert!(reasons(&all, 0).contains(&&order("Layout")), "{all:?}");
+    let all = ranks.reports();
+    let order = |pipeline: &str| PeerState::OtherOrder { pipeline: pipeline.to_string(), call: 2 };
+    assert_eq!(states(&all, 2), [&order("NvlCombine"); 2], "{all:?}");
+    assert!(states(&all, 0).contains(&&order("Layout")), "{all:?}");
     let text = "rank 2 is in call 2 of NvlCombine while rank 0 is in call 2 of Layout: all ranks make \
                 the calls of a group in one order";
     assert!(all.iter().any(|why| why.to_string() == text), "{all:?}");
@@ -111,7 +111,7 @@ fn a_rank_that_makes_half_a_dispatch_is_named_with_the_other_half() {
     let call = CallOptions::blocks(2);
     let half = ranks.buffer.exchange_counts(2, &DispatchInput::default(), &call);
     let _half = half.expect("it is queued");
-    let all = ranks.whereabouts();
-    assert_eq!(reasons(&all, 2), [&Reason::NotCome], "{all:?}");
+    let all = ranks.reports();
+    assert_eq!(states(&all, 2), [&PeerState::NotCome], "{all:?}");
     assert_eq!(all[0].to_string(), "rank 2 has not come to call 1 of NvlDispatch");
 }
