@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use ep_codegen::{expansion, syntax};
 use ep_runtime::ir::DimKind;
-use ep_runtime::jit::{Arch, Cache, Jit, Nvrtc, Source};
-use ep_runtime::pipelines::ENTRIES;
+use ep_runtime::jit::{Arch, Cache, CudaSource, Jit, Nvrtc};
+use ep_runtime::pipelines;
 use ep_runtime::plan::Config;
-use ep_runtime::{Entry, device};
+use ep_runtime::{AnyPipeline, device};
 
 /// Runs of each measurement; the median counts.
 const RUNS: usize = 7;
@@ -72,7 +72,7 @@ fn show(row: &Row, json: bool, out: &mut dyn Write) -> io::Result<()> {
 
 /// Compiles of the emitted kernels, and hits of the disk cache for them.
 fn compiles(nvrtc: &'static Nvrtc, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
-    let empty = Source { name: "empty.cu", text: EMPTY, headers: &[] };
+    let empty = CudaSource { name: "empty.cu", text: EMPTY, headers: &[] };
     // The first compile of a process pays for loading the library.
     compile_time(nvrtc, &empty)?;
     let base = compile_time(nvrtc, &empty)?;
@@ -85,7 +85,7 @@ fn compiles(nvrtc: &'static Nvrtc, rows: &mut Vec<Row>) -> Result<(), Box<dyn Er
     });
     let folder = std::env::temp_dir().join(format!("ep-benches-{}", std::process::id()));
     for (name, cuda) in emitted()? {
-        let source = Source { name: "kernel.cu", text: &cuda, headers: device::HEADERS };
+        let source = CudaSource { name: "kernel.cu", text: &cuda, headers: device::HEADERS };
         let time = compile_time(nvrtc, &source)?;
         rows.push(Row {
             what: name.clone(),
@@ -111,7 +111,7 @@ fn compiles(nvrtc: &'static Nvrtc, rows: &mut Vec<Row>) -> Result<(), Box<dyn Er
 /// shape that published figures use.
 fn emitted() -> Result<Vec<(String, String)>, Box<dyn Error>> {
     let mut texts = Vec::new();
-    for entry in ENTRIES.iter().filter(|entry| entry.is_emitted()) {
+    for entry in pipelines::ALL.iter().filter(|entry| entry.is_emitted()) {
         let ir = (entry.ir)();
         for choice in ir.choices() {
             let config = Config { choice, ..reference(entry) };
@@ -122,7 +122,7 @@ fn emitted() -> Result<Vec<(String, String)>, Box<dyn Error>> {
     Ok(texts)
 }
 
-fn reference(entry: &Entry) -> Config {
+fn reference(entry: &AnyPipeline) -> Config {
     const SHAPE: [(&str, i64); 5] =
         [("ranks", 8), ("hidden", 7168), ("topk", 8), ("experts", 256), ("stripes", 64)];
     let ir = (entry.ir)();
@@ -137,13 +137,13 @@ fn reference(entry: &Entry) -> Config {
 }
 
 /// NVRTC keeps what it compiled last, so that each run gets one more empty kernel, of a new name.
-fn compile_time(nvrtc: &Nvrtc, source: &Source<'_>) -> Result<Duration, Box<dyn Error>> {
+fn compile_time(nvrtc: &Nvrtc, source: &CudaSource<'_>) -> Result<Duration, Box<dyn Error>> {
     static RUN: AtomicUsize = AtomicUsize::new(0);
     let options = ["--gpu-architecture=sm_90a".to_owned(), "--std=c++17".to_owned()];
     median(|| {
         let run = RUN.fetch_add(1, Ordering::Relaxed);
         let text = format!("{}\nextern \"C\" __global__ void run_{run}() {{}}\n", source.text);
-        nvrtc.compile(&Source { text: &text, ..*source }, Arch::Sm90a, &options)?;
+        nvrtc.compile(&CudaSource { text: &text, ..*source }, Arch::Sm90a, &options)?;
         Ok(())
     })
 }
@@ -151,7 +151,7 @@ fn compile_time(nvrtc: &Nvrtc, source: &Source<'_>) -> Result<Duration, Box<dyn 
 /// A hit as another process sees it: nothing in memory, the entry on disk.
 fn hit_time(
     nvrtc: &'static Nvrtc,
-    source: &Source<'_>,
+    source: &CudaSource<'_>,
     folder: &std::path::Path,
 ) -> Result<Duration, Box<dyn Error>> {
     Jit::new(nvrtc, Cache::open(folder)?).compile(source, Arch::Sm90a, &[])?;

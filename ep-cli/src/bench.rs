@@ -12,7 +12,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use ep_runtime::buffer::{BufferOptions, Declared, Payload};
+use ep_runtime::buffer::{BufferOptions, BuiltIn, Payload};
 use ep_runtime::group::Group;
 use ep_runtime::host::Programs;
 use ep_runtime::jit::{Cache, Nvrtc};
@@ -221,7 +221,7 @@ impl Bench<'_> {
             let case = self.request.random_case(index, self.ranks.multiprocessors());
             let words = format!("random shape {index}: {case:?}");
             let with = |text: String| Failure::Failed(format!("{words}\n{text}"));
-            let test = Selftest::new(self.group(), &Declared, case);
+            let test = Selftest::new(self.group(), &BuiltIn, case);
             let test = test.map_err(|error| with(error.to_string()))?;
             let findings = test.check().map_err(|error| with(error.to_string()))?;
             if !findings.is_good() {
@@ -243,7 +243,7 @@ impl Bench<'_> {
         let texts = Texts::of(&buffer, self.group())?;
         let Some(first) = sweep.first() else { return Ok(()) };
         let case = self.request.case(buffer, *first);
-        let mut test = Selftest::new(self.group(), &Declared, case).map_err(failed)?;
+        let mut test = Selftest::new(self.group(), &BuiltIn, case).map_err(failed)?;
         self.memory(&test)?;
         self.check(&test, "before timing")?;
         if self.options.outputs {

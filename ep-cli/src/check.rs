@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use clap::ValueEnum;
-use ep_runtime::Entry;
+use ep_runtime::AnyPipeline;
 use ep_runtime::buffer::{BufferOptions, Payload, Via};
 use ep_runtime::host::{Build, Programs};
 use ep_verify::options::{ring_settings, unit_settings};
@@ -103,7 +103,7 @@ impl Mode {
 
 pub(crate) fn run(
     options: &Options,
-    entries: &[Entry],
+    entries: &[AnyPipeline],
     json: bool,
     out: &mut dyn Write,
     err: &mut dyn Write,
@@ -219,7 +219,7 @@ fn replay(options: &Options, variant: &Variant, seed: u64) -> String {
 }
 
 /// The variants that the command line asks for: every payload and way that it leaves open.
-fn variants(options: &Options, entries: &[Entry]) -> Result<Vec<Variant>, Failure> {
+fn variants(options: &Options, entries: &[AnyPipeline]) -> Result<Vec<Variant>, Failure> {
     let reach = Reach::of(entries, options.name())?;
     let ways: Vec<(Payload, Via)> = [Via::Direct, Via::Ring]
         .into_iter()

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use ep_runtime::jit::Arch;
-use ep_runtime::{Emitted, Entry};
+use ep_runtime::{AnyPipeline, Emitted};
 
 use crate::configurations::{CONFIGURATIONS, Configuration};
 use crate::failure::Failure;
@@ -36,7 +36,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(
     options: &Options,
-    entries: &[Entry],
+    entries: &[AnyPipeline],
     json: bool,
     out: &mut dyn Write,
     err: &mut dyn Write,
@@ -58,12 +58,12 @@ struct Kept<'a> {
     /// Every file: name and text.
     files: BTreeMap<String, String>,
     folder: &'a Path,
-    entries: &'a [Entry],
+    entries: &'a [AnyPipeline],
 }
 
 /// Prints exactly what NVRTC gets: what was assumed goes to `err`.
 fn one(
-    entry: &Entry,
+    entry: &AnyPipeline,
     selection: &Selection,
     json: bool,
     out: &mut dyn Write,
@@ -91,7 +91,7 @@ fn one(
 }
 
 /// Every file of the folder: name and text.
-fn files(entries: &[Entry]) -> Result<BTreeMap<String, String>, Failure> {
+fn files(entries: &[AnyPipeline]) -> Result<BTreeMap<String, String>, Failure> {
     let mut files = BTreeMap::new();
     for entry in entries.iter().filter(|entry| entry.is_emitted()) {
         for Configuration { name, arch, set, .. } in kept(entry.name) {
@@ -106,7 +106,7 @@ fn files(entries: &[Entry]) -> Result<BTreeMap<String, String>, Failure> {
 }
 
 /// The file of [`CONFIGURATIONS`] that holds the same CUDA, if one does.
-pub(crate) fn kept_file(entry: &Entry, emitted: &Emitted) -> Result<Option<String>, Failure> {
+pub(crate) fn kept_file(entry: &AnyPipeline, emitted: &Emitted) -> Result<Option<String>, Failure> {
     for Configuration { name, arch, set, .. } in kept(entry.name) {
         let selected = select(entry, arch, set.iter().copied())?;
         if entry.emit(&selected.config)?.cuda == emitted.cuda {
@@ -198,7 +198,8 @@ impl Kept<'_> {
 
     /// Whether a file has a name that this command gives: others in the folder are left alone.
     fn is_ours(&self, file: &str) -> bool {
-        let of = |entry: &Entry| file.split_once('.').is_some_and(|(name, _)| name == entry.name);
+        let of =
+            |entry: &AnyPipeline| file.split_once('.').is_some_and(|(name, _)| name == entry.name);
         let kind = file.ends_with(".cu") || file.ends_with(".plan.txt");
         kind && self.entries.iter().any(of)
     }

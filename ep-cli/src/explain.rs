@@ -6,7 +6,7 @@ mod wire;
 
 use std::io::Write;
 
-use ep_runtime::Entry;
+use ep_runtime::AnyPipeline;
 use ep_runtime::ir::facts::facts;
 use ep_runtime::ir::{Channel, Memory, Pipeline, Tensor, text};
 use ep_runtime::plan::{LINE_BYTES, MessageLayout, Plan, align, elem_bytes, eval, parts, plan};
@@ -33,7 +33,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(
     options: &Options,
-    entries: &[Entry],
+    entries: &[AnyPipeline],
     json: bool,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
@@ -66,7 +66,7 @@ pub(crate) fn run(
 }
 
 fn head(
-    entry: &Entry,
+    entry: &AnyPipeline,
     ir: &Pipeline,
     plan: &Plan,
     selected: &Selected,
@@ -197,7 +197,7 @@ fn window_tensor(ir: &Pipeline, plan: &Plan, tensor: &Tensor) -> Option<Vec<Stri
 }
 
 fn object(
-    entry: &Entry,
+    entry: &AnyPipeline,
     ir: &Pipeline,
     plan: &Plan,
     selected: &Selected,

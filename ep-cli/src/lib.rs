@@ -4,10 +4,10 @@
 //! them; the binary of this crate is the same call with the standard pipelines.
 //!
 //! ```no_run
-//! use ep_runtime::{Entry, pipelines::Layout};
+//! use ep_runtime::{AnyPipeline, pipelines::Layout};
 //!
 //! fn main() -> std::process::ExitCode {
-//!     ep_cli::main(&[Entry::of::<Layout>()])
+//!     ep_cli::main(&[AnyPipeline::of::<Layout>()])
 //! }
 //! ```
 //!
@@ -39,7 +39,7 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use ep_runtime::Entry;
+use ep_runtime::AnyPipeline;
 
 use failure::Failure;
 
@@ -95,7 +95,7 @@ const QUEUES: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 /// Runs the command line of this process for the pipelines `entries`; the first thing that `main`
 /// does.
-pub fn main(entries: &[Entry]) -> ExitCode {
+pub fn main(entries: &[AnyPipeline]) -> ExitCode {
     // Ranks that share a GPU wait for one another: where two of their streams share a queue, one may
     // stand behind what waits for it. The driver's 8 are too few for 4 ranks; 32 is the most.
     if std::env::var_os(QUEUES).is_none() {
@@ -110,7 +110,7 @@ pub fn main(entries: &[Entry]) -> ExitCode {
 /// asked for goes to `out`, all else to `err`.
 pub fn run(
     arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
-    entries: &[Entry],
+    entries: &[AnyPipeline],
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> u8 {
@@ -136,7 +136,7 @@ pub fn run(
 
 fn dispatch(
     line: &CommandLine,
-    entries: &[Entry],
+    entries: &[AnyPipeline],
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<(), Failure> {

@@ -2,13 +2,13 @@
 
 use std::io::Write;
 
-use ep_runtime::Entry;
+use ep_runtime::AnyPipeline;
 use ep_runtime::ir::Pipeline;
 
 use crate::failure::Failure;
 use crate::json::Object;
 
-pub(crate) fn run(entries: &[Entry], json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+pub(crate) fn run(entries: &[AnyPipeline], json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
     for entry in entries {
         let ir = (entry.ir)();
@@ -23,7 +23,7 @@ pub(crate) fn run(entries: &[Entry], json: bool, out: &mut dyn Write) -> Result<
     Ok(())
 }
 
-fn object(entry: &Entry, ir: &Pipeline) -> Object {
+fn object(entry: &AnyPipeline, ir: &Pipeline) -> Object {
     let axis = |axis: &ep_runtime::ir::Axis| {
         let arms: Vec<String> =
             axis.arms.iter().map(|arm| ep_runtime::plan::kebab(&arm.name)).collect();

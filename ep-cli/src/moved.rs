@@ -1,7 +1,7 @@
 //! What each role moved in a call, by rank: the routing says how many rows, the declaration who
 //! moves them.
 
-use ep_runtime::buffer::{Buffer, Declared, StandardPipeline};
+use ep_runtime::buffer::{Buffer, BuiltIn, StandardPipeline};
 use ep_runtime::ir::{
     Action, Blocks, Choice, Domain, Expr, NameKind, PeerSet, Pipeline, Role, Share, Stmt,
 };
@@ -86,7 +86,7 @@ pub(crate) fn moved(
 
 /// The declaration with the arms of the plan.
 fn selected(pipeline: StandardPipeline, plan: &Plan) -> Pipeline {
-    let ir = (Declared::entry(pipeline).ir)();
+    let ir = (BuiltIn::entry(pipeline).ir)();
     ir.select(&Choice { arms: plan.arms.iter().map(|(_, arm)| arm.clone()).collect() })
 }
 
@@ -203,7 +203,7 @@ mod tests {
         let via = Via::from_name(via).unwrap();
         let options = BufferOptions { via, ..BufferOptions::new(8, 128, 2, 8) };
         let settings = options.settings_of(pipeline, 4, Some(12));
-        let plan = Declared.emit(pipeline, ep_runtime::jit::Arch::Sm90a, &settings).unwrap().plan;
+        let plan = BuiltIn.emit(pipeline, ep_runtime::jit::Arch::Sm90a, &settings).unwrap().plan;
         let ir = selected(pipeline, &plan);
         let ways = ir
             .roles

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use ep_runtime::backend::BackendError;
 use ep_runtime::buffer::{
-    BufferOptions, Declared, Emit, MemoryUsage, Payload, Setting, StandardPipeline, Via,
+    BufferOptions, BuiltIn, Emit, MemoryUsage, Payload, Setting, StandardPipeline, Via,
 };
 use ep_runtime::error::CallError;
 use ep_runtime::gpu::{GpuBackend, GpuOptions, compile_with};
 use ep_runtime::jit::{Arch, Cache, Jit, Nvrtc};
-use ep_runtime::{Emitted, Entry};
+use ep_runtime::{AnyPipeline, Emitted};
 
 use crate::failure::Failure;
 use crate::selection::{REFERENCE_SHAPE, assignment, find, refused};
@@ -46,7 +46,7 @@ pub(crate) enum Reach {
 
 impl Reach {
     /// What `name` asks for: a pipeline of `entries`, `dispatch+combine` or `all`.
-    pub(crate) fn of(entries: &[Entry], name: &str) -> Result<Reach, Failure> {
+    pub(crate) fn of(entries: &[AnyPipeline], name: &str) -> Result<Reach, Failure> {
         match name {
             "layout" => Ok(Reach::Counts),
             "nvl-dispatch" => Ok(Reach::Dispatch),
@@ -141,7 +141,7 @@ fn set_tune(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), 
     let mut known = Vec::new();
     let mut found = false;
     for pipeline in Reach::Combine.pipelines() {
-        let ir = (Declared::entry(*pipeline).ir)();
+        let ir = (BuiltIn::entry(*pipeline).ir)();
         known.extend(ir.tunes.iter().map(|tune| tune.name.clone()));
         let is_meant = only.is_none_or(|only| only == pipeline.name());
         // The stripes of a combine are those of its dispatch, which passes them on.
@@ -181,7 +181,7 @@ pub(crate) fn emit(
 ) -> Result<Vec<Emitted>, Failure> {
     let emit = |pipeline: StandardPipeline, stripes: Option<i64>| {
         let settings = options.settings_of(pipeline, ranks, stripes);
-        Declared.emit(pipeline, arch, &settings).map_err(failed)
+        BuiltIn.emit(pipeline, arch, &settings).map_err(failed)
     };
     // The stripes of the dispatch are those of the others.
     let dispatch = emit(StandardPipeline::NvlDispatch, None)?;

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use ep_runtime::Entry;
-use ep_runtime::buffer::{BufferOptions, Declared};
+use ep_runtime::AnyPipeline;
+use ep_runtime::buffer::{BufferOptions, BuiltIn};
 use ep_runtime::group::GroupOptions;
 use ep_runtime::host::Programs;
 use ep_verify::Findings;
@@ -38,7 +38,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(
     options: &Options,
-    entries: &[Entry],
+    entries: &[AnyPipeline],
     json: bool,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
@@ -63,7 +63,7 @@ pub(crate) fn run(
     let mut case = Case { seed: options.seed, ..Case::even(buffer.clone(), ranks, blocks) };
     // So that every role that is told about has blocks of its own.
     case.dispatch.remote_blocks = Some(blocks / 2);
-    let test = Selftest::new(&group, &Declared, case).map_err(failed)?;
+    let test = Selftest::new(&group, &BuiltIn, case).map_err(failed)?;
     let started = Instant::now();
     let findings = match reach {
         Reach::Counts => test.check_counts(),

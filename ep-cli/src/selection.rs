@@ -1,7 +1,7 @@
 //! Which pipeline, in which configuration: the part of the command line that `emit`, `explain` and
 //! the later commands share.
 
-use ep_runtime::Entry;
+use ep_runtime::AnyPipeline;
 use ep_runtime::ir::{DimKind, Pipeline};
 use ep_runtime::jit::Arch;
 use ep_runtime::plan::{Config, PlanError};
@@ -59,7 +59,7 @@ impl Selection {
     }
 
     /// The configuration of `entry` that the options ask for.
-    pub(crate) fn of(&self, entry: &Entry) -> Result<Selected, Failure> {
+    pub(crate) fn of(&self, entry: &AnyPipeline) -> Result<Selected, Failure> {
         let ranks = self.ranks.iter().map(|ranks| ("ranks", ranks.as_str()));
         let set = self.set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         select(entry, self.arch, ranks.chain(set))
@@ -76,7 +76,7 @@ impl Selected {
 
 /// The configuration of `entry` with the given names set and the reference shape for the rest.
 pub(crate) fn select<'a>(
-    entry: &Entry,
+    entry: &AnyPipeline,
     arch: Arch,
     set: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Result<Selected, Failure> {
@@ -110,7 +110,7 @@ fn reference(name: &str, low: i64, high: i64, step: i64) -> i64 {
 }
 
 /// The pipeline called `name`.
-pub(crate) fn find<'a>(entries: &'a [Entry], name: &str) -> Result<&'a Entry, Failure> {
+pub(crate) fn find<'a>(entries: &'a [AnyPipeline], name: &str) -> Result<&'a AnyPipeline, Failure> {
     entries.iter().find(|entry| entry.name == name).ok_or_else(|| {
         let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
         Failure::WrongUse(format!("there is no pipeline `{name}`; there are {}", names.join(", ")))

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use ep_runtime::pipelines::ENTRIES;
+use ep_runtime::pipelines;
 
 /// The names that scripts rely on, those that are emitted first.
 const PIPELINES: [&str; 10] = [
@@ -33,7 +33,7 @@ struct Done {
 fn run(line: &str) -> Done {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let arguments = ["epforge"].into_iter().chain(line.split_whitespace());
-    let code = ep_cli::run(arguments, &ENTRIES, &mut out, &mut err);
+    let code = ep_cli::run(arguments, &pipelines::ALL, &mut out, &mut err);
     let text = |bytes| String::from_utf8(bytes).expect("the output is text");
     Done { code, out: text(out), err: text(err) }
 }
@@ -330,7 +330,7 @@ impl Write for Full {
 #[test]
 fn an_output_that_cannot_be_written_is_a_failure() {
     let mut err = Vec::new();
-    let code = ep_cli::run(["epforge", "list"], &ENTRIES, &mut Full(10), &mut err);
+    let code = ep_cli::run(["epforge", "list"], &pipelines::ALL, &mut Full(10), &mut err);
     let said = String::from_utf8_lossy(&err);
     assert_eq!(code, 1);
     assert_eq!(said, "error: the output cannot be written: the disk is full\n");

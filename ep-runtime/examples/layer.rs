@@ -12,7 +12,7 @@ use ep_runtime::bf16::bf16_from_f32;
 use ep_runtime::bf16::bf16_to_f32;
 use ep_runtime::buffer::Placement;
 use ep_runtime::buffer::{
-    Buffer, BufferOptions, CallOptions, CombineInput, CombineOutput, Declared, DispatchInput,
+    Buffer, BufferOptions, BuiltIn, CallOptions, CombineInput, CombineOutput, DispatchInput,
     Handle, MemoryUsage, Offered, PlainOutput, Received,
 };
 use ep_runtime::error::CallError;
@@ -155,8 +155,8 @@ fn experts_of(rank: usize, token: usize) -> [i64; TOPK] {
 /// All parts, on the ranks of this process; what they found out, in words.
 pub(crate) fn run(group: &Group, cache: &Cache) -> Outcome<String> {
     let (options, call) = choose(group, cache)?;
-    let memory = MemoryUsage::of(&options, group.ranks(), group.backend().arch(), &Declared)?;
-    let buffer = Buffer::new(group, options, &Declared)?;
+    let memory = MemoryUsage::of(&options, group.ranks(), group.backend().arch(), &BuiltIn)?;
+    let buffer = Buffer::new(group, options, &BuiltIn)?;
     assert_eq!(buffer.memory(), memory);
     let ranks = group.local().map(|rank| Rank::new(group, rank)).collect::<Outcome<Vec<Rank>>>()?;
     let rows = layer(group, &buffer, &ranks, &call)?;
@@ -299,7 +299,7 @@ fn beside(
 /// Dispatch and combine in a graph, replayed with numbers of tokens that the device reads.
 fn replayed(group: &Group, ranks: &[Rank], call: &CallOptions) -> Outcome {
     let options = BufferOptions::new(TOKENS, HIDDEN, TOPK, EXPERTS);
-    let buffer = Buffer::new(group, BufferOptions { weights: false, ..options }, &Declared)?;
+    let buffer = Buffer::new(group, BufferOptions { weights: false, ..options }, &BuiltIn)?;
     let mut graphs = Vec::new();
     for own in ranks {
         let count = DeviceMemory::zeroed(group.backend(), own.rank, 4)?;
@@ -337,7 +337,7 @@ fn replayed(group: &Group, ranks: &[Rank], call: &CallOptions) -> Outcome {
 /// Outputs that hold fewer rows than arrive: every rank is told before any row moves.
 fn too_small(group: &Group, ranks: &[Rank], call: &CallOptions) -> Outcome<String> {
     let options = BufferOptions::new(TOKENS, HIDDEN, TOPK, EXPERTS);
-    let buffer = Buffer::new(group, BufferOptions { capacity: Some(9), ..options }, &Declared)?;
+    let buffer = Buffer::new(group, BufferOptions { capacity: Some(9), ..options }, &BuiltIn)?;
     let mut handles = Vec::new();
     for own in ranks {
         handles.push(buffer.exchange_counts(own.rank, &own.input(), call)?);

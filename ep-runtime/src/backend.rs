@@ -130,7 +130,7 @@ pub struct Block {
 
 /// One kernel launch.
 #[derive(Debug, Clone, Copy)]
-pub struct Launch<'a> {
+pub struct KernelLaunch<'a> {
     /// What [`Backend::load`] returned for this rank.
     pub code: Code,
     /// Blocks of the grid.
@@ -278,7 +278,12 @@ pub trait Backend: Send + Sync {
     fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError>;
 
     /// Launches a kernel.
-    fn launch(&self, rank: usize, stream: Stream, launch: &Launch) -> Result<(), BackendError>;
+    fn launch(
+        &self,
+        rank: usize,
+        stream: Stream,
+        launch: &KernelLaunch,
+    ) -> Result<(), BackendError>;
 
     /// The capture that records what is put into `stream`, whoever began it; none: it runs.
     fn capture(&self, rank: usize, stream: Stream) -> Result<Option<Capture>, BackendError>;

@@ -26,14 +26,14 @@ use crate::args::Rows;
 use crate::backend::Stream;
 use crate::emit::Emitted;
 use crate::error::CallError;
-use crate::group::{Group, Kernel, compile_all, place_control, positive};
+use crate::group::{Group, GroupKernel, compile_all, place_control, positive};
 use crate::memory::Window;
 
 pub use expand::{ExpandOptions, ExpandedOutput, Expander};
 pub use handles::{CombineInput, Counts, Handle, Offered, Received};
 pub use inputs::{CallOptions, CombineOutput, DispatchInput};
 pub use memory::MemoryUsage;
-pub use options::{BufferOptions, Declared, Emit, Payload, Setting, StandardPipeline, Via};
+pub use options::{BufferOptions, BuiltIn, Emit, Payload, Setting, StandardPipeline, Via};
 pub use placement::Placement;
 pub use plain::PlainOutput;
 
@@ -127,7 +127,7 @@ impl Buffer {
         let images = compile_all(group, &programs.all().collect::<Vec<_>>())?;
         let prepare = |pipeline, program: &Emitted, place: usize| {
             let (at, image) = (starts[place], &images[place]);
-            let kernel = Kernel::load(group, &window, at, &program.plan, image)?;
+            let kernel = GroupKernel::load(group, &window, at, &program.plan, image)?;
             let map = arguments::resolve(pipeline, kernel.plan(), at, &options, ranks, &layout)?;
             Ok::<Prepared, CallError>(Prepared { kernel, map })
         };

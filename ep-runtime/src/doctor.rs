@@ -22,7 +22,7 @@ pub struct Report {
     /// The run-time compiler; the error says why there is none and what to do.
     pub nvrtc: Result<NvrtcFound, String>,
     /// A C++ compiler, which the host backend needs.
-    pub compiler: Option<Compiler>,
+    pub compiler: Option<HostCompiler>,
     /// Where compiled kernels are kept; the error says why they are not kept.
     pub cache: Result<PathBuf, String>,
     /// The GPUs, in the order of the driver.
@@ -67,7 +67,7 @@ pub struct NvrtcFound {
 
 /// A C++ compiler that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compiler {
+pub struct HostCompiler {
     /// How to call it.
     pub command: String,
     /// The first line of what it says about itself.
@@ -289,7 +289,7 @@ fn cache_folder(argument: Option<&Path>) -> Result<PathBuf, String> {
 }
 
 /// The first compiler that runs: `named` (which may carry arguments), c++, g++, clang++.
-fn compiler(named: Option<&str>) -> Option<Compiler> {
+fn compiler(named: Option<&str>) -> Option<HostCompiler> {
     named.into_iter().chain(["c++", "g++", "clang++"]).find_map(|command| {
         let mut words = command.split_whitespace();
         let output = Command::new(words.next()?)
@@ -301,7 +301,7 @@ fn compiler(named: Option<&str>) -> Option<Compiler> {
             .filter(|output| output.status.success())?;
         let text = String::from_utf8_lossy(&output.stdout);
         let version = text.lines().next().unwrap_or_default().trim().to_owned();
-        Some(Compiler { command: command.to_owned(), version })
+        Some(HostCompiler { command: command.to_owned(), version })
     })
 }
 
@@ -380,7 +380,10 @@ mod tests {
         let report = Report {
             driver: Driver::Found { cuda: version, release: Some("580.65.06".to_owned()) },
             nvrtc: Ok(NvrtcFound { path: PathBuf::from("/lib/libnvrtc.so.13"), version }),
-            compiler: Some(Compiler { command: "c++".to_owned(), version: "c++ 12".to_owned() }),
+            compiler: Some(HostCompiler {
+                command: "c++".to_owned(),
+                version: "c++ 12".to_owned(),
+            }),
             cache: Ok(PathBuf::from("/home/me/.cache/epforge")),
             gpus: vec![gpu((9, 0)), gpu((9, 0))],
             peers: vec![vec![peer, peer], vec![peer, peer]],

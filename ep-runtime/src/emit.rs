@@ -8,7 +8,7 @@ use crate::pipeline::{Pipeline, Text};
 
 /// A pipeline as the command line and other tools see it.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry {
+pub struct AnyPipeline {
     /// Name on the command line (`nvl-dispatch`).
     pub name: &'static str,
     /// Digest of the IR that the texts were rendered from.
@@ -19,10 +19,10 @@ pub struct Entry {
     pub texts: fn() -> &'static [Text],
 }
 
-impl Entry {
+impl AnyPipeline {
     /// The entry of `P`.
-    pub const fn of<P: Pipeline>() -> Entry {
-        Entry { name: P::NAME, digest: P::DIGEST, ir: P::ir, texts: P::texts }
+    pub const fn of<P: Pipeline>() -> AnyPipeline {
+        AnyPipeline { name: P::NAME, digest: P::DIGEST, ir: P::ir, texts: P::texts }
     }
 
     /// Whether the pipeline has CUDA texts.

@@ -11,8 +11,8 @@ use ep_codegen::ir::Elem;
 use ep_codegen::plan::{Arch, MessageLayout, Numbers, Param, ParamKind, Plan};
 
 use crate::backend::{
-    Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept, Launch,
-    Mapping, RowCopy, Stream,
+    Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept,
+    KernelLaunch, Mapping, RowCopy, Stream,
 };
 use crate::join::Store;
 
@@ -182,7 +182,7 @@ impl Backend for FakeBackend {
         bases.into_iter().try_for_each(|base| self.free(0, *base))
     }
 
-    fn launch(&self, _: usize, _: Stream, _: &Launch) -> Result<(), BackendError> {
+    fn launch(&self, _: usize, _: Stream, _: &KernelLaunch) -> Result<(), BackendError> {
         Ok(())
     }
 

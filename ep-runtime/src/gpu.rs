@@ -31,7 +31,7 @@ pub use window::{EXCHANGE_VARIABLE, Exchange, Sharing};
 
 use crate::backend::{Backend, BackendError, Image, Stream};
 use crate::device::HEADERS;
-use crate::jit::{Jit, JitError, Source};
+use crate::jit::{CudaSource, Jit, JitError};
 use driver::check;
 use kernel::Kernel;
 use window::{RankWindow, Reach};
@@ -49,7 +49,7 @@ pub fn compile_noting(jit: Arc<Jit>, note: impl Fn(bool) + Send + Sync + 'static
     let noted = Mutex::new(BTreeSet::new());
     Box::new(move |name, cuda, arch| {
         let file = format!("{name}.cu");
-        let source = Source { name: &file, text: cuda, headers: HEADERS };
+        let source = CudaSource { name: &file, text: cuda, headers: HEADERS };
         let failed = |error: JitError| BackendError::Compile {
             name: name.to_string(),
             log: error.to_string(),

@@ -9,11 +9,11 @@ use std::time::Duration;
 use ep_codegen::plan::Plan;
 
 use crate::args::{ArgsMap, Bindings, GroupArgs};
-use crate::backend::{Backend, BackendError, Block, Code, Image, Launch, Stream};
+use crate::backend::{Backend, BackendError, Block, Code, Image, KernelLaunch, Stream};
+use crate::call_order::{CallOrder, Turn};
 use crate::emit::Emitted;
 use crate::error::CallError;
 use crate::memory::{DeviceMemory, HostMemory, Window, align_up};
-use crate::order::{Order, Turn};
 use crate::parallel;
 use crate::timeouts::{
     Calls, PeerReport, Progress, RECORD_BYTES, RECORD_CAPACITY, STATE_WORDS, StuckWait, Timeouts,
@@ -45,7 +45,7 @@ struct Shared {
     /// The stop word of each local rank.
     stops: Vec<DeviceMemory>,
     /// The order of each local rank's calls.
-    orders: Vec<Order>,
+    orders: Vec<CallOrder>,
     /// The prepared pipelines, whose records say why the group was stopped.
     recorders: Mutex<Vec<Weak<Recorder>>>,
     /// Pipelines prepared so far: the number of the next one.
@@ -88,7 +88,7 @@ impl Group {
     pub fn new(backend: Arc<dyn Backend>, options: GroupOptions) -> Result<Group, CallError> {
         let stops = backend.local().map(|rank| DeviceMemory::zeroed(&backend, rank, 4));
         let stops = stops.collect::<Result<Vec<_>, _>>()?;
-        let orders = backend.local().map(|rank| Order::new(backend.as_ref(), rank));
+        let orders = backend.local().map(|rank| CallOrder::new(backend.as_ref(), rank));
         let orders = orders.collect::<Result<Vec<_>, _>>()?;
         let shared = Shared {
             backend,
@@ -293,7 +293,7 @@ impl Group {
 }
 
 /// An emitted kernel, compiled and loaded on every local rank, with its control memory in a window.
-pub struct Kernel {
+pub struct GroupKernel {
     group: Group,
     plan: Arc<Plan>,
     control_at: u64,
@@ -335,7 +335,7 @@ pub fn compile_all(group: &Group, programs: &[&Emitted]) -> Result<Vec<Image>, C
     Ok(parallel::map(programs, compile).into_iter().collect::<Result<Vec<_>, _>>()?)
 }
 
-impl Kernel {
+impl GroupKernel {
     /// Compiles and loads `emitted`; its control memory starts `control_at` bytes into the window,
     /// on every rank alike, and is zero.
     pub fn prepare(
@@ -343,19 +343,19 @@ impl Kernel {
         window: &Arc<Window>,
         control_at: u64,
         emitted: &Emitted,
-    ) -> Result<Kernel, CallError> {
+    ) -> Result<GroupKernel, CallError> {
         let image = group.backend().compile(&emitted.plan.entry, &emitted.cuda)?;
-        Kernel::load(group, window, control_at, &emitted.plan, &image)
+        GroupKernel::load(group, window, control_at, &emitted.plan, &image)
     }
 
-    /// Loads an image that was compiled for `plan`; otherwise as [`Kernel::prepare`].
+    /// Loads an image that was compiled for `plan`; otherwise as [`GroupKernel::prepare`].
     pub fn load(
         group: &Group,
         window: &Arc<Window>,
         control_at: u64,
         plan: &Plan,
         image: &Image,
-    ) -> Result<Kernel, CallError> {
+    ) -> Result<GroupKernel, CallError> {
         let plan = Arc::new(plan.clone());
         let need = control_bytes(&plan);
         if control_at.checked_add(need).is_none_or(|end| end > window.bytes()) {
@@ -395,7 +395,14 @@ impl Kernel {
             ranks.push(RankKernel { code, args, _bases: bases });
         }
         let _window = Arc::clone(window);
-        Ok(Kernel { group: group.clone(), plan, control_at, ranks, _window, _recorder: recorder })
+        Ok(GroupKernel {
+            group: group.clone(),
+            plan,
+            control_at,
+            ranks,
+            _window,
+            _recorder: recorder,
+        })
     }
 
     /// The plan.
@@ -442,12 +449,12 @@ impl Kernel {
         let own = &self.ranks[self.group.local_index(turn.rank())?];
         let timeout_ns = timeout.map_or(own.args.timeout_ns, nanoseconds);
         map.fill(&GroupArgs { timeout_ns, ..own.args }, values, bytes);
-        let launch = Launch { code: own.code, blocks, waits: self.plan.waits, args: bytes };
+        let launch = KernelLaunch { code: own.code, blocks, waits: self.plan.waits, args: bytes };
         Ok(self.group.backend().launch(turn.rank(), turn.stream(), &launch)?)
     }
 }
 
-impl Drop for Kernel {
+impl Drop for GroupKernel {
     fn drop(&mut self) {
         let backend = self.group.backend();
         for (rank, own) in self.group.local().zip(&self.ranks) {

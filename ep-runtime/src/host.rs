@@ -8,14 +8,14 @@
 //! The scheduler decides every step by a seed, which replays it: [`HostOptions::spec`].
 //!
 //! ```no_run
-//! use ep_runtime::buffer::{Buffer, BufferOptions, CallOptions, Declared, DispatchInput};
+//! use ep_runtime::buffer::{Buffer, BufferOptions, CallOptions, BuiltIn, DispatchInput};
 //! use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 //!
 //! # fn inputs(_: usize) -> DispatchInput { DispatchInput::default() }
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let options = HostOptions { build: Build::Checked, ..HostOptions::new(4) };
 //! let group = HostBackend::new(&Programs::find()?, options)?.group()?;
-//! let buffer = Buffer::new(&group, BufferOptions::new(64, 1024, 4, 16), &Declared)?;
+//! let buffer = Buffer::new(&group, BufferOptions::new(64, 1024, 4, 16), &BuiltIn)?;
 //! let mut dispatched = Vec::new();
 //! for rank in group.local() {
 //!     dispatched.push(buffer.dispatch(rank, &inputs(rank), &CallOptions::blocks(6))?);
@@ -44,8 +44,8 @@ pub use ep_emu::{Build, Failure, FailureKind, Faults, Policy, Rule, Rules, RunSt
 pub use programs::Programs;
 
 use crate::backend::{
-    Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept, Launch,
-    Mapping, RowCopy, Stream,
+    Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept,
+    KernelLaunch, Mapping, RowCopy, Stream,
 };
 use crate::error::CallError;
 use crate::group::{Group, GroupOptions};
@@ -330,7 +330,12 @@ impl Backend for HostBackend {
         self.local().zip(bases).try_for_each(|(rank, base)| self.free(rank, base))
     }
 
-    fn launch(&self, rank: usize, stream: Stream, launch: &Launch) -> Result<(), BackendError> {
+    fn launch(
+        &self,
+        rank: usize,
+        stream: Stream,
+        launch: &KernelLaunch,
+    ) -> Result<(), BackendError> {
         let mut machine = self.of(rank)?;
         let loaded = machine.code(rank, launch.code)?;
         let (kernel, block) = (loaded.kernel.clone(), loaded.block);

@@ -1,10 +1,10 @@
 //! From CUDA text to machine code at run time: NVRTC, a disk cache, and what the CUBIN needs.
 //!
 //! ```no_run
-//! use ep_runtime::jit::{Arch, Cache, Jit, Nvrtc, Source};
+//! use ep_runtime::jit::{Arch, Cache, Jit, Nvrtc, CudaSource};
 //!
 //! let jit = Jit::new(Nvrtc::find()?, Cache::at(None)?);
-//! let source = Source {
+//! let source = CudaSource {
 //!     name: "scale.cu",
 //!     text: "extern \"C\" __global__ void scale(float* x) { x[threadIdx.x] *= 2.0f; }",
 //!     headers: &[],
@@ -28,7 +28,7 @@ pub use cache::{
     Cache, CacheError, CacheWarning, Cleared, Entry, Fetched, Key, Listed, Summary,
     VARIABLE as CACHE_VARIABLE,
 };
-pub use cubin::{Kernel, Resources};
+pub use cubin::{CubinKernel, Resources};
 pub use ep_codegen::plan::Arch;
 pub use error::{CompileFailure, JitError};
 pub use find::{
@@ -42,7 +42,7 @@ use crate::parallel;
 
 /// A text to compile. NVRTC sees these texts alone: relative includes find no file.
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
+pub struct CudaSource<'a> {
     /// What error messages call it, such as `nvl-dispatch.cu`.
     pub name: &'a str,
     /// The CUDA source.
@@ -55,7 +55,7 @@ pub struct Source<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// What to compile.
-    pub source: Source<'a>,
+    pub source: CudaSource<'a>,
     /// For which GPUs.
     pub arch: Arch,
     /// Options beyond those of every compile.
@@ -127,7 +127,7 @@ impl Jit {
     /// Compiles `source` for `arch`, or gives what an earlier compile of the same texts gave.
     pub fn compile(
         &self,
-        source: &Source<'_>,
+        source: &CudaSource<'_>,
         arch: Arch,
         options: &[&str],
     ) -> Result<Arc<Compiled>, JitError> {
@@ -153,7 +153,7 @@ impl Jit {
     fn fetch(
         &self,
         key: Key,
-        source: &Source<'_>,
+        source: &CudaSource<'_>,
         arch: Arch,
         options: &[String],
     ) -> Result<Compiled, JitError> {
@@ -183,7 +183,7 @@ impl Jit {
         Ok(Compiled { cubin, log, resources, remarks, cached, key, warnings })
     }
 
-    fn key(&self, source: &Source<'_>, options: &[String]) -> Key {
+    fn key(&self, source: &CudaSource<'_>, options: &[String]) -> Key {
         let identity = self.nvrtc.identity();
         // The counts keep a header from passing for an option.
         let counts = format!("{} {}", options.len(), source.headers.len());
@@ -201,7 +201,7 @@ fn all_options(arch: Arch, options: &[&str]) -> Vec<String> {
 }
 
 /// What makes a compile read files, whose contents no key can stand for; none for emitted texts.
-fn files_read(source: &Source<'_>, options: &[String]) -> Option<String> {
+fn files_read(source: &CudaSource<'_>, options: &[String]) -> Option<String> {
     const READING: [&str; 7] = [
         "-I",
         "--include-path",

@@ -21,7 +21,7 @@
 //! | hold tensors and windows | [`memory`], [`args`], [`bf16`] |
 //! | compile | [`jit`], [`device`], [`doctor`] |
 //! | choose multiprocessors | [`tune`] |
-//! | launch a pipeline of your own | [`group::Kernel`], [`args::Bindings`], [`plan`], [`ir`] |
+//! | launch a pipeline of your own | [`group::GroupKernel`], [`args::Bindings`], [`plan`], [`ir`] |
 //! | launch a kernel of your own | [`handwritten`] |
 //! | read a timeout | [`timeouts`] |
 //! | see what is declared | [`pipelines`] |
@@ -46,15 +46,15 @@ pub mod memory;
 pub mod timeouts;
 pub mod tune;
 
+mod call_order;
 mod emit;
 #[cfg(test)]
 mod fake;
-mod order;
 mod parallel;
 mod pipeline;
 pub mod pipelines;
 
-pub use emit::{EmitError, Emitted, Entry};
+pub use emit::{AnyPipeline, EmitError, Emitted};
 pub use ep_codegen::{ir, plan};
 pub use ep_dsl::pipeline;
 pub use pipeline::{Pipeline, Table, Text};

@@ -22,18 +22,18 @@ pub use node_dispatch::NodeDispatch;
 pub use nvl_combine::NvlCombine;
 pub use nvl_dispatch::NvlDispatch;
 
-use crate::emit::Entry;
+use crate::emit::AnyPipeline;
 
 /// Every standard pipeline, those that are emitted first.
-pub const ENTRIES: [Entry; 10] = [
-    Entry::of::<Layout>(),
-    Entry::of::<NvlDispatch>(),
-    Entry::of::<NvlCombine>(),
-    Entry::of::<ExpertLayout>(),
-    Entry::of::<ExpertPrefix>(),
-    Entry::of::<Expand>(),
-    Entry::of::<NodeDispatch>(),
-    Entry::of::<NodeCombine>(),
-    Entry::of::<LowLatencyDispatch>(),
-    Entry::of::<LowLatencyCombine>(),
+pub const ALL: [AnyPipeline; 10] = [
+    AnyPipeline::of::<Layout>(),
+    AnyPipeline::of::<NvlDispatch>(),
+    AnyPipeline::of::<NvlCombine>(),
+    AnyPipeline::of::<ExpertLayout>(),
+    AnyPipeline::of::<ExpertPrefix>(),
+    AnyPipeline::of::<Expand>(),
+    AnyPipeline::of::<NodeDispatch>(),
+    AnyPipeline::of::<NodeCombine>(),
+    AnyPipeline::of::<LowLatencyDispatch>(),
+    AnyPipeline::of::<LowLatencyCombine>(),
 ];

@@ -10,7 +10,7 @@ use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::Stream;
 use ep_runtime::bf16::bf16_from_f32;
 use ep_runtime::error::CallError;
-use ep_runtime::group::{Group, Kernel, control_bytes};
+use ep_runtime::group::{Group, GroupKernel, control_bytes};
 use ep_runtime::handwritten::HandwrittenKernel;
 use ep_runtime::memory::{DeviceMemory, Window};
 
@@ -117,7 +117,7 @@ struct Trial {
     group: Group,
     kind: Litmus,
     rounds: usize,
-    kernel: Kernel,
+    kernel: GroupKernel,
     ranks: Vec<RankTrial>,
 }
 
@@ -139,7 +139,7 @@ impl Trial {
         let plan = made.plan(backend.arch());
         let window = Arc::new(Window::new(backend, control_bytes(&plan))?);
         let emitted = Emitted { cuda: cuda.to_string(), plan };
-        let kernel = Kernel::prepare(group, &window, 0, &emitted)?;
+        let kernel = GroupKernel::prepare(group, &window, 0, &emitted)?;
         let ranks = group.local().map(|rank| {
             let zeroed = |words: usize| DeviceMemory::zeroed(backend, rank, 4 * words as u64);
             let floats: Vec<u8> = floats(rounds).flat_map(u32::to_le_bytes).collect();

@@ -10,7 +10,7 @@ use ep_runtime::Emitted;
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::{Backend, Stream};
 use ep_runtime::error::CallError;
-use ep_runtime::group::{Group, GroupOptions, Kernel, control_bytes};
+use ep_runtime::group::{Group, GroupKernel, GroupOptions, control_bytes};
 use ep_runtime::handwritten::HandwrittenKernel;
 use ep_runtime::memory::{DeviceMemory, Window};
 
@@ -33,7 +33,7 @@ pub fn probe(backend: &Arc<dyn Backend>) -> Result<Findings, CallError> {
 /// The probe's kernel on all ranks, with its group.
 pub(super) struct Probe {
     group: Group,
-    kernel: Kernel,
+    kernel: GroupKernel,
     heard: Vec<DeviceMemory>,
 }
 
@@ -59,7 +59,7 @@ impl Probe {
         let bytes = control_at + control_bytes(&plan);
         let window = Arc::new(Window::new(backend, bytes)?);
         let emitted = Emitted { cuda: TEXT.to_string(), plan };
-        let kernel = Kernel::prepare(&group, &window, control_at, &emitted)?;
+        let kernel = GroupKernel::prepare(&group, &window, control_at, &emitted)?;
         let heard = group.local().map(|rank| DeviceMemory::zeroed(backend, rank, 4 * ranks as u64));
         let heard = heard.collect::<Result<Vec<_>, _>>()?;
         // Compiling and loading may take longer somewhere than the kernels of the others wait.

@@ -2,6 +2,7 @@
 //!
 //! What `epforge selftest`, the benchmarks and the tests on GPUs run; it needs no test framework.
 
+mod back_to_back;
 mod barrier;
 mod copied;
 mod data;
@@ -10,7 +11,6 @@ mod expanded;
 mod experts;
 mod load;
 mod pairs;
-mod queued;
 mod random_case;
 mod replayed;
 #[cfg(test)]

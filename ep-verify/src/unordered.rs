@@ -15,8 +15,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ep_runtime::backend::{
-    Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept, Launch,
-    Mapping, RowCopy, Stream,
+    Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept,
+    KernelLaunch, Mapping, RowCopy, Stream,
 };
 use ep_runtime::host::{HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
@@ -117,7 +117,7 @@ impl UnorderedBackend {
                 Next::Kernel(kernels) => {
                     for (rank, kernel) in kernels.iter().enumerate() {
                         let Kernel { code, blocks, waits, ref args, .. } = *kernel;
-                        let launch = Launch { code, blocks, waits, args };
+                        let launch = KernelLaunch { code, blocks, waits, args };
                         self.host.launch(rank, Stream::OWN, &launch)?;
                     }
                     (0..self.ranks()).try_for_each(|rank| self.host.sync(rank, Stream::OWN))?;
@@ -255,7 +255,12 @@ impl Backend for UnorderedBackend {
         self.host.unmap_window(mapping)
     }
 
-    fn launch(&self, rank: usize, stream: Stream, launch: &Launch) -> Result<(), BackendError> {
+    fn launch(
+        &self,
+        rank: usize,
+        stream: Stream,
+        launch: &KernelLaunch,
+    ) -> Result<(), BackendError> {
         let mut locked = self.lock();
         let state = &mut locked.state;
         let loaded = state.codes.iter().find(|(code, ..)| *code == launch.code);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::{Backend, Stream};
-use ep_runtime::group::{Kernel, place_control};
+use ep_runtime::group::{GroupKernel, place_control};
 use ep_runtime::host::{Build, HostBackend, HostOptions};
 use ep_runtime::jit::Arch;
 use ep_runtime::memory::{DeviceMemory, Window};
 use ep_runtime::plan::Config;
-use ep_runtime::{Entry, pipeline};
+use ep_runtime::{AnyPipeline, pipeline};
 
 pipeline! {
     /// Counts by everything that a counter may be found by.
@@ -150,7 +150,7 @@ impl Memory<'_> {
 /// Two calls of every rank, one after the other.
 fn check(tokens: usize, experts: usize, blocks: u32, build: Build) {
     let Some(programs) = crate::host::programs() else { return };
-    let entry = Entry::of::<Tallies>();
+    let entry = AnyPipeline::of::<Tallies>();
     let ir = (entry.ir)();
     let mut config = Config::new(&ir, Arch::Sm90a);
     let shape = [("ranks", RANKS), ("topk", TOPK), ("experts", experts), ("stripes", STRIPES)];
@@ -163,7 +163,7 @@ fn check(tokens: usize, experts: usize, blocks: u32, build: Build) {
     let group = backend.group().expect("there is a group");
     let (_, bytes) = place_control([&emitted.plan]);
     let window = Arc::new(Window::new(group.backend(), bytes).expect("there is room"));
-    let kernel = Kernel::prepare(&group, &window, 0, &emitted).expect("it compiles");
+    let kernel = GroupKernel::prepare(&group, &window, 0, &emitted).expect("it compiles");
 
     let ids = ids(tokens, experts);
     let wanted = wanted(&ids, experts);

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use ep_runtime::ir::DimKind;
 use ep_runtime::jit::Arch;
-use ep_runtime::pipelines::ENTRIES;
+use ep_runtime::pipelines;
 use ep_runtime::plan::Config;
-use ep_runtime::{Entry, device};
+use ep_runtime::{AnyPipeline, device};
 
 /// Values of the shape by name.
 pub(crate) type Shape = [(&'static str, i64)];
@@ -25,12 +25,12 @@ pub(crate) const SHAPES: [&Shape; 4] = [
 ];
 
 /// The standard pipelines that have CUDA.
-pub(crate) fn emitted_entries() -> Vec<Entry> {
-    ENTRIES.into_iter().filter(Entry::is_emitted).collect()
+pub(crate) fn emitted_entries() -> Vec<AnyPipeline> {
+    pipelines::ALL.into_iter().filter(AnyPipeline::is_emitted).collect()
 }
 
 /// `config` with the numbers of `shape`, and the reference for the rest.
-pub(crate) fn shaped(entry: &Entry, mut config: Config, shape: &Shape) -> Config {
+pub(crate) fn shaped(entry: &AnyPipeline, mut config: Config, shape: &Shape) -> Config {
     for dim in (entry.ir)().dims {
         if let DimKind::Given { low, .. } = dim.kind {
             let value = shape.iter().chain(REFERENCE).find(|(name, _)| *name == dim.name);
@@ -40,7 +40,7 @@ pub(crate) fn shaped(entry: &Entry, mut config: Config, shape: &Shape) -> Config
     config
 }
 
-fn default_config(entry: &Entry) -> Config {
+fn default_config(entry: &AnyPipeline) -> Config {
     shaped(entry, Config::new(&(entry.ir)(), Arch::Sm90a), &[])
 }
 
@@ -55,7 +55,7 @@ fn the_pipelines_within_a_node_are_emitted() {
 /// The texts that the macro embedded belong to the IR that the program rebuilds.
 #[test]
 fn the_embedded_digest_is_that_of_the_rebuilt_ir() {
-    for entry in ENTRIES {
+    for entry in pipelines::ALL {
         assert_eq!(entry.digest, (entry.ir)().digest(), "{}", entry.name);
     }
 }

@@ -6,13 +6,13 @@ use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::{Backend, Stream};
 use ep_runtime::buffer::Placement;
 use ep_runtime::error::CallError;
-use ep_runtime::group::{Group, Kernel, place_control};
+use ep_runtime::group::{Group, GroupKernel, place_control};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
 use ep_runtime::memory::{DeviceMemory, Window};
 use ep_runtime::pipelines::{Expand, ExpertLayout, ExpertPrefix};
 use ep_runtime::plan::Config;
-use ep_runtime::{Emitted, Entry};
+use ep_runtime::{AnyPipeline, Emitted};
 use ep_verify::oracle::{Expanded, Oracle, Random, RoutingOptions, random_bytes};
 
 /// What kernels are compiled for.
@@ -41,7 +41,7 @@ impl Shape {
         }
     }
 
-    fn emitted(&self, entry: &Entry) -> Emitted {
+    fn emitted(&self, entry: &AnyPipeline) -> Emitted {
         let ir = (entry.ir)();
         let mut config = Config::new(&ir, self.arch);
         let numbers = [
@@ -287,14 +287,18 @@ fn launch(
     shape: &Shape,
     case: &Case,
     ranks: &[Rank],
-) -> Result<Vec<Kernel>, CallError> {
-    let entries = [Entry::of::<ExpertLayout>(), Entry::of::<ExpertPrefix>(), Entry::of::<Expand>()];
+) -> Result<Vec<GroupKernel>, CallError> {
+    let entries = [
+        AnyPipeline::of::<ExpertLayout>(),
+        AnyPipeline::of::<ExpertPrefix>(),
+        AnyPipeline::of::<Expand>(),
+    ];
     let emitted = entries.map(|entry| shape.emitted(&entry));
     let (starts, bytes) = place_control(emitted.iter().map(|emitted| &emitted.plan));
     let window = Arc::new(Window::new(group.backend(), bytes)?);
     let mut kernels = Vec::new();
     for (emitted, start) in emitted.iter().zip(starts) {
-        let kernel = Kernel::prepare(group, &window, start, emitted)?;
+        let kernel = GroupKernel::prepare(group, &window, start, emitted)?;
         for (rank, own) in ranks.iter().enumerate() {
             kernel.launch(rank, Stream::OWN, case.blocks, &own.bindings)?;
         }

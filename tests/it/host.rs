@@ -11,7 +11,7 @@ use std::time::Duration;
 use ep_runtime::Emitted;
 use ep_runtime::backend::Backend;
 use ep_runtime::buffer::{
-    BufferOptions, CallOptions, Declared, Emit, Payload, StandardPipeline, Via,
+    BufferOptions, BuiltIn, CallOptions, Emit, Payload, StandardPipeline, Via,
 };
 use ep_runtime::error::CallError;
 use ep_runtime::host::mutant::{DEVICE_LIBRARY, Mutant};
@@ -105,7 +105,7 @@ fn on_host<T>(
         options
     });
     let group = backend.group().unwrap_or_else(|error| panic!("{error}"));
-    let test = Selftest::new(&group, &Declared, case).unwrap_or_else(|error| panic!("{error}"));
+    let test = Selftest::new(&group, &BuiltIn, case).unwrap_or_else(|error| panic!("{error}"));
     Some(body(&test, &backend))
 }
 
@@ -124,7 +124,7 @@ fn check(shape: &Shape, build: Build, seeds: std::ops::Range<u64>) {
         case.options.live = 5;
         let options = HostOptions { build, ..HostOptions::new(shape.ranks) };
         on_host(shape, case, options, |test, _| {
-            good(seed, test.check_queued());
+            good(seed, test.check_back_to_back());
             good(seed, test.check());
         });
     }
@@ -174,7 +174,7 @@ fn calls_of_one_buffer_may_split_their_blocks_in_any_way() {
         options.spec.seed = seed;
         let Some(programs) = programs() else { return };
         let group = shape.host(programs, options).group().unwrap_or_else(|error| panic!("{error}"));
-        let test = Selftest::new(&group, &Declared, case);
+        let test = Selftest::new(&group, &BuiltIn, case);
         let mut test = test.unwrap_or_else(|error| panic!("{error}"));
         for (blocks, remote) in [(3, 1), (2, 2), (3, 1), (3, 2), (1, 1), (4, 3)] {
             test.set_blocks(split(blocks, remote), CallOptions::blocks(2));
@@ -344,7 +344,7 @@ impl Emit for Waiving {
         arch: Arch,
         settings: &[(String, String)],
     ) -> Result<Emitted, CallError> {
-        let mut emitted = Declared.emit(pipeline, arch, settings)?;
+        let mut emitted = BuiltIn.emit(pipeline, arch, settings)?;
         let dispatches = [StandardPipeline::NvlDispatch, StandardPipeline::NvlDispatchCached];
         if dispatches.contains(&pipeline) {
             let (policy, reason) = ("credit_fence".to_string(), "a test".to_string());
@@ -373,7 +373,7 @@ fn a_waived_policy_is_not_checked() {
         let test = Selftest::new(&group, emit, case.clone());
         test.unwrap_or_else(|error| panic!("{error}")).check_dispatch()
     };
-    let error = outcome(&Declared).expect_err("a fence is missing").to_string();
+    let error = outcome(&BuiltIn).expect_err("a fence is missing").to_string();
     assert!(error.contains("[credit_fence]"), "{error}");
     good(1, outcome(&Waiving));
     let known = |policy: &&str| Rule::named(policy).is_some_and(Rule::is_policy);
@@ -405,7 +405,7 @@ fn a_report_names_both_statements() {
         let backend = shape.host(&programs.planted(bug), options);
         let group = backend.group().unwrap_or_else(|error| panic!("{error}"));
         let case = Case { tokens: vec![60; 2], ..shape.case(1) };
-        let test = Selftest::new(&group, &Declared, case).unwrap_or_else(|error| panic!("{error}"));
+        let test = Selftest::new(&group, &BuiltIn, case).unwrap_or_else(|error| panic!("{error}"));
         let error = test.check_dispatch().expect_err(name).to_string();
         assert!(parts.iter().all(|part| error.contains(part)), "{name}: {parts:?}\n{error}");
     }
@@ -428,7 +428,7 @@ in ep/ring.cuh
     let options = HostOptions::new(2);
     let backend = shape.host(&programs.planted(&mutants[0]), options);
     let group = backend.group().unwrap_or_else(|error| panic!("{error}"));
-    let test = Selftest::new(&group, &Declared, case).unwrap_or_else(|error| panic!("{error}"));
+    let test = Selftest::new(&group, &BuiltIn, case).unwrap_or_else(|error| panic!("{error}"));
     let error = test.check_dispatch().expect_err("no row arrives");
     let seen = backend.report().expect("the run failed");
     insta::assert_snapshot!(without_lines(&format!("{error}\n\nThe emulator saw a {seen}")));

@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 use ep_runtime::ir::facts::travels_in_words;
-use ep_runtime::jit::{Arch, Cache, Compiled, Jit, Nvrtc, Request, Source};
+use ep_runtime::jit::{Arch, Cache, Compiled, CudaSource, Jit, Nvrtc, Request};
 use ep_runtime::plan::{Config, PlanError, role_use};
-use ep_runtime::{EmitError, Emitted, Entry, device};
+use ep_runtime::{AnyPipeline, EmitError, Emitted, device};
 
 use crate::emitted::{SHAPES, emitted_entries, shaped};
 
@@ -36,8 +36,8 @@ pub(crate) fn jit() -> Option<&'static Jit> {
     JIT.as_ref()
 }
 
-fn source(kernel: &Kernel) -> Source<'_> {
-    Source { name: "kernel.cu", text: &kernel.emitted.cuda, headers: device::HEADERS }
+fn source(kernel: &Kernel) -> CudaSource<'_> {
+    CudaSource { name: "kernel.cu", text: &kernel.emitted.cuda, headers: device::HEADERS }
 }
 
 /// Compiles all kernels and asserts that each is as it should be.
@@ -92,7 +92,7 @@ fn findings(emitted: &Emitted, compiled: &Compiled) -> Vec<String> {
     found
 }
 
-fn kernel(entry: &Entry, config: &Config, shape: &str) -> Result<Kernel, PlanError> {
+fn kernel(entry: &AnyPipeline, config: &Config, shape: &str) -> Result<Kernel, PlanError> {
     let arms = config.choice.arms.join(" ");
     let name = format!("{} {arms} {shape} {}", entry.name, config.arch.name());
     match entry.emit(config) {
@@ -103,7 +103,7 @@ fn kernel(entry: &Entry, config: &Config, shape: &str) -> Result<Kernel, PlanErr
 }
 
 /// Every emitted pipeline in every choice of arms.
-fn choices(arch: Arch) -> Vec<(Entry, Config)> {
+fn choices(arch: Arch) -> Vec<(AnyPipeline, Config)> {
     let mut all = Vec::new();
     for entry in emitted_entries() {
         let ir = (entry.ir)();
@@ -183,7 +183,7 @@ fn every_header_compiles_alone() {
     for arch in Arch::ALL {
         for (name, _) in device::HEADERS {
             let text = format!("#include <{name}>\nextern \"C\" __global__ void alone() {{}}\n");
-            let source = Source { name: "alone.cu", text: &text, headers: device::HEADERS };
+            let source = CudaSource { name: "alone.cu", text: &text, headers: device::HEADERS };
             if let Err(error) = jit.compile(&source, arch, &[]) {
                 panic!("{name} for {}: {error}", arch.name());
             }
@@ -200,7 +200,7 @@ fn every_kernel_of_the_self_test_compiles() {
             if needs_bulk && !arch.has_tma() {
                 continue;
             }
-            let source = Source { name: "kernel.cu", text, headers: device::HEADERS };
+            let source = CudaSource { name: "kernel.cu", text, headers: device::HEADERS };
             match jit.compile(&source, arch, &[]) {
                 Ok(compiled) => {
                     assert!(compiled.resources.undefined.is_empty(), "{name}");

@@ -1,6 +1,6 @@
 //! Outputs in plain memory and by expert, from the emitted kernels on the host.
 
-use ep_runtime::buffer::{BufferOptions, Declared, Payload, Via};
+use ep_runtime::buffer::{BufferOptions, BuiltIn, Payload, Via};
 use ep_runtime::error::CallError;
 use ep_runtime::host::{HostBackend, HostOptions};
 use ep_verify::selftest::{Case, Selftest};
@@ -12,7 +12,7 @@ fn test(options: BufferOptions, seed: u64, body: impl FnOnce(&Selftest)) {
     let case = Case::random_for(options, 3, seed);
     let backend = HostBackend::new(programs, HostOptions::new(3)).expect("there is a host");
     let group = backend.group().expect("the group forms");
-    body(&Selftest::new(&group, &Declared, case).expect("the shape is legal"));
+    body(&Selftest::new(&group, &BuiltIn, case).expect("the shape is legal"));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ep_runtime::buffer::{
-    Buffer, BufferOptions, CallOptions, CombineInput, CombineOutput, Declared, DispatchInput,
+    Buffer, BufferOptions, BuiltIn, CallOptions, CombineInput, CombineOutput, DispatchInput,
     Handle, Offered,
 };
 use ep_runtime::error::CallError;
@@ -29,7 +29,7 @@ impl Ranks {
             HostBackend::new(programs()?, HostOptions::new(RANKS)).expect("there is a host");
         let group = backend.group().expect("the group forms");
         let options = BufferOptions { live: 2, ..BufferOptions::new(4, 64, 2, 6) };
-        let buffer = Buffer::new(&group, options, &Declared).expect("the shape is legal");
+        let buffer = Buffer::new(&group, options, &BuiltIn).expect("the shape is legal");
         let offered = (0..RANKS).map(|rank| buffer.offer(rank).expect("one is free"));
         Some(Ranks { offered: offered.collect(), group, buffer })
     }
@@ -77,7 +77,7 @@ fn a_rank_that_has_not_come_is_told_from_one_that_is_stuck() {
     assert_eq!(states(&all, 2), [&PeerState::NotCome], "{all:?}");
     assert_eq!(all[0].to_string(), "rank 2 has not come to call 2 of Layout");
     let options = BufferOptions::new(4, 64, 2, 6);
-    match Buffer::new(&ranks.group, options, &Declared) {
+    match Buffer::new(&ranks.group, options, &BuiltIn) {
         Err(CallError::Timeout(timeouts)) => assert_eq!(timeouts.peers, all),
         other => panic!("a stopped group takes no buffer: {:?}", other.map(|_| ())),
     }

@@ -1,6 +1,6 @@
 //! What a plan refuses, in which words, and with which kind of error.
 
-use ep_runtime::Entry;
+use ep_runtime::AnyPipeline;
 use ep_runtime::jit::Arch;
 use ep_runtime::pipelines::{
     Expand, ExpertLayout, ExpertPrefix, Layout, LowLatencyDispatch, NvlCombine, NvlDispatch,
@@ -10,7 +10,7 @@ use ep_runtime::plan::{Config, Plan, PlanError, plan};
 use crate::emitted::shaped;
 
 /// The plan of `entry` with these names set on top of the reference shape.
-fn planned(entry: &Entry, arch: Arch, set: &[(&str, &str)]) -> Result<Plan, PlanError> {
+fn planned(entry: &AnyPipeline, arch: Arch, set: &[(&str, &str)]) -> Result<Plan, PlanError> {
     let ir = (entry.ir)();
     let mut config = shaped(entry, Config::new(&ir, arch), &[]);
     for (name, value) in set {
@@ -20,25 +20,25 @@ fn planned(entry: &Entry, arch: Arch, set: &[(&str, &str)]) -> Result<Plan, Plan
 }
 
 /// The sentence of a refusal, and whether it is wrong use.
-fn refusal(entry: &Entry, set: &[(&str, &str)]) -> String {
+fn refusal(entry: &AnyPipeline, set: &[(&str, &str)]) -> String {
     let error = planned(entry, Arch::Sm90a, set).expect_err("it is refused");
     let kind = if error.is_wrong_use() { "wrong use" } else { "does not fit" };
     format!("{set:?}\n  {kind}: {error}\n")
 }
 
-const DISPATCH: Entry = Entry::of::<NvlDispatch>();
+const DISPATCH: AnyPipeline = AnyPipeline::of::<NvlDispatch>();
 
 /// Kernels that move rows between ranks are begun as a whole, those around them need not be.
 #[test]
 fn only_rows_need_all_blocks_at_once() {
-    let waits = |entry: &Entry, set: &[(&str, &str)]| {
+    let waits = |entry: &AnyPipeline, set: &[(&str, &str)]| {
         planned(entry, Arch::Sm90a, set).unwrap_or_else(|error| panic!("{error}")).waits
     };
     for entry in [
-        Entry::of::<Layout>(),
-        Entry::of::<ExpertLayout>(),
-        Entry::of::<ExpertPrefix>(),
-        Entry::of::<Expand>(),
+        AnyPipeline::of::<Layout>(),
+        AnyPipeline::of::<ExpertLayout>(),
+        AnyPipeline::of::<ExpertPrefix>(),
+        AnyPipeline::of::<Expand>(),
     ] {
         assert!(!waits(&entry, &[]), "{}", entry.name);
     }
@@ -46,7 +46,7 @@ fn only_rows_need_all_blocks_at_once() {
         assert!(waits(&DISPATCH, &[("via", via)]), "{via}");
     }
     for via in ["pull", "ring"] {
-        assert!(waits(&Entry::of::<NvlCombine>(), &[("via", via)]), "{via}");
+        assert!(waits(&AnyPipeline::of::<NvlCombine>(), &[("via", via)]), "{via}");
     }
 }
 
@@ -80,7 +80,7 @@ fn limits_name_the_statement_and_the_numbers() {
 
 #[test]
 fn a_shape_number_without_a_value_is_named() {
-    let entry = Entry::of::<Layout>();
+    let entry = AnyPipeline::of::<Layout>();
     let ir = (entry.ir)();
     let error = plan(&ir, &Config::new(&ir, Arch::Sm90a)).expect_err("no number is given");
     assert_eq!(error.to_string(), "Layout: `ranks` has no value; give it with --set ranks=N");
@@ -89,7 +89,7 @@ fn a_shape_number_without_a_value_is_named() {
 
 #[test]
 fn derived_numbers_cannot_be_set() {
-    let entry = Entry::of::<LowLatencyDispatch>();
+    let entry = AnyPipeline::of::<LowLatencyDispatch>();
     let error = planned(&entry, Arch::Sm90a, &[("local_experts", "4")]).expect_err("it is derived");
     assert!(error.is_wrong_use() && error.to_string().contains("derived"), "{error}");
 }
@@ -122,7 +122,7 @@ fn every_corner_of_the_shape_plans_or_says_why() {
 /// Fewer tensors need no more of anything.
 #[test]
 fn absent_tensors_cost_nothing() {
-    let entry = Entry::of::<NvlCombine>();
+    let entry = AnyPipeline::of::<NvlCombine>();
     let all = planned(&entry, Arch::Sm90a, &[]).expect("the reference shape fits");
     let bare = planned(&entry, Arch::Sm90a, &[("bias", "0"), ("weights", "0")]).expect("it fits");
     assert!(bare.shared_bytes <= all.shared_bytes);
@@ -163,7 +163,7 @@ mod waiving {
 
 #[test]
 fn a_waiver_comes_with_the_plan_and_the_text() {
-    let entry = Entry::of::<waiving::Passing>();
+    let entry = AnyPipeline::of::<waiving::Passing>();
     let plan = planned(&entry, Arch::Sm90a, &[("ranks", "2"), ("hidden", "64")]).expect("a plan");
     let [(channel, waiver)] = plan.waivers.as_slice() else { panic!("{:?}", plan.waivers) };
     assert_eq!((channel.as_str(), waiver.policy.as_str()), ("ring", "credit_fence"));
@@ -185,7 +185,7 @@ fn every_32_peers_have_a_word_to_claim_from() {
 
 #[test]
 fn a_ring_has_a_power_of_two_slots() {
-    let entry = Entry::of::<waiving::Passing>();
+    let entry = AnyPipeline::of::<waiving::Passing>();
     let error = planned(&entry, Arch::Sm90a, &[("ranks", "2"), ("hidden", "64"), ("depth", "48")]);
     let error = error.expect_err("positions wrap at 2^32").to_string();
     assert!(error.contains("64 slots") && error.contains("there are 48"), "{error}");

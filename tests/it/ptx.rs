@@ -2,7 +2,7 @@
 //! instructions themselves are the snapshot.
 
 use ep_runtime::device;
-use ep_runtime::jit::{Arch, Source};
+use ep_runtime::jit::{Arch, CudaSource};
 
 use crate::nvrtc::jit;
 
@@ -81,7 +81,7 @@ fn each_function_becomes_the_instructions_of_its_snapshot() {
     let mut lines = Vec::new();
     for function in functions(header) {
         let text = format!("#include <ep/ptx.cuh>\nusing namespace ep;\n{}", function.probe);
-        let source = Source { name: "probe.cu", text: &text, headers: device::HEADERS };
+        let source = CudaSource { name: "probe.cu", text: &text, headers: device::HEADERS };
         let options = ["--gpu-architecture=sm_90a".to_owned(), "--std=c++17".to_owned()];
         let ptx = jit.nvrtc().ptx(&source, Arch::Sm90a, &options);
         let ptx = ptx.unwrap_or_else(|error| panic!("{}: {error}", function.signature));

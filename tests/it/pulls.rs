@@ -6,12 +6,12 @@ use std::sync::Arc;
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::Stream;
 use ep_runtime::bf16::bf16_from_f32;
-use ep_runtime::group::{Kernel, control_bytes};
+use ep_runtime::group::{GroupKernel, control_bytes};
 use ep_runtime::host::{Build, Faults, HostBackend, HostOptions};
 use ep_runtime::jit::Arch;
 use ep_runtime::memory::{DeviceMemory, Window, align_up};
 use ep_runtime::plan::Config;
-use ep_runtime::{Entry, pipeline};
+use ep_runtime::{AnyPipeline, pipeline};
 
 pipeline! {
     /// Adds up two tensors of all ranks, row by row.
@@ -84,7 +84,7 @@ fn sums(rank: usize, which: usize) -> Vec<u8> {
 
 fn check(build: Build, seed: u64) {
     let Some(programs) = crate::host::programs() else { return };
-    let entry = Entry::of::<TwoSums>();
+    let entry = AnyPipeline::of::<TwoSums>();
     let ir = (entry.ir)();
     let mut config = Config::new(&ir, Arch::Sm90a);
     for (name, value) in [("ranks", RANKS), ("hidden", HIDDEN)] {
@@ -102,7 +102,7 @@ fn check(build: Build, seed: u64) {
     let starts = [starts[0], align_up(starts[0] + tensor)];
     let window = Window::new(group.backend(), starts[1] + tensor).expect("there is room");
     let window = Arc::new(window);
-    let kernel = Kernel::prepare(&group, &window, 0, &emitted).expect("it compiles");
+    let kernel = GroupKernel::prepare(&group, &window, 0, &emitted).expect("it compiles");
     let mut outputs = Vec::new();
     for rank in 0..RANKS {
         let memory = |bytes: &[u8]| {
@@ -146,7 +146,7 @@ fn check(build: Build, seed: u64) {
 }
 
 /// Peers find rows by the shape alone.
-fn refuses_another_stride(kernel: &Kernel, mut bindings: Bindings) {
+fn refuses_another_stride(kernel: &GroupKernel, mut bindings: Bindings) {
     bindings.tensor("first", Rows::new(1 << 20, HIDDEN as i64));
     let error = kernel.launch(0, Stream::OWN, 2, &bindings).unwrap_err();
     let text = "the rows of `first` lie 288 bytes apart, and TwoSums finds them 384 bytes apart in \

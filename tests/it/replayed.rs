@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ep_runtime::buffer::{BufferOptions, Declared, Payload, Via};
+use ep_runtime::buffer::{BufferOptions, BuiltIn, Payload, Via};
 use ep_runtime::host::{Build, HostBackend, HostOptions};
 use ep_verify::options::ring_settings;
 use ep_verify::selftest::{Case, Selftest};
@@ -19,7 +19,7 @@ fn replayed(ranks: usize, options: BufferOptions, build: Build, replays: u64) {
         HostBackend::new(programs, host).unwrap_or_else(|error| panic!("{error}"));
     let group = backend.group().unwrap_or_else(|error| panic!("{error}"));
     let case = Case::even(BufferOptions { live: 2, ..options }, ranks, 4);
-    let test = Selftest::new(&group, &Declared, case);
+    let test = Selftest::new(&group, &BuiltIn, case);
     let mut test = test.unwrap_or_else(|error| panic!("{error}"));
     let findings = test.check_replayed(replays).unwrap_or_else(|error| panic!("{error}"));
     assert!(findings.is_good(), "{findings}");

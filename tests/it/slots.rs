@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::{Backend, Stream};
-use ep_runtime::group::{Kernel, place_control};
+use ep_runtime::group::{GroupKernel, place_control};
 use ep_runtime::host::{Build, Faults, HostBackend, HostOptions};
 use ep_runtime::jit::Arch;
 use ep_runtime::memory::{DeviceMemory, Window};
 use ep_runtime::plan::Config;
-use ep_runtime::{Entry, pipeline};
+use ep_runtime::{AnyPipeline, pipeline};
 
 pipeline! {
     /// Every rank tells all others a few numbers of every kind.
@@ -78,7 +78,7 @@ fn call(backend: &Arc<dyn Backend>, rank: usize, number: usize, ranks: usize, lo
 
 fn check(ranks: usize, long: usize, build: Build, seed: u64) {
     let Some(programs) = crate::host::programs() else { return };
-    let entry = Entry::of::<Talk>();
+    let entry = AnyPipeline::of::<Talk>();
     let ir = (entry.ir)();
     let mut config = Config::new(&ir, Arch::Sm90a);
     for (name, value) in [("ranks", ranks), ("length", long)] {
@@ -94,7 +94,7 @@ fn check(ranks: usize, long: usize, build: Build, seed: u64) {
     let group = backend.group().expect("there is a group");
     let (_, bytes) = place_control([&emitted.plan]);
     let window = Arc::new(Window::new(group.backend(), bytes).expect("there is room"));
-    let kernel = Kernel::prepare(&group, &window, 0, &emitted).expect("it compiles");
+    let kernel = GroupKernel::prepare(&group, &window, 0, &emitted).expect("it compiles");
     let mut calls = Vec::new();
     for number in 0..CALLS {
         for rank in 0..ranks {

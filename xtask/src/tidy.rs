@@ -1,7 +1,9 @@
 //! `cargo xtask tidy`: the rules of docs/style.md that a program can check.
 
+mod circles;
 mod device;
 mod layers;
+mod names;
 mod rust;
 
 use std::path::{Path, PathBuf};
@@ -35,6 +37,8 @@ pub(crate) fn run(options: &[String]) -> Outcome {
     tree.places();
     rust::check(&mut tree);
     device::check(&mut tree);
+    names::check(&mut tree);
+    circles::check(&mut tree);
     layers::check(&mut tree)?;
     tree.findings.sort();
     for finding in &tree.findings {

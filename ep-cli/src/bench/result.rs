@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ep_runtime::Emitted;
-use ep_runtime::buffer::{BufferOptions, Declared, StandardPipeline};
+use ep_runtime::buffer::{BufferOptions, BuiltIn, StandardPipeline};
 use ep_runtime::group::Group;
 use ep_verify::selftest::{Operation, Selftest, Timing};
 
@@ -34,7 +34,7 @@ impl Texts {
         let (ranks, arch) = (group.ranks(), group.backend().arch());
         let texts = emit(options, &pipelines, ranks, arch)?;
         let text = |(pipeline, emitted): (StandardPipeline, Emitted)| {
-            let file = kept_file(&Declared::entry(pipeline), &emitted)?;
+            let file = kept_file(&BuiltIn::entry(pipeline), &emitted)?;
             Ok((pipeline, Text { digest: emitted.digest(), file }))
         };
         let all = pipelines.into_iter().zip(texts).map(text);

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use ep_runtime::buffer::Declared;
+use ep_runtime::buffer::BuiltIn;
 use ep_runtime::error::CallError;
 use ep_verify::selftest::Selftest;
 
@@ -51,5 +51,5 @@ fn problem(ranks: &Ranks, request: &Request) -> Result<Selftest, Failure> {
         return Err(Failure::WrongUse("a run needs multiprocessors".to_owned()));
     };
     let case = request.case(buffer, *blocks);
-    Selftest::new(&ranks.group, &Declared, case).map_err(failed)
+    Selftest::new(&ranks.group, &BuiltIn, case).map_err(failed)
 }

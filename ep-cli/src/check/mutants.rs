@@ -6,7 +6,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ep_runtime::buffer::{BufferOptions, Declared, Via};
+use ep_runtime::buffer::{BufferOptions, BuiltIn, Via};
 use ep_runtime::host::mutant::{DEVICE_LIBRARY, Mutant};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_verify::options::{ring_settings, set_tune, unit_settings};
@@ -157,9 +157,9 @@ fn attempt(
     host.spec.max_steps = MAX_STEPS;
     let backend = HostBackend::new(programs, host).map_err(|error| text(&error))?;
     let group = backend.group().map_err(|error| text(&error))?;
-    let test = Selftest::new(&group, &Declared, case).map_err(|error| text(&error))?;
+    let test = Selftest::new(&group, &BuiltIn, case).map_err(|error| text(&error))?;
     for queued in [true, false] {
-        match if queued { test.check_queued() } else { test.check() } {
+        match if queued { test.check_back_to_back() } else { test.check() } {
             Ok(findings) if findings.is_good() => {}
             Ok(findings) => return Ok(Some(findings.to_string())),
             // What the emulator saw says more than what the kernels recorded of it.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ep_runtime::buffer::{BufferOptions, Declared};
+use ep_runtime::buffer::{BufferOptions, BuiltIn};
 use ep_runtime::error::CallError;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
@@ -98,7 +98,7 @@ impl Trial {
         if let Some((fault, (rank, _))) = struck {
             fault.alter(&mut case, rank);
         }
-        let test = Selftest::new(&group, &Declared, case).map_err(|error| match error {
+        let test = Selftest::new(&group, &BuiltIn, case).map_err(|error| match error {
             CallError::Plan(error) => format!("{NO_PLAN}{error}"),
             other => other.to_string(),
         })?;
@@ -120,7 +120,7 @@ fn calls(reach: Reach, seed: u64) -> &'static [Call] {
     match reach {
         Reach::Counts => &[Selftest::check_counts, Selftest::check_counts, Selftest::check_counts],
         Reach::Dispatch => &[Selftest::check_dispatch, Selftest::check_dispatch],
-        Reach::Combine if seed.is_multiple_of(2) => &[Selftest::check_queued],
+        Reach::Combine if seed.is_multiple_of(2) => &[Selftest::check_back_to_back],
         Reach::Combine => &[Selftest::check, Selftest::check_counts],
     }
 }

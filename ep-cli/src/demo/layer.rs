@@ -2,7 +2,7 @@
 
 use ep_runtime::args::Rows;
 use ep_runtime::buffer::{
-    Buffer, BufferOptions, CallOptions, CombineInput, CombineOutput, Declared, DispatchInput,
+    Buffer, BufferOptions, BuiltIn, CallOptions, CombineInput, CombineOutput, DispatchInput,
     Handle, Offered, Received,
 };
 use ep_runtime::error::CallError;
@@ -36,7 +36,7 @@ impl Layer {
         options: &BufferOptions,
         problem: &Problem,
     ) -> Result<Layer, CallError> {
-        let buffer = Buffer::new(group, options.clone(), &Declared)?;
+        let buffer = Buffer::new(group, options.clone(), &BuiltIn)?;
         let backend = group.backend();
         let ranks = group.local().map(|rank| {
             let filled = |bytes: Vec<u8>| {

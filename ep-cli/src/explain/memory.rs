@@ -1,6 +1,6 @@
 //! What a buffer of the typed calls takes on each rank, told before anything is allocated.
 
-use ep_runtime::buffer::{BufferOptions, Declared, MemoryUsage, StandardPipeline};
+use ep_runtime::buffer::{BufferOptions, BuiltIn, MemoryUsage, StandardPipeline};
 use ep_runtime::ir::Pipeline;
 use ep_runtime::plan::Plan;
 
@@ -37,7 +37,7 @@ impl BufferMemory {
         given: &[(String, String)],
     ) -> Result<Option<BufferMemory>, Failure> {
         let Some(tokens) = size.tokens else { return Ok(None) };
-        if ir.name != (Declared::entry(StandardPipeline::NvlDispatch).ir)().name {
+        if ir.name != (BuiltIn::entry(StandardPipeline::NvlDispatch).ir)().name {
             let what = format!("{} has no buffer; `--tokens` belongs to nvl-dispatch", ir.name);
             return Err(Failure::WrongUse(what));
         }
@@ -48,7 +48,7 @@ impl BufferMemory {
             set(&mut options, name, value)?;
         }
         let ranks = plan.numbers.get("ranks").and_then(|ranks| usize::try_from(*ranks).ok());
-        let usage = MemoryUsage::of(&options, ranks.unwrap_or(1), plan.arch, &Declared);
+        let usage = MemoryUsage::of(&options, ranks.unwrap_or(1), plan.arch, &BuiltIn);
         Ok(Some(BufferMemory { options, usage: usage.map_err(failed)? }))
     }
 

@@ -1,6 +1,6 @@
 //! The cases: one table, and what each of them does.
 
-use ep_runtime::buffer::{BufferOptions, CallOptions, Declared, Payload, Via};
+use ep_runtime::buffer::{BufferOptions, BuiltIn, CallOptions, Payload, Via};
 use ep_runtime::error::CallError;
 use ep_runtime::gpu::Sharing;
 use ep_runtime::tune::Destination;
@@ -54,7 +54,7 @@ fn judged(findings: &Findings) -> Result<String, Failure> {
 /// Checks all of a problem.
 fn check(ranks: &Ranks, run: Run) -> Result<Findings, Failure> {
     let words = format!("{run:?}");
-    good(&words, Selftest::new(&ranks.group, &Declared, run).and_then(|test| test.check()))
+    good(&words, Selftest::new(&ranks.group, &BuiltIn, run).and_then(|test| test.check()))
 }
 
 /// What was found, unless something was wrong; `words` say where.
@@ -171,7 +171,7 @@ fn blocks(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let most = ranks.multiprocessors().min(place.either(64, 12));
     let run = uneven(place, &ranks, BufferOptions::new(place.either(200, 5), 128, 4, 12));
     let (dispatch, combine) = (run.dispatch, run.combine);
-    let mut test = Selftest::new(&ranks.group, &Declared, run).map_err(failed)?;
+    let mut test = Selftest::new(&ranks.group, &BuiltIn, run).map_err(failed)?;
     let numbers = [2, 3, 5, 8, 12, 24, 64].into_iter().filter(|blocks| *blocks <= most);
     let splits = numbers.flat_map(|blocks| {
         [Some(1), Some(blocks), Some(blocks - 1), None].map(|remote| (blocks, remote))
@@ -190,7 +190,7 @@ fn too_small(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let options = BufferOptions::new(20, 128, count, count);
     let options = BufferOptions { capacity: Some(20 * count - 1), ..options };
     let run = Run { dispatch: place.call(&ranks), ..Run::even(options, count, 1) };
-    let test = Selftest::new(&ranks.group, &Declared, run).map_err(failed)?;
+    let test = Selftest::new(&ranks.group, &BuiltIn, run).map_err(failed)?;
     match test.check() {
         Err(CallError::OutputTooSmall { need, have, .. })
             if (need, have) == (20 * count as u64, 20 * count as u64 - 1) =>
@@ -209,8 +209,8 @@ fn queued(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
         let mut run = uneven(place, &ranks, BufferOptions { via, live: 5, ..base });
         // What the experts give back is added up for tokens that have a row.
         run.routing.absent = 0.0;
-        let test = Selftest::new(&ranks.group, &Declared, run).map_err(failed)?;
-        let found = test.check_queued().map_err(failed)?;
+        let test = Selftest::new(&ranks.group, &BuiltIn, run).map_err(failed)?;
+        let found = test.check_back_to_back().map_err(failed)?;
         judged(&found).map(|_| found)
     }))
 }
@@ -223,7 +223,7 @@ fn graphs(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
         let options = BufferOptions { via, live: 2, ..base };
         let run =
             Run { dispatch: call, combine: call, ..Run::even(options, ranks.group.ranks(), 1) };
-        let mut test = Selftest::new(&ranks.group, &Declared, run).map_err(failed)?;
+        let mut test = Selftest::new(&ranks.group, &BuiltIn, run).map_err(failed)?;
         let found = test.check_replayed(place.either(1000, 3)).map_err(failed)?;
         judged(&found).map(|_| found)
     }))
@@ -239,7 +239,7 @@ fn with_payloads(
     all_of(Payload::ALL.into_iter().map(|payload| {
         let base = BufferOptions::new(place.either(300, 8), place.either(1024, 128), 4, 12);
         let run = uneven(place, &ranks, BufferOptions { payload, ..base });
-        let test = Selftest::new(&ranks.group, &Declared, run).map_err(failed)?;
+        let test = Selftest::new(&ranks.group, &BuiltIn, run).map_err(failed)?;
         let found = check(&test).map_err(failed)?;
         judged(&found).map(|_| found)
     }))
@@ -288,7 +288,7 @@ fn many_pairs(
     let ranks = place.group(ranks)?;
     let base = BufferOptions::new(place.either(512, 6), place.either(2048, 128), 4, 16);
     let run = uneven(place, &ranks, BufferOptions { live: 2, ..base });
-    let test = Selftest::new(&ranks.group, &Declared, run).map_err(failed)?;
+    let test = Selftest::new(&ranks.group, &BuiltIn, run).map_err(failed)?;
     let other = test.reseeded(2).map_err(failed)?;
     let load = Load::new(&ranks.group, place.either(512, 32), 1).map_err(failed)?;
     let found = test.check_pairs(&other, pairs, turns, Some(&load)).map_err(failed)?;

@@ -118,7 +118,7 @@ fn same(all: &[u64]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::{Buffer, Declared, Emit, Setting, StandardPipeline};
+    use crate::buffer::{Buffer, BuiltIn, Emit, Setting, StandardPipeline};
     use crate::emit::Emitted;
     use crate::fake::FakeBackend;
     use crate::group::{Group, GroupOptions};
@@ -148,7 +148,7 @@ mod tests {
     }
 
     fn standard(_: usize, _: Arc<FakeBackend>) -> Box<dyn Emit> {
-        Box::new(Declared)
+        Box::new(BuiltIn)
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
             arch: Arch,
             settings: &[(String, String)],
         ) -> Result<Emitted, CallError> {
-            let mut emitted = Declared.emit(pipeline, arch, settings)?;
+            let mut emitted = BuiltIn.emit(pipeline, arch, settings)?;
             if self.0 && pipeline == StandardPipeline::Layout {
                 emitted.cuda.push(' ');
             }
@@ -221,7 +221,7 @@ mod tests {
             settings: &[(String, String)],
         ) -> Result<Emitted, CallError> {
             self.0.compiles_slowly.store(true, std::sync::atomic::Ordering::Relaxed);
-            Declared.emit(pipeline, arch, settings)
+            BuiltIn.emit(pipeline, arch, settings)
         }
     }
 
@@ -231,7 +231,7 @@ mod tests {
             |_| BufferOptions::new(8, 64, 2, 6),
             |rank, backend| match rank {
                 2 => Box::new(Slow(backend)),
-                _ => Box::new(Declared),
+                _ => Box::new(BuiltIn),
             },
         );
         let text = "rank 2 did not come within 400ms; what rank 2 said last is \

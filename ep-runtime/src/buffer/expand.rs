@@ -9,9 +9,9 @@ use super::handles::{Handle, Received};
 use super::memory::{Blocks, table_blocks};
 use super::{Buffer, CallOptions, Shared};
 use crate::args::{ArgsMap, Operand, Rows};
-use crate::emit::{EmitError, Emitted, Entry};
+use crate::emit::{AnyPipeline, EmitError, Emitted};
 use crate::error::CallError;
-use crate::group::{Kernel, compile_all, place_control, positive};
+use crate::group::{GroupKernel, compile_all, place_control, positive};
 use crate::memory::{DeviceMemory, Window};
 use crate::pipelines;
 
@@ -66,7 +66,7 @@ const VALUES: usize = CallValue::Source as usize + 1;
 
 /// A kernel with its resolved arguments.
 struct Prepared {
-    kernel: Kernel,
+    kernel: GroupKernel,
     map: ArgsMap,
 }
 
@@ -107,7 +107,7 @@ impl Expander {
         let images = compile_all(group, &emitted.iter().collect::<Vec<_>>())?;
         let mut kernels = Vec::new();
         for ((emitted, start), image) in emitted.iter().zip(starts).zip(&images) {
-            let kernel = Kernel::load(group, &window, start, &emitted.plan, image)?;
+            let kernel = GroupKernel::load(group, &window, start, &emitted.plan, image)?;
             let operand = |param: &Param| operand(param, shared, &options, &blocks);
             let map = ArgsMap::new(kernel.plan(), operand)?;
             kernels.push(Prepared { kernel, map });
@@ -219,11 +219,11 @@ fn emit(shared: &Shared, options: &ExpandOptions) -> Result<Vec<Emitted>, CallEr
         ("stripes", options.stripes),
     ];
     let entries = [
-        Entry::of::<pipelines::ExpertLayout>(),
-        Entry::of::<pipelines::ExpertPrefix>(),
-        Entry::of::<pipelines::Expand>(),
+        AnyPipeline::of::<pipelines::ExpertLayout>(),
+        AnyPipeline::of::<pipelines::ExpertPrefix>(),
+        AnyPipeline::of::<pipelines::Expand>(),
     ];
-    let emit = |entry: Entry| {
+    let emit = |entry: AnyPipeline| {
         let ir = (entry.ir)();
         let mut config = Config::new(&ir, shared.group.backend().arch());
         for (name, value) in numbers {

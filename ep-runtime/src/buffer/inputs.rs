@@ -178,7 +178,7 @@ fn present(name: &str, address: u64) -> Result<(), CallError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Buffer, CallOptions, CombineInput, Declared, Payload};
+    use super::super::{Buffer, BuiltIn, CallOptions, CombineInput, Payload};
     use super::*;
     use crate::fake::FakeBackend;
     use crate::group::{Group, GroupOptions};
@@ -190,7 +190,7 @@ mod tests {
     fn buffer(options: BufferOptions) -> (Group, Buffer, DeviceMemory) {
         let backend = FakeBackend::new(1);
         let group = Group::new(backend, GroupOptions::default()).unwrap();
-        let buffer = Buffer::new(&group, options, &Declared).unwrap();
+        let buffer = Buffer::new(&group, options, &BuiltIn).unwrap();
         let memory = DeviceMemory::zeroed(group.backend(), 0, 1 << 16).unwrap();
         (group, buffer, memory)
     }

@@ -225,10 +225,10 @@ impl fmt::Display for MemoryUsage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::{Declared, Via};
+    use crate::buffer::{BuiltIn, Via};
 
     fn programs(options: &BufferOptions, ranks: usize) -> Programs {
-        Programs::emit(&Declared, ranks, Arch::Sm90a, options).unwrap()
+        Programs::emit(&BuiltIn, ranks, Arch::Sm90a, options).unwrap()
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn memory_is_known_before_it_is_allocated() {
         let options = BufferOptions { live: 2, ..BufferOptions::new(4096, 7168, 8, 256) };
-        let usage = MemoryUsage::of(&options, 4, Arch::Sm90a, &Declared).unwrap();
+        let usage = MemoryUsage::of(&options, 4, Arch::Sm90a, &BuiltIn).unwrap();
         // Two outputs of 16384 rows of 14336 bytes, and what comes with them.
         let rows = 2 * 16384 * 14336;
         assert!(usage.outputs > rows && usage.outputs < rows + rows / 20, "{usage}");
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn the_largest_buffer_has_a_size_and_a_larger_one_an_error() {
         let most = BufferOptions { live: 4096, ..BufferOptions::new(1 << 24, 32768, 32, 4096) };
-        let usage = |options| MemoryUsage::of(&options, 64, Arch::Sm90a, &Declared);
+        let usage = |options| MemoryUsage::of(&options, 64, Arch::Sm90a, &BuiltIn);
         assert!(usage(most.clone()).is_ok());
         let larger = BufferOptions { tokens: usize::MAX, ..most };
         assert!(usage(larger).unwrap_err().to_string().contains("tokens on each of 64 ranks"));

@@ -3,7 +3,7 @@
 use ep_codegen::plan::{Arch, Config, LINE_BYTES};
 
 use super::placement::Placement;
-use crate::emit::{Emitted, Entry};
+use crate::emit::{AnyPipeline, Emitted};
 use crate::error::CallError;
 use crate::pipelines;
 use crate::tune::{Rates, Traffic};
@@ -375,29 +375,29 @@ pub trait Emit {
 
 /// The standard pipelines as this crate declares them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Declared;
+pub struct BuiltIn;
 
-impl Declared {
+impl BuiltIn {
     /// The declaration behind a standard pipeline.
-    pub fn entry(pipeline: StandardPipeline) -> Entry {
+    pub fn entry(pipeline: StandardPipeline) -> AnyPipeline {
         match pipeline {
-            StandardPipeline::Layout => Entry::of::<pipelines::Layout>(),
+            StandardPipeline::Layout => AnyPipeline::of::<pipelines::Layout>(),
             StandardPipeline::NvlDispatch | StandardPipeline::NvlDispatchCached => {
-                Entry::of::<pipelines::NvlDispatch>()
+                AnyPipeline::of::<pipelines::NvlDispatch>()
             }
-            StandardPipeline::NvlCombine => Entry::of::<pipelines::NvlCombine>(),
+            StandardPipeline::NvlCombine => AnyPipeline::of::<pipelines::NvlCombine>(),
         }
     }
 }
 
-impl Emit for Declared {
+impl Emit for BuiltIn {
     fn emit(
         &self,
         pipeline: StandardPipeline,
         arch: Arch,
         settings: &[(String, String)],
     ) -> Result<Emitted, CallError> {
-        let entry = Declared::entry(pipeline);
+        let entry = BuiltIn::entry(pipeline);
         let ir = (entry.ir)();
         let mut config = Config::new(&ir, arch);
         for (name, value) in settings {

@@ -9,15 +9,15 @@ use super::lease::{Lease, Pool};
 use super::memory::MemoryLayout;
 use super::options::{BufferOptions, StandardPipeline};
 use crate::args::ArgsMap;
+use crate::call_order::Turn;
 use crate::error::CallError;
-use crate::group::{Group, Kernel, positive, waived};
+use crate::group::{Group, GroupKernel, positive, waived};
 use crate::memory::{DeviceMemory, HostMemory, Window};
-use crate::order::Turn;
 use crate::tune::{Traffic, Tuning};
 
 /// A kernel with its resolved arguments.
 pub(super) struct Prepared {
-    pub(super) kernel: Kernel,
+    pub(super) kernel: GroupKernel,
     pub(super) map: ArgsMap,
 }
 

@@ -14,8 +14,8 @@ use super::kernel::Kernel;
 use super::window::Exchange;
 use super::{GpuBackend, capture};
 use crate::backend::{
-    Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept, Launch,
-    Mapping, RowCopy, Stream,
+    Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept,
+    KernelLaunch, Mapping, RowCopy, Stream,
 };
 
 impl Backend for GpuBackend {
@@ -257,7 +257,12 @@ impl Backend for GpuBackend {
         }
     }
 
-    fn launch(&self, rank: usize, stream: Stream, launch: &Launch) -> Result<(), BackendError> {
+    fn launch(
+        &self,
+        rank: usize,
+        stream: Stream,
+        launch: &KernelLaunch,
+    ) -> Result<(), BackendError> {
         let own = self.enter(rank)?;
         let kernels = read(&self.kernels);
         let kernel = kernels.get(launch.code.0 as usize).filter(|slot| belongs(slot, rank));

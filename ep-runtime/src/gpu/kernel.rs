@@ -6,7 +6,7 @@ use std::ptr;
 use cudarc::driver::sys;
 
 use super::driver::check;
-use crate::backend::{BackendError, Block, Image, Launch};
+use crate::backend::{BackendError, Block, Image, KernelLaunch};
 
 /// A loaded kernel.
 pub(super) struct Kernel {
@@ -95,7 +95,7 @@ impl Kernel {
     pub(super) fn launch(
         &self,
         stream: sys::CUstream,
-        launch: &Launch,
+        launch: &KernelLaunch,
         cooperative: bool,
     ) -> Result<(), BackendError> {
         if launch.waits && launch.blocks > self.resident {

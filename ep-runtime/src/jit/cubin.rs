@@ -17,14 +17,14 @@ pub struct Resources {
     /// The architecture the code is for, such as 90.
     pub arch: u32,
     /// Each kernel, in the order of the names.
-    pub kernels: Vec<Kernel>,
+    pub kernels: Vec<CubinKernel>,
     /// Symbols that somebody else would have to bring, such as `vprintf`; emitted code has none.
     pub undefined: Vec<String>,
 }
 
 /// What one kernel needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kernel {
+pub struct CubinKernel {
     /// Its name in the machine code.
     pub name: String,
     /// Registers per thread.
@@ -41,9 +41,9 @@ pub struct Kernel {
     pub code: u64,
 }
 
-impl fmt::Display for Kernel {
+impl fmt::Display for CubinKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Kernel { name, registers, stack, static_shared, code, .. } = self;
+        let CubinKernel { name, registers, stack, static_shared, code, .. } = self;
         write!(f, "{name}: {registers} registers, {stack} bytes of stack, ")?;
         write!(f, "{static_shared} bytes of static shared memory, ")?;
         if let Some(barriers) = self.barriers {
@@ -104,7 +104,7 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn kernels(&self, global: &[Record<'_>], arch: u32) -> Vec<Kernel> {
+    fn kernels(&self, global: &[Record<'_>], arch: u32) -> Vec<CubinKernel> {
         let registers = per_symbol(global, REGISTER_COUNT);
         let frames = per_symbol(global, FRAME_SIZE);
         let stacks = per_symbol(global, MIN_STACK_SIZE);
@@ -119,7 +119,7 @@ impl<'a> Parts<'a> {
                 u32::try_from(index.0).ok().and_then(|index| table.get(&index).copied())
             };
             let stack = value(&frames).unwrap_or(0).max(value(&stacks).unwrap_or(0));
-            kernels.push(Kernel {
+            kernels.push(CubinKernel {
                 registers: value(&registers).unwrap_or(0),
                 stack,
                 static_shared: self.static_shared(&name, arch),

@@ -17,7 +17,7 @@ use libloading::Library;
 
 use super::error::{CompileFailure, JitError};
 use super::find::{Candidate, OLDEST, Search, Version};
-use super::{Arch, Source, log};
+use super::{Arch, CudaSource, log};
 
 /// The result code of NVRTC; newer libraries have codes that no enum of ours can name.
 type Code = c_int;
@@ -147,7 +147,7 @@ impl Nvrtc {
     /// Compiles `source` to machine code with exactly these options.
     pub fn compile(
         &self,
-        source: &Source<'_>,
+        source: &CudaSource<'_>,
         arch: Arch,
         options: &[String],
     ) -> Result<Output, JitError> {
@@ -158,7 +158,7 @@ impl Nvrtc {
     /// Compiles `source` to PTX with exactly these options; for those who read it.
     pub fn ptx(
         &self,
-        source: &Source<'_>,
+        source: &CudaSource<'_>,
         arch: Arch,
         options: &[String],
     ) -> Result<String, JitError> {
@@ -168,7 +168,7 @@ impl Nvrtc {
 
     fn translate(
         &self,
-        source: &Source<'_>,
+        source: &CudaSource<'_>,
         arch: Arch,
         options: &[String],
         result: Getter,
@@ -298,7 +298,7 @@ struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    fn new(api: &'a Api, source: &Source<'_>) -> Result<Program<'a>, JitError> {
+    fn new(api: &'a Api, source: &CudaSource<'_>) -> Result<Program<'a>, JitError> {
         let name = c_text(source.name, || "the name of the source".to_owned())?;
         let body = c_text(source.text, || format!("`{}`", source.name))?;
         let mut names = Vec::new();
@@ -379,7 +379,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-fn failure(source: &Source<'_>, arch: Arch, nvrtc: Version, text: String) -> JitError {
+fn failure(source: &CudaSource<'_>, arch: Arch, nvrtc: Version, text: String) -> JitError {
     let first = log::first_error(&text);
     let excerpt = match &first.at {
         Some((file, line)) => {

@@ -8,7 +8,7 @@ use crate::args::{Bindings, Rows};
 use crate::backend::{Event, Stream};
 use crate::emit::Emitted;
 use crate::error::CallError;
-use crate::group::{Group, Kernel, control_bytes};
+use crate::group::{Group, GroupKernel, control_bytes};
 use crate::handwritten::HandwrittenKernel;
 use crate::memory::{DeviceMemory, Window};
 
@@ -96,7 +96,7 @@ fn can_be_timed(group: &Group, destination: Destination) -> bool {
 pub struct Pushes {
     group: Group,
     destination: Destination,
-    kernel: Kernel,
+    kernel: GroupKernel,
     window: Arc<Window>,
     from: Vec<DeviceMemory>,
     /// To each peer.
@@ -126,7 +126,7 @@ impl Pushes {
         let window = Arc::new(Window::new(backend, control_bytes(&plan))?);
         let cuda = PUSH_TEXT.to_string();
         let emitted = Emitted { cuda, plan };
-        let kernel = Kernel::prepare(group, &window, 0, &emitted)?;
+        let kernel = GroupKernel::prepare(group, &window, 0, &emitted)?;
         let from = group.local().map(|rank| {
             let memory = DeviceMemory::new(backend, rank, bytes)?;
             memory.write(0, &sent_by(rank, bytes))?;

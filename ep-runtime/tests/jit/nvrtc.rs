@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
 use ep_runtime::jit::{
-    Arch, Cache, CacheWarning, Candidate, Jit, JitError, NVRTC_VARIABLE, Nvrtc, OLDEST_NVRTC,
-    Request, Search, Source,
+    Arch, Cache, CacheWarning, Candidate, CudaSource, Jit, JitError, NVRTC_VARIABLE, Nvrtc,
+    OLDEST_NVRTC, Request, Search,
 };
 use ep_runtime::{device, gpu};
 
@@ -86,8 +86,8 @@ fn jit() -> Jit {
     Jit::new(Nvrtc::find().unwrap(), Cache::memory_only())
 }
 
-fn source(text: &str) -> Source<'_> {
-    Source { name: "kernel.cu", text, headers: &HEADERS }
+fn source(text: &str) -> CudaSource<'_> {
+    CudaSource { name: "kernel.cu", text, headers: &HEADERS }
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn errors() {
 
     let bad = [("ep/bad.cuh", "// first\nthis is no C++;\n")];
     let text = "#include <ep/bad.cuh>\n";
-    let in_header = Source { name: "kernel.cu", text, headers: &bad };
+    let in_header = CudaSource { name: "kernel.cu", text, headers: &bad };
     let error = jit.compile(&in_header, Arch::Sm80, &[]).unwrap_err().to_string();
     assert!(error.contains("(ep/bad.cuh, line 2)"), "{error}");
     assert!(error.contains(">     2 | this is no C++;"), "{error}");
@@ -242,9 +242,9 @@ fn cache() {
     let spaced = format!("{KERNELS}\n");
     let same = source(KERNELS);
     let different = [
-        (Source { headers: &headers, ..same }, Arch::Sm90a, None),
-        (Source { text: &spaced, ..same }, Arch::Sm90a, None),
-        (Source { name: "other.cu", ..same }, Arch::Sm90a, None),
+        (CudaSource { headers: &headers, ..same }, Arch::Sm90a, None),
+        (CudaSource { text: &spaced, ..same }, Arch::Sm90a, None),
+        (CudaSource { name: "other.cu", ..same }, Arch::Sm90a, None),
         (same, Arch::Sm80, None),
         (same, Arch::Sm90a, Some("-lineinfo")),
     ];
@@ -336,7 +336,7 @@ fn headers() {
     let requests: Vec<Request<'_>> = texts
         .iter()
         .flat_map(|text| {
-            let source = Source { name: "alone.cu", text, headers: device::HEADERS };
+            let source = CudaSource { name: "alone.cu", text, headers: device::HEADERS };
             Arch::ALL.map(|arch| Request { source, arch, options: &[] })
         })
         .collect();

@@ -122,7 +122,7 @@ mod tests {
     use super::super::Case;
     use super::*;
     use crate::unordered::UnorderedBackend;
-    use ep_runtime::buffer::{BufferOptions, Declared, Payload, Via};
+    use ep_runtime::buffer::{BufferOptions, BuiltIn, Payload, Via};
     use ep_runtime::group::{Group, GroupOptions};
     use std::sync::Arc;
 
@@ -130,7 +130,7 @@ mod tests {
         let backend = UnorderedBackend::new(tokens.len())?;
         let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
         let case = Case { tokens: tokens.to_vec(), ..Case::even(options, tokens.len(), 4) };
-        let test = Selftest::new(&group, &Declared, case).unwrap();
+        let test = Selftest::new(&group, &BuiltIn, case).unwrap();
         Some((backend, test))
     }
 
@@ -170,7 +170,7 @@ mod tests {
             let call = test.case.dispatch;
             let input = test.input(0).unwrap();
             let options = test.case.options.clone();
-            let buffer = ep_runtime::buffer::Buffer::new(&test.group, options, &Declared).unwrap();
+            let buffer = ep_runtime::buffer::Buffer::new(&test.group, options, &BuiltIn).unwrap();
             let (handle, received) = buffer.dispatch(0, &input, &call).unwrap();
             let again = buffer.cached_dispatch(&handle, &input, &call).unwrap();
             let rows = received.x().unwrap().address;

@@ -8,7 +8,7 @@ use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::Stream;
 use ep_runtime::buffer::{Handle, Offered, Received};
 use ep_runtime::error::CallError;
-use ep_runtime::group::{Group, Kernel, control_bytes};
+use ep_runtime::group::{Group, GroupKernel, control_bytes};
 use ep_runtime::handwritten::HandwrittenKernel;
 use ep_runtime::memory::Window;
 
@@ -22,7 +22,7 @@ const VALUES: usize = 8;
 
 /// Experts that give back the rows that they get.
 pub(super) struct Experts {
-    kernel: Kernel,
+    kernel: GroupKernel,
     ranks: usize,
     hidden: usize,
 }
@@ -44,7 +44,7 @@ impl Experts {
         let plan = made.plan(group.backend().arch());
         let window = Arc::new(Window::new(group.backend(), control_bytes(&plan))?);
         let emitted = Emitted { cuda: TEXT.to_string(), plan };
-        let kernel = Kernel::prepare(group, &window, 0, &emitted)?;
+        let kernel = GroupKernel::prepare(group, &window, 0, &emitted)?;
         Ok(Experts { kernel, ranks: group.ranks(), hidden })
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::findings::Findings;
 use crate::oracle::Differences;
-use ep_runtime::backend::{Backend, BackendError, Block, Code, Launch, Stream};
+use ep_runtime::backend::{Backend, BackendError, Block, Code, KernelLaunch, Stream};
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
 use ep_runtime::memory::DeviceMemory;
@@ -66,7 +66,7 @@ impl Load {
         args.extend((self.size as u32).to_le_bytes());
         args.extend(self.turns.to_le_bytes());
         let blocks = self.backend.multiprocessors(rank);
-        let launch = Launch { code: own.code, blocks, waits: false, args: &args };
+        let launch = KernelLaunch { code: own.code, blocks, waits: false, args: &args };
         Ok(self.backend.launch(rank, own.stream, &launch)?)
     }
 

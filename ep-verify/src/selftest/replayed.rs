@@ -128,7 +128,7 @@ impl Selftest {
 mod tests {
     use super::*;
     use crate::unordered::UnorderedBackend;
-    use ep_runtime::buffer::{Buffer, BufferOptions, CallOptions, Declared, Via};
+    use ep_runtime::buffer::{Buffer, BufferOptions, BuiltIn, CallOptions, Via};
     use ep_runtime::group::{Group, GroupOptions};
     use std::sync::Arc;
 
@@ -136,7 +136,7 @@ mod tests {
         let backend = UnorderedBackend::new(ranks)?;
         let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
         let case = Case::even(options, ranks, 4);
-        let test = Selftest::new(&group, &Declared, case).unwrap();
+        let test = Selftest::new(&group, &BuiltIn, case).unwrap();
         Some((backend, test))
     }
 
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn a_graph_keeps_its_buffer() {
         let Some((backend, test)) = case(1, BufferOptions::new(8, 64, 2, 4)) else { return };
-        let buffer = Buffer::new(&test.group, test.case.options.clone(), &Declared).unwrap();
+        let buffer = Buffer::new(&test.group, test.case.options.clone(), &BuiltIn).unwrap();
         let (input, call) = (test.input(0).unwrap(), CallOptions::blocks(4));
         let capture = test.group.capture(0, Stream::OWN, || buffer.dispatch(0, &input, &call));
         let (graph, (handle, received)) = capture.unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::*;
 use crate::unordered::{UnorderedBackend, allocations_of};
 use ep_runtime::backend::{Backend, Signal, Stream};
-use ep_runtime::buffer::{Declared, Via};
+use ep_runtime::buffer::{BuiltIn, Via};
 use ep_runtime::group::GroupOptions;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn an_output_that_fits_exactly_is_enough_and_one_row_less_is_not() {
         let group = Group::new(backend, GroupOptions::default()).unwrap();
         let options = BufferOptions::new(20, 64, 2, 6);
         let options = BufferOptions { capacity: Some(capacity), ..options };
-        let test = Selftest::new(&group, &Declared, case(options, &[20, 20])).unwrap();
+        let test = Selftest::new(&group, &BuiltIn, case(options, &[20, 20])).unwrap();
         let most = (0..2).map(|rank| test.oracle.arrivals(rank).len()).max().unwrap();
         Some((most, test.check()))
     };
@@ -39,7 +39,7 @@ fn what_runs_out_is_named_and_comes_back() {
     let Some(backend) = UnorderedBackend::new(1) else { return };
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
     let case = case(BufferOptions::new(8, 64, 2, 4), &[8]);
-    let test = Selftest::new(&group, &Declared, case).unwrap();
+    let test = Selftest::new(&group, &BuiltIn, case).unwrap();
     let call = CallOptions::blocks(4);
     let input = test.input(0).unwrap();
     let first = test.buffer.dispatch(0, &input, &call).unwrap();
@@ -61,7 +61,7 @@ fn a_cached_dispatch_needs_no_routing() {
     let Some(backend) = UnorderedBackend::new(1) else { return };
     let group = Group::new(backend, GroupOptions::default()).unwrap();
     let case = case(BufferOptions::new(8, 64, 2, 4), &[8]);
-    let test = Selftest::new(&group, &Declared, case).unwrap();
+    let test = Selftest::new(&group, &BuiltIn, case).unwrap();
     let (input, call) = (test.input(0).unwrap(), CallOptions::blocks(4));
     let (handle, received) = test.buffer.dispatch(0, &input, &call).unwrap();
     drop(received);
@@ -78,7 +78,7 @@ fn calls_allocate_nothing() {
         let Some(backend) = UnorderedBackend::new(1) else { return };
         let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
         let options = BufferOptions { via, live: 2, biases: 1, ..BufferOptions::new(8, 64, 2, 4) };
-        let test = Selftest::new(&group, &Declared, case(options, &[8])).unwrap();
+        let test = Selftest::new(&group, &BuiltIn, case(options, &[8])).unwrap();
         let offered = test.offer_rows().unwrap().pop().unwrap();
         let input = test.input(0).unwrap();
         // SAFETY: this backend takes any number for a stream and for an event.
@@ -111,7 +111,7 @@ fn a_call_runs_between_its_signals() {
     let Some(backend) = UnorderedBackend::new(1) else { return };
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
     let options = BufferOptions::new(8, 64, 2, 4);
-    let test = Selftest::new(&group, &Declared, case(options, &[8])).unwrap();
+    let test = Selftest::new(&group, &BuiltIn, case(options, &[8])).unwrap();
     // SAFETY: this backend takes any number for a stream and for an event.
     let stream = |number: u64| unsafe { Stream::from_raw(number) };
     // SAFETY: as above.
@@ -142,7 +142,7 @@ fn poison_has_its_turn_among_the_calls() {
     let Some(backend) = UnorderedBackend::new(1) else { return };
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
     let options = BufferOptions::new(8, 64, 2, 4);
-    let test = Selftest::new(&group, &Declared, case(options, &[8])).unwrap();
+    let test = Selftest::new(&group, &BuiltIn, case(options, &[8])).unwrap();
     // SAFETY: this backend takes any number for a stream.
     let [first, second] = [1, 2].map(|number| unsafe { Stream::from_raw(number) });
     let input = test.input(0).unwrap();
@@ -163,7 +163,7 @@ fn a_call_waits_as_long_as_it_says() {
     let Some(backend) = UnorderedBackend::new(1) else { return };
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
     let options = BufferOptions::new(8, 64, 2, 4);
-    let test = Selftest::new(&group, &Declared, case(options, &[8])).unwrap();
+    let test = Selftest::new(&group, &BuiltIn, case(options, &[8])).unwrap();
     let input = test.input(0).unwrap();
     let usual = CallOptions::blocks(4);
     let short = CallOptions { timeout: Some(Duration::from_millis(5)), ..usual };
@@ -179,7 +179,7 @@ fn a_wrong_byte_is_found() {
     let Some(backend) = UnorderedBackend::new(2) else { return };
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
     let case = case(BufferOptions::new(8, 64, 2, 4), &[8, 8]);
-    let test = Selftest::new(&group, &Declared, case).unwrap();
+    let test = Selftest::new(&group, &BuiltIn, case).unwrap();
     // What rank 1 sends is not what the oracle thinks.
     test.ranks[1].x.write(128, &[0; 2]).unwrap();
     let findings = test.check().unwrap();
@@ -192,7 +192,7 @@ fn timed_calls_are_made_and_compared_where_nothing_runs_by_itself() {
     let Some(backend) = UnorderedBackend::new(2) else { return };
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
     let options = BufferOptions { live: 2, ..BufferOptions::new(8, 64, 2, 4) };
-    let test = Selftest::new(&group, &Declared, case(options, &[8, 5])).unwrap();
+    let test = Selftest::new(&group, &BuiltIn, case(options, &[8, 5])).unwrap();
     let last = test.reseeded(2).unwrap();
     let repeats = Repeats { warmup: 1, iterations: 2 };
     for operation in Operation::ALL {
@@ -216,7 +216,7 @@ fn a_failed_call_leaves_no_gate_closed() {
     backend.runs_alone.store(true, Ordering::Relaxed);
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
     let options = BufferOptions { live: 2, ..BufferOptions::new(8, 64, 2, 4) };
-    let test = Selftest::new(&group, &Declared, case(options, &[8])).unwrap();
+    let test = Selftest::new(&group, &BuiltIn, case(options, &[8])).unwrap();
     let last = test.reseeded(2).unwrap();
     let call = CallOptions::blocks(4);
     let (handle, _taken) = test.buffer.dispatch(0, &test.input(0).unwrap(), &call).unwrap();
@@ -236,7 +236,7 @@ fn timed_calls_are_timed_and_compared_where_kernels_run_by_themselves() {
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
     for capacity in [None, Some(20)] {
         let options = BufferOptions { live: 2, capacity, ..BufferOptions::new(8, 64, 2, 4) };
-        let test = Selftest::new(&group, &Declared, case(options, &[8, 0, 5])).unwrap();
+        let test = Selftest::new(&group, &BuiltIn, case(options, &[8, 0, 5])).unwrap();
         let last = test.reseeded(2).unwrap();
         let repeats = Repeats { warmup: 2, iterations: 3 };
         let kinds =
@@ -267,7 +267,7 @@ fn a_timed_run_needs_an_output_that_was_not_written_before() {
     let Some(backend) = UnorderedBackend::new(1) else { return };
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
     let case = case(BufferOptions::new(8, 64, 2, 4), &[8]);
-    let test = Selftest::new(&group, &Declared, case).unwrap();
+    let test = Selftest::new(&group, &BuiltIn, case).unwrap();
     let repeats = Repeats { warmup: 1, iterations: 1 };
     let error = test.time(&test, Operation::Combine, Mode::Loop, repeats).unwrap_err();
     let text = "the last timed call needs an output of its own: 2 live ones";

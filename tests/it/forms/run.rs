@@ -6,10 +6,10 @@ use std::sync::Arc;
 use ep_codegen::{expansion, lower, render, syntax};
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::Stream;
-use ep_runtime::group::{Group, Kernel, control_bytes};
+use ep_runtime::group::{Group, GroupKernel, control_bytes};
 use ep_runtime::host::{Build, Faults, HostBackend, HostOptions};
 use ep_runtime::ir::{self, Elem};
-use ep_runtime::jit::{Arch, Source};
+use ep_runtime::jit::{Arch, CudaSource};
 use ep_runtime::memory::{DeviceMemory, Window, align_up};
 use ep_runtime::plan::{Config, ParamKind, Plan, plan};
 use ep_runtime::{Emitted, device};
@@ -93,7 +93,8 @@ impl Form {
         let Some(jit) = crate::nvrtc::jit() else { return };
         for arch in [Arch::Sm80, Arch::Sm90a] {
             let emitted = self.emitted(arch);
-            let source = Source { name: "form.cu", text: &emitted.cuda, headers: device::HEADERS };
+            let source =
+                CudaSource { name: "form.cu", text: &emitted.cuda, headers: device::HEADERS };
             match jit.compile(&source, arch, &[]) {
                 Ok(compiled) => {
                     let defects = compiled.defects();
@@ -132,7 +133,7 @@ impl Form {
         calls.iter().for_each(|call| places.reserve(&emitted.plan, call));
         let window = Window::new(group.backend(), places.end).expect("there is room");
         let window = Arc::new(window);
-        let kernel = Kernel::prepare(&group, &window, 0, &emitted);
+        let kernel = GroupKernel::prepare(&group, &window, 0, &emitted);
         let kernel = kernel.unwrap_or_else(|error| panic!("{error}\n{}", emitted.cuda));
         let bound = calls.iter().enumerate().map(|(rank, call)| {
             let mut ends =

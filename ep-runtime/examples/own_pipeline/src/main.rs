@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use ep_runtime::Entry;
+use ep_runtime::AnyPipeline;
 use own_pipeline::TaggedDispatch;
 
 fn main() -> ExitCode {
-    ep_cli::main(&[Entry::of::<TaggedDispatch>()])
+    ep_cli::main(&[AnyPipeline::of::<TaggedDispatch>()])
 }

@@ -3,15 +3,13 @@
 
 use std::sync::Arc;
 
-use ep_runtime::Entry;
+use ep_runtime::AnyPipeline;
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::Stream;
 use ep_runtime::buffer::Placement;
-use ep_runtime::buffer::{
-    Buffer, BufferOptions, CallOptions, Declared, DispatchInput, Handle, Via,
-};
+use ep_runtime::buffer::{Buffer, BufferOptions, BuiltIn, CallOptions, DispatchInput, Handle, Via};
 use ep_runtime::error::CallError;
-use ep_runtime::group::{Group, Kernel, control_bytes};
+use ep_runtime::group::{Group, GroupKernel, control_bytes};
 use ep_runtime::memory::{DeviceMemory, Window, align_up};
 use ep_runtime::plan::Config;
 use ep_verify::oracle::{Oracle, Random, RoutingOptions, random_bf16, random_bytes};
@@ -82,7 +80,7 @@ struct RankMemory {
 
 /// A dispatch, compiled and loaded on all ranks.
 pub struct Dispatch {
-    kernel: Kernel,
+    kernel: GroupKernel,
     window: Arc<Window>,
     /// Where the output begins in the window.
     rows_at: u64,
@@ -94,7 +92,7 @@ impl Ranks {
         let Shape { tokens, hidden, topk, experts } = problem.shape;
         let options =
             BufferOptions { via: Via::Ring, ..BufferOptions::new(tokens, hidden, topk, experts) };
-        let counts = Buffer::new(group, options, &Declared)?;
+        let counts = Buffer::new(group, options, &BuiltIn)?;
         let stripes = stripes(&counts);
         let ranks = group.local().map(|rank| RankMemory::new(group, rank, &problem, stripes));
         let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
@@ -115,7 +113,11 @@ impl Ranks {
     }
 
     /// Emits, compiles and loads `entry` for the problem; `settings` come on top of its shape.
-    pub fn prepare(&self, entry: &Entry, settings: &[(&str, &str)]) -> Result<Dispatch, CallError> {
+    pub fn prepare(
+        &self,
+        entry: &AnyPipeline,
+        settings: &[(&str, &str)],
+    ) -> Result<Dispatch, CallError> {
         let Shape { hidden, topk, experts, .. } = self.problem.shape;
         let ir = (entry.ir)();
         let mut config = Config::new(&ir, self.group.backend().arch());
@@ -137,7 +139,7 @@ impl Ranks {
         let row_bytes = (2 * hidden) as u64;
         let bytes = rows_at + self.capacity() as u64 * row_bytes;
         let window = Arc::new(Window::new(self.group.backend(), bytes)?);
-        let kernel = Kernel::prepare(&self.group, &window, 0, &emitted)?;
+        let kernel = GroupKernel::prepare(&self.group, &window, 0, &emitted)?;
         Ok(Dispatch { kernel, window, rows_at })
     }
 

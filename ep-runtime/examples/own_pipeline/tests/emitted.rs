@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use ep_runtime::Entry;
+use ep_runtime::AnyPipeline;
 use ep_runtime::pipelines::NvlDispatch;
 use own_pipeline::TaggedDispatch;
 
-const OWN: Entry = Entry::of::<TaggedDispatch>();
+const OWN: AnyPipeline = AnyPipeline::of::<TaggedDispatch>();
 
 /// What the command prints for a command line.
-fn said(entry: Entry, line: &str) -> String {
+fn said(entry: AnyPipeline, line: &str) -> String {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let arguments = ["own-pipeline"].into_iter().chain(line.split_whitespace());
     let code = ep_cli::run(arguments, &[entry], &mut out, &mut err);
@@ -32,7 +32,8 @@ fn explained() {
 #[test]
 fn one_field_changes_what_it_must() {
     let own = said(OWN, "emit tagged-dispatch --ranks 4");
-    let standard = said(Entry::of::<NvlDispatch>(), "emit nvl-dispatch --ranks 4 --set via=ring");
+    let standard =
+        said(AnyPipeline::of::<NvlDispatch>(), "emit nvl-dispatch --ranks 4 --set via=ring");
     let standard = standard.replace("nvl_dispatch", "tagged_dispatch");
     let standard = standard.replace("nvl-dispatch", "tagged-dispatch");
     let more = without(&own, &standard);

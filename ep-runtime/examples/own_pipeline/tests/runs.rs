@@ -1,7 +1,7 @@
 //! The pipeline of this crate in the emulator: rows and tags come where they belong, and nothing but
 //! luck orders no two accesses.
 
-use ep_runtime::Entry;
+use ep_runtime::AnyPipeline;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use own_pipeline::TaggedDispatch;
 use own_pipeline::run::{Problem, Ranks, Shape};
@@ -19,7 +19,7 @@ fn tags_come_with_their_rows() {
         let group = HostBackend::new(&programs, options).unwrap().group().unwrap();
         let ranks = Ranks::new(&group, Problem::random(shape, 3, seed), 4).unwrap();
         let settings = [("depth", "16"), ("chunk", "4")];
-        let dispatch = ranks.prepare(&Entry::of::<TaggedDispatch>(), &settings).unwrap();
+        let dispatch = ranks.prepare(&AnyPipeline::of::<TaggedDispatch>(), &settings).unwrap();
         ranks.poison(&dispatch).unwrap();
         assert!(ranks.wrong_rows(&dispatch, true).unwrap() > 0, "the poison shows");
         // The second call goes round in the same rings.

@@ -3,7 +3,7 @@
 use crate::selftest::{Case, Selftest};
 use crate::unordered::UnorderedBackend;
 use ep_runtime::backend::{Backend, Stream};
-use ep_runtime::buffer::{BufferOptions, Declared};
+use ep_runtime::buffer::{BufferOptions, BuiltIn};
 use ep_runtime::group::{Group, GroupOptions};
 
 /// Streams of a caller; the backend runs later ones first where nothing orders them.
@@ -25,10 +25,10 @@ fn calls_on_several_streams_run_in_the_order_of_the_calls() {
     let Some(backend) = UnorderedBackend::new(2) else { return };
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
     // One buffer after another, and two at once, all in one group.
-    let other = Selftest::new(&group, &Declared, case(streams()[2], streams()[0])).unwrap();
+    let other = Selftest::new(&group, &BuiltIn, case(streams()[2], streams()[0])).unwrap();
     for dispatch in streams() {
         for combine in streams() {
-            let test = Selftest::new(&group, &Declared, case(dispatch, combine)).unwrap();
+            let test = Selftest::new(&group, &BuiltIn, case(dispatch, combine)).unwrap();
             // Nothing runs before all of it is queued.
             test.queue_one().unwrap();
             other.queue_one().unwrap();
@@ -47,7 +47,7 @@ fn captured_calls_on_two_streams_keep_their_order() {
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
     let mut case = Case { tokens: vec![8], ..case(first, second) };
     case.options.live = 2;
-    let test = Selftest::new(&group, &Declared, case).unwrap();
+    let test = Selftest::new(&group, &BuiltIn, case).unwrap();
     backend.begin_capture(0, first).unwrap();
     let joined = backend.create_event(0).unwrap();
     backend.record(0, first, &joined).unwrap();

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io::{Write, stdout};
 use std::sync::Arc;
 
-use ep_runtime::Entry;
+use ep_runtime::AnyPipeline;
 use ep_runtime::backend::{Backend, Event, Stream};
 use ep_runtime::gpu::{self, GpuBackend, GpuOptions, compile_with};
 use ep_runtime::group::{Group, GroupOptions};
@@ -39,8 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let group = Group::new(backend, GroupOptions::default())?;
     let ranks = Ranks::new(&group, Problem::random(SHAPE, count, 1), BLOCKS)?;
     let ring = [("payload", "bf16"), ("via", "ring"), ("mode", "fresh")];
-    let plain = ranks.prepare(&Entry::of::<NvlDispatch>(), &ring)?;
-    let tagged = ranks.prepare(&Entry::of::<TaggedDispatch>(), &[])?;
+    let plain = ranks.prepare(&AnyPipeline::of::<NvlDispatch>(), &ring)?;
+    let tagged = ranks.prepare(&AnyPipeline::of::<TaggedDispatch>(), &[])?;
     let mut best = [f64::INFINITY; 2];
     for _ in 0..ROUNDS {
         for (best, (dispatch, has_tags)) in best.iter_mut().zip([(&plain, false), (&tagged, true)])

@@ -11,7 +11,7 @@ use crate::backend::{Backend, BackendError, Capture, Event, Stream};
 use crate::error::CallError;
 
 /// Where the calls of one rank have come to.
-pub(crate) struct Order {
+pub(crate) struct CallOrder {
     state: Mutex<State>,
     rank: usize,
     /// Behind the last call, if that was not on the rank's own stream.
@@ -27,12 +27,12 @@ struct State {
     captured: Option<(Capture, Stream)>,
 }
 
-impl Order {
-    pub(crate) fn new(backend: &dyn Backend, rank: usize) -> Result<Order, BackendError> {
+impl CallOrder {
+    pub(crate) fn new(backend: &dyn Backend, rank: usize) -> Result<CallOrder, BackendError> {
         let last = backend.create_event(rank)?;
         let fork = backend.create_event(rank)?;
         let state = Mutex::new(State { marked: false, captured: None });
-        Ok(Order { state, rank, last, fork })
+        Ok(CallOrder { state, rank, last, fork })
     }
 
     /// The right to put the next call into `stream`, which from here on is behind all earlier ones.
@@ -124,9 +124,9 @@ impl Order {
     }
 }
 
-/// The right to launch on a stream; see [`Order::turn`].
+/// The right to launch on a stream; see [`CallOrder::turn`].
 pub(crate) struct Turn<'a> {
-    order: &'a Order,
+    order: &'a CallOrder,
     state: MutexGuard<'a, State>,
     backend: &'a dyn Backend,
     stream: Stream,

@@ -43,7 +43,7 @@ impl Selftest {
     /// dispatches use one output. What the last calls leave is compared with the oracle.
     ///
     /// The buffer holds the worst case, and has five live handles and cached dispatches.
-    pub fn check_queued(&self) -> Result<Findings, CallError> {
+    pub fn check_back_to_back(&self) -> Result<Findings, CallError> {
         self.poison()?;
         let queue = Queue::new(self)?;
         self.ranks.iter().try_for_each(|data| data.poison_sums(POISON))?;
