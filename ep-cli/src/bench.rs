@@ -174,9 +174,9 @@ impl Bench<'_> {
             return Err(Failure::Failed(format!("probe: {findings}")));
         }
         self.talk.say(&format!("probe: {findings}"))?;
-        if let Some((time, blocks)) = wire_time(self.group(), WIRE_BYTES).map_err(failed)? {
+        if let Some((time, sms)) = wire_time(self.group(), WIRE_BYTES).map_err(failed)? {
             let rate = WIRE_BYTES as f64 / time.as_secs_f64() / 1e9;
-            let text = format!("wire: {rate:.1} GB/s from each rank with {blocks} blocks");
+            let text = format!("wire: {rate:.1} GB/s from each rank with {sms} SMs");
             self.talk.say(&text)?;
         }
         Ok(())
@@ -218,7 +218,7 @@ impl Bench<'_> {
     /// Checks as many random problems as were asked for, each in a buffer of its own.
     fn random_shapes(&mut self) -> Result<(), Failure> {
         for index in 0..self.options.random {
-            let case = self.request.random_case(index, self.ranks.multiprocessors());
+            let case = self.request.random_case(index, self.ranks.sms());
             let words = format!("random shape {index}: {case:?}");
             let with = |text: String| Failure::Failed(format!("{words}\n{text}"));
             let test = Selftest::new(self.group(), &BuiltIn, case);
@@ -239,7 +239,7 @@ impl Bench<'_> {
     fn payload(&mut self, payload: Payload, rates: Rates, combines: bool) -> Result<(), Failure> {
         let buffer = BufferOptions { rates, ..self.request.buffer(payload) };
         let tuning = self.tuning(&buffer, rates)?;
-        let sweep = self.request.sweep(self.ranks.multiprocessors(), tuning.sms);
+        let sweep = self.request.sweep(self.ranks.sms(), tuning.sms);
         let texts = Texts::of(&buffer, self.group())?;
         let Some(first) = sweep.first() else { return Ok(()) };
         let case = self.request.case(buffer, *first);
@@ -262,9 +262,9 @@ impl Bench<'_> {
                 continue;
             }
             let wire = test.wire(operation).map_err(failed)?;
-            for blocks in &sweep {
-                test.set_blocks(blocks.dispatch, blocks.combine);
-                last.set_blocks(blocks.dispatch, blocks.combine);
+            for sms in &sweep {
+                test.set_calls(sms.dispatch, sms.combine);
+                last.set_calls(sms.dispatch, sms.combine);
                 self.time(&test, &last, operation, wire, rates, &texts)?;
             }
         }

@@ -17,7 +17,7 @@ pub struct Configuration {
 
 use Arch::{Sm80, Sm90a, Sm100a, Sm120a};
 
-/// What a buffer sets for its calls: each says how many blocks send to other ranks. And for cached
+/// What a buffer sets for its calls: each says how many SMs send to other ranks. And for cached
 /// ones: rows alone, since indices and weights came with the first.
 const CALL: [(&str, &str); 6] = [
     ("remote_blocks", "1"),

@@ -74,7 +74,7 @@ fn gpu_object(object: Object, gpu: &Gpu) -> Object {
         .with("name", &gpu.name)
         .with("capability", format!("{major}.{minor}"))
         .with("arch", gpu.arch.map(|arch| arch.name()))
-        .with("multiprocessors", gpu.multiprocessors)
+        .with("sms", gpu.sms)
         .with("bytes", gpu.bytes)
         .with("dma_buf", gpu.dma_buf)
 }

@@ -146,9 +146,9 @@ impl Ranks {
         self.local().contains(&0)
     }
 
-    /// Multiprocessors that each rank may fill.
-    pub(crate) fn multiprocessors(&self) -> u32 {
-        self.group.backend().multiprocessors(self.local().start)
+    /// SMs that each rank may fill.
+    pub(crate) fn sms(&self) -> u32 {
+        self.group.backend().sms(self.local().start)
     }
 
     /// Kernels that all processes of the group have compiled, and those that they have found in

@@ -28,9 +28,9 @@ pub(crate) struct Options {
     backend: Machine,
     #[command(flatten)]
     problem: Problem,
-    /// Blocks of each kernel
+    /// SMs of each kernel
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    blocks: Option<u32>,
+    sms: Option<u32>,
     /// Seed of the routing, of all values, and of the schedule on the host
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -58,11 +58,11 @@ pub(crate) fn run(
         }
     };
     let usual = if options.backend == Machine::Host { 8 } else { 24 };
-    let share = group.backend().multiprocessors(0);
-    let blocks = options.blocks.unwrap_or(usual.min(share));
-    let mut case = Case { seed: options.seed, ..Case::even(buffer.clone(), ranks, blocks) };
-    // So that every role that is told about has blocks of its own.
-    case.dispatch.remote_blocks = Some(blocks / 2);
+    let share = group.backend().sms(0);
+    let sms = options.sms.unwrap_or(usual.min(share));
+    let mut case = Case { seed: options.seed, ..Case::even(buffer.clone(), ranks, sms) };
+    // So that every role that is told about has SMs of its own.
+    case.dispatch.remote_sms = Some(sms / 2);
     let test = Selftest::new(&group, &BuiltIn, case).map_err(failed)?;
     let started = Instant::now();
     let findings = match reach {

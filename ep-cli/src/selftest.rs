@@ -249,9 +249,9 @@ impl Place<'_> {
         }
     }
 
-    /// As many blocks as a rank may fill, but no more than are usual.
+    /// As many SMs as a rank may fill, but no more than are usual.
     fn call(&self, ranks: &Ranks) -> CallOptions {
         let usual = self.either(16, 4);
-        CallOptions::blocks(usual.min(ranks.multiprocessors()))
+        CallOptions::sms(usual.min(ranks.sms()))
     }
 }

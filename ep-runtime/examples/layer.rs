@@ -167,14 +167,14 @@ pub(crate) fn run(group: &Group, cache: &Cache) -> Outcome<String> {
     Ok(format!("{} ranks: {memory}\n{too_small}\n{late}\n", group.ranks()))
 }
 
-/// A shape, and how many multiprocessors its calls take.
+/// A shape, and how many SMs its calls take.
 fn choose(group: &Group, cache: &Cache) -> Outcome<(BufferOptions, CallOptions)> {
     let mut options = BufferOptions::new(TOKENS, HIDDEN, TOPK, EXPERTS);
     options.live = 2;
     (options.rates, _) = Rates::of(group, cache)?;
     let chosen = Tuning::choose(&options.rates, &options.traffic(group.ranks()));
-    let most = group.backend().multiprocessors(group.local().start);
-    Ok((options, CallOptions::blocks(chosen.sms.min(most))))
+    let most = group.backend().sms(group.local().start);
+    Ok((options, CallOptions::sms(chosen.sms.min(most))))
 }
 
 /// Rows to the experts and their sums back, then the rows once more on the same way. The rows of
@@ -256,7 +256,7 @@ fn rows_of(group: &Group, handle: &Handle, received: &Received) -> Outcome<Vec<u
     let bytes = rows * HIDDEN * 2;
     let plain = DeviceMemory::new(group.backend(), handle.rank(), bytes as u64)?;
     let to = PlainOutput { x: Rows::new(plain.address(), HIDDEN as i64), ..PlainOutput::default() };
-    received.copy_to(rows, &to, &CallOptions::blocks(1))?;
+    received.copy_to(rows, &to, &CallOptions::sms(1))?;
     let mut rows = vec![0; bytes];
     plain.read(0, &mut rows)?;
     Ok(rows)

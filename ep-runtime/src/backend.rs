@@ -199,8 +199,8 @@ pub trait Backend: Send + Sync {
     /// What kernels are compiled for.
     fn arch(&self) -> Arch;
 
-    /// Multiprocessors that the rank may fill; ranks of one device share them evenly.
-    fn multiprocessors(&self, rank: usize) -> u32;
+    /// SMs that the rank may fill; ranks of one device share them evenly.
+    fn sms(&self, rank: usize) -> u32;
 
     /// Whether kernels run while the host does something else. If not, they run inside
     /// [`Backend::sync`] and [`Backend::poll`], and one thread has to launch for all ranks.

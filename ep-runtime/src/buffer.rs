@@ -183,15 +183,15 @@ impl Buffer {
         self.shared.prepared(pipeline).map(|prepared| prepared.kernel.plan())
     }
 
-    /// Blocks that a pipeline is launched with for such a call; 0 if the buffer does not have it.
-    pub fn blocks(&self, pipeline: StandardPipeline, call: &CallOptions) -> u32 {
-        self.shared.prepared(pipeline).map_or(0, |prepared| prepared.blocks(call))
+    /// SMs that a pipeline takes in such a call; 0 if the buffer does not have it.
+    pub fn sms(&self, pipeline: StandardPipeline, call: &CallOptions) -> u32 {
+        self.shared.prepared(pipeline).map_or(0, |prepared| prepared.sms(call))
     }
 
     /// Those of them that send to other ranks, of a direct dispatch; all of them if each serves its own
     /// rank as well.
-    pub fn remote_blocks(&self, call: &CallOptions) -> u32 {
-        self.shared.remote_blocks(call)
+    pub fn remote_sms(&self, call: &CallOptions) -> u32 {
+        self.shared.remote_sms(call)
     }
 
     /// Counts, exchanges counts and moves rows. Returns when everything is in the stream; the
@@ -315,7 +315,7 @@ impl Buffer {
         handle.bind(&mut values)?;
         received.bind(&mut values)?;
         values
-            .set(CallValue::RemoteBlocks, u64::from(shared.remote_blocks(call)))
+            .set(CallValue::RemoteBlocks, u64::from(shared.remote_sms(call)))
             .set(CallValue::Placement, own.placement.address())
             .set(CallValue::X, input.x.address)
             .set(CallValue::XStride, input.x.row_stride as u64)

@@ -83,8 +83,8 @@ pub struct Gpu {
     pub capability: (u32, u32),
     /// What kernels for it are compiled for; none if EPForge has no such target.
     pub arch: Option<Arch>,
-    /// Its multiprocessors.
-    pub multiprocessors: u32,
+    /// Its sms.
+    pub sms: u32,
     /// Its memory.
     pub bytes: u64,
     /// Whether a network device may be given its memory as a dma-buf.
@@ -247,12 +247,12 @@ impl Report {
             line(f, "GPUs", "none found")?;
         }
         for (ordinal, gpu) in self.gpus.iter().enumerate() {
-            let Gpu { name, capability: (major, minor), multiprocessors, bytes, .. } = gpu;
+            let Gpu { name, capability: (major, minor), sms, bytes, .. } = gpu;
             let arch = gpu.arch.map_or("no target", Arch::name);
             let dma_buf = if gpu.dma_buf { "dma-buf" } else { "no dma-buf" };
             let gibibytes = bytes >> 30;
             let text = format!(
-                "{name}, compute capability {major}.{minor} ({arch}), {multiprocessors} SMs, \
+                "{name}, compute capability {major}.{minor} ({arch}), {sms} SMs, \
                  {gibibytes} GiB, {dma_buf}"
             );
             line(f, &format!("GPU {ordinal}"), &text)?;
@@ -357,7 +357,7 @@ mod tests {
             name: "NVIDIA H200".to_owned(),
             capability,
             arch: Arch::for_capability(capability.0, capability.1),
-            multiprocessors: 132,
+            sms: 132,
             bytes: 141 << 30,
             dma_buf: true,
         }

@@ -24,7 +24,7 @@ pub(crate) struct FakeBackend {
     /// Whether compiling `Layout` takes a second.
     pub(crate) compiles_slowly: AtomicBool,
     /// What each rank has of its device.
-    pub(crate) multiprocessors: AtomicU32,
+    pub(crate) sms: AtomicU32,
     blocks: Mutex<BTreeMap<u64, Vec<u8>>>,
     next: AtomicU64,
 }
@@ -44,7 +44,7 @@ impl FakeBackend {
             ranks,
             others,
             compiles_slowly: AtomicBool::new(false),
-            multiprocessors: AtomicU32::new(132),
+            sms: AtomicU32::new(132),
             blocks: Mutex::default(),
             next: AtomicU64::new(1 << 40),
         })
@@ -94,8 +94,8 @@ impl Backend for FakeBackend {
         Arch::Sm90a
     }
 
-    fn multiprocessors(&self, _: usize) -> u32 {
-        self.multiprocessors.load(Ordering::Relaxed)
+    fn sms(&self, _: usize) -> u32 {
+        self.sms.load(Ordering::Relaxed)
     }
 
     fn runs_alone(&self) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! Every rank has a device and a stream of its own; several ranks may share one device, which is
 //! how correctness runs on a single GPU. Shared devices have three consequences: the blocks of all
-//! ranks have to be resident together, so each rank gets its share of the multiprocessors; kernels
+//! ranks have to be resident together, so each rank gets its share of the SMs; kernels
 //! are launched without the cooperative attribute, because the driver may run cooperative grids of
 //! one device one after another, while ours wait for each other; and the streams of all ranks want
 //! work queues of their own, of which there are 8 unless `CUDA_DEVICE_MAX_CONNECTIONS` says more

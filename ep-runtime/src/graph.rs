@@ -12,7 +12,7 @@
 //! # fn layer(group: &Group, buffer: &Buffer, rank: usize, most: usize, count: u64, made: &Offered,
 //! #     tensors: DispatchInput, sums: &CombineOutput) -> Result<(), CallError> {
 //! let input = DispatchInput { tokens: most, tokens_from: count, ..tensors };
-//! let call = CallOptions::blocks(24);
+//! let call = CallOptions::sms(24);
 //! let (graph, _) = group.capture(rank, Stream::OWN, || {
 //!     let (handle, received) = buffer.dispatch(rank, &input, &call)?;
 //!     experts(); // Launched on the same stream; they read `received` and write `made`.

@@ -18,7 +18,7 @@
 //! let buffer = Buffer::new(&group, BufferOptions::new(64, 1024, 4, 16), &BuiltIn)?;
 //! let mut dispatched = Vec::new();
 //! for rank in group.local() {
-//!     dispatched.push(buffer.dispatch(rank, &inputs(rank), &CallOptions::blocks(6))?);
+//!     dispatched.push(buffer.dispatch(rank, &inputs(rank), &CallOptions::sms(6))?);
 //! }
 //! for rank in group.local() {
 //!     group.sync(rank)?; // The first one runs the kernels of all ranks.
@@ -180,7 +180,7 @@ impl Backend for HostBackend {
         self.options.arch
     }
 
-    fn multiprocessors(&self, _: usize) -> u32 {
+    fn sms(&self, _: usize) -> u32 {
         self.options.spec.max_resident_blocks
     }
 
@@ -339,7 +339,7 @@ impl Backend for HostBackend {
         let mut machine = self.of(rank)?;
         let loaded = machine.code(rank, launch.code)?;
         let (kernel, block) = (loaded.kernel.clone(), loaded.block);
-        let (need, have) = (launch.blocks, self.multiprocessors(rank));
+        let (need, have) = (launch.blocks, self.sms(rank));
         if launch.waits && need > have {
             return Err(BackendError::TooManyBlocks { need, have, block });
         }

@@ -20,7 +20,7 @@
 //! | choose a machine | [`gpu`], `host`, `join` for processes, [`backend`] for what they have in common |
 //! | hold tensors and windows | [`memory`], [`args`], [`bf16`] |
 //! | compile | [`jit`], [`device`], [`doctor`] |
-//! | choose multiprocessors | [`tune`] |
+//! | choose SMs | [`tune`] |
 //! | launch a pipeline of your own | [`group::GroupKernel`], [`args::Bindings`], [`plan`], [`ir`] |
 //! | launch a kernel of your own | [`handwritten`] |
 //! | read a timeout | [`timeouts`] |

@@ -1,9 +1,9 @@
-//! How many multiprocessors a call takes, and how a direct dispatch splits them between rows that
+//! How many SMs a call takes, and how a direct dispatch splits them between rows that
 //! leave the rank and rows that stay: a closed form of four rates, which a machine is asked for
 //! once.
 //!
-//! Rows for other ranks want as many multiprocessors as fill the link. Rows that stay are copied
-//! meanwhile, by others: as many as are done when the link is. With fewer multiprocessors than both
+//! Rows for other ranks want as many SMs as fill the link. Rows that stay are copied
+//! meanwhile, by others: as many as are done when the link is. With fewer SMs than both
 //! together want, all of them serve every rank, their own too: stores within the device overlap with
 //! those that leave it.
 
@@ -22,11 +22,11 @@ pub use pushes::{Destination, PUSH_TEXT, Pushes, push_rate, wire_time};
 /// Rates of a machine, in megabytes (10^6) a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rates {
-    /// What one multiprocessor copies within its device.
+    /// What one SM copies within its device.
     pub copy: u32,
-    /// What one multiprocessor stores to other ranks, far from filling the link.
+    /// What one SM stores to other ranks, far from filling the link.
     pub push: u32,
-    /// What one multiprocessor stores to all ranks, its own too, as much to each.
+    /// What one SM stores to all ranks, its own too, as much to each.
     pub both: u32,
     /// What a rank sends to all others together, at best.
     pub link: u32,
@@ -57,7 +57,7 @@ impl RatesSource {
 /// Bytes pushed by each rank to ask for its rates: milliseconds for all of it.
 const ASKED_BYTES: u64 = 128 << 20;
 
-/// Multiprocessors that are asked for their own rates: few enough not to fill a link.
+/// SMs that are asked for their own rates: few enough not to fill a link.
 const ASKED_BLOCKS: u32 = 4;
 
 /// What is left of the link where those who fill it copy the rank's own rows as well: 330 of
@@ -65,7 +65,7 @@ const ASKED_BLOCKS: u32 = 4;
 const LINK_BETWEEN_COPIES: f64 = 0.95;
 
 /// What is left of the rates of plain stores and copies for rows that come with records and are
-/// counted, where those of all ranks are unpacked meanwhile. On four H200 8 multiprocessors would fill
+/// counted, where those of all ranks are unpacked meanwhile. On four H200 8 SMs would fill
 /// the link, and take 480 us where 9 or more take 473; with FP8 rows 270 and 265.
 const PUSHES_OF_ROWS: f64 = 0.85;
 const COPIES_OF_ROWS: f64 = 0.75;
@@ -104,7 +104,7 @@ impl Rates {
     /// what a rank has of its device, since ranks that share one have no link between them.
     fn key(group: &Group) -> Key {
         let (ranks, name) = (group.ranks().to_string(), group.backend().name());
-        let share = group.backend().multiprocessors(group.local().start).to_string();
+        let share = group.backend().sms(group.local().start).to_string();
         let machine = doctor::machine();
         Key::of(["rates of multiprocessors and links, 2", &machine, &name, &ranks, &share])
     }
@@ -139,12 +139,12 @@ impl Rates {
         }
     }
 
-    /// What one multiprocessor copies of rows.
+    /// What one SM copies of rows.
     fn copy_rows(&self) -> f64 {
         f64::from(self.copy) * COPIES_OF_ROWS
     }
 
-    /// What one multiprocessor sends of rows.
+    /// What one SM sends of rows.
     fn push_rows(&self) -> f64 {
         f64::from(self.push) * PUSHES_OF_ROWS
     }
@@ -187,7 +187,7 @@ impl Traffic {
     }
 }
 
-/// How many multiprocessors a call takes.
+/// How many SMs a call takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
     /// All of them.
@@ -199,13 +199,13 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// The fewest multiprocessors with which the link is the limit.
+    /// The fewest SMs with which the link is the limit.
     pub fn choose(rates: &Rates, traffic: &Traffic) -> Tuning {
         let (remote, own) = wanted(rates, traffic);
         Tuning::of(rates, traffic, remote, own)
     }
 
-    /// The best use of `sms` multiprocessors.
+    /// The best use of `sms` SMs.
     pub fn split(rates: &Rates, traffic: &Traffic, sms: u32) -> Tuning {
         let sms = sms.max(2);
         let (apart, together) =
@@ -245,7 +245,7 @@ impl Tuning {
     }
 }
 
-/// How many multiprocessors fill the link, and how many copy a rank's own rows meanwhile.
+/// How many SMs fill the link, and how many copy a rank's own rows meanwhile.
 fn wanted(rates: &Rates, traffic: &Traffic) -> (u32, u32) {
     let count = |count: f64| count.ceil().max(1.0) as u32;
     let link = f64::from(rates.link);
@@ -339,7 +339,7 @@ mod tests {
         assert!(micros(&Tuning::together(&Rates::H200, &target(4), 10)) < 490);
     }
 
-    /// Half of the rows stay: they want as many multiprocessors as those that leave. With 16 it was
+    /// Half of the rows stay: they want as many SMs as those that leave. With 16 it was
     /// 187 us together, and 198 us set apart.
     #[test]
     fn two_gpus_copy_as_much_as_they_send() {
@@ -390,7 +390,7 @@ mod tests {
         cache.fetch(&Rates::key(&group), || Ok::<Entry, ()>(entry)).unwrap();
         assert_eq!(Rates::of(&group, &cache).unwrap(), (rates, RatesSource::Cached));
         // Ranks that share a device have other rates, and so has another number of ranks.
-        fake.multiprocessors.store(66, Ordering::Relaxed);
+        fake.sms.store(66, Ordering::Relaxed);
         assert_eq!(Rates::of(&group, &cache).unwrap().1, RatesSource::Assumed);
         let group = Group::new(FakeBackend::new(3), GroupOptions::default()).unwrap();
         assert_eq!(Rates::of(&group, &cache).unwrap().1, RatesSource::Assumed);

@@ -59,12 +59,12 @@ pub struct Case {
 
 impl Case {
     /// As many tokens on every rank as the buffer takes, routed evenly.
-    pub fn even(options: BufferOptions, ranks: usize, blocks: u32) -> Case {
+    pub fn even(options: BufferOptions, ranks: usize, sms: u32) -> Case {
         Case {
             tokens: vec![options.tokens; ranks],
             routing: RoutingOptions::even(options.topk, options.experts),
-            dispatch: CallOptions::blocks(blocks),
-            combine: CallOptions::blocks(blocks),
+            dispatch: CallOptions::sms(sms),
+            combine: CallOptions::sms(sms),
             seed: 1,
             options,
         }
@@ -105,8 +105,8 @@ impl Selftest {
         Selftest::with_buffer(&self.group, self.buffer.clone(), case)
     }
 
-    /// The same buffer and the same inputs, called with other numbers of blocks.
-    pub fn set_blocks(&mut self, dispatch: CallOptions, combine: CallOptions) {
+    /// The same buffer and the same inputs, called with other numbers of SMs.
+    pub fn set_calls(&mut self, dispatch: CallOptions, combine: CallOptions) {
         self.case.dispatch = dispatch;
         self.case.combine = combine;
     }

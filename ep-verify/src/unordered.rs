@@ -160,8 +160,8 @@ impl Backend for UnorderedBackend {
         self.host.arch()
     }
 
-    fn multiprocessors(&self, rank: usize) -> u32 {
-        self.host.multiprocessors(rank)
+    fn sms(&self, rank: usize) -> u32 {
+        self.host.sms(rank)
     }
 
     fn runs_alone(&self) -> bool {

@@ -167,7 +167,7 @@ fn calls_of_one_buffer_may_split_their_blocks_in_any_way() {
     let mut shape = Shape::new(2, Via::Direct, 128, 1, 2).units(4, 1);
     shape.options.tokens = 60;
     let split =
-        |blocks, remote| CallOptions { remote_blocks: Some(remote), ..CallOptions::blocks(blocks) };
+        |blocks, remote| CallOptions { remote_sms: Some(remote), ..CallOptions::sms(blocks) };
     for seed in 0..3 {
         let case = Case { tokens: vec![60, 60], ..shape.case(seed) };
         let mut options = HostOptions::new(2);
@@ -177,7 +177,7 @@ fn calls_of_one_buffer_may_split_their_blocks_in_any_way() {
         let test = Selftest::new(&group, &BuiltIn, case);
         let mut test = test.unwrap_or_else(|error| panic!("{error}"));
         for (blocks, remote) in [(3, 1), (2, 2), (3, 1), (3, 2), (1, 1), (4, 3)] {
-            test.set_blocks(split(blocks, remote), CallOptions::blocks(2));
+            test.set_calls(split(blocks, remote), CallOptions::sms(2));
             good(seed, test.check());
         }
     }
@@ -187,7 +187,7 @@ fn calls_of_one_buffer_may_split_their_blocks_in_any_way() {
 #[test]
 fn counts_need_no_room_for_all_blocks_at_once() {
     let shape = direct();
-    let blocks = CallOptions::blocks(7);
+    let blocks = CallOptions::sms(7);
     let case = Case { dispatch: blocks, combine: blocks, ..shape.case(3) };
     let mut options = HostOptions::new(shape.ranks);
     options.spec.max_resident_blocks = 3;

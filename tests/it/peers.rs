@@ -35,14 +35,14 @@ impl Ranks {
     }
 
     fn dispatch(&self, rank: usize) -> Handle {
-        let call = CallOptions::blocks(2);
+        let call = CallOptions::sms(2);
         let dispatched = self.buffer.dispatch(rank, &DispatchInput::default(), &call);
         dispatched.expect("it is queued").0
     }
 
     fn combine(&self, handle: &Handle) {
         let input = CombineInput::Offered(&self.offered[handle.rank()]);
-        let (output, call) = (CombineOutput::default(), CallOptions::blocks(2));
+        let (output, call) = (CombineOutput::default(), CallOptions::sms(2));
         self.buffer.combine(handle, input, &[], &output, &call).expect("it is queued");
     }
 
@@ -108,7 +108,7 @@ fn calls_in_another_order_are_named_on_both_sides() {
 fn a_rank_that_makes_half_a_dispatch_is_named_with_the_other_half() {
     let Some(ranks) = Ranks::new() else { return };
     let _handles = [0, 1].map(|rank| ranks.dispatch(rank));
-    let call = CallOptions::blocks(2);
+    let call = CallOptions::sms(2);
     let half = ranks.buffer.exchange_counts(2, &DispatchInput::default(), &call);
     let _half = half.expect("it is queued");
     let all = ranks.reports();

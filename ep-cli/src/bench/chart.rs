@@ -1,4 +1,4 @@
-//! Results as a picture: time of a call against its multiprocessors, beside the wire and what other
+//! Results as a picture: time of a call against its SMs, beside the wire and what other
 //! systems take for the same rows.
 
 use std::fmt::Write as _;
@@ -55,14 +55,14 @@ struct Panel {
     shape: Shape,
     operation: String,
     payload: String,
-    /// Each way with its points: multiprocessors and microseconds.
+    /// Each way with its points: SMs and microseconds.
     ways: Vec<(String, Vec<[f64; 2]>)>,
     wire: Option<f64>,
     /// Each other system with its points.
     others: Vec<(String, Vec<[f64; 2]>)>,
 }
 
-/// Adds a point to the line of this name, in order of multiprocessors.
+/// Adds a point to the line of this name, in order of SMs.
 fn add(lines: &mut Vec<(String, Vec<[f64; 2]>)>, name: &str, point: [f64; 2]) {
     let index = lines.iter().position(|(own, _)| own == name).unwrap_or_else(|| {
         lines.push((name.to_owned(), Vec::new()));
@@ -91,7 +91,7 @@ pub(super) fn svg(results: &str) -> Result<String, String> {
     let first = &panels[0].shape;
     let is_one_shape = panels.iter().all(|panel| panel.shape == *first);
     let about = if is_one_shape { format!(": {}", first.words()) } else { String::new() };
-    let head = format!("Time of a call (us) by multiprocessors, back to back{about}");
+    let head = format!("Time of a call (us) by SMs, back to back{about}");
     text(&mut out, 10.0, 21.0, "start", "black", &head);
     for (index, panel) in panels.iter().enumerate() {
         let (column, row) = (index % columns, index / columns);
@@ -232,7 +232,7 @@ impl Scale {
         text(out, right, bottom + 29.0, "end", "black", "SMs");
     }
 
-    /// A time that depends on no multiprocessors of ours; its name stands at the given of three
+    /// A time that depends on no SMs of ours; its name stands at the given of three
     /// places, so that names of close times do not lie on each other.
     fn level(
         &self,

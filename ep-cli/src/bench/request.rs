@@ -59,10 +59,10 @@ pub(crate) struct Options {
     /// Only this way of calling: loop, back to back; iso, one call after all ranks have met
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = mode)]
     mode: Vec<Mode>,
-    /// Multiprocessors of a call, one run for each; without it what the machine's rates give
+    /// SMs of a call, one run for each; without it what the machine's rates give
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(2..))]
     sms: Vec<u32>,
-    /// Multiprocessors of a combine, if others
+    /// SMs of a combine, if others
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     combine_sms: Option<u32>,
     /// Those of a direct dispatch that send to other ranks; without it what the rates give
@@ -104,7 +104,7 @@ pub(crate) struct Options {
     /// Print a digest of all outputs of each rank
     #[arg(long)]
     pub(crate) outputs: bool,
-    /// Draw times against multiprocessors into this SVG
+    /// Draw times against SMs into this SVG
     #[arg(long, value_name = "SVG")]
     pub(crate) chart: Option<PathBuf>,
     /// Measure nothing, draw these results
@@ -156,9 +156,9 @@ pub(crate) struct Request {
     routing: RoutingOptions,
 }
 
-/// Blocks of the calls of one run.
+/// SMs of the calls of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Blocks {
+pub(crate) struct Sms {
     pub(crate) dispatch: CallOptions,
     pub(crate) combine: CallOptions,
 }
@@ -246,28 +246,28 @@ impl Request {
     }
 
     /// The problem with rows of one kind.
-    pub(crate) fn case(&self, options: BufferOptions, blocks: Blocks) -> Case {
+    pub(crate) fn case(&self, options: BufferOptions, sms: Sms) -> Case {
         Case {
             tokens: self.tokens.clone(),
             routing: self.routing,
-            dispatch: blocks.dispatch,
-            combine: blocks.combine,
+            dispatch: sms.dispatch,
+            combine: sms.combine,
             seed: self.seed,
             options,
         }
     }
 
-    /// The numbers of blocks to run with, none above what a rank may fill: `share`. Without any,
-    /// `tuned` multiprocessors.
-    pub(crate) fn sweep(&self, share: u32, tuned: u32) -> Vec<Blocks> {
+    /// The numbers of SMs to run with, none above what a rank may fill: `share`. Without any,
+    /// `tuned` SMs.
+    pub(crate) fn sweep(&self, share: u32, tuned: u32) -> Vec<Sms> {
         let sms = if self.sms.is_empty() { vec![tuned] } else { self.sms.clone() };
         let mut sms: Vec<u32> = sms.into_iter().map(|sms| sms.min(share.max(1))).collect();
         sms.dedup();
-        let blocks = |sms: u32| Blocks {
-            dispatch: CallOptions { remote_blocks: self.remote, ..CallOptions::blocks(sms) },
-            combine: CallOptions::blocks(self.combine_sms.unwrap_or(sms).min(share.max(1))),
+        let both = |sms: u32| Sms {
+            dispatch: CallOptions { remote_sms: self.remote, ..CallOptions::sms(sms) },
+            combine: CallOptions::sms(self.combine_sms.unwrap_or(sms).min(share.max(1))),
         };
-        sms.into_iter().map(blocks).collect()
+        sms.into_iter().map(both).collect()
     }
 
     /// The request of a group that has lost one rank. The others keep their GPUs, wherever those
@@ -316,7 +316,7 @@ mod tests {
         let options = made.buffer(Payload::Fp8);
         assert_eq!((options.tokens, options.hidden, options.live), (7, 64, 2));
         let case = made.case(options, made.sweep(132, 12)[0]);
-        assert_eq!((case.routing.experts, case.dispatch.blocks), (9, 12));
+        assert_eq!((case.routing.experts, case.dispatch.sms), (9, 12));
         assert_eq!(request("").unwrap().gpus.ranks, 4, "as many as there are GPUs");
         assert_eq!(request("--devices 0,0").unwrap().gpus.ranks, 2);
     }
@@ -325,10 +325,10 @@ mod tests {
     fn a_sweep_stays_within_the_share_of_a_rank() {
         let made = request("--sms 8,16,200,300 --remote 6 --combine-sms 24").unwrap();
         let sweep = made.sweep(132, 12);
-        let blocks: Vec<u32> = sweep.iter().map(|blocks| blocks.dispatch.blocks).collect();
-        assert_eq!(blocks, [8, 16, 132]);
-        assert!(sweep.iter().all(|it| it.combine.blocks == 24));
-        assert!(sweep.iter().all(|it| it.dispatch.remote_blocks == Some(6)));
+        let sms: Vec<u32> = sweep.iter().map(|sms| sms.dispatch.sms).collect();
+        assert_eq!(sms, [8, 16, 132]);
+        assert!(sweep.iter().all(|it| it.combine.sms == 24));
+        assert!(sweep.iter().all(|it| it.dispatch.remote_sms == Some(6)));
     }
 
     #[test]

@@ -45,11 +45,11 @@ pub(super) fn run(
 fn problem(ranks: &Ranks, request: &Request) -> Result<Selftest, Failure> {
     let payload = request.payloads.first().copied();
     let buffer = request.buffer(payload.unwrap_or(ep_runtime::buffer::Payload::Bf16));
-    let share = ranks.multiprocessors();
+    let share = ranks.sms();
     let sweep = request.sweep(share, share.min(16));
-    let Some(blocks) = sweep.first() else {
-        return Err(Failure::WrongUse("a run needs multiprocessors".to_owned()));
+    let Some(sms) = sweep.first() else {
+        return Err(Failure::WrongUse("a run needs SMs".to_owned()));
     };
-    let case = request.case(buffer, *blocks);
+    let case = request.case(buffer, *sms);
     Selftest::new(&ranks.group, &BuiltIn, case).map_err(failed)
 }

@@ -150,7 +150,7 @@ fn attempt(
     set_tune(&mut options, "piece", 1024);
     let routing = RoutingOptions { absent: 0.2, ..RoutingOptions::even(3, 7) };
     let mut case = Case { routing, seed, ..Case::even(options, RANKS, 4) };
-    case.dispatch.remote_blocks = Some(2);
+    case.dispatch.remote_sms = Some(2);
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let mut host = HostOptions { build, isolation: Some(LIMIT), ..HostOptions::new(RANKS) };
     host.spec.seed = seed;

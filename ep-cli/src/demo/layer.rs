@@ -66,7 +66,7 @@ impl Layer {
 
     /// One pass through the layer: how many rows arrived anywhere, and the sums of each rank.
     pub(super) fn forward(&self, problem: &Problem) -> Result<(usize, Vec<Vec<u16>>), CallError> {
-        let call = CallOptions::blocks(BLOCKS);
+        let call = CallOptions::sms(BLOCKS);
         let mut dispatched = Vec::new();
         for rank in self.group.local() {
             dispatched.push(self.buffer.dispatch(rank, &self.input(rank), &call)?);

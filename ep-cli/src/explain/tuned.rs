@@ -1,4 +1,4 @@
-//! How many multiprocessors the closed form gives a pipeline that splits them, and from what.
+//! How many SMs the closed form gives a pipeline that splits them, and from what.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use ep_runtime::tune::{Rates, Traffic, Tuning};
 
 use crate::json::Object;
 
-/// The argument by which a call says how many of its blocks send to other ranks.
+/// The argument by which a call says how many of its SMs send to other ranks.
 const SPLIT: &str = "remote_blocks";
 
 /// What a call takes at rates that were measured once, on another machine perhaps.

@@ -28,7 +28,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "pushes", about: "plain bulk copies arrive, here and at other ranks", needs: Needs::Anything, ranks: ALL, run: pushes },
     Case { name: "rows", about: "every payload and way, with counts that differ and absent and repeated experts", needs: Needs::Anything, ranks: ALL, run: rows },
     Case { name: "routings", about: "no tokens at all, none on one rank, all to one rank, one expert each, top-32", needs: Needs::Anything, ranks: ALL, run: routings },
-    Case { name: "blocks", about: "any number of blocks, and of those that send", needs: Needs::Anything, ranks: &[1, 2, 4], run: blocks },
+    Case { name: "sms", about: "any number of SMs, and of those that send", needs: Needs::Anything, ranks: &[1, 2, 4], run: sms },
     Case { name: "too small", about: "an output that is too small is told on every rank", needs: Needs::Anything, ranks: &[2, 4], run: too_small },
     Case { name: "queued", about: "calls that nobody waits for, with experts that write in place", needs: Needs::Anything, ranks: &[2, 4], run: queued },
     Case { name: "copied", about: "rows in plain memory outlive the output that they came into", needs: Needs::Anything, ranks: &[2, 4], run: copied },
@@ -166,19 +166,18 @@ fn routings(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
 }
 
 /// Calls of one buffer, since what one of them leaves is what the next one finds.
-fn blocks(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+fn sms(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let ranks = place.group(ranks)?;
-    let most = ranks.multiprocessors().min(place.either(64, 12));
+    let most = ranks.sms().min(place.either(64, 12));
     let run = uneven(place, &ranks, BufferOptions::new(place.either(200, 5), 128, 4, 12));
     let (dispatch, combine) = (run.dispatch, run.combine);
     let mut test = Selftest::new(&ranks.group, &BuiltIn, run).map_err(failed)?;
-    let numbers = [2, 3, 5, 8, 12, 24, 64].into_iter().filter(|blocks| *blocks <= most);
-    let splits = numbers.flat_map(|blocks| {
-        [Some(1), Some(blocks), Some(blocks - 1), None].map(|remote| (blocks, remote))
-    });
-    all_of(splits.map(|(blocks, remote_blocks)| {
-        let dispatch = CallOptions { blocks, remote_blocks, ..dispatch };
-        test.set_blocks(dispatch, CallOptions { blocks, ..combine });
+    let numbers = [2, 3, 5, 8, 12, 24, 64].into_iter().filter(|sms| *sms <= most);
+    let splits = numbers
+        .flat_map(|sms| [Some(1), Some(sms), Some(sms - 1), None].map(|remote| (sms, remote)));
+    all_of(splits.map(|(sms, remote_sms)| {
+        let dispatch = CallOptions { sms, remote_sms, ..dispatch };
+        test.set_calls(dispatch, CallOptions { sms, ..combine });
         good(&format!("{dispatch:?}"), test.check())
     }))
 }
@@ -257,7 +256,7 @@ fn random(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let ranks = place.group(ranks)?;
     let count = place.options.random.unwrap_or(place.either(100, 3));
     all_of((0..count as u64).map(|seed| {
-        let share = ranks.multiprocessors();
+        let share = ranks.sms();
         let run = match place.is_host() {
             // On the host a large one would take minutes.
             true => {

@@ -21,7 +21,7 @@ fn the_whole_path_runs_on_the_host() {
     let Some(out) = good(&line) else { return };
     let objects = objects(&out);
     let results: Vec<&Value> = objects.iter().filter(|it| it["op"].is_string()).collect();
-    // Five operations with bf16 and four with fp8, two modes, two numbers of multiprocessors.
+    // Five operations with bf16 and four with fp8, two modes, two numbers of SMs.
     assert_eq!(results.len(), (5 + 4) * 2 * 2, "{out}");
     for result in &results {
         assert!(result["us"].is_null() && result["wire_us"].is_null(), "{result}");

@@ -45,12 +45,12 @@ pub struct CallOptions {
     /// Stream to run on. A call waits for all earlier ones of its rank, on whatever streams; one that
     /// is captured waits when it is replayed.
     pub stream: Stream,
-    /// Blocks of every kernel of the call: the multiprocessors that it takes. A kernel whose roles
-    /// need more gets as many as they need; [`Buffer::blocks`](super::Buffer::blocks) says how many.
-    pub blocks: u32,
-    /// Blocks of a direct dispatch that send to other ranks; if these are all, they serve their own
-    /// rank as well. `None`: chosen by the buffer's rates.
-    pub remote_blocks: Option<u32>,
+    /// SMs that every kernel of the call takes, a block each. A kernel whose roles need more gets as many
+    /// as they need; [`Buffer::sms`](super::Buffer::sms) says how many.
+    pub sms: u32,
+    /// SMs of a direct dispatch that send to other ranks; if these are all, they serve their own rank
+    /// as well. `None`: chosen by the buffer's rates.
+    pub remote_sms: Option<u32>,
     /// Longest wait inside a kernel of the call; `None`: that of the group.
     pub timeout: Option<Duration>,
     /// What the call comes after, such as an event behind the kernel that makes its inputs.
@@ -60,12 +60,12 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// The rank's own stream and `blocks` blocks.
-    pub fn blocks(blocks: u32) -> CallOptions {
+    /// The rank's own stream and `sms` SMs.
+    pub fn sms(sms: u32) -> CallOptions {
         CallOptions {
             stream: Stream::OWN,
-            blocks,
-            remote_blocks: None,
+            sms,
+            remote_sms: None,
             timeout: None,
             after: None,
             done: None,
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_dispatch_without_a_tensor_is_refused() {
         let (group, buffer, memory) = buffer(BufferOptions::new(TOKENS, 64, 2, 4));
-        let (whole, call) = (input(&memory), CallOptions::blocks(12));
+        let (whole, call) = (input(&memory), CallOptions::sms(12));
         let refused = |input: DispatchInput| {
             let error = buffer.dispatch(0, &input, &call).err().expect("it is refused");
             error.to_string()
@@ -239,7 +239,7 @@ mod tests {
         let options = BufferOptions { weights: false, ..BufferOptions::new(TOKENS, 64, 2, 4) };
         let (group, buffer, memory) = buffer(BufferOptions { payload: Payload::Fp8, ..options });
         let without = DispatchInput { topk_weights: 0, ..input(&memory) };
-        let call = CallOptions::blocks(12);
+        let call = CallOptions::sms(12);
         let error = buffer.dispatch(0, &without, &call).err().unwrap();
         assert_eq!(error.to_string(), "`scale` has no address");
         let with = DispatchInput { scale: Rows::new(memory.address(), 1), ..without };
@@ -251,7 +251,7 @@ mod tests {
     fn a_combine_without_rows_or_a_place_for_its_sums_is_refused() {
         let options = BufferOptions { biases: 1, ..BufferOptions::new(TOKENS, 64, 2, 4) };
         let (group, buffer, memory) = buffer(options);
-        let (at, call) = (memory.address(), CallOptions::blocks(12));
+        let (at, call) = (memory.address(), CallOptions::sms(12));
         let handle = buffer.exchange_counts(0, &input(&memory), &call).unwrap();
         let made = buffer.offer(0).unwrap();
         let combine = |combined: u64, combined_weights: u64, bias: Rows| {

@@ -143,7 +143,7 @@ pub struct BufferOptions {
     pub placement: Option<Placement>,
     /// Tunes that differ from their default.
     pub settings: Vec<Setting>,
-    /// What a direct dispatch splits its blocks by, unless a call says how.
+    /// What a direct dispatch splits its SMs by, unless a call says how.
     pub rates: Rates,
 }
 

@@ -67,14 +67,14 @@ impl Prepared {
         state: &mut RankState,
     ) -> Result<(), CallError> {
         let args = &mut state.args[..self.map.bytes()];
-        let (blocks, values) = (self.blocks(call), values.values());
+        let (blocks, values) = (self.sms(call), values.values());
         self.kernel.launch_mapped(turn, blocks, call.timeout, &self.map, values, args)
     }
 
-    /// Blocks of a launch.
-    pub(super) fn blocks(&self, call: &CallOptions) -> u32 {
+    /// SMs of a launch, a block each.
+    pub(super) fn sms(&self, call: &CallOptions) -> u32 {
         let plan = self.kernel.plan();
-        let blocks = call.blocks.max(positive(plan.blocks_min) as u32);
+        let blocks = call.sms.max(positive(plan.blocks_min) as u32);
         // Pairs of even and odd blocks serve one stripe at a time: an odd one would have no
         // partner.
         let paired = plan.arms.iter().any(|(axis, arm)| axis == "via" && arm == "Ring");
@@ -128,11 +128,11 @@ impl Shared {
         }
     }
 
-    /// Blocks of a direct dispatch that send to other ranks, which may be all of them.
-    pub(super) fn remote_blocks(&self, call: &CallOptions) -> u32 {
-        let most = call.blocks.max(1);
-        let chosen = || Tuning::split(&self.options.rates, &self.traffic, call.blocks).remote;
-        call.remote_blocks.unwrap_or_else(chosen).clamp(1, most)
+    /// SMs of a direct dispatch that send to other ranks, which may be all of them.
+    pub(super) fn remote_sms(&self, call: &CallOptions) -> u32 {
+        let most = call.sms.max(1);
+        let chosen = || Tuning::split(&self.options.rates, &self.traffic, call.sms).remote;
+        call.remote_sms.unwrap_or_else(chosen).clamp(1, most)
     }
 
     pub(super) fn rank(&self, rank: usize) -> Result<&RankMemory, CallError> {

@@ -171,8 +171,7 @@ impl Api {
             name,
             capability: (major, minor),
             arch: Arch::for_capability(major, minor),
-            multiprocessors: self
-                .attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            sms: self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             bytes: bytes as u64,
             // A driver that does not know the attribute has none of them either.
             dma_buf: dma_buf.is_ok_and(|supported| supported != 0),

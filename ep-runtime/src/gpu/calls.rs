@@ -50,10 +50,10 @@ impl Backend for GpuBackend {
         self.arch
     }
 
-    fn multiprocessors(&self, rank: usize) -> u32 {
+    fn sms(&self, rank: usize) -> u32 {
         let Some(rank) = self.rank(rank) else { return 0 };
         let device = self.devices.get(&rank.ordinal);
-        device.map_or(0, |device| device.multiprocessors / rank.sharers.max(1))
+        device.map_or(0, |device| device.sms / rank.sharers.max(1))
     }
 
     fn runs_alone(&self) -> bool {
@@ -71,7 +71,7 @@ impl Backend for GpuBackend {
         entry: &str,
         block: Block,
     ) -> Result<Code, BackendError> {
-        let share = self.multiprocessors(rank);
+        let share = self.sms(rank);
         self.enter(rank)?;
         let kernel = Kernel::load(rank, image, entry, block, share)?;
         let mut kernels = write(&self.kernels);

@@ -53,8 +53,8 @@ pub struct DeviceInfo {
     pub name: String,
     /// Compute capability.
     pub capability: (u32, u32),
-    /// Multiprocessors.
-    pub multiprocessors: u32,
+    /// SMs.
+    pub sms: u32,
     /// What kernels for it are compiled for; none when EPForge has no target for it.
     pub arch: Option<Arch>,
 }
@@ -110,7 +110,7 @@ fn device(ordinal: c_int) -> Result<DeviceInfo, BackendError> {
         ordinal,
         name,
         capability: (major, minor),
-        multiprocessors: count,
+        sms: count,
         arch: Arch::for_capability(major, minor),
     })
 }

@@ -21,7 +21,7 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// Loads an image into the current context; `share` are the multiprocessors of the rank.
+    /// Loads an image into the current context; `share` are the SMs of the rank.
     pub(super) fn load(
         rank: usize,
         image: &Image,

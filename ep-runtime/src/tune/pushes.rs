@@ -59,7 +59,7 @@ pub fn wire_time(group: &Group, bytes: u64) -> Result<Option<(Duration, u32)>, C
     let pushes = Pushes::new(group, Destination::Others, bytes)?;
     let mut best: Option<(Duration, u32)> = None;
     for blocks in BLOCKS {
-        if group.local().any(|rank| backend.multiprocessors(rank) < blocks) {
+        if group.local().any(|rank| backend.sms(rank) < blocks) {
             break;
         }
         let time = pushes.time(blocks)?;

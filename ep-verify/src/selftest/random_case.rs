@@ -6,8 +6,8 @@ use ep_runtime::buffer::{BufferOptions, CallOptions, Payload};
 
 impl Case {
     /// A problem of any shape that fits a GPU, mostly small, now and then large; no kernel takes more
-    /// than `most_blocks` blocks.
-    pub fn random(ranks: usize, seed: u64, most_blocks: u32) -> Case {
+    /// than `most_sms` SMs.
+    pub fn random(ranks: usize, seed: u64, most_sms: u32) -> Case {
         let mut random = Random::new(seed << 16);
         let mut below = |usual: usize, rare: usize| {
             let bound = if random.chance(0.2) { rare } else { usual };
@@ -28,12 +28,12 @@ impl Case {
             repeated: if random.chance(0.3) { 0.3 } else { 0.0 },
             ..RoutingOptions::even(topk, experts)
         };
-        let mut blocks = || CallOptions::blocks((2 + random.below(32) as u32).min(most_blocks));
-        let (dispatch, combine) = (blocks(), blocks());
+        let mut sms = || CallOptions::sms((2 + random.below(32) as u32).min(most_sms));
+        let (dispatch, combine) = (sms(), sms());
         Case { options, tokens, routing, dispatch, combine, seed }
     }
 
-    /// Tokens, routing and blocks for a buffer: some ranks have no tokens, now and then none has,
+    /// Tokens, routing and SMs for a buffer: some ranks have no tokens, now and then none has,
     /// and experts are absent, repeated, or the same for almost everybody.
     pub fn random_for(options: BufferOptions, ranks: usize, seed: u64) -> Case {
         let mut random = Random::new(seed << 8);
@@ -53,11 +53,11 @@ impl Case {
             skew: 10.0 * share(),
             ..RoutingOptions::even(options.topk, options.experts)
         };
-        let dispatch = CallOptions::blocks(2 + random.below(3) as u32);
-        let remote_blocks = Some(1 + random.below(dispatch.blocks as usize) as u32);
-        let combine = CallOptions::blocks(1 + random.below(4) as u32);
+        let dispatch = CallOptions::sms(2 + random.below(3) as u32);
+        let remote_sms = Some(1 + random.below(dispatch.sms as usize) as u32);
+        let combine = CallOptions::sms(1 + random.below(4) as u32);
         let options = BufferOptions { alignment: 1 + random.below(9) as i32, ..options };
-        let dispatch = CallOptions { remote_blocks, ..dispatch };
+        let dispatch = CallOptions { remote_sms, ..dispatch };
         Case { options, tokens, routing, dispatch, combine, seed }
     }
 }

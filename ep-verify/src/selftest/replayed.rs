@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn what_a_graph_uses_is_given_to_nobody_else() {
         let Some((_, test)) = case(1, BufferOptions::new(8, 64, 2, 4)) else { return };
-        let call = CallOptions::blocks(4);
+        let call = CallOptions::sms(4);
         let input = test.input(0).unwrap();
         let offered = test.buffer.offer(0).unwrap();
         let (graph, ()) = test
@@ -187,7 +187,7 @@ mod tests {
     fn a_graph_keeps_its_buffer() {
         let Some((backend, test)) = case(1, BufferOptions::new(8, 64, 2, 4)) else { return };
         let buffer = Buffer::new(&test.group, test.case.options.clone(), &BuiltIn).unwrap();
-        let (input, call) = (test.input(0).unwrap(), CallOptions::blocks(4));
+        let (input, call) = (test.input(0).unwrap(), CallOptions::sms(4));
         let capture = test.group.capture(0, Stream::OWN, || buffer.dispatch(0, &input, &call));
         let (graph, (handle, received)) = capture.unwrap();
         let rows = received.x().unwrap().address;
@@ -203,7 +203,7 @@ mod tests {
     fn what_a_graph_cannot_hold_is_refused() {
         let options = BufferOptions { capacity: Some(10), ..BufferOptions::new(8, 64, 2, 4) };
         let Some((_, test)) = case(2, options) else { return };
-        let call = CallOptions::blocks(4);
+        let call = CallOptions::sms(4);
         let input = test.input(0).unwrap();
         let text = |error: CallError| {
             assert!(matches!(error, CallError::Capture { .. }), "{error:?}");

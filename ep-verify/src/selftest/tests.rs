@@ -40,7 +40,7 @@ fn what_runs_out_is_named_and_comes_back() {
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
     let case = case(BufferOptions::new(8, 64, 2, 4), &[8]);
     let test = Selftest::new(&group, &BuiltIn, case).unwrap();
-    let call = CallOptions::blocks(4);
+    let call = CallOptions::sms(4);
     let input = test.input(0).unwrap();
     let first = test.buffer.dispatch(0, &input, &call).unwrap();
     let second = test.buffer.dispatch(0, &input, &call).err().unwrap();
@@ -62,7 +62,7 @@ fn a_cached_dispatch_needs_no_routing() {
     let group = Group::new(backend, GroupOptions::default()).unwrap();
     let case = case(BufferOptions::new(8, 64, 2, 4), &[8]);
     let test = Selftest::new(&group, &BuiltIn, case).unwrap();
-    let (input, call) = (test.input(0).unwrap(), CallOptions::blocks(4));
+    let (input, call) = (test.input(0).unwrap(), CallOptions::sms(4));
     let (handle, received) = test.buffer.dispatch(0, &input, &call).unwrap();
     drop(received);
     let cached = DispatchInput { topk_idx: 0, topk_weights: 0, ..input };
@@ -85,7 +85,7 @@ fn calls_allocate_nothing() {
         let (stream, signal) = unsafe { (Stream::from_raw(7), Signal::from_raw(9)) };
         let timeout = Some(Duration::from_secs(1));
         let (after, done) = (Some(signal), Some(signal));
-        let own = CallOptions::blocks(4);
+        let own = CallOptions::sms(4);
         let other = CallOptions { stream, timeout, after, done, ..own };
         for (round, call) in [own, own, other, own, other, other].into_iter().enumerate() {
             let calls = || {
@@ -117,7 +117,7 @@ fn a_call_runs_between_its_signals() {
     // SAFETY: as above.
     let (ready, done) = unsafe { (Signal::from_raw(1000), Signal::from_raw(1001)) };
     // Behind this call, so that the next one waits for no other stream than its signal's.
-    let first = CallOptions { stream: stream(2), ..CallOptions::blocks(4) };
+    let first = CallOptions { stream: stream(2), ..CallOptions::sms(4) };
     test.buffer.dispatch(0, &test.input(0).unwrap(), &first).unwrap();
     test.group.sync(0).unwrap();
     let x = &test.ranks[0].x;
@@ -147,7 +147,7 @@ fn poison_has_its_turn_among_the_calls() {
     let [first, second] = [1, 2].map(|number| unsafe { Stream::from_raw(number) });
     let input = test.input(0).unwrap();
     let dispatch = |stream: Stream| {
-        test.buffer.dispatch(0, &input, &CallOptions { stream, ..CallOptions::blocks(4) })
+        test.buffer.dispatch(0, &input, &CallOptions { stream, ..CallOptions::sms(4) })
     };
     drop(dispatch(first).unwrap());
     test.buffer.poison(0, POISON).unwrap();
@@ -165,7 +165,7 @@ fn a_call_waits_as_long_as_it_says() {
     let options = BufferOptions::new(8, 64, 2, 4);
     let test = Selftest::new(&group, &BuiltIn, case(options, &[8])).unwrap();
     let input = test.input(0).unwrap();
-    let usual = CallOptions::blocks(4);
+    let usual = CallOptions::sms(4);
     let short = CallOptions { timeout: Some(Duration::from_millis(5)), ..usual };
     for (call, want) in [(usual, 30_000_000_000), (short, 5_000_000), (usual, 30_000_000_000)] {
         test.buffer.dispatch(0, &input, &call).unwrap();
@@ -218,7 +218,7 @@ fn a_failed_call_leaves_no_gate_closed() {
     let options = BufferOptions { live: 2, ..BufferOptions::new(8, 64, 2, 4) };
     let test = Selftest::new(&group, &BuiltIn, case(options, &[8])).unwrap();
     let last = test.reseeded(2).unwrap();
-    let call = CallOptions::blocks(4);
+    let call = CallOptions::sms(4);
     let (handle, _taken) = test.buffer.dispatch(0, &test.input(0).unwrap(), &call).unwrap();
     drop(handle);
     // The last call finds no output: one is taken here, and the other by the call before.

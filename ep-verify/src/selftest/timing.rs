@@ -98,7 +98,7 @@ pub struct Timing {
     pub operation: Operation,
     /// How calls followed one another.
     pub mode: Mode,
-    /// Most multiprocessors that any kernel of the call took: kernels of one call run in turn.
+    /// Most SMs that any kernel of the call took: kernels of one call run in turn.
     pub sms: u32,
     /// Those of them that send to other ranks, where they are set apart.
     pub remote: Option<u32>,
@@ -204,7 +204,7 @@ impl Selftest {
         Ok(Timing {
             operation,
             mode,
-            sms: self.multiprocessors(operation),
+            sms: self.sms(operation),
             remote: self.sending(operation),
             time: times.as_ref().map(|times| times.device),
             host_time: times.as_ref().map(|times| times.host),
@@ -213,10 +213,10 @@ impl Selftest {
         })
     }
 
-    /// Most blocks of any kernel of a call.
-    fn multiprocessors(&self, operation: Operation) -> u32 {
+    /// Most SMs of any kernel of a call.
+    fn sms(&self, operation: Operation) -> u32 {
         let call = self.call_options(operation);
-        let of = |pipeline: &StandardPipeline| self.buffer.blocks(*pipeline, call);
+        let of = |pipeline: &StandardPipeline| self.buffer.sms(*pipeline, call);
         operation.pipelines().iter().map(of).max().unwrap_or(0)
     }
 
@@ -227,7 +227,7 @@ impl Selftest {
             StandardPipeline::NvlDispatch | StandardPipeline::NvlDispatchCached
         );
         let splits = moves && self.case.options.via == Via::Direct;
-        splits.then(|| self.buffer.remote_blocks(self.call_options(operation)))
+        splits.then(|| self.buffer.remote_sms(self.call_options(operation)))
     }
 
     fn call_options(&self, operation: Operation) -> &CallOptions {

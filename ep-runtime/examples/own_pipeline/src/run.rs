@@ -97,7 +97,7 @@ impl Ranks {
         let ranks = group.local().map(|rank| RankMemory::new(group, rank, &problem, stripes));
         let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
         let mut all = Ranks { group: group.clone(), problem, ranks, handles: Vec::new(), counts };
-        let call = CallOptions::blocks(blocks);
+        let call = CallOptions::sms(blocks);
         for (rank, own) in group.local().zip(&all.ranks) {
             let (idx, weights) = (own.topk_idx.address(), own.topk_weights.address());
             let input = DispatchInput {
