@@ -121,8 +121,8 @@ __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& tea
 __device__ __forceinline__ void pad(const Args& args, ep::Team& team) {
     ep::require_room(team, args.expert_first[Cfg::kLocalExperts], args.expanded_capacity);
     // +37  for expert in local_experts
-    for (int expert = team.index(); expert < Cfg::kLocalExperts
-        && !team.stopped; expert += team.count()) {
+    for (int expert = team.index(); expert < Cfg::kLocalExperts && !team.stopped;
+        expert += team.count()) {
         // +38  for place in expert_first[expert] + rows_per_expert[expert]..expert_first[expert +
         //     1]
         ep::for_lanes(

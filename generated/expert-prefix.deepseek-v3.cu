@@ -43,8 +43,8 @@ __device__ __forceinline__ void prefix(const Args& args, ep::Team& team) {
             [&](int expert, ep::i32 sum) { args.expert_first[expert] = sum; });
     }
     // +13  for expert in local_experts
-    for (int expert = team.index(); expert < Cfg::kLocalExperts
-        && !team.stopped; expert += team.count()) {
+    for (int expert = team.index(); expert < Cfg::kLocalExperts && !team.stopped;
+        expert += team.count()) {
         // +14  record stripe_first[expert, s] = prefix_sum(s in stripes: stripe_rows[s, expert])
         ep::prefix_sum(
             Cfg::kStripes,

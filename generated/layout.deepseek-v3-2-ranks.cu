@@ -36,6 +36,7 @@ struct Cfg {
         static constexpr int kPeers = 2;
         static constexpr int kEpochs = 2;
         static constexpr int kWords = 130;
+        static constexpr bool kSkipsOwn = false;
         static constexpr int kSlotBytes = 1152;
         static constexpr ep::u64 kSlots = 0x0;
     };

@@ -36,6 +36,7 @@ struct Cfg {
         static constexpr int kPeers = 4;
         static constexpr int kEpochs = 2;
         static constexpr int kWords = 36;
+        static constexpr bool kSkipsOwn = false;
         static constexpr int kSlotBytes = 384;
         static constexpr ep::u64 kSlots = 0x0;
     };

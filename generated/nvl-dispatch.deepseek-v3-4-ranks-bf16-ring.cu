@@ -48,6 +48,7 @@ struct Cfg {
         static constexpr int kChunk = 8;
         static constexpr int kSlotBytes = 14464;
         static constexpr int kMeta = 14336;
+        static constexpr int kHeaderWords = 2;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kTail = 0x2a60000;
         static constexpr ep::u64 kHeader = 0x2a60100;

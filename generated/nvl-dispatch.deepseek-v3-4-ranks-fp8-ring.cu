@@ -50,6 +50,7 @@ struct Cfg {
         static constexpr int kChunk = 8;
         static constexpr int kSlotBytes = 7552;
         static constexpr int kMeta = 7168;
+        static constexpr int kHeaderWords = 2;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kTail = 0x1620000;
         static constexpr ep::u64 kHeader = 0x1620100;

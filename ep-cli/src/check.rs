@@ -273,6 +273,7 @@ fn for_each_trial(
         }
         let trial = Trial {
             ranks: options.problem.ranks as usize,
+            source: options.problem.source(),
             build: options.mode.build(),
             fault: options.fault(seed),
             other_shapes: options.fuzz_shapes,

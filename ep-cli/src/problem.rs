@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use ep_runtime::backend::BackendError;
 use ep_runtime::buffer::{
-    BufferOptions, BuiltIn, Emit, MemoryUsage, Payload, Setting, StandardPipeline, Via,
+    BufferOptions, BuiltIn, BuiltInPlain, Emit, MemoryUsage, Payload, Setting, StandardPipeline,
+    Via,
 };
 use ep_runtime::error::CallError;
 use ep_runtime::gpu::{GpuBackend, GpuOptions, compile_with};
@@ -31,6 +32,9 @@ pub(crate) struct Problem {
     /// A number of the shape, a variant, or a tune
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub(crate) set: Vec<(String, String)>,
+    /// Emit every role statement by statement: the same results, slower
+    #[arg(long)]
+    pub(crate) plain: bool,
 }
 
 /// How far through the standard pipelines a problem goes; each needs those before it.
@@ -87,6 +91,11 @@ impl Problem {
         Ok(options)
     }
 
+    /// Where the kernels come from.
+    pub(crate) fn source(&self) -> &'static dyn Emit {
+        if self.plain { &BuiltInPlain } else { &BuiltIn }
+    }
+
     /// Whether a name is set.
     pub(crate) fn sets(&self, name: &str) -> bool {
         self.set.iter().any(|(own, _)| own == name)
@@ -96,7 +105,8 @@ impl Problem {
     pub(crate) fn words(&self) -> String {
         let tokens = self.tokens.map(|tokens| format!(" --tokens {tokens}")).unwrap_or_default();
         let set = self.set.iter().map(|(name, value)| format!(" --set {name}={value}"));
-        format!("--ranks {}{tokens}{}", self.ranks, set.collect::<String>())
+        let plain = if self.plain { " --plain" } else { "" };
+        format!("--ranks {}{tokens}{}{plain}", self.ranks, set.collect::<String>())
     }
 }
 
@@ -230,7 +240,7 @@ mod tests {
 
     fn options(set: &[(&str, &str)]) -> Result<BufferOptions, String> {
         let set = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let problem = Problem { ranks: 4, tokens: Some(9), set: set.collect() };
+        let problem = Problem { ranks: 4, tokens: Some(9), set: set.collect(), plain: false };
         problem.options(reference_options()).map_err(|failure| failure.to_string())
     }
 

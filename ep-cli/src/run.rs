@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use ep_runtime::AnyPipeline;
-use ep_runtime::buffer::{BufferOptions, BuiltIn};
+use ep_runtime::buffer::BufferOptions;
 use ep_runtime::group::GroupOptions;
 use ep_runtime::host::Programs;
 use ep_verify::Findings;
@@ -63,7 +63,7 @@ pub(crate) fn run(
     let mut case = Case { seed: options.seed, ..Case::even(buffer.clone(), ranks, sms) };
     // So that every role that is told about has SMs of its own.
     case.dispatch.remote_sms = Some(sms / 2);
-    let test = Selftest::new(&group, &BuiltIn, case).map_err(failed)?;
+    let test = Selftest::new(&group, options.problem.source(), case).map_err(failed)?;
     let started = Instant::now();
     let findings = match reach {
         Reach::Counts => test.check_counts(),

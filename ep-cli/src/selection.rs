@@ -1,10 +1,10 @@
 //! Which pipeline, in which configuration: the part of the command line that `emit`, `explain` and
 //! the later commands share.
 
-use ep_runtime::AnyPipeline;
 use ep_runtime::ir::{DimKind, Pipeline};
 use ep_runtime::jit::Arch;
 use ep_runtime::plan::{Config, PlanError};
+use ep_runtime::{AnyPipeline, Rules};
 
 use crate::failure::Failure;
 
@@ -39,6 +39,9 @@ pub(crate) struct Selection {
     /// The GPU architecture
     #[arg(long, default_value = "sm_90a", value_parser = arch)]
     arch: Arch,
+    /// Emit every role statement by statement: the same results, slower
+    #[arg(long)]
+    plain: bool,
 }
 
 /// A configuration, and what was not given.
@@ -62,7 +65,9 @@ impl Selection {
     pub(crate) fn of(&self, entry: &AnyPipeline) -> Result<Selected, Failure> {
         let ranks = self.ranks.iter().map(|ranks| ("ranks", ranks.as_str()));
         let set = self.set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        select(entry, self.arch, ranks.chain(set))
+        let mut selected = select(entry, self.arch, ranks.chain(set))?;
+        selected.config.rules = if self.plain { Rules::None } else { Rules::All };
+        Ok(selected)
     }
 }
 

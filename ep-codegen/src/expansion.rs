@@ -8,7 +8,7 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 
-use crate::ast::{Elem, File, Item, Pipeline, Stmt, StmtKind, Tensor, TokenRange, Uses};
+use crate::ast::{Elem, Excerpt, File, Item, Pipeline, Stmt, StmtKind, Tensor, TokenRange, Uses};
 use crate::check::check;
 use crate::cuda_fn::{self, ReadFile};
 use crate::diagnostics::form::{no_cuda, no_cuda_form};
@@ -17,6 +17,7 @@ use crate::ir::{self, Embed};
 use crate::lower::{lower, tables_in, tables_of};
 use crate::plan::{kebab, snake};
 use crate::render::{self, RenderError};
+use crate::schedule::{self, Refusal, Rules};
 use crate::syntax::parse;
 
 /// Expands a `pipeline!` block. `load` reads the files of `cuda fn .. from "file"`.
@@ -42,7 +43,14 @@ pub fn front_end(tokens: TokenStream, load: ReadFile) -> (File, Diagnostics) {
 struct Made {
     ir: ir::Pipeline,
     /// The text of each choice of arms; none for a pipeline that is only declared and checked.
-    texts: Vec<(Vec<String>, String)>,
+    texts: Vec<Text>,
+}
+
+/// The two texts of one choice of arms.
+struct Text {
+    arms: Vec<String>,
+    body: String,
+    plain: String,
 }
 
 impl Made {
@@ -68,35 +76,44 @@ fn compile(tokens: TokenStream, load: ReadFile) -> (File, Vec<Made>, Diagnostics
     (file, made, errors)
 }
 
-/// A pipeline within one node is emitted, or refused at the statement that prevents it; hops over a
+/// A pipeline within one node is emitted, or refused at the statements that prevent it; hops over a
 /// network and phases are declared and checked only.
 fn make(file: &File, pipeline: &Pipeline, errors: &mut Diagnostics) -> Made {
     let ir = lower(file, pipeline);
-    let texts = match texts(&ir) {
-        Ok(texts) => texts,
-        Err(error) => {
-            if is_within_node(&ir) {
-                errors.push(refusal(pipeline, &ir, &error));
-            }
-            Vec::new()
+    let mut refused: Vec<Refusal> = Vec::new();
+    for choice in ir.choices() {
+        let found = schedule::refusals(&ir.select(&choice));
+        refused.extend(found.into_iter().filter(|it| !refused.contains(it)).collect::<Vec<_>>());
+    }
+    if !refused.is_empty() {
+        if is_within_node(&ir) {
+            refused.iter().for_each(|it| errors.push(refusal(pipeline, it)));
         }
-    };
-    Made { ir, texts }
+        return Made { ir, texts: Vec::new() };
+    }
+    match texts(&ir) {
+        Ok(texts) => Made { ir, texts },
+        Err(defect) => {
+            errors.push(no_cuda(&pipeline.name, &defect.message));
+            Made { ir, texts: Vec::new() }
+        }
+    }
 }
 
-/// The text of each choice of arms.
-fn texts(ir: &ir::Pipeline) -> Result<Vec<(Vec<String>, String)>, RenderError> {
-    let text = |choice: ir::Choice| Ok((choice.arms.clone(), render::body(&ir.select(&choice))?));
+/// The texts of each choice of arms.
+fn texts(ir: &ir::Pipeline) -> Result<Vec<Text>, RenderError> {
+    let text = |choice: ir::Choice| {
+        let selected = ir.select(&choice);
+        let plain = render::body_with(&selected, Rules::None)?;
+        Ok(Text { arms: choice.arms, body: render::body(&selected)?, plain })
+    };
     ir.choices().into_iter().map(text).collect()
 }
 
-fn refusal(pipeline: &Pipeline, ir: &ir::Pipeline, error: &RenderError) -> Diagnostic {
-    let place = error.statement.as_ref().and_then(|at| statement(&pipeline.items, &at.text));
-    let prefix = format!("{}: ", ir.name);
-    let why = error.message.strip_prefix(&prefix).unwrap_or(&error.message);
-    match place {
-        Some(at) => no_cuda_form(at, &pipeline.name, why),
-        None => no_cuda(&pipeline.name, why),
+fn refusal(pipeline: &Pipeline, refused: &Refusal) -> Diagnostic {
+    match (Statements { pipeline }.find(&pipeline.items, &refused.at)) {
+        Some(at) => no_cuda_form(at, &pipeline.name, &refused.why),
+        None => no_cuda(&pipeline.name, &refused.why),
     }
 }
 
@@ -108,27 +125,40 @@ fn is_within_node(ir: &ir::Pipeline) -> bool {
     !nodes && ir.channels.iter().all(nvlink) && ir.roles.iter().all(|role| role.phase.is_none())
 }
 
-/// Where the statement, channel or role with this text stands.
-fn statement(items: &[Item], text: &str) -> Option<TokenRange> {
-    items.iter().find_map(|item| match item {
-        Item::Channel(channel) if channel.source.text == text => {
-            Some(TokenRange::from(&channel.name))
-        }
-        Item::Role(role) if role.source.text == text => Some(TokenRange::from(&role.name)),
-        Item::Role(role) => statement_in(&role.body, text),
-        Item::Phase(phase) => statement(&phase.items, text),
-        Item::When(when) => statement(&when.body, text),
-        _ => None,
-    })
+/// Where the statements, channels and roles of a pipeline stand.
+struct Statements<'a> {
+    pipeline: &'a Pipeline,
 }
 
-fn statement_in(body: &[Stmt], text: &str) -> Option<TokenRange> {
-    body.iter().find_map(|stmt| match &stmt.kind {
-        _ if stmt.source.text == text => Some(stmt.source.tokens),
-        StmtKind::For(inner) => statement_in(&inner.body, text),
-        StmtKind::When(when) => statement_in(&when.body, text),
-        _ => None,
-    })
+impl Statements<'_> {
+    /// Where the one with this line and these words stands.
+    fn find(&self, items: &[Item], at: &ir::Source) -> Option<TokenRange> {
+        items.iter().find_map(|item| match item {
+            Item::Channel(channel) if self.is(&channel.source, at) => {
+                Some(TokenRange::from(&channel.name))
+            }
+            Item::Role(role) if self.is(&role.source, at) => Some(TokenRange::from(&role.name)),
+            Item::Role(role) => self.find_in(&role.body, at),
+            Item::Phase(phase) => self.find(&phase.items, at),
+            Item::When(when) => self.find(&when.body, at),
+            _ => None,
+        })
+    }
+
+    fn find_in(&self, body: &[Stmt], at: &ir::Source) -> Option<TokenRange> {
+        body.iter().find_map(|stmt| match &stmt.kind {
+            _ if self.is(&stmt.source, at) => Some(stmt.source.tokens),
+            StmtKind::For(inner) => self.find_in(&inner.body, at),
+            StmtKind::When(when) => self.find_in(&when.body, at),
+            _ => None,
+        })
+    }
+
+    fn is(&self, source: &Excerpt, at: &ir::Source) -> bool {
+        let first = self.pipeline.keyword.start().line;
+        let line = source.tokens.first.start().line.saturating_sub(first);
+        source.text == at.text && u32::try_from(line) == Ok(at.line)
+    }
 }
 
 fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
@@ -141,9 +171,9 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
     let doc = &pipeline.doc;
     let handle = handle(pipeline);
     let uses = uses(file, &pipeline.items);
-    let texts = made.texts.iter().map(
-        |(arms, body)| quote!(::ep_runtime::__private::Text { arms: &[#(#arms),*], body: #body }),
-    );
+    let texts = made.texts.iter().map(|Text { arms, body, plain }| {
+        quote!(::ep_runtime::__private::Text { arms: &[#(#arms),*], body: #body, plain: #plain })
+    });
     let mut files = Vec::new();
     cuda_fn::files(&pipeline.items, &mut files);
     quote! {

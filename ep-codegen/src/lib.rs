@@ -26,6 +26,9 @@ pub mod keywords;
 pub mod lower;
 pub mod plan;
 #[cfg(feature = "render")]
+pub mod print;
+#[cfg(feature = "render")]
 pub mod render;
+pub mod schedule;
 #[cfg(feature = "syntax")]
 pub mod syntax;

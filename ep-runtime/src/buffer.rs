@@ -33,7 +33,9 @@ pub use expand::{ExpandOptions, ExpandedOutput, Expander};
 pub use handles::{CombineInput, Counts, Handle, Offered, Received};
 pub use inputs::{CallOptions, CombineOutput, DispatchInput};
 pub use memory::MemoryUsage;
-pub use options::{BufferOptions, BuiltIn, Emit, Payload, Setting, StandardPipeline, Via};
+pub use options::{
+    BufferOptions, BuiltIn, BuiltInPlain, Emit, Payload, Setting, StandardPipeline, Via,
+};
 pub use placement::Placement;
 pub use plain::PlainOutput;
 

@@ -2,6 +2,7 @@
 
 use ep_codegen::ir;
 use ep_codegen::plan::{Config, Plan, PlanError, plan};
+use ep_codegen::schedule::Rules;
 use sha2::{Digest, Sha256};
 
 use crate::pipeline::{Pipeline, Text};
@@ -36,7 +37,11 @@ impl AnyPipeline {
         let plan = plan(&ir, config).map_err(EmitError::Plan)?;
         let chosen = |text: &&Text| text.arms.iter().eq(config.choice.arms.iter());
         let text = (self.texts)().iter().find(chosen).ok_or(EmitError::NoText(self.name))?;
-        let cuda = format!("{}\n{}", plan.prologue(text.body), text.body);
+        let body = match config.rules {
+            Rules::All => text.body,
+            Rules::None => text.plain,
+        };
+        let cuda = format!("{}\n{body}", plan.prologue(body));
         Ok(Emitted { cuda, plan })
     }
 }

@@ -30,6 +30,8 @@ pub struct Text {
     pub arms: &'static [&'static str],
     /// The body: all functions of the kernel, without the numbers of a shape.
     pub body: &'static str,
+    /// The same with every role composed statement by statement.
+    pub plain: &'static str,
 }
 
 /// A table in a handle: `RANK` extents of `E`. It is empty until a call of the pipeline whose arms

@@ -185,7 +185,8 @@ impl Options {
         if let Some(killed) = self.kill.filter(|killed| *killed >= ranks) {
             return Err(Failure::WrongUse(format!("there is no rank {killed} of {ranks}")));
         }
-        let problem = Problem { ranks: ranks as u32, tokens: None, set: self.set.clone() };
+        let problem =
+            Problem { ranks: ranks as u32, tokens: None, set: self.set.clone(), plain: false };
         let mut options = problem.options(crate::problem::reference_options())?;
         options.tokens = tokens.iter().copied().max().unwrap_or(0);
         options.capacity = self.capacity;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ep_runtime::buffer::{BufferOptions, BuiltIn};
+use ep_runtime::buffer::{BufferOptions, Emit};
 use ep_runtime::error::CallError;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
@@ -38,9 +38,11 @@ impl Variant {
 }
 
 /// One schedule.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(super) struct Trial {
     pub(super) ranks: usize,
+    /// Where the kernels come from.
+    pub(super) source: &'static dyn Emit,
     pub(super) build: Build,
     pub(super) fault: Option<Fault>,
     pub(super) other_shapes: bool,
@@ -98,7 +100,7 @@ impl Trial {
         if let Some((fault, (rank, _))) = struck {
             fault.alter(&mut case, rank);
         }
-        let test = Selftest::new(&group, &BuiltIn, case).map_err(|error| match error {
+        let test = Selftest::new(&group, self.source, case).map_err(|error| match error {
             CallError::Plan(error) => format!("{NO_PLAN}{error}"),
             other => other.to_string(),
         })?;

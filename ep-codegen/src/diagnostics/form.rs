@@ -152,7 +152,7 @@ pub(crate) fn blocks_too_deep(at: Span, max: u32) -> Diagnostic {
 /// A right statement that the generator cannot write as CUDA.
 pub(crate) fn no_cuda_form(at: TokenRange, name: &Ident, why: &str) -> Diagnostic {
     Diagnostic::new(at, format!("`{name}` cannot be emitted: {why}"))
-        .help("docs/dsl.md lists, under `what comes out`, the forms of loops that are emitted")
+        .help("docs/dsl.md lists, under `what comes out`, what is not emitted and why")
 }
 
 /// A pipeline that the generator cannot write as CUDA.

@@ -12,9 +12,10 @@ use super::window::{Extent, Window, option, slot_epochs};
 use super::{CfgGroup, CfgKind, CfgMember, Plan, RoleWarps, args, config};
 use crate::ir::facts::{facts, travels_in_words};
 use crate::ir::{
-    Action, Blocks, Channel, ChannelKind, Expr, Message, Pipeline, Role, Share, Source, Stmt,
-    Waiver, walk,
+    Action, Blocks, Channel, ChannelKind, Expr, Message, PeerSet, Pipeline, Role, Share, Source,
+    Stmt, Waiver, walk,
 };
+use crate::schedule::Ways;
 
 /// Warps of a block, by the hardware.
 const WARPS_MAX: i64 = 32;
@@ -47,6 +48,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         numbers: &numbers,
         layouts: layouts(&ir, config, &numbers),
         counters: Counters::of(&ir, &numbers),
+        ways: Ways::of(&ir, config.rules),
     };
     planner.check_channels()?;
     planner.check_rows()?;
@@ -112,6 +114,7 @@ struct Planner<'a> {
     numbers: &'a Numbers,
     layouts: Vec<MessageLayout>,
     counters: Option<Counters>,
+    ways: Ways,
 }
 
 impl Planner<'_> {
@@ -121,6 +124,16 @@ impl Planner<'_> {
 
     fn ranks(&self) -> i64 {
         self.number("ranks").unwrap_or(1)
+    }
+
+    /// How many peers a channel joins.
+    fn peers(&self, channel: &Channel) -> i64 {
+        let name = match channel.per {
+            PeerSet::All | PeerSet::Others => "ranks",
+            PeerSet::Local => "local_ranks",
+            PeerSet::Rail => "nodes",
+        };
+        self.number(name).unwrap_or(1)
     }
 
     fn layout(&self, channel: &Channel) -> Option<&MessageLayout> {
@@ -256,7 +269,7 @@ impl Planner<'_> {
             |role: &Role| role.warps.as_ref().map(|warps| eval(warps, self.numbers).unwrap_or(1));
         let mut counts: Vec<i64> =
             roles.iter().map(|role| given(role).unwrap_or(WARPS_COMPUTE)).collect();
-        for group in block_groups(self.ir) {
+        for group in block_groups(self.ir, &self.ways) {
             for (done, index) in group.iter().enumerate() {
                 if roles[*index].warps.is_none() {
                     counts[*index] = self.warps_for(&roles[*index], &group[..done], &counts)?;
@@ -308,7 +321,7 @@ impl Planner<'_> {
     /// Bytes of `warps` warps of a role.
     fn role_bytes(&self, role: &Role, warps: i64) -> i64 {
         let cut = self.cut(role);
-        match role_use(self.ir, role) {
+        match role_use(self.ir, &self.ways, role) {
             RoleUse { mover: true, .. } => warps * cut.mover().0,
             RoleUse { gather: true, .. } => warps * cut.gather().0,
             _ => 0,
@@ -323,7 +336,8 @@ impl Planner<'_> {
     fn front_bytes(&self) -> i64 {
         let sequences = self.sequences() * SEQUENCE_BYTES;
         let counters = self.counters.as_ref().map_or(0, Counters::shared_bytes);
-        let uses = self.ir.roles.iter().map(|role| (role_use(self.ir, role), self.cut(role)));
+        let uses =
+            self.ir.roles.iter().map(|role| (role_use(self.ir, &self.ways, role), self.cut(role)));
         let rows = uses.filter(|(used, _)| used.mover || used.gather);
         let rows = rows.map(|(_, cut)| if cut.tma { 128 } else { 16 }).max();
         let words = if sequences > 0 { 8 } else { 4 };
@@ -332,7 +346,7 @@ impl Planner<'_> {
 
     fn shared_bytes(&self, warps: &[RoleWarps]) -> i64 {
         let counts: Vec<i64> = warps.iter().map(|warps| warps.count).collect();
-        let groups = block_groups(self.ir);
+        let groups = block_groups(self.ir, &self.ways);
         let most = groups.iter().map(|group| self.group_bytes(group, &counts)).max().unwrap_or(0);
         most + self.front_bytes()
     }
@@ -345,12 +359,12 @@ impl Planner<'_> {
     }
 
     fn own_sequences(&self, role: &Role) -> i64 {
-        if role_use(self.ir, role).sequence { self.ranks() } else { 0 }
+        if role_use(self.ir, &self.ways, role).sequence { self.ranks() } else { 0 }
     }
 
     /// Sequences of the roles declared before `role` that may share a block with it.
     fn first_sequence(&self, role: &Role) -> i64 {
-        let groups = block_groups(self.ir);
+        let groups = block_groups(self.ir, &self.ways);
         let group =
             groups.iter().find(|group| group.iter().any(|i| self.ir.roles[*i].name == role.name));
         let before = group.into_iter().flatten().map(|index| &self.ir.roles[*index]);
@@ -362,7 +376,7 @@ impl Planner<'_> {
 
     /// How the rows of a role are cut.
     fn cut(&self, role: &Role) -> Cut {
-        let used = role_use(self.ir, role);
+        let used = role_use(self.ir, &self.ways, role);
         let (row_bytes, meta_bytes) = self.carried(role);
         let tuned = |name, default| self.number(name).unwrap_or(default);
         let cut = Cut {
@@ -449,7 +463,8 @@ impl Planner<'_> {
             let stripes = self.number("stripes").unwrap_or(1);
             let in_words = travels_in_words(self.ir, channel);
             let roles = self.ir.roles.len() as i64;
-            let extent = Extent { peers: self.ranks(), stripes, roles, message, in_words };
+            let peers = self.peers(channel);
+            let extent = Extent { peers, stripes, roles, message, in_words };
             let mut members = vec![int("kChannel", index as i64), int("kPeers", extent.peers)];
             members.extend(self.channel_numbers(channel, &extent));
             members.extend(window.add(channel, &extent, self.numbers));
@@ -482,6 +497,7 @@ impl Planner<'_> {
                 int("kChunk", option("chunk", 1)),
                 int("kSlotBytes", layout.slot_bytes),
                 int("kMeta", layout.row_bytes),
+                int("kHeaderWords", channel.header.len() as i64),
             ],
             ChannelKind::Direct => vec![
                 int("kStripes", extent.stripes),
@@ -493,6 +509,7 @@ impl Planner<'_> {
             ChannelKind::Slots => vec![
                 int("kEpochs", slot_epochs(channel, self.numbers)),
                 int("kWords", layout.meta_bytes / 8),
+                flag("kSkipsOwn", channel.per == PeerSet::Others),
                 int("kSlotBytes", layout.slot_bytes),
             ],
             ChannelKind::Pull => vec![
@@ -513,7 +530,7 @@ impl Planner<'_> {
             int("kFirstWarp", warps.first),
             int("kWarps", warps.count),
         ];
-        let used = role_use(self.ir, role);
+        let used = role_use(self.ir, &self.ways, role);
         if self.own_sequences(role) > 0 {
             members.push(int("kFirstSequence", self.first_sequence(role)));
         }
@@ -586,6 +603,10 @@ fn meta_row_bytes(layout: &MessageLayout) -> i64 {
 
 fn int(name: &str, value: i64) -> CfgMember {
     CfgMember { name: name.to_string(), value, kind: CfgKind::Int }
+}
+
+fn flag(name: &str, value: bool) -> CfgMember {
+    CfgMember { name: name.to_string(), value: i64::from(value), kind: CfgKind::Bool }
 }
 
 /// A channel named like its message shares its struct.

@@ -6,6 +6,7 @@ use super::arch::Arch;
 use super::error::PlanError;
 use super::numbers::Numbers;
 use crate::ir::{Choice, DimKind, Pipeline};
+use crate::schedule::Rules;
 
 /// A choice of everything a pipeline leaves open before a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Config {
     pub args: Numbers,
     /// Target.
     pub arch: Arch,
+    /// Which roles may be emitted in faster ways.
+    pub rules: Rules,
 }
 
 impl Config {
@@ -35,6 +38,7 @@ impl Config {
             copies: BTreeMap::new(),
             args: Numbers::new(),
             arch,
+            rules: Rules::All,
         }
     }
 

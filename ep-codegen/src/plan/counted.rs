@@ -74,7 +74,7 @@ fn counting(ir: &Pipeline, tensor: &Tensor, counts: &[(&Role, &Place, bool)]) ->
             matches!(place.indices.first(), Some(Expr::Name { kind: NameKind::Stripe, .. }));
         stripe && *by_token && role.name == first.name
     };
-    if is_written_otherwise(ir, &tensor.name) {
+    if is_written_otherwise(ir, &tensor.name) || is_read(ir, &tensor.name) {
         return Counting::Cleared;
     }
     let owned = first.blocks == Blocks::All && first.share == Share::Stripe;
@@ -102,6 +102,24 @@ fn is_written_otherwise(ir: &Pipeline, name: &str) -> bool {
     found
 }
 
+/// Whether a role reads the tensor before all blocks are done.
+fn is_read(ir: &Pipeline, name: &str) -> bool {
+    let mut found = false;
+    for role in ir.roles.iter().filter(|role| role.blocks != Blocks::Last) {
+        walk::stmts(&role.body, &mut |stmt| {
+            walk::exprs(stmt, &mut |part| {
+                found |= matches!(part, Expr::Element { tensor, .. } if tensor == name);
+            });
+        });
+    }
+    found
+}
+
+/// Whether some role runs on the block that is done last: the counters say which one that is.
+pub fn has_last(ir: &Pipeline) -> bool {
+    ir.roles.iter().any(|role| role.blocks == Blocks::Last)
+}
+
 /// Whether a counted tensor starts with what the caller gives.
 pub fn is_given(tensor: &Tensor) -> bool {
     tensor.kind == TensorKind::Inout
@@ -127,7 +145,7 @@ impl Counters {
             first += count;
         }
         let roles = ir.roles.iter().filter(|role| sums(ir, role)).map(|role| role.name.clone());
-        (!tensors.is_empty()).then(|| Counters { tensors, roles: roles.collect() })
+        (!tensors.is_empty() || has_last(ir)).then(|| Counters { tensors, roles: roles.collect() })
     }
 
     /// Counters of all tensors.
@@ -147,7 +165,11 @@ impl Counters {
 
     /// `sizeof(ep::CounterSmem<Counted>)`.
     pub(super) fn shared_bytes(&self) -> i64 {
-        if self.in_shared() { self.bytes() + WORD_BYTES } else { 2 * WORD_BYTES }
+        // At least one counter, and the word behind them.
+        match self.in_shared() {
+            true => self.bytes().max(WORD_BYTES) + WORD_BYTES,
+            false => 2 * WORD_BYTES,
+        }
     }
 
     /// What the sums are made of.

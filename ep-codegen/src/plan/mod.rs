@@ -21,7 +21,7 @@ pub use arch::Arch;
 pub use args::{has_row_stride, params};
 pub use build::{camel, constant, plan};
 pub use config::{Config, kebab, snake};
-pub use counted::{Counting, counted, is_given, sums};
+pub use counted::{Counting, counted, has_last, is_given, sums};
 pub use error::PlanError;
 pub use extent::Extent;
 pub use message::{

@@ -78,17 +78,20 @@ fn describe(message: &MessageLayout) -> String {
 /// Device headers whose names the body uses, in order of name.
 fn headers(body: &str) -> Vec<&'static str> {
     #[rustfmt::skip] // A table: the header and what only it declares.
-    const HEADERS: [(&str, &[&str]); 11] = [
+    const HEADERS: [(&str, &[&str]); 14] = [
         ("cast", &["ep::to_"]),
-        ("compute", &["ep::row_of", "ep::for_lanes", "ep::sum", "ep::prefix_sum", "ep::experts_of", "ep::for_each", "ep::in_last_warp", "ep::owner", "ep::ask", "ep::align(", "ep::ceil(", "ep::max(", "ep::min(", "ep::once("]),
+        ("compute", &["ep::row_of", "ep::for_lanes", "ep::sum", "ep::prefix_sum", "ep::experts_of", "ep::for_each", "ep::in_last_warp", "ep::owner", "ep::ask", "ep::align(", "ep::ceil(", "ep::max(", "ep::min(", "ep::once(", "ep::get<", "ep::set<", "ep::local_expert", "ep::has(", "ep::store_host"]),
         ("count", &["ep::Counters", "ep::add_count", "ep::for_hits", "ep::clear_stripes"]),
         ("direct", &["ep::Direct", "ep::direct_ready"]),
+        ("directs", &["ep::DirectOut", "ep::DirectIn"]),
         ("messages", &["ep::fill"]),
         ("mover", &["ep::Mover"]),
-        ("places", &["ep::Places", "ep::require_room"]),
+        ("parts", &["ep::Parts<"]),
+        ("places", &["ep::PlaceCounters", "ep::Places", "ep::require_room"]),
         ("pull", &["ep::pull_offer", "ep::PullConsumer"]),
         ("reduce", &["ep::Gather"]),
-        ("ring", &["ep::Ring"]),
+        ("ring", &["ep::RingProducer", "ep::RingConsumer", "ep::RingGather", "ep::RingMessage"]),
+        ("rings", &["ep::RingsOut", "ep::RingsIn"]),
         ("slots", &["ep::SlotChannel"]),
     ];
     let mut found: Vec<&str> = HEADERS

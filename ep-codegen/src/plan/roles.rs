@@ -4,6 +4,7 @@ use crate::ir::walk::{nested, stmts};
 use crate::ir::{
     Action, Blocks, Channel, ChannelKind, Expr, FieldValue, Memory, Pipeline, Role, Stmt, Tensor,
 };
+use crate::schedule::Ways;
 
 /// The warps of one role inside each of its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +36,12 @@ impl RoleUse {
 }
 
 /// What `role` of the selected pipeline needs.
-pub fn role_use(ir: &Pipeline, role: &Role) -> RoleUse {
+pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
     let mut found = RoleUse::default();
+    // A role that is composed statement by statement keeps everything in registers.
+    if ways.is_composed(&role.name) {
+        return found;
+    }
     let ring =
         |name: &String| ir.channels.iter().any(|c| c.name == *name && c.kind == ChannelKind::Ring);
     stmts(&role.body, &mut |stmt| match &stmt.action {
@@ -108,8 +113,8 @@ pub fn row_in_place<'a>(ir: &'a Pipeline, channel: &Channel) -> Option<(&'a Stmt
 }
 
 /// Whether the warps of some role complete positions out of order.
-pub fn has_sequences(ir: &Pipeline) -> bool {
-    ir.roles.iter().any(|role| role_use(ir, role).sequence)
+pub fn has_sequences(ir: &Pipeline, ways: &Ways) -> bool {
+    ir.roles.iter().any(|role| role_use(ir, ways, role).sequence)
 }
 
 /// Whether two sets of blocks may share a block.
@@ -135,10 +140,10 @@ fn at_most(a: &Expr, b: &Expr) -> bool {
 
 /// Groups roles with memory of their own that may share a block, in order of declaration: roles of
 /// one group need it side by side, groups replace one another.
-pub fn block_groups(ir: &Pipeline) -> Vec<Vec<usize>> {
+pub fn block_groups(ir: &Pipeline, ways: &Ways) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (index, role) in ir.roles.iter().enumerate() {
-        if !role_use(ir, role).has_memory() {
+        if !role_use(ir, ways, role).has_memory() {
             continue;
         }
         let meets = |group: &Vec<usize>| {

@@ -40,6 +40,7 @@ impl Window {
         let option = |name: &str, default| option(channel, name, numbers).unwrap_or(default);
         let depth = option("depth", 2);
         let slot = extent.message.slot_bytes;
+        let header = 8 * channel.header.len() as i64;
         let peers = extent.peers;
         // A word for each role that may send, and every 32 peers.
         let claims = extent.roles * ((peers + 31) / 32);
@@ -54,7 +55,7 @@ impl Window {
                     format!("{} stripes x {peers} peers x {depth} slots x {slot}", extent.stripes),
                 ),
                 ("tail", each * 4, sender, receiver, words(extent, 1, 4)),
-                ("header", 2 * each * 16, sender, receiver, words(extent, 2, 16)),
+                ("header", 2 * each * header, sender, receiver, words(extent, 2, header)),
                 ("taken", 2 * each * 4, receiver, receiver, words(extent, 2, 4)),
                 ("head", each * 4, receiver, sender, words(extent, 1, 4)),
                 ("retired", each * 4, receiver, sender, words(extent, 1, 4)),
@@ -94,8 +95,11 @@ impl Window {
         rows.map(|row| self.region(&channel.name, row)).collect()
     }
 
-    /// Lays out the sums of counters.
+    /// Lays out the sums of counters, if there are any.
     pub(super) fn sums(&mut self, counters: &Counters) -> CfgMember {
+        if counters.count() == 0 {
+            return CfgMember { name: constant("sums"), value: 0, kind: CfgKind::Offset };
+        }
         let roles = counters.roles.join(", ");
         let row = ("sums", counters.bytes(), roles.as_str(), roles.as_str(), counters.formula());
         self.region("counted", row)

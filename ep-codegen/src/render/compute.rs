@@ -2,7 +2,6 @@
 
 use super::expr::{Scope, elem_type};
 use super::names::channel_cfg;
-use super::typed::first_part;
 use super::{RenderError, Rendered, Renderer, param};
 use crate::ir::facts::travels_in_words;
 use crate::ir::{
@@ -10,6 +9,8 @@ use crate::ir::{
     NameKind, PeerSet, Place, Role, Stmt,
 };
 use crate::plan::{constant, meta_sources};
+use crate::schedule::extents::is_one_more;
+use crate::schedule::typed::first_part;
 
 impl Renderer<'_> {
     /// `for token in stripe { .. }` with a lane for each token: counters and flags.
@@ -500,7 +501,7 @@ impl Renderer<'_> {
         let extent = axis.and_then(|axis| tensor.dims.get(axis));
         // A table with one more entry than the domain takes the total there.
         let total = match &**domain {
-            Domain::Dim { name } => extent.is_some_and(|extent| self.is_one_more(extent, name)),
+            Domain::Dim { name } => extent.is_some_and(|extent| is_one_more(self.ir, extent, name)),
             _ => false,
         };
         let function = if total { "prefix_sum_and_total" } else { "prefix_sum" };

@@ -2,7 +2,7 @@
 
 use super::{Rendered, Renderer};
 use crate::ir::{Memory, Place, Tensor};
-use crate::plan::{Counting, constant, counted, is_given};
+use crate::plan::{Counting, constant, counted, has_last, is_given};
 
 impl Renderer<'_> {
     /// Adds `hits` to a counter.
@@ -23,13 +23,13 @@ impl Renderer<'_> {
 
     /// Whether the sums of some counters are in the window.
     pub(super) fn has_sums(&self) -> bool {
-        counted(self.ir).iter().any(|(_, kind)| *kind == Counting::Summed)
+        counted(self.ir).iter().any(|(_, kind)| *kind == Counting::Summed) || has_last(self.ir)
     }
 
     /// What a block zeroes for itself as it enters, and what all blocks zero before they meet.
     pub(super) fn zeroes(&self) -> (Vec<String>, Vec<String>) {
         let (mut own, mut shared) = (Vec::new(), Vec::new());
-        if crate::plan::has_sequences(self.ir) {
+        if crate::plan::has_sequences(self.ir, &self.ways) {
             own.push("ep::clear(smem.sequences, Cfg::kSequences);".to_string());
         }
         let zeroed = |kind: &Counting| matches!(kind, Counting::Summed | Counting::ByStripe);

@@ -1,25 +1,12 @@
 //! Direct channels: a lane per peer stores rows in the receivers' outputs.
 
 use super::expr::{Scope, elem_type};
-use super::forms_of_channels::is_position;
 use super::names::{channel_cfg, role_cfg};
-use super::typed::is_plain;
 use super::{RenderError, Rendered, Renderer, param};
-use crate::ir::{
-    Action, Channel, Domain, Elem, Expr, FieldValue, NameKind, PeerSet, Place, Role, Stmt, Tensor,
-};
+use crate::ir::{Action, Channel, Elem, Expr, FieldValue, NameKind, Place, Role, Stmt, Tensor};
 use crate::plan::{MetaSource, constant, meta_sources, parts, row_in_place};
-
-/// A push to one or several peers for each token of a stripe.
-pub(super) struct Fanout<'s> {
-    pub(super) token: &'s str,
-    pub(super) peer: &'s str,
-    pub(super) peers: String,
-    filters: Vec<&'s Expr>,
-    filter_comment: String,
-    pub(super) push: &'s Stmt,
-    records: Vec<&'s Stmt>,
-}
+use crate::schedule::rules::{Fanout, Reached, is_position};
+use crate::schedule::typed::is_plain;
 
 /// The steps of a fan-out as text.
 pub(super) struct FanoutSteps<'a> {
@@ -54,7 +41,7 @@ impl<'a> Renderer<'a> {
             let other = other.map(|other| format!("\n{}", line(self, other)));
             format!("{}{}", line(self, own), other.unwrap_or_default())
         };
-        let peers = format!("const ep::Peers peers = {};", fanout.peers);
+        let peers = format!("const ep::Peers peers = {};", peers_of(fanout.reached));
         self.step(
             "direct_send",
             &[
@@ -68,7 +55,10 @@ impl<'a> Renderer<'a> {
                 ("first_peer", &param("int", fanout.peer, &steps.first)),
                 ("striped", &self.scope().striped()),
                 ("loop_comment", &both(stmt, other, Self::comment)),
-                ("filter_comment", &fanout.filter_comment),
+                (
+                    "filter_comment",
+                    &fanout.inner.map(|inner| self.comment(inner)).unwrap_or_default(),
+                ),
                 ("filter", &steps.filter),
                 ("token", fanout.token),
                 ("filter_token", &param("int", fanout.token, &steps.filter)),
@@ -110,39 +100,9 @@ impl<'a> Renderer<'a> {
         if text.is_empty() { "true".to_string() } else { text }
     }
 
-    /// The parts of a fan-out; a push to one fixed peer is a fan-out to a set of one.
+    /// The parts of a fan-out.
     pub(super) fn fanout<'s>(&self, stmt: &'s Stmt) -> Result<Fanout<'s>, RenderError> {
-        let Action::For { binder: token, filter: outer, body, .. } = &stmt.action else {
-            return Err(self.no_form(stmt));
-        };
-        let split = |body: &'s [Stmt]| {
-            let push = body.iter().find(|s| matches!(s.action, Action::Push { .. }));
-            let records = body.iter().filter(|s| matches!(s.action, Action::Record { .. }));
-            (push, records.collect::<Vec<_>>())
-        };
-        if let [inner] = body.as_slice()
-            && let Action::For { binder: peer, domain, position: None, filter, body } =
-                &inner.action
-        {
-            let (Some(push), records) = split(body) else { return Err(self.no_form(inner)) };
-            let peers = peer_set(domain).ok_or_else(|| self.no_form(inner))?.to_string();
-            let filter_comment = self.comment(inner);
-            let filters = outer.iter().chain(filter).collect();
-            return Ok(Fanout { token, peer, peers, filters, filter_comment, push, records });
-        }
-        let (Some(push), records) = split(body) else { return Err(self.no_form(stmt)) };
-        let Action::Push { peer: Some(to), .. } = &push.action else {
-            return Err(self.no_form(push));
-        };
-        Ok(Fanout {
-            token,
-            peer: "peer",
-            peers: format!("ep::one_peer({})", self.text(to)),
-            filters: outer.iter().collect(),
-            filter_comment: String::new(),
-            push,
-            records,
-        })
+        Fanout::of(stmt).ok_or_else(|| self.no_form(stmt))
     }
 
     /// How many rows arrive at `peer`: the size of the outputs that the channel stores into.
@@ -431,13 +391,12 @@ pub(super) fn merge(asks: &mut Vec<String>, more: Vec<String>) {
     }
 }
 
-/// The peers of a domain as the library names them.
-fn peer_set(domain: &Domain) -> Option<&'static str> {
-    match domain {
-        Domain::Peers { set: PeerSet::Others } => Some("ep::other_peers(Cfg::kRanks, me)"),
-        Domain::Peers { set: PeerSet::All } => Some("ep::all_peers(Cfg::kRanks)"),
-        Domain::Dim { name } if name == "ranks" => Some("ep::all_peers(Cfg::kRanks)"),
-        _ => None,
+/// The peers of a fan-out as the library names them.
+pub(super) fn peers_of(reached: Reached) -> &'static str {
+    match reached {
+        Reached::All => "ep::all_peers(Cfg::kRanks)",
+        Reached::Others => "ep::other_peers(Cfg::kRanks, me)",
+        Reached::Own => "ep::one_peer(me)",
     }
 }
 

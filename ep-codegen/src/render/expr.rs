@@ -1,8 +1,8 @@
 //! Expressions as C++.
 
-use super::typed::elem_of;
 use crate::ir::{BinaryOp, Domain, Elem, Expr, NameKind, PeerSet, Pipeline, Tensor};
 use crate::plan::{constant, has_row_stride, parts};
+use crate::schedule::typed::elem_of;
 
 /// C++ name of a scalar type.
 pub(super) fn elem_type(elem: &Elem) -> &'static str {

@@ -2,8 +2,9 @@
 
 use super::names::{channel_cfg, role_cfg, role_fn};
 use super::{RenderError, Rendered, Renderer, param};
-use crate::ir::{Action, BinaryOp, Channel, ChannelKind, Domain, Expr, Place, Role, Stmt};
+use crate::ir::{Action, Channel, ChannelKind, Domain, Expr, Place, Role, Stmt};
 use crate::plan::constant;
+use crate::schedule::rules::sum_and_bias;
 
 /// What differs from gather to gather.
 struct Steps {
@@ -172,23 +173,5 @@ impl Renderer<'_> {
     fn row_of(&self, place: &Place) -> Rendered {
         let tensor = self.tensor(&place.tensor)?;
         Ok(self.scope().row_address(tensor, 0, &place.indices))
-    }
-}
-
-/// The field of `sum(part.field)` and the tensor of `+ bias[token]`.
-pub(super) fn sum_and_bias<'e>(value: &'e Expr, part: &str) -> Option<(&'e str, Option<&'e Expr>)> {
-    match value {
-        Expr::Call { helper, args } if helper == "sum" => match args.as_slice() {
-            [Expr::Field { of, field, .. }] if of == part => Some((field, None)),
-            _ => None,
-        },
-        Expr::Binary { op: BinaryOp::Add, left, right } => match (&**left, &**right) {
-            (sum, bias @ Expr::Element { .. }) => match sum_and_bias(sum, part)? {
-                (field, None) => Some((field, Some(bias))),
-                _ => None,
-            },
-            _ => None,
-        },
-        _ => None,
     }
 }

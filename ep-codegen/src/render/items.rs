@@ -79,7 +79,7 @@ impl Renderer<'_> {
     pub(super) fn smem(&self) -> Rendered {
         let roles = &self.ir.roles;
         let mut groups = Vec::new();
-        for group in block_groups(self.ir) {
+        for group in block_groups(self.ir, &self.ways) {
             let members: Vec<String> = group
                 .iter()
                 .filter_map(|index| self.smem_member(&roles[*index]).transpose())
@@ -97,7 +97,7 @@ impl Renderer<'_> {
         if self.has_sums() {
             members = format!("ep::CounterSmem<Cfg::Counted> counters;\n{members}");
         }
-        if has_sequences(self.ir) {
+        if has_sequences(self.ir, &self.ways) {
             members = format!("ep::Sequence sequences[Cfg::kSequences];\n{members}");
         }
         if members.is_empty() {
@@ -113,7 +113,7 @@ impl Renderer<'_> {
         // A role that another one's function serves brings the memory that this function takes.
         let cfg = role_cfg(self.leader_of(role)?.unwrap_or(role));
         let (name, own) = (role_fn(role), role_cfg(role));
-        let kind = match role_use(self.ir, role) {
+        let kind = match role_use(self.ir, &self.ways, role) {
             RoleUse { mover: true, .. } => "MoverSmem",
             RoleUse { gather: true, .. } => "GatherSmem",
             _ => return Ok(None),
@@ -166,7 +166,10 @@ impl Renderer<'_> {
     /// The test for the warps of a role, and the arguments of the team that they are.
     pub(super) fn team(&self, role: &Role) -> (String, String) {
         let cfg = role_cfg(role);
-        let (test, block, blocks) = self.blocks(&role.blocks);
+        let (test, block, blocks) = match &role.blocks {
+            Blocks::Other if self.ways.is_composed(&role.name) => self.other_blocks(),
+            blocks => self.blocks(blocks),
+        };
         let warps = format!("ep::is_between(warp, {cfg}::kFirstWarp, {cfg}::kWarps)");
         let test = if test.is_empty() { warps } else { format!("{test} && {warps}") };
         let team = format!(
@@ -178,7 +181,7 @@ impl Renderer<'_> {
 
     /// Whether the role's function takes the shared memory.
     pub(super) fn uses_smem(&self, role: &Role) -> bool {
-        let used = role_use(self.ir, role);
+        let used = role_use(self.ir, &self.ways, role);
         used.has_memory() || sums(self.ir, role)
     }
 
@@ -197,6 +200,16 @@ impl Renderer<'_> {
                 (format!("block >= {end}"), format!("block - {end}"), format!("blocks - {end}"))
             }
         }
+    }
+
+    /// Where the named blocks are all there are, the role on the others comes behind theirs.
+    fn other_blocks(&self) -> (String, String, String) {
+        let end = self.last_named_block();
+        (
+            format!("(block >= {end} || blocks <= {end})"),
+            format!("blocks <= {end} ? block : block - {end}"),
+            format!("blocks <= {end} ? blocks : blocks - {end}"),
+        )
     }
 
     fn range(&self, low: &Expr, high: &Expr) -> (String, String, String) {

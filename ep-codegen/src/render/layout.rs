@@ -106,7 +106,7 @@ fn break_at(line: &str, room: usize) -> Option<usize> {
             _ => {}
         }
         let end = match letter {
-            ',' => at + 1,
+            ',' | ';' => at + 1,
             _ if [" + ", " && ", " ? ", " : "].iter().any(|sign| line[at..].starts_with(sign)) => {
                 at
             }

@@ -3,13 +3,11 @@
 //! Rust decides and names, the templates of `templates/kernels` compose, the device library does the
 //! work. What depends on the shape is a member of `Cfg`, which the plan writes in front.
 
-mod clashes;
+mod composed;
 mod compute;
 mod count;
 mod direct;
 mod expr;
-mod forms;
-mod forms_of_channels;
 mod gather;
 mod items;
 mod layout;
@@ -20,10 +18,12 @@ mod ring;
 mod role;
 mod templates;
 mod twin;
-mod typed;
 
 use crate::ir::facts::{Facts, facts};
-use crate::ir::{Action, Channel, ChannelKind, Expr, Message, Pipeline, Share, Stmt, Tensor, walk};
+use crate::ir::{
+    Action, Channel, ChannelKind, Expr, Message, Pipeline, Share, Source, Stmt, Tensor, walk,
+};
+use crate::schedule::{Rules, Ways};
 use expr::Scope;
 pub use templates::RenderError;
 use templates::Templates;
@@ -33,10 +33,14 @@ type Rendered = Result<String, RenderError>;
 
 /// The body of the kernel of a pipeline from which one choice of arms has been selected.
 pub fn body(ir: &Pipeline) -> Rendered {
+    body_with(ir, Rules::All)
+}
+
+/// The same with some rules alone.
+pub fn body_with(ir: &Pipeline, rules: Rules) -> Rendered {
+    let ways = Ways::of(ir, rules);
     let element = if !binds(ir, "i") { "i" } else { "i_of_row" };
-    let render = Renderer { ir, element, facts: facts(ir), templates: Templates::load()? };
-    render.check_names()?;
-    render.check_forms()?;
+    let render = Renderer { ir, element, facts: facts(ir), ways, templates: Templates::load()? };
     let mut roles = Vec::new();
     for role in &ir.roles {
         roles.push(render.role(role)?);
@@ -61,6 +65,7 @@ struct Renderer<'a> {
     /// The index of an element, in loops over the elements of a row.
     element: &'static str,
     facts: Facts,
+    ways: Ways,
     templates: Templates,
 }
 
@@ -96,18 +101,21 @@ impl<'a> Renderer<'a> {
 
     /// `// +31  push ..`, the lines above each step: the statement, and the pairs that it is an end of.
     fn comment(&self, stmt: &Stmt) -> String {
-        let mut lines =
-            vec![format!("// +{}  {}", stmt.at.line, stmt.at.text.trim_end_matches(';'))];
+        self.comment_of(&stmt.at)
+    }
+
+    fn comment_of(&self, at: &Source) -> String {
+        let mut lines = vec![format!("// +{}  {}", at.line, at.text.trim_end_matches(';'))];
         for pair in &self.facts.pairs {
             let what = format!("{} of {}", pair.what.name(), pair.channel);
             let (publish, consume) = (&pair.publish, &pair.consume);
-            if publish.line == stmt.at.line {
+            if publish.line == at.line {
                 lines.push(format!(
                     "// W{}: publishes {what}, for {} +{}",
                     pair.number, consume.role, consume.line
                 ));
             }
-            if consume.line == stmt.at.line {
+            if consume.line == at.line {
                 lines.push(format!(
                     "// W{}: takes {what}, from {} +{}",
                     pair.number, publish.role, publish.line

@@ -11,8 +11,11 @@ impl Renderer<'_> {
         if self.leader_of(role)?.is_some() {
             return Ok(String::new());
         }
+        if self.ways.is_composed(&role.name) {
+            return self.composed(role);
+        }
         let twin = self.twin_of(role)?;
-        let used = role_use(self.ir, role);
+        let used = role_use(self.ir, &self.ways, role);
         let body = match role.share {
             Share::Peer { .. } => self.ring_role(role)?,
             _ => self.flows(role)?,
@@ -74,7 +77,7 @@ impl Renderer<'_> {
 
     /// What a role owes when it is done: open copies.
     fn closing(&self, role: &Role) -> &'static str {
-        if role_use(self.ir, role).mover { "mover.finish();" } else { "" }
+        if role_use(self.ir, &self.ways, role).mover { "mover.finish();" } else { "" }
     }
 
     /// The flows of a role in order.

@@ -1,16 +1,17 @@
 //! Roles that send to this rank what another role sends to its peers: one function serves both, so
 //! that a kernel holds the loop over rows, and the compiler sees it, once.
 
-use super::direct::Fanout;
+use super::direct::peers_of;
 use super::names::{role_cfg, role_fn};
 use super::{RenderError, Rendered, Renderer};
 use crate::ir::{Blocks, Domain, Role, Stmt};
+use crate::schedule::rules::{Fanout, Reached};
 
 impl Renderer<'_> {
     /// The earlier role whose function serves `role` too.
     pub(super) fn leader_of(&self, role: &Role) -> Result<Option<&Role>, RenderError> {
         let Some((own, text)) = self.sends(role)? else { return Ok(None) };
-        if own.peers != "ep::one_peer(me)" {
+        if own.reached != Reached::Own {
             return Ok(None);
         }
         for other in self.ir.roles.iter().take_while(|other| other.name != role.name) {
@@ -34,6 +35,9 @@ impl Renderer<'_> {
 
     /// The fan-out of a role that does nothing else, and what it does where the peer is this rank.
     fn sends<'s>(&self, role: &'s Role) -> Result<Option<(Fanout<'s>, String)>, RenderError> {
+        if self.ways.is_composed(&role.name) {
+            return Ok(None);
+        }
         let [stmt] = role.body.as_slice() else { return Ok(None) };
         if !self.pushes_direct(stmt) || !is_over_stripe(stmt) {
             return Ok(None);
@@ -53,7 +57,8 @@ impl Renderer<'_> {
     pub(super) fn twin_call(&self, role: &Role, twin: &Role) -> Rendered {
         let one = |role: &Role| -> Result<(String, String, String), RenderError> {
             let (test, team) = self.team(role);
-            let peers = self.sends(role)?.map(|(fanout, _)| fanout.peers).unwrap_or_default();
+            let peers = self.sends(role)?.map(|(fanout, _)| peers_of(fanout.reached).to_string());
+            let peers = peers.unwrap_or_default();
             Ok((test, team, peers))
         };
         let (name, other) = (role_fn(role), role_fn(twin));

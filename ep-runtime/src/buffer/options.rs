@@ -1,6 +1,7 @@
 //! What a buffer is made for, and the settings of each standard pipeline that follow from it.
 
 use ep_codegen::plan::{Arch, Config, LINE_BYTES};
+use ep_codegen::schedule::Rules;
 
 use super::placement::Placement;
 use crate::emit::{AnyPipeline, Emitted};
@@ -390,6 +391,21 @@ impl BuiltIn {
     }
 }
 
+/// The same with every role composed statement by statement: slower, and a second text to compare with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BuiltInPlain;
+
+impl Emit for BuiltInPlain {
+    fn emit(
+        &self,
+        pipeline: StandardPipeline,
+        arch: Arch,
+        settings: &[(String, String)],
+    ) -> Result<Emitted, CallError> {
+        emit(pipeline, arch, settings, Rules::None)
+    }
+}
+
 impl Emit for BuiltIn {
     fn emit(
         &self,
@@ -397,14 +413,23 @@ impl Emit for BuiltIn {
         arch: Arch,
         settings: &[(String, String)],
     ) -> Result<Emitted, CallError> {
-        let entry = BuiltIn::entry(pipeline);
-        let ir = (entry.ir)();
-        let mut config = Config::new(&ir, arch);
-        for (name, value) in settings {
-            config.set(&ir, name, value)?;
-        }
-        Ok(entry.emit(&config)?)
+        emit(pipeline, arch, settings, Rules::All)
     }
+}
+
+fn emit(
+    pipeline: StandardPipeline,
+    arch: Arch,
+    settings: &[(String, String)],
+    rules: Rules,
+) -> Result<Emitted, CallError> {
+    let entry = BuiltIn::entry(pipeline);
+    let ir = (entry.ir)();
+    let mut config = Config { rules, ..Config::new(&ir, arch) };
+    for (name, value) in settings {
+        config.set(&ir, name, value)?;
+    }
+    Ok(entry.emit(&config)?)
 }
 
 #[cfg(test)]

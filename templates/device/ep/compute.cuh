@@ -30,6 +30,28 @@ __device__ __forceinline__ i32 max(i32 a, i32 b) {
     return a > b ? a : b;
 }
 
+/// The same with 64 bits, as whole numbers of the language are meant.
+__device__ __forceinline__ i64 align(i64 value, i64 unit) {
+    return (value + unit - 1) / unit * unit;
+}
+
+__device__ __forceinline__ i64 ceil(i64 value, i64 unit) {
+    return (value + unit - 1) / unit;
+}
+
+__device__ __forceinline__ i64 min(i64 a, i64 b) {
+    return a < b ? a : b;
+}
+
+__device__ __forceinline__ i64 max(i64 a, i64 b) {
+    return a > b ? a : b;
+}
+
+/// Whether the bit of `index` is set.
+__device__ __forceinline__ bool has(i64 bits, i64 index) {
+    return index >= 0 && index < 64 && (bits >> index & 1) != 0;
+}
+
 /// The experts of one rank: `first`, and how many.
 struct Experts {
     i32 first, count;
@@ -44,6 +66,11 @@ struct Experts {
 /// The experts of `rank`, as placed by `expert_begin`.
 __device__ __forceinline__ Experts experts_of(const i32* expert_begin, int rank) {
     return Experts{expert_begin[rank], expert_begin[rank + 1] - expert_begin[rank]};
+}
+
+/// Index of `expert` among those of `rank`, or -1: `local(expert, rank)`.
+__device__ __forceinline__ i32 local_expert(const i32* expert_begin, int rank, i64 expert) {
+    return experts_of(expert_begin, rank).local(expert);
 }
 
 /// The greatest power of two below `count`; 0 for 1.
@@ -326,6 +353,12 @@ __device__ __forceinline__ Asked<T, kCount, Value> ask(Value value) {
 template <class T>
 __device__ __forceinline__ T get(const char* field, int i) {
     return reinterpret_cast<const T*>(field)[i];
+}
+
+/// Writes element `i` of a field of a message that is being made.
+template <class T>
+__device__ __forceinline__ void set(char* field, int i, T value) {
+    reinterpret_cast<T*>(field)[i] = value;
 }
 
 // ---- Words for the host ----

@@ -18,7 +18,7 @@ namespace ep {
 /// What a block has counted; zero at the start of the block.
 template <class Counted>
 struct CounterSmem {
-    i32 counters[Counted::kInShared ? Counted::kCount : 1];
+    i32 counters[Counted::kInShared && Counted::kCount > 0 ? Counted::kCount : 1];
     u32 last;  // whether this block is the last one out
 
     /// Zeroes the counters, by all threads of the block; a barrier comes after.

@@ -39,8 +39,9 @@ __device__ __forceinline__ void direct_ready(Team& team, u64 rows_at, u64 meta_a
     if (team.index() != 0 || team.stopped) return;
     for (int peer = team.lane; peer < Rows::kPeers; peer += kLanes) {
         DirectReady* ready =
-            reinterpret_cast<DirectReady*>(team.group.windows[peer] + Rows::kReady) +
-            team.group.rank;
+            reinterpret_cast<DirectReady*>(
+                team.group.windows[team.rank_of(peer, Rows::kPeers)] + Rows::kReady) +
+            team.own(Rows::kPeers);
         // M4: whatever this device did with the memory it now offers is over; the sender acquires
         // the word in DirectProducer::wait_ready. It comes first: a release waits until all stores
         // before it have been acknowledged.

@@ -56,6 +56,35 @@ __device__ __forceinline__ void for_fanout(Team& team, Span span, const Places& 
     }
 }
 
+/// Places that each of `kCount` numbers deals out, one after the other; a lane keeps those of every
+/// 32nd number. `next` and `take` are for the warp.
+template <int kCount>
+class PlaceCounters {
+    static constexpr int kGroups = (kCount + kLanes - 1) / kLanes;
+
+public:
+    /// The first place of a number, in the lane that keeps it.
+    __device__ __forceinline__ void begin(int number, i64 first) {
+        next_[number / kLanes] = first;
+    }
+
+    /// The place that the next turn of a number takes.
+    __device__ __forceinline__ i64 next(int number) const {
+        return __shfl_sync(kAllLanes, next_[number / kLanes], number % kLanes);
+    }
+
+    /// Takes it.
+    __device__ __forceinline__ i64 take(int number) {
+        const i64 place = next(number);
+        if (lane_index() == number % kLanes) next_[number / kLanes] = place + 1;
+        __syncwarp();
+        return place;
+    }
+
+private:
+    i64 next_[kGroups] = {};
+};
+
 /// Where the row at `position` is; null when that is -1. Strides count elements.
 template <class T>
 __device__ __forceinline__ char* row_at(T* rows, int position, i64 stride) {

@@ -49,8 +49,9 @@ template <class Parts>
 __device__ __forceinline__ void pull_offer(Team& team, u64 rows_at, u64 meta_at) {
     if (team.stopped) return;
     for (int peer = team.lane; peer < Parts::kPeers; peer += kLanes) {
-        PullReady* ready = reinterpret_cast<PullReady*>(team.group.windows[peer] + Parts::kReady) +
-                           team.group.rank;
+        char* window = team.group.windows[team.rank_of(peer, Parts::kPeers)];
+        PullReady* ready =
+            reinterpret_cast<PullReady*>(window + Parts::kReady) + team.own(Parts::kPeers);
         store_relaxed_sys(&ready->meta, stamped(team.epoch, static_cast<u32>(meta_at / 128)));
         // M1: the rows were written by earlier kernels of this stream; PullConsumer::wait_ready
         // acquires.
@@ -91,7 +92,7 @@ public:
         for (int g = 0; g < kGroups; ++g) {
             const int peer = g * kLanes + team_.lane;
             const bool used = peer < kPeers;
-            const char* window = used ? team_.group.windows[peer] : nullptr;
+            const char* window = used ? team_.group.windows[team_.rank_of(peer, kPeers)] : nullptr;
             const Site site{Parts::kChannel, Waiting::kReady, -1, used ? peer : -1, team_.epoch};
             // M2: pairs with the release in pull_offer; `GatherRun` fences before its bulk loads.
             const u32 rows = wait_stamped(team_, site, used ? &words[peer].rows : nullptr);
@@ -136,10 +137,11 @@ public:
         __syncwarp();
         if (team_.stopped) return;
         for (int peer = team_.lane; peer < kPeers; peer += kLanes) {
-            u32* released = reinterpret_cast<u32*>(team_.group.windows[peer] + Parts::kReleased);
+            char* window = team_.group.windows[team_.rank_of(peer, kPeers)];
+            u32* released = reinterpret_cast<u32*>(window + Parts::kReleased);
             // M4: every warp's loads have completed, through the counter; pull_wait_released
             // acquires.
-            store_release_sys(released + team_.group.rank, team_.epoch);
+            store_release_sys(released + team_.own(kPeers), team_.epoch);
         }
         __syncwarp();
     }

@@ -80,7 +80,7 @@ inline __device__ __noinline__ bool ring_rest(const Group& group, u32 epoch, int
 template <class Ring>
 class RingEnd {
     static_assert((Ring::kDepth & (Ring::kDepth - 1)) == 0, "counters wrap where slots do");
-    static_assert(Ring::kDepth >= Ring::kChunk, "a chunk fits into its ring");
+    static_assert(Ring::kDepth >= 2 * Ring::kChunk, "two chunks fit into their ring");
 
 protected:
     __device__ __forceinline__ RingEnd(Team& team, Sequence* sequences, int peer)

@@ -92,7 +92,8 @@ public:
     /// This rank's place in the window of `peer`, all of whose words are written (M7: each is
     /// published by its epoch; `await` sees it).
     __device__ __forceinline__ SlotWords to(int peer) const {
-        return place(team_.group.windows[peer], team_.group.rank);
+        char* window = team_.group.windows[team_.rank_of(peer, Slots::kPeers)];
+        return place(window, team_.own(Slots::kPeers));
     }
 
     /// What `source` wrote for this rank; after `await`.
@@ -109,7 +110,9 @@ public:
 #pragma unroll 1
         for (int first = 0; first < Slots::kPeers; first += kSources) {
             const int source = first + team_.lane / kSharing;
-            const bool used = team_.lane < kSources * kSharing && source < Slots::kPeers;
+            const bool skipped = Slots::kSkipsOwn && source == team_.group.rank;
+            const bool used =
+                team_.lane < kSources * kSharing && source < Slots::kPeers && !skipped;
             const u64* words = from(used ? source : 0).words;
             int next = used ? team_.lane % kSharing : Slots::kWords;
             const Site site{Slots::kChannel, Waiting::kFlag, -1, used ? source : -1, team_.epoch};

@@ -111,6 +111,14 @@ struct Team {
     /// The lane that speaks for its warp.
     __device__ __forceinline__ bool leader() const { return lane == 0; }
 
+    /// The rank of a peer, of `peers` in a row: all ranks, or those of this rank's node.
+    __device__ __forceinline__ int rank_of(int other, int of) const {
+        return group.rank - group.rank % of + other;
+    }
+
+    /// This rank among `of` peers.
+    __device__ __forceinline__ int own(int of) const { return group.rank % of; }
+
     /// Divides the block's warps over `count` peers; with fewer warps than peers each takes
     /// several.
     __device__ __forceinline__ void split_peers(int count) {

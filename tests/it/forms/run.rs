@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ep_codegen::schedule::Rules;
 use ep_codegen::{expansion, lower, render, syntax};
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::Stream;
@@ -80,10 +81,10 @@ impl Form {
         plan(&self.ir, &self.config).unwrap_or_else(|error| panic!("{error}")).strides
     }
 
-    fn emitted(&self, arch: Arch) -> Emitted {
-        let config = Config { arch, ..self.config.clone() };
+    fn emitted(&self, arch: Arch, rules: Rules) -> Emitted {
+        let config = Config { arch, rules, ..self.config.clone() };
         let plan = plan(&self.ir, &config).unwrap_or_else(|error| panic!("{error}"));
-        let body = render::body(&self.ir.select(&config.choice));
+        let body = render::body_with(&self.ir.select(&config.choice), rules);
         let body = body.unwrap_or_else(|error| panic!("{error:?}"));
         Emitted { cuda: format!("{}\n{body}", plan.prologue(&body)), plan }
     }
@@ -91,8 +92,9 @@ impl Form {
     /// NVRTC takes the text for an architecture without and one with TMA.
     pub(super) fn compile(&self) {
         let Some(jit) = crate::nvrtc::jit() else { return };
-        for arch in [Arch::Sm80, Arch::Sm90a] {
-            let emitted = self.emitted(arch);
+        let both = [Arch::Sm80, Arch::Sm90a].map(|arch| [(arch, Rules::All), (arch, Rules::None)]);
+        for (arch, rules) in both.into_iter().flatten() {
+            let emitted = self.emitted(arch, rules);
             let source =
                 CudaSource { name: "form.cu", text: &emitted.cuda, headers: device::HEADERS };
             match jit.compile(&source, arch, &[]) {
@@ -108,20 +110,27 @@ impl Form {
     /// Every rank makes the call that `call` describes, and leaves what that says.
     pub(super) fn check(&self, call: &dyn Fn(usize) -> Call) {
         self.compile();
-        for seed in 1..=SEEDS {
-            self.run(Build::Fast, Arch::Sm90a, seed, call);
+        for rules in [Rules::All, Rules::None] {
+            for seed in 1..=SEEDS {
+                self.run((Build::Fast, Arch::Sm90a, rules), seed, call);
+            }
+            self.run((Build::Checked, Arch::Sm90a, rules), 1, call);
         }
-        self.run(Build::Checked, Arch::Sm90a, 1, call);
     }
 
     /// The same without TMA.
     pub(super) fn check_vector(&self, call: &dyn Fn(usize) -> Call) {
-        self.run(Build::Fast, Arch::Sm80, 1, call);
+        self.run((Build::Fast, Arch::Sm80, Rules::All), 1, call);
     }
 
-    fn run(&self, build: Build, arch: Arch, seed: u64, call: &dyn Fn(usize) -> Call) {
+    fn run(
+        &self,
+        (build, arch, rules): (Build, Arch, Rules),
+        seed: u64,
+        call: &dyn Fn(usize) -> Call,
+    ) {
         let Some(programs) = crate::host::programs() else { return };
-        let emitted = self.emitted(arch);
+        let emitted = self.emitted(arch, rules);
         let mut options = HostOptions { build, arch, ..HostOptions::new(self.ranks) };
         options.spec.seed = seed;
         options.spec.faults = Faults { slow_ranks: vec![0], ..Faults::default() };
@@ -149,7 +158,7 @@ impl Form {
             }
         }
         for (rank, ends) in bound.iter().enumerate() {
-            let what = format!("{} seed {seed}, rank {rank}", arch.name());
+            let what = format!("{} {rules:?} seed {seed}, rank {rank}", arch.name());
             group.sync(rank).unwrap_or_else(|error| panic!("{what}: {error}\n{}", emitted.cuda));
             for (output, address) in &ends.outputs {
                 output.compare(&emitted.plan, &group, rank, *address, &what);

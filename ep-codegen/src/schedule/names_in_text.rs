@@ -1,7 +1,7 @@
 //! Names of the declaration that would meet one another, or the names of the generator, in the text.
 
-use super::{RenderError, Renderer};
-use crate::ir::{Channel, Message};
+use super::Refusal;
+use crate::ir::{Channel, Message, Pipeline, Source};
 use crate::plan::{Counting, camel, constant, counted, meta_sources, params, snake};
 
 /// What `Cfg` and the kernel hold beside what is declared.
@@ -42,9 +42,17 @@ const OF_CHANNEL: &[&str] = &[
 const STRUCTS: &[&str] = &["Args", "Cfg", "Counted", "Smem"];
 const OF_KERNEL: &[&str] = &["args", "block", "blocks", "call", "smem", "team", "warp"];
 
-impl Renderer<'_> {
-    /// Refuses two things of one name.
-    pub(super) fn check_names(&self) -> Result<(), RenderError> {
+/// Names of a pipeline that the text would give to two things.
+pub(super) fn check(ir: &Pipeline) -> Result<(), Refusal> {
+    Names { ir }.check()
+}
+
+struct Names<'a> {
+    ir: &'a Pipeline,
+}
+
+impl Names<'_> {
+    fn check(&self) -> Result<(), Refusal> {
         let arguments = params(self.ir).0.into_iter().map(|param| param.name);
         self.each_once("arguments of the kernel", &[], arguments)?;
         let dims = self.ir.dims.iter().map(|dim| constant(&dim.name));
@@ -66,7 +74,7 @@ impl Renderer<'_> {
         self.each_once("names in the kernel", OF_KERNEL, functions)
     }
 
-    fn check_fields(&self, message: &Message) -> Result<(), RenderError> {
+    fn check_fields(&self, message: &Message) -> Result<(), Refusal> {
         let sources = meta_sources(self.ir, message);
         let fields = sources.iter().flat_map(|source| {
             let name = constant(&source.name);
@@ -85,7 +93,7 @@ impl Renderer<'_> {
         what: &str,
         own: &[&str],
         names: impl Iterator<Item = String>,
-    ) -> Result<(), RenderError> {
+    ) -> Result<(), Refusal> {
         let mut seen: Vec<String> = own.iter().map(|name| name.to_string()).collect();
         for name in names {
             // The copies of an `up to n` tensor are one array.
@@ -94,7 +102,9 @@ impl Renderer<'_> {
             }
             let name = name.trim_end_matches("[0]").to_string();
             if seen.contains(&name) {
-                return Err(self.defect(&format!("two {what} are called `{name}` in CUDA")));
+                let at = Source { line: 0, text: self.ir.name.clone() };
+                let why = format!("two {what} are called `{name}` in CUDA");
+                return Err(Refusal { at, why });
             }
             seen.push(name);
         }

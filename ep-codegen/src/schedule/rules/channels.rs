@@ -1,18 +1,18 @@
 //! The forms of loops that push, take, gather and place rows.
 
 use super::forms::{is_bf16, is_name, mentions_name};
-use super::gather::sum_and_bias;
-use super::typed::{elem_of, field_of, is_plain, rank_of};
-use super::{RenderError, Renderer};
+use super::sum_and_bias;
+use super::{Forms, Unfit};
 use crate::ir::{
     Action, Channel, ChannelKind, Domain, Elem, Expr, Field, FieldValue, Memory, NameKind, PeerSet,
     Place, Role, Stmt, walk,
 };
 use crate::plan::{meta_sources, moved_row, parts};
+use crate::schedule::typed::{elem_of, field_of, is_plain, rank_of};
 
-type Checked = Result<(), RenderError>;
+type Checked = Result<(), Unfit>;
 
-impl Renderer<'_> {
+impl Forms<'_> {
     // ---- Loops over the tokens of a stripe ----
 
     /// `for token in stripe { .. }` with a lane for each token.
@@ -415,7 +415,7 @@ impl Renderer<'_> {
         binder: &str,
         target: &Place,
         value: &Expr,
-    ) -> Result<bool, RenderError> {
+    ) -> Result<bool, Unfit> {
         let tensor = self.tensor(&target.tensor)?;
         let at_row = matches!(target.indices.as_slice(),
             [Expr::Field { of, field, .. }] if of == binder && field == "row");
@@ -498,12 +498,7 @@ impl Renderer<'_> {
     }
 
     /// Whether it is the sum of the row that `stmt` stores.
-    fn check_gathered(
-        &self,
-        stmt: &Stmt,
-        channel: &Channel,
-        part: &str,
-    ) -> Result<bool, RenderError> {
+    fn check_gathered(&self, stmt: &Stmt, channel: &Channel, part: &str) -> Result<bool, Unfit> {
         let Action::Store { target, value } = &stmt.action else { return Err(self.no_form(stmt)) };
         let (field, bias) = sum_and_bias(value, part).ok_or_else(|| self.no_form(stmt))?;
         let out = self.tensor(&target.tensor)?;
@@ -686,7 +681,7 @@ fn looked_at(expr: &Expr) -> Option<&Expr> {
 }
 
 /// `channel[peer].position`
-pub(super) fn is_position(value: &Expr, channel: &Channel) -> bool {
+pub(crate) fn is_position(value: &Expr, channel: &Channel) -> bool {
     matches!(value, Expr::OfChannel { channel: of, field, .. }
         if *of == channel.name && field == "position")
 }

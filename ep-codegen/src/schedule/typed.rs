@@ -4,12 +4,12 @@ use crate::ir::{BinaryOp, Elem, ElemType, Expr, Field, NameKind, Pipeline};
 use crate::plan::parts;
 
 /// Whether C++ computes with elements of this type as they are.
-pub(super) fn is_plain(elem: &Elem) -> bool {
+pub(crate) fn is_plain(elem: &Elem) -> bool {
     matches!(elem, Elem::Bool | Elem::U8 | Elem::I32 | Elem::I64 | Elem::F32)
 }
 
 /// The element type of `expr`; what only a message or a part of one has counts as a whole number.
-pub(super) fn elem_of(ir: &Pipeline, expr: &Expr) -> Elem {
+pub(crate) fn elem_of(ir: &Pipeline, expr: &Expr) -> Elem {
     match expr {
         Expr::Bool { .. } | Expr::Not { .. } => Elem::Bool,
         Expr::Int { value } if i32::try_from(*value).is_err() => Elem::I64,
@@ -42,7 +42,7 @@ pub(super) fn elem_of(ir: &Pipeline, expr: &Expr) -> Elem {
 }
 
 /// The element type of the row itself; a variant without parts is an error elsewhere.
-pub(super) fn first_part(ir: &Pipeline, elem: &ElemType) -> Elem {
+pub(crate) fn first_part(ir: &Pipeline, elem: &ElemType) -> Elem {
     parts(ir, elem).into_iter().next().map_or(Elem::I32, |(_, elem, _)| elem)
 }
 
@@ -57,7 +57,7 @@ fn joined(a: &Elem, b: &Elem) -> Elem {
 }
 
 /// How many indices `expr` still takes: 0 for one value.
-pub(super) fn rank_of(ir: &Pipeline, expr: &Expr) -> usize {
+pub(crate) fn rank_of(ir: &Pipeline, expr: &Expr) -> usize {
     match expr {
         Expr::Element { tensor, indices } => {
             let found = ir.tensors.iter().find(|known| known.name == *tensor);
@@ -77,7 +77,7 @@ pub(super) fn rank_of(ir: &Pipeline, expr: &Expr) -> usize {
 }
 
 /// A field of the message that `channel` carries.
-pub(super) fn field_of<'a>(ir: &'a Pipeline, channel: &str, field: &str) -> Option<&'a Field> {
+pub(crate) fn field_of<'a>(ir: &'a Pipeline, channel: &str, field: &str) -> Option<&'a Field> {
     let (_, message) = ir.carried(channel)?;
     message.fields.iter().find(|known| known.name == field)
 }

@@ -1,15 +1,17 @@
 //! What the generator has a text for: every other form is refused at its statement, before a text is
 //! made that drops a part of it, or that no compiler takes.
 
-use super::typed::{elem_of, first_part, is_plain, rank_of};
-use super::{RenderError, Renderer};
+use super::{Fanout, Forms, Reached, Unfit};
+use crate::ir::facts::travels_in_words;
 use crate::ir::{
-    Action, BinaryOp, Blocks, Channel, ChannelKind, CudaParam, DimKind, Domain, Elem, ElemType,
-    Expr, Memory, NameKind, PeerSet, Place, Role, Share, Source, Stmt, Tensor, TensorKind, walk,
+    Action, Blocks, Channel, ChannelKind, CudaParam, DimKind, Domain, Elem, ElemType, Expr, Memory,
+    NameKind, PeerSet, Place, Role, Share, Source, Stmt, Tensor, TensorKind, Transport, walk,
 };
-use crate::plan::{Counting, moved_row, parts};
+use crate::plan::{Counting, moved_row, parts, row_in_place};
+use crate::schedule::extents::{is_extent, is_one_more};
+use crate::schedule::typed::{elem_of, first_part, is_plain, rank_of};
 
-type Checked = Result<(), RenderError>;
+type Checked = Result<(), Unfit>;
 
 /// Helpers of the language that have a device function.
 const EMITTED_HELPERS: [&str; 8] =
@@ -21,43 +23,13 @@ const OF_EXPERTS: [&str; 4] = ["local", "owned", "owner", "routed"];
 /// Ranks that a set of them, a word on the device, can hold.
 const RANKS_MAX: i64 = 64;
 
-impl Renderer<'_> {
-    /// Refuses what has no text, and what would have a wrong one.
-    pub(super) fn check_forms(&self) -> Checked {
-        for channel in &self.ir.channels {
-            self.check_channel(channel)?;
-        }
-        for role in &self.ir.roles {
-            self.check_role(role)?;
-        }
-        Ok(())
-    }
-
-    /// An error at the place with this source.
-    pub(super) fn refuse<T>(&self, at: &Source, why: &str) -> Result<T, RenderError> {
-        Err(RenderError { statement: Some(at.clone()), ..self.defect(why) })
-    }
-
-    fn check_channel(&self, channel: &Channel) -> Checked {
-        let others = self.ir.channels.iter().take_while(|other| other.name != channel.name);
-        for other in others.filter(|other| other.message == channel.message) {
-            if other.kind != channel.kind {
-                let why = format!(
-                    "`{}` and `{}` carry one message, which each kind of channel lays out in its \
-                     own way",
-                    other.name, channel.name
-                );
-                return self.refuse(&channel.at, &why);
-            }
-        }
-        let fields = self.message(channel)?.fields.iter().flat_map(|field| &field.dims);
-        let options = channel.options.iter().map(|option| &option.value);
-        if fields.chain(options).any(|number| !is_of_shape(number)) {
-            let why = "its options, and the extents of its message, are numbers of the shape";
-            return self.refuse(&channel.at, why);
+impl Forms<'_> {
+    pub(super) fn check_channel(&self, channel: &Channel) -> Checked {
+        if channel.over != [Transport::Nvlink] || channel.parts_per.is_some() {
+            return self.refuse(&channel.at, "rules are for channels within a node, without parts");
         }
         if channel.per != PeerSet::All {
-            return self.refuse(&channel.at, "only channels `per all` are emitted");
+            return self.refuse(&channel.at, "rules are for channels `per all`");
         }
         match channel.kind {
             ChannelKind::Ring if !channel.header.is_empty() && channel.header.len() != 2 => {
@@ -69,27 +41,81 @@ impl Renderer<'_> {
                     format!("`{}` already has a meaning in the functions of rings", channel.name);
                 self.refuse(&channel.at, &why)
             }
+            ChannelKind::Direct if !self.has_known_rows(channel) => {
+                self.refuse(&channel.at, "no table says how many rows each rank gets in all")
+            }
             ChannelKind::Direct => self.check_every_peer(channel),
+            ChannelKind::Slots
+                if !travels_in_words(self.ir, channel) || channel.slot_names != ["source"] =>
+            {
+                self.refuse(&channel.at, "its slots hold more than a small record of each source")
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Whether a table says, for every rank, how many rows of a channel it gets.
+    fn has_known_rows(&self, channel: &Channel) -> bool {
+        let size =
+            row_in_place(self.ir, channel).and_then(|(_, tensor)| match tensor.dims.first() {
+                Some(Expr::Name { name, kind: NameKind::Size }) => {
+                    self.ir.sizes.iter().find(|size| size.name == *name)?.value.as_ref()
+                }
+                _ => None,
+            });
+        size.is_some()
     }
 
     /// Receivers of a direct channel wait for all ranks.
     fn check_every_peer(&self, channel: &Channel) -> Checked {
         let (mut others, mut own) = (false, false);
         for role in self.ir.roles.iter().filter(|role| channel.from.contains(&role.name)) {
-            for stmt in &role.body {
-                if self.pushes_direct(stmt) {
-                    let peers = self.fanout(stmt)?.peers;
-                    others |= peers.contains("_peers(");
-                    own |= !peers.starts_with("ep::other_peers(");
-                }
+            for stmt in role.body.iter().filter(|stmt| self.pushes_direct(stmt)) {
+                let reached = self.fanout(stmt)?.reached;
+                others |= reached != Reached::Own;
+                own |= reached != Reached::Others;
             }
         }
         if others && own {
             return Ok(());
         }
         self.refuse(&channel.at, "its receiver waits for rows of every rank, this one too")
+    }
+
+    pub(super) fn fanout<'s>(&self, stmt: &'s Stmt) -> Result<Fanout<'s>, Unfit> {
+        Fanout::of(stmt).ok_or_else(|| self.no_form(stmt))
+    }
+
+    /// The names that the functions of rules give out beside those of the declaration.
+    pub(super) fn check_words(&self, role: &Role) -> Checked {
+        const OWN: [&str; 32] = [
+            "args", "base", "blocks", "counters", "each", "first", "goes", "hits", "items", "last",
+            "match", "me", "meta", "mine", "mover", "own", "peers", "places", "position",
+            "present", "records", "rows", "sent", "smem", "span", "stages", "stripe", "sum",
+            "team", "theirs", "turns", "units",
+        ];
+        let ends = ["_row", "_ranks", "_ids", "_field"];
+        let clash = |name: &str| OWN.contains(&name) || ends.iter().any(|end| name.ends_with(end));
+        let mut wrong = None;
+        let mut see = |at: &Source, name: &str| {
+            if clash(name) {
+                wrong.get_or_insert((at.clone(), name.to_string()));
+            }
+        };
+        walk::stmts(&role.body, &mut |stmt| match &stmt.action {
+            Action::For { binder, .. } | Action::Receive { binder, .. } => see(&stmt.at, binder),
+            Action::Gather { binder, part, across, .. } => {
+                [binder, part, across].into_iter().for_each(|name| see(&stmt.at, name));
+            }
+            Action::Let { name, .. } => see(&stmt.at, name),
+            _ => {}
+        });
+        match wrong {
+            None => Ok(()),
+            Some((at, name)) => {
+                self.refuse(&at, &format!("`{name}` has a meaning in its function"))
+            }
+        }
     }
 
     /// What the helpers and domains of a role know without being told.
@@ -143,12 +169,10 @@ impl Renderer<'_> {
         }
     }
 
-    fn check_role(&self, role: &Role) -> Checked {
+    pub(super) fn check_role(&self, role: &Role) -> Checked {
         self.check_known(role)?;
-        if role.warps.as_ref().is_some_and(|warps| !is_of_shape(warps)) {
-            return self.refuse(&role.at, "the number of warps is one of the shape");
-        }
-        self.check_other_blocks(role)?;
+        self.check_slot_blocks(role)?;
+        self.check_fills(role)?;
         self.check_last_block(role)?;
         let mut gathers = 0;
         for stmt in &role.body {
@@ -193,6 +217,40 @@ impl Renderer<'_> {
         found
     }
 
+    /// The warps that share the reading of slots stand on one block.
+    fn check_slot_blocks(&self, role: &Role) -> Checked {
+        let slots = self.ir.channels.iter().any(|channel| {
+            channel.kind == ChannelKind::Slots
+                && (channel.to == role.name || channel.from.contains(&role.name))
+        });
+        let one = match &role.blocks {
+            Blocks::Last => true,
+            Blocks::Range { low: Expr::Int { value: low }, high: Expr::Int { value: high } } => {
+                high - low == 1
+            }
+            _ => false,
+        };
+        match slots && !one {
+            true => self.refuse(&role.at, "the slots of a role are read by one block"),
+            false => Ok(()),
+        }
+    }
+
+    /// What fills a tensor is a number.
+    fn check_fills(&self, role: &Role) -> Checked {
+        let mut wrong = false;
+        walk::stmts(&role.body, &mut |stmt| {
+            let tensor = walk::target(stmt).and_then(|place| self.tensor(&place.tensor).ok());
+            wrong |= tensor.is_some_and(|tensor| {
+                tensor.fill.is_some() && parts(self.ir, &tensor.elem).len() > 1
+            });
+        });
+        match wrong {
+            true => self.refuse(&role.at, "rows with scales are not filled"),
+            false => Ok(()),
+        }
+    }
+
     /// What moves the rows of a role is cut for one message, or for one row.
     fn check_moved(&self, role: &Role) -> Checked {
         let mut moved: Vec<(&Stmt, String)> = Vec::new();
@@ -222,33 +280,6 @@ impl Renderer<'_> {
         }
         if role.share != Share::Team {
             return self.refuse(&role.at, "a role on the last block is one team");
-        }
-        let mut counts = false;
-        walk::stmts(&role.body, &mut |stmt| {
-            counts |= matches!(stmt.action, Action::Count { .. });
-        });
-        if counts {
-            return self.refuse(&role.at, "a role on the last block counts nothing");
-        }
-        if !self.has_sums() {
-            return self.refuse(&role.at, "a role on the last block comes behind roles that count");
-        }
-        Ok(())
-    }
-
-    /// `other blocks` are those behind all that are named.
-    fn check_other_blocks(&self, role: &Role) -> Checked {
-        let ranges = self.ir.roles.iter().filter_map(|role| match &role.blocks {
-            Blocks::Range { low, high } => Some((low, high)),
-            _ => None,
-        });
-        let ranges: Vec<(&Expr, &Expr)> = ranges.collect();
-        let follows = |low: &Expr| ranges.iter().any(|(_, high)| *high == low);
-        let gap = ranges.iter().any(|(low, _)| **low != Expr::Int { value: 0 } && !follows(low));
-        if role.blocks == Blocks::Other && gap {
-            let why = "other blocks are those behind the named ones, which begin at block 0 and \
-                       follow one another";
-            return self.refuse(&role.at, why);
         }
         Ok(())
     }
@@ -346,6 +377,9 @@ impl Renderer<'_> {
                 }
                 self.check_prefix(stmt, target, value)
             }
+            Action::Announce { .. } | Action::Receive { .. } | Action::Gather { .. } => {
+                Err(self.no_form(stmt))
+            }
             _ => self.check_write(stmt, loops.first().map(|(binder, ..)| *binder)),
         }
     }
@@ -417,29 +451,7 @@ impl Renderer<'_> {
     }
 
     fn sum_fits(&self, extent: &Expr, count: &str) -> bool {
-        self.is_extent(extent, count) || self.is_one_more(extent, count)
-    }
-
-    /// Whether an extent is the number `count`, by name or by formula.
-    fn is_extent(&self, extent: &Expr, count: &str) -> bool {
-        is_name(extent, count) || self.formula(count).is_some_and(|formula| formula == extent)
-    }
-
-    /// Whether an extent has one place more than `count`, for the total.
-    pub(super) fn is_one_more(&self, extent: &Expr, count: &str) -> bool {
-        let whole = match extent {
-            Expr::Name { name, .. } => self.formula(name).unwrap_or(extent),
-            _ => extent,
-        };
-        matches!(whole, Expr::Binary { op: BinaryOp::Add, left, right }
-            if self.is_extent(left, count) && **right == Expr::Int { value: 1 })
-    }
-
-    fn formula(&self, name: &str) -> Option<&Expr> {
-        match &self.ir.dims.iter().find(|dim| dim.name == name)?.kind {
-            DimKind::Derived { value } => Some(value),
-            DimKind::Given { .. } => None,
-        }
+        is_extent(self.ir, extent, count) || is_one_more(self.ir, extent, count)
     }
 
     // ---- Statements of one lane ----
@@ -491,7 +503,7 @@ impl Renderer<'_> {
         }
     }
 
-    fn elem(&self, tensor: &str) -> Result<Elem, RenderError> {
+    fn elem(&self, tensor: &str) -> Result<Elem, Unfit> {
         Ok(first_part(self.ir, &self.tensor(tensor)?.elem))
     }
 
@@ -670,19 +682,6 @@ impl Renderer<'_> {
 
 pub(super) const NOT_PLAIN: &str = "`bf16` and narrower floats are copied and moved, and added in a gather: \
                          other arithmetic has no CUDA form here";
-
-/// Whether an expression has a value before any call.
-fn is_of_shape(whole: &Expr) -> bool {
-    let mut shaped = true;
-    walk::expr(whole, &mut |part| {
-        shaped &= match part {
-            Expr::Name { kind, .. } => matches!(kind, NameKind::Dim | NameKind::Tune),
-            Expr::Int { .. } | Expr::Binary { .. } | Expr::Call { .. } => true,
-            _ => false,
-        };
-    });
-    shaped
-}
 
 pub(super) fn is_name(expr: &Expr, name: &str) -> bool {
     matches!(expr, Expr::Name { name: own, .. } if own == name)

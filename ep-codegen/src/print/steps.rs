@@ -1,0 +1,132 @@
+//! Steps as C++ statements, a line each.
+
+use super::terms::text;
+use crate::ir::{Elem, Source};
+use crate::schedule::{Loop, Node, Step, Term, Turns, elem_type};
+
+/// The text of `steps`; `says` gives the comment above the steps of a statement.
+pub fn steps(steps: &[Step], says: &dyn Fn(&Source) -> String) -> String {
+    let mut writer = Writer { out: String::new(), says };
+    writer.steps(steps);
+    writer.out
+}
+
+struct Writer<'a> {
+    out: String,
+    says: &'a dyn Fn(&Source) -> String,
+}
+
+impl Writer<'_> {
+    fn line(&mut self, line: &str) {
+        self.out.push_str(line);
+        self.out.push('\n');
+    }
+
+    fn block(&mut self, head: &str, body: &[Step]) {
+        self.line(&format!("{head} {{"));
+        self.steps(body);
+        self.line("}");
+    }
+
+    fn steps(&mut self, steps: &[Step]) {
+        steps.iter().for_each(|step| self.step(step));
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Says(source) => {
+                let says = (self.says)(source);
+                self.line(&says);
+            }
+            Step::Remark(words) => self.line(&format!("// {words}")),
+            Step::Object { class, name, args } if args.is_empty() => {
+                self.line(&format!("{class} {name};"));
+            }
+            Step::Object { class, name, args } => {
+                let args = args.iter().map(text).collect::<Vec<_>>().join(", ");
+                self.line(&format!("{class} {name}({args});"));
+            }
+            Step::Let { name, value } => {
+                self.line(&format!("const {} {name} = {};", local_type(&value.elem), text(value)));
+            }
+            Step::Pointer { name, to, read_only, value } => {
+                let to = to.as_ref().map_or("char", elem_type);
+                let kind = if *read_only { format!("const {to}*") } else { format!("{to}*") };
+                match value.node {
+                    Node::Address(_) => self.line(&format!(
+                        "{kind} {name} = reinterpret_cast<{kind}>({});",
+                        text(value)
+                    )),
+                    _ => self.line(&format!("{kind} {name} = {};", text(value))),
+                }
+            }
+            Step::Variable { name, elem, value } => {
+                self.line(&format!("{} {name} = {};", local_type(elem), text(value)));
+            }
+            Step::Set { place, value } => {
+                self.line(&format!("{} = {};", text(place), text(value)));
+            }
+            Step::Increase { place, value } => {
+                self.line(&format!("{} += {};", text(place), text(value)));
+            }
+            Step::Do(call) => self.line(&format!("{};", text(call))),
+            Step::If { condition, body } => self.block(&format!("if ({})", text(condition)), body),
+            Step::SkipUnless(condition) => {
+                self.line(&format!("if ({}) continue;", text(&condition.clone().negated())));
+            }
+            Step::Loop(repeat) => self.repeat(repeat),
+            Step::Take { name, next, body } => {
+                self.line(&format!("for (int {name}; ({name} = {}) >= 0;) {{", text(next)));
+                self.steps(body);
+                self.line("}");
+            }
+            Step::Leader(body) => self.block("if (team.leader())", body),
+            Step::Meet => self.line("__syncwarp();"),
+            Step::Scope(body) => {
+                self.line("{");
+                self.steps(body);
+                self.line("}");
+            }
+        }
+    }
+
+    fn repeat(&mut self, repeat: &Loop) {
+        let (first, step, looks) = turns(repeat.turns);
+        let (name, kind) = (&repeat.binder, local_type(&repeat.elem));
+        let from = match first {
+            "" => text(&repeat.from),
+            _ if repeat.from.is(0) => first.to_string(),
+            _ => text(&repeat.from.clone().plus(Term::index(first))),
+        };
+        let looks = if looks { " && !team.stopped" } else { "" };
+        let step = if step.is_empty() { format!("++{name}") } else { format!("{name} += {step}") };
+        let head =
+            format!("for ({kind} {name} = {from}; {name} < {}{looks}; {step})", text(&repeat.to));
+        self.block(&head, &repeat.body);
+    }
+}
+
+/// The type of a local variable.
+fn local_type(elem: &Elem) -> &'static str {
+    match elem {
+        Elem::I32 => "int",
+        _ => elem_type(elem),
+    }
+}
+
+/// The first turn of a warp or lane, how far its next one is, and whether it looks for a stop.
+fn turns(turns: Turns) -> (&'static str, &'static str, bool) {
+    match turns {
+        Turns::Serial => ("", "", true),
+        Turns::Alone => ("", "", false),
+        Turns::Lanes => ("team.lane", "ep::kLanes", false),
+        Turns::Chunks => ("", "ep::kLanes", false),
+        Turns::Warps => ("team.index()", "team.count()", true),
+        Turns::Threads => {
+            ("team.index() * ep::kLanes + team.lane", "team.count() * ep::kLanes", true)
+        }
+        Turns::Blocks => ("team.block", "team.blocks", true),
+        Turns::WarpsOfBlock => ("team.warp", "team.warps", true),
+        Turns::Spread => ("team.spread()", "team.count()", true),
+    }
+}

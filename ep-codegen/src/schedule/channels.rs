@@ -1,0 +1,830 @@
+//! Channels: objects with one interface, whatever carries them. A producer reserves a place, fills it and
+//! publishes it; a consumer finds out that a message has arrived, reads it and gives its place back.
+
+use super::scope::{Arrived, Meaning, Scope};
+use super::statements::bind_position;
+use super::step::{Step, Turns};
+use super::term::Term;
+use super::value::{Numbers, STRIPE, counted_loop};
+use super::{Lowered, RoleLowering, elem_type};
+use crate::ir::facts::travels_in_words;
+use crate::ir::{
+    Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, FieldValue, Message, NameKind,
+    PeerSet, Share, Stmt, Transport, walk,
+};
+use crate::plan::{camel, constant, meta_sources, row_in_place};
+
+/// An end of a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// Where messages go in.
+    Out,
+    /// Where they come out.
+    In,
+}
+
+/// The object that stands for an end of a channel.
+pub(super) struct Object {
+    channel: String,
+    end: End,
+    /// Its name in the text.
+    pub(super) name: String,
+}
+
+impl<'a> RoleLowering<'a> {
+    /// The ends of channels that the role holds.
+    pub(super) fn ends(&self) -> Vec<(&'a Channel, End)> {
+        let mut ends = Vec::new();
+        for channel in &self.ir.channels {
+            if channel.from.contains(&self.role.name) {
+                ends.push((channel, End::Out));
+            }
+            if channel.to == self.role.name {
+                ends.push((channel, End::In));
+            }
+        }
+        ends
+    }
+
+    /// Makes the objects of all ends.
+    pub(super) fn open_objects(&mut self, out: &mut Vec<Step>) {
+        for (channel, end) in self.ends() {
+            if let Err(why) = self.check_channel(channel) {
+                self.refuse(&channel.at, why);
+                continue;
+            }
+            let both = self.objects.iter().any(|known| known.channel == channel.name);
+            // Slots are one object for both ends.
+            if both && channel.kind == ChannelKind::Slots {
+                continue;
+            }
+            let wanted = if both { format!("{}_in", channel.name) } else { channel.name.clone() };
+            let name = self.names.fresh(&wanted);
+            self.objects.push(Object { channel: channel.name.clone(), end, name: name.clone() });
+            let team = || Term::name("team", Elem::I32);
+            let mut args = vec![team()];
+            let class = match (&channel.kind, end) {
+                (ChannelKind::Pull, End::Out) => continue,
+                (ChannelKind::Direct, End::In) => {
+                    args.push(Term::name(format!("args.{}_meta_at", channel.name), Elem::I64));
+                    class_of(channel, end)
+                }
+                _ => class_of(channel, end),
+            };
+            out.push(Step::Object { class, name, args });
+        }
+    }
+
+    /// What no role can do with a channel.
+    fn check_channel(&self, channel: &Channel) -> Lowered<()> {
+        if channel.over != [Transport::Nvlink] {
+            return Err("hops over a network have no CUDA text yet".to_string());
+        }
+        if channel.parts_per.is_some() {
+            return Err("channels with parts have no CUDA text yet".to_string());
+        }
+        let rows = channel.kind == ChannelKind::Slots && !travels_in_words(self.ir, channel);
+        if rows || (channel.kind == ChannelKind::Slots && channel.slot_names != ["source"]) {
+            return Err("slots that hold rows, or more than one record for each source, have no \
+                        CUDA text yet"
+                .to_string());
+        }
+        Ok(())
+    }
+
+    /// The object of an end.
+    pub(super) fn object_of(&self, channel: &str, end: End) -> String {
+        let own = self.objects.iter().filter(|object| object.channel == channel);
+        let exact = own.clone().find(|object| object.end == end);
+        exact.or(own.clone().next()).map(|object| object.name.clone()).unwrap_or_default()
+    }
+
+    /// The object through which a channel is read.
+    pub(super) fn object(&self, channel: &str) -> String {
+        self.object_of(channel, End::In)
+    }
+
+    /// Opens the ends of one unit.
+    pub(super) fn open(&mut self, scope: &Scope, out: &mut Vec<Step>) -> Lowered<()> {
+        for (channel, end) in self.ends() {
+            let of_stripe = match (&channel.kind, end) {
+                (ChannelKind::Ring, _) | (ChannelKind::Direct, End::Out) => true,
+                (ChannelKind::Direct, End::In) | (ChannelKind::Slots | ChannelKind::Pull, _) => {
+                    false
+                }
+            };
+            if !of_stripe || !self.objects.iter().any(|object| object.channel == channel.name) {
+                continue;
+            }
+            let stripe = self.scalar(scope, &STRIPE, out).map_err(|_| {
+                format!(
+                    "`{}` belongs to a stripe: a role at its end is dealt out by stripes",
+                    channel.name
+                )
+            })?;
+            let peers = self.peers_at(scope, channel, end, out)?;
+            let object = self.object_of(&channel.name, end);
+            out.push(Step::Do(Term::call(
+                format!("{object}.open"),
+                vec![stripe, peers],
+                Elem::I32,
+            )));
+        }
+        Ok(())
+    }
+
+    /// Closes the ends of one unit.
+    pub(super) fn close(&mut self, out: &mut Vec<Step>) {
+        for (channel, end) in self.ends() {
+            let closes = match (&channel.kind, end) {
+                (ChannelKind::Ring, _) | (ChannelKind::Direct, End::Out) => true,
+                (ChannelKind::Direct, End::In) | (ChannelKind::Slots | ChannelKind::Pull, _) => {
+                    false
+                }
+            };
+            if closes && self.objects.iter().any(|object| object.channel == channel.name) {
+                let object = self.object_of(&channel.name, end);
+                out.push(Step::Do(Term::call(format!("{object}.close"), Vec::new(), Elem::I32)));
+            }
+        }
+    }
+
+    /// The peers that the role serves at an end of a channel.
+    fn peers_at(
+        &mut self,
+        scope: &Scope,
+        channel: &Channel,
+        end: End,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let indices = indices_of(self.role.body.as_slice(), &channel.name, end);
+        let own = |index: &Expr| match (&self.role.share, index) {
+            (_, Expr::Name { kind: NameKind::Me, .. }) => true,
+            (Share::Peer { binder, .. }, Expr::Name { name, .. }) => name == binder,
+            (Share::SourceStripe, Expr::Name { name, .. }) => name == "source",
+            (Share::Indices { names }, Expr::Name { name, .. }) => names.contains(name),
+            _ => false,
+        };
+        let peers = format!("Cfg::{}::kPeers", camel(&channel.name));
+        let count = Term::name(peers, Elem::I32);
+        let many = !matches!(self.role.share, Share::Stripe | Share::Token | Share::BlockPerToken);
+        if many && !indices.iter().all(|index| own(index) && !is_me(index)) {
+            return Err(format!(
+                "several warps of the role carry one stripe, so each keeps to its own peer of \
+                 `{}`: compute peers in a role with `warps shared by stripe`",
+                channel.name
+            ));
+        }
+        if let Some(first) = indices.first()
+            && own(first)
+            && indices.iter().all(|index| index == first)
+        {
+            let peer = self.scalar(scope, first, out)?;
+            return Ok(Term::call("ep::one_peer", vec![peer], Elem::I32));
+        }
+        let others = !indices.is_empty() && indices.iter().all(|index| self.is_other(index));
+        Ok(match others || channel.per == PeerSet::Others {
+            true => Term::call("ep::other_peers", vec![count, self.me()], Elem::I32),
+            false => Term::call("ep::all_peers", vec![count], Elem::I32),
+        })
+    }
+
+    /// Whether the index is the number of a loop over all other ranks.
+    fn is_other(&self, index: &Expr) -> bool {
+        let Expr::Name { name, .. } = index else { return false };
+        let mut found = false;
+        walk::stmts(&self.role.body, &mut |stmt| {
+            found |= matches!(&stmt.action, Action::For {
+                binder, domain: Domain::Peers { set: PeerSet::Others }, ..
+            } if binder == name);
+        });
+        found
+    }
+
+    /// Tells every sender of a direct channel where its rows go.
+    pub(super) fn offers(&mut self, out: &mut Vec<Step>) {
+        for (channel, end) in self.ends() {
+            if channel.kind == ChannelKind::Direct
+                && end == End::In
+                && let Err(why) = self.offer_rows(channel, out)
+            {
+                self.refuse(&channel.at, why);
+            }
+        }
+    }
+
+    fn offer_rows(&mut self, channel: &Channel, out: &mut Vec<Step>) -> Lowered<()> {
+        let (_, tensor) = row_in_place(self.ir, channel).ok_or_else(|| {
+            format!("`{}` stores no row of `{}` in the window", self.role.name, channel.name)
+        })?;
+        let first = tensor.dims.first().ok_or("a tensor without extents")?;
+        let capacity = match first {
+            Expr::Name { name, kind: NameKind::Size }
+                if self.ir.sizes.iter().any(|size| size.name == *name && size.value.is_some()) =>
+            {
+                Term::name(format!("args.{name}_capacity"), Elem::I32)
+            }
+            _ => self.scalar(&Scope::default(), first, out)?.converted(&Elem::I32),
+        };
+        let args = vec![
+            Term::name("team", Elem::I32),
+            Term::name(format!("args.{}_at", tensor.name), Elem::I64),
+            Term::name(format!("args.{}_meta_at", channel.name), Elem::I64),
+            capacity,
+        ];
+        let call = format!("ep::direct_ready<Cfg::{}>", camel(&channel.name));
+        out.push(Step::Do(Term::call(call, args, Elem::I32)));
+        Ok(())
+    }
+
+    /// Says that this warp reads no more of what peers offer.
+    pub(super) fn release_pulls(&mut self, out: &mut Vec<Step>) {
+        for (channel, end) in self.ends() {
+            if channel.kind == ChannelKind::Pull && end == End::In {
+                let release = format!("{}.release", self.object(&channel.name));
+                out.push(Step::Do(Term::call(release, Vec::new(), Elem::I32)));
+            }
+        }
+    }
+
+    /// `announce ring[peer] { .. };`
+    pub(super) fn announce(
+        &mut self,
+        scope: &Scope,
+        channel: &str,
+        peer: &Expr,
+        values: &[FieldValue],
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let peer = self.scalar(scope, peer, out)?;
+        for value in values {
+            let word = self.header_word(channel, &value.name);
+            let word = word.ok_or_else(|| format!("`{channel}` announces no `{}`", value.name))?;
+            let number = self.scalar(scope, &value.value, out)?.converted(&Elem::I32);
+            let args = vec![peer.clone(), Term::int(word as i64), number];
+            let call = format!("{}.announce", self.object_of(channel, End::Out));
+            out.push(Step::Do(Term::call(call, args, Elem::I32)));
+        }
+        Ok(())
+    }
+
+    pub(super) fn await_slots(
+        &mut self,
+        scope: &Scope,
+        channel: &str,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        if scope.by_lane {
+            return Err("a whole warp waits for slots".to_string());
+        }
+        out.push(Step::Do(Term::call(
+            format!("{}.await", self.object(channel)),
+            Vec::new(),
+            Elem::I32,
+        )));
+        Ok(())
+    }
+
+    /// The position that the next message to a peer gets.
+    pub(super) fn next_position(
+        &mut self,
+        scope: &Scope,
+        channel: &str,
+        index: &[Expr],
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let object = self.object_of(channel, End::Out);
+        let peer = self.peer(scope, index, out)?;
+        let next = match self.first_of_push(channel, index) {
+            None => Term::call(format!("{object}.position"), vec![peer], Elem::I32),
+            Some(first) => {
+                let first = self.scalar(scope, &first, out)?.converted(&Elem::I32);
+                Term::call(format!("{object}.next"), vec![peer, first], Elem::I32)
+            }
+        };
+        Ok(self.named("next", next, out))
+    }
+
+    /// The position that pushes to these peers give, if the channel needs one.
+    fn first_of_push(&self, channel: &str, index: &[Expr]) -> Option<Expr> {
+        let mut found = None;
+        walk::stmts(&self.role.body, &mut |stmt| {
+            if let Action::Push { channel: to, peer, position: Some(position), .. } = &stmt.action
+                && to == channel
+                && peer.as_ref() == index.first()
+            {
+                found = Some(position.clone());
+            }
+        });
+        found
+    }
+
+    /// `push channel[peer] at position { .. };`
+    pub(super) fn push(
+        &mut self,
+        scope: &mut Scope,
+        stmt: &Stmt,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let Action::Push { channel, peer, position, values } = &stmt.action else { return Ok(()) };
+        if scope.by_lane {
+            return Err("a whole warp sends a message".to_string());
+        }
+        let (declared, message) = self.carried(channel)?;
+        match (&declared.kind, peer) {
+            (ChannelKind::Pull, _) => self.push_pull(declared, message, values, out),
+            (_, None) => Err(format!("`{channel}` needs a peer")),
+            (ChannelKind::Slots, Some(peer)) => {
+                let to = self.scalar(scope, peer, out)?;
+                let words = self.names.fresh("words");
+                let place = Term::call(format!("{}.to", self.object(channel)), vec![to], Elem::U8);
+                out.push(Step::Object {
+                    class: "const ep::SlotWords".to_string(),
+                    name: words.clone(),
+                    args: vec![place],
+                });
+                let words = Term::name(words, Elem::U8);
+                self.fill_message(scope, message, values, (words.clone(), words), out)
+            }
+            (ChannelKind::Ring, Some(peer)) => {
+                let to = self.scalar(scope, peer, out)?;
+                self.push_ring(scope, declared, message, to, values, out)
+            }
+            (ChannelKind::Direct, Some(peer)) => {
+                let first = position.as_ref().ok_or("a direct channel needs a position")?;
+                self.check_first(peer, first)?;
+                let to = self.scalar(scope, peer, out)?;
+                let first = self.scalar(scope, first, out)?.converted(&Elem::I32);
+                self.push_direct(scope, declared, message, (to, first), values, out)
+            }
+        }
+    }
+
+    fn push_ring(
+        &mut self,
+        scope: &mut Scope,
+        channel: &Channel,
+        message: &Message,
+        to: Term,
+        values: &[FieldValue],
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let object = self.object_of(&channel.name, End::Out);
+        let call = |what: &str| Term::call(format!("{object}.{what}"), vec![to.clone()], Elem::I32);
+        if self.asks_position(&channel.name) {
+            let wanted = format!("{}_position", channel.name);
+            let position = self.named(&wanted, call("position"), out);
+            bind_position(scope, &channel.name, position);
+        }
+        let mut steps = Vec::new();
+        let slot = self.bytes("slot", call("slot"), false, &mut steps);
+        let meta = Term::name(format!("Cfg::{}::kMeta", camel(&channel.name)), Elem::I32);
+        let meta = bytes_behind(slot.clone(), meta);
+        self.fill_message(scope, message, values, (slot, meta), &mut steps)?;
+        steps.push(Step::Do(call("publish")));
+        out.push(Step::If { condition: call("reserve"), body: steps });
+        Ok(())
+    }
+
+    /// Whether the role asks for positions of what it pushes.
+    fn asks_position(&self, channel: &str) -> bool {
+        let mut found = false;
+        walk::stmts(&self.role.body, &mut |stmt| {
+            walk::exprs(stmt, &mut |part| {
+                found |= matches!(part, Expr::OfChannel { channel: of, field, .. }
+                    if of == channel && field == "position");
+            });
+        });
+        found
+    }
+
+    fn push_direct(
+        &mut self,
+        scope: &mut Scope,
+        channel: &Channel,
+        message: &Message,
+        (to, first): (Term, Term),
+        values: &[FieldValue],
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let object = self.object_of(&channel.name, End::Out);
+        let next = Term::call(format!("{object}.next"), vec![to.clone(), first], Elem::I32);
+        let position = self.named(&format!("{}_position", channel.name), next, out);
+        let call = |what: &str| {
+            let args = vec![to.clone(), position.clone()];
+            Term::call(format!("{object}.{what}"), args, Elem::I32)
+        };
+        let mut steps = Vec::new();
+        let row = self.bytes("row", call("row"), false, &mut steps);
+        let meta = self.bytes("meta", call("meta"), false, &mut steps);
+        self.fill_message(scope, message, values, (row, meta), &mut steps)?;
+        let stored = Term::call(format!("{object}.stored"), vec![to.clone()], Elem::I32);
+        steps.push(Step::Do(stored));
+        out.push(Step::If { condition: call("reserve"), body: steps });
+        bind_position(scope, &channel.name, position);
+        Ok(())
+    }
+
+    /// The position of a direct push is that of the stripe's first row for the peer.
+    fn check_first(&self, peer: &Expr, first: &Expr) -> Lowered<()> {
+        let mut moving: Vec<String> = Vec::new();
+        walk::stmts(&self.role.body, &mut |stmt| match &stmt.action {
+            Action::For {
+                binder,
+                domain: Domain::Stripe | Domain::Tokens | Domain::Range { .. } | Domain::Row { .. },
+                ..
+            }
+            | Action::Receive { binder, .. }
+            | Action::Let { name: binder, .. } => moving.push(binder.clone()),
+            _ => {}
+        });
+        let mut wrong = false;
+        walk::expr(first, &mut |part| {
+            let name = match part {
+                Expr::Name { name, .. } => name,
+                Expr::Field { of, .. } => of,
+                _ => return,
+            };
+            wrong |= moving.contains(name) && !names(peer, name);
+        });
+        match wrong {
+            true => {
+                Err("the position is that of the stripe's first row for the peer: it does not \
+                         depend on the token"
+                    .to_string())
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// `push parts { x: x };`: offers whole tensors, and waits until all peers have read them.
+    fn push_pull(
+        &mut self,
+        channel: &Channel,
+        message: &Message,
+        values: &[FieldValue],
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        if message.fields.iter().filter(|field| !field.row).count() > 1 {
+            return Err("a pull channel offers a row and at most one field beside it".to_string());
+        }
+        let at = |row: bool| {
+            let field = message.fields.iter().find(|field| field.row == row)?;
+            let value = values.iter().find(|value| value.name == field.name)?;
+            match &value.value {
+                Expr::Element { tensor, indices } if indices.is_empty() => {
+                    Some(Term::name(format!("args.{tensor}_at"), Elem::I64))
+                }
+                _ => None,
+            }
+        };
+        let rows = at(true).ok_or("a pull channel offers a whole tensor of rows")?;
+        let meta = match message.fields.iter().any(|field| !field.row) {
+            true => at(false).ok_or("a pull channel offers whole tensors")?,
+            false => Term::int(0),
+        };
+        let cfg = format!("Cfg::{}", camel(&channel.name));
+        let team = Term::name("team", Elem::I32);
+        let offer =
+            Term::call(format!("ep::pull_offer<{cfg}>"), vec![team.clone(), rows, meta], Elem::I32);
+        out.push(Step::Do(offer));
+        let wait = Term::call(format!("ep::pull_wait_released<{cfg}>"), vec![team], Elem::I32);
+        out.push(Step::Do(wait));
+        Ok(())
+    }
+
+    /// A pointer to bytes.
+    pub(super) fn bytes(
+        &mut self,
+        wanted: &str,
+        value: Term,
+        read_only: bool,
+        out: &mut Vec<Step>,
+    ) -> Term {
+        let name = self.names.fresh(wanted);
+        out.push(Step::Pointer { name: name.clone(), to: None, read_only, value });
+        Term::name(name, Elem::U8)
+    }
+
+    /// Writes every field of a message to its place.
+    fn fill_message(
+        &mut self,
+        scope: &Scope,
+        message: &Message,
+        values: &[FieldValue],
+        (row, meta): (Term, Term),
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        for field in &message.fields {
+            let value = values.iter().find(|value| value.name == field.name);
+            let value = &value.ok_or_else(|| format!("no value for `{}`", field.name))?.value;
+            if field.row {
+                let (_, elem) = crate::plan::row_field(self.ir, message).ok_or("no row")?;
+                let mut width = Term::int(1);
+                for dim in &field.dims {
+                    width = width.times(self.scalar(&Scope::default(), dim, &mut Vec::new())?);
+                }
+                self.fill_field(scope, value, 0, (row.clone(), elem, width), out)?;
+            }
+            let sources = meta_sources(self.ir, message);
+            let own = sources.iter().filter(|source| std::ptr::eq(source.field, field));
+            for (index, source) in own.enumerate() {
+                let place = format!("Cfg::{}::{}", message.name, constant(&source.name));
+                let to = bytes_behind(meta.clone(), Term::name(place.clone(), Elem::I32));
+                let count = Term::index(format!("{place}Count"));
+                let part = if field.row { index + 1 } else { index };
+                self.fill_field(scope, value, part, (to, source.elem.clone(), count), out)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn fill_field(
+        &mut self,
+        scope: &Scope,
+        value: &Expr,
+        part: usize,
+        (to, elem, count): (Term, Elem, Term),
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let set = format!("ep::set<{}>", elem_type(&elem));
+        self.elements(scope, value, count, Turns::Lanes, out, &mut |this, i, own, steps| {
+            let value = match this.is_row(own, value)? || part > 0 {
+                true => this.part_value(own, value, part, i, steps)?,
+                false => this.scalar(own, value, steps)?,
+            };
+            let args = vec![to.clone(), i.clone(), value.converted(&elem)];
+            Ok(Step::Do(Term::call(set.clone(), args, elem.clone())))
+        })
+    }
+
+    /// `for message in channel[peer] at position where condition { .. }`
+    pub(super) fn receive(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let Action::Receive { channel, peer, .. } = &stmt.action else { return Ok(()) };
+        if scope.by_lane {
+            return Err("a whole warp takes messages".to_string());
+        }
+        let (declared, _) = self.carried(channel)?;
+        match (&declared.kind, peer) {
+            (ChannelKind::Ring, Some(peer)) => {
+                let peer = self.scalar(scope, peer, out)?;
+                let object = self.object(channel);
+                let count =
+                    self.header_word(channel, "count").ok_or("a ring announces its count")?;
+                let args = vec![peer.clone(), Term::int(count as i64)];
+                let count = Term::call(format!("{object}.header"), args, Elem::I32);
+                let count = self.named("count", count, out);
+                let count = Term { range: Some((0, i64::from(i32::MAX))), ..count };
+                let mut steps = Vec::new();
+                let index = self.names.fresh("index");
+                let first = self.first_row(scope, stmt, out)?;
+                self.take_ring(scope, stmt, (peer, Term::index(&index), first), &mut steps)?;
+                let numbers = Numbers { from: Term::int(0), to: count, others: false };
+                out.push(counted_loop(index, numbers, Turns::Serial, steps));
+                Ok(())
+            }
+            (ChannelKind::Ring, None) => self.receive_any(scope, stmt, channel, out),
+            (ChannelKind::Direct, Some(peer)) => {
+                let source = self.scalar(scope, peer, out)?;
+                self.receive_direct(scope, stmt, channel, source, out)
+            }
+            (ChannelKind::Direct, None) => {
+                let set = &declared.per;
+                let to = self.number(self.peers_of(set)?);
+                let numbers = Numbers { from: Term::int(0), to, others: *set == PeerSet::Others };
+                let name = self.names.fresh("source");
+                let source = self.index_in(&name, &numbers);
+                let mut steps = Vec::new();
+                if numbers.others {
+                    steps.push(Step::SkipUnless(source.clone().test(BinaryOp::Ne, self.me())));
+                }
+                self.receive_direct(scope, stmt, channel, source, &mut steps)?;
+                out.push(counted_loop(name, numbers, Turns::Serial, steps));
+                Ok(())
+            }
+            _ => Err("messages are taken from rings and direct channels".to_string()),
+        }
+    }
+
+    /// `at position`: where the first message of a peer goes.
+    fn first_row(&mut self, scope: &Scope, stmt: &Stmt, out: &mut Vec<Step>) -> Lowered<Term> {
+        let Action::Receive { position, .. } = &stmt.action else { return Ok(Term::int(0)) };
+        let Some(position) = position else { return Ok(Term::int(0)) };
+        let first = self.scalar(scope, position, out)?.converted(&Elem::I32);
+        Ok(self.named("first", first, out))
+    }
+
+    /// The next message of a ring, from its arrival until its slot is given back.
+    fn take_ring(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        (peer, index, first): (Term, Term, Term),
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let Action::Receive { channel, .. } = &stmt.action else { return Ok(()) };
+        let object = self.object(channel);
+        let call =
+            |what: &str| Term::call(format!("{object}.{what}"), vec![peer.clone()], Elem::I32);
+        let mut steps = Vec::new();
+        let slot = self.bytes("slot", call("slot"), true, &mut steps);
+        let (declared, _) = self.carried(channel)?;
+        let meta = Term::name(format!("Cfg::{}::kMeta", camel(&declared.name)), Elem::I32);
+        let row = first.plus(index.clone()).converted(&Elem::I32);
+        let row = self.named("row", row, &mut steps);
+        let arrived = Arrived {
+            channel: channel.clone(),
+            row: slot.clone(),
+            meta: bytes_behind(slot, meta),
+            numbers: vec![
+                ("row", row),
+                ("index", index),
+                ("source", peer.clone()),
+                ("part", Term::int(0)),
+            ],
+        };
+        self.with_message(scope, stmt, arrived, &mut steps)?;
+        steps.push(Step::Do(call("release")));
+        out.push(Step::If { condition: call("arrived"), body: steps });
+        Ok(())
+    }
+
+    /// The body of a loop over messages, for one of them.
+    fn with_message(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        arrived: Arrived,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let Action::Receive { binder, filter, body, .. } = &stmt.action else { return Ok(()) };
+        let inner = scope.with(binder, Meaning::Message(arrived));
+        let Some(filter) = filter else {
+            self.body(&inner, body, out);
+            return Ok(());
+        };
+        let condition = self.scalar(&inner, filter, out)?;
+        let takes = self.named("takes", condition, out);
+        let mut absent = Vec::new();
+        self.absent(&inner, body, &mut absent);
+        if !absent.is_empty() {
+            out.push(Step::If { condition: takes.clone().negated(), body: absent });
+        }
+        let mut steps = Vec::new();
+        self.body(&inner, body, &mut steps);
+        out.push(Step::If { condition: takes, body: steps });
+        Ok(())
+    }
+
+    /// Messages of all peers, as they come.
+    fn receive_any(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        channel: &str,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let object = self.object(channel);
+        let count = self.header_word(channel, "count").ok_or("a ring announces its count")?;
+        let name = self.names.fresh("source");
+        let source = Term::index(&name);
+        let next = Term::call(format!("{object}.next"), vec![Term::int(count as i64)], Elem::I32);
+        let mut steps = Vec::new();
+        let taken = Term::call(format!("{object}.taken"), vec![source.clone()], Elem::I32);
+        let index = self.named("index", taken, &mut steps);
+        let Action::Receive { binder, .. } = &stmt.action else { return Ok(()) };
+        let nothing = Arrived {
+            channel: channel.to_string(),
+            row: Term::int(0),
+            meta: Term::int(0),
+            numbers: vec![("source", source.clone()), ("part", Term::int(0))],
+        };
+        let there = scope.with(binder, Meaning::Message(nothing));
+        let first = self.first_row(&there, stmt, &mut steps)?;
+        self.take_ring(scope, stmt, (source, index, first), &mut steps)?;
+        out.push(Step::Take { name, next, body: steps });
+        Ok(())
+    }
+
+    fn receive_direct(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        channel: &str,
+        source: Term,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let Action::Receive { position, .. } = &stmt.action else { return Ok(()) };
+        if position.is_some() {
+            return Err("rows of a direct channel lie where their sender put them".to_string());
+        }
+        let stripe = self.scalar(scope, &STRIPE, out)?;
+        let (declared, _) = self.carried(channel)?;
+        let (_, tensor) = row_in_place(self.ir, declared).ok_or("no row in the window")?;
+        let object = self.object(channel);
+        let number = |what: &str| Term::index(format!("{object}.{what}()"));
+        let mut steps = Vec::new();
+        let name = self.names.fresh("index");
+        let index = Term::index(&name);
+        let row = number("first").plus(index.clone()).converted(&Elem::I32);
+        let row = self.named("row", row, &mut steps);
+        let row = Term { range: Some((0, i64::from(i32::MAX))), ..row };
+        let place = self.place(tensor, 0, None, vec![row.clone()], Some(Term::int(0)))?;
+        let bytes = self.bytes("stored", place.address(), true, &mut steps);
+        let meta = Term::call(format!("{object}.meta"), vec![row.clone()], Elem::U8);
+        let meta = self.bytes("meta", meta, true, &mut steps);
+        let arrived = Arrived {
+            channel: channel.to_string(),
+            row: bytes,
+            meta,
+            numbers: vec![
+                ("row", row),
+                ("index", index),
+                ("source", source.clone()),
+                ("part", Term::int(0)),
+            ],
+        };
+        self.with_message(scope, stmt, arrived, &mut steps)?;
+        let numbers = Numbers { from: Term::int(0), to: number("rows"), others: false };
+        let turns = counted_loop(name, numbers, Turns::Serial, steps);
+        let come = Term::call(format!("{object}.arrived"), vec![source, stripe], Elem::Bool);
+        out.push(Step::If { condition: come, body: vec![turns] });
+        Ok(())
+    }
+}
+
+/// The class of the object that stands for an end.
+pub(super) fn class_of(channel: &Channel, end: End) -> String {
+    let class = match (&channel.kind, end) {
+        (ChannelKind::Ring, End::Out) => "RingsOut",
+        (ChannelKind::Ring, End::In) => "RingsIn",
+        (ChannelKind::Direct, End::Out) => "DirectOut",
+        (ChannelKind::Direct, End::In) => "DirectIn",
+        (ChannelKind::Slots, _) => "SlotChannel",
+        (ChannelKind::Pull, _) => "PullConsumer",
+    };
+    format!("ep::{class}<Cfg::{}>", camel(&channel.name))
+}
+
+fn is_me(index: &Expr) -> bool {
+    matches!(index, Expr::Name { kind: NameKind::Me, .. })
+}
+
+/// `base + bytes` of a pointer to bytes.
+fn bytes_behind(base: Term, bytes: Term) -> Term {
+    Term {
+        node: super::term::Node::Binary(BinaryOp::Add, Box::new(base), Box::new(bytes)),
+        elem: Elem::U8,
+        range: None,
+    }
+}
+
+/// The peers by which a role indexes a channel, at one of its ends.
+fn indices_of(body: &[Stmt], channel: &str, end: End) -> Vec<Expr> {
+    let mut found = Vec::new();
+    walk::stmts(body, &mut |stmt| {
+        let own = |name: &String| name == channel;
+        match (&stmt.action, end) {
+            (Action::Push { channel, peer: Some(peer), .. }, End::Out) if own(channel) => {
+                found.push(peer.clone());
+            }
+            (Action::Announce { channel, peer, .. }, End::Out) if own(channel) => {
+                found.push(peer.clone());
+            }
+            (Action::Receive { channel, peer, .. }, End::In) if own(channel) => {
+                // Without a peer the loop takes from all.
+                found.push(peer.clone().unwrap_or(Expr::Int { value: -1 }));
+            }
+            (Action::Gather { channel, .. }, End::In) if own(channel) => {
+                found.push(Expr::Int { value: -1 });
+            }
+            _ => {}
+        }
+        if end == End::In {
+            walk::exprs(stmt, &mut |part| {
+                if let Expr::OfChannel { channel, index, field, .. } = part
+                    && own(channel)
+                    && field != "position"
+                {
+                    found.extend(index.first().cloned());
+                }
+            });
+        }
+    });
+    found
+}
+
+/// Whether an expression names something.
+fn names(whole: &Expr, name: &str) -> bool {
+    let mut found = false;
+    walk::expr(whole, &mut |part| {
+        found |= matches!(part, Expr::Name { name: own, .. } if own == name)
+            || matches!(part, Expr::Field { of, .. } if of == name);
+    });
+    found
+}

@@ -1,0 +1,196 @@
+//! What no role can do, whatever way it is emitted: each with the reason in the words of the language.
+
+use super::{Refusal, names_in_text};
+use crate::ir::{
+    Action, Blocks, Channel, ChannelKind, Domain, Expr, NameKind, PeerSet, Pipeline, Role, Source,
+    Stmt, walk,
+};
+
+/// Everything that a selected pipeline as a whole asks for and has no text.
+pub(super) fn check(ir: &Pipeline) -> Vec<Refusal> {
+    let mut found = Vec::new();
+    let mut refuse =
+        |at: &Source, why: &str| found.push(Refusal { at: at.clone(), why: why.into() });
+    for channel in &ir.channels {
+        check_channel(ir, channel, &mut refuse);
+    }
+    for role in &ir.roles {
+        check_role(ir, role, &mut refuse);
+    }
+    found.extend(names_in_text::check(ir).err());
+    found
+}
+
+fn check_channel(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source, &str)) {
+    let others = ir.channels.iter().take_while(|other| other.name != channel.name);
+    for other in others.filter(|other| other.message == channel.message) {
+        if other.kind != channel.kind {
+            let why = format!(
+                "`{}` and `{}` carry one message, which each kind of channel lays out in its own way",
+                other.name, channel.name
+            );
+            refuse(&channel.at, &why);
+        }
+    }
+    let fields = ir.carried(&channel.name).into_iter().flat_map(|(_, message)| &message.fields);
+    let extents = fields.flat_map(|field| &field.dims);
+    let options = channel.options.iter().map(|option| &option.value);
+    if extents.chain(options).any(|number| !is_of_shape(number)) {
+        let why = "its options, and the extents of its message, are numbers of the shape";
+        refuse(&channel.at, why);
+    }
+    if channel.kind == ChannelKind::Slots {
+        check_slots(ir, channel, refuse);
+    }
+    if matches!(channel.kind, ChannelKind::Direct | ChannelKind::Ring) {
+        check_served(ir, channel, refuse);
+    }
+}
+
+/// Who waits for slots waits for those of every peer.
+fn check_slots(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source, &str)) {
+    let mut pushes = 0;
+    for role in &ir.roles {
+        slot_pushes(channel, &role.body, &mut Vec::new(), &mut |stmt, every| {
+            pushes += 1;
+            if !every {
+                let why = "every rank waits for a record of every other one: push in a loop over \
+                           its peers, without `where`, to its binder";
+                refuse(&stmt.at, why);
+            } else if pushes == 2 {
+                refuse(&stmt.at, "a call fills each slot once");
+            }
+        });
+    }
+}
+
+/// Shows every push to `channel`, and whether it serves all peers.
+fn slot_pushes<'s>(
+    channel: &Channel,
+    body: &'s [Stmt],
+    loops: &mut Vec<(&'s str, &'s Domain, bool)>,
+    see: &mut dyn FnMut(&Stmt, bool),
+) {
+    for stmt in body {
+        match &stmt.action {
+            Action::Push { channel: to, peer: Some(Expr::Name { name, .. }), .. }
+                if *to == channel.name =>
+            {
+                let over = loops.iter().find(|(binder, ..)| binder == name);
+                let all = over.is_some_and(|(_, domain, _)| serves(channel, domain));
+                see(stmt, all && !loops.iter().any(|(.., filtered)| *filtered));
+            }
+            Action::Push { channel: to, .. } if *to == channel.name => see(stmt, false),
+            Action::For { binder, domain, filter, body, .. } => {
+                loops.push((binder, domain, filter.is_some()));
+                slot_pushes(channel, body, loops, see);
+                loops.pop();
+            }
+            _ => {
+                loops.push(("", &Domain::Tokens, true));
+                slot_pushes(channel, walk::nested(stmt), loops, see);
+                loops.pop();
+            }
+        }
+    }
+}
+
+/// Whether a domain is all peers of a channel.
+fn serves(channel: &Channel, domain: &Domain) -> bool {
+    match (domain, &channel.per) {
+        (Domain::Dim { name }, PeerSet::All) => name == "ranks",
+        (Domain::Dim { name }, PeerSet::Local) => name == "local_ranks",
+        (Domain::Peers { set }, per) => set == per,
+        _ => false,
+    }
+}
+
+/// A receiver waits for every peer, so every peer is served: by roles that tell each one how much it
+/// gets, be it nothing.
+fn check_served(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source, &str)) {
+    let roles: Vec<&Role> =
+        ir.roles.iter().filter(|role| channel.from.contains(&role.name)).collect();
+    for role in &roles {
+        if let crate::ir::Share::Peer { set, .. } = &role.share
+            && *set != channel.per
+            && !(*set == PeerSet::All && channel.per == PeerSet::Others)
+        {
+            let why = format!("`{}` serves fewer peers than `{}` joins", role.name, channel.name);
+            refuse(&role.at, &why);
+        }
+    }
+    if channel.kind != ChannelKind::Direct || roles.len() < 2 {
+        return;
+    }
+    let (mut own, mut others) = (false, false);
+    for role in roles {
+        walk::stmts(&role.body, &mut |stmt| {
+            if let Action::Push { channel: to, peer: Some(peer), .. } = &stmt.action
+                && *to == channel.name
+            {
+                let me = matches!(peer, Expr::Name { kind: NameKind::Me, .. });
+                own |= me || !is_other(role, peer);
+                others |= !me;
+            }
+        });
+    }
+    if !(others && (own || channel.per == PeerSet::Others)) {
+        refuse(&channel.at, "its receiver waits for rows of every rank, this one too");
+    }
+}
+
+/// Whether the peer is the number of a loop over all other ranks.
+fn is_other(role: &Role, peer: &Expr) -> bool {
+    let Expr::Name { name, .. } = peer else { return false };
+    let mut found = false;
+    walk::stmts(&role.body, &mut |stmt| {
+        found |= matches!(&stmt.action, Action::For {
+            binder, domain: Domain::Peers { set: PeerSet::Others }, ..
+        } if binder == name);
+    });
+    found
+}
+
+fn check_role(ir: &Pipeline, role: &Role, refuse: &mut dyn FnMut(&Source, &str)) {
+    if role.phase.is_some() {
+        refuse(&role.at, "phases have no CUDA text yet");
+    }
+    if role.warps.as_ref().is_some_and(|warps| !is_of_shape(warps)) {
+        refuse(&role.at, "the number of warps is one of the shape");
+    }
+    let ranges = ir.roles.iter().filter_map(|role| match &role.blocks {
+        Blocks::Range { low, high } => Some((low, high)),
+        _ => None,
+    });
+    let ranges: Vec<(&Expr, &Expr)> = ranges.collect();
+    let follows = |low: &Expr| ranges.iter().any(|(_, high)| *high == low);
+    let gap = ranges.iter().any(|(low, _)| **low != Expr::Int { value: 0 } && !follows(low));
+    if role.blocks == Blocks::Other && gap {
+        let why = "other blocks are those behind the named ones, which begin at block 0 and follow \
+                   one another";
+        refuse(&role.at, why);
+    }
+    let mut counts = false;
+    walk::stmts(&role.body, &mut |stmt| {
+        counts |= matches!(stmt.action, Action::Count { .. });
+    });
+    if role.blocks == Blocks::Last && counts {
+        refuse(
+            &role.at,
+            "a role on the last block counts nothing: counters are stored before it runs",
+        );
+    }
+}
+
+/// Whether an expression has a value before any call.
+pub(super) fn is_of_shape(whole: &Expr) -> bool {
+    let mut found = true;
+    walk::expr(whole, &mut |part| {
+        found &= match part {
+            Expr::Name { kind, .. } => matches!(kind, NameKind::Dim | NameKind::Tune),
+            Expr::Element { .. } | Expr::Field { .. } | Expr::OfChannel { .. } => false,
+            _ => true,
+        };
+    });
+    found
+}

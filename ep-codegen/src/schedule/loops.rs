@@ -1,0 +1,306 @@
+//! Loops: over the lanes of a warp where every turn is one lane's own work, else one after the other.
+
+use super::scope::{Meaning, Scope};
+use super::statements::records_position;
+use super::step::{Step, Turns};
+use super::term::Term;
+use super::value::{Numbers, counted_loop};
+use super::{Lowered, RoleLowering};
+use crate::ir::{Action, BinaryOp, Domain, Elem, Expr, Stmt, walk};
+
+impl RoleLowering<'_> {
+    /// `for i in domain where condition { .. }`, in one warp or one lane.
+    pub(super) fn repeat(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let Action::For { binder, position, body, .. } = &stmt.action else { return Ok(()) };
+        if position.is_some() {
+            return self.deal_out(scope, stmt, out);
+        }
+        let turns = match (scope.by_lane, self.fits_lanes(scope, binder, body)) {
+            (true, _) => Turns::Alone,
+            (false, true) => Turns::Lanes,
+            (false, false) => Turns::Serial,
+        };
+        self.turns(scope, stmt, turns, out)
+    }
+
+    /// The turns of a loop, taken as `turns` says.
+    pub(super) fn turns(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        turns: Turns,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let Action::For { binder, domain, filter, body, .. } = &stmt.action else { return Ok(()) };
+        let inner = match turns {
+            Turns::Lanes | Turns::Threads | Turns::Alone => scope.of_lane(),
+            _ => scope.clone(),
+        };
+        self.placed_loops(&inner, body, out)?;
+        let mut steps = Vec::new();
+        let (name, numbers, inner) = match domain {
+            Domain::Row { row } => self.entries(&inner, binder, row, body, &mut steps)?,
+            _ => {
+                let numbers = self.numbers(scope, domain, out)?;
+                let name = self.names.fresh(binder);
+                let index = self.index_in(&name, &numbers);
+                if numbers.others {
+                    steps.push(Step::SkipUnless(index.clone().test(BinaryOp::Ne, self.me())));
+                }
+                (name, numbers, inner.with(binder, Meaning::Value(index)))
+            }
+        };
+        self.filtered(&inner, filter.as_ref(), body, &mut steps)?;
+        out.push(counted_loop(name, numbers, turns, steps));
+        if matches!(turns, Turns::Lanes) && self.writes_reread(body) {
+            out.push(Step::Meet);
+        }
+        Ok(())
+    }
+
+    /// The body of a turn, where the condition holds; where it does not, positions are recorded as
+    /// those of messages that are not there.
+    fn filtered(
+        &mut self,
+        scope: &Scope,
+        filter: Option<&Expr>,
+        body: &[Stmt],
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let Some(filter) = filter else {
+            self.body(scope, body, out);
+            return Ok(());
+        };
+        let condition = self.scalar(scope, filter, out)?;
+        if !records_position(body) {
+            out.push(Step::SkipUnless(condition));
+            self.body(scope, body, out);
+            return Ok(());
+        }
+        let holds = self.named("goes", condition, out);
+        let mut absent = Vec::new();
+        self.absent(scope, body, &mut absent);
+        if !absent.is_empty() {
+            out.push(Step::If { condition: holds.clone().negated(), body: absent });
+        }
+        out.push(Step::SkipUnless(holds));
+        self.body(scope, body, out);
+        Ok(())
+    }
+
+    /// A loop in which nothing happens but that positions are recorded as absent.
+    pub(super) fn repeat_absent(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let Action::For { binder, domain, body, .. } = &stmt.action else { return Ok(()) };
+        let turns = if scope.by_lane { Turns::Alone } else { Turns::Serial };
+        let mut steps = Vec::new();
+        let (name, numbers, inner) = match domain {
+            Domain::Row { row } => self.entries(scope, binder, row, body, &mut steps)?,
+            _ => {
+                let numbers = self.numbers(scope, domain, out)?;
+                let name = self.names.fresh(binder);
+                let index = self.index_in(&name, &numbers);
+                if numbers.others {
+                    steps.push(Step::SkipUnless(index.clone().test(BinaryOp::Ne, self.me())));
+                }
+                let meaning = Meaning::Value(index);
+                (name, numbers, scope.with(binder, meaning))
+            }
+        };
+        self.absent(&inner, body, &mut steps);
+        out.push(counted_loop(name, numbers, turns, steps));
+        Ok(())
+    }
+
+    /// `for entry in row`: entries of -1, and those beyond what they index, are skipped.
+    fn entries(
+        &mut self,
+        scope: &Scope,
+        binder: &str,
+        row: &Expr,
+        body: &[Stmt],
+        steps: &mut Vec<Step>,
+    ) -> Lowered<(String, Numbers, Scope)> {
+        let width = self.row_width(scope, row)?;
+        let k = self.names.fresh("k");
+        let entry = self.value(scope, row, Some(&Term::index(&k)), steps)?;
+        if !entry.is_whole() {
+            return Err("a loop over a row takes whole numbers".to_string());
+        }
+        let entry = self.named(binder, entry.wide(), steps);
+        let mut known = entry.clone().test(BinaryOp::Ge, Term::int(0));
+        if let Some(bound) = self.extent_indexed_by(body, binder)? {
+            known = known.and(entry.clone().test(BinaryOp::Lt, bound));
+        }
+        steps.push(Step::SkipUnless(known));
+        let numbers = Numbers { from: Term::int(0), to: width, others: false };
+        Ok((k, numbers, scope.with(binder, Meaning::Value(entry))))
+    }
+
+    /// The extent of the axis that `binder` indexes in the first place that is written.
+    fn extent_indexed_by(&mut self, body: &[Stmt], binder: &str) -> Lowered<Option<Term>> {
+        let mut found = None;
+        walk::stmts(body, &mut |stmt| {
+            if let (None, Some(place)) = (&found, walk::target(stmt)) {
+                let axis = place
+                    .indices
+                    .iter()
+                    .position(|index| matches!(index, Expr::Name { name, .. } if name == binder));
+                found = axis.map(|axis| (place.tensor.clone(), axis));
+            }
+        });
+        let Some((tensor, axis)) = found else { return Ok(None) };
+        let Some(extent) = self.tensor(&tensor)?.dims.get(axis).cloned() else { return Ok(None) };
+        self.scalar(&Scope::default(), &extent, &mut Vec::new()).map(Some)
+    }
+
+    /// Whether every turn of a loop is one lane's own work, and no turn depends on another.
+    pub(super) fn fits_lanes(&self, scope: &Scope, binder: &str, body: &[Stmt]) -> bool {
+        let mut fits = true;
+        walk::stmts(body, &mut |stmt| {
+            fits &= match &stmt.action {
+                Action::For { position, .. } => position.is_none(),
+                Action::Add { target, .. } => is_indexed_by(&target.indices, binder),
+                Action::Store { .. }
+                | Action::Record { .. }
+                | Action::Count { .. }
+                | Action::Let { .. } => true,
+                _ => false,
+            };
+            walk::exprs(stmt, &mut |part| {
+                fits &= match part {
+                    Expr::OfChannel { channel, field, .. } => {
+                        field != "position" && self.header_word(channel, field).is_none()
+                    }
+                    Expr::Field { of, field, .. } if field == "position" => {
+                        !matches!(scope.find(of), Some(Meaning::Placed(..)))
+                    }
+                    Expr::Call { helper, .. } => helper != "sum",
+                    _ => true,
+                };
+            });
+        });
+        fits && self.keeps_to_itself(binder, body)
+    }
+
+    /// Whether what one turn writes no other turn reads.
+    fn keeps_to_itself(&self, binder: &str, body: &[Stmt]) -> bool {
+        let mut apart = true;
+        let reread = |name: &String| self.reread.contains(name);
+        walk::stmts(body, &mut |stmt| {
+            if let Some(place) = walk::target(stmt).filter(|place| reread(&place.tensor)) {
+                apart &= is_indexed_by(&place.indices, binder);
+            }
+            walk::exprs(stmt, &mut |part| {
+                if let Expr::Element { tensor, indices } = part
+                    && reread(tensor)
+                    && writes(body, tensor)
+                {
+                    apart &= is_indexed_by(indices, binder);
+                }
+            });
+        });
+        apart
+    }
+
+    fn writes_reread(&self, body: &[Stmt]) -> bool {
+        self.reread.iter().any(|name| writes(body, name))
+    }
+
+    /// The place of a header word of a ring, if `field` is one.
+    pub(super) fn header_word(&self, channel: &str, field: &str) -> Option<usize> {
+        let (channel, _) = self.carried(channel).ok()?;
+        channel.header.iter().position(|word| word == field)
+    }
+
+    /// The loops right inside of one over rows that deal out places: each of their numbers counts its
+    /// turns through all rows.
+    fn placed_loops(&mut self, scope: &Scope, body: &[Stmt], out: &mut Vec<Step>) -> Lowered<()> {
+        for stmt in body {
+            let Action::For { binder, domain, position: Some(first), .. } = &stmt.action else {
+                continue;
+            };
+            let Domain::Dim { name: count } = domain else {
+                return Err("places are dealt out by a number of the shape".to_string());
+            };
+            let object = self.names.fresh(&format!("{binder}_places"));
+            let count = self.number(count);
+            let class = match &count.node {
+                super::term::Node::Name(name) => format!("ep::PlaceCounters<{name}>"),
+                _ => return Err("places are dealt out by a number of the shape".to_string()),
+            };
+            out.push(Step::Object { class, name: object.clone(), args: Vec::new() });
+            let name = self.names.fresh(binder);
+            let index = Term::index(&name);
+            let inner = scope.of_lane().with(binder, Meaning::Value(index.clone()));
+            let mut steps = Vec::new();
+            let first = self.scalar(&inner, first, &mut steps)?;
+            steps.push(Step::Do(Term::call(
+                format!("{object}.begin"),
+                vec![index, first.wide()],
+                Elem::I64,
+            )));
+            let numbers = Numbers { from: Term::int(0), to: count, others: false };
+            out.push(counted_loop(name, numbers, Turns::Lanes, steps));
+            self.places.push((stmt.at.clone(), object));
+        }
+        Ok(())
+    }
+
+    /// `for i in number at first where condition { .. }` inside of a loop over rows.
+    fn deal_out(&mut self, scope: &Scope, stmt: &Stmt, out: &mut Vec<Step>) -> Lowered<()> {
+        let Action::For { binder, domain, filter, body, .. } = &stmt.action else { return Ok(()) };
+        let places = self.places.iter().rev().find(|(at, _)| *at == stmt.at);
+        let places = places.map(|(_, object)| object.clone());
+        let places = places.ok_or("places are dealt out right inside of a loop over rows")?;
+        let numbers = self.numbers(scope, domain, out)?;
+        let name = self.names.fresh(binder);
+        let index = self.index_in(&name, &numbers);
+        let mut steps = Vec::new();
+        let call =
+            |what: &str| Term::call(format!("{places}.{what}"), vec![index.clone()], Elem::I64);
+        let plain = scope.with(binder, Meaning::Value(index.clone()));
+        if let Some(filter) = filter {
+            let condition = self.scalar(&plain, filter, &mut steps)?;
+            if records_position(body) {
+                let goes = self.named("goes", condition, &mut steps);
+                let mut absent = Vec::new();
+                let next = self.named(&format!("{binder}_next"), call("next"), &mut absent);
+                let there = scope.with(binder, Meaning::Placed(index.clone(), next));
+                self.absent(&there, body, &mut absent);
+                steps.push(Step::If { condition: goes.clone().negated(), body: absent });
+                steps.push(Step::SkipUnless(goes));
+            } else {
+                steps.push(Step::SkipUnless(condition));
+            }
+        }
+        let position = self.named(&format!("{binder}_position"), call("take"), &mut steps);
+        let inner = scope.with(binder, Meaning::Placed(index, position));
+        self.body(&inner, body, &mut steps);
+        let turns = if scope.by_lane { Turns::Alone } else { Turns::Serial };
+        out.push(counted_loop(name, numbers, turns, steps));
+        Ok(())
+    }
+}
+
+/// Whether one of the indices is `binder` itself.
+pub(super) fn is_indexed_by(indices: &[Expr], binder: &str) -> bool {
+    indices.iter().any(|index| matches!(index, Expr::Name { name, .. } if name == binder))
+}
+
+fn writes(body: &[Stmt], tensor: &str) -> bool {
+    let mut found = false;
+    walk::stmts(body, &mut |stmt| {
+        found |= walk::target(stmt).is_some_and(|place| place.tensor == tensor);
+    });
+    found
+}

@@ -1,0 +1,322 @@
+//! What a role's share deals out: one warp carries each unit, from its first statement to its last.
+
+use super::channels::End;
+use super::loops::is_indexed_by;
+use super::scope::{Meaning, Scope};
+use super::step::{Loop, Step, Turns};
+use super::term::{Term, arithmetic};
+use super::{Lowered, RoleLowering};
+use crate::ir::{
+    Action, BinaryOp, ChannelKind, Domain, Elem, Expr, NameKind, PeerSet, Share, Stmt, walk,
+};
+use crate::plan::{ParamKind, params};
+
+impl RoleLowering<'_> {
+    /// All steps of the role.
+    pub(super) fn role(&mut self) -> Vec<Step> {
+        let mut out = Vec::new();
+        self.single =
+            self.role.share == Share::Team && (!self.reread.is_empty() || !self.ends().is_empty());
+        self.check_hazards();
+        self.offers(&mut out);
+        self.rooms(&mut out);
+        self.fills(&mut out);
+        self.open_objects(&mut out);
+        let at = self.role.at.clone();
+        if let Err(why) = self.units(&mut out) {
+            self.refuse(&at, why);
+        }
+        self.release_pulls(&mut out);
+        out
+    }
+
+    /// Stops the role where the caller's outputs hold fewer rows than it writes in all.
+    fn rooms(&mut self, out: &mut Vec<Step>) {
+        let takes =
+            |kind| self.ends().iter().any(|(channel, end)| channel.kind == kind && *end == End::In);
+        // The senders of a direct channel see for themselves that there is no room.
+        if takes(ChannelKind::Direct) {
+            return;
+        }
+        let capacities: Vec<(String, String)> = params(self.ir)
+            .0
+            .into_iter()
+            .filter_map(|param| match param.kind {
+                ParamKind::Capacity { size } => Some((size, param.name)),
+                _ => None,
+            })
+            .collect();
+        let mut sizes: Vec<String> = Vec::new();
+        walk::stmts(&self.role.body, &mut |stmt| {
+            let place = walk::target(stmt);
+            let tensor = place.and_then(|place| {
+                self.ir.tensors.iter().find(|tensor| tensor.name == place.tensor)
+            });
+            if let Some(Expr::Name { name, kind: NameKind::Size }) =
+                tensor.and_then(|tensor| tensor.dims.first())
+                && !sizes.contains(name)
+            {
+                sizes.push(name.clone());
+            }
+        });
+        for (size, capacity) in capacities.into_iter().filter(|(size, _)| sizes.contains(size)) {
+            let Ok(rows) = self.size(&Scope::default(), &size, out) else { continue };
+            let args = vec![
+                Term::name("team", Elem::I32),
+                rows.converted(&Elem::I32),
+                Term::name(format!("args.{capacity}"), Elem::I32),
+            ];
+            out.push(Step::Do(Term::call("ep::require_room", args, Elem::I32)));
+        }
+    }
+
+    /// The units of the role's work, in turn.
+    fn units(&mut self, out: &mut Vec<Step>) -> Lowered<()> {
+        let scope = Scope::default();
+        match &self.role.share.clone() {
+            Share::Team => self.team(&scope, out),
+            Share::Peer { binder, set } => self.peers(&scope, binder, set, out),
+            Share::Stripe | Share::Token | Share::BlockPerToken => match self.uses_stripes() {
+                true => {
+                    let stripes = self.stripes_loop(&scope, Turns::Spread)?;
+                    self.unit(stripes, out)
+                }
+                false => self.dealt(&scope, out),
+            },
+            Share::SourceStripe => {
+                self.pairs(&scope, &["source".to_string(), "stripe".to_string()], out)
+            }
+            Share::Indices { names } => self.pairs(&scope, names, out),
+        }
+    }
+
+    /// Whether stripes mean something in the body.
+    fn uses_stripes(&self) -> bool {
+        let mut found = self.ends().iter().any(|(channel, _)| channel.kind == ChannelKind::Ring);
+        walk::stmts(&self.role.body, &mut |stmt| {
+            found |= matches!(
+                &stmt.action,
+                Action::For { domain: Domain::Stripe, .. }
+                    | Action::Gather { domain: Domain::Stripe, .. }
+            );
+            walk::exprs(stmt, &mut |part| {
+                found |= matches!(part, Expr::Name { kind: NameKind::Stripe, .. })
+                    || matches!(part, Expr::Fold { domain, .. } if **domain == Domain::Stripe);
+            });
+        });
+        let pushes_direct = self
+            .ends()
+            .iter()
+            .any(|(channel, end)| channel.kind == ChannelKind::Direct && *end == End::Out);
+        found || pushes_direct
+    }
+
+    /// A loop over stripes, and what the names mean in it.
+    fn stripes_loop(&mut self, scope: &Scope, turns: Turns) -> Lowered<(Loop, Scope)> {
+        if !self
+            .ir
+            .dims
+            .iter()
+            .map(|dim| &dim.name)
+            .chain(self.ir.tunes.iter().map(|tune| &tune.name))
+            .any(|name| name == "stripes")
+        {
+            return Err("this needs the number `stripes`".to_string());
+        }
+        let name = self.names.fresh("stripe");
+        let to = self.number("stripes");
+        let high = to.range.map_or(i64::from(i32::MAX), |(_, high)| high - 1);
+        let meaning = Meaning::Value(Term::small(&name, 0, high));
+        let repeat =
+            Loop { binder: name, elem: Elem::I32, from: Term::int(0), to, turns, body: Vec::new() };
+        Ok((repeat, scope.with("stripe", meaning)))
+    }
+
+    /// One unit in each turn of a loop.
+    fn unit(&mut self, (mut repeat, scope): (Loop, Scope), out: &mut Vec<Step>) -> Lowered<()> {
+        let mut body = Vec::new();
+        self.carry(&scope, &mut body)?;
+        repeat.body = body;
+        out.push(Step::Loop(repeat));
+        Ok(())
+    }
+
+    /// The statements of one unit, between the opening and the closing of its channels.
+    fn carry(&mut self, scope: &Scope, out: &mut Vec<Step>) -> Lowered<()> {
+        self.open(scope, out)?;
+        let body = &self.role.body;
+        self.body(scope, body, out);
+        self.close(out);
+        Ok(())
+    }
+
+    /// `Role[peer]`: each warp takes peers in turn, and goes through the stripes of its block for each.
+    fn peers(
+        &mut self,
+        scope: &Scope,
+        binder: &str,
+        set: &PeerSet,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let peers = self.number(self.peers_of(set)?);
+        let name = self.names.fresh(binder);
+        let high = peers.range.map_or(i64::from(i32::MAX), |(_, high)| high - 1);
+        let peer = Term::small(&name, 0, high);
+        let inner = scope.with(binder, Meaning::Value(peer.clone()));
+        let mut body = Vec::new();
+        if *set == PeerSet::Others {
+            body.push(Step::SkipUnless(peer.test(BinaryOp::Ne, self.me())));
+        }
+        let stripes = self.stripes_loop(&inner, Turns::Blocks)?;
+        self.unit(stripes, &mut body)?;
+        out.push(Step::Loop(Loop {
+            binder: name,
+            elem: Elem::I32,
+            from: Term::int(0),
+            to: peers,
+            turns: Turns::WarpsOfBlock,
+            body,
+        }));
+        Ok(())
+    }
+
+    /// `warps shared by (a, b)`: each warp takes pairs in turn. Without `stripe` among them, where the
+    /// body speaks of one, a block takes stripes and its warps the rest.
+    fn pairs(&mut self, scope: &Scope, names: &[String], out: &mut Vec<Step>) -> Lowered<()> {
+        let mut extents = Vec::new();
+        for name in names {
+            extents.push(self.extent_of(name)?);
+        }
+        let product = extents.iter().cloned().fold(Term::int(1), Term::times);
+        let by_block = self.uses_stripes() && !names.iter().any(|name| name == "stripe");
+        let pair = self.names.fresh("unit");
+        let mut rest = match product.elem {
+            Elem::I64 => Term::name(&pair, Elem::I64),
+            _ => Term::index(&pair),
+        };
+        let mut inner = scope.clone();
+        let mut body = Vec::new();
+        let stripes = match by_block {
+            true => {
+                let (repeat, with_stripe) = self.stripes_loop(scope, Turns::Blocks)?;
+                inner = with_stripe;
+                Some(repeat)
+            }
+            false => None,
+        };
+        for (name, extent) in names.iter().zip(&extents) {
+            let own = arithmetic(BinaryOp::Rem, rest.clone(), extent.clone());
+            let high = extent.range.map_or(i64::from(i32::MAX), |(_, high)| high - 1);
+            let value = self.named(name, own.converted(&Elem::I32), &mut body);
+            inner.bind(name, Meaning::Value(Term { range: Some((0, high)), ..value }));
+            rest = arithmetic(BinaryOp::Div, rest, extent.clone());
+        }
+        self.carry(&inner, &mut body)?;
+        let turns = if by_block { Turns::WarpsOfBlock } else { Turns::Warps };
+        let elem = product.elem.clone();
+        let units =
+            Step::Loop(Loop { binder: pair, elem, from: Term::int(0), to: product, turns, body });
+        match stripes {
+            Some(mut repeat) => {
+                repeat.body = vec![units];
+                out.push(Step::Loop(repeat));
+            }
+            None => out.push(units),
+        }
+        Ok(())
+    }
+
+    /// How many values an index of a share has.
+    fn extent_of(&mut self, name: &str) -> Lowered<Term> {
+        for channel in &self.ir.channels {
+            if let Some(axis) = channel.slot_names.iter().position(|own| own == name) {
+                return self.scalar(&Scope::default(), &channel.slot[axis], &mut Vec::new());
+            }
+        }
+        let plural = match name {
+            "source" => "ranks".to_string(),
+            _ => format!("{name}s"),
+        };
+        let known = self.ir.dims.iter().map(|dim| &dim.name);
+        let mut known = known.chain(self.ir.tunes.iter().map(|tune| &tune.name));
+        match known.any(|own| *own == plural) {
+            true => Ok(self.number(&plural)),
+            false => Err(format!("nothing says how many values `{name}` has")),
+        }
+    }
+
+    /// Statements of a role whose warps take the turns of its outer loops.
+    fn dealt(&mut self, scope: &Scope, out: &mut Vec<Step>) -> Lowered<()> {
+        self.open(scope, out)?;
+        let mut scope = scope.clone();
+        let body = &self.role.body;
+        for stmt in body {
+            self.dealt_stmt(&mut scope, stmt, out);
+        }
+        self.close(out);
+        Ok(())
+    }
+
+    fn dealt_stmt(&mut self, scope: &mut Scope, stmt: &Stmt, out: &mut Vec<Step>) {
+        let mut steps = Vec::new();
+        let lowered = match &stmt.action {
+            Action::For { binder, position: None, domain, body, .. }
+                if !matches!(domain, Domain::Row { .. }) && adds_apart(binder, body) =>
+            {
+                let threads = self.fits_lanes(scope, binder, body);
+                let turns = if threads { Turns::Threads } else { Turns::Warps };
+                self.turns(scope, stmt, turns, &mut steps)
+            }
+            Action::Gather { .. } => self.gather(scope, stmt, Turns::Warps, &mut steps),
+            Action::Let { .. } => {
+                self.one(scope, stmt, out);
+                return;
+            }
+            _ => {
+                let mut once = Vec::new();
+                self.one(scope, stmt, &mut once);
+                out.push(first_warp(once));
+                return;
+            }
+        };
+        if let Err(why) = lowered {
+            self.refuse(&stmt.at, why);
+        }
+        out.push(Step::Says(stmt.at.clone()));
+        out.extend(steps);
+    }
+
+    /// The role as one team: its loops are spread over all threads, unless one statement needs what
+    /// another one has written, or a channel: then one warp does everything in order.
+    fn team(&mut self, scope: &Scope, out: &mut Vec<Step>) -> Lowered<()> {
+        if !self.single {
+            return self.dealt(scope, out);
+        }
+        if self.ends().iter().any(|(channel, _)| channel.kind == ChannelKind::Ring) {
+            return Err("a ring belongs to a stripe: its roles are dealt out by stripes, as \
+                        `Role[peer]` or by `warps shared by stripe`"
+                .to_string());
+        }
+        let mut steps = Vec::new();
+        self.carry(scope, &mut steps)?;
+        out.push(first_warp(steps));
+        Ok(())
+    }
+}
+
+/// Whether no two turns of a loop add to one element.
+fn adds_apart(binder: &str, body: &[Stmt]) -> bool {
+    let mut apart = true;
+    walk::stmts(body, &mut |stmt| {
+        if let Action::Add { target, .. } = &stmt.action {
+            apart &= is_indexed_by(&target.indices, binder);
+        }
+    });
+    apart
+}
+
+/// Steps of the first warp of the role alone.
+fn first_warp(body: Vec<Step>) -> Step {
+    let first = Term::call("team.index", Vec::new(), Elem::I32).test(BinaryOp::Eq, Term::int(0));
+    Step::If { condition: first, body }
+}

@@ -1,0 +1,132 @@
+//! Rules: roles that the device library does faster as a whole than statement by statement.
+//!
+//! A rule says which bodies it is for, down to the last expression; every other role is composed. So a
+//! rule never has to know what it cannot do, and a role never has to fit one. What a rule leaves is the
+//! same, byte for byte, and `Rules::None` turns all of them off.
+
+mod channels;
+mod fanout;
+mod forms;
+
+#[cfg(feature = "render")]
+pub(crate) use channels::is_position;
+pub use fanout::{Fanout, Reached};
+
+use crate::ir::{
+    BinaryOp, Channel, ChannelKind, Expr, Message, Pipeline, Role, Source, Stmt, Tensor, walk,
+};
+use crate::plan::{Counting, counted};
+
+/// Why no rule is for a role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unfit {
+    /// The first statement that no rule is for, or the role or channel.
+    pub at: Source,
+    /// The reason.
+    pub why: String,
+}
+
+/// Whether a rule is for `role`, beside the channels at whose ends it is.
+pub fn check(ir: &Pipeline, role: &Role) -> Result<(), Unfit> {
+    let forms = Forms { ir };
+    let ends = |channel: &&Channel| channel.to == role.name || channel.from.contains(&role.name);
+    for channel in ir.channels.iter().filter(ends) {
+        forms.check_channel(channel)?;
+    }
+    forms.check_role(role)?;
+    forms.check_words(role)
+}
+
+/// A pipeline whose roles are looked at.
+pub(super) struct Forms<'a> {
+    ir: &'a Pipeline,
+}
+
+impl<'a> Forms<'a> {
+    /// A reason at the place with this source.
+    fn refuse<T>(&self, at: &Source, why: &str) -> Result<T, Unfit> {
+        Err(Unfit { at: at.clone(), why: why.to_string() })
+    }
+
+    /// A statement that no rule is for.
+    fn no_form(&self, stmt: &Stmt) -> Unfit {
+        Unfit { at: stmt.at.clone(), why: "no rule is for this statement".to_string() }
+    }
+
+    fn lacks(&self, what: &str, name: &str) -> Unfit {
+        let at = Source { line: 0, text: self.ir.name.clone() };
+        Unfit { at, why: format!("no {what} `{name}`") }
+    }
+
+    fn tensor(&self, name: &str) -> Result<&'a Tensor, Unfit> {
+        let found = self.ir.tensors.iter().find(|tensor| tensor.name == name);
+        found.ok_or_else(|| self.lacks("tensor", name))
+    }
+
+    fn channel(&self, name: &str) -> Result<&'a Channel, Unfit> {
+        let found = self.ir.channels.iter().find(|channel| channel.name == name);
+        found.ok_or_else(|| self.lacks("channel", name))
+    }
+
+    fn message(&self, channel: &Channel) -> Result<&'a Message, Unfit> {
+        let found = self.ir.messages.iter().find(|message| message.name == channel.message);
+        found.ok_or_else(|| self.lacks("message", &channel.message))
+    }
+
+    fn has_kind(&self, channel: &str, kind: ChannelKind) -> bool {
+        self.ir.channels.iter().any(|c| c.name == channel && c.kind == kind)
+    }
+
+    fn pushes_direct(&self, stmt: &Stmt) -> bool {
+        pushes_direct(self.ir, stmt)
+    }
+
+    fn counting(&self, tensor: &Tensor) -> Option<Counting> {
+        let found = counted(self.ir).into_iter().find(|(known, _)| known.name == tensor.name);
+        found.map(|(_, kind)| kind)
+    }
+
+    /// The one ring that a role with a peer fills or empties.
+    fn ring_of(&self, role: &Role) -> Result<&'a Channel, Unfit> {
+        let mut rings = self.ir.channels.iter().filter(|channel| {
+            channel.kind == ChannelKind::Ring
+                && (channel.to == role.name || channel.from.contains(&role.name))
+        });
+        match (rings.next(), rings.next()) {
+            (Some(ring), None) => Ok(ring),
+            _ => self.refuse(&role.at, "the role joins more than one ring, or both ends of one"),
+        }
+    }
+}
+
+/// Whether a statement pushes into a direct channel.
+pub(crate) fn pushes_direct(ir: &Pipeline, stmt: &Stmt) -> bool {
+    let mut found = false;
+    walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
+        if let crate::ir::Action::Push { channel, .. } = &inner.action {
+            found |= ir
+                .channels
+                .iter()
+                .any(|known| known.name == *channel && known.kind == ChannelKind::Direct);
+        }
+    });
+    found
+}
+
+/// The field of `sum(part.field)` and the tensor of `+ bias[token]`.
+pub(crate) fn sum_and_bias<'e>(value: &'e Expr, part: &str) -> Option<(&'e str, Option<&'e Expr>)> {
+    match value {
+        Expr::Call { helper, args } if helper == "sum" => match args.as_slice() {
+            [Expr::Field { of, field, .. }] if of == part => Some((field, None)),
+            _ => None,
+        },
+        Expr::Binary { op: BinaryOp::Add, left, right } => match (&**left, &**right) {
+            (sum, bias @ Expr::Element { .. }) => match sum_and_bias(sum, part)? {
+                (field, None) => Some((field, Some(bias))),
+                _ => None,
+            },
+            _ => None,
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,132 @@
+//! The steps of a role: what a warp or a lane does, in order.
+
+use super::term::Term;
+use crate::ir::{Elem, Source};
+
+/// One step of a role.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// The statement that the next steps carry out.
+    Says(Source),
+    /// A line for the reader.
+    Remark(String),
+    /// An object of the device library: `class name(args);`.
+    Object {
+        /// Its class, with template arguments.
+        class: String,
+        /// Its name.
+        name: String,
+        /// What it is made with.
+        args: Vec<Term>,
+    },
+    /// `const type name = value;`
+    Let {
+        /// Name.
+        name: String,
+        /// Value, whose type the name has.
+        value: Term,
+    },
+    /// `const type* name = value;` or of a place that is written.
+    Pointer {
+        /// Name.
+        name: String,
+        /// Type of what it points to; `None`: bytes.
+        to: Option<Elem>,
+        /// Whether only reads go through it.
+        read_only: bool,
+        /// The address.
+        value: Term,
+    },
+    /// `type name = value;`, changed by later steps.
+    Variable {
+        /// Name.
+        name: String,
+        /// Type.
+        elem: Elem,
+        /// What it begins with.
+        value: Term,
+    },
+    /// `place = value;`
+    Set {
+        /// What is written.
+        place: Term,
+        /// Its new value, of the same type.
+        value: Term,
+    },
+    /// `place += value;`
+    Increase {
+        /// What is written.
+        place: Term,
+        /// What is added.
+        value: Term,
+    },
+    /// A call for what it does.
+    Do(Term),
+    /// `if (condition) { .. }`
+    If {
+        /// When.
+        condition: Term,
+        /// What then.
+        body: Vec<Step>,
+    },
+    /// Goes on with the next turn of the loop around unless the condition holds.
+    SkipUnless(Term),
+    /// A loop over numbers.
+    Loop(Loop),
+    /// `while ((name = next) >= 0)`: as long as a call gives a number.
+    Take {
+        /// Name of the number.
+        name: String,
+        /// What gives the next one.
+        next: Term,
+        /// What is done with it.
+        body: Vec<Step>,
+    },
+    /// Done by the first lane of the warp alone.
+    Leader(Vec<Step>),
+    /// All lanes of the warp meet, and see what the others have written.
+    Meet,
+    /// Steps with names of their own.
+    Scope(Vec<Step>),
+}
+
+/// A loop over the numbers from `from` up to `to`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loop {
+    /// Name of the number.
+    pub binder: String,
+    /// Its type.
+    pub elem: Elem,
+    /// The first number.
+    pub from: Term,
+    /// The first number behind the last.
+    pub to: Term,
+    /// Who takes which turns.
+    pub turns: Turns,
+    /// What is done with each.
+    pub body: Vec<Step>,
+}
+
+/// Who takes which turns of a loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turns {
+    /// All of them, one after the other; a warp looks whether it has been stopped.
+    Serial,
+    /// All of them, by one lane.
+    Alone,
+    /// Every lane of the warp each 32nd.
+    Lanes,
+    /// The warp as a whole, 32 at a time.
+    Chunks,
+    /// The warps of the role in turn.
+    Warps,
+    /// The threads of the role in turn.
+    Threads,
+    /// The blocks of the role in turn.
+    Blocks,
+    /// The warps of a block in turn.
+    WarpsOfBlock,
+    /// The warps of the role in turn, neighbours on different blocks: a number is taken by the block
+    /// that has it in a loop over [`Turns::Blocks`].
+    Spread,
+}

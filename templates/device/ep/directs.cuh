@@ -1,0 +1,206 @@
+// The ends of a direct channel, each carried by one warp that does its work in order. The words are
+// those of direct.cuh, so that either kind of end may be at the other side.
+//
+//   DirectOut  open -> next, reserve -> row, meta -> stored -> .. -> close
+//   DirectIn   arrived -> first, rows, meta
+//
+// `Rows` is the channel's Cfg struct.
+#pragma once
+
+#include <ep/direct.cuh>
+#include <ep/ptx.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace ep {
+
+/// The sending ends of one stripe, a lane for each peer in groups of 32.
+template <class Rows>
+class DirectOut {
+    static constexpr int kPeers = Rows::kPeers;
+    static constexpr int kGroups = (kPeers + kLanes - 1) / kLanes;
+
+public:
+    __device__ __forceinline__ explicit DirectOut(Team& team) : team_(team), peers_{0, 0, -1} {}
+
+    /// Begins a stripe for some peers: waits until they take rows of this call, once for all stripes.
+    __device__ __forceinline__ void open(int stripe, const Peers& peers) {
+        stripe_ = stripe;
+        const bool same = peers.begin == peers_.begin && peers.end == peers_.end &&
+                          peers.skip == peers_.skip;
+        peers_ = peers;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            first_[g] = rows_[g] = 0;
+            if (!same) wait_ready(g);
+        }
+    }
+
+    /// The position of the next row for `peer`; those of a stripe begin at `first`.
+    __device__ __forceinline__ int next(int peer, int first) {
+        u32 rows = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g != peer / kLanes) continue;
+            if (rows_[g] == 0) first_[g] = first;
+            rows = static_cast<u32>(first_[g] + rows_[g]);
+        }
+        return static_cast<int>(__shfl_sync(kAllLanes, rows, peer % kLanes));
+    }
+
+    /// Whether there is room for a row at `position`. False: the team is stopped, by this warp if
+    /// there is none.
+    __device__ __forceinline__ bool reserve(int peer, int position) {
+        if (team_.stopped) return false;
+        u32 capacity = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes) capacity = capacity_[g];
+        }
+        capacity = __shfl_sync(kAllLanes, capacity, peer % kLanes);
+        if (position >= 0 && static_cast<u32>(position) < capacity) return true;
+        const Site site{Rows::kChannel, Waiting::kCapacity, stripe_, peer,
+                        static_cast<u32>(position) + 1};
+        give_up(team_.group, team_.epoch, team_.role, site, capacity, team_.leader(), true);
+        team_.stopped = true;
+        return false;
+    }
+
+    /// Where the row at `position` goes.
+    __device__ __forceinline__ char* row(int peer, int position) const {
+        return at_lane(rows_at_, peer) + static_cast<i64>(position) * Rows::kRowStride;
+    }
+
+    /// Where its other fields go.
+    __device__ __forceinline__ char* meta(int peer, int position) const {
+        return at_lane(meta_at_, peer) + static_cast<i64>(position) * Rows::kMetaBytes;
+    }
+
+    /// Counts a row that all lanes have written.
+    __device__ __forceinline__ void stored(int peer) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes && team_.lane == peer % kLanes) ++rows_[g];
+        }
+    }
+
+    /// Ends the stripe: tells each receiver how many rows it got, and where the first one is.
+    __device__ __forceinline__ void close() {
+        __syncwarp();
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (!used(g) || team_.stopped) continue;
+            DirectClosed* closed =
+                reinterpret_cast<DirectClosed*>(window_of(peer(g)) + Rows::kClosed) +
+                team_.own(kPeers) * Rows::kStripes + stripe_;
+            // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
+            store_release_sys(&closed->first, stamped(team_.epoch, static_cast<u32>(first_[g])));
+            store_relaxed_sys(&closed->rows, stamped(team_.epoch, static_cast<u32>(rows_[g])));
+        }
+        __syncwarp();
+    }
+
+private:
+    __device__ __forceinline__ int peer(int g) const { return g * kLanes + team_.lane; }
+
+    __device__ __forceinline__ char* window_of(int peer) const {
+        return team_.group.windows[team_.rank_of(peer, kPeers)];
+    }
+
+    __device__ __forceinline__ bool used(int g) const {
+        const int own = peer(g);
+        return own >= peers_.begin && own < peers_.end && own != peers_.skip;
+    }
+
+    /// Waits until the peers of a group take rows: what they did with the memory is over.
+    __device__ __forceinline__ void wait_ready(int g) {
+        const DirectReady* ready = nullptr;
+        if (used(g)) {
+            ready = reinterpret_cast<const DirectReady*>(team_.group.window + Rows::kReady) + peer(g);
+        }
+        const Site site{Rows::kChannel, Waiting::kReady, -1, used(g) ? peer(g) : -1, team_.epoch};
+        u64 room = 0, meta = 0;
+        const bool done = wait(team_, site, [&](u32& seen) {
+            if (ready == nullptr) return true;
+            meta = load_relaxed_sys(&ready->meta);
+            room = load_relaxed_sys(&ready->capacity);
+            seen = epoch_of(load_relaxed_sys(&ready->rows));
+            return seen == team_.epoch && epoch_of(meta) == seen && epoch_of(room) == seen;
+        });
+        if (done && ready != nullptr) {
+            char* window = window_of(peer(g));
+            // M4: pairs with the release in direct_ready; the other lanes store after the barrier.
+            const u32 rows = value_of(load_acquire_sys(&ready->rows));
+            rows_at_[g] = window + static_cast<u64>(rows) * 128;
+            meta_at_[g] = window + static_cast<u64>(value_of(meta)) * 128;
+            capacity_[g] = value_of(room);
+        }
+        __syncwarp();
+    }
+
+    __device__ __forceinline__ char* at_lane(char* const (&places)[kGroups], int peer) const {
+        u64 found = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes) found = reinterpret_cast<u64>(places[g]);
+        }
+        return reinterpret_cast<char*>(__shfl_sync(kAllLanes, found, peer % kLanes));
+    }
+
+    Team& team_;
+    Peers peers_;
+    int stripe_ = 0;
+    char* rows_at_[kGroups] = {};
+    char* meta_at_[kGroups] = {};
+    u32 capacity_[kGroups] = {};
+    int first_[kGroups] = {};  // position of the stripe's first row
+    int rows_[kGroups] = {};   // rows of the stripe
+};
+
+/// The receiving end: rows are in place, their other fields in records.
+template <class Rows>
+class DirectIn {
+public:
+    /// `meta_at`: where this rank's records are in its window.
+    __device__ __forceinline__ DirectIn(Team& team, u64 meta_at)
+        : team_(team), meta_(team.group.window + meta_at) {}
+
+    /// Waits until all rows of a stripe have come from `source`. False: the team is stopped.
+    __device__ __forceinline__ bool arrived(int source, int stripe) {
+        const DirectClosed* closed =
+            reinterpret_cast<const DirectClosed*>(team_.group.window + Rows::kClosed) +
+            source * Rows::kStripes + stripe;
+        const Site site{Rows::kChannel, Waiting::kClosed, stripe, source, team_.epoch};
+        u64 first = 0, rows = 0;
+        wait(team_, site, [&](u32& seen) {
+            if (!team_.leader()) return true;
+            rows = load_relaxed_sys(&closed->rows);
+            seen = epoch_of(rows);
+            if (seen != team_.epoch) return false;
+            // M2: pairs with the release at the end of the stripe; plain loads may follow.
+            first = load_acquire_sys(&closed->first);
+            return epoch_of(first) == team_.epoch;
+        });
+        first_ = static_cast<int>(__shfl_sync(kAllLanes, value_of(first), 0));
+        rows_ = static_cast<int>(__shfl_sync(kAllLanes, value_of(rows), 0));
+        __syncwarp();
+        return !team_.stopped;
+    }
+
+    /// The first row of what has arrived, and how many there are.
+    __device__ __forceinline__ int first() const { return first_; }
+    __device__ __forceinline__ int rows() const { return rows_; }
+
+    /// The other fields of a row.
+    __device__ __forceinline__ const char* meta(int row) const {
+        return meta_ + static_cast<i64>(row) * Rows::kMetaBytes;
+    }
+
+private:
+    Team& team_;
+    const char* meta_;
+    int first_ = 0;
+    int rows_ = 0;
+};
+
+}  // namespace ep

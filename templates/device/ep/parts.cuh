@@ -1,0 +1,87 @@
+// The parts of one token, brought together from several peers by one warp, which reads them where they
+// are.
+#pragma once
+
+#include <ep/ptx.cuh>
+#include <ep/sync.cuh>
+
+namespace ep {
+
+/// Where the parts of a token are. `Source` says whether they have arrived: RingsIn (rings.cuh) or
+/// PullConsumer (pull.cuh). A lane for each peer, in groups of 32; every method is for the warp.
+template <class Source>
+class Parts {
+    static constexpr int kGroups = Source::kGroups;
+
+public:
+    __device__ __forceinline__ Parts(Team& team, Source& source) : team_(team), source_(source) {}
+
+    /// Begins a token: no peer has a part.
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) entries_[g] = -1;
+    }
+
+    /// Says where the part of `peer` is, in the lane that keeps it; negative: nowhere.
+    __device__ __forceinline__ void expect(int peer, i32 entry) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes) entries_[g] = entry;
+        }
+    }
+
+    /// Waits until all parts have arrived. False: the team is stopped.
+    __device__ __forceinline__ bool open() {
+        __syncwarp();
+        source_.wait_ready();
+        if (team_.stopped) return false;
+        return source_.arrived(entries_, true);
+    }
+
+    /// Whether `peer` has a part.
+    __device__ __forceinline__ bool has(int peer) const { return entry_of(peer) >= 0; }
+
+    /// The row of a peer's part; null: it has none.
+    __device__ __forceinline__ const char* row(int peer) const {
+        const char* own = nullptr;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes && entries_[g] >= 0) own = source_.row(g, entries_[g]);
+        }
+        return at_lane(own, peer);
+    }
+
+    /// Its other fields; null: it has none.
+    __device__ __forceinline__ const char* meta(int peer) const {
+        const char* own = nullptr;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes && entries_[g] >= 0) own = source_.meta(g, entries_[g]);
+        }
+        return at_lane(own, peer);
+    }
+
+    /// Ends a token, whose parts all lanes have read.
+    __device__ __forceinline__ void close() { source_.done(entries_); }
+
+private:
+    __device__ __forceinline__ i32 entry_of(int peer) const {
+        i32 own = -1;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes) own = entries_[g];
+        }
+        return __shfl_sync(kAllLanes, own, peer % kLanes);
+    }
+
+    static __device__ __forceinline__ const char* at_lane(const char* own, int peer) {
+        const u64 bits = __shfl_sync(kAllLanes, reinterpret_cast<u64>(own), peer % kLanes);
+        return reinterpret_cast<const char*>(bits);
+    }
+
+    Team& team_;
+    Source& source_;
+    i32 entries_[kGroups] = {};
+};
+
+}  // namespace ep
