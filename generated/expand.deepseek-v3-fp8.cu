@@ -53,7 +53,7 @@ struct Args {
     const float* x_scale;
     ep::i64 x_scale_stride;
     ep::i64 x_scale_block_stride;
-    // input expert_idx: i64[received, topk]
+    // input expert_idx: i64[received, topk] in -1..local_experts
     const ep::i64* expert_idx;
     ep::i64 expert_idx_stride;
     // output expanded_x: payload[expanded, hidden]

@@ -37,7 +37,7 @@ struct Args {
     ep::Group group;
     // from the handle of Layout
     const ep::i32* rank_prefix;
-    // input expert_idx: i64[received, topk]
+    // input expert_idx: i64[received, topk] in -1..local_experts
     const ep::i64* expert_idx;
     ep::i64 expert_idx_stride;
     // table rows_per_expert: i32[local_experts]

@@ -76,10 +76,10 @@ struct Args {
     const ep::i32* tokens_from;
     // run-time args
     ep::i32 alignment;
-    // input topk_idx: i64[tokens, topk]
+    // input topk_idx: i64[tokens, topk] in -1..experts
     const ep::i64* topk_idx;
     ep::i64 topk_idx_stride;
-    // input expert_begin: i32[ranks + 1]
+    // input expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts
     const ep::i32* expert_begin;
     // table tokens_per_rank: i32[ranks]
     ep::i32* tokens_per_rank;

@@ -95,13 +95,13 @@ struct Args {
     // input x: payload[tokens, hidden]
     const ep::bf16* x;
     ep::i64 x_stride;
-    // input topk_idx: optional i64[tokens, topk]
+    // input topk_idx: optional i64[tokens, topk] in -1..experts
     const ep::i64* topk_idx;
     ep::i64 topk_idx_stride;
     // input topk_weights: optional f32[tokens, topk]
     const float* topk_weights;
     ep::i64 topk_weights_stride;
-    // input expert_begin: i32[ranks + 1]
+    // input expert_begin: i32[ranks + 1] in 0..=experts ascending
     const ep::i32* expert_begin;
     // output recv_x: payload[received, hidden] in window
     ep::bf16* recv_x;

@@ -104,13 +104,13 @@ struct Args {
     const float* x_scale;
     ep::i64 x_scale_stride;
     ep::i64 x_scale_block_stride;
-    // input topk_idx: optional i64[tokens, topk]
+    // input topk_idx: optional i64[tokens, topk] in -1..experts
     const ep::i64* topk_idx;
     ep::i64 topk_idx_stride;
     // input topk_weights: optional f32[tokens, topk]
     const float* topk_weights;
     ep::i64 topk_weights_stride;
-    // input expert_begin: i32[ranks + 1]
+    // input expert_begin: i32[ranks + 1] in 0..=experts ascending
     const ep::i32* expert_begin;
     // output recv_x: payload[received, hidden] in window
     ep::e4m3* recv_x;

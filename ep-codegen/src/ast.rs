@@ -84,7 +84,6 @@ pub struct Pipeline {
 
 /// A declaration inside a pipeline, a phase or a `when` block.
 #[derive(Debug, Clone)]
-#[expect(clippy::large_enum_variant, reason = "a declaration has few of them")]
 pub enum Item {
     /// `shape { .. }`
     Shape(Shape),
@@ -234,6 +233,8 @@ pub struct Size {
     pub name: Ident,
     /// `None`: given by the caller.
     pub value: Option<Expr>,
+    /// `in low..high`: what the caller may give.
+    pub values: Option<Values>,
     /// The declaration.
     pub source: Excerpt,
 }
@@ -281,8 +282,29 @@ pub struct Tensor {
     pub host: Option<Span>,
     /// `fill n beyond size`
     pub fill: Option<Fill>,
+    /// `in low..high`
+    pub values: Option<Values>,
     /// The tensor's part of the declaration.
     pub source: Excerpt,
+}
+
+/// `in low..high [ascending [by at most step]] [distinct]`: the values that a tensor may hold.
+#[derive(Debug, Clone)]
+pub struct Values {
+    /// Least value.
+    pub low: Expr,
+    /// The end: behind the greatest value, or the greatest itself.
+    pub high: Expr,
+    /// `..=`
+    pub inclusive: bool,
+    /// The word `ascending`.
+    pub ascending: Option<Span>,
+    /// `by at most step`
+    pub step: Option<Expr>,
+    /// The word `distinct`.
+    pub distinct: Option<Span>,
+    /// From `in` to the end.
+    pub at: TokenRange,
 }
 
 /// `fill value beyond size`

@@ -32,6 +32,7 @@ mod tests;
 mod text;
 mod types;
 mod typing;
+mod values;
 mod variants;
 mod walk;
 
@@ -103,6 +104,7 @@ fn check_view(view: &View<'_>, out: &mut Diagnostics) {
     channels::check_view(view, out);
     message_order::check_view(view, out);
     tables::check_view(view, out);
+    values::check_view(view, out);
     roles::check_view(view, out);
     deadlock::check_view(view, out);
     handles::check_view(view, out);

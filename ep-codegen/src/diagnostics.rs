@@ -17,6 +17,7 @@ pub(crate) mod phases;
 pub(crate) mod roles;
 pub(crate) mod tables;
 pub(crate) mod types;
+pub(crate) mod values;
 pub(crate) mod variants;
 
 use std::panic::Location;

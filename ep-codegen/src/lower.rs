@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 
 use crate::ast;
 use crate::ir;
-use expr::{binary, scalar};
+use expr::{next, scalar};
 
 /// Lowers `pipeline`, one of those in `file`.
 pub fn lower(file: &ast::File, pipeline: &ast::Pipeline) -> ir::Pipeline {
@@ -184,8 +184,10 @@ impl Lowering {
             }
             ast::Item::Size(size) => {
                 let value = size.value.as_ref().map(|value| self.expr(value));
+                let values = size.values.as_ref().map(|values| self.range_of(values));
                 let at = self.source(&size.source);
-                self.out.sizes.push(ir::Size { name: size.name.to_string(), value, at });
+                let name = size.name.to_string();
+                self.out.sizes.push(ir::Size { name, value, values, at });
             }
             ast::Item::Tensors(tensors) => {
                 for tensor in &tensors.list {
@@ -264,6 +266,7 @@ impl Lowering {
             copies: tensor.up_to.as_ref().map_or(1, |up_to| up_to.value),
             memory,
             fill: tensor.fill.as_ref().map(|fill| fill.value.value),
+            values: tensor.values.as_ref().map(|values| self.range_of(values)),
             when: guard.when.clone(),
             at,
         }
@@ -452,10 +455,7 @@ impl Lowering {
             ast::Blocks::Last => ir::Blocks::Last,
             ast::Blocks::One(block) => {
                 let low = self.expr(block);
-                let high = match &low {
-                    ir::Expr::Int { value } => ir::Expr::Int { value: value.saturating_add(1) },
-                    _ => binary(ir::BinaryOp::Add, low.clone(), ir::Expr::Int { value: 1 }),
-                };
+                let high = next(low.clone());
                 ir::Blocks::Range { low, high }
             }
             ast::Blocks::Range { low, high } => {

@@ -105,6 +105,12 @@ pub(crate) fn clause_twice(at: TokenRange, what: &str) -> Diagnostic {
     Diagnostic::new(at, format!("the role says twice {what}")).help("keep one of the two")
 }
 
+/// A second range of values.
+pub(crate) fn values_twice(at: TokenRange, name: &Ident) -> Diagnostic {
+    Diagnostic::new(at, format!("`{name}` says twice which values it may hold"))
+        .help("keep one of the two")
+}
+
 /// `..message` in an `announce`.
 pub(crate) fn rest_in_announce(rest: &Ident) -> Diagnostic {
     Diagnostic::new(rest, "a header is announced number by number").help("first: .., count: ..")

@@ -157,6 +157,8 @@ ir_types! {
         name: String,
         /// `None`: given by the caller at each call. `Some`: read on the device.
         value: Option<Expr>,
+        /// What the caller may give, if the declaration says so.
+        values: Option<Values>,
         /// Where it was declared.
         at: Source,
     }
@@ -233,10 +235,26 @@ ir_types! {
         memory: Memory,
         /// Value of the rows beyond a run-time size, if asked for.
         fill: Option<i64>,
+        /// The values that it may hold, if the declaration says so.
+        values: Option<Values>,
         /// Guard.
         when: Vec<When>,
         /// Where it was declared.
         at: Source,
+    }
+
+    /// The whole numbers that an input may hold, or a size may be.
+    struct Values {
+        /// Least value.
+        low: Expr,
+        /// The end behind the greatest value.
+        high: Expr,
+        /// Rows do not fall, and go from the first value to the last.
+        ascending: bool,
+        /// How far one value of an ascending row is from the next, at most.
+        step: Option<Expr>,
+        /// No value but -1 stands twice in a row.
+        distinct: bool,
     }
 
     /// The layout of what travels through a channel.

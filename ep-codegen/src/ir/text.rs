@@ -7,7 +7,7 @@ use super::helpers::SLOT;
 use super::{
     Action, Arm, Axis, BinaryOp, Blocks, Channel, ChannelKind, Choice, DimKind, Domain, Elem,
     ElemType, Expr, Field, FieldValue, Memory, PeerSet, Pipeline, Place, Role, Share, Stmt, Tensor,
-    TensorKind, Transport, Waiver, When,
+    TensorKind, Transport, Values, Waiver, When,
 };
 
 /// The whole pipeline, guards included.
@@ -173,7 +173,8 @@ fn numbers(ir: &Pipeline, out: &mut String) {
     for size in &ir.sizes {
         let value =
             size.value.as_ref().map_or(String::new(), |value| format!(" = {}", expr(value)));
-        line(out, 1, &format!("size {}{value}", size.name));
+        let values = size.values.as_ref().map(values_of).unwrap_or_default();
+        line(out, 1, &format!("size {}{value}{values}", size.name));
     }
 }
 
@@ -230,8 +231,26 @@ pub fn tensor(tensor: &Tensor) -> String {
     if let Some(fill) = tensor.fill {
         let _ = write!(out, " fill {fill}");
     }
+    if let Some(values) = &tensor.values {
+        out.push_str(&self::values_of(values));
+    }
     if let Some(handle) = &tensor.from_handle {
         let _ = write!(out, " of the handle of {handle}");
+    }
+    out
+}
+
+/// ` in low..high` and what else is said of the values.
+pub fn values_of(values: &Values) -> String {
+    let mut out = format!(" in {}..{}", expr(&values.low), expr(&values.high));
+    if values.ascending {
+        out.push_str(" ascending");
+    }
+    if let Some(step) = &values.step {
+        let _ = write!(out, " by at most {}", expr(step));
+    }
+    if values.distinct {
+        out.push_str(" distinct");
     }
     out
 }

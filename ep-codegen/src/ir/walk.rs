@@ -89,6 +89,10 @@ pub fn declared<'a>(pipeline: &'a Pipeline, see: &mut dyn FnMut(&'a Expr)) {
         in_elem(&tensor.elem, see);
         each(&tensor.dims, see);
     }
+    let ranges = pipeline.tensors.iter().map(|tensor| &tensor.values);
+    for values in ranges.chain(pipeline.sizes.iter().map(|size| &size.values)).flatten() {
+        each([&values.low, &values.high].into_iter().chain(&values.step), see);
+    }
     for field in pipeline.messages.iter().flat_map(|message| &message.fields) {
         in_elem(&field.elem, see);
         each(&field.dims, see);

@@ -51,6 +51,21 @@ impl Lowering {
         }
     }
 
+    /// A range whose end is behind its last value.
+    pub(super) fn range_of(&mut self, values: &ast::Values) -> ir::Values {
+        let mut high = self.expr(&values.high);
+        if values.inclusive {
+            high = next(high);
+        }
+        ir::Values {
+            low: self.expr(&values.low),
+            high,
+            ascending: values.ascending.is_some(),
+            step: values.step.as_ref().map(|step| self.expr(step)),
+            distinct: values.distinct.is_some(),
+        }
+    }
+
     /// `base[indices]`: of a tensor, of a field, or of an index that goes on (`a[i][j]`).
     fn indexed(&mut self, base: &ast::Expr, mut indices: Vec<ir::Expr>) -> ir::Expr {
         match &base.kind {
@@ -105,6 +120,14 @@ impl Lowering {
 
 pub(super) fn binary(op: ir::BinaryOp, left: ir::Expr, right: ir::Expr) -> ir::Expr {
     ir::Expr::Binary { op, left: Box::new(left), right: Box::new(right) }
+}
+
+/// One more than a number.
+pub(super) fn next(number: ir::Expr) -> ir::Expr {
+    match number {
+        ir::Expr::Int { value } => ir::Expr::Int { value: value.saturating_add(1) },
+        other => binary(ir::BinaryOp::Add, other, ir::Expr::Int { value: 1 }),
+    }
 }
 
 /// The scalar type of this name.

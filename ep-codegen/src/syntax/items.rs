@@ -123,13 +123,16 @@ pub(super) fn size(input: ParseStream) -> Result<Size> {
     let start = input.cursor();
     word(input, "size")?;
     let name = name(input, "the name of the size")?;
-    let value = match input.parse::<Token![=]>() {
-        Ok(_) => Some(expr(input)?),
-        Err(_) => None,
-    };
+    let (mut value, mut values) = (None, None);
+    let clause = input.cursor();
+    if input.parse::<Token![=]>().is_ok() {
+        value = Some(expr(input)?);
+    } else if input.parse::<Token![in]>().is_ok() {
+        values = Some(super::tensor::range(input, clause)?);
+    }
     let source = source(start, input);
     semicolon(input, start, ITEMS)?;
-    Ok(Size { name, value, source })
+    Ok(Size { name, value, values, source })
 }
 
 pub(super) fn uses(input: ParseStream) -> Result<Uses> {

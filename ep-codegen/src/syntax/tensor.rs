@@ -1,6 +1,7 @@
 //! Tensors and messages.
 
 use syn::Token;
+use syn::buffer::Cursor;
 use syn::parse::ParseStream;
 
 use super::expr::expr;
@@ -8,7 +9,7 @@ use super::stream::{
     Result, any_word, at_word, braces, brackets, entries, expected, int, list, name, semicolon,
     sign, source, take_word, word,
 };
-use crate::ast::{Elem, Expr, Field, Fill, Message, Tensor, TensorKind, Tensors};
+use crate::ast::{Elem, Expr, Field, Fill, Message, Tensor, TensorKind, Tensors, Values};
 use crate::diagnostics::{Diagnostics, form};
 use crate::keywords::ITEMS;
 
@@ -27,7 +28,7 @@ pub(super) fn tensors(input: ParseStream, kind: TensorKind) -> Result<Tensors> {
     Ok(Tensors { kind, keyword, list: tensors })
 }
 
-/// `name: optional elem[dims] in window fill n beyond size`
+/// `name: optional elem[dims] in window fill n beyond size in low..high`
 pub(super) fn tensor(input: ParseStream) -> Result<Tensor> {
     let start = input.cursor();
     let name = name(input, "the name of a tensor")?;
@@ -40,10 +41,20 @@ pub(super) fn tensor(input: ParseStream) -> Result<Tensor> {
     }
     let elem = elem(input)?;
     let dims = dims(input, "the extents of the tensor")?;
-    let (mut window, mut host, mut fill) = (None, None, None);
+    let (mut window, mut host, mut fill, mut values) = (None, None, None, None);
     loop {
+        let clause = input.cursor();
         if input.parse::<Token![in]>().is_ok() {
-            window = Some(word(input, "window")?);
+            // A number may be called `window` too.
+            if at_word(input, "window") && !input.peek2(Token![..]) {
+                window = Some(word(input, "window")?);
+                continue;
+            }
+            let found = self::values(input, clause)?;
+            if values.is_some() {
+                return Err(form::values_twice(found.at, &name));
+            }
+            values = Some(found);
         } else if take_word(input, "to").is_some() {
             host = Some(word(input, "host")?);
         } else if take_word(input, "fill").is_some() {
@@ -55,7 +66,43 @@ pub(super) fn tensor(input: ParseStream) -> Result<Tensor> {
         }
     }
     let source = source(start, input);
-    Ok(Tensor { name, optional, up_to, elem, dims, window, host, fill, source })
+    Ok(Tensor { name, optional, up_to, elem, dims, window, host, fill, values, source })
+}
+
+/// `low..high`, behind the `in` at `start`.
+pub(super) fn range(input: ParseStream, start: Cursor) -> Result<Values> {
+    let low = expr(input)?;
+    let inclusive = input.peek(Token![..=]);
+    if inclusive {
+        sign::<Token![..=]>(input, "..=")?;
+    } else {
+        sign::<Token![..]>(input, "..")?;
+    }
+    let high = expr(input)?;
+    let at = source(start, input).tokens;
+    Ok(Values { low, high, inclusive, ascending: None, step: None, distinct: None, at })
+}
+
+/// `low..high ascending by at most step distinct`, behind the `in` at `start`.
+fn values(input: ParseStream, start: Cursor) -> Result<Values> {
+    let range = range(input, start)?;
+    let (mut ascending, mut step, mut distinct) = (None, None, None);
+    loop {
+        if let Some(span) = take_word(input, "ascending") {
+            ascending = Some(span);
+            if take_word(input, "by").is_some() {
+                word(input, "at")?;
+                word(input, "most")?;
+                step = Some(expr(input)?);
+            }
+        } else if let Some(span) = take_word(input, "distinct") {
+            distinct = Some(span);
+        } else {
+            break;
+        }
+    }
+    let at = source(start, input).tokens;
+    Ok(Values { ascending, step, distinct, at, ..range })
 }
 
 /// `bf16`, `payload` or `bits[n]`

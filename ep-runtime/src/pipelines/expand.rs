@@ -15,7 +15,7 @@ pipeline! {
         }
         size received = rank_prefix[ranks, me];
         uses handle super::Layout { rank_prefix: i32[ranks + 1, ranks] };
-        input expert_idx: i64[received, topk];
+        input expert_idx: i64[received, topk] in -1..local_experts;
         table rows_per_expert: i32[local_experts], stripe_rows: i32[stripes, local_experts];
 
         role Count on all blocks, warps shared by stripe {
@@ -79,7 +79,7 @@ pipeline! {
         uses handle super::ExpertPrefix {
             expert_first: i32[local_experts + 1], stripe_first: i32[local_experts, stripes],
         };
-        input x: payload[received, hidden], expert_idx: i64[received, topk];
+        input x: payload[received, hidden], expert_idx: i64[received, topk] in -1..local_experts;
         output expanded_x: payload[expanded, hidden];
         table expanded_src: i32[expanded];
         tune {

@@ -18,7 +18,7 @@ pipeline! {
         }
         size tokens;
         arg { alignment: i32 = 1 in 1..=65536 }
-        input topk_idx: i64[tokens, topk], expert_begin: i32[ranks + 1];
+        input topk_idx: i64[tokens, topk] in -1..experts, expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
         table tokens_per_rank: i32[ranks], tokens_per_expert: i32[experts];
         table in_rank: bool[tokens, ranks], stripe_tokens: i32[stripes, ranks];
         table rank_prefix: i32[ranks + 1, ranks], stripe_prefix: i32[ranks, stripes];

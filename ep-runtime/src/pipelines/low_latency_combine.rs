@@ -13,7 +13,7 @@ pipeline! {
             let local_experts = ceil(experts, ranks),
         }
         tune { stages: 3 in [2, 3, 4] }
-        size tokens;
+        size tokens in 0..=max_tokens;
         uses handle LowLatencyDispatch {
             src_info: i32[local_experts, ranks * max_tokens],
             range_first: i32[local_experts, ranks],
@@ -21,9 +21,9 @@ pipeline! {
         };
         input
             x: bf16[local_experts, ranks * max_tokens, hidden],
-            topk_idx: i64[tokens, topk],
+            topk_idx: i64[tokens, topk] in -1..experts distinct,
             topk_weights: f32[tokens, topk],
-            expert_begin: i32[ranks + 1];
+            expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
         output combined: bf16[tokens, hidden];
 
         message Part { row x: bf16[hidden] }
@@ -32,9 +32,9 @@ pipeline! {
         };
 
         phase send {
-            role Send on all blocks, warps shared by (expert, source) {
-                for row in range_first[expert, source]..range_first[expert, source] + range_count[expert, source] {
-                    push back[source] at [expert_begin[me] + expert, src_info[expert, row]] { x: x[expert, row] };
+            role Send on all blocks, warps shared by (local_expert, source) {
+                for row in range_first[local_expert, source]..range_first[local_expert, source] + range_count[local_expert, source] {
+                    push back[source] at [expert_begin[me] + local_expert, src_info[local_expert, row]] { x: x[local_expert, row] };
                 }
                 close back;
             }

@@ -19,8 +19,11 @@ pipeline! {
             Fp8Packed { x: e4m3, scale: ue8m0 block 128 },
         }
         tune { stages: 3 in [2, 3, 4] }
-        size tokens;
-        input x: bf16[tokens, hidden], topk_idx: i64[tokens, topk], expert_begin: i32[ranks + 1];
+        size tokens in 0..=max_tokens;
+        input
+            x: bf16[tokens, hidden],
+            topk_idx: i64[tokens, topk] in -1..experts distinct,
+            expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
         output packed_x: payload[local_experts, ranks * max_tokens, hidden];
         // Counted up, so that a caller can gather statistics over many calls.
         inout packed_count: i32[local_experts];

@@ -43,9 +43,9 @@ pipeline! {
         };
         input
             x: payload[tokens, hidden],
-            topk_idx: optional i64[tokens, topk],
+            topk_idx: optional i64[tokens, topk] in -1..experts,
             topk_weights: optional f32[tokens, topk],
-            expert_begin: i32[ranks + 1];
+            expert_begin: i32[ranks + 1] in 0..=experts ascending;
         output
             recv_x: payload[received, hidden],
             recv_topk_idx: optional i64[received, topk] fill -1 beyond received,

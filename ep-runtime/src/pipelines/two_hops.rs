@@ -11,7 +11,7 @@ pipeline! {
             let ranks = nodes * local_ranks,
         }
         size tokens;
-        input topk_idx: i64[tokens, topk], expert_begin: i32[ranks + 1];
+        input topk_idx: i64[tokens, topk] in -1..experts, expert_begin: i32[ranks + 1] in 0..=experts ascending by at most ceil(experts, ranks);
         output tokens_per_rank: i32[ranks], tokens_per_expert: i32[experts];
         table
             node_bits: bits[local_ranks][tokens, nodes],
@@ -47,7 +47,7 @@ pipeline! {
             let local_experts = ceil(experts, ranks),
         }
         uses handle Layout;
-        input tokens_per_rank: i32[ranks], tokens_per_expert: i32[experts], expert_begin: i32[ranks + 1];
+        input tokens_per_rank: i32[ranks], tokens_per_expert: i32[experts], expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
         table
             rank_prefix: i32[ranks + 1, ranks],
             rail_prefix: i32[nodes + 1],

@@ -1,0 +1,22 @@
+// The steps of an ascending row go nowhere.
+ep_runtime::pipeline! {
+    pipeline Tally {
+        shape { ranks: 1..=64, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024 }
+        size tokens;
+        input topk_idx: i64[tokens, topk] in -1..experts, expert_begin: i32[ranks + 1] in 0..=experts ascending by at most 0;
+        output per_rank: i32[ranks];
+        table in_rank: bool[tokens, ranks];
+        role Count on all blocks, warps shared by stripe {
+            for token in stripe {
+                for peer in ranks {
+                    record in_rank[token, peer] = routed(topk_idx[token], peer);
+                }
+                for peer in ranks where routed(topk_idx[token], peer) {
+                    count per_rank[peer];
+                }
+            }
+        }
+    }
+}
+
+fn main() {}
