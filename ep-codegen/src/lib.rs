@@ -24,6 +24,7 @@ pub mod ir;
 pub mod keywords;
 #[cfg(feature = "syntax")]
 pub mod lower;
+pub mod meaning;
 pub mod plan;
 #[cfg(feature = "render")]
 pub mod print;

@@ -28,7 +28,7 @@ pub use message::{
     LINE_BYTES, MessageLayout, MetaField, MetaSource, align, elem_bytes, meta_sources, parts,
     row_field,
 };
-pub use numbers::{Numbers, eval};
+pub use numbers::{Numbers, eval, resolve};
 pub use roles::{
     RoleUse, RoleWarps, block_groups, has_sequences, moved_row, role_use, row_in_place,
 };

@@ -97,7 +97,7 @@ fn collect_names<'a>(expr: &'a Expr, names: &mut Vec<&'a str>) {
 }
 
 /// All numbers of a selected pipeline under `config`: given dims, tunes, derived dims.
-pub(super) fn resolve(ir: &Pipeline, config: &Config) -> Result<Numbers, PlanError> {
+pub fn resolve(ir: &Pipeline, config: &Config) -> Result<Numbers, PlanError> {
     let mut numbers = Numbers::new();
     for dim in &ir.dims {
         if let DimKind::Given { .. } = dim.kind {

@@ -34,16 +34,16 @@ pub struct Shape {
 }
 
 /// What every rank sends, and where to.
-pub struct Problem {
+pub struct Sent {
     shape: Shape,
     oracle: Oracle,
     x: Vec<Vec<u8>>,
     tags: Vec<Vec<u8>>,
 }
 
-impl Problem {
+impl Sent {
     /// Random rows and routing.
-    pub fn random(shape: Shape, ranks: usize, seed: u64) -> Problem {
+    pub fn random(shape: Shape, ranks: usize, seed: u64) -> Sent {
         let mut random = Random::new(seed);
         let routing = RoutingOptions::even(shape.topk, shape.experts);
         let routings = (0..ranks).map(|_| routing.routing(shape.tokens, &mut random)).collect();
@@ -53,14 +53,14 @@ impl Problem {
             (0..ranks).map(|_| make(shape.tokens * each, &mut random)).collect()
         };
         let (x, tags) = (rows(random_bf16, shape.hidden), rows(random_bytes, TAG_BYTES));
-        Problem { shape, oracle, x, tags }
+        Sent { shape, oracle, x, tags }
     }
 }
 
 /// The ranks of a group with the inputs and outputs of a problem.
 pub struct Ranks {
     group: Group,
-    problem: Problem,
+    problem: Sent,
     ranks: Vec<RankMemory>,
     handles: Vec<Handle>,
     counts: Buffer,
@@ -88,7 +88,7 @@ pub struct Dispatch {
 
 impl Ranks {
     /// Uploads the inputs, and counts and exchanges where the rows go.
-    pub fn new(group: &Group, problem: Problem, blocks: u32) -> Result<Ranks, CallError> {
+    pub fn new(group: &Group, problem: Sent, blocks: u32) -> Result<Ranks, CallError> {
         let Shape { tokens, hidden, topk, experts } = problem.shape;
         let options =
             BufferOptions { via: Via::Ring, ..BufferOptions::new(tokens, hidden, topk, experts) };
@@ -236,7 +236,7 @@ impl RankMemory {
     fn new(
         group: &Group,
         rank: usize,
-        problem: &Problem,
+        problem: &Sent,
         stripes: usize,
     ) -> Result<RankMemory, CallError> {
         let backend = group.backend();

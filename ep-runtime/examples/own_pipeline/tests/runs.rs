@@ -4,7 +4,7 @@
 use ep_runtime::AnyPipeline;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use own_pipeline::TaggedDispatch;
-use own_pipeline::run::{Problem, Ranks, Shape};
+use own_pipeline::run::{Ranks, Sent, Shape};
 
 #[test]
 fn tags_come_with_their_rows() {
@@ -17,7 +17,7 @@ fn tags_come_with_their_rows() {
         let mut options = HostOptions { build: Build::Checked, ..HostOptions::new(3) };
         options.spec.seed = seed;
         let group = HostBackend::new(&programs, options).unwrap().group().unwrap();
-        let ranks = Ranks::new(&group, Problem::random(shape, 3, seed), 4).unwrap();
+        let ranks = Ranks::new(&group, Sent::random(shape, 3, seed), 4).unwrap();
         let settings = [("depth", "16"), ("chunk", "4")];
         let dispatch = ranks.prepare(&AnyPipeline::of::<TaggedDispatch>(), &settings).unwrap();
         ranks.poison(&dispatch).unwrap();

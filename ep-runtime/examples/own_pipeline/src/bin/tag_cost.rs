@@ -16,7 +16,7 @@ use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::jit::{Cache, Jit, Nvrtc};
 use ep_runtime::pipelines::NvlDispatch;
 use own_pipeline::TaggedDispatch;
-use own_pipeline::run::{Dispatch, Problem, Ranks, Shape};
+use own_pipeline::run::{Dispatch, Ranks, Sent, Shape};
 
 const SHAPE: Shape = Shape { tokens: 4096, hidden: 7168, topk: 8, experts: 256 };
 const BLOCKS: u32 = 24;
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let backend = GpuBackend::new(&GpuOptions::spread(count)?, compile_with(Arc::new(jit)))?;
     let backend: Arc<dyn Backend> = Arc::new(backend);
     let group = Group::new(backend, GroupOptions::default())?;
-    let ranks = Ranks::new(&group, Problem::random(SHAPE, count, 1), BLOCKS)?;
+    let ranks = Ranks::new(&group, Sent::random(SHAPE, count, 1), BLOCKS)?;
     let ring = [("payload", "bf16"), ("via", "ring"), ("mode", "fresh")];
     let plain = ranks.prepare(&AnyPipeline::of::<NvlDispatch>(), &ring)?;
     let tagged = ranks.prepare(&AnyPipeline::of::<TaggedDispatch>(), &[])?;
