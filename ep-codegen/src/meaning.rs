@@ -22,6 +22,8 @@
 
 mod channels;
 mod data;
+mod dice;
+mod draw;
 mod eval;
 mod flow;
 mod fold;
@@ -42,6 +44,8 @@ mod world;
 mod wrong;
 
 pub use data::{Data, Part, Scalar, Tensor};
+pub use dice::Dice;
+pub use draw::{Drawing, Drawn, Undrawn};
 pub use open::{Left, OpenElement, Ordinal, Touched, compare};
 pub use wrong::{Awaited, Fault, Whereabouts, Wrong};
 

@@ -11,6 +11,7 @@ mod front_end;
 mod host;
 mod ir;
 mod litmus;
+mod meaning;
 mod nvrtc;
 mod outputs;
 mod peers;

@@ -1,6 +1,7 @@
 //! Small declarations, and what they mean.
 
 mod channels;
+mod drawn;
 mod errors;
 mod local;
 mod networks;

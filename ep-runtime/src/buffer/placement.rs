@@ -16,6 +16,12 @@ impl Placement {
         Placement { begin }
     }
 
+    /// Any other, from the table that kernels read; it begins at 0 and does not fall.
+    pub fn new(begin: Vec<i32>) -> Option<Placement> {
+        let ascends = begin.windows(2).all(|pair| pair[0] <= pair[1]);
+        (begin.len() > 1 && begin[0] == 0 && ascends).then_some(Placement { begin })
+    }
+
     /// The table that kernels read, `expert_begin`.
     pub fn begin(&self) -> &[i32] {
         &self.begin

@@ -1,0 +1,454 @@
+//! Inputs drawn from a declaration: legal calls of a pipeline, from a seed.
+//!
+//! A handle is made by the pipeline that leaves it: that one is drawn and interpreted first, in the
+//! choice of arms that records the tables. In such a chain a name is one thing: numbers, arms, sizes
+//! and inputs of the same name, element type and extents are the same in every call, and an input that
+//! an earlier call leaves as an output is that output.
+//!
+//! Values are those of the declared range; without one, small numbers of the element type.
+//! `expert_begin`, which says where experts live, is the same on every rank.
+
+mod values;
+
+use std::collections::BTreeMap;
+
+use super::data::{Scalar, Tensor};
+use super::dice::Dice;
+use super::world::World;
+use super::wrong::Found;
+use super::{Function, Outcome, Problem, Rank, Wrong, run};
+use crate::ir::{
+    Choice, DimKind, Elem, Pipeline, Tensor as Declared, TensorKind, Values, text, walk,
+};
+use crate::plan::{Arch, Config, Numbers, PlanError, resolve};
+
+/// A legal call of a pipeline.
+#[derive(Debug, Clone)]
+pub struct Drawn {
+    /// The selected pipeline.
+    pub ir: Pipeline,
+    /// Arms, numbers, args and copies, as a plan takes them.
+    pub config: Config,
+    /// Numbers of the shape, derived ones included.
+    pub numbers: Numbers,
+    /// Args that were drawn.
+    pub args: BTreeMap<String, Scalar>,
+    /// What each rank brings.
+    pub ranks: Vec<Rank>,
+}
+
+/// Why nothing could be drawn.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Undrawn {
+    /// A handle is of a pipeline that was not given, or that records no such tables in any arm.
+    Handle {
+        /// The pipeline that reads it.
+        pipeline: String,
+        /// The pipeline that leaves it.
+        handle: String,
+    },
+    /// A range holds no value, or too few.
+    Values {
+        /// Tensor or size.
+        name: String,
+        /// What the declaration says of it.
+        wanted: String,
+    },
+    /// No legal shape was found.
+    Shape(Box<PlanError>),
+    /// A call that leaves a handle is wrong itself.
+    Wrong {
+        /// Pipeline.
+        pipeline: String,
+        /// What is wrong.
+        wrong: Wrong,
+    },
+}
+
+impl std::fmt::Display for Undrawn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Undrawn::Handle { pipeline, handle } => {
+                write!(f, "{pipeline}: no arm of `{handle}` leaves the tables of its handle")
+            }
+            Undrawn::Values { name, wanted } => write!(f, "`{name}` has too few values{wanted}"),
+            Undrawn::Shape(error) => error.fmt(f),
+            Undrawn::Wrong { pipeline, wrong } => write!(f, "{pipeline}: {wrong}"),
+        }
+    }
+}
+
+impl std::error::Error for Undrawn {}
+
+/// Draws calls of pipelines that go together.
+pub struct Drawing<'a> {
+    /// The pipelines whose handles may be read, by name.
+    known: &'a [&'a Pipeline],
+    functions: &'a BTreeMap<String, &'a Function>,
+    random: Dice,
+    /// The most rows that a size without a range may have.
+    rows: i64,
+    /// Numbers and arms so far.
+    numbers: Numbers,
+    arms: BTreeMap<String, String>,
+    args: BTreeMap<String, i64>,
+    sizes: BTreeMap<String, Vec<i64>>,
+    copies: BTreeMap<String, i64>,
+    /// Tensors by name, element type and extents: copies of each rank.
+    tensors: BTreeMap<String, Vec<Vec<Tensor>>>,
+    left: BTreeMap<String, Outcome>,
+}
+
+impl<'a> Drawing<'a> {
+    /// Draws from a seed; `known` are the pipelines whose handles may be needed.
+    pub fn new(
+        seed: u64,
+        known: &'a [&'a Pipeline],
+        functions: &'a BTreeMap<String, &'a Function>,
+    ) -> Drawing<'a> {
+        Drawing {
+            known,
+            functions,
+            random: Dice::new(seed),
+            rows: 12,
+            numbers: Numbers::new(),
+            arms: BTreeMap::new(),
+            args: BTreeMap::new(),
+            sizes: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            tensors: BTreeMap::new(),
+            left: BTreeMap::new(),
+        }
+    }
+
+    /// Fixes a number of the shape, or a tune.
+    pub fn number(mut self, name: &str, value: i64) -> Drawing<'a> {
+        self.numbers.insert(name.to_string(), value);
+        self
+    }
+
+    /// Fixes an arm.
+    pub fn arm(mut self, axis: &str, arm: &str) -> Drawing<'a> {
+        self.arms.insert(axis.to_string(), arm.to_string());
+        self
+    }
+
+    /// Fixes an input of `pipeline`, by rank.
+    pub fn give(&mut self, pipeline: &Pipeline, name: &str, tensors: Vec<Tensor>) {
+        if let Some(tensor) = pipeline.tensors.iter().find(|tensor| tensor.name == name) {
+            let copies = tensors.into_iter().map(|tensor| vec![tensor]);
+            self.tensors.insert(key(tensor), copies.collect());
+        }
+    }
+
+    /// The most rows that a size may have.
+    pub fn rows(mut self, most: i64) -> Drawing<'a> {
+        self.rows = most;
+        self
+    }
+
+    /// A legal call of `pipeline`.
+    pub fn draw(&mut self, pipeline: &Pipeline) -> Result<Drawn, Undrawn> {
+        let arms: Vec<String> = pipeline
+            .axes
+            .iter()
+            .map(|axis| {
+                let fixed = self.arms.get(&axis.name);
+                let arms: Vec<&String> = axis.arms.iter().map(|arm| &arm.name).collect();
+                match fixed.filter(|fixed| arms.contains(fixed)) {
+                    Some(fixed) => fixed.clone(),
+                    None => self.random.one_of(&arms).map_or(String::new(), |arm| (*arm).clone()),
+                }
+            })
+            .collect();
+        self.draw_choice(pipeline, &Choice { arms })
+    }
+
+    fn draw_choice(&mut self, pipeline: &Pipeline, choice: &Choice) -> Result<Drawn, Undrawn> {
+        for (axis, arm) in pipeline.axes.iter().zip(&choice.arms) {
+            self.arms.insert(axis.name.clone(), arm.clone());
+        }
+        let ir = pipeline.select(choice);
+        let mut config = Config::new(pipeline, Arch::Sm90a);
+        config.choice = choice.clone();
+        let numbers = self.shape(&ir, &mut config)?;
+        for handle in &ir.uses {
+            self.make_handle(&ir, handle)?;
+        }
+        let args = self.draw_args(&ir, &mut config);
+        let count = usize::try_from(numbers.get("ranks").copied().unwrap_or(1)).unwrap_or(1);
+        let mut drawn = Drawn { ir, config, numbers, args, ranks: vec![Rank::default(); count] };
+        self.bring(&mut drawn)?;
+        Ok(drawn)
+    }
+
+    /// Numbers of a legal shape: those that are fixed, others small.
+    fn shape(&mut self, ir: &Pipeline, config: &mut Config) -> Result<Numbers, Undrawn> {
+        const TRIES: usize = 50;
+        let mut last = None;
+        for _ in 0..TRIES {
+            for dim in &ir.dims {
+                if let DimKind::Given { low, high, step } = dim.kind {
+                    let value = self.dim(&dim.name, low, high, step);
+                    config.dims.insert(dim.name.clone(), value);
+                }
+            }
+            for tune in &ir.tunes {
+                let fixed = self.numbers.get(&tune.name).copied();
+                let drawn = self.random.one_of(&tune.choices).copied();
+                config.tunes.insert(tune.name.clone(), fixed.or(drawn).unwrap_or(tune.default));
+            }
+            match resolve(ir, config) {
+                Ok(numbers) => {
+                    let all = numbers.iter().map(|(name, value)| (name.clone(), *value));
+                    self.numbers.extend(all);
+                    return Ok(numbers);
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        let missing = PlanError::Missing { pipeline: ir.name.clone(), name: "shape".to_string() };
+        Err(Undrawn::Shape(Box::new(last.unwrap_or(missing))))
+    }
+
+    fn dim(&mut self, name: &str, low: i64, high: i64, step: i64) -> i64 {
+        if let Some(fixed) = self.numbers.get(name) {
+            return *fixed;
+        }
+        let most = match name {
+            "ranks" => 4,
+            "nodes" | "local_ranks" => 2,
+            "experts" => 12,
+            _ => 4,
+        };
+        let steps = ((high - low) / step.max(1)).min(most.max(1));
+        low + step.max(1) * self.random.within(0, steps + 1)
+    }
+
+    /// Draws and interprets the pipeline that leaves a handle, once.
+    fn make_handle(&mut self, ir: &Pipeline, handle: &str) -> Result<(), Undrawn> {
+        let tables: Vec<&str> = ir
+            .tensors
+            .iter()
+            .filter(|tensor| tensor.from_handle.as_deref() == Some(handle))
+            .map(|tensor| tensor.name.as_str())
+            .collect();
+        if tables.is_empty() || self.left.contains_key(handle) {
+            return Ok(());
+        }
+        let missing = || Undrawn::Handle { pipeline: ir.name.clone(), handle: handle.to_string() };
+        let maker = self.known.iter().find(|known| known.name == handle).ok_or_else(missing)?;
+        let wanted = |choice: &Choice| {
+            let arms = maker.axes.iter().zip(&choice.arms);
+            arms.filter(|(axis, arm)| self.arms.get(&axis.name).is_some_and(|it| it != *arm))
+                .count()
+        };
+        let mut fitting: Vec<Choice> =
+            maker.choices().into_iter().filter(|choice| leaves(maker, choice, &tables)).collect();
+        fitting.sort_by_key(wanted);
+        let choice = fitting.first().cloned().ok_or_else(missing)?;
+        // What the maker's arms are called is its own matter.
+        let arms = self.arms.clone();
+        let drawn = self.draw_choice(maker, &choice)?;
+        self.arms = arms;
+        let outcome = drawn.run(self.functions).map_err(|wrong| {
+            let pipeline = handle.to_string();
+            Undrawn::Wrong { pipeline, wrong }
+        })?;
+        for tensor in drawn.ir.tensors.iter().filter(|it| it.kind == TensorKind::Output) {
+            let of = |left: &BTreeMap<String, super::Left>| {
+                left.get(&tensor.name).map(|left| vec![left.tensor.clone()]).unwrap_or_default()
+            };
+            self.tensors.insert(key(tensor), outcome.ranks.iter().map(of).collect());
+        }
+        self.left.insert(handle.to_string(), outcome);
+        Ok(())
+    }
+
+    fn draw_args(&mut self, ir: &Pipeline, config: &mut Config) -> BTreeMap<String, Scalar> {
+        let mut args = BTreeMap::new();
+        for arg in &ir.args {
+            let high = arg.high.min(arg.low.saturating_add(8)).saturating_add(1);
+            let drawn = self.random.within(arg.low, high);
+            let value = *self.args.entry(arg.name.clone()).or_insert(drawn);
+            config.args.insert(arg.name.clone(), value);
+            let scalar = match arg.elem {
+                Elem::F32 => Scalar::Real(value as f32),
+                _ => Scalar::Int(value),
+            };
+            args.insert(arg.name.clone(), scalar);
+        }
+        args
+    }
+
+    /// Sizes and tensors of every rank.
+    fn bring(&mut self, drawn: &mut Drawn) -> Result<(), Undrawn> {
+        for size in drawn.ir.sizes.clone() {
+            if size.value.is_some() {
+                continue;
+            }
+            let sizes = self.sizes_of(drawn, &size.name, &size.values)?;
+            for (rank, rows) in drawn.ranks.iter_mut().zip(sizes) {
+                rank.sizes.insert(size.name.clone(), rows);
+            }
+        }
+        // Handles come first: sizes may be read from their tables.
+        for tensor in &drawn.ir.tensors {
+            let Some(outcome) = tensor.from_handle.as_ref().and_then(|it| self.left.get(it)) else {
+                continue;
+            };
+            for (rank, left) in drawn.ranks.iter_mut().zip(&outcome.ranks) {
+                if let Some(left) = left.get(&tensor.name) {
+                    rank.tensors.insert(tensor.name.clone(), vec![left.tensor.clone()]);
+                }
+            }
+        }
+        for tensor in drawn.ir.tensors.clone() {
+            match tensor.kind {
+                TensorKind::Input | TensorKind::Inout => self.give_tensor(drawn, &tensor)?,
+                TensorKind::Output if tensor.optional && self.copies_of(&tensor) == 0 => {
+                    drawn.config.copies.insert(tensor.name.clone(), 0);
+                    for rank in &mut drawn.ranks {
+                        rank.without.insert(tensor.name.clone());
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn sizes_of(
+        &mut self,
+        drawn: &Drawn,
+        name: &str,
+        values: &Option<Values>,
+    ) -> Result<Vec<i64>, Undrawn> {
+        if let Some(sizes) = self.sizes.get(name) {
+            return Ok(sizes.clone());
+        }
+        let (mut low, mut high) = (0, self.rows + 1);
+        if let Some(values) = values {
+            let range = drawn
+                .range(self.functions, values)
+                .map_err(|wrong| Undrawn::Wrong { pipeline: drawn.ir.name.clone(), wrong })?;
+            (low, high) = (range.0, range.1.min(range.0.saturating_add(self.rows + 1)));
+            if high <= low {
+                let wanted = text::values_of(values);
+                return Err(Undrawn::Values { name: name.to_string(), wanted });
+            }
+        }
+        let sizes: Vec<i64> = drawn.ranks.iter().map(|_| self.random.within(low, high)).collect();
+        self.sizes.insert(name.to_string(), sizes.clone());
+        Ok(sizes)
+    }
+
+    /// How many copies of a tensor come.
+    fn copies_of(&mut self, tensor: &Declared) -> i64 {
+        let drawn = match (tensor.optional, tensor.copies) {
+            (true, _) => self.random.within(0, 2),
+            (_, 1) => return 1,
+            (_, most) => self.random.within(0, most + 1),
+        };
+        *self.copies.entry(tensor.name.clone()).or_insert(drawn)
+    }
+
+    fn give_tensor(&mut self, drawn: &mut Drawn, tensor: &Declared) -> Result<(), Undrawn> {
+        let copies = self.copies_of(tensor);
+        if tensor.optional || tensor.copies > 1 {
+            drawn.config.copies.insert(tensor.name.clone(), copies);
+        }
+        if copies == 0 {
+            return Ok(());
+        }
+        let key = key(tensor);
+        if !self.tensors.contains_key(&key) {
+            let wrong = |wrong| Undrawn::Wrong { pipeline: drawn.ir.name.clone(), wrong };
+            let rooms = drawn.rooms(self.functions, tensor).map_err(wrong)?;
+            let range = tensor.values.as_ref().map(|it| drawn.range(self.functions, it));
+            let range = range.transpose().map_err(wrong)?;
+            let mut all = Vec::new();
+            for room in rooms {
+                let own: Result<Vec<Tensor>, Undrawn> =
+                    (0..copies).map(|_| self.values(room.clone(), tensor, range)).collect();
+                all.push(own?);
+            }
+            if tensor.name == "expert_begin"
+                && let Some(first) = all.first().cloned()
+            {
+                all.iter_mut().for_each(|own| own.clone_from(&first));
+            }
+            self.tensors.insert(key.clone(), all);
+        }
+        let all = self.tensors.get(&key).cloned().unwrap_or_default();
+        for (rank, own) in drawn.ranks.iter_mut().zip(all) {
+            rank.tensors.insert(tensor.name.clone(), own);
+        }
+        Ok(())
+    }
+}
+
+/// What makes two inputs of a chain the same one.
+fn key(tensor: &Declared) -> String {
+    let dims: Vec<String> = tensor.dims.iter().map(text::expr).collect();
+    format!("{} {:?} {}", tensor.name, tensor.elem, dims.join(", "))
+}
+
+/// Whether a choice of arms declares and records all of these tables.
+fn leaves(maker: &Pipeline, choice: &Choice, tables: &[&str]) -> bool {
+    let ir = maker.select(choice);
+    tables.iter().all(|table| {
+        let mut records = false;
+        for role in &ir.roles {
+            walk::stmts(&role.body, &mut |stmt| {
+                records |= walk::target(stmt).is_some_and(|place| place.tensor == *table);
+            });
+        }
+        records && ir.tensors.iter().any(|it| it.name == *table && it.from_handle.is_none())
+    })
+}
+
+impl Drawn {
+    /// The call as a problem.
+    pub fn problem<'a>(&'a self, functions: &'a BTreeMap<String, &'a Function>) -> Problem<'a> {
+        Problem {
+            ir: &self.ir,
+            numbers: &self.numbers,
+            args: &self.args,
+            ranks: &self.ranks,
+            functions,
+        }
+    }
+
+    /// What the call leaves.
+    pub fn run(&self, functions: &BTreeMap<String, &Function>) -> Result<Outcome, Wrong> {
+        run(&self.problem(functions))
+    }
+
+    /// The ends of a range, and the greatest step.
+    fn range(
+        &self,
+        functions: &BTreeMap<String, &Function>,
+        values: &Values,
+    ) -> Result<(i64, i64, i64), Wrong> {
+        let problem = self.problem(functions);
+        let range = World::sized(&problem).range(values);
+        range.map_err(Wrong::of_call)
+    }
+
+    /// Room for a tensor on every rank.
+    fn rooms(
+        &self,
+        functions: &BTreeMap<String, &Function>,
+        tensor: &Declared,
+    ) -> Result<Vec<Tensor>, Wrong> {
+        let problem = self.problem(functions);
+        let world = World::sized(&problem);
+        let room = |rank| {
+            let extents = world.extents(rank, tensor)?;
+            Ok(Tensor::zeros(&extents, &world.parts(&tensor.elem)))
+        };
+        let rooms: Found<Vec<Tensor>> = (0..self.ranks.len()).map(room).collect();
+        rooms.map_err(Wrong::of_call)
+    }
+}
