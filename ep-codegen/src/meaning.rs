@@ -30,6 +30,7 @@ mod fold;
 mod gather;
 mod given;
 mod helpers;
+mod invent;
 mod machine;
 mod memory;
 mod open;
@@ -46,6 +47,7 @@ mod wrong;
 pub use data::{Data, Part, Scalar, Tensor};
 pub use dice::Dice;
 pub use draw::{Drawing, Drawn, Undrawn};
+pub use invent::Invented;
 pub use open::{Left, OpenElement, Ordinal, Touched, compare};
 pub use wrong::{Awaited, Fault, Whereabouts, Wrong};
 

@@ -3,6 +3,7 @@
 mod channels;
 mod drawn;
 mod errors;
+mod invented;
 mod local;
 mod networks;
 
