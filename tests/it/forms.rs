@@ -4,5 +4,6 @@ mod channels;
 mod gathers;
 mod kernels;
 mod local;
+mod meaning;
 mod refused;
 mod run;

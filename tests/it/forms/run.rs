@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ep_codegen::meaning::Drawn;
 use ep_codegen::schedule::Rules;
 use ep_codegen::{expansion, lower, render, syntax};
 use ep_runtime::args::{Bindings, Rows};
@@ -48,6 +49,14 @@ impl Form {
         }
         let ranks = sets.iter().find(|(name, _)| *name == "ranks").map_or(1, |(_, ranks)| *ranks);
         Form { ir, config, ranks: ranks as usize, blocks: 2 }
+    }
+
+    /// A call as it was drawn, on a number of blocks that depends on the seed.
+    pub(super) fn drawn(ir: &ir::Pipeline, drawn: &Drawn, seed: u64) -> Form {
+        let (ir, config) = (ir.clone(), drawn.config.clone());
+        let least = plan(&ir, &config).map_or(1, |plan| plan.blocks_min);
+        let blocks = u32::try_from(least).unwrap_or(1) + (seed % 3) as u32;
+        Form { ir, config, ranks: drawn.ranks.len(), blocks }
     }
 
     pub(super) fn arm(mut self, axis: &str, arm: &str) -> Form {
@@ -123,7 +132,7 @@ impl Form {
         self.run((Build::Fast, Arch::Sm80, Rules::All), 1, call);
     }
 
-    fn run(
+    pub(super) fn run(
         &self,
         (build, arch, rules): (Build, Arch, Rules),
         seed: u64,

@@ -1,0 +1,170 @@
+//! Random declarations: what their kernels leave is what the declarations mean.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ep_codegen::meaning::{Data, Drawing, Drawn, Invented, Left, Outcome, Scalar, Tensor, again};
+use ep_codegen::schedule::Rules;
+use ep_codegen::{ast, expansion, lower, syntax};
+use ep_runtime::host::Build;
+use ep_runtime::ir::{Pipeline, TensorKind};
+use ep_runtime::jit::Arch;
+
+use super::run::{Call, Form};
+
+/// Declarations of a usual run, and of one for which `EP_RANDOM_DECLARATIONS` says how many, and
+/// `EP_RANDOM_SEED` from which one on.
+const SEEDS: u64 = 40;
+
+#[test]
+fn random_declarations_leave_what_they_mean() {
+    if crate::host::programs().is_none() {
+        return;
+    }
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = number("EP_RANDOM_DECLARATIONS").unwrap_or(SEEDS);
+    let first = number("EP_RANDOM_SEED").unwrap_or(0);
+    let mut failures = Vec::new();
+    for seed in first..first + seeds {
+        let invented = Invented::new(seed);
+        let Err(words) = judged(&invented, seed) else { continue };
+        let small = invented.shrunk(&mut |less| judged(less, seed).is_err());
+        let words = judged(&small, seed).err().unwrap_or(words);
+        failures.push(format!("seed {seed}: {words}\n{}", small.source()));
+    }
+    assert!(failures.is_empty(), "{} of {seeds}\n{}", failures.len(), failures.join("\n\n"));
+}
+
+/// What is wrong with a declaration: its refusal, or what differs.
+fn judged(invented: &Invented, seed: u64) -> Result<(), String> {
+    let source = invented.source();
+    let whole = format!("ep_runtime::pipeline! {{ {source} }}");
+    let block = syntax::blocks(&whole).map_err(|error| error.to_string())?.remove(0);
+    let (file, errors) = expansion::front_end(block, &|path| Err(format!("{path} is not here")));
+    if !errors.is_empty() {
+        let words = errors.to_text(&whole);
+        // Slots that are closed, or hold rows, come with phases.
+        return if words.contains("no CUDA text yet") { Ok(()) } else { Err(words) };
+    }
+    let all: Vec<Pipeline> = file.pipelines.iter().map(|it| lowered(&file, it)).collect();
+    let known: Vec<&Pipeline> = all.iter().collect();
+    let functions = BTreeMap::new();
+    let ranks = 1 + seed as i64 % 5;
+    let mut drawing = Drawing::new(seed, &known, &functions).number("ranks", ranks);
+    for pipeline in &all {
+        let drawn = drawing.draw(pipeline).map_err(|error| error.to_string())?;
+        let first = drawn.run(&functions).map_err(|wrong| wrong.to_string())?;
+        let next = Drawn { ranks: again(&drawn.ranks, &first, &drawn.ir), ..drawn.clone() };
+        let second = next.run(&functions).map_err(|wrong| wrong.to_string())?;
+        compared(pipeline, &drawn, &second, seed)?;
+    }
+    Ok(())
+}
+
+fn lowered(file: &ast::File, pipeline: &ast::Pipeline) -> Pipeline {
+    lower::lower(file, pipeline)
+}
+
+/// Runs two calls as every rule and as none would have them.
+fn compared(pipeline: &Pipeline, drawn: &Drawn, second: &Outcome, seed: u64) -> Result<(), String> {
+    let form = Form::drawn(pipeline, drawn, seed);
+    let call = |rank: usize| call(drawn, second, rank);
+    for rules in [Rules::All, Rules::None] {
+        for build in [Build::Fast, Build::Checked] {
+            let run = || form.run((build, Arch::Sm90a, rules), seed, &call);
+            catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|it| it.to_string()));
+                format!("{rules:?} {build:?}: {}", text.unwrap_or_default())
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// What one rank brings, and what two calls must leave there.
+fn call(drawn: &Drawn, second: &Outcome, rank: usize) -> Call {
+    let brought = &drawn.ranks[rank];
+    let mut call = Call::new();
+    for (name, size) in &second.sizes[rank] {
+        let given = brought.sizes.contains_key(name);
+        let name = if given { name.clone() } else { format!("{name}_capacity") };
+        call = call.number(&name, *size as usize);
+    }
+    for (name, value) in &drawn.args {
+        match value {
+            Scalar::Int(value) => call = call.number(name, *value as usize),
+            other => panic!("an arg of {other:?}"),
+        }
+    }
+    for tensor in &drawn.ir.tensors {
+        let name = tensor.name.as_str();
+        let copies = brought.tensors.get(name);
+        let left = second.ranks[rank].get(name);
+        match (copies, left) {
+            (Some(copies), Some(left)) if tensor.kind == TensorKind::Inout => {
+                let (before, behind) =
+                    (values(&copies[0], 0, None), values(&left.tensor, 0, Some(left)));
+                call = call.change(name, width(&copies[0], 0), before, behind);
+            }
+            (Some(copies), _) => {
+                for (number, copy) in copies.iter().enumerate() {
+                    for part in 0..copy.parts.len() {
+                        let name = match (part, tensor.copies > 1) {
+                            (0, true) => format!("{name}#{number}"),
+                            (0, false) => name.to_string(),
+                            (part, _) => format!("{name}.{part}"),
+                        };
+                        call = call.give(&name, width(copy, part), values(copy, part, None));
+                    }
+                }
+            }
+            (None, Some(left)) => {
+                for part in 0..left.tensor.parts.len() {
+                    let name = if part == 0 { name.to_string() } else { format!("{name}.{part}") };
+                    let wanted = values(&left.tensor, part, Some(left));
+                    call = call.want(&name, width(&left.tensor, part), wanted);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+    call
+}
+
+/// Elements of a part in a row.
+fn width(tensor: &Tensor, part: usize) -> usize {
+    match tensor.extents.as_slice() {
+        [] | [_] => 1,
+        [.., last] => last.div_ceil(tensor.parts[part].block.max(1)).max(1),
+    }
+}
+
+/// The elements of a part; NaN where a call leaves nothing, or what an open order decides.
+fn values(tensor: &Tensor, part: usize, left: Option<&Left>) -> Vec<f64> {
+    let data = &tensor.parts[part].data;
+    let (own, first) = (width(tensor, part), width(tensor, 0));
+    (0..data.len())
+        .map(|at| {
+            let row = at / own * first;
+            let known = left.is_none_or(|left| {
+                let at = if part == 0 { at } else { row };
+                left.written.get(at) == Some(&true)
+                    && !left.open.contains_key(&at)
+                    && !left.loose.contains_key(&at)
+            });
+            if known { number(data, at) } else { f64::NAN }
+        })
+        .collect()
+}
+
+fn number(data: &Data, at: usize) -> f64 {
+    match data.get(at) {
+        Some(Scalar::Bool(value)) => f64::from(u8::from(value)),
+        Some(Scalar::Int(value)) => value as f64,
+        Some(Scalar::Real(value)) => f64::from(value),
+        Some(Scalar::Code(code)) => f64::from(code),
+        Some(Scalar::Bits(bits)) => bits as f64,
+        None => f64::NAN,
+    }
+}
