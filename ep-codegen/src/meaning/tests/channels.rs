@@ -267,6 +267,35 @@ fn parts_are_added_in_order_and_rounded_once() {
     assert_eq!(reals(&outcome, 0, "scaled"), [131.0, 0.0]);
 }
 
+#[test]
+fn a_bias_that_is_absent_adds_nothing() {
+    let sums = |bias: bool| {
+        let case = Case::new(
+            "shape { ranks: 1..=8, hidden: 1..=8 }
+             size tokens;
+             input x: bf16[tokens, hidden] in window, at: i32[tokens, ranks], bias: optional bf16[hidden];
+             output sums: bf16[tokens, hidden];
+             message Part { row x: bf16[hidden] }
+             channel parts: pull<Part> over nvlink from Offer to Sum per all;
+             role Offer on block 0, 1 warps { push parts { x: x }; }
+             role Sum on all blocks, 4 warps, warps shared by token {
+                 for t in tokens gather part from parts[peer] at at[t, peer] across peer in ranks {
+                     store sums[t] = sum(part.x) + bias;
+                 }
+             }",
+            &[("ranks", "1"), ("hidden", "1")],
+            1,
+        );
+        let case = case
+            .size("tokens", &|_| 1)
+            .give("x", &|_| bf16s(&[1, 1], &[3.0]))
+            .give("at", &|_| i32s(&[1, 1], &[0]));
+        let case = if bias { case.give("bias", &|_| bf16s(&[1], &[4.0])) } else { case };
+        reals(&case.outcome(), 0, "sums")
+    };
+    assert_eq!((sums(true), sums(false)), (vec![7.0], vec![3.0]));
+}
+
 /// Rows of two sources go on through one ring as they come: their order is open, and is compared as
 /// a set, or by what is recorded of it.
 #[test]

@@ -67,6 +67,24 @@ fn what_other_warps_write_is_not_read() {
     assert_eq!(said, "t[0] is read while other warps may write it");
 }
 
+/// Even the same value, since nothing orders the two.
+#[test]
+fn no_two_turns_write_one_element() {
+    let items = "shape { stripes: 1..=4 }
+         size tokens;
+         input slot: i32[tokens];
+         output out: i32[tokens];
+         role R on all blocks, warps shared by stripe {
+             for i in stripe { store out[slot[i]] = 7; }
+         }";
+    let said = |slots: &[i32]| {
+        let case = Case::new(items, &[("stripes", "2")], 1);
+        case.size("tokens", &|_| 4).give("slot", &|_| i32s(&[4], slots)).wrong()
+    };
+    assert_eq!(said(&[0, 0, 1, 1]), "");
+    assert_eq!(said(&[0, 1, 1, 2]), "out[1] is written twice: 7, then 7");
+}
+
 #[test]
 fn what_is_given_is_what_is_declared() {
     let case = || {
