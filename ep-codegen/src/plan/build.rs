@@ -206,7 +206,8 @@ impl Planner<'_> {
     fn check_taken(&self) -> Result<(), PlanError> {
         let absent = |name: &String| self.config.copies.get(name) == Some(&0);
         let mut wrong = None;
-        for role in &self.ir.roles {
+        // A role that is composed leaves out what has no place.
+        for role in self.ir.roles.iter().filter(|role| !self.ways.is_composed(&role.name)) {
             walk::stmts(&role.body, &mut |outer| {
                 let (Action::Receive { channel, .. } | Action::Gather { channel, .. }) =
                     &outer.action

@@ -215,11 +215,12 @@ impl<'a> RoleLowering<'a> {
 
     /// How many elements of a part the missing indices of a place stand for.
     fn open_width(&mut self, tensor: &Tensor, part: usize, given: usize) -> Lowered<Term> {
-        if part > 0 {
-            return self.width(tensor, part);
-        }
-        let mut width = Term::int(1);
-        for dim in &tensor.dims[given..] {
+        let last = tensor.dims.len().saturating_sub(1);
+        let (lead, mut width) = match part {
+            0 => (tensor.dims.len(), Term::int(1)),
+            _ => (last, self.width(tensor, part)?),
+        };
+        for dim in &tensor.dims[given.min(lead)..lead] {
             width = width.times(self.scalar(&Scope::default(), dim, &mut Vec::new())?);
         }
         Ok(width)

@@ -301,26 +301,10 @@ impl RoleLowering<'_> {
         indices: Vec<Term>,
         rest: Option<Term>,
     ) -> Lowered<Term> {
-        let nothing = &mut Vec::new();
         if has_row_stride(self.ir, tensor) || part > 0 {
-            let stride = |suffix: &str| Term::name(format!("args.{name}{suffix}"), Elem::I64);
-            let mut at = indices.into_iter();
-            let (row, column) = match (at.next(), at.next(), rest) {
-                (Some(row), Some(column), _) => (row, column),
-                (Some(row), None, rest) => (row, rest.unwrap_or_else(|| Term::int(0))),
-                // The whole tensor, one element after the other.
-                (None, _, rest) => {
-                    let rest = rest.unwrap_or_else(|| Term::int(0));
-                    let width = self.width(tensor, part)?;
-                    (
-                        arithmetic(BinaryOp::Div, rest.clone(), width.clone()),
-                        arithmetic(BinaryOp::Rem, rest, width),
-                    )
-                }
-            };
-            let column = if part == 0 { column } else { column.times(stride("_block_stride")) };
-            return Ok(row.times(stride("_stride")).plus(column));
+            return self.strided(tensor, part, name, indices, rest);
         }
+        let nothing = &mut Vec::new();
         let mut at: Option<Term> = None;
         let given = indices.len();
         for (dim, index) in tensor.dims.iter().zip(indices) {
@@ -340,6 +324,41 @@ impl RoleLowering<'_> {
             inner = inner.times(self.scalar(&Scope::default(), dim, nothing)?);
         }
         Ok(at.times(inner).plus(rest))
+    }
+
+    /// An element of a tensor whose rows may lie apart, and its columns too where it holds scales.
+    fn strided(
+        &mut self,
+        tensor: &Tensor,
+        part: usize,
+        name: &str,
+        mut indices: Vec<Term>,
+        rest: Option<Term>,
+    ) -> Lowered<Term> {
+        let last = tensor.dims.len().saturating_sub(1);
+        let column = if indices.len() > last { indices.pop() } else { None };
+        let mut row = Term::int(0);
+        let mut is_open = false;
+        let mut given = indices.into_iter();
+        for dim in &tensor.dims[..last] {
+            let extent = self.scalar(&Scope::default(), dim, &mut Vec::new())?;
+            let index = given.next();
+            is_open |= index.is_none();
+            row = row.times(extent).plus(index.unwrap_or_else(|| Term::int(0)));
+        }
+        let rest = column.or(rest).unwrap_or_else(|| Term::int(0));
+        let column = match is_open {
+            false => rest,
+            // Several rows, one element after the other.
+            true => {
+                let width = self.width(tensor, part)?;
+                row = row.plus(arithmetic(BinaryOp::Div, rest.clone(), width.clone()));
+                arithmetic(BinaryOp::Rem, rest, width)
+            }
+        };
+        let stride = |suffix: &str| Term::name(format!("args.{name}{suffix}"), Elem::I64);
+        let column = if part == 0 { column } else { column.times(stride("_block_stride")) };
+        Ok(row.times(stride("_stride")).plus(column))
     }
 
     /// Elements of a part in one row of a tensor.

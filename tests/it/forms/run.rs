@@ -80,6 +80,11 @@ impl Form {
         plan(&self.ir, &self.config).err().map(|error| error.to_string()).unwrap_or_default()
     }
 
+    /// Whether the plan refuses the shape.
+    pub(super) fn is_refused(&self) -> bool {
+        plan(&self.ir, &self.config).is_err()
+    }
+
     /// Whether all blocks have to be resident at once.
     pub(super) fn waits(&self) -> bool {
         plan(&self.ir, &self.config).unwrap_or_else(|error| panic!("{error}")).waits
