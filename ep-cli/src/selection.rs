@@ -4,7 +4,7 @@
 use ep_runtime::ir::{DimKind, Pipeline};
 use ep_runtime::jit::Arch;
 use ep_runtime::plan::{Config, PlanError};
-use ep_runtime::{AnyPipeline, Rules};
+use ep_runtime::{AnyPipeline, RuleSet};
 
 use crate::failure::Failure;
 
@@ -66,7 +66,7 @@ impl Selection {
         let ranks = self.ranks.iter().map(|ranks| ("ranks", ranks.as_str()));
         let set = self.set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let mut selected = select(entry, self.arch, ranks.chain(set))?;
-        selected.config.rules = if self.plain { Rules::None } else { Rules::All };
+        selected.config.rules = if self.plain { RuleSet::None } else { RuleSet::All };
         Ok(selected)
     }
 }

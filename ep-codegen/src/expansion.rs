@@ -17,7 +17,7 @@ use crate::ir::{self, Embed};
 use crate::lower::{lower, tables_in, tables_of};
 use crate::plan::{kebab, snake};
 use crate::render::{self, RenderError};
-use crate::schedule::{self, Refusal, Rules};
+use crate::schedule::{self, Refusal, RuleSet};
 use crate::syntax::parse;
 
 /// Expands a `pipeline!` block. `load` reads the files of `cuda fn .. from "file"`.
@@ -104,7 +104,7 @@ fn make(file: &File, pipeline: &Pipeline, errors: &mut Diagnostics) -> Made {
 fn texts(ir: &ir::Pipeline) -> Result<Vec<Text>, RenderError> {
     let text = |choice: ir::Choice| {
         let selected = ir.select(&choice);
-        let plain = render::body_with(&selected, Rules::None)?;
+        let plain = render::body_with(&selected, RuleSet::None)?;
         Ok(Text { arms: choice.arms, body: render::body(&selected)?, plain })
     };
     ir.choices().into_iter().map(text).collect()

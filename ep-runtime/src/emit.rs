@@ -2,7 +2,7 @@
 
 use ep_codegen::ir;
 use ep_codegen::plan::{Config, Plan, PlanError, plan};
-use ep_codegen::schedule::Rules;
+use ep_codegen::schedule::RuleSet;
 use sha2::{Digest, Sha256};
 
 use crate::pipeline::{Pipeline, Text};
@@ -38,8 +38,8 @@ impl AnyPipeline {
         let chosen = |text: &&Text| text.arms.iter().eq(config.choice.arms.iter());
         let text = (self.texts)().iter().find(chosen).ok_or(EmitError::NoText(self.name))?;
         let body = match config.rules {
-            Rules::All => text.body,
-            Rules::None => text.plain,
+            RuleSet::All => text.body,
+            RuleSet::None => text.plain,
         };
         let cuda = format!("{}\n{body}", plan.prologue(body));
         Ok(Emitted { cuda, plan })

@@ -55,7 +55,7 @@ mod pipeline;
 pub mod pipelines;
 
 pub use emit::{AnyPipeline, EmitError, Emitted};
-pub use ep_codegen::schedule::Rules;
+pub use ep_codegen::schedule::RuleSet;
 pub use ep_codegen::{ir, plan};
 pub use ep_dsl::pipeline;
 pub use pipeline::{Pipeline, Table, Text};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-use ep_codegen::schedule::{Rules, Ways};
+use ep_codegen::schedule::{RuleSet, Ways};
 use ep_runtime::ir::facts::travels_in_words;
 use ep_runtime::jit::{Arch, Cache, Compiled, CudaSource, Jit, Nvrtc, Request};
 use ep_runtime::plan::{Config, PlanError, role_use};
@@ -230,7 +230,7 @@ fn the_ptx_moves_rows_as_the_architecture_can() {
             let has = |part: &str| instructions.iter().any(|it| it.contains(part));
             assert!(!has("ld.global.nc"), "{name} reads through the read-only path");
             let ir = (entry.ir)().select(&config.choice);
-            let ways = Ways::of(&ir, Rules::All);
+            let ways = Ways::of(&ir, RuleSet::All);
             let mut uses = ir.roles.iter().map(|role| role_use(&ir, &ways, role));
             let moves = uses.any(|used| used.mover || used.gather);
             assert_eq!(has("cp.async.bulk"), moves && arch.has_tma(), "{name}: bulk copies");

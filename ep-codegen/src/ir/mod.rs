@@ -4,8 +4,13 @@
 //! holds every arm of its variants; [`Pipeline::select`] keeps what one choice of arms leaves.
 
 mod canon;
+pub mod counting;
 pub mod facts;
 pub mod helpers;
+pub mod naming;
+pub mod params;
+pub mod parts;
+pub mod rows;
 mod select;
 pub mod text;
 pub mod walk;

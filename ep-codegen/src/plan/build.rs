@@ -1,16 +1,21 @@
 //! Making a plan: warps, messages, window, shared memory and the constants of `Cfg`.
 
 use super::config::Config;
-use super::counted::{Counters, Counting, counted};
+use super::counted::Counters;
 use super::error::PlanError;
 use super::extent::extents;
-use super::message::{self, LINE_BYTES, MessageLayout, align, elem_bytes, parts};
+use super::message::{self, MessageLayout};
 use super::numbers::{self, Numbers, eval};
-use super::roles::{RoleUse, block_groups, first_warps, moved_row, role_use, row_in_place};
+use super::roles::{RoleUse, block_groups, first_warps, role_use};
 use super::shared::{Cut, SEQUENCE_BYTES};
 use super::window::{Extent, Window, option, slot_epochs};
-use super::{CfgGroup, CfgKind, CfgMember, Plan, RoleWarps, args, config};
+use super::{CfgGroup, CfgKind, CfgMember, Plan, RoleWarps};
+use crate::ir::counting::{Counting, counted};
 use crate::ir::facts::{facts, travels_in_words};
+use crate::ir::naming::{camel, constant, snake};
+use crate::ir::params::params;
+use crate::ir::parts::{LINE_BYTES, align, elem_bytes, parts, row_field};
+use crate::ir::rows::{moved_row, row_in_place};
 use crate::ir::{
     Action, Blocks, Channel, ChannelKind, Expr, Message, PeerSet, Pipeline, Role, Share, Source,
     Stmt, Waiver, walk,
@@ -64,10 +69,10 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
     merge(&mut cfg, channels);
     cfg.extend(counted);
     cfg.extend(planner.roles(&warps));
-    let (params, args_bytes) = args::params(&ir);
+    let (params, args_bytes) = params(&ir);
     Ok(Plan {
         pipeline: ir.name.clone(),
-        entry: config::snake(&ir.name),
+        entry: snake(&ir.name),
         arch: config.arch,
         arms: ir.axes.iter().map(|axis| (axis.name.clone(), axis.arms[0].name.clone())).collect(),
         numbers: numbers.clone(),
@@ -248,7 +253,7 @@ impl Planner<'_> {
     fn whole_bytes(&self, stmt: &Stmt) -> i64 {
         let Action::Push { channel, .. } = &stmt.action else { return self.moved_bytes(stmt) };
         let carried = self.ir.carried(channel);
-        let row = carried.and_then(|(_, message)| message::row_field(self.ir, message));
+        let row = carried.and_then(|(_, message)| row_field(self.ir, message));
         row.map_or(0, |(field, elem)| {
             let elements: i64 =
                 field.dims.iter().map(|dim| eval(dim, self.numbers).unwrap_or(0)).product();
@@ -624,18 +629,4 @@ fn merge(groups: &mut Vec<CfgGroup>, more: Vec<CfgGroup>) {
             None => groups.push(group),
         }
     }
-}
-
-/// `local_experts` as `kLocalExperts`.
-pub fn constant(name: &str) -> String {
-    format!("k{}", camel(name))
-}
-
-/// `local_experts` or `recv` as `LocalExperts` and `Recv`.
-pub fn camel(name: &str) -> String {
-    let word = |word: &str| {
-        let mut letters = word.chars();
-        letters.next().map(|first| first.to_uppercase().chain(letters).collect::<String>())
-    };
-    name.split('_').filter_map(word).collect()
 }

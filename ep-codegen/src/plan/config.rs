@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use super::arch::Arch;
 use super::error::PlanError;
 use super::numbers::Numbers;
+use crate::ir::naming::kebab;
 use crate::ir::{Choice, DimKind, Pipeline};
-use crate::schedule::Rules;
+use crate::schedule::RuleSet;
 
 /// A choice of everything a pipeline leaves open before a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub struct Config {
     /// Target.
     pub arch: Arch,
     /// Which roles may be emitted in faster ways.
-    pub rules: Rules,
+    pub rules: RuleSet,
 }
 
 impl Config {
@@ -38,7 +39,7 @@ impl Config {
             copies: BTreeMap::new(),
             args: Numbers::new(),
             arch,
-            rules: Rules::All,
+            rules: RuleSet::All,
         }
     }
 
@@ -136,25 +137,4 @@ pub(super) fn range(low: i64, high: i64, step: i64) -> String {
         1 => format!("{low}..={high}"),
         _ => format!("{low}..={high} step {step}"),
     }
-}
-
-/// `NvlDispatch` as `nvl-dispatch`.
-pub fn kebab(name: &str) -> String {
-    joined(name, '-')
-}
-
-/// `NvlDispatch` as `nvl_dispatch`.
-pub fn snake(name: &str) -> String {
-    joined(name, '_')
-}
-
-fn joined(name: &str, separator: char) -> String {
-    let mut out = String::new();
-    for (index, letter) in name.chars().enumerate() {
-        if letter.is_uppercase() && index > 0 {
-            out.push(separator);
-        }
-        out.extend(letter.to_lowercase());
-    }
-    out
 }

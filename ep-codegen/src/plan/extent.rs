@@ -1,7 +1,7 @@
 //! How much memory a kernel writes that the caller gives: tables, and outputs of one element type.
 
-use super::message::{elem_bytes, parts};
 use super::numbers::{Numbers, eval};
+use crate::ir::parts::{elem_bytes, parts};
 use crate::ir::{Expr, Memory, NameKind, Pipeline, Tensor, TensorKind};
 
 /// The extent of a tensor that a pipeline writes.

@@ -4,7 +4,6 @@
 //! comments above it and what the host allocates and passes, so that they cannot disagree.
 
 mod arch;
-mod args;
 mod build;
 mod config;
 mod counted;
@@ -18,23 +17,24 @@ mod shared;
 mod window;
 
 pub use arch::Arch;
-pub use args::{has_row_stride, params};
-pub use build::{camel, constant, plan};
-pub use config::{Config, kebab, snake};
-pub use counted::{Counting, counted, has_last, is_given, sums};
+pub use build::plan;
+pub use config::Config;
 pub use error::PlanError;
 pub use extent::Extent;
-pub use message::{
-    LINE_BYTES, MessageLayout, MetaField, MetaSource, align, elem_bytes, meta_sources, parts,
-    row_field,
-};
+pub use message::{MessageLayout, MetaField};
 pub use numbers::{Numbers, eval, resolve};
-pub use roles::{
-    RoleUse, RoleWarps, block_groups, has_sequences, moved_row, role_use, row_in_place,
-};
+pub use roles::{RoleUse, RoleWarps, block_groups, has_sequences, role_use};
 
+pub use crate::ir::counting::{Counting, counted, has_last, is_given, sums};
+pub use crate::ir::naming::{camel, constant, kebab, snake};
+pub use crate::ir::params::{Param, ParamKind, has_row_stride, params};
+pub use crate::ir::parts::{
+    LINE_BYTES, MetaSource, align, elem_bytes, meta_sources, parts, row_field,
+};
+pub use crate::ir::rows::{moved_row, row_in_place};
+
+use crate::ir::Waiver;
 use crate::ir::facts::Pair;
-use crate::ir::{Elem, Waiver};
 
 /// A pipeline specialised for one shape and target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,84 +111,6 @@ pub enum CfgKind {
     Int,
     /// `ep::u64`
     Offset,
-}
-
-/// A member of `struct Args`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Param {
-    /// Name.
-    pub name: String,
-    /// What the host passes.
-    pub kind: ParamKind,
-    /// Offset inside `struct Args`.
-    pub offset: i64,
-}
-
-/// What a member of `struct Args` holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ParamKind {
-    /// `ep::Group`.
-    Group,
-    /// A row count (`tokens`), `int`.
-    Size,
-    /// Where the device finds the row count of a call that a graph replays, or null; then
-    /// [`ParamKind::Size`] is the most that it may be.
-    SizeFrom {
-        /// The size.
-        size: String,
-    },
-    /// How many rows the outputs with this extent hold, `int`.
-    Capacity {
-        /// The size that counts the rows in use.
-        size: String,
-    },
-    /// A run-time arg.
-    Arg {
-        /// Element type.
-        elem: Elem,
-    },
-    /// How many of an `up to n` tensor the caller brings, `int`.
-    Copies {
-        /// Tensor as declared.
-        tensor: String,
-    },
-    /// Device address of a tensor part; copy `i` of an `up to n` tensor is named `name[i]`.
-    Pointer {
-        /// Tensor as declared.
-        tensor: String,
-        /// Index of the part; 0 for a scalar element type.
-        part: usize,
-        /// Index of the copy of an `up to n` tensor.
-        copy: i64,
-        /// Element type.
-        elem: Elem,
-        /// Whether the kernel only reads it.
-        read_only: bool,
-    },
-    /// Elements from one index of the first extent to the next, `i64`.
-    RowStride {
-        /// Tensor as declared.
-        tensor: String,
-        /// Index of the part.
-        part: usize,
-    },
-    /// Elements from one index of the second extent to the next, `i64` (scales only).
-    ColumnStride {
-        /// Tensor as declared.
-        tensor: String,
-        /// Index of the part.
-        part: usize,
-    },
-    /// Offset of a window tensor from the start of the window, `u64`.
-    WindowOffset {
-        /// Tensor as declared.
-        tensor: String,
-    },
-    /// Offset of the meta records that a direct channel brings, `u64`.
-    MetaOffset {
-        /// Channel.
-        channel: String,
-    },
 }
 
 /// A region of the control memory of a plan.

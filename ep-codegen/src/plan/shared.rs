@@ -1,7 +1,7 @@
 //! Shared memory of the device library's structs, as their headers lay them out; the emitted text
 //! asserts that both count the same bytes.
 
-use super::message::align;
+use crate::ir::parts::align;
 
 /// Lanes of a warp.
 const LANES: i64 = 32;

@@ -2,9 +2,10 @@
 //! the same place of every rank's window.
 
 use super::counted::Counters;
-use super::message::{LINE_BYTES, MessageLayout, align};
+use super::message::MessageLayout;
 use super::numbers::Numbers;
 use super::{CfgKind, CfgMember, Region, constant};
+use crate::ir::parts::{LINE_BYTES, align};
 use crate::ir::{Channel, ChannelKind};
 use crate::plan::eval;
 

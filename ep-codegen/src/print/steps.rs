@@ -2,7 +2,7 @@
 
 use super::terms::text;
 use crate::ir::{Elem, Source};
-use crate::schedule::{Loop, Node, Step, Term, Turns, elem_type};
+use crate::schedule::{Loop, Node, Step, Takers, Term, elem_type};
 
 /// The text of `steps`; `says` gives the comment above the steps of a statement.
 pub fn steps(steps: &[Step], says: &dyn Fn(&Source) -> String) -> String {
@@ -115,18 +115,18 @@ fn local_type(elem: &Elem) -> &'static str {
 }
 
 /// The first turn of a warp or lane, how far its next one is, and whether it looks for a stop.
-fn turns(turns: Turns) -> (&'static str, &'static str, bool) {
+fn turns(turns: Takers) -> (&'static str, &'static str, bool) {
     match turns {
-        Turns::Serial => ("", "", true),
-        Turns::Alone => ("", "", false),
-        Turns::Lanes => ("team.lane", "ep::kLanes", false),
-        Turns::Chunks => ("", "ep::kLanes", false),
-        Turns::Warps => ("team.index()", "team.count()", true),
-        Turns::Threads => {
+        Takers::Serial => ("", "", true),
+        Takers::Alone => ("", "", false),
+        Takers::Lanes => ("team.lane", "ep::kLanes", false),
+        Takers::Chunks => ("", "ep::kLanes", false),
+        Takers::Warps => ("team.index()", "team.count()", true),
+        Takers::Threads => {
             ("team.index() * ep::kLanes + team.lane", "team.count() * ep::kLanes", true)
         }
-        Turns::Blocks => ("team.block", "team.blocks", true),
-        Turns::WarpsOfBlock => ("team.warp", "team.warps", true),
-        Turns::Spread => ("team.spread()", "team.count()", true),
+        Takers::Blocks => ("team.block", "team.blocks", true),
+        Takers::WarpsOfBlock => ("team.warp", "team.warps", true),
+        Takers::Spread => ("team.spread()", "team.count()", true),
     }
 }

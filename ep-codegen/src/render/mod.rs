@@ -23,7 +23,7 @@ use crate::ir::facts::{Facts, facts};
 use crate::ir::{
     Action, Channel, ChannelKind, Expr, Message, Pipeline, Share, Source, Stmt, Tensor, walk,
 };
-use crate::schedule::{Rules, Ways};
+use crate::schedule::{RuleSet, Ways};
 use expr::Scope;
 pub use templates::RenderError;
 use templates::Templates;
@@ -33,11 +33,11 @@ type Rendered = Result<String, RenderError>;
 
 /// The body of the kernel of a pipeline from which one choice of arms has been selected.
 pub fn body(ir: &Pipeline) -> Rendered {
-    body_with(ir, Rules::All)
+    body_with(ir, RuleSet::All)
 }
 
 /// The same with some rules alone.
-pub fn body_with(ir: &Pipeline, rules: Rules) -> Rendered {
+pub fn body_with(ir: &Pipeline, rules: RuleSet) -> Rendered {
     let ways = Ways::of(ir, rules);
     let element = if !binds(ir, "i") { "i" } else { "i_of_row" };
     let render = Renderer { ir, element, facts: facts(ir), ways, templates: Templates::load()? };

@@ -3,16 +3,18 @@
 
 use super::scope::{Arrived, Meaning, Scope};
 use super::statements::bind_position;
-use super::step::{Step, Turns};
+use super::step::{Step, Takers};
 use super::term::Term;
 use super::value::{Numbers, STRIPE, counted_loop};
 use super::{Lowered, RoleLowering, elem_type};
 use crate::ir::facts::travels_in_words;
+use crate::ir::naming::{camel, constant};
+use crate::ir::parts::meta_sources;
+use crate::ir::rows::row_in_place;
 use crate::ir::{
     Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, FieldValue, Message, NameKind,
     PeerSet, Share, Stmt, Transport, walk,
 };
-use crate::plan::{camel, constant, meta_sources, row_in_place};
 
 /// An end of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -519,7 +521,7 @@ impl<'a> RoleLowering<'a> {
             let value = values.iter().find(|value| value.name == field.name);
             let value = &value.ok_or_else(|| format!("no value for `{}`", field.name))?.value;
             if field.row {
-                let (_, elem) = crate::plan::row_field(self.ir, message).ok_or("no row")?;
+                let (_, elem) = crate::ir::parts::row_field(self.ir, message).ok_or("no row")?;
                 let mut width = Term::int(1);
                 for dim in &field.dims {
                     width = width.times(self.scalar(&Scope::default(), dim, &mut Vec::new())?);
@@ -548,7 +550,7 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let set = format!("ep::set<{}>", elem_type(&elem));
-        self.elements(scope, value, count, Turns::Lanes, out, &mut |this, i, own, steps| {
+        self.elements(scope, value, count, Takers::Lanes, out, &mut |this, i, own, steps| {
             let value = match this.is_row(own, value)? || part > 0 {
                 true => this.part_value(own, value, part, i, steps)?,
                 false => this.scalar(own, value, steps)?,
@@ -585,7 +587,7 @@ impl<'a> RoleLowering<'a> {
                 let first = self.first_row(scope, stmt, out)?;
                 self.take_ring(scope, stmt, (peer, Term::index(&index), first), &mut steps)?;
                 let numbers = Numbers { from: Term::int(0), to: count, others: false };
-                out.push(counted_loop(index, numbers, Turns::Serial, steps));
+                out.push(counted_loop(index, numbers, Takers::Serial, steps));
                 Ok(())
             }
             (ChannelKind::Ring, None) => self.receive_any(scope, stmt, channel, out),
@@ -604,7 +606,7 @@ impl<'a> RoleLowering<'a> {
                     steps.push(Step::SkipUnless(source.clone().test(BinaryOp::Ne, self.me())));
                 }
                 self.receive_direct(scope, stmt, channel, source, &mut steps)?;
-                out.push(counted_loop(name, numbers, Turns::Serial, steps));
+                out.push(counted_loop(name, numbers, Takers::Serial, steps));
                 Ok(())
             }
             _ => Err("messages are taken from rings and direct channels".to_string()),
@@ -751,7 +753,7 @@ impl<'a> RoleLowering<'a> {
         };
         self.with_message(scope, stmt, arrived, &mut steps)?;
         let numbers = Numbers { from: Term::int(0), to: number("rows"), others: false };
-        let turns = counted_loop(name, numbers, Turns::Serial, steps);
+        let turns = counted_loop(name, numbers, Takers::Serial, steps);
         let come = Term::call(format!("{object}.arrived"), vec![source, stripe], Elem::Bool);
         out.push(Step::If { condition: come, body: vec![turns] });
         Ok(())

@@ -3,7 +3,7 @@
 
 use super::channels::{End, class_of};
 use super::scope::{Meaning, Parts, Scope};
-use super::step::{Step, Turns};
+use super::step::{Step, Takers};
 use super::term::Term;
 use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
@@ -15,7 +15,7 @@ impl RoleLowering<'_> {
         &mut self,
         scope: &Scope,
         stmt: &Stmt,
-        turns: Turns,
+        turns: Takers,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let Action::Gather { binder, domain, part, channel, position, across, over, body, .. } =
@@ -96,7 +96,7 @@ impl RoleLowering<'_> {
         let entry = self.scalar(&inner, position, &mut steps)?.converted(&Elem::I32);
         let call = Term::call(format!("{object}.expect"), vec![peer, entry], Elem::I32);
         steps.push(Step::Do(call));
-        out.push(counted_loop(name, all, Turns::Lanes, steps));
+        out.push(counted_loop(name, all, Takers::Lanes, steps));
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::scope::{Meaning, Scope};
 use super::statements::records_position;
-use super::step::{Step, Turns};
+use super::step::{Step, Takers};
 use super::term::Term;
 use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
@@ -21,9 +21,9 @@ impl RoleLowering<'_> {
             return self.deal_out(scope, stmt, out);
         }
         let turns = match (scope.by_lane, self.fits_lanes(scope, binder, body)) {
-            (true, _) => Turns::Alone,
-            (false, true) => Turns::Lanes,
-            (false, false) => Turns::Serial,
+            (true, _) => Takers::Alone,
+            (false, true) => Takers::Lanes,
+            (false, false) => Takers::Serial,
         };
         self.turns(scope, stmt, turns, out)
     }
@@ -33,12 +33,12 @@ impl RoleLowering<'_> {
         &mut self,
         scope: &Scope,
         stmt: &Stmt,
-        turns: Turns,
+        turns: Takers,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let Action::For { binder, domain, filter, body, .. } = &stmt.action else { return Ok(()) };
         let inner = match turns {
-            Turns::Lanes | Turns::Threads | Turns::Alone => scope.of_lane(),
+            Takers::Lanes | Takers::Threads | Takers::Alone => scope.of_lane(),
             _ => scope.clone(),
         };
         self.placed_loops(&inner, body, out)?;
@@ -57,7 +57,7 @@ impl RoleLowering<'_> {
         };
         self.filtered(&inner, filter.as_ref(), body, &mut steps)?;
         out.push(counted_loop(name, numbers, turns, steps));
-        if matches!(turns, Turns::Lanes) && self.writes_reread(body) {
+        if matches!(turns, Takers::Lanes) && self.writes_reread(body) {
             out.push(Step::Meet);
         }
         Ok(())
@@ -101,7 +101,7 @@ impl RoleLowering<'_> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let Action::For { binder, domain, body, .. } = &stmt.action else { return Ok(()) };
-        let turns = if scope.by_lane { Turns::Alone } else { Turns::Serial };
+        let turns = if scope.by_lane { Takers::Alone } else { Takers::Serial };
         let mut steps = Vec::new();
         let (name, numbers, inner) = match domain {
             Domain::Row { row } => self.entries(scope, binder, row, body, &mut steps)?,
@@ -250,7 +250,7 @@ impl RoleLowering<'_> {
                 Elem::I64,
             )));
             let numbers = Numbers { from: Term::int(0), to: count, others: false };
-            out.push(counted_loop(name, numbers, Turns::Lanes, steps));
+            out.push(counted_loop(name, numbers, Takers::Lanes, steps));
             self.places.push((stmt.at.clone(), object));
         }
         Ok(())
@@ -286,7 +286,7 @@ impl RoleLowering<'_> {
         let position = self.named(&format!("{binder}_position"), call("take"), &mut steps);
         let inner = scope.with(binder, Meaning::Placed(index, position));
         self.body(&inner, body, &mut steps);
-        let turns = if scope.by_lane { Turns::Alone } else { Turns::Serial };
+        let turns = if scope.by_lane { Takers::Alone } else { Takers::Serial };
         out.push(counted_loop(name, numbers, turns, steps));
         Ok(())
     }

@@ -22,9 +22,9 @@ pub(crate) mod typed;
 mod value;
 mod ways;
 
-pub use step::{Loop, Step, Turns};
+pub use step::{Loop, Step, Takers};
 pub use term::{Node, Term};
-pub use ways::{Rules, Ways};
+pub use ways::{RuleSet, Ways};
 
 use std::cell::Cell;
 

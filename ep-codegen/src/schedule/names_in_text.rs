@@ -1,8 +1,11 @@
 //! Names of the declaration that would meet one another, or the names of the generator, in the text.
 
 use super::Refusal;
+use crate::ir::counting::{Counting, counted};
+use crate::ir::naming::{camel, constant, snake};
+use crate::ir::params::params;
+use crate::ir::parts::meta_sources;
 use crate::ir::{Channel, Message, Pipeline, Source};
-use crate::plan::{Counting, camel, constant, counted, meta_sources, params, snake};
 
 /// What `Cfg` and the kernel hold beside what is declared.
 const OF_TOP: &[&str] = &["kThreads", "kSequences", "kSharedBytes"];

@@ -3,13 +3,13 @@
 use super::channels::End;
 use super::loops::is_indexed_by;
 use super::scope::{Meaning, Scope};
-use super::step::{Loop, Step, Turns};
+use super::step::{Loop, Step, Takers};
 use super::term::{Term, arithmetic};
 use super::{Lowered, RoleLowering};
+use crate::ir::params::{ParamKind, params};
 use crate::ir::{
     Action, BinaryOp, ChannelKind, Domain, Elem, Expr, NameKind, PeerSet, Share, Stmt, walk,
 };
-use crate::plan::{ParamKind, params};
 
 impl RoleLowering<'_> {
     /// All steps of the role.
@@ -78,7 +78,7 @@ impl RoleLowering<'_> {
             Share::Peer { binder, set } => self.peers(&scope, binder, set, out),
             Share::Stripe | Share::Token | Share::BlockPerToken => match self.uses_stripes() {
                 true => {
-                    let stripes = self.stripes_loop(&scope, Turns::Spread)?;
+                    let stripes = self.stripes_loop(&scope, Takers::Spread)?;
                     self.unit(stripes, out)
                 }
                 false => self.dealt(&scope, out),
@@ -112,7 +112,7 @@ impl RoleLowering<'_> {
     }
 
     /// A loop over stripes, and what the names mean in it.
-    fn stripes_loop(&mut self, scope: &Scope, turns: Turns) -> Lowered<(Loop, Scope)> {
+    fn stripes_loop(&mut self, scope: &Scope, turns: Takers) -> Lowered<(Loop, Scope)> {
         if !self
             .ir
             .dims
@@ -167,14 +167,14 @@ impl RoleLowering<'_> {
         if *set == PeerSet::Others {
             body.push(Step::SkipUnless(peer.test(BinaryOp::Ne, self.me())));
         }
-        let stripes = self.stripes_loop(&inner, Turns::Blocks)?;
+        let stripes = self.stripes_loop(&inner, Takers::Blocks)?;
         self.unit(stripes, &mut body)?;
         out.push(Step::Loop(Loop {
             binder: name,
             elem: Elem::I32,
             from: Term::int(0),
             to: peers,
-            turns: Turns::WarpsOfBlock,
+            turns: Takers::WarpsOfBlock,
             body,
         }));
         Ok(())
@@ -198,7 +198,7 @@ impl RoleLowering<'_> {
         let mut body = Vec::new();
         let stripes = match by_block {
             true => {
-                let (repeat, with_stripe) = self.stripes_loop(scope, Turns::Blocks)?;
+                let (repeat, with_stripe) = self.stripes_loop(scope, Takers::Blocks)?;
                 inner = with_stripe;
                 Some(repeat)
             }
@@ -212,7 +212,7 @@ impl RoleLowering<'_> {
             rest = arithmetic(BinaryOp::Div, rest, extent.clone());
         }
         self.carry(&inner, &mut body)?;
-        let turns = if by_block { Turns::WarpsOfBlock } else { Turns::Warps };
+        let turns = if by_block { Takers::WarpsOfBlock } else { Takers::Warps };
         let elem = product.elem.clone();
         let units =
             Step::Loop(Loop { binder: pair, elem, from: Term::int(0), to: product, turns, body });
@@ -264,10 +264,10 @@ impl RoleLowering<'_> {
                 if !matches!(domain, Domain::Row { .. }) && adds_apart(binder, body) =>
             {
                 let threads = self.fits_lanes(scope, binder, body);
-                let turns = if threads { Turns::Threads } else { Turns::Warps };
+                let turns = if threads { Takers::Threads } else { Takers::Warps };
                 self.turns(scope, stmt, turns, &mut steps)
             }
-            Action::Gather { .. } => self.gather(scope, stmt, Turns::Warps, &mut steps),
+            Action::Gather { .. } => self.gather(scope, stmt, Takers::Warps, &mut steps),
             Action::Let { .. } => {
                 self.one(scope, stmt, out);
                 return;

@@ -1,8 +1,8 @@
-//! Rules: roles that the device library does faster as a whole than statement by statement.
+//! RuleSet: roles that the device library does faster as a whole than statement by statement.
 //!
 //! A rule says which bodies it is for, down to the last expression; every other role is composed. So a
 //! rule never has to know what it cannot do, and a role never has to fit one. What a rule leaves is the
-//! same, byte for byte, and `Rules::None` turns all of them off.
+//! same, byte for byte, and `RuleSet::None` turns all of them off.
 
 mod channels;
 mod fanout;
@@ -12,10 +12,10 @@ mod forms;
 pub(crate) use channels::is_position;
 pub use fanout::{Fanout, Reached};
 
+use crate::ir::counting::{Counting, counted};
 use crate::ir::{
     BinaryOp, Channel, ChannelKind, Expr, Message, Pipeline, Role, Source, Stmt, Tensor, walk,
 };
-use crate::plan::{Counting, counted};
 
 /// Why no rule is for a role.
 #[derive(Debug, Clone, PartialEq, Eq)]

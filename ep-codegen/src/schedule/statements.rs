@@ -2,14 +2,16 @@
 
 use super::extents::is_one_more;
 use super::scope::{Meaning, Scope, position_of};
-use super::step::{Loop, Step, Turns};
+use super::step::{Loop, Step, Takers};
 use super::term::{Term, arithmetic};
 use super::value::counted_loop;
 use super::{Lowered, RoleLowering, elem_type};
+use crate::ir::counting::{Counting, counted};
+use crate::ir::naming::constant;
+use crate::ir::parts::parts;
 use crate::ir::{
     Action, BinaryOp, Domain, Elem, ElemType, Expr, Memory, NameKind, Place, Stmt, Tensor, walk,
 };
-use crate::plan::{Counting, constant, counted, parts};
 
 /// What is done with an element: its index, what names mean there, and what comes before.
 pub(super) type PerElement<'a, 'f> =
@@ -97,7 +99,7 @@ impl<'a> RoleLowering<'a> {
             Action::Count { target } => self.count(scope, target, out),
             Action::Let { name, value } => self.bind(scope, name, value, out),
             Action::Receive { .. } => self.receive(scope, stmt, out),
-            Action::Gather { .. } => self.gather(scope, stmt, Turns::Serial, out),
+            Action::Gather { .. } => self.gather(scope, stmt, Takers::Serial, out),
             Action::Announce { channel, peer, values } => {
                 self.announce(scope, channel, peer, values, out)
             }
@@ -258,7 +260,7 @@ impl<'a> RoleLowering<'a> {
                 self.by_leader(scope, vec![set(place, value)], out);
             }
             Width::Row(width) => {
-                let turns = if scope.by_lane { Turns::Alone } else { Turns::Lanes };
+                let turns = if scope.by_lane { Takers::Alone } else { Takers::Lanes };
                 self.elements(scope, value, width, turns, out, &mut |this, i, own, steps| {
                     let value = this.part_value(own, value, part, i, steps)?;
                     let place = this.place(tensor, part, None, at.clone(), Some(i.clone()))?;
@@ -276,14 +278,14 @@ impl<'a> RoleLowering<'a> {
         scope: &Scope,
         value: &Expr,
         width: Term,
-        turns: Turns,
+        turns: Takers,
         out: &mut Vec<Step>,
         step: &mut PerElement<'a, '_>,
     ) -> Lowered<()> {
         let name = self.names.fresh("i");
         let i = Term::index(&name);
         let mut body = Vec::new();
-        if turns == Turns::Lanes && scope.parts.is_some() && sums_parts(value) {
+        if turns == Takers::Lanes && scope.parts.is_some() && sums_parts(value) {
             let base = self.names.fresh("base");
             let most = width.range.map_or(i64::from(i32::MAX), |(_, high)| high);
             let lane = Term::small("team.lane", 0, 31);
@@ -300,7 +302,7 @@ impl<'a> RoleLowering<'a> {
                 elem: Elem::I32,
                 from: Term::int(0),
                 to: width,
-                turns: Turns::Chunks,
+                turns: Takers::Chunks,
                 body: steps,
             }));
             return Ok(());
@@ -462,7 +464,7 @@ impl<'a> RoleLowering<'a> {
         self.write_number(&inner, tensor, target, sum.clone(), &mut turn)?;
         turn.push(Step::Increase { place: sum.clone(), value: value.converted(&elem) });
         let end = numbers.to.clone();
-        steps.push(counted_loop(name, numbers, Turns::Alone, turn));
+        steps.push(counted_loop(name, numbers, Takers::Alone, turn));
         if has_total(self, tensor, target, binder, domain) {
             let behind = own.with(binder, Meaning::Value(end));
             self.write_number(&behind, tensor, target, sum, &mut steps)?;
@@ -555,7 +557,7 @@ impl<'a> RoleLowering<'a> {
         let is_row = layout.fields.iter().any(|known| known.row && known.name == *field);
         is_row
             && channel.kind == crate::ir::ChannelKind::Direct
-            && crate::plan::row_in_place(self.ir, channel)
+            && crate::ir::rows::row_in_place(self.ir, channel)
                 .is_some_and(|(_, place)| place.name == tensor.name)
     }
 
@@ -594,7 +596,7 @@ impl<'a> RoleLowering<'a> {
             return Err("rows with scales are not filled".to_string());
         };
         let mut width = self.open_width(tensor, 0, 1)?;
-        if crate::plan::has_row_stride(self.ir, tensor) {
+        if crate::ir::params::has_row_stride(self.ir, tensor) {
             width = Term::name(format!("args.{}_stride", tensor.name), Elem::I64);
         }
         if tensor.optional {

@@ -102,14 +102,14 @@ pub struct Loop {
     /// The first number behind the last.
     pub to: Term,
     /// Who takes which turns.
-    pub turns: Turns,
+    pub turns: Takers,
     /// What is done with each.
     pub body: Vec<Step>,
 }
 
 /// Who takes which turns of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turns {
+pub enum Takers {
     /// All of them, one after the other; a warp looks whether it has been stopped.
     Serial,
     /// All of them, by one lane.
@@ -127,6 +127,6 @@ pub enum Turns {
     /// The warps of a block in turn.
     WarpsOfBlock,
     /// The warps of the role in turn, neighbours on different blocks: a number is taken by the block
-    /// that has it in a loop over [`Turns::Blocks`].
+    /// that has it in a loop over [`Takers::Blocks`].
     Spread,
 }

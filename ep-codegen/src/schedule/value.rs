@@ -3,14 +3,16 @@
 //! What takes a loop, a fold or a look at a whole row, becomes steps ahead of the value.
 
 use super::scope::{Arrived, Meaning, Parts, Scope, position_of};
-use super::step::{Loop, Step, Turns};
+use super::step::{Loop, Step, Takers};
 use super::term::{Term, arithmetic};
 use super::{Lowered, RoleLowering};
+use crate::ir::naming::constant;
+use crate::ir::params::has_row_stride;
+use crate::ir::parts::{meta_sources, parts};
 use crate::ir::{
     BinaryOp, Channel, ChannelKind, DimKind, Domain, Elem, ElemType, Expr, Message, NameKind,
     PeerSet, Tensor,
 };
-use crate::plan::{constant, has_row_stride, meta_sources, parts};
 
 /// What a loop or fold runs over.
 pub(super) struct Numbers {
@@ -256,7 +258,7 @@ impl RoleLowering<'_> {
             elem: Elem::I32,
             from: Term::int(0),
             to: Term::small(format!("args.{}_count", tensor.name), 0, tensor.copies),
-            turns: Turns::Alone,
+            turns: Takers::Alone,
             body: vec![Step::Increase { place: total, value }],
         }));
         Ok(())
@@ -466,7 +468,7 @@ impl RoleLowering<'_> {
     ) -> Lowered<(Term, Elem)> {
         let is_row = layout.fields.iter().any(|known| known.row && known.name == field);
         if is_row && suffix.is_empty() {
-            let (_, elem) = crate::plan::row_field(self.ir, layout).ok_or("no row")?;
+            let (_, elem) = crate::ir::parts::row_field(self.ir, layout).ok_or("no row")?;
             return Ok((message.row.clone(), elem));
         }
         let name = format!("{field}{suffix}");
@@ -640,7 +642,7 @@ impl RoleLowering<'_> {
         });
         let total = Term::name(total, elem.clone());
         steps.push(Step::Increase { place: total.clone(), value: value.converted(&elem) });
-        out.push(counted_loop(name, numbers, Turns::Alone, steps));
+        out.push(counted_loop(name, numbers, Takers::Alone, steps));
         Ok(total)
     }
 
@@ -766,7 +768,7 @@ impl RoleLowering<'_> {
         let value = found.clone().test(BinaryOp::Or, holds(entry));
         steps.push(Step::Set { place: found.clone(), value });
         let numbers = Numbers { from: Term::int(0), to: count, others: false };
-        out.push(counted_loop(k, numbers, Turns::Alone, steps));
+        out.push(counted_loop(k, numbers, Takers::Alone, steps));
         Ok(found)
     }
 
@@ -875,7 +877,7 @@ impl RoleLowering<'_> {
         adds.push(Step::Increase { place: total.clone(), value: value.converted(&elem) });
         steps.push(Step::If { condition: there, body: adds });
         let numbers = Numbers { from: Term::int(0), to: parts.peers.clone(), others: false };
-        out.push(counted_loop(peer, numbers, Turns::Alone, steps));
+        out.push(counted_loop(peer, numbers, Takers::Alone, steps));
         Ok(total)
     }
 
@@ -950,7 +952,7 @@ fn numbers_fit(numbers: &Numbers) -> bool {
 pub(super) fn counted_loop(
     binder: String,
     numbers: Numbers,
-    turns: Turns,
+    turns: Takers,
     body: Vec<Step>,
 ) -> Step {
     let elem =

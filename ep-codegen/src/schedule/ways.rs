@@ -5,7 +5,7 @@ use crate::ir::{Pipeline, Role};
 
 /// The rules that may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Rules {
+pub enum RuleSet {
     /// All of them.
     #[default]
     All,
@@ -21,8 +21,8 @@ pub struct Ways {
 
 impl Ways {
     /// What `rules` make of the roles.
-    pub fn of(ir: &Pipeline, rules: Rules) -> Ways {
-        let is_composed = |role: &&Role| rules == Rules::None || rules::check(ir, role).is_err();
+    pub fn of(ir: &Pipeline, rules: RuleSet) -> Ways {
+        let is_composed = |role: &&Role| rules == RuleSet::None || rules::check(ir, role).is_err();
         let composed = ir.roles.iter().filter(is_composed).map(|role| role.name.clone());
         Ways { composed: composed.collect() }
     }

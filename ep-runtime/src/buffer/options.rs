@@ -1,7 +1,7 @@
 //! What a buffer is made for, and the settings of each standard pipeline that follow from it.
 
 use ep_codegen::plan::{Arch, Config, LINE_BYTES};
-use ep_codegen::schedule::Rules;
+use ep_codegen::schedule::RuleSet;
 
 use super::placement::Placement;
 use crate::emit::{AnyPipeline, Emitted};
@@ -402,7 +402,7 @@ impl Emit for BuiltInPlain {
         arch: Arch,
         settings: &[(String, String)],
     ) -> Result<Emitted, CallError> {
-        emit(pipeline, arch, settings, Rules::None)
+        emit(pipeline, arch, settings, RuleSet::None)
     }
 }
 
@@ -413,7 +413,7 @@ impl Emit for BuiltIn {
         arch: Arch,
         settings: &[(String, String)],
     ) -> Result<Emitted, CallError> {
-        emit(pipeline, arch, settings, Rules::All)
+        emit(pipeline, arch, settings, RuleSet::All)
     }
 }
 
@@ -421,7 +421,7 @@ fn emit(
     pipeline: StandardPipeline,
     arch: Arch,
     settings: &[(String, String)],
-    rules: Rules,
+    rules: RuleSet,
 ) -> Result<Emitted, CallError> {
     let entry = BuiltIn::entry(pipeline);
     let ir = (entry.ir)();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ep_codegen::meaning::{Data, Drawing, Drawn, Invented, Left, Outcome, Scalar, Tensor, again};
-use ep_codegen::schedule::Rules;
+use ep_codegen::schedule::RuleSet;
 use ep_codegen::{ast, expansion, lower, syntax};
 use ep_runtime::host::Build;
 use ep_runtime::ir::{Pipeline, TensorKind};
@@ -69,9 +69,9 @@ fn lowered(file: &ast::File, pipeline: &ast::Pipeline) -> Pipeline {
 fn compared(pipeline: &Pipeline, drawn: &Drawn, second: &Outcome, seed: u64) -> Result<(), String> {
     let form = Form::drawn(pipeline, drawn, seed);
     let call = |rank: usize| call(drawn, second, rank);
-    for rules in [Rules::All, Rules::None] {
+    for rules in [RuleSet::All, RuleSet::None] {
         // A rule may ask for room for what every message brings; without rules nothing does.
-        if rules == Rules::All && form.is_refused() {
+        if rules == RuleSet::All && form.is_refused() {
             continue;
         }
         for build in [Build::Fast, Build::Checked] {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ep_codegen::meaning::Drawn;
-use ep_codegen::schedule::Rules;
+use ep_codegen::schedule::RuleSet;
 use ep_codegen::{expansion, lower, render, syntax};
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::Stream;
@@ -95,7 +95,7 @@ impl Form {
         plan(&self.ir, &self.config).unwrap_or_else(|error| panic!("{error}")).strides
     }
 
-    fn emitted(&self, arch: Arch, rules: Rules) -> Emitted {
+    fn emitted(&self, arch: Arch, rules: RuleSet) -> Emitted {
         let config = Config { arch, rules, ..self.config.clone() };
         let plan = plan(&self.ir, &config).unwrap_or_else(|error| panic!("{error}"));
         let body = render::body_with(&self.ir.select(&config.choice), rules);
@@ -106,7 +106,8 @@ impl Form {
     /// NVRTC takes the text for an architecture without and one with TMA.
     pub(super) fn compile(&self) {
         let Some(jit) = crate::nvrtc::jit() else { return };
-        let both = [Arch::Sm80, Arch::Sm90a].map(|arch| [(arch, Rules::All), (arch, Rules::None)]);
+        let both =
+            [Arch::Sm80, Arch::Sm90a].map(|arch| [(arch, RuleSet::All), (arch, RuleSet::None)]);
         for (arch, rules) in both.into_iter().flatten() {
             let emitted = self.emitted(arch, rules);
             let source =
@@ -124,7 +125,7 @@ impl Form {
     /// Every rank makes the call that `call` describes, and leaves what that says.
     pub(super) fn check(&self, call: &dyn Fn(usize) -> Call) {
         self.compile();
-        for rules in [Rules::All, Rules::None] {
+        for rules in [RuleSet::All, RuleSet::None] {
             for seed in 1..=SEEDS {
                 self.run((Build::Fast, Arch::Sm90a, rules), seed, call);
             }
@@ -134,12 +135,12 @@ impl Form {
 
     /// The same without TMA.
     pub(super) fn check_vector(&self, call: &dyn Fn(usize) -> Call) {
-        self.run((Build::Fast, Arch::Sm80, Rules::All), 1, call);
+        self.run((Build::Fast, Arch::Sm80, RuleSet::All), 1, call);
     }
 
     pub(super) fn run(
         &self,
-        (build, arch, rules): (Build, Arch, Rules),
+        (build, arch, rules): (Build, Arch, RuleSet),
         seed: u64,
         call: &dyn Fn(usize) -> Call,
     ) {

@@ -3,11 +3,12 @@
 use super::forms::{is_bf16, is_name, mentions_name};
 use super::sum_and_bias;
 use super::{Forms, Unfit};
+use crate::ir::parts::{meta_sources, parts};
+use crate::ir::rows::moved_row;
 use crate::ir::{
     Action, Channel, ChannelKind, Domain, Elem, Expr, Field, FieldValue, Memory, NameKind, PeerSet,
     Place, Role, Stmt, walk,
 };
-use crate::plan::{meta_sources, moved_row, parts};
 use crate::schedule::typed::{elem_of, field_of, is_plain, rank_of};
 
 type Checked = Result<(), Unfit>;

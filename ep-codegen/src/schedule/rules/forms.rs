@@ -2,12 +2,14 @@
 //! made that drops a part of it, or that no compiler takes.
 
 use super::{Fanout, Forms, Reached, Unfit};
+use crate::ir::counting::Counting;
 use crate::ir::facts::travels_in_words;
+use crate::ir::parts::parts;
+use crate::ir::rows::{moved_row, row_in_place};
 use crate::ir::{
     Action, Blocks, Channel, ChannelKind, CudaParam, DimKind, Domain, Elem, ElemType, Expr, Memory,
     NameKind, PeerSet, Place, Role, Share, Source, Stmt, Tensor, TensorKind, Transport, walk,
 };
-use crate::plan::{Counting, moved_row, parts, row_in_place};
 use crate::schedule::extents::{is_extent, is_one_more};
 use crate::schedule::typed::{elem_of, first_part, is_plain, rank_of};
 

@@ -1,8 +1,85 @@
 //! The members of the emitted `struct Args`: one list for the text, the host and the host backend.
 
-use super::message::{align, elem_bytes, parts};
-use super::{Param, ParamKind};
-use crate::ir::{ChannelKind, Elem, Expr, Memory, NameKind, Pipeline, Size, Tensor, TensorKind};
+use super::parts::{align, elem_bytes, parts};
+use super::{ChannelKind, Elem, Expr, Memory, NameKind, Pipeline, Size, Tensor, TensorKind};
+
+/// A member of `struct Args`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Param {
+    /// Name.
+    pub name: String,
+    /// What the host passes.
+    pub kind: ParamKind,
+    /// Offset inside `struct Args`.
+    pub offset: i64,
+}
+
+/// What a member of `struct Args` holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ParamKind {
+    /// `ep::Group`.
+    Group,
+    /// A row count (`tokens`), `int`.
+    Size,
+    /// Where the device finds the row count of a call that a graph replays, or null; then
+    /// [`ParamKind::Size`] is the most that it may be.
+    SizeFrom {
+        /// The size.
+        size: String,
+    },
+    /// How many rows the outputs with this extent hold, `int`.
+    Capacity {
+        /// The size that counts the rows in use.
+        size: String,
+    },
+    /// A run-time arg.
+    Arg {
+        /// Element type.
+        elem: Elem,
+    },
+    /// How many of an `up to n` tensor the caller brings, `int`.
+    Copies {
+        /// Tensor as declared.
+        tensor: String,
+    },
+    /// Device address of a tensor part; copy `i` of an `up to n` tensor is named `name[i]`.
+    Pointer {
+        /// Tensor as declared.
+        tensor: String,
+        /// Index of the part; 0 for a scalar element type.
+        part: usize,
+        /// Index of the copy of an `up to n` tensor.
+        copy: i64,
+        /// Element type.
+        elem: Elem,
+        /// Whether the kernel only reads it.
+        read_only: bool,
+    },
+    /// Elements from one index of the first extent to the next, `i64`.
+    RowStride {
+        /// Tensor as declared.
+        tensor: String,
+        /// Index of the part.
+        part: usize,
+    },
+    /// Elements from one index of the second extent to the next, `i64` (scales only).
+    ColumnStride {
+        /// Tensor as declared.
+        tensor: String,
+        /// Index of the part.
+        part: usize,
+    },
+    /// Offset of a window tensor from the start of the window, `u64`.
+    WindowOffset {
+        /// Tensor as declared.
+        tensor: String,
+    },
+    /// Offset of the meta records that a direct channel brings, `u64`.
+    MetaOffset {
+        /// Channel.
+        channel: String,
+    },
+}
 
 /// Bytes of `ep::Group`, checked by a `static_assert` of the device library.
 const GROUP_BYTES: i64 = 64;
