@@ -140,20 +140,19 @@ impl Machine<'_> {
         let base = self.heap.base();
         let (length, block) = (bytes as usize, &self.blocks[self.block_of(here)]);
         let in_shared = shared.wrapping_sub(base).wrapping_sub(block.shared);
-        let describe = |at: usize| self.heap.describe(at.wrapping_sub(base));
+        let offset = global.wrapping_sub(base);
         let what = if (shared | global | length) & 15 != 0 {
-            "is not a multiple of 16 in address or size"
+            "which is not a multiple of 16 in address or size"
         } else if in_shared.saturating_add(length) > block.view.shared_bytes as usize {
-            "leaves the block's shared memory"
-        } else if self.heap.region_of(global.wrapping_sub(base), length).is_none() {
-            "leaves its buffer"
+            "which leaves the block's shared memory"
+        } else if let Some(why) = self.out_of_reach(here, offset, length) {
+            why
         } else {
             return Ok(());
         };
+        let (who, place) = (self.who(here), self.heap.describe(offset));
         let message = format!(
-            "{}: a bulk copy of {bytes} bytes between shared + {in_shared} and {} {what},",
-            self.who(here),
-            describe(global)
+            "{who}: a bulk copy of {bytes} bytes between shared + {in_shared} and memory {what}: {place},"
         );
         Err(Box::new(Fault::new(FailureKind::Bulk, message, pc)))
     }

@@ -28,6 +28,17 @@ impl Address {
     }
 }
 
+/// Who may touch a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Every rank.
+    All,
+    /// The rank that it belongs to.
+    Rank,
+    /// One block at a time: it is shared memory.
+    Block,
+}
+
 /// A named piece of memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
@@ -39,8 +50,8 @@ pub(crate) struct Region {
     pub(crate) name: String,
     /// Whose memory it is.
     pub(crate) rank: u32,
-    /// Whether no other rank can reach it.
-    pub(crate) local: bool,
+    /// Who may touch it.
+    pub(crate) reach: Reach,
 }
 
 /// A named part of a region, such as a channel's slots in a window.
@@ -87,7 +98,7 @@ impl Heap {
     /// A new region of zeros; `align` is a power of two.
     pub(crate) fn alloc(
         &mut self,
-        (rank, local): (u32, bool),
+        (rank, reach): (u32, Reach),
         bytes: usize,
         align: usize,
         name: &str,
@@ -99,7 +110,7 @@ impl Heap {
             return Err(Failure::new(FailureKind::Launch, message));
         };
         self.used = end;
-        self.regions.push(Region { from, bytes, name: name.to_owned(), rank, local });
+        self.regions.push(Region { from, bytes, name: name.to_owned(), rank, reach });
         Ok(from)
     }
 

@@ -2,6 +2,8 @@
 
 use crate::abi::{Pc, Qualifiers, Scope};
 use crate::failure::FailureKind;
+use crate::heap::Reach;
+use crate::lane::Idx;
 use crate::machine::{Fault, Machine, Outcome};
 
 /// Reads `bytes` (1, 2, 4 or 8) at `at`.
@@ -59,16 +61,41 @@ fn update(op: u32, old: u64, operand: u64, expected: u64, bytes: u32) -> u64 {
 }
 
 impl Machine<'_> {
-    /// A strong access touches allocated, aligned memory.
-    pub(crate) fn check_access(&self, at: usize, bytes: u32, what: &str, pc: Pc) -> Outcome<()> {
-        let offset = at.wrapping_sub(self.heap.base());
-        let aligned = at.is_multiple_of(bytes as usize);
-        if aligned && self.heap.region_of(offset, bytes as usize).is_some() {
-            return Ok(());
+    /// Why a lane may not touch these bytes of the arena, if so.
+    pub(crate) fn out_of_reach(
+        &self,
+        lane: Idx,
+        offset: usize,
+        bytes: usize,
+    ) -> Option<&'static str> {
+        let block = &self.blocks[self.block_of(lane)];
+        let in_shared = offset.wrapping_sub(block.shared);
+        if in_shared.saturating_add(bytes) <= block.view.shared_bytes as usize {
+            return None;
         }
-        let why = if aligned { "out of bounds" } else { "misaligned" };
-        let place = self.heap.describe(offset);
-        let message = format!("{}: {why} {what} of {bytes} bytes: {place}", self.who(self.here()));
+        if in_shared < block.shared_capacity {
+            return Some("past the end of the block's shared memory");
+        }
+        let Some(region) = self.heap.region_of(offset, bytes) else {
+            return Some("outside every buffer");
+        };
+        match region.reach {
+            Reach::Rank if region.rank != block.rank => Some("in another rank's local memory"),
+            Reach::Block => Some("in another block's shared memory"),
+            _ => None,
+        }
+    }
+
+    /// A strong access touches aligned memory that the lane may reach.
+    pub(crate) fn check_access(&self, at: usize, bytes: u32, what: &str, pc: Pc) -> Outcome<()> {
+        let (here, offset) = (self.here(), at.wrapping_sub(self.heap.base()));
+        let why = match self.out_of_reach(here, offset, bytes as usize) {
+            None if at.is_multiple_of(bytes as usize) => return Ok(()),
+            None => "at a misaligned address",
+            Some(why) => why,
+        };
+        let (who, place) = (self.who(here), self.heap.describe(offset));
+        let message = format!("{who}: a strong {what} of {bytes} bytes {why}: {place},");
         Err(Box::new(Fault::new(FailureKind::OutOfBounds, message, pc)))
     }
 

@@ -11,7 +11,7 @@ use crate::calls::TABLE;
 use crate::failure::{Failure, FailureKind, RunStats};
 use crate::fiber::{self, SANITIZED_STACK_BYTES, STACK_BYTES, Stacks};
 use crate::hb::{Cells, Checker, Rules, Setup};
-use crate::heap::{ARENA_BYTES, Address, Heap, Part};
+use crate::heap::{ARENA_BYTES, Address, Heap, Part, Reach};
 use crate::lane::{Block, Groups, Idx, Lane, Polling, State, Warp};
 use crate::machine::{self, Machine};
 use crate::park::Parking;
@@ -106,15 +106,16 @@ impl World {
 
     /// A buffer of zeros on `rank`, aligned to 256 bytes, which every rank can reach.
     pub fn alloc(&mut self, rank: u32, bytes: usize, name: &str) -> Result<Address, Failure> {
-        self.zeros((rank, false), bytes, name)
+        self.zeros((rank, Reach::All), bytes, name)
     }
 
-    /// As [`World::alloc`]; an access of another rank is an error in a checked run.
+    /// As [`World::alloc`]; an access of another rank is an error: no plain one goes
+    /// unseen in a checked run, no strong one or bulk copy in any.
     pub fn alloc_local(&mut self, rank: u32, bytes: usize, name: &str) -> Result<Address, Failure> {
-        self.zeros((rank, true), bytes, name)
+        self.zeros((rank, Reach::Rank), bytes, name)
     }
 
-    fn zeros(&mut self, owner: (u32, bool), bytes: usize, name: &str) -> Result<Address, Failure> {
+    fn zeros(&mut self, owner: (u32, Reach), bytes: usize, name: &str) -> Result<Address, Failure> {
         let from = self.heap.alloc(owner, bytes, 256, name)?;
         let at = Address((self.heap.base() + from) as u64);
         // Until then all of it is zero, and touching it would back it with pages.
@@ -322,7 +323,7 @@ impl World {
             for slot in 0..*count {
                 let name = format!("shared memory of block slot {slot}");
                 let bytes = shape.shared_bytes.next_multiple_of(16);
-                let shared = self.heap.alloc((rank as u32, true), bytes, 1024, &name)?;
+                let shared = self.heap.alloc((rank as u32, Reach::Block), bytes, 1024, &name)?;
                 let first_warp = warps.len();
                 warps.extend((0..shape.warps).map(|index| empty_warp(blocks.len(), index)));
                 let at = (self.heap.base() + shared) as *mut u8;

@@ -53,7 +53,8 @@ impl Checker {
             return None;
         }
         if !self.ordered(party, warp, 1 << lane, earlier.epoch) {
-            let own = matches!(party, Party::Lane(me) if me / 32 == warp);
+            let own = matches!(party, Party::Lane(me) if me / 32 == warp)
+                && earlier.epoch >= self.warps[warp].entered;
             return Some(match strong {
                 (Some(_), Some(_)) if !same_size => Rule::WholeWords,
                 (Some(_), Some(_)) => Rule::Scopes,
@@ -151,7 +152,8 @@ impl Checker {
             Party::Lane(me) => {
                 let state = &self.warps[me / 32];
                 let mine = &state.lanes[me % 32];
-                if warp == me / 32 {
+                // What an earlier block did in this place is not the block's own.
+                if warp == me / 32 && epoch >= state.entered {
                     let (group, until) = mine.group;
                     if mask >> (me % 32) & 1 != 0
                         || epoch <= state.synced

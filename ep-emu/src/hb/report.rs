@@ -1,11 +1,72 @@
 //! Broken rules in words, and accesses outside what a lane may reach.
 
 use super::cells::Event;
-use super::{Party, Race, Rule};
+use super::sync::Missed;
+use super::{Checker, Party, Race, Rule};
 use crate::abi::Pc;
 use crate::failure::FailureKind;
 use crate::lane::Idx;
 use crate::machine::{Fault, Machine, Outcome};
+
+impl Missed {
+    /// Why the release that was seen did not order.
+    fn explain(&self) -> String {
+        let Self { needed, released, looked, .. } = self;
+        let text = match (self.acquires, self.fence) {
+            _ if released < needed || looked < needed => {
+                let look = if self.acquires { "an acquire" } else { "a look" };
+                format!(
+                    "{look} of scope {looked:?} and a release of scope {released:?} met where \
+                     {needed:?} was needed"
+                )
+            }
+            (false, Some(fence)) if fence < *needed => format!(
+                "a relaxed look saw a release that orders the two, and the fence after it has scope \
+                 {fence:?} where {needed:?} was needed"
+            ),
+            _ => {
+                "a relaxed look saw a release that orders the two, and no acquire or fence followed"
+                    .to_owned()
+            }
+        };
+        text.to_lowercase()
+    }
+}
+
+impl Checker {
+    /// Whether the block of a lane's event is not the one that is there now.
+    fn left(&self, event: Event) -> bool {
+        let warp = event.access.warp();
+        if event.access.is_bulk() {
+            let rank = &self.ranks[self.warps[warp].rank as usize];
+            return !rank.records.contains(&(event.epoch - self.first));
+        }
+        event.epoch < self.warps[warp].entered
+    }
+
+    /// The look of the party's block, its own lane first, at a release that would have ordered the
+    /// two accesses of a race.
+    fn missed_by(&self, race: &Race) -> Option<&Missed> {
+        let Party::Lane(me) = race.party else { return None };
+        if !matches!(race.rule, Rule::Warps | Rule::BulkWait | Rule::Lanes) {
+            return None;
+        }
+        let (earlier, block) = (race.earlier, self.warps[me / 32].block);
+        let orders = |missed: &&Missed| {
+            let access = earlier.access;
+            if access.is_bulk() {
+                let record = &self.records[(earlier.epoch - self.first) as usize];
+                record.observed.iter().any(|obs| missed.view[obs.warp].has_any(obs.mask, obs.epoch))
+            } else {
+                missed.view[access.warp()].has_any(1 << access.lane(), earlier.epoch)
+            }
+        };
+        let own = &self.warps[me / 32].lanes;
+        let others = self.warps.iter().filter(|warp| warp.block == block);
+        let all = own[me % 32..=me % 32].iter().chain(own).chain(others.flat_map(|it| &it.lanes));
+        all.flat_map(|lane| &lane.missed).find(orders)
+    }
+}
 
 impl Machine<'_> {
     /// The access stays inside one buffer, and that buffer is one the lane may reach.
@@ -17,26 +78,9 @@ impl Machine<'_> {
         writes: bool,
         pc: Pc,
     ) -> Outcome<()> {
-        let Some(checker) = &self.checker else { return Ok(()) };
-        let (shared_from, on) = (checker.shared_from, checker.rules.has(Rule::Bounds));
-        let block = &self.blocks[self.block_of(lane)];
-        let own = offset.wrapping_sub(block.shared);
-        let why = if offset >= shared_from {
-            let fits = own.saturating_add(bytes) <= block.view.shared_bytes as usize;
-            if fits || !on {
-                return Ok(());
-            }
-            "outside the block's shared memory"
-        } else {
-            match self.heap.region_of(offset, bytes) {
-                Some(region) if region.local && region.rank != block.rank => {
-                    "to another rank's local memory"
-                }
-                None => "outside every buffer",
-                Some(_) => return Ok(()),
-            }
-        };
-        if !on {
+        let on = |checker: &Checker| checker.rules.has(Rule::Bounds);
+        let Some(why) = self.out_of_reach(lane, offset, bytes) else { return Ok(()) };
+        if !self.checker.as_ref().is_some_and(on) {
             return Ok(());
         }
         let word = if writes { "write" } else { "read" };
@@ -69,16 +113,10 @@ impl Machine<'_> {
         let earlier_pc = checker.map_or(0, |checker| checker.pc(race.earlier.pc));
         fault.explain = format!("{} [{}]", race.rule.explain(), race.rule.name());
         fault.more.push((earlier, earlier_pc));
-        if let Some(missed) = checker.and_then(|checker| checker.missed)
-            && matches!(race.rule, Rule::Warps | Rule::BulkWait | Rule::Lanes)
-        {
-            let scopes = format!(
-                "note: an acquire of scope {:?} and a release of scope {:?} met where {:?} was \
-                 needed; the release",
-                missed.acquired, missed.released, missed.needed
-            );
-            fault.more.push((scopes.to_lowercase(), missed.release));
-            fault.more.push(("and the acquire".to_owned(), missed.acquire));
+        if let Some(missed) = checker.and_then(|checker| checker.missed_by(&race)) {
+            fault.more.push((format!("note: {}; the release", missed.explain()), missed.release));
+            let look = if missed.acquires { "and the acquire" } else { "and the look" };
+            fault.more.push((look.to_owned(), missed.look));
         }
         Box::new(fault)
     }
@@ -91,11 +129,19 @@ impl Machine<'_> {
     }
 
     fn event_party(&self, event: Event) -> String {
-        let warp = event.access.warp();
-        if warp < self.warps.len() {
-            self.who(warp * 32 + event.access.lane() as usize)
-        } else {
-            self.actor_name(warp - self.warps.len())
+        let (warp, lane) = (event.access.warp(), event.access.lane());
+        if warp >= self.warps.len() {
+            return self.actor_name(warp - self.warps.len());
+        }
+        let left = |checker: &Checker| checker.left(event);
+        match self.checker.as_ref().is_some_and(left) {
+            // Its place has another block now.
+            true => {
+                let rank = self.rank_of(warp * 32);
+                let index = self.warps[warp].index;
+                format!("rank {rank} warp {index} lane {lane} of a block that has left")
+            }
+            false => self.who(warp * 32 + lane as usize),
         }
     }
 

@@ -120,15 +120,24 @@ pub(super) struct Prepared {
     view: Rc<View>,
 }
 
-/// An acquire that did not order because a scope was too narrow, for reports.
-#[derive(Clone, Copy, Debug)]
+/// A look at a released word that did not acquire the release, for reports.
+#[derive(Clone, Debug)]
 pub(super) struct Missed {
-    pub(super) acquire: Pc,
+    pub(super) look: Pc,
     pub(super) release: Pc,
+    /// The scope that both ends need.
     pub(super) needed: Scope,
     pub(super) released: Scope,
-    pub(super) acquired: Scope,
+    pub(super) looked: Scope,
+    pub(super) acquires: bool,
+    /// The widest fence since.
+    pub(super) fence: Option<Scope>,
+    /// What the release would have ordered.
+    pub(super) view: Rc<View>,
 }
+
+/// Looks that a lane keeps for reports.
+const MISSED: usize = 8;
 
 impl Checker {
     /// All that happened before the lane's next operation, with its own epoch, which ends.
@@ -159,51 +168,72 @@ impl Checker {
     /// (an atomic continues their release sequence).
     fn release(&mut self, lane: Idx, at: usize, scope: Scope, keeps: bool, pc: Pc) {
         let view = Rc::new(self.snapshot(lane));
-        let new = Released { scope, owner: self.owner(lane), view, pc };
+        let new = Released { scope, owner: self.owner(lane), view: Rc::clone(&view), pc };
         self.words.put(at, new, keeps, &mut self.pool);
+        self.warps[lane / 32].lanes[lane % 32].released.insert((at, scope), view);
     }
 
-    /// A relaxed write: publishes what an earlier fence of the lane prepared, and otherwise ends
-    /// the release sequence, unless it is an atomic.
+    /// A relaxed write: publishes what an earlier fence of the lane prepared and what the lane itself
+    /// released into this word, and otherwise ends the release sequence, unless it is an atomic.
     fn relaxed_write(&mut self, lane: Idx, at: usize, scope: Scope, keeps: bool, pc: Pc) {
         let owner = self.owner(lane);
-        match &self.warps[lane / 32].lanes[lane % 32].prepared {
-            Some(prepared) => {
-                let scope = prepared.scope.min(scope);
-                let new = Released { scope, owner, view: Rc::clone(&prepared.view), pc };
-                self.words.put(at, new, keeps, &mut self.pool);
-            }
-            None if keeps => {}
-            None => self.words.clear(at, &mut self.pool),
+        if !keeps {
+            self.words.clear(at, &mut self.pool);
+        }
+        let state = &self.warps[lane / 32].lanes[lane % 32];
+        let prepared = state.prepared.iter().map(|prepared| (prepared.scope, &prepared.view));
+        let own = state.released.range((at, Scope::Cta)..=(at, Scope::Sys));
+        let own = own.map(|((_, released), view)| (*released, view));
+        for (released, view) in prepared.chain(own) {
+            let (scope, view) = (released.min(scope), Rc::clone(view));
+            self.words.put(at, Released { scope, owner, view, pc }, true, &mut self.pool);
         }
     }
 
-    /// A read of the word at `at`: takes over what was released there, at once (`acquires`) or at
-    /// the lane's next fence.
+    /// A read of the word at `at`: takes over what was released there, at once (`acquires`) or when
+    /// the lane acquires the word or fences later.
     pub(super) fn order_load(&mut self, lane: Idx, at: usize, how: Qualifiers, pc: Pc) {
-        let Some(word) = self.words.words.get(&at) else { return };
         let warp = &mut self.warps[lane / 32];
         let state = &mut warp.lanes[lane % 32];
-        let known = (at, word.version, how.acquires());
+        if how.acquires()
+            && let Some(looked) = state.looked.get_mut(&at)
+        {
+            for parts in &mut looked[..=how.scope() as usize] {
+                state.seen.take_all(parts, &mut self.pool);
+                parts.clear(&mut self.pool);
+            }
+            warp.dirty |= 1 << (lane % 32);
+        }
+        let Some(word) = self.words.words.get(&at) else { return };
+        let known = (at, word.version, how.0);
         if state.last_read == known {
             return;
         }
         state.last_read = known;
         for released in &word.released {
             let needed = released.owner.distance(warp.rank, warp.block);
-            if self.rules.has(Rule::Scopes) && (released.scope < needed || how.scope() < needed) {
-                self.missed = Some(Missed {
-                    acquire: pc,
-                    release: released.pc,
-                    needed,
-                    released: released.scope,
-                    acquired: how.scope(),
-                });
-            } else if how.acquires() {
+            let (looked, acquires) = (how.scope(), how.acquires());
+            let narrow = released.scope < needed || looked < needed;
+            let narrow = narrow && self.rules.has(Rule::Scopes);
+            if acquires && !narrow {
                 state.seen.take(&released.view, &mut self.pool);
-            } else {
-                state.pending[needed as usize].take(&released.view, &mut self.pool);
+                continue;
             }
+            if !narrow {
+                let looked = state.looked.entry(at).or_default();
+                looked[needed as usize].take(&released.view, &mut self.pool);
+            }
+            state.missed.truncate(MISSED - 1);
+            state.missed.push_front(Missed {
+                look: pc,
+                release: released.pc,
+                needed,
+                released: released.scope,
+                looked,
+                acquires,
+                fence: None,
+                view: Rc::clone(&released.view),
+            });
         }
         warp.dirty |= 1 << (lane % 32);
     }
@@ -238,11 +268,17 @@ impl Checker {
     pub(crate) fn fence(&mut self, lane: Idx, scope: Scope) {
         let warp = &mut self.warps[lane / 32];
         let state = &mut warp.lanes[lane % 32];
-        for class in [Scope::Cta, Scope::Gpu, Scope::Sys] {
-            if class <= scope {
-                let pending = std::mem::take(&mut state.pending[class as usize]);
-                state.seen.take_all(&pending, &mut self.pool);
+        for looked in state.looked.values_mut() {
+            for parts in &mut looked[..=scope as usize] {
+                state.seen.take_all(parts, &mut self.pool);
+                parts.clear(&mut self.pool);
             }
+        }
+        if scope == Scope::Sys {
+            state.looked.clear();
+        }
+        for missed in &mut state.missed {
+            missed.fence = missed.fence.max(Some(scope));
         }
         warp.dirty |= 1 << (lane % 32);
         let view = Rc::new(self.snapshot(lane));

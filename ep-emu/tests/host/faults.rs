@@ -56,7 +56,7 @@ fn misuse_is_named() {
         ("overwritten_mbarrier", 32, FailureKind::Mbarrier, "overwritten by a plain store"),
         ("over_arrived", 32, FailureKind::Mbarrier, "more arrivals"),
         ("misaligned", 32, FailureKind::Bulk, "not a multiple of 16"),
-        ("past_the_buffer", 32, FailureKind::Bulk, "leaves its buffer"),
+        ("past_the_buffer", 32, FailureKind::Bulk, "outside every buffer"),
         ("leaves_open", 32, FailureKind::Exit, "never waited for (M6)"),
         ("leaves_a_load", 32, FailureKind::Exit, "nobody waited for (M6)"),
         ("too_much_shared", 32, FailureKind::Launch, "wants 16384 bytes"),

@@ -21,9 +21,10 @@ mod report;
 mod rules;
 mod sync;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
-use crate::abi::{Pc, Qualifiers};
+use crate::abi::{Pc, Qualifiers, Scope};
 use crate::heap::Heap;
 use crate::lane::Idx;
 use crate::machine::{Machine, Outcome};
@@ -52,16 +53,21 @@ struct LaneState {
     seen: Parts,
     /// Views at its last fence for the async proxy on global memory.
     fenced: Parts,
-    /// What relaxed loads read, for its next fence, by the scope that the fence needs.
-    pending: [Parts; 3],
+    /// What relaxed loads of each word read, by the scope that is needed to acquire it: for the next
+    /// acquire of that word, or the next fence.
+    looked: BTreeMap<usize, [Parts; 3]>,
     /// What its last fence prepared for relaxed stores.
     prepared: Option<Prepared>,
+    /// What it released into each word, by scope: its own later stores there carry it on.
+    released: BTreeMap<(usize, Scope), Rc<View>>,
+    /// Its last looks at releases that it did not acquire, for reports.
+    missed: VecDeque<Missed>,
     /// Epochs of its fences for the async proxy on shared memory.
     shared_fences: Vec<u32>,
     /// The last meeting of a part of the warp: its lanes and epoch.
     group: (u32, u32),
-    /// The last word read, its version, and whether it was acquired.
-    last_read: (usize, u32, bool),
+    /// The last word read, its version, and how.
+    last_read: (usize, u32, u32),
     /// Its bulk groups that may still need a wait: number and record.
     groups: VecDeque<(u64, u32)>,
 }
@@ -80,7 +86,7 @@ struct WarpState {
     fenced: View,
     /// Lanes that have views of their own.
     dirty: u32,
-    keep: Vec<std::rc::Rc<View>>,
+    keep: Vec<Rc<View>>,
     lanes: [LaneState; 32],
 }
 
@@ -166,7 +172,6 @@ pub(crate) struct Checker {
     words: Words,
     mbarriers: Vec<Mbarrier>,
     records: Vec<Record>,
-    missed: Option<Missed>,
     modules: Vec<usize>,
     found: Option<Box<Race>>,
 }
@@ -227,7 +232,6 @@ impl Checker {
             words: Words::default(),
             mbarriers: Vec::new(),
             records: Vec::new(),
-            missed: None,
             modules: setup.modules,
             found: None,
         }

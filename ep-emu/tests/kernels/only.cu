@@ -1,0 +1,416 @@
+// For each way to weaken a rule of the checker, the smallest kernel that only this rule finds. Tests
+// run each as it is (one broken rule) and mended by one edit (clean).
+//
+// Where one party has to come after another without being ordered by it, it looks at a relaxed word
+// (`say`, `hear`): that is strong, so no race of its own, and orders nothing.
+#include <ep/ptx.cuh>
+
+using ep::u32;
+using ep::u64;
+
+struct Args {
+    u32* data;
+    u32* flag;
+    u64* pair;
+    u32* local;  // rank 1's own memory
+    u32* result;
+    u32 rank;
+    u32 blocks;
+};
+
+struct Smem {
+    alignas(128) u32 words[128];
+    u64 barrier;
+};
+
+static __device__ __forceinline__ u32 look(const u32* at, EmuScope scope) {
+    return static_cast<u32>(emu_load(at, 4, EMU_RELAXED | scope << 4));
+}
+
+static __device__ __forceinline__ u32 acquire(const u32* at, EmuScope scope) {
+    return static_cast<u32>(emu_load(at, 4, EMU_ACQUIRE | scope << 4));
+}
+
+static __device__ __forceinline__ void put(u32* at, u32 value, EmuScope scope) {
+    emu_store(at, value, 4, EMU_RELAXED | scope << 4);
+}
+
+static __device__ __forceinline__ void release(u32* at, u32 value, EmuScope scope) {
+    emu_store(at, value, 4, EMU_RELEASE | scope << 4);
+}
+
+static __device__ __forceinline__ void add(u32* at, EmuOrder order, EmuScope scope) {
+    emu_atomic(EMU_ATOMIC_ADD, at, 1, 0, 4, order | scope << 4);
+}
+
+static __device__ __forceinline__ void say(const Args& args, u32 word) {
+    put(args.flag + 32 + word, 1, EMU_SYS);
+}
+
+static __device__ __forceinline__ void hear(const Args& args, u32 word) {
+    while (look(args.flag + 32 + word, EMU_SYS) == 0) {
+    }
+}
+
+/// Another block's relaxed store comes between a release and the acquire that reads the word.
+extern "C" __global__ void store_ends_a_release(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.data[0] = 7;
+        release(args.flag, 1, EMU_GPU);
+        say(args, 0);
+    } else if (blockIdx.x == 1) {
+        hear(args, 0);
+        put(args.flag, 2, EMU_GPU);
+        say(args, 1);
+    } else {
+        hear(args, 1);
+        acquire(args.flag, EMU_GPU);
+        args.result[0] = args.data[0];
+    }
+}
+
+/// Clean: the lane's own relaxed store carries its release on.
+extern "C" __global__ void own_store_keeps_it(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.data[0] = 7;
+        release(args.flag, 1, EMU_GPU);
+        put(args.flag, 2, EMU_GPU);
+        say(args, 0);
+    } else {
+        hear(args, 0);
+        acquire(args.flag, EMU_GPU);
+        args.result[0] = args.data[0];
+    }
+}
+
+/// Clean: a relaxed look that read the release, and a later acquire of the same word that did not.
+extern "C" __global__ void look_then_acquire(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.data[0] = 7;
+        release(args.flag, 1, EMU_GPU);
+    } else if (blockIdx.x == 1) {
+        hear(args, 0);
+        put(args.flag, 2, EMU_GPU);
+        say(args, 1);
+    } else {
+        while (look(args.flag, EMU_GPU) != 1) {
+        }
+        say(args, 0);
+        hear(args, 1);
+        acquire(args.flag, EMU_GPU);
+        args.result[0] = args.data[0];
+    }
+}
+
+/// Every lane fences its words for the bulk copy, but after the meeting that tells lane 0.
+extern "C" __global__ void fence_after_the_meeting(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const int lane = ep::lane_index();
+    smem.words[lane] = lane;
+    __syncwarp();  // told
+    ep::fence_proxy_async_shared();
+    /* mended */
+    add(args.flag, EMU_RELAXED, EMU_GPU);
+    if (lane != 0) return;
+    while (look(args.flag, EMU_GPU) != 32) {
+    }
+    ep::tma_store(args.data, smem.words, 128);
+    ep::tma_commit();
+    ep::tma_wait_stored<0>();
+}
+
+/// Memory that only rank 1 has.
+extern "C" __global__ void peer_reads_local(const __grid_constant__ Args args) {
+    if (args.rank == 0 && threadIdx.x == 0) args.result[0] = args.local[0];
+}
+
+extern "C" __global__ void peer_looks_at_local(const __grid_constant__ Args args) {
+    if (args.rank == 0 && threadIdx.x == 0) args.result[0] = look(args.local, EMU_SYS);
+}
+
+extern "C" __global__ void peer_copies_to_local(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    if (args.rank != 0 || threadIdx.x != 0) return;
+    ep::tma_store(args.local, smem.words, 128);
+    ep::tma_commit();
+    ep::tma_wait_stored<0>();
+}
+
+/// Shared memory that only block 0 has.
+extern "C" __global__ void block_looks_at_anothers(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        put(smem.words, 7, EMU_CTA);
+        ep::store_relaxed_sys(args.pair, reinterpret_cast<u64>(smem.words));
+        hear(args, 0);
+    } else {
+        u64 at = 0;
+        while ((at = ep::load_relaxed_sys(args.pair)) == 0) {
+        }
+        args.result[0] = look(reinterpret_cast<const u32*>(at), EMU_CTA);
+        say(args, 0);
+    }
+}
+
+static __device__ __forceinline__ u32 sum(const u32* data) {
+    u32 all = 0;
+    for (int word = 0; word < 64; ++word) all += data[word];
+    return all;
+}
+
+static __device__ __forceinline__ void two_readers(const Args& args, EmuOrder first,
+                                                   EmuOrder second) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.result[0] = sum(args.data);
+        add(args.flag, first, EMU_GPU);
+        say(args, 0);
+    } else if (blockIdx.x == 1) {
+        hear(args, 0);
+        args.result[1] = sum(args.data);
+        add(args.flag, second, EMU_GPU);
+        say(args, 1);
+    } else {
+        hear(args, 1);
+        acquire(args.flag, EMU_GPU);
+        for (int word = 0; word < 64; ++word) args.data[word] = word;
+    }
+}
+
+/// Two blocks read, and only the first one tells the writer.
+extern "C" __global__ void second_reader_is_silent(const __grid_constant__ Args args) {
+    two_readers(args, EMU_RELEASE, EMU_RELAXED /* second */);
+}
+
+/// The same with the second one.
+extern "C" __global__ void first_reader_is_silent(const __grid_constant__ Args args) {
+    two_readers(args, EMU_RELAXED /* first */, EMU_RELEASE);
+}
+
+/// Both lanes have seen the data; lane 1 fences for the async proxy, lane 0 copies.
+extern "C" __global__ void another_lanes_fence(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const int lane = ep::lane_index();
+    if (blockIdx.x == 0) {
+        if (lane != 0) return;
+        args.data[0] = 7;
+        release(args.flag, 1, EMU_GPU);
+        return;
+    }
+    if (lane > 1) return;
+    while (look(args.flag, EMU_GPU) == 0) {
+    }
+    acquire(args.flag, EMU_GPU);
+    if (lane == 1) {
+        ep::fence_proxy_async_global();
+        say(args, 0);
+        return;
+    }
+    hear(args, 0);
+    /* mended */
+    ep::mbarrier_init(&smem.barrier, 1);
+    ep::fence_mbarrier_init();
+    ep::mbarrier_arrive_expect(&smem.barrier, 16);
+    ep::tma_load(smem.words, args.data, 16, &smem.barrier);
+    while (!ep::mbarrier_try_wait(&smem.barrier, 0)) {
+    }
+}
+
+/// Rank 0 releases to everybody, rank 1's first block passes it on, its second one acquires the word
+/// for its own device only.
+extern "C" __global__ void narrow_acquire(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (args.rank == 0) {
+        if (blockIdx.x != 0) return;
+        args.data[0] = 7;
+        add(args.flag, EMU_RELEASE, EMU_SYS);
+        say(args, 0);
+    } else if (blockIdx.x == 0) {
+        hear(args, 0);
+        add(args.flag, EMU_RELAXED, EMU_SYS);
+        say(args, 1);
+    } else {
+        hear(args, 1);
+        acquire(args.flag, EMU_GPU);
+        args.result[0] = args.data[0];
+    }
+}
+
+/// Rank 0's first block releases to its own device, its second one passes that on to everybody.
+extern "C" __global__ void narrow_release(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (args.rank == 0 && blockIdx.x == 0) {
+        args.data[0] = 7;
+        add(args.flag, EMU_RELEASE, EMU_GPU);
+        say(args, 0);
+    } else if (args.rank == 0) {
+        hear(args, 0);
+        add(args.flag, EMU_RELAXED, EMU_SYS);
+        say(args, 1);
+    } else if (blockIdx.x == 0) {
+        hear(args, 1);
+        acquire(args.flag, EMU_SYS);
+        args.result[0] = args.data[0];
+    }
+}
+
+static __device__ __forceinline__ void by_fences(const Args& args, EmuScope writer,
+                                                 EmuScope reader) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.data[0] = 7;
+        emu_fence(writer);
+        put(args.flag, 1, EMU_GPU);
+    } else {
+        while (look(args.flag, EMU_GPU) == 0) {
+        }
+        emu_fence(reader);
+        args.result[0] = args.data[0];
+    }
+}
+
+extern "C" __global__ void narrow_fence_of_the_writer(const __grid_constant__ Args args) {
+    by_fences(args, EMU_CTA /* writer */, EMU_GPU);
+}
+
+extern "C" __global__ void narrow_fence_of_the_reader(const __grid_constant__ Args args) {
+    by_fences(args, EMU_GPU, EMU_CTA /* reader */);
+}
+
+/// A compare-and-swap that failed has written nothing, so it has released nothing.
+extern "C" __global__ void failed_swap(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.data[0] = 7;
+        const u64 expected = 5;
+        emu_atomic(EMU_ATOMIC_CAS, args.flag, 9, expected, 4, EMU_ACQ_REL | EMU_GPU << 4);
+        say(args, 0);
+    } else {
+        hear(args, 0);
+        acquire(args.flag, EMU_GPU);
+        args.result[0] = args.data[0];
+    }
+}
+
+/// Lane 0 initialises, lane 1 fences: the bulk load may find no mbarrier.
+extern "C" __global__ void another_lanes_mbarrier_fence(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const int lane = ep::lane_index();
+    if (lane == 0) ep::mbarrier_init(&smem.barrier, 1);
+    if (lane == 1) ep::fence_mbarrier_init();
+    __syncwarp();
+    if (lane != 0) return;
+    ep::mbarrier_arrive_expect(&smem.barrier, 16);
+    ep::tma_load(smem.words, args.data, 16, &smem.barrier);
+    while (!ep::mbarrier_try_wait(&smem.barrier, 0)) {
+    }
+}
+
+/// The read-only path may serve the old value for as long as the kernel runs, to this lane as well.
+extern "C" __global__ void written_after(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    const u32 before = __ldg(args.data);
+    args.data[0] = before + 1;
+}
+
+/// The same with a plain read between, which must not hide the other one.
+extern "C" __global__ void written_long_after(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    const u32 before = __ldg(args.data);
+    args.result[0] = *const_cast<volatile u32*>(args.data);
+    args.data[0] = before + 1;
+}
+
+/// Lane 0 waits for its copy, lane 1 tells: the two have not met.
+extern "C" __global__ void another_lanes_wait(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const int lane = ep::lane_index();
+    if (blockIdx.x != 0) {
+        if (lane != 0) return;
+        while (look(args.flag, EMU_GPU) == 0) {
+        }
+        acquire(args.flag, EMU_GPU);
+        args.result[0] = args.data[0];
+        return;
+    }
+    if (lane == 0) {
+        smem.words[0] = 7;
+        ep::fence_proxy_async_shared();
+        ep::tma_store(args.data, smem.words, 16);
+        ep::tma_commit();
+        ep::tma_wait_stored<0>();
+        say(args, 0);
+    }
+    /* mended */
+    if (lane != 1) return;
+    hear(args, 0);
+    release(args.flag, 1, EMU_GPU);
+}
+
+/// Another block writes and leaves, then this one has its place: that orders nothing.
+extern "C" __global__ void same_place(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.data[0] = 7;
+        release(args.flag, 1, EMU_GPU);
+    } else {
+        /* mended */
+        args.result[0] = args.data[0];
+    }
+}
+
+/// What other ranks' earlier launches did is not seen, only one's own rank's.
+extern "C" __global__ void another_ranks_launch(const __grid_constant__ Args args) {
+    if (threadIdx.x == 0) args.data[args.rank * 0] += 1;
+}
+
+/// A copy is written over while it may still be read.
+extern "C" __global__ void source_is_overwritten(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    if (threadIdx.x != 0) return;
+    smem.words[0] = 7;
+    ep::fence_proxy_async_shared();
+    ep::tma_store(args.data, smem.words, 16);
+    ep::tma_commit();
+    /* mended */
+    smem.words[0] = 8;
+    ep::tma_wait_stored<0>();
+}
+
+/// One phase of an mbarrier says nothing about the copies of the next one.
+extern "C" __global__ void an_earlier_phase(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    if (threadIdx.x != 0) return;
+    ep::mbarrier_init(&smem.barrier, 1);
+    ep::fence_mbarrier_init();
+    for (u32 turn = 0; turn < 2; ++turn) {
+        ep::mbarrier_arrive_expect(&smem.barrier, 16);
+        ep::tma_load(smem.words + 4 * turn, args.data, 16, &smem.barrier);
+        if (turn == 0) {
+            while (!ep::mbarrier_try_wait(&smem.barrier, 0)) {
+            }
+        }
+    }
+    /* mended */
+    args.result[0] = smem.words[4];
+    while (!ep::mbarrier_try_wait(&smem.barrier, 1)) {
+    }
+}
+
+/// The flag was looked at, and never acquired.
+extern "C" __global__ void relaxed_look(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.data[0] = 7;
+        release(args.flag, 1, EMU_GPU);
+    } else {
+        while (look(args.flag, EMU_GPU) == 0) {
+        }
+        /* mended */
+        args.result[0] = args.data[0];
+    }
+}
