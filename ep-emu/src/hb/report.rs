@@ -13,12 +13,12 @@ impl Missed {
     fn explain(&self) -> String {
         let Self { needed, released, looked, .. } = self;
         let text = match (self.acquires, self.fence) {
-            _ if released < needed || looked < needed => {
-                let look = if self.acquires { "an acquire" } else { "a look" };
-                format!(
-                    "{look} of scope {looked:?} and a release of scope {released:?} met where \
-                     {needed:?} was needed"
-                )
+            (true, _) => format!(
+                "an acquire of scope {looked:?} and a release of scope {released:?} met where \
+                 {needed:?} was needed"
+            ),
+            _ if released < needed => {
+                format!("a look met a release of scope {released:?} where {needed:?} was needed")
             }
             (false, Some(fence)) if fence < *needed => format!(
                 "a relaxed look saw a release that orders the two, and the fence after it has scope \

@@ -175,7 +175,9 @@ impl Checker {
 
     /// A relaxed write: publishes what an earlier fence of the lane prepared and what the lane itself
     /// released into this word, and otherwise ends the release sequence, unless it is an atomic.
-    fn relaxed_write(&mut self, lane: Idx, at: usize, scope: Scope, keeps: bool, pc: Pc) {
+    /// The scope that counts is that of the pattern's first operation; the write's own only decides who
+    /// may read it.
+    fn relaxed_write(&mut self, lane: Idx, at: usize, keeps: bool, pc: Pc) {
         let owner = self.owner(lane);
         if !keeps {
             self.words.clear(at, &mut self.pool);
@@ -184,9 +186,9 @@ impl Checker {
         let prepared = state.prepared.iter().map(|prepared| (prepared.scope, &prepared.view));
         let own = state.released.range((at, Scope::Cta)..=(at, Scope::Sys));
         let own = own.map(|((_, released), view)| (*released, view));
-        for (released, view) in prepared.chain(own) {
-            let (scope, view) = (released.min(scope), Rc::clone(view));
-            self.words.put(at, Released { scope, owner, view, pc }, true, &mut self.pool);
+        for (scope, view) in prepared.chain(own) {
+            let new = Released { scope, owner, view: Rc::clone(view), pc };
+            self.words.put(at, new, true, &mut self.pool);
         }
     }
 
@@ -213,7 +215,8 @@ impl Checker {
         for released in &word.released {
             let needed = released.owner.distance(warp.rank, warp.block);
             let (looked, acquires) = (how.scope(), how.acquires());
-            let narrow = released.scope < needed || looked < needed;
+            // The scope of a relaxed look only decides whose words it may read.
+            let narrow = released.scope < needed || (acquires && looked < needed);
             let narrow = narrow && self.rules.has(Rule::Scopes);
             if acquires && !narrow {
                 state.seen.take(&released.view, &mut self.pool);
@@ -243,7 +246,7 @@ impl Checker {
         if how.releases() {
             self.release(lane, at, how.scope(), false, pc);
         } else {
-            self.relaxed_write(lane, at, how.scope(), false, pc);
+            self.relaxed_write(lane, at, false, pc);
         }
     }
 
@@ -260,7 +263,7 @@ impl Checker {
         if writes && how.releases() {
             self.release(lane, at, how.scope(), true, pc);
         } else if writes {
-            self.relaxed_write(lane, at, how.scope(), true, pc);
+            self.relaxed_write(lane, at, true, pc);
         }
     }
 

@@ -3,6 +3,7 @@
 mod actors;
 mod basics;
 mod faults;
+mod model;
 mod only;
 mod relay;
 mod rules;

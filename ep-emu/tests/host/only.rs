@@ -83,7 +83,7 @@ const fn outside(kernel: &'static str, shape: Shape, says: &'static str, to: &'s
 const FOREIGN: &str = "in another rank's local memory: local of rank 1";
 const SCOPES: &str = "where sys was needed";
 
-const ONLY: [Only; 23] = [
+const ONLY: [Only; 26] = [
     only(
         "store_ends_a_release",
         THREE,
@@ -143,6 +143,18 @@ const ONLY: [Only; 23] = [
             ("EMU_CTA /* reader */", "EMU_GPU"),
         )
     },
+    only(
+        "release_ends_a_release",
+        THREE,
+        Rule::Warps,
+        ("/* mended */", "acquire(args.flag, EMU_GPU);"),
+    ),
+    only(
+        "narrow_acquire_after_a_look",
+        PEERS,
+        Rule::Warps,
+        ("acquire(args.flag, EMU_GPU)", "acquire(args.flag, EMU_SYS)"),
+    ),
     only("failed_swap", BLOCKS, Rule::Warps, ("expected = 5", "expected = 0")),
     Only {
         breaks: Err(FailureKind::Mbarrier),
@@ -179,8 +191,12 @@ const ONLY: [Only; 23] = [
         "an_earlier_phase",
         WARP,
         Rule::BulkWait,
-        ("/* mended */", "while (!ep::mbarrier_try_wait(&smem.barrier, 1)) {\n    }"),
+        (
+            "/* mended */\n    args.result[0] = smem.words[4];\n    /* late */ end();",
+            "end();\n    args.result[0] = smem.words[4];",
+        ),
     ),
+    only("half_of_a_warp_meets", WARP, Rule::Lanes, ("/* mended */", "__syncwarp();")),
     Only {
         says: "note: a relaxed look saw a release that orders the two, and no acquire or fence \
                followed; the release at only.cu",
@@ -222,7 +238,13 @@ fn mended_they_are_clean() {
 
 #[test]
 fn what_the_model_orders_is_not_reported() {
-    for (kernel, shape) in [("own_store_keeps_it", BLOCKS), ("look_then_acquire", THREE)] {
+    let ordered = [
+        ("own_store_keeps_it", BLOCKS),
+        ("look_then_acquire", THREE),
+        ("wide_fence_before_a_store", PEERS),
+        ("wide_fence_behind_a_look", PEERS),
+    ];
+    for (kernel, shape) in ordered {
         for seed in SEEDS {
             run(kernel, shape, None, seed).unwrap_or_else(|failure| panic!("{kernel}: {failure}"));
         }

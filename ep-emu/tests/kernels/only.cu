@@ -385,20 +385,39 @@ extern "C" __global__ void source_is_overwritten(const __grid_constant__ Args ar
 extern "C" __global__ void an_earlier_phase(const __grid_constant__ Args args) {
     EP_SHARED(Smem, smem);
     if (threadIdx.x != 0) return;
-    ep::mbarrier_init(&smem.barrier, 1);
+    ep::mbarrier_init(&smem.barrier, 2);
     ep::fence_mbarrier_init();
-    for (u32 turn = 0; turn < 2; ++turn) {
-        ep::mbarrier_arrive_expect(&smem.barrier, 16);
-        ep::tma_load(smem.words + 4 * turn, args.data, 16, &smem.barrier);
-        if (turn == 0) {
-            while (!ep::mbarrier_try_wait(&smem.barrier, 0)) {
-            }
-        }
+    ep::mbarrier_arrive_expect(&smem.barrier, 16);
+    ep::tma_load(smem.words, args.data, 16, &smem.barrier);
+    ep::mbarrier_arrive_expect(&smem.barrier, 0);
+    while (!ep::mbarrier_try_wait(&smem.barrier, 0)) {
     }
+    ep::mbarrier_arrive_expect(&smem.barrier, 16);
+    ep::tma_load(smem.words + 4, args.data, 16, &smem.barrier);
+    while (!ep::mbarrier_try_wait(&smem.barrier, 0)) {
+    }
+    const auto end = [&] {
+        ep::mbarrier_arrive_expect(&smem.barrier, 0);
+        while (!ep::mbarrier_try_wait(&smem.barrier, 1)) {
+        }
+    };
     /* mended */
     args.result[0] = smem.words[4];
-    while (!ep::mbarrier_try_wait(&smem.barrier, 1)) {
+    /* late */ end();
+}
+
+/// One half of a warp meets; what the other half does at that time is not ordered.
+extern "C" __global__ void half_of_a_warp_meets(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const int lane = ep::lane_index();
+    smem.words[lane] = lane;
+    add(args.flag, EMU_RELAXED, EMU_GPU);
+    while (look(args.flag, EMU_GPU) != 32) {
     }
+    /* mended */
+    if (lane >= 16) return;
+    __syncwarp(0xffffu);
+    args.result[lane] = smem.words[lane + 16];
 }
 
 /// The flag was looked at, and never acquired.
@@ -411,6 +430,86 @@ extern "C" __global__ void relaxed_look(const __grid_constant__ Args args) {
         while (look(args.flag, EMU_GPU) == 0) {
         }
         /* mended */
+        args.result[0] = args.data[0];
+    }
+}
+
+/// Another block's release takes the place of the one that orders the data.
+extern "C" __global__ void release_ends_a_release(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.data[0] = 7;
+        release(args.flag, 1, EMU_GPU);
+        say(args, 0);
+    } else if (blockIdx.x == 1) {
+        hear(args, 0);
+        /* mended */
+        release(args.flag, 2, EMU_GPU);
+        say(args, 1);
+    } else {
+        hear(args, 1);
+        acquire(args.flag, EMU_GPU);
+        args.result[0] = args.data[0];
+    }
+}
+
+/// The look is of the widest scope, the acquire behind it is not.
+extern "C" __global__ void narrow_acquire_after_a_look(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (args.rank == 0) {
+        if (blockIdx.x != 0) return;
+        args.data[0] = 7;
+        add(args.flag, EMU_RELEASE, EMU_SYS);
+        say(args, 0);
+    } else if (blockIdx.x == 0) {
+        hear(args, 1);
+        put(args.flag, 2, EMU_SYS);
+        say(args, 2);
+    } else {
+        hear(args, 0);
+        look(args.flag, EMU_SYS);
+        say(args, 1);
+        hear(args, 2);
+        acquire(args.flag, EMU_GPU);
+        args.result[0] = args.data[0];
+    }
+}
+
+/// Clean: of a fence and the store behind it, the fence's scope counts.
+extern "C" __global__ void wide_fence_before_a_store(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (args.rank == 0 && blockIdx.x == 0) {
+        args.data[0] = 7;
+        emu_fence(EMU_SYS);
+        put(args.flag, 1, EMU_GPU);
+        say(args, 0);
+    } else if (args.rank == 0) {
+        hear(args, 0);
+        add(args.flag, EMU_RELAXED, EMU_SYS);
+        say(args, 1);
+    } else if (blockIdx.x == 0) {
+        hear(args, 1);
+        acquire(args.flag, EMU_SYS);
+        args.result[0] = args.data[0];
+    }
+}
+
+/// Clean: of a look and the fence behind it, too.
+extern "C" __global__ void wide_fence_behind_a_look(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (args.rank == 0) {
+        if (blockIdx.x != 0) return;
+        args.data[0] = 7;
+        add(args.flag, EMU_RELEASE, EMU_SYS);
+        say(args, 0);
+    } else if (blockIdx.x == 0) {
+        hear(args, 0);
+        add(args.flag, EMU_RELAXED, EMU_SYS);
+        say(args, 1);
+    } else {
+        hear(args, 1);
+        look(args.flag, EMU_GPU);
+        emu_fence(EMU_SYS);
         args.result[0] = args.data[0];
     }
 }
