@@ -150,7 +150,7 @@ impl Machine<'_> {
         } else {
             return Ok(());
         };
-        let (who, place) = (self.who(here), self.heap.describe(offset));
+        let (who, place) = (self.who(here), self.place(offset));
         let message = format!(
             "{who}: a bulk copy of {bytes} bytes between shared + {in_shared} and memory {what}: {place},"
         );

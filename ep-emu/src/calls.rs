@@ -207,7 +207,7 @@ extern "C" fn sanitizer(what: *const c_char, at: usize, bytes: u64, writes: i32,
         let what = unsafe { CStr::from_ptr(what) }.to_string_lossy();
         let word = if writes != 0 { "write" } else { "read" };
         let who = machine.current.map_or_else(String::new, |lane| machine.who(lane));
-        let place = machine.heap.describe(at.wrapping_sub(machine.heap.base()));
+        let place = machine.place(at.wrapping_sub(machine.heap.base()));
         let message = format!("{who}: {what}, a {word} of {bytes} bytes: {place},");
         Box::new(Fault::new(FailureKind::OutOfBounds, message, pc))
     });

@@ -90,7 +90,7 @@ impl Machine<'_> {
         if let Some(mbarrier) = self.describe_mbarrier(slot, at) {
             return mbarrier;
         }
-        let place = self.heap.describe(at.wrapping_sub(self.heap.base()));
+        let place = self.place(at.wrapping_sub(self.heap.base()));
         format!("{place} == {value:#x}")
     }
 }

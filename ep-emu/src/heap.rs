@@ -14,8 +14,11 @@ use crate::os::Pages;
 
 /// Bytes of address space; pages are backed when touched.
 pub(crate) const ARENA_BYTES: usize = 16 << 30;
-/// Unused bytes after each region: an access just past the end hits none.
-const GAP: usize = 256;
+/// Marked bytes on both sides of each region: what a run has changed there it wrote outside.
+const GUARD: usize = 1024;
+const MARK: u8 = 0x5a;
+/// Unused bytes after each region, by its length: a row number far out of range hits no other buffer.
+const GAP: std::ops::RangeInclusive<usize> = 4 * GUARD..=1 << 20;
 
 /// An address inside a world, valid in the arguments of its kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +40,17 @@ pub(crate) enum Reach {
     Rank,
     /// One block at a time: it is shared memory.
     Block,
+}
+
+/// Memory that a launch knows as a tensor, for reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Name in the kernel.
+    pub name: String,
+    /// First element.
+    pub at: Address,
+    /// Bytes from one row to the next; 0 if it has no rows.
+    pub row_bytes: u64,
 }
 
 /// A named piece of memory.
@@ -77,12 +91,17 @@ pub(crate) struct Heap {
     last: Cell<usize>,
 }
 
+/// Unused bytes behind a region of `bytes`.
+fn gap(bytes: usize) -> usize {
+    bytes.saturating_mul(4).clamp(*GAP.start(), *GAP.end())
+}
+
 impl Heap {
     /// An empty arena.
     pub(crate) fn new() -> io::Result<Self> {
         let pages = Pages::shared(ARENA_BYTES)?;
         let (regions, parts) = (Vec::new(), Vec::new());
-        Ok(Self { pages, used: GAP, regions, parts, last: Cell::new(0) })
+        Ok(Self { pages, used: *GAP.start(), regions, parts, last: Cell::new(0) })
     }
 
     /// First byte of the arena.
@@ -104,14 +123,47 @@ impl Heap {
         name: &str,
     ) -> Result<usize, Failure> {
         let from = self.used.next_multiple_of(align);
-        let end = from.checked_add(bytes).and_then(|end| end.checked_add(GAP));
+        let end = from.checked_add(bytes).and_then(|end| end.checked_add(gap(bytes)));
         let Some(end) = end.filter(|end| *end <= self.pages.len()) else {
             let message = format!("{name}: {bytes} bytes do not fit in the world's memory");
             return Err(Failure::new(FailureKind::Launch, message));
         };
         self.used = end;
         self.regions.push(Region { from, bytes, name: name.to_owned(), rank, reach });
+        self.mark_guards(self.regions.len() - 1);
         Ok(from)
+    }
+
+    /// The marked bytes before and behind a region.
+    fn guards(&mut self, region: usize) -> [(usize, &mut [u8]); 2] {
+        let Region { from, bytes, .. } = self.regions[region];
+        [from - GUARD, from + bytes].map(|at| {
+            // SAFETY: the gaps are longer than two guards, so that these lie inside the mapping and
+            // apart from each other and from every region; no kernel runs while `self` is borrowed.
+            let bytes =
+                unsafe { std::slice::from_raw_parts_mut(self.pages.start().add(at), GUARD) };
+            (at, bytes)
+        })
+    }
+
+    fn mark_guards(&mut self, region: usize) {
+        self.guards(region).into_iter().for_each(|(_, bytes)| bytes.fill(MARK));
+    }
+
+    /// Bytes outside the regions that a run has written, as offset and length, region by region; they
+    /// are marked again.
+    pub(crate) fn take_strays(&mut self) -> Vec<(usize, usize)> {
+        let mut strays = Vec::new();
+        for region in 0..self.regions.len() {
+            for (at, bytes) in self.guards(region) {
+                let strange = |byte: &u8| *byte != MARK;
+                let Some(first) = bytes.iter().position(strange) else { continue };
+                let last = bytes.iter().rposition(strange).unwrap_or(first);
+                strays.push((at + first, last + 1 - first));
+                bytes.fill(MARK);
+            }
+        }
+        strays
     }
 
     /// Names a part of a region.
@@ -128,7 +180,8 @@ impl Heap {
     /// Forgets the regions from `count` on and all that was allocated since.
     pub(crate) fn truncate(&mut self, count: usize) {
         self.regions.truncate(count);
-        self.used = self.regions.last().map_or(GAP, |last| last.from + last.bytes + GAP);
+        let end = |last: &Region| last.from + last.bytes + gap(last.bytes);
+        self.used = self.regions.last().map_or(*GAP.start(), end);
     }
 
     /// How many regions there are.
@@ -157,34 +210,85 @@ impl Heap {
         self.parts[..after].iter().rev().find(|part| offset < part.from + part.bytes)
     }
 
-    /// `offset` as a reader knows it: part or region, rank, distance from its start.
-    pub(crate) fn describe(&self, offset: usize) -> String {
+    /// `offset` as a reader knows it: tensor, part or region, rank, place in it.
+    pub(crate) fn describe(&self, offset: usize, tensors: &[Tensor]) -> String {
         if offset >= self.pages.len() {
             let address = self.base().wrapping_add(offset);
             return format!("{address:#x}, which is no address of the world");
         }
-        let Some(region) = self.region_of(offset, 1) else {
-            let before = self.regions.iter().rfind(|region| region.from <= offset);
-            return match before {
-                Some(near) => {
-                    let past = offset.wrapping_sub(near.from + near.bytes);
-                    format!("{past} bytes past {} of rank {}", near.name, near.rank)
-                }
-                None => "an address outside every buffer".to_owned(),
-            };
+        let Some(region) = self.near(offset) else {
+            return "an address outside every buffer".to_owned();
         };
-        let (name, from) = match self.part_of(offset) {
-            Some(part) => (format!("{}.{}", region.name, part.name), part.from),
-            None => (region.name.clone(), region.from),
+        let part = self.part_of(offset);
+        let from = part.map_or(region.from, |part| part.from);
+        if let Some(tensor) = self.tensor_at(region, from, offset, tensors) {
+            return tensor;
+        }
+        let (rank, end) = (region.rank, region.from + region.bytes);
+        let name = match part {
+            Some(part) => format!("{}.{}", region.name, part.name),
+            None => region.name.clone(),
         };
-        format!("{name} of rank {} + {}", region.rank, offset - from)
+        match offset.checked_sub(end) {
+            Some(past) => format!("{past} bytes past {name} of rank {rank}"),
+            None if offset < region.from => {
+                format!("{} bytes before {name} of rank {rank}", region.from - offset)
+            }
+            None => format!("{name} of rank {rank} + {}", offset - from),
+        }
+    }
+
+    /// The region that holds `offset`, or whose guard does, or that ends before it.
+    fn near(&self, offset: usize) -> Option<&Region> {
+        let after = self.regions.partition_point(|region| region.from <= offset + GUARD);
+        let regions = &self.regions[..after];
+        match regions {
+            [.., before, last] if offset < last.from && offset < before.from + before.bytes => {
+                Some(before)
+            }
+            [.., last] => Some(last),
+            [] => None,
+        }
+    }
+
+    /// The last tensor that begins in the region at `from` or later and not behind `offset`.
+    fn tensor_at(
+        &self,
+        region: &Region,
+        from: usize,
+        offset: usize,
+        tensors: &[Tensor],
+    ) -> Option<String> {
+        let place = |tensor: &Tensor| (tensor.at.0 as usize).wrapping_sub(self.base());
+        let end = region.from + region.bytes;
+        let known = tensors.iter().filter(|it| (from..=offset).contains(&place(it)));
+        let tensor = known.filter(|it| place(it) < end).max_by_key(|it| place(it))?;
+        let (start, rank) = (place(tensor), region.rank);
+        let end = self.part_of(start).map_or(end, |part| part.from + part.bytes);
+        let at = offset - start;
+        let row_bytes = usize::try_from(tensor.row_bytes).unwrap_or(0);
+        let mut text = format!("{} of rank {rank}", tensor.name);
+        if let Some(row) = at.checked_div(row_bytes) {
+            text.push_str(&format!(", row {row} of {}", (end - start) / row_bytes));
+            if (end - start) % row_bytes != 0 {
+                text.push_str(&format!(" and {} bytes", (end - start) % row_bytes));
+            }
+            if at % row_bytes != 0 {
+                text.push_str(&format!(", byte {}", at % row_bytes));
+            }
+        } else if offset < end {
+            text.push_str(&format!(" + {at}"));
+        } else {
+            text.push_str(&format!(", {} bytes past its end", offset - end));
+        }
+        Some(text)
     }
 
     /// Marks the gaps between the regions as forbidden for the address sanitizer, or allows all.
     pub(crate) fn poison(&self, mark: Poison, on: bool) {
         // SAFETY: `mark` only changes the sanitizer's own notes about memory of the arena.
         unsafe {
-            mark(self.base(), self.used + GAP, i32::from(on));
+            mark(self.base(), self.used, i32::from(on));
             if on {
                 for region in &self.regions {
                     mark(self.base() + region.from, region.bytes, 0);

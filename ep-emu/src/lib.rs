@@ -41,7 +41,7 @@ mod world;
 pub use actor::{Actor, ActorMemory};
 pub use failure::{Failure, FailureKind, RunStats, Wait, WaitSite};
 pub use hb::{Rule, Rules};
-pub use heap::Address;
+pub use heap::{Address, Tensor};
 pub use program::{Build, CompileError, Compiler, Kernel, Program, Source};
 pub use schedule::{Faults, Policy};
 pub use stream::Launch;

@@ -296,6 +296,15 @@ impl Machine<'_> {
         }
     }
 
+    /// `offset` of the arena as reports name it, by the tensors of the running lane's launch.
+    pub(crate) fn place(&self, offset: usize) -> String {
+        let launch = self.current.map(|lane| {
+            let block = &self.blocks[self.block_of(lane)];
+            &self.streams[block.rank as usize].launches[block.launch].launch
+        });
+        self.heap.describe(offset, launch.map_or(&[], |launch| &launch.tensors))
+    }
+
     /// A lane as reports name it.
     pub(crate) fn who(&self, lane: Idx) -> String {
         let warp = &self.warps[self.lanes[lane].warp];

@@ -42,7 +42,7 @@ pub(crate) type MbarrierRef = (Idx, usize);
 
 impl Machine<'_> {
     fn mbarrier_fault(&self, at: usize, what: &str, pc: Pc) -> Box<Fault> {
-        let place = self.heap.describe(at.wrapping_sub(self.heap.base()));
+        let place = self.place(at.wrapping_sub(self.heap.base()));
         let who = self.current.map_or_else(String::new, |lane| self.who(lane) + ": ");
         let message = format!("{who}mbarrier {place} {what},");
         Box::new(Fault::new(FailureKind::Mbarrier, message, pc))
@@ -241,7 +241,7 @@ impl Machine<'_> {
         let open = |record: &&Mbarrier| record.in_flight > 0 || record.loads_until > record.seen;
         let Some(record) = self.blocks[slot].mbarriers.iter().find(open) else { return Ok(()) };
         let block = &self.blocks[slot];
-        let place = self.heap.describe(record.at.wrapping_sub(self.heap.base()));
+        let place = self.place(record.at.wrapping_sub(self.heap.base()));
         let message = format!(
             "rank {} block {} leaves the kernel with a bulk load on mbarrier {place} that nobody \
              waited for (M6), issued",

@@ -94,7 +94,7 @@ impl Machine<'_> {
             None => "at a misaligned address",
             Some(why) => why,
         };
-        let (who, place) = (self.who(here), self.heap.describe(offset));
+        let (who, place) = (self.who(here), self.place(offset));
         let message = format!("{who}: a strong {what} of {bytes} bytes {why}: {place},");
         Err(Box::new(Fault::new(FailureKind::OutOfBounds, message, pc)))
     }

@@ -2,6 +2,7 @@
 
 use crate::abi::{Bind, LaneView, Table};
 use crate::failure::FailureKind;
+use crate::heap::Tensor;
 use crate::lane::{Groups, Idx, Polling, State};
 use crate::machine::{Fault, Machine, Outcome};
 use crate::program::Kernel;
@@ -21,6 +22,8 @@ pub struct Launch {
     pub cooperative: bool,
     /// The kernel's parameters, laid out as CUDA does.
     pub args: Vec<u8>,
+    /// What its pointers point to, for reports.
+    pub tensors: Vec<Tensor>,
 }
 
 /// A rank's list of launches and how far it is.

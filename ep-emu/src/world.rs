@@ -11,7 +11,7 @@ use crate::calls::TABLE;
 use crate::failure::{Failure, FailureKind, RunStats};
 use crate::fiber::{self, SANITIZED_STACK_BYTES, STACK_BYTES, Stacks};
 use crate::hb::{Cells, Checker, Rules, Setup};
-use crate::heap::{ARENA_BYTES, Address, Heap, Part, Reach};
+use crate::heap::{ARENA_BYTES, Address, Heap, Part, Reach, Tensor};
 use crate::lane::{Block, Groups, Idx, Lane, Polling, State, Warp};
 use crate::machine::{self, Machine};
 use crate::park::Parking;
@@ -186,9 +186,36 @@ impl World {
         self.has_run = true;
         let regions = self.heap.count();
         let symbols = Symbols::of(&launches);
+        let tensors: Vec<Tensor> =
+            launches.iter().flatten().flat_map(|launch| &launch.tensors).cloned().collect();
         let result = self.run_checked(launches);
+        let result = self.check_guards(result, &tensors);
         self.heap.truncate(regions);
         result.map_err(|failure| symbols.resolve_failure(failure, self.spec.seed))
+    }
+
+    /// A run that came to its end, or drained, has written nothing outside the buffers.
+    fn check_guards(
+        &mut self,
+        result: Result<RunStats, Failure>,
+        tensors: &[Tensor],
+    ) -> Result<RunStats, Failure> {
+        let strays = self.heap.take_strays();
+        let ended =
+            result.as_ref().map_or_else(|failure| failure.kind == FailureKind::Deadlock, |_| true);
+        if strays.is_empty() || !ended {
+            return result;
+        }
+        let places = strays.iter().map(|(offset, bytes)| {
+            let place = self.heap.describe(*offset, tensors);
+            format!("a store outside every buffer changed {bytes} bytes: {place}")
+        });
+        let mut message = places.collect::<Vec<String>>().join("\n");
+        message.push_str("\n  a checked run says which access it was");
+        if let Err(failure) = result {
+            message.push_str(&format!("\nwhile draining after a deadlock: {}", failure.message));
+        }
+        Err(Failure::new(FailureKind::OutOfBounds, message))
     }
 
     fn check(&self, launches: &[Vec<Launch>]) -> Result<(), Failure> {

@@ -31,6 +31,7 @@ mod capture;
 mod memory;
 mod programs;
 mod queue;
+mod tensors;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -351,6 +352,7 @@ impl Backend for HostBackend {
             shared_bytes: block.shared_bytes,
             cooperative: launch.waits,
             args: launch.args.to_vec(),
+            tensors: tensors::of_launch(&machine.pipelines, launch.args),
         };
         machine.put(rank, stream, Work::Kernel(work));
         Ok(())

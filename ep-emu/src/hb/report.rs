@@ -84,7 +84,7 @@ impl Machine<'_> {
             return Ok(());
         }
         let word = if writes { "write" } else { "read" };
-        let place = self.heap.describe(offset);
+        let place = self.place(offset);
         let who = self.who(lane);
         let message = format!("{who}: a {word} of {bytes} bytes {why}: {place},");
         Err(Box::new(Fault::new(FailureKind::OutOfBounds, message, pc)))
@@ -99,7 +99,7 @@ impl Machine<'_> {
         };
         let place = match race.rule {
             Rule::MbarrierInit => "an mbarrier".to_owned(),
-            _ => self.heap.describe(race.at),
+            _ => self.place(race.at),
         };
         let message =
             format!("{} of {place} by {}", name(race.now, race.writes), self.party(race.party));

@@ -63,6 +63,11 @@ fn an_actor_moves_data_between_steps_of_lanes() {
 fn an_actor_is_checked_as_an_agent_of_its_own() {
     let unordered = [
         ("ep::store_release_sys(args.doorbell", "ep::store_relaxed_sys(args.doorbell"),
+        // Sys is what holds an actor.
+        (
+            "ep::store_release_sys(args.doorbell",
+            "__threadfence(), ep::store_relaxed_sys(args.doorbell",
+        ),
         ("ep::load_acquire_sys(args.done);", ""),
     ];
     for edit in unordered {

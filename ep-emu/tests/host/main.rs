@@ -2,6 +2,7 @@
 
 mod actors;
 mod basics;
+mod bounds;
 mod faults;
 mod model;
 mod only;

@@ -83,7 +83,7 @@ const fn outside(kernel: &'static str, shape: Shape, says: &'static str, to: &'s
 const FOREIGN: &str = "in another rank's local memory: local of rank 1";
 const SCOPES: &str = "where sys was needed";
 
-const ONLY: [Only; 26] = [
+const ONLY: [Only; 34] = [
     only(
         "store_ends_a_release",
         THREE,
@@ -179,7 +179,25 @@ const ONLY: [Only; 26] = [
         "another_ranks_launch",
         Shape { launches: 3, ..PEER },
         Rule::Warps,
-        ("args.rank * 0", "args.rank"),
+        ("/* mended */", "acquire(args.flag, EMU_SYS);"),
+    ),
+    only(
+        "place_has_no_memory",
+        Shape { resident: 2, ..THREE },
+        Rule::Warps,
+        ("/* mended */", "acquire(args.flag, EMU_GPU);"),
+    ),
+    only(
+        "place_has_no_fences",
+        Shape { resident: 2, ..THREE },
+        Rule::LoadFence,
+        ("/* mended */", "ep::fence_proxy_async_global();"),
+    ),
+    only(
+        "two_owners",
+        PEERS,
+        Rule::Warps,
+        ("acquire(args.flag, EMU_GPU)", "acquire(args.flag, EMU_SYS)"),
     ),
     only(
         "source_is_overwritten",
@@ -196,6 +214,26 @@ const ONLY: [Only; 26] = [
             "end();\n    args.result[0] = smem.words[4];",
         ),
     ),
+    only(
+        "fence_before_the_write",
+        WARP,
+        Rule::WriterFence,
+        ("/* mended */", "ep::fence_proxy_async_shared();"),
+    ),
+    only("read_only_after_a_write", BLOCKS, Rule::ReadOnly, ("__ldg(args.data)", "*args.data")),
+    only(
+        "copy_over_a_read",
+        BLOCKS,
+        Rule::CreditFence,
+        ("/* mended */", "ep::fence_proxy_async_global();"),
+    ),
+    only(
+        "plain_read_of_an_atomic",
+        BLOCKS,
+        Rule::Warps,
+        ("= args.flag[0]", "= look(args.flag, EMU_GPU)"),
+    ),
+    only("after_half_has_met", WARP, Rule::Lanes, ("/* mended */", "__syncwarp(0xffffu);")),
     only("half_of_a_warp_meets", WARP, Rule::Lanes, ("/* mended */", "__syncwarp();")),
     Only {
         says: "note: a relaxed look saw a release that orders the two, and no acquire or fence \

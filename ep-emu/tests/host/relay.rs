@@ -98,10 +98,11 @@ impl Relay {
         self.world.run_isolated(lists, Duration::from_secs(60))
     }
 
-    /// Waives policies in the slots of every rank.
-    pub(crate) fn waive(&mut self, rules: Rules) {
+    /// Waives policies in the slots of every rank, or in its output.
+    pub(crate) fn waive(&mut self, rules: Rules, in_slots: bool) {
         for rank in &self.ranks {
-            self.world.name_part(rank.slots, DEPTH * ROW_WORDS * 4, "ring", rules);
+            let at = if in_slots { rank.slots } else { rank.output };
+            self.world.name_part(at, DEPTH * ROW_WORDS * 4, "ring", rules);
         }
     }
 

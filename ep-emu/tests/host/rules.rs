@@ -298,15 +298,16 @@ fn without_its_rule_a_relay_bug_passes_the_checker() {
 #[test]
 fn a_policy_can_be_waived_where_a_channel_says_so() {
     let edit = ("ep::fence_proxy_async_global();        //", "//");
-    let run = |waived: Rules| {
+    let run = |waived: Rules, in_slots: bool| {
         let spec = Spec { ranks: 2, ..Spec::default() };
         let mut relay = Relay::new(spec, 11, Build::Checked, &[edit]);
-        relay.waive(waived);
+        relay.waive(waived, in_slots);
         relay.run(2)
     };
     assert!(Rule::LoadFence.is_policy());
-    run(Rules::NONE.with(Rule::LoadFence)).unwrap_or_else(|failure| panic!("{failure}"));
-    let failure = run(Rules::NONE.with(Rule::CreditFence)).expect_err("another policy");
+    run(Rules::NONE.with(Rule::LoadFence), true).unwrap_or_else(|failure| panic!("{failure}"));
+    run(Rules::NONE.with(Rule::LoadFence), false).expect_err("another buffer");
+    let failure = run(Rules::NONE.with(Rule::CreditFence), true).expect_err("another policy");
     assert!(failure.message.contains("slots.ring of rank"), "{failure}");
 }
 

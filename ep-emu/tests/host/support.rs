@@ -37,7 +37,15 @@ pub(crate) fn compile(source: &Source, build: Build) -> Arc<Program> {
 /// One launch with default settings.
 pub(crate) fn launch(program: &Arc<Program>, kernel: &str, blocks: u32, threads: u32) -> Launch {
     let kernel = program.kernel(kernel).unwrap_or_else(|error| panic!("{error}"));
-    Launch { kernel, blocks, threads, shared_bytes: 0, cooperative: true, args: Vec::new() }
+    Launch {
+        kernel,
+        blocks,
+        threads,
+        shared_bytes: 0,
+        cooperative: true,
+        args: Vec::new(),
+        tensors: Vec::new(),
+    }
 }
 
 /// A world of `ranks` ranks.

@@ -122,6 +122,20 @@ extern "C" __global__ void fence_after_the_meeting(const __grid_constant__ Args 
     ep::tma_wait_stored<0>();
 }
 
+/// Every lane fences, and then writes.
+extern "C" __global__ void fence_before_the_write(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const int lane = ep::lane_index();
+    ep::fence_proxy_async_shared();
+    smem.words[lane] = lane;
+    /* mended */
+    __syncwarp();
+    if (lane != 0) return;
+    ep::tma_store(args.data, smem.words, 128);
+    ep::tma_commit();
+    ep::tma_wait_stored<0>();
+}
+
 /// Memory that only rank 1 has.
 extern "C" __global__ void peer_reads_local(const __grid_constant__ Args args) {
     if (args.rank == 0 && threadIdx.x == 0) args.result[0] = args.local[0];
@@ -220,6 +234,36 @@ extern "C" __global__ void another_lanes_fence(const __grid_constant__ Args args
     }
 }
 
+/// A copy goes over what another block has read.
+extern "C" __global__ void copy_over_a_read(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.result[0] = args.data[0];
+        release(args.flag, 1, EMU_GPU);
+        return;
+    }
+    while (look(args.flag, EMU_GPU) == 0) {
+    }
+    acquire(args.flag, EMU_GPU);
+    /* mended */
+    ep::tma_store(args.data, smem.words, 16);
+    ep::tma_commit();
+    ep::tma_wait_stored<0>();
+}
+
+/// An atomic writes: a plain read beside it is a race.
+extern "C" __global__ void plain_read_of_an_atomic(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        add(args.flag, EMU_RELAXED, EMU_GPU);
+        say(args, 0);
+    } else {
+        hear(args, 0);
+        args.result[0] = args.flag[0];
+    }
+}
+
 /// Rank 0 releases to everybody, rank 1's first block passes it on, its second one acquires the word
 /// for its own device only.
 extern "C" __global__ void narrow_acquire(const __grid_constant__ Args args) {
@@ -310,6 +354,20 @@ extern "C" __global__ void another_lanes_mbarrier_fence(const __grid_constant__ 
     }
 }
 
+/// The read-only path may have the old value of what was written in the launch, acquired or not.
+extern "C" __global__ void read_only_after_a_write(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.data[0] = 7;
+        release(args.flag, 1, EMU_GPU);
+    } else {
+        while (look(args.flag, EMU_GPU) == 0) {
+        }
+        acquire(args.flag, EMU_GPU);
+        args.result[0] = __ldg(args.data);
+    }
+}
+
 /// The read-only path may serve the old value for as long as the kernel runs, to this lane as well.
 extern "C" __global__ void written_after(const __grid_constant__ Args args) {
     if (threadIdx.x != 0) return;
@@ -363,9 +421,87 @@ extern "C" __global__ void same_place(const __grid_constant__ Args args) {
     }
 }
 
-/// What other ranks' earlier launches did is not seen, only one's own rank's.
+/// A rank's launch sees what its earlier ones did, not what another rank's did.
 extern "C" __global__ void another_ranks_launch(const __grid_constant__ Args args) {
-    if (threadIdx.x == 0) args.data[args.rank * 0] += 1;
+    if (threadIdx.x != 0) return;
+    const u32 launch = args.result[8]++;
+    if (args.rank == 0 && launch == 0) args.data[0] = 7;
+    if (args.rank == 0 && launch == 1) {
+        release(args.flag, 1, EMU_SYS);
+        say(args, 0);
+    }
+    if (args.rank == 1 && launch == 1) {
+        hear(args, 0);
+        /* mended */
+    }
+    if (args.rank == 1 && launch == 2) args.result[0] = args.data[0];
+}
+
+/// The second block has seen the data and leaves; the third one has its place, and has not.
+extern "C" __global__ void place_has_no_memory(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.data[0] = 7;
+        release(args.flag, 1, EMU_GPU);
+        hear(args, 0);
+    } else if (blockIdx.x == 1) {
+        while (look(args.flag, EMU_GPU) == 0) {
+        }
+        acquire(args.flag, EMU_GPU);
+    } else {
+        /* mended */
+        args.result[0] = args.data[0];
+        say(args, 0);
+    }
+}
+
+/// The same with the fence of the async proxy.
+extern "C" __global__ void place_has_no_fences(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        args.data[0] = 7;
+        release(args.flag, 1, EMU_GPU);
+        hear(args, 0);
+        return;
+    }
+    while (look(args.flag, EMU_GPU) == 0) {
+    }
+    acquire(args.flag, EMU_GPU);
+    if (blockIdx.x == 1) {
+        ep::fence_proxy_async_global();
+        return;
+    }
+    ep::mbarrier_init(&smem.barrier, 1);
+    ep::fence_mbarrier_init();
+    ep::mbarrier_arrive_expect(&smem.barrier, 16);
+    /* mended */
+    ep::tma_load(smem.words, args.data, 16, &smem.barrier);
+    while (!ep::mbarrier_try_wait(&smem.barrier, 0)) {
+    }
+    say(args, 0);
+}
+
+/// Two ranks release into one word; the acquire holds only the first of them.
+extern "C" __global__ void two_owners(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (args.rank == 0) {
+        if (blockIdx.x != 0) return;
+        hear(args, 0);
+        args.data[0] = 7;
+        add(args.flag, EMU_RELEASE, EMU_SYS);
+        say(args, 1);
+    } else if (blockIdx.x == 0) {
+        add(args.flag, EMU_RELEASE, EMU_SYS);
+        say(args, 0);
+        hear(args, 1);
+        add(args.flag, EMU_RELAXED, EMU_SYS);
+        say(args, 2);
+    } else {
+        hear(args, 2);
+        acquire(args.flag, EMU_GPU);
+        args.result[0] = args.data[0];
+    }
 }
 
 /// A copy is written over while it may still be read.
@@ -418,6 +554,22 @@ extern "C" __global__ void half_of_a_warp_meets(const __grid_constant__ Args arg
     if (lane >= 16) return;
     __syncwarp(0xffffu);
     args.result[lane] = smem.words[lane + 16];
+}
+
+/// What a half does after it has met is not ordered by that meeting.
+extern "C" __global__ void after_half_has_met(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const int lane = ep::lane_index();
+    if (lane >= 16) return;
+    __syncwarp(0xffffu);
+    if (lane == 1) {
+        smem.words[0] = 7;
+        say(args, 0);
+    }
+    /* mended */
+    if (lane != 0) return;
+    hear(args, 0);
+    args.result[0] = smem.words[0];
 }
 
 /// The flag was looked at, and never acquired.

@@ -1,0 +1,91 @@
+//! What a kernel stores outside its buffers is found in every build, and told by the tensor's name.
+
+use ep_emu::{Address, Build, Failure, FailureKind, RunStats, Spec, Tensor, World};
+
+use crate::support::{alloc, bytes, compile, launch, source};
+
+const ROW_BYTES: usize = 128;
+
+/// A kernel of `bounds.cu` on two ranks, whose `y` has so many bytes; rank 1 stores `rows` rows from
+/// `first` on.
+fn run(
+    build: Build,
+    kernel: &str,
+    y_bytes: usize,
+    (first, rows): (i32, u32),
+) -> Result<RunStats, Failure> {
+    let program = compile(&source("bounds.cu", &[kernel], &[]), build);
+    let mut world = World::new(Spec { ranks: 2, ..Spec::default() }).expect("a world");
+    let mut lists = Vec::new();
+    for rank in 0..2 {
+        let y = alloc(&mut world, rank, y_bytes, "device memory");
+        // Another buffer on either side: what is stored outside must not pass for one of its rows.
+        let flag = alloc(&mut world, rank, 4 * y_bytes, "device memory");
+        let mut launch = launch(&program, kernel, 1, 32);
+        let (first, rows) = if rank == 1 { (first, rows) } else { (0, 1) };
+        launch.args = bytes(&[y.0, flag.0, u64::from(first as u32) | u64::from(rows) << 32]);
+        let tensor =
+            |name: &str, at: Address, row_bytes| Tensor { name: name.to_owned(), at, row_bytes };
+        launch.tensors = vec![tensor("flag", flag, 0), tensor("y", y, ROW_BYTES as u64)];
+        lists.push(vec![launch]);
+    }
+    world.run(lists)
+}
+
+#[test]
+fn an_output_that_is_too_short_is_found_in_every_build() {
+    for build in [Build::Fast, Build::Checked] {
+        let short = |bytes| run(build, "store_rows", bytes, (0, 20));
+        short(20 * ROW_BYTES).unwrap_or_else(|failure| panic!("{failure}"));
+        for missing in [4, 40, 128, 132, 1000] {
+            let failure = short(20 * ROW_BYTES - missing).expect_err("it is too short");
+            assert_eq!(failure.kind, FailureKind::OutOfBounds, "{failure}");
+            let (row, byte) = (19 - (missing - 1) / 128, (20 * ROW_BYTES - missing) % 128);
+            let rest = if byte == 0 { String::new() } else { format!(" and {byte} bytes") };
+            let place = match build {
+                // A lane may be rows ahead of the one that is first outside.
+                Build::Checked => format!(" of {row}{rest}"),
+                _ if byte == 0 => format!("y of rank 1, row {row} of {row}"),
+                _ => format!("y of rank 1, row {row} of {row}{rest}, byte {byte}"),
+            };
+            assert!(failure.message.contains(&place), "{failure}");
+        }
+    }
+    let failure = run(Build::Fast, "store_rows", 20 * ROW_BYTES - 40, (0, 20)).expect_err("short");
+    assert_eq!(
+        failure.to_string(),
+        "out of bounds: a store outside every buffer changed 40 bytes: \
+         y of rank 1, row 19 of 19 and 88 bytes, byte 88\n  a checked run says which access it was (seed 1)"
+    );
+}
+
+#[test]
+fn a_row_far_outside_is_told_by_its_number() {
+    for kernel in ["store_rows", "strong_rows"] {
+        for (row, place) in [
+            (40, "y of rank 1, row 40 of 20"),
+            (20, "y of rank 1, row 20 of 20"),
+            (-1, "128 bytes before device memory of rank 1"),
+        ] {
+            let failure = run(Build::Checked, kernel, 20 * ROW_BYTES, (row, 1)).expect_err(place);
+            assert_eq!(failure.kind, FailureKind::OutOfBounds, "{failure}");
+            assert!(failure.message.contains(place), "{failure}");
+            assert!(failure.message.contains(&format!("({kernel})")), "{failure}");
+        }
+    }
+    let failure = run(Build::Fast, "store_rows", 20 * ROW_BYTES, (-1, 1)).expect_err("before");
+    assert!(failure.message.contains("128 bytes before device memory of rank 1"), "{failure}");
+}
+
+#[test]
+fn a_store_outside_in_the_drain_is_found() {
+    for build in [Build::Fast, Build::Checked] {
+        let drain = |row| run(build, "store_in_the_drain", 20 * ROW_BYTES, (row, 1));
+        let failure = drain(19).expect_err("a deadlock");
+        assert_eq!((failure.kind, failure.drained), (FailureKind::Deadlock, true), "{failure}");
+        let failure = drain(20).expect_err("and a store outside");
+        assert_eq!(failure.kind, FailureKind::OutOfBounds, "{failure}");
+        assert!(failure.message.contains("y of rank 1, row 20 of 20"), "{failure}");
+        assert!(failure.message.contains("while draining after a deadlock"), "{failure}");
+    }
+}

@@ -1,0 +1,74 @@
+//! What the pointers of a launch point to, by the plan of its pipeline: names and rows for reports.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ep_codegen::plan::{ParamKind, Plan, elem_bytes};
+use ep_emu::{Address, Tensor};
+
+/// Where `ep::Group` holds the number of its pipeline.
+const PIPELINE_AT: usize = 52;
+
+/// The tensors of a launch with these arguments, whose pipeline is one of `pipelines`.
+pub(super) fn of_launch(pipelines: &BTreeMap<u32, Arc<Plan>>, args: &[u8]) -> Vec<Tensor> {
+    let own = |(number, plan): &(&u32, &Arc<Plan>)| {
+        let group = plan.params.iter().find(|param| param.kind == ParamKind::Group);
+        let at = group.and_then(|group| usize::try_from(group.offset).ok());
+        let bytes = at.and_then(|at| args.get(at + PIPELINE_AT..at + PIPELINE_AT + 4));
+        bytes.is_some_and(|bytes| bytes == number.to_le_bytes())
+            && plan.args_bytes == args.len() as i64
+    };
+    pipelines.iter().find(own).map_or_else(Vec::new, |(_, plan)| tensors(plan, args))
+}
+
+fn tensors(plan: &Plan, args: &[u8]) -> Vec<Tensor> {
+    let word = |offset: i64| {
+        let at = usize::try_from(offset).ok()?;
+        let bytes: [u8; 8] = args.get(at..at + 8)?.try_into().ok()?;
+        Some(u64::from_le_bytes(bytes))
+    };
+    let mut tensors = Vec::new();
+    for param in &plan.params {
+        let ParamKind::Pointer { tensor, part, elem, .. } = &param.kind else { continue };
+        let Some(at) = word(param.offset).filter(|at| *at != 0) else { continue };
+        let stride = plan.params.iter().find(|other| match &other.kind {
+            ParamKind::RowStride { tensor: of, part: its } => of == tensor && its == part,
+            _ => false,
+        });
+        let stride = stride.and_then(|stride| word(stride.offset));
+        let apart = stride.map(|stride| stride.saturating_mul(elem_bytes(elem) as u64));
+        let dense = plan.extents.iter().find(|extent| extent.tensor == *tensor);
+        let dense = dense.filter(|extent| extent.size.is_some()).map(|extent| extent.bytes as u64);
+        let row_bytes = apart.or(dense).unwrap_or(0);
+        tensors.push(Tensor { name: param.name.clone(), at: Address(at), row_bytes });
+    }
+    tensors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{ArgsMap, GroupArgs, Operand};
+    use crate::fake::{plan_of, pointer};
+
+    #[test]
+    fn tensors_have_the_names_of_their_members_and_their_strides() {
+        let stride = ParamKind::RowStride { tensor: "x".into(), part: 0 };
+        let params = vec![("x", pointer("x")), ("x_stride", stride), ("y", pointer("y"))];
+        let plan = Arc::new(plan_of("Scale", params));
+        let operand = |name: &str| if name == "x_stride" { 24 } else { 4096 * name.len() as u64 };
+        let map = ArgsMap::new(&plan, |param| match param.name.as_str() {
+            "y" => Some(Operand::Fixed(0)),
+            name => Some(Operand::Fixed(operand(name))),
+        })
+        .unwrap();
+        let mut args = vec![0; map.bytes()];
+        map.fill(&GroupArgs { pipeline: 7, ..GroupArgs::default() }, &[], &mut args);
+        let pipelines = BTreeMap::from([(6, Arc::clone(&plan)), (7, Arc::clone(&plan))]);
+        let ParamKind::Pointer { elem, .. } = pointer("x") else { panic!("a pointer") };
+        let row_bytes = 24 * elem_bytes(&elem) as u64;
+        let x = Tensor { name: "x".to_string(), at: Address(4096), row_bytes };
+        assert_eq!(of_launch(&pipelines, &args), [x], "an absent tensor is none");
+        assert_eq!(of_launch(&BTreeMap::from([(6, plan)]), &args), []);
+    }
+}
