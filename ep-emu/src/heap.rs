@@ -14,6 +14,8 @@ use crate::os::Pages;
 
 /// Bytes of address space; pages are backed when touched.
 pub(crate) const ARENA_BYTES: usize = 16 << 30;
+/// How buffers, and the parts of one, are aligned.
+pub(crate) const ALIGNMENT: usize = 256;
 /// Marked bytes on both sides of each region: what a run has changed there it wrote outside.
 const GUARD: usize = 1024;
 const MARK: u8 = 0x5a;
@@ -172,6 +174,13 @@ impl Heap {
         self.parts.insert(at, part);
     }
 
+    /// Forgets the parts of the region that begins at `from`.
+    pub(crate) fn forget_parts(&mut self, from: usize) {
+        let Some(region) = self.regions.iter().find(|region| region.from == from) else { return };
+        let end = from + region.bytes;
+        self.parts.retain(|part| !(from..end).contains(&part.from));
+    }
+
     /// The named parts.
     pub(crate) fn parts(&self) -> &[Part] {
         &self.parts
@@ -210,6 +219,20 @@ impl Heap {
         self.parts[..after].iter().rev().find(|part| offset < part.from + part.bytes)
     }
 
+    /// The part behind which an access touches bytes that only align the next one, if so.
+    pub(crate) fn padded(&self, offset: usize, bytes: usize) -> Option<&Part> {
+        let after = self.parts.partition_point(|part| part.from <= offset);
+        let last = self.parts[..after].last()?;
+        let end = last.from + last.bytes;
+        if offset + bytes <= end || offset >= end.next_multiple_of(ALIGNMENT) {
+            return None;
+        }
+        let region = self.region_of(offset, bytes)?;
+        let holds = |part: &&Part| offset + bytes <= part.from + part.bytes;
+        let whole = self.parts[..after].iter().rev().take_while(|part| part.from >= region.from);
+        (last.from >= region.from && !whole.into_iter().any(|part| holds(&part))).then_some(last)
+    }
+
     /// `offset` as a reader knows it: tensor, part or region, rank, place in it.
     pub(crate) fn describe(&self, offset: usize, tensors: &[Tensor]) -> String {
         if offset >= self.pages.len() {
@@ -219,12 +242,13 @@ impl Heap {
         let Some(region) = self.near(offset) else {
             return "an address outside every buffer".to_owned();
         };
-        let part = self.part_of(offset);
+        let part = self.part_of(offset).or_else(|| self.padded(offset, 1));
         let from = part.map_or(region.from, |part| part.from);
         if let Some(tensor) = self.tensor_at(region, from, offset, tensors) {
             return tensor;
         }
-        let (rank, end) = (region.rank, region.from + region.bytes);
+        let rank = region.rank;
+        let end = part.map_or(region.from + region.bytes, |part| part.from + part.bytes);
         let name = match part {
             Some(part) => format!("{}.{}", region.name, part.name),
             None => region.name.clone(),

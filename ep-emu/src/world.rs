@@ -11,7 +11,7 @@ use crate::calls::TABLE;
 use crate::failure::{Failure, FailureKind, RunStats};
 use crate::fiber::{self, SANITIZED_STACK_BYTES, STACK_BYTES, Stacks};
 use crate::hb::{Cells, Checker, Rules, Setup};
-use crate::heap::{ARENA_BYTES, Address, Heap, Part, Reach, Tensor};
+use crate::heap::{ALIGNMENT, ARENA_BYTES, Address, Heap, Part, Reach, Tensor};
 use crate::lane::{Block, Groups, Idx, Lane, Polling, State, Warp};
 use crate::machine::{self, Machine};
 use crate::park::Parking;
@@ -116,7 +116,7 @@ impl World {
     }
 
     fn zeros(&mut self, owner: (u32, Reach), bytes: usize, name: &str) -> Result<Address, Failure> {
-        let from = self.heap.alloc(owner, bytes, 256, name)?;
+        let from = self.heap.alloc(owner, bytes, ALIGNMENT, name)?;
         let at = Address((self.heap.base() + from) as u64);
         // Until then all of it is zero, and touching it would back it with pages.
         if self.has_run
@@ -127,10 +127,16 @@ impl World {
         Ok(at)
     }
 
-    /// Names a part of a buffer in reports, and waives checker policies in it.
+    /// Names a part of a buffer in reports, and waives checker policies in it. What lies between its
+    /// end and the next multiple of 256 bytes belongs to nobody, unless another part does.
     pub fn name_part(&mut self, at: Address, bytes: usize, name: &str, waived: Rules) {
         let from = (at.0 as usize).wrapping_sub(self.heap.base());
         self.heap.name_part(Part { from, bytes, name: name.to_owned(), waived });
+    }
+
+    /// Forgets the parts of the buffer at `at`, which will hold something else.
+    pub fn forget_parts(&mut self, at: Address) {
+        self.heap.forget_parts((at.0 as usize).wrapping_sub(self.heap.base()));
     }
 
     /// The bytes at `at`; `None` outside one buffer.

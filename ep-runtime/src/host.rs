@@ -230,6 +230,7 @@ impl Backend for HostBackend {
         let mut machine = self.of(rank)?;
         // What is queued may use it. A run that fails has been reported, or is by the next call.
         let _ = machine.drain(rank);
+        machine.world.forget_parts(Address(address));
         machine.blocks.free(rank, address)
     }
 

@@ -21,13 +21,14 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Allocates `bytes` (at least one alignment unit) with any content.
+    /// Allocates `bytes` (at least one) with any content.
     pub fn new(
         backend: &Arc<dyn Backend>,
         rank: usize,
         bytes: u64,
     ) -> Result<DeviceMemory, BackendError> {
-        let bytes = align_up(bytes.max(1));
+        // Not rounded up: the host backend finds what is stored behind the last byte.
+        let bytes = bytes.max(1);
         let address = backend.alloc(rank, bytes)?;
         Ok(DeviceMemory { backend: Arc::clone(backend), rank, address, bytes })
     }

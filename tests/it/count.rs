@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::{Backend, Stream};
-use ep_runtime::group::{GroupKernel, place_control};
+use ep_runtime::group::{Group, GroupKernel, place_control};
 use ep_runtime::host::{Build, HostBackend, HostOptions};
 use ep_runtime::jit::Arch;
 use ep_runtime::memory::{DeviceMemory, Window};
@@ -117,17 +117,17 @@ fn wanted(ids: &[i64], experts: usize) -> Wanted {
 }
 
 /// Memory of one rank, and how the kernel finds it.
-struct Memory<'a> {
-    backend: &'a Arc<dyn Backend>,
+struct Memory {
+    backend: Arc<dyn Backend>,
     rank: usize,
     bindings: Bindings,
     blocks: Vec<(String, DeviceMemory)>,
 }
 
-impl Memory<'_> {
+impl Memory {
     fn bind(&mut self, name: &str, bytes: &[u8], row_stride: usize) {
         let bytes = if bytes.is_empty() { &[0; 8] } else { bytes };
-        let memory = DeviceMemory::new(self.backend, self.rank, bytes.len() as u64);
+        let memory = DeviceMemory::new(&self.backend, self.rank, bytes.len() as u64);
         let memory = memory.expect("there is room");
         memory.write(0, bytes).expect("it fits");
         self.bindings.tensor(name, Rows::new(memory.address(), row_stride as i64));
@@ -147,9 +147,17 @@ impl Memory<'_> {
     }
 }
 
-/// Two calls of every rank, one after the other.
-fn check(tokens: usize, experts: usize, blocks: u32, build: Build) {
-    let Some(programs) = crate::host::programs() else { return };
+/// A group with its kernel, and what each rank brings.
+struct Prepared {
+    group: Group,
+    kernel: GroupKernel,
+    ranks: Vec<Memory>,
+    wanted: Wanted,
+}
+
+/// `missing`: bytes that `per_token` of rank 1 lacks. None where there is no compiler.
+fn prepare(tokens: usize, experts: usize, build: Build, missing: usize) -> Option<Prepared> {
+    let programs = crate::host::programs()?;
     let entry = AnyPipeline::of::<Tallies>();
     let ir = (entry.ir)();
     let mut config = Config::new(&ir, Arch::Sm90a);
@@ -167,10 +175,9 @@ fn check(tokens: usize, experts: usize, blocks: u32, build: Build) {
 
     let ids = ids(tokens, experts);
     let wanted = wanted(&ids, experts);
-    let what = format!("{tokens} tokens, {experts} experts, {blocks} blocks");
     let dirty = |count: usize, width: usize| vec![0xa5; count * width];
     let rank = |rank| {
-        let backend = group.backend();
+        let backend = Arc::clone(group.backend());
         let mut memory = Memory { backend, rank, bindings: Bindings::new(), blocks: Vec::new() };
         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         memory.bind("topk_idx", &bytes, TOPK);
@@ -178,7 +185,8 @@ fn check(tokens: usize, experts: usize, blocks: u32, build: Build) {
         memory.bind("expert_begin", &bytes, 1);
         memory.bind("seen", &SEEN.to_le_bytes().repeat(experts), 1);
         memory.bind("per_expert", &dirty(experts, 8), 1);
-        memory.bind("per_token", &dirty(tokens, 4), 1);
+        let missing = if rank == 1 { missing } else { 0 };
+        memory.bind("per_token", &dirty(tokens, 4)[missing..], 1);
         memory.bind("ranks_of_token", &dirty(tokens, 4), 1);
         memory.bind("to_rank", &dirty(RANKS, 4), 1);
         memory.bind("from_stripe", &dirty(STRIPES * RANKS, 4), 1);
@@ -186,7 +194,15 @@ fn check(tokens: usize, experts: usize, blocks: u32, build: Build) {
         memory.bindings.number("tokens", tokens as i64);
         memory
     };
-    let ranks: Vec<Memory> = (0..RANKS).map(rank).collect();
+    let ranks = (0..RANKS).map(rank).collect();
+    Some(Prepared { group, kernel, ranks, wanted })
+}
+
+/// Two calls of every rank, one after the other.
+fn check(tokens: usize, experts: usize, blocks: u32, build: Build) {
+    let Some(prepared) = prepare(tokens, experts, build, 0) else { return };
+    let Prepared { group, kernel, ranks, wanted } = prepared;
+    let what = format!("{tokens} tokens, {experts} experts, {blocks} blocks");
     for call in 1..=2 {
         for (rank, memory) in ranks.iter().enumerate() {
             kernel.launch(rank, Stream::OWN, blocks, &memory.bindings).expect("it starts");
@@ -203,6 +219,22 @@ fn check(tokens: usize, experts: usize, blocks: u32, build: Build) {
             memory.check("from_stripe", &wanted.from_stripe, 4, &what);
             memory.check("stripe_experts", &wanted.stripe_experts, 4, &what);
         }
+    }
+}
+
+/// Nothing but its own check sees that: the rows that are there are right.
+#[test]
+fn an_output_that_is_too_short_is_told_by_its_name() {
+    for build in [Build::Fast, Build::Checked] {
+        let Some(prepared) = prepare(333, 12, build, 40) else { return };
+        for (rank, memory) in prepared.ranks.iter().enumerate() {
+            let started = prepared.kernel.launch(rank, Stream::OWN, 3, &memory.bindings);
+            started.expect("it starts");
+        }
+        let error = prepared.group.sync(1).expect_err("ten tokens have no place").to_string();
+        assert!(error.contains("out of bounds"), "{error}");
+        assert!(error.contains("per_token of rank 1, row 3"), "{error}");
+        assert!(error.contains(" of 323"), "{error}");
     }
 }
 

@@ -89,3 +89,28 @@ fn a_store_outside_in_the_drain_is_found() {
         assert!(failure.message.contains("while draining after a deadlock"), "{failure}");
     }
 }
+
+#[test]
+fn the_padding_behind_a_part_belongs_to_nobody() {
+    let program = compile(&source("bounds.cu", &["strong_rows"], &[]), Build::Fast);
+    let run = |first: u64, forget: bool| {
+        let mut world = World::new(Spec::default()).expect("a world");
+        let window = alloc(&mut world, 0, 8 * ROW_BYTES, "window");
+        // Three rows, one of padding, and four of another tensor.
+        world.name_part(window, 3 * ROW_BYTES, "sums", ep_emu::Rules::NONE);
+        world.name_part(window.offset(512), 4 * ROW_BYTES, "ids", ep_emu::Rules::NONE);
+        if forget {
+            world.forget_parts(window);
+        }
+        let mut launch = launch(&program, "strong_rows", 1, 32);
+        launch.args = bytes(&[window.0, window.0, first | 1 << 32]);
+        world.run(vec![vec![launch]])
+    };
+    for row in [0, 2, 4, 7] {
+        run(row, false).unwrap_or_else(|failure| panic!("row {row}: {failure}"));
+    }
+    let failure = run(3, false).expect_err("row 3 is padding");
+    assert_eq!(failure.kind, FailureKind::OutOfBounds, "{failure}");
+    assert!(failure.message.contains("bytes past window.sums of rank 0"), "{failure}");
+    run(3, true).unwrap_or_else(|failure| panic!("{failure}"));
+}

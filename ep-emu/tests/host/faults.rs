@@ -58,6 +58,7 @@ fn misuse_is_named() {
         ("misaligned", 32, FailureKind::Bulk, "not a multiple of 16"),
         ("past_the_buffer", 32, FailureKind::Bulk, "outside every buffer"),
         ("leaves_open", 32, FailureKind::Exit, "never waited for (M6)"),
+        ("leaves_uncommitted", 32, FailureKind::Exit, "with an uncommitted bulk group (M6)"),
         ("leaves_a_load", 32, FailureKind::Exit, "nobody waited for (M6)"),
         ("too_much_shared", 32, FailureKind::Launch, "wants 16384 bytes"),
         ("deep_stack", 32, FailureKind::StackOverflow, "stack"),
@@ -69,6 +70,19 @@ fn misuse_is_named() {
         assert!(report.contains(text), "{kernel}: {report}");
         assert!(report.contains("faults.cu:"), "{kernel}: {report}");
     }
+}
+
+/// The place of a block may have more than the block was given.
+#[test]
+fn shared_memory_ends_where_the_launch_says() {
+    let (mut world, mut lists) = prepare_as(Build::Checked, "past_shared", Spec::default(), 32);
+    let program = compile(&source("faults.cu", &["empty_groups"], &[]), Build::Checked);
+    let mut larger = launch(&program, "empty_groups", 1, 32);
+    (larger.shared_bytes, larger.args) = (2048, lists[0][0].args.clone());
+    lists[0].insert(0, larger);
+    let failure = world.run(lists).expect_err("word 128 of 128");
+    assert_eq!(failure.kind, FailureKind::OutOfBounds, "{failure}");
+    assert!(failure.message.contains("past the end of the block's shared memory"), "{failure}");
 }
 
 #[test]

@@ -83,7 +83,7 @@ const fn outside(kernel: &'static str, shape: Shape, says: &'static str, to: &'s
 const FOREIGN: &str = "in another rank's local memory: local of rank 1";
 const SCOPES: &str = "where sys was needed";
 
-const ONLY: [Only; 34] = [
+const ONLY: [Only; 35] = [
     only(
         "store_ends_a_release",
         THREE,
@@ -233,6 +233,7 @@ const ONLY: [Only; 34] = [
         Rule::Warps,
         ("= args.flag[0]", "= look(args.flag, EMU_GPU)"),
     ),
+    only("an_open_phase", WARP, Rule::Lanes, ("arrivals = 1", "arrivals = 2")),
     only("after_half_has_met", WARP, Rule::Lanes, ("/* mended */", "__syncwarp(0xffffu);")),
     only("half_of_a_warp_meets", WARP, Rule::Lanes, ("/* mended */", "__syncwarp();")),
     Only {

@@ -542,6 +542,29 @@ extern "C" __global__ void an_earlier_phase(const __grid_constant__ Args args) {
     /* late */ end();
 }
 
+/// An arrival at a phase that is not complete yet tells nobody anything.
+extern "C" __global__ void an_open_phase(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const int lane = ep::lane_index();
+    const u32 arrivals = 1;
+    if (lane == 0) {
+        ep::mbarrier_init(&smem.barrier, 2);
+        ep::mbarrier_arrive_expect(&smem.barrier, 0);
+        ep::mbarrier_arrive_expect(&smem.barrier, 0);
+    }
+    __syncwarp();
+    if (lane == 1) {
+        smem.words[0] = 7;
+        for (u32 i = 0; i < arrivals; ++i) ep::mbarrier_arrive_expect(&smem.barrier, 0);
+        say(args, 0);
+    }
+    if (lane != 0) return;
+    hear(args, 0);
+    while (!ep::mbarrier_try_wait(&smem.barrier, arrivals - 1)) {
+    }
+    args.result[0] = smem.words[0];
+}
+
 /// One half of a warp meets; what the other half does at that time is not ordered.
 extern "C" __global__ void half_of_a_warp_meets(const __grid_constant__ Args args) {
     EP_SHARED(Smem, smem);

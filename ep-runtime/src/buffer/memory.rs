@@ -13,7 +13,8 @@ use crate::memory::align_up;
 /// Named blocks one behind another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Blocks {
-    places: Vec<(String, u64)>,
+    /// Name, start, size.
+    places: Vec<(String, u64, u64)>,
     bytes: u64,
 }
 
@@ -21,7 +22,7 @@ impl Blocks {
     fn of<'a>(blocks: impl IntoIterator<Item = (&'a str, u64)>) -> Blocks {
         let mut all = Blocks::default();
         for (name, bytes) in blocks {
-            all.places.push((name.to_string(), all.bytes));
+            all.places.push((name.to_string(), all.bytes, bytes));
             all.bytes += align_up(bytes);
         }
         all
@@ -29,7 +30,7 @@ impl Blocks {
 
     /// Start of a block.
     pub(super) fn at(&self, name: &str) -> Option<u64> {
-        self.places.iter().find(|(own, _)| *own == name).map(|(_, at)| *at)
+        self.places.iter().find(|(own, ..)| *own == name).map(|(_, at, _)| *at)
     }
 
     /// Bytes of all of them.
@@ -39,8 +40,7 @@ impl Blocks {
 
     /// Names, starts and sizes.
     pub(super) fn parts(&self) -> impl Iterator<Item = (&str, u64, u64)> {
-        let ends = self.places.iter().skip(1).map(|(_, at)| *at).chain([self.bytes]);
-        self.places.iter().zip(ends).map(|((name, at), end)| (name.as_str(), *at, end - at))
+        self.places.iter().map(|(name, at, bytes)| (name.as_str(), *at, *bytes))
     }
 }
 
@@ -256,12 +256,12 @@ mod tests {
                 let part = layout.tables.parts().find(|(own, ..)| *own == name);
                 part.map(|(_, _, bytes)| bytes)
             };
-            assert_eq!(bytes("tokens_per_expert"), Some(256));
-            assert_eq!(bytes("in_rank"), Some(align_up(2 * 1000)));
-            assert_eq!(bytes("stripe_tokens"), Some(align_up(4 * 2 * stripes)));
-            assert_eq!(bytes("recv_src"), Some(align_up(4 * 2 * 1000)));
+            assert_eq!(bytes("tokens_per_expert"), Some(4 * 8));
+            assert_eq!(bytes("in_rank"), Some(2 * 1000));
+            assert_eq!(bytes("stripe_tokens"), Some(4 * 2 * stripes));
+            assert_eq!(bytes("recv_src"), Some(4 * 2 * 1000));
             let (row, head) = (bytes("send_row"), bytes("send_head"));
-            let table = Some(align_up(4 * 2 * 1000));
+            let table = Some(4 * 2 * 1000);
             let wanted = if via == Via::Direct { (table, None) } else { (None, table) };
             assert_eq!((row, head), wanted);
             assert_eq!(bytes("recv_topk_idx"), None, "it lies in the output");
