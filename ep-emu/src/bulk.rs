@@ -162,7 +162,7 @@ impl Machine<'_> {
         let faults = self.schedule.faults();
         let late = faults.late_bulk == Some(rank);
         let stalls =
-            faults.stalled_bulk.is_some_and(|(who, step)| who == rank && self.stats.steps >= step);
+            faults.stalled_bulk.is_some_and(|(who, step)| who == rank && self.steps() >= step);
         self.progress += 1;
         if stalls {
             self.engine.stalled += 1;

@@ -8,6 +8,9 @@ use crate::lane::{Idx, State};
 use crate::machine::Machine;
 use crate::symbols::mark;
 
+/// What a lane does that a fault has stopped.
+const STOPPED: &str = "stopped by a fault";
+
 impl Machine<'_> {
     /// Keeps what the lanes wait for now.
     pub(crate) fn note_deadlock(&mut self) {
@@ -17,6 +20,13 @@ impl Machine<'_> {
             head.push_str(&format!(" ({} stalled by a fault)", self.engine.stalled()));
         }
         self.deadlock = Some((head, waits));
+    }
+
+    /// What those wait for that no fault has stopped.
+    pub(crate) fn waits_of_the_living(&self) -> Vec<Wait> {
+        let mut waits = self.waits();
+        waits.retain(|wait| wait.what != STOPPED);
+        waits
     }
 
     /// What every waiting group of lanes waits for.
@@ -56,7 +66,7 @@ impl Machine<'_> {
         let lane = &self.lanes[index];
         let slot = self.block_of(index);
         if self.warps[lane.warp].frozen {
-            return "stopped by a fault".to_owned();
+            return STOPPED.to_owned();
         }
         match state {
             State::Poll => {

@@ -81,12 +81,14 @@ pub struct Failure {
     pub drained: bool,
     /// What lanes were waiting for when nothing could run any more.
     pub waits: Vec<Wait>,
+    /// What those waited for that still had not left when all bounded waits had expired.
+    pub left: Vec<Wait>,
 }
 
 impl Failure {
     /// A failure before or beside a run.
     pub(crate) fn new(kind: FailureKind, message: String) -> Self {
-        Self { kind, message, seed: 0, drained: false, waits: Vec::new() }
+        Self { kind, message, seed: 0, drained: false, waits: Vec::new(), left: Vec::new() }
     }
 }
 
@@ -134,26 +136,35 @@ impl Failure {
     /// What happened, then two lines for all waits of a rank at one place of the kernel: what the
     /// first of them is for, by `name`, and what its lanes do.
     pub fn report(&self, name: impl Fn(&Wait) -> String) -> String {
-        type Key<'w> = (u32, &'w str, Option<(u32, u32, u32, u32)>);
-        let mut places: BTreeMap<Key<'_>, Vec<&Wait>> = BTreeMap::new();
-        for wait in &self.waits {
-            let site = wait.site.map(|it| (it.pipeline, it.role, it.channel, it.kind));
-            places.entry((wait.rank, &wait.place, site)).or_default().push(wait);
-        }
         let mut text = self.message.clone();
-        for waits in places.values().take(LINES) {
-            let first = waits[0];
-            let (warp, lanes, what, place) = (first.warp, first.lanes, &first.what, &first.place);
-            text.push_str(&format!("\n  {}", name(first)));
-            text.push_str(&format!("\n    warp {warp} lanes {lanes:08x}: {what} at {place}"));
-            if waits.len() > 1 {
-                text.push_str(&format!("; {}", like_it(&waits[1..])));
-            }
-        }
-        if places.len() > LINES {
-            text.push_str(&format!("\n  and {} more", places.len() - LINES));
+        list(&mut text, &self.waits, &name);
+        if !self.left.is_empty() {
+            text.push_str("\n  when all waits had expired, these had not left the kernel:");
+            list(&mut text, &self.left, &name);
         }
         text
+    }
+}
+
+/// Adds the waits to a report, those of a rank at one place of the kernel together.
+fn list(text: &mut String, waits: &[Wait], name: impl Fn(&Wait) -> String) {
+    type Key<'w> = (u32, &'w str, Option<(u32, u32, u32, u32)>);
+    let mut places: BTreeMap<Key<'_>, Vec<&Wait>> = BTreeMap::new();
+    for wait in waits {
+        let site = wait.site.map(|it| (it.pipeline, it.role, it.channel, it.kind));
+        places.entry((wait.rank, &wait.place, site)).or_default().push(wait);
+    }
+    for waits in places.values().take(LINES) {
+        let first = waits[0];
+        let (warp, lanes, what, place) = (first.warp, first.lanes, &first.what, &first.place);
+        text.push_str(&format!("\n  {}", name(first)));
+        text.push_str(&format!("\n    warp {warp} lanes {lanes:08x}: {what} at {place}"));
+        if waits.len() > 1 {
+            text.push_str(&format!("; {}", like_it(&waits[1..])));
+        }
+    }
+    if places.len() > LINES {
+        text.push_str(&format!("\n  and {} more", places.len() - LINES));
     }
 }
 

@@ -48,6 +48,10 @@ pub(crate) struct Machine<'w> {
     pub(crate) next_mbarrier: u32,
     /// Not even expired waits let anything run.
     pub(crate) stuck: bool,
+    /// Where each rank's stop word is, for a fault that raises one.
+    pub(crate) stop_words: Vec<Option<usize>>,
+    /// Steps of the world's earlier runs.
+    pub(crate) steps_before: u64,
     /// Launches that a rank may be ahead of the slowest.
     pub(crate) max_ahead: usize,
     /// The running lane; `None`: the caller's own stack.

@@ -6,7 +6,8 @@ use crate::failure::{Failure, FailureKind, RunStats, Wait, WaitSite};
 const BREAK: char = '\u{3}';
 const WITHIN: char = '\u{4}';
 
-/// Numbers, or the parts of a failure: kind, seed, whether it drained, message, waits.
+/// Numbers, or the parts of a failure: kind, seed, whether it drained, message, how many waits, those
+/// and what is left.
 pub(crate) fn encode(result: &Result<RunStats, Failure>) -> Vec<u8> {
     let mut parts = Vec::new();
     match result {
@@ -20,7 +21,8 @@ pub(crate) fn encode(result: &Result<RunStats, Failure>) -> Vec<u8> {
             parts.push(failure.seed.to_string());
             parts.push(u8::from(failure.drained).to_string());
             parts.push(failure.message.clone());
-            parts.extend(failure.waits.iter().map(encode_wait));
+            parts.push(failure.waits.len().to_string());
+            parts.extend(failure.waits.iter().chain(&failure.left).map(encode_wait));
         }
     }
     parts.join(&BREAK.to_string()).into_bytes()
@@ -32,12 +34,16 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<RunStats, Failure> {
     let parts: Vec<&str> = text.split(BREAK).collect();
     match parts.as_slice() {
         ["ok", numbers @ ..] => decode_stats(numbers).ok_or_else(|| broken(&text)),
-        ["failed", kind, seed, drained, message, waits @ ..] => {
+        ["failed", kind, seed, drained, message, count, waits @ ..] => {
             let kind = FailureKind::named(kind).unwrap_or(FailureKind::Crash);
+            let (waits, left) = waits.split_at(waits.len().min(count.parse().unwrap_or(0)));
+            let decoded =
+                |waits: &[&str]| waits.iter().filter_map(|wait| decode_wait(wait)).collect();
             Err(Failure {
                 seed: seed.parse().unwrap_or(0),
                 drained: *drained == "1",
-                waits: waits.iter().filter_map(|wait| decode_wait(wait)).collect(),
+                waits: decoded(waits),
+                left: decoded(left),
                 ..Failure::new(kind, (*message).to_owned())
             })
         }
@@ -155,11 +161,13 @@ mod tests {
             seed: 7,
             drained: true,
             waits: vec![wait(Some(site), "polls a word"), wait(None, "barrier 1")],
+            left: vec![wait(None, "barrier 2")],
             ..Failure::new(FailureKind::Race, "a\nb".to_owned())
         };
         let back = decode(&encode(&Err(failure.clone()))).expect_err("bad");
         assert_eq!((back.kind, back.seed, back.drained), (FailureKind::Race, 7, true));
         assert_eq!((back.message.as_str(), &back.waits), ("a\nb", &failure.waits));
+        assert_eq!(back.left, failure.left);
         assert_eq!(decode(b"nonsense").expect_err("bad").kind, FailureKind::Crash);
     }
 }

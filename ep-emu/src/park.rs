@@ -105,7 +105,7 @@ impl Machine<'_> {
         }
     }
 
-    fn unpark(&mut self, lane: Idx) {
+    pub(crate) fn unpark(&mut self, lane: Idx) {
         let base = self.heap.base();
         let lanes = &mut self.lanes;
         for (at, _) in lanes[lane].polling.addresses() {

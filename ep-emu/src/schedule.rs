@@ -41,13 +41,20 @@ enum Victims {
     Parity(u32),
 }
 
-/// What is wrong with the machine on purpose.
+/// What is wrong with the machine on purpose. Steps count from the world's first run.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// These ranks run at a sixty-fourth of the speed.
     pub slow_ranks: Vec<u32>,
     /// This rank stops for good at this scheduler step.
     pub dead_rank: Option<(u32, u64)>,
+    /// This rank begins its first launch at this step, or when nothing else can run.
+    pub late_rank: Option<(u32, u64)>,
+    /// The word that stops this rank ([`World::set_stop_word`]) is raised at this step: its lanes are
+    /// to leave whatever they do.
+    ///
+    /// [`World::set_stop_word`]: crate::World::set_stop_word
+    pub stopped_rank: Option<(u32, u64)>,
     /// Bulk copies of this rank happen only when nothing else can.
     pub late_bulk: Option<u32>,
     /// Bulk copies that this rank issues after so many steps never happen.
@@ -62,6 +69,8 @@ const EXPIRY_NS: u64 = 1 << 42;
 /// Loads that a lane may do after that without parking again: waits look at the clock only every
 /// so many turns.
 const EXPIRY_LOADS: u32 = 300;
+/// Loads that a lane of a stopped rank may do without parking: enough for many waits to see the word.
+const STOP_LOADS: u32 = 4096;
 /// Fruitless rounds of waking everybody before it is a deadlock.
 const FRUITLESS_ROUNDS: u32 = 6;
 /// A turn lasts this many steps, doubled up to so many times.
@@ -89,6 +98,8 @@ pub(crate) struct Schedule {
     rounds: u32,
     progress: u64,
     expired: bool,
+    /// A stop word has been raised.
+    stopped: bool,
 }
 
 impl Schedule {
@@ -109,6 +120,7 @@ impl Schedule {
             rounds: 0,
             progress: 0,
             expired: false,
+            stopped: false,
             ready: Vec::new(),
             rng,
         }
@@ -271,17 +283,59 @@ impl Machine<'_> {
         lane
     }
 
+    /// Steps since the world's first run.
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps_before + self.stats.steps
+    }
+
     fn apply_timed_faults(&mut self) {
-        let Some((rank, step)) = self.schedule.faults.dead_rank else { return };
-        if self.stats.steps == step {
-            for block in 0..self.blocks.len() {
-                if self.blocks[block].rank == rank {
-                    self.live -= u64::from(self.blocks[block].live);
-                    for warp in self.blocks[block].warps() {
-                        self.warps[warp].frozen = true;
-                    }
+        let steps = self.steps();
+        let faults = &self.schedule.faults;
+        let (dead, stopped) = (faults.dead_rank, faults.stopped_rank);
+        let late = faults.late_rank.is_some_and(|(_, step)| step == steps);
+        if let Some((rank, step)) = dead
+            && steps == step
+        {
+            self.kill(rank);
+        }
+        if let Some((rank, step)) = stopped
+            && steps >= step
+            && !self.schedule.stopped
+        {
+            self.raise_stop_word(rank);
+        }
+        self.refill |= late;
+    }
+
+    fn kill(&mut self, rank: u32) {
+        for block in 0..self.blocks.len() {
+            if self.blocks[block].rank == rank {
+                self.live -= u64::from(self.blocks[block].live);
+                for warp in self.blocks[block].warps() {
+                    self.warps[warp].frozen = true;
                 }
             }
+        }
+    }
+
+    /// Its lanes see the word at their next look at it; what they leave undone is nobody's data.
+    fn raise_stop_word(&mut self, rank: u32) {
+        self.schedule.stopped = true;
+        let Some(at) = self.stop_words.get(rank as usize).copied().flatten() else { return };
+        // SAFETY: `World::set_stop_word` took a word inside a buffer.
+        unsafe { crate::memory::write(at, 1, 4) };
+        self.touch(at, 4);
+        // Waits look at it only every so many turns, so for a while none of them parks.
+        for lane in 0..self.lanes.len() {
+            if self.rank_of(lane) == rank {
+                if self.lanes[lane].state == State::Poll {
+                    self.unpark(lane);
+                }
+                self.lanes[lane].polling.grace = STOP_LOADS;
+            }
+        }
+        if let Some(checker) = &mut self.checker {
+            checker.void_data();
         }
     }
 
@@ -298,6 +352,8 @@ impl Machine<'_> {
             if self.schedule.expired {
                 self.clock_ns += EXPIRY_NS;
                 self.wake_all(EXPIRY_LOADS);
+            } else if self.late_rank_is_out() {
+                (self.schedule.faults.late_rank, self.refill) = (None, true);
             } else if self.wake_all(0) == 0 {
                 self.schedule.rounds = FRUITLESS_ROUNDS;
             }

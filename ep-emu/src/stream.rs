@@ -74,7 +74,21 @@ impl Machine<'_> {
     /// The rank that a fault has stopped by now.
     pub(crate) fn dead_rank(&self) -> Option<u32> {
         let (rank, step) = self.schedule.faults().dead_rank?;
-        (self.stats.steps >= step).then_some(rank)
+        (self.steps() >= step).then_some(rank)
+    }
+
+    /// Whether a rank that is late has not begun.
+    pub(crate) fn late_rank_is_out(&self) -> bool {
+        let late = self.schedule.faults().late_rank;
+        late.is_some_and(|(rank, _)| !self.has_joined(rank as usize))
+    }
+
+    /// Whether a rank may begin its first launch.
+    fn has_joined(&self, rank: usize) -> bool {
+        match self.schedule.faults().late_rank {
+            Some((late, step)) if late as usize == rank => self.steps() >= step,
+            _ => true,
+        }
     }
 
     /// Lets launches start and blocks enter; returns whether the run goes on.
@@ -88,7 +102,7 @@ impl Machine<'_> {
             if !left || Some(rank as u32) == self.dead_rank() {
                 continue;
             }
-            if !stream.running && self.may_start(rank) {
+            if !stream.running && self.has_joined(rank) && self.may_start(rank) {
                 let stream = &mut self.streams[rank];
                 (stream.running, stream.next_block, stream.ended) = (true, 0, 0);
                 if let Some(checker) = &mut self.checker {

@@ -53,16 +53,16 @@ impl Symbols {
     /// Puts places and the seed into a failure.
     pub(crate) fn resolve_failure(&self, failure: Failure, seed: u64) -> Failure {
         let mut all = vec![failure.message];
-        all.extend(failure.waits.iter().map(|wait| wait.place.clone()));
+        all.extend(failure.waits.iter().chain(&failure.left).map(|wait| wait.place.clone()));
         // One call of the tool for all: it reads the debug information each time.
         let resolved = self.resolve(&all.join("\u{2}"));
         let mut resolved = resolved.split('\u{2}').map(str::to_owned);
         let message = resolved.next().unwrap_or_default();
-        let mut waits = failure.waits;
-        for (wait, place) in waits.iter_mut().zip(resolved) {
+        let (mut waits, mut left) = (failure.waits, failure.left);
+        for (wait, place) in waits.iter_mut().chain(&mut left).zip(resolved) {
             wait.place = place;
         }
-        Failure { message, waits, seed, ..failure }
+        Failure { message, waits, left, seed, ..failure }
     }
 
     /// Replaces the marked addresses of a message by places.

@@ -74,6 +74,10 @@ pub struct World {
     actors: Vec<Box<dyn Actor>>,
     /// What checked runs keep: their cells and the last epoch.
     cells: Option<(Cells, u32)>,
+    /// Where each rank's stop word is.
+    stop_words: Vec<Option<usize>>,
+    /// Steps of all runs that ended well.
+    steps: u64,
     /// Whether a run has used memory behind the last buffer, as the shared memory of its blocks.
     has_run: bool,
 }
@@ -90,7 +94,17 @@ impl World {
             return Err(refuse(message));
         }
         let heap = Heap::new().map_err(|error| refuse(format!("no memory: {error}")))?;
-        Ok(Self { spec, heap, stacks: None, actors: Vec::new(), cells: None, has_run: false })
+        let stop_words = vec![None; spec.ranks as usize];
+        Ok(Self {
+            spec,
+            heap,
+            stacks: None,
+            actors: Vec::new(),
+            cells: None,
+            stop_words,
+            steps: 0,
+            has_run: false,
+        })
     }
 
     /// What the world was made of.
@@ -134,6 +148,14 @@ impl World {
         self.heap.name_part(Part { from, bytes, name: name.to_owned(), waived });
     }
 
+    /// Says which 32-bit word stops the kernels of `rank` when it is 1; nothing outside one buffer.
+    pub fn set_stop_word(&mut self, rank: u32, at: Address) {
+        let inside = self.heap.bytes(at, 4).is_some();
+        if let Some(word) = self.stop_words.get_mut(rank as usize).filter(|_| inside) {
+            *word = Some(at.0 as usize);
+        }
+    }
+
     /// Forgets the parts of the buffer at `at`, which will hold something else.
     pub fn forget_parts(&mut self, at: Address) {
         self.heap.forget_parts((at.0 as usize).wrapping_sub(self.heap.base()));
@@ -163,10 +185,12 @@ impl World {
         }
         if worker::inside() {
             // The lock may have been another thread's when this process was forked.
-            return self.run_unlocked(launches);
+            let result = self.run_unlocked(launches);
+            return self.count_steps(result);
         }
         let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
-        self.run_unlocked(launches)
+        let result = self.run_unlocked(launches);
+        self.count_steps(result)
     }
 
     /// As [`World::run`], in a process of its own: a kernel that crashes or never ends becomes a
@@ -180,10 +204,16 @@ impl World {
         let symbols = Symbols::of(&launches);
         let seed = self.spec.seed;
         let answer = worker::isolate(limit, |_| message::encode(&self.run_unlocked(launches)));
-        match answer {
+        let result = match answer {
             Ok(answer) => message::decode(&answer),
             Err(end) => Err(end.into_failure(&symbols, seed)),
-        }
+        };
+        self.count_steps(result)
+    }
+
+    fn count_steps(&mut self, result: Result<RunStats, Failure>) -> Result<RunStats, Failure> {
+        self.steps += result.as_ref().map_or(0, |stats| stats.steps);
+        result
     }
 
     /// For a process that runs nothing else.
@@ -302,6 +332,8 @@ impl World {
             actor_names: self.actors.iter().map(|actor| actor.name()).collect(),
             actors: std::mem::take(&mut self.actors),
             next_mbarrier: 0,
+            stop_words: self.stop_words.clone(),
+            steps_before: self.steps,
             max_ahead: self.spec.max_ahead,
             current: None,
             floor: 0,
@@ -475,10 +507,11 @@ fn finish(machine: &mut Machine<'_>) -> Result<RunStats, Failure> {
         }
         return Err(failure);
     }
+    let left = if machine.live == 0 { Vec::new() } else { machine.waits_of_the_living() };
     match machine.deadlock.take() {
         Some((message, waits)) => {
             let drained = machine.live == 0;
-            Err(Failure { drained, waits, ..Failure::new(FailureKind::Deadlock, message) })
+            Err(Failure { drained, waits, left, ..Failure::new(FailureKind::Deadlock, message) })
         }
         None => Ok(machine.stats.clone()),
     }

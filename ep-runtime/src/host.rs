@@ -41,7 +41,7 @@ use ep_codegen::plan::{Arch, Plan};
 use ep_emu::{Address, World};
 
 pub use ep_emu::mutant;
-pub use ep_emu::{Build, Failure, FailureKind, Faults, Policy, Rule, Rules, RunStats, Spec};
+pub use ep_emu::{Build, Failure, FailureKind, Faults, Policy, Rule, Rules, RunStats, Spec, Wait};
 pub use programs::Programs;
 
 use crate::backend::{
@@ -52,6 +52,7 @@ use crate::error::CallError;
 use crate::group::{Group, GroupOptions};
 use memory::Reach;
 use queue::{Loaded, Machine, Work};
+use tensors::Told;
 
 /// Longest wait of a kernel on the host. Its clock counts steps of the scheduler, so that a wait
 /// says nothing about time; one that can never end is found by itself, and then expires.
@@ -346,6 +347,10 @@ impl Backend for HostBackend {
             return Err(BackendError::TooManyBlocks { need, have, block });
         }
         machine.check()?;
+        let Told { tensors, stop_word } = tensors::told_by(&machine.pipelines, launch.args);
+        if let Some(word) = stop_word {
+            machine.world.set_stop_word(rank as u32, word);
+        }
         let work = ep_emu::Launch {
             kernel,
             blocks: launch.blocks,
@@ -353,7 +358,7 @@ impl Backend for HostBackend {
             shared_bytes: block.shared_bytes,
             cooperative: launch.waits,
             args: launch.args.to_vec(),
-            tensors: tensors::of_launch(&machine.pipelines, launch.args),
+            tensors,
         };
         machine.put(rank, stream, Work::Kernel(work));
         Ok(())

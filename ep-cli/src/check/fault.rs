@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use ep_runtime::backend::BackendError;
 use ep_runtime::buffer::Placement;
 use ep_runtime::error::CallError;
-use ep_runtime::host::{FailureKind, Faults, HostBackend};
+use ep_runtime::host::{FailureKind, Faults, HostBackend, Wait};
 use ep_verify::Findings;
 use ep_verify::oracle::Random;
 use ep_verify::selftest::Case;
@@ -16,6 +16,8 @@ pub(super) enum Fault {
     SlowRank,
     /// All ranks but one do, so that it is calls ahead: the results stay right
     RankAhead,
+    /// One rank begins late: the results stay right
+    LateRank,
     /// The copies of one rank come late: the results stay right
     LateBulk,
     /// All ranks but one have no tokens: the results stay right
@@ -24,6 +26,8 @@ pub(super) enum Fault {
     OneTarget,
     /// One rank stops for good: the others say whom they wait for
     DeadRank,
+    /// The word that stops one rank is raised at any step: all leave in order
+    StoppedRank,
     /// The copies of one rank stop for good: the ranks that wait say for whom
     StalledBulk,
 }
@@ -33,20 +37,32 @@ impl Fault {
         match self {
             Fault::SlowRank => "slow-rank",
             Fault::RankAhead => "rank-ahead",
+            Fault::LateRank => "late-rank",
             Fault::LateBulk => "late-bulk",
             Fault::EmptyRanks => "empty-ranks",
             Fault::OneTarget => "one-target",
             Fault::DeadRank => "dead-rank",
+            Fault::StoppedRank => "stopped-rank",
             Fault::StalledBulk => "stalled-bulk",
         }
     }
 
-    /// Whom it strikes, and after how many steps.
-    pub(super) fn drawn(self, ranks: usize, seed: u64) -> (u32, u64) {
+    /// Whether it strikes at a step.
+    pub(super) fn is_timed(self) -> bool {
+        use Fault::{DeadRank, LateRank, StalledBulk, StoppedRank};
+        matches!(self, LateRank | DeadRank | StoppedRank | StalledBulk)
+    }
+
+    /// Whom it strikes, and at which of so many steps: any, and in every other schedule one of the
+    /// first, when less has happened yet.
+    pub(super) fn drawn(self, ranks: usize, seed: u64, steps: u64) -> (u32, u64) {
         let mut random = Random::new(seed << 8 | 2);
         let rank = random.below(ranks) as u32;
-        let magnitude = 6 + random.below(14);
-        (rank, (1 << magnitude) + random.below(1 << magnitude) as u64)
+        let mut steps = steps.max(1);
+        if seed / 2 % 2 == 1 {
+            steps >>= random.below(steps.ilog2() as usize + 1);
+        }
+        (rank, 1 + random.below(usize::try_from(steps).unwrap_or(usize::MAX)) as u64)
     }
 
     /// What it does to a machine of so many ranks.
@@ -58,6 +74,8 @@ impl Fault {
                 let others = (0..ranks).filter(|other| *other != rank);
                 Faults { slow_ranks: others.collect(), ..Faults::default() }
             }
+            Fault::LateRank => Faults { late_rank: Some((rank, step)), ..Faults::default() },
+            Fault::StoppedRank => Faults { stopped_rank: Some((rank, step)), ..Faults::default() },
             Fault::LateBulk => Faults { late_bulk: Some(rank), ..Faults::default() },
             Fault::DeadRank => Faults { dead_rank: Some((rank, step)), ..Faults::default() },
             Fault::StalledBulk => Faults { stalled_bulk: Some((rank, step)), ..Faults::default() },
@@ -83,9 +101,9 @@ impl Fault {
         }
     }
 
-    /// Whether an error is the one that this fault, on `rank`, has to end in.
+    /// Whether an error is one that this fault, on `rank`, may end in.
     fn explains(self, rank: u32, error: &CallError, backend: &HostBackend) -> bool {
-        if !matches!(self, Fault::DeadRank | Fault::StalledBulk) {
+        if !matches!(self, Fault::DeadRank | Fault::StoppedRank | Fault::StalledBulk) {
             return false;
         }
         let own = rank as usize;
@@ -97,15 +115,26 @@ impl Fault {
             // for its own copy.
             CallError::Backend(BackendError::Kernel { .. }) => {
                 backend.failure().is_some_and(|failure| {
-                    let kinds = [FailureKind::Hang, FailureKind::Deadlock];
                     let text = failure.to_string();
-                    kinds.contains(&failure.kind)
-                        && text.contains(&format!("rank {rank}"))
-                        && text.contains("by a fault")
+                    text.contains(&format!("rank {rank}")) && text.contains("by a fault")
                 })
             }
             _ => false,
         }
+    }
+
+    /// What is wrong with how the kernels ended: after a fault every lane leaves, with nothing open
+    /// and nothing stored outside. Only a warp whose own copy never ends has to stay.
+    fn disorder(self, rank: u32, backend: &HostBackend) -> Option<String> {
+        let failure = backend.failure()?;
+        let stays = |wait: &Wait| self == Fault::StalledBulk && wait.rank == rank;
+        let ended = match failure.kind {
+            FailureKind::Deadlock => failure.drained || failure.left.iter().all(stays),
+            // Nobody needed the rank that died.
+            FailureKind::Hang => self == Fault::DeadRank && failure.message.contains("by a fault"),
+            _ => false,
+        };
+        (!ended).then(|| format!("after {}, ranks did not leave in order", self.name()))
     }
 }
 
@@ -115,16 +144,21 @@ pub(super) fn judge(
     outcome: Result<Findings, CallError>,
     backend: &HostBackend,
 ) -> Result<bool, String> {
+    let seen = || backend.report().map(|report| format!("\n{report}")).unwrap_or_default();
+    if let Some((fault, rank)) = fault
+        && let Some(disorder) = fault.disorder(rank, backend)
+    {
+        return Err(format!("{disorder}{}", seen()));
+    }
     match outcome {
         Ok(findings) if findings.is_good() => Ok(true),
+        // A rank that was stopped leaves its outputs as they are, and nobody need have waited for it.
+        Ok(_) if matches!(fault, Some((Fault::StoppedRank, _))) => Ok(false),
         Ok(findings) => Err(findings.to_string()),
         Err(error) => match fault {
             Some((fault, rank)) if fault.explains(rank, &error, backend) => Ok(false),
-            _ => {
-                let seen = backend.report().map(|report| format!("\n{report}"));
-                let seen = seen.filter(|_| matches!(error, CallError::Timeout(_)));
-                Err(format!("{error}{}", seen.unwrap_or_default()))
-            }
+            _ if matches!(error, CallError::Timeout(_)) => Err(format!("{error}{}", seen())),
+            _ => Err(error.to_string()),
         },
     }
 }

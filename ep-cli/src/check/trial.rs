@@ -83,8 +83,28 @@ impl Trial {
         ranks: usize,
         programs: &Arc<Programs>,
     ) -> Result<u64, String> {
+        let Some(fault) = self.fault else {
+            return self.run_struck(variant, options, ranks, programs, None);
+        };
+        // A fault that strikes at a step strikes at any of those that the run takes without it.
+        let steps = match fault.is_timed() {
+            true => self.run_struck(variant, options, ranks, programs, None)?,
+            false => 0,
+        };
+        let place = fault.drawn(ranks, self.seed, steps);
+        self.run_struck(variant, options, ranks, programs, Some((fault, place)))
+    }
+
+    /// Runs a shape with a fault at a place: on a rank, at a step.
+    fn run_struck(
+        &self,
+        variant: &Variant,
+        options: &BufferOptions,
+        ranks: usize,
+        programs: &Arc<Programs>,
+        struck: Option<(Fault, (u32, u64))>,
+    ) -> Result<u64, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
-        let struck = self.fault.map(|fault| (fault, fault.drawn(ranks, self.seed)));
         let mut host = HostOptions::new(ranks);
         host.build = self.build;
         host.isolation = Some(LIMIT);

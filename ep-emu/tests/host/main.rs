@@ -3,6 +3,7 @@
 mod actors;
 mod basics;
 mod bounds;
+mod drain;
 mod faults;
 mod model;
 mod only;

@@ -195,21 +195,21 @@ impl Machine {
         match result {
             Ok(stats) => {
                 add(&mut self.stats, &stats);
-                self.mourn(&stats)
+                self.mourn()
             }
             Err(failure) => Err(self.failed(failure)),
         }
     }
 
     /// A rank that a fault has stopped in this run never ends its kernels, even if nobody needed it.
-    fn mourn(&mut self, run: &RunStats) -> Result<(), BackendError> {
+    fn mourn(&mut self) -> Result<(), BackendError> {
         match self.world.spec().faults.dead_rank {
-            Some((rank, step)) if run.steps >= step => {
+            Some((rank, step)) if self.stats.steps >= step => {
                 let seed = self.world.spec().seed;
                 let message = format!("rank {rank} was stopped by a fault at step {step}");
                 let kind = FailureKind::Hang;
-                let waits = Vec::new();
-                Err(self.failed(Failure { kind, message, seed, drained: false, waits }))
+                let (waits, left) = (Vec::new(), Vec::new());
+                Err(self.failed(Failure { kind, message, seed, drained: false, waits, left }))
             }
             _ => Ok(()),
         }

@@ -6,27 +6,41 @@ use std::sync::Arc;
 use ep_codegen::plan::{ParamKind, Plan, elem_bytes};
 use ep_emu::{Address, Tensor};
 
-/// Where `ep::Group` holds the number of its pipeline.
+/// Where `ep::Group` holds its stop word's address, and the number of its pipeline.
+const STOP_AT: usize = 24;
 const PIPELINE_AT: usize = 52;
 
-/// The tensors of a launch with these arguments, whose pipeline is one of `pipelines`.
-pub(super) fn of_launch(pipelines: &BTreeMap<u32, Arc<Plan>>, args: &[u8]) -> Vec<Tensor> {
-    let own = |(number, plan): &(&u32, &Arc<Plan>)| {
+/// What a launch says of memory: its tensors, and the word that stops it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) tensors: Vec<Tensor>,
+    pub(super) stop_word: Option<Address>,
+}
+
+/// What a launch with these arguments says, whose pipeline is one of `pipelines`.
+pub(super) fn told_by(pipelines: &BTreeMap<u32, Arc<Plan>>, args: &[u8]) -> Told {
+    let group_at = |plan: &Plan| {
         let group = plan.params.iter().find(|param| param.kind == ParamKind::Group);
-        let at = group.and_then(|group| usize::try_from(group.offset).ok());
-        let bytes = at.and_then(|at| args.get(at + PIPELINE_AT..at + PIPELINE_AT + 4));
+        group.and_then(|group| usize::try_from(group.offset).ok())
+    };
+    let own = |(number, plan): &(&u32, &Arc<Plan>)| {
+        let at = group_at(plan).map(|at| at + PIPELINE_AT);
+        let bytes = at.and_then(|at| args.get(at..at + 4));
         bytes.is_some_and(|bytes| bytes == number.to_le_bytes())
             && plan.args_bytes == args.len() as i64
     };
-    pipelines.iter().find(own).map_or_else(Vec::new, |(_, plan)| tensors(plan, args))
+    let Some((_, plan)) = pipelines.iter().find(own) else { return Told::default() };
+    let stop = group_at(plan).and_then(|at| word(args, at + STOP_AT));
+    Told { tensors: tensors(plan, args), stop_word: stop.map(Address) }
+}
+
+fn word(args: &[u8], at: usize) -> Option<u64> {
+    let bytes: [u8; 8] = args.get(at..at + 8)?.try_into().ok()?;
+    Some(u64::from_le_bytes(bytes))
 }
 
 fn tensors(plan: &Plan, args: &[u8]) -> Vec<Tensor> {
-    let word = |offset: i64| {
-        let at = usize::try_from(offset).ok()?;
-        let bytes: [u8; 8] = args.get(at..at + 8)?.try_into().ok()?;
-        Some(u64::from_le_bytes(bytes))
-    };
+    let word = |offset: i64| word(args, usize::try_from(offset).ok()?);
     let mut tensors = Vec::new();
     for param in &plan.params {
         let ParamKind::Pointer { tensor, part, elem, .. } = &param.kind else { continue };
@@ -63,12 +77,13 @@ mod tests {
         })
         .unwrap();
         let mut args = vec![0; map.bytes()];
-        map.fill(&GroupArgs { pipeline: 7, ..GroupArgs::default() }, &[], &mut args);
+        map.fill(&GroupArgs { pipeline: 7, stop: 64, ..GroupArgs::default() }, &[], &mut args);
         let pipelines = BTreeMap::from([(6, Arc::clone(&plan)), (7, Arc::clone(&plan))]);
         let ParamKind::Pointer { elem, .. } = pointer("x") else { panic!("a pointer") };
         let row_bytes = 24 * elem_bytes(&elem) as u64;
         let x = Tensor { name: "x".to_string(), at: Address(4096), row_bytes };
-        assert_eq!(of_launch(&pipelines, &args), [x], "an absent tensor is none");
-        assert_eq!(of_launch(&BTreeMap::from([(6, plan)]), &args), []);
+        let told = Told { tensors: vec![x], stop_word: Some(Address(64)) };
+        assert_eq!(told_by(&pipelines, &args), told, "an absent tensor is none");
+        assert_eq!(told_by(&BTreeMap::from([(6, plan)]), &args), Told::default());
     }
 }
