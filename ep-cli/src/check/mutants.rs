@@ -13,6 +13,7 @@ use ep_verify::options::{ring_settings, set_tune, unit_settings};
 use ep_verify::oracle::RoutingOptions;
 use ep_verify::selftest::{Case, Selftest};
 
+use super::fault::{Fault, judge};
 use super::pool::on_all_cores;
 use super::progress::Progress;
 use crate::failure::Failure;
@@ -24,8 +25,9 @@ const TOKENS: usize = 160;
 const HIDDEN: [usize; 2] = [1040, 128];
 
 /// Runs of each kind, in order: a bug that the checker sees shows in its first run. A run is a seed, in
-/// every shape that uses the file of the bug.
-const RUNS: [(Build, u64); 2] = [(Build::Checked, 2), (Build::Fast, 10)];
+/// every shape that uses the file of the bug. The last ones are stopped at some step.
+const RUNS: [(Build, u64, bool); 3] =
+    [(Build::Checked, 2, false), (Build::Fast, 10, false), (Build::Fast, 16, true)];
 
 /// A kernel that a bug keeps busy is a failure after this, many times what a good one takes.
 const MAX_STEPS: u64 = 100_000_000;
@@ -98,17 +100,26 @@ pub(super) fn run(
 /// Runs every shape with the bug in it until a run fails. A bug that does not compile is none.
 fn hunt(mutant: &Mutant, programs: &Programs) -> Result<Hunt, String> {
     let planted = programs.planted(mutant);
-    let mut runs = 0;
-    for (build, seeds) in RUNS {
+    let (mut runs, mut steps) = (0, 0);
+    for (build, seeds, stops) in RUNS {
         for seed in 1..=seeds {
             runs += 1;
             for (via, hidden) in shapes(&mutant.file) {
-                let report = attempt(&planted, via, hidden, build, seed).map_err(|error| {
+                let stop = stops.then(|| Fault::StoppedRank.drawn(RANKS, seed, steps));
+                let run = attempt(&planted, via, hidden, (build, seed), stop);
+                let run = run.map_err(|error| {
                     format!("the bug `{}` cannot be planted: {error}", mutant.name)
                 })?;
-                if let Some(report) = report {
-                    let mode = if build == Build::Checked { "hb" } else { "fast" };
-                    return Ok(Hunt { found: Some(Found { mode, via, seed, report }), runs });
+                match run {
+                    Ok(taken) => steps = steps.max(taken),
+                    Err(report) => {
+                        let mode = match (build, stops) {
+                            (Build::Checked, _) => "hb",
+                            (_, true) => "stopped",
+                            _ => "fast",
+                        };
+                        return Ok(Hunt { found: Some(Found { mode, via, seed, report }), runs });
+                    }
                 }
             }
         }
@@ -131,15 +142,16 @@ fn ways(file: &str) -> &'static [Via] {
 }
 
 /// A chain of calls in one world, with more rows a stripe than its ring has slots or a warp takes at a
-/// time, and tokens that go nowhere: everything that the library does is needed. Says what went wrong;
-/// an error if the calls cannot be made.
+/// time, and tokens that go nowhere: everything that the library does is needed. Gives the steps that it
+/// took, or says what went wrong; an error if the calls cannot be made. `stop`: a rank that is stopped,
+/// and when.
 fn attempt(
     programs: &Arc<Programs>,
     via: Via,
     hidden: usize,
-    build: Build,
-    seed: u64,
-) -> Result<Option<String>, String> {
+    (build, seed): (Build, u64),
+    stop: Option<(u32, u64)>,
+) -> Result<Result<u64, String>, String> {
     let mut options =
         BufferOptions { via, live: 5, biases: 1, ..BufferOptions::new(TOKENS, hidden, 3, 7) };
     if via == Via::Ring {
@@ -155,20 +167,23 @@ fn attempt(
     let mut host = HostOptions { build, isolation: Some(LIMIT), ..HostOptions::new(RANKS) };
     host.spec.seed = seed;
     host.spec.max_steps = MAX_STEPS;
+    if let Some(place) = stop {
+        host.spec.faults = Fault::StoppedRank.faults(RANKS as u32, place);
+    }
     let backend = HostBackend::new(programs, host).map_err(|error| text(&error))?;
     let group = backend.group().map_err(|error| text(&error))?;
     let test = Selftest::new(&group, &BuiltIn, case).map_err(|error| text(&error))?;
+    let struck = stop.map(|(rank, _)| (Fault::StoppedRank, rank));
     for queued in [true, false] {
-        match if queued { test.check_back_to_back() } else { test.check() } {
-            Ok(findings) if findings.is_good() => {}
-            Ok(findings) => return Ok(Some(findings.to_string())),
+        let outcome = if queued { test.check_back_to_back() } else { test.check() };
+        match judge(struck, outcome, &backend) {
+            Ok(true) => {}
+            Ok(false) => break,
             // What the emulator saw says more than what the kernels recorded of it.
-            Err(error) => {
-                return Ok(Some(backend.report().unwrap_or_else(|| text(&error))));
-            }
+            Err(report) => return Ok(Err(backend.report().unwrap_or(report))),
         }
     }
-    Ok(None)
+    Ok(Ok(backend.stats().steps))
 }
 
 fn show(mutant: &Mutant, hunt: Option<&Hunt>, out: &mut dyn Write) -> Result<(), Failure> {
