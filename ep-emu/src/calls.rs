@@ -6,7 +6,8 @@ use std::ffi::{CStr, c_char};
 
 use crate::abi::{PROXY_GLOBAL, PROXY_MBARRIER, PROXY_SHARED, Pc, Qualifiers, Scope, Table};
 use crate::failure::{FailureKind, WaitSite};
-use crate::machine::{Fault, Outcome, abandon, preempt, reschedule, settle, with};
+use crate::machine::{Fault, Outcome};
+use crate::run::{abandon, preempt, reschedule, settle, with};
 
 /// The table that every kernel library gets.
 pub(crate) static TABLE: Table = Table {

@@ -138,7 +138,8 @@ impl Failure {
     pub fn report(&self, name: impl Fn(&Wait) -> String) -> String {
         let mut text = self.message.clone();
         list(&mut text, &self.waits, &name);
-        if !self.left.is_empty() {
+        // Where no wait has a bound, all are there already.
+        if !self.left.is_empty() && self.left != self.waits {
             text.push_str("\n  when all waits had expired, these had not left the kernel:");
             list(&mut text, &self.left, &name);
         }

@@ -7,9 +7,9 @@
 //!
 //! - [`clock`]: what a warp has seen of the others.
 //! - [`cells`]: the last accesses of every four bytes.
-//! - [`sync`]: what orders.
+//! - [`sync`]: what orders, by way of [`words`] among others.
 //! - [`judge`]: what is wrong between two accesses.
-//! - [`rules`]: the rules, each of which can be switched off for a test or waived for a channel.
+//! - [`report`]: what a report adds.
 //!
 //! Where it keeps less than everything (one read a cell, three lanes apart in a view), it can miss
 //! a race in one run; it never reports one that is not there.
@@ -18,30 +18,31 @@ mod cells;
 mod clock;
 mod judge;
 mod report;
-mod rules;
 mod sync;
+mod words;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use crate::abi::{Pc, Qualifiers, Scope};
 use crate::heap::Heap;
-use crate::lane::Idx;
-use crate::machine::{Machine, Outcome};
+use crate::rules::{Rule, Rules};
+use crate::state::Idx;
 
-use cells::{Access, Conflict, Event};
+use cells::{Access, Conflict};
 use clock::{Parts, Pool, View};
-use sync::{Mbarrier, Missed, Prepared, Words};
+use report::Missed;
+use sync::{Mbarrier, Prepared};
+use words::Words;
 
-pub(crate) use cells::Cells;
-pub use rules::{Rule, Rules};
+pub(crate) use cells::{Cells, Event};
 
 /// Bits of a place inside a library.
 const PLACE_BITS: u32 = 24;
 
 /// Who does something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Party {
+pub(crate) enum Party {
     Lane(Idx),
     Actor(usize),
 }
@@ -144,15 +145,15 @@ impl Record {
 
 /// A broken rule, before it is put into words.
 #[derive(Debug)]
-struct Race {
-    rule: Rule,
-    at: usize,
-    party: Party,
-    now: Event,
-    writes: bool,
-    pc: Pc,
-    earlier: Event,
-    wrote: bool,
+pub(crate) struct Race {
+    pub(crate) rule: Rule,
+    pub(crate) at: usize,
+    pub(crate) party: Party,
+    pub(crate) now: Event,
+    pub(crate) writes: bool,
+    pub(crate) pc: Pc,
+    pub(crate) earlier: Event,
+    pub(crate) wrote: bool,
 }
 
 /// The checker's state.
@@ -244,6 +245,16 @@ impl Checker {
         self.rules = if bounds { Rules::NONE.with(Rule::Bounds) } else { Rules::NONE };
     }
 
+    /// A broken rule, if one has been found.
+    pub(crate) fn take_found(&mut self) -> Option<Box<Race>> {
+        self.found.take()
+    }
+
+    /// Whether plain accesses have to stay inside the buffers.
+    pub(crate) fn holds_bounds(&self) -> bool {
+        self.rules.has(Rule::Bounds)
+    }
+
     /// The cells, and the last epoch of the run.
     pub(crate) fn into_cells(self) -> Option<(Cells, u32)> {
         let epochs = self.warps.iter().map(|warp| warp.epoch);
@@ -261,7 +272,7 @@ impl Checker {
     }
 
     /// The place that cells kept.
-    fn pc(&self, place: u32) -> Pc {
+    pub(crate) fn pc(&self, place: u32) -> Pc {
         let base = self.modules.get((place >> PLACE_BITS) as usize);
         base.map_or(0, |base| base + (place & ((1 << PLACE_BITS) - 1)) as usize)
     }
@@ -446,33 +457,5 @@ impl Checker {
         let event = Event { access, epoch: self.actors[actor].epoch, pc: u32::MAX };
         let range = (at.wrapping_sub(self.base), bytes);
         self.access(Party::Actor(actor), range, event, writes, 0);
-    }
-}
-
-impl Machine<'_> {
-    /// Lets the checker see something, and fails if it found a rule broken.
-    #[inline(always)]
-    pub(crate) fn checked(&mut self, see: impl FnOnce(&mut Checker)) -> Outcome<()> {
-        let Some(checker) = &mut self.checker else { return Ok(()) };
-        see(checker);
-        match checker.found.take() {
-            None => Ok(()),
-            Some(race) => Err(self.race(*race)),
-        }
-    }
-
-    /// A plain access of the kernel, reported by the instrumentation.
-    pub(crate) fn plain_access(
-        &mut self,
-        lane: Idx,
-        at: usize,
-        bytes: usize,
-        writes: bool,
-        pc: Pc,
-    ) -> Outcome<()> {
-        let offset = at.wrapping_sub(self.heap.base());
-        self.lanes[lane].pc = pc;
-        self.check_reach(lane, offset, bytes, writes, pc)?;
-        self.checked(|checker| checker.plain(lane, (offset, bytes), writes, pc))
     }
 }

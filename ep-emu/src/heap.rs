@@ -9,8 +9,8 @@ use std::io;
 
 use crate::abi::Poison;
 use crate::failure::{Failure, FailureKind};
-use crate::hb::Rules;
 use crate::os::Pages;
+use crate::rules::Rules;
 
 /// Bytes of address space; pages are backed when touched.
 pub(crate) const ARENA_BYTES: usize = 16 << 30;

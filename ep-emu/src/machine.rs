@@ -1,23 +1,29 @@
-//! The state of a run and the way from a kernel's call into it.
-//!
-//! One rule keeps this sound: a call from a kernel borrows the machine only inside [`with`], and
-//! fibers are switched only outside. Operations therefore return what should happen next as a
-//! [`Flow`] instead of switching themselves.
+//! The state of a run. What can be done to it is in the modules below, a subject each.
 
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+mod accesses;
+mod actors;
+mod barrier;
+mod bulk;
+mod checked;
+mod deadlock;
+mod mbarrier;
+mod park;
+mod schedule;
+mod stream;
+mod warp;
 
 use crate::abi::Pc;
 use crate::actor::Actor;
-use crate::bulk::Engine;
 use crate::failure::{Failure, FailureKind, RunStats, Wait};
-use crate::fiber::{self, Stacks};
+use crate::fiber::Stacks;
 use crate::hb::Checker;
 use crate::heap::Heap;
-use crate::lane::{Block, Idx, Lane, State, Warp};
-use crate::park::Parking;
-use crate::schedule::Schedule;
-use crate::stream::Stream;
+use crate::state::Idx;
+use crate::state::bulk::Engine;
+use crate::state::lane::{Block, Lane, State, Warp};
+use crate::state::parking::Parking;
+use crate::state::schedule::Schedule;
+use crate::state::stream::Stream;
 
 /// All that a run changes.
 pub(crate) struct Machine<'w> {
@@ -52,6 +58,8 @@ pub(crate) struct Machine<'w> {
     pub(crate) stop_words: Vec<Option<usize>>,
     /// Steps of the world's earlier runs.
     pub(crate) steps_before: u64,
+    /// First function of every lane's fiber.
+    pub(crate) entry: extern "C" fn() -> !,
     /// Launches that a rank may be ahead of the slowest.
     pub(crate) max_ahead: usize,
     /// The running lane; `None`: the caller's own stack.
@@ -97,88 +105,6 @@ impl Fault {
 
 /// What operations return.
 pub(crate) type Outcome<T = Flow> = Result<T, Box<Fault>>;
-
-/// The machine of the run in progress: kernels call plain functions, so they find it here. A
-/// process runs one world at a time (`world::RUNNING`).
-static MACHINE: AtomicPtr<Machine<'static>> = AtomicPtr::new(ptr::null_mut());
-
-/// Borrows the machine for one operation; `body` must not switch fibers.
-#[inline(always)]
-pub(crate) fn with<R>(body: impl FnOnce(&mut Machine<'static>) -> R) -> R {
-    let machine = MACHINE.load(Ordering::Relaxed);
-    // SAFETY: kernels call the runtime only between `enter` and its end, where the pointer is that
-    // of a live machine; the run is on one thread, and no borrow lives across a switch.
-    body(unsafe { &mut *machine })
-}
-
-/// Name of the lane that runs now, if a run is in progress: for a process that is about to end.
-pub(crate) fn running_lane() -> Option<String> {
-    if MACHINE.load(Ordering::Relaxed).is_null() {
-        return None;
-    }
-    with(|machine| machine.current.map(|lane| machine.who(lane)))
-}
-
-/// Runs all fibers of `machine` until none is left or one has failed.
-pub(crate) fn enter(machine: &mut Machine<'_>) {
-    let erased: *mut Machine<'_> = machine;
-    MACHINE.store(erased.cast(), Ordering::Relaxed);
-    // Blocks enter only here, off the lanes' stacks: the last lane of a block still runs on the
-    // stack that the next block's lane is given.
-    while with(|machine| machine.refill()) {
-        reschedule(false);
-    }
-    MACHINE.store(ptr::null_mut(), Ordering::Relaxed);
-}
-
-/// Lets the scheduler choose the next fiber and continues it; returns when this one is chosen.
-///
-/// `stay`: prefer other lanes of the same warp.
-pub(crate) fn reschedule(stay: bool) {
-    let target = with(|machine| machine.choose(stay));
-    if let Some((save, to)) = target {
-        // SAFETY: `to` was saved by a switch or prepared for a fresh lane, `save` belongs to the
-        // fiber that runs now, and `with` has ended its borrow.
-        unsafe { fiber::switch(save, to) };
-    }
-}
-
-/// Records a failure and leaves the fiber for good.
-pub(crate) fn abandon(fault: Box<Fault>) -> ! {
-    with(|machine| machine.fail(*fault));
-    reschedule(false);
-    unreachable!("a failed run never continues a lane");
-}
-
-/// Does what an operation asked for and returns its result to the kernel.
-#[inline(always)]
-pub(crate) fn settle(outcome: Outcome) -> u64 {
-    match outcome {
-        Ok(Flow::Value(value)) => value,
-        Ok(Flow::Blocked) => {
-            reschedule(true);
-            with(|machine| machine.lane().result)
-        }
-        Err(fault) => abandon(fault),
-    }
-}
-
-/// With a small probability lets other lanes run first.
-#[inline(always)]
-pub(crate) fn preempt() {
-    let switch = with(|machine| {
-        let switch = machine.schedule.preempts();
-        if switch && let Some(current) = machine.current {
-            machine.make_ready(current);
-        }
-        // Every operation that other lanes could notice comes by here, so this is where a stack
-        // that grows too deep is found.
-        switch | machine.has_overflown()
-    });
-    if switch {
-        reschedule(false);
-    }
-}
 
 impl Machine<'_> {
     /// The running lane's index.
@@ -243,7 +169,7 @@ impl Machine<'_> {
 
     /// Chooses who runs next: where to save the running fiber and what to continue, or nothing if
     /// the running lane goes on.
-    fn choose(&mut self, stay: bool) -> Option<(*mut usize, usize)> {
+    pub(crate) fn choose(&mut self, stay: bool) -> Option<(*mut usize, usize)> {
         let from = self.current;
         let warp = from.filter(|_| stay).map(|lane| self.lanes[lane].warp);
         let next = self.pick(warp);
@@ -271,7 +197,7 @@ impl Machine<'_> {
 
     /// Whether the running lane's stack is used up; if so the run has failed.
     #[inline(always)]
-    fn has_overflown(&mut self) -> bool {
+    pub(crate) fn has_overflown(&mut self) -> bool {
         let marker = 0u8;
         if &raw const marker as usize >= self.floor {
             return false;

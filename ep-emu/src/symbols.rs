@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::abi::Pc;
 use crate::failure::Failure;
 use crate::program::Program;
-use crate::stream::Launch;
+use crate::state::stream::Launch;
 
 /// Files of the host backend: their lines explain nothing to a reader of the kernel.
 const TWINS: [&str; 4] = ["emu.h", "builtins.h", "ptx.cuh", "shim.cpp"];

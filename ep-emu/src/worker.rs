@@ -174,7 +174,7 @@ fn read_message(pipe: &mut impl Read) -> Option<(u8, Vec<u8>)> {
 
 /// What a worker that got a deadly signal at `pc` sends: `lane\npc`.
 fn describe_crash(pc: usize) -> Vec<u8> {
-    let lane = crate::machine::running_lane().unwrap_or_default();
+    let lane = crate::run::running_lane().unwrap_or_default();
     let text = format!("{lane}\n{pc}");
     let mut message = vec![CRASH];
     message.extend_from_slice(&(text.len() as u32).to_le_bytes());

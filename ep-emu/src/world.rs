@@ -4,22 +4,23 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::abi::{BlockView, LaneView};
 use crate::actor::Actor;
-use crate::bulk::Engine;
-use crate::calls::TABLE;
+use crate::calls::{self, TABLE};
 use crate::failure::{Failure, FailureKind, RunStats};
 use crate::fiber::{self, SANITIZED_STACK_BYTES, STACK_BYTES, Stacks};
-use crate::hb::{Cells, Checker, Rules, Setup};
+use crate::hb::{Cells, Checker, Setup};
 use crate::heap::{ALIGNMENT, ARENA_BYTES, Address, Heap, Part, Reach, Tensor};
-use crate::lane::{Block, Groups, Idx, Lane, Polling, State, Warp};
-use crate::machine::{self, Machine};
-use crate::park::Parking;
+use crate::machine::Machine;
 use crate::program::Build;
-use crate::schedule::{Faults, Policy, Schedule};
-use crate::stream::{Launch, Prepared, Stream};
+use crate::rules::Rules;
+use crate::state::Idx;
+use crate::state::bulk::Engine;
+use crate::state::lane::{Block, Lane, Warp};
+use crate::state::parking::Parking;
+use crate::state::schedule::{Faults, Policy, Schedule};
+use crate::state::stream::{Launch, Prepared, Stream};
 use crate::symbols::Symbols;
-use crate::{message, worker};
+use crate::{message, run, worker};
 
 /// Kernel libraries and the table are of the whole process: one world runs at a time.
 static RUNNING: Mutex<()> = Mutex::new(());
@@ -334,12 +335,13 @@ impl World {
             next_mbarrier: 0,
             stop_words: self.stop_words.clone(),
             steps_before: self.steps,
+            entry: calls::lane_main,
             max_ahead: self.spec.max_ahead,
             current: None,
             floor: 0,
             main_sp: 0,
         };
-        machine::enter(&mut machine);
+        run::enter(&mut machine);
         while machine.failure.is_none() && !machine.stuck && machine.engine_step(true) {}
         let result = finish(&mut machine);
         if let Some(poison) = sanitizer {
@@ -390,12 +392,12 @@ impl World {
                 let bytes = shape.shared_bytes.next_multiple_of(16);
                 let shared = self.heap.alloc((rank as u32, Reach::Block), bytes, 1024, &name)?;
                 let first_warp = warps.len();
-                warps.extend((0..shape.warps).map(|index| empty_warp(blocks.len(), index)));
+                warps.extend((0..shape.warps).map(|index| Warp::empty(blocks.len(), index)));
                 let at = (self.heap.base() + shared) as *mut u8;
-                blocks.push(empty_block(rank as u32, first_warp, (shared, bytes, at)));
+                blocks.push(Block::empty(rank as u32, first_warp, (shared, bytes, at)));
             }
         }
-        let lanes = (0..warps.len() * 32).map(|index| empty_lane(index / 32)).collect();
+        let lanes = (0..warps.len() * 32).map(|index| Lane::empty(index / 32)).collect();
         Ok((blocks, warps, lanes, slots))
     }
 
@@ -449,51 +451,6 @@ impl World {
             first,
         };
         Ok(Checker::new(&self.heap, setup))
-    }
-}
-
-fn empty_warp(block: Idx, index: usize) -> Warp {
-    Warp {
-        block,
-        index: index as u32,
-        ready: 0,
-        live: 0,
-        place: None,
-        frozen: false,
-        collectives: Vec::new(),
-    }
-}
-
-fn empty_block(rank: u32, first_warp: Idx, (shared, bytes, at): (usize, usize, *mut u8)) -> Block {
-    let view = BlockView { index: [0; 3], size: [0; 3], grid: [0; 3], shared_bytes: 0, shared: at };
-    Block {
-        view: Box::new(view),
-        rank,
-        shared,
-        shared_capacity: bytes,
-        first_warp,
-        live: 0,
-        barriers: vec![Default::default(); 16],
-        mbarriers: Vec::new(),
-        run: None,
-        args: std::ptr::null(),
-        launch: 0,
-    }
-}
-
-fn empty_lane(warp: Idx) -> Lane {
-    let view = LaneView { thread: [0; 3], lane: 0, block: std::ptr::null() };
-    Lane {
-        view,
-        sp: 0,
-        module: std::ptr::null_mut(),
-        warp,
-        state: State::Done,
-        result: 0,
-        pc: 0,
-        polling: Polling::default(),
-        groups: Groups::default(),
-        site: None,
     }
 }
 

@@ -10,7 +10,7 @@ pub(super) const GRAIN: usize = 4;
 
 /// One access, packed: who, which of the four bytes, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Access(u32);
+pub(crate) struct Access(u32);
 
 impl Access {
     /// An access of `lane` of `warp` (or of an actor); the bytes are added per cell.
@@ -47,17 +47,17 @@ impl Access {
     }
 
     /// Warp or actor.
-    pub(super) fn warp(self) -> usize {
+    pub(crate) fn warp(self) -> usize {
         (self.0 >> 16) as usize
     }
 
     /// Lane of the warp.
-    pub(super) fn lane(self) -> u32 {
+    pub(crate) fn lane(self) -> u32 {
         self.0 >> 11 & 31
     }
 
     /// Whether it was a bulk copy.
-    pub(super) fn is_bulk(self) -> bool {
+    pub(crate) fn is_bulk(self) -> bool {
         self.0 & 1 != 0
     }
 
@@ -67,7 +67,7 @@ impl Access {
     }
 
     /// Its scope, if it was strong.
-    pub(super) fn scope(self) -> Option<Scope> {
+    pub(crate) fn scope(self) -> Option<Scope> {
         (self.0 >> 1 & 3).checked_sub(1).map(Scope::of)
     }
 
@@ -79,11 +79,11 @@ impl Access {
 
 /// An access with its time and place; time 0 means none.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Event {
-    pub(super) access: Access,
-    pub(super) epoch: u32,
+pub(crate) struct Event {
+    pub(crate) access: Access,
+    pub(crate) epoch: u32,
     /// Place in kernel code, relative to the checker's lowest library.
-    pub(super) pc: u32,
+    pub(crate) pc: u32,
 }
 
 /// The last write and one read since.

@@ -3,7 +3,7 @@
 use super::cells::Event;
 use super::{Checker, Obs, Party, Rule, Rules};
 use crate::abi::Scope;
-use crate::lane::Idx;
+use crate::state::Idx;
 
 impl Checker {
     /// Whether a kept read is known to the party, so that its own read replaces it.

@@ -1,102 +1,14 @@
 //! What orders: releases and acquires with their scopes, fences, meetings, barriers, launches.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::clock::{Parts, Pool, View, join};
+use super::clock::{Parts, View, join};
+use super::report::Missed;
+use super::words::{Owner, Released, add};
 use super::{Checker, Obs, Rule};
 use crate::abi::{Pc, Qualifiers, Scope};
-use crate::lane::Idx;
-
-/// Who released into a word: one rank and block, or several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Owner {
-    rank: Option<u32>,
-    block: Option<Idx>,
-}
-
-impl Owner {
-    fn merge(self, other: Self) -> Self {
-        let rank = self.rank.filter(|rank| Some(*rank) == other.rank);
-        Self { rank, block: self.block.filter(|block| Some(*block) == other.block) }
-    }
-
-    /// The narrowest scope that holds the owner and a reader.
-    fn distance(self, rank: u32, block: Idx) -> Scope {
-        if self.block == Some(block) {
-            Scope::Cta
-        } else if self.rank == Some(rank) {
-            Scope::Gpu
-        } else {
-            Scope::Sys
-        }
-    }
-}
-
-/// What releases of one scope have put into a word.
-#[derive(Debug)]
-struct Released {
-    scope: Scope,
-    owner: Owner,
-    view: Rc<View>,
-    pc: Pc,
-}
-
-/// A word through which lanes order themselves.
-#[derive(Debug, Default)]
-struct Word {
-    released: Vec<Released>,
-    /// Changes with every release: an acquire that saw it already has nothing to join.
-    version: u32,
-}
-
-/// The words, by offset.
-#[derive(Debug, Default)]
-pub(super) struct Words {
-    words: HashMap<usize, Word>,
-    versions: u32,
-}
-
-impl Words {
-    fn put(&mut self, at: usize, new: Released, keeps: bool, pool: &mut Pool) {
-        self.versions += 1;
-        let word = self.words.entry(at).or_default();
-        word.version = self.versions;
-        if !keeps {
-            for old in word.released.drain(..) {
-                pool.give(old.view);
-            }
-        }
-        match word.released.iter_mut().find(|old| old.scope == new.scope) {
-            Some(old) => {
-                add(&mut old.view, &new.view, pool);
-                old.owner = old.owner.merge(new.owner);
-                old.pc = new.pc;
-                pool.give(new.view);
-            }
-            None => word.released.push(new),
-        }
-    }
-
-    fn clear(&mut self, at: usize, pool: &mut Pool) {
-        if let Some(word) = self.words.remove(&at) {
-            for old in word.released {
-                pool.give(old.view);
-            }
-        }
-    }
-}
-
-/// Joins `more` into a view that others may hold as it is now.
-fn add(view: &mut Rc<View>, more: &View, pool: &mut Pool) {
-    if Rc::get_mut(view).is_none() {
-        *view = Rc::new(pool.copy(view));
-    }
-    if let Some(own) = Rc::get_mut(view) {
-        join(own, more);
-    }
-}
+use crate::state::Idx;
 
 /// The checker's part of an mbarrier.
 #[derive(Debug)]
@@ -118,22 +30,6 @@ pub(super) struct Mbarrier {
 pub(super) struct Prepared {
     scope: Scope,
     view: Rc<View>,
-}
-
-/// A look at a released word that did not acquire the release, for reports.
-#[derive(Clone, Debug)]
-pub(super) struct Missed {
-    pub(super) look: Pc,
-    pub(super) release: Pc,
-    /// The scope that both ends need.
-    pub(super) needed: Scope,
-    pub(super) released: Scope,
-    pub(super) looked: Scope,
-    pub(super) acquires: bool,
-    /// The widest fence since.
-    pub(super) fence: Option<Scope>,
-    /// What the release would have ordered.
-    pub(super) view: Rc<View>,
 }
 
 /// Looks that a lane keeps for reports.

@@ -18,7 +18,7 @@ impl Actor for Courier {
         "the courier".to_owned()
     }
 
-    fn step(&mut self, memory: &mut ActorMemory<'_, '_>) -> bool {
+    fn step(&mut self, memory: &mut dyn ActorMemory) -> bool {
         const WORDS: usize = 32;
         if self.moved > WORDS || memory.peek(self.doorbell) == 0 {
             return false;

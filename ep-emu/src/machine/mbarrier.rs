@@ -3,42 +3,14 @@
 //! The stamp changes with every change of the record, so that an mbarrier that a plain store has
 //! overwritten, or that was never initialised, is noticed at its next use.
 
+use super::{Fault, Machine, Outcome};
 use crate::abi::Pc;
 use crate::failure::FailureKind;
-use crate::lane::Idx;
-use crate::machine::{Fault, Machine, Outcome};
 use crate::memory::{read, write};
+use crate::state::Idx;
+use crate::state::mbarrier::{Mbarrier, MbarrierRef};
 
 const MAGIC: u64 = 0xeb << 56;
-
-/// One mbarrier of a block.
-#[derive(Clone, Debug)]
-pub(crate) struct Mbarrier {
-    at: usize,
-    stamp: u32,
-    expected: u32,
-    pending: u32,
-    /// Bytes announced and not yet arrived; negative while they arrive before their announcement.
-    bytes: i64,
-    /// Completed phases.
-    pub(crate) phase: u64,
-    /// Whether the initialisation was fenced for the async proxy, and by whom it must be.
-    fenced: bool,
-    owner: Idx,
-    /// Bulk loads that have not completed.
-    in_flight: u32,
-    /// One more than the last phase that a bulk load belongs to.
-    loads_until: u64,
-    /// Completed phases that a lane has seen.
-    seen: u64,
-    /// Where the last bulk load was issued.
-    loaded_at: Pc,
-    /// Unique in a run, for the checker.
-    pub(crate) id: u32,
-}
-
-/// Names an mbarrier while operations on it are in flight.
-pub(crate) type MbarrierRef = (Idx, usize);
 
 impl Machine<'_> {
     fn mbarrier_fault(&self, at: usize, what: &str, pc: Pc) -> Box<Fault> {

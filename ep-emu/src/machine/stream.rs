@@ -1,65 +1,10 @@
 //! Launches: each rank runs its list in order, blocks enter as slots become free.
 
-use crate::abi::{Bind, LaneView, Table};
+use super::{Fault, Machine, Outcome};
+use crate::abi::LaneView;
 use crate::failure::FailureKind;
-use crate::heap::Tensor;
-use crate::lane::{Groups, Idx, Polling, State};
-use crate::machine::{Fault, Machine, Outcome};
-use crate::program::Kernel;
-
-/// One launch of a kernel on one rank.
-#[derive(Clone, Debug)]
-pub struct Launch {
-    /// What runs.
-    pub kernel: Kernel,
-    /// Blocks of the grid.
-    pub blocks: u32,
-    /// Threads a block, a multiple of 32.
-    pub threads: u32,
-    /// Dynamic shared memory a block.
-    pub shared_bytes: u32,
-    /// Whether all blocks must be resident at once (M8).
-    pub cooperative: bool,
-    /// The kernel's parameters, laid out as CUDA does.
-    pub args: Vec<u8>,
-    /// What its pointers point to, for reports.
-    pub tensors: Vec<Tensor>,
-}
-
-/// A rank's list of launches and how far it is.
-pub(crate) struct Stream {
-    pub(crate) launches: Vec<Prepared>,
-    /// The launch that runs or is next.
-    pub(crate) at: usize,
-    pub(crate) running: bool,
-    /// Blocks of the running launch that have not entered yet.
-    pub(crate) next_block: u32,
-    /// Blocks of it that have ended.
-    pub(crate) ended: u32,
-    /// First block slot of the rank, and how many it has.
-    pub(crate) slots: std::ops::Range<Idx>,
-}
-
-/// A launch with its library bound.
-pub(crate) struct Prepared {
-    pub(crate) launch: Launch,
-    /// The parameters, aligned as the kernel may want them.
-    pub(crate) args: Vec<u128>,
-    pub(crate) module: *mut *const LaneView,
-}
-
-impl Prepared {
-    /// Binds the launch's library to the runtime.
-    pub(crate) fn new(launch: Launch, bind: Bind, table: &Table, watched: (u64, u64)) -> Self {
-        // SAFETY: `bind` is the shim's function; the table outlives every library.
-        let module = unsafe { bind(table, watched.0, watched.1) };
-        let mut args = vec![0u128; launch.args.len().div_ceil(16).max(1)];
-        for (index, byte) in launch.args.iter().enumerate() {
-            args[index / 16] |= u128::from(*byte) << (index % 16 * 8);
-        }
-        Self { launch, args, module }
-    }
-}
+use crate::state::Idx;
+use crate::state::lane::{Groups, Polling, State};
 
 impl Machine<'_> {
     /// Whether any rank that is alive has launches left.
@@ -171,7 +116,7 @@ impl Machine<'_> {
         let view: *const _ = &*self.blocks[entry.block].view;
         let first = warp * 32;
         for index in first..first + 32 {
-            let sp = self.stacks.start(index, crate::calls::lane_main);
+            let sp = self.stacks.start(index, self.entry);
             let number = (self.warps[warp].index * 32) + (index - first) as u32;
             let lane = &mut self.lanes[index];
             lane.view = LaneView { thread: [number, 0, 0], lane: number % 32, block: view };

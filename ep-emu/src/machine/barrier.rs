@@ -1,24 +1,11 @@
 //! Block barriers, with the rules that hardware leaves to the programmer.
 
+use super::{Fault, Flow, Machine, Outcome};
 use crate::abi::Pc;
 use crate::failure::FailureKind;
-use crate::lane::{Idx, State};
-use crate::machine::{Fault, Flow, Machine, Outcome};
-
-/// One of a block's sixteen barriers.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Barrier {
-    /// Threads that the generation in progress wants.
-    pub(crate) wanted: u32,
-    /// Threads that have arrived.
-    pub(crate) arrived: u32,
-    waiting: Vec<Idx>,
-    /// Warps of this generation with the lanes that have come.
-    warps: Vec<(Idx, u32)>,
-    /// Warps of the generation before.
-    earlier: Option<Vec<Idx>>,
-    pc: Pc,
-}
+use crate::state::Idx;
+use crate::state::barrier::Barrier;
+use crate::state::lane::State;
 
 impl Machine<'_> {
     /// A lane arrives at barrier `id` of `threads` threads, and waits unless it only arrives.

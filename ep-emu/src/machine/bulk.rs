@@ -1,58 +1,11 @@
 //! Bulk copies (TMA): each reads at one random moment and writes at a later one, in no order.
 
+use super::{Fault, Flow, Machine, Outcome};
 use crate::abi::Pc;
 use crate::failure::FailureKind;
-use crate::lane::{Idx, State};
-use crate::machine::{Fault, Flow, Machine, Outcome};
-use crate::mbarrier::MbarrierRef;
-
-/// How a copy reports its end.
-#[derive(Clone, Copy, Debug)]
-enum Signal {
-    /// A load: bytes arrive on an mbarrier.
-    Mbarrier(MbarrierRef),
-    /// A store: it belongs to this bulk group of its lane.
-    Group(u64),
-}
-
-/// A copy under way.
-#[derive(Debug)]
-struct BulkCopy {
-    to: usize,
-    from: usize,
-    bytes: u32,
-    lane: Idx,
-    signal: Signal,
-    /// What was read, once it was.
-    read: Option<Vec<u8>>,
-    /// A fault delays it until nothing else can happen.
-    late: bool,
-}
-
-/// All copies under way.
-pub(crate) struct Engine {
-    copies: Vec<BulkCopy>,
-    /// Copies that a fault has stopped for good.
-    stalled: usize,
-    buffers: Vec<Vec<u8>>,
-}
-
-impl Engine {
-    /// No copies.
-    pub(crate) fn new() -> Self {
-        Self { copies: Vec::new(), stalled: 0, buffers: Vec::new() }
-    }
-
-    /// Whether copies are under way.
-    pub(crate) fn is_busy(&self) -> bool {
-        !self.copies.is_empty()
-    }
-
-    /// Copies that a fault has stopped.
-    pub(crate) fn stalled(&self) -> usize {
-        self.stalled
-    }
-}
+use crate::state::Idx;
+use crate::state::bulk::{BulkCopy, Signal};
+use crate::state::lane::State;
 
 impl Machine<'_> {
     /// Moves one copy, or one actor, a step on; returns whether anything was done.

@@ -1,31 +1,9 @@
 //! Lanes that poll, kept by the addresses they poll so that a write wakes exactly them.
 
-use crate::lane::{Advice, Idx, State};
-use crate::machine::Machine;
-
-/// Buckets of parked lanes; a power of two.
-const BUCKETS: usize = 1 << 12;
-
-/// The parked lanes.
-pub(crate) struct Parking {
-    /// By cache line of the offset in the arena: an order that does not depend on where the
-    /// system put the arena.
-    buckets: Vec<Vec<Idx>>,
-    /// Lanes that any progress wakes.
-    on_progress: Vec<Idx>,
-    count: usize,
-}
-
-impl Parking {
-    /// Nobody parked.
-    pub(crate) fn new() -> Self {
-        Self { buckets: vec![Vec::new(); BUCKETS], on_progress: Vec::new(), count: 0 }
-    }
-
-    fn bucket(line: usize) -> usize {
-        (line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) % BUCKETS
-    }
-}
+use super::Machine;
+use crate::state::Idx;
+use crate::state::lane::{Advice, State};
+use crate::state::parking::Parking;
 
 impl Machine<'_> {
     /// Parks the running lane if this load shows that it polls; returns whether it did.

@@ -2,14 +2,12 @@
 
 use std::collections::VecDeque;
 
+use super::Idx;
+use super::barrier::Barrier;
+use super::collective::Collective;
+use super::mbarrier::Mbarrier;
 use crate::abi::{BlockView, LaneView, Pc, Run};
-use crate::barrier::Barrier;
 use crate::failure::WaitSite;
-use crate::mbarrier::Mbarrier;
-use crate::warp::Collective;
-
-/// Index of a lane, warp or block slot in the machine's tables.
-pub(crate) type Idx = usize;
 
 /// Why a lane does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,6 +184,25 @@ pub(crate) struct Lane {
     pub(crate) site: Option<WaitSite>,
 }
 
+impl Lane {
+    /// The lane of a slot that holds no kernel.
+    pub(crate) fn empty(warp: Idx) -> Self {
+        let view = LaneView { thread: [0; 3], lane: 0, block: std::ptr::null() };
+        Self {
+            view,
+            sp: 0,
+            module: std::ptr::null_mut(),
+            warp,
+            state: State::Done,
+            result: 0,
+            pc: 0,
+            polling: Polling::default(),
+            groups: Groups::default(),
+            site: None,
+        }
+    }
+}
+
 /// A warp of a resident block.
 pub(crate) struct Warp {
     pub(crate) block: Idx,
@@ -200,6 +217,21 @@ pub(crate) struct Warp {
     /// A fault has stopped it for good.
     pub(crate) frozen: bool,
     pub(crate) collectives: Vec<Collective>,
+}
+
+impl Warp {
+    /// A warp of a slot that holds no kernel.
+    pub(crate) fn empty(block: Idx, index: usize) -> Self {
+        Self {
+            block,
+            index: index as u32,
+            ready: 0,
+            live: 0,
+            place: None,
+            frozen: false,
+            collectives: Vec::new(),
+        }
+    }
 }
 
 /// A slot of a rank that holds one block at a time.
@@ -223,6 +255,26 @@ pub(crate) struct Block {
 }
 
 impl Block {
+    /// A slot that holds no kernel; `shared`: offset, bytes and address of its shared memory.
+    pub(crate) fn empty(rank: u32, first_warp: Idx, shared: (usize, usize, *mut u8)) -> Self {
+        let (offset, capacity, at) = shared;
+        let view =
+            BlockView { index: [0; 3], size: [0; 3], grid: [0; 3], shared_bytes: 0, shared: at };
+        Self {
+            view: Box::new(view),
+            rank,
+            shared: offset,
+            shared_capacity: capacity,
+            first_warp,
+            live: 0,
+            barriers: vec![Default::default(); 16],
+            mbarriers: Vec::new(),
+            run: None,
+            args: std::ptr::null(),
+            launch: 0,
+        }
+    }
+
     /// Warps of the running block.
     pub(crate) fn warps(&self) -> std::ops::Range<Idx> {
         self.first_warp..self.first_warp + self.view.size[0] as usize / 32

@@ -1,101 +1,11 @@
 //! Warp functions: lanes that name the same mask meet, the last one computes for all.
 
+use super::{Fault, Flow, Machine, Outcome};
 use crate::abi::Pc;
 use crate::failure::FailureKind;
-use crate::lane::{Idx, State};
-use crate::machine::{Fault, Flow, Machine, Outcome};
-
-/// One meeting of lanes.
-#[derive(Clone, Debug)]
-pub(crate) struct Collective {
-    mask: u32,
-    arrived: u32,
-    op: u32,
-    width: i32,
-    pc: Pc,
-    values: [u64; 32],
-    arguments: [i32; 32],
-}
-
-const SYNC: u32 = 0;
-const SHFL: u32 = 1;
-const SHFL_UP: u32 = 2;
-const SHFL_DOWN: u32 = 3;
-const SHFL_XOR: u32 = 4;
-const NAMES: [&str; 17] = [
-    "__syncwarp",
-    "__shfl_sync",
-    "__shfl_up_sync",
-    "__shfl_down_sync",
-    "__shfl_xor_sync",
-    "__ballot_sync",
-    "__any_sync",
-    "__all_sync",
-    "__reduce_add_sync",
-    "__reduce_max_sync",
-    "__reduce_min_sync",
-    "__reduce_max_sync",
-    "__reduce_min_sync",
-    "__reduce_or_sync",
-    "__reduce_and_sync",
-    "__reduce_xor_sync",
-    "__match_any_sync",
-];
-
-fn name(op: u32) -> &'static str {
-    NAMES.get(op as usize).copied().unwrap_or("a warp function")
-}
-
-fn lanes_of(mask: u32) -> impl Iterator<Item = usize> {
-    (0..32).filter(move |lane| mask >> lane & 1 != 0)
-}
-
-impl Collective {
-    fn reduce(&self, first: u32, op: impl Fn(u32, u32) -> u32) -> u64 {
-        let values = lanes_of(self.mask).map(|lane| self.values[lane] as u32);
-        u64::from(values.fold(first, op))
-    }
-
-    /// The result of operations that give every lane the same.
-    fn common(&self) -> u64 {
-        let votes = lanes_of(self.mask).filter(|lane| self.values[*lane] != 0);
-        let ballot = votes.fold(0u32, |bits, lane| bits | 1 << lane);
-        match self.op {
-            5 => u64::from(ballot),
-            6 => u64::from(ballot != 0),
-            7 => u64::from(ballot == self.mask),
-            8 => self.reduce(0, u32::wrapping_add),
-            9 => self.reduce(i32::MIN as u32, |a, b| (a as i32).max(b as i32) as u32),
-            10 => self.reduce(i32::MAX as u32, |a, b| (a as i32).min(b as i32) as u32),
-            11 => self.reduce(0, u32::max),
-            12 => self.reduce(u32::MAX, u32::min),
-            13 => self.reduce(0, |a, b| a | b),
-            14 => self.reduce(u32::MAX, |a, b| a & b),
-            15 => self.reduce(0, |a, b| a ^ b),
-            _ => 0,
-        }
-    }
-
-    /// The lane that a shuffle reads for `lane`; `Err`: a lane that does not take part.
-    fn source(&self, lane: usize) -> Result<usize, usize> {
-        let width = self.width.clamp(1, 32) as usize;
-        let base = lane & !(width - 1);
-        let argument = self.arguments[lane];
-        let source = match self.op {
-            SHFL => Some(base + (argument as usize & (width - 1))),
-            SHFL_UP => lane.checked_sub(argument as usize).filter(|source| *source >= base),
-            SHFL_DOWN => Some(lane + argument as usize).filter(|source| *source < base + width),
-            _ => Some(lane ^ argument as usize).filter(|source| *source < base + width),
-        };
-        let source = source.unwrap_or(lane);
-        if source < 32 && self.mask >> source & 1 != 0 { Ok(source) } else { Err(source) }
-    }
-
-    fn matching(&self, lane: usize) -> u64 {
-        let same = lanes_of(self.mask).filter(|other| self.values[*other] == self.values[lane]);
-        same.fold(0, |bits, lane| bits | 1 << lane)
-    }
-}
+use crate::state::Idx;
+use crate::state::collective::{Collective, SHFL, SHFL_XOR, SYNC, lanes_of, name};
+use crate::state::lane::State;
 
 impl Machine<'_> {
     /// A lane calls a warp function.

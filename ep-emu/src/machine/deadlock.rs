@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::Machine;
 use crate::abi::Pc;
 use crate::failure::{Wait, WaitSite};
-use crate::lane::{Idx, State};
-use crate::machine::Machine;
+use crate::state::Idx;
+use crate::state::lane::State;
 use crate::symbols::mark;
 
 /// What a lane does that a fault has stopped.

@@ -1,0 +1,75 @@
+//! Steps of actors, and what they do to memory.
+
+use super::Machine;
+use crate::actor::ActorMemory;
+use crate::heap::Address;
+use crate::memory::{read, write};
+
+/// The machine as the actor of this number sees it.
+struct Acting<'m, 'w> {
+    machine: &'m mut Machine<'w>,
+    actor: usize,
+}
+
+impl Acting<'_, '_> {
+    fn check(&mut self, at: Address, bytes: usize, writes: bool) {
+        let (actor, at) = (self.actor, at.0 as usize);
+        let seen = self.machine.checked(|checker| checker.actor_accesses(actor, at, bytes, writes));
+        if let Err(fault) = seen {
+            self.machine.fail(*fault);
+        }
+    }
+}
+
+impl ActorMemory for Acting<'_, '_> {
+    fn peek(&self, at: Address) -> u64 {
+        // SAFETY: actors are given addresses of the world's regions.
+        unsafe { read(at.0 as usize, 8) }
+    }
+
+    fn acquire(&mut self, at: Address) -> u64 {
+        if let Some(checker) = &mut self.machine.checker {
+            checker.actor_acquires(self.actor, at.0 as usize);
+        }
+        self.peek(at)
+    }
+
+    fn read(&mut self, at: Address, into: &mut [u8]) {
+        self.check(at, into.len(), false);
+        // SAFETY: actors are given addresses of the world's regions.
+        unsafe {
+            std::ptr::copy_nonoverlapping(at.0 as *const u8, into.as_mut_ptr(), into.len());
+        }
+    }
+
+    fn write(&mut self, at: Address, bytes: &[u8]) {
+        self.check(at, bytes.len(), true);
+        // SAFETY: actors are given addresses of the world's regions.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.0 as *mut u8, bytes.len()) };
+        self.machine.touch(at.0 as usize, bytes.len());
+    }
+
+    fn release(&mut self, at: Address, value: u64) {
+        if let Some(checker) = &mut self.machine.checker {
+            checker.actor_releases(self.actor, at.0 as usize);
+        }
+        // SAFETY: actors are given addresses of the world's regions.
+        unsafe { write(at.0 as usize, value, 8) };
+        self.machine.touch(at.0 as usize, 8);
+    }
+
+    fn draw(&mut self, bound: usize) -> usize {
+        self.machine.schedule.rng.below(bound)
+    }
+}
+
+impl Machine<'_> {
+    /// Runs one step of an actor.
+    pub(super) fn actor_step(&mut self, actor: usize) -> bool {
+        let mut taken = self.actors.remove(actor);
+        let acted = taken.step(&mut Acting { machine: self, actor });
+        self.actors.insert(actor, taken);
+        self.progress += u64::from(acted);
+        acted
+    }
+}
