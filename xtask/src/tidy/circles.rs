@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{File, Tree};
 
-const CRATES: [&str; 4] = ["ep-codegen", "ep-runtime", "ep-verify", "ep-cli"];
+const CRATES: [&str; 5] = ["ep-codegen", "ep-emu", "ep-runtime", "ep-verify", "ep-cli"];
 
 /// For each module of a crate, those that it names.
 type Imports = BTreeMap<String, BTreeSet<String>>;
