@@ -4,6 +4,7 @@ mod fault;
 mod mutants;
 mod pool;
 mod progress;
+mod shape;
 mod trial;
 
 use std::collections::BTreeMap;

@@ -8,10 +8,10 @@ use ep_runtime::error::CallError;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
 use ep_verify::Findings;
-use ep_verify::options::random_shape;
 use ep_verify::selftest::{Case, Selftest};
 
 use super::fault::{Fault, judge};
+use super::shape;
 use crate::failure::Failure;
 use crate::problem::{Reach, emit};
 
@@ -60,15 +60,15 @@ impl Trial {
         }
         let mut refused = String::new();
         for draw in 0..DRAWS {
-            let seed = self.seed + (draw << 32);
-            let ranks = 1 + seed as usize % self.ranks;
-            let options = random_shape(&variant.options, seed);
+            let (options, ranks) = shape::drawn(&variant.options, self.ranks, self.seed, draw);
             match self.run_shape(variant, &options, ranks, programs) {
                 // Not every shape that can be drawn has a plan.
                 Err(report) if report.starts_with(NO_PLAN) => refused = report,
                 outcome => {
-                    let BufferOptions { hidden, topk, experts, .. } = options;
-                    let shape = format!("{ranks} ranks, hidden {hidden}, top-{topk} of {experts}");
+                    let BufferOptions { tokens, hidden, topk, experts, .. } = options;
+                    let shape = format!(
+                        "{ranks} ranks, {tokens} tokens, hidden {hidden}, top-{topk} of {experts}"
+                    );
                     return outcome.map_err(|report| format!("{shape}\n{report}"));
                 }
             }
@@ -117,6 +117,7 @@ impl Trial {
         // Five handles: ranks may be calls apart.
         let options = BufferOptions { live: 5, ..options.clone() };
         let mut case = Case::random_for(options, ranks, self.seed);
+        shape::fill(&mut case);
         if let Some((fault, (rank, _))) = struck {
             fault.alter(&mut case, rank);
         }
