@@ -294,10 +294,10 @@ impl Heap {
         let mut text = format!("{} of rank {rank}", tensor.name);
         if let Some(row) = at.checked_div(row_bytes) {
             text.push_str(&format!(", row {row} of {}", (end - start) / row_bytes));
-            if (end - start) % row_bytes != 0 {
+            if !(end - start).is_multiple_of(row_bytes) {
                 text.push_str(&format!(" and {} bytes", (end - start) % row_bytes));
             }
-            if at % row_bytes != 0 {
+            if !at.is_multiple_of(row_bytes) {
                 text.push_str(&format!(", byte {}", at % row_bytes));
             }
         } else if offset < end {
