@@ -198,6 +198,12 @@ impl Selftest {
         self.settle()
     }
 
+    /// The first half of a dispatch on one local rank: what a rank does whose call is another one than
+    /// the others'.
+    pub fn exchange_alone(&self, rank: usize) -> Result<Handle, CallError> {
+        self.buffer.exchange_counts(rank, &self.input(rank)?, &self.case.dispatch)
+    }
+
     fn exchange_counts(&self) -> Result<Vec<Handle>, CallError> {
         let inputs = self.group.local().map(|rank| self.input(rank));
         self.exchange_inputs(&inputs.collect::<Result<Vec<_>, _>>()?)

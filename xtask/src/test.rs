@@ -124,7 +124,7 @@ fn canonical(path: &Path) -> PathBuf {
 
 /// Command lines of `epforge check`: schedules of every variant, and whether bugs would be found.
 fn host_checks(full: bool) -> [(&'static str, String); 5] {
-    let [fast, hb, shapes, faults] = if full { [1000, 200, 40, 180] } else { [50, 10, 4, 9] };
+    let [fast, hb, shapes, faults] = if full { [1000, 200, 40, 200] } else { [50, 10, 4, 10] };
     [
         ("schedules", format!("all --schedules {fast}")),
         ("checked schedules", format!("all --mode hb --schedules {hb}")),

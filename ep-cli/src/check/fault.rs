@@ -24,6 +24,8 @@ pub(super) enum Fault {
     EmptyRanks,
     /// All tokens go to one rank: the results stay right
     OneTarget,
+    /// One rank makes a call of another shape: the others say whom they wait for
+    OtherShape,
     /// One rank stops for good: the others say whom they wait for
     DeadRank,
     /// The word that stops one rank is raised at any step: all leave in order
@@ -41,6 +43,7 @@ impl Fault {
             Fault::LateBulk => "late-bulk",
             Fault::EmptyRanks => "empty-ranks",
             Fault::OneTarget => "one-target",
+            Fault::OtherShape => "other-shape",
             Fault::DeadRank => "dead-rank",
             Fault::StoppedRank => "stopped-rank",
             Fault::StalledBulk => "stalled-bulk",
@@ -68,7 +71,7 @@ impl Fault {
     /// What it does to a machine of so many ranks.
     pub(super) fn faults(self, ranks: u32, (rank, step): (u32, u64)) -> Faults {
         match self {
-            Fault::EmptyRanks | Fault::OneTarget => Faults::default(),
+            Fault::EmptyRanks | Fault::OneTarget | Fault::OtherShape => Faults::default(),
             Fault::SlowRank => Faults { slow_ranks: vec![rank], ..Faults::default() },
             Fault::RankAhead => {
                 let others = (0..ranks).filter(|other| *other != rank);
@@ -103,7 +106,8 @@ impl Fault {
 
     /// Whether an error is one that this fault, on `rank`, may end in.
     fn explains(self, rank: u32, error: &CallError, backend: &HostBackend) -> bool {
-        if !matches!(self, Fault::DeadRank | Fault::StoppedRank | Fault::StalledBulk) {
+        use Fault::{DeadRank, OtherShape, StalledBulk, StoppedRank};
+        if !matches!(self, DeadRank | OtherShape | StoppedRank | StalledBulk) {
             return false;
         }
         let own = rank as usize;

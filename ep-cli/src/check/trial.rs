@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ep_runtime::buffer::{BufferOptions, Emit};
 use ep_runtime::error::CallError;
+use ep_runtime::group::Group;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
 use ep_verify::Findings;
@@ -121,11 +122,25 @@ impl Trial {
         if let Some((fault, (rank, _))) = struck {
             fault.alter(&mut case, rank);
         }
-        let test = Selftest::new(&group, self.source, case).map_err(|error| match error {
-            CallError::Plan(error) => format!("{NO_PLAN}{error}"),
-            other => other.to_string(),
-        })?;
         let struck = struck.map(|(fault, (rank, _))| (fault, rank));
+        let test = |case: Case| {
+            Selftest::new(&group, self.source, case).map_err(|error| match error {
+                CallError::Plan(error) => format!("{NO_PLAN}{error}"),
+                other => other.to_string(),
+            })
+        };
+        if let Some((Fault::OtherShape, rank)) = struck {
+            let options =
+                BufferOptions { experts: case.options.experts + 1, ..case.options.clone() };
+            let other = test(Case::random_for(options, ranks, self.seed))?;
+            let outcome = call_apart(&group, &test(case)?, &other, rank as usize);
+            // A rank that is alone in its group has nobody to miss.
+            if judge(struck, outcome, &backend)? && ranks > 1 {
+                return Err(format!("rank {rank} makes another call, and nobody says so"));
+            }
+            return Ok(backend.stats().steps);
+        }
+        let test = test(case)?;
         for call in calls(variant.reach, self.seed) {
             if !judge(struck, call(&test), &backend)? {
                 break;
@@ -136,6 +151,20 @@ impl Trial {
 }
 
 const NO_PLAN: &str = "no plan: ";
+
+/// The first half of a dispatch on every rank, on one of them that of another problem.
+fn call_apart(
+    group: &Group,
+    test: &Selftest,
+    other: &Selftest,
+    rank: usize,
+) -> Result<Findings, CallError> {
+    let own = |at: usize| if at == rank { other } else { test };
+    let handles = group.local().map(|at| own(at).exchange_alone(at));
+    let _handles = handles.collect::<Result<Vec<_>, _>>()?;
+    group.local().try_for_each(|at| group.sync(at))?;
+    Ok(Findings::default())
+}
 
 /// Enough calls that epochs, rings and slots go round. Every other schedule queues many of them before
 /// it waits, which takes four times as long as the others.
