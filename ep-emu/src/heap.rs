@@ -46,7 +46,7 @@ pub(crate) enum Reach {
 
 /// Memory that a launch knows as a tensor, for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tensor {
+pub struct LaunchTensor {
     /// Name in the kernel.
     pub name: String,
     /// First element.
@@ -234,7 +234,7 @@ impl Heap {
     }
 
     /// `offset` as a reader knows it: tensor, part or region, rank, place in it.
-    pub(crate) fn describe(&self, offset: usize, tensors: &[Tensor]) -> String {
+    pub(crate) fn describe(&self, offset: usize, tensors: &[LaunchTensor]) -> String {
         if offset >= self.pages.len() {
             let address = self.base().wrapping_add(offset);
             return format!("{address:#x}, which is no address of the world");
@@ -281,9 +281,9 @@ impl Heap {
         region: &Region,
         from: usize,
         offset: usize,
-        tensors: &[Tensor],
+        tensors: &[LaunchTensor],
     ) -> Option<String> {
-        let place = |tensor: &Tensor| (tensor.at.0 as usize).wrapping_sub(self.base());
+        let place = |tensor: &LaunchTensor| (tensor.at.0 as usize).wrapping_sub(self.base());
         let end = region.from + region.bytes;
         let known = tensors.iter().filter(|it| (from..=offset).contains(&place(it)));
         let tensor = known.filter(|it| place(it) < end).max_by_key(|it| place(it))?;

@@ -36,7 +36,7 @@ mod world;
 pub use actor::{Actor, ActorMemory};
 pub use compiler::Compiler;
 pub use failure::{Failure, FailureKind, RunStats, Wait, WaitSite};
-pub use heap::{Address, Tensor};
+pub use heap::{Address, LaunchTensor};
 pub use program::{Build, CompileError, Kernel, Program, Source};
 pub use rules::{Rule, Rules};
 pub use state::schedule::{Faults, Policy};

@@ -9,7 +9,7 @@ use crate::calls::{self, TABLE};
 use crate::failure::{Failure, FailureKind, RunStats};
 use crate::fiber::{self, SANITIZED_STACK_BYTES, STACK_BYTES, Stacks};
 use crate::hb::{Cells, Checker, Setup};
-use crate::heap::{ALIGNMENT, ARENA_BYTES, Address, Heap, Part, Reach, Tensor};
+use crate::heap::{ALIGNMENT, ARENA_BYTES, Address, Heap, LaunchTensor, Part, Reach};
 use crate::machine::Machine;
 use crate::program::Build;
 use crate::rules::Rules;
@@ -223,7 +223,7 @@ impl World {
         self.has_run = true;
         let regions = self.heap.count();
         let symbols = Symbols::of(&launches);
-        let tensors: Vec<Tensor> =
+        let tensors: Vec<LaunchTensor> =
             launches.iter().flatten().flat_map(|launch| &launch.tensors).cloned().collect();
         let result = self.run_checked(launches);
         let result = self.check_guards(result, &tensors);
@@ -235,7 +235,7 @@ impl World {
     fn check_guards(
         &mut self,
         result: Result<RunStats, Failure>,
-        tensors: &[Tensor],
+        tensors: &[LaunchTensor],
     ) -> Result<RunStats, Failure> {
         let strays = self.heap.take_strays();
         let ended =

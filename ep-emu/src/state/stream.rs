@@ -2,7 +2,7 @@
 
 use super::Idx;
 use crate::abi::{Bind, LaneView, Table};
-use crate::heap::Tensor;
+use crate::heap::LaunchTensor;
 use crate::program::Kernel;
 
 /// One launch of a kernel on one rank.
@@ -21,7 +21,7 @@ pub struct Launch {
     /// The kernel's parameters, laid out as CUDA does.
     pub args: Vec<u8>,
     /// What its pointers point to, for reports.
-    pub tensors: Vec<Tensor>,
+    pub tensors: Vec<LaunchTensor>,
 }
 
 /// A rank's list of launches and how far it is.

@@ -1,6 +1,6 @@
 //! What a kernel stores outside its buffers is found in every build, and told by the tensor's name.
 
-use ep_emu::{Address, Build, Failure, FailureKind, RunStats, Spec, Tensor, World};
+use ep_emu::{Address, Build, Failure, FailureKind, LaunchTensor, RunStats, Spec, World};
 
 use crate::support::{alloc, bytes, compile, launch, source};
 
@@ -24,8 +24,11 @@ fn run(
         let mut launch = launch(&program, kernel, 1, 32);
         let (first, rows) = if rank == 1 { (first, rows) } else { (0, 1) };
         launch.args = bytes(&[y.0, flag.0, u64::from(first as u32) | u64::from(rows) << 32]);
-        let tensor =
-            |name: &str, at: Address, row_bytes| Tensor { name: name.to_owned(), at, row_bytes };
+        let tensor = |name: &str, at: Address, row_bytes| LaunchTensor {
+            name: name.to_owned(),
+            at,
+            row_bytes,
+        };
         launch.tensors = vec![tensor("flag", flag, 0), tensor("y", y, ROW_BYTES as u64)];
         lists.push(vec![launch]);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ep_codegen::plan::{ParamKind, Plan, elem_bytes};
-use ep_emu::{Address, Tensor};
+use ep_emu::{Address, LaunchTensor};
 
 /// Where `ep::Group` holds its stop word's address, and the number of its pipeline.
 const STOP_AT: usize = 24;
@@ -13,7 +13,7 @@ const PIPELINE_AT: usize = 52;
 /// What a launch says of memory: its tensors, and the word that stops it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Told {
-    pub(super) tensors: Vec<Tensor>,
+    pub(super) tensors: Vec<LaunchTensor>,
     pub(super) stop_word: Option<Address>,
 }
 
@@ -39,7 +39,7 @@ fn word(args: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes))
 }
 
-fn tensors(plan: &Plan, args: &[u8]) -> Vec<Tensor> {
+fn tensors(plan: &Plan, args: &[u8]) -> Vec<LaunchTensor> {
     let word = |offset: i64| word(args, usize::try_from(offset).ok()?);
     let mut tensors = Vec::new();
     for param in &plan.params {
@@ -54,7 +54,7 @@ fn tensors(plan: &Plan, args: &[u8]) -> Vec<Tensor> {
         let dense = plan.extents.iter().find(|extent| extent.tensor == *tensor);
         let dense = dense.filter(|extent| extent.size.is_some()).map(|extent| extent.bytes as u64);
         let row_bytes = apart.or(dense).unwrap_or(0);
-        tensors.push(Tensor { name: param.name.clone(), at: Address(at), row_bytes });
+        tensors.push(LaunchTensor { name: param.name.clone(), at: Address(at), row_bytes });
     }
     tensors
 }
@@ -81,7 +81,7 @@ mod tests {
         let pipelines = BTreeMap::from([(6, Arc::clone(&plan)), (7, Arc::clone(&plan))]);
         let ParamKind::Pointer { elem, .. } = pointer("x") else { panic!("a pointer") };
         let row_bytes = 24 * elem_bytes(&elem) as u64;
-        let x = Tensor { name: "x".to_string(), at: Address(4096), row_bytes };
+        let x = LaunchTensor { name: "x".to_string(), at: Address(4096), row_bytes };
         let told = Told { tensors: vec![x], stop_word: Some(Address(64)) };
         assert_eq!(told_by(&pipelines, &args), told, "an absent tensor is none");
         assert_eq!(told_by(&BTreeMap::from([(6, plan)]), &args), Told::default());
