@@ -51,27 +51,40 @@ pub struct RoutingOptions {
     pub first: usize,
     /// How many experts from there on they go to.
     pub experts: usize,
-    /// 0: all experts alike; larger: the first ones get more and more.
+    /// Expert k, from 0, gets entries in proportion to (k + 1)^-skew, as by Zipf's law; 0: all alike.
     pub skew: f64,
+    /// The first experts that get a share of their own; the rest goes to the others.
+    pub hot: Option<HotExperts>,
     /// Share of entries that are -1.
     pub absent: f64,
     /// Share of entries that repeat an earlier one of their token.
     pub repeated: f64,
 }
 
+/// Experts that many entries go to, whatever the skew: those of one rank.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HotExperts {
+    /// Share of the entries.
+    pub share: f64,
+    /// How many experts, the first ones.
+    pub experts: usize,
+}
+
 impl RoutingOptions {
     /// Even routing without absent or repeated entries.
     pub fn even(topk: usize, experts: usize) -> RoutingOptions {
-        RoutingOptions { topk, first: 0, experts, skew: 0.0, absent: 0.0, repeated: 0.0 }
+        let (skew, absent, repeated) = (0.0, 0.0, 0.0);
+        RoutingOptions { topk, first: 0, experts, skew, hot: None, absent, repeated }
     }
 
     /// Routing of `tokens` tokens.
     pub fn routing(&self, tokens: usize, random: &mut Random) -> Routing {
+        let sums = self.sums();
         let mut experts = Vec::with_capacity(tokens * self.topk);
         for _ in 0..tokens {
             let start = experts.len();
             for _ in 0..self.topk {
-                let entry = self.entry(&experts[start..], random);
+                let entry = self.entry(&experts[start..], &sums, random);
                 experts.push(entry);
             }
         }
@@ -79,8 +92,39 @@ impl RoutingOptions {
         Routing { topk: self.topk, experts, weights }
     }
 
+    /// What the experts up to each one get in proportion; nothing if all are alike.
+    fn sums(&self) -> Vec<f64> {
+        if self.skew <= 0.0 {
+            return Vec::new();
+        }
+        let mut sum = 0.0;
+        let add = |index: usize| {
+            sum += ((index + 1) as f64).powf(-self.skew);
+            sum
+        };
+        (0..self.experts).map(add).collect()
+    }
+
+    /// One of the experts, from 0.
+    fn index(&self, sums: &[f64], random: &mut Random) -> usize {
+        if let Some(HotExperts { share, experts }) = self.hot {
+            let experts = experts.min(self.experts);
+            let cold = self.experts - experts;
+            return match experts > 0 && (cold == 0 || random.chance(share)) {
+                true => random.below(experts),
+                false => experts + random.below(cold),
+            };
+        }
+        let place = random.unit();
+        let index = match sums.last() {
+            Some(all) => sums.partition_point(|sum| *sum <= place * all),
+            None => (place * self.experts as f64) as usize,
+        };
+        index.min(self.experts - 1)
+    }
+
     /// One more entry of a token that has `earlier` ones.
-    fn entry(&self, earlier: &[i64], random: &mut Random) -> i64 {
+    fn entry(&self, earlier: &[i64], sums: &[f64], random: &mut Random) -> i64 {
         if self.experts == 0 || random.chance(self.absent) {
             return -1;
         }
@@ -90,9 +134,7 @@ impl RoutingOptions {
         // Distinct ones where there are enough experts; after some tries whatever comes.
         let mut expert = -1;
         for _ in 0..64 {
-            let place = random.unit().powf(1.0 + self.skew.max(0.0));
-            let index = ((place * self.experts as f64) as usize).min(self.experts - 1);
-            expert = (self.first + index) as i64;
+            expert = (self.first + self.index(sums, random)) as i64;
             if !earlier.contains(&expert) {
                 break;
             }
@@ -176,12 +218,41 @@ mod tests {
         assert_eq!(none.experts, [-1; 6]);
     }
 
+    /// How often each of 8 experts is drawn, of 100,000 entries.
+    fn drawn(options: RoutingOptions) -> [f64; 8] {
+        let routing = options.routing(100_000, &mut Random::new(3));
+        let mut shares = [0.0; 8];
+        for expert in routing.experts {
+            shares[expert as usize] += 1e-5;
+        }
+        shares
+    }
+
     #[test]
-    fn skew_prefers_the_first_experts() {
-        let options = RoutingOptions { skew: 3.0, ..RoutingOptions::even(1, 8) };
-        let routing = options.routing(1000, &mut Random::new(3));
-        let first = routing.experts.iter().filter(|expert| **expert == 0).count();
-        assert!(first > 400, "{first}");
+    fn skew_is_the_exponent_of_a_zipf_law() {
+        let options = RoutingOptions { skew: 1.2, ..RoutingOptions::even(1, 8) };
+        let law = (1..=8).map(|place| f64::from(place).powf(-1.2));
+        let all: f64 = law.clone().sum();
+        for (share, want) in drawn(options).into_iter().zip(law) {
+            assert!((share - want / all).abs() < 0.01, "{share}, not {}", want / all);
+        }
+        let even = drawn(RoutingOptions::even(1, 8));
+        assert!(even.iter().all(|share| (share - 0.125).abs() < 0.01), "{even:?}");
+    }
+
+    #[test]
+    fn hot_experts_get_their_share() {
+        let hot = Some(HotExperts { share: 0.9, experts: 2 });
+        let shares = drawn(RoutingOptions { hot, ..RoutingOptions::even(1, 8) });
+        for (expert, share) in shares.into_iter().enumerate() {
+            let want = if expert < 2 { 0.45 } else { 0.1 / 6.0 };
+            assert!((share - want).abs() < 0.01, "expert {expert}: {share}, not {want}");
+        }
+        for experts in [0, 8, 9] {
+            let hot = Some(HotExperts { share: 0.5, experts });
+            let shares = drawn(RoutingOptions { hot, ..RoutingOptions::even(1, 8) });
+            assert!(shares.iter().all(|share| (share - 0.125).abs() < 0.01), "{shares:?}");
+        }
     }
 
     #[test]
