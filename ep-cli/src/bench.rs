@@ -4,6 +4,7 @@
 mod chart;
 mod request;
 mod result;
+mod routing;
 mod survive;
 
 use std::collections::BTreeSet;
@@ -28,8 +29,8 @@ use crate::moved::bytes;
 use crate::problem::{failed, memory_parts, no_machine};
 use crate::processes;
 pub(crate) use request::Options;
-use request::{Probe, Request};
-use result::{Measured, TITLES, Texts};
+use request::{Batch, Probe, Request};
+use result::{Least, Measured, Texts};
 
 /// Bytes that fill the wire.
 const WIRE_BYTES: u64 = 128 << 20;
@@ -143,6 +144,14 @@ struct Bench<'a> {
     titled: bool,
 }
 
+/// One operation, with the inputs of all its calls and of the last one.
+struct Run<'a> {
+    test: &'a Selftest,
+    last: &'a Selftest,
+    routing: &'a str,
+    operation: Operation,
+}
+
 impl Bench<'_> {
     fn all(&mut self) -> Result<(), Failure> {
         if self.options.probe != Probe::No {
@@ -154,8 +163,10 @@ impl Bench<'_> {
         let rates = self.rates()?;
         self.random_shapes()?;
         let payloads = self.request.payloads.clone();
-        for (index, payload) in payloads.into_iter().enumerate() {
-            self.payload(payload, rates, index == 0)?;
+        for batch in self.request.batches.clone() {
+            for (index, payload) in payloads.iter().enumerate() {
+                self.payload(*payload, &batch, rates, index == 0)?;
+            }
         }
         if let Some((made, found)) = self.ranks.compiled()? {
             self.talk.object(&Object::new().with("compiled", made).with("cached", found))?;
@@ -236,13 +247,19 @@ impl Bench<'_> {
 
     /// Everything with rows of one kind. A combine moves the same rows whatever came, so that it is
     /// timed once.
-    fn payload(&mut self, payload: Payload, rates: Rates, combines: bool) -> Result<(), Failure> {
-        let buffer = BufferOptions { rates, ..self.request.buffer(payload) };
+    fn payload(
+        &mut self,
+        payload: Payload,
+        batch: &Batch,
+        rates: Rates,
+        combines: bool,
+    ) -> Result<(), Failure> {
+        let buffer = BufferOptions { rates, ..self.request.buffer(payload, batch) };
         let tuning = self.tuning(&buffer, rates)?;
         let sweep = self.request.sweep(self.ranks.sms(), tuning.sms);
         let texts = Texts::of(&buffer, self.group())?;
         let Some(first) = sweep.first() else { return Ok(()) };
-        let case = self.request.case(buffer, *first);
+        let case = self.request.case(buffer, batch, *first);
         let mut test = Selftest::new(self.group(), &BuiltIn, case).map_err(failed)?;
         self.memory(&test)?;
         self.check(&test, "before timing")?;
@@ -251,6 +268,9 @@ impl Bench<'_> {
         }
         if self.request.repeats.iterations == 0 {
             return Ok(());
+        }
+        if self.request.repeats.graph.is_some() {
+            self.floor_is_right(&test)?;
         }
         let last = self.request.seed.wrapping_add(1 << 32);
         let mut last = test.reseeded(last).map_err(failed)?;
@@ -261,14 +281,38 @@ impl Bench<'_> {
             if is_combine && !combines || operation == Operation::CachedDispatch && !has_cached {
                 continue;
             }
-            let wire = test.wire(operation).map_err(failed)?;
             for sms in &sweep {
                 test.set_calls(sms.dispatch, sms.combine);
                 last.set_calls(sms.dispatch, sms.combine);
-                self.time(&test, &last, operation, wire, rates, &texts)?;
+                let run =
+                    Run { test: &test, last: &last, routing: batch.routing.text(), operation };
+                let least = self.least(&run)?;
+                self.time(&run, least, rates, &texts)?;
             }
         }
         self.check(&test, "after timing")
+    }
+
+    /// What the same rows take at least: with many of them, and in a graph.
+    fn least(&self, run: &Run<'_>) -> Result<Least, Failure> {
+        let (test, operation) = (run.test, run.operation);
+        Ok(match self.request.repeats.graph {
+            None => Least::Wire(test.wire(operation).map_err(failed)?),
+            Some(_) => {
+                let found = test.floor(operation, test.sms(operation), self.request.repeats);
+                Least::Floor(found.map_err(failed)?)
+            }
+        })
+    }
+
+    /// The floor is compared as well, also where nothing is timed.
+    fn floor_is_right(&mut self, test: &Selftest) -> Result<(), Failure> {
+        let findings = test.check_floor().map_err(failed)?;
+        let text = format!("{}: the floor: {findings}", test.buffer().options().payload.name());
+        match findings.is_good() {
+            true => self.talk.say(&text),
+            false => Err(Failure::Failed(text)),
+        }
     }
 
     /// Tells what the buffer takes on each rank.
@@ -302,15 +346,15 @@ impl Bench<'_> {
 
     fn time(
         &mut self,
-        test: &Selftest,
-        last: &Selftest,
-        operation: Operation,
-        wire: Option<Duration>,
+        run: &Run<'_>,
+        least: Least,
         rates: Rates,
         texts: &Texts,
     ) -> Result<(), Failure> {
+        let Run { test, operation, .. } = *run;
         for mode in self.request.modes.clone() {
-            let timing = test.time(last, operation, mode, self.request.repeats).map_err(failed)?;
+            let repeats = self.request.repeats;
+            let timing = test.time(run.last, operation, mode, repeats).map_err(failed)?;
             if !timing.findings.is_good() {
                 let (operation, mode) = (operation.name(), mode.name());
                 let text = format!("{operation}, last call of the {mode}: {}", timing.findings);
@@ -318,13 +362,14 @@ impl Bench<'_> {
             }
             let bound = rates.wire(timing.bytes);
             let text = texts.of_operation(operation);
-            let measured = Measured { timing: &timing, test, wire, bound, text };
+            let routing = run.routing;
+            let measured = Measured { timing: &timing, test, routing, least, bound, text };
             let object = measured.object();
             self.lines.push(format!("{object}\n"));
             self.talk.object(&object)?;
             if !self.talk.json {
                 if !std::mem::replace(&mut self.titled, true) {
-                    self.talk.say(TITLES)?;
+                    self.talk.say(least.titles())?;
                 }
                 self.talk.say(&measured.row())?;
             }

@@ -25,8 +25,9 @@ pub use findings::Findings;
 
 /// The kernels of this crate and of `ep_runtime::tune` that no pipeline declares: a name, the text, and
 /// whether it needs bulk copies.
-pub const HANDWRITTEN: [(&str, &str, bool); 6] = [
+pub const HANDWRITTEN: [(&str, &str, bool); 7] = [
     ("experts", selftest::EXPERTS_TEXT, false),
+    ("floor", selftest::FLOOR_TEXT, true),
     ("litmus", litmus::ORDERS_TEXT, false),
     ("litmus_bulk", litmus::BULK_TEXT, true),
     ("load", selftest::LOAD_TEXT, false),

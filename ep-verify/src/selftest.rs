@@ -9,6 +9,7 @@ mod data;
 mod digest;
 mod expanded;
 mod experts;
+mod floor;
 mod load;
 mod pairs;
 mod random_case;
@@ -32,10 +33,12 @@ use barrier::RankBarrier;
 use data::{HostData, RankData};
 
 pub(crate) use experts::TEXT as EXPERTS_TEXT;
+pub use floor::FloorTimes;
+pub(crate) use floor::TEXT as FLOOR_TEXT;
 pub use load::Load;
 pub(crate) use load::TEXT as LOAD_TEXT;
 pub use pairs::Turns;
-pub use timing::{Mode, Operation, Repeats, Timing};
+pub use timing::{Mode, Operation, Percentiles, Repeats, Timing};
 
 /// Bytes that outputs hold before a call: 0xa5a5 is no value that random rows have.
 const POISON: u8 = 0xa5;

@@ -30,7 +30,7 @@ pub(crate) use allocations::allocations_of;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The C++ compiler; none on a machine without one.
-fn programs() -> Option<&'static Arc<Programs>> {
+pub(crate) fn programs() -> Option<&'static Arc<Programs>> {
     static PROGRAMS: LazyLock<Option<Arc<Programs>>> = LazyLock::new(|| {
         // Where the tests on the host keep their programs: beside the folder that this test is in.
         let test = std::env::current_exe().ok();

@@ -192,7 +192,7 @@ fn every_header_compiles_alone() {
     }
 }
 
-/// The kernels that are written by hand, for looks at a machine: all but one may be slow.
+/// The kernels that are written by hand, for looks at a machine: all but those that are timed may be slow.
 #[test]
 fn every_kernel_of_the_self_test_compiles() {
     let Some(jit) = jit() else { return };
@@ -205,7 +205,9 @@ fn every_kernel_of_the_self_test_compiles() {
             match jit.compile(&source, arch, &[]) {
                 Ok(compiled) => {
                     assert!(compiled.resources.undefined.is_empty(), "{name}");
-                    assert!(name != "wire" || compiled.defects().is_empty(), "{name}");
+                    let is_timed = ["floor", "pushes"].contains(&name);
+                    let defects = compiled.defects();
+                    assert!(!is_timed || defects.is_empty(), "{name}: {defects:?}");
                 }
                 Err(error) => panic!("{name} for {}: {error}", arch.name()),
             }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use clap::ValueEnum;
 use ep_runtime::buffer::{BufferOptions, CallOptions, Payload};
 use ep_runtime::gpu::Sharing;
-use ep_verify::oracle::RoutingOptions;
 use ep_verify::selftest::{Case, Mode, Operation, Repeats};
 
+use super::routing::RoutingName;
 use crate::failure::Failure;
 use crate::machine::{GpuRequest, Machine, SharingName};
 use crate::problem::Problem;
@@ -38,9 +38,16 @@ pub(crate) struct Options {
     /// End the process of one rank after the check; the others have to go on in a new group
     #[arg(long, value_name = "RANK", requires = "processes")]
     pub(crate) kill: Option<usize>,
-    /// Tokens of every rank, or of each
-    #[arg(long, value_name = "N", value_delimiter = ',')]
-    tokens: Vec<usize>,
+    /// Tokens of every rank, one run for each; `9/4/0` gives those of each rank
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = token_counts)]
+    tokens: Vec<TokenCounts>,
+    /// Where tokens go, one run for each: even, zipf:EXPONENT, or hot:SHARE of the entries to rank 0; with
+    /// +absent:SHARE entries that are -1, with +repeated:SHARE some that repeat one of their token
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["even"], value_parser = RoutingName::parse)]
+    routing: Vec<RoutingName>,
+    /// Capture N calls in a graph, and replay that
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) graph: Option<u32>,
     /// What rows consist of
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = payload, default_values = ["bf16", "fp8"])]
     payload: Vec<Payload>,
@@ -68,7 +75,7 @@ pub(crate) struct Options {
     /// Those of a direct dispatch that send to other ranks; without it what the rates give
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     remote: Option<u32>,
-    /// Timed calls; 0: check only
+    /// Timed calls, or replays of a graph; 0: check only
     #[arg(long, value_name = "N")]
     iterations: Option<usize>,
     /// Calls before them
@@ -89,15 +96,6 @@ pub(crate) struct Options {
     /// How windows reach the other GPUs of one process
     #[arg(long, value_enum, default_value_t = SharingName::Mapped)]
     sharing: SharingName,
-    /// 0: all experts alike; larger: the first ones get more and more
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    skew: f64,
-    /// Share of entries that are -1
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    absent: f64,
-    /// Share of entries that repeat an earlier one of their token
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    repeated: f64,
     /// Seed of routing and values
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub(crate) seed: u64,
@@ -139,11 +137,42 @@ fn mode(text: &str) -> Result<Mode, String> {
     found.ok_or_else(|| "it is neither loop nor iso".to_owned())
 }
 
+/// Tokens of all ranks alike, or of each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct TokenCounts(Vec<usize>);
+
+fn token_counts(text: &str) -> Result<TokenCounts, String> {
+    let counts = text.split('/').map(str::parse).collect::<Result<Vec<usize>, _>>();
+    counts
+        .map(TokenCounts)
+        .map_err(|_| "it is no number of tokens, and no list as 9/4/0".to_owned())
+}
+
+impl TokenCounts {
+    fn of_ranks(&self, ranks: usize) -> Result<Vec<usize>, Failure> {
+        match self.0[..] {
+            [one] => Ok(vec![one; ranks]),
+            _ if self.0.len() == ranks => Ok(self.0.clone()),
+            _ => {
+                let count = self.0.len();
+                Err(Failure::WrongUse(format!("{count} token counts for {ranks} ranks")))
+            }
+        }
+    }
+}
+
+/// Tokens of each rank, and where they go.
+#[derive(Debug, Clone)]
+pub(crate) struct Batch {
+    pub(crate) tokens: Vec<usize>,
+    pub(crate) routing: RoutingName,
+}
+
 /// What to run, with nothing left open.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) gpus: GpuRequest,
-    pub(crate) tokens: Vec<usize>,
+    pub(crate) batches: Vec<Batch>,
     pub(crate) payloads: Vec<Payload>,
     pub(crate) operations: Vec<Operation>,
     pub(crate) modes: Vec<Mode>,
@@ -153,7 +182,6 @@ pub(crate) struct Request {
     combine_sms: Option<u32>,
     remote: Option<u32>,
     options: BufferOptions,
-    routing: RoutingOptions,
 }
 
 /// SMs of the calls of one run.
@@ -173,40 +201,34 @@ impl Options {
             (None, Some(ranks)) => ranks as usize,
             (None, None) => usual,
         };
-        let tokens = match self.tokens[..] {
-            [] => vec![if on_host { HOST_TOKENS } else { TOKENS }; ranks],
-            [one] => vec![one; ranks],
-            _ if self.tokens.len() == ranks => self.tokens.clone(),
-            _ => {
-                let count = self.tokens.len();
-                return Err(Failure::WrongUse(format!("{count} token counts for {ranks} ranks")));
-            }
-        };
+        let usual = [TokenCounts(vec![if on_host { HOST_TOKENS } else { TOKENS }])];
+        let counts = if self.tokens.is_empty() { &usual[..] } else { &self.tokens[..] };
+        let mut batches = Vec::new();
+        for counts in counts {
+            let tokens = counts.of_ranks(ranks)?;
+            let of = |routing: &RoutingName| (tokens.clone(), routing.clone());
+            let made = self.routing.iter().map(of);
+            batches.extend(made.map(|(tokens, routing)| Batch { tokens, routing }));
+        }
         if let Some(killed) = self.kill.filter(|killed| *killed >= ranks) {
             return Err(Failure::WrongUse(format!("there is no rank {killed} of {ranks}")));
         }
         let problem =
             Problem { ranks: ranks as u32, tokens: None, set: self.set.clone(), plain: false };
         let mut options = problem.options(crate::problem::reference_options())?;
-        options.tokens = tokens.iter().copied().max().unwrap_or(0);
         options.capacity = self.capacity;
-        options.live = self.live;
-        let routing = RoutingOptions {
-            skew: self.skew,
-            absent: self.absent,
-            repeated: self.repeated,
-            ..RoutingOptions::even(options.topk, options.experts)
-        };
-        let [iterations, warmup] = if on_host { [2, 1] } else { [50, 10] };
-        let all = |chosen: &[Operation]| match chosen {
-            [] => Operation::ALL.to_vec(),
-            some => some.to_vec(),
+        // Each call of a graph keeps an output, beside those of the calls before and after.
+        options.live = self.live.max(self.graph.map_or(0, |calls| calls as usize + 2));
+        let [iterations, warmup] = match (on_host, self.graph) {
+            (true, _) => [2, 1],
+            (false, None) => [50, 10],
+            (false, Some(_)) => [1000, 20],
         };
         Ok(Request {
             gpus: self.gpu_request(ranks),
-            tokens,
+            batches,
             payloads: self.payload.clone(),
-            operations: all(&self.op),
+            operations: self.operations()?,
             modes: if self.mode.is_empty() {
                 vec![Mode::Loop, Mode::Iso]
             } else {
@@ -215,14 +237,30 @@ impl Options {
             repeats: Repeats {
                 iterations: self.iterations.unwrap_or(iterations),
                 warmup: self.warmup.unwrap_or(warmup),
+                graph: self.graph,
             },
             seed: self.seed,
             sms: self.sms.clone(),
             combine_sms: self.combine_sms,
             remote: self.remote,
             options,
-            routing,
         })
+    }
+
+    /// Those that were asked for, or all that can be timed so.
+    fn operations(&self) -> Result<Vec<Operation>, Failure> {
+        let waits = |operation: &Operation| {
+            self.graph.is_some() && *operation == Operation::DispatchCounted
+        };
+        if self.op.iter().any(waits) {
+            let what = "no graph holds a dispatch whose counts the host waits for: leave out \
+                        `dispatch-counted`, or `--graph`";
+            return Err(Failure::WrongUse(what.to_owned()));
+        }
+        match self.op[..] {
+            [] => Ok(Operation::ALL.into_iter().filter(|it| !waits(it)).collect()),
+            _ => Ok(self.op.clone()),
+        }
     }
 
     fn gpu_request(&self, ranks: usize) -> GpuRequest {
@@ -242,15 +280,16 @@ impl Options {
 
 impl Request {
     /// What a buffer for `payload` is made for.
-    pub(crate) fn buffer(&self, payload: Payload) -> BufferOptions {
-        BufferOptions { payload, ..self.options.clone() }
+    pub(crate) fn buffer(&self, payload: Payload, batch: &Batch) -> BufferOptions {
+        let tokens = batch.tokens.iter().copied().max().unwrap_or(0);
+        BufferOptions { payload, tokens, ..self.options.clone() }
     }
 
     /// The problem with rows of one kind.
-    pub(crate) fn case(&self, options: BufferOptions, sms: Sms) -> Case {
+    pub(crate) fn case(&self, options: BufferOptions, batch: &Batch, sms: Sms) -> Case {
         Case {
-            tokens: self.tokens.clone(),
-            routing: self.routing,
+            tokens: batch.tokens.clone(),
+            routing: batch.routing.options(&options, self.gpus.ranks),
             dispatch: sms.dispatch,
             combine: sms.combine,
             seed: self.seed,
@@ -278,7 +317,9 @@ impl Request {
         let devices = (0..self.gpus.ranks).filter(|own| *own != rank);
         fewer.gpus.devices = Some(devices.map(|own| self.gpus.device(own, count)).collect());
         fewer.gpus.ranks -= 1;
-        fewer.tokens.remove(rank);
+        for batch in &mut fewer.batches {
+            batch.tokens.remove(rank);
+        }
         fewer
     }
 
@@ -313,10 +354,10 @@ mod tests {
     #[test]
     fn one_token_count_is_for_all_ranks() {
         let made = request("--ranks 3 --tokens 7 --set hidden=64 --set experts=9").unwrap();
-        assert_eq!(made.tokens, [7, 7, 7]);
-        let options = made.buffer(Payload::Fp8);
+        assert_eq!(made.batches[0].tokens, [7, 7, 7]);
+        let options = made.buffer(Payload::Fp8, &made.batches[0]);
         assert_eq!((options.tokens, options.hidden, options.live), (7, 64, 2));
-        let case = made.case(options, made.sweep(132, 12)[0]);
+        let case = made.case(options, &made.batches[0], made.sweep(132, 12)[0]);
         assert_eq!((case.routing.experts, case.dispatch.sms), (9, 12));
         assert_eq!(request("").unwrap().gpus.ranks, 4, "as many as there are GPUs");
         assert_eq!(request("--devices 0,0").unwrap().gpus.ranks, 2);
@@ -335,7 +376,11 @@ mod tests {
     #[test]
     fn wrong_words_are_named() {
         for (line, part) in [
-            ("--ranks 2 --tokens 1,2,3", "3 token counts for 2 ranks"),
+            ("--ranks 2 --tokens 1/2/3", "3 token counts for 2 ranks"),
+            ("--tokens 1/x", "it is no number of tokens, and no list as 9/4/0"),
+            ("--routing evn", "it is none of even, zipf:EXPONENT, hot:SHARE"),
+            ("--graph 0", "0 is not in 1..=64"),
+            ("--graph 4 --op both,dispatch-counted", "leave out `dispatch-counted`"),
             ("--payload fp4", "it is none of bf16, fp8, fp8-packed"),
             ("--op speed", "it is none of dispatch, dispatch-counted, counts"),
             ("--mode fast", "it is neither loop nor iso"),
@@ -351,7 +396,29 @@ mod tests {
 
     #[test]
     fn survivors_keep_their_gpus() {
-        let fewer = request("--ranks 4 --tokens 1,2,3,4").unwrap().without(1, 4);
-        assert_eq!((fewer.gpus.devices, fewer.tokens), (Some(vec![0, 2, 3]), vec![1, 3, 4]));
+        let fewer = request("--ranks 4 --tokens 1/2/3/4").unwrap().without(1, 4);
+        assert_eq!(fewer.gpus.devices, Some(vec![0, 2, 3]));
+        assert_eq!(fewer.batches[0].tokens, [1, 3, 4]);
+    }
+
+    #[test]
+    fn every_token_count_meets_every_routing() {
+        let made = request("--ranks 2 --tokens 1,9/4 --routing even,hot:0.9+absent:0.1").unwrap();
+        let found: Vec<(&[usize], &str)> =
+            made.batches.iter().map(|it| (&it.tokens[..], it.routing.text())).collect();
+        let hot = "hot:0.9+absent:0.1";
+        let want: [(&[usize], &str); 4] =
+            [(&[1, 1], "even"), (&[1, 1], hot), (&[9, 4], "even"), (&[9, 4], hot)];
+        assert_eq!(found, want);
+        assert_eq!(made.buffer(Payload::Bf16, &made.batches[2]).tokens, 9);
+    }
+
+    #[test]
+    fn a_graph_has_outputs_for_its_calls_and_no_waits() {
+        let made = request("--graph 8 --tokens 4").unwrap();
+        assert_eq!(made.buffer(Payload::Bf16, &made.batches[0]).live, 10);
+        assert!(!made.operations.contains(&Operation::DispatchCounted));
+        assert!(made.operations.contains(&Operation::Both));
+        assert_eq!(made.repeats, Repeats { iterations: 1000, warmup: 20, graph: Some(8) });
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ep_runtime::Emitted;
 use ep_runtime::buffer::{BufferOptions, BuiltIn, StandardPipeline};
 use ep_runtime::group::Group;
-use ep_verify::selftest::{Operation, Selftest, Timing};
+use ep_verify::selftest::{FloorTimes, Operation, Selftest, Timing};
 
 use super::micros;
 use crate::emit::kept_file;
@@ -49,20 +49,63 @@ impl Texts {
     }
 }
 
+/// What the same rows take at least, in the same run, where that could be timed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Least {
+    /// The wire's own time for the same bytes.
+    Wire(Option<Duration>),
+    /// One kernel for each direction that knows all places, in a graph.
+    Floor(Option<FloorTimes>),
+}
+
+impl Least {
+    /// The time to set a result against.
+    fn time(self) -> Option<Duration> {
+        match self {
+            Least::Wire(time) => time,
+            Least::Floor(times) => times.map(|times| times.same),
+        }
+    }
+
+    fn wire(self) -> Option<Duration> {
+        match self {
+            Least::Wire(time) => time,
+            Least::Floor(_) => None,
+        }
+    }
+
+    fn floor(self) -> Option<FloorTimes> {
+        match self {
+            Least::Wire(_) => None,
+            Least::Floor(times) => times,
+        }
+    }
+
+    /// Titles of the rows.
+    pub(super) fn titles(self) -> &'static str {
+        match self {
+            Least::Wire(_) => WIRE_TITLES,
+            Least::Floor(_) => FLOOR_TITLES,
+        }
+    }
+}
+
 /// One result and what it belongs to.
 pub(super) struct Measured<'a> {
     pub(super) timing: &'a Timing,
     pub(super) test: &'a Selftest,
-    /// The wire's own time for the same bytes, in the same run.
-    pub(super) wire: Option<Duration>,
+    /// The name of the routing.
+    pub(super) routing: &'a str,
+    pub(super) least: Least,
     /// The least time at the rates of the machine.
     pub(super) bound: Duration,
     pub(super) text: Text,
 }
 
-/// Titles of the rows.
-pub(super) const TITLES: &str = "\
-op               payload     via     mode  SMs        us   wire us  ratio  bound us        bytes  GB/s";
+const WIRE_TITLES: &str = "\
+op               payload     via     mode  tokens routing      SMs        us       p95       p99   wire us  ratio  bound us        bytes  GB/s";
+const FLOOR_TITLES: &str = "\
+op               payload     via     mode  tokens routing      SMs        us       p95       p99  floor us  ratio  bound us        bytes  GB/s";
 
 impl Measured<'_> {
     fn payload(&self) -> &'static str {
@@ -78,8 +121,8 @@ impl Measured<'_> {
     }
 
     fn ratio(&self) -> Option<f64> {
-        let (us, wire) = (self.us()?, micros(self.wire?));
-        (wire > 0.0).then(|| us / wire)
+        let (us, least) = (self.us()?, micros(self.least.time()?));
+        (least > 0.0).then(|| us / least)
     }
 
     fn rate(&self) -> Option<f64> {
@@ -89,9 +132,13 @@ impl Measured<'_> {
     pub(super) fn object(&self) -> Object {
         let Timing { operation, mode, sms, remote, bytes, .. } = self.timing;
         let options = self.test.buffer().options();
+        let spread = self.timing.spread;
+        let floor = self.least.floor();
+        let us = |time: Option<Duration>| time.map(micros).map(Value::Hundredths);
         Object::new()
             .with("op", operation.name())
             .with("mode", mode.name())
+            .with("graph", self.timing.graph)
             .with("payload", self.payload())
             .with("cached", *operation == Operation::CachedDispatch)
             .with("via", options.via.name())
@@ -100,11 +147,17 @@ impl Measured<'_> {
             .with("hidden", options.hidden)
             .with("topk", options.topk)
             .with("experts", options.experts)
+            .with("routing", self.routing)
             .with("sms", *sms)
             .with("remote_sms", *remote)
-            .with("us", self.us().map(Value::Hundredths))
-            .with("host_us", self.timing.host_time.map(micros).map(Value::Hundredths))
-            .with("wire_us", self.wire.map(micros).map(Value::Hundredths))
+            .with("us", us(self.timing.time))
+            .with("p95_us", us(spread.map(|spread| spread.p95)))
+            .with("p99_us", us(spread.map(|spread| spread.p99)))
+            .with("host_us", us(self.timing.host_time))
+            .with("wire_us", us(self.least.wire()))
+            .with("floor_us", us(floor.map(|floor| floor.same)))
+            .with("best_floor_us", us(floor.map(|floor| floor.best)))
+            .with("best_floor_sms", floor.map(|floor| floor.best_sms))
             .with("ratio", self.ratio().map(Value::Hundredths))
             .with("bound_us", Value::Hundredths(micros(self.bound)))
             .with("bytes", *bytes)
@@ -114,18 +167,23 @@ impl Measured<'_> {
     }
 
     pub(super) fn row(&self) -> String {
-        let Timing { operation, mode, sms, bytes, .. } = self.timing;
+        let Timing { operation, mode, sms, bytes, spread, .. } = self.timing;
         let shown = |value: Option<f64>, digits: usize| {
             value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
         };
         format!(
-            "{:<16} {:<11} {:<7} {:<5} {sms:>3} {:>9} {:>9} {:>6} {:>9.1} {bytes:>12} {:>5}",
+            "{:<16} {:<11} {:<7} {:<5} {:>6} {:<12} {sms:>3} {:>9} {:>9} {:>9} {:>9} {:>6} {:>9.1} {bytes:>12} \
+             {:>5}",
             operation.name(),
             self.payload(),
             self.test.buffer().options().via.name(),
             mode.name(),
+            self.test.buffer().options().tokens,
+            self.routing,
             shown(self.us(), 1),
-            shown(self.wire.map(micros), 1),
+            shown(spread.map(|spread| micros(spread.p95)), 1),
+            shown(spread.map(|spread| micros(spread.p99)), 1),
+            shown(self.least.time().map(micros), 1),
             shown(self.ratio(), 2),
             micros(self.bound),
             shown(self.rate(), 0),

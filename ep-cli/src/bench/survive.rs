@@ -44,12 +44,15 @@ pub(super) fn run(
 
 fn problem(ranks: &Ranks, request: &Request) -> Result<Selftest, Failure> {
     let payload = request.payloads.first().copied();
-    let buffer = request.buffer(payload.unwrap_or(ep_runtime::buffer::Payload::Bf16));
+    let Some(batch) = request.batches.first() else {
+        return Err(Failure::WrongUse("a run needs tokens".to_owned()));
+    };
+    let buffer = request.buffer(payload.unwrap_or(ep_runtime::buffer::Payload::Bf16), batch);
     let share = ranks.sms();
     let sweep = request.sweep(share, share.min(16));
     let Some(sms) = sweep.first() else {
         return Err(Failure::WrongUse("a run needs SMs".to_owned()));
     };
-    let case = request.case(buffer, *sms);
+    let case = request.case(buffer, batch, *sms);
     Selftest::new(&ranks.group, &BuiltIn, case).map_err(failed)
 }

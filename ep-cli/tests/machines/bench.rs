@@ -15,14 +15,15 @@ fn repository() -> PathBuf {
 /// Every operation runs in every way, its last call is compared, and nothing claims to be a time.
 #[test]
 fn the_whole_path_runs_on_the_host() {
-    let shape = "--ranks 2 --tokens 9,4 --set hidden=144 --set topk=2 --set experts=5";
-    let line =
-        format!("bench --backend host {shape} --sms 8,24 --random 1 --absent 0.2 --outputs --json");
+    let shape = "--ranks 2 --tokens 9/4 --set hidden=144 --set topk=2 --set experts=5";
+    let line = format!(
+        "bench --backend host {shape} --sms 8,24 --random 1 --routing even+absent:0.2 --outputs --json"
+    );
     let Some(out) = good(&line) else { return };
     let objects = objects(&out);
     let results: Vec<&Value> = objects.iter().filter(|it| it["op"].is_string()).collect();
-    // Five operations with bf16 and four with fp8, two modes, two numbers of SMs.
-    assert_eq!(results.len(), (5 + 4) * 2 * 2, "{out}");
+    // Six operations with bf16 and five with fp8, two modes, two numbers of SMs.
+    assert_eq!(results.len(), (6 + 5) * 2 * 2, "{out}");
     for result in &results {
         assert!(result["us"].is_null() && result["wire_us"].is_null(), "{result}");
         assert!(result["bytes"].as_i64() > Some(0) || result["op"] == "counts", "{result}");
@@ -44,6 +45,41 @@ fn the_whole_path_runs_on_the_host() {
     assert!(again.contains(digests), "other outputs the second time: {again:?}");
 }
 
+/// A sweep over tokens and routings, in graphs: every replay is compared, and so is the floor.
+#[test]
+fn a_sweep_of_graphs_runs_on_the_host() {
+    let shape = "--ranks 2 --set hidden=144 --set topk=2 --set experts=5 --payload fp8 --sms 4";
+    let sweep = "--tokens 1,9/4 --routing even,hot:0.9+repeated:0.2 --graph 2 --op dispatch,both";
+    let Some(out) = good(&format!("bench --backend host {shape} {sweep} --json")) else { return };
+    let objects = objects(&out);
+    let results: Vec<&Value> = objects.iter().filter(|it| it["op"].is_string()).collect();
+    let seen: Vec<String> = results
+        .iter()
+        .map(|it| {
+            let word = |name: &str| it[name].as_str().unwrap_or_default().to_owned();
+            format!("{} {} {} {}", it["tokens"], word("routing"), word("op"), word("mode"))
+        })
+        .collect();
+    let mut want = Vec::new();
+    for tokens in [1, 9] {
+        for routing in ["even", "hot:0.9+repeated:0.2"] {
+            for op in ["dispatch", "both"] {
+                want.extend(["loop", "iso"].map(|mode| format!("{tokens} {routing} {op} {mode}")));
+            }
+        }
+    }
+    assert_eq!(seen, want);
+    for result in &results {
+        assert_eq!(result["graph"], 2, "{result}");
+        for time in ["us", "p95_us", "p99_us", "wire_us", "floor_us", "best_floor_us"] {
+            assert!(result.get(time).is_some_and(Value::is_null), "{time}: {result}");
+        }
+    }
+    let bytes =
+        |op: &str| results.iter().find(|it| it["op"] == op).and_then(|it| it["bytes"].as_i64());
+    assert!(bytes("both") > bytes("dispatch"), "rows of both ways: {out}");
+}
+
 /// What is timed for the published shape is what people can read.
 #[test]
 fn the_texts_of_the_published_shape_are_in_generated() {
@@ -54,7 +90,7 @@ fn the_texts_of_the_published_shape_are_in_generated() {
         };
         let all = objects(&out);
         let results: Vec<&Value> = all.iter().filter(|it| it["op"].is_string()).collect();
-        assert_eq!(results.len(), 9, "{group}");
+        assert_eq!(results.len(), 11, "{group}");
         for result in results {
             let file = result["cuda_file"].as_str();
             let file = file.unwrap_or_else(|| panic!("{group}: no file: {result}"));

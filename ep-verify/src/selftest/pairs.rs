@@ -158,7 +158,7 @@ impl Series<'_> {
 
 impl Selftest {
     /// Whether received rows are what a combine adds up: only BF16 rows can be.
-    fn combines_in_place(&self) -> bool {
+    pub(super) fn combines_in_place(&self) -> bool {
         self.case.options.payload == Payload::Bf16
     }
 }

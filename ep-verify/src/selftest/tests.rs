@@ -5,10 +5,11 @@ mod streams;
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::unordered::{UnorderedBackend, allocations_of};
+use crate::unordered::{UnorderedBackend, allocations_of, programs};
 use ep_runtime::backend::{Backend, Signal, Stream};
 use ep_runtime::buffer::{BuiltIn, Via};
 use ep_runtime::group::GroupOptions;
+use ep_runtime::host::{Build, HostBackend, HostOptions};
 use std::time::Duration;
 
 fn case(options: BufferOptions, tokens: &[usize]) -> Case {
@@ -194,7 +195,7 @@ fn timed_calls_are_made_and_compared_where_nothing_runs_by_itself() {
     let options = BufferOptions { live: 2, ..BufferOptions::new(8, 64, 2, 4) };
     let test = Selftest::new(&group, &BuiltIn, case(options, &[8, 5])).unwrap();
     let last = test.reseeded(2).unwrap();
-    let repeats = Repeats { warmup: 1, iterations: 2 };
+    let repeats = Repeats { warmup: 1, iterations: 2, graph: None };
     for operation in Operation::ALL {
         let timing = test.time(&last, operation, Mode::Loop, repeats).unwrap();
         assert!(timing.findings.is_good(), "{operation:?}: {}", timing.findings);
@@ -207,6 +208,66 @@ fn timed_calls_are_made_and_compared_where_nothing_runs_by_itself() {
     let timing = test.time(&last, Operation::Dispatch, Mode::Iso, repeats).unwrap();
     let text = timing.findings.to_string();
     assert!(text.contains("(rank 1 token 1) byte 0: 0x00"), "{text}");
+}
+
+/// The same in graphs: each of their calls leaves what it should, with other inputs than those that are
+/// timed, also where one thread launches for all ranks.
+#[test]
+fn replayed_calls_are_made_and_compared() {
+    for runs_alone in [false, true] {
+        let Some(backend) = UnorderedBackend::new(2) else { return };
+        backend.runs_alone.store(runs_alone, Ordering::Relaxed);
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        let options = BufferOptions { live: 5, ..BufferOptions::new(8, 64, 2, 4) };
+        let test = Selftest::new(&group, &BuiltIn, case(options, &[8, 5])).unwrap();
+        let last = test.reseeded(2).unwrap();
+        let repeats = Repeats { warmup: 1, iterations: 2, graph: Some(3) };
+        let captured = Operation::ALL.into_iter().filter(|it| *it != Operation::DispatchCounted);
+        let kinds = captured.flat_map(|it| [Mode::Loop, Mode::Iso].map(|mode| (it, mode)));
+        for (operation, mode) in kinds {
+            let main = operation.main_pipeline();
+            let entry = &test.buffer.plan(main).unwrap().entry;
+            let run = backend.runs(entry);
+            let timing = test.time(&last, operation, mode, repeats).unwrap();
+            // Two looks and three replays of three calls each. The tables of a cached dispatch are made
+            // by a kernel of the same name whenever inputs change.
+            let tables = if operation == Operation::CachedDispatch { 3 } else { 0 };
+            assert_eq!(backend.runs(entry) - run, 5 * 3 + tables, "{operation:?} {mode:?}");
+            assert!(timing.findings.is_good(), "{operation:?} {mode:?}: {}", timing.findings);
+            assert_eq!(timing.time.is_some(), runs_alone, "{operation:?} {mode:?}");
+            assert_eq!(timing.spread.is_some(), runs_alone, "{operation:?} {mode:?}");
+        }
+        // What the two looks find is there afterwards as well.
+        assert!(test.check().unwrap().is_good() && last.check().unwrap().is_good());
+        let timing = test.time(&last, Operation::Both, Mode::Loop, repeats).unwrap();
+        let checks: Vec<&String> = timing.findings.checks.iter().map(|(name, _)| name).collect();
+        let rows = checks.iter().filter(|name| name.ends_with("rank 1 recv_x"));
+        assert!(rows.count() >= 2 * 3, "each call of both looks: {checks:?}");
+        assert!(checks.iter().any(|name| name.ends_with("combined")), "{checks:?}");
+        // What a replay leaves is not what was asked for.
+        let mut other = last.reseeded(2).unwrap();
+        other.case.options.alignment = 7;
+        let timing = test.time(&other, Operation::Both, Mode::Iso, repeats).unwrap();
+        let text = timing.findings.to_string();
+        assert!(text.contains("received_per_expert"), "{text}");
+    }
+}
+
+#[test]
+fn what_no_graph_can_time_is_refused() {
+    let Some(backend) = UnorderedBackend::new(1) else { return };
+    let group = Group::new(backend, GroupOptions::default()).unwrap();
+    let options = BufferOptions { live: 3, ..BufferOptions::new(8, 64, 2, 4) };
+    let test = Selftest::new(&group, &BuiltIn, case(options, &[8])).unwrap();
+    let refused = |operation, graph| {
+        let repeats = Repeats { warmup: 0, iterations: 1, graph: Some(graph) };
+        test.time(&test, operation, Mode::Loop, repeats).unwrap_err().to_string()
+    };
+    let text = "2 calls of a graph need an output each: 4 live ones";
+    assert_eq!(refused(Operation::Dispatch, 2), text);
+    assert_eq!(refused(Operation::Dispatch, 0), "a graph holds at least 1 call");
+    let text = "a graph cannot hold a dispatch whose counts the host waits for";
+    assert_eq!(refused(Operation::DispatchCounted, 1), text);
 }
 
 /// A call that fails before the gate of its round leaves nobody before it.
@@ -222,7 +283,7 @@ fn a_failed_call_leaves_no_gate_closed() {
     let (handle, _taken) = test.buffer.dispatch(0, &test.input(0).unwrap(), &call).unwrap();
     drop(handle);
     // The last call finds no output: one is taken here, and the other by the call before.
-    let repeats = Repeats { warmup: 1, iterations: 2 };
+    let repeats = Repeats { warmup: 1, iterations: 2, graph: None };
     let error = test.time(&last, Operation::CachedDispatch, Mode::Iso, repeats).unwrap_err();
     assert!(matches!(error, CallError::AllInUse { .. }), "{error}");
     group.sync(0).unwrap();
@@ -238,7 +299,7 @@ fn timed_calls_are_timed_and_compared_where_kernels_run_by_themselves() {
         let options = BufferOptions { live: 2, capacity, ..BufferOptions::new(8, 64, 2, 4) };
         let test = Selftest::new(&group, &BuiltIn, case(options, &[8, 0, 5])).unwrap();
         let last = test.reseeded(2).unwrap();
-        let repeats = Repeats { warmup: 2, iterations: 3 };
+        let repeats = Repeats { warmup: 2, iterations: 3, graph: None };
         let kinds =
             Operation::ALL.into_iter().flat_map(|it| [Mode::Loop, Mode::Iso].map(|m| (it, m)));
         for (operation, mode) in kinds {
@@ -268,8 +329,45 @@ fn a_timed_run_needs_an_output_that_was_not_written_before() {
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
     let case = case(BufferOptions::new(8, 64, 2, 4), &[8]);
     let test = Selftest::new(&group, &BuiltIn, case).unwrap();
-    let repeats = Repeats { warmup: 1, iterations: 1 };
+    let repeats = Repeats { warmup: 1, iterations: 1, graph: None };
     let error = test.time(&test, Operation::Combine, Mode::Loop, repeats).unwrap_err();
     let text = "the last timed call needs an output of its own: 2 live ones";
     assert_eq!(error.to_string(), text);
+}
+
+/// Ranks without tokens, and pairs of ranks that send each other nothing.
+#[test]
+fn the_floor_moves_the_rows_that_a_dispatch_and_a_combine_move() {
+    let Some(backend) = UnorderedBackend::new(3) else { return };
+    let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+    let mut case = case(BufferOptions::new(5, 64, 2, 6), &[5, 0, 2]);
+    case.routing.absent = 0.4;
+    let test = Selftest::new(&group, &BuiltIn, case).unwrap();
+    let findings = test.check_floor().unwrap();
+    assert!(findings.is_good(), "{findings}");
+    assert_eq!(findings.checks.len(), 2 * 3, "{findings}");
+    let repeats = Repeats { warmup: 0, iterations: 1, graph: Some(2) };
+    let floor = |operation| test.floor(operation, 4, repeats).unwrap();
+    assert_eq!(floor(Operation::Dispatch), None, "nothing runs by itself");
+    backend.runs_alone.store(true, Ordering::Relaxed);
+    assert_eq!(floor(Operation::Counts), None);
+    let times = floor(Operation::Dispatch).expect("a time");
+    assert!(times.best <= times.same, "{times:?}");
+}
+
+/// Its accesses are in an order that holds on a device, in schedules of several seeds.
+#[test]
+fn the_floor_keeps_the_rules_of_memory() {
+    let Some(programs) = programs() else { return };
+    for seed in 1..=4 {
+        let mut options = HostOptions { build: Build::Checked, ..HostOptions::new(2) };
+        options.spec.seed = seed;
+        let group = HostBackend::new(programs, options).unwrap().group().unwrap();
+        let test = Selftest::new(&group, &BuiltIn, case(BufferOptions::new(5, 64, 2, 4), &[5, 3]));
+        let test = test.unwrap();
+        for _ in 0..2 {
+            let findings = test.check_floor().unwrap();
+            assert!(findings.is_good(), "{findings}");
+        }
+    }
 }
