@@ -2,7 +2,7 @@
 # Measures and tests on the GPUs of this machine, all of them, and leaves what it finds in a folder, in
 # at most 8 files. docs/measuring.md says what each command is for.
 #
-#   benches/measure.sh FOLDER [PROGRAM [tests|times|sanitizers]]
+#   benches/measure.sh FOLDER [PROGRAM [tests|times|decode|sanitizers]]
 #
 # PROGRAM is `epforge`, built with `cargo build --release -p ep-cli -p own-pipeline`; `tag_cost` is
 # taken from the same folder. Nothing else of this repository is needed where they run, but NVRTC has
@@ -10,7 +10,7 @@
 # same.
 set -u
 
-folder=${1:?usage: measure.sh FOLDER [PROGRAM [tests|times]]}
+folder=${1:?usage: measure.sh FOLDER [PROGRAM [tests|times|decode|sanitizers]]}
 program=${2:-target/release/epforge}
 part=${3:-all}
 gpus=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU')
@@ -74,6 +74,18 @@ if wants times; then
     tag_cost=$(dirname "$program")/tag_cost
     [ ! -x "$tag_cost" ] || step 90 others.jsonl "$tag_cost"
     step 20 errors.txt "$program" bench --draw "$folder/target.jsonl" --chart "$folder/target.svg"
+fi
+
+# Few tokens, in graphs: within 200 s together, the figures that matter most first. Each is printed when it is
+# there, so that a command that is cut short loses only the rest.
+if wants decode; then
+    bench 110 decode.jsonl --graph 8 --set experts=288 --op dispatch,combine,both --sms 24 \
+        --tokens 1,8,32,128,512
+    bench 50 decode.jsonl --graph 8 --set experts=288 --op dispatch,combine,both --sms 16 \
+        --tokens 8,32,128 --mode loop --probe no
+    bench 35 decode.jsonl --graph 8 --set experts=288 --op dispatch,both --sms 24 --tokens 128 \
+        --mode loop --probe no --payload fp8 \
+        --routing zipf:1.2,hot:0.9,even+absent:0.1+repeated:0.1
 fi
 
 # sanitize TOOL RANKS: all calls of a small problem, with waits that may last 100 times as long. The
