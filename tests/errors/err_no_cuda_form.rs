@@ -1,16 +1,14 @@
-// A loop deeper than those that a kernel is written for.
+// Warps that share stripes add to one element, and nothing orders them.
 ep_runtime::pipeline! {
-    pipeline Hits {
+    pipeline Weights {
         shape { ranks: 1..=64, topk: 1..=32, experts: 1..=64, stripes: 1..=64 }
         size tokens;
-        input topk_idx: i64[tokens, topk], expert_begin: i32[ranks + 1];
-        table hit: bool[tokens, ranks, experts];
-        role Count on all blocks, warps shared by stripe {
+        input topk_idx: i64[tokens, topk], weights: f32[tokens];
+        inout heaviest: f32[experts];
+        role Weigh on all blocks, warps shared by stripe {
             for token in stripe {
-                for peer in ranks {
-                    for expert in experts {
-                        record hit[token, peer, expert] = routed(topk_idx[token], peer);
-                    }
+                for expert in topk_idx[token] {
+                    add heaviest[expert] = weights[token];
                 }
             }
         }

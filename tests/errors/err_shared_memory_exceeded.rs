@@ -4,10 +4,11 @@ ep_runtime::pipeline! {
         shape { ranks: 1..=64, hidden: 16..=32768 step 16, pages: 2048..=4096 }
         tune { stripes: 64 in [32, 64] }
         size tokens;
-        size received;
+        size received = rows_for[me];
         input
             x: bf16[tokens, hidden],
             in_rank: bool[tokens, ranks],
+            rows_for: i32[ranks],
             first_row: i32[ranks, stripes],
             all: i32[tokens, pages];
         output recv_x: bf16[received, hidden] in window;
