@@ -17,7 +17,7 @@ pub(crate) fn is_member() -> bool {
 pub(crate) fn spawn(ranks: usize, killed: Option<usize>) -> Result<(), Failure> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let mut children = Vec::new();
-    for mut command in commands(ranks, &arguments)? {
+    for mut command in commands(ranks, &arguments, killed)? {
         children.push(command.spawn().map_err(failed)?);
     }
     let mut ended = Vec::new();
@@ -35,7 +35,7 @@ pub(crate) fn output(
     killed: Option<usize>,
 ) -> Result<Output, Failure> {
     let mut children = Vec::new();
-    for mut command in commands(ranks, arguments)? {
+    for mut command in commands(ranks, arguments, killed)? {
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         children.push(command.spawn().map_err(failed)?);
@@ -110,7 +110,7 @@ mod tests {
 mod linux {
     use std::time::Duration;
 
-    use ep_runtime::join::{ID_VARIABLE, Member, Store, UniqueId};
+    use ep_runtime::join::{ID_VARIABLE, JoinError, Member, Store, UniqueId};
 
     use super::*;
     use crate::problem::no_machine;
@@ -121,15 +121,27 @@ mod linux {
     /// The variable with the id of the group that survivors of a lost rank make.
     const NEXT_ID_VARIABLE: &str = "EPFORGE_NEXT_ID";
 
-    /// This program once per rank of a new group.
-    pub(super) fn commands(ranks: usize, arguments: &[OsString]) -> Result<Vec<Command>, Failure> {
-        let id = UniqueId::local().map_err(failed)?.to_string();
-        let next = UniqueId::local().map_err(failed)?.to_string();
+    /// This program once per rank of a new group. The first rank gets the group's port, and the first
+    /// one that survives `killed` that of the next group.
+    pub(super) fn commands(
+        ranks: usize,
+        arguments: &[OsString],
+        killed: Option<usize>,
+    ) -> Result<Vec<Command>, Failure> {
+        let id = UniqueId::local().map_err(failed)?;
+        let next = UniqueId::local().map_err(failed)?;
+        let survivor = usize::from(killed == Some(0));
         let program = std::env::current_exe().map_err(failed)?;
         let command = |rank: usize| {
             let mut command = Command::new(&program);
-            command.args(arguments).env(ID_VARIABLE, &id).env(NEXT_ID_VARIABLE, &next);
-            command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
+            command.args(arguments).env("RANK", rank.to_string());
+            command.env("WORLD_SIZE", ranks.to_string());
+            for (id, name, first) in [(&id, ID_VARIABLE, 0), (&next, NEXT_ID_VARIABLE, survivor)] {
+                match rank == first {
+                    true => id.hand_to(&mut command, name),
+                    false => id.give_to(&mut command, name),
+                }
+            }
             command
         };
         Ok((0..ranks).map(command).collect())
@@ -150,8 +162,9 @@ mod linux {
         device: impl Fn(usize) -> i32,
         compile: Compile,
     ) -> Result<GpuBackend, Failure> {
-        let id = std::env::var(NEXT_ID_VARIABLE).map_err(failed)?;
-        let id: UniqueId = id.parse().map_err(failed)?;
+        let missing = || JoinError::Address { why: format!("{NEXT_ID_VARIABLE} is not set") };
+        let id = UniqueId::from_variable(NEXT_ID_VARIABLE).map_err(failed)?;
+        let id = id.ok_or_else(missing).map_err(failed)?;
         let Member { rank, ranks } = Member::from_environment().map_err(failed)?;
         let rank = if rank > lost { rank - 1 } else { rank };
         enter(&id, Member { rank, ranks: ranks - 1 }, device, compile)
@@ -176,7 +189,11 @@ mod elsewhere {
         Err(failed("ranks in processes of their own need Linux"))
     }
 
-    pub(super) fn commands(_: usize, _: &[OsString]) -> Result<Vec<Command>, Failure> {
+    pub(super) fn commands(
+        _: usize,
+        _: &[OsString],
+        _: Option<usize>,
+    ) -> Result<Vec<Command>, Failure> {
         needs_linux()
     }
 

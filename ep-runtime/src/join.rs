@@ -3,119 +3,62 @@
 //! Rank 0 listens at the address of the group's [`UniqueId`]; the others connect, and both ends
 //! prove that they know the id's secret before anything else is said. After that the only operation
 //! is [`Store::gather`]: every rank brings some bytes under the same label and gets those of all
-//! ranks.
+//! ranks. What is promised against whom is in `SECURITY.md`.
 
+mod answer;
 mod descriptors;
+mod error;
+mod gate;
+mod handed;
 mod handshake;
 mod id;
+mod key;
+mod link;
 mod presence;
+mod room;
+#[cfg(test)]
+mod strangers;
+mod timed;
 
-use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use descriptors::exchange_descriptors;
-pub use id::{ID_VARIABLE, Member, SECRET_VARIABLE, UniqueId};
+pub use error::JoinError;
+pub use id::{ID_VARIABLE, JOB_VARIABLE, Member, SECRET_VARIABLE, UniqueId};
 
-use handshake::Refusal;
+use gate::{Meeting, soon};
+use key::Key;
+use link::Link;
 use presence::Presence;
+use room::{PROOF_TIME, Refusals};
 
-/// Largest message of a gather; a wrong length must not become an allocation.
-const MESSAGE_MAX: usize = 1 << 20;
+/// Most bytes that one rank brings to a gather.
+const BROUGHT_MAX: usize = 1 << 20;
 
-/// How long one connection may take to prove itself before the next one is looked at.
-const PROOF_TIME: Duration = Duration::from_secs(2);
+/// Most bytes of a label, and of a word about what a rank does.
+const WORD_MAX: usize = 1 << 10;
 
-/// Why processes did not come together, or came apart.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JoinError {
-    /// Ranks that did not come before the deadline.
-    Missing {
-        /// Which.
-        ranks: Vec<usize>,
-        /// How long they were waited for.
-        waited: Duration,
-        /// What some of them said last that they do.
-        doing: Vec<(usize, String)>,
-    },
-    /// The other end does not know the secret, or wants another group.
-    Refused {
-        /// Why, as a sentence.
-        why: String,
-    },
-    /// A rank was there and is gone.
-    Lost {
-        /// Which.
-        rank: usize,
-    },
-    /// Two ranks are at different steps.
-    Order {
-        /// A rank.
-        rank: usize,
-        /// What it does.
-        does: String,
-        /// What rank 0 does.
-        root_does: String,
-    },
-    /// An address, id or environment variable is not usable.
-    Address {
-        /// Why, as a sentence.
-        why: String,
-    },
-    /// A socket failed.
-    Socket {
-        /// What it was used for.
-        during: &'static str,
-        /// What the system says.
-        reason: String,
-    },
-}
-
-impl fmt::Display for JoinError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            JoinError::Missing { ranks, waited, doing } => {
-                let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
-                let plural = if ranks.len() == 1 { "rank" } else { "ranks" };
-                write!(f, "{plural} {} did not come within {waited:?}", names.join(", "))?;
-                doing.iter().try_for_each(|(rank, what)| {
-                    write!(f, "; what rank {rank} said last is `{what}`")
-                })
-            }
-            JoinError::Refused { why } | JoinError::Address { why } => f.write_str(why),
-            JoinError::Lost { rank } => write!(f, "rank {rank} has left the group"),
-            JoinError::Order { rank, does, root_does } => {
-                write!(f, "rank {rank} is at `{does}` while rank 0 is at `{root_does}`")
-            }
-            JoinError::Socket { during, reason } => write!(f, "{during}: {reason}"),
-        }
-    }
-}
-
-impl std::error::Error for JoinError {}
-
-fn socket(during: &'static str) -> impl Fn(io::Error) -> JoinError {
-    move |error| JoinError::Socket { during, reason: error.to_string() }
-}
+/// Most bytes of a frame with what one rank brings, its label and their lengths.
+const FRAME_MAX: usize = BROUGHT_MAX + WORD_MAX + 64;
 
 /// The connections of one rank.
 pub struct Store {
     member: Member,
-    secret: [u8; 16],
+    key: Key,
     deadline: Duration,
     links: Mutex<Links>,
     /// What each rank said last that it does; leaves hear rank 0 alone.
     said: Mutex<Vec<String>>,
     presence: Presence,
-    refused: Vec<Refusal>,
+    refused: Refusals,
 }
 
 /// Rank 0 has a connection to every other rank, they have one to it.
 enum Links {
-    Root(Vec<TcpStream>),
-    Leaf(TcpStream),
+    Root(Vec<Link>),
+    Leaf(Link),
 }
 
 impl Store {
@@ -126,20 +69,19 @@ impl Store {
             let why = format!("a group of {} ranks has no rank {}", member.ranks, member.rank);
             return Err(JoinError::Address { why });
         }
-        let mut refused = Vec::new();
+        let (key, until) = (id.key(), after(deadline));
+        let meeting = Meeting { key: &key, member, deadline, until };
+        let mut refused = Refusals::default();
         let links = match member.rank {
-            0 => {
-                let listener = TcpListener::bind(id.address()).map_err(socket("listen"))?;
-                Links::Root(welcome(&listener, id, member, deadline, &mut refused)?)
-            }
-            _ => Links::Leaf(call(id, member, deadline)?),
+            0 => Links::Root(meeting.welcome(&meeting.listen(id)?, &mut refused)?),
+            _ => Links::Leaf(meeting.call(id)?),
         };
         let said = Mutex::new(vec![String::new(); member.ranks]);
         let links = Mutex::new(links);
-        let secret = *id.secret();
         let (presence, name) = Presence::new()?;
-        let mut store = Store { member, secret, deadline, links, said, presence, refused };
-        store.presence.others = store.gather("join", name.as_bytes())?;
+        let mut store = Store { member, key, deadline, links, said, presence, refused };
+        // The last one may have come in the last moment.
+        store.presence.others = store.gather_until("join", name.as_bytes(), until + PROOF_TIME)?;
         Ok(store)
     }
 
@@ -154,20 +96,37 @@ impl Store {
         self.member
     }
 
-    /// Connections that rank 0 has turned away, a sentence each.
+    /// Connections that rank 0 has turned away: a sentence each for the first ones, and how many
+    /// there were besides.
     pub fn refused(&self) -> Vec<String> {
-        self.refused.iter().map(Refusal::to_string).collect()
+        self.refused.sentences()
     }
 
     /// Brings `bytes` and gets what every rank brought, by rank. `label` says what this is about;
     /// ranks that come with different labels all get [`JoinError::Order`].
     pub fn gather(&self, label: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, JoinError> {
+        self.gather_until(label, bytes, after(self.deadline))
+    }
+
+    fn gather_until(
+        &self,
+        label: &str,
+        bytes: &[u8],
+        until: Instant,
+    ) -> Result<Vec<Vec<u8>>, JoinError> {
+        if bytes.len() > BROUGHT_MAX {
+            return Err(JoinError::TooLong { bytes: bytes.len(), most: BROUGHT_MAX });
+        }
+        let label = cut(label);
         match &mut *self.links() {
-            Links::Root(peers) => self.gather_as_root(peers, label, bytes),
+            Links::Root(peers) => self.gather_as_root(peers, label, bytes, until),
             Links::Leaf(root) => {
-                send(root, &[label.as_bytes(), bytes]).map_err(|_| JoinError::Lost { rank: 0 })?;
-                let parts = self.hear(root, 0).map_err(|error| self.silent_root(&error))?;
-                decode_answer(parts)
+                let sent = root.send(&[label.as_bytes(), bytes], until);
+                sent.map_err(|_| JoinError::Lost { rank: 0 })?;
+                // Rank 0 waits for the slowest up to the deadline before it can answer.
+                let most = self.member.ranks.saturating_mul(FRAME_MAX);
+                let parts = self.hear(root, 0, most, until + PROOF_TIME);
+                answer::decode(parts.map_err(|error| self.silent_root(&error))?, self.member.ranks)
             }
         }
     }
@@ -175,17 +134,25 @@ impl Store {
     /// Says what this process does next, for the errors of those that wait for it. Whoever is gone
     /// hears nothing, and is found by the next gather.
     pub fn say(&self, doing: &str) {
-        let parts = [doing.as_bytes()];
+        let parts = [cut(doing).as_bytes()];
         match &mut *self.links() {
-            Links::Root(peers) => peers.iter_mut().for_each(|peer| drop(send(peer, &parts))),
-            Links::Leaf(root) => drop(send(root, &parts)),
+            Links::Root(peers) => {
+                peers.iter_mut().for_each(|peer| drop(peer.send(&parts, soon())));
+            }
+            Links::Leaf(root) => drop(root.send(&parts, soon())),
         }
     }
 
     /// The next message of a rank that is more than a word about what it does.
-    fn hear(&self, from: &mut TcpStream, rank: usize) -> io::Result<Vec<Vec<u8>>> {
+    fn hear(
+        &self,
+        from: &mut Link,
+        rank: usize,
+        most: usize,
+        until: Instant,
+    ) -> io::Result<Vec<Vec<u8>>> {
         loop {
-            let mut parts = receive(from)?;
+            let mut parts = from.receive(most, until)?;
             if parts.len() != 1 {
                 return Ok(parts);
             }
@@ -216,16 +183,18 @@ impl Store {
 
     fn gather_as_root(
         &self,
-        peers: &mut [TcpStream],
+        peers: &mut [Link],
         label: &str,
         bytes: &[u8],
+        until: Instant,
     ) -> Result<Vec<Vec<u8>>, JoinError> {
-        let result = self.collect(peers, label, bytes);
-        let answer = encode_answer(&result);
+        let result = self.collect(peers, label, bytes, until);
+        let answer = answer::encode(&result);
         let parts: Vec<&[u8]> = answer.iter().map(Vec::as_slice).collect();
         let mut lost = None;
+        let until = soon();
         for (index, peer) in peers.iter_mut().enumerate() {
-            if send(peer, &parts).is_err() {
+            if peer.send(&parts, until).is_err() {
                 lost = lost.or(Some(JoinError::Lost { rank: index + 1 }));
             }
         }
@@ -235,25 +204,23 @@ impl Store {
         }
     }
 
-    /// What every rank brought. Ranks are read in order, each until the deadline.
+    /// What every rank brought. Ranks are read in order, all until the same moment.
     fn collect(
         &self,
-        peers: &mut [TcpStream],
+        peers: &mut [Link],
         label: &str,
         bytes: &[u8],
+        until: Instant,
     ) -> Result<Vec<Vec<u8>>, JoinError> {
-        let begun = Instant::now();
         let mut all = vec![bytes.to_vec()];
         let mut missing = Vec::new();
         for (index, peer) in peers.iter_mut().enumerate() {
             let rank = index + 1;
-            let left = self.deadline.saturating_sub(begun.elapsed());
-            // A zero timeout would mean to wait for ever.
-            let left = left.max(Duration::from_millis(1));
-            peer.set_read_timeout(Some(left)).map_err(socket("set a deadline"))?;
-            let mut parts = match self.hear(peer, rank) {
+            // What has come in time is heard, however long the ranks before it took.
+            let until = until.max(Instant::now() + Duration::from_millis(1));
+            let mut parts = match self.hear(peer, rank, FRAME_MAX, until) {
                 Ok(parts) if parts.len() == 2 => parts,
-                Err(error) if is_timeout(&error) => {
+                Err(error) if timed::is_timeout(&error) => {
                     missing.push(rank);
                     continue;
                 }
@@ -273,149 +240,29 @@ impl Store {
     }
 
     fn silent_root(&self, error: &io::Error) -> JoinError {
-        match is_timeout(error) {
-            true => self.missing(vec![0]),
-            false => JoinError::Lost { rank: 0 },
-        }
-    }
-}
-
-fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
-}
-
-/// Rank 0: waits for all the others; connections that prove nothing are turned away.
-fn welcome(
-    listener: &TcpListener,
-    id: &UniqueId,
-    member: Member,
-    deadline: Duration,
-    refused: &mut Vec<Refusal>,
-) -> Result<Vec<TcpStream>, JoinError> {
-    listener.set_nonblocking(true).map_err(socket("listen"))?;
-    let begun = Instant::now();
-    let mut peers: Vec<Option<TcpStream>> = (1..member.ranks).map(|_| None).collect();
-    while peers.iter().any(Option::is_none) {
-        if begun.elapsed() > deadline {
-            let missing = (1..member.ranks).filter(|rank| peers[rank - 1].is_none());
-            let ranks = missing.collect();
-            return Err(JoinError::Missing { ranks, waited: deadline, doing: Vec::new() });
-        }
-        let (stream, from) = match listener.accept() {
-            Ok(accepted) => accepted,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                std::thread::sleep(Duration::from_millis(1));
-                continue;
+        match error.kind() {
+            _ if timed::is_timeout(error) => self.missing(vec![0]),
+            io::ErrorKind::InvalidData => {
+                JoinError::Socket { during: "hear rank 0", reason: error.to_string() }
             }
-            Err(error) => return Err(socket("accept")(error)),
-        };
-        let taken = |rank: usize| rank == 0 || peers.get(rank - 1).is_none_or(Option::is_some);
-        match handshake::answer(stream, id, member.ranks, taken) {
-            Ok((rank, stream)) => peers[rank - 1] = Some(stream),
-            Err(why) => refused.push(Refusal { from, why }),
-        }
-    }
-    Ok(peers.into_iter().flatten().collect())
-}
-
-/// Any other rank: connects to rank 0, which may not listen yet.
-fn call(id: &UniqueId, member: Member, deadline: Duration) -> Result<TcpStream, JoinError> {
-    let begun = Instant::now();
-    loop {
-        let left = deadline.saturating_sub(begun.elapsed());
-        if left.is_zero() {
-            let doing = Vec::new();
-            return Err(JoinError::Missing { ranks: vec![0], waited: deadline, doing });
-        }
-        match TcpStream::connect_timeout(&id.address(), left) {
-            Ok(stream) => {
-                let stream = handshake::ask(stream, id, member)?;
-                // Rank 0 waits for the slowest up to the deadline before it can answer.
-                let patience = deadline.saturating_add(PROOF_TIME);
-                stream.set_read_timeout(Some(patience)).map_err(socket("set a deadline"))?;
-                return Ok(stream);
-            }
-            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            _ => JoinError::Lost { rank: 0 },
         }
     }
 }
 
-/// Sends parts as one message: their number, then each with its length.
-fn send(stream: &mut TcpStream, parts: &[&[u8]]) -> io::Result<()> {
-    let mut message = (parts.len() as u32).to_le_bytes().to_vec();
-    for part in parts {
-        message.extend((part.len() as u32).to_le_bytes());
-        message.extend_from_slice(part);
-    }
-    stream.write_all(&message)
+/// The moment when a wait is over; one that is too far to be told comes in a year.
+fn after(deadline: Duration) -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    Instant::now() + deadline.min(YEAR)
 }
 
-fn receive(stream: &mut TcpStream) -> io::Result<Vec<Vec<u8>>> {
-    let wrong = || io::Error::new(io::ErrorKind::InvalidData, "a message of impossible size");
-    let number = |stream: &mut TcpStream| {
-        let mut bytes = [0; 4];
-        stream.read_exact(&mut bytes)?;
-        usize::try_from(u32::from_le_bytes(bytes)).map_err(|_| wrong())
-    };
-    let count = number(stream)?;
-    if count > MESSAGE_MAX {
-        return Err(wrong());
+/// A label or word, as long as a frame allows.
+fn cut(word: &str) -> &str {
+    let mut end = word.len().min(WORD_MAX);
+    while !word.is_char_boundary(end) {
+        end -= 1;
     }
-    let mut parts = Vec::new();
-    for _ in 0..count {
-        let bytes = number(stream)?;
-        if bytes > MESSAGE_MAX {
-            return Err(wrong());
-        }
-        let mut part = vec![0; bytes];
-        stream.read_exact(&mut part)?;
-        parts.push(part);
-    }
-    Ok(parts)
-}
-
-/// Rank 0's answer: `ok` and what all brought, or the error that all get.
-fn encode_answer(result: &Result<Vec<Vec<u8>>, JoinError>) -> Vec<Vec<u8>> {
-    let text = |word: &str| word.as_bytes().to_vec();
-    match result {
-        Ok(all) => [text("ok")].into_iter().chain(all.iter().cloned()).collect(),
-        Err(JoinError::Order { rank, does, root_does }) => {
-            vec![text("order"), text(&rank.to_string()), text(does), text(root_does)]
-        }
-        Err(JoinError::Lost { rank }) => vec![text("lost"), text(&rank.to_string())],
-        Err(JoinError::Missing { ranks, waited, doing }) => {
-            let millis = waited.as_millis().to_string();
-            let said = |rank: &usize| doing.iter().find(|(of, _)| of == rank);
-            let ranks = ranks.iter().flat_map(|rank| {
-                [text(&rank.to_string()), text(said(rank).map_or("", |(_, what)| what))]
-            });
-            [text("missing"), text(&millis)].into_iter().chain(ranks).collect()
-        }
-        Err(other) => vec![text("failed"), text(&other.to_string())],
-    }
-}
-
-fn decode_answer(parts: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, JoinError> {
-    let words: Vec<_> = parts.iter().map(|part| String::from_utf8_lossy(part)).collect();
-    let number = |index: usize| words.get(index).and_then(|word| word.parse().ok()).unwrap_or(0);
-    let word = |index: usize| words.get(index).map_or(String::new(), |word| word.to_string());
-    match words.first().map(|word| word.as_ref()) {
-        Some("ok") => Ok(parts.into_iter().skip(1).collect()),
-        Some("order") => {
-            Err(JoinError::Order { rank: number(1), does: word(2), root_does: word(3) })
-        }
-        Some("lost") => Err(JoinError::Lost { rank: number(1) }),
-        Some("missing") => {
-            let ranks = (2..words.len()).step_by(2);
-            let doing = ranks.clone().map(|index| (number(index), word(index + 1)));
-            Err(JoinError::Missing {
-                ranks: ranks.map(number).collect(),
-                waited: Duration::from_millis(number(1) as u64),
-                doing: doing.filter(|(_, what)| !what.is_empty()).collect(),
-            })
-        }
-        _ => Err(JoinError::Socket { during: "gather at rank 0", reason: word(1) }),
-    }
+    &word[..end]
 }
 
 #[cfg(test)]
@@ -538,12 +385,20 @@ mod tests {
         std::thread::scope(|scope| {
             let root = scope
                 .spawn(|| Store::join(&id, Member { rank: 0, ranks: 2 }, SOON).unwrap().refused());
-            let refused = Store::join(&stranger, Member { rank: 1, ranks: 2 }, SOON);
-            assert!(matches!(refused.err(), Some(JoinError::Refused { .. })));
+            let short = Duration::from_millis(100);
+            let refused = Store::join(&stranger, Member { rank: 1, ranks: 2 }, short);
+            let text = format!(
+                "rank 0 did not come within 100ms: what listens at {} does not know the secret, or is \
+                 of another group or job",
+                id.address()
+            );
+            assert_eq!(refused.err().unwrap().to_string(), text);
+            // Rank 0 has proved itself, so that its word is final.
             let wrong = Store::join(&id, Member { rank: 2, ranks: 3 }, SOON);
-            assert!(matches!(wrong.err(), Some(JoinError::Refused { .. })));
+            let text = "wants to be rank 2 of 3; there are 2 ranks, and there is no such rank";
+            assert_eq!(wrong.err().unwrap().to_string(), text);
             let _second = Store::join(&id, Member { rank: 1, ranks: 2 }, SOON).unwrap();
-            assert_eq!(root.join().unwrap().len(), 2);
+            assert!(root.join().unwrap().len() >= 2);
         });
     }
 }

@@ -80,8 +80,12 @@ fn own_exchange(
 impl Others for Store {
     fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, BackendError> {
         let brought = Store::gather(self, label, &value.to_le_bytes())?;
-        let number = |bytes: Vec<u8>| bytes.try_into().map_or(0, u64::from_le_bytes);
-        Ok(brought.into_iter().map(number).collect())
+        let number = |(rank, bytes): (usize, Vec<u8>)| {
+            bytes.try_into().map(u64::from_le_bytes).map_err(|bytes: Vec<u8>| BackendError::Group {
+                what: format!("rank {rank} brings {} bytes for a number of 8", bytes.len()),
+            })
+        };
+        brought.into_iter().enumerate().map(number).collect()
     }
 
     fn say(&self, doing: &str) {

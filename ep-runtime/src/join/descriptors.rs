@@ -1,16 +1,22 @@
 //! File descriptors from process to process: over unix sockets, to processes of the same user only.
 
-use std::ffi::{c_int, c_uint, c_void};
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use sha2::{Digest, Sha256};
-
+use super::error::socket;
 use super::id::random;
-use super::{JoinError, Store, socket};
+use super::key::{CODE_BYTES, Key};
+use super::room::{PROOF_TIME, Refusals, Room, Talk};
+use super::{JoinError, Store, timed};
+
+/// Bytes of a rank.
+const RANK: usize = 4;
+
+/// What a descriptor's code is for.
+const PURPOSE: &str = "descriptor";
 
 /// Gives `descriptor` to every other rank and returns theirs, by rank; none for this one. All ranks
 /// are on one machine.
@@ -23,14 +29,15 @@ pub fn exchange_descriptors(
     let name = format!("epforge-{:032x}", u128::from_le_bytes(random()?));
     let listener = listen(&name).map_err(socket("listen for descriptors"))?;
     let names = store.gather(label, name.as_bytes())?;
-    let token = token(&store.secret);
+    let until = super::after(store.deadline);
+    let giver = Giver { key: &store.key, name: name.as_bytes(), own, descriptor };
     std::thread::scope(|scope| {
-        let giving = scope.spawn(|| give(&listener, ranks - 1, &token, descriptor, store.deadline));
+        let giving = scope.spawn(|| giver.give(&listener, ranks, until));
         let mut received = Vec::with_capacity(ranks);
         for (rank, name) in names.iter().enumerate() {
             received.push(match rank == own {
                 true => None,
-                false => Some(take(name, &token, store.deadline).map_err(|error| {
+                false => Some(take(name, &store.key, own, until).map_err(|error| {
                     let during = "take a descriptor";
                     JoinError::Socket { during, reason: format!("from rank {rank}: {error}") }
                 })?),
@@ -43,217 +50,203 @@ pub fn exchange_descriptors(
     })
 }
 
-/// What a process of the group shows on a unix socket, beside its user.
-fn token(secret: &[u8; 16]) -> [u8; 32] {
-    Sha256::digest([b"descriptors of ".as_slice(), secret].concat()).into()
-}
-
 /// An abstract name: nothing is left behind in the file system, whatever happens.
 fn listen(name: &str) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&SocketAddr::from_abstract_name(name.as_bytes())?)
 }
 
-/// Hands the descriptor to `count` processes that show the token.
-fn give(
-    listener: &UnixListener,
-    count: usize,
-    token: &[u8; 32],
-    descriptor: BorrowedFd<'_>,
-    deadline: Duration,
-) -> Result<(), JoinError> {
-    let during = || socket("give a descriptor");
-    listener.set_nonblocking(true).map_err(during())?;
-    let begun = Instant::now();
-    let mut given = 0;
-    while given < count {
-        let stream = match listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if begun.elapsed() > deadline {
-                    let reason = format!("{} ranks did not ask for it", count - given);
-                    return Err(JoinError::Socket { during: "give a descriptor", reason });
-                }
-                std::thread::sleep(Duration::from_millis(1));
-                continue;
+/// What hands out a descriptor.
+#[derive(Clone, Copy)]
+struct Giver<'a> {
+    key: &'a Key,
+    /// The socket's.
+    name: &'a [u8],
+    own: usize,
+    descriptor: BorrowedFd<'a>,
+}
+
+impl Giver<'_> {
+    /// Hands the descriptor to every other rank. Whoever is of another user or of no rank gets
+    /// nothing, and holds nobody up.
+    fn give(&self, door: &UnixListener, ranks: usize, until: Instant) -> Result<(), JoinError> {
+        let during = "give a descriptor";
+        let mut room = Room::behind(door).map_err(socket(during))?;
+        let mut refused = Refusals::default();
+        let mut waiting: Vec<usize> = (0..ranks).filter(|rank| *rank != self.own).collect();
+        while !waiting.is_empty() {
+            if Instant::now() >= until {
+                let reason = format!("ranks {waiting:?} did not ask for it");
+                return Err(JoinError::Socket { during, reason });
             }
-            Err(error) => return Err(during()(error)),
-        };
-        // Whoever is of another user or shows another token gets nothing, and ends nothing.
-        if give_one(stream, token, descriptor).is_ok() {
-            given += 1;
+            let given = room.turn(until, &mut refused, || Ok(*self)).map_err(socket(during))?;
+            for taker in given {
+                waiting.retain(|waiting| *waiting != taker.proof);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One that asks has to say its rank, and the code that only a member of the group can make for it.
+impl<S: AsRawFd> Talk<S> for Giver<'_> {
+    type Proof = usize;
+
+    fn wants(&self) -> usize {
+        RANK + CODE_BYTES
+    }
+
+    fn hear(&mut self, stream: &mut S, message: &[u8]) -> Result<Option<usize>, String> {
+        let told = |error: io::Error| error.to_string();
+        same_user(stream).map_err(told)?;
+        let (rank, code) = message.split_first_chunk::<RANK>().ok_or("says too little")?;
+        if !self.key.verifies(code, PURPOSE, &[self.name, rank]) {
+            return Err("is of no rank of the group".to_string());
+        }
+        send_descriptors(stream, &[self.descriptor.as_raw_fd()]).map_err(told)?;
+        Ok(Some(u32::from_le_bytes(*rank) as usize))
+    }
+}
+
+/// Asks the process that listens at an abstract name for its descriptor, again if strangers have
+/// taken its time.
+fn take(name: &[u8], key: &Key, own: usize, until: Instant) -> io::Result<OwnedFd> {
+    loop {
+        let soon = until.min(Instant::now() + 2 * PROOF_TIME);
+        match take_once(name, key, own, soon) {
+            Err(error) if error.kind() != io::ErrorKind::ConnectionRefused && soon < until => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
         }
     }
-    Ok(())
 }
 
-fn give_one(
-    mut stream: UnixStream,
-    token: &[u8; 32],
-    descriptor: BorrowedFd<'_>,
-) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(super::PROOF_TIME))?;
-    same_user(&stream)?;
-    let mut shown = [0; 32];
-    stream.read_exact(&mut shown)?;
-    if shown != *token {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    send_descriptor(&stream, descriptor)
-}
-
-/// Asks the process that listens at an abstract name for its descriptor.
-fn take(name: &[u8], token: &[u8; 32], deadline: Duration) -> io::Result<OwnedFd> {
+fn take_once(name: &[u8], key: &Key, own: usize, until: Instant) -> io::Result<OwnedFd> {
     let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
-    stream.set_read_timeout(Some(deadline))?;
     same_user(&stream)?;
-    stream.write_all(token)?;
+    let rank = (own as u32).to_le_bytes();
+    let code = key.code(PURPOSE, &[name, &rank]);
+    timed::write(&mut stream, &[rank.as_slice(), &code].concat(), until)?;
+    timed::bound(&stream, until)?;
     receive_descriptor(&stream)
 }
 
-// The few socket calls that the standard library does not offer, as <sys/socket.h> of Linux
-// declares them; the standard library links the C library anyway.
+/// Room for this many descriptors: whatever comes is ours, and is closed if it is not the one.
+const RECEIVED_MAX: usize = 8;
 
+/// A control message with descriptors, as `CMSG_SPACE` lays it out.
 #[repr(C)]
-struct IoSlice {
-    base: *mut c_void,
-    bytes: usize,
+struct Control {
+    header: libc::cmsghdr,
+    descriptors: [RawFd; RECEIVED_MAX],
 }
-
-#[repr(C)]
-struct MessageHeader {
-    name: *mut c_void,
-    name_bytes: c_uint,
-    slices: *mut IoSlice,
-    slice_count: usize,
-    control: *mut c_void,
-    control_bytes: usize,
-    flags: c_int,
-}
-
-/// A control message with one descriptor, as `CMSG_SPACE(sizeof(int))` lays it out.
-#[repr(C)]
-struct DescriptorMessage {
-    bytes: usize,
-    level: c_int,
-    kind: c_int,
-    descriptor: c_int,
-    padding: c_int,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct Credentials {
-    process: c_int,
-    user: c_uint,
-    group: c_uint,
-}
-
-unsafe extern "C" {
-    fn sendmsg(socket: c_int, message: *const MessageHeader, flags: c_int) -> isize;
-    fn recvmsg(socket: c_int, message: *mut MessageHeader, flags: c_int) -> isize;
-    fn getsockopt(
-        socket: c_int,
-        level: c_int,
-        name: c_int,
-        value: *mut c_void,
-        bytes: *mut c_uint,
-    ) -> c_int;
-    fn geteuid() -> c_uint;
-}
-
-const SOL_SOCKET: c_int = 1;
-const SCM_RIGHTS: c_int = 1;
-const SO_PEERCRED: c_int = 17;
-const MSG_NOSIGNAL: c_int = 0x4000;
-const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
-
-/// `CMSG_LEN(sizeof(int))`.
-const ONE_DESCRIPTOR: usize = 20;
 
 /// Fails unless the process at the other end belongs to the user of this one.
-fn same_user(stream: &UnixStream) -> io::Result<()> {
-    let mut other = Credentials::default();
-    let mut bytes = size_of::<Credentials>() as c_uint;
-    // SAFETY: the option writes at most `bytes` bytes of `struct ucred` into `other`, which has its
-    // layout; geteuid has no conditions.
+fn same_user(stream: &impl AsRawFd) -> io::Result<()> {
+    let mut other = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the option writes at most `bytes` bytes into `other`, which has its layout; geteuid has
+    // no conditions.
     let (result, own) = unsafe {
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
         let value = (&raw mut other).cast();
-        (getsockopt(stream.as_raw_fd(), SOL_SOCKET, SO_PEERCRED, value, &mut bytes), geteuid())
+        let result = libc::getsockopt(stream.as_raw_fd(), level, name, value, &mut bytes);
+        (result, libc::geteuid())
     };
     match result {
-        0 if other.user == own => Ok(()),
-        0 => Err(io::ErrorKind::PermissionDenied.into()),
+        0 if other.uid == own => Ok(()),
+        0 => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("it belongs to user {}, and this process to user {own}", other.uid),
+        )),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-fn send_descriptor(stream: &UnixStream, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-    let mut byte = 1u8;
-    let mut slice = IoSlice { base: (&raw mut byte).cast(), bytes: 1 };
-    let mut control = DescriptorMessage {
-        bytes: ONE_DESCRIPTOR,
-        level: SOL_SOCKET,
-        kind: SCM_RIGHTS,
-        descriptor: descriptor.as_raw_fd(),
-        padding: 0,
+fn send_descriptors(stream: &impl AsRawFd, descriptors: &[RawFd]) -> io::Result<()> {
+    let count = descriptors.len().min(RECEIVED_MAX);
+    let bytes = size_of_val(&descriptors[..count]) as libc::c_uint;
+    let mut control = Control {
+        header: libc::cmsghdr {
+            // SAFETY: the macro computes with a number.
+            cmsg_len: unsafe { libc::CMSG_LEN(bytes) } as _,
+            cmsg_level: libc::SOL_SOCKET,
+            cmsg_type: libc::SCM_RIGHTS,
+        },
+        descriptors: [-1; RECEIVED_MAX],
     };
-    let message = header(&mut slice, &mut control);
-    // SAFETY: every pointer in the header leads to a local that outlives the call, with its size.
-    match unsafe { sendmsg(stream.as_raw_fd(), &message, MSG_NOSIGNAL) } {
-        1 => Ok(()),
+    control.descriptors[..count].copy_from_slice(&descriptors[..count]);
+    // SAFETY: as above.
+    let space = unsafe { libc::CMSG_SPACE(bytes) } as usize;
+    let sent = with_message(&mut [1], &mut control, space, |message| {
+        // SAFETY: every pointer in the header leads to a local that outlives the call, with its size.
+        unsafe { libc::sendmsg(stream.as_raw_fd(), message, libc::MSG_NOSIGNAL) }
+    });
+    match sent {
+        (1, _) => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-fn receive_descriptor(stream: &UnixStream) -> io::Result<OwnedFd> {
-    let mut byte = 0u8;
-    let mut slice = IoSlice { base: (&raw mut byte).cast(), bytes: 1 };
-    let mut control = DescriptorMessage { bytes: 0, level: 0, kind: 0, descriptor: -1, padding: 0 };
-    let mut message = header(&mut slice, &mut control);
-    // SAFETY: as in `send_descriptor`; the call writes within the sizes given.
-    let read = unsafe { recvmsg(stream.as_raw_fd(), &mut message, MSG_CMSG_CLOEXEC) };
+/// The one descriptor of the next message. All that came with it are closed if it is not one.
+fn receive_descriptor(stream: &impl AsRawFd) -> io::Result<OwnedFd> {
+    let empty = libc::cmsghdr { cmsg_len: 0 as _, cmsg_level: 0, cmsg_type: 0 };
+    let mut control = Control { header: empty, descriptors: [-1; RECEIVED_MAX] };
+    let (read, received) = with_message(&mut [0], &mut control, size_of::<Control>(), |message| {
+        // SAFETY: as in `send_descriptors`; the call writes within the sizes given.
+        unsafe { libc::recvmsg(stream.as_raw_fd(), message, libc::MSG_CMSG_CLOEXEC) }
+    });
     if read < 0 {
         return Err(io::Error::last_os_error());
     }
-    let whole = control.bytes == ONE_DESCRIPTOR
-        && (control.level, control.kind) == (SOL_SOCKET, SCM_RIGHTS);
-    let raw: RawFd = control.descriptor;
-    if read != 1 || !whole || raw < 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+    let head = size_of::<libc::cmsghdr>();
+    let is_rights = received >= head
+        && (control.header.cmsg_level, control.header.cmsg_type)
+            == (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+    let bytes = if is_rights { control.header.cmsg_len - head } else { 0 };
+    let count = (bytes / size_of::<RawFd>()).min(RECEIVED_MAX);
+    let mut owned: Vec<OwnedFd> = control.descriptors[..count]
+        .iter()
+        // SAFETY: the kernel has just made these descriptors for us and nobody else knows them.
+        .map(|raw| unsafe { OwnedFd::from_raw_fd(*raw) })
+        .collect();
+    match (read, owned.len(), owned.pop()) {
+        (1, 1, Some(one)) => Ok(one),
+        (0, ..) => Err(io::ErrorKind::UnexpectedEof.into()),
+        (_, count, _) => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a message came with {count} descriptors instead of one"),
+        )),
     }
-    // SAFETY: the kernel has just made this descriptor for us and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-fn header(slice: &mut IoSlice, control: &mut DescriptorMessage) -> MessageHeader {
-    MessageHeader {
-        name: std::ptr::null_mut(),
-        name_bytes: 0,
-        slices: slice,
-        slice_count: 1,
-        control: (control as *mut DescriptorMessage).cast(),
-        control_bytes: size_of::<DescriptorMessage>(),
-        flags: 0,
-    }
+/// Makes a call with the header of a message of one byte and `control`; gives what the call gave and
+/// the bytes of control data after it.
+fn with_message(
+    byte: &mut [u8; 1],
+    control: &mut Control,
+    control_bytes: usize,
+    call: impl FnOnce(&mut libc::msghdr) -> isize,
+) -> (isize, usize) {
+    let mut slice = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    // SAFETY: a header of zeros is one without name, data and flags.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut slice;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut *control).cast();
+    message.msg_controllen = control_bytes as _;
+    let result = call(&mut message);
+    (result, message.msg_controllen as usize)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::io::{Seek, SeekFrom};
+    use std::io::{Read, Seek, SeekFrom};
     use std::os::fd::AsFd;
 
     use super::super::{Member, UniqueId};
     use super::*;
-
-    #[test]
-    fn the_layouts_are_those_of_linux() {
-        assert_eq!(size_of::<MessageHeader>(), 56);
-        assert_eq!(size_of::<DescriptorMessage>(), 24);
-        assert_eq!(std::mem::offset_of!(DescriptorMessage, descriptor), 16);
-        assert_eq!(size_of::<Credentials>(), 12);
-    }
 
     #[test]
     fn every_rank_gets_the_files_of_the_others() {
@@ -286,12 +279,78 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
+    fn key() -> Key {
+        Key::of_group(&[7; 16], "test")
+    }
+
+    /// A giver at a name of its own, and what asks it: connections that say nothing, as many as a
+    /// stranger likes, do not hold up a rank.
     #[test]
-    fn a_wrong_token_gets_nothing() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        theirs.write_all(&[0; 32]).unwrap();
+    fn idle_connections_hold_no_rank_up() {
+        let name = format!("epforge-{:032x}", u128::from_le_bytes(random().unwrap()));
+        let listener = listen(&name).unwrap();
+        let address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
+        let idle: Vec<UnixStream> =
+            (0..20).map(|_| UnixStream::connect_addr(&address).unwrap()).collect();
+        let (key, file) = (key(), File::open("/dev/null").unwrap());
+        let giver = Giver { key: &key, name: name.as_bytes(), own: 0, descriptor: file.as_fd() };
+        let begun = Instant::now();
+        let until = begun + Duration::from_secs(10);
+        std::thread::scope(|scope| {
+            let giving = scope.spawn(|| giver.give(&listener, 2, until));
+            assert!(take(name.as_bytes(), &key, 1, until).is_ok());
+            assert_eq!(giving.join().unwrap(), Ok(()));
+        });
+        assert!(begun.elapsed() < PROOF_TIME, "{:?}", begun.elapsed());
+        drop(idle);
+    }
+
+    #[test]
+    fn a_wrong_code_gets_nothing() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
         let file = File::open("/dev/null").unwrap();
-        let result = give_one(ours, &[1; 32], file.as_fd());
-        assert_eq!(result.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        let (key, other) = (key(), Key::of_group(&[7; 16], "another"));
+        let mut giver = Giver { key: &key, name: b"name", own: 0, descriptor: file.as_fd() };
+        let rank = 1u32.to_le_bytes();
+        let mut ask = |key: &Key, name: &[u8], rank: [u8; 4]| {
+            let code = key.code(PURPOSE, &[name, &1u32.to_le_bytes()]);
+            giver.hear(&mut ours, &[rank.as_slice(), &code].concat())
+        };
+        let no = Err("is of no rank of the group".to_string());
+        assert_eq!(ask(&other, b"name", rank), no);
+        assert_eq!(ask(&key, b"another", rank), no);
+        assert_eq!(ask(&key, b"name", 2u32.to_le_bytes()), no);
+        assert_eq!(ask(&key, b"name", rank), Ok(Some(1)));
+        assert!(receive_descriptor(&theirs).is_ok());
+    }
+
+    /// Descriptors of this process.
+    fn open_descriptors() -> usize {
+        std::fs::read_dir("/proc/self/fd").unwrap().count()
+    }
+
+    /// Run again alone: other tests open and close descriptors meanwhile.
+    #[test]
+    fn descriptors_that_nobody_asked_for_are_closed() {
+        const ALONE: &str = "EPFORGE_TEST_ALONE";
+        if std::env::var_os(ALONE).is_none() {
+            let name = "join::descriptors::tests::descriptors_that_nobody_asked_for_are_closed";
+            let status = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name, "--test-threads=1"])
+                .env(ALONE, "1")
+                .stdout(std::process::Stdio::null())
+                .status();
+            assert!(status.unwrap().success());
+            return;
+        }
+        let file = File::open("/dev/null").unwrap();
+        for count in [0, 2, 3, RECEIVED_MAX] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            send_descriptors(&ours, &vec![file.as_raw_fd(); count]).unwrap();
+            let before = open_descriptors();
+            let error = receive_descriptor(&theirs).unwrap_err();
+            let text = format!("a message came with {count} descriptors instead of one");
+            assert_eq!((error.to_string(), open_descriptors()), (text, before));
+        }
     }
 }

@@ -2,126 +2,189 @@
 //!
 //! ```text
 //! caller  -> root    magic, caller's challenge, rank, ranks
-//! root    -> caller  root's challenge, proof for the caller's challenge
-//! caller  -> root    proof for the root's challenge
-//! root    -> caller  0: welcome; 1: refused
+//! root    -> caller  root's challenge, proof for both challenges
+//! caller  -> root    proof for both challenges
+//! root    -> caller  a frame of the session: welcome, or why not
 //! ```
+//!
+//! Proofs are codes under the key of the group, which its secret, address and job give: whoever has
+//! the secret of another job has another key. All later frames have codes under a key that comes from
+//! both challenges too.
 
-use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-
-use sha2::{Digest, Sha256};
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::time::Instant;
 
 use super::id::random;
-use super::{JoinError, Member, PROOF_TIME, UniqueId, socket};
+use super::key::{CODE_BYTES, Key};
+use super::link::Link;
+use super::room::Talk;
+use super::{JoinError, Member, timed};
 
-const MAGIC: [u8; 8] = *b"epforge1";
+const MAGIC: [u8; 8] = *b"epforge2";
 
-/// A connection that was turned away.
-pub(super) struct Refusal {
-    pub(super) from: SocketAddr,
-    pub(super) why: String,
+/// Bytes of a challenge.
+const CHALLENGE: usize = 32;
+
+/// Bytes of a rank and the number of ranks.
+const MEMBER: usize = 8;
+
+/// Longest frame that says whether a caller is welcome.
+const VERDICT_MAX: usize = 1 << 10;
+
+/// What is told of one whose proof is wrong.
+const NO_MEMBER: &str = "does not know the secret, or is of another group or job";
+
+/// What both ends have said before anything is proved.
+struct Transcript {
+    caller: [u8; CHALLENGE],
+    root: [u8; CHALLENGE],
+    member: [u8; MEMBER],
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.from, self.why)
+impl Transcript {
+    fn parts(&self) -> [&[u8]; 3] {
+        [&self.caller, &self.root, &self.member]
+    }
+
+    /// `side` keeps the proof of one end from serving as that of the other.
+    fn proof(&self, key: &Key, side: &str) -> [u8; CODE_BYTES] {
+        key.code(side, &self.parts())
+    }
+
+    fn proves(&self, key: &Key, side: &str, proof: &[u8]) -> bool {
+        key.verifies(proof, side, &self.parts())
+    }
+
+    fn session(&self, key: &Key) -> Key {
+        key.derive("session", &self.parts())
     }
 }
 
-/// What only someone with the secret can say about two challenges. `side` keeps the proof of one
-/// end from serving as that of the other.
-fn proof(id: &UniqueId, side: &str, first: &[u8], second: &[u8], member: &[u8]) -> [u8; 32] {
-    let mut digest = Sha256::new();
-    for part in [id.secret().as_slice(), side.as_bytes(), first, second, member] {
-        digest.update((part.len() as u64).to_le_bytes());
-        digest.update(part);
-    }
-    digest.finalize().into()
-}
-
-/// Compares without telling by its time how much is right.
-fn equal(a: &[u8; 32], b: &[u8; 32]) -> bool {
-    a.iter().zip(b).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
-}
-
-fn member_bytes(member: Member) -> [u8; 8] {
-    let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&(member.rank as u32).to_le_bytes());
-    bytes[4..].copy_from_slice(&(member.ranks as u32).to_le_bytes());
-    bytes
-}
-
-fn read<const N: usize>(stream: &mut TcpStream) -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    stream.read_exact(&mut bytes)?;
-    Ok(bytes)
+/// Why a caller is not in.
+pub(super) enum Unwelcome {
+    /// What listens has proved nothing: it may be a stranger, and rank 0 may still come. With what
+    /// it did, if it did anything.
+    Stranger(Option<String>),
+    /// Rank 0 has said no, and has proved that it is rank 0.
+    Refused(JoinError),
 }
 
 /// The caller's side.
 pub(super) fn ask(
     mut stream: TcpStream,
-    id: &UniqueId,
+    key: &Key,
     member: Member,
-) -> Result<TcpStream, JoinError> {
-    let during = || socket("prove the secret to rank 0");
-    let own = random()?;
-    let who = member_bytes(member);
-    stream.set_nodelay(true).map_err(during())?;
-    stream.set_read_timeout(Some(PROOF_TIME)).map_err(during())?;
-    stream.write_all(&[MAGIC.as_slice(), &own, &who].concat()).map_err(during())?;
-    let refused = |why: &str| JoinError::Refused { why: why.to_string() };
-    // A root that has seen enough closes the connection.
-    let theirs: [u8; 16] =
-        read(&mut stream).map_err(|_| refused("rank 0 refuses this rank or number of ranks"))?;
-    let shown: [u8; 32] = read(&mut stream).map_err(during())?;
-    if !equal(&shown, &proof(id, "root", &own, &theirs, &who)) {
-        return Err(refused("what listens at rank 0's address does not know the group's secret"));
+    until: Instant,
+) -> Result<Link, Unwelcome> {
+    let silent = |error: io::Error| {
+        let what = (!timed::is_timeout(&error)).then(|| format!("proves nothing: {error}"));
+        Unwelcome::Stranger(what)
+    };
+    let caller = random().map_err(Unwelcome::Refused)?;
+    let member = member_bytes(member);
+    stream.set_nodelay(true).map_err(silent)?;
+    let hello = [MAGIC.as_slice(), &caller, &member].concat();
+    timed::write(&mut stream, &hello, until).map_err(silent)?;
+    let root: [u8; CHALLENGE] = timed::read(&mut stream, until).map_err(silent)?;
+    let shown: [u8; CODE_BYTES] = timed::read(&mut stream, until).map_err(silent)?;
+    let said = Transcript { caller, root, member };
+    if !said.proves(key, "root", &shown) {
+        return Err(Unwelcome::Stranger(Some(NO_MEMBER.to_string())));
     }
-    stream
-        .write_all(&proof(id, "caller", &theirs, &own, &who))
-        .map_err(|_| refused("rank 0 does not accept the secret"))?;
-    match read(&mut stream) {
-        Ok([0]) => Ok(stream),
-        _ => Err(refused("rank 0 does not accept the secret")),
+    timed::write(&mut stream, &said.proof(key, "caller"), until).map_err(silent)?;
+    let mut link = Link::new(stream, &said.session(key), false);
+    let verdict = link.receive(VERDICT_MAX, until).map_err(silent)?;
+    match verdict.as_slice() {
+        [] => Ok(link),
+        [why, ..] => {
+            let why = String::from_utf8_lossy(why).into_owned();
+            Err(Unwelcome::Refused(JoinError::Refused { why }))
+        }
     }
 }
 
-/// The side of rank 0: the rank that has proved itself, or why the connection is turned away.
-pub(super) fn answer(
-    mut stream: TcpStream,
-    id: &UniqueId,
-    ranks: usize,
-    taken: impl Fn(usize) -> bool,
-) -> Result<(usize, TcpStream), String> {
-    let failed = |error: io::Error| format!("proves nothing: {error}");
-    stream.set_nonblocking(false).map_err(failed)?;
-    stream.set_nodelay(true).map_err(failed)?;
-    stream.set_read_timeout(Some(PROOF_TIME)).map_err(failed)?;
-    let magic: [u8; 8] = read(&mut stream).map_err(failed)?;
-    if magic != MAGIC {
-        return Err("speaks another protocol".to_string());
+/// A caller that has proved itself, as rank 0 sees it.
+pub(super) struct Proved {
+    /// Who it is, by its own words.
+    pub(super) member: Member,
+    session: Key,
+}
+
+impl Proved {
+    /// Says whether it is welcome: `refusal` says why not. `stream` does not block yet.
+    pub(super) fn tell(
+        &self,
+        stream: TcpStream,
+        refusal: Option<&str>,
+        until: Instant,
+    ) -> io::Result<Link> {
+        stream.set_nonblocking(false)?;
+        let mut link = Link::new(stream, &self.session, true);
+        let why: Vec<&[u8]> = refusal.iter().map(|why| why.as_bytes()).collect();
+        link.send(&why, until)?;
+        Ok(link)
     }
-    let theirs: [u8; 16] = read(&mut stream).map_err(failed)?;
-    let who: [u8; 8] = read(&mut stream).map_err(failed)?;
-    let own = random().map_err(|error| error.to_string())?;
-    let shown = proof(id, "root", &theirs, &own, &who);
-    stream.write_all(&[own.as_slice(), &shown].concat()).map_err(failed)?;
-    let proved: [u8; 32] = read(&mut stream).map_err(failed)?;
-    if !equal(&proved, &proof(id, "caller", &own, &theirs, &who)) {
-        let _ = stream.write_all(&[1]);
-        return Err("does not know the secret".to_string());
+}
+
+/// The side of rank 0, for one caller.
+pub(super) struct Hearing<'a> {
+    key: &'a Key,
+    root: [u8; CHALLENGE],
+    said: Option<Transcript>,
+}
+
+impl<'a> Hearing<'a> {
+    pub(super) fn new(key: &'a Key) -> Result<Hearing<'a>, String> {
+        let root = random().map_err(|error| error.to_string())?;
+        Ok(Hearing { key, root, said: None })
     }
+
+    /// The first message of a caller.
+    fn hello(&self, message: &[u8]) -> Result<Transcript, String> {
+        let rest = message.strip_prefix(&MAGIC).ok_or("speaks another protocol")?;
+        let (caller, rest) = rest.split_first_chunk().ok_or("says too little")?;
+        let member = rest.try_into().map_err(|_| "says too much")?;
+        Ok(Transcript { caller: *caller, root: self.root, member })
+    }
+}
+
+impl<S: Write> Talk<S> for Hearing<'_> {
+    type Proof = Proved;
+
+    fn wants(&self) -> usize {
+        match self.said {
+            None => MAGIC.len() + CHALLENGE + MEMBER,
+            Some(_) => CODE_BYTES,
+        }
+    }
+
+    fn hear(&mut self, stream: &mut S, message: &[u8]) -> Result<Option<Proved>, String> {
+        let Some(said) = &self.said else {
+            let said = self.hello(message)?;
+            let answer = [said.root, said.proof(self.key, "root")].concat();
+            // So few bytes fit into the buffers of any connection.
+            stream.write_all(&answer).map_err(|error| format!("takes no answer: {error}"))?;
+            self.said = Some(said);
+            return Ok(None);
+        };
+        if !said.proves(self.key, "caller", message) {
+            return Err(NO_MEMBER.to_string());
+        }
+        let session = said.session(self.key);
+        Ok(Some(Proved { member: member_of(&said.member), session }))
+    }
+}
+
+fn member_bytes(member: Member) -> [u8; MEMBER] {
+    let mut bytes = [0; MEMBER];
+    bytes[..4].copy_from_slice(&(member.rank as u32).to_le_bytes());
+    bytes[4..].copy_from_slice(&(member.ranks as u32).to_le_bytes());
+    bytes
+}
+
+fn member_of(bytes: &[u8; MEMBER]) -> Member {
     let number =
-        |at: usize| u32::from_le_bytes([who[at], who[at + 1], who[at + 2], who[at + 3]]) as usize;
-    let (rank, theirs) = (number(0), number(4));
-    if theirs != ranks || taken(rank) {
-        let _ = stream.write_all(&[1]);
-        return Err(format!(
-            "wants to be rank {rank} of {theirs}; there are {ranks} and it is taken"
-        ));
-    }
-    stream.write_all(&[0]).map_err(failed)?;
-    Ok((rank, stream))
+        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    Member { rank: number(0) as usize, ranks: number(4) as usize }
 }

@@ -4,15 +4,27 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::process::Command;
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{JoinError, socket};
+use super::JoinError;
+use super::error::socket;
+use super::handed;
+use super::key::Key;
 
 /// The environment variable that holds a group's id.
 pub const ID_VARIABLE: &str = "EPFORGE_ID";
 
 /// The environment variable that holds the secret where a launcher gives only an address.
 pub const SECRET_VARIABLE: &str = "EPFORGE_SECRET";
+
+/// The environment variable that names the job of a group where a launcher gives only an address.
+pub const JOB_VARIABLE: &str = "EPFORGE_JOB";
+
+/// What launchers call a job, and its restarts.
+const LAUNCHER_JOBS: [&str; 3] =
+    ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID"];
 
 /// One process of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,11 +49,26 @@ impl Member {
 }
 
 /// Names a group; whoever knows it can join.
-#[derive(Clone, PartialEq, Eq)]
+///
+/// An id that this process made keeps its port from then on: clones share it, and rank 0 listens at
+/// it, here or in the process that the id is [handed](UniqueId::hand_to) to.
+#[derive(Clone)]
 pub struct UniqueId {
     address: SocketAddr,
     secret: [u8; 16],
+    /// What all ranks call it besides: where rank 0 is, and the job.
+    name: String,
+    listener: Arc<Mutex<Option<TcpListener>>>,
 }
+
+/// The same group; who keeps the port does not count.
+impl PartialEq for UniqueId {
+    fn eq(&self, other: &UniqueId) -> bool {
+        (self.address, self.secret, &self.name) == (other.address, other.secret, &other.name)
+    }
+}
+
+impl Eq for UniqueId {}
 
 impl UniqueId {
     /// A new group on this machine alone, at a free port of the loopback interface.
@@ -53,24 +80,28 @@ impl UniqueId {
     pub fn at(interface: IpAddr) -> Result<UniqueId, JoinError> {
         let listener = TcpListener::bind((interface, 0)).map_err(socket("find a free port"))?;
         let address = listener.local_addr().map_err(socket("find a free port"))?;
-        Ok(UniqueId { address, secret: random()? })
+        let id = UniqueId::with_secret(address, random()?);
+        Ok(UniqueId { listener: Arc::new(Mutex::new(Some(listener))), ..id })
     }
 
     /// A group at a known address with a known secret.
     pub fn with_secret(address: SocketAddr, secret: [u8; 16]) -> UniqueId {
-        UniqueId { address, secret }
+        UniqueId { address, secret, name: address.to_string(), listener: Arc::default() }
+    }
+
+    /// The same for one job: ranks of another one with the same address and secret are strangers.
+    pub fn of_job(mut self, job: &str) -> UniqueId {
+        self.name = format!("{} of {job}", self.name);
+        self
     }
 
     /// The id in `EPFORGE_ID`; or, under a launcher such as torchrun, the port behind `MASTER_PORT`
-    /// at `MASTER_ADDR` with the secret in `EPFORGE_SECRET` (32 hexadecimal digits).
+    /// at `MASTER_ADDR` with the secret in `EPFORGE_SECRET` (32 hexadecimal digits), for the job that
+    /// `EPFORGE_JOB` or the launcher names.
     pub fn from_environment() -> Result<UniqueId, JoinError> {
-        if let Ok(id) = std::env::var(ID_VARIABLE) {
-            return id.parse();
+        if let Some(id) = UniqueId::from_variable(ID_VARIABLE)? {
+            return Ok(id);
         }
-        let variable = |name: &str| {
-            std::env::var(name)
-                .map_err(|_| JoinError::Address { why: format!("{name} is not set") })
-        };
         let (host, port) = (variable("MASTER_ADDR")?, variable("MASTER_PORT")?);
         // The launcher's own store listens at the port itself.
         let port = port.parse::<u16>().ok().and_then(|port| port.checked_add(1));
@@ -80,7 +111,39 @@ impl UniqueId {
         let why = format!("MASTER_ADDR `{host}` has no address");
         let address = address.ok_or(JoinError::Address { why })?;
         let secret = secret_from(&variable(SECRET_VARIABLE)?)?;
-        Ok(UniqueId { address, secret })
+        // A name may have another address on another machine.
+        let name = format!("{host}:{port}");
+        let id = UniqueId { name, ..UniqueId::with_secret(address, secret) };
+        let job = std::env::var(JOB_VARIABLE).unwrap_or_else(|_| launcher_job());
+        Ok(if job.is_empty() { id } else { id.of_job(&job) })
+    }
+
+    /// The id in an environment variable, with its port if this process was handed it; none if the
+    /// variable is not set.
+    pub fn from_variable(name: &str) -> Result<Option<UniqueId>, JoinError> {
+        let Ok(text) = std::env::var(name) else { return Ok(None) };
+        let id: UniqueId = text.parse()?;
+        let listener = handed::take(name, id.address);
+        Ok(Some(UniqueId { listener: Arc::new(Mutex::new(listener)), ..id }))
+    }
+
+    /// Puts the id into a variable of a process to be started.
+    pub fn give_to(&self, command: &mut Command, name: &str) {
+        command.env(name, self.to_string());
+    }
+
+    /// As [`UniqueId::give_to`], for the process that is to be rank 0: it gets the port too, which
+    /// is nobody else's in between.
+    pub fn hand_to(&self, command: &mut Command, name: &str) {
+        self.give_to(command, name);
+        if let Some(listener) = self.listener() {
+            handed::give(command, name, listener);
+        }
+    }
+
+    /// The listener, if this id still keeps it.
+    pub(super) fn listener(&self) -> Option<TcpListener> {
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Where rank 0 listens.
@@ -88,16 +151,34 @@ impl UniqueId {
         self.address
     }
 
-    pub(super) fn secret(&self) -> &[u8; 16] {
-        &self.secret
+    /// What its members prove themselves with.
+    pub(super) fn key(&self) -> Key {
+        Key::of_group(&self.secret, &self.name)
     }
 }
 
-/// The text form, `address/secret`: give it to the members of the group and to nobody else.
+fn variable(name: &str) -> Result<String, JoinError> {
+    std::env::var(name).map_err(|_| JoinError::Address { why: format!("{name} is not set") })
+}
+
+/// What the launcher calls this job; empty if it has no name.
+fn launcher_job() -> String {
+    let named = LAUNCHER_JOBS.iter().filter_map(|name| {
+        let value = std::env::var(name).ok()?;
+        Some(format!("{name}={value}"))
+    });
+    named.collect::<Vec<_>>().join(" ")
+}
+
+/// The text form, `address/secret` or `address/secret/name`: give it to the members of the group and to nobody else.
 impl fmt::Display for UniqueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.address)?;
-        self.secret.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.secret.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        match self.name == self.address.to_string() {
+            true => Ok(()),
+            false => write!(f, "/{}", self.name),
+        }
     }
 }
 
@@ -116,9 +197,14 @@ impl FromStr for UniqueId {
             why: "an id is an address and 32 hexadecimal digits, such as 127.0.0.1:4000/00ff.."
                 .into(),
         };
-        let (address, secret) = text.split_once('/').ok_or_else(wrong)?;
+        let (address, rest) = text.split_once('/').ok_or_else(wrong)?;
+        let (secret, name) = rest.split_once('/').map_or((rest, None), |(a, b)| (a, Some(b)));
         let address = address.parse().map_err(|_| wrong())?;
-        Ok(UniqueId { address, secret: secret_from(secret).map_err(|_| wrong())? })
+        let id = UniqueId::with_secret(address, secret_from(secret).map_err(|_| wrong())?);
+        Ok(match name {
+            None => id,
+            Some(name) => UniqueId { name: name.to_string(), ..id },
+        })
     }
 }
 
@@ -134,9 +220,9 @@ fn secret_from(text: &str) -> Result<[u8; 16], JoinError> {
     }
 }
 
-/// Random bytes of the system, for secrets and challenges.
-pub(super) fn random() -> Result<[u8; 16], JoinError> {
-    let mut bytes = [0; 16];
+/// Random bytes of the system, for names, secrets and challenges.
+pub(super) fn random<const N: usize>() -> Result<[u8; N], JoinError> {
+    let mut bytes = [0; N];
     let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
     read.map_err(socket("read random bytes"))?;
     Ok(bytes)
@@ -152,6 +238,9 @@ mod tests {
         assert_eq!(id.to_string().parse::<UniqueId>().unwrap(), id);
         assert_ne!(UniqueId::local().unwrap().secret, id.secret);
         assert!(!format!("{id:?}").contains('/'));
+        let of_job = id.clone().of_job("7/8");
+        assert_eq!(of_job.to_string().parse::<UniqueId>().unwrap(), of_job);
+        assert!(of_job != id);
     }
 
     #[test]

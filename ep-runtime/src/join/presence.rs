@@ -10,8 +10,9 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use super::JoinError;
+use super::error::socket;
 use super::id::random;
-use super::{JoinError, socket};
 
 /// How long a connection may take; the system makes it at once.
 const PATIENCE: Duration = Duration::from_millis(200);

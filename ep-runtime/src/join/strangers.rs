@@ -1,0 +1,231 @@
+//! What whoever reaches the port of a group can do to it: nothing.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// What a stranger does.
+#[derive(Clone, Copy)]
+enum Stranger {
+    /// Says nothing.
+    Idle,
+    /// Says what a caller says, a byte now and then.
+    Drips,
+    /// Talks at once and of something else.
+    Garbage,
+}
+
+/// Presses on `address` until `done` with `strangers` connections, which do these things in turn.
+fn press(address: SocketAddr, strangers: usize, kinds: &[Stranger], done: &AtomicBool) {
+    let mut open: Vec<TcpStream> = Vec::new();
+    let mut turn = 0;
+    while !done.load(Ordering::Relaxed) {
+        for number in open.len()..strangers {
+            let Ok(mut stream) = TcpStream::connect(address) else { break };
+            stream.set_write_timeout(Some(Duration::from_millis(10))).unwrap();
+            if let Stranger::Garbage = kinds[number % kinds.len()] {
+                let _ = stream.write_all(&[0xa5; 4096]);
+            }
+            open.push(stream);
+        }
+        for (number, stream) in open.iter_mut().enumerate() {
+            if let Stranger::Drips = kinds[number % kinds.len()] {
+                // Those that come late begin in the middle, which is garbage too.
+                let _ = stream.write_all(&[*b"epforge2".get(turn).unwrap_or(&0)]);
+            }
+        }
+        // Whoever was turned away comes again.
+        open.retain_mut(|stream| {
+            stream.set_nonblocking(true).unwrap();
+            let over = matches!(stream.read(&mut [0; 64]), Ok(0))
+                || stream.take_error().is_ok_and(|error| error.is_some());
+            stream.set_nonblocking(false).unwrap();
+            !over
+        });
+        turn += 1;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The group of `ranks` that forms while `strangers` press, and how long it took.
+fn under_pressure(
+    ranks: usize,
+    strangers: usize,
+    kinds: &[Stranger],
+    deadline: Duration,
+) -> (Vec<Result<(), JoinError>>, Duration) {
+    let id = UniqueId::local().unwrap();
+    let done = AtomicBool::new(false);
+    let join = |rank: usize| {
+        let store = Store::join(&id, Member { rank, ranks }, deadline)?;
+        store.meet("formed")
+    };
+    std::thread::scope(|scope| {
+        let begun = Instant::now();
+        let join = &join;
+        let root = scope.spawn(move || join(0));
+        // So that the strangers are there first.
+        std::thread::sleep(Duration::from_millis(50));
+        scope.spawn(|| press(id.address(), strangers, kinds, &done));
+        std::thread::sleep(Duration::from_millis(200));
+        let others: Vec<_> = (1..ranks).map(|rank| scope.spawn(move || join(rank))).collect();
+        let all = std::iter::once(root).chain(others).map(|thread| thread.join().unwrap());
+        let all = all.collect();
+        done.store(true, Ordering::Relaxed);
+        (all, begun.elapsed())
+    })
+}
+
+#[test]
+fn a_group_forms_while_two_idle_connections_wait() {
+    let deadline = Duration::from_secs(3);
+    let (all, took) = under_pressure(2, 2, &[Stranger::Idle], deadline);
+    assert_eq!(all, [Ok(()), Ok(())]);
+    assert!(took < deadline, "{took:?}");
+}
+
+#[test]
+fn a_group_of_4_forms_while_200_strangers_press() {
+    let deadline = Duration::from_secs(5);
+    let kinds = [Stranger::Idle, Stranger::Drips, Stranger::Garbage];
+    let (all, took) = under_pressure(4, 200, &kinds, deadline);
+    assert_eq!(all, [Ok(()), Ok(()), Ok(()), Ok(())]);
+    assert!(took < deadline, "{took:?}");
+}
+
+/// A byte now and then must not hold the deadline.
+#[test]
+fn a_missing_rank_is_missed_in_time_whoever_drips() {
+    let id = UniqueId::local().unwrap();
+    let done = AtomicBool::new(false);
+    let deadline = Duration::from_secs(1);
+    std::thread::scope(|scope| {
+        let root = scope.spawn(|| {
+            let begun = Instant::now();
+            let joined = Store::join(&id, Member { rank: 0, ranks: 2 }, deadline);
+            (joined.err().unwrap(), begun.elapsed())
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        scope.spawn(|| press(id.address(), 1, &[Stranger::Drips], &done));
+        let (error, took) = root.join().unwrap();
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(error.to_string(), "rank 1 did not come within 1s");
+        assert!(took < 2 * deadline, "{took:?}");
+    });
+}
+
+/// Nobody can take the port between the making of an id and the joining of rank 0.
+#[test]
+fn the_port_of_an_id_is_never_let_go() {
+    let id = UniqueId::local().unwrap();
+    assert!(TcpListener::bind(id.address()).is_err());
+    let joined = Store::join(&id, Member { rank: 0, ranks: 1 }, Duration::from_secs(1));
+    assert!(joined.is_ok());
+}
+
+/// A stranger that came to the port first is not taken for rank 0, and does not end the search.
+#[test]
+fn a_stranger_at_the_port_of_rank_0_is_passed() {
+    let squatter = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let id = UniqueId::with_secret(squatter.local_addr().unwrap(), [7; 16]);
+    let deadline = Duration::from_secs(8);
+    let join = |rank: usize| Store::join(&id, Member { rank, ranks: 2 }, deadline)?.meet("formed");
+    std::thread::scope(|scope| {
+        let join = &join;
+        let caller = scope.spawn(move || join(1));
+        let (mut stream, _) = squatter.accept().unwrap();
+        let _ = stream.write_all(&[0; 64]);
+        let root = scope.spawn(move || join(0));
+        std::thread::sleep(Duration::from_millis(200));
+        drop((stream, squatter));
+        assert_eq!((root.join().unwrap(), caller.join().unwrap()), (Ok(()), Ok(())));
+    });
+}
+
+/// A rank that another job left behind, with the same secret at the same address, is a stranger. It
+/// is there first and wants the same rank.
+#[test]
+fn a_rank_of_another_job_does_not_join() {
+    let id = UniqueId::local().unwrap();
+    let of = |job: &str| id.clone().of_job(job);
+    let member = |rank: usize| Member { rank, ranks: 2 };
+    std::thread::scope(|scope| {
+        let today = of("today");
+        let root = scope.spawn(move || Store::join(&today, member(0), Duration::from_secs(5)));
+        let stale = Store::join(&of("yesterday"), member(1), Duration::from_millis(300));
+        let said = stale.err().unwrap().to_string();
+        assert!(
+            said.ends_with("does not know the secret, or is of another group or job"),
+            "{said}"
+        );
+        let other = UniqueId::with_secret(([127, 0, 0, 1], 1).into(), [7; 16]);
+        assert!(other.key() != UniqueId::with_secret(id.address(), [7; 16]).key());
+        let own = Store::join(&of("today"), member(1), Duration::from_secs(5));
+        assert!(own.is_ok() && root.join().unwrap().is_ok());
+    });
+}
+
+/// A rank whose first connection broke comes again, and has its place.
+#[test]
+fn a_rank_that_comes_again_gets_its_place() {
+    let id = UniqueId::local().unwrap();
+    let join = |rank: usize| {
+        Store::join(&id, Member { rank, ranks: 3 }, Duration::from_secs(5))?.meet("formed")
+    };
+    std::thread::scope(|scope| {
+        let join = &join;
+        let root = scope.spawn(move || join(0));
+        let stream = TcpStream::connect(id.address()).unwrap();
+        let (member, key) = (Member { rank: 1, ranks: 3 }, id.key());
+        let first = handshake::ask(stream, &key, member, soon());
+        let taken = Store::join(&id, member, Duration::from_secs(5)).err().unwrap().to_string();
+        let text = "wants to be rank 1 of 3; there are 3 ranks, and that one is there already";
+        assert_eq!(taken, text);
+        drop(first.ok().unwrap());
+        let others = [1, 2].map(|rank| scope.spawn(move || join(rank)));
+        assert_eq!(root.join().unwrap(), Ok(()));
+        assert_eq!(others.map(|other| other.join().unwrap()), [Ok(()), Ok(())]);
+    });
+}
+
+/// What a member brings is bounded, and so is what one that lies about it can make others hold.
+#[test]
+fn what_a_rank_brings_is_bounded() {
+    let id = UniqueId::local().unwrap();
+    let join = |rank: usize| Store::join(&id, Member { rank, ranks: 2 }, Duration::from_secs(5));
+    std::thread::scope(|scope| {
+        let root = scope.spawn(|| join(0).unwrap().gather("much", &[]));
+        let store = join(1).unwrap();
+        let error = store.gather("much", &[0; BROUGHT_MAX + 1]).unwrap_err().to_string();
+        assert_eq!(error, "a rank brings 1048577 bytes, and one message holds 1048576");
+        // Past the check of its own side.
+        if let Links::Leaf(link) = &mut *store.links() {
+            link.send(&[b"much", &[0; FRAME_MAX]], soon()).unwrap();
+        }
+        assert_eq!(root.join().unwrap(), Err(JoinError::Lost { rank: 1 }));
+    });
+}
+
+/// The parent's port goes to the process of rank 0 and is never free; run again as that process.
+#[test]
+fn a_port_is_handed_to_the_process_of_rank_0() {
+    const ID: &str = "EPFORGE_TEST_ID";
+    if let Some(id) = UniqueId::from_variable(ID).unwrap() {
+        assert!(id.listener().is_some(), "it was handed over");
+        let again = UniqueId::from_variable(ID).unwrap().unwrap();
+        assert!(again.listener().is_none(), "only once");
+        return;
+    }
+    let id = UniqueId::local().unwrap();
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let name = "join::strangers::a_port_is_handed_to_the_process_of_rank_0";
+    command.args(["--exact", name]).stdout(std::process::Stdio::null());
+    id.hand_to(&mut command, ID);
+    assert!(TcpListener::bind(id.address()).is_err(), "it is not free meanwhile");
+    assert!(command.status().unwrap().success());
+    drop(command);
+    assert!(TcpListener::bind(id.address()).is_ok(), "nobody keeps it");
+}
