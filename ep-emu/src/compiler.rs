@@ -1,14 +1,13 @@
-//! From an emitted text to callable kernels: the system's C++ compiler and a cache by content.
+//! From an emitted text to callable kernels: the system's C++ compiler, and a shelf that keeps what
+//! it makes.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::{env, fs};
+use std::{env, fmt, fs, io};
 
 use crate::calls::TABLE;
-use crate::program::{Build, CompileError, Program, Source};
+use crate::program::{Build, CompileError, LIBRARY, Program, Source, VARIABLE};
 
 /// The headers that stand in for the lowest layer, by include name; `shim.cpp` is compiled apart.
 const HOST_FILES: [(&str, &str); 4] = [
@@ -25,8 +24,9 @@ const SHIM_FILES: [&str; 2] = ["ep/emu.h", "ep/shim.cpp"];
 /// numbers of DWARF 5.
 const COMMON: [&str; 5] = ["-std=c++17", "-gdwarf-4", "-fPIC", "-fvisibility=hidden", "-w"];
 
-/// Tells the scratch folders of one process apart.
-static NEXT_SCRATCH: AtomicU32 = AtomicU32::new(0);
+/// Flags of kernels: contraction would round differently from the device's explicit fused operations.
+const NUMBERS: [&str; 4] =
+    ["-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-stack-protector"];
 
 impl Build {
     fn flags(self) -> &'static [&'static str] {
@@ -43,136 +43,177 @@ impl Build {
     }
 }
 
-/// A C++ compiler of this machine and the folder where its products are kept.
+/// Keeps what a compiler makes, so that it is made once, and gives it back only as it was made.
+pub trait Shelf: fmt::Debug + Send + Sync {
+    /// The product that `parts` decide over: kept, or made now.
+    fn fetch(
+        &self,
+        about: &Product<'_>,
+        parts: &[&str],
+        make: &mut dyn FnMut() -> Result<Vec<u8>, CompileError>,
+    ) -> Result<Vec<u8>, CompileError>;
+
+    /// An empty folder that nobody else can write, for as long as the value lives.
+    fn folder(&self) -> io::Result<Box<dyn AsRef<Path>>>;
+}
+
+/// What a product is, for those who list them.
+#[derive(Clone, Copy, Debug)]
+pub struct Product<'a> {
+    /// The source.
+    pub name: &'a str,
+    /// How it is compiled.
+    pub build: Build,
+    /// What the compiler calls itself.
+    pub compiler: &'a str,
+}
+
+/// A C++ compiler of this machine and the shelf for its products.
 #[derive(Clone, Debug)]
 pub struct Compiler {
-    command: OsString,
+    /// The program and the arguments that it always gets.
+    command: Vec<String>,
     version: String,
-    cache: PathBuf,
+    shelf: Arc<dyn Shelf>,
 }
 
 impl Compiler {
-    /// The first of `$CXX`, c++, g++, clang++ that answers; products go to `cache`.
-    pub fn find(cache: &Path) -> Result<Self, CompileError> {
-        let named = env::var_os("CXX").into_iter();
-        let usual = ["c++", "g++", "clang++"].into_iter().map(OsString::from);
-        for command in named.chain(usual) {
-            let Ok(answer) = Command::new(&command).arg("--version").output() else { continue };
-            if answer.status.success() {
-                let version = String::from_utf8_lossy(&answer.stdout).into_owned();
-                return Ok(Self { command, version, cache: cache.to_owned() });
-            }
-        }
-        Err(CompileError::NoCompiler)
+    /// The compiler in `$CXX`, with arguments if it has any; else the first of c++, g++, clang++ that
+    /// answers.
+    pub fn find(shelf: Arc<dyn Shelf>) -> Result<Self, CompileError> {
+        let named = env::var(VARIABLE).unwrap_or_default();
+        Compiler::named(&named, shelf)
     }
 
-    /// The default folder of products: the user's cache folder, else the temporary one.
-    pub fn default_cache() -> PathBuf {
-        let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-        let base = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
-        base.unwrap_or_else(env::temp_dir).join("epforge").join("host")
+    /// As [`Compiler::find`], with the value of `$CXX`; none if it is empty.
+    pub fn named(named: &str, shelf: Arc<dyn Shelf>) -> Result<Self, CompileError> {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let command = words(named);
+        if !command.is_empty() {
+            return match answer(&command) {
+                Ok(version) => Ok(Self { command, version, shelf }),
+                Err(reason) => Err(CompileError::Unusable { command: named.to_owned(), reason }),
+            };
+        }
+        let usual = ["c++", "g++", "clang++"].map(words);
+        let found = usual.into_iter().find_map(|command| Some((answer(&command).ok()?, command)));
+        let (version, command) = found.ok_or(CompileError::NoCompiler)?;
+        Ok(Self { command, version, shelf })
     }
 
     /// Compiles `source`, or takes the product of an earlier compilation of the same bytes.
     pub fn compile(&self, source: &Source, build: Build) -> Result<Arc<Program>, CompileError> {
         let files = files_of(source);
-        let folder = self.cache.join(self.digest(&format!("{build:?} {}", source.name), &files));
-        if !folder.join("kernel.so").exists() {
-            let shim = self.shim(build == Build::Sanitized)?;
-            self.produce(&folder, "kernel.so", &files, |scratch| {
-                self.compile_in(scratch, build, &shim)
-            })?;
-        }
-        Program::load(source, build, &folder, &TABLE)
+        let about = Product { name: &source.name, build, compiler: self.name() };
+        let library = self.product(&about, &[&NUMBERS, build.flags()], &files, &mut |folder| {
+            self.compile_in(folder, build)
+        })?;
+        Program::load(source, build, &library, self.folder()?.as_ref().as_ref(), &TABLE)
     }
 
     /// The object that every library is linked with; it depends on no kernel.
-    fn shim(&self, sanitized: bool) -> Result<PathBuf, CompileError> {
+    fn shim(&self, build: Build) -> Result<Vec<u8>, CompileError> {
         let named = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
         let files: Vec<_> =
             HOST_FILES.iter().filter(|(name, _)| SHIM_FILES.contains(name)).map(named).collect();
+        let sanitized = build == Build::Sanitized;
+        let build = if sanitized { Build::Sanitized } else { Build::Fast };
         let define: &[&str] = if sanitized { &["-DEMU_ADDRESS_SANITIZER"] } else { &[] };
-        let folder = self.cache.join(self.digest(&format!("shim {define:?}"), &files));
-        if !folder.join("shim.o").exists() {
-            self.produce(&folder, "shim.o", &files, |scratch| {
-                let mut shim = Command::new(&self.command);
-                shim.args(COMMON).args(define).args(["-O2", "-c", "ep/shim.cpp", "-o", "shim.o"]);
-                self.run(&mut shim, scratch)
-            })?;
-        }
-        Ok(folder.join("shim.o"))
+        let about = Product { name: "ep/shim.cpp", build, compiler: self.name() };
+        self.product(&about, &[define], &files, &mut |folder| {
+            let mut shim = self.call();
+            shim.args(COMMON).args(define).args(["-O2", "-c", "ep/shim.cpp", "-o", "shim.o"]);
+            self.run(&mut shim, folder)?;
+            read(&folder.join("shim.o"))
+        })
     }
 
-    fn digest(&self, what: &str, files: &[(String, String)]) -> String {
-        let mut hash = Fnv::new();
-        hash.add(&self.version);
-        hash.add(&self.command.to_string_lossy());
-        hash.add(what);
-        for (name, text) in files {
-            hash.add(name);
-            hash.add(text);
-        }
-        format!("{:032x}", hash.0)
-    }
-
-    /// Fills `folder` by way of a folder of its own, which is then renamed: two builders of one
-    /// text do not collide, and a folder under its final name is always complete.
-    fn produce(
+    /// What `make` makes of `files` in a folder that holds them.
+    fn product(
         &self,
-        folder: &Path,
-        product: &str,
+        about: &Product<'_>,
+        flags: &[&[&str]],
         files: &[(String, String)],
-        make: impl FnOnce(&Path) -> Result<(), CompileError>,
-    ) -> Result<(), CompileError> {
-        let unique = NEXT_SCRATCH.fetch_add(1, Ordering::Relaxed);
-        let scratch = folder.with_extension(format!("{}-{unique}", std::process::id()));
-        let write = |(name, text): &(String, String)| {
-            let path = scratch.join(name);
-            let parent = path.parent().unwrap_or(folder);
-            fs::create_dir_all(parent)
-                .and_then(|()| fs::write(&path, text))
-                .map_err(|error| CompileError::Io(show(&path), error))
-        };
-        let result =
-            files.iter().try_for_each(write).and_then(|()| make(&scratch)).and_then(|()| {
-                match fs::rename(&scratch, folder) {
-                    Err(_) if folder.join(product).exists() => Ok(()),
-                    other => other.map_err(|error| CompileError::Io(show(folder), error)),
-                }
-            });
-        // A leftover scratch folder is only waste; what matters is `result`.
-        let _ = fs::remove_dir_all(&scratch);
-        result
+        make: &mut dyn FnMut(&Path) -> Result<Vec<u8>, CompileError>,
+    ) -> Result<Vec<u8>, CompileError> {
+        let (command, flags) = (self.command.join(" "), flags.concat().join(" "));
+        let texts = files.iter().flat_map(|(name, text)| [name.as_str(), text.as_str()]);
+        let identity = [about.name, &self.version, &command, &flags];
+        let parts: Vec<&str> = identity.into_iter().chain(texts).collect();
+        self.shelf.fetch(about, &parts, &mut || {
+            let folder = self.folder()?;
+            let folder: &Path = folder.as_ref().as_ref();
+            for (name, text) in files {
+                let path = folder.join(name);
+                let parent = path.parent().unwrap_or(folder);
+                let written = fs::create_dir_all(parent).and_then(|()| fs::write(&path, text));
+                written.map_err(|error| CompileError::Io(show(&path), error))?;
+            }
+            make(folder)
+        })
     }
 
-    fn compile_in(&self, folder: &Path, build: Build, shim: &Path) -> Result<(), CompileError> {
-        // Contraction would round differently from the device's explicit fused operations.
-        let numbers = ["-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-stack-protector"];
-        let mut kernel = Command::new(&self.command);
-        kernel.args(COMMON).args(numbers).args(build.flags());
+    fn folder(&self) -> Result<Box<dyn AsRef<Path>>, CompileError> {
+        let failed = |error| CompileError::Io("no folder to compile in".to_owned(), error);
+        self.shelf.folder().map_err(failed)
+    }
+
+    fn name(&self) -> &str {
+        self.version.lines().next().unwrap_or_default().trim()
+    }
+
+    fn compile_in(&self, folder: &Path, build: Build) -> Result<Vec<u8>, CompileError> {
+        let shim = folder.join("shim.o");
+        let written = fs::write(&shim, self.shim(build)?);
+        written.map_err(|error| CompileError::Io(show(&shim), error))?;
+        let mut kernel = self.call();
+        kernel.args(COMMON).args(NUMBERS).args(build.flags());
         self.run(kernel.args(["-I.", "-c", "unit.cpp", "-o", "unit.o"]), folder)?;
-        let mut link = Command::new(&self.command);
-        link.args(["-shared", "unit.o"]).arg(shim).args(["-o", "kernel.so", "-lm"]);
+        let mut link = self.call();
+        link.args(["-shared", "unit.o", "shim.o", "-o", LIBRARY, "-lm"]);
         if build == Build::Sanitized {
             link.args(build.flags());
             if self.version.contains("clang") {
                 link.arg("-shared-libasan");
             }
         }
-        self.run(&mut link, folder)
+        self.run(&mut link, folder)?;
+        read(&folder.join(LIBRARY))
+    }
+
+    fn call(&self) -> Command {
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]);
+        command
     }
 
     fn run(&self, command: &mut Command, folder: &Path) -> Result<(), CompileError> {
         let output = command
             .current_dir(folder)
             .output()
-            .map_err(|error| CompileError::Io(self.command.to_string_lossy().into(), error))?;
+            .map_err(|error| CompileError::Io(self.command.join(" "), error))?;
         if output.status.success() {
             Ok(())
         } else {
             Err(CompileError::Refused(String::from_utf8_lossy(&output.stderr).into_owned()))
         }
     }
+}
+
+/// What a compiler says about itself; the error says why it says nothing.
+fn answer(command: &[String]) -> Result<String, String> {
+    let mut words = command.iter();
+    let program = words.next().ok_or("it is empty")?;
+    let answer = Command::new(program).args(words).arg("--version").output();
+    let answer = answer.map_err(|error| error.to_string())?;
+    match answer.status.success() {
+        true => Ok(String::from_utf8_lossy(&answer.stdout).into_owned()),
+        false => Err(format!("`--version` ends with {}", answer.status)),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, CompileError> {
+    fs::read(path).map_err(|error| CompileError::Io(show(path), error))
 }
 
 fn show(path: &Path) -> String {
@@ -244,23 +285,6 @@ fn tokens(code: &str) -> impl Iterator<Item = &str> {
         rest = left;
         Some(token)
     })
-}
-
-/// FNV-1a with 128 bits over length-prefixed texts.
-struct Fnv(u128);
-
-impl Fnv {
-    fn new() -> Self {
-        Self(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
-    }
-
-    fn add(&mut self, text: &str) {
-        const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-        let length = (text.len() as u64).to_le_bytes();
-        for byte in length.iter().chain(text.as_bytes()) {
-            self.0 = (self.0 ^ u128::from(*byte)).wrapping_mul(PRIME);
-        }
-    }
 }
 
 #[cfg(test)]

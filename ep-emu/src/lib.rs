@@ -34,7 +34,7 @@ pub mod worker;
 mod world;
 
 pub use actor::{Actor, ActorMemory};
-pub use compiler::Compiler;
+pub use compiler::{Compiler, Product, Shelf};
 pub use failure::{Failure, FailureKind, RunStats, Wait, WaitSite};
 pub use heap::{Address, LaunchTensor};
 pub use program::{Build, CompileError, Kernel, Program, Source};

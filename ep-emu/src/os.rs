@@ -51,7 +51,7 @@ pub(crate) enum Ended {
     Signal(i32),
 }
 
-pub(crate) use imp::{fork_with_pipe, report_crashes};
+pub(crate) use imp::{fork_with_pipe, path_of, report_crashes};
 
 #[cfg(target_os = "linux")]
 mod imp {
@@ -60,6 +60,7 @@ mod imp {
     use std::fs::File;
     use std::io::{self, Write};
     use std::os::fd::{AsRawFd, FromRawFd};
+    use std::path::PathBuf;
     use std::ptr;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicI32, Ordering};
@@ -128,6 +129,11 @@ mod imp {
     pub(super) fn unmap(at: *mut u8, bytes: usize) {
         // SAFETY: `at` and `bytes` are those of one earlier `map`, and its owner is going away.
         unsafe { munmap(at.cast(), bytes.max(1)) };
+    }
+
+    /// Where other programs find an open file, whatever became of its name.
+    pub(crate) fn path_of(file: &File) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
     }
 
     /// A forked process and the pipe on which it answers.
@@ -249,12 +255,18 @@ mod imp {
     use super::Ended;
     use std::fs::File;
     use std::io;
+    use std::path::PathBuf;
 
     pub(super) fn map(_bytes: usize, _shared: bool) -> io::Result<*mut u8> {
         Err(io::Error::from(io::ErrorKind::Unsupported))
     }
 
     pub(super) fn unmap(_at: *mut u8, _bytes: usize) {}
+
+    /// Nothing here has a name when it is gone.
+    pub(crate) fn path_of(_file: &File) -> PathBuf {
+        PathBuf::new()
+    }
 
     /// A forked process; this platform has none.
     pub(crate) struct Child {

@@ -1,5 +1,7 @@
 //! Loaded libraries of kernels.
 
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, io};
@@ -7,6 +9,13 @@ use std::{fmt, io};
 use libloading::Library;
 
 use crate::abi::{Base, Bind, Poison, Run, Table};
+use crate::os;
+
+/// The environment variable that names the compiler.
+pub(crate) const VARIABLE: &str = "CXX";
+
+/// The file of a library.
+pub(crate) const LIBRARY: &str = "kernel.so";
 
 /// A kernel text with the headers it includes.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +46,13 @@ pub enum Build {
 pub enum CompileError {
     /// No compiler was found.
     NoCompiler,
+    /// `$CXX` names one that does not run.
+    Unusable {
+        /// What it says.
+        command: String,
+        /// Why it does not run.
+        reason: String,
+    },
     /// The compiler refused the text; its log.
     Refused(String),
     /// A file or a process could not be handled.
@@ -52,6 +68,9 @@ impl fmt::Display for CompileError {
                 out,
                 "no C++ compiler: looked for $CXX, c++, g++, clang++; Debian: apt install g++"
             ),
+            Self::Unusable { command, reason } => {
+                write!(out, "{VARIABLE} names `{command}`, which does not run: {reason}")
+            }
             Self::Refused(log) => write!(out, "the C++ compiler refused the text:\n{log}"),
             Self::Io(what, error) => write!(out, "{what}: {error}"),
             Self::Load(error) => write!(out, "the compiled kernel could not be loaded: {error}"),
@@ -64,7 +83,8 @@ impl std::error::Error for CompileError {}
 /// A loaded library of kernels.
 pub struct Program {
     library: Library,
-    folder: PathBuf,
+    /// Its file, which has no name any more.
+    file: File,
     source: Source,
     build: Build,
     base: usize,
@@ -77,15 +97,22 @@ impl fmt::Debug for Program {
 }
 
 impl Program {
+    /// Loads the bytes of a library by way of a file in `folder`, which is nobody else's and may go
+    /// afterwards. Its path is new, so that the loader does not take it for another library.
     pub(crate) fn load(
         source: &Source,
         build: Build,
+        bytes: &[u8],
         folder: &Path,
         table: &'static Table,
     ) -> Result<Arc<Self>, CompileError> {
-        // SAFETY: the library was compiled here from `source` and `shim.cpp`; neither has code
-        // that runs when it is loaded.
-        let library = unsafe { Library::new(folder.join("kernel.so")) }
+        let path = folder.join(LIBRARY);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let written = file.and_then(|mut file| file.write_all(bytes).map(|()| file));
+        let file = written.map_err(|error| CompileError::Io(path.display().to_string(), error))?;
+        // SAFETY: the library was compiled from `source` and `shim.cpp`, as the shelf promises;
+        // neither has code that runs when it is loaded.
+        let library = unsafe { Library::new(&path) }
             .map_err(|error| CompileError::Load(error.to_string()))?;
         // SAFETY: `shim.cpp` gives the name this type.
         let base = unsafe { library.get::<Base>("emu_base").map(|base| base()) }
@@ -98,11 +125,10 @@ impl Program {
                 if let Ok(bind) = library.get::<Bind>("emu_bind") {
                     bind(table, 0, 0);
                 }
-                std::mem::forget(Library::new(folder.join("kernel.so")));
+                std::mem::forget(Library::new(&path));
             }
         }
-        let (source, folder) = (source.clone(), folder.to_owned());
-        Ok(Arc::new(Self { library, folder, source, build, base }))
+        Ok(Arc::new(Self { library, file, source: source.clone(), build, base }))
     }
 
     /// The kernel of this name.
@@ -123,9 +149,9 @@ impl Program {
         self.build
     }
 
-    /// Where the text, its headers and the library lie.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    /// Where other programs find the library, as long as this one lives.
+    pub(crate) fn path(&self) -> PathBuf {
+        os::path_of(&self.file)
     }
 
     /// Name and text of the kernel source.

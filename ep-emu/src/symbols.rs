@@ -118,7 +118,7 @@ fn frames_of(base: usize, program: &Program, pcs: &[Pc]) -> Vec<(Pc, Vec<Frame>)
     }
     // A return address belongs to the instruction before it.
     let addresses: Vec<String> = pcs.iter().map(|pc| format!("{:#x}", pc - base - 1)).collect();
-    let library = program.folder().join("kernel.so");
+    let library = program.path();
     for tool in TOOLS {
         let mut command = Command::new(tool);
         if tool == "llvm-symbolizer" {

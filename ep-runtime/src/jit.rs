@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use cache::{
-    Cache, CacheError, CacheWarning, Cleared, Entry, Fetched, Key, Listed, Summary,
+    Cache, CacheError, CacheWarning, Cleared, Entry, Fetched, Key, Listed, Scratch, Summary,
     VARIABLE as CACHE_VARIABLE,
 };
 pub use cubin::{CubinKernel, Resources};

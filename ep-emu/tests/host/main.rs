@@ -3,6 +3,7 @@
 mod actors;
 mod basics;
 mod bounds;
+mod compiler;
 mod drain;
 mod faults;
 mod model;

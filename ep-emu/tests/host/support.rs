@@ -1,10 +1,15 @@
 //! Compiling and running small kernels.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use ep_emu::{Address, Build, Compiler, Launch, Program, Source, Spec, World};
+use ep_emu::{
+    Address, Build, CompileError, Compiler, Launch, Product, Program, Shelf, Source, Spec, World,
+};
 
 /// The folder of this crate.
 fn root() -> PathBuf {
@@ -27,10 +32,70 @@ pub(crate) fn source(file: &str, kernels: &[&str], edits: &[(&str, &str)]) -> So
     }
 }
 
-/// Compiles into a folder of the build.
+/// A folder of the build: what lies there is what these tests have put there.
+#[derive(Debug)]
+pub(crate) struct Kept(PathBuf);
+
+impl Kept {
+    /// A path that no other test, of this process or another, uses.
+    fn fresh(&self) -> PathBuf {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.0.join(format!("{}-{number}", std::process::id()))
+    }
+}
+
+/// Removed with what is in it.
+struct Fresh(PathBuf);
+
+impl AsRef<Path> for Fresh {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        // It is below the folder of the build.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Shelf for Kept {
+    fn fetch(
+        &self,
+        _: &Product<'_>,
+        parts: &[&str],
+        make: &mut dyn FnMut() -> Result<Vec<u8>, CompileError>,
+    ) -> Result<Vec<u8>, CompileError> {
+        let mut hash = DefaultHasher::new();
+        parts.hash(&mut hash);
+        let place = self.0.join(format!("{:016x}", hash.finish()));
+        if let Ok(kept) = fs::read(&place) {
+            return Ok(kept);
+        }
+        let made = make()?;
+        let fresh = self.fresh();
+        fs::write(&fresh, &made).and_then(|()| fs::rename(&fresh, &place)).expect("it is kept");
+        Ok(made)
+    }
+
+    fn folder(&self) -> io::Result<Box<dyn AsRef<Path>>> {
+        let path = self.fresh();
+        fs::create_dir_all(&path).map(|()| Box::new(Fresh(path)) as Box<dyn AsRef<Path>>)
+    }
+}
+
+/// The folder, made if it is missing.
+pub(crate) fn kept() -> Kept {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kept");
+    fs::create_dir_all(&folder).expect("the folder of the build");
+    Kept(folder)
+}
+
+/// Compiles by way of a folder of the build.
 pub(crate) fn compile(source: &Source, build: Build) -> Arc<Program> {
-    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
-    let compiler = Compiler::find(&cache).unwrap_or_else(|error| panic!("{error}"));
+    let compiler = Compiler::find(Arc::new(kept())).unwrap_or_else(|error| panic!("{error}"));
     compiler.compile(source, build).unwrap_or_else(|error| panic!("{error}"))
 }
 

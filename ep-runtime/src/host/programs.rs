@@ -1,43 +1,92 @@
 //! Emitted texts as programs of this machine: each is compiled once, however many groups run it.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ep_emu::mutant::{Mutant, MutantError};
-use ep_emu::{Build, CompileError, Compiler, Program, Source};
+use ep_emu::{Build, CompileError, Compiler, Product, Program, Shelf, Source};
 
 use crate::backend::BackendError;
 use crate::device::HEADERS;
-use crate::jit::{Cache, Key};
+use crate::jit::{Cache, CacheError, CacheWarning, Entry, Fetched, Key};
 
 /// A C++ compiler, and what it has made so far.
 pub struct Programs {
     compiler: Compiler,
+    kept: Arc<Kept>,
     /// A bug in every text that it is about.
     mutant: Option<Mutant>,
     made: Mutex<BTreeMap<(Key, u8), Arc<Program>>>,
 }
 
+/// The shelf of the compiler: a library is kept among the kernels for GPUs, and verified as they are
+/// before it is loaded.
+#[derive(Debug)]
+struct Kept {
+    cache: Cache,
+    warnings: Mutex<Vec<CacheWarning>>,
+}
+
+impl Kept {
+    fn warnings(&self) -> MutexGuard<'_, Vec<CacheWarning>> {
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shelf for Kept {
+    fn fetch(
+        &self,
+        about: &Product<'_>,
+        parts: &[&str],
+        make: &mut dyn FnMut() -> Result<Vec<u8>, CompileError>,
+    ) -> Result<Vec<u8>, CompileError> {
+        let key = Key::of(["a library for the host"].iter().chain(parts).copied());
+        let make = || {
+            let (name, tool) = (about.name.to_string(), about.compiler.to_string());
+            let target = format!("host {:?}", about.build).to_lowercase();
+            Ok(Entry { name, target, tool, log: String::new(), binary: make()? })
+        };
+        let Fetched { entry, warnings, .. } = self.cache.fetch(&key, make)?;
+        self.warnings().extend(warnings);
+        Ok(entry.binary)
+    }
+
+    fn folder(&self) -> io::Result<Box<dyn AsRef<Path>>> {
+        Ok(Box::new(self.cache.scratch()?))
+    }
+}
+
 impl Programs {
     /// With the compiler of this machine; what it makes is kept beside the compiled GPU kernels.
     pub fn find() -> Result<Arc<Programs>, BackendError> {
-        let kernels = Cache::at(None).ok();
-        let folder = kernels.as_ref().and_then(Cache::folder).map(|folder| folder.join("host"));
-        Programs::find_with(&folder.unwrap_or_else(Compiler::default_cache))
+        Programs::keeping(Cache::at(None))
     }
 
     /// As [`Programs::find`]; what the compiler makes is kept in `folder`.
     pub fn find_with(folder: &Path) -> Result<Arc<Programs>, BackendError> {
-        let found = Compiler::find(folder);
+        Programs::keeping(Cache::at(Some(folder)))
+    }
+
+    fn keeping(cache: Result<Cache, CacheError>) -> Result<Arc<Programs>, BackendError> {
+        let cache = cache.map_err(|error| BackendError::Missing { what: error.to_string() })?;
+        let warnings = Mutex::new(cache.warning().cloned().into_iter().collect());
+        let kept = Arc::new(Kept { cache, warnings });
+        let found = Compiler::find(Arc::clone(&kept) as Arc<dyn Shelf>);
         let compiler = found.map_err(|error| BackendError::Missing { what: error.to_string() })?;
-        Ok(Arc::new(Programs { compiler, mutant: None, made: Mutex::default() }))
+        Ok(Arc::new(Programs { compiler, kept, mutant: None, made: Mutex::default() }))
+    }
+
+    /// What the cache could not do since it was last asked for it; every program is good all the same.
+    pub fn warnings(&self) -> Vec<CacheWarning> {
+        std::mem::take(&mut self.kept.warnings())
     }
 
     /// The same compiler, and a bug in every program whose text it is about.
     pub fn planted(&self, mutant: &Mutant) -> Arc<Programs> {
-        let (compiler, mutant) = (self.compiler.clone(), Some(mutant.clone()));
-        Arc::new(Programs { compiler, mutant, made: Mutex::default() })
+        let (compiler, kept) = (self.compiler.clone(), Arc::clone(&self.kept));
+        Arc::new(Programs { compiler, kept, mutant: Some(mutant.clone()), made: Mutex::default() })
     }
 
     /// The program of the kernel `entry` in an emitted text.
@@ -78,7 +127,7 @@ impl Programs {
         }
     }
 
-    fn made(&self) -> std::sync::MutexGuard<'_, BTreeMap<(Key, u8), Arc<Program>>> {
+    fn made(&self) -> MutexGuard<'_, BTreeMap<(Key, u8), Arc<Program>>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,14 +6,16 @@
 //! compiles, the others read what it published. The operating system drops the lock of a process
 //! that dies, and patience with one that hangs is bounded, so nothing waits for ever.
 //!
-//! An entry gets loaded into the GPU with the rights of the user, so the folder belongs to the user
+//! An entry gets loaded into the GPU, or into this process, with the rights of the user, so the folder belongs to the user
 //! alone, and the digest of an entry is verified on every read.
 
 mod entry;
 mod folder;
+mod scratch;
 
 use std::env;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ use sha2::{Digest, Sha256};
 
 pub use entry::Entry;
 use folder::{Folder, Lock, Read};
+pub use scratch::Scratch;
 
 /// The environment variable that names the cache folder.
 pub const VARIABLE: &str = "EPFORGE_CACHE";
@@ -250,16 +253,20 @@ impl Cache {
 
     /// The cache in the folder `argument`, else in the one that the environment names:
     /// `EPFORGE_CACHE`, `$XDG_CACHE_HOME/epforge`, `~/.cache/epforge`. With none of them results
-    /// stay in memory.
+    /// stay in memory. A folder that somebody named and that cannot be made is an error.
     pub fn at(argument: Option<&Path>) -> Result<Cache, CacheError> {
         let named = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         // The XDG specification says to ignore a relative path.
         let xdg = || named("XDG_CACHE_HOME").filter(|path| path.is_absolute());
         let home = || named("HOME").filter(|path| path.is_absolute());
-        let folder = argument
-            .map(Path::to_owned)
-            .or_else(|| named(VARIABLE))
-            .or_else(|| xdg().map(|cache| cache.join("epforge")))
+        if let Some(folder) = argument.map(Path::to_owned).or_else(|| named(VARIABLE)) {
+            return match Folder::open(&folder)? {
+                Ok(folder) => Ok(Cache::in_folder(folder)),
+                Err(error) => Err(CacheError::Access { path: folder, reason: error.to_string() }),
+            };
+        }
+        let folder = xdg()
+            .map(|cache| cache.join("epforge"))
             .or_else(|| home().map(|home| home.join(".cache").join("epforge")));
         match folder {
             Some(folder) => Cache::open(&folder),
@@ -276,14 +283,16 @@ impl Cache {
     /// cannot be made is a warning: the program runs without it.
     pub fn open(folder: &Path) -> Result<Cache, CacheError> {
         match Folder::open(folder)? {
-            Ok(folder) => {
-                Ok(Cache { folder: Some(folder), warning: None, patience: Cache::PATIENCE })
-            }
+            Ok(folder) => Ok(Cache::in_folder(folder)),
             Err(error) => {
                 let reason = format!("{} cannot be made ({error})", folder.display());
                 Ok(Cache::without_folder(Some(CacheWarning::MemoryOnly { reason })))
             }
         }
+    }
+
+    fn in_folder(folder: Folder) -> Cache {
+        Cache { folder: Some(folder), warning: None, patience: Cache::PATIENCE }
     }
 
     /// A cache without a folder: results live as long as the process.
@@ -343,6 +352,18 @@ impl Cache {
             warnings.push(CacheWarning::CannotWrite { path, reason: error.to_string() });
         }
         Ok(Fetched { entry, cached: false, warnings })
+    }
+
+    /// A fresh folder of this process alone: beside the entries, else among the temporary files.
+    /// Those that killed processes left there are removed.
+    pub fn scratch(&self) -> io::Result<Scratch> {
+        if let Some(folder) = self.folder() {
+            scratch::sweep(folder);
+            if let Ok(scratch) = Scratch::below(folder) {
+                return Ok(scratch);
+            }
+        }
+        Scratch::below(&env::temp_dir())
     }
 
     /// Every entry, in the order of the keys. The digest of each is verified.

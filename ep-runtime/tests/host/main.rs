@@ -4,6 +4,9 @@
 #[path = "../../examples/layer.rs"]
 mod layer;
 
+#[cfg(unix)]
+mod kept;
+
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};

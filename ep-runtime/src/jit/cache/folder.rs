@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{CacheError, CacheWarning, Cleared, Entry, Key, Listed};
+use super::{CacheError, CacheWarning, Cleared, Entry, Key, Listed, scratch};
 
 const ENTRY: &str = "entry";
 const LOCK: &str = "lock";
@@ -170,7 +170,7 @@ impl Folder {
     }
 
     pub(super) fn clear(&self) -> Result<Cleared, CacheError> {
-        let mut cleared = Cleared::default();
+        let mut cleared = Cleared { entries: 0, bytes: scratch::sweep(&self.path) };
         for (path, _, kind) in self.files()? {
             let bytes = fs::symlink_metadata(&path).map_or(0, |about| about.len());
             match fs::remove_file(&path) {
@@ -222,7 +222,7 @@ fn make_private(path: &Path) -> io::Result<()> {
 
 /// Files and folders that nobody else can write, and locks that die with their process.
 #[cfg(unix)]
-mod private {
+pub(super) mod private {
     use std::fs::{DirBuilder, Metadata};
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -241,7 +241,7 @@ mod private {
         about.uid() == user() && about.mode() & OTHERS_WRITE == 0
     }
 
-    pub(super) fn make_folder(path: &Path) -> io::Result<()> {
+    pub(in crate::jit) fn make_folder(path: &Path) -> io::Result<()> {
         DirBuilder::new().mode(0o700).create(path)
     }
 
@@ -277,14 +277,14 @@ mod private {
         Ok(bytes)
     }
 
-    pub(super) fn create(path: &Path, new: bool) -> io::Result<File> {
+    pub(in crate::jit) fn create(path: &Path, new: bool) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).create_new(new).mode(0o600);
         options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
     }
 
     /// Whether the lock is ours now; an error if the file system has no locks.
-    pub(super) fn try_lock(file: &File) -> io::Result<bool> {
+    pub(in crate::jit) fn try_lock(file: &File) -> io::Result<bool> {
         loop {
             // SAFETY: the descriptor is open as long as `file` lives, and the call touches no
             // memory.
@@ -304,10 +304,10 @@ mod private {
 
 /// Elsewhere the system keeps the user's folders private, and two processes may do the same work.
 #[cfg(not(unix))]
-mod private {
+pub(super) mod private {
     use super::*;
 
-    pub(super) fn make_folder(path: &Path) -> io::Result<()> {
+    pub(in crate::jit) fn make_folder(path: &Path) -> io::Result<()> {
         fs::create_dir(path)
     }
 
@@ -321,11 +321,11 @@ mod private {
         Ok(bytes)
     }
 
-    pub(super) fn create(path: &Path, new: bool) -> io::Result<File> {
+    pub(in crate::jit) fn create(path: &Path, new: bool) -> io::Result<File> {
         OpenOptions::new().write(true).create(true).create_new(new).truncate(false).open(path)
     }
 
-    pub(super) fn try_lock(_: &File) -> io::Result<bool> {
+    pub(in crate::jit) fn try_lock(_: &File) -> io::Result<bool> {
         Ok(true)
     }
 }
