@@ -49,10 +49,8 @@ fn objects(report: &Report) -> Vec<Object> {
         Err(reason) => part("nvrtc", false).with("error", reason),
     };
     let compiler = match &report.compiler {
-        Some(it) => {
-            part("compiler", true).with("command", &it.command).with("version", &it.version)
-        }
-        None => part("compiler", false),
+        Ok(it) => part("compiler", true).with("command", &it.command).with("version", &it.version),
+        Err(reason) => part("compiler", false).with("error", reason),
     };
     let cache = match &report.cache {
         Ok(folder) => part("cache", true).with("path", folder.display().to_string()),

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use ep_codegen::plan::Arch;
 
-use crate::jit::{Cache, Nvrtc, Version};
+use crate::jit::{Cache, Nvrtc, Search, Version};
 
 /// What was found on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +21,10 @@ pub struct Report {
     pub driver: Driver,
     /// The run-time compiler; the error says why there is none and what to do.
     pub nvrtc: Result<NvrtcFound, String>,
-    /// A C++ compiler, which the host backend needs.
-    pub compiler: Option<HostCompiler>,
+    /// What lies in a `.cuda` folder and is not used, because others could have put it there.
+    pub distrusted: Vec<String>,
+    /// A C++ compiler, which the host backend needs; the error says why there is none.
+    pub compiler: Result<HostCompiler, String>,
     /// Where compiled kernels are kept; the error says why they are not kept.
     pub cache: Result<PathBuf, String>,
     /// The GPUs, in the order of the driver.
@@ -132,7 +134,8 @@ impl Report {
                 path: nvrtc.path().to_owned(),
                 version: nvrtc.version(),
             }),
-            compiler: compiler(env::var("CXX").ok().as_deref()),
+            distrusted: Search::from_environment().distrusted(),
+            compiler: compiler(&env::var("CXX").unwrap_or_default()),
             cache: cache_folder(cache),
             gpus,
             peers,
@@ -168,12 +171,9 @@ impl Report {
             }
             _ => {}
         }
-        if self.compiler.is_none() {
-            advice.push(
-                "There is no C++ compiler, which the host backend needs: install g++ or clang++, \
-                 or name one in CXX."
-                    .to_owned(),
-            );
+        advice.extend(self.distrusted.iter().map(|sentence| format!("{sentence}.")));
+        if let Err(reason) = &self.compiler {
+            advice.push(format!("Nothing runs on the host: {reason}."));
         }
         if let Err(reason) = &self.cache {
             advice.push(format!("Every process compiles its kernels anew: {reason}."));
@@ -222,7 +222,8 @@ impl fmt::Display for Report {
         let nvrtc = self.nvrtc.as_ref().ok();
         let nvrtc = nvrtc.map(|it| format!("{} at {}", it.version, it.path.display()));
         line(f, "NVRTC", nvrtc.as_deref().unwrap_or("not found"))?;
-        let compiler = self.compiler.as_ref().map(|it| format!("{} ({})", it.command, it.version));
+        let compiler = self.compiler.as_ref().ok();
+        let compiler = compiler.map(|it| format!("{} ({})", it.command, it.version));
         line(f, "C++ compiler", compiler.as_deref().unwrap_or("not found"))?;
         let cache = self.cache.as_ref().ok().map(|folder| folder.display().to_string());
         line(f, "cache", cache.as_deref().unwrap_or("in memory only"))?;
@@ -288,21 +289,31 @@ fn cache_folder(argument: Option<&Path>) -> Result<PathBuf, String> {
     }
 }
 
-/// The first compiler that runs: `named` (which may carry arguments), c++, g++, clang++.
-fn compiler(named: Option<&str>) -> Option<HostCompiler> {
-    named.into_iter().chain(["c++", "g++", "clang++"]).find_map(|command| {
-        let mut words = command.split_whitespace();
-        let output = Command::new(words.next()?)
-            .args(words)
-            .arg("--version")
-            .stdin(Stdio::null())
-            .output()
-            .ok()
-            .filter(|output| output.status.success())?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let version = text.lines().next().unwrap_or_default().trim().to_owned();
-        Some(HostCompiler { command: command.to_owned(), version })
+/// The compiler that is `named`, with arguments if it has any; else the first of c++, g++, clang++
+/// that runs.
+fn compiler(named: &str) -> Result<HostCompiler, String> {
+    if !named.trim().is_empty() {
+        return version_of(named).ok_or_else(|| {
+            format!("CXX names `{named}`, which does not run; correct or unset it")
+        });
+    }
+    ["c++", "g++", "clang++"].iter().find_map(|command| version_of(command)).ok_or_else(|| {
+        "there is no C++ compiler: install g++ or clang++, or name one in CXX".to_owned()
     })
+}
+
+fn version_of(command: &str) -> Option<HostCompiler> {
+    let mut words = command.split_whitespace();
+    let output = Command::new(words.next()?)
+        .args(words)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.lines().next().unwrap_or_default().trim().to_owned();
+    Some(HostCompiler { command: command.to_owned(), version })
 }
 
 /// The ports of the RDMA devices that the kernel lists in `class`.
@@ -344,7 +355,8 @@ mod tests {
         Report {
             driver: Driver::Missing,
             nvrtc: Err("there is no NVRTC".to_owned()),
-            compiler: None,
+            distrusted: Vec::new(),
+            compiler: Err("there is no C++ compiler".to_owned()),
             cache: Err("there is no home folder".to_owned()),
             gpus: Vec::new(),
             peers: Vec::new(),
@@ -380,10 +392,8 @@ mod tests {
         let report = Report {
             driver: Driver::Found { cuda: version, release: Some("580.65.06".to_owned()) },
             nvrtc: Ok(NvrtcFound { path: PathBuf::from("/lib/libnvrtc.so.13"), version }),
-            compiler: Some(HostCompiler {
-                command: "c++".to_owned(),
-                version: "c++ 12".to_owned(),
-            }),
+            distrusted: Vec::new(),
+            compiler: Ok(HostCompiler { command: "c++".to_owned(), version: "c++ 12".to_owned() }),
             cache: Ok(PathBuf::from("/home/me/.cache/epforge")),
             gpus: vec![gpu((9, 0)), gpu((9, 0))],
             peers: vec![vec![peer, peer], vec![peer, peer]],
@@ -435,9 +445,15 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_cxx_does_not_hide_the_others() {
-        assert_eq!(compiler(Some("no-such-compiler -O2")), compiler(None));
-        assert_eq!(compiler(Some("  ")), compiler(None));
+    fn a_cxx_that_does_not_run_is_said() {
+        let said = compiler("no-such-compiler -O2").unwrap_err();
+        let text = "CXX names `no-such-compiler -O2`, which does not run; correct or unset it";
+        assert_eq!((said.as_str(), compiler("  ")), (text, compiler("")));
+        let report = Report { compiler: Err(said), ..bare() };
+        assert!(report.advice().contains(&format!("Nothing runs on the host: {text}.")));
+        let planted = "/x/.cuda is not used: /x/.cuda belongs to user 5".to_owned();
+        let report = Report { distrusted: vec![planted.clone()], ..bare() };
+        assert!(report.advice().contains(&format!("{planted}.")));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::find::{Candidate, OLDEST, PROJECT_FOLDER, Search, Version};
+use crate::find::{Candidate, OLDEST, PROJECT_FOLDER, Search, Version, distrust};
 use crate::{Failure, Outcome, root, say};
 
 /// A release on PyPI.
@@ -84,7 +84,9 @@ pub(crate) fn run(options: &[String]) -> Outcome {
 }
 
 fn nvrtc(project: &Path, all: bool, disassembler: bool) -> Outcome {
+    trusted(project)?;
     let search = Search { start: Some(root()), ..Search::from_environment() };
+    search.distrusted().iter().for_each(|sentence| say(sentence));
     let usable = search.candidates().find(|candidate| {
         candidate.builtins.is_some() && candidate.version.is_some_and(|version| version >= OLDEST)
     });
@@ -112,6 +114,18 @@ fn nvrtc(project: &Path, all: bool, disassembler: bool) -> Outcome {
         say(LICENCE);
     }
     wanted.into_iter().try_for_each(|wheel| bring(wheel, project))
+}
+
+/// What is brought gets loaded later: nobody else may have put the folder there, or be able to.
+fn trusted(project: &Path) -> Outcome {
+    if fs::symlink_metadata(project).is_err() {
+        // It is made here, or not at all.
+        return Ok(());
+    }
+    match distrust(project) {
+        None => Ok(()),
+        Some(flaw) => Err(task(format!("{} cannot be used: {flaw}", project.display()))),
+    }
 }
 
 /// Installs `wheel` into its folder below `project`.
@@ -209,7 +223,9 @@ fn python() -> Result<&'static str, Failure> {
 /// The host backend compiles emitted kernels for the processor.
 fn compiler() -> Outcome {
     let named = env::var("CXX").unwrap_or_default();
-    for command in [&*named, "c++", "g++", "clang++"] {
+    let usual = ["c++", "g++", "clang++"];
+    let commands = if named.trim().is_empty() { &usual[..] } else { &[&*named] };
+    for command in commands {
         let mut words = command.split_whitespace();
         let Some(program) = words.next() else { continue };
         let arguments: Vec<&str> = words.chain(["--version"]).collect();
@@ -218,11 +234,14 @@ fn compiler() -> Outcome {
             return Ok(());
         }
     }
-    Err(task(
-        "there is no C++ compiler, which the host backend needs: install g++ or clang++, or name \
-         one in CXX"
-            .to_owned(),
-    ))
+    Err(task(match named.trim().is_empty() {
+        false => format!("CXX names `{named}`, which does not run: correct or unset it"),
+        true => {
+            "there is no C++ compiler, which the host backend needs: install g++ or clang++, or \
+                 name one in CXX"
+                .to_owned()
+        }
+    }))
 }
 
 fn runs(program: &str, arguments: &[&str]) -> bool {
@@ -251,6 +270,26 @@ mod tests {
         fs::remove_dir_all(&folder).unwrap();
         assert!(!without_builtins);
         assert_eq!(complete, [true, false]);
+    }
+
+    /// A folder that was there before, for whoever put it there.
+    #[cfg(unix)]
+    #[test]
+    fn a_planted_folder_is_refused_by_name() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = env::temp_dir().join(format!("epforge-planted-{}", std::process::id()));
+        let project = folder.join(PROJECT_FOLDER);
+        fs::create_dir(&folder).unwrap();
+        assert!(trusted(&project).is_ok(), "it is made here");
+        fs::create_dir(&project).unwrap();
+        fs::set_permissions(&project, fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = nvrtc(&project, false, false);
+        std::os::unix::fs::symlink("nowhere", folder.join("link")).unwrap();
+        let dangling = trusted(&folder.join("link"));
+        fs::remove_dir_all(&folder).unwrap();
+        let Err(Failure::Task(said)) = refused else { panic!("{} is used", project.display()) };
+        assert!(said.ends_with(".cuda can be written by everybody (mode 0777)"), "{said}");
+        assert!(matches!(dangling, Err(Failure::Task(_))));
     }
 
     #[test]

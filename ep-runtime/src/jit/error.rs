@@ -15,6 +15,8 @@ pub enum JitError {
     NvrtcMissing {
         /// The value of `EPFORGE_NVRTC` when it names a place that holds none.
         variable: Option<PathBuf>,
+        /// What lies in a `.cuda` folder and cannot be trusted, a sentence each.
+        distrusted: Vec<String>,
     },
     /// The library is there and cannot be loaded.
     NvrtcNotLoaded {
@@ -117,15 +119,18 @@ impl fmt::Display for CompileFailure {
 impl fmt::Display for JitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            JitError::NvrtcMissing { variable: Some(path) } => {
+            JitError::NvrtcMissing { variable: Some(path), .. } => {
                 write!(f, "EPFORGE_NVRTC names {}, where there is no NVRTC", path.display())
             }
-            JitError::NvrtcMissing { variable: None } => write!(
-                f,
-                "there is no NVRTC {OLDEST} or newer in a .cuda folder, beside torch or in the \
-                 system: run `cargo xtask setup`, install the Python package nvidia-cuda-nvrtc, or \
-                 name the library in EPFORGE_NVRTC"
-            ),
+            JitError::NvrtcMissing { variable: None, distrusted } => {
+                write!(
+                    f,
+                    "there is no NVRTC {OLDEST} or newer in a .cuda folder, beside torch or in the \
+                     system: run `cargo xtask setup`, install the Python package \
+                     nvidia-cuda-nvrtc, or name the library in EPFORGE_NVRTC"
+                )?;
+                distrusted.iter().try_for_each(|sentence| write!(f, "; {sentence}"))
+            }
             JitError::NvrtcNotLoaded { path, reason } => {
                 write!(f, "NVRTC at {} cannot be loaded: {reason}", path.display())
             }

@@ -3,6 +3,9 @@
 //! Nothing is loaded here. The file uses the standard library alone, because `xtask` includes it
 //! too: `cargo xtask setup` must look exactly where the run time will look.
 
+#[path = "trust.rs"]
+mod trust;
+
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::env;
@@ -142,14 +145,34 @@ impl Search {
 
     fn in_project(&self) -> Vec<Candidate> {
         let mut found = Vec::new();
-        for folder in self.start.iter().flat_map(|start| project_folders(start)) {
-            let places = children(&folder).into_iter().chain([folder]);
-            let mut inside: Vec<_> =
-                places.flat_map(|place| in_wheels(&place, Origin::Project)).collect();
+        for folder in self.project_folders().filter(|folder| distrust(folder).is_none()) {
+            let mut inside = in_project_folder(&folder);
+            inside.retain(|candidate| candidate.distrust().is_none());
             newest_first(&mut inside);
             found.extend(inside);
         }
         found
+    }
+
+    /// What lies in a `.cuda` folder and is not used, because somebody else could have put it there: a
+    /// sentence each.
+    pub fn distrusted(&self) -> Vec<String> {
+        let mut sentences = Vec::new();
+        for folder in self.project_folders() {
+            let flaws = match distrust(&folder) {
+                Some(flaw) => vec![flaw],
+                None => in_project_folder(&folder).iter().filter_map(Candidate::distrust).collect(),
+            };
+            let folder = folder.display();
+            sentences.extend(flaws.iter().map(|flaw| format!("{folder} is not used: {flaw}")));
+        }
+        sentences
+    }
+
+    /// The `.cuda` folders at and above the start, nearest first.
+    fn project_folders(&self) -> impl Iterator<Item = PathBuf> {
+        let places = self.start.iter().flat_map(|start| start.ancestors());
+        places.map(|place| place.join(PROJECT_FOLDER)).filter(|folder| folder.is_dir())
     }
 
     fn in_python(&self) -> Vec<Candidate> {
@@ -253,28 +276,26 @@ fn major_in_name(name: &str) -> Option<u32> {
     name.strip_prefix("libnvrtc.so.")?.split('.').next()?.parse().ok()
 }
 
-/// The `.cuda` folders at and above `start`, nearest first.
-///
-/// What lies there gets loaded, so a folder that any user could have planted does not count: the
-/// current directory may well be below /tmp.
-fn project_folders(start: &Path) -> Vec<PathBuf> {
-    start
-        .ancestors()
-        .filter(|folder| !anyone_can_write(folder))
-        .map(|folder| folder.join(PROJECT_FOLDER))
-        .filter(|folder| folder.is_dir() && !anyone_can_write(folder))
-        .collect()
+/// Why a `.cuda` folder must not be used, as a clause. What lies there gets loaded, and the current
+/// directory may well be below /tmp.
+pub(crate) fn distrust(folder: &Path) -> Option<String> {
+    trust::distrust(folder).or_else(|| folder.parent().and_then(trust::shared))
 }
 
-#[cfg(unix)]
-fn anyone_can_write(folder: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    fs::metadata(folder).is_ok_and(|about| about.permissions().mode() & 0o002 != 0)
+/// The NVRTC of all wheels in a `.cuda` folder.
+fn in_project_folder(folder: &Path) -> Vec<Candidate> {
+    let places = children(folder).into_iter().chain([folder.to_owned()]);
+    places.flat_map(|place| in_wheels(&place, Origin::Project)).collect()
 }
 
-#[cfg(not(unix))]
-fn anyone_can_write(_: &Path) -> bool {
-    false
+impl Candidate {
+    /// Why it must not be loaded, as a clause.
+    fn distrust(&self) -> Option<String> {
+        [Some(&self.library), self.builtins.as_ref()]
+            .into_iter()
+            .flatten()
+            .find_map(|file| trust::distrust(file))
+    }
 }
 
 /// Adds the package folders below `prefix` of Python `version`, or of each version that is there.

@@ -97,7 +97,10 @@ impl Nvrtc {
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
-        Err(refused.unwrap_or(JitError::NvrtcMissing { variable: search.variable.clone() }))
+        Err(refused.unwrap_or_else(|| JitError::NvrtcMissing {
+            variable: search.variable.clone(),
+            distrusted: search.distrusted(),
+        }))
     }
 
     /// Loads one library, or gives it again if it is the one in use.

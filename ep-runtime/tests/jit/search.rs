@@ -1,10 +1,10 @@
 //! Where NVRTC is looked for, in folders made up for the purpose.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use ep_runtime::jit::{Candidate, Origin, Search, Version};
+use ep_runtime::jit::{Candidate, Nvrtc, Origin, Search, Version};
 
 use crate::support::Folder;
 
@@ -116,6 +116,57 @@ fn a_folder_that_anyone_could_have_planted_does_not_count() {
         assert_eq!(search.candidates().count(), 0, "{} is writable", path.display());
         fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
     }
+}
+
+/// The user that files of somebody else belong to.
+const NOBODY: u32 = 65534;
+
+fn is_root() -> bool {
+    // SAFETY: the call takes nothing, touches no memory and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Every folder above counts, and the libraries themselves: one that another user owns or can write is
+/// passed over, and named.
+#[test]
+fn what_another_user_could_have_planted_is_named() {
+    let folder = Folder::new("foreign");
+    let root = folder.path().canonicalize().unwrap();
+    let library = plant(&root.join("a/.cuda/nvidia/cu13/lib"), "13.5");
+    let builtins = library.with_file_name("libnvrtc-builtins.so.13.5");
+    let search = Search { start: Some(root.join("a/b")), ..Search::default() };
+    assert_eq!((search.candidates().count(), search.distrusted().len()), (1, 0));
+    let refused = |place: &Path, why: &str| {
+        assert_eq!(search.candidates().count(), 0, "{} {why}", place.display());
+        let cuda = root.join("a/.cuda");
+        let said = format!("{} is not used: {} {why}", cuda.display(), place.display());
+        assert_eq!(search.distrusted(), [said.as_str()]);
+        let missing = Nvrtc::search(&search).unwrap_err().to_string();
+        assert!(missing.ends_with(&said), "{missing}");
+    };
+    for place in [&root, &root.join("a"), &root.join("a/.cuda"), &library, &builtins] {
+        let before = fs::metadata(place).unwrap().permissions();
+        fs::set_permissions(place, Permissions::from_mode(0o777)).unwrap();
+        refused(place, "can be written by everybody (mode 0777)");
+        if is_root() {
+            chown(place, Some(NOBODY), None).unwrap();
+            fs::set_permissions(place, before.clone()).unwrap();
+            refused(place, "belongs to user 65534, and this process to user 0");
+            chown(place, Some(0), Some(50)).unwrap();
+            fs::set_permissions(place, Permissions::from_mode(0o775)).unwrap();
+            refused(place, "can be written by group 50 (mode 0775)");
+        }
+        fs::set_permissions(place, before).unwrap();
+    }
+    assert_eq!(search.candidates().count(), 1);
+    // A link to a place that another user controls is that place.
+    let elsewhere = root.join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::rename(root.join("a/.cuda"), elsewhere.join(".cuda")).unwrap();
+    symlink(elsewhere.join(".cuda"), root.join("a/.cuda")).unwrap();
+    assert_eq!(search.candidates().count(), 1);
+    fs::set_permissions(&elsewhere, Permissions::from_mode(0o777)).unwrap();
+    refused(&elsewhere, "can be written by everybody (mode 0777)");
 }
 
 #[test]
