@@ -3,14 +3,13 @@
 //! macro adds to a build. `cargo run --release -p ep-benches [-- --json]`.
 
 use std::error::Error;
-use std::fs;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ep_codegen::{expansion, syntax};
 use ep_runtime::ir::DimKind;
-use ep_runtime::jit::{Arch, Cache, CudaSource, Jit, Nvrtc};
+use ep_runtime::jit::{Arch, Cache, CudaSource, Jit, Nvrtc, Scratch};
 use ep_runtime::pipelines;
 use ep_runtime::plan::Config;
 use ep_runtime::{AnyPipeline, device};
@@ -83,7 +82,8 @@ fn compiles(nvrtc: &'static Nvrtc, rows: &mut Vec<Row>) -> Result<(), Box<dyn Er
         ratio: 1.0,
         limit: None,
     });
-    let folder = std::env::temp_dir().join(format!("ep-benches-{}", std::process::id()));
+    let fresh = Scratch::below(&std::env::temp_dir())?;
+    let folder = fresh.path().join("cache");
     for (name, cuda) in emitted()? {
         let source = CudaSource { name: "kernel.cu", text: &cuda, headers: device::HEADERS };
         let time = compile_time(nvrtc, &source)?;
@@ -103,7 +103,6 @@ fn compiles(nvrtc: &'static Nvrtc, rows: &mut Vec<Row>) -> Result<(), Box<dyn Er
             limit: Some(HIT_LIMIT),
         });
     }
-    fs::remove_dir_all(&folder)?;
     Ok(())
 }
 

@@ -23,6 +23,7 @@ use ep_verify::probe::probe;
 use ep_verify::selftest::{Operation, Selftest};
 
 use crate::failure::Failure;
+use crate::files;
 use crate::json::{Object, Value};
 use crate::machine::{Machine, REQUIRED, Ranks, gpus, required_gpus};
 use crate::moved::bytes;
@@ -89,7 +90,7 @@ pub(crate) fn run(
 
 fn draw(results: &str, chart: &Path) -> Result<(), Failure> {
     let svg = chart::svg(results).map_err(Failure::Failed)?;
-    fs::write(chart, svg).map_err(|error| unusable(chart, &error))
+    files::write(chart, &svg).map_err(|error| unusable(chart, &error))
 }
 
 fn unusable(path: &Path, error: &std::io::Error) -> Failure {

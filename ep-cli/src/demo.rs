@@ -15,11 +15,12 @@ use ep_runtime::buffer::BufferOptions;
 use ep_runtime::device::HEADERS;
 use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
-use ep_runtime::jit::{Arch, Cache};
+use ep_runtime::jit::{Arch, Cache, Scratch};
 use ep_runtime::{backend::BackendError, gpu};
 use ep_verify::oracle::{Oracle, Random, RoutingOptions};
 
 use crate::failure::Failure;
+use crate::files;
 use crate::json::Object;
 use crate::moved::{moved, table};
 use crate::plan_text::aligned;
@@ -56,7 +57,10 @@ struct Done {
 
 pub(crate) fn run(options: &Options, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     let buffer = BufferOptions::new(TOKENS, HIDDEN, TOPK, EXPERTS);
-    let folder = options.out.clone().unwrap_or_else(default_folder);
+    let folder = match &options.out {
+        Some(folder) => folder.clone(),
+        None => default_folder()?,
+    };
     let arch = Arch::Sm90a;
     let written = write_cuda(&folder, &buffer, arch)?;
     let mut talk = Talk { json, out };
@@ -165,21 +169,28 @@ fn run_on_host(
     problem.run_on(&group, "the host, with every access checked", talk)
 }
 
-fn default_folder() -> PathBuf {
-    let cache = Cache::at(None).ok();
-    let folder = cache.as_ref().and_then(Cache::folder).map(Path::to_owned);
-    folder.unwrap_or_else(|| std::env::temp_dir().join("epforge")).join("demo")
+/// A folder of the cache; without one a fresh folder.
+fn default_folder() -> Result<PathBuf, Failure> {
+    let text = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
+    let cache = Cache::at(None).map_err(|error| text(&error))?;
+    match cache.folder() {
+        Some(folder) => Ok(folder.join("demo")),
+        None => cache.scratch().map(Scratch::keep).map_err(|error| text(&error)),
+    }
 }
 
 /// Writes the emitted kernels and the headers that they include; gives their file names.
 fn write_cuda(folder: &Path, options: &BufferOptions, arch: Arch) -> Result<Vec<String>, Failure> {
+    let unusable = |path: &Path, error: &std::io::Error| {
+        Failure::Failed(format!("{} cannot be written: {error}", path.display()))
+    };
+    fs::create_dir_all(folder).map_err(|error| unusable(folder, &error))?;
     let write = |name: &str, text: &str| {
         let path = folder.join(name);
-        let above = path.parent().unwrap_or(folder);
-        let written = fs::create_dir_all(above).and_then(|()| fs::write(&path, text));
-        written.map_err(|error| {
-            Failure::Failed(format!("{} cannot be written: {error}", path.display()))
-        })
+        if let Some(above) = path.parent().filter(|above| *above != folder) {
+            files::make_folder(above).map_err(|error| unusable(above, &error))?;
+        }
+        files::write(&path, text).map_err(|error| unusable(&path, &error))
     };
     for (name, text) in HEADERS {
         write(name, text)?;
@@ -226,5 +237,34 @@ impl Talk<'_> {
             false => writeln!(self.out, "\n{line}")?,
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Links that somebody put into the folder lead nowhere.
+    #[test]
+    fn planted_links_are_not_written_through() {
+        let folder = Scratch::below(&std::env::temp_dir()).unwrap();
+        let [own, out] = ["own", "out"].map(|name| folder.path().join(name));
+        fs::create_dir_all(out.join("ep")).unwrap();
+        fs::write(&own, "mine").unwrap();
+        for name in ["layout.cu", HEADERS[0].0] {
+            symlink(&own, out.join(name)).unwrap();
+        }
+        let options = BufferOptions::new(TOKENS, HIDDEN, TOPK, EXPERTS);
+        assert_eq!(write_cuda(&out, &options, Arch::Sm90a).unwrap().len(), 3);
+        assert_eq!(fs::read_to_string(&own).unwrap(), "mine");
+        assert_eq!(fs::read_to_string(out.join(HEADERS[0].0)).unwrap(), HEADERS[0].1);
+
+        let elsewhere = folder.path().join("elsewhere");
+        fs::rename(out.join("ep"), &elsewhere).unwrap();
+        symlink(&elsewhere, out.join("ep")).unwrap();
+        let refused = write_cuda(&out, &options, Arch::Sm90a).unwrap_err().to_string();
+        assert!(refused.ends_with("ep cannot be written: it is no folder"), "{refused}");
     }
 }

@@ -10,6 +10,7 @@ use ep_runtime::{AnyPipeline, Emitted};
 
 use crate::configurations::{CONFIGURATIONS, Configuration};
 use crate::failure::Failure;
+use crate::files;
 use crate::json::Object;
 use crate::plan_text;
 use crate::selection::{SHAPE_HELP, Selection, find, select};
@@ -49,7 +50,7 @@ pub(crate) fn run(
         return one(find(entries, name)?, &options.selection, json, out, err);
     }
     let folder = options.out.as_deref().unwrap_or(Path::new("."));
-    let kept = Kept { files: files(entries)?, folder, entries };
+    let kept = Kept { files: texts(entries)?, folder, entries };
     if options.check { kept.check(json, out) } else { kept.write(json, out) }
 }
 
@@ -91,7 +92,7 @@ fn one(
 }
 
 /// Every file of the folder: name and text.
-fn files(entries: &[AnyPipeline]) -> Result<BTreeMap<String, String>, Failure> {
+fn texts(entries: &[AnyPipeline]) -> Result<BTreeMap<String, String>, Failure> {
     let mut files = BTreeMap::new();
     for entry in entries.iter().filter(|entry| entry.is_emitted()) {
         for Configuration { name, arch, set, .. } in kept(entry.name) {
@@ -133,7 +134,7 @@ impl Kept<'_> {
         for name in self.differing()? {
             let path = self.folder.join(&name);
             let (outcome, action) = match self.files.get(&name) {
-                Some(text) => (fs::write(&path, text), "written"),
+                Some(text) => (files::write(&path, text), "written"),
                 None => (fs::remove_file(&path), "removed"),
             };
             outcome.map_err(|error| unusable(&path, &error))?;

@@ -23,6 +23,7 @@ mod doctor;
 mod emit;
 mod explain;
 mod failure;
+mod files;
 mod json;
 mod list;
 mod machine;

@@ -25,10 +25,15 @@ pub(crate) fn run(options: &[String]) -> Outcome {
     let started = Instant::now();
     // Not in `target`, which lies elsewhere if the environment says so.
     let name = format!("epforge-snapshots-read-{}", std::process::id());
-    let mut parts = Parts { tally: Tally::default(), noted: std::env::temp_dir().join(name) };
+    let folder = std::env::temp_dir().join(name);
+    // Nobody can have put it there before, nor a link in it.
+    fs::create_dir(&folder).map_err(|error| {
+        Failure::Task(format!("the folder {} cannot be made: {error}", folder.display()))
+    })?;
+    let mut parts = Parts { tally: Tally::default(), noted: folder.join("snapshots") };
     let outcome = parts.all(full);
-    // It is there only if a test read a snapshot.
-    let _ = fs::remove_file(&parts.noted);
+    // What is left is a folder of the system's temporary ones.
+    let _ = fs::remove_dir_all(&folder);
     let Tally { passed, failed } = parts.tally;
     say(&format!("\nall of it: {:.0} s", started.elapsed().as_secs_f64()));
     say(&format!("{passed} passed, {failed} failed"));

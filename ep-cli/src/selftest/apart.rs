@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
 use ep_runtime::gpu::EXCHANGE_VARIABLE;
-use ep_runtime::jit::{CACHE_VARIABLE, Cache};
+use ep_runtime::jit::{CACHE_VARIABLE, Cache, Scratch};
 use serde_json::Value;
 
 use super::Place;
@@ -102,11 +102,11 @@ pub(super) fn both_exchanges(place: &Place<'_>, ranks: usize) -> Result<String, 
 }
 
 pub(super) fn compile_once(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
-    let name = format!("epforge-selftest-{}-{ranks}", std::process::id());
-    let folder = std::env::temp_dir().join(name);
+    let fresh = Scratch::below(&std::env::temp_dir()).map_err(failed)?;
+    let folder = fresh.path().join("cache");
     let variables = [(CACHE_VARIABLE, folder.clone().into_os_string())];
-    let outcome = processes::output(ranks, &in_processes(problem(place, ranks)), &variables, None)
-        .and_then(|output| {
+    processes::output(ranks, &in_processes(problem(place, ranks)), &variables, None).and_then(
+        |output| {
             let object = objects(&output.stdout)?.into_iter().find(|it| it["compiled"].is_number());
             let compiled = object.and_then(|object| object["compiled"].as_u64());
             let cache = Cache::open(&folder).map_err(failed)?;
@@ -122,10 +122,8 @@ pub(super) fn compile_once(place: &Place<'_>, ranks: usize) -> Result<String, Fa
                 }
                 other => Err(failed(format!("{other:?} compiles for {kernels} kernels"))),
             }
-        });
-    // What the case made is no use to anybody.
-    let _ = std::fs::remove_dir_all(&folder);
-    outcome
+        },
+    )
 }
 
 pub(super) fn lost_rank(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {

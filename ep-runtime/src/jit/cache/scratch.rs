@@ -51,6 +51,13 @@ impl Scratch {
         }
     }
 
+    /// Leaves the folder to whoever wants what is in it.
+    pub fn keep(self) -> PathBuf {
+        let path = self.path.clone();
+        std::mem::forget(self);
+        path
+    }
+
     /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
