@@ -8,6 +8,8 @@
 mod answer;
 mod descriptors;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod gate;
 mod handed;
 mod handshake;

@@ -17,7 +17,7 @@ fn folder() -> PathBuf {
 }
 
 /// Name and text of each fixture, in order of name.
-fn fixtures() -> Vec<(String, String)> {
+pub(crate) fn fixtures() -> Vec<(String, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder()).expect("tests/errors is a folder") {
         let path = entry.expect("tests/errors can be read").path();

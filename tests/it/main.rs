@@ -8,6 +8,7 @@ mod expand;
 mod forms;
 mod from_docs;
 mod front_end;
+mod fuzz;
 mod host;
 mod ir;
 mod litmus;

@@ -4,6 +4,7 @@
 //! that are no tests count as one each.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -60,23 +61,36 @@ impl Parts {
             command.args(["-D", "warnings"]);
             succeed(command, "cargo clippy")
         })?;
-        self.test("unit tests", &["--lib", "--bins"], &[], None)?;
-        self.test("examples of the docs", &["--doc"], &[], None)?;
+        self.test("unit tests", &["--lib", "--bins"], &[], &[])?;
+        self.test("examples of the docs", &["--doc"], &[], &[])?;
         let quick = ["--skip", "nvrtc::", "--skip", "host::"];
-        self.test("snapshot and ui tests", &["--test", "*"], &quick, None)?;
+        self.test("snapshot and ui tests", &["--test", "*"], &quick, &[])?;
         self.check("codegen --check", || codegen::run(&["--check".to_owned()]))?;
-        self.test("runs on the host", &["--test", "*"], &["host::"], None)?;
+        self.test("runs on the host", &["--test", "*"], &["host::"], &[])?;
         for (name, options) in host_checks(full) {
             let words: Vec<&str> = ["check"].into_iter().chain(options.split(' ')).collect();
             self.check(name, || codegen::epforge(&words))?;
         }
-        self.test("compiles by NVRTC", &["--test", "*"], &["nvrtc::"], None)?;
+        self.test("compiles by NVRTC", &["--test", "*"], &["nvrtc::"], &[])?;
         if full {
             for folder in OLDER_NVRTC {
                 let name = format!("compiles by {folder}");
                 let place = root().join(PROJECT_FOLDER).join(folder);
-                self.test(&name, &["--test", "*"], &["nvrtc::"], Some(&place))?;
+                self.test(
+                    &name,
+                    &["--test", "*"],
+                    &["nvrtc::"],
+                    &[("EPFORGE_NVRTC", place.as_os_str())],
+                )?;
             }
+            // Two crates after each other, all targets of one side by side.
+            let seconds = [("EPFORGE_FUZZ_SECONDS", OsStr::new("30"))];
+            self.test(
+                "inputs that nobody thought of",
+                &["--lib", "--test", "it"],
+                &["fuzz"],
+                &seconds,
+            )?;
         }
         let text = fs::read_to_string(&self.noted).unwrap_or_default();
         // Insta notes paths as the tests spell them, with `..` inside.
@@ -101,16 +115,14 @@ impl Parts {
         name: &str,
         targets: &[&str],
         filters: &[&str],
-        nvrtc: Option<&Path>,
+        variables: &[(&str, &OsStr)],
     ) -> Outcome {
         let mut command = cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"]);
         command.args(targets).arg("--").args(filters);
         // Snapshots are compared and never written; a missing NVRTC is a failure, not a skip.
         command.env("INSTA_UPDATE", "no").env("EPFORGE_REQUIRE_NVRTC", "1");
         command.env("INSTA_SNAPSHOT_REFERENCES_FILE", &self.noted);
-        if let Some(nvrtc) = nvrtc {
-            command.env("EPFORGE_NVRTC", nvrtc);
-        }
+        command.envs(variables.iter().copied());
         timed(name, || {
             let found = cargo::test(command)?;
             self.tally.add(found);

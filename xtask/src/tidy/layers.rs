@@ -53,12 +53,13 @@ const LAYERS: [Layer; 6] = [
 ];
 
 /// Which of our crates a crate may name in its manifest, dev-dependencies included.
-const BELOW: [(&str, &[&str]); 7] = [
+const BELOW: [(&str, &[&str]); 8] = [
     ("xtask", &[]),
+    ("tests/fuzz", &[]),
     ("ep-codegen", &[]),
     ("ep-emu", &[]),
     ("ep-dsl", &["ep-codegen"]),
-    ("ep-runtime", &["ep-codegen", "ep-dsl", "ep-emu"]),
+    ("ep-runtime", &["ep-codegen", "ep-dsl", "ep-emu", "ep-fuzz"]),
     ("ep-verify", &["ep-runtime"]),
     ("ep-cli", &["ep-runtime", "ep-verify"]),
 ];

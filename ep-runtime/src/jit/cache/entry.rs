@@ -130,4 +130,30 @@ mod tests {
             assert!(Entry::from_bytes(&key, &file).is_err(), "{body:?}");
         }
     }
+
+    /// Whatever lies in the folder: it is an entry, which survives being written again, or it is
+    /// refused with a clause. Half of the inputs get the right digest, to reach what is behind it.
+    #[test]
+    fn fuzzed_files() {
+        let key = Key::of(["k"]);
+        let file = entry().to_bytes(&key);
+        let body = file[MAGIC.len() + DIGEST_LINE..].to_vec();
+        let seeds = vec![[b"\0".as_slice(), &file].concat(), [b"\x01".as_slice(), &body].concat()];
+        let words = ["epforge cache entry 1\n", "0\n\n", "1\nx\n", "18446744073709551615\n"];
+        let target = ep_fuzz::Target { name: "cache-entries", seeds, words: &words };
+        target.run(|input| {
+            let Some((kind, rest)) = input.split_first() else { return String::new() };
+            let file = match kind & 1 {
+                0 => rest.to_vec(),
+                _ => [MAGIC, digest(&key, rest).as_bytes(), b"\n", rest].concat(),
+            };
+            match Entry::from_bytes(&key, &file) {
+                Ok(entry) => {
+                    assert_eq!(Entry::from_bytes(&key, &entry.to_bytes(&key)), Ok(entry.clone()));
+                    format!("{} {}", entry.log.len().min(4), entry.binary.len().min(4))
+                }
+                Err(reason) => reason,
+            }
+        });
+    }
 }
