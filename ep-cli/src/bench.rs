@@ -25,7 +25,7 @@ use ep_verify::selftest::{Operation, Selftest};
 use crate::failure::Failure;
 use crate::files;
 use crate::json::{Object, Value};
-use crate::machine::{Machine, REQUIRED, Ranks, gpus, required_gpus};
+use crate::machine::{Machine, REQUIRED, Ranks, gpus, required_gpus, warn};
 use crate::moved::bytes;
 use crate::problem::{failed, memory_parts, no_machine};
 use crate::processes;
@@ -51,6 +51,7 @@ pub(crate) fn run(
         Machine::Host => {
             let request = options.request(0)?;
             let programs = Programs::find().map_err(no_machine)?;
+            warn(&programs, talk.err);
             let ranks = Ranks::on_host(&programs, request.gpus.ranks, options.seed)?;
             (request, ranks)
         }

@@ -21,11 +21,15 @@ use ep_verify::options::{ring_settings, unit_settings};
 
 use crate::failure::Failure;
 use crate::json::{Object, Value};
-use crate::problem::{PROBLEM_HELP, Problem, Reach, no_machine};
+use crate::machine::warn;
+use crate::problem::{PROBLEM_HELP, Problem, Reach, checked, fits_here, no_machine};
 use fault::Fault;
 use pool::on_all_cores;
 use progress::Progress;
-use trial::{Trial, Variant};
+use trial::{Trial, Trouble, Variant};
+
+/// Most schedules of a variant: more than years of them.
+const MOST_SCHEDULES: u64 = 1_000_000_000;
 
 /// Options of `check`.
 #[derive(Debug, Clone, clap::Args)]
@@ -39,7 +43,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with_all = ["pipeline", "fault", "every_fault", "fuzz_shapes", "set"])]
     mutants: Option<String>,
     /// Schedules of each variant
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES))]
     schedules: u64,
     /// What is looked for
     #[arg(long, value_enum, default_value_t = Mode::Fast)]
@@ -63,6 +67,31 @@ pub(crate) struct Options {
 impl Options {
     fn name(&self) -> &str {
         self.pipeline.as_deref().unwrap_or("all")
+    }
+
+    /// Refuses seeds that are none, and what every schedule draws for itself.
+    fn has_effect(&self) -> Result<(), Failure> {
+        let (seed, schedules) = (self.seed, self.schedules);
+        if seed.checked_add(schedules - 1).is_none() {
+            let last = u64::MAX;
+            let what = format!("{schedules} schedules from seed {seed} on go past {last}");
+            return Err(Failure::WrongUse(what));
+        }
+        let drawn: &[&str] = match self.fuzz_shapes {
+            true => &["alignment", "hidden", "topk", "experts", "weights", "bias"],
+            false => &["alignment"],
+        };
+        if let Some(name) = drawn.iter().find(|name| self.problem.sets(name)) {
+            let what = format!("`{name}` has no effect here: each schedule draws its own");
+            return Err(Failure::WrongUse(what));
+        }
+        match self.problem.tokens {
+            Some(_) if self.fuzz_shapes => Err(Failure::WrongUse(
+                "`--tokens` has no effect beside `--fuzz-shapes`: each schedule draws its own"
+                    .to_owned(),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// What goes wrong in the schedule of this seed.
@@ -112,23 +141,31 @@ pub(crate) fn run(
     if let Some(text) = &options.mutants {
         return mutants::run(text, json, out, err);
     }
+    options.has_effect()?;
     let variants = variants(options, entries)?;
     let programs = Programs::find().map_err(no_machine)?;
+    warn(&programs, err);
     let started = Instant::now();
     let mut tallies: Vec<Tally> = variants.iter().map(|_| Tally::default()).collect();
+    let mut machine = None;
     let mut progress = Progress::new(variants.len() as u64 * options.schedules);
     for_each_trial(options, &variants, &programs, |index, seed, outcome| {
         let tally = &mut tallies[index];
         tally.done += 1;
         match outcome {
             Ok(steps) => tally.steps += steps,
-            Err(report) => {
+            Err(Trouble::Machine(what)) => machine = Some(what),
+            Err(Trouble::NoPlan(report) | Trouble::Found(report)) => {
                 tally.failures.insert(seed, report);
             }
         }
         progress.step(&variants[index].name, err);
     });
     progress.clear(err);
+    warn(&programs, err);
+    if let Some(what) = machine {
+        return Err(Failure::Failed(format!("this machine cannot run it: {what}")));
+    }
     for (variant, tally) in variants.iter().zip(&tallies) {
         match json {
             true => writeln!(out, "{}", tally.object(options, variant))?,
@@ -248,7 +285,10 @@ fn variants(options: &Options, entries: &[AnyPipeline]) -> Result<Vec<Variant>, 
             let name = format!("{what} {}", via.name());
             let variant = Variant { name, reach, options: asked };
             if !options.fuzz_shapes {
-                variant.plan(options.problem.ranks as usize)?;
+                let ranks = options.problem.ranks as usize;
+                checked(&variant.options, ranks)?;
+                fits_here(&variant.options, ranks)?;
+                variant.plan(ranks)?;
             }
             variants.push(variant);
         }
@@ -262,7 +302,7 @@ fn for_each_trial(
     options: &Options,
     variants: &[Variant],
     programs: &Arc<Programs>,
-    mut done: impl FnMut(usize, u64, Result<u64, String>),
+    mut done: impl FnMut(usize, u64, Result<u64, Trouble>),
 ) {
     let each = usize::try_from(options.schedules).unwrap_or(usize::MAX);
     let place = |number: usize| (number / each, options.seed + (number % each) as u64);

@@ -22,6 +22,7 @@ use ep_verify::oracle::{Oracle, Random, RoutingOptions};
 use crate::failure::Failure;
 use crate::files;
 use crate::json::Object;
+use crate::machine::warn;
 use crate::moved::{moved, table};
 use crate::plan_text::aligned;
 use crate::problem::{Reach, emit, failed, gpus, no_machine};
@@ -55,7 +56,12 @@ struct Done {
     wrong: usize,
 }
 
-pub(crate) fn run(options: &Options, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+pub(crate) fn run(
+    options: &Options,
+    json: bool,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), Failure> {
     let buffer = BufferOptions::new(TOKENS, HIDDEN, TOPK, EXPERTS);
     let folder = match &options.out {
         Some(folder) => folder.clone(),
@@ -75,7 +81,11 @@ pub(crate) fn run(options: &Options, json: bool, out: &mut dyn Write) -> Result<
     };
     // The host checks what no GPU can show: that nothing but luck orders two accesses.
     let on_host = match Programs::find() {
-        Ok(programs) => Some(run_on_host(&programs, &problem, &mut talk)?),
+        Ok(programs) => {
+            let done = run_on_host(&programs, &problem, &mut talk)?;
+            warn(&programs, err);
+            Some(done)
+        }
         Err(error) if on_gpus.is_none() => return Err(no_machine(error)),
         Err(error) => {
             talk.say(&format!("not run on the host: {error}"))?;

@@ -28,6 +28,7 @@ mod json;
 mod list;
 mod machine;
 mod moved;
+mod numbers;
 mod plan_text;
 mod problem;
 mod processes;
@@ -145,11 +146,11 @@ fn dispatch(
         Command::List => list::run(entries, line.json, out),
         Command::Emit(options) => emit::run(options, entries, line.json, out, err),
         Command::Explain(options) => explain::run(options, entries, line.json, out),
-        Command::Run(options) => run::run(options, entries, line.json, out),
+        Command::Run(options) => run::run(options, entries, line.json, out, err),
         Command::Check(options) => check::run(options, entries, line.json, out, err),
         Command::Bench(options) => bench::run(options, line.json, out, err),
-        Command::Demo(options) => demo::run(options, line.json, out),
-        Command::Selftest(options) => selftest::run(options, line.json, out),
+        Command::Demo(options) => demo::run(options, line.json, out, err),
+        Command::Selftest(options) => selftest::run(options, line.json, out, err),
         Command::Doctor(options) => doctor::run(options, line.json, out),
         Command::Cache(options) => cache::run(options, line.json, out, err),
     }

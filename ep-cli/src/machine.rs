@@ -1,6 +1,7 @@
 //! Where the ranks of a command run: in the emulator, on the GPUs of this process, or on a GPU per
 //! process.
 
+use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -161,6 +162,14 @@ impl Ranks {
         };
         let made = all("compiled kernels", &compiled.made)?;
         Ok(Some((made, all("cached kernels", &compiled.found)?)))
+    }
+}
+
+/// Says what the cache of host kernels could not do; everything is right all the same.
+pub(crate) fn warn(programs: &Programs, err: &mut dyn Write) {
+    for warning in programs.warnings() {
+        // When nobody reads the warnings there is nobody to tell.
+        let _ = writeln!(err, "warning: {warning}");
     }
 }
 

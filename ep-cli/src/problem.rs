@@ -14,6 +14,7 @@ use ep_runtime::jit::{Arch, Cache, Jit, Nvrtc};
 use ep_runtime::{AnyPipeline, Emitted};
 
 use crate::failure::Failure;
+use crate::numbers::count;
 use crate::selection::{REFERENCE_SHAPE, assignment, find, refused};
 
 pub(crate) const PROBLEM_HELP: &str = "\
@@ -27,7 +28,7 @@ pub(crate) struct Problem {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) ranks: u32,
     /// Most tokens of a rank
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) tokens: Option<usize>,
     /// A number of the shape, a variant, or a tune
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
@@ -85,7 +86,10 @@ impl Problem {
         if let Some(tokens) = self.tokens {
             options.tokens = tokens;
         }
-        for (name, value) in &self.set {
+        for (index, (name, value)) in self.set.iter().enumerate() {
+            if self.set[..index].iter().any(|(earlier, _)| earlier == name) {
+                return Err(wrong(format!("`{name}` is given twice")));
+            }
             self::set(&mut options, name, value)?;
         }
         Ok(options)
@@ -126,8 +130,20 @@ pub(crate) fn set(options: &mut BufferOptions, name: &str, value: &str) -> Resul
         "topk" => options.topk = number(name, value)?,
         "experts" => options.experts = number(name, value)?,
         "bias" => options.biases = number(name, value)?,
-        "alignment" => options.alignment = number(name, value)?,
-        "weights" => options.weights = number::<u8>(name, value)? != 0,
+        "alignment" => {
+            let most = i32::MAX;
+            let number = value.parse().ok().filter(|number| (1..=most).contains(number));
+            options.alignment = number.ok_or_else(|| {
+                wrong(format!("`alignment` is a number from 1 to {most}, not `{value}`"))
+            })?;
+        }
+        "weights" => {
+            options.weights = match value {
+                "0" => false,
+                "1" => true,
+                _ => return Err(wrong(format!("`weights` is 0 or 1, not `{value}`"))),
+            }
+        }
         "payload" => {
             let names = Payload::ALL.map(Payload::name).join(", ");
             options.payload = Payload::from_name(value)
@@ -197,6 +213,41 @@ pub(crate) fn emit(
     let dispatch = emit(StandardPipeline::NvlDispatch, None)?;
     let stripes = dispatch.plan.numbers.get("stripes").copied();
     pipelines.iter().map(|pipeline| emit(*pipeline, stripes)).collect()
+}
+
+/// Refuses what no buffer for so many ranks can be made of.
+pub(crate) fn checked(options: &BufferOptions, ranks: usize) -> Result<(), Failure> {
+    MemoryUsage::of(options, ranks, Arch::Sm90a, &BuiltIn).map(drop).map_err(unfit)
+}
+
+/// An option that no buffer can be made with.
+pub(crate) fn unfit(error: CallError) -> Failure {
+    match error {
+        CallError::Mismatch { .. } | CallError::TooLarge { .. } => wrong(error.to_string()),
+        other => failed(other),
+    }
+}
+
+/// Refuses a problem whose rows alone this machine cannot hold: the rows of all ranks as they are
+/// brought, in the memory of the rank, and as they have to come.
+pub(crate) fn fits_here(options: &BufferOptions, ranks: usize) -> Result<(), Failure> {
+    let values = [ranks, options.tokens, options.hidden].map(|number| number as u128);
+    let need = 3 * 2 * values.iter().product::<u128>();
+    match memory_here() {
+        Some(have) if need > u128::from(have) => Err(Failure::Failed(format!(
+            "the rows of {ranks} ranks take {} GiB, and this machine has {} GiB left",
+            need.div_ceil(1 << 30),
+            have >> 30
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes that this machine has left; none where it does not say.
+fn memory_here() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
 /// The kinds of memory of a buffer, as objects name them, and their bytes on each rank.

@@ -12,10 +12,15 @@ use ep_verify::selftest::{Case, Selftest};
 
 use crate::failure::Failure;
 use crate::json::{Object, Value};
-use crate::machine::{GpuRequest, Machine, Ranks};
+use crate::machine::{GpuRequest, Machine, Ranks, warn};
 use crate::moved::{moved, table};
 use crate::plan_text::aligned;
-use crate::problem::{PROBLEM_HELP, Problem, Reach, failed, no_machine, reference_options};
+use crate::problem::{
+    PROBLEM_HELP, Problem, Reach, checked, failed, fits_here, no_machine, reference_options,
+};
+
+/// Most SMs of a kernel: more than any GPU has.
+const MOST_SMS: i64 = 1024;
 
 /// Options of `run`.
 #[derive(Debug, clap::Args)]
@@ -29,7 +34,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     problem: Problem,
     /// SMs of each kernel
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_SMS))]
     sms: Option<u32>,
     /// Seed of the routing, of all values, and of the schedule on the host
     #[arg(long, value_name = "S", default_value_t = 1)]
@@ -41,14 +46,18 @@ pub(crate) fn run(
     entries: &[AnyPipeline],
     json: bool,
     out: &mut dyn Write,
+    err: &mut dyn Write,
 ) -> Result<(), Failure> {
     let reach = Reach::of(entries, &options.pipeline)?;
     let buffer = options.problem.options(reference_options())?;
     let ranks = options.problem.ranks as usize;
+    checked(&buffer, ranks)?;
+    let mut compiler = None;
     let (group, machine) = match options.backend {
         Machine::Host => {
-            let programs = Programs::find().map_err(no_machine)?;
-            (Ranks::on_host(&programs, ranks, options.seed)?.group, "the host".to_owned())
+            fits_here(&buffer, ranks)?;
+            let programs = compiler.insert(Programs::find().map_err(no_machine)?);
+            (Ranks::on_host(programs, ranks, options.seed)?.group, "the host".to_owned())
         }
         Machine::Gpu => {
             let request = GpuRequest::threads(ranks, GroupOptions::default().timeout);
@@ -64,6 +73,9 @@ pub(crate) fn run(
     // So that every role that is told about has SMs of its own.
     case.dispatch.remote_sms = Some(sms / 2);
     let test = Selftest::new(&group, options.problem.source(), case).map_err(failed)?;
+    if let Some(programs) = &compiler {
+        warn(programs, err);
+    }
     let started = Instant::now();
     let findings = match reach {
         Reach::Counts => test.check_counts(),

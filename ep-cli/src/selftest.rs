@@ -13,7 +13,8 @@ use ep_runtime::host::Programs;
 
 use crate::failure::Failure;
 use crate::json::{Object, Value};
-use crate::machine::{GpuRequest, Machine, REQUIRED, Ranks, gpus, required_gpus};
+use crate::machine::{GpuRequest, Machine, REQUIRED, Ranks, gpus, required_gpus, warn};
+use crate::numbers::{count, millis, positive};
 use crate::problem::no_machine;
 
 /// Options of `selftest`.
@@ -26,16 +27,16 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
     /// Only groups of so many ranks
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     ranks: Option<usize>,
     /// Random shapes
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count)]
     random: Option<usize>,
     /// Dispatches with a combine behind each, in the long run
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count)]
     pairs: Option<usize>,
     /// Longest wait of a kernel
-    #[arg(long, value_name = "MS", default_value_t = 5000)]
+    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = millis)]
     timeout_ms: u64,
     /// List the cases and run none
     #[arg(long)]
@@ -85,7 +86,12 @@ struct Place<'a> {
     required: usize,
 }
 
-pub(crate) fn run(options: &Options, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+pub(crate) fn run(
+    options: &Options,
+    json: bool,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), Failure> {
     if options.list {
         return list(json, out);
     }
@@ -107,6 +113,9 @@ pub(crate) fn run(options: &Options, json: bool, out: &mut dyn Write) -> Result<
             counts[outcome.place()] += 1;
             tell(case, *ranks, &outcome, started.elapsed(), json, out)?;
         }
+    }
+    if let Some(programs) = &place.programs {
+        warn(programs, err);
     }
     let [passed, skipped, failed] = counts;
     if json {

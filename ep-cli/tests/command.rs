@@ -173,6 +173,31 @@ fn exit_codes_tell_wrong_use_from_failure() {
         "emit layout --out x",
         "emit layout --check",
         "cache no-such-action",
+        "run layout --tokens 18446744073709551615",
+        "run layout --tokens 18446744073709551616",
+        "run layout --tokens 1000000000",
+        "run layout --sms 4294967295",
+        "run layout --sms 0",
+        "run layout --set alignment=0",
+        "run layout --set weights=7",
+        "run layout --set topk=1 --set topk=2",
+        "run layout --set hidden=18446744073709551615",
+        "check layout --schedules 0",
+        "check layout --schedules 18446744073709551615",
+        "check layout --seed 18446744073709551615 --schedules 2",
+        "check layout --set alignment=4",
+        "check layout --fuzz-shapes --tokens 5",
+        "check layout --fuzz-shapes --set hidden=128",
+        "check layout --tokens 999999999",
+        "bench --backend host --iterations 18446744073709551615",
+        "bench --backend host --tokens 1000000000 --ranks 4",
+        "bench --backend host --live 0",
+        "bench --backend host --absent NaN",
+        "bench --backend host --timeout-ms 0",
+        "selftest --backend host --ranks 0",
+        "selftest --backend host --pairs 18446744073709551615",
+        "explain nvl-dispatch --tokens 999999999",
+        "explain nvl-dispatch --tokens 8 --live 18446744073709551615",
     ] {
         let done = run(wrong);
         assert_eq!(done.code, 2, "`{wrong}`: {}{}", done.out, done.err);
@@ -191,6 +216,61 @@ fn exit_codes_tell_wrong_use_from_failure() {
         let done = run(good);
         assert_eq!((done.code, done.err.as_str()), (0, ""), "`{good}`");
         assert!(!done.out.is_empty());
+    }
+}
+
+/// What is refused says what it takes, and what has no effect says so.
+#[test]
+fn refusals_say_what_is_taken() {
+    for (line, said) in [
+        ("run layout --set weights=7", "`weights` is 0 or 1, not `7`"),
+        ("run layout --set alignment=0", "`alignment` is a number from 1 to 2147483647, not `0`"),
+        ("run layout --set topk=1 --set topk=2", "`topk` is given twice"),
+        (
+            "check layout --set alignment=4",
+            "`alignment` has no effect here: each schedule draws its own",
+        ),
+        (
+            "check layout --fuzz-shapes --tokens 5",
+            "`--tokens` has no effect beside `--fuzz-shapes`: each schedule draws its own",
+        ),
+        (
+            "check layout --seed 18446744073709551615 --schedules 2",
+            "2 schedules from seed 18446744073709551615 on go past 18446744073709551615",
+        ),
+        (
+            "run layout --tokens 999999999",
+            "999999999 tokens on each of 4 ranks are too many: together they are 2147483647 at most",
+        ),
+    ] {
+        let done = run(line);
+        assert_eq!((done.code, done.err.as_str()), (2, &*format!("error: {said}\n")), "`{line}`");
+    }
+    // What one machine lacks is no wrong use.
+    for command in ["run", "check"] {
+        let done = run(&format!("{command} layout --tokens 500000000 --set hidden=7168"));
+        assert_eq!(done.code, 1, "{}", done.err);
+        assert!(done.err.starts_with("error: the rows of 4 ranks take 80"), "{}", done.err);
+        assert!(!done.err.contains("seed"), "{}", done.err);
+    }
+}
+
+/// A cache or compiler that is named and cannot be used is said, and nothing takes its place.
+#[cfg(unix)]
+#[test]
+fn a_named_cache_or_compiler_that_cannot_be_used_is_said() {
+    let line = ["run", "layout", "--tokens", "4", "--set", "hidden=128"];
+    for (variable, value, said) in [
+        ("EPFORGE_CACHE", "/dev/null/cache", "error: the cache /dev/null/cache is no folder"),
+        ("EPFORGE_CACHE", "/proc/no/cache", "error: the cache cannot use /proc/no/cache: "),
+        ("EPFORGE_CACHE", "/tmp", "error: the cache folder /tmp "),
+        ("CXX", "no-such-compiler", "error: CXX names `no-such-compiler`, which does not run: "),
+    ] {
+        let Output { status, stderr, .. } =
+            binary(&line).env(variable, value).output().expect("it starts");
+        let err = String::from_utf8_lossy(&stderr);
+        assert_eq!(status.code(), Some(1), "{variable}={value}: {err}");
+        assert!(err.starts_with(said), "{variable}={value}: {err}");
     }
 }
 

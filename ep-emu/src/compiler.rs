@@ -28,6 +28,10 @@ const COMMON: [&str; 5] = ["-std=c++17", "-gdwarf-4", "-fPIC", "-fvisibility=hid
 const NUMBERS: [&str; 4] =
     ["-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-stack-protector"];
 
+/// What a compiler says when the machine is at its end, and the text has nothing to do with it.
+const MACHINE_LACKS: [&str; 3] =
+    ["No space left on device", "Cannot allocate memory", "out of memory allocating"];
+
 impl Build {
     fn flags(self) -> &'static [&'static str] {
         match self {
@@ -193,9 +197,16 @@ impl Compiler {
             .output()
             .map_err(|error| CompileError::Io(self.command.join(" "), error))?;
         if output.status.success() {
-            Ok(())
-        } else {
-            Err(CompileError::Refused(String::from_utf8_lossy(&output.stderr).into_owned()))
+            return Ok(());
+        }
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        let lacks = |line: &&str| MACHINE_LACKS.iter().any(|what| line.contains(what));
+        match log.lines().find(lacks) {
+            Some(line) => {
+                let error = io::Error::other(line.trim().to_owned());
+                Err(CompileError::Io(self.command.join(" "), error))
+            }
+            None => Err(CompileError::Refused(log)),
         }
     }
 }

@@ -11,7 +11,8 @@ use ep_verify::selftest::{Case, Mode, Operation, Repeats};
 use super::routing::RoutingName;
 use crate::failure::Failure;
 use crate::machine::{GpuRequest, Machine, SharingName};
-use crate::problem::Problem;
+use crate::numbers::{count, millis, positive};
+use crate::problem::{Problem, checked, fits_here};
 use crate::processes;
 use crate::selection::assignment;
 
@@ -55,10 +56,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     set: Vec<(String, String)>,
     /// Rows that an output holds; without it the worst case
-    #[arg(long, value_name = "ROWS")]
+    #[arg(long, value_name = "ROWS", value_parser = count)]
     capacity: Option<usize>,
     /// Outputs that may be in use at once
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = positive)]
     live: usize,
     /// Only these operations
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = operation)]
@@ -76,19 +77,19 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     remote: Option<u32>,
     /// Timed calls, or replays of a graph; 0: check only
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count)]
     iterations: Option<usize>,
     /// Calls before them
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count)]
     warmup: Option<usize>,
     /// Check so many small random problems first
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count)]
     pub(crate) random: usize,
     /// Whether to look first if ranks reach each other
     #[arg(long, value_enum, default_value_t = Probe::Yes)]
     pub(crate) probe: Probe,
     /// Longest wait of a kernel
-    #[arg(long, value_name = "MS", default_value_t = 5000)]
+    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = millis)]
     timeout_ms: u64,
     /// Whether launches are cooperative; without it unless ranks share a GPU
     #[arg(long, value_name = "BOOL")]
@@ -219,6 +220,10 @@ impl Options {
         options.capacity = self.capacity;
         // Each call of a graph keeps an output, beside those of the calls before and after.
         options.live = self.live.max(self.graph.map_or(0, |calls| calls as usize + 2));
+        checked(&options, ranks)?;
+        if on_host {
+            fits_here(&options, ranks)?;
+        }
         let [iterations, warmup] = match (on_host, self.graph) {
             (true, _) => [2, 1],
             (false, None) => [50, 10],

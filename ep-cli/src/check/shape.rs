@@ -43,7 +43,7 @@ pub(super) fn drawn(
     seed: u64,
     draw: u64,
 ) -> (BufferOptions, usize) {
-    let mixed = seed + (draw << 32);
+    let mixed = seed.wrapping_add(draw << 32);
     let mut options = random_shape(like, mixed);
     let mut random = Random::new(mixed << 8 | 3);
     let ranks = 1 + mixed as usize % most_ranks;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ep_runtime::backend::BackendError;
 use ep_runtime::buffer::{BufferOptions, Emit};
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
@@ -54,24 +55,25 @@ pub(super) struct Trial {
 type Call = fn(&Selftest) -> Result<Findings, CallError>;
 
 impl Trial {
-    /// Runs it; gives the steps of the scheduler, or a report of what is wrong.
-    pub(super) fn run(&self, variant: &Variant, programs: &Arc<Programs>) -> Result<u64, String> {
+    /// Runs it; gives the steps of the scheduler, or what is wrong.
+    pub(super) fn run(&self, variant: &Variant, programs: &Arc<Programs>) -> Result<u64, Trouble> {
         if !self.other_shapes {
             return self.run_shape(variant, &variant.options, self.ranks, programs);
         }
-        let mut refused = String::new();
+        let mut refused = Trouble::Found(String::new());
         for draw in 0..DRAWS {
             let (options, ranks) = shape::drawn(&variant.options, self.ranks, self.seed, draw);
             match self.run_shape(variant, &options, ranks, programs) {
                 // Not every shape that can be drawn has a plan.
-                Err(report) if report.starts_with(NO_PLAN) => refused = report,
-                outcome => {
+                Err(trouble @ Trouble::NoPlan(_)) => refused = trouble,
+                Err(Trouble::Found(report)) => {
                     let BufferOptions { tokens, hidden, topk, experts, .. } = options;
                     let shape = format!(
                         "{ranks} ranks, {tokens} tokens, hidden {hidden}, top-{topk} of {experts}"
                     );
-                    return outcome.map_err(|report| format!("{shape}\n{report}"));
+                    return Err(Trouble::Found(format!("{shape}\n{report}")));
                 }
+                outcome => return outcome,
             }
         }
         Err(refused)
@@ -83,7 +85,7 @@ impl Trial {
         options: &BufferOptions,
         ranks: usize,
         programs: &Arc<Programs>,
-    ) -> Result<u64, String> {
+    ) -> Result<u64, Trouble> {
         let Some(fault) = self.fault else {
             return self.run_struck(variant, options, ranks, programs, None);
         };
@@ -104,8 +106,7 @@ impl Trial {
         ranks: usize,
         programs: &Arc<Programs>,
         struck: Option<(Fault, (u32, u64))>,
-    ) -> Result<u64, String> {
-        let text = |error: &dyn std::fmt::Display| error.to_string();
+    ) -> Result<u64, Trouble> {
         let mut host = HostOptions::new(ranks);
         host.build = self.build;
         host.isolation = Some(LIMIT);
@@ -113,8 +114,8 @@ impl Trial {
         if let Some((fault, place)) = struck {
             host.spec.faults = fault.faults(host.spec.ranks, place);
         }
-        let backend = HostBackend::new(programs, host).map_err(|error| text(&error))?;
-        let group = backend.group().map_err(|error| text(&error))?;
+        let backend = HostBackend::new(programs, host).map_err(CallError::from)?;
+        let group = backend.group()?;
         // Five handles: ranks may be calls apart.
         let options = BufferOptions { live: 5, ..options.clone() };
         let mut case = Case::random_for(options, ranks, self.seed);
@@ -123,11 +124,11 @@ impl Trial {
             fault.alter(&mut case, rank);
         }
         let struck = struck.map(|(fault, (rank, _))| (fault, rank));
-        let test = |case: Case| {
-            Selftest::new(&group, self.source, case).map_err(|error| match error {
-                CallError::Plan(error) => format!("{NO_PLAN}{error}"),
-                other => other.to_string(),
-            })
+        let test = |case: Case| Selftest::new(&group, self.source, case);
+        // A failure of the machine is judged by nobody.
+        let judged = |outcome: Result<Findings, CallError>| match outcome {
+            Err(error) if is_machine(&error) => Err(Trouble::from(error)),
+            outcome => judge(struck, outcome, &backend).map_err(Trouble::Found),
         };
         if let Some((Fault::OtherShape, rank)) = struck {
             let options =
@@ -135,14 +136,15 @@ impl Trial {
             let other = test(Case::random_for(options, ranks, self.seed))?;
             let outcome = call_apart(&group, &test(case)?, &other, rank as usize);
             // A rank that is alone in its group has nobody to miss.
-            if judge(struck, outcome, &backend)? && ranks > 1 {
-                return Err(format!("rank {rank} makes another call, and nobody says so"));
+            if judged(outcome)? && ranks > 1 {
+                let what = format!("rank {rank} makes another call, and nobody says so");
+                return Err(Trouble::Found(what));
             }
             return Ok(backend.stats().steps);
         }
         let test = test(case)?;
         for call in calls(variant.reach, self.seed) {
-            if !judge(struck, call(&test), &backend)? {
+            if !judged(call(&test))? {
                 break;
             }
         }
@@ -150,7 +152,32 @@ impl Trial {
     }
 }
 
-const NO_PLAN: &str = "no plan: ";
+/// Why a schedule has no result.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The shape has no plan.
+    NoPlan(String),
+    /// This machine has not what it takes: no memory, no disk, no compiler. It says nothing of the
+    /// kernels, and no seed replays it.
+    Machine(String),
+    /// Something is wrong with what ran.
+    Found(String),
+}
+
+impl From<CallError> for Trouble {
+    fn from(error: CallError) -> Trouble {
+        match error {
+            CallError::Plan(error) => Trouble::NoPlan(format!("no plan: {error}")),
+            error if is_machine(&error) => Trouble::Machine(error.to_string()),
+            error => Trouble::Found(error.to_string()),
+        }
+    }
+}
+
+fn is_machine(error: &CallError) -> bool {
+    use BackendError::{Failed, Missing};
+    matches!(error, CallError::Backend(Missing { .. } | Failed { .. }))
+}
 
 /// The first half of a dispatch on every rank, on one of them that of another problem.
 fn call_apart(

@@ -6,19 +6,20 @@ use ep_runtime::plan::Plan;
 
 use crate::failure::Failure;
 use crate::json::Object;
-use crate::problem::{failed, memory_parts, reference_options, set};
+use crate::numbers::{count, positive};
+use crate::problem::{memory_parts, reference_options, set, unfit};
 
 /// The size of a buffer, of which a plan knows nothing.
 #[derive(Debug, clap::Args)]
 pub(super) struct Size {
     /// Most tokens of a rank; tells what a buffer takes, with the dispatch that is explained
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count)]
     tokens: Option<usize>,
     /// Handles, outputs and combine inputs of the buffer, each; without it 1
-    #[arg(long, value_name = "N", requires = "tokens")]
+    #[arg(long, value_name = "N", requires = "tokens", value_parser = positive)]
     live: Option<usize>,
     /// Rows that an output of the buffer holds; without it the worst case
-    #[arg(long, value_name = "ROWS", requires = "tokens")]
+    #[arg(long, value_name = "ROWS", requires = "tokens", value_parser = count)]
     capacity: Option<usize>,
 }
 
@@ -49,7 +50,7 @@ impl BufferMemory {
         }
         let ranks = plan.numbers.get("ranks").and_then(|ranks| usize::try_from(*ranks).ok());
         let usage = MemoryUsage::of(&options, ranks.unwrap_or(1), plan.arch, &BuiltIn);
-        Ok(Some(BufferMemory { options, usage: usage.map_err(failed)? }))
+        Ok(Some(BufferMemory { options, usage: usage.map_err(unfit)? }))
     }
 
     /// `memory of a buffer for 4096 tokens a rank, 1 live: control 1 MiB, ..`

@@ -1,10 +1,11 @@
 //! Which compiler is taken.
 
+use std::fs;
 use std::sync::Arc;
 
-use ep_emu::Compiler;
+use ep_emu::{Build, CompileError, Compiler};
 
-use crate::support::kept;
+use crate::support::{kept, source};
 
 /// What `$CXX` names is taken or refused by name; nothing else takes its place.
 #[test]
@@ -23,4 +24,24 @@ fn a_named_compiler_that_does_not_run_is_an_error() {
     for named in ["", "  ", "c++", "env c++"] {
         assert!(find(named).is_ok(), "{named}");
     }
+}
+
+/// A disk that is full is no mistake of the text.
+#[test]
+fn a_machine_at_its_end_is_told_from_a_wrong_text() {
+    let shelf = Arc::new(kept());
+    let folder = ep_emu::Shelf::folder(&*shelf).unwrap();
+    let compiler = folder.as_ref().as_ref().join("compiler.sh");
+    let said = |words: &str| {
+        let script =
+            format!("case \"$*\" in *--version) exit 0;; esac\necho '{words}' >&2\nexit 1\n");
+        fs::write(&compiler, script).unwrap();
+        let named = format!("sh {}", compiler.display());
+        let compiler = Compiler::named(&named, Arc::clone(&shelf) as _).unwrap();
+        compiler.compile(&source("basics.cu", &["warp_words"], &[]), Build::Fast).unwrap_err()
+    };
+    let full = said("/tmp/x.s: fatal error: No space left on device");
+    assert!(matches!(full, CompileError::Io(..)), "{full}");
+    assert!(full.to_string().ends_with("fatal error: No space left on device"), "{full}");
+    assert!(matches!(said("basics.cu:1: error: x"), CompileError::Refused(_)));
 }

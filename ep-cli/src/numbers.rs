@@ -1,0 +1,56 @@
+//! Numbers of the command line: each option says what it takes, and nothing else gets in.
+
+/// The most that anything is counted to.
+const MOST: usize = 1_000_000_000;
+
+/// The longest wait of a kernel, in milliseconds: a day.
+const LONGEST_MS: u64 = 24 * 3600 * 1000;
+
+/// How many of something there are.
+pub(crate) fn count(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number <= MOST);
+    number.ok_or_else(|| format!("it is no number from 0 to {MOST}"))
+}
+
+/// How many there are at least one of.
+pub(crate) fn positive(text: &str) -> Result<usize, String> {
+    let number = count(text).ok().filter(|number| *number > 0);
+    number.ok_or_else(|| format!("it is no number from 1 to {MOST}"))
+}
+
+/// A time in milliseconds, which is no moment.
+pub(crate) fn millis(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| (1..=LONGEST_MS).contains(number));
+    number.ok_or_else(|| format!("it is no number of milliseconds from 1 to {LONGEST_MS}, a day"))
+}
+
+/// A part of a whole.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| (0.0..=1.0).contains(number));
+    number.ok_or_else(|| "it is no share from 0 to 1".to_owned())
+}
+
+/// How uneven something is.
+pub(crate) fn skew(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| (0.0..=1000.0).contains(number));
+    number.ok_or_else(|| "it is no number from 0 to 1000".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_meant_gets_in() {
+        for text in ["", "-1", "1.5", "x", "1000000001", "18446744073709551616"] {
+            assert!(count(text).is_err() && positive(text).is_err(), "{text}");
+        }
+        assert_eq!((count("0"), count("1000000000")), (Ok(0), Ok(MOST)));
+        assert_eq!((positive("0").is_err(), positive("1")), (true, Ok(1)));
+        assert!(millis("0").is_err() && millis("86400001").is_err() && millis("5000") == Ok(5000));
+        for text in ["NaN", "-0.1", "1.1", "inf", "x"] {
+            assert!(share(text).is_err(), "{text}");
+        }
+        assert!(skew("-1").is_err() && skew("inf").is_err() && skew("2.5") == Ok(2.5));
+    }
+}
