@@ -10,6 +10,7 @@
 //! | `EPFORGE_FUZZ_INPUTS` | inputs for each target; 2000 if nothing is said |
 //! | `EPFORGE_FUZZ_SECONDS` | or as many as fit into this time |
 //! | `EPFORGE_FUZZ_SEED` | the seed; 1 if nothing is said |
+//! | `EPFORGE_FUZZ_KEEP` | so many of the short inputs that are answered in a new way are kept too |
 //! | `EPFORGE_FUZZ_LAST` | a file that each input is written to before it is tried, for those that end the process |
 
 mod change;
@@ -26,6 +27,9 @@ use change::{Random, change};
 
 /// The longest input that is made.
 const LONGEST: usize = 1 << 14;
+
+/// The longest input that is kept for its answer alone.
+const SHORT: usize = 400;
 
 /// Inputs that are changed further, at most.
 const POOL: usize = 4096;
@@ -90,6 +94,7 @@ impl Target<'_> {
             pool.push(Vec::new());
         }
         let (budget, begun, mut tried) = (Budget::of_environment(), Instant::now(), 0);
+        let mut keeps = number("EPFORGE_FUZZ_KEEP").unwrap_or(0);
         while !budget.is_spent(tried) {
             let mut input = random.one_of(&pool).clone();
             for _ in 0..=random.below(6) {
@@ -97,6 +102,10 @@ impl Target<'_> {
             }
             input.truncate(LONGEST);
             if answers.insert(self.attempt(&check, &input)) && pool.len() < POOL {
+                if keeps > 0 && input.len() <= SHORT {
+                    self.keep(&input);
+                    keeps -= 1;
+                }
                 pool.push(input);
             }
             tried += 1;
