@@ -71,11 +71,16 @@ impl Meeting<'_> {
                     refused.add(caller.from, &why);
                 }
             }
+            // One that has left meanwhile may come again.
+            for place in peers.iter_mut().filter(|place| place.as_ref().is_some_and(Link::is_gone))
+            {
+                *place = None;
+            }
         }
         Ok(peers.into_iter().flatten().collect())
     }
 
-    /// Gives a caller that has proved itself its place.
+    /// Gives a caller that has proved itself its place, or says to it why not.
     fn seat(
         &self,
         peers: &mut [Option<Link>],
@@ -83,26 +88,26 @@ impl Meeting<'_> {
         caller: &Proved,
     ) -> Result<(), String> {
         let Member { rank, ranks } = caller.member;
-        let place = match rank.checked_sub(1).and_then(|index| peers.get_mut(index)) {
-            Some(place) if ranks == self.member.ranks => {
-                let is_taken = place.as_ref().is_some_and(|link| !link.is_gone());
-                if is_taken { Err("that one is there already") } else { Ok(place) }
-            }
-            _ => Err("there is no such rank"),
+        let own = self.member.ranks;
+        let refusal = |what: &str| {
+            Some(format!("wants to be rank {rank} of {ranks}; there are {own} ranks, and {what}"))
         };
-        let why = place.as_ref().err().map(|what| {
-            let own = self.member.ranks;
-            format!("wants to be rank {rank} of {ranks}; there are {own} ranks, and {what}")
-        });
+        let place = rank.checked_sub(1).and_then(|index| peers.get_mut(index));
+        let place = place.filter(|_| ranks == own);
+        let why = match &place {
+            None => refusal("there is no such rank"),
+            Some(Some(link)) if !link.is_gone() => refusal("that one is there already"),
+            Some(_) => None,
+        };
         let told = caller.tell(stream, why.as_deref(), soon());
-        match (place, told, why) {
-            (Ok(place), Ok(link), _) => {
-                *place = Some(link);
-                Ok(())
-            }
-            (Ok(_), Err(error), _) => Err(format!("took no welcome: {error}")),
-            (Err(what), _, why) => Err(why.unwrap_or_else(|| what.to_string())),
+        if let Some(why) = why {
+            return Err(why);
         }
+        let link = told.map_err(|error| format!("took no welcome: {error}"))?;
+        if let Some(place) = place {
+            *place = Some(link);
+        }
+        Ok(())
     }
 
     /// Any other rank: connects to rank 0, which may not listen yet, and past strangers that listen

@@ -32,20 +32,21 @@ struct Direction {
 }
 
 impl Direction {
-    fn code_parts<'a>(frames: &'a [u8; 8], payload: &'a [u8]) -> [&'a [u8]; 2] {
-        [frames, payload]
+    /// The place of the next frame.
+    fn next(&mut self) -> [u8; 8] {
+        let frames = self.frames;
+        self.frames += 1;
+        frames.to_le_bytes()
     }
 
     fn code(&mut self, payload: &[u8]) -> [u8; CODE_BYTES] {
-        let frames = self.frames.to_le_bytes();
-        self.frames += 1;
-        self.key.code("frame", &Direction::code_parts(&frames, payload))
+        let place = self.next();
+        self.key.code("frame", &[&place, payload])
     }
 
     fn verifies(&mut self, code: &[u8], payload: &[u8]) -> bool {
-        let frames = self.frames.to_le_bytes();
-        self.frames += 1;
-        self.key.verifies(code, "frame", &Direction::code_parts(&frames, payload))
+        let place = self.next();
+        self.key.verifies(code, "frame", &[&place, payload])
     }
 }
 

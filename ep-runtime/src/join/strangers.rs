@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -214,7 +215,12 @@ fn what_a_rank_brings_is_bounded() {
 fn a_port_is_handed_to_the_process_of_rank_0() {
     const ID: &str = "EPFORGE_TEST_ID";
     if let Some(id) = UniqueId::from_variable(ID).unwrap() {
-        assert!(id.listener().is_some(), "it was handed over");
+        let listener = id.listener().expect("it was handed over");
+        let about = format!("/proc/self/fdinfo/{}", listener.as_raw_fd());
+        let about = std::fs::read_to_string(about).unwrap();
+        let flags = about.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+        let flags = libc::c_int::from_str_radix(flags.trim(), 8).unwrap();
+        assert!(flags & libc::O_CLOEXEC != 0, "it goes no further");
         let again = UniqueId::from_variable(ID).unwrap().unwrap();
         assert!(again.listener().is_none(), "only once");
         return;
