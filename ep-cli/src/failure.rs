@@ -5,6 +5,8 @@ use std::io;
 
 use ep_runtime::EmitError;
 
+use crate::suggestion;
+
 /// What a command ends with when it does not end well.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -60,7 +62,7 @@ impl From<EmitError> for Failure {
     fn from(error: EmitError) -> Failure {
         match &error {
             EmitError::Plan(refused) if refused.is_wrong_use() => {
-                Failure::WrongUse(error.to_string())
+                Failure::WrongUse(format!("{error}{}", suggestion::for_plan(refused)))
             }
             _ => Failure::Failed(error.to_string()),
         }

@@ -35,6 +35,7 @@ mod processes;
 mod run;
 mod selection;
 mod selftest;
+mod suggestion;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};

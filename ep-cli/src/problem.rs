@@ -16,6 +16,7 @@ use ep_runtime::{AnyPipeline, Emitted};
 use crate::failure::Failure;
 use crate::numbers::count;
 use crate::selection::{REFERENCE_SHAPE, assignment, find, refused};
+use crate::suggestion::did_you_mean;
 
 pub(crate) const PROBLEM_HELP: &str = "\
 Names for --set: hidden, topk, experts, payload, via, weights (0 or 1), bias (0 to 2),
@@ -123,6 +124,10 @@ pub(crate) fn reference_options() -> BufferOptions {
     BufferOptions::new(64, number("hidden"), number("topk"), number("experts"))
 }
 
+/// The names of a buffer's own numbers and variants.
+const NAMES: [&str; 8] =
+    ["hidden", "topk", "experts", "payload", "via", "weights", "bias", "alignment"];
+
 /// Sets a number of a buffer, a variant, or a tune of its kernels.
 pub(crate) fn set(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), Failure> {
     match name {
@@ -145,13 +150,17 @@ pub(crate) fn set(options: &mut BufferOptions, name: &str, value: &str) -> Resul
             }
         }
         "payload" => {
-            let names = Payload::ALL.map(Payload::name).join(", ");
-            options.payload = Payload::from_name(value)
-                .ok_or_else(|| wrong(format!("`payload` is one of {names}, not `{value}`")))?;
+            let names = Payload::ALL.map(Payload::name);
+            options.payload = Payload::from_name(value).ok_or_else(|| {
+                let (all, hint) = (names.join(", "), did_you_mean(value, names));
+                wrong(format!("`payload` is one of {all}, not `{value}`{hint}"))
+            })?;
         }
         "via" => {
-            options.via = Via::from_name(value)
-                .ok_or_else(|| wrong(format!("`via` is direct or ring, not `{value}`")))?;
+            options.via = Via::from_name(value).ok_or_else(|| {
+                let hint = did_you_mean(value, ["direct", "ring"]);
+                wrong(format!("`via` is direct or ring, not `{value}`{hint}"))
+            })?;
         }
         _ => return set_tune(options, name, value),
     }
@@ -183,11 +192,9 @@ fn set_tune(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), 
     }
     known.sort();
     known.dedup();
-    Err(wrong(format!(
-        "there is no `{name}`; there are hidden, topk, experts, payload, via, weights, bias, \
-         alignment, and the tunes {}",
-        known.join(", ")
-    )))
+    let hint = did_you_mean(name, NAMES.into_iter().chain(known.iter().map(String::as_str)));
+    let (names, tunes) = (NAMES.join(", "), known.join(", "));
+    Err(wrong(format!("there is no `{name}`; there are {names}, and the tunes {tunes}{hint}")))
 }
 
 fn wrong(sentence: String) -> Failure {
@@ -311,9 +318,13 @@ mod tests {
         let error = options(&[("depht", "32")]).unwrap_err();
         assert!(error.starts_with("error: there is no `depht`; there are hidden"), "{error}");
         assert!(error.contains("chunk, depth"), "{error}");
+        assert!(error.ends_with("; did you mean `depth`?"), "{error}");
         let error = options(&[("topk", "many")]).unwrap_err();
         assert_eq!(error, "error: `topk` takes a number, not `many`");
         let error = options(&[("payload", "fp4")]).unwrap_err();
-        assert_eq!(error, "error: `payload` is one of bf16, fp8, fp8-packed, not `fp4`");
+        assert_eq!(
+            error,
+            "error: `payload` is one of bf16, fp8, fp8-packed, not `fp4`; did you mean `fp8`?"
+        );
     }
 }

@@ -7,6 +7,7 @@ use ep_runtime::plan::{Config, PlanError};
 use ep_runtime::{AnyPipeline, RuleSet};
 
 use crate::failure::Failure;
+use crate::suggestion::did_you_mean;
 
 /// Values for shape numbers that nobody gives: the shape that published figures use most. A number
 /// that is not here, or whose value lies outside of the declared range, takes the low end.
@@ -118,7 +119,9 @@ fn reference(name: &str, low: i64, high: i64, step: i64) -> i64 {
 pub(crate) fn find<'a>(entries: &'a [AnyPipeline], name: &str) -> Result<&'a AnyPipeline, Failure> {
     entries.iter().find(|entry| entry.name == name).ok_or_else(|| {
         let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
-        Failure::WrongUse(format!("there is no pipeline `{name}`; there are {}", names.join(", ")))
+        let hint = did_you_mean(name, names.iter().copied());
+        let names = names.join(", ");
+        Failure::WrongUse(format!("there is no pipeline `{name}`; there are {names}{hint}"))
     })
 }
 
@@ -134,8 +137,8 @@ pub(crate) fn assignment(text: &str) -> Result<(String, String), String> {
 
 fn arch(text: &str) -> Result<Arch, String> {
     Arch::from_name(text).ok_or_else(|| {
-        let names = Arch::ALL.map(Arch::name).join(", ");
-        format!("it is none of {names}")
+        let names = Arch::ALL.map(Arch::name);
+        format!("it is none of {}{}", names.join(", "), did_you_mean(text, names))
     })
 }
 

@@ -255,6 +255,29 @@ fn refusals_say_what_is_taken() {
     }
 }
 
+#[test]
+fn a_slip_of_a_name_is_told() {
+    for (line, near) in [
+        ("run layuot", "layout"),
+        ("explain nvl-dispach", "nvl-dispatch"),
+        ("run layout --set hiden=128", "hidden"),
+        ("run layout --set stages.nvl-dispatch=4 --set depht=4", ""),
+        ("run layout --set depht=4", "depth"),
+        ("run layout --set payload=fp9", "fp8"),
+        ("run layout --set via=rnig", "ring"),
+        ("emit nvl-dispatch --set hiden=128", "hidden"),
+        ("emit nvl-dispatch --set payload=bf61", "bf16"),
+        ("emit layout --arch sm_90", "sm_90a"),
+        ("bench --payload bf61", "bf16"),
+        ("bench --op dispach", "dispatch"),
+    ] {
+        let done = run(line);
+        let hint = format!("did you mean `{near}`?");
+        let said = done.err.contains(&hint);
+        assert!(done.code == 2 && said != near.is_empty(), "`{line}`: {}", done.err);
+    }
+}
+
 /// A cache or compiler that is named and cannot be used is said, and nothing takes its place.
 #[cfg(unix)]
 #[test]

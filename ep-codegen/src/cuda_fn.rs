@@ -4,7 +4,7 @@ use proc_macro2::Span;
 
 use crate::ast::{CudaBody, CudaFn, Elem, File, Item};
 use crate::diagnostics::{Diagnostic, Diagnostics, cuda_fn as wording};
-use crate::keywords::nearest;
+use crate::spelling::nearest;
 
 /// Reads a file named by its path relative to the declaring crate.
 pub type ReadFile<'a> = &'a dyn Fn(&str) -> Result<String, String>;

@@ -31,5 +31,6 @@ pub mod print;
 #[cfg(feature = "render")]
 pub mod render;
 pub mod schedule;
+pub mod spelling;
 #[cfg(feature = "syntax")]
 pub mod syntax;

@@ -15,6 +15,7 @@ use crate::numbers::{count, millis, positive};
 use crate::problem::{Problem, checked, fits_here};
 use crate::processes;
 use crate::selection::assignment;
+use crate::suggestion::did_you_mean;
 
 /// Tokens per rank of the published shape, and of a run on the host.
 const TOKENS: usize = 4096;
@@ -123,14 +124,17 @@ pub(crate) enum Probe {
 }
 
 fn payload(text: &str) -> Result<Payload, String> {
-    let names = || Payload::ALL.map(Payload::name).join(", ");
-    Payload::from_name(text).ok_or_else(|| format!("it is none of {}", names()))
+    Payload::from_name(text).ok_or_else(|| none_of(text, &Payload::ALL.map(Payload::name)))
+}
+
+fn none_of(text: &str, names: &[&str]) -> String {
+    let hint = did_you_mean(text, names.iter().copied());
+    format!("it is none of {}{hint}", names.join(", "))
 }
 
 fn operation(text: &str) -> Result<Operation, String> {
-    let names = || Operation::ALL.map(Operation::name).join(", ");
     let found = Operation::ALL.into_iter().find(|operation| operation.name() == text);
-    found.ok_or_else(|| format!("it is none of {}", names()))
+    found.ok_or_else(|| none_of(text, &Operation::ALL.map(Operation::name)))
 }
 
 fn mode(text: &str) -> Result<Mode, String> {

@@ -4,7 +4,7 @@ use proc_macro2::{Ident, Span};
 
 use super::{Diagnostic, listed};
 use crate::ast::TokenRange;
-use crate::keywords::nearest;
+use crate::spelling::nearest;
 
 /// What to write instead of `found`: the near miss, or all there is.
 fn suggestion(found: &str, words: &[&str]) -> String {

@@ -4,7 +4,7 @@ use proc_macro2::{Ident, Span};
 
 use super::Diagnostic;
 use crate::ast::{Tensor, Uses};
-use crate::keywords::nearest;
+use crate::spelling::nearest;
 
 /// A pipeline that this block does not declare.
 pub(crate) fn unknown_pipeline(uses: &Uses, known: Vec<String>) -> Diagnostic {

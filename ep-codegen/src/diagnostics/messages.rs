@@ -6,7 +6,7 @@ use proc_macro2::{Ident, Span};
 
 use super::{Diagnostic, listed};
 use crate::ast::{Field, Message, TokenRange};
-use crate::keywords::nearest;
+use crate::spelling::nearest;
 
 /// A message of nothing.
 pub(crate) fn no_fields(name: &Ident) -> Diagnostic {

@@ -4,7 +4,7 @@ use proc_macro2::Ident;
 
 use super::{Diagnostic, listed};
 use crate::ast::Variant;
-use crate::keywords::nearest;
+use crate::spelling::nearest;
 
 /// The near miss, or what there is to choose from.
 pub(super) fn suggest(diagnostic: Diagnostic, name: &Ident, known: &[String]) -> Diagnostic {
