@@ -179,6 +179,7 @@ fn exit_codes_tell_wrong_use_from_failure() {
         "run layout --sms 4294967295",
         "run layout --sms 0",
         "run layout --set alignment=0",
+        "run layout --set alignment=2147483647",
         "run layout --set weights=7",
         "run layout --set topk=1 --set topk=2",
         "run layout --set hidden=18446744073709551615",

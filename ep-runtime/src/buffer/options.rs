@@ -287,6 +287,14 @@ impl BufferOptions {
         if self.alignment < 1 {
             return wrong(format!("counts cannot be aligned to {}", self.alignment));
         }
+        let entries = (tokens * ranks).saturating_mul(self.topk);
+        if self.alignment > 1 && entries.saturating_add(self.alignment as usize) > most as usize {
+            let alignment = self.alignment;
+            return wrong(format!(
+                "counts of up to {entries} entries cannot be aligned to {alignment}: they are {most} \
+                 at most"
+            ));
+        }
         let names = StandardPipeline::ALL.map(StandardPipeline::name);
         if let Some(lost) = self.settings.iter().find(|it| !names.contains(&it.pipeline.as_str())) {
             let Setting { pipeline, name, .. } = lost;
@@ -450,6 +458,8 @@ mod tests {
         let text = "4097 live outputs are too many: a buffer has 4096 at most";
         assert_eq!(said(|it| it.live = 4097), text);
         assert_eq!(said(|it| it.alignment = 0), "counts cannot be aligned to 0");
+        let far = said(|it| it.alignment = i32::MAX);
+        assert!(far.ends_with("be aligned to 2147483647: they are 2147483647 at most"), "{far}");
         let most = "are too many: together they are 2147483647 at most";
         assert_eq!(
             said(|it| it.tokens = 1 << 30),
