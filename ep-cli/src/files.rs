@@ -60,7 +60,7 @@ mod tests {
         write(&path, "again").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "again");
         let left = fs::read_dir(folder.path()).unwrap().count();
-        assert_eq!(left, 3, "both files and the lock of the folder");
+        assert_eq!(left, 2, "nothing but both files");
     }
 
     #[test]

@@ -111,13 +111,17 @@ fn folders_of_killed_compiles_are_removed() {
     let killed = cache.join("epforge-scratch-0123456789abcdef");
     fs::create_dir_all(killed.join("ep")).unwrap();
     fs::write(killed.join("ep/shim.cpp"), "half").unwrap();
+    let lock = killed.with_extension("lock");
+    fs::write(&lock, "").unwrap();
     let others = cache.join("notes");
     fs::create_dir(&others).unwrap();
     assert_eq!(compile(cache).unwrap(), []);
     assert_eq!([&*killed, used.path(), &others].map(Path::exists), [false, true, true]);
 
+    assert!(!lock.exists());
     fs::create_dir_all(&killed).unwrap();
     fs::write(killed.join("left"), [0; 1000]).unwrap();
+    fs::write(&lock, "").unwrap();
     assert!(opened.clear().unwrap().bytes > 1000);
     assert_eq!([&*killed, used.path(), &others].map(Path::exists), [false, true, true]);
     let path = used.path().to_owned();

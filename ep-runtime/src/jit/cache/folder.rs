@@ -277,6 +277,12 @@ pub(super) mod private {
         Ok(bytes)
     }
 
+    /// Opens a file that is there, and follows no link.
+    pub(in crate::jit) fn open(path: &Path) -> io::Result<File> {
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        OpenOptions::new().write(true).custom_flags(flags).open(path)
+    }
+
     pub(in crate::jit) fn create(path: &Path, new: bool) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).create_new(new).mode(0o600);
@@ -319,6 +325,10 @@ pub(super) mod private {
         let mut bytes = Vec::new();
         File::open(path)?.take(LARGEST_ENTRY).read_to_end(&mut bytes)?;
         Ok(bytes)
+    }
+
+    pub(in crate::jit) fn open(path: &Path) -> io::Result<File> {
+        OpenOptions::new().write(true).open(path)
     }
 
     pub(in crate::jit) fn create(path: &Path, new: bool) -> io::Result<File> {

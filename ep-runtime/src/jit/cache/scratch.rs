@@ -1,10 +1,10 @@
 //! Fresh folders of one process alone, for what it makes on the way to something else.
 //!
-//! Each holds a file that its process keeps locked. The system drops the lock of a process that
-//! dies, so that the next one knows which folders nobody uses any more.
+//! Beside each lies a file that its process keeps locked, from before the folder is there until it is
+//! gone. The system drops the lock of a process that dies, so that the next one knows which folders
+//! nobody uses any more.
 
 use std::collections::hash_map::RandomState;
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::BuildHasher as _;
 use std::io::{self, ErrorKind};
@@ -15,15 +15,15 @@ use super::folder::private;
 /// What the names of these folders begin with.
 const PREFIX: &str = "epforge-scratch-";
 
-/// The file that is locked.
-const LOCK: &str = "lock";
+/// What the names of their locks end with.
+const LOCK: &str = ".lock";
 
 /// A folder that nobody else can write, removed with all that is in it when it is dropped.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
-    /// Gives the lock back when it is closed.
-    _lock: File,
+    /// Its path, and what gives the lock back when it is closed.
+    lock: (PathBuf, File),
 }
 
 impl Scratch {
@@ -32,21 +32,22 @@ impl Scratch {
         loop {
             // Nobody can take all names away, as it could take those that count up.
             let path = folder.join(format!("{PREFIX}{:016x}", RandomState::new().hash_one(0)));
-            match private::make_folder(&path) {
-                Ok(()) => {}
+            let lock = lock_of(&path);
+            let file = match private::create(&lock, true) {
+                Ok(file) => file,
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(error),
-            }
-            match hold(&path) {
-                Ok(Some(_lock)) => return Ok(Scratch { path, _lock }),
-                // Another process swept it away before it was locked.
-                Ok(None) => {}
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => {
-                    // Nothing is in it; whoever sweeps next may have to try again.
-                    let _ = fs::remove_dir_all(&path);
+            };
+            // Without locks there are none to respect.
+            let is_ours = private::try_lock(&file).unwrap_or(true);
+            // Another process may have swept it away before it was locked, and then it is gone.
+            if is_ours && lock.exists() {
+                if let Err(error) = private::make_folder(&path) {
+                    // Without a folder it is swept away, if not now.
+                    let _ = fs::remove_file(&lock);
                     return Err(error);
                 }
+                return Ok(Scratch { path, lock: (lock, file) });
             }
         }
     }
@@ -54,6 +55,8 @@ impl Scratch {
     /// Leaves the folder to whoever wants what is in it.
     pub fn keep(self) -> PathBuf {
         let path = self.path.clone();
+        // Only what has a lock is ever swept away; if it stays, so does this process's hold of it.
+        let _ = fs::remove_file(&self.lock.0);
         std::mem::forget(self);
         path
     }
@@ -73,39 +76,44 @@ impl AsRef<Path> for Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         // What cannot be removed now is removed by whoever sweeps next.
-        let _ = fs::remove_dir_all(&self.path);
+        if fs::remove_dir_all(&self.path).is_ok() || !self.path.exists() {
+            let _ = fs::remove_file(&self.lock.0);
+        }
     }
 }
 
-/// The lock of a folder; none if another process has it. Without locks there are none to respect.
-fn hold(path: &Path) -> io::Result<Option<File>> {
-    let file = private::create(&path.join(LOCK), false)?;
-    match private::try_lock(&file) {
-        Ok(true) | Err(_) => Ok(Some(file)),
-        Ok(false) => Ok(None),
-    }
+/// The file that is locked for a folder.
+fn lock_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(LOCK);
+    PathBuf::from(name)
 }
 
 /// Removes the folders below `folder` whose processes are gone; gives the bytes that were in them.
 /// Where there are no locks nothing tells them from those in use, and all stay.
 pub(super) fn sweep(folder: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
-    let is_ours = |name: &OsStr| name.to_string_lossy().starts_with(PREFIX);
     let mut bytes = 0;
-    for entry in entries.flatten().filter(|entry| is_ours(&entry.file_name())) {
-        let path = entry.path();
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let lock = || private::create(&path.join(LOCK), false).ok();
-        if is_folder && lock().is_some_and(|lock| matches!(private::try_lock(&lock), Ok(true))) {
-            let found = bytes_below(&path);
-            bytes += if fs::remove_dir_all(&path).is_ok() { found } else { 0 };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(name) = name.strip_suffix(LOCK).filter(|name| name.starts_with(PREFIX)) else {
+            continue;
+        };
+        let (path, lock) = (folder.join(name), entry.path());
+        let Ok(file) = private::open(&lock) else { continue };
+        if matches!(private::try_lock(&file), Ok(true)) {
+            bytes += bytes_below(&path);
+            // The lock goes last: as long as it is there the folder is found again.
+            if fs::remove_dir_all(&path).is_ok() || !path.exists() {
+                let _ = fs::remove_file(&lock);
+            }
         }
     }
     bytes
 }
 
 /// The bytes of all files below a folder.
-pub(super) fn bytes_below(folder: &Path) -> u64 {
+fn bytes_below(folder: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
     let bytes = entries.flatten().map(|entry| match entry.metadata() {
         Ok(about) if about.is_dir() => bytes_below(&entry.path()),
@@ -113,4 +121,29 @@ pub(super) fn bytes_below(folder: &Path) -> u64 {
         Err(_) => 0,
     });
     bytes.sum()
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    /// Whoever sweeps while others make folders takes none that its maker believes to have.
+    #[test]
+    fn a_folder_that_was_given_stays() {
+        let all = Scratch::below(&std::env::temp_dir()).unwrap();
+        std::thread::scope(|scope| {
+            let making = [0; 4].map(|_| {
+                scope.spawn(|| {
+                    for _ in 0..150 {
+                        let one = Scratch::below(all.path()).unwrap();
+                        fs::write(one.path().join("file"), "text").unwrap();
+                        assert!(one.path().join("file").exists());
+                    }
+                })
+            });
+            while making.iter().any(|thread| !thread.is_finished()) {
+                sweep(all.path());
+            }
+        });
+    }
 }
