@@ -40,7 +40,7 @@ pub(crate) struct Options {
     pipeline: Option<String>,
     /// Plant bugs in the device library, one by one, and tell which are found: all, or those whose names
     /// hold a text
-    #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with_all = ["pipeline", "fault", "every_fault", "fuzz_shapes", "set"])]
+    #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with_all = ["pipeline", "schedules", "mode", "seed", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set"])]
     mutants: Option<String>,
     /// Schedules of each variant
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES))]

@@ -173,32 +173,6 @@ fn exit_codes_tell_wrong_use_from_failure() {
         "emit layout --out x",
         "emit layout --check",
         "cache no-such-action",
-        "run layout --tokens 18446744073709551615",
-        "run layout --tokens 18446744073709551616",
-        "run layout --tokens 1000000000",
-        "run layout --sms 4294967295",
-        "run layout --sms 0",
-        "run layout --set alignment=0",
-        "run layout --set alignment=2147483647",
-        "run layout --set weights=7",
-        "run layout --set topk=1 --set topk=2",
-        "run layout --set hidden=18446744073709551615",
-        "check layout --schedules 0",
-        "check layout --schedules 18446744073709551615",
-        "check layout --seed 18446744073709551615 --schedules 2",
-        "check layout --set alignment=4",
-        "check layout --fuzz-shapes --tokens 5",
-        "check layout --fuzz-shapes --set hidden=128",
-        "check layout --tokens 999999999",
-        "bench --backend host --iterations 18446744073709551615",
-        "bench --backend host --tokens 1000000000 --ranks 4",
-        "bench --backend host --live 0",
-        "bench --backend host --absent NaN",
-        "bench --backend host --timeout-ms 0",
-        "selftest --backend host --ranks 0",
-        "selftest --backend host --pairs 18446744073709551615",
-        "explain nvl-dispatch --tokens 999999999",
-        "explain nvl-dispatch --tokens 8 --live 18446744073709551615",
     ] {
         let done = run(wrong);
         assert_eq!(done.code, 2, "`{wrong}`: {}{}", done.out, done.err);
@@ -217,6 +191,48 @@ fn exit_codes_tell_wrong_use_from_failure() {
         let done = run(good);
         assert_eq!((done.code, done.err.as_str()), (0, ""), "`{good}`");
         assert!(!done.out.is_empty());
+    }
+}
+
+/// Numbers that nothing is made for, and settings without effect, are wrong use before anything runs.
+#[test]
+fn numbers_out_of_range_are_wrong_use() {
+    for wrong in [
+        "run layout --tokens 18446744073709551615",
+        "run layout --tokens 18446744073709551616",
+        "run layout --tokens 1000000000",
+        "run layout --sms 4294967295",
+        "run layout --sms 0",
+        "run layout --set alignment=0",
+        "run layout --set alignment=2147483647",
+        "run layout --set weights=7",
+        "run layout --set topk=1 --set topk=2",
+        "run layout --set hidden=18446744073709551615",
+        "check layout --schedules 0",
+        "check layout --schedules 18446744073709551615",
+        "check layout --seed 18446744073709551615 --schedules 2",
+        "check layout --set alignment=4",
+        "check layout --fuzz-shapes --tokens 5",
+        "check layout --fuzz-shapes --set hidden=128",
+        "check layout --tokens 999999999",
+        "check --mutants --seed 3",
+        "check --mutants --tokens 3",
+        "bench --backend host --processes",
+        "bench --backend host --cooperative true",
+        "bench --backend host --devices 0,0",
+        "bench --backend host --iterations 18446744073709551615",
+        "bench --backend host --tokens 1000000000 --ranks 4",
+        "bench --backend host --live 0",
+        "bench --backend host --absent NaN",
+        "bench --backend host --timeout-ms 0",
+        "selftest --backend host --ranks 0",
+        "selftest --backend host --pairs 18446744073709551615",
+        "explain nvl-dispatch --tokens 999999999",
+        "explain nvl-dispatch --tokens 8 --live 18446744073709551615",
+    ] {
+        let done = run(wrong);
+        assert_eq!(done.code, 2, "`{wrong}`: {}{}", done.out, done.err);
+        assert!(!done.err.is_empty() && done.out.is_empty(), "`{wrong}`");
     }
 }
 

@@ -197,9 +197,27 @@ pub(crate) struct Sms {
 }
 
 impl Options {
+    /// Refuses what only GPUs can do.
+    fn for_host(&self) -> Result<(), Failure> {
+        let of_gpus = [
+            ("processes", self.processes),
+            ("devices", self.devices.is_some()),
+            ("cooperative", self.cooperative.is_some()),
+        ];
+        match of_gpus.iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((name, _)) => Err(Failure::WrongUse(format!(
+                "`--{name}` has no effect on the host, which has all ranks in one process"
+            ))),
+        }
+    }
+
     /// The request on a machine with `found` GPUs.
     pub(crate) fn request(&self, found: usize) -> Result<Request, Failure> {
         let on_host = self.backend == Machine::Host;
+        if on_host {
+            self.for_host()?;
+        }
         let usual = if on_host { 2 } else { found.max(1) };
         let ranks = match (&self.devices, self.ranks) {
             (Some(devices), _) => devices.len(),

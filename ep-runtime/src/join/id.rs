@@ -22,9 +22,8 @@ pub const SECRET_VARIABLE: &str = "EPFORGE_SECRET";
 /// The environment variable that names the job of a group where a launcher gives only an address.
 pub const JOB_VARIABLE: &str = "EPFORGE_JOB";
 
-/// What launchers call a job, and its restarts.
-const LAUNCHER_JOBS: [&str; 3] =
-    ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID"];
+/// What launchers call a job. Not its restarts: torchrun counts them on each machine by itself.
+const LAUNCHER_JOBS: [&str; 2] = ["TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"];
 
 /// One process of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,5 +249,31 @@ mod tests {
         }
         let letters = format!("127.0.0.1:1/{}", "é".repeat(16));
         assert!(letters.parse::<UniqueId>().is_err());
+    }
+
+    /// Run again with the environment of a launcher.
+    #[test]
+    fn a_launcher_gives_address_and_job() {
+        const EXPECTED: &str = "EPFORGE_TEST_EXPECTED";
+        if let Ok(expected) = std::env::var(EXPECTED) {
+            assert_eq!(UniqueId::from_environment().unwrap().to_string(), expected);
+            return;
+        }
+        let secret = "00112233445566778899aabbccddeeff";
+        let run = |more: &[(&str, &str)], expected: &str| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            let name = "join::id::tests::a_launcher_gives_address_and_job";
+            command.args(["--exact", name]).stdout(std::process::Stdio::null()).env_clear();
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", "4000");
+            command.env(SECRET_VARIABLE, secret).envs(more.iter().copied());
+            let expected = format!("127.0.0.1:4001/{secret}{expected}");
+            assert!(command.env(EXPECTED, &expected).status().unwrap().success(), "{expected}");
+        };
+        run(&[], "");
+        let slurm = ("SLURM_JOB_ID", "7");
+        run(&[slurm], "/127.0.0.1:4001 of SLURM_JOB_ID=7");
+        let torch = ("TORCHELASTIC_RUN_ID", "x");
+        run(&[slurm, torch], "/127.0.0.1:4001 of TORCHELASTIC_RUN_ID=x SLURM_JOB_ID=7");
+        run(&[slurm, (JOB_VARIABLE, "mine")], "/127.0.0.1:4001 of mine");
     }
 }

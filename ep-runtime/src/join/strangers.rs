@@ -235,3 +235,44 @@ fn a_port_is_handed_to_the_process_of_rank_0() {
     drop(command);
     assert!(TcpListener::bind(id.address()).is_ok(), "nobody keeps it");
 }
+
+/// Processes that one process starts form a group, and when its rank 0 is gone the others form the
+/// next one, at a port that was theirs from the beginning; run again as each of them.
+#[test]
+fn processes_form_a_group_and_the_next_one() {
+    const IDS: [&str; 2] = ["EPFORGE_TEST_GROUP", "EPFORGE_TEST_NEXT"];
+    let deadline = Duration::from_secs(20);
+    if let Some(id) = UniqueId::from_variable(IDS[0]).unwrap() {
+        let Member { rank, ranks } = Member::from_environment().unwrap();
+        let store = Store::join(&id, Member { rank, ranks }, deadline).unwrap();
+        let all = store.gather("ranks", &[rank as u8]).unwrap();
+        assert_eq!(all, [[0], [1], [2]]);
+        if rank == 0 {
+            return;
+        }
+        while !store.has_left(0) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let next = UniqueId::from_variable(IDS[1]).unwrap().unwrap();
+        let member = Member { rank: rank - 1, ranks: ranks - 1 };
+        Store::join(&next, member, deadline).unwrap().meet("on").unwrap();
+        return;
+    }
+    let ids = [UniqueId::local().unwrap(), UniqueId::local().unwrap()];
+    let start = |rank: usize| {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let name = "join::strangers::processes_form_a_group_and_the_next_one";
+        command.args(["--exact", name]).stdout(std::process::Stdio::null());
+        command.env("RANK", rank.to_string()).env("WORLD_SIZE", "3");
+        for (first, (id, name)) in ids.iter().zip(IDS).enumerate() {
+            match rank == first {
+                true => id.hand_to(&mut command, name),
+                false => id.give_to(&mut command, name),
+            }
+        }
+        command.spawn().unwrap()
+    };
+    for mut process in [0, 1, 2].map(start) {
+        assert!(process.wait().unwrap().success());
+    }
+}
