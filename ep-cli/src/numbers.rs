@@ -24,18 +24,6 @@ pub(crate) fn millis(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| format!("it is no number of milliseconds from 1 to {LONGEST_MS}, a day"))
 }
 
-/// A part of a whole.
-pub(crate) fn share(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number: &f64| (0.0..=1.0).contains(number));
-    number.ok_or_else(|| "it is no share from 0 to 1".to_owned())
-}
-
-/// How uneven something is.
-pub(crate) fn skew(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number: &f64| (0.0..=1000.0).contains(number));
-    number.ok_or_else(|| "it is no number from 0 to 1000".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,9 +36,5 @@ mod tests {
         assert_eq!((count("0"), count("1000000000")), (Ok(0), Ok(MOST)));
         assert_eq!((positive("0").is_err(), positive("1")), (true, Ok(1)));
         assert!(millis("0").is_err() && millis("86400001").is_err() && millis("5000") == Ok(5000));
-        for text in ["NaN", "-0.1", "1.1", "inf", "x"] {
-            assert!(share(text).is_err(), "{text}");
-        }
-        assert!(skew("-1").is_err() && skew("inf").is_err() && skew("2.5") == Ok(2.5));
     }
 }
