@@ -111,6 +111,8 @@ fn the_guide_has_every_variable_once() {
                 let names = text
                     .split('"')
                     .filter(|it| it.starts_with("EPFORGE_") || it.starts_with("EP_"));
+                // Processes of tests hand on variables of their own.
+                let names = names.filter(|it| !it.starts_with("EPFORGE_TEST_"));
                 let is_name = |it: &&str| it.chars().all(|it| it.is_ascii_uppercase() || it == '_');
                 found.extend(names.filter(is_name).map(str::to_owned));
             }

@@ -242,9 +242,11 @@ impl Options {
         options.capacity = self.capacity;
         // Each call of a graph keeps an output, beside those of the calls before and after.
         options.live = self.live.max(self.graph.map_or(0, |calls| calls as usize + 2));
-        checked(&options, ranks)?;
+        let most = batches.iter().flat_map(|batch| &batch.tokens).copied().max().unwrap_or(0);
+        let largest = BufferOptions { tokens: most, ..options.clone() };
+        checked(&largest, ranks)?;
         if on_host {
-            fits_here(&options, ranks)?;
+            fits_here(&largest, ranks)?;
         }
         let [iterations, warmup] = match (on_host, self.graph) {
             (true, _) => [2, 1],
