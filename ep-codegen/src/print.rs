@@ -6,3 +6,4 @@ mod steps;
 mod terms;
 
 pub use steps::steps;
+pub(crate) use terms::{ATOM, PRODUCT, SUM, UNARY, operator};

@@ -4,10 +4,10 @@ use crate::ir::{BinaryOp, Elem};
 use crate::schedule::{Node, Term, elem_type};
 
 /// Higher binds tighter.
-const ATOM: u8 = 20;
-const UNARY: u8 = 15;
-const PRODUCT: u8 = 13;
-const SUM: u8 = 12;
+pub(crate) const ATOM: u8 = 20;
+pub(crate) const UNARY: u8 = 15;
+pub(crate) const PRODUCT: u8 = 13;
+pub(crate) const SUM: u8 = 12;
 const CHOICE: u8 = 3;
 
 /// `term` as C++.
@@ -53,7 +53,8 @@ fn with_precedence(term: &Term) -> (String, u8) {
     }
 }
 
-fn operator(op: &BinaryOp) -> (&'static str, u8) {
+/// The sign of an operator, and how tightly it binds.
+pub(crate) fn operator(op: &BinaryOp) -> (&'static str, u8) {
     match op {
         BinaryOp::Mul => ("*", PRODUCT),
         BinaryOp::Div => ("/", PRODUCT),

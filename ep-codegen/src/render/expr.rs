@@ -1,22 +1,10 @@
 //! Expressions as C++.
 
-use crate::ir::{BinaryOp, Domain, Elem, Expr, NameKind, PeerSet, Pipeline, Tensor};
+use crate::ir::{Domain, Expr, NameKind, PeerSet, Pipeline, Tensor};
 use crate::plan::{constant, has_row_stride, parts};
+use crate::print::{ATOM, PRODUCT, SUM, UNARY, operator};
+pub(super) use crate::schedule::elem_type;
 use crate::schedule::typed::elem_of;
-
-/// C++ name of a scalar type.
-pub(super) fn elem_type(elem: &Elem) -> &'static str {
-    match elem {
-        Elem::Bool => "bool",
-        Elem::U8 => "ep::u8",
-        Elem::I32 => "ep::i32",
-        Elem::I64 => "ep::i64",
-        Elem::F32 => "float",
-        Elem::Bf16 => "ep::bf16",
-        Elem::E4m3 => "ep::e4m3",
-        Elem::Ue8m0 => "ep::ue8m0",
-    }
-}
 
 /// How names read at one place of the emitted text.
 #[derive(Clone, Copy)]
@@ -30,12 +18,6 @@ pub(super) struct Scope<'a> {
     /// How fields of messages and channels read: receives the channel or binder, and the field.
     pub(super) field: &'a dyn Fn(&str, &str) -> String,
 }
-
-/// Higher binds tighter.
-const ATOM: u8 = 20;
-const UNARY: u8 = 15;
-const PRODUCT: u8 = 13;
-const SUM: u8 = 12;
 
 impl Scope<'_> {
     /// `expr` as C++.
@@ -263,22 +245,4 @@ impl Scope<'_> {
 pub(super) fn part_name(ir: &Pipeline, tensor: &Tensor, part: usize) -> String {
     let suffix = parts(ir, &tensor.elem).into_iter().nth(part).map(|(suffix, ..)| suffix);
     format!("{}{}", tensor.name, suffix.unwrap_or_default())
-}
-
-fn operator(op: &BinaryOp) -> (&'static str, u8) {
-    match op {
-        BinaryOp::Mul => ("*", PRODUCT),
-        BinaryOp::Div => ("/", PRODUCT),
-        BinaryOp::Rem => ("%", PRODUCT),
-        BinaryOp::Add => ("+", SUM),
-        BinaryOp::Sub => ("-", SUM),
-        BinaryOp::Lt => ("<", 10),
-        BinaryOp::Le => ("<=", 10),
-        BinaryOp::Gt => (">", 10),
-        BinaryOp::Ge => (">=", 10),
-        BinaryOp::Eq => ("==", 9),
-        BinaryOp::Ne => ("!=", 9),
-        BinaryOp::And => ("&&", 5),
-        BinaryOp::Or => ("||", 4),
-    }
 }
