@@ -4,12 +4,18 @@
 //! `lower` know that `ring` is a channel.
 
 mod body;
+mod channel;
+mod role;
 
 use proc_macro2::{Ident, Span, TokenStream};
 
 pub use body::{
     BinaryOp, ChannelRef, Domain, Expr, ExprKind, FieldValue, For, Gather, Place, Stmt, StmtKind,
 };
+pub use channel::{
+    Channel, ChannelKind, ChannelOption, Field, Message, OptionValue, PeerSet, SlotAxis, Transport,
+};
+pub use role::{Blocks, Role, Share};
 
 /// The tokens from `first` to `last`: where something stands.
 #[derive(Debug, Clone, Copy)]
@@ -340,32 +346,6 @@ impl Elem {
     }
 }
 
-/// `message Name { .. }`
-#[derive(Debug, Clone)]
-pub struct Message {
-    /// Name.
-    pub name: Ident,
-    /// Fields.
-    pub fields: Vec<Field>,
-    /// The head.
-    pub source: Excerpt,
-}
-
-/// `row name: elem[dims] with tensor`
-#[derive(Debug, Clone)]
-pub struct Field {
-    /// The word `row`: the bulk field.
-    pub row: Option<Span>,
-    /// Name.
-    pub name: Ident,
-    /// Element type.
-    pub elem: Elem,
-    /// Extents; empty for a scalar.
-    pub dims: Vec<Expr>,
-    /// Optional tensor whose absence empties the field.
-    pub with: Option<Ident>,
-}
-
 /// A word of a closed list (`ring`, `nvlink`, `all`) that `check` or the parser has accepted.
 #[derive(Debug, Clone)]
 pub struct Word<T> {
@@ -373,164 +353,6 @@ pub struct Word<T> {
     pub value: T,
     /// Where.
     pub span: Span,
-}
-
-/// How a channel stores messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChannelKind {
-    /// `ring`
-    Ring,
-    /// `slots`
-    Slots,
-    /// `direct`
-    Direct,
-    /// `pull`
-    Pull,
-}
-
-/// What carries a channel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
-    /// `nvlink`
-    Nvlink,
-    /// `rdma`
-    Rdma,
-    /// `ibgda`
-    Ibgda,
-}
-
-/// Which peers a channel joins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PeerSet {
-    /// `all`
-    All,
-    /// `others`
-    Others,
-    /// `local`
-    Local,
-    /// `rail`
-    Rail,
-}
-
-/// `channel name: kind<Message> over .. from .. to .. per .. { .. };`
-#[derive(Debug, Clone)]
-pub struct Channel {
-    /// Name.
-    pub name: Ident,
-    /// Kind.
-    pub kind: Word<ChannelKind>,
-    /// Message.
-    pub message: Ident,
-    /// Transports.
-    pub over: Vec<Word<Transport>>,
-    /// Producing roles.
-    pub from: Vec<Ident>,
-    /// Consuming role.
-    pub to: Ident,
-    /// Peers.
-    pub per: Word<PeerSet>,
-    /// `one part per name`
-    pub parts_per: Option<Ident>,
-    /// Options in order.
-    pub options: Vec<ChannelOption>,
-    /// The declaration.
-    pub source: Excerpt,
-}
-
-/// `name: value` between the braces of a channel.
-#[derive(Debug, Clone)]
-pub struct ChannelOption {
-    /// Name.
-    pub name: Ident,
-    /// Value.
-    pub value: OptionValue,
-}
-
-/// Value of a channel option; the option's name decides which form it has.
-#[derive(Debug, Clone)]
-pub enum OptionValue {
-    /// `depth: depth`
-    Number(Expr),
-    /// `header: [first, count]`
-    Header(Vec<Ident>),
-    /// `slot: [expert: local_experts, source, arrival: max_tokens]`
-    Slot(Vec<SlotAxis>),
-    /// `waive: credit_fence "reason"`
-    Waive {
-        /// The policy of the checker.
-        policy: Ident,
-        /// The reason.
-        reason: String,
-        /// The literal.
-        span: Span,
-    },
-}
-
-/// One index of a slot.
-#[derive(Debug, Clone)]
-pub struct SlotAxis {
-    /// Name of the index.
-    pub name: Ident,
-    /// TokenRange; `source` needs none.
-    pub extent: Option<Expr>,
-}
-
-/// Blocks a role runs on.
-#[derive(Debug, Clone)]
-pub enum Blocks {
-    /// `all blocks`
-    All,
-    /// `even blocks`
-    Even,
-    /// `odd blocks`
-    Odd,
-    /// `other blocks`
-    Other,
-    /// `last block`: the one that is done last, when all other roles are.
-    Last,
-    /// `block n`
-    One(Expr),
-    /// `blocks low..high`
-    Range {
-        /// First block.
-        low: Expr,
-        /// One past the last block.
-        high: Expr,
-    },
-}
-
-/// How the warps of a role share the work.
-#[derive(Debug, Clone)]
-pub enum Share {
-    /// `warps shared by stripe`, `warps shared by (source, stripe)`
-    Warps(Vec<Ident>),
-    /// `one block a token`
-    BlockPerToken,
-}
-
-/// `role Name[binder in set] on blocks, n warps, share { .. }`
-#[derive(Debug, Clone)]
-pub struct Role {
-    /// Name.
-    pub name: Ident,
-    /// `[peer]`
-    pub binder: Option<Ident>,
-    /// `[peer in local]`: the set, when written.
-    pub binder_set: Option<Word<PeerSet>>,
-    /// Blocks.
-    pub blocks: Blocks,
-    /// Where the blocks are named.
-    pub blocks_at: TokenRange,
-    /// Warps.
-    pub warps: Option<Expr>,
-    /// Share.
-    pub share: Option<Share>,
-    /// Where the share is named.
-    pub share_at: Option<TokenRange>,
-    /// Body.
-    pub body: Vec<Stmt>,
-    /// The head.
-    pub source: Excerpt,
 }
 
 /// `phase name { .. }`

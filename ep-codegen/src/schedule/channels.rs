@@ -1,8 +1,14 @@
 //! Channels: objects with one interface, whatever carries them. A producer reserves a place, fills it and
 //! publishes it; a consumer finds out that a message has arrived, reads it and gives its place back.
 
+mod direct;
+mod pull;
+mod ring;
+mod slots;
+
+pub(super) use slots::check_slots;
+
 use super::scope::{Arrived, Meaning, Scope};
-use super::statements::bind_position;
 use super::step::{Step, Takers};
 use super::term::Term;
 use super::value::{Numbers, STRIPE, counted_loop};
@@ -10,7 +16,6 @@ use super::{Lowered, RoleLowering, elem_type};
 use crate::ir::facts::travels_in_words;
 use crate::ir::naming::{camel, constant};
 use crate::ir::parts::meta_sources;
-use crate::ir::rows::row_in_place;
 use crate::ir::{
     Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, FieldValue, Message, NameKind,
     PeerSet, Share, Stmt, Transport, walk,
@@ -203,124 +208,6 @@ impl<'a> RoleLowering<'a> {
         found
     }
 
-    /// Tells every sender of a direct channel where its rows go.
-    pub(super) fn offers(&mut self, out: &mut Vec<Step>) {
-        for (channel, end) in self.ends() {
-            if channel.kind == ChannelKind::Direct
-                && end == End::In
-                && let Err(why) = self.offer_rows(channel, out)
-            {
-                self.refuse(&channel.at, why);
-            }
-        }
-    }
-
-    fn offer_rows(&mut self, channel: &Channel, out: &mut Vec<Step>) -> Lowered<()> {
-        let (_, tensor) = row_in_place(self.ir, channel).ok_or_else(|| {
-            format!("`{}` stores no row of `{}` in the window", self.role.name, channel.name)
-        })?;
-        let first = tensor.dims.first().ok_or("a tensor without extents")?;
-        let capacity = match first {
-            Expr::Name { name, kind: NameKind::Size }
-                if self.ir.sizes.iter().any(|size| size.name == *name && size.value.is_some()) =>
-            {
-                Term::name(format!("args.{name}_capacity"), Elem::I32)
-            }
-            _ => self.scalar(&Scope::default(), first, out)?.converted(&Elem::I32),
-        };
-        let args = vec![
-            Term::name("team", Elem::I32),
-            Term::name(format!("args.{}_at", tensor.name), Elem::I64),
-            Term::name(format!("args.{}_meta_at", channel.name), Elem::I64),
-            capacity,
-        ];
-        let call = format!("ep::direct_ready<Cfg::{}>", camel(&channel.name));
-        out.push(Step::Do(Term::call(call, args, Elem::I32)));
-        Ok(())
-    }
-
-    /// Says that this warp reads no more of what peers offer.
-    pub(super) fn release_pulls(&mut self, out: &mut Vec<Step>) {
-        for (channel, end) in self.ends() {
-            if channel.kind == ChannelKind::Pull && end == End::In {
-                let release = format!("{}.release", self.object(&channel.name));
-                out.push(Step::Do(Term::call(release, Vec::new(), Elem::I32)));
-            }
-        }
-    }
-
-    /// `announce ring[peer] { .. };`
-    pub(super) fn announce(
-        &mut self,
-        scope: &Scope,
-        channel: &str,
-        peer: &Expr,
-        values: &[FieldValue],
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        let peer = self.scalar(scope, peer, out)?;
-        for value in values {
-            let word = self.header_word(channel, &value.name);
-            let word = word.ok_or_else(|| format!("`{channel}` announces no `{}`", value.name))?;
-            let number = self.scalar(scope, &value.value, out)?.converted(&Elem::I32);
-            let args = vec![peer.clone(), Term::int(word as i64), number];
-            let call = format!("{}.announce", self.object_of(channel, End::Out));
-            out.push(Step::Do(Term::call(call, args, Elem::I32)));
-        }
-        Ok(())
-    }
-
-    pub(super) fn await_slots(
-        &mut self,
-        scope: &Scope,
-        channel: &str,
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        if scope.by_lane {
-            return Err("a whole warp waits for slots".to_string());
-        }
-        out.push(Step::Do(Term::call(
-            format!("{}.await", self.object(channel)),
-            Vec::new(),
-            Elem::I32,
-        )));
-        Ok(())
-    }
-
-    /// The position that the next message to a peer gets.
-    pub(super) fn next_position(
-        &mut self,
-        scope: &Scope,
-        channel: &str,
-        index: &[Expr],
-        out: &mut Vec<Step>,
-    ) -> Lowered<Term> {
-        let object = self.object_of(channel, End::Out);
-        let peer = self.peer(scope, index, out)?;
-        let next = match self.first_of_push(channel, index) {
-            None => Term::call(format!("{object}.position"), vec![peer], Elem::I32),
-            Some(first) => {
-                let first = self.scalar(scope, &first, out)?.converted(&Elem::I32);
-                Term::call(format!("{object}.next"), vec![peer, first], Elem::I32)
-            }
-        };
-        Ok(self.named("next", next, out))
-    }
-
-    /// The position that pushes to these peers give, if the channel needs one.
-    fn first_of_push(&self, channel: &str, index: &[Expr]) -> Option<Expr> {
-        let mut found = None;
-        walk::stmts(&self.role.body, &mut |stmt| {
-            if let Action::Push { channel: to, peer, position: Some(position), .. } = &stmt.action
-                && to == channel
-                && peer.as_ref() == index.first()
-            {
-                found = Some(position.clone());
-            }
-        });
-        found
-    }
-
     /// `push channel[peer] at position { .. };`
     pub(super) fn push(
         &mut self,
@@ -360,139 +247,6 @@ impl<'a> RoleLowering<'a> {
                 self.push_direct(scope, declared, message, (to, first), values, out)
             }
         }
-    }
-
-    fn push_ring(
-        &mut self,
-        scope: &mut Scope,
-        channel: &Channel,
-        message: &Message,
-        to: Term,
-        values: &[FieldValue],
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        let object = self.object_of(&channel.name, End::Out);
-        let call = |what: &str| Term::call(format!("{object}.{what}"), vec![to.clone()], Elem::I32);
-        if self.asks_position(&channel.name) {
-            let wanted = format!("{}_position", channel.name);
-            let position = self.named(&wanted, call("position"), out);
-            bind_position(scope, &channel.name, position);
-        }
-        let mut steps = Vec::new();
-        let slot = self.bytes("slot", call("slot"), false, &mut steps);
-        let meta = Term::name(format!("Cfg::{}::kMeta", camel(&channel.name)), Elem::I32);
-        let meta = bytes_behind(slot.clone(), meta);
-        self.fill_message(scope, message, values, (slot, meta), &mut steps)?;
-        steps.push(Step::Do(call("publish")));
-        out.push(Step::If { condition: call("reserve"), body: steps });
-        Ok(())
-    }
-
-    /// Whether the role asks for positions of what it pushes.
-    fn asks_position(&self, channel: &str) -> bool {
-        let mut found = false;
-        walk::stmts(&self.role.body, &mut |stmt| {
-            walk::exprs(stmt, &mut |part| {
-                found |= matches!(part, Expr::OfChannel { channel: of, field, .. }
-                    if of == channel && field == "position");
-            });
-        });
-        found
-    }
-
-    fn push_direct(
-        &mut self,
-        scope: &mut Scope,
-        channel: &Channel,
-        message: &Message,
-        (to, first): (Term, Term),
-        values: &[FieldValue],
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        let object = self.object_of(&channel.name, End::Out);
-        let next = Term::call(format!("{object}.next"), vec![to.clone(), first], Elem::I32);
-        let position = self.named(&format!("{}_position", channel.name), next, out);
-        let call = |what: &str| {
-            let args = vec![to.clone(), position.clone()];
-            Term::call(format!("{object}.{what}"), args, Elem::I32)
-        };
-        let mut steps = Vec::new();
-        let row = self.bytes("row", call("row"), false, &mut steps);
-        let meta = self.bytes("meta", call("meta"), false, &mut steps);
-        self.fill_message(scope, message, values, (row, meta), &mut steps)?;
-        let stored = Term::call(format!("{object}.stored"), vec![to.clone()], Elem::I32);
-        steps.push(Step::Do(stored));
-        out.push(Step::If { condition: call("reserve"), body: steps });
-        bind_position(scope, &channel.name, position);
-        Ok(())
-    }
-
-    /// The position of a direct push is that of the stripe's first row for the peer.
-    fn check_first(&self, peer: &Expr, first: &Expr) -> Lowered<()> {
-        let mut moving: Vec<String> = Vec::new();
-        walk::stmts(&self.role.body, &mut |stmt| match &stmt.action {
-            Action::For {
-                binder,
-                domain: Domain::Stripe | Domain::Tokens | Domain::Range { .. } | Domain::Row { .. },
-                ..
-            }
-            | Action::Receive { binder, .. }
-            | Action::Let { name: binder, .. } => moving.push(binder.clone()),
-            _ => {}
-        });
-        let mut wrong = false;
-        walk::expr(first, &mut |part| {
-            let name = match part {
-                Expr::Name { name, .. } => name,
-                Expr::Field { of, .. } => of,
-                _ => return,
-            };
-            wrong |= moving.contains(name) && !names(peer, name);
-        });
-        match wrong {
-            true => {
-                Err("the position is that of the stripe's first row for the peer: it does not \
-                         depend on the token"
-                    .to_string())
-            }
-            false => Ok(()),
-        }
-    }
-
-    /// `push parts { x: x };`: offers whole tensors, and waits until all peers have read them.
-    fn push_pull(
-        &mut self,
-        channel: &Channel,
-        message: &Message,
-        values: &[FieldValue],
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        if message.fields.iter().filter(|field| !field.row).count() > 1 {
-            return Err("a pull channel offers a row and at most one field beside it".to_string());
-        }
-        let at = |row: bool| {
-            let field = message.fields.iter().find(|field| field.row == row)?;
-            let value = values.iter().find(|value| value.name == field.name)?;
-            match &value.value {
-                Expr::Element { tensor, indices } if indices.is_empty() => {
-                    Some(Term::name(format!("args.{tensor}_at"), Elem::I64))
-                }
-                _ => None,
-            }
-        };
-        let rows = at(true).ok_or("a pull channel offers a whole tensor of rows")?;
-        let meta = match message.fields.iter().any(|field| !field.row) {
-            true => at(false).ok_or("a pull channel offers whole tensors")?,
-            false => Term::int(0),
-        };
-        let cfg = format!("Cfg::{}", camel(&channel.name));
-        let team = Term::name("team", Elem::I32);
-        let offer =
-            Term::call(format!("ep::pull_offer<{cfg}>"), vec![team.clone(), rows, meta], Elem::I32);
-        out.push(Step::Do(offer));
-        let wait = Term::call(format!("ep::pull_wait_released<{cfg}>"), vec![team], Elem::I32);
-        out.push(Step::Do(wait));
-        Ok(())
     }
 
     /// A pointer to bytes.
@@ -575,20 +329,7 @@ impl<'a> RoleLowering<'a> {
         match (&declared.kind, peer) {
             (ChannelKind::Ring, Some(peer)) => {
                 let peer = self.scalar(scope, peer, out)?;
-                let object = self.object(channel);
-                let count =
-                    self.header_word(channel, "count").ok_or("a ring announces its count")?;
-                let args = vec![peer.clone(), Term::int(count as i64)];
-                let count = Term::call(format!("{object}.header"), args, Elem::I32);
-                let count = self.named("count", count, out);
-                let count = Term { range: Some((0, i64::from(i32::MAX))), ..count };
-                let mut steps = Vec::new();
-                let index = self.names.fresh("index");
-                let first = self.first_row(scope, stmt, out)?;
-                self.take_ring(scope, stmt, (peer, Term::index(&index), first), &mut steps)?;
-                let numbers = Numbers { from: Term::int(0), to: count, others: false };
-                out.push(counted_loop(index, numbers, Takers::Serial, steps));
-                Ok(())
+                self.receive_ring(scope, stmt, channel, peer, out)
             }
             (ChannelKind::Ring, None) => self.receive_any(scope, stmt, channel, out),
             (ChannelKind::Direct, Some(peer)) => {
@@ -621,41 +362,6 @@ impl<'a> RoleLowering<'a> {
         Ok(self.named("first", first, out))
     }
 
-    /// The next message of a ring, from its arrival until its slot is given back.
-    fn take_ring(
-        &mut self,
-        scope: &Scope,
-        stmt: &Stmt,
-        (peer, index, first): (Term, Term, Term),
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        let Action::Receive { channel, .. } = &stmt.action else { return Ok(()) };
-        let object = self.object(channel);
-        let call =
-            |what: &str| Term::call(format!("{object}.{what}"), vec![peer.clone()], Elem::I32);
-        let mut steps = Vec::new();
-        let slot = self.bytes("slot", call("slot"), true, &mut steps);
-        let (declared, _) = self.carried(channel)?;
-        let meta = Term::name(format!("Cfg::{}::kMeta", camel(&declared.name)), Elem::I32);
-        let row = first.plus(index.clone()).converted(&Elem::I32);
-        let row = self.named("row", row, &mut steps);
-        let arrived = Arrived {
-            channel: channel.clone(),
-            row: slot.clone(),
-            meta: bytes_behind(slot, meta),
-            numbers: vec![
-                ("row", row),
-                ("index", index),
-                ("source", peer.clone()),
-                ("part", Term::int(0)),
-            ],
-        };
-        self.with_message(scope, stmt, arrived, &mut steps)?;
-        steps.push(Step::Do(call("release")));
-        out.push(Step::If { condition: call("arrived"), body: steps });
-        Ok(())
-    }
-
     /// The body of a loop over messages, for one of them.
     fn with_message(
         &mut self,
@@ -680,82 +386,6 @@ impl<'a> RoleLowering<'a> {
         let mut steps = Vec::new();
         self.body(&inner, body, &mut steps);
         out.push(Step::If { condition: takes, body: steps });
-        Ok(())
-    }
-
-    /// Messages of all peers, as they come.
-    fn receive_any(
-        &mut self,
-        scope: &Scope,
-        stmt: &Stmt,
-        channel: &str,
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        let object = self.object(channel);
-        let count = self.header_word(channel, "count").ok_or("a ring announces its count")?;
-        let name = self.names.fresh("source");
-        let source = Term::index(&name);
-        let next = Term::call(format!("{object}.next"), vec![Term::int(count as i64)], Elem::I32);
-        let mut steps = Vec::new();
-        let taken = Term::call(format!("{object}.taken"), vec![source.clone()], Elem::I32);
-        let index = self.named("index", taken, &mut steps);
-        let Action::Receive { binder, .. } = &stmt.action else { return Ok(()) };
-        let nothing = Arrived {
-            channel: channel.to_string(),
-            row: Term::int(0),
-            meta: Term::int(0),
-            numbers: vec![("source", source.clone()), ("part", Term::int(0))],
-        };
-        let there = scope.with(binder, Meaning::Message(nothing));
-        let first = self.first_row(&there, stmt, &mut steps)?;
-        self.take_ring(scope, stmt, (source, index, first), &mut steps)?;
-        out.push(Step::Take { name, next, body: steps });
-        Ok(())
-    }
-
-    fn receive_direct(
-        &mut self,
-        scope: &Scope,
-        stmt: &Stmt,
-        channel: &str,
-        source: Term,
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        let Action::Receive { position, .. } = &stmt.action else { return Ok(()) };
-        if position.is_some() {
-            return Err("rows of a direct channel lie where their sender put them".to_string());
-        }
-        let stripe = self.scalar(scope, &STRIPE, out)?;
-        let (declared, _) = self.carried(channel)?;
-        let (_, tensor) = row_in_place(self.ir, declared).ok_or("no row in the window")?;
-        let object = self.object(channel);
-        let number = |what: &str| Term::index(format!("{object}.{what}()"));
-        let mut steps = Vec::new();
-        let name = self.names.fresh("index");
-        let index = Term::index(&name);
-        let row = number("first").plus(index.clone()).converted(&Elem::I32);
-        let row = self.named("row", row, &mut steps);
-        let row = Term { range: Some((0, i64::from(i32::MAX))), ..row };
-        let place = self.place(tensor, 0, None, vec![row.clone()], Some(Term::int(0)))?;
-        let bytes = self.bytes("stored", place.address(), true, &mut steps);
-        let meta = Term::call(format!("{object}.meta"), vec![row.clone()], Elem::U8);
-        let meta = self.bytes("meta", meta, true, &mut steps);
-        let arrived = Arrived {
-            channel: channel.to_string(),
-            row: bytes,
-            meta,
-            numbers: vec![
-                ("row", row),
-                ("index", index),
-                ("source", source.clone()),
-                ("part", Term::int(0)),
-            ],
-        };
-        self.with_message(scope, stmt, arrived, &mut steps)?;
-        let numbers = Numbers { from: Term::int(0), to: number("rows"), others: false };
-        let turns = counted_loop(name, numbers, Takers::Serial, steps);
-        let come = Term::call(format!("{object}.arrived"), vec![source, stripe], Elem::Bool);
-        out.push(Step::If { condition: come, body: vec![turns] });
         Ok(())
     }
 }
@@ -817,16 +447,6 @@ fn indices_of(body: &[Stmt], channel: &str, end: End) -> Vec<Expr> {
                 }
             });
         }
-    });
-    found
-}
-
-/// Whether an expression names something.
-fn names(whole: &Expr, name: &str) -> bool {
-    let mut found = false;
-    walk::expr(whole, &mut |part| {
-        found |= matches!(part, Expr::Name { name: own, .. } if own == name)
-            || matches!(part, Expr::Field { of, .. } if of == name);
     });
     found
 }

@@ -1,9 +1,10 @@
 //! What no role can do, whatever way it is emitted: each with the reason in the words of the language.
 
+use super::channels::check_slots;
 use super::{Refusal, names_in_text};
 use crate::ir::{
     Action, Blocks, Channel, ChannelKind, Domain, Expr, NameKind, PeerSet, Pipeline, Role, Source,
-    Stmt, walk,
+    walk,
 };
 
 /// Everything that a selected pipeline as a whole asks for and has no text.
@@ -44,64 +45,6 @@ fn check_channel(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Sourc
     }
     if matches!(channel.kind, ChannelKind::Direct | ChannelKind::Ring) {
         check_served(ir, channel, refuse);
-    }
-}
-
-/// Who waits for slots waits for those of every peer.
-fn check_slots(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source, &str)) {
-    let mut pushes = 0;
-    for role in &ir.roles {
-        slot_pushes(channel, &role.body, &mut Vec::new(), &mut |stmt, every| {
-            pushes += 1;
-            if !every {
-                let why = "every rank waits for a record of every other one: push in a loop over \
-                           its peers, without `where`, to its binder";
-                refuse(&stmt.at, why);
-            } else if pushes == 2 {
-                refuse(&stmt.at, "a call fills each slot once");
-            }
-        });
-    }
-}
-
-/// Shows every push to `channel`, and whether it serves all peers.
-fn slot_pushes<'s>(
-    channel: &Channel,
-    body: &'s [Stmt],
-    loops: &mut Vec<(&'s str, &'s Domain, bool)>,
-    see: &mut dyn FnMut(&Stmt, bool),
-) {
-    for stmt in body {
-        match &stmt.action {
-            Action::Push { channel: to, peer: Some(Expr::Name { name, .. }), .. }
-                if *to == channel.name =>
-            {
-                let over = loops.iter().find(|(binder, ..)| binder == name);
-                let all = over.is_some_and(|(_, domain, _)| serves(channel, domain));
-                see(stmt, all && !loops.iter().any(|(.., filtered)| *filtered));
-            }
-            Action::Push { channel: to, .. } if *to == channel.name => see(stmt, false),
-            Action::For { binder, domain, filter, body, .. } => {
-                loops.push((binder, domain, filter.is_some()));
-                slot_pushes(channel, body, loops, see);
-                loops.pop();
-            }
-            _ => {
-                loops.push(("", &Domain::Tokens, true));
-                slot_pushes(channel, walk::nested(stmt), loops, see);
-                loops.pop();
-            }
-        }
-    }
-}
-
-/// Whether a domain is all peers of a channel.
-fn serves(channel: &Channel, domain: &Domain) -> bool {
-    match (domain, &channel.per) {
-        (Domain::Dim { name }, PeerSet::All) => name == "ranks",
-        (Domain::Dim { name }, PeerSet::Local) => name == "local_ranks",
-        (Domain::Peers { set }, per) => set == per,
-        _ => false,
     }
 }
 

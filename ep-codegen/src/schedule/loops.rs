@@ -216,12 +216,6 @@ impl RoleLowering<'_> {
         self.reread.iter().any(|name| writes(body, name))
     }
 
-    /// The place of a header word of a ring, if `field` is one.
-    pub(super) fn header_word(&self, channel: &str, field: &str) -> Option<usize> {
-        let (channel, _) = self.carried(channel).ok()?;
-        channel.header.iter().position(|word| word == field)
-    }
-
     /// The loops right inside of one over rows that deal out places: each of their numbers counts its
     /// turns through all rows.
     fn placed_loops(&mut self, scope: &Scope, body: &[Stmt], out: &mut Vec<Step>) -> Lowered<()> {

@@ -1,0 +1,118 @@
+//! Messages and channels.
+
+#[cfg(feature = "syntax")]
+use super::canon::Embed;
+use super::canon::ir_types;
+use super::{Canon, ElemType, Expr, Source, When};
+
+ir_types! {
+    /// The layout of what travels through a channel.
+    struct Message {
+        /// Name.
+        name: String,
+        /// Fields in order.
+        fields: Vec<Field>,
+        /// Guard.
+        when: Vec<When>,
+        /// Where it was declared.
+        at: Source,
+    }
+
+    /// A field of a message.
+    struct Field {
+        /// Name.
+        name: String,
+        /// `row` field: moved in pieces by the mover; all others form the meta record.
+        row: bool,
+        /// Element type.
+        elem: ElemType,
+        /// Extents; empty for a scalar.
+        dims: Vec<Expr>,
+        /// The optional tensor whose absence makes this field empty.
+        optional_with: Option<String>,
+    }
+
+    /// How a channel stores messages.
+    enum ChannelKind {
+        /// Ring with head and tail.
+        Ring,
+        /// Fixed place per index, counted or flagged.
+        Slots,
+        /// Rows land in the receiver's output.
+        Direct,
+        /// The consumer reads the producer's tensor in the window.
+        Pull,
+    }
+
+    /// What carries a channel.
+    enum Transport {
+        /// Peer pointers.
+        Nvlink,
+        /// CPU-posted network writes.
+        Rdma,
+        /// GPU-posted network writes.
+        Ibgda,
+    }
+
+    /// Which peers a channel joins.
+    enum PeerSet {
+        /// Every rank, this one included.
+        All,
+        /// Every other rank.
+        Others,
+        /// The ranks of this node.
+        Local,
+        /// The rank with this local index on every node.
+        Rail,
+    }
+
+    /// A named number of a channel (`depth`, `chunk`, `epochs`).
+    struct ChannelOption {
+        /// Name.
+        name: String,
+        /// Value over dims and tunes.
+        value: Expr,
+    }
+
+    /// A policy of the checker that a channel need not keep.
+    struct Waiver {
+        /// Name: one of [`POLICIES`].
+        policy: String,
+        /// Why, in the words of the declaration.
+        reason: String,
+    }
+
+    /// A channel.
+    struct Channel {
+        /// Name.
+        name: String,
+        /// Kind.
+        kind: ChannelKind,
+        /// Message it carries.
+        message: String,
+        /// Transports; more than one: the network one is chosen at run time.
+        over: Vec<Transport>,
+        /// Producing roles: one, or several whose peers do not meet.
+        from: Vec<String>,
+        /// Consuming role.
+        to: String,
+        /// Peers it joins.
+        per: PeerSet,
+        /// Rings kept apart by one more index (`one part per node`).
+        parts_per: Option<String>,
+        /// Names of a slot's indices (`slot: [expert: local_experts, source]`).
+        slot_names: Vec<String>,
+        /// Extents of a slot's indices, in the same order; `source` has that of the peer set.
+        slot: Vec<Expr>,
+        /// Names announced once per (stripe, peer).
+        header: Vec<String>,
+        /// Options in order of name.
+        options: Vec<ChannelOption>,
+        /// What is waived here, if anything is.
+        waiver: Option<Waiver>,
+        /// Guard.
+        when: Vec<When>,
+        /// Where it was declared.
+        at: Source,
+    }
+}

@@ -1,0 +1,191 @@
+//! The constants of `Cfg`.
+
+use super::Planner;
+use crate::ir::facts::travels_in_words;
+use crate::ir::naming::{camel, constant};
+use crate::ir::parts::{LINE_BYTES, align, elem_bytes};
+use crate::ir::{Blocks, Channel, ChannelKind, PeerSet, Role};
+use crate::plan::message::MessageLayout;
+use crate::plan::numbers::eval;
+use crate::plan::roles::role_use;
+use crate::plan::window::{Extent, Window, option, slot_epochs};
+use crate::plan::{CfgGroup, CfgKind, CfgMember, RoleWarps};
+
+/// KiB of rows that a warp takes at a time to send them, and the most that make a difference.
+const DIRECT_UNIT: i64 = 112;
+const UNIT_MAX: i64 = 64 * 1024;
+
+impl Planner<'_> {
+    pub(super) fn top(&self, threads: i64, shared_bytes: i64) -> CfgGroup {
+        let mut members: Vec<CfgMember> = Vec::new();
+        let dims = self.ir.dims.iter().map(|dim| &dim.name);
+        for name in dims.chain(self.ir.tunes.iter().map(|tune| &tune.name)) {
+            members.push(int(&constant(name), self.number(name).unwrap_or(0)));
+        }
+        members.push(int("kThreads", threads));
+        members.push(int("kSequences", self.sequences()));
+        members.push(int("kSharedBytes", shared_bytes));
+        CfgGroup { name: String::new(), members }
+    }
+
+    pub(super) fn messages(&self) -> Vec<CfgGroup> {
+        let group = |layout: &MessageLayout| {
+            let mut members = Vec::new();
+            if layout.row_bytes > 0 {
+                members.push(int("kRowBytes", layout.row_bytes));
+            }
+            members.push(int("kMetaBytes", layout.meta_bytes));
+            for field in &layout.meta {
+                let name = constant(&field.name);
+                members.push(int(&name, field.offset));
+                members.push(int(&format!("{name}Count"), field.count));
+            }
+            CfgGroup { name: layout.name.clone(), members }
+        };
+        self.layouts.iter().map(group).collect()
+    }
+
+    pub(super) fn channels(&self, window: &mut Window) -> Vec<CfgGroup> {
+        let mut groups = Vec::new();
+        for (index, channel) in self.ir.channels.iter().enumerate() {
+            let Some(message) = self.layout(channel) else { continue };
+            let stripes = self.number("stripes").unwrap_or(1);
+            let in_words = travels_in_words(self.ir, channel);
+            let roles = self.ir.roles.len() as i64;
+            let peers = self.peers(channel);
+            let extent = Extent { peers, stripes, roles, message, in_words };
+            let mut members = vec![int("kChannel", index as i64), int("kPeers", extent.peers)];
+            members.extend(self.channel_numbers(channel, &extent));
+            members.extend(window.add(channel, &extent, self.numbers));
+            groups.push(CfgGroup { name: camel(&channel.name), members });
+        }
+        groups
+    }
+
+    /// Where the sums of counters are, and which counter is whose.
+    pub(super) fn counted(&self, window: &mut Window) -> Option<CfgGroup> {
+        let counters = self.counters.as_ref()?;
+        let in_shared = i64::from(counters.in_shared());
+        let mut members = vec![
+            int("kCount", counters.count()),
+            CfgMember { name: "kInShared".into(), value: in_shared, kind: CfgKind::Bool },
+            window.sums(counters),
+        ];
+        let first = |(name, first, _): &(String, i64, i64)| int(&constant(name), *first);
+        members.extend(counters.tensors.iter().map(first));
+        Some(CfgGroup { name: "Counted".to_string(), members })
+    }
+
+    fn channel_numbers(&self, channel: &Channel, extent: &Extent<'_>) -> Vec<CfgMember> {
+        let option = |name, default| option(channel, name, self.numbers).unwrap_or(default);
+        let layout = extent.message;
+        match channel.kind {
+            ChannelKind::Ring => vec![
+                int("kStripes", extent.stripes),
+                int("kDepth", option("depth", 2)),
+                int("kChunk", option("chunk", 1)),
+                int("kSlotBytes", layout.slot_bytes),
+                int("kMeta", layout.row_bytes),
+                int("kHeaderWords", channel.header.len() as i64),
+            ],
+            ChannelKind::Direct => vec![
+                int("kStripes", extent.stripes),
+                int("kRoles", extent.roles),
+                int("kUnitBytes", option("unit", DIRECT_UNIT).clamp(1, UNIT_MAX) * 1024),
+                int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
+                int("kMetaBytes", layout.meta_bytes),
+            ],
+            ChannelKind::Slots => vec![
+                int("kEpochs", slot_epochs(channel, self.numbers)),
+                int("kWords", layout.meta_bytes / 8),
+                flag("kSkipsOwn", channel.per == PeerSet::Others),
+                int("kSlotBytes", layout.slot_bytes),
+            ],
+            ChannelKind::Pull => vec![
+                int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
+                int("kMetaStride", align(meta_row_bytes(layout), LINE_BYTES)),
+            ],
+        }
+    }
+
+    pub(super) fn roles(&self, warps: &[RoleWarps]) -> Vec<CfgGroup> {
+        let roles = self.ir.roles.iter().zip(warps).enumerate();
+        roles.map(|(index, (role, warps))| self.role(index, role, warps)).collect()
+    }
+
+    fn role(&self, index: usize, role: &Role, warps: &RoleWarps) -> CfgGroup {
+        let mut members = vec![
+            int("kRole", index as i64),
+            int("kFirstWarp", warps.first),
+            int("kWarps", warps.count),
+        ];
+        let used = role_use(self.ir, &self.ways, role);
+        if self.own_sequences(role) > 0 {
+            members.push(int("kFirstSequence", self.first_sequence(role)));
+        }
+        if used.mover || used.gather {
+            let cut = self.cut(role);
+            let tma = i64::from(cut.tma);
+            members.push(CfgMember { name: "kTma".into(), value: tma, kind: CfgKind::Bool });
+            members.push(int("kStages", cut.stages));
+            members.push(int("kPieceBytes", cut.piece_bytes));
+            members.push(int("kRowBytes", cut.row_bytes));
+            members.push(int("kMetaBytes", cut.meta_bytes));
+            if used.gather {
+                members.push(int("kSources", cut.sources));
+            }
+        }
+        CfgGroup { name: role.name.clone(), members }
+    }
+
+    /// Fewest blocks with which each role has one.
+    pub(super) fn blocks_min(&self) -> i64 {
+        let arg = |name: &str| {
+            let arg = self.ir.args.iter().find(|arg| arg.name == name);
+            self.config.args.get(name).copied().or(arg.map(|arg| arg.default))
+        };
+        let mut numbers = self.numbers.clone();
+        for arg_name in self.ir.args.iter().map(|arg| arg.name.clone()) {
+            if let Some(value) = arg(&arg_name) {
+                numbers.insert(arg_name, value);
+            }
+        }
+        let end = |role: &Role| match &role.blocks {
+            Blocks::Range { high, .. } => eval(high, &numbers).unwrap_or(1),
+            Blocks::Odd => 2,
+            _ => 1,
+        };
+        let named = self.ir.roles.iter().map(end).max().unwrap_or(1);
+        let others = self.ir.roles.iter().any(|role| role.blocks == Blocks::Other);
+        named + i64::from(others)
+    }
+}
+
+/// Bytes of one row of the tensor behind the meta fields of a pull channel.
+fn meta_row_bytes(layout: &MessageLayout) -> i64 {
+    layout.meta.iter().map(|field| field.count * elem_bytes(&field.elem)).sum()
+}
+
+fn int(name: &str, value: i64) -> CfgMember {
+    CfgMember { name: name.to_string(), value, kind: CfgKind::Int }
+}
+
+fn flag(name: &str, value: bool) -> CfgMember {
+    CfgMember { name: name.to_string(), value: i64::from(value), kind: CfgKind::Bool }
+}
+
+/// A channel named like its message shares its struct.
+pub(super) fn merge(groups: &mut Vec<CfgGroup>, more: Vec<CfgGroup>) {
+    for group in more {
+        match groups.iter_mut().find(|known| known.name == group.name) {
+            Some(known) => {
+                let known_names: Vec<String> =
+                    known.members.iter().map(|m| m.name.clone()).collect();
+                let new =
+                    group.members.into_iter().filter(|member| !known_names.contains(&member.name));
+                known.members.extend(new);
+            }
+            None => groups.push(group),
+        }
+    }
+}

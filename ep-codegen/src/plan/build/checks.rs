@@ -1,0 +1,126 @@
+//! What a shape must meet: the protocol's own limits, whole units of a bulk copy, places for what comes.
+
+use super::Planner;
+use crate::ir::parts::{align, elem_bytes, parts, row_field};
+use crate::ir::rows::moved_row;
+use crate::ir::{Action, ChannelKind, Expr, Stmt, walk};
+use crate::plan::error::PlanError;
+use crate::plan::numbers::eval;
+use crate::plan::window::option;
+
+/// What a bulk copy moves is a multiple of this.
+const BULK_BYTES: i64 = 16;
+
+impl Planner<'_> {
+    /// The protocol's own limits on the numbers of a channel.
+    pub(super) fn check_channels(&self) -> Result<(), PlanError> {
+        for channel in self.ir.channels.iter().filter(|channel| channel.kind == ChannelKind::Ring) {
+            let (Some(depth), Some(chunk)) =
+                (option(channel, "depth", self.numbers), option(channel, "chunk", self.numbers))
+            else {
+                continue;
+            };
+            // The counters of a ring wrap at 2^32, and the slot has to follow.
+            if !u64::try_from(depth).is_ok_and(u64::is_power_of_two) {
+                let need = u64::try_from(depth).unwrap_or(1).next_power_of_two();
+                let need = i64::try_from(need).unwrap_or(i64::MAX);
+                let help = "make `depth` a power of two: positions count on through 2^32";
+                return Err(PlanError::Uneven(Box::new(self.limit(
+                    &channel.at,
+                    "slots",
+                    need,
+                    depth,
+                    help,
+                ))));
+            }
+            if depth < 2 * chunk {
+                let help = "raise `depth` or lower `chunk`: credit returns a chunk at a time";
+                return Err(self.limit(&channel.at, "slots", 2 * chunk, depth, help));
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows that are moved as they are consist of whole units of a bulk copy.
+    pub(super) fn check_rows(&self) -> Result<(), PlanError> {
+        let mut wrong = None;
+        for role in &self.ir.roles {
+            walk::stmts(&role.body, &mut |stmt| {
+                let bytes = self.whole_bytes(stmt);
+                if bytes % BULK_BYTES != 0 && wrong.is_none() {
+                    let help = "take rows of whole 16-byte units";
+                    let need = align(bytes, BULK_BYTES);
+                    wrong = Some(PlanError::Uneven(Box::new(self.limit(
+                        &stmt.at,
+                        "bytes a row",
+                        need,
+                        bytes,
+                        help,
+                    ))));
+                }
+            });
+        }
+        wrong.map_or(Ok(()), Err)
+    }
+
+    /// A field that messages bring has a place to go.
+    pub(super) fn check_taken(&self) -> Result<(), PlanError> {
+        let absent = |name: &String| self.config.copies.get(name) == Some(&0);
+        let mut wrong = None;
+        // A role that is composed leaves out what has no place.
+        for role in self.ir.roles.iter().filter(|role| !self.ways.is_composed(&role.name)) {
+            walk::stmts(&role.body, &mut |outer| {
+                let (Action::Receive { channel, .. } | Action::Gather { channel, .. }) =
+                    &outer.action
+                else {
+                    return;
+                };
+                for stmt in walk::nested(outer) {
+                    let gone = walk::target(stmt).filter(|place| absent(&place.tensor));
+                    let Some((place, with)) = gone.zip(self.comes_with(channel, stmt)) else {
+                        continue;
+                    };
+                    if !absent(with) {
+                        let what = format!("tensor `{}`", place.tensor);
+                        let help = format!("bring it, or leave `{with}` away too");
+                        wrong.get_or_insert(self.limit(&stmt.at, &what, 1, 0, &help));
+                    }
+                }
+            });
+        }
+        wrong.map_or(Ok(()), Err)
+    }
+
+    /// The optional tensor with which the field comes that `stmt` takes from a message.
+    fn comes_with(&self, channel: &str, stmt: &Stmt) -> Option<&String> {
+        let (_, message) = self.ir.carried(channel)?;
+        let mut taken = None;
+        walk::exprs(stmt, &mut |part| {
+            if let Expr::Field { field: name, .. } = part
+                && let Some(field) = message.fields.iter().find(|field| field.name == *name)
+            {
+                taken = field.optional_with.as_ref().or(taken);
+            }
+        });
+        taken
+    }
+
+    /// Bytes of the row that `stmt` moves, as it is or as a message; 0 when it moves none.
+    fn whole_bytes(&self, stmt: &Stmt) -> i64 {
+        let Action::Push { channel, .. } = &stmt.action else { return self.moved_bytes(stmt) };
+        let carried = self.ir.carried(channel);
+        let row = carried.and_then(|(_, message)| row_field(self.ir, message));
+        row.map_or(0, |(field, elem)| {
+            let elements: i64 =
+                field.dims.iter().map(|dim| eval(dim, self.numbers).unwrap_or(0)).product();
+            elements * elem_bytes(&elem)
+        })
+    }
+
+    /// Bytes of the row that `stmt` moves as it is; 0 when it moves none.
+    pub(super) fn moved_bytes(&self, stmt: &Stmt) -> i64 {
+        let Some(from) = moved_row(self.ir, stmt) else { return 0 };
+        let elements = from.dims.last().and_then(|dim| eval(dim, self.numbers)).unwrap_or(0);
+        parts(self.ir, &from.elem).first().map_or(0, |(_, elem, _)| elements * elem_bytes(elem))
+    }
+}

@@ -1,0 +1,191 @@
+//! The warps of every role, and the shared memory that they take.
+
+use super::Planner;
+use crate::ir::parts::align;
+use crate::ir::{Action, Channel, Role, Share, walk};
+use crate::plan::RoleWarps;
+use crate::plan::counted::Counters;
+use crate::plan::error::PlanError;
+use crate::plan::numbers::eval;
+use crate::plan::roles::{RoleUse, block_groups, first_warps, role_use};
+use crate::plan::shared::{Cut, SEQUENCE_BYTES};
+
+/// Warps of a block, by the hardware.
+const WARPS_MAX: i64 = 32;
+/// Warps tried in turn for a role whose declaration gives none.
+const WARPS_TRIED: [i64; 6] = [16, 12, 8, 4, 2, 1];
+/// Warps of a role that moves nothing.
+const WARPS_COMPUTE: i64 = 8;
+/// Bytes of a gather's pieces, and the most stages that a warp gets for them, where the declaration
+/// tunes no others: each piece of each peer takes one.
+const GATHER_PIECE: i64 = 1024;
+const GATHER_STAGES: i64 = 8;
+/// The fewest stages of a gather: one is added while another one comes.
+const GATHER_STAGES_MIN: i64 = 2;
+/// Pieces and stages of a mover, where the declaration tunes no others.
+const MOVER_PIECE: i64 = 3584;
+const MOVER_STAGES: i64 = 3;
+
+impl Planner<'_> {
+    /// The warps of every role, as many as shared memory allows where the declaration leaves it open.
+    pub(super) fn warps(&self) -> Result<Vec<RoleWarps>, PlanError> {
+        let roles = &self.ir.roles;
+        let given =
+            |role: &Role| role.warps.as_ref().map(|warps| eval(warps, self.numbers).unwrap_or(1));
+        let mut counts: Vec<i64> =
+            roles.iter().map(|role| given(role).unwrap_or(WARPS_COMPUTE)).collect();
+        for group in block_groups(self.ir, &self.ways) {
+            for (done, index) in group.iter().enumerate() {
+                if roles[*index].warps.is_none() {
+                    counts[*index] = self.warps_for(&roles[*index], &group[..done], &counts)?;
+                }
+            }
+            self.check_bytes(&group, &counts)?;
+        }
+        let firsts = first_warps(roles, &counts);
+        for ((role, first), count) in roles.iter().zip(&firsts).zip(&counts) {
+            if first + count > WARPS_MAX {
+                let help = "give the roles of these blocks fewer warps, or blocks of their own";
+                return Err(self.limit(&role.at, "warps a block", first + count, WARPS_MAX, help));
+            }
+        }
+        let named = roles.iter().zip(firsts).zip(counts);
+        Ok(named
+            .map(|((role, first), count)| RoleWarps { name: role.name.clone(), first, count })
+            .collect())
+    }
+
+    fn check_bytes(&self, group: &[usize], counts: &[i64]) -> Result<(), PlanError> {
+        let last = &self.ir.roles[*group.last().unwrap_or(&0)];
+        let bytes = self.group_bytes(group, counts) + self.front_bytes();
+        let have = self.config.arch.shared_bytes_max();
+        if bytes > have {
+            let help = "take fewer warps, stages or smaller pieces";
+            return Err(self.limit(&last.at, "bytes of shared memory", bytes, have, help));
+        }
+        Ok(())
+    }
+
+    /// As many warps as fit beside the roles `before` of its blocks.
+    fn warps_for(&self, role: &Role, before: &[usize], counts: &[i64]) -> Result<i64, PlanError> {
+        let taken = self.group_bytes(before, counts) + self.front_bytes();
+        let have = self.config.arch.shared_bytes_max();
+        let each = self.role_bytes(role, 1);
+        let peers = self.ranks();
+        let fit = WARPS_TRIED.iter().map(|warps| match role.share {
+            Share::Peer { .. } if *warps >= peers => warps / peers * peers,
+            _ => *warps,
+        });
+        let found = fit.into_iter().find(|warps| taken + warps * each <= have);
+        found.ok_or_else(|| {
+            let help = "take fewer stages or smaller pieces";
+            self.limit(&role.at, "bytes of shared memory", taken + each, have, help)
+        })
+    }
+
+    /// Bytes of `warps` warps of a role.
+    fn role_bytes(&self, role: &Role, warps: i64) -> i64 {
+        let cut = self.cut(role);
+        match role_use(self.ir, &self.ways, role) {
+            RoleUse { mover: true, .. } => warps * cut.mover().0,
+            RoleUse { gather: true, .. } => warps * cut.gather().0,
+            _ => 0,
+        }
+    }
+
+    fn group_bytes(&self, group: &[usize], counts: &[i64]) -> i64 {
+        group.iter().map(|index| self.role_bytes(&self.ir.roles[*index], counts[*index])).sum()
+    }
+
+    /// Bytes of the sequences and counters in front of everything else.
+    fn front_bytes(&self) -> i64 {
+        let sequences = self.sequences() * SEQUENCE_BYTES;
+        let counters = self.counters.as_ref().map_or(0, Counters::shared_bytes);
+        let uses =
+            self.ir.roles.iter().map(|role| (role_use(self.ir, &self.ways, role), self.cut(role)));
+        let rows = uses.filter(|(used, _)| used.mover || used.gather);
+        let rows = rows.map(|(_, cut)| if cut.tma { 128 } else { 16 }).max();
+        let words = if sequences > 0 { 8 } else { 4 };
+        align(sequences + counters, rows.unwrap_or(words))
+    }
+
+    pub(super) fn shared_bytes(&self, warps: &[RoleWarps]) -> i64 {
+        let counts: Vec<i64> = warps.iter().map(|warps| warps.count).collect();
+        let groups = block_groups(self.ir, &self.ways);
+        let most = groups.iter().map(|group| self.group_bytes(group, &counts)).max().unwrap_or(0);
+        most + self.front_bytes()
+    }
+
+    /// Sequences of a block: one per peer for each ring end.
+    pub(super) fn sequences(&self) -> i64 {
+        let last =
+            self.ir.roles.iter().map(|role| self.first_sequence(role) + self.own_sequences(role));
+        last.max().unwrap_or(0)
+    }
+
+    pub(super) fn own_sequences(&self, role: &Role) -> i64 {
+        if role_use(self.ir, &self.ways, role).sequence { self.ranks() } else { 0 }
+    }
+
+    /// Sequences of the roles declared before `role` that may share a block with it.
+    pub(super) fn first_sequence(&self, role: &Role) -> i64 {
+        let groups = block_groups(self.ir, &self.ways);
+        let group =
+            groups.iter().find(|group| group.iter().any(|i| self.ir.roles[*i].name == role.name));
+        let before = group.into_iter().flatten().map(|index| &self.ir.roles[*index]);
+        before
+            .take_while(|other| other.name != role.name)
+            .map(|other| self.own_sequences(other))
+            .sum()
+    }
+
+    /// How the rows of a role are cut.
+    pub(super) fn cut(&self, role: &Role) -> Cut {
+        let used = role_use(self.ir, &self.ways, role);
+        let (row_bytes, meta_bytes) = self.carried(role);
+        let tuned = |name, default| self.number(name).unwrap_or(default);
+        let cut = Cut {
+            tma: self.config.arch.has_tma(),
+            stages: tuned("stages", MOVER_STAGES),
+            piece_bytes: tuned("piece", MOVER_PIECE),
+            row_bytes,
+            // A receiving role reads meta records where they lie.
+            meta_bytes: if used.gather || pushes(role) { meta_bytes } else { 0 },
+            sources: self.ranks(),
+        };
+        if used.gather { self.gather_cut(role, cut) } else { cut }
+    }
+
+    /// A gather takes as many stages as fit, up to what is tuned.
+    fn gather_cut(&self, role: &Role, cut: Cut) -> Cut {
+        let warps = role.warps.as_ref().and_then(|warps| eval(warps, self.numbers));
+        let warps = warps.unwrap_or(WARPS_TRIED[0]);
+        let have = self.config.arch.shared_bytes_max() - SEQUENCE_BYTES * self.ranks();
+        let piece_bytes = self.number("gather_piece").unwrap_or(GATHER_PIECE);
+        let most = self.number("gather_stages").unwrap_or(GATHER_STAGES);
+        let staged = |stages: i64| Cut { stages, piece_bytes, ..cut };
+        let mut tried = (GATHER_STAGES_MIN..=most).rev().map(staged);
+        let fitting = tried.find(|cut| warps * cut.gather().0 <= have);
+        fitting.unwrap_or(staged(GATHER_STAGES_MIN))
+    }
+
+    /// Row and meta bytes of the largest message or row that a role moves.
+    fn carried(&self, role: &Role) -> (i64, i64) {
+        let mut moved = 0;
+        walk::stmts(&role.body, &mut |stmt| moved = moved.max(self.moved_bytes(stmt)));
+        let here =
+            |channel: &&Channel| channel.to == role.name || channel.from.contains(&role.name);
+        let carried =
+            self.ir.channels.iter().filter(here).filter_map(|channel| self.layout(channel));
+        carried.fold((moved, 0), |(row, meta), layout| {
+            (row.max(layout.row_bytes), meta.max(layout.meta_bytes))
+        })
+    }
+}
+
+/// Whether the role fills messages.
+fn pushes(role: &Role) -> bool {
+    let mut found = false;
+    walk::stmts(&role.body, &mut |stmt| found |= matches!(stmt.action, Action::Push { .. }));
+    found
+}

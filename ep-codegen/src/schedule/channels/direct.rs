@@ -1,0 +1,201 @@
+//! Direct channels: rows that their sender stores where the receiver wants them.
+
+use super::End;
+use crate::ir::naming::camel;
+use crate::ir::rows::row_in_place;
+use crate::ir::{
+    Action, Channel, ChannelKind, Domain, Elem, Expr, FieldValue, Message, NameKind, Stmt, walk,
+};
+use crate::schedule::scope::{Arrived, Scope};
+use crate::schedule::statements::bind_position;
+use crate::schedule::step::{Step, Takers};
+use crate::schedule::term::Term;
+use crate::schedule::value::{Numbers, STRIPE, counted_loop};
+use crate::schedule::{Lowered, RoleLowering};
+
+impl<'a> RoleLowering<'a> {
+    /// Tells every sender of a direct channel where its rows go.
+    pub(in crate::schedule) fn offers(&mut self, out: &mut Vec<Step>) {
+        for (channel, end) in self.ends() {
+            if channel.kind == ChannelKind::Direct
+                && end == End::In
+                && let Err(why) = self.offer_rows(channel, out)
+            {
+                self.refuse(&channel.at, why);
+            }
+        }
+    }
+
+    fn offer_rows(&mut self, channel: &Channel, out: &mut Vec<Step>) -> Lowered<()> {
+        let (_, tensor) = row_in_place(self.ir, channel).ok_or_else(|| {
+            format!("`{}` stores no row of `{}` in the window", self.role.name, channel.name)
+        })?;
+        let first = tensor.dims.first().ok_or("a tensor without extents")?;
+        let capacity = match first {
+            Expr::Name { name, kind: NameKind::Size }
+                if self.ir.sizes.iter().any(|size| size.name == *name && size.value.is_some()) =>
+            {
+                Term::name(format!("args.{name}_capacity"), Elem::I32)
+            }
+            _ => self.scalar(&Scope::default(), first, out)?.converted(&Elem::I32),
+        };
+        let args = vec![
+            Term::name("team", Elem::I32),
+            Term::name(format!("args.{}_at", tensor.name), Elem::I64),
+            Term::name(format!("args.{}_meta_at", channel.name), Elem::I64),
+            capacity,
+        ];
+        let call = format!("ep::direct_ready<Cfg::{}>", camel(&channel.name));
+        out.push(Step::Do(Term::call(call, args, Elem::I32)));
+        Ok(())
+    }
+
+    /// The position that the next message to a peer gets.
+    pub(in crate::schedule) fn next_position(
+        &mut self,
+        scope: &Scope,
+        channel: &str,
+        index: &[Expr],
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let object = self.object_of(channel, End::Out);
+        let peer = self.peer(scope, index, out)?;
+        let next = match self.first_of_push(channel, index) {
+            None => Term::call(format!("{object}.position"), vec![peer], Elem::I32),
+            Some(first) => {
+                let first = self.scalar(scope, &first, out)?.converted(&Elem::I32);
+                Term::call(format!("{object}.next"), vec![peer, first], Elem::I32)
+            }
+        };
+        Ok(self.named("next", next, out))
+    }
+
+    /// The position that pushes to these peers give, if the channel needs one.
+    fn first_of_push(&self, channel: &str, index: &[Expr]) -> Option<Expr> {
+        let mut found = None;
+        walk::stmts(&self.role.body, &mut |stmt| {
+            if let Action::Push { channel: to, peer, position: Some(position), .. } = &stmt.action
+                && to == channel
+                && peer.as_ref() == index.first()
+            {
+                found = Some(position.clone());
+            }
+        });
+        found
+    }
+
+    pub(super) fn push_direct(
+        &mut self,
+        scope: &mut Scope,
+        channel: &Channel,
+        message: &Message,
+        (to, first): (Term, Term),
+        values: &[FieldValue],
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let object = self.object_of(&channel.name, End::Out);
+        let next = Term::call(format!("{object}.next"), vec![to.clone(), first], Elem::I32);
+        let position = self.named(&format!("{}_position", channel.name), next, out);
+        let call = |what: &str| {
+            let args = vec![to.clone(), position.clone()];
+            Term::call(format!("{object}.{what}"), args, Elem::I32)
+        };
+        let mut steps = Vec::new();
+        let row = self.bytes("row", call("row"), false, &mut steps);
+        let meta = self.bytes("meta", call("meta"), false, &mut steps);
+        self.fill_message(scope, message, values, (row, meta), &mut steps)?;
+        let stored = Term::call(format!("{object}.stored"), vec![to.clone()], Elem::I32);
+        steps.push(Step::Do(stored));
+        out.push(Step::If { condition: call("reserve"), body: steps });
+        bind_position(scope, &channel.name, position);
+        Ok(())
+    }
+
+    /// The position of a direct push is that of the stripe's first row for the peer.
+    pub(super) fn check_first(&self, peer: &Expr, first: &Expr) -> Lowered<()> {
+        let mut moving: Vec<String> = Vec::new();
+        walk::stmts(&self.role.body, &mut |stmt| match &stmt.action {
+            Action::For {
+                binder,
+                domain: Domain::Stripe | Domain::Tokens | Domain::Range { .. } | Domain::Row { .. },
+                ..
+            }
+            | Action::Receive { binder, .. }
+            | Action::Let { name: binder, .. } => moving.push(binder.clone()),
+            _ => {}
+        });
+        let mut wrong = false;
+        walk::expr(first, &mut |part| {
+            let name = match part {
+                Expr::Name { name, .. } => name,
+                Expr::Field { of, .. } => of,
+                _ => return,
+            };
+            wrong |= moving.contains(name) && !names(peer, name);
+        });
+        match wrong {
+            true => {
+                Err("the position is that of the stripe's first row for the peer: it does not \
+                         depend on the token"
+                    .to_string())
+            }
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn receive_direct(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        channel: &str,
+        source: Term,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let Action::Receive { position, .. } = &stmt.action else { return Ok(()) };
+        if position.is_some() {
+            return Err("rows of a direct channel lie where their sender put them".to_string());
+        }
+        let stripe = self.scalar(scope, &STRIPE, out)?;
+        let (declared, _) = self.carried(channel)?;
+        let (_, tensor) = row_in_place(self.ir, declared).ok_or("no row in the window")?;
+        let object = self.object(channel);
+        let number = |what: &str| Term::index(format!("{object}.{what}()"));
+        let mut steps = Vec::new();
+        let name = self.names.fresh("index");
+        let index = Term::index(&name);
+        let row = number("first").plus(index.clone()).converted(&Elem::I32);
+        let row = self.named("row", row, &mut steps);
+        let row = Term { range: Some((0, i64::from(i32::MAX))), ..row };
+        let place = self.place(tensor, 0, None, vec![row.clone()], Some(Term::int(0)))?;
+        let bytes = self.bytes("stored", place.address(), true, &mut steps);
+        let meta = Term::call(format!("{object}.meta"), vec![row.clone()], Elem::U8);
+        let meta = self.bytes("meta", meta, true, &mut steps);
+        let arrived = Arrived {
+            channel: channel.to_string(),
+            row: bytes,
+            meta,
+            numbers: vec![
+                ("row", row),
+                ("index", index),
+                ("source", source.clone()),
+                ("part", Term::int(0)),
+            ],
+        };
+        self.with_message(scope, stmt, arrived, &mut steps)?;
+        let numbers = Numbers { from: Term::int(0), to: number("rows"), others: false };
+        let turns = counted_loop(name, numbers, Takers::Serial, steps);
+        let come = Term::call(format!("{object}.arrived"), vec![source, stripe], Elem::Bool);
+        out.push(Step::If { condition: come, body: vec![turns] });
+        Ok(())
+    }
+}
+
+/// Whether an expression names something.
+fn names(whole: &Expr, name: &str) -> bool {
+    let mut found = false;
+    walk::expr(whole, &mut |part| {
+        found |= matches!(part, Expr::Name { name: own, .. } if own == name)
+            || matches!(part, Expr::Field { of, .. } if of == name);
+    });
+    found
+}

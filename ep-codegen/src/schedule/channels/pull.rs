@@ -1,0 +1,56 @@
+//! Pull channels: tensors that peers read where they lie.
+
+use super::End;
+use crate::ir::naming::camel;
+use crate::ir::{Channel, ChannelKind, Elem, Expr, FieldValue, Message};
+use crate::schedule::step::Step;
+use crate::schedule::term::Term;
+use crate::schedule::{Lowered, RoleLowering};
+
+impl<'a> RoleLowering<'a> {
+    /// `push parts { x: x };`: offers whole tensors, and waits until all peers have read them.
+    pub(super) fn push_pull(
+        &mut self,
+        channel: &Channel,
+        message: &Message,
+        values: &[FieldValue],
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        if message.fields.iter().filter(|field| !field.row).count() > 1 {
+            return Err("a pull channel offers a row and at most one field beside it".to_string());
+        }
+        let at = |row: bool| {
+            let field = message.fields.iter().find(|field| field.row == row)?;
+            let value = values.iter().find(|value| value.name == field.name)?;
+            match &value.value {
+                Expr::Element { tensor, indices } if indices.is_empty() => {
+                    Some(Term::name(format!("args.{tensor}_at"), Elem::I64))
+                }
+                _ => None,
+            }
+        };
+        let rows = at(true).ok_or("a pull channel offers a whole tensor of rows")?;
+        let meta = match message.fields.iter().any(|field| !field.row) {
+            true => at(false).ok_or("a pull channel offers whole tensors")?,
+            false => Term::int(0),
+        };
+        let cfg = format!("Cfg::{}", camel(&channel.name));
+        let team = Term::name("team", Elem::I32);
+        let offer =
+            Term::call(format!("ep::pull_offer<{cfg}>"), vec![team.clone(), rows, meta], Elem::I32);
+        out.push(Step::Do(offer));
+        let wait = Term::call(format!("ep::pull_wait_released<{cfg}>"), vec![team], Elem::I32);
+        out.push(Step::Do(wait));
+        Ok(())
+    }
+
+    /// Says that this warp reads no more of what peers offer.
+    pub(in crate::schedule) fn release_pulls(&mut self, out: &mut Vec<Step>) {
+        for (channel, end) in self.ends() {
+            if channel.kind == ChannelKind::Pull && end == End::In {
+                let release = format!("{}.release", self.object(&channel.name));
+                out.push(Step::Do(Term::call(release, Vec::new(), Elem::I32)));
+            }
+        }
+    }
+}

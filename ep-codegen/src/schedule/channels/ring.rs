@@ -1,0 +1,167 @@
+//! Rings: a warp's end takes or gives messages of a stripe one after the other.
+
+use super::{End, bytes_behind};
+use crate::ir::naming::camel;
+use crate::ir::{Action, Channel, Elem, Expr, FieldValue, Message, Stmt, walk};
+use crate::schedule::scope::{Arrived, Meaning, Scope};
+use crate::schedule::statements::bind_position;
+use crate::schedule::step::{Step, Takers};
+use crate::schedule::term::Term;
+use crate::schedule::value::{Numbers, counted_loop};
+use crate::schedule::{Lowered, RoleLowering};
+
+impl<'a> RoleLowering<'a> {
+    /// `announce ring[peer] { .. };`
+    pub(in crate::schedule) fn announce(
+        &mut self,
+        scope: &Scope,
+        channel: &str,
+        peer: &Expr,
+        values: &[FieldValue],
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let peer = self.scalar(scope, peer, out)?;
+        for value in values {
+            let word = self.header_word(channel, &value.name);
+            let word = word.ok_or_else(|| format!("`{channel}` announces no `{}`", value.name))?;
+            let number = self.scalar(scope, &value.value, out)?.converted(&Elem::I32);
+            let args = vec![peer.clone(), Term::int(word as i64), number];
+            let call = format!("{}.announce", self.object_of(channel, End::Out));
+            out.push(Step::Do(Term::call(call, args, Elem::I32)));
+        }
+        Ok(())
+    }
+
+    /// The place of a header word of a ring, if `field` is one.
+    pub(in crate::schedule) fn header_word(&self, channel: &str, field: &str) -> Option<usize> {
+        let (channel, _) = self.carried(channel).ok()?;
+        channel.header.iter().position(|word| word == field)
+    }
+
+    pub(super) fn push_ring(
+        &mut self,
+        scope: &mut Scope,
+        channel: &Channel,
+        message: &Message,
+        to: Term,
+        values: &[FieldValue],
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let object = self.object_of(&channel.name, End::Out);
+        let call = |what: &str| Term::call(format!("{object}.{what}"), vec![to.clone()], Elem::I32);
+        if self.asks_position(&channel.name) {
+            let wanted = format!("{}_position", channel.name);
+            let position = self.named(&wanted, call("position"), out);
+            bind_position(scope, &channel.name, position);
+        }
+        let mut steps = Vec::new();
+        let slot = self.bytes("slot", call("slot"), false, &mut steps);
+        let meta = Term::name(format!("Cfg::{}::kMeta", camel(&channel.name)), Elem::I32);
+        let meta = bytes_behind(slot.clone(), meta);
+        self.fill_message(scope, message, values, (slot, meta), &mut steps)?;
+        steps.push(Step::Do(call("publish")));
+        out.push(Step::If { condition: call("reserve"), body: steps });
+        Ok(())
+    }
+
+    /// Whether the role asks for positions of what it pushes.
+    fn asks_position(&self, channel: &str) -> bool {
+        let mut found = false;
+        walk::stmts(&self.role.body, &mut |stmt| {
+            walk::exprs(stmt, &mut |part| {
+                found |= matches!(part, Expr::OfChannel { channel: of, field, .. }
+                    if of == channel && field == "position");
+            });
+        });
+        found
+    }
+
+    /// The messages of one peer.
+    pub(super) fn receive_ring(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        channel: &str,
+        peer: Term,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let object = self.object(channel);
+        let count = self.header_word(channel, "count").ok_or("a ring announces its count")?;
+        let args = vec![peer.clone(), Term::int(count as i64)];
+        let count = Term::call(format!("{object}.header"), args, Elem::I32);
+        let count = self.named("count", count, out);
+        let count = Term { range: Some((0, i64::from(i32::MAX))), ..count };
+        let mut steps = Vec::new();
+        let index = self.names.fresh("index");
+        let first = self.first_row(scope, stmt, out)?;
+        self.take_ring(scope, stmt, (peer, Term::index(&index), first), &mut steps)?;
+        let numbers = Numbers { from: Term::int(0), to: count, others: false };
+        out.push(counted_loop(index, numbers, Takers::Serial, steps));
+        Ok(())
+    }
+
+    /// The next message of a ring, from its arrival until its slot is given back.
+    fn take_ring(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        (peer, index, first): (Term, Term, Term),
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let Action::Receive { channel, .. } = &stmt.action else { return Ok(()) };
+        let object = self.object(channel);
+        let call =
+            |what: &str| Term::call(format!("{object}.{what}"), vec![peer.clone()], Elem::I32);
+        let mut steps = Vec::new();
+        let slot = self.bytes("slot", call("slot"), true, &mut steps);
+        let (declared, _) = self.carried(channel)?;
+        let meta = Term::name(format!("Cfg::{}::kMeta", camel(&declared.name)), Elem::I32);
+        let row = first.plus(index.clone()).converted(&Elem::I32);
+        let row = self.named("row", row, &mut steps);
+        let arrived = Arrived {
+            channel: channel.clone(),
+            row: slot.clone(),
+            meta: bytes_behind(slot, meta),
+            numbers: vec![
+                ("row", row),
+                ("index", index),
+                ("source", peer.clone()),
+                ("part", Term::int(0)),
+            ],
+        };
+        self.with_message(scope, stmt, arrived, &mut steps)?;
+        steps.push(Step::Do(call("release")));
+        out.push(Step::If { condition: call("arrived"), body: steps });
+        Ok(())
+    }
+
+    /// Messages of all peers, as they come.
+    pub(super) fn receive_any(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        channel: &str,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let object = self.object(channel);
+        let count = self.header_word(channel, "count").ok_or("a ring announces its count")?;
+        let name = self.names.fresh("source");
+        let source = Term::index(&name);
+        let next = Term::call(format!("{object}.next"), vec![Term::int(count as i64)], Elem::I32);
+        let mut steps = Vec::new();
+        let taken = Term::call(format!("{object}.taken"), vec![source.clone()], Elem::I32);
+        let index = self.named("index", taken, &mut steps);
+        let Action::Receive { binder, .. } = &stmt.action else { return Ok(()) };
+        let nothing = Arrived {
+            channel: channel.to_string(),
+            row: Term::int(0),
+            meta: Term::int(0),
+            numbers: vec![("source", source.clone()), ("part", Term::int(0))],
+        };
+        let there = scope.with(binder, Meaning::Message(nothing));
+        let first = self.first_row(&there, stmt, &mut steps)?;
+        self.take_ring(scope, stmt, (source, index, first), &mut steps)?;
+        out.push(Step::Take { name, next, body: steps });
+        Ok(())
+    }
+}

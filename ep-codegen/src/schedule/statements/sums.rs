@@ -1,0 +1,77 @@
+//! `add` and `count`.
+
+use crate::ir::counting::{Counting, counted};
+use crate::ir::naming::constant;
+use crate::ir::parts::parts;
+use crate::ir::{BinaryOp, Elem, Expr, Memory, Place};
+use crate::schedule::scope::Scope;
+use crate::schedule::step::Step;
+use crate::schedule::term::{Node, Term, arithmetic};
+use crate::schedule::{Lowered, RoleLowering};
+
+impl<'a> RoleLowering<'a> {
+    pub(super) fn add(
+        &mut self,
+        scope: &Scope,
+        target: &Place,
+        value: &Expr,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let tensor = self.tensor(&target.tensor)?;
+        if tensor.memory == Memory::Host {
+            return Err("what the host reads is stored, not added to".to_string());
+        }
+        if target.indices.len() < tensor.dims.len() {
+            return Err("one element is added to at a time".to_string());
+        }
+        self.before_write(scope, &target.tensor, out);
+        let at = self.indices(scope, &target.indices, out)?;
+        let value = self.scalar(scope, value, out)?;
+        let place = self.place(tensor, 0, None, at, None)?;
+        let sum = arithmetic(BinaryOp::Add, place.clone(), value).converted(&place.elem);
+        self.by_leader(scope, vec![Step::Set { place, value: sum }], out);
+        self.after_write(scope, &target.tensor, out);
+        Ok(())
+    }
+
+    pub(super) fn count(
+        &mut self,
+        scope: &Scope,
+        target: &Place,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let tensor = self.tensor(&target.tensor)?;
+        let kind = counted(self.ir).into_iter().find(|(known, _)| known.name == tensor.name);
+        let summed = kind.is_some_and(|(_, kind)| kind == Counting::Summed);
+        let elem = parts(self.ir, &tensor.elem)[0].1.clone();
+        let fits = match elem {
+            Elem::I32 => summed || tensor.memory == Memory::Device,
+            Elem::I64 => summed && tensor.memory == Memory::Device,
+            _ => false,
+        };
+        if !fits {
+            return Err(
+                "counters are `i32`, or `i64` with extents of the shape, in device memory".into()
+            );
+        }
+        self.before_write(scope, &target.tensor, out);
+        let at = self.indices(scope, &target.indices, out)?;
+        let place = self.place(tensor, 0, None, at, None)?;
+        let step = match (summed, place.node.clone()) {
+            (true, Node::Index(_, at)) => {
+                let first =
+                    Term::name(format!("Cfg::Counted::{}", constant(&tensor.name)), Elem::I32);
+                let index = arithmetic(BinaryOp::Add, first, (*at).converted(&Elem::I32));
+                let args = vec![index.converted(&Elem::I32), Term::int(1)];
+                Step::Do(Term::call("counters.add", args, Elem::I32))
+            }
+            _ => {
+                let args = vec![place.address(), Term::int(1)];
+                Step::Do(Term::call("ep::add_count", args, Elem::I32))
+            }
+        };
+        self.by_leader(scope, vec![step], out);
+        self.after_write(scope, &target.tensor, out);
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! Calls of helpers and of the user's device functions.
+
+use super::{Numbers, counted_loop};
+use crate::ir::{BinaryOp, Elem, ElemType, Expr};
+use crate::schedule::scope::Scope;
+use crate::schedule::step::{Step, Takers};
+use crate::schedule::term::{Term, arithmetic};
+use crate::schedule::{Lowered, RoleLowering};
+
+impl<'a> RoleLowering<'a> {
+    pub(super) fn call(
+        &mut self,
+        scope: &Scope,
+        helper: &str,
+        args: &[Expr],
+        i: Option<&Term>,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        match (helper, args) {
+            ("listed", [row, expert]) => self.listed(scope, row, expert, out),
+            ("routed", [row, rank]) => {
+                let first = self.scalar(scope, rank, out)?;
+                let next = first.clone().plus(Term::int(1));
+                self.routed(scope, row, (first, next), out)
+            }
+            ("routed_node", [row, node]) => {
+                let each = self.number("local_ranks");
+                let first = self.scalar(scope, node, out)?.times(each.clone());
+                let next = first.clone().plus(each);
+                self.routed(scope, row, (first, next), out)
+            }
+            ("owned", [row, rank]) => self.owned(scope, row, rank, i, out),
+            ("sum", [value]) => self.sum_of_parts(scope, value, i, out),
+            ("local", [expert, rank]) => {
+                let expert = self.value(scope, expert, i, out)?;
+                let rank = self.scalar(scope, rank, out)?;
+                let experts = vec![self.expert_begin()?, rank, expert];
+                Ok(Term::call("ep::local_expert", experts, Elem::I32))
+            }
+            ("owner", [expert]) => {
+                let expert = self.scalar(scope, expert, out)?;
+                let args = vec![expert, self.expert_begin()?];
+                Ok(Term::call("ep::owner<Cfg::kRanks>", args, Elem::I32))
+            }
+            ("any", [bits]) => {
+                Ok(self.value(scope, bits, i, out)?.test(BinaryOp::Ne, Term::int(0)))
+            }
+            ("node" | "local_rank", [rank]) => {
+                let op = if helper == "node" { BinaryOp::Div } else { BinaryOp::Rem };
+                let rank = self.scalar(scope, rank, out)?;
+                Ok(arithmetic(op, rank, self.number("local_ranks")))
+            }
+            ("rank_at", [node, local]) => {
+                let node = self.scalar(scope, node, out)?;
+                let local = self.scalar(scope, local, out)?;
+                Ok(node.times(self.number("local_ranks")).plus(local))
+            }
+            ("has" | "min" | "max" | "align" | "ceil", [_, _]) => {
+                let mut values = Vec::new();
+                for arg in args {
+                    values.push(self.value(scope, arg, i, out)?.wide());
+                }
+                let elem = if helper == "has" { Elem::Bool } else { Elem::I64 };
+                Ok(Term::call(format!("ep::{helper}"), values, elem))
+            }
+            _ => self.own_function(scope, helper, args, i, out),
+        }
+    }
+
+    /// A device function of the user.
+    fn own_function(
+        &mut self,
+        scope: &Scope,
+        name: &str,
+        args: &[Expr],
+        i: Option<&Term>,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let ir = self.ir;
+        let own = ir.cuda_fns.iter().find(|own| own.name == name);
+        let own = own.ok_or_else(|| format!("`{name}` has no CUDA text yet"))?;
+        let mut values = Vec::new();
+        for (arg, param) in args.iter().zip(&own.params) {
+            values.push(self.value(scope, arg, i, out)?.converted(&param.elem));
+        }
+        Ok(Term::call(name, values, own.returns.clone()))
+    }
+
+    fn expert_begin(&self) -> Lowered<Term> {
+        let known = self.ir.tensors.iter().any(|tensor| {
+            tensor.name == "expert_begin"
+                && tensor.elem == ElemType::Scalar { elem: Elem::I32 }
+                && tensor.dims.len() == 1
+        });
+        match known {
+            true => Ok(Term::name("args.expert_begin", Elem::I32)),
+            false => Err("this needs the input `expert_begin: i32[ranks + 1]`".to_string()),
+        }
+    }
+
+    /// `found` becomes true where `holds(entry)` does for an entry of a row.
+    fn any_entry(
+        &mut self,
+        scope: &Scope,
+        row: &Expr,
+        out: &mut Vec<Step>,
+        holds: impl FnOnce(Term) -> Term,
+    ) -> Lowered<Term> {
+        let count = self.row_width(scope, row)?;
+        let found = self.names.fresh("found");
+        out.push(Step::Variable {
+            name: found.clone(),
+            elem: Elem::Bool,
+            value: Term::bool(false),
+        });
+        let found = Term::name(found, Elem::Bool);
+        let k = self.names.fresh("k");
+        let mut steps = Vec::new();
+        let entry = self.value(scope, row, Some(&Term::index(&k)), &mut steps)?;
+        let value = found.clone().test(BinaryOp::Or, holds(entry));
+        steps.push(Step::Set { place: found.clone(), value });
+        let numbers = Numbers { from: Term::int(0), to: count, others: false };
+        out.push(counted_loop(k, numbers, Takers::Alone, steps));
+        Ok(found)
+    }
+
+    fn listed(
+        &mut self,
+        scope: &Scope,
+        row: &Expr,
+        expert: &Expr,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let expert = self.scalar(scope, expert, out)?;
+        self.any_entry(scope, row, out, |entry| entry.test(BinaryOp::Eq, expert))
+    }
+
+    /// Whether an entry of the row lives on one of the ranks from `first` up to `next`.
+    fn routed(
+        &mut self,
+        scope: &Scope,
+        row: &Expr,
+        (first, next): (Term, Term),
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let begins = self.expert_begin()?;
+        let first = self.named("first_expert", begins.clone().at(first, Elem::I32), out);
+        let next = self.named("next_expert", begins.at(next, Elem::I32), out);
+        self.any_entry(scope, row, out, |entry| {
+            let above = entry.clone().test(BinaryOp::Ge, first);
+            above.and(entry.test(BinaryOp::Lt, next))
+        })
+    }
+
+    /// The entries of the experts of a rank; zero behind the last.
+    fn owned(
+        &mut self,
+        scope: &Scope,
+        row: &Expr,
+        rank: &Expr,
+        i: Option<&Term>,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let i = i.ok_or("`owned` gives a row")?;
+        let begins = self.expert_begin()?;
+        let rank = self.scalar(scope, rank, out)?;
+        let first = self.named("first_expert", begins.clone().at(rank.clone(), Elem::I32), out);
+        let next = begins.at(rank.plus(Term::int(1)), Elem::I32);
+        let at = self.named("expert", first.plus(i.clone()), out);
+        let value = self.value(scope, row, Some(&at), out)?;
+        let zero = Term::int(0).converted(&value.elem);
+        Ok(at.test(BinaryOp::Lt, next).choose(value, zero))
+    }
+}

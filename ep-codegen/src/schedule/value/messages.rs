@@ -1,0 +1,235 @@
+//! Fields of messages and of parts of a gather.
+
+use super::{Numbers, counted_loop};
+use crate::ir::naming::constant;
+use crate::ir::parts::{meta_sources, parts};
+use crate::ir::{BinaryOp, Channel, ChannelKind, Elem, ElemType, Expr, Message, Tensor};
+use crate::schedule::scope::{Arrived, Meaning, Parts, Scope, position_of};
+use crate::schedule::step::{Step, Takers};
+use crate::schedule::term::{Node, Term};
+use crate::schedule::{Lowered, RoleLowering, elem_type};
+
+impl<'a> RoleLowering<'a> {
+    pub(super) fn field(
+        &mut self,
+        scope: &Scope,
+        of: &str,
+        field: &str,
+        indices: &[Expr],
+        i: Option<&Term>,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        match scope.find(of).cloned() {
+            Some(Meaning::Placed(_, position)) if field == "position" => Ok(position),
+            Some(Meaning::Message(arrived)) => {
+                let numbers = &arrived.numbers;
+                if let Some((_, value)) = numbers.iter().find(|(name, _)| *name == field) {
+                    return Ok(value.clone());
+                }
+                let at = self.indices(scope, indices, out)?;
+                self.arrived(&arrived, field, "", at, i)
+            }
+            None => {
+                let tensor = self.tensor(of)?;
+                let part = self.part(tensor, field)?;
+                let at = self.indices(scope, indices, out)?;
+                self.place(tensor, part, None, at, i.cloned())
+            }
+            Some(_) => Err(format!("`{of}` has no field `{field}` here")),
+        }
+    }
+
+    fn part(&self, tensor: &Tensor, name: &str) -> Lowered<usize> {
+        let all = parts(self.ir, &tensor.elem);
+        let suffix = format!("_{name}");
+        let found = all.iter().position(|(own, ..)| *own == suffix);
+        // The first part has the name of its row.
+        let first = match &tensor.elem {
+            ElemType::OfAxis { .. } => Some(0),
+            _ => None,
+        };
+        found.or(first).ok_or_else(|| format!("`{}` has no part `{name}`", tensor.name))
+    }
+
+    /// A field of a message that has arrived, or of a part of it (`suffix`).
+    pub(in crate::schedule) fn arrived(
+        &mut self,
+        message: &Arrived,
+        field: &str,
+        suffix: &str,
+        at: Vec<Term>,
+        i: Option<&Term>,
+    ) -> Lowered<Term> {
+        let (channel, layout) = self.carried(&message.channel)?;
+        let declared = layout.fields.iter().find(|known| known.name == field);
+        let declared =
+            declared.ok_or_else(|| format!("`{}` has no field `{field}`", layout.name))?;
+        let mut offset: Option<Term> = None;
+        let given = at.len();
+        for (dim, index) in declared.dims.iter().zip(at) {
+            offset = Some(match offset {
+                None => index,
+                Some(outer) => {
+                    let extent = self.scalar(&Scope::default(), dim, &mut Vec::new())?;
+                    outer.times(extent).plus(index)
+                }
+            });
+        }
+        if given < declared.dims.len() {
+            let rest =
+                i.ok_or_else(|| format!("`{field}` is a row here, where one value is wanted"))?;
+            let mut inner = Term::int(1);
+            for dim in declared.dims.iter().skip(given) {
+                inner = inner.times(self.scalar(&Scope::default(), dim, &mut Vec::new())?);
+            }
+            offset = Some(match offset {
+                None => rest.clone(),
+                Some(outer) => outer.times(inner).plus(rest.clone()),
+            });
+        }
+        let offset = offset.unwrap_or_else(|| Term::int(0));
+        let (base, elem) = self.field_at(channel, layout, field, suffix, message)?;
+        let get = format!("ep::get<{}>", elem_type(&elem));
+        Ok(Term::call(get, vec![base, offset], elem))
+    }
+
+    /// Where a field of a message begins, and the type of its elements.
+    fn field_at(
+        &self,
+        channel: &Channel,
+        layout: &Message,
+        field: &str,
+        suffix: &str,
+        message: &Arrived,
+    ) -> Lowered<(Term, Elem)> {
+        let is_row = layout.fields.iter().any(|known| known.row && known.name == field);
+        if is_row && suffix.is_empty() {
+            let (_, elem) = crate::ir::parts::row_field(self.ir, layout).ok_or("no row")?;
+            return Ok((message.row.clone(), elem));
+        }
+        let name = format!("{field}{suffix}");
+        let sources = meta_sources(self.ir, layout);
+        let source = sources.iter().find(|source| source.name == name);
+        let source = source.ok_or_else(|| format!("`{}` brings no `{name}`", channel.name))?;
+        let offset =
+            Term::name(format!("Cfg::{}::{}", layout.name, constant(&source.name)), Elem::I32);
+        // Bytes, or words of slots: what a field begins with is counted in bytes for both.
+        let base = Term {
+            node: Node::Binary(BinaryOp::Add, Box::new(message.meta.clone()), Box::new(offset)),
+            elem: Elem::U8,
+            range: None,
+        };
+        Ok((base, source.elem.clone()))
+    }
+
+    pub(super) fn of_channel(
+        &mut self,
+        scope: &Scope,
+        (name, index, field, inner): (&str, &[Expr], &str, &[Expr]),
+        i: Option<&Term>,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        if field == "position" {
+            return match scope.find(&position_of(name)) {
+                Some(Meaning::Value(position)) => Ok(position.clone()),
+                _ => Err(format!("`{name}` has no position here: nothing was pushed")),
+            };
+        }
+        let (channel, _) = self.carried(name)?;
+        if let Some(word) = channel.header.iter().position(|known| known == field) {
+            let peer = self.peer(scope, index, out)?;
+            let number = Term::int(word as i64);
+            let header =
+                Term::call(format!("{}.header", self.object(name)), vec![peer, number], Elem::I32);
+            // Waiting takes the whole warp.
+            return Ok(self.named(field, header, out));
+        }
+        if channel.kind != ChannelKind::Slots {
+            return Err(format!("`{name}.{field}` has no value here"));
+        }
+        let source = self.peer(scope, index, out)?;
+        let words = Term::call(format!("{}.from", self.object(name)), vec![source], Elem::U8);
+        let message = Arrived {
+            channel: name.to_string(),
+            row: words.clone(),
+            meta: words,
+            numbers: Vec::new(),
+        };
+        let at = self.indices(scope, inner, out)?;
+        self.arrived(&message, field, "", at, i)
+    }
+
+    /// The peer that an index of a channel names.
+    pub(in crate::schedule) fn peer(
+        &mut self,
+        scope: &Scope,
+        index: &[Expr],
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        match index {
+            [peer] => self.scalar(scope, peer, out),
+            _ => Err("a channel is indexed by one peer here".to_string()),
+        }
+    }
+
+    /// `sum(value)` over the parts that a gather has brought together, in order of the peers.
+    pub(super) fn sum_of_parts(
+        &mut self,
+        scope: &Scope,
+        value: &Expr,
+        i: Option<&Term>,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let parts: Parts = scope.parts.clone().ok_or("`sum` adds up the parts of a gather")?;
+        let peer = self.names.fresh(&parts.across);
+        let index = Term { range: parts.peers.range, ..Term::name(&peer, Elem::I32) };
+        let mut steps = Vec::new();
+        let pointer =
+            |of: &str| Term::call(format!("{}.{of}", parts.object), vec![index.clone()], Elem::U8);
+        let row = self.names.fresh("row");
+        let meta = self.names.fresh("meta");
+        let bytes = |name: &String, value| Step::Pointer {
+            name: name.clone(),
+            to: None,
+            read_only: true,
+            value,
+        };
+        let (_, layout) = self.carried(&parts.channel)?;
+        let (mut of_row, mut of_meta) = (false, false);
+        crate::ir::walk::expr(value, &mut |part| {
+            if let Expr::Field { of, field, .. } = part
+                && *of == parts.part
+            {
+                let is_row = layout.fields.iter().any(|known| known.row && known.name == *field);
+                *(if is_row { &mut of_row } else { &mut of_meta }) = true;
+            }
+        });
+        for (used, name, what) in [(of_row, &row, "row"), (of_meta, &meta, "meta")] {
+            if used {
+                steps.push(bytes(name, pointer(what)));
+            }
+        }
+        let there = Term::call(format!("{}.has", parts.object), vec![index.clone()], Elem::Bool);
+        let arrived = Arrived {
+            channel: parts.channel.clone(),
+            row: Term::name(&row, Elem::U8),
+            meta: Term::name(&meta, Elem::U8),
+            numbers: Vec::new(),
+        };
+        let inner = scope
+            .with(&parts.across, Meaning::Value(index))
+            .with(&parts.part, Meaning::Message(arrived));
+        let mut adds = Vec::new();
+        let value = self.value(&inner, value, i, &mut adds)?;
+        let elem = if value.is_whole() { Elem::I64 } else { Elem::F32 };
+        let total = self.names.fresh("sum");
+        let zero = Term::int(0).converted(&elem);
+        out.push(Step::Variable { name: total.clone(), elem: elem.clone(), value: zero });
+        let total = Term::name(total, elem.clone());
+        adds.push(Step::Increase { place: total.clone(), value: value.converted(&elem) });
+        steps.push(Step::If { condition: there, body: adds });
+        let numbers = Numbers { from: Term::int(0), to: parts.peers.clone(), others: false };
+        out.push(counted_loop(peer, numbers, Takers::Alone, steps));
+        Ok(total)
+    }
+}

@@ -1,0 +1,158 @@
+//! Numbers of the shape and of a call, and what loops run over.
+
+use super::STRIPE;
+use crate::ir::naming::constant;
+use crate::ir::{DimKind, Domain, Elem, PeerSet};
+use crate::schedule::scope::Scope;
+use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::term::Term;
+use crate::schedule::{Lowered, RoleLowering};
+
+/// What a loop or fold runs over.
+pub(in crate::schedule) struct Numbers {
+    pub(in crate::schedule) from: Term,
+    pub(in crate::schedule) to: Term,
+    /// Whether this rank is left out.
+    pub(in crate::schedule) others: bool,
+}
+
+impl<'a> RoleLowering<'a> {
+    /// What a loop or fold over numbers runs over.
+    pub(in crate::schedule) fn numbers(
+        &mut self,
+        scope: &Scope,
+        domain: &Domain,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Numbers> {
+        let upto = |to| Numbers { from: Term::int(0), to, others: false };
+        Ok(match domain {
+            Domain::Dim { name } => upto(self.number(name)),
+            Domain::Tokens => upto(self.size(scope, "tokens", out)?),
+            Domain::Peers { set } => {
+                let to = self.number(self.peers_of(set)?);
+                Numbers { others: *set == PeerSet::Others, ..upto(to) }
+            }
+            Domain::Range { low, high } => Numbers {
+                from: self.scalar(scope, low, out)?,
+                to: self.scalar(scope, high, out)?,
+                others: false,
+            },
+            Domain::Stripe => {
+                let stripe = self.scalar(scope, &STRIPE, out)?;
+                let rows = self.striped(scope, out)?;
+                let span = self.names.fresh("rows");
+                out.push(Step::Object {
+                    class: "const ep::Span".to_string(),
+                    name: span.clone(),
+                    args: vec![Term::call(
+                        "ep::stripe_span",
+                        vec![rows, self.number("stripes"), stripe],
+                        Elem::I32,
+                    )],
+                });
+                Numbers {
+                    from: Term::index(format!("{span}.begin")),
+                    to: Term::index(format!("{span}.end")),
+                    others: false,
+                }
+            }
+            Domain::Row { .. } | Domain::ReceivedFrom { .. } => {
+                return Err("a fold runs over numbers".to_string());
+            }
+        })
+    }
+
+    /// A number of the shape, with the values that it may have.
+    pub(in crate::schedule) fn number(&self, name: &str) -> Term {
+        let constant = Term::name(format!("Cfg::{}", constant(name)), Elem::I32);
+        Term { range: self.range_of(name), ..constant }
+    }
+
+    fn range_of(&self, name: &str) -> Option<(i64, i64)> {
+        if let Some(tune) = self.ir.tunes.iter().find(|tune| tune.name == name) {
+            return Some((*tune.choices.first()?, *tune.choices.last()?));
+        }
+        match &self.ir.dims.iter().find(|dim| dim.name == name)?.kind {
+            DimKind::Given { low, high, .. } => Some((*low, *high)),
+            // What the plan takes fits: every constant has 32 bits.
+            DimKind::Derived { .. } => Some((0, i64::from(i32::MAX))),
+        }
+    }
+
+    /// This rank.
+    pub(in crate::schedule) fn me(&self) -> Term {
+        self.uses_me.set(true);
+        let ranks = self.range_of("ranks").map_or(i64::from(i32::MAX), |(_, high)| high);
+        Term::small("me", 0, ranks - 1)
+    }
+
+    /// A size that the caller gives, or what the device computes it from.
+    pub(in crate::schedule) fn size(
+        &mut self,
+        scope: &Scope,
+        name: &str,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let size = self.ir.sizes.iter().find(|size| size.name == name);
+        match size.and_then(|size| size.value.as_ref()) {
+            Some(value) => self.scalar(scope, value, out),
+            None => {
+                let word = |suffix| Term::name(format!("args.{name}{suffix}"), Elem::I32);
+                let rows = Term::call("ep::rows_of", vec![word(""), word("_from")], Elem::I32);
+                Ok(Term { range: Some((0, i64::from(i32::MAX))), ..rows })
+            }
+        }
+    }
+
+    /// How many rows the stripes share: those that the caller gives, else those of the device.
+    fn striped(&mut self, scope: &Scope, out: &mut Vec<Step>) -> Lowered<Term> {
+        let given = self.ir.sizes.iter().find(|size| size.value.is_none());
+        let size = given.or(self.ir.sizes.first());
+        let size = size.ok_or("no size says how many rows the stripes share")?;
+        self.size(scope, &size.name.clone(), out)
+    }
+
+    /// The number that says how many peers a set has.
+    pub(in crate::schedule) fn peers_of(&self, set: &PeerSet) -> Lowered<&'static str> {
+        let number = match set {
+            PeerSet::All | PeerSet::Others => "ranks",
+            PeerSet::Local => "local_ranks",
+            PeerSet::Rail => "nodes",
+        };
+        match self.ir.dims.iter().any(|dim| dim.name == number) {
+            true => Ok(number),
+            false => Err(format!("this needs the number `{number}` in the shape")),
+        }
+    }
+
+    /// The number of a loop under its name in the text.
+    pub(in crate::schedule) fn index_in(&self, name: &str, numbers: &Numbers) -> Term {
+        match (numbers.from.range, numbers.to.range) {
+            (Some((low, _)), Some((_, high))) if numbers_fit(numbers) => {
+                Term::small(name, low, (high - 1).max(low))
+            }
+            _ => Term::name(name, Elem::I64),
+        }
+    }
+}
+
+/// Whether a loop over these numbers can count in 32 bits.
+fn numbers_fit(numbers: &Numbers) -> bool {
+    numbers.from.elem != Elem::I64 && numbers.to.elem != Elem::I64
+}
+
+/// A loop over numbers.
+pub(in crate::schedule) fn counted_loop(
+    binder: String,
+    numbers: Numbers,
+    turns: Takers,
+    body: Vec<Step>,
+) -> Step {
+    let elem =
+        if numbers_fit(&numbers) && numbers.to.range.is_some() && numbers.from.range.is_some() {
+            Elem::I32
+        } else {
+            Elem::I64
+        };
+    Step::Loop(Loop { binder, elem, from: numbers.from, to: numbers.to, turns, body })
+}

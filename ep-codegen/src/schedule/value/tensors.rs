@@ -1,0 +1,175 @@
+//! Elements of tensors: where they lie.
+
+use crate::ir::params::has_row_stride;
+use crate::ir::parts::parts;
+use crate::ir::{BinaryOp, Elem, Expr, Tensor};
+use crate::schedule::scope::Scope;
+use crate::schedule::statements::there;
+use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::term::{Term, arithmetic};
+use crate::schedule::{Lowered, RoleLowering};
+
+impl<'a> RoleLowering<'a> {
+    pub(super) fn element(
+        &mut self,
+        scope: &Scope,
+        tensor: &Tensor,
+        indices: &[Expr],
+        i: Option<&Term>,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let at = self.indices(scope, indices, out)?;
+        if at.len() < tensor.dims.len() && i.is_none() {
+            return Err(format!("`{}` is a row here, where one value is wanted", tensor.name));
+        }
+        if tensor.copies == 1 {
+            return self.place(tensor, 0, None, at, i.cloned());
+        }
+        // The name of a tensor that comes several times stands for their sum.
+        let total = self.names.fresh("sum");
+        out.push(Step::Variable {
+            name: total.clone(),
+            elem: Elem::F32,
+            value: Term::int(0).converted(&Elem::F32),
+        });
+        let total = Term::name(total, Elem::F32);
+        self.add_copies(tensor, at, i, total.clone(), out)?;
+        Ok(total)
+    }
+
+    /// Adds every copy of a tensor that came to `total`, one after the other.
+    pub(super) fn add_copies(
+        &mut self,
+        tensor: &Tensor,
+        at: Vec<Term>,
+        i: Option<&Term>,
+        total: Term,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        if tensor.copies == 1 {
+            let value = self.place(tensor, 0, None, at, i.cloned())?.converted(&Elem::F32);
+            let there = there(tensor);
+            let body = vec![Step::Increase { place: total, value }];
+            out.push(Step::If { condition: there, body });
+            return Ok(());
+        }
+        let copy = self.names.fresh("copy");
+        let index = Term::small(&copy, 0, tensor.copies);
+        let value = self.place(tensor, 0, Some(index), at, i.cloned())?.converted(&Elem::F32);
+        out.push(Step::Loop(Loop {
+            binder: copy,
+            elem: Elem::I32,
+            from: Term::int(0),
+            to: Term::small(format!("args.{}_count", tensor.name), 0, tensor.copies),
+            turns: Takers::Alone,
+            body: vec![Step::Increase { place: total, value }],
+        }));
+        Ok(())
+    }
+
+    /// Element of one part of a tensor: at `indices`, and in what they leave open at `rest`.
+    pub(in crate::schedule) fn place(
+        &mut self,
+        tensor: &Tensor,
+        part: usize,
+        copy: Option<Term>,
+        indices: Vec<Term>,
+        rest: Option<Term>,
+    ) -> Lowered<Term> {
+        let name = part_name(self, tensor, part);
+        let parts = parts(self.ir, &tensor.elem);
+        let (_, elem, _) =
+            parts.get(part).ok_or_else(|| format!("`{}` has no part", tensor.name))?;
+        let mut base = Term::name(format!("args.{name}"), elem.clone());
+        if let Some(copy) = copy {
+            base = base.at(copy, elem.clone());
+        }
+        let offset = self.offset(tensor, part, &name, indices, rest)?;
+        Ok(base.at(offset, elem.clone()))
+    }
+
+    fn offset(
+        &mut self,
+        tensor: &Tensor,
+        part: usize,
+        name: &str,
+        indices: Vec<Term>,
+        rest: Option<Term>,
+    ) -> Lowered<Term> {
+        if has_row_stride(self.ir, tensor) || part > 0 {
+            return self.strided(tensor, part, name, indices, rest);
+        }
+        let nothing = &mut Vec::new();
+        let mut at: Option<Term> = None;
+        let given = indices.len();
+        for (dim, index) in tensor.dims.iter().zip(indices) {
+            at = Some(match at {
+                None => index,
+                Some(outer) => {
+                    let extent = self.scalar(&Scope::default(), dim, nothing)?;
+                    outer.times(extent).plus(index)
+                }
+            });
+        }
+        let rest = rest.filter(|_| given < tensor.dims.len());
+        let Some(rest) = rest else { return Ok(at.unwrap_or_else(|| Term::int(0))) };
+        let Some(at) = at else { return Ok(rest) };
+        let mut inner = Term::int(1);
+        for dim in tensor.dims.iter().skip(given) {
+            inner = inner.times(self.scalar(&Scope::default(), dim, nothing)?);
+        }
+        Ok(at.times(inner).plus(rest))
+    }
+
+    /// An element of a tensor whose rows may lie apart, and its columns too where it holds scales.
+    fn strided(
+        &mut self,
+        tensor: &Tensor,
+        part: usize,
+        name: &str,
+        mut indices: Vec<Term>,
+        rest: Option<Term>,
+    ) -> Lowered<Term> {
+        let last = tensor.dims.len().saturating_sub(1);
+        let column = if indices.len() > last { indices.pop() } else { None };
+        let mut row = Term::int(0);
+        let mut is_open = false;
+        let mut given = indices.into_iter();
+        for dim in &tensor.dims[..last] {
+            let extent = self.scalar(&Scope::default(), dim, &mut Vec::new())?;
+            let index = given.next();
+            is_open |= index.is_none();
+            row = row.times(extent).plus(index.unwrap_or_else(|| Term::int(0)));
+        }
+        let rest = column.or(rest).unwrap_or_else(|| Term::int(0));
+        let column = match is_open {
+            false => rest,
+            // Several rows, one element after the other.
+            true => {
+                let width = self.width(tensor, part)?;
+                row = row.plus(arithmetic(BinaryOp::Div, rest.clone(), width.clone()));
+                arithmetic(BinaryOp::Rem, rest, width)
+            }
+        };
+        let stride = |suffix: &str| Term::name(format!("args.{name}{suffix}"), Elem::I64);
+        let column = if part == 0 { column } else { column.times(stride("_block_stride")) };
+        Ok(row.times(stride("_stride")).plus(column))
+    }
+
+    /// Elements of a part in one row of a tensor.
+    pub(in crate::schedule) fn width(&mut self, tensor: &Tensor, part: usize) -> Lowered<Term> {
+        let last = tensor.dims.last().ok_or("a tensor without extents")?.clone();
+        let elements = self.scalar(&Scope::default(), &last, &mut Vec::new())?;
+        let (.., block) = parts(self.ir, &tensor.elem).into_iter().nth(part).ok_or("no part")?;
+        Ok(match (part, block) {
+            (0, _) => elements,
+            _ => Term::call("ep::ceil", vec![elements, Term::int(block)], Elem::I32),
+        })
+    }
+}
+
+/// The name of a part of a tensor in `struct Args`.
+fn part_name(role: &RoleLowering<'_>, tensor: &Tensor, part: usize) -> String {
+    let suffix = parts(role.ir, &tensor.elem).into_iter().nth(part).map(|(suffix, ..)| suffix);
+    format!("{}{}", tensor.name, suffix.unwrap_or_default())
+}
