@@ -1,7 +1,7 @@
 //! Errors for the author of a declaration, as plain data, and their two printed forms.
 //!
 //! Every sentence that `check` can say has one constructor in the modules below, by family of
-//! rules; tests hold that each of them is said by a fixture of `tests/errors`.
+//! rules; tests hold that each of them is said by a case of `tests/errors`.
 
 pub(crate) mod channels;
 pub(crate) mod cuda_fn;

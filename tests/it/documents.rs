@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ep_codegen::ir::helpers;
 use ep_codegen::keywords;
+use ep_tests::cases;
 
 const DOCUMENTS: [&str; 9] = [
     "README.md",
@@ -158,17 +159,21 @@ fn the_reference_has_every_helper() {
     }
 }
 
-/// Every fixture that the reference shows gives the message that stands below its link.
+/// Every case that the reference shows gives the message that stands below its link.
 #[test]
 fn refused_examples_are_refused_with_these_words() {
     let text = read("docs/dsl.md");
     let mut shown = 0;
-    for part in text.split("](../tests/errors/").skip(1) {
-        let Some((file, after)) = part.split_once(".rs)") else { continue };
-        let file = format!("tests/errors/{file}.rs");
+    for (before, after) in
+        text.match_indices("`](../tests/errors/").map(|(at, _)| text.split_at(at))
+    {
+        let name = before.rsplit("[`").next().expect("a link has a text");
+        let link = after.trim_start_matches("`](../").split(')').next().expect("a link ends");
+        let found = cases(&read(link)).into_iter().find(|(case, _)| case == name);
+        let (_, case) = found.unwrap_or_else(|| panic!("{link} has no case {name}"));
         let block = after.split_once("```text\n").and_then(|(_, rest)| rest.split_once("\n```"));
-        let (block, _) = block.unwrap_or_else(|| panic!("no message below {file}"));
-        assert_eq!(block, ep_tests::mistakes(&read(&file)).trim_end(), "{file}");
+        let (block, _) = block.unwrap_or_else(|| panic!("no message below {name}"));
+        assert_eq!(block, ep_tests::mistakes(&case).trim_end(), "{name}");
         shown += 1;
     }
     assert!(shown >= 5, "{shown} refused examples");

@@ -1,33 +1,31 @@
-//! Refused declarations: every file of `tests/errors` has one mistake, and its snapshot beside it
-//! is what the author of such a declaration reads.
+//! Refused declarations: the files of `tests/errors`, one for each file of the diagnostics, hold cases with
+//! one mistake each; the snapshot beside a file is what the authors of such declarations read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use ep_codegen::diagnostics::{Diagnostic, Diagnostics};
 use ep_codegen::{check, expansion, syntax};
+use ep_tests::cases;
 
 use crate::front_end::SOURCES;
 
-/// Fixtures with more mistakes than one, which show that independent ones are reported together.
-const SEVERAL: [(&str, usize); 2] = [("err_several_mistakes", 4), ("err_two_mistakes_of_form", 2)];
+/// Cases with more mistakes than one, which show that independent ones are reported together.
+const SEVERAL: [(&str, usize); 2] = [("several_mistakes", 4), ("two_mistakes_of_form", 2)];
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("errors")
 }
 
-/// Name and text of each fixture, in order of name.
+/// Name and text of each case, in order of file and name.
 pub(crate) fn fixtures() -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder()).expect("tests/errors is a folder") {
-        let path = entry.expect("tests/errors can be read").path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            let name = path.file_stem().expect("a file has a name").to_string_lossy().into_owned();
-            found.push((name, fs::read_to_string(&path).expect("a fixture is text")));
-        }
-    }
-    found.sort();
-    found
+    let entries = fs::read_dir(folder()).expect("tests/errors is a folder");
+    let mut files: Vec<PathBuf> =
+        entries.map(|entry| entry.expect("tests/errors can be read").path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    files.sort();
+    let text = |path: &PathBuf| fs::read_to_string(path).expect("a file of cases is text");
+    files.iter().flat_map(|path| cases(&text(path))).collect()
 }
 
 /// What the front end says to a file, without rustc.
@@ -40,23 +38,43 @@ fn mistakes(source: &str) -> Diagnostics {
 }
 
 #[test]
-fn every_fixture_reads_as_its_snapshot() {
-    insta::glob!("../errors", "err_*.rs", |path| {
-        let name = path.file_stem().expect("a file has a name").to_string_lossy().into_owned();
-        let source = fs::read_to_string(path).expect("a fixture is text");
-        let text = mistakes(&source).in_file(&format!("{name}.rs"), &source);
+fn every_case_reads_as_its_snapshot() {
+    insta::glob!("../errors", "*.rs", |path| {
+        let source = fs::read_to_string(path).expect("a file of cases is text");
+        let said = cases(&source).into_iter().map(|(name, case)| {
+            let text = mistakes(&case).in_file(&format!("{name}.rs"), &case);
+            format!("//- {name}\n{}\n", text.trim_end())
+        });
         let mut settings = insta::Settings::clone_current();
         settings.set_snapshot_path("../errors");
         settings.set_prepend_module_to_snapshot(false);
         settings.remove_snapshot_suffix();
         settings.remove_input_file();
         settings.set_omit_expression(true);
-        settings.bind(|| insta::assert_snapshot!(name, text));
+        let group = path.file_stem().expect("a file has a name").to_string_lossy().into_owned();
+        settings.bind(|| insta::assert_snapshot!(group, said.collect::<Vec<_>>().join("\n")));
     });
 }
 
+/// A case stands with those of the diagnostics that say its first mistake, under a name of its own.
 #[test]
-fn a_fixture_has_one_mistake() {
+fn a_case_stands_in_the_file_of_its_diagnostics() {
+    let mut names = std::collections::BTreeSet::new();
+    for (name, source) in fixtures() {
+        assert!(names.insert(name.clone()), "two cases are called {name}");
+        let said = mistakes(&source);
+        let Some(first) = said.sorted().first().map(|error| error.origin.file().to_string()) else {
+            continue; // `a_case_has_one_mistake` says so.
+        };
+        let file = Path::new(&first).file_name().expect("a source has a name");
+        let text =
+            fs::read_to_string(folder().join(file)).expect("each file of diagnostics has cases");
+        assert!(text.contains(&format!("//- {name}\n")), "{name} belongs into {}", file.display());
+    }
+}
+
+#[test]
+fn a_case_has_one_mistake() {
     let mut wrong = Vec::new();
     for (name, source) in fixtures() {
         let expected = SEVERAL.iter().find(|(other, _)| *other == name).map_or(1, |(_, n)| *n);
@@ -136,7 +154,7 @@ fn made_by(error: &Diagnostic, constructor: &Constructor) -> bool {
 }
 
 #[test]
-fn every_constructor_has_a_fixture() {
+fn every_constructor_has_a_case() {
     let texts = fixtures();
     let all: Vec<Diagnostics> = texts.iter().map(|(_, source)| mistakes(source)).collect();
     let said: Vec<&Diagnostic> = all.iter().flat_map(Diagnostics::sorted).collect();
@@ -147,7 +165,7 @@ fn every_constructor_has_a_fixture() {
         .filter(|constructor| !said.iter().any(|error| made_by(error, constructor)))
         .map(|constructor| format!("{}::{}", constructor.file, constructor.name));
     let silent: Vec<String> = silent.collect();
-    assert!(silent.is_empty(), "no fixture for {silent:#?}");
+    assert!(silent.is_empty(), "no case for {silent:#?}");
 }
 
 /// The tokens of a text outside its comments: each with the bytes it takes.

@@ -29,6 +29,23 @@ pub fn mistakes(source: &str) -> String {
     errors.to_text(source)
 }
 
+/// The cases of a file of them: each begins with a line `//- name` and ends before the next one.
+pub fn cases(text: &str) -> Vec<(String, String)> {
+    let mut found: Vec<(String, String)> = Vec::new();
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix("//- ") {
+            found.push((name.to_string(), String::new()));
+        } else if let Some((_, case)) = found.last_mut() {
+            case.push_str(line);
+            case.push('\n');
+        }
+    }
+    for (_, case) in &mut found {
+        case.truncate(case.trim_end().len() + 1);
+    }
+    found
+}
+
 /// The examples of the language reference, compiled as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/dsl.md")]
