@@ -42,7 +42,7 @@ Tasks:
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match dispatch(&arguments) {
+    match linked(&root()).and_then(|()| dispatch(&arguments)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Task(sentence)) => {
             eprintln!("xtask: {sentence}");
@@ -53,6 +53,19 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Crates reach the shared templates through symbolic links, which git leaves out where it may not make them.
+fn linked(root: &Path) -> Outcome {
+    let link = root.join("ep-codegen/templates");
+    if link.is_dir() {
+        return Ok(());
+    }
+    Err(Failure::Task(format!(
+        "{} is no folder: this checkout has no symbolic links; run `git config core.symlinks true` and `git checkout -- .` \
+         (on Windows with developer mode on)",
+        link.display()
+    )))
 }
 
 fn dispatch(arguments: &[String]) -> Outcome {
@@ -84,4 +97,23 @@ fn root() -> PathBuf {
 #[expect(clippy::print_stdout, reason = "this is where tasks talk to the user")]
 fn say(text: &str) {
     println!("{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkout_without_links_is_told_what_to_do() {
+        let folder = std::env::temp_dir().join(format!("epforge-links-{}", std::process::id()));
+        let place = folder.join("ep-codegen");
+        std::fs::create_dir_all(&place).expect("the folder is new");
+        // What git writes instead of a link.
+        std::fs::write(place.join("templates"), "../templates").expect("the folder is there");
+        let said = linked(&folder);
+        std::fs::remove_dir_all(&folder).expect("the folder is ours");
+        let Err(Failure::Task(sentence)) = said else { panic!("{said:?}") };
+        assert!(sentence.contains("git config core.symlinks true"), "{sentence}");
+        assert!(linked(&root()).is_ok());
+    }
 }
