@@ -375,7 +375,7 @@ fn the_async_proxy_shows_its_weak_outcomes() {
 
 #[test]
 fn what_the_emulator_cannot_show_is_said() {
-    let page = include_str!("../../../docs/host.md");
+    let page = include_str!("../../host.md");
     for Litmus { name, is_allowed, .. } in &LITMUS {
         let row = page.lines().find(|line| line.starts_with(&format!("| {name} |")));
         let row = row.unwrap_or_else(|| panic!("docs/host.md has no row for {name}"));

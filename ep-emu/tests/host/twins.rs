@@ -11,7 +11,7 @@ use crate::support::{alloc, compile, launch, source, words, world};
 
 /// Every function of a header with its result and parameters, white space folded.
 fn functions(path: &str) -> BTreeSet<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../templates").join(path);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("templates").join(path);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     let folded = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let heads = folded.split("__device__ __forceinline__ ").skip(1);
@@ -30,7 +30,7 @@ fn host_and_device_have_the_same_functions() {
 #[test]
 fn every_planted_bug_fits_the_device_library() {
     let mutants = Mutant::parse(DEVICE_LIBRARY).unwrap_or_else(|error| panic!("{error}"));
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../templates/device/ep");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("templates/device/ep");
     let header = |name: &str| {
         let text = fs::read_to_string(folder.join(name)).unwrap_or_else(|_| panic!("no {name}"));
         (format!("ep/{name}"), text)
