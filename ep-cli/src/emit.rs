@@ -9,6 +9,7 @@ use ep_runtime::jit::Arch;
 use ep_runtime::{AnyPipeline, Emitted};
 
 use crate::configurations::{CONFIGURATIONS, Configuration};
+use crate::explain;
 use crate::failure::Failure;
 use crate::files;
 use crate::json::Object;
@@ -102,6 +103,18 @@ fn texts(entries: &[AnyPipeline]) -> Result<BTreeMap<String, String>, Failure> {
             files.insert(format!("{stem}.plan.txt"), plan_text::text(&plan));
             files.insert(format!("{stem}.cu"), cuda);
         }
+    }
+    for entry in entries {
+        let first = kept(entry.name).into_iter().next();
+        let Some(Configuration { arch, set, .. }) = first else { continue };
+        let drawn =
+            select(entry, arch, set.iter().copied()).and_then(|selected| explain::drawn(&selected));
+        match drawn {
+            Ok(drawn) => files.insert(format!("{}.svg", entry.name), drawn),
+            // One that is not emitted need not have a plan for these numbers.
+            Err(_) if !entry.is_emitted() => None,
+            Err(failure) => return Err(failure),
+        };
     }
     Ok(files)
 }
@@ -201,7 +214,7 @@ impl Kept<'_> {
     fn is_ours(&self, file: &str) -> bool {
         let of =
             |entry: &AnyPipeline| file.split_once('.').is_some_and(|(name, _)| name == entry.name);
-        let kind = file.ends_with(".cu") || file.ends_with(".plan.txt");
+        let kind = [".cu", ".plan.txt", ".svg"].iter().any(|end| file.ends_with(end));
         kind && self.entries.iter().any(of)
     }
 }

@@ -1,10 +1,12 @@
 //! `epforge explain`: what a pipeline does in one configuration, and what it costs.
 
 mod memory;
+mod picture;
 mod tuned;
 mod wire;
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use ep_runtime::AnyPipeline;
 use ep_runtime::ir::facts::facts;
@@ -12,6 +14,7 @@ use ep_runtime::ir::{Channel, Memory, Pipeline, Tensor, text};
 use ep_runtime::plan::{LINE_BYTES, MessageLayout, Plan, align, elem_bytes, eval, parts, plan};
 
 use crate::failure::Failure;
+use crate::files;
 use crate::json::{Object, Value};
 use crate::plan_text::{aligned, headline, object as plan_object, window};
 use crate::selection::{SHAPE_HELP, Selected, Selection, find, refused};
@@ -29,6 +32,9 @@ pub(crate) struct Options {
     selection: Selection,
     #[command(flatten)]
     size: Size,
+    /// Draw its roles and channels into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 pub(crate) fn run(
@@ -43,6 +49,11 @@ pub(crate) fn run(
     let memory = BufferMemory::of(&options.size, &selected.ir, &plan, options.selection.given())?;
     // What the other arms would do has no place in this configuration.
     let ir = selected.ir.select(&selected.config.choice);
+    if let Some(file) = &options.svg {
+        files::write(file, &picture::svg(&ir, &plan)).map_err(|error| {
+            Failure::Failed(format!("{} cannot be written: {error}", file.display()))
+        })?;
+    }
     if json {
         writeln!(out, "{}", object(entry, &ir, &plan, &selected, memory.as_ref()))?;
         return Ok(());
@@ -63,6 +74,12 @@ pub(crate) fn run(
         write!(out, "{derived}")?;
     }
     Ok(())
+}
+
+/// The picture of a pipeline in one configuration.
+pub(crate) fn drawn(selected: &Selected) -> Result<String, Failure> {
+    let plan = plan(&selected.ir, &selected.config).map_err(refused)?;
+    Ok(picture::svg(&selected.ir.select(&selected.config.choice), &plan))
 }
 
 fn head(

@@ -36,6 +36,7 @@ mod run;
 mod selection;
 mod selftest;
 mod suggestion;
+mod svg;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};

@@ -97,6 +97,22 @@ fn explain_tells_the_bytes_on_the_wire() {
 }
 
 #[test]
+fn explain_draws_what_it_says() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ring.svg");
+    let done = run(&format!("explain nvl-dispatch --set via=ring --svg {}", file.display()));
+    assert_eq!(done.code, 0, "{}", done.err);
+    let drawn = fs::read_to_string(&file).expect("the picture is written");
+    for words in
+        ["role Send[peer in all]", "on odd blocks", "64 slots in chunks of 8", "W3 credit: Recv"]
+    {
+        assert!(drawn.contains(words), "{words} is missing");
+    }
+    let done = run("explain layout --svg no-such-folder/layout.svg");
+    assert_eq!(done.code, 1);
+    assert!(done.err.contains("no-such-folder/layout.svg cannot be written"), "{}", done.err);
+}
+
+#[test]
 fn explain_tells_what_a_buffer_takes() {
     let done = run("explain nvl-dispatch --ranks 4 --tokens 4096 --live 2 --set mode=cached");
     let line = done.out.lines().find(|line| line.starts_with("memory of a buffer"));

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use crate::svg::{picture, text};
+
 /// What other systems take, on the machine and for the shapes that their lines name.
 const RIVALS: &str = include_str!("../../results/rivals.jsonl");
 
@@ -83,11 +85,7 @@ pub(super) fn svg(results: &str) -> Result<String, String> {
     let rows = panels.len().div_ceil(columns);
     let [width, height] =
         [columns as f64 * PANEL[0], HEAD + rows as f64 * PANEL[1]].map(|size| size.ceil());
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-         viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
+    let mut out = String::new();
     let first = &panels[0].shape;
     let is_one_shape = panels.iter().all(|panel| panel.shape == *first);
     let about = if is_one_shape { format!(": {}", first.words()) } else { String::new() };
@@ -100,8 +98,7 @@ pub(super) fn svg(results: &str) -> Result<String, String> {
         panel.draw(!is_one_shape, &mut out);
         out.push_str("</g>\n");
     }
-    out.push_str("</svg>\n");
-    Ok(out)
+    Ok(picture(width, height, &out))
 }
 
 fn lines(text: &str) -> Result<Vec<Value>, String> {
@@ -273,14 +270,6 @@ fn step(most: f64) -> f64 {
     let power = 10f64.powf((most / 5.0).max(f64::MIN_POSITIVE).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * power);
     steps.into_iter().find(|step| most / step <= 6.0).unwrap_or(10.0 * power)
-}
-
-fn text(out: &mut String, x: f64, y: f64, anchor: &str, colour: &str, words: &str) {
-    let words = words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let _ = writeln!(
-        out,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{colour}\">{words}</text>"
-    );
 }
 
 #[cfg(test)]
