@@ -28,6 +28,7 @@ fn numbers(options: &BufferOptions, ranks: usize) -> Vec<Number> {
         Number { what: "via", value: place(via), words: via_words },
         number("capacity", options.capacity(ranks)),
         number("live", options.live),
+        number("handles", options.handles()),
         number("weights", usize::from(options.weights)),
         number("biases", options.biases),
         number("cached", usize::from(options.cached)),

@@ -93,3 +93,31 @@ impl Drop for Lease {
         self.in_pool(|pool| pool.give_back(self.index));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Buffer, BufferOptions, BuiltIn, CallOptions, DispatchInput};
+    use crate::fake::FakeBackend;
+    use crate::group::{Group, GroupOptions};
+
+    /// As a layer that keeps its way back, and not its rows.
+    #[test]
+    fn handles_outlive_the_outputs_of_their_calls() {
+        let group = Group::new(FakeBackend::new(1), GroupOptions::default()).unwrap();
+        let options = BufferOptions { handles: Some(3), ..BufferOptions::new(8, 64, 2, 4) };
+        let buffer = Buffer::new(&group, options, &BuiltIn).unwrap();
+        let (call, input) = (CallOptions::sms(12), DispatchInput::default());
+        let mut handles = Vec::new();
+        for _ in 0..3 {
+            let (handle, received) = buffer.dispatch(0, &input, &call).unwrap();
+            handles.push((handle, received.x().unwrap()));
+        }
+        assert!(handles.windows(2).all(|two| two[0].1 == two[1].1), "one output serves all");
+        let error = buffer.dispatch(0, &input, &call).err().unwrap();
+        assert_eq!(error.to_string(), "rank 0: all 3 handles are in use; drop one, or make more");
+        let _kept = buffer.cached_dispatch(&handles[0].0, &input, &call).unwrap();
+        let error = buffer.cached_dispatch(&handles[1].0, &input, &call).err().unwrap();
+        assert_eq!(error.to_string(), "rank 0: all 1 outputs are in use; drop one, or make more");
+        group.sync(0).unwrap();
+    }
+}

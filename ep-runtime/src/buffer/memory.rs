@@ -83,6 +83,7 @@ pub(super) struct MemoryLayout {
     /// First byte of the window behind all control memory.
     regions_at: u64,
     live: u64,
+    handles: u64,
 }
 
 impl MemoryLayout {
@@ -137,6 +138,7 @@ impl MemoryLayout {
             places: Places::default(),
             regions_at: align_up(control_bytes),
             live: options.live as u64,
+            handles: options.handles() as u64,
         };
         let at = |blocks: &Blocks, name: &str| blocks.at(name).unwrap_or(0);
         layout.places = Places {
@@ -171,8 +173,8 @@ impl MemoryLayout {
             control: self.regions_at,
             outputs: self.live * (self.received.bytes() + self.unpacked.bytes()),
             combine_inputs: self.live * self.offered.bytes(),
-            tables: self.live * self.tables.bytes(),
-            host: self.live * self.counts.bytes(),
+            tables: self.handles * self.tables.bytes(),
+            host: self.handles * self.counts.bytes(),
         }
     }
 }

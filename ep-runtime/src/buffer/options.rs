@@ -130,8 +130,11 @@ pub struct BufferOptions {
     pub via: Via,
     /// Rows that an output holds; `None`: the worst case, all tokens of all ranks.
     pub capacity: Option<usize>,
-    /// Handles, outputs and combine inputs that may be in use at once, each.
+    /// Outputs and combine inputs that may be in use at once, each.
     pub live: usize,
+    /// Handles that may be in use at once, which are small: a layer that goes back through its rows
+    /// later keeps one. `None`: as many as `live`.
+    pub handles: Option<usize>,
     /// Whether dispatch moves top-k weights, and combine adds them up.
     pub weights: bool,
     /// Biases that combine adds.
@@ -160,6 +163,7 @@ impl BufferOptions {
             via: Via::Direct,
             capacity: None,
             live: 1,
+            handles: None,
             weights: true,
             biases: 0,
             cached: true,
@@ -174,6 +178,11 @@ impl BufferOptions {
     pub fn capacity(&self, ranks: usize) -> usize {
         let worst = self.tokens.saturating_mul(ranks);
         self.capacity.map_or(worst, |capacity| capacity.min(worst))
+    }
+
+    /// Handles that may be in use at once.
+    pub fn handles(&self) -> usize {
+        self.handles.unwrap_or(self.live)
     }
 
     /// Values from one row of an output to the next: whole lines of 128 bytes.
@@ -276,6 +285,10 @@ impl BufferOptions {
             return wrong(format!(
                 "{live} live outputs are too many: a buffer has {MOST_LIVE} at most"
             ));
+        }
+        let handles = self.handles();
+        if handles == 0 || handles > MOST_LIVE {
+            return wrong(format!("a buffer has 1 to {MOST_LIVE} handles, not {handles}"));
         }
         let (tokens, most) = (self.tokens, i32::MAX);
         if tokens.checked_mul(ranks).is_none_or(|rows| rows > most as usize) {
@@ -457,6 +470,9 @@ mod tests {
         assert_eq!(said(|it| it.live = 0), "a buffer with 0 live outputs can make no call");
         let text = "4097 live outputs are too many: a buffer has 4096 at most";
         assert_eq!(said(|it| it.live = 4097), text);
+        let text = "a buffer has 1 to 4096 handles, not 0";
+        assert_eq!(said(|it| it.handles = Some(0)), text);
+        assert!(said(|it| it.handles = Some(4097)).ends_with("not 4097"));
         assert_eq!(said(|it| it.alignment = 0), "counts cannot be aligned to 0");
         let far = said(|it| it.alignment = i32::MAX);
         assert!(far.ends_with("be aligned to 2147483647: they are 2147483647 at most"), "{far}");

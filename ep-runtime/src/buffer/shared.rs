@@ -6,7 +6,7 @@ use super::arguments::CallValues;
 use super::handles::Handle;
 use super::inputs::{CallOptions, DispatchInput};
 use super::lease::{Lease, Pool};
-use super::memory::MemoryLayout;
+use super::memory::{Blocks, MemoryLayout};
 use super::options::{BufferOptions, StandardPipeline};
 use crate::args::ArgsMap;
 use crate::call_order::Turn;
@@ -91,21 +91,21 @@ impl RankMemory {
         args_bytes: usize,
     ) -> Result<RankMemory, CallError> {
         let backend = group.backend();
-        let live = options.live as u64;
-        let counts = (0..live).map(|_| HostMemory::new(backend, rank, layout.counts.bytes()));
+        let (live, handles) = (options.live as u64, options.handles() as u64);
+        let counts = (0..handles).map(|_| HostMemory::new(backend, rank, layout.counts.bytes()));
         let begin = options.placement(group.ranks());
         let begin: Vec<u8> = begin.begin().iter().flat_map(|first| first.to_le_bytes()).collect();
         let placement = DeviceMemory::new(backend, rank, begin.len() as u64)?;
         placement.write(0, &begin)?;
         let state = RankState {
-            handles: Pool::new(options.live),
+            handles: Pool::new(options.handles()),
             outputs: Pool::new(options.live),
             offered: Pool::new(options.live),
-            counting: vec![false; options.live],
+            counting: vec![false; options.handles()],
             args: vec![0; args_bytes],
         };
         Ok(RankMemory {
-            tables: DeviceMemory::zeroed(backend, rank, live * layout.tables.bytes())?,
+            tables: DeviceMemory::zeroed(backend, rank, handles * layout.tables.bytes())?,
             counts: counts.collect::<Result<Vec<_>, _>>()?,
             unpacked: DeviceMemory::zeroed(backend, rank, live * layout.unpacked.bytes())?,
             placement,
@@ -148,32 +148,30 @@ impl Shared {
         let mut arriving: Vec<&str> =
             dispatches.flat_map(|it| waived(it.kernel.plan(), |_| true)).collect();
         arriving.extend(&fetching);
+        let none = Vec::new();
         for (rank, own) in self.group.local().zip(&self.ranks) {
-            let window = self.window.own(rank)?;
-            for index in 0..self.options.live {
-                let step = index as u64;
-                let counts = own.counts[index].address();
-                let tables = own.tables.address() + step * layout.tables.bytes();
-                let unpacked = own.unpacked.address() + step * layout.unpacked.bytes();
-                let none = &Vec::new();
-                let places = [
-                    ("", tables, &layout.tables, none),
-                    ("", counts, &layout.counts, none),
-                    ("output ", unpacked, &layout.unpacked, none),
-                    ("output ", window + layout.received_at(index), &layout.received, &arriving),
-                    (
-                        "combine input ",
-                        window + layout.offered_at(index),
-                        &layout.offered,
-                        &fetching,
-                    ),
-                ];
-                for (what, at, blocks, waived) in places {
-                    for (name, start, bytes) in blocks.parts() {
-                        let name = format!("{what}{name}");
-                        backend.name_memory(rank, at + start, bytes, &name, waived);
-                    }
+            let name_all = |what: &str, at: u64, blocks: &Blocks, waived: &[&str]| {
+                for (name, start, bytes) in blocks.parts() {
+                    backend.name_memory(rank, at + start, bytes, &format!("{what}{name}"), waived);
                 }
+            };
+            let tables = own.tables.address();
+            for (counts, step) in own.counts.iter().zip(0..) {
+                name_all("", tables + step * layout.tables.bytes(), &layout.tables, &none);
+                name_all("", counts.address(), &layout.counts, &none);
+            }
+            let (window, unpacked) = (self.window.own(rank)?, own.unpacked.address());
+            for index in 0..self.options.live {
+                let at = unpacked + index as u64 * layout.unpacked.bytes();
+                name_all("output ", at, &layout.unpacked, &none);
+                name_all(
+                    "output ",
+                    window + layout.received_at(index),
+                    &layout.received,
+                    &arriving,
+                );
+                let offered = window + layout.offered_at(index);
+                name_all("combine input ", offered, &layout.offered, &fetching);
             }
         }
         Ok(())
