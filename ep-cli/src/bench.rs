@@ -29,6 +29,7 @@ use crate::machine::{Machine, REQUIRED, Ranks, gpus, required_gpus, warn};
 use crate::moved::bytes;
 use crate::problem::{failed, memory_parts, no_machine};
 use crate::processes;
+use crate::program;
 pub(crate) use request::Options;
 use request::{Batch, Probe, Request};
 use result::{Least, Measured, Texts};
@@ -405,7 +406,7 @@ fn check(test: &Selftest, when: &str, talk: &mut Talk<'_>) -> Result<(), Failure
 
 /// The command line of this process, as it stands in kept results.
 fn command() -> String {
-    let words = std::env::args().skip(1);
+    let words = program::words().into_iter().map(|word| word.to_string_lossy().into_owned());
     std::iter::once("epforge".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 

@@ -32,6 +32,7 @@ mod numbers;
 mod plan_text;
 mod problem;
 mod processes;
+mod program;
 mod run;
 mod selection;
 mod selftest;

@@ -6,6 +6,7 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 use ep_runtime::gpu::{Compile, GpuBackend};
 
 use crate::failure::Failure;
+use crate::program;
 
 /// Whether this process is one of several, started by [`command`] or by a launcher.
 pub(crate) fn is_member() -> bool {
@@ -15,7 +16,7 @@ pub(crate) fn is_member() -> bool {
 /// Runs this program again, once per rank, with the same arguments; fails if any of them does, but
 /// for the one that is to be killed.
 pub(crate) fn spawn(ranks: usize, killed: Option<usize>) -> Result<(), Failure> {
-    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let arguments = program::words();
     let mut children = Vec::new();
     for mut command in commands(ranks, &arguments, killed)? {
         children.push(command.spawn().map_err(failed)?);
@@ -131,9 +132,8 @@ mod linux {
         let id = UniqueId::local().map_err(failed)?;
         let next = UniqueId::local().map_err(failed)?;
         let survivor = usize::from(killed == Some(0));
-        let program = std::env::current_exe().map_err(failed)?;
         let command = |rank: usize| {
-            let mut command = Command::new(&program);
+            let mut command = program::again().map_err(failed)?;
             command.args(arguments).env("RANK", rank.to_string());
             command.env("WORLD_SIZE", ranks.to_string());
             for (id, name, first) in [(&id, ID_VARIABLE, 0), (&next, NEXT_ID_VARIABLE, survivor)] {
@@ -142,9 +142,9 @@ mod linux {
                     false => id.give_to(&mut command, name),
                 }
             }
-            command
+            Ok(command)
         };
-        Ok((0..ranks).map(command).collect())
+        (0..ranks).map(command).collect()
     }
 
     /// Joins the group that the environment names, on the device that belongs to the rank.

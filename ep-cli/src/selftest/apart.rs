@@ -1,7 +1,7 @@
 //! Cases whose ranks are processes of their own: this program, run once for each.
 
 use std::ffi::OsString;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use ep_runtime::gpu::EXCHANGE_VARIABLE;
 use ep_runtime::jit::{CACHE_VARIABLE, Cache, Scratch};
@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::Place;
 use crate::failure::Failure;
 use crate::processes;
+use crate::program;
 
 /// A problem of `bench` that takes a moment: everything is checked, nothing is timed.
 fn problem(place: &Place<'_>, ranks: usize) -> Vec<OsString> {
@@ -71,8 +72,7 @@ fn digests(out: &[u8]) -> Result<Vec<Value>, Failure> {
 pub(super) fn same_bytes(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let problem = problem(place, ranks);
     let apart = processes::output(ranks, &in_processes(problem.clone()), &[], None)?;
-    let program = std::env::current_exe().map_err(failed)?;
-    let mut command = Command::new(program);
+    let mut command = program::again().map_err(failed)?;
     let together = command.args(&problem).stdin(Stdio::null()).output().map_err(failed)?;
     if !together.status.success() {
         return Err(failed(String::from_utf8_lossy(&together.stderr)));
