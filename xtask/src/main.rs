@@ -4,6 +4,7 @@ mod cargo;
 mod ci;
 mod codegen;
 mod demo;
+mod python;
 mod setup;
 mod sources;
 mod test;
@@ -34,7 +35,9 @@ Usage: cargo xtask <task>
 Tasks:
   setup [--all-nvrtc] [--nvdisasm]
                         find NVRTC and a C++ compiler; bring NVRTC from PyPI if there is none
-  test [--full]         all tests, cheapest first; --full adds NVRTC 13.0 and 12.9
+  test [--full] [--without-python]
+                        all tests, cheapest first; --full adds NVRTC 13.0 and 12.9, and the wheel
+  python [--full]       the tests of the Python package alone
   demo                  rows to experts on 4 ranks and back, on GPUs or the host
   codegen [--check]     write generated/, or compare it
   tidy                  the rules of docs/style.md that a program can check
@@ -75,6 +78,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
     match task.as_str() {
         "setup" => setup::run(options),
         "test" => test::run(options),
+        "python" => python::run(options),
         "demo" => demo::run(options),
         "codegen" => codegen::run(options),
         "tidy" => tidy::run(options),

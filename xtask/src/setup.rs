@@ -197,7 +197,7 @@ fn install(requirement: &str, target: &Path) -> Outcome {
 }
 
 /// The Python that has pip.
-fn python() -> Result<&'static str, Failure> {
+pub(crate) fn python() -> Result<&'static str, Failure> {
     let mut without_pip = None;
     for python in ["python3", "python"] {
         if runs(python, &["-m", "pip", "--version"]) {

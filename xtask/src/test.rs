@@ -11,18 +11,21 @@ use std::time::Instant;
 
 use crate::cargo::{self, Tally, cargo, succeed};
 use crate::find::PROJECT_FOLDER;
-use crate::{Failure, Outcome, codegen, root, say, setup, sources, tidy};
+use crate::{Failure, Outcome, codegen, python, root, say, setup, sources, tidy};
 
 /// The folders of `setup --all-nvrtc` besides the newest, which the first part uses.
 const OLDER_NVRTC: [&str; 2] = ["nvrtc-13.0", "nvrtc-12.9"];
 
 /// Runs the task.
 pub(crate) fn run(options: &[String]) -> Outcome {
-    let full = match options {
-        [] => false,
-        [option] if option == "--full" => true,
-        [option, ..] => return Err(Failure::Usage(format!("test has no option `{option}`"))),
-    };
+    let (mut full, mut with_python) = (false, true);
+    for option in options {
+        match option.as_str() {
+            "--full" => full = true,
+            "--without-python" => with_python = false,
+            other => return Err(Failure::Usage(format!("test has no option `{other}`"))),
+        }
+    }
     let started = Instant::now();
     // Not in `target`, which lies elsewhere if the environment says so.
     let name = format!("epforge-snapshots-read-{}", std::process::id());
@@ -32,7 +35,7 @@ pub(crate) fn run(options: &[String]) -> Outcome {
         Failure::Task(format!("the folder {} cannot be made: {error}", folder.display()))
     })?;
     let mut parts = Parts { tally: Tally::default(), noted: folder.join("snapshots") };
-    let outcome = parts.all(full);
+    let outcome = parts.all(full, with_python);
     // What is left is a folder of the system's temporary ones.
     let _ = fs::remove_dir_all(&folder);
     let Tally { passed, failed } = parts.tally;
@@ -49,7 +52,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn all(&mut self, full: bool) -> Outcome {
+    fn all(&mut self, full: bool, with_python: bool) -> Outcome {
         let mut set_up = vec!["--nvdisasm".to_owned()];
         set_up.extend(full.then(|| "--all-nvrtc".to_owned()));
         self.check("setup", || setup::run(&set_up))?;
@@ -70,6 +73,10 @@ impl Parts {
         for (name, options) in host_checks(full) {
             let words: Vec<&str> = ["check"].into_iter().chain(options.split(' ')).collect();
             self.check(name, || codegen::epforge(&words))?;
+        }
+        match with_python {
+            true => self.python(full)?,
+            false => say("\nskipped: the Python package, as you said"),
         }
         self.test("compiles by NVRTC", &["--test", "*"], &["nvrtc::"], &[])?;
         if full {
@@ -106,6 +113,20 @@ impl Parts {
             self.tally.add(Tally { passed: 1 - failed, failed });
             outcome
         })
+    }
+
+    /// Runs the tests of the Python package, and builds its wheel.
+    fn python(&mut self, full: bool) -> Outcome {
+        let name = "Python package";
+        timed(name, || {
+            let found = python::test(full)?;
+            self.tally.add(found);
+            match found.failed {
+                0 => Ok(()),
+                count => Err(Failure::Task(format!("{name}: {count} failures, see above"))),
+            }
+        })?;
+        if full { self.check("Python wheel", python::wheel) } else { Ok(()) }
     }
 
     /// Runs `cargo test` over all packages, always the same ones, so that features and so builds

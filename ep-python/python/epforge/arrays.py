@@ -1,0 +1,215 @@
+"""Arrays of any library, as calls see them: an address, a shape, strides and a type.
+
+torch, NumPy with ml_dtypes, what has ``__cuda_array_interface__`` (CuPy), and what speaks DLPack (JAX) go
+in; results come back in the library of the input.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from . import _core
+
+if TYPE_CHECKING:
+    import torch
+
+BYTES = {"bfloat16": 2, "float8_e4m3fn": 1, "float32": 4, "int64": 8, "int32": 4, "uint8": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Where an array lies; strides are in elements. ``device`` is the ordinal of a GPU, -1 for an unnamed one, or
+    None for host memory."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: int | None
+    #: Stream behind which the array is ready, if its library says so.
+    stream: int | None
+    #: What keeps the memory alive.
+    keep: Any
+
+    def is_contiguous(self) -> bool:
+        """Whether its elements lie side by side in row-major order."""
+        expected = 1
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if extent != 1 and stride != expected:
+                return 0 in self.shape
+            expected *= extent
+        return True
+
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        count = BYTES[self.dtype]
+        for extent in self.shape:
+            count *= extent
+        return count
+
+
+def is_torch(array: Any) -> bool:
+    """Whether it is a tensor of torch, which is not imported for the question."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def view(array: Any, name: str) -> View:
+    """Where ``array`` lies; ``name`` is what a message calls it."""
+    if is_torch(array):
+        return _view_of_torch(array, name)
+    if isinstance(array, _core.Tensor):
+        return View(array.address, tuple(array.shape), tuple(array.strides), array.dtype, array.device, None, array)
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _view_of_interface(array, interface, name, device=_ordinal(array))
+    interface = getattr(array, "__array_interface__", None)
+    if interface is not None:
+        return _view_of_interface(array, interface, name, device=None)
+    if hasattr(array, "__dlpack__"):
+        taken = _core.take_dlpack(array.__dlpack__())
+        return View(
+            taken.address,
+            tuple(taken.shape),
+            tuple(taken.strides),
+            _known(taken.dtype, name),
+            taken.device,
+            None,
+            taken,
+        )
+    raise _core.Mismatch(f"`{name}` is a {type(array).__name__}, which is no array that can be read")
+
+
+def _ordinal(array: Any) -> int:
+    """The GPU of an array that says so; the interface has no word for it."""
+    device = getattr(array, "device", None)
+    return getattr(device, "id", -1)
+
+
+def _known(dtype: str, name: str) -> str:
+    if dtype in BYTES:
+        return dtype
+    raise _core.Mismatch(f"`{name}` has elements of {dtype}; there are {', '.join(BYTES)}")
+
+
+def _view_of_torch(tensor: torch.Tensor, name: str) -> View:
+    dtype = _known(str(tensor.dtype).removeprefix("torch."), name)
+    device = tensor.device.index if tensor.is_cuda else None
+    return View(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype, device, None, tensor)
+
+
+def _view_of_interface(array: Any, interface: dict[str, Any], name: str, device: int | None) -> View:
+    shape = tuple(interface["shape"])
+    dtype = _known(str(getattr(array, "dtype", interface["typestr"])), name)
+    size = BYTES[dtype]
+    strides, step = interface.get("strides"), 1
+    if strides is None:
+        dense = []
+        for extent in reversed(shape):
+            dense.append(step)
+            step *= extent
+        strides = tuple(reversed(dense))
+    else:
+        strides = tuple(stride // size for stride in strides)
+    return View(interface["data"][0], shape, strides, dtype, device, interface.get("stream"), array)
+
+
+class Library(Protocol):
+    """A library that results are made in."""
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: int | None) -> Any:
+        """An array with any content."""
+
+    def dense(self, array: Any) -> Any:
+        """The same values side by side, without a copy if they are so."""
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        """The same values with another type."""
+
+
+class Numpy:
+    """Arrays of NumPy, on the host."""
+
+    @staticmethod
+    def type_of(dtype: str) -> Any:
+        """The type by its name; ml_dtypes has those that NumPy lacks."""
+        import numpy
+
+        if dtype in ("bfloat16", "float8_e4m3fn"):
+            import ml_dtypes
+
+            return numpy.dtype(getattr(ml_dtypes, dtype))
+        return numpy.dtype(dtype)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: int | None) -> Any:
+        import numpy
+
+        return numpy.empty(shape, self.type_of(dtype))
+
+    def dense(self, array: Any) -> Any:
+        import numpy
+
+        return numpy.ascontiguousarray(array)
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        return array.astype(self.type_of(dtype))
+
+
+class Torch:
+    """Tensors of torch, on the host or on GPUs."""
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: int | None) -> Any:
+        import torch
+
+        place = "cpu" if device is None else f"cuda:{device}"
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=place)
+
+    def dense(self, array: Any) -> Any:
+        return array.contiguous()
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        import torch
+
+        return array.to(getattr(torch, dtype))
+
+
+def library_of(array: Any) -> Library | None:
+    """The library of an array; none for those whose results are `epforge.Tensor`."""
+    if is_torch(array):
+        return Torch()
+    if type(array).__module__.partition(".")[0] == "numpy":
+        return Numpy()
+    return None
+
+
+def as_torch(tensor: _core.Tensor) -> torch.Tensor:
+    """A tensor of torch that views memory of a GPU, and keeps its place there."""
+    import torch
+
+    viewed = torch.from_dlpack(tensor)
+    return viewed.view(torch.float8_e4m3fn) if tensor.dtype == "float8_e4m3fn" else viewed
+
+
+def read(tensor: _core.Tensor, library: Library) -> Any:
+    """A copy on the host of the rows of a tensor, which has two axes."""
+    rows, columns = tensor.shape
+    step = tensor.strides[0]
+    span = library.empty((rows, step), tensor.dtype, None)
+    if rows:
+        where = view(span, "the copy")
+        tensor.read(where.address, where.nbytes())
+    return library.dense(span[:, :columns])
+
+
+def write(tensor: _core.Tensor, array: Any, name: str) -> None:
+    """Copies rows from the host to the first rows of a tensor, which has two axes."""
+    library = library_of(array) or Numpy()
+    rows, columns = array.shape
+    if not rows:
+        return
+    padded = library.empty((rows, tensor.strides[0]), tensor.dtype, None)
+    padded[:, :columns] = array
+    where = view(padded, name)
+    tensor.write(where.address, where.nbytes())

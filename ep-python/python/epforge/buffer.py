@@ -1,0 +1,377 @@
+"""Dispatch, cached dispatch and combine for one shape, on arrays of any library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from .arrays import Library, Numpy, Torch, View, as_torch, is_torch, library_of, read, view, write
+from .group import Group
+from .results import NOWHERE, PAYLOADS, Combined, Handle, Offered, Received, rows_of
+
+if TYPE_CHECKING:
+    pass
+
+#: The legacy default stream of the driver; 0 means the rank's own one.
+LEGACY_STREAM = 1
+
+
+class Buffer:
+    """Kernels and memory for one shape, made by all ranks of the group together.
+
+    ``tokens`` is the most of any rank in a call. ``payload`` is ``"bf16"``, ``"fp8"`` with a ``float32`` scale
+    for each 128 values, or ``"fp8-packed"`` with a power of two as a byte; what comes back is always bfloat16.
+    ``capacity`` is how many rows an output holds: all tokens of all ranks unless it is given. ``live`` outputs
+    and as many combine inputs may be in use at once, and ``handles`` handles. ``docs/calls.md`` has the others.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        tokens: int,
+        hidden: int,
+        topk: int,
+        experts: int,
+        payload: str = "bf16",
+        via: str = "direct",
+        capacity: int | None = None,
+        live: int = 2,
+        handles: int | None = None,
+        weights: bool = True,
+        biases: int = 0,
+        cached: bool = True,
+        alignment: int = 1,
+        placement: Sequence[int] | None = None,
+        settings: Sequence[tuple[str, str, str]] = (),
+    ) -> None:
+        self.group = group
+        self.hidden, self.topk, self.experts, self.tokens = hidden, topk, experts, tokens
+        self.payload, self.weights, self.biases = payload, weights, biases
+        options = {
+            "tokens": tokens,
+            "hidden": hidden,
+            "topk": topk,
+            "experts": experts,
+            "payload": payload,
+            "via": via,
+            "capacity": capacity,
+            "live": live,
+            "handles": handles,
+            "weights": weights,
+            "biases": biases,
+            "cached": cached,
+            "alignment": alignment,
+            "placement": None if placement is None else list(placement),
+            "settings": list(settings),
+        }
+        self._core = _core.Buffer(group._core, options)
+        self.scales = 0 if payload == "bf16" else -(-hidden // 128)
+        # The emulator takes a second for what a GPU does in a microsecond: few blocks go far there.
+        self.sms = 4 if group.on_emulator else min(self._core.sms, group._core.sms(group.local.start))
+        self._streams: dict[int, int] = {}
+
+    @property
+    def capacity(self) -> int:
+        """Rows that an output holds."""
+        return self._core.capacity
+
+    @property
+    def local_experts(self) -> int:
+        """Most experts of any rank."""
+        return self._core.local_experts
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes that it takes on each rank."""
+        names = ("control", "outputs", "combine_inputs", "tables", "host")
+        return dict(zip(names, self._core.memory, strict=True))
+
+    def dispatch(
+        self,
+        x: Any,
+        topk_idx: Any,
+        topk_weights: Any = None,
+        *,
+        scale: Any = None,
+        tokens_from: Any = None,
+        rank: int | None = None,
+        stream: int | None = None,
+        sms: int | None = None,
+        timeout: float | None = None,
+        after: int | None = None,
+        done: int | None = None,
+    ) -> tuple[Received, Handle]:
+        """Sends each row of ``x`` to the ranks that own the experts of its token.
+
+        ``topk_idx`` is ``int64[tokens, topk]``, -1 for none. ``tokens_from``, an ``int32`` on the device, says how
+        many tokens there are where the host does not know it, as when a graph replays the call. ``stream``,
+        and the events ``after`` and ``done``, are handles of the driver; torch's current stream is taken for
+        its tensors. Returns when the work is in the stream.
+        """
+        rank = self.group.rank(rank)
+        how = (stream, sms, timeout, after, done)
+        library = library_of(x)
+        arrays = (x, scale, topk_idx, topk_weights, tokens_from)
+        if not self.group._mirror:
+            handle, received = self._dispatch(rank, arrays, how, library)
+        else:
+            every = self._gather(arrays)
+            pairs = [self._dispatch(each, brought, how, library) for each, brought in enumerate(every)]
+            handle, received = pairs[rank]
+            handle._mirrored = [one._core for one, _ in pairs]
+            received._mirrored = [one._core for _, one in pairs]
+        return received, handle
+
+    def _dispatch(
+        self, rank: int, arrays: tuple[Any, ...], how: tuple[Any, ...], library: Library | None
+    ) -> tuple[Handle, Received]:
+        sent, keep = self._input(rank, *arrays)
+        call = self._how(rank, arrays[0], *how)
+        self._settle(rank)
+        if self._core.holds_worst_case or self.group._turns is None:
+            core, received = self._core.dispatch(rank, sent, call)
+            self._made(rank, keep)
+        else:
+            core = self._core.exchange_counts(rank, sent, call)
+            self._made(rank, keep)
+            self._settle(rank)
+            received = self._core.dispatch_counted(core, sent, call)
+            self._made(rank, keep)
+        handle = Handle(self, core, library)
+        return handle, Received(handle, received, library)
+
+    def cached_dispatch(
+        self,
+        x: Any,
+        handle: Handle,
+        *,
+        scale: Any = None,
+        stream: int | None = None,
+        sms: int | None = None,
+        timeout: float | None = None,
+        after: int | None = None,
+        done: int | None = None,
+    ) -> Received:
+        """Sends other rows of the same tokens to the same places; only rows and scales travel."""
+        self._own(handle)
+        how = (stream, sms, timeout, after, done)
+        library = library_of(x)
+
+        def one(rank: int, core: _core.Handle, arrays: tuple[Any, Any]) -> _core.Received:
+            sent, keep = self._input(rank, arrays[0], arrays[1], None, None, None)
+            call = self._how(rank, arrays[0], *how)
+            self._settle(rank)
+            received = self._core.cached_dispatch(core, sent, call)
+            self._made(rank, keep)
+            return received
+
+        if not self.group._mirror:
+            return Received(handle, one(handle.rank, handle._core, (x, scale)), library)
+        every = self._gather((x, scale))
+        all_received = [one(rank, handle._mirrored[rank], brought) for rank, brought in enumerate(every)]
+        received = Received(handle, all_received[handle.rank], library)
+        received._mirrored = all_received
+        return received
+
+    def offer(self, handle: Handle) -> Offered:
+        """A combine input in the window, in which the experts may leave their rows, for `combine`."""
+        if self.group.on_emulator:
+            raise _core.Mismatch("in the emulator pass the rows themselves to `combine`, which copies them")
+        self._own(handle)
+        return Offered(self, self._core.offer(handle.rank), handle._library)
+
+    def combine(
+        self,
+        rows: Any,
+        handle: Handle,
+        weights: Any = None,
+        *,
+        biases: Sequence[Any] = (),
+        out: Any = None,
+        stream: int | None = None,
+        sms: int | None = None,
+        timeout: float | None = None,
+        after: int | None = None,
+        done: int | None = None,
+    ) -> Combined:
+        """Brings a row for each row that arrived back to its token, and adds them up.
+
+        ``rows`` are already weighted and added up over the local experts: an array, which is copied into the
+        window; an `Offered`; or the `Received` of the dispatch, whose BF16 rows the experts have worked on in
+        place. ``weights`` come back summed over the ranks. The sums are left in ``out`` if it is there.
+        """
+        self._own(handle)
+        how = (stream, sms, timeout, after, done)
+        if not self.group._mirror:
+            return self._combine(handle.rank, handle, handle._core, (rows, weights, tuple(biases), out), how)
+        mine = None if isinstance(rows, Received) else rows
+        every = self._gather((mine, weights, tuple(biases)))
+        made = []
+        for rank, (brought, *more) in enumerate(every):
+            source = rows._mirrored[rank] if isinstance(rows, Received) else brought
+            made.append(self._combine(rank, handle, handle._mirrored[rank], (source, *more, out), how))
+        return made[handle.rank]
+
+    def _combine(
+        self, rank: int, handle: Handle, core: _core.Handle, arrays: tuple[Any, ...], how: tuple[Any, ...]
+    ) -> Combined:
+        rows, weights, biases, out = arrays
+        call = self._how(rank, rows, *how)
+        self._settle(rank)
+        in_place, offered = self._combine_input(rank, rows, weights)
+        added = [self._place(rank, bias, f"biases[{at}]", "bfloat16", self.hidden) for at, bias in enumerate(biases)]
+        sums, sums_at = self._sums(rank, (core.tokens, self.hidden), "bfloat16", out, handle._library)
+        came, came_at = None, 0
+        if self.weights:
+            came, came_at = self._sums(rank, (core.tokens, self.topk), "float32", None, handle._library)
+        self._core.combine(core, in_place, offered, [rows_of(bias) for bias in added], sums_at, came_at, call)
+        self._made(rank, [added, sums, came, offered, in_place])
+        return Combined(self, sums, came if weights is not None else None, out, handle._library)
+
+    def _combine_input(self, rank: int, rows: Any, weights: Any) -> tuple[Any, Any]:
+        """The output that is combined in place, and the combine input."""
+        in_place = None
+        if isinstance(rows, Received):
+            in_place = rows._core
+        elif isinstance(rows, _core.Received):
+            in_place = rows
+        offered = rows._core if isinstance(rows, Offered) else None
+        if offered is None and (in_place is None or self.weights):
+            offered = self._core.offer(rank)
+        if offered and in_place is None and not isinstance(rows, Offered):
+            self._copy_rows(offered.x(), rows, "rows", "bfloat16")
+        if weights is not None:
+            tensor = offered.weights() if offered else None
+            if tensor is None:
+                raise _core.Mismatch("the combine has weights, but the buffer was made without `weights`")
+            self._copy_rows(tensor, weights, "weights", "float32")
+        return in_place, offered
+
+    def _copy_rows(self, tensor: _core.Tensor, array: Any, name: str, dtype: str) -> None:
+        where = self._checked(view(array, name), name, dtype, tensor.shape[1])
+        if where.shape[0] > tensor.shape[0]:
+            raise _core.Mismatch(f"`{name}` has {where.shape[0]} rows, and a combine input {tensor.shape[0]}")
+        if self.group.on_emulator:
+            write(tensor, array, name)
+        elif is_torch(array):
+            as_torch(tensor)[: where.shape[0]].copy_(array)
+        else:
+            raise _core.Mismatch(f"write `{name}` into an `offer` of the buffer: only torch's tensors are copied there")
+
+    def _sums(
+        self, rank: int, shape: tuple[int, int], dtype: str, out: Any, library: Library | None
+    ) -> tuple[Any, int]:
+        """Memory for what a combine leaves, and its address."""
+        if self.group.on_emulator or (library is None and out is None):
+            made = self.group._core.empty(rank, list(shape), dtype)
+            return made, made.address
+        if out is None and library is not None:
+            out = library.empty(shape, dtype, self.group.device(rank))
+        where = self._checked(view(out, "out"), "out", dtype, shape[1])
+        if where.shape != shape or not where.is_contiguous():
+            raise _core.Mismatch(f"`out` is {list(where.shape)}, and the sums are {list(shape)}, side by side")
+        return out, where.address
+
+    def _input(
+        self, rank: int, x: Any, scale: Any, topk_idx: Any, topk_weights: Any, tokens_from: Any
+    ) -> tuple[_core.Input, list[Any]]:
+        values, scales = PAYLOADS[self.payload]
+        rows = self._place(rank, x, "x", values, self.hidden)
+        if scale is None and scales:
+            raise _core.Mismatch(f"`scale` is absent, and rows of {self.payload} have {scales} scales")
+        factors = self._place(rank, scale, "scale", scales, self.scales) if scales else None
+        ids = None if topk_idx is None else self._place(rank, topk_idx, "topk_idx", "int64", self.topk)
+        weights = (
+            None if topk_weights is None else self._place(rank, topk_weights, "topk_weights", "float32", self.topk)
+        )
+        count = None if tokens_from is None else self._place(rank, tokens_from, "tokens_from", "int32")
+        tokens = rows.shape[0]
+        for name, other in (("scale", factors), ("topk_idx", ids), ("topk_weights", weights)):
+            if other is not None and other.shape[0] != tokens:
+                raise _core.Mismatch(f"`x` has {tokens} rows, and `{name}` {other.shape[0]}")
+            if other is not None and name != "scale" and not other.is_contiguous():
+                raise _core.Mismatch(f"`{name}` has gaps between its rows: make it contiguous")
+        address = [0 if it is None else it.address for it in (count, ids, weights)]
+        sent = (tokens, address[0], rows_of(rows), rows_of(factors) if factors else NOWHERE, address[1], address[2])
+        return sent, [rows, factors, ids, weights, count]
+
+    def _place(self, rank: int, array: Any, name: str, dtype: str, columns: int | None = None) -> View:
+        """Where the kernels of a rank find an array; the emulator gets a copy."""
+        where = self._checked(view(array, name), name, dtype, columns)
+        if self.group.on_emulator:
+            if where.device is not None and not isinstance(array, _core.Tensor):
+                raise _core.Mismatch(f"`{name}` is on a GPU, and the group in the emulator")
+            if not where.is_contiguous():
+                where = view((library_of(array) or Numpy()).dense(array), name)
+            copy = self.group._core.empty(rank, list(where.shape), where.dtype)
+            copy.write(where.address, where.nbytes())
+            return view(copy, name)
+        if where.device is None:
+            raise _core.Mismatch(f"`{name}` is in host memory, and rank {rank} on a GPU")
+        if where.device not in (-1, self.group.device(rank)):
+            raise _core.Mismatch(f"`{name}` is on GPU {where.device}, and rank {rank} on GPU {self.group.device(rank)}")
+        if where.stream is not None:
+            self.group._core.follow(rank, max(where.stream, LEGACY_STREAM))
+        return where
+
+    def _checked(self, where: View, name: str, dtype: str, columns: int | None) -> View:
+        # NumPy's own types have no float8, and DLPack seldom: bytes will do.
+        if where.dtype != dtype and not (dtype == "float8_e4m3fn" and where.dtype == "uint8"):
+            raise _core.Mismatch(f"`{name}` has elements of {where.dtype}, and has to have {dtype}")
+        if columns is not None and (len(where.shape) != 2 or where.shape[1] != columns):
+            raise _core.Mismatch(f"`{name}` is {list(where.shape)}, and has to have rows of {columns}")
+        return where
+
+    def _how(
+        self,
+        rank: int,
+        x: Any,
+        stream: int | None = None,
+        sms: int | None = None,
+        timeout: float | None = None,
+        after: int | None = None,
+        done: int | None = None,
+    ) -> _core.Call:
+        """How a call runs: behind all that the stream of the call before it holds."""
+        if self.group.on_emulator:
+            return (0, sms or self.sms, None, 0, 0)
+        if stream is None:
+            stream = (
+                _current_stream(self.group.device(rank)) if x is None or is_torch(x) else self._streams.get(rank, 0)
+            )
+        last = self._streams.get(rank, stream)
+        if last != stream:
+            self.group._core.follow(rank, last)
+        self._streams[rank] = stream
+        return (stream, sms or self.sms, timeout, after or 0, done or 0)
+
+    def _own(self, handle: Handle) -> None:
+        if handle.buffer is not self:
+            raise _core.Mismatch("the handle belongs to another buffer")
+
+    def _shown(self, tensor: _core.Tensor, library: Library | None) -> Any:
+        """A tensor of the window as the caller's library has it."""
+        if self.group.on_emulator:
+            self._settle(tensor.rank)
+            return read(tensor, library or Numpy())
+        return as_torch(tensor) if isinstance(library, Torch) else tensor
+
+    def _settle(self, rank: int) -> None:
+        if self.group._turns:
+            self.group._turns.settle(rank)
+
+    def _made(self, rank: int, keep: Any) -> None:
+        if self.group._turns:
+            self.group._turns.made(rank, keep)
+
+    def _gather(self, arrays: tuple[Any, ...]) -> Sequence[Any]:
+        mirror = self.group._mirror
+        return mirror[1](arrays) if mirror else []
+
+
+def _current_stream(device: int | None) -> int:
+    import torch
+
+    return torch.cuda.current_stream(device).cuda_stream or LEGACY_STREAM

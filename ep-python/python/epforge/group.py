@@ -1,0 +1,187 @@
+"""Groups of ranks: GPUs of this process, one GPU of each of several processes, or the emulator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from .turns import Turns
+
+if TYPE_CHECKING:
+    import torch
+
+#: Brings what every process of a group passes to each of them, by rank, like ``mpi4py``'s ``allgather``.
+Gather = Callable[[Any], Sequence[Any]]
+
+
+class Group:
+    """The ranks that move rows among each other.
+
+    One process drives one rank or all of them: `local` says which. All ranks make the same calls in the
+    same order, also a rank without tokens.
+    """
+
+    def __init__(self, core: _core.Group, *, mirror: tuple[int, Gather] | None = None, patience: float = 10.0) -> None:
+        """Not for users: see `on_gpus`, `from_torch`, `from_environment`, `join` and `on_host`."""
+        self._core = core
+        self._turns = Turns(core, patience) if core.on_emulator else None
+        self._mirror = mirror
+
+    @classmethod
+    def on_gpus(cls, ranks: int | None = None, *, devices: Sequence[int] | None = None, timeout: float = 30.0) -> Group:
+        """All ranks in this process, on the GPUs that it sees or on ``devices``.
+
+        ``ranks`` beyond their number share GPUs. ``timeout`` is the longest wait inside a kernel, in seconds.
+        """
+        if devices is None:
+            count = _core.gpus()
+            devices = [rank % count for rank in range(count if ranks is None else ranks)]
+        elif ranks is not None and ranks != len(devices):
+            raise _core.Mismatch(f"{ranks} ranks, but {len(devices)} devices")
+        return cls(_core.Group.on_gpus(list(devices), timeout))
+
+    @classmethod
+    def join(
+        cls,
+        unique_id: str | _core.UniqueId,
+        rank: int,
+        ranks: int,
+        *,
+        device: int | None = None,
+        timeout: float = 30.0,
+        deadline: float = 120.0,
+    ) -> Group:
+        """This process as one rank of a group of processes, all with one `UniqueId`.
+
+        ``device`` is the ordinal of its GPU, ``LOCAL_RANK`` or else the rank unless it is given. ``deadline``
+        is how long the others are waited for, here and in every step that all make together.
+        """
+        named = _core.UniqueId.parse(unique_id) if isinstance(unique_id, str) else unique_id
+        if device is None:
+            device = int(os.environ.get("LOCAL_RANK", rank))
+        return cls(_core.Group.join(named, rank, ranks, device, deadline, timeout))
+
+    @classmethod
+    def from_environment(cls, *, timeout: float = 30.0, deadline: float = 120.0) -> Group:
+        """The rank that a launcher such as torchrun describes, with ``EPFORGE_ID`` or ``EPFORGE_SECRET``."""
+        unique_id = _core.UniqueId.from_environment()
+        numbers = []
+        for name in ("RANK", "WORLD_SIZE"):
+            text = os.environ.get(name, "")
+            if not text.isdecimal():
+                raise _core.GroupError(f"{name} is not set to a number")
+            numbers.append(int(text))
+        return cls.join(unique_id, *numbers, timeout=timeout, deadline=deadline)
+
+    @classmethod
+    def from_torch(
+        cls,
+        process_group: torch.distributed.ProcessGroup | None = None,
+        *,
+        device: int | str | torch.device | None = None,
+        timeout: float = 30.0,
+        deadline: float = 120.0,
+    ) -> Group:
+        """The processes of a ``torch.distributed`` group of any backend; the default one unless it is given.
+
+        ``device`` is this process' GPU, torch's current one unless it is given. ``"cpu"`` runs the group in
+        the emulator.
+        """
+        import torch
+        import torch.distributed as dist
+
+        rank, ranks = dist.get_rank(process_group), dist.get_world_size(process_group)
+
+        def gather(value: Any) -> list[Any]:
+            brought: list[Any] = [None] * ranks
+            dist.all_gather_object(brought, value, group=process_group)
+            return brought
+
+        place = torch.device("cuda" if device is None else device)
+        if place.type == "cpu":
+            return cls.mirrored(rank, gather=gather)
+        ordinal = torch.cuda.current_device() if place.index is None else place.index
+        own = _core.UniqueId.local() if rank == 0 else None
+        text = gather(own.text() if own else None)[0]
+        return cls.join(own or text, rank, ranks, device=ordinal, timeout=timeout, deadline=deadline)
+
+    @classmethod
+    def on_host(cls, ranks: int = 2, *, seed: int = 1, check: bool = True, patience: float = 10.0) -> Group:
+        """Ranks in the emulator, all in this process: slow and right, and without a GPU.
+
+        ``check`` follows the order of all accesses, and ``seed`` draws the schedule. Ranks may be threads; a
+        loop over them makes a call on all before it looks at a result. ``patience`` is how many seconds a
+        rank waits for the others' calls before the emulator is asked who is missing.
+        """
+        return cls(_core.Group.on_host(ranks, seed, check), patience=patience)
+
+    @classmethod
+    def mirrored(cls, rank: int, *, gather: Gather, seed: int = 1, check: bool = True) -> Group:
+        """A rank in the emulator that is a process of its own.
+
+        Each process emulates all ranks: ``gather`` brings it the inputs of the others in every call, and is
+        a collective of whatever connects the processes, such as ``mpi4py``'s ``comm.allgather``.
+        """
+        ranks = len(gather(None))
+        if not 0 <= rank < ranks:
+            raise _core.Mismatch(f"a group of {ranks} ranks has no rank {rank}")
+        return cls(_core.Group.on_host(ranks, seed, check), mirror=(rank, gather))
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are, here and in other processes."""
+        return self._core.ranks
+
+    @property
+    def local(self) -> range:
+        """The ranks that this process drives."""
+        if self._mirror:
+            return range(self._mirror[0], self._mirror[0] + 1)
+        return range(*self._core.local)
+
+    @property
+    def on_emulator(self) -> bool:
+        """Whether the ranks live in the emulator."""
+        return self._core.on_emulator
+
+    def device(self, rank: int | None = None) -> int | None:
+        """The ordinal of a rank's GPU; none in the emulator."""
+        return None if self.on_emulator else self._core.device(self.rank(rank))
+
+    def rank(self, rank: int | None = None) -> int:
+        """``rank`` if it is local; the only local one if none is named."""
+        local = self.local
+        if rank is None:
+            if len(local) == 1:
+                return local.start
+            raise _core.Mismatch(f"this process drives {len(local)} ranks: name one, as in `rank=0`")
+        if rank in local:
+            return rank
+        raise _core.Mismatch(f"rank {rank} is not local: this process drives {local.start} to {local.stop - 1}")
+
+    def sync(self, rank: int | None = None) -> None:
+        """Waits until all calls of a rank have run, or of all local ones, and reports what went wrong."""
+        for each in self.local if rank is None else [self.rank(rank)]:
+            if self._turns:
+                self._turns.settle(each)
+            else:
+                self._core.sync(each)
+
+    @contextmanager
+    def around(self, stream: int, rank: int | None = None) -> Iterator[None]:
+        """What is put into ``stream`` inside comes behind all earlier calls and before all later ones.
+
+        A graph of calls that another library has captured is launched so.
+        """
+        own = self.rank(rank)
+        if self._turns:
+            raise _core.Capture("the emulator has one queue for each rank, and no streams")
+        self._core.await_calls(own, stream)
+        yield
+        self._core.follow(own, stream)
+
+    def __repr__(self) -> str:
+        return f"Group({self._core.name}, local {list(self.local)} of {self.ranks})"

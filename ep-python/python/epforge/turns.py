@@ -1,0 +1,48 @@
+"""When kernels of the emulator run: a call of all ranks at a time.
+
+A launch there only queues, and whoever waits first runs what all ranks have queued. So a rank makes its
+next call, or looks at a result, when every rank has made as many calls as it has. Ranks may be threads, or
+turns of a loop.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from . import _core
+
+
+class Turns:
+    """How many calls each rank has made, and how many have run on all of them."""
+
+    def __init__(self, core: _core.Group, patience: float) -> None:
+        self._core = core
+        self._patience = patience
+        self._made = [0] * core.ranks
+        self._ran = 0
+        self._held: list[Any] = []
+        self._changed = threading.Condition()
+
+    def settle(self, rank: int) -> None:
+        """Returns when all calls of the rank have run.
+
+        Ranks that do not come are waited for no longer than the patience; then the emulator says who waits
+        for whom.
+        """
+        with self._changed:
+            mine = self._made[rank]
+            self._changed.wait_for(lambda: min(self._made) >= mine or self._ran >= mine, self._patience)
+            if self._ran >= mine:
+                return
+            for each in range(self._core.ranks):
+                self._core.sync(each)
+            self._ran = mine
+            self._held.clear()
+
+    def made(self, rank: int, *inputs: Any) -> None:
+        """Notes that a call is queued, which reads ``inputs``: freeing memory runs what is queued."""
+        with self._changed:
+            self._made[rank] += 1
+            self._held.extend(inputs)
+            self._changed.notify_all()

@@ -1,0 +1,490 @@
+//! Buffers, their calls, and what calls leave.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ep_runtime::args::Rows;
+use ep_runtime::backend::Signal;
+use ep_runtime::buffer::{
+    self, BufferOptions, BuiltIn, CallOptions, CombineInput, CombineOutput, DispatchInput,
+    ExpandOptions, ExpandedOutput, Payload, Placement, PlainOutput, Setting, Via,
+};
+use ep_runtime::tune::Tuning;
+use pyo3::prelude::*;
+
+use crate::errors::{Failure, released};
+use crate::group::{Group, raw_stream};
+use crate::tensor::{Element, Tensor};
+
+/// Address, elements from row to row, elements from column to column.
+type RowsTuple = (u64, i64, i64);
+/// Tokens, address of their number or 0, `x`, scales, `topk_idx`, `topk_weights`.
+type InputTuple = (usize, u64, RowsTuple, RowsTuple, u64, u64);
+/// Stream, SMs, timeout in seconds, event before, event behind; handles of the driver or 0.
+type CallTuple = (u64, u32, Option<f64>, u64, u64);
+
+/// What a buffer is made for, by the names of [`BufferOptions`].
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Options {
+    tokens: usize,
+    hidden: usize,
+    topk: usize,
+    experts: usize,
+    payload: String,
+    via: String,
+    capacity: Option<usize>,
+    live: usize,
+    handles: Option<usize>,
+    weights: bool,
+    biases: usize,
+    cached: bool,
+    alignment: i32,
+    placement: Option<Vec<i32>>,
+    settings: Vec<(String, String, String)>,
+}
+
+fn named<T>(what: &str, name: &str, found: Option<T>, all: &[&'static str]) -> Result<T, Failure> {
+    let unknown = || Failure::mismatch(format!("{what} `{name}` is none of {}", all.join(", ")));
+    found.ok_or_else(unknown)
+}
+
+impl Options {
+    fn resolve(self) -> Result<BufferOptions, Failure> {
+        let payloads = Payload::ALL.map(Payload::name);
+        let payload =
+            named("payload", &self.payload, Payload::from_name(&self.payload), &payloads)?;
+        let via = named("via", &self.via, Via::from_name(&self.via), &Via::ALL.map(Via::name))?;
+        let placement = match self.placement {
+            None => None,
+            Some(begin) => Some(Placement::new(begin).ok_or_else(|| {
+                Failure::mismatch("a placement is ascending numbers from 0 on".to_string())
+            })?),
+        };
+        let settings = self.settings.into_iter();
+        let settings =
+            settings.map(|(pipeline, name, value)| Setting { pipeline, name, value }).collect();
+        let BufferOptions { rates, .. } = BufferOptions::new(0, 0, 0, 0);
+        Ok(BufferOptions {
+            hidden: self.hidden,
+            topk: self.topk,
+            experts: self.experts,
+            tokens: self.tokens,
+            payload,
+            via,
+            capacity: self.capacity,
+            live: self.live,
+            handles: self.handles,
+            weights: self.weights,
+            biases: self.biases,
+            cached: self.cached,
+            alignment: self.alignment,
+            placement,
+            settings,
+            rates,
+        })
+    }
+}
+
+fn rows((address, row_stride, column_stride): RowsTuple) -> Rows {
+    Rows { address, row_stride, column_stride }
+}
+
+fn input((tokens, tokens_from, x, scale, topk_idx, topk_weights): InputTuple) -> DispatchInput {
+    let (x, scale) = (rows(x), rows(scale));
+    DispatchInput { tokens, tokens_from, x, scale, topk_idx, topk_weights }
+}
+
+fn call((stream, sms, timeout, after, done): CallTuple) -> Result<CallOptions, Failure> {
+    let timeout = timeout.map(Duration::try_from_secs_f64).transpose();
+    let timeout = timeout.map_err(|error| Failure::mismatch(format!("the timeout: {error}")))?;
+    let signal = |handle: u64| {
+        // SAFETY: the package passes handles of events that the caller's library owns.
+        (handle != 0).then(|| unsafe { Signal::from_raw(handle) })
+    };
+    let (after, done) = (signal(after), signal(done));
+    let stream = raw_stream(stream);
+    Ok(CallOptions { stream, timeout, after, done, ..CallOptions::sms(sms) })
+}
+
+/// Dispatch and combine for one shape.
+#[pyclass(frozen, module = "epforge._core")]
+pub(crate) struct Buffer {
+    inner: buffer::Buffer,
+    home: Home,
+}
+
+/// What views of a buffer's memory need to know of its group.
+#[derive(Clone)]
+struct Home {
+    group: ep_runtime::group::Group,
+    /// Ordinals of the local ranks' GPUs; empty in the emulator.
+    devices: Vec<i32>,
+    options: Arc<BufferOptions>,
+}
+
+impl Home {
+    fn tensor<T: Send + Sync + 'static>(
+        &self,
+        owner: &Arc<T>,
+        rank: usize,
+        element: Element,
+        rows: Rows,
+        shape: [usize; 2],
+    ) -> Tensor {
+        let index = self.group.local_index(rank).unwrap_or(0);
+        Tensor {
+            owner: Arc::clone(owner) as Arc<dyn std::any::Any + Send + Sync>,
+            group: self.group.clone(),
+            rank,
+            device: self.devices.get(index).copied(),
+            address: rows.address,
+            shape: shape.iter().map(|extent| *extent as i64).collect(),
+            strides: vec![rows.row_stride, rows.column_stride],
+            element,
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        self.options.capacity(self.group.ranks())
+    }
+}
+
+#[pymethods]
+impl Buffer {
+    /// Emits, compiles and loads the kernels and allocates everything, on all ranks together.
+    #[new]
+    fn new(py: Python<'_>, group: &Group, options: Options) -> PyResult<Buffer> {
+        released(py, || {
+            let options = options.resolve()?;
+            let home = Home {
+                group: group.inner.clone(),
+                devices: group.devices.clone(),
+                options: Arc::new(options.clone()),
+            };
+            let inner = buffer::Buffer::new(&group.inner, options, &BuiltIn)?;
+            Ok(Buffer { inner, home })
+        })
+    }
+
+    /// Whether an output holds all tokens of all ranks, so that no dispatch waits for its counts.
+    #[getter]
+    fn holds_worst_case(&self) -> bool {
+        self.inner.holds_worst_case()
+    }
+
+    /// Rows that an output holds.
+    #[getter]
+    fn capacity(&self) -> usize {
+        self.home.capacity()
+    }
+
+    /// Most experts of any rank.
+    #[getter]
+    fn local_experts(&self) -> usize {
+        self.home.options.local_experts(self.home.group.ranks())
+    }
+
+    /// The fewest SMs with which the link is the limit.
+    #[getter]
+    fn sms(&self) -> u32 {
+        let (options, ranks) = (&self.home.options, self.home.group.ranks());
+        Tuning::choose(&options.rates, &options.traffic(ranks)).sms
+    }
+
+    /// Bytes on each rank: control, outputs, combine inputs, tables, and on the host.
+    #[getter]
+    fn memory(&self) -> (u64, u64, u64, u64, u64) {
+        let usage = self.inner.memory();
+        (usage.control, usage.outputs, usage.combine_inputs, usage.tables, usage.host)
+    }
+
+    fn exchange_counts(
+        &self,
+        py: Python<'_>,
+        rank: usize,
+        sent: InputTuple,
+        how: CallTuple,
+    ) -> PyResult<Handle> {
+        released(py, || {
+            let inner = self.inner.exchange_counts(rank, &input(sent), &call(how)?)?;
+            Ok(Handle { inner: Arc::new(inner), home: self.home.clone() })
+        })
+    }
+
+    fn dispatch_counted(
+        &self,
+        py: Python<'_>,
+        handle: &Handle,
+        sent: InputTuple,
+        how: CallTuple,
+    ) -> PyResult<Received> {
+        released(py, || {
+            let inner = self.inner.dispatch_counted(&handle.inner, &input(sent), &call(how)?)?;
+            Ok(Received { inner: Arc::new(inner), home: self.home.clone() })
+        })
+    }
+
+    fn dispatch(
+        &self,
+        py: Python<'_>,
+        rank: usize,
+        sent: InputTuple,
+        how: CallTuple,
+    ) -> PyResult<(Handle, Received)> {
+        released(py, || {
+            let (handle, received) = self.inner.dispatch(rank, &input(sent), &call(how)?)?;
+            let handle = Handle { inner: Arc::new(handle), home: self.home.clone() };
+            Ok((handle, Received { inner: Arc::new(received), home: self.home.clone() }))
+        })
+    }
+
+    fn cached_dispatch(
+        &self,
+        py: Python<'_>,
+        handle: &Handle,
+        sent: InputTuple,
+        how: CallTuple,
+    ) -> PyResult<Received> {
+        released(py, || {
+            let inner = self.inner.cached_dispatch(&handle.inner, &input(sent), &call(how)?)?;
+            Ok(Received { inner: Arc::new(inner), home: self.home.clone() })
+        })
+    }
+
+    /// A combine input in the window.
+    fn offer(&self, py: Python<'_>, rank: usize) -> PyResult<Offered> {
+        released(py, || {
+            let inner = Arc::new(self.inner.offer(rank)?);
+            Ok(Offered { inner, rank, home: self.home.clone() })
+        })
+    }
+
+    /// `in_place`: the output whose rows the experts have worked on, else those of `offered`.
+    #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
+    fn combine(
+        &self,
+        py: Python<'_>,
+        handle: &Handle,
+        in_place: Option<&Received>,
+        offered: Option<&Offered>,
+        biases: Vec<RowsTuple>,
+        combined: u64,
+        combined_weights: u64,
+        how: CallTuple,
+    ) -> PyResult<()> {
+        released(py, || {
+            let weights = offered.map(|offered| offered.inner.as_ref());
+            let rows_in = match (in_place, weights) {
+                (Some(received), weights) => CombineInput::InPlace(&received.inner, weights),
+                (None, Some(offered)) => CombineInput::Offered(offered),
+                (None, None) => {
+                    return Err(Failure::mismatch("a combine without rows".to_string()));
+                }
+            };
+            let biases: Vec<Rows> = biases.into_iter().map(rows).collect();
+            let output = CombineOutput { combined, combined_weights };
+            Ok(self.inner.combine(&handle.inner, rows_in, &biases, &output, &call(how)?)?)
+        })
+    }
+}
+
+/// The tables of one dispatch on one rank.
+#[pyclass(frozen, module = "epforge._core")]
+pub(crate) struct Handle {
+    inner: Arc<buffer::Handle>,
+    home: Home,
+}
+
+#[pymethods]
+impl Handle {
+    #[getter]
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    #[getter]
+    fn tokens(&self) -> usize {
+        self.inner.tokens()
+    }
+
+    /// Rows that arrive, and routed entries for each local expert; waits for the counts.
+    fn counts(&self, py: Python<'_>) -> PyResult<(usize, Vec<usize>)> {
+        released(py, || {
+            let counts = self.inner.counts()?;
+            Ok((counts.received, counts.per_expert))
+        })
+    }
+
+    /// Rows from rank to rank, summed up over the ranks before each: `i32[ranks + 1, ranks]`.
+    fn rank_prefix(&self, py: Python<'_>) -> PyResult<Tensor> {
+        let ranks = self.home.group.ranks();
+        let address = released(py, || {
+            let found = self.inner.table("rank_prefix");
+            found.ok_or_else(|| Failure::mismatch("the dispatch has no `rank_prefix`".to_string()))
+        })?;
+        let rows = Rows::new(address, ranks as i64);
+        let rank = self.inner.rank();
+        Ok(self.home.tensor(&self.inner, rank, Element::I32, rows, [ranks + 1, ranks]))
+    }
+}
+
+/// The output of one dispatch on one rank.
+#[pyclass(frozen, module = "epforge._core")]
+pub(crate) struct Received {
+    inner: Arc<buffer::Received>,
+    home: Home,
+}
+
+impl Received {
+    fn tensor(&self, element: Element, rows: Rows, columns: usize) -> Tensor {
+        let shape = [self.home.capacity(), columns];
+        self.home.tensor(&self.inner, self.inner.rank(), element, rows, shape)
+    }
+}
+
+#[pymethods]
+impl Received {
+    /// The rows, with room for all that may come.
+    fn x(&self, py: Python<'_>) -> PyResult<Tensor> {
+        let rows = released(py, || Ok(self.inner.x()?))?;
+        let element = match self.home.options.payload {
+            Payload::Bf16 => Element::Bf16,
+            Payload::Fp8 | Payload::Fp8Packed => Element::Fp8,
+        };
+        Ok(self.tensor(element, rows, self.home.options.hidden))
+    }
+
+    /// Their scales, if the payload has any.
+    fn scale(&self, py: Python<'_>) -> PyResult<Option<Tensor>> {
+        let options = &self.home.options;
+        let element = match options.payload {
+            Payload::Bf16 => return Ok(None),
+            Payload::Fp8 => Element::F32,
+            Payload::Fp8Packed => Element::U8,
+        };
+        let rows = released(py, || Ok(self.inner.scale()?))?;
+        Ok(Some(self.tensor(element, rows, options.payload.scales(options.hidden))))
+    }
+
+    /// Local experts of each row, -1 for others.
+    fn topk_idx(&self, py: Python<'_>) -> PyResult<Tensor> {
+        let topk = self.home.options.topk;
+        let address = released(py, || Ok(self.inner.topk_idx()?))?;
+        Ok(self.tensor(Element::I64, Rows::new(address, topk as i64), topk))
+    }
+
+    /// Weights of all experts of each row.
+    fn topk_weights(&self, py: Python<'_>) -> PyResult<Option<Tensor>> {
+        let topk = self.home.options.topk;
+        if !self.home.options.weights {
+            return Ok(None);
+        }
+        let address = released(py, || Ok(self.inner.topk_weights()?))?;
+        Ok(Some(self.tensor(Element::F32, Rows::new(address, topk as i64), topk)))
+    }
+
+    /// Copies rows and what belongs to them into memory of the caller; an address of 0 is no copy.
+    #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
+    fn copy_to(
+        &self,
+        py: Python<'_>,
+        rows_to_copy: usize,
+        x: RowsTuple,
+        scale: RowsTuple,
+        topk_idx: u64,
+        topk_weights: u64,
+        how: CallTuple,
+    ) -> PyResult<()> {
+        released(py, || {
+            let to = PlainOutput { x: rows(x), scale: rows(scale), topk_idx, topk_weights };
+            Ok(self.inner.copy_to(rows_to_copy, &to, &call(how)?)?)
+        })
+    }
+}
+
+/// A combine input in the window.
+#[pyclass(frozen, module = "epforge._core")]
+pub(crate) struct Offered {
+    inner: Arc<buffer::Offered>,
+    rank: usize,
+    home: Home,
+}
+
+#[pymethods]
+impl Offered {
+    /// bf16 rows, in the order in which the dispatch received theirs.
+    fn x(&self, py: Python<'_>) -> PyResult<Tensor> {
+        let rows = released(py, || Ok(self.inner.x()?))?;
+        let shape = [self.home.capacity(), self.home.options.hidden];
+        Ok(self.home.tensor(&self.inner, self.rank, Element::Bf16, rows, shape))
+    }
+
+    /// f32 weights of the rows, for a buffer that moves weights.
+    fn weights(&self, py: Python<'_>) -> PyResult<Option<Tensor>> {
+        if !self.home.options.weights {
+            return Ok(None);
+        }
+        let rows = released(py, || Ok(self.inner.weights()?))?;
+        let shape = [self.home.capacity(), self.home.options.topk];
+        Ok(Some(self.home.tensor(&self.inner, self.rank, Element::F32, rows, shape)))
+    }
+}
+
+/// Copies received rows to one place for each of their experts.
+#[pyclass(frozen, module = "epforge._core")]
+pub(crate) struct Expander {
+    inner: buffer::Expander,
+    home: Home,
+}
+
+#[pymethods]
+impl Expander {
+    #[new]
+    fn new(py: Python<'_>, buffer: &Buffer, rows: usize, alignment: i32) -> PyResult<Expander> {
+        released(py, || {
+            let options = ExpandOptions { alignment, ..ExpandOptions::new(rows) };
+            let inner = buffer::Expander::new(&buffer.inner, options)?;
+            Ok(Expander { inner, home: buffer.home.clone() })
+        })
+    }
+
+    /// `x` and `scale`: where the rows go; `source`: where it is said which row each is a copy of.
+    #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
+    fn expand(
+        &self,
+        py: Python<'_>,
+        handle: &Handle,
+        received: &Received,
+        x: u64,
+        scale: RowsTuple,
+        source: u64,
+        how: CallTuple,
+    ) -> PyResult<()> {
+        released(py, || {
+            let to = ExpandedOutput { x, scale: rows(scale), source };
+            Ok(self.inner.expand(&handle.inner, &received.inner, &to, &call(how)?)?)
+        })
+    }
+
+    /// Where the rows of each local expert begin, and where the last one's end; until the next call.
+    fn expert_first(&self, py: Python<'_>, rank: usize) -> PyResult<Tensor> {
+        let address = released(py, || Ok(self.inner.expert_first(rank)?))?;
+        Ok(self.table(rank, address, 1))
+    }
+
+    /// How many rows each local expert has; until the next call.
+    fn rows_per_expert(&self, py: Python<'_>, rank: usize) -> PyResult<Tensor> {
+        let address = released(py, || Ok(self.inner.rows_per_expert(rank)?))?;
+        Ok(self.table(rank, address, 0))
+    }
+}
+
+impl Expander {
+    /// A number for each local expert, and `more` of them.
+    fn table(&self, rank: usize, address: u64, more: usize) -> Tensor {
+        let count = self.home.options.local_experts(self.home.group.ranks()) + more;
+        let (owner, rows) = (Arc::new(self.inner.clone()), Rows::new(address, count as i64));
+        self.home.tensor(&owner, rank, Element::I32, rows, [1, count])
+    }
+}

@@ -1,0 +1,45 @@
+//! The extension module `epforge._core`: the typed calls of `ep-runtime` for the Python package around it.
+//!
+//! It knows addresses, strides and streams. What tensors, process groups and autograd are is said in
+//! Python, so that the package needs none of the libraries that have them. Every call here lets other
+//! Python threads run while it works.
+
+#![cfg(target_os = "linux")]
+
+mod buffer;
+mod errors;
+mod group;
+mod tensor;
+
+use pyo3::prelude::*;
+
+/// The typed calls on addresses; `epforge` has them on tensors.
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use super::buffer::{Buffer, Expander, Handle, Offered, Received};
+    #[pymodule_export]
+    use super::group::{Group, UniqueId, gpus};
+    #[pymodule_export]
+    use super::run_command;
+    #[pymodule_export]
+    use super::tensor::{Taken, Tensor, take_dlpack};
+
+    use pyo3::prelude::*;
+
+    /// Adds the classes of errors.
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::errors::add(module)?;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}
+
+/// Runs the command line `epforge`, the program's name first, and gives its exit code.
+#[pyfunction]
+fn run_command(py: Python<'_>, arguments: Vec<String>) -> PyResult<u8> {
+    errors::released(py, || {
+        let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
+        Ok(ep_cli::run(arguments, &ep_runtime::pipelines::ALL, &mut out, &mut err))
+    })
+}

@@ -1,0 +1,484 @@
+//! Tensors in memory of a rank, for other libraries: by DLPack and the CUDA array interface. What they
+//! view stays in its place until the last of them is gone.
+
+use std::any::Any;
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use ep_runtime::group::Group;
+use ep_runtime::memory::DeviceMemory;
+use pyo3::exceptions::{PyAttributeError, PyBufferError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict, PyTuple};
+
+use crate::errors::{Failure, released};
+use crate::group::{self, raw_stream};
+
+/// The type of an element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Element {
+    Bf16,
+    Fp8,
+    F32,
+    I64,
+    I32,
+    U8,
+}
+
+impl Element {
+    const ALL: [Element; 6] =
+        [Element::Bf16, Element::Fp8, Element::F32, Element::I64, Element::I32, Element::U8];
+
+    fn name(self) -> &'static str {
+        match self {
+            Element::Bf16 => "bfloat16",
+            Element::Fp8 => "float8_e4m3fn",
+            Element::F32 => "float32",
+            Element::I64 => "int64",
+            Element::I32 => "int32",
+            Element::U8 => "uint8",
+        }
+    }
+
+    pub(crate) fn bytes(self) -> i64 {
+        match self {
+            Element::Bf16 => 2,
+            Element::Fp8 | Element::U8 => 1,
+            Element::F32 | Element::I32 => 4,
+            Element::I64 => 8,
+        }
+    }
+
+    /// Code and bits of DLPack. Few readers know its float8: they get bytes.
+    fn dlpack(self) -> (u8, u8) {
+        match self {
+            Element::Bf16 => (4, 16),
+            Element::F32 => (2, 32),
+            Element::I64 => (0, 64),
+            Element::I32 => (0, 32),
+            Element::Fp8 | Element::U8 => (1, 8),
+        }
+    }
+
+    /// What the array interface knows; it has no bfloat16 and no float8.
+    fn array(self) -> &'static str {
+        match self {
+            Element::Bf16 => "<u2",
+            Element::F32 => "<f4",
+            Element::I64 => "<i8",
+            Element::I32 => "<i4",
+            Element::Fp8 | Element::U8 => "|u1",
+        }
+    }
+}
+
+/// A tensor of a rank.
+#[pyclass(frozen, module = "epforge._core")]
+pub(crate) struct Tensor {
+    /// Keeps what is viewed where it is.
+    pub(crate) owner: Arc<dyn Any + Send + Sync>,
+    pub(crate) group: Group,
+    pub(crate) rank: usize,
+    /// Ordinal of the rank's GPU; none in the emulator.
+    pub(crate) device: Option<i32>,
+    pub(crate) address: u64,
+    pub(crate) shape: Vec<i64>,
+    /// In elements.
+    pub(crate) strides: Vec<i64>,
+    pub(crate) element: Element,
+}
+
+const CPU: c_int = 1;
+const CUDA: c_int = 2;
+
+/// What DLPack calls a `DLTensor`.
+#[repr(C)]
+struct DlTensor {
+    data: *mut c_void,
+    device_type: c_int,
+    device_id: c_int,
+    dimensions: c_int,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// What DLPack calls a `DLManagedTensor`, and what it keeps.
+#[repr(C)]
+struct Managed {
+    tensor: DlTensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+    _owner: Arc<dyn Any + Send + Sync>,
+}
+
+/// # Safety
+///
+/// `managed` comes from [`Tensor::managed`], and is used no more.
+unsafe extern "C" fn delete(managed: *mut Managed) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { Box::from_raw(managed) });
+}
+
+const NEW: *const c_char = c"dltensor".as_ptr();
+
+/// # Safety
+///
+/// Python calls it with a capsule that [`Tensor::__dlpack__`] made.
+unsafe extern "C" fn delete_unused(capsule: *mut ffi::PyObject) {
+    // SAFETY: it is a capsule. A reader that has taken the tensor has renamed it.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, NEW) == 1 {
+            delete(ffi::PyCapsule_GetPointer(capsule, NEW).cast());
+        }
+    }
+}
+
+impl Tensor {
+    /// A tensor with memory of its own, which lies row by row.
+    pub(crate) fn empty(
+        group: &group::Group,
+        rank: usize,
+        shape: Vec<i64>,
+        dtype: &str,
+    ) -> Result<Tensor, Failure> {
+        let element = Element::ALL.into_iter().find(|element| element.name() == dtype);
+        let unknown = || Failure::mismatch(format!("there are no tensors of {dtype}"));
+        let element = element.ok_or_else(unknown)?;
+        let mut strides = Vec::new();
+        let mut count = 1i64;
+        for extent in shape.iter().rev() {
+            strides.insert(0, count);
+            count = Some(*extent)
+                .filter(|extent| *extent >= 0)
+                .and_then(|it| count.checked_mul(it))
+                .ok_or_else(|| Failure::mismatch(format!("there is no tensor of {shape:?}")))?;
+        }
+        let bytes = (count as u64).saturating_mul(element.bytes() as u64);
+        let index = group.inner.local_index(rank)?;
+        let memory = Arc::new(DeviceMemory::new(group.inner.backend(), rank, bytes)?);
+        Ok(Tensor {
+            address: memory.address(),
+            owner: memory,
+            group: group.inner.clone(),
+            rank,
+            device: group.devices.get(index).copied(),
+            shape,
+            strides,
+            element,
+        })
+    }
+
+    /// Bytes from the first element of the first row to the end of the last row's stride.
+    fn span(&self) -> usize {
+        let rows = self.shape.first().copied().unwrap_or(1);
+        let stride = self.strides.first().copied().unwrap_or(1);
+        rows.saturating_mul(stride).saturating_mul(self.element.bytes()).max(0) as usize
+    }
+
+    /// Fails unless `bytes` from the start of the tensor are whole rows of it.
+    fn within(&self, bytes: usize) -> Result<(), Failure> {
+        let span = self.span();
+        if bytes <= span {
+            return Ok(());
+        }
+        Err(Failure::mismatch(format!("{bytes} bytes lie outside a tensor of {span}")))
+    }
+
+    fn managed(&self, device: i32) -> *mut Managed {
+        let (code, bits) = self.element.dlpack();
+        let tensor = DlTensor {
+            data: self.address as *mut c_void,
+            device_type: CUDA,
+            device_id: device,
+            dimensions: self.shape.len() as c_int,
+            code,
+            bits,
+            lanes: 1,
+            shape: ptr::null_mut(),
+            strides: ptr::null_mut(),
+            byte_offset: 0,
+        };
+        let mut managed = Box::new(Managed {
+            tensor,
+            context: ptr::null_mut(),
+            deleter: Some(delete),
+            shape: self.shape.clone(),
+            strides: self.strides.clone(),
+            _owner: Arc::clone(&self.owner),
+        });
+        managed.tensor.shape = managed.shape.as_mut_ptr();
+        managed.tensor.strides = managed.strides.as_mut_ptr();
+        Box::into_raw(managed)
+    }
+
+    /// The first `rows` of it.
+    fn cut(&self, rows: i64) -> Tensor {
+        let mut shape = self.shape.clone();
+        if let Some(first) = shape.first_mut() {
+            *first = rows.clamp(0, *first);
+        }
+        Tensor {
+            owner: Arc::clone(&self.owner),
+            group: self.group.clone(),
+            strides: self.strides.clone(),
+            shape,
+            ..*self
+        }
+    }
+}
+
+#[pymethods]
+impl Tensor {
+    #[getter]
+    fn address(&self) -> u64 {
+        self.address
+    }
+
+    #[getter]
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    #[getter]
+    fn shape(&self) -> Vec<i64> {
+        self.shape.clone()
+    }
+
+    /// Elements from one to the next, along each axis.
+    #[getter]
+    fn strides(&self) -> Vec<i64> {
+        self.strides.clone()
+    }
+
+    /// Name of the type of its elements.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.element.name()
+    }
+
+    /// Bytes of an element.
+    #[getter]
+    fn itemsize(&self) -> i64 {
+        self.element.bytes()
+    }
+
+    /// Ordinal of the rank's GPU; none in the emulator.
+    #[getter]
+    fn device(&self) -> Option<i32> {
+        self.device
+    }
+
+    /// Copies its first `bytes`, what is between rows too, to the host, behind all calls of the rank.
+    fn read(&self, py: Python<'_>, to: usize, bytes: usize) -> PyResult<()> {
+        released(py, || {
+            self.within(bytes)?;
+            if bytes == 0 {
+                return Ok(());
+            }
+            if self.device.is_some() {
+                self.group.sync(self.rank)?;
+            }
+            // SAFETY: the package passes the memory of an array that it has just made.
+            let to = unsafe { std::slice::from_raw_parts_mut(to as *mut u8, bytes) };
+            Ok(self.group.backend().read(self.rank, self.address, to)?)
+        })
+    }
+
+    /// Copies to its first `bytes`, what is between rows too, from the host, before all later calls.
+    fn write(&self, py: Python<'_>, from: usize, bytes: usize) -> PyResult<()> {
+        released(py, || {
+            self.within(bytes)?;
+            if bytes == 0 {
+                return Ok(());
+            }
+            // SAFETY: the package passes the memory of an array that it holds.
+            let from = unsafe { std::slice::from_raw_parts(from as *const u8, bytes) };
+            Ok(self.group.backend().write(self.rank, self.address, from)?)
+        })
+    }
+
+    /// The first rows of it, in the same place.
+    fn first(&self, rows: i64) -> Tensor {
+        self.cut(rows)
+    }
+
+    fn __dlpack_device__(&self) -> PyResult<(c_int, c_int)> {
+        match self.device {
+            Some(device) => Ok((CUDA, device)),
+            None => Err(PyBufferError::new_err("memory of the emulator is copied, not viewed")),
+        }
+    }
+
+    /// `stream`: the reader's, which comes behind the calls so far; -1 does not.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<i64>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(c_int, c_int)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let _ = max_version;
+        let device = self.__dlpack_device__()?;
+        if copy == Some(true) || dl_device.is_some_and(|wanted| wanted != device) {
+            return Err(PyBufferError::new_err("the tensor is viewed where it is, not copied"));
+        }
+        // The legacy default stream is 1, and 0 says nothing.
+        let stream = stream.unwrap_or(1);
+        if stream >= 0 {
+            let stream = raw_stream(stream.max(1) as u64);
+            released(py, || Ok(self.group.await_calls(self.rank, stream)?))?;
+        }
+        let managed = self.managed(device.1);
+        // SAFETY: the name is static, and the capsule deletes what nobody takes.
+        unsafe {
+            let capsule = ffi::PyCapsule_New(managed.cast(), NEW, Some(delete_unused));
+            if capsule.is_null() {
+                delete(managed);
+            }
+            Bound::from_owned_ptr_or_err(py, capsule)
+        }
+    }
+
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        if self.device.is_none() {
+            return Err(PyAttributeError::new_err("memory of the emulator is on no GPU"));
+        }
+        let bytes = self.element.bytes();
+        let strides: Vec<i64> = self.strides.iter().map(|stride| stride * bytes).collect();
+        let dictionary = PyDict::new(py);
+        dictionary.set_item("shape", PyTuple::new(py, &self.shape)?)?;
+        dictionary.set_item("strides", PyTuple::new(py, strides)?)?;
+        dictionary.set_item("typestr", self.element.array())?;
+        dictionary.set_item("data", (self.address, false))?;
+        dictionary.set_item("version", 3)?;
+        // Readers know no event: what they do on the default stream comes behind the calls.
+        released(py, || Ok(self.group.await_calls(self.rank, raw_stream(1))?))?;
+        dictionary.set_item("stream", 1)?;
+        Ok(dictionary)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Tensor({:?}, {}, rank {})", self.shape, self.element.name(), self.rank)
+    }
+}
+
+/// A tensor of another library that came by DLPack, and is given back when this is gone.
+#[pyclass(frozen, module = "epforge._core")]
+pub(crate) struct Taken(ptr::NonNull<Foreign>);
+
+// SAFETY: DLPack lets any thread read and delete what it manages.
+unsafe impl Send for Taken {}
+// SAFETY: as above.
+unsafe impl Sync for Taken {}
+
+/// A `DLManagedTensor` of somebody else.
+#[repr(C)]
+struct Foreign {
+    tensor: DlTensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Foreign)>,
+}
+
+const USED: *const c_char = c"used_dltensor".as_ptr();
+
+/// Takes the tensor of a capsule that some `__dlpack__` has returned.
+#[pyfunction]
+pub(crate) fn take_dlpack(capsule: &Bound<'_, PyCapsule>) -> PyResult<Taken> {
+    // SAFETY: it is a capsule; its name says what it holds, and whose it is from here on.
+    let found = unsafe {
+        let found = ffi::PyCapsule_GetPointer(capsule.as_ptr(), NEW);
+        if !found.is_null() && ffi::PyCapsule_SetName(capsule.as_ptr(), USED) != 0 {
+            return Err(PyErr::fetch(capsule.py()));
+        }
+        found
+    };
+    ptr::NonNull::new(found.cast()).map(Taken).ok_or_else(|| PyErr::fetch(capsule.py()))
+}
+
+impl Taken {
+    fn tensor(&self) -> &DlTensor {
+        // SAFETY: it is alive until this is dropped.
+        unsafe { &self.0.as_ref().tensor }
+    }
+
+    fn extents(&self, of: *const i64) -> Vec<i64> {
+        let count = usize::try_from(self.tensor().dimensions).unwrap_or(0);
+        if of.is_null() || count == 0 {
+            return Vec::new();
+        }
+        // SAFETY: DLPack has one for each dimension.
+        unsafe { std::slice::from_raw_parts(of, count) }.to_vec()
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // SAFETY: nobody else deletes it: its capsule has another name.
+        unsafe {
+            if let Some(deleter) = self.0.as_ref().deleter {
+                deleter(self.0.as_ptr());
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Taken {
+    #[getter]
+    fn address(&self) -> u64 {
+        self.tensor().data as u64 + self.tensor().byte_offset
+    }
+
+    #[getter]
+    fn shape(&self) -> Vec<i64> {
+        self.extents(self.tensor().shape)
+    }
+
+    #[getter]
+    fn strides(&self) -> Vec<i64> {
+        let strides = self.extents(self.tensor().strides);
+        if !strides.is_empty() {
+            return strides;
+        }
+        let shape = self.shape();
+        (0..shape.len()).map(|axis| shape[axis + 1..].iter().product()).collect()
+    }
+
+    /// Name of the type of its elements, or its code and bits.
+    #[getter]
+    fn dtype(&self) -> String {
+        let DlTensor { code, bits, lanes, .. } = *self.tensor();
+        let known = Element::ALL.into_iter().filter(|element| *element != Element::Fp8);
+        let found = known.into_iter().find(|element| element.dlpack() == (code, bits));
+        match (found, code, bits) {
+            _ if lanes != 1 => format!("{lanes} lanes of code {code}"),
+            (Some(element), ..) => element.name().to_string(),
+            // Since DLPack 1.1.
+            (None, 10, 8) => Element::Fp8.name().to_string(),
+            _ => format!("code {code} with {bits} bits"),
+        }
+    }
+
+    /// Ordinal of its GPU; none on the host.
+    #[getter]
+    fn device(&self) -> PyResult<Option<i32>> {
+        match *self.tensor() {
+            DlTensor { device_type: CPU, .. } => Ok(None),
+            DlTensor { device_type: CUDA, device_id, .. } => Ok(Some(device_id)),
+            DlTensor { device_type, .. } => {
+                Err(PyBufferError::new_err(format!("device type {device_type} is no CPU or GPU")))
+            }
+        }
+    }
+}

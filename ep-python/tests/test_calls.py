@@ -1,0 +1,197 @@
+"""The calls for people in the emulator, every access checked: ranks in a loop, as threads and as processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import epforge
+from problems import Problem, problem
+
+
+def made(group: epforge.Group, own: Problem, **options: Any) -> epforge.Buffer:
+    """A buffer for a problem."""
+    tokens = max(1, *(len(x) for x in own.x))
+    return epforge.Buffer(group, tokens=tokens, hidden=own.hidden, topk=own.topk, experts=own.experts, **options)
+
+
+def rank_by_rank(own: Problem, buffer: epforge.Buffer, rank: int) -> None:
+    """A whole layer as one rank of several sees it, and its rows once more."""
+    received, handle = buffer.dispatch(own.x[rank], own.topk_idx[rank], own.topk_weights[rank], rank=rank)
+    rows, ids, weights = own.received(rank)
+    np.testing.assert_array_equal(received.x, rows)
+    np.testing.assert_array_equal(received.topk_idx, ids)
+    np.testing.assert_array_equal(received.topk_weights, weights)
+    sums = buffer.combine(received.x, handle, received.topk_weights)
+    again = buffer.cached_dispatch(own.x[rank], handle)
+    np.testing.assert_array_equal(again.x, rows)
+    in_place = buffer.combine(again, handle)
+    wanted = own.x[rank].astype(np.float32) * own.times(rank)
+    np.testing.assert_array_equal(sums.x.astype(np.float32), wanted)
+    np.testing.assert_array_equal(sums.weights, own.topk_weights[rank] * own.times(rank))
+    np.testing.assert_array_equal(in_place.x.astype(np.float32), wanted)
+    assert in_place.weights is None
+
+
+class Loop(unittest.TestCase):
+    """One thread that makes the calls of all ranks in turn."""
+
+    def test_rows_come_and_go_back(self) -> None:
+        for ranks in (1, 2, 4):
+            own = problem(ranks, tokens=[7, 0, 4, 9][:ranks], experts=10, seed=ranks)
+            buffer = made(epforge.Group.on_host(ranks), own)
+            sent = [buffer.dispatch(own.x[r], own.topk_idx[r], own.topk_weights[r], rank=r) for r in range(ranks)]
+            for rank, (received, handle) in enumerate(sent):
+                rows, ids, weights = own.received(rank)
+                self.assertEqual(
+                    handle.counts(), (len(rows), [int((ids == e).sum()) for e in range(buffer.local_experts)])
+                )
+                np.testing.assert_array_equal(received.x, rows)
+                np.testing.assert_array_equal(received.topk_idx, ids)
+                np.testing.assert_array_equal(received.topk_weights, weights)
+                # Beyond the rows that have come there is no expert.
+                self.assertTrue((received.whole()[2][len(rows) :] == -1).all())
+                self.assertEqual(handle.rank_prefix[-1][rank], len(rows))
+            back = [buffer.combine(received.x, handle) for received, handle in sent]
+            for rank, sums in enumerate(back):
+                wanted = own.x[rank].astype(np.float32) * own.times(rank)
+                np.testing.assert_array_equal(sums.x.astype(np.float32), wanted)
+
+    def test_rows_of_fp8_travel_with_their_scales(self) -> None:
+        for payload, dtype in (("fp8", np.float32), ("fp8-packed", np.uint8)):
+            own = problem(2, tokens=[5, 6], hidden=256)
+            buffer = made(epforge.Group.on_host(2), own, payload=payload, weights=False)
+            random = np.random.default_rng(1)
+            x = [rows.astype(ml_dtypes.float8_e4m3fn) for rows in own.x]
+            scales = [random.integers(1, 100, (len(rows), 2)).astype(dtype) for rows in x]
+            # Scales may lie by columns.
+            scales[1] = np.asfortranarray(scales[1])
+            sent = [buffer.dispatch(x[r], own.topk_idx[r], scale=scales[r], rank=r) for r in range(2)]
+            for rank, (received, _) in enumerate(sent):
+                arrivals = own.arrivals(rank)
+                rows = np.array([x[source][token].view(np.uint8) for source, token in arrivals])
+                np.testing.assert_array_equal(received.x.view(np.uint8), rows)
+                np.testing.assert_array_equal(received.scale, [scales[source][token] for source, token in arrivals])
+                self.assertIsNone(received.topk_weights)
+
+    def test_rows_beyond_a_small_output_are_refused_on_every_rank(self) -> None:
+        own = problem(2, tokens=[6, 6])
+        most = max(len(own.arrivals(rank)) for rank in range(2))
+        group = epforge.Group.on_host(2)
+        for capacity in (most - 1, most):
+            buffer = made(group, own, capacity=capacity, weights=False)
+            found: dict[int, Any] = {}
+
+            def call(rank: int, buffer: epforge.Buffer = buffer, found: dict[int, Any] = found) -> None:
+                try:
+                    found[rank] = buffer.dispatch(own.x[rank], own.topk_idx[rank], rank=rank)
+                except epforge.OutputTooSmall as refused:
+                    found[rank] = refused
+
+            in_threads(2, call)
+            if capacity == most:
+                for rank, (received, _) in found.items():
+                    np.testing.assert_array_equal(received.x, own.received(rank)[0])
+                continue
+            for error in found.values():
+                self.assertEqual((error.need, error.have), (most, capacity))
+                self.assertEqual(
+                    str(error), f"rank {error.rank} would receive {most} rows, its output holds {capacity}"
+                )
+
+    def test_biases_are_added_and_out_is_filled(self) -> None:
+        own = problem(2, tokens=[3, 4])
+        buffer = made(epforge.Group.on_host(2), own, biases=2, weights=False)
+        sent = [buffer.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in range(2)]
+        out = [np.zeros_like(x) for x in own.x]
+        bias = [np.full_like(x, 3) for x in own.x]
+        back = [buffer.combine(*sent[r], biases=(bias[r], bias[r]), out=out[r]) for r in range(2)]
+        for rank, sums in enumerate(back):
+            wanted = own.x[rank].astype(np.float32) * own.times(rank) + 6
+            self.assertIs(sums.x, out[rank])
+            np.testing.assert_array_equal(out[rank].astype(np.float32), wanted)
+
+
+def in_threads(ranks: int, call: Callable[[int], None]) -> None:
+    """Runs a call of each rank in a thread of its own; the first error is the caller's."""
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            call(rank)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+class Threads(unittest.TestCase):
+    """A thread for each rank."""
+
+    def test_rows_come_and_go_back(self) -> None:
+        for ranks in range(1, 5):
+            own = problem(ranks, tokens=[5, 0, 6, 1][:ranks], seed=ranks)
+            buffer = made(epforge.Group.on_host(ranks), own)
+            in_threads(ranks, lambda rank, own=own, buffer=buffer: rank_by_rank(own, buffer, rank))
+
+    def test_a_rank_that_does_not_come_is_named(self) -> None:
+        own = problem(2, tokens=[3, 3])
+        group = epforge.Group.on_host(2, patience=0.1)
+        buffer = made(group, own, weights=False)
+        received, _ = buffer.dispatch(own.x[0], own.topk_idx[0], rank=0)
+        with self.assertRaisesRegex(epforge.Timeout, "rank 0.*rank 1"):
+            received.rows  # noqa: B018 looking is the call
+        with self.assertRaises(epforge.Timeout):
+            group.sync()
+
+
+def process(rank: int, ranks: int, pipes: Any, failed: Any) -> None:
+    """A rank that is a process: it brings what others need through rank 0."""
+    own = problem(ranks, tokens=[5, 0, 6, 1][:ranks], seed=ranks)
+
+    def gather(value: Any) -> list[Any]:
+        if rank:
+            pipes[rank][1].send(value)
+            return pipes[rank][1].recv()
+        values = [value, *(pipes[other][0].recv() for other in range(1, ranks))]
+        for other in range(1, ranks):
+            pipes[other][0].send(values)
+        return values
+
+    try:
+        group = epforge.Group.mirrored(rank, gather=gather)
+        rank_by_rank(own, made(group, own), rank)
+    except BaseException as error:
+        failed.put(f"rank {rank}: {error!r}")
+
+
+class Processes(unittest.TestCase):
+    """A process for each rank."""
+
+    def test_rows_come_and_go_back(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        for ranks in (1, 4):
+            pipes, failed = [context.Pipe() for _ in range(ranks)], context.Queue()
+            running = [context.Process(target=process, args=(r, ranks, pipes, failed)) for r in range(ranks)]
+            for each in running:
+                each.start()
+            for each in running:
+                each.join(120)
+            self.assertEqual([each.exitcode for each in running], [0] * ranks)
+            self.assertTrue(failed.empty(), failed.get() if not failed.empty() else "")
+
+
+if __name__ == "__main__":
+    unittest.main()

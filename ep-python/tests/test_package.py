@@ -1,0 +1,226 @@
+"""The package around the calls: what it refuses and how, lifetimes, other libraries' arrays, the command line."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import unittest
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import epforge
+from epforge import _core
+from epforge.arrays import view
+from problems import Problem, problem
+from test_calls import made
+
+
+def sent(own: Problem, buffer: epforge.Buffer) -> list[tuple[epforge.Received, epforge.Handle]]:
+    """A dispatch of all ranks."""
+    return [buffer.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in range(own.ranks)]
+
+
+class OnlyDlpack:
+    """An array of a library that speaks nothing else."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+    def __dlpack__(self) -> Any:
+        return self.array.__dlpack__()
+
+
+class OnCuda:
+    """An array that says it is on a GPU."""
+
+    def __init__(self, array: np.ndarray[Any, Any], strides: tuple[int, ...] | None = None) -> None:
+        interface = dict(array.__array_interface__)
+        interface.update(version=3, strides=strides, stream=7)
+        self.__cuda_array_interface__ = interface
+        self.dtype = array.dtype
+
+
+class Refusals(unittest.TestCase):
+    """Bad input is one sentence with names and numbers, before anything is launched."""
+
+    def setUp(self) -> None:
+        self.own = problem(2, tokens=[4, 4])
+        self.group = epforge.Group.on_host(2)
+        self.buffer = made(self.group, self.own, weights=False)
+
+    def refused(self, wanted: str, *arrays: Any, rank: int | None = 0, **options: Any) -> None:
+        with self.assertRaises(epforge.Mismatch) as caught:
+            self.buffer.dispatch(*arrays, rank=rank, **options)
+        self.assertEqual(str(caught.exception), wanted)
+
+    def test_arrays_that_do_not_fit(self) -> None:
+        x, ids = self.own.x[0], self.own.topk_idx[0]
+        self.refused("`x` has elements of float32, and has to have bfloat16", x.astype(np.float32), ids)
+        self.refused("`x` is [4, 64], and has to have rows of 128", x[:, :64], ids)
+        self.refused("`x` is [4, 128, 1], and has to have rows of 128", x[..., None], ids)
+        self.refused("`topk_idx` has elements of int32, and has to have int64", x, ids.astype(np.int32))
+        self.refused("`topk_idx` is [4, 2], and has to have rows of 3", x, ids[:, :2])
+        self.refused("`x` has 4 rows, and `topk_idx` 3", x, ids[:3])
+        self.refused("`x` is a list, which is no array that can be read", [1], ids)
+        self.refused("`x` is on a GPU, and the group in the emulator", OnCuda(x), ids)
+        self.refused(
+            "`x` has elements of complex64; there are bfloat16, float8_e4m3fn, float32, int64, int32, uint8",
+            x.astype(np.complex64),
+            ids,
+        )
+        self.refused("this process drives 2 ranks: name one, as in `rank=0`", x, ids, rank=None)
+        self.refused("rank 2 is not local: this process drives 0 to 1", x, ids, rank=2)
+        with self.assertRaisesRegex(epforge.Error, "5 tokens, the buffer was made for 4"):
+            self.buffer.dispatch(np.zeros((5, 128), x.dtype), np.zeros((5, 3), np.int64), rank=0)
+
+    def test_a_group_that_was_refused_goes_on(self) -> None:
+        with self.assertRaises(epforge.Mismatch):
+            self.buffer.dispatch(self.own.x[0], None, rank=0)
+        for rank, (received, _) in enumerate(sent(self.own, self.buffer)):
+            np.testing.assert_array_equal(received.x, self.own.received(rank)[0])
+
+    def test_options_that_do_not_fit(self) -> None:
+        for options, wanted in (
+            ({"payload": "fp4"}, "payload `fp4` is none of bf16, fp8, fp8-packed"),
+            ({"via": "mail"}, "via `mail` is none of direct, ring"),
+            ({"live": 0}, "a buffer with 0 live outputs can make no call"),
+            ({"placement": [0, 9]}, "a placement of 8 experts on 2 ranks has 3 ascending numbers from 0 to 8"),
+        ):
+            with self.assertRaises(epforge.Error) as caught:
+                made(self.group, self.own, **options)
+            self.assertEqual(str(caught.exception), wanted)
+
+    def test_combines_that_do_not_fit(self) -> None:
+        (received, handle), (_, other) = sent(self.own, self.buffer)
+        rows = received.x
+        for wanted, arguments in (
+            ("`rows` is [3, 64], and has to have rows of 128", (rows[:3, :64], handle)),
+            ("the combine has weights, but the buffer was made without `weights`", (rows, handle, rows)),
+            ("the combine input belongs to another rank than the handle", (received, other)),
+        ):
+            with self.assertRaises(epforge.Mismatch) as caught:
+                self.buffer.combine(*arguments)
+            self.assertEqual(str(caught.exception), wanted)
+        with self.assertRaisesRegex(epforge.Mismatch, "the handle belongs to another buffer"):
+            made(self.group, self.own, weights=False).combine(rows, handle)
+
+    def test_what_is_missing_is_said(self) -> None:
+        with self.assertRaises(epforge.Missing) as caught:
+            epforge.Group.on_gpus()
+        self.assertIn("driver", str(caught.exception))
+        with self.assertRaisesRegex(epforge.GroupError, "an id is an address and 32 hexadecimal digits"):
+            epforge.Group.join("nowhere", 0, 2)
+        self.assertTrue(issubclass(epforge.Missing, epforge.Error))
+
+
+class Lifetimes(unittest.TestCase):
+    """Places are taken by what is held, and come back when it goes."""
+
+    def test_handles_outlive_outputs(self) -> None:
+        own = problem(2, tokens=[4, 4])
+        buffer = made(epforge.Group.on_host(2), own, weights=False, live=1, handles=40)
+        handles = []
+        # More layers than there are outputs: each keeps its way back.
+        for _ in range(40):
+            handles.append([handle for _, handle in sent(own, buffer)])
+        with self.assertRaisesRegex(epforge.AllInUse, "all 40 handles are in use") as caught:
+            sent(own, buffer)
+        self.assertEqual((caught.exception.rank, caught.exception.live), (0, 40))
+        back = [buffer.combine(own.received(r)[0], handles[7][r]) for r in range(2)]
+        for rank, sums in enumerate(back):
+            np.testing.assert_array_equal(sums.x.astype(np.float32), own.x[rank].astype(np.float32) * own.times(rank))
+
+    def test_an_exception_between_dispatch_and_combine_gives_the_places_back(self) -> None:
+        own = problem(2, tokens=[4, 4])
+        buffer = made(epforge.Group.on_host(2), own, weights=False, live=1)
+        for _ in range(3):
+            with self.assertRaisesRegex(ValueError, "an expert"):
+                self.failing(own, buffer)
+            gc.collect()
+        for rank, (received, _) in enumerate(sent(own, buffer)):
+            np.testing.assert_array_equal(received.x, own.received(rank)[0])
+
+    @staticmethod
+    def failing(own: Problem, buffer: epforge.Buffer) -> None:
+        pairs = sent(own, buffer)
+        assert pairs[0][0].rows >= 0
+        message = "an expert"
+        raise ValueError(message)
+
+    def test_two_buffers_share_a_group(self) -> None:
+        own, other = problem(2, tokens=[4, 2]), problem(2, tokens=[3, 5], hidden=192, topk=2, experts=5)
+        group = epforge.Group.on_host(2)
+        both = [(own, made(group, own, weights=False)), (other, made(group, other, weights=False))]
+        results = [(its, sent(its, buffer)) for its, buffer in both]
+        for its, pairs in results:
+            for rank, (received, _) in enumerate(pairs):
+                np.testing.assert_array_equal(received.x, its.received(rank)[0])
+
+
+class Arrays(unittest.TestCase):
+    """Arrays of other libraries, and slices."""
+
+    def test_arrays_by_dlpack_and_slices(self) -> None:
+        own = problem(2, tokens=[6, 6])
+        buffer = made(epforge.Group.on_host(2), own)
+        # Every second row, and experts of a library that speaks DLPack alone.
+        x = [np.repeat(rows, 2, axis=0)[::2] for rows in own.x]
+        pairs = [
+            buffer.dispatch(x[r], OnlyDlpack(own.topk_idx[r]), OnlyDlpack(own.topk_weights[r]), rank=r)
+            for r in range(2)
+        ]
+        for rank, (received, _) in enumerate(pairs):
+            np.testing.assert_array_equal(received.x, own.received(rank)[0])
+            np.testing.assert_array_equal(received.topk_weights, own.received(rank)[2])
+
+    def test_where_arrays_lie(self) -> None:
+        array = np.arange(12, dtype=np.float32).reshape(3, 4)
+        for it in (array, OnlyDlpack(array)):
+            seen = view(it, "x")
+            self.assertEqual((seen.address, seen.shape, seen.strides), (array.ctypes.data, (3, 4), (4, 1)))
+            self.assertEqual((seen.dtype, seen.device), ("float32", None))
+            self.assertTrue(seen.is_contiguous())
+        turned = view(array.T, "x")
+        self.assertEqual((turned.strides, turned.is_contiguous()), ((1, 4), False))
+        seen = view(OnCuda(array, (32, 4)), "x")
+        self.assertEqual((seen.strides, seen.device, seen.stream), ((8, 1), -1, 7))
+        self.assertEqual(view(array.astype(ml_dtypes.bfloat16), "x").dtype, "bfloat16")
+
+    def test_a_foreign_tensor_is_given_back_once(self) -> None:
+        array = np.zeros(4, np.float32)
+        before = sys.getrefcount(array)
+        taken = _core.take_dlpack(array.__dlpack__())
+        self.assertGreater(sys.getrefcount(array), before)
+        del taken
+        self.assertEqual(sys.getrefcount(array), before)
+        capsule = array.__dlpack__()
+        kept = _core.take_dlpack(capsule)
+        with self.assertRaises(ValueError):
+            _core.take_dlpack(capsule)
+        del kept, capsule
+        self.assertEqual(sys.getrefcount(array), before)
+
+
+class CommandLine(unittest.TestCase):
+    """`python -m epforge`."""
+
+    @staticmethod
+    def run_it(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "epforge", *words], capture_output=True, text=True, timeout=120)
+
+    def test_commands_run(self) -> None:
+        done = self.run_it("list")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("nvl-dispatch", done.stdout)
+        done = self.run_it("explain", "nvl-dispatch", "--ranks", "3")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        done = self.run_it("nothing")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("unrecognized subcommand 'nothing'", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

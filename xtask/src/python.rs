@@ -1,0 +1,186 @@
+//! The Python package: it is put together in `target/python`, as a wheel would have it, and tested there
+//! by an interpreter of its own with NumPy and without torch.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::cargo::{Tally, cargo, succeed};
+use crate::{Failure, Outcome, root, say, setup};
+
+/// Where the package is written, below the root.
+const SOURCE: &str = "ep-python";
+
+/// What its tests need of PyPI.
+const PACKAGES: [&str; 4] = ["numpy", "ml_dtypes", "ruff", "mypy"];
+
+/// Runs the task.
+pub(crate) fn run(options: &[String]) -> Outcome {
+    let full = match options {
+        [] => false,
+        [option] if option == "--full" => true,
+        [option, ..] => return Err(Failure::Usage(format!("python has no option `{option}`"))),
+    };
+    let Tally { passed, failed } = test(full)?;
+    say(&format!("{passed} passed, {failed} failed"));
+    if failed > 0 {
+        return Err(task(format!("Python package: {failed} failures, see above")));
+    }
+    if full { wheel() } else { Ok(()) }
+}
+
+/// Puts the package together and runs its tests; those with torch only where some Python has it.
+pub(crate) fn test(full: bool) -> Result<Tally, Failure> {
+    let package = assemble()?;
+    let python = interpreter()?;
+    let style: [&[&str]; 3] =
+        [&["ruff", "check", "--quiet"], &["ruff", "format", "--check", "--quiet"], &["mypy"]];
+    for words in style {
+        let mut command = Command::new(&python);
+        command.arg("-m").args(words).current_dir(root().join(SOURCE));
+        succeed(command, &format!("{} of the Python package", words.join(" ")))?;
+    }
+    let mut tally = unittests(&python, &package, "test_*.py")?;
+    if full {
+        match with_torch() {
+            Some(torch) => tally.add(unittests(&torch, &package, "torch_*.py")?),
+            None => say("skipped: no python3 here has torch, numpy and ml_dtypes"),
+        }
+    }
+    Ok(tally)
+}
+
+/// The folder with the package, and the extension module in it.
+fn assemble() -> Result<PathBuf, Failure> {
+    succeed(cargo(&["build", "--quiet", "--package", "ep-python"]), "cargo build of ep-python")?;
+    let target =
+        env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let package = target.join("python");
+    let failed = |error| task(format!("{} cannot be made: {error}", package.display()));
+    if package.exists() {
+        fs::remove_dir_all(&package).map_err(failed)?;
+    }
+    copy(&root().join(SOURCE).join("python"), &package).map_err(failed)?;
+    let module = target.join("debug/libepforge_core.so");
+    fs::copy(module, package.join("epforge/_core.abi3.so")).map_err(failed)?;
+    Ok(package)
+}
+
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let place = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy(&entry.path(), &place)?,
+            false => fs::copy(entry.path(), place).map(drop)?,
+        }
+    }
+    Ok(())
+}
+
+/// A Python with the packages, in a virtual environment of this checkout.
+fn interpreter() -> Result<PathBuf, Failure> {
+    let home = root().join("target/python-tests");
+    let python = home.join("bin/python");
+    let modules = PACKAGES.map(|package| format!("import {package}")).join("; ");
+    if runs(&python, &modules) {
+        return Ok(python);
+    }
+    say(&format!("bringing {} from PyPI into {}", PACKAGES.join(", "), home.display()));
+    let mut make = Command::new(setup::python()?);
+    make.args(["-m", "venv", "--clear"]).arg(&home);
+    succeed(make, "python3 -m venv")?;
+    let mut install = Command::new(&python);
+    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]);
+    install.args(PACKAGES);
+    let unreachable =
+        "pip install (`cargo xtask test --without-python` tests all but the Python package)";
+    succeed(install, unreachable)?;
+    Ok(python)
+}
+
+/// A Python of this machine that has torch, if any: `EPFORGE_TORCH_PYTHON`, else `python3`.
+fn with_torch() -> Option<PathBuf> {
+    let named = env::var_os("EPFORGE_TORCH_PYTHON").unwrap_or_else(|| "python3".into());
+    let python = PathBuf::from(named);
+    runs(&python, "import torch, numpy, ml_dtypes").then_some(python)
+}
+
+fn runs(python: &Path, text: &str) -> bool {
+    let mut command = Command::new(python);
+    command.args(["-c", text]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Runs the tests whose files are named like `pattern`.
+fn unittests(python: &Path, package: &Path, pattern: &str) -> Result<Tally, Failure> {
+    let mut command = Command::new(python);
+    command.args(["-m", "unittest", "discover", "--pattern", pattern]);
+    command.current_dir(root().join(SOURCE).join("tests"));
+    command.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
+    let output = command.stderr(Stdio::piped()).output();
+    let output =
+        output.map_err(|error| task(format!("{} does not run: {error}", python.display())))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    say(text.trim_end());
+    let mut tally = result_lines(&text);
+    if !output.status.success() && tally.failed == 0 {
+        tally.failed = 1;
+    }
+    Ok(tally)
+}
+
+/// `Ran 12 tests in 0.1s` and `FAILED (failures=1, errors=2)`.
+fn result_lines(text: &str) -> Tally {
+    let ran = text.lines().rev().find_map(|line| line.strip_prefix("Ran "));
+    let ran = ran.and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok()).unwrap_or(0);
+    let failed = text.lines().rev().find_map(|line| line.strip_prefix("FAILED (")).unwrap_or("");
+    let counts =
+        failed.trim_end_matches(')').split(", ").filter(|part| !part.starts_with("skipped"));
+    let failed = counts.filter_map(|part| part.split_once('=')?.1.parse::<u64>().ok()).sum();
+    Tally { passed: ran.saturating_sub(failed), failed }
+}
+
+fn task(sentence: String) -> Failure {
+    Failure::Task(sentence)
+}
+
+/// Builds the wheel as a user would, into `target/wheels`, and says what it weighs.
+pub(crate) fn wheel() -> Outcome {
+    let python = interpreter()?;
+    let place = root().join("target/wheels");
+    let mut command = Command::new(&python);
+    command.args(["-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+    command.arg("--wheel-dir").arg(&place).arg(root().join(SOURCE));
+    succeed(command, "pip wheel of ep-python")?;
+    let failed = |error| task(format!("{} cannot be read: {error}", place.display()));
+    for entry in fs::read_dir(&place).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let bytes = entry.metadata().map_err(failed)?.len();
+        let name = entry.file_name();
+        say(&format!("{}: {:.1} MB", name.display(), bytes as f64 / 1e6));
+        if bytes > MOST_BYTES {
+            return Err(task(format!("{} is larger than {MOST_BYTES} bytes", name.display())));
+        }
+    }
+    Ok(())
+}
+
+/// What a wheel may weigh.
+const MOST_BYTES: u64 = 15_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_lines_are_read() {
+        let text = "....\n-----\nRan 19 tests in 7.6s\n\nOK\n";
+        assert_eq!(result_lines(text), Tally { passed: 19, failed: 0 });
+        let text = "Ran 19 tests in 7.6s\n\nFAILED (failures=1, errors=2, skipped=3)\n";
+        assert_eq!(result_lines(text), Tally { passed: 16, failed: 3 });
+        assert_eq!(result_lines("Traceback"), Tally::default());
+    }
+}
