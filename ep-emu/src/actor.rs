@@ -3,7 +3,15 @@
 //! The scheduler runs an actor's step between those of the lanes; the checker treats each actor as
 //! an agent with a clock of its own. Transports that need one implement [`Actor`].
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use crate::heap::Address;
+
+/// Whether something can still come from outside of the emulator, such as a network between processes,
+/// which writes to memory of the world in real time. It is asked when no lane can run, and told for how
+/// long nothing has moved.
+pub type Outside = Arc<dyn Fn(Duration) -> bool + Send + Sync>;
 
 /// Something that acts on memory by itself.
 pub trait Actor: Send {

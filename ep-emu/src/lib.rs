@@ -33,7 +33,7 @@ mod symbols;
 pub mod worker;
 mod world;
 
-pub use actor::{Actor, ActorMemory};
+pub use actor::{Actor, ActorMemory, Outside};
 pub use compiler::{Compiler, Product, Shelf};
 pub use failure::{Failure, FailureKind, RunStats, Wait, WaitSite};
 pub use heap::{Address, LaunchTensor};

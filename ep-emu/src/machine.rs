@@ -12,8 +12,10 @@ mod schedule;
 mod stream;
 mod warp;
 
+use std::time::Instant;
+
 use crate::abi::Pc;
-use crate::actor::Actor;
+use crate::actor::{Actor, Outside};
 use crate::failure::{Failure, FailureKind, RunStats, Wait};
 use crate::fiber::Stacks;
 use crate::hb::Checker;
@@ -50,6 +52,9 @@ pub(crate) struct Machine<'w> {
     pub(crate) deadlock: Option<(String, Vec<Wait>)>,
     pub(crate) actors: Vec<Box<dyn Actor>>,
     pub(crate) actor_names: Vec<String>,
+    pub(crate) outside: Vec<Outside>,
+    /// Since when nothing has moved here, while something may come from outside.
+    pub(crate) idle_since: Option<Instant>,
     /// Number of the next mbarrier to be initialised.
     pub(crate) next_mbarrier: u32,
     /// Not even expired waits let anything run.

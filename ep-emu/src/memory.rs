@@ -1,17 +1,22 @@
 //! Bytes of the arena, and the values of atomic updates.
+//!
+//! Words of 4 and 8 bytes are those that lanes share with what is outside of the emulator, which is other
+//! threads: they are accessed as such.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Reads `bytes` (1, 2, 4 or 8) at `at`.
 ///
 /// # Safety
-/// The address is valid for the read.
+/// The address is valid for the read, and a multiple of `bytes`.
 pub(crate) unsafe fn read(at: usize, bytes: u32) -> u64 {
     // SAFETY: the caller's obligation; volatile, because other fibers write behind the compiler.
     unsafe {
         match bytes {
             1 => u64::from((at as *const u8).read_volatile()),
             2 => u64::from((at as *const u16).read_volatile()),
-            4 => u64::from((at as *const u32).read_volatile()),
-            _ => (at as *const u64).read_volatile(),
+            4 => u64::from(AtomicU32::from_ptr(at as *mut u32).load(Ordering::Acquire)),
+            _ => AtomicU64::from_ptr(at as *mut u64).load(Ordering::Acquire),
         }
     }
 }
@@ -19,15 +24,15 @@ pub(crate) unsafe fn read(at: usize, bytes: u32) -> u64 {
 /// Writes the low `bytes` of `value` at `at`.
 ///
 /// # Safety
-/// The address is valid for the write.
+/// The address is valid for the write, and a multiple of `bytes`.
 pub(crate) unsafe fn write(at: usize, value: u64, bytes: u32) {
     // SAFETY: the caller's obligation.
     unsafe {
         match bytes {
             1 => (at as *mut u8).write_volatile(value as u8),
             2 => (at as *mut u16).write_volatile(value as u16),
-            4 => (at as *mut u32).write_volatile(value as u32),
-            _ => (at as *mut u64).write_volatile(value),
+            4 => AtomicU32::from_ptr(at as *mut u32).store(value as u32, Ordering::Release),
+            _ => AtomicU64::from_ptr(at as *mut u64).store(value, Ordering::Release),
         }
     }
 }

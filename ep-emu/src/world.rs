@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::actor::Actor;
+use crate::actor::{Actor, Outside};
 use crate::calls::{self, TABLE};
 use crate::failure::{Failure, FailureKind, RunStats};
 use crate::fiber::{self, SANITIZED_STACK_BYTES, STACK_BYTES, Stacks};
@@ -73,6 +73,7 @@ pub struct World {
     heap: Heap,
     stacks: Option<Stacks>,
     actors: Vec<Box<dyn Actor>>,
+    outside: Vec<Outside>,
     /// What checked runs keep: their cells and the last epoch.
     cells: Option<(Cells, u32)>,
     /// Where each rank's stop word is.
@@ -101,6 +102,7 @@ impl World {
             heap,
             stacks: None,
             actors: Vec::new(),
+            outside: Vec::new(),
             cells: None,
             stop_words,
             steps: 0,
@@ -175,6 +177,12 @@ impl World {
     /// Adds an actor, such as a network card.
     pub fn add_actor(&mut self, actor: Box<dyn Actor>) {
         self.actors.push(actor);
+    }
+
+    /// Lets runs wait, in real time, for what comes from outside; until nothing can come, no wait is a
+    /// deadlock. Runs in a process of its own do not see it.
+    pub fn add_outside(&mut self, outside: Outside) {
+        self.outside.push(outside);
     }
 
     /// Runs the launches of each rank, one list a rank, in the calling process; sanitized programs
@@ -332,6 +340,8 @@ impl World {
             stuck: false,
             actor_names: self.actors.iter().map(|actor| actor.name()).collect(),
             actors: std::mem::take(&mut self.actors),
+            outside: self.outside.clone(),
+            idle_since: None,
             next_mbarrier: 0,
             stop_words: self.stop_words.clone(),
             steps_before: self.steps,

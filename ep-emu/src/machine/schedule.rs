@@ -1,5 +1,8 @@
 //! Who runs next: the seeded choice, its policies, and what happens when nothing can run.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use super::{Fault, Machine};
 use crate::failure::FailureKind;
 use crate::state::Idx;
@@ -18,6 +21,9 @@ const EXPIRY_LOADS: u32 = 300;
 const STOP_LOADS: u32 = 4096;
 /// Fruitless rounds of waking everybody before it is a deadlock.
 const FRUITLESS_ROUNDS: u32 = 6;
+/// How long a run that waits for the outside stays busy, and how long its pauses are then.
+const BUSY_WAIT: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_micros(20);
 /// A turn lasts this many steps, doubled up to so many times.
 const TURN_STEPS: (u64, usize) = (64, 12);
 /// Chance in 1024 that the running warp drops to the lowest priority.
@@ -228,10 +234,14 @@ impl Machine<'_> {
     /// words, and words that plain stores change, are found only this way.
     fn idle(&mut self) {
         self.stats.idle += 1;
-        self.clock_ns += IDLE_NS;
         if self.progress != self.schedule.progress {
             (self.schedule.progress, self.schedule.rounds) = (self.progress, 0);
+            self.idle_since = None;
         }
+        if !self.schedule.expired && self.waits_for_outside() {
+            return;
+        }
+        self.clock_ns += IDLE_NS;
         self.schedule.rounds += 1;
         if self.schedule.rounds <= FRUITLESS_ROUNDS {
             if self.schedule.expired {
@@ -253,6 +263,22 @@ impl Machine<'_> {
                 checker.void_data();
             }
         }
+    }
+
+    /// Lets real time pass, and all look again, if something can still come from outside.
+    fn waits_for_outside(&mut self) -> bool {
+        let begun = Instant::now();
+        let idle = begun.duration_since(*self.idle_since.get_or_insert(begun));
+        if !self.outside.iter().any(|may_come| may_come(idle)) {
+            return false;
+        }
+        match idle < BUSY_WAIT {
+            true => thread::yield_now(),
+            false => thread::sleep(PAUSE),
+        }
+        self.clock_ns += u64::try_from(begun.elapsed().as_nanos()).unwrap_or(0);
+        self.wake_all(0);
+        true
     }
 
     fn fail_livelock(&mut self) {
