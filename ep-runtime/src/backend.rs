@@ -67,6 +67,9 @@ impl Captured {
 /// What a graph keeps alive: it is dropped when the graph can run no more.
 pub type Kept = Box<dyn Send>;
 
+/// Whether something can still come from outside, to one who has waited so long.
+pub type MayCome = Arc<dyn Fn(Duration) -> bool + Send + Sync>;
+
 /// An event of the caller, by its driver handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Signal(u64);
@@ -194,6 +197,13 @@ pub trait Backend: Send + Sync {
     fn has_left(&self, rank: usize) -> bool {
         let _ = rank;
         false
+    }
+
+    /// Lets kernels wait for what comes from outside of a backend that runs them itself, as long as
+    /// `may_come` says that something can: it is told for how long nothing has moved.
+    fn wait_for(&self, may_come: MayCome) -> Result<(), BackendError> {
+        drop(may_come);
+        Ok(())
     }
 
     /// What kernels are compiled for.

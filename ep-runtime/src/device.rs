@@ -18,8 +18,8 @@ macro_rules! headers {
 
 /// Every header as `(name, text)`; the name is what stands in `#include <...>`.
 pub const HEADERS: &[(&str, &str)] = headers![
-    "cast", "compute", "count", "direct", "directs", "messages", "mover", "parts", "places", "ptx",
-    "pull", "reduce", "ring", "rings", "rows", "slots", "sync",
+    "cast", "compute", "count", "direct", "directs", "messages", "mover", "net", "parts", "places",
+    "ptx", "pull", "reduce", "ring", "rings", "rows", "slots", "sync",
 ];
 
 /// The digest of all names and texts: two programs with the same one emit for the same library.
@@ -30,12 +30,18 @@ pub fn digest() -> Key {
 }
 
 #[cfg(test)]
-/// The lines of `ep/sync.cuh` between `head` and the closing brace, without comments, each up to its
-/// semicolon.
+/// The members that `ep/sync.cuh` declares behind `head`.
 pub(crate) fn members(head: &str) -> Vec<String> {
-    let (_, sync) = HEADERS.iter().find(|(name, _)| *name == "ep/sync.cuh").unwrap();
-    let start = sync.find(head).unwrap_or_else(|| panic!("no `{head}` in sync.cuh"));
-    let lines = sync[start..].lines().skip(1).take_while(|line| !line.starts_with('}'));
+    members_of("ep/sync.cuh", head)
+}
+
+#[cfg(test)]
+/// The lines of a header between `head` and the closing brace, without comments, each up to its
+/// semicolon.
+pub(crate) fn members_of(header: &str, head: &str) -> Vec<String> {
+    let (_, text) = HEADERS.iter().find(|(name, _)| *name == header).unwrap();
+    let start = text.find(head).unwrap_or_else(|| panic!("no `{head}` in {header}"));
+    let lines = text[start..].lines().skip(1).take_while(|line| !line.starts_with('}'));
     let code = lines.map(|line| line.split("//").next().unwrap_or("").trim());
     let code = code.flat_map(|line| line.split_inclusive([';', ',']));
     let code = code.map(|part| part.trim().trim_end_matches([';', ',']).to_string());

@@ -6,6 +6,8 @@ use ep_codegen::plan::PlanError;
 
 use crate::backend::BackendError;
 use crate::emit::EmitError;
+#[cfg(target_os = "linux")]
+use crate::net_error::NetError;
 use crate::timeouts::Timeouts;
 
 /// Why a call did not happen, or did not end well.
@@ -90,6 +92,9 @@ pub enum CallError {
     },
     /// Kernels waited in vain; from now on every call of the group returns this.
     Timeout(Timeouts),
+    /// The network between the ranks does not work any more; from now on every call returns this.
+    #[cfg(target_os = "linux")]
+    Network(NetError),
     /// The kernel's words never came, although no kernel reported a wait.
     Silent {
         /// Rank.
@@ -150,6 +155,8 @@ impl fmt::Display for CallError {
                  {value}"
             ),
             CallError::Timeout(timeouts) => timeouts.fmt(f),
+            #[cfg(target_os = "linux")]
+            CallError::Network(error) => error.fmt(f),
             CallError::Silent { rank, what } => {
                 write!(f, "rank {rank}: {what} did not come, and no kernel says what it waits for")
             }

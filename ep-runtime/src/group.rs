@@ -50,8 +50,13 @@ struct Shared {
     recorders: Mutex<Vec<Weak<Recorder>>>,
     /// Pipelines prepared so far: the number of the next one.
     enlisted: AtomicU32,
+    /// What says why calls cannot go on, beside the records: networks.
+    watched: Mutex<Vec<Weak<Watched>>>,
     poison: OnceLock<CallError>,
 }
+
+/// Why calls cannot go on, if they cannot.
+pub(crate) type Watched = dyn Fn() -> Option<CallError> + Send + Sync;
 
 /// The records of one prepared pipeline.
 struct Recorder {
@@ -97,6 +102,7 @@ impl Group {
             orders,
             recorders: Mutex::default(),
             enlisted: AtomicU32::new(0),
+            watched: Mutex::default(),
             poison: OnceLock::new(),
         };
         Ok(Group { shared: Arc::new(shared) })
@@ -148,10 +154,22 @@ impl Group {
                 Ok::<bool, BackendError>(recorded || written[0] != 0)
             })
         };
-        match recorded()? {
+        match recorded()? || self.watched_failure().is_some() {
             true => Err(self.poison()),
             false => Ok(()),
         }
+    }
+
+    /// Stops the group when `failure` has one, as long as it is alive.
+    pub(crate) fn watch(&self, failure: &Arc<Watched>) {
+        let mut watched = self.shared.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.retain(|known| known.strong_count() > 0);
+        watched.push(Arc::downgrade(failure));
+    }
+
+    fn watched_failure(&self) -> Option<CallError> {
+        let watched = self.shared.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.iter().filter_map(Weak::upgrade).find_map(|failure| failure())
     }
 
     /// Fails if the group is stopped: nothing runs in it any more, and its ranks meet nobody.
@@ -232,6 +250,8 @@ impl Group {
             },
             None => CallError::Timeout(timeouts),
         };
+        // Kernels wait in vain because of it.
+        let error = self.watched_failure().unwrap_or(error);
         self.shared.poison.get_or_init(|| error).clone()
     }
 

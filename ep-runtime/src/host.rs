@@ -46,7 +46,7 @@ pub use programs::Programs;
 
 use crate::backend::{
     Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept,
-    KernelLaunch, Mapping, RowCopy, Stream,
+    KernelLaunch, Mapping, MayCome, RowCopy, Stream,
 };
 use crate::error::CallError;
 use crate::group::{Group, GroupOptions};
@@ -176,6 +176,15 @@ impl Backend for HostBackend {
 
     fn gather(&self, _: &str, value: u64) -> Result<Vec<u64>, BackendError> {
         Ok(vec![value])
+    }
+
+    fn wait_for(&self, may_come: MayCome) -> Result<(), BackendError> {
+        if self.options.isolation.is_some() || self.options.build == Build::Sanitized {
+            let what = "kernels that run in a process of their own see no network".to_string();
+            return Err(BackendError::Wrong { what });
+        }
+        self.machine().world.add_outside(may_come);
+        Ok(())
     }
 
     fn arch(&self) -> Arch {

@@ -19,6 +19,7 @@
 //! | call | [`group`], [`buffer`], [`graph`], [`error`] |
 //! | choose a machine | [`gpu`], `host`, `join` for processes, [`backend`] for what they have in common |
 //! | hold tensors and windows | [`memory`], [`args`], [`bf16`] |
+//! | leave the machine | `net` |
 //! | compile | [`jit`], [`device`], [`doctor`] |
 //! | choose SMs | [`tune`] |
 //! | launch a pipeline of your own | [`group::GroupKernel`], [`args::Bindings`], [`plan`], [`ir`] |
@@ -43,6 +44,8 @@ pub mod jit;
 #[cfg(target_os = "linux")]
 pub mod join;
 pub mod memory;
+#[cfg(target_os = "linux")]
+pub mod net;
 pub mod timeouts;
 pub mod tune;
 
@@ -50,6 +53,8 @@ mod call_order;
 mod emit;
 #[cfg(test)]
 mod fake;
+#[cfg(target_os = "linux")]
+mod net_error;
 mod parallel;
 mod pipeline;
 pub mod pipelines;

@@ -111,6 +111,11 @@ impl HostMemory {
         self.block.device
     }
 
+    /// Address for the host, as long as the block lives; null if the host cannot reach it.
+    pub(crate) fn host(&self) -> *mut u8 {
+        self.block.host as *mut u8
+    }
+
     /// The block, for [`Backend::hold`].
     pub fn block(&self) -> &HostBlock {
         &self.block

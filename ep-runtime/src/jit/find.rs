@@ -169,6 +169,14 @@ impl Search {
         sentences
     }
 
+    /// The files of this name that lie in a folder of a `.cuda` folder and that nobody else could have put
+    /// there, nearest first.
+    pub(crate) fn project_files(&self, name: &str) -> Vec<PathBuf> {
+        let folders = self.project_folders().filter(|folder| distrust(folder).is_none());
+        let files = folders.flat_map(|folder| children(&folder)).map(|folder| folder.join(name));
+        files.filter(|file| file.is_file() && trust::distrust(file).is_none()).collect()
+    }
+
     /// The `.cuda` folders at and above the start, nearest first.
     fn project_folders(&self) -> impl Iterator<Item = PathBuf> {
         let places = self.start.iter().flat_map(|start| start.ancestors());

@@ -23,7 +23,7 @@ pub(crate) const WRITTEN_AT: u64 = 4 * 12;
 
 /// What a warp waited for: the values of `ep::Waiting`, with the words of the report, and what the
 /// pairs of statements publish that such a wait may be for.
-const WAITING: [(&str, &str, &[&str]); 11] = [
+const WAITING: [(&str, &str, &[&str]); 13] = [
     ("kCredit", "room in the ring", &["credit"]),
     ("kArrival", "a row in the ring", &["messages"]),
     ("kHeader", "the stripe's first row and count", &["header"]),
@@ -35,6 +35,8 @@ const WAITING: [(&str, &str, &[&str]); 11] = [
     ("kSequence", "other warps of its role", &[]),
     ("kBlocks", "the other blocks of the grid", &[]),
     ("kCapacity", "room in the output", &[]),
+    ("kQueue", "room in a queue of the network", &[]),
+    ("kDrained", "the network to read what it sends", &[]),
 ];
 
 /// The kind of a record that says that the output holds fewer rows than arrive.

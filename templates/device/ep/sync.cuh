@@ -25,6 +25,8 @@ enum class Waiting : u16 {
     kSequence,  // other warps of the same team
     kBlocks,    // the other blocks of the grid
     kCapacity,  // never waited for: the output holds fewer rows than arrive
+    kQueue,     // room in a queue of the network
+    kDrained,   // the network has read what a queue sends
 };
 
 /// What one warp was waiting for when it gave up; in host memory.

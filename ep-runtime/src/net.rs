@@ -1,0 +1,35 @@
+//! Rows between machines: kernels write what they want into a queue in host memory, and a thread of the
+//! processor posts it through libfabric.
+//!
+//! What a kernel sees is `templates/device/ep/net.cuh`: `put`, `signal` and `drain`, and counters that say
+//! what has landed. Nothing is asked of a network but writes that carry a number of 32 bits, which comes no
+//! sooner than their bytes: neither order, nor atomics, nor GPU memory. A [`Network`] is one rank's end; the
+//! ranks find one another through a [`Store`](crate::join::Store).
+//!
+//! A network says nothing when a peer dies or a cable is cut, for minutes. So every rank gives signs of life,
+//! and a peer that gives none is a [`NetError`] at all others, which names it.
+
+mod endpoint;
+mod fabric;
+mod find;
+#[cfg(test)]
+mod fuzz;
+mod layout;
+mod network;
+mod provider;
+mod proxy;
+mod queue;
+mod shared_memory;
+mod stream;
+#[allow(dead_code, reason = "C structs are declared in full")]
+mod sys;
+
+pub use fabric::Fabric;
+pub use find::VARIABLE;
+pub use layout::Layout;
+pub use network::{NetOptions, NetStats, Network};
+pub use provider::{Offer, Provider};
+
+pub use crate::net_error::NetError;
+
+use crate::jit::Search;

@@ -1,0 +1,317 @@
+//! One rank's network: its memory, the queues that kernels write to, and the thread that empties them.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::endpoint::{Card, Endpoint};
+use super::fabric::Fabric;
+use super::layout::{Layout, MOST_RANKS};
+use super::provider::Provider;
+use super::proxy::{LINGER, Proxy, Shared, Timing};
+use super::shared_memory::SharedMemory;
+use crate::backend::Backend;
+use crate::error::CallError;
+use crate::group::{Group, Watched};
+use crate::join::Store;
+use crate::memory::{DeviceMemory, HostMemory};
+use crate::net_error::NetError;
+
+/// What a network is made for; all ranks say the same, but for the source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetOptions {
+    /// Which network.
+    pub provider: Provider,
+    /// An address of this machine, which chooses the device; none: libfabric's first choice.
+    pub source: Option<String>,
+    /// Bytes for rows on each rank, which peers write into.
+    pub data_bytes: u64,
+    /// Queues of each rank: what goes through different ones never waits for one another.
+    pub queues: usize,
+    /// Descriptors that a queue holds, a power of two.
+    pub slots: usize,
+    /// Counters of each source and queue.
+    pub counters: usize,
+    /// From one sign of life to the next.
+    pub pulse: Duration,
+    /// Silence of a peer after which it is given up.
+    pub silence: Duration,
+    /// How long a kernel on the host may wait while nothing moves and all peers are alive.
+    pub patience: Duration,
+}
+
+impl NetOptions {
+    /// A network of this provider for rows of so many bytes in all.
+    pub fn new(provider: Provider, data_bytes: u64) -> NetOptions {
+        NetOptions {
+            provider,
+            source: None,
+            data_bytes,
+            queues: 1,
+            slots: 1024,
+            counters: 64,
+            pulse: Duration::from_millis(200),
+            silence: Duration::from_secs(5),
+            patience: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What a proxy has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NetStats {
+    /// Descriptors that it has taken.
+    pub requests: u64,
+    /// Writes that these have become.
+    pub writes: u64,
+    /// Writes of peers that have landed here.
+    pub landed: u64,
+}
+
+/// The words of `ep::Net` (`templates/device/ep/net.cuh`) in order. A test holds this list against the
+/// header's text.
+const NET_WORDS: [&str; 9] = [
+    "char* data",
+    "u32* counters",
+    "NetDescriptor* descriptors",
+    "NetProgress* progress",
+    "u32* claimed",
+    "u32 slots",
+    "u32 queues",
+    "u32 counters_each",
+    "u32 rank",
+];
+
+/// Bytes of `ep::Net`, and behind it a word for each queue: how many descriptors were claimed.
+const NET_BYTES: u64 = 64;
+
+/// One rank's end of a network.
+pub struct Network {
+    rank: usize,
+    layout: Layout,
+    memory: HostMemory,
+    view: DeviceMemory,
+    shared: Arc<Shared>,
+    /// What the group asks.
+    _failure: Arc<Watched>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Network {
+    /// Joins the ranks of `store` over a network, each of which calls it. `local` is the rank of `group`
+    /// whose kernels use it; the group is stopped when the network fails.
+    pub fn join(
+        fabric: &'static Fabric,
+        group: &Group,
+        local: usize,
+        store: &Store,
+        options: &NetOptions,
+    ) -> Result<Network, NetError> {
+        let (member, backend) = (store.member(), group.backend());
+        let layout = Layout {
+            ranks: member.ranks,
+            data_bytes: options.data_bytes,
+            queues: options.queues,
+            slots: options.slots,
+            counters: options.counters,
+        };
+        // All come to the first step, so that nobody waits for one that has refused.
+        let fits = layout.check();
+        let brought: Vec<u8> =
+            layout.numbers().iter().flat_map(|(_, number)| number.to_le_bytes()).collect();
+        let brought = store.gather("compare networks", &brought)?;
+        fits?;
+        agree(&layout, member.rank, &brought)?;
+        let memory = HostMemory::new(backend, local, layout.bytes())?;
+        let start = NonNull::new(memory.host()).ok_or(NetError::Option {
+            what: "bytes of host memory",
+            value: 0,
+            least: layout.bytes(),
+            most: layout.bytes(),
+        })?;
+        // SAFETY: `Network` keeps the block until its thread has ended; kernels access the words by the
+        // functions of `net.cuh`, which are whole words.
+        let words = unsafe { SharedMemory::new(start, layout.bytes()) };
+        let registered = words.registered(layout.registered(super::layout::WINDOW));
+        let mut endpoint =
+            Endpoint::open(fabric, options.provider, options.source.as_deref(), registered)?;
+        let cards = store.gather("connect a network", &endpoint.card()?.encode())?;
+        endpoint.connect(&others(&cards, member.rank)?)?;
+        // Nobody sends before all can hear.
+        store.meet("open a network")?;
+        let view = view(backend, local, (&layout, member.rank), memory.address())?;
+        let shared = Arc::new(Shared::default());
+        let failure = watch(group, &shared, (layout.ranks, options.patience))?;
+        let timing = Timing { pulse: options.pulse, silence: options.silence };
+        let proxy = Proxy::new(member.rank, layout, timing, words, endpoint, &shared);
+        let named = std::thread::Builder::new().name(format!("ep-net-{}", member.rank));
+        let thread = named.spawn(move || proxy.run());
+        let thread = thread
+            .map_err(|error| NetError::Call { call: "start a thread", why: error.to_string() })?;
+        let (rank, _failure) = (member.rank, failure);
+        Ok(Network { rank, layout, memory, view, shared, _failure, thread: Some(thread) })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Where `ep::Net` is, an argument of kernels.
+    pub fn address(&self) -> u64 {
+        self.view.address()
+    }
+
+    /// The memory whose first bytes are the rows.
+    pub fn rows(&self) -> &HostMemory {
+        &self.memory
+    }
+
+    /// What `source` has added to a counter here.
+    pub fn counter(&self, source: usize, queue: usize, counter: usize) -> Result<u32, NetError> {
+        let Layout { ranks, queues, counters, .. } = self.layout;
+        for (what, value, end) in
+            [("ranks", source, ranks), ("queues", queue, queues), ("counters", counter, counters)]
+        {
+            if value >= end {
+                let (value, most) = (value as u64, end as u64 - 1);
+                return Err(NetError::Option { what, value, least: 0, most });
+            }
+        }
+        let mut word = [0];
+        self.memory.read(self.layout.counter(source, queue, counter), &mut word)?;
+        Ok(word[0])
+    }
+
+    /// Why nothing moves any more, if so.
+    pub fn failure(&self) -> Option<NetError> {
+        self.shared.failure.get().cloned()
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> NetStats {
+        let counts = &self.shared.counts;
+        NetStats {
+            requests: counts.requests.load(Ordering::Relaxed),
+            writes: counts.writes.load(Ordering::Relaxed),
+            landed: counts.landed.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Tells the group and its backend of the network's failure.
+fn watch(
+    group: &Group,
+    shared: &Arc<Shared>,
+    (ranks, patience): (usize, Duration),
+) -> Result<Arc<Watched>, NetError> {
+    let (network, peers) = (Arc::downgrade(shared), ranks - 1);
+    group.backend().wait_for(Arc::new(move |idle| {
+        let network = network.upgrade().filter(|it| it.failure.get().is_none());
+        // What peers sent before they left, and what is sent to them, still comes to its end.
+        let is_alone = |it: Arc<Shared>| it.left.load(Ordering::Acquire) >= peers;
+        network.is_some_and(|it| idle < if is_alone(it) { LINGER } else { patience })
+    }))?;
+    let network = Arc::clone(shared);
+    let failure: Arc<Watched> =
+        Arc::new(move || network.failure.get().cloned().map(CallError::Network));
+    group.watch(&failure);
+    Ok(failure)
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.shared.leaving.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A thread that has panicked has said so in `failure`.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Fails if a rank wants another network than this one.
+fn agree(layout: &Layout, rank: usize, brought: &[Vec<u8>]) -> Result<(), NetError> {
+    for (index, (what, own)) in layout.numbers().into_iter().enumerate() {
+        for (other, theirs) in brought.iter().enumerate() {
+            let bytes = theirs.get(8 * index..8 * index + 8).and_then(|it| it.try_into().ok());
+            let value = bytes.map_or(0, u64::from_le_bytes);
+            if value != own {
+                let (here, there) = ((rank, own), (other, value));
+                return Err(NetError::Disagreement { what, here, there });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The cards of all ranks but this one.
+fn others(cards: &[Vec<u8>], rank: usize) -> Result<Vec<Option<Card>>, NetError> {
+    debug_assert!(cards.len() <= MOST_RANKS);
+    let mut all = Vec::new();
+    for (peer, bytes) in cards.iter().enumerate() {
+        let card = Card::decode(bytes);
+        let why = || format!("rank {peer} brings an address of {} bytes", bytes.len());
+        let card = card.ok_or_else(|| NetError::Protocol { rank, why: why() })?;
+        all.push((peer != rank).then_some(card));
+    }
+    Ok(all)
+}
+
+/// `ep::Net` in device memory, for a block of host memory that kernels find at `base`.
+fn view(
+    backend: &Arc<dyn Backend>,
+    local: usize,
+    (layout, rank): (&Layout, usize),
+    base: u64,
+) -> Result<DeviceMemory, NetError> {
+    let bytes = NET_BYTES + 4 * layout.queues as u64;
+    let memory = DeviceMemory::zeroed(backend, local, bytes)?;
+    let wide = [
+        base,
+        base + layout.counter(0, 0, 0),
+        base + layout.descriptor(0, 0),
+        base + layout.progress(0),
+        memory.address() + NET_BYTES,
+    ];
+    let narrow = [layout.slots, layout.queues, layout.counters, rank].map(|number| number as u32);
+    let wide = wide.into_iter().flat_map(u64::to_le_bytes);
+    let words: Vec<u8> = wide.chain(narrow.into_iter().flat_map(u32::to_le_bytes)).collect();
+    debug_assert_eq!(words.len(), 8 * 5 + 4 * (NET_WORDS.len() - 5));
+    memory.write(0, &words)?;
+    Ok(memory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_are_those_of_the_header() {
+        assert_eq!(crate::device::members_of("ep/net.cuh", "struct Net {"), NET_WORDS);
+    }
+
+    #[test]
+    fn ranks_that_want_other_networks_are_named() {
+        let layout = Layout { ranks: 2, data_bytes: 64, queues: 2, slots: 32, counters: 4 };
+        let brought = |layout: &Layout| -> Vec<u8> {
+            layout.numbers().iter().flat_map(|(_, number)| number.to_le_bytes()).collect()
+        };
+        let other = Layout { slots: 64, ..layout };
+        assert_eq!(agree(&layout, 0, &[brought(&layout), brought(&layout)]), Ok(()));
+        let error = agree(&layout, 0, &[brought(&layout), brought(&other)]).unwrap_err();
+        let text = "rank 1 joins a network of 64 slots a queue, rank 0 one of 32";
+        assert_eq!(error.to_string(), text);
+        assert!(agree(&layout, 0, &[brought(&layout), vec![1]]).is_err());
+    }
+
+    #[test]
+    fn a_card_that_is_none_is_refused() {
+        let card = Card { name: vec![1], base: 0, key: 1 };
+        let all = others(&[card.encode(), card.encode()], 1).unwrap();
+        assert_eq!(all, [Some(card.clone()), None]);
+        let error = others(&[card.encode(), vec![0; 3]], 0).unwrap_err().to_string();
+        assert!(error.ends_with("rank 1 brings an address of 3 bytes"), "{error}");
+    }
+}

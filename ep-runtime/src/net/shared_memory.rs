@@ -1,0 +1,75 @@
+//! The words of one rank's memory that a proxy, a network and kernels use at the same time.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::endpoint::Registered;
+
+/// Host memory that kernels and peers change meanwhile. Whoever made it keeps it alive and says how long
+/// it is; places outside of it are a mistake of the caller and end the thread.
+#[derive(Clone, Copy)]
+pub(super) struct SharedMemory {
+    start: NonNull<u8>,
+    bytes: u64,
+}
+
+// SAFETY: it is memory that many write; all accesses here are atomic.
+unsafe impl Send for SharedMemory {}
+
+impl SharedMemory {
+    /// # Safety
+    ///
+    /// The `bytes` from `start` on, which is a multiple of 8, are alive as long as any copy is used, and
+    /// whoever else accesses the words that are accessed here does it in whole words.
+    pub(super) unsafe fn new(start: NonNull<u8>, bytes: u64) -> SharedMemory {
+        SharedMemory { start, bytes }
+    }
+
+    /// The first `bytes` of it, for a network.
+    pub(super) fn registered(&self, bytes: u64) -> Registered {
+        assert!(bytes <= self.bytes);
+        Registered { start: self.start, bytes: bytes as usize }
+    }
+
+    fn place(&self, at: u64, bytes: u64) -> *mut u8 {
+        assert!(at.is_multiple_of(bytes) && at < self.bytes && bytes <= self.bytes - at);
+        // SAFETY: the place lies inside, as was just checked.
+        unsafe { self.start.as_ptr().add(at as usize) }
+    }
+
+    fn narrow(&self, at: u64) -> &AtomicU32 {
+        // SAFETY: the place is aligned and inside, and the memory outlives `self` (`new`).
+        unsafe { AtomicU32::from_ptr(self.place(at, 4).cast()) }
+    }
+
+    fn wide(&self, at: u64) -> &AtomicU64 {
+        // SAFETY: as in `narrow`.
+        unsafe { AtomicU64::from_ptr(self.place(at, 8).cast()) }
+    }
+
+    /// A word, and what its writer did before.
+    pub(super) fn acquire(&self, at: u64) -> u64 {
+        self.wide(at).load(Ordering::Acquire)
+    }
+
+    /// A word; orders nothing.
+    pub(super) fn load(&self, at: u64) -> u64 {
+        self.wide(at).load(Ordering::Relaxed)
+    }
+
+    /// Writes a word; orders nothing.
+    pub(super) fn store(&self, at: u64, value: u64) {
+        self.wide(at).store(value, Ordering::Relaxed);
+    }
+
+    /// Writes a word that says what was done before.
+    pub(super) fn release(&self, at: u64, value: u32) {
+        self.narrow(at).store(value, Ordering::Release);
+    }
+
+    /// Adds to a word that only the caller writes, and that says what was done before.
+    pub(super) fn release_sum(&self, at: u64, count: u32) {
+        let word = self.narrow(at);
+        word.store(word.load(Ordering::Relaxed).wrapping_add(count), Ordering::Release);
+    }
+}

@@ -1,0 +1,147 @@
+//! The ranks of a test: a process each, which runs `exchange.cu` on the host over a network.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ep_runtime::args::{Bindings, Rows};
+use ep_runtime::backend::{Backend, Stream};
+use ep_runtime::device::HEADERS;
+use ep_runtime::error::CallError;
+use ep_runtime::group::{Group, GroupKernel, GroupOptions, control_bytes};
+use ep_runtime::handwritten::HandwrittenKernel;
+use ep_runtime::host::{HostBackend, HostOptions, Programs};
+use ep_runtime::join::{Member, Store, UniqueId};
+use ep_runtime::memory::{DeviceMemory, Window};
+use ep_runtime::net::{Fabric, NetOptions, Network, Provider};
+
+pub(crate) const TEXT: &str = include_str!("exchange.cu");
+
+const KERNEL: HandwrittenKernel = HandwrittenKernel {
+    name: "Exchange",
+    entry: "exchange_rows",
+    numbers: &["ranks", "rows", "words", "rounds"],
+    pointers: &["net", "wrong"],
+    wide_numbers: &[],
+    threads: 128,
+    shared_bytes: 0,
+    window_bytes: 0,
+    blocks_min: 1,
+    waits: true,
+};
+
+/// What the ranks of a test do.
+#[derive(Clone, Debug)]
+pub(crate) struct Exchange {
+    pub(crate) provider: Provider,
+    pub(crate) ranks: usize,
+    /// Rows to each peer in a round.
+    pub(crate) rows: usize,
+    /// Words of a row.
+    pub(crate) words: usize,
+    pub(crate) rounds: usize,
+    /// Descriptors of the queue.
+    pub(crate) slots: usize,
+    pub(crate) silence: Duration,
+    /// An address of this machine, or an empty text.
+    pub(crate) source: String,
+}
+
+/// What became of one rank.
+pub(crate) type Ended = Result<i32, String>;
+
+impl Exchange {
+    /// A short one.
+    pub(crate) fn over(provider: Provider) -> Exchange {
+        Exchange {
+            provider,
+            ranks: 2,
+            rows: 40,
+            words: 700,
+            rounds: 6,
+            slots: 64,
+            silence: Duration::from_secs(20),
+            source: String::new(),
+        }
+    }
+
+    /// As words for another process.
+    pub(crate) fn encode(&self) -> String {
+        let Exchange { provider, ranks, rows, words, rounds, slots, silence, source } = self;
+        let millis = silence.as_millis();
+        format!("{provider} {ranks} {rows} {words} {rounds} {slots} {millis} {source}")
+    }
+
+    pub(crate) fn decode(text: &str) -> Option<Exchange> {
+        let mut parts = text.split(' ');
+        let provider = parts.next()?.parse().ok()?;
+        let mut number = || parts.next()?.parse::<usize>().ok();
+        let [ranks, rows, words, rounds, slots] =
+            [number()?, number()?, number()?, number()?, number()?];
+        let silence = Duration::from_millis(number()? as u64);
+        let source = parts.next().unwrap_or_default().to_string();
+        Some(Exchange { provider, ranks, rows, words, rounds, slots, silence, source })
+    }
+
+    fn options(&self) -> NetOptions {
+        let halves = 2 * self.ranks * self.rows * self.words * 4;
+        NetOptions {
+            slots: self.slots,
+            counters: 2,
+            pulse: self.silence / 10,
+            silence: self.silence,
+            source: (!self.source.is_empty()).then(|| self.source.clone()),
+            ..NetOptions::new(self.provider, halves as u64)
+        }
+    }
+
+    /// Runs one rank in this process: how many words were wrong. `begins` is told when all are connected.
+    pub(crate) fn run(&self, id: &UniqueId, rank: usize, begins: impl Fn()) -> Ended {
+        let member = Member { rank, ranks: self.ranks };
+        let store = Store::join(id, member, Duration::from_secs(60)).map_err(text)?;
+        let programs = Programs::find().map_err(text)?;
+        let backend = HostBackend::new(&programs, HostOptions::new(1)).map_err(text)?;
+        let options = GroupOptions { timeout: ep_runtime::host::TIMEOUT };
+        let group = Group::new(Arc::clone(&backend) as Arc<dyn Backend>, options).map_err(text)?;
+        let fabric = Fabric::find().map_err(text)?;
+        let network = Network::join(fabric, &group, 0, &store, &self.options()).map_err(text)?;
+        begins();
+        self.launch(&group, &network).map_err(text)
+    }
+
+    fn launch(&self, group: &Group, network: &Network) -> Result<i32, CallError> {
+        let plan = KERNEL.plan(group.backend().arch());
+        let window = Arc::new(Window::new(group.backend(), control_bytes(&plan))?);
+        let emitted = ep_runtime::Emitted { plan, cuda: TEXT.to_string() };
+        let kernel = GroupKernel::prepare(group, &window, 0, &emitted)?;
+        let wrong = DeviceMemory::zeroed(group.backend(), 0, 4)?;
+        let mut bindings = Bindings::new();
+        let numbers = [
+            ("ranks", self.ranks),
+            ("rows", self.rows),
+            ("words", self.words),
+            ("rounds", self.rounds),
+        ];
+        for (name, value) in numbers {
+            bindings.number(name, value as i64);
+        }
+        bindings.tensor("net", Rows::new(network.address(), 0));
+        bindings.tensor("wrong", Rows::new(wrong.address(), 0));
+        kernel.launch(0, Stream::OWN, 2, &bindings)?;
+        group.sync(0)?;
+        let mut bytes = [0; 4];
+        wrong.read(0, &mut bytes)?;
+        Ok(i32::from_le_bytes(bytes))
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// The device library has what the kernel includes.
+#[test]
+fn the_kernel_includes_the_library_alone() {
+    for line in TEXT.lines().filter(|line| line.starts_with("#include")) {
+        assert!(HEADERS.iter().any(|(name, _)| line == format!("#include <{name}>")), "{line}");
+    }
+}

@@ -1,0 +1,139 @@
+//! Rows between processes, over good cables and bad ones, and what is said when one end is gone.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use ep_runtime::join::UniqueId;
+
+use ep_runtime::net::{Fabric, Provider};
+
+use crate::cable::{self, Cable, Wire};
+use crate::exchange::Exchange;
+use crate::processes::{self, Processes};
+
+/// Whether the provider can be had; `EPFORGE_REQUIRE_LIBFABRIC=1` makes a failure of it if not.
+fn can_use(provider: Provider) -> bool {
+    let found = Fabric::find().and_then(|fabric| fabric.offers(provider, None));
+    let Err(error) = found else { return true };
+    let required = std::env::var_os("EPFORGE_REQUIRE_LIBFABRIC").is_some_and(|it| it == "1");
+    assert!(!required, "{error} (EPFORGE_REQUIRE_LIBFABRIC=1 is set)");
+    // Past the capture of the test harness: a skipped test is said.
+    let _ = writeln!(std::io::stderr(), "skipped: no libfabric with {provider}: {error}");
+    false
+}
+
+/// Longest that ranks on a busy machine take for what they do in seconds.
+const LONG: Duration = Duration::from_secs(120);
+
+#[test]
+fn rows_come_over_as_they_were() {
+    for provider in [Provider::Tcp, Provider::Shm] {
+        for (ranks, rows, words) in [(2, 40, 700), (3, 33, 5)] {
+            if can_use(provider) {
+                let exchange = Exchange { ranks, rows, words, ..Exchange::over(provider) };
+                let ended = Processes::start(&exchange).wait(LONG);
+                assert_eq!(ended, vec![Ok(0); ranks], "{provider}, {ranks} ranks");
+            }
+        }
+    }
+}
+
+/// The kernel of a rank that is killed is waited for by the other one, whose error names it.
+#[test]
+fn a_rank_that_dies_is_named() {
+    for provider in [Provider::Tcp, Provider::Shm] {
+        if !can_use(provider) {
+            continue;
+        }
+        let silence = Duration::from_secs(2);
+        let exchange = Exchange { rounds: 1 << 20, silence, ..Exchange::over(provider) };
+        let mut processes = Processes::start(&exchange);
+        processes.wait_until_running();
+        let begun = Instant::now();
+        processes.signal(1, libc::SIGKILL);
+        let error = processes.wait(LONG)[0].clone().expect_err("rank 1 is dead");
+        let took = begun.elapsed();
+        let lost = "rank 0 has lost its connection to rank 1: ";
+        let silent = "rank 0 has heard nothing of rank 1 for 2";
+        assert!(error.starts_with(lost) || error.starts_with(silent), "{provider}: {error}");
+        assert!(took < silence * 5, "{provider}: it took {took:?}");
+    }
+}
+
+/// A rank that is stopped gives no sign of life. When it goes on, it hears that it was given up.
+#[test]
+fn a_rank_that_is_stopped_is_named() {
+    if !can_use(Provider::Tcp) {
+        return;
+    }
+    let silence = Duration::from_secs(2);
+    let exchange = Exchange { rounds: 1 << 20, silence, ..Exchange::over(Provider::Tcp) };
+    let mut processes = Processes::start(&exchange);
+    processes.wait_until_running();
+    processes.signal(1, libc::SIGSTOP);
+    let error = processes.wait_for(0, LONG).expect_err("rank 1 is stopped");
+    assert!(error.starts_with("rank 0 has heard nothing of rank 1 for 2"), "{error}");
+    processes.signal(1, libc::SIGCONT);
+    let error = processes.wait_for(1, LONG).expect_err("rank 0 has given up");
+    assert!(error.contains("rank 0"), "{error}");
+}
+
+/// Two ranks with a cable between them; none where this process may make no namespaces.
+fn at_both_ends(exchange: &Exchange, wire: Wire) -> Option<(Cable, Processes)> {
+    // Nobody else is there, so that any port is free.
+    let address = SocketAddr::from((cable::ENDS[0], 7000));
+    let id = UniqueId::with_secret(address, [7; 16]);
+    let mut processes = Processes::none();
+    let start = |rank: usize| {
+        let exchange = Exchange { source: cable::ENDS[rank].to_string(), ..exchange.clone() };
+        let mut command = processes.command(&exchange, rank);
+        id.give_to(&mut command, processes::ID);
+        command.spawn().expect("this program")
+    };
+    match Cable::lay(wire, start) {
+        Ok((cable, children)) => {
+            processes.children.extend(children);
+            Some((cable, processes))
+        }
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "skipped: no network namespaces: {error}");
+            None
+        }
+    }
+}
+
+/// 20 ms each way, and one packet of a hundred lost.
+#[test]
+fn rows_come_through_a_bad_cable() {
+    let wire = Wire { delay: Duration::from_millis(20), loss: 10 };
+    let exchange = Exchange { rounds: 3, ..Exchange::over(Provider::Tcp) };
+    if !can_use(Provider::Tcp) {
+        return;
+    }
+    let Some((cable, mut processes)) = at_both_ends(&exchange, wire) else { return };
+    assert_eq!(processes.wait(LONG), [Ok(0), Ok(0)]);
+    assert!(cable.lost() > 0, "the cable is a good one");
+}
+
+/// No network tells of a cut cable: both ends find out by themselves, in time, and name the other.
+#[test]
+fn a_cut_cable_is_an_error_at_both_ends() {
+    let wire = Wire { delay: Duration::ZERO, loss: 0 };
+    let silence = Duration::from_secs(2);
+    let exchange = Exchange { rounds: 1 << 20, silence, ..Exchange::over(Provider::Tcp) };
+    if !can_use(Provider::Tcp) {
+        return;
+    }
+    let Some((cable, mut processes)) = at_both_ends(&exchange, wire) else { return };
+    processes.wait_until_running();
+    let begun = Instant::now();
+    cable.cut();
+    for (rank, other) in [(0, 1), (1, 0)] {
+        let error = processes.wait_for(rank, LONG).expect_err("the cable is cut");
+        let silent = format!("rank {rank} has heard nothing of rank {other} for 2");
+        assert!(error.starts_with(&silent), "{error}");
+    }
+    let took = begun.elapsed();
+    assert!(took < silence * 5, "it took {took:?}");
+}

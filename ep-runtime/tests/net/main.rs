@@ -1,0 +1,9 @@
+//! Tests of the network: kernels of the host backend in processes of their own, joined by libfabric.
+
+#![cfg(target_os = "linux")]
+
+mod cable;
+mod exchange;
+mod host;
+mod nvrtc;
+mod processes;

@@ -1,0 +1,144 @@
+// The network as a kernel sees it: rows to other machines, and counters of what has landed there.
+//
+// Each rank has some bytes for rows, the data, at the same offsets everywhere, which peers write into and
+// kernels of both ends read. A kernel asks for three things, through a queue of its rank:
+//
+//   put     so many bytes from an offset of its own data to one of a peer's data
+//   signal  to add a number to a counter at a peer
+//   drain   to wait until the sources of all puts so far may be written again
+//
+// The promise, which holds for any network and is all that may be relied on: puts of one queue land in any
+// order. A signal adds its number once all puts to that peer, which the same lane posted before to the same
+// queue, or which happened before it, have landed. So whoever acquires a counter and finds it as high as
+// it will be after a signal may read the rows of all puts before it. A put that no signal follows has
+// landed at a time that nobody knows. Nothing orders the signals of two queues, nor those to two peers.
+//
+// A counter belongs to one source and queue; it only rises, wraps at 2^32 and is never cleared (M7).
+// `Net` describes the memory of one rank; `ep-runtime/src/net/layout.rs` says where everything lies.
+#pragma once
+
+#include <ep/ptx.cuh>
+#include <ep/sync.cuh>
+
+namespace ep {
+
+/// What one lane asks for, in host memory. The last word is written last and holds the turn of the slot
+/// (M7), so that whoever empties the queue sees a whole descriptor or none.
+struct alignas(32) NetDescriptor {
+    static constexpr u32 kPut = 1;
+    static constexpr u32 kSignal = 2;
+
+    u64 to;      // put: an offset of the peer's data; signal: a counter
+    u64 from;    // put: an offset of the own data
+    u64 who;     // {kind, peer}
+    u64 stamp;   // {turn, bytes of a put or number of a signal}
+};
+
+/// How far a queue has been emptied, in host memory.
+struct alignas(64) NetProgress {
+    u32 taken;  // descriptors whose slots may be written again
+    u32 done;   // descriptors whose sources may be written again
+};
+
+/// One rank's view of the network, in local device memory.
+struct Net {
+    char* data;
+    u32* counters;               // [source, queue, counter]
+    NetDescriptor* descriptors;  // [queue, slot]
+    NetProgress* progress;       // [queue]
+    u32* claimed;                // [queue] descriptors that lanes have claimed
+    u32 slots;                   // of each queue; a power of two
+    u32 queues;
+    u32 counters_each;  // of each source and queue
+    u32 rank;
+};
+
+/// One warp's view of a queue; all lanes call every method. A stopped team posts nothing.
+class NetQueue {
+public:
+    __device__ __forceinline__ NetQueue(Team& team, const Net& net, int queue)
+        : team_(team), net_(net), queue_(queue), has_posted_(false), end_(0), taken_(0) {}
+
+    /// Puts `bytes` of each lane, if there are any, from the offset `from` here to `to` at `peer`. What the
+    /// lane has written or seen, and the warp before, is there when the bytes are read (M1: bulk stores
+    /// are waited for by the caller). False: the team is stopped.
+    __device__ __forceinline__ bool put(int peer, u64 to, u64 from, u32 bytes) {
+        return post(bytes != 0, NetDescriptor::kPut, peer, to, from, bytes);
+    }
+
+    /// Adds `number` of each lane, if it is not 0, to a counter at `peer`, when all earlier puts to that
+    /// peer have landed. False: the team is stopped.
+    __device__ __forceinline__ bool signal(int peer, u32 counter, u32 number) {
+        return post(number != 0, NetDescriptor::kSignal, peer, counter, 0, number);
+    }
+
+    /// Waits until the sources of everything that this warp has posted may be written again. False: the
+    /// team is stopped.
+    __device__ __forceinline__ bool drain() {
+        // M4: acquires what the proxy tells when it has read the sources for the last time.
+        const u32* done = has_posted_ ? &progress()->done : nullptr;
+        wait_counter(team_, site(Waiting::kDrained, end_), done);
+        return !team_.stopped;
+    }
+
+    /// What `source` has added to a counter here; wait for it with `wait_counter` (M2).
+    __device__ __forceinline__ const u32* counter(int source, int index) const {
+        const u32 flow = static_cast<u32>(source) * net_.queues + static_cast<u32>(queue_);
+        return net_.counters + static_cast<u64>(flow) * net_.counters_each + index;
+    }
+
+private:
+    __device__ __forceinline__ NetProgress* progress() const { return net_.progress + queue_; }
+
+    __device__ __forceinline__ Site site(Waiting kind, u32 want) const {
+        return Site{queue_, kind, -1, -1, want};
+    }
+
+    /// Writes the descriptors of the lanes that ask for something, when there is room for them.
+    __device__ __forceinline__ bool post(bool asks, u32 kind, int peer, u64 to, u64 from, u32 number) {
+        const u32 lanes = __ballot_sync(kAllLanes, asks);
+        if (team_.stopped || lanes == 0) return !team_.stopped;
+        const u32 count = static_cast<u32>(__popc(lanes));
+        u32 first = 0;
+        if (team_.leader()) first = fetch_add_relaxed_gpu(net_.claimed + queue_, count);
+        first = __shfl_sync(kAllLanes, first, 0);
+        has_posted_ = true;
+        end_ = first + count;
+        const u32 before = lanes & ((1u << team_.lane) - 1u);
+        const u32 own = first + static_cast<u32>(__popc(before));
+        make_room(asks, own + 1 - net_.slots);
+        if (team_.stopped) return false;
+        if (asks) {
+            const u32 slots = net_.slots;
+            const u64 place = static_cast<u64>(queue_) * slots + (own & (slots - 1));
+            NetDescriptor* descriptor = net_.descriptors + place;
+            const u32 turn = own / slots + 1;
+            store_relaxed_sys(&descriptor->to, to);
+            store_relaxed_sys(&descriptor->from, from);
+            store_relaxed_sys(&descriptor->who, stamped(kind, static_cast<u32>(peer)));
+            // M1, M7: the proxy acquires it, and then reads the descriptor and what it names.
+            store_release_sys(&descriptor->stamp, stamped(turn, number));
+        }
+        __syncwarp();
+        return true;
+    }
+
+    /// Waits until the proxy has taken `want` descriptors. It is on the other side of a bus, so that what it
+    /// said last is asked first.
+    __device__ __forceinline__ void make_room(bool asks, u32 want) {
+        const bool knows = !asks || (taken_ != 0 && reached(taken_, want));
+        const u32* taken = knows ? nullptr : &progress()->taken;
+        // M4: the proxy has read what stood in the slot before it says that it has taken it.
+        const u32 found = wait_counter(team_, site(Waiting::kQueue, want), taken);
+        if (taken != nullptr) taken_ = found;
+    }
+
+    Team& team_;
+    const Net& net_;
+    int queue_;
+    bool has_posted_;
+    u32 end_;    // the number behind the last descriptor of this warp
+    u32 taken_;  // what the lane has seen of the proxy's number; 0: nothing yet
+};
+
+}  // namespace ep
