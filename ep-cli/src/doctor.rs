@@ -62,8 +62,29 @@ fn objects(report: &Report) -> Vec<Object> {
             .with("reaches", reaches(report.peers.get(ordinal).map_or(&[], Vec::as_slice)))
     }));
     objects.extend(report.nics.iter().map(|nic| nic_object(part("nic", true), nic)));
+    objects.extend(networks(report, part));
     objects.extend(report.advice().into_iter().map(|line| Object::new().with("advice", line)));
     objects
+}
+
+/// libfabric, and what it has for each provider.
+fn networks(report: &Report, part: impl Fn(&str, bool) -> Object) -> Vec<Object> {
+    let found = match &report.libfabric {
+        Ok(found) => found,
+        Err(reason) => return vec![part("libfabric", false).with("error", reason)],
+    };
+    let (major, minor) = found.version;
+    let library = part("libfabric", true)
+        .with("version", format!("{major}.{minor}"))
+        .with("path", found.path.display().to_string());
+    let provider = |(name, offers): &(&str, Result<Vec<String>, String>)| match offers {
+        Ok(offers) => {
+            let offers: Vec<&str> = offers.iter().map(String::as_str).collect();
+            part("network", true).with("provider", *name).with("offers", Value::from(offers))
+        }
+        Err(reason) => part("network", false).with("provider", *name).with("error", reason),
+    };
+    std::iter::once(library).chain(found.providers.iter().map(provider)).collect()
 }
 
 fn gpu_object(object: Object, gpu: &Gpu) -> Object {

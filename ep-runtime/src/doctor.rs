@@ -3,6 +3,7 @@
 //! Every part may be missing: a report is made on any machine.
 
 mod gpus;
+mod networks;
 
 use std::env;
 use std::fmt;
@@ -11,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ep_codegen::plan::Arch;
+
+pub use networks::LibfabricFound;
 
 use crate::jit::{Cache, Nvrtc, Search, Version};
 
@@ -33,6 +36,8 @@ pub struct Report {
     pub peers: Vec<Vec<Peer>>,
     /// Network devices for RDMA.
     pub nics: Vec<Nic>,
+    /// The library for networks between machines; the error says why there is none and what to do.
+    pub libfabric: Result<LibfabricFound, String>,
 }
 
 /// The CUDA driver of the system.
@@ -140,6 +145,7 @@ impl Report {
             gpus,
             peers,
             nics: nics(Path::new("/sys/class/infiniband")),
+            libfabric: networks::look(),
         }
     }
 
@@ -179,6 +185,7 @@ impl Report {
             advice.push(format!("Every process compiles its kernels anew: {reason}."));
         }
         advice.extend(self.gpu_advice());
+        advice.extend(self.network_advice());
         advice
     }
 
@@ -235,6 +242,7 @@ impl fmt::Display for Report {
             let Nic { name, link, state, rate } = nic;
             line(f, "NIC", &format!("{name}, {link}, {state}, {rate}"))?;
         }
+        self.write_networks(f)?;
         for advice in self.advice() {
             write!(f, "\n{advice}")?;
         }
@@ -351,7 +359,7 @@ fn names(folder: &Path) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn bare() -> Report {
+    pub(super) fn bare() -> Report {
         Report {
             driver: Driver::Missing,
             nvrtc: Err("there is no NVRTC".to_owned()),
@@ -361,6 +369,7 @@ mod tests {
             gpus: Vec::new(),
             peers: Vec::new(),
             nics: Vec::new(),
+            libfabric: Err("there is no libfabric".to_owned()),
         }
     }
 
@@ -397,7 +406,7 @@ mod tests {
             cache: Ok(PathBuf::from("/home/me/.cache/epforge")),
             gpus: vec![gpu((9, 0)), gpu((9, 0))],
             peers: vec![vec![peer, peer], vec![peer, peer]],
-            nics: Vec::new(),
+            ..bare()
         };
         assert_eq!(report.advice(), [""; 0]);
         let text = report.to_string();
