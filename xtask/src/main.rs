@@ -14,6 +14,11 @@ mod tidy;
 #[path = "../../ep-runtime/src/jit/find.rs"]
 mod find;
 
+#[expect(unreachable_pub, reason = "the same file is a public part of ep-runtime")]
+#[path = "../../ep-runtime/src/net/find.rs"]
+mod fabric;
+
+use find::Search;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -34,7 +39,8 @@ Usage: cargo xtask <task>
 
 Tasks:
   setup [--all-nvrtc] [--nvdisasm]
-                        find NVRTC and a C++ compiler; bring NVRTC from PyPI if there is none
+                        find NVRTC, libfabric and a C++ compiler; bring the first two from PyPI if
+                        there are none
   test [--full] [--without-python]
                         all tests, cheapest first; --full adds NVRTC 13.0 and 12.9, and the wheel
   python [--full]       the tests of the Python package alone

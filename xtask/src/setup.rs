@@ -1,13 +1,14 @@
 //! `cargo xtask setup`: what the tests need besides Rust.
 //!
-//! An NVRTC of the machine is used as it is. Only if there is none, one comes from its Python wheel
-//! into the `.cuda` folder of the project, where nothing else looks and `rm -r` removes it.
+//! An NVRTC or libfabric of the machine is used as it is. Only if there is none, one comes from a Python
+//! wheel into the `.cuda` folder of the project, where nothing else looks and `rm -r` removes it.
 
 use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::fabric::libraries;
 use crate::find::{Candidate, OLDEST, PROJECT_FOLDER, Search, Version, distrust};
 use crate::{Failure, Outcome, root, say};
 
@@ -26,6 +27,8 @@ enum Content {
     Nvrtc(Version),
     /// A program at this place of the wheel.
     Program(&'static str),
+    /// A library that the wheel has at this place, beside folders of its own; it is put into the folder.
+    Library(&'static str),
 }
 
 /// The first one is brought when the machine has none; `--all-nvrtc` adds the older ones, which
@@ -59,6 +62,15 @@ const DISASSEMBLER: Wheel = Wheel {
     content: Content::Program("nvidia/cu13/bin/nvdisasm"),
 };
 
+/// The MPICH wheel carries a libfabric that needs nothing but libc, for tests of networks and for machines
+/// without root. It is used where the system has none.
+const LIBFABRIC: Wheel = Wheel {
+    folder: "libfabric-2.5",
+    package: "mpich",
+    release: "5.0.2",
+    content: Content::Library("mpich-5.0.2.data/data/lib/mpich/libfabric.so.1"),
+};
+
 const LICENCE: &str = "\
 NVRTC and nvdisasm are NVIDIA's and come from NVIDIA's packages on PyPI; their licence applies
 (https://docs.nvidia.com/cuda/eula/). EPForge redistributes no part of it.";
@@ -74,13 +86,35 @@ pub(crate) fn run(options: &[String]) -> Outcome {
         }
     }
     // Every part is tried, so that one run tells all that is missing.
-    let nvrtc = nvrtc(&root().join(PROJECT_FOLDER), all, disassembler);
-    match (nvrtc, compiler()) {
-        (Err(Failure::Task(one)), Err(Failure::Task(other))) => {
-            Err(Failure::Task(format!("{one}; and {other}")))
+    let project = root().join(PROJECT_FOLDER);
+    let parts = [nvrtc(&project, all, disassembler), libfabric(&project), compiler()];
+    let mut missing = Vec::new();
+    for part in parts {
+        match part {
+            Err(Failure::Task(sentence)) => missing.push(sentence),
+            other => other?,
         }
-        (nvrtc, compiler) => nvrtc.and(compiler),
     }
+    if missing.is_empty() { Ok(()) } else { Err(Failure::Task(missing.join("; and "))) }
+}
+
+/// Pipelines within one machine need none, so that it is no failure if none can be had.
+fn libfabric(project: &Path) -> Outcome {
+    if !cfg!(target_os = "linux") {
+        return Ok(());
+    }
+    trusted(project)?;
+    let search = Search { start: Some(root()), ..Search::from_environment() };
+    if let Some(library) = libraries(&search).first() {
+        say(&format!("libfabric: {}", library.display()));
+        return Ok(());
+    }
+    say("libfabric is of the OpenFabrics Alliance: BSD licence, or GPL 2.");
+    match bring(&LIBFABRIC, project) {
+        Err(Failure::Task(why)) => say(&format!("libfabric: none, tests of networks skip: {why}")),
+        other => other?,
+    }
+    Ok(())
 }
 
 fn nvrtc(project: &Path, all: bool, disassembler: bool) -> Outcome {
@@ -135,7 +169,7 @@ fn bring(wheel: &Wheel, project: &Path) -> Outcome {
     say(&format!("bringing {requirement} from PyPI into {}", folder.display()));
     // Only a finished folder gets to where it is looked for, whatever stops this process.
     let partial = project.join("partial").join(format!("{}-{}", wheel.folder, std::process::id()));
-    let outcome = install(&requirement, &partial).and_then(|()| {
+    let outcome = fetch(wheel, &requirement, &partial).and_then(|()| {
         let failed = |error| task(format!("{} cannot be put in place: {error}", folder.display()));
         if is_complete(wheel, &folder) {
             return Ok(());
@@ -159,11 +193,50 @@ fn bring(wheel: &Wheel, project: &Path) -> Outcome {
     Ok(())
 }
 
+/// Puts what a wheel is brought for into a folder.
+fn fetch(wheel: &Wheel, requirement: &str, target: &Path) -> Outcome {
+    match wheel.content {
+        Content::Nvrtc(_) | Content::Program(_) => install(requirement, target),
+        Content::Library(place) => unpack(requirement, Path::new(place), target),
+    }
+}
+
+/// Gets a wheel and takes one library out of it, with what lies in folders of the same name.
+fn unpack(requirement: &str, place: &Path, target: &Path) -> Outcome {
+    let python = python()?;
+    let whole = target.join("wheel");
+    fs::create_dir_all(&whole)
+        .map_err(|error| task(format!("the folder {} cannot be made: {error}", whole.display())))?;
+    let mut download = pip(python, "download");
+    download.arg("--dest").arg(&whole).arg(requirement);
+    succeed(download, requirement)?;
+    let failed = |error| task(format!("{requirement} cannot be unpacked: {error}"));
+    let files = fs::read_dir(&whole).map_err(failed)?.flatten();
+    let wheel = files.map(|file| file.path()).find(|path| path.extension().is_some());
+    let wheel = wheel.ok_or_else(|| task(format!("pip brought no wheel of {requirement}")))?;
+    let mut extract = Command::new(python);
+    extract.args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&whole);
+    succeed(extract, requirement)?;
+    let library = whole.join(place);
+    let name = place.file_name().unwrap_or_default();
+    fs::rename(&library, target.join(name)).map_err(failed)?;
+    // Its providers that are no part of it, such as `libfabric/libverbs-fi.so`.
+    let stem = name.to_string_lossy().split('.').next().unwrap_or_default().to_owned();
+    let more = library.with_file_name(&stem);
+    if more.is_dir() {
+        fs::rename(&more, target.join(&stem)).map_err(failed)?;
+    }
+    fs::remove_dir_all(&whole).map_err(failed)
+}
+
 /// Whether the folder holds what the wheel is brought for: NVRTC only together with its builtins.
 fn is_complete(wheel: &Wheel, folder: &Path) -> bool {
     let wanted = match wheel.content {
         Content::Nvrtc(version) => version,
         Content::Program(path) => return folder.join(path).is_file(),
+        Content::Library(path) => {
+            return Path::new(path).file_name().is_some_and(|name| folder.join(name).is_file());
+        }
     };
     let search = Search { variable: Some(folder.to_owned()), ..Search::default() };
     search
@@ -178,22 +251,32 @@ fn install(requirement: &str, target: &Path) -> Outcome {
             task(format!("the folder {} cannot be made: {error}", folder.display()))
         })?;
     }
-    let status = Command::new(python)
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
-        .args(["--no-deps", "--no-compile", "--only-binary=:all:", "--target"])
-        .arg(target)
-        .arg(requirement)
-        // Nothing is installed into the system here, whoever runs it.
-        .env("PIP_ROOT_USER_ACTION", "ignore")
-        .status()
-        .map_err(|error| task(format!("{python} does not run: {error}")))?;
-    if !status.success() {
-        return Err(task(format!(
-            "pip could not install {requirement}: see what it says above, or name an NVRTC of your \
-             own in EPFORGE_NVRTC"
-        )));
+    let mut command = pip(python, "install");
+    command.args(["--no-compile", "--target"]).arg(target).arg(requirement);
+    succeed(command, requirement)
+}
+
+/// A call of pip that asks nothing and takes one wheel.
+fn pip(python: &str, verb: &str) -> Command {
+    let mut command = Command::new(python);
+    command.args(["-m", "pip", verb, "--quiet", "--disable-pip-version-check", "--no-input"]);
+    command.args(["--no-deps", "--only-binary=:all:"]);
+    // Nothing is installed into the system here, whoever runs it.
+    command.env("PIP_ROOT_USER_ACTION", "ignore");
+    command
+}
+
+fn succeed(mut command: Command, requirement: &str) -> Outcome {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command.status();
+    let status = status.map_err(|error| task(format!("{program} does not run: {error}")))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(task(format!(
+            "{program} could not bring {requirement}: see what it says above, or name a library of your \
+             own in EPFORGE_NVRTC or EPFORGE_LIBFABRIC"
+        ))),
     }
-    Ok(())
 }
 
 /// The Python that has pip.
@@ -267,8 +350,11 @@ mod tests {
         let without_builtins = is_complete(&WHEELS[0], &folder);
         fs::write(lib.join("libnvrtc-builtins.so.13.5"), "").unwrap();
         let complete = [is_complete(&WHEELS[0], &folder), is_complete(&WHEELS[1], &folder)];
+        let without_libfabric = is_complete(&LIBFABRIC, &folder);
+        fs::write(folder.join("libfabric.so.1"), "").unwrap();
+        let with_libfabric = is_complete(&LIBFABRIC, &folder);
         fs::remove_dir_all(&folder).unwrap();
-        assert!(!without_builtins);
+        assert!(!without_builtins && !without_libfabric && with_libfabric);
         assert_eq!(complete, [true, false]);
     }
 

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::cargo::{self, Tally, cargo, succeed};
-use crate::find::PROJECT_FOLDER;
-use crate::{Failure, Outcome, codegen, python, root, say, setup, sources, tidy};
+use crate::find::{PROJECT_FOLDER, Search};
+use crate::{Failure, Outcome, codegen, fabric, python, root, say, setup, sources, tidy};
 
 /// The folders of `setup --all-nvrtc` besides the newest, which the first part uses.
 const OLDER_NVRTC: [&str; 2] = ["nvrtc-13.0", "nvrtc-12.9"];
@@ -142,6 +142,10 @@ impl Parts {
         command.args(targets).arg("--").args(filters);
         // Snapshots are compared and never written; a missing NVRTC is a failure, not a skip.
         command.env("INSTA_UPDATE", "no").env("EPFORGE_REQUIRE_NVRTC", "1");
+        // Setup has brought a libfabric where one can be had.
+        let search = Search { start: Some(root()), ..Search::from_environment() };
+        let has_libfabric = !fabric::libraries(&search).is_empty();
+        command.env("EPFORGE_REQUIRE_LIBFABRIC", if has_libfabric { "1" } else { "0" });
         command.env("INSTA_SNAPSHOT_REFERENCES_FILE", &self.noted);
         command.envs(variables.iter().copied());
         timed(name, || {
