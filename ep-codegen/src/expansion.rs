@@ -2,19 +2,20 @@
 //! `pipeline!` block becomes.
 //!
 //! A pipeline `NvlDispatch` becomes a unit struct of that name, which implements
-//! `ep_runtime::Pipeline`, and a module `nvl_dispatch` with its `Handle`. On a mistake these items
-//! are still there, so that nothing else in the user's crate breaks.
+//! `ep_runtime::Pipeline`, and a module `nvl_dispatch` with the types of its calls. On a mistake the
+//! struct and its `Handle` are still there, so that no other pipeline breaks.
 
-use proc_macro2::{Ident, TokenStream};
-use quote::{format_ident, quote, quote_spanned};
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
 
-use crate::ast::{Elem, Excerpt, File, Item, Pipeline, Stmt, StmtKind, Tensor, TokenRange, Uses};
+use crate::ast::{Excerpt, File, Item, Pipeline, Stmt, StmtKind, TokenRange};
+use crate::calls::{self, Calls};
 use crate::check::check;
 use crate::cuda_fn::{self, ReadFile};
 use crate::diagnostics::form::{no_cuda, no_cuda_form};
 use crate::diagnostics::{Diagnostic, Diagnostics};
 use crate::ir::{self, Embed};
-use crate::lower::{lower, tables_in, tables_of};
+use crate::lower::lower;
 use crate::plan::{kebab, snake};
 use crate::render::{self, RenderError};
 use crate::schedule::{self, Refusal, RuleSet};
@@ -44,6 +45,8 @@ struct Made {
     ir: ir::Pipeline,
     /// The text of each choice of arms; none for a pipeline that is only declared and checked.
     texts: Vec<Text>,
+    /// Whether this is all of the declaration, not what stands in for a wrong one.
+    is_whole: bool,
 }
 
 /// The two texts of one choice of arms.
@@ -57,7 +60,11 @@ impl Made {
     /// What stands in for a wrong declaration.
     fn nothing(pipeline: &Pipeline) -> Made {
         let bare = Pipeline { items: Vec::new(), ..pipeline.clone() };
-        Made { ir: lower(&File { pipelines: Vec::new() }, &bare), texts: Vec::new() }
+        Made {
+            ir: lower(&File { pipelines: Vec::new() }, &bare),
+            texts: Vec::new(),
+            is_whole: false,
+        }
     }
 }
 
@@ -89,13 +96,13 @@ fn make(file: &File, pipeline: &Pipeline, errors: &mut Diagnostics) -> Made {
         if is_within_node(&ir) {
             refused.iter().for_each(|it| errors.push(refusal(pipeline, it)));
         }
-        return Made { ir, texts: Vec::new() };
+        return Made { ir, texts: Vec::new(), is_whole: true };
     }
     match texts(&ir) {
-        Ok(texts) => Made { ir, texts },
+        Ok(texts) => Made { ir, texts, is_whole: true },
         Err(defect) => {
             errors.push(no_cuda(&pipeline.name, &defect.message));
-            Made { ir, texts: Vec::new() }
+            Made { ir, texts: Vec::new(), is_whole: true }
         }
     }
 }
@@ -169,8 +176,11 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
     let digest = ir.digest();
     let build = ir.embed();
     let doc = &pipeline.doc;
-    let handle = handle(pipeline);
-    let uses = uses(file, &pipeline.items);
+    // A wrong declaration has its handle alone: other pipelines name it.
+    let whole = made.is_whole.then(|| Calls::of(pipeline, ir));
+    let types = whole.as_ref().map_or_else(|| calls::handle(pipeline), Calls::types);
+    let functions = whole.as_ref().map(Calls::functions);
+    let uses = calls::uses(file, &pipeline.items);
     let texts = made.texts.iter().map(|Text { arms, body, plain }| {
         quote!(::ep_runtime::__private::Text { arms: &[#(#arms),*], body: #body, plain: #plain })
     });
@@ -195,105 +205,19 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
             }
         }
 
-        #[doc = ::std::concat!("What `", ::std::stringify!(#name), "` leaves for other pipelines.")]
+        #[doc = ::std::concat!("The types of calls of `", ::std::stringify!(#name), "`.")]
         #[allow(clippy::module_inception, reason = "a file may be named after its pipeline")]
+        #[allow(dead_code, unreachable_pub, reason = "not every caller needs all of them")]
         #vis mod #module {
-            #handle
+            #types
         }
+
+        #functions
 
         // A change of these files must expand the macro again; rustc tracks what it includes.
         #(const _: &str = ::std::include_str!(::std::concat!(
             ::std::env!("CARGO_MANIFEST_DIR"), "/", #files
         ));)*
         #uses
-    }
-}
-
-/// `pub struct Handle` with a field per table.
-fn handle(pipeline: &Pipeline) -> TokenStream {
-    let mut tables = Vec::new();
-    tables_in(&pipeline.items, &mut tables);
-    // A table of two arms is one field; a name declared twice is an error elsewhere.
-    let mut seen: Vec<String> = Vec::new();
-    let fields = tables.into_iter().filter_map(|table| {
-        let name = &table.name;
-        if seen.contains(&name.to_string()) {
-            return None;
-        }
-        seen.push(name.to_string());
-        let (doc, of) = (format!(" `{}`", table.source.text), table_type(table));
-        Some(quote! {
-            #[doc = #doc]
-            pub #name: #of,
-        })
-    });
-    quote! {
-        /// The tables of a finished call.
-        #[derive(Debug, Clone, Default)]
-        pub struct Handle {
-            #(#fields)*
-        }
-    }
-}
-
-/// `Table<elem::I32, 2>`; its words point at the element type, where rustc reports a mismatch.
-fn table_type(table: &Tensor) -> TokenStream {
-    let span = table.elem.span();
-    let marker = marker(&table.elem);
-    let rank = table.dims.len();
-    quote_spanned!(span=> ::ep_runtime::__private::Table<::ep_runtime::__private::elem::#marker, #rank>)
-}
-
-/// The Rust type that stands for an element type.
-fn marker(elem: &Elem) -> Ident {
-    let name = match elem {
-        Elem::Name(name) => match name.to_string().as_str() {
-            "bool" => "Bool",
-            "u8" => "U8",
-            "i32" => "I32",
-            "i64" => "I64",
-            "f32" => "F32",
-            "bf16" => "Bf16",
-            "e4m3" => "E4m3",
-            "ue8m0" => "Ue8m0",
-            _ => "Composite",
-        },
-        Elem::Bits { .. } => "Bits",
-    };
-    Ident::new(name, elem.span())
-}
-
-/// A use of every handle's fields that `items` read, so that rustc compares the types.
-fn uses(file: &File, items: &[Item]) -> TokenStream {
-    let mut out = TokenStream::new();
-    for item in items {
-        match item {
-            Item::Uses(item) => out.extend(use_of(file, item)),
-            Item::Phase(phase) => out.extend(uses(file, &phase.items)),
-            Item::When(when) => out.extend(uses(file, &when.body)),
-            _ => {}
-        }
-    }
-    out
-}
-
-fn use_of(file: &File, uses: &Uses) -> TokenStream {
-    // Tables that are not listed come from a pipeline of this block: `check` compared them.
-    if uses.tables.is_none() {
-        return TokenStream::new();
-    }
-    let path = &uses.path;
-    let reads = tables_of(file, uses).into_iter().map(|table| {
-        let (name, of) = (&table.name, table_type(table));
-        let span = table.elem.span();
-        quote_spanned!(span=> let _: &#of = &handle.#name;)
-    });
-    quote! {
-        const _: () = {
-            #[allow(dead_code, reason = "it is there for its types alone")]
-            fn reads(handle: &<#(#path)::* as ::ep_runtime::Pipeline>::Handle) {
-                #(#reads)*
-            }
-        };
     }
 }

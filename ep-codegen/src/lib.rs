@@ -11,6 +11,8 @@
 #[cfg(feature = "syntax")]
 pub mod ast;
 #[cfg(feature = "syntax")]
+mod calls;
+#[cfg(feature = "syntax")]
 pub mod check;
 #[cfg(feature = "syntax")]
 pub mod cuda_fn;

@@ -28,10 +28,12 @@ use crate::emit::Emitted;
 use crate::error::CallError;
 use crate::group::{Group, GroupKernel, compile_all, place_control, positive};
 use crate::memory::Window;
+use crate::tune::Tuning;
 
+pub use crate::calls::CallOptions;
 pub use expand::{ExpandOptions, ExpandedOutput, Expander};
 pub use handles::{CombineInput, Counts, Handle, Offered, Received};
-pub use inputs::{CallOptions, CombineOutput, DispatchInput};
+pub use inputs::{CombineOutput, DispatchInput};
 pub use memory::MemoryUsage;
 pub use options::{
     BufferOptions, BuiltIn, BuiltInPlain, Emit, Payload, Setting, StandardPipeline, Via,
@@ -127,11 +129,14 @@ impl Buffer {
         let layout = programs.layout(&options, ranks);
         let window = Arc::new(Window::new(group.backend(), layout.window_bytes())?);
         let images = compile_all(group, &programs.all().collect::<Vec<_>>())?;
+        let traffic = options.traffic(ranks);
+        let tuned = Tuning::choose(&options.rates, &traffic).sms;
+        let usual_sms = tuned.min(backend.sms(backend.local().start));
         let prepare = |pipeline, program: &Emitted, place: usize| {
             let (at, image) = (starts[place], &images[place]);
             let kernel = GroupKernel::load(group, &window, at, &program.plan, image)?;
             let map = arguments::resolve(pipeline, kernel.plan(), at, &options, ranks, &layout)?;
-            Ok::<Prepared, CallError>(Prepared { kernel, map })
+            Ok::<Prepared, CallError>(Prepared { kernel, map, usual_sms })
         };
         let layout_kernel = prepare(Standard::Layout, &programs.layout, 0)?;
         let dispatch = prepare(Standard::NvlDispatch, &programs.dispatch, 1)?;
@@ -144,7 +149,6 @@ impl Buffer {
             .local()
             .map(|rank| RankMemory::new(group, rank, &options, &layout, args.unwrap_or(0)));
         let memory = memory.collect::<Result<Vec<_>, _>>()?;
-        let traffic = options.traffic(ranks);
         let shared = Shared {
             layout_kernel,
             dispatch,

@@ -5,6 +5,7 @@ use std::fmt;
 use ep_codegen::plan::PlanError;
 
 use crate::backend::BackendError;
+use crate::calls::TensorFault;
 use crate::emit::EmitError;
 #[cfg(target_os = "linux")]
 use crate::net_error::NetError;
@@ -71,6 +72,15 @@ pub enum CallError {
     Mismatch {
         /// What does not fit, as a sentence.
         what: String,
+    },
+    /// A tensor of a call is not what its pipeline declares.
+    Tensor {
+        /// Pipeline.
+        pipeline: String,
+        /// Tensor.
+        tensor: String,
+        /// What is wrong with it.
+        fault: TensorFault,
     },
     /// Two ranks make different buffers; every rank returns it, and nobody makes one.
     Disagreement {
@@ -147,6 +157,9 @@ impl fmt::Display for CallError {
             }
             CallError::TooFewBlocks { pipeline, have, need } => {
                 write!(f, "{pipeline}: {have} blocks, its roles need {need}")
+            }
+            CallError::Tensor { pipeline, tensor, fault } => {
+                write!(f, "{pipeline}: `{tensor}` {fault}")
             }
             CallError::Mismatch { what } | CallError::Capture { what } => f.write_str(what),
             CallError::Disagreement { what, rank, value, other, other_value } => write!(

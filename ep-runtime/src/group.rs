@@ -1,6 +1,8 @@
 //! A group of ranks, and kernels prepared for all local ones of them.
 
-use std::collections::BTreeSet;
+mod kernel;
+mod open;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -8,17 +10,18 @@ use std::time::Duration;
 
 use ep_codegen::plan::Plan;
 
-use crate::args::{ArgsMap, Bindings, GroupArgs};
-use crate::backend::{Backend, BackendError, Block, Code, Image, KernelLaunch, Stream};
+pub use kernel::{GroupKernel, compile_all, control_bytes, place_control};
+pub(crate) use kernel::{positive, waived};
+
+use crate::backend::{Backend, BackendError, Stream};
 use crate::call_order::{CallOrder, Turn};
-use crate::emit::Emitted;
 use crate::error::CallError;
-use crate::memory::{DeviceMemory, HostMemory, Window, align_up};
-use crate::parallel;
+use crate::memory::{DeviceMemory, HostMemory, Window};
 use crate::timeouts::{
     Calls, PeerReport, Progress, RECORD_BYTES, RECORD_CAPACITY, STATE_WORDS, StuckWait, Timeouts,
     WRITTEN_AT,
 };
+use kernel::state_offset;
 
 /// What holds for all calls of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -310,221 +313,4 @@ impl Group {
         recorders.push(Arc::downgrade(&recorder));
         Ok((self.shared.enlisted.fetch_add(1, Ordering::Relaxed), recorder))
     }
-}
-
-/// An emitted kernel, compiled and loaded on every local rank, with its control memory in a window.
-pub struct GroupKernel {
-    group: Group,
-    plan: Arc<Plan>,
-    control_at: u64,
-    ranks: Vec<RankKernel>,
-    /// Keeps the control memory mapped.
-    _window: Arc<Window>,
-    /// Keeps the records alive while a launch may write them.
-    _recorder: Arc<Recorder>,
-}
-
-/// What one rank needs to launch a kernel.
-struct RankKernel {
-    code: Code,
-    args: GroupArgs,
-    /// The array of all ranks' control memory; kernels hold its address.
-    _bases: DeviceMemory,
-}
-
-/// Room for `ep::State` behind the regions of the plan.
-const STATE_BYTES: u64 = 256;
-
-/// Where `ep::State` is in a plan's control memory.
-fn state_offset(plan: &Plan) -> u64 {
-    align_up(positive(plan.window_bytes))
-}
-
-/// Bytes of the window that a plan's kernel needs.
-pub fn control_bytes(plan: &Plan) -> u64 {
-    state_offset(plan) + STATE_BYTES
-}
-
-/// Compiles all of `programs` at once; their images stand in the same order.
-pub fn compile_all(group: &Group, programs: &[&Emitted]) -> Result<Vec<Image>, CallError> {
-    let backend = group.backend();
-    let names: BTreeSet<&str> =
-        programs.iter().map(|emitted| emitted.plan.pipeline.as_str()).collect();
-    backend.say(&format!("compile {}", Vec::from_iter(names).join(", ")));
-    let compile = |emitted: &&Emitted| backend.compile(&emitted.plan.entry, &emitted.cuda);
-    Ok(parallel::map(programs, compile).into_iter().collect::<Result<Vec<_>, _>>()?)
-}
-
-impl GroupKernel {
-    /// Compiles and loads `emitted`; its control memory starts `control_at` bytes into the window,
-    /// on every rank alike, and is zero.
-    pub fn prepare(
-        group: &Group,
-        window: &Arc<Window>,
-        control_at: u64,
-        emitted: &Emitted,
-    ) -> Result<GroupKernel, CallError> {
-        let image = group.backend().compile(&emitted.plan.entry, &emitted.cuda)?;
-        GroupKernel::load(group, window, control_at, &emitted.plan, &image)
-    }
-
-    /// Loads an image that was compiled for `plan`; otherwise as [`GroupKernel::prepare`].
-    pub fn load(
-        group: &Group,
-        window: &Arc<Window>,
-        control_at: u64,
-        plan: &Plan,
-        image: &Image,
-    ) -> Result<GroupKernel, CallError> {
-        let plan = Arc::new(plan.clone());
-        let need = control_bytes(&plan);
-        if control_at.checked_add(need).is_none_or(|end| end > window.bytes()) {
-            return Err(CallError::TooLarge {
-                what: "bytes of control memory behind its start in the window",
-                need,
-                have: window.bytes().saturating_sub(control_at),
-            });
-        }
-        let (pipeline, recorder) = group.enlist(&plan, window, control_at)?;
-        group.backend().name_pipeline(pipeline, &plan);
-        let mut ranks = Vec::new();
-        for (rank, records) in group.local().zip(&recorder.records) {
-            let bases: Vec<u64> =
-                window.bases(rank)?.iter().map(|base| base + control_at).collect();
-            let bytes: Vec<u8> = bases.iter().flat_map(|base| base.to_le_bytes()).collect();
-            let bases = DeviceMemory::new(group.backend(), rank, bytes.len() as u64)?;
-            bases.write(0, &bytes)?;
-            let own = window.own(rank)? + control_at;
-            let block = Block {
-                threads: positive(plan.threads) as u32,
-                shared_bytes: positive(plan.shared_bytes) as u32,
-            };
-            let args = GroupArgs {
-                windows: bases.address(),
-                window: own,
-                state: own + state_offset(&plan),
-                stop: group.shared.stops[group.local_index(rank)?].address(),
-                records: records.address(),
-                timeout_ns: nanoseconds(group.timeout()),
-                record_capacity: RECORD_CAPACITY,
-                pipeline,
-                rank: rank as u32,
-            };
-            name_memory(group, rank, &plan, &args);
-            let code = group.backend().load(rank, image, &plan.entry, block)?;
-            ranks.push(RankKernel { code, args, _bases: bases });
-        }
-        let _window = Arc::clone(window);
-        Ok(GroupKernel {
-            group: group.clone(),
-            plan,
-            control_at,
-            ranks,
-            _window,
-            _recorder: recorder,
-        })
-    }
-
-    /// The plan.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// Where the control memory starts in the window; kernels count window offsets from here.
-    pub fn control_at(&self) -> u64 {
-        self.control_at
-    }
-
-    /// Launches with arguments by name; resolving them costs microseconds.
-    pub fn launch(
-        &self,
-        rank: usize,
-        stream: Stream,
-        blocks: u32,
-        bindings: &Bindings,
-    ) -> Result<(), CallError> {
-        bindings.check_strides(&self.plan)?;
-        let map = ArgsMap::new(&self.plan, |param| bindings.operand(param, self.control_at))?;
-        let mut bytes = vec![0; map.bytes()];
-        let turn = self.group.turn(rank, stream)?;
-        self.launch_mapped(&turn, blocks, None, &map, &[], &mut bytes)
-    }
-
-    /// Launches with resolved arguments, and waits as long as the group says where there is no
-    /// `timeout`; `bytes` is scratch of the size of `struct Args`.
-    pub(crate) fn launch_mapped(
-        &self,
-        turn: &Turn<'_>,
-        blocks: u32,
-        timeout: Option<Duration>,
-        map: &ArgsMap,
-        values: &[u64],
-        bytes: &mut [u8],
-    ) -> Result<(), CallError> {
-        let need = positive(self.plan.blocks_min) as u32;
-        if blocks < need.max(1) {
-            let pipeline = self.plan.pipeline.clone();
-            return Err(CallError::TooFewBlocks { pipeline, have: blocks, need });
-        }
-        let own = &self.ranks[self.group.local_index(turn.rank())?];
-        let timeout_ns = timeout.map_or(own.args.timeout_ns, nanoseconds);
-        map.fill(&GroupArgs { timeout_ns, ..own.args }, values, bytes);
-        let launch = KernelLaunch { code: own.code, blocks, waits: self.plan.waits, args: bytes };
-        Ok(self.group.backend().launch(turn.rank(), turn.stream(), &launch)?)
-    }
-}
-
-impl Drop for GroupKernel {
-    fn drop(&mut self) {
-        let backend = self.group.backend();
-        for (rank, own) in self.group.local().zip(&self.ranks) {
-            // Code and words must outlive their last launch. A failure means that the device is
-            // lost.
-            let _ = self.group.settle(rank);
-            let _ = backend.unload(rank, own.code);
-        }
-    }
-}
-
-/// Says what a rank's control memory holds, for reports.
-fn name_memory(group: &Group, rank: usize, plan: &Plan, args: &GroupArgs) {
-    let name = |at: u64, bytes: u64, what: &str, waived: &[&str]| {
-        let name = format!("{} {what}", plan.pipeline);
-        group.backend().name_memory(rank, at, bytes, &name, waived);
-    };
-    for region in &plan.window {
-        let (at, bytes) = (args.window + positive(region.offset), positive(region.bytes));
-        let channel = region.name.split('.').next().unwrap_or_default();
-        name(at, bytes, &region.name, &waived(plan, |it| it == channel));
-    }
-    name(args.state, STATE_BYTES, "state", &[]);
-    name(args.windows, 8 * group.ranks() as u64, "windows", &[]);
-    name(args.records, RECORD_BYTES * u64::from(args.record_capacity), "records", &[]);
-    name(args.stop, 4, "stop word", &[]);
-}
-
-/// The policies that the chosen channels of a plan waive.
-pub(crate) fn waived(plan: &Plan, chosen: impl Fn(&str) -> bool) -> Vec<&str> {
-    let chosen = plan.waivers.iter().filter(|(channel, _)| chosen(channel));
-    chosen.map(|(_, waiver)| waiver.policy.as_str()).collect()
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// A size of a plan; plans never hold negative ones.
-pub(crate) fn positive(value: i64) -> u64 {
-    u64::try_from(value).unwrap_or(0)
-}
-
-/// Places the control memory of several plans one behind another: their starts, and the end.
-pub fn place_control<'a>(plans: impl IntoIterator<Item = &'a Plan>) -> (Vec<u64>, u64) {
-    let mut end = 0;
-    let starts = plans.into_iter().map(|plan| {
-        let start = end;
-        end += control_bytes(plan);
-        start
-    });
-    (starts.collect(), end)
 }

@@ -31,6 +31,7 @@ pub mod args;
 pub mod backend;
 pub mod bf16;
 pub mod buffer;
+pub mod calls;
 pub mod device;
 pub mod doctor;
 pub mod error;
@@ -46,6 +47,7 @@ pub mod join;
 pub mod memory;
 #[cfg(target_os = "linux")]
 pub mod net;
+pub mod tensor;
 pub mod timeouts;
 pub mod tune;
 
@@ -63,7 +65,7 @@ pub use emit::{AnyPipeline, EmitError, Emitted};
 pub use ep_codegen::schedule::RuleSet;
 pub use ep_codegen::{ir, plan, spelling};
 pub use ep_dsl::pipeline;
-pub use pipeline::{Pipeline, Table, Text};
+pub use pipeline::{Pipeline, Text};
 
 // The expansion of `pipeline!` names this crate; so do the pipelines inside it.
 extern crate self as ep_runtime;
@@ -71,6 +73,10 @@ extern crate self as ep_runtime;
 /// What the expansion of `pipeline!` names. Not for other use.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::pipeline::{Table, Text, elem};
+    pub use crate::calls::{CallKernel, OutputMemory, PrepareOptions, TensorName};
+    pub use crate::pipeline::Text;
+    pub use crate::tensor::{
+        Bf16, Bits, Composite, DeviceTensor, E4m3, Give, Given, Places, Ue8m0, skip,
+    };
     pub use ep_codegen::ir;
 }

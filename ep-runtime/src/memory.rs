@@ -45,6 +45,15 @@ impl DeviceMemory {
         Ok(memory)
     }
 
+    /// The rank whose memory it is.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
     /// Address on the device.
     pub fn address(&self) -> u64 {
         self.address
@@ -106,6 +115,15 @@ impl HostMemory {
         Ok(HostMemory { backend: Arc::clone(backend), rank, block })
     }
 
+    /// The rank whose kernels reach it.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
     /// Address for kernels.
     pub fn address(&self) -> u64 {
         self.block.device
@@ -151,6 +169,10 @@ impl Window {
     pub fn new(backend: &Arc<dyn Backend>, bytes: u64) -> Result<Window, BackendError> {
         let mapping = backend.map_window(align_up(bytes.max(1)))?;
         Ok(Window { backend: Arc::clone(backend), mapping })
+    }
+
+    pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
     }
 
     /// Size on every rank.

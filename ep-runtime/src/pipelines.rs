@@ -1,7 +1,8 @@
 //! The standard pipelines, declared as any user would declare them.
 //!
 //! Each file declares one pipeline, or a few that belong together. Those of two hops and of low latency
-//! are checked and explained, but not emitted yet. A handle is `<Layout as Pipeline>::Handle`.
+//! are checked and explained, but not emitted yet. The types of a pipeline's calls stand in a module of
+//! its name: [`layout::Shape`], [`nvl_dispatch::Inputs`].
 
 pub mod expand;
 pub mod layout;
@@ -13,7 +14,7 @@ pub mod nvl_combine;
 pub mod nvl_dispatch;
 pub mod two_hops;
 
-pub use expand::{Expand, ExpertLayout, ExpertPrefix};
+pub use expand::{Expand, ExpertLayout, ExpertPrefix, expert_layout, expert_prefix};
 pub use layout::Layout;
 pub use low_latency_combine::LowLatencyCombine;
 pub use low_latency_dispatch::LowLatencyDispatch;

@@ -176,8 +176,8 @@ fn sms(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let splits = numbers
         .flat_map(|sms| [Some(1), Some(sms), Some(sms - 1), None].map(|remote| (sms, remote)));
     all_of(splits.map(|(sms, remote_sms)| {
-        let dispatch = CallOptions { sms, remote_sms, ..dispatch };
-        test.set_calls(dispatch, CallOptions { sms, ..combine });
+        let dispatch = CallOptions { sms: Some(sms), remote_sms, ..dispatch };
+        test.set_calls(dispatch, CallOptions { sms: Some(sms), ..combine });
         good(&format!("{dispatch:?}"), test.check())
     }))
 }

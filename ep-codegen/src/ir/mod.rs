@@ -52,6 +52,15 @@ impl Pipeline {
         Some((channel, message))
     }
 
+    /// The args by name; of those that arms declare apart, the first.
+    pub fn first_args(&self) -> impl Iterator<Item = &Arg> {
+        let args = self.args.iter().enumerate();
+        let is_first = |(index, arg): &(usize, &Arg)| {
+            self.args[..*index].iter().all(|known| known.name != arg.name)
+        };
+        args.filter(is_first).map(|(_, arg)| arg)
+    }
+
     /// FNV-1a, 128 bits, of the canonical text: embedded by the macro, compared at run time.
     pub fn digest(&self) -> u128 {
         crate::digest::fnv128(self.text().as_bytes())

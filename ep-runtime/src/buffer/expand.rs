@@ -153,7 +153,8 @@ impl Expander {
         }
         let mut args = inner.args[index].lock().unwrap_or_else(PoisonError::into_inner);
         for Prepared { kernel, map } in &inner.kernels {
-            let blocks = call.sms.max(positive(kernel.plan().blocks_min) as u32);
+            let wanted = call.sms.unwrap_or(shared.dispatch.usual_sms);
+            let blocks = wanted.max(positive(kernel.plan().blocks_min) as u32);
             let args = &mut args[..map.bytes()];
             kernel.launch_mapped(&turn, blocks, call.timeout, map, &values, args)?;
         }

@@ -1,11 +1,8 @@
 //! What a caller gives to a call, and whether it is there and lies as kernels move it. A kernel that
 //! follows a wrong address takes its whole device context along.
 
-use std::time::Duration;
-
 use super::{BufferOptions, ExpandedOutput};
 use crate::args::Rows;
-use crate::backend::{Signal, Stream};
 use crate::error::CallError;
 
 /// Kernels move rows in units of so many bytes.
@@ -37,40 +34,6 @@ pub struct CombineOutput {
     pub combined: u64,
     /// Device address of `f32[tokens, topk]`, for a buffer that moves weights.
     pub combined_weights: u64,
-}
-
-/// How one call runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CallOptions {
-    /// Stream to run on. A call waits for all earlier ones of its rank, on whatever streams; one that
-    /// is captured waits when it is replayed.
-    pub stream: Stream,
-    /// SMs that every kernel of the call takes, a block each. A kernel whose roles need more gets as many
-    /// as they need; [`Buffer::sms`](super::Buffer::sms) says how many.
-    pub sms: u32,
-    /// SMs of a direct dispatch that send to other ranks; if these are all, they serve their own rank
-    /// as well. `None`: chosen by the buffer's rates.
-    pub remote_sms: Option<u32>,
-    /// Longest wait inside a kernel of the call; `None`: that of the group.
-    pub timeout: Option<Duration>,
-    /// What the call comes after, such as an event behind the kernel that makes its inputs.
-    pub after: Option<Signal>,
-    /// Recorded behind the call, for streams that go on with what it leaves.
-    pub done: Option<Signal>,
-}
-
-impl CallOptions {
-    /// The rank's own stream and `sms` SMs.
-    pub fn sms(sms: u32) -> CallOptions {
-        CallOptions {
-            stream: Stream::OWN,
-            sms,
-            remote_sms: None,
-            timeout: None,
-            after: None,
-            done: None,
-        }
-    }
 }
 
 impl DispatchInput {

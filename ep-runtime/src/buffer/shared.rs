@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::arguments::CallValues;
 use super::handles::Handle;
-use super::inputs::{CallOptions, DispatchInput};
+use super::inputs::DispatchInput;
 use super::lease::{Lease, Pool};
 use super::memory::{Blocks, MemoryLayout};
 use super::options::{BufferOptions, StandardPipeline};
 use crate::args::ArgsMap;
 use crate::call_order::Turn;
+use crate::calls::CallOptions;
 use crate::error::CallError;
 use crate::group::{Group, GroupKernel, positive, waived};
 use crate::memory::{DeviceMemory, HostMemory, Window};
@@ -19,6 +20,8 @@ use crate::tune::{Traffic, Tuning};
 pub(super) struct Prepared {
     pub(super) kernel: GroupKernel,
     pub(super) map: ArgsMap,
+    /// SMs of a call that does not say how many.
+    pub(super) usual_sms: u32,
 }
 
 /// Everything of one rank that calls take from.
@@ -74,7 +77,8 @@ impl Prepared {
     /// SMs of a launch, a block each.
     pub(super) fn sms(&self, call: &CallOptions) -> u32 {
         let plan = self.kernel.plan();
-        let blocks = call.sms.max(positive(plan.blocks_min) as u32);
+        let wanted = call.sms.unwrap_or(self.usual_sms);
+        let blocks = wanted.max(positive(plan.blocks_min) as u32);
         // Pairs of even and odd blocks serve one stripe at a time: an odd one would have no
         // partner.
         let paired = plan.arms.iter().any(|(axis, arm)| axis == "via" && arm == "Ring");
@@ -130,8 +134,9 @@ impl Shared {
 
     /// SMs of a direct dispatch that send to other ranks, which may be all of them.
     pub(super) fn remote_sms(&self, call: &CallOptions) -> u32 {
-        let most = call.sms.max(1);
-        let chosen = || Tuning::split(&self.options.rates, &self.traffic, call.sms).remote;
+        let sms = call.sms.unwrap_or(self.dispatch.usual_sms);
+        let most = sms.max(1);
+        let chosen = || Tuning::split(&self.options.rates, &self.traffic, sms).remote;
         call.remote_sms.unwrap_or_else(chosen).clamp(1, most)
     }
 

@@ -2,6 +2,7 @@
 //! for each of its experts, as a grouped product reads them.
 
 use crate::pipeline;
+pub use expand::*;
 
 pipeline! {
     /// Counts the received rows of each expert of this rank.

@@ -1,6 +1,7 @@
 //! `layout`: where tokens go, and where their rows will lie.
 
 use crate::pipeline;
+pub use layout::*;
 
 pipeline! {
     /// Counts the tokens that go to each rank and each expert, exchanges the counts of all ranks and turns

@@ -3,6 +3,7 @@
 
 use super::low_latency_dispatch::LowLatencyDispatch;
 use crate::pipeline;
+pub use low_latency_combine::*;
 
 pipeline! {
     /// Adds up the weighted rows that the experts made of a token.

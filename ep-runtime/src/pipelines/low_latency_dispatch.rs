@@ -2,6 +2,7 @@
 //! ahead of the rows.
 
 use crate::pipeline;
+pub use low_latency_dispatch::*;
 
 pipeline! {
     /// Sends each token's row to the ranks of its experts and packs the rows per expert.

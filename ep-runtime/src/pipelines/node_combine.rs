@@ -4,6 +4,7 @@
 use super::node_dispatch::NodeDispatch;
 use super::two_hops::Notify;
 use crate::pipeline;
+pub use node_combine::*;
 
 pipeline! {
     /// Adds up the rows that the experts made of a token, first per node, then over the nodes.

@@ -4,6 +4,7 @@
 
 use super::two_hops::{Layout, Notify};
 use crate::pipeline;
+pub use node_dispatch::*;
 
 pipeline! {
     /// Sends each token's row to every rank that owns one of its experts, through a rail.

@@ -1,6 +1,7 @@
 //! `nvl-combine`: rows back to their tokens, added up, over NVLink.
 
 use crate::pipeline;
+pub use nvl_combine::*;
 
 pipeline! {
     /// Adds up the rows that the experts made of a token, in order of rank, and any bias.

@@ -1,6 +1,7 @@
 //! `nvl-dispatch`: rows to the ranks of their experts, over NVLink.
 
 use crate::pipeline;
+pub use nvl_dispatch::*;
 
 pipeline! {
     /// Sends each token's row to every rank that owns one of its experts.

@@ -1,0 +1,285 @@
+//! `prepare` and `launch`, and the numbers that a call brings.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+
+use super::tensors::{elem_type, name_of};
+use super::{Calls, HandleUse, PlaceName};
+use crate::ir::{Elem, Size};
+
+impl Calls<'_> {
+    /// Sizes that calls say.
+    fn said(&self) -> impl Iterator<Item = &Size> {
+        self.ir.sizes.iter().filter(|size| size.value.is_none())
+    }
+
+    fn has_args(&self) -> bool {
+        !self.ir.args.is_empty() || self.said().next().is_some()
+    }
+
+    pub(super) fn args(&self) -> TokenStream {
+        if !self.has_args() {
+            return TokenStream::new();
+        }
+        let (mut fields, mut defaults) = (Vec::new(), Vec::new());
+        for arg in self.ir.first_args() {
+            let doc = format!(" `{}..={}`", arg.low, arg.high);
+            let name = format_ident!("{}", arg.name);
+            let of = elem_type(name_of(&arg.elem), proc_macro2::Span::call_site());
+            let default = arg.default;
+            fields.push(quote!(#[doc = #doc] pub #name: #of));
+            defaults.push(match arg.elem {
+                Elem::Bool => quote!(#name: #default != 0),
+                _ => quote!(#name: #default as #of),
+            });
+        }
+        for size in self.said() {
+            let (name, from) =
+                (format_ident!("{}", size.name), format_ident!("{}_from", size.name));
+            if !self.is_told(size) {
+                let doc = format!(" How many `{}` the call has.", size.name);
+                fields.push(quote!(#[doc = #doc] pub #name: usize));
+                defaults.push(quote!(#name: 0));
+            }
+            let doc = format!(
+                " Where the device finds how many `{}` there are, for a call whose host does not know: \
+                 its tensors then say the most that there may be.",
+                size.name
+            );
+            let word = quote!(::ep_runtime::__private::DeviceTensor<::core::primitive::i32, 1>);
+            fields.push(quote!(#[doc = #doc] pub #from: ::std::option::Option<#word>));
+            defaults.push(quote!(#from: ::std::option::Option::None));
+        }
+        quote! {
+            /// The numbers of a call; the default is that of the declaration.
+            #[derive(Debug, Clone)]
+            pub struct Args { #(#fields,)* }
+
+            impl ::std::default::Default for Args {
+                fn default() -> Self {
+                    Args { #(#defaults,)* }
+                }
+            }
+        }
+    }
+
+    /// The numbers of a call as words.
+    fn numbers(&self) -> TokenStream {
+        let args = self.ir.first_args().map(|arg| {
+            let name = format_ident!("{}", arg.name);
+            match arg.elem {
+                Elem::F32 => quote!(u64::from(args.#name.to_bits())),
+                Elem::Bool => quote!(u64::from(args.#name)),
+                _ => quote!(args.#name as i64 as u64),
+            }
+        });
+        let sizes = self.said().map(|size| {
+            let (name, from) =
+                (format_ident!("{}", size.name), format_ident!("{}_from", size.name));
+            let own = if self.is_told(size) { quote!(0) } else { quote!(args.#name as u64) };
+            quote!(args.#from.as_ref().map_or(0, |word| word.address()), #own)
+        });
+        quote!([#(#args,)* #(#sizes,)*])
+    }
+
+    pub(super) fn kernel_type(&self) -> TokenStream {
+        let names = self.names().into_iter().map(|PlaceName { name, part, copy }| {
+            quote!(::ep_runtime::__private::TensorName { name: #name, part: #part, copy: #copy })
+        });
+        let dims = self.given_dims().into_iter().map(|(name, ..)| pair(name, &quote!(shape)));
+        let sizes = self.ir.sizes.iter().map(|size| pair(&size.name, &quote!(shape)));
+        let tunes = self.tune_names().into_iter().map(|(name, _)| pair(name, &quote!(options)));
+        let arms = self.ir.axes.iter().map(|axis| {
+            let (text, name) = (&axis.name, format_ident!("{}", axis.name));
+            quote!((#text, options.#name.name()))
+        });
+        let open = self.open().map(|field| {
+            let (text, name) = (field.name.to_string(), &field.name);
+            quote!((#text, usize::from(options.#name)))
+        });
+        quote! {
+            /// The pipeline, compiled and loaded on all local ranks. Clones share one.
+            #[derive(Clone)]
+            pub struct Kernel {
+                #[doc(hidden)]
+                pub core: ::ep_runtime::__private::CallKernel,
+            }
+
+            impl Kernel {
+                /// SMs that a call takes, a block each.
+                pub fn sms(&self, rank: usize, call: &::ep_runtime::calls::CallOptions) -> u32 {
+                    self.core.sms(rank, call)
+                }
+
+                #[doc(hidden)]
+                pub fn prepare(
+                    group: &::ep_runtime::group::Group,
+                    entry: ::ep_runtime::AnyPipeline,
+                    shape: &Shape,
+                    options: &Options,
+                ) -> ::std::result::Result<Kernel, ::ep_runtime::error::CallError> {
+                    let core = ::ep_runtime::__private::CallKernel::prepare(
+                        group,
+                        entry,
+                        &::ep_runtime::__private::PrepareOptions {
+                            tensors: &[#(#names),*],
+                            dims: &[#(#dims),*],
+                            sizes: &[#(#sizes),*],
+                            arms: &[#(#arms),*],
+                            tunes: &[#(#tunes),*],
+                            copies: &[#(#open),*],
+                            live: options.live,
+                        },
+                    )?;
+                    ::std::result::Result::Ok(Kernel { core })
+                }
+            }
+        }
+    }
+
+    pub(super) fn prepare(&self) -> TokenStream {
+        let (name, module) = (&self.pipeline.name, self.module());
+        quote! {
+            impl #name {
+                /// Compiles and loads the pipeline on all local ranks, and allocates what its calls take.
+                /// All processes of a group prepare the same pipelines in the same order.
+                pub fn prepare(
+                    group: &::ep_runtime::group::Group,
+                    shape: #module::Shape,
+                    options: #module::Options,
+                ) -> ::std::result::Result<#module::Kernel, ::ep_runtime::error::CallError> {
+                    let entry = ::ep_runtime::AnyPipeline::of::<#name>();
+                    #module::Kernel::prepare(group, entry, &shape, &options)
+                }
+            }
+        }
+    }
+
+    pub(super) fn launch(&self) -> TokenStream {
+        let module = self.module();
+        let (mut params, mut passed) = (Vec::new(), Vec::new());
+        if !self.inputs.is_empty() {
+            params.push(quote!(inputs: &'a #module::Inputs));
+            passed.push(quote!(inputs));
+        }
+        if !self.outputs.is_empty() {
+            params.push(quote!(outputs: &'a #module::Outputs));
+            passed.push(quote!(outputs));
+        }
+        for HandleUse { uses, name, is_required, .. } in &self.handles {
+            let path = &uses.path;
+            let of = quote!(&'a <#(#path)::* as ::ep_runtime::Pipeline>::Handle);
+            params.push(match is_required {
+                true => quote!(#name: #of),
+                false => quote!(#name: ::std::option::Option<#of>),
+            });
+            passed.push(quote!(#name));
+        }
+        if self.has_args() {
+            params.push(quote!(args: &'a #module::Args));
+            passed.push(quote!(args));
+        }
+        let (given, numbers, count) = (self.given(), self.numbers(), self.names().len());
+        let words = self.ir.first_args().count() + 2 * self.said().count();
+        let first_table = count - self.tables.len();
+        let tables = self.tables.iter().enumerate().map(|(index, table)| {
+            let (name, place) = (format_ident!("{}", table.name), first_table + index);
+            quote!(#name: self.core.table(&left, #place))
+        });
+        quote! {
+            #[allow(
+                clippy::too_many_arguments,
+                clippy::unnecessary_cast,
+                clippy::needless_lifetimes,
+                clippy::needless_update,
+                clippy::let_unit_value,
+                dead_code,
+                unused_variables,
+                unused_mut,
+                reason = "each declaration has some of these"
+            )]
+            impl #module::Kernel {
+                /// Launches on one rank, and gives the tables that the call leaves; nothing is launched
+                /// if it fails. Every rank makes the same calls in the same order.
+                pub fn launch<'a>(
+                    &self,
+                    rank: usize,
+                    call: &::ep_runtime::calls::CallOptions,
+                    #(#params,)*
+                ) -> ::std::result::Result<#module::Handle, ::ep_runtime::error::CallError> {
+                    let into = ::std::option::Option::None;
+                    let (given, numbers) = Self::bound(#(#passed,)* into);
+                    let left = self.core.launch(rank, call, &given, &numbers)?;
+                    ::std::result::Result::Ok(#module::Handle {
+                        #(#tables,)*
+                        ..::std::default::Default::default()
+                    })
+                }
+
+                /// The same with tables that lie in `into`, such as those of an earlier call: they are
+                /// written once more.
+                pub fn launch_into<'a>(
+                    &self,
+                    rank: usize,
+                    call: &::ep_runtime::calls::CallOptions,
+                    #(#params,)*
+                    into: &'a #module::Handle,
+                ) -> ::std::result::Result<(), ::ep_runtime::error::CallError> {
+                    let into = ::std::option::Option::Some(into);
+                    let (given, numbers) = Self::bound(#(#passed,)* into);
+                    self.core.launch(rank, call, &given, &numbers).map(drop)
+                }
+
+                fn bound<'a>(
+                    #(#params,)*
+                    into: ::std::option::Option<&'a #module::Handle>,
+                ) -> ([::std::option::Option<::ep_runtime::__private::Given<'a>>; #count], [u64; #words])
+                {
+                    let mut given = [::std::option::Option::None; #count];
+                    let to = &mut given.iter_mut();
+                    #given
+                    (given, #numbers)
+                }
+            }
+        }
+    }
+
+    /// Statements that put each tensor at its place.
+    fn given(&self) -> TokenStream {
+        let inputs = Calls::gives(&self.inputs, "inputs");
+        let outputs = Calls::gives(&self.outputs, "outputs");
+        let handles =
+            self.handles.iter().flat_map(|HandleUse { name, tables, is_required, .. }| {
+                tables.iter().map(move |table| {
+                    let table = format_ident!("{}", table.name);
+                    match is_required {
+                        true => quote!(::ep_runtime::__private::Give::give(&#name.#table, to);),
+                        false => give_some(&quote!(#name), &table),
+                    }
+                })
+            });
+        let tables = self
+            .tables
+            .iter()
+            .map(|table| give_some(&quote!(into), &format_ident!("{}", table.name)));
+        quote!(#inputs #outputs #(#handles)* #(#tables)*)
+    }
+}
+
+/// Gives a table of a handle that may be absent.
+fn give_some(handle: &TokenStream, table: &proc_macro2::Ident) -> TokenStream {
+    quote! {
+        match #handle {
+            ::std::option::Option::Some(handle) => {
+                ::ep_runtime::__private::Give::give(&handle.#table, to);
+            }
+            ::std::option::Option::None => ::ep_runtime::__private::skip(to, 1),
+        }
+    }
+}
+
+/// `("name", from.name)`
+fn pair(text: &str, from: &TokenStream) -> TokenStream {
+    let name = format_ident!("{text}");
+    quote!((#text, #from.#name))
+}

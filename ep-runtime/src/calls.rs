@@ -1,0 +1,165 @@
+//! Calls of a declared pipeline: what the types stand on that `pipeline!` makes of its declaration.
+//!
+//! `Foo::prepare` resolves every name once. A call then checks its tensors, stores addresses and
+//! launches: it allocates and formats nothing, and whatever it refuses, it refuses before the launch.
+
+mod fit;
+mod options;
+mod places;
+mod prepare;
+mod spec;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use fit::TensorFault;
+pub use options::CallOptions;
+pub use places::{Left, OutputMemory};
+pub use prepare::{PrepareOptions, TensorName};
+
+use crate::args::ArgsMap;
+use crate::call_order::Turn;
+use crate::error::CallError;
+use crate::group::{Group, GroupKernel, positive};
+use crate::tensor::{Given, TensorMemory};
+use crate::tune::{Rates, Traffic, Tuning};
+use spec::CallSpec;
+
+/// A declared pipeline, compiled and loaded on all local ranks, with the memory of its calls. Clones
+/// share one.
+#[derive(Clone)]
+pub struct CallKernel {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // Dropped in this order: the kernel before the memory whose addresses it was given.
+    kernel: GroupKernel,
+    map: ArgsMap,
+    ranks: Vec<RankMemory>,
+    spec: CallSpec,
+    group: Group,
+}
+
+/// What the calls of one rank share. A place is free when nothing else holds it.
+struct RankMemory {
+    /// Tables of a handle.
+    tables: Vec<Arc<TensorMemory>>,
+    /// What of the inputs and outputs lies in the window.
+    regions: Vec<Arc<TensorMemory>>,
+    scratch: Mutex<Scratch>,
+}
+
+/// Room for the numbers of a call and the bytes of `struct Args`.
+struct Scratch {
+    values: Vec<u64>,
+    args: Vec<u8>,
+}
+
+impl RankMemory {
+    fn scratch(&self) -> MutexGuard<'_, Scratch> {
+        self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of `places` that nobody uses.
+fn free(
+    places: &[Arc<TensorMemory>],
+    what: &'static str,
+    rank: usize,
+) -> Result<(usize, Arc<TensorMemory>), CallError> {
+    let free = places.iter().enumerate().find(|(_, place)| Arc::strong_count(place) == 1);
+    let live = places.len();
+    free.map(|(index, place)| (index, Arc::clone(place))).ok_or(CallError::AllInUse {
+        what,
+        rank,
+        live,
+    })
+}
+
+impl CallKernel {
+    /// The group whose ranks call it.
+    pub fn group(&self) -> &Group {
+        &self.inner.group
+    }
+
+    /// What was compiled.
+    pub fn plan(&self) -> &ep_codegen::plan::Plan {
+        self.inner.kernel.plan()
+    }
+
+    /// A dim or tune; 0: the chosen arms have no such one.
+    pub fn number(&self, name: &str) -> i64 {
+        self.plan().numbers.get(name).copied().unwrap_or(0)
+    }
+
+    /// Which arm of an axis was chosen.
+    pub fn arm(&self, axis: usize) -> usize {
+        self.inner.spec.arms.get(axis).copied().unwrap_or(0)
+    }
+
+    /// SMs that a call takes, a block each.
+    pub fn sms(&self, rank: usize, call: &CallOptions) -> u32 {
+        let (plan, group) = (self.plan(), &self.inner.group);
+        let usual = || {
+            // Each rank sends as much to every rank.
+            let traffic = Traffic { remote: group.ranks() as f64 - 1.0, own: 1.0 };
+            let tuned = Tuning::choose(&Rates::H200, &traffic).sms;
+            tuned.min(group.backend().sms(rank))
+        };
+        let blocks = call.sms.unwrap_or_else(usual).max(positive(plan.blocks_min) as u32);
+        // Even and odd blocks work in pairs: an odd one would have no partner.
+        if self.inner.spec.is_paired { blocks.next_multiple_of(2) } else { blocks }
+    }
+
+    /// Launches on one rank, and gives the tables that the call leaves. `given` has a place for each
+    /// tensor of the declaration; where it has the tables, these are written, and no other ones.
+    pub fn launch(
+        &self,
+        rank: usize,
+        call: &CallOptions,
+        given: &[Option<Given<'_>>],
+        numbers: &[u64],
+    ) -> Result<Left, CallError> {
+        let Inner { kernel, map, ranks, spec, group } = self.inner.as_ref();
+        let own = &ranks[group.local_index(rank)?];
+        group.check(rank)?;
+        let mut scratch = own.scratch();
+        let Scratch { values, args } = &mut *scratch;
+        let window = kernel.window(rank)?;
+        let sizes = spec.bind(given, numbers, window, values)?;
+        let tables = match spec.has_own_tables(given) {
+            true => {
+                let (_, place) = free(&own.tables, "handles", rank)?;
+                spec.bind_tables(&place, values);
+                Some(place)
+            }
+            false => None,
+        };
+        let blocks = self.sms(rank, call);
+        let turn = group.turn(rank, call.stream)?;
+        if let Some(after) = call.after {
+            group.backend().wait_event(rank, call.stream, &after.event())?;
+        }
+        keep(group, &turn, given, tables.as_ref())?;
+        kernel.launch_mapped(&turn, blocks, call.timeout, map, values, args)?;
+        if let Some(done) = call.done {
+            group.backend().record(rank, turn.stream(), &done.event())?;
+        }
+        Ok(Left { tables, sizes })
+    }
+}
+
+/// Gives a graph that captures the call what it may not outlive.
+fn keep(
+    group: &Group,
+    turn: &Turn<'_>,
+    given: &[Option<Given<'_>>],
+    tables: Option<&Arc<TensorMemory>>,
+) -> Result<(), CallError> {
+    if !turn.is_captured() {
+        return Ok(());
+    }
+    let memory = given.iter().flatten().filter_map(|given| given.memory);
+    let kept: Vec<Arc<TensorMemory>> = memory.chain(tables).cloned().collect();
+    Ok(group.backend().keep(turn.rank(), turn.stream(), Box::new(kept))?)
+}

@@ -1,0 +1,116 @@
+//! The memory that calls leave results in: tables of handles, and outputs that a kernel made itself.
+
+use std::sync::Arc;
+
+use super::fit::{Kind, TensorSpec};
+use super::spec::Sizes;
+use super::{CallKernel, free};
+use crate::error::CallError;
+use crate::memory::{DeviceMemory, HostMemory};
+use crate::tensor::{DeviceTensor, Element, TensorMemory, dense};
+
+/// What a call leaves: its tables.
+pub struct Left {
+    pub(super) tables: Option<Arc<TensorMemory>>,
+    pub(super) sizes: Sizes,
+}
+
+/// Memory for the tensors of a call, as large as the shape says.
+pub struct OutputMemory<'a> {
+    kernel: &'a CallKernel,
+    rank: usize,
+    /// A part of the window, and where it begins there.
+    region: Option<(Arc<TensorMemory>, u64)>,
+}
+
+impl CallKernel {
+    /// The table at a place of the declaration, as a call has left it; absent if the chosen arms record
+    /// no such one.
+    pub fn table<E: Element, const RANK: usize>(
+        &self,
+        left: &Left,
+        place: usize,
+    ) -> DeviceTensor<E, RANK> {
+        let spec = self.inner.spec.tensors.get(place).and_then(Option::as_ref);
+        let (Some(spec), Some(memory)) = (spec, &left.tables) else {
+            return DeviceTensor::default();
+        };
+        let TensorMemory::Device(block) = memory.as_ref() else { return DeviceTensor::default() };
+        let mut extents = [0; RANK];
+        for (extent, dim) in extents.iter_mut().zip(&spec.dims) {
+            *extent = dim.value(&left.sizes).unwrap_or(0);
+        }
+        DeviceTensor::within(memory, block.address() + spec.at, extents, dense(&extents))
+    }
+
+    /// Memory for inputs and outputs of calls of one rank.
+    pub fn memory(&self, rank: usize) -> Result<OutputMemory<'_>, CallError> {
+        let own = &self.inner.ranks[self.inner.group.local_index(rank)?];
+        if own.regions.is_empty() {
+            return Ok(OutputMemory { kernel: self, rank, region: None });
+        }
+        let _alone = own.scratch();
+        let (index, place) = free(&own.regions, "places in the window", rank)?;
+        let spec = &self.inner.spec;
+        let at =
+            self.inner.kernel.window(rank)?.0 + spec.regions_at + index as u64 * spec.region_bytes;
+        Ok(OutputMemory { kernel: self, rank, region: Some((place, at)) })
+    }
+}
+
+impl OutputMemory<'_> {
+    /// Whether calls take a tensor at a place of the declaration.
+    pub fn takes(&self, place: usize) -> bool {
+        self.kernel.inner.spec.tensors.get(place).is_some_and(Option::is_some)
+    }
+
+    /// Memory for the tensor at a place of the declaration.
+    pub fn tensor<E: Element, const RANK: usize>(
+        &self,
+        place: usize,
+    ) -> Result<DeviceTensor<E, RANK>, CallError> {
+        Ok(self.optional(place)?.unwrap_or_default())
+    }
+
+    /// Memory for the tensor at a place of the declaration, if calls take one there.
+    pub fn optional<E: Element, const RANK: usize>(
+        &self,
+        place: usize,
+    ) -> Result<Option<DeviceTensor<E, RANK>>, CallError> {
+        let Some(spec) = self.kernel.inner.spec.tensors.get(place).and_then(Option::as_ref) else {
+            return Ok(None);
+        };
+        let mut extents = [0; RANK];
+        for (extent, dim) in extents.iter_mut().zip(&spec.dims) {
+            *extent = dim.value(&self.kernel.inner.spec.most).unwrap_or(0);
+        }
+        match (&spec.kind, &self.region) {
+            (Kind::Window, Some((memory, at))) => {
+                let mut strides = dense(&extents);
+                if let Some(outermost) = strides.first_mut() {
+                    *outermost = spec.row_stride();
+                }
+                Ok(Some(DeviceTensor::within(memory, at + spec.at, extents, strides)))
+            }
+            _ => self.alone(spec, extents).map(Some),
+        }
+    }
+
+    /// Memory of its own.
+    fn alone<E: Element, const RANK: usize>(
+        &self,
+        spec: &TensorSpec,
+        extents: [u64; RANK],
+    ) -> Result<DeviceTensor<E, RANK>, CallError> {
+        let backend = self.kernel.inner.group.backend();
+        let bytes = extents.iter().product::<u64>() * E::BYTES as u64;
+        let (address, memory) = if spec.kind == Kind::Host {
+            let memory = HostMemory::new(backend, self.rank, bytes)?;
+            (memory.address(), TensorMemory::Host(memory))
+        } else {
+            let memory = DeviceMemory::zeroed(backend, self.rank, bytes)?;
+            (memory.address(), TensorMemory::Device(memory))
+        };
+        Ok(DeviceTensor::within(&Arc::new(memory), address, extents, dense(&extents)))
+    }
+}

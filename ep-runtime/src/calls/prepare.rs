@@ -1,0 +1,209 @@
+//! Preparing a kernel: the configuration that a caller's shape and options mean, and all memory.
+
+use std::fmt::{self, Debug};
+use std::sync::{Arc, Mutex};
+
+use ep_codegen::ir;
+use ep_codegen::plan::{Config, Plan, PlanError};
+use sha2::{Digest, Sha256};
+
+use super::spec::CallSpec;
+use super::{CallKernel, Inner, RankMemory, Scratch};
+use crate::args::ArgsMap;
+use crate::emit::AnyPipeline;
+use crate::error::CallError;
+use crate::group::{Group, GroupKernel, compile_all, control_bytes, waived};
+use crate::memory::{DeviceMemory, Window, align_up};
+use crate::tensor::TensorMemory;
+
+/// A tensor of a declaration, or a part or copy of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TensorName {
+    /// Its name there.
+    pub name: &'static str,
+    /// Which part of a composite one: 0 is the row, 1 its first scale.
+    pub part: usize,
+    /// Which of several.
+    pub copy: i64,
+}
+
+/// As it is spelled in a declaration and in `struct Args`.
+impl fmt::Display for TensorName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)?;
+        if self.part > 0 {
+            write!(f, "'s part {}", self.part)?;
+        }
+        if self.copy > 0 {
+            write!(f, "[{}]", self.copy)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a caller chooses of a declaration.
+#[derive(Debug, Clone, Copy)]
+pub struct PrepareOptions<'a> {
+    /// All places of a call, in order.
+    pub tensors: &'static [TensorName],
+    /// Numbers of the shape but for `ranks`, which the group has.
+    pub dims: &'a [(&'static str, usize)],
+    /// The most that each size may be.
+    pub sizes: &'a [(&'static str, usize)],
+    /// An arm for each axis.
+    pub arms: &'a [(&'static str, &'static str)],
+    /// Tunes that differ from their default.
+    pub tunes: &'a [(&'static str, Option<i64>)],
+    /// How many of each optional or `up to` tensor calls bring.
+    pub copies: &'a [(&'static str, usize)],
+    /// Handles, and outputs in the window, that may be in use at once.
+    pub live: usize,
+}
+
+impl PrepareOptions<'_> {
+    fn config(&self, ir: &ir::Pipeline, group: &Group) -> Result<Config, PlanError> {
+        let mut config = Config::new(ir, group.backend().arch());
+        let mut set = |name: &str, value: &dyn ToString| config.set(ir, name, &value.to_string());
+        if ir.dims.iter().any(|dim| dim.name == "ranks") {
+            set("ranks", &group.ranks())?;
+        }
+        for (name, value) in self.dims {
+            set(name, value)?;
+        }
+        for (name, arm) in self.arms {
+            set(name, arm)?;
+        }
+        for (name, value) in self.tunes {
+            if let Some(value) = value {
+                set(name, value)?;
+            }
+        }
+        for (name, count) in self.copies {
+            set(name, count)?;
+        }
+        self.refuse_idle_tunes(ir, &config)?;
+        Ok(config)
+    }
+
+    /// Fails for a tune that the chosen arms do not have.
+    fn refuse_idle_tunes(&self, ir: &ir::Pipeline, config: &Config) -> Result<(), PlanError> {
+        let tunes = ir.select(&config.choice).tunes;
+        let idle = config.tunes.keys().find(|name| tunes.iter().all(|tune| tune.name != **name));
+        match idle {
+            None => Ok(()),
+            Some(name) => Err(PlanError::UnknownName {
+                pipeline: format!("{} with these arms", ir.name),
+                name: name.clone(),
+                known: tunes.into_iter().map(|tune| tune.name).collect(),
+            }),
+        }
+    }
+}
+
+impl CallKernel {
+    /// Emits, compiles and loads the pipeline, and allocates all that its calls take. All processes of
+    /// the group prepare the same pipelines in the same order.
+    pub fn prepare(
+        group: &Group,
+        entry: AnyPipeline,
+        options: &PrepareOptions<'_>,
+    ) -> Result<CallKernel, CallError> {
+        group.check_local()?;
+        // Before anything that could fail on one rank alone and leave the others waiting.
+        agree(group, &entry, options)?;
+        if options.live == 0 {
+            let what = format!("{} with 0 live handles can make no call", entry.name);
+            return Err(CallError::Mismatch { what });
+        }
+        let ir = (entry.ir)();
+        let config = options.config(&ir, group)?;
+        let emitted = entry.emit(&config)?;
+        let plan = &emitted.plan;
+        let mut spec = CallSpec::new(&ir, &config, plan, options)?;
+        spec.regions_at = align_up(control_bytes(plan));
+        let bytes = spec.regions_at + options.live as u64 * spec.region_bytes;
+        let window = Arc::new(Window::new(group.backend(), bytes)?);
+        let images = compile_all(group, &[&emitted])?;
+        let kernel = GroupKernel::load(group, &window, 0, plan, &images[0])?;
+        let map = ArgsMap::new(plan, |param| spec.operand(param))?;
+        let ranks = group.local().map(|rank| {
+            let memory = RankMemory::new(group, rank, &spec, options.live, &window, map.bytes())?;
+            name_regions(group, rank, plan, &spec, &window, options.live)?;
+            Ok(memory)
+        });
+        let ranks = ranks.collect::<Result<Vec<_>, CallError>>()?;
+        // A call may wait for every rank: none is made before all of them have loaded the kernel.
+        group.backend().gather("make the first call", 0)?;
+        let inner = Inner { kernel, map, ranks, spec, group: group.clone() };
+        Ok(CallKernel { inner: Arc::new(inner) })
+    }
+}
+
+/// Fails on every rank if one of them prepares something else.
+fn agree(group: &Group, entry: &AnyPipeline, options: &dyn Debug) -> Result<(), CallError> {
+    let text = format!("{} {:x} {options:?}", entry.name, entry.digest);
+    let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+    let mut first = [0; 8];
+    first.copy_from_slice(&digest[..8]);
+    let own = u64::from_le_bytes(first);
+    let all = group.backend().gather(&format!("prepare {}", entry.name), own)?;
+    match all.iter().position(|other| *other != own) {
+        None => Ok(()),
+        Some(other) => {
+            let (name, rank) = (entry.name, group.local().start);
+            let what = format!(
+                "rank {other} prepares another pipeline than rank {rank}, which prepares {name}: another \
+                 declaration, shape or options"
+            );
+            Err(CallError::Mismatch { what })
+        }
+    }
+}
+
+impl RankMemory {
+    fn new(
+        group: &Group,
+        rank: usize,
+        spec: &CallSpec,
+        live: usize,
+        window: &Arc<Window>,
+        args_bytes: usize,
+    ) -> Result<RankMemory, CallError> {
+        let tables = (0..if spec.table_bytes > 0 { live } else { 0 }).map(|_| {
+            let memory = DeviceMemory::zeroed(group.backend(), rank, spec.table_bytes)?;
+            for table in spec.tables() {
+                let at = memory.address() + table.at;
+                group.backend().name_memory(rank, at, table.most_bytes, &table.name, &[]);
+            }
+            Ok::<_, CallError>(Arc::new(TensorMemory::Device(memory)))
+        });
+        let regions = (0..if spec.region_bytes > 0 { live } else { 0 })
+            .map(|_| Arc::new(TensorMemory::Window(Arc::clone(window), rank)));
+        let scratch = Scratch { values: vec![0; spec.values], args: vec![0; args_bytes] };
+        Ok(RankMemory {
+            tables: tables.collect::<Result<_, _>>()?,
+            regions: regions.collect(),
+            scratch: Mutex::new(scratch),
+        })
+    }
+}
+
+/// Says what lies where in the window, for reports.
+fn name_regions(
+    group: &Group,
+    rank: usize,
+    plan: &Plan,
+    spec: &CallSpec,
+    window: &Window,
+    live: usize,
+) -> Result<(), CallError> {
+    let waived = waived(plan, |_| true);
+    for index in 0..live as u64 {
+        let region = window.own(rank)? + spec.regions_at + index * spec.region_bytes;
+        for tensor in spec.in_window() {
+            let at = region + tensor.at;
+            group.backend().name_memory(rank, at, tensor.most_bytes, &tensor.name, &waived);
+        }
+    }
+    Ok(())
+}

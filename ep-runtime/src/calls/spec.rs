@@ -1,0 +1,474 @@
+//! What a call has to give, and which words of `struct Args` it becomes.
+//!
+//! The numbers of a call stand in one list: four for each place of the declaration (address, row
+//! stride, column stride, place in the window), two for each size (how many, and where the device finds
+//! how many), one for each tensor of several copies, one for each arg.
+
+use std::sync::Arc;
+
+use ep_codegen::ir::parts::{LINE_BYTES, elem_bytes, parts};
+use ep_codegen::ir::{self, Blocks, ChannelKind, Expr, Memory, NameKind, TensorKind};
+use ep_codegen::plan::{Config, Param, ParamKind, Plan, PlanError, eval};
+
+use super::fit::{Dim, Kind, TensorFault, TensorSpec};
+use super::prepare::{PrepareOptions, TensorName};
+use crate::args::Operand;
+use crate::error::CallError;
+use crate::group::positive;
+use crate::memory::align_up;
+use crate::tensor::{Given, TensorMemory};
+
+/// Sizes of one call, in the order of the declaration; what is beyond it is 0.
+pub(super) type Sizes = [u64; MOST_SIZES];
+
+/// Most sizes of a declaration.
+const MOST_SIZES: usize = 8;
+
+/// A size.
+struct SizeSpec {
+    name: &'static str,
+    most: u64,
+    /// Inputs whose first extent says it; none: the call does.
+    told_by: Vec<usize>,
+    /// Outputs whose first extent is how many there may be.
+    holders: Vec<usize>,
+    is_said: bool,
+}
+
+/// All that calls of a pipeline take.
+pub(super) struct CallSpec {
+    pipeline: String,
+    /// By place; none where the chosen arms take nothing.
+    pub(super) tensors: Vec<Option<TensorSpec>>,
+    names: &'static [TensorName],
+    /// Which of the places are those of handles.
+    of_handles: Vec<bool>,
+    sizes: Vec<SizeSpec>,
+    /// The most of each.
+    pub(super) most: Sizes,
+    args: Vec<(bool, ir::Arg)>,
+    /// First place and number of places of each tensor of several copies.
+    copies: Vec<(&'static str, usize, usize)>,
+    /// Number of the chosen arm of each axis.
+    pub(super) arms: Vec<usize>,
+    pub(super) is_paired: bool,
+    /// Length of the list of numbers.
+    pub(super) values: usize,
+    pub(super) table_bytes: u64,
+    pub(super) regions_at: u64,
+    pub(super) region_bytes: u64,
+}
+
+/// Words of the list for each place: address, row stride, column stride, place in the window.
+const WORDS: usize = 4;
+
+impl CallSpec {
+    pub(super) fn new(
+        ir: &ir::Pipeline,
+        config: &Config,
+        plan: &Plan,
+        options: &PrepareOptions<'_>,
+    ) -> Result<CallSpec, CallError> {
+        let selected = ir.select(&config.choice);
+        let names = options.tensors;
+        let mut most = [0; MOST_SIZES];
+        if ir.sizes.len() > MOST_SIZES {
+            let (pipeline, count) = (&ir.name, ir.sizes.len());
+            let what = format!("{pipeline} has {count} sizes: a call says {MOST_SIZES} at most");
+            return Err(CallError::Mismatch { what });
+        }
+        for (most, size) in most.iter_mut().zip(&ir.sizes) {
+            let given = options.sizes.iter().find(|(name, _)| *name == size.name);
+            *most = given.map_or(0, |(_, most)| *most as u64);
+        }
+        let maker = Maker { ir: &selected, config, plan, most: &most };
+        let tensors: Vec<_> = names.iter().map(|name| maker.tensor(name)).collect();
+        let arms = ir.axes.iter().zip(&config.choice.arms);
+        let arm = |(axis, chosen): (&ir::Axis, &String)| {
+            axis.arms.iter().position(|arm| arm.name == *chosen).unwrap_or(0)
+        };
+        let taken = |arg: &ir::Arg| {
+            let own = selected.args.iter().find(|it| it.name == arg.name);
+            (own.is_some(), own.unwrap_or(arg).clone())
+        };
+        let mut spec = CallSpec {
+            pipeline: ir.name.clone(),
+            of_handles: names.iter().map(|name| is_of_handle(ir, name.name)).collect(),
+            sizes: Vec::new(),
+            most,
+            args: ir.first_args().map(taken).collect(),
+            copies: copies(names),
+            arms: arms.map(arm).collect(),
+            is_paired: selected
+                .roles
+                .iter()
+                .any(|role| matches!(role.blocks, Blocks::Even | Blocks::Odd)),
+            values: 0,
+            table_bytes: 0,
+            regions_at: 0,
+            region_bytes: 0,
+            tensors,
+            names,
+        };
+        spec.sizes = spec.sizes_of(ir, options);
+        let words = WORDS * names.len() + 2 * spec.sizes.len();
+        spec.values = words + spec.copies.len() + spec.args.len();
+        spec.place();
+        Ok(spec)
+    }
+
+    fn sizes_of(&self, ir: &ir::Pipeline, options: &PrepareOptions<'_>) -> Vec<SizeSpec> {
+        let begin_with = |dim: Dim, wanted: &dyn Fn(&TensorSpec) -> bool| {
+            let tensors = self.tensors.iter().enumerate();
+            let fits = |spec: &TensorSpec| spec.dims.first() == Some(&dim) && wanted(spec);
+            tensors.filter(|(_, spec)| spec.as_ref().is_some_and(fits)).map(|(at, _)| at).collect()
+        };
+        let size = |(index, size): (usize, &ir::Size)| {
+            let given = options.sizes.iter().find(|(name, _)| *name == size.name);
+            let is_input = |spec: &TensorSpec| {
+                !spec.is_output && !matches!(spec.kind, Kind::Handle | Kind::Table)
+            };
+            SizeSpec {
+                name: given.map_or("rows", |(name, _)| name),
+                most: self.most[index],
+                told_by: begin_with(Dim::Said(index), &is_input),
+                holders: begin_with(Dim::Found(index), &|spec| spec.is_output),
+                is_said: size.value.is_none(),
+            }
+        };
+        ir.sizes.iter().enumerate().map(size).collect()
+    }
+
+    /// Lays out the tables of a handle, and a region of the window.
+    fn place(&mut self) {
+        for spec in self.tensors.iter_mut().flatten() {
+            let end = match spec.kind {
+                Kind::Table => &mut self.table_bytes,
+                Kind::Window => &mut self.region_bytes,
+                Kind::Device | Kind::Host | Kind::Handle => continue,
+            };
+            spec.at = *end;
+            *end += align_up(spec.most_bytes);
+        }
+    }
+
+    pub(super) fn tables(&self) -> impl Iterator<Item = &TensorSpec> {
+        self.tensors.iter().flatten().filter(|spec| spec.kind == Kind::Table)
+    }
+
+    pub(super) fn in_window(&self) -> impl Iterator<Item = &TensorSpec> {
+        self.tensors.iter().flatten().filter(|spec| spec.kind == Kind::Window)
+    }
+
+    fn size_at(&self, size: usize) -> usize {
+        WORDS * self.names.len() + 2 * size
+    }
+
+    fn copies_at(&self) -> usize {
+        self.size_at(self.sizes.len())
+    }
+
+    fn args_at(&self) -> usize {
+        self.copies_at() + self.copies.len()
+    }
+
+    /// Which number of a call a member of `struct Args` takes.
+    pub(super) fn operand(&self, param: &Param) -> Option<Operand> {
+        let tensor = |name: &str, part: usize, copy: i64, word: usize| {
+            let wanted = |it: &&TensorName| (it.name, it.part, it.copy) == (name, part, copy);
+            let place = self.names.iter().position(|it| wanted(&it))?;
+            Some(WORDS * place + word)
+        };
+        let size = |name: &str| self.sizes.iter().position(|size| size.name == name);
+        let at = match &param.kind {
+            ParamKind::Group => None,
+            ParamKind::Size => Some(self.size_at(size(&param.name)?)),
+            ParamKind::SizeFrom { size: name } => Some(self.size_at(size(name)?) + 1),
+            ParamKind::Capacity { size: name } => Some(self.size_at(size(name)?)),
+            ParamKind::Arg { .. } => {
+                let arg = self.args.iter().position(|(_, arg)| arg.name == param.name)?;
+                Some(self.args_at() + arg)
+            }
+            ParamKind::Copies { tensor } => {
+                let index = self.copies.iter().position(|(name, ..)| name == tensor)?;
+                Some(self.copies_at() + index)
+            }
+            ParamKind::Pointer { tensor: name, part, copy, .. } => tensor(name, *part, *copy, 0),
+            ParamKind::RowStride { tensor: name, part } => tensor(name, *part, 0, 1),
+            ParamKind::ColumnStride { tensor: name, part } => tensor(name, *part, 0, 2),
+            ParamKind::WindowOffset { tensor: name } => tensor(name, 0, 0, 3),
+            ParamKind::MetaOffset { channel } => tensor(&records(channel), 0, 0, 3),
+        };
+        Some(Operand::PerCall(at?, 0))
+    }
+
+    /// Checks what a call gives, and writes it to the list of its numbers; gives its sizes. `window`: the
+    /// address and the bytes of the kernel's window.
+    pub(super) fn bind(
+        &self,
+        given: &[Option<Given<'_>>],
+        numbers: &[u64],
+        window: (u64, u64),
+        values: &mut [u64],
+    ) -> Result<Sizes, CallError> {
+        let (args, said) = numbers.split_at(self.args.len().min(numbers.len()));
+        let sizes = self.bind_sizes(given, said, values)?;
+        let refused = |place: usize, fault| CallError::Tensor {
+            pipeline: self.pipeline.clone(),
+            tensor: self.names[place].to_string(),
+            fault,
+        };
+        for (place, (spec, given)) in self.tensors.iter().zip(given).enumerate() {
+            let words = &mut values[WORDS * place..WORDS * (place + 1)];
+            words.fill(0);
+            match (spec, given) {
+                (None, None) => {}
+                (None, Some(_)) if self.of_handles[place] => {}
+                (None, Some(_)) => return Err(refused(place, TensorFault::NotTaken)),
+                (Some(spec), None) if spec.kind == Kind::Table => {}
+                (Some(_), None) => return Err(refused(place, TensorFault::Absent)),
+                (Some(spec), Some(given)) => {
+                    spec.check(given, &sizes, &self.most).map_err(|fault| refused(place, fault))?;
+                    words[0] = given.address;
+                    words[1] = given.strides.first().map_or(0, |stride| *stride as u64);
+                    words[2] = given.strides.get(1).map_or(0, |stride| *stride as u64);
+                    if spec.kind == Kind::Window && !given.extents.contains(&0) {
+                        let (at, bytes) = window;
+                        let inside = given.address.checked_sub(at).filter(|offset| *offset < bytes);
+                        let address = given.address;
+                        words[3] = inside.ok_or_else(|| {
+                            refused(place, TensorFault::OutsideWindow { address })
+                        })?;
+                    }
+                }
+            }
+        }
+        for (index, (_, first, count)) in self.copies.iter().enumerate() {
+            let copies = given[*first..first + count].iter().flatten().count();
+            values[self.copies_at() + index] = copies as u64;
+        }
+        self.bind_args(args, values)?;
+        Ok(sizes)
+    }
+
+    /// The sizes of a call: what its inputs have, or what it says, and how many rows its outputs hold.
+    fn bind_sizes(
+        &self,
+        given: &[Option<Given<'_>>],
+        said: &[u64],
+        values: &mut [u64],
+    ) -> Result<Sizes, CallError> {
+        let mut sizes = self.most;
+        let mut said = said.chunks(2);
+        for (index, size) in self.sizes.iter().enumerate() {
+            let rows = |place: &usize| {
+                given
+                    .get(*place)
+                    .and_then(Option::as_ref)
+                    .and_then(|it| it.extents.first().copied())
+            };
+            let [from, own] = match size.is_said.then(|| said.next()).flatten() {
+                Some([from, own]) => [*from, *own],
+                _ => [0, size.most],
+            };
+            let need = match size.is_said {
+                true => size.told_by.iter().find_map(rows).unwrap_or(own),
+                false => size.holders.iter().filter_map(rows).fold(size.most, u64::min),
+            };
+            if need > size.most {
+                return Err(CallError::TooLarge { what: size.name, need, have: size.most });
+            }
+            sizes[index] = need;
+            values[self.size_at(index)] = need;
+            values[self.size_at(index) + 1] = from;
+        }
+        Ok(sizes)
+    }
+
+    fn bind_args(&self, args: &[u64], values: &mut [u64]) -> Result<(), CallError> {
+        let at = self.args_at();
+        for (index, ((is_taken, arg), value)) in self.args.iter().zip(args).enumerate() {
+            let in_range = match arg.elem {
+                ir::Elem::F32 => {
+                    let real = f64::from(f32::from_bits(*value as u32));
+                    (arg.low as f64..=arg.high as f64).contains(&real)
+                }
+                _ => (arg.low..=arg.high).contains(&(*value as i64)),
+            };
+            if *is_taken && !in_range {
+                let value = match arg.elem {
+                    ir::Elem::F32 => f32::from_bits(*value as u32).to_string(),
+                    _ => (*value as i64).to_string(),
+                };
+                return Err(CallError::Plan(PlanError::OutOfRange {
+                    pipeline: self.pipeline.clone(),
+                    name: arg.name.clone(),
+                    value,
+                    allowed: format!("{}..={}", arg.low, arg.high),
+                }));
+            }
+            values[at + index] = *value;
+        }
+        Ok(())
+    }
+
+    /// Whether the call writes tables, and brings no place for them.
+    pub(super) fn has_own_tables(&self, given: &[Option<Given<'_>>]) -> bool {
+        let both = self.tensors.iter().zip(given);
+        let mut tables = both.filter_map(|(spec, given)| Some((spec.as_ref()?, given)));
+        tables.any(|(spec, given)| spec.kind == Kind::Table && given.is_none())
+    }
+
+    /// Writes where the tables lie in `place`.
+    pub(super) fn bind_tables(&self, place: &Arc<TensorMemory>, values: &mut [u64]) {
+        let TensorMemory::Device(memory) = place.as_ref() else { return };
+        for (place, spec) in self.tensors.iter().enumerate() {
+            if let Some(spec) = spec.as_ref().filter(|spec| spec.kind == Kind::Table) {
+                values[WORDS * place] = memory.address() + spec.at;
+            }
+        }
+    }
+}
+
+/// What a direct channel's records are called among the tensors of a call.
+fn records(channel: &str) -> String {
+    format!("{channel}_records")
+}
+
+fn is_of_handle(ir: &ir::Pipeline, name: &str) -> bool {
+    ir.tensors.iter().any(|tensor| tensor.name == name && tensor.from_handle.is_some())
+}
+
+/// The tensors of which there may be several.
+fn copies(names: &'static [TensorName]) -> Vec<(&'static str, usize, usize)> {
+    let mut all: Vec<(&'static str, usize, usize)> = Vec::new();
+    for (place, name) in names.iter().enumerate().filter(|(_, name)| name.part == 0) {
+        match all.iter_mut().find(|(known, ..)| *known == name.name) {
+            Some((_, _, count)) => *count += 1,
+            None => all.push((name.name, place, 1)),
+        }
+    }
+    all.retain(|(.., count)| *count > 1);
+    all
+}
+
+/// Makes the specification of each place.
+struct Maker<'a> {
+    /// With the chosen arms alone.
+    ir: &'a ir::Pipeline,
+    config: &'a Config,
+    plan: &'a Plan,
+    most: &'a Sizes,
+}
+
+impl Maker<'_> {
+    fn tensor(&self, name: &TensorName) -> Option<TensorSpec> {
+        let Some(tensor) = self.ir.tensors.iter().find(|tensor| tensor.name == name.name) else {
+            return self.records(name);
+        };
+        let parts = parts(self.ir, &tensor.elem);
+        let (_, elem, block) = parts.into_iter().nth(name.part)?;
+        let count = self.config.copies.get(name.name).copied().unwrap_or(tensor.copies);
+        if name.copy >= count {
+            return None;
+        }
+        let mut dims: Vec<Dim> = tensor.dims.iter().map(|dim| self.dim(dim)).collect();
+        if let Some(Dim::Is(last)) = dims.last_mut() {
+            *last = last.div_ceil(positive(block).max(1));
+        }
+        let kind = match (&tensor.kind, &tensor.memory, &tensor.from_handle) {
+            (_, _, Some(_)) => Kind::Handle,
+            (TensorKind::Table, ..) => Kind::Table,
+            (_, Memory::Window, _) if name.part == 0 => Kind::Window,
+            (_, Memory::Host, _) => Kind::Host,
+            _ => Kind::Device,
+        };
+        let has = |wanted: fn(&ParamKind) -> Option<(&String, usize)>| {
+            let mut params = self.plan.params.iter().filter_map(|param| wanted(&param.kind));
+            params.any(|(tensor, part)| tensor == name.name && part == name.part)
+        };
+        let rows_apart = has(|kind| match kind {
+            ParamKind::RowStride { tensor, part } => Some((tensor, *part)),
+            _ => None,
+        });
+        let columns_apart = has(|kind| match kind {
+            ParamKind::ColumnStride { tensor, part } => Some((tensor, *part)),
+            _ => None,
+        });
+        let is_output = matches!(tensor.kind, TensorKind::Output | TensorKind::Inout);
+        let bytes = positive(elem_bytes(&elem));
+        let mut spec = TensorSpec {
+            name: name.to_string(),
+            elem,
+            bytes,
+            dims,
+            kind,
+            is_output,
+            rows_apart,
+            columns_apart,
+            stride_bytes: None,
+            at: 0,
+            most_bytes: 0,
+        };
+        self.lay_out(&mut spec, name);
+        Some(spec)
+    }
+
+    /// How far its rows lie apart, and how many bytes it has at most.
+    fn lay_out(&self, spec: &mut TensorSpec, name: &TensorName) {
+        let row_bytes = spec.inner() * spec.bytes;
+        let counted = self.plan.strides.iter().find(|(tensor, _)| tensor == name.name);
+        spec.stride_bytes = match counted.filter(|_| name.part == 0) {
+            Some((_, apart)) => Some(positive(*apart)),
+            // Rows in the window are whole lines.
+            None if spec.kind == Kind::Window && spec.rows_apart => {
+                Some(row_bytes.next_multiple_of(LINE_BYTES as u64))
+            }
+            None => None,
+        };
+        let rows = spec.dims.first().map_or(1, |dim| dim.value(self.most).unwrap_or(0));
+        spec.most_bytes = rows.saturating_mul(spec.stride_bytes.unwrap_or(row_bytes));
+    }
+
+    /// The records that a direct channel brings with its rows.
+    fn records(&self, name: &TensorName) -> Option<TensorSpec> {
+        let is_own = |channel: &&ir::Channel| {
+            channel.kind == ChannelKind::Direct && records(&channel.name) == name.name
+        };
+        let channel = self.ir.channels.iter().find(is_own)?;
+        let layouts = &self.plan.messages;
+        let layout = layouts.iter().find(|layout| layout.name == channel.message)?;
+        // A record for each row that may arrive.
+        let found = self.ir.sizes.iter().zip(self.most).filter(|(size, _)| size.value.is_some());
+        let rows = found.map(|(_, most)| *most).max().unwrap_or(0);
+        let bytes = rows.saturating_mul(positive(layout.meta_bytes));
+        Some(TensorSpec {
+            name: name.to_string(),
+            elem: ir::Elem::U8,
+            bytes: 1,
+            dims: vec![Dim::Is(bytes)],
+            kind: Kind::Window,
+            is_output: false,
+            rows_apart: false,
+            columns_apart: false,
+            stride_bytes: None,
+            at: 0,
+            most_bytes: bytes,
+        })
+    }
+
+    fn dim(&self, dim: &Expr) -> Dim {
+        let size = |name: &String| self.ir.sizes.iter().position(|size| size.name == *name);
+        match dim {
+            Expr::Name { name, kind: NameKind::Size } => match size(name) {
+                Some(index) if self.ir.sizes[index].value.is_none() => Dim::Said(index),
+                Some(index) => Dim::Found(index),
+                None => Dim::Unknown,
+            },
+            dim => match eval(dim, &self.plan.numbers) {
+                Some(value) => Dim::Is(positive(value)),
+                None => Dim::Unknown,
+            },
+        }
+    }
+}

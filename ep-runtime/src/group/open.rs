@@ -1,0 +1,59 @@
+//! Groups in one line: of this machine's GPUs, of the processes of a launcher, and in the emulator.
+
+use std::sync::Arc;
+
+use super::{Group, GroupOptions};
+use crate::backend::BackendError;
+use crate::error::CallError;
+use crate::gpu::{Compile, GpuBackend, GpuOptions, compile_with};
+use crate::jit::{Cache, Jit, Nvrtc};
+
+/// How long the processes of a launcher wait for one another.
+#[cfg(target_os = "linux")]
+const JOIN_TIME: std::time::Duration = std::time::Duration::from_secs(120);
+
+impl Group {
+    /// `ranks` ranks in this process, a GPU for each; GPUs are shared if there are fewer. Kernels are
+    /// compiled by the NVRTC that is found, and kept in the cache.
+    pub fn on_gpus(ranks: usize) -> Result<Group, CallError> {
+        let backend = GpuBackend::new(&GpuOptions::spread(ranks)?, compiler()?)?;
+        Group::new(Arc::new(backend), GroupOptions::default())
+    }
+
+    /// The rank that a launcher has given to this process, on the GPU `LOCAL_RANK`: of torchrun, or
+    /// of whatever sets the same variables. A secret is wanted beside them: `EPFORGE_SECRET`.
+    #[cfg(target_os = "linux")]
+    pub fn from_torchrun() -> Result<Group, CallError> {
+        use crate::join::{Member, Store, UniqueId};
+        let joined = UniqueId::from_environment()
+            .and_then(|id| Store::join(&id, Member::from_environment()?, JOIN_TIME));
+        let store = joined.map_err(BackendError::from)?;
+        let backend = GpuBackend::join(local_rank()?, store, compiler()?)?;
+        Group::new(Arc::new(backend), GroupOptions::default())
+    }
+
+    /// `ranks` ranks in the emulator, which needs a C++ compiler and no GPU.
+    #[cfg(feature = "host")]
+    pub fn on_host(ranks: usize) -> Result<Group, CallError> {
+        use crate::host::{HostBackend, HostOptions, Programs};
+        HostBackend::new(&Programs::find()?, HostOptions::new(ranks))?.group()
+    }
+}
+
+/// NVRTC, with the cache of this user.
+fn compiler() -> Result<Compile, BackendError> {
+    let missing = |what: String| BackendError::Missing { what };
+    let nvrtc = Nvrtc::find().map_err(|error| missing(error.to_string()))?;
+    let cache = Cache::at(None).map_err(|error| missing(error.to_string()))?;
+    Ok(compile_with(Arc::new(Jit::new(nvrtc, cache))))
+}
+
+/// The GPU of this process among those of its machine.
+#[cfg(target_os = "linux")]
+fn local_rank() -> Result<i32, BackendError> {
+    let value = std::env::var("LOCAL_RANK").unwrap_or_default();
+    value.parse().map_err(|_| {
+        let what = format!("LOCAL_RANK is `{value}`, not the number of a GPU of this machine");
+        BackendError::Missing { what }
+    })
+}
