@@ -163,3 +163,6 @@ fn keep(
     let kept: Vec<Arc<TensorMemory>> = memory.chain(tables).cloned().collect();
     Ok(group.backend().keep(turn.rank(), turn.stream(), Box::new(kept))?)
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,7 +32,7 @@ pub enum CallError {
         /// Member.
         name: String,
     },
-    /// A number of a call is outside what the buffer was made for.
+    /// A number of a call is outside what the buffer or the kernel was made for.
     TooLarge {
         /// What, as a noun phrase.
         what: &'static str,
@@ -147,7 +147,7 @@ impl fmt::Display for CallError {
                 write!(f, "{pipeline}: `{name}` has no value in this call")
             }
             CallError::TooLarge { what, need, have } => {
-                write!(f, "{need} {what}, the buffer was made for {have}")
+                write!(f, "{need} {what}, where {have} is the most")
             }
             CallError::OutputTooSmall { rank, need, have } => {
                 write!(f, "rank {rank} would receive {need} rows, its output holds {have}")

@@ -127,7 +127,13 @@ fn kind(item: &Item) -> &'static str {
 fn styles(item: &Item, out: &mut Diagnostics) {
     match item {
         Item::Variant(variant) => {
-            variant.arms.iter().for_each(|arm| style(&arm.name, "arm", Style::Camel, out));
+            for arm in &variant.arms {
+                style(&arm.name, "arm", Style::Camel, out);
+                // It becomes a variant of an enum.
+                if arm.name == "Self" {
+                    out.push(errors::word_of_cpp(&arm.name, "Self"));
+                }
+            }
         }
         Item::Message(message) => {
             for field in &message.fields {
@@ -211,6 +217,10 @@ const CPP_WORDS: &[&str] = &[
     "volatile", "wchar_t", "xor",
 ];
 
+/// Types of every pipeline's calls; a variant becomes one more, in upper camel case.
+const CALL_TYPES: &[&str] =
+    &["args", "handle", "inputs", "kernel", "offers", "options", "outputs", "shape", "tunes"];
+
 /// What the emitted functions call their own things; channels and binders stand beside them.
 const EMITTED: &[&str] = &[
     "args", "base", "counters", "ep", "goes", "hits", "meta", "mine", "mover", "own", "peers",
@@ -238,8 +248,13 @@ fn reserved(name: &Ident, item: &Item, out: &mut Diagnostics) {
         Item::Tensors(_) | Item::Size(_) | Item::Arg(_) => text == "group",
         _ => false,
     };
+    let is_call_type = matches!(item, Item::Variant(_)) && CALL_TYPES.contains(&text.as_str());
+    // Options of a kernel: its variants, its tunes, the tensors that it takes, and how many calls live.
+    let is_option = matches!(item, Item::Variant(_) | Item::Tune(_) | Item::Tensors(_));
     if RESERVED.contains(&text.as_str()) {
         out.push(errors::reserved(name));
+    } else if is_call_type || is_option && text == "live" {
+        out.push(errors::word_of_calls(name));
     } else if CPP_WORDS.contains(&emitted.as_str()) {
         out.push(errors::word_of_cpp(name, &emitted));
     } else if taken {

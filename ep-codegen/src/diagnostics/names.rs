@@ -95,6 +95,12 @@ pub(crate) fn word_of_emitted(name: &Ident) -> Diagnostic {
         .help(format!("choose another name, for example `{name}_`"))
 }
 
+/// A name that the types of a pipeline's calls have already.
+pub(crate) fn word_of_calls(name: &Ident) -> Diagnostic {
+    Diagnostic::new(name, format!("`{name}` already has a meaning in the calls of every pipeline"))
+        .help(format!("choose another name, for example `{name}_`"))
+}
+
 /// Two declarations that become one function of the emitted text.
 pub(crate) fn same_function(name: &Ident, kind: &str, emitted: &str, first: &Ident) -> Diagnostic {
     Diagnostic::new(

@@ -1,5 +1,6 @@
 //! The memory that calls leave results in: tables of handles, and outputs that a kernel made itself.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use super::fit::{Kind, TensorSpec};
@@ -19,8 +20,8 @@ pub struct Left {
 pub struct OutputMemory<'a> {
     kernel: &'a CallKernel,
     rank: usize,
-    /// A part of the window, and where it begins there.
-    region: Option<(Arc<TensorMemory>, u64)>,
+    /// A part of the window, and where it begins, once something needs it.
+    region: OnceCell<(Arc<TensorMemory>, u64)>,
 }
 
 impl CallKernel {
@@ -45,16 +46,8 @@ impl CallKernel {
 
     /// Memory for inputs and outputs of calls of one rank.
     pub fn memory(&self, rank: usize) -> Result<OutputMemory<'_>, CallError> {
-        let own = &self.inner.ranks[self.inner.group.local_index(rank)?];
-        if own.regions.is_empty() {
-            return Ok(OutputMemory { kernel: self, rank, region: None });
-        }
-        let _alone = own.scratch();
-        let (index, place) = free(&own.regions, "places in the window", rank)?;
-        let spec = &self.inner.spec;
-        let at =
-            self.inner.kernel.window(rank)?.0 + spec.regions_at + index as u64 * spec.region_bytes;
-        Ok(OutputMemory { kernel: self, rank, region: Some((place, at)) })
+        self.inner.group.local_index(rank)?;
+        Ok(OutputMemory { kernel: self, rank, region: OnceCell::new() })
     }
 }
 
@@ -84,16 +77,29 @@ impl OutputMemory<'_> {
         for (extent, dim) in extents.iter_mut().zip(&spec.dims) {
             *extent = dim.value(&self.kernel.inner.spec.most).unwrap_or(0);
         }
-        match (&spec.kind, &self.region) {
-            (Kind::Window, Some((memory, at))) => {
-                let mut strides = dense(&extents);
-                if let Some(outermost) = strides.first_mut() {
-                    *outermost = spec.row_stride();
-                }
-                Ok(Some(DeviceTensor::within(memory, at + spec.at, extents, strides)))
-            }
-            _ => self.alone(spec, extents).map(Some),
+        if spec.kind != Kind::Window {
+            return self.alone(spec, extents).map(Some);
         }
+        let (memory, at) = self.region()?;
+        let mut strides = dense(&extents);
+        if let Some(outermost) = strides.first_mut() {
+            *outermost = spec.row_stride();
+        }
+        Ok(Some(DeviceTensor::within(memory, at + spec.at, extents, strides)))
+    }
+
+    /// A place in the window that nobody uses.
+    fn region(&self) -> Result<&(Arc<TensorMemory>, u64), CallError> {
+        if let Some(region) = self.region.get() {
+            return Ok(region);
+        }
+        let inner = self.kernel.inner.as_ref();
+        let own = &inner.ranks[inner.group.local_index(self.rank)?];
+        let _alone = own.scratch();
+        let (index, place) = free(&own.regions, "places in the window", self.rank)?;
+        let (window, _) = inner.kernel.window(self.rank)?;
+        let at = window + inner.spec.regions_at + index as u64 * inner.spec.region_bytes;
+        Ok(self.region.get_or_init(|| (place, at)))
     }
 
     /// Memory of its own.

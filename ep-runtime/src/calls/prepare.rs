@@ -121,7 +121,7 @@ impl CallKernel {
         let plan = &emitted.plan;
         let mut spec = CallSpec::new(&ir, &config, plan, options)?;
         spec.regions_at = align_up(control_bytes(plan));
-        let bytes = spec.regions_at + options.live as u64 * spec.region_bytes;
+        let bytes = spec.regions_at + spec.regions(options.live) as u64 * spec.region_bytes;
         let window = Arc::new(Window::new(group.backend(), bytes)?);
         let images = compile_all(group, &[&emitted])?;
         let kernel = GroupKernel::load(group, &window, 0, plan, &images[0])?;
@@ -177,7 +177,7 @@ impl RankMemory {
             }
             Ok::<_, CallError>(Arc::new(TensorMemory::Device(memory)))
         });
-        let regions = (0..if spec.region_bytes > 0 { live } else { 0 })
+        let regions = (0..spec.regions(live))
             .map(|_| Arc::new(TensorMemory::Window(Arc::clone(window), rank)));
         let scratch = Scratch { values: vec![0; spec.values], args: vec![0; args_bytes] };
         Ok(RankMemory {
@@ -198,7 +198,7 @@ fn name_regions(
     live: usize,
 ) -> Result<(), CallError> {
     let waived = waived(plan, |_| true);
-    for index in 0..live as u64 {
+    for index in 0..spec.regions(live) as u64 {
         let region = window.own(rank)? + spec.regions_at + index * spec.region_bytes;
         for tensor in spec.in_window() {
             let at = region + tensor.at;

@@ -41,7 +41,7 @@ pub(super) struct CallSpec {
     /// By place; none where the chosen arms take nothing.
     pub(super) tensors: Vec<Option<TensorSpec>>,
     names: &'static [TensorName],
-    /// Which of the places are those of handles.
+    /// Which of the places are those of handles: these have the tables of all arms.
     of_handles: Vec<bool>,
     sizes: Vec<SizeSpec>,
     /// The most of each.
@@ -93,7 +93,7 @@ impl CallSpec {
         };
         let mut spec = CallSpec {
             pipeline: ir.name.clone(),
-            of_handles: names.iter().map(|name| is_of_handle(ir, name.name)).collect(),
+            of_handles: names.iter().map(|name| is_table(ir, name.name)).collect(),
             sizes: Vec::new(),
             most,
             args: ir.first_args().map(taken).collect(),
@@ -158,6 +158,12 @@ impl CallSpec {
 
     pub(super) fn in_window(&self) -> impl Iterator<Item = &TensorSpec> {
         self.tensors.iter().flatten().filter(|spec| spec.kind == Kind::Window)
+    }
+
+    /// Regions of the window for so many calls: a caller takes inputs and outputs apart.
+    pub(super) fn regions(&self, live: usize) -> usize {
+        let (outputs, inputs): (Vec<_>, Vec<_>) = self.in_window().partition(|spec| spec.is_output);
+        live * (usize::from(!outputs.is_empty()) + usize::from(!inputs.is_empty()))
     }
 
     fn size_at(&self, size: usize) -> usize {
@@ -335,8 +341,8 @@ fn records(channel: &str) -> String {
     format!("{channel}_records")
 }
 
-fn is_of_handle(ir: &ir::Pipeline, name: &str) -> bool {
-    ir.tensors.iter().any(|tensor| tensor.name == name && tensor.from_handle.is_some())
+fn is_table(ir: &ir::Pipeline, name: &str) -> bool {
+    ir.tensors.iter().any(|tensor| tensor.name == name && tensor.kind == TensorKind::Table)
 }
 
 /// The tensors of which there may be several.
@@ -448,7 +454,7 @@ impl Maker<'_> {
             bytes: 1,
             dims: vec![Dim::Is(bytes)],
             kind: Kind::Window,
-            is_output: false,
+            is_output: true,
             rows_apart: false,
             columns_apart: false,
             stride_bytes: None,

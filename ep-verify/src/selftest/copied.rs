@@ -154,7 +154,7 @@ mod tests {
             received.copy_to(rows, &to, call).unwrap_err().to_string()
         };
         let rows = text(9, Rows::default());
-        assert_eq!(rows, "9 rows of an output, the buffer was made for 8");
+        assert_eq!(rows, "9 rows of an output, where 8 is the most");
         let narrow = "`x` is copied as rows of 64 values side by side, not to rows 63 values apart whose \
                       values are 1 apart";
         assert_eq!(text(8, Rows::new(256, 63)), narrow);

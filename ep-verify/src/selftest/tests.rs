@@ -54,7 +54,7 @@ fn what_runs_out_is_named_and_comes_back() {
     assert_eq!(error.to_string(), "7 tokens, but the handle is one of 8");
     let more = DispatchInput { tokens: 9, ..input };
     let error = test.buffer.exchange_counts(0, &more, &call).err().unwrap();
-    assert_eq!(error.to_string(), "9 tokens, the buffer was made for 8");
+    assert_eq!(error.to_string(), "9 tokens, where 8 is the most");
 }
 
 #[test]

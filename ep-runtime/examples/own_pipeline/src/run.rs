@@ -22,9 +22,8 @@ impl Dispatch {
     /// Compiles and loads both.
     pub fn prepare(group: &Group, shape: Shape, options: Options) -> Result<Dispatch, CallError> {
         let tagged = TaggedDispatch::prepare(group, shape, options)?;
-        let Shape { tokens, topk, experts, .. } = shape;
-        let stripes = tagged.tunes().stripes as usize;
-        let counts = layout::Shape { tokens, topk, experts, stripes };
+        let (Shape { tokens, topk, experts, .. }, stripes) = (shape, tagged.tunes().stripes);
+        let counts = layout::Shape { tokens, topk, experts, stripes: stripes as usize };
         let layout = Layout::prepare(group, counts, layout::Options::default())?;
         Ok(Dispatch(group.clone(), shape, tagged, layout))
     }
@@ -38,18 +37,17 @@ impl Dispatch {
         for (rank, (x, tag, experts, weights)) in group.local().zip(sent) {
             let topk_idx = DeviceTensor::from_slice(group, rank, [tokens, topk], experts)?;
             let weights = DeviceTensor::from_slice(group, rank, [tokens, topk], weights)?;
-            let expert_begin =
-                DeviceTensor::from_slice(group, rank, [group.ranks() + 1], begin.begin())?;
+            let begin = begin.begin();
+            let expert_begin = DeviceTensor::from_slice(group, rank, [begin.len()], begin)?;
             let x = DeviceTensor::from_slice(group, rank, [tokens, hidden], x)?;
             let tag = DeviceTensor::from_slice(group, rank, [tokens, 4], tag)?;
-            let routing = layout::Inputs { topk_idx, expert_begin };
-            let layout::Inputs { topk_idx, expert_begin } = routing.clone();
-            let (topk_idx, topk_weights) = (Some(topk_idx), Some(weights));
+            let (to, topk_weights) = (layout::Inputs { topk_idx, expert_begin }, Some(weights));
+            let (topk_idx, expert_begin) = (Some(to.topk_idx.clone()), to.expert_begin.clone());
             let inputs = Inputs { x, tag, topk_idx, topk_weights, expert_begin };
-            ranks.push((routing, layout.outputs(rank)?, inputs, tagged.outputs(rank)?));
+            ranks.push((to, layout.outputs(rank)?, inputs, tagged.outputs(rank)?));
         }
-        for (rank, (routing, counts, inputs, rows)) in group.local().zip(&ranks) {
-            let routes = layout.launch(rank, &call, routing, counts, &Default::default())?;
+        for (rank, (to, counts, inputs, rows)) in group.local().zip(&ranks) {
+            let routes = layout.launch(rank, &call, to, counts, &Default::default())?;
             tagged.launch(rank, &call, inputs, rows, &routes, &Default::default())?;
         }
         group.local().try_for_each(|rank| group.sync(rank))?;

@@ -1,0 +1,212 @@
+//! What a typed call refuses before anything is launched, and which bytes it launches with otherwise.
+
+use super::CallOptions;
+use crate::error::CallError;
+use crate::fake::FakeBackend;
+use crate::group::{Group, GroupOptions};
+use crate::pipelines::{Layout, NvlCombine, NvlDispatch, layout, nvl_combine, nvl_dispatch};
+use crate::tensor::{Bf16, DeviceTensor};
+
+const TOKENS: usize = 8;
+const HIDDEN: usize = 64;
+const SHAPE: nvl_dispatch::Shape = nvl_dispatch::Shape {
+    hidden: HIDDEN,
+    topk: 2,
+    experts: 4,
+    tokens: TOKENS,
+    received: 2 * TOKENS,
+};
+
+fn group() -> Group {
+    Group::new(FakeBackend::new(2), GroupOptions::default()).unwrap()
+}
+
+/// A dispatch with everything that a call of rank 0 takes.
+struct Calls {
+    group: Group,
+    kernel: nvl_dispatch::Kernel,
+    inputs: nvl_dispatch::Inputs,
+    outputs: nvl_dispatch::Outputs,
+    routes: layout::Handle,
+}
+
+impl Calls {
+    fn new(options: nvl_dispatch::Options) -> Calls {
+        let group = group();
+        let kernel = NvlDispatch::prepare(&group, SHAPE, options).unwrap();
+        let stripes = kernel.tunes().stripes as usize;
+        let counts = layout::Shape { topk: 2, experts: 4, stripes, tokens: TOKENS };
+        let layout = Layout::prepare(&group, counts, layout::Options::default()).unwrap();
+        let topk_idx = DeviceTensor::zeros(&group, 0, [TOKENS, 2]).unwrap();
+        let expert_begin = DeviceTensor::from_slice(&group, 0, [3], &[0, 2, 4]).unwrap();
+        let to = layout::Inputs { topk_idx: topk_idx.clone(), expert_begin: expert_begin.clone() };
+        let counts = layout.outputs(0).unwrap();
+        let call = CallOptions::default();
+        let routes = layout.launch(0, &call, &to, &counts, &layout::Args::default()).unwrap();
+        let x = DeviceTensor::zeros(&group, 0, [TOKENS, HIDDEN]).unwrap();
+        let inputs = nvl_dispatch::Inputs {
+            x: nvl_dispatch::PayloadTensor::Bf16 { x },
+            topk_idx: Some(topk_idx),
+            topk_weights: Some(DeviceTensor::zeros(&group, 0, [TOKENS, 2]).unwrap()),
+            expert_begin,
+        };
+        let outputs = kernel.outputs(0).unwrap();
+        Calls { group, kernel, inputs, outputs, routes }
+    }
+
+    fn launch(&self) -> Result<nvl_dispatch::Handle, CallError> {
+        let (call, args) = (CallOptions::default(), nvl_dispatch::Args::default());
+        self.kernel.launch(0, &call, &self.inputs, &self.outputs, &self.routes, &args)
+    }
+
+    /// What a call says after `change`.
+    fn said(change: impl FnOnce(&mut Calls)) -> String {
+        let mut calls = Calls::new(nvl_dispatch::Options::default());
+        change(&mut calls);
+        calls.launch().err().map_or_else(String::new, |error| error.to_string())
+    }
+}
+
+fn bf16(group: &Group, extents: [usize; 2]) -> nvl_dispatch::PayloadTensor<2> {
+    let x = DeviceTensor::<Bf16, 2>::zeros(group, 0, extents).unwrap();
+    nvl_dispatch::PayloadTensor::Bf16 { x }
+}
+
+#[test]
+fn a_call_leaves_tables_of_its_sizes() {
+    let calls = Calls::new(nvl_dispatch::Options::default());
+    let handle = calls.launch().unwrap();
+    assert_eq!(handle.send_row.extents(), [TOKENS as u64, 2]);
+    assert_eq!(handle.recv_src.extents(), [2 * TOKENS as u64]);
+    assert_eq!(handle.send_head.address(), 0, "it belongs to the other arm");
+    // One handle may live; it is given back when it is dropped.
+    let error = calls.launch().unwrap_err().to_string();
+    assert_eq!(error, "rank 0: all 1 handles are in use; drop one, or make more");
+    let (send_row, _) = (handle.send_row.clone(), drop(handle));
+    assert!(calls.launch().is_err(), "a table holds its place");
+    drop(send_row);
+    let handle = calls.launch().unwrap();
+    let (call, args) = (CallOptions::default(), nvl_dispatch::Args::default());
+    let Calls { kernel, inputs, outputs, routes, .. } = &calls;
+    kernel.launch_into(0, &call, inputs, outputs, routes, &args, &handle).unwrap();
+}
+
+#[test]
+fn extents_are_compared_by_name() {
+    assert_eq!(Calls::said(|_| ()), "");
+    let wide = Calls::said(|it| it.inputs.x = bf16(&it.group, [TOKENS, HIDDEN + 16]));
+    assert_eq!(wide, "NvlDispatch: `x` has extents [8, 80], not [8, 64]");
+    let short =
+        Calls::said(|it| it.inputs.topk_idx = it.inputs.topk_idx.as_ref().map(|x| x.first(3)));
+    assert_eq!(short, "NvlDispatch: `topk_idx` has extents [3, 2], not [8, 2]");
+    let many = Calls::said(|it| it.inputs.x = bf16(&it.group, [TOKENS + 1, HIDDEN]));
+    assert_eq!(many, "9 tokens, where 8 is the most");
+    // Tables of a call with another number of tokens.
+    let other = Calls::said(|it| it.routes.in_rank = it.routes.in_rank.first(2));
+    assert_eq!(other, "NvlDispatch: `in_rank` has extents [2, 2], not [8, 2]");
+    let stripes = Calls::said(|it| it.routes.stripe_prefix = it.routes.stripe_prefix.first(1));
+    assert_eq!(stripes, "NvlDispatch: `stripe_prefix` has extents [1, 64], not [2, 64]");
+    let none = Calls::said(|it| it.routes.rank_prefix = DeviceTensor::default());
+    assert_eq!(none, "NvlDispatch: `rank_prefix` has extents [0, 0], not [3, 2]");
+}
+
+#[test]
+fn what_lies_wrong_is_refused() {
+    let raw = |extents: [u64; 2], strides: [i64; 2], at: u64| {
+        // SAFETY: nothing is launched with it.
+        unsafe { DeviceTensor::<Bf16, 2>::from_raw(at, extents, strides) }
+    };
+    let with = |strides: [i64; 2], at: u64| {
+        Calls::said(|it| {
+            let x = raw([TOKENS as u64, HIDDEN as u64], strides, at);
+            it.inputs.x = nvl_dispatch::PayloadTensor::Bf16 { x };
+        })
+    };
+    assert_eq!(with([72, 1], 1 << 20), "", "rows may lie apart");
+    let overlap = with([32, 1], 1 << 20);
+    let text =
+        "NvlDispatch: `x` has strides [32, 1], not rows side by side, 64 or more elements apart";
+    assert_eq!(overlap, text);
+    assert!(with([1, 8], 1 << 20).contains("has strides [1, 8]"));
+    assert_eq!(with([64, 1], 0), "NvlDispatch: `x` is absent");
+    let odd = with([65, 1], 1 << 20);
+    assert!(odd.ends_with("rows 130 bytes apart: both have to be multiples of 16"), "{odd}");
+    let broadcast = Calls::said(|it| {
+        // SAFETY: nothing is launched with it.
+        it.routes.in_rank = unsafe { DeviceTensor::from_raw(1 << 20, [TOKENS as u64, 2], [0, 1]) };
+    });
+    let text = "NvlDispatch: `in_rank` has strides [0, 1], not rows side by side, 2 elements apart";
+    assert_eq!(broadcast, text);
+    let outside = Calls::said(|it| it.outputs.recv_x = bf16(&it.group, [2 * TOKENS, HIDDEN]));
+    assert!(outside.ends_with("outside of the window in which peers reach it"), "{outside}");
+}
+
+#[test]
+fn optional_tensors_come_as_the_options_say() {
+    let absent = Calls::said(|it| it.inputs.topk_weights = None);
+    assert_eq!(absent, "NvlDispatch: `topk_weights` is absent");
+    let options = nvl_dispatch::Options {
+        topk_weights: false,
+        recv_topk_weights: false,
+        ..nvl_dispatch::Options::default()
+    };
+    let mut calls = Calls::new(options);
+    assert!(calls.outputs.recv_topk_weights.is_none());
+    let given = calls.launch().unwrap_err().to_string();
+    assert_eq!(given, "NvlDispatch: `topk_weights` is given, but these options take none");
+    calls.inputs.topk_weights = None;
+    calls.launch().unwrap();
+    // Another arm's elements.
+    let (x, scale) = (DeviceTensor::default(), DeviceTensor::default());
+    calls.inputs.x = nvl_dispatch::PayloadTensor::Fp8 { x, scale };
+    let error = calls.launch().unwrap_err().to_string();
+    assert_eq!(error, "NvlDispatch: `x` holds e4m3, not bf16");
+}
+
+#[test]
+fn args_and_tunes_keep_their_ranges() {
+    let calls = Calls::new(nvl_dispatch::Options::default());
+    let (call, args) = (CallOptions::default(), nvl_dispatch::Args::default());
+    assert_eq!(args.remote_blocks, 8);
+    let args = nvl_dispatch::Args { remote_blocks: 129, ..args };
+    let Calls { group, kernel, inputs, outputs, routes } = &calls;
+    let error = kernel.launch(0, &call, inputs, outputs, routes, &args).unwrap_err();
+    assert_eq!(error.to_string(), "NvlDispatch: `remote_blocks` is 129, it takes 1..=128");
+    let idle = nvl_dispatch::Options { depth: Some(32), ..nvl_dispatch::Options::default() };
+    let error = NvlDispatch::prepare(group, SHAPE, idle).err().unwrap().to_string();
+    let text = "NvlDispatch with these arms has no `depth`; it takes stages, piece, stripes, \
+                send_warps, unit";
+    assert_eq!(error, text);
+    let none = nvl_dispatch::Options { live: 0, ..nvl_dispatch::Options::default() };
+    let error = NvlDispatch::prepare(group, SHAPE, none).err().unwrap().to_string();
+    assert_eq!(error, "nvl-dispatch with 0 live handles can make no call");
+}
+
+/// Memory in the window has the stride that peers count on, and several of a tensor come as an array.
+#[test]
+fn a_combine_reads_what_its_kernel_offers() {
+    let group = group();
+    let shape = nvl_combine::Shape { hidden: 80, topk: 2, tokens: TOKENS, received: 2 * TOKENS };
+    let options = nvl_combine::Options { bias: 1, ..nvl_combine::Options::default() };
+    let kernel = NvlCombine::prepare(&group, shape, options).unwrap();
+    let offers = kernel.offers(0).unwrap();
+    assert_eq!(offers.x.strides(), [128, 1], "whole lines of 128 bytes");
+    let bias = DeviceTensor::zeros(&group, 0, [TOKENS, 80]).unwrap();
+    let inputs =
+        nvl_combine::Inputs { x: offers.x, weights: offers.weights, bias: [Some(bias), None] };
+    let outputs = kernel.outputs(0).unwrap();
+    let none = kernel.offers(0).unwrap_err().to_string();
+    assert_eq!(none, "rank 0: all 1 places in the window are in use; drop one, or make more");
+    let rank_prefix = DeviceTensor::zeros(&group, 0, [3, 2]).unwrap();
+    let routes = layout::Handle { rank_prefix, ..layout::Handle::default() };
+    let send_row = DeviceTensor::zeros(&group, 0, [TOKENS, 2]).unwrap();
+    let sent = nvl_dispatch::Handle { send_row, ..nvl_dispatch::Handle::default() };
+    let (call, args) = (CallOptions::default(), nvl_combine::Args::default());
+    kernel.launch(0, &call, &inputs, &outputs, &routes, &sent, &args).unwrap();
+    let absent = nvl_dispatch::Handle::default();
+    let error = kernel.launch(0, &call, &inputs, &outputs, &routes, &absent, &args).unwrap_err();
+    assert_eq!(error.to_string(), "NvlCombine: `send_row` has extents [0, 0], not [8, 2]");
+    let few = nvl_combine::Inputs { bias: [None, None], ..inputs };
+    let error = kernel.launch(0, &call, &few, &outputs, &routes, &sent, &args).unwrap_err();
+    assert_eq!(error.to_string(), "NvlCombine: `bias` is absent");
+}

@@ -1,0 +1,21 @@
+// An arm, and a tune, that nothing declares.
+ep_runtime::pipeline! {
+    pipeline Tally {
+        shape { ranks: 1..=64, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024 }
+        variant way { Long, Short }
+        size tokens;
+        input topk_idx: i64[tokens, topk], expert_begin: i32[ranks + 1];
+        output per_rank: i32[ranks];
+        role Count on all blocks, warps shared by stripe {
+            for token in stripe {
+                for peer in ranks where routed(topk_idx[token], peer) {
+                    count per_rank[peer];
+                }
+            }
+        }
+    }
+}
+
+fn main() {
+    tally::Options { way: tally::Way::Slow, stages: Some(2), ..tally::Options::default() };
+}
