@@ -721,12 +721,30 @@ ep_runtime::pipeline! {
     }
 }
 
-//- word_of_calls
-// A variant becomes a type beside those of every pipeline's calls, and a tune an option of its kernel.
+//- variant_like_a_type_of_calls
+// A variant becomes a type beside those of every pipeline's calls.
 ep_runtime::pipeline! {
     pipeline Tally {
         shape { ranks: 1..=64, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024 }
         variant shape { Narrow, Wide }
+        size tokens;
+        input topk_idx: i64[tokens, topk], expert_begin: i32[ranks + 1];
+        output per_rank: i32[ranks];
+        role Count on all blocks, warps shared by stripe {
+            for token in stripe {
+                for peer in ranks where routed(topk_idx[token], peer) {
+                    count per_rank[peer];
+                }
+            }
+        }
+    }
+}
+
+//- option_like_that_of_all_calls
+// A tune becomes an option of its kernel, beside those of every kernel.
+ep_runtime::pipeline! {
+    pipeline Tally {
+        shape { ranks: 1..=64, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024 }
         tune { live: 1 in [1, 2] }
         size tokens;
         input topk_idx: i64[tokens, topk], expert_begin: i32[ranks + 1];
@@ -740,5 +758,3 @@ ep_runtime::pipeline! {
         }
     }
 }
-
-fn main() {}

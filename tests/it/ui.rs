@@ -10,6 +10,12 @@ fn rustc_points_at_the_tokens() {
     trybuild::TestCases::new().compile_fail("ui/err_*.rs");
 }
 
+/// Right declarations, and calls that do not fit them: their types say so.
+#[test]
+fn calls_that_do_not_fit_do_not_compile() {
+    trybuild::TestCases::new().compile_fail("ui/calls/*.rs");
+}
+
 /// rustc wants a file of its own for each, with a `main`; its text is that of the case.
 #[test]
 fn what_rustc_is_shown_are_refused_cases() {
