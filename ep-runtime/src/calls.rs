@@ -11,9 +11,8 @@ mod spec;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use fit::TensorFault;
 pub use options::CallOptions;
-pub use places::{Left, OutputMemory};
+pub use places::{LeftTables, OutputMemory};
 pub use prepare::{PrepareOptions, TensorName};
 
 use crate::args::ArgsMap;
@@ -119,7 +118,7 @@ impl CallKernel {
         call: &CallOptions,
         given: &[Option<Given<'_>>],
         numbers: &[u64],
-    ) -> Result<Left, CallError> {
+    ) -> Result<LeftTables, CallError> {
         let Inner { kernel, map, ranks, spec, group } = self.inner.as_ref();
         let own = &ranks[group.local_index(rank)?];
         group.check(rank)?;
@@ -145,7 +144,7 @@ impl CallKernel {
         if let Some(done) = call.done {
             group.backend().record(rank, turn.stream(), &done.event())?;
         }
-        Ok(Left { tables, sizes })
+        Ok(LeftTables { tables, sizes })
     }
 }
 

@@ -5,7 +5,6 @@ use std::fmt;
 use ep_codegen::plan::PlanError;
 
 use crate::backend::BackendError;
-use crate::calls::TensorFault;
 use crate::emit::EmitError;
 #[cfg(target_os = "linux")]
 use crate::net_error::NetError;
@@ -112,6 +111,86 @@ pub enum CallError {
         /// What did not come.
         what: &'static str,
     },
+}
+
+/// Why a tensor does not fit a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TensorFault {
+    /// It is not there.
+    Absent,
+    /// It is there, but calls of these options take none.
+    NotTaken,
+    /// It holds values of another type.
+    Element {
+        /// What it holds.
+        have: &'static str,
+        /// What it has to.
+        want: &'static str,
+    },
+    /// It has other extents.
+    Extents {
+        /// Those that it has.
+        have: Vec<u64>,
+        /// Those that it has to have; none where any will do.
+        want: Vec<Option<u64>>,
+    },
+    /// Its elements lie otherwise than kernels find them.
+    Strides {
+        /// In elements.
+        have: Vec<i64>,
+        /// Elements from one row to the next.
+        row: i64,
+        /// Whether that is the least, not the only right one.
+        or_more: bool,
+    },
+    /// It begins where no kernel can read or write it.
+    Address {
+        /// Where.
+        address: u64,
+        /// Bytes from one row to the next, where that has to be a multiple too.
+        apart: Option<u64>,
+        /// What it has to be a multiple of.
+        multiple: u64,
+    },
+    /// Peers have to reach it, and it lies outside of the kernel's window.
+    OutsideWindow {
+        /// Where.
+        address: u64,
+    },
+}
+
+impl fmt::Display for TensorFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TensorFault::Absent => f.write_str("is absent"),
+            TensorFault::NotTaken => f.write_str("is given, but these options take none"),
+            TensorFault::Element { have, want } => write!(f, "holds {have}, not {want}"),
+            TensorFault::Extents { have, want } => {
+                let any =
+                    |extent: &Option<u64>| extent.map_or("_".to_string(), |it| it.to_string());
+                let want: Vec<String> = want.iter().map(any).collect();
+                write!(f, "has extents {have:?}, not [{}]", want.join(", "))
+            }
+            TensorFault::Strides { have, row, or_more } => {
+                let least = if *or_more { " or more" } else { "" };
+                write!(
+                    f,
+                    "has strides {have:?}, not rows side by side, {row}{least} elements apart"
+                )
+            }
+            TensorFault::Address { address, apart: None, multiple } => {
+                write!(f, "begins at {address:#x}, which is no multiple of {multiple}")
+            }
+            TensorFault::Address { address, apart: Some(apart), multiple } => write!(
+                f,
+                "begins at {address:#x} and has its rows {apart} bytes apart: both have to be multiples \
+                 of {multiple}"
+            ),
+            TensorFault::OutsideWindow { address } => {
+                write!(f, "lies at {address:#x}, outside of the window in which peers reach it")
+            }
+        }
+    }
 }
 
 impl From<BackendError> for CallError {

@@ -1,7 +1,6 @@
 //! A group of ranks, and kernels prepared for all local ones of them.
 
 mod kernel;
-mod open;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};

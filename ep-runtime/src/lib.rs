@@ -57,6 +57,7 @@ mod emit;
 mod fake;
 #[cfg(target_os = "linux")]
 mod net_error;
+mod open;
 mod parallel;
 mod pipeline;
 pub mod pipelines;

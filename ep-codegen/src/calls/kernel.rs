@@ -155,33 +155,34 @@ impl Calls<'_> {
         }
     }
 
-    pub(super) fn launch(&self) -> TokenStream {
+    /// The tensors and numbers of a call as parameters, and their names.
+    fn params(&self) -> (Vec<TokenStream>, Vec<TokenStream>) {
         let module = self.module();
-        let (mut params, mut passed) = (Vec::new(), Vec::new());
+        let mut all = Vec::new();
         if !self.inputs.is_empty() {
-            params.push(quote!(inputs: &'a #module::Inputs));
-            passed.push(quote!(inputs));
+            all.push((quote!(inputs: &'a #module::Inputs), quote!(inputs)));
         }
         if !self.outputs.is_empty() {
-            params.push(quote!(outputs: &'a #module::Outputs));
-            passed.push(quote!(outputs));
+            all.push((quote!(outputs: &'a #module::Outputs), quote!(outputs)));
         }
         for HandleUse { uses, name, is_required, .. } in &self.handles {
             let path = &uses.path;
             let of = quote!(&'a <#(#path)::* as ::ep_runtime::Pipeline>::Handle);
-            params.push(match is_required {
+            let param = match is_required {
                 true => quote!(#name: #of),
                 false => quote!(#name: ::std::option::Option<#of>),
-            });
-            passed.push(quote!(#name));
+            };
+            all.push((param, quote!(#name)));
         }
         if self.has_args() {
-            params.push(quote!(args: &'a #module::Args));
-            passed.push(quote!(args));
+            all.push((quote!(args: &'a #module::Args), quote!(args)));
         }
-        let (given, numbers, count) = (self.given(), self.numbers(), self.names().len());
-        let words = self.ir.first_args().count() + 2 * self.said().count();
-        let first_table = count - self.tables.len();
+        all.into_iter().unzip()
+    }
+
+    pub(super) fn launch(&self) -> TokenStream {
+        let (module, (params, passed), bound) = (self.module(), self.params(), self.bound());
+        let first_table = self.names().len() - self.tables.len();
         let tables = self.tables.iter().enumerate().map(|(index, table)| {
             let (name, place) = (format_ident!("{}", table.name), first_table + index);
             quote!(#name: self.core.table(&left, #place))
@@ -230,16 +231,26 @@ impl Calls<'_> {
                     self.core.launch(rank, call, &given, &numbers).map(drop)
                 }
 
-                fn bound<'a>(
-                    #(#params,)*
-                    into: ::std::option::Option<&'a #module::Handle>,
-                ) -> ([::std::option::Option<::ep_runtime::__private::Given<'a>>; #count], [u64; #words])
-                {
-                    let mut given = [::std::option::Option::None; #count];
-                    let to = &mut given.iter_mut();
-                    #given
-                    (given, #numbers)
-                }
+                #bound
+            }
+        }
+    }
+
+    /// What a call gives: its tensors at their places, and its numbers.
+    fn bound(&self) -> TokenStream {
+        let (module, (params, _), count) = (self.module(), self.params(), self.names().len());
+        let (given, numbers) = (self.given(), self.numbers());
+        let words = self.ir.first_args().count() + 2 * self.said().count();
+        quote! {
+            fn bound<'a>(
+                #(#params,)*
+                into: ::std::option::Option<&'a #module::Handle>,
+            ) -> ([::std::option::Option<::ep_runtime::__private::Given<'a>>; #count], [u64; #words])
+            {
+                let mut given = [::std::option::Option::None; #count];
+                let to = &mut given.iter_mut();
+                #given
+                (given, #numbers)
             }
         }
     }

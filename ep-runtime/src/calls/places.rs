@@ -11,7 +11,7 @@ use crate::memory::{DeviceMemory, HostMemory};
 use crate::tensor::{DeviceTensor, Element, TensorMemory, dense};
 
 /// What a call leaves: its tables.
-pub struct Left {
+pub struct LeftTables {
     pub(super) tables: Option<Arc<TensorMemory>>,
     pub(super) sizes: Sizes,
 }
@@ -29,7 +29,7 @@ impl CallKernel {
     /// no such one.
     pub fn table<E: Element, const RANK: usize>(
         &self,
-        left: &Left,
+        left: &LeftTables,
         place: usize,
     ) -> DeviceTensor<E, RANK> {
         let spec = self.inner.spec.tensors.get(place).and_then(Option::as_ref);

@@ -10,10 +10,10 @@ use ep_codegen::ir::parts::{LINE_BYTES, elem_bytes, parts};
 use ep_codegen::ir::{self, Blocks, ChannelKind, Expr, Memory, NameKind, TensorKind};
 use ep_codegen::plan::{Config, Param, ParamKind, Plan, PlanError, eval};
 
-use super::fit::{Dim, Kind, TensorFault, TensorSpec};
+use super::fit::{Dim, Kind, TensorSpec};
 use super::prepare::{PrepareOptions, TensorName};
 use crate::args::Operand;
-use crate::error::CallError;
+use crate::error::{CallError, TensorFault};
 use crate::group::positive;
 use crate::memory::align_up;
 use crate::tensor::{Given, TensorMemory};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Group, GroupOptions};
 use crate::backend::BackendError;
 use crate::error::CallError;
 use crate::gpu::{Compile, GpuBackend, GpuOptions, compile_with};
+use crate::group::{Group, GroupOptions};
 use crate::jit::{Cache, Jit, Nvrtc};
 
 /// How long the processes of a launcher wait for one another.
