@@ -113,7 +113,7 @@ fn raised(py: Python<'_>, error: &CallError) -> PyErr {
         CallError::AllInUse { rank, live, .. } => {
             (AllInUse::new_err(text), vec![("rank", *rank as u64), ("live", *live as u64)])
         }
-        CallError::Mismatch { .. } => (Mismatch::new_err(text), vec![]),
+        CallError::Mismatch { .. } | CallError::Tensor { .. } => (Mismatch::new_err(text), vec![]),
         CallError::Disagreement { .. } => (Disagreement::new_err(text), vec![]),
         CallError::Capture { .. } => (Capture::new_err(text), vec![]),
         CallError::Timeout(_) => (Timeout::new_err(text), vec![]),

@@ -73,7 +73,7 @@ class Refusals(unittest.TestCase):
         )
         self.refused("this process drives 2 ranks: name one, as in `rank=0`", x, ids, rank=None)
         self.refused("rank 2 is not local: this process drives 0 to 1", x, ids, rank=2)
-        with self.assertRaisesRegex(epforge.Error, "5 tokens, the buffer was made for 4"):
+        with self.assertRaisesRegex(epforge.Error, "5 tokens, where 4 is the most"):
             self.buffer.dispatch(np.zeros((5, 128), x.dtype), np.zeros((5, 3), np.int64), rank=0)
 
     def test_a_group_that_was_refused_goes_on(self) -> None:
