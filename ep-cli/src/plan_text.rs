@@ -64,7 +64,7 @@ fn launch(plan: &Plan) -> Rows {
     let at_once = if plan.waits { ", all at once" } else { "" };
     let row = |name: &str, value: String| vec![name.to_owned(), value];
     vec![
-        row("kernel", plan.entry.clone()),
+        row("kernel", plan.kernels.join(", ")),
         row("threads a block", plan.threads.to_string()),
         row("blocks", format!("at least {}{at_once}", plan.blocks_min)),
         row("dynamic shared memory", format!("{} bytes", plan.shared_bytes)),
@@ -193,7 +193,7 @@ pub(crate) fn object(plan: &Plan) -> Object {
         })
         .collect();
     Object::new()
-        .with("kernel", &plan.entry)
+        .with("kernel", plan.kernels.join(", "))
         .with("arch", plan.arch.name())
         .with("arms", arms)
         .with("numbers", numbers)

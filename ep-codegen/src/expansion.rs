@@ -84,7 +84,7 @@ fn compile(tokens: TokenStream, load: ReadFile) -> (File, Vec<Made>, Diagnostics
 }
 
 /// A pipeline within one node is emitted, or refused at the statements that prevent it; hops over a
-/// network and phases are declared and checked only.
+/// network are declared and checked only.
 fn make(file: &File, pipeline: &Pipeline, errors: &mut Diagnostics) -> Made {
     let ir = lower(file, pipeline);
     let mut refused: Vec<Refusal> = Vec::new();
@@ -129,7 +129,7 @@ fn is_within_node(ir: &ir::Pipeline) -> bool {
         channel.over == [ir::Transport::Nvlink] && channel.parts_per.is_none()
     };
     let nodes = ir.dims.iter().any(|dim| dim.name == "nodes");
-    !nodes && ir.channels.iter().all(nvlink) && ir.roles.iter().all(|role| role.phase.is_none())
+    !nodes && ir.channels.iter().all(nvlink)
 }
 
 /// Where the statements, channels and roles of a pipeline stand.

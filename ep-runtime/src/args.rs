@@ -10,21 +10,22 @@ use ep_codegen::plan::{Param, ParamKind, Plan, elem_bytes};
 use crate::error::CallError;
 
 /// Size of `ep::Group`.
-pub const GROUP_BYTES: usize = 64;
+pub const GROUP_BYTES: usize = 72;
 
 /// The members of `ep::Group` (`templates/device/ep/sync.cuh`) in order, with their offsets. A test
 /// holds this list against the header's text.
 #[cfg(test)]
-const GROUP_MEMBERS: [(&str, usize); 9] = [
+const GROUP_MEMBERS: [(&str, usize); 10] = [
     ("char* const* windows", 0),
     ("char* window", 8),
     ("State* state", 16),
     ("u32* stop", 24),
     ("Record* records", 32),
     ("u64 timeout_ns", 40),
-    ("u32 record_capacity", 48),
-    ("u32 pipeline", 52),
-    ("i32 rank", 56),
+    ("u64 alive", 48),
+    ("u32 record_capacity", 56),
+    ("u32 pipeline", 60),
+    ("i32 rank", 64),
 ];
 
 /// What a kernel knows of its group.
@@ -42,6 +43,8 @@ pub struct GroupArgs {
     pub records: u64,
     /// Longest wait.
     pub timeout_ns: u64,
+    /// A bit for each of the first 64 ranks: whether it takes part in calls.
+    pub alive: u64,
     /// How many records there are.
     pub record_capacity: u32,
     /// The pipeline's number in records.
@@ -53,8 +56,15 @@ pub struct GroupArgs {
 impl GroupArgs {
     /// The struct as the kernel reads it.
     pub fn bytes(&self) -> [u8; GROUP_BYTES] {
-        let wide =
-            [self.windows, self.window, self.state, self.stop, self.records, self.timeout_ns];
+        let wide = [
+            self.windows,
+            self.window,
+            self.state,
+            self.stop,
+            self.records,
+            self.timeout_ns,
+            self.alive,
+        ];
         let narrow = [self.record_capacity, self.pipeline, self.rank];
         let wide = wide.into_iter().flat_map(u64::to_le_bytes);
         let mut bytes = [0; GROUP_BYTES];
@@ -304,9 +314,10 @@ mod tests {
             stop: 4,
             records: 5,
             timeout_ns: 6,
-            record_capacity: 7,
-            pipeline: 8,
-            rank: 9,
+            alive: 7,
+            record_capacity: 8,
+            pipeline: 9,
+            rank: 10,
         };
         let bytes = group.bytes();
         for (value, (name, offset)) in (1..).zip(GROUP_MEMBERS) {

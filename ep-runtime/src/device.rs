@@ -18,8 +18,25 @@ macro_rules! headers {
 
 /// Every header as `(name, text)`; the name is what stands in `#include <...>`.
 pub const HEADERS: &[(&str, &str)] = headers![
-    "cast", "compute", "count", "direct", "directs", "messages", "mover", "net", "parts", "places",
-    "ptx", "pull", "reduce", "ring", "rings", "rows", "slots", "sync",
+    "cast",
+    "compute",
+    "count",
+    "direct",
+    "directs",
+    "messages",
+    "mover",
+    "net",
+    "parts",
+    "places",
+    "ptx",
+    "pull",
+    "reduce",
+    "ring",
+    "rings",
+    "rows",
+    "slot_rows",
+    "slots",
+    "sync",
 ];
 
 /// The digest of all names and texts: two programs with the same one emit for the same library.

@@ -256,6 +256,7 @@ pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
     Plan {
         pipeline: name.to_string(),
         entry: name.to_lowercase(),
+        kernels: vec![name.to_lowercase()],
         arch: Arch::Sm90a,
         arms: Vec::new(),
         numbers: Numbers::new(),

@@ -56,6 +56,7 @@ impl HandwrittenKernel {
         Plan {
             pipeline: self.name.to_string(),
             entry: self.entry.to_string(),
+            kernels: vec![self.entry.to_string()],
             arch,
             arms: Vec::new(),
             numbers: Numbers::new(),

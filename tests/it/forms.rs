@@ -4,6 +4,7 @@ mod channels;
 mod gathers;
 mod kernels;
 mod local;
+mod low_latency;
 mod meaning;
 mod refused;
 mod run;

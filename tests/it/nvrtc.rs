@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 use ep_codegen::schedule::{RuleSet, Ways};
-use ep_runtime::ir::facts::travels_in_words;
+use ep_runtime::ir::slots::travels_in_words;
 use ep_runtime::jit::{Arch, Cache, Compiled, CudaSource, Jit, Nvrtc, Request};
 use ep_runtime::plan::{Config, PlanError, role_use};
 use ep_runtime::{AnyPipeline, EmitError, Emitted, device};
@@ -68,10 +68,10 @@ fn compile(jit: &Jit, kernels: &[Kernel]) -> Vec<std::sync::Arc<Compiled>> {
 fn findings(emitted: &Emitted, compiled: &Compiled) -> Vec<String> {
     let plan = &emitted.plan;
     let mut found = compiled.defects();
-    let names: Vec<&str> =
+    let names: BTreeSet<&str> =
         compiled.resources.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
-    if names != [plan.entry.as_str()] {
-        found.push(format!("the kernels are {names:?}, the plan launches `{}`", plan.entry));
+    if names != plan.kernels.iter().map(String::as_str).collect() {
+        found.push(format!("the kernels are {names:?}, the plan launches {:?}", plan.kernels));
     }
     for kernel in &compiled.resources.kernels {
         let threads = kernel.max_threads.map(i64::from);

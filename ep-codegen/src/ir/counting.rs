@@ -35,6 +35,15 @@ pub fn counted(ir: &Pipeline) -> Vec<(&Tensor, Counting)> {
     order.iter().filter_map(tensor).map(|tensor| (tensor, kind(tensor))).collect()
 }
 
+/// Those that the roles of a phase count into.
+pub fn counted_in<'a>(ir: &'a Pipeline, phase: Option<&str>) -> Vec<(&'a Tensor, Counting)> {
+    let of_phase = |(tensor, _): &(&Tensor, Counting)| {
+        let mut roles = ir.roles.iter().filter(|role| role.phase.as_deref() == phase);
+        roles.any(|role| counts_of(role).iter().any(|(place, _)| place.tensor == tensor.name))
+    };
+    counted(ir).into_iter().filter(of_phase).collect()
+}
+
 /// Whether `role` counts into a tensor whose sums are in the window.
 pub fn sums(ir: &Pipeline, role: &Role) -> bool {
     let counted = counted(ir);
@@ -68,7 +77,7 @@ fn counting(ir: &Pipeline, tensor: &Tensor, counts: &[(&Role, &Place, bool)]) ->
             matches!(place.indices.first(), Some(Expr::Name { kind: NameKind::Stripe, .. }));
         stripe && *by_token && role.name == first.name
     };
-    if is_written_otherwise(ir, &tensor.name) || is_read(ir, &tensor.name) {
+    if is_written_otherwise(ir, &tensor.name) || is_read(ir, first, &tensor.name) {
         return Counting::Cleared;
     }
     let owned = first.blocks == Blocks::All && first.share == Share::Stripe;
@@ -96,10 +105,11 @@ fn is_written_otherwise(ir: &Pipeline, name: &str) -> bool {
     found
 }
 
-/// Whether a role reads the tensor before all blocks are done.
-fn is_read(ir: &Pipeline, name: &str) -> bool {
+/// Whether a role reads the tensor before all blocks of the phase that counts are done.
+fn is_read(ir: &Pipeline, counts: &Role, name: &str) -> bool {
     let mut found = false;
-    for role in ir.roles.iter().filter(|role| role.blocks != Blocks::Last) {
+    let together = |role: &&Role| role.blocks != Blocks::Last && role.phase == counts.phase;
+    for role in ir.roles.iter().filter(together) {
         walk::stmts(&role.body, &mut |stmt| {
             walk::exprs(stmt, &mut |part| {
                 found |= matches!(part, Expr::Element { tensor, .. } if tensor == name);

@@ -4,6 +4,7 @@
 //! `explain` prints these, and the numbers W1, W2, .. of the pairs stand at both ends in the
 //! emitted CUDA.
 
+use super::slots::travels_in_words;
 use super::walk;
 use super::{
     Action, Channel, ChannelKind, Expr, Pipeline, Role, Share, Stmt, TensorKind, Transport,
@@ -42,8 +43,6 @@ pub enum Task {
     FlushChunks,
     /// Several warps read one ring over a network: it returns the least of their heads.
     ReturnCredit,
-    /// Movers count what they have issued: it closes the slots when all of it has landed.
-    CloseSlots,
 }
 
 /// What lets the producer of a channel go on.
@@ -64,7 +63,7 @@ pub struct Credit {
 pub enum CreditRule {
     /// Slots of a ring: a chunk at a time, and the rest when the consumer retires.
     Chunk,
-    /// Slots with epochs: with the last read of an epoch.
+    /// Slots that do not say by themselves that they have come: with the last read of an epoch.
     Epoch,
     /// Direct: once per call, when the output is ready to be written.
     Ready,
@@ -255,38 +254,16 @@ fn derived_roles(selected: &Pipeline, channel: &Channel) -> Vec<DerivedRole> {
                 derive(&channel.to, "Crediter", Task::ReturnCredit);
             }
         }
-        ChannelKind::Slots if closes(selected, channel) => {
-            for role in &channel.from {
-                derive(role, "Closer", Task::CloseSlots);
-            }
-        }
         _ => {}
     }
     roles
-}
-
-fn closes(selected: &Pipeline, channel: &Channel) -> bool {
-    !Ends::of(selected, channel).close.is_empty()
-}
-
-/// Whether the messages of a channel travel as words that carry their epoch, so that neither a flag
-/// nor a credit goes with them: small records that stay within NVLink.
-pub fn travels_in_words(selected: &Pipeline, channel: &Channel) -> bool {
-    let rows = selected
-        .messages
-        .iter()
-        .any(|message| message.name == channel.message && message.fields.iter().any(|f| f.row));
-    channel.kind == ChannelKind::Slots && !rows && !over_network(channel)
 }
 
 fn credit_rule(selected: &Pipeline, channel: &Channel) -> Option<CreditRule> {
     match channel.kind {
         ChannelKind::Ring => Some(CreditRule::Chunk),
         ChannelKind::Slots if travels_in_words(selected, channel) => None,
-        ChannelKind::Slots => {
-            let epochs = channel.options.iter().any(|option| option.name == "epochs");
-            epochs.then_some(CreditRule::Epoch)
-        }
+        ChannelKind::Slots => Some(CreditRule::Epoch),
         ChannelKind::Direct => Some(CreditRule::Ready),
         ChannelKind::Pull => Some(CreditRule::Released),
     }

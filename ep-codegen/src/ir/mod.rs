@@ -15,6 +15,7 @@ pub mod params;
 pub mod parts;
 pub mod rows;
 mod select;
+pub mod slots;
 pub mod text;
 pub mod walk;
 
@@ -59,6 +60,17 @@ impl Pipeline {
             self.args[..*index].iter().all(|known| known.name != arg.name)
         };
         args.filter(is_first).map(|(_, arg)| arg)
+    }
+
+    /// The phases in order of declaration; without any, all roles are one.
+    pub fn phases(&self) -> Vec<Option<&str>> {
+        let mut phases = Vec::new();
+        for role in &self.roles {
+            if !phases.contains(&role.phase.as_deref()) {
+                phases.push(role.phase.as_deref());
+            }
+        }
+        phases
     }
 
     /// FNV-1a, 128 bits, of the canonical text: embedded by the macro, compared at run time.

@@ -1,5 +1,7 @@
 //! Names of the declaration as the text and the command line spell them.
 
+use super::Pipeline;
+
 /// `local_experts` as `kLocalExperts`.
 pub fn constant(name: &str) -> String {
     format!("k{}", camel(name))
@@ -33,4 +35,12 @@ fn joined(name: &str, separator: char) -> String {
         out.extend(letter.to_lowercase());
     }
     out
+}
+
+/// Symbol of the kernel of a phase, or of a pipeline without phases.
+pub fn kernel_of(ir: &Pipeline, phase: Option<&str>) -> String {
+    match phase {
+        Some(phase) => format!("{}_{}", snake(&ir.name), snake(phase)),
+        None => snake(&ir.name),
+    }
 }

@@ -79,7 +79,6 @@ pub fn facts_text(facts: &Facts) -> String {
             Task::ReturnCredit => {
                 format!("returns the least head of the warps that read {channel}")
             }
-            Task::CloseSlots => format!("closes {channel} when all of its rows have landed"),
         };
         line(&mut out, 1, &format!("role {} beside {}: {task}", role.name, role.beside));
     }

@@ -56,30 +56,7 @@ impl<'p> World<'p> {
 
     /// The axis of a slot that counts arrivals, if one does.
     pub(super) fn counted_axis(&self, channel: &Channel) -> Option<usize> {
-        // A sender names every axis but its own; where it names fewer, the last one counts.
-        let last = channel.slot_names.iter().rposition(|name| name != "source");
-        last.filter(|_| self.counted_by_push(channel))
-    }
-
-    fn counted_by_push(&self, channel: &Channel) -> bool {
-        let named = channel.slot_names.iter().filter(|name| *name != "source").count();
-        let mut counted = false;
-        for role in &self.ir.roles {
-            crate::ir::walk::stmts(&role.body, &mut |stmt| {
-                let crate::ir::Action::Push { channel: name, position, .. } = &stmt.action else {
-                    return;
-                };
-                let given = match position {
-                    Some(Expr::Call { helper, args }) if helper == crate::ir::helpers::SLOT => {
-                        args.len()
-                    }
-                    Some(_) => 1,
-                    None => 0,
-                };
-                counted |= *name == channel.name && given < named;
-            });
-        }
-        counted
+        crate::ir::slots::counted_axis(self.ir, channel)
     }
 
     /// The sender that a slot's index names, if it names one.

@@ -16,7 +16,7 @@ use super::numbers::{self, Numbers};
 use super::window::Window;
 use crate::ir::counting::{Counting, counted};
 use crate::ir::facts::facts;
-use crate::ir::naming::snake;
+use crate::ir::naming::{kernel_of, snake};
 use crate::ir::params::params;
 use crate::ir::parts::{LINE_BYTES, align};
 use crate::ir::rows::row_in_place;
@@ -36,6 +36,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         ways: Ways::of(&ir, config.rules),
     };
     planner.check_channels()?;
+    planner.check_slots()?;
     planner.check_rows()?;
     planner.check_taken()?;
     let warps = planner.warps()?;
@@ -53,6 +54,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
     Ok(Plan {
         pipeline: ir.name.clone(),
         entry: snake(&ir.name),
+        kernels: ir.phases().into_iter().map(|phase| kernel_of(&ir, phase)).collect(),
         arch: config.arch,
         arms: ir.axes.iter().map(|axis| (axis.name.clone(), axis.arms[0].name.clone())).collect(),
         numbers: numbers.clone(),

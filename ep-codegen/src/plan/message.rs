@@ -1,8 +1,8 @@
 //! The bytes of a message: one bulk row and one small meta record.
 
 use super::numbers::{Numbers, eval};
-use crate::ir::facts::travels_in_words;
 use crate::ir::parts::{LINE_BYTES, align, elem_bytes, meta_sources, row_field};
+use crate::ir::slots::travels_in_words;
 use crate::ir::{Channel, ChannelKind, Elem, Expr, Message, Pipeline};
 
 /// The layout of one message for one shape.

@@ -41,8 +41,10 @@ use crate::ir::facts::Pair;
 pub struct Plan {
     /// Pipeline name as declared (`NvlDispatch`).
     pub pipeline: String,
-    /// Symbol of the kernel (`nvl_dispatch`).
+    /// Name of the module (`nvl_dispatch`).
     pub entry: String,
+    /// Symbols of its kernels, one for each phase in order.
+    pub kernels: Vec<String>,
     /// Target.
     pub arch: Arch,
     /// Chosen arms as (axis, arm).

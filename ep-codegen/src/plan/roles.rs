@@ -68,9 +68,12 @@ pub fn has_sequences(ir: &Pipeline, ways: &Ways) -> bool {
     ir.roles.iter().any(|role| role_use(ir, ways, role).sequence)
 }
 
-/// Whether two sets of blocks may share a block.
-pub(super) fn may_meet(a: &Blocks, b: &Blocks) -> bool {
-    match (a, b) {
+/// Whether two roles may share a block: phases never do.
+fn may_meet(a: &Role, b: &Role) -> bool {
+    if a.phase != b.phase {
+        return false;
+    }
+    match (&a.blocks, &b.blocks) {
         (Blocks::Last, other) | (other, Blocks::Last) => *other == Blocks::Last,
         (Blocks::Even, Blocks::Odd) | (Blocks::Odd, Blocks::Even) => false,
         (Blocks::Range { .. }, Blocks::Other) | (Blocks::Other, Blocks::Range { .. }) => false,
@@ -97,9 +100,8 @@ pub fn block_groups(ir: &Pipeline, ways: &Ways) -> Vec<Vec<usize>> {
         if !role_use(ir, ways, role).has_memory() {
             continue;
         }
-        let meets = |group: &Vec<usize>| {
-            group.iter().any(|other| may_meet(&ir.roles[*other].blocks, &role.blocks))
-        };
+        let meets =
+            |group: &Vec<usize>| group.iter().any(|other| may_meet(&ir.roles[*other], role));
         let (joined, apart): (Vec<_>, Vec<_>) = groups.into_iter().partition(meets);
         groups = apart;
         let mut group: Vec<usize> = joined.into_iter().flatten().collect();
@@ -116,7 +118,7 @@ pub(super) fn first_warps(roles: &[Role], counts: &[i64]) -> Vec<i64> {
     let mut firsts: Vec<i64> = Vec::new();
     for (index, role) in roles.iter().enumerate() {
         let earlier = roles[..index].iter().enumerate();
-        let shared = earlier.filter(|(_, other)| may_meet(&other.blocks, &role.blocks));
+        let shared = earlier.filter(|(_, other)| may_meet(other, role));
         firsts.push(shared.map(|(other, _)| firsts[other] + counts[other]).max().unwrap_or(0));
     }
     firsts

@@ -6,8 +6,12 @@ use super::message::MessageLayout;
 use super::numbers::Numbers;
 use super::{CfgKind, CfgMember, Region, constant};
 use crate::ir::parts::{LINE_BYTES, align};
-use crate::ir::{Channel, ChannelKind};
+use crate::ir::slots::{Arrival, arrival, counted_axis};
+use crate::ir::{Channel, ChannelKind, Pipeline};
 use crate::plan::eval;
+
+/// What a region holds, its bytes, who writes and who reads it, and what the bytes are made of.
+type Row<'a> = (&'a str, i64, &'a str, &'a str, String);
 
 /// Regions of all channels so far.
 #[derive(Default)]
@@ -23,8 +27,60 @@ pub(super) struct Extent<'a> {
     /// Roles of the pipeline.
     pub(super) roles: i64,
     pub(super) message: &'a MessageLayout,
-    /// Whether its messages are words that carry their epoch.
-    pub(super) in_words: bool,
+    /// How its slots are told apart; none for another kind of channel.
+    pub(super) slots: Option<SlotExtent>,
+}
+
+/// How many slots a channel has for each call, and how the messages in them arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SlotExtent {
+    pub(super) arrival: Arrival,
+    /// Calls whose slots are kept apart.
+    pub(super) epochs: i64,
+    /// Slots, or rows of slots where the sender counts.
+    pub(super) keys: i64,
+    /// Slots of a key.
+    pub(super) arrivals: i64,
+    /// How far the keys of one source are from those of the next one; 0 where they name none.
+    pub(super) source_stride: i64,
+    /// Keys that a sender closes at each receiver.
+    pub(super) shared: i64,
+}
+
+impl SlotExtent {
+    /// The slots of `channel` between `peers`.
+    pub(super) fn of(
+        ir: &Pipeline,
+        channel: &Channel,
+        peers: i64,
+        numbers: &Numbers,
+    ) -> Option<SlotExtent> {
+        if channel.kind != ChannelKind::Slots {
+            return None;
+        }
+        let counted = counted_axis(ir, channel);
+        let (mut keys, mut source_stride) = (1_i64, 0_i64);
+        for (axis, name) in channel.slot_names.iter().enumerate().rev() {
+            if Some(axis) == counted {
+                continue;
+            }
+            if name == "source" {
+                source_stride = keys;
+            }
+            keys = keys.saturating_mul(eval(&channel.slot[axis], numbers).unwrap_or(0));
+        }
+        let arrivals = counted.and_then(|axis| eval(&channel.slot[axis], numbers)).unwrap_or(1);
+        let shared = if counted.is_some() { keys / peers.max(1) } else { 1 };
+        let epochs = slot_epochs(channel, numbers);
+        Some(SlotExtent {
+            arrival: arrival(ir, channel),
+            epochs,
+            keys,
+            arrivals,
+            source_stride,
+            shared,
+        })
+    }
 }
 
 impl Window {
@@ -45,8 +101,7 @@ impl Window {
         let peers = extent.peers;
         // A word for each role that may send, and every 32 peers.
         let claims = extent.roles * ((peers + 31) / 32);
-        let places = places(channel, numbers).unwrap_or(peers);
-        let rows: Vec<(&str, i64, &str, &str, String)> = match channel.kind {
+        let rows: Vec<Row<'_>> = match channel.kind {
             ChannelKind::Ring => vec![
                 (
                     "slots",
@@ -68,20 +123,7 @@ impl Window {
                 ("stored", each * 8, sender, sender, words(extent, 1, 8)),
                 ("claims", 2 * claims * 4, sender, sender, format!("2 calls x {claims} words x 4")),
             ],
-            ChannelKind::Slots => {
-                let each = slot_epochs(channel, numbers);
-                let bytes = each * places * slot;
-                let formula = format!("{each} epochs x {places} slots x {slot}");
-                let slots = ("slots", bytes, sender, receiver, formula);
-                let words = |bytes| format!("{each} epochs x {peers} peers x {bytes}");
-                // Words that carry their epoch need neither.
-                let told = [
-                    ("flags", each * peers * 8, sender, receiver, words(8)),
-                    ("acks", each * peers * 4, receiver, sender, words(4)),
-                ];
-                let told = told.into_iter().filter(|_| !extent.in_words);
-                std::iter::once(slots).chain(told).collect()
-            }
+            ChannelKind::Slots => slot_words(extent, sender, receiver),
             ChannelKind::Pull => vec![
                 ("ready", peers * 16, sender, receiver, format!("{peers} peers x 16")),
                 ("released", peers * 4, receiver, sender, format!("{peers} peers x 4")),
@@ -106,7 +148,7 @@ impl Window {
         self.region("counted", row)
     }
 
-    fn region(&mut self, of: &str, row: (&str, i64, &str, &str, String)) -> CfgMember {
+    fn region(&mut self, of: &str, row: Row<'_>) -> CfgMember {
         let (what, bytes, writer, reader, formula) = row;
         let offset = self.bytes;
         self.regions.push(Region {
@@ -127,14 +169,38 @@ fn words(extent: &Extent<'_>, copies: i64, bytes: i64) -> String {
     if copies == 1 { each } else { format!("{copies} calls x {each}") }
 }
 
-/// How many slots one call fills.
-fn places(channel: &Channel, numbers: &Numbers) -> Option<i64> {
-    channel.slot.iter().map(|extent| eval(extent, numbers)).product()
+/// The slots of a channel, and the words beside them.
+fn slot_words<'a>(extent: &Extent<'_>, sender: &'a str, receiver: &'a str) -> Vec<Row<'a>> {
+    let Some(slots) = extent.slots else { return Vec::new() };
+    let SlotExtent { arrival, epochs, keys, arrivals, shared, .. } = slots;
+    let (bytes, peers) = (extent.message.slot_bytes, extent.peers);
+    let each = if arrivals == 1 { keys.to_string() } else { format!("{keys} x {arrivals}") };
+    let formula = format!("{epochs} epochs x {each} slots x {bytes}");
+    let total = epochs.saturating_mul(keys).saturating_mul(arrivals).saturating_mul(bytes);
+    let mut rows = vec![("slots", total, sender, receiver, formula)];
+    if arrival == Arrival::Words {
+        return rows;
+    }
+    if arrival == Arrival::Flags {
+        let formula = format!("{epochs} epochs x {keys} slots x 8");
+        rows.push(("flags", epochs * keys * 8, sender, receiver, formula));
+    }
+    let closed = format!("{epochs} epochs x {peers} peers x {shared} x 8");
+    rows.extend([
+        ("closed", epochs * peers * shared * 8, sender, receiver, closed),
+        ("released", peers * 4, receiver, sender, format!("{peers} peers x 4")),
+        ("taken", peers * shared * 4, sender, sender, format!("{peers} peers x {shared} x 4")),
+        ("closers", 4, sender, sender, "1 word x 4".to_string()),
+        ("readers", 4, receiver, receiver, "1 word x 4".to_string()),
+    ]);
+    rows
 }
 
-/// Calls whose slots are kept apart: with two, a rank that is a call ahead meets no reader.
-pub(super) fn slot_epochs(channel: &Channel, numbers: &Numbers) -> i64 {
-    option(channel, "epochs", numbers).unwrap_or(2).max(2)
+/// Calls whose slots are kept apart: with two, a rank that is a call ahead meets no reader. A power of
+/// two, so that the slots of a call follow from its number when that wraps.
+fn slot_epochs(channel: &Channel, numbers: &Numbers) -> i64 {
+    let epochs = option(channel, "epochs", numbers).unwrap_or(2).max(2);
+    u32::try_from(epochs).ok().and_then(u32::checked_next_power_of_two).map_or(epochs, i64::from)
 }
 
 /// A number that the channel's declaration gives.

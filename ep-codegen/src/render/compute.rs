@@ -3,7 +3,7 @@
 use super::expr::{Scope, elem_type};
 use super::names::channel_cfg;
 use super::{RenderError, Rendered, Renderer, param};
-use crate::ir::facts::travels_in_words;
+use crate::ir::slots::travels_in_words;
 use crate::ir::{
     Action, Blocks, Channel, ChannelKind, Domain, Elem, ElemType, Expr, FieldValue, Memory,
     NameKind, PeerSet, Place, Role, Stmt,

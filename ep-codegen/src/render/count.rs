@@ -1,6 +1,7 @@
 //! Counters: how they start at zero, what adds to them, and who stores them.
 
 use super::{Rendered, Renderer};
+use crate::ir::counting::counted_in;
 use crate::ir::{Memory, Place, Tensor};
 use crate::plan::{Counting, constant, counted, has_last, is_given};
 
@@ -26,20 +27,26 @@ impl Renderer<'_> {
         counted(self.ir).iter().any(|(_, kind)| *kind == Counting::Summed) || has_last(self.ir)
     }
 
-    /// What a block zeroes for itself as it enters, and what all blocks zero before they meet.
-    pub(super) fn zeroes(&self) -> (Vec<String>, Vec<String>) {
+    /// Whether what a phase counts is added up as it ends, or roles on its last block wait for that.
+    fn adds_up(&self, phase: Option<&str>, has_last: bool) -> bool {
+        has_last || counted_in(self.ir, phase).iter().any(|(_, kind)| *kind == Counting::Summed)
+    }
+
+    /// What a block zeroes for itself as it enters a phase, and what all blocks zero before they meet.
+    pub(super) fn zeroes(&self, phase: Option<&str>, has_last: bool) -> (Vec<String>, Vec<String>) {
+        let counted = counted_in(self.ir, phase);
         let (mut own, mut shared) = (Vec::new(), Vec::new());
         if crate::plan::has_sequences(self.ir, &self.ways) {
             own.push("ep::clear(smem.sequences, Cfg::kSequences);".to_string());
         }
         let zeroed = |kind: &Counting| matches!(kind, Counting::Summed | Counting::ByStripe);
-        if counted(self.ir).iter().any(|(tensor, kind)| zeroed(kind) && !is_given(tensor)) {
+        if counted.iter().any(|(tensor, kind)| zeroed(kind) && !is_given(tensor)) {
             own.push("// What is counted starts at zero.".to_string());
         }
-        if self.has_sums() {
+        if self.adds_up(phase, has_last) {
             own.push("smem.counters.clear();".to_string());
         }
-        for (tensor, kind) in counted(self.ir).into_iter().filter(|(tensor, _)| !is_given(tensor)) {
+        for (tensor, kind) in counted.into_iter().filter(|(tensor, _)| !is_given(tensor)) {
             let name = &tensor.name;
             match kind {
                 Counting::Summed => {}
@@ -62,12 +69,13 @@ impl Renderer<'_> {
         if product.is_empty() { "1".to_string() } else { product }
     }
 
-    /// The last step of the kernel: the last block out stores what all have counted.
-    pub(super) fn leave(&self, last: &[String]) -> Rendered {
-        if !self.has_sums() {
+    /// The last step of a phase: the last block out stores what all have counted.
+    pub(super) fn leave(&self, phase: Option<&str>, last: &[String]) -> Rendered {
+        if !self.adds_up(phase, !last.is_empty()) {
             return Ok("ep::leave(args.group, call);".to_string());
         }
-        let summed = counted(self.ir).into_iter().filter(|(_, kind)| *kind == Counting::Summed);
+        let summed =
+            counted_in(self.ir, phase).into_iter().filter(|(_, kind)| *kind == Counting::Summed);
         let stores = summed.map(|(tensor, _)| self.sum_store(tensor)).collect::<Vec<_>>();
         let stores = stores.join("\n");
         if last.is_empty() {

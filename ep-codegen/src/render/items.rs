@@ -2,7 +2,8 @@
 
 use super::expr::{elem_type, part_name};
 use super::names::{role_cfg, role_fn};
-use super::{RenderError, Rendered, Renderer};
+use super::{RenderError, Rendered, Renderer, mentions};
+use crate::ir::naming::kernel_of;
 use crate::ir::{Blocks, Expr, Role};
 use crate::plan::{Param, ParamKind, RoleUse, block_groups, has_sequences, params, role_use, sums};
 
@@ -121,31 +122,43 @@ impl Renderer<'_> {
         Ok(Some(format!("ep::{kind}<{cfg}> {name}[{own}::kWarps];")))
     }
 
-    /// The `__global__` function: which warp of which block runs which role.
-    pub(super) fn entry(&self) -> Rendered {
+    /// The `__global__` functions, one for each phase: which warp of which block runs which role.
+    pub(super) fn entries(&self) -> Rendered {
+        let phases = self.ir.phases();
+        let last = phases.last().copied().flatten();
+        let texts = phases.iter().map(|phase| self.entry(*phase, *phase == last));
+        Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+    }
+
+    fn entry(&self, phase: Option<&str>, ends: bool) -> Rendered {
         let (mut calls, mut last) = (Vec::new(), Vec::new());
-        for role in &self.ir.roles {
+        for role in self.ir.roles.iter().filter(|role| role.phase.as_deref() == phase) {
             let list = if role.blocks == Blocks::Last { &mut last } else { &mut calls };
             list.push(self.role_call(role)?);
         }
         calls.retain(|call| !call.is_empty());
-        let smem = self.smem()?;
-        let (own, clears) = self.zeroes();
+        let calls = calls.join("\n");
+        let (own, clears) = self.zeroes(phase, !last.is_empty());
         let prepare = if own.is_empty() {
             String::new()
         } else {
             format!(", [&] {{\n{}\n}}", own.join("\n"))
         };
+        let leave = self.leave(phase, &last)?;
+        let uses_smem = [&calls, &prepare, &leave].iter().any(|text| mentions(text, "smem"));
+        let goes_on = "// The call goes on in the next phase.\ncall.ends = false;";
+        let is_fixed = clears.is_empty() && ends;
         self.step(
             "entry",
             &[
-                ("name", &crate::plan::snake(&self.ir.name)),
-                ("shared", if smem.is_empty() { "" } else { "EP_SHARED(Smem, smem);" }),
+                ("name", &kernel_of(self.ir, phase)),
+                ("shared", if uses_smem { "EP_SHARED(Smem, smem);" } else { "" }),
                 ("prepare", &prepare),
                 ("clears", &clears.join("\n")),
-                ("call", if clears.is_empty() { "const ep::Call" } else { "ep::Call" }),
-                ("calls", &calls.join("\n")),
-                ("leave", &self.leave(&last)?),
+                ("call", if is_fixed { "const ep::Call" } else { "ep::Call" }),
+                ("goes_on", if ends { "" } else { goes_on }),
+                ("calls", &calls),
+                ("leave", &leave),
             ],
         )
     }

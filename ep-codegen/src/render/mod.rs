@@ -52,7 +52,7 @@ pub fn body_with(ir: &Pipeline, rules: RuleSet) -> Rendered {
             ("smem", &render.smem()?),
             ("cuda_fns", &render.cuda_fns()),
             ("roles", &roles.join("\n")),
-            ("entry", &render.entry()?),
+            ("entry", &render.entries()?),
             ("name", &crate::plan::snake(&ir.name)),
         ],
     )?;

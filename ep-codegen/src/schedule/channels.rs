@@ -9,16 +9,16 @@ mod slots;
 pub(super) use slots::check_slots;
 
 use super::scope::{Arrived, Meaning, Scope};
+use super::statements::Cast;
 use super::step::{Step, Takers};
 use super::term::Term;
 use super::value::{Numbers, STRIPE, counted_loop};
 use super::{Lowered, RoleLowering, elem_type};
-use crate::ir::facts::travels_in_words;
 use crate::ir::naming::{camel, constant};
 use crate::ir::parts::meta_sources;
 use crate::ir::{
-    Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, FieldValue, Message, NameKind,
-    PeerSet, Share, Stmt, Transport, walk,
+    Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, Field, FieldValue, Message,
+    NameKind, PeerSet, Share, Stmt, Transport, walk,
 };
 
 /// An end of a channel.
@@ -61,8 +61,8 @@ impl<'a> RoleLowering<'a> {
                 continue;
             }
             let both = self.objects.iter().any(|known| known.channel == channel.name);
-            // Slots are one object for both ends.
-            if both && channel.kind == ChannelKind::Slots {
+            // Words are one object for both ends.
+            if both && channel.kind == ChannelKind::Slots && self.in_words(channel) {
                 continue;
             }
             let wanted = if both { format!("{}_in", channel.name) } else { channel.name.clone() };
@@ -74,27 +74,56 @@ impl<'a> RoleLowering<'a> {
                 (ChannelKind::Pull, End::Out) => continue,
                 (ChannelKind::Direct, End::In) => {
                     args.push(Term::name(format!("args.{}_meta_at", channel.name), Elem::I64));
-                    class_of(channel, end)
+                    self.class_of(channel, end)
                 }
-                _ => class_of(channel, end),
+                _ => self.class_of(channel, end),
             };
             out.push(Step::Object { class, name, args });
         }
     }
 
+    /// The class of the object that stands for an end.
+    pub(super) fn class_of(&self, channel: &Channel, end: End) -> String {
+        let class = match (&channel.kind, end) {
+            (ChannelKind::Ring, End::Out) => "RingsOut",
+            (ChannelKind::Ring, End::In) => "RingsIn",
+            (ChannelKind::Direct, End::Out) => "DirectOut",
+            (ChannelKind::Direct, End::In) => "DirectIn",
+            (ChannelKind::Slots, _) if self.in_words(channel) => "SlotChannel",
+            (ChannelKind::Slots, End::Out) => "SlotRowsOut",
+            (ChannelKind::Slots, End::In) => "SlotRowsIn",
+            (ChannelKind::Pull, _) => "PullConsumer",
+        };
+        format!("ep::{class}<Cfg::{}>", camel(&channel.name))
+    }
+
+    /// Says that this warp reads no more of what peers offer, and of slots.
+    pub(super) fn release_ends(&mut self, out: &mut Vec<Step>) {
+        for (channel, end) in self.ends() {
+            let releases = match channel.kind {
+                ChannelKind::Pull => true,
+                ChannelKind::Slots => !self.in_words(channel),
+                ChannelKind::Ring | ChannelKind::Direct => false,
+            };
+            if releases && end == End::In {
+                let release = format!("{}.release", self.object(&channel.name));
+                out.push(Step::Do(Term::call(release, Vec::new(), Elem::I32)));
+            }
+        }
+    }
+
     /// What no role can do with a channel.
     fn check_channel(&self, channel: &Channel) -> Lowered<()> {
-        if channel.over != [Transport::Nvlink] {
+        // Peers within the node always use NVLink.
+        let near = match channel.kind {
+            ChannelKind::Slots => channel.over.contains(&Transport::Nvlink),
+            _ => channel.over == [Transport::Nvlink],
+        };
+        if !near {
             return Err("hops over a network have no CUDA text yet".to_string());
         }
         if channel.parts_per.is_some() {
             return Err("channels with parts have no CUDA text yet".to_string());
-        }
-        let rows = channel.kind == ChannelKind::Slots && !travels_in_words(self.ir, channel);
-        if rows || (channel.kind == ChannelKind::Slots && channel.slot_names != ["source"]) {
-            return Err("slots that hold rows, or more than one record for each source, have no \
-                        CUDA text yet"
-                .to_string());
         }
         Ok(())
     }
@@ -224,16 +253,8 @@ impl<'a> RoleLowering<'a> {
             (ChannelKind::Pull, _) => self.push_pull(declared, message, values, out),
             (_, None) => Err(format!("`{channel}` needs a peer")),
             (ChannelKind::Slots, Some(peer)) => {
-                let to = self.scalar(scope, peer, out)?;
-                let words = self.names.fresh("words");
-                let place = Term::call(format!("{}.to", self.object(channel)), vec![to], Elem::U8);
-                out.push(Step::Object {
-                    class: "const ep::SlotWords".to_string(),
-                    name: words.clone(),
-                    args: vec![place],
-                });
-                let words = Term::name(words, Elem::U8);
-                self.fill_message(scope, message, values, (words.clone(), words), out)
+                let place = (peer, position.as_ref());
+                self.push_slots(scope, (declared, message), place, values, out)
             }
             (ChannelKind::Ring, Some(peer)) => {
                 let to = self.scalar(scope, peer, out)?;
@@ -274,6 +295,10 @@ impl<'a> RoleLowering<'a> {
         for field in &message.fields {
             let value = values.iter().find(|value| value.name == field.name);
             let value = &value.ok_or_else(|| format!("no value for `{}`", field.name))?.value;
+            if let Some(cast) = self.cast_of(scope, value) {
+                self.fill_cast(message, (field, &cast), (&row, &meta), out)?;
+                continue;
+            }
             if field.row {
                 let (_, elem) = crate::ir::parts::row_field(self.ir, message).ok_or("no row")?;
                 let mut width = Term::int(1);
@@ -293,6 +318,37 @@ impl<'a> RoleLowering<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Casts the row of a message on its way: its codes go to the row, its scales beside it.
+    fn fill_cast(
+        &mut self,
+        message: &Message,
+        (field, cast): (&Field, &Cast),
+        (row, meta): (&Term, &Term),
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let sources = meta_sources(self.ir, message);
+        let scales = sources.iter().find(|source| {
+            source.name.starts_with(&format!("{}_", field.name))
+                && std::ptr::eq(source.field, field)
+        });
+        let (Some(scales), [width], true) = (scales, field.dims.as_slice(), field.row) else {
+            return Err(
+                "a row that is cast goes to the row of its message, with scales".to_string()
+            );
+        };
+        let width = self.scalar(&Scope::default(), width, out)?;
+        let place = format!("Cfg::{}::{}", message.name, constant(&scales.name));
+        let beside = bytes_behind(meta.clone(), Term::name(place, Elem::I32));
+        let set = |to: Term, elem: Elem| {
+            move |_: &mut RoleLowering<'a>, i: Term, value: Term| {
+                let call = format!("ep::set<{}>", elem_type(&elem));
+                Ok(Step::Do(Term::call(call, vec![to.clone(), i, value], elem.clone())))
+            }
+        };
+        let (mut codes, mut all) = (set(row.clone(), Elem::E4m3), set(beside, scales.elem.clone()));
+        self.cast(cast, (width, scales.elem.clone()), (&mut codes, &mut all), out)
     }
 
     fn fill_field(
@@ -350,7 +406,10 @@ impl<'a> RoleLowering<'a> {
                 out.push(counted_loop(name, numbers, Takers::Serial, steps));
                 Ok(())
             }
-            _ => Err("messages are taken from rings and direct channels".to_string()),
+            (ChannelKind::Slots, index) => {
+                self.receive_slots(scope, stmt, (declared, index.as_ref()), out)
+            }
+            (ChannelKind::Pull, _) => Err("rows that are offered are gathered".to_string()),
         }
     }
 
@@ -388,19 +447,6 @@ impl<'a> RoleLowering<'a> {
         out.push(Step::If { condition: takes, body: steps });
         Ok(())
     }
-}
-
-/// The class of the object that stands for an end.
-pub(super) fn class_of(channel: &Channel, end: End) -> String {
-    let class = match (&channel.kind, end) {
-        (ChannelKind::Ring, End::Out) => "RingsOut",
-        (ChannelKind::Ring, End::In) => "RingsIn",
-        (ChannelKind::Direct, End::Out) => "DirectOut",
-        (ChannelKind::Direct, End::In) => "DirectIn",
-        (ChannelKind::Slots, _) => "SlotChannel",
-        (ChannelKind::Pull, _) => "PullConsumer",
-    };
-    format!("ep::{class}<Cfg::{}>", camel(&channel.name))
 }
 
 fn is_me(index: &Expr) -> bool {

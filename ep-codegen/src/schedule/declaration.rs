@@ -2,6 +2,7 @@
 
 use super::channels::check_slots;
 use super::{Refusal, names_in_text};
+use crate::ir::counting::{counted, counted_in};
 use crate::ir::{
     Action, Blocks, Channel, ChannelKind, Domain, Expr, NameKind, PeerSet, Pipeline, Role, Source,
     walk,
@@ -18,8 +19,22 @@ pub(super) fn check(ir: &Pipeline) -> Vec<Refusal> {
     for role in &ir.roles {
         check_role(ir, role, &mut refuse);
     }
+    check_phases(ir, &mut refuse);
     found.extend(names_in_text::check(ir).err());
     found
+}
+
+/// The counters of a phase are stored when it ends.
+fn check_phases(ir: &Pipeline, refuse: &mut dyn FnMut(&Source, &str)) {
+    let phases = ir.phases();
+    for (tensor, _) in counted(ir) {
+        let counting = |phase: &&Option<&str>| {
+            counted_in(ir, **phase).iter().any(|(known, _)| known.name == tensor.name)
+        };
+        if phases.iter().filter(counting).count() > 1 {
+            refuse(&tensor.at, "counters are stored at the end of a phase: count in one of them");
+        }
+    }
 }
 
 fn check_channel(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source, &str)) {
@@ -95,9 +110,6 @@ fn is_other(role: &Role, peer: &Expr) -> bool {
 }
 
 fn check_role(ir: &Pipeline, role: &Role, refuse: &mut dyn FnMut(&Source, &str)) {
-    if role.phase.is_some() {
-        refuse(&role.at, "phases have no CUDA text yet");
-    }
     if role.warps.as_ref().is_some_and(|warps| !is_of_shape(warps)) {
         refuse(&role.at, "the number of warps is one of the shape");
     }

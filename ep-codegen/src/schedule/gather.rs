@@ -1,12 +1,13 @@
 //! `for token in domain gather part from channel[peer] at position across peer in peers { .. }`: the parts
 //! of a token are brought together, read by the statements of the body, and given back.
 
-use super::channels::{End, class_of};
+use super::channels::End;
 use super::scope::{Meaning, Parts, Scope};
 use super::step::{Step, Takers};
-use super::term::Term;
+use super::term::{Node, Term};
 use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
+use crate::ir::naming::camel;
 use crate::ir::{Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, PeerSet, Stmt};
 
 impl RoleLowering<'_> {
@@ -18,7 +19,7 @@ impl RoleLowering<'_> {
         turns: Takers,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        let Action::Gather { binder, domain, part, channel, position, across, over, body, .. } =
+        let Action::Gather { binder, domain, part, channel, peer, position, across, over, body } =
             &stmt.action
         else {
             return Ok(());
@@ -27,19 +28,8 @@ impl RoleLowering<'_> {
             return Err("a whole warp brings parts together".to_string());
         }
         let (declared, _) = self.carried(channel)?;
-        if !matches!(declared.kind, ChannelKind::Ring | ChannelKind::Pull) {
-            return Err(
-                "parts are gathered from rings and pull channels; from slots they have no \
-                        CUDA text yet"
-                    .to_string(),
-            );
-        }
-        let object = self.names.fresh(&format!("{part}s"));
-        out.push(Step::Object {
-            class: format!("ep::Parts<{}>", class_of(declared, End::In)),
-            name: object.clone(),
-            args: vec![Term::name("team", Elem::I32), Term::name(self.object(channel), Elem::I32)],
-        });
+        let lanes = self.lanes_of(declared, over)?;
+        let object = self.parts_object(declared, part, &lanes, out);
         let numbers = self.numbers(scope, domain, out)?;
         let name = self.names.fresh(binder);
         let token = self.index_in(&name, &numbers);
@@ -48,14 +38,14 @@ impl RoleLowering<'_> {
             steps.push(Step::SkipUnless(token.clone().test(BinaryOp::Ne, self.me())));
         }
         let inner = scope.with(binder, Meaning::Value(token));
-        let peers = self.number(self.peers_of(&declared.per)?);
-        self.expect(&inner, declared, (&object, across, over), position, &mut steps)?;
+        let place = (peer.as_ref(), position);
+        self.expect(&inner, declared, (&object, across, over), place, &mut steps)?;
         let parts = Parts {
             part: part.clone(),
             across: across.clone(),
             channel: channel.clone(),
             object: object.clone(),
-            peers,
+            peers: lanes.to,
         };
         let with_parts = inner.with_parts(parts);
         let mut taken = Vec::new();
@@ -67,18 +57,61 @@ impl RoleLowering<'_> {
         Ok(())
     }
 
+    /// What the lanes of a gather stand for: the peers of its channel, or the numbers that name slots.
+    fn lanes_of(&mut self, channel: &Channel, over: &Domain) -> Lowered<Numbers> {
+        let (to, others) = match (&channel.kind, over) {
+            (ChannelKind::Ring | ChannelKind::Pull, _) => {
+                (self.number(self.peers_of(&channel.per)?), channel.per == PeerSet::Others)
+            }
+            (ChannelKind::Slots, Domain::Dim { name }) => (self.number(name), false),
+            (ChannelKind::Slots, Domain::Peers { set }) => {
+                (self.number(self.peers_of(set)?), *set == PeerSet::Others)
+            }
+            (ChannelKind::Slots, _) => {
+                return Err("parts of slots are gathered across a number of the shape".to_string());
+            }
+            (ChannelKind::Direct, _) => {
+                return Err("rows of a direct channel are not gathered".to_string());
+            }
+        };
+        Ok(Numbers { from: Term::int(0), to, others })
+    }
+
+    /// The object that holds the parts of a token.
+    fn parts_object(
+        &mut self,
+        channel: &Channel,
+        part: &str,
+        lanes: &Numbers,
+        out: &mut Vec<Step>,
+    ) -> String {
+        let team = || Term::name("team", Elem::I32);
+        let mut class = self.class_of(channel, End::In);
+        let mut source = self.object(&channel.name);
+        if let (ChannelKind::Slots, Node::Name(count)) = (&channel.kind, &lanes.to.node) {
+            class = format!("ep::SlotParts<Cfg::{}, {count}>", camel(&channel.name));
+            let name = self.names.fresh(&format!("{}_parts", channel.name));
+            let args = vec![team(), Term::name(source, Elem::I32)];
+            out.push(Step::Object { class: class.clone(), name: name.clone(), args });
+            source = name;
+        }
+        let object = self.names.fresh(&format!("{part}s"));
+        let args = vec![team(), Term::name(source, Elem::I32)];
+        out.push(Step::Object { class: format!("ep::Parts<{class}>"), name: object.clone(), args });
+        object
+    }
+
     /// Says where the part of each peer is, a lane for each; negative: the peer has none.
     fn expect(
         &mut self,
         scope: &Scope,
         channel: &Channel,
         (object, across, over): (&str, &str, &Domain),
-        position: &Expr,
+        (index, position): (Option<&Expr>, &Expr),
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         out.push(Step::Do(Term::call(format!("{object}.clear"), Vec::new(), Elem::I32)));
-        let to = self.number(self.peers_of(&channel.per)?);
-        let all = Numbers { from: Term::int(0), to, others: channel.per == PeerSet::Others };
+        let all = self.lanes_of(channel, over)?;
         let name = self.names.fresh(across);
         let peer = self.index_in(&name, &all);
         let mut steps = Vec::new();
@@ -93,7 +126,13 @@ impl RoleLowering<'_> {
             steps.push(Step::SkipUnless(peer.clone().test(BinaryOp::Lt, over.to)));
         }
         let inner = scope.of_lane().with(across, Meaning::Value(peer.clone()));
-        let entry = self.scalar(&inner, position, &mut steps)?.converted(&Elem::I32);
+        let entry = match channel.kind {
+            ChannelKind::Slots => {
+                self.slot_of_part(&inner, channel, (index, position), &mut steps)?
+            }
+            _ => self.scalar(&inner, position, &mut steps)?,
+        };
+        let entry = entry.converted(&Elem::I32);
         let call = Term::call(format!("{object}.expect"), vec![peer, entry], Elem::I32);
         steps.push(Step::Do(call));
         out.push(counted_loop(name, all, Takers::Lanes, steps));

@@ -1,7 +1,9 @@
 //! What one warp writes no other one reads while it may: nothing orders the two.
 
 use super::{Lowered, RoleLowering};
-use crate::ir::{Action, Blocks, Domain, Expr, NameKind, Role, Share, Stmt, walk};
+use crate::ir::{
+    Action, Blocks, Domain, Elem, ElemType, Expr, Memory, NameKind, Place, Role, Share, Stmt, walk,
+};
 
 /// Tensors that a role both writes and reads.
 pub(super) fn reread(role: &Role) -> Vec<String> {
@@ -44,13 +46,12 @@ impl RoleLowering<'_> {
                     wrong.push((stmt.at.clone(), why));
                 }
             });
-            let team = matches!(role.share, Share::Team | Share::BlockPerToken);
             if let Action::Add { target, .. } = &stmt.action
-                && !team
-                && !self.is_own(&target.indices)
+                && self.is_shared(target)
+                && !self.adds_words(&target.tensor)
             {
-                let why = "several warps would add to one element: index it by what the role's \
-                           warps share, or `count`";
+                let why = "several warps would add to one element, which only `i32` of the device \
+                           takes: index it by what the role's warps share";
                 wrong.push((stmt.at.clone(), why.to_string()));
             }
         });
@@ -87,6 +88,21 @@ impl RoleLowering<'_> {
                 "another warp writes `{tensor}` in this role, and nothing orders the two"
             )),
         }
+    }
+
+    /// Whether several warps of the role may add to one element.
+    pub(super) fn is_shared(&self, target: &Place) -> bool {
+        !matches!(self.role.share, Share::Team | Share::BlockPerToken)
+            && !self.is_own(&target.indices)
+    }
+
+    /// Whether the device adds to elements of a tensor as a whole.
+    fn adds_words(&self, tensor: &str) -> bool {
+        self.ir.tensors.iter().any(|known| {
+            known.name == tensor
+                && known.memory == Memory::Device
+                && known.elem == ElemType::Scalar { elem: Elem::I32 }
+        })
     }
 
     /// Whether elements with these indices belong to one unit of the role's work.

@@ -179,7 +179,9 @@ impl RoleLowering<'_> {
             walk::exprs(stmt, &mut |part| {
                 fits &= match part {
                     Expr::OfChannel { channel, field, .. } => {
-                        field != "position" && self.header_word(channel, field).is_none()
+                        let counts = ["position", "count", "base"];
+                        !counts.contains(&field.as_str())
+                            && self.header_word(channel, field).is_none()
                     }
                     Expr::Field { of, field, .. } if field == "position" => {
                         !matches!(scope.find(of), Some(Meaning::Placed(..)))

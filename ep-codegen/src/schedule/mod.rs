@@ -75,6 +75,7 @@ pub fn role(ir: &Pipeline, role: &Role) -> Result<RoleSteps, Vec<Refusal>> {
         objects: Vec::new(),
         reread: hazards::reread(role),
         single: false,
+        closers: None,
         places: Vec::new(),
         uses_me: Cell::new(false),
     };
@@ -97,6 +98,8 @@ struct RoleLowering<'a> {
     reread: Vec<String>,
     /// Whether one warp does all the work of the role.
     single: bool,
+    /// How many times the body's statements run in a call, by all warps of all blocks.
+    closers: Option<Term>,
     /// The objects that deal out places, by the loop that they belong to.
     places: Vec<(Source, String)>,
     /// Whether some step asks which rank this is.

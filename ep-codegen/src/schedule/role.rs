@@ -26,7 +26,7 @@ impl RoleLowering<'_> {
         if let Err(why) = self.units(&mut out) {
             self.refuse(&at, why);
         }
-        self.release_pulls(&mut out);
+        self.release_ends(&mut out);
         out
     }
 
@@ -79,6 +79,7 @@ impl RoleLowering<'_> {
             Share::Stripe | Share::Token | Share::BlockPerToken => match self.uses_stripes() {
                 true => {
                     let stripes = self.stripes_loop(&scope, Takers::Spread)?;
+                    self.closers = Some(stripes.0.to.clone());
                     self.unit(stripes, out)
                 }
                 false => self.dealt(&scope, out),
@@ -168,6 +169,11 @@ impl RoleLowering<'_> {
             body.push(Step::SkipUnless(peer.test(BinaryOp::Ne, self.me())));
         }
         let stripes = self.stripes_loop(&inner, Takers::Blocks)?;
+        let served = match set {
+            PeerSet::Others => arithmetic(BinaryOp::Sub, peers.clone(), Term::int(1)),
+            _ => peers.clone(),
+        };
+        self.closers = Some(stripes.0.to.clone().times(served));
         self.unit(stripes, &mut body)?;
         out.push(Step::Loop(Loop {
             binder: name,
@@ -190,6 +196,10 @@ impl RoleLowering<'_> {
         let product = extents.iter().cloned().fold(Term::int(1), Term::times);
         let by_block = self.uses_stripes() && !names.iter().any(|name| name == "stripe");
         let pair = self.names.fresh("unit");
+        self.closers = Some(match by_block {
+            true => self.number("stripes").times(product.clone()),
+            false => product.clone(),
+        });
         let mut rest = match product.elem {
             Elem::I64 => Term::name(&pair, Elem::I64),
             _ => Term::index(&pair),
@@ -248,6 +258,7 @@ impl RoleLowering<'_> {
     /// Statements of a role whose warps take the turns of its outer loops.
     fn dealt(&mut self, scope: &Scope, out: &mut Vec<Step>) -> Lowered<()> {
         self.open(scope, out)?;
+        self.closers = Some(Term::call("team.count", Vec::new(), Elem::I32));
         let mut scope = scope.clone();
         let body = &self.role.body;
         for stmt in body {
@@ -268,7 +279,8 @@ impl RoleLowering<'_> {
                 self.turns(scope, stmt, turns, &mut steps)
             }
             Action::Gather { .. } => self.gather(scope, stmt, Takers::Warps, &mut steps),
-            Action::Let { .. } => {
+            // Every warp waits for itself, and says that it is done.
+            Action::Let { .. } | Action::Await { .. } | Action::Close { .. } => {
                 self.one(scope, stmt, out);
                 return;
             }
@@ -298,6 +310,7 @@ impl RoleLowering<'_> {
                 .to_string());
         }
         let mut steps = Vec::new();
+        self.closers = Some(Term::int(1));
         self.carry(scope, &mut steps)?;
         out.push(first_warp(steps));
         Ok(())

@@ -1,9 +1,12 @@
 //! Statements other than those of channels, for a warp or for one lane.
 
 mod absent;
+mod cast;
 mod fill;
 mod sums;
 mod write;
+
+pub(super) use cast::Cast;
 
 use super::scope::{Meaning, Scope, position_of};
 use super::step::{Step, Takers};
@@ -93,9 +96,7 @@ impl<'a> RoleLowering<'a> {
             }
             Action::Push { .. } => self.push(scope, stmt, out),
             Action::Await { channel } => self.await_slots(scope, channel, out),
-            Action::Close { .. } => {
-                Err("slots that are closed belong to phases, which have no CUDA text yet".into())
-            }
+            Action::Close { channel } => self.close_slots(scope, channel, out),
         }
     }
 

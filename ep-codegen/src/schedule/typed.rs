@@ -26,7 +26,9 @@ pub(crate) fn elem_of(ir: &Pipeline, expr: &Expr) -> Elem {
         }
         Expr::Call { helper, .. } => match ir.cuda_fns.iter().find(|own| own.name == *helper) {
             Some(own) => own.returns.clone(),
-            None if ["any", "has", "listed", "routed"].contains(&helper.as_str()) => Elem::Bool,
+            None if ["alive", "any", "has", "listed", "routed"].contains(&helper.as_str()) => {
+                Elem::Bool
+            }
             None => Elem::I32,
         },
         Expr::Cast { elem, .. } => elem.clone(),

@@ -1,7 +1,9 @@
 //! Kernels that are prepared for all local ranks of a group, with their control memory.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ep_codegen::plan::Plan;
@@ -29,7 +31,10 @@ pub struct GroupKernel {
 
 /// What one rank needs to launch a kernel.
 struct RankKernel {
-    code: Code,
+    /// The kernel of each phase.
+    codes: Vec<Code>,
+    /// The phase that is launched next.
+    next: AtomicUsize,
     args: GroupArgs,
     /// The array of all ranks' control memory; kernels hold its address.
     _bases: DeviceMemory,
@@ -54,7 +59,7 @@ pub fn compile_all(group: &Group, programs: &[&Emitted]) -> Result<Vec<Image>, C
     let names: BTreeSet<&str> =
         programs.iter().map(|emitted| emitted.plan.pipeline.as_str()).collect();
     backend.say(&format!("compile {}", Vec::from_iter(names).join(", ")));
-    let compile = |emitted: &&Emitted| backend.compile(&emitted.plan.entry, &emitted.cuda);
+    let compile = |emitted: &&Emitted| backend.compile(&emitted.plan.kernels[0], &emitted.cuda);
     Ok(parallel::map(programs, compile).into_iter().collect::<Result<Vec<_>, _>>()?)
 }
 
@@ -67,7 +72,7 @@ impl GroupKernel {
         control_at: u64,
         emitted: &Emitted,
     ) -> Result<GroupKernel, CallError> {
-        let image = group.backend().compile(&emitted.plan.entry, &emitted.cuda)?;
+        let image = group.backend().compile(&emitted.plan.kernels[0], &emitted.cuda)?;
         GroupKernel::load(group, window, control_at, &emitted.plan, &image)
     }
 
@@ -109,13 +114,16 @@ impl GroupKernel {
                 stop: group.shared.stops[group.local_index(rank)?].address(),
                 records: records.address(),
                 timeout_ns: nanoseconds(group.timeout()),
+                alive: u64::MAX,
                 record_capacity: RECORD_CAPACITY,
                 pipeline,
                 rank: rank as u32,
             };
             name_memory(group, rank, &plan, &args);
-            let code = group.backend().load(rank, image, &plan.entry, block)?;
-            ranks.push(RankKernel { code, args, _bases: bases });
+            let load = |kernel: &String| group.backend().load(rank, image, kernel, block);
+            let codes = plan.kernels.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+            let next = AtomicUsize::new(0);
+            ranks.push(RankKernel { codes, next, args, _bases: bases });
         }
         let (group, window) = (group.clone(), Arc::clone(window));
         Ok(GroupKernel { group, plan, control_at, ranks, window, _recorder: recorder })
@@ -152,6 +160,22 @@ impl GroupKernel {
         self.launch_mapped(&turn, blocks, None, &map, &[], &mut bytes)
     }
 
+    /// Launches one phase; the phases of a call follow one another, with the same arguments.
+    pub fn launch_phase(
+        &self,
+        rank: usize,
+        stream: Stream,
+        phase: usize,
+        blocks: u32,
+        bindings: &Bindings,
+    ) -> Result<(), CallError> {
+        bindings.check_strides(&self.plan)?;
+        let map = ArgsMap::new(&self.plan, |param| bindings.operand(param, self.control_at))?;
+        let mut bytes = vec![0; map.bytes()];
+        let turn = self.group.turn(rank, stream)?;
+        self.launch_phases(&turn, phase..phase + 1, (blocks, None), (&map, &[]), &mut bytes)
+    }
+
     /// Launches with resolved arguments, and waits as long as the group says where there is no
     /// `timeout`; `bytes` is scratch of the size of `struct Args`.
     pub(crate) fn launch_mapped(
@@ -163,6 +187,19 @@ impl GroupKernel {
         values: &[u64],
         bytes: &mut [u8],
     ) -> Result<(), CallError> {
+        let all = 0..self.plan.kernels.len();
+        self.launch_phases(turn, all, (blocks, timeout), (map, values), bytes)
+    }
+
+    /// Launches phases in order: those that come next.
+    fn launch_phases(
+        &self,
+        turn: &Turn<'_>,
+        phases: Range<usize>,
+        (blocks, timeout): (u32, Option<Duration>),
+        (map, values): (&ArgsMap, &[u64]),
+        bytes: &mut [u8],
+    ) -> Result<(), CallError> {
         let need = positive(self.plan.blocks_min) as u32;
         if blocks < need.max(1) {
             let pipeline = self.plan.pipeline.clone();
@@ -171,8 +208,25 @@ impl GroupKernel {
         let own = &self.ranks[self.group.local_index(turn.rank())?];
         let timeout_ns = timeout.map_or(own.args.timeout_ns, nanoseconds);
         map.fill(&GroupArgs { timeout_ns, ..own.args }, values, bytes);
-        let launch = KernelLaunch { code: own.code, blocks, waits: self.plan.waits, args: bytes };
-        Ok(self.group.backend().launch(turn.rank(), turn.stream(), &launch)?)
+        for phase in phases {
+            self.take_phase(own, phase)?;
+            let code = own.codes[phase];
+            let launch = KernelLaunch { code, blocks, waits: self.plan.waits, args: bytes };
+            self.group.backend().launch(turn.rank(), turn.stream(), &launch)?;
+        }
+        Ok(())
+    }
+
+    /// The turn of a phase: phases of a call are launched in order, each once.
+    fn take_phase(&self, own: &RankKernel, phase: usize) -> Result<(), CallError> {
+        let kernels = &self.plan.kernels;
+        let after = (phase + 1) % kernels.len().max(1);
+        let taken = own.next.compare_exchange(phase, after, Ordering::Relaxed, Ordering::Relaxed);
+        taken.map(drop).map_err(|next| {
+            let name = |phase: usize| kernels.get(phase).map_or("no phase", String::as_str);
+            let what = format!("{} is next, and {} was launched", name(next), name(phase));
+            CallError::Mismatch { what }
+        })
     }
 }
 
@@ -183,7 +237,9 @@ impl Drop for GroupKernel {
             // Code and words must outlive their last launch. A failure means that the device is
             // lost.
             let _ = self.group.settle(rank);
-            let _ = backend.unload(rank, own.code);
+            for code in &own.codes {
+                let _ = backend.unload(rank, *code);
+            }
         }
     }
 }

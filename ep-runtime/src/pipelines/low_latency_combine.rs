@@ -9,7 +9,7 @@ pipeline! {
     /// Adds up the weighted rows that the experts made of a token.
     pub pipeline LowLatencyCombine {
         shape {
-            ranks: 1..=64, hidden: 128..=32768 step 128, topk: 1..=32, experts: 1..=4096,
+            ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
             max_tokens: 1..=1024,
             let local_experts = ceil(experts, ranks),
         }

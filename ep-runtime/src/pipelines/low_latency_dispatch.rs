@@ -10,7 +10,7 @@ pipeline! {
     /// The two phases are launched apart, so that other work runs while the rows travel.
     pub pipeline LowLatencyDispatch {
         shape {
-            ranks: 1..=64, hidden: 128..=32768 step 128, topk: 1..=32, experts: 1..=4096,
+            ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
             max_tokens: 1..=1024,
             let local_experts = ceil(experts, ranks),
         }

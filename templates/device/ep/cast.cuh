@@ -69,6 +69,21 @@ __device__ __forceinline__ float scale_e4m3(float peak) {
     return (peak > least ? peak : least) / kE4m3Max;
 }
 
+/// The greater of a magnitude and that of a value.
+__device__ __forceinline__ float greater_magnitude(float peak, float value) {
+    const float magnitude = float_of(bits_of(value) & 0x7fffffffu);
+    return magnitude > peak ? magnitude : peak;
+}
+
+/// The scale of a block of which each lane knows a part: `peak` is the largest magnitude there; warp.
+__device__ __forceinline__ float block_scale(float peak) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        peak = greater_magnitude(peak, float_of(__shfl_xor_sync(kAllLanes, bits_of(peak), step)));
+    }
+    return scale_e4m3(peak);
+}
+
 // ---- ue8m0: a power of two ----
 
 /// The least power of two that is not below `value` (positive, finite).

@@ -66,6 +66,7 @@ struct Group {
     u32* stop;  // in local device memory, since every long wait looks at it
     Record* records;
     u64 timeout_ns;
+    u64 alive;  // a bit for each of the first 64 ranks: whether it takes part in calls
     u32 record_capacity;
     u32 pipeline;  // what the host calls this pipeline in reports
     i32 rank;
@@ -75,7 +76,18 @@ struct Group {
 struct Call {
     u32 epoch;
     bool stopped;
+    bool ends;  // with this kernel; otherwise the kernel of the next phase goes on with it
 };
+
+/// Whether a rank takes part in calls.
+__device__ __forceinline__ bool is_alive(const Group& group, i64 rank) {
+    return rank >= 0 && (rank >= 64 || (group.alive >> rank & 1) != 0);
+}
+
+/// Whether all ranks do.
+__device__ __forceinline__ bool everyone_is_alive(const Group& group) {
+    return ~group.alive == 0;
+}
 
 /// Whether `value` is one of the `count` numbers from `first` on.
 __device__ __forceinline__ bool is_between(int value, int first, int count) {
@@ -370,7 +382,7 @@ __device__ __forceinline__ Call enter(const Group& group, Prepare prepare) {
         store_relaxed_gpu(&group.state->entered, epoch);
     }
     // One answer for the whole warp: lanes may have read the stop word at different times.
-    return Call{epoch, __ballot_sync(kAllLanes, stopped) != 0};
+    return Call{epoch, __ballot_sync(kAllLanes, stopped) != 0, true};
 }
 
 /// First step of a kernel whose blocks share nothing.
@@ -412,13 +424,13 @@ __device__ __forceinline__ bool is_last_out(const Group& group) {
     return fetch_add_acq_rel_gpu(&group.state->exits, 1) + 1 == gridDim.x;
 }
 
-/// Ends the call; one thread of the last block out.
+/// Ends the kernel, and the call with its last phase; one thread of the last block out.
 __device__ __forceinline__ void end_call(const Group& group, const Call& call) {
     State* state = group.state;
     // No block is left that reads these; the next launch on this stream does.
     store_relaxed_gpu(&state->exits, 0u);
     store_relaxed_gpu(&state->arrivals, 0u);
-    if (call.stopped) return;
+    if (call.stopped || !call.ends) return;
     store_relaxed_gpu(&state->epoch, call.epoch);
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ep_codegen::meaning::{Data, Drawing, Drawn, Invented, Left, Outcome, Scalar, Tensor, again};
+use ep_codegen::meaning::{
+    Data, Drawing, Drawn, Invented, Left, Outcome, Scalar, Tensor, again, compare,
+};
 use ep_codegen::schedule::RuleSet;
 use ep_codegen::{ast, expansion, lower, syntax};
 use ep_runtime::host::Build;
@@ -47,11 +49,19 @@ fn judged(invented: &Invented, seed: u64) -> Result<(), String> {
         return if words.contains("no CUDA text yet") { Ok(()) } else { Err(words) };
     }
     let all: Vec<Pipeline> = file.pipelines.iter().map(|it| lowered(&file, it)).collect();
+    let numbers = [("ranks", 1 + seed as i64 % 5)];
+    held(&all, &numbers, seed)
+}
+
+/// Calls of the pipelines, one after the other with the tables of those before, leave what they mean.
+pub(super) fn held(all: &[Pipeline], numbers: &[(&str, i64)], seed: u64) -> Result<(), String> {
     let known: Vec<&Pipeline> = all.iter().collect();
     let functions = BTreeMap::new();
-    let ranks = 1 + seed as i64 % 5;
-    let mut drawing = Drawing::new(seed, &known, &functions).number("ranks", ranks);
-    for pipeline in &all {
+    let mut drawing = Drawing::new(seed, &known, &functions);
+    for (name, value) in numbers {
+        drawing = drawing.number(name, *value);
+    }
+    for pipeline in all {
         let drawn = drawing.draw(pipeline).map_err(|error| error.to_string())?;
         let first = drawn.run(&functions).map_err(|wrong| wrong.to_string())?;
         let next = Drawn { ranks: again(&drawn.ranks, &first, &drawn.ir), ..drawn.clone() };
@@ -75,7 +85,11 @@ fn compared(pipeline: &Pipeline, drawn: &Drawn, second: &Outcome, seed: u64) -> 
             continue;
         }
         for build in [Build::Fast, Build::Checked] {
-            let run = || form.run((build, Arch::Sm90a, rules), seed, &call);
+            let run = || {
+                let left = form.run((build, Arch::Sm90a, rules), seed, &call);
+                let differences = unordered(second, &left);
+                assert!(differences.is_empty(), "{}", differences.join("\n"));
+            };
             catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
                 let text = panic.downcast_ref::<String>().cloned();
                 let text = text.or_else(|| panic.downcast_ref::<&str>().map(|it| it.to_string()));
@@ -84,6 +98,46 @@ fn compared(pipeline: &Pipeline, drawn: &Drawn, second: &Outcome, seed: u64) -> 
         }
     }
     Ok(())
+}
+
+/// What differs in what the language leaves in no fixed order.
+fn unordered(second: &Outcome, left: &[BTreeMap<String, Vec<u8>>]) -> Vec<String> {
+    let found = left.iter().zip(&second.ranks).map(|(bytes, wanted)| {
+        let found = wanted.iter().map(|(name, left)| {
+            let mut tensor = left.tensor.clone();
+            for (number, part) in tensor.parts.iter_mut().enumerate() {
+                let of = if number == 0 { name.clone() } else { format!("{name}.{number}") };
+                bytes
+                    .get(&of)
+                    .into_iter()
+                    .for_each(|bytes| part.data = of_memory(&part.data, bytes));
+            }
+            (name.clone(), tensor)
+        });
+        found.collect()
+    });
+    let found: Vec<BTreeMap<String, Tensor>> = found.collect();
+    compare(&second.ranks[..found.len()], &found)
+}
+
+/// Elements of the same kind, as memory holds them.
+fn of_memory(like: &Data, bytes: &[u8]) -> Data {
+    macro_rules! words {
+        ($($kind:ident($number:ty)),*) => {
+            match like {
+                Data::Bool(_) => Data::Bool(bytes.iter().map(|byte| *byte != 0).collect()),
+                Data::U8(_) => Data::U8(bytes.to_vec()),
+                Data::E4m3(_) => Data::E4m3(bytes.to_vec()),
+                Data::Ue8m0(_) => Data::Ue8m0(bytes.to_vec()),
+                $(Data::$kind(_) => {
+                    let words = bytes.chunks_exact(size_of::<$number>());
+                    let word = |word: &[u8]| <$number>::from_le_bytes(word.try_into().expect("whole words"));
+                    Data::$kind(words.map(word).collect())
+                })*
+            }
+        };
+    }
+    words!(I32(i32), I64(i64), F32(f32), Bf16(u16), Bits(u64))
 }
 
 /// What one rank brings, and what two calls must leave there.

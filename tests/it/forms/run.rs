@@ -1,6 +1,7 @@
 //! From the text of a declaration to what its kernel leaves in memory: on the host, under seeded
 //! schedules, and through NVRTC.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ep_codegen::meaning::Drawn;
@@ -138,13 +139,14 @@ impl Form {
         self.run((Build::Fast, Arch::Sm80, RuleSet::All), 1, call);
     }
 
+    /// What two calls leave, by rank and name.
     pub(super) fn run(
         &self,
         (build, arch, rules): (Build, Arch, RuleSet),
         seed: u64,
         call: &dyn Fn(usize) -> Call,
-    ) {
-        let Some(programs) = crate::host::programs() else { return };
+    ) -> Vec<BTreeMap<String, Vec<u8>>> {
+        let Some(programs) = crate::host::programs() else { return Vec::new() };
         let emitted = self.emitted(arch, rules);
         let mut options = HostOptions { build, arch, ..HostOptions::new(self.ranks) };
         options.spec.seed = seed;
@@ -172,13 +174,17 @@ impl Form {
                 kernel.launch(rank, Stream::OWN, self.blocks, &ends.bindings).expect("it starts");
             }
         }
+        let mut left = Vec::new();
         for (rank, ends) in bound.iter().enumerate() {
             let what = format!("{} {rules:?} seed {seed}, rank {rank}", arch.name());
             group.sync(rank).unwrap_or_else(|error| panic!("{what}: {error}\n{}", emitted.cuda));
-            for (output, address) in &ends.outputs {
-                output.compare(&emitted.plan, &group, rank, *address, &what);
-            }
+            let compared = ends.outputs.iter().map(|(output, address)| {
+                let bytes = output.compare(&emitted.plan, &group, rank, *address, &what);
+                (output.name.clone(), bytes)
+            });
+            left.push(compared.collect());
         }
+        left
     }
 }
 
@@ -313,7 +319,15 @@ impl Given {
         bytes
     }
 
-    fn compare(&self, plan: &Plan, group: &Group, rank: usize, address: u64, what: &str) {
+    /// What is there, row by row.
+    fn compare(
+        &self,
+        plan: &Plan,
+        group: &Group,
+        rank: usize,
+        address: u64,
+        what: &str,
+    ) -> Vec<u8> {
         let (elem, stride) = (self.elem(plan), self.stride(plan));
         let size = encode(&elem, 0.0).len();
         let values = self.wanted.iter().flatten();
@@ -329,6 +343,8 @@ impl Given {
                 self.name
             );
         }
+        let row = |row: &[u8]| row[..self.width * size].to_vec();
+        bytes.chunks(stride * size).flat_map(row).collect()
     }
 }
 

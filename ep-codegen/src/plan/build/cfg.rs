@@ -1,14 +1,14 @@
 //! The constants of `Cfg`.
 
 use super::Planner;
-use crate::ir::facts::travels_in_words;
 use crate::ir::naming::{camel, constant};
 use crate::ir::parts::{LINE_BYTES, align, elem_bytes};
+use crate::ir::slots::Arrival;
 use crate::ir::{Blocks, Channel, ChannelKind, PeerSet, Role};
 use crate::plan::message::MessageLayout;
 use crate::plan::numbers::eval;
 use crate::plan::roles::role_use;
-use crate::plan::window::{Extent, Window, option, slot_epochs};
+use crate::plan::window::{Extent, SlotExtent, Window, option};
 use crate::plan::{CfgGroup, CfgKind, CfgMember, RoleWarps};
 
 /// KiB of rows that a warp takes at a time to send them, and the most that make a difference.
@@ -50,10 +50,10 @@ impl Planner<'_> {
         for (index, channel) in self.ir.channels.iter().enumerate() {
             let Some(message) = self.layout(channel) else { continue };
             let stripes = self.number("stripes").unwrap_or(1);
-            let in_words = travels_in_words(self.ir, channel);
             let roles = self.ir.roles.len() as i64;
             let peers = self.peers(channel);
-            let extent = Extent { peers, stripes, roles, message, in_words };
+            let slots = SlotExtent::of(self.ir, channel, peers, self.numbers);
+            let extent = Extent { peers, stripes, roles, message, slots };
             let mut members = vec![int("kChannel", index as i64), int("kPeers", extent.peers)];
             members.extend(self.channel_numbers(channel, &extent));
             members.extend(window.add(channel, &extent, self.numbers));
@@ -95,17 +95,34 @@ impl Planner<'_> {
                 int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
                 int("kMetaBytes", layout.meta_bytes),
             ],
-            ChannelKind::Slots => vec![
-                int("kEpochs", slot_epochs(channel, self.numbers)),
-                int("kWords", layout.meta_bytes / 8),
-                flag("kSkipsOwn", channel.per == PeerSet::Others),
-                int("kSlotBytes", layout.slot_bytes),
-            ],
+            ChannelKind::Slots => self.slot_numbers(channel, extent),
             ChannelKind::Pull => vec![
                 int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
                 int("kMetaStride", align(meta_row_bytes(layout), LINE_BYTES)),
             ],
         }
+    }
+
+    fn slot_numbers(&self, channel: &Channel, extent: &Extent<'_>) -> Vec<CfgMember> {
+        let Some(slots) = extent.slots else { return Vec::new() };
+        let layout = extent.message;
+        let skips_own = flag("kSkipsOwn", channel.per == PeerSet::Others);
+        let slot_bytes = int("kSlotBytes", layout.slot_bytes);
+        let epochs = int("kEpochs", slots.epochs);
+        if slots.arrival == Arrival::Words {
+            return vec![epochs, int("kWords", layout.meta_bytes / 8), skips_own, slot_bytes];
+        }
+        vec![
+            epochs,
+            int("kKeys", slots.keys),
+            int("kArrivals", slots.arrivals),
+            int("kSourceStride", slots.source_stride),
+            int("kShared", slots.shared),
+            flag("kCounts", slots.arrival == Arrival::Counts),
+            skips_own,
+            slot_bytes,
+            int("kMeta", layout.row_bytes),
+        ]
     }
 
     pub(super) fn roles(&self, warps: &[RoleWarps]) -> Vec<CfgGroup> {

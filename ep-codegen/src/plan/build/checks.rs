@@ -6,7 +6,7 @@ use crate::ir::rows::moved_row;
 use crate::ir::{Action, ChannelKind, Expr, Stmt, walk};
 use crate::plan::error::PlanError;
 use crate::plan::numbers::eval;
-use crate::plan::window::option;
+use crate::plan::window::{SlotExtent, option};
 
 /// What a bulk copy moves is a multiple of this.
 const BULK_BYTES: i64 = 16;
@@ -36,6 +36,24 @@ impl Planner<'_> {
             if depth < 2 * chunk {
                 let help = "raise `depth` or lower `chunk`: credit returns a chunk at a time";
                 return Err(self.limit(&channel.at, "slots", 2 * chunk, depth, help));
+            }
+        }
+        Ok(())
+    }
+
+    /// Slots are numbered in 32 bits.
+    pub(super) fn check_slots(&self) -> Result<(), PlanError> {
+        for channel in &self.ir.channels {
+            let peers = self.peers(channel);
+            let Some(slots) = SlotExtent::of(self.ir, channel, peers, self.numbers) else {
+                continue;
+            };
+            let count =
+                slots.keys.saturating_mul(slots.arrivals).max(peers.saturating_mul(slots.shared));
+            let most = i64::from(i32::MAX);
+            if count > most {
+                let help = "take fewer slots: they are numbered in 32 bits";
+                return Err(self.limit(&channel.at, "slots", count, most, help));
             }
         }
         Ok(())

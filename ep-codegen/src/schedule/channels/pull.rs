@@ -1,8 +1,7 @@
 //! Pull channels: tensors that peers read where they lie.
 
-use super::End;
 use crate::ir::naming::camel;
-use crate::ir::{Channel, ChannelKind, Elem, Expr, FieldValue, Message};
+use crate::ir::{Channel, Elem, Expr, FieldValue, Message};
 use crate::schedule::step::Step;
 use crate::schedule::term::Term;
 use crate::schedule::{Lowered, RoleLowering};
@@ -42,15 +41,5 @@ impl<'a> RoleLowering<'a> {
         let wait = Term::call(format!("ep::pull_wait_released<{cfg}>"), vec![team], Elem::I32);
         out.push(Step::Do(wait));
         Ok(())
-    }
-
-    /// Says that this warp reads no more of what peers offer.
-    pub(in crate::schedule) fn release_pulls(&mut self, out: &mut Vec<Step>) {
-        for (channel, end) in self.ends() {
-            if channel.kind == ChannelKind::Pull && end == End::In {
-                let release = format!("{}.release", self.object(&channel.name));
-                out.push(Step::Do(Term::call(release, Vec::new(), Elem::I32)));
-            }
-        }
     }
 }

@@ -65,7 +65,7 @@ impl<'a> RoleLowering<'a> {
     }
 
     /// Whether the role asks for positions of what it pushes.
-    fn asks_position(&self, channel: &str) -> bool {
+    pub(super) fn asks_position(&self, channel: &str) -> bool {
         let mut found = false;
         walk::stmts(&self.role.body, &mut |stmt| {
             walk::exprs(stmt, &mut |part| {

@@ -1,12 +1,28 @@
-//! Slots: a fixed place for each message, used anew in every call.
+//! Slots: a fixed place for each message, used anew in every call. Records that travel in words have an
+//! object for both ends (`slots.cuh`); all others have a sending and a receiving end (`slot_rows.cuh`), and
+//! are found by a key: the indices of the slot but for the one that counts arrivals, as one number.
 
-use crate::ir::{Action, Channel, Domain, Elem, Expr, PeerSet, Pipeline, Source, Stmt, walk};
-use crate::schedule::scope::Scope;
-use crate::schedule::step::Step;
-use crate::schedule::term::Term;
+use super::{End, bytes_behind};
+use crate::ir::naming::camel;
+use crate::ir::slots::{Arrival, arrival, closes, counted_axis, places};
+use crate::ir::{
+    Action, BinaryOp, Channel, Domain, Elem, Expr, FieldValue, Message, PeerSet, Pipeline, Source,
+    Stmt, walk,
+};
+use crate::schedule::scope::{Arrived, Meaning, Scope};
+use crate::schedule::statements::bind_position;
+use crate::schedule::step::{Step, Takers};
+use crate::schedule::term::{Node, Term};
+use crate::schedule::value::{Numbers, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
 
 impl<'a> RoleLowering<'a> {
+    /// Whether the messages of slots travel in words.
+    pub(in crate::schedule) fn in_words(&self, channel: &Channel) -> bool {
+        arrival(self.ir, channel) == Arrival::Words
+    }
+
+    /// `await slots;`
     pub(in crate::schedule) fn await_slots(
         &mut self,
         scope: &Scope,
@@ -16,21 +32,374 @@ impl<'a> RoleLowering<'a> {
         if scope.by_lane {
             return Err("a whole warp waits for slots".to_string());
         }
-        out.push(Step::Do(Term::call(
-            format!("{}.await", self.object(channel)),
-            Vec::new(),
-            Elem::I32,
-        )));
+        let call = format!("{}.await", self.object(channel));
+        out.push(Step::Do(Term::call(call, Vec::new(), Elem::I32)));
         Ok(())
+    }
+
+    /// `close slots;`, by each of the warps or units of the role.
+    pub(in crate::schedule) fn close_slots(
+        &mut self,
+        scope: &Scope,
+        channel: &str,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        if scope.by_lane {
+            return Err("a whole warp closes slots".to_string());
+        }
+        let closers = self.closers.clone().ok_or("slots are closed by a role as a whole")?;
+        let call = format!("{}.close", self.object_of(channel, End::Out));
+        out.push(Step::Do(Term::call(call, vec![closers.converted(&Elem::I32)], Elem::I32)));
+        Ok(())
+    }
+
+    /// The axes of a slot that make its key.
+    fn keyed(&self, channel: &Channel) -> Vec<usize> {
+        let counted = counted_axis(self.ir, channel);
+        (0..channel.slot.len()).filter(|axis| Some(*axis) != counted).collect()
+    }
+
+    /// The key of the slots with these indices, one for each keyed axis.
+    fn key(&mut self, channel: &Channel, indices: Vec<Term>, out: &mut Vec<Step>) -> Lowered<Term> {
+        let mut key: Option<Term> = None;
+        for (axis, index) in self.keyed(channel).into_iter().zip(indices) {
+            let extent = self.scalar(&Scope::default(), &channel.slot[axis], out)?;
+            let index = index.converted(&Elem::I32);
+            key = Some(match key {
+                None => index,
+                Some(outer) => small(BinaryOp::Add, small(BinaryOp::Mul, outer, extent), index),
+            });
+        }
+        let key = key.unwrap_or_else(|| Term::int(0));
+        match key.node {
+            Node::Name(_) | Node::Int(_) => Ok(key),
+            _ => Ok(self.named("key", key, out)),
+        }
+    }
+
+    /// The indices of slots that this rank fills: its own as the source, and those that are given.
+    fn filled_indices(
+        &mut self,
+        scope: &Scope,
+        channel: &Channel,
+        position: Option<&Expr>,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Vec<Term>> {
+        let mut given = places(position).iter();
+        let mut indices = Vec::new();
+        for axis in self.keyed(channel) {
+            if channel.slot_names[axis] == "source" {
+                indices.push(self.own_index(channel));
+                continue;
+            }
+            let index = given.next();
+            let index = index.ok_or_else(|| format!("`{}` needs more indices", channel.name))?;
+            indices.push(self.scalar(scope, index, out)?);
+        }
+        match given.next() {
+            None => Ok(indices),
+            Some(_) => {
+                Err("a slot that counts what arrives is not named by its number".to_string())
+            }
+        }
+    }
+
+    /// This rank among the peers of a channel.
+    fn own_index(&self, channel: &Channel) -> Term {
+        match channel.per {
+            PeerSet::All | PeerSet::Others => self.me(),
+            PeerSet::Local | PeerSet::Rail => {
+                let peers = Term::name(format!("Cfg::{}::kPeers", camel(&channel.name)), Elem::I32);
+                let own = Term::call("team.own", vec![peers], Elem::I32);
+                Term { range: Some((0, i64::from(i32::MAX))), ..own }
+            }
+        }
+    }
+
+    /// `push slots[peer] at [..] { .. };`
+    pub(super) fn push_slots(
+        &mut self,
+        scope: &mut Scope,
+        (channel, message): (&Channel, &Message),
+        (peer, position): (&Expr, Option<&Expr>),
+        values: &[FieldValue],
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let to = self.scalar(scope, peer, out)?;
+        if self.in_words(channel) {
+            let words = self.names.fresh("words");
+            let object = self.object(&channel.name);
+            let place = Term::call(format!("{object}.to"), vec![to], Elem::U8);
+            let class = "const ep::SlotWords".to_string();
+            out.push(Step::Object { class, name: words.clone(), args: vec![place] });
+            let words = Term::name(words, Elem::U8);
+            return self.fill_message(scope, message, values, (words.clone(), words), out);
+        }
+        let to = to.converted(&Elem::I32);
+        let to = if matches!(to.node, Node::Name(_)) { to } else { self.named("to", to, out) };
+        let indices = self.filled_indices(scope, channel, position, out)?;
+        let key = self.key(channel, indices, out)?;
+        let object = self.object_of(&channel.name, End::Out);
+        let call = |what: &str, args| Term::call(format!("{object}.{what}"), args, Elem::I32);
+        let mut steps = Vec::new();
+        let slot = self.bytes("slot", call("slot", Vec::new()), false, &mut steps);
+        let meta = Term::name(format!("Cfg::{}::kMeta", camel(&channel.name)), Elem::I32);
+        let meta = bytes_behind(slot.clone(), meta);
+        self.fill_message(scope, message, values, (slot, meta), &mut steps)?;
+        steps.push(Step::Do(call("publish", Vec::new())));
+        out.push(Step::If { condition: call("reserve", vec![to, key]), body: steps });
+        if self.asks_position(&channel.name) {
+            let wanted = format!("{}_position", channel.name);
+            let position = self.named(&wanted, call("position", Vec::new()), out);
+            bind_position(scope, &channel.name, position);
+        }
+        Ok(())
+    }
+
+    /// `slots[..].count`, and `.base`: those of the sources before.
+    pub(in crate::schedule) fn slot_number(
+        &mut self,
+        scope: &Scope,
+        channel: &Channel,
+        (index, number): (&[Expr], &str),
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        if arrival(self.ir, channel) != Arrival::Counts {
+            return Err(format!("`{}` does not count what arrives", channel.name));
+        }
+        if scope.by_lane {
+            return Err("a whole warp waits for a count".to_string());
+        }
+        if index.len() != self.keyed(channel).len() {
+            return Err("a count is that of all indices but the one that counts".to_string());
+        }
+        let indices = self.indices(scope, index, out)?;
+        let key = self.key(channel, indices, out)?;
+        let call = format!("{}.{number}", self.object(&channel.name));
+        let count = self.named(number, Term::call(call, vec![key], Elem::I32), out);
+        Ok(Term { range: Some((0, i64::from(i32::MAX))), ..count })
+    }
+
+    /// The message of a slot that was waited for.
+    pub(in crate::schedule) fn slot_message(
+        &mut self,
+        scope: &Scope,
+        channel: &Channel,
+        index: &[Expr],
+        out: &mut Vec<Step>,
+    ) -> Lowered<Arrived> {
+        if self.in_words(channel) {
+            let source = self.peer(scope, index, out)?;
+            let words =
+                Term::call(format!("{}.from", self.object(&channel.name)), vec![source], Elem::U8);
+            return Ok(Arrived {
+                channel: channel.name.clone(),
+                row: words.clone(),
+                meta: words,
+                numbers: Vec::new(),
+            });
+        }
+        let mut indices = self.indices(scope, index, out)?;
+        let counted = counted_axis(self.ir, channel).filter(|axis| *axis < indices.len());
+        let number = counted.map_or(Term::int(0), |axis| indices.remove(axis));
+        if indices.len() != self.keyed(channel).len() {
+            return Err(format!("a slot of `{}` has more indices", channel.name));
+        }
+        let key = self.key(channel, indices, out)?;
+        Ok(self.slot_at(channel, key, number.converted(&Elem::I32)))
+    }
+
+    /// The message in a slot of this rank.
+    fn slot_at(&self, channel: &Channel, key: Term, number: Term) -> Arrived {
+        let slot = format!("{}.slot", self.object(&channel.name));
+        let row = Term::call(slot, vec![key, number], Elem::U8);
+        let meta = Term::name(format!("Cfg::{}::kMeta", camel(&channel.name)), Elem::I32);
+        let meta = bytes_behind(row.clone(), meta);
+        Arrived { channel: channel.name.clone(), row, meta, numbers: Vec::new() }
+    }
+
+    /// `for message in slots[..] at position where condition { .. }`; what is not indexed is gone through.
+    pub(super) fn receive_slots(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        (channel, index): (&Channel, Option<&Expr>),
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let mut indices = self.indices(scope, places(index), out)?;
+        let mut open = Vec::new();
+        let mut steps = Vec::new();
+        for axis in self.keyed(channel).into_iter().skip(indices.len()) {
+            let to = self.scalar(&Scope::default(), &channel.slot[axis], out)?;
+            let of_source = channel.slot_names[axis] == "source";
+            let others = of_source && channel.per == PeerSet::Others;
+            let numbers = Numbers { from: Term::int(0), to, others };
+            let name = self.names.fresh(&channel.slot_names[axis]);
+            let own = self.index_in(&name, &numbers);
+            if others {
+                let me = self.own_index(channel);
+                steps.push(Step::SkipUnless(own.clone().test(BinaryOp::Ne, me)));
+            }
+            indices.push(own);
+            open.push((name, numbers));
+        }
+        let source = channel.slot_names.iter().position(|name| name == "source");
+        let source = source.and_then(|axis| indices.get(axis)).cloned().unwrap_or(Term::int(0));
+        let key = self.key(channel, indices, &mut steps)?;
+        self.take_slots(scope, stmt, (channel, key, source), &mut steps)?;
+        for (name, numbers) in open.into_iter().rev() {
+            steps = vec![counted_loop(name, numbers, Takers::Serial, steps)];
+        }
+        out.extend(steps);
+        Ok(())
+    }
+
+    /// The messages of one key.
+    fn take_slots(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        (channel, key, source): (&Channel, Term, Term),
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let Action::Receive { binder, .. } = &stmt.action else { return Ok(()) };
+        let known = vec![("source", source), ("part", Term::int(0))];
+        let nothing = Arrived {
+            channel: channel.name.clone(),
+            row: Term::int(0),
+            meta: Term::int(0),
+            numbers: known.clone(),
+        };
+        let object = self.object(&channel.name);
+        let counts = arrival(self.ir, channel) == Arrival::Counts;
+        let name = self.names.fresh("index");
+        let index = if counts { Term::index(&name) } else { Term::int(0) };
+        let there = scope.with(binder, Meaning::Message(nothing));
+        let call =
+            |what: &str| Term::call(format!("{object}.{what}"), vec![key.clone()], Elem::I32);
+        let count = counts.then(|| self.named("count", call("count"), out));
+        let first = self.first_row(&there, stmt, out)?;
+        let mut steps = Vec::new();
+        let row = first.plus(index.clone()).converted(&Elem::I32);
+        let row = self.named("row", row, &mut steps);
+        let arrived = self.slot_at(channel, key.clone(), index.clone());
+        let slot = self.bytes("slot", arrived.row, true, &mut steps);
+        let meta = Term::name(format!("Cfg::{}::kMeta", camel(&channel.name)), Elem::I32);
+        let meta = bytes_behind(slot.clone(), meta);
+        let numbers = known.into_iter().chain([("row", row), ("index", index)]).collect();
+        let arrived = Arrived { channel: channel.name.clone(), row: slot, meta, numbers };
+        self.with_message(scope, stmt, arrived, &mut steps)?;
+        out.push(match count {
+            Some(count) => {
+                let to = Term { range: Some((0, i64::from(i32::MAX))), ..count };
+                let numbers = Numbers { from: Term::int(0), to, others: false };
+                counted_loop(name, numbers, Takers::Serial, steps)
+            }
+            None => Step::If { condition: call("arrived"), body: steps },
+        });
+        Ok(())
+    }
+
+    /// The key of the slot that a part of a gather is in; negative where one of its indices is.
+    pub(in crate::schedule) fn slot_of_part(
+        &mut self,
+        scope: &Scope,
+        channel: &Channel,
+        (peer, position): (Option<&Expr>, &Expr),
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let mut given = places(Some(position)).iter();
+        let (mut indices, mut known) = (Vec::new(), None);
+        for axis in self.keyed(channel) {
+            let own = match (channel.slot_names[axis].as_str(), peer) {
+                ("source", Some(peer)) => Some(peer),
+                _ => given.next(),
+            };
+            let own = own.ok_or_else(|| format!("`{}` needs more indices", channel.name))?;
+            let index = self.scalar(scope, own, out)?;
+            let index = self.named("at", index, out);
+            if index.range.is_none_or(|(low, _)| low < 0) {
+                let some = index.clone().test(BinaryOp::Ge, Term::int(0));
+                known = Some(match known {
+                    None => some,
+                    Some(all) => Term::and(all, some),
+                });
+            }
+            indices.push(index);
+        }
+        let key = self.key(channel, indices, out)?;
+        Ok(match known {
+            Some(known) => known.choose(key, Term::int(-1)),
+            None => key,
+        })
     }
 }
 
-/// Who waits for slots waits for those of every peer.
+/// `left op right` of numbers of slots: the plan takes no more of them than 32 bits number.
+fn small(op: BinaryOp, left: Term, right: Term) -> Term {
+    let node = Node::Binary(op, Box::new(left), Box::new(right));
+    Term { node, elem: Elem::I32, range: Some((0, i64::from(i32::MAX))) }
+}
+
+/// What slots as a whole ask of the roles at their ends.
 pub(in crate::schedule) fn check_slots(
     ir: &Pipeline,
     channel: &Channel,
     refuse: &mut dyn FnMut(&Source, &str),
 ) {
+    match arrival(ir, channel) {
+        Arrival::Counts => check_counted(ir, channel, refuse),
+        Arrival::Words => check_awaited(ir, channel, refuse),
+        Arrival::Flags => {
+            let mut awaited = false;
+            for role in &ir.roles {
+                walk::stmts(&role.body, &mut |stmt| {
+                    awaited |= matches!(&stmt.action, Action::Await { channel: of } if *of == channel.name);
+                });
+            }
+            if awaited {
+                check_awaited(ir, channel, refuse);
+            }
+        }
+    }
+    let mut nested = Vec::new();
+    for role in &ir.roles {
+        for outer in &role.body {
+            walk::stmts(walk::nested(outer), &mut |stmt| {
+                if closes(stmt, &channel.name) {
+                    nested.push(stmt.at.clone());
+                }
+            });
+        }
+    }
+    nested
+        .iter()
+        .for_each(|at| refuse(at, "slots are closed once by each turn of a role, in no loop"));
+}
+
+/// Slots that count what arrives are closed by the one role that fills them.
+fn check_counted(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source, &str)) {
+    if channel.slot_names.iter().all(|name| name != "source") {
+        refuse(&channel.at, "slots that count what arrives are kept apart by `source`");
+    }
+    if counted_axis(ir, channel) != channel.slot_names.len().checked_sub(1) {
+        refuse(&channel.at, "the index that counts what arrives is the last one");
+    }
+    if channel.from.len() > 1 {
+        refuse(&channel.at, "one role fills slots that count what arrives");
+    }
+    let closed: usize = ir
+        .roles
+        .iter()
+        .map(|role| role.body.iter().filter(|stmt| closes(stmt, &channel.name)).count())
+        .sum();
+    if closed != 1 {
+        refuse(&channel.at, "slots that count what arrives are closed by one statement");
+    }
+}
+
+/// Who awaits slots waits for one of every peer.
+fn check_awaited(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source, &str)) {
     let mut pushes = 0;
     for role in &ir.roles {
         slot_pushes(channel, &role.body, &mut Vec::new(), &mut |stmt, every| {

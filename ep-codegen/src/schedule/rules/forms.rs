@@ -3,9 +3,9 @@
 
 use super::{Fanout, Forms, Reached, Unfit};
 use crate::ir::counting::Counting;
-use crate::ir::facts::travels_in_words;
 use crate::ir::parts::parts;
 use crate::ir::rows::{moved_row, row_in_place};
+use crate::ir::slots::travels_in_words;
 use crate::ir::{
     Action, Blocks, Channel, ChannelKind, CudaParam, DimKind, Domain, Elem, ElemType, Expr, Memory,
     NameKind, PeerSet, Place, Role, Share, Source, Stmt, Tensor, TensorKind, Transport, walk,

@@ -28,6 +28,12 @@ impl<'a> RoleLowering<'a> {
         let at = self.indices(scope, &target.indices, out)?;
         let value = self.scalar(scope, value, out)?;
         let place = self.place(tensor, 0, None, at, None)?;
+        if self.is_shared(target) {
+            let args = vec![place.address(), value.converted(&Elem::I32)];
+            let step = Step::Do(Term::call("ep::add_count", args, Elem::I32));
+            self.by_leader(scope, vec![step], out);
+            return Ok(());
+        }
         let sum = arithmetic(BinaryOp::Add, place.clone(), value).converted(&place.elem);
         self.by_leader(scope, vec![Step::Set { place, value: sum }], out);
         self.after_write(scope, &target.tensor, out);

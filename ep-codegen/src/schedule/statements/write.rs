@@ -34,6 +34,9 @@ impl<'a> RoleLowering<'a> {
             return self.prefix_sum(scope, tensor, target, (binder, domain, body), out);
         }
         self.before_write(scope, &target.tensor, out);
+        if let Some(cast) = self.cast_of(scope, value) {
+            return self.write_cast(scope, (tensor, &cast), &target.indices, out);
+        }
         let all = parts(self.ir, &tensor.elem);
         let is_row = target.indices.len() < tensor.dims.len();
         if all.len() > 1 && !is_row {

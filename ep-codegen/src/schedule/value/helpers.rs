@@ -42,6 +42,11 @@ impl<'a> RoleLowering<'a> {
                 let args = vec![expert, self.expert_begin()?];
                 Ok(Term::call("ep::owner<Cfg::kRanks>", args, Elem::I32))
             }
+            ("alive", [rank]) => {
+                let rank = self.scalar(scope, rank, out)?.wide();
+                let args = vec![Term::name("args.group", Elem::I64), rank];
+                Ok(Term::call("ep::is_alive", args, Elem::Bool))
+            }
             ("any", [bits]) => {
                 Ok(self.value(scope, bits, i, out)?.test(BinaryOp::Ne, Term::int(0)))
             }

@@ -147,14 +147,10 @@ impl<'a> RoleLowering<'a> {
         if channel.kind != ChannelKind::Slots {
             return Err(format!("`{name}.{field}` has no value here"));
         }
-        let source = self.peer(scope, index, out)?;
-        let words = Term::call(format!("{}.from", self.object(name)), vec![source], Elem::U8);
-        let message = Arrived {
-            channel: name.to_string(),
-            row: words.clone(),
-            meta: words,
-            numbers: Vec::new(),
-        };
+        if ["count", "base"].contains(&field) {
+            return self.slot_number(scope, channel, (index, field), out);
+        }
+        let message = self.slot_message(scope, channel, index, out)?;
         let at = self.indices(scope, inner, out)?;
         self.arrived(&message, field, "", at, i)
     }

@@ -1,0 +1,75 @@
+//! What slots are told apart by, and how one finds out that their messages have come.
+
+use super::helpers::SLOT;
+use super::{Action, Channel, ChannelKind, Expr, Pipeline, Stmt, Transport, walk};
+
+/// How the messages of slots arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// As words that carry their epoch, so that neither a flag nor a credit goes with them: one small
+    /// record of each source, of all of which the receiver waits for at once.
+    Words,
+    /// With a flag behind each slot.
+    Flags,
+    /// The sender counts, and closes behind all of them.
+    Counts,
+}
+
+/// How the messages of a channel of slots arrive, in a selected pipeline.
+pub fn arrival(selected: &Pipeline, channel: &Channel) -> Arrival {
+    if counted_axis(selected, channel).is_some() {
+        return Arrival::Counts;
+    }
+    let message = selected.messages.iter().find(|message| message.name == channel.message);
+    let rows = message.is_some_and(|message| message.fields.iter().any(|field| field.row));
+    let mut awaited = true;
+    for role in &selected.roles {
+        walk::stmts(&role.body, &mut |stmt| {
+            awaited &= match &stmt.action {
+                Action::Receive { channel: of, .. }
+                | Action::Gather { channel: of, .. }
+                | Action::Close { channel: of } => *of != channel.name,
+                _ => true,
+            };
+        });
+    }
+    let near = channel.over == [Transport::Nvlink];
+    match near && !rows && awaited && channel.slot_names == ["source"] {
+        true => Arrival::Words,
+        false => Arrival::Flags,
+    }
+}
+
+/// Whether the messages of a channel travel as words that carry their epoch.
+pub fn travels_in_words(selected: &Pipeline, channel: &Channel) -> bool {
+    channel.kind == ChannelKind::Slots && arrival(selected, channel) == Arrival::Words
+}
+
+/// The axis of slots that counts arrivals, if one does: a sender names every axis but its own, and
+/// where it names fewer, the last one counts.
+pub fn counted_axis(selected: &Pipeline, channel: &Channel) -> Option<usize> {
+    let named = channel.slot_names.iter().filter(|name| *name != "source").count();
+    let mut counts = false;
+    for role in &selected.roles {
+        walk::stmts(&role.body, &mut |stmt| {
+            counts |= matches!(&stmt.action, Action::Push { channel: to, position, .. }
+                if *to == channel.name && places(position.as_ref()).len() < named);
+        });
+    }
+    let last = channel.slot_names.iter().rposition(|name| name != "source");
+    last.filter(|_| counts)
+}
+
+/// The indices of a slot, of which there may be none.
+pub fn places(position: Option<&Expr>) -> &[Expr] {
+    match position {
+        Some(Expr::Call { helper, args }) if helper == SLOT => args,
+        Some(only) => std::slice::from_ref(only),
+        None => &[],
+    }
+}
+
+/// Whether a statement closes the channel.
+pub fn closes(stmt: &Stmt, channel: &str) -> bool {
+    matches!(&stmt.action, Action::Close { channel: of } if of == channel)
+}
