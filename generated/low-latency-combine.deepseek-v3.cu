@@ -1,0 +1,197 @@
+// low-latency-combine
+// experts=256 hidden=7168 local_experts=32 max_tokens=128 ranks=8 stages=3 topk=8
+// sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
+//
+// Window, the same on every rank:
+//   back.slots       0x00000000  939524096 bytes  2 epochs x 32768 slots x 14336; Send writes, Reduce reads
+//   back.flags       0x38000000     524288 bytes  2 epochs x 32768 slots x 8; Send writes, Reduce reads
+//   back.closed      0x38080000        128 bytes  2 epochs x 8 peers x 1 x 8; Send writes, Reduce reads
+//   back.released    0x38080080         32 bytes  8 peers x 4; Reduce writes, Send reads
+//   back.taken       0x38080100         32 bytes  8 peers x 1 x 4; Send writes, Send reads
+//   back.closers     0x38080180          4 bytes  1 word x 4; Send writes, Send reads
+//   back.readers     0x38080200          4 bytes  1 word x 4; Reduce writes, Reduce reads
+// Message Part: row of 14336 bytes, meta record of 0 bytes
+#include <ep/cast.cuh>
+#include <ep/compute.cuh>
+#include <ep/parts.cuh>
+#include <ep/slot_rows.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace low_latency_combine {
+
+struct Cfg {
+    static constexpr int kRanks = 8;
+    static constexpr int kHidden = 7168;
+    static constexpr int kTopk = 8;
+    static constexpr int kMaxTokens = 128;
+    static constexpr int kLocalExperts = 32;
+    static constexpr int kThreads = 256;
+
+    struct Back {
+        static constexpr int kChannel = 0;
+        static constexpr int kPeers = 8;
+        static constexpr int kEpochs = 2;
+        static constexpr int kKeys = 32768;
+        static constexpr int kArrivals = 1;
+        static constexpr int kSourceStride = 0;
+        static constexpr int kShared = 1;
+        static constexpr bool kCounts = false;
+        static constexpr bool kSkipsOwn = false;
+        static constexpr int kSlotBytes = 14336;
+        static constexpr int kMeta = 14336;
+        static constexpr ep::u64 kSlots = 0x0;
+        static constexpr ep::u64 kFlags = 0x38000000;
+        static constexpr ep::u64 kClosed = 0x38080000;
+        static constexpr ep::u64 kReleased = 0x38080080;
+        static constexpr ep::u64 kTaken = 0x38080100;
+        static constexpr ep::u64 kClosers = 0x38080180;
+        static constexpr ep::u64 kReaders = 0x38080200;
+    };
+
+    struct Send {
+        static constexpr int kRole = 0;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+    };
+
+    struct Reduce {
+        static constexpr int kRole = 1;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+    };
+};
+
+struct Args {
+    ep::Group group;
+    // run-time sizes
+    int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
+    // from the handle of LowLatencyDispatch
+    const ep::i32* src_info;
+    const ep::i32* range_first;
+    const ep::i32* range_count;
+    // input x: bf16[local_experts, ranks * max_tokens, hidden]
+    const ep::bf16* x;
+    // input topk_idx: i64[tokens, topk] in -1..experts distinct
+    const ep::i64* topk_idx;
+    ep::i64 topk_idx_stride;
+    // input topk_weights: f32[tokens, topk]
+    const float* topk_weights;
+    ep::i64 topk_weights_stride;
+    // input expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts
+    const ep::i32* expert_begin;
+    // output combined: bf16[tokens, hidden]
+    ep::bf16* combined;
+};
+
+/// role Send on all blocks, warps shared by (local_expert, source)
+__device__ __forceinline__ void send(const Args& args, ep::Team& team) {
+    const int me = args.group.rank;
+    ep::SlotRowsOut<Cfg::Back> back(team);
+    for (ep::i64 unit = team.index(); unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks
+        && !team.stopped; unit += team.count()) {
+        const int local_expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
+        const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
+        // +27  for row in range_first[local_expert, source]..range_first[local_expert, source] +
+        //     range_count[local_expert, source]
+        for (ep::i64 row = args.range_first[ep::i64{local_expert} * Cfg::kRanks + source];
+            row < ep::i64{args.range_first[ep::i64{local_expert} * Cfg::kRanks + source]}
+                + args.range_count[ep::i64{local_expert} * Cfg::kRanks + source] && !team.stopped;
+                    ++row) {
+            // +28  push back[source] at [expert_begin[me] + local_expert, src_info[local_expert,
+            //     row]] { x: x[local_expert, row] }
+            // W2: takes credit of back, from Reduce +35
+            const int key = static_cast<ep::i32>(ep::i64{args.expert_begin[me]}
+                + local_expert) * Cfg::kMaxTokens
+                    + args.src_info[ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row];
+            if (back.reserve(source, key)) {
+                char* slot = back.slot();
+                for (int i = team.lane; i < Cfg::kHidden; i += ep::kLanes) {
+                    ep::set<ep::bf16>(slot, i,
+                        args.x[(ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens)
+                            + row) * Cfg::kHidden + i]);
+                }
+                back.publish();
+            }
+        }
+        // +30  close back
+        // W1: publishes messages of back, for Reduce +35
+        back.close(static_cast<ep::i32>(ep::i64{Cfg::kLocalExperts} * Cfg::kRanks));
+    }
+}
+
+/// role Reduce on all blocks, one block a token
+__device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
+    ep::SlotRowsIn<Cfg::Back> back(team);
+    // +35  for token in tokens gather part from back at [topk_idx[token, choice], token] across
+    //     choice in topk
+    // W1: takes messages of back, from Send +30
+    // W2: publishes credit of back, for Send +28
+    ep::SlotParts<Cfg::Back, Cfg::kTopk> back_parts(team, back);
+    ep::Parts<ep::SlotParts<Cfg::Back, Cfg::kTopk>> parts(team, back_parts);
+    for (int token = team.index(); token < ep::rows_of(args.tokens, args.tokens_from)
+        && !team.stopped; token += team.count()) {
+        parts.clear();
+        for (int choice = team.lane; choice < Cfg::kTopk; choice += ep::kLanes) {
+            const ep::i64 at = args.topk_idx[token * args.topk_idx_stride + choice];
+            const int at_2 = token;
+            const int key = static_cast<ep::i32>(at) * Cfg::kMaxTokens + at_2;
+            parts.expect(choice, at >= 0 ? key : -1);
+        }
+        if (parts.open()) {
+            // +36  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
+            for (int base = 0; base < Cfg::kHidden; base += ep::kLanes) {
+                const int i = base + team.lane < Cfg::kHidden ? base + team.lane : Cfg::kHidden - 1;
+                float sum = 0.0f;
+                for (int choice_2 = 0; choice_2 < Cfg::kTopk; ++choice_2) {
+                    const char* row = parts.row(choice_2);
+                    if (parts.has(choice_2)) {
+                        sum += args.topk_weights[token * args.topk_weights_stride
+                            + choice_2] * ep::to_float(ep::get<ep::bf16>(row, i));
+                    }
+                }
+                if (base + team.lane < Cfg::kHidden) {
+                    args.combined[ep::i64{token} * Cfg::kHidden + i] = ep::to_bf16(sum);
+                }
+            }
+            parts.close();
+        }
+    }
+    back.release();
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+low_latency_combine_send(const __grid_constant__ Args args) {
+    ep::Call call = ep::enter(args.group);
+
+    // The call goes on in the next phase.
+    call.ends = false;
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (ep::is_between(warp, Cfg::Send::kFirstWarp, Cfg::Send::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Send::kRole, block, blocks,
+            warp - Cfg::Send::kFirstWarp, Cfg::Send::kWarps);
+        send(args, team);
+    }
+    ep::leave(args.group, call);
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+low_latency_combine_recv(const __grid_constant__ Args args) {
+    const ep::Call call = ep::enter(args.group);
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (ep::is_between(warp, Cfg::Reduce::kFirstWarp, Cfg::Reduce::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Reduce::kRole, block, blocks,
+            warp - Cfg::Reduce::kFirstWarp, Cfg::Reduce::kWarps);
+        reduce(args, team);
+    }
+    ep::leave(args.group, call);
+}
+}  // namespace low_latency_combine

@@ -1,0 +1,224 @@
+// low-latency-dispatch  payload=bf16
+// experts=256 hidden=7168 local_experts=32 max_tokens=128 ranks=8 stages=3 topk=8
+// sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
+//
+// Window, the same on every rank:
+//   rows.slots       0x00000000  947912704 bytes  2 epochs x 256 x 128 slots x 14464; Cast writes, Pack reads
+//   rows.closed      0x38800000       4096 bytes  2 epochs x 8 peers x 32 x 8; Cast writes, Pack reads
+//   rows.released    0x38801000         32 bytes  8 peers x 4; Pack writes, Cast reads
+//   rows.taken       0x38801080       1024 bytes  8 peers x 32 x 4; Cast writes, Cast reads
+//   rows.closers     0x38801480          4 bytes  1 word x 4; Cast writes, Cast reads
+//   rows.readers     0x38801500          4 bytes  1 word x 4; Pack writes, Pack reads
+// Message Row: row of 14336 bytes, meta record of 16 bytes: src[1] at 0
+#include <ep/compute.cuh>
+#include <ep/count.cuh>
+#include <ep/slot_rows.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace low_latency_dispatch {
+
+struct Cfg {
+    static constexpr int kRanks = 8;
+    static constexpr int kHidden = 7168;
+    static constexpr int kTopk = 8;
+    static constexpr int kMaxTokens = 128;
+    static constexpr int kLocalExperts = 32;
+    static constexpr int kThreads = 256;
+
+    struct Row {
+        static constexpr int kRowBytes = 14336;
+        static constexpr int kMetaBytes = 16;
+        static constexpr int kSrc = 0;
+        static constexpr int kSrcCount = 1;
+    };
+
+    struct Rows {
+        static constexpr int kChannel = 0;
+        static constexpr int kPeers = 8;
+        static constexpr int kEpochs = 2;
+        static constexpr int kKeys = 256;
+        static constexpr int kArrivals = 128;
+        static constexpr int kSourceStride = 1;
+        static constexpr int kShared = 32;
+        static constexpr bool kCounts = true;
+        static constexpr bool kSkipsOwn = false;
+        static constexpr int kSlotBytes = 14464;
+        static constexpr int kMeta = 14336;
+        static constexpr ep::u64 kSlots = 0x0;
+        static constexpr ep::u64 kClosed = 0x38800000;
+        static constexpr ep::u64 kReleased = 0x38801000;
+        static constexpr ep::u64 kTaken = 0x38801080;
+        static constexpr ep::u64 kClosers = 0x38801480;
+        static constexpr ep::u64 kReaders = 0x38801500;
+    };
+
+    struct Cast {
+        static constexpr int kRole = 0;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+    };
+
+    struct Pack {
+        static constexpr int kRole = 1;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+    };
+};
+
+struct Args {
+    ep::Group group;
+    // run-time sizes
+    int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
+    // input x: bf16[tokens, hidden]
+    const ep::bf16* x;
+    ep::i64 x_stride;
+    // input topk_idx: i64[tokens, topk] in -1..experts distinct
+    const ep::i64* topk_idx;
+    ep::i64 topk_idx_stride;
+    // input expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts
+    const ep::i32* expert_begin;
+    // output packed_x: payload[local_experts, ranks * max_tokens, hidden]
+    ep::bf16* packed_x;
+    // inout packed_count: i32[local_experts]
+    ep::i32* packed_count;
+    // table src_info: i32[local_experts, ranks * max_tokens]
+    ep::i32* src_info;
+    // table range_first: i32[local_experts, ranks]
+    ep::i32* range_first;
+    // table range_count: i32[local_experts, ranks]
+    ep::i32* range_count;
+};
+
+/// role Cast on all blocks, one block a token
+__device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
+    const int me = args.group.rank;
+    ep::SlotRowsOut<Cfg::Rows> rows(team);
+    // +33  for token in tokens
+    for (int token = team.index(); token < ep::rows_of(args.tokens, args.tokens_from)
+        && !team.stopped; token += team.count()) {
+        // +35  for expert in topk_idx[token] where alive(owner(expert))
+        for (int k = 0; k < Cfg::kTopk && !team.stopped; ++k) {
+            const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
+            if (!(expert >= 0)) continue;
+            if (!ep::is_alive(args.group,
+                ep::i64{ep::owner<Cfg::kRanks>(expert, args.expert_begin)})) continue;
+            // +36  push rows[owner(expert)] at local(expert, owner(expert)) { x: x[token], src:
+            //     token }
+            // W2: takes credit of rows, from Pack +54
+            const int to = ep::owner<Cfg::kRanks>(expert, args.expert_begin);
+            const int key = ep::local_expert(args.expert_begin,
+                ep::owner<Cfg::kRanks>(expert, args.expert_begin), expert) * Cfg::kRanks + me;
+            if (rows.reserve(to, key)) {
+                char* slot = rows.slot();
+                for (int i = team.lane; i < Cfg::kHidden; i += ep::kLanes) {
+                    ep::set<ep::bf16>(slot, i, args.x[token * args.x_stride + i]);
+                }
+                for (int i_2 = team.lane; i_2 < Cfg::Row::kSrcCount; i_2 += ep::kLanes) {
+                    ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, i_2, token);
+                }
+                rows.publish();
+            }
+        }
+    }
+    // +46  close rows
+    // W1: publishes messages of rows, for Pack +54
+    rows.close(team.count());
+}
+
+/// role Pack on all blocks, warps shared by (expert, source)
+__device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
+    ep::SlotRowsIn<Cfg::Rows> rows(team);
+    for (ep::i64 unit = team.index(); unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks
+        && !team.stopped; unit += team.count()) {
+        const int expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
+        const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
+        // +51  record range_first[expert, source] = sum(earlier in 0..source: rows[expert,
+        //     earlier].count)
+        ep::i64 sum = 0LL;
+        for (int earlier = 0; earlier < source; ++earlier) {
+            const int key = expert * Cfg::kRanks + earlier;
+            const int count = rows.count(key);
+            sum += ep::i64{count};
+        }
+        if (team.leader()) {
+            args.range_first[ep::i64{expert} * Cfg::kRanks + source] = static_cast<ep::i32>(sum);
+        }
+        // +52  record range_count[expert, source] = rows[expert, source].count
+        const int key_2 = expert * Cfg::kRanks + source;
+        const int count_2 = rows.count(key_2);
+        if (team.leader()) {
+            args.range_count[ep::i64{expert} * Cfg::kRanks + source] = count_2;
+        }
+        // +53  add packed_count[expert] = rows[expert, source].count
+        const int key_3 = expert * Cfg::kRanks + source;
+        const int count_3 = rows.count(key_3);
+        if (team.leader()) {
+            ep::add_count(&args.packed_count[expert], count_3);
+        }
+        // +54  for message in rows[expert, source] at sum(earlier in 0..source: rows[expert,
+        //     earlier].count)
+        // W1: takes messages of rows, from Cast +46
+        // W2: publishes credit of rows, for Cast +36
+        const int key_4 = expert * Cfg::kRanks + source;
+        const int count_4 = rows.count(key_4);
+        ep::i64 sum_2 = 0LL;
+        for (int earlier_2 = 0; earlier_2 < source; ++earlier_2) {
+            const int key_5 = expert * Cfg::kRanks + earlier_2;
+            const int count_5 = rows.count(key_5);
+            sum_2 += ep::i64{count_5};
+        }
+        const int first = static_cast<ep::i32>(sum_2);
+        for (int index = 0; index < count_4 && !team.stopped; ++index) {
+            const int row = static_cast<ep::i32>(ep::i64{first} + index);
+            const char* slot = rows.slot(key_4, index);
+            // +55  store packed_x[expert, message.row] = message.x
+            for (int i = team.lane; i < Cfg::kHidden; i += ep::kLanes) {
+                args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
+                    + row) * Cfg::kHidden + i] = ep::get<ep::bf16>(slot, i);
+            }
+            // +56  record src_info[expert, message.row] = message.src
+            if (team.leader()) {
+                args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
+                    + row] = ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);
+            }
+        }
+    }
+    rows.release();
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+low_latency_dispatch_send(const __grid_constant__ Args args) {
+    ep::Call call = ep::enter(args.group);
+
+    // The call goes on in the next phase.
+    call.ends = false;
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (ep::is_between(warp, Cfg::Cast::kFirstWarp, Cfg::Cast::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Cast::kRole, block, blocks,
+            warp - Cfg::Cast::kFirstWarp, Cfg::Cast::kWarps);
+        cast(args, team);
+    }
+    ep::leave(args.group, call);
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+low_latency_dispatch_recv(const __grid_constant__ Args args) {
+    const ep::Call call = ep::enter(args.group);
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (ep::is_between(warp, Cfg::Pack::kFirstWarp, Cfg::Pack::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Pack::kRole, block, blocks,
+            warp - Cfg::Pack::kFirstWarp, Cfg::Pack::kWarps);
+        pack(args, team);
+    }
+    ep::leave(args.group, call);
+}
+}  // namespace low_latency_dispatch
