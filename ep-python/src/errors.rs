@@ -39,6 +39,7 @@ classes! {
     Launch: "A launch without enough blocks, or without one of its arguments.",
     Emit: "A pipeline has no text for the choice.",
     Timeout: "A wait ran out; the group is stopped.",
+    Network: "A network between nodes failed: no library, no provider, or a peer that is not heard.",
     Silent: "Counts never came, and no kernel says why.",
     Missing: "No driver, GPU, compiler, or way between two GPUs.",
     TooManyBlocks: "The blocks of a call do not fit at once: `need` and `have`.",
@@ -117,6 +118,7 @@ fn raised(py: Python<'_>, error: &CallError) -> PyErr {
         CallError::Disagreement { .. } => (Disagreement::new_err(text), vec![]),
         CallError::Capture { .. } => (Capture::new_err(text), vec![]),
         CallError::Timeout(_) => (Timeout::new_err(text), vec![]),
+        CallError::Network(_) => (Network::new_err(text), vec![]),
         CallError::Silent { rank, .. } => (Silent::new_err(text), vec![("rank", *rank as u64)]),
     };
     with_numbers(py, made, &numbers)
