@@ -11,6 +11,10 @@ use crate::error::CallError;
 
 /// Size of `ep::Group`.
 pub const GROUP_BYTES: usize = 72;
+/// Where it holds the address of its stop word.
+pub(crate) const STOP_AT: usize = 24;
+/// Where it holds the number of its pipeline.
+pub(crate) const PIPELINE_AT: usize = 60;
 
 /// The members of `ep::Group` (`templates/device/ep/sync.cuh`) in order, with their offsets. A test
 /// holds this list against the header's text.
@@ -19,12 +23,12 @@ const GROUP_MEMBERS: [(&str, usize); 10] = [
     ("char* const* windows", 0),
     ("char* window", 8),
     ("State* state", 16),
-    ("u32* stop", 24),
+    ("u32* stop", STOP_AT),
     ("Record* records", 32),
     ("u64 timeout_ns", 40),
     ("u64 alive", 48),
     ("u32 record_capacity", 56),
-    ("u32 pipeline", 60),
+    ("u32 pipeline", PIPELINE_AT),
     ("i32 rank", 64),
 ];
 

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use ep_codegen::plan::{ParamKind, Plan, elem_bytes};
 use ep_emu::{Address, LaunchTensor};
 
-/// Where `ep::Group` holds its stop word's address, and the number of its pipeline.
-const STOP_AT: usize = 24;
-const PIPELINE_AT: usize = 52;
+use crate::args::{PIPELINE_AT, STOP_AT};
 
 /// What a launch says of memory: its tensors, and the word that stops it.
 #[derive(Debug, Default, PartialEq, Eq)]
