@@ -319,13 +319,23 @@ impl Handle {
     /// Rows from rank to rank, summed up over the ranks before each: `i32[ranks + 1, ranks]`.
     fn rank_prefix(&self, py: Python<'_>) -> PyResult<Tensor> {
         let ranks = self.home.group.ranks();
+        self.table(py, "rank_prefix", [ranks + 1, ranks])
+    }
+
+    /// The token of each row that arrives, on its own rank.
+    fn sources(&self, py: Python<'_>) -> PyResult<Tensor> {
+        self.table(py, "recv_src", [self.home.capacity(), 1])
+    }
+}
+
+impl Handle {
+    fn table(&self, py: Python<'_>, name: &str, shape: [usize; 2]) -> PyResult<Tensor> {
         let address = released(py, || {
-            let found = self.inner.table("rank_prefix");
-            found.ok_or_else(|| Failure::mismatch("the dispatch has no `rank_prefix`".to_string()))
+            let absent = || Failure::mismatch(format!("the dispatch has no table `{name}`"));
+            self.inner.table(name).ok_or_else(absent)
         })?;
-        let rows = Rows::new(address, ranks as i64);
-        let rank = self.inner.rank();
-        Ok(self.home.tensor(&self.inner, rank, Element::I32, rows, [ranks + 1, ranks]))
+        let (rank, rows) = (self.inner.rank(), Rows::new(address, shape[1] as i64));
+        Ok(self.home.tensor(&self.inner, rank, Element::I32, rows, shape))
     }
 }
 

@@ -171,7 +171,7 @@ def process(rank: int, ranks: int, pipes: Any, failed: Any) -> None:
         return values
 
     try:
-        group = epforge.Group.mirrored(rank, gather=gather)
+        group = epforge.Group.from_gather(rank, gather=gather)
         rank_by_rank(own, made(group, own), rank)
     except BaseException as error:
         failed.put(f"rank {rank}: {error!r}")

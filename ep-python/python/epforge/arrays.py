@@ -192,6 +192,18 @@ def as_torch(tensor: _core.Tensor) -> torch.Tensor:
     return viewed.view(torch.float8_e4m3fn) if tensor.dtype == "float8_e4m3fn" else viewed
 
 
+def portable(value: Any) -> Any:
+    """An array as another process can have it: torch cannot pickle its float8, and bytes will do."""
+    if isinstance(value, tuple):
+        return tuple(portable(each) for each in value)
+    if not is_torch(value):
+        return value
+    import torch
+
+    plain = value.detach()
+    return plain.view(torch.uint8) if plain.dtype == torch.float8_e4m3fn else plain
+
+
 def read(tensor: _core.Tensor, library: Library) -> Any:
     """A copy on the host of the rows of a tensor, which has two axes."""
     rows, columns = tensor.shape

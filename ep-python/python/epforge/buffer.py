@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from .arrays import Library, Numpy, Torch, View, as_torch, is_torch, library_of, read, view, write
+from .arrays import Library, Numpy, Torch, View, as_torch, is_torch, library_of, portable, read, view, write
 from .group import Group
 from .results import NOWHERE, PAYLOADS, Combined, Handle, Offered, Received, rows_of
 
@@ -368,7 +368,7 @@ class Buffer:
 
     def _gather(self, arrays: tuple[Any, ...]) -> Sequence[Any]:
         mirror = self.group._mirror
-        return mirror[1](arrays) if mirror else []
+        return mirror[1](tuple(portable(array) for array in arrays)) if mirror else []
 
 
 def _current_stream(device: int | None) -> int:

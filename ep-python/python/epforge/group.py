@@ -25,7 +25,7 @@ class Group:
     """
 
     def __init__(self, core: _core.Group, *, mirror: tuple[int, Gather] | None = None, patience: float = 10.0) -> None:
-        """Not for users: see `on_gpus`, `from_torch`, `from_environment`, `join` and `on_host`."""
+        """Not for users: see `on_gpus`, `from_torch`, `from_gather`, `from_environment`, `join` and `on_host`."""
         self._core = core
         self._turns = Turns(core, patience) if core.on_emulator else None
         self._mirror = mirror
@@ -102,11 +102,34 @@ class Group:
 
         place = torch.device("cuda" if device is None else device)
         if place.type == "cpu":
-            return cls.mirrored(rank, gather=gather)
+            return cls.from_gather(rank, gather=gather)
         ordinal = torch.cuda.current_device() if place.index is None else place.index
-        own = _core.UniqueId.local() if rank == 0 else None
-        text = gather(own.text() if own else None)[0]
-        return cls.join(own or text, rank, ranks, device=ordinal, timeout=timeout, deadline=deadline)
+        return cls.from_gather(rank, gather=gather, device=ordinal, timeout=timeout, deadline=deadline)
+
+    @classmethod
+    def from_gather(
+        cls,
+        rank: int,
+        *,
+        gather: Gather,
+        device: int | None = None,
+        timeout: float = 30.0,
+        deadline: float = 120.0,
+        seed: int = 1,
+        check: bool = True,
+    ) -> Group:
+        """This process as one rank of those that a collective connects, such as ``mpi4py``'s ``comm.allgather``.
+
+        ``device`` is the ordinal of its GPU. Without one the rank lives in the emulator: each process emulates
+        all ranks, and ``gather`` brings it the inputs of the others in every call.
+        """
+        own = _core.UniqueId.local() if rank == 0 and device is not None else None
+        texts = gather(own.text() if own else None)
+        if not 0 <= rank < len(texts):
+            raise _core.Mismatch(f"a group of {len(texts)} ranks has no rank {rank}")
+        if device is None:
+            return cls(_core.Group.on_host(len(texts), seed, check), mirror=(rank, gather))
+        return cls.join(own or texts[0], rank, len(texts), device=device, timeout=timeout, deadline=deadline)
 
     @classmethod
     def on_host(cls, ranks: int = 2, *, seed: int = 1, check: bool = True, patience: float = 10.0) -> Group:
@@ -117,18 +140,6 @@ class Group:
         rank waits for the others' calls before the emulator is asked who is missing.
         """
         return cls(_core.Group.on_host(ranks, seed, check), patience=patience)
-
-    @classmethod
-    def mirrored(cls, rank: int, *, gather: Gather, seed: int = 1, check: bool = True) -> Group:
-        """A rank in the emulator that is a process of its own.
-
-        Each process emulates all ranks: ``gather`` brings it the inputs of the others in every call, and is
-        a collective of whatever connects the processes, such as ``mpi4py``'s ``comm.allgather``.
-        """
-        ranks = len(gather(None))
-        if not 0 <= rank < ranks:
-            raise _core.Mismatch(f"a group of {ranks} ranks has no rank {rank}")
-        return cls(_core.Group.on_host(ranks, seed, check), mirror=(rank, gather))
 
     @property
     def ranks(self) -> int:

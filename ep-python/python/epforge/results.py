@@ -53,6 +53,10 @@ class Handle:
         """``int32[ranks + 1, ranks]``: rows that come to each rank from all ranks before one; totals are last."""
         return self.buffer._shown(self._core.rank_prefix(), self._library)
 
+    def sources(self, rows: int) -> Any:
+        """``int32[rows]``: the token, on its own rank, of each of the first rows that arrived."""
+        return self.buffer._shown(self._core.sources().first(rows), self._library)[:, 0]
+
 
 class Received:
     """The output of one dispatch on one rank.
@@ -95,10 +99,12 @@ class Received:
 
     def whole(self) -> tuple[Any, Any, Any, Any]:
         """All four with room for all that may arrive; ``topk_idx`` is -1 in rows that have not."""
+        return self._first(self.handle.buffer.capacity)
+
+    def _first(self, rows: int) -> tuple[Any, Any, Any, Any]:
         tensors = (self._core.x(), self._core.scale(), self._core.topk_idx(), self._core.topk_weights())
-        x, scale, idx, weights = (
-            None if tensor is None else self.handle.buffer._shown(tensor, self._library) for tensor in tensors
-        )
+        shown = self.handle.buffer._shown
+        x, scale, idx, weights = (it if it is None else shown(it.first(rows), self._library) for it in tensors)
         return x, scale, idx, weights
 
     def copy(self, rows: int | None = None) -> tuple[Any, Any, Any, Any]:
@@ -106,7 +112,7 @@ class Received:
         count = self.rows if rows is None else rows
         buffer, rank = self.handle.buffer, self.handle.rank
         if buffer.group.on_emulator or self._library is None:
-            return self.x, self.scale, self.topk_idx, self.topk_weights
+            return self._first(count)
         device = buffer.group.device(rank)
         values, scales = PAYLOADS[buffer.payload]
 

@@ -1,0 +1,195 @@
+"""The buffers below a facade: one for each shape that is called, made by all ranks when it is first used.
+
+A facade's own buffer has no shape, and its handles go with rows of any type. So a handle here knows where
+the tokens go, and is made anew on another buffer when rows of another type go its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import buffer as calls
+from .._core import Mismatch
+from ..group import Group
+from ..results import Handle, Received
+from ._torch import has_gpu, require
+from .utils.event import EventHandle, EventOverlap
+
+if TYPE_CHECKING:
+    import torch
+
+#: Handles that a buffer has: layers of a model keep theirs until they go back.
+HANDLES = 256
+
+#: Tokens that a buffer is made for at least, where nobody has said how many there are.
+LEAST_TOKENS = 1024
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a buffer is made for, but for the number of tokens."""
+
+    hidden: int
+    topk: int
+    experts: int
+    payload: str
+    weights: bool
+    biases: int = 0
+    alignment: int = 1
+
+
+@dataclass
+class Way:
+    """Where the tokens of a dispatch go: by experts, or by ranks alone, each an expert of its own."""
+
+    topk_idx: torch.Tensor
+    experts: int
+    alignment: int = 1
+
+
+class Engines:
+    """The buffers of one facade, and the stream beside the caller's on which it may run."""
+
+    def __init__(self, group: Any, comm: Any, timeout: float) -> None:
+        distributed = require().distributed
+        if group is not None:
+            self.rank, self.ranks = group.rank(), group.size()
+
+            def gather(value: Any) -> list[Any]:
+                brought: list[Any] = [None] * self.ranks
+                distributed.all_gather_object(brought, value, group=group)
+                return brought
+        elif comm is not None:
+            self.rank, self.ranks, gather = comm.Get_rank(), comm.Get_size(), comm.allgather
+        else:
+            raise Mismatch("a buffer wants the `group` of its ranks, or an MPI `comm`")
+        self.gather: Callable[[Any], list[Any]] = gather
+        cuda = require().cuda
+        device = cuda.current_device() if has_gpu() else None
+        self.group = Group.from_gather(self.rank, gather=gather, device=device, timeout=timeout)
+        self.stream = None if device is None else cuda.Stream()
+        self._made: dict[Shape, calls.Buffer] = {}
+        self._ends: dict[tuple[int, Any], torch.Tensor] = {}
+
+    def sum_over_ranks(self, numbers: torch.Tensor) -> list[int]:
+        """The sums over all ranks of a few numbers, on the host."""
+        return [sum(column) for column in zip(*self.gather(numbers.tolist()), strict=True)]
+
+    def engine(self, shape: Shape, tokens: int, most: int) -> calls.Buffer:
+        """The buffer for a shape. All ranks come here with the same shape.
+
+        It is made for ``most`` tokens, or for as many as some rank has when it is made, in powers of two.
+        """
+        made = self._made.get(shape)
+        if made is None:
+            seen = max(LEAST_TOKENS, most, *self.gather(tokens))
+            made = calls.Buffer(
+                self.group,
+                tokens=1 << (seen - 1).bit_length(),
+                hidden=shape.hidden,
+                topk=shape.topk,
+                experts=shape.experts,
+                payload=shape.payload,
+                weights=shape.weights,
+                biases=shape.biases,
+                alignment=shape.alignment,
+                handles=HANDLES,
+            )
+            self._made[shape] = made
+        return made
+
+    def drop(self) -> None:
+        """Forgets all buffers, so that their memory goes with the last handle."""
+        self._made.clear()
+
+    def ends(self, experts: int, device: Any) -> torch.Tensor:
+        """The expert behind the last one of each rank: the first ranks have one more where they are uneven."""
+        made = self._ends.get((experts, device))
+        if made is None:
+            each, more = divmod(experts, self.ranks)
+            ends = [(rank + 1) * each + min(rank + 1, more) for rank in range(self.ranks)]
+            made = self._ends[experts, device] = require().tensor(ends, device=device)
+        return made
+
+    @contextmanager
+    def beside(self, previous: Any, is_async: bool, *inputs: Any) -> Iterator[Beside]:
+        """Runs calls behind an event, on the stream beside the caller's where they may overlap with it."""
+        made = Beside()
+        event = previous.event if isinstance(previous, EventOverlap) else previous
+        if self.stream is None or not (is_async or event):
+            yield made
+            if is_async:
+                made.done = EventOverlap(EventHandle())
+            return
+        torch = require()
+        caller = torch.cuda.current_stream()
+        if event is not None and event.event is not None:
+            self.stream.wait_event(event.event)
+        else:
+            self.stream.wait_stream(caller)
+        with torch.cuda.stream(self.stream):
+            yield made
+            done = EventHandle()
+        # Their memory is given to nobody else before both streams are done with it.
+        for tensors, stream in ((inputs, self.stream), (made.outputs, caller)):
+            for tensor in tensors:
+                if tensor is not None:
+                    tensor.record_stream(stream)
+        if is_async:
+            made.done = EventOverlap(done)
+        else:
+            done.current_stream_wait()
+
+
+class Beside:
+    """Calls on a stream: what they have made there, and their event when they are over."""
+
+    def __init__(self) -> None:
+        self.outputs: list[Any] = []
+        self.done = EventOverlap()
+
+
+class FacadeHandle:
+    """A dispatch on one rank, for buffers of any type of rows."""
+
+    def __init__(self, engines: Engines, way: Way, tokens: int, most: int) -> None:
+        self.engines, self.way, self.tokens, self.most = engines, way, tokens, most
+        self._made: dict[Shape, Handle] = {}
+
+    def send(self, x: Any, scale: Any, weights: Any, sms: int | None) -> tuple[Received, Handle]:
+        """Sends rows this way; rows without weights go by the tables of an earlier dispatch, if there was one."""
+        torch = require()
+        payload = "bf16" if scale is None else "fp8"
+        if scale is not None and scale.dtype == torch.int32:
+            # Four powers of two in each word.
+            payload, scale = "fp8-packed", scale.contiguous().view(torch.uint8)
+        for shape, handle in self._made.items():
+            if weights is None and (shape.hidden, shape.payload) == (x.shape[1], payload):
+                return handle.buffer.cached_dispatch(x, handle, scale=scale, sms=sms or None), handle
+        shape = self._shape(x.shape[1], payload, weights is not None)
+        buffer = self.engines.engine(shape, self.tokens, self.most)
+        received, handle = buffer.dispatch(x, self.way.topk_idx, weights, scale=scale, sms=sms or None)
+        self._made[shape] = handle
+        return received, handle
+
+    def handle(self, hidden: int, weights: bool, biases: int) -> Handle:
+        """Tables for a combine: those of a dispatch if its rows had the same length, else new ones."""
+        for shape, handle in self._made.items():
+            if shape.hidden == hidden and shape.biases == biases and (shape.weights or not weights):
+                return handle
+        torch = require()
+        shape = self._shape(hidden, "bf16", weights, biases)
+        buffer = self.engines.engine(shape, self.tokens, self.most)
+        device = self.way.topk_idx.device
+        x = torch.zeros((self.tokens, hidden), dtype=torch.bfloat16, device=device)
+        factors = torch.zeros(self.way.topk_idx.shape, dtype=torch.float32, device=device) if weights else None
+        _, handle = buffer.dispatch(x, self.way.topk_idx, factors)
+        self._made[shape] = handle
+        return handle
+
+    def _shape(self, hidden: int, payload: str, weights: bool, biases: int = 0) -> Shape:
+        topk = self.way.topk_idx.shape[1]
+        return Shape(hidden, topk, self.way.experts, payload, weights, biases, self.way.alignment)

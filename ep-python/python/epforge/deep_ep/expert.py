@@ -1,0 +1,308 @@
+"""What `ElasticBuffer` and `EPBuffer` have in common: dispatch with and without expanding, and combine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .._core import Mismatch
+from ..results import Handle, Received
+from ._torch import require
+from .absent import OTHER_KIND, absent
+from .engines import Engines, FacadeHandle, Way
+from .utils.event import EventHandle
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass
+class EPHandle:
+    """Where the tokens of a dispatch went, for its combine and for other rows of the same tokens."""
+
+    do_expand: bool
+    num_experts: int
+    expert_alignment: int
+    num_max_tokens_per_rank: int
+    num_sms: int
+    topk_idx: torch.Tensor
+    #: Rows that came; as many as may come, where the host does not know.
+    num_recv_tokens: int
+    #: Rows of the expanded output, with those between the experts.
+    num_expanded_tokens: int
+    #: Entries of each local expert, rounded up; empty where the host does not know.
+    num_recv_tokens_per_expert_list: list[int]
+    psum_num_recv_tokens_per_scaleup_rank: torch.Tensor
+    psum_num_recv_tokens_per_expert: torch.Tensor
+    num_unaligned_recv_tokens_per_expert: torch.Tensor
+    #: For each row its token among all ranks, its place, and if expanded, the place of each of its experts.
+    recv_src_metadata: torch.Tensor
+    sent: FacadeHandle = field(repr=False)
+    #: Local experts of each row.
+    ids: torch.Tensor = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a dispatch is asked for besides its rows."""
+
+    experts: int
+    most: int
+    alignment: int
+    sms: int
+    sync: bool
+    expand: bool
+    zero_padding: bool
+    by_columns: bool
+
+
+class ExpertBuffer:
+    """Dispatch and combine of both buffers, within one node."""
+
+    def __init__(self, group: Any, most: int, timeout: float, deterministic: bool, explicitly_destroy: bool) -> None:
+        self.engines: Engines | None = Engines(group, None, timeout)
+        self.group, self.rank_idx, self.num_ranks = group, self.engines.rank, self.engines.ranks
+        self.num_max_tokens_per_rank = most
+        # Rows come in order of their rank and token, and sums are made in order of the ranks, always.
+        self.deterministic = deterministic
+        self.explicitly_destroy = explicitly_destroy
+        self.num_scaleout_ranks, self.num_scaleup_ranks = 1, self.num_ranks
+        self.scaleout_rank_idx, self.scaleup_rank_idx = 0, self.rank_idx
+        self.num_rdma_ranks, self.num_nvlink_ranks = 1, self.num_ranks
+        self.num_allocated_qps = 0
+
+    def destroy(self) -> None:
+        """Gives the memory back."""
+        if not self.explicitly_destroy:
+            raise Mismatch("`destroy` is for buffers that were made with `explicitly_destroy`")
+        if self.engines is not None:
+            self.engines.drop()
+        self.engines = None
+
+    @staticmethod
+    def capture() -> EventHandle:
+        """An event at the end of the current stream."""
+        return EventHandle()
+
+    def get_comm_stream(self) -> torch.cuda.Stream:
+        """The stream on which calls that overlap with the caller's run."""
+        stream = self._engines().stream
+        if stream is None:
+            raise Mismatch("the emulator has no streams")
+        return stream
+
+    def get_physical_domain_size(self) -> tuple[int, int]:
+        """One node, and all ranks in it."""
+        return 1, self.num_ranks
+
+    def get_logical_domain_size(self) -> tuple[int, int]:
+        """One node, and all ranks in it."""
+        return 1, self.num_ranks
+
+    def get_theoretical_num_sms(
+        self,
+        num_experts: int,
+        num_topk: int,
+        num_scaleout_topk: int = 0,
+        rdma_gbs: float = 0,
+        nvlink_gbs: float = 0,
+        sm_read_gbs: float = 0,
+        sm_write_gbs: float = 0,
+    ) -> int:
+        """0: each call takes the fewest SMs with which the link is its limit."""
+        return 0
+
+    def get_theoretical_num_qps(self, num_sms: int) -> int:
+        """0: there are none within a node."""
+        return 0
+
+    def barrier(self, use_comm_stream: bool = True, with_cpu_sync: bool = False, sequential: bool = True) -> None:
+        """Waits on the host until all ranks have come here and have nothing to do."""
+        engines = self._engines()
+        engines.group.sync()
+        engines.gather(None)
+
+    def _engines(self) -> Engines:
+        if self.engines is None:
+            raise Mismatch("the buffer was destroyed")
+        return self.engines
+
+    def _send(
+        self, x: Any, topk_idx: Any, weights: Any, ask: Ask, handle: EPHandle | None
+    ) -> Callable[[], tuple[Any, ...]]:
+        """Sends the rows; what it gives makes the outputs, once the rows are there for the current stream."""
+        rows, scale = x if isinstance(x, tuple) else (x, None)
+        if handle is None:
+            if topk_idx is None:
+                raise Mismatch("a dispatch wants `topk_idx` or the `handle` of an earlier one")
+            way = Way(topk_idx.to(require().int64).contiguous(), ask.experts, ask.alignment)
+            sent = FacadeHandle(self._engines(), way, rows.shape[0], ask.most)
+        elif topk_idx is not None:
+            raise Mismatch("a dispatch with a `handle` has no `topk_idx`: the tokens go where they went before")
+        else:
+            sent = handle.sent
+        received, tables = sent.send(rows, scale, weights, ask.sms)
+        return lambda: self._receive(received, tables, sent, weights is not None, ask, handle)
+
+    def _receive(
+        self,
+        received: Received,
+        tables: Handle,
+        sent: FacadeHandle,
+        has_weights: bool,
+        ask: Ask,
+        handle: EPHandle | None,
+    ) -> tuple[Any, Any, Any, EPHandle]:
+        counts: list[int] = []
+        if handle is not None:
+            count = handle.num_recv_tokens
+        elif ask.sync:
+            count, counts = tables.counts()
+        else:
+            count = self.num_ranks * ask.most
+        x, scale, ids, weights = received.copy(count)
+        if handle is None:
+            handle = self._handle(tables, sent, ids, count, counts, ask)
+        else:
+            # A cached dispatch moves rows alone: the experts are those of the first one.
+            ids = handle.ids
+        weights = weights if has_weights else None
+        if handle.do_expand:
+            x, scale, weights = (expanded(it, handle, ask.zero_padding) for it in (x, scale, weights))
+        if scale is not None and ask.by_columns:
+            scale = by_columns(scale)
+        return x if scale is None else (x, scale), None if handle.do_expand else ids, weights, handle
+
+    def _handle(
+        self, tables: Handle, sent: FacadeHandle, ids: Any, count: int, counts: list[int], ask: Ask
+    ) -> EPHandle:
+        torch = require()
+        prefix = tables.rank_prefix[:, self.rank_idx]
+        local, place = tables.buffer.local_experts, {"device": ids.device}
+        unaligned = torch.zeros(local + 1, dtype=torch.int64, **place)
+        unaligned.scatter_add_(0, torch.where(ids < 0, local, ids).flatten(), torch.ones_like(ids).flatten())
+        unaligned = unaligned[:local]
+        aligned = (unaligned + ask.alignment - 1) // ask.alignment * ask.alignment
+        begin = aligned.cumsum(0) - aligned
+        row = torch.arange(count, **place)
+        source = torch.bucketize(row, prefix[1:].contiguous(), right=True).clamp_(max=self.num_ranks - 1)
+        token = source * ask.most + tables.sources(count)
+        places = slots(ids, begin) if ask.expand else ids.new_empty((count, 0))
+        total = sum(counts) if ask.sync else count * ids.shape[1] + local * (ask.alignment - 1)
+        return EPHandle(
+            do_expand=ask.expand,
+            num_experts=ask.experts,
+            expert_alignment=ask.alignment,
+            num_max_tokens_per_rank=ask.most,
+            num_sms=ask.sms,
+            topk_idx=sent.way.topk_idx,
+            num_recv_tokens=count,
+            num_expanded_tokens=total if ask.expand else 0,
+            num_recv_tokens_per_expert_list=counts,
+            psum_num_recv_tokens_per_scaleup_rank=prefix[1:].to(torch.int32).contiguous(),
+            psum_num_recv_tokens_per_expert=(begin + unaligned if ask.expand else aligned.cumsum(0)).to(torch.int32),
+            num_unaligned_recv_tokens_per_expert=unaligned.to(torch.int32),
+            recv_src_metadata=torch.cat([token[:, None], row[:, None], places], dim=1).to(torch.int32),
+            sent=sent,
+            ids=ids,
+        )
+
+    def _combine(
+        self, x: Any, handle: EPHandle, weights: Any, bias: Any, sms: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        biases = () if bias is None else bias if isinstance(bias, tuple) else (bias,)
+        if handle.do_expand:
+            x, weights = folded(x, handle), None if weights is None else spread(weights, handle)
+        tables = handle.sent.handle(x.shape[1], weights is not None, len(biases))
+        sums = tables.buffer.combine(x, tables, weights, biases=biases, sms=sms or handle.num_sms or None)
+        return sums.x, sums.weights
+
+    def _ask(
+        self,
+        handle: EPHandle | None,
+        experts: int | None,
+        most: int | None,
+        alignment: int | None,
+        sms: int,
+        **how: Any,
+    ) -> Ask:
+        if handle is not None:
+            experts, most, alignment = handle.num_experts, handle.num_max_tokens_per_rank, handle.expert_alignment
+        if experts is None:
+            raise Mismatch("a dispatch without a `handle` wants `num_experts`")
+        most = most or self.num_max_tokens_per_rank
+        if not most:
+            raise Mismatch("a dispatch wants `num_max_tokens_per_rank`, here or where the buffer is made")
+        sync = how.pop("sync")
+        return Ask(experts, most, alignment or 1, sms, handle is None if sync is None else sync, **how)
+
+
+def slots(ids: torch.Tensor, begin: torch.Tensor) -> torch.Tensor:
+    """The place of each entry among the rows of its expert, which are in order of the received rows; -1 for none."""
+    torch = require()
+    local = begin.shape[0]
+    flat = torch.where(ids < 0, local, ids).flatten()
+    order = torch.sort(flat, stable=True).indices
+    experts = flat[order]
+    first = torch.searchsorted(experts, torch.arange(local + 1, device=ids.device))
+    rank = torch.arange(flat.shape[0], device=ids.device) - first[experts]
+    starts = torch.cat([begin, begin.new_zeros(1)])
+    places = torch.empty_like(flat)
+    places[order] = torch.where(experts < local, starts[experts] + rank, -1)
+    return places.view(ids.shape)
+
+
+def expanded(rows: torch.Tensor | None, handle: EPHandle, zero_padding: bool) -> torch.Tensor | None:
+    """A copy of each row for each of its experts; of weights, the entry of that expert."""
+    if rows is None:
+        return None
+    torch = require()
+    places = handle.recv_src_metadata[:, 2:].long()
+    is_weights = rows.dtype == torch.float32 and rows.shape == places.shape
+    shape = (handle.num_expanded_tokens + 1, *(() if is_weights else rows.shape[1:]))
+    made = (torch.zeros if zero_padding else torch.empty)(shape, dtype=rows.dtype, device=rows.device)
+    # What has no place goes behind the last row.
+    spot = torch.where(places < 0, handle.num_expanded_tokens, places).flatten()
+    made[spot] = rows.flatten() if is_weights else rows.repeat_interleave(places.shape[1], dim=0)
+    return made[:-1]
+
+
+def folded(rows: torch.Tensor, handle: EPHandle) -> torch.Tensor:
+    """The rows of each token's experts added up in order of its top-k, as float32, and rounded once."""
+    torch = require()
+    places = handle.recv_src_metadata[:, 2:].long()
+    sums = torch.zeros((places.shape[0], rows.shape[1]), dtype=torch.float32, device=rows.device)
+    for k in range(places.shape[1]):
+        has = places[:, k] >= 0
+        sums += torch.where(has[:, None], rows[places[:, k].clamp(min=0)].float(), 0.0)
+    return sums.to(rows.dtype)
+
+
+def spread(weights: torch.Tensor, handle: EPHandle) -> torch.Tensor:
+    """The weight of each expanded row where the token that it belongs to has it."""
+    torch = require()
+    places = handle.recv_src_metadata[:, 2:].long()
+    return torch.where(places >= 0, weights[places.clamp(min=0)], 0.0)
+
+
+def by_columns(scale: torch.Tensor) -> torch.Tensor:
+    """The same scales, one column behind another at multiples of 16 bytes."""
+    torch = require()
+    rows, columns = scale.shape
+    per_line = 16 // scale.element_size()
+    made = torch.empty((columns, -(-rows // per_line) * per_line), dtype=scale.dtype, device=scale.device)
+    turned = made.T[:rows]
+    turned.copy_(scale)
+    return turned
+
+
+def other_kind(name: str) -> Any:
+    """A method for a call of pipelines of other kinds: it raises one sentence."""
+
+    def call(*_: Any, **__: Any) -> Any:
+        absent(name, OTHER_KIND)
+
+    call.__name__ = name
+    call.__doc__ = f"`{name}` of deep_ep, which is not there."
+    return call

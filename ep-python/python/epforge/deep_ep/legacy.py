@@ -1,0 +1,329 @@
+"""The first API of deep_ep: `Buffer`, within one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .._core import Mismatch
+from ._torch import require
+from .absent import LOW_LATENCY, absent
+from .engines import Engines, FacadeHandle, Way
+from .utils.event import EventHandle, EventOverlap
+
+if TYPE_CHECKING:
+    import torch
+
+#: Tokens that size hints are for.
+HINTED_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a call runs: of these numbers only that of the SMs means something here."""
+
+    num_sms: int = 20
+    num_max_nvl_chunked_send_tokens: int = 6
+    num_max_nvl_chunked_recv_tokens: int = 256
+    num_max_rdma_chunked_send_tokens: int = 6
+    num_max_rdma_chunked_recv_tokens: int = 256
+
+    def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
+        """Bytes for rows that come and rows that go back, of 4096 tokens on each rank."""
+        return 2 * HINTED_TOKENS * num_ranks * hidden_bytes
+
+    def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
+        """None within a node."""
+        return 0
+
+
+class DispatchHandle:
+    """What `Buffer.dispatch` leaves, in the form of the tuple that others read it as."""
+
+    def __init__(self, sent: FacadeHandle, prefix: torch.Tensor, in_rank: torch.Tensor, rows: int) -> None:
+        self.sent, self.prefix, self.in_rank, self.rows = sent, prefix, in_rank, rows
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, at: int) -> Any:
+        known = {0: self.prefix, 4: self.in_rank}
+        if at not in range(6):
+            raise IndexError(at)
+        # The others are tables of deep_ep's kernels.
+        return known.get(at)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[at] for at in range(6))
+
+
+class Buffer:
+    """Dispatch and combine of `deep_ep.Buffer`: any hidden size, top-k, number of experts, ranks and tokens.
+
+    Results are tensors of their own, not views, so that layers may share a buffer and keep what they want.
+    ``num_nvl_bytes`` is what the rows of a shape may take; a rank that has more tokens than fit, when a
+    shape is first called, gets room for them, in powers of two.
+    """
+
+    num_sms: int = 20
+
+    def __init__(
+        self,
+        group: torch.distributed.ProcessGroup | None,
+        num_nvl_bytes: int = 0,
+        num_rdma_bytes: int = 0,
+        low_latency_mode: bool = False,
+        num_qps_per_rank: int = 24,
+        allow_nvlink_for_low_latency_mode: bool = True,
+        allow_mnnvl: bool = False,
+        use_fabric: bool = False,
+        explicitly_destroy: bool = False,
+        enable_shrink: bool = False,
+        comm: Any = None,
+    ) -> None:
+        self.engines: Engines | None = Engines(group, comm, timeout=100.0)
+        self.rank, self.group_size = self.engines.rank, self.engines.ranks
+        self.group = group if group is not None else comm
+        self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
+        self.low_latency_mode, self.explicitly_destroy = low_latency_mode, explicitly_destroy
+        self.enable_shrink = enable_shrink
+
+    def destroy(self) -> None:
+        """Gives the memory back."""
+        if not self.explicitly_destroy:
+            raise Mismatch("`destroy` is for buffers that were made with `explicitly_destroy`")
+        if self.engines is not None:
+            self.engines.drop()
+        self.engines = None
+
+    @staticmethod
+    def is_sm90_compiled() -> bool:
+        """Whether kernels use what sm_90 has: they are compiled for the GPU that is there."""
+        return True
+
+    @staticmethod
+    def set_num_sms(new_num_sms: int) -> None:
+        """How many SMs calls take that are not told by a `Config`."""
+        if new_num_sms < 1:
+            raise Mismatch(f"a call cannot take {new_num_sms} SMs")
+        Buffer.num_sms = new_num_sms
+
+    @staticmethod
+    def capture() -> EventOverlap:
+        """An event at the end of the current stream."""
+        return EventOverlap(EventHandle())
+
+    @staticmethod
+    def get_low_latency_rdma_size_hint(
+        num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
+    ) -> int:
+        """Bytes that two outputs of a row for each expert would take."""
+        return 2 * num_max_dispatch_tokens_per_rank * num_experts * (2 * hidden + 128)
+
+    def get_comm_stream(self) -> torch.cuda.Stream:
+        """The stream on which calls with `async_finish` run."""
+        stream = self._engines().stream
+        if stream is None:
+            raise Mismatch("the emulator has no streams")
+        return stream
+
+    def get_local_buffer_tensor(
+        self,
+        dtype: torch.dtype,
+        size: torch.Size | None = None,
+        offset: int = 0,
+        use_rdma_buffer: bool = False,
+    ) -> torch.Tensor:
+        """The raw bytes of the buffer."""
+        absent("get_local_buffer_tensor", "the memory of a buffer holds outputs, and no plain bytes")
+
+    @staticmethod
+    def get_dispatch_config(num_ranks: int) -> Config:
+        """As many SMs as `set_num_sms` says, for any number of ranks."""
+        return Config(Buffer.num_sms)
+
+    @staticmethod
+    def get_combine_config(num_ranks: int) -> Config:
+        """As many SMs as `set_num_sms` says, for any number of ranks."""
+        return Config(Buffer.num_sms)
+
+    def get_dispatch_layout(
+        self,
+        topk_idx: torch.Tensor,
+        num_experts: int,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor, EventOverlap]:
+        """Tokens for each rank, None, entries for each expert, which token goes to which rank, and an event."""
+        torch = require()
+        engines = self._engines()
+        with engines.beside(previous_event, async_finish, topk_idx) as calls:
+            valid = (topk_idx >= 0) & (topk_idx < num_experts)
+            spot = torch.where(valid, topk_idx, num_experts).long()
+            place = {"device": topk_idx.device}
+            per_expert = torch.zeros(num_experts + 1, dtype=torch.int32, **place)
+            per_expert.scatter_add_(0, spot.flatten(), torch.ones_like(spot, dtype=torch.int32).flatten())
+            # No expert is behind all ranks.
+            owner = torch.bucketize(spot, engines.ends(num_experts, topk_idx.device), right=True)
+            in_rank = torch.zeros((topk_idx.shape[0], self.group_size + 1), dtype=torch.bool, **place)
+            in_rank = in_rank.scatter_(1, owner, True)[:, : self.group_size].contiguous()
+            per_rank = in_rank.sum(dim=0, dtype=torch.int32)
+            calls.outputs += [per_rank, per_expert, in_rank]
+        return per_rank, None, per_expert[:num_experts], in_rank, calls.done
+
+    def dispatch(
+        self,
+        x: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        handle: DispatchHandle | None = None,
+        num_tokens_per_rank: torch.Tensor | None = None,
+        num_tokens_per_rdma_rank: torch.Tensor | None = None,
+        is_token_in_rank: torch.Tensor | None = None,
+        num_tokens_per_expert: torch.Tensor | None = None,
+        topk_idx: torch.Tensor | None = None,
+        topk_weights: torch.Tensor | None = None,
+        expert_alignment: int = 1,
+        num_worst_tokens: int = 0,
+        config: Config | None = None,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[Any, torch.Tensor | None, torch.Tensor | None, list[int] | None, DispatchHandle | None, EventOverlap]:
+        """Rows to the ranks of their experts: what came, its experts and weights, counts, a handle, an event."""
+        engines, sms = self._engines(), (config or self.get_dispatch_config(self.group_size)).num_sms
+        rows, scale = x if isinstance(x, tuple) else (x, None)
+        if handle is None:
+            if is_token_in_rank is None or num_tokens_per_expert is None:
+                raise Mismatch("a dispatch without a `handle` wants `is_token_in_rank` and `num_tokens_per_expert`")
+            way = self._way(topk_idx, is_token_in_rank, num_tokens_per_expert, expert_alignment)
+            sent = FacadeHandle(engines, way, rows.shape[0], self._most_tokens(rows, num_worst_tokens))
+        elif topk_idx is not None or topk_weights is not None:
+            raise Mismatch("a dispatch with a `handle` sends rows alone: it has no `topk_idx` and no `topk_weights`")
+        else:
+            sent = handle.sent
+        inputs = (rows, scale, topk_idx, topk_weights)
+        with engines.beside(previous_event, async_finish, *inputs) as calls:
+            received, tables = sent.send(rows, scale, topk_weights, sms)
+            count = num_worst_tokens or (handle.rows if handle else received.rows)
+            came, came_scale, ids, weights = received.copy(count)
+            made = None
+            if handle is None:
+                prefix = tables.rank_prefix[1:].clone()
+                made = DispatchHandle(sent, prefix, is_token_in_rank, count)
+                calls.outputs.append(prefix)
+            calls.outputs += [came, came_scale, ids, weights]
+        came = came if scale is None else (came, came_scale)
+        if handle is not None:
+            return came, None, None, None, None, calls.done
+        counts = self._counts(tables, topk_idx, num_tokens_per_expert, expert_alignment, num_worst_tokens)
+        has_idx, has_weights = topk_idx is not None, topk_weights is not None
+        return came, ids if has_idx else None, weights if has_weights else None, counts, made, calls.done
+
+    def combine(
+        self,
+        x: torch.Tensor,
+        handle: DispatchHandle,
+        topk_weights: torch.Tensor | None = None,
+        bias: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None = None,
+        config: Config | None = None,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, EventOverlap]:
+        """Rows back to their tokens, added up without weights: the sums, the weights' sums, an event."""
+        engines, sms = self._engines(), (config or self.get_combine_config(self.group_size)).num_sms
+        biases = () if bias is None else bias if isinstance(bias, tuple) else (bias,)
+        inputs = (x, topk_weights, *biases)
+        with engines.beside(previous_event, async_finish, *inputs) as calls:
+            tables = handle.sent.handle(x.shape[1], topk_weights is not None, len(biases))
+            sums = tables.buffer.combine(x, tables, topk_weights, biases=biases, sms=sms)
+            combined, weights = sums.x, sums.weights
+            calls.outputs += [combined, weights]
+        return combined, weights, calls.done
+
+    def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+        """Nothing: no call here leaves anything that another one has to find cleared."""
+
+    def low_latency_dispatch(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        num_max_dispatch_tokens_per_rank: int,
+        num_experts: int,
+        cumulative_local_expert_recv_stats: torch.Tensor | None = None,
+        dispatch_wait_recv_cost_stats: torch.Tensor | None = None,
+        use_fp8: bool = True,
+        round_scale: bool = False,
+        use_ue8m0: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+    ) -> tuple[Any, torch.Tensor, tuple[Any, ...], EventOverlap, Callable[[], None]]:
+        """A row for each expert of a token, for few tokens."""
+        absent("low_latency_dispatch", LOW_LATENCY)
+
+    def low_latency_combine(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        topk_weights: torch.Tensor,
+        handle: tuple[Any, ...],
+        use_logfmt: bool = False,
+        zero_copy: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        out: torch.Tensor | None = None,
+        combine_wait_recv_cost_stats: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, EventOverlap, Callable[[], None]]:
+        """Rows of each expert back to their tokens, with weights."""
+        absent("low_latency_combine", LOW_LATENCY)
+
+    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
+        """Leaves a rank out of low-latency calls."""
+        absent("low_latency_update_mask_buffer", LOW_LATENCY)
+
+    def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
+        """Which ranks are left out."""
+        absent("low_latency_query_mask_buffer", LOW_LATENCY)
+
+    def low_latency_clean_mask_buffer(self) -> None:
+        """Leaves no rank out."""
+        absent("low_latency_clean_mask_buffer", LOW_LATENCY)
+
+    def get_next_low_latency_combine_buffer(self, handle: object) -> torch.Tensor:
+        """Where the next low-latency combine reads."""
+        absent("get_next_low_latency_combine_buffer", LOW_LATENCY)
+
+    def _engines(self) -> Engines:
+        if self.engines is None:
+            raise Mismatch("the buffer was destroyed")
+        return self.engines
+
+    def _way(
+        self, topk_idx: torch.Tensor | None, in_rank: torch.Tensor, per_expert: torch.Tensor, alignment: int
+    ) -> Way:
+        """Where tokens go. Without experts each rank is one, so that nobody needs to know them."""
+        torch = require()
+        if topk_idx is not None:
+            return Way(topk_idx.to(torch.int64).contiguous(), per_expert.numel(), alignment)
+        ranks = torch.arange(self.group_size, device=in_rank.device)
+        return Way(torch.where(in_rank, ranks, -1).contiguous(), self.group_size)
+
+    def _most_tokens(self, rows: Any, worst: int) -> int:
+        """Tokens of a rank for which the bytes suffice, or those of a call that says how many rows may come."""
+        ranks: int = self.group_size
+        if worst:
+            return -(-worst // ranks)
+        row = int(rows.shape[1]) * (int(rows.element_size()) + 2)
+        return self.num_nvl_bytes // (row * ranks)
+
+    def _counts(self, tables: Any, topk_idx: Any, per_expert: torch.Tensor, alignment: int, worst: int) -> list[int]:
+        if worst:
+            return []
+        if topk_idx is not None:
+            return list(tables.counts()[1])
+        totals = self._engines().sum_over_ranks(per_expert)
+        each, more = divmod(len(totals), self.group_size)
+        first = self.rank * each + min(self.rank, more)
+        own = totals[first : first + each + (self.rank < more)]
+        return [-(-count // alignment) * alignment for count in own]

@@ -1,0 +1,287 @@
+"""torch in the emulator: tensors on the host, process groups, gradients, and the facades as their users test them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import traceback
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import epforge
+from epforge import autograd, deep_ep
+
+HIDDEN, TOPK, EXPERTS = 256, 3, 8
+
+
+def ranks_in_processes(ranks: int, test: Callable[..., None], *arguments: Any) -> None:
+    """Runs a test in a process for each rank of a gloo group."""
+    with tempfile.TemporaryDirectory() as folder:
+        context = mp.spawn(_process, (ranks, folder, test, arguments), nprocs=ranks, join=False)
+        while not context.join(timeout=300):
+            pass
+        told = [path.read_text() for path in sorted(Path(folder).glob("failed-*"))]
+        if told:
+            raise AssertionError("\n".join(told))
+
+
+def _process(rank: int, ranks: int, folder: str, test: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks)
+    try:
+        torch.manual_seed(rank)
+        test(rank, ranks, *arguments)
+    except BaseException:
+        Path(folder, f"failed-{rank}").write_text(f"rank {rank}: {traceback.format_exc()}")
+        # The others wait for this one in vain.
+        os._exit(0)
+    dist.destroy_process_group()
+
+
+def routed(tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Experts and weights of some tokens; a few entries name none."""
+    scores = torch.rand(tokens, EXPERTS)
+    ids = scores.topk(TOPK, dim=1).indices
+    ids[torch.rand(tokens, TOPK) < 0.1] = -1
+    return ids, torch.randint(1, 9, (tokens, TOPK)).float() / 8
+
+
+def whole(tokens: int) -> torch.Tensor:
+    """Rows of small whole numbers, whose sums are not rounded."""
+    return torch.randint(-8, 8, (tokens, HIDDEN)).to(torch.bfloat16)
+
+
+def times(ids: torch.Tensor, ranks: int) -> torch.Tensor:
+    """How many ranks each token goes to."""
+    owners = torch.where(ids < 0, ranks, ids // (EXPERTS // ranks))
+    return torch.stack([(owners == rank).any(1) for rank in range(ranks)], 1).sum(1, keepdim=True)
+
+
+def gathered(own: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors of all ranks."""
+    brought: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(brought, own)
+    return brought
+
+
+def arrivals(x: torch.Tensor, ids: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
+    """The rows that arrive at a rank, in order."""
+    local = EXPERTS // ranks
+    rows = [x[((ids >= 0) & (ids // local == rank)).any(1)] for x, ids in zip(gathered(x), gathered(ids), strict=True)]
+    return torch.cat(rows)
+
+
+def layer_in_processes(rank: int, ranks: int) -> None:
+    group = epforge.Group.from_torch(device="cpu")
+    buffer = epforge.Buffer(group, tokens=8, hidden=HIDDEN, topk=TOPK, experts=EXPERTS)
+    tokens = [5, 0, 7][rank]
+    x, (ids, weights) = whole(tokens), routed(tokens)
+    received, handle = buffer.dispatch(x, ids, weights)
+    assert isinstance(received.x, torch.Tensor) and received.x.dtype == torch.bfloat16
+    assert torch.equal(received.x, arrivals(x, ids, rank, ranks))
+    out = torch.empty_like(x)
+    sums = buffer.combine(received.x, handle, received.topk_weights, out=out)
+    assert sums.x is out
+    assert torch.equal(out.float(), x.float() * times(ids, ranks))
+    assert torch.equal(sums.weights, weights * times(ids, ranks))
+
+
+def gradients_in_processes(rank: int, ranks: int) -> None:
+    """A layer with experts on all ranks, against the same layer with all experts here."""
+    group = epforge.Group.from_torch(device="cpu")
+    buffer = epforge.Buffer(group, tokens=8, hidden=HIDDEN, topk=TOPK, experts=EXPERTS, handles=4)
+    local, tokens = EXPERTS // ranks, 6
+    factors = torch.arange(1, EXPERTS + 1).float()
+    x, (ids, weights) = whole(tokens), routed(tokens)
+
+    def mine() -> list[torch.Tensor]:
+        own, factor = x.clone().requires_grad_(), weights.clone().requires_grad_()
+        for _ in range(2):  # Two layers share the buffer.
+            rows, experts, scales, handle = autograd.dispatch(buffer, own, ids, factor)
+            spread = torch.where(experts >= 0, factors[rank * local + experts.clamp(min=0)] * scales, 0.0)
+            sums = autograd.combine((rows.float() * spread.sum(1, keepdim=True)).to(torch.bfloat16), handle)
+        (sums.float() * torch.arange(HIDDEN).remainder(3)).sum().backward()
+        return [sums, own.grad, factor.grad]
+
+    def alone() -> list[torch.Tensor]:
+        own, factor = x.clone().requires_grad_(), weights.clone().requires_grad_()
+        spread = torch.where(ids >= 0, factors[ids.clamp(min=0)] * factor, 0.0)
+        sums = torch.zeros(tokens, HIDDEN)
+        for other in range(ranks):
+            here = torch.where(ids // local == other, spread, 0.0).sum(1, keepdim=True)
+            sums = sums + (own.float() * here).to(torch.bfloat16).float()
+        sums = sums.to(torch.bfloat16)
+        (sums.float() * torch.arange(HIDDEN).remainder(3)).sum().backward()
+        return [sums, own.grad, factor.grad]
+
+    (sums, x_grad, weights_grad), (wanted, wanted_x, wanted_weights) = mine(), alone()
+    assert torch.equal(sums, wanted)
+    torch.testing.assert_close(x_grad, wanted_x, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(weights_grad, wanted_weights, rtol=2e-2, atol=1e-1)
+
+
+def cast(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows as FP8 with a scale for each 128 values."""
+    parts = x.float().view(x.shape[0], -1, 128)
+    scale = parts.abs().amax(2).clamp(1e-4) / 448
+    return (parts / scale[..., None]).to(torch.float8_e4m3fn).view(x.shape), scale
+
+
+def cast_back(x: Any) -> torch.Tensor:
+    if not isinstance(x, tuple):
+        return x
+    rows, scale = x
+    return (rows.float().view(rows.shape[0], -1, 128) * scale[..., None]).view(rows.shape).to(torch.bfloat16)
+
+
+def legacy_in_processes(rank: int, ranks: int) -> None:
+    """The first API: rows with and without experts, FP8, events, cached, worst case, biases."""
+    group = dist.group.WORLD
+    buffer = deep_ep.Buffer(group, explicitly_destroy=True)
+    tokens = [9, 4, 0][rank]
+    x, (ids, weights) = whole(tokens), routed(tokens)
+    ids[:, 1] = torch.where(ids[:, 1] == ids[:, 0], -1, ids[:, 1])
+    per_rank, none, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, EXPERTS)
+    assert none is None and torch.equal(in_rank.sum(1, keepdim=True), times(ids, ranks))
+    assert per_expert.tolist() == [(ids == expert).sum().item() for expert in range(EXPERTS)]
+    assert torch.equal(per_rank, in_rank.sum(0).int())
+    arrived = arrivals(x, ids, rank, ranks)
+    own = slice(rank * EXPERTS // ranks, (rank + 1) * EXPERTS // ranks)
+    totals = sum(gathered(per_expert))[own].tolist()
+    layout = {"num_tokens_per_rank": per_rank, "is_token_in_rank": in_rank, "num_tokens_per_expert": per_expert}
+    for rows in (x, cast(x)):
+        for with_topk in (False, True):
+            for previous in (False, True):
+                more = {"topk_idx": ids, "topk_weights": weights} if with_topk else {}
+                if previous:
+                    more.update(previous_event=buffer.capture(), async_finish=True)
+                came, came_ids, came_weights, counts, handle, event = buffer.dispatch(rows, **layout, **more)
+                if previous:
+                    event.current_stream_wait()
+                assert counts == totals, (counts, totals)
+                torch.testing.assert_close(cast_back(came), arrived, rtol=0.07, atol=0.1 if rows is not x else 0)
+                assert (came_ids is None) == (came_weights is None) == (not with_topk)
+                ends = handle[0][:, rank].tolist()
+                assert ends[-1] == arrived.shape[0] and sorted(ends) == ends
+                if with_topk:
+                    assert [(came_ids == e).sum().item() for e in range(EXPERTS // ranks)] == totals
+                # The same tokens once more, and rows of the other type.
+                for again in (rows, x):
+                    second = buffer.dispatch(again, handle=handle)
+                    assert torch.equal(
+                        cast_back(second[0]).view(torch.int16),
+                        (cast_back(came) if again is rows else arrived).view(torch.int16),
+                    )
+                    assert second[1:5] == (None, None, None, None)
+                sums, sum_weights, _ = buffer.combine(arrived, handle, came_weights)
+                assert torch.equal(sums.float(), x.float() * times(ids, ranks))
+                if with_topk:
+                    assert torch.equal(sum_weights, weights * times(ids, ranks))
+    bias = (torch.full_like(x, 2), torch.full_like(x, 3))
+    sums, _, _ = buffer.combine(arrived, handle, bias=bias)
+    assert torch.equal(sums.float(), x.float() * times(ids, ranks) + 5)
+    worst = 40
+    came, came_ids, _, counts, handle, _ = buffer.dispatch(
+        x, **layout, topk_idx=ids, topk_weights=weights, num_worst_tokens=worst
+    )
+    assert came.shape[0] == came_ids.shape[0] == worst and counts == []
+    assert torch.equal(came[: arrived.shape[0]], arrived) and (came_ids[arrived.shape[0] :] == -1).all()
+    sums, _, _ = buffer.combine(came, handle)
+    assert torch.equal(sums.float(), x.float() * times(ids, ranks))
+    aligned = buffer.dispatch(x, **layout, topk_idx=ids, topk_weights=weights, expert_alignment=16)[3]
+    assert aligned == [-(-total // 16) * 16 for total in totals]
+    try:
+        buffer.low_latency_dispatch(x, ids, 8, EXPERTS)
+    except NotImplementedError as error:
+        assert "`low_latency_dispatch` is not there yet" in str(error)
+    else:
+        raise AssertionError("low latency is there")
+    buffer.destroy()
+
+
+def later_in_processes(rank: int, ranks: int, name: str) -> None:
+    """The second and third API: plain, cached, expanded, and what they leave."""
+    buffer = getattr(deep_ep, name)(dist.group.WORLD, num_max_tokens_per_rank=16, hidden=HIDDEN, num_topk=TOPK)
+    tokens, local = [9, 4][rank], EXPERTS // ranks
+    x, (ids, weights) = whole(tokens), routed(tokens)
+    arrived, first = arrivals(x, ids, rank, ranks), rank * local
+    for alignment in (1, 4):
+        asked = {"topk_idx": ids, "topk_weights": weights, "num_experts": EXPERTS, "expert_alignment": alignment}
+        came, came_ids, came_weights, handle, _ = buffer.dispatch(x, **asked)
+        assert torch.equal(came, arrived)
+        count = came.shape[0]
+        assert handle.psum_num_recv_tokens_per_scaleup_rank[-1] == count == handle.num_recv_tokens
+        unaligned = [(came_ids == expert).sum().item() for expert in range(local)]
+        assert handle.num_recv_tokens_per_expert_list == [-(-n // alignment) * alignment for n in unaligned]
+        assert handle.num_unaligned_recv_tokens_per_expert.tolist() == unaligned
+        assert handle.psum_num_recv_tokens_per_expert[-1] == sum(handle.num_recv_tokens_per_expert_list)
+        # Each row says where it comes from.
+        every = gathered(x)
+        sources = [divmod(int(at), 16) for at in handle.recv_src_metadata[:, 0]]
+        assert all(torch.equal(every[at][token], row) for (at, token), row in zip(sources, came, strict=True))
+        assert torch.equal(buffer.dispatch(x, handle=handle)[0], arrived)
+        sums, sum_weights, _ = buffer.combine(came, handle, came_weights)
+        assert torch.equal(sums.float(), x.float() * times(ids, ranks))
+        assert torch.equal(sum_weights, weights * times(ids, ranks))
+        whole_x, whole_ids, _, unsynced, _ = buffer.dispatch(x, **asked, do_cpu_sync=False)
+        assert whole_x.shape[0] == 16 * ranks and torch.equal(whole_x[:count], arrived)
+        assert (whole_ids[count:] == -1).all() and unsynced.num_recv_tokens_per_expert_list == []
+
+        spread, none, factors, expanded, _ = buffer.dispatch(x, **asked, do_expand=True, do_zero_padding=True)
+        assert none is None
+        begin = 0
+        for expert in range(local):
+            sent = [(ids == first + expert) for ids in gathered(ids)]
+            wanted = torch.cat([x[its.any(1)] for x, its in zip(every, sent, strict=True)])
+            end = begin + wanted.shape[0]
+            assert torch.equal(spread[begin:end], wanted)
+            assert torch.equal(
+                factors[begin:end], torch.cat([w[its] for w, its in zip(gathered(weights), sent, strict=True)])
+            )
+            assert expanded.psum_num_recv_tokens_per_expert[expert] == end
+            begin = -(-end // alignment) * alignment
+            assert not spread[end:begin].any()
+        assert spread.shape[0] == begin == expanded.num_expanded_tokens
+        assert torch.equal(buffer.dispatch(x, handle=expanded, do_expand=True, do_zero_padding=True)[0], spread)
+        sums, sum_weights, _ = buffer.combine(spread, expanded, factors)
+        assert torch.equal(sums.float(), x.float() * (ids >= 0).sum(1, keepdim=True))
+        assert torch.equal(sum_weights, torch.where(ids >= 0, weights, 0))
+    rows, scale = cast(x)
+    (came, came_scale), *_ = buffer.dispatch((rows, scale), **asked, use_tma_aligned_col_major_sf=True)
+    assert came_scale.stride(0) == 1 and came_scale.stride(1) % 4 == 0
+    torch.testing.assert_close(cast_back((came, came_scale)), arrived, rtol=0.07, atol=0.1)
+    if name == "EPBuffer":
+        event = buffer.dispatch(x, **asked, defer_epilogue=True, async_with_compute_stream=True)
+        came, _, came_weights, handle = event.current_stream_wait()
+        assert torch.equal(came, arrived)
+        event = buffer.combine(came, handle, defer_epilogue=True, async_with_compute_stream=True)
+        assert torch.equal(event.current_stream_wait()[0].float(), x.float() * times(ids, ranks))
+
+
+class Torch(unittest.TestCase):
+    """Each in processes of a gloo group."""
+
+    def test_a_layer_on_tensors(self) -> None:
+        ranks_in_processes(2, layer_in_processes)
+
+    def test_gradients(self) -> None:
+        ranks_in_processes(2, gradients_in_processes)
+
+    def test_the_first_api(self) -> None:
+        ranks_in_processes(2, legacy_in_processes)
+
+    def test_the_second_api(self) -> None:
+        ranks_in_processes(2, later_in_processes, "ElasticBuffer")
+
+    def test_the_third_api(self) -> None:
+        ranks_in_processes(2, later_in_processes, "EPBuffer")
+
+
+if __name__ == "__main__":
+    unittest.main()
