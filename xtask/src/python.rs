@@ -61,7 +61,10 @@ fn assemble() -> Result<PathBuf, Failure> {
     if package.exists() {
         fs::remove_dir_all(&package).map_err(failed)?;
     }
-    copy(&root().join(SOURCE).join("python"), &package).map_err(failed)?;
+    // The second distribution is one module beside it.
+    for part in ["python", "deep-ep/src"] {
+        copy(&root().join(SOURCE).join(part), &package).map_err(failed)?;
+    }
     let module = target.join("debug/libepforge_core.so");
     fs::copy(module, package.join("epforge/_core.abi3.so")).map_err(failed)?;
     Ok(package)

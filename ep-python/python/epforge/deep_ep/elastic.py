@@ -119,6 +119,19 @@ class ElasticBuffer(ExpertBuffer):
             calls.outputs += [combined, weights]
         return combined, weights, calls.done
 
+    def get_theoretical_num_sms(
+        self,
+        num_experts: int,
+        num_topk: int,
+        num_scaleout_topk: int = 0,
+        rdma_gbs: float = 0,
+        nvlink_gbs: float = 0,
+        sm_read_gbs: float = 200,
+        sm_write_gbs: float = 50,
+    ) -> int:
+        """0: each call takes the fewest SMs with which the link is its limit."""
+        return 0
+
     get_engram_storage_size_hint = staticmethod(other_kind("get_engram_storage_size_hint"))
     get_pp_buffer_size_hint = staticmethod(other_kind("get_pp_buffer_size_hint"))
     get_agrs_num_max_session_bytes = staticmethod(other_kind("get_agrs_num_max_session_bytes"))

@@ -1,0 +1,288 @@
+"""What only GPUs can show, with torch on 2 of them: `python tests/gpu.py [--steps N] [--buffers N]`.
+
+It runs the tests of `torch_calls` there, and then: rows at full size, graphs whose token counts change, streams
+and events, a layer that is trained, a rank that dies, buffers that come and go, and what a call costs the host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+import unittest
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import epforge
+import torch_calls
+from epforge import autograd, deep_ep
+from epforge.deep_ep.utils.math import per_token_cast_to_fp8
+from torch_calls import gathered, ranks_in_processes
+
+TOKENS, HIDDEN, TOPK, EXPERTS = 4096, 7168, 8, 256
+
+
+def made(tokens: int = TOKENS, **options: Any) -> epforge.Buffer:
+    """A buffer of the processes of this run."""
+    shape = {"tokens": tokens, "hidden": HIDDEN, "topk": TOPK, "experts": EXPERTS}
+    return epforge.Buffer(epforge.Group.from_torch(timeout=10), **shape, **options)
+
+
+def drawn(tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Random rows, experts and weights."""
+    ids = torch.rand(tokens, EXPERTS).topk(TOPK, dim=1).indices
+    return torch.randn(tokens, HIDDEN).to(torch.bfloat16), ids, torch.rand(tokens, TOPK)
+
+
+def arriving(x: torch.Tensor, ids: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
+    """The rows that arrive at a rank, in order."""
+    own = [((ids // (EXPERTS // ranks)) == rank).any(1) for ids in gathered(ids)]
+    return torch.cat([x[its] for x, its in zip(gathered(x), own, strict=True)])
+
+
+def added(x: torch.Tensor, ids: torch.Tensor, ranks: int) -> torch.Tensor:
+    """The sums of a combine whose experts leave the rows as they are: once for each rank, and rounded once."""
+    owners = ids // (EXPERTS // ranks)
+    times = torch.stack([(owners == rank).any(1) for rank in range(ranks)], 1).sum(1, keepdim=True)
+    return (x.float() * times).to(torch.bfloat16)
+
+
+def full_size(rank: int, ranks: int) -> None:
+    """Rows of both types at full size, as views of the window and on a stream beside torch's."""
+    buffer = made(live=2)
+    x, ids, weights = drawn(TOKENS - rank)
+    received, handle = buffer.dispatch(x, ids, weights)
+    wanted = arriving(x, ids, rank, ranks)
+    rows = received.x
+    assert rows.data_ptr() != 0 and torch.equal(rows, wanted)
+    sums = buffer.combine(rows, handle, received.topk_weights)
+    assert torch.equal(sums.x, added(x, ids, ranks))
+    # A view keeps its place, whatever became of the output.
+    del received, sums
+    others = [buffer.dispatch(torch.zeros_like(x), ids, weights) for _ in range(1)]
+    assert torch.equal(rows, wanted)
+    try:
+        buffer.dispatch(x, ids, weights)
+    except epforge.AllInUse as error:
+        assert "2 " in str(error)
+    else:
+        raise AssertionError("a third output was given")
+    del rows, others
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        received, handle = buffer.dispatch(x, ids, weights)
+        sums = buffer.combine(received, handle)
+    torch.cuda.current_stream().wait_stream(beside)
+    assert torch.equal(sums.x, added(x, ids, ranks))
+    del received
+    fp8 = made(payload="fp8", weights=False)
+    values, scale = per_token_cast_to_fp8(x)
+    received, handle = fp8.dispatch(values, ids, scale=scale)
+    wanted = arriving(values.view(torch.uint8), ids, rank, ranks)
+    assert torch.equal(received.x.view(torch.uint8), wanted)
+    assert torch.equal(received.scale, arriving(scale, ids, rank, ranks))
+
+
+def graphs(rank: int, ranks: int) -> None:
+    """Dispatch and combine in a graph of torch, replayed with other numbers of tokens."""
+    buffer = made(128, weights=False)
+    most, ids, _ = drawn(128)
+    count = torch.tensor([128], dtype=torch.int32)
+    out = torch.empty_like(most)
+    graph = torch.cuda.CUDAGraph()
+
+    def call() -> None:
+        received, handle = buffer.dispatch(most, ids, tokens_from=count)
+        buffer.combine(received, handle, out=out)
+
+    call()
+    torch.cuda.synchronize()
+    dist.barrier()
+    with torch.cuda.graph(graph):
+        call()
+    for tokens in (128, 1, 0, 77, 128):
+        x, others, _ = drawn(tokens)
+        most[:tokens], ids[:tokens] = x, others
+        count.fill_(tokens)
+        with buffer.group.around(torch.cuda.current_stream().cuda_stream or 1):
+            graph.replay()
+        buffer.group.sync()
+        torch.cuda.synchronize()
+        assert torch.equal(out[:tokens], added(x, others, ranks)), tokens
+    times = []
+    for _ in range(20):
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begun.record()
+        with buffer.group.around(torch.cuda.current_stream().cuda_stream or 1):
+            graph.replay()
+        ended.record()
+        torch.cuda.synchronize()
+        times.append(begun.elapsed_time(ended) * 1e3)
+    if rank == 0:
+        print(f"graph of dispatch and combine, 128 tokens: {statistics.median(times):.1f} us", flush=True)
+
+
+def host_time(rank: int, ranks: int) -> None:
+    """What a call costs the host, while the GPU has other work."""
+    buffer = made(128, weights=False)
+    x, ids, _ = drawn(128)
+    facade = deep_ep.Buffer(dist.group.WORLD)
+    layout = facade.get_dispatch_layout(ids, EXPERTS)
+    spent: dict[str, list[float]] = {"dispatch": [], "combine": [], "facade dispatch": [], "facade combine": []}
+
+    def timed(name: str, call: Any) -> Any:
+        begun = time.perf_counter()
+        made = call()
+        spent[name].append((time.perf_counter() - begun) * 1e6)
+        return made
+
+    for _ in range(100):
+        received, handle = timed("dispatch", lambda: buffer.dispatch(x, ids))
+        timed("combine", lambda received=received, handle=handle: buffer.combine(received, handle))
+        del received, handle
+        torch.cuda.synchronize()
+    named = {"num_tokens_per_rank": layout[0], "is_token_in_rank": layout[3], "num_tokens_per_expert": layout[2]}
+    for _ in range(100):
+        # All may come, so that nobody waits for the counts.
+        sent = timed("facade dispatch", lambda: facade.dispatch(x, **named, topk_idx=ids, num_worst_tokens=128 * ranks))
+        timed("facade combine", lambda sent=sent: facade.combine(sent[0], sent[4]))
+        torch.cuda.synchronize()
+    if rank == 0:
+        medians = ", ".join(f"{name} {statistics.median(all_[20:]):.1f}" for name, all_ in spent.items())
+        print(f"host time of a call in us, median: {medians}", flush=True)
+
+
+def training(rank: int, ranks: int, steps: int) -> None:
+    """A layer whose experts are on all ranks, beside one that has all of them: the same sums, bit for bit."""
+    tokens, hidden, experts, topk = 64, 128, 8, 2
+    local = experts // ranks
+    buffer = epforge.Buffer(
+        epforge.Group.from_torch(), tokens=tokens, hidden=hidden, topk=topk, experts=experts, weights=False, handles=4
+    )
+    torch.manual_seed(1)
+    every = [torch.randn(experts, hidden) * 0.02 + 1 for _ in range(2)]
+    mine = every[0][rank * local : (rank + 1) * local].clone().requires_grad_()
+    whole = every[0].clone().requires_grad_()
+    ours, theirs = torch.optim.SGD([mine], 0.05), torch.optim.SGD([whole], 0.05)
+    torch.manual_seed(2 + rank)
+    target, losses = every[1], [0.0, 0.0]
+    for _ in range(steps):
+        x = torch.randn(tokens, hidden).to(torch.bfloat16)
+        ids = torch.rand(tokens, experts).topk(topk, dim=1).indices
+        wanted = (x.float() * target[ids].sum(1)).detach()
+        rows, came, _, handle = autograd.dispatch(buffer, x.requires_grad_(), ids)
+        factors = torch.where(came[..., None] >= 0, mine[came.clamp(min=0)], 0).sum(1)
+        sums = autograd.combine((rows.float() * factors).to(torch.bfloat16), handle)
+        plain = torch.zeros(tokens, hidden)
+        for other in range(ranks):
+            here = (ids // local == other)[..., None]
+            plain = plain + (x.float() * torch.where(here, whole[ids], 0).sum(1)).to(torch.bfloat16).float()
+        plain = plain.to(torch.bfloat16)
+        # Each rank trains the same experts from its own tokens: their gradients come together below.
+        losses = [((made.float() - wanted) ** 2).mean() for made in (sums, plain)]
+        for optimizer, loss in zip((ours, theirs), losses, strict=True):
+            optimizer.zero_grad()
+            loss.backward()
+        dist.all_reduce(whole.grad)
+        assert torch.equal(sums, plain)
+        theirs.step()
+        ours.step()
+        # What the layers learn may differ in the last bits of its sums: forward is compared on the same experts.
+        own = whole.detach()[rank * local : (rank + 1) * local]
+        torch.testing.assert_close(mine.detach(), own, rtol=1e-3, atol=1e-3)
+        with torch.no_grad():
+            mine.copy_(own)
+    if rank == 0:
+        print(f"{steps} steps: loss {losses[0].item():.6f} with expert parallelism, {losses[1].item():.6f} without")
+
+
+def dead_rank(rank: int, ranks: int) -> None:
+    """A rank that ends is an error of the others, within the timeout."""
+    group = epforge.Group.from_torch(timeout=2)
+    buffer = epforge.Buffer(group, tokens=128, hidden=HIDDEN, topk=TOPK, experts=EXPERTS, weights=False)
+    x, ids, _ = drawn(128)
+    buffer.dispatch(x, ids)[0].x.sum().item()
+    dist.barrier()
+    if rank == ranks - 1:
+        os._exit(0)
+    begun = time.monotonic()
+    try:
+        buffer.dispatch(x, ids)
+        group.sync()
+    except epforge.Timeout as error:
+        took = time.monotonic() - begun
+        assert f"rank {ranks - 1}" in str(error) and took < 6, (took, str(error))
+    else:
+        raise AssertionError("nobody missed the rank")
+    # There is nobody left to say goodbye to.
+    os._exit(0)
+
+
+def come_and_go(rank: int, ranks: int, buffers: int) -> None:
+    """Buffers that are made and dropped leave no memory behind."""
+    group = epforge.Group.from_torch()
+    left = []
+    for turn in range(buffers):
+        buffer = epforge.Buffer(group, tokens=64, hidden=512, topk=4, experts=16, weights=False)
+        x, ids = torch.ones(64, 512, dtype=torch.bfloat16), torch.zeros(64, 4, dtype=torch.int64)
+        received, handle = buffer.dispatch(x, ids)
+        buffer.combine(received, handle)
+        group.sync()
+        del received, handle, buffer
+        if turn in (buffers // 4, buffers - 1):
+            dist.barrier()
+            left.append(torch.cuda.mem_get_info()[0])
+    assert left[1] >= left[0] - (16 << 20), left
+
+
+class Gpus(unittest.TestCase):
+    """Each in processes with a GPU each."""
+
+    ranks, steps, buffers = 2, 200, 1000
+
+    def run_it(self, test: Any, *arguments: Any) -> None:
+        begun = time.monotonic()
+        ranks_in_processes(self.ranks, "cuda", test, *arguments)
+        print(f"{test.__name__}: {time.monotonic() - begun:.1f} s", flush=True)
+
+    def test_1_layer(self) -> None:
+        self.run_it(torch_calls.layer_in_processes)
+
+    def test_2_first_api(self) -> None:
+        self.run_it(torch_calls.legacy_in_processes)
+
+    def test_3_later_apis(self) -> None:
+        self.run_it(torch_calls.later_in_processes, "ElasticBuffer")
+        self.run_it(torch_calls.later_in_processes, "EPBuffer")
+
+    def test_4_gradients(self) -> None:
+        self.run_it(torch_calls.gradients_in_processes)
+        self.run_it(training, self.steps)
+
+    def test_5_full_size(self) -> None:
+        self.run_it(full_size)
+
+    def test_6_graphs(self) -> None:
+        self.run_it(graphs)
+
+    def test_7_host_time(self) -> None:
+        self.run_it(host_time)
+
+    def test_8_dead_rank(self) -> None:
+        self.run_it(dead_rank)
+
+    def test_9_come_and_go(self) -> None:
+        self.run_it(come_and_go, self.buffers)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=Gpus.steps, help="steps of the training")
+    parser.add_argument("--buffers", type=int, default=Gpus.buffers, help="buffers that come and go")
+    known, rest = parser.parse_known_args()
+    Gpus.steps, Gpus.buffers = known.steps, known.buffers
+    unittest.main(argv=["gpu.py", *rest])

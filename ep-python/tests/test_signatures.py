@@ -1,0 +1,74 @@
+"""The facades' names, arguments and defaults, against a table of those of deep_ep's releases. Without torch."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+import epforge
+from epforge import deep_ep
+
+TABLE = json.loads((Path(__file__).parent / "signatures.json").read_text())
+
+
+def found(path: str) -> Any:
+    """What the facade has under a name such as `Buffer.dispatch`."""
+    place: Any = deep_ep
+    for name in path.split("."):
+        place = getattr(place, name)
+    return place
+
+
+def written(call: Any) -> str:
+    """The arguments of a call as the table writes them."""
+    parameters = list(inspect.signature(call).parameters.values())
+    shown = [it.name if it.default is it.empty else f"{it.name}={it.default!r}" for it in parameters]
+    return ", ".join(shown[1:] if shown[:1] == ["self"] else shown)
+
+
+class Signatures(unittest.TestCase):
+    """Who calls by position or by name calls the same thing."""
+
+    def test_every_call_has_the_arguments_of_the_original(self) -> None:
+        for release, calls in TABLE["signatures"].items():
+            for path, arguments in calls.items():
+                with self.subTest(release=release, call=path):
+                    self.assertEqual(written(found(path)), arguments)
+
+    def test_what_is_absent_says_so_in_one_sentence(self) -> None:
+        for owner, names in TABLE["absent"].items():
+            for name in names:
+                with self.subTest(call=f"{owner}.{name}"):
+                    with self.assertRaises(NotImplementedError) as caught:
+                        found(f"{owner}.{name}")()
+                    self.assertRegex(str(caught.exception), f"^`{name}` is not there yet: .+[^.]$")
+
+    def test_a_facade_can_be_looked_at_without_torch(self) -> None:
+        self.assertNotIn("torch", sys.modules)
+        with self.assertRaisesRegex(epforge.Missing, "tensors of torch, which is not installed"):
+            deep_ep.Buffer(None)
+        self.assertEqual(deep_ep.Config(24).get_nvl_buffer_size_hint(14336, 8), 2 * 4096 * 8 * 14336)
+        self.assertEqual(deep_ep.Buffer.get_dispatch_config(7).num_sms, deep_ep.Buffer.num_sms)
+
+
+class OtherName(unittest.TestCase):
+    """The distribution that gives the facade the original's name."""
+
+    def test_both_names_are_one(self) -> None:
+        script = (
+            "import deep_ep, deep_ep.utils, epforge.deep_ep as ours\n"
+            "from deep_ep import Buffer, Config, EventOverlap\n"
+            "from deep_ep.utils import EventHandle, EventOverlap as again\n"
+            "from deep_ep.utils.math import align\n"
+            "assert deep_ep.Buffer is ours.Buffer is Buffer and again is EventOverlap and align(5, 4) == 8\n"
+        )
+        subprocess.run([sys.executable, "-c", script], check=True)
+
+
+if __name__ == "__main__":
+    unittest.main()
