@@ -208,6 +208,7 @@ def dead_rank(rank: int, ranks: int) -> None:
     buffer.dispatch(x, ids)[0].x.sum().item()
     dist.barrier()
     if rank == ranks - 1:
+        # As if it were killed: nothing is given back.
         os._exit(0)
     begun = time.monotonic()
     try:
@@ -239,44 +240,39 @@ def come_and_go(rank: int, ranks: int, buffers: int) -> None:
     assert left[1] >= left[0] - (16 << 20), left
 
 
+def one_after_another(rank: int, ranks: int, steps: int, buffers: int) -> None:
+    """All parts that leave their ranks alive, in the same processes."""
+    parts: list[tuple[Any, ...]] = [
+        (torch_calls.layer_in_processes,),
+        (full_size,),
+        (graphs,),
+        (host_time,),
+        (torch_calls.legacy_in_processes,),
+        (torch_calls.later_in_processes, "ElasticBuffer"),
+        (torch_calls.later_in_processes, "EPBuffer"),
+        (torch_calls.gradients_in_processes,),
+        (training, steps),
+        (come_and_go, buffers),
+    ]
+    for part, *arguments in parts:
+        begun = time.monotonic()
+        torch.manual_seed(rank)
+        part(rank, ranks, *arguments)
+        dist.barrier()
+        if rank == 0:
+            print(f"{part.__name__} {arguments}: {time.monotonic() - begun:.1f} s", flush=True)
+
+
 class Gpus(unittest.TestCase):
-    """Each in processes with a GPU each."""
+    """In processes with a GPU each."""
 
     ranks, steps, buffers = 2, 200, 1000
 
-    def run_it(self, test: Any, *arguments: Any) -> None:
-        begun = time.monotonic()
-        ranks_in_processes(self.ranks, "cuda", test, *arguments)
-        print(f"{test.__name__}: {time.monotonic() - begun:.1f} s", flush=True)
+    def test_calls(self) -> None:
+        ranks_in_processes(self.ranks, "cuda", one_after_another, self.steps, self.buffers)
 
-    def test_1_layer(self) -> None:
-        self.run_it(torch_calls.layer_in_processes)
-
-    def test_2_first_api(self) -> None:
-        self.run_it(torch_calls.legacy_in_processes)
-
-    def test_3_later_apis(self) -> None:
-        self.run_it(torch_calls.later_in_processes, "ElasticBuffer")
-        self.run_it(torch_calls.later_in_processes, "EPBuffer")
-
-    def test_4_gradients(self) -> None:
-        self.run_it(torch_calls.gradients_in_processes)
-        self.run_it(training, self.steps)
-
-    def test_5_full_size(self) -> None:
-        self.run_it(full_size)
-
-    def test_6_graphs(self) -> None:
-        self.run_it(graphs)
-
-    def test_7_host_time(self) -> None:
-        self.run_it(host_time)
-
-    def test_8_dead_rank(self) -> None:
-        self.run_it(dead_rank)
-
-    def test_9_come_and_go(self) -> None:
-        self.run_it(come_and_go, self.buffers)
+    def test_dead_rank(self) -> None:
+        ranks_in_processes(self.ranks, "cuda", dead_rank)
 
 
 if __name__ == "__main__":
