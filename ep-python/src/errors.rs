@@ -47,7 +47,6 @@ classes! {
     Driver: "A call of the driver failed.",
     Kernel: "The emulator found a wrong access or a crash; `seed` replays it.",
     GroupError: "Processes did not come together, or came apart.",
-    Network: "The network between nodes failed, or has no such provider.",
     Wrong: "A rank that is not local, or memory that is not there.",
 }
 
