@@ -287,8 +287,39 @@ pub trait Backend: Send + Sync {
     /// Unmaps a window; no kernel that knows it may be in flight on any rank.
     fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError>;
 
+    /// How many blocks of a kernel can be resident at once on what the rank has of its device, and what
+    /// they are.
+    fn resident(&self, rank: usize, code: Code) -> Result<(u32, Block), BackendError>;
+
+    /// Fails if blocks that wait for one another are more than can be resident at once.
+    fn check_blocks(
+        &self,
+        rank: usize,
+        code: Code,
+        blocks: u32,
+        waits: bool,
+    ) -> Result<(), BackendError> {
+        match self.resident(rank, code)? {
+            (have, block) if waits && blocks > have => {
+                Err(BackendError::TooManyBlocks { need: blocks, have, block })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Launches a kernel.
     fn launch(
+        &self,
+        rank: usize,
+        stream: Stream,
+        launch: &KernelLaunch,
+    ) -> Result<(), BackendError> {
+        self.check_blocks(rank, launch.code, launch.blocks, launch.waits)?;
+        self.enqueue(rank, stream, launch)
+    }
+
+    /// Puts a kernel into a stream, whose blocks fit.
+    fn enqueue(
         &self,
         rank: usize,
         stream: Stream,
@@ -363,7 +394,7 @@ pub trait Backend: Send + Sync {
 }
 
 /// Why a backend could not do what it was asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum BackendError {
     /// A library, device or ability is missing; the text says which, and what to do.
     Missing {
@@ -416,6 +447,13 @@ pub enum BackendError {
         /// What is wrong with it, as a sentence.
         what: String,
     },
+}
+
+/// What `main` prints of it: the sentence.
+impl fmt::Debug for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Display for BackendError {

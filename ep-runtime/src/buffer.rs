@@ -212,13 +212,17 @@ impl Buffer {
         input: &DispatchInput,
         call: &CallOptions,
     ) -> Result<(Handle, Received), CallError> {
+        let shared = &self.shared;
+        // All that may fail on this rank alone comes before the counts are on their way: the other
+        // ranks would wait for rows.
         self.require_no_wait(rank, call)?;
-        // Not after the counts are on their way: the other ranks would wait for rows.
         input.check_rows(self.options(), true)?;
+        shared.dispatch.check_blocks(rank, call)?;
+        let received = Received::take(shared, rank)?;
         let first = CallOptions { done: None, ..*call };
         let handle = self.exchange_counts(rank, input, &first)?;
-        let received =
-            self.dispatch_counted(&handle, input, &CallOptions { after: None, ..*call })?;
+        let second = CallOptions { after: None, ..*call };
+        self.send_counted(&handle, input, &received, &second)?;
         Ok((handle, received))
     }
 
@@ -234,12 +238,24 @@ impl Buffer {
         shared.same_tokens(handle, input)?;
         self.require_no_wait(handle.rank(), call)?;
         input.check_rows(self.options(), true)?;
+        let received = Received::take(shared, handle.rank())?;
+        self.send_counted(handle, input, &received, call)?;
+        Ok(received)
+    }
+
+    fn send_counted(
+        &self,
+        handle: &Handle,
+        input: &DispatchInput,
+        received: &Received,
+        call: &CallOptions,
+    ) -> Result<(), CallError> {
         if !self.holds_worst_case() {
             handle.require_capacity()?;
         }
-        let received = self.send_rows(&shared.dispatch, handle, input, call)?;
+        self.send_rows(&self.shared.dispatch, handle, input, received, call)?;
         handle.sent();
-        Ok(received)
+        Ok(())
     }
 
     /// Fails if a dispatch would have to wait for its counts while it is captured.
@@ -303,7 +319,9 @@ impl Buffer {
         };
         input.check_rows(self.options(), false)?;
         shared.group.check(handle.rank())?;
-        self.send_rows(cached, handle, input, call)
+        let received = Received::take(shared, handle.rank())?;
+        self.send_rows(cached, handle, input, &received, call)?;
+        Ok(received)
     }
 
     fn send_rows(
@@ -311,12 +329,12 @@ impl Buffer {
         prepared: &Prepared,
         handle: &Handle,
         input: &DispatchInput,
+        received: &Received,
         call: &CallOptions,
-    ) -> Result<Received, CallError> {
+    ) -> Result<(), CallError> {
         let shared = &self.shared;
         let rank = handle.rank();
         let own = shared.rank(rank)?;
-        let received = Received::take(shared, rank)?;
         let mut values = CallValues::new();
         handle.bind(&mut values)?;
         received.bind(&mut values)?;
@@ -334,8 +352,7 @@ impl Buffer {
         shared
             .keep(&turn, || [Some(handle.lease().clone()), Some(received.lease().clone()), None])?;
         prepared.launch(&turn, call, &values, &mut own.state())?;
-        shared.end(turn, call)?;
-        Ok(received)
+        shared.end(turn, call)
     }
 
     /// Sets every byte of all outputs of a rank behind its last call, so that what a dispatch does

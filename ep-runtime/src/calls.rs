@@ -122,6 +122,8 @@ impl CallKernel {
         let Inner { kernel, map, ranks, spec, group } = self.inner.as_ref();
         let own = &ranks[group.local_index(rank)?];
         group.check(rank)?;
+        let blocks = self.sms(rank, call);
+        kernel.check_blocks(rank, blocks)?;
         let mut scratch = own.scratch();
         let Scratch { values, args } = &mut *scratch;
         let window = kernel.window(rank)?;
@@ -134,7 +136,6 @@ impl CallKernel {
             }
             false => None,
         };
-        let blocks = self.sms(rank, call);
         let turn = group.turn(rank, call.stream)?;
         if let Some(after) = call.after {
             group.backend().wait_event(rank, call.stream, &after.event())?;

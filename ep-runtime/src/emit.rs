@@ -63,12 +63,19 @@ impl Emitted {
 }
 
 /// Why nothing was emitted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum EmitError {
     /// The plan refuses the configuration.
     Plan(PlanError),
     /// The pipeline is declared and checked, but has no CUDA yet.
     NoText(&'static str),
+}
+
+/// What `main` prints of it: the sentence.
+impl std::fmt::Debug for EmitError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl std::fmt::Display for EmitError {

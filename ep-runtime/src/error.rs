@@ -11,7 +11,7 @@ use crate::net_error::NetError;
 use crate::timeouts::Timeouts;
 
 /// Why a call did not happen, or did not end well.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub enum CallError {
     /// The device, driver or compiler.
     Backend(BackendError),
@@ -213,6 +213,13 @@ impl From<EmitError> for CallError {
                 CallError::Emit { pipeline: name.to_string(), reason: error.to_string() }
             }
         }
+    }
+}
+
+/// What `main` prints of it: the sentence.
+impl fmt::Debug for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) struct FakeBackend {
     pub(crate) compiles_slowly: AtomicBool,
     /// What each rank has of its device.
     pub(crate) sms: AtomicU32,
+    /// Kernels that were launched so far.
+    pub(crate) launches: AtomicU32,
     blocks: Mutex<BTreeMap<u64, Vec<u8>>>,
     next: AtomicU64,
 }
@@ -45,6 +47,7 @@ impl FakeBackend {
             others,
             compiles_slowly: AtomicBool::new(false),
             sms: AtomicU32::new(132),
+            launches: AtomicU32::new(0),
             blocks: Mutex::default(),
             next: AtomicU64::new(1 << 40),
         })
@@ -182,7 +185,12 @@ impl Backend for FakeBackend {
         bases.into_iter().try_for_each(|base| self.free(0, *base))
     }
 
-    fn launch(&self, _: usize, _: Stream, _: &KernelLaunch) -> Result<(), BackendError> {
+    fn resident(&self, rank: usize, _: Code) -> Result<(u32, Block), BackendError> {
+        Ok((self.sms(rank), Block { threads: 32, shared_bytes: 0 }))
+    }
+
+    fn enqueue(&self, _: usize, _: Stream, _: &KernelLaunch) -> Result<(), BackendError> {
+        self.launches.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 

@@ -318,6 +318,14 @@ fn require_reach(
                 let what = format!("GPU {from} cannot reach the memory of GPU {to}");
                 return Err(BackendError::Missing { what });
             }
+            // Counters of rings and slots are added to where they lie.
+            if !driver::adds(*from, *to)? {
+                let what = format!(
+                    "GPU {from} has no atomic operations on the memory of GPU {to}, which kernels need: \
+                     there is no NVLink between them"
+                );
+                return Err(BackendError::Missing { what });
+            }
         }
     }
     Ok(())

@@ -342,7 +342,12 @@ impl Backend for HostBackend {
         self.local().zip(bases).try_for_each(|(rank, base)| self.free(rank, base))
     }
 
-    fn launch(
+    fn resident(&self, rank: usize, code: Code) -> Result<(u32, Block), BackendError> {
+        let mut machine = self.of(rank)?;
+        Ok((self.sms(rank), machine.code(rank, code)?.block))
+    }
+
+    fn enqueue(
         &self,
         rank: usize,
         stream: Stream,
@@ -351,10 +356,6 @@ impl Backend for HostBackend {
         let mut machine = self.of(rank)?;
         let loaded = machine.code(rank, launch.code)?;
         let (kernel, block) = (loaded.kernel.clone(), loaded.block);
-        let (need, have) = (launch.blocks, self.sms(rank));
-        if launch.waits && need > have {
-            return Err(BackendError::TooManyBlocks { need, have, block });
-        }
         machine.check()?;
         let Told { tensors, stop_word } = tensors::told_by(&machine.pipelines, launch.args);
         if let Some(word) = stop_word {

@@ -255,7 +255,11 @@ impl Backend for UnorderedBackend {
         self.host.unmap_window(mapping)
     }
 
-    fn launch(
+    fn resident(&self, rank: usize, code: Code) -> Result<(u32, Block), BackendError> {
+        self.host.resident(rank, code)
+    }
+
+    fn enqueue(
         &self,
         rank: usize,
         stream: Stream,

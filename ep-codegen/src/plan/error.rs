@@ -5,7 +5,7 @@ use std::fmt;
 use crate::ir::Source;
 
 /// Why a configuration or a shape is refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum PlanError {
     /// `name` is neither a shape, variant, tune, arg nor optional tensor of the pipeline.
     UnknownName {
@@ -81,6 +81,13 @@ impl PlanError {
                 | PlanError::OutOfRange { .. }
                 | PlanError::Missing { .. }
         )
+    }
+}
+
+/// What `main` prints of it: the sentence.
+impl fmt::Debug for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -197,6 +197,30 @@ mod tests {
         group.sync(0).unwrap();
     }
 
+    /// What fails on one rank alone fails before the counts are on their way.
+    #[test]
+    fn a_dispatch_that_cannot_send_rows_counts_none() {
+        let backend = FakeBackend::new(1);
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        let options = BufferOptions { handles: Some(2), ..BufferOptions::new(TOKENS, 64, 2, 4) };
+        let buffer = Buffer::new(&group, options, &BuiltIn).unwrap();
+        let memory = DeviceMemory::zeroed(group.backend(), 0, 1 << 16).unwrap();
+        let launches = || backend.launches.load(std::sync::atomic::Ordering::Relaxed);
+        let refused = |sms: u32| {
+            let error = buffer.dispatch(0, &input(&memory), &CallOptions::sms(sms)).err();
+            error.expect("it is refused").to_string()
+        };
+        assert!(refused(200).starts_with("200 blocks of 32 threads"), "{}", refused(200));
+        assert_eq!(launches(), 0);
+        let kept = buffer.dispatch(0, &input(&memory), &CallOptions::sms(12)).unwrap();
+        let before = launches();
+        assert!(before > 0);
+        assert!(refused(12).starts_with("rank 0: all 1 outputs are in use"), "{}", refused(12));
+        assert_eq!(launches(), before);
+        drop(kept);
+        group.sync(0).unwrap();
+    }
+
     #[test]
     fn scales_belong_to_a_payload_that_has_them() {
         let options = BufferOptions { weights: false, ..BufferOptions::new(TOKENS, 64, 2, 4) };

@@ -74,6 +74,11 @@ impl Prepared {
         self.kernel.launch_mapped(turn, blocks, call.timeout, &self.map, values, args)
     }
 
+    /// Fails if a launch would be refused for its number of blocks.
+    pub(super) fn check_blocks(&self, rank: usize, call: &CallOptions) -> Result<(), CallError> {
+        self.kernel.check_blocks(rank, self.sms(call))
+    }
+
     /// SMs of a launch, a block each.
     pub(super) fn sms(&self, call: &CallOptions) -> u32 {
         let plan = self.kernel.plan();

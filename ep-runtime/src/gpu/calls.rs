@@ -257,7 +257,12 @@ impl Backend for GpuBackend {
         }
     }
 
-    fn launch(
+    fn resident(&self, rank: usize, code: Code) -> Result<(u32, Block), BackendError> {
+        let kernels = read(&self.kernels);
+        Ok(loaded(&kernels, rank, code)?.resident())
+    }
+
+    fn enqueue(
         &self,
         rank: usize,
         stream: Stream,
@@ -265,14 +270,8 @@ impl Backend for GpuBackend {
     ) -> Result<(), BackendError> {
         let own = self.enter(rank)?;
         let kernels = read(&self.kernels);
-        let kernel = kernels.get(launch.code.0 as usize).filter(|slot| belongs(slot, rank));
-        match kernel.and_then(Option::as_ref) {
-            Some(kernel) => {
-                let cooperative = self.cooperative && launch.waits;
-                kernel.launch(own.queue(stream), launch, cooperative)
-            }
-            None => Err(not_loaded(launch.code, rank)),
-        }
+        let kernel = loaded(&kernels, rank, launch.code)?;
+        kernel.launch(own.queue(stream), launch, self.cooperative && launch.waits)
     }
 
     fn capture(&self, rank: usize, stream: Stream) -> Result<Option<Capture>, BackendError> {
@@ -422,6 +421,11 @@ fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
 
 fn belongs(slot: &Option<Kernel>, rank: usize) -> bool {
     slot.as_ref().is_some_and(|kernel| kernel.rank == rank)
+}
+
+fn loaded(kernels: &[Option<Kernel>], rank: usize, code: Code) -> Result<&Kernel, BackendError> {
+    let kernel = kernels.get(code.0 as usize).filter(|slot| belongs(slot, rank));
+    kernel.and_then(Option::as_ref).ok_or_else(|| not_loaded(code, rank))
 }
 
 fn not_loaded(code: Code, rank: usize) -> BackendError {

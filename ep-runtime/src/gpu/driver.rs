@@ -140,6 +140,17 @@ pub(super) fn reaches(from: c_int, to: c_int) -> Result<bool, BackendError> {
     Ok(can != 0)
 }
 
+/// Whether kernels on one device can add to memory of the other as to their own.
+pub(super) fn adds(from: c_int, to: c_int) -> Result<bool, BackendError> {
+    let asked = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+    let mut can: c_int = 0;
+    // SAFETY: writes one integer; both handles are valid.
+    let result =
+        unsafe { sys::cuDeviceGetP2PAttribute(&mut can, asked, handle(from)?, handle(to)?) };
+    check("cuDeviceGetP2PAttribute", None, result)?;
+    Ok(can != 0)
+}
+
 /// Whether memory of the device can go to another process by a file descriptor.
 #[cfg(target_os = "linux")]
 pub(super) fn gives_descriptors(ordinal: c_int) -> Result<bool, BackendError> {

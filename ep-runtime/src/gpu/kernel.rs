@@ -92,16 +92,17 @@ impl Kernel {
         Ok(())
     }
 
+    /// How many blocks can be resident at once, and what they are.
+    pub(super) fn resident(&self) -> (u32, Block) {
+        (self.resident, self.block)
+    }
+
     pub(super) fn launch(
         &self,
         stream: sys::CUstream,
         launch: &KernelLaunch,
         cooperative: bool,
     ) -> Result<(), BackendError> {
-        if launch.waits && launch.blocks > self.resident {
-            let (need, have, block) = (launch.blocks, self.resident, self.block);
-            return Err(BackendError::TooManyBlocks { need, have, block });
-        }
         if launch.args.len() != self.args_bytes {
             let (got, want) = (launch.args.len(), self.args_bytes);
             let what = format!("`struct Args` has {want} bytes in the kernel, {got} were passed");

@@ -176,6 +176,21 @@ impl GroupKernel {
         self.launch_phases(&turn, phase..phase + 1, (blocks, None), (&map, &[]), &mut bytes)
     }
 
+    /// Fails if a launch on so many blocks would be refused.
+    pub(crate) fn check_blocks(&self, rank: usize, blocks: u32) -> Result<(), CallError> {
+        self.require_blocks(blocks)?;
+        let own = &self.ranks[self.group.local_index(rank)?];
+        Ok(self.group.PLACE
+    }
+
+    fn require_blocks(&self, have: u32) -> Result<(), CallError> {
+        let need = positive(self.plan.blocks_min) as u32;
+        if have >= need.max(1) {
+            return Ok(());
+        }
+        Err(CallError::TooFewBlocks { pipeline: self.plan.pipeline.clone(), have, need })
+    }
+
     /// Launches with resolved arguments, and waits as long as the group says where there is no
     /// `timeout`; `bytes` is scratch of the size of `struct Args`.
     pub(crate) fn launch_mapped(
@@ -192,7 +207,7 @@ impl GroupKernel {
     }
 
     /// Launches phases in order: those that come next.
-    fn launch_phases(
+    pub(crate) fn launch_phases(
         &self,
         turn: &Turn<'_>,
         phases: Range<usize>,
@@ -200,11 +215,7 @@ impl GroupKernel {
         (map, values): (&ArgsMap, &[u64]),
         bytes: &mut [u8],
     ) -> Result<(), CallError> {
-        let need = positive(self.plan.blocks_min) as u32;
-        if blocks < need.max(1) {
-            let pipeline = self.plan.pipeline.clone();
-            return Err(CallError::TooFewBlocks { pipeline, have: blocks, need });
-        }
+        self.require_blocks(blocks)?;
         let own = &self.ranks[self.group.local_index(turn.rank())?];
         let timeout_ns = timeout.map_or(own.args.timeout_ns, nanoseconds);
         map.fill(&GroupArgs { timeout_ns, ..own.args }, values, bytes);

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 /// Why processes did not come together, or came apart.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum JoinError {
     /// Ranks that did not come before the deadline.
     Missing {
@@ -54,6 +54,13 @@ pub enum JoinError {
         /// What the system says.
         reason: String,
     },
+}
+
+/// What `main` prints of it: the sentence.
+impl fmt::Debug for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Display for JoinError {
