@@ -92,8 +92,9 @@ impl<'a> Calls<'a> {
         let axes = self.axes();
         let (shape, options, tunes) = (self.shape(), self.options(), self.tunes());
         let (inputs, outputs, args) = (self.inputs(), self.outputs(), self.args());
-        let (handle, kernel) = (self.handle(), self.kernel_type());
-        quote!(#axes #shape #options #tunes #inputs #outputs #args #handle #kernel)
+        let (handle, left, kernel) = (handle(self.pipeline), self.left(), self.kernel_type());
+        let pending = self.pending();
+        quote!(#axes #shape #options #tunes #inputs #outputs #args #handle #left #kernel #pending)
     }
 
     /// The functions, which name handles of other pipelines as the declaration does: they stand beside it.
@@ -133,11 +134,6 @@ impl<'a> Calls<'a> {
             });
         }
         all
-    }
-
-    /// `pub struct Handle` with a field per table, at the spans of the declaration.
-    fn handle(&self) -> TokenStream {
-        handle(self.pipeline)
     }
 }
 

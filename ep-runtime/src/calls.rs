@@ -5,18 +5,20 @@
 
 mod fit;
 mod options;
+mod phases;
 mod places;
 mod prepare;
 mod spec;
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use options::CallOptions;
+pub use phases::PhasedCall;
 pub use places::{LeftTables, OutputMemory};
 pub use prepare::{PrepareOptions, TensorName};
 
 use crate::args::ArgsMap;
-use crate::call_order::Turn;
 use crate::error::CallError;
 use crate::group::{Group, GroupKernel, positive};
 use crate::tensor::{Given, TensorMemory};
@@ -119,49 +121,66 @@ impl CallKernel {
         given: &[Option<Given<'_>>],
         numbers: &[u64],
     ) -> Result<LeftTables, CallError> {
-        let Inner { kernel, map, ranks, spec, group } = self.inner.as_ref();
+        let all = 0..self.plan().kernels.len();
+        self.start(rank, call, given, numbers, all).map(|(left, _)| left)
+    }
+
+    /// Launches some phases of a call, the first ones; its numbers stay in the scratch memory.
+    fn start(
+        &self,
+        rank: usize,
+        call: &CallOptions,
+        given: &[Option<Given<'_>>],
+        numbers: &[u64],
+        phases: Range<usize>,
+    ) -> Result<(LeftTables, MutexGuard<'_, Scratch>), CallError> {
+        let Inner { kernel, ranks, spec, group, .. } = self.inner.as_ref();
         let own = &ranks[group.local_index(rank)?];
         group.check(rank)?;
         let blocks = self.sms(rank, call);
         kernel.check_blocks(rank, blocks)?;
         let mut scratch = own.scratch();
-        let Scratch { values, args } = &mut *scratch;
-        let window = kernel.window(rank)?;
-        let sizes = spec.bind(given, numbers, window, values)?;
+        let sizes = spec.bind(given, numbers, kernel.window(rank)?, &mut scratch.values)?;
         let tables = match spec.has_own_tables(given) {
             true => {
                 let (_, place) = free(&own.tables, "handles", rank)?;
-                spec.bind_tables(&place, values);
+                spec.bind_tables(&place, &mut scratch.values);
                 Some(place)
             }
             false => None,
         };
+        let memory = given.iter().flatten().filter_map(|given| given.memory).chain(&tables);
+        self.put(rank, call, phases, &mut scratch, memory)?;
+        Ok((LeftTables { tables, sizes }, scratch))
+    }
+
+    /// Puts phases into the stream of a call, with the numbers in `scratch`. A graph that captures them
+    /// keeps `memory`.
+    fn put<'m>(
+        &self,
+        rank: usize,
+        call: &CallOptions,
+        phases: Range<usize>,
+        scratch: &mut Scratch,
+        memory: impl Iterator<Item = &'m Arc<TensorMemory>>,
+    ) -> Result<(), CallError> {
+        let Inner { kernel, map, group, .. } = self.inner.as_ref();
         let turn = group.turn(rank, call.stream)?;
         if let Some(after) = call.after {
             group.backend().wait_event(rank, call.stream, &after.event())?;
         }
-        keep(group, &turn, given, tables.as_ref())?;
-        kernel.launch_mapped(&turn, blocks, call.timeout, map, values, args)?;
-        if let Some(done) = call.done {
-            group.backend().record(rank, turn.stream(), &done.event())?;
+        if turn.is_captured() {
+            let kept: Vec<Arc<TensorMemory>> = memory.cloned().collect();
+            group.backend().keep(rank, turn.stream(), Box::new(kept))?;
         }
-        Ok(LeftTables { tables, sizes })
+        let Scratch { values, args } = scratch;
+        let run = (self.sms(rank, call), call.timeout);
+        kernel.launch_phases(&turn, phases, run, (map, values), args)?;
+        match call.done {
+            Some(done) => Ok(group.backend().record(rank, turn.stream(), &done.event())?),
+            None => Ok(()),
+        }
     }
-}
-
-/// Gives a graph that captures the call what it may not outlive.
-fn keep(
-    group: &Group,
-    turn: &Turn<'_>,
-    given: &[Option<Given<'_>>],
-    tables: Option<&Arc<TensorMemory>>,
-) -> Result<(), CallError> {
-    if !turn.is_captured() {
-        return Ok(());
-    }
-    let memory = given.iter().flatten().filter_map(|given| given.memory);
-    let kept: Vec<Arc<TensorMemory>> = memory.chain(tables).cloned().collect();
-    Ok(group.backend().keep(turn.rank(), turn.stream(), Box::new(kept))?)
 }
 
 #[cfg(test)]

@@ -343,7 +343,7 @@ impl Backend for HostBackend {
     }
 
     fn resident(&self, rank: usize, code: Code) -> Result<(u32, Block), BackendError> {
-        let mut machine = self.of(rank)?;
+        let machine = self.of(rank)?;
         Ok((self.sms(rank), machine.code(rank, code)?.block))
     }
 

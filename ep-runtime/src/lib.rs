@@ -74,7 +74,9 @@ extern crate self as ep_runtime;
 /// What the expansion of `pipeline!` names. Not for other use.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::calls::{CallKernel, OutputMemory, PrepareOptions, TensorName};
+    pub use crate::calls::{
+        CallKernel, LeftTables, OutputMemory, PhasedCall, PrepareOptions, TensorName,
+    };
     pub use crate::pipeline::Text;
     pub use crate::tensor::{
         Bf16, Bits, Composite, DeviceTensor, E4m3, Give, Given, Places, Ue8m0, skip,

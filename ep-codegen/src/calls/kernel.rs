@@ -1,6 +1,6 @@
 //! `prepare` and `launch`, and the numbers that a call brings.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 
 use super::tensors::{elem_type, name_of};
@@ -182,17 +182,12 @@ impl Calls<'_> {
 
     pub(super) fn launch(&self) -> TokenStream {
         let (module, (params, passed), bound) = (self.module(), self.params(), self.bound());
-        let first_table = self.names().len() - self.tables.len();
-        let tables = self.tables.iter().enumerate().map(|(index, table)| {
-            let (name, place) = (format_ident!("{}", table.name), first_table + index);
-            quote!(#name: self.core.table(&left, #place))
-        });
+        let first_phase = self.first_phase();
         quote! {
             #[allow(
                 clippy::too_many_arguments,
                 clippy::unnecessary_cast,
                 clippy::needless_lifetimes,
-                clippy::needless_update,
                 clippy::let_unit_value,
                 dead_code,
                 unused_variables,
@@ -211,10 +206,7 @@ impl Calls<'_> {
                     let into = ::std::option::Option::None;
                     let (given, numbers) = Self::bound(#(#passed,)* into);
                     let left = self.core.launch(rank, call, &given, &numbers)?;
-                    ::std::result::Result::Ok(#module::Handle {
-                        #(#tables,)*
-                        ..::std::default::Default::default()
-                    })
+                    ::std::result::Result::Ok(#module::Handle::left(&self.core, &left))
                 }
 
                 /// The same with tables that lie in `into`, such as those of an earlier call: they are
@@ -231,7 +223,97 @@ impl Calls<'_> {
                     self.core.launch(rank, call, &given, &numbers).map(drop)
                 }
 
+                #first_phase
                 #bound
+            }
+        }
+    }
+
+    /// The names of the phases, if there are several.
+    fn phases(&self) -> Vec<Ident> {
+        let phases = self.ir.phases();
+        let names = phases.into_iter().flatten().map(|name| format_ident!("{name}"));
+        let names: Vec<Ident> = names.collect();
+        if names.len() > 1 { names } else { Vec::new() }
+    }
+
+    /// The function that launches the first phase alone.
+    fn first_phase(&self) -> Option<TokenStream> {
+        let (module, (params, passed)) = (self.module(), self.params());
+        let name = self.phases().into_iter().next()?;
+        let doc = format!(
+            " Launches the phase `{name}` alone; the call goes on when its caller says so."
+        );
+        Some(quote! {
+            #[doc = #doc]
+            pub fn #name<'a>(
+                &self,
+                rank: usize,
+                call: &::ep_runtime::calls::CallOptions,
+                #(#params,)*
+            ) -> ::std::result::Result<#module::Pending, ::ep_runtime::error::CallError> {
+                let (given, numbers) = Self::bound(#(#passed,)* ::std::option::Option::None);
+                let call = self.core.begin(rank, call, &given, &numbers)?;
+                ::std::result::Result::Ok(#module::Pending { call })
+            }
+        })
+    }
+
+    /// The call between its phases.
+    pub(super) fn pending(&self) -> TokenStream {
+        let phases = self.phases();
+        if phases.is_empty() {
+            return TokenStream::new();
+        }
+        let last = phases.len() - 1;
+        let later = phases.iter().enumerate().skip(1).map(|(index, name)| {
+            let doc = format!(" Launches the phase `{name}`, on any stream.");
+            let (of, value) = match index == last {
+                true => {
+                    (quote!(Handle), quote!(Handle::left(self.call.left().0, self.call.left().1)))
+                }
+                false => (quote!(()), quote!(())),
+            };
+            quote! {
+                #[doc = #doc]
+                pub fn #name(
+                    &self,
+                    call: &::ep_runtime::calls::CallOptions,
+                ) -> ::std::result::Result<#of, ::ep_runtime::error::CallError> {
+                    self.call.go_on(#index, call)?;
+                    ::std::result::Result::Ok(#value)
+                }
+            }
+        });
+        quote! {
+            /// A call between its phases, with the memory that it needs. Its phases follow one another,
+            /// each once, before the next call of the rank.
+            pub struct Pending {
+                #[doc(hidden)]
+                pub call: ::ep_runtime::__private::PhasedCall,
+            }
+
+            impl Pending { #(#later)* }
+        }
+    }
+
+    /// The handle of what a call has left.
+    pub(super) fn left(&self) -> TokenStream {
+        let first = self.names().len() - self.tables.len();
+        let tables = self.tables.iter().enumerate().map(|(index, table)| {
+            let (name, place) = (format_ident!("{}", table.name), first + index);
+            quote!(#name: core.table(left, #place))
+        });
+        quote! {
+            impl Handle {
+                #[doc(hidden)]
+                #[allow(clippy::needless_update, unused_variables, reason = "some have no tables")]
+                pub fn left(
+                    core: &::ep_runtime::__private::CallKernel,
+                    left: &::ep_runtime::__private::LeftTables,
+                ) -> Handle {
+                    Handle { #(#tables,)* ..::std::default::Default::default() }
+                }
             }
         }
     }

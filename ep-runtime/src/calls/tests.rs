@@ -4,7 +4,10 @@ use super::CallOptions;
 use crate::error::CallError;
 use crate::fake::FakeBackend;
 use crate::group::{Group, GroupOptions};
-use crate::pipelines::{Layout, NvlCombine, NvlDispatch, layout, nvl_combine, nvl_dispatch};
+use crate::pipelines::{
+    Layout, LowLatencyDispatch, NvlCombine, NvlDispatch, layout, low_latency_dispatch, nvl_combine,
+    nvl_dispatch,
+};
 use crate::tensor::{Bf16, DeviceTensor};
 
 const TOKENS: usize = 8;
@@ -209,4 +212,38 @@ fn a_combine_reads_what_its_kernel_offers() {
     let few = nvl_combine::Inputs { bias: [None, None], ..inputs };
     let error = kernel.launch(0, &call, &few, &outputs, &routes, &sent, &args).unwrap_err();
     assert_eq!(error.to_string(), "NvlCombine: `bias` is absent");
+}
+
+/// Between the phases of a call other work runs; another call of the pipeline does not.
+#[test]
+fn phases_are_launched_apart() {
+    let backend = FakeBackend::new(2);
+    let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+    let launches = || backend.launches.load(std::sync::atomic::Ordering::Relaxed);
+    let shape = low_latency_dispatch::Shape {
+        hidden: 128,
+        topk: 2,
+        experts: 4,
+        max_tokens: TOKENS,
+        tokens: TOKENS,
+    };
+    let options = low_latency_dispatch::Options { live: 2, ..Default::default() };
+    let kernel = LowLatencyDispatch::prepare(&group, shape, options).unwrap();
+    let inputs = low_latency_dispatch::Inputs {
+        x: DeviceTensor::zeros(&group, 0, [3, 128]).unwrap(),
+        topk_idx: DeviceTensor::zeros(&group, 0, [3, 2]).unwrap(),
+        expert_begin: DeviceTensor::from_slice(&group, 0, [3], &[0, 2, 4]).unwrap(),
+    };
+    let outputs = kernel.outputs(0).unwrap();
+    let (call, args) = (CallOptions::default(), low_latency_dispatch::Args::default());
+    let sent = kernel.send(0, &call, &inputs, &outputs, &args).unwrap();
+    assert_eq!(launches(), 1);
+    let early = kernel.send(0, &call, &inputs, &outputs, &args).err().unwrap().to_string();
+    let text = "low_latency_dispatch_recv is next, and low_latency_dispatch_send was launched";
+    assert_eq!((early.as_str(), launches()), (text, 1));
+    let handle = sent.recv(&call).unwrap();
+    assert_eq!(handle.src_info.extents(), [2, 2 * TOKENS as u64]);
+    assert!(sent.recv(&call).is_err() && launches() == 2);
+    kernel.launch(0, &call, &inputs, &outputs, &args).map(drop).unwrap();
+    assert_eq!(launches(), 4, "a launch is both");
 }

@@ -180,7 +180,9 @@ impl GroupKernel {
     pub(crate) fn check_blocks(&self, rank: usize, blocks: u32) -> Result<(), CallError> {
         self.require_blocks(blocks)?;
         let own = &self.ranks[self.group.local_index(rank)?];
-        Ok(self.group.PLACE
+        let (backend, waits) = (self.group.backend(), self.plan.waits);
+        own.codes.iter().try_for_each(|code| backend.check_blocks(rank, *code, blocks, waits))?;
+        Ok(())
     }
 
     fn require_blocks(&self, have: u32) -> Result<(), CallError> {

@@ -1,0 +1,51 @@
+//! Calls whose phases are launched apart: between them other work runs, and no SM is held.
+
+use std::sync::Arc;
+
+use super::{CallKernel, CallOptions, LeftTables};
+use crate::error::CallError;
+use crate::tensor::{Given, TensorMemory};
+
+/// A call whose first phase is launched, with all that the others need: the memory of its tensors stays
+/// as long as this.
+pub struct PhasedCall {
+    kernel: CallKernel,
+    rank: usize,
+    values: Vec<u64>,
+    memory: Vec<Arc<TensorMemory>>,
+    left: LeftTables,
+}
+
+impl CallKernel {
+    /// Launches the first phase of a call.
+    pub fn begin(
+        &self,
+        rank: usize,
+        call: &CallOptions,
+        given: &[Option<Given<'_>>],
+        numbers: &[u64],
+    ) -> Result<PhasedCall, CallError> {
+        let (left, scratch) = self.start(rank, call, given, numbers, 0..1)?;
+        let memory = given.iter().flatten().filter_map(|given| given.memory).chain(&left.tables);
+        let (memory, values) = (memory.cloned().collect(), scratch.values.clone());
+        Ok(PhasedCall { kernel: self.clone(), rank, values, memory, left })
+    }
+}
+
+impl PhasedCall {
+    /// Launches a phase: the one that comes next, or it is refused.
+    pub fn go_on(&self, phase: usize, call: &CallOptions) -> Result<(), CallError> {
+        let inner = self.kernel.inner.as_ref();
+        inner.group.check(self.rank)?;
+        inner.kernel.check_blocks(self.rank, self.kernel.sms(self.rank, call))?;
+        let mut scratch = inner.ranks[inner.group.local_index(self.rank)?].scratch();
+        scratch.values.copy_from_slice(&self.values);
+        let memory = self.memory.iter();
+        self.kernel.put(self.rank, call, phase..phase + 1, &mut scratch, memory)
+    }
+
+    /// The kernel, and the tables that the call leaves.
+    pub fn left(&self) -> (&CallKernel, &LeftTables) {
+        (&self.kernel, &self.left)
+    }
+}
