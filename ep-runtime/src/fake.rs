@@ -278,6 +278,7 @@ pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
         roles: Vec::new(),
         blocks_min: 1,
         waits: false,
+        skips_ranks: false,
         messages: Vec::<MessageLayout>::new(),
         pairs: Vec::new(),
         waivers: Vec::new(),

@@ -3,7 +3,7 @@
 mod kernel;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -52,6 +52,8 @@ struct Shared {
     recorders: Mutex<Vec<Weak<Recorder>>>,
     /// Pipelines prepared so far: the number of the next one.
     enlisted: AtomicU32,
+    /// A bit for each of the first 64 ranks: whether it takes part in calls.
+    alive: AtomicU64,
     /// What says why calls cannot go on, beside the records: networks.
     watched: Mutex<Vec<Weak<Watched>>>,
     poison: OnceLock<CallError>,
@@ -104,6 +106,7 @@ impl Group {
             orders,
             recorders: Mutex::default(),
             enlisted: AtomicU32::new(0),
+            alive: AtomicU64::new(u64::MAX),
             watched: Mutex::default(),
             poison: OnceLock::new(),
         };
@@ -123,6 +126,22 @@ impl Group {
     /// The ranks that this process drives.
     pub fn local(&self) -> Range<usize> {
         self.shared.backend.local()
+    }
+
+    /// Leaves a rank out of later calls, or takes it back in, as this process sees it: nobody waits for
+    /// it, and what is sent to it is gone. All other ranks say the same, and it runs nothing itself.
+    pub fn leave_out(&self, rank: usize, is_out: bool) -> Result<(), CallError> {
+        if rank >= self.ranks().min(64) {
+            let ranks = self.ranks();
+            let what = format!("rank {rank} is none of the first 64 of {ranks} ranks");
+            return Err(CallError::Mismatch { what });
+        }
+        let bit = 1 << rank;
+        match is_out {
+            true => self.shared.alive.fetch_and(!bit, Ordering::Relaxed),
+            false => self.shared.alive.fetch_or(bit, Ordering::Relaxed),
+        };
+        Ok(())
     }
 
     /// Longest wait inside a kernel.

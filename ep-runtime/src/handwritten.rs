@@ -70,6 +70,7 @@ impl HandwrittenKernel {
             roles: Vec::new(),
             blocks_min: self.blocks_min,
             waits: self.waits,
+            skips_ranks: false,
             messages: Vec::new(),
             pairs: Vec::new(),
             waivers: Vec::new(),

@@ -8,3 +8,4 @@ mod low_latency;
 mod meaning;
 mod refused;
 mod run;
+mod slots;

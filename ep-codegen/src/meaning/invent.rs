@@ -224,7 +224,7 @@ fn piece(random: &mut Dice) -> Piece {
             let folds = (0..1 + random.below(3)).map(|_| one(random, &FOLDS, Fold::Sum)).collect();
             Piece::Slots { per_index: random.once_in(2), folds }
         }
-        5 => Piece::Arrivals { lane: Lane { row: false, ..lane(random) } },
+        5 => Piece::Arrivals { lane: lane(random) },
         6 => {
             let bias = one(random, &BIASES, Bias::None);
             Piece::Pull { bias, weights: random.once_in(2), scaled: random.once_in(3) }

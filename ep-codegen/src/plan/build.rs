@@ -20,7 +20,10 @@ use crate::ir::naming::{kernel_of, snake};
 use crate::ir::params::params;
 use crate::ir::parts::{LINE_BYTES, align};
 use crate::ir::rows::row_in_place;
-use crate::ir::{Blocks, Channel, Expr, Message, PeerSet, Pipeline, Role, Source, Waiver};
+use crate::ir::slots::travels_in_words;
+use crate::ir::{
+    Blocks, Channel, ChannelKind, Expr, Message, PeerSet, Pipeline, Role, Source, Waiver,
+};
 use crate::schedule::Ways;
 
 /// Specialises `ir` for `config`.
@@ -70,6 +73,10 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         roles: warps,
         blocks_min: planner.blocks_min(),
         waits: waits(&ir),
+        skips_ranks: ir
+            .channels
+            .iter()
+            .all(|channel| channel.kind == ChannelKind::Slots && !travels_in_words(&ir, channel)),
         messages: planner.layouts,
         pairs: facts(&ir).pairs,
         waivers: waivers(&ir),

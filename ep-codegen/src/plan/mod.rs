@@ -76,6 +76,8 @@ pub struct Plan {
     /// Whether blocks wait for one another, or several of them for other ranks: all of them have to be
     /// resident at once then.
     pub waits: bool,
+    /// Whether a rank may be left out of calls: nothing waits for it.
+    pub skips_ranks: bool,
     /// Messages as laid out for their channels.
     pub messages: Vec<MessageLayout>,
     /// Every release and the acquire that sees it.

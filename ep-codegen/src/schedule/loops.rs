@@ -186,7 +186,8 @@ impl RoleLowering<'_> {
                     Expr::Field { of, field, .. } if field == "position" => {
                         !matches!(scope.find(of), Some(Meaning::Placed(..)))
                     }
-                    Expr::Call { helper, .. } => helper != "sum",
+                    Expr::Call { helper, .. } => helper != "sum" && helper != "cast_e4m3",
+                    Expr::Name { .. } => self.cast_of(scope, part).is_none(),
                     _ => true,
                 };
             });

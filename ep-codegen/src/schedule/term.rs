@@ -177,6 +177,10 @@ pub(super) fn arithmetic(op: BinaryOp, left: Term, right: Term) -> Term {
         return whole(op, left, right);
     }
     let (left, right) = (left.converted(&Elem::F32), right.converted(&Elem::F32));
+    // The compiler would join a product with a sum behind it, and round both at once.
+    if op == BinaryOp::Mul {
+        return Term::call("ep::product", vec![left, right], Elem::F32);
+    }
     Term::new(Node::Binary(op, Box::new(left), Box::new(right)), Elem::F32)
 }
 

@@ -29,6 +29,7 @@ pub(crate) fn elem_of(ir: &Pipeline, expr: &Expr) -> Elem {
             None if ["alive", "any", "has", "listed", "routed"].contains(&helper.as_str()) => {
                 Elem::Bool
             }
+            None if helper == "routed_bits" => Elem::I64,
             None => Elem::I32,
         },
         Expr::Cast { elem, .. } => elem.clone(),

@@ -220,7 +220,13 @@ impl GroupKernel {
         self.require_blocks(blocks)?;
         let own = &self.ranks[self.group.local_index(turn.rank())?];
         let timeout_ns = timeout.map_or(own.args.timeout_ns, nanoseconds);
-        map.fill(&GroupArgs { timeout_ns, ..own.args }, values, bytes);
+        let alive = self.group.shared.alive.load(Ordering::Relaxed);
+        if alive != u64::MAX && !self.plan.skips_ranks {
+            let (pipeline, rank) = (&self.plan.pipeline, (!alive).trailing_zeros());
+            let what = format!("{pipeline} waits for every rank, and rank {rank} is left out");
+            return Err(CallError::Mismatch { what });
+        }
+        map.fill(&GroupArgs { timeout_ns, alive, ..own.args }, values, bytes);
         for phase in phases {
             self.take_phase(own, phase)?;
             let code = own.codes[phase];

@@ -52,6 +52,11 @@ __device__ __forceinline__ bool has(i64 bits, i64 index) {
     return index >= 0 && index < 64 && (bits >> index & 1) != 0;
 }
 
+/// `bits` with the bit of `index`, if that is one of the first `count`.
+__device__ __forceinline__ i64 with_bit(i64 bits, i64 index, i64 count) {
+    return index >= 0 && index < count ? bits | static_cast<i64>(1ull << index) : bits;
+}
+
 /// The experts of one rank: `first`, and how many.
 struct Experts {
     i32 first, count;

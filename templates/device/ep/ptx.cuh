@@ -345,6 +345,11 @@ __device__ __forceinline__ u32 bits_of(float value) {
     return __float_as_uint(value);
 }
 
+/// a * b, rounded before anything is added to it.
+__device__ __forceinline__ float product(float a, float b) {
+    return __fmul_rn(a, b);
+}
+
 /// a * b + c, rounded once on every backend.
 __device__ __forceinline__ float fused(float a, float b, float c) {
     return __fmaf_rn(a, b, c);

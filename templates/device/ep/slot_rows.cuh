@@ -13,7 +13,7 @@
 // `Slots` is the channel's Cfg struct. In a window,
 //   kSlots    [epoch % kEpochs, key, arrival]  kSlotBytes each: the row, then its other fields
 //   kFlags    [epoch % kEpochs, key]           {epoch, 1} behind each slot; none if the sender counts
-//   kClosed   [epoch % kEpochs, closed key]    {epoch, count} that a sender wrote
+//   kClosed   [epoch % kEpochs, closed key]    {epoch, count + 1} that a sender wrote
 //   kReleased [receiver]                       the last call whose slots it has read, at the sender
 //   kTaken    [receiver, kShared]              slots that this rank has taken there, zero between calls
 //   kClosers, kReaders                         warps that are done, zero between calls
@@ -83,7 +83,8 @@ protected:
 
     /// The source of a slot, if its key names one; else -1.
     static __device__ __forceinline__ int source_of(int key) {
-        return Slots::kSourceStride == 0 ? -1 : key / (Slots::kSourceStride + (Slots::kSourceStride == 0 ? 1 : 0)) % kPeers;
+        constexpr int kApart = Slots::kSourceStride == 0 ? 1 : Slots::kSourceStride;
+        return Slots::kSourceStride == 0 ? -1 : key / kApart % kPeers;
     }
 
     /// Says that this warp is done. True in the last of `count` warps: what all of them did is visible.
@@ -159,7 +160,8 @@ public:
             if (team_.stopped || !End::joins(peer)) continue;
             const int key = End::key_of(i % Slots::kShared, team_.own(kPeers));
             // M1: every warp's stores come before it, through the counter; the receiver acquires.
-            store_release_sys(End::closed(End::window_of(peer), key), stamped(team_.epoch, count));
+            u64* closed = End::closed(End::window_of(peer), key);
+            store_release_sys(closed, stamped(team_.epoch, count + 1));
         }
         __syncwarp();
     }
@@ -177,7 +179,8 @@ private:
         before = __shfl_sync(kAllLanes, before, 0);
         arrival_ = static_cast<int>(before);
         if (before < static_cast<u32>(Slots::kArrivals)) return true;
-        const Site site{Slots::kChannel, Waiting::kCapacity, -1, team_.rank_of(peer_, kPeers), before + 1};
+        const Site site{Slots::kChannel, Waiting::kCapacity, -1, team_.rank_of(peer_, kPeers),
+                        before + 1};
         give_up(team_.group, team_.epoch, team_.role, site, Slots::kArrivals, team_.leader(), true);
         team_.stopped = true;
         return false;
@@ -205,10 +208,9 @@ public:
         if (!End::joins(source)) return 0;
         const Site site{Slots::kChannel, Waiting::kClosed, -1, team_.rank_of(source, kPeers),
                         team_.epoch};
-        const u64* word = team_.leader() ? End::closed(team_.group.window, key) : nullptr;
-        // M2: pairs with the release in `close`; all lanes load after the barrier.
-        const u32 count = wait_stamped(team_, site, word);
-        return static_cast<int>(__shfl_sync(kAllLanes, count, 0));
+        const u32 through = wait_closed(site, team_.leader() ? key : -1);
+        const u32 before = __shfl_sync(kAllLanes, through, 0);
+        return before == 0 ? 0 : static_cast<int>(before - 1);
     }
 
     /// How many slots the sources before that of `key` have filled.
@@ -238,8 +240,7 @@ public:
                 const bool used = key >= 0 && End::joins(source);
                 const Site site{Slots::kChannel, Waiting::kClosed, -1,
                                 used ? team_.rank_of(source, kPeers) : -1, team_.epoch};
-                // M2: pairs with the release in `close`; all lanes load after the barrier.
-                wait_stamped(team_, site, used ? End::closed(team_.group.window, key) : nullptr);
+                wait_closed(site, used ? key : -1);
             } else {
                 const int source = key < 0 ? -1 : End::source_of(key);
                 wait_for(source < 0 || End::joins(source) ? key : -1);
@@ -288,6 +289,22 @@ public:
     }
 
 private:
+    /// Each lane waits until its key is closed (-1: none). Returns the word's value: it is not 0, so that
+    /// no word that was never written looks closed when calls are counted from 0 on again; 0 if stopped.
+    __device__ __forceinline__ u32 wait_closed(const Site& site, int key) {
+        const u64* word = key < 0 ? nullptr : End::closed(team_.group.window, key);
+        const bool done = wait(team_, site, [&](u32& seen) {
+            if (word == nullptr) return true;
+            const u64 found = load_relaxed_sys(word);
+            seen = epoch_of(found);
+            return seen == team_.epoch && value_of(found) != 0;
+        });
+        // M2: pairs with the release in `close`; all lanes load after the barrier.
+        const u32 value = done && word != nullptr ? value_of(load_acquire_sys(word)) : 0;
+        __syncwarp();
+        return value;
+    }
+
     /// Whether nobody fills slots of this call any more: one source, or all (-1).
     __device__ __forceinline__ bool is_over(int source) const {
         const int first = source < 0 ? 0 : source;
@@ -295,9 +312,9 @@ private:
         bool over = true;
         for (int peer = first; peer < end; ++peer) {
             // M2: pairs with the release in `close`: what it sent comes before it.
-            over = over && (!End::joins(peer) ||
-                            epoch_of(load_acquire_sys(End::closed(team_.group.window, peer))) ==
-                                team_.epoch);
+            const u64 closed = load_acquire_sys(End::closed(team_.group.window, peer));
+            const bool has = epoch_of(closed) == team_.epoch && value_of(closed) != 0;
+            over = over && (has || !End::joins(peer));
         }
         return over;
     }

@@ -226,6 +226,10 @@ __device__ __forceinline__ u32 bits_of(float value) {
     return __float_as_uint(value);
 }
 
+__device__ __forceinline__ float product(float a, float b) {
+    return a * b;
+}
+
 __device__ __forceinline__ float fused(float a, float b, float c) {
     return __fmaf_rn(a, b, c);
 }

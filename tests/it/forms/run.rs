@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ep_codegen::meaning::Drawn;
-use ep_codegen::schedule::RuleSet;
+use ep_codegen::schedule::{RuleSet, Ways};
 use ep_codegen::{expansion, lower, render, syntax};
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::Stream;
 use ep_runtime::group::{Group, GroupKernel, control_bytes};
+use ep_runtime::host::mutant::Mutant;
 use ep_runtime::host::{Build, Faults, HostBackend, HostOptions};
 use ep_runtime::ir::{self, Elem};
 use ep_runtime::jit::{Arch, CudaSource};
@@ -19,6 +20,8 @@ use ep_runtime::{Emitted, device};
 
 /// Calls of every rank, one behind the other: what one leaves must not disturb the next.
 const CALLS: usize = 2;
+/// Bytes of the words at the end of a plan's control memory, of which the first counts calls.
+const STATE_BYTES: u64 = 256;
 /// Schedules of the fast build.
 const SEEDS: u64 = 2;
 
@@ -39,6 +42,14 @@ pub(super) struct Form {
     config: Config,
     ranks: usize,
     blocks: u32,
+    /// Ranks that take no part.
+    out: Vec<usize>,
+    /// A bug in the device library.
+    bug: Option<Mutant>,
+    /// Whether all ranks launch one phase before the next one.
+    apart: bool,
+    /// Calls before the first one: there may have been as many as a word counts.
+    before: u32,
 }
 
 impl Form {
@@ -49,7 +60,8 @@ impl Form {
             config.set(&ir, name, &value.to_string()).expect("the shape is legal");
         }
         let ranks = sets.iter().find(|(name, _)| *name == "ranks").map_or(1, |(_, ranks)| *ranks);
-        Form { ir, config, ranks: ranks as usize, blocks: 2 }
+        let (out, bug, apart) = (Vec::new(), None, false);
+        Form { ir, config, ranks: ranks as usize, blocks: 2, out, bug, apart, before: 0 }
     }
 
     /// A call as it was drawn, on a number of blocks that depends on the seed.
@@ -57,11 +69,26 @@ impl Form {
         let (ir, config) = (ir.clone(), drawn.config.clone());
         let least = plan(&ir, &config).map_or(1, |plan| plan.blocks_min);
         let blocks = u32::try_from(least).unwrap_or(1) + (seed % 3) as u32;
-        Form { ir, config, ranks: drawn.ranks.len(), blocks }
+        let alive = drawn.ranks.iter().enumerate().filter(|(_, rank)| !rank.alive);
+        let out = alive.map(|(rank, _)| rank).collect();
+        let apart = seed % 2 == 1;
+        Form { ir, config, ranks: drawn.ranks.len(), blocks, out, bug: None, apart, before: 0 }
     }
 
     pub(super) fn arm(mut self, axis: &str, arm: &str) -> Form {
         self.config.set(&self.ir, axis, arm).expect("there is such an arm");
+        self
+    }
+
+    /// With a bug in the device library.
+    pub(super) fn planted(mut self, bug: &Mutant) -> Form {
+        self.bug = Some(bug.clone());
+        self
+    }
+
+    /// Behind so many calls.
+    pub(super) fn behind(mut self, calls: u32) -> Form {
+        self.before = calls;
         self
     }
 
@@ -84,6 +111,13 @@ impl Form {
     /// Whether the plan refuses the shape.
     pub(super) fn is_refused(&self) -> bool {
         plan(&self.ir, &self.config).is_err()
+    }
+
+    /// Whether no rule is for any role, so that there is one text.
+    pub(super) fn is_plain(&self) -> bool {
+        let ir = self.ir.select(&self.config.choice);
+        let ways = Ways::of(&ir, RuleSet::All);
+        ir.roles.iter().all(|role| ways.is_composed(&role.name))
     }
 
     /// Whether all blocks have to be resident at once.
@@ -139,6 +173,27 @@ impl Form {
         self.run((Build::Fast, Arch::Sm80, RuleSet::All), 1, call);
     }
 
+    /// One call of these ranks.
+    fn launch(&self, kernel: &GroupKernel, bound: &[Bound], ranks: &[usize]) {
+        let phases = kernel.plan().kernels.len();
+        let turns: Vec<Option<usize>> = match self.apart {
+            true => (0..phases).map(Some).collect(),
+            false => vec![None],
+        };
+        for turn in turns {
+            for rank in ranks {
+                let bindings = &bound[*rank].bindings;
+                let launched = match turn {
+                    None => kernel.launch(*rank, Stream::OWN, self.blocks, bindings),
+                    Some(phase) => {
+                        kernel.launch_phase(*rank, Stream::OWN, phase, self.blocks, bindings)
+                    }
+                };
+                launched.expect("it starts");
+            }
+        }
+    }
+
     /// What two calls leave, by rank and name.
     pub(super) fn run(
         &self,
@@ -152,7 +207,11 @@ impl Form {
         options.spec.seed = seed;
         options.spec.faults = Faults { slow_ranks: vec![0], ..Faults::default() };
         options.spec.max_ahead = CALLS;
-        let backend = HostBackend::new(programs, options).expect("there is a host");
+        let programs = match &self.bug {
+            Some(bug) => programs.planted(bug),
+            None => Arc::clone(programs),
+        };
+        let backend = HostBackend::new(&programs, options).expect("there is a host");
         let group = backend.group().expect("there is a group");
         let calls: Vec<Call> = (0..self.ranks).map(call).collect();
         let mut places = Places::new(&emitted.plan);
@@ -169,13 +228,24 @@ impl Form {
             ends
         });
         let bound: Vec<Bound> = bound.collect();
+        let state = control_bytes(&emitted.plan) - STATE_BYTES;
+        for rank in 0..self.ranks {
+            let at = window.own(rank).expect("it is local") + state;
+            group.backend().write(rank, at, &self.before.to_le_bytes()).expect("it fits");
+        }
+        for rank in &self.out {
+            group.leave_out(*rank, true).expect("there is such a rank");
+        }
+        let there = |rank: &usize| !self.out.contains(rank);
         for _ in 0..CALLS {
-            for (rank, ends) in bound.iter().enumerate() {
-                kernel.launch(rank, Stream::OWN, self.blocks, &ends.bindings).expect("it starts");
-            }
+            self.launch(&kernel, &bound, &(0..self.ranks).filter(there).collect::<Vec<_>>());
         }
         let mut left = Vec::new();
         for (rank, ends) in bound.iter().enumerate() {
+            if !there(&rank) {
+                left.push(BTreeMap::new());
+                continue;
+            }
             let what = format!("{} {rules:?} seed {seed}, rank {rank}", arch.name());
             group.sync(rank).unwrap_or_else(|error| panic!("{what}: {error}\n{}", emitted.cuda));
             let compared = ends.outputs.iter().map(|(output, address)| {

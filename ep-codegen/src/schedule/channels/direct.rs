@@ -58,6 +58,10 @@ impl<'a> RoleLowering<'a> {
         index: &[Expr],
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
+        let (declared, _) = self.carried(channel)?;
+        if declared.kind == ChannelKind::Slots {
+            return Err("a slot that is not filled has no position to record".to_string());
+        }
         let object = self.object_of(channel, End::Out);
         let peer = self.peer(scope, index, out)?;
         let next = match self.first_of_push(channel, index) {

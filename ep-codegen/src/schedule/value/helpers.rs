@@ -29,6 +29,7 @@ impl<'a> RoleLowering<'a> {
                 let next = first.clone().plus(each);
                 self.routed(scope, row, (first, next), out)
             }
+            ("routed_bits", [row, node]) => self.routed_bits(scope, row, node, out),
             ("owned", [row, rank]) => self.owned(scope, row, rank, i, out),
             ("sum", [value]) => self.sum_of_parts(scope, value, i, out),
             ("local", [expert, rank]) => {
@@ -155,6 +156,40 @@ impl<'a> RoleLowering<'a> {
             let above = entry.clone().test(BinaryOp::Ge, first);
             above.and(entry.test(BinaryOp::Lt, next))
         })
+    }
+
+    /// The ranks of a node on which entries of the row live, a bit for each.
+    fn routed_bits(
+        &mut self,
+        scope: &Scope,
+        row: &Expr,
+        node: &Expr,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let each = self.number("local_ranks");
+        let first = self.scalar(scope, node, out)?.times(each.clone());
+        let first = self.named("first_rank", first, out);
+        let count = self.row_width(scope, row)?;
+        let bits = self.names.fresh("bits");
+        out.push(Step::Variable {
+            name: bits.clone(),
+            elem: Elem::I64,
+            value: Term::int(0).wide(),
+        });
+        let bits = Term::name(bits, Elem::I64);
+        let k = self.names.fresh("k");
+        let mut steps = Vec::new();
+        let entry = self.value(scope, row, Some(&Term::index(&k)), &mut steps)?;
+        let owner =
+            Term::call("ep::owner<Cfg::kRanks>", vec![entry, self.expert_begin()?], Elem::I32);
+        let owner = self.named("rank", owner, &mut steps);
+        let index = arithmetic(BinaryOp::Sub, owner, first).wide();
+        let args = vec![bits.clone(), index, each.wide()];
+        let value = Term::call("ep::with_bit", args, Elem::I64);
+        steps.push(Step::Set { place: bits.clone(), value });
+        let numbers = Numbers { from: Term::int(0), to: count, others: false };
+        out.push(counted_loop(k, numbers, Takers::Alone, steps));
+        Ok(bits)
     }
 
     /// The entries of the experts of a rank; zero behind the last.

@@ -26,7 +26,7 @@ impl<'a> RoleLowering<'a> {
             }
             Expr::Name { name, .. } => matches!(scope.find(name), Some(Meaning::Row(..))),
             Expr::Call { helper, .. }
-                if ["listed", "routed", "routed_node"].contains(&&**helper) =>
+                if ["listed", "routed", "routed_bits", "routed_node"].contains(&&**helper) =>
             {
                 false
             }
