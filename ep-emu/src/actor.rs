@@ -20,6 +20,11 @@ pub trait Actor: Send {
 
     /// Does one thing, if there is one to do; returns whether it did.
     fn step(&mut self, memory: &mut dyn ActorMemory) -> bool;
+
+    /// When it has something to do that only time keeps it from, by the virtual clock.
+    fn due_ns(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// What an actor may do to memory; the checker sees each call.
@@ -38,6 +43,12 @@ pub trait ActorMemory {
 
     /// Writes a word that publishes what the actor did before.
     fn release(&mut self, at: Address, value: u64);
+
+    /// As [`ActorMemory::release`], for a word of 32 bits.
+    fn release_half(&mut self, at: Address, value: u32);
+
+    /// The virtual clock.
+    fn clock_ns(&self) -> u64;
 
     /// A random number of the schedule, below `bound`.
     fn draw(&mut self, bound: usize) -> usize;

@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ep_codegen::plan::{Arch, Plan};
-use ep_emu::{Address, World};
+use ep_emu::{Actor, Address, World};
 
 pub use ep_emu::mutant;
 pub use ep_emu::{Build, Failure, FailureKind, Faults, Policy, Rule, Rules, RunStats, Spec, Wait};
@@ -106,6 +106,11 @@ impl HostBackend {
     /// A group of all ranks.
     pub fn group(self: &Arc<HostBackend>) -> Result<Group, CallError> {
         Group::new(Arc::clone(self) as Arc<dyn Backend>, GroupOptions { timeout: TIMEOUT })
+    }
+
+    /// Adds a part of the machine that is no lane, such as a network card.
+    pub(crate) fn add_actor(&self, actor: Box<dyn Actor>) {
+        self.machine().world.add_actor(actor);
     }
 
     /// How it runs.

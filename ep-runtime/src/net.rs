@@ -15,6 +15,8 @@ mod find;
 #[cfg(test)]
 mod fuzz;
 mod layout;
+#[cfg(feature = "host")]
+mod model;
 mod network;
 mod provider;
 mod proxy;
@@ -27,6 +29,8 @@ mod sys;
 pub use fabric::Fabric;
 pub use find::VARIABLE;
 pub use layout::Layout;
+#[cfg(feature = "host")]
+pub use model::{ModelNetwork, ModelOptions};
 pub use network::{NetOptions, NetStats, Network};
 pub use provider::{Offer, Provider};
 

@@ -19,6 +19,15 @@ impl Acting<'_, '_> {
             self.machine.fail(*fault);
         }
     }
+
+    fn publish(&mut self, at: Address, value: u64, bytes: u32) {
+        if let Some(checker) = &mut self.machine.checker {
+            checker.actor_releases(self.actor, at.0 as usize);
+        }
+        // SAFETY: actors are given addresses of the world's regions.
+        unsafe { write(at.0 as usize, value, bytes) };
+        self.machine.touch(at.0 as usize, bytes as usize);
+    }
 }
 
 impl ActorMemory for Acting<'_, '_> {
@@ -50,12 +59,15 @@ impl ActorMemory for Acting<'_, '_> {
     }
 
     fn release(&mut self, at: Address, value: u64) {
-        if let Some(checker) = &mut self.machine.checker {
-            checker.actor_releases(self.actor, at.0 as usize);
-        }
-        // SAFETY: actors are given addresses of the world's regions.
-        unsafe { write(at.0 as usize, value, 8) };
-        self.machine.touch(at.0 as usize, 8);
+        self.publish(at, value, 8);
+    }
+
+    fn release_half(&mut self, at: Address, value: u32) {
+        self.publish(at, u64::from(value), 4);
+    }
+
+    fn clock_ns(&self) -> u64 {
+        self.machine.clock_ns
     }
 
     fn draw(&mut self, bound: usize) -> usize {

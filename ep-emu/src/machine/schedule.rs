@@ -238,7 +238,7 @@ impl Machine<'_> {
             (self.schedule.progress, self.schedule.rounds) = (self.progress, 0);
             self.idle_since = None;
         }
-        if !self.schedule.expired && self.waits_for_outside() {
+        if self.waits_for_actors() || (!self.schedule.expired && self.waits_for_outside()) {
             return;
         }
         self.clock_ns += IDLE_NS;
@@ -263,6 +263,12 @@ impl Machine<'_> {
                 checker.void_data();
             }
         }
+    }
+
+    /// Moves the clock to when an actor has something to do again.
+    fn waits_for_actors(&mut self) -> bool {
+        let due = self.actors.iter().filter_map(|actor| actor.due_ns()).min();
+        due.filter(|due| *due > self.clock_ns).map(|due| self.clock_ns = due).is_some()
     }
 
     /// Lets real time pass, and all look again, if something can still come from outside.

@@ -260,7 +260,7 @@ fn others(cards: &[Vec<u8>], rank: usize) -> Result<Vec<Option<Card>>, NetError>
 }
 
 /// `ep::Net` in device memory, for a block of host memory that kernels find at `base`.
-fn view(
+pub(super) fn view(
     backend: &Arc<dyn Backend>,
     local: usize,
     (layout, rank): (&Layout, usize),

@@ -68,6 +68,14 @@ struct Share {
         }
     }
 
+    /// Writes over the rows of this warp that have left.
+    __device__ __forceinline__ void reuse(int to) const {
+        for (int row = team.index(); row < args.rows; row += team.count()) {
+            ep::u32* words = reinterpret_cast<ep::u32*>(args.net->data + place(0, to, row));
+            for (int i = team.lane; i < args.words; i += 32) words[i] = 0;
+        }
+    }
+
     __device__ __forceinline__ void receive(int round, int from) const {
         const int own = static_cast<int>(args.net->rank);
         if (!wait(kRows, from, (round + 1) * args.rows)) return;
@@ -98,9 +106,10 @@ extern "C" __global__ void exchange_rows(const __grid_constant__ exchange::Args 
     exchange::Share share{args, team, queue};
     for (int round = 0; round < args.rounds && !team.stopped; ++round) {
         for (int i = 0; i < share.others(); ++i) share.send(round, share.peer(i));
+        if (queue.drain()) {
+            for (int i = 0; i < share.others(); ++i) share.reuse(share.peer(i));
+        }
         for (int i = 0; i < share.others(); ++i) share.receive(round, share.peer(i));
-        // The rows of the next round are written where these leave from.
-        queue.drain();
     }
     ep::leave(args.group, call);
 }

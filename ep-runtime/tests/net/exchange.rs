@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ep_runtime::Emitted;
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::{Backend, Stream};
 use ep_runtime::device::HEADERS;
@@ -83,14 +84,13 @@ impl Exchange {
     }
 
     fn options(&self) -> NetOptions {
-        let halves = 2 * self.ranks * self.rows * self.words * 4;
         NetOptions {
             slots: self.slots,
             counters: 2,
             pulse: self.silence / 10,
             silence: self.silence,
             source: (!self.source.is_empty()).then(|| self.source.clone()),
-            ..NetOptions::new(self.provider, halves as u64)
+            ..NetOptions::new(self.provider, self.data_bytes())
         }
     }
 
@@ -109,29 +109,52 @@ impl Exchange {
     }
 
     fn launch(&self, group: &Group, network: &Network) -> Result<i32, CallError> {
+        let kernel = self.prepare(group, TEXT)?;
+        let wrong = self.start(&kernel, group, 0, network.address())?;
+        group.sync(0)?;
+        count(&wrong)
+    }
+
+    /// The kernel, or one like it.
+    pub(crate) fn prepare(&self, group: &Group, cuda: &str) -> Result<GroupKernel, CallError> {
         let plan = KERNEL.plan(group.backend().arch());
         let window = Arc::new(Window::new(group.backend(), control_bytes(&plan))?);
-        let emitted = ep_runtime::Emitted { plan, cuda: TEXT.to_string() };
-        let kernel = GroupKernel::prepare(group, &window, 0, &emitted)?;
-        let wrong = DeviceMemory::zeroed(group.backend(), 0, 4)?;
+        GroupKernel::prepare(group, &window, 0, &Emitted { plan, cuda: cuda.to_string() })
+    }
+
+    /// Launches it on a local rank; the words that are wrong are counted in the result.
+    pub(crate) fn start(
+        &self,
+        kernel: &GroupKernel,
+        group: &Group,
+        rank: usize,
+        net: u64,
+    ) -> Result<DeviceMemory, CallError> {
+        let wrong = DeviceMemory::zeroed(group.backend(), rank, 4)?;
         let mut bindings = Bindings::new();
-        let numbers = [
-            ("ranks", self.ranks),
-            ("rows", self.rows),
-            ("words", self.words),
-            ("rounds", self.rounds),
-        ];
-        for (name, value) in numbers {
+        let Exchange { ranks, rows, words, rounds, .. } = *self;
+        for (name, value) in
+            [("ranks", ranks), ("rows", rows), ("words", words), ("rounds", rounds)]
+        {
             bindings.number(name, value as i64);
         }
-        bindings.tensor("net", Rows::new(network.address(), 0));
+        bindings.tensor("net", Rows::new(net, 0));
         bindings.tensor("wrong", Rows::new(wrong.address(), 0));
-        kernel.launch(0, Stream::OWN, 2, &bindings)?;
-        group.sync(0)?;
-        let mut bytes = [0; 4];
-        wrong.read(0, &mut bytes)?;
-        Ok(i32::from_le_bytes(bytes))
+        kernel.launch(rank, Stream::OWN, 2, &bindings)?;
+        Ok(wrong)
     }
+
+    /// Bytes for the rows that leave and those that come.
+    pub(crate) fn data_bytes(&self) -> u64 {
+        (2 * self.ranks * self.rows * self.words * 4) as u64
+    }
+}
+
+/// A number in device memory.
+pub(crate) fn count(at: &DeviceMemory) -> Result<i32, CallError> {
+    let mut bytes = [0; 4];
+    at.read(0, &mut bytes)?;
+    Ok(i32::from_le_bytes(bytes))
 }
 
 fn text(error: impl std::fmt::Display) -> String {

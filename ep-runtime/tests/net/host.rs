@@ -1,5 +1,7 @@
 //! Rows between processes, over good cables and bad ones, and what is said when one end is gone.
 
+mod model;
+
 use std::io::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,0 +1,349 @@
+//! A network inside the emulator: all ranks in one process, with latency, bandwidth, writes that land in any
+//! order and in pieces, and links that are dead.
+//!
+//! Each queue of each rank is an actor of the scheduler and an agent of the checker, which sees what the
+//! network reads and writes like accesses of a lane. It promises what `ep/net.cuh` promises and no more, and
+//! joins, numbers and counts writes by the same code as the thread that speaks to libfabric.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ep_emu::{Actor, ActorMemory, Address};
+
+use super::layout::{Layout, WINDOW};
+use super::network::view;
+use super::queue::{self, Joined, Limits, Request, STAMP_AT};
+use super::stream::{Landing, Sending};
+use crate::backend::Backend;
+use crate::host::HostBackend;
+use crate::memory::{DeviceMemory, HostMemory};
+use crate::net_error::NetError;
+
+/// How the network of the emulator behaves; its clock is that of the emulator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelOptions {
+    /// From the moment when a write leaves to when it lands, at least.
+    pub latency: Duration,
+    /// Bytes that a link carries in a microsecond; 0: as many as there are.
+    pub bytes_per_us: u64,
+    /// Whether writes overtake one another.
+    pub reorder: bool,
+    /// Links that carry nothing, from one rank to another.
+    pub dead_links: Vec<(usize, usize)>,
+}
+
+impl Default for ModelOptions {
+    fn default() -> ModelOptions {
+        let latency = Duration::from_micros(2);
+        ModelOptions { latency, bytes_per_us: 0, reorder: true, dead_links: Vec::new() }
+    }
+}
+
+/// The memory of all ranks of a modelled network.
+pub struct ModelNetwork {
+    memories: Vec<HostMemory>,
+    views: Vec<DeviceMemory>,
+    gone: Arc<AtomicBool>,
+}
+
+impl ModelNetwork {
+    /// Connects all ranks of the backend. The ranks of `layout` are theirs.
+    pub fn new(
+        backend: &Arc<HostBackend>,
+        layout: Layout,
+        options: &ModelOptions,
+    ) -> Result<ModelNetwork, NetError> {
+        let (ranks, any) = (backend.ranks(), Arc::clone(backend) as Arc<dyn Backend>);
+        let layout = Layout { ranks, ..layout };
+        layout.check()?;
+        let memory = |rank| HostMemory::new(&any, rank, layout.bytes());
+        let memories = (0..ranks).map(memory).collect::<Result<Vec<_>, _>>()?;
+        let bases: Vec<u64> = memories.iter().map(HostMemory::address).collect();
+        let view = |rank: usize| view(&any, rank, (&layout, rank), bases[rank]);
+        let views = (0..ranks).map(view).collect::<Result<Vec<_>, _>>()?;
+        let gone = Arc::new(AtomicBool::new(false));
+        for rank in 0..ranks {
+            for queue in 0..layout.queues {
+                let actor = ModelQueue::new((rank, queue), layout, &bases, options, &gone);
+                backend.add_actor(Box::new(actor));
+            }
+        }
+        Ok(ModelNetwork { memories, views, gone })
+    }
+
+    /// Where `ep::Net` of a rank is, an argument of kernels.
+    pub fn address(&self, rank: usize) -> u64 {
+        self.views[rank].address()
+    }
+
+    /// The memory of a rank, whose first bytes are the rows.
+    pub fn rows(&self, rank: usize) -> &HostMemory {
+        &self.memories[rank]
+    }
+}
+
+impl Drop for ModelNetwork {
+    fn drop(&mut self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A write on its way.
+struct Packet {
+    request: Request,
+    place: u16,
+    /// What it carries; none as long as it has not left.
+    bytes: Option<Vec<u8>>,
+    /// How much of that has landed.
+    landed: usize,
+    due_ns: u64,
+}
+
+/// A stream to one peer: both ends of it, and its link.
+struct Flow {
+    sending: Sending,
+    landing: Landing,
+    /// What the signals add that have landed, by their place.
+    signals: Vec<(u16, u32)>,
+    counters: Vec<u32>,
+    free_ns: u64,
+    is_dead: bool,
+}
+
+/// The network as far as it serves one queue of one rank.
+struct ModelQueue {
+    rank: usize,
+    queue: usize,
+    layout: Layout,
+    /// The memory of every rank.
+    bases: Vec<u64>,
+    latency_ns: u64,
+    bytes_per_us: u64,
+    reorder: bool,
+    taken: u32,
+    /// Sources that have not been read, of all that were taken.
+    unread: usize,
+    joined: Joined,
+    waiting: Vec<Request>,
+    packets: Vec<Packet>,
+    flows: Vec<Flow>,
+    now_ns: u64,
+    gone: Arc<AtomicBool>,
+    /// A descriptor that cannot be carried out: nothing moves any more.
+    broken: bool,
+}
+
+impl ModelQueue {
+    fn new(
+        (rank, queue): (usize, usize),
+        layout: Layout,
+        bases: &[u64],
+        options: &ModelOptions,
+        gone: &Arc<AtomicBool>,
+    ) -> ModelQueue {
+        let flow = |peer| Flow {
+            sending: Sending::default(),
+            landing: Landing::default(),
+            signals: vec![(0, 0); WINDOW],
+            counters: vec![0; layout.counters],
+            free_ns: 0,
+            is_dead: options.dead_links.contains(&(rank, peer)),
+        };
+        ModelQueue {
+            rank,
+            queue,
+            layout,
+            bases: bases.to_vec(),
+            latency_ns: u64::try_from(options.latency.as_nanos()).unwrap_or(u64::MAX),
+            bytes_per_us: options.bytes_per_us,
+            reorder: options.reorder,
+            taken: 0,
+            unread: 0,
+            joined: Joined::new(layout.ranks),
+            waiting: Vec::new(),
+            packets: Vec::new(),
+            flows: (0..layout.ranks).map(flow).collect(),
+            now_ns: 0,
+            gone: Arc::clone(gone),
+            broken: false,
+        }
+    }
+
+    fn at(&self, rank: usize, offset: u64) -> Address {
+        Address(self.bases[rank] + offset)
+    }
+
+    /// Takes some of the descriptors that are there.
+    fn take(&mut self, memory: &mut dyn ActorMemory) -> bool {
+        let limits = Limits {
+            ranks: self.layout.ranks,
+            rank: self.rank,
+            data_bytes: self.layout.data_bytes,
+            counters: self.layout.counters,
+        };
+        let before = self.taken;
+        let most = 1 + memory.draw(8) as u32;
+        while self.taken.wrapping_sub(before) < most {
+            let at = self.at(self.rank, self.layout.descriptor(self.queue, self.taken));
+            let stamp = memory.peek(at.offset(STAMP_AT));
+            if !queue::has_come(stamp, self.taken, self.layout.slots) {
+                break;
+            }
+            let stamp = memory.acquire(at.offset(STAMP_AT));
+            let mut bytes = [0; STAMP_AT as usize];
+            memory.read(at, &mut bytes);
+            let word = |index: usize| {
+                let word = bytes[8 * index..].first_chunk().copied();
+                word.map_or(0, u64::from_le_bytes)
+            };
+            match Request::read(&[word(0), word(1), word(2), stamp], &limits) {
+                Ok(request) => self.joined.add(request),
+                Err(_) => self.broken = true,
+            }
+            self.taken = self.taken.wrapping_add(1);
+        }
+        if self.taken == before {
+            return false;
+        }
+        let known = self.waiting.len();
+        self.waiting.extend(self.joined.take());
+        self.unread += self.waiting.len() - known;
+        let progress = self.at(self.rank, self.layout.progress(self.queue));
+        memory.release_half(progress, self.taken);
+        self.tell_done(memory);
+        true
+    }
+
+    /// Sources may be written again when all that was taken has been read.
+    fn tell_done(&self, memory: &mut dyn ActorMemory) {
+        if self.unread == 0 {
+            let progress = self.at(self.rank, self.layout.progress(self.queue));
+            memory.release_half(progress.offset(4), self.taken);
+        }
+    }
+
+    /// Puts one request on its way, in the order of its stream.
+    fn post(&mut self) -> bool {
+        let now_ns = self.now_ns;
+        let fits = |request: &Request| self.flows[request.peer()].sending.place().is_some();
+        let Some(next) = self.waiting.iter().position(fits) else { return false };
+        let request = self.waiting.remove(next);
+        let flow = &mut self.flows[request.peer()];
+        let Some(place) = flow.sending.place() else { return false };
+        flow.sending.posted();
+        let bytes = match request {
+            Request::Put { bytes, .. } => u64::from(bytes),
+            Request::Signal { .. } => 8,
+        };
+        let takes = (bytes * 1000).checked_div(self.bytes_per_us).unwrap_or(0);
+        flow.free_ns = flow.free_ns.max(now_ns) + takes;
+        let due_ns = flow.free_ns + self.latency_ns;
+        self.packets.push(Packet { request, place, bytes: None, landed: 0, due_ns });
+        true
+    }
+
+    /// Moves one packet on: it leaves, or a part of it lands.
+    fn carry(&mut self, memory: &mut dyn ActorMemory) -> bool {
+        let can_move = |packet: &Packet| packet.bytes.is_none() || packet.due_ns <= self.now_ns;
+        let mut movable: Vec<usize> =
+            (0..self.packets.len()).filter(|index| can_move(&self.packets[*index])).collect();
+        if !self.reorder {
+            // One after another: the first of each link.
+            let peer = |index: usize| self.packets[index].request.peer();
+            movable.retain(|index| (0..*index).all(|before| peer(before) != peer(*index)));
+        }
+        if movable.is_empty() {
+            return false;
+        }
+        let index = movable[memory.draw(movable.len())];
+        match self.packets[index].bytes {
+            None => self.depart(index, memory),
+            Some(_) => self.arrive(index, memory),
+        }
+        true
+    }
+
+    /// The source of a packet is read.
+    fn depart(&mut self, index: usize, memory: &mut dyn ActorMemory) {
+        let mut read = Vec::new();
+        if let Request::Put { from, bytes, .. } = self.packets[index].request {
+            read.resize(bytes as usize, 0);
+            memory.read(self.at(self.rank, from), &mut read);
+        }
+        self.packets[index].bytes = Some(read);
+        self.unread -= 1;
+        self.tell_done(memory);
+        if self.flows[self.packets[index].request.peer()].is_dead {
+            self.packets.swap_remove(index);
+        }
+    }
+
+    /// Some of a packet lands; with the last of it, it counts.
+    fn arrive(&mut self, index: usize, memory: &mut dyn ActorMemory) {
+        let packet = &self.packets[index];
+        let peer = packet.request.peer();
+        if let (Request::Put { to, .. }, Some(bytes)) = (packet.request, &packet.bytes) {
+            let left = bytes.len() - packet.landed;
+            // Whole words, as a network writes them.
+            let piece = match left {
+                0..16 => left,
+                _ => left.min((1 + memory.draw(left / 8)) * 8),
+            };
+            let part = &bytes[packet.landed..packet.landed + piece];
+            memory.write(self.at(peer, to + packet.landed as u64), part);
+            self.packets[index].landed += piece;
+            if piece < left {
+                return;
+            }
+        }
+        let packet = match self.reorder {
+            true => self.packets.swap_remove(index),
+            false => self.packets.remove(index),
+        };
+        let (flow, layout) = (&mut self.flows[peer], self.layout);
+        let is_signal = matches!(packet.request, Request::Signal { .. });
+        if let Request::Signal { counter, count, .. } = packet.request {
+            flow.signals[usize::from(packet.place) % WINDOW] = (counter, count);
+        }
+        let (signals, counters) = (&flow.signals, &mut flow.counters);
+        let (base, rank, queue) = (self.bases[peer], self.rank, self.queue);
+        let landed = flow.landing.land(packet.place, is_signal, |place| {
+            let (counter, count) = signals[usize::from(place) % WINDOW];
+            let counter = usize::from(counter);
+            counters[counter] = counters[counter].wrapping_add(count);
+            let at = Address(base + layout.counter(rank, queue, counter));
+            memory.release_half(at, counters[counter]);
+        });
+        self.broken |= landed.is_err();
+        if let Some(owed) = flow.landing.owed(false) {
+            flow.landing.told(owed);
+            self.broken |= flow.sending.landed(owed).is_err();
+        }
+    }
+}
+
+impl Actor for ModelQueue {
+    fn name(&self) -> String {
+        format!("the network for queue {} of rank {}", self.queue, self.rank)
+    }
+
+    fn step(&mut self, memory: &mut dyn ActorMemory) -> bool {
+        if self.broken || self.gone.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.now_ns = memory.clock_ns();
+        // Any of the three may be what happens next.
+        match memory.draw(3) {
+            0 => self.take(memory) || self.post() || self.carry(memory),
+            1 => self.post() || self.carry(memory) || self.take(memory),
+            _ => self.carry(memory) || self.take(memory) || self.post(),
+        }
+    }
+
+    fn due_ns(&self) -> Option<u64> {
+        let on_their_way = self.packets.iter().filter(|packet| packet.bytes.is_some());
+        let due = on_their_way.map(|packet| packet.due_ns).min();
+        due.filter(|_| !self.broken && !self.gone.load(Ordering::Relaxed))
+    }
+}
