@@ -14,7 +14,9 @@ mod fabric;
 mod find;
 #[cfg(test)]
 mod fuzz;
+mod host_queue;
 mod layout;
+pub mod measure;
 #[cfg(feature = "host")]
 mod model;
 mod network;
@@ -28,6 +30,7 @@ mod sys;
 
 pub use fabric::Fabric;
 pub use find::VARIABLE;
+pub use host_queue::HostQueue;
 pub use layout::Layout;
 #[cfg(feature = "host")]
 pub use model::{ModelNetwork, ModelOptions};

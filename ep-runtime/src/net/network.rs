@@ -1,13 +1,14 @@
 //! One rank's network: its memory, the queues that kernels write to, and the thread that empties them.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::endpoint::{Card, Endpoint};
 use super::fabric::Fabric;
+use super::host_queue::HostQueue;
 use super::layout::{Layout, MOST_RANKS};
 use super::provider::Provider;
 use super::proxy::{LINGER, Proxy, Shared, Timing};
@@ -92,6 +93,9 @@ pub struct Network {
     rank: usize,
     layout: Layout,
     memory: HostMemory,
+    words: SharedMemory,
+    /// The queues that threads have.
+    given: Mutex<Vec<bool>>,
     view: DeviceMemory,
     shared: Arc<Shared>,
     /// What the group asks.
@@ -151,7 +155,18 @@ impl Network {
         let thread = thread
             .map_err(|error| NetError::Call { call: "start a thread", why: error.to_string() })?;
         let (rank, _failure) = (member.rank, failure);
-        Ok(Network { rank, layout, memory, view, shared, _failure, thread: Some(thread) })
+        let given = Mutex::new(vec![false; layout.queues]);
+        Ok(Network {
+            rank,
+            layout,
+            memory,
+            words,
+            given,
+            view,
+            shared,
+            _failure,
+            thread: Some(thread),
+        })
     }
 
     /// This rank.
@@ -167,6 +182,15 @@ impl Network {
     /// The memory whose first bytes are the rows.
     pub fn rows(&self) -> &HostMemory {
         &self.memory
+    }
+
+    /// A queue for a thread, which no kernel uses. It is given once; none: there is no such queue, or it
+    /// was given before.
+    pub fn queue(&self, queue: usize, patience: Duration) -> Option<HostQueue<'_>> {
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = !std::mem::replace(given.get_mut(queue)?, true);
+        let (memory, layout) = (self.words, &self.layout);
+        is_first.then_some(HostQueue { memory, layout, queue, next: 0, patience })
     }
 
     /// What `source` has added to a counter here.

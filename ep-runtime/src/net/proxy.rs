@@ -18,7 +18,7 @@ use super::shared_memory::SharedMemory;
 use super::stream::{Landing, Number, Pulse, Sending};
 use crate::net_error::NetError;
 use ends::{Batch, PeerEnd, QueueEnd, Write};
-use rest::Rest;
+pub(super) use rest::Rest;
 
 /// Descriptors of a queue that are looked at together, and so can be joined.
 const BATCH: usize = 128;

@@ -13,8 +13,8 @@ pub(super) const STAMP_AT: u64 = 24;
 const JOINED_MAX: u32 = 1 << 20;
 
 /// `ep::NetDescriptor::kPut` and `kSignal`.
-const PUT: u32 = 1;
-const SIGNAL: u32 = 2;
+pub(super) const PUT: u32 = 1;
+pub(super) const SIGNAL: u32 = 2;
 
 /// The turn in which descriptor `number` is written into its slot: the upper half of its last word, which
 /// is another one for two descriptors in a row of one slot, and never that of a slot that is unused.

@@ -52,6 +52,11 @@ impl SharedMemory {
         self.wide(at).load(Ordering::Acquire)
     }
 
+    /// A word of 32 bits, and what its writer did before.
+    pub(super) fn acquire_half(&self, at: u64) -> u32 {
+        self.narrow(at).load(Ordering::Acquire)
+    }
+
     /// A word; orders nothing.
     pub(super) fn load(&self, at: u64) -> u64 {
         self.wide(at).load(Ordering::Relaxed)
@@ -65,6 +70,11 @@ impl SharedMemory {
     /// Writes a word that says what was done before.
     pub(super) fn release(&self, at: u64, value: u32) {
         self.narrow(at).store(value, Ordering::Release);
+    }
+
+    /// Writes a word of 64 bits that says what was done before.
+    pub(super) fn release_wide(&self, at: u64, value: u64) {
+        self.wide(at).store(value, Ordering::Release);
     }
 
     /// Adds to a word that only the caller writes, and that says what was done before.

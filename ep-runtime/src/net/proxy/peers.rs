@@ -3,8 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::rest::Rest;
-use super::{LINGER, Proxy, Timing};
+use super::{LINGER, Proxy, Rest, Timing};
 use crate::net::endpoint::Event;
 use crate::net::stream::{Number, Pulse, Sending};
 use crate::net_error::NetError;

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 /// Pauses that grow: who polls on a shared core takes time from the very one that it waits for.
 #[derive(Default)]
-pub(super) struct Rest {
+pub(in crate::net) struct Rest {
     turns: u32,
 }
 
 impl Rest {
     /// A little less busy with each turn.
-    pub(super) fn pause(&mut self) {
+    pub(in crate::net) fn pause(&mut self) {
         const SPINS: u32 = 64;
         const YIELDS: u32 = 4096;
         self.turns = self.turns.saturating_add(1);
