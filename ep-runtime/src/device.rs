@@ -33,6 +33,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "reduce",
     "ring",
     "rings",
+    "rings_end",
     "rows",
     "slot_rows",
     "slots",

@@ -40,6 +40,8 @@ impl AnyPipeline {
         let body = match config.rules {
             RuleSet::All => text.body,
             RuleSet::None => text.plain,
+            // No text is kept with some of the rules.
+            RuleSet::Only(_) | RuleSet::Without(_) => return Err(EmitError::NoText(self.name)),
         };
         let cuda = format!("{}\n{body}", plan.prologue(body));
         Ok(Emitted { cuda, plan })

@@ -9,3 +9,4 @@ mod meaning;
 mod refused;
 mod run;
 mod slots;
+mod staged;

@@ -37,8 +37,9 @@ impl RoleUse {
 /// What `role` of the selected pipeline needs.
 pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
     let mut found = RoleUse::default();
-    // A role that is composed statement by statement keeps everything in registers.
+    // A role that is composed statement by statement keeps in registers all that no rule stages.
     if ways.is_composed(&role.name) {
+        found.mover = ways.staged(&role.name).is_some();
         return found;
     }
     let ring =

@@ -148,6 +148,12 @@ impl Window {
         self.region("counted", row)
     }
 
+    /// Lays out the words from which the warps of a role claim units, in some loops.
+    pub(super) fn claims(&mut self, role: &str, loops: usize) -> CfgMember {
+        let formula = format!("2 calls x {loops} words x 4");
+        self.region(role, ("claims", 2 * loops as i64 * 4, role, role, formula))
+    }
+
     fn region(&mut self, of: &str, row: Row<'_>) -> CfgMember {
         let (what, bytes, writer, reader, formula) = row;
         let offset = self.bytes;

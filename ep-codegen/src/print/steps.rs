@@ -80,6 +80,13 @@ impl Writer<'_> {
                 self.steps(body);
                 self.line("}");
             }
+            Step::Copy(copy) => self.line(&format!(
+                "ep::copy_row<{}>(team, {}, {}, {});",
+                elem_type(&copy.elem),
+                text(&copy.to),
+                text(&copy.from),
+                text(&copy.count)
+            )),
             Step::Leader(body) => self.block("if (team.leader())", body),
             Step::Meet => self.line("__syncwarp();"),
             Step::Scope(body) => {

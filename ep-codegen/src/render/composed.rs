@@ -8,7 +8,7 @@ use crate::{print, schedule};
 impl Renderer<'_> {
     /// The function of a role that no rule makes faster.
     pub(super) fn composed(&self, role: &Role) -> Rendered {
-        let lowered = schedule::role(self.ir, role).map_err(|refusals| {
+        let lowered = schedule::role(self.ir, role, self.ways.rules).map_err(|refusals| {
             let first = refusals.into_iter().next();
             let message = first.as_ref().map(|it| it.why.clone()).unwrap_or_default();
             let at = first.map(|it| it.at);
@@ -23,7 +23,7 @@ impl Renderer<'_> {
         if counts {
             opening.push("ep::Counters<Cfg::Counted> counters(args.group, smem.counters);");
         }
-        let smem = if counts { "Smem& smem, " } else { "" };
+        let smem = if self.uses_smem(role) { "Smem& smem, " } else { "" };
         self.step(
             "role",
             &[

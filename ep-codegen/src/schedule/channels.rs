@@ -32,8 +32,10 @@ pub(super) enum End {
 
 /// The object that stands for an end of a channel.
 pub(super) struct Object {
-    channel: String,
-    end: End,
+    /// The channel.
+    pub(super) channel: String,
+    /// The end.
+    pub(super) end: End,
     /// Its name in the text.
     pub(super) name: String,
 }
@@ -454,7 +456,7 @@ fn is_me(index: &Expr) -> bool {
 }
 
 /// `base + bytes` of a pointer to bytes.
-fn bytes_behind(base: Term, bytes: Term) -> Term {
+pub(super) fn bytes_behind(base: Term, bytes: Term) -> Term {
     Term {
         node: super::term::Node::Binary(BinaryOp::Add, Box::new(base), Box::new(bytes)),
         elem: Elem::U8,

@@ -22,9 +22,10 @@ pub(crate) mod typed;
 mod value;
 mod ways;
 
-pub use step::{Loop, Step, Takers};
+pub use rules::{Staged, Uses};
+pub use step::{Copy, Loop, Step, Takers};
 pub use term::{Node, Term};
-pub use ways::{RuleSet, Ways};
+pub use ways::{Rule, RuleSet, Ways};
 
 use std::cell::Cell;
 
@@ -38,6 +39,8 @@ pub struct RoleSteps {
     pub steps: Vec<Step>,
     /// Whether they ask which rank this is.
     pub uses_me: bool,
+    /// What the rules that made them need.
+    pub uses: Uses,
 }
 
 /// Why a statement has no steps.
@@ -56,7 +59,7 @@ type Lowered<T> = Result<T, String>;
 pub fn refusals(ir: &Pipeline) -> Vec<Refusal> {
     let mut found = declaration::check(ir);
     for own in &ir.roles {
-        let more = role(ir, own).err().unwrap_or_default();
+        let more = role(ir, own, RuleSet::None).err().unwrap_or_default();
         found.extend(
             more.into_iter().filter(|refusal| !found.contains(refusal)).collect::<Vec<_>>(),
         );
@@ -64,8 +67,8 @@ pub fn refusals(ir: &Pipeline) -> Vec<Refusal> {
     found
 }
 
-/// The steps of `role` of a selected pipeline, or everything that prevents them.
-pub fn role(ir: &Pipeline, role: &Role) -> Result<RoleSteps, Vec<Refusal>> {
+/// The steps of `role` of a selected pipeline as `rules` rewrite them, or everything that prevents them.
+pub fn role(ir: &Pipeline, role: &Role, rules: RuleSet) -> Result<RoleSteps, Vec<Refusal>> {
     let taken = ir.cuda_fns.iter().map(|own| own.name.clone());
     let mut lowering = RoleLowering {
         ir,
@@ -80,10 +83,11 @@ pub fn role(ir: &Pipeline, role: &Role) -> Result<RoleSteps, Vec<Refusal>> {
         uses_me: Cell::new(false),
     };
     let steps = lowering.role();
-    match lowering.refusals.is_empty() {
-        true => Ok(RoleSteps { steps, uses_me: lowering.uses_me.get() }),
-        false => Err(lowering.refusals),
+    if !lowering.refusals.is_empty() {
+        return Err(lowering.refusals);
     }
+    let (steps, uses) = rules::rewrite(&mut lowering, steps, rules);
+    Ok(RoleSteps { steps, uses_me: lowering.uses_me.get(), uses })
 }
 
 /// A role on its way to steps.

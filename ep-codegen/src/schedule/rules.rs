@@ -5,17 +5,55 @@
 //! same, byte for byte, and `RuleSet::None` turns all of them off.
 
 mod channels;
+mod claims;
+mod copies;
 mod fanout;
 mod forms;
+mod staged;
 
 #[cfg(feature = "render")]
 pub(crate) use channels::is_position;
 pub use fanout::{Fanout, Reached};
+pub use staged::Staged;
+
+use super::step::Step;
+use super::{RoleLowering, Rule, RuleSet};
 
 use crate::ir::counting::{Counting, counted};
 use crate::ir::{
     BinaryOp, Channel, ChannelKind, Expr, Message, Pipeline, Role, Source, Stmt, Tensor, walk,
 };
+
+/// What the rules over steps need from the plan for a role.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Uses {
+    /// What its mover carries, if it has one.
+    pub staged: Option<Staged>,
+    /// In how many loops its warps claim units.
+    pub claims: usize,
+}
+
+/// The steps of a composed role as the rules over steps rewrite them, and what they need then.
+pub(super) fn rewrite(
+    role: &mut RoleLowering<'_>,
+    mut steps: Vec<Step>,
+    rules: RuleSet,
+) -> (Vec<Step>, Uses) {
+    let (mut uses, mut apart) = (Uses::default(), Vec::new());
+    if rules.has(Rule::Staged)
+        && let Some((rewritten, staged, records)) = staged::rewrite(role, &steps)
+    {
+        (steps, apart) = (rewritten, records);
+        uses.staged = Some(staged);
+    }
+    if rules.has(Rule::Copies) {
+        steps = copies::rewrite(steps, &apart);
+    }
+    if rules.has(Rule::Claims) {
+        (steps, uses.claims) = claims::rewrite(role, steps);
+    }
+    (steps, uses)
+}
 
 /// Why no rule is for a role.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -82,12 +82,87 @@ pub enum Step {
         /// What is done with it.
         body: Vec<Step>,
     },
+    /// Neighbouring elements from one place to another, by all lanes.
+    Copy(Copy),
     /// Done by the first lane of the warp alone.
     Leader(Vec<Step>),
     /// All lanes of the warp meet, and see what the others have written.
     Meet,
     /// Steps with names of their own.
     Scope(Vec<Step>),
+}
+
+impl Step {
+    /// The steps inside of this one.
+    pub(super) fn inner(&self) -> &[Step] {
+        match self {
+            Step::If { body, .. }
+            | Step::Take { body, .. }
+            | Step::Loop(Loop { body, .. })
+            | Step::Leader(body)
+            | Step::Scope(body) => body,
+            _ => &[],
+        }
+    }
+
+    /// The same, to be changed.
+    pub(super) fn inner_mut(&mut self) -> Option<&mut Vec<Step>> {
+        match self {
+            Step::If { body, .. }
+            | Step::Take { body, .. }
+            | Step::Loop(Loop { body, .. })
+            | Step::Leader(body)
+            | Step::Scope(body) => Some(body),
+            _ => None,
+        }
+    }
+}
+
+impl Step {
+    /// The terms of the step itself.
+    fn terms_mut(&mut self) -> Vec<&mut Term> {
+        match self {
+            Step::Says(_) | Step::Remark(_) | Step::Meet | Step::Leader(_) | Step::Scope(_) => {
+                Vec::new()
+            }
+            Step::Object { args, .. } => args.iter_mut().collect(),
+            Step::Let { value: term, .. }
+            | Step::Pointer { value: term, .. }
+            | Step::Variable { value: term, .. }
+            | Step::Do(term)
+            | Step::If { condition: term, .. }
+            | Step::SkipUnless(term)
+            | Step::Take { next: term, .. } => vec![term],
+            Step::Set { place, value } | Step::Increase { place, value } => vec![place, value],
+            Step::Loop(Loop { from, to, .. }) => vec![from, to],
+            Step::Copy(Copy { to, from, count, .. }) => vec![to, from, count],
+        }
+    }
+
+    /// Puts `by` in place of `term` in this step and those inside of it; whether it was there.
+    pub(super) fn replace(&mut self, term: &Term, by: &Term) -> bool {
+        let mut found = false;
+        for own in self.terms_mut() {
+            found |= own.replace(term, by);
+        }
+        for inner in self.inner_mut().into_iter().flatten() {
+            found |= inner.replace(term, by);
+        }
+        found
+    }
+}
+
+/// Elements that move as they are.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Copy {
+    /// Their type.
+    pub elem: Elem,
+    /// The address that the first one goes to.
+    pub to: Term,
+    /// The address that it comes from.
+    pub from: Term,
+    /// How many they are.
+    pub count: Term,
 }
 
 /// A loop over the numbers from `from` up to `to`.

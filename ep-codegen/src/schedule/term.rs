@@ -159,6 +159,58 @@ impl Term {
         matches!(self.elem, Elem::U8 | Elem::I32 | Elem::I64 | Elem::Bool)
     }
 
+    /// The terms that this one is made of.
+    pub(super) fn inner(&self) -> Vec<&Term> {
+        match &self.node {
+            Node::Int(_) | Node::Bool(_) | Node::Name(_) => Vec::new(),
+            Node::Call(_, args) => args.iter().collect(),
+            Node::Not(one) | Node::Cast(one) | Node::Wide(one) | Node::Address(one) => vec![one],
+            Node::Index(left, right) | Node::Binary(_, left, right) => vec![left, right],
+            Node::Choose(condition, yes, no) => vec![condition, yes, no],
+        }
+    }
+
+    /// The same, to be changed.
+    pub(super) fn inner_mut(&mut self) -> Vec<&mut Term> {
+        match &mut self.node {
+            Node::Int(_) | Node::Bool(_) | Node::Name(_) => Vec::new(),
+            Node::Call(_, args) => args.iter_mut().collect(),
+            Node::Not(one) | Node::Cast(one) | Node::Wide(one) | Node::Address(one) => vec![one],
+            Node::Index(left, right) | Node::Binary(_, left, right) => vec![left, right],
+            Node::Choose(condition, yes, no) => vec![condition, yes, no],
+        }
+    }
+
+    /// Whether a name stands in it.
+    pub(super) fn mentions(&self, name: &str) -> bool {
+        matches!(&self.node, Node::Name(own) if own == name)
+            || self.inner().into_iter().any(|inner| inner.mentions(name))
+    }
+
+    /// Puts `by` in place of `term`; whether it was there.
+    pub(super) fn replace(&mut self, term: &Term, by: &Term) -> bool {
+        if self == term {
+            *self = by.clone();
+            return true;
+        }
+        let mut found = false;
+        for inner in self.inner_mut() {
+            found |= inner.replace(term, by);
+        }
+        found
+    }
+
+    /// The name that an address or a place begins with.
+    pub(super) fn root(&self) -> Option<&str> {
+        match &self.node {
+            Node::Name(name) => Some(name),
+            Node::Address(inner) | Node::Index(inner, _) | Node::Binary(_, inner, _) => {
+                inner.root()
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the value is known to be this number.
     pub fn is(&self, value: i64) -> bool {
         self.node == Node::Int(value)

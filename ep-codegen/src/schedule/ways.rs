@@ -1,7 +1,25 @@
-//! Which roles are emitted in a faster way than statement by statement.
+//! In which ways roles are emitted faster than statement by statement.
 
-use super::rules;
+use super::rules::{self, Staged, Uses};
 use crate::ir::{Pipeline, Role};
+
+/// A way to make roles faster. None changes what they leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// Whole roles that the device library has a function for.
+    Roles,
+    /// Rows copied by 16 bytes.
+    Copies,
+    /// Rows moved through shared memory.
+    Staged,
+    /// Units taken as warps come free.
+    Claims,
+}
+
+impl Rule {
+    /// Every rule.
+    pub const ALL: [Rule; 4] = [Rule::Roles, Rule::Copies, Rule::Staged, Rule::Claims];
+}
 
 /// The rules that may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -11,24 +29,59 @@ pub enum RuleSet {
     All,
     /// None: every role is composed.
     None,
+    /// One of them.
+    Only(Rule),
+    /// All but one.
+    Without(Rule),
+}
+
+impl RuleSet {
+    /// Whether a rule may be used.
+    pub fn has(self, rule: Rule) -> bool {
+        match self {
+            RuleSet::All => true,
+            RuleSet::None => false,
+            RuleSet::Only(one) => one == rule,
+            RuleSet::Without(one) => one != rule,
+        }
+    }
 }
 
 /// How each role of a selected pipeline is emitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ways {
-    composed: Vec<String>,
+    /// The rules that may be used.
+    pub rules: RuleSet,
+    composed: Vec<(String, Uses)>,
 }
 
 impl Ways {
     /// What `rules` make of the roles.
     pub fn of(ir: &Pipeline, rules: RuleSet) -> Ways {
-        let is_composed = |role: &&Role| rules == RuleSet::None || rules::check(ir, role).is_err();
-        let composed = ir.roles.iter().filter(is_composed).map(|role| role.name.clone());
-        Ways { composed: composed.collect() }
+        let is_composed = |role: &&Role| !rules.has(Rule::Roles) || rules::check(ir, role).is_err();
+        let way = |role: &Role| {
+            let steps = super::role(ir, role, rules);
+            (role.name.clone(), steps.map(|steps| steps.uses).unwrap_or_default())
+        };
+        Ways { rules, composed: ir.roles.iter().filter(is_composed).map(way).collect() }
     }
 
     /// Whether the role is composed statement by statement.
     pub fn is_composed(&self, role: &str) -> bool {
-        self.composed.iter().any(|name| name == role)
+        self.composed.iter().any(|(name, _)| name == role)
+    }
+
+    /// What the mover of a composed role carries, if it has one.
+    pub fn staged(&self, role: &str) -> Option<&Staged> {
+        self.uses(role)?.staged.as_ref()
+    }
+
+    /// In how many loops the warps of a composed role claim units.
+    pub fn claims(&self, role: &str) -> usize {
+        self.uses(role).map_or(0, |uses| uses.claims)
+    }
+
+    fn uses(&self, role: &str) -> Option<&Uses> {
+        self.composed.iter().find(|(name, _)| name == role).map(|(_, uses)| uses)
     }
 }

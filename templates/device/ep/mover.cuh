@@ -291,4 +291,22 @@ __device__ __forceinline__ char* at_leader(T* to) {
     return lane_index() == 0 ? reinterpret_cast<char*>(to) : nullptr;
 }
 
+/// A destination that the lane of a peer stores to, and that this lane then tells the peer of.
+__device__ __forceinline__ char* at_lane_of(int peer, char* to) {
+    return lane_index() == peer % kLanes ? to : nullptr;
+}
+
+/// Tells peers what they may know by now of rows that `mover` carries.
+template <class Role, class... Ends>
+__device__ __forceinline__ void tell(Mover<Role>& mover, Ends&... ends) {
+    (ends.tell(mover), ...);
+}
+
+/// Completes all rows of `mover`, and tells peers of them.
+template <class Role, class... Ends>
+__device__ __forceinline__ void settle(Mover<Role>& mover, Ends&... ends) {
+    mover.flush();
+    (ends.tell(mover), ...);
+}
+
 }  // namespace ep

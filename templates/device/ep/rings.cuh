@@ -6,114 +6,20 @@
 //   RingsOut  open -> [announce] -> position, reserve -> slot -> publish -> .. -> close
 //   RingsIn   open -> [header]   -> arrived -> slot -> release -> ..           -> close
 //
+// Where a mover carries the rows, `publish_after` and `release_after` stand in place of `publish` and
+// `release`: the peer is told once the mover has stored, or loaded, so many rows. `tell` says what is
+// due by now, and `settle` all of it: before the warp waits for anyone, and before `close`.
+//
 // `Ring` is the channel's Cfg struct. A peer of a channel `per local` is an index in the node.
 #pragma once
 
+#include <ep/mover.cuh>
 #include <ep/ptx.cuh>
+#include <ep/rings_end.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
 namespace ep {
-
-/// What both ends have: which peers they serve, and how far each ring has come.
-template <class Ring>
-class RingsEnd {
-public:
-    static constexpr int kPeers = Ring::kPeers;
-    static constexpr int kGroups = (kPeers + kLanes - 1) / kLanes;
-
-    static_assert((Ring::kDepth & (Ring::kDepth - 1)) == 0, "counters wrap where slots do");
-    static_assert(Ring::kDepth >= 2 * Ring::kChunk, "two chunks fit into their ring");
-
-protected:
-    __device__ __forceinline__ explicit RingsEnd(Team& team) : team_(team), peers_{0, 0, -1} {}
-
-    /// Begins a stripe: the rings stand where the words at `words` say.
-    __device__ __forceinline__ void begin(int stripe, const Peers& peers, u64 words) {
-        stripe_ = stripe;
-        peers_ = peers;
-        const u32* word = reinterpret_cast<const u32*>(team_.group.window + words);
-        const u32 last = (team_.epoch & 1) ^ 1;
-#pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-            moved_[g] = 0;
-            if (used(g)) {
-                start_[g] = load_relaxed_gpu(word + last * (Ring::kStripes * kPeers) + index(peer(g)));
-            }
-        }
-        __syncwarp();
-    }
-
-    /// Keeps where the rings stand for the next call; the other copies may still be read.
-    __device__ __forceinline__ void keep(u64 words) const {
-        u32* word = reinterpret_cast<u32*>(team_.group.window + words);
-        const u32 now = team_.epoch & 1;
-#pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-            if (!used(g) || team_.stopped) continue;
-            store_relaxed_gpu(word + now * (Ring::kStripes * kPeers) + index(peer(g)),
-                              start_[g] + moved_[g]);
-        }
-    }
-
-    /// The peer of this lane in a group.
-    __device__ __forceinline__ int peer(int g) const { return g * kLanes + team_.lane; }
-
-    /// Whether this lane has a peer in a group.
-    __device__ __forceinline__ bool used(int g) const {
-        const int own = peer(g);
-        return own >= peers_.begin && own < peers_.end && own != peers_.skip;
-    }
-
-    /// Whether this lane keeps the ring of `peer`.
-    __device__ __forceinline__ bool keeps(int peer) const { return team_.lane == peer % kLanes; }
-
-    /// What the lane of `peer` has in its group, for all lanes.
-    __device__ __forceinline__ u32 of(const u32 (&values)[kGroups], int peer) const {
-        u32 found = 0;
-#pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-            if (g == peer / kLanes) found = values[g];
-        }
-        return __shfl_sync(kAllLanes, found, peer % kLanes);
-    }
-
-    /// Counts one more message of `peer`.
-    __device__ __forceinline__ void count(int peer) {
-#pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-            if (g == peer / kLanes && keeps(peer)) ++moved_[g];
-        }
-    }
-
-    /// Index of a word by (stripe, peer).
-    __device__ __forceinline__ int index(int peer) const { return stripe_ * kPeers + peer; }
-
-    /// The rank of a peer.
-    __device__ __forceinline__ int rank_of(int peer) const {
-        return team_.rank_of(peer, kPeers);
-    }
-
-    /// This rank among the peers of another one.
-    __device__ __forceinline__ int own() const { return team_.own(kPeers); }
-
-    /// Words in the window of a peer.
-    __device__ __forceinline__ char* window_of(int peer) const {
-        return team_.group.windows[rank_of(peer)];
-    }
-
-    /// The headers of this call, each of `kHeaderWords` words, by (stripe, peer).
-    __device__ __forceinline__ u64* headers(char* window) const {
-        const int call = static_cast<int>(team_.epoch & 1) * (Ring::kStripes * kPeers);
-        return reinterpret_cast<u64*>(window + Ring::kHeader) + call * Ring::kHeaderWords;
-    }
-
-    Team& team_;
-    Peers peers_;
-    int stripe_ = 0;
-    u32 start_[kGroups] = {};  // the rings' counters at the start of the stripe
-    u32 moved_[kGroups] = {};  // messages of this stripe
-};
 
 /// The sending ends.
 template <class Ring>
@@ -126,7 +32,8 @@ public:
 
     /// Begins a stripe for some peers.
     __device__ __forceinline__ void open(int stripe, const Peers& peers) {
-        End::begin(stripe, peers, Ring::kSent);
+        // What was sent has been freed but for the depth of the ring.
+        End::begin(stripe, peers, Ring::kSent, Ring::kDepth);
     }
 
     /// Tells the receiver one number of the stripe's header.
@@ -149,14 +56,15 @@ public:
         return static_cast<int>(End::of(moved_, peer));
     }
 
+    /// Whether the next slot is free, so that `reserve` waits for nobody.
+    __device__ __forceinline__ bool has_room(int peer) {
+        return End::has_come(peer, Ring::kHead, wanted(peer));
+    }
+
     /// Waits until the next slot is free. False: the team is stopped.
     __device__ __forceinline__ bool reserve(int peer) {
-        const u32 want = End::of(start_, peer) + End::of(moved_, peer) + 1 - Ring::kDepth;
-        const u32* heads = reinterpret_cast<const u32*>(team_.group.window + Ring::kHead);
-        const Site site{Ring::kChannel, Waiting::kCredit, stripe_, End::rank_of(peer), want};
         // M4: the receiver's loads, which it released, come before the stores into the slot.
-        wait_counter(team_, site, team_.leader() ? heads + End::index(peer) : nullptr);
-        return !team_.stopped;
+        return End::await(peer, Ring::kHead, wanted(peer), Waiting::kCredit);
     }
 
     /// The next slot: the row first, its other fields at `kMeta`.
@@ -178,10 +86,25 @@ public:
         __syncwarp();
     }
 
+    /// Publishes the next message once `rows` rows of the mover are stored, by the lane of the peer.
+    __device__ __forceinline__ void publish_after(int peer, u32 rows) { End::owe(peer, rows); }
+
+    /// Tells receivers of messages whose rows are stored by now.
+    template <class Role>
+    __device__ __forceinline__ void tell(Mover<Role>& mover) {
+        End::tell(Ring::kTail, mover.template rows_stored<Pieces<Role>::kRecent>());
+    }
+
     /// Ends the stripe.
     __device__ __forceinline__ void close() {
         End::keep(Ring::kSent);
         __syncwarp();
+    }
+
+private:
+    /// Where the head stands when the next slot is free.
+    __device__ __forceinline__ u32 wanted(int peer) const {
+        return End::of(start_, peer) + End::of(moved_, peer) + 1 - Ring::kDepth;
     }
 };
 
@@ -198,7 +121,8 @@ public:
 
     /// Begins a stripe for some peers.
     __device__ __forceinline__ void open(int stripe, const Peers& peers) {
-        End::begin(stripe, peers, Ring::kTaken);
+        // What was taken had arrived.
+        End::begin(stripe, peers, Ring::kTaken, 0);
         last_ = -1;
     }
 
@@ -216,13 +140,15 @@ public:
         return static_cast<int>(End::of(moved_, peer));
     }
 
+    /// Whether the next message of `peer` is there, so that `arrived` waits for nobody.
+    __device__ __forceinline__ bool has_message(int peer) {
+        return End::has_come(peer, Ring::kTail, wanted(peer));
+    }
+
     /// Waits until the next message of `peer` has arrived. False: the team is stopped.
     __device__ __forceinline__ bool arrived(int peer) {
-        const u32 want = End::of(start_, peer) + End::of(moved_, peer) + 1;
-        const Site site{Ring::kChannel, Waiting::kArrival, stripe_, End::rank_of(peer), want};
         // M2: pairs with the sender's release; the other lanes read after the barrier.
-        wait_counter(team_, site, team_.leader() ? tail(peer) : nullptr);
-        return !team_.stopped;
+        return End::await(peer, Ring::kTail, wanted(peer), Waiting::kArrival);
     }
 
     /// The peer whose message is taken next, of those that have sent one: in turn. Negative: all
@@ -258,6 +184,15 @@ public:
         give_back(peer, 1);
         End::count(peer);
         __syncwarp();
+    }
+
+    /// Gives it back once `rows` rows of the mover are loaded.
+    __device__ __forceinline__ void release_after(int peer, u32 rows) { End::owe(peer, rows); }
+
+    /// Tells senders of slots whose rows are loaded by now.
+    template <class Role>
+    __device__ __forceinline__ void tell(Mover<Role>& mover) {
+        End::tell(Ring::kHead, mover.rows_loaded());
     }
 
     /// Ends the stripe.
@@ -327,7 +262,12 @@ public:
 
 private:
     __device__ __forceinline__ const u32* tail(int peer) const {
-        return reinterpret_cast<const u32*>(team_.group.window + Ring::kTail) + End::index(peer);
+        return End::counter(Ring::kTail, peer);
+    }
+
+    /// Where the tail stands when the next message has arrived.
+    __device__ __forceinline__ u32 wanted(int peer) const {
+        return End::of(start_, peer) + End::of(moved_, peer) + 1;
     }
 
     __device__ __forceinline__ bool serves(int peer) const {

@@ -41,6 +41,35 @@ __device__ __forceinline__ int rows_through(i32 entry) {
     return entry >= 0 ? entry + 1 : -1 - entry;
 }
 
+/// Copies `count` neighbouring elements; warp. By units of 16 bytes where both ends lie so, several on
+/// their way at once; no lane holds more than one element of a short row, which stays as it is.
+template <class T>
+__device__ __forceinline__ void copy_row(const Team& team, void* to, const void* from, int count) {
+    constexpr int kUnit = 16 / static_cast<int>(sizeof(T)), kBatch = 4;
+    const bool whole = ((reinterpret_cast<u64>(to) | reinterpret_cast<u64>(from)) & 15) == 0;
+    const int units = whole && count > kLanes ? count / kUnit : 0;
+    char* out = static_cast<char*>(to);
+    const char* in = static_cast<const char*>(from);
+#pragma unroll 1
+    for (int base = team.lane; base - team.lane < units; base += kBatch * kLanes) {
+        Quad values[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            const int at = base + i * kLanes;
+            if (at < units) values[i] = load_quad(in + at * 16);
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            const int at = base + i * kLanes;
+            if (at < units) store_quad(out + at * 16, values[i]);
+        }
+    }
+#pragma unroll 1
+    for (int i = units * kUnit + team.lane; i < count; i += kLanes) {
+        reinterpret_cast<T*>(out)[i] = reinterpret_cast<const T*>(in)[i];
+    }
+}
+
 /// A set of peers, walked 32 at a time with a lane each.
 struct Peers {
     int begin, end;

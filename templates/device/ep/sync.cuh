@@ -168,6 +168,40 @@ private:
     u32 claim_;
 };
 
+/// The units of a role's work, `end` of them, as its warps come free. `Role` is its Cfg struct; its words in
+/// this rank's window are
+///   kClaims  [call % 2][loop]  units given out, after the first one of each warp
+template <class Role, int kLoop>
+class Units {
+public:
+    __device__ __forceinline__ Units(const Team& team, int end)
+        : team_(team), end_(end), claims_(team, word(team, team.epoch)) {
+        // That of the next call: nobody looks at it now.
+        if (team.index() == 0 && team.leader()) {
+            store_relaxed_gpu(word(team, team.epoch + 1), 0u);
+        }
+        __syncwarp();
+    }
+
+    /// The next unit; negative: there is none, or the team is stopped.
+    __device__ __forceinline__ int take() {
+        const int unit = claims_.take();
+        if (unit >= end_ || team_.stopped) return -1;
+        claims_.ask();
+        return unit;
+    }
+
+private:
+    static __device__ __forceinline__ u32* word(const Team& team, u32 epoch) {
+        u32* words = reinterpret_cast<u32*>(team.group.window + Role::kClaims);
+        return words + epoch % 2 * Role::kLoops + kLoop;
+    }
+
+    const Team& team_;
+    int end_;
+    Claims claims_;
+};
+
 /// Where a warp waits. `stripe` and `peer` may differ by lane; -1: none.
 struct Site {
     int channel;

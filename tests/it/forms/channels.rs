@@ -93,16 +93,16 @@ fn slots_carry_fields_of_every_kind() {
 }
 
 /// Who sends what where: token `token` of `from` goes to `to`.
-fn goes(from: usize, token: usize, to: usize) -> bool {
+pub(super) fn goes(from: usize, token: usize, to: usize) -> bool {
     (from * 5 + token * 3 + to) % 4 != 1
 }
 
-fn tokens_of(rank: usize) -> usize {
+pub(super) fn tokens_of(rank: usize) -> usize {
     [13, 0, 7][rank % 3]
 }
 
 /// The tokens of a stripe.
-fn stripe(tokens: usize, stripes: usize, stripe: usize) -> std::ops::Range<usize> {
+pub(super) fn stripe(tokens: usize, stripes: usize, stripe: usize) -> std::ops::Range<usize> {
     let (each, longer) = (tokens / stripes, tokens % stripes);
     let begin = stripe * each + stripe.min(longer);
     begin..begin + each + usize::from(stripe < longer)

@@ -12,7 +12,7 @@ use ep_runtime::host::Build;
 use ep_runtime::ir::{Pipeline, TensorKind};
 use ep_runtime::jit::Arch;
 
-use super::run::{Call, Form};
+use super::run::{Call, Form, RULES};
 
 /// Declarations of a usual run, and of one for which `EP_RANDOM_DECLARATIONS` says how many, and
 /// `EP_RANDOM_SEED` from which one on.
@@ -93,7 +93,7 @@ fn compared(
 ) -> Result<(), String> {
     let form = run(Form::drawn(pipeline, drawn, seed));
     let call = |rank: usize| call(drawn, second, rank);
-    for rules in [RuleSet::All, RuleSet::None] {
+    for rules in RULES {
         // A rule may ask for room for what every message brings; without rules nothing does.
         if rules == RuleSet::All && (form.is_refused() || form.is_plain()) {
             continue;

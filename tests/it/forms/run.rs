@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ep_codegen::meaning::Drawn;
-use ep_codegen::schedule::{RuleSet, Ways};
+use ep_codegen::schedule::{Rule, RuleSet, Ways};
 use ep_codegen::{expansion, lower, render, syntax};
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::Stream;
@@ -24,6 +24,8 @@ const CALLS: usize = 2;
 const STATE_BYTES: u64 = 256;
 /// Schedules of the fast build.
 const SEEDS: u64 = 2;
+/// Every role as the library does it, every role statement by statement, and that as rules rewrite it.
+pub(super) const RULES: [RuleSet; 3] = [RuleSet::All, RuleSet::None, RuleSet::Without(Rule::Roles)];
 
 /// The IR of the one pipeline in `source`, or what is said to it.
 pub(super) fn accepted(source: &str) -> Result<ir::Pipeline, String> {
@@ -138,12 +140,16 @@ impl Form {
         Emitted { cuda: format!("{}\n{body}", plan.prologue(&body)), plan }
     }
 
+    /// The text, for devices with TMA.
+    pub(super) fn text(&self, rules: RuleSet) -> String {
+        self.emitted(Arch::Sm90a, rules).cuda
+    }
+
     /// NVRTC takes the text for an architecture without and one with TMA.
     pub(super) fn compile(&self) {
         let Some(jit) = crate::nvrtc::jit() else { return };
-        let both =
-            [Arch::Sm80, Arch::Sm90a].map(|arch| [(arch, RuleSet::All), (arch, RuleSet::None)]);
-        for (arch, rules) in both.into_iter().flatten() {
+        let each = [Arch::Sm80, Arch::Sm90a].map(|arch| RULES.map(|rules| (arch, rules)));
+        for (arch, rules) in each.into_iter().flatten() {
             let emitted = self.emitted(arch, rules);
             let source =
                 CudaSource { name: "form.cu", text: &emitted.cuda, headers: device::HEADERS };
@@ -160,7 +166,7 @@ impl Form {
     /// Every rank makes the call that `call` describes, and leaves what that says.
     pub(super) fn check(&self, call: &dyn Fn(usize) -> Call) {
         self.compile();
-        for rules in [RuleSet::All, RuleSet::None] {
+        for rules in RULES {
             for seed in 1..=SEEDS {
                 self.run((Build::Fast, Arch::Sm90a, rules), seed, call);
             }
@@ -171,6 +177,7 @@ impl Form {
     /// The same without TMA.
     pub(super) fn check_vector(&self, call: &dyn Fn(usize) -> Call) {
         self.run((Build::Fast, Arch::Sm80, RuleSet::All), 1, call);
+        self.run((Build::Fast, Arch::Sm80, RuleSet::Without(Rule::Roles)), 1, call);
     }
 
     /// One call of these ranks.

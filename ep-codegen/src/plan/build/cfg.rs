@@ -125,9 +125,18 @@ impl Planner<'_> {
         ]
     }
 
-    pub(super) fn roles(&self, warps: &[RoleWarps]) -> Vec<CfgGroup> {
+    pub(super) fn roles(&self, warps: &[RoleWarps], window: &mut Window) -> Vec<CfgGroup> {
         let roles = self.ir.roles.iter().zip(warps).enumerate();
-        roles.map(|(index, (role, warps))| self.role(index, role, warps)).collect()
+        let group = |(index, (role, warps)): (usize, (&Role, &RoleWarps))| {
+            let mut group = self.role(index, role, warps);
+            let loops = self.ways.claims(&role.name);
+            if loops > 0 {
+                group.members.push(int("kLoops", loops as i64));
+                group.members.push(window.claims(&role.name, loops));
+            }
+            group
+        };
+        roles.map(group).collect()
     }
 
     fn role(&self, index: usize, role: &Role, warps: &RoleWarps) -> CfgGroup {

@@ -1,7 +1,7 @@
 //! The warps of every role, and the shared memory that they take.
 
 use super::Planner;
-use crate::ir::parts::align;
+use crate::ir::parts::{LINE_BYTES, align};
 use crate::ir::{Action, Channel, Role, Share, walk};
 use crate::plan::RoleWarps;
 use crate::plan::counted::Counters;
@@ -9,6 +9,7 @@ use crate::plan::error::PlanError;
 use crate::plan::numbers::eval;
 use crate::plan::roles::{RoleUse, block_groups, first_warps, role_use};
 use crate::plan::shared::{Cut, SEQUENCE_BYTES};
+use crate::schedule::Staged;
 
 /// Warps of a block, by the hardware.
 const WARPS_MAX: i64 = 32;
@@ -25,6 +26,9 @@ const GATHER_STAGES_MIN: i64 = 2;
 /// Pieces and stages of a mover, where the declaration tunes no others.
 const MOVER_PIECE: i64 = 3584;
 const MOVER_STAGES: i64 = 3;
+/// Smaller ones, for composed roles of so many warps that those do not fit.
+const MOVER_PIECES: [i64; 4] = [2048, 1024, 512, 256];
+const MOVER_STAGES_MIN: i64 = 2;
 
 impl Planner<'_> {
     /// The warps of every role, as many as shared memory allows where the declaration leaves it open.
@@ -36,7 +40,8 @@ impl Planner<'_> {
             roles.iter().map(|role| given(role).unwrap_or(WARPS_COMPUTE)).collect();
         for group in block_groups(self.ir, &self.ways) {
             for (done, index) in group.iter().enumerate() {
-                if roles[*index].warps.is_none() {
+                let is_open = self.ways.staged(&roles[*index].name).is_none();
+                if is_open && roles[*index].warps.is_none() {
                     counts[*index] = self.warps_for(&roles[*index], &group[..done], &counts)?;
                 }
             }
@@ -142,6 +147,9 @@ impl Planner<'_> {
     /// How the rows of a role are cut.
     pub(super) fn cut(&self, role: &Role) -> Cut {
         let used = role_use(self.ir, &self.ways, role);
+        if let Some(staged) = self.ways.staged(&role.name) {
+            return self.staged_cut(role, staged);
+        }
         let (row_bytes, meta_bytes) = self.carried(role);
         let tuned = |name, default| self.number(name).unwrap_or(default);
         let cut = Cut {
@@ -154,6 +162,45 @@ impl Planner<'_> {
             sources: self.ranks(),
         };
         if used.gather { self.gather_cut(role, cut) } else { cut }
+    }
+
+    /// A composed role takes the largest pieces and most stages that fit for all warps of its blocks: with
+    /// the rule it has to take every shape that it takes without.
+    fn staged_cut(&self, role: &Role, staged: &Staged) -> Cut {
+        let layout = self.layouts.iter().find(|layout| layout.name == staged.message);
+        let (row_bytes, meta_bytes) = layout.map_or((0, 0), |it| (it.row_bytes, it.meta_bytes));
+        let cut = Cut {
+            tma: self.config.arch.has_tma(),
+            stages: MOVER_STAGES_MIN,
+            piece_bytes: MOVER_PIECES[MOVER_PIECES.len() - 1],
+            row_bytes,
+            meta_bytes: if staged.with_meta { meta_bytes } else { 0 },
+            sources: self.ranks(),
+        };
+        let have = self.bytes_a_staged_warp(role);
+        let pieces = std::iter::once(MOVER_PIECE).chain(MOVER_PIECES);
+        let tried = pieces.flat_map(|piece_bytes| {
+            [MOVER_STAGES, MOVER_STAGES_MIN].map(|stages| Cut { stages, piece_bytes, ..cut })
+        });
+        tried.into_iter().find(|cut| cut.mover().0 <= have).unwrap_or(cut)
+    }
+
+    /// What is left of shared memory for each warp of composed roles that stage rows beside `role`.
+    fn bytes_a_staged_warp(&self, role: &Role) -> i64 {
+        let groups = block_groups(self.ir, &self.ways);
+        let is_own = |index: &usize| self.ir.roles[*index].name == role.name;
+        let group = groups.iter().find(|group| group.iter().any(is_own));
+        let counters = self.counters.as_ref().map_or(0, Counters::shared_bytes);
+        let front = align(self.sequences() * SEQUENCE_BYTES + counters, LINE_BYTES);
+        let (mut have, mut warps) = (self.config.arch.shared_bytes_max() - front, 0);
+        for other in group.into_iter().flatten().map(|index| &self.ir.roles[*index]) {
+            let given = other.warps.as_ref().and_then(|warps| eval(warps, self.numbers));
+            match self.ways.staged(&other.name) {
+                Some(_) => warps += given.unwrap_or(WARPS_COMPUTE),
+                None => have -= self.role_bytes(other, given.unwrap_or(1)),
+            }
+        }
+        have / warps.max(1)
     }
 
     /// A gather takes as many stages as fit, up to what is tuned.

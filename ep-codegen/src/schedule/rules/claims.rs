@@ -1,0 +1,61 @@
+//! Rule `claims`: units of some size are taken by the warps as they come free, not dealt out beforehand.
+//!
+//! What it gains: peers and links are not equally fast. With fixed shares the last warp of a dispatch was
+//! done a third later than the first.
+
+use crate::ir::Elem;
+use crate::schedule::RoleLowering;
+use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::term::Term;
+
+/// The steps with the loops over units claimed, and how many these are.
+pub(in crate::schedule) fn rewrite(
+    role: &mut RoleLowering<'_>,
+    steps: Vec<Step>,
+) -> (Vec<Step>, usize) {
+    let dealt = steps.iter().filter(|step| matches!(step, Step::Loop(it) if is_dealt(it))).count();
+    // What a loop leaves for the next one, it leaves for the same warp.
+    if dealt > 1 && !role.reread.is_empty() {
+        return (steps, 0);
+    }
+    let mut claimed = 0;
+    let mut out = Vec::new();
+    for step in steps {
+        let Step::Loop(repeat) = step else {
+            out.push(step);
+            continue;
+        };
+        if !is_dealt(&repeat) || !is_large(&repeat) {
+            out.push(Step::Loop(repeat));
+            continue;
+        }
+        let name = role.names.fresh("units");
+        let team = Term::name("team", Elem::I32);
+        out.push(Step::Object {
+            class: format!("ep::Units<Cfg::{}, {claimed}>", role.role.name),
+            name: name.clone(),
+            args: vec![team, repeat.to],
+        });
+        let next = Term::call(format!("{name}.take"), Vec::new(), Elem::I32);
+        out.push(Step::Take { name: repeat.binder, next, body: repeat.body });
+        claimed += 1;
+    }
+    (out, claimed)
+}
+
+/// Whether the warps of the role take turns of a loop that begins at 0.
+fn is_dealt(repeat: &Loop) -> bool {
+    matches!(repeat.turns, Takers::Warps | Takers::Spread)
+        && repeat.from.is(0)
+        && repeat.elem == Elem::I32
+}
+
+/// Whether a turn is worth a claim: it is more than a few numbers.
+fn is_large(repeat: &Loop) -> bool {
+    fn loops(steps: &[Step]) -> bool {
+        steps.iter().any(|step| {
+            matches!(step, Step::Loop(_) | Step::Take { .. } | Step::Copy(_)) || loops(step.inner())
+        })
+    }
+    loops(&repeat.body)
+}

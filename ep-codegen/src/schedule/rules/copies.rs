@@ -1,0 +1,94 @@
+//! Rule `copies`: a row that lanes copy element by element they copy by 16 bytes each, four at a time.
+//!
+//! What it gains: an eighth of the loads and stores of a row of bf16, and four of them on their way at
+//! once instead of one.
+
+use crate::ir::{BinaryOp, Elem};
+use crate::schedule::elem_type;
+use crate::schedule::step::{Copy, Loop, Step, Takers};
+use crate::schedule::term::{Node, Term};
+
+/// The steps with every such loop as one copy. `apart` are pointers to shared memory, which takes no
+/// units of 16 bytes.
+pub(in crate::schedule) fn rewrite(steps: Vec<Step>, apart: &[String]) -> Vec<Step> {
+    let pointers: Vec<String> =
+        pointers(&steps).into_iter().filter(|name| !apart.contains(name)).collect();
+    within(steps, &pointers)
+}
+
+fn within(steps: Vec<Step>, pointers: &[String]) -> Vec<Step> {
+    let one = |mut step: Step| {
+        if let Step::Loop(repeat) = &step
+            && let Some(copy) = copy_of(repeat, pointers)
+        {
+            return Step::Copy(copy);
+        }
+        if let Some(inner) = step.inner_mut() {
+            *inner = within(std::mem::take(inner), pointers);
+        }
+        step
+    };
+    steps.into_iter().map(one).collect()
+}
+
+/// Names of the pointers that steps make.
+pub(super) fn pointers(steps: &[Step]) -> Vec<String> {
+    let mut found = Vec::new();
+    for step in steps {
+        if let Step::Pointer { name, .. } = step {
+            found.push(name.clone());
+        }
+        found.extend(pointers(step.inner()));
+    }
+    found
+}
+
+/// What a loop over lanes copies, if it does nothing else.
+pub(super) fn copy_of(repeat: &Loop, pointers: &[String]) -> Option<Copy> {
+    let [step] = repeat.body.as_slice() else { return None };
+    if repeat.turns != Takers::Lanes || !repeat.from.is(0) || repeat.to.elem != Elem::I32 {
+        return None;
+    }
+    let i = repeat.binder.as_str();
+    let (to, elem, value) = match step {
+        Step::Set { place, value } => (first_of(place, i)?, &place.elem, value),
+        Step::Do(Term { node: Node::Call(set, args), elem, .. })
+            if *set == format!("ep::set<{}>", elem_type(elem)) =>
+        {
+            let [to, at, value] = args.as_slice() else { return None };
+            (pointed(to, at, i, pointers)?, elem, value)
+        }
+        _ => return None,
+    };
+    let from = match &value.node {
+        Node::Call(get, args) if *get == format!("ep::get<{}>", elem_type(&value.elem)) => {
+            let [from, at] = args.as_slice() else { return None };
+            pointed(from, at, i, pointers)?
+        }
+        _ => first_of(value, i)?,
+    };
+    let copy = Copy { elem: elem.clone(), to, from, count: repeat.to.clone() };
+    (value.elem == *elem).then_some(copy)
+}
+
+/// The address of the first of the elements that `place` names by `i`.
+fn first_of(place: &Term, i: &str) -> Option<Term> {
+    let Node::Index(base, at) = &place.node else { return None };
+    match &at.node {
+        Node::Name(name) if name == i => Some((**base).clone()),
+        Node::Binary(BinaryOp::Add, row, rest) if is_name(rest, i) && !row.mentions(i) => {
+            Some((**base).clone().at((**row).clone(), place.elem.clone()).address())
+        }
+        _ => None,
+    }
+}
+
+/// The bytes at `base`, if the element there is number `i`.
+fn pointed(base: &Term, at: &Term, i: &str, pointers: &[String]) -> Option<Term> {
+    let known = base.root().is_some_and(|name| pointers.iter().any(|pointer| pointer == name));
+    (known && is_name(at, i)).then(|| base.clone())
+}
+
+fn is_name(term: &Term, name: &str) -> bool {
+    matches!(&term.node, Node::Name(own) if own == name)
+}

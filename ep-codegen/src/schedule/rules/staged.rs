@@ -1,0 +1,433 @@
+//! Rule `staged`: rows that pass between memory and channels go through shared memory by bulk copies,
+//! several pieces of them on their way at once, and peers are told when they have arrived.
+//!
+//! What it gains: a warp no longer waits for a row to be loaded, nor for the one before to be stored. Without
+//! it a message costs a warp both ways over the wire, and one more for the release behind it.
+
+use std::collections::BTreeMap;
+
+use super::copies::{copy_of, pointers};
+use crate::ir::naming::{camel, snake};
+use crate::ir::parts::row_field;
+use crate::ir::{
+    Action, ChannelKind, Elem, Expr, Memory, Message, Pipeline, Stmt, Tensor, TensorKind, walk,
+};
+use crate::schedule::RoleLowering;
+use crate::schedule::channels::{End, bytes_behind};
+use crate::schedule::scope::Scope;
+use crate::schedule::step::{Copy, Step};
+use crate::schedule::term::{Node, Term};
+
+/// What the mover of a role carries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Staged {
+    /// The message whose rows they are.
+    pub message: String,
+    /// Whether the other fields go with them.
+    pub with_meta: bool,
+}
+
+/// An end of a channel, as the text knows it.
+struct Object {
+    name: String,
+    channel: String,
+    kind: ChannelKind,
+    end: End,
+    message: String,
+}
+
+/// A role whose rows are staged.
+struct Staging<'a> {
+    ir: &'a Pipeline,
+    ends: Vec<Object>,
+    /// Every pointer, and what it points to.
+    pointers: BTreeMap<String, Term>,
+    message: String,
+    elem: Elem,
+    count: Term,
+    with_meta: bool,
+    mover: String,
+    /// Names for the records that the mover carries.
+    records: Vec<String>,
+    /// Whether peers may be owed something at this point,
+    owes: bool,
+    /// and whether the last call was one after which they are told.
+    tells: bool,
+}
+
+/// The steps of a role with its rows staged; `None`: it moves none, or none in a way that can be.
+pub(in crate::schedule) fn rewrite(
+    role: &mut RoleLowering<'_>,
+    steps: &[Step],
+) -> Option<(Vec<Step>, Staged, Vec<String>)> {
+    let mut staging = Staging::of(role, steps)?;
+    let mut moved = Vec::new();
+    staging.moved(steps, &mut moved);
+    if moved.is_empty() {
+        return None;
+    }
+    let out = staging.ends.iter().filter(|end| end.end == End::Out);
+    let sent: Vec<&str> = out.map(|end| end.message.as_str()).collect();
+    staging.with_meta = !sent.is_empty() && sent.iter().all(|of| *of == staging.message);
+    staging.mover = role.names.fresh("mover");
+    let pushes = moved.iter().filter(|copy| staging.sends(copy).is_some()).count();
+    staging.records = (0..pushes).map(|_| role.names.fresh("record")).rev().collect();
+    let records = staging.records.clone();
+    let mut rewritten = staging.steps(steps.to_vec(), false);
+    let of = |name: &str| Term::name(name, Elem::I32);
+    let own = of(&format!("smem.{}[team.warp]", snake(&role.role.name)));
+    let mover = Step::Object {
+        class: format!("ep::Mover<Cfg::{}>", role.role.name),
+        name: staging.mover.clone(),
+        args: vec![own, of("team")],
+    };
+    let first = rewritten.iter().position(|step| matches!(step, Step::Object { .. }));
+    rewritten.insert(first.unwrap_or(0), mover);
+    rewritten.push(staging.call("finish"));
+    let staged = Staged { message: staging.message.clone(), with_meta: staging.with_meta };
+    Some((rewritten, staged, records))
+}
+
+impl<'a> Staging<'a> {
+    /// The first channel of a role that carries rows, if none of its ends stands in the way.
+    fn of(role: &mut RoleLowering<'a>, steps: &[Step]) -> Option<Staging<'a>> {
+        let moves = |kind: &ChannelKind| matches!(kind, ChannelKind::Ring | ChannelKind::Direct);
+        let mut gathers = false;
+        walk::stmts(&role.role.body, &mut |stmt| {
+            gathers |= matches!(stmt.action, Action::Gather { .. });
+        });
+        if gathers || !role.ends().iter().all(|(channel, _)| moves(&channel.kind)) {
+            return None;
+        }
+        let mut ends = Vec::new();
+        for (channel, end) in role.ends() {
+            let name = role.object_of(&channel.name, end);
+            let (kind, message) = (channel.kind.clone(), channel.message.clone());
+            ends.push(Object { name, channel: channel.name.clone(), kind, end, message });
+        }
+        let carried = |name: &String| role.ir.messages.iter().find(|it| it.name == *name);
+        let with_row = |message: &&'a Message| message.fields.iter().any(|field| field.row);
+        let message = ends.iter().filter_map(|end| carried(&end.message)).find(with_row)?;
+        let (field, elem) = row_field(role.ir, message)?;
+        let mut count = Term::int(1);
+        for dim in &field.dims {
+            count = count.times(role.scalar(&Scope::default(), dim, &mut Vec::new()).ok()?);
+        }
+        let mut known = BTreeMap::new();
+        point(steps, &mut known);
+        let staging = Staging {
+            ir: role.ir,
+            ends,
+            pointers: known,
+            message: message.name.clone(),
+            elem,
+            count,
+            with_meta: false,
+            mover: String::new(),
+            records: Vec::new(),
+            owes: false,
+            tells: false,
+        };
+        field.optional_with.is_none().then_some(staging)
+    }
+
+    /// The copies that are staged.
+    fn moved(&self, steps: &[Step], found: &mut Vec<Copy>) {
+        for step in steps {
+            found.extend(self.staged(step));
+            self.moved(step.inner(), found);
+        }
+    }
+
+    /// The row that a step copies, if it goes through shared memory: whole, from or to a channel, out of
+    /// memory that nothing writes meanwhile, and to memory that nothing reads.
+    fn staged(&self, step: &Step) -> Option<Copy> {
+        let Step::Loop(repeat) = step else { return None };
+        let names: Vec<String> = self.pointers.keys().cloned().collect();
+        let copy = copy_of(repeat, &names)?;
+        let arrives = self.slot(&copy.from).is_some_and(|(object, _)| object.end == End::In);
+        let from = arrives || self.tensor(&copy.from).is_some_and(|tensor| self.is_still(tensor));
+        let leaves = self.sends(&copy).is_some();
+        let to = leaves || self.tensor(&copy.to).is_some_and(|tensor| self.is_left(tensor));
+        let whole = copy.elem == self.elem && copy.count == self.count;
+        (whole && from && to && (arrives || leaves)).then_some(copy)
+    }
+
+    /// The peer to which a copy goes, by the object of its channel.
+    fn sends(&self, copy: &Copy) -> Option<(&Object, &Term)> {
+        self.slot(&copy.to).filter(|(object, _)| object.end == End::Out)
+    }
+
+    /// The end of a channel whose row is at an address, and its peer.
+    fn slot(&self, address: &Term) -> Option<(&Object, &Term)> {
+        let Node::Name(name) = &address.node else { return None };
+        let Node::Call(function, args) = &self.pointers.get(name)?.node else { return None };
+        let object = self.ends.iter().find(|end| {
+            let place = if end.kind == ChannelKind::Ring { "slot" } else { "row" };
+            end.message == self.message && *function == format!("{}.{place}", end.name)
+        })?;
+        Some((object, args.first()?))
+    }
+
+    /// The tensor in which an address lies.
+    fn tensor(&self, address: &Term) -> Option<&'a Tensor> {
+        let name = address.root()?;
+        self.ir.tensors.iter().find(|tensor| name == format!("args.{}", tensor.name))
+    }
+
+    /// Whether nothing writes a tensor during the call.
+    fn is_still(&self, tensor: &Tensor) -> bool {
+        tensor.kind == TensorKind::Input && self.writes(tensor).is_empty()
+    }
+
+    /// Whether one statement alone writes a tensor, a row of it for each message, and none reads it.
+    fn is_left(&self, tensor: &Tensor) -> bool {
+        let mut read = false;
+        for role in &self.ir.roles {
+            walk::stmts(&role.body, &mut |stmt| {
+                walk::exprs(stmt, &mut |part| {
+                    read |= matches!(part, Expr::Element { tensor: of, .. } if *of == tensor.name);
+                });
+            });
+        }
+        let writes = self.writes(tensor);
+        let [Stmt { action: Action::Store { target, .. }, .. }] = writes.as_slice() else {
+            return false;
+        };
+        let [Expr::Field { field, .. }] = target.indices.as_slice() else { return false };
+        !read && field == "row" && tensor.memory != Memory::Host
+    }
+
+    fn writes(&self, tensor: &Tensor) -> Vec<&'a Stmt> {
+        let mut found = Vec::new();
+        for role in &self.ir.roles {
+            walk::stmts(&role.body, &mut |stmt| {
+                if walk::target(stmt).is_some_and(|place| place.tensor == tensor.name) {
+                    found.push(stmt);
+                }
+            });
+        }
+        found
+    }
+
+    // ---- Rewriting ----
+
+    fn steps(&mut self, steps: Vec<Step>, arrived: bool) -> Vec<Step> {
+        let mut out = Vec::new();
+        for step in steps {
+            self.step(step, arrived, &mut out);
+        }
+        out
+    }
+
+    /// One step; `arrived`: for a message that has, and whose slot is given back.
+    fn step(&mut self, mut step: Step, arrived: bool, out: &mut Vec<Step>) {
+        if let Some(copy) = self.staged(&step) {
+            out.extend(self.row(&copy));
+            self.owes = true;
+            return;
+        }
+        if let Step::Do(call) = &step {
+            let call = self.instead(call, arrived, out);
+            out.push(Step::Do(call));
+            if self.tells {
+                out.push(self.of_rings("ep::tell"));
+            }
+            self.tells = false;
+            return;
+        }
+        let inside = match &step {
+            Step::If { condition, .. } => self.waits(condition, out),
+            Step::Let { value, .. } => self.waits(value, out),
+            _ => None,
+        };
+        let is_take = matches!(step, Step::Take { .. });
+        let is_loop = is_take || matches!(step, Step::Loop(_));
+        let Some(inner) = step.inner_mut() else {
+            out.push(step);
+            return;
+        };
+        let mut body = std::mem::take(inner);
+        if inside == Some(End::Out) {
+            body = self.together(body);
+        }
+        // What one turn leaves open, the next one finds so.
+        self.owes |= is_loop && !self.closes(&body) && self.moves(&body);
+        let before = self.owes;
+        body = self.steps(body, arrived || inside == Some(End::In));
+        // It may not be done at all.
+        self.owes |= before;
+        if is_take && self.owes {
+            // What comes next waits for any peer.
+            body.push(self.settle());
+        }
+        *inner = body;
+        out.push(step);
+    }
+
+    /// Whether steps end with the end of a unit.
+    fn closes(&self, steps: &[Step]) -> bool {
+        match steps.last() {
+            Some(Step::Do(Term { node: Node::Call(function, _), .. })) => {
+                matches!(self.method(function), Some((_, "close")))
+            }
+            Some(last) => self.closes(last.inner()),
+            None => false,
+        }
+    }
+
+    /// Whether steps leave something open.
+    fn moves(&self, steps: &[Step]) -> bool {
+        steps.iter().any(|step| match step {
+            Step::Do(Term { node: Node::Call(function, _), .. }) => {
+                matches!(self.method(function), Some((_, "publish" | "release" | "stored")))
+            }
+            _ => self.moves(step.inner()),
+        })
+    }
+
+    /// The end that a call waits at. Before it waits, peers are told of all that they may wait for.
+    fn waits(&mut self, call: &Term, out: &mut Vec<Step>) -> Option<End> {
+        let Node::Call(function, args) = &call.node else { return None };
+        let (object, method) = self.method(function)?;
+        let end = object.end;
+        let ready = match (&object.kind, method) {
+            (ChannelKind::Ring, "reserve") => "has_room",
+            (ChannelKind::Ring, "arrived") => "has_message",
+            (ChannelKind::Ring, "header") | (ChannelKind::Direct, "arrived") => {
+                self.settle_once(out);
+                return Some(end);
+            }
+            (ChannelKind::Direct, "reserve") => return Some(end),
+            _ => return None,
+        };
+        if self.owes {
+            let ready = format!("{}.{ready}", object.name);
+            let ready = Term::call(ready, args.clone(), Elem::Bool);
+            out.push(Step::If { condition: ready.negated(), body: vec![self.settle()] });
+        }
+        Some(end)
+    }
+
+    /// Completes all rows, if any may be open.
+    fn settle_once(&mut self, out: &mut Vec<Step>) {
+        if self.owes {
+            out.push(self.settle());
+        }
+        self.owes = false;
+    }
+
+    fn method<'f>(&self, function: &'f str) -> Option<(&Object, &'f str)> {
+        let (name, method) = function.split_once('.')?;
+        self.ends.iter().find(|end| end.name == name).map(|object| (object, method))
+    }
+
+    /// The call, or what is done in its place where rows are still on their way.
+    fn instead(&mut self, call: &Term, arrived: bool, out: &mut Vec<Step>) -> Term {
+        let Node::Call(function, args) = &call.node else { return call.clone() };
+        let Some((object, method)) = self.method(function) else { return call.clone() };
+        let what = match (&object.kind, method) {
+            (ChannelKind::Ring, "publish") => "publish_after",
+            (ChannelKind::Ring, "release") => "release_after",
+            (_, "close") | (ChannelKind::Ring, "announce") => {
+                self.settle_once(out);
+                return call.clone();
+            }
+            _ => return call.clone(),
+        };
+        let function = format!("{}.{what}", object.name);
+        // What is told for a message that has arrived is told when its slot is given back.
+        self.tells = !arrived || what == "release_after";
+        self.owes = true;
+        let begun = Term::call(format!("{}.rows_begun", self.mover), Vec::new(), Elem::I32);
+        Term::call(function, vec![args[0].clone(), begun], Elem::I32)
+    }
+
+    /// Puts the row of a message before its other fields, and has these go with it.
+    fn together(&mut self, body: Vec<Step>) -> Vec<Step> {
+        let Some(copy) = body.iter().find_map(|step| self.staged(step)) else { return body };
+        let Some((object, peer)) = self.sends(&copy) else { return body };
+        if !self.with_meta {
+            return body;
+        }
+        let peer = peer.clone();
+        let meta = self.meta_of(object, &copy, &body);
+        let Some(record) = self.records.pop() else { return body };
+        let by = Term::name(&record, Elem::U8);
+        let (mut before, mut fields, mut behind) = (Vec::new(), Vec::new(), Vec::new());
+        let mut row = Vec::new();
+        for mut step in body {
+            let is_pointer = matches!(step, Step::Pointer { .. });
+            if self.staged(&step).is_some() {
+                row.push(step);
+            } else if !is_pointer && step.replace(&meta, &by) {
+                fields.push(step);
+            } else if matches!(step, Step::Do(_)) {
+                behind.push(step);
+            } else {
+                before.push(step);
+            }
+        }
+        if !fields.is_empty() {
+            let value = Term::call(format!("{}.meta", self.mover), Vec::new(), Elem::U8);
+            row.push(Step::Pointer { name: record, to: None, read_only: false, value });
+            let to = Term::call("ep::at_lane_of", vec![peer, meta], Elem::U8);
+            let send = format!("{}.send_meta", self.mover);
+            fields.push(Step::Do(Term::call(send, vec![to], Elem::I32)));
+        }
+        [before, row, fields, behind].concat()
+    }
+
+    /// Where the other fields of a message go.
+    fn meta_of(&self, object: &Object, copy: &Copy, body: &[Step]) -> Term {
+        if object.kind == ChannelKind::Ring {
+            let meta = format!("Cfg::{}::kMeta", camel(&object.channel));
+            return bytes_behind(copy.to.clone(), Term::name(meta, Elem::I32));
+        }
+        let place = format!("{}.meta", object.name);
+        let name = pointers(body).into_iter().find(|name| {
+            let value = self.pointers.get(name);
+            value.is_some_and(|it| matches!(&it.node, Node::Call(call, _) if *call == place))
+        });
+        Term::name(name.unwrap_or_default(), Elem::U8)
+    }
+
+    /// A row on its way.
+    fn row(&self, copy: &Copy) -> [Step; 2] {
+        let to = match self.sends(copy) {
+            Some((_, peer)) => {
+                Term::call("ep::at_lane_of", vec![peer.clone(), copy.to.clone()], Elem::U8)
+            }
+            None => Term::call("ep::at_leader", vec![copy.to.clone()], Elem::U8),
+        };
+        let row = format!("{}.row", self.mover);
+        let row = Term::call(row, vec![to, copy.from.clone()], Elem::I32);
+        [self.call("fence_global"), Step::Do(row)]
+    }
+
+    fn call(&self, method: &str) -> Step {
+        Step::Do(Term::call(format!("{}.{method}", self.mover), Vec::new(), Elem::I32))
+    }
+
+    /// Completes all rows, and tells peers of them.
+    fn settle(&self) -> Step {
+        self.of_rings("ep::settle")
+    }
+
+    fn of_rings(&self, function: &str) -> Step {
+        let rings = self.ends.iter().filter(|end| end.kind == ChannelKind::Ring);
+        let names = std::iter::once(&self.mover).chain(rings.map(|end| &end.name));
+        let args = names.map(|name| Term::name(name, Elem::I32)).collect();
+        Step::Do(Term::call(function, args, Elem::I32))
+    }
+}
+
+/// Every pointer of some steps, and what it points to.
+fn point(steps: &[Step], found: &mut BTreeMap<String, Term>) {
+    for step in steps {
+        if let Step::Pointer { name, value, .. } = step {
+            found.insert(name.clone(), value.clone());
+        }
+        point(step.inner(), found);
+    }
+}
