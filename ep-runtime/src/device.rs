@@ -23,6 +23,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "count",
     "direct",
     "directs",
+    "ends",
     "messages",
     "mover",
     "net",
@@ -33,11 +34,11 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "reduce",
     "ring",
     "rings",
-    "rings_end",
     "rows",
     "slot_rows",
     "slots",
     "sync",
+    "wide",
 ];
 
 /// The digest of all names and texts: two programs with the same one emit for the same library.

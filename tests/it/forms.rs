@@ -7,6 +7,6 @@ mod local;
 mod low_latency;
 mod meaning;
 mod refused;
+mod rewritten;
 mod run;
 mod slots;
-mod staged;

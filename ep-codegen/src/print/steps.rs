@@ -128,6 +128,8 @@ fn turns(turns: Takers) -> (&'static str, &'static str, bool) {
         Takers::Alone => ("", "", false),
         Takers::Lanes => ("team.lane", "ep::kLanes", false),
         Takers::Chunks => ("", "ep::kLanes", false),
+        Takers::Wide => ("team.lane * ep::kWide", "ep::kLanes * ep::kWide", false),
+        Takers::WideChunks => ("", "ep::kLanes * ep::kWide", false),
         Takers::Warps => ("team.index()", "team.count()", true),
         Takers::Threads => {
             ("team.index() * ep::kLanes + team.lane", "team.count() * ep::kLanes", true)

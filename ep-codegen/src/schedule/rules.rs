@@ -10,6 +10,7 @@ mod copies;
 mod fanout;
 mod forms;
 mod staged;
+mod wide;
 
 #[cfg(feature = "render")]
 pub(crate) use channels::is_position;
@@ -48,6 +49,9 @@ pub(super) fn rewrite(
     }
     if rules.has(Rule::Copies) {
         steps = copies::rewrite(steps, &apart);
+    }
+    if rules.has(Rule::Wide) {
+        steps = wide::rewrite(steps, &apart);
     }
     if rules.has(Rule::Claims) {
         (steps, uses.claims) = claims::rewrite(role, steps);

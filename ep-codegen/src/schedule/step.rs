@@ -193,6 +193,10 @@ pub enum Takers {
     Lanes,
     /// The warp as a whole, 32 at a time.
     Chunks,
+    /// The same, with eight neighbours a lane.
+    Wide,
+    /// The warp as a whole, eight for each lane at a time.
+    WideChunks,
     /// The warps of the role in turn.
     Warps,
     /// The threads of the role in turn.

@@ -14,11 +14,13 @@ pub enum Rule {
     Staged,
     /// Units taken as warps come free.
     Claims,
+    /// Rows computed by eight neighbours a lane.
+    Wide,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 4] = [Rule::Roles, Rule::Copies, Rule::Staged, Rule::Claims];
+    pub const ALL: [Rule; 5] = [Rule::Roles, Rule::Copies, Rule::Staged, Rule::Claims, Rule::Wide];
 }
 
 /// The rules that may be used.

@@ -13,9 +13,9 @@
 // `Ring` is the channel's Cfg struct. A peer of a channel `per local` is an index in the node.
 #pragma once
 
+#include <ep/ends.cuh>
 #include <ep/mover.cuh>
 #include <ep/ptx.cuh>
-#include <ep/rings_end.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 

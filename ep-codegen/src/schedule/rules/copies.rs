@@ -72,7 +72,7 @@ pub(super) fn copy_of(repeat: &Loop, pointers: &[String]) -> Option<Copy> {
 }
 
 /// The address of the first of the elements that `place` names by `i`.
-fn first_of(place: &Term, i: &str) -> Option<Term> {
+pub(super) fn first_of(place: &Term, i: &str) -> Option<Term> {
     let Node::Index(base, at) = &place.node else { return None };
     match &at.node {
         Node::Name(name) if name == i => Some((**base).clone()),
@@ -84,7 +84,7 @@ fn first_of(place: &Term, i: &str) -> Option<Term> {
 }
 
 /// The bytes at `base`, if the element there is number `i`.
-fn pointed(base: &Term, at: &Term, i: &str, pointers: &[String]) -> Option<Term> {
+pub(super) fn pointed(base: &Term, at: &Term, i: &str, pointers: &[String]) -> Option<Term> {
     let known = base.root().is_some_and(|name| pointers.iter().any(|pointer| pointer == name));
     (known && is_name(at, i)).then(|| base.clone())
 }

@@ -3,7 +3,7 @@
 use ep_codegen::schedule::{Rule, RuleSet};
 
 use super::channels::{goes, stripe, tokens_of};
-use super::run::{Call, Form, RULES, rows};
+use super::run::{Call, Form, rows};
 
 const RANKS: usize = 3;
 const STRIPES: usize = 2;
@@ -118,8 +118,83 @@ fn function(form: &Form, role: &str, rules: RuleSet) -> String {
 fn a_forwarder_moves_rows_through_shared_memory() {
     let form = form(8, 2048);
     insta::assert_snapshot!(function(&form, "Pass", RuleSet::All));
-    for rules in RULES {
-        let moves = function(&form, "Pass", rules).contains("mover.row(");
-        assert_eq!(moves, rules.has(Rule::Staged), "{rules:?}");
+}
+
+/// Parts that are scaled before they are added: no library function does it.
+const SCALED: &str = "
+    shape { ranks: 1..=64, hidden: 8..=4096 step 8, odd: 1..=4096 }
+    size tokens;
+    size rows;
+    input
+        x: bf16[rows, hidden] in window, at: i32[tokens, ranks], scale: f32[tokens, ranks], more: f32[tokens, odd];
+    output out: bf16[tokens, hidden], twice: f32[tokens, odd];
+    message Part { row x: bf16[hidden] }
+    channel parts: pull<Part> over nvlink from Offer to Sum per all;
+    role Offer on block 0, 1 warps { push parts { x: x }; }
+    role Sum on all blocks, 2 warps, warps shared by token {
+        for token in tokens gather part from parts[peer] at at[token, peer] across peer in ranks {
+            store out[token] = sum(part.x * scale[token, peer]);
+            store twice[token] = more[token] * 2 - 1;
+        }
+    }";
+
+/// Rows of whole units, and with a few elements behind them.
+#[test]
+fn scaled_parts_are_added_by_eight() {
+    const ROWS: usize = 5;
+    for (hidden, odd) in [(8, 3), (304, 259), (512, 323)] {
+        let at = |token: usize, peer: usize| {
+            if (token + peer) % 4 == 1 { -1.0 } else { (token * 3 + peer) as f64 % 5.0 }
+        };
+        let x = |rank: usize, row: usize, i: usize| ((rank * 5 + row * 3 + i) % 16) as f64;
+        let scale = |token: usize, peer: usize| [0.5, 1.0, 2.0][(token + peer) % 3];
+        let more = |me: usize, token: usize, i: usize| (me * 100 + token * 10 + i) as f64;
+        let call = |me: usize| {
+            let tokens = [6, 0, 3][me];
+            let sum = |token: usize, i: usize| {
+                let part = |peer: usize| match at(token, peer) {
+                    row if row < 0.0 => 0.0,
+                    row => x(peer, row as usize, i) * scale(token, peer),
+                };
+                (0..RANKS).map(part).sum::<f64>()
+            };
+            Call::new()
+                .number("tokens", tokens)
+                .number("rows", ROWS)
+                .give("x", hidden, rows(ROWS, hidden, |row, i| x(me, row, i)))
+                .give("at", RANKS, rows(tokens, RANKS, at))
+                .give("scale", RANKS, rows(tokens, RANKS, scale))
+                .give("more", odd, rows(tokens, odd, |token, i| more(me, token, i)))
+                .want("out", hidden, rows(tokens, hidden, sum))
+                .want("twice", odd, rows(tokens, odd, |token, i| more(me, token, i) * 2.0 - 1.0))
+        };
+        let sizes = [("ranks", RANKS), ("hidden", hidden), ("odd", odd)];
+        let sizes = sizes.map(|(name, size)| (name, size as i64));
+        Form::new(SCALED, &sizes).check(&call);
     }
+}
+
+#[test]
+fn each_rule_can_be_left_out() {
+    let pass = form(8, 2048);
+    let sum = Form::new(SCALED, &[("ranks", 3), ("hidden", 64), ("odd", 1)]);
+    let seen = |rules: RuleSet| {
+        let send = function(&pass, "Send", rules);
+        let sum = function(&sum, "Sum", rules);
+        [
+            (Rule::Staged, send.contains("mover.row(")),
+            (Rule::Claims, send.contains("ep::Units<") && sum.contains("ep::Units<")),
+            (Rule::Wide, sum.contains("ep::kWide")),
+            (Rule::Copies, function(&pass, "Take", rules).contains("ep::copy_row<float>")),
+        ]
+    };
+    for rule in Rule::ALL {
+        for (known, is_used) in seen(RuleSet::Only(rule)) {
+            assert_eq!(is_used, known == rule, "{known:?} with {rule:?} alone");
+        }
+        for (known, is_used) in seen(RuleSet::Without(rule)) {
+            assert_eq!(is_used, known != rule, "{known:?} without {rule:?}");
+        }
+    }
+    insta::assert_snapshot!(function(&sum, "Sum", RuleSet::All));
 }

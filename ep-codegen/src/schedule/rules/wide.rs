@@ -1,0 +1,180 @@
+//! Rule `wide`: rows that lanes compute element by element they compute by eight neighbours each.
+//!
+//! What it gains: loads and stores of 16 bytes, and an eighth of all that is done once for a turn, such as
+//! asking where the parts of a gather are.
+
+use crate::ir::{BinaryOp, Elem};
+use crate::schedule::elem_type;
+use crate::schedule::rules::copies::{first_of, pointed, pointers};
+use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::term::{Node, Term};
+
+/// The steps with every such loop by eight. `apart` are pointers to shared memory.
+pub(in crate::schedule) fn rewrite(steps: Vec<Step>, apart: &[String]) -> Vec<Step> {
+    let pointers: Vec<String> =
+        pointers(&steps).into_iter().filter(|name| !apart.contains(name)).collect();
+    within(steps, &pointers)
+}
+
+fn within(steps: Vec<Step>, pointers: &[String]) -> Vec<Step> {
+    let one = |mut step: Step| {
+        if let Step::Loop(repeat) = &step
+            && let Some(wide) = by_eight(repeat, pointers)
+        {
+            return Step::Loop(wide);
+        }
+        if let Some(inner) = step.inner_mut() {
+            *inner = within(std::mem::take(inner), pointers);
+        }
+        step
+    };
+    steps.into_iter().map(one).collect()
+}
+
+/// The loop with eight elements a turn of a lane, if it computes nothing but floats of its own.
+fn by_eight(repeat: &Loop, pointers: &[String]) -> Option<Loop> {
+    if !repeat.from.is(0) || repeat.elem != Elem::I32 || repeat.to.elem != Elem::I32 {
+        return None;
+    }
+    let (i, body, turns) = match (repeat.turns, repeat.body.as_slice()) {
+        (Takers::Lanes, body) => (&repeat.binder, body.to_vec(), Takers::Wide),
+        // All lanes take part, those past the end with the last element.
+        (Takers::Chunks, [Step::Let { name, .. }, body @ .., Step::If { body: last, .. }]) => {
+            (name, [body, last].concat(), Takers::WideChunks)
+        }
+        _ => return None,
+    };
+    let count = repeat.to.clone();
+    let mut eight = Eight { i, count, pointers, names: Vec::new(), stores: false };
+    let mut steps = Vec::new();
+    if turns == Takers::WideChunks {
+        let lane = Term::small("team.lane", 0, 31);
+        let own = lane.times(Term::small("ep::kWide", 8, 8));
+        let value = Term::small(&repeat.binder, 0, i64::from(i32::MAX) - 256).plus(own);
+        steps.push(Step::Let { name: i.clone(), value });
+    }
+    steps.extend(eight.steps(body)?);
+    eight.stores.then(|| Loop { turns, body: steps, ..repeat.clone() })
+}
+
+/// A loop whose steps are for eight elements each.
+struct Eight<'a> {
+    /// The first one.
+    i: &'a str,
+    /// How many the row has.
+    count: Term,
+    pointers: &'a [String],
+    /// The names that stand for eight values.
+    names: Vec<String>,
+    /// Whether any are stored.
+    stores: bool,
+}
+
+impl Eight<'_> {
+    fn steps(&mut self, steps: Vec<Step>) -> Option<Vec<Step>> {
+        steps.into_iter().map(|step| self.step(step)).collect()
+    }
+
+    fn step(&mut self, step: Step) -> Option<Step> {
+        Some(match step {
+            Step::Let { name, value } if self.is_own(&value) => {
+                let class = format!("const ep::Wide<{}>", elem_type(&value.elem));
+                let value = self.value(&value)?;
+                self.names.push(name.clone());
+                Step::Object { class, name, args: vec![value] }
+            }
+            Step::Variable { name, elem: Elem::F32, value } => {
+                let value = self.value(&value)?;
+                self.names.push(name.clone());
+                Step::Object { class: "ep::Wide<float>".to_string(), name, args: vec![value] }
+            }
+            Step::Increase { place, value } if self.is_name(&place) => {
+                Step::Increase { place, value: self.value(&value)? }
+            }
+            Step::Set { place, value } if self.is_name(&place) => {
+                Step::Set { place, value: self.value(&value)? }
+            }
+            Step::Set { place, value } => {
+                let to = first_of(&place, self.i)?;
+                self.store(to, &value)?
+            }
+            Step::Do(Term { node: Node::Call(set, args), elem, .. })
+                if set == format!("ep::set<{}>", elem_type(&elem)) =>
+            {
+                let [to, at, value] = args.as_slice() else { return None };
+                self.store(pointed(to, at, self.i, self.pointers)?, value)?
+            }
+            Step::If { condition, body } if !self.is_own(&condition) => {
+                Step::If { condition, body: self.steps(body)? }
+            }
+            Step::Loop(inner) if matches!(inner.turns, Takers::Alone | Takers::Serial) => {
+                if self.is_own(&inner.from) || self.is_own(&inner.to) {
+                    return None;
+                }
+                Step::Loop(Loop { body: self.steps(inner.body)?, ..inner })
+            }
+            Step::Let { .. } | Step::Says(_) | Step::Remark(_) => step,
+            Step::Pointer { ref value, .. } if !self.is_own(value) => step,
+            Step::SkipUnless(ref condition) if !self.is_own(condition) => step,
+            _ => return None,
+        })
+    }
+
+    fn store(&mut self, to: Term, value: &Term) -> Option<Step> {
+        self.stores = true;
+        let set = format!("ep::set_wide<{}>", elem_type(&value.elem));
+        let args = vec![to, self.first(), self.count.clone(), self.value(value)?];
+        is_float(&value.elem).then(|| Step::Do(Term::call(set, args, value.elem.clone())))
+    }
+
+    /// A value for eight elements, or the one that all of them have.
+    fn value(&self, term: &Term) -> Option<Term> {
+        if !self.is_own(term) || self.is_name(term) {
+            return Some(term.clone());
+        }
+        let same = |node: Node| Some(Term { node, ..term.clone() });
+        let load = |from: Term| {
+            let get = format!("ep::get_wide<{}>", elem_type(&term.elem));
+            let args = vec![from, self.first(), self.count.clone()];
+            is_float(&term.elem).then(|| Term::call(get, args, term.elem.clone()))
+        };
+        match &term.node {
+            Node::Index(..) => load(first_of(term, self.i)?),
+            Node::Call(function, args) => match args.as_slice() {
+                [from, at] if *function == format!("ep::get<{}>", elem_type(&term.elem)) => {
+                    load(pointed(from, at, self.i, self.pointers)?)
+                }
+                [one] if ["ep::to_float", "ep::to_bf16", "ep::to_e4m3"].contains(&&**function) => {
+                    same(Node::Call(function.clone(), vec![self.value(one)?]))
+                }
+                _ => None,
+            },
+            Node::Binary(op, left, right) if is_float(&term.elem) && is_sum_or_product(op) => {
+                let (left, right) = (self.value(left)?, self.value(right)?);
+                same(Node::Binary(op.clone(), Box::new(left), Box::new(right)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether each element has its own.
+    fn is_own(&self, term: &Term) -> bool {
+        term.mentions(self.i) || self.names.iter().any(|name| term.mentions(name))
+    }
+
+    fn is_name(&self, term: &Term) -> bool {
+        matches!(&term.node, Node::Name(name) if self.names.contains(name))
+    }
+
+    fn first(&self) -> Term {
+        Term::index(self.i)
+    }
+}
+
+fn is_float(elem: &Elem) -> bool {
+    matches!(elem, Elem::F32 | Elem::Bf16 | Elem::E4m3)
+}
+
+fn is_sum_or_product(op: &BinaryOp) -> bool {
+    matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div)
+}
