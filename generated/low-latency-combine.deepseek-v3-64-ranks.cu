@@ -10,6 +10,7 @@
 //   back.taken       0x38080500        256 bytes  64 peers x 1 x 4; Send writes, Send reads
 //   back.closers     0x38080600          4 bytes  1 word x 4; Send writes, Send reads
 //   back.readers     0x38080680          4 bytes  1 word x 4; Reduce writes, Reduce reads
+//   Reduce.claims    0x38080700          8 bytes  2 calls x 1 words x 4; Reduce writes, Reduce reads
 // Message Part: row of 14336 bytes, meta record of 0 bytes
 #include <ep/cast.cuh>
 #include <ep/compute.cuh>
@@ -59,6 +60,8 @@ struct Cfg {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0x38080700;
     };
 };
 
@@ -108,11 +111,9 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
                     + args.src_info[ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row];
             if (back.reserve(source, key)) {
                 char* slot = back.slot();
-                for (int i = team.lane; i < Cfg::kHidden; i += ep::kLanes) {
-                    ep::set<ep::bf16>(slot, i,
-                        args.x[(ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens)
-                            + row) * Cfg::kHidden + i]);
-                }
+                ep::copy_row<ep::bf16>(team, slot,
+                    &args.x[(ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens)
+                        + row) * Cfg::kHidden], Cfg::kHidden);
                 back.publish();
             }
         }
@@ -131,8 +132,8 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     // W2: publishes credit of back, for Send +28
     ep::SlotParts<Cfg::Back, Cfg::kTopk> back_parts(team, back);
     ep::Parts<ep::SlotParts<Cfg::Back, Cfg::kTopk>> parts(team, back_parts);
-    for (int token = team.index(); token < ep::rows_of(args.tokens, args.tokens_from)
-        && !team.stopped; token += team.count()) {
+    ep::Units<Cfg::Reduce, 0> units(team, ep::rows_of(args.tokens, args.tokens_from));
+    for (int token; (token = units.take()) >= 0;) {
         parts.clear();
         for (int choice = team.lane; choice < Cfg::kTopk; choice += ep::kLanes) {
             const ep::i64 at = args.topk_idx[token * args.topk_idx_stride + choice];
@@ -148,8 +149,8 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
                 for (int choice_2 = 0; choice_2 < Cfg::kTopk; ++choice_2) {
                     const char* row = parts.row(choice_2);
                     if (parts.has(choice_2)) {
-                        sum += args.topk_weights[token * args.topk_weights_stride
-                            + choice_2] * ep::to_float(ep::get<ep::bf16>(row, i));
+                        sum += ep::product(args.topk_weights[token * args.topk_weights_stride
+                            + choice_2], ep::to_float(ep::get<ep::bf16>(row, i)));
                     }
                 }
                 if (base + team.lane < Cfg::kHidden) {

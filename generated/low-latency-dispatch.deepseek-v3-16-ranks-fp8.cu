@@ -9,6 +9,7 @@
 //   rows.taken       0x1d001080       1024 bytes  16 peers x 16 x 4; Cast writes, Cast reads
 //   rows.closers     0x1d001480          4 bytes  1 word x 4; Cast writes, Cast reads
 //   rows.readers     0x1d001500          4 bytes  1 word x 4; Pack writes, Pack reads
+//   Cast.claims      0x1d001580          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 // Message Row: row of 7168 bytes, meta record of 240 bytes: x_scale[56] at 0, src[1] at 224
 #include <ep/cast.cuh>
 #include <ep/compute.cuh>
@@ -60,6 +61,8 @@ struct Cfg {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0x1d001580;
     };
 
     struct Pack {
@@ -103,8 +106,8 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SlotRowsOut<Cfg::Rows> rows(team);
     // +33  for token in tokens
-    for (int token = team.index(); token < ep::rows_of(args.tokens, args.tokens_from)
-        && !team.stopped; token += team.count()) {
+    ep::Units<Cfg::Cast, 0> units(team, ep::rows_of(args.tokens, args.tokens_from));
+    for (int token; (token = units.take()) >= 0;) {
         // +40  let row = cast_e4m3(x[token], 128)
         // +41  for expert in topk_idx[token] where alive(owner(expert))
         for (int k = 0; k < Cfg::kTopk && !team.stopped; ++k) {
@@ -197,10 +200,9 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             const int row = static_cast<ep::i32>(ep::i64{first} + index);
             const char* slot = rows.slot(key_4, index);
             // +55  store packed_x[expert, message.row] = message.x
-            for (int i = team.lane; i < Cfg::kHidden; i += ep::kLanes) {
-                args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
-                    + row) * Cfg::kHidden + i] = ep::get<ep::e4m3>(slot, i);
-            }
+            ep::copy_row<ep::e4m3>(team,
+                &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
+                    + row) * Cfg::kHidden], slot, Cfg::kHidden);
             for (ep::i64 i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128); i_2 += ep::kLanes) {
                 args.packed_x_scale[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
                     + row) * args.packed_x_scale_stride

@@ -9,6 +9,7 @@
 //   rows.taken       0x0b800880        512 bytes  4 peers x 32 x 4; Cast writes, Cast reads
 //   rows.closers     0x0b800a80          4 bytes  1 word x 4; Cast writes, Cast reads
 //   rows.readers     0x0b800b00          4 bytes  1 word x 4; Pack writes, Pack reads
+//   Cast.claims      0x0b800b80          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 // Message Row: row of 5760 bytes, meta record of 16 bytes: src[1] at 0
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
@@ -57,6 +58,8 @@ struct Cfg {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0xb800b80;
     };
 
     struct Pack {
@@ -97,8 +100,8 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SlotRowsOut<Cfg::Rows> rows(team);
     // +33  for token in tokens
-    for (int token = team.index(); token < ep::rows_of(args.tokens, args.tokens_from)
-        && !team.stopped; token += team.count()) {
+    ep::Units<Cfg::Cast, 0> units(team, ep::rows_of(args.tokens, args.tokens_from));
+    for (int token; (token = units.take()) >= 0;) {
         // +35  for expert in topk_idx[token] where alive(owner(expert))
         for (int k = 0; k < Cfg::kTopk && !team.stopped; ++k) {
             const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
@@ -113,9 +116,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                 ep::owner<Cfg::kRanks>(expert, args.expert_begin), expert) * Cfg::kRanks + me;
             if (rows.reserve(to, key)) {
                 char* slot = rows.slot();
-                for (int i = team.lane; i < Cfg::kHidden; i += ep::kLanes) {
-                    ep::set<ep::bf16>(slot, i, args.x[token * args.x_stride + i]);
-                }
+                ep::copy_row<ep::bf16>(team, slot, &args.x[token * args.x_stride], Cfg::kHidden);
                 for (int i_2 = team.lane; i_2 < Cfg::Row::kSrcCount; i_2 += ep::kLanes) {
                     ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, i_2, token);
                 }
@@ -175,10 +176,9 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             const int row = static_cast<ep::i32>(ep::i64{first} + index);
             const char* slot = rows.slot(key_4, index);
             // +55  store packed_x[expert, message.row] = message.x
-            for (int i = team.lane; i < Cfg::kHidden; i += ep::kLanes) {
-                args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
-                    + row) * Cfg::kHidden + i] = ep::get<ep::bf16>(slot, i);
-            }
+            ep::copy_row<ep::bf16>(team,
+                &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
+                    + row) * Cfg::kHidden], slot, Cfg::kHidden);
             // +56  record src_info[expert, message.row] = message.src
             if (team.leader()) {
                 args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
