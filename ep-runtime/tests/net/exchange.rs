@@ -8,9 +8,11 @@ use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::{Backend, Stream};
 use ep_runtime::device::HEADERS;
 use ep_runtime::error::CallError;
+use ep_runtime::gpu::{GpuBackend, GpuOptions, compile_with};
 use ep_runtime::group::{Group, GroupKernel, GroupOptions, control_bytes};
 use ep_runtime::handwritten::HandwrittenKernel;
 use ep_runtime::host::{HostBackend, HostOptions, Programs};
+use ep_runtime::jit::{Cache, Jit, Nvrtc};
 use ep_runtime::join::{Member, Store, UniqueId};
 use ep_runtime::memory::{DeviceMemory, Window};
 use ep_runtime::net::{Fabric, NetOptions, Network, Provider};
@@ -43,6 +45,8 @@ pub(crate) struct Exchange {
     /// Descriptors of the queue.
     pub(crate) slots: usize,
     pub(crate) silence: Duration,
+    /// A GPU for each rank, as far as there are any, instead of the host backend.
+    pub(crate) on_gpus: bool,
     /// An address of this machine, or an empty text.
     pub(crate) source: String,
 }
@@ -61,15 +65,17 @@ impl Exchange {
             rounds: 6,
             slots: 64,
             silence: Duration::from_secs(20),
+            on_gpus: false,
             source: String::new(),
         }
     }
 
     /// As words for another process.
     pub(crate) fn encode(&self) -> String {
-        let Exchange { provider, ranks, rows, words, rounds, slots, silence, source } = self;
-        let millis = silence.as_millis();
-        format!("{provider} {ranks} {rows} {words} {rounds} {slots} {millis} {source}")
+        let Exchange { provider, ranks, rows, words, rounds, slots, silence, on_gpus, source } =
+            self;
+        let (millis, gpus) = (silence.as_millis(), u8::from(*on_gpus));
+        format!("{provider} {ranks} {rows} {words} {rounds} {slots} {millis} {gpus} {source}")
     }
 
     pub(crate) fn decode(text: &str) -> Option<Exchange> {
@@ -79,8 +85,9 @@ impl Exchange {
         let [ranks, rows, words, rounds, slots] =
             [number()?, number()?, number()?, number()?, number()?];
         let silence = Duration::from_millis(number()? as u64);
+        let on_gpus = number()? != 0;
         let source = parts.next().unwrap_or_default().to_string();
-        Some(Exchange { provider, ranks, rows, words, rounds, slots, silence, source })
+        Some(Exchange { provider, ranks, rows, words, rounds, slots, silence, on_gpus, source })
     }
 
     fn options(&self) -> NetOptions {
@@ -98,14 +105,28 @@ impl Exchange {
     pub(crate) fn run(&self, id: &UniqueId, rank: usize, begins: impl Fn()) -> Ended {
         let member = Member { rank, ranks: self.ranks };
         let store = Store::join(id, member, Duration::from_secs(60)).map_err(text)?;
-        let programs = Programs::find().map_err(text)?;
-        let backend = HostBackend::new(&programs, HostOptions::new(1)).map_err(text)?;
-        let options = GroupOptions { timeout: ep_runtime::host::TIMEOUT };
-        let group = Group::new(Arc::clone(&backend) as Arc<dyn Backend>, options).map_err(text)?;
+        let timeout = match self.on_gpus {
+            true => Duration::from_secs(20),
+            false => ep_runtime::host::TIMEOUT,
+        };
+        let options = GroupOptions { timeout };
+        let group = Group::new(self.backend(rank)?, options).map_err(text)?;
         let fabric = Fabric::find().map_err(text)?;
         let network = Network::join(fabric, &group, 0, &store, &self.options()).map_err(text)?;
         begins();
         self.launch(&group, &network).map_err(text)
+    }
+
+    fn backend(&self, rank: usize) -> Result<Arc<dyn Backend>, String> {
+        if !self.on_gpus {
+            let programs = Programs::find().map_err(text)?;
+            return Ok(HostBackend::new(&programs, HostOptions::new(1)).map_err(text)?);
+        }
+        let spread = GpuOptions::spread(self.ranks).map_err(text)?;
+        let options = GpuOptions { devices: vec![spread.devices[rank]], ..spread };
+        let jit = Jit::new(Nvrtc::find().map_err(text)?, Cache::memory_only());
+        let backend = GpuBackend::new(&options, compile_with(Arc::new(jit)));
+        Ok(Arc::new(backend.map_err(text)?))
     }
 
     fn launch(&self, group: &Group, network: &Network) -> Result<i32, CallError> {

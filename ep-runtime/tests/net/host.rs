@@ -15,7 +15,7 @@ use crate::exchange::Exchange;
 use crate::processes::{self, Processes};
 
 /// Whether the provider can be had; `EPFORGE_REQUIRE_LIBFABRIC=1` makes a failure of it if not.
-fn can_use(provider: Provider) -> bool {
+pub(crate) fn can_use(provider: Provider) -> bool {
     let found = Fabric::find().and_then(|fabric| fabric.offers(provider, None));
     let Err(error) = found else { return true };
     let required = std::env::var_os("EPFORGE_REQUIRE_LIBFABRIC").is_some_and(|it| it == "1");
@@ -26,7 +26,7 @@ fn can_use(provider: Provider) -> bool {
 }
 
 /// Longest that ranks on a busy machine take for what they do in seconds.
-const LONG: Duration = Duration::from_secs(120);
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 #[test]
 fn rows_come_over_as_they_were() {

@@ -4,6 +4,7 @@
 
 mod cable;
 mod exchange;
+mod gpu;
 mod host;
 mod nvrtc;
 mod processes;
