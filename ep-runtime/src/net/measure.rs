@@ -165,6 +165,7 @@ impl Plain {
         let all = self.free.len();
         for row in 0..rows {
             let at = place(row);
+            let mut rest = Rest::default();
             loop {
                 if let Some(write) = self.free.last().copied()
                     && self.endpoint.write(write, 1 - self.rank, (at, at, bytes.into()), row)?
@@ -173,10 +174,13 @@ impl Plain {
                     break;
                 }
                 self.poll()?;
+                rest.pause();
             }
         }
+        let mut rest = Rest::default();
         while self.free.len() < all {
             self.poll()?;
+            rest.pause();
         }
         Ok(())
     }

@@ -390,3 +390,26 @@ impl Drop for Ended {
 
 /// The last word of a descriptor lies in it.
 const _: () = assert!(STAMP_AT + 8 == DESCRIPTOR_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_ends_by_itself_is_a_failure() {
+        let end = |leaving: bool| {
+            let shared = Arc::new(Shared::default());
+            shared.leaving.store(leaving, Ordering::Relaxed);
+            let guard = Ended { rank: 3, shared: Arc::clone(&shared) };
+            let thread = std::thread::spawn(move || {
+                let _guard = guard;
+                // As an assertion of the thread would.
+                std::panic::resume_unwind(Box::new("no more"));
+            });
+            assert!(thread.join().is_err());
+            shared.failure.get().cloned()
+        };
+        assert_eq!(end(false), Some(NetError::Proxy { rank: 3 }));
+        assert_eq!(end(true), None, "it was asked to");
+    }
+}

@@ -45,6 +45,8 @@ pub(crate) struct Exchange {
     /// Descriptors of the queue.
     pub(crate) slots: usize,
     pub(crate) silence: Duration,
+    /// Room for the rows that leave, and none for those that come.
+    pub(crate) is_short: bool,
     /// A GPU for each rank, as far as there are any, instead of the host backend.
     pub(crate) on_gpus: bool,
     /// An address of this machine, or an empty text.
@@ -65,6 +67,7 @@ impl Exchange {
             rounds: 6,
             slots: 64,
             silence: Duration::from_secs(20),
+            is_short: false,
             on_gpus: false,
             source: String::new(),
         }
@@ -72,10 +75,12 @@ impl Exchange {
 
     /// As words for another process.
     pub(crate) fn encode(&self) -> String {
-        let Exchange { provider, ranks, rows, words, rounds, slots, silence, on_gpus, source } =
-            self;
-        let (millis, gpus) = (silence.as_millis(), u8::from(*on_gpus));
-        format!("{provider} {ranks} {rows} {words} {rounds} {slots} {millis} {gpus} {source}")
+        let Exchange { provider, ranks, rows, words, rounds, slots, silence, .. } = self;
+        let (short, gpus) = (u8::from(self.is_short), u8::from(self.on_gpus));
+        let (millis, source) = (silence.as_millis(), &self.source);
+        format!(
+            "{provider} {ranks} {rows} {words} {rounds} {slots} {millis} {short} {gpus} {source}"
+        )
     }
 
     pub(crate) fn decode(text: &str) -> Option<Exchange> {
@@ -85,9 +90,20 @@ impl Exchange {
         let [ranks, rows, words, rounds, slots] =
             [number()?, number()?, number()?, number()?, number()?];
         let silence = Duration::from_millis(number()? as u64);
-        let on_gpus = number()? != 0;
+        let (is_short, on_gpus) = (number()? != 0, number()? != 0);
         let source = parts.next().unwrap_or_default().to_string();
-        Some(Exchange { provider, ranks, rows, words, rounds, slots, silence, on_gpus, source })
+        Some(Exchange {
+            provider,
+            ranks,
+            rows,
+            words,
+            rounds,
+            slots,
+            silence,
+            is_short,
+            on_gpus,
+            source,
+        })
     }
 
     fn options(&self) -> NetOptions {
@@ -97,7 +113,7 @@ impl Exchange {
             pulse: self.silence / 10,
             silence: self.silence,
             source: (!self.source.is_empty()).then(|| self.source.clone()),
-            ..NetOptions::new(self.provider, self.data_bytes())
+            ..NetOptions::new(self.provider, self.data_bytes() / (1 + u64::from(self.is_short)))
         }
     }
 

@@ -81,6 +81,27 @@ fn a_rank_that_is_stopped_is_named() {
     assert!(error.contains("rank 0"), "{error}");
 }
 
+/// A kernel that writes nonsense into its queue moves nothing, and its group hears why.
+#[test]
+fn a_descriptor_that_cannot_be_carried_out_is_named() {
+    if !can_use(Provider::Shm) {
+        return;
+    }
+    let exchange = Exchange { is_short: true, ..Exchange::over(Provider::Shm) };
+    let errors: Vec<String> = Processes::start(&exchange)
+        .wait(LONG)
+        .into_iter()
+        .map(|ended| ended.expect_err("there is no room"))
+        .collect();
+    let named = |(rank, error): (usize, &String)| {
+        error.starts_with(&format!("rank {rank}: descriptor "))
+            && error.contains(" of its queue 0 puts 2800 bytes from ")
+    };
+    assert!(errors.iter().enumerate().any(named), "{errors:?}");
+    let told = |error: &String| error.contains("has given up") || error.contains("descriptor");
+    assert!(errors.iter().all(told), "{errors:?}");
+}
+
 /// Two ranks with a cable between them; none where this process may make no namespaces.
 fn at_both_ends(exchange: &Exchange, wire: Wire) -> Option<(Cable, Processes)> {
     // Nobody else is there, so that any port is free.
