@@ -4,6 +4,7 @@ mod fault;
 mod mutants;
 mod pool;
 mod progress;
+mod random;
 mod shape;
 mod trial;
 
@@ -17,16 +18,18 @@ use clap::ValueEnum;
 use ep_runtime::AnyPipeline;
 use ep_runtime::buffer::{BufferOptions, Payload, Via};
 use ep_runtime::host::{Build, Programs};
+use ep_runtime::jit::Arch;
 use ep_verify::options::{ring_settings, unit_settings};
 
+use crate::declared::Subject;
 use crate::failure::Failure;
 use crate::json::{Object, Value};
 use crate::machine::warn;
-use crate::problem::{PROBLEM_HELP, Problem, Reach, checked, fits_here, no_machine};
+use crate::problem::{Asked, PROBLEM_HELP, Problem, Reach, checked, fits_here, no_machine};
 use fault::Fault;
 use pool::on_all_cores;
 use progress::Progress;
-use trial::{Trial, Trouble, Variant};
+use trial::{Standard, Trial, Trouble, Variant, What};
 
 /// Most schedules of a variant: more than years of them.
 const MOST_SCHEDULES: u64 = 1_000_000_000;
@@ -35,13 +38,16 @@ const MOST_SCHEDULES: u64 = 1_000_000_000;
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = PROBLEM_HELP)]
 pub(crate) struct Options {
-    /// layout, nvl-dispatch, nvl-combine, or all; what they need runs before
-    #[arg(required_unless_present = "mutants")]
+    /// A pipeline, dispatch+combine, or all; what layout, nvl-dispatch and nvl-combine need runs before
+    #[arg(required_unless_present_any = ["mutants", "random"])]
     pipeline: Option<String>,
     /// Plant bugs in the device library, one by one, and tell which are found: all, or those whose names
     /// hold a text
     #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with_all = ["pipeline", "schedules", "mode", "seed", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set"])]
     mutants: Option<String>,
+    /// Declarations that nobody wrote, each from a seed, against what they mean
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set", "plain"])]
+    random: Option<u64>,
     /// Schedules of each variant
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES))]
     schedules: u64,
@@ -69,14 +75,38 @@ impl Options {
         self.pipeline.as_deref().unwrap_or("all")
     }
 
-    /// Refuses seeds that are none, and what every schedule draws for itself.
-    fn has_effect(&self) -> Result<(), Failure> {
-        let (seed, schedules) = (self.seed, self.schedules);
-        if seed.checked_add(schedules - 1).is_none() {
-            let last = u64::MAX;
-            let what = format!("{schedules} schedules from seed {seed} on go past {last}");
-            return Err(Failure::WrongUse(what));
+    /// What the name asks for: `all` are the standard pipelines of `entries`, as far as they go, and every
+    /// other one that is emitted.
+    fn asked(&self, entries: &[AnyPipeline]) -> Result<Vec<Asked>, Failure> {
+        if self.name() != "all" {
+            return Ok(vec![Asked::of(entries, self.name())?]);
         }
+        let all = entries.iter().filter(|entry| entry.is_emitted()).map(Asked::entry);
+        let (standard, mut declared): (Vec<Asked>, Vec<Asked>) =
+            all.partition(|asked| matches!(asked, Asked::Standard(_)));
+        let reach = standard.into_iter().filter_map(|asked| match asked {
+            Asked::Standard(reach) => Some(reach),
+            Asked::Declared(_) => None,
+        });
+        declared.splice(0..0, reach.max().map(Asked::Standard));
+        Ok(declared)
+    }
+
+    /// Refuses seeds that are none.
+    fn has_seeds(&self) -> Result<(), Failure> {
+        let (seed, schedules) = (self.seed, self.schedules);
+        match seed.checked_add(schedules - 1) {
+            Some(_) => Ok(()),
+            None => {
+                let last = u64::MAX;
+                let what = format!("{schedules} schedules from seed {seed} on go past {last}");
+                Err(Failure::WrongUse(what))
+            }
+        }
+    }
+
+    /// Refuses what every schedule of standard pipelines draws for itself.
+    fn has_effect(&self) -> Result<(), Failure> {
         let drawn: &[&str] = match self.fuzz_shapes {
             true => &["alignment", "hidden", "topk", "experts", "weights", "bias"],
             false => &["alignment"],
@@ -99,6 +129,13 @@ impl Options {
         let all = Fault::value_variants();
         let turn = (seed % all.len() as u64) as usize;
         if self.every_fault { all.get(turn).copied() } else { self.fault }
+    }
+
+    /// The same in a variant.
+    fn fault_in(&self, variant: &Variant, seed: u64) -> Option<Fault> {
+        let is_there =
+            |fault: &Fault| matches!(variant.what, What::Standard(_)) || !fault.is_of_inputs();
+        self.fault(seed).filter(is_there)
     }
 }
 
@@ -141,9 +178,32 @@ pub(crate) fn run(
     if let Some(text) = &options.mutants {
         return mutants::run(text, json, out, err);
     }
-    options.has_effect()?;
-    let variants = variants(options, entries)?;
+    if let Some(count) = options.random {
+        return random::run(count, options.seed, json, out, err);
+    }
+    options.has_seeds()?;
+    let mut variants = Vec::new();
+    let asked = options.asked(entries)?;
+    for asked in &asked {
+        if let Asked::Standard(reach) = asked {
+            options.has_effect()?;
+            variants.extend(standard(options, *reach)?);
+        }
+    }
     let programs = Programs::find().map_err(no_machine)?;
+    for asked in &asked {
+        if let Asked::Declared(entry) = asked {
+            variants.push(declared(options, entry, &programs)?);
+        }
+    }
+    if let Some((name, _)) = options
+        .problem
+        .set
+        .iter()
+        .find(|(name, _)| variants.iter().all(|variant| !variant.problem.sets(name)))
+    {
+        return Err(Failure::WrongUse(format!("no pipeline here has `{name}`")));
+    }
     warn(&programs, err);
     let started = Instant::now();
     let mut tallies: Vec<Tally> = variants.iter().map(|_| Tally::default()).collect();
@@ -241,24 +301,48 @@ impl Tally {
 /// The command line that runs this schedule again.
 fn replay(options: &Options, variant: &Variant, seed: u64) -> String {
     let fuzz = if options.fuzz_shapes { " --fuzz-shapes" } else { "" };
-    let fault = options.fault(seed).map(|it| format!(" --fault {}", it.name())).unwrap_or_default();
-    let mut words = options.problem.words();
-    for (name, value) in
-        [("payload", variant.options.payload.name()), ("via", variant.options.via.name())]
-    {
-        if !options.problem.sets(name) {
-            words.push_str(&format!(" --set {name}={value}"));
+    let fault = options.fault_in(variant, seed);
+    let fault = fault.map(|it| format!(" --fault {}", it.name())).unwrap_or_default();
+    let mut words = variant.problem.words();
+    if let What::Standard(Standard { options: own, .. }) = &variant.what {
+        for (name, value) in [("payload", own.payload.name()), ("via", own.via.name())] {
+            if !options.problem.sets(name) {
+                words.push_str(&format!(" --set {name}={value}"));
+            }
         }
     }
-    let (pipeline, mode) = (options.name(), options.mode.name());
+    let (pipeline, mode) = (&variant.pipeline, options.mode.name());
     format!(
         "epforge check {pipeline} {words} --mode {mode} --seed {seed} --schedules 1{fuzz}{fault}"
     )
 }
 
-/// The variants that the command line asks for: every payload and way that it leaves open.
-fn variants(options: &Options, entries: &[AnyPipeline]) -> Result<Vec<Variant>, Failure> {
-    let reach = Reach::of(entries, options.name())?;
+/// A pipeline that its declaration is the oracle of.
+fn declared(
+    options: &Options,
+    entry: &AnyPipeline,
+    programs: &Programs,
+) -> Result<Variant, Failure> {
+    if let Some(fault) = options.fault.filter(|fault| fault.is_of_inputs()) {
+        let (fault, name) = (fault.name(), entry.name);
+        let what = format!("`{fault}` is a fault of the standard pipelines, and `{name}` is none");
+        return Err(Failure::WrongUse(what));
+    }
+    let subject = Subject::new(entry, programs)?;
+    let mut problem = options.problem.clone();
+    if options.name() == "all" {
+        // What some have, others need not.
+        problem.set.retain(|(name, _)| subject.knows(name));
+    }
+    if !options.fuzz_shapes {
+        subject.calls(&problem, Arch::Sm90a, 0, options.seed)?;
+    }
+    let (name, pipeline) = (entry.name.to_owned(), entry.name.to_owned());
+    Ok(Variant { name, pipeline, what: What::Declared(Box::new(subject)), problem })
+}
+
+/// The variants of standard pipelines: every payload and way that the command line leaves open.
+fn standard(options: &Options, reach: Reach) -> Result<Vec<Variant>, Failure> {
     let ways: Vec<(Payload, Via)> = [Via::Direct, Via::Ring]
         .into_iter()
         .flat_map(|via| Payload::ALL.map(|payload| (payload, via)))
@@ -283,14 +367,20 @@ fn variants(options: &Options, entries: &[AnyPipeline]) -> Result<Vec<Variant>, 
                 Reach::Combine => format!("dispatch+combine {}", payload.name()),
             };
             let name = format!("{what} {}", via.name());
-            let variant = Variant { name, reach, options: asked };
+            let standard = Standard { reach, options: asked };
             if !options.fuzz_shapes {
                 let ranks = options.problem.ranks as usize;
-                checked(&variant.options, ranks)?;
-                fits_here(&variant.options, ranks)?;
-                variant.plan(ranks)?;
+                checked(&standard.options, ranks)?;
+                fits_here(&standard.options, ranks)?;
+                standard.plan(ranks)?;
             }
-            variants.push(variant);
+            let pipeline = match reach {
+                Reach::Counts => "layout",
+                Reach::Dispatch => "nvl-dispatch",
+                Reach::Combine => "dispatch+combine",
+            };
+            let (pipeline, problem) = (pipeline.to_owned(), options.problem.clone());
+            variants.push(Variant { name, pipeline, what: What::Standard(standard), problem });
         }
     }
     Ok(variants)
@@ -313,10 +403,9 @@ fn for_each_trial(
             return None;
         }
         let trial = Trial {
-            ranks: options.problem.ranks as usize,
-            source: options.problem.source(),
+            problem: &variants[index].problem,
             build: options.mode.build(),
-            fault: options.fault(seed),
+            fault: options.fault_in(&variants[index], seed),
             other_shapes: options.fuzz_shapes,
             seed,
         };

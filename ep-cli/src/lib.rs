@@ -18,6 +18,7 @@ mod bench;
 mod cache;
 mod check;
 mod configurations;
+mod declared;
 mod demo;
 mod doctor;
 mod emit;

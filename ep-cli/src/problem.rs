@@ -50,24 +50,38 @@ pub(crate) enum Reach {
     Combine,
 }
 
-impl Reach {
-    /// What `name` asks for: a pipeline of `entries`, `dispatch+combine` or `all`.
-    pub(crate) fn of(entries: &[AnyPipeline], name: &str) -> Result<Reach, Failure> {
-        match name {
-            "layout" => Ok(Reach::Counts),
-            "nvl-dispatch" => Ok(Reach::Dispatch),
-            "nvl-combine" | "dispatch+combine" | "all" => Ok(Reach::Combine),
-            other => {
-                let entry = find(entries, other)?;
-                Err(Failure::WrongUse(format!(
-                    "there is no reference to hold `{}` against; there is one for layout, \
-                     nvl-dispatch, nvl-combine and dispatch+combine",
-                    entry.name
-                )))
-            }
+/// What a name asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Asked {
+    /// Standard pipelines, which have an oracle.
+    Standard(Reach),
+    /// Any other, which its declaration is the oracle of.
+    Declared(AnyPipeline),
+}
+
+impl Asked {
+    /// What `name` asks for: a pipeline of `entries` or `dispatch+combine`. One that is called like a
+    /// standard pipeline and is another does not stand for it.
+    pub(crate) fn of(entries: &[AnyPipeline], name: &str) -> Result<Asked, Failure> {
+        if name == "dispatch+combine" {
+            return Ok(Asked::Standard(Reach::Combine));
         }
+        Ok(Asked::entry(find(entries, name)?))
     }
 
+    /// What a pipeline is held against.
+    pub(crate) fn entry(entry: &AnyPipeline) -> Asked {
+        let all = [Reach::Counts, Reach::Dispatch, Reach::Combine];
+        let last = |reach: &Reach| reach.pipelines().last().map(|last| BuiltIn::entry(*last));
+        let is_it = |reach: &Reach| last(reach).is_some_and(|last| last.digest == entry.digest);
+        match all.into_iter().find(is_it) {
+            Some(reach) => Asked::Standard(reach),
+            None => Asked::Declared(*entry),
+        }
+    }
+}
+
+impl Reach {
     /// The pipelines that it launches.
     pub(crate) fn pipelines(self) -> &'static [StandardPipeline] {
         use StandardPipeline as Standard;

@@ -1,22 +1,25 @@
-//! `epforge run`: one random problem, on the host or on GPUs, held against the oracle.
+//! `epforge run`: one random problem, on the host or on GPUs, held against the oracle of the standard
+//! pipelines, or against the declaration of any other.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use ep_runtime::AnyPipeline;
 use ep_runtime::buffer::BufferOptions;
-use ep_runtime::group::GroupOptions;
+use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::Programs;
 use ep_verify::Findings;
+use ep_verify::declared::Declared;
 use ep_verify::selftest::{Case, Selftest};
 
+use crate::declared::{ROUNDS, Subject, second_opinion};
 use crate::failure::Failure;
 use crate::json::{Object, Value};
 use crate::machine::{GpuRequest, Machine, Ranks, warn};
 use crate::moved::{moved, table};
 use crate::plan_text::aligned;
 use crate::problem::{
-    PROBLEM_HELP, Problem, Reach, checked, failed, fits_here, no_machine, reference_options,
+    Asked, PROBLEM_HELP, Problem, Reach, checked, failed, fits_here, no_machine, reference_options,
 };
 
 /// Most SMs of a kernel: more than any GPU has.
@@ -26,7 +29,7 @@ const MOST_SMS: i64 = 1024;
 #[derive(Debug, clap::Args)]
 #[command(after_help = PROBLEM_HELP)]
 pub(crate) struct Options {
-    /// layout, nvl-dispatch, nvl-combine or dispatch+combine; what they need runs before
+    /// A pipeline, or dispatch+combine; what layout, nvl-dispatch and nvl-combine need runs before
     pipeline: String,
     /// Where it runs
     #[arg(long, value_enum, default_value_t = Machine::Host)]
@@ -48,7 +51,19 @@ pub(crate) fn run(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let reach = Reach::of(entries, &options.pipeline)?;
+    match Asked::of(entries, &options.pipeline)? {
+        Asked::Standard(reach) => run_standard(options, reach, json, out, err),
+        Asked::Declared(entry) => run_declared(options, &entry, json, out, err),
+    }
+}
+
+fn run_standard(
+    options: &Options,
+    reach: Reach,
+    json: bool,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), Failure> {
     let buffer = options.problem.options(reference_options())?;
     let ranks = options.problem.ranks as usize;
     checked(&buffer, ranks)?;
@@ -59,12 +74,7 @@ pub(crate) fn run(
             let programs = compiler.insert(Programs::find().map_err(no_machine)?);
             (Ranks::on_host(programs, ranks, options.seed)?.group, "the host".to_owned())
         }
-        Machine::Gpu => {
-            let request = GpuRequest::threads(ranks, GroupOptions::default().timeout);
-            let group = Ranks::on_gpus(&request)?.group;
-            let machine = group.backend().name();
-            (group, machine)
-        }
+        Machine::Gpu => on_gpus(ranks)?,
     };
     let usual = if options.backend == Machine::Host { 8 } else { 24 };
     let share = group.backend().sms(0);
@@ -82,17 +92,83 @@ pub(crate) fn run(
         Reach::Dispatch => test.check_dispatch(),
         Reach::Combine => test.check(),
     };
-    let findings = findings.map_err(failed)?;
+    let mut findings = findings.map_err(failed)?;
+    let asked = (&options.problem, &buffer);
+    findings.merge(second_opinion(&group, asked, reach, options.seed)?);
     let shown = Shown { reach, buffer: &buffer, machine: &machine, seconds: started.elapsed() };
     if json {
         shown.objects(&test, &findings, out)?;
     } else {
         shown.text(options, &test, &findings, out)?;
     }
+    done(&findings)
+}
+
+fn on_gpus(ranks: usize) -> Result<(Group, String), Failure> {
+    let group = Ranks::on_gpus(&GpuRequest::threads(ranks, GroupOptions::default().timeout))?.group;
+    let machine = group.backend().name();
+    Ok((group, machine))
+}
+
+/// Two calls of other sizes, each twice, as their declaration says.
+fn run_declared(
+    options: &Options,
+    entry: &AnyPipeline,
+    json: bool,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), Failure> {
+    let programs = Programs::find().map_err(no_machine)?;
+    let subject = Subject::new(entry, &programs)?;
+    let ranks = subject.ranks(&options.problem);
+    let (group, machine) = match options.backend {
+        Machine::Host => {
+            (Ranks::on_host(&programs, ranks, options.seed)?.group, "the host".to_owned())
+        }
+        Machine::Gpu => on_gpus(ranks)?,
+    };
+    let arch = group.backend().arch();
+    let calls = subject.calls(&options.problem, arch, options.seed, options.seed)?;
+    warn(&programs, err);
+    let sms = options.sms.unwrap_or(calls.blocks_min() + (options.seed % 3) as u32);
+    let started = Instant::now();
+    let declared = Declared::new(&calls.emitted, &calls.drawn, ROUNDS, &subject.functions());
+    let declared = declared.map_err(|wrong| Failure::Failed(format!("{}: {wrong}", entry.name)))?;
+    let findings = declared.check(&group, sms).map_err(failed)?;
+    let seconds = started.elapsed();
+    if json {
+        writeln!(out, "{}", totals(&findings, &machine, seconds))?;
+    } else {
+        let (name, shape, seed) = (entry.name, calls.shape(), options.seed);
+        writeln!(out, "{name} on {machine}: {shape}, {sms} SMs, seed {seed}\n")?;
+        verdict(&findings, seconds, out)?;
+    }
+    done(&findings)
+}
+
+fn done(findings: &Findings) -> Result<(), Failure> {
     match findings.is_good() {
         true => Ok(()),
         false => Err(Failure::Failed(findings.to_string())),
     }
+}
+
+fn verdict(findings: &Findings, seconds: Duration, out: &mut dyn Write) -> Result<(), Failure> {
+    let word = if findings.is_good() { "ok" } else { "wrong" };
+    writeln!(out, "{word} in {:.1} s: {findings}", seconds.as_secs_f64())?;
+    Ok(())
+}
+
+/// What came of all checks.
+fn totals(findings: &Findings, machine: &str, seconds: Duration) -> Object {
+    let compared: u64 = findings.checks.iter().map(|(_, found)| found.compared).sum();
+    let wrong: u64 = findings.checks.iter().map(|(_, found)| found.wrong).sum();
+    Object::new()
+        .with("machine", machine)
+        .with("checks", findings.checks.len())
+        .with("compared", compared)
+        .with("wrong", wrong)
+        .with("seconds", Value::Tenths(seconds.as_secs_f64()))
 }
 
 /// What is told of a run.
@@ -125,10 +201,8 @@ impl Shown<'_> {
         )?;
         let moved = moved(test.buffer(), test.oracle(), self.reach.pipelines());
         write!(out, "{}", aligned(&table(&moved)))?;
-        let seconds = self.seconds.as_secs_f64();
-        let verdict = if findings.is_good() { "ok" } else { "wrong" };
-        writeln!(out, "\n{verdict} in {seconds:.1} s: {findings}")?;
-        Ok(())
+        writeln!(out)?;
+        verdict(findings, self.seconds, out)
     }
 
     fn objects(
@@ -140,14 +214,7 @@ impl Shown<'_> {
         for it in moved(test.buffer(), test.oracle(), self.reach.pipelines()) {
             writeln!(out, "{}", it.object())?;
         }
-        let compared: u64 = findings.checks.iter().map(|(_, found)| found.compared).sum();
-        let wrong: u64 = findings.checks.iter().map(|(_, found)| found.wrong).sum();
-        let object = Object::new()
-            .with("machine", self.machine)
-            .with("checks", findings.checks.len())
-            .with("compared", compared)
-            .with("wrong", wrong)
-            .with("seconds", Value::Tenths(self.seconds.as_secs_f64()));
+        let object = totals(findings, self.machine, self.seconds);
         writeln!(out, "{object}")?;
         Ok(())
     }

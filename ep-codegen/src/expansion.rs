@@ -8,7 +8,7 @@
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
-use crate::ast::{Excerpt, File, Item, Pipeline, Stmt, StmtKind, TokenRange};
+use crate::ast::{Excerpt, File, Item, Pipeline, Stmt, StmtKind, TokenRange, Uses};
 use crate::calls::{self, Calls};
 use crate::check::check;
 use crate::cuda_fn::{self, ReadFile};
@@ -181,6 +181,8 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
     let types = whole.as_ref().map_or_else(|| calls::handle(pipeline), Calls::types);
     let functions = whole.as_ref().map(Calls::functions);
     let uses = calls::uses(file, &pipeline.items);
+    let mut handles = Vec::new();
+    handle_paths(&pipeline.items, &mut handles);
     let texts = made.texts.iter().map(|Text { arms, body, plain }| {
         quote!(::ep_runtime::__private::Text { arms: &[#(#arms),*], body: #body, plain: #plain })
     });
@@ -203,6 +205,10 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
             fn texts() -> &'static [::ep_runtime::__private::Text] {
                 &[#(#texts),*]
             }
+
+            fn handles() -> ::std::vec::Vec<::ep_runtime::AnyPipeline> {
+                ::std::vec![#(::ep_runtime::AnyPipeline::of::<#handles>()),*]
+            }
         }
 
         #[doc = ::std::concat!("The types of calls of `", ::std::stringify!(#name), "`.")]
@@ -219,5 +225,22 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
             ::std::env!("CARGO_MANIFEST_DIR"), "/", #files
         ));)*
         #uses
+    }
+}
+
+/// The pipelines whose handles `items` read, each once.
+fn handle_paths(items: &[Item], out: &mut Vec<TokenStream>) {
+    for item in items {
+        match item {
+            Item::Uses(Uses { path, .. }) => {
+                let path = quote!(#(#path)::*);
+                if !out.iter().any(|known| known.to_string() == path.to_string()) {
+                    out.push(path);
+                }
+            }
+            Item::Phase(phase) => handle_paths(&phase.items, out),
+            Item::When(when) => handle_paths(&when.body, out),
+            _ => {}
+        }
     }
 }

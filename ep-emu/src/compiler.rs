@@ -33,10 +33,17 @@ const MACHINE_LACKS: [&str; 3] =
     ["No space left on device", "Cannot allocate memory", "out of memory allocating"];
 
 impl Build {
+    /// Whether every plain access is reported to the happens-before checker.
+    pub(crate) fn is_checked(self) -> bool {
+        matches!(self, Self::Checked | Self::Once)
+    }
+
     fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Fast => &[],
             Self::Checked => &["-fsanitize=thread"],
+            // A third of the compile, and reports lose the names of variables.
+            Self::Once => &["-fsanitize=thread", "-O0", "-g1", "-DEMU_ONCE"],
             // Undefined behaviour becomes an illegal instruction, which the worker reports.
             Self::Sanitized => &[
                 "-fsanitize=address,undefined",

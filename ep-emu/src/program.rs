@@ -37,6 +37,8 @@ pub enum Build {
     Fast,
     /// With every plain access reported to the happens-before checker.
     Checked,
+    /// The same for a text that runs once: it compiles sooner and runs slower.
+    Once,
     /// With the address and undefined-behaviour sanitizers.
     Sanitized,
 }
@@ -191,6 +193,16 @@ impl Kernel {
     /// Bytes of its parameters, laid out as CUDA does.
     pub fn args_bytes(&self) -> usize {
         self.args_bytes
+    }
+
+    /// Runs it here and now, as a plain function: for one that looks at its parameters alone, and at no
+    /// thread, block or rank. `args` holds [`Kernel::args_bytes`] bytes; with fewer it does not run.
+    pub fn call(&self, args: &[u8]) {
+        if args.len() >= self.args_bytes {
+            // SAFETY: the program is loaded as long as this lives, and reads so many bytes; what its
+            // text does with them is as safe as any launch of it.
+            unsafe { (self.run)(args.as_ptr()) }
+        }
     }
 
     /// Its name.

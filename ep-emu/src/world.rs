@@ -296,7 +296,7 @@ impl World {
 
     fn run_checked(&mut self, launches: Vec<Vec<Launch>>) -> Result<RunStats, Failure> {
         let checked =
-            launches.iter().flatten().all(|launch| launch.kernel.program.build() == Build::Checked);
+            launches.iter().flatten().all(|launch| launch.kernel.program.build().is_checked());
         let sanitizer = launches.iter().flatten().find_map(|launch| launch.kernel.program.poison());
         let seed = self.spec.seed;
         let schedule =

@@ -18,12 +18,20 @@ pub struct AnyPipeline {
     pub ir: fn() -> ir::Pipeline,
     /// The CUDA body of each choice of arms; empty for a pipeline that is not emitted yet.
     pub texts: fn() -> &'static [Text],
+    /// The pipelines whose handles it reads.
+    pub handles: fn() -> Vec<AnyPipeline>,
 }
 
 impl AnyPipeline {
     /// The entry of `P`.
     pub const fn of<P: Pipeline>() -> AnyPipeline {
-        AnyPipeline { name: P::NAME, digest: P::DIGEST, ir: P::ir, texts: P::texts }
+        AnyPipeline {
+            name: P::NAME,
+            digest: P::DIGEST,
+            ir: P::ir,
+            texts: P::texts,
+            handles: P::handles,
+        }
     }
 
     /// Whether the pipeline has CUDA texts.

@@ -28,6 +28,7 @@
 //! ```
 
 mod capture;
+mod functions;
 mod memory;
 mod programs;
 mod queue;
@@ -42,6 +43,7 @@ use ep_emu::{Actor, Address, World};
 
 pub use ep_emu::mutant;
 pub use ep_emu::{Build, Failure, FailureKind, Faults, Policy, Rule, Rules, RunStats, Spec, Wait};
+pub use functions::Functions;
 pub use programs::Programs;
 
 use crate::backend::{

@@ -64,7 +64,7 @@ pub mod pipelines;
 
 pub use emit::{AnyPipeline, EmitError, Emitted};
 pub use ep_codegen::schedule::RuleSet;
-pub use ep_codegen::{ir, plan, spelling};
+pub use ep_codegen::{ir, meaning, plan, spelling};
 pub use ep_dsl::pipeline;
 pub use pipeline::{Pipeline, Text};
 

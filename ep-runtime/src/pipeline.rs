@@ -4,6 +4,8 @@ use std::fmt::Debug;
 
 use ep_codegen::ir;
 
+use crate::emit::AnyPipeline;
+
 /// A pipeline declared with [`pipeline!`](crate::pipeline).
 pub trait Pipeline {
     /// The tables that a call leaves for later pipelines.
@@ -20,6 +22,9 @@ pub trait Pipeline {
 
     /// The CUDA body of each choice of arms.
     fn texts() -> &'static [Text];
+
+    /// The pipelines whose handles it reads.
+    fn handles() -> Vec<AnyPipeline>;
 }
 
 /// The CUDA body of one choice of arms.

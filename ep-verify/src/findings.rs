@@ -21,7 +21,8 @@ impl Findings {
         self.checks.push((name.into(), differences));
     }
 
-    pub(crate) fn merge(&mut self, other: Findings) {
+    /// Takes what other checks have found as well.
+    pub fn merge(&mut self, other: Findings) {
         self.checks.extend(other.checks);
     }
 }

@@ -8,8 +8,10 @@
 //! |---|---|
 //! | know what calls have to give | [`oracle`] |
 //! | run, compare and time calls | [`selftest`], [`options`] |
+//! | hold any pipeline against its declaration | [`declared`] |
 //! | look at a machine | [`probe`], [`litmus`], [`pushes`] |
 
+pub mod declared;
 pub mod litmus;
 pub mod options;
 pub mod oracle;

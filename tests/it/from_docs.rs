@@ -1,4 +1,23 @@
-//! Pipelines that an author wrote from the manual alone: what the compiler says to them today.
+//! Pipelines as authors write them from the manual alone: what the compiler says to first attempts, and
+//! programs of every kind, which leave what was worked out for them by hand.
+
+mod broadcast;
+mod by_hand;
+mod computed_peer;
+mod computed_rows;
+mod dense;
+mod drop;
+mod exchange_scan;
+mod forwarder;
+mod local_combine;
+mod nested;
+mod planted;
+mod private_count;
+mod scaled_combine;
+mod two_channels;
+mod two_payloads;
+mod two_sources;
+mod weight_histogram;
 
 use ep_codegen::{expansion, lower, render, syntax};
 
@@ -29,4 +48,18 @@ fn the_first_and_last_attempts_read_as_their_snapshots() {
         let source = std::fs::read_to_string(path).expect("the fixture is a text");
         insta::assert_snapshot!(verdict(&source));
     });
+}
+
+macro_rules! programs {
+    ($($name:ident),* $(,)?) => {$(
+        #[test]
+        fn $name() {
+            $name::by_hand().check();
+        }
+    )*};
+}
+
+programs! {
+    broadcast, computed_peer, computed_rows, dense, drop, exchange_scan, forwarder, local_combine, nested,
+    private_count, scaled_combine, two_channels, two_payloads, two_sources, weight_histogram,
 }

@@ -165,13 +165,15 @@ fn canonical(path: &Path) -> PathBuf {
 }
 
 /// Command lines of `epforge check`: schedules of every variant, and whether bugs would be found.
-fn host_checks(full: bool) -> [(&'static str, String); 5] {
-    let [fast, hb, shapes, faults] = if full { [1000, 200, 40, 200] } else { [50, 10, 4, 10] };
+fn host_checks(full: bool) -> [(&'static str, String); 6] {
+    let [fast, hb, shapes, faults, random] =
+        if full { [1000, 200, 40, 200, 2000] } else { [50, 10, 4, 10, 200] };
     [
         ("schedules", format!("all --schedules {fast}")),
         ("checked schedules", format!("all --mode hb --schedules {hb}")),
         ("schedules of other shapes", format!("all --fuzz-shapes --schedules {shapes}")),
         ("schedules with faults", format!("all --every-fault --schedules {faults}")),
+        ("declarations that nobody wrote", format!("--random {random}")),
         ("planted bugs", "--mutants".to_owned()),
     ]
 }

@@ -50,6 +50,11 @@ impl Fault {
         }
     }
 
+    /// Whether it is about the inputs of the standard pipelines.
+    pub(super) fn is_of_inputs(self) -> bool {
+        matches!(self, Fault::EmptyRanks | Fault::OneTarget | Fault::OtherShape)
+    }
+
     /// Whether it strikes at a step.
     pub(super) fn is_timed(self) -> bool {
         use Fault::{DeadRank, LateRank, StalledBulk, StoppedRank};

@@ -1,37 +1,59 @@
-//! One schedule of one variant: a world of its own, and every call in it held against the oracle.
+//! One schedule of one variant: a world of its own, and every call in it held against the oracle, or
+//! against the declaration.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ep_runtime::backend::BackendError;
-use ep_runtime::buffer::{BufferOptions, Emit};
+use ep_runtime::buffer::BufferOptions;
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
 use ep_verify::Findings;
+use ep_verify::declared::Declared;
 use ep_verify::selftest::{Case, Selftest};
 
 use super::fault::{Fault, judge};
 use super::shape;
+use crate::declared::{ROUNDS, Subject, second_opinion};
 use crate::failure::Failure;
-use crate::problem::{Reach, emit};
+use crate::problem::{Problem, Reach, emit};
 
 /// Longest run between two waits of the host.
-const LIMIT: Duration = Duration::from_secs(300);
+pub(super) const LIMIT: Duration = Duration::from_secs(300);
+
+/// Of so many schedules, one is held against the declarations as well.
+const OPINIONS: u64 = 4;
 
 /// How many shapes are drawn before one of them has a plan.
 const DRAWS: u64 = 64;
 
 /// What is checked.
-#[derive(Debug, Clone)]
 pub(super) struct Variant {
     pub(super) name: String,
+    /// What the command line calls it.
+    pub(super) pipeline: String,
+    pub(super) what: What,
+    pub(super) problem: Problem,
+}
+
+/// What calls are held against.
+pub(super) enum What {
+    /// The oracle of the standard pipelines.
+    Standard(Standard),
+    /// The declaration.
+    Declared(Box<Subject>),
+}
+
+/// Standard pipelines with the options of a buffer.
+#[derive(Debug, Clone)]
+pub(super) struct Standard {
     pub(super) reach: Reach,
     pub(super) options: BufferOptions,
 }
 
-impl Variant {
+impl Standard {
     /// Plans its kernels, so that a value that no plan takes is told before anything runs.
     pub(super) fn plan(&self, ranks: usize) -> Result<(), Failure> {
         emit(&self.options, self.reach.pipelines(), ranks, Arch::Sm90a)?;
@@ -41,10 +63,8 @@ impl Variant {
 
 /// One schedule.
 #[derive(Clone, Copy)]
-pub(super) struct Trial {
-    pub(super) ranks: usize,
-    /// Where the kernels come from.
-    pub(super) source: &'static dyn Emit,
+pub(super) struct Trial<'a> {
+    pub(super) problem: &'a Problem,
     pub(super) build: Build,
     pub(super) fault: Option<Fault>,
     pub(super) other_shapes: bool,
@@ -54,16 +74,24 @@ pub(super) struct Trial {
 /// A call of a run, as it is checked.
 type Call = fn(&Selftest) -> Result<Findings, CallError>;
 
-impl Trial {
+impl Trial<'_> {
     /// Runs it; gives the steps of the scheduler, or what is wrong.
     pub(super) fn run(&self, variant: &Variant, programs: &Arc<Programs>) -> Result<u64, Trouble> {
+        match &variant.what {
+            What::Standard(standard) => self.run_standard(standard, programs),
+            What::Declared(subject) => self.run_declared(subject, programs),
+        }
+    }
+
+    fn run_standard(&self, standard: &Standard, programs: &Arc<Programs>) -> Result<u64, Trouble> {
+        let ranks = self.problem.ranks as usize;
         if !self.other_shapes {
-            return self.run_shape(variant, &variant.options, self.ranks, programs);
+            return self.run_shape(standard.reach, &standard.options, ranks, programs);
         }
         let mut refused = Trouble::Found(String::new());
         for draw in 0..DRAWS {
-            let (options, ranks) = shape::drawn(&variant.options, self.ranks, self.seed, draw);
-            match self.run_shape(variant, &options, ranks, programs) {
+            let (options, ranks) = shape::drawn(&standard.options, ranks, self.seed, draw);
+            match self.run_shape(standard.reach, &options, ranks, programs) {
                 // Not every shape that can be drawn has a plan.
                 Err(trouble @ Trouble::NoPlan(_)) => refused = trouble,
                 Err(Trouble::Found(report)) => {
@@ -79,34 +107,31 @@ impl Trial {
         Err(refused)
     }
 
-    fn run_shape(
-        &self,
-        variant: &Variant,
-        options: &BufferOptions,
-        ranks: usize,
-        programs: &Arc<Programs>,
-    ) -> Result<u64, Trouble> {
-        let Some(fault) = self.fault else {
-            return self.run_struck(variant, options, ranks, programs, None);
+    /// Calls as they are drawn from the declaration: of the same shape for every seed, or of another.
+    fn run_declared(&self, subject: &Subject, programs: &Arc<Programs>) -> Result<u64, Trouble> {
+        let shape = if self.other_shapes { self.seed } else { 0 };
+        let calls = subject.calls(self.problem, Arch::Sm90a, shape, self.seed);
+        let calls = calls.map_err(|failure| Trouble::NoPlan(failure.sentence()))?;
+        let declared = Declared::new(&calls.emitted, &calls.drawn, ROUNDS, &subject.functions());
+        let declared = declared.map_err(|wrong| Trouble::Found(wrong.to_string()))?;
+        let ranks = subject.ranks(self.problem);
+        let blocks = calls.blocks_min() + (self.seed % 3) as u32;
+        let run = |struck: Option<(Fault, (u32, u64))>| {
+            let backend = HostBackend::new(programs, self.host(ranks, struck));
+            let backend = backend.map_err(CallError::from)?;
+            let outcome = declared.check(&backend.group()?, blocks);
+            let rank = struck.map(|(fault, (rank, _))| (fault, rank));
+            judged(rank, outcome, &backend)
+                .map_err(|trouble| trouble.about(&calls.shape()))
+                .map(|_| backend.stats().steps)
         };
-        // A fault that strikes at a step strikes at any of those that the run takes without it.
-        let steps = match fault.is_timed() {
-            true => self.run_struck(variant, options, ranks, programs, None)?,
-            false => 0,
-        };
-        let place = fault.drawn(ranks, self.seed, steps);
-        self.run_struck(variant, options, ranks, programs, Some((fault, place)))
+        let Some(fault) = self.fault else { return run(None) };
+        let steps = if fault.is_timed() { run(None)? } else { 0 };
+        run(Some((fault, fault.drawn(ranks, self.seed, steps))))
     }
 
-    /// Runs a shape with a fault at a place: on a rank, at a step.
-    fn run_struck(
-        &self,
-        variant: &Variant,
-        options: &BufferOptions,
-        ranks: usize,
-        programs: &Arc<Programs>,
-        struck: Option<(Fault, (u32, u64))>,
-    ) -> Result<u64, Trouble> {
+    /// How the machine runs, with a fault on a rank at a step.
+    fn host(&self, ranks: usize, struck: Option<(Fault, (u32, u64))>) -> HostOptions {
         let mut host = HostOptions::new(ranks);
         host.build = self.build;
         host.isolation = Some(LIMIT);
@@ -114,7 +139,39 @@ impl Trial {
         if let Some((fault, place)) = struck {
             host.spec.faults = fault.faults(host.spec.ranks, place);
         }
-        let backend = HostBackend::new(programs, host).map_err(CallError::from)?;
+        host
+    }
+
+    fn run_shape(
+        &self,
+        reach: Reach,
+        options: &BufferOptions,
+        ranks: usize,
+        programs: &Arc<Programs>,
+    ) -> Result<u64, Trouble> {
+        let Some(fault) = self.fault else {
+            return self.run_struck(reach, options, ranks, programs, None);
+        };
+        // A fault that strikes at a step strikes at any of those that the run takes without it.
+        let steps = match fault.is_timed() {
+            true => self.run_struck(reach, options, ranks, programs, None)?,
+            false => 0,
+        };
+        let place = fault.drawn(ranks, self.seed, steps);
+        self.run_struck(reach, options, ranks, programs, Some((fault, place)))
+    }
+
+    /// Runs a shape with a fault at a place: on a rank, at a step.
+    fn run_struck(
+        &self,
+        reach: Reach,
+        options: &BufferOptions,
+        ranks: usize,
+        programs: &Arc<Programs>,
+        struck: Option<(Fault, (u32, u64))>,
+    ) -> Result<u64, Trouble> {
+        let backend =
+            HostBackend::new(programs, self.host(ranks, struck)).map_err(CallError::from)?;
         let group = backend.group()?;
         // Five handles: ranks may be calls apart.
         let options = BufferOptions { live: 5, ..options.clone() };
@@ -124,12 +181,8 @@ impl Trial {
             fault.alter(&mut case, rank);
         }
         let struck = struck.map(|(fault, (rank, _))| (fault, rank));
-        let test = |case: Case| Selftest::new(&group, self.source, case);
-        // A failure of the machine is judged by nobody.
-        let judged = |outcome: Result<Findings, CallError>| match outcome {
-            Err(error) if is_machine(&error) => Err(Trouble::from(error)),
-            outcome => judge(struck, outcome, &backend).map_err(Trouble::Found),
-        };
+        let test = |case: Case| Selftest::new(&group, self.problem.source(), case);
+        let judged = |outcome| judged(struck, outcome, &backend);
         if let Some((Fault::OtherShape, rank)) = struck {
             let options =
                 BufferOptions { experts: case.options.experts + 1, ..case.options.clone() };
@@ -143,12 +196,31 @@ impl Trial {
             return Ok(backend.stats().steps);
         }
         let test = test(case)?;
-        for call in calls(variant.reach, self.seed) {
+        for call in calls(reach, self.seed) {
             if !judged(call(&test))? {
                 break;
             }
         }
+        if struck.is_none() && self.seed % OPINIONS == 1 {
+            let asked = (self.problem, test.buffer().options());
+            let opinion = second_opinion(&group, asked, reach, self.seed);
+            let opinion = opinion.map_err(|failure| Trouble::Found(failure.sentence()))?;
+            judged(Ok(opinion))?;
+        }
         Ok(backend.stats().steps)
+    }
+}
+
+/// Whether the run goes on after a call that may have had a fault. A failure of the machine is judged by
+/// nobody.
+fn judged(
+    struck: Option<(Fault, u32)>,
+    outcome: Result<Findings, CallError>,
+    backend: &HostBackend,
+) -> Result<bool, Trouble> {
+    match outcome {
+        Err(error) if is_machine(&error) => Err(Trouble::from(error)),
+        outcome => judge(struck, outcome, backend).map_err(Trouble::Found),
     }
 }
 
@@ -162,6 +234,16 @@ pub(super) enum Trouble {
     Machine(String),
     /// Something is wrong with what ran.
     Found(String),
+}
+
+impl Trouble {
+    /// The same with the shape that it is found in.
+    fn about(self, shape: &str) -> Trouble {
+        match self {
+            Trouble::Found(report) => Trouble::Found(format!("{shape}\n{report}")),
+            other => other,
+        }
+    }
 }
 
 impl From<CallError> for Trouble {

@@ -43,7 +43,9 @@ fn check_runs_every_variant_and_its_faults() {
 fn wrong_use_is_told_apart() {
     for (line, code, part) in [
         ("run nothing", 2, "there is no pipeline `nothing`"),
-        ("run node-dispatch", 2, "no reference to hold `node-dispatch` against"),
+        ("run node-dispatch", 1, "node-dispatch is declared and checked, but not emitted yet"),
+        ("run expand --set hiden=16", 2, "did you mean `hidden`?"),
+        ("check expand --fault one-target", 2, "a fault of the standard pipelines"),
         ("run layout --set depht=3", 2, "there is no `depht`"),
         ("run layout --ranks 65", 2, "--ranks"),
         ("check nvl-dispatch --set hidden=100", 2, "takes 16..=32768 step 16"),

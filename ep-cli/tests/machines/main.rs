@@ -1,6 +1,7 @@
 //! The commands that run kernels, as scripts see them, on a machine that shows no GPU.
 
 mod bench;
+mod declared;
 mod emulated;
 mod selftest;
 

@@ -173,6 +173,55 @@ impl Data {
         each!(self, list => list.resize(count, Default::default()));
     }
 
+    /// Writes an element, rounded to the type if that is a float; whether it fits.
+    pub fn put(&mut self, index: usize, value: Scalar) -> bool {
+        self.set(index, value).is_ok()
+    }
+
+    /// Bytes of an element in memory.
+    pub fn elem_bytes(&self) -> usize {
+        match self {
+            Data::Bool(_) | Data::U8(_) | Data::E4m3(_) | Data::Ue8m0(_) => 1,
+            Data::Bf16(_) => 2,
+            Data::I32(_) | Data::F32(_) => 4,
+            Data::I64(_) | Data::Bits(_) => 8,
+        }
+    }
+
+    /// Writes an element to `out` as memory holds it; one that is not there writes nothing.
+    pub fn write(&self, index: usize, out: &mut [u8]) {
+        let bits = match self {
+            // A NaN keeps its bits.
+            Data::F32(list) => list.get(index).map(|value| value.to_bits().into()),
+            Data::Bf16(list) => list.get(index).map(|value| (*value).into()),
+            _ => self.bits(index),
+        };
+        for (byte, bits) in out.iter_mut().zip(bits.unwrap_or(0).to_le_bytes()) {
+            *byte = bits;
+        }
+    }
+
+    /// Reads an element as memory holds it. A `bool` is any byte but 0.
+    pub fn read(&mut self, index: usize, bytes: &[u8]) {
+        let mut wide = [0; 8];
+        wide.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        let bits = u64::from_le_bytes(wide);
+        fn put<T>(list: &mut [T], index: usize, value: T) {
+            if let Some(place) = list.get_mut(index) {
+                *place = value;
+            }
+        }
+        match self {
+            Data::Bool(list) => put(list, index, bits != 0),
+            Data::U8(list) | Data::E4m3(list) | Data::Ue8m0(list) => put(list, index, bits as u8),
+            Data::Bf16(list) => put(list, index, bits as u16),
+            Data::I32(list) => put(list, index, bits as i32),
+            Data::I64(list) => put(list, index, bits as i64),
+            Data::F32(list) => put(list, index, f32::from_bits(bits as u32)),
+            Data::Bits(list) => put(list, index, bits),
+        }
+    }
+
     /// An element as bits, so that equal ones are equal as memory holds them; all NaNs are one.
     pub(super) fn bits(&self, index: usize) -> Option<u64> {
         Some(match self {

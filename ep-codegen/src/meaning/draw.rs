@@ -8,6 +8,7 @@
 //! Values are those of the declared range; without one, small numbers of the element type.
 //! `expert_begin`, which says where experts live, is the same on every rank.
 
+mod shape;
 mod values;
 
 use std::collections::BTreeMap;
@@ -17,10 +18,8 @@ use super::dice::Dice;
 use super::world::World;
 use super::wrong::Found;
 use super::{Function, Outcome, Problem, Rank, Wrong, run};
-use crate::ir::{
-    Choice, DimKind, Elem, Pipeline, Tensor as Declared, TensorKind, Values, text, walk,
-};
-use crate::plan::{Arch, Config, Numbers, PlanError, resolve};
+use crate::ir::{Choice, Elem, Pipeline, Tensor as Declared, TensorKind, Values, text, walk};
+use crate::plan::{Arch, Config, Numbers, PlanError};
 
 /// A legal call of a pipeline.
 #[derive(Debug, Clone)]
@@ -88,6 +87,8 @@ pub struct Drawing<'a> {
     random: Dice,
     /// The most rows that a size without a range may have.
     rows: i64,
+    /// The most rows that outputs hold beyond a size that the device reads.
+    spare: i64,
     /// Numbers and arms so far.
     numbers: Numbers,
     arms: BTreeMap<String, String>,
@@ -111,6 +112,7 @@ impl<'a> Drawing<'a> {
             functions,
             random: Dice::new(seed),
             rows: 12,
+            spare: 0,
             numbers: Numbers::new(),
             arms: BTreeMap::new(),
             args: BTreeMap::new(),
@@ -141,10 +143,43 @@ impl<'a> Drawing<'a> {
         }
     }
 
+    /// Fixes whatever [`Config::set`] takes.
+    pub fn set(&mut self, pipeline: &Pipeline, name: &str, value: &str) -> Result<(), PlanError> {
+        let mut config = Config::new(pipeline, Arch::Sm90a);
+        config.set(pipeline, name, value)?;
+        if let Some(arm) = config.arm(pipeline, name) {
+            self.arms.insert(name.to_string(), arm.to_string());
+        }
+        self.numbers.extend(config.dims.into_iter().chain(config.tunes));
+        self.args.extend(config.args);
+        self.copies.extend(config.copies);
+        Ok(())
+    }
+
+    /// Forgets sizes, tensors and handles: what is drawn next is another call in the same configuration,
+    /// from a seed of its own.
+    pub fn another(&mut self, seed: u64) {
+        self.random = Dice::new(seed);
+        self.sizes.clear();
+        self.tensors.clear();
+        self.left.clear();
+    }
+
     /// The most rows that a size may have.
     pub fn rows(mut self, most: i64) -> Drawing<'a> {
         self.rows = most;
         self
+    }
+
+    /// The most rows that outputs hold beyond a size that the device reads.
+    pub fn spare(mut self, most: i64) -> Drawing<'a> {
+        self.spare = most;
+        self
+    }
+
+    /// Fixes a size, by rank.
+    pub fn size(&mut self, name: &str, rows: Vec<i64>) {
+        self.sizes.insert(name.to_string(), rows);
     }
 
     /// A legal call of `pipeline`.
@@ -164,7 +199,8 @@ impl<'a> Drawing<'a> {
         self.draw_choice(pipeline, &Choice { arms })
     }
 
-    fn draw_choice(&mut self, pipeline: &Pipeline, choice: &Choice) -> Result<Drawn, Undrawn> {
+    /// A legal call of `pipeline` with these arms.
+    pub fn draw_choice(&mut self, pipeline: &Pipeline, choice: &Choice) -> Result<Drawn, Undrawn> {
         for (axis, arm) in pipeline.axes.iter().zip(&choice.arms) {
             self.arms.insert(axis.name.clone(), arm.clone());
         }
@@ -180,49 +216,6 @@ impl<'a> Drawing<'a> {
         let mut drawn = Drawn { ir, config, numbers, args, ranks: vec![Rank::default(); count] };
         self.bring(&mut drawn)?;
         Ok(drawn)
-    }
-
-    /// Numbers of a legal shape: those that are fixed, others small.
-    fn shape(&mut self, ir: &Pipeline, config: &mut Config) -> Result<Numbers, Undrawn> {
-        const TRIES: usize = 50;
-        let mut last = None;
-        for _ in 0..TRIES {
-            for dim in &ir.dims {
-                if let DimKind::Given { low, high, step } = dim.kind {
-                    let value = self.dim(&dim.name, low, high, step);
-                    config.dims.insert(dim.name.clone(), value);
-                }
-            }
-            for tune in &ir.tunes {
-                let fixed = self.numbers.get(&tune.name).copied();
-                let drawn = self.random.one_of(&tune.choices).copied();
-                config.tunes.insert(tune.name.clone(), fixed.or(drawn).unwrap_or(tune.default));
-            }
-            match resolve(ir, config) {
-                Ok(numbers) => {
-                    let all = numbers.iter().map(|(name, value)| (name.clone(), *value));
-                    self.numbers.extend(all);
-                    return Ok(numbers);
-                }
-                Err(error) => last = Some(error),
-            }
-        }
-        let missing = PlanError::Missing { pipeline: ir.name.clone(), name: "shape".to_string() };
-        Err(Undrawn::Shape(Box::new(last.unwrap_or(missing))))
-    }
-
-    fn dim(&mut self, name: &str, low: i64, high: i64, step: i64) -> i64 {
-        if let Some(fixed) = self.numbers.get(name) {
-            return *fixed;
-        }
-        let most = match name {
-            "ranks" => 4,
-            "nodes" | "local_ranks" => 2,
-            "experts" => 12,
-            _ => 4,
-        };
-        let steps = ((high - low) / step.max(1)).min(most.max(1));
-        low + step.max(1) * self.random.within(0, steps + 1)
     }
 
     /// Draws and interprets the pipeline that leaves a handle, once.
@@ -249,8 +242,10 @@ impl<'a> Drawing<'a> {
         let choice = fitting.first().cloned().ok_or_else(missing)?;
         // What the maker's arms are called is its own matter.
         let arms = self.arms.clone();
+        // Tables of a handle have as many rows as their size says.
+        let spare = std::mem::take(&mut self.spare);
         let drawn = self.draw_choice(maker, &choice)?;
-        self.arms = arms;
+        (self.arms, self.spare) = (arms, spare);
         let outcome = drawn.run(self.functions).map_err(|wrong| {
             let pipeline = handle.to_string();
             Undrawn::Wrong { pipeline, wrong }
@@ -315,7 +310,25 @@ impl<'a> Drawing<'a> {
                 _ => {}
             }
         }
+        self.draw_capacities(drawn);
         Ok(())
+    }
+
+    /// Outputs with a size that the device reads may hold more rows than that.
+    fn draw_capacities(&mut self, drawn: &mut Drawn) {
+        let problem = drawn.problem(self.functions);
+        let world = World::sized(&problem);
+        let mut capacities = Vec::new();
+        for sizes in &world.sizes {
+            let counted = drawn.ir.sizes.iter().filter(|size| size.value.is_some());
+            let rows =
+                counted.filter_map(|size| Some((&size.name, sizes.get(size.name.as_str())?)));
+            capacities.push(Vec::from_iter(rows.map(|(name, rows)| (name.clone(), *rows))));
+        }
+        for (rank, capacities) in drawn.ranks.iter_mut().zip(capacities) {
+            let more = |(name, rows)| (name, rows + self.random.within(0, self.spare + 1));
+            rank.capacity.extend(capacities.into_iter().map(more));
+        }
     }
 
     fn sizes_of(

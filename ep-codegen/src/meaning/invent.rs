@@ -9,8 +9,11 @@ mod back;
 mod channels;
 mod local;
 mod print;
+mod reals;
+mod simpler;
 
 use super::dice::Dice;
+use simpler::simpler;
 
 /// A random declaration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +48,12 @@ enum Piece {
     Compute { depth: usize, value: Value, filter: Option<Value>, named: bool, inout: bool },
     /// Sums of those before.
     Prefix { nested: bool, total: bool, value: Value },
+    /// Messages to peers that are computed.
+    Moved { lane: Lane, by: i64 },
+    /// Floats of each token, as rows or one by one.
+    Reals { value: Real, by_row: bool, bf16: bool },
+    /// Rows of a size of their own: values that are counted, named, and used again.
+    Tallies { over: i64, value: Value },
 }
 
 /// A channel between two roles.
@@ -123,6 +132,31 @@ enum Value {
     /// A sum over an input.
     Fold(usize),
     Pair(Op, Box<Value>, Box<Value>),
+}
+
+/// A float of a token: an element, or a row of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Real {
+    /// Weights, f32.
+    Weight,
+    /// Values, bf16.
+    Gate,
+    /// A whole number of the token.
+    Number,
+    /// A `u8` that is cast.
+    Small,
+    /// A function of the user.
+    Called(Box<Real>),
+    /// Rounded to bf16 on the way.
+    Rounded(Box<Real>),
+    Pair(RealOp, Box<Real>, Box<Real>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RealOp {
+    Add,
+    Sub,
+    Mul,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,7 +240,7 @@ fn one<T: Copy>(random: &mut Dice, list: &[T], or: T) -> T {
 
 fn piece(random: &mut Dice) -> Piece {
     let filter = |random: &mut Dice| one(random, &FILTERS, Filter::All);
-    match random.below(12) {
+    match random.below(15) {
         0 | 1 => {
             let lanes = 1 + usize::from(random.once_in(3));
             let lanes = (0..lanes).map(|_| lane(random)).collect();
@@ -249,11 +283,42 @@ fn piece(random: &mut Dice) -> Piece {
             named: random.once_in(2),
             inout: random.once_in(3),
         },
-        _ => Piece::Prefix {
+        11 => Piece::Prefix {
             nested: random.once_in(2),
             total: random.once_in(2),
             value: value(random, 2),
         },
+        12 => {
+            let lane = Lane { recorded: false, ..lane(random) };
+            Piece::Moved { lane, by: random.within(0, 4) }
+        }
+        13 => Piece::Reals {
+            value: real(random, 3),
+            by_row: random.once_in(2),
+            bf16: random.once_in(2),
+        },
+        _ => Piece::Tallies { over: random.within(-3, 20), value: value(random, 2) },
+    }
+}
+
+/// A float of at most so many operations in a row.
+fn real(random: &mut Dice, depth: usize) -> Real {
+    const OPS: [RealOp; 3] = [RealOp::Add, RealOp::Sub, RealOp::Mul];
+    if depth == 0 || random.once_in(4) {
+        return match random.below(4) {
+            0 => Real::Weight,
+            1 => Real::Gate,
+            2 => Real::Number,
+            _ => Real::Small,
+        };
+    }
+    match random.below(5) {
+        0 => Real::Called(Box::new(real(random, depth - 1))),
+        1 => Real::Rounded(Box::new(real(random, depth - 1))),
+        _ => {
+            let op = one(random, &OPS, RealOp::Add);
+            Real::Pair(op, Box::new(real(random, depth - 1)), Box::new(real(random, depth - 1)))
+        }
     }
 }
 
@@ -288,169 +353,4 @@ fn value(random: &mut Dice, depth: usize) -> Value {
         _ => value(random, depth - 1),
     };
     Value::Pair(op, Box::new(left), Box::new(right))
-}
-
-/// A piece with less of something.
-fn simpler(piece: &Piece) -> Vec<Piece> {
-    let mut all = Vec::new();
-    match piece {
-        Piece::Rings { lanes, sender, receiver, others } => {
-            let with = |lanes: Vec<Lane>| Piece::Rings {
-                lanes,
-                sender: *sender,
-                receiver: *receiver,
-                others: *others,
-            };
-            if lanes.len() > 1 {
-                all.extend(lanes.iter().map(|lane| with(vec![lane.clone()])));
-            }
-            for at in 0..lanes.len() {
-                for lane in simpler_lane(&lanes[at]) {
-                    let mut lanes = lanes.clone();
-                    lanes[at] = lane;
-                    all.push(with(lanes));
-                }
-            }
-            if *others {
-                let (lanes, sender, receiver) = (lanes.clone(), *sender, *receiver);
-                all.push(Piece::Rings { lanes, sender, receiver, others: false });
-            }
-            if *receiver == Receiver::Stripe {
-                let (lanes, sender, others) = (lanes.clone(), *sender, *others);
-                all.push(Piece::Rings { lanes, sender, receiver: Receiver::Peer, others });
-            }
-        }
-        Piece::Forward { lane, from_all } => {
-            let less = simpler_lane(lane).into_iter();
-            all.extend(less.map(|lane| Piece::Forward { lane, from_all: *from_all }));
-            if *from_all {
-                all.push(Piece::Forward { lane: lane.clone(), from_all: false });
-            }
-        }
-        Piece::Direct { lane, sender } => {
-            let less = simpler_lane(lane).into_iter().filter(|lane| lane.row);
-            all.extend(less.map(|lane| Piece::Direct { lane, sender: *sender }));
-        }
-        Piece::Arrivals { lane } => {
-            all.extend(simpler_lane(lane).into_iter().map(|lane| Piece::Arrivals { lane }));
-        }
-        _ => all.extend(simpler_local(piece)),
-    }
-    all
-}
-
-/// The same for pieces whose messages have no fields to choose.
-fn simpler_local(piece: &Piece) -> Vec<Piece> {
-    let mut all = Vec::new();
-    match piece.clone() {
-        Piece::Slots { per_index, folds } => {
-            if folds.len() > 1 {
-                let one = |fold: &Fold| Piece::Slots { per_index, folds: vec![*fold] };
-                all.extend(folds.iter().map(one));
-            }
-            if per_index {
-                all.push(Piece::Slots { per_index: false, folds });
-            }
-        }
-        Piece::Pull { bias, weights, scaled } => {
-            if bias != Bias::None {
-                all.push(Piece::Pull { bias: Bias::None, weights, scaled });
-            }
-            if weights {
-                all.push(Piece::Pull { bias, weights: false, scaled });
-            }
-            if scaled {
-                all.push(Piece::Pull { bias, weights, scaled: false });
-            }
-        }
-        Piece::RoundTrip { filter, bias, weights, by_row } => {
-            if filter != Filter::All {
-                all.push(Piece::RoundTrip { filter: Filter::All, bias, weights, by_row });
-            }
-            if bias != Bias::None {
-                all.push(Piece::RoundTrip { filter, bias: Bias::None, weights, by_row });
-            }
-            if weights || by_row {
-                all.push(Piece::RoundTrip { filter, bias, weights: false, by_row: false });
-            }
-        }
-        Piece::Count { filter, experts, last, flags } => {
-            if last || flags {
-                all.push(Piece::Count { filter, experts, last: false, flags: false });
-            }
-            if filter != Filter::All {
-                all.push(Piece::Count { filter: Filter::All, experts, last, flags });
-            }
-            if experts != Filter::All {
-                all.push(Piece::Count { filter, experts: Filter::All, last, flags });
-            }
-        }
-        Piece::Places { filter } if filter != Filter::All => {
-            all.push(Piece::Places { filter: Filter::All });
-        }
-        _ => all.extend(simpler_number(piece)),
-    }
-    all
-}
-
-/// The same for pieces that compute.
-fn simpler_number(piece: &Piece) -> Vec<Piece> {
-    let mut all = Vec::new();
-    match piece.clone() {
-        Piece::Compute { depth, value, filter, named, inout } => {
-            let with = |depth, value, filter, named, inout| Piece::Compute {
-                depth,
-                value,
-                filter,
-                named,
-                inout,
-            };
-            if depth > 1 {
-                all.push(with(depth - 1, value.clone(), filter.clone(), named, inout));
-            }
-            if filter.is_some() {
-                all.push(with(depth, value.clone(), None, named, inout));
-            }
-            if named || inout {
-                all.push(with(depth, value.clone(), filter.clone(), false, false));
-            }
-            if let Value::Pair(_, left, right) = value {
-                for value in [*left, *right] {
-                    all.push(with(depth, value, filter.clone(), named, inout));
-                }
-            }
-        }
-        Piece::Prefix { nested, total, value } => {
-            if nested || total {
-                all.push(Piece::Prefix { nested: false, total: false, value: value.clone() });
-            }
-            if let Value::Pair(_, left, right) = value {
-                let with = |value: Box<Value>| Piece::Prefix { nested, total, value: *value };
-                all.extend([with(left), with(right)]);
-            }
-        }
-        _ => {}
-    }
-    all
-}
-
-fn simpler_lane(lane: &Lane) -> Vec<Lane> {
-    let mut all = Vec::new();
-    if lane.filter != Filter::All {
-        all.push(Lane { filter: Filter::All, ..lane.clone() });
-    }
-    if lane.recorded {
-        all.push(Lane { recorded: false, ..lane.clone() });
-    }
-    if lane.row {
-        all.push(Lane { row: false, ..lane.clone() });
-    }
-    if lane.fields.len() > 1 {
-        for at in 0..lane.fields.len() {
-            let mut less = lane.clone();
-            less.fields.remove(at);
-            all.push(less);
-        }
-    }
-    all
 }

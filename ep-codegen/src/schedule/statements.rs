@@ -57,6 +57,9 @@ impl<'a> RoleLowering<'a> {
             if let Expr::Element { tensor, .. } | Expr::Field { of: tensor, .. } = part {
                 names.push(tensor);
             }
+            if let Expr::Field { of, field, .. } = part {
+                names.extend(self.comes_with(of, field));
+            }
         });
         let mut added: Vec<&str> = Vec::new();
         walk::exprs(stmt, &mut |part| {
@@ -72,6 +75,23 @@ impl<'a> RoleLowering<'a> {
             tensor.optional && names.contains(&name) && !added.contains(&name)
         };
         self.ir.tensors.iter().filter(optional).map(there).reduce(Term::and)
+    }
+
+    /// The tensor without which messages bring nothing of a field. It is there on all ranks or on none.
+    fn comes_with(&self, binder: &str, name: &str) -> Option<&str> {
+        let mut with = None;
+        walk::stmts(&self.role.body, &mut |stmt| {
+            let (Action::Receive { binder: taken, channel, .. }
+            | Action::Gather { part: taken, channel, .. }) = &stmt.action
+            else {
+                return;
+            };
+            let carried = self.ir.carried(channel).filter(|_| taken == binder);
+            let mut fields = carried.into_iter().flat_map(|(_, message)| &message.fields);
+            let field = fields.find(|field| field.name == name);
+            with = field.and_then(|field| field.optional_with.as_deref()).or(with);
+        });
+        with
     }
 
     /// Whether `left + tensor` adds what came of a tensor to the sum of the parts of a gather: nothing, if

@@ -10,7 +10,13 @@
 #define __device__
 #define __host__
 #define __constant__ static const
-#define __forceinline__ inline __attribute__((always_inline))
+#ifdef EMU_ONCE
+// A text that runs once: what is not inlined is compiled once, and not at every call.
+#define EMU_SMALL inline
+#else
+#define EMU_SMALL inline __attribute__((always_inline))
+#endif
+#define __forceinline__ EMU_SMALL
 #define __noinline__ __attribute__((noinline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
@@ -23,7 +29,7 @@
 #define gridDim (emu_lane->block->grid)
 constexpr int warpSize = 32;
 
-#define EMU_INLINE static inline __attribute__((always_inline))
+#define EMU_INLINE static EMU_SMALL
 
 typedef decltype(sizeof(0)) size_t;
 

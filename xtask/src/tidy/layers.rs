@@ -61,7 +61,7 @@ const BELOW: [(&str, &[&str]); 8] = [
     ("ep-dsl", &["ep-codegen"]),
     ("ep-runtime", &["ep-codegen", "ep-dsl", "ep-emu", "ep-fuzz"]),
     ("ep-verify", &["ep-runtime"]),
-    ("ep-cli", &["ep-runtime", "ep-verify"]),
+    ("ep-cli", &["ep-codegen", "ep-runtime", "ep-verify"]),
 ];
 
 /// What the macro needs and a program must not carry.

@@ -66,7 +66,8 @@ impl Drawing<'_> {
         }
         let has_none = (low..high).contains(&-1);
         // Some rows keep to a few values, so that they meet.
-        let high = if self.random.once_in(4) { high.min(low.saturating_add(3)) } else { high };
+        let few = low.saturating_add(3).max(if distinct { low + width as i64 } else { low });
+        let high = if self.random.once_in(4) { high.min(few) } else { high };
         let mut row = Vec::new();
         for _ in 0..width {
             let mut value = self.random.within(low, high);

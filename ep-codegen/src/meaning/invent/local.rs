@@ -122,7 +122,7 @@ impl Printer<'_> {
 }
 
 /// A value inside `depth` loops over `i`, `j` and `k`.
-fn number(value: &Value, depth: usize) -> String {
+pub(super) fn number(value: &Value, depth: usize) -> String {
     let index = |at: usize| match at {
         at if at < depth => ["i", "j", "k"][at.min(2)],
         _ => "me",
@@ -134,6 +134,7 @@ fn number(value: &Value, depth: usize) -> String {
         Value::Input(at) => match at {
             1 if depth > 1 => "by_choice[j]".to_string(),
             2 if depth > 2 => "by_three[k]".to_string(),
+            _ if depth == 0 => "by_rank[me]".to_string(),
             _ => "by_rank[i]".to_string(),
         },
         Value::Fold(at) => match at {

@@ -43,7 +43,7 @@ impl Invented {
     fn has_rows(&self) -> bool {
         self.pieces.iter().any(|piece| match piece {
             Piece::Rings { lanes, .. } => lanes.iter().any(|lane| lane.row),
-            Piece::Forward { lane, .. } => lane.row,
+            Piece::Forward { lane, .. } | Piece::Moved { lane, .. } => lane.row,
             Piece::Direct { .. } | Piece::Places { .. } => true,
             _ => false,
         })
@@ -103,6 +103,9 @@ impl Printer<'_> {
                 self.compute(*depth, value, filter.as_ref(), *named, *inout);
             }
             Piece::Prefix { nested, total, value } => self.prefix(*nested, *total, value),
+            Piece::Moved { lane, by } => self.moved(lane, *by),
+            Piece::Reals { value, by_row, bf16 } => self.reals(value, *by_row, *bf16),
+            Piece::Tallies { over, value } => self.tallies(*over, value),
         }
     }
 
@@ -147,7 +150,7 @@ pub(super) fn upper(name: &str) -> String {
 }
 
 /// Which tokens `t` go to `peer`.
-fn condition(filter: Filter) -> String {
+pub(super) fn condition(filter: Filter) -> String {
     match filter {
         Filter::All => "true".to_string(),
         Filter::Flag => "to[t, peer]".to_string(),

@@ -379,6 +379,10 @@ impl Forms<'_> {
         };
         let channel = self.channel(channel)?;
         let ring = channel.kind == ChannelKind::Ring;
+        let carried = self.ir.carried(&channel.name);
+        if !carried.is_some_and(|(_, message)| message.fields.iter().any(|field| field.row)) {
+            return self.refuse(&stmt.at, "a message that is moved in pieces has a `row`");
+        }
         if filter.is_some() {
             return self.refuse(&stmt.at, "every message is taken: the loop has no `where`");
         }

@@ -1,0 +1,259 @@
+//! `epforge check --random N`: declarations that nobody wrote, each from a seed. What their kernels leave,
+//! with rules and without, is what they mean; one that fails is told as small as it can be made.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ep_codegen::schedule::{Rule, RuleSet};
+use ep_codegen::{expansion, lower, render, syntax};
+use ep_runtime::Emitted;
+use ep_runtime::device::HEADERS;
+use ep_runtime::host::{Build, Faults, HostBackend, HostOptions, Programs};
+use ep_runtime::ir::Pipeline;
+use ep_runtime::jit::{Arch, Cache, CudaSource, Jit, Nvrtc};
+use ep_runtime::meaning::{Drawing, Drawn, Function, Invented};
+use ep_runtime::plan::{Config, plan};
+use ep_verify::declared::Declared;
+
+use super::pool::on_all_cores;
+use super::progress::Progress;
+use super::trial::LIMIT;
+use crate::declared::{ROUNDS, SPARE};
+use crate::failure::Failure;
+use crate::json::Object;
+use crate::machine::warn;
+use crate::problem::no_machine;
+
+/// Ranks of a declaration: one more with each seed, up to this.
+const RANKS: u64 = 5;
+
+/// Each declaration is emitted without rules, with those over steps, and with all.
+const RULES: [RuleSet; 3] = [RuleSet::None, RuleSet::Without(Rule::Roles), RuleSet::All];
+
+/// Of so many declarations, one goes through NVRTC as well, which takes longer than all the rest.
+const TRANSLATED: u64 = 4;
+
+/// What became of a declaration.
+enum Verdict {
+    /// It leaves what it means.
+    Good,
+    /// The documented list says that it is not emitted; the sentence.
+    Refused(String),
+    /// What differs, and the smallest declaration that does so.
+    Wrong { words: String, source: String },
+}
+
+/// Looks at `count` declarations from `first` on.
+pub(super) fn run(
+    count: u64,
+    first: u64,
+    json: bool,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), Failure> {
+    if first.checked_add(count - 1).is_none() {
+        let what = format!("{count} declarations from seed {first} on go past {}", u64::MAX);
+        return Err(Failure::WrongUse(what));
+    }
+    let programs = Programs::find().map_err(no_machine)?;
+    warn(&programs, err);
+    let started = Instant::now();
+    let mut progress = Progress::new(count);
+    let (mut refused, mut wrong) = (BTreeMap::<String, u64>::new(), 0_u64);
+    let mut told = Ok(());
+    let total = usize::try_from(count).unwrap_or(usize::MAX);
+    let work = |number: usize| look(first + number as u64, &programs);
+    on_all_cores(total, work, |number, verdict| {
+        progress.step("declarations", err);
+        match verdict {
+            Verdict::Good => {}
+            Verdict::Refused(words) => *refused.entry(words).or_default() += 1,
+            Verdict::Wrong { words, source } => {
+                wrong += 1;
+                progress.clear(err);
+                let seed = first + number as u64;
+                told = tell(seed, &words, &source, json, out)
+                    .and(std::mem::replace(&mut told, Ok(())));
+            }
+        }
+    });
+    progress.clear(err);
+    told?;
+    let seconds = started.elapsed().as_secs_f64();
+    let refusals: u64 = refused.values().sum();
+    if json {
+        let object = Object::new().with("declarations", count).with("seed", first);
+        writeln!(out, "{}", object.with("wrong", wrong).with("refused", refusals))?;
+    } else {
+        for (words, times) in &refused {
+            writeln!(out, "  refused {times:6} times: {words}")?;
+        }
+        writeln!(
+            out,
+            "{count} declarations from seed {first} on, {wrong} wrong, {refusals} refused, {seconds:.1} s"
+        )?;
+    }
+    match wrong {
+        0 => Ok(()),
+        _ => Err(Failure::Failed(format!(
+            "{wrong} of {count} declarations leave what they do not mean"
+        ))),
+    }
+}
+
+fn tell(
+    seed: u64,
+    words: &str,
+    source: &str,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    if json {
+        let object = Object::new().with("seed", seed).with("report", words);
+        writeln!(out, "{}", object.with("declaration", source))?;
+        return Ok(());
+    }
+    writeln!(out, "  FAILED  with seed {seed}")?;
+    for line in words.lines().chain(source.lines()) {
+        writeln!(out, "    {line}")?;
+    }
+    writeln!(out, "    replay: epforge check --random 1 --seed {seed}")?;
+    Ok(())
+}
+
+fn look(seed: u64, programs: &Arc<Programs>) -> Verdict {
+    let invented = Invented::new(seed);
+    let words = match judged(&invented, seed, Build::Once, programs) {
+        Ok(None) => return Verdict::Good,
+        Ok(Some(refusal)) => return Verdict::Refused(refusal),
+        Err(words) => words,
+    };
+    let fails = &mut |less: &Invented| judged(less, seed, Build::Once, programs).is_err();
+    let small = invented.shrunk(fails);
+    // This build knows at which statement it is.
+    let words = judged(&small, seed, Build::Checked, programs).err().unwrap_or(words);
+    Verdict::Wrong { words, source: small.source() }
+}
+
+/// What is wrong with a declaration, or why it is refused.
+fn judged(
+    invented: &Invented,
+    seed: u64,
+    build: Build,
+    programs: &Arc<Programs>,
+) -> Result<Option<String>, String> {
+    let source = format!("ep_runtime::pipeline! {{ {} }}", invented.source());
+    let blocks = syntax::blocks(&source).map_err(|error| error.to_string())?;
+    let no_files = |path: &str| Err(format!("{path} is not here"));
+    let mut all = Vec::new();
+    for block in blocks {
+        let (file, errors) = expansion::front_end(block, &no_files);
+        if !errors.is_empty() {
+            let words = errors.to_text(&source);
+            let refusal = words.lines().next().unwrap_or_default().to_owned();
+            // Everything else is legal, and emitted.
+            let is_listed = words.contains("no CUDA text yet");
+            return if is_listed { Ok(Some(refusal)) } else { Err(words) };
+        }
+        all.extend(file.pipelines.iter().map(|pipeline| lower::lower(&file, pipeline)));
+    }
+    let known: Vec<&Pipeline> = all.iter().collect();
+    let functions = programs.functions(&known).map_err(|error| error.to_string())?;
+    let functions = functions.list();
+    for pipeline in &all {
+        let ranks = 1 + (seed % RANKS) as i64;
+        let drawing = Drawing::new(seed, &known, &functions).spare(SPARE).number("ranks", ranks);
+        Trial { pipeline, seed, build, programs, functions: &functions }.compare(drawing)?;
+    }
+    Ok(None)
+}
+
+/// One pipeline of a declaration.
+struct Trial<'a> {
+    pipeline: &'a Pipeline,
+    seed: u64,
+    build: Build,
+    programs: &'a Arc<Programs>,
+    functions: &'a BTreeMap<String, &'a Function>,
+}
+
+impl Trial<'_> {
+    /// Two calls of other sizes, with every rule and with none.
+    fn compare(&self, mut drawing: Drawing<'_>) -> Result<(), String> {
+        let first = drawing.draw(self.pipeline).map_err(|error| error.to_string())?;
+        drawing.another(self.seed ^ 1 << 63);
+        let choice = &first.config.choice;
+        let second =
+            drawing.draw_choice(self.pipeline, choice).map_err(|error| error.to_string())?;
+        let (config, calls) = (first.config.clone(), [first, second]);
+        let mut seen: Vec<String> = Vec::new();
+        for rules in RULES {
+            let config = Config { rules, ..config.clone() };
+            let plan = match plan(self.pipeline, &config) {
+                Ok(plan) => plan,
+                // A rule may ask for room for what every message brings; without rules nothing does.
+                Err(_) if rules != RuleSet::None => continue,
+                Err(error) => return Err(error.to_string()),
+            };
+            let body = render::body_with(&self.pipeline.select(&config.choice), rules);
+            let body = body.map_err(|error| format!("{error:?}"))?;
+            let emitted = Emitted { cuda: format!("{}\n{body}", plan.prologue(&body)), plan };
+            if !seen.contains(&emitted.cuda) {
+                seen.push(emitted.cuda.clone());
+                let done = self.run(&emitted, &calls);
+                let done = done.and_then(|()| self.translate(&config, &body));
+                done.map_err(|words| format!("{rules:?}: {words}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// NVRTC takes the text, where there is one.
+    fn translate(&self, config: &Config, body: &str) -> Result<(), String> {
+        let Ok(nvrtc) = Nvrtc::find() else { return Ok(()) };
+        if !self.seed.is_multiple_of(TRANSLATED) {
+            return Ok(());
+        }
+        let arch = if self.seed / TRANSLATED % 2 == 0 { Arch::Sm80 } else { Arch::Sm90a };
+        let plan = plan(self.pipeline, &Config { arch, ..config.clone() });
+        let plan = plan.map_err(|error| error.to_string())?;
+        let cuda = format!("{}\n{body}", plan.prologue(body));
+        let text = CudaSource { name: "random.cu", text: &cuda, headers: HEADERS };
+        // What is compiled once is kept nowhere.
+        let compiled = Jit::new(nvrtc, Cache::memory_only()).compile(&text, arch, &[]);
+        let compiled = compiled.map_err(|error| error.to_string())?;
+        match compiled.defects().first() {
+            None => Ok(()),
+            Some(defect) => Err(format!("{}: {defect}", arch.name())),
+        }
+    }
+
+    fn run(&self, emitted: &Emitted, calls: &[Drawn]) -> Result<(), String> {
+        let declared = Declared::new(emitted, calls, ROUNDS, self.functions);
+        let declared = declared.map_err(|wrong| wrong.to_string())?;
+        let ranks = calls.first().map_or(1, |call| call.ranks.len());
+        let mut host = HostOptions { build: self.build, ..HostOptions::new(ranks) };
+        host.arch = Arch::Sm90a;
+        host.isolation = Some(LIMIT);
+        host.spec.seed = self.seed;
+        host.spec.max_ahead = ROUNDS * calls.len();
+        if ranks > 1 {
+            let slow = (self.seed / RANKS) as u32 % ranks as u32;
+            host.spec.faults = Faults { slow_ranks: vec![slow], ..Faults::default() };
+        }
+        let backend = HostBackend::new(self.programs, host).map_err(|error| error.to_string())?;
+        let group = backend.group().map_err(|error| error.to_string())?;
+        let blocks = u32::try_from(emitted.plan.blocks_min).unwrap_or(1).max(1);
+        let blocks = blocks + (self.seed % 3) as u32;
+        match declared.check(&group, blocks) {
+            Ok(findings) if findings.is_good() => Ok(()),
+            Ok(findings) => Err(findings.to_string()),
+            Err(error) => {
+                let seen = backend.report().map(|report| format!("\n{report}"));
+                Err(format!("{error}{}", seen.unwrap_or_default()))
+            }
+        }
+    }
+}

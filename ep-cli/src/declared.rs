@@ -1,0 +1,251 @@
+//! Any pipeline, a user's too, held against its declaration: calls are drawn from it and interpreted, and
+//! its kernel has to leave the same.
+
+use std::collections::BTreeMap;
+
+use ep_runtime::buffer::{BufferOptions, BuiltIn, StandardPipeline};
+use ep_runtime::group::Group;
+use ep_runtime::host::{Functions, Programs};
+use ep_runtime::ir::Pipeline;
+use ep_runtime::jit::Arch;
+use ep_runtime::meaning::{Drawing, Drawn, Function, Undrawn};
+use ep_runtime::plan::{Config, PlanError};
+use ep_runtime::{AnyPipeline, EmitError, Emitted, RuleSet};
+use ep_verify::Findings;
+use ep_verify::declared::Declared;
+
+use crate::failure::Failure;
+use crate::problem::{Problem, Reach, emit, failed, no_machine};
+use crate::selection::refused;
+
+/// How many configurations are drawn before one of them has a plan.
+const DRAWS: u64 = 64;
+
+/// Most rows of a size that are interpreted.
+const MOST_ROWS: usize = 1 << 16;
+
+/// Most tokens of a second opinion on the standard pipelines.
+const INTERPRETED: usize = 16;
+
+/// Calls of a kernel that are drawn: of other sizes, in turn.
+const CALLS: u64 = 2;
+
+/// The most rows that an output holds beyond those of a call.
+pub(crate) const SPARE: i64 = 2;
+
+/// How often each of them is made.
+pub(crate) const ROUNDS: usize = 2;
+
+/// A pipeline, those whose handles it reads, and its functions.
+pub(crate) struct Subject {
+    entry: AnyPipeline,
+    ir: Pipeline,
+    known: Vec<Pipeline>,
+    functions: Functions,
+}
+
+/// Calls of one kernel.
+pub(crate) struct Calls {
+    pub(crate) emitted: Emitted,
+    pub(crate) drawn: Vec<Drawn>,
+}
+
+impl Calls {
+    /// The fewest blocks that run every role.
+    pub(crate) fn blocks_min(&self) -> u32 {
+        u32::try_from(self.emitted.plan.blocks_min).unwrap_or(1).max(1)
+    }
+
+    /// `Direct, hidden 64, topk 3`: arms and numbers.
+    pub(crate) fn shape(&self) -> String {
+        let plan = &self.emitted.plan;
+        let arms = plan.arms.iter().map(|(_, arm)| arm.clone());
+        let numbers = plan.numbers.iter().map(|(name, value)| format!("{name} {value}"));
+        arms.chain(numbers).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Subject {
+    /// `entry`; the compiler makes its `cuda fn`s.
+    pub(crate) fn new(entry: &AnyPipeline, programs: &Programs) -> Result<Subject, Failure> {
+        if !entry.is_emitted() {
+            return Err(EmitError::NoText(entry.name).into());
+        }
+        let mut subject = Subject::with(entry)?;
+        let known: Vec<&Pipeline> = subject.known.iter().collect();
+        subject.functions = programs.functions(&known).map_err(no_machine)?;
+        Ok(subject)
+    }
+
+    /// A standard one: it has no `cuda fn`.
+    fn standard(pipeline: StandardPipeline) -> Result<Subject, Failure> {
+        Subject::with(&BuiltIn::entry(pipeline))
+    }
+
+    fn with(entry: &AnyPipeline) -> Result<Subject, Failure> {
+        let mut known: Vec<AnyPipeline> = Vec::new();
+        with_handles(entry, &mut known)?;
+        let known = known.iter().map(|known| (known.ir)()).collect();
+        Ok(Subject { entry: *entry, ir: (entry.ir)(), known, functions: Functions::default() })
+    }
+
+    /// Its functions, for the interpreter.
+    pub(crate) fn functions(&self) -> BTreeMap<String, &Function> {
+        self.functions.list()
+    }
+
+    /// Settings of which the last of a name holds, and the tunes that they leave at their default. The
+    /// number of ranks is set apart.
+    fn settled(&self, given: Vec<(String, String)>) -> Result<Vec<(String, String)>, Failure> {
+        let mut config = Config::new(&self.ir, Arch::Sm90a);
+        let mut set = BTreeMap::new();
+        for (name, value) in given {
+            config.set(&self.ir, &name, &value).map_err(refused)?;
+            set.insert(name, value);
+        }
+        for tune in self.ir.select(&config.choice).tunes {
+            set.entry(tune.name).or_insert_with(|| tune.default.to_string());
+        }
+        set.remove("ranks");
+        Ok(set.into_iter().collect())
+    }
+
+    /// Whether a name can be set.
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        let set = Config::new(&self.ir, Arch::Sm90a).set(&self.ir, name, "");
+        !matches!(set, Err(PlanError::UnknownName { .. }))
+    }
+
+    /// How many ranks the problem has.
+    pub(crate) fn ranks(&self, problem: &Problem) -> usize {
+        let has_ranks = self.ir.dims.iter().any(|dim| dim.name == "ranks");
+        if has_ranks { problem.ranks as usize } else { 1 }
+    }
+
+    /// Calls in a configuration that `shape` decides where the problem leaves it open, with values from
+    /// `seed`.
+    pub(crate) fn calls(
+        &self,
+        problem: &Problem,
+        arch: Arch,
+        shape: u64,
+        seed: u64,
+    ) -> Result<Calls, Failure> {
+        let mut refusal = None;
+        for draw in 0..DRAWS {
+            match self.drawn(problem, arch, shape.wrapping_add(draw << 32), seed)? {
+                Ok(calls) => return Ok(calls),
+                // Not every shape that can be drawn has a plan.
+                Err(error) => refusal = Some(error),
+            }
+        }
+        Err(refusal.map_or_else(|| Failure::Failed("nothing was drawn".to_owned()), refused))
+    }
+
+    fn drawn(
+        &self,
+        problem: &Problem,
+        arch: Arch,
+        shape: u64,
+        seed: u64,
+    ) -> Result<Result<Calls, PlanError>, Failure> {
+        let known: Vec<&Pipeline> = self.known.iter().collect();
+        let functions = self.functions();
+        let mut drawing = self.drawing(problem, shape, &known, &functions)?;
+        let first = drawing.draw(&self.ir).map_err(undrawn)?;
+        let rules = if problem.plain { RuleSet::None } else { RuleSet::All };
+        let config = Config { rules, arch, ..first.config };
+        let emitted = match self.entry.emit(&config) {
+            Ok(emitted) => emitted,
+            Err(EmitError::Plan(error)) if !error.is_wrong_use() => return Ok(Err(error)),
+            Err(error) => return Err(error.into()),
+        };
+        let calls = (0..CALLS).map(|call| {
+            drawing.another(seed.wrapping_mul(CALLS).wrapping_add(call));
+            drawing.draw_choice(&self.ir, &config.choice).map_err(undrawn)
+        });
+        let drawn = calls.collect::<Result<_, _>>()?;
+        Ok(Ok(Calls { emitted, drawn }))
+    }
+
+    fn drawing<'a>(
+        &self,
+        problem: &Problem,
+        shape: u64,
+        known: &'a [&'a Pipeline],
+        functions: &'a BTreeMap<String, &'a Function>,
+    ) -> Result<Drawing<'a>, Failure> {
+        let mut drawing = Drawing::new(shape, known, functions).spare(SPARE);
+        if let Some(rows) = problem.tokens {
+            if rows > MOST_ROWS {
+                let what =
+                    format!("{rows} tokens are too many: {MOST_ROWS} are interpreted at most");
+                return Err(Failure::WrongUse(what));
+            }
+            drawing = drawing.rows(rows as i64);
+        }
+        if self.ir.dims.iter().any(|dim| dim.name == "ranks") {
+            drawing.set(&self.ir, "ranks", &problem.ranks.to_string()).map_err(refused)?;
+        }
+        for (index, (name, value)) in problem.set.iter().enumerate() {
+            if problem.set[..index].iter().any(|(earlier, _)| earlier == name) {
+                return Err(Failure::WrongUse(format!("`{name}` is given twice")));
+            }
+            drawing.set(&self.ir, name, value).map_err(refused)?;
+        }
+        Ok(drawing)
+    }
+}
+
+/// The standard pipelines of a problem, as their declarations have them, beside the oracle that is
+/// written by hand.
+pub(crate) fn second_opinion(
+    group: &Group,
+    (problem, options): (&Problem, &BufferOptions),
+    reach: Reach,
+    seed: u64,
+) -> Result<Findings, Failure> {
+    let (arch, ranks) = (group.backend().arch(), group.ranks());
+    let dispatch = emit(options, &[StandardPipeline::NvlDispatch], ranks, arch)?;
+    let stripes = dispatch.first().and_then(|it| it.plan.numbers.get("stripes")).copied();
+    let mut findings = Findings::default();
+    for pipeline in reach.pipelines() {
+        let subject = Subject::standard(*pipeline)?;
+        let set = subject.settled(options.settings_of(*pipeline, ranks, stripes))?;
+        let tokens = Some(options.tokens.min(INTERPRETED));
+        let own = Problem { ranks: ranks as u32, tokens, set, plain: problem.plain };
+        let calls = subject.calls(&own, arch, seed, seed)?;
+        let functions = subject.functions();
+        let wrong = |wrong| Failure::Failed(format!("{}: {wrong}", pipeline.name()));
+        let declared =
+            Declared::new(&calls.emitted, &calls.drawn, ROUNDS, &functions).map_err(wrong)?;
+        findings.merge(declared.check(group, calls.blocks_min()).map_err(failed)?);
+    }
+    Ok(findings)
+}
+
+/// `entry`, and before it those whose handles it needs.
+fn with_handles(entry: &AnyPipeline, known: &mut Vec<AnyPipeline>) -> Result<(), Failure> {
+    if let Some(same) = known.iter().find(|other| other.name == entry.name) {
+        return match same.digest == entry.digest {
+            true => Ok(()),
+            false => Err(Failure::Failed(format!(
+                "handles of two pipelines called `{}` are read: nothing tells them apart",
+                entry.name
+            ))),
+        };
+    }
+    for handle in (entry.handles)() {
+        with_handles(&handle, known)?;
+    }
+    known.push(*entry);
+    Ok(())
+}
+
+/// A declaration that means nothing, with the exit code of its kind.
+fn undrawn(error: Undrawn) -> Failure {
+    match error {
+        Undrawn::Shape(error) => refused(*error),
+        other => Failure::Failed(other.to_string()),
+    }
+}

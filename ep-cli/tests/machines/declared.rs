@@ -1,0 +1,93 @@
+//! `run` and `check` of pipelines that have no oracle but their declaration.
+
+use ep_runtime::AnyPipeline;
+use ep_runtime::pipelines;
+
+mod own {
+    use ep_runtime::pipeline;
+
+    pipeline! {
+        /// Called like a standard pipeline, and another.
+        pub pipeline Layout {
+            shape { ranks: 1..=8, parts: 1..=4, stripes: 1..=4 }
+            size tokens;
+            input kinds: i32[tokens] in 0..parts;
+            output of_kind: i32[parts], twice: i64[tokens];
+            table in_rank: bool[tokens, ranks];
+            cuda fn doubled(n: i32) -> i64 = r"__device__ ep::i64 doubled(ep::i32 n) { return 2 * ep::i64(n); }";
+            role Count on all blocks, 2 warps, warps shared by stripe {
+                for t in stripe {
+                    count of_kind[kinds[t]];
+                    store twice[t] = doubled(kinds[t] + me);
+                    for peer in ranks { record in_rank[t, peer] = kinds[t] % ranks == peer; }
+                }
+            }
+        }
+
+        /// Reads its handle.
+        pub pipeline Told {
+            shape { ranks: 1..=8, stripes: 1..=4 }
+            size tokens;
+            uses handle Layout { in_rank: bool[tokens, ranks] };
+            output here: i32[tokens];
+            role Tell on all blocks, 2 warps, warps shared by stripe {
+                for t in stripe { store here[t] = in_rank[t, me] as i32; }
+            }
+        }
+    }
+}
+
+const LAYOUT: AnyPipeline = AnyPipeline::of::<own::Layout>();
+const TOLD: AnyPipeline = AnyPipeline::of::<own::Told>();
+
+/// Exit code and all that is said; none without a compiler.
+fn said(entries: &[AnyPipeline], line: &str) -> Option<(u8, String)> {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let words = ["epforge"].into_iter().chain(line.split(' '));
+    let code = ep_cli::run(words, entries, &mut out, &mut err);
+    let text = [out, err].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    (!text.contains("no C++ compiler")).then_some((code, text))
+}
+
+#[test]
+fn any_pipeline_is_held_against_its_declaration() {
+    let line = "run layout --ranks 3 --tokens 9 --set parts=2 --seed 4";
+    let Some((code, text)) = said(&[LAYOUT], line) else { return };
+    assert!(code == 0 && text.starts_with("layout on the host: parts 2, ranks 3"), "{text}");
+    // Its handle is the one that the declaration names, whatever else goes by that name.
+    for line in ["run told --seed 2", "check told --mode hb --schedules 3 --fuzz-shapes"] {
+        let (code, text) = said(&[TOLD], line).expect("there is a compiler");
+        assert_eq!(code, 0, "{text}");
+    }
+    let (code, text) = said(&[LAYOUT, TOLD], "check all --schedules 2").expect("as before");
+    assert!(code == 0 && text.contains("0 of 2 variants failed"), "{text}");
+    let all = [pipelines::ALL[0], TOLD];
+    let (code, text) = said(&all, "run layout --tokens 4 --set hidden=128").expect("as before");
+    assert!(code == 0 && text.contains("tokens counted"), "the standard one: {text}");
+    let (code, text) = said(&[LAYOUT], "check all --set hidden=16").expect("as before");
+    assert!(code == 2 && text.contains("no pipeline here has `hidden`"), "{text}");
+    let (code, text) = said(&[TOLD], "run layout").expect("as before");
+    assert!(code == 2 && text.contains("there is no pipeline `layout`"), "{text}");
+}
+
+/// A text that does not say what its declaration does.
+const WRONG: AnyPipeline = AnyPipeline {
+    texts: || {
+        let wrong = |text: &ep_runtime::Text| {
+            let body = text.body.replace("2 * ep::i64(n)", "3 * ep::i64(n)");
+            ep_runtime::Text { body: body.leak(), ..*text }
+        };
+        // The functions that the interpreter calls are those of the declaration.
+        Vec::from_iter((LAYOUT.texts)().iter().map(wrong)).leak()
+    },
+    ..LAYOUT
+};
+
+#[test]
+fn a_text_that_is_wrong_is_found() {
+    let Some((code, text)) = said(&[WRONG], "run layout --seed 3") else { return };
+    assert!(code == 1 && text.contains("twice[0] part 0 is"), "{text}");
+    let (code, text) = said(&[WRONG], "check layout --schedules 2").expect("as before");
+    assert!(code == 1 && text.contains("replay: epforge check layout --ranks 4"), "{text}");
+}

@@ -1,0 +1,68 @@
+//! Numbers of drawn calls.
+
+use super::{Drawing, Undrawn};
+use crate::ir::{DimKind, Pipeline};
+use crate::plan::{Config, Numbers, PlanError, resolve};
+
+impl Drawing<'_> {
+    /// Numbers of a legal shape: those that are fixed, others small.
+    pub(super) fn shape(&mut self, ir: &Pipeline, config: &mut Config) -> Result<Numbers, Undrawn> {
+        const TRIES: usize = 50;
+        let mut last = None;
+        for _ in 0..TRIES {
+            for dim in &ir.dims {
+                if let DimKind::Given { low, high, step } = dim.kind {
+                    let value = self.dim(&dim.name, low, high, step);
+                    config.dims.insert(dim.name.clone(), value);
+                }
+            }
+            for tune in &ir.tunes {
+                let fixed = self.numbers.get(&tune.name).copied();
+                let common = self.common_choices(&tune.name).unwrap_or(tune.choices.clone());
+                let drawn = self.random.one_of(&common).copied();
+                config.tunes.insert(tune.name.clone(), fixed.or(drawn).unwrap_or(tune.default));
+            }
+            match resolve(ir, config) {
+                Ok(numbers) => {
+                    let all = numbers.iter().map(|(name, value)| (name.clone(), *value));
+                    self.numbers.extend(all);
+                    return Ok(numbers);
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        let missing = PlanError::Missing { pipeline: ir.name.clone(), name: "shape".to_string() };
+        Err(Undrawn::Shape(Box::new(last.unwrap_or(missing))))
+    }
+
+    /// What every tune of this name in the chain may be: a number of one pipeline is a tune of another.
+    fn common_choices(&self, name: &str) -> Option<Vec<i64>> {
+        let tunes = self.known.iter().flat_map(|known| &known.tunes);
+        let lists = tunes.filter(|tune| tune.name == name).map(|tune| &tune.choices);
+        let common = lists.cloned().reduce(|common, list| {
+            common.into_iter().filter(|value| list.contains(value)).collect()
+        });
+        common.filter(|common| !common.is_empty())
+    }
+
+    fn dim(&mut self, name: &str, low: i64, high: i64, step: i64) -> i64 {
+        if let Some(fixed) = self.numbers.get(name) {
+            return *fixed;
+        }
+        let legal = |value: &i64| (low..=high).contains(value) && (value - low) % step.max(1) == 0;
+        let common = self.common_choices(name).map(|list| list.into_iter().filter(legal));
+        if let Some(tuned) =
+            common.and_then(|list| self.random.one_of(&Vec::from_iter(list)).copied())
+        {
+            return tuned;
+        }
+        let most = match name {
+            "ranks" => 4,
+            "nodes" | "local_ranks" => 2,
+            "experts" => 12,
+            _ => 4,
+        };
+        let steps = ((high - low) / step.max(1)).min(most.max(1));
+        low + step.max(1) * self.random.within(0, steps + 1)
+    }
+}

@@ -1,0 +1,104 @@
+//! Pieces with floats, functions of the user, computed peers and sizes of their own, as text.
+
+use std::fmt::Write;
+
+use super::local::number;
+use super::print::{Printer, WARPS, condition, put, sent, taken, upper};
+use super::{Filter, Lane, Real, RealOp, Value};
+
+impl Printer<'_> {
+    /// Each stripe's warp fills the rings of all peers.
+    pub(super) fn moved(&mut self, lane: &Lane, by: i64) {
+        let name = format!("{}_p", self.letter);
+        let own = upper(&self.letter.to_string());
+        self.lane(&name, lane, "ranks, stripes, most", false);
+        put!(
+            self,
+            "channel {name}: ring<Of{}> over nvlink from Send{own} to Take{own} per all {{
+                 depth: 4, chunk: 1, header: [count],
+             }};",
+            upper(&name)
+        );
+        let target = format!("(t + numbers[t] * numbers[t] + {by}) % ranks");
+        // The rank itself stands where a condition speaks of a peer.
+        let goes = match lane.filter {
+            Filter::All => String::new(),
+            filter => condition(filter).replace("peer", "me"),
+        };
+        let also = if goes.is_empty() { String::new() } else { format!("({goes}) && ") };
+        let clause = if goes.is_empty() { String::new() } else { format!(" where {goes}") };
+        put!(self, "role Send{own} on all blocks, {WARPS} warps, warps shared by stripe {{");
+        put!(
+            self,
+            "for peer in ranks {{ announce {name}[peer] {{ count: sum(t in stripe: ({also}{target} == peer) as i32) }}; }}"
+        );
+        let push = sent(&name, lane, "").replace("[peer]", &format!("[{target}]"));
+        put!(self, "for t in stripe{clause} {{ {push} }}");
+        put!(self, "}}");
+        put!(self, "role Take{own}[peer] on all blocks, {WARPS} warps {{");
+        put!(self, "for m in {name}[peer] {{ {} }}", taken(&name, lane, "peer, stripe, m.index"));
+        put!(self, "}}");
+    }
+
+    pub(super) fn reals(&mut self, value: &Real, by_row: bool, bf16: bool) {
+        let own = upper(&self.letter.to_string());
+        let (elem, cast) = if bf16 { ("bf16", " as bf16") } else { ("f32", "") };
+        put!(self, "input @g: bf16[tokens, topk];");
+        put!(self, "output @o: {elem}[tokens, topk];");
+        put!(
+            self,
+            "cuda fn @called(v: f32) -> f32 = r\"__device__ inline float @called(float v) {{ return v > 0.5f ? v * 0.75f : -v; }}\";"
+        );
+        put!(self, "role Real{own} on all blocks, {WARPS} warps, warps shared by stripe {{");
+        let value = self.real(value, by_row);
+        match by_row {
+            // Of which at least one is a row.
+            true => put!(self, "for t in stripe {{ store @o[t] = (weights[t] + {value}){cast}; }}"),
+            false => {
+                put!(
+                    self,
+                    "for t in stripe {{ for k in topk {{ store @o[t, k] = ({value}){cast}; }} }}"
+                );
+            }
+        }
+        put!(self, "}}");
+    }
+
+    /// A float as text: always an `f32`.
+    fn real(&self, value: &Real, by_row: bool) -> String {
+        let at = if by_row { "t" } else { "t, k" };
+        match value {
+            Real::Weight => format!("weights[{at}]"),
+            Real::Gate => format!("(@g[{at}] as f32)"),
+            Real::Number => "(numbers[t] as f32)".to_string(),
+            Real::Small => "(small[t, 1] as f32)".to_string(),
+            Real::Called(inner) => format!("@called({})", self.real(inner, by_row)),
+            Real::Rounded(inner) => format!("(({}) as bf16 as f32)", self.real(inner, by_row)),
+            Real::Pair(op, left, right) => {
+                let op = match op {
+                    RealOp::Add => "+",
+                    RealOp::Sub => "-",
+                    RealOp::Mul => "*",
+                };
+                format!("({} {op} {})", self.real(left, by_row), self.real(right, by_row))
+            }
+        }
+    }
+
+    pub(super) fn tallies(&mut self, over: i64, value: &Value) {
+        let own = upper(&self.letter.to_string());
+        put!(self, "size @rows in 0..=most;");
+        put!(self, "input @v: i64[@rows, topk] in -20..60;");
+        put!(self, "output @n: i32[@rows], @m: i64[@rows, topk];");
+        put!(self, "role Tally{own} on all blocks, {WARPS} warps {{");
+        put!(self, "for r in @rows {{");
+        put!(self, "let n = sum(k in topk: (@v[r, k] > {over}) as i32);");
+        put!(self, "store @n[r] = n * n - n;");
+        put!(
+            self,
+            "for j in topk where n > 0 || @v[r, j] != {over} {{ store @m[r, j] = n * @v[r, j] + {}; }}",
+            number(value, 0)
+        );
+        put!(self, "}}\n    }}");
+    }
+}

@@ -1,0 +1,270 @@
+//! Calls of any pipeline, held against what its declaration means.
+//!
+//! Calls are drawn from the declaration and interpreted (`ep_runtime::meaning`). Their kernel gets the
+//! same inputs, in memory that is full of other bytes, and what it leaves is compared: the orders that
+//! the language leaves open as sets, everything else bit by bit.
+
+mod place;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ep_runtime::Emitted;
+use ep_runtime::args::Bindings;
+use ep_runtime::backend::Stream;
+use ep_runtime::error::CallError;
+use ep_runtime::group::{Group, GroupKernel, control_bytes};
+use ep_runtime::ir::{Pipeline, TensorKind};
+use ep_runtime::meaning::{Drawn, Function, Left, Outcome, Scalar, Tensor, Wrong, again, compare};
+use ep_runtime::memory::{DeviceMemory, Window, align_up};
+use ep_runtime::plan::{ParamKind, Plan, row_in_place};
+
+use crate::Findings;
+use crate::oracle::Differences;
+use place::Place;
+
+/// What no call has written.
+const DIRTY: u8 = 0xa5;
+
+/// Calls of one kernel, in turn, and what each of them leaves.
+pub struct Declared<'a> {
+    emitted: &'a Emitted,
+    calls: Vec<Call<'a>>,
+    rounds: usize,
+}
+
+/// One call of all ranks.
+struct Call<'a> {
+    drawn: &'a Drawn,
+    /// What its last round leaves.
+    outcome: Outcome,
+}
+
+impl<'a> Declared<'a> {
+    /// Every one of `calls`, which have one configuration, in each of `rounds` rounds. An error says
+    /// what is wrong with the declaration itself.
+    pub fn new(
+        emitted: &'a Emitted,
+        calls: &'a [Drawn],
+        rounds: usize,
+        functions: &BTreeMap<String, &Function>,
+    ) -> Result<Declared<'a>, Wrong> {
+        let made = calls.iter().map(|drawn| {
+            let mut outcome = drawn.run(functions)?;
+            for _ in 1..rounds {
+                let ranks = again(&drawn.ranks, &outcome, &drawn.ir);
+                outcome = Drawn { ranks, ..drawn.clone() }.run(functions)?;
+            }
+            Ok(Call { drawn, outcome })
+        });
+        Ok(Declared { emitted, calls: made.collect::<Result<_, _>>()?, rounds })
+    }
+
+    /// Makes the calls on `blocks` blocks, all ranks from this thread, and compares what they leave.
+    pub fn check(&self, group: &Group, blocks: u32) -> Result<Findings, CallError> {
+        let plan = &self.emitted.plan;
+        let mut end = align_up(control_bytes(plan).max(1));
+        let regions: Vec<Regions> =
+            self.calls.iter().map(|it| it.regions(plan, &mut end)).collect();
+        let window = Arc::new(Window::new(group.backend(), end)?);
+        let kernel = GroupKernel::prepare(group, &window, 0, self.emitted)?;
+        let mut bound = Vec::new();
+        for ((turn, call), regions) in self.calls.iter().enumerate().zip(&regions) {
+            for rank in group.local() {
+                bound.push(call.bind(turn, group, rank, plan, window.own(rank)?, regions)?);
+            }
+        }
+        // No rank may write to another one before that has put its own inputs there.
+        group.local().try_for_each(|rank| group.sync(rank))?;
+        for _ in 0..self.rounds {
+            for ranks in bound.chunks(group.local().len().max(1)) {
+                for own in ranks {
+                    kernel.launch(own.rank, Stream::OWN, blocks, &own.bindings)?;
+                }
+            }
+        }
+        group.local().try_for_each(|rank| group.sync(rank))?;
+        let mut findings = Findings::default();
+        for (turn, ranks) in bound.chunks(group.local().len().max(1)).enumerate() {
+            let (want, got) = self.calls[turn].left(group, ranks)?;
+            let first = compare(&want, &got);
+            let compared = want.iter().flat_map(BTreeMap::values).map(|left| left.written.len());
+            let (compared, wrong) = (compared.sum::<usize>() as u64, first.len() as u64);
+            let name = format!("{}, call {}", plan.pipeline, turn + 1);
+            findings.add(name, Differences { compared, wrong, first });
+        }
+        Ok(findings)
+    }
+}
+
+/// Where in the window a call's tensors and records begin.
+type Regions = Vec<(String, u64)>;
+
+/// One tensor as a rank holds it: copies that it brings, or what a call leaves of it.
+fn held<'a>(drawn: &'a Drawn, outcome: &'a Outcome, rank: usize, name: &str) -> Vec<&'a Tensor> {
+    let brought = drawn.ranks.get(rank).and_then(|rank| rank.tensors.get(name));
+    let left = outcome.ranks.get(rank).and_then(|left| left.get(name));
+    match (brought, left) {
+        (Some(copies), _) => copies.iter().collect(),
+        (None, left) => left.map(|left| &left.tensor).into_iter().collect(),
+    }
+}
+
+impl Call<'_> {
+    fn ir(&self) -> &Pipeline {
+        &self.drawn.ir
+    }
+
+    /// Places for what peers reach, large enough on every rank.
+    fn regions(&self, plan: &Plan, end: &mut u64) -> Regions {
+        let mut regions = Regions::new();
+        let ranks = 0..self.drawn.ranks.len();
+        for param in &plan.params {
+            let (name, bytes) = match &param.kind {
+                ParamKind::WindowOffset { tensor } => {
+                    let bytes = |rank| {
+                        let held = held(self.drawn, &self.outcome, rank, tensor);
+                        let place = Place::new(plan, tensor, 0, false, held.first()?)?;
+                        Some(place.bytes() as u64)
+                    };
+                    (tensor, ranks.clone().filter_map(bytes).max())
+                }
+                ParamKind::MetaOffset { channel } => {
+                    (channel, Some(self.meta_bytes(plan, channel)))
+                }
+                _ => continue,
+            };
+            regions.push((name.clone(), *end));
+            *end = align_up(*end + bytes.unwrap_or(0).max(1));
+        }
+        regions
+    }
+
+    /// Bytes of the records of a direct channel: one beside each row of its output.
+    fn meta_bytes(&self, plan: &Plan, channel: &str) -> u64 {
+        let Some((channel, message)) = self.ir().carried(channel) else { return 0 };
+        let layout = plan.messages.iter().find(|layout| layout.name == message.name);
+        let each = layout.map_or(0, |layout| u64::try_from(layout.meta_bytes).unwrap_or(0));
+        let Some((_, rows)) = row_in_place(self.ir(), channel) else { return 0 };
+        let held = (0..self.drawn.ranks.len())
+            .flat_map(|rank| held(self.drawn, &self.outcome, rank, &rows.name));
+        each * held.map(|tensor| tensor.extents[0] as u64).max().unwrap_or(0)
+    }
+
+    /// Puts the tensors of a rank into memory.
+    fn bind(
+        &self,
+        turn: usize,
+        group: &Group,
+        rank: usize,
+        plan: &Plan,
+        window: u64,
+        regions: &Regions,
+    ) -> Result<Bound, CallError> {
+        let mut bound =
+            Bound { rank, bindings: Bindings::new(), held: Vec::new(), outputs: Vec::new() };
+        for (name, start) in regions {
+            bound.bindings.region(name, *start);
+        }
+        self.bind_numbers(rank, plan, &mut bound.bindings);
+        // Scales of every other call lie column by column.
+        let by_column = turn % 2 == 1;
+        for tensor in &self.ir().tensors {
+            let is_given = self.drawn.ranks[rank].tensors.contains_key(&tensor.name);
+            let is_left = self.outcome.ranks[rank].contains_key(&tensor.name);
+            for (copy, data) in
+                held(self.drawn, &self.outcome, rank, &tensor.name).iter().enumerate()
+            {
+                for part in 0..data.parts.len() {
+                    let Some(place) = Place::new(plan, &tensor.name, part, by_column, data) else {
+                        continue;
+                    };
+                    let region = regions.iter().find(|(name, _)| *name == tensor.name);
+                    let address = match region.filter(|_| place.in_window) {
+                        Some((_, start)) => window + start,
+                        None => bound.room(group, rank, place.bytes())?,
+                    };
+                    let bytes = place.written(is_given.then_some(&data.parts[part].data));
+                    group.backend().write(rank, address, &bytes)?;
+                    let rows = place.rows(address);
+                    match part {
+                        0 => bound.bindings.copy(&tensor.name, copy as i64, rows),
+                        _ => bound.bindings.part(&tensor.name, part, rows),
+                    };
+                    if is_left && (!is_given || tensor.kind == TensorKind::Inout) {
+                        bound.outputs.push((tensor.name.clone(), part, place, address));
+                    }
+                }
+            }
+        }
+        Ok(bound)
+    }
+
+    fn bind_numbers(&self, rank: usize, plan: &Plan, bindings: &mut Bindings) {
+        let brought = &self.drawn.ranks[rank];
+        for param in &plan.params {
+            match &param.kind {
+                ParamKind::Size => {
+                    bindings
+                        .number(&param.name, brought.sizes.get(&param.name).copied().unwrap_or(0));
+                }
+                ParamKind::Capacity { size } => {
+                    let least = self.outcome.sizes[rank].get(size);
+                    let rows = brought.capacity.get(size).or(least).copied();
+                    bindings.number(&param.name, rows.unwrap_or(0));
+                }
+                ParamKind::Arg { .. } => {
+                    let default = self.ir().args.iter().find(|arg| arg.name == param.name);
+                    match self.drawn.args.get(&param.name) {
+                        Some(Scalar::Real(value)) => bindings.real(&param.name, *value),
+                        Some(Scalar::Int(value)) => bindings.number(&param.name, *value),
+                        _ => bindings.number(&param.name, default.map_or(0, |arg| arg.default)),
+                    };
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What the call had to leave on the ranks of this process, and what it left.
+    #[expect(clippy::type_complexity, reason = "two lists by rank, as `compare` takes them")]
+    fn left(
+        &self,
+        group: &Group,
+        ranks: &[Bound],
+    ) -> Result<(Vec<BTreeMap<String, Left>>, Vec<BTreeMap<String, Tensor>>), CallError> {
+        let (mut want, mut got) = (Vec::new(), Vec::new());
+        for bound in ranks {
+            let wanted = &self.outcome.ranks[bound.rank];
+            let mut found: BTreeMap<String, Tensor> = BTreeMap::new();
+            for (name, part, place, address) in &bound.outputs {
+                let mut bytes = vec![0; place.bytes()];
+                group.backend().read(bound.rank, *address, &mut bytes)?;
+                let tensor = found.entry(name.clone());
+                let tensor = tensor.or_insert_with(|| wanted[name].tensor.clone());
+                place.read(&bytes, &mut tensor.parts[*part].data);
+            }
+            want.push(wanted.clone());
+            got.push(found);
+        }
+        Ok((want, got))
+    }
+}
+
+/// What one rank binds in a call.
+struct Bound {
+    rank: usize,
+    bindings: Bindings,
+    held: Vec<DeviceMemory>,
+    /// Tensor, part, and where it lies.
+    outputs: Vec<(String, usize, Place, u64)>,
+}
+
+impl Bound {
+    fn room(&mut self, group: &Group, rank: usize, bytes: usize) -> Result<u64, CallError> {
+        let memory = DeviceMemory::new(group.backend(), rank, bytes.max(1) as u64)?;
+        let address = memory.address();
+        self.held.push(memory);
+        Ok(address)
+    }
+}

@@ -1,0 +1,89 @@
+//! How the elements of a part of a tensor lie in memory.
+
+use ep_runtime::args::Rows;
+use ep_runtime::meaning::{Data, Tensor};
+use ep_runtime::plan::{LINE_BYTES, ParamKind, Plan};
+
+use super::DIRTY;
+
+/// A part of a tensor in memory.
+pub(super) struct Place {
+    /// Whether peers reach it.
+    pub(super) in_window: bool,
+    elem_bytes: usize,
+    count: usize,
+    /// Elements of a row.
+    width: usize,
+    row_stride: usize,
+    column_stride: usize,
+}
+
+impl Place {
+    /// Rows that may be padded are, and scales may lie column by column; none if the kernel does not
+    /// take the tensor.
+    pub(super) fn new(
+        plan: &Plan,
+        name: &str,
+        part: usize,
+        by_column: bool,
+        tensor: &Tensor,
+    ) -> Option<Place> {
+        let is_taken = |kind: &ParamKind| matches!(kind, ParamKind::Pointer { tensor, part: own, .. } if tensor == name && *own == part);
+        let is_padded = |kind: &ParamKind| matches!(kind, ParamKind::RowStride { tensor, part: own } if tensor == name && *own == part);
+        let has_columns = |kind: &ParamKind| matches!(kind, ParamKind::ColumnStride { tensor, part: own } if tensor == name && *own == part);
+        let is_reached =
+            |kind: &ParamKind| matches!(kind, ParamKind::WindowOffset { tensor } if tensor == name);
+        let any = |is: &dyn Fn(&ParamKind) -> bool| plan.params.iter().any(|param| is(&param.kind));
+        if !any(&is_taken) {
+            return None;
+        }
+        let data = &tensor.parts.get(part)?;
+        let width = match tensor.extents.as_slice() {
+            [] | [_] => 1,
+            [.., last] => last.div_ceil(data.block.max(1)).max(1),
+        };
+        let (elem_bytes, count) = (data.data.elem_bytes(), data.data.len());
+        let in_window = part == 0 && any(&is_reached);
+        let line = LINE_BYTES as usize / elem_bytes;
+        let place =
+            Place { in_window, elem_bytes, count, width, row_stride: width, column_stride: 1 };
+        Some(match any(&is_padded) || in_window && width > 1 {
+            true if by_column && any(&has_columns) => {
+                Place { row_stride: 1, column_stride: (count / width).max(1) + 1, ..place }
+            }
+            true => Place { row_stride: width.next_multiple_of(line), ..place },
+            false => place,
+        })
+    }
+
+    /// Bytes of all of it.
+    pub(super) fn bytes(&self) -> usize {
+        self.count.checked_sub(1).map_or(0, |last| self.at(last).end)
+    }
+
+    fn at(&self, index: usize) -> std::ops::Range<usize> {
+        let (row, column) = (index / self.width, index % self.width);
+        let start = (row * self.row_stride + column * self.column_stride) * self.elem_bytes;
+        start..start + self.elem_bytes
+    }
+
+    /// Memory that holds `data`, or nothing of meaning.
+    pub(super) fn written(&self, data: Option<&Data>) -> Vec<u8> {
+        let mut bytes = vec![DIRTY; self.bytes()];
+        if let Some(data) = data {
+            (0..self.count).for_each(|index| data.write(index, &mut bytes[self.at(index)]));
+        }
+        bytes
+    }
+
+    /// The elements that memory holds.
+    pub(super) fn read(&self, bytes: &[u8], data: &mut Data) {
+        (0..self.count).for_each(|index| data.read(index, &bytes[self.at(index)]));
+    }
+
+    /// As a kernel finds it.
+    pub(super) fn rows(&self, address: u64) -> Rows {
+        let (row_stride, column_stride) = (self.row_stride as i64, self.column_stride as i64);
+        Rows { address, row_stride, column_stride }
+    }
+}
