@@ -27,6 +27,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "messages",
     "mover",
     "net",
+    "one_launch",
     "parts",
     "places",
     "ptx",

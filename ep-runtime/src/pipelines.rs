@@ -4,6 +4,7 @@
 //! are checked and explained, but not emitted yet. The types of a pipeline's calls stand in a module of
 //! its name: [`layout::Shape`], [`nvl_dispatch::Inputs`].
 
+pub mod decode_dispatch;
 pub mod expand;
 pub mod layout;
 pub mod low_latency_combine;
@@ -14,6 +15,7 @@ pub mod nvl_combine;
 pub mod nvl_dispatch;
 pub mod two_hops;
 
+pub use decode_dispatch::DecodeDispatch;
 pub use expand::{Expand, ExpertLayout, ExpertPrefix, expert_layout, expert_prefix};
 pub use layout::Layout;
 pub use low_latency_combine::LowLatencyCombine;
@@ -26,10 +28,11 @@ pub use nvl_dispatch::NvlDispatch;
 use crate::emit::AnyPipeline;
 
 /// Every standard pipeline, those that are emitted first.
-pub const ALL: [AnyPipeline; 10] = [
+pub const ALL: [AnyPipeline; 11] = [
     AnyPipeline::of::<Layout>(),
     AnyPipeline::of::<NvlDispatch>(),
     AnyPipeline::of::<NvlCombine>(),
+    AnyPipeline::of::<DecodeDispatch>(),
     AnyPipeline::of::<ExpertLayout>(),
     AnyPipeline::of::<ExpertPrefix>(),
     AnyPipeline::of::<Expand>(),

@@ -1,6 +1,7 @@
 //! Every form that the language allows is emitted and computes what it says, or is refused.
 
 mod channels;
+mod decode;
 mod gathers;
 mod kernels;
 mod local;

@@ -191,12 +191,16 @@ fn in_range(view: &View<'_>, site: &Site<'_>, index: &Expr) -> bool {
     own.next().is_some_and(|inner| matches!(inner.domain, ast::Domain::Range { .. }))
 }
 
-/// Whether `index` is a position that a loop deals out.
+/// Whether `index` is a position that a loop deals out, or where a message has come to lie.
 fn is_dealt_out(site: &Site<'_>, index: &Expr) -> bool {
-    let ExprKind::Field { base, .. } = &index.kind else { return false };
+    let ExprKind::Field { base, field } = &index.kind else { return false };
     let named = |name| site.scope.iter().rev().find(|binder| binder.name == name);
     let binder = root(base).and_then(named);
-    binder.is_some_and(|binder| matches!(binder.meaning, Meaning::Placed(_)))
+    binder.is_some_and(|binder| match binder.meaning {
+        Meaning::Placed(_) => true,
+        Meaning::Message(_) => *field == "row",
+        _ => false,
+    })
 }
 
 fn is_me(expr: &Expr) -> bool {

@@ -170,10 +170,11 @@ impl ArgsList {
 /// Rows that the caller brings may be padded, and rows in the window are, to whole lines; all other
 /// tensors are dense.
 pub fn has_row_stride(ir: &Pipeline, tensor: &Tensor) -> bool {
-    let rows = tensor.dims.first().is_some_and(|dim| is_size(dim, ir));
+    let in_window = tensor.memory == Memory::Window;
+    let rows = in_window || tensor.dims.first().is_some_and(|dim| is_size(dim, ir));
     let padded = match tensor.kind {
         TensorKind::Input => tensor.from_handle.is_none(),
-        _ => tensor.memory == Memory::Window,
+        _ => in_window,
     };
     rows && padded && tensor.dims.len() == 2
 }

@@ -2,6 +2,7 @@
 
 mod cfg;
 mod checks;
+mod routes;
 mod warps;
 
 use cfg::merge;
@@ -42,6 +43,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
     planner.check_slots()?;
     planner.check_rows()?;
     planner.check_taken()?;
+    planner.check_routes()?;
     let warps = planner.warps()?;
     let mut window = Window::default();
     let channels = planner.channels(&mut window);

@@ -20,6 +20,14 @@ pub struct MessageLayout {
     pub slot_bytes: i64,
 }
 
+impl MessageLayout {
+    /// Words of 32 bits that the small fields take, without what pads them.
+    pub(super) fn record_words(&self) -> i64 {
+        let end = |field: &MetaField| field.offset + field.count * elem_bytes(&field.elem);
+        self.meta.iter().map(end).max().map_or(0, |end| align(end, 4) / 4)
+    }
+}
+
 /// One small field inside the meta record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetaField {

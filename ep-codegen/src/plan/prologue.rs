@@ -86,6 +86,7 @@ fn headers(body: &str) -> Vec<&'static str> {
         ("directs", &["ep::DirectOut", "ep::DirectIn"]),
         ("messages", &["ep::fill"]),
         ("mover", &["ep::Mover"]),
+        ("one_launch", &["ep::RouteSmem", "ep::OnceOut", "ep::OnceIn"]),
         ("parts", &["ep::Parts<"]),
         ("places", &["ep::PlaceCounters", "ep::Places", "ep::require_room"]),
         ("pull", &["ep::pull_offer", "ep::PullConsumer"]),

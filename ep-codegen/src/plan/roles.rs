@@ -4,6 +4,7 @@ use crate::ir::rows::moved_row;
 use crate::ir::walk::stmts;
 use crate::ir::{Action, Blocks, ChannelKind, Expr, Pipeline, Role};
 use crate::schedule::Ways;
+use crate::schedule::rules::OneLaunch;
 
 /// The warps of one role inside each of its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct RoleUse {
     pub gather: bool,
     /// Its warps complete positions of rings out of order.
     pub sequence: bool,
+    /// Every block knows where all tokens go.
+    pub routes: bool,
 }
 
 impl RoleUse {
@@ -42,6 +45,7 @@ pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
         found.mover = ways.staged(&role.name).is_some();
         return found;
     }
+    found.routes = OneLaunch::of(ir).is_some();
     let ring =
         |name: &String| ir.channels.iter().any(|c| c.name == *name && c.kind == ChannelKind::Ring);
     stmts(&role.body, &mut |stmt| match &stmt.action {

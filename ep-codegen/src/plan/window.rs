@@ -26,6 +26,10 @@ pub(super) struct Extent<'a> {
     pub(super) stripes: i64,
     /// Roles of the pipeline.
     pub(super) roles: i64,
+    /// The most warps of a rank that tell of rows in one launch; 0: stripes are told of.
+    pub(super) senders: i64,
+    /// Rows of a rank's output in one launch.
+    pub(super) rows: i64,
     pub(super) message: &'a MessageLayout,
     /// How its slots are told apart; none for another kind of channel.
     pub(super) slots: Option<SlotExtent>,
@@ -117,6 +121,17 @@ impl Window {
                 ("retired", each * 4, receiver, sender, words(extent, 1, 4)),
                 ("sent", 2 * each * 4, sender, sender, words(extent, 2, 4)),
             ],
+            ChannelKind::Direct if extent.senders > 0 => {
+                let (senders, rows) = (extent.senders, extent.rows);
+                let (ready, told) = (2 * peers * 16, peers * senders * 8);
+                let words = extent.message.record_words();
+                let records = rows * words * 8;
+                vec![
+                    ("ready", ready, receiver, sender, format!("2 calls x {peers} peers x 16")),
+                    ("records", records, sender, receiver, format!("{rows} rows x {words} x 8")),
+                    ("told", told, sender, receiver, format!("{peers} peers x {senders} x 8")),
+                ]
+            }
             ChannelKind::Direct => vec![
                 ("ready", peers * 32, receiver, sender, format!("{peers} peers x 32")),
                 ("closed", each * 16, sender, receiver, words(extent, 1, 16)),

@@ -129,23 +129,29 @@ impl<'a> Renderer<'a> {
             return Err(self.defect(&format!("the row of `{}` is no tensor row", message.name)));
         };
         let from = self.scope().row_address(self.tensor(tensor)?, 0, indices);
+        let (asks, puts) = self.asked_fields(channel, values, "meta")?;
+        self.step(
+            "push",
+            &[("channel", &channel.name), ("from", &from), ("asks", &asks), ("puts", &puts)],
+        )
+    }
+
+    /// The small fields of a message: how they are asked for, and put into the record at `to`.
+    pub(super) fn asked_fields(
+        &self,
+        channel: &Channel,
+        values: &[FieldValue],
+        to: &str,
+    ) -> Result<(String, String), RenderError> {
         let (mut asks, mut puts) = (Vec::new(), Vec::new());
         for SmallField { name, place, elem, param, value } in self.small_fields(channel, values)? {
             asks.push(format!(
                 "const auto {name}_field = ep::ask<{elem}, {place}Count>([&]({param}) {{\n\
                  return {value};\n}});"
             ));
-            puts.push(format!("{name}_field.put(meta + {place});"));
+            puts.push(format!("{name}_field.put({to} + {place});"));
         }
-        self.step(
-            "push",
-            &[
-                ("channel", &channel.name),
-                ("from", &from),
-                ("asks", &asks.join("\n")),
-                ("puts", &puts.join("\n")),
-            ],
-        )
+        Ok((asks.join("\n"), puts.join("\n")))
     }
 
     /// One `put` for each small field, into words.
@@ -274,7 +280,7 @@ impl<'a> Renderer<'a> {
     }
 
     /// The number that fills a tensor, as one of its elements.
-    fn filled(&self, tensor: &Tensor, value: i64) -> Rendered {
+    pub(super) fn filled(&self, tensor: &Tensor, value: i64) -> Rendered {
         match parts(self.ir, &tensor.elem).as_slice() {
             [(_, Elem::Bool, _)] => Ok((value != 0).to_string()),
             [(_, Elem::Bf16, _)] => Ok(format!("ep::to_bf16({value})")),
@@ -287,7 +293,7 @@ impl<'a> Renderer<'a> {
     }
 
     /// Elements per row that a caller brings room for: none when an optional tensor is absent.
-    fn width(&self, tensor: &Tensor) -> String {
+    pub(super) fn width(&self, tensor: &Tensor) -> String {
         let width = self.scope().row_stride(tensor, 0);
         if tensor.optional {
             format!("args.{} == nullptr ? 0 : {width}", tensor.name)

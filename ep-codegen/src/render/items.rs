@@ -95,6 +95,10 @@ impl Renderer<'_> {
             [] | [_] => groups.join("\n"),
             several => format!("union {{\n{}\n}};", several.join("\n")),
         };
+        if self.one_launch().is_some() {
+            let cfg = role_cfg(&self.ir.roles[0]);
+            members = format!("ep::RouteSmem<{cfg}> routes;\n{members}");
+        }
         if self.has_sums() {
             members = format!("ep::CounterSmem<Cfg::Counted> counters;\n{members}");
         }
@@ -138,7 +142,10 @@ impl Renderer<'_> {
         }
         calls.retain(|call| !call.is_empty());
         let calls = calls.join("\n");
-        let (own, clears) = self.zeroes(phase, !last.is_empty());
+        let (mut own, clears) = self.zeroes(phase, !last.is_empty());
+        if let Some(one) = self.one_launch() {
+            own.push(self.counts_routes(&one)?);
+        }
         let prepare = if own.is_empty() {
             String::new()
         } else {

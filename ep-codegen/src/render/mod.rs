@@ -12,6 +12,7 @@ mod gather;
 mod items;
 mod layout;
 mod names;
+mod one_launch;
 mod placed;
 mod pull;
 mod ring;

@@ -14,6 +14,9 @@ impl Renderer<'_> {
         if self.ways.is_composed(&role.name) {
             return self.composed(role);
         }
+        if let Some(one) = self.one_launch() {
+            return self.one_launch_role(&one);
+        }
         let twin = self.twin_of(role)?;
         let used = role_use(self.ir, &self.ways, role);
         let body = match role.share {

@@ -21,6 +21,7 @@ templates!(
     "entry",
     "gather",
     "kernel",
+    "one_launch",
     "placed",
     "pull_offer",
     "push",

@@ -154,12 +154,7 @@ impl<'a> RoleLowering<'a> {
             if !of_stripe || !self.objects.iter().any(|object| object.channel == channel.name) {
                 continue;
             }
-            let stripe = self.scalar(scope, &STRIPE, out).map_err(|_| {
-                format!(
-                    "`{}` belongs to a stripe: a role at its end is dealt out by stripes",
-                    channel.name
-                )
-            })?;
+            let stripe = self.stripe_of(scope, channel, out)?;
             let peers = self.peers_at(scope, channel, end, out)?;
             let object = self.object_of(&channel.name, end);
             out.push(Step::Do(Term::call(
@@ -169,6 +164,25 @@ impl<'a> RoleLowering<'a> {
             )));
         }
         Ok(())
+    }
+
+    /// The stripe that a unit sends or takes. Where nothing is cut into stripes, one warp carries all
+    /// rows of a direct channel, and they are its only stripe.
+    fn stripe_of(
+        &mut self,
+        scope: &Scope,
+        channel: &Channel,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        if self.single && channel.kind == ChannelKind::Direct && !self.has_stripes() {
+            return Ok(Term::int(0));
+        }
+        self.scalar(scope, &STRIPE, out).map_err(|_| {
+            format!(
+                "`{}` belongs to a stripe: a role at its end is dealt out by stripes",
+                channel.name
+            )
+        })
     }
 
     /// Closes the ends of one unit.
@@ -205,7 +219,9 @@ impl<'a> RoleLowering<'a> {
         };
         let peers = format!("Cfg::{}::kPeers", camel(&channel.name));
         let count = Term::name(peers, Elem::I32);
-        let many = !matches!(self.role.share, Share::Stripe | Share::Token | Share::BlockPerToken);
+        let one_warp =
+            matches!(self.role.share, Share::Stripe | Share::Token | Share::BlockPerToken);
+        let many = !one_warp && !self.single;
         if many && !indices.iter().all(|index| own(index) && !is_me(index)) {
             return Err(format!(
                 "several warps of the role carry one stripe, so each keeps to its own peer of \

@@ -138,7 +138,7 @@ fn check_role(ir: &Pipeline, role: &Role, refuse: &mut dyn FnMut(&Source, &str))
 }
 
 /// Whether an expression has a value before any call.
-pub(super) fn is_of_shape(whole: &Expr) -> bool {
+pub(crate) fn is_of_shape(whole: &Expr) -> bool {
     let mut found = true;
     walk::expr(whole, &mut |part| {
         found &= match part {

@@ -6,7 +6,7 @@
 //! declaration that can have a text has one; faster ways of some roles are in `render`.
 
 mod channels;
-mod declaration;
+pub(crate) mod declaration;
 pub(crate) mod extents;
 mod gather;
 mod hazards;

@@ -8,7 +8,8 @@ use super::term::{Term, arithmetic};
 use super::{Lowered, RoleLowering};
 use crate::ir::params::{ParamKind, params};
 use crate::ir::{
-    Action, BinaryOp, ChannelKind, Domain, Elem, Expr, NameKind, PeerSet, Share, Stmt, walk,
+    Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, NameKind, PeerSet, Share, Stmt,
+    walk,
 };
 
 impl RoleLowering<'_> {
@@ -112,16 +113,15 @@ impl RoleLowering<'_> {
         found || pushes_direct
     }
 
+    /// Whether the rows of a call are cut into stripes.
+    pub(super) fn has_stripes(&self) -> bool {
+        let dims = self.ir.dims.iter().map(|dim| &dim.name);
+        dims.chain(self.ir.tunes.iter().map(|tune| &tune.name)).any(|name| name == "stripes")
+    }
+
     /// A loop over stripes, and what the names mean in it.
     fn stripes_loop(&mut self, scope: &Scope, turns: Takers) -> Lowered<(Loop, Scope)> {
-        if !self
-            .ir
-            .dims
-            .iter()
-            .map(|dim| &dim.name)
-            .chain(self.ir.tunes.iter().map(|tune| &tune.name))
-            .any(|name| name == "stripes")
-        {
+        if !self.has_stripes() {
             return Err("this needs the number `stripes`".to_string());
         }
         let name = self.names.fresh("stripe");
@@ -146,9 +146,36 @@ impl RoleLowering<'_> {
     fn carry(&mut self, scope: &Scope, out: &mut Vec<Step>) -> Lowered<()> {
         self.open(scope, out)?;
         let body = &self.role.body;
-        self.body(scope, body, out);
+        let (sends, takes) = body.split_at(self.sent_before_taken());
+        let mut scope = scope.clone();
+        for stmt in sends {
+            self.one(&mut scope, stmt, out);
+        }
         self.close(out);
+        for stmt in takes {
+            self.one(&mut scope, stmt, out);
+        }
         Ok(())
+    }
+
+    /// How many statements come before the ends are closed: all of them, unless the role takes what it
+    /// sends itself. Then its peers do the same, and wait for the end of what was sent.
+    fn sent_before_taken(&self) -> usize {
+        let body = &self.role.body;
+        let both = |channel: &&Channel| {
+            channel.kind == ChannelKind::Direct
+                && channel.to == self.role.name
+                && channel.from.contains(&self.role.name)
+        };
+        let takes = |stmt: &Stmt| {
+            let mut found = false;
+            walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
+                found |= matches!(&inner.action, Action::Receive { channel, .. }
+                    if self.ir.channels.iter().filter(both).any(|own| own.name == *channel));
+            });
+            found
+        };
+        body.iter().position(takes).unwrap_or(body.len())
     }
 
     /// `Role[peer]`: each warp takes peers in turn, and goes through the stripes of its block for each.

@@ -9,12 +9,16 @@ mod claims;
 mod copies;
 mod fanout;
 mod forms;
+mod one_launch;
 mod staged;
 mod wide;
 
 #[cfg(feature = "render")]
 pub(crate) use channels::is_position;
 pub use fanout::{Fanout, Reached};
+pub(crate) use one_launch::OneLaunch;
+#[cfg(feature = "render")]
+pub(crate) use one_launch::{Counted, counted_field};
 pub use staged::Staged;
 
 use super::step::Step;
@@ -71,6 +75,9 @@ pub struct Unfit {
 /// Whether a rule is for `role`, beside the channels at whose ends it is.
 pub fn check(ir: &Pipeline, role: &Role) -> Result<(), Unfit> {
     let forms = Forms { ir };
+    if one_launch::is_candidate(ir, role) {
+        return forms.one_launch(role).map(drop);
+    }
     let ends = |channel: &&Channel| channel.to == role.name || channel.from.contains(&role.name);
     for channel in ir.channels.iter().filter(ends) {
         forms.check_channel(channel)?;

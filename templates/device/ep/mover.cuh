@@ -68,6 +68,17 @@ public:
     /// Makes what this warp has just acquired ready to be moved, or overwritten, by `row` (M2, M4).
     __device__ __forceinline__ void fence_global() const { fence_proxy_async_global(); }
 
+    /// Begins to load the row that is moved first, as far as there are stages, before its destinations
+    /// are known.
+    __device__ __forceinline__ void ask(const void* from) {
+        if (team_.stopped) return;
+#pragma unroll 1
+        for (int piece = 0; piece < Cut::kCount && piece < Role::kStages; ++piece) {
+            load(nullptr, static_cast<const char*>(from) + piece * Cut::kBytes, bytes_of(piece));
+            ++asked_;
+        }
+    }
+
     /// Begins to move one row: `from` is the same in every lane, `to` is the lane's own destination
     /// (null: none). Source and destination memory are ready: acquired by lane 0 and by this
     /// lane, then `fence_global`.
@@ -76,10 +87,15 @@ public:
 #pragma unroll 1
         for (int piece = 0; piece < Cut::kCount; ++piece) {
             const u32 at = static_cast<u32>(piece * Cut::kBytes);
-            load(to == nullptr ? nullptr : to + at, static_cast<const char*>(from) + at,
-                 bytes_of(piece));
+            char* there = to == nullptr ? nullptr : to + at;
+            if (piece < asked_) {
+                smem_.target[piece][team_.lane] = there;
+            } else {
+                load(there, static_cast<const char*>(from) + at, bytes_of(piece));
+            }
             if (loading_ > Cut::kAhead) store_oldest();
         }
+        asked_ = 0;
         ++rows_;
     }
 
@@ -136,11 +152,16 @@ public:
         __syncwarp();
     }
 
+    /// Begins to store all that is being loaded, when no row comes behind it soon.
+    __device__ __forceinline__ void store_all() {
+#pragma unroll 1
+        while (loading_ > 0) store_oldest();
+    }
+
     /// Completes all rows begun, at their destination: before a warp waits for a peer that may be
     /// waiting for them.
     __device__ __forceinline__ void flush() {
-#pragma unroll 1
-        while (loading_ > 0) store_oldest();
+        store_all();
         tma_wait_stored<0>();
         __syncwarp();
         flushed_ = rows_;
@@ -199,6 +220,7 @@ private:
     int store_stage_ = 0;
     int store_piece_ = 0;
     int loading_ = 0;  // pieces loaded or being loaded, and not yet stored
+    int asked_ = 0;    // pieces of the first row that are loading without a destination
     u32 phases_ = 0;   // a bit for each stage: the parity it completes next
     u32 rows_ = 0;     // begun
     u32 loaded_ = 0;   // read from their source
@@ -213,6 +235,8 @@ public:
         : smem_(smem), team_(team) {}
 
     __device__ __forceinline__ void fence_global() const {}
+
+    __device__ __forceinline__ void ask(const void*) {}
 
     __device__ __forceinline__ void row(char* to, const void* from) {
         if (team_.stopped) return;
@@ -247,6 +271,8 @@ public:
     }
 
     __device__ __forceinline__ void complete(u32) { __syncwarp(); }
+
+    __device__ __forceinline__ void store_all() { __syncwarp(); }
 
     __device__ __forceinline__ void flush() { __syncwarp(); }
 

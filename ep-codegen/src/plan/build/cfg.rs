@@ -53,7 +53,8 @@ impl Planner<'_> {
             let roles = self.ir.roles.len() as i64;
             let peers = self.peers(channel);
             let slots = SlotExtent::of(self.ir, channel, peers, self.numbers);
-            let extent = Extent { peers, stripes, roles, message, slots };
+            let (senders, rows) = (self.route_tokens(), self.rows_of(channel));
+            let extent = Extent { peers, stripes, roles, senders, rows, message, slots };
             let mut members = vec![int("kChannel", index as i64), int("kPeers", extent.peers)];
             members.extend(self.channel_numbers(channel, &extent));
             members.extend(window.add(channel, &extent, self.numbers));
@@ -87,6 +88,11 @@ impl Planner<'_> {
                 int("kSlotBytes", layout.slot_bytes),
                 int("kMeta", layout.row_bytes),
                 int("kHeaderWords", channel.header.len() as i64),
+            ],
+            ChannelKind::Direct if extent.senders > 0 => vec![
+                int("kSenders", extent.senders),
+                int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
+                int("kRecordWords", layout.record_words()),
             ],
             ChannelKind::Direct => vec![
                 int("kStripes", extent.stripes),
@@ -148,6 +154,11 @@ impl Planner<'_> {
         let used = role_use(self.ir, &self.ways, role);
         if self.own_sequences(role) > 0 {
             members.push(int("kFirstSequence", self.first_sequence(role)));
+        }
+        if used.routes {
+            members.push(int("kRanks", self.ranks()));
+            members.push(int("kTokenWords", self.token_words()));
+            members.push(int("kExperts", self.route_experts()));
         }
         if used.mover || used.gather {
             let cut = self.cut(role);

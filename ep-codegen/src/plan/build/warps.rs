@@ -2,6 +2,7 @@
 
 use super::Planner;
 use crate::ir::parts::{LINE_BYTES, align};
+use crate::ir::slots::travels_in_words;
 use crate::ir::{Action, Channel, Role, Share, walk};
 use crate::plan::RoleWarps;
 use crate::plan::counted::Counters;
@@ -111,7 +112,7 @@ impl Planner<'_> {
         let rows = uses.filter(|(used, _)| used.mover || used.gather);
         let rows = rows.map(|(_, cut)| if cut.tma { 128 } else { 16 }).max();
         let words = if sequences > 0 { 8 } else { 4 };
-        align(sequences + counters, rows.unwrap_or(words))
+        align(sequences + counters + self.route_bytes(), rows.unwrap_or(words))
     }
 
     pub(super) fn shared_bytes(&self, warps: &[RoleWarps]) -> i64 {
@@ -220,8 +221,11 @@ impl Planner<'_> {
     fn carried(&self, role: &Role) -> (i64, i64) {
         let mut moved = 0;
         walk::stmts(&role.body, &mut |stmt| moved = moved.max(self.moved_bytes(stmt)));
-        let here =
-            |channel: &&Channel| channel.to == role.name || channel.from.contains(&role.name);
+        // A team writes its slots word by word.
+        let here = |channel: &&Channel| {
+            (channel.to == role.name || channel.from.contains(&role.name))
+                && !travels_in_words(self.ir, channel)
+        };
         let carried =
             self.ir.channels.iter().filter(here).filter_map(|channel| self.layout(channel));
         carried.fold((moved, 0), |(row, meta), layout| {

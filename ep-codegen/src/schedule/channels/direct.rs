@@ -10,7 +10,7 @@ use crate::schedule::scope::{Arrived, Scope};
 use crate::schedule::statements::bind_position;
 use crate::schedule::step::{Step, Takers};
 use crate::schedule::term::Term;
-use crate::schedule::value::{Numbers, STRIPE, counted_loop};
+use crate::schedule::value::{Numbers, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
 
 impl<'a> RoleLowering<'a> {
@@ -159,8 +159,8 @@ impl<'a> RoleLowering<'a> {
         if position.is_some() {
             return Err("rows of a direct channel lie where their sender put them".to_string());
         }
-        let stripe = self.scalar(scope, &STRIPE, out)?;
         let (declared, _) = self.carried(channel)?;
+        let stripe = self.stripe_of(scope, declared, out)?;
         let (_, tensor) = row_in_place(self.ir, declared).ok_or("no row in the window")?;
         let object = self.object(channel);
         let number = |what: &str| Term::index(format!("{object}.{what}()"));

@@ -121,7 +121,7 @@ impl Forms<'_> {
     }
 
     /// What the helpers and domains of a role know without being told.
-    fn check_known(&self, role: &Role) -> Checked {
+    pub(super) fn check_known(&self, role: &Role) -> Checked {
         let mut found = Ok(());
         walk::stmts(&role.body, &mut |stmt| {
             let of_peers = |domain: &Domain| matches!(domain, Domain::Peers { .. });
@@ -317,7 +317,7 @@ impl Forms<'_> {
 
     // ---- Roles that work as one team ----
 
-    fn check_team(&self, stmt: &Stmt) -> Checked {
+    pub(super) fn check_team(&self, stmt: &Stmt) -> Checked {
         let mut stripes = false;
         walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
             walk::exprs(inner, &mut |part| {

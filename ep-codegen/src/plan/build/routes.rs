@@ -1,0 +1,63 @@
+//! What a dispatch in one launch needs besides its rows: where all tokens go, and words for each row.
+
+use super::Planner;
+use crate::ir::parts::align;
+use crate::ir::rows::row_in_place;
+use crate::ir::{Channel, Role};
+use crate::plan::error::PlanError;
+use crate::plan::eval;
+use crate::plan::roles::role_use;
+use crate::schedule::rules::OneLaunch;
+
+impl Planner<'_> {
+    /// What ranks send in one launch has room wherever it goes.
+    pub(super) fn check_routes(&self) -> Result<(), PlanError> {
+        let (tokens, ranks) = (self.route_tokens(), self.ranks());
+        for channel in self.ir.channels.iter().filter(|_| tokens > 0) {
+            let Some((_, tensor)) = row_in_place(self.ir, channel) else { continue };
+            let rows = self.rows_of(channel);
+            if rows < ranks * tokens {
+                let help = format!("give `{}` room for the tokens of all ranks", tensor.name);
+                return Err(self.limit(&tensor.at, "rows", ranks * tokens, rows, &help));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many rows the output of a channel has, where its shape says so.
+    pub(super) fn rows_of(&self, channel: &Channel) -> i64 {
+        let rows = row_in_place(self.ir, channel).and_then(|(_, tensor)| tensor.dims.first());
+        rows.and_then(|rows| eval(rows, self.numbers)).unwrap_or(0)
+    }
+
+    /// The most tokens whose routes every block knows; 0 where none does.
+    pub(super) fn route_tokens(&self) -> i64 {
+        let routes = |role: &Role| role_use(self.ir, &self.ways, role).routes;
+        if !self.ir.roles.iter().any(routes) {
+            return 0;
+        }
+        // The end of a range is behind its last number.
+        let end = OneLaunch::tokens_end(self.ir).and_then(|end| eval(end, self.numbers));
+        end.map_or(0, |end| (end - 1).max(1))
+    }
+
+    /// Words of a bit for each of these tokens.
+    pub(super) fn token_words(&self) -> i64 {
+        (self.route_tokens() + 31) / 32
+    }
+
+    pub(super) fn route_experts(&self) -> i64 {
+        self.number("experts").unwrap_or(1)
+    }
+
+    /// `sizeof(ep::RouteSmem<Role>)`.
+    pub(super) fn route_bytes(&self) -> i64 {
+        match self.token_words() {
+            0 => 0,
+            words => {
+                let counters = 4 * (self.ranks() * words + self.route_experts());
+                align(8 * self.ranks() + counters, 8)
+            }
+        }
+    }
+}

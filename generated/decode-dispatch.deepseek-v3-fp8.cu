@@ -1,0 +1,340 @@
+// decode-dispatch  payload=fp8
+// experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 piece=7168 ranks=8 stages=2 topk=8
+// sm_90a: 384 threads and 190208 bytes of shared memory a block, at least 1 blocks
+//
+// Window, the same on every rank:
+//   counts.slots     0x00000000       6144 bytes  2 epochs x 8 slots x 384; Dispatch writes, Dispatch reads
+//   rows.ready       0x00001800        256 bytes  2 calls x 8 peers x 16; Dispatch writes, Dispatch reads
+//   rows.records     0x00001900     598016 bytes  1024 rows x 73 x 8; Dispatch writes, Dispatch reads
+//   rows.told        0x00093900       8192 bytes  8 peers x 128 x 8; Dispatch writes, Dispatch reads
+// Message Totals: meta record of 320 bytes: per_rank[8] at 0, per_expert[32] at 64
+// Message Token: row of 7168 bytes, meta record of 384 bytes: x_scale[56] at 0, src[1] at 224, experts[8] at 228, weights[8] at 260
+#include <ep/compute.cuh>
+#include <ep/messages.cuh>
+#include <ep/mover.cuh>
+#include <ep/one_launch.cuh>
+#include <ep/slots.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace decode_dispatch {
+
+struct Cfg {
+    static constexpr int kRanks = 8;
+    static constexpr int kTopk = 8;
+    static constexpr int kExperts = 256;
+    static constexpr int kLocalExperts = 32;
+    static constexpr int kMaxRows = 1024;
+    static constexpr int kThreads = 384;
+    static constexpr int kSharedBytes = 190208;
+
+    struct Totals {
+        static constexpr int kMetaBytes = 320;
+        static constexpr int kPerRank = 0;
+        static constexpr int kPerRankCount = 8;
+        static constexpr int kPerExpert = 64;
+        static constexpr int kPerExpertCount = 32;
+    };
+
+    struct Token {
+        static constexpr int kRowBytes = 7168;
+        static constexpr int kMetaBytes = 384;
+        static constexpr int kXScale = 0;
+        static constexpr int kXScaleCount = 56;
+        static constexpr int kSrc = 224;
+        static constexpr int kSrcCount = 1;
+        static constexpr int kExperts = 228;
+        static constexpr int kExpertsCount = 8;
+        static constexpr int kWeights = 260;
+        static constexpr int kWeightsCount = 8;
+    };
+
+    struct Counts {
+        static constexpr int kChannel = 0;
+        static constexpr int kPeers = 8;
+        static constexpr int kEpochs = 2;
+        static constexpr int kWords = 40;
+        static constexpr bool kSkipsOwn = false;
+        static constexpr int kSlotBytes = 384;
+        static constexpr ep::u64 kSlots = 0x0;
+    };
+
+    struct Rows {
+        static constexpr int kChannel = 1;
+        static constexpr int kPeers = 8;
+        static constexpr int kSenders = 128;
+        static constexpr int kRowStride = 7168;
+        static constexpr int kRecordWords = 73;
+        static constexpr ep::u64 kReady = 0x1800;
+        static constexpr ep::u64 kRecords = 0x1900;
+        static constexpr ep::u64 kTold = 0x93900;
+    };
+
+    struct Dispatch {
+        static constexpr int kRole = 0;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 12;
+        static constexpr int kRanks = 8;
+        static constexpr int kTokenWords = 4;
+        static constexpr int kExperts = 256;
+        static constexpr bool kTma = true;
+        static constexpr int kStages = 2;
+        static constexpr int kPieceBytes = 7168;
+        static constexpr int kRowBytes = 7168;
+        static constexpr int kMetaBytes = 384;
+    };
+};
+
+struct Args {
+    ep::Group group;
+    // run-time sizes
+    int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
+    // run-time args
+    ep::i32 alignment;
+    // input x: payload[tokens, hidden]
+    const ep::e4m3* x;
+    ep::i64 x_stride;
+    const float* x_scale;
+    ep::i64 x_scale_stride;
+    ep::i64 x_scale_block_stride;
+    // input topk_idx: i64[tokens, topk] in -1..experts
+    const ep::i64* topk_idx;
+    ep::i64 topk_idx_stride;
+    // input topk_weights: optional f32[tokens, topk]
+    const float* topk_weights;
+    ep::i64 topk_weights_stride;
+    // input expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts
+    const ep::i32* expert_begin;
+    // output recv_x: payload[max_rows, hidden] in window
+    ep::e4m3* recv_x;
+    ep::i64 recv_x_stride;
+    float* recv_x_scale;
+    ep::i64 recv_x_scale_stride;
+    ep::i64 recv_x_scale_block_stride;
+    ep::u64 recv_x_at;
+    // output recv_topk_idx: i64[max_rows, topk]
+    ep::i64* recv_topk_idx;
+    // output recv_topk_weights: optional f32[max_rows, topk]
+    float* recv_topk_weights;
+    // output received: optional i32[1] to host
+    ep::i32* received;
+    // output received_per_expert: optional i32[local_experts] to host
+    ep::i32* received_per_expert;
+    // table recv_per_expert: i32[local_experts]
+    ep::i32* recv_per_expert;
+    // table tokens_per_rank: i32[ranks]
+    ep::i32* tokens_per_rank;
+    // table tokens_per_expert: i32[experts]
+    ep::i32* tokens_per_expert;
+    // table rank_prefix: i32[ranks + 1, ranks]
+    ep::i32* rank_prefix;
+    // table recv_src: i32[max_rows]
+    ep::i32* recv_src;
+    // table send_row: i32[tokens, ranks]
+    ep::i32* send_row;
+    // where the meta records of channel `rows` are in the window
+    ep::u64 rows_meta_at;
+};
+
+struct Smem {
+    ep::RouteSmem<Cfg::Dispatch> routes;
+    ep::MoverSmem<Cfg::Dispatch> dispatch[Cfg::Dispatch::kWarps];
+};
+static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
+
+/// What the last block of Dispatch records
+__device__ __forceinline__ void dispatch_tables(const Args& args, const Smem& smem,
+    ep::Team& team) {
+    const int me = args.group.rank;
+    const int tokens = ep::rows_of(args.tokens, args.tokens_from);
+    ep::SlotChannel<Cfg::Counts> counts(team);
+    // +42  for peer in ranks
+    // +43  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
+    //     i32)
+    ep::for_each(team, Cfg::kRanks,
+        [&](int i) { args.tokens_per_rank[i] = smem.routes.tokens_to(i, tokens); });
+    // +45  for expert in experts
+    // +46  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
+    //     (topk_idx[token, choice] == expert) as i32))
+    ep::for_each(team, Cfg::kExperts,
+        [&](int i) { args.tokens_per_expert[i] = smem.routes.chosen[i]; });
+    // +52  await counts
+    // W1: takes messages of counts, from Dispatch +50
+    counts.await();
+    // +53  for dest in ranks
+    for (int dest = team.index(); dest < Cfg::kRanks && !team.stopped; dest += team.count()) {
+        // +54  record rank_prefix[source, dest] = prefix_sum(source in ranks:
+        //     counts[source].per_rank[dest])
+        ep::prefix_sum_and_total(
+            Cfg::kRanks,
+            [&](int source) { return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank,
+                dest); },
+            [&](int source, ep::i32 sum) { args.rank_prefix[source * Cfg::kRanks + dest] = sum; });
+    }
+    // +56  for expert in local_experts
+    ep::for_each(team, Cfg::kLocalExperts, [&](int expert) {
+        // +57  record recv_per_expert[expert] = align(sum(source in ranks:
+        //     counts[source].per_expert[expert]), alignment)
+        args.recv_per_expert[expert] = ep::align(ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
+            return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert);
+            }), args.alignment);
+        // +58  store received_per_expert[expert] = align(sum(source in ranks:
+        //     counts[source].per_expert[expert]), alignment)
+        if (args.received_per_expert != nullptr) {
+            ep::store_host(&args.received_per_expert[expert],
+                ep::align(ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
+                return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert);
+                }), args.alignment));
+        }
+    });
+    ep::in_last_warp(team, [&] {
+        // +60  store received[0] = sum(source in ranks: counts[source].per_rank[me])
+        if (args.received != nullptr) {
+            ep::store_host(&args.received[0], ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
+                return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank, me);
+            }));
+        }
+    });
+}
+
+/// role Dispatch on all blocks
+__device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team& team) {
+    const int me = args.group.rank;
+    const ep::Experts mine = ep::experts_of(args.expert_begin, me);
+    const int tokens = ep::rows_of(args.tokens, args.tokens_from);
+    ep::Mover<Cfg::Dispatch> mover(smem.dispatch[team.warp], team);
+    ep::SlotChannel<Cfg::Counts> counts(team);
+    ep::OnceOut<Cfg::Rows, Cfg::Dispatch> rows(team, mover, smem.routes, tokens);
+    // +49  for peer in ranks
+    // +50  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
+    //     peer) }
+    // W1: publishes messages of counts, for Dispatch +52
+    if (team.block == 0) {
+        for (int peer = team.warp; peer < Cfg::kRanks && !team.stopped; peer += team.warps) {
+            ep::put<ep::i32>(counts.to(peer) + Cfg::Totals::kPerRank, Cfg::Totals::kPerRankCount,
+                [&](int i) { return smem.routes.tokens_to(i, tokens); });
+        }
+    }
+    if (team.block == team.blocks - 1) {
+        for (int peer = team.warp; peer < Cfg::kRanks && !team.stopped; peer += team.warps) {
+            const ep::Experts theirs = ep::experts_of(args.expert_begin, peer);
+            ep::put<ep::i32>(counts.to(peer) + Cfg::Totals::kPerExpert,
+                Cfg::Totals::kPerExpertCount,
+                [&](int i) { return i < theirs.count ? smem.routes.chosen[theirs.first + i] : 0; });
+        }
+    }
+    // The first row is loaded while the counts travel.
+    rows.ask([&](int token) { return args.x + token * args.x_stride; });
+    // +61  for token in tokens
+    // +62  for peer in ranks where routed(topk_idx[token], peer)
+    rows.for_tokens(
+        // +52  await counts
+        // W1: takes messages of counts, from Dispatch +50
+        [&](int source, int peer) { return (counts.from(source) + Cfg::Totals::kPerRank).words
+            + peer; },
+        // +63  push rows[peer] at rank_prefix[me, peer] { x: x[token], src: token, experts:
+        //     topk_idx[token], weights: topk_weights[token] }
+        // W2: takes credit of rows, from Dispatch +74
+        // W3: publishes messages of rows, for Dispatch +74
+        [&](int token, char* record) {
+            const auto x_scale_field = ep::ask<float, Cfg::Token::kXScaleCount>([&](int i) {
+                return args.x_scale[token * args.x_scale_stride + i * args.x_scale_block_stride];
+            });
+            const auto src_field = ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) {
+                return token;
+            });
+            const auto experts_field = ep::ask<ep::i32, Cfg::Token::kExpertsCount>([&](int i) {
+                return args.topk_idx[token * args.topk_idx_stride + i];
+            });
+            const auto weights_field = ep::ask<float, Cfg::Token::kWeightsCount>([&](int i) {
+                return args.topk_weights[token * args.topk_weights_stride + i];
+            });
+            x_scale_field.put(record + Cfg::Token::kXScale);
+            src_field.put(record + Cfg::Token::kSrc);
+            experts_field.put(record + Cfg::Token::kExperts);
+            weights_field.put(record + Cfg::Token::kWeights);
+            return args.x + token * args.x_stride;
+        },
+        [&](int token, int peer, bool match, int position) {
+            // +66  record send_row[token, peer] = rows[peer].position
+            args.send_row[token * Cfg::kRanks + peer] = ep::recorded(match, position);
+    });
+    ep::OnceIn<Cfg::Rows> rows_in(team, mover.meta());
+    rows_in.open([&](int source) { return (counts.from(source) + Cfg::Totals::kPerRank).words + me;
+        });
+    // +74  for message in rows
+    // W2: publishes credit of rows, for Dispatch +63
+    // W3: takes messages of rows, from Dispatch +63
+    rows_in.for_messages([&](const ep::OnceMessage& message) {
+        const auto x_scale_field = message.ask<float, Cfg::Token::kXScaleCount>(
+            Cfg::Token::kXScale);
+        const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(
+            Cfg::Token::kSrc);
+        const auto experts_field = message.ask<ep::i32, Cfg::Token::kExpertsCount>(
+            Cfg::Token::kExperts);
+        const auto weights_field = message.ask<float, Cfg::Token::kWeightsCount>(
+            Cfg::Token::kWeights);
+        // +75  store recv_x[message.row] = message.x
+        x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
+            args.recv_x_scale_block_stride,
+            [&](float x) { return x; });
+        // +76  record recv_src[message.row] = message.src
+        src_field.store(args.recv_src, 1, 1,
+            [&](ep::i32 src) { return src; });
+        // +77  store recv_topk_idx[message.row] = local(message.experts, me)
+        experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
+            [&](ep::i32 experts) { return mine.local(experts); });
+        // +78  store recv_topk_weights[message.row] = message.weights
+        weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
+            [&](float weights) { return weights; });
+    });
+    // +63  push rows[peer]: what is left
+    rows.close();
+    // +69  for row in rank_prefix[ranks, me]..max_rows
+    // +71  store recv_topk_idx[row, choice] = -1
+    ep::fill(team, args.recv_topk_idx, Cfg::kTopk, rows_in.total(), Cfg::kMaxRows,
+        ep::i64{-1});
+    if (team.block == team.blocks - 1) {
+        ep::Team last = ep::of_block(team);
+        dispatch_tables(args, smem, last);
+        team.stopped = last.stopped;
+    }
+    // All rows are there.
+    rows_in.await();
+
+    mover.finish();
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+decode_dispatch(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const ep::Call call = ep::enter(args.group, [&] {
+        const int tokens = ep::rows_of(args.tokens, args.tokens_from);
+        ep::once_offer<Cfg::Rows>(args.group, args.recv_x_at, tokens);
+        // +42  for peer in ranks
+        // +43  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
+        //     i32)
+        // +45  for expert in experts
+        // +46  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
+        //     (topk_idx[token, choice] == expert) as i32))
+        ep::count_routes(
+            args.group, smem.routes, tokens, args.expert_begin,
+            [&](int token, bool present) {
+                return ep::row_of<Cfg::kTopk>(args.topk_idx + token * args.topk_idx_stride,
+                    present);
+        });
+    });
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (ep::is_between(warp, Cfg::Dispatch::kFirstWarp, Cfg::Dispatch::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Dispatch::kRole, block, blocks,
+            warp - Cfg::Dispatch::kFirstWarp, Cfg::Dispatch::kWarps);
+        dispatch(args, smem, team);
+    }
+    ep::leave(args.group, call);
+}
+}  // namespace decode_dispatch

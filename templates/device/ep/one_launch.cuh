@@ -1,0 +1,504 @@
+// A whole dispatch in one launch, for few tokens: nothing has been counted before.
+//
+// Every block finds out for itself where all tokens go, so that none waits for another one. What each
+// rank sends to each other one travels as slots (slots.cuh); meanwhile the first rows are being loaded.
+// Positions follow from the counts of the ranks before, and from the bits of the tokens before. A warp
+// that sends tells every receiver once, when all its rows have arrived.
+//
+//   count_routes -> OnceOut  offer, ask, open, for_tokens, close
+//                   OnceIn   open -> total, for_messages
+//
+// `Rows` is the Cfg struct of the direct channel, `Role` that of the role; words in a window:
+//   kReady [epoch % 2, rank]  {rows at, meta at, senders}   the announcement of a rank
+//   kTold  [rank, sender]     u64                           a warp of it, all of whose rows are there
+// each word with its epoch (M7). Announcements need two places, since a receiver may be a call ahead of a
+// sender's own receiving warps. The other words need one: who tells has seen the announcement of this
+// call, and a receiver announces the next one when all have told.
+#pragma once
+
+#include <ep/compute.cuh>
+#include <ep/messages.cuh>
+#include <ep/mover.cuh>
+#include <ep/ptx.cuh>
+#include <ep/rows.cuh>
+#include <ep/slots.cuh>
+#include <ep/sync.cuh>
+
+namespace ep {
+
+/// Announcement of a rank: offsets in its window in units of 128 bytes, and how many of its warps
+/// send.
+struct OnceReady {
+    u64 rows, senders;
+};
+
+/// The announcement of `rank` in a window.
+template <class Rows>
+__device__ __forceinline__ OnceReady* once_ready(char* window, u32 epoch, int rank) {
+    return reinterpret_cast<OnceReady*>(window + Rows::kReady) + epoch % 2 * Rows::kPeers + rank;
+}
+
+/// Where the tokens of a call go, as every block knows it.
+template <class Role>
+struct RouteSmem {
+    char* windows[Role::kRanks];
+    u32 to[Role::kRanks][Role::kTokenWords];  // for each rank a bit for each token
+    i32 chosen[Role::kExperts];               // how often each expert is named; in the last block
+
+    /// Whether `token` goes to `rank`.
+    __device__ __forceinline__ bool goes(int token, int rank) const {
+        return (to[rank][token / kLanes] >> token % kLanes & 1) != 0;
+    }
+
+    /// How many of `tokens` tokens go to `rank`; one lane's own work.
+    __device__ __forceinline__ i32 tokens_to(int rank, int tokens) const {
+        i32 sum = 0;
+#pragma unroll 1
+        for (int word = 0; word * kLanes < tokens; ++word) sum += __popc(to[rank][word]);
+        return sum;
+    }
+};
+
+/// The ranks that own at least one of the experts of a row, as `ranks_of` finds them. Where the ranks are
+/// few, all begins are loaded at once, beside the row.
+template <class Role, int kCount>
+__device__ __forceinline__ RankSet route_of(const Row<i64, kCount>& row, const i32* expert_begin) {
+    constexpr int kFew = 8;
+    if constexpr (Role::kRanks > kFew) {
+        return ranks_of<Role::kRanks>(row, expert_begin);
+    } else {
+        i32 begins[Role::kRanks + 1];
+#pragma unroll
+        for (int rank = 0; rank <= Role::kRanks; ++rank) begins[rank] = expert_begin[rank];
+        RankSet set{0};
+#pragma unroll
+        for (int rank = 0; rank < Role::kRanks; ++rank) {
+            bool found = false;
+#pragma unroll
+            for (int k = 0; k < kCount; ++k) {
+                found = found || (row.values[k] >= begins[rank] && row.values[k] < begins[rank + 1]);
+            }
+            set.bits |= found && row.present ? u64{1} << rank : 0;
+        }
+        return set;
+    }
+}
+
+/// Tells every rank where its rows go, as the kernel begins: the warp of the first block does it that counts
+/// least. `tokens`: of this rank, a warp for each of which sends.
+template <class Rows>
+__device__ __forceinline__ void once_offer(const Group& group, u64 rows_at, int tokens) {
+    const int warp = static_cast<int>(threadIdx.x) / kLanes;
+    const int warps = static_cast<int>(blockDim.x) / kLanes;
+    if (blockIdx.x != 0 || warp != warps - 1) return;
+    const u32 epoch = load_relaxed_gpu(&group.state->epoch) + 1;
+    const int all = static_cast<int>(gridDim.x) * warps;
+    const int senders = tokens < all ? tokens : all;
+#pragma unroll 1
+    for (int peer = lane_index(); peer < Rows::kPeers; peer += kLanes) {
+        OnceReady* ready = once_ready<Rows>(group.windows[peer], epoch, group.rank);
+        // M4: whatever this device did with the memory it now offers is over; the sender acquires the
+        // word in OnceOut::open. It comes first: a release waits for the stores before it.
+        store_release_sys(&ready->rows, stamped(epoch, static_cast<u32>(rows_at / 128)));
+        store_relaxed_sys(&ready->senders, stamped(epoch, static_cast<u32>(senders)));
+    }
+    __syncwarp();
+}
+
+/// Finds out where all tokens go, by all threads of the block; a barrier comes after. `row(token,
+/// present)`: the experts of a token.
+template <class Role, class Row>
+__device__ __forceinline__ void count_routes(const Group& group, RouteSmem<Role>& routes, int tokens,
+                                             const i32* expert_begin, Row row) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int threads = static_cast<int>(blockDim.x);
+    const bool counts = blockIdx.x == gridDim.x - 1;
+    // Fetched beside everything else: each is a round trip for whoever needs it later.
+    if (thread < Role::kRanks) routes.windows[thread] = group.windows[thread];
+    if (counts) {
+#pragma unroll 1
+        for (int i = thread; i < Role::kExperts; i += threads) routes.chosen[i] = 0;
+        __syncthreads();
+    }
+#pragma unroll 1
+    for (int base = thread / kLanes * kLanes; base < tokens; base += threads) {
+        const int token = base + lane_index();
+        const bool present = token < tokens;
+        const auto experts = row(present ? token : tokens - 1, present);
+        const RankSet ranks = route_of<Role>(experts, expert_begin);
+#pragma unroll 1
+        for (int rank = 0; rank < Role::kRanks; ++rank) {
+            const u32 lanes = __ballot_sync(kAllLanes, ranks.has(rank));
+            if (lane_index() == 0) routes.to[rank][base / kLanes] = lanes;
+        }
+        if (!counts) continue;
+        experts.for_each([&](i64 expert) {
+            if (expert < 0 || expert >= Role::kExperts) return;
+            add_relaxed_shared(routes.chosen + expert, 1);
+        });
+    }
+}
+
+/// The warps of one block as a team of their own.
+__device__ __forceinline__ Team of_block(const Team& team) {
+    Team own = team;
+    own.block = 0;
+    own.blocks = 1;
+    return own;
+}
+
+/// The record of a row in a window.
+template <class Rows>
+__device__ __forceinline__ u64* once_record(char* window, int row) {
+    return reinterpret_cast<u64*>(window + Rows::kRecords) +
+           static_cast<i64>(row) * Rows::kRecordWords;
+}
+
+/// The word of a sending warp of `rank` in a window.
+template <class Rows>
+__device__ __forceinline__ u64* once_told(char* window, int rank, int sender) {
+    return reinterpret_cast<u64*>(window + Rows::kTold) + rank * Rows::kSenders + sender;
+}
+
+/// The turn of a warp: neighbours are on different blocks, so that all blocks share what there is, and the
+/// last block, which has counted experts, comes last.
+__device__ __forceinline__ int once_turn(const Team& team) {
+    const int others = team.blocks - 1;
+    return team.block < others ? team.warp * others + team.block : team.warps * others + team.warp;
+}
+
+/// One warp's sending side: a lane for each rank, in groups of 32.
+template <class Rows, class Role>
+class OnceOut {
+    static constexpr int kPeers = Rows::kPeers;
+    static constexpr int kGroups = (kPeers + kLanes - 1) / kLanes;
+
+public:
+    __device__ __forceinline__ OnceOut(Team& team, Mover<Role>& mover,
+                                       const RouteSmem<Role>& routes, int tokens)
+        : team_(team), mover_(mover), routes_(routes), tokens_(tokens), turn_(once_turn(team)) {}
+
+    /// Begins to load the first row that goes anywhere, before anything is known of its receivers.
+    /// `from(token)`: the row of a token.
+    template <class From>
+    __device__ __forceinline__ void ask(From from) {
+#pragma unroll 1
+        for (int token = turn_; token < tokens_; token += team_.count()) {
+            if (!goes_anywhere(token)) continue;
+            mover_.ask(from(token));
+            break;
+        }
+    }
+
+    /// Sends the tokens of this warp: `pack(token, record)` in the whole warp writes the small fields of a
+    /// token that goes anywhere and gives its row; then `each(token, peer, match, position)` in the lane
+    /// of every rank. `count(source, peer)`: the word that holds how many rows `source` sends to `peer`.
+    template <class Count, class Pack, class Each>
+    __device__ __forceinline__ void for_tokens(Count count, Pack pack, Each each) {
+        bool opened = false;
+#pragma unroll 1
+        for (int token = turn_; token < tokens_ && !team_.stopped;
+             token += team_.count()) {
+            const bool anywhere = goes_anywhere(token);
+            char* record = mover_.meta();
+            const void* from = anywhere ? pack(token, record) : nullptr;
+            __syncwarp();
+            if (!opened) open(count);
+            opened = true;
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) {
+                const int peer = g * kLanes + team_.lane;
+                const bool match = goes(g, token);
+                const int position = peer < kPeers ? before(g, token) : -1;
+                if (__ballot_sync(kAllLanes, match) != 0) {
+                    send_record(g, match, position, record);
+                    const i64 at = static_cast<i64>(position) * Rows::kRowStride;
+                    mover_.row(match ? rows_at_[g] + at : nullptr, from);
+                }
+                if (peer < kPeers) each(token, peer, match, position);
+                sent_[g] += match ? 1 : 0;
+            }
+        }
+        mover_.store_all();
+    }
+
+    /// Tells every rank that all rows of this warp are there, be it none.
+    __device__ __forceinline__ void close() {
+        if (turn_ >= tokens_) return;
+        mover_.flush();
+        if (team_.stopped) return;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const int peer = g * kLanes + team_.lane;
+            if (peer >= kPeers) continue;
+            // M1: this lane has waited for its own bulk stores; OnceIn::await acquires.
+            store_release_sys(
+                once_told<Rows>(routes_.windows[peer], team_.group.rank, turn_),
+                word(static_cast<u32>(sent_[g])));
+        }
+        __syncwarp();
+    }
+
+private:
+    __device__ __forceinline__ u64 word(u32 value) const { return stamped(team_.epoch, value); }
+
+    /// Waits until every rank takes rows, and those before this one have said how many they send.
+    template <class Count>
+    __device__ __forceinline__ void open(Count count) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const int peer = g * kLanes + team_.lane;
+            const bool used = peer < kPeers;
+            const OnceReady* ready =
+                once_ready<Rows>(team_.group.window, team_.epoch, used ? peer : 0);
+            Site site{Rows::kChannel, Waiting::kReady, -1, used ? peer : -1, team_.epoch};
+            int first = 0;
+            const bool done = wait(team_, site, [&](u32& seen) {
+                if (!used) return true;
+                const u64 rows = load_relaxed_sys(&ready->rows);
+                int missing = -1;
+                first = 0;
+                for (int source = 0; source < team_.group.rank; ++source) {
+                    const u64 found = load_relaxed_sys(count(source, peer));
+                    if (epoch_of(found) != team_.epoch) missing = source;
+                    first += static_cast<int>(value_of(found));
+                }
+                seen = epoch_of(rows);
+                const bool is_ready = seen == team_.epoch;
+                site.peer = is_ready && missing >= 0 ? missing : peer;
+                return is_ready && missing < 0;
+            });
+            if (done && used) {
+                // M4: pairs with the release in once_offer.
+                const u32 rows = value_of(load_acquire_sys(&ready->rows));
+                rows_at_[g] = routes_.windows[peer] + static_cast<u64>(rows) * 128;
+                first_[g] = first;
+                // M4: this lane's bulk stores come after the receiver's own use of the memory.
+                mover_.fence_global();
+            }
+            __syncwarp();
+        }
+    }
+
+    /// Writes the record of a row, word by word (M7), to the ranks of a group that get it.
+    __device__ __forceinline__ void send_record(int g, bool match, int position,
+                                                const char* record) {
+        if (team_.stopped) return;
+        const u32* fields = reinterpret_cast<const u32*>(record);
+        for (u32 left = __ballot_sync(kAllLanes, match); left != 0; left &= left - 1) {
+            const int lane = __ffs(static_cast<int>(left)) - 1;
+            const int row = __shfl_sync(kAllLanes, position, lane);
+            u64* words = once_record<Rows>(routes_.windows[g * kLanes + lane], row);
+#pragma unroll 4
+            for (int i = team_.lane; i < Rows::kRecordWords; i += kLanes) {
+                store_relaxed_sys(words + i, word(fields[i]));
+            }
+        }
+        __syncwarp();
+    }
+
+    /// Whether any rank gets the token.
+    __device__ __forceinline__ bool goes_anywhere(int token) const {
+        bool found = false;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) found = found || goes(g, token);
+        return __ballot_sync(kAllLanes, found) != 0;
+    }
+
+    /// Whether the lane's rank of a group gets the token.
+    __device__ __forceinline__ bool goes(int g, int token) const {
+        const int peer = g * kLanes + team_.lane;
+        return peer < kPeers && routes_.goes(token, peer);
+    }
+
+    /// The position of a token's row for the lane's rank, or of the next one behind it. Tokens come
+    /// in order, so that the words before are added up once.
+    __device__ __forceinline__ int before(int g, int token) {
+        const u32* words = routes_.to[g * kLanes + team_.lane];
+        const int last = token / kLanes;
+#pragma unroll 1
+        for (int word = words_[g]; word < last; ++word) first_[g] += __popc(words[word]);
+        words_[g] = last;
+        return first_[g] + __popc(words[last] & ((1u << token % kLanes) - 1));
+    }
+
+    Team& team_;
+    Mover<Role>& mover_;
+    const RouteSmem<Role>& routes_;
+    int tokens_;
+    int turn_;
+    char* rows_at_[kGroups] = {};
+    int first_[kGroups] = {};  // position of the first row behind `words_`
+    int words_[kGroups] = {};  // words of bits that are added up
+    int sent_[kGroups] = {};
+};
+
+/// The small fields of a message, in shared memory.
+using OnceMessage = Messages<kLanes, 1>;
+
+/// One warp's receiving side.
+template <class Rows>
+class OnceIn {
+    static constexpr int kPeers = Rows::kPeers;
+    static constexpr int kGroups = (kPeers + kLanes - 1) / kLanes;
+
+public:
+    /// `record`: room for the small fields of a message in shared memory.
+    __device__ __forceinline__ OnceIn(Team& team, char* record)
+        : team_(team), record_(record), turn_(once_turn(team)) {}
+
+    /// Waits until every rank has said how many rows it sends here. `count(source)`: the word that holds
+    /// it.
+    template <class Count>
+    __device__ __forceinline__ void open(Count count) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const int source = g * kLanes + team_.lane;
+            const bool used = source < kPeers;
+            const OnceReady* ready =
+                once_ready<Rows>(team_.group.window, team_.epoch, used ? source : 0);
+            const Site site{Rows::kChannel, Waiting::kReady, -1, used ? source : -1, team_.epoch};
+            u64 rows = 0, senders = 0;
+            const bool done = wait(team_, site, [&](u32& seen) {
+                if (!used) return true;
+                rows = load_relaxed_sys(count(source));
+                senders = load_relaxed_sys(&ready->senders);
+                seen = epoch_of(senders);
+                return seen == team_.epoch && epoch_of(rows) == seen;
+            });
+            senders_[g] = prefix(done && used ? static_cast<int>(value_of(senders)) : 0);
+            through_[g] = total_ + prefix(done && used ? static_cast<int>(value_of(rows)) : 0);
+            total_ = __shfl_sync(kAllLanes, through_[g], kLanes - 1);
+        }
+    }
+
+    /// Rows of all ranks.
+    __device__ __forceinline__ int total() const { return total_; }
+
+    /// Calls `body(message)` for this warp's share of the rows, as their small fields come; the rows
+    /// themselves may still be on their way. Several records are looked at together.
+    template <class Body>
+    __device__ __forceinline__ void for_messages(Body body) {
+        u32* fields = reinterpret_cast<u32*>(record_);
+        const int step = team_.count();
+        // The warps that have least to send begin.
+#pragma unroll 1
+        for (int first = step - 1 - turn_; first < total_ && !team_.stopped;
+             first += kFlight * step) {
+            u64 found[kFlight][kEach];
+            Site site{Rows::kChannel, Waiting::kClosed, -1, source_of(first), team_.epoch};
+            const bool done = wait(team_, site, [&](u32& seen) {
+#pragma unroll
+                for (int n = 0; n < kFlight; ++n) {
+                    const int row = first + n * step;
+                    const u64* words = once_record<Rows>(team_.group.window, row);
+#pragma unroll
+                    for (int k = 0; k < kEach; ++k) {
+                        const int i = k * kLanes + team_.lane;
+                        const bool used = row < total_ && i < Rows::kRecordWords;
+                        found[n][k] =
+                            used ? load_relaxed_sys(words + i) : stamped(team_.epoch, 0);
+                    }
+                }
+                bool come = true;
+#pragma unroll
+                for (int i = 0; i < kFlight * kEach; ++i) {
+                    if (!come) continue;
+                    seen = epoch_of(found[i / kEach][i % kEach]);
+                    come = seen == team_.epoch;
+                }
+                return come;
+            });
+            if (!done) return;
+#pragma unroll
+            for (int n = 0; n < kFlight; ++n) {
+                if (first + n * step >= total_) break;
+#pragma unroll
+                for (int k = 0; k < kEach; ++k) {
+                    const int i = k * kLanes + team_.lane;
+                    if (i < Rows::kRecordWords) fields[i] = value_of(found[n][k]);
+                }
+                __syncwarp();
+                OnceMessage message;
+                message.row[0] = first + n * step;
+                message.record[0] = record_;
+                body(message);
+                __syncwarp();
+            }
+        }
+    }
+
+    /// Waits until all rows are there: the words of all warps that send are spread over all lanes.
+    __device__ __forceinline__ void await() {
+        const int lanes = team_.count() * kLanes;
+        const int all = senders_before(kPeers);
+#pragma unroll 1
+        for (int word = team_.lane * team_.count() + turn_;
+             word - team_.lane * team_.count() < all && !team_.stopped; word += lanes) {
+            int source = -1, sender = 0;
+#pragma unroll 1
+            for (int peer = 0; peer < kPeers; ++peer) {
+                const int before = senders_before(peer);
+                if (word >= before && word < all) source = peer, sender = word - before;
+            }
+            const u64* told =
+                once_told<Rows>(team_.group.window, source < 0 ? 0 : source, sender);
+            const Site site{Rows::kChannel, Waiting::kClosed, -1, source, team_.epoch};
+            wait(team_, site, [&](u32& seen) {
+                if (source < 0) return true;
+                // M2: pairs with the release in OnceOut::close; later kernels of this stream read the
+                // rows. Nothing else of this kernel is left, so that each look may acquire.
+                seen = epoch_of(load_acquire_sys(told));
+                return seen == team_.epoch;
+            });
+        }
+    }
+
+private:
+    // Records that are looked at together: their words stay in registers.
+    static constexpr int kFlight = 4;
+    // Words of a record that a lane takes.
+    static constexpr int kEach = (Rows::kRecordWords + kLanes - 1) / kLanes;
+    static_assert(kEach > 0, "a message has more than its row");
+
+    /// Sending warps of the ranks before `peer`.
+    __device__ __forceinline__ int senders_before(int peer) const {
+        int senders = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const int upto = peer - g * kLanes < kLanes ? peer - g * kLanes : kLanes;
+            if (upto > 0) senders += __shfl_sync(kAllLanes, senders_[g], upto - 1);
+        }
+        return senders;
+    }
+
+    /// The rank that a row comes from.
+    __device__ __forceinline__ int source_of(int row) const {
+        int source = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const bool is_before = g * kLanes + team_.lane < kPeers && through_[g] <= row;
+            source += __popc(__ballot_sync(kAllLanes, is_before));
+        }
+        return source;
+    }
+
+    /// The sum of `value` up to and with this lane.
+    static __device__ __forceinline__ int prefix(int value) {
+#pragma unroll
+        for (int step = 1; step < kLanes; step *= 2) {
+            const int left = __shfl_up_sync(kAllLanes, value, step);
+            if (lane_index() >= step) value += left;
+        }
+        return value;
+    }
+
+    Team& team_;
+    char* record_;
+    int turn_;
+    int through_[kGroups] = {};  // rows up to and with those of the lane's rank
+    int senders_[kGroups] = {};  // sending warps of the group up to and with those of the lane's rank
+    int total_ = 0;
+};
+
+}  // namespace ep
