@@ -25,7 +25,7 @@ mod ways;
 pub use rules::{Staged, Uses};
 pub use step::{Copy, Loop, Step, Takers};
 pub use term::{Node, Term};
-pub use ways::{Rule, RuleSet, Ways};
+pub use ways::{RoleRule, RuleSet, Ways};
 
 use std::cell::Cell;
 

@@ -22,7 +22,7 @@ pub(crate) use one_launch::{Counted, counted_field};
 pub use staged::Staged;
 
 use super::step::Step;
-use super::{RoleLowering, Rule, RuleSet};
+use super::{RoleLowering, RoleRule, RuleSet};
 
 use crate::ir::counting::{Counting, counted};
 use crate::ir::{
@@ -45,19 +45,19 @@ pub(super) fn rewrite(
     rules: RuleSet,
 ) -> (Vec<Step>, Uses) {
     let (mut uses, mut apart) = (Uses::default(), Vec::new());
-    if rules.has(Rule::Staged)
+    if rules.has(RoleRule::Staged)
         && let Some((rewritten, staged, records)) = staged::rewrite(role, &steps)
     {
         (steps, apart) = (rewritten, records);
         uses.staged = Some(staged);
     }
-    if rules.has(Rule::Copies) {
+    if rules.has(RoleRule::Copies) {
         steps = copies::rewrite(steps, &apart);
     }
-    if rules.has(Rule::Wide) {
+    if rules.has(RoleRule::Wide) {
         steps = wide::rewrite(steps, &apart);
     }
-    if rules.has(Rule::Claims) {
+    if rules.has(RoleRule::Claims) {
         (steps, uses.claims) = claims::rewrite(role, steps);
     }
     (steps, uses)

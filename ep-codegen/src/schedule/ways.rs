@@ -5,7 +5,7 @@ use crate::ir::{Pipeline, Role};
 
 /// A way to make roles faster. None changes what they leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rule {
+pub enum RoleRule {
     /// Whole roles that the device library has a function for.
     Roles,
     /// Rows copied by 16 bytes.
@@ -18,9 +18,10 @@ pub enum Rule {
     Wide,
 }
 
-impl Rule {
+impl RoleRule {
     /// Every rule.
-    pub const ALL: [Rule; 5] = [Rule::Roles, Rule::Copies, Rule::Staged, Rule::Claims, Rule::Wide];
+    pub const ALL: [RoleRule; 5] =
+        [RoleRule::Roles, RoleRule::Copies, RoleRule::Staged, RoleRule::Claims, RoleRule::Wide];
 }
 
 /// The rules that may be used.
@@ -32,14 +33,14 @@ pub enum RuleSet {
     /// None: every role is composed.
     None,
     /// One of them.
-    Only(Rule),
+    Only(RoleRule),
     /// All but one.
-    Without(Rule),
+    Without(RoleRule),
 }
 
 impl RuleSet {
     /// Whether a rule may be used.
-    pub fn has(self, rule: Rule) -> bool {
+    pub fn has(self, rule: RoleRule) -> bool {
         match self {
             RuleSet::All => true,
             RuleSet::None => false,
@@ -60,7 +61,8 @@ pub struct Ways {
 impl Ways {
     /// What `rules` make of the roles.
     pub fn of(ir: &Pipeline, rules: RuleSet) -> Ways {
-        let is_composed = |role: &&Role| !rules.has(Rule::Roles) || rules::check(ir, role).is_err();
+        let is_composed =
+            |role: &&Role| !rules.has(RoleRule::Roles) || rules::check(ir, role).is_err();
         let way = |role: &Role| {
             let steps = super::role(ir, role, rules);
             (role.name.clone(), steps.map(|steps| steps.uses).unwrap_or_default())

@@ -1,6 +1,6 @@
 //! Roles that rules over steps make faster: what they leave is the same, and what becomes of their text.
 
-use ep_codegen::schedule::{Rule, RuleSet};
+use ep_codegen::schedule::{RoleRule, RuleSet};
 
 use super::channels::{goes, stripe, tokens_of};
 use super::run::{Call, Form, rows};
@@ -182,13 +182,13 @@ fn each_rule_can_be_left_out() {
         let send = function(&pass, "Send", rules);
         let sum = function(&sum, "Sum", rules);
         [
-            (Rule::Staged, send.contains("mover.row(")),
-            (Rule::Claims, send.contains("ep::Units<") && sum.contains("ep::Units<")),
-            (Rule::Wide, sum.contains("ep::kWide")),
-            (Rule::Copies, function(&pass, "Take", rules).contains("ep::copy_row<float>")),
+            (RoleRule::Staged, send.contains("mover.row(")),
+            (RoleRule::Claims, send.contains("ep::Units<") && sum.contains("ep::Units<")),
+            (RoleRule::Wide, sum.contains("ep::kWide")),
+            (RoleRule::Copies, function(&pass, "Take", rules).contains("ep::copy_row<float>")),
         ]
     };
-    for rule in Rule::ALL {
+    for rule in RoleRule::ALL {
         for (known, is_used) in seen(RuleSet::Only(rule)) {
             assert_eq!(is_used, known == rule, "{known:?} with {rule:?} alone");
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ep_codegen::meaning::Drawn;
-use ep_codegen::schedule::{Rule, RuleSet, Ways};
+use ep_codegen::schedule::{RoleRule, RuleSet, Ways};
 use ep_codegen::{expansion, lower, render, syntax};
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::Stream;
@@ -25,7 +25,8 @@ const STATE_BYTES: u64 = 256;
 /// Schedules of the fast build.
 const SEEDS: u64 = 2;
 /// Every role as the library does it, every role statement by statement, and that as rules rewrite it.
-pub(super) const RULES: [RuleSet; 3] = [RuleSet::All, RuleSet::None, RuleSet::Without(Rule::Roles)];
+pub(super) const RULES: [RuleSet; 3] =
+    [RuleSet::All, RuleSet::None, RuleSet::Without(RoleRule::Roles)];
 
 /// The IR of the one pipeline in `source`, or what is said to it.
 pub(super) fn accepted(source: &str) -> Result<ir::Pipeline, String> {
@@ -177,7 +178,7 @@ impl Form {
     /// The same without TMA.
     pub(super) fn check_vector(&self, call: &dyn Fn(usize) -> Call) {
         self.run((Build::Fast, Arch::Sm80, RuleSet::All), 1, call);
-        self.run((Build::Fast, Arch::Sm80, RuleSet::Without(Rule::Roles)), 1, call);
+        self.run((Build::Fast, Arch::Sm80, RuleSet::Without(RoleRule::Roles)), 1, call);
     }
 
     /// One call of these ranks.
