@@ -7,8 +7,7 @@ in; results come back in the library of the input.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from . import _core
 
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 BYTES = {"bfloat16": 2, "float8_e4m3fn": 1, "float32": 4, "int64": 8, "int32": 4, "uint8": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """Where an array lies; strides are in elements. ``device`` is the ordinal of a GPU, -1 for an unnamed one, or
     None for host memory."""
 
@@ -35,6 +33,8 @@ class View:
 
     def is_contiguous(self) -> bool:
         """Whether its elements lie side by side in row-major order."""
+        if len(self.shape) == 2 and self.strides == (self.shape[1], 1):
+            return True
         expected = 1
         for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if extent != 1 and stride != expected:
@@ -94,10 +94,17 @@ def _known(dtype: str, name: str) -> str:
     raise _core.Mismatch(f"`{name}` has elements of {dtype}; there are {', '.join(BYTES)}")
 
 
+#: Names of the types of torch that have been seen.
+_TORCH_NAMES: dict[Any, str] = {}
+
+
 def _view_of_torch(tensor: torch.Tensor, name: str) -> View:
-    dtype = _known(str(tensor.dtype).removeprefix("torch."), name)
-    device = tensor.device.index if tensor.is_cuda else None
-    return View(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype, device, None, tensor)
+    dtype = _TORCH_NAMES.get(tensor.dtype)
+    if dtype is None:
+        dtype = _TORCH_NAMES[tensor.dtype] = _known(str(tensor.dtype).removeprefix("torch."), name)
+    device = tensor.get_device()
+    # The shape is a tuple, and a copy of it would cost as much as all the rest.
+    return View(tensor.data_ptr(), tensor.shape, tensor.stride(), dtype, device if device >= 0 else None, None, tensor)
 
 
 def _view_of_interface(array: Any, interface: dict[str, Any], name: str, device: int | None) -> View:
@@ -175,13 +182,14 @@ class Torch:
         return array.to(getattr(torch, dtype))
 
 
+NUMPY, TORCH = Numpy(), Torch()
+
+
 def library_of(array: Any) -> Library | None:
     """The library of an array; none for those whose results are `epforge.Tensor`."""
     if is_torch(array):
-        return Torch()
-    if type(array).__module__.partition(".")[0] == "numpy":
-        return Numpy()
-    return None
+        return TORCH
+    return NUMPY if type(array).__module__.partition(".")[0] == "numpy" else None
 
 
 def as_torch(tensor: _core.Tensor) -> torch.Tensor:
@@ -217,7 +225,7 @@ def read(tensor: _core.Tensor, library: Library) -> Any:
 
 def write(tensor: _core.Tensor, array: Any, name: str) -> None:
     """Copies rows from the host to the first rows of a tensor, which has two axes."""
-    library = library_of(array) or Numpy()
+    library = library_of(array) or NUMPY
     rows, columns = array.shape
     if not rows:
         return

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from .arrays import Library, Numpy, Torch, View, as_torch, is_torch, library_of, portable, read, view, write
+from .arrays import NUMPY, TORCH, Library, View, as_torch, is_torch, library_of, portable, read, view, write
 from .group import Group
 from .results import NOWHERE, PAYLOADS, Combined, Handle, Offered, Received, rows_of
 
@@ -128,7 +128,7 @@ class Buffer:
         self, rank: int, arrays: tuple[Any, ...], how: tuple[Any, ...], library: Library | None
     ) -> tuple[Handle, Received]:
         sent, keep = self._input(rank, *arrays)
-        call = self._how(rank, arrays[0], *how)
+        call = self._how(rank, library, *how)
         self._settle(rank)
         if self._core.holds_worst_case or self.group._turns is None:
             core, received = self._core.dispatch(rank, sent, call)
@@ -161,7 +161,7 @@ class Buffer:
 
         def one(rank: int, core: _core.Handle, arrays: tuple[Any, Any]) -> _core.Received:
             sent, keep = self._input(rank, arrays[0], arrays[1], None, None, None)
-            call = self._how(rank, arrays[0], *how)
+            call = self._how(rank, library, *how)
             self._settle(rank)
             received = self._core.cached_dispatch(core, sent, call)
             self._made(rank, keep)
@@ -218,7 +218,7 @@ class Buffer:
         self, rank: int, handle: Handle, core: _core.Handle, arrays: tuple[Any, ...], how: tuple[Any, ...]
     ) -> Combined:
         rows, weights, biases, out = arrays
-        call = self._how(rank, rows, *how)
+        call = self._how(rank, handle._library, *how)
         self._settle(rank)
         in_place, offered = self._combine_input(rank, rows, weights)
         added = [self._place(rank, bias, f"biases[{at}]", "bfloat16", self.hidden) for at, bias in enumerate(biases)]
@@ -268,9 +268,9 @@ class Buffer:
             made = self.group._core.empty(rank, list(shape), dtype)
             return made, made.address
         if out is None and library is not None:
-            out = library.empty(shape, dtype, self.group.device(rank))
+            out = library.empty(shape, dtype, self.group._devices[rank])
         where = self._checked(view(out, "out"), "out", dtype, shape[1])
-        if where.shape != shape or not where.is_contiguous():
+        if tuple(where.shape) != shape or not where.is_contiguous():
             raise _core.Mismatch(f"`out` is {list(where.shape)}, and the sums are {list(shape)}, side by side")
         return out, where.address
 
@@ -279,42 +279,57 @@ class Buffer:
     ) -> tuple[_core.Input, list[Any]]:
         values, scales = PAYLOADS[self.payload]
         rows = self._place(rank, x, "x", values, self.hidden)
-        if scale is None and scales:
-            raise _core.Mismatch(f"`scale` is absent, and rows of {self.payload} have {scales} scales")
-        factors = self._place(rank, scale, "scale", scales, self.scales) if scales else None
-        ids = None if topk_idx is None else self._place(rank, topk_idx, "topk_idx", "int64", self.topk)
-        weights = (
-            None if topk_weights is None else self._place(rank, topk_weights, "topk_weights", "float32", self.topk)
-        )
-        count = None if tokens_from is None else self._place(rank, tokens_from, "tokens_from", "int32")
-        tokens = rows.shape[0]
-        for name, other in (("scale", factors), ("topk_idx", ids), ("topk_weights", weights)):
-            if other is not None and other.shape[0] != tokens:
-                raise _core.Mismatch(f"`x` has {tokens} rows, and `{name}` {other.shape[0]}")
-            if other is not None and name != "scale" and not other.is_contiguous():
+        tokens, factors, ids, weights, count = rows.shape[0], NOWHERE, 0, 0, 0
+        keep = [rows]
+
+        def beside(array: Any, name: str, dtype: str, columns: int) -> View:
+            where = self._place(rank, array, name, dtype, columns)
+            if where.shape[0] != tokens:
+                raise _core.Mismatch(f"`x` has {tokens} rows, and `{name}` {where.shape[0]}")
+            keep.append(where)
+            return where
+
+        def dense(array: Any, name: str, dtype: str) -> int:
+            where = beside(array, name, dtype, self.topk)
+            if not where.is_contiguous():
                 raise _core.Mismatch(f"`{name}` has gaps between its rows: make it contiguous")
-        address = [0 if it is None else it.address for it in (count, ids, weights)]
-        sent = (tokens, address[0], rows_of(rows), rows_of(factors) if factors else NOWHERE, address[1], address[2])
-        return sent, [rows, factors, ids, weights, count]
+            return where.address
+
+        if scales is not None:
+            if scale is None:
+                raise _core.Mismatch(f"`scale` is absent, and rows of {self.payload} have {scales} scales")
+            factors = rows_of(beside(scale, "scale", scales, self.scales))
+        if topk_idx is not None:
+            ids = dense(topk_idx, "topk_idx", "int64")
+        if topk_weights is not None:
+            weights = dense(topk_weights, "topk_weights", "float32")
+        if tokens_from is not None:
+            keep.append(self._place(rank, tokens_from, "tokens_from", "int32"))
+            count = keep[-1].address
+        return (tokens, count, rows_of(rows), factors, ids, weights), keep
 
     def _place(self, rank: int, array: Any, name: str, dtype: str, columns: int | None = None) -> View:
         """Where the kernels of a rank find an array; the emulator gets a copy."""
         where = self._checked(view(array, name), name, dtype, columns)
         if self.group.on_emulator:
-            if where.device is not None and not isinstance(array, _core.Tensor):
-                raise _core.Mismatch(f"`{name}` is on a GPU, and the group in the emulator")
-            if not where.is_contiguous():
-                where = view((library_of(array) or Numpy()).dense(array), name)
-            copy = self.group._core.empty(rank, list(where.shape), where.dtype)
-            copy.write(where.address, where.nbytes())
-            return view(copy, name)
-        if where.device is None:
-            raise _core.Mismatch(f"`{name}` is in host memory, and rank {rank} on a GPU")
-        if where.device not in (-1, self.group.device(rank)):
-            raise _core.Mismatch(f"`{name}` is on GPU {where.device}, and rank {rank} on GPU {self.group.device(rank)}")
+            return self._copied(rank, where, array, name)
+        device = self.group._devices[rank]
+        if where.device != device and where.device != -1:
+            place = "in host memory" if where.device is None else f"on GPU {where.device}"
+            raise _core.Mismatch(f"`{name}` is {place}, and rank {rank} on GPU {device}")
         if where.stream is not None:
             self.group._core.follow(rank, max(where.stream, LEGACY_STREAM))
         return where
+
+    def _copied(self, rank: int, where: View, array: Any, name: str) -> View:
+        """A copy of an array in the memory of the emulator."""
+        if where.device is not None and not isinstance(array, _core.Tensor):
+            raise _core.Mismatch(f"`{name}` is on a GPU, and the group in the emulator")
+        if not where.is_contiguous():
+            where = view((library_of(array) or NUMPY).dense(array), name)
+        copy = self.group._core.empty(rank, list(where.shape), where.dtype)
+        copy.write(where.address, where.nbytes())
+        return view(copy, name)
 
     def _checked(self, where: View, name: str, dtype: str, columns: int | None) -> View:
         # NumPy's own types have no float8, and DLPack seldom: bytes will do.
@@ -327,7 +342,7 @@ class Buffer:
     def _how(
         self,
         rank: int,
-        x: Any,
+        library: Library | None,
         stream: int | None = None,
         sms: int | None = None,
         timeout: float | None = None,
@@ -337,14 +352,13 @@ class Buffer:
         """How a call runs: behind all that the stream of the call before it holds."""
         if self.group.on_emulator:
             return (0, sms or self.sms, None, 0, 0)
+        last = self._streams.get(rank)
         if stream is None:
-            stream = (
-                _current_stream(self.group.device(rank)) if x is None or is_torch(x) else self._streams.get(rank, 0)
-            )
-        last = self._streams.get(rank, stream)
+            stream = _current_stream(self.group._devices[rank]) if library is TORCH else last or 0
         if last != stream:
-            self.group._core.follow(rank, last)
-        self._streams[rank] = stream
+            if last is not None:
+                self.group._core.follow(rank, last)
+            self._streams[rank] = stream
         return (stream, sms or self.sms, timeout, after or 0, done or 0)
 
     def _own(self, handle: Handle) -> None:
@@ -355,8 +369,8 @@ class Buffer:
         """A tensor of the window as the caller's library has it."""
         if self.group.on_emulator:
             self._settle(tensor.rank)
-            return read(tensor, library or Numpy())
-        return as_torch(tensor) if isinstance(library, Torch) else tensor
+            return read(tensor, library or NUMPY)
+        return as_torch(tensor) if library is TORCH else tensor
 
     def _settle(self, rank: int) -> None:
         if self.group._turns:
@@ -374,4 +388,5 @@ class Buffer:
 def _current_stream(device: int | None) -> int:
     import torch
 
-    return torch.cuda.current_stream(device).cuda_stream or LEGACY_STREAM
+    # What torch's own compiler asks: the public way makes an object for it.
+    return torch._C._cuda_getCurrentRawStream(device) or LEGACY_STREAM

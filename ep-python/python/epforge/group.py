@@ -27,6 +27,13 @@ class Group:
     def __init__(self, core: _core.Group, *, mirror: tuple[int, Gather] | None = None, patience: float = 10.0) -> None:
         """Not for users: see `on_gpus`, `from_torch`, `from_gather`, `from_environment`, `join` and `on_host`."""
         self._core = core
+        #: How many ranks there are, here and in other processes.
+        self.ranks = core.ranks
+        #: The ranks that this process drives.
+        self.local = range(mirror[0], mirror[0] + 1) if mirror else range(*core.local)
+        #: Whether the ranks live in the emulator.
+        self.on_emulator = core.on_emulator
+        self._devices = {rank: None if self.on_emulator else core.device(rank) for rank in self.local}
         self._turns = Turns(core, patience) if core.on_emulator else None
         self._mirror = mirror
 
@@ -141,26 +148,9 @@ class Group:
         """
         return cls(_core.Group.on_host(ranks, seed, check), patience=patience)
 
-    @property
-    def ranks(self) -> int:
-        """How many ranks there are, here and in other processes."""
-        return self._core.ranks
-
-    @property
-    def local(self) -> range:
-        """The ranks that this process drives."""
-        if self._mirror:
-            return range(self._mirror[0], self._mirror[0] + 1)
-        return range(*self._core.local)
-
-    @property
-    def on_emulator(self) -> bool:
-        """Whether the ranks live in the emulator."""
-        return self._core.on_emulator
-
     def device(self, rank: int | None = None) -> int | None:
         """The ordinal of a rank's GPU; none in the emulator."""
-        return None if self.on_emulator else self._core.device(self.rank(rank))
+        return self._devices[self.rank(rank)]
 
     def rank(self, rank: int | None = None) -> int:
         """``rank`` if it is local; the only local one if none is named."""

@@ -113,7 +113,7 @@ class Received:
         buffer, rank = self.handle.buffer, self.handle.rank
         if buffer.group.on_emulator or self._library is None:
             return self._first(count)
-        device = buffer.group.device(rank)
+        device = buffer.group._devices[rank]
         values, scales = PAYLOADS[buffer.payload]
 
         def made(columns: int, dtype: str | None) -> Any:
@@ -124,7 +124,7 @@ class Received:
         if count:
             places = [NOWHERE if it is None else rows_of(view(it, "the copy")) for it in (x, scale)]
             ids, factors = (0 if it is None else view(it, "the copy").address for it in (idx, weights))
-            how = buffer._how(rank, x)
+            how = buffer._how(rank, self._library)
             self._core.copy_to(count, places[0], places[1], ids, factors, how)
         return x, scale, idx, weights
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
+from ..results import Handle
 from ._torch import require
 from .absent import LOW_LATENCY, absent
 from .engines import Engines, FacadeHandle, Way
@@ -41,18 +42,19 @@ class Config:
 class DispatchHandle:
     """What `Buffer.dispatch` leaves, in the form of the tuple that others read it as."""
 
-    def __init__(self, sent: FacadeHandle, prefix: torch.Tensor, in_rank: torch.Tensor, rows: int) -> None:
-        self.sent, self.prefix, self.in_rank, self.rows = sent, prefix, in_rank, rows
+    def __init__(self, sent: FacadeHandle, tables: Handle, in_rank: torch.Tensor, rows: int) -> None:
+        self.sent, self.tables, self.in_rank, self.rows = sent, tables, in_rank, rows
 
     def __len__(self) -> int:
         return 6
 
     def __getitem__(self, at: int) -> Any:
-        known = {0: self.prefix, 4: self.in_rank}
         if at not in range(6):
             raise IndexError(at)
+        if at == 0:
+            return self.tables.rank_prefix[1:]
         # The others are tables of deep_ep's kernels.
-        return known.get(at)
+        return self.in_rank if at == 4 else None
 
     def __iter__(self) -> Iterator[Any]:
         return (self[at] for at in range(6))
@@ -209,9 +211,7 @@ class Buffer:
             came, came_scale, ids, weights = received.copy(count)
             made = None
             if handle is None:
-                prefix = tables.rank_prefix[1:].clone()
-                made = DispatchHandle(sent, prefix, is_token_in_rank, count)
-                calls.outputs.append(prefix)
+                made = DispatchHandle(sent, tables, is_token_in_rank, count)
             calls.outputs += [came, came_scale, ids, weights]
         came = came if scale is None else (came, came_scale)
         if handle is not None:
