@@ -273,6 +273,43 @@ impl Bindings {
         Ok(())
     }
 
+    /// Fails for a name that the kernel of `plan` takes nothing of.
+    pub fn check_names(&self, plan: &Plan) -> Result<(), CallError> {
+        let number = |name: &&String| plan.params.iter().any(|param| param.name == **name);
+        let is = |name: &str, of: fn(&ParamKind) -> Option<&String>| {
+            plan.params.iter().any(|param| of(&param.kind).is_some_and(|taken| taken == name))
+        };
+        let count = |name: &&String| {
+            is(name, |kind| match kind {
+                ParamKind::SizeFrom { size } => Some(size),
+                _ => None,
+            })
+        };
+        let tensor = |name: &&String| {
+            is(name, |kind| match kind {
+                ParamKind::Pointer { tensor, .. } => Some(tensor),
+                _ => None,
+            })
+        };
+        let region = |name: &&String| {
+            is(name, |kind| match kind {
+                ParamKind::WindowOffset { tensor: name }
+                | ParamKind::MetaOffset { channel: name } => Some(name),
+                _ => None,
+            })
+        };
+        let tensors = || self.tensors.keys().map(|(name, ..)| name);
+        let unknown = (self.numbers.keys().find(|name| !number(name)))
+            .or_else(|| self.counts.keys().find(|name| !count(name)))
+            .or_else(|| tensors().find(|name| !tensor(name)))
+            .or_else(|| self.regions.keys().find(|name| !region(name)));
+        let Some(name) = unknown else { return Ok(()) };
+        let known = plan.params.iter().filter(|param| param.kind != ParamKind::Group);
+        let known: Vec<&str> = known.map(|param| param.name.as_str()).collect();
+        let what = format!("{} takes no `{name}`; it takes {}", plan.pipeline, known.join(", "));
+        Err(CallError::Mismatch { what })
+    }
+
     /// The operand of a member; `control_at` is where the plan's control memory starts, from which
     /// its kernel counts window offsets.
     pub fn operand(&self, param: &Param, control_at: u64) -> Option<Operand> {
@@ -366,6 +403,22 @@ mod tests {
         let operand = bindings.operand(&plan.params[2], 0x1000);
         assert_eq!(operand, Some(Operand::Fixed(0x3000)));
         assert_eq!(Bindings::new().operand(&plan.params[2], 0x1000), Some(Operand::Fixed(0)));
+    }
+
+    #[test]
+    fn a_name_that_nothing_takes_is_refused() {
+        let plan = plan_of("Scale", vec![("tokens", ParamKind::Size), ("x", pointer("x"))]);
+        let said = |change: fn(&mut Bindings) -> &mut Bindings| {
+            let mut bindings = Bindings::new();
+            change(bindings.tensor("x", Rows::new(16, 1)).number("tokens", 1));
+            bindings.check_names(&plan).map_err(|error| error.to_string())
+        };
+        assert_eq!(said(|it| it), Ok(()));
+        let text = |name: &str| Err(format!("Scale takes no `{name}`; it takes tokens, x"));
+        assert_eq!(said(|it| it.tensor("y", Rows::default())), text("y"));
+        assert_eq!(said(|it| it.number("token", 1)), text("token"));
+        assert_eq!(said(|it| it.region("x", 0)), text("x"), "it lies in no window");
+        assert_eq!(said(|it| it.counted("tokens", 8)), text("tokens"), "the host says it");
     }
 
     #[test]

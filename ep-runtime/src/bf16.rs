@@ -1,19 +1,6 @@
-//! bf16 on the host.
+//! bf16 on the host: the conversions of the compiler's own interpreter.
 
-/// The value of a bf16.
-pub fn bf16_to_f32(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
-}
-
-/// To the nearest bf16, ties to even; NaN stays NaN.
-pub fn bf16_from_f32(value: f32) -> u16 {
-    let bits = value.to_bits();
-    if value.is_nan() {
-        return (bits >> 16) as u16 | 0x40;
-    }
-    let rounding = 0x7fff + ((bits >> 16) & 1);
-    (bits.wrapping_add(rounding) >> 16) as u16
-}
+pub use ep_codegen::meaning::round::{bf16_to_f32, f32_to_bf16 as bf16_from_f32};
 
 #[cfg(test)]
 mod tests {

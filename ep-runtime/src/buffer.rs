@@ -17,6 +17,7 @@ mod options;
 mod placement;
 mod plain;
 mod shared;
+mod tensors;
 
 use std::sync::Arc;
 

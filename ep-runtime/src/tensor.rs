@@ -13,6 +13,7 @@ use ep_codegen::ir::Elem;
 
 pub use element::{Bf16, Bits, Composite, E4m3, Element, Ue8m0};
 
+use crate::args::Rows;
 use crate::backend::{Backend, BackendError, Stream};
 use crate::error::CallError;
 use crate::group::Group;
@@ -34,6 +35,13 @@ pub(crate) enum TensorMemory {
     Host(HostMemory),
     /// A part of the window of one rank; dropping it gives the part back.
     Window(Arc<Window>, usize),
+    /// Memory of a rank that somebody else frees, and what keeps it until then.
+    Kept {
+        backend: Arc<dyn Backend>,
+        rank: usize,
+        #[expect(dead_code, reason = "it is there to be dropped")]
+        kept: Box<dyn Send + Sync>,
+    },
 }
 
 impl TensorMemory {
@@ -42,6 +50,7 @@ impl TensorMemory {
             TensorMemory::Device(memory) => (memory.backend(), memory.rank()),
             TensorMemory::Host(memory) => (memory.backend(), memory.rank()),
             TensorMemory::Window(window, rank) => (window.backend(), *rank),
+            TensorMemory::Kept { backend, rank, .. } => (backend, *rank),
         }
     }
 
@@ -104,6 +113,13 @@ impl<E, const RANK: usize> DeviceTensor<E, RANK> {
     /// Elements from one index to the next, of each extent.
     pub fn strides(&self) -> [i64; RANK] {
         self.strides
+    }
+
+    /// Its rows for calls that take them untyped.
+    pub fn as_rows(&self) -> Rows {
+        let stride = |axis: usize| self.strides.get(axis).copied().unwrap_or(1);
+        let (row_stride, column_stride) = (stride(0), stride(1));
+        Rows { address: self.address, row_stride, column_stride }
     }
 
     /// The first `rows` of the outermost extent, or all of them if there are fewer.

@@ -317,19 +317,23 @@ impl Offered {
         Ok(Offered { lease: Lease::take(shared, rank, LeaseKind::Offered)? })
     }
 
+    pub(super) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
     /// bf16 rows, in the order in which the dispatch received theirs.
     pub fn x(&self) -> Result<Rows, CallError> {
         let stride = self.lease.shared.options.combine_stride();
-        self.rows(self.rows_at(), stride)
+        self.within(self.rows_at(), stride)
     }
 
     /// f32 weights of the rows, for a buffer that moves weights.
     pub fn weights(&self) -> Result<Rows, CallError> {
         let stride = self.lease.shared.options.weights_stride();
-        self.rows(self.weights_at(), stride)
+        self.within(self.weights_at(), stride)
     }
 
-    fn rows(&self, at: u64, stride: u64) -> Result<Rows, CallError> {
+    fn within(&self, at: u64, stride: u64) -> Result<Rows, CallError> {
         let window = self.lease.shared.window.own(self.lease.rank)?;
         Ok(Rows::new(window + at, stride as i64))
     }

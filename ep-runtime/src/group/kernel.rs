@@ -153,6 +153,7 @@ impl GroupKernel {
         blocks: u32,
         bindings: &Bindings,
     ) -> Result<(), CallError> {
+        bindings.check_names(&self.plan)?;
         bindings.check_strides(&self.plan)?;
         let map = ArgsMap::new(&self.plan, |param| bindings.operand(param, self.control_at))?;
         let mut bytes = vec![0; map.bytes()];
@@ -169,6 +170,7 @@ impl GroupKernel {
         blocks: u32,
         bindings: &Bindings,
     ) -> Result<(), CallError> {
+        bindings.check_names(&self.plan)?;
         bindings.check_strides(&self.plan)?;
         let map = ArgsMap::new(&self.plan, |param| bindings.operand(param, self.control_at))?;
         let mut bytes = vec![0; map.bytes()];
