@@ -18,11 +18,12 @@
 //! |---|---|
 //! | call | [`group`], [`buffer`], [`graph`], [`error`] |
 //! | choose a machine | [`gpu`], `host`, `join` for processes, [`backend`] for what they have in common |
-//! | hold tensors and windows | [`memory`], [`args`], [`bf16`] |
+//! | hold tensors and windows | [`tensor`], [`memory`], [`args`], [`bf16`] |
 //! | leave the machine | `net` |
 //! | compile | [`jit`], [`device`], [`doctor`] |
 //! | choose SMs | [`tune`] |
-//! | launch a pipeline of your own | [`group::GroupKernel`], [`args::Bindings`], [`plan`], [`ir`] |
+//! | call a pipeline of your own | the types that [`pipeline!`] makes, on [`calls`] |
+//! | launch one by names | [`group::GroupKernel`], [`args::Bindings`], [`plan`], [`ir`] |
 //! | launch a kernel of your own | [`handwritten`] |
 //! | read a timeout | [`timeouts`] |
 //! | see what is declared | [`pipelines`] |

@@ -53,14 +53,16 @@ fn unindented(text: &str) -> String {
     text.lines().map(|line| format!("{}\n", line.trim_start())).collect()
 }
 
-/// What the guide shows is a part of the example, which other tests compile and run.
+/// What the guide shows is a part of an example, which other tests compile and run.
 #[test]
 fn the_guide_shows_parts_of_its_example() {
-    let (guide, example) = (read("docs/calls.md"), read("ep-runtime/examples/layer.rs"));
+    let examples = ["first.rs", "layer.rs", "own_pipeline/src/run.rs"];
+    let example = examples.map(|name| read(&format!("ep-runtime/examples/{name}"))).concat();
+    let guide = read("docs/calls.md");
     let (blocks, example) = (rust(&guide), format!("\n{}", unindented(&example)));
     assert!(blocks.len() >= 8, "{} blocks", blocks.len());
     for block in blocks {
-        assert!(example.contains(&format!("\n{}", unindented(block))), "not in layer.rs:\n{block}");
+        assert!(example.contains(&format!("\n{}", unindented(block))), "in no example:\n{block}");
     }
 }
 
