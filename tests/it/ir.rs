@@ -1,6 +1,7 @@
 //! The front end on all standard pipelines: IR and facts as snapshots.
 
 use ep_codegen::ir::{self, text};
+use ep_codegen::{print, schedule};
 use ep_runtime::Pipeline;
 use ep_runtime::pipelines::{
     Expand, ExpertLayout, ExpertPrefix, Layout, LowLatencyCombine, LowLatencyDispatch, NodeCombine,
@@ -28,6 +29,27 @@ fn pipelines_that_are_declared_only() {
     insta::assert_snapshot!("node_combine", shown(&NodeCombine::ir()));
     insta::assert_snapshot!("low_latency_dispatch", shown(&LowLatencyDispatch::ir()));
     insta::assert_snapshot!("low_latency_combine", shown(&LowLatencyCombine::ir()));
+}
+
+/// The steps of every role of two hops, and the names of what prevents a text.
+fn drafted(ir: &ir::Pipeline) -> String {
+    let selected = ir.select(&ir.choices().remove(0));
+    let mut out = String::new();
+    for role in &selected.roles {
+        let (draft, refusals) = schedule::draft(&selected, role);
+        let says = |at: &ir::Source| format!("// +{} {}", at.line, at.text);
+        out += &format!("{}\n{}\n", role.at.text, print::steps(&draft.steps, &says));
+        for refusal in refusals {
+            out += &format!("refused at +{}: {}\n", refusal.at.line, refusal.why);
+        }
+    }
+    out
+}
+
+#[test]
+fn two_hops_have_a_schedule() {
+    insta::assert_snapshot!("node_dispatch_steps", drafted(&NodeDispatch::ir()));
+    insta::assert_snapshot!("node_combine_steps", drafted(&NodeCombine::ir()));
 }
 
 /// rustc's spans and those of a parsed text must give the same lines, or the digests of a tool and

@@ -16,6 +16,7 @@ use super::value::{Numbers, STRIPE, counted_loop};
 use super::{Lowered, RoleLowering, elem_type};
 use crate::ir::naming::{camel, constant};
 use crate::ir::parts::meta_sources;
+use crate::ir::slots::places;
 use crate::ir::{
     Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, Field, FieldValue, Message,
     NameKind, PeerSet, Share, Stmt, Transport, walk,
@@ -58,9 +59,9 @@ impl<'a> RoleLowering<'a> {
     /// Makes the objects of all ends.
     pub(super) fn open_objects(&mut self, out: &mut Vec<Step>) {
         for (channel, end) in self.ends() {
+            // Its statements have steps all the same, which a draft shows.
             if let Err(why) = self.check_channel(channel) {
                 self.refuse(&channel.at, why);
-                continue;
             }
             let both = self.objects.iter().any(|known| known.channel == channel.name);
             // Words are one object for both ends.
@@ -278,7 +279,7 @@ impl<'a> RoleLowering<'a> {
                 self.push_slots(scope, (declared, message), place, values, out)
             }
             (ChannelKind::Ring, Some(peer)) => {
-                let to = self.scalar(scope, peer, out)?;
+                let to = self.ring(scope, declared, places(Some(peer)), out)?;
                 self.push_ring(scope, declared, message, to, values, out)
             }
             (ChannelKind::Direct, Some(peer)) => {
@@ -406,7 +407,7 @@ impl<'a> RoleLowering<'a> {
         match (&declared.kind, peer) {
             (ChannelKind::Ring, Some(peer)) => {
                 let peer = self.scalar(scope, peer, out)?;
-                self.receive_ring(scope, stmt, channel, peer, out)
+                self.receive_ring(scope, stmt, declared, peer, out)
             }
             (ChannelKind::Ring, None) => self.receive_any(scope, stmt, channel, out),
             (ChannelKind::Direct, Some(peer)) => {
@@ -490,10 +491,10 @@ fn indices_of(body: &[Stmt], channel: &str, end: End) -> Vec<Expr> {
         let own = |name: &String| name == channel;
         match (&stmt.action, end) {
             (Action::Push { channel, peer: Some(peer), .. }, End::Out) if own(channel) => {
-                found.push(peer.clone());
+                found.extend(places(Some(peer)).first().cloned());
             }
             (Action::Announce { channel, peer, .. }, End::Out) if own(channel) => {
-                found.push(peer.clone());
+                found.extend(places(Some(peer)).first().cloned());
             }
             (Action::Receive { channel, peer, .. }, End::In) if own(channel) => {
                 // Without a peer the loop takes from all.

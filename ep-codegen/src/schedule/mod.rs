@@ -69,6 +69,13 @@ pub fn refusals(ir: &Pipeline) -> Vec<Refusal> {
 
 /// The steps of `role` of a selected pipeline as `rules` rewrite them, or everything that prevents them.
 pub fn role(ir: &Pipeline, role: &Role, rules: RuleSet) -> Result<RoleSteps, Vec<Refusal>> {
+    let (steps, refusals) = draft(ir, role, rules);
+    if refusals.is_empty() { Ok(steps) } else { Err(refusals) }
+}
+
+/// The steps of all statements of `role` that have any, and everything that prevents a text. Rules
+/// rewrite what has one.
+pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refusal>) {
     let taken = ir.cuda_fns.iter().map(|own| own.name.clone());
     let mut lowering = RoleLowering {
         ir,
@@ -83,11 +90,11 @@ pub fn role(ir: &Pipeline, role: &Role, rules: RuleSet) -> Result<RoleSteps, Vec
         uses_me: Cell::new(false),
     };
     let steps = lowering.role();
-    if !lowering.refusals.is_empty() {
-        return Err(lowering.refusals);
-    }
-    let (steps, uses) = rules::rewrite(&mut lowering, steps, rules);
-    Ok(RoleSteps { steps, uses_me: lowering.uses_me.get(), uses })
+    let (steps, uses) = match lowering.refusals.is_empty() {
+        true => rules::rewrite(&mut lowering, steps, rules),
+        false => (steps, Default::default()),
+    };
+    (RoleSteps { steps, uses_me: lowering.uses_me.get(), uses }, lowering.refusals)
 }
 
 /// A role on its way to steps.

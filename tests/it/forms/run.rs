@@ -1,6 +1,8 @@
 //! From the text of a declaration to what its kernel leaves in memory: on the host, under seeded
 //! schedules, and through NVRTC.
 
+mod values;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -17,6 +19,9 @@ use ep_runtime::jit::{Arch, CudaSource};
 use ep_runtime::memory::{DeviceMemory, Window, align_up};
 use ep_runtime::plan::{Config, ParamKind, Plan, plan};
 use ep_runtime::{Emitted, device};
+
+use values::encode;
+pub(super) use values::rows;
 
 /// Calls of every rank, one behind the other: what one leaves must not disturb the next.
 const CALLS: usize = 2;
@@ -319,24 +324,6 @@ impl Call {
         assert!(start.len().is_multiple_of(width), "{name}: whole rows");
         self.tensors.push(Given { name: name.to_string(), width, start, wanted });
         self
-    }
-}
-
-/// Numbers of a function of row and column, row by row.
-pub(super) fn rows(rows: usize, width: usize, value: impl Fn(usize, usize) -> f64) -> Vec<f64> {
-    (0..rows * width).map(|at| value(at / width, at % width)).collect()
-}
-
-/// An element as memory holds it; `bf16` takes numbers that it can hold, `e4m3` and `ue8m0` codes.
-fn encode(elem: &Elem, value: f64) -> Vec<u8> {
-    // A sum of no numbers is -0 in Rust.
-    let value = value + 0.0;
-    match elem {
-        Elem::Bool | Elem::U8 | Elem::E4m3 | Elem::Ue8m0 => vec![value as u8],
-        Elem::I32 => (value as i32).to_le_bytes().to_vec(),
-        Elem::I64 => (value as i64).to_le_bytes().to_vec(),
-        Elem::F32 => (value as f32).to_le_bytes().to_vec(),
-        Elem::Bf16 => ((value as f32).to_bits() >> 16).to_le_bytes()[..2].to_vec(),
     }
 }
 

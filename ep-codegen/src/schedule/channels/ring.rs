@@ -2,6 +2,7 @@
 
 use super::{End, bytes_behind};
 use crate::ir::naming::camel;
+use crate::ir::slots::places;
 use crate::ir::{Action, Channel, Elem, Expr, FieldValue, Message, Stmt, walk};
 use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::statements::bind_position;
@@ -9,6 +10,27 @@ use crate::schedule::step::{Step, Takers};
 use crate::schedule::term::Term;
 use crate::schedule::value::{Numbers, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
+
+/// A ring, and whose messages it brings.
+struct RingAt {
+    ring: Term,
+    source: Term,
+    part: Term,
+}
+
+impl RingAt {
+    /// What a statement's message is known by before it has come.
+    fn ahead(&self, scope: &Scope, stmt: &Stmt) -> Scope {
+        let Action::Receive { binder, channel, .. } = &stmt.action else { return scope.clone() };
+        let nothing = Arrived {
+            channel: channel.clone(),
+            row: Term::int(0),
+            meta: Term::int(0),
+            numbers: vec![("source", self.source.clone()), ("part", self.part.clone())],
+        };
+        scope.with(binder, Meaning::Message(nothing))
+    }
+}
 
 impl<'a> RoleLowering<'a> {
     /// `announce ring[peer] { .. };`
@@ -20,7 +42,8 @@ impl<'a> RoleLowering<'a> {
         values: &[FieldValue],
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        let peer = self.scalar(scope, peer, out)?;
+        let (declared, _) = self.carried(channel)?;
+        let peer = self.ring(scope, declared, places(Some(peer)), out)?;
         for value in values {
             let word = self.header_word(channel, &value.name);
             let word = word.ok_or_else(|| format!("`{channel}` announces no `{}`", value.name))?;
@@ -30,6 +53,24 @@ impl<'a> RoleLowering<'a> {
             out.push(Step::Do(Term::call(call, args, Elem::I32)));
         }
         Ok(())
+    }
+
+    /// Which of the rings of a stripe an index names: the one of a peer, or of a peer and a part.
+    pub(in crate::schedule) fn ring(
+        &mut self,
+        scope: &Scope,
+        channel: &Channel,
+        index: &[Expr],
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        match (index, &channel.parts_per) {
+            ([peer], None) => self.scalar(scope, peer, out),
+            ([peer, part], Some(parts)) => {
+                let (peer, parts) = (self.scalar(scope, peer, out)?, self.number(parts));
+                Ok(peer.times(parts).plus(self.scalar(scope, part, out)?))
+            }
+            _ => Err(format!("`{}` is indexed by one ring here", channel.name)),
+        }
     }
 
     /// The place of a header word of a ring, if `field` is one.
@@ -76,25 +117,50 @@ impl<'a> RoleLowering<'a> {
         found
     }
 
-    /// The messages of one peer.
+    /// The messages of one peer, of all parts in turn.
     pub(super) fn receive_ring(
         &mut self,
         scope: &Scope,
         stmt: &Stmt,
-        channel: &str,
+        channel: &Channel,
         peer: Term,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let (ring, source) = (peer.clone(), peer.clone());
+        let Some(parts) = &channel.parts_per else {
+            let at = RingAt { ring, source, part: Term::int(0) };
+            return self.receive_of_ring(scope, stmt, &channel.name, at, out);
+        };
+        let numbers = Numbers { from: Term::int(0), to: self.number(parts), others: false };
+        let name = self.names.fresh("part");
+        let part = self.index_in(&name, &numbers);
+        let ring = peer.times(numbers.to.clone()).plus(part.clone());
+        let mut steps = Vec::new();
+        let at = RingAt { ring, source, part };
+        self.receive_of_ring(scope, stmt, &channel.name, at, &mut steps)?;
+        out.push(counted_loop(name, numbers, Takers::Serial, steps));
+        Ok(())
+    }
+
+    /// The messages of one ring.
+    fn receive_of_ring(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        channel: &str,
+        at: RingAt,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let object = self.object(channel);
         let count = self.header_word(channel, "count").ok_or("a ring announces its count")?;
-        let args = vec![peer.clone(), Term::int(count as i64)];
+        let args = vec![at.ring.clone(), Term::int(count as i64)];
         let count = Term::call(format!("{object}.header"), args, Elem::I32);
         let count = self.named("count", count, out);
         let count = Term { range: Some((0, i64::from(i32::MAX))), ..count };
         let mut steps = Vec::new();
         let index = self.names.fresh("index");
-        let first = self.first_row(scope, stmt, out)?;
-        self.take_ring(scope, stmt, (peer, Term::index(&index), first), &mut steps)?;
+        let first = self.first_row(&at.ahead(scope, stmt), stmt, out)?;
+        self.take_ring(scope, stmt, (at, Term::index(&index), first), &mut steps)?;
         let numbers = Numbers { from: Term::int(0), to: count, others: false };
         out.push(counted_loop(index, numbers, Takers::Serial, steps));
         Ok(())
@@ -105,13 +171,13 @@ impl<'a> RoleLowering<'a> {
         &mut self,
         scope: &Scope,
         stmt: &Stmt,
-        (peer, index, first): (Term, Term, Term),
+        (at, index, first): (RingAt, Term, Term),
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let Action::Receive { channel, .. } = &stmt.action else { return Ok(()) };
         let object = self.object(channel);
         let call =
-            |what: &str| Term::call(format!("{object}.{what}"), vec![peer.clone()], Elem::I32);
+            |what: &str| Term::call(format!("{object}.{what}"), vec![at.ring.clone()], Elem::I32);
         let mut steps = Vec::new();
         let slot = self.bytes("slot", call("slot"), true, &mut steps);
         let (declared, _) = self.carried(channel)?;
@@ -125,8 +191,8 @@ impl<'a> RoleLowering<'a> {
             numbers: vec![
                 ("row", row),
                 ("index", index),
-                ("source", peer.clone()),
-                ("part", Term::int(0)),
+                ("source", at.source.clone()),
+                ("part", at.part.clone()),
             ],
         };
         self.with_message(scope, stmt, arrived, &mut steps)?;
@@ -151,16 +217,9 @@ impl<'a> RoleLowering<'a> {
         let mut steps = Vec::new();
         let taken = Term::call(format!("{object}.taken"), vec![source.clone()], Elem::I32);
         let index = self.named("index", taken, &mut steps);
-        let Action::Receive { binder, .. } = &stmt.action else { return Ok(()) };
-        let nothing = Arrived {
-            channel: channel.to_string(),
-            row: Term::int(0),
-            meta: Term::int(0),
-            numbers: vec![("source", source.clone()), ("part", Term::int(0))],
-        };
-        let there = scope.with(binder, Meaning::Message(nothing));
-        let first = self.first_row(&there, stmt, &mut steps)?;
-        self.take_ring(scope, stmt, (source, index, first), &mut steps)?;
+        let at = RingAt { ring: source.clone(), source, part: Term::int(0) };
+        let first = self.first_row(&at.ahead(scope, stmt), stmt, &mut steps)?;
+        self.take_ring(scope, stmt, (at, index, first), &mut steps)?;
         out.push(Step::Take { name, next, body: steps });
         Ok(())
     }

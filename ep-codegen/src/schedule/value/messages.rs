@@ -137,7 +137,7 @@ impl<'a> RoleLowering<'a> {
         }
         let (channel, _) = self.carried(name)?;
         if let Some(word) = channel.header.iter().position(|known| known == field) {
-            let peer = self.peer(scope, index, out)?;
+            let peer = self.ring(scope, channel, index, out)?;
             let number = Term::int(word as i64);
             let header =
                 Term::call(format!("{}.header", self.object(name)), vec![peer, number], Elem::I32);
