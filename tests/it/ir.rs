@@ -1,7 +1,8 @@
 //! The front end on all standard pipelines: IR and facts as snapshots.
 
 use ep_codegen::ir::{self, text};
-use ep_codegen::{print, schedule};
+use ep_codegen::print;
+use ep_codegen::schedule::{self, RuleSet};
 use ep_runtime::Pipeline;
 use ep_runtime::pipelines::{
     Expand, ExpertLayout, ExpertPrefix, Layout, LowLatencyCombine, LowLatencyDispatch, NodeCombine,
@@ -36,7 +37,7 @@ fn drafted(ir: &ir::Pipeline) -> String {
     let selected = ir.select(&ir.choices().remove(0));
     let mut out = String::new();
     for role in &selected.roles {
-        let (draft, refusals) = schedule::draft(&selected, role);
+        let (draft, refusals) = schedule::draft(&selected, role, RuleSet::None);
         let says = |at: &ir::Source| format!("// +{} {}", at.line, at.text);
         out += &format!("{}\n{}\n", role.at.text, print::steps(&draft.steps, &says));
         for refusal in refusals {

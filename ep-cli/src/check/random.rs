@@ -6,7 +6,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ep_codegen::schedule::{Rule, RuleSet};
+use ep_codegen::schedule::{RoleRule, RuleSet};
 use ep_codegen::{expansion, lower, render, syntax};
 use ep_runtime::Emitted;
 use ep_runtime::device::HEADERS;
@@ -30,7 +30,7 @@ use crate::problem::no_machine;
 const RANKS: u64 = 5;
 
 /// Each declaration is emitted without rules, with those over steps, and with all.
-const RULES: [RuleSet; 3] = [RuleSet::None, RuleSet::Without(Rule::Roles), RuleSet::All];
+const RULES: [RuleSet; 3] = [RuleSet::None, RuleSet::Without(RoleRule::Roles), RuleSet::All];
 
 /// Of so many declarations, one goes through NVRTC as well, which takes longer than all the rest.
 const TRANSLATED: u64 = 4;
