@@ -12,7 +12,7 @@ use super::scope::{Arrived, Meaning, Scope};
 use super::statements::Cast;
 use super::step::{Step, Takers};
 use super::term::Term;
-use super::value::{Numbers, STRIPE, counted_loop};
+use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering, elem_type};
 use crate::ir::naming::{camel, constant};
 use crate::ir::parts::meta_sources;
@@ -167,25 +167,6 @@ impl<'a> RoleLowering<'a> {
         Ok(())
     }
 
-    /// The stripe that a unit sends or takes. Where nothing is cut into stripes, one warp carries all
-    /// rows of a direct channel, and they are its only stripe.
-    fn stripe_of(
-        &mut self,
-        scope: &Scope,
-        channel: &Channel,
-        out: &mut Vec<Step>,
-    ) -> Lowered<Term> {
-        if self.single && channel.kind == ChannelKind::Direct && !self.has_stripes() {
-            return Ok(Term::int(0));
-        }
-        self.scalar(scope, &STRIPE, out).map_err(|_| {
-            format!(
-                "`{}` belongs to a stripe: a role at its end is dealt out by stripes",
-                channel.name
-            )
-        })
-    }
-
     /// Closes the ends of one unit.
     pub(super) fn close(&mut self, out: &mut Vec<Step>) {
         for (channel, end) in self.ends() {
@@ -230,17 +211,14 @@ impl<'a> RoleLowering<'a> {
                 channel.name
             ));
         }
-        // A sender waits for the end of every ring that it fills, one without messages too.
-        let whole = end == End::In && !many;
-        if let Some(first) = indices.first().filter(|_| !whole)
+        if let Some(first) = indices.first()
             && own(first)
             && indices.iter().all(|index| index == first)
         {
             let peer = self.scalar(scope, first, out)?;
             return Ok(Term::call("ep::one_peer", vec![peer], Elem::I32));
         }
-        let others =
-            !whole && !indices.is_empty() && indices.iter().all(|index| self.is_other(index));
+        let others = !indices.is_empty() && indices.iter().all(|index| self.is_other(index));
         Ok(match others || channel.per == PeerSet::Others {
             true => Term::call("ep::other_peers", vec![count, self.me()], Elem::I32),
             false => Term::call("ep::all_peers", vec![count], Elem::I32),

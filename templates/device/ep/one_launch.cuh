@@ -59,8 +59,7 @@ struct RouteSmem {
     }
 };
 
-/// The ranks that own at least one of the experts of a row, as `ranks_of` finds them. Where the ranks are
-/// few, all begins are loaded at once, beside the row.
+/// What `ranks_of` gives. Where the ranks are few, all begins are loaded at once, beside the row.
 template <class Role, int kCount>
 __device__ __forceinline__ RankSet route_of(const Row<i64, kCount>& row, const i32* expert_begin) {
     constexpr int kFew = 8;
@@ -84,8 +83,7 @@ __device__ __forceinline__ RankSet route_of(const Row<i64, kCount>& row, const i
     }
 }
 
-/// Tells every rank where its rows go, as the kernel begins: the warp of the first block does it that counts
-/// least. `tokens`: of this rank, a warp for each of which sends.
+/// Tells every rank where its rows go: the warp of the first block does it that counts least.
 template <class Rows>
 __device__ __forceinline__ void once_offer(const Group& group, u64 rows_at, int tokens) {
     const int warp = static_cast<int>(threadIdx.x) / kLanes;
@@ -160,8 +158,7 @@ __device__ __forceinline__ u64* once_told(char* window, int rank, int sender) {
     return reinterpret_cast<u64*>(window + Rows::kTold) + rank * Rows::kSenders + sender;
 }
 
-/// The turn of a warp: neighbours are on different blocks, so that all blocks share what there is, and the
-/// last block, which has counted experts, comes last.
+/// The turn of a warp: neighbours are on different blocks; the last block, which counts experts, comes last.
 __device__ __forceinline__ int once_turn(const Team& team) {
     const int others = team.blocks - 1;
     return team.block < others ? team.warp * others + team.block : team.warps * others + team.warp;
@@ -311,8 +308,7 @@ private:
         return peer < kPeers && routes_.goes(token, peer);
     }
 
-    /// The position of a token's row for the lane's rank, or of the next one behind it. Tokens come
-    /// in order, so that the words before are added up once.
+    /// The position of a token's row for the lane's rank, or of the next one. Tokens come in order.
     __device__ __forceinline__ int before(int g, int token) {
         const u32* words = routes_.to[g * kLanes + team_.lane];
         const int last = token / kLanes;
@@ -347,8 +343,7 @@ public:
     __device__ __forceinline__ OnceIn(Team& team, char* record)
         : team_(team), record_(record), turn_(once_turn(team)) {}
 
-    /// Waits until every rank has said how many rows it sends here. `count(source)`: the word that holds
-    /// it.
+    /// Waits until every rank has said how many rows it sends here: in the word `count(source)`.
     template <class Count>
     __device__ __forceinline__ void open(Count count) {
 #pragma unroll
@@ -375,8 +370,8 @@ public:
     /// Rows of all ranks.
     __device__ __forceinline__ int total() const { return total_; }
 
-    /// Calls `body(message)` for this warp's share of the rows, as their small fields come; the rows
-    /// themselves may still be on their way. Several records are looked at together.
+    /// Calls `body(message)` for this warp's share of the rows, as their small fields come. Several
+    /// records are looked at together.
     template <class Body>
     __device__ __forceinline__ void for_messages(Body body) {
         u32* fields = reinterpret_cast<u32*>(record_);

@@ -10,7 +10,7 @@ use crate::schedule::scope::{Arrived, Scope};
 use crate::schedule::statements::bind_position;
 use crate::schedule::step::{Step, Takers};
 use crate::schedule::term::Term;
-use crate::schedule::value::{Numbers, counted_loop};
+use crate::schedule::value::{Numbers, STRIPE, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
 
 impl<'a> RoleLowering<'a> {
@@ -48,6 +48,25 @@ impl<'a> RoleLowering<'a> {
         let call = format!("ep::direct_ready<Cfg::{}>", camel(&channel.name));
         out.push(Step::Do(Term::call(call, args, Elem::I32)));
         Ok(())
+    }
+
+    /// The stripe that a unit sends or takes. Where nothing is cut into stripes, one warp carries all
+    /// rows of a direct channel, and they are its only stripe.
+    pub(super) fn stripe_of(
+        &mut self,
+        scope: &Scope,
+        channel: &Channel,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        if self.single && channel.kind == ChannelKind::Direct && !self.has_stripes() {
+            return Ok(Term::int(0));
+        }
+        self.scalar(scope, &STRIPE, out).map_err(|_| {
+            format!(
+                "`{}` belongs to a stripe: a role at its end is dealt out by stripes",
+                channel.name
+            )
+        })
     }
 
     /// The position that the next message to a peer gets.

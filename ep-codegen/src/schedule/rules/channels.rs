@@ -236,43 +236,19 @@ impl Forms<'_> {
             if let Some(condition) = filter {
                 self.check_here(inner, condition)?;
             }
-            self.check_loaded_once(fanout.push, values, peer)?;
+            if values.iter().any(|value| mentions_name(&value.value, peer)) {
+                let why = "what is pushed is loaded once and goes to all peers of the loop: \
+                           it does not depend on the peer";
+                return self.refuse(&fanout.push.at, why);
+            }
             return self.check_sends(channel, body, &|index| is_name(index, peer), token);
         }
         let own = |index: &Expr| matches!(index, Expr::Name { kind: NameKind::Me, .. });
         self.check_sends(channel, body, &own, token)
     }
 
-    /// The push and the records of a loop over all peers for each token.
-    pub(super) fn check_fanned_out(&self, fanout: &super::Fanout<'_>) -> Checked {
-        let Some(Stmt { action: Action::For { binder, body, .. }, .. }) = fanout.inner else {
-            return Err(self.no_form(fanout.push));
-        };
-        let Action::Push { channel, values, .. } = &fanout.push.action else {
-            return Err(self.no_form(fanout.push));
-        };
-        self.check_loaded_once(fanout.push, values, binder)?;
-        self.check_sends(
-            self.channel(channel)?,
-            body,
-            &|index| is_name(index, binder),
-            fanout.token,
-        )
-    }
-
-    fn check_loaded_once(&self, push: &Stmt, values: &[FieldValue], peer: &str) -> Checked {
-        match values.iter().any(|value| mentions_name(&value.value, peer)) {
-            false => Ok(()),
-            true => self.refuse(
-                &push.at,
-                "what is pushed is loaded once and goes to all peers of the loop: \
-                 it does not depend on the peer",
-            ),
-        }
-    }
-
     /// One push to the peer, and records.
-    fn check_sends(
+    pub(super) fn check_sends(
         &self,
         channel: &Channel,
         body: &[Stmt],
@@ -403,10 +379,6 @@ impl Forms<'_> {
         };
         let channel = self.channel(channel)?;
         let ring = channel.kind == ChannelKind::Ring;
-        let carried = self.ir.carried(&channel.name);
-        if !carried.is_some_and(|(_, message)| message.fields.iter().any(|field| field.row)) {
-            return self.refuse(&stmt.at, "a message that is moved in pieces has a `row`");
-        }
         if filter.is_some() {
             return self.refuse(&stmt.at, "every message is taken: the loop has no `where`");
         }

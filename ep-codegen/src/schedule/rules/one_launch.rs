@@ -266,7 +266,16 @@ impl<'s> Forms<'s> {
             let why = "rows go where the counts say, behind those of the ranks before";
             return Err(self.unfit(&fanout.push.at, why));
         }
-        self.check_fanned_out(&fanout)
+        let Action::Push { channel, values, .. } = &fanout.push.action else {
+            return Err(self.no_form(fanout.push));
+        };
+        if values.iter().any(|value| mentions_name(&value.value, fanout.peer)) {
+            let why = "what is pushed is loaded once and goes to all peers of the loop";
+            return Err(self.unfit(&fanout.push.at, why));
+        }
+        let body = fanout.inner.map(walk::nested).unwrap_or_default();
+        let is_peer = |index: &Expr| is_name(index, fanout.peer);
+        self.check_sends(self.channel(channel)?, body, &is_peer, fanout.token)
     }
 
     /// What one team reads, none of its warps writes: nothing orders the two. Counts that are told, and the
