@@ -30,20 +30,6 @@ impl Renderer<'_> {
         );
         let inner = fanout.inner.map(|inner| self.comment(inner)).unwrap_or_default();
         let (asks, stores) = self.one_launch_takes(one)?;
-        let fills = one.fills.iter().map(|fill| {
-            let tensor = self.tensor(fill.tensor)?;
-            Ok(format!(
-                "{}\n{}\nep::fill(team, args.{}, {}, {}_in.total(), {},\n{});",
-                self.comment(fill.stmt),
-                self.comment(fill.store),
-                fill.tensor,
-                self.width(tensor),
-                rows.name,
-                self.text(fill.end),
-                self.filled(tensor, fill.value)?,
-            ))
-        });
-        let fills = fills.collect::<Result<Vec<_>, super::RenderError>>()?.join("\n");
         let body = self.step(
             "one_launch",
             &[
@@ -67,7 +53,7 @@ impl Renderer<'_> {
                 ("each_match", &param("bool", "match", &steps.each)),
                 ("each_position", &param("int", "position", &steps.each)),
                 ("ending", &self.ending(fanout.push)),
-                ("fills", &fills),
+                ("fills", &self.fills_behind(one)?),
                 ("takes", &self.comment(one.take)),
                 ("binder", self.binder_of(one.take)),
                 ("asks", &asks),
@@ -92,6 +78,24 @@ impl Renderer<'_> {
             ],
         )?;
         Ok(format!("{}\n{function}", self.one_launch_tables(one)?))
+    }
+
+    /// The fills of what lies behind the rows that arrive.
+    fn fills_behind(&self, one: &OneLaunch<'_>) -> Rendered {
+        let fills = one.fills.iter().map(|fill| {
+            let tensor = self.tensor(fill.tensor)?;
+            Ok(format!(
+                "{}\n{}\nep::fill(team, args.{}, {}, {}_in.total(), {},\n{});",
+                self.comment(fill.stmt),
+                self.comment(fill.store),
+                fill.tensor,
+                self.width(tensor),
+                one.rows.name,
+                self.text(fill.end),
+                self.filled(tensor, fill.value)?,
+            ))
+        });
+        Ok(fills.collect::<Result<Vec<_>, super::RenderError>>()?.join("\n"))
     }
 
     /// What every block counts as it enters.

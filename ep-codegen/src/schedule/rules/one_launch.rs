@@ -12,6 +12,7 @@ use crate::ir::{
     Action, BinaryOp, Blocks, Channel, ChannelKind, Domain, Elem, ElemType, Expr, FieldValue,
     Memory, NameKind, PeerSet, Pipeline, Role, Share, Stmt, walk,
 };
+use crate::schedule::declaration::is_of_shape;
 use crate::schedule::typed::is_plain;
 
 /// What is counted of the experts of all tokens.
@@ -96,16 +97,7 @@ impl<'s> Forms<'s> {
     /// The parts of a role that does a whole dispatch, or the first statement that is none of them.
     pub(super) fn one_launch(&self, role: &'s Role) -> Result<OneLaunch<'s>, Unfit> {
         let (slots, rows) = self.two_channels(role)?;
-        if self.ir.roles.len() != 1 || self.ir.tunes.iter().any(|tune| tune.name == "stripes") {
-            return Err(self.unfit(&role.at, "such a role is alone, and its rows have no stripes"));
-        }
-        if OneLaunch::tokens_end(self.ir)
-            .is_none_or(|end| !crate::schedule::declaration::is_of_shape(end))
-        {
-            return Err(self.unfit(&role.at, "the range of `tokens` ends at a number of the shape"));
-        }
-        self.check_known(role)?;
-        self.check_words(role)?;
+        self.check_alone(role)?;
         let mut body = role.body.iter().peekable();
         let mut counts = Vec::new();
         let mut routes = None;
@@ -168,6 +160,20 @@ impl<'s> Forms<'s> {
             fills,
             take,
         })
+    }
+
+    /// What the role as a whole needs: it is alone, and the shape bounds its rows.
+    fn check_alone(&self, role: &Role) -> Result<(), Unfit> {
+        let dims = self.ir.dims.iter().map(|dim| &dim.name);
+        let mut numbers = dims.chain(self.ir.tunes.iter().map(|tune| &tune.name));
+        if self.ir.roles.len() != 1 || numbers.any(|name| name == "stripes") {
+            return Err(self.unfit(&role.at, "such a role is alone, and its rows have no stripes"));
+        }
+        if OneLaunch::tokens_end(self.ir).is_none_or(|end| !is_of_shape(end)) {
+            return Err(self.unfit(&role.at, "the range of `tokens` ends at a number of the shape"));
+        }
+        self.check_known(role)?;
+        self.check_words(role)
     }
 
     fn unfit(&self, at: &crate::ir::Source, why: &str) -> Unfit {
