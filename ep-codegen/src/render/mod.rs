@@ -14,7 +14,6 @@ mod layout;
 mod names;
 mod one_launch;
 mod placed;
-mod pull;
 mod ring;
 mod role;
 mod templates;

@@ -110,9 +110,6 @@ impl Renderer<'_> {
                 self.direct_receive(stmt)
             }
             Action::Gather { .. } => self.gather(role, stmt),
-            Action::Push { channel, .. } if self.has_kind(channel, ChannelKind::Pull) => {
-                self.pull_offer(stmt)
-            }
             _ => self.compute(stmt),
         }
     }

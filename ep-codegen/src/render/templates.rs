@@ -23,7 +23,6 @@ templates!(
     "kernel",
     "one_launch",
     "placed",
-    "pull_offer",
     "push",
     "ring_receive",
     "ring_role",

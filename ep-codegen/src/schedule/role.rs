@@ -8,8 +8,8 @@ use super::term::{Term, arithmetic};
 use super::{Lowered, RoleLowering};
 use crate::ir::params::{ParamKind, params};
 use crate::ir::{
-    Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, NameKind, PeerSet, Share, Stmt,
-    walk,
+    Action, BinaryOp, Blocks, Channel, ChannelKind, Domain, Elem, Expr, NameKind, PeerSet, Role,
+    Share, Stmt, walk,
 };
 
 impl RoleLowering<'_> {
@@ -339,7 +339,10 @@ impl RoleLowering<'_> {
         let mut steps = Vec::new();
         self.closers = Some(Term::int(1));
         self.carry(scope, &mut steps)?;
-        out.push(first_warp(steps));
+        match has_one_warp(self.role) {
+            true => out.extend(steps),
+            false => out.push(first_warp(steps)),
+        }
         Ok(())
     }
 }
@@ -353,6 +356,18 @@ fn adds_apart(binder: &str, body: &[Stmt]) -> bool {
         }
     });
     apart
+}
+
+/// Whether a role is declared with one warp on one block.
+fn has_one_warp(role: &Role) -> bool {
+    let one_block = match &role.blocks {
+        Blocks::Last => true,
+        Blocks::Range { low: Expr::Int { value: low }, high: Expr::Int { value: high } } => {
+            high - low == 1
+        }
+        _ => false,
+    };
+    one_block && role.warps == Some(Expr::Int { value: 1 })
 }
 
 /// Steps of the first warp of the role alone.

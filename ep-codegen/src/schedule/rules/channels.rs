@@ -3,7 +3,7 @@
 use super::forms::{is_bf16, is_name, mentions_name};
 use super::sum_and_bias;
 use super::{Forms, Unfit};
-use crate::ir::parts::{meta_sources, parts};
+use crate::ir::parts::parts;
 use crate::ir::rows::moved_row;
 use crate::ir::{
     Action, Channel, ChannelKind, Domain, Elem, Expr, Field, FieldValue, Memory, NameKind, PeerSet,
@@ -540,32 +540,6 @@ impl Forms<'_> {
             }
         }
         Ok(field.row)
-    }
-
-    /// `push parts { x: x, w: w };`
-    pub(super) fn check_offer(&self, stmt: &Stmt, channel: &str) -> Checked {
-        let message = self.message(self.channel(channel)?)?;
-        if meta_sources(self.ir, message).len() > 1 {
-            return self
-                .refuse(&stmt.at, "a pull channel offers a row and at most one field beside it");
-        }
-        let Action::Push { values, .. } = &stmt.action else { return Ok(()) };
-        for value in values {
-            let field = message.fields.iter().find(|field| field.name == value.name);
-            let with = field.and_then(|field| field.optional_with.as_ref());
-            let whole = match &value.value {
-                Expr::Element { tensor: name, indices } => {
-                    let tensor = self.tensor(name)?;
-                    let there = !tensor.optional || with == Some(name);
-                    indices.is_empty() && there && tensor.copies == 1
-                }
-                _ => false,
-            };
-            if !whole {
-                return self.refuse(&stmt.at, "a pull channel offers whole tensors, as they are");
-            }
-        }
-        Ok(())
     }
 
     // ---- Rows in order of an index ----

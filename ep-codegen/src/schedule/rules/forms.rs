@@ -309,7 +309,7 @@ impl Forms<'_> {
             },
             Action::Gather { .. } => self.check_gather(stmt),
             Action::Push { channel, .. } if self.has_kind(channel, ChannelKind::Pull) => {
-                self.check_offer(stmt, channel)
+                Err(self.no_form(stmt))
             }
             _ => self.check_team(stmt),
         }
