@@ -13,9 +13,9 @@
 //   Reduce.claims    0x38080300          8 bytes  2 calls x 1 words x 4; Reduce writes, Reduce reads
 // Message Part: row of 14336 bytes, meta record of 0 bytes
 #include <ep/cast.cuh>
-#include <ep/compute.cuh>
 #include <ep/parts.cuh>
 #include <ep/slot_rows.cuh>
+#include <ep/wide.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
@@ -143,19 +143,19 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
         }
         if (parts.open()) {
             // +36  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
-            for (int base = 0; base < Cfg::kHidden; base += ep::kLanes) {
-                const int i = base + team.lane < Cfg::kHidden ? base + team.lane : Cfg::kHidden - 1;
-                float sum = 0.0f;
+            for (int base = 0; base < Cfg::kHidden; base += ep::kLanes * ep::kWide) {
+                const int i = base + team.lane * ep::kWide;
+                ep::Wide<float> sum(0.0f);
                 for (int choice_2 = 0; choice_2 < Cfg::kTopk; ++choice_2) {
                     const char* row = parts.row(choice_2);
                     if (parts.has(choice_2)) {
                         sum += ep::product(args.topk_weights[token * args.topk_weights_stride
-                            + choice_2], ep::to_float(ep::get<ep::bf16>(row, i)));
+                            + choice_2],
+                                ep::to_float(ep::get_wide<ep::bf16>(row, i, Cfg::kHidden)));
                     }
                 }
-                if (base + team.lane < Cfg::kHidden) {
-                    args.combined[ep::i64{token} * Cfg::kHidden + i] = ep::to_bf16(sum);
-                }
+                ep::set_wide<ep::bf16>(&args.combined[ep::i64{token} * Cfg::kHidden], i,
+                    Cfg::kHidden, ep::to_bf16(sum));
             }
             parts.close();
         }

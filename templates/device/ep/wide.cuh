@@ -48,8 +48,8 @@ __device__ __forceinline__ Wide<float> operator-(const Wide<float>& a, const Wid
     return wide_of<float>([&](int k) { return a.values[k] - b.values[k]; });
 }
 
-__device__ __forceinline__ Wide<float> operator*(const Wide<float>& a, const Wide<float>& b) {
-    return wide_of<float>([&](int k) { return a.values[k] * b.values[k]; });
+__device__ __forceinline__ Wide<float> product(const Wide<float>& a, const Wide<float>& b) {
+    return wide_of<float>([&](int k) { return product(a.values[k], b.values[k]); });
 }
 
 __device__ __forceinline__ Wide<float> operator/(const Wide<float>& a, const Wide<float>& b) {

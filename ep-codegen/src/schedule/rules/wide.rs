@@ -147,9 +147,12 @@ impl Eight<'_> {
                 [one] if ["ep::to_float", "ep::to_bf16", "ep::to_e4m3"].contains(&&**function) => {
                     same(Node::Call(function.clone(), vec![self.value(one)?]))
                 }
+                [left, right] if function == "ep::product" => {
+                    same(Node::Call(function.clone(), vec![self.value(left)?, self.value(right)?]))
+                }
                 _ => None,
             },
-            Node::Binary(op, left, right) if is_float(&term.elem) && is_sum_or_product(op) => {
+            Node::Binary(op, left, right) if is_float(&term.elem) && is_sum_or_quotient(op) => {
                 let (left, right) = (self.value(left)?, self.value(right)?);
                 same(Node::Binary(op.clone(), Box::new(left), Box::new(right)))
             }
@@ -175,6 +178,6 @@ fn is_float(elem: &Elem) -> bool {
     matches!(elem, Elem::F32 | Elem::Bf16 | Elem::E4m3)
 }
 
-fn is_sum_or_product(op: &BinaryOp) -> bool {
-    matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div)
+fn is_sum_or_quotient(op: &BinaryOp) -> bool {
+    matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Div)
 }
