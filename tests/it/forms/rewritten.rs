@@ -106,6 +106,18 @@ fn rows_pass_through_a_rank() {
     }
 }
 
+/// A shape that fits without rules fits with them, in smaller pieces.
+#[test]
+fn many_warps_share_the_memory_of_a_block() {
+    let many =
+        there_and_back(8).replace("Pass[peer] on all blocks, 2", "Pass[peer] on all blocks, 24");
+    let numbers = [("ranks", 8), ("hidden", 4096), ("stripes", 8)];
+    let bytes = |source: &str| Form::new(source, &numbers).shared_bytes();
+    let (few, many) = (bytes(&there_and_back(8)), bytes(&many));
+    assert!(few > 100_000, "{few} bytes where there is room for all");
+    assert!(many > 100_000 && many <= 227 << 10, "{many} bytes");
+}
+
 /// The function of a role, as `rules` have it.
 fn function(form: &Form, role: &str, rules: RuleSet) -> String {
     let text = form.text(rules);

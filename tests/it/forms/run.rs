@@ -133,6 +133,11 @@ impl Form {
         plan(&self.ir, &self.config).unwrap_or_else(|error| panic!("{error}")).waits
     }
 
+    /// Bytes of shared memory that a block takes.
+    pub(super) fn shared_bytes(&self) -> i64 {
+        plan(&self.ir, &self.config).unwrap_or_else(|error| panic!("{error}")).shared_bytes
+    }
+
     /// Bytes between the rows that peers reach where they lie, by tensor.
     pub(super) fn strides(&self) -> Vec<(String, i64)> {
         plan(&self.ir, &self.config).unwrap_or_else(|error| panic!("{error}")).strides

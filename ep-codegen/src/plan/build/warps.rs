@@ -27,9 +27,11 @@ const GATHER_STAGES_MIN: i64 = 2;
 /// Pieces and stages of a mover, where the declaration tunes no others.
 const MOVER_PIECE: i64 = 3584;
 const MOVER_STAGES: i64 = 3;
-/// Smaller ones, for composed roles of so many warps that those do not fit.
-const MOVER_PIECES: [i64; 4] = [2048, 1024, 512, 256];
-const MOVER_STAGES_MIN: i64 = 2;
+/// Those that are tried in turn for composed roles: the fewer warps there are, the more is each to have on
+/// its way; and so many warps that none of them fits take the least.
+const STAGED_PIECES: [i64; 4] = [MOVER_PIECE, 2048, 1024, 512];
+const STAGED_STAGES: [i64; 4] = [8, 6, 4, 3];
+const STAGED_LEAST: (i64, i64) = (256, 2);
 
 impl Planner<'_> {
     /// The warps of every role, as many as shared memory allows where the declaration leaves it open.
@@ -172,18 +174,17 @@ impl Planner<'_> {
         let (row_bytes, meta_bytes) = layout.map_or((0, 0), |it| (it.row_bytes, it.meta_bytes));
         let cut = Cut {
             tma: self.config.arch.has_tma(),
-            stages: MOVER_STAGES_MIN,
-            piece_bytes: MOVER_PIECES[MOVER_PIECES.len() - 1],
+            stages: STAGED_LEAST.1,
+            piece_bytes: STAGED_LEAST.0,
             row_bytes,
             meta_bytes: if staged.with_meta { meta_bytes } else { 0 },
             sources: self.ranks(),
         };
         let have = self.bytes_a_staged_warp(role);
-        let pieces = std::iter::once(MOVER_PIECE).chain(MOVER_PIECES);
-        let tried = pieces.flat_map(|piece_bytes| {
-            [MOVER_STAGES, MOVER_STAGES_MIN].map(|stages| Cut { stages, piece_bytes, ..cut })
-        });
-        tried.into_iter().find(|cut| cut.mover().0 <= have).unwrap_or(cut)
+        let mut tried = STAGED_PIECES
+            .into_iter()
+            .flat_map(|piece_bytes| STAGED_STAGES.map(|stages| Cut { stages, piece_bytes, ..cut }));
+        tried.find(|cut| cut.mover().0 <= have).unwrap_or(cut)
     }
 
     /// What is left of shared memory for each warp of composed roles that stage rows beside `role`.
