@@ -30,6 +30,13 @@ pub enum NetError {
     },
     /// The ranks did not come together.
     Join(JoinError),
+    /// Another rank could not open its end.
+    Absent {
+        /// Which.
+        peer: usize,
+        /// Why, in its words.
+        why: String,
+    },
     /// The memory of a rank could not be had.
     Memory(BackendError),
     /// An option is out of its range.
@@ -117,7 +124,9 @@ impl NetError {
     /// The rank that is to blame, as far as one is known.
     pub fn culprit(&self) -> Option<usize> {
         match self {
-            NetError::Silent { peer, .. } | NetError::Stuck { peer, .. } => Some(*peer),
+            NetError::Silent { peer, .. }
+            | NetError::Stuck { peer, .. }
+            | NetError::Absent { peer, .. } => Some(*peer),
             NetError::Lost { peer, .. } => *peer,
             NetError::GaveUp { peer, on, .. } => Some(on.unwrap_or(*peer)),
             NetError::Descriptor { rank, .. } | NetError::Proxy { rank } => Some(*rank),
@@ -147,6 +156,9 @@ impl fmt::Display for NetError {
             }
             NetError::Call { call, why } => write!(f, "{call} failed: {why}"),
             NetError::Join(error) => error.fmt(f),
+            NetError::Absent { peer, why } => {
+                write!(f, "rank {peer} cannot join the network: {why}")
+            }
             NetError::Memory(error) => error.fmt(f),
             NetError::Option { what, value, least, most } => {
                 write!(f, "{value} {what} of a network, there can be {least} to {most}")

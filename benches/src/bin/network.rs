@@ -26,7 +26,7 @@ mod linux {
     use ep_runtime::host::{HostBackend, HostOptions, Programs};
     use ep_runtime::join::{Member, Store, UniqueId};
     use ep_runtime::net::measure::{self, Measured};
-    use ep_runtime::net::{Fabric, Network, Provider};
+    use ep_runtime::net::{Network, Provider};
 
     /// The variable with the id of the two ranks, for rank 1.
     const ID: &str = "EPFORGE_BENCH_ID";
@@ -81,9 +81,8 @@ mod linux {
         let backend = HostBackend::new(&Programs::find()?, HostOptions::new(1))?;
         let group = backend.group()?;
         debug_assert_eq!(Arc::clone(&backend).ranks(), 1);
-        let fabric = Fabric::find()?;
-        let network = Network::join(fabric, &group, 0, &store, &measure::options(provider))?;
-        let mut measured = Measured::new(fabric, &store, provider, &network)?;
+        let network = Network::join(&group, 0, &store, &measure::options(provider))?;
+        let mut measured = Measured::new(&store, provider, &network)?;
         measured.latency(1000)?;
         let mut latencies = Vec::new();
         for _ in 0..TURNS {

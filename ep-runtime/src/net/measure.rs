@@ -45,12 +45,11 @@ pub fn options(provider: Provider) -> NetOptions {
 impl<'a> Measured<'a> {
     /// Both ranks call it, and then the same measurements in the same order.
     pub fn new(
-        fabric: &'static Fabric,
         store: &Store,
         provider: Provider,
         network: &'a Network,
     ) -> Result<Measured<'a>, NetError> {
-        let plain = Plain::open(fabric, provider, store)?;
+        let plain = Plain::open(Fabric::find()?, provider, store)?;
         let taken = NetError::Option { what: "queues", value: 0, least: 0, most: 0 };
         let queue = network.queue(0, PATIENCE).ok_or(taken)?;
         Ok(Measured { network, plain, rank: store.member().rank, counted: 0, queue })

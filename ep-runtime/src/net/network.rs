@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::endpoint::{Card, Endpoint};
 use super::fabric::Fabric;
 use super::host_queue::HostQueue;
-use super::layout::{Layout, MOST_RANKS};
+use super::layout::{Layout, WINDOW};
 use super::provider::Provider;
 use super::proxy::{LINGER, Proxy, Shared, Timing};
 use super::shared_memory::SharedMemory;
@@ -107,7 +107,6 @@ impl Network {
     /// Joins the ranks of `store` over a network, each of which calls it. `local` is the rank of `group`
     /// whose kernels use it; the group is stopped when the network fails.
     pub fn join(
-        fabric: &'static Fabric,
         group: &Group,
         local: usize,
         store: &Store,
@@ -125,24 +124,19 @@ impl Network {
         let fits = layout.check();
         let brought: Vec<u8> =
             layout.numbers().iter().flat_map(|(_, number)| number.to_le_bytes()).collect();
-        let brought = store.gather("compare networks", &brought)?;
+        // Another provider is another step, which the store names.
+        let step = format!("compare networks over {}", options.provider);
+        let brought = store.gather(&step, &brought)?;
         fits?;
         agree(&layout, member.rank, &brought)?;
-        let memory = HostMemory::new(backend, local, layout.bytes())?;
-        let start = NonNull::new(memory.host()).ok_or(NetError::Option {
-            what: "bytes of host memory",
-            value: 0,
-            least: layout.bytes(),
-            most: layout.bytes(),
-        })?;
-        // SAFETY: `Network` keeps the block until its thread has ended; kernels access the words by the
-        // functions of `net.cuh`, which are whole words.
-        let words = unsafe { SharedMemory::new(start, layout.bytes()) };
-        let registered = words.registered(layout.registered(super::layout::WINDOW));
-        let mut endpoint =
-            Endpoint::open(fabric, options.provider, options.source.as_deref(), registered)?;
-        let cards = store.gather("connect a network", &endpoint.card()?.encode())?;
-        endpoint.connect(&others(&cards, member.rank)?)?;
+        let opened = Opened::new(backend, local, &layout, options);
+        let brought = match &opened {
+            Ok(opened) => [&[OPENED][..], &opened.card.encode()].concat(),
+            Err(error) => [&[FAILED][..], error.to_string().as_bytes()].concat(),
+        };
+        let brought = store.gather("connect a network", &brought)?;
+        let Opened { mut endpoint, words, memory, .. } = opened?;
+        endpoint.connect(&others(&brought, member.rank)?)?;
         // Nobody sends before all can hear.
         store.meet("open a network")?;
         let view = view(backend, local, (&layout, member.rank), memory.address())?;
@@ -270,12 +264,56 @@ fn agree(layout: &Layout, rank: usize, brought: &[Vec<u8>]) -> Result<(), NetErr
     Ok(())
 }
 
+/// What a rank brings begins with: its card follows, or why it has none.
+const OPENED: u8 = 1;
+const FAILED: u8 = 0;
+
+/// An end of a network that nobody knows yet. The endpoint goes before the memory that it has registered.
+struct Opened {
+    endpoint: Endpoint,
+    card: Card,
+    words: SharedMemory,
+    memory: HostMemory,
+}
+
+impl Opened {
+    fn new(
+        backend: &Arc<dyn Backend>,
+        local: usize,
+        layout: &Layout,
+        options: &NetOptions,
+    ) -> Result<Opened, NetError> {
+        let fabric = Fabric::find()?;
+        let memory = HostMemory::new(backend, local, layout.bytes())?;
+        let start = NonNull::new(memory.host()).ok_or(NetError::Option {
+            what: "bytes of host memory",
+            value: 0,
+            least: layout.bytes(),
+            most: layout.bytes(),
+        })?;
+        // SAFETY: the block is kept until the thread that uses the words has ended; kernels access the words
+        // by the functions of `net.cuh`, which are whole words.
+        let words = unsafe { SharedMemory::new(start, layout.bytes()) };
+        let registered = words.registered(layout.registered(WINDOW));
+        let source = options.source.as_deref();
+        let endpoint = Endpoint::open(fabric, options.provider, source, registered)?;
+        let card = endpoint.card()?;
+        Ok(Opened { endpoint, card, words, memory })
+    }
+}
+
 /// The cards of all ranks but this one.
-fn others(cards: &[Vec<u8>], rank: usize) -> Result<Vec<Option<Card>>, NetError> {
-    debug_assert!(cards.len() <= MOST_RANKS);
+fn others(brought: &[Vec<u8>], rank: usize) -> Result<Vec<Option<Card>>, NetError> {
     let mut all = Vec::new();
-    for (peer, bytes) in cards.iter().enumerate() {
-        let card = Card::decode(bytes);
+    for (peer, bytes) in brought.iter().enumerate() {
+        let card = match bytes.split_first() {
+            Some((&OPENED, card)) => Card::decode(card),
+            Some((&FAILED, why)) => {
+                let why = String::from_utf8_lossy(why).into_owned();
+                return Err(NetError::Absent { peer, why });
+            }
+            _ => None,
+        };
         let why = || format!("rank {peer} brings an address of {} bytes", bytes.len());
         let card = card.ok_or_else(|| NetError::Protocol { rank, why: why() })?;
         all.push((peer != rank).then_some(card));
@@ -333,9 +371,14 @@ mod tests {
     #[test]
     fn a_card_that_is_none_is_refused() {
         let card = Card { name: vec![1], base: 0, key: 1 };
-        let all = others(&[card.encode(), card.encode()], 1).unwrap();
-        assert_eq!(all, [Some(card.clone()), None]);
-        let error = others(&[card.encode(), vec![0; 3]], 0).unwrap_err().to_string();
+        let brought = [&[OPENED][..], &card.encode()].concat();
+        let all = others(&[brought.clone(), brought.clone()], 1).unwrap();
+        assert_eq!(all, [Some(card), None]);
+        let said = |bytes: &[u8]| others(&[brought.clone(), bytes.to_vec()], 0).unwrap_err();
+        let error = said(&[OPENED, 0, 0]).to_string();
         assert!(error.ends_with("rank 1 brings an address of 3 bytes"), "{error}");
+        let text = "rank 1 cannot join the network: no card";
+        assert_eq!(said(&[&[FAILED][..], b"no card"].concat()).to_string(), text);
+        assert!(others(&[brought.clone(), Vec::new()], 0).is_err());
     }
 }

@@ -15,7 +15,7 @@ use ep_runtime::host::{HostBackend, HostOptions, Programs};
 use ep_runtime::jit::{Cache, Jit, Nvrtc};
 use ep_runtime::join::{Member, Store, UniqueId};
 use ep_runtime::memory::{DeviceMemory, Window};
-use ep_runtime::net::{Fabric, NetOptions, Network, Provider};
+use ep_runtime::net::{NetOptions, Network, Provider};
 
 pub(crate) const TEXT: &str = include_str!("exchange.cu");
 
@@ -127,8 +127,7 @@ impl Exchange {
         };
         let options = GroupOptions { timeout };
         let group = Group::new(self.backend(rank)?, options).map_err(text)?;
-        let fabric = Fabric::find().map_err(text)?;
-        let network = Network::join(fabric, &group, 0, &store, &self.options()).map_err(text)?;
+        let network = Network::join(&group, 0, &store, &self.options()).map_err(text)?;
         begins();
         self.launch(&group, &network).map_err(text)
     }

@@ -102,6 +102,27 @@ fn a_descriptor_that_cannot_be_carried_out_is_named() {
     assert!(errors.iter().all(told), "{errors:?}");
 }
 
+/// A rank without libfabric keeps nobody waiting: all hear what it lacks.
+#[test]
+fn a_rank_that_cannot_join_says_why() {
+    if !can_use(Provider::Tcp) {
+        return;
+    }
+    let begun = Instant::now();
+    let without = |rank: usize, command: &mut std::process::Command| {
+        if rank == 1 {
+            command.env("EPFORGE_LIBFABRIC", "/no/such/library");
+        }
+    };
+    let mut processes = Processes::start_with(&Exchange::over(Provider::Tcp), without);
+    let errors = processes.wait(LONG).into_iter().map(|ended| ended.expect_err("rank 1 has none"));
+    let errors: Vec<String> = errors.collect();
+    assert!(errors[1].starts_with("there is no libfabric: "), "{errors:?}");
+    assert_eq!(errors[0], format!("rank 1 cannot join the network: {}", errors[1]));
+    // Less than a store waits for a rank that does not come.
+    assert!(begun.elapsed() < Duration::from_secs(50));
+}
+
 /// Two ranks with a cable between them; none where this process may make no namespaces.
 fn at_both_ends(exchange: &Exchange, wire: Wire) -> Option<(Cable, Processes)> {
     // Nobody else is there, so that any port is free.

@@ -45,10 +45,19 @@ pub(crate) struct Processes {
 impl Processes {
     /// All ranks on this machine.
     pub(crate) fn start(exchange: &Exchange) -> Processes {
+        Processes::start_with(exchange, |_, _| {})
+    }
+
+    /// All ranks on this machine; `change` says how one is started otherwise.
+    pub(crate) fn start_with(
+        exchange: &Exchange,
+        change: impl Fn(usize, &mut Command),
+    ) -> Processes {
         let id = UniqueId::local().expect("an id");
         let mut processes = Processes::none();
         for rank in 0..exchange.ranks {
             let mut command = processes.command(exchange, rank);
+            change(rank, &mut command);
             match rank {
                 0 => id.hand_to(&mut command, ID),
                 _ => id.give_to(&mut command, ID),
