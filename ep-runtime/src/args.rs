@@ -273,8 +273,30 @@ impl Bindings {
         Ok(())
     }
 
+    /// Those that the kernel of `plan` takes, of arguments for several kernels.
+    #[must_use]
+    pub fn taken_by(&self, plan: &Plan) -> Bindings {
+        let mut taken = self.clone();
+        while let Some(name) = taken.unknown(plan).cloned() {
+            taken.numbers.remove(&name);
+            taken.counts.remove(&name);
+            taken.tensors.retain(|(tensor, ..), _| *tensor != name);
+            taken.regions.remove(&name);
+        }
+        taken
+    }
+
     /// Fails for a name that the kernel of `plan` takes nothing of.
     pub fn check_names(&self, plan: &Plan) -> Result<(), CallError> {
+        let Some(name) = self.unknown(plan) else { return Ok(()) };
+        let known = plan.params.iter().filter(|param| param.kind != ParamKind::Group);
+        let known: Vec<&str> = known.map(|param| param.name.as_str()).collect();
+        let what = format!("{} takes no `{name}`; it takes {}", plan.pipeline, known.join(", "));
+        Err(CallError::Mismatch { what })
+    }
+
+    /// A name that the kernel of `plan` takes nothing of.
+    fn unknown(&self, plan: &Plan) -> Option<&String> {
         let number = |name: &&String| plan.params.iter().any(|param| param.name == **name);
         let is = |name: &str, of: fn(&ParamKind) -> Option<&String>| {
             plan.params.iter().any(|param| of(&param.kind).is_some_and(|taken| taken == name))
@@ -299,15 +321,10 @@ impl Bindings {
             })
         };
         let tensors = || self.tensors.keys().map(|(name, ..)| name);
-        let unknown = (self.numbers.keys().find(|name| !number(name)))
+        (self.numbers.keys().find(|name| !number(name)))
             .or_else(|| self.counts.keys().find(|name| !count(name)))
             .or_else(|| tensors().find(|name| !tensor(name)))
-            .or_else(|| self.regions.keys().find(|name| !region(name)));
-        let Some(name) = unknown else { return Ok(()) };
-        let known = plan.params.iter().filter(|param| param.kind != ParamKind::Group);
-        let known: Vec<&str> = known.map(|param| param.name.as_str()).collect();
-        let what = format!("{} takes no `{name}`; it takes {}", plan.pipeline, known.join(", "));
-        Err(CallError::Mismatch { what })
+            .or_else(|| self.regions.keys().find(|name| !region(name)))
     }
 
     /// The operand of a member; `control_at` is where the plan's control memory starts, from which
@@ -419,6 +436,9 @@ mod tests {
         assert_eq!(said(|it| it.number("token", 1)), text("token"));
         assert_eq!(said(|it| it.region("x", 0)), text("x"), "it lies in no window");
         assert_eq!(said(|it| it.counted("tokens", 8)), text("tokens"), "the host says it");
+        let mut several = Bindings::new();
+        several.tensor("x", Rows::new(16, 1)).tensor("y", Rows::new(32, 1)).number("z", 1);
+        assert_eq!(several.taken_by(&plan).check_names(&plan), Ok(()));
     }
 
     #[test]

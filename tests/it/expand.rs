@@ -300,7 +300,8 @@ fn launch(
     for (emitted, start) in emitted.iter().zip(starts) {
         let kernel = GroupKernel::prepare(group, &window, start, emitted)?;
         for (rank, own) in ranks.iter().enumerate() {
-            kernel.launch(rank, Stream::OWN, case.blocks, &own.bindings)?;
+            let bindings = own.bindings.taken_by(kernel.plan());
+            kernel.launch(rank, Stream::OWN, case.blocks, &bindings)?;
         }
         kernels.push(kernel);
     }
