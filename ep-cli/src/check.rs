@@ -2,6 +2,7 @@
 
 mod fault;
 mod mutants;
+mod mutate;
 mod pool;
 mod progress;
 mod random;
@@ -39,15 +40,25 @@ const MOST_SCHEDULES: u64 = 1_000_000_000;
 #[command(after_help = PROBLEM_HELP)]
 pub(crate) struct Options {
     /// A pipeline, dispatch+combine, or all; what layout, nvl-dispatch and nvl-combine need runs before
-    #[arg(required_unless_present_any = ["mutants", "random"])]
+    #[arg(required_unless_present_any = ["mutants", "mutate", "random"])]
     pipeline: Option<String>,
     /// Plant bugs in the device library, one by one, and tell which are found: all, or those whose names
     /// hold a text
     #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with_all = ["pipeline", "schedules", "mode", "seed", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set"])]
     mutants: Option<String>,
     /// Declarations that nobody wrote, each from a seed, against what they mean
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set", "plain"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set", "plain"])]
     random: Option<u64>,
+    /// Make bugs by rule in a header of the device library, in the text of a kernel, or in all, and tell
+    /// which are found
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pipeline", "mutants", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set"])]
+    mutate: Option<String>,
+    /// So many of these bugs, drawn by the seed
+    #[arg(long, value_name = "N", requires = "mutate")]
+    sample: Option<usize>,
+    /// Judge these bugs by what kernels give alone, with the checker off
+    #[arg(long, requires = "mutate")]
+    outputs: bool,
     /// Schedules of each variant
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES))]
     schedules: u64,
@@ -181,35 +192,54 @@ pub(crate) fn run(
     if let Some(count) = options.random {
         return random::run(count, options.seed, json, out, err);
     }
-    options.has_seeds()?;
-    let mut variants = Vec::new();
-    let asked = options.asked(entries)?;
-    for asked in &asked {
-        if let Asked::Standard(reach) = asked {
-            options.has_effect()?;
-            variants.extend(standard(options, *reach)?);
-        }
+    if let Some(file) = &options.mutate {
+        let (sample, seed, outputs) = (options.sample, options.seed, options.outputs);
+        let request = mutate::Request { file, sample, seed, outputs };
+        return mutate::run(&request, json, out, err);
     }
+    options.has_seeds()?;
+    let asked = options.asked(entries)?;
+    let mut variants = asked_of_standard(options, &asked)?;
     let programs = Programs::find().map_err(no_machine)?;
     for asked in &asked {
         if let Asked::Declared(entry) = asked {
             variants.push(declared(options, entry, &programs)?);
         }
     }
-    if let Some((name, _)) = options
-        .problem
-        .set
-        .iter()
-        .find(|(name, _)| variants.iter().all(|variant| !variant.problem.sets(name)))
-    {
+    let is_nobodys =
+        |(name, _): &&(String, String)| variants.iter().all(|variant| !variant.problem.sets(name));
+    if let Some((name, _)) = options.problem.set.iter().find(is_nobodys) {
         return Err(Failure::WrongUse(format!("no pipeline here has `{name}`")));
     }
-    warn(&programs, err);
+    check_all(options, &variants, &programs, json, (out, err))
+}
+
+/// The variants of the standard pipelines that are asked for.
+fn asked_of_standard(options: &Options, asked: &[Asked]) -> Result<Vec<Variant>, Failure> {
+    let mut variants = Vec::new();
+    for asked in asked {
+        if let Asked::Standard(reach) = asked {
+            options.has_effect()?;
+            variants.extend(standard(options, *reach)?);
+        }
+    }
+    Ok(variants)
+}
+
+/// Runs every schedule of the variants and says what came of it.
+fn check_all(
+    options: &Options,
+    variants: &[Variant],
+    programs: &Arc<Programs>,
+    json: bool,
+    (out, err): (&mut dyn Write, &mut dyn Write),
+) -> Result<(), Failure> {
+    warn(programs, err);
     let started = Instant::now();
     let mut tallies: Vec<Tally> = variants.iter().map(|_| Tally::default()).collect();
     let mut machine = None;
     let mut progress = Progress::new(variants.len() as u64 * options.schedules);
-    for_each_trial(options, &variants, &programs, |index, seed, outcome| {
+    for_each_trial(options, variants, programs, |index, seed, outcome| {
         let tally = &mut tallies[index];
         tally.done += 1;
         match outcome {
@@ -222,7 +252,7 @@ pub(crate) fn run(
         progress.step(&variants[index].name, err);
     });
     progress.clear(err);
-    warn(&programs, err);
+    warn(programs, err);
     if let Some(what) = machine {
         return Err(Failure::Failed(format!("this machine cannot run it: {what}")));
     }

@@ -303,6 +303,7 @@ fn a_slip_of_a_name_is_told() {
         ("emit layout --arch sm_90", "sm_90a"),
         ("bench --payload bf61", "bf16"),
         ("bench --op dispach", "dispatch"),
+        ("check --mutate pul.cuh", "pull.cuh"),
     ] {
         let done = run(line);
         let hint = format!("did you mean `{near}`?");

@@ -23,6 +23,7 @@ mod machine;
 mod memory;
 mod message;
 pub mod mutant;
+pub mod mutation;
 mod os;
 mod program;
 mod rng;

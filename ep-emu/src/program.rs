@@ -9,6 +9,7 @@ use std::{fmt, io};
 use libloading::Library;
 
 use crate::abi::{Base, Bind, Poison, Run, Table};
+use crate::mutation::MOST;
 use crate::os;
 
 /// The environment variable that names the compiler.
@@ -18,7 +19,7 @@ pub(crate) const VARIABLE: &str = "CXX";
 pub(crate) const LIBRARY: &str = "kernel.so";
 
 /// A kernel text with the headers it includes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {
     /// Name of the text in reports (`nvl_dispatch.cu`).
     pub name: String,
@@ -28,6 +29,27 @@ pub struct Source {
     pub headers: Vec<(String, String)>,
     /// The `__global__` functions to export.
     pub kernels: Vec<String>,
+}
+
+impl Source {
+    /// Whether the text is, or includes, the file of this name.
+    pub fn includes(&self, file: &str) -> bool {
+        let mut texts = vec![(self.name.as_str(), self.text.as_str())];
+        let mut next = 0;
+        while let Some((name, text)) = texts.get(next).copied() {
+            if name == file {
+                return true;
+            }
+            let included = |name: &str| text.contains(&format!("#include <{name}>"));
+            for (name, text) in &self.headers {
+                if included(name) && !texts.iter().any(|(known, _)| known == name) {
+                    texts.push((name, text));
+                }
+            }
+            next += 1;
+        }
+        false
+    }
 }
 
 /// How a text is compiled.
@@ -172,6 +194,27 @@ impl Program {
         unsafe { self.library.get::<Poison>("emu_poison") }.ok().map(|poison| *poison)
     }
 
+    /// Lets a mutation hold from now on; 0: none.
+    pub(crate) fn mutate(&self, number: u32) {
+        // SAFETY: `shim.cpp` gives the name this type, and no kernel runs while it is set.
+        unsafe {
+            if let Ok(mutation) = self.library.get::<*mut u32>("emu_mutation") {
+                mutation.write(number);
+            }
+        }
+    }
+
+    /// The numbers of the mutations that kernels of this process have come to.
+    pub fn reached(&self) -> Vec<u32> {
+        // SAFETY: `shim.cpp` gives the name this type and so many bytes, and no kernel runs.
+        let bytes = unsafe {
+            let bytes = self.library.get::<*const [u8; MOST]>("emu_reached");
+            bytes.map_or(&[][..], |bytes| (**bytes).as_ref())
+        };
+        let numbers = bytes.iter().enumerate().filter(|(_, byte)| **byte != 0);
+        numbers.map(|(number, _)| number as u32).collect()
+    }
+
     /// The function that binds the runtime's table.
     pub(crate) fn bind(&self) -> Result<Bind, CompileError> {
         // SAFETY: `shim.cpp` gives the name this type.
@@ -208,5 +251,27 @@ impl Kernel {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_includes_what_its_headers_include() {
+        let header = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        let source = Source {
+            name: "k.cu".to_owned(),
+            text: "#include <ep/a.cuh>\n".to_owned(),
+            headers: vec![
+                header("ep/b.cuh", ""),
+                header("ep/a.cuh", "#include <ep/b.cuh>\n#include <ep/a.cuh>\n"),
+                header("ep/c.cuh", "#include <ep/a.cuh>\n"),
+            ],
+            kernels: Vec::new(),
+        };
+        assert!(source.includes("ep/b.cuh") && source.includes("k.cu"));
+        assert!(!source.includes("ep/c.cuh"));
     }
 }

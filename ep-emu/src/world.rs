@@ -49,6 +49,8 @@ pub struct Spec {
     pub max_shared_bytes: u32,
     /// What a checked run holds against the memory model.
     pub rules: Rules,
+    /// The mutation that holds in woven texts; 0: none; or [`REACHING`](crate::mutation::REACHING).
+    pub mutation: u32,
 }
 
 impl Default for Spec {
@@ -63,6 +65,7 @@ impl Default for Spec {
             max_steps: 2_000_000_000,
             max_shared_bytes: 227 << 10,
             rules: Rules::ALL,
+            mutation: 0,
         }
     }
 }
@@ -421,6 +424,7 @@ impl World {
         for (list, slots) in launches.into_iter().zip(slots) {
             let mut prepared = Vec::new();
             for launch in list {
+                launch.kernel.program.mutate(self.spec.mutation);
                 let bind =
                     launch.kernel.program.bind().map_err(|error| refuse(error.to_string()))?;
                 prepared.push(Prepared::new(launch, bind, &TABLE, watched));

@@ -41,8 +41,8 @@ use std::time::Duration;
 use ep_codegen::plan::{Arch, Plan};
 use ep_emu::{Actor, Address, World};
 
-pub use ep_emu::mutant;
 pub use ep_emu::{Build, Failure, FailureKind, Faults, Policy, Rule, Rules, RunStats, Spec, Wait};
+pub use ep_emu::{mutant, mutation};
 pub use functions::Functions;
 pub use programs::Programs;
 

@@ -7,6 +7,7 @@ mod compiler;
 mod drain;
 mod faults;
 mod model;
+mod mutation;
 mod only;
 mod relay;
 mod rules;

@@ -1,11 +1,12 @@
 //! Emitted texts as programs of this machine: each is compiled once, however many groups run it.
 
-use std::collections::BTreeMap;
-use std::io;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fmt, io};
 
-use ep_emu::mutant::{Mutant, MutantError};
+use ep_emu::mutant::Mutant;
+use ep_emu::mutation::Weaver;
 use ep_emu::{Build, CompileError, Compiler, Product, Program, Shelf, Source};
 
 use crate::backend::BackendError;
@@ -16,9 +17,19 @@ use crate::jit::{Cache, CacheError, CacheWarning, Entry, Fetched, Key};
 pub struct Programs {
     compiler: Compiler,
     kept: Arc<Kept>,
-    /// A bug in every text that it is about.
-    mutant: Option<Mutant>,
+    /// What is done to every text.
+    change: Change,
     made: Mutex<BTreeMap<(Key, u8), Arc<Program>>>,
+}
+
+/// What is done to texts before they are compiled.
+#[derive(Clone)]
+enum Change {
+    None,
+    /// A bug in those that it is about.
+    Mutant(Mutant),
+    /// All mutations.
+    Woven(Arc<Weaver>),
 }
 
 /// The shelf of the compiler: a library is kept among the kernels for GPUs, and verified as they are
@@ -75,7 +86,7 @@ impl Programs {
         let kept = Arc::new(Kept { cache, warnings });
         let found = Compiler::find(Arc::clone(&kept) as Arc<dyn Shelf>);
         let compiler = found.map_err(|error| BackendError::Missing { what: error.to_string() })?;
-        Ok(Arc::new(Programs { compiler, kept, mutant: None, made: Mutex::default() }))
+        Ok(Arc::new(Programs { compiler, kept, change: Change::None, made: Mutex::default() }))
     }
 
     /// What the cache could not do since it was last asked for it; every program is good all the same.
@@ -85,8 +96,28 @@ impl Programs {
 
     /// The same compiler, and a bug in every program whose text it is about.
     pub fn planted(&self, mutant: &Mutant) -> Arc<Programs> {
+        self.with(Change::Mutant(mutant.clone()))
+    }
+
+    /// The same compiler, and mutations in every program.
+    pub fn woven(&self, weaver: &Arc<Weaver>) -> Arc<Programs> {
+        self.with(Change::Woven(Arc::clone(weaver)))
+    }
+
+    fn with(&self, change: Change) -> Arc<Programs> {
         let (compiler, kept) = (self.compiler.clone(), Arc::clone(&self.kept));
-        Arc::new(Programs { compiler, kept, mutant: Some(mutant.clone()), made: Mutex::default() })
+        Arc::new(Programs { compiler, kept, change, made: Mutex::default() })
+    }
+
+    /// Reads an emitted text as it would be compiled. Whether it has mutations.
+    pub fn read(&self, entry: &str, cuda: &str) -> Result<bool, BackendError> {
+        let woven = self.source(entry, cuda)?;
+        Ok(woven.headers.len() > HEADERS.len())
+    }
+
+    /// The numbers of the mutations that kernels of this process have come to.
+    pub fn reached(&self) -> BTreeSet<u32> {
+        self.made().values().flat_map(|program| program.reached()).collect()
     }
 
     /// The program of the kernel `entry` in an emitted text.
@@ -101,12 +132,23 @@ impl Programs {
             return Ok(Arc::clone(made));
         }
         // Not under the lock: two threads may compile two texts at a time.
-        let source = self.source(entry, cuda)?;
-        let program = self.compiler.compile(&source, build).map_err(|error| match error {
-            CompileError::Refused(log) => BackendError::Compile { name: entry.to_string(), log },
-            other => BackendError::Missing { what: other.to_string() },
-        })?;
+        let program = loop {
+            let source = self.source(entry, cuda)?;
+            match self.compiler.compile(&source, build) {
+                Ok(program) => break program,
+                Err(CompileError::Refused(log)) if self.refuses(&log) => {}
+                Err(CompileError::Refused(log)) => {
+                    return Err(BackendError::Compile { name: entry.to_string(), log });
+                }
+                Err(other) => return Err(BackendError::Missing { what: other.to_string() }),
+            }
+        };
         Ok(Arc::clone(self.made().entry(key).or_insert(program)))
+    }
+
+    /// Whether it was mutations that the compiler has refused; they are out from now on.
+    fn refuses(&self, log: &str) -> bool {
+        matches!(&self.change, Change::Woven(weaver) if weaver.refuse(log))
     }
 
     fn source(&self, entry: &str, cuda: &str) -> Result<Source, BackendError> {
@@ -117,62 +159,17 @@ impl Programs {
             headers: HEADERS.iter().map(text).collect(),
             kernels: vec![entry.to_string()],
         };
-        let about = |mutant: &&Mutant| is_about(mutant, &source);
-        match self.mutant.as_ref().filter(about) {
-            None => Ok(source),
-            Some(mutant) => {
-                let wrong = |error: MutantError| BackendError::Wrong { what: error.to_string() };
-                mutant.plant(&source).map_err(wrong)
+        let wrong = |error: &dyn fmt::Display| BackendError::Wrong { what: error.to_string() };
+        match &self.change {
+            Change::Mutant(mutant) if source.includes(&mutant.file) => {
+                mutant.plant(&source).map_err(|error| wrong(&error))
             }
+            Change::Woven(weaver) => weaver.weave(&source).map_err(|error| wrong(&error)),
+            _ => Ok(source),
         }
     }
 
     fn made(&self) -> MutexGuard<'_, BTreeMap<(Key, u8), Arc<Program>>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Whether the source is, or includes, the file that the bug is in.
-fn is_about(mutant: &Mutant, source: &Source) -> bool {
-    let mut texts = vec![(source.name.as_str(), source.text.as_str())];
-    let mut next = 0;
-    while let Some((name, text)) = texts.get(next).copied() {
-        if name == mutant.file {
-            return true;
-        }
-        let included = |name: &str| text.contains(&format!("#include <{name}>"));
-        for (name, text) in &source.headers {
-            if included(name) && !texts.iter().any(|(known, _)| known == name) {
-                texts.push((name, text));
-            }
-        }
-        next += 1;
-    }
-    false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bug_is_about_what_includes_its_file() {
-        let header = |name: &str, text: &str| (name.to_string(), text.to_string());
-        let source = Source {
-            name: "k.cu".to_string(),
-            text: "#include <ep/a.cuh>\n".to_string(),
-            headers: vec![
-                header("ep/b.cuh", ""),
-                header("ep/a.cuh", "#include <ep/b.cuh>\n#include <ep/a.cuh>\n"),
-                header("ep/c.cuh", "#include <ep/a.cuh>\n"),
-            ],
-            kernels: Vec::new(),
-        };
-        let about = |file: &str| {
-            let mutants = Mutant::parse(&format!("== one\nin {file}\n- x\n")).unwrap();
-            is_about(&mutants[0], &source)
-        };
-        assert!(about("ep/b.cuh") && about("k.cu"));
-        assert!(!about("ep/c.cuh"));
     }
 }

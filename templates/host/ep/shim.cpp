@@ -5,6 +5,7 @@
 #include "emu.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
+#define EXPORTED __attribute__((visibility("default")))
 #define HERE __builtin_return_address(0)
 
 typedef unsigned long long u64;
@@ -37,6 +38,17 @@ struct EmuTable {
 extern "C" {
 EmuLane* emu_lane;
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+}
+
+/// The mutation that holds, and those that a run has come to; see `mutation.h`.
+extern "C" {
+EXPORTED unsigned emu_mutation;
+EXPORTED unsigned char emu_reached[1 << 16];
+
+bool emu_reach(unsigned number) {
+    emu_reached[number] = 1;
+    return false;
+}
 }
 
 static EmuTable table;

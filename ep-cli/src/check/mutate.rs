@@ -1,0 +1,143 @@
+//! `epforge check --mutate`: bugs made by rule in every line of the device library and of printed
+//! texts, and how each shows.
+
+mod course;
+mod equivalent;
+mod hunt;
+mod report;
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::sync::Arc;
+
+use ep_runtime::device::HEADERS;
+use ep_runtime::host::Programs;
+use ep_runtime::host::mutation::Weaver;
+use ep_verify::oracle::Random;
+
+use super::pool::on_all_cores;
+use super::progress::Progress;
+use crate::failure::Failure;
+use crate::problem::no_machine;
+use crate::suggestion::did_you_mean;
+use course::courses;
+use equivalent::Equivalents;
+use hunt::{Field, Target, targets};
+use report::Report;
+
+/// The name for all files.
+const ALL: &str = "all";
+
+/// The lowest layer is asm, which the host has a twin of; calls of it are mutated.
+const TWIN: &str = "ep/ptx.cuh";
+
+/// What is asked for.
+pub(super) struct Request<'a> {
+    /// A header of the device library, the text of a kernel, or all.
+    pub(super) file: &'a str,
+    /// So many of them, drawn by the seed.
+    pub(super) sample: Option<usize>,
+    pub(super) seed: u64,
+    /// Whether runs are judged by what they give alone.
+    pub(super) outputs: bool,
+}
+
+pub(super) fn run(
+    request: &Request<'_>,
+    json: bool,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), Failure> {
+    let failed = |error: String| Failure::Failed(error);
+    let equivalents = Equivalents::known().map_err(failed)?;
+    let mut courses = courses();
+    let texts: Vec<Vec<(String, String)>> =
+        courses.iter().map(|course| course.texts()).collect::<Result<_, _>>().map_err(failed)?;
+    let weaver = Arc::new(Weaver::new(files(request.file, &texts.concat())?));
+    let programs = Programs::find().map_err(no_machine)?.woven(&weaver);
+    let has_any = |texts: &[(String, String)]| {
+        texts.iter().try_fold(false, |any, (entry, text)| Ok(programs.read(entry, text)? || any))
+    };
+    let read = || texts.iter().map(|texts| has_any(texts)).collect::<Result<Vec<bool>, _>>();
+    read().map_err(no_machine)?;
+    let chosen = choose(request, &weaver, &equivalents);
+    weaver.keep(chosen.iter().flat_map(|target| &target.numbers).copied().collect());
+    let mut is_about = read().map_err(no_machine)?.into_iter();
+    courses.retain(|_| is_about.next().unwrap_or_default());
+    let field = Field::new(courses, &programs, &weaver, !request.outputs).map_err(failed)?;
+    // Some do not compile, as the first runs have shown.
+    let good: BTreeSet<u32> = weaver.mutations().iter().map(|it| it.number).collect();
+    let compiles = |target: &Target| target.numbers.iter().any(|number| good.contains(number));
+    let chosen: Vec<Target> = chosen.into_iter().filter(compiles).collect();
+    let mut report = Report::new(json, request.outputs);
+    report.courses(field.courses(), out)?;
+    hunt_all(&field, &chosen, &mut report, out, err)?;
+    report.end(out)
+}
+
+/// The files that `name` asks for.
+fn files(name: &str, texts: &[(String, String)]) -> Result<Vec<String>, Failure> {
+    let headers = HEADERS.iter().map(|(header, _)| (*header).to_owned());
+    let kernels = texts.iter().map(|(entry, _)| format!("{entry}.cu"));
+    let known: BTreeSet<String> = headers.chain(kernels).filter(|file| file != TWIN).collect();
+    let asked = |file: &&String| {
+        name == ALL || *file == name || file.strip_prefix("ep/").is_some_and(|bare| bare == name)
+    };
+    let files: Vec<String> = known.iter().filter(asked).cloned().collect();
+    if !files.is_empty() {
+        return Ok(files);
+    }
+    let names: Vec<&str> =
+        known.iter().map(|file| file.strip_prefix("ep/").unwrap_or(file)).collect();
+    let (all, hint) = (names.join(", "), did_you_mean(name, names.iter().copied()));
+    Err(Failure::WrongUse(format!("no mutations for `{name}`; there are all, {all}{hint}")))
+}
+
+/// The mutations that are hunted: all, or a sample of those that something can find.
+fn choose(request: &Request<'_>, weaver: &Weaver, equivalents: &Equivalents) -> Vec<Target> {
+    let mut all = targets(weaver);
+    for target in &mut all {
+        target.equivalent = equivalents.reason(&target.mutation);
+    }
+    let Some(count) = request.sample else { return all };
+    all.retain(|target| target.equivalent.is_none());
+    let mut random = Random::new(request.seed);
+    for index in 0..count.min(all.len()) {
+        let other = index + random.below(all.len() - index);
+        all.swap(index, other);
+    }
+    all.truncate(count);
+    all
+}
+
+fn hunt_all(
+    field: &Field,
+    targets: &[Target],
+    report: &mut Report,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), Failure> {
+    let mut progress = Progress::new(targets.len() as u64);
+    let mut wrong = None;
+    let work = |index: usize| {
+        let target = &targets[index];
+        target.equivalent.is_none().then(|| field.hunt(target)).transpose()
+    };
+    on_all_cores(targets.len(), work, |index, hunt| {
+        let target = &targets[index];
+        progress.clear(err);
+        let noted = match &hunt {
+            Ok(hunt) => {
+                let noted = report.note(target, hunt.as_ref(), out).and_then(|()| out.flush());
+                noted.map_err(Failure::from)
+            }
+            Err(error) => Err(Failure::Failed(error.clone())),
+        };
+        progress.step(&target.mutation.file, err);
+        if wrong.is_none() {
+            wrong = noted.err();
+        }
+    });
+    progress.clear(err);
+    wrong.map_or(Ok(()), Err)
+}

@@ -1,0 +1,111 @@
+//! Mutations that nothing can find, each with a reason that a reader can check.
+//!
+//! ```text
+//! in ep/sync.cuh
+//! = if (turn % 64 != 0) continue;
+//! number, operand `turn % 64`, never: how often a wait looks around changes no result
+//! ```
+//!
+//! A line of code, as it stands in the file, and the operators that change nothing there: all changes
+//! of that kind in the line, or those of what is quoted.
+
+use ep_runtime::host::mutation::Mutation;
+
+const LIST: &str = include_str!("../../../equivalent.txt");
+
+/// The list.
+pub(super) struct Equivalents(Vec<Entry>);
+
+struct Entry {
+    file: String,
+    code: String,
+    kinds: Vec<Kind>,
+    reason: String,
+}
+
+/// An operator, and what it is about, if not all.
+struct Kind {
+    operator: String,
+    about: Option<String>,
+}
+
+impl Equivalents {
+    /// The list of this version.
+    pub(super) fn known() -> Result<Equivalents, String> {
+        Equivalents::parse(LIST)
+    }
+
+    fn parse(list: &str) -> Result<Equivalents, String> {
+        let (mut entries, mut file, mut code) = (Vec::new(), String::new(), String::new());
+        for (number, line) in list.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            if let Some(name) = line.strip_prefix("in ") {
+                file = name.to_owned();
+            } else if let Some(text) = line.strip_prefix("= ") {
+                code = text.to_owned();
+            } else if let Some((kinds, reason)) = parts(line) {
+                let (file, code) = (file.clone(), code.clone());
+                entries.push(Entry { file, code, kinds, reason });
+            } else {
+                return Err(format!("line {} of the equivalent mutations", number + 1));
+            }
+        }
+        Ok(Equivalents(entries))
+    }
+
+    /// Why nothing can find a mutation, if so.
+    pub(super) fn reason(&self, mutation: &Mutation) -> Option<String> {
+        let is_same = |entry: &&Entry| {
+            let is_kind = |kind: &Kind| {
+                kind.operator == mutation.operator.name()
+                    && kind.about.as_ref().is_none_or(|about| *about == mutation.from)
+            };
+            entry.file == mutation.file
+                && entry.code == mutation.code
+                && entry.kinds.iter().any(is_kind)
+        };
+        self.0.iter().find(is_same).map(|entry| entry.reason.clone())
+    }
+}
+
+/// `operator, operator `text`: reason`.
+fn parts(line: &str) -> Option<(Vec<Kind>, String)> {
+    let (mut kinds, mut rest) = (Vec::new(), line);
+    loop {
+        let end = rest.find([' ', ',', ':'])?;
+        let (name, behind) = rest.split_at(end);
+        let (about, behind) = match behind.strip_prefix(" `") {
+            Some(quoted) => {
+                let (about, behind) = quoted.split_once('`')?;
+                (Some(about.to_owned()), behind)
+            }
+            None => (None, behind),
+        };
+        kinds.push(Kind { operator: name.to_owned(), about });
+        match behind.strip_prefix(": ") {
+            Some(reason) => return Some((kinds, reason.to_owned())),
+            None => rest = behind.strip_prefix(", ")?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_names_operators_and_a_reason() {
+        let (kinds, reason) = parts("number, operand `a: b`, never: it is so, x").unwrap();
+        let want = [("number", None), ("operand", Some("a: b")), ("never", None)];
+        let kinds: Vec<(&str, Option<&str>)> =
+            kinds.iter().map(|kind| (kind.operator.as_str(), kind.about.as_deref())).collect();
+        assert_eq!(kinds, want);
+        assert_eq!(reason, "it is so, x");
+        assert!(parts("nothing").is_none());
+        assert!(Equivalents::parse("in a\n= b\nnothing").is_err());
+        assert!(Equivalents::known().is_ok());
+    }
+}

@@ -1,0 +1,197 @@
+//! One mutation: which courses come to it, and how it shows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ep_runtime::host::mutation::{Mutation, REACHING, Weaver};
+use ep_runtime::host::{Build, Programs};
+
+use super::course::{Course, Way};
+use crate::check::fault::Fault;
+use crate::check::pool::on_all_cores;
+
+/// Runs of each kind, in order: the seeds, whether a rank is stopped, and in how many of the courses
+/// that come to a mutation, the shortest first.
+const RUNS: [(RangeInclusive<u64>, bool, usize); 3] =
+    [(1..=1, false, usize::MAX), (1..=3, true, 2), (2..=2, false, usize::MAX)];
+
+/// A mutated kernel that takes so many times the steps of a good one is a failure.
+const MORE_STEPS: u64 = 20;
+
+/// What a good run may take besides, on a machine that does other work.
+const LEAST_STEPS: u64 = 1_000_000;
+const LEAST_TIME: Duration = Duration::from_secs(20);
+
+/// A mutation, in every text that has it: a line that several texts share is one line.
+pub(super) struct Target {
+    pub(super) mutation: Mutation,
+    pub(super) numbers: Vec<u32>,
+    /// Why nothing can find it, if so.
+    pub(super) equivalent: Option<String>,
+}
+
+/// The targets of all mutations so far.
+pub(super) fn targets(weaver: &Weaver) -> Vec<Target> {
+    let mut all: Vec<Target> = Vec::new();
+    let mut places: BTreeMap<_, usize> = BTreeMap::new();
+    let mut counts: BTreeMap<_, usize> = BTreeMap::new();
+    for mutation in weaver.mutations() {
+        let Mutation { file, operator, from, to, code, .. } = mutation.clone();
+        let what = (file, operator, from, to, code);
+        let count = counts.entry((weaver.text_of(mutation.number), what.clone())).or_default();
+        let nth = std::mem::replace(count, *count + 1);
+        let place = *places.entry((nth, what)).or_insert(all.len());
+        match all.get_mut(place) {
+            Some(target) => target.numbers.push(mutation.number),
+            None => {
+                let numbers = vec![mutation.number];
+                all.push(Target { mutation, numbers, equivalent: None });
+            }
+        }
+    }
+    all
+}
+
+/// How a mutation showed.
+pub(super) struct Found {
+    /// Whether a rank was stopped.
+    pub(super) is_stopped: bool,
+    pub(super) course: &'static str,
+    pub(super) seed: u64,
+    pub(super) report: String,
+}
+
+/// What became of a mutation.
+pub(super) struct Hunt {
+    pub(super) found: Option<Found>,
+    pub(super) runs: u64,
+    /// Whether any course comes to it.
+    pub(super) is_reached: bool,
+}
+
+/// The courses, and what is known of each.
+pub(super) struct Field {
+    courses: Vec<(Course, Known)>,
+    checker: bool,
+}
+
+/// A course that has been run.
+pub(super) struct Passed {
+    pub(super) name: &'static str,
+    /// Mutations that it comes to.
+    pub(super) reached: usize,
+    pub(super) steps: u64,
+    pub(super) time: Duration,
+}
+
+/// What a course does without a mutation.
+struct Known {
+    programs: Arc<Programs>,
+    reached: BTreeSet<u32>,
+    steps: u64,
+    time: Duration,
+}
+
+impl Field {
+    /// Runs every course once, to know what it comes to.
+    pub(super) fn new(
+        courses: Vec<Course>,
+        programs: &Arc<Programs>,
+        weaver: &Arc<Weaver>,
+        checker: bool,
+    ) -> Result<Field, String> {
+        let known = Mutex::new(BTreeMap::new());
+        let mut wrong = Vec::new();
+        let work = |index: usize| {
+            let course = &courses[index];
+            // Programs of its own, which note what this course comes to.
+            let outcome = explore(course, &programs.woven(weaver))?;
+            known.lock().map_err(|_| "a thread panicked".to_owned())?.insert(index, outcome);
+            Ok::<(), String>(())
+        };
+        on_all_cores(courses.len(), work, |_, outcome| wrong.extend(outcome.err()));
+        if let Some(wrong) = wrong.first() {
+            return Err(wrong.clone());
+        }
+        let known = known.into_inner().map_err(|_| "a thread panicked".to_owned())?;
+        let mut courses: Vec<(Course, Known)> =
+            courses.into_iter().zip(known.into_values()).collect();
+        courses.sort_by_key(|(_, known)| known.steps);
+        Ok(Field { courses, checker })
+    }
+
+    /// What each course is, takes and comes to.
+    pub(super) fn courses(&self) -> impl Iterator<Item = Passed> {
+        self.courses.iter().map(|(course, known)| Passed {
+            name: course.name,
+            reached: known.reached.len(),
+            steps: known.steps,
+            time: known.time,
+        })
+    }
+
+    /// Runs what comes to a mutation until a run fails.
+    pub(super) fn hunt(&self, target: &Target) -> Result<Hunt, String> {
+        let reached: Vec<(&Course, &Known, u32)> = self
+            .courses
+            .iter()
+            .filter_map(|(course, known)| {
+                let number = target.numbers.iter().find(|it| known.reached.contains(it))?;
+                Some((course, known, *number))
+            })
+            .collect();
+        let mut hunt = Hunt { found: None, runs: 0, is_reached: !reached.is_empty() };
+        for (seeds, stops, most) in RUNS {
+            for seed in seeds {
+                for (course, known, mutation) in reached.iter().take(most) {
+                    hunt.runs += 1;
+                    let stop = stops.then_some(course.ranks());
+                    let checker = self.checker && !course.is_large();
+                    let way = known.way(checker, seed, *mutation, stop);
+                    let Err(report) = course.run(&known.programs, way)? else { continue };
+                    let course = course.name;
+                    hunt.found = Some(Found { is_stopped: stops, course, seed, report });
+                    return Ok(hunt);
+                }
+            }
+        }
+        Ok(hunt)
+    }
+}
+
+impl Known {
+    /// How a course with a mutation is run; `stop`: with one of so many ranks stopped.
+    fn way(&self, checker: bool, seed: u64, mutation: u32, stop: Option<usize>) -> Way {
+        Way {
+            build: if checker { Build::Checked } else { Build::Fast },
+            seed,
+            mutation,
+            stop: stop.map(|ranks| Fault::StoppedRank.drawn(ranks, seed, self.steps)),
+            max_steps: self.steps * MORE_STEPS + LEAST_STEPS,
+            isolation: Some(LEAST_TIME.max(self.time * MORE_STEPS as u32)),
+        }
+    }
+}
+
+/// Runs a course as it is, and once more with a rank stopped.
+fn explore(course: &Course, programs: &Arc<Programs>) -> Result<Known, String> {
+    let good = |run: Result<u64, String>| {
+        run.map_err(|report| format!("{} fails without a mutation: {report}", course.name))
+    };
+    let mut way = Way {
+        build: Build::Fast,
+        seed: 1,
+        mutation: REACHING,
+        stop: None,
+        max_steps: u64::MAX,
+        isolation: None,
+    };
+    let (begun, steps) = (Instant::now(), good(course.run(programs, way)?)?);
+    let time = begun.elapsed();
+    way.stop = Some(Fault::StoppedRank.drawn(course.ranks(), 1, steps));
+    good(course.run(programs, way)?)?;
+    let (programs, reached) = (Arc::clone(programs), programs.reached());
+    Ok(Known { programs, reached, steps, time })
+}

@@ -1,0 +1,166 @@
+//! What became of all mutations, in lines, tables or objects.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use ep_runtime::host::mutation::Mutation;
+
+use super::hunt::{Hunt, Passed, Target};
+use crate::failure::Failure;
+use crate::json::Object;
+
+/// Tells what becomes of mutations, one by one, and then of all.
+pub(super) struct Report {
+    json: bool,
+    outputs: bool,
+    files: BTreeMap<String, Tally>,
+    operators: BTreeMap<&'static str, Tally>,
+    all: Tally,
+}
+
+/// Numbers of mutations.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    all: usize,
+    found: usize,
+    equivalent: usize,
+    unreached: usize,
+}
+
+impl Tally {
+    fn add(&mut self, hunt: Option<&Hunt>) {
+        self.all += 1;
+        match hunt {
+            None => self.equivalent += 1,
+            Some(Hunt { found: Some(_), .. }) => self.found += 1,
+            Some(hunt) => self.unreached += usize::from(!hunt.is_reached),
+        }
+    }
+
+    fn survivors(&self) -> usize {
+        self.all - self.found - self.equivalent
+    }
+}
+
+impl Report {
+    /// Nothing yet; `outputs`: runs are judged by what they give alone.
+    pub(super) fn new(json: bool, outputs: bool) -> Report {
+        let (files, operators) = (BTreeMap::new(), BTreeMap::new());
+        Report { json, outputs, files, operators, all: Tally::default() }
+    }
+
+    /// Says what the courses are.
+    pub(super) fn courses(
+        &self,
+        courses: impl Iterator<Item = Passed>,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        for Passed { name, reached, steps, time } in courses.filter(|_| !self.json) {
+            let (steps, time) = (steps as f64 / 1e6, time.as_secs_f64());
+            writeln!(
+                out,
+                "  course    {name:20} comes to {reached} mutations, {steps:.1} million steps, {time:.1} s"
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Says what became of a mutation; no hunt: nothing can find it.
+    pub(super) fn note(
+        &mut self,
+        target: &Target,
+        hunt: Option<&Hunt>,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let mutation = &target.mutation;
+        self.files.entry(mutation.file.clone()).or_default().add(hunt);
+        self.operators.entry(mutation.operator.name()).or_default().add(hunt);
+        self.all.add(hunt);
+        match self.json {
+            true => writeln!(out, "{}", object(target, hunt)),
+            false => show(mutation, hunt, out),
+        }
+    }
+
+    /// The tables, and whether any survives.
+    pub(super) fn end(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let survivors = self.all.survivors();
+        if !self.json {
+            table("file", self.files.iter().map(|(name, tally)| (name.as_str(), tally)), out)?;
+            table("operator", self.operators.iter().map(|(name, tally)| (*name, tally)), out)?;
+            let with = if self.outputs { "by what they give alone" } else { "with the checker" };
+            let Tally { all, found, equivalent, .. } = self.all;
+            writeln!(
+                out,
+                "{all} mutations, judged {with}: {found} found, {equivalent} equivalent, \
+                 {survivors} survive"
+            )?;
+        }
+        match survivors {
+            0 => Ok(()),
+            _ => Err(Failure::Failed(format!("{survivors} mutations survive"))),
+        }
+    }
+}
+
+fn show(mutation: &Mutation, hunt: Option<&Hunt>, out: &mut dyn Write) -> io::Result<()> {
+    match hunt {
+        Some(Hunt { found: None, is_reached: false, .. }) => {
+            writeln!(out, "  NOT RUN   {mutation}")?;
+        }
+        Some(Hunt { found: None, runs, .. }) => {
+            writeln!(out, "  SURVIVES  {mutation} ({runs} runs)")?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn table<'a>(
+    head: &str,
+    rows: impl Iterator<Item = (&'a str, &'a Tally)>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let (all, found, equivalent) = ("mutations", "found", "equivalent");
+    writeln!(out, "  {head:20} {all:>9} {found:>9} {equivalent:>10}   survive  (not run)")?;
+    for (name, tally) in rows {
+        let Tally { all, found, equivalent, unreached } = tally;
+        let survivors = tally.survivors();
+        writeln!(
+            out,
+            "  {name:20} {all:>9} {found:>9} {equivalent:>10} {survivors:>9} {unreached:>10}"
+        )?;
+    }
+    Ok(())
+}
+
+fn object(target: &Target, hunt: Option<&Hunt>) -> Object {
+    let mutation = &target.mutation;
+    let object = Object::new()
+        .with("file", &mutation.file)
+        .with("line", u64::from(mutation.line))
+        .with("operator", mutation.operator.name())
+        .with("code", &mutation.code)
+        .with("from", &mutation.from)
+        .with("to", &mutation.to);
+    let Some(hunt) = hunt else {
+        return object.with("fate", "equivalent").with("reason", target.equivalent.clone());
+    };
+    let fate = match (&hunt.found, hunt.is_reached) {
+        (Some(_), _) => "found",
+        (None, true) => "survives",
+        (None, false) => "not run",
+    };
+    let object = object.with("fate", fate).with("runs", hunt.runs);
+    match &hunt.found {
+        None => object,
+        Some(found) => {
+            let first = found.report.lines().next().unwrap_or_default();
+            object
+                .with("stopped", found.is_stopped)
+                .with("course", found.course)
+                .with("seed", found.seed)
+                .with("report", first)
+        }
+    }
+}
