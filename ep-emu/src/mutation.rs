@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::program::Source;
+use crate::program::{MOST_MUTATIONS, Source};
 use operators::{Change, Edit, Rules};
 use weave::{Numbered, refused, weave};
 
@@ -29,9 +29,6 @@ const TWIN: (&str, &str) = ("ep/ptx.cuh", include_str!("../templates/host/ep/ptx
 
 /// In place of a mutation: runs note which ones they come to.
 pub const REACHING: u32 = u32::MAX;
-
-/// Most mutations of a weaver; `shim.cpp` has a byte for each.
-pub(crate) const MOST: usize = 1 << 16;
 
 /// A mutation of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +81,7 @@ impl fmt::Display for MutationError {
             Self::Text { file, line, want } => {
                 write!(out, "{file}:{line} is not understood: {want} is missing")
             }
-            Self::TooMany => write!(out, "more than {MOST} mutations"),
+            Self::TooMany => write!(out, "more than {MOST_MUTATIONS} mutations"),
         }
     }
 }
@@ -212,7 +209,7 @@ impl Known {
         parsed.statements.iter().for_each(|it| rules.statements(std::slice::from_ref(it)));
         let changes = rules.changes;
         let (from, count) = (self.changes.len(), changes.len());
-        if from + count >= MOST {
+        if from + count >= MOST_MUTATIONS {
             return Err(MutationError::TooMany);
         }
         for (index, change) in changes.iter().enumerate() {

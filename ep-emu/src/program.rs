@@ -9,8 +9,10 @@ use std::{fmt, io};
 use libloading::Library;
 
 use crate::abi::{Base, Bind, Poison, Run, Table};
-use crate::mutation::MOST;
 use crate::os;
+
+/// Most mutations of a program; `shim.cpp` has a byte for each.
+pub(crate) const MOST_MUTATIONS: usize = 1 << 16;
 
 /// The environment variable that names the compiler.
 pub(crate) const VARIABLE: &str = "CXX";
@@ -208,7 +210,7 @@ impl Program {
     pub fn reached(&self) -> Vec<u32> {
         // SAFETY: `shim.cpp` gives the name this type and so many bytes, and no kernel runs.
         let bytes = unsafe {
-            let bytes = self.library.get::<*const [u8; MOST]>("emu_reached");
+            let bytes = self.library.get::<*const [u8; MOST_MUTATIONS]>("emu_reached");
             bytes.map_or(&[][..], |bytes| (**bytes).as_ref())
         };
         let numbers = bytes.iter().enumerate().filter(|(_, byte)| **byte != 0);

@@ -1,44 +1,12 @@
 //! From a pipeline and a configuration to the CUDA that NVRTC gets.
 
-use ep_codegen::ir;
 use ep_codegen::plan::{Config, Plan, PlanError, plan};
 use ep_codegen::schedule::RuleSet;
 use sha2::{Digest, Sha256};
 
-use crate::pipeline::{Pipeline, Text};
-
-/// A pipeline as the command line and other tools see it.
-#[derive(Debug, Clone, Copy)]
-pub struct AnyPipeline {
-    /// Name on the command line (`nvl-dispatch`).
-    pub name: &'static str,
-    /// Digest of the IR that the texts were rendered from.
-    pub digest: u128,
-    /// The declaration as data.
-    pub ir: fn() -> ir::Pipeline,
-    /// The CUDA body of each choice of arms; empty for a pipeline that is not emitted yet.
-    pub texts: fn() -> &'static [Text],
-    /// The pipelines whose handles it reads.
-    pub handles: fn() -> Vec<AnyPipeline>,
-}
+use crate::pipeline::{AnyPipeline, Text};
 
 impl AnyPipeline {
-    /// The entry of `P`.
-    pub const fn of<P: Pipeline>() -> AnyPipeline {
-        AnyPipeline {
-            name: P::NAME,
-            digest: P::DIGEST,
-            ir: P::ir,
-            texts: P::texts,
-            handles: P::handles,
-        }
-    }
-
-    /// Whether the pipeline has CUDA texts.
-    pub fn is_emitted(&self) -> bool {
-        !(self.texts)().is_empty()
-    }
-
     /// The plan of one configuration, and the CUDA it gives.
     pub fn emit(&self, config: &Config) -> Result<Emitted, EmitError> {
         let ir = (self.ir)();

@@ -64,11 +64,11 @@ mod pipeline;
 pub mod pipelines;
 mod streams;
 
-pub use emit::{AnyPipeline, EmitError, Emitted};
+pub use emit::{EmitError, Emitted};
 pub use ep_codegen::schedule::RuleSet;
 pub use ep_codegen::{ir, meaning, plan, spelling};
 pub use ep_dsl::pipeline;
-pub use pipeline::{Pipeline, Text};
+pub use pipeline::{AnyPipeline, Pipeline, Text};
 pub use streams::{OwnedEvent, OwnedStream};
 
 // The expansion of `pipeline!` names this crate; so do the pipelines inside it.

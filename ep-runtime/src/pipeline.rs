@@ -4,8 +4,6 @@ use std::fmt::Debug;
 
 use ep_codegen::ir;
 
-use crate::emit::AnyPipeline;
-
 /// A pipeline declared with [`pipeline!`](crate::pipeline).
 pub trait Pipeline {
     /// The tables that a call leaves for later pipelines.
@@ -25,6 +23,39 @@ pub trait Pipeline {
 
     /// The pipelines whose handles it reads.
     fn handles() -> Vec<AnyPipeline>;
+}
+
+/// A pipeline as the command line and other tools see it.
+#[derive(Debug, Clone, Copy)]
+pub struct AnyPipeline {
+    /// Name on the command line (`nvl-dispatch`).
+    pub name: &'static str,
+    /// Digest of the IR that the texts were rendered from.
+    pub digest: u128,
+    /// The declaration as data.
+    pub ir: fn() -> ir::Pipeline,
+    /// The CUDA body of each choice of arms; empty for a pipeline that is not emitted yet.
+    pub texts: fn() -> &'static [Text],
+    /// The pipelines whose handles it reads.
+    pub handles: fn() -> Vec<AnyPipeline>,
+}
+
+impl AnyPipeline {
+    /// The entry of `P`.
+    pub const fn of<P: Pipeline>() -> AnyPipeline {
+        AnyPipeline {
+            name: P::NAME,
+            digest: P::DIGEST,
+            ir: P::ir,
+            texts: P::texts,
+            handles: P::handles,
+        }
+    }
+
+    /// Whether the pipeline has CUDA texts.
+    pub fn is_emitted(&self) -> bool {
+        !(self.texts)().is_empty()
+    }
 }
 
 /// The CUDA body of one choice of arms.

@@ -25,7 +25,7 @@ pub use node_dispatch::NodeDispatch;
 pub use nvl_combine::NvlCombine;
 pub use nvl_dispatch::NvlDispatch;
 
-use crate::emit::AnyPipeline;
+use crate::pipeline::AnyPipeline;
 
 /// Every standard pipeline, those that are emitted first.
 pub const ALL: [AnyPipeline; 11] = [

@@ -216,7 +216,8 @@ impl Trial<'_> {
         if !self.seed.is_multiple_of(TRANSLATED) {
             return Ok(());
         }
-        let arch = if self.seed / TRANSLATED % 2 == 0 { Arch::Sm80 } else { Arch::Sm90a };
+        let arch =
+            if (self.seed / TRANSLATED).is_multiple_of(2) { Arch::Sm80 } else { Arch::Sm90a };
         let plan = plan(self.pipeline, &Config { arch, ..config.clone() });
         let plan = plan.map_err(|error| error.to_string())?;
         let cuda = format!("{}\n{body}", plan.prologue(body));

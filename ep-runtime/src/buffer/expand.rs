@@ -9,10 +9,11 @@ use super::handles::{Handle, Received};
 use super::memory::{Blocks, table_blocks};
 use super::{Buffer, CallOptions, Shared};
 use crate::args::{ArgsMap, Operand, Rows};
-use crate::emit::{AnyPipeline, EmitError, Emitted};
+use crate::emit::{EmitError, Emitted};
 use crate::error::CallError;
 use crate::group::{GroupKernel, compile_all, place_control, positive};
 use crate::memory::{DeviceMemory, Window};
+use crate::pipeline::AnyPipeline;
 use crate::pipelines;
 
 /// What expanded rows are made for.

@@ -4,8 +4,9 @@ use ep_codegen::plan::{Arch, Config, LINE_BYTES};
 use ep_codegen::schedule::RuleSet;
 
 use super::placement::Placement;
-use crate::emit::{AnyPipeline, Emitted};
+use crate::emit::Emitted;
 use crate::error::CallError;
+use crate::pipeline::AnyPipeline;
 use crate::pipelines;
 use crate::tune::{Rates, Traffic};
 

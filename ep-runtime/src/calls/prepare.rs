@@ -10,10 +10,10 @@ use sha2::{Digest, Sha256};
 use super::spec::CallSpec;
 use super::{CallKernel, Inner, RankMemory, Scratch};
 use crate::args::ArgsMap;
-use crate::emit::AnyPipeline;
 use crate::error::CallError;
 use crate::group::{Group, GroupKernel, compile_all, control_bytes, waived};
 use crate::memory::{DeviceMemory, Window, align_up};
+use crate::pipeline::AnyPipeline;
 use crate::tensor::TensorMemory;
 
 /// A tensor of a declaration, or a part or copy of one.
