@@ -1,4 +1,4 @@
-"""What only GPUs can show, with torch on 2 of them: `python tests/gpu.py [--steps N] [--buffers N]`.
+"""What only GPUs can show, with torch on 2 of them: `python tests/gpu.py [--steps N] [--buffers N] [--only NAME]`.
 
 It runs the tests of `torch_calls` there, and then: rows at full size, graphs whose token counts change, streams
 and events, a layer that is trained, a rank that dies, buffers that come and go, and what a call costs the host.
@@ -240,7 +240,7 @@ def come_and_go(rank: int, ranks: int, buffers: int) -> None:
     assert left[1] >= left[0] - (16 << 20), left
 
 
-def one_after_another(rank: int, ranks: int, steps: int, buffers: int) -> None:
+def one_after_another(rank: int, ranks: int, steps: int, buffers: int, only: str) -> None:
     """All parts that leave their ranks alive, in the same processes."""
     parts: list[tuple[Any, ...]] = [
         (torch_calls.layer_in_processes,),
@@ -255,6 +255,8 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int) -> None:
         (come_and_go, buffers),
     ]
     for part, *arguments in parts:
+        if only not in part.__name__:
+            continue
         begun = time.monotonic()
         torch.manual_seed(rank)
         part(rank, ranks, *arguments)
@@ -266,10 +268,10 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int) -> None:
 class Gpus(unittest.TestCase):
     """In processes with a GPU each."""
 
-    ranks, steps, buffers = 2, 200, 1000
+    ranks, steps, buffers, only = 2, 200, 1000, ""
 
     def test_calls(self) -> None:
-        ranks_in_processes(self.ranks, "cuda", one_after_another, self.steps, self.buffers)
+        ranks_in_processes(self.ranks, "cuda", one_after_another, self.steps, self.buffers, self.only)
 
     def test_dead_rank(self) -> None:
         ranks_in_processes(self.ranks, "cuda", dead_rank)
@@ -279,6 +281,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=Gpus.steps, help="steps of the training")
     parser.add_argument("--buffers", type=int, default=Gpus.buffers, help="buffers that come and go")
+    parser.add_argument("--only", default=Gpus.only, help="a part of the name of the parts that run")
     known, rest = parser.parse_known_args()
-    Gpus.steps, Gpus.buffers = known.steps, known.buffers
+    Gpus.steps, Gpus.buffers, Gpus.only = known.steps, known.buffers, known.only
     unittest.main(argv=["gpu.py", *rest])
