@@ -32,7 +32,6 @@ struct Cfg {
         static constexpr int kRowBytes = 7168;
         static constexpr int kMetaBytes = 64;
         static constexpr int kXScale = 0;
-        static constexpr int kXScaleCount = 56;
         static constexpr int kSrc = 56;
         static constexpr int kSrcCount = 1;
     };

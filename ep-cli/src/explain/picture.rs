@@ -89,7 +89,12 @@ fn arranged(ir: &Pipeline) -> (Vec<Column<'_>>, Vec<Lane<'_>>) {
     for channel in &ir.channels {
         let mut from = Vec::new();
         for producer in channel.from.iter().filter_map(|name| role(name)) {
-            from.push(last_place(&columns, producer).unwrap_or_else(|| {
+            // What a role sends to its own kind leaves its first place and comes to its second.
+            let place = match producer.name == channel.to {
+                true => first_place(&columns, producer),
+                false => last_place(&columns, producer),
+            };
+            from.push(place.unwrap_or_else(|| {
                 columns.push(Column { role: producer, is_again: false });
                 columns.len() - 1
             }));
@@ -110,6 +115,10 @@ fn arranged(ir: &Pipeline) -> (Vec<Column<'_>>, Vec<Lane<'_>>) {
         }
     }
     (columns, lanes)
+}
+
+fn first_place(columns: &[Column], role: &Role) -> Option<usize> {
+    columns.iter().position(|column| column.role.name == role.name)
 }
 
 fn last_place(columns: &[Column], role: &Role) -> Option<usize> {

@@ -15,7 +15,8 @@ impl Plan {
         let _ = writeln!(out, "\nnamespace {} {{\n", self.entry);
         out.push_str("struct Cfg {\n");
         for group in &self.cfg {
-            write_group(&mut out, group, body);
+            let fields = self.messages.iter().find(|layout| layout.name == group.name);
+            write_group(&mut out, group, fields.is_some(), body);
         }
         out.push_str("};\n");
         out
@@ -106,7 +107,10 @@ fn headers(body: &str) -> Vec<&'static str> {
     found
 }
 
-fn write_group(out: &mut String, group: &CfgGroup, body: &str) {
+/// Of a message the library knows the bytes alone: where fields lie is there for the body.
+const OF_MESSAGES: [&str; 2] = ["kRowBytes", "kMetaBytes"];
+
+fn write_group(out: &mut String, group: &CfgGroup, is_message: bool, body: &str) {
     if group.name.is_empty() {
         let used = |member: &&CfgMember| uses(body, &format!("Cfg::{}", member.name));
         group.members.iter().filter(used).for_each(|member| write_member(out, member, "    "));
@@ -116,7 +120,11 @@ fn write_group(out: &mut String, group: &CfgGroup, body: &str) {
         return;
     }
     let _ = writeln!(out, "\n    struct {} {{", group.name);
-    group.members.iter().for_each(|member| write_member(out, member, "        "));
+    let used = |member: &&CfgMember| {
+        let own = format!("Cfg::{}::{}", group.name, member.name);
+        !is_message || OF_MESSAGES.contains(&member.name.as_str()) || uses(body, &own)
+    };
+    group.members.iter().filter(used).for_each(|member| write_member(out, member, "        "));
     out.push_str("    };\n");
 }
 

@@ -168,10 +168,11 @@ impl<'a> Parser<'a> {
             }
             "struct" | "class" | "union" => {
                 while !matches!(self.word(), "{" | ";") {
-                    if self.is("<") {
-                        self.angles()?
-                    } else {
-                        self.at += 1
+                    match self.word() {
+                        // As of `alignas`.
+                        "(" => self.group()?,
+                        "<" => self.angles()?,
+                        _ => self.at += 1,
                     }
                     self.there()?;
                 }

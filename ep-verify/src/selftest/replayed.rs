@@ -172,7 +172,7 @@ mod tests {
             .unwrap();
         drop(offered);
         let taken = test.buffer.dispatch(0, &input, &call).err().unwrap();
-        let text = "rank 0: all 1 handles are in use; drop one, or make more";
+        let text = "rank 0: all 1 outputs are in use; drop one, or make more";
         assert_eq!(taken.to_string(), text);
         assert!(test.buffer.offer(0).is_err());
         graph.replay(Stream::OWN).unwrap();

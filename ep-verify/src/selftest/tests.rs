@@ -45,7 +45,7 @@ fn what_runs_out_is_named_and_comes_back() {
     let input = test.input(0).unwrap();
     let first = test.buffer.dispatch(0, &input, &call).unwrap();
     let second = test.buffer.dispatch(0, &input, &call).err().unwrap();
-    let text = "rank 0: all 1 handles are in use; drop one, or make more";
+    let text = "rank 0: all 1 outputs are in use; drop one, or make more";
     assert_eq!(second.to_string(), text);
     drop(first);
     let (handle, _received) = test.buffer.dispatch(0, &input, &call).unwrap();

@@ -65,7 +65,9 @@ pub(super) fn held_by(
     run: &dyn Fn(Form) -> Form,
 ) -> Result<(), String> {
     let known: Vec<&Pipeline> = all.iter().collect();
-    let functions = BTreeMap::new();
+    let Some(programs) = crate::host::programs() else { return Ok(()) };
+    let functions = programs.functions(&known).map_err(|error| error.to_string())?;
+    let functions = functions.list();
     let mut drawing = Drawing::new(seed, &known, &functions);
     for (name, value) in numbers {
         drawing = drawing.number(name, *value);

@@ -44,6 +44,7 @@ impl Invented {
         self.pieces.iter().any(|piece| match piece {
             Piece::Rings { lanes, .. } => lanes.iter().any(|lane| lane.row),
             Piece::Forward { lane, .. } | Piece::Moved { lane, .. } => lane.row,
+            Piece::Arrivals { lane } => lane.row,
             Piece::Direct { .. } | Piece::Places { .. } => true,
             _ => false,
         })
