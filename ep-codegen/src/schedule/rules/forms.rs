@@ -3,7 +3,7 @@
 
 use super::{Fanout, Forms, Reached, Unfit};
 use crate::ir::counting::Counting;
-use crate::ir::parts::parts;
+use crate::ir::parts::{parts, row_field};
 use crate::ir::rows::{moved_row, row_in_place};
 use crate::ir::slots::travels_in_words;
 use crate::ir::{
@@ -37,6 +37,9 @@ impl Forms<'_> {
             ChannelKind::Ring if !channel.header.is_empty() && channel.header.len() != 2 => {
                 self.refuse(&channel.at, "the header of a ring is [first, count]")
             }
+            // They go through a mover, whose pieces are cut from a row.
+            ChannelKind::Ring if !self.has_row(channel)? => self
+                .refuse(&channel.at, "its messages have no row, which is what a ring's warps move"),
             // They stand beside the channel's own object.
             ChannelKind::Ring if ["first", "row", "rows", "sent"].contains(&&*channel.name) => {
                 let why =
@@ -54,6 +57,11 @@ impl Forms<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the messages of a channel have a row.
+    fn has_row(&self, channel: &Channel) -> Result<bool, Unfit> {
+        Ok(row_field(self.ir, self.message(channel)?).is_some())
     }
 
     /// Whether a table says, for every rank, how many rows of a channel it gets.
