@@ -211,14 +211,17 @@ impl<'a> RoleLowering<'a> {
                 channel.name
             ));
         }
-        if let Some(first) = indices.first()
+        // A sender waits for the end of every ring that it fills, one without messages too.
+        let whole = end == End::In && !many;
+        if let Some(first) = indices.first().filter(|_| !whole)
             && own(first)
             && indices.iter().all(|index| index == first)
         {
             let peer = self.scalar(scope, first, out)?;
             return Ok(Term::call("ep::one_peer", vec![peer], Elem::I32));
         }
-        let others = !indices.is_empty() && indices.iter().all(|index| self.is_other(index));
+        let others =
+            !whole && !indices.is_empty() && indices.iter().all(|index| self.is_other(index));
         Ok(match others || channel.per == PeerSet::Others {
             true => Term::call("ep::other_peers", vec![count, self.me()], Elem::I32),
             false => Term::call("ep::all_peers", vec![count], Elem::I32),
