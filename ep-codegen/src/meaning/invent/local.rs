@@ -75,7 +75,7 @@ impl Printer<'_> {
         let places = binders[..depth].join(", ");
         put!(self, "output @o: i64[{dims}];");
         if inout {
-            put!(self, "inout @kept: i64[ranks] in 0..100;");
+            put!(self, "inout @kept: i64[ranks];");
         }
         put!(self, "role Compute{own} on all blocks, {WARPS} warps {{");
         let value = number(value, depth);

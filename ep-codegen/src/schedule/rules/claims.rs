@@ -3,7 +3,8 @@
 //! What it gains: peers and links are not equally fast. With fixed shares the last warp of a dispatch was
 //! done a third later than the first.
 
-use crate::ir::Elem;
+use crate::ir::counting::{Counting, counted};
+use crate::ir::{Elem, walk};
 use crate::schedule::RoleLowering;
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::term::Term;
@@ -16,6 +17,9 @@ pub(in crate::schedule) fn rewrite(
     let dealt = steps.iter().filter(|step| matches!(step, Step::Loop(it) if is_dealt(it))).count();
     // What a loop leaves for the next one, it leaves for the same warp.
     if dealt > 1 && !role.reread.is_empty() {
+        return (steps, 0);
+    }
+    if counts_by_stripe(role) {
         return (steps, 0);
     }
     let mut claimed = 0;
@@ -41,6 +45,18 @@ pub(in crate::schedule) fn rewrite(
         claimed += 1;
     }
     (out, claimed)
+}
+
+/// Whether the role counts what the block to which a stripe is dealt has zeroed.
+fn counts_by_stripe(role: &RoleLowering<'_>) -> bool {
+    let mut found = false;
+    for (tensor, kind) in counted(role.ir) {
+        walk::stmts(&role.role.body, &mut |stmt| {
+            found |= kind == Counting::ByStripe
+                && walk::target(stmt).is_some_and(|place| place.tensor == tensor.name);
+        });
+    }
+    found
 }
 
 /// Whether the warps of the role take turns of a loop that begins at 0.
