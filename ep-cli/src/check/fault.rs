@@ -117,9 +117,11 @@ impl Fault {
         }
         let own = rank as usize;
         match error {
-            CallError::Timeout(timeouts) => {
-                timeouts.waits.iter().any(|wait| wait.rank == own || wait.peer == Some(own))
-            }
+            // A slot that any rank may fill says who waits, and cannot say for whom.
+            CallError::Timeout(timeouts) => timeouts
+                .waits
+                .iter()
+                .any(|wait| wait.rank == own || wait.peer.is_none_or(|peer| peer == own)),
             // Nobody else needed the rank any more, or nobody's wait has a bound: a warp that waits
             // for its own copy.
             CallError::Backend(BackendError::Kernel { .. }) => {
