@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{CfgGroup, CfgKind, CfgMember, MessageLayout, Plan, kebab};
+use super::{CfgGroup, CfgKind, CfgMember, MessageLayout, Plan, constant, kebab};
 
 impl Plan {
     /// The header comment, the includes, and the `struct Cfg` that `body` asks for.
@@ -15,11 +15,17 @@ impl Plan {
         let _ = writeln!(out, "\nnamespace {} {{\n", self.entry);
         out.push_str("struct Cfg {\n");
         for group in &self.cfg {
-            let fields = self.messages.iter().find(|layout| layout.name == group.name);
-            write_group(&mut out, group, fields.is_some(), body);
+            write_group(&mut out, group, &self.counts_of(group), body);
         }
         out.push_str("};\n");
         out
+    }
+
+    /// The constants of a message that say how many values its fields have: they are there for the body.
+    fn counts_of(&self, group: &CfgGroup) -> Vec<String> {
+        let layouts = self.messages.iter().filter(|layout| layout.name == group.name);
+        let fields = layouts.flat_map(|layout| &layout.meta);
+        fields.map(|field| format!("{}Count", constant(&field.name))).collect()
     }
 
     fn header(&self) -> String {
@@ -107,10 +113,7 @@ fn headers(body: &str) -> Vec<&'static str> {
     found
 }
 
-/// Of a message the library knows the bytes alone: where fields lie is there for the body.
-const OF_MESSAGES: [&str; 2] = ["kRowBytes", "kMetaBytes"];
-
-fn write_group(out: &mut String, group: &CfgGroup, is_message: bool, body: &str) {
+fn write_group(out: &mut String, group: &CfgGroup, counts: &[String], body: &str) {
     if group.name.is_empty() {
         let used = |member: &&CfgMember| uses(body, &format!("Cfg::{}", member.name));
         group.members.iter().filter(used).for_each(|member| write_member(out, member, "    "));
@@ -122,7 +125,7 @@ fn write_group(out: &mut String, group: &CfgGroup, is_message: bool, body: &str)
     let _ = writeln!(out, "\n    struct {} {{", group.name);
     let used = |member: &&CfgMember| {
         let own = format!("Cfg::{}::{}", group.name, member.name);
-        !is_message || OF_MESSAGES.contains(&member.name.as_str()) || uses(body, &own)
+        !counts.contains(&member.name) || uses(body, &own)
     };
     group.members.iter().filter(used).for_each(|member| write_member(out, member, "        "));
     out.push_str("    };\n");
