@@ -117,11 +117,12 @@ impl Fault {
         }
         let own = rank as usize;
         match error {
-            // A slot that any rank may fill says who waits, and cannot say for whom.
-            CallError::Timeout(timeouts) => timeouts
-                .waits
-                .iter()
-                .any(|wait| wait.rank == own || wait.peer.is_none_or(|peer| peer == own)),
+            // A slot that any rank may fill says who waits, and cannot say for whom: then no wait names a peer.
+            CallError::Timeout(timeouts) => {
+                let waits = &timeouts.waits;
+                waits.iter().any(|wait| wait.rank == own || wait.peer == Some(own))
+                    || waits.iter().all(|wait| wait.peer.is_none())
+            }
             // Nobody else needed the rank any more, or nobody's wait has a bound: a warp that waits
             // for its own copy.
             CallError::Backend(BackendError::Kernel { .. }) => {
