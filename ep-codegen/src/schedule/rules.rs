@@ -21,7 +21,7 @@ pub(crate) use one_launch::OneLaunch;
 pub(crate) use one_launch::{Counted, counted_field};
 pub use staged::Staged;
 
-use super::step::Step;
+use super::step::{Loop, Step};
 use super::{RoleLowering, RoleRule, RuleSet};
 
 use crate::ir::counting::{Counting, counted};
@@ -61,6 +61,22 @@ pub(super) fn rewrite(
         (steps, uses.claims) = claims::rewrite(role, steps);
     }
     (steps, uses)
+}
+
+/// The steps with another one in place of each loop that `instead` knows one for.
+fn loops_as(steps: Vec<Step>, instead: &dyn Fn(&Loop) -> Option<Step>) -> Vec<Step> {
+    let one = |mut step: Step| {
+        if let Step::Loop(repeat) = &step
+            && let Some(other) = instead(repeat)
+        {
+            return other;
+        }
+        if let Some(inner) = step.inner_mut() {
+            *inner = loops_as(std::mem::take(inner), instead);
+        }
+        step
+    };
+    steps.into_iter().map(one).collect()
 }
 
 /// Why no rule is for a role.

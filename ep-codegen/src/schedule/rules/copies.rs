@@ -3,6 +3,7 @@
 //! What it gains: an eighth of the loads and stores of a row of bf16, and four of them on their way at
 //! once instead of one.
 
+use super::loops_as;
 use crate::ir::{BinaryOp, Elem};
 use crate::schedule::elem_type;
 use crate::schedule::step::{Copy, Loop, Step, Takers};
@@ -11,24 +12,9 @@ use crate::schedule::term::{Node, Term};
 /// The steps with every such loop as one copy. `apart` are pointers to shared memory, which takes no
 /// units of 16 bytes.
 pub(in crate::schedule) fn rewrite(steps: Vec<Step>, apart: &[String]) -> Vec<Step> {
-    let pointers: Vec<String> =
-        pointers(&steps).into_iter().filter(|name| !apart.contains(name)).collect();
-    within(steps, &pointers)
-}
-
-fn within(steps: Vec<Step>, pointers: &[String]) -> Vec<Step> {
-    let one = |mut step: Step| {
-        if let Step::Loop(repeat) = &step
-            && let Some(copy) = copy_of(repeat, pointers)
-        {
-            return Step::Copy(copy);
-        }
-        if let Some(inner) = step.inner_mut() {
-            *inner = within(std::mem::take(inner), pointers);
-        }
-        step
-    };
-    steps.into_iter().map(one).collect()
+    let mut pointers = pointers(&steps);
+    pointers.retain(|name| !apart.contains(name));
+    loops_as(steps, &|repeat| copy_of(repeat, &pointers).map(Step::Copy))
 }
 
 /// Names of the pointers that steps make.

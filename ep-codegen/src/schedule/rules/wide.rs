@@ -6,29 +6,15 @@
 use crate::ir::{BinaryOp, Elem};
 use crate::schedule::elem_type;
 use crate::schedule::rules::copies::{first_of, pointed, pointers};
+use crate::schedule::rules::loops_as;
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::term::{Node, Term};
 
 /// The steps with every such loop by eight. `apart` are pointers to shared memory.
 pub(in crate::schedule) fn rewrite(steps: Vec<Step>, apart: &[String]) -> Vec<Step> {
-    let pointers: Vec<String> =
-        pointers(&steps).into_iter().filter(|name| !apart.contains(name)).collect();
-    within(steps, &pointers)
-}
-
-fn within(steps: Vec<Step>, pointers: &[String]) -> Vec<Step> {
-    let one = |mut step: Step| {
-        if let Step::Loop(repeat) = &step
-            && let Some(wide) = by_eight(repeat, pointers)
-        {
-            return Step::Loop(wide);
-        }
-        if let Some(inner) = step.inner_mut() {
-            *inner = within(std::mem::take(inner), pointers);
-        }
-        step
-    };
-    steps.into_iter().map(one).collect()
+    let mut pointers = pointers(&steps);
+    pointers.retain(|name| !apart.contains(name));
+    loops_as(steps, &|repeat| by_eight(repeat, &pointers).map(Step::Loop))
 }
 
 /// The loop with eight elements a turn of a lane, if it computes nothing but floats of its own.
