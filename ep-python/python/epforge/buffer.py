@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _core
 from .arrays import NUMPY, TORCH, Library, View, as_torch, is_torch, library_of, portable, read, view, write
 from .group import Group
 from .results import NOWHERE, PAYLOADS, Combined, Handle, Offered, Received, rows_of
-
-if TYPE_CHECKING:
-    pass
 
 #: The legacy default stream of the driver; 0 means the rank's own one.
 LEGACY_STREAM = 1

@@ -153,12 +153,7 @@ impl GroupKernel {
         blocks: u32,
         bindings: &Bindings,
     ) -> Result<(), CallError> {
-        bindings.check_names(&self.plan)?;
-        bindings.check_strides(&self.plan)?;
-        let map = ArgsMap::new(&self.plan, |param| bindings.operand(param, self.control_at))?;
-        let mut bytes = vec![0; map.bytes()];
-        let turn = self.group.turn(rank, stream)?;
-        self.launch_mapped(&turn, blocks, None, &map, &[], &mut bytes)
+        self.launch_by_names(rank, stream, 0..self.plan.kernels.len(), blocks, bindings)
     }
 
     /// Launches one phase; the phases of a call follow one another, with the same arguments.
@@ -170,12 +165,23 @@ impl GroupKernel {
         blocks: u32,
         bindings: &Bindings,
     ) -> Result<(), CallError> {
+        self.launch_by_names(rank, stream, phase..phase + 1, blocks, bindings)
+    }
+
+    fn launch_by_names(
+        &self,
+        rank: usize,
+        stream: Stream,
+        phases: Range<usize>,
+        blocks: u32,
+        bindings: &Bindings,
+    ) -> Result<(), CallError> {
         bindings.check_names(&self.plan)?;
         bindings.check_strides(&self.plan)?;
         let map = ArgsMap::new(&self.plan, |param| bindings.operand(param, self.control_at))?;
         let mut bytes = vec![0; map.bytes()];
         let turn = self.group.turn(rank, stream)?;
-        self.launch_phases(&turn, phase..phase + 1, (blocks, None), (&map, &[]), &mut bytes)
+        self.launch_phases(&turn, phases, (blocks, None), (&map, &[]), &mut bytes)
     }
 
     /// Fails if a launch on so many blocks would be refused.
