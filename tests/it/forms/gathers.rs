@@ -60,7 +60,7 @@ fn added(arm: &str, copies: usize, token: usize, column: usize) -> f64 {
         "one" | "once" if copies == 1 => bias(token, column, 0),
         "flat" => bias(0, column, 0),
         "found" => bias((token * 2) % ROWS, column, 0),
-        _ => (0..copies).map(|copy| bias(0, column, copy)).sum(),
+        _ => (0..copies).fold(0.0, |sum, copy| sum + bias(0, column, copy)),
     }
 }
 
@@ -97,7 +97,7 @@ fn pulled_rows_are_added_with_any_bias() {
             let of = |token: usize, peer: usize| row(me, token, peer, ROWS);
             let sum = |token: usize, value: &dyn Fn(usize, usize) -> f64| {
                 let parts = (0..ranks).filter_map(|peer| Some((peer, of(token, peer)?)));
-                parts.map(|(peer, row)| value(peer, row)).sum::<f64>()
+                parts.fold(0.0, |sum, (peer, row)| sum + value(peer, row))
             };
             let at = |token, peer| of(token, peer).map_or(-1.0, |row| row as f64);
             let weights = |token, k| sum(token, &|peer, row| weight(peer, row, k));
@@ -200,7 +200,7 @@ fn rows_of_rings_are_added_without_a_bias() {
                     hidden,
                     rows(tokens(me), hidden, |token, c| {
                         let from = (0..ranks).filter(|from| adds(me, token, *from));
-                        from.map(|from| value(from, me, token, c)).sum()
+                        from.fold(0.0, |sum, from| sum + value(from, me, token, c))
                     }),
                 )
         };

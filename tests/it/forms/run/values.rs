@@ -13,8 +13,6 @@ pub(in crate::forms) fn rows(
 
 /// An element as memory holds it; `bf16` takes numbers that it can hold, `e4m3` and `ue8m0` codes.
 pub(super) fn encode(elem: &Elem, value: f64) -> Vec<u8> {
-    // A sum of no numbers is -0 in Rust.
-    let value = value + 0.0;
     match elem {
         Elem::Bool | Elem::U8 | Elem::E4m3 | Elem::Ue8m0 => vec![value as u8],
         Elem::I32 => (value as i32).to_le_bytes().to_vec(),
