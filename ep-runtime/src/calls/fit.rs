@@ -81,6 +81,14 @@ impl TensorSpec {
         self.dims.iter().skip(1).map(known).product()
     }
 
+    /// Elements from row to row and from column to column: of the last two axes, since kernels number the
+    /// rows of all axes before them through.
+    pub(super) fn apart(&self, given: &Given<'_>) -> [u64; 2] {
+        let axes = &given.strides[given.strides.len().saturating_sub(2)..];
+        let stride = |axis: usize| axes.get(axis).map_or(0, |stride| *stride as u64);
+        [stride(0), stride(1)]
+    }
+
     pub(super) fn check(
         &self,
         given: &Given<'_>,
@@ -118,10 +126,7 @@ impl TensorSpec {
         let Some(row) = given.strides.first() else { return Ok(()) };
         let (have, inner) = (given.strides.to_vec(), self.inner() as i64);
         if self.columns_apart {
-            let [row, column] = *given.strides else { return Ok(()) };
-            let (rows, columns) = (given.extents[0] as i64, given.extents[1] as i64);
-            let fits = row >= columns.saturating_mul(column) || column >= rows.saturating_mul(row);
-            if row < 1 || column < 1 || !fits {
+            if !columns_fit(given) {
                 return Err(TensorFault::Strides { have, row: inner, or_more: true });
             }
         } else {
@@ -165,4 +170,20 @@ impl TensorSpec {
         }
         Ok(())
     }
+}
+
+/// Whether rows whose columns lie apart do not overlap, and go on from one index of an outer axis to the
+/// next.
+fn columns_fit(given: &Given<'_>) -> bool {
+    let Given { strides, extents, .. } = *given;
+    let ([outer @ .., row, column], [counts @ .., columns]) = (strides, extents) else {
+        return true;
+    };
+    let goes_on = outer.iter().enumerate().all(|(axis, stride)| {
+        let next = strides[axis + 1].saturating_mul(extents[axis + 1] as i64);
+        *stride == next || extents[axis] == 1
+    });
+    let (rows, columns) = (counts.iter().product::<u64>() as i64, *columns as i64);
+    let fits = *row >= columns.saturating_mul(*column) || *column >= rows.saturating_mul(*row);
+    *row > 0 && *column > 0 && fits && goes_on
 }

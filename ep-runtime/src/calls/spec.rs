@@ -236,8 +236,7 @@ impl CallSpec {
                 (Some(spec), Some(given)) => {
                     spec.check(given, &sizes, &self.most).map_err(|fault| refused(place, fault))?;
                     words[0] = given.address;
-                    words[1] = given.strides.first().map_or(0, |stride| *stride as u64);
-                    words[2] = given.strides.get(1).map_or(0, |stride| *stride as u64);
+                    [words[1], words[2]] = spec.apart(given);
                     if spec.kind == Kind::Window && !given.extents.contains(&0) {
                         let (at, bytes) = window;
                         let inside = given.address.checked_sub(at).filter(|offset| *offset < bytes);
