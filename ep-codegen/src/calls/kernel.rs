@@ -244,6 +244,10 @@ impl Calls<'_> {
         let doc = format!(
             " Launches the phase `{name}` alone; the call goes on when its caller says so."
         );
+        let name_into = format_ident!("{name}_into");
+        let doc_into = format!(
+            " As `{name}`, with tables that lie in `into`; what the last phase gives has none of its own."
+        );
         Some(quote! {
             #[doc = #doc]
             pub fn #name<'a>(
@@ -253,6 +257,20 @@ impl Calls<'_> {
                 #(#params,)*
             ) -> ::std::result::Result<#module::Pending, ::ep_runtime::error::CallError> {
                 let (given, numbers) = Self::bound(#(#passed,)* ::std::option::Option::None);
+                let call = self.core.begin(rank, call, &given, &numbers)?;
+                ::std::result::Result::Ok(#module::Pending { call })
+            }
+
+            #[doc = #doc_into]
+            pub fn #name_into<'a>(
+                &self,
+                rank: usize,
+                call: &::ep_runtime::calls::CallOptions,
+                #(#params,)*
+                into: &'a #module::Handle,
+            ) -> ::std::result::Result<#module::Pending, ::ep_runtime::error::CallError> {
+                let into = ::std::option::Option::Some(into);
+                let (given, numbers) = Self::bound(#(#passed,)* into);
                 let call = self.core.begin(rank, call, &given, &numbers)?;
                 ::std::result::Result::Ok(#module::Pending { call })
             }

@@ -246,4 +246,57 @@ fn phases_are_launched_apart() {
     assert!(sent.recv(&call).is_err() && launches() == 2);
     kernel.launch(0, &call, &inputs, &outputs, &args).map(drop).unwrap();
     assert_eq!(launches(), 4, "a launch is both");
+    // More calls than there are handles, with tables of the caller's.
+    let tables = || low_latency_dispatch::Handle {
+        src_info: DeviceTensor::zeros(&group, 0, [2, 2 * TOKENS]).unwrap(),
+        range_first: DeviceTensor::zeros(&group, 0, [2, 2]).unwrap(),
+        range_count: DeviceTensor::zeros(&group, 0, [2, 2]).unwrap(),
+    };
+    let kept: Vec<low_latency_dispatch::Handle> = (0..3).map(|_| tables()).collect();
+    for into in &kept {
+        let sent = kernel.send_into(0, &call, &inputs, &outputs, &args, into).unwrap();
+        assert_eq!(sent.recv(&call).unwrap().src_info.address(), 0);
+    }
+    assert_eq!(launches(), 10);
+    let short = low_latency_dispatch::Handle { src_info: kept[0].src_info.first(1), ..tables() };
+    let error = kernel.send_into(0, &call, &inputs, &outputs, &args, &short).err().unwrap();
+    let text = "LowLatencyDispatch: `src_info` has extents [1, 16], not [2, 16]";
+    assert_eq!((error.to_string().as_str(), launches()), (text, 10));
+}
+
+/// Kernels number the rows of all experts through: scales lie apart by rows and columns, not by experts.
+#[test]
+fn rows_of_three_axes_go_on() {
+    let group = group();
+    let shape = low_latency_dispatch::Shape {
+        hidden: 256,
+        topk: 2,
+        experts: 4,
+        max_tokens: TOKENS,
+        tokens: TOKENS,
+    };
+    let payload = low_latency_dispatch::Payload::Fp8;
+    let options = low_latency_dispatch::Options { payload, live: 9, ..Default::default() };
+    let kernel = LowLatencyDispatch::prepare(&group, shape, options).unwrap();
+    let inputs = low_latency_dispatch::Inputs {
+        x: DeviceTensor::zeros(&group, 0, [3, 256]).unwrap(),
+        topk_idx: DeviceTensor::zeros(&group, 0, [3, 2]).unwrap(),
+        expert_begin: DeviceTensor::from_slice(&group, 0, [3], &[0, 2, 4]).unwrap(),
+    };
+    let rows = 2 * TOKENS as i64;
+    let said = |strides: [i64; 3]| {
+        let low_latency_dispatch::Outputs { packed_x, packed_count } = kernel.outputs(0).unwrap();
+        let low_latency_dispatch::PayloadTensor::Fp8 { x, scale } = packed_x else { panic!() };
+        // SAFETY: nothing is launched with it.
+        let scale = unsafe { DeviceTensor::from_raw(scale.address(), scale.extents(), strides) };
+        let packed_x = low_latency_dispatch::PayloadTensor::Fp8 { x, scale };
+        let outputs = low_latency_dispatch::Outputs { packed_x, packed_count };
+        let (call, args) = (CallOptions::default(), low_latency_dispatch::Args::default());
+        let launched = kernel.launch(0, &call, &inputs, &outputs, &args);
+        launched.err().map_or_else(String::new, |error| error.to_string())
+    };
+    assert_eq!(said([2 * rows, 2, 1]), "");
+    assert_eq!(said([rows, 1, 2 * rows]), "", "a column of all rows behind another");
+    let text = "has strides [32, 1, 16], not rows side by side, 32 or more elements apart";
+    assert!(said([2 * rows, 1, rows]).ends_with(text), "{}", said([2 * rows, 1, rows]));
 }
