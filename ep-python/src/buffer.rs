@@ -1,27 +1,22 @@
 //! Buffers, their calls, and what calls leave.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ep_runtime::args::Rows;
-use ep_runtime::backend::Signal;
 use ep_runtime::buffer::{
-    self, BufferOptions, BuiltIn, CallOptions, CombineInput, CombineOutput, DispatchInput,
-    ExpandOptions, ExpandedOutput, Payload, Placement, PlainOutput, Setting, Via,
+    self, BufferOptions, BuiltIn, CombineInput, CombineOutput, DispatchInput, ExpandOptions,
+    ExpandedOutput, Payload, Placement, PlainOutput, Setting, Via,
 };
 use ep_runtime::tune::Tuning;
 use pyo3::prelude::*;
 
+use crate::arguments::{CallTuple, RowsTuple, call, named, rows};
 use crate::errors::{Failure, released};
-use crate::group::{Group, raw_stream};
+use crate::group::Group;
 use crate::tensor::{Element, Tensor};
 
-/// Address, elements from row to row, elements from column to column.
-type RowsTuple = (u64, i64, i64);
 /// Tokens, address of their number or 0, `x`, scales, `topk_idx`, `topk_weights`.
 type InputTuple = (usize, u64, RowsTuple, RowsTuple, u64, u64);
-/// Stream, SMs, timeout in seconds, event before, event behind; handles of the driver or 0.
-type CallTuple = (u64, u32, Option<f64>, u64, u64);
 
 /// What a buffer is made for, by the names of [`BufferOptions`].
 #[derive(FromPyObject)]
@@ -42,11 +37,6 @@ struct Options {
     alignment: i32,
     placement: Option<Vec<i32>>,
     settings: Vec<(String, String, String)>,
-}
-
-fn named<T>(what: &str, name: &str, found: Option<T>, all: &[&'static str]) -> Result<T, Failure> {
-    let unknown = || Failure::mismatch(format!("{what} `{name}` is none of {}", all.join(", ")));
-    found.ok_or_else(unknown)
 }
 
 impl Options {
@@ -86,25 +76,9 @@ impl Options {
     }
 }
 
-fn rows((address, row_stride, column_stride): RowsTuple) -> Rows {
-    Rows { address, row_stride, column_stride }
-}
-
 fn input((tokens, tokens_from, x, scale, topk_idx, topk_weights): InputTuple) -> DispatchInput {
     let (x, scale) = (rows(x), rows(scale));
     DispatchInput { tokens, tokens_from, x, scale, topk_idx, topk_weights }
-}
-
-fn call((stream, sms, timeout, after, done): CallTuple) -> Result<CallOptions, Failure> {
-    let timeout = timeout.map(Duration::try_from_secs_f64).transpose();
-    let timeout = timeout.map_err(|error| Failure::mismatch(format!("the timeout: {error}")))?;
-    let signal = |handle: u64| {
-        // SAFETY: the package passes handles of events that the caller's library owns.
-        (handle != 0).then(|| unsafe { Signal::from_raw(handle) })
-    };
-    let (after, done) = (signal(after), signal(done));
-    let stream = raw_stream(stream);
-    Ok(CallOptions { stream, timeout, after, done, ..CallOptions::sms(sms) })
 }
 
 /// Dispatch and combine for one shape.

@@ -189,7 +189,17 @@ impl Group {
 
     /// A tensor of a rank with memory of its own and any content.
     fn empty(&self, py: Python<'_>, rank: usize, shape: Vec<i64>, dtype: &str) -> PyResult<Tensor> {
-        released(py, || Tensor::empty(self, rank, shape, dtype))
+        released(py, || Tensor::alone(self, rank, shape, dtype, false))
+    }
+
+    /// A tensor of a rank with memory of its own, all of it zero.
+    fn zeros(&self, py: Python<'_>, rank: usize, shape: Vec<i64>, dtype: &str) -> PyResult<Tensor> {
+        released(py, || Tensor::alone(self, rank, shape, dtype, true))
+    }
+
+    /// Leaves a rank out of low-latency calls, or takes it back in, as this process sees it.
+    fn leave_out(&self, py: Python<'_>, rank: usize, is_out: bool) -> PyResult<()> {
+        released(py, || Ok(self.inner.leave_out(rank, is_out)?))
     }
 }
 

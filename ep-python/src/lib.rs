@@ -6,9 +6,11 @@
 
 #![cfg(target_os = "linux")]
 
+mod arguments;
 mod buffer;
 mod errors;
 mod group;
+mod low_latency;
 mod tensor;
 
 use pyo3::prelude::*;
@@ -20,6 +22,8 @@ mod _core {
     use super::buffer::{Buffer, Expander, Handle, Offered, Received};
     #[pymodule_export]
     use super::group::{Group, UniqueId, gpus};
+    #[pymodule_export]
+    use super::low_latency::{LowLatencyCombiner, LowLatencyDispatcher, Pending};
     #[pymodule_export]
     use super::run_command;
     #[pymodule_export]

@@ -142,12 +142,13 @@ unsafe extern "C" fn delete_unused(capsule: *mut ffi::PyObject) {
 }
 
 impl Tensor {
-    /// A tensor with memory of its own, which lies row by row.
-    pub(crate) fn empty(
+    /// A tensor with memory of its own, which lies row by row; of any content, or zero.
+    pub(crate) fn alone(
         group: &group::Group,
         rank: usize,
         shape: Vec<i64>,
         dtype: &str,
+        is_zero: bool,
     ) -> Result<Tensor, Failure> {
         let element = Element::ALL.into_iter().find(|element| element.name() == dtype);
         let unknown = || Failure::mismatch(format!("there are no tensors of {dtype}"));
@@ -163,7 +164,8 @@ impl Tensor {
         }
         let bytes = (count as u64).saturating_mul(element.bytes() as u64);
         let index = group.inner.local_index(rank)?;
-        let memory = Arc::new(DeviceMemory::new(group.inner.backend(), rank, bytes)?);
+        let allocate = if is_zero { DeviceMemory::zeroed } else { DeviceMemory::new };
+        let memory = Arc::new(allocate(group.inner.backend(), rank, bytes)?);
         Ok(Tensor {
             address: memory.address(),
             owner: memory,

@@ -45,6 +45,7 @@ from ._core import (
 )
 from .buffer import Buffer
 from .group import Group
+from .low_latency import LowLatency, Packed, Sums
 from .results import Combined, Handle, Offered, Received
 
 __all__ = [
@@ -63,14 +64,17 @@ __all__ = [
     "InternalError",
     "Kernel",
     "Launch",
+    "LowLatency",
     "Mismatch",
     "Missing",
     "Network",
     "Offered",
     "OutputTooSmall",
+    "Packed",
     "Plan",
     "Received",
     "Silent",
+    "Sums",
     "Tensor",
     "Timeout",
     "TooLarge",

@@ -91,6 +91,8 @@ class Group:
     def follow(self, rank: int, stream: int) -> None: ...
     def gather(self, label: str, value: int) -> list[int]: ...
     def empty(self, rank: int, shape: list[int], dtype: str) -> Tensor: ...
+    def zeros(self, rank: int, shape: list[int], dtype: str) -> Tensor: ...
+    def leave_out(self, rank: int, is_out: bool) -> None: ...
 
 class Tensor:
     @property
@@ -187,3 +189,48 @@ class Expander:
     def expand(self, handle: Handle, received: Received, x: int, scale: Rows, source: int, how: Call) -> None: ...
     def expert_first(self, rank: int) -> Tensor: ...
     def rows_per_expert(self, rank: int) -> Tensor: ...
+
+#: Addresses of `src_info`, `range_first` and `range_count`.
+Tables = tuple[int, int, int]
+
+class LowLatencyDispatcher:
+    def __new__(
+        cls, group: Group, numbers: list[int], payload: str, placement: list[int] | None
+    ) -> LowLatencyDispatcher: ...
+    @property
+    def local_experts(self) -> int: ...
+    @property
+    def window_bytes(self) -> int: ...
+    def send(
+        self,
+        rank: int,
+        tokens: int,
+        x: Rows,
+        topk_idx: int,
+        packed: int,
+        scale: int,
+        counts: int,
+        tables: Tables,
+        later: bool,
+        how: Call,
+    ) -> Pending | None: ...
+
+class LowLatencyCombiner:
+    def __new__(cls, group: Group, numbers: list[int], placement: list[int] | None) -> LowLatencyCombiner: ...
+    @property
+    def window_bytes(self) -> int: ...
+    def send(
+        self,
+        rank: int,
+        tokens: int,
+        x: int,
+        topk_idx: int,
+        topk_weights: int,
+        combined: int,
+        tables: Tables,
+        later: bool,
+        how: Call,
+    ) -> Pending | None: ...
+
+class Pending:
+    def recv(self, how: Call) -> None: ...

@@ -6,6 +6,7 @@ in; results come back in the library of the input.
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -129,6 +130,9 @@ class Library(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: str, device: int | None) -> Any:
         """An array with any content."""
 
+    def zeros(self, shape: tuple[int, ...], dtype: str, device: int | None) -> Any:
+        """An array of zeros."""
+
     def dense(self, array: Any) -> Any:
         """The same values side by side, without a copy if they are so."""
 
@@ -155,6 +159,11 @@ class Numpy:
 
         return numpy.empty(shape, self.type_of(dtype))
 
+    def zeros(self, shape: tuple[int, ...], dtype: str, device: int | None) -> Any:
+        import numpy
+
+        return numpy.zeros(shape, self.type_of(dtype))
+
     def dense(self, array: Any) -> Any:
         import numpy
 
@@ -172,6 +181,9 @@ class Torch:
 
         place = "cpu" if device is None else f"cuda:{device}"
         return torch.empty(shape, dtype=getattr(torch, dtype), device=place)
+
+    def zeros(self, shape: tuple[int, ...], dtype: str, device: int | None) -> Any:
+        return self.empty(shape, dtype, device).zero_()
 
     def dense(self, array: Any) -> Any:
         return array.contiguous()
@@ -213,14 +225,15 @@ def portable(value: Any) -> Any:
 
 
 def read(tensor: _core.Tensor, library: Library) -> Any:
-    """A copy on the host of the rows of a tensor, which has two axes."""
-    rows, columns = tensor.shape
+    """A copy on the host of a tensor whose rows may lie apart: of its first axis, if it has more than two."""
+    rows, *others = tensor.shape
+    columns = math.prod(others)
     step = tensor.strides[0]
     span = library.empty((rows, step), tensor.dtype, None)
     if rows:
         where = view(span, "the copy")
         tensor.read(where.address, where.nbytes())
-    return library.dense(span[:, :columns])
+    return library.dense(span[:, :columns]).reshape(tensor.shape)
 
 
 def write(tensor: _core.Tensor, array: Any, name: str) -> None:

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from .arrays import NUMPY, TORCH, Library, View, as_torch, is_torch, library_of, portable, read, view, write
+from .arrays import Library, View, as_torch, is_torch, library_of, view, write
+from .caller import Caller
 from .group import Group
 from .results import NOWHERE, PAYLOADS, Combined, Handle, Offered, Received, rows_of
 
-#: The legacy default stream of the driver; 0 means the rank's own one.
-LEGACY_STREAM = 1
 
-
-class Buffer:
+class Buffer(Caller):
     """Kernels and memory for one shape, made by all ranks of the group together.
 
     ``tokens`` is the most of any rank in a call. ``payload`` is ``"bf16"``, ``"fp8"`` with a ``float32`` scale
@@ -43,7 +41,6 @@ class Buffer:
         placement: Sequence[int] | None = None,
         settings: Sequence[tuple[str, str, str]] = (),
     ) -> None:
-        self.group = group
         self.hidden, self.topk, self.experts, self.tokens = hidden, topk, experts, tokens
         self.payload, self.weights, self.biases = payload, weights, biases
         options = {
@@ -65,9 +62,7 @@ class Buffer:
         }
         self._core = _core.Buffer(group._core, options)
         self.scales = 0 if payload == "bf16" else -(-hidden // 128)
-        # The emulator takes a second for what a GPU does in a microsecond: few blocks go far there.
-        self.sms = 4 if group.on_emulator else min(self._core.sms, group._core.sms(group.local.start))
-        self._streams: dict[int, int] = {}
+        super().__init__(group, self._core.sms)
 
     @property
     def capacity(self) -> int:
@@ -208,7 +203,8 @@ class Buffer:
         made = []
         for rank, (brought, *more) in enumerate(every):
             source = rows._mirrored[rank] if isinstance(rows, Received) else brought
-            made.append(self._combine(rank, handle, handle._mirrored[rank], (source, *more, out), how))
+            own = out if rank == handle.rank else None
+            made.append(self._combine(rank, handle, handle._mirrored[rank], (source, *more, own), how))
         return made[handle.rank]
 
     def _combine(
@@ -261,15 +257,13 @@ class Buffer:
         self, rank: int, shape: tuple[int, int], dtype: str, out: Any, library: Library | None
     ) -> tuple[Any, int]:
         """Memory for what a combine leaves, and its address."""
-        if self.group.on_emulator or (library is None and out is None):
-            made = self.group._core.empty(rank, list(shape), dtype)
-            return made, made.address
-        if out is None and library is not None:
-            out = library.empty(shape, dtype, self.group._devices[rank])
-        where = self._checked(view(out, "out"), "out", dtype, shape[1])
-        if tuple(where.shape) != shape or not where.is_contiguous():
-            raise _core.Mismatch(f"`out` is {list(where.shape)}, and the sums are {list(shape)}, side by side")
-        return out, where.address
+        if out is not None:
+            where = self._checked(view(out, "out"), "out", dtype, shape[1])
+            if tuple(where.shape) != shape or not where.is_contiguous():
+                raise _core.Mismatch(f"`out` is {list(where.shape)}, and the sums are {list(shape)}, side by side")
+        if out is None or self.group.on_emulator:
+            out = self._new(rank, shape, dtype, library)
+        return out, view(out, "out").address
 
     def _input(
         self, rank: int, x: Any, scale: Any, topk_idx: Any, topk_weights: Any, tokens_from: Any
@@ -305,85 +299,6 @@ class Buffer:
             count = keep[-1].address
         return (tokens, count, rows_of(rows), factors, ids, weights), keep
 
-    def _place(self, rank: int, array: Any, name: str, dtype: str, columns: int | None = None) -> View:
-        """Where the kernels of a rank find an array; the emulator gets a copy."""
-        where = self._checked(view(array, name), name, dtype, columns)
-        if self.group.on_emulator:
-            return self._copied(rank, where, array, name)
-        device = self.group._devices[rank]
-        if where.device != device and where.device != -1:
-            place = "in host memory" if where.device is None else f"on GPU {where.device}"
-            raise _core.Mismatch(f"`{name}` is {place}, and rank {rank} on GPU {device}")
-        if where.stream is not None:
-            self.group._core.follow(rank, max(where.stream, LEGACY_STREAM))
-        return where
-
-    def _copied(self, rank: int, where: View, array: Any, name: str) -> View:
-        """A copy of an array in the memory of the emulator."""
-        if where.device is not None and not isinstance(array, _core.Tensor):
-            raise _core.Mismatch(f"`{name}` is on a GPU, and the group in the emulator")
-        if not where.is_contiguous():
-            where = view((library_of(array) or NUMPY).dense(array), name)
-        copy = self.group._core.empty(rank, list(where.shape), where.dtype)
-        copy.write(where.address, where.nbytes())
-        return view(copy, name)
-
-    def _checked(self, where: View, name: str, dtype: str, columns: int | None) -> View:
-        # NumPy's own types have no float8, and DLPack seldom: bytes will do.
-        if where.dtype != dtype and not (dtype == "float8_e4m3fn" and where.dtype == "uint8"):
-            raise _core.Mismatch(f"`{name}` has elements of {where.dtype}, and has to have {dtype}")
-        if columns is not None and (len(where.shape) != 2 or where.shape[1] != columns):
-            raise _core.Mismatch(f"`{name}` is {list(where.shape)}, and has to have rows of {columns}")
-        return where
-
-    def _how(
-        self,
-        rank: int,
-        library: Library | None,
-        stream: int | None = None,
-        sms: int | None = None,
-        timeout: float | None = None,
-        after: int | None = None,
-        done: int | None = None,
-    ) -> _core.Call:
-        """How a call runs: behind all that the stream of the call before it holds."""
-        if self.group.on_emulator:
-            return (0, sms or self.sms, None, 0, 0)
-        last = self._streams.get(rank)
-        if stream is None:
-            stream = _current_stream(self.group._devices[rank]) if library is TORCH else last or 0
-        if last != stream:
-            if last is not None:
-                self.group._core.follow(rank, last)
-            self._streams[rank] = stream
-        return (stream, sms or self.sms, timeout, after or 0, done or 0)
-
     def _own(self, handle: Handle) -> None:
         if handle.buffer is not self:
             raise _core.Mismatch("the handle belongs to another buffer")
-
-    def _shown(self, tensor: _core.Tensor, library: Library | None) -> Any:
-        """A tensor of the window as the caller's library has it."""
-        if self.group.on_emulator:
-            self._settle(tensor.rank)
-            return read(tensor, library or NUMPY)
-        return as_torch(tensor) if library is TORCH else tensor
-
-    def _settle(self, rank: int) -> None:
-        if self.group._turns:
-            self.group._turns.settle(rank)
-
-    def _made(self, rank: int, keep: Any) -> None:
-        if self.group._turns:
-            self.group._turns.made(rank, keep)
-
-    def _gather(self, arrays: tuple[Any, ...]) -> Sequence[Any]:
-        mirror = self.group._mirror
-        return mirror[1](tuple(portable(array) for array in arrays)) if mirror else []
-
-
-def _current_stream(device: int | None) -> int:
-    import torch
-
-    # What torch's own compiler asks: the public way makes an object for it.
-    return torch._C._cuda_getCurrentRawStream(device) or LEGACY_STREAM

@@ -36,6 +36,8 @@ class Group:
         self._devices = {rank: None if self.on_emulator else core.device(rank) for rank in self.local}
         self._turns = Turns(core, patience) if core.on_emulator else None
         self._mirror = mirror
+        #: Ranks that take no part in low-latency calls.
+        self.left_out: frozenset[int] = frozenset()
 
     @classmethod
     def on_gpus(cls, ranks: int | None = None, *, devices: Sequence[int] | None = None, timeout: float = 30.0) -> Group:
@@ -162,6 +164,17 @@ class Group:
         if rank in local:
             return rank
         raise _core.Mismatch(f"rank {rank} is not local: this process drives {local.start} to {local.stop - 1}")
+
+    def leave_out(self, rank: int, is_out: bool = True) -> None:
+        """Leaves a rank out of later low-latency calls, or takes it back in: nobody waits for it.
+
+        All other ranks say the same, and it makes no calls itself. Calls of a `Buffer` need every rank. A graph
+        goes on with the ranks that it was captured with.
+        """
+        self._core.leave_out(rank, is_out)
+        self.left_out = self.left_out | {rank} if is_out else self.left_out - {rank}
+        if self._turns:
+            self._turns.leave_out(rank, is_out)
 
     def sync(self, rank: int | None = None) -> None:
         """Waits until all calls of a rank have run, or of all local ones, and reports what went wrong."""

@@ -20,6 +20,7 @@ class Turns:
         self._core = core
         self._patience = patience
         self._made = [0] * core.ranks
+        self._out: set[int] = set()
         self._ran = 0
         self._held: list[Any] = []
         self._changed = threading.Condition()
@@ -32,13 +33,27 @@ class Turns:
         """
         with self._changed:
             mine = self._made[rank]
-            self._changed.wait_for(lambda: min(self._made) >= mine or self._ran >= mine, self._patience)
+            self._changed.wait_for(lambda: self._least() >= mine or self._ran >= mine, self._patience)
             if self._ran >= mine:
                 return
             for each in range(self._core.ranks):
                 self._core.sync(each)
             self._ran = mine
             self._held.clear()
+
+    def _least(self) -> int:
+        """Calls that every rank has made which takes part."""
+        return min((made for rank, made in enumerate(self._made) if rank not in self._out), default=0)
+
+    def leave_out(self, rank: int, is_out: bool) -> None:
+        """Waits for no calls of a rank, or for those that it makes from now on."""
+        with self._changed:
+            if is_out:
+                self._out.add(rank)
+            elif rank in self._out:
+                self._out.remove(rank)
+                self._made[rank] = max(self._made)
+            self._changed.notify_all()
 
     def made(self, rank: int, *inputs: Any) -> None:
         """Notes that a call is queued, which reads ``inputs``: freeing memory runs what is queued."""

@@ -1,0 +1,394 @@
+"""Dispatch and combine of few tokens in two phases, between which other work runs: rows by expert."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from . import _core
+from .arrays import TORCH, Library, View, library_of, view
+from .caller import Caller
+from .group import Group
+from .results import PAYLOADS, rows_of
+
+#: SMs of a call with fewer tokens than these.
+LEAST_SMS = 24
+
+#: Stream, SMs, timeout, event before and event behind of a call.
+How = tuple[int | None, int | None, float | None, int | None, int | None]
+
+
+class LowLatency(Caller):
+    """Kernels for calls of few tokens, made by all ranks of the group together.
+
+    A row travels once for each of its experts, straight to its place, and no counts go ahead. ``tokens`` is the
+    most of any rank in a call. Rows are given as bfloat16; ``payload`` is what travels and arrives: ``"bf16"``,
+    or ``"fp8"`` with a ``float32`` scale for each 128 values, or ``"fp8-packed"`` with a power of two as a byte,
+    cast on the way. ``between`` calls of a kind may be between their phases at once.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        tokens: int,
+        hidden: int,
+        topk: int,
+        experts: int,
+        payload: str = "bf16",
+        between: int = 1,
+        placement: Sequence[int] | None = None,
+    ) -> None:
+        # A block works on one token at a time.
+        super().__init__(group, max(tokens, LEAST_SMS))
+        if between < 1:
+            raise _core.Mismatch(f"{between} calls between their phases are too few to make one")
+        self.tokens, self.hidden, self.topk, self.experts = tokens, hidden, topk, experts
+        self.payload, self.between = payload, between
+        self._placement = None if placement is None else list(placement)
+        self._dispatchers: dict[str, list[_core.LowLatencyDispatcher]] = {}
+        self.local_experts = self._dispatcher(payload)[0].local_experts
+        self._combiners: list[_core.LowLatencyCombiner]
+        self._combiners = [self._make(_core.LowLatencyCombiner) for _ in range(between)]
+        #: How many calls of a kind each rank has made, and those that are between their phases.
+        self._sent: dict[tuple[str, int], int] = {}
+        self._open: dict[tuple[str, int, int], Launched] = {}
+
+    def _make(self, kind: Any, *payload: str) -> Any:
+        numbers = [self.tokens, self.hidden, self.topk, self.experts]
+        return kind(self.group._core, numbers, *payload, self._placement)
+
+    def _dispatcher(self, payload: str) -> list[_core.LowLatencyDispatcher]:
+        """The kernels of a payload, made by all ranks together when the first call has it."""
+        if payload not in self._dispatchers:
+            made = [self._make(_core.LowLatencyDispatcher, payload) for _ in range(self.between)]
+            self._dispatchers[payload] = made
+        return self._dispatchers[payload]
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes that the kernels made so far take on each rank; outputs are arrays of the caller's library."""
+        packing = sum(kernel.window_bytes for own in self._dispatchers.values() for kernel in own)
+        return packing + sum(kernel.window_bytes for kernel in self._combiners)
+
+    def dispatch(
+        self,
+        x: Any,
+        topk_idx: Any,
+        *,
+        payload: str | None = None,
+        statistics: Any = None,
+        later: bool = False,
+        rank: int | None = None,
+        stream: int | None = None,
+        sms: int | None = None,
+        timeout: float | None = None,
+        after: int | None = None,
+        done: int | None = None,
+    ) -> Packed:
+        """Sends each row of ``x`` to each of its experts; with ``later`` they arrive with `Packed.receive`.
+
+        ``x`` is ``bfloat16[tokens, hidden]`` and ``topk_idx`` ``int64[tokens, topk]``, -1 for none and no expert
+        twice. ``payload`` differs from that of the first calls at will. What arrives for each local expert is
+        added to ``statistics``, an ``int32[local_experts]``; in the emulator, once a result is looked at.
+        """
+        rank = self.group.rank(rank)
+        library = library_of(x)
+        how = (stream, sms, timeout, after, done)
+        if statistics is not None:
+            if library is None:
+                raise _core.Mismatch("`statistics` are counted for arrays of torch and NumPy")
+            self._exactly(view(statistics, "statistics"), "statistics", "int32", (self.local_experts,))
+        every = self._every(rank, (x, topk_idx))
+        self._settle(rank)
+        name = payload or self.payload
+        kernels = self._dispatcher(name)
+        sent = {
+            each: self._send_rows(each, kernels, name, brought, library, how, later) for each, brought in every.items()
+        }
+        return Packed(self, sent, rank, statistics, how)
+
+    def _send_rows(
+        self,
+        rank: int,
+        kernels: list[_core.LowLatencyDispatcher],
+        payload: str,
+        arrays: tuple[Any, ...],
+        library: Library | None,
+        how: How,
+        later: bool,
+    ) -> Launched:
+        x = self._place(rank, arrays[0], "x", "bfloat16", self.hidden)
+        ids = self._dense(rank, arrays[1], "topk_idx", "int64", x.shape[0])
+        values, scales = PAYLOADS[payload]
+        rows = (self.local_experts, self.group.ranks * self.tokens)
+        ranges = (self.local_experts, self.group.ranks)
+        blocks = -(-self.hidden // 128)
+        made = {
+            "x": self._new(rank, (*rows, self.hidden), values, library),
+            "scale": None if scales is None else self._new(rank, (*rows, blocks), scales, library),
+            "counts": self._new(rank, (self.local_experts,), "int32", library, zeros=True),
+            "src_info": self._new(rank, rows, "int32", library),
+            "range_first": self._new(rank, ranges, "int32", library),
+            "range_count": self._new(rank, ranges, "int32", library),
+        }
+        at = {name: 0 if it is None else view(it, name).address for name, it in made.items()}
+        tables = (at["src_info"], at["range_first"], at["range_count"])
+        launched = Launched(rank, library, x.shape[0], made, tables, (x, ids))
+
+        def send(turn: int, call: _core.Call) -> _core.Pending | None:
+            outputs = (at["x"], at["scale"], at["counts"], tables)
+            return kernels[turn].send(rank, x.shape[0], rows_of(x), ids.address, *outputs, later, call)
+
+        self._launch(launched, payload, send, how)
+        return launched
+
+    def combine(
+        self,
+        rows: Any,
+        packed: Packed,
+        topk_weights: Any,
+        *,
+        topk_idx: Any = None,
+        out: Any = None,
+        later: bool = False,
+        stream: int | None = None,
+        sms: int | None = None,
+        timeout: float | None = None,
+        after: int | None = None,
+        done: int | None = None,
+    ) -> Sums:
+        """Brings a row of each expert back to its token, and adds them up with weights in order of the top-k.
+
+        ``rows`` are ``bfloat16[local_experts, ranks * tokens, hidden]``, each where `Packed.x` has the one that it
+        was made of; ``topk_weights`` are ``float32[tokens, topk]``. ``topk_idx`` is that of the dispatch unless it
+        is given. The sums are left in ``out`` if it is there; with ``later`` they come with `Sums.receive`.
+        """
+        if packed._owner is not self:
+            raise _core.Mismatch("the packed rows belong to another `LowLatency`")
+        packed._require_here()
+        own = packed._own
+        if out is not None:
+            self._exactly(view(out, "out"), "out", "bfloat16", (own.tokens, self.hidden))
+        how = (stream, sms, timeout, after, done)
+        every = self._every(packed.rank, (rows, topk_weights, topk_idx))
+        self._settle(packed.rank)
+        sent = {}
+        for rank, brought in every.items():
+            target = None if self.group.on_emulator else out
+            sent[rank] = self._send_back(packed._sent[rank], brought, target, how, later)
+        return Sums(self, sent, packed.rank, out, how)
+
+    def _send_back(self, of: Launched, arrays: tuple[Any, ...], out: Any, how: How, later: bool) -> Launched:
+        rank = of.rank
+        shape = (self.local_experts, self.group.ranks * self.tokens, self.hidden)
+        where = self._place(rank, arrays[0], "rows", "bfloat16")
+        self._exactly(where, "rows", "bfloat16", shape)
+        weights = self._dense(rank, arrays[1], "topk_weights", "float32", of.tokens)
+        ids = of.inputs[1] if arrays[2] is None else self._dense(rank, arrays[2], "topk_idx", "int64", of.tokens)
+        sums = self._new(rank, (of.tokens, self.hidden), "bfloat16", of.library) if out is None else out
+        inputs = (where, ids, weights)
+        launched = Launched(rank, of.library, of.tokens, {"x": sums}, of.tables, (*inputs, of))
+
+        def send(turn: int, call: _core.Call) -> _core.Pending | None:
+            places = (where.address, ids.address, weights.address, view(sums, "out").address)
+            return self._combiners[turn].send(rank, of.tokens, *places, of.tables, later, call)
+
+        self._launch(launched, "combine", send, how)
+        return launched
+
+    def _launch(self, launched: Launched, kind: str, send: Any, how: How) -> None:
+        """Launches a call on the kernels whose turn it is."""
+        rank = launched.rank
+        count = self._sent.get((kind, rank), 0)
+        key = (kind, count % self.between, rank)
+        if key in self._open:
+            # Somebody gave up between the phases: what is on its way comes first.
+            self._receive(self._open[key])
+        call = self._how(rank, launched.library, *how)
+        self._settle(rank)
+        launched.pending = send(key[1], call)
+        self._sent[kind, rank] = count + 1
+        self._made(rank, launched)
+        if launched.pending is None:
+            self._made(rank, launched)
+        else:
+            launched.key = key
+            self._open[key] = launched
+
+    def _receive(self, launched: Launched, how: How = (None, None, None, None, None)) -> None:
+        """Launches the second phase of a call, unless it is launched."""
+        if launched.pending is None:
+            return
+        call = self._how(launched.rank, launched.library, *how)
+        self._settle(launched.rank)
+        launched.pending.recv(call)
+        launched.pending = None
+        self._open.pop(launched.key, None)
+        self._made(launched.rank, launched)
+
+    def _every(self, rank: int, arrays: tuple[Any, ...]) -> dict[int, tuple[Any, ...]]:
+        """The arrays of the ranks whose calls this process makes."""
+        every = dict(enumerate(self._gather(arrays))) if self.group._mirror else {rank: arrays}
+        if rank in self.group.left_out:
+            raise _core.Mismatch(f"rank {rank} is left out, and makes no calls")
+        return {each: brought for each, brought in every.items() if each not in self.group.left_out}
+
+    def _dense(self, rank: int, array: Any, name: str, dtype: str, tokens: int) -> View:
+        """An array with a row of as many elements as a token has experts."""
+        where = self._place(rank, array, name, dtype, self.topk)
+        if where.shape[0] != tokens:
+            raise _core.Mismatch(f"the call has {tokens} tokens, and `{name}` {where.shape[0]} rows")
+        return self._exactly(where, name, dtype, (tokens, self.topk))
+
+    def _exactly(self, where: View, name: str, dtype: str, shape: tuple[int, ...]) -> View:
+        self._checked(where, name, dtype, None)
+        if tuple(where.shape) != shape:
+            raise _core.Mismatch(f"`{name}` is {list(where.shape)}, and has to be {list(shape)}")
+        if not where.is_contiguous():
+            raise _core.Mismatch(f"`{name}` has gaps between its rows: make it contiguous")
+        return where
+
+
+class Launched:
+    """A call of one rank: its inputs and what it leaves, and the second phase while that is not launched."""
+
+    def __init__(
+        self,
+        rank: int,
+        library: Library | None,
+        tokens: int,
+        made: dict[str, Any],
+        tables: tuple[int, int, int],
+        inputs: tuple[Any, ...],
+    ) -> None:
+        self.rank, self.library, self.tokens = rank, library, tokens
+        self.made, self.tables, self.inputs = made, tables, inputs
+        self.pending: _core.Pending | None = None
+        self.key = ("", 0, 0)
+
+
+class Phased:
+    """A call that may be between its phases."""
+
+    def __init__(self, owner: LowLatency, sent: dict[int, Launched], rank: int, how: How) -> None:
+        self._owner, self._sent, self.rank = owner, sent, rank
+        self._own = sent[rank]
+        self._stream = how[0]
+        if self._own.pending is None:
+            self._received()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the second phase is launched."""
+        return self._own.pending is None
+
+    def receive(
+        self,
+        *,
+        stream: int | None = None,
+        sms: int | None = None,
+        timeout: float | None = None,
+        after: int | None = None,
+        done: int | None = None,
+    ) -> None:
+        """Launches the second phase, on any stream; what comes behind it there finds the results."""
+        if self.is_here:
+            return
+        self._stream = stream
+        for launched in self._sent.values():
+            self._owner._receive(launched, (stream, sms, timeout, after, done))
+        self._received()
+
+    def _received(self) -> None:
+        """What is to be done behind the second phase."""
+
+    def _require_here(self) -> None:
+        if not self.is_here:
+            raise _core.Mismatch("the rows are on their way: `receive` them first")
+
+    def arriving(self, name: str) -> Any:
+        """On GPUs the array of a result, whether the second phase is launched or not."""
+        return self._own.made[name]
+
+    def _array(self, name: str) -> Any:
+        """What the call has left, in the caller's library."""
+        self._require_here()
+        array = self._own.made[name]
+        if array is None or not self._owner.group.on_emulator:
+            return array
+        return self._owner._shown(array, self._own.library)
+
+
+class Packed(Phased):
+    """The output of one dispatch on one rank: rows by local expert, those of each rank side by side."""
+
+    def __init__(self, owner: LowLatency, sent: dict[int, Launched], rank: int, statistics: Any, how: How) -> None:
+        self._statistics = statistics
+        super().__init__(owner, sent, rank, how)
+
+    def _received(self) -> None:
+        group = self._owner.group
+        if self._statistics is None or group.on_emulator:
+            return
+        counts, statistics, self._statistics = self._own.made["counts"], self._statistics, None
+        if self._stream is None and self._own.library is TORCH:
+            statistics += counts
+        else:
+            with group.around(self._owner._how(self.rank, TORCH)[0], self.rank):
+                statistics += counts
+
+    def _array(self, name: str) -> Any:
+        array = super()._array(name)
+        if self._statistics is not None:
+            statistics, self._statistics = self._statistics, None
+            statistics += super()._array("counts")
+        return array
+
+    @property
+    def x(self) -> Any:
+        """``[local_experts, ranks * tokens, hidden]``: what is in the first `counts` rows of each expert."""
+        return self._array("x")
+
+    @property
+    def scale(self) -> Any:
+        """``[local_experts, ranks * tokens, blocks]``: a scale for each 128 values, for payloads that have any."""
+        return self._array("scale")
+
+    @property
+    def counts(self) -> Any:
+        """``int32[local_experts]``: how many rows each expert has."""
+        return self._array("counts")
+
+    @property
+    def src_info(self) -> Any:
+        """``int32[local_experts, ranks * tokens]``: the token of each row, on its own rank."""
+        return self._array("src_info")
+
+    @property
+    def range_first(self) -> Any:
+        """``int32[local_experts, ranks]``: where the rows of each rank begin."""
+        return self._array("range_first")
+
+    @property
+    def range_count(self) -> Any:
+        """``int32[local_experts, ranks]``: how many rows came from each rank."""
+        return self._array("range_count")
+
+
+class Sums(Phased):
+    """What a combine leaves; in the emulator it is in ``out`` once it is looked at."""
+
+    def __init__(self, owner: LowLatency, sent: dict[int, Launched], rank: int, out: Any, how: How) -> None:
+        self._out = out
+        super().__init__(owner, sent, rank, how)
+
+    @property
+    def x(self) -> Any:
+        """``bfloat16[tokens, hidden]``: the sums."""
+        sums = self._array("x")
+        if self._out is None:
+            return sums
+        if self._owner.group.on_emulator:
+            self._out[...] = sums
+        return self._out

@@ -1,0 +1,290 @@
+//! Low latency: calls of few tokens whose two phases are launched apart. All memory is the caller's.
+
+use ep_runtime::args::Rows;
+use ep_runtime::buffer::Placement;
+use ep_runtime::pipelines::{LowLatencyCombine, LowLatencyDispatch};
+use ep_runtime::pipelines::{low_latency_combine as combine, low_latency_dispatch as dispatch};
+use ep_runtime::tensor::DeviceTensor;
+use pyo3::prelude::*;
+
+use crate::arguments::{CallTuple, RowsTuple, call, named, rows};
+use crate::errors::{Failure, released};
+use crate::group::Group;
+
+/// Where a dispatch says which rows it has packed: `src_info`, `range_first`, `range_count`.
+type TablesTuple = (u64, u64, u64);
+
+/// A kernel's numbers, and the experts of each local rank on its device.
+struct Shape {
+    group: ep_runtime::group::Group,
+    tokens: usize,
+    hidden: usize,
+    topk: usize,
+    local_experts: usize,
+    expert_begin: Vec<DeviceTensor<i32, 1>>,
+}
+
+impl Shape {
+    fn new(
+        group: &Group,
+        [tokens, hidden, topk, experts]: [usize; 4],
+        placement: Option<Vec<i32>>,
+    ) -> Result<Shape, Failure> {
+        let group = group.inner.clone();
+        let ranks = group.ranks();
+        let local_experts = experts.div_ceil(ranks.max(1));
+        let fits = |it: &Placement| {
+            let begin = it.begin();
+            let most = begin.windows(2).all(|ends| (ends[1] - ends[0]) as usize <= local_experts);
+            most && begin.len() == ranks + 1 && begin.last() == Some(&(experts as i32))
+        };
+        let placement =
+            placement.map_or_else(|| Some(Placement::even(experts, ranks)), Placement::new);
+        let placement = placement.filter(fits).ok_or_else(|| {
+            Failure::mismatch(format!(
+                "a placement of {experts} experts on {ranks} ranks has {} ascending numbers from 0 to \
+                 {experts}, {local_experts} apart at most",
+                ranks + 1
+            ))
+        })?;
+        let on_each = |rank| DeviceTensor::from_slice(&group, rank, [ranks + 1], placement.begin());
+        let expert_begin = group.local().map(on_each).collect::<Result<_, _>>()?;
+        Ok(Shape { group, tokens, hidden, topk, local_experts, expert_begin })
+    }
+
+    fn expert_begin(&self, rank: usize) -> Result<DeviceTensor<i32, 1>, Failure> {
+        Ok(self.expert_begin[self.group.local_index(rank)?].clone())
+    }
+
+    /// Rows that a local expert may get.
+    fn rows(&self) -> u64 {
+        (self.group.ranks() * self.tokens) as u64
+    }
+
+    /// The tables of a dispatch.
+    fn tables(&self, (src_info, first, count): TablesTuple) -> dispatch::Handle {
+        let (experts, ranks) = (self.local_experts as u64, self.group.ranks() as u64);
+        dispatch::Handle {
+            src_info: dense(src_info, [experts, self.rows()]),
+            range_first: dense(first, [experts, ranks]),
+            range_count: dense(count, [experts, ranks]),
+        }
+    }
+
+    /// A row for each packed one.
+    fn packed<E>(&self, address: u64, columns: usize) -> DeviceTensor<E, 3> {
+        dense(address, [self.local_experts as u64, self.rows(), columns as u64])
+    }
+}
+
+/// A tensor of the caller whose elements lie side by side.
+fn dense<E, const RANK: usize>(address: u64, extents: [u64; RANK]) -> DeviceTensor<E, RANK> {
+    let mut strides = [1; RANK];
+    for axis in (1..RANK).rev() {
+        strides[axis - 1] = strides[axis] * extents[axis] as i64;
+    }
+    // SAFETY: the package passes arrays of the rank, and keeps them until the calls have run.
+    unsafe { DeviceTensor::from_raw(address, extents, strides) }
+}
+
+/// Rows of the caller, which may lie apart.
+fn apart<E>(of: Rows, extents: [u64; 2]) -> DeviceTensor<E, 2> {
+    // SAFETY: as above.
+    unsafe { DeviceTensor::from_raw(of.address, extents, [of.row_stride, of.column_stride]) }
+}
+
+/// Sends a row for each expert of a token, and packs what arrives by expert.
+#[pyclass(frozen, module = "epforge._core")]
+pub(crate) struct LowLatencyDispatcher {
+    kernel: dispatch::Kernel,
+    payload: dispatch::Payload,
+    shape: Shape,
+}
+
+#[pymethods]
+impl LowLatencyDispatcher {
+    /// Emits, compiles and loads the kernels and maps their window, on all ranks together.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        group: &Group,
+        numbers: [usize; 4],
+        payload: &str,
+        placement: Option<Vec<i32>>,
+    ) -> PyResult<LowLatencyDispatcher> {
+        use dispatch::Payload::{Bf16, Fp8, Fp8Packed};
+        released(py, || {
+            let all = [("bf16", Bf16), ("fp8", Fp8), ("fp8-packed", Fp8Packed)];
+            let found = all.iter().find(|(name, _)| *name == payload).map(|(_, arm)| *arm);
+            let payload = named("payload", payload, found, &all.map(|(name, _)| name))?;
+            let [tokens, hidden, topk, experts] = numbers;
+            let own = dispatch::Shape { hidden, topk, experts, max_tokens: tokens, tokens };
+            let options = dispatch::Options { payload, ..Default::default() };
+            let shape = Shape::new(group, numbers, placement)?;
+            let kernel = LowLatencyDispatch::prepare(&group.inner, own, options)?;
+            Ok(LowLatencyDispatcher { kernel, payload, shape })
+        })
+    }
+
+    /// Most experts of any rank.
+    #[getter]
+    fn local_experts(&self) -> usize {
+        self.shape.local_experts
+    }
+
+    /// Bytes of the window on each rank.
+    #[getter]
+    fn window_bytes(&self) -> i64 {
+        self.kernel.core.plan().window_bytes
+    }
+
+    /// Launches the call; of one that goes on later, the first phase. The second one packs the rows.
+    #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
+    fn send(
+        &self,
+        py: Python<'_>,
+        rank: usize,
+        tokens: u64,
+        x: RowsTuple,
+        topk_idx: u64,
+        packed: u64,
+        scale: u64,
+        counts: u64,
+        tables: TablesTuple,
+        later: bool,
+        how: CallTuple,
+    ) -> PyResult<Option<Pending>> {
+        released(py, || {
+            let shape = &self.shape;
+            let inputs = dispatch::Inputs {
+                x: apart(rows(x), [tokens, shape.hidden as u64]),
+                topk_idx: dense(topk_idx, [tokens, shape.topk as u64]),
+                expert_begin: shape.expert_begin(rank)?,
+            };
+            let outputs = dispatch::Outputs {
+                packed_x: self.packed(packed, scale),
+                packed_count: dense(counts, [shape.local_experts as u64]),
+            };
+            let (args, into) = (dispatch::Args::default(), shape.tables(tables));
+            let how = call(how)?;
+            if !later {
+                self.kernel.launch_into(rank, &how, &inputs, &outputs, &args, &into)?;
+                return Ok(None);
+            }
+            let sent = self.kernel.send_into(rank, &how, &inputs, &outputs, &args, &into)?;
+            Ok(Some(Pending(Sent::Dispatch(sent))))
+        })
+    }
+}
+
+impl LowLatencyDispatcher {
+    fn packed(&self, x: u64, scale: u64) -> dispatch::PayloadTensor<3> {
+        let (shape, hidden) = (&self.shape, self.shape.hidden);
+        let scales = hidden.div_ceil(128);
+        match self.payload {
+            dispatch::Payload::Bf16 => dispatch::PayloadTensor::Bf16 { x: shape.packed(x, hidden) },
+            dispatch::Payload::Fp8 => {
+                let (x, scale) = (shape.packed(x, hidden), shape.packed(scale, scales));
+                dispatch::PayloadTensor::Fp8 { x, scale }
+            }
+            dispatch::Payload::Fp8Packed => {
+                let (x, scale) = (shape.packed(x, hidden), shape.packed(scale, scales));
+                dispatch::PayloadTensor::Fp8Packed { x, scale }
+            }
+        }
+    }
+}
+
+/// Sends the rows of the experts back, and adds them up with weights.
+#[pyclass(frozen, module = "epforge._core")]
+pub(crate) struct LowLatencyCombiner {
+    kernel: combine::Kernel,
+    shape: Shape,
+}
+
+#[pymethods]
+impl LowLatencyCombiner {
+    /// Emits, compiles and loads the kernels and maps their window, on all ranks together.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        group: &Group,
+        numbers: [usize; 4],
+        placement: Option<Vec<i32>>,
+    ) -> PyResult<LowLatencyCombiner> {
+        released(py, || {
+            let [tokens, hidden, topk, experts] = numbers;
+            let own = combine::Shape { hidden, topk, experts, max_tokens: tokens, tokens };
+            let shape = Shape::new(group, numbers, placement)?;
+            let kernel = LowLatencyCombine::prepare(&group.inner, own, Default::default())?;
+            Ok(LowLatencyCombiner { kernel, shape })
+        })
+    }
+
+    /// Bytes of the window on each rank.
+    #[getter]
+    fn window_bytes(&self) -> i64 {
+        self.kernel.core.plan().window_bytes
+    }
+
+    /// Launches the call; of one that goes on later, the first phase. The second one leaves the sums.
+    #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
+    fn send(
+        &self,
+        py: Python<'_>,
+        rank: usize,
+        tokens: u64,
+        x: u64,
+        topk_idx: u64,
+        topk_weights: u64,
+        combined: u64,
+        tables: TablesTuple,
+        later: bool,
+        how: CallTuple,
+    ) -> PyResult<Option<Pending>> {
+        released(py, || {
+            let shape = &self.shape;
+            let topk = shape.topk as u64;
+            let inputs = combine::Inputs {
+                x: shape.packed(x, shape.hidden),
+                topk_idx: dense(topk_idx, [tokens, topk]),
+                topk_weights: dense(topk_weights, [tokens, topk]),
+                expert_begin: shape.expert_begin(rank)?,
+            };
+            let outputs =
+                combine::Outputs { combined: dense(combined, [tokens, shape.hidden as u64]) };
+            let (args, from) = (combine::Args::default(), shape.tables(tables));
+            let how = call(how)?;
+            if !later {
+                self.kernel.launch(rank, &how, &inputs, &outputs, &from, &args)?;
+                return Ok(None);
+            }
+            let sent = self.kernel.send(rank, &how, &inputs, &outputs, &from, &args)?;
+            Ok(Some(Pending(Sent::Combine(sent))))
+        })
+    }
+}
+
+enum Sent {
+    Dispatch(dispatch::Pending),
+    Combine(combine::Pending),
+}
+
+/// A call between its phases.
+#[pyclass(frozen, module = "epforge._core")]
+pub(crate) struct Pending(Sent);
+
+#[pymethods]
+impl Pending {
+    /// Launches the second phase, on any stream.
+    fn recv(&self, py: Python<'_>, how: CallTuple) -> PyResult<()> {
+        released(py, || {
+            let how = call(how)?;
+            match &self.0 {
+                Sent::Dispatch(sent) => sent.recv(&how).map(drop)?,
+                Sent::Combine(sent) => sent.recv(&how).map(drop)?,
+            }
+            Ok(())
+        })
+    }
+}

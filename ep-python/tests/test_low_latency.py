@@ -1,0 +1,359 @@
+"""Low latency in the emulator, every access checked, against what NumPy alone makes of the same inputs."""
+
+from __future__ import annotations
+
+import gc
+import unittest
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import epforge
+from problems import Problem, problem
+from test_calls import in_threads
+
+#: Rows whose last block of 128 values is short.
+HIDDEN = 272
+
+
+def made(own: Problem, ranks: int, **options: Any) -> epforge.LowLatency:
+    """The kernels for a problem, with room for more tokens than it has."""
+    tokens = max(1, *(len(x) for x in own.x)) + 2
+    shape = {"tokens": tokens, "hidden": own.hidden, "topk": own.topk, "experts": own.experts}
+    return epforge.LowLatency(epforge.Group.on_host(ranks), **shape, **options)
+
+
+def drawn(ranks: int, tokens: list[int], **shape: Any) -> Problem:
+    """A problem whose rows are no whole numbers, so that every rounding shows."""
+    own = problem(ranks, tokens=tokens[:ranks], **{"hidden": HIDDEN, "experts": 2 * ranks + 1, **shape})
+    random = np.random.default_rng(7)
+    own.x = [random.normal(0, 3, x.shape).astype(ml_dtypes.bfloat16) for x in own.x]
+    own.topk_weights = [random.random(weights.shape, np.float32) for weights in own.topk_weights]
+    # A block of zeros has a scale, too.
+    own.x[0][:1, :128] = 0
+    return own
+
+
+def arrivals(own: Problem, rank: int, expert: int) -> list[list[int]]:
+    """The tokens of each rank that name a local expert."""
+    number = own.begin(rank) + expert
+    if number >= own.begin(rank + 1):
+        return [[] for _ in range(own.ranks)]
+    return [[t for t in range(len(ids)) if number in ids[t]] for ids in own.topk_idx]
+
+
+def cast(rows: Any, payload: str) -> tuple[Any, Any]:
+    """Rows as codes and a scale for each block."""
+    blocks = -(-rows.shape[1] // 128)
+    values = np.zeros((len(rows), blocks * 128), np.float32)
+    values[:, : rows.shape[1]] = rows
+    values = values.reshape(len(rows), blocks, 128)
+    scale = np.maximum(np.abs(values).max(axis=2), np.float32(1e-10)) / np.float32(448)
+    kept = scale
+    if payload == "fp8-packed":
+        bits = scale.view(np.uint32)
+        kept = ((bits >> 23) + ((bits & 0x7FFFFF) != 0)).astype(np.uint8)
+        scale = (kept.astype(np.uint32) << 23).view(np.float32)
+    codes = (values / scale[..., None]).astype(ml_dtypes.float8_e4m3fn).reshape(len(rows), blocks * 128)
+    return codes[:, : rows.shape[1]], kept
+
+
+class Packs(unittest.TestCase):
+    """What is packed is what NumPy packs, bit for bit."""
+
+    def hold(self, own: Problem, packed: epforge.Packed, rank: int, payload: str) -> None:
+        local, most = packed.counts.shape[0], packed.src_info.shape[1] // own.ranks
+        self.assertEqual(packed.x.shape, (local, own.ranks * most, own.hidden))
+        for expert in range(local):
+            sent = arrivals(own, rank, expert)
+            counts = [len(tokens) for tokens in sent]
+            self.assertEqual(packed.range_count[expert].tolist(), counts)
+            self.assertEqual(packed.range_first[expert].tolist(), np.cumsum([0, *counts])[:-1].tolist())
+            self.assertEqual(packed.counts[expert], sum(counts))
+            for source, tokens in enumerate(sent):
+                first = packed.range_first[expert, source]
+                # Rows of one rank come in any order of their tokens.
+                got = packed.src_info[expert, first : first + len(tokens)]
+                self.assertEqual(sorted(got.tolist()), tokens)
+                rows = own.x[source][got]
+                where = slice(first, first + len(tokens))
+                if payload == "bf16":
+                    np.testing.assert_array_equal(packed.x[expert, where].view(np.uint16), rows.view(np.uint16))
+                    self.assertIsNone(packed.scale)
+                    continue
+                codes, scale = cast(rows, payload)
+                np.testing.assert_array_equal(packed.x[expert, where].view(np.uint8), codes.view(np.uint8))
+                np.testing.assert_array_equal(packed.scale[expert, where], scale)
+
+    def test_rows_of_every_payload_are_packed_by_expert(self) -> None:
+        for ranks in (1, 2, 3, 4):
+            own = drawn(ranks, [7, 0, 4, 9])
+            for payload in ("bf16", "fp8", "fp8-packed"):
+                with self.subTest(ranks=ranks, payload=payload):
+                    low = made(own, ranks, payload=payload)
+                    for _ in range(3):
+                        sent = [low.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in range(ranks)]
+                        for rank, packed in enumerate(sent):
+                            self.hold(own, packed, rank, payload)
+
+    def test_statistics_count_on(self) -> None:
+        own = drawn(2, [5, 6])
+        low = made(own, 2)
+        statistics = [np.full(low.local_experts, 10, np.int32) for _ in range(2)]
+        for turn in (1, 2):
+            args = {"later": turn == 2}
+            sent = [low.dispatch(own.x[r], own.topk_idx[r], statistics=statistics[r], rank=r, **args) for r in range(2)]
+            for packed in sent:
+                packed.receive()
+            for rank, packed in enumerate(sent):
+                counts = packed.counts
+                np.testing.assert_array_equal(statistics[rank], 10 + turn * counts)
+
+    def test_a_placement_of_experts(self) -> None:
+        own = drawn(2, [5, 6], experts=5)
+        low = made(own, 2, placement=[0, 2, 5])
+        sent = [low.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in range(2)]
+        counts = np.concatenate([packed.counts[:have] for packed, have in zip(sent, (2, 3), strict=True)])
+        ids = np.concatenate(own.topk_idx)
+        np.testing.assert_array_equal(counts, [(ids == expert).sum() for expert in range(5)])
+
+
+class Combines(unittest.TestCase):
+    """Rows come back to their tokens, weighted and added up in order of the top-k."""
+
+    def expected(self, own: Problem, rank: int, factor: Any) -> Any:
+        """The sums, where each expert multiplies rows by a power of two."""
+        sums = np.zeros((len(own.x[rank]), own.hidden), np.float32)
+        for choice in range(own.topk):
+            ids = own.topk_idx[rank][:, choice]
+            rows = own.x[rank].astype(np.float32) * factor(ids)[:, None]
+            term = own.topk_weights[rank][:, choice, None] * rows
+            sums = np.where((ids >= 0)[:, None], sums + term, sums)
+        return sums.astype(ml_dtypes.bfloat16)
+
+    def back(self, own: Problem, low: epforge.LowLatency, sent: list[epforge.Packed], **options: Any) -> list[Any]:
+        made = []
+        for rank, packed in enumerate(sent):
+            experts = own.begin(rank) + np.arange(low.local_experts)
+            rows = (packed.x.astype(np.float32) * np.exp2(experts % 3)[:, None, None]).astype(ml_dtypes.bfloat16)
+            # What lies between the rows of experts must not matter.
+            for expert, count in enumerate(packed.counts):
+                rows[expert, count:] = np.nan
+            made.append(rows)
+        weights = own.topk_weights
+        return [low.combine(made[r], packed, weights[r], **options) for r, packed in enumerate(sent)]
+
+    def test_sums_are_those_of_numpy(self) -> None:
+        for ranks in (1, 2, 3, 4):
+            own = drawn(ranks, [6, 3, 0, 5])
+            low = made(own, ranks)
+            for _ in range(3):
+                sent = [low.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in range(ranks)]
+                for rank, sums in enumerate(self.back(own, low, sent)):
+                    wanted = self.expected(own, rank, lambda ids: np.exp2(ids % 3).astype(np.float32))
+                    np.testing.assert_array_equal(sums.x.view(np.uint16), wanted.view(np.uint16))
+
+    def test_out_is_filled_and_other_experts_may_be_named(self) -> None:
+        own = drawn(2, [4, 5])
+        low = made(own, 2)
+        sent = [low.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in range(2)]
+        rows = [packed.x for packed in sent]
+        out = [np.zeros_like(x) for x in own.x]
+        # A choice that is dropped on the way back is not added.
+        fewer = [np.where(np.arange(own.topk) == 0, -1, ids) for ids in own.topk_idx]
+        back = [
+            low.combine(rows[r], sent[r], own.topk_weights[r], topk_idx=fewer[r], out=out[r], later=True)
+            for r in range(2)
+        ]
+        for sums in back:
+            sums.receive()
+        own.topk_idx = fewer
+        for rank, sums in enumerate(back):
+            self.assertIs(sums.x, out[rank])
+            wanted = self.expected(own, rank, lambda ids: np.ones(len(ids), np.float32))
+            np.testing.assert_array_equal(out[rank].view(np.uint16), wanted.view(np.uint16))
+
+
+class Phases(unittest.TestCase):
+    """Between the phases of a call other work runs."""
+
+    def setUp(self) -> None:
+        self.own = drawn(2, [5, 6])
+
+    def send(self, low: epforge.LowLatency, **options: Any) -> list[epforge.Packed]:
+        return [low.dispatch(self.own.x[r], self.own.topk_idx[r], rank=r, later=True, **options) for r in range(2)]
+
+    def hold(self, sent: list[epforge.Packed], payload: str = "bf16") -> None:
+        for rank, packed in enumerate(sent):
+            Packs().hold(self.own, packed, rank, payload)
+
+    def test_rows_are_refused_until_they_are_received(self) -> None:
+        low = made(self.own, 2)
+        sent = self.send(low)
+        for look in (lambda: sent[0].x, lambda: sent[0].counts, lambda: low.combine(None, sent[0], None)):
+            with self.assertRaisesRegex(epforge.Mismatch, "the rows are on their way: `receive` them first"):
+                look()
+        for packed in reversed(sent):
+            packed.receive()
+            packed.receive()
+        self.hold(sent)
+
+    def test_two_calls_are_between_their_phases_at_once(self) -> None:
+        low = made(self.own, 2, between=2)
+        first, second = self.send(low), self.send(low, payload="fp8")
+        third = self.send(low, payload="fp8")
+        # In another order than they were sent, and on one rank earlier than on the other.
+        for packed in (second[0], third[0], first[0], first[1], third[1], second[1]):
+            packed.receive()
+        self.hold(first)
+        self.hold(second, "fp8")
+        self.hold(third, "fp8")
+
+    def test_a_call_that_nobody_receives_does_not_stand_in_the_way(self) -> None:
+        low = made(self.own, 2)
+        for _ in range(3):
+            with self.assertRaisesRegex(ValueError, "an expert"):
+                self.failing(low)
+            gc.collect()
+        sent = self.send(low)
+        for packed in sent:
+            packed.receive()
+        self.hold(sent)
+
+    def failing(self, low: epforge.LowLatency) -> None:
+        sent = self.send(low)
+        # One rank came further than the other.
+        sent[1].receive()
+        message = "an expert"
+        raise ValueError(message)
+
+    def test_results_outlive_their_kernels(self) -> None:
+        low = made(self.own, 2)
+        sent = self.send(low)
+        for packed in sent:
+            packed.receive()
+        del low
+        gc.collect()
+        self.hold(sent)
+
+    def test_ranks_are_threads(self) -> None:
+        own = drawn(3, [3, 0, 6])
+        low = made(own, 3, between=2)
+
+        def rank_by_rank(rank: int) -> None:
+            packed = low.dispatch(own.x[rank], own.topk_idx[rank], rank=rank, later=rank == 1)
+            packed.receive()
+            Packs().hold(own, packed, rank, "bf16")
+            sums = low.combine(packed.x, packed, own.topk_weights[rank], later=rank != 1)
+            sums.receive()
+            wanted = Combines().expected(own, rank, lambda ids: np.ones(len(ids), np.float32))
+            np.testing.assert_array_equal(sums.x.view(np.uint16), wanted.view(np.uint16))
+
+        in_threads(3, rank_by_rank)
+
+
+class LeftOut(unittest.TestCase):
+    """Ranks that take no part."""
+
+    def test_nobody_waits_for_a_rank_that_is_left_out(self) -> None:
+        own = drawn(3, [4, 5, 3])
+        low = made(own, 3)
+        low.group.leave_out(1)
+        self.assertEqual(low.group.left_out, {1})
+        gone = range(own.begin(1), own.begin(2))
+        kept = problem(3, tokens=[4, 0, 3], hidden=own.hidden, experts=own.experts)
+        kept.x = [own.x[0], own.x[1][:0], own.x[2]]
+        kept.topk_idx = [np.where(np.isin(ids, gone), -1, ids) for ids in own.topk_idx]
+        kept.topk_idx[1] = kept.topk_idx[1][:0]
+        kept.topk_weights = own.topk_weights
+        sent = {r: low.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in (0, 2)}
+        for rank, packed in sent.items():
+            Packs().hold(kept, packed, rank, "bf16")
+        back = {r: low.combine(packed.x, packed, own.topk_weights[r]) for r, packed in sent.items()}
+        for rank, sums in back.items():
+            wanted = Combines().expected(kept, rank, lambda ids: np.ones(len(ids), np.float32))
+            np.testing.assert_array_equal(sums.x.view(np.uint16), wanted.view(np.uint16))
+        with self.assertRaisesRegex(epforge.Mismatch, "rank 1 is left out, and makes no calls"):
+            low.dispatch(own.x[1], own.topk_idx[1], rank=1)
+        with self.assertRaisesRegex(epforge.Mismatch, "rank 3 is none of the first 64 of 3 ranks"):
+            low.group.leave_out(3)
+
+    def test_a_buffer_needs_every_rank(self) -> None:
+        own = drawn(2, [4, 4])
+        group = epforge.Group.on_host(2)
+        buffer = epforge.Buffer(group, tokens=4, hidden=own.hidden, topk=own.topk, experts=own.experts, weights=False)
+        group.leave_out(1)
+        with self.assertRaisesRegex(epforge.Mismatch, "waits for every rank, and rank 1 is left out"):
+            buffer.dispatch(own.x[0], own.topk_idx[0], rank=0)
+        group.leave_out(1, is_out=False)
+        sent = [buffer.dispatch(own.x[r], own.topk_idx[r], rank=r)[0] for r in range(2)]
+        for rank, received in enumerate(sent):
+            np.testing.assert_array_equal(received.x.view(np.uint16), own.received(rank)[0].view(np.uint16))
+
+
+class Refusals(unittest.TestCase):
+    """Bad input is one sentence with names and numbers, and the next call is as if nothing had been."""
+
+    def setUp(self) -> None:
+        self.own = drawn(2, [4, 4], experts=4)
+        self.low = made(self.own, 2)
+
+    def refused(self, wanted: str, call: Any) -> None:
+        with self.assertRaises(epforge.Error) as caught:
+            call()
+        self.assertEqual(str(caught.exception), wanted)
+
+    def test_calls_that_do_not_fit(self) -> None:
+        low, (x, ids, weights) = self.low, (self.own.x[0], self.own.topk_idx[0], self.own.topk_weights[0])
+        for wanted, arrays, options in (
+            ("`x` has elements of float32, and has to have bfloat16", (x.astype(np.float32), ids), {}),
+            ("`x` is [4, 144], and has to have rows of 272", (x[:, :144], ids), {}),
+            ("`topk_idx` has elements of int32, and has to have int64", (x, ids.astype(np.int32)), {}),
+            ("the call has 4 tokens, and `topk_idx` 3 rows", (x, ids[:3]), {}),
+            ("payload `fp4` is none of bf16, fp8, fp8-packed", (x, ids), {"payload": "fp4"}),
+            ("`statistics` is [3], and has to be [2]", (x, ids), {"statistics": np.zeros(3, np.int32)}),
+            ("7 tokens, where 6 is the most", (np.zeros((7, HIDDEN), x.dtype), np.zeros((7, 3), np.int64)), {}),
+        ):
+            self.refused(wanted, lambda arrays=arrays, options=options: low.dispatch(*arrays, rank=0, **options))
+        sent = [low.dispatch(self.own.x[r], self.own.topk_idx[r], rank=r) for r in range(2)]
+        rows = sent[0].x
+        for wanted, arguments, options in (
+            ("`rows` is [2, 12, 256], and has to be [2, 12, 272]", (rows[..., :256], sent[0], weights), {}),
+            ("`rows` is [12, 272], and has to be [2, 12, 272]", (rows[0], sent[0], weights), {}),
+            ("the call has 4 tokens, and `topk_weights` 3 rows", (rows, sent[0], weights[:3]), {}),
+            ("`out` is [3, 272], and has to be [4, 272]", (rows, sent[0], weights), {"out": x[:3]}),
+        ):
+            self.refused(wanted, lambda given=arguments, options=options: low.combine(*given, **options))
+        other = made(self.own, 2)
+        self.refused("the packed rows belong to another `LowLatency`", lambda: other.combine(rows, sent[0], weights))
+        for rank, packed in enumerate(sent):
+            Packs().hold(self.own, packed, rank, "bf16")
+
+    def test_shapes_that_do_not_fit(self) -> None:
+        group, shape = epforge.Group.on_host(2), {"tokens": 4, "hidden": 128, "topk": 2, "experts": 4}
+        for options, wanted in (
+            ({"between": 0}, "0 calls between their phases are too few to make one"),
+            ({"payload": "fp4"}, "payload `fp4` is none of bf16, fp8, fp8-packed"),
+            (
+                {"placement": [0, 3, 4]},
+                "a placement of 4 experts on 2 ranks has 3 ascending numbers from 0 to 4, 2 apart at most",
+            ),
+        ):
+            self.refused(wanted, lambda options=options: epforge.LowLatency(group, **{**shape, **options}))
+        with self.assertRaisesRegex(epforge.Plan, "max_tokens.*1025.*1..=1024"):
+            epforge.LowLatency(group, **{**shape, "tokens": 1025})
+        with self.assertRaisesRegex(epforge.Plan, "hidden.*100"):
+            epforge.LowLatency(group, **{**shape, "hidden": 100})
+
+    def test_arrays_with_gaps_are_copied_or_named(self) -> None:
+        own = self.own
+        x = [np.repeat(rows, 2, axis=0)[::2] for rows in own.x]
+        ids = [np.asfortranarray(ids) for ids in own.topk_idx]
+        sent = [self.low.dispatch(x[r], ids[r], rank=r) for r in range(2)]
+        for rank, packed in enumerate(sent):
+            Packs().hold(own, packed, rank, "bf16")
+
+
+if __name__ == "__main__":
+    unittest.main()
