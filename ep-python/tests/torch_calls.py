@@ -18,6 +18,9 @@ from epforge.deep_ep.utils.math import calc_diff, per_token_cast_back, per_token
 
 HIDDEN, TOPK, EXPERTS = 256, 3, 8
 
+#: Values of a row whose scales fill words.
+WIDE = 512
+
 #: Where the tensors are: a run on GPUs says so.
 PLACE = os.environ.get("EPFORGE_TEST_PLACE", "cpu")
 
@@ -186,13 +189,129 @@ def legacy_in_processes(rank: int, ranks: int) -> None:
     assert torch.equal(sums.float(), x.float() * times(ids, ranks))
     aligned = buffer.dispatch(x, **layout, topk_idx=ids, topk_weights=weights, expert_alignment=16)[3]
     assert aligned == [-(-total // 16) * 16 for total in totals]
-    try:
-        buffer.low_latency_dispatch(x, ids, 8, EXPERTS)
-    except NotImplementedError as error:
-        assert "`low_latency_dispatch` is not there yet" in str(error)
-    else:
-        raise AssertionError("low latency is there")
     buffer.destroy()
+
+
+def low_latency_in_processes(rank: int, ranks: int) -> None:
+    """The first API for few tokens: every cast, with and without hook, statistics, zero copy, masks."""
+    group, most = dist.group.WORLD, 12
+    hint = deep_ep.Buffer.get_low_latency_rdma_size_hint(most, WIDE, ranks, EXPERTS)
+    buffer = deep_ep.Buffer(group, num_rdma_bytes=hint, low_latency_mode=True, explicitly_destroy=True)
+    buffer.clean_low_latency_buffer(most, WIDE, EXPERTS)
+    local, first = EXPERTS // ranks, rank * EXPERTS // ranks
+    tokens = [7, 0, 12][rank]
+    x, (ids, weights) = torch.randn(tokens, WIDE).to(torch.bfloat16), routed(tokens)
+    every, every_ids = gathered(x), gathered(ids)
+    statistics = torch.zeros(local, dtype=torch.int32)
+    wanted = torch.tensor([sum((ids == first + e).sum().item() for ids in every_ids) for e in range(local)])
+    turn = 0
+    for cast in ({"use_fp8": False}, {}, {"round_scale": True}, {"round_scale": True, "use_ue8m0": True}):
+        for hooked in (False, True):
+            turn += 1
+            packed, counts, handle, event, hook = buffer.low_latency_dispatch(
+                x, ids, most, EXPERTS, cumulative_local_expert_recv_stats=statistics,
+                async_finish=not hooked, return_recv_hook=hooked, **cast,
+            )  # fmt: skip
+            hook() if hooked else event.current_stream_wait()
+            assert torch.equal(counts, wanted.int()) and torch.equal(statistics, wanted.int() * turn)
+            rows = packed if torch.is_tensor(packed) else unpacked(packed)
+            src_info, layout_range, *numbers = handle
+            assert numbers == [most, WIDE, EXPERTS]
+            for expert in range(local):
+                for source in range(ranks):
+                    begin, count = (
+                        int(it) for it in (layout_range[expert, source] >> 32, layout_range[expert, source])
+                    )
+                    count &= 0xFFFFFFFF
+                    came = src_info[expert, begin : begin + count]
+                    sent = (every_ids[source] == first + expert).any(1).nonzero().flatten()
+                    assert torch.equal(came.sort().values.long(), sent)
+                    ours, theirs = rows[expert, begin : begin + count], every[source][came.long()]
+                    assert torch.equal(ours, theirs) if rows is packed else calc_diff(ours, theirs) < 1e-3
+            if not torch.is_tensor(packed):
+                assert packed[1].stride(1) == 1, "products of FP8 read scales by columns"
+            for zero_copy in (False, True):
+                if zero_copy:
+                    buffer.get_next_low_latency_combine_buffer(handle)[:, :, :] = rows
+                out = torch.empty_like(x)
+                given = torch.zeros_like(rows) if zero_copy else rows
+                sums, event, hook = buffer.low_latency_combine(
+                    given, ids, weights, handle, zero_copy=zero_copy, out=out,
+                    async_finish=not hooked, return_recv_hook=hooked,
+                )  # fmt: skip
+                hook() if hooked else event.current_stream_wait()
+                factor = torch.where(ids >= 0, weights, 0).sum(1, keepdim=True)
+                assert sums is out and (not tokens or calc_diff(sums, x.float() * factor) < 1e-3)
+    batches_overlap(buffer, most)
+    says(buffer, x, ids, weights, handle, rows)
+    status = torch.full((ranks,), 7, dtype=torch.int32)
+    buffer.low_latency_update_mask_buffer(ranks - 1, True)
+    buffer.low_latency_query_mask_buffer(status)
+    assert status.tolist() == [0] * (ranks - 1) + [1]
+    try:
+        _, counts, *_ = buffer.low_latency_dispatch(x, ids, most, EXPERTS, use_fp8=False)
+        wanted = [sum((ids == first + e).sum().item() for ids in every_ids[:-1]) for e in range(local)]
+        assert rank < ranks - 1 and counts.tolist() == wanted
+    except epforge.Mismatch as error:
+        assert rank == ranks - 1 and str(error) == f"rank {rank} is left out, and makes no calls"
+    buffer.low_latency_clean_mask_buffer()
+    buffer.low_latency_query_mask_buffer(status)
+    assert status.tolist() == [0] * ranks
+    buffer.destroy()
+
+
+def batches_overlap(buffer: deep_ep.Buffer, most: int) -> None:
+    """Two batches in turn, each between its phases while the other one is."""
+    batches = [(torch.full((tokens, WIDE), 1.0 + tokens).to(torch.bfloat16), *routed(tokens)) for tokens in (3, 5)]
+    sent = [
+        buffer.low_latency_dispatch(*batch[:2], most, EXPERTS, use_fp8=False, return_recv_hook=True)
+        for batch in batches
+    ]
+    back = []
+    for (rows, _, handle, _, hook), (_, ids, weights) in zip(sent, batches, strict=True):
+        hook()
+        back.append(buffer.low_latency_combine(rows, ids, weights, handle, return_recv_hook=True))
+    for (sums, _, hook), (x, ids, weights) in zip(back, batches, strict=True):
+        hook()
+        hook()
+        assert calc_diff(sums, x.float() * torch.where(ids >= 0, weights, 0).sum(1, keepdim=True)) < 1e-5
+
+
+def says(buffer: deep_ep.Buffer, x: Any, ids: Any, weights: Any, handle: Any, rows: Any) -> None:
+    """What the facade does not have is named, and what does not fit is refused."""
+    waits = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+    back = (rows, ids, weights, handle)
+    for call, wanted in (
+        (lambda: buffer.low_latency_combine(*back, use_logfmt=True), "`use_logfmt` is not there yet"),
+        (
+            lambda: buffer.low_latency_combine(*back, combine_wait_recv_cost_stats=waits),
+            "`combine_wait_recv_cost_stats`",
+        ),
+        (lambda: buffer.low_latency_combine(*back, zero_copy=True), "`get_next_low_latency_combine_buffer`"),
+        (
+            lambda: buffer.low_latency_dispatch(x, ids, 12, EXPERTS, dispatch_wait_recv_cost_stats=waits),
+            "`dispatch_wait_recv_cost_stats` is not there yet",
+        ),
+        (lambda: buffer.low_latency_dispatch(x, ids, 12, EXPERTS, use_ue8m0=True), "it needs `round_scale`"),
+        (
+            lambda: buffer.low_latency_dispatch(x, ids, 12, EXPERTS, async_finish=True, return_recv_hook=True),
+            "`async_finish` is for calls without",
+        ),
+        (lambda: buffer.get_local_buffer_tensor(torch.int8), "`get_local_buffer_tensor` is not there yet"),
+    ):
+        try:
+            call()
+        except epforge.Error as error:
+            assert wanted in str(error), str(error)
+        else:
+            raise AssertionError(wanted)
+
+
+def unpacked(packed: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """bfloat16 rows of all experts from codes and scales."""
+    rows, scales = packed
+    turned = scales.contiguous()
+    return per_token_cast_back(rows.view(-1, rows.shape[-1]), turned.view(-1, turned.shape[-1])).view(rows.shape)
 
 
 def later_in_processes(rank: int, ranks: int, name: str) -> None:
@@ -265,6 +384,9 @@ class Torch(unittest.TestCase):
 
     def test_the_first_api(self) -> None:
         ranks_in_processes(2, PLACE, legacy_in_processes)
+
+    def test_the_first_api_for_few_tokens(self) -> None:
+        ranks_in_processes(2, PLACE, low_latency_in_processes)
 
     def test_the_second_api(self) -> None:
         ranks_in_processes(2, PLACE, later_in_processes, "ElasticBuffer")

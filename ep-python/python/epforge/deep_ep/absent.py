@@ -16,5 +16,4 @@ def absent(name: str, instead: str) -> NoReturn:
     raise NotThereYet(f"`{name}` is not there yet: {instead}")
 
 
-LOW_LATENCY = "decode with `dispatch(.., num_worst_tokens=..)` and `combine` in a CUDA graph"
 OTHER_KIND = "EPForge has dispatch and combine, and no pipelines of this kind"

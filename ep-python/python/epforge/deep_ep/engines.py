@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .. import buffer as calls
 from .._core import Mismatch
 from ..group import Group
+from ..low_latency import LowLatency
 from ..results import Handle, Received
 from ._torch import has_gpu, require
 from .utils.event import EventHandle, EventOverlap
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 #: Handles that a buffer has: layers of a model keep theirs until they go back.
 HANDLES = 256
+
+#: Low-latency calls of a kind that may be between their phases at once: two batches overlap.
+BETWEEN = 2
 
 #: Tokens that a buffer is made for at least, where nobody has said how many there are.
 LEAST_TOKENS = 1024
@@ -72,6 +76,7 @@ class Engines:
         self.group = Group.from_gather(self.rank, gather=gather, device=device, timeout=timeout)
         self.stream = None if device is None else cuda.Stream()
         self._made: dict[Shape, calls.Buffer] = {}
+        self._low: dict[tuple[int, int, int, int], LowLatency] = {}
         self._ends: dict[tuple[int, Any], torch.Tensor] = {}
 
     def sum_over_ranks(self, numbers: torch.Tensor) -> list[int]:
@@ -101,9 +106,20 @@ class Engines:
             self._made[shape] = made
         return made
 
+    def low_latency(self, tokens: int, hidden: int, topk: int, experts: int, payload: str) -> LowLatency:
+        """The low-latency kernels for a shape. All ranks come here with the same shape."""
+        shape = (tokens, hidden, topk, experts)
+        made = self._low.get(shape)
+        if made is None:
+            made = self._low[shape] = LowLatency(
+                self.group, tokens=tokens, hidden=hidden, topk=topk, experts=experts, payload=payload, between=BETWEEN
+            )
+        return made
+
     def drop(self) -> None:
         """Forgets all buffers, so that their memory goes with the last handle."""
         self._made.clear()
+        self._low.clear()
 
     def ends(self, experts: int, device: Any) -> torch.Tensor:
         """The expert behind the last one of each rank: the first ranks have one more where they are uneven."""

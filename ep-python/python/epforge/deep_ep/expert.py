@@ -41,6 +41,10 @@ class EPHandle:
     sent: FacadeHandle = field(repr=False)
     #: Local experts of each row.
     ids: torch.Tensor = field(repr=False)
+    # Tables of deep_ep's kernels, which callers copy from handle to handle.
+    dst_buffer_slot_idx: torch.Tensor | None = None
+    token_metadata_at_forward: torch.Tensor | None = None
+    channel_linked_list: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
 from ..results import Handle
 from ._torch import require
-from .absent import LOW_LATENCY, absent
+from .absent import absent
 from .engines import Engines, FacadeHandle, Way
+from .low_latency import LowLatencyCalls
 from .utils.event import EventHandle, EventOverlap
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class DispatchHandle:
         return (self[at] for at in range(6))
 
 
-class Buffer:
+class Buffer(LowLatencyCalls):
     """Dispatch and combine of `deep_ep.Buffer`: any hidden size, top-k, number of experts, ranks and tokens.
 
     Results are tensors of their own, not views, so that layers may share a buffer and keep what they want.
@@ -115,13 +116,6 @@ class Buffer:
     def capture() -> EventOverlap:
         """An event at the end of the current stream."""
         return EventOverlap(EventHandle())
-
-    @staticmethod
-    def get_low_latency_rdma_size_hint(
-        num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
-    ) -> int:
-        """Bytes that two outputs of a row for each expert would take."""
-        return 2 * num_max_dispatch_tokens_per_rank * num_experts * (2 * hidden + 128)
 
     def get_comm_stream(self) -> torch.cuda.Stream:
         """The stream on which calls with `async_finish` run."""
@@ -241,58 +235,6 @@ class Buffer:
             combined, weights = sums.x, sums.weights
             calls.outputs += [combined, weights]
         return combined, weights, calls.done
-
-    def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
-        """Nothing: no call here leaves anything that another one has to find cleared."""
-
-    def low_latency_dispatch(
-        self,
-        x: torch.Tensor,
-        topk_idx: torch.Tensor,
-        num_max_dispatch_tokens_per_rank: int,
-        num_experts: int,
-        cumulative_local_expert_recv_stats: torch.Tensor | None = None,
-        dispatch_wait_recv_cost_stats: torch.Tensor | None = None,
-        use_fp8: bool = True,
-        round_scale: bool = False,
-        use_ue8m0: bool = False,
-        async_finish: bool = False,
-        return_recv_hook: bool = False,
-    ) -> tuple[Any, torch.Tensor, tuple[Any, ...], EventOverlap, Callable[[], None]]:
-        """A row for each expert of a token, for few tokens."""
-        absent("low_latency_dispatch", LOW_LATENCY)
-
-    def low_latency_combine(
-        self,
-        x: torch.Tensor,
-        topk_idx: torch.Tensor,
-        topk_weights: torch.Tensor,
-        handle: tuple[Any, ...],
-        use_logfmt: bool = False,
-        zero_copy: bool = False,
-        async_finish: bool = False,
-        return_recv_hook: bool = False,
-        out: torch.Tensor | None = None,
-        combine_wait_recv_cost_stats: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, EventOverlap, Callable[[], None]]:
-        """Rows of each expert back to their tokens, with weights."""
-        absent("low_latency_combine", LOW_LATENCY)
-
-    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Leaves a rank out of low-latency calls."""
-        absent("low_latency_update_mask_buffer", LOW_LATENCY)
-
-    def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
-        """Which ranks are left out."""
-        absent("low_latency_query_mask_buffer", LOW_LATENCY)
-
-    def low_latency_clean_mask_buffer(self) -> None:
-        """Leaves no rank out."""
-        absent("low_latency_clean_mask_buffer", LOW_LATENCY)
-
-    def get_next_low_latency_combine_buffer(self, handle: object) -> torch.Tensor:
-        """Where the next low-latency combine reads."""
-        absent("get_next_low_latency_combine_buffer", LOW_LATENCY)
 
     def _engines(self) -> Engines:
         if self.engines is None:

@@ -62,7 +62,8 @@ def per_token_cast_back(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     if not x.numel():
         return x.to(torch.bfloat16)
     if scales.dtype == torch.int32:
-        powers = scales.contiguous().view(torch.uint8).to(torch.int32)
+        # A single column has any stride, which a view of bytes does not take.
+        powers = scales.reshape(-1).view(torch.uint8).to(torch.int32)
         scales = (powers << 23).view(torch.float32)
     blocks = x.float().view(x.shape[0], -1, BLOCK) * scales.reshape(x.shape[0], -1, 1)
     return blocks.view(x.shape).to(torch.bfloat16)

@@ -1,0 +1,240 @@
+"""The low-latency half of the first API of deep_ep, within one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from .._core import Mismatch
+from ..low_latency import LowLatency, Packed, Sums
+from ._torch import has_gpu, require
+from .absent import absent
+from .engines import BETWEEN, Engines
+from .utils.event import EventOverlap
+
+if TYPE_CHECKING:
+    import torch
+
+NO_WAITS = "kernels do not count how long they wait for each rank"
+
+
+class LowLatencyHandle:
+    """What a low-latency dispatch leaves, in the form of the tuple that others read it as, once it has arrived."""
+
+    def __init__(self, packed: Packed, low: LowLatency) -> None:
+        self.packed, self.low = packed, low
+        #: What `get_next_low_latency_combine_buffer` has given, until a combine reads it.
+        self.next_input: torch.Tensor | None = None
+
+    @property
+    def layout_range(self) -> torch.Tensor:
+        """``int64[local_experts, ranks]``: where the rows of a rank begin, and in the lower half how many they are."""
+        first: torch.Tensor = self.packed.range_first
+        return first.long() << 32 | self.packed.range_count
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, at: int) -> Any:
+        if at not in range(5):
+            raise IndexError(at)
+        if at == 0:
+            return self.packed.src_info
+        return self.layout_range if at == 1 else (self.low.tokens, self.low.hidden, self.low.experts)[at - 2]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[at] for at in range(5))
+
+
+class LowLatencyCalls:
+    """The low-latency calls of `Buffer`: any hidden size, top-k, number of experts, and up to 1024 tokens.
+
+    What they give are tensors of their own, as many as the caller keeps. Two dispatches and two combines may be
+    between their phases at once.
+    """
+
+    engines: Engines | None
+    group_size: int
+
+    def _engines(self) -> Engines:
+        raise NotImplementedError
+
+    @staticmethod
+    def get_low_latency_rdma_size_hint(
+        num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
+    ) -> int:
+        """Bytes of the slots in which rows arrive, of two dispatches and two combines and of two calls of each."""
+        per_rank = -(-num_experts // num_ranks) * num_ranks
+        slot = 2 * hidden + 128
+        return BETWEEN * 2 * num_max_dispatch_tokens_per_rank * (per_rank + num_experts) * slot
+
+    def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+        """Nothing: no call here leaves anything that another one has to find cleared."""
+
+    def low_latency_dispatch(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        num_max_dispatch_tokens_per_rank: int,
+        num_experts: int,
+        cumulative_local_expert_recv_stats: torch.Tensor | None = None,
+        dispatch_wait_recv_cost_stats: torch.Tensor | None = None,
+        use_fp8: bool = True,
+        round_scale: bool = False,
+        use_ue8m0: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+    ) -> tuple[Any, torch.Tensor, LowLatencyHandle, EventOverlap, Callable[[], None]]:
+        """A row for each expert of a token: what came, how many, a handle, an event, and what receives it."""
+        if dispatch_wait_recv_cost_stats is not None:
+            absent("dispatch_wait_recv_cost_stats", NO_WAITS)
+        if use_ue8m0 and not round_scale:
+            raise Mismatch("`use_ue8m0` packs powers of two: it needs `round_scale`")
+        if use_ue8m0 and x.shape[1] % 512:
+            raise Mismatch(f"`use_ue8m0` packs four scales of 128 values into a word, and rows have {x.shape[1]}")
+        payload = "bf16" if not use_fp8 else "fp8-packed" if round_scale else "fp8"
+        engines = self._engines()
+        topk_idx = topk_idx.to(require().int64)
+        low = engines.low_latency(num_max_dispatch_tokens_per_rank, x.shape[1], topk_idx.shape[1], num_experts, payload)
+
+        def launch(later: bool) -> Packed:
+            statistics = cumulative_local_expert_recv_stats
+            return low.dispatch(x, topk_idx, payload=payload, statistics=statistics, later=later)
+
+        def results(packed: Packed) -> tuple[Any, ...]:
+            return received(low, packed, payload, use_ue8m0, x.device)
+
+        made, event, hook = phases(engines, launch, results, async_finish, return_recv_hook, x, topk_idx)
+        return *made[:3], event, hook
+
+    def low_latency_combine(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        topk_weights: torch.Tensor,
+        handle: LowLatencyHandle,
+        use_logfmt: bool = False,
+        zero_copy: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        out: torch.Tensor | None = None,
+        combine_wait_recv_cost_stats: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, EventOverlap, Callable[[], None]]:
+        """Rows of each expert back to their tokens, with weights: the sums, an event, and what receives them.
+
+        With ``zero_copy`` the rows are those of `get_next_low_latency_combine_buffer`, and not ``x``.
+        """
+        if use_logfmt:
+            absent("use_logfmt", "rows come back as bfloat16")
+        if combine_wait_recv_cost_stats is not None:
+            absent("combine_wait_recv_cost_stats", NO_WAITS)
+        rows = x
+        if zero_copy:
+            if handle.next_input is None:
+                raise Mismatch("`zero_copy` wants its rows in what `get_next_low_latency_combine_buffer` gives")
+            rows, handle.next_input = handle.next_input, None
+        low = handle.low
+        if out is None:
+            out = require().empty((topk_idx.shape[0], low.hidden), dtype=x.dtype, device=x.device)
+        ids = topk_idx.to(require().int64)
+
+        def launch(later: bool) -> Sums:
+            return low.combine(rows, handle.packed, topk_weights, topk_idx=ids, out=out, later=later)
+
+        def results(sums: Sums) -> tuple[Any, ...]:
+            # In the emulator `out` is filled when it is looked at.
+            return out, lambda: sums.x
+
+        inputs = (rows, ids, topk_weights)
+        made, event, hook = phases(self._engines(), launch, results, async_finish, return_recv_hook, *inputs)
+        return made[0], event, hook
+
+    def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> torch.Tensor:
+        """Where the next combine of a handle reads its rows, if it has ``zero_copy``."""
+        if handle.next_input is None:
+            low, torch = handle.low, require()
+            shape = (low.local_experts, low.group.ranks * low.tokens, low.hidden)
+            device = low.group.device()
+            place = "cpu" if device is None else f"cuda:{device}"
+            handle.next_input = torch.empty(shape, dtype=torch.bfloat16, device=place)
+        return handle.next_input
+
+    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
+        """Leaves a rank out of later low-latency calls, or takes it back in; all other ranks do the same."""
+        self._engines().group.leave_out(rank_to_mask, mask)
+
+    def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
+        """Writes a 1 for each rank that is left out, and 0 for others."""
+        out = self._engines().group.left_out
+        if mask_status.shape != (self.group_size,):
+            raise Mismatch(f"`mask_status` is {list(mask_status.shape)}, and has to be [{self.group_size}]")
+        mask_status.copy_(require().tensor([rank in out for rank in range(self.group_size)]))
+
+    def low_latency_clean_mask_buffer(self) -> None:
+        """Takes all ranks back in."""
+        group = self._engines().group
+        for rank in group.left_out:
+            group.leave_out(rank, False)
+
+
+def received(
+    low: LowLatency, packed: Packed, payload: str, use_ue8m0: bool, device: Any
+) -> tuple[Any, torch.Tensor, LowLatencyHandle, Callable[[], None]]:
+    """The results of a dispatch as tensors, and what fills them behind its second phase."""
+    torch = require()
+    lead = (low.local_experts, low.group.ranks * low.tokens)
+    blocks = -(-low.hidden // 128)
+    turned = None
+    if has_gpu():
+        x, counts = packed.arriving("x"), packed.arriving("counts")
+    else:
+        values = torch.bfloat16 if payload == "bf16" else torch.float8_e4m3fn
+        x = torch.empty((*lead, low.hidden), dtype=values, device=device)
+        counts = torch.zeros(low.local_experts, dtype=torch.int32, device=device)
+    if payload != "bf16":
+        # One column behind another, as products of FP8 read them.
+        columns, kind = (blocks // 4, torch.int32) if use_ue8m0 else (blocks, torch.float32)
+        turned = torch.empty((lead[0], columns, lead[1]), dtype=kind, device=device).transpose(1, 2)
+
+    def fill() -> None:
+        if not has_gpu():
+            x.copy_(packed.x)
+            counts.copy_(packed.counts)
+        if turned is None:
+            return
+        scale = packed.scale
+        if payload == "fp8-packed":
+            scale = scale.view(torch.int32) if use_ue8m0 else (scale.int() << 23).view(torch.float32)
+        turned.copy_(scale)
+
+    return x if turned is None else (x, turned), counts, LowLatencyHandle(packed, low), fill
+
+
+def phases(
+    engines: Engines,
+    launch: Callable[[bool], Any],
+    results: Callable[[Any], tuple[Any, ...]],
+    async_finish: bool,
+    return_recv_hook: bool,
+    *inputs: Any,
+) -> tuple[tuple[Any, ...], EventOverlap, Callable[[], None]]:
+    """Both phases of a call, or the first one and a hook that launches the second; the last result fills the others."""
+    if async_finish and return_recv_hook:
+        raise Mismatch("a call with `return_recv_hook` has no event: `async_finish` is for calls without")
+    if return_recv_hook:
+        call = launch(True)
+        made = results(call)
+
+        def hook() -> None:
+            if not call.is_here:
+                call.receive()
+                made[-1]()
+
+        return made, EventOverlap(), hook
+    with engines.beside(None, async_finish, *inputs) as beside:
+        made = results(launch(False))
+        made[-1]()
+        for it in made[:-1]:
+            tensors = it if isinstance(it, tuple) else (it,)
+            beside.outputs += [tensor for tensor in tensors if not isinstance(tensor, LowLatencyHandle)]
+    return made, beside.done, lambda: None

@@ -1,0 +1,184 @@
+"""The calls that frameworks make, in their order and with their arguments, and the programs of docs/python.md."""
+
+from __future__ import annotations
+
+import re
+import unittest
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import epforge
+from epforge import deep_ep
+from epforge.deep_ep.utils import EventHandle, EventOverlap
+from torch_calls import EXPERTS, HIDDEN, PLACE, TOPK, arrivals, gathered, ranks_in_processes, routed, times, whole
+
+
+def trainer(rank: int, ranks: int) -> None:
+    """There and back in both directions, every call on the other stream: Megatron's."""
+    hint = deep_ep.Buffer.get_dispatch_config(ranks).get_nvl_buffer_size_hint(HIDDEN * 2, ranks)
+    buffer = deep_ep.Buffer(dist.group.WORLD, hint, 0)
+    deep_ep.Buffer.set_num_sms(8)
+    x, (ids, weights) = whole(6), routed(6)
+    beside = {"async_finish": True, "allocate_on_comm_stream": True}
+    handles = []
+    for _ in range(3):
+        per_rank, per_node, per_expert, in_rank, event = buffer.get_dispatch_layout(
+            ids, EXPERTS, previous_event=EventOverlap(EventHandle()), **beside
+        )
+        rows, came_ids, came_weights, counts, handle, event = buffer.dispatch(
+            x, topk_idx=ids, topk_weights=weights, num_tokens_per_rank=per_rank, num_tokens_per_rdma_rank=per_node,
+            is_token_in_rank=in_rank, num_tokens_per_expert=per_expert, previous_event=event, **beside,
+        )  # fmt: skip
+        event.current_stream_wait()
+        assert torch.equal(rows, arrivals(x, ids, rank, ranks)) and isinstance(counts, list)
+        assert came_ids.dtype == torch.int64 and came_weights.dtype == torch.float32
+        handles.append((handle, rows, came_weights))
+    # Backwards, the last layer first.
+    for handle, rows, came_weights in reversed(handles):
+        sums, sum_weights, event = buffer.combine(
+            rows.contiguous(), handle, topk_weights=came_weights.float(),
+            previous_event=EventOverlap(EventHandle()), **beside,
+        )  # fmt: skip
+        event.current_stream_wait()
+        assert torch.equal(sums.float(), x.float() * times(ids, ranks))
+        assert torch.equal(sum_weights, weights * times(ids, ranks))
+        back, none, *_, event = buffer.dispatch(x, handle=handle, previous_event=EventOverlap(EventHandle()), **beside)
+        event.current_stream_wait()
+        assert none is None and torch.equal(back, rows)
+
+
+def server(rank: int, ranks: int) -> None:
+    """Prefill by counts and decode by slots in one buffer: vLLM's and SGLang's."""
+    most = 8
+    config = deep_ep.Config(num_sms=4)
+    nvl = config.get_nvl_buffer_size_hint(HIDDEN * 2, ranks)
+    rdma = deep_ep.Buffer.get_low_latency_rdma_size_hint(most, HIDDEN, ranks, EXPERTS)
+    buffer = deep_ep.Buffer(
+        dist.group.WORLD, nvl, rdma, low_latency_mode=True, num_qps_per_rank=EXPERTS // ranks,
+        allow_nvlink_for_low_latency_mode=True, allow_mnnvl=True, explicitly_destroy=True,
+    )  # fmt: skip
+    assert (buffer.group_size, buffer.num_nvl_bytes, buffer.low_latency_mode) == (ranks, nvl, True)
+    for tokens in (8, 3):
+        x, (ids, weights) = whole(tokens), routed(tokens)
+        event = buffer.capture()
+        per_rank, per_node, per_expert, in_rank, event = buffer.get_dispatch_layout(
+            topk_idx=ids, num_experts=EXPERTS, previous_event=event, async_finish=False, allocate_on_comm_stream=False
+        )
+        rows, _, _, counts, handle, event = buffer.dispatch(
+            x=x, handle=None, num_tokens_per_rank=per_rank, num_tokens_per_rdma_rank=per_node,
+            is_token_in_rank=in_rank, num_tokens_per_expert=per_expert, topk_idx=ids, topk_weights=weights,
+            expert_alignment=4, config=config, previous_event=None, async_finish=True, allocate_on_comm_stream=False,
+        )  # fmt: skip
+        assert event.event is not None
+        event.current_stream_wait()
+        assert all(count % 4 == 0 for count in counts)
+        sums, _, event = buffer.combine(
+            x=rows, handle=handle, topk_weights=None, config=config, previous_event=buffer.capture(),
+            async_finish=False, allocate_on_comm_stream=False,
+        )  # fmt: skip
+        assert torch.equal(sums.float(), x.float() * times(ids, ranks))
+        buffer.clean_low_latency_buffer(most, HIDDEN, EXPERTS)
+        decode(buffer, most, [0, 5][rank], tokens)
+    buffer.destroy()
+
+
+def decode(buffer: deep_ep.Buffer, most: int, tokens: int, seed: int) -> None:
+    """A step of few tokens, of none on a rank, with an event and with a hook."""
+    torch.manual_seed(seed + dist.get_rank())
+    x, (ids, weights) = whole(tokens), routed(tokens)
+    out = torch.empty_like(x)
+    for hooked in (True, False):
+        rows, counts, handle, event, hook = buffer.low_latency_dispatch(
+            x, ids, most, EXPERTS, use_fp8=False, async_finish=not hooked, return_recv_hook=hooked
+        )
+        hook() if hooked else event.current_stream_wait()
+        assert int(counts.sum()) == sum(int((ids // (EXPERTS // dist.get_world_size()) == dist.get_rank()).sum())
+                                        for ids in gathered(ids))  # fmt: skip
+        _, event, hook = buffer.low_latency_combine(
+            rows, ids, weights, handle, async_finish=not hooked, zero_copy=False, return_recv_hook=hooked, out=out
+        )
+        hook() if hooked else event.current_stream_wait()
+        factor = torch.where(ids >= 0, weights, 0).sum(1, keepdim=True)
+        assert torch.equal(out.float(), x.float() * factor)
+
+
+def rounded_once(rank: int, ranks: int) -> None:
+    """Sums of rows that are no whole numbers: by top-k, rounded, by rank, then biases, and rounded; bit for bit."""
+    buffer = deep_ep.ElasticBuffer(
+        dist.group.WORLD, num_max_tokens_per_rank=8, hidden=HIDDEN, num_topk=TOPK, deterministic=True
+    )
+    tokens, local = 7, EXPERTS // ranks
+    x, (ids, weights) = torch.randn(tokens, HIDDEN).to(torch.bfloat16), routed(tokens)
+    bias = (torch.randn(tokens, HIDDEN).to(torch.bfloat16), torch.randn(tokens, HIDDEN).to(torch.bfloat16))
+    for biases in (None, bias[0], bias):
+        spread, _, factors, handle, _ = buffer.dispatch(
+            x, topk_idx=ids, topk_weights=weights, num_experts=EXPERTS, do_expand=True, do_zero_padding=True
+        )
+        made = (spread.float() * factors[:, None]).to(torch.bfloat16)
+        sums, _, _ = buffer.combine(made, handle, bias=biases)
+        total = torch.zeros(tokens, HIDDEN)
+        for other in range(ranks):
+            own = torch.zeros(tokens, HIDDEN)
+            for choice in range(TOPK):
+                here = (ids[:, choice] >= 0) & (ids[:, choice] // local == other)
+                term = (x.float() * weights[:, choice, None]).to(torch.bfloat16).float()
+                own = torch.where(here[:, None], own + term, own)
+            total = total + own.to(torch.bfloat16).float()
+        for one in () if biases is None else biases if isinstance(biases, tuple) else (biases,):
+            total = total + one.float()
+        assert torch.equal(sums.view(torch.int16), total.to(torch.bfloat16).view(torch.int16))
+
+
+def documented(rank: int, ranks: int) -> None:
+    """The programs of the page, with smaller numbers."""
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    layer, few = (block for block in blocks if "dispatch(x, topk_idx" in block)
+    x, (ids, weights) = whole(5), routed(5)
+
+    def plain(rows: Any, experts: Any, factors: Any) -> Any:
+        scale = torch.where(experts >= 0, factors, 0).sum(1, keepdim=True)
+        return (rows.float() * scale).to(torch.bfloat16)
+
+    def grouped(rows: Any, scale: Any, counts: Any) -> Any:
+        blocks = rows.float().unflatten(2, (-1, 128)) * scale[..., None]
+        return blocks.flatten(2).to(torch.bfloat16)
+
+    names = {
+        "x": x, "topk_idx": ids, "topk_weights": weights,
+        "my_experts": plain, "my_grouped_experts": grouped, "my_shared_expert": torch.zeros_like,
+    }  # fmt: skip
+    for block in (layer, few):
+        smaller = block.replace("4096", "8").replace("tokens=128", "tokens=8").replace("7168", str(HIDDEN))
+        smaller = smaller.replace("topk=8", f"topk={TOPK}").replace("experts=256", f"experts={EXPERTS}")
+        exec(smaller.replace("from_torch()", f"from_torch(device={PLACE!r})"), names)
+        factor = torch.where(ids >= 0, weights, 0).sum(1, keepdim=True)
+        near = (names["y"].float() - x.float() * factor).abs().max()
+        assert near < 0.5, near
+
+
+class Callers(unittest.TestCase):
+    """Each in processes of a gloo group."""
+
+    def test_a_trainer(self) -> None:
+        ranks_in_processes(2, PLACE, trainer)
+
+    def test_a_server(self) -> None:
+        ranks_in_processes(2, PLACE, server)
+
+    def test_sums_are_rounded_once(self) -> None:
+        ranks_in_processes(2, PLACE, rounded_once)
+
+    def test_the_programs_of_the_page(self) -> None:
+        ranks_in_processes(2, PLACE, documented)
+
+    def test_a_facade_takes_no_group_that_is_none(self) -> None:
+        with self.assertRaisesRegex(epforge.Mismatch, "wants the `group` of its ranks"):
+            deep_ep.Buffer(None)
+
+
+if __name__ == "__main__":
+    unittest.main()
