@@ -282,6 +282,7 @@ pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
         messages: Vec::<MessageLayout>::new(),
         pairs: Vec::new(),
         waivers: Vec::new(),
+        taken: Vec::new(),
         extents: Vec::new(),
         strides: Vec::new(),
     }

@@ -74,6 +74,7 @@ impl HandwrittenKernel {
             messages: Vec::new(),
             pairs: Vec::new(),
             waivers: Vec::new(),
+            taken: Vec::new(),
             extents: Vec::new(),
             strides: Vec::new(),
         }

@@ -14,6 +14,7 @@ use super::error::PlanError;
 use super::extent::extents;
 use super::message::{self, MessageLayout};
 use super::numbers::{self, Numbers};
+use super::taken::taken;
 use super::window::Window;
 use crate::ir::counting::{Counting, counted};
 use crate::ir::facts::facts;
@@ -66,6 +67,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         cfg,
         params,
         args_bytes,
+        taken: taken(&ir, &numbers),
         extents: extents(&ir, &numbers),
         strides: planner.strides(),
         window: window.regions,

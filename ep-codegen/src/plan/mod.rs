@@ -14,6 +14,7 @@ mod numbers;
 mod prologue;
 mod roles;
 mod shared;
+mod taken;
 mod window;
 
 pub use arch::Arch;
@@ -24,6 +25,7 @@ pub use extent::Extent;
 pub use message::{MessageLayout, MetaField};
 pub use numbers::{Numbers, eval, resolve};
 pub use roles::{RoleUse, RoleWarps, block_groups, has_sequences, role_use};
+pub use taken::Taken;
 
 pub use crate::ir::counting::{Counting, counted, has_last, is_given, sums};
 pub use crate::ir::naming::{camel, constant, kebab, snake};
@@ -57,6 +59,8 @@ pub struct Plan {
     pub params: Vec<Param>,
     /// Size of `struct Args`.
     pub args_bytes: i64,
+    /// Tensors that every call takes.
+    pub taken: Vec<Taken>,
     /// Memory of the caller that the kernel writes.
     pub extents: Vec<Extent>,
     /// Tensors in whose rows peers read or write where they lie, with the bytes from one row to the next.

@@ -177,7 +177,7 @@ impl GroupKernel {
         bindings: &Bindings,
     ) -> Result<(), CallError> {
         bindings.check_names(&self.plan)?;
-        bindings.check_strides(&self.plan)?;
+        bindings.check_tensors(&self.plan)?;
         let map = ArgsMap::new(&self.plan, |param| bindings.operand(param, self.control_at))?;
         let mut bytes = vec![0; map.bytes()];
         let turn = self.group.turn(rank, stream)?;
