@@ -24,12 +24,13 @@ use std::sync::Arc;
 use ep_codegen::plan::{Arch, Plan};
 
 use crate::args::Rows;
-use crate::backend::Stream;
+use crate::backend::{Kept, Stream};
+use crate::call_order::Turn;
 use crate::emit::Emitted;
 use crate::error::CallError;
 use crate::group::{Group, GroupKernel, compile_all, place_control, positive};
+use crate::launch::Prepared;
 use crate::memory::Window;
-use crate::tune::Tuning;
 
 pub use crate::calls::CallOptions;
 pub use expand::{ExpandOptions, ExpandedOutput, Expander};
@@ -42,10 +43,10 @@ pub use options::{
 pub use placement::Placement;
 pub use plain::PlainOutput;
 
-use arguments::{CallValue, CallValues};
+use arguments::{CallValue, CallValues, Names};
 use handles::NOT_YET;
 use memory::MemoryLayout;
-use shared::{Prepared, RankMemory, Shared};
+use shared::{RankMemory, Shared};
 
 /// Dispatch and combine for one shape. Clones share one buffer.
 #[derive(Clone)]
@@ -131,13 +132,14 @@ impl Buffer {
         let window = Arc::new(Window::new(group.backend(), layout.window_bytes())?);
         let images = compile_all(group, &programs.all().collect::<Vec<_>>())?;
         let traffic = options.traffic(ranks);
-        let tuned = Tuning::choose(&options.rates, &traffic).sms;
-        let usual_sms = tuned.min(backend.sms(backend.local().start));
+        let usual_sms = group.usual_sms(&options.rates, &traffic);
         let prepare = |pipeline, program: &Emitted, place: usize| {
-            let (at, image) = (starts[place], &images[place]);
-            let kernel = GroupKernel::load(group, &window, at, &program.plan, image)?;
-            let map = arguments::resolve(pipeline, kernel.plan(), at, &options, ranks, &layout)?;
-            Ok::<Prepared, CallError>(Prepared { kernel, map, usual_sms })
+            let (control_at, plan) = (starts[place], &program.plan);
+            let kernel = GroupKernel::load(group, &window, control_at, plan, &images[place])?;
+            // Pairs of even and odd blocks serve one stripe at a time.
+            let is_paired = plan.arms.iter().any(|(axis, arm)| axis == "via" && arm == "Ring");
+            let names = Names { pipeline, control_at, options: &options, ranks, layout: &layout };
+            Prepared::new(kernel, usual_sms, is_paired, |param| names.operand(param))
         };
         let layout_kernel = prepare(Standard::Layout, &programs.layout, 0)?;
         let dispatch = prepare(Standard::NvlDispatch, &programs.dispatch, 1)?;
@@ -187,7 +189,7 @@ impl Buffer {
 
     /// The plan of a pipeline, if the buffer has it.
     pub fn plan(&self, pipeline: StandardPipeline) -> Option<&Plan> {
-        self.shared.prepared(pipeline).map(|prepared| prepared.kernel.plan())
+        self.shared.prepared(pipeline).map(Prepared::plan)
     }
 
     /// SMs that a pipeline takes in such a call; 0 if the buffer does not have it.
@@ -220,10 +222,21 @@ impl Buffer {
         input.check_rows(self.options(), true)?;
         shared.dispatch.check_blocks(rank, call)?;
         let received = Received::take(shared, rank)?;
-        let first = CallOptions { done: None, ..*call };
-        let handle = self.exchange_counts(rank, input, &first)?;
-        let second = CallOptions { after: None, ..*call };
-        self.send_counted(&handle, input, &received, &second)?;
+        if !self.holds_worst_case() {
+            // All ranks decide by the counts whether there is room.
+            let first = CallOptions { done: None, ..*call };
+            let handle = self.exchange_counts(rank, input, &first)?;
+            let second = CallOptions { after: None, ..*call };
+            self.send_counted(&handle, input, &received, &second)?;
+            return Ok((handle, received));
+        }
+        let mut handle = self.take_handle(rank, input, call)?;
+        let leases = || Box::new((handle.lease().clone(), received.lease().clone())) as Kept;
+        let turn = shared.group.begin(rank, call, leases)?;
+        self.launch_counts(&turn, &mut handle, input, call)?;
+        self.launch_rows(&turn, &shared.dispatch, &handle, input, &received, call)?;
+        shared.group.end(turn, call)?;
+        handle.sent();
         Ok((handle, received))
     }
 
@@ -283,26 +296,46 @@ impl Buffer {
         call: &CallOptions,
     ) -> Result<Handle, CallError> {
         let shared = &self.shared;
+        let mut handle = self.take_handle(rank, input, call)?;
+        let turn = shared.group.begin(rank, call, || Box::new(handle.lease().clone()))?;
+        self.launch_counts(&turn, &mut handle, input, call)?;
+        shared.group.end(turn, call)?;
+        Ok(handle)
+    }
+
+    /// A handle for the counts of `input`, which are checked.
+    fn take_handle(
+        &self,
+        rank: usize,
+        input: &DispatchInput,
+        call: &CallOptions,
+    ) -> Result<Handle, CallError> {
+        let shared = &self.shared;
         shared.check_tokens(input.tokens)?;
         input.check_routing()?;
-        let own = shared.rank(rank)?;
         shared.group.check(rank)?;
-        let is_captured = shared.group.is_captured(rank, call.stream)?;
-        let timeout = call.timeout.unwrap_or_else(|| shared.group.timeout());
-        let handle = Handle::take(shared, rank, input, is_captured, timeout)?;
+        Handle::take(shared, rank, input, call)
+    }
+
+    fn launch_counts(
+        &self,
+        turn: &Turn<'_>,
+        handle: &mut Handle,
+        input: &DispatchInput,
+        call: &CallOptions,
+    ) -> Result<(), CallError> {
+        let shared = &self.shared;
+        let own = shared.rank(handle.rank())?;
+        handle.begin(turn)?;
         let mut values = CallValues::new();
         handle.bind(&mut values)?;
         values
             .set(CallValue::TopkIdx, input.topk_idx)
             .set(CallValue::Placement, own.placement.address());
-        let turn = shared.begin(rank, call)?;
-        shared.keep(&turn, || [Some(handle.lease().clone()), None, None])?;
         let mut state = own.state();
-        shared.layout_kernel.launch(&turn, call, &values, &mut state)?;
+        shared.layout_kernel.launch(turn, call, values.values(), &mut state.args)?;
         handle.counting(&mut state);
-        drop(state);
-        shared.end(turn, call)?;
-        Ok(handle)
+        Ok(())
     }
 
     /// Moves rows along the tables of an earlier dispatch: the same tokens to the same places.
@@ -333,9 +366,24 @@ impl Buffer {
         received: &Received,
         call: &CallOptions,
     ) -> Result<(), CallError> {
+        let group = &self.shared.group;
+        let leases = || Box::new((handle.lease().clone(), received.lease().clone())) as Kept;
+        let turn = group.begin(handle.rank(), call, leases)?;
+        self.launch_rows(&turn, prepared, handle, input, received, call)?;
+        group.end(turn, call)
+    }
+
+    fn launch_rows(
+        &self,
+        turn: &Turn<'_>,
+        prepared: &Prepared,
+        handle: &Handle,
+        input: &DispatchInput,
+        received: &Received,
+        call: &CallOptions,
+    ) -> Result<(), CallError> {
         let shared = &self.shared;
-        let rank = handle.rank();
-        let own = shared.rank(rank)?;
+        let own = shared.rank(handle.rank())?;
         let mut values = CallValues::new();
         handle.bind(&mut values)?;
         received.bind(&mut values)?;
@@ -349,11 +397,7 @@ impl Buffer {
             .set(CallValue::ScaleColumnStride, input.scale.column_stride as u64)
             .set(CallValue::TopkIdx, input.topk_idx)
             .set(CallValue::Weights, input.topk_weights);
-        let turn = shared.begin(rank, call)?;
-        shared
-            .keep(&turn, || [Some(handle.lease().clone()), Some(received.lease().clone()), None])?;
-        prepared.launch(&turn, call, &values, &mut own.state())?;
-        shared.end(turn, call)
+        prepared.launch(turn, call, values.values(), &mut own.state().args)
     }
 
     /// Sets every byte of all outputs of a rank behind its last call, so that what a dispatch does
@@ -411,12 +455,9 @@ impl Buffer {
             .set(CallValue::BiasStride, biases.first().map_or(0, |rows| rows.row_stride as u64))
             .set(CallValue::Combined, output.combined)
             .set(CallValue::CombinedWeights, output.combined_weights);
-        let turn = shared.begin(rank, call)?;
-        shared.keep(&turn, || {
-            let [rows, weights] = input.leases();
-            [Some(handle.lease().clone()), rows, weights]
-        })?;
-        shared.combine.launch(&turn, call, &values, &mut own.state())?;
-        shared.end(turn, call)
+        let leases = || Box::new((handle.lease().clone(), input.leases())) as Kept;
+        let turn = shared.group.begin(rank, call, leases)?;
+        shared.combine.launch(&turn, call, values.values(), &mut own.state().args)?;
+        shared.group.end(turn, call)
     }
 }

@@ -18,11 +18,11 @@ pub use phases::PhasedCall;
 pub use places::{LeftTables, OutputMemory};
 pub use prepare::{PrepareOptions, TensorName};
 
-use crate::args::ArgsMap;
+use crate::backend::Kept;
 use crate::error::CallError;
-use crate::group::{Group, GroupKernel, positive};
+use crate::group::Group;
+use crate::launch::Prepared;
 use crate::tensor::{Given, TensorMemory};
-use crate::tune::{Rates, Traffic, Tuning};
 use spec::CallSpec;
 
 /// A declared pipeline, compiled and loaded on all local ranks, with the memory of its calls. Clones
@@ -34,8 +34,7 @@ pub struct CallKernel {
 
 struct Inner {
     // Dropped in this order: the kernel before the memory whose addresses it was given.
-    kernel: GroupKernel,
-    map: ArgsMap,
+    prepared: Prepared,
     ranks: Vec<RankMemory>,
     spec: CallSpec,
     group: Group,
@@ -85,7 +84,7 @@ impl CallKernel {
 
     /// What was compiled.
     pub fn plan(&self) -> &ep_codegen::plan::Plan {
-        self.inner.kernel.plan()
+        self.inner.prepared.plan()
     }
 
     /// A dim or tune; 0: the chosen arms have no such one.
@@ -99,17 +98,8 @@ impl CallKernel {
     }
 
     /// SMs that a call takes, a block each.
-    pub fn sms(&self, rank: usize, call: &CallOptions) -> u32 {
-        let (plan, group) = (self.plan(), &self.inner.group);
-        let usual = || {
-            // Each rank sends as much to every rank.
-            let traffic = Traffic { remote: group.ranks() as f64 - 1.0, own: 1.0 };
-            let tuned = Tuning::choose(&Rates::H200, &traffic).sms;
-            tuned.min(group.backend().sms(rank))
-        };
-        let blocks = call.sms.unwrap_or_else(usual).max(positive(plan.blocks_min) as u32);
-        // Even and odd blocks work in pairs: an odd one would have no partner.
-        if self.inner.spec.is_paired { blocks.next_multiple_of(2) } else { blocks }
+    pub fn sms(&self, call: &CallOptions) -> u32 {
+        self.inner.prepared.sms(call)
     }
 
     /// Launches on one rank, and gives the tables that the call leaves. `given` has a place for each
@@ -134,13 +124,13 @@ impl CallKernel {
         numbers: &[u64],
         phases: Range<usize>,
     ) -> Result<(LeftTables, MutexGuard<'_, Scratch>), CallError> {
-        let Inner { kernel, ranks, spec, group, .. } = self.inner.as_ref();
+        let Inner { prepared, ranks, spec, group } = self.inner.as_ref();
         let own = &ranks[group.local_index(rank)?];
         group.check(rank)?;
-        let blocks = self.sms(rank, call);
-        kernel.check_blocks(rank, blocks)?;
+        prepared.check_blocks(rank, call)?;
         let mut scratch = own.scratch();
-        let sizes = spec.bind(given, numbers, kernel.window(rank)?, &mut scratch.values)?;
+        let window = prepared.kernel().window(rank)?;
+        let sizes = spec.bind(given, numbers, window, &mut scratch.values)?;
         let tables = match spec.has_own_tables(given) {
             true => {
                 let (_, place) = free(&own.tables, "handles", rank)?;
@@ -164,22 +154,12 @@ impl CallKernel {
         scratch: &mut Scratch,
         memory: impl Iterator<Item = &'m Arc<TensorMemory>>,
     ) -> Result<(), CallError> {
-        let Inner { kernel, map, group, .. } = self.inner.as_ref();
-        let turn = group.turn(rank, call.stream)?;
-        if let Some(after) = call.after {
-            group.backend().wait_event(rank, call.stream, &after.event())?;
-        }
-        if turn.is_captured() {
-            let kept: Vec<Arc<TensorMemory>> = memory.cloned().collect();
-            group.backend().keep(rank, turn.stream(), Box::new(kept))?;
-        }
+        let Inner { prepared, group, .. } = self.inner.as_ref();
+        let kept = || Box::new(memory.cloned().collect::<Vec<_>>()) as Kept;
+        let turn = group.begin(rank, call, kept)?;
         let Scratch { values, args } = scratch;
-        let run = (self.sms(rank, call), call.timeout);
-        kernel.launch_phases(&turn, phases, run, (map, values), args)?;
-        match call.done {
-            Some(done) => Ok(group.backend().record(rank, turn.stream(), &done.event())?),
-            None => Ok(()),
-        }
+        prepared.launch_phases(&turn, phases, call, values, args)?;
+        group.end(turn, call)
     }
 }
 

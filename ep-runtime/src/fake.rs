@@ -27,6 +27,8 @@ pub(crate) struct FakeBackend {
     pub(crate) sms: AtomicU32,
     /// Kernels that were launched so far.
     pub(crate) launches: AtomicU32,
+    /// What a driver was asked for on the way of calls.
+    asked: Mutex<Vec<&'static str>>,
     blocks: Mutex<BTreeMap<u64, Vec<u8>>>,
     next: AtomicU64,
 }
@@ -48,9 +50,19 @@ impl FakeBackend {
             compiles_slowly: AtomicBool::new(false),
             sms: AtomicU32::new(132),
             launches: AtomicU32::new(0),
+            asked: Mutex::default(),
             blocks: Mutex::default(),
             next: AtomicU64::new(1 << 40),
         })
+    }
+
+    /// What a driver was asked for since the last time.
+    pub(crate) fn asked(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+
+    fn ask(&self, what: &'static str) {
+        self.asked.lock().unwrap().push(what);
     }
 
     fn allocate(&self, bytes: u64, byte: u8) -> u64 {
@@ -191,10 +203,12 @@ impl Backend for FakeBackend {
 
     fn enqueue(&self, _: usize, _: Stream, _: &KernelLaunch) -> Result<(), BackendError> {
         self.launches.fetch_add(1, Ordering::Relaxed);
+        self.ask("launch");
         Ok(())
     }
 
     fn capture(&self, _: usize, _: Stream) -> Result<Option<Capture>, BackendError> {
+        self.ask("capture");
         Ok(None)
     }
 
@@ -235,10 +249,12 @@ impl Backend for FakeBackend {
     }
 
     fn record(&self, _: usize, _: Stream, _: &Event) -> Result<(), BackendError> {
+        self.ask("record");
         Ok(())
     }
 
     fn wait_event(&self, _: usize, _: Stream, _: &Event) -> Result<(), BackendError> {
+        self.ask("wait");
         Ok(())
     }
 

@@ -56,6 +56,7 @@ mod call_order;
 mod emit;
 #[cfg(test)]
 mod fake;
+mod launch;
 #[cfg(target_os = "linux")]
 mod net_error;
 mod open;

@@ -107,8 +107,8 @@ impl Calls<'_> {
 
             impl Kernel {
                 /// SMs that a call takes, a block each.
-                pub fn sms(&self, rank: usize, call: &::ep_runtime::calls::CallOptions) -> u32 {
-                    self.core.sms(rank, call)
+                pub fn sms(&self, call: &::ep_runtime::calls::CallOptions) -> u32 {
+                    self.core.sms(call)
                 }
 
                 #[doc(hidden)]

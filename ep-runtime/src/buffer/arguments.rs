@@ -1,11 +1,10 @@
 //! Which number of a call each member of a standard pipeline's `struct Args` takes.
 
-use ep_codegen::plan::{Param, ParamKind, Plan};
+use ep_codegen::plan::{Param, ParamKind};
 
 use super::memory::MemoryLayout;
 use super::options::{BufferOptions, StandardPipeline};
-use crate::args::{ArgsMap, Operand};
-use crate::error::CallError;
+use crate::args::Operand;
 
 /// The numbers that differ from call to call. Of blocks these are the addresses; where something lies
 /// inside one is a constant that is added.
@@ -70,24 +69,12 @@ impl CallValues {
 }
 
 /// Resolves the members of one pipeline's `struct Args`.
-pub(super) fn resolve(
-    pipeline: StandardPipeline,
-    plan: &Plan,
-    control_at: u64,
-    options: &BufferOptions,
-    ranks: usize,
-    layout: &MemoryLayout,
-) -> Result<ArgsMap, CallError> {
-    let names = Names { pipeline, control_at, options, ranks, layout };
-    ArgsMap::new(plan, |param| names.operand(param))
-}
-
-struct Names<'a> {
-    pipeline: StandardPipeline,
-    control_at: u64,
-    options: &'a BufferOptions,
-    ranks: usize,
-    layout: &'a MemoryLayout,
+pub(super) struct Names<'a> {
+    pub(super) pipeline: StandardPipeline,
+    pub(super) control_at: u64,
+    pub(super) options: &'a BufferOptions,
+    pub(super) ranks: usize,
+    pub(super) layout: &'a MemoryLayout,
 }
 
 fn per_call(value: CallValue) -> Option<Operand> {
@@ -95,7 +82,7 @@ fn per_call(value: CallValue) -> Option<Operand> {
 }
 
 impl Names<'_> {
-    fn operand(&self, param: &Param) -> Option<Operand> {
+    pub(super) fn operand(&self, param: &Param) -> Option<Operand> {
         match &param.kind {
             ParamKind::Group => None,
             ParamKind::Size | ParamKind::Arg { .. } => self.number(&param.name),

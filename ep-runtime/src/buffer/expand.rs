@@ -8,10 +8,11 @@ use ep_codegen::plan::{Config, Param, ParamKind};
 use super::handles::{Handle, Received};
 use super::memory::{Blocks, table_blocks};
 use super::{Buffer, CallOptions, Shared};
-use crate::args::{ArgsMap, Operand, Rows};
+use crate::args::{Operand, Rows};
 use crate::emit::{EmitError, Emitted};
 use crate::error::CallError;
 use crate::group::{GroupKernel, compile_all, place_control, positive};
+use crate::launch::Prepared;
 use crate::memory::{DeviceMemory, Window};
 use crate::pipeline::AnyPipeline;
 use crate::pipelines;
@@ -65,12 +66,6 @@ enum CallValue {
 
 const VALUES: usize = CallValue::Source as usize + 1;
 
-/// A kernel with its resolved arguments.
-struct Prepared {
-    kernel: GroupKernel,
-    map: ArgsMap,
-}
-
 /// Expands the outputs of one buffer. Clones share one.
 #[derive(Clone)]
 pub struct Expander {
@@ -110,8 +105,8 @@ impl Expander {
         for ((emitted, start), image) in emitted.iter().zip(starts).zip(&images) {
             let kernel = GroupKernel::load(group, &window, start, &emitted.plan, image)?;
             let operand = |param: &Param| operand(param, shared, &options, &blocks);
-            let map = ArgsMap::new(kernel.plan(), operand)?;
-            kernels.push(Prepared { kernel, map });
+            let usual_sms = shared.dispatch.usual_sms();
+            kernels.push(Prepared::new(kernel, usual_sms, false, operand)?);
         }
         let tables =
             group.local().map(|rank| DeviceMemory::zeroed(group.backend(), rank, blocks.bytes()));
@@ -147,19 +142,13 @@ impl Expander {
         let index = shared.group.local_index(rank)?;
         shared.group.check(rank)?;
         let values = inner.values(index, handle, received, output)?;
-        let turn = shared.begin(rank, call)?;
-        if turn.is_captured() {
-            let kept = (handle.lease().clone(), received.lease().clone(), Arc::clone(inner));
-            shared.group.backend().keep(rank, turn.stream(), Box::new(kept))?;
-        }
+        let kept = || (handle.lease().clone(), received.lease().clone(), Arc::clone(inner));
+        let turn = shared.group.begin(rank, call, || Box::new(kept()))?;
         let mut args = inner.args[index].lock().unwrap_or_else(PoisonError::into_inner);
-        for Prepared { kernel, map } in &inner.kernels {
-            let wanted = call.sms.unwrap_or(shared.dispatch.usual_sms);
-            let blocks = wanted.max(positive(kernel.plan().blocks_min) as u32);
-            let args = &mut args[..map.bytes()];
-            kernel.launch_mapped(&turn, blocks, call.timeout, map, &values, args)?;
+        for prepared in &inner.kernels {
+            prepared.launch(&turn, call, &values, &mut args)?;
         }
-        shared.end(turn, call)
+        shared.group.end(turn, call)
     }
 
     /// Device address of `i32[local experts + 1]`: where the rows of each expert begin, and where the

@@ -11,6 +11,8 @@ use super::inputs::DispatchInput;
 use super::lease::{Lease, LeaseKind};
 use super::shared::{RankMemory, RankState, Shared};
 use crate::args::Rows;
+use crate::call_order::Turn;
+use crate::calls::CallOptions;
 use crate::error::CallError;
 
 /// What no count can be: host words hold it until the kernel has written the count.
@@ -42,30 +44,41 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// A handle whose counts nobody else waits for any more.
     pub(super) fn take(
         shared: &Arc<Shared>,
         rank: usize,
         input: &DispatchInput,
-        is_captured: bool,
-        timeout: Duration,
+        call: &CallOptions,
     ) -> Result<Handle, CallError> {
         let lease = Lease::take(shared, rank, LeaseKind::Handle)?;
         let (tokens, tokens_from) = (input.tokens, input.tokens_from);
-        let has_way_back = AtomicBool::new(false);
+        let timeout = call.timeout.unwrap_or_else(|| shared.group.timeout());
+        let (is_captured, has_way_back) = (false, AtomicBool::new(false));
         let handle = Handle { lease, tokens, tokens_from, is_captured, timeout, has_way_back };
-        let counting = handle.own()?.state().counting[handle.lease.index];
-        if counting && !is_captured {
-            // An earlier user dropped it unread: its counts must not come after the words are
-            // reset.
+        // An earlier user dropped it unread: its counts must not come after the words are reset.
+        if handle.is_counting()? && !shared.group.is_captured(rank, call.stream)? {
             handle.wait_for_counts()?;
         }
-        if !(counting && is_captured) {
-            let (received, per_expert) = shared.no_counts.split_at(1);
-            let memory = &handle.own()?.counts[handle.lease.index];
-            memory.write(shared.layout.places.received, received)?;
-            memory.write(shared.layout.places.per_expert, per_expert)?;
-        }
         Ok(handle)
+    }
+
+    /// Makes it ready for a call in this turn.
+    pub(super) fn begin(&mut self, turn: &Turn<'_>) -> Result<(), CallError> {
+        self.is_captured = turn.is_captured();
+        // Only what is captured leaves counts alone that may still come.
+        if self.is_counting()? {
+            return Ok(());
+        }
+        let shared = &self.lease.shared;
+        let (received, per_expert) = shared.no_counts.split_at(1);
+        let memory = &self.own()?.counts[self.lease.index];
+        memory.write(shared.layout.places.received, received)?;
+        Ok(memory.write(shared.layout.places.per_expert, per_expert)?)
+    }
+
+    fn is_counting(&self) -> Result<bool, CallError> {
+        Ok(self.own()?.state().counting[self.lease.index])
     }
 
     /// Notes that the kernel which writes the counts is in the stream.

@@ -80,13 +80,12 @@ impl Received {
         let wanted = || parts.iter().filter(|part| part.to.address != 0 && part.values != 0);
         wanted().try_for_each(Part::check)?;
         shared.group.check(rank)?;
-        let turn = shared.begin(rank, call)?;
-        shared.keep(&turn, || [Some(self.lease().clone()), None, None])?;
+        let turn = shared.group.begin(rank, call, || Box::new(self.lease().clone()))?;
         for part in wanted() {
             let copy = part.copy(rows);
             shared.group.backend().copy_rows(rank, turn.stream(), &copy)?;
         }
-        shared.end(turn, call)
+        shared.group.end(turn, call)
     }
 
     fn parts(&self, shared: &Shared, to: &PlainOutput) -> Result<[Part; 4], CallError> {

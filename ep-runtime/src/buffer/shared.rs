@@ -2,27 +2,17 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::arguments::CallValues;
 use super::handles::Handle;
 use super::inputs::DispatchInput;
-use super::lease::{Lease, Pool};
+use super::lease::Pool;
 use super::memory::{Blocks, MemoryLayout};
 use super::options::{BufferOptions, StandardPipeline};
-use crate::args::ArgsMap;
-use crate::call_order::Turn;
 use crate::calls::CallOptions;
 use crate::error::CallError;
-use crate::group::{Group, GroupKernel, positive, waived};
+use crate::group::{Group, waived};
+use crate::launch::Prepared;
 use crate::memory::{DeviceMemory, HostMemory, Window};
 use crate::tune::{Traffic, Tuning};
-
-/// A kernel with its resolved arguments.
-pub(super) struct Prepared {
-    pub(super) kernel: GroupKernel,
-    pub(super) map: ArgsMap,
-    /// SMs of a call that does not say how many.
-    pub(super) usual_sms: u32,
-}
 
 /// Everything of one rank that calls take from.
 pub(super) struct RankMemory {
@@ -59,36 +49,6 @@ pub(super) struct Shared {
     pub(super) traffic: Traffic,
     pub(super) options: BufferOptions,
     pub(super) group: Group,
-}
-
-impl Prepared {
-    pub(super) fn launch(
-        &self,
-        turn: &Turn<'_>,
-        call: &CallOptions,
-        values: &CallValues,
-        state: &mut RankState,
-    ) -> Result<(), CallError> {
-        let args = &mut state.args[..self.map.bytes()];
-        let (blocks, values) = (self.sms(call), values.values());
-        self.kernel.launch_mapped(turn, blocks, call.timeout, &self.map, values, args)
-    }
-
-    /// Fails if a launch would be refused for its number of blocks.
-    pub(super) fn check_blocks(&self, rank: usize, call: &CallOptions) -> Result<(), CallError> {
-        self.kernel.check_blocks(rank, self.sms(call))
-    }
-
-    /// SMs of a launch, a block each.
-    pub(super) fn sms(&self, call: &CallOptions) -> u32 {
-        let plan = self.kernel.plan();
-        let wanted = call.sms.unwrap_or(self.usual_sms);
-        let blocks = wanted.max(positive(plan.blocks_min) as u32);
-        // Pairs of even and odd blocks serve one stripe at a time: an odd one would have no
-        // partner.
-        let paired = plan.arms.iter().any(|(axis, arm)| axis == "via" && arm == "Ring");
-        if paired { blocks.next_multiple_of(2) } else { blocks }
-    }
 }
 
 impl RankMemory {
@@ -139,7 +99,7 @@ impl Shared {
 
     /// SMs of a direct dispatch that send to other ranks, which may be all of them.
     pub(super) fn remote_sms(&self, call: &CallOptions) -> u32 {
-        let sms = call.sms.unwrap_or(self.dispatch.usual_sms);
+        let sms = call.sms.unwrap_or(self.dispatch.usual_sms());
         let most = sms.max(1);
         let chosen = || Tuning::split(&self.options.rates, &self.traffic, sms).remote;
         call.remote_sms.unwrap_or_else(chosen).clamp(1, most)
@@ -153,10 +113,10 @@ impl Shared {
     pub(super) fn name_memory(&self) -> Result<(), CallError> {
         let (backend, layout) = (self.group.backend(), &self.layout);
         // Rows come straight into an output, and are fetched from there or from a combine input.
-        let fetching = waived(self.combine.kernel.plan(), |_| true);
+        let fetching = waived(self.combine.plan(), |_| true);
         let dispatches = [Some(&self.dispatch), self.cached.as_ref()].into_iter().flatten();
         let mut arriving: Vec<&str> =
-            dispatches.flat_map(|it| waived(it.kernel.plan(), |_| true)).collect();
+            dispatches.flat_map(|it| waived(it.plan(), |_| true)).collect();
         arriving.extend(&fetching);
         let none = Vec::new();
         for (rank, own) in self.group.local().zip(&self.ranks) {
@@ -185,36 +145,6 @@ impl Shared {
             }
         }
         Ok(())
-    }
-
-    /// The turn of a call, behind what it comes after.
-    pub(super) fn begin(&self, rank: usize, call: &CallOptions) -> Result<Turn<'_>, CallError> {
-        let turn = self.group.turn(rank, call.stream)?;
-        if let Some(after) = call.after {
-            self.group.backend().wait_event(rank, call.stream, &after.event())?;
-        }
-        Ok(turn)
-    }
-
-    /// Ends the turn of a call.
-    pub(super) fn end(&self, turn: Turn<'_>, call: &CallOptions) -> Result<(), CallError> {
-        if let Some(done) = call.done {
-            self.group.backend().record(turn.rank(), turn.stream(), &done.event())?;
-        }
-        Ok(())
-    }
-
-    /// Gives a graph that captures the call what it may not outlive.
-    pub(super) fn keep(
-        &self,
-        turn: &Turn<'_>,
-        leases: impl FnOnce() -> [Option<Lease>; 3],
-    ) -> Result<(), CallError> {
-        if !turn.is_captured() {
-            return Ok(());
-        }
-        let kept = Box::new(leases());
-        Ok(self.group.backend().keep(turn.rank(), turn.stream(), kept)?)
     }
 
     pub(super) fn check_tokens(&self, tokens: usize) -> Result<(), CallError> {

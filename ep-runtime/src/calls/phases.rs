@@ -37,7 +37,7 @@ impl PhasedCall {
     pub fn go_on(&self, phase: usize, call: &CallOptions) -> Result<(), CallError> {
         let inner = self.kernel.inner.as_ref();
         inner.group.check(self.rank)?;
-        inner.kernel.check_blocks(self.rank, self.kernel.sms(self.rank, call))?;
+        inner.prepared.check_blocks(self.rank, call)?;
         let mut scratch = inner.ranks[inner.group.local_index(self.rank)?].scratch();
         scratch.values.copy_from_slice(&self.values);
         let memory = self.memory.iter();

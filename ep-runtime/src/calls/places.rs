@@ -97,7 +97,7 @@ impl OutputMemory<'_> {
         let own = &inner.ranks[inner.group.local_index(self.rank)?];
         let _alone = own.scratch();
         let (index, place) = free(&own.regions, "places in the window", self.rank)?;
-        let (window, _) = inner.kernel.window(self.rank)?;
+        let (window, _) = inner.prepared.kernel().window(self.rank)?;
         let at = window + inner.spec.regions_at + index as u64 * inner.spec.region_bytes;
         Ok(self.region.get_or_init(|| (place, at)))
     }

@@ -4,17 +4,18 @@ use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex};
 
 use ep_codegen::ir;
-use ep_codegen::plan::{Config, Plan, PlanError};
+use ep_codegen::plan::{Config, Param, Plan, PlanError};
 use sha2::{Digest, Sha256};
 
 use super::spec::CallSpec;
 use super::{CallKernel, Inner, RankMemory, Scratch};
-use crate::args::ArgsMap;
 use crate::error::CallError;
 use crate::group::{Group, GroupKernel, compile_all, control_bytes, waived};
+use crate::launch::Prepared;
 use crate::memory::{DeviceMemory, Window, align_up};
 use crate::pipeline::AnyPipeline;
 use crate::tensor::TensorMemory;
+use crate::tune::{Rates, Traffic};
 
 /// A tensor of a declaration, or a part or copy of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,16 +126,21 @@ impl CallKernel {
         let window = Arc::new(Window::new(group.backend(), bytes)?);
         let images = compile_all(group, &[&emitted])?;
         let kernel = GroupKernel::load(group, &window, 0, plan, &images[0])?;
-        let map = ArgsMap::new(plan, |param| spec.operand(param))?;
+        // Each rank sends as much to every rank.
+        let traffic = Traffic { remote: group.ranks() as f64 - 1.0, own: 1.0 };
+        let usual_sms = group.usual_sms(&Rates::H200, &traffic);
+        let operand = |param: &Param| spec.operand(param);
+        let prepared = Prepared::new(kernel, usual_sms, spec.is_paired, operand)?;
+        let args_bytes = prepared.args_bytes();
         let ranks = group.local().map(|rank| {
-            let memory = RankMemory::new(group, rank, &spec, options.live, &window, map.bytes())?;
+            let memory = RankMemory::new(group, rank, &spec, options.live, &window, args_bytes)?;
             name_regions(group, rank, plan, &spec, &window, options.live)?;
             Ok(memory)
         });
         let ranks = ranks.collect::<Result<Vec<_>, CallError>>()?;
         // A call may wait for every rank: none is made before all of them have loaded the kernel.
         group.backend().gather("make the first call", 0)?;
-        let inner = Inner { kernel, map, ranks, spec, group: group.clone() };
+        let inner = Inner { prepared, ranks, spec, group: group.clone() };
         Ok(CallKernel { inner: Arc::new(inner) })
     }
 }

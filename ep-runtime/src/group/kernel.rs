@@ -201,22 +201,8 @@ impl GroupKernel {
         Err(CallError::TooFewBlocks { pipeline: self.plan.pipeline.clone(), have, need })
     }
 
-    /// Launches with resolved arguments, and waits as long as the group says where there is no
-    /// `timeout`; `bytes` is scratch of the size of `struct Args`.
-    pub(crate) fn launch_mapped(
-        &self,
-        turn: &Turn<'_>,
-        blocks: u32,
-        timeout: Option<Duration>,
-        map: &ArgsMap,
-        values: &[u64],
-        bytes: &mut [u8],
-    ) -> Result<(), CallError> {
-        let all = 0..self.plan.kernels.len();
-        self.launch_phases(turn, all, (blocks, timeout), (map, values), bytes)
-    }
-
-    /// Launches phases in order: those that come next.
+    /// Launches phases with resolved arguments, in order: those that come next. They wait as long as the
+    /// group says where there is no `timeout`; `bytes` is scratch of the size of `struct Args`.
     pub(crate) fn launch_phases(
         &self,
         turn: &Turn<'_>,

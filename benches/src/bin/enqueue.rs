@@ -1,0 +1,63 @@
+//! Prints what the host spends on a call: checks, places, arguments and the order of calls. What they
+//! are put into are the queues of the emulator, which runs them between the measurements; a driver takes
+//! its own time on top. `cargo run --release -p ep-benches --bin enqueue`.
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use ep_runtime::buffer::{Buffer, BufferOptions, BuiltIn, CallOptions, CombineInput};
+use ep_runtime::group::Group;
+use ep_runtime::tensor::DeviceTensor;
+
+/// Calls of each kind; the median counts.
+const ROUNDS: usize = 400;
+
+/// Tokens: few, since what is queued has to run.
+const TOKENS: usize = 2;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let (hidden, topk, experts) = (64, 2, 4);
+    let group = Group::on_host(1)?;
+    let options = BufferOptions {
+        weights: false,
+        cached: true,
+        live: 2,
+        ..BufferOptions::new(TOKENS, hidden, topk, experts)
+    };
+    let buffer = Buffer::new(&group, options, &BuiltIn)?;
+    let x = DeviceTensor::zeros(&group, 0, [TOKENS, hidden])?;
+    let idx = DeviceTensor::from_slice(&group, 0, [TOKENS, topk], &[0, 1, 2, 3])?;
+    let sums = DeviceTensor::zeros(&group, 0, [TOKENS, hidden])?;
+    let call = CallOptions::sms(4);
+    let (mut full, mut cached, mut back) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let begun = Instant::now();
+        let input = buffer.input(&x, &idx, None)?;
+        let (handle, received) = buffer.dispatch(0, &input, &call)?;
+        full.push(begun.elapsed());
+        handle.counts()?;
+        group.sync(0)?;
+        let begun = Instant::now();
+        let again = buffer.cached_dispatch(&handle, &input, &call)?;
+        cached.push(begun.elapsed());
+        group.sync(0)?;
+        let begun = Instant::now();
+        let output = buffer.output(TOKENS, &sums, None)?;
+        let rows = CombineInput::InPlace(&received, None);
+        buffer.combine(&handle, rows, &[], &output, &call)?;
+        back.push(begun.elapsed());
+        group.sync(0)?;
+        drop(again);
+    }
+    let mut out = io::stdout().lock();
+    for (name, times) in [("full dispatch", full), ("cached dispatch", cached), ("combine", back)] {
+        writeln!(out, "{name:<16} {:>7.2} us", median(times).as_secs_f64() * 1e6)?;
+    }
+    Ok(())
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}

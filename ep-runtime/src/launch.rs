@@ -1,0 +1,161 @@
+//! How calls of every kind become launches.
+//!
+//! What can be known before a call is known here: which of its numbers goes where in `struct Args`, and
+//! how many SMs it takes. A call takes its turn, stores its numbers and launches.
+
+use std::ops::Range;
+
+use ep_codegen::plan::{Param, Plan};
+
+use crate::args::{ArgsMap, Operand};
+use crate::backend::Kept;
+use crate::call_order::Turn;
+use crate::calls::CallOptions;
+use crate::error::CallError;
+use crate::group::{Group, GroupKernel, positive};
+use crate::tune::{Rates, Traffic, Tuning};
+
+/// A kernel that is loaded on all local ranks, with its resolved arguments.
+pub(crate) struct Prepared {
+    kernel: GroupKernel,
+    map: ArgsMap,
+    /// SMs of a call that does not say how many.
+    usual_sms: u32,
+    /// Whether even and odd blocks work in pairs: an odd one would have no partner.
+    is_paired: bool,
+}
+
+impl Prepared {
+    /// Asks `operand` where each member of `struct Args` gets its number from.
+    pub(crate) fn new(
+        kernel: GroupKernel,
+        usual_sms: u32,
+        is_paired: bool,
+        operand: impl FnMut(&Param) -> Option<Operand>,
+    ) -> Result<Prepared, CallError> {
+        let map = ArgsMap::new(kernel.plan(), operand)?;
+        Ok(Prepared { kernel, map, usual_sms, is_paired })
+    }
+
+    pub(crate) fn kernel(&self) -> &GroupKernel {
+        &self.kernel
+    }
+
+    pub(crate) fn plan(&self) -> &Plan {
+        self.kernel.plan()
+    }
+
+    /// Size of `struct Args`.
+    pub(crate) fn args_bytes(&self) -> usize {
+        self.map.bytes()
+    }
+
+    /// SMs of a call that does not say how many, where its roles need no more.
+    pub(crate) fn usual_sms(&self) -> u32 {
+        self.usual_sms
+    }
+
+    /// SMs of a call, a block each.
+    pub(crate) fn sms(&self, call: &CallOptions) -> u32 {
+        let least = positive(self.plan().blocks_min) as u32;
+        let blocks = call.sms.unwrap_or(self.usual_sms).max(least);
+        if self.is_paired { blocks.next_multiple_of(2) } else { blocks }
+    }
+
+    /// Fails if a launch would be refused for its number of blocks.
+    pub(crate) fn check_blocks(&self, rank: usize, call: &CallOptions) -> Result<(), CallError> {
+        self.kernel.check_blocks(rank, self.sms(call))
+    }
+
+    /// Launches all phases in the turn of their call; `args` has room for `struct Args`.
+    pub(crate) fn launch(
+        &self,
+        turn: &Turn<'_>,
+        call: &CallOptions,
+        values: &[u64],
+        args: &mut [u8],
+    ) -> Result<(), CallError> {
+        self.launch_phases(turn, 0..self.plan().kernels.len(), call, values, args)
+    }
+
+    /// Launches some phases, in order: those that come next.
+    pub(crate) fn launch_phases(
+        &self,
+        turn: &Turn<'_>,
+        phases: Range<usize>,
+        call: &CallOptions,
+        values: &[u64],
+        args: &mut [u8],
+    ) -> Result<(), CallError> {
+        let run = (self.sms(call), call.timeout);
+        let args = &mut args[..self.map.bytes()];
+        self.kernel.launch_phases(turn, phases, run, (&self.map, values), args)
+    }
+}
+
+impl Group {
+    /// Begins a call of a rank: what is put into its turn comes behind all earlier calls of the rank and
+    /// behind what the call names. A graph that captures it keeps what `kept` gives.
+    pub(crate) fn begin(
+        &self,
+        rank: usize,
+        call: &CallOptions,
+        kept: impl FnOnce() -> Kept,
+    ) -> Result<Turn<'_>, CallError> {
+        let turn = self.turn(rank, call.stream)?;
+        if let Some(after) = call.after {
+            self.backend().wait_event(rank, call.stream, &after.event())?;
+        }
+        if turn.is_captured() {
+            self.backend().keep(rank, call.stream, kept())?;
+        }
+        Ok(turn)
+    }
+
+    /// Ends the turn of a call.
+    pub(crate) fn end(&self, turn: Turn<'_>, call: &CallOptions) -> Result<(), CallError> {
+        match call.done {
+            Some(done) => Ok(self.backend().record(turn.rank(), turn.stream(), &done.event())?),
+            None => Ok(()),
+        }
+    }
+
+    /// SMs that fill the link of every local rank.
+    pub(crate) fn usual_sms(&self, rates: &Rates, traffic: &Traffic) -> u32 {
+        let tuned = Tuning::choose(rates, traffic).sms;
+        self.local().map(|rank| self.backend().sms(rank)).fold(tuned, u32::min)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::backend::Stream;
+    use crate::buffer::{Buffer, BufferOptions, BuiltIn, CallOptions, DispatchInput};
+    use crate::fake::FakeBackend;
+    use crate::group::{Group, GroupOptions};
+
+    /// Each request takes the host time that the call before it may not have.
+    #[test]
+    fn a_dispatch_asks_the_driver_for_no_more_than_its_launches_need() {
+        let backend = FakeBackend::new(1);
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        let options = BufferOptions { handles: Some(4), ..BufferOptions::new(8, 64, 2, 4) };
+        let buffer = Buffer::new(&group, options, &BuiltIn).unwrap();
+        let mut kept = Vec::new();
+        let mut asked = |call: &CallOptions| {
+            backend.asked();
+            let (handle, received) = buffer.dispatch(0, &DispatchInput::default(), call).unwrap();
+            kept.push(handle);
+            drop(received);
+            backend.asked()
+        };
+        let own = CallOptions::sms(12);
+        assert_eq!(asked(&own), ["capture", "launch", "launch"]);
+        // SAFETY: the backend looks at no stream.
+        let other = CallOptions { stream: unsafe { Stream::from_raw(7) }, ..own };
+        let joined = ["capture", "capture", "record", "wait", "launch", "launch", "record"];
+        assert_eq!(asked(&other), joined, "it comes behind the rank's own stream");
+        assert_eq!(asked(&other), ["capture", "wait", "launch", "launch", "record"]);
+        group.sync(0).unwrap();
+    }
+}
