@@ -212,6 +212,12 @@ pub trait Backend: Send + Sync {
     /// SMs that the rank may fill; ranks of one device share them evenly.
     fn sms(&self, rank: usize) -> u32;
 
+    /// The GPU of a local rank, by its number on this machine; none where ranks have no GPU.
+    fn device(&self, rank: usize) -> Option<i32> {
+        let _ = rank;
+        None
+    }
+
     /// Whether kernels run while the host does something else. If not, they run inside
     /// [`Backend::sync`] and [`Backend::poll`], and one thread has to launch for all ranks.
     fn runs_alone(&self) -> bool;

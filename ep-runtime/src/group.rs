@@ -1,6 +1,7 @@
 //! A group of ranks, and kernels prepared for all local ones of them.
 
 mod kernel;
+mod neighbors;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,8 +18,8 @@ use crate::call_order::{CallOrder, Turn};
 use crate::error::CallError;
 use crate::memory::{DeviceMemory, HostMemory, Window};
 use crate::timeouts::{
-    Calls, PeerReport, Progress, RECORD_BYTES, RECORD_CAPACITY, STATE_WORDS, StuckWait, Timeouts,
-    WRITTEN_AT,
+    CallBeside, Calls, PeerReport, Progress, RECORD_BYTES, RECORD_CAPACITY, STATE_WORDS, StuckWait,
+    Timeouts, WRITTEN_AT,
 };
 use kernel::state_offset;
 
@@ -84,6 +85,24 @@ impl Recorder {
     }
 }
 
+impl Shared {
+    fn recorders(&self) -> MutexGuard<'_, Vec<Weak<Recorder>>> {
+        self.recorders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The calls that ranks are in, or were in when they gave up, as the first local rank sees them.
+    fn calls_in_progress(&self) -> Vec<CallBeside> {
+        let recorders: Vec<_> = self.recorders().iter().filter_map(Weak::upgrade).collect();
+        let mut found = Vec::new();
+        for recorder in &recorders {
+            let Some(states) = recorder.states.first() else { continue };
+            let calls = recorder.calls(self.backend.as_ref(), self.backend.local().start, states);
+            found.extend(calls.in_progress());
+        }
+        found
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         for order in self.orders.drain(..) {
@@ -110,7 +129,9 @@ impl Group {
             watched: Mutex::default(),
             poison: OnceLock::new(),
         };
-        Ok(Group { shared: Arc::new(shared) })
+        let shared = Arc::new(shared);
+        neighbors::enlist(&shared);
+        Ok(Group { shared })
     }
 
     /// The machine.
@@ -167,7 +188,7 @@ impl Group {
         }
         let index = self.local_index(rank)?;
         let recorded = || {
-            let recorders = self.recorders();
+            let recorders = self.shared.recorders();
             let mut alive = recorders.iter().filter_map(Weak::upgrade);
             alive.try_fold(false, |recorded, recorder| {
                 let mut written = [0];
@@ -252,7 +273,7 @@ impl Group {
         for rank in self.local() {
             let _ = self.settle(rank);
         }
-        let recorders: Vec<_> = self.recorders().iter().filter_map(Weak::upgrade).collect();
+        let recorders: Vec<_> = self.shared.recorders().iter().filter_map(Weak::upgrade).collect();
         let mut waits = Vec::new();
         for (own, recorder) in recorders.iter().enumerate() {
             for (rank, records) in self.local().zip(&recorder.records) {
@@ -262,6 +283,7 @@ impl Group {
         }
         let mut timeouts = Timeouts::new(waits.iter().map(|(_, wait)| wait.clone()).collect());
         timeouts.peers = self.report_peers(&recorders, &waits, &timeouts.edges());
+        timeouts.beside = neighbors::calls_beside(&self.shared);
         let overflow = timeouts.waits.iter().find(|wait| wait.is_overflow());
         let error = match overflow {
             Some(wait) => CallError::OutputTooSmall {
@@ -303,10 +325,6 @@ impl Group {
         found
     }
 
-    fn recorders(&self) -> MutexGuard<'_, Vec<Weak<Recorder>>> {
-        self.shared.recorders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Allocates the records of a pipeline and gives it a number.
     fn enlist(
         &self,
@@ -326,7 +344,7 @@ impl Group {
         let states = states.collect::<Result<Vec<_>, _>>()?;
         let (plan, _window) = (Arc::clone(plan), Arc::clone(window));
         let recorder = Arc::new(Recorder { plan, records, states, _window });
-        let mut recorders = self.recorders();
+        let mut recorders = self.shared.recorders();
         recorders.retain(|recorder| recorder.strong_count() > 0);
         recorders.push(Arc::downgrade(&recorder));
         Ok((self.shared.enlisted.fetch_add(1, Ordering::Relaxed), recorder))

@@ -1,5 +1,5 @@
-//! Timeouts: what the warps of a stopped group were waiting for, and what the ranks did that they waited
-//! for, in words.
+//! Timeouts in words: what the warps of a stopped group were waiting for, and what the ranks that they
+//! waited for were doing.
 
 mod peers;
 mod wait;
@@ -12,8 +12,8 @@ use ep_codegen::plan::Plan;
 use crate::backend::BackendError;
 use crate::memory::HostMemory;
 
+pub use peers::{CallBeside, PeerReport, PeerState};
 pub(crate) use peers::{Calls, Progress, STATE_WORDS};
-pub use peers::{PeerReport, PeerState};
 pub use wait::{RECORD_BYTES, RECORD_CAPACITY, StuckWait};
 pub(crate) use wait::{WRITTEN_AT, WaitNumbers};
 
@@ -24,14 +24,16 @@ use wait::RECORD_WORDS;
 pub struct Timeouts {
     /// Waits for peers come first, of them those that ran out of time, in order of rank.
     pub waits: Vec<StuckWait>,
-    /// What the ranks do that they wait for.
+    /// What the ranks that they wait for are doing.
     pub peers: Vec<PeerReport>,
+    /// The calls that ranks of other groups on the same GPUs are in.
+    pub beside: Vec<CallBeside>,
 }
 
 impl Timeouts {
     pub(crate) fn new(mut waits: Vec<StuckWait>) -> Timeouts {
         waits.sort_by_key(|wait| (wait.is_inner(), !wait.expired, wait.rank));
-        Timeouts { waits, peers: Vec::new() }
+        Timeouts { waits, ..Timeouts::default() }
     }
 
     /// The records of one pipeline on one rank.
@@ -91,6 +93,9 @@ impl fmt::Display for Timeouts {
         }
         for why in &self.peers {
             write!(f, "\n  {why}")?;
+        }
+        for call in &self.beside {
+            write!(f, "\n  {call}")?;
         }
         let like = |a: &StuckWait, b: &StuckWait| {
             let kind = |it: &StuckWait| (it.rank, it.peer, it.expired);

@@ -25,13 +25,16 @@ struct Ranks {
 
 impl Ranks {
     fn new() -> Option<Ranks> {
-        let backend: Arc<HostBackend> =
-            HostBackend::new(programs()?, HostOptions::new(RANKS)).expect("there is a host");
+        Some(Ranks::on(&HostBackend::new(programs()?, HostOptions::new(RANKS)).expect("it starts")))
+    }
+
+    /// A group of all ranks of a machine, beside others that it may have.
+    fn on(backend: &Arc<HostBackend>) -> Ranks {
         let group = backend.group().expect("the group forms");
         let options = BufferOptions { live: 2, ..BufferOptions::new(4, 64, 2, 6) };
         let buffer = Buffer::new(&group, options, &BuiltIn).expect("the shape is legal");
         let offered = (0..RANKS).map(|rank| buffer.offer(rank).expect("one is free"));
-        Some(Ranks { offered: offered.collect(), group, buffer })
+        Ranks { offered: offered.collect(), group, buffer }
     }
 
     fn dispatch(&self, rank: usize) -> Handle {
@@ -114,4 +117,19 @@ fn a_rank_that_makes_half_a_dispatch_is_named_with_the_other_half() {
     let all = ranks.reports();
     assert_eq!(states(&all, 2), [&PeerState::NotCome], "{all:?}");
     assert_eq!(all[0].to_string(), "rank 2 has not come to call 1 of NvlDispatch");
+}
+
+/// Each group by itself keeps an order that is the same on all ranks.
+#[test]
+fn two_groups_in_another_order_on_another_rank_are_told_apart() {
+    let Some(programs) = programs() else { return };
+    let backend = HostBackend::new(programs, HostOptions::new(RANKS)).expect("it starts");
+    let (one, other) = (Ranks::on(&backend), Ranks::on(&backend));
+    let _first = [0, 1].map(|rank| (one.dispatch(rank), other.dispatch(rank)));
+    let _last = (other.dispatch(2), one.dispatch(2));
+    let Err(CallError::Timeout(timeouts)) = one.group.sync(0) else { panic!("they cannot end") };
+    let text = timeouts.to_string();
+    let beside = "rank 2 of another group on these GPUs is in call 1 of Layout: groups that share GPUs make \
+                  their calls in one order on all ranks";
+    assert!(text.contains(beside), "{text}");
 }

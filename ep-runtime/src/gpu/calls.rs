@@ -56,6 +56,10 @@ impl Backend for GpuBackend {
         device.map_or(0, |device| device.sms / rank.sharers.max(1))
     }
 
+    fn device(&self, rank: usize) -> Option<i32> {
+        self.rank(rank).map(|own| own.ordinal)
+    }
+
     fn runs_alone(&self) -> bool {
         true
     }

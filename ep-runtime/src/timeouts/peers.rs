@@ -46,6 +46,39 @@ pub(crate) struct Calls {
     pub(crate) ranks: Vec<Option<Progress>>,
 }
 
+impl Calls {
+    /// The ranks that are in a call.
+    pub(crate) fn in_progress(&self) -> impl Iterator<Item = CallBeside> {
+        let ranks = self.ranks.iter().enumerate();
+        ranks.filter_map(|(rank, progress)| {
+            let call = progress.as_ref()?.current()?;
+            Some(CallBeside { rank, pipeline: self.pipeline.clone(), call })
+        })
+    }
+}
+
+/// Where a rank of another group on the same GPUs is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallBeside {
+    /// Its number in that group.
+    pub rank: usize,
+    /// Pipeline.
+    pub pipeline: String,
+    /// Number of the call.
+    pub call: u32,
+}
+
+impl fmt::Display for CallBeside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CallBeside { rank, pipeline, call } = self;
+        write!(
+            f,
+            "rank {rank} of another group on these GPUs is in call {call} of {pipeline}: groups that share GPUs \
+             make their calls in one order on all ranks"
+        )
+    }
+}
+
 /// What keeps a rank that others wait for; what is nearer to a cause comes first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PeerState {
