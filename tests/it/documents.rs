@@ -181,11 +181,12 @@ fn refused_examples_are_refused_with_these_words() {
     assert!(shown >= 5, "{shown} refused examples");
 }
 
-/// The README's commands are tasks of xtask and commands of the program.
+/// The README's commands are tasks of xtask and commands of the program. Its length leaves room for the
+/// table of a reader who comes from DeepEP, and for no second guide.
 #[test]
-fn the_readme_fits_one_screen() {
+fn the_readme_stays_short() {
     let text = read("README.md");
-    assert!(text.lines().count() <= 70, "{} lines", text.lines().count());
+    assert!(text.lines().count() <= 90, "{} lines", text.lines().count());
     assert!(text.contains("cargo xtask demo") && text.contains("cargo xtask test"));
 }
 
