@@ -1,4 +1,4 @@
-//! What somebody meant who named something that is not there.
+//! What a user meant by a name that does not exist.
 
 use ep_runtime::plan::PlanError;
 use ep_runtime::spelling::nearest;

@@ -67,7 +67,7 @@ impl Captured {
 /// What a graph keeps alive: it is dropped when the graph can run no more.
 pub type Kept = Box<dyn Send>;
 
-/// Whether something can still come from outside, to one who has waited so long.
+/// Whether something can still come from outside after so long a wait.
 pub type MayCome = Arc<dyn Fn(Duration) -> bool + Send + Sync>;
 
 /// An event of the caller, by its driver handle.

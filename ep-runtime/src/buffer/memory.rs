@@ -167,7 +167,7 @@ impl MemoryLayout {
         self.offered_at(self.live as usize)
     }
 
-    /// Memory of a buffer per rank, for a user who wants to know before it is allocated.
+    /// Memory of a buffer per rank, known before it is allocated.
     pub(super) fn usage(&self) -> MemoryUsage {
         MemoryUsage {
             control: self.regions_at,

@@ -45,7 +45,7 @@ impl Exchange {
     }
 }
 
-/// Who may map the memory of a window.
+/// Which devices or processes may map the memory of a window.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Reach<'a> {
     /// These devices of this process.

@@ -1,4 +1,4 @@
-//! The `cuda fn`s of a pipeline as functions of this machine, for who interprets its declaration.
+//! The `cuda fn`s of a pipeline as host functions, for the interpreter of its declaration.
 
 use std::collections::BTreeMap;
 

@@ -9,7 +9,7 @@ use crate::backend::BackendError;
 /// What every byte of a new block of device memory is: nothing may rely on zeros.
 const FRESH: u8 = 0xcd;
 
-/// Who reaches a block.
+/// Which side reaches a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reach {
     /// Its rank alone; any content.

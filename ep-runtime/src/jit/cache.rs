@@ -77,9 +77,9 @@ pub enum CacheError {
     Foreign {
         /// The folder.
         folder: PathBuf,
-        /// The number of the user who owns it.
+        /// The number of the user that owns it.
         owner: u32,
-        /// The number of the user who runs this process.
+        /// The number of the user that runs this process.
         user: u32,
     },
     /// The path names something that is no folder.
@@ -333,7 +333,7 @@ impl Cache {
         if let Read::Entry(entry) = folder.read(key) {
             return Ok(Fetched { entry, cached: true, warnings });
         }
-        // Held until the entry is published: who waits for it finds the entry.
+        // Held until the entry is published: a process that waits for the lock finds the entry.
         let lock = folder.lock(key, self.patience);
         let mut can_write = true;
         if let Lock::Without(warning) = &lock {

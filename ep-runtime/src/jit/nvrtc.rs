@@ -158,7 +158,7 @@ impl Nvrtc {
         Ok(Output { cubin, log })
     }
 
-    /// Compiles `source` to PTX with exactly these options; for those who read it.
+    /// Compiles `source` to PTX with exactly these options, for people to read.
     pub fn ptx(
         &self,
         source: &CudaSource<'_>,

@@ -1,4 +1,4 @@
-//! Who could have put a file where it lies: what gets loaded must be of this user, or of the system.
+//! Which users could have put a file in its place: only files of this user or of the system are loaded.
 //!
 //! The file uses the standard library alone, because `xtask` includes it too.
 
@@ -25,7 +25,7 @@ mod owners {
         fn geteuid() -> u32;
     }
 
-    /// Who a file or folder belongs to, and who may write it.
+    /// The owner of a file or folder, and the users that may write it.
     #[derive(Clone, Copy)]
     struct Rights {
         owner: u32,

@@ -1,4 +1,4 @@
-//! Who may know whom: what each layer must not name, and what the run time must not depend on.
+//! Layers: what each must not name, and what the run time must not depend on.
 
 use super::{Tree, at};
 use crate::Failure;
