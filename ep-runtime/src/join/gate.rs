@@ -9,7 +9,7 @@ use super::handshake::{self, Hearing, Proved, Unwelcome};
 use super::key::Key;
 use super::link::Link;
 use super::room::{PROOF_TIME, Refusals, Room};
-use super::{JoinError, Member, UniqueId, answer};
+use super::{JoinError, Member, UniqueId, answer, clock};
 
 /// How long to wait before the next try, for a port or for rank 0.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -38,7 +38,7 @@ impl Meeting<'_> {
             match TcpListener::bind(id.address()) {
                 Ok(listener) => return Ok(listener),
                 Err(error) if error.kind() == ErrorKind::AddrInUse && !self.is_over() => {
-                    std::thread::sleep(PAUSE);
+                    clock::pause(PAUSE);
                 }
                 Err(error) => return Err(socket("listen")(error)),
             }
@@ -115,7 +115,7 @@ impl Meeting<'_> {
     pub(super) fn call(&self, id: &UniqueId) -> Result<Link, JoinError> {
         let mut stranger = None;
         loop {
-            let left = self.until.saturating_duration_since(Instant::now());
+            let left = self.until.saturating_duration_since(clock::now());
             if left.is_zero() {
                 let (address, waited) = (id.address(), self.deadline);
                 return Err(match stranger {
@@ -128,7 +128,7 @@ impl Meeting<'_> {
                 });
             }
             let Ok(stream) = TcpStream::connect_timeout(&id.address(), left.min(PROOF_TIME)) else {
-                std::thread::sleep(PAUSE);
+                clock::pause(PAUSE);
                 continue;
             };
             match handshake::ask(stream, self.key, self.member, soon().min(self.until)) {
@@ -136,16 +136,16 @@ impl Meeting<'_> {
                 Err(Unwelcome::Refused(error)) => return Err(error),
                 Err(Unwelcome::Stranger(what)) => stranger = what.or(stranger),
             }
-            std::thread::sleep(PAUSE);
+            clock::pause(PAUSE);
         }
     }
 
     fn is_over(&self) -> bool {
-        Instant::now() >= self.until
+        clock::now() >= self.until
     }
 }
 
 /// When a connection has to have said its next word.
 pub(super) fn soon() -> Instant {
-    Instant::now() + PROOF_TIME
+    clock::now() + PROOF_TIME
 }

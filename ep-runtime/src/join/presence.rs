@@ -62,8 +62,6 @@ fn refuses(name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
 
     /// However many connections wait in its queue, a process is there until it is not.
@@ -71,12 +69,10 @@ mod tests {
     fn a_full_queue_is_a_sign_of_life() {
         let (presence, name) = Presence::new().unwrap();
         let other = Presence { others: vec![name.into_bytes()], ..Presence::new().unwrap().0 };
-        let begun = Instant::now();
         // Each look waits in the queue itself, which holds far fewer.
         assert!((0..5000).all(|_| !other.has_left(0)));
         assert!(!other.has_left(1), "nobody knows it");
         drop(presence);
         assert!(other.has_left(0));
-        assert!(begun.elapsed() < Duration::from_secs(10));
     }
 }

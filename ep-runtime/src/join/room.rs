@@ -9,6 +9,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use super::clock;
+
 /// Connections that are looked at side by side.
 const PLACES: usize = 256;
 
@@ -145,7 +147,7 @@ impl<'a, D: Door, T: Talk<D::Stream>> Room<'a, D, T> {
                     if !self.guests.is_empty() {
                         refused.add(self.guests.remove(0).from, &format!("made room: {error}"));
                     }
-                    std::thread::sleep(Duration::from_millis(1));
+                    clock::pause(Duration::from_millis(1));
                     break;
                 }
             }
@@ -157,13 +159,13 @@ impl<'a, D: Door, T: Talk<D::Stream>> Room<'a, D, T> {
         if self.guests.len() >= self.places {
             refused.add(self.guests.remove(0).from, "made room for others");
         }
-        let until = Instant::now() + PROOF_TIME;
+        let until = clock::now() + PROOF_TIME;
         self.guests.push(Guest { stream, from, until, talk, said: Vec::new() });
     }
 
     /// Hears everybody once.
     fn serve(&mut self, refused: &mut Refusals) -> Vec<Admitted<D::Stream, T::Proof>> {
-        let now = Instant::now();
+        let now = clock::now();
         let (mut proved, mut waiting) = (Vec::new(), Vec::new());
         for mut guest in self.guests.drain(..) {
             match guest.hear() {
@@ -183,7 +185,7 @@ impl<'a, D: Door, T: Talk<D::Stream>> Room<'a, D, T> {
     /// `until`.
     fn wait(&self, until: Instant) -> io::Result<()> {
         let first = self.guests.iter().map(|guest| guest.until).fold(until, Instant::min);
-        let left = first.saturating_duration_since(Instant::now());
+        let left = first.saturating_duration_since(clock::now());
         // Rounded up: a wait of zero would be a busy one.
         let millis = i32::try_from(left.as_millis()).unwrap_or(i32::MAX).saturating_add(1);
         let watched =
@@ -256,7 +258,7 @@ mod tests {
         let idle: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
         let mut member = TcpStream::connect(address).unwrap();
         member.write_all(b"in").unwrap();
-        let until = Instant::now() + PROOF_TIME / 2;
+        let until = Instant::now() + Duration::from_secs(60);
         let mut proved = Vec::new();
         while proved.is_empty() && Instant::now() < until {
             proved = room.turn(until, &mut refused, || Ok(Word)).unwrap();
@@ -266,6 +268,29 @@ mod tests {
         let said = refused.sentences();
         assert!(said.len() >= 16 && said[0].ends_with("made room for others"), "{said:?}");
         drop(idle);
+    }
+
+    /// Who says nothing has its time, and no more.
+    #[test]
+    fn an_idle_connection_is_turned_away_in_time() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut room = Room::<_, Word>::behind(&listener).unwrap();
+        let mut refused = Refusals::default();
+        let _idle = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        clock::stopped::clock(|| {
+            let until = clock::now() + 2 * PROOF_TIME;
+            let mut told = || {
+                room.turn(until, &mut refused, || Ok(Word)).unwrap();
+                (room.guests.len(), refused.sentences())
+            };
+            assert_eq!(told(), (1, Vec::new()));
+            clock::stopped::advance(PROOF_TIME - Duration::from_nanos(1));
+            assert_eq!(told(), (1, Vec::new()));
+            clock::stopped::advance(Duration::from_nanos(1));
+            let (guests, said) = told();
+            assert_eq!((guests, said.len()), (0, 1));
+            assert!(said[0].ends_with("took too long to prove itself"), "{said:?}");
+        });
     }
 
     #[test]
