@@ -1,6 +1,9 @@
 //! Lanes that poll, kept by the addresses they poll so that a write wakes exactly them.
 
+use std::collections::BTreeMap;
+
 use super::Machine;
+use crate::abi::Pc;
 use crate::state::Idx;
 use crate::state::lane::{Advice, State};
 use crate::state::parking::Parking;
@@ -94,6 +97,19 @@ impl Machine<'_> {
         self.parking.count -= 1;
         lanes[lane].polling.forget();
         self.make_ready(lane);
+    }
+
+    /// Lets the parked lanes of one warp of each loop look again, so many times before they park.
+    pub(crate) fn wake_one_of_each_loop(&mut self, grace: u32) {
+        let mut warps: BTreeMap<Pc, Idx> = BTreeMap::new();
+        for index in 0..self.lanes.len() {
+            let lane = &self.lanes[index];
+            if lane.state == State::Poll && *warps.entry(lane.pc).or_insert(lane.warp) == lane.warp
+            {
+                self.unpark(index);
+                self.lanes[index].polling.grace = grace;
+            }
+        }
     }
 
     /// Lets every parked lane look again; returns how many there were.

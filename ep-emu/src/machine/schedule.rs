@@ -21,6 +21,9 @@ const EXPIRY_LOADS: u32 = 300;
 const STOP_LOADS: u32 = 4096;
 /// Fruitless rounds of waking everybody before it is a deadlock.
 const FRUITLESS_ROUNDS: u32 = 6;
+/// In this one of them a warp of each loop may look so often: it may be one that ends.
+const PATIENT_ROUND: u32 = 4;
+const PATIENT_LOADS: u32 = 1024;
 /// How long a run that waits for the outside stays busy, and how long its pauses are then.
 const BUSY_WAIT: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_micros(20);
@@ -249,6 +252,8 @@ impl Machine<'_> {
                 self.wake_all(EXPIRY_LOADS);
             } else if self.late_rank_is_out() {
                 (self.schedule.faults.late_rank, self.refill) = (None, true);
+            } else if self.schedule.rounds == PATIENT_ROUND {
+                self.wake_one_of_each_loop(PATIENT_LOADS);
             } else if self.wake_all(0) == 0 {
                 self.schedule.rounds = FRUITLESS_ROUNDS;
             }

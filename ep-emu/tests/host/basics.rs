@@ -4,7 +4,7 @@ use ep_emu::Build;
 
 use crate::support::{alloc, bytes, compile, launch, source, words, world};
 
-const KERNELS: [&str; 4] = ["warp_words", "block_words", "round_trip", "parameters"];
+const KERNELS: [&str; 5] = ["warp_words", "block_words", "round_trip", "many_looks", "parameters"];
 
 #[test]
 fn warp_functions_compute() {
@@ -59,6 +59,20 @@ fn ranks_hand_a_word_to_each_other() {
         world.run(lists).expect("it ends");
         assert_eq!(words(&world, results[0], 1), [50]);
         assert_eq!(words(&world, results[1], 1), [50]);
+    }
+}
+
+/// Whoever looks at a word that does not change need not wait for it.
+#[test]
+fn many_looks_are_no_deadlock() {
+    let program = compile(&source("basics.cu", &KERNELS, &[]), Build::Fast);
+    for seed in 1..20 {
+        let mut world = world(1, seed);
+        let [word, told] = ["word", "told"].map(|name| alloc(&mut world, 0, 4, name));
+        let mut launch = launch(&program, "many_looks", 1, 64);
+        launch.args = bytes(&[word.0, told.0, 500]);
+        world.run(vec![vec![launch]]).expect("it ends");
+        assert_eq!(words(&world, told, 1), [1]);
     }
 }
 

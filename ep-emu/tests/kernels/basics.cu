@@ -65,6 +65,19 @@ extern "C" __global__ void round_trip(const __grid_constant__ RoundTrip args) {
     *args.result = ep::load_relaxed_sys(args.mine);
 }
 
+/// One lane looks at the same word again and again, and then says so to the other, which waits for it.
+extern "C" __global__ void many_looks(ep::u32* word, ep::u32* told, ep::u64 looks) {
+    if (threadIdx.x == 0) {
+        ep::u32 sum = 0;
+        for (ep::u64 look = 0; look < looks; ++look) sum += ep::load_relaxed_sys(word);
+        ep::store_release_sys(told, sum + 1);
+    }
+    if (threadIdx.x == 32) {
+        while (ep::load_acquire_sys(told) == 0) {
+        }
+    }
+}
+
 /// Several parameters of several sizes, as CUDA packs them.
 extern "C" __global__ void parameters(ep::u8 small, ep::u64* out, ep::u32 middle, ep::u64 large) {
     if (threadIdx.x == 0) *out = small + middle + large;
