@@ -76,6 +76,13 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     row("nvl-combine", "deepseek-v3-2-ranks-pull", Sm90a, &[("ranks", "2")]),
     row("nvl-combine", "deepseek-v3-ring", Sm90a, &[("via", "ring")]),
     row("nvl-combine", "kimi-k2-pull", Sm100a, &[]),
+    row("node-dispatch", "deepseek-v3-2x8-bf16", Sm90a, &[("nodes", "2"), ("local_ranks", "8")]),
+    row("node-dispatch", "deepseek-v3-8x8-fp8", Sm90a, &[("nodes", "8"), ("local_ranks", "8"), ("payload", "fp8")]),
+    row("node-dispatch", "deepseek-v3-4x8-fp8-cached", Sm100a, &[("nodes", "4"), ("local_ranks", "8"), ("payload", "fp8"), ("mode", "cached")]),
+    row("node-dispatch", "gpt-oss-120b-2x4-bf16", Sm80, &[("nodes", "2"), ("local_ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("experts", "128")]),
+    row("node-combine", "deepseek-v3-2x8", Sm90a, &[("nodes", "2"), ("local_ranks", "8")]),
+    row("node-combine", "deepseek-v3-8x8", Sm90a, &[("nodes", "8"), ("local_ranks", "8")]),
+    row("node-combine", "gpt-oss-120b-2x4", Sm120a, &[("nodes", "2"), ("local_ranks", "4"), ("hidden", "2880"), ("topk", "4")]),
     row("nvl-combine", "gpt-oss-120b-pull", Sm80, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("bias", "0")]),
 ];
 

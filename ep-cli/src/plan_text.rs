@@ -129,6 +129,7 @@ fn param_line(param: &Param) -> Vec<String> {
         ParamKind::MetaOffset { channel } => {
             format!("place of the meta records of {channel} in the window")
         }
+        ParamKind::Net => "the network of this rank".to_owned(),
     };
     vec![param.offset.to_string(), param.name.clone(), what]
 }

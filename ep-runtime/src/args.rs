@@ -169,7 +169,8 @@ fn width(kind: &ParamKind) -> usize {
         | ParamKind::RowStride { .. }
         | ParamKind::ColumnStride { .. }
         | ParamKind::WindowOffset { .. }
-        | ParamKind::MetaOffset { .. } => 8,
+        | ParamKind::MetaOffset { .. }
+        | ParamKind::Net => 8,
     }
 }
 

@@ -27,6 +27,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "messages",
     "mover",
     "net",
+    "net_rings",
     "one_launch",
     "parts",
     "places",

@@ -63,6 +63,8 @@ pub const TIMEOUT: Duration = Duration::from_secs(3600);
 /// How a group runs on the host.
 #[derive(Debug, Clone)]
 pub struct HostOptions {
+    /// The ranks that live in this process; all others are reached over a network.
+    pub local: Range<usize>,
     /// Ranks, seed, policy, faults and limits of the emulator.
     pub spec: Spec,
     /// How texts are compiled; [`Build::Checked`] also checks the order of all accesses.
@@ -77,6 +79,7 @@ impl HostOptions {
     /// `ranks` ranks with the first seed, as fast as it goes.
     pub fn new(ranks: usize) -> HostOptions {
         HostOptions {
+            local: 0..ranks,
             spec: Spec { ranks: u32::try_from(ranks).unwrap_or(u32::MAX), ..Spec::default() },
             build: Build::Fast,
             arch: Arch::Sm90a,
@@ -98,6 +101,11 @@ impl HostBackend {
         programs: &Arc<Programs>,
         options: HostOptions,
     ) -> Result<Arc<HostBackend>, BackendError> {
+        if options.local.is_empty() || options.local.end > options.spec.ranks as usize {
+            let (local, ranks) = (&options.local, options.spec.ranks);
+            let what = format!("ranks {local:?} of {ranks} are none to run here");
+            return Err(BackendError::Wrong { what });
+        }
         let world = World::new(options.spec.clone())
             .map_err(|failure| BackendError::Missing { what: failure.message })?;
         let machine = Machine::new(world, options.isolation);
@@ -178,7 +186,7 @@ impl Backend for HostBackend {
     }
 
     fn local(&self) -> Range<usize> {
-        0..self.ranks()
+        self.options.local.clone()
     }
 
     fn gather(&self, _: &str, value: u64) -> Result<Vec<u64>, BackendError> {
@@ -339,7 +347,10 @@ impl Backend for HostBackend {
         let bases = bases.collect::<Result<Vec<u64>, _>>()?;
         let id = machine.windows.keys().next_back().map_or(0, |last| last + 1);
         machine.windows.insert(id, bases.clone());
-        Ok(Mapping { id, bytes, bases: vec![bases; self.ranks()] })
+        // Those of other processes are nowhere.
+        let mut all = vec![0; self.ranks()];
+        all[self.local()].copy_from_slice(&bases);
+        Ok(Mapping { id, bytes, bases: vec![all; bases.len()] })
     }
 
     fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError> {

@@ -27,6 +27,7 @@ mod shared_memory;
 mod stream;
 #[allow(dead_code, reason = "C structs are declared in full")]
 mod sys;
+mod view;
 
 pub use fabric::Fabric;
 pub use find::VARIABLE;
@@ -36,6 +37,7 @@ pub use layout::Layout;
 pub use model::{ModelNetwork, ModelOptions};
 pub use network::{NetOptions, NetStats, Network};
 pub use provider::{Offer, Provider};
+pub use view::NetPart;
 
 pub use crate::net_error::NetError;
 

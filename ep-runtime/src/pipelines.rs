@@ -1,7 +1,8 @@
 //! The standard pipelines, declared as any user would declare them.
 //!
-//! Each file declares one pipeline, or a few that belong together. The types of a pipeline's calls are in
-//! a module of its name: [`layout::Shape`], [`nvl_dispatch::Inputs`].
+//! Each file declares one pipeline, or a few that belong together. The exchange of counts over two hops is
+//! checked and explained, but not emitted yet. The types of a pipeline's calls are in a module of its
+//! name: [`layout::Shape`], [`nvl_dispatch::Inputs`].
 
 pub mod decode_dispatch;
 pub mod expand;

@@ -62,6 +62,16 @@ impl<'a> Declared<'a> {
 
     /// Makes the calls on `blocks` blocks, all ranks from this thread, and compares what they leave.
     pub fn check(&self, group: &Group, blocks: u32) -> Result<Findings, CallError> {
+        self.check_over(group, blocks, &[])
+    }
+
+    /// The same over a network, whose part for the kernel has these addresses, one for each local rank.
+    pub fn check_over(
+        &self,
+        group: &Group,
+        blocks: u32,
+        network: &[u64],
+    ) -> Result<Findings, CallError> {
         let plan = &self.emitted.plan;
         let mut end = align_up(control_bytes(plan).max(1));
         let regions: Vec<Regions> =
@@ -70,8 +80,10 @@ impl<'a> Declared<'a> {
         let kernel = GroupKernel::prepare(group, &window, 0, self.emitted)?;
         let mut bound = Vec::new();
         for ((turn, call), regions) in self.calls.iter().enumerate().zip(&regions) {
-            for rank in group.local() {
-                bound.push(call.bind(turn, group, rank, plan, window.own(rank)?, regions)?);
+            for (index, rank) in group.local().enumerate() {
+                let mut own = call.bind(turn, group, rank, plan, window.own(rank)?, regions)?;
+                network.get(index).map(|address| own.bindings.network(*address));
+                bound.push(own);
             }
         }
         // No rank may write to another one before that has put its own inputs there.

@@ -7,6 +7,7 @@ mod kernels;
 mod local;
 mod low_latency;
 mod meaning;
+mod network;
 mod refused;
 mod rewritten;
 mod run;

@@ -4,11 +4,10 @@
 //! `explain` prints these, and the numbers W1, W2, .. of the pairs stand at both ends in the
 //! emitted CUDA.
 
+use super::rings::over_network;
 use super::slots::travels_in_words;
 use super::walk;
-use super::{
-    Action, Channel, ChannelKind, Expr, Pipeline, Role, Share, Stmt, TensorKind, Transport,
-};
+use super::{Action, Channel, ChannelKind, Expr, Pipeline, Role, Share, Stmt, TensorKind};
 
 /// Everything derived from a selected pipeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -215,11 +214,6 @@ fn reads_header(stmt: &Stmt, channel: &Channel) -> bool {
             if *name == channel.name && channel.header.contains(field));
     });
     found
-}
-
-/// Whether a network carries the channel to some peer.
-fn over_network(channel: &Channel) -> bool {
-    channel.over.iter().any(|transport| *transport != Transport::Nvlink)
 }
 
 /// Whether several warps of the role serve one ring of a channel.

@@ -13,6 +13,7 @@ pub mod helpers;
 pub mod naming;
 pub mod params;
 pub mod parts;
+pub mod rings;
 pub mod rows;
 mod select;
 pub mod slots;

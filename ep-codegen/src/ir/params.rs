@@ -1,6 +1,7 @@
 //! The members of the emitted `struct Args`: one list for the text, the host and the host backend.
 
 use super::parts::{align, elem_bytes, parts};
+use super::rings::over_network;
 use super::{ChannelKind, Elem, Expr, Memory, NameKind, Pipeline, Size, Tensor, TensorKind};
 
 /// A member of `struct Args`.
@@ -79,6 +80,8 @@ pub enum ParamKind {
         /// Channel.
         channel: String,
     },
+    /// `const ep::Net*`: the network of this rank, as far as it is the kernel's own.
+    Net,
 }
 
 /// Bytes of `ep::Group`, checked by a `static_assert` of the device library.
@@ -111,6 +114,9 @@ pub fn params(ir: &Pipeline) -> (Vec<Param>, i64) {
     for channel in ir.channels.iter().filter(|c| c.kind == ChannelKind::Direct) {
         let kind = ParamKind::MetaOffset { channel: channel.name.clone() };
         list.push(format!("{}_meta_at", channel.name), kind);
+    }
+    if ir.channels.iter().any(|c| c.kind == ChannelKind::Ring && over_network(c)) {
+        list.push("net".into(), ParamKind::Net);
     }
     let bytes = align(list.offset, 8);
     (list.params, bytes)

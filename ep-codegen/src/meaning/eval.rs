@@ -57,7 +57,7 @@ pub(super) enum Bound {
     /// A message that has arrived.
     Arrived(Arrived),
     /// The parts of a gather, each with its value of the axis.
-    Gathered { axis: String, parts: Vec<(i64, Rc<Message>)> },
+    Gathered { channel: String, axis: String, parts: Vec<(i64, Rc<Message>)> },
 }
 
 /// A message where it has arrived.

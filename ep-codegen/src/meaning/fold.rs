@@ -6,8 +6,8 @@ use super::data::Scalar;
 use super::eval::{Arrived, Bind, Bound, Eval, added};
 use super::open::Touched;
 use super::value::{Value, Written, form};
-use super::wrong::{Fault, Found};
-use crate::ir::{BinaryOp, DimKind, Domain, Expr};
+use super::wrong::{Fault, Found, Stop};
+use crate::ir::{BinaryOp, DimKind, Domain, Expr, walk};
 
 impl<'p> Eval<'_, 'p> {
     /// The values that a loop or fold runs over.
@@ -90,10 +90,13 @@ impl<'p> Eval<'_, 'p> {
     /// `sum(value)` over the parts of the gather around it, in order of its axis.
     pub(super) fn sum_of_parts(&mut self, value: &'p Expr) -> Found<Value> {
         let gathered = self.binds.iter().enumerate().rev().find_map(|(at, bind)| {
-            let Bound::Gathered { axis, parts } = &bind.bound else { return None };
-            Some((at, axis.clone(), parts.clone()))
+            let Bound::Gathered { channel, axis, parts } = &bind.bound else { return None };
+            Some((at, channel.clone(), axis.clone(), parts.clone()))
         });
-        let (at, axis, parts) = gathered.ok_or_else(|| form(Written(value)))?;
+        let (at, channel, axis, parts) = gathered.ok_or_else(|| form(Written(value)))?;
+        if self.comes_with_nothing(&channel, self.binds[at].name, value) {
+            return Err(Stop::Absent);
+        }
         let whole = self.binds[at].bound.clone();
         let axis_at = self.binds.iter().rposition(|bind| bind.name == axis);
         let mut sum = None;
@@ -120,6 +123,20 @@ impl<'p> Eval<'_, 'p> {
             sum = Some(added(&before, &term)?);
         }
         Ok(sum.unwrap_or(Value::int(0)))
+    }
+
+    /// Whether parts bring nothing of a field in `value`, since its optional tensor is absent: then there
+    /// is no sum of it either, be there parts or not.
+    fn comes_with_nothing(&self, channel: &str, part: &str, value: &Expr) -> bool {
+        let fields = self.world.ir.carried(channel).map_or(&[][..], |(_, message)| &message.fields);
+        let mut nothing = false;
+        walk::expr(value, &mut |inner| {
+            let Expr::Field { of, field, .. } = inner else { return };
+            let known = fields.iter().find(|known| of == part && known.name == *field);
+            let with = known.and_then(|known| known.optional_with.as_ref());
+            nothing |= with.is_some_and(|with| self.world.memory(self.actor.rank, with).is_err());
+        });
+        nothing
     }
 
     /// Whether `extent` has one place more than the domain, for the total of a prefix sum.

@@ -54,7 +54,8 @@ impl<'p> Instance<'p> {
             self.give_back(world, at, channel, index, &beyond)?;
         }
         self.bind(across, Bound::Value(Value::int(0), Touched::Nothing));
-        self.bind(part, Bound::Gathered { axis: across.clone(), parts });
+        let (channel, axis) = (channel.name.clone(), across.clone());
+        self.bind(part, Bound::Gathered { channel, axis, parts });
         Ok(())
     }
 

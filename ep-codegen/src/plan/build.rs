@@ -13,6 +13,7 @@ use super::counted::Counters;
 use super::error::PlanError;
 use super::extent::extents;
 use super::message::{self, MessageLayout};
+use super::network::NetworkLayout;
 use super::numbers::{self, Numbers};
 use super::taken::taken;
 use super::window::Window;
@@ -46,8 +47,10 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
     planner.check_taken()?;
     planner.check_routes()?;
     let warps = planner.warps()?;
+    planner.check_readers(&warps)?;
     let mut window = Window::default();
-    let channels = planner.channels(&mut window);
+    let mut network = NetworkLayout::default();
+    let channels = planner.channels(&mut window, &mut network);
     let counted = planner.counted(&mut window);
     let shared_bytes = planner.shared_bytes(&warps);
     let threads = warps.iter().map(|w| w.first + w.count).max().unwrap_or(1) * 32;
@@ -72,6 +75,9 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         strides: planner.strides(),
         window: window.regions,
         window_bytes: window.bytes,
+        network: network.regions,
+        network_bytes: network.bytes,
+        network_counters: network.counters,
         threads,
         shared_bytes,
         roles: warps,
@@ -126,7 +132,11 @@ impl Planner<'_> {
 
     /// How many peers a channel joins.
     fn peers(&self, channel: &Channel) -> i64 {
-        let name = match channel.per {
+        self.peers_of(&channel.per)
+    }
+
+    fn peers_of(&self, set: &PeerSet) -> i64 {
+        let name = match set {
             PeerSet::All | PeerSet::Others => "ranks",
             PeerSet::Local => "local_ranks",
             PeerSet::Rail => "nodes",

@@ -10,6 +10,7 @@ mod counted;
 mod error;
 mod extent;
 mod message;
+mod network;
 mod numbers;
 mod prologue;
 mod roles;
@@ -69,6 +70,12 @@ pub struct Plan {
     pub window: Vec<Region>,
     /// Bytes of all regions.
     pub window_bytes: i64,
+    /// The memory of a network that every rank has at the same offset of its rows.
+    pub network: Vec<Region>,
+    /// Bytes of all of it.
+    pub network_bytes: i64,
+    /// Counters of the network, of each source.
+    pub network_counters: i64,
     /// Threads per block.
     pub threads: i64,
     /// Dynamic shared memory per block.

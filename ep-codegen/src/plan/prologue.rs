@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{CfgGroup, CfgKind, CfgMember, MessageLayout, Plan, constant, kebab};
+use super::{CfgGroup, CfgKind, CfgMember, MessageLayout, Plan, Region, constant, kebab};
 
 impl Plan {
     /// The header comment, the includes, and the `struct Cfg` that `body` asks for.
@@ -45,21 +45,8 @@ impl Plan {
             self.shared_bytes,
             self.blocks_min
         );
-        if !self.window.is_empty() {
-            out.push_str("//\n// Window, the same on every rank:\n");
-        }
-        for region in &self.window {
-            let _ = writeln!(
-                out,
-                "//   {:<16} {:#010x} {:>10} bytes  {}; {} writes, {} reads",
-                region.name,
-                region.offset,
-                region.bytes,
-                region.formula,
-                region.writer,
-                region.reader
-            );
-        }
+        regions(&mut out, "Window", &self.window);
+        regions(&mut out, "Network", &self.network);
         for message in &self.messages {
             let _ = writeln!(out, "// {}", describe(message));
         }
@@ -67,6 +54,20 @@ impl Plan {
             let _ = writeln!(out, "// Waived for {channel}: {}, {}", waiver.policy, waiver.reason);
         }
         out
+    }
+}
+
+/// What lies where on every rank.
+fn regions(out: &mut String, of: &str, regions: &[Region]) {
+    if !regions.is_empty() {
+        let _ = writeln!(out, "//\n// {of}, the same on every rank:");
+    }
+    for region in regions {
+        let _ = writeln!(
+            out,
+            "//   {:<16} {:#010x} {:>10} bytes  {}; {} writes, {} reads",
+            region.name, region.offset, region.bytes, region.formula, region.writer, region.reader
+        );
     }
 }
 
@@ -85,7 +86,7 @@ fn describe(message: &MessageLayout) -> String {
 /// Device headers whose names the body uses, in order of name.
 fn headers(body: &str) -> Vec<&'static str> {
     #[rustfmt::skip] // A table: the header and what only it declares.
-    const HEADERS: [(&str, &[&str]); 17] = [
+    const HEADERS: [(&str, &[&str]); 18] = [
         ("cast", &["ep::to_", "ep::block_scale"]),
         ("compute", &["ep::row_of", "ep::for_lanes", "ep::sum", "ep::prefix_sum", "ep::experts_of", "ep::for_each", "ep::in_last_warp", "ep::owner", "ep::ask", "ep::align(", "ep::ceil(", "ep::max(", "ep::min(", "ep::once(", "ep::get<", "ep::set<", "ep::local_expert", "ep::has(", "ep::with_bit", "ep::store_host"]),
         ("count", &["ep::Counters", "ep::add_count", "ep::for_hits", "ep::clear_stripes"]),
@@ -93,6 +94,7 @@ fn headers(body: &str) -> Vec<&'static str> {
         ("directs", &["ep::DirectOut", "ep::DirectIn"]),
         ("messages", &["ep::fill"]),
         ("mover", &["ep::Mover"]),
+        ("net_rings", &["ep::NetRings"]),
         ("one_launch", &["ep::RouteSmem", "ep::OnceOut", "ep::OnceIn"]),
         ("parts", &["ep::Parts<"]),
         ("places", &["ep::PlaceCounters", "ep::Places", "ep::require_room"]),

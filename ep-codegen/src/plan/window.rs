@@ -3,6 +3,7 @@
 
 use super::counted::Counters;
 use super::message::MessageLayout;
+use super::network::NetExtent;
 use super::numbers::Numbers;
 use super::{CfgKind, CfgMember, Region, constant};
 use crate::ir::parts::{LINE_BYTES, align};
@@ -21,6 +22,7 @@ pub(super) struct Window {
 }
 
 /// How many peers and stripes a channel has, and what one of its messages takes.
+#[derive(Clone, Copy)]
 pub(super) struct Extent<'a> {
     pub(super) peers: i64,
     pub(super) stripes: i64,
@@ -33,6 +35,10 @@ pub(super) struct Extent<'a> {
     pub(super) message: &'a MessageLayout,
     /// How its slots are told apart; none for another kind of channel.
     pub(super) slots: Option<SlotExtent>,
+    /// Parts of a ring to each peer.
+    pub(super) parts: i64,
+    /// Who is reached over a network, if someone is.
+    pub(super) net: Option<NetExtent>,
 }
 
 /// How many slots a channel has for each call, and how the messages in them arrive.
@@ -95,32 +101,18 @@ impl Window {
         extent: &Extent<'_>,
         numbers: &Numbers,
     ) -> Vec<CfgMember> {
-        let each = extent.peers * extent.stripes;
+        let each = extent.peers * extent.stripes * extent.parts;
         let (sender, receiver) = (channel.from.join(", "), channel.to.as_str());
         let sender = sender.as_str();
         let option = |name: &str, default| option(channel, name, numbers).unwrap_or(default);
         let depth = option("depth", 2);
-        let slot = extent.message.slot_bytes;
+        let chunk = option("chunk", 1);
         let header = 8 * channel.header.len() as i64;
         let peers = extent.peers;
         // A word for each role that may send, and every 32 peers.
         let claims = extent.roles * ((peers + 31) / 32);
         let rows: Vec<Row<'_>> = match channel.kind {
-            ChannelKind::Ring => vec![
-                (
-                    "slots",
-                    each * depth * slot,
-                    sender,
-                    receiver,
-                    format!("{} stripes x {peers} peers x {depth} slots x {slot}", extent.stripes),
-                ),
-                ("tail", each * 4, sender, receiver, words(extent, 1, 4)),
-                ("header", 2 * each * header, sender, receiver, words(extent, 2, header)),
-                ("taken", 2 * each * 4, receiver, receiver, words(extent, 2, 4)),
-                ("head", each * 4, receiver, sender, words(extent, 1, 4)),
-                ("retired", each * 4, receiver, sender, words(extent, 1, 4)),
-                ("sent", 2 * each * 4, sender, sender, words(extent, 2, 4)),
-            ],
+            ChannelKind::Ring => ring_words(extent, (depth, chunk), header, (sender, receiver)),
             ChannelKind::Direct if extent.senders > 0 => {
                 let (senders, rows) = (extent.senders, extent.rows);
                 let (ready, told) = (2 * peers * 16, peers * senders * 8);
@@ -186,8 +178,44 @@ impl Window {
 }
 
 fn words(extent: &Extent<'_>, copies: i64, bytes: i64) -> String {
-    let each = format!("{} stripes x {} peers x {bytes}", extent.stripes, extent.peers);
+    let each = format!("{} x {bytes}", places_of(extent, extent.peers));
     if copies == 1 { each } else { format!("{copies} calls x {each}") }
+}
+
+/// The places that `peers` peers have in a channel.
+fn places_of(extent: &Extent<'_>, peers: i64) -> String {
+    let each = format!("{} stripes x {peers} peers", extent.stripes);
+    if extent.parts == 1 { each } else { format!("{each} x {} parts", extent.parts) }
+}
+
+/// The slots of a ring, and the words beside them; of peers that are reached without a network.
+fn ring_words<'a>(
+    extent: &Extent<'_>,
+    (depth, chunk): (i64, i64),
+    header: i64,
+    (sender, receiver): (&'a str, &'a str),
+) -> Vec<Row<'a>> {
+    let slot = extent.message.slot_bytes;
+    let near = Extent { peers: extent.net.map_or(extent.peers, |net| net.near), ..*extent };
+    let rings = |of: &Extent<'_>| of.peers * of.stripes * of.parts;
+    let (each, all) = (rings(&near), rings(extent));
+    let slots = format!("{} x {depth} slots x {slot}", places_of(&near, near.peers));
+    let mut rows = vec![
+        ("slots", each * depth * slot, sender, receiver, slots),
+        ("tail", each * 4, sender, receiver, words(&near, 1, 4)),
+        ("header", 2 * each * header, sender, receiver, words(&near, 2, header)),
+        ("taken", 2 * all * 4, receiver, receiver, words(extent, 2, 4)),
+        ("head", each * 4, receiver, sender, words(&near, 1, 4)),
+        ("retired", each * 4, receiver, sender, words(&near, 1, 4)),
+        ("sent", 2 * all * 4, sender, sender, words(extent, 2, 4)),
+    ];
+    if extent.net.is_some_and(|net| net.readers > 1) {
+        // A word for each chunk that readers may know of at once, and one for the end of the stripe.
+        let chunks = depth / chunk.max(1) + 2;
+        let formula = format!("{} x {chunks} x 4", places_of(extent, extent.peers));
+        rows.push(("passed", all * chunks * 4, receiver, receiver, formula));
+    }
+    rows
 }
 
 /// The slots of a channel, and the words beside them.

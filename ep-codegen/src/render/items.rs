@@ -64,6 +64,7 @@ impl Renderer<'_> {
                 "ep::u64".into(),
                 format!("where the meta records of channel `{channel}` are in the window"),
             ),
+            ParamKind::Net => ("const ep::Net*".into(), "the network of this rank".into()),
         }
     }
 

@@ -2,10 +2,12 @@
 //! publishes it; a consumer finds out that a message has arrived, reads it and gives its place back.
 
 mod direct;
+mod kept;
 mod pull;
 mod ring;
 mod slots;
 
+use kept::Kept;
 pub(super) use slots::check_slots;
 
 use super::scope::{Arrived, Meaning, Scope};
@@ -16,10 +18,11 @@ use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering, elem_type};
 use crate::ir::naming::{camel, constant};
 use crate::ir::parts::meta_sources;
+use crate::ir::rings::over_network;
 use crate::ir::slots::places;
 use crate::ir::{
-    Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, Field, FieldValue, Message,
-    NameKind, PeerSet, Share, Stmt, Transport, walk,
+    Action, BinaryOp, Channel, ChannelKind, Elem, Expr, Field, FieldValue, Message, PeerSet, Stmt,
+    Transport,
 };
 
 /// An end of a channel.
@@ -79,6 +82,10 @@ impl<'a> RoleLowering<'a> {
                     args.push(Term::name(format!("args.{}_meta_at", channel.name), Elem::I64));
                     self.class_of(channel, end)
                 }
+                (ChannelKind::Ring, _) if over_network(channel) => {
+                    args.push(Term::name("*args.net", Elem::I64));
+                    self.class_of(channel, end)
+                }
                 _ => self.class_of(channel, end),
             };
             out.push(Step::Object { class, name, args });
@@ -97,7 +104,19 @@ impl<'a> RoleLowering<'a> {
             (ChannelKind::Slots, End::In) => "SlotRowsIn",
             (ChannelKind::Pull, _) => "PullConsumer",
         };
-        format!("ep::{class}<Cfg::{}>", camel(&channel.name))
+        let cfg = format!("Cfg::{}", camel(&channel.name));
+        match (&channel.kind, self.kept(channel, end)) {
+            (ChannelKind::Ring, _) if over_network(channel) => {
+                format!("ep::{class}<{cfg}, ep::NetRings<{cfg}>>")
+            }
+            (ChannelKind::Ring, Ok(Kept::PartsOfPeer(_))) => {
+                format!("ep::{class}<{cfg}, ep::WindowRings<{cfg}, ep::Kept::kPartsOfPeer>>")
+            }
+            (ChannelKind::Ring, Ok(Kept::PeersOfPart(_))) => {
+                format!("ep::{class}<{cfg}, ep::WindowRings<{cfg}, ep::Kept::kPeersOfPart>>")
+            }
+            _ => format!("ep::{class}<{cfg}>"),
+        }
     }
 
     /// Says that this warp reads no more of what peers offer, and of slots.
@@ -117,16 +136,26 @@ impl<'a> RoleLowering<'a> {
 
     /// What no role can do with a channel.
     fn check_channel(&self, channel: &Channel) -> Lowered<()> {
-        // Peers within the node always use NVLink.
-        let near = match channel.kind {
-            ChannelKind::Slots => channel.over.contains(&Transport::Nvlink),
-            _ => channel.over == [Transport::Nvlink],
-        };
-        if !near {
-            return Err("hops over a network have no CUDA text yet".to_string());
-        }
-        if channel.parts_per.is_some() {
-            return Err("channels with parts have no CUDA text yet".to_string());
+        let has = |name: &str| self.ir.dims.iter().any(|dim| dim.name == name);
+        match channel.kind {
+            ChannelKind::Ring if over_network(channel) => {
+                if channel.parts_per.is_some() {
+                    return Err("parts of a ring over a network have no CUDA text yet".to_string());
+                }
+                if !has("local_ranks") {
+                    return Err(
+                        "a ring over a network needs the number `local_ranks`: those of a \
+                                node reach each other without it"
+                            .to_string(),
+                    );
+                }
+            }
+            // Peers within the node always use NVLink.
+            ChannelKind::Slots if channel.over.contains(&Transport::Nvlink) => {}
+            _ if over_network(channel) => {
+                return Err("slots over a network have no CUDA text yet".to_string());
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -155,14 +184,10 @@ impl<'a> RoleLowering<'a> {
             if !of_stripe || !self.objects.iter().any(|object| object.channel == channel.name) {
                 continue;
             }
-            let stripe = self.stripe_of(scope, channel, out)?;
-            let peers = self.peers_at(scope, channel, end, out)?;
+            let mut args = vec![self.stripe_of(scope, channel, out)?];
+            args.extend(self.peers_at(scope, channel, end, out)?);
             let object = self.object_of(&channel.name, end);
-            out.push(Step::Do(Term::call(
-                format!("{object}.open"),
-                vec![stripe, peers],
-                Elem::I32,
-            )));
+            out.push(Step::Do(Term::call(format!("{object}.open"), args, Elem::I32)));
         }
         Ok(())
     }
@@ -181,63 +206,6 @@ impl<'a> RoleLowering<'a> {
                 out.push(Step::Do(Term::call(format!("{object}.close"), Vec::new(), Elem::I32)));
             }
         }
-    }
-
-    /// The peers that the role serves at an end of a channel.
-    fn peers_at(
-        &mut self,
-        scope: &Scope,
-        channel: &Channel,
-        end: End,
-        out: &mut Vec<Step>,
-    ) -> Lowered<Term> {
-        let indices = indices_of(self.role.body.as_slice(), &channel.name, end);
-        let own = |index: &Expr| match (&self.role.share, index) {
-            (_, Expr::Name { kind: NameKind::Me, .. }) => true,
-            (Share::Peer { binder, .. }, Expr::Name { name, .. }) => name == binder,
-            (Share::SourceStripe, Expr::Name { name, .. }) => name == "source",
-            (Share::Indices { names }, Expr::Name { name, .. }) => names.contains(name),
-            _ => false,
-        };
-        let peers = format!("Cfg::{}::kPeers", camel(&channel.name));
-        let count = Term::name(peers, Elem::I32);
-        let one_warp =
-            matches!(self.role.share, Share::Stripe | Share::Token | Share::BlockPerToken);
-        let many = !one_warp && !self.single;
-        if many && !indices.iter().all(|index| own(index) && !is_me(index)) {
-            return Err(format!(
-                "several warps of the role carry one stripe, so each keeps to its own peer of \
-                 `{}`: compute peers in a role with `warps shared by stripe`",
-                channel.name
-            ));
-        }
-        // A sender waits for the end of every ring that it fills, one without messages too.
-        let whole = end == End::In && !many;
-        if let Some(first) = indices.first().filter(|_| !whole)
-            && own(first)
-            && indices.iter().all(|index| index == first)
-        {
-            let peer = self.scalar(scope, first, out)?;
-            return Ok(Term::call("ep::one_peer", vec![peer], Elem::I32));
-        }
-        let others =
-            !whole && !indices.is_empty() && indices.iter().all(|index| self.is_other(index));
-        Ok(match others || channel.per == PeerSet::Others {
-            true => Term::call("ep::other_peers", vec![count, self.me()], Elem::I32),
-            false => Term::call("ep::all_peers", vec![count], Elem::I32),
-        })
-    }
-
-    /// Whether the index is the number of a loop over all other ranks.
-    fn is_other(&self, index: &Expr) -> bool {
-        let Expr::Name { name, .. } = index else { return false };
-        let mut found = false;
-        walk::stmts(&self.role.body, &mut |stmt| {
-            found |= matches!(&stmt.action, Action::For {
-                binder, domain: Domain::Peers { set: PeerSet::Others }, ..
-            } if binder == name);
-        });
-        found
     }
 
     /// `push channel[peer] at position { .. };`
@@ -260,7 +228,7 @@ impl<'a> RoleLowering<'a> {
                 self.push_slots(scope, (declared, message), place, values, out)
             }
             (ChannelKind::Ring, Some(peer)) => {
-                let to = self.ring(scope, declared, places(Some(peer)), out)?;
+                let to = self.ring(scope, (declared, End::Out), places(Some(peer)), out)?;
                 self.push_ring(scope, declared, message, to, values, out)
             }
             (ChannelKind::Direct, Some(peer)) => {
@@ -386,11 +354,9 @@ impl<'a> RoleLowering<'a> {
         }
         let (declared, _) = self.carried(channel)?;
         match (&declared.kind, peer) {
-            (ChannelKind::Ring, Some(peer)) => {
-                let peer = self.scalar(scope, peer, out)?;
-                self.receive_ring(scope, stmt, declared, peer, out)
+            (ChannelKind::Ring, peer) => {
+                self.receive_ring(scope, stmt, declared, places(peer.as_ref()), out)
             }
-            (ChannelKind::Ring, None) => self.receive_any(scope, stmt, channel, out),
             (ChannelKind::Direct, Some(peer)) => {
                 let source = self.scalar(scope, peer, out)?;
                 self.receive_direct(scope, stmt, channel, source, out)
@@ -452,10 +418,6 @@ impl<'a> RoleLowering<'a> {
     }
 }
 
-fn is_me(index: &Expr) -> bool {
-    matches!(index, Expr::Name { kind: NameKind::Me, .. })
-}
-
 /// `base + bytes` of a pointer to bytes.
 pub(super) fn bytes_behind(base: Term, bytes: Term) -> Term {
     Term {
@@ -463,39 +425,4 @@ pub(super) fn bytes_behind(base: Term, bytes: Term) -> Term {
         elem: Elem::U8,
         range: None,
     }
-}
-
-/// The peers by which a role indexes a channel, at one of its ends.
-fn indices_of(body: &[Stmt], channel: &str, end: End) -> Vec<Expr> {
-    let mut found = Vec::new();
-    walk::stmts(body, &mut |stmt| {
-        let own = |name: &String| name == channel;
-        match (&stmt.action, end) {
-            (Action::Push { channel, peer: Some(peer), .. }, End::Out) if own(channel) => {
-                found.extend(places(Some(peer)).first().cloned());
-            }
-            (Action::Announce { channel, peer, .. }, End::Out) if own(channel) => {
-                found.extend(places(Some(peer)).first().cloned());
-            }
-            (Action::Receive { channel, peer, .. }, End::In) if own(channel) => {
-                // Without a peer the loop takes from all.
-                found.push(peer.clone().unwrap_or(Expr::Int { value: -1 }));
-            }
-            (Action::Gather { channel, .. }, End::In) if own(channel) => {
-                found.push(Expr::Int { value: -1 });
-            }
-            _ => {}
-        }
-        if end == End::In {
-            walk::exprs(stmt, &mut |part| {
-                if let Expr::OfChannel { channel, index, field, .. } = part
-                    && own(channel)
-                    && field != "position"
-                {
-                    found.extend(index.first().cloned());
-                }
-            });
-        }
-    });
-    found
 }

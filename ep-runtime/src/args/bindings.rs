@@ -28,6 +28,12 @@ impl Bindings {
         self
     }
 
+    /// The network, whose part for this kernel is at `address` ([`crate::net::NetPart`]).
+    pub fn network(&mut self, address: u64) -> &mut Bindings {
+        self.numbers.insert("net".to_string(), address);
+        self
+    }
+
     /// A run-time size that the device reads, from an `i32` at `address`; its number is then the
     /// most that the word may hold.
     pub fn counted(&mut self, size: &str, address: u64) -> &mut Bindings {
@@ -206,9 +212,10 @@ impl Bindings {
         let region = |name: &String| Some(self.regions.get(name)?.wrapping_sub(control_at));
         let value = match &param.kind {
             ParamKind::Group => return None,
-            ParamKind::Size | ParamKind::Capacity { .. } | ParamKind::Arg { .. } => {
-                *self.numbers.get(&param.name)?
-            }
+            ParamKind::Size
+            | ParamKind::Capacity { .. }
+            | ParamKind::Arg { .. }
+            | ParamKind::Net => *self.numbers.get(&param.name)?,
             ParamKind::SizeFrom { size } => self.counts.get(size).copied().unwrap_or(0),
             ParamKind::Copies { tensor } => {
                 self.tensors.keys().filter(|(name, part, _)| name == tensor && *part == 0).count()

@@ -84,7 +84,7 @@ fn per_call(value: CallValue) -> Option<Operand> {
 impl Names<'_> {
     pub(super) fn operand(&self, param: &Param) -> Option<Operand> {
         match &param.kind {
-            ParamKind::Group => None,
+            ParamKind::Group | ParamKind::Net => None,
             ParamKind::Size | ParamKind::Arg { .. } => self.number(&param.name),
             ParamKind::SizeFrom { size } if size == "tokens" => per_call(CallValue::TokensFrom),
             ParamKind::Capacity { size } if size == "received" => {

@@ -204,6 +204,8 @@ impl CallSpec {
             ParamKind::ColumnStride { tensor: name, part } => tensor(name, *part, 0, 2),
             ParamKind::WindowOffset { tensor: name } => tensor(name, 0, 0, 3),
             ParamKind::MetaOffset { channel } => tensor(&records(channel), 0, 0, 3),
+            // Typed calls know of no network.
+            ParamKind::Net => None,
         };
         Some(Operand::PerCall(at?, 0))
     }

@@ -9,15 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ep_codegen::plan::Plan;
 use ep_emu::{Actor, ActorMemory, Address};
 
 use super::layout::{Layout, WINDOW};
-use super::network::view;
 use super::queue::{self, Joined, Limits, Request, STAMP_AT};
 use super::stream::{Landing, Sending};
+use super::view::Views;
 use crate::backend::Backend;
+use crate::group::positive;
 use crate::host::HostBackend;
-use crate::memory::{DeviceMemory, HostMemory};
+use crate::memory::HostMemory;
 use crate::net_error::NetError;
 
 /// How the network of the emulator behaves; its clock is that of the emulator.
@@ -43,7 +45,7 @@ impl Default for ModelOptions {
 /// The memory of all ranks of a modelled network.
 pub struct ModelNetwork {
     memories: Vec<HostMemory>,
-    views: Vec<DeviceMemory>,
+    views: Vec<Views>,
     gone: Arc<AtomicBool>,
 }
 
@@ -60,7 +62,7 @@ impl ModelNetwork {
         let memory = |rank| HostMemory::new(&any, rank, layout.bytes());
         let memories = (0..ranks).map(memory).collect::<Result<Vec<_>, _>>()?;
         let bases: Vec<u64> = memories.iter().map(HostMemory::address).collect();
-        let view = |rank: usize| view(&any, rank, (&layout, rank), bases[rank]);
+        let view = |rank: usize| Views::new(&any, rank, (&layout, rank), bases[rank]);
         let views = (0..ranks).map(view).collect::<Result<Vec<_>, _>>()?;
         let gone = Arc::new(AtomicBool::new(false));
         for rank in 0..ranks {
@@ -72,9 +74,33 @@ impl ModelNetwork {
         Ok(ModelNetwork { memories, views, gone })
     }
 
+    /// The network that a plan asks for, if it does, with all of it for the plan's kernel.
+    pub fn of_plan(
+        backend: &Arc<HostBackend>,
+        plan: &Plan,
+        options: &ModelOptions,
+    ) -> Result<Option<ModelNetwork>, NetError> {
+        if plan.network_counters == 0 {
+            return Ok(None);
+        }
+        let layout = Layout {
+            ranks: backend.ranks(),
+            data_bytes: positive(plan.network_bytes).max(1),
+            queues: 2,
+            slots: 64,
+            counters: positive(plan.network_counters) as usize,
+        };
+        ModelNetwork::new(backend, layout, options).map(Some)
+    }
+
     /// Where `ep::Net` of a rank is, an argument of kernels.
     pub fn address(&self, rank: usize) -> u64 {
-        self.views[rank].address()
+        self.views[rank].all.address()
+    }
+
+    /// The same of all ranks.
+    pub fn addresses(&self) -> Vec<u64> {
+        (0..self.views.len()).map(|rank| self.address(rank)).collect()
     }
 
     /// The memory of a rank, whose first bytes are the rows.

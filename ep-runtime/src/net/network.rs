@@ -13,6 +13,7 @@ use super::layout::{Layout, WINDOW};
 use super::provider::Provider;
 use super::proxy::{LINGER, Proxy, Shared, Timing};
 use super::shared_memory::SharedMemory;
+use super::view::{NetPart, Views};
 use crate::backend::Backend;
 use crate::error::CallError;
 use crate::group::{Group, Watched};
@@ -71,23 +72,6 @@ pub struct NetStats {
     pub landed: u64,
 }
 
-/// The words of `ep::Net` (`templates/device/ep/net.cuh`) in order. A test holds this list against the
-/// header's text.
-const NET_WORDS: [&str; 9] = [
-    "char* data",
-    "u32* counters",
-    "NetDescriptor* descriptors",
-    "NetProgress* progress",
-    "u32* claimed",
-    "u32 slots",
-    "u32 queues",
-    "u32 counters_each",
-    "u32 rank",
-];
-
-/// Bytes of `ep::Net`, and behind it a word for each queue: how many descriptors were claimed.
-const NET_BYTES: u64 = 64;
-
 /// One rank's end of a network.
 pub struct Network {
     rank: usize,
@@ -96,7 +80,7 @@ pub struct Network {
     words: SharedMemory,
     /// The queues that threads have.
     given: Mutex<Vec<bool>>,
-    view: DeviceMemory,
+    views: Views,
     shared: Arc<Shared>,
     /// What the group asks.
     _failure: Arc<Watched>,
@@ -139,7 +123,7 @@ impl Network {
         endpoint.connect(&others(&brought, member.rank)?)?;
         // Nobody sends before all can hear.
         store.meet("open a network")?;
-        let view = view(backend, local, (&layout, member.rank), memory.address())?;
+        let views = Views::new(backend, local, (&layout, member.rank), memory.address())?;
         let shared = Arc::new(Shared::default());
         let failure = watch(group, &shared, (layout.ranks, options.patience))?;
         let timing = Timing { pulse: options.pulse, silence: options.silence };
@@ -156,7 +140,7 @@ impl Network {
             memory,
             words,
             given,
-            view,
+            views,
             shared,
             _failure,
             thread: Some(thread),
@@ -170,7 +154,12 @@ impl Network {
 
     /// Where `ep::Net` is, an argument of kernels.
     pub fn address(&self) -> u64 {
-        self.view.address()
+        self.views.all.address()
+    }
+
+    /// The same for one kernel that has a part of it.
+    pub fn part(&self, part: NetPart) -> Result<DeviceMemory, NetError> {
+        self.views.part(part)
     }
 
     /// The memory whose first bytes are the rows.
@@ -321,38 +310,9 @@ fn others(brought: &[Vec<u8>], rank: usize) -> Result<Vec<Option<Card>>, NetErro
     Ok(all)
 }
 
-/// `ep::Net` in device memory, for a block of host memory that kernels find at `base`.
-pub(super) fn view(
-    backend: &Arc<dyn Backend>,
-    local: usize,
-    (layout, rank): (&Layout, usize),
-    base: u64,
-) -> Result<DeviceMemory, NetError> {
-    let bytes = NET_BYTES + 4 * layout.queues as u64;
-    let memory = DeviceMemory::zeroed(backend, local, bytes)?;
-    let wide = [
-        base,
-        base + layout.counter(0, 0, 0),
-        base + layout.descriptor(0, 0),
-        base + layout.progress(0),
-        memory.address() + NET_BYTES,
-    ];
-    let narrow = [layout.slots, layout.queues, layout.counters, rank].map(|number| number as u32);
-    let wide = wide.into_iter().flat_map(u64::to_le_bytes);
-    let words: Vec<u8> = wide.chain(narrow.into_iter().flat_map(u32::to_le_bytes)).collect();
-    debug_assert_eq!(words.len(), 8 * 5 + 4 * (NET_WORDS.len() - 5));
-    memory.write(0, &words)?;
-    Ok(memory)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_words_are_those_of_the_header() {
-        assert_eq!(crate::device::members_of("ep/net.cuh", "struct Net {"), NET_WORDS);
-    }
 
     #[test]
     fn ranks_that_want_other_networks_are_named() {

@@ -1,5 +1,5 @@
-// What the ends of rings in rings.cuh have in common: where each ring stands, what has been seen of the
-// peer, and what the peer is yet to be told.
+// What the ends of rings in rings.cuh have in common: where each ring stands, what has been seen of its
+// other end, and what that is yet to be told.
 #pragma once
 
 #include <ep/ptx.cuh>
@@ -8,31 +8,195 @@
 
 namespace ep {
 
-/// What both ends have: which peers they serve, and how far each ring has come.
-template <class Ring>
-class RingsEnd {
+/// The words by which the ends of a ring tell one another how far they are: where each lies in a window, and
+/// its number among the counters of a network.
+struct TailWord {
+    static constexpr int kNumber = 0;
+    template <class Ring>
+    static __device__ __forceinline__ constexpr u64 at() {
+        return Ring::kTail;
+    }
+};
+struct HeadWord {
+    static constexpr int kNumber = 1;
+    template <class Ring>
+    static __device__ __forceinline__ constexpr u64 at() {
+        return Ring::kHead;
+    }
+};
+
+struct Net;
+
+/// What the lanes of an end stand for: the peers of a channel, or, where it has several parts to each peer,
+/// all parts of one peer, or one part of all peers.
+enum class Kept { kPeers, kPartsOfPeer, kPeersOfPart };
+
+/// The rings of a stripe as its ends see them, in the windows of ranks that reach each other's memory. A lane
+/// keeps each ring. `NetRings` (net_rings.cuh) has the same methods for other machines.
+template <class Ring, Kept kKind = Kept::kPeers>
+class WindowRings {
+    static __device__ __forceinline__ constexpr int parts() {
+        if constexpr (kKind == Kept::kPeers) {
+            return 1;
+        } else {
+            return Ring::kParts;
+        }
+    }
+    static constexpr int kParts = parts();
+
 public:
-    static constexpr int kPeers = Ring::kPeers;
-    static constexpr int kGroups = (kPeers + kLanes - 1) / kLanes;
+    /// Rings of a stripe that lanes keep.
+    static constexpr int kKept = kKind == Kept::kPartsOfPeer ? kParts : Ring::kPeers;
+    /// Whether a slot is sent when it has been filled; else it is where it belongs.
+    static constexpr bool kSends = false;
+    /// Whether slots are given back by whole chunks.
+    static constexpr bool kInChunks = false;
+
+protected:
+    __device__ __forceinline__ explicit WindowRings(Team& team) : team_(team) {}
+
+    /// Begins a stripe, of the one peer or part `of`.
+    __device__ __forceinline__ void turn_to(int stripe, int of) {
+        stripe_ = stripe;
+        of_ = of;
+    }
+
+    /// The rank at the other end of a ring.
+    __device__ __forceinline__ int rank_of(int ring) const {
+        return team_.rank_of(peer_of(ring), Ring::kPeers);
+    }
+
+    /// Where this rank keeps how far a ring is, among as many words for each of two calls.
+    __device__ __forceinline__ int state(int ring) const { return place(peer_of(ring), ring); }
+    static constexpr int kStates = Ring::kStripes * Ring::kPeers * kParts;
+
+    /// What the other end tells of a ring.
+    template <class Word>
+    __device__ __forceinline__ const u32* counter(int ring) const {
+        return reinterpret_cast<const u32*>(team_.group.window + Word::template at<Ring>()) +
+               state(ring);
+    }
+
+    /// Adds what each lane has to tell the other end of a ring, if that is not 0. What the lane has done,
+    /// and the warp before, comes first (M1, M4): the other end acquires.
+    template <class Word>
+    __device__ __forceinline__ void add(int ring, u32 number) {
+        if (number == 0 || team_.stopped) return;
+        u32* words = reinterpret_cast<u32*>(window_of(ring) + Word::template at<Ring>());
+        add_release_sys(words + there(ring), number);
+    }
+
+    /// A slot of a ring at its other end, to be filled.
+    __device__ __forceinline__ char* slot_there(int ring, u32 at) const {
+        const i64 own = there(ring);
+        return window_of(ring) + Ring::kSlots + (own * Ring::kDepth + at) * Ring::kSlotBytes;
+    }
+
+    /// A slot of a ring at this end.
+    __device__ __forceinline__ const char* slot_here(int ring, u32 at) const {
+        const i64 own = state(ring);
+        return team_.group.window + Ring::kSlots + (own * Ring::kDepth + at) * Ring::kSlotBytes;
+    }
+
+    /// Tells one number of the header; warp.
+    __device__ __forceinline__ void announce(int ring, int word, int value) {
+        const u32* retired = reinterpret_cast<const u32*>(team_.group.window + Ring::kRetired);
+        const Site site{Ring::kChannel, Waiting::kRetired, stripe_, rank_of(ring), team_.epoch - 2};
+        // M4: pairs with the release of the receiver's end, two calls ago.
+        wait_counter(team_, site, team_.leader() ? retired + state(ring) : nullptr);
+        if (team_.leader() && !team_.stopped) {
+            u64* header = headers(window_of(ring)) + there(ring) * Ring::kHeaderWords;
+            store_relaxed_sys(header + word, stamped(team_.epoch, static_cast<u32>(value)));
+        }
+        __syncwarp();
+    }
+
+    /// One number of the header, in the leader; warp.
+    __device__ __forceinline__ u32 announced(int ring, int word) {
+        const u64* header = headers(team_.group.window) + state(ring) * Ring::kHeaderWords;
+        const Site site{Ring::kChannel, Waiting::kHeader, stripe_, rank_of(ring), team_.epoch};
+        // The word carries all there is to know: it orders nothing.
+        return wait_stamped(team_, site, team_.leader() ? header + word : nullptr);
+    }
+
+    /// Says that this warp has read the header of each lane's ring that `is_used`.
+    __device__ __forceinline__ void retire(int ring, bool is_used) {
+        if (!is_used || team_.stopped) return;
+        u32* retired = reinterpret_cast<u32*>(window_of(ring) + Ring::kRetired);
+        // M4: this warp has read the header; the sender acquires before the next but one.
+        store_release_sys(retired + there(ring), team_.epoch);
+    }
+
+    /// Of how many slots the sender may be told when this warp has read those from `before` up to `now`.
+    __device__ __forceinline__ u32 given_back(int, u32 before, u32 now) const {
+        return now - before;
+    }
+
+    Team& team_;
+    int stripe_ = 0;
+
+private:
+    __device__ __forceinline__ int peer_of(int ring) const {
+        return kKind == Kept::kPartsOfPeer ? of_ : ring;
+    }
+
+    /// The place of a ring among all of them, at the end where its other one is `peer`.
+    __device__ __forceinline__ int place(int peer, int ring) const {
+        const int part = kKind == Kept::kPartsOfPeer ? ring : of_;
+        const int first = (stripe_ * Ring::kPeers + peer) * kParts;
+        return kKind == Kept::kPeers ? first : first + part;
+    }
+
+    /// Its place at the other end.
+    __device__ __forceinline__ int there(int ring) const {
+        return place(team_.own(Ring::kPeers), ring);
+    }
+
+    __device__ __forceinline__ char* window_of(int ring) const {
+        return team_.group.windows[rank_of(ring)];
+    }
+
+    /// The headers of this call, each of `kHeaderWords` words.
+    __device__ __forceinline__ u64* headers(char* window) const {
+        const int call = static_cast<int>(team_.epoch & 1) * kStates;
+        return reinterpret_cast<u64*>(window + Ring::kHeader) + call * Ring::kHeaderWords;
+    }
+
+    int of_ = 0;
+};
+
+/// What both ends have: which rings of a stripe they serve, and how far each has come. `Rings` says where
+/// the other ends are.
+template <class Ring, class Rings>
+class RingsEnd : protected Rings {
+public:
+    static constexpr int kKept = Rings::kKept;
+    static constexpr int kGroups = (kKept + kLanes - 1) / kLanes;
 
     static_assert((Ring::kDepth & (Ring::kDepth - 1)) == 0, "counters wrap where slots do");
     static_assert(Ring::kDepth >= 2 * Ring::kChunk, "two chunks fit into their ring");
 
 protected:
-    __device__ __forceinline__ explicit RingsEnd(Team& team) : team_(team), peers_{0, 0, -1} {}
+    using Rings::team_, Rings::stripe_;
 
-    /// Begins a stripe: the rings stand where the words at `words` say, and the peer's counter at most
-    /// `behind` before that.
-    __device__ __forceinline__ void begin(int stripe, const Peers& peers, u64 words, u32 behind) {
-        stripe_ = stripe;
-        peers_ = peers;
+    __device__ __forceinline__ explicit RingsEnd(Team& team) : Rings(team), kept_{0, 0, -1} {}
+    __device__ __forceinline__ RingsEnd(Team& team, const Net& net)
+        : Rings(team, net), kept_{0, 0, -1} {}
+
+    /// Begins a stripe, in which the rings `kept` are served: they stand where the words at `words` say, and
+    /// the other end's counter at most `behind` before that. `of` chooses the rings, where the role serves
+    /// those of one peer or part.
+    __device__ __forceinline__ void begin(int stripe, const Peers& kept, int of, u64 words,
+                                          u32 behind) {
+        Rings::turn_to(stripe, of);
+        kept_ = kept;
         const u32* word = reinterpret_cast<const u32*>(team_.group.window + words);
         const u32 last = (team_.epoch & 1) ^ 1;
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             moved_[g] = 0;
             if (used(g)) {
-                start_[g] = load_relaxed_gpu(word + last * (Ring::kStripes * kPeers) + index(peer(g)));
+                start_[g] = load_relaxed_gpu(word + last * Rings::kStates + Rings::state(ring(g)));
             }
             seen_[g] = start_[g] - behind;
         }
@@ -46,48 +210,54 @@ protected:
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             if (!used(g) || team_.stopped) continue;
-            store_relaxed_gpu(word + now * (Ring::kStripes * kPeers) + index(peer(g)),
+            store_relaxed_gpu(word + now * Rings::kStates + Rings::state(ring(g)),
                               start_[g] + moved_[g]);
         }
     }
 
-    /// The peer of this lane in a group.
-    __device__ __forceinline__ int peer(int g) const { return g * kLanes + team_.lane; }
+    /// The ring of this lane in a group.
+    __device__ __forceinline__ int ring(int g) const { return g * kLanes + team_.lane; }
 
-    /// Whether this lane has a peer in a group.
+    /// Whether this lane has a ring in a group.
     __device__ __forceinline__ bool used(int g) const {
-        const int own = peer(g);
-        return own >= peers_.begin && own < peers_.end && own != peers_.skip;
+        const int own = ring(g);
+        return own >= kept_.begin && own < kept_.end && own != kept_.skip;
     }
 
-    /// Whether this lane keeps the ring of `peer`.
-    __device__ __forceinline__ bool keeps(int peer) const { return team_.lane == peer % kLanes; }
+    /// Whether this lane keeps `ring`.
+    __device__ __forceinline__ bool keeps(int ring) const { return team_.lane == ring % kLanes; }
 
-    /// What the lane of `peer` has in its group, for all lanes.
-    __device__ __forceinline__ u32 of(const u32 (&values)[kGroups], int peer) const {
+    /// What the lane of `ring` has in its group, for all lanes.
+    __device__ __forceinline__ u32 of(const u32 (&values)[kGroups], int ring) const {
         u32 found = 0;
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            if (g == peer / kLanes) found = values[g];
+            if (g == ring / kLanes) found = values[g];
         }
-        return __shfl_sync(kAllLanes, found, peer % kLanes);
+        return __shfl_sync(kAllLanes, found, ring % kLanes);
     }
 
-    /// Counts one more message of `peer`.
-    __device__ __forceinline__ void count(int peer) {
+    /// Which slot of a ring is next.
+    __device__ __forceinline__ u32 next_at(int ring) const {
+        return (of(start_, ring) + of(moved_, ring)) % Ring::kDepth;
+    }
+
+    /// Counts one more message of `ring`.
+    __device__ __forceinline__ void count(int ring) {
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            if (g == peer / kLanes && keeps(peer)) ++moved_[g];
+            if (g == ring / kLanes && keeps(ring)) ++moved_[g];
         }
     }
 
-    /// Counts one more message of `peer`, of which it is told once `rows` rows of the mover are done.
-    __device__ __forceinline__ void owe(int peer, u32 rows) {
+    /// Counts one more message of `ring`, of which the other end is told once `rows` rows of the mover are
+    /// done.
+    __device__ __forceinline__ void owe(int ring, u32 rows) {
         // What the other lanes have read or stored themselves comes before what this lane tells.
         __syncwarp();
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            if (g != peer / kLanes || !keeps(peer)) continue;
+            if (g != ring / kLanes || !keeps(ring)) continue;
             ++moved_[g];
             Due& due = due_[g].messages == 0 ? due_[g] : later_[g];
             ++due.messages;
@@ -95,8 +265,9 @@ protected:
         }
     }
 
-    /// Tells peers, by adding to their `counters`, of all messages that are due after `rows` rows.
-    __device__ __forceinline__ void tell(u64 counters, u32 rows) {
+    /// Tells the other ends of all messages that are due after `rows` rows.
+    template <class Word>
+    __device__ __forceinline__ void tell(u32 rows) {
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             u32 fresh = 0;
@@ -105,84 +276,56 @@ protected:
                 due_[g] = later_[g];
                 later_[g].messages = 0;
             }
-            if (fresh == 0 || team_.stopped) continue;
-            u32* counter = reinterpret_cast<u32*>(window_of(peer(g)) + counters);
             // M1, M4: this lane has stored the rows itself, or all lanes have seen them loaded; the
-            // peer acquires.
-            add_release_sys(counter + stripe_ * kPeers + own(), fresh);
+            // other end acquires.
+            Rings::template add<Word>(ring(g), fresh);
         }
         __syncwarp();
     }
 
-    /// Whether the counter at `words` of this rank's window, of the ring of `peer`, has reached `want`;
-    /// looks at it only if it had not. What it counts is acquired.
-    __device__ __forceinline__ bool has_come(int peer, u64 words, u32 want) {
-        if (reached(of(seen_, peer), want)) return true;
+    /// Whether what the other end tells of `ring` has reached `want`; looks at it only if it had not. What
+    /// it counts is acquired.
+    template <class Word>
+    __device__ __forceinline__ bool has_come(int ring, u32 want) {
+        if (reached(of(seen_, ring), want)) return true;
         u32 now = 0;
-        if (team_.leader()) now = load_acquire_sys(counter(words, peer));
+        if (team_.leader()) now = load_acquire_sys(Rings::template counter<Word>(ring));
         now = __shfl_sync(kAllLanes, now, 0);
-        see(peer, now);
+        see(ring, now);
         __syncwarp();
         return reached(now, want);
     }
 
     /// Waits until it has.
-    __device__ __forceinline__ bool await(int peer, u64 words, u32 want, Waiting kind) {
-        if (reached(of(seen_, peer), want)) return !team_.stopped;
-        const Site site{Ring::kChannel, kind, stripe_, rank_of(peer), want};
-        const u32 now = wait_counter(team_, site, team_.leader() ? counter(words, peer) : nullptr);
-        see(peer, __shfl_sync(kAllLanes, now, 0));
+    template <class Word>
+    __device__ __forceinline__ bool await(int ring, u32 want, Waiting kind) {
+        if (reached(of(seen_, ring), want)) return !team_.stopped;
+        const Site site{Ring::kChannel, kind, stripe_, Rings::rank_of(ring), want};
+        const u32* counter = Rings::template counter<Word>(ring);
+        const u32 now = wait_counter(team_, site, team_.leader() ? counter : nullptr);
+        see(ring, __shfl_sync(kAllLanes, now, 0));
         return !team_.stopped;
     }
 
-    /// A counter of this rank's window, of the ring of `peer`.
-    __device__ __forceinline__ const u32* counter(u64 words, int peer) const {
-        return reinterpret_cast<const u32*>(team_.group.window + words) + index(peer);
-    }
-
-    /// Index of a word by (stripe, peer).
-    __device__ __forceinline__ int index(int peer) const { return stripe_ * kPeers + peer; }
-
-    /// The rank of a peer.
-    __device__ __forceinline__ int rank_of(int peer) const {
-        return team_.rank_of(peer, kPeers);
-    }
-
-    /// This rank among the peers of another one.
-    __device__ __forceinline__ int own() const { return team_.own(kPeers); }
-
-    /// Words in the window of a peer.
-    __device__ __forceinline__ char* window_of(int peer) const {
-        return team_.group.windows[rank_of(peer)];
-    }
-
-    /// The headers of this call, each of `kHeaderWords` words, by (stripe, peer).
-    __device__ __forceinline__ u64* headers(char* window) const {
-        const int call = static_cast<int>(team_.epoch & 1) * (Ring::kStripes * kPeers);
-        return reinterpret_cast<u64*>(window + Ring::kHeader) + call * Ring::kHeaderWords;
-    }
-
-    Team& team_;
-    Peers peers_;
-    int stripe_ = 0;
+    Peers kept_;
     u32 start_[kGroups] = {};  // the rings' counters at the start of the stripe
     u32 moved_[kGroups] = {};  // messages of this stripe
 
 private:
-    /// Messages that the peer does not know of yet, and after how many rows of the mover it may.
+    /// Messages that the other end does not know of yet, and after how many rows of the mover it may.
     struct Due {
         u32 messages, rows;
     };
 
-    /// Remembers how far the counter of `peer` was.
-    __device__ __forceinline__ void see(int peer, u32 value) {
+    /// Remembers how far the other end of `ring` was.
+    __device__ __forceinline__ void see(int ring, u32 value) {
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            if (g == peer / kLanes && keeps(peer)) seen_[g] = value;
+            if (g == ring / kLanes && keeps(ring)) seen_[g] = value;
         }
     }
 
-    u32 seen_[kGroups] = {};   // the peers' counters, as last seen
+    u32 seen_[kGroups] = {};   // what the other ends told, as last seen
     Due due_[kGroups] = {};    // those that come first,
     Due later_[kGroups] = {};  // and all that came since
 };

@@ -14,7 +14,8 @@
 // landed at a time that nobody knows. Nothing orders the signals of two queues, nor those to two peers.
 //
 // A counter belongs to one source and queue; it only rises, wraps at 2^32 and is never cleared (M7).
-// `Net` describes the memory of one rank; `ep-runtime/src/net/layout.rs` says where everything lies.
+// `Net` describes the memory of one rank, as far as it is that of one kernel: offsets and counters of
+// several kernels are apart. `ep-runtime/src/net/layout.rs` says where everything lies.
 #pragma once
 
 #include <ep/ptx.cuh>
@@ -42,15 +43,17 @@ struct alignas(64) NetProgress {
 
 /// One rank's view of the network, in local device memory.
 struct Net {
-    char* data;
-    u32* counters;               // [source, queue, counter]
+    char* data;                  // of this kernel
+    u32* counters;               // [source, queue, counter], from the first one of this kernel on
     NetDescriptor* descriptors;  // [queue, slot]
     NetProgress* progress;       // [queue]
     u32* claimed;                // [queue] descriptors that lanes have claimed
+    u64 begin;                   // bytes of data before those of this kernel
     u32 slots;                   // of each queue; a power of two
     u32 queues;
     u32 counters_each;  // of each source and queue
     u32 rank;
+    u32 first;  // counter of this kernel
 };
 
 /// One warp's view of a queue; all lanes call every method. A stopped team posts nothing.
@@ -63,13 +66,21 @@ public:
     /// lane has written or seen, and the warp before, is there when the bytes are read (M1: bulk stores
     /// are waited for by the caller). False: the team is stopped.
     __device__ __forceinline__ bool put(int peer, u64 to, u64 from, u32 bytes) {
-        return post(bytes != 0, NetDescriptor::kPut, peer, to, from, bytes);
+        return post(bytes != 0, NetDescriptor::kPut, peer, net_.begin + to, net_.begin + from, bytes);
     }
 
     /// Adds `number` of each lane, if it is not 0, to a counter at `peer`, when all earlier puts to that
     /// peer have landed. False: the team is stopped.
     __device__ __forceinline__ bool signal(int peer, u32 counter, u32 number) {
-        return post(number != 0, NetDescriptor::kSignal, peer, counter, 0, number);
+        return post(number != 0, NetDescriptor::kSignal, peer, net_.first + counter, 0, number);
+    }
+
+    /// Goes on with another queue.
+    __device__ __forceinline__ void turn_to(int queue) {
+        if (queue == queue_) return;
+        queue_ = queue;
+        has_posted_ = false;
+        taken_ = 0;
     }
 
     /// Waits until the sources of everything that this warp has posted may be written again. False: the

@@ -64,7 +64,19 @@ pub(super) fn held_by(
     call: &dyn Fn(Drawn) -> Drawn,
     run: &dyn Fn(Form) -> Form,
 ) -> Result<(), String> {
-    let known: Vec<&Pipeline> = all.iter().collect();
+    held_behind(&[], all, numbers, seed, call, run)
+}
+
+/// The same with the tables of other pipelines, of which there is only what they mean.
+pub(super) fn held_behind(
+    before: &[Pipeline],
+    all: &[Pipeline],
+    numbers: &[(&str, i64)],
+    seed: u64,
+    call: &dyn Fn(Drawn) -> Drawn,
+    run: &dyn Fn(Form) -> Form,
+) -> Result<(), String> {
+    let known: Vec<&Pipeline> = before.iter().chain(all).collect();
     let Some(programs) = crate::host::programs() else { return Ok(()) };
     let functions = programs.functions(&known).map_err(|error| error.to_string())?;
     let functions = functions.list();

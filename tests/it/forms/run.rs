@@ -17,6 +17,7 @@ use ep_runtime::host::{Build, Faults, HostBackend, HostOptions};
 use ep_runtime::ir::{self, Elem};
 use ep_runtime::jit::{Arch, CudaSource};
 use ep_runtime::memory::{DeviceMemory, Window, align_up};
+use ep_runtime::net::{ModelNetwork, ModelOptions};
 use ep_runtime::plan::{Config, ParamKind, Plan, plan};
 use ep_runtime::{Emitted, device};
 
@@ -58,6 +59,8 @@ pub(super) struct Form {
     apart: bool,
     /// Calls before the first one: there may have been as many as a word counts.
     before: u32,
+    /// How the network behaves, where there is one.
+    wire: ModelOptions,
 }
 
 impl Form {
@@ -69,7 +72,9 @@ impl Form {
         }
         let ranks = sets.iter().find(|(name, _)| *name == "ranks").map_or(1, |(_, ranks)| *ranks);
         let (out, bug, apart) = (Vec::new(), None, false);
-        Form { ir, config, ranks: ranks as usize, blocks: 2, out, bug, apart, before: 0 }
+        let wire = ModelOptions::default();
+        let ranks = ranks as usize;
+        Form { ir, config, ranks, blocks: 2, out, bug, apart, before: 0, wire }
     }
 
     /// A call as it was drawn, on a number of blocks that depends on the seed.
@@ -80,7 +85,8 @@ impl Form {
         let alive = drawn.ranks.iter().enumerate().filter(|(_, rank)| !rank.alive);
         let out = alive.map(|(rank, _)| rank).collect();
         let apart = seed % 2 == 1;
-        Form { ir, config, ranks: drawn.ranks.len(), blocks, out, bug: None, apart, before: 0 }
+        let (ranks, wire) = (drawn.ranks.len(), ModelOptions::default());
+        Form { ir, config, ranks, blocks, out, bug: None, apart, before: 0, wire }
     }
 
     pub(super) fn arm(mut self, axis: &str, arm: &str) -> Form {
@@ -91,6 +97,12 @@ impl Form {
     /// With a bug in the device library.
     pub(super) fn planted(mut self, bug: &Mutant) -> Form {
         self.bug = Some(bug.clone());
+        self
+    }
+
+    /// Over a network that behaves so.
+    pub(super) fn over(mut self, wire: &ModelOptions) -> Form {
+        self.wire = wire.clone();
         self
     }
 
@@ -238,9 +250,14 @@ impl Form {
         let window = Arc::new(window);
         let kernel = GroupKernel::prepare(&group, &window, 0, &emitted);
         let kernel = kernel.unwrap_or_else(|error| panic!("{error}\n{}", emitted.cuda));
+        let network = ModelNetwork::of_plan(&backend, &emitted.plan, &self.wire);
+        let network = network.expect("the layout is legal");
         let bound = calls.iter().enumerate().map(|(rank, call)| {
             let mut ends =
                 Bound { bindings: Bindings::new(), held: Vec::new(), outputs: Vec::new() };
+            if let Some(network) = &network {
+                ends.bindings.network(network.address(rank));
+            }
             let own = window.own(rank).expect("it is local");
             ends.bind(&emitted.plan, &group, rank, call, own, &places);
             ends

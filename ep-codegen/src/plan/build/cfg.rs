@@ -3,9 +3,11 @@
 use super::Planner;
 use crate::ir::naming::{camel, constant};
 use crate::ir::parts::{LINE_BYTES, align, elem_bytes};
+use crate::ir::rings::{over_network, readers};
 use crate::ir::slots::Arrival;
 use crate::ir::{Blocks, Channel, ChannelKind, PeerSet, Role};
 use crate::plan::message::MessageLayout;
+use crate::plan::network::{NetExtent, NetworkLayout};
 use crate::plan::numbers::eval;
 use crate::plan::roles::role_use;
 use crate::plan::window::{Extent, SlotExtent, Window, option};
@@ -45,7 +47,11 @@ impl Planner<'_> {
         self.layouts.iter().map(group).collect()
     }
 
-    pub(super) fn channels(&self, window: &mut Window) -> Vec<CfgGroup> {
+    pub(super) fn channels(
+        &self,
+        window: &mut Window,
+        network: &mut NetworkLayout,
+    ) -> Vec<CfgGroup> {
         let mut groups = Vec::new();
         for (index, channel) in self.ir.channels.iter().enumerate() {
             let Some(message) = self.layout(channel) else { continue };
@@ -54,10 +60,14 @@ impl Planner<'_> {
             let peers = self.peers(channel);
             let slots = SlotExtent::of(self.ir, channel, peers, self.numbers);
             let (senders, rows) = (self.route_tokens(), self.rows_of(channel));
-            let extent = Extent { peers, stripes, roles, senders, rows, message, slots };
+            let parts = channel.parts_per.as_ref().and_then(|parts| self.number(parts));
+            let (parts, net) = (parts.unwrap_or(1), self.net_extent(channel));
+            let extent =
+                Extent { peers, stripes, roles, senders, rows, message, slots, parts, net };
             let mut members = vec![int("kChannel", index as i64), int("kPeers", extent.peers)];
             members.extend(self.channel_numbers(channel, &extent));
             members.extend(window.add(channel, &extent, self.numbers));
+            members.extend(network.ring(channel, &extent, self.numbers));
             groups.push(CfgGroup { name: camel(&channel.name), members });
         }
         groups
@@ -81,14 +91,28 @@ impl Planner<'_> {
         let option = |name, default| option(channel, name, self.numbers).unwrap_or(default);
         let layout = extent.message;
         match channel.kind {
-            ChannelKind::Ring => vec![
-                int("kStripes", extent.stripes),
-                int("kDepth", option("depth", 2)),
-                int("kChunk", option("chunk", 1)),
-                int("kSlotBytes", layout.slot_bytes),
-                int("kMeta", layout.row_bytes),
-                int("kHeaderWords", channel.header.len() as i64),
-            ],
+            ChannelKind::Ring => {
+                let mut members = vec![
+                    int("kStripes", extent.stripes),
+                    int("kDepth", option("depth", 2)),
+                    int("kChunk", option("chunk", 1)),
+                    int("kSlotBytes", layout.slot_bytes),
+                    int("kMeta", layout.row_bytes),
+                    int("kHeaderWords", channel.header.len() as i64),
+                ];
+                if channel.parts_per.is_some() {
+                    members.push(int("kParts", extent.parts));
+                }
+                if let Some(net) = extent.net {
+                    members.extend([
+                        flag("kRail", channel.per == PeerSet::Rail),
+                        int("kNodeRanks", net.node_ranks),
+                        int("kNear", net.near),
+                        int("kReaders", net.readers),
+                    ]);
+                }
+                members
+            }
             ChannelKind::Direct if extent.senders > 0 => vec![
                 int("kSenders", extent.senders),
                 int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
@@ -107,6 +131,15 @@ impl Planner<'_> {
                 int("kMetaStride", align(meta_row_bytes(layout), LINE_BYTES)),
             ],
         }
+    }
+
+    /// Who of a ring's peers is reached over a network, if someone is.
+    pub(super) fn net_extent(&self, channel: &Channel) -> Option<NetExtent> {
+        if channel.kind != ChannelKind::Ring || !over_network(channel) {
+            return None;
+        }
+        let readers = readers(self.ir, channel).map_or(1, |set| self.peers_of(set));
+        Some(NetExtent::of(channel, self.number("local_ranks").unwrap_or(1), readers))
     }
 
     fn slot_numbers(&self, channel: &Channel, extent: &Extent<'_>) -> Vec<CfgMember> {

@@ -4,6 +4,7 @@ use super::Planner;
 use crate::ir::parts::{align, elem_bytes, parts, row_field};
 use crate::ir::rows::moved_row;
 use crate::ir::{Action, ChannelKind, Expr, Stmt, walk};
+use crate::plan::RoleWarps;
 use crate::plan::error::PlanError;
 use crate::plan::numbers::eval;
 use crate::plan::window::{SlotExtent, option};
@@ -36,6 +37,20 @@ impl Planner<'_> {
             if depth < 2 * chunk {
                 let help = "raise `depth` or lower `chunk`: credit returns a chunk at a time";
                 return Err(self.limit(&channel.at, "slots", 2 * chunk, depth, help));
+            }
+        }
+        Ok(())
+    }
+
+    /// Warps that all read one ring do so at the same time: none may wait for another to be done.
+    pub(super) fn check_readers(&self, warps: &[RoleWarps]) -> Result<(), PlanError> {
+        for channel in &self.ir.channels {
+            let readers = self.net_extent(channel).map_or(1, |net| net.readers);
+            let role = self.ir.roles.iter().find(|role| role.name == channel.to);
+            let own = warps.iter().find(|own| own.name == channel.to).map_or(1, |own| own.count);
+            if let Some(role) = role.filter(|_| own < readers) {
+                let help = "give it a warp for each peer: all of them read every message";
+                return Err(self.limit(&role.at, "warps a block", readers, own, help));
             }
         }
         Ok(())

@@ -82,7 +82,7 @@ impl<'a> RoleLowering<'a> {
             return Err("a slot that is not filled has no position to record".to_string());
         }
         let object = self.object_of(channel, End::Out);
-        let peer = self.ring(scope, declared, index, out)?;
+        let peer = self.ring(scope, (declared, End::Out), index, out)?;
         let next = match self.first_of_push(channel, index) {
             None => Term::call(format!("{object}.position"), vec![peer], Elem::I32),
             Some(first) => {

@@ -1,5 +1,6 @@
 //! Rings: a warp's end takes or gives messages of a stripe one after the other.
 
+use super::kept::Kept;
 use super::{End, bytes_behind};
 use crate::ir::naming::camel;
 use crate::ir::slots::places;
@@ -11,7 +12,7 @@ use crate::schedule::term::Term;
 use crate::schedule::value::{Numbers, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
 
-/// A ring, and whose messages it brings.
+/// A ring, by the number that the lanes of its end know it by, and whose messages it brings.
 struct RingAt {
     ring: Term,
     source: Term,
@@ -43,7 +44,7 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let (declared, _) = self.carried(channel)?;
-        let peer = self.ring(scope, declared, places(Some(peer)), out)?;
+        let peer = self.ring(scope, (declared, End::Out), places(Some(peer)), out)?;
         for value in values {
             let word = self.header_word(channel, &value.name);
             let word = word.ok_or_else(|| format!("`{channel}` announces no `{}`", value.name))?;
@@ -55,20 +56,19 @@ impl<'a> RoleLowering<'a> {
         Ok(())
     }
 
-    /// Which of the rings of a stripe an index names: the one of a peer, or of a peer and a part.
+    /// Which of the rings that an end keeps an index names.
     pub(in crate::schedule) fn ring(
         &mut self,
         scope: &Scope,
-        channel: &Channel,
+        (channel, end): (&Channel, End),
         index: &[Expr],
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
-        match (index, &channel.parts_per) {
-            ([peer], None) => self.scalar(scope, peer, out),
-            ([peer, part], Some(parts)) => {
-                let (peer, parts) = (self.scalar(scope, peer, out)?, self.number(parts));
-                Ok(peer.times(parts).plus(self.scalar(scope, part, out)?))
+        match (self.kept(channel, end)?, index) {
+            (Kept::Peers, [peer]) | (Kept::PeersOfPart(_), [peer, _]) => {
+                self.scalar(scope, peer, out)
             }
+            (Kept::PartsOfPeer(_), [_, part]) => self.scalar(scope, part, out),
             _ => Err(format!("`{}` is indexed by one ring here", channel.name)),
         }
     }
@@ -117,29 +117,41 @@ impl<'a> RoleLowering<'a> {
         found
     }
 
-    /// The messages of one peer, of all parts in turn.
+    /// The messages of one ring, or of all that the end keeps as they come.
     pub(super) fn receive_ring(
         &mut self,
         scope: &Scope,
         stmt: &Stmt,
         channel: &Channel,
-        peer: Term,
+        index: &[Expr],
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        let (ring, source) = (peer.clone(), peer.clone());
-        let Some(parts) = &channel.parts_per else {
-            let at = RingAt { ring, source, part: Term::int(0) };
-            return self.receive_of_ring(scope, stmt, &channel.name, at, out);
-        };
-        let numbers = Numbers { from: Term::int(0), to: self.number(parts), others: false };
-        let name = self.names.fresh("part");
-        let part = self.index_in(&name, &numbers);
-        let ring = peer.times(numbers.to.clone()).plus(part.clone());
-        let mut steps = Vec::new();
-        let at = RingAt { ring, source, part };
-        self.receive_of_ring(scope, stmt, &channel.name, at, &mut steps)?;
-        out.push(counted_loop(name, numbers, Takers::Serial, steps));
-        Ok(())
+        let none = || Term::int(0);
+        match (self.kept(channel, End::In)?, index) {
+            (Kept::Peers, []) => {
+                let at = |ring: Term| RingAt { source: ring.clone(), ring, part: none() };
+                self.receive_any(scope, stmt, (channel, "source"), &at, out)
+            }
+            (Kept::Peers, [peer]) => {
+                let ring = self.scalar(scope, peer, out)?;
+                let at = RingAt { source: ring.clone(), ring, part: none() };
+                self.receive_of_ring(scope, stmt, &channel.name, at, out)
+            }
+            // Those of one part may wait for room that only another one's being taken makes.
+            (Kept::PartsOfPeer(_), [peer]) => {
+                let source = self.scalar(scope, peer, out)?;
+                let at = |ring: Term| RingAt { source: source.clone(), part: ring.clone(), ring };
+                self.receive_any(scope, stmt, (channel, "part"), &at, out)
+            }
+            (kept @ (Kept::PartsOfPeer(_) | Kept::PeersOfPart(_)), [peer, part]) => {
+                let source = self.scalar(scope, peer, out)?;
+                let part = self.scalar(scope, part, out)?;
+                let by_part = matches!(kept, Kept::PartsOfPeer(_));
+                let ring = if by_part { part.clone() } else { source.clone() };
+                self.receive_of_ring(scope, stmt, &channel.name, RingAt { ring, source, part }, out)
+            }
+            _ => Err(format!("`{}` is taken from by peer and part here", channel.name)),
+        }
     }
 
     /// The messages of one ring.
@@ -201,23 +213,24 @@ impl<'a> RoleLowering<'a> {
         Ok(())
     }
 
-    /// Messages of all peers, as they come.
-    pub(super) fn receive_any(
+    /// Messages of all rings that the end keeps, as they come; `name` is what tells these apart.
+    fn receive_any(
         &mut self,
         scope: &Scope,
         stmt: &Stmt,
-        channel: &str,
+        (channel, name): (&Channel, &str),
+        at: &dyn Fn(Term) -> RingAt,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        let object = self.object(channel);
-        let count = self.header_word(channel, "count").ok_or("a ring announces its count")?;
-        let name = self.names.fresh("source");
-        let source = Term::index(&name);
+        let object = self.object(&channel.name);
+        let count = self.header_word(&channel.name, "count").ok_or("a ring announces its count")?;
+        let name = self.names.fresh(name);
+        let ring = Term::index(&name);
         let next = Term::call(format!("{object}.next"), vec![Term::int(count as i64)], Elem::I32);
         let mut steps = Vec::new();
-        let taken = Term::call(format!("{object}.taken"), vec![source.clone()], Elem::I32);
+        let taken = Term::call(format!("{object}.taken"), vec![ring.clone()], Elem::I32);
         let index = self.named("index", taken, &mut steps);
-        let at = RingAt { ring: source.clone(), source, part: Term::int(0) };
+        let at = at(ring);
         let first = self.first_row(&at.ahead(scope, stmt), stmt, &mut steps)?;
         self.take_ring(scope, stmt, (at, index, first), &mut steps)?;
         out.push(Step::Take { name, next, body: steps });

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use super::copies::{copy_of, pointers};
 use crate::ir::naming::{camel, snake};
 use crate::ir::parts::row_field;
+use crate::ir::rings::over_network;
 use crate::ir::{
     Action, ChannelKind, Elem, Expr, Memory, Message, Pipeline, Stmt, Tensor, TensorKind, walk,
 };
@@ -97,6 +98,10 @@ impl<'a> Staging<'a> {
             gathers |= matches!(stmt.action, Action::Gather { .. });
         });
         if gathers || !role.ends().iter().all(|(channel, _)| moves(&channel.kind)) {
+            return None;
+        }
+        // What goes over a network is told of by the warp that put it there.
+        if role.ends().iter().any(|(channel, _)| over_network(channel)) {
             return None;
         }
         let mut ends = Vec::new();

@@ -4,6 +4,7 @@ use super::{Numbers, counted_loop};
 use crate::ir::naming::constant;
 use crate::ir::parts::{meta_sources, parts};
 use crate::ir::{BinaryOp, Channel, ChannelKind, Elem, ElemType, Expr, Message, Tensor};
+use crate::schedule::channels::End;
 use crate::schedule::scope::{Arrived, Meaning, Parts, Scope, position_of};
 use crate::schedule::step::{Step, Takers};
 use crate::schedule::term::{Node, Term};
@@ -137,7 +138,7 @@ impl<'a> RoleLowering<'a> {
         }
         let (channel, _) = self.carried(name)?;
         if let Some(word) = channel.header.iter().position(|known| known == field) {
-            let peer = self.ring(scope, channel, index, out)?;
+            let peer = self.ring(scope, (channel, End::In), index, out)?;
             let number = Term::int(word as i64);
             let header =
                 Term::call(format!("{}.header", self.object(name)), vec![peer, number], Elem::I32);

@@ -1,0 +1,180 @@
+//! Which of the rings of a stripe a role keeps at an end of a channel: those of its peers, or, where a
+//! channel has parts, all parts of one peer or one part of all peers.
+
+use super::End;
+use crate::ir::naming::camel;
+use crate::ir::rings::{over_network, readers};
+use crate::ir::slots::places;
+use crate::ir::{Action, Channel, Domain, Elem, Expr, NameKind, PeerSet, Share, Stmt, walk};
+use crate::schedule::scope::Scope;
+use crate::schedule::step::Step;
+use crate::schedule::term::Term;
+use crate::schedule::{Lowered, RoleLowering};
+
+/// What the lanes of an end stand for.
+pub(in crate::schedule) enum Kept {
+    /// The peers of the channel.
+    Peers,
+    /// All parts of one peer.
+    PartsOfPeer(Expr),
+    /// One part of all peers.
+    PeersOfPart(Expr),
+}
+
+impl RoleLowering<'_> {
+    /// What the lanes stand for at an end of a channel.
+    pub(in crate::schedule) fn kept(&self, channel: &Channel, end: End) -> Lowered<Kept> {
+        if channel.parts_per.is_none() {
+            return Ok(Kept::Peers);
+        }
+        let indices = indices_of(&self.role.body, &channel.name, end);
+        let all_same = |axis: usize| {
+            let first = indices.first()?.get(axis)?;
+            indices.iter().all(|index| index.get(axis) == Some(first)).then_some(first)
+        };
+        if let (Share::Peer { binder, .. }, Some(peer)) = (&self.role.share, all_same(0))
+            && matches!(peer, Expr::Name { name, .. } if name == binder)
+        {
+            return Ok(Kept::PartsOfPeer(peer.clone()));
+        }
+        if let (Share::Indices { names }, Some(part)) = (&self.role.share, all_same(1))
+            && matches!(part, Expr::Name { name, .. } if names.contains(name))
+        {
+            return Ok(Kept::PeersOfPart(part.clone()));
+        }
+        Err(format!(
+            "a warp keeps to all parts of one peer of `{0}`, as those of `Role[peer]` do, or to one part, \
+             as with `warps shared by` its index",
+            channel.name
+        ))
+    }
+
+    /// The rings that the role serves at an end of a channel, and of which peer or part they are.
+    pub(super) fn peers_at(
+        &mut self,
+        scope: &Scope,
+        channel: &Channel,
+        end: End,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Vec<Term>> {
+        let all = |count| Term::call("ep::all_peers", vec![count], Elem::I32);
+        let count = Term::name(format!("Cfg::{}::kPeers", camel(&channel.name)), Elem::I32);
+        match (self.kept(channel, end)?, &channel.parts_per) {
+            (Kept::PartsOfPeer(peer), Some(parts)) => {
+                Ok(vec![all(self.number(parts)), self.scalar(scope, &peer, out)?])
+            }
+            (Kept::PeersOfPart(part), _) => {
+                let peers = match channel.per {
+                    PeerSet::Others => {
+                        Term::call("ep::other_peers", vec![count, self.me()], Elem::I32)
+                    }
+                    _ => all(count),
+                };
+                Ok(vec![peers, self.scalar(scope, &part, out)?])
+            }
+            _ => Ok(vec![self.peers_without_parts(scope, channel, end, count, out)?]),
+        }
+    }
+
+    fn peers_without_parts(
+        &mut self,
+        scope: &Scope,
+        channel: &Channel,
+        end: End,
+        count: Term,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let indices = indices_of(self.role.body.as_slice(), &channel.name, end);
+        let indices: Vec<Expr> =
+            indices.into_iter().filter_map(|index| index.into_iter().next()).collect();
+        let own = |index: &Expr| match (&self.role.share, index) {
+            (_, Expr::Name { kind: NameKind::Me, .. }) => true,
+            (Share::Peer { binder, .. }, Expr::Name { name, .. }) => name == binder,
+            (Share::SourceStripe, Expr::Name { name, .. }) => name == "source",
+            (Share::Indices { names }, Expr::Name { name, .. }) => names.contains(name),
+            _ => false,
+        };
+        let one_warp =
+            matches!(self.role.share, Share::Stripe | Share::Token | Share::BlockPerToken);
+        let many = !one_warp && !self.single;
+        // Over a network each of them may read all messages: the sender is told when the last one has.
+        let reads_all =
+            end == End::In && over_network(channel) && readers(self.ir, channel).is_some();
+        if many && !reads_all && !indices.iter().all(|index| own(index) && !is_me(index)) {
+            return Err(format!(
+                "several warps of the role carry one stripe, so each keeps to its own peer of \
+                 `{}`: compute peers in a role with `warps shared by stripe`",
+                channel.name
+            ));
+        }
+        // A sender waits for the end of every ring that it fills, one without messages too.
+        let whole = end == End::In && (!many || reads_all);
+        if let Some(first) = indices.first().filter(|_| !whole)
+            && own(first)
+            && indices.iter().all(|index| index == first)
+        {
+            let peer = self.scalar(scope, first, out)?;
+            return Ok(Term::call("ep::one_peer", vec![peer], Elem::I32));
+        }
+        let others =
+            !whole && !indices.is_empty() && indices.iter().all(|index| self.is_other(index));
+        Ok(match others || channel.per == PeerSet::Others {
+            true => Term::call("ep::other_peers", vec![count, self.me()], Elem::I32),
+            false => Term::call("ep::all_peers", vec![count], Elem::I32),
+        })
+    }
+
+    /// Whether the index is the number of a loop over all other ranks.
+    fn is_other(&self, index: &Expr) -> bool {
+        let Expr::Name { name, .. } = index else { return false };
+        let mut found = false;
+        walk::stmts(&self.role.body, &mut |stmt| {
+            found |= matches!(&stmt.action, Action::For {
+                binder, domain: Domain::Peers { set: PeerSet::Others }, ..
+            } if binder == name);
+        });
+        found
+    }
+}
+
+fn is_me(index: &Expr) -> bool {
+    matches!(index, Expr::Name { kind: NameKind::Me, .. })
+}
+
+/// The peers, and the parts behind them, by which a role indexes a channel at one of its ends.
+fn indices_of(body: &[Stmt], channel: &str, end: End) -> Vec<Vec<Expr>> {
+    let mut found: Vec<Vec<Expr>> = Vec::new();
+    // Without a peer a loop takes from all.
+    let any = || Expr::Int { value: -1 };
+    walk::stmts(body, &mut |stmt| {
+        let own = |name: &String| name == channel;
+        match (&stmt.action, end) {
+            (Action::Push { channel, peer: Some(peer), .. }, End::Out) if own(channel) => {
+                found.push(places(Some(peer)).to_vec());
+            }
+            (Action::Announce { channel, peer, .. }, End::Out) if own(channel) => {
+                found.push(places(Some(peer)).to_vec());
+            }
+            (Action::Receive { channel, peer, .. }, End::In) if own(channel) => {
+                let index = places(peer.as_ref()).to_vec();
+                found.push(if index.is_empty() { vec![any()] } else { index });
+            }
+            (Action::Gather { channel, peer, .. }, End::In) if own(channel) => {
+                let part = places(peer.as_ref()).get(1).cloned();
+                found.push(std::iter::once(any()).chain(part).collect());
+            }
+            _ => {}
+        }
+        if end == End::In {
+            walk::exprs(stmt, &mut |part| {
+                if let Expr::OfChannel { channel, index, field, .. } = part
+                    && own(channel)
+                    && field != "position"
+                {
+                    found.push(index.clone());
+                }
+            });
+        }
+    });
+    found
+}

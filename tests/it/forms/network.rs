@@ -1,0 +1,225 @@
+//! Rings over a network: the two hops of a dispatch and a combine, and rings of one's own, in an emulated
+//! network that reorders what it can, against what the declarations mean.
+
+use std::time::Duration;
+
+use ep_codegen::meaning::Drawn;
+use ep_codegen::schedule::refusals;
+use ep_runtime::Pipeline;
+use ep_runtime::device::HEADERS;
+use ep_runtime::host::mutant::Mutant;
+use ep_runtime::net::ModelOptions;
+use ep_runtime::pipelines::{NodeCombine, NodeDispatch, two_hops};
+
+use super::meaning::{held_behind, held_by};
+use super::run::{Form, accepted};
+
+/// Dispatch and combine on so many nodes of so many ranks, behind the layout of the same tokens.
+fn judged(
+    (nodes, local_ranks, seed): (i64, i64, u64),
+    call: &dyn Fn(Drawn) -> Drawn,
+    run: &dyn Fn(Form) -> Form,
+) -> Result<(), String> {
+    let before = [two_hops::Layout::ir(), two_hops::Notify::ir()];
+    let all = [NodeDispatch::ir(), NodeCombine::ir()];
+    let ranks = nodes * local_ranks;
+    let numbers = [
+        ("nodes", nodes),
+        ("local_ranks", local_ranks),
+        ("hidden", 48),
+        ("experts", 2 * ranks + 1),
+        ("topk", 3),
+        ("stripes", 4),
+    ];
+    held_behind(&before, &all, &numbers, seed, call, run)
+}
+
+/// Rows to every rank: by stores to those of the node, over the network to all others.
+const SPREAD: &str = "
+    shape { nodes: 2..=4, local_ranks: 1..=4, hidden: 8..=64, stripes: 1..=4, let ranks = nodes * local_ranks }
+    size tokens;
+    input x: bf16[tokens, hidden];
+    output out: bf16[ranks * 64, hidden];
+    table head: i32[tokens, ranks], counts: i32[ranks, stripes];
+    message Token { row x: bf16[hidden], src: i32 }
+    channel ring: ring<Token> over nvlink | rdma from Send to Recv per all {
+        depth: 4, chunk: 2, header: [first, count],
+    };
+    role Send[peer] on even blocks {
+        announce ring[peer] { first: peer, count: sum(t in stripe: 1) };
+        for t in stripe {
+            push ring[peer] { x: x[t], src: t };
+            record head[t, peer] = ring[peer].position;
+        }
+    }
+    role Recv on odd blocks, warps shared by stripe {
+        for source in ranks {
+            record counts[source, stripe] = ring[source].count + ring[source].first;
+        }
+        for m in ring {
+            store out[m.source * 64 + m.src] = m.x;
+        }
+    }";
+
+/// Rows along the rail, each of which all warps of the receiving rank read, and one takes.
+const FAN: &str = "
+    shape { nodes: 2..=4, local_ranks: 1..=4, hidden: 8..=64, stripes: 1..=4, let ranks = nodes * local_ranks }
+    size tokens;
+    input x: bf16[tokens, hidden];
+    output out: bf16[nodes * 64, hidden];
+    message Token { row x: bf16[hidden], src: i32 }
+    channel rail: ring<Token> over rdma from Send to Take per rail {
+        depth: 4, chunk: 2, header: [count],
+    };
+    role Send on even blocks, warps shared by stripe {
+        for node in nodes {
+            announce rail[node] { count: sum(t in stripe: 1) };
+        }
+        for t in stripe {
+            for node in nodes {
+                push rail[node] { x: x[t], src: t };
+            }
+        }
+    }
+    role Take[peer in local] on odd blocks, 4 warps {
+        for m in rail where m.src % local_ranks == peer {
+            store out[m.source * 64 + m.src] = m.x;
+        }
+    }";
+
+/// A declaration with rings of its own, on so many nodes of so many ranks.
+fn own(source: &str, shape: (i64, i64, u64), run: &dyn Fn(Form) -> Form) -> Result<(), String> {
+    let (nodes, local_ranks, seed) = shape;
+    let all = [accepted(source)?];
+    let numbers = [("nodes", nodes), ("local_ranks", local_ranks), ("hidden", 24), ("stripes", 2)];
+    held_by(&all, &numbers, seed, &|drawn| drawn, run)
+}
+
+#[test]
+fn rings_reach_near_and_far_peers() {
+    for source in [SPREAD, FAN] {
+        for shape in [(2, 2, 1), (3, 1, 2), (2, 4, 3)] {
+            let held = own(source, shape, &|form| form);
+            held.unwrap_or_else(|words| panic!("{shape:?}: {words}"));
+        }
+    }
+}
+
+/// Fewer slots than rows, and a slow wire that keeps order.
+#[test]
+fn a_slow_wire_changes_nothing() {
+    let latency = Duration::from_micros(300);
+    let slow = ModelOptions { latency, bytes_per_us: 50, reorder: false, dead_links: Vec::new() };
+    let held = own(FAN, (2, 2, 4), &|form| form.over(&slow));
+    held.unwrap_or_else(|words| panic!("{words}"));
+}
+
+#[test]
+fn a_dead_link_is_named() {
+    if crate::host::programs().is_none() {
+        return;
+    }
+    let dead = ModelOptions { dead_links: vec![(0, 2)], ..ModelOptions::default() };
+    let words = own(FAN, (2, 2, 1), &|form| form.over(&dead)).expect_err("nothing comes of rank 0");
+    assert!(words.contains("rank 2") && words.contains("rank 0"), "{words}");
+    assert!(words.contains("waits for rank 0"), "{words}");
+}
+
+/// What has no text yet is refused by name.
+#[test]
+fn what_a_network_does_not_carry_is_said() {
+    let refused = |from: &str, to: &str| {
+        assert!(FAN.contains(from), "{from}");
+        let ir = accepted(&FAN.replace(from, to)).unwrap_or_else(|errors| panic!("{errors}"));
+        let found = refusals(&ir.select(&ir.choices()[0]));
+        found.into_iter().map(|refusal| refusal.why).collect::<Vec<String>>()
+    };
+    assert!(refused("chunk: 2", "chunk: 1").is_empty());
+    let parts = refused("per rail {", "per rail, one part per stripes {");
+    assert!(parts.contains(&"parts of a ring over a network have no CUDA text yet".to_string()));
+    let without = refused("peer in local", "peer in rail");
+    assert!(without.is_empty(), "{without:?}");
+    let notify = two_hops::Notify::ir();
+    let found = refusals(&notify.select(&notify.choices()[0]));
+    assert!(found.iter().any(|it| it.why == "slots over a network have no CUDA text yet"));
+}
+
+/// Bugs of rings over a network.
+const BUGS: &str = "
+== a word that is put behind a slot says that it is there
+in ep/net_rings.cuh
+-         if (!is_near(ring)) return queue_.counter(rank_of(ring), number(Word::kNumber));
++         const u64 place = 8 * static_cast<u64>(far(ring, own())) * Ring::kHeaderWords + 4;
++         if (!is_near(ring) && Word::kNumber == 0) {
++             return reinterpret_cast<const u32*>(net_.data + Ring::kHeadersIn + place);
++         }
++         if (!is_near(ring)) return queue_.counter(rank_of(ring), number(Word::kNumber));
+and
+-         queue_.signal(rank_of(ring), number(Word::kNumber), is_near(ring) ? 0 : count);
++         if (Word::kNumber == 0 && !is_near(ring)) {
++             const u64 from = 8 * static_cast<u64>(far(ring, own())) * Ring::kHeaderWords + 4;
++             const u64 to = 8 * static_cast<u64>(far(own(), ring)) * Ring::kHeaderWords + 4;
++             if (count != 0) *reinterpret_cast<u32*>(net_.data + Ring::kHeadersOut + from) += count;
++             queue_.put(rank_of(ring), Ring::kHeadersIn + to, Ring::kHeadersOut + from, count != 0 ? 4 : 0);
++             return;
++         }
++         queue_.signal(rank_of(ring), number(Word::kNumber), is_near(ring) ? 0 : count);
+
+== a slot is told of before it is sent
+in ep/rings.cuh
+-         if constexpr (Rings::kSends) Rings::send(ring, End::next_at(ring));
+-         // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
+-         Rings::template add<TailWord>(ring, team_.leader() ? 1 : 0);
++         Rings::template add<TailWord>(ring, team_.leader() ? 1 : 0);
++         if constexpr (Rings::kSends) Rings::send(ring, End::next_at(ring));
+
+== a chunk is given back by the first of its readers
+in ep/net_rings.cuh
+-             if (fetch_add_acq_rel_gpu(passed, 1) + 1 != Ring::kReaders) return false;
++             const u32 before = fetch_add_acq_rel_gpu(passed, 1);
++             if (before != 0) {
++                 if (before + 1 == Ring::kReaders) store_relaxed_gpu(passed, 0u);
++                 return false;
++             }
++             return true;
+
+== readers do not order what they read
+in ep/net_rings.cuh
+-             if (fetch_add_acq_rel_gpu(passed, 1) + 1 != Ring::kReaders) return false;
++             if (fetch_add_relaxed_gpu(passed, 1) + 1 != Ring::kReaders) return false;
+
+== a header is read before it has come
+in ep/net_rings.cuh
+-         site.want = team_.epoch * Ring::kHeaderWords;
++         site.want = (team_.epoch - 1) * Ring::kHeaderWords;
+
+== a slot lands where that of another rank belongs
+in ep/net_rings.cuh
+-         const u64 to = Ring::kInbox + slot_at(far(own(), ring), at);
++         const u64 to = Ring::kInbox + slot_at(far(ring, own()), at);
+";
+
+#[test]
+fn planted_bugs_are_found() {
+    if crate::host::programs().is_none() {
+        return;
+    }
+    for bug in Mutant::parse(BUGS).expect("the list is read") {
+        let (_, text) = HEADERS.iter().find(|(name, _)| *name == bug.file).expect("a header");
+        let once = bug.edits.iter().all(|(old, _)| text.matches(old.as_str()).count() == 1);
+        assert!(once, "the text of `{}` has moved", bug.name);
+        let run = |form: Form| form.planted(&bug);
+        let mut seeds = (0..6).map(|seed| own(FAN, (3, 2, seed), &run));
+        let words = seeds.find_map(Result::err);
+        let words = words.unwrap_or_else(|| panic!("nothing finds that {}", bug.name));
+        assert!(!words.contains("does not compile"), "{}: {words}", bug.name);
+    }
+}
+
+#[test]
+fn rows_take_two_hops_and_come_back() {
+    for (nodes, local_ranks, seed) in [(2, 2, 0), (2, 2, 1), (2, 1, 2), (3, 2, 3), (2, 4, 4)] {
+        let held = judged((nodes, local_ranks, seed), &|drawn| drawn, &|form| form);
+        held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}, seed {seed}: {words}"));
+    }
+}
