@@ -27,6 +27,7 @@ use crate::failure::Failure;
 use crate::json::{Object, Value};
 use crate::machine::warn;
 use crate::problem::{Asked, PROBLEM_HELP, Problem, Reach, checked, fits_here, no_machine};
+use crate::wire::Net;
 use fault::Fault;
 use pool::on_all_cores;
 use progress::Progress;
@@ -79,6 +80,8 @@ pub(crate) struct Options {
     every_fault: bool,
     #[command(flatten)]
     problem: Problem,
+    #[command(flatten)]
+    net: Net,
 }
 
 impl Options {
@@ -433,6 +436,7 @@ fn for_each_trial(
             return None;
         }
         let trial = Trial {
+            net: &options.net,
             problem: &variants[index].problem,
             build: options.mode.build(),
             fault: options.fault_in(&variants[index], seed),

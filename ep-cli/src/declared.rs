@@ -30,6 +30,9 @@ const INTERPRETED: usize = 16;
 /// Calls of a kernel that are drawn: of other sizes, in turn.
 const CALLS: u64 = 2;
 
+/// Nodes that the ranks share where nothing says how many.
+const NODES: u64 = 2;
+
 /// The most rows that an output holds beyond those of a call.
 pub(crate) const SPARE: i64 = 2;
 
@@ -117,9 +120,40 @@ impl Subject {
     }
 
     /// How many ranks the problem has.
-    pub(crate) fn ranks(&self, problem: &Problem) -> usize {
+    pub(crate) fn ranks(&self, problem: &Problem) -> Result<usize, Failure> {
+        if let Some((nodes, local_ranks)) = self.nodes(problem)? {
+            return Ok((nodes * local_ranks) as usize);
+        }
         let has_ranks = self.ir.dims.iter().any(|dim| dim.name == "ranks");
-        if has_ranks { problem.ranks as usize } else { 1 }
+        Ok(if has_ranks { problem.ranks as usize } else { 1 })
+    }
+
+    /// How many nodes of how many ranks each the problem has, if the pipeline knows of nodes.
+    fn nodes(&self, problem: &Problem) -> Result<Option<(u64, u64)>, Failure> {
+        let has = |name: &str| self.ir.dims.iter().any(|dim| dim.name == name);
+        if !has("nodes") || !has("local_ranks") {
+            return match problem.nodes {
+                None => Ok(None),
+                Some(_) => {
+                    let what = format!("{} knows of no nodes", self.entry.name);
+                    Err(Failure::WrongUse(what))
+                }
+            };
+        }
+        let set = |name: &str| {
+            let found = problem.set.iter().find(|(known, _)| known == name);
+            found.and_then(|(_, value)| value.parse::<u64>().ok())
+        };
+        let nodes = set("nodes").or(problem.nodes.map(u64::from)).unwrap_or(NODES);
+        let ranks = u64::from(problem.ranks);
+        match set("local_ranks") {
+            Some(local_ranks) => Ok(Some((nodes, local_ranks))),
+            None if nodes > 0 && ranks.is_multiple_of(nodes) => Ok(Some((nodes, ranks / nodes))),
+            None => {
+                let what = format!("{nodes} nodes do not share {ranks} ranks evenly");
+                Err(Failure::WrongUse(what))
+            }
+        }
     }
 
     /// Calls in a configuration that `shape` decides where the problem leaves it open, with values from
@@ -184,8 +218,16 @@ impl Subject {
             }
             drawing = drawing.rows(rows as i64);
         }
-        if self.ir.dims.iter().any(|dim| dim.name == "ranks") {
-            drawing.set(&self.ir, "ranks", &problem.ranks.to_string()).map_err(refused)?;
+        let given = |name: &str, value: u64| (name.to_owned(), value.to_string());
+        let apart = match self.nodes(problem)? {
+            Some((nodes, each)) => vec![given("nodes", nodes), given("local_ranks", each)],
+            None if self.ir.dims.iter().any(|dim| dim.name == "ranks") => {
+                vec![given("ranks", problem.ranks.into())]
+            }
+            None => Vec::new(),
+        };
+        for (name, value) in apart.iter().filter(|(name, _)| !problem.sets(name)) {
+            drawing.set(&self.ir, name, value).map_err(refused)?;
         }
         for (index, (name, value)) in problem.set.iter().enumerate() {
             if problem.set[..index].iter().any(|(earlier, _)| earlier == name) {
@@ -213,7 +255,8 @@ pub(crate) fn second_opinion(
         let subject = Subject::standard(*pipeline)?;
         let set = subject.settled(options.settings_of(*pipeline, ranks, stripes))?;
         let tokens = Some(options.tokens.min(INTERPRETED));
-        let own = Problem { ranks: ranks as u32, tokens, set, plain: problem.plain };
+        let plain = problem.plain;
+        let own = Problem { ranks: ranks as u32, nodes: None, tokens, set, plain };
         let calls = subject.calls(&own, arch, seed, seed)?;
         let functions = subject.functions();
         let wrong = |wrong| Failure::Failed(format!("{}: {wrong}", pipeline.name()));

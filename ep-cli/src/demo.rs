@@ -3,6 +3,7 @@
 
 mod experts;
 mod layer;
+mod nodes;
 
 use std::fs;
 use std::io::Write;
@@ -48,6 +49,8 @@ pub(crate) struct Options {
     /// Leave the GPUs of this machine alone
     #[arg(long)]
     host: bool,
+    #[command(flatten)]
+    nodes: nodes::Nodes,
 }
 
 /// What a run of the layer gave.
@@ -62,6 +65,9 @@ pub(crate) fn run(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
+    if let Some(nodes) = options.nodes.nodes {
+        return nodes::run(&options.nodes, nodes as usize, &mut Talk { json, out });
+    }
     let buffer = BufferOptions::new(TOKENS, HIDDEN, TOPK, EXPERTS);
     let folder = match &options.out {
         Some(folder) => folder.clone(),

@@ -39,6 +39,7 @@ mod selection;
 mod selftest;
 mod suggestion;
 mod svg;
+mod wire;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};

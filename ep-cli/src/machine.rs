@@ -84,6 +84,18 @@ struct Compiled {
     found: AtomicU64,
 }
 
+/// Ranks in the emulator.
+pub(crate) fn host_backend(
+    programs: &Arc<Programs>,
+    ranks: usize,
+    seed: u64,
+) -> Result<Arc<HostBackend>, Failure> {
+    let mut options = HostOptions { build: Build::Fast, ..HostOptions::new(ranks) };
+    options.spec.seed = seed;
+    options.isolation = Some(HOST_LIMIT);
+    HostBackend::new(programs, options).map_err(no_machine)
+}
+
 impl Ranks {
     /// Ranks in the emulator.
     pub(crate) fn on_host(
@@ -91,10 +103,7 @@ impl Ranks {
         ranks: usize,
         seed: u64,
     ) -> Result<Ranks, Failure> {
-        let mut options = HostOptions { build: Build::Fast, ..HostOptions::new(ranks) };
-        options.spec.seed = seed;
-        options.isolation = Some(HOST_LIMIT);
-        let backend = HostBackend::new(programs, options).map_err(no_machine)?;
+        let backend = host_backend(programs, ranks, seed)?;
         Ok(Ranks { group: backend.group().map_err(failed)?, compiled: None })
     }
 

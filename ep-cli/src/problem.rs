@@ -28,6 +28,9 @@ pub(crate) struct Problem {
     /// Number of ranks
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) ranks: u32,
+    /// Nodes that the ranks share, of a pipeline that knows of nodes; 2 if nothing says so
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) nodes: Option<u32>,
     /// Most tokens of a rank
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) tokens: Option<usize>,
@@ -125,7 +128,8 @@ impl Problem {
         let tokens = self.tokens.map(|tokens| format!(" --tokens {tokens}")).unwrap_or_default();
         let set = self.set.iter().map(|(name, value)| format!(" --set {name}={value}"));
         let plain = if self.plain { " --plain" } else { "" };
-        format!("--ranks {}{tokens}{}{plain}", self.ranks, set.collect::<String>())
+        let nodes = self.nodes.map(|nodes| format!(" --nodes {nodes}")).unwrap_or_default();
+        format!("--ranks {}{nodes}{tokens}{}{plain}", self.ranks, set.collect::<String>())
     }
 }
 
@@ -312,7 +316,8 @@ mod tests {
 
     fn options(set: &[(&str, &str)]) -> Result<BufferOptions, String> {
         let set = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let problem = Problem { ranks: 4, tokens: Some(9), set: set.collect(), plain: false };
+        let problem =
+            Problem { ranks: 4, nodes: None, tokens: Some(9), set: set.collect(), plain: false };
         problem.options(reference_options()).map_err(|failure| failure.to_string())
     }
 

@@ -8,6 +8,7 @@ use ep_runtime::AnyPipeline;
 use ep_runtime::buffer::BufferOptions;
 use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::Programs;
+use ep_runtime::net::ModelNetwork;
 use ep_verify::Findings;
 use ep_verify::declared::Declared;
 use ep_verify::selftest::{Case, Selftest};
@@ -15,12 +16,13 @@ use ep_verify::selftest::{Case, Selftest};
 use crate::declared::{ROUNDS, Subject, second_opinion};
 use crate::failure::Failure;
 use crate::json::{Object, Value};
-use crate::machine::{GpuRequest, Machine, Ranks, warn};
+use crate::machine::{GpuRequest, Machine, Ranks, host_backend, warn};
 use crate::moved::{moved, table};
 use crate::plan_text::aligned;
 use crate::problem::{
     Asked, PROBLEM_HELP, Problem, Reach, checked, failed, fits_here, no_machine, reference_options,
 };
+use crate::wire::Net;
 
 /// Most SMs of a kernel: more than any GPU has.
 const MOST_SMS: i64 = 1024;
@@ -39,6 +41,8 @@ pub(crate) struct Options {
     /// SMs of each kernel
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_SMS))]
     sms: Option<u32>,
+    #[command(flatten)]
+    net: Net,
     /// Seed of the routing, of all values, and of the schedule on the host
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -120,10 +124,13 @@ fn run_declared(
 ) -> Result<(), Failure> {
     let programs = Programs::find().map_err(no_machine)?;
     let subject = Subject::new(entry, &programs)?;
-    let ranks = subject.ranks(&options.problem);
+    let ranks = subject.ranks(&options.problem)?;
+    let mut host = None;
     let (group, machine) = match options.backend {
         Machine::Host => {
-            (Ranks::on_host(&programs, ranks, options.seed)?.group, "the host".to_owned())
+            let backend = host_backend(&programs, ranks, options.seed)?;
+            let group = host.insert(backend).group().map_err(failed)?;
+            (group, "the host".to_owned())
         }
         Machine::Gpu => on_gpus(ranks)?,
     };
@@ -134,7 +141,20 @@ fn run_declared(
     let started = Instant::now();
     let declared = Declared::new(&calls.emitted, &calls.drawn, ROUNDS, &subject.functions());
     let declared = declared.map_err(|wrong| Failure::Failed(format!("{}: {wrong}", entry.name)))?;
-    let findings = declared.check(&group, sms).map_err(failed)?;
+    let plan = &calls.emitted.plan;
+    let network = match &host {
+        Some(host) => options.net.network(host, plan).map_err(failed)?,
+        None if plan.network_counters > 0 => {
+            let what = format!(
+                "{} needs a network, which ranks of one process run on the host",
+                entry.name
+            );
+            return Err(Failure::WrongUse(what));
+        }
+        None => None,
+    };
+    let addresses = network.as_ref().map(ModelNetwork::addresses).unwrap_or_default();
+    let findings = declared.check_over(&group, sms, &addresses).map_err(failed)?;
     let seconds = started.elapsed();
     if json {
         writeln!(out, "{}", totals(&findings, &machine, seconds))?;

@@ -13,6 +13,8 @@ mod host;
 mod ir;
 mod litmus;
 mod meaning;
+#[cfg(target_os = "linux")]
+mod nodes;
 mod nvrtc;
 mod outputs;
 mod peers;

@@ -5,8 +5,9 @@ use crate::{Failure, Outcome};
 
 /// Runs the task.
 pub(crate) fn run(options: &[String]) -> Outcome {
-    if let Some(option) = options.first() {
-        return Err(Failure::Usage(format!("demo has no option `{option}`")));
+    match options {
+        [] => epforge(&["demo", "--out", "target/demo"]),
+        [option, nodes] if option == "--nodes" => epforge(&["demo", "--nodes", nodes]),
+        [option, ..] => Err(Failure::Usage(format!("demo takes --nodes N, and no `{option}`"))),
     }
-    epforge(&["demo", "--out", "target/demo"])
 }

@@ -236,8 +236,13 @@ impl Options {
         if let Some(killed) = self.kill.filter(|killed| *killed >= ranks) {
             return Err(Failure::WrongUse(format!("there is no rank {killed} of {ranks}")));
         }
-        let problem =
-            Problem { ranks: ranks as u32, tokens: None, set: self.set.clone(), plain: false };
+        let problem = Problem {
+            ranks: ranks as u32,
+            nodes: None,
+            tokens: None,
+            set: self.set.clone(),
+            plain: false,
+        };
         let mut options = problem.options(crate::problem::reference_options())?;
         options.capacity = self.capacity;
         // Each call of a graph keeps an output, beside those of the calls before and after.

@@ -10,6 +10,7 @@ use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
+use ep_runtime::net::ModelNetwork;
 use ep_verify::Findings;
 use ep_verify::declared::Declared;
 use ep_verify::selftest::{Case, Selftest};
@@ -19,6 +20,7 @@ use super::shape;
 use crate::declared::{ROUNDS, Subject, second_opinion};
 use crate::failure::Failure;
 use crate::problem::{Problem, Reach, emit};
+use crate::wire::Net;
 
 /// Longest run between two waits of the host.
 pub(super) const LIMIT: Duration = Duration::from_secs(300);
@@ -65,6 +67,7 @@ impl Standard {
 #[derive(Clone, Copy)]
 pub(super) struct Trial<'a> {
     pub(super) problem: &'a Problem,
+    pub(super) net: &'a Net,
     pub(super) build: Build,
     pub(super) fault: Option<Fault>,
     pub(super) other_shapes: bool,
@@ -115,11 +118,14 @@ impl Trial<'_> {
         let declared = Declared::new(&calls.emitted, &calls.drawn, ROUNDS, &subject.functions());
         let declared = declared.map_err(|wrong| Trouble::Found(wrong.to_string()))?;
         let ranks = subject.ranks(self.problem);
+        let ranks = ranks.map_err(|failure| Trouble::NoPlan(failure.sentence()))?;
         let blocks = calls.blocks_min() + (self.seed % 3) as u32;
         let run = |struck: Option<(Fault, (u32, u64))>| {
             let backend = HostBackend::new(programs, self.host(ranks, struck));
             let backend = backend.map_err(CallError::from)?;
-            let outcome = declared.check(&backend.group()?, blocks);
+            let network = self.net.network(&backend, &calls.emitted.plan)?;
+            let addresses = network.as_ref().map(ModelNetwork::addresses).unwrap_or_default();
+            let outcome = declared.check_over(&backend.group()?, blocks, &addresses);
             let rank = struck.map(|(fault, (rank, _))| (fault, rank));
             judged(rank, outcome, &backend)
                 .map_err(|trouble| trouble.about(&calls.shape()))

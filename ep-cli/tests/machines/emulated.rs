@@ -43,7 +43,9 @@ fn check_runs_every_variant_and_its_faults() {
 fn wrong_use_is_told_apart() {
     for (line, code, part) in [
         ("run nothing", 2, "there is no pipeline `nothing`"),
-        ("run node-dispatch", 1, "node-dispatch is declared and checked, but not emitted yet"),
+        ("run node-dispatch --nodes 3", 2, "3 nodes do not share 4 ranks evenly"),
+        ("run expand --nodes 2", 2, "expand knows of no nodes"),
+        ("run node-dispatch --net model:late=2us", 2, "`late=2us` is no setting of a network"),
         ("run expand --set hiden=16", 2, "did you mean `hidden`?"),
         ("check expand --fault one-target", 2, "a fault of the standard pipelines"),
         ("run layout --set depht=3", 2, "there is no `depht`"),
@@ -60,6 +62,22 @@ fn wrong_use_is_told_apart() {
         assert_eq!(done.status.code(), Some(code), "{line}: {out}{err}");
         assert!(format!("{out}{err}").contains(part), "{line}: {out}{err}");
     }
+}
+
+/// A process for each of two nodes, and libfabric between them.
+#[test]
+fn demo_joins_nodes() {
+    let done = epforge("demo --nodes 2", None);
+    let (out, err) = (text(&done.stdout), text(&done.stderr));
+    if err.contains("no libfabric") || err.contains("no C++ compiler") {
+        let required = std::env::var_os("EPFORGE_REQUIRE_LIBFABRIC").is_some_and(|it| it == "1");
+        assert!(!required, "{err} (EPFORGE_REQUIRE_LIBFABRIC=1 is set)");
+        eprintln!("skipped: {err}");
+        return;
+    }
+    assert!(done.status.success(), "{out}{err}");
+    assert_eq!(out.matches(" values equal").count(), 6, "{out}");
+    assert!(out.contains("demo ok: 2 nodes of 2 ranks, in "), "{out}");
 }
 
 #[test]
