@@ -260,10 +260,10 @@ impl Bench<'_> {
         let buffer = BufferOptions { rates, ..self.request.buffer(payload, batch) };
         let tuning = self.tuning(&buffer, rates)?;
         let sweep = self.request.sweep(self.ranks.sms(), tuning.sms);
-        let texts = Texts::of(&buffer, self.group())?;
         let Some(first) = sweep.first() else { return Ok(()) };
         let case = self.request.case(buffer, batch, *first);
         let mut test = Selftest::new(self.group(), &BuiltIn, case).map_err(failed)?;
+        let texts = Texts::of(test.buffer().options(), self.group())?;
         self.memory(&test)?;
         self.check(&test, "before timing")?;
         if self.options.outputs {

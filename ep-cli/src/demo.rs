@@ -68,7 +68,10 @@ pub(crate) fn run(
     if let Some(nodes) = options.nodes.nodes {
         return nodes::run(&options.nodes, nodes as usize, &mut Talk { json, out });
     }
-    let buffer = BufferOptions::new(TOKENS, HIDDEN, TOPK, EXPERTS);
+    let buffer = BufferOptions {
+        one_launch: Some(false),
+        ..BufferOptions::new(TOKENS, HIDDEN, TOPK, EXPERTS)
+    };
     let folder = match &options.out {
         Some(folder) => folder.clone(),
         None => default_folder()?,

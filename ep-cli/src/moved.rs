@@ -90,34 +90,41 @@ fn selected(pipeline: StandardPipeline, plan: &Plan) -> Pipeline {
     ir.select(&Choice { arms: plan.arms.iter().map(|(_, arm)| arm.clone()).collect() })
 }
 
-/// How a role moves things, from its first statement that names a channel.
+/// How a role moves things, from its first statement that names a channel of rows, or any channel.
 fn way_of(ir: &Pipeline, role: &Role, plan: &Plan) -> Option<(Way, u64)> {
     let binders = match &role.share {
         Share::Peer { binder, set } => vec![(binder.as_str(), set)],
         _ => Vec::new(),
     };
-    let found = walk(&role.body, false, &binders);
+    let all = walk(&role.body, false, &binders);
+    let message_of = |channel: &str| {
+        let message = ir.channels.iter().find(|it| it.name == channel)?.message.as_str();
+        ir.messages.iter().find(|it| it.name == message)
+    };
+    let has_rows = |channel: &str| {
+        message_of(channel).is_some_and(|message| message.fields.iter().any(|field| field.row))
+    };
+    let found = all.iter().find(|(_, channel)| has_rows(channel)).or(all.first());
     let counts = || role.body.iter().any(|stmt| matches!(stmt.action, Action::For { .. }));
-    let Some((way, channel)) = found else {
+    let Some(&(way, channel)) = found else {
         // Without a channel it works on what this rank has, or on what has come.
         return (role.blocks != Blocks::Last && counts()).then_some((Way::Counted, 0));
     };
-    let message = ir.channels.iter().find(|it| it.name == channel).map(|it| it.message.as_str());
-    let message = ir.messages.iter().find(|it| Some(it.name.as_str()) == message)?;
+    let message = message_of(channel)?;
     let layout = plan.messages.iter().find(|layout| layout.name == message.name)?;
-    if !message.fields.iter().any(|field| field.row) {
+    if !has_rows(channel) {
         return Some((Way::Exchanged, u64::try_from(layout.slot_bytes).unwrap_or(0)));
     }
     Some((way, u64::try_from(layout.row_bytes + layout.meta_bytes).unwrap_or(0)))
 }
 
-/// The first movement in `body`, and its channel. `of_tokens`: inside a loop over this rank's tokens.
+/// The movements in `body`, and their channels. `of_tokens`: inside a loop over this rank's tokens.
 fn walk<'a>(
     body: &'a [Stmt],
     of_tokens: bool,
     binders: &[(&'a str, &'a PeerSet)],
-) -> Option<(Way, &'a str)> {
-    body.iter().find_map(|stmt| match &stmt.action {
+) -> Vec<(Way, &'a str)> {
+    let of = |stmt: &'a Stmt| match &stmt.action {
         Action::For { binder, domain, body, .. } => {
             let mut binders = binders.to_vec();
             if let Domain::Peers { set } = domain {
@@ -126,13 +133,14 @@ fn walk<'a>(
             let tokens = matches!(domain, Domain::Tokens | Domain::Stripe);
             walk(body, of_tokens || tokens, &binders)
         }
-        Action::Receive { channel, .. } => Some((Way::Received, channel)),
-        Action::Gather { channel, .. } => Some((Way::AddedUp, channel)),
+        Action::Receive { channel, .. } => vec![(Way::Received, channel.as_str())],
+        Action::Gather { channel, .. } => vec![(Way::AddedUp, channel.as_str())],
         Action::Push { channel, peer, .. } => {
-            Some((pushed(peer.as_ref(), of_tokens, binders), channel))
+            vec![(pushed(peer.as_ref(), of_tokens, binders), channel.as_str())]
         }
-        _ => None,
-    })
+        _ => Vec::new(),
+    };
+    body.iter().flat_map(of).collect()
 }
 
 fn pushed(peer: Option<&Expr>, of_tokens: bool, binders: &[(&str, &PeerSet)]) -> Way {
@@ -229,6 +237,10 @@ mod tests {
         assert_eq!(ways(Standard::NvlDispatch, "ring"), named(&ring));
         let pull = [("Offer", Way::Offered), ("Reduce", Way::AddedUp)];
         assert_eq!(ways(Standard::NvlCombine, "direct"), named(&pull));
+        assert_eq!(
+            ways(Standard::DecodeDispatch, "direct"),
+            named(&[("Dispatch", Way::SentToAll)])
+        );
         let back = [("Send", Way::Returned), ("Recv", Way::AddedUp)];
         assert_eq!(ways(Standard::NvlCombine, "ring"), named(&back));
     }

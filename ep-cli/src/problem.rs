@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ep_runtime::backend::BackendError;
 use ep_runtime::buffer::{
-    BufferOptions, BuiltIn, BuiltInPlain, Emit, MemoryUsage, Payload, Setting, StandardPipeline,
-    Via,
+    Buffer, BufferOptions, BuiltIn, BuiltInPlain, Emit, MemoryUsage, Payload, Setting,
+    StandardPipeline, Via,
 };
 use ep_runtime::error::CallError;
 use ep_runtime::gpu::{GpuBackend, GpuOptions, compile_with};
@@ -19,8 +19,8 @@ use crate::selection::{REFERENCE_SHAPE, assignment, find, refused};
 use crate::suggestion::did_you_mean;
 
 pub(crate) const PROBLEM_HELP: &str = "\
-Names for --set: hidden, topk, experts, payload, via, weights (0 or 1), bias (0 to 2),
-alignment, and the tunes of the pipelines, such as depth=32 or nvl-dispatch.stages=4.";
+Names for --set: hidden, topk, experts, payload, via, one_launch (0 or 1), weights (0 or 1),
+bias (0 to 2), alignment, and the tunes of the pipelines, such as depth=32 or nvl-dispatch.stages=4.";
 
 /// The options that choose a problem.
 #[derive(Debug, Clone, clap::Args)]
@@ -95,6 +95,17 @@ impl Reach {
             Reach::Combine => &ALL,
         }
     }
+
+    /// Those that a buffer launches for it.
+    pub(crate) fn launched(self, buffer: &Buffer) -> &'static [StandardPipeline] {
+        use StandardPipeline as Standard;
+        const ALL: [Standard; 2] = [Standard::DecodeDispatch, Standard::NvlCombine];
+        match self {
+            Reach::Dispatch if buffer.dispatches_in_one_launch() => &ALL[..1],
+            Reach::Combine if buffer.dispatches_in_one_launch() => &ALL,
+            _ => self.pipelines(),
+        }
+    }
 }
 
 impl Problem {
@@ -133,18 +144,19 @@ impl Problem {
     }
 }
 
-/// The shape that published figures use, with few tokens.
+/// The shape that published figures use, with few tokens, and the pipelines that count and send apart.
 pub(crate) fn reference_options() -> BufferOptions {
     let number = |name: &str| {
         let known = REFERENCE_SHAPE.iter().find(|(known, _)| *known == name);
         known.map_or(1, |(_, value)| usize::try_from(*value).unwrap_or(1))
     };
-    BufferOptions::new(64, number("hidden"), number("topk"), number("experts"))
+    let options = BufferOptions::new(64, number("hidden"), number("topk"), number("experts"));
+    BufferOptions { one_launch: Some(false), ..options }
 }
 
 /// The names of a buffer's own numbers and variants.
-const NAMES: [&str; 8] =
-    ["hidden", "topk", "experts", "payload", "via", "weights", "bias", "alignment"];
+const NAMES: [&str; 9] =
+    ["hidden", "topk", "experts", "payload", "via", "one_launch", "weights", "bias", "alignment"];
 
 /// Sets a number of a buffer, a variant, or a tune of its kernels.
 pub(crate) fn set(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), Failure> {
@@ -160,13 +172,8 @@ pub(crate) fn set(options: &mut BufferOptions, name: &str, value: &str) -> Resul
                 wrong(format!("`alignment` is a number from 1 to {most}, not `{value}`"))
             })?;
         }
-        "weights" => {
-            options.weights = match value {
-                "0" => false,
-                "1" => true,
-                _ => return Err(wrong(format!("`weights` is 0 or 1, not `{value}`"))),
-            }
-        }
+        "weights" => options.weights = flag(name, value)?,
+        "one_launch" => options.one_launch = Some(flag(name, value)?),
         "payload" => {
             let names = Payload::ALL.map(Payload::name);
             options.payload = Payload::from_name(value).ok_or_else(|| {
@@ -193,7 +200,8 @@ fn set_tune(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), 
     };
     let mut known = Vec::new();
     let mut found = false;
-    for pipeline in Reach::Combine.pipelines() {
+    let of_calls = Reach::Combine.pipelines().iter().chain(&[StandardPipeline::DecodeDispatch]);
+    for pipeline in of_calls {
         let ir = (BuiltIn::entry(*pipeline).ir)();
         known.extend(ir.tunes.iter().map(|tune| tune.name.clone()));
         let is_meant = only.is_none_or(|only| only == pipeline.name());
@@ -217,6 +225,14 @@ fn set_tune(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), 
 
 fn wrong(sentence: String) -> Failure {
     Failure::WrongUse(sentence)
+}
+
+fn flag(name: &str, value: &str) -> Result<bool, Failure> {
+    match value {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err(wrong(format!("`{name}` is 0 or 1, not `{value}`"))),
+    }
 }
 
 fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Failure> {

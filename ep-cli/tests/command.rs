@@ -8,11 +8,12 @@ use std::process::{Command, Output, Stdio};
 use ep_runtime::pipelines;
 
 /// The names that scripts rely on, those that are emitted first.
-const PIPELINES: [&str; 11] = [
+const PIPELINES: [&str; 12] = [
     "layout",
     "nvl-dispatch",
     "nvl-combine",
     "decode-dispatch",
+    "decode-stripes",
     "expert-layout",
     "expert-prefix",
     "expand",
@@ -21,7 +22,7 @@ const PIPELINES: [&str; 11] = [
     "node-dispatch",
     "node-combine",
 ];
-const EMITTED: usize = 9;
+const EMITTED: usize = 10;
 
 /// What a command line did.
 struct Done {

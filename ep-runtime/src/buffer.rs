@@ -60,6 +60,8 @@ struct Programs {
     dispatch: Emitted,
     cached: Option<Emitted>,
     combine: Emitted,
+    one_launch: Option<Emitted>,
+    stripes: Option<Emitted>,
 }
 
 impl Programs {
@@ -76,20 +78,23 @@ impl Programs {
         let dispatch = make(Standard::NvlDispatch, None)?;
         // Counts are made per stripe of the dispatch that reads them.
         let stripes = dispatch.plan.numbers.get("stripes").copied();
+        let one_launch = options.uses_one_launch(ranks);
+        let make_if = |wanted: bool, pipeline: StandardPipeline| {
+            wanted.then(|| make(pipeline, stripes)).transpose()
+        };
         Ok(Programs {
             layout: make(Standard::Layout, stripes)?,
-            cached: match options.cached {
-                true => Some(make(Standard::NvlDispatchCached, stripes)?),
-                false => None,
-            },
+            cached: make_if(options.cached, Standard::NvlDispatchCached)?,
             combine: make(Standard::NvlCombine, stripes)?,
+            one_launch: make_if(one_launch, Standard::DecodeDispatch)?,
+            stripes: make_if(one_launch, Standard::DecodeStripes)?,
             dispatch,
         })
     }
 
     fn all(&self) -> impl Iterator<Item = &Emitted> {
         let fixed = [&self.layout, &self.dispatch, &self.combine];
-        fixed.into_iter().chain(&self.cached)
+        fixed.into_iter().chain(&self.cached).chain(&self.one_launch).chain(&self.stripes)
     }
 
     fn plans(&self) -> impl Iterator<Item = &Plan> {
@@ -115,7 +120,7 @@ impl Buffer {
     /// processes of the group make the same buffers in the same order.
     pub fn new(
         group: &Group,
-        options: BufferOptions,
+        mut options: BufferOptions,
         emit: &dyn Emit,
     ) -> Result<Buffer, CallError> {
         use StandardPipeline as Standard;
@@ -125,6 +130,10 @@ impl Buffer {
         // Before anything that could fail on one rank alone and leave the others waiting.
         agreement::agree_on_options(backend, &options)?;
         options.check(ranks)?;
+        // Processes may have measured other rates.
+        let says = u64::from(options.uses_one_launch(ranks));
+        let all = backend.gather("choose how a buffer dispatches", says)?;
+        options.one_launch = Some(all.iter().all(|says| *says == 1));
         let programs = Programs::emit(emit, ranks, backend.arch(), &options)?;
         agreement::agree_on_programs(backend, &programs)?;
         let (starts, _) = place_control(programs.plans());
@@ -144,9 +153,16 @@ impl Buffer {
         let layout_kernel = prepare(Standard::Layout, &programs.layout, 0)?;
         let dispatch = prepare(Standard::NvlDispatch, &programs.dispatch, 1)?;
         let combine = prepare(Standard::NvlCombine, &programs.combine, 2)?;
-        let cached = programs.cached.as_ref();
-        let cached =
-            cached.map(|program| prepare(Standard::NvlDispatchCached, program, 3)).transpose()?;
+        // Those that not every buffer has follow in the order of `Programs::all`.
+        let mut place = 3;
+        let mut prepare_if = |pipeline, program: &Option<Emitted>| {
+            let Some(program) = program else { return Ok::<_, CallError>(None) };
+            place += 1;
+            prepare(pipeline, program, place - 1).map(Some)
+        };
+        let cached = prepare_if(Standard::NvlDispatchCached, &programs.cached)?;
+        let one_launch = prepare_if(Standard::DecodeDispatch, &programs.one_launch)?;
+        let stripes = prepare_if(Standard::DecodeStripes, &programs.stripes)?;
         let args = programs.plans().map(|plan| positive(plan.args_bytes) as usize).max();
         let memory = group
             .local()
@@ -157,6 +173,8 @@ impl Buffer {
             dispatch,
             cached,
             combine,
+            one_launch,
+            stripes,
             ranks: memory,
             window,
             no_counts: vec![NOT_YET; 1 + options.local_experts(ranks)],
@@ -180,6 +198,11 @@ impl Buffer {
     pub fn holds_worst_case(&self) -> bool {
         let (options, ranks) = (&self.shared.options, self.shared.group.ranks());
         options.capacity(ranks) >= options.tokens.saturating_mul(ranks)
+    }
+
+    /// Whether [`Buffer::dispatch`] counts and sends in one launch.
+    pub fn dispatches_in_one_launch(&self) -> bool {
+        self.shared.one_launch.is_some()
     }
 
     /// Memory that it takes on each rank.
@@ -220,6 +243,9 @@ impl Buffer {
         // ranks would wait for rows.
         self.require_no_wait(rank, call)?;
         input.check_rows(self.options(), true)?;
+        if let Some(one_launch) = &shared.one_launch {
+            return self.count_and_send(one_launch, rank, input, call);
+        }
         shared.dispatch.check_blocks(rank, call)?;
         let received = Received::take(shared, rank)?;
         if !self.holds_worst_case() {
@@ -237,6 +263,28 @@ impl Buffer {
         self.launch_rows(&turn, &shared.dispatch, &handle, input, &received, call)?;
         shared.group.end(turn, call)?;
         handle.sent();
+        Ok((handle, received))
+    }
+
+    /// A dispatch in one launch.
+    fn count_and_send(
+        &self,
+        prepared: &Prepared,
+        rank: usize,
+        input: &DispatchInput,
+        call: &CallOptions,
+    ) -> Result<(Handle, Received), CallError> {
+        let shared = &self.shared;
+        prepared.check_blocks(rank, call)?;
+        let received = Received::take(shared, rank)?;
+        let mut handle = self.take_handle(rank, input, call)?;
+        let leases = || Box::new((handle.lease().clone(), received.lease().clone())) as Kept;
+        let turn = shared.group.begin(rank, call, leases)?;
+        handle.begin(&turn)?;
+        self.launch_rows(&turn, prepared, &handle, input, &received, call)?;
+        handle.counting(&mut shared.rank(rank)?.state());
+        shared.group.end(turn, call)?;
+        handle.sent_in_one_launch();
         Ok((handle, received))
     }
 
@@ -338,6 +386,28 @@ impl Buffer {
         Ok(())
     }
 
+    /// Makes the tables of stripes that later dispatches read, which one launch does not leave.
+    fn count_stripes(
+        &self,
+        turn: &Turn<'_>,
+        handle: &Handle,
+        call: &CallOptions,
+    ) -> Result<(), CallError> {
+        let shared = &self.shared;
+        let Some(stripes) = shared.stripes.as_ref().filter(|_| handle.lacks_stripes()) else {
+            return Ok(());
+        };
+        let mut values = CallValues::new();
+        handle.bind(&mut values)?;
+        let mut state = shared.rank(handle.rank())?.state();
+        stripes.launch(turn, call, values.values(), &mut state.args)?;
+        // A call that is made now does not find what a replay will make.
+        if !turn.is_captured() {
+            handle.has_stripes();
+        }
+        Ok(())
+    }
+
     /// Moves rows along the tables of an earlier dispatch: the same tokens to the same places.
     pub fn cached_dispatch(
         &self,
@@ -369,6 +439,7 @@ impl Buffer {
         let group = &self.shared.group;
         let leases = || Box::new((handle.lease().clone(), received.lease().clone())) as Kept;
         let turn = group.begin(handle.rank(), call, leases)?;
+        self.count_stripes(&turn, handle, call)?;
         self.launch_rows(&turn, prepared, handle, input, received, call)?;
         group.end(turn, call)
     }

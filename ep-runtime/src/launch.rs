@@ -139,7 +139,8 @@ mod tests {
     fn a_dispatch_asks_the_driver_for_no_more_than_its_launches_need() {
         let backend = FakeBackend::new(1);
         let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
-        let options = BufferOptions { handles: Some(4), ..BufferOptions::new(8, 64, 2, 4) };
+        let options = BufferOptions::new(8, 64, 2, 4);
+        let options = BufferOptions { handles: Some(4), one_launch: Some(false), ..options };
         let buffer = Buffer::new(&group, options, &BuiltIn).unwrap();
         let mut kept = Vec::new();
         let mut asked = |call: &CallOptions| {

@@ -5,6 +5,7 @@
 //! name: [`layout::Shape`], [`nvl_dispatch::Inputs`].
 
 pub mod decode_dispatch;
+pub mod decode_stripes;
 pub mod expand;
 pub mod layout;
 pub mod low_latency_combine;
@@ -16,6 +17,7 @@ pub mod nvl_dispatch;
 pub mod two_hops;
 
 pub use decode_dispatch::DecodeDispatch;
+pub use decode_stripes::DecodeStripes;
 pub use expand::{Expand, ExpertLayout, ExpertPrefix, expert_layout, expert_prefix};
 pub use layout::Layout;
 pub use low_latency_combine::LowLatencyCombine;
@@ -28,11 +30,12 @@ pub use nvl_dispatch::NvlDispatch;
 use crate::pipeline::AnyPipeline;
 
 /// Every standard pipeline, those that are emitted first.
-pub const ALL: [AnyPipeline; 11] = [
+pub const ALL: [AnyPipeline; 12] = [
     AnyPipeline::of::<Layout>(),
     AnyPipeline::of::<NvlDispatch>(),
     AnyPipeline::of::<NvlCombine>(),
     AnyPipeline::of::<DecodeDispatch>(),
+    AnyPipeline::of::<DecodeStripes>(),
     AnyPipeline::of::<ExpertLayout>(),
     AnyPipeline::of::<ExpertPrefix>(),
     AnyPipeline::of::<Expand>(),

@@ -56,9 +56,10 @@ pub fn ring_settings(
     own.settings
 }
 
-/// Sets a tune of both pipelines that move rows.
+/// Sets a tune of the pipelines that move rows of such a buffer.
 pub fn set_tune(options: &mut BufferOptions, name: &str, value: usize) {
-    for pipeline in ["nvl-dispatch", "nvl-combine"] {
+    let one_launch = (options.one_launch == Some(true)).then_some("decode-dispatch");
+    for pipeline in ["nvl-dispatch", "nvl-combine"].into_iter().chain(one_launch) {
         options.settings.push(setting(pipeline, name, value));
     }
 }

@@ -175,11 +175,11 @@ impl Selftest {
     }
 
     /// A fresh dispatch of one input per local rank. Where kernels do not run by themselves, every
-    /// rank has to launch before any waits for its counts.
+    /// rank has to launch before any waits for its counts, which none does in one launch.
     fn dispatch_inputs(&self, inputs: &[DispatchInput]) -> Result<Vec<Dispatched>, CallError> {
         let call = &self.case.dispatch;
         let input = |rank: usize| Ok::<_, CallError>(&inputs[self.group.local_index(rank)?]);
-        if self.group.backend().runs_alone() {
+        if self.group.backend().runs_alone() || self.buffer.dispatches_in_one_launch() {
             return self.for_each_rank(&|rank| {
                 let (handle, received) = self.buffer.dispatch(rank, input(rank)?, call)?;
                 Ok(Dispatched { handle, received })

@@ -42,19 +42,20 @@ pub(crate) fn programs() -> Option<&'static Arc<Programs>> {
 
 /// What kernels are compiled for.
 #[derive(Clone)]
-struct Shape {
-    ranks: usize,
+pub(crate) struct Shape {
+    pub(crate) ranks: usize,
     arch: Arch,
-    options: BufferOptions,
+    pub(crate) options: BufferOptions,
 }
 
 impl Shape {
-    fn new(ranks: usize, via: Via, hidden: usize, topk: usize, experts: usize) -> Shape {
-        let options = BufferOptions { via, ..BufferOptions::new(12, hidden, topk, experts) };
+    pub(crate) fn new(ranks: usize, via: Via, hidden: usize, topk: usize, experts: usize) -> Shape {
+        let options = BufferOptions::new(12, hidden, topk, experts);
+        let options = BufferOptions { via, one_launch: Some(false), ..options };
         Shape { ranks, arch: Arch::Sm90a, options }
     }
 
-    fn payload(mut self, payload: Payload) -> Shape {
+    pub(crate) fn payload(mut self, payload: Payload) -> Shape {
         self.options.payload = payload;
         self
     }
@@ -65,7 +66,7 @@ impl Shape {
     }
 
     /// The path without TMA.
-    fn vector(mut self) -> Shape {
+    pub(crate) fn vector(mut self) -> Shape {
         self.arch = Arch::Sm80;
         self
     }
@@ -80,7 +81,7 @@ impl Shape {
         self
     }
 
-    fn case(&self, seed: u64) -> Case {
+    pub(crate) fn case(&self, seed: u64) -> Case {
         Case::random_for(self.options.clone(), self.ranks, seed)
     }
 
@@ -94,7 +95,7 @@ impl Shape {
 }
 
 /// Runs the body on a group for one seed.
-fn on_host<T>(
+pub(crate) fn on_host<T>(
     shape: &Shape,
     case: Case,
     mut options: HostOptions,
@@ -109,7 +110,7 @@ fn on_host<T>(
     Some(body(&test, &backend))
 }
 
-fn good(seed: u64, outcome: Result<Findings, CallError>) {
+pub(crate) fn good(seed: u64, outcome: Result<Findings, CallError>) {
     match outcome {
         Ok(findings) => assert!(findings.is_good(), "seed {seed}: {findings}"),
         Err(error) => panic!("seed {seed}: {error}"),
@@ -118,7 +119,7 @@ fn good(seed: u64, outcome: Result<Findings, CallError>) {
 
 /// Calls in a row, then calls with everyone waiting in between, all of it in one world, so that epochs,
 /// rings and slots go round.
-fn check(shape: &Shape, build: Build, seeds: std::ops::Range<u64>) {
+pub(crate) fn check(shape: &Shape, build: Build, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let mut case = shape.case(seed);
         case.options.live = 5;

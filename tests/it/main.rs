@@ -1,6 +1,7 @@
 //! Whole-pipeline tests, in one binary.
 
 mod count;
+mod decode;
 mod documents;
 mod emitted;
 mod errors;

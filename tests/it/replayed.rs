@@ -27,7 +27,12 @@ fn replayed(ranks: usize, options: BufferOptions, build: Build, replays: u64) {
 }
 
 fn direct() -> BufferOptions {
-    BufferOptions { biases: 1, ..BufferOptions::new(12, 128, 4, 10) }
+    let options = BufferOptions::new(12, 128, 4, 10);
+    BufferOptions { biases: 1, one_launch: Some(false), ..options }
+}
+
+fn one_launch() -> BufferOptions {
+    BufferOptions { one_launch: Some(true), payload: Payload::Fp8, ..direct() }
 }
 
 fn ring() -> BufferOptions {
@@ -41,6 +46,11 @@ fn a_graph_replays_with_other_tokens_each_time() {
 }
 
 #[test]
+fn a_graph_of_dispatches_in_one_launch_replays_with_other_tokens_each_time() {
+    replayed(3, one_launch(), Build::Fast, 60);
+}
+
+#[test]
 fn a_graph_of_rings_replays_with_other_tokens_each_time() {
     replayed(2, ring(), Build::Fast, 40);
 }
@@ -48,5 +58,6 @@ fn a_graph_of_rings_replays_with_other_tokens_each_time() {
 #[test]
 fn no_access_of_a_replay_races_with_another() {
     replayed(2, direct(), Build::Checked, 3);
+    replayed(2, one_launch(), Build::Checked, 3);
     replayed(2, ring(), Build::Checked, 3);
 }

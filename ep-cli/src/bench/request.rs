@@ -243,7 +243,8 @@ impl Options {
             set: self.set.clone(),
             plain: false,
         };
-        let mut options = problem.options(crate::problem::reference_options())?;
+        let base = BufferOptions { one_launch: None, ..crate::problem::reference_options() };
+        let mut options = problem.options(base)?;
         options.capacity = self.capacity;
         // Each call of a graph keeps an output, beside those of the calls before and after.
         options.live = self.live.max(self.graph.map_or(0, |calls| calls as usize + 2));

@@ -16,6 +16,7 @@ use crate::problem::emit;
 /// The texts that a buffer launches: digest, and the file of `generated/` that holds the same.
 pub(super) struct Texts {
     all: Vec<(StandardPipeline, Text)>,
+    one_launch: bool,
 }
 
 /// One of them.
@@ -27,8 +28,9 @@ pub(super) struct Text {
 
 impl Texts {
     pub(super) fn of(options: &BufferOptions, group: &Group) -> Result<Texts, Failure> {
-        let mut pipelines: Vec<StandardPipeline> =
-            Operation::ALL.iter().map(|operation| operation.main_pipeline()).collect();
+        let one_launch = options.uses_one_launch(group.ranks());
+        let mains = Operation::ALL.iter().map(|operation| operation.main_pipeline(one_launch));
+        let mut pipelines: Vec<StandardPipeline> = mains.collect();
         pipelines.retain(|it| options.cached || *it != StandardPipeline::NvlDispatchCached);
         pipelines.dedup();
         let (ranks, arch) = (group.ranks(), group.backend().arch());
@@ -38,12 +40,12 @@ impl Texts {
             Ok((pipeline, Text { digest: emitted.digest(), file }))
         };
         let all = pipelines.into_iter().zip(texts).map(text);
-        Ok(Texts { all: all.collect::<Result<Vec<_>, Failure>>()? })
+        Ok(Texts { all: all.collect::<Result<Vec<_>, Failure>>()?, one_launch })
     }
 
     /// The text of the kernel that moves the rows of an operation.
     pub(super) fn of_operation(&self, operation: Operation) -> Text {
-        let main = operation.main_pipeline();
+        let main = operation.main_pipeline(self.one_launch);
         let found = self.all.iter().find(|(pipeline, _)| *pipeline == main);
         found.map(|(_, text)| text.clone()).unwrap_or_default()
     }
@@ -132,6 +134,7 @@ impl Measured<'_> {
     pub(super) fn object(&self) -> Object {
         let Timing { operation, mode, sms, remote, bytes, .. } = self.timing;
         let options = self.test.buffer().options();
+        let one_launch = self.test.buffer().dispatches_in_one_launch();
         let spread = self.timing.spread;
         let floor = self.least.floor();
         let us = |time: Option<Duration>| time.map(micros).map(Value::Hundredths);
@@ -142,6 +145,7 @@ impl Measured<'_> {
             .with("payload", self.payload())
             .with("cached", *operation == Operation::CachedDispatch)
             .with("via", options.via.name())
+            .with("pipeline", operation.main_pipeline(one_launch).name())
             .with("ranks", self.test.oracle().ranks())
             .with("tokens", options.tokens)
             .with("hidden", options.hidden)

@@ -36,7 +36,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// How a planted bug showed.
 struct Found {
     mode: &'static str,
-    via: Via,
+    way: Way,
     seed: u64,
     report: String,
 }
@@ -104,9 +104,9 @@ fn hunt(mutant: &Mutant, programs: &Programs) -> Result<Hunt, String> {
     for (build, seeds, stops) in RUNS {
         for seed in 1..=seeds {
             runs += 1;
-            for (via, hidden) in shapes(&mutant.file) {
+            for (way, hidden) in shapes(&mutant.file) {
                 let stop = stops.then(|| Fault::StoppedRank.drawn(RANKS, seed, steps));
-                let run = attempt(&planted, via, hidden, (build, seed), stop);
+                let run = attempt(&planted, way, hidden, (build, seed), stop);
                 let run = run.map_err(|error| {
                     format!("the bug `{}` cannot be planted: {error}", mutant.name)
                 })?;
@@ -118,7 +118,7 @@ fn hunt(mutant: &Mutant, programs: &Programs) -> Result<Hunt, String> {
                             (_, true) => "stopped",
                             _ => "fast",
                         };
-                        return Ok(Hunt { found: Some(Found { mode, via, seed, report }), runs });
+                        return Ok(Hunt { found: Some(Found { mode, way, seed, report }), runs });
                     }
                 }
             }
@@ -128,16 +128,39 @@ fn hunt(mutant: &Mutant, programs: &Programs) -> Result<Hunt, String> {
 }
 
 /// The ways that use a file, with rows of three pieces and of one.
-fn shapes(file: &str) -> impl Iterator<Item = (Via, usize)> {
-    HIDDEN.into_iter().flat_map(|hidden| ways(file).iter().map(move |via| (*via, hidden)))
+fn shapes(file: &str) -> impl Iterator<Item = (Way, usize)> {
+    HIDDEN.into_iter().flat_map(|hidden| ways(file).iter().map(move |way| (*way, hidden)))
+}
+
+/// How rows go: through rings, or straight in two launches or in one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Ring,
+    Direct,
+    OneLaunch,
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::Ring => "ring",
+            Way::Direct => "direct",
+            Way::OneLaunch => "one launch",
+        }
+    }
+
+    fn via(self) -> Via {
+        if self == Way::Ring { Via::Ring } else { Via::Direct }
+    }
 }
 
 /// The ways that use a file.
-fn ways(file: &str) -> &'static [Via] {
+fn ways(file: &str) -> &'static [Way] {
     match file {
-        "ep/ring.cuh" => &[Via::Ring],
-        "ep/direct.cuh" | "ep/pull.cuh" => &[Via::Direct],
-        _ => &[Via::Ring, Via::Direct],
+        "ep/ring.cuh" => &[Way::Ring],
+        "ep/direct.cuh" | "ep/pull.cuh" => &[Way::Direct],
+        "ep/one_launch.cuh" => &[Way::OneLaunch],
+        _ => &[Way::Ring, Way::Direct],
     }
 }
 
@@ -147,13 +170,14 @@ fn ways(file: &str) -> &'static [Via] {
 /// and when.
 fn attempt(
     programs: &Arc<Programs>,
-    via: Via,
+    way: Way,
     hidden: usize,
     (build, seed): (Build, u64),
     stop: Option<(u32, u64)>,
 ) -> Result<Result<u64, String>, String> {
-    let mut options =
-        BufferOptions { via, live: 5, biases: 1, ..BufferOptions::new(TOKENS, hidden, 3, 7) };
+    let (via, one_launch) = (way.via(), Some(way == Way::OneLaunch));
+    let options = BufferOptions::new(TOKENS, hidden, 3, 7);
+    let mut options = BufferOptions { via, one_launch, live: 5, biases: 1, ..options };
     if via == Via::Ring {
         options.settings = ring_settings(&options, 4, 16, 4);
     } else {
@@ -216,7 +240,7 @@ fn object(mutant: &Mutant, hunt: Option<&Hunt>) -> Object {
         None => object,
         Some(found) => object
             .with("mode", found.mode)
-            .with("via", found.via.name())
+            .with("via", found.way.name())
             .with("seed", found.seed)
             .with("report", &found.report),
     }

@@ -18,7 +18,8 @@ class Buffer(Caller):
     ``tokens`` is the most of any rank in a call. ``payload`` is ``"bf16"``, ``"fp8"`` with a ``float32`` scale
     for each 128 values, or ``"fp8-packed"`` with a power of two as a byte; what comes back is always bfloat16.
     ``capacity`` is how many rows an output holds: all tokens of all ranks unless it is given. ``live`` outputs
-    and as many combine inputs may be in use at once, and ``handles`` handles. ``docs/calls.md`` has the others.
+    and as many combine inputs may be in use at once, and ``handles`` handles. ``one_launch`` is whether a
+    dispatch is one kernel, for few tokens; without it the machine's rates decide. ``docs/calls.md`` has the others.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Buffer(Caller):
         weights: bool = True,
         biases: int = 0,
         cached: bool = True,
+        one_launch: bool | None = None,
         alignment: int = 1,
         placement: Sequence[int] | None = None,
         settings: Sequence[tuple[str, str, str]] = (),
@@ -56,6 +58,7 @@ class Buffer(Caller):
             "weights": weights,
             "biases": biases,
             "cached": cached,
+            "one_launch": one_launch,
             "alignment": alignment,
             "placement": None if placement is None else list(placement),
             "settings": list(settings),

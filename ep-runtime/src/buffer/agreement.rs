@@ -32,6 +32,11 @@ fn numbers(options: &BufferOptions, ranks: usize) -> Vec<Number> {
         number("weights", usize::from(options.weights)),
         number("biases", options.biases),
         number("cached", usize::from(options.cached)),
+        Number {
+            what: "one_launch",
+            value: options.one_launch.map_or(2, u64::from),
+            words: one_launch_words,
+        },
         number("alignment", usize::try_from(options.alignment).unwrap_or(0)),
         digest("placement", options.placement(ranks).begin().iter().map(i32::to_string)),
         digest("settings", options.settings.iter().map(|setting| format!("{setting:?}"))),
@@ -58,6 +63,14 @@ fn plain(value: u64) -> String {
 fn payload_words(value: u64) -> String {
     let payload = usize::try_from(value).ok().and_then(|index| Payload::ALL.get(index).copied());
     payload.map_or_else(|| plain(value), |payload| payload.name().to_string())
+}
+
+fn one_launch_words(value: u64) -> String {
+    let words = ["off", "on", "left to the rates"];
+    usize::try_from(value)
+        .ok()
+        .and_then(|at| words.get(at))
+        .map_or_else(|| plain(value), |it| (*it).to_string())
 }
 
 fn via_words(value: u64) -> String {
@@ -173,6 +186,14 @@ mod tests {
         let said = made(payload, standard);
         assert_eq!(said[1], "rank 0 makes a buffer with payload fp8, rank 1 one with payload bf16");
         assert_eq!(made(|_| usual(), standard), ["made"; 3]);
+        let one_launch = |rank: usize| BufferOptions {
+            one_launch: if rank == 1 { Some(false) } else { None },
+            ..usual()
+        };
+        let said = made(one_launch, standard);
+        let text = "rank 1 makes a buffer with one_launch off, rank 0 one with one_launch left to the \
+                    rates";
+        assert_eq!(said[0], text);
         let tuned = |rank: usize| {
             let setting = |name: &str, value: &str| Setting {
                 pipeline: "nvl-dispatch".to_string(),
@@ -236,7 +257,7 @@ mod tests {
             },
         );
         let text = "rank 2 did not come within 400ms; what rank 2 said last is \
-                    `compile Layout, NvlCombine, NvlDispatch`";
+                    `compile DecodeDispatch, DecodeStripes, Layout, NvlCombine, NvlDispatch`";
         assert_eq!(said[..2], [text, text]);
     }
 }

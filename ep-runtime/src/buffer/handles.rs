@@ -41,6 +41,8 @@ pub struct Handle {
     timeout: Duration,
     /// Whether a dispatch has recorded the way back; counts alone have none.
     has_way_back: AtomicBool,
+    /// Whether the tables of stripes are still to be made.
+    lacks_stripes: AtomicBool,
 }
 
 impl Handle {
@@ -54,8 +56,16 @@ impl Handle {
         let lease = Lease::take(shared, rank, LeaseKind::Handle)?;
         let (tokens, tokens_from) = (input.tokens, input.tokens_from);
         let timeout = call.timeout.unwrap_or_else(|| shared.group.timeout());
-        let (is_captured, has_way_back) = (false, AtomicBool::new(false));
-        let handle = Handle { lease, tokens, tokens_from, is_captured, timeout, has_way_back };
+        let [has_way_back, lacks_stripes] = [false; 2].map(AtomicBool::new);
+        let handle = Handle {
+            lease,
+            tokens,
+            tokens_from,
+            is_captured: false,
+            timeout,
+            has_way_back,
+            lacks_stripes,
+        };
         // An earlier user dropped it unread: its counts must not come after the words are reset.
         if handle.is_counting()? && !shared.group.is_captured(rank, call.stream)? {
             handle.wait_for_counts()?;
@@ -89,6 +99,22 @@ impl Handle {
     /// Notes that the kernel which records the way back is in the stream.
     pub(super) fn sent(&self) {
         self.has_way_back.store(true, Ordering::Relaxed);
+    }
+
+    /// The same of one that counts by itself: it makes no tables of stripes.
+    pub(super) fn sent_in_one_launch(&self) {
+        self.sent();
+        self.lacks_stripes.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a cached dispatch has to make the tables of stripes first.
+    pub(super) fn lacks_stripes(&self) -> bool {
+        self.lacks_stripes.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the kernel which makes them is in the stream. Replays of a captured dispatch leave others.
+    pub(super) fn has_stripes(&self) {
+        self.lacks_stripes.store(self.is_captured, Ordering::Relaxed);
     }
 
     /// Fails if no row has gone anywhere by this handle's tables, so that none can come back.
@@ -143,6 +169,9 @@ impl Handle {
 
     /// Device address of a table, for a pipeline of the user; none if the dispatch has no such one.
     pub fn table(&self, name: &str) -> Option<u64> {
+        if self.lacks_stripes() && self.lease.shared.makes_stripes(name) {
+            return None;
+        }
         let tables = self.own().ok()?.tables.address();
         Some(tables + self.tables_at() + self.lease.shared.layout.tables.at(name)?)
     }

@@ -110,8 +110,8 @@ impl MemoryLayout {
             let (name, bytes) = (extent.tensor.as_str(), rows(extent) * positive(extent.bytes));
             match extent {
                 Extent { to_host: true, .. } => counts.push((name, bytes)),
-                // An output whose rows a size counts is the caller's or lies in a region.
-                Extent { is_table: false, size: Some(_), .. } => {}
+                // Any other output is the caller's or lies in a region.
+                Extent { is_table: false, .. } => {}
                 // A cached dispatch writes some tables of the fresh one again.
                 _ => match tables.iter_mut().find(|(known, _)| *known == name) {
                     Some((_, most)) => *most = bytes.max(*most),

@@ -8,7 +8,7 @@ use crate::emit::Emitted;
 use crate::error::CallError;
 use crate::pipeline::AnyPipeline;
 use crate::pipelines;
-use crate::tune::{Rates, Traffic};
+use crate::tune::{Rates, Traffic, is_faster_in_one_launch};
 
 /// What a token row consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +114,9 @@ pub struct Setting {
 /// Most handles, outputs and combine inputs, each: sizes of memory stay far below 64 bits.
 const MOST_LIVE: usize = 4096;
 
+/// Most tokens of a dispatch in one launch: `decode-dispatch` takes no more.
+const ONE_LAUNCH_TOKENS: usize = 1024;
+
 /// What a buffer is made for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BufferOptions {
@@ -142,6 +145,9 @@ pub struct BufferOptions {
     pub biases: usize,
     /// Whether cached dispatches are prepared.
     pub cached: bool,
+    /// Whether one kernel counts and sends, which few tokens want. `None`: if it is faster at the rates of
+    /// the machine.
+    pub one_launch: Option<bool>,
     /// Counts per expert are rounded up to this.
     pub alignment: i32,
     /// Where experts live; `None`: as even as possible.
@@ -168,6 +174,7 @@ impl BufferOptions {
             weights: true,
             biases: 0,
             cached: true,
+            one_launch: None,
             alignment: 1,
             placement: None,
             settings: Vec::new(),
@@ -179,6 +186,39 @@ impl BufferOptions {
     pub fn capacity(&self, ranks: usize) -> usize {
         let worst = self.tokens.saturating_mul(ranks);
         self.capacity.map_or(worst, |capacity| capacity.min(worst))
+    }
+
+    /// Whether dispatches of such a buffer count and send in one launch.
+    pub fn uses_one_launch(&self, ranks: usize) -> bool {
+        let fits = self.one_launch_fits(ranks).is_ok();
+        let is_faster =
+            || is_faster_in_one_launch(&self.rates, &self.traffic(ranks), self.tokens as u64);
+        fits && self.one_launch.unwrap_or_else(is_faster)
+    }
+
+    /// Why no dispatch of such a buffer can count and send in one launch.
+    fn one_launch_fits(&self, ranks: usize) -> Result<(), String> {
+        let tokens = self.tokens;
+        if self.via != Via::Direct {
+            return Err(
+                "a dispatch in one launch stores rows where they stay: it goes `via` direct, \
+                        not ring"
+                    .to_string(),
+            );
+        }
+        if !(1..=ONE_LAUNCH_TOKENS).contains(&tokens) {
+            return Err(format!(
+                "a dispatch in one launch is for 1 to {ONE_LAUNCH_TOKENS} tokens, not {tokens}"
+            ));
+        }
+        let (have, worst) = (self.capacity(ranks), tokens.saturating_mul(ranks));
+        if have < worst {
+            return Err(format!(
+                "a dispatch in one launch needs outputs of {worst} rows, {tokens} tokens of each of \
+                 {ranks} ranks, and these have {have}"
+            ));
+        }
+        Ok(())
     }
 
     /// Handles that may be in use at once.
@@ -216,10 +256,12 @@ impl BufferOptions {
     pub fn traffic(&self, ranks: usize) -> Traffic {
         let row = (self.hidden as u64).saturating_mul(self.payload.value_bytes());
         let scales = self.payload.scales(self.hidden) as u64 * self.payload.scale_bytes();
+        // No pipeline takes more choices than experts, nor more than 4096 of them.
+        let topk = self.topk.min(4096);
         let [ranks, experts, topk, tokens, row] = [
             ranks as i64,
             self.experts as i64,
-            self.topk as i64,
+            topk as i64,
             self.tokens as i64,
             row.saturating_add(scales) as i64,
         ];
@@ -235,16 +277,31 @@ impl BufferOptions {
         stripes: Option<i64>,
     ) -> Vec<(String, String)> {
         use StandardPipeline as Standard;
-        let mut all: Vec<(&str, String)> =
-            vec![("ranks", ranks.to_string()), ("topk", self.topk.to_string())];
+        let mut all: Vec<(&str, String)> = vec![("ranks", ranks.to_string())];
         let flag = |on: bool| u8::from(on).to_string();
-        if pipeline != Standard::NvlCombine {
+        if pipeline != Standard::DecodeStripes {
+            all.push(("topk", self.topk.to_string()));
+        }
+        if ![Standard::NvlCombine, Standard::DecodeStripes].contains(&pipeline) {
             all.push(("experts", self.experts.to_string()));
         }
-        let planned = stripes.filter(|_| pipeline == Standard::Layout || self.via == Via::Ring);
+        let striped = [Standard::Layout, Standard::DecodeStripes].contains(&pipeline)
+            || self.via == Via::Ring;
+        let planned = stripes.filter(|_| striped);
         all.extend(planned.map(|stripes| ("stripes", stripes.to_string())));
         match pipeline {
-            Standard::Layout => {}
+            Standard::Layout | Standard::DecodeStripes => {}
+            Standard::DecodeDispatch => {
+                all.push(("hidden", self.hidden.to_string()));
+                all.push(("max_tokens", self.tokens.to_string()));
+                all.push(("payload", self.payload.name().to_string()));
+                for name in ["received", "received_per_expert"] {
+                    all.push((name, flag(true)));
+                }
+                for name in ["topk_weights", "recv_topk_weights"] {
+                    all.push((name, flag(self.weights)));
+                }
+            }
             Standard::NvlDispatch | Standard::NvlDispatchCached => {
                 let fresh = pipeline == Standard::NvlDispatch;
                 if self.via == Via::Direct {
@@ -314,9 +371,10 @@ impl BufferOptions {
             let Setting { pipeline, name, .. } = lost;
             return wrong(format!(
                 "`{name}` is set for `{pipeline}`, which no buffer launches; it launches layout, \
-                 nvl-dispatch and nvl-combine"
+                 nvl-dispatch, nvl-combine, decode-dispatch and decode-stripes"
             ));
         }
+        self.check_few(ranks).or_else(wrong)?;
         let Some(placement) = &self.placement else { return Ok(()) };
         let begin = placement.begin();
         let ascending = begin.windows(2).all(|pair| pair[0] <= pair[1]);
@@ -343,6 +401,11 @@ impl BufferOptions {
         }
     }
 
+    /// What is for few tokens alone.
+    fn check_few(&self, ranks: usize) -> Result<(), String> {
+        if self.one_launch == Some(true) { self.one_launch_fits(ranks) } else { Ok(()) }
+    }
+
     /// Where experts live.
     pub fn placement(&self, ranks: usize) -> Placement {
         self.placement.clone().unwrap_or_else(|| Placement::even(self.experts, ranks))
@@ -364,15 +427,21 @@ pub enum StandardPipeline {
     NvlDispatchCached,
     /// Brings rows back and adds them up.
     NvlCombine,
+    /// Counts and moves rows in one launch, and leaves the tables that combine reads.
+    DecodeDispatch,
+    /// Makes the tables that cached dispatches read of those.
+    DecodeStripes,
 }
 
 impl StandardPipeline {
     /// Every one.
-    pub const ALL: [StandardPipeline; 4] = [
+    pub const ALL: [StandardPipeline; 6] = [
         StandardPipeline::Layout,
         StandardPipeline::NvlDispatch,
         StandardPipeline::NvlDispatchCached,
         StandardPipeline::NvlCombine,
+        StandardPipeline::DecodeDispatch,
+        StandardPipeline::DecodeStripes,
     ];
 
     /// The pipeline's name on the command line.
@@ -381,6 +450,8 @@ impl StandardPipeline {
             StandardPipeline::Layout => "layout",
             StandardPipeline::NvlDispatch | StandardPipeline::NvlDispatchCached => "nvl-dispatch",
             StandardPipeline::NvlCombine => "nvl-combine",
+            StandardPipeline::DecodeDispatch => "decode-dispatch",
+            StandardPipeline::DecodeStripes => "decode-stripes",
         }
     }
 }
@@ -409,6 +480,8 @@ impl BuiltIn {
                 AnyPipeline::of::<pipelines::NvlDispatch>()
             }
             StandardPipeline::NvlCombine => AnyPipeline::of::<pipelines::NvlCombine>(),
+            StandardPipeline::DecodeDispatch => AnyPipeline::of::<pipelines::DecodeDispatch>(),
+            StandardPipeline::DecodeStripes => AnyPipeline::of::<pipelines::DecodeStripes>(),
         }
     }
 }
@@ -486,6 +559,37 @@ mod tests {
         assert_eq!(said(|it| it.tokens = (1 << 30) - 1), "");
     }
 
+    /// Asked for, it has to fit; left to the rates, it is used where it does.
+    #[test]
+    fn one_launch_is_for_few_tokens_of_worst_case_outputs() {
+        let asked = |change: &dyn Fn(&mut BufferOptions)| {
+            said(|it| {
+                it.one_launch = Some(true);
+                change(it);
+            })
+        };
+        assert_eq!(asked(&|_| ()), "");
+        let text = "a dispatch in one launch needs outputs of 32 rows, 16 tokens of each of 2 ranks, \
+                    and these have 31";
+        assert_eq!(asked(&|it| it.capacity = Some(31)), text);
+        let range = "a dispatch in one launch is for 1 to 1024 tokens, not";
+        assert_eq!(asked(&|it| it.tokens = 1025), format!("{range} 1025"));
+        assert_eq!(asked(&|it| it.tokens = 0), format!("{range} 0"));
+        assert!(asked(&|it| it.via = Via::Ring).ends_with("it goes `via` direct, not ring"));
+        let used = |tokens: usize, change: &dyn Fn(&mut BufferOptions)| {
+            let mut options = BufferOptions::new(tokens, 7168, 8, 288);
+            change(&mut options);
+            options.uses_one_launch(2)
+        };
+        assert!(used(1, &|_| ()) && used(512, &|_| ()));
+        assert!(!used(1024, &|_| ()) && !used(4096, &|_| ()), "counting is the smaller part");
+        assert!(used(1024, &|it| it.one_launch = Some(true)));
+        assert!(!used(8, &|it| it.one_launch = Some(false)));
+        assert!(!used(8, &|it| it.via = Via::Ring));
+        assert!(!used(8, &|it| it.capacity = Some(15)));
+        assert!(!used(0, &|_| ()));
+    }
+
     /// Before anything checks them.
     #[test]
     fn strides_of_absurd_shapes_are_numbers() {
@@ -508,7 +612,7 @@ mod tests {
         };
         assert_eq!(set("nvl-dispatch"), "");
         let text = "`stages` is set for `nvl_dispatch`, which no buffer launches; it launches layout, \
-                    nvl-dispatch and nvl-combine";
+                    nvl-dispatch, nvl-combine, decode-dispatch and decode-stripes";
         assert_eq!(set("nvl_dispatch"), text);
     }
 }

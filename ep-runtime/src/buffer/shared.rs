@@ -41,6 +41,10 @@ pub(super) struct Shared {
     pub(super) dispatch: Prepared,
     pub(super) cached: Option<Prepared>,
     pub(super) combine: Prepared,
+    /// A whole dispatch, where few tokens go.
+    pub(super) one_launch: Option<Prepared>,
+    /// What it leaves out that cached dispatches read.
+    pub(super) stripes: Option<Prepared>,
     pub(super) ranks: Vec<RankMemory>,
     pub(super) window: Arc<Window>,
     /// What the counts of a handle hold before the kernel has written them.
@@ -94,7 +98,15 @@ impl Shared {
             StandardPipeline::NvlDispatch => Some(&self.dispatch),
             StandardPipeline::NvlDispatchCached => self.cached.as_ref(),
             StandardPipeline::NvlCombine => Some(&self.combine),
+            StandardPipeline::DecodeDispatch => self.one_launch.as_ref(),
+            StandardPipeline::DecodeStripes => self.stripes.as_ref(),
         }
+    }
+
+    /// Whether a table is one that a dispatch in one launch leaves to the first cached dispatch.
+    pub(super) fn makes_stripes(&self, table: &str) -> bool {
+        let extents = self.stripes.iter().flat_map(|stripes| &stripes.plan().extents);
+        extents.into_iter().any(|extent| extent.tensor == table)
     }
 
     /// SMs of a direct dispatch that send to other ranks, which may be all of them.
@@ -114,7 +126,8 @@ impl Shared {
         let (backend, layout) = (self.group.backend(), &self.layout);
         // Rows come straight into an output, and are fetched from there or from a combine input.
         let fetching = waived(self.combine.plan(), |_| true);
-        let dispatches = [Some(&self.dispatch), self.cached.as_ref()].into_iter().flatten();
+        let dispatches = [Some(&self.dispatch), self.cached.as_ref(), self.one_launch.as_ref()];
+        let dispatches = dispatches.into_iter().flatten();
         let mut arriving: Vec<&str> =
             dispatches.flat_map(|it| waived(it.plan(), |_| true)).collect();
         arriving.extend(&fetching);

@@ -56,28 +56,32 @@ impl Operation {
         }
     }
 
-    /// The kernels of a call, in order.
-    pub fn pipelines(self) -> &'static [StandardPipeline] {
+    /// The kernels of a call, in order, of a buffer that dispatches in one launch or in two.
+    pub fn pipelines(self, one_launch: bool) -> &'static [StandardPipeline] {
         use StandardPipeline as Standard;
         match self {
+            Operation::Dispatch | Operation::DispatchCounted if one_launch => {
+                &[Standard::DecodeDispatch]
+            }
             Operation::Dispatch | Operation::DispatchCounted => {
                 &[Standard::Layout, Standard::NvlDispatch]
             }
             Operation::Counts => &[Standard::Layout],
             Operation::CachedDispatch => &[Standard::NvlDispatchCached],
             Operation::Combine => &[Standard::NvlCombine],
+            Operation::Both if one_launch => &[Standard::DecodeDispatch, Standard::NvlCombine],
             Operation::Both => &[Standard::Layout, Standard::NvlDispatch, Standard::NvlCombine],
         }
     }
 
     /// The last of them: the one that moves rows, if any does.
-    pub fn main_pipeline(self) -> StandardPipeline {
-        *self.pipelines().last().unwrap_or(&StandardPipeline::NvlDispatch)
+    pub fn main_pipeline(self, one_launch: bool) -> StandardPipeline {
+        *self.pipelines(one_launch).last().unwrap_or(&StandardPipeline::NvlDispatch)
     }
 
     /// Whether it dispatches rows whose counts are new.
     fn moves_fresh_rows(self) -> bool {
-        self.pipelines().contains(&StandardPipeline::NvlDispatch)
+        matches!(self, Operation::Dispatch | Operation::DispatchCounted | Operation::Both)
     }
 
     /// Whether it follows the tables of an earlier dispatch.
@@ -86,7 +90,7 @@ impl Operation {
     }
 
     pub(super) fn combines(self) -> bool {
-        self.pipelines().contains(&StandardPipeline::NvlCombine)
+        matches!(self, Operation::Combine | Operation::Both)
     }
 }
 
@@ -200,6 +204,11 @@ impl Selftest {
         })
     }
 
+    /// The kernels of a call, in order.
+    fn pipelines(&self, operation: Operation) -> &'static [StandardPipeline] {
+        operation.pipelines(self.buffer.dispatches_in_one_launch())
+    }
+
     /// Most SMs of any kernel of a call.
     pub fn sms(&self, operation: Operation) -> u32 {
         let of = |pipeline: &StandardPipeline| {
@@ -209,12 +218,13 @@ impl Selftest {
             };
             self.buffer.sms(*pipeline, call)
         };
-        operation.pipelines().iter().map(of).max().unwrap_or(0)
+        self.pipelines(operation).iter().map(of).max().unwrap_or(0)
     }
 
     /// Blocks of the call that send to other ranks, if it splits them.
     fn sending(&self, operation: Operation) -> Option<u32> {
-        let moves = operation.moves_fresh_rows() || operation == Operation::CachedDispatch;
+        let apart = [StandardPipeline::NvlDispatch, StandardPipeline::NvlDispatchCached];
+        let moves = self.pipelines(operation).iter().any(|pipeline| apart.contains(pipeline));
         let splits = moves && self.case.options.via == Via::Direct;
         splits.then(|| self.buffer.remote_sms(&self.case.dispatch))
     }
@@ -246,6 +256,10 @@ impl Selftest {
         let missing = || CallError::Mismatch { what: "the call needs a handle".to_string() };
         let mut left = Left::default();
         match operation {
+            _ if operation.moves_fresh_rows() && self.buffer.dispatches_in_one_launch() => {
+                let (handle, received) = self.buffer.dispatch(rank, &self.input(rank)?, call)?;
+                left = Left { handle: Some(handle), received: Some(received) };
+            }
             Operation::Dispatch
             | Operation::DispatchCounted
             | Operation::Counts
@@ -279,7 +293,10 @@ impl Selftest {
             return Ok(());
         }
         let (input, call) = (self.input(own.rank)?, &self.case.dispatch);
-        let received = left.received.insert(self.buffer.dispatch_counted(handle, &input, call)?);
+        let received = match &mut left.received {
+            Some(received) => received,
+            none => none.insert(self.buffer.dispatch_counted(handle, &input, call)?),
+        };
         match &own.offered {
             Some(offered) if self.combines_in_place() => {
                 self.combine(handle, CombineInput::InPlace(received, Some(offered)))
@@ -320,7 +337,7 @@ impl Selftest {
 
     /// Bytes over the wire of the busiest rank: rows and the records that go with them.
     fn wire_bytes(&self, operation: Operation) -> u64 {
-        let pipelines = operation.pipelines().iter();
+        let pipelines = self.pipelines(operation).iter();
         let row: u64 = pipelines.map(|pipeline| self.row_bytes(*pipeline)).sum();
         let ranks = 0..self.group.ranks();
         ranks.map(|rank| self.oracle.remote_rows(rank) as u64 * row).max().unwrap_or(0)

@@ -61,8 +61,8 @@ pub(super) struct Way {
 /// All courses.
 pub(super) fn courses() -> Vec<Course> {
     let chain = |name, via, hidden: usize, tokens: usize| {
-        let options =
-            BufferOptions { via, live: 5, biases: 1, ..BufferOptions::new(tokens, hidden, 3, 7) };
+        let options = BufferOptions::new(tokens, hidden, 3, 7);
+        let options = BufferOptions { via, live: 5, biases: 1, one_launch: Some(false), ..options };
         Course {
             name,
             ranks: 3,
@@ -86,6 +86,10 @@ pub(super) fn courses() -> Vec<Course> {
         Course { calls: Calls::Once, sms: 2, ..course }
     };
     let with = |calls, course: Course| Course { calls, ..course };
+    let whole = |course: Course| {
+        let options = BufferOptions { one_launch: Some(true), ..course.options };
+        Course { options, ..course }
+    };
     let once = |name, via, hidden| with(Calls::Once, chain(name, via, hidden, 40));
     let mut all = vec![
         once("direct", direct, 128),
@@ -98,6 +102,7 @@ pub(super) fn courses() -> Vec<Course> {
         with(Calls::Replayed, chain("replayed direct", direct, 128, 40)),
         with(Calls::Replayed, chain("replayed ring", ring, 128, 40)),
         chain("chained direct", direct, 1040, 160),
+        paid(whole(chain("one launch", direct, 1040, 70)), Payload::Fp8),
         chain("chained ring", ring, 1040, 160),
         crowd("many ranks direct", direct),
         crowd("many ranks ring", ring),
