@@ -8,12 +8,13 @@ use std::process::{Command, Output, Stdio};
 use ep_runtime::pipelines;
 
 /// The names that scripts rely on, those that are emitted first.
-const PIPELINES: [&str; 12] = [
+const PIPELINES: [&str; 13] = [
     "layout",
     "nvl-dispatch",
     "nvl-combine",
     "decode-dispatch",
     "decode-stripes",
+    "decode-combine",
     "expert-layout",
     "expert-prefix",
     "expand",
@@ -22,7 +23,7 @@ const PIPELINES: [&str; 12] = [
     "node-dispatch",
     "node-combine",
 ];
-const EMITTED: usize = 10;
+const EMITTED: usize = 11;
 
 /// What a command line did.
 struct Done {

@@ -40,6 +40,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "slot_rows",
     "slots",
     "sync",
+    "way_back",
     "wide",
 ];
 

@@ -4,6 +4,7 @@
 //! checked and explained, but not emitted yet. The types of a pipeline's calls are in a module of its
 //! name: [`layout::Shape`], [`nvl_dispatch::Inputs`].
 
+pub mod decode_combine;
 pub mod decode_dispatch;
 pub mod decode_stripes;
 pub mod expand;
@@ -16,6 +17,7 @@ pub mod nvl_combine;
 pub mod nvl_dispatch;
 pub mod two_hops;
 
+pub use decode_combine::DecodeCombine;
 pub use decode_dispatch::DecodeDispatch;
 pub use decode_stripes::DecodeStripes;
 pub use expand::{Expand, ExpertLayout, ExpertPrefix, expert_layout, expert_prefix};
@@ -30,12 +32,13 @@ pub use nvl_dispatch::NvlDispatch;
 use crate::pipeline::AnyPipeline;
 
 /// Every standard pipeline, those that are emitted first.
-pub const ALL: [AnyPipeline; 12] = [
+pub const ALL: [AnyPipeline; 13] = [
     AnyPipeline::of::<Layout>(),
     AnyPipeline::of::<NvlDispatch>(),
     AnyPipeline::of::<NvlCombine>(),
     AnyPipeline::of::<DecodeDispatch>(),
     AnyPipeline::of::<DecodeStripes>(),
+    AnyPipeline::of::<DecodeCombine>(),
     AnyPipeline::of::<ExpertLayout>(),
     AnyPipeline::of::<ExpertPrefix>(),
     AnyPipeline::of::<Expand>(),

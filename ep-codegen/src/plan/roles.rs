@@ -4,7 +4,7 @@ use crate::ir::rows::moved_row;
 use crate::ir::walk::stmts;
 use crate::ir::{Action, Blocks, ChannelKind, Expr, Pipeline, Role};
 use crate::schedule::Ways;
-use crate::schedule::rules::OneLaunch;
+use crate::schedule::rules::{OneLaunch, WayBack};
 
 /// The warps of one role inside each of its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +46,10 @@ pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
         return found;
     }
     found.routes = OneLaunch::of(ir).is_some();
+    // What goes back through slots, warps keep in registers.
+    if WayBack::of(ir).is_some() {
+        return found;
+    }
     let ring =
         |name: &String| ir.channels.iter().any(|c| c.name == *name && c.kind == ChannelKind::Ring);
     stmts(&role.body, &mut |stmt| match &stmt.action {

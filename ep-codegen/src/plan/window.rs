@@ -30,6 +30,8 @@ pub(super) struct Extent<'a> {
     pub(super) roles: i64,
     /// The most warps of a rank that tell of rows in one launch; 0: stripes are told of.
     pub(super) senders: i64,
+    /// Words that tell of a slot with rows.
+    pub(super) flags: i64,
     /// Rows of a rank's output in one launch.
     pub(super) rows: i64,
     pub(super) message: &'a MessageLayout,
@@ -222,7 +224,7 @@ fn ring_words<'a>(
 fn slot_words<'a>(extent: &Extent<'_>, sender: &'a str, receiver: &'a str) -> Vec<Row<'a>> {
     let Some(slots) = extent.slots else { return Vec::new() };
     let SlotExtent { arrival, epochs, keys, arrivals, shared, .. } = slots;
-    let (bytes, peers) = (extent.message.slot_bytes, extent.peers);
+    let (bytes, peers, flags) = (extent.message.slot_bytes, extent.peers, extent.flags);
     let each = if arrivals == 1 { keys.to_string() } else { format!("{keys} x {arrivals}") };
     let formula = format!("{epochs} epochs x {each} slots x {bytes}");
     let total = epochs.saturating_mul(keys).saturating_mul(arrivals).saturating_mul(bytes);
@@ -231,8 +233,9 @@ fn slot_words<'a>(extent: &Extent<'_>, sender: &'a str, receiver: &'a str) -> Ve
         return rows;
     }
     if arrival == Arrival::Flags {
-        let formula = format!("{epochs} epochs x {keys} slots x 8");
-        rows.push(("flags", epochs * keys * 8, sender, receiver, formula));
+        let each = if flags == 1 { "8".to_string() } else { format!("{flags} x 8") };
+        let formula = format!("{epochs} epochs x {keys} slots x {each}");
+        rows.push(("flags", epochs * keys * flags * 8, sender, receiver, formula));
     }
     let closed = format!("{epochs} epochs x {peers} peers x {shared} x 8");
     rows.extend([

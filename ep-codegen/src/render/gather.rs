@@ -120,7 +120,7 @@ impl Renderer<'_> {
     }
 
     /// `store out[token] = sum(part.x) + bias[token]`, or of a small field; whether it is the row.
-    fn gathered(
+    pub(super) fn gathered(
         &self,
         channel: &Channel,
         part: &str,

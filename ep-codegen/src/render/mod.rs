@@ -18,6 +18,7 @@ mod ring;
 mod role;
 mod templates;
 mod twin;
+mod way_back;
 
 use crate::ir::facts::{Facts, facts};
 use crate::ir::{

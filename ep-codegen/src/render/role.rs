@@ -17,6 +17,9 @@ impl Renderer<'_> {
         if let Some(one) = self.one_launch() {
             return self.one_launch_role(&one);
         }
+        if let Some(back) = self.way_back() {
+            return self.way_back_role(&back, role);
+        }
         let twin = self.twin_of(role)?;
         let used = role_use(self.ir, &self.ways, role);
         let body = match role.share {

@@ -11,6 +11,7 @@ mod fanout;
 mod forms;
 mod one_launch;
 mod staged;
+mod way_back;
 mod wide;
 
 #[cfg(feature = "render")]
@@ -20,6 +21,7 @@ pub(crate) use one_launch::OneLaunch;
 #[cfg(feature = "render")]
 pub(crate) use one_launch::{Counted, counted_field};
 pub use staged::Staged;
+pub(crate) use way_back::WayBack;
 
 use super::step::{Loop, Step};
 use super::{RoleLowering, RoleRule, RuleSet};
@@ -93,6 +95,9 @@ pub fn check(ir: &Pipeline, role: &Role) -> Result<(), Unfit> {
     let forms = Forms { ir };
     if one_launch::is_candidate(ir, role) {
         return forms.one_launch(role).map(drop);
+    }
+    if way_back::is_candidate(ir) {
+        return forms.way_back().map(drop);
     }
     let ends = |channel: &&Channel| channel.to == role.name || channel.from.contains(&role.name);
     for channel in ir.channels.iter().filter(ends) {

@@ -265,6 +265,16 @@ __device__ __forceinline__ T sum(int begin, int end, Value value) {
     return sum<T>(end - begin, [&](int i) { return value(begin + i); });
 }
 
+/// The sum of the values of all lanes up to and with this one.
+__device__ __forceinline__ i32 lanes_through(i32 value) {
+#pragma unroll
+    for (int step = 1; step < kLanes; step *= 2) {
+        const i32 left = __shfl_up_sync(kAllLanes, value, step);
+        if (lane_index() >= step) value += left;
+    }
+    return value;
+}
+
 /// Calls `sink(i, sum of value(0..i))` for i below `count`, a lane each; warp. Returns the total.
 /// What the values are made of is loaded ahead of the first sum.
 template <class Value, class Sink>

@@ -361,8 +361,8 @@ public:
                 seen = epoch_of(senders);
                 return seen == team_.epoch && epoch_of(rows) == seen;
             });
-            senders_[g] = prefix(done && used ? static_cast<int>(value_of(senders)) : 0);
-            through_[g] = total_ + prefix(done && used ? static_cast<int>(value_of(rows)) : 0);
+            senders_[g] = lanes_through(done && used ? static_cast<int>(value_of(senders)) : 0);
+            through_[g] = total_ + lanes_through(done && used ? static_cast<int>(value_of(rows)) : 0);
             total_ = __shfl_sync(kAllLanes, through_[g], kLanes - 1);
         }
     }
@@ -476,16 +476,6 @@ private:
             source += __popc(__ballot_sync(kAllLanes, is_before));
         }
         return source;
-    }
-
-    /// The sum of `value` up to and with this lane.
-    static __device__ __forceinline__ int prefix(int value) {
-#pragma unroll
-        for (int step = 1; step < kLanes; step *= 2) {
-            const int left = __shfl_up_sync(kAllLanes, value, step);
-            if (lane_index() >= step) value += left;
-        }
-        return value;
     }
 
     Team& team_;

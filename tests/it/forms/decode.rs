@@ -1,12 +1,17 @@
-//! A dispatch in one launch: its kernel, with the rule and without, leaves what its declaration means.
+//! A dispatch in one launch, and the way back of its rows: their kernels, with the rules and without, leave
+//! what the declarations mean.
 
 use std::cell::Cell;
 
+use ep_codegen::meaning::Drawn;
 use ep_codegen::schedule::{RuleSet, Ways};
 use ep_runtime::Pipeline;
-use ep_runtime::pipelines::DecodeDispatch;
+use ep_runtime::device::HEADERS;
+use ep_runtime::host::mutant::Mutant;
+use ep_runtime::pipelines::{DecodeCombine, DecodeDispatch};
 
 use super::meaning::held_by;
+use super::run::Form;
 
 /// Calls of 1 to 5 ranks, each rank with a number of tokens of its own.
 const SEEDS: u64 = 10;
@@ -48,4 +53,128 @@ fn a_dispatch_in_one_launch_leaves_what_it_means() {
         }
     }
     assert!(ruled.get() >= SEEDS / 2, "the rule took {} of {SEEDS} calls", ruled.get());
+}
+
+/// A dispatch and its combine with so many ranks, tokens and values in a row.
+fn back(
+    (ranks, tokens, hidden, seed): (i64, i64, i64, u64),
+    run: &dyn Fn(Form) -> Form,
+) -> Result<(), String> {
+    let numbers = [
+        ("ranks", ranks),
+        ("max_tokens", tokens),
+        ("hidden", hidden),
+        ("experts", 2 * ranks + 1),
+        ("topk", 1 + seed as i64 % 5),
+    ];
+    let ruled = |drawn: Drawn| {
+        let ways = Ways::of(&drawn.ir, RuleSet::All);
+        assert!(
+            drawn.ir.roles.iter().all(|role| !ways.is_composed(&role.name)),
+            "rules are for it"
+        );
+        drawn
+    };
+    held_by(&[DecodeDispatch::ir(), DecodeCombine::ir()], &numbers, seed, &ruled, run)
+}
+
+/// Quarters of whole steps, short ones and empty ones; more rows than warps, and fewer.
+#[test]
+fn rows_come_back_to_their_tokens() {
+    let shapes = [
+        (2, 3, 4240),
+        (3, 3, 2880),
+        (4, 12, 128),
+        (1, 9, 16),
+        (5, 2, 2064),
+        (2, 60, 64),
+        (36, 1, 32),
+    ];
+    for (seed, (ranks, tokens, hidden)) in (0..).zip(shapes) {
+        let held = back((ranks, tokens, hidden, seed), &|form| form);
+        held.unwrap_or_else(|words| panic!("{ranks} ranks, {tokens} x {hidden}: {words}"));
+    }
+}
+
+/// Bugs of the way back: what they change in its header.
+const BUGS: &str = "
+== slots are filled before their readers are done
+in ep/way_back.cuh
+-         wait_counter(team_, site, team_.leader() ? released + peer : nullptr);
+
+== a quarter is told without a release
+in ep/way_back.cuh
+- store_release_sys(words + quarter + team_.lane, stamped(team_.epoch, 1));
++ store_relaxed_sys(words + quarter + team_.lane, stamped(team_.epoch, 1));
+
+== a quarter is told before all lanes have stored
+in ep/way_back.cuh
+-             __syncwarp();
+-             if (team_.lane < quarters) {
++             if (team_.lane < quarters) {
+
+== one quarter too few is told
+in ep/way_back.cuh
+- if (team_.lane < quarters) {
++ if (team_.lane + 1 < quarters) {
+
+== quarters are seen without an acquire
+in ep/way_back.cuh
+- load_acquire_sys(words + i);
++ load_relaxed_sys(words + i);
+
+== the words of the last quarter are waited for alone
+in ep/way_back.cuh
+- come = come && found == stamped(team_.epoch, 1);
++ come = found == stamped(team_.epoch, 1);
+
+== nobody waits for quarters
+in ep/way_back.cuh
+-                 return come;
++                 return true;
+
+== numbers go with the second quarter
+in ep/way_back.cuh
+- quarter == 0 && i < kFloats
++ quarter != 0 && i < kFloats
+
+== rows are those of the source before
+in ep/way_back.cuh
+- through_[g] <= number;
++ through_[g] < number;
+
+== the last part of a token is left out
+in ep/way_back.cuh
+-         if (held != nullptr) body(held, nullptr);
+
+== the second of two parts is left out
+in ep/way_back.cuh
+-                 add(sum, second);
+
+== a token is added up by one warp too many
+in ep/way_back.cuh
+- if (quarter_ != 0) return;
++ if (quarter_ == 0) return;
+
+== readers are done before all warps are
+in ep/slot_rows.cuh
+-         if (team_.leader()) before = fetch_add_acq_rel_gpu(done, 1);
++         if (team_.leader()) before = fetch_add_relaxed_gpu(done, 1);
+";
+
+#[test]
+fn planted_bugs_of_the_way_back_are_found() {
+    if crate::host::programs().is_none() {
+        return;
+    }
+    for bug in Mutant::parse(BUGS).expect("the list is read") {
+        let (_, text) = HEADERS.iter().find(|(name, _)| *name == bug.file).expect("a header");
+        let once = bug.edits.iter().all(|(old, _)| text.matches(old.as_str()).count() == 1);
+        assert!(once, "the text of `{}` has moved", bug.name);
+        let run = |form: Form| form.planted(&bug);
+        let mut seeds = (0..6).map(|seed| back((3, 2, 4240, seed), &run));
+        let words = seeds.find_map(Result::err);
+        let words = words.unwrap_or_else(|| panic!("nothing finds that {}", bug.name));
+        assert!(!words.contains("does not compile"), "{}: {words}", bug.name);
+    }
 }

@@ -12,6 +12,10 @@ use crate::plan::numbers::eval;
 use crate::plan::roles::role_use;
 use crate::plan::window::{Extent, SlotExtent, Window, option};
 use crate::plan::{CfgGroup, CfgKind, CfgMember, RoleWarps};
+use crate::schedule::rules::WayBack;
+
+/// Parts of a row that are told of one by one where rows go back to their tokens.
+const QUARTERS: i64 = 4;
 
 /// KiB of rows that a warp takes at a time to send them, and the most that make a difference.
 const DIRECT_UNIT: i64 = 112;
@@ -60,10 +64,11 @@ impl Planner<'_> {
             let peers = self.peers(channel);
             let slots = SlotExtent::of(self.ir, channel, peers, self.numbers);
             let (senders, rows) = (self.route_tokens(), self.rows_of(channel));
+            let flags = if self.goes_back(channel) { QUARTERS } else { 1 };
             let parts = channel.parts_per.as_ref().and_then(|parts| self.number(parts));
             let (parts, net) = (parts.unwrap_or(1), self.net_extent(channel));
             let extent =
-                Extent { peers, stripes, roles, senders, rows, message, slots, parts, net };
+                Extent { peers, stripes, roles, senders, flags, rows, message, slots, parts, net };
             let mut members = vec![int("kChannel", index as i64), int("kPeers", extent.peers)];
             members.extend(self.channel_numbers(channel, &extent));
             members.extend(window.add(channel, &extent, self.numbers));
@@ -71,6 +76,11 @@ impl Planner<'_> {
             groups.push(CfgGroup { name: camel(&channel.name), members });
         }
         groups
+    }
+
+    /// Whether the device library takes rows through the slots of a channel back to their tokens.
+    fn goes_back(&self, channel: &Channel) -> bool {
+        !self.ways.is_composed(&channel.to) && WayBack::of(self.ir).is_some()
     }
 
     /// Where the sums of counters are, and which counter is whose.

@@ -189,7 +189,7 @@ impl Forms<'_> {
     }
 
     /// An expression where nothing is loaded ahead and nothing is skipped.
-    fn check_here(&self, stmt: &Stmt, whole: &Expr) -> Checked {
+    pub(super) fn check_here(&self, stmt: &Stmt, whole: &Expr) -> Checked {
         self.refuse_rows(stmt, whole)?;
         self.refuse_optional(stmt, whole)?;
         self.check_expr(stmt, whole)

@@ -1,0 +1,172 @@
+//! Rows back to their tokens through slots of the tokens: one role sends what came from each rank, the other
+//! one adds the slots of each token up.
+//!
+//! What it gains over a pull: no announcement, no round trip to fetch a row, nothing to wait for at the end;
+//! and several warps carry a row, and add up a token, where both are few.
+
+use super::forms::is_name;
+use super::{Forms, Unfit};
+use crate::ir::parts::parts;
+use crate::ir::slots::{Arrival, arrival};
+use crate::ir::{
+    Action, BinaryOp, Blocks, Channel, ChannelKind, Domain, Elem, Expr, Field, FieldValue,
+    NameKind, PeerSet, Pipeline, Role, Share, Stmt, Transport,
+};
+
+/// A field's name, and what it is given.
+type Named<'s> = (&'s str, &'s Expr);
+
+/// The parts of such a pair of roles.
+#[cfg_attr(not(feature = "render"), expect(dead_code, reason = "texts are made of them"))]
+pub(crate) struct WayBack<'s> {
+    pub(crate) channel: &'s Channel,
+    /// The loop over the rows of a source, and the push in it.
+    pub(crate) rows: &'s Stmt,
+    pub(crate) push: &'s Stmt,
+    /// The row's name, and its range for a source.
+    pub(crate) row: &'s str,
+    pub(crate) first: &'s Expr,
+    pub(crate) end: &'s Expr,
+    /// The token of a row there.
+    pub(crate) token: &'s Expr,
+    /// What is sent: the row, and the numbers beside it, with the name of their field.
+    pub(crate) sent: &'s Expr,
+    pub(crate) numbers: Option<Named<'s>>,
+    /// The role that adds up, and its gather.
+    pub(crate) sums: &'s Role,
+    pub(crate) gather: &'s Stmt,
+}
+
+impl<'s> WayBack<'s> {
+    /// The parts of the only two roles of a selected pipeline, if they are such roles.
+    pub(crate) fn of(ir: &'s Pipeline) -> Option<WayBack<'s>> {
+        if is_candidate(ir) { Forms { ir }.way_back().ok() } else { None }
+    }
+}
+
+/// Whether a pipeline has one channel of slots with rows, between two roles that share no phase border.
+pub(super) fn is_candidate(ir: &Pipeline) -> bool {
+    let ([send, sums], [channel]) = (ir.roles.as_slice(), ir.channels.as_slice()) else {
+        return false;
+    };
+    channel.kind == ChannelKind::Slots
+        && channel.from.as_slice() == std::slice::from_ref(&send.name)
+        && channel.to == sums.name
+        && send.phase == sums.phase
+        && arrival(ir, channel) == Arrival::Flags
+}
+
+impl<'s> Forms<'s> {
+    /// The parts of both roles, or the first statement that is none of them.
+    pub(super) fn way_back(&self) -> Result<WayBack<'s>, Unfit> {
+        let ([send, sums], [channel]) = (self.ir.roles.as_slice(), self.ir.channels.as_slice())
+        else {
+            return Err(self.lacks("pair of roles for", "the slots"));
+        };
+        let whole = channel.per == PeerSet::All
+            && channel.over.as_slice() == [Transport::Nvlink]
+            && matches!(channel.slot_names.as_slice(), [source, _] if source == "source");
+        if !whole {
+            return self.refuse(&send.at, "such slots are named by their source and a token");
+        }
+        let shares = matches!(&send.share, Share::Indices { names } if *names == ["source"]);
+        let all = send.blocks == Blocks::All && sums.blocks == Blocks::All;
+        if !shares || !all || sums.share != Share::Token {
+            let why = "all blocks send, by source, and all blocks add up, by token";
+            return self.refuse(&send.at, why);
+        }
+        for role in [send, sums] {
+            self.check_known(role)?;
+            self.check_words(role)?;
+        }
+        let [rows] = send.body.as_slice() else {
+            return self.refuse(&send.at, "such a role sends, and nothing else");
+        };
+        let [gather] = sums.body.as_slice() else {
+            return self.refuse(&sums.at, "such a role adds up, and nothing else");
+        };
+        if !matches!(&gather.action, Action::Gather { domain: Domain::Tokens, .. }) {
+            return Err(self.no_form(gather));
+        }
+        self.check_gather(gather)?;
+        let Action::For { binder: row, domain, position: None, filter: None, body } = &rows.action
+        else {
+            return Err(self.no_form(rows));
+        };
+        let (Domain::Range { low: first, high: end }, [push]) = (domain, body.as_slice()) else {
+            return Err(self.no_form(rows));
+        };
+        if !is_part_of(first, end) {
+            return self
+                .refuse(&rows.at, "the rows of a source lie between two neighbours of a table");
+        }
+        let Action::Push { peer: Some(peer), position: Some(token), values, .. } = &push.action
+        else {
+            return Err(self.no_form(push));
+        };
+        if !is_name(peer, "source") {
+            return self.refuse(&push.at, "rows go back to where they came from");
+        }
+        for number in [first, end, token] {
+            self.check_here(push, number)?;
+        }
+        let (sent, numbers) = self.sent_back(push, values, (channel, row))?;
+        let parts =
+            WayBack { channel, rows, push, row, first, end, token, sent, numbers, sums, gather };
+        Ok(parts)
+    }
+
+    /// The row that is sent, and the numbers beside it, with the name of their field.
+    fn sent_back(
+        &self,
+        push: &Stmt,
+        values: &'s [FieldValue],
+        (channel, row): (&Channel, &str),
+    ) -> Result<(&'s Expr, Option<Named<'s>>), Unfit> {
+        let (mut sent, mut numbers) = (None, None);
+        let message = self.message(channel)?;
+        for value in values {
+            let field = message.fields.iter().find(|field| field.name == value.name);
+            match field.filter(|_| is_row_of(&value.value, row)) {
+                Some(Field { row: true, .. }) => sent = Some(&value.value),
+                Some(field) if self.is_floats(field) && numbers.is_none() => {
+                    numbers = Some((value.name.as_str(), &value.value));
+                }
+                _ => {
+                    let why = "what goes back is a row as it lies, and a row of `f32` beside it";
+                    return self.refuse(&push.at, why);
+                }
+            }
+        }
+        Ok((sent.ok_or_else(|| self.no_form(push))?, numbers))
+    }
+
+    fn is_floats(&self, field: &Field) -> bool {
+        matches!(parts(self.ir, &field.elem).as_slice(), [(_, Elem::F32, _)])
+    }
+}
+
+/// `table[source, me]` and `table[source + 1, me]`
+fn is_part_of(first: &Expr, end: &Expr) -> bool {
+    let element = |of: &Expr| match of {
+        Expr::Element { tensor, indices } => match indices.as_slice() {
+            [source, Expr::Name { kind: NameKind::Me, .. }] => {
+                Some((tensor.clone(), source.clone()))
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    let (Some((low, source)), Some((high, next))) = (element(first), element(end)) else {
+        return false;
+    };
+    let is_next = matches!(&next, Expr::Binary { op: BinaryOp::Add, left, right }
+        if is_name(left, "source") && matches!(**right, Expr::Int { value: 1 }));
+    low == high && is_name(&source, "source") && is_next
+}
+
+/// `tensor[row]`, a row of two axes.
+fn is_row_of(value: &Expr, row: &str) -> bool {
+    matches!(value, Expr::Element { indices, .. }
+        if matches!(indices.as_slice(), [index] if is_name(index, row)))
+}

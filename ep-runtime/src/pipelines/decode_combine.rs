@@ -1,0 +1,49 @@
+//! `decode-combine`: few rows back to their tokens and added up, in one launch.
+
+use crate::pipeline;
+
+pipeline! {
+    /// Adds up the rows that the experts made of a token, in order of rank, and any bias, for calls of few
+    /// tokens.
+    ///
+    /// Rows are stored where their tokens are, so that nobody announces or fetches any. A slot for each token
+    /// and rank takes memory; `nvl-combine` needs none and is for more tokens. It belongs to a
+    /// `decode-dispatch`.
+    pub pipeline DecodeCombine {
+        shape {
+            ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32,
+            max_tokens: 1..=1024,
+            let max_rows = ranks * max_tokens,
+        }
+        size tokens in 0..=max_tokens;
+        size received = rank_prefix[ranks, me];
+        uses handle super::DecodeDispatch {
+            rank_prefix: i32[ranks + 1, ranks], recv_src: i32[max_rows], send_row: i32[tokens, ranks],
+        };
+        input
+            x: bf16[received, hidden],
+            weights: optional f32[received, topk],
+            bias: up to 2 bf16[tokens, hidden];
+        output combined: bf16[tokens, hidden], combined_weights: optional f32[tokens, topk];
+        tune { send_warps: 8 in [4, 8, 12, 16], reduce_warps: 8 in [4, 8, 12, 16] }
+
+        message Part { row x: bf16[hidden], weights: f32[topk] with weights }
+        channel back: slots<Part> over nvlink from Send to Reduce per all {
+            slot: [source, token: max_tokens], epochs: 2,
+        };
+
+        role Send on all blocks, send_warps warps, warps shared by source {
+            for row in rank_prefix[source, me]..rank_prefix[source + 1, me] {
+                push back[source] at recv_src[row] { x: x[row], weights: weights[row] };
+            }
+        }
+        role Reduce on all blocks, reduce_warps warps, warps shared by token {
+            for token in tokens gather part from back[peer]
+                at (token + 1) * (send_row[token, peer] >= 0) as i32 - 1 across peer in ranks
+            {
+                store combined[token] = sum(part.x) + bias[token];
+                store combined_weights[token] = sum(part.weights);
+            }
+        }
+    }
+}
