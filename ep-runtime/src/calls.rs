@@ -4,7 +4,6 @@
 //! launches: it allocates and formats nothing, and whatever it refuses, it refuses before the launch.
 
 mod fit;
-mod options;
 mod phases;
 mod places;
 mod prepare;
@@ -13,7 +12,7 @@ mod spec;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use options::CallOptions;
+pub use crate::launch::CallOptions;
 pub use phases::PhasedCall;
 pub use places::{LeftTables, OutputMemory};
 pub use prepare::{PrepareOptions, TensorName};

@@ -3,6 +3,8 @@
 //! What can be known before a call is known here: which of its numbers goes where in `struct Args`, and
 //! how many SMs it takes. A call takes its turn, stores its numbers and launches.
 
+mod options;
+
 use std::ops::Range;
 
 use ep_codegen::plan::{Param, Plan};
@@ -10,10 +12,11 @@ use ep_codegen::plan::{Param, Plan};
 use crate::args::{ArgsMap, Operand};
 use crate::backend::Kept;
 use crate::call_order::Turn;
-use crate::calls::CallOptions;
 use crate::error::CallError;
 use crate::group::{Group, GroupKernel, positive};
 use crate::tune::{Rates, Traffic, Tuning};
+
+pub use options::CallOptions;
 
 /// A kernel that is loaded on all local ranks, with its resolved arguments.
 pub(crate) struct Prepared {
