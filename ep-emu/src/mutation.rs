@@ -1,9 +1,11 @@
 //! Mutations of the device library and of printed texts, made by rule.
 //!
 //! A [`Weaver`] puts every mutation of a text into it, each behind a switch, so that one compilation
-//! serves them all; [`Spec::mutation`](crate::Spec::mutation) says which one holds in a run.
+//! serves them all; [`Spec::mutation`](crate::Spec::mutation) says which one holds in a run. In the same
+//! way [`Coverage`] puts marks into the device library, which tell what runs come to.
 
 mod accesses;
+mod coverage;
 mod expressions;
 mod operators;
 mod parse;
@@ -19,6 +21,7 @@ use crate::program::{MOST_MUTATIONS, Source};
 use operators::{Change, Edit, Rules};
 use weave::{Numbered, refused, weave};
 
+pub use coverage::{Coverage, Spot};
 pub use operators::Operator;
 
 /// What a woven text includes.
@@ -87,6 +90,10 @@ impl fmt::Display for MutationError {
 }
 
 impl std::error::Error for MutationError {}
+
+fn not_understood(file: &str, wrong: parse::Wrong) -> MutationError {
+    MutationError::Text { file: file.to_owned(), line: wrong.line, want: wrong.want }
+}
 
 /// Puts mutations into texts, and knows their numbers.
 #[derive(Debug, Default)]
@@ -169,11 +176,7 @@ impl Weaver {
     }
 
     fn text(&self, file: &str, text: &str) -> Result<String, MutationError> {
-        let parsed = parse::parse(text).map_err(|wrong| MutationError::Text {
-            file: file.to_owned(),
-            line: wrong.line,
-            want: wrong.want,
-        })?;
+        let parsed = parse::parse(text).map_err(|wrong| not_understood(file, wrong))?;
         let mut known = self.known();
         let is_same = |it: &&KnownText| it.file == file && it.text == text;
         let (from, count) = match known.texts.iter().find(is_same) {

@@ -206,7 +206,7 @@ impl Program {
         }
     }
 
-    /// The numbers of the mutations that kernels of this process have come to.
+    /// The numbers of the mutations or marks that kernels of this process have come to.
     pub fn reached(&self) -> Vec<u32> {
         // SAFETY: `shim.cpp` gives the name this type and so many bytes, and no kernel runs.
         let bytes = unsafe {

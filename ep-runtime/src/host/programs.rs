@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
 use ep_emu::mutant::Mutant;
-use ep_emu::mutation::Weaver;
+use ep_emu::mutation::{Coverage, Weaver};
 use ep_emu::{Build, CompileError, Compiler, Product, Program, Shelf, Source};
 
 use crate::backend::BackendError;
@@ -30,6 +30,8 @@ enum Change {
     Mutant(Mutant),
     /// All mutations.
     Woven(Arc<Weaver>),
+    /// Marks.
+    Marked(Arc<Coverage>),
 }
 
 /// The shelf of the compiler: a library is kept among the kernels for GPUs, and verified as they are
@@ -104,6 +106,11 @@ impl Programs {
         self.with(Change::Woven(Arc::clone(weaver)))
     }
 
+    /// The same compiler, and marks in every program.
+    pub fn marked(&self, coverage: &Arc<Coverage>) -> Arc<Programs> {
+        self.with(Change::Marked(Arc::clone(coverage)))
+    }
+
     fn with(&self, change: Change) -> Arc<Programs> {
         let (compiler, kept) = (self.compiler.clone(), Arc::clone(&self.kept));
         Arc::new(Programs { compiler, kept, change, made: Mutex::default() })
@@ -115,7 +122,7 @@ impl Programs {
         Ok(woven.headers.len() > HEADERS.len())
     }
 
-    /// The numbers of the mutations that kernels of this process have come to.
+    /// The numbers of the mutations or marks that kernels of this process have come to.
     pub fn reached(&self) -> BTreeSet<u32> {
         self.made().values().flat_map(|program| program.reached()).collect()
     }
@@ -165,6 +172,7 @@ impl Programs {
                 mutant.plant(&source).map_err(|error| wrong(&error))
             }
             Change::Woven(weaver) => weaver.weave(&source).map_err(|error| wrong(&error)),
+            Change::Marked(coverage) => Ok(coverage.weave(&source)),
             _ => Ok(source),
         }
     }

@@ -1,5 +1,6 @@
 // What a text with mutations in it needs: the number of the one that holds in this run, and strong
-// accesses whose qualifiers a mutation chooses.
+// accesses whose qualifiers a mutation chooses; and what a text with marks needs, which note that a run
+// has come to them.
 #pragma once
 
 #include "emu.h"
@@ -12,6 +13,22 @@ bool emu_reach(unsigned number);
 
 #define EMU_MUTATION(number) \
     __builtin_expect(emu_mutation == number || (emu_mutation == ~0u && emu_reach(number)), 0)
+
+#define EMU_MARK(number) \
+    static_cast<void>(__builtin_is_constant_evaluated() || emu_reach(number))
+
+/// Each outcome has a number.
+#define EMU_EITHER(number, condition) emu::either<number>(static_cast<bool>(condition))
+
+namespace emu {
+
+template <unsigned kNumber>
+__device__ __forceinline__ constexpr bool either(bool holds) {
+    EMU_MARK(holds ? kNumber : kNumber + 1);
+    return holds;
+}
+
+}  // namespace emu
 
 namespace ep {
 
