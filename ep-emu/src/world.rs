@@ -154,6 +154,12 @@ impl World {
         self.heap.name_part(Part { from, bytes, name: name.to_owned(), waived });
     }
 
+    /// The named parts of all buffers: name, first byte, bytes.
+    pub fn parts(&self) -> impl Iterator<Item = (&str, Address, usize)> {
+        let at = |from: usize| Address((self.heap.base() + from) as u64);
+        self.heap.parts().iter().map(move |part| (part.name.as_str(), at(part.from), part.bytes))
+    }
+
     /// Says which 32-bit word stops the kernels of `rank` when it is 1; nothing outside one buffer.
     pub fn set_stop_word(&mut self, rank: u32, at: Address) {
         let inside = self.heap.bytes(at, 4).is_some();

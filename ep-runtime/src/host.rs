@@ -34,6 +34,7 @@ mod programs;
 mod queue;
 mod tensors;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -121,6 +122,29 @@ impl HostBackend {
     /// Adds a part of the machine that is no lane, such as a network card.
     pub(crate) fn add_actor(&self, actor: Box<dyn Actor>) {
         self.machine().world.add_actor(actor);
+    }
+
+    /// Lets the counters of all rings stand at `rows`, as they do after so many rows: they wrap at 2^32.
+    /// Says how many there are. No call may have been made.
+    pub fn start_rings_at(&self, rows: u32) -> usize {
+        let mut machine = self.machine();
+        let ring_of = |name: &str, end: &str| name.strip_suffix(end).map(str::to_owned);
+        let rings: BTreeSet<String> =
+            machine.world.parts().filter_map(|(name, ..)| ring_of(name, ".tail")).collect();
+        let is_counter = |name: &str| {
+            let ends = [".tail", ".head", ".taken", ".sent"];
+            ends.iter().any(|end| ring_of(name, end).is_some_and(|ring| rings.contains(&ring)))
+        };
+        let counters = machine.world.parts().filter(|(name, ..)| is_counter(name));
+        let counters: Vec<(Address, usize)> = counters.map(|(_, at, bytes)| (at, bytes)).collect();
+        let mut count = 0;
+        for (at, bytes) in counters {
+            for word in machine.world.bytes_mut(at, bytes).unwrap_or_default().chunks_exact_mut(4) {
+                word.copy_from_slice(&rows.to_le_bytes());
+                count += 1;
+            }
+        }
+        count
     }
 
     /// How it runs.

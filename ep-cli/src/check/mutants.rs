@@ -197,6 +197,8 @@ fn attempt(
     let backend = HostBackend::new(programs, host).map_err(|error| text(&error))?;
     let group = backend.group().map_err(|error| text(&error))?;
     let test = Selftest::new(&group, &BuiltIn, case).map_err(|error| text(&error))?;
+    // They wrap on the way.
+    backend.start_rings_at(u32::MAX - 8);
     let struck = stop.map(|(rank, _)| (Fault::StoppedRank, rank));
     for queued in [true, false] {
         let outcome = if queued { test.check_back_to_back() } else { test.check() };
