@@ -33,7 +33,7 @@ const TWIN: &str = "ep/ptx.cuh";
 
 /// What is asked for.
 pub(super) struct Request<'a> {
-    /// A header of the device library, the text of a kernel, or all.
+    /// A header of the device library, the text of a kernel, or all; `FILE:LINE` for one line.
     pub(super) file: &'a str,
     /// So many of them, drawn by the seed.
     pub(super) sample: Option<usize>,
@@ -50,17 +50,22 @@ pub(super) fn run(
 ) -> Result<(), Failure> {
     let failed = |error: String| Failure::Failed(error);
     let equivalents = Equivalents::known().map_err(failed)?;
-    let mut courses = courses();
+    let programs = Programs::find().map_err(no_machine)?;
+    let mut courses = courses(&programs)?;
     let texts: Vec<Vec<(String, String)>> =
         courses.iter().map(|course| course.texts()).collect::<Result<_, _>>().map_err(failed)?;
-    let weaver = Arc::new(Weaver::new(files(request.file, &texts.concat())?));
-    let programs = Programs::find().map_err(no_machine)?.woven(&weaver);
+    let (file, line) = place(request.file);
+    let weaver = Arc::new(Weaver::new(files(file, &texts.concat())?));
+    let programs = programs.woven(&weaver);
     let has_any = |texts: &[(String, String)]| {
         texts.iter().try_fold(false, |any, (entry, text)| Ok(programs.read(entry, text)? || any))
     };
     let read = || texts.iter().map(|texts| has_any(texts)).collect::<Result<Vec<bool>, _>>();
     read().map_err(no_machine)?;
-    let chosen = choose(request, &weaver, &equivalents);
+    let chosen = choose(request, line, &weaver, &equivalents);
+    if let Some(line) = line.filter(|_| chosen.is_empty()) {
+        return Err(Failure::WrongUse(format!("no mutations in line {line} of `{file}`")));
+    }
     weaver.keep(chosen.iter().flat_map(|target| &target.numbers).copied().collect());
     let mut is_about = read().map_err(no_machine)?.into_iter();
     courses.retain(|_| is_about.next().unwrap_or_default());
@@ -73,6 +78,12 @@ pub(super) fn run(
     report.courses(field.courses(), out)?;
     hunt_all(&field, &chosen, &mut report, out, err)?;
     report.end(out)
+}
+
+/// A file, and a line of it if only that is meant.
+fn place(name: &str) -> (&str, Option<u32>) {
+    let line = name.rsplit_once(':').and_then(|(file, line)| Some((file, line.parse().ok()?)));
+    line.map_or((name, None), |(file, line)| (file, Some(line)))
 }
 
 /// The files that `name` asks for.
@@ -93,9 +104,15 @@ fn files(name: &str, texts: &[(String, String)]) -> Result<Vec<String>, Failure>
     Err(Failure::WrongUse(format!("no mutations for `{name}`; there are all, {all}{hint}")))
 }
 
-/// The mutations that are hunted: all, or a sample of those that something can find.
-fn choose(request: &Request<'_>, weaver: &Weaver, equivalents: &Equivalents) -> Vec<Target> {
+/// The mutations that are hunted: all, those of a line, or a sample of those that something can find.
+fn choose(
+    request: &Request<'_>,
+    line: Option<u32>,
+    weaver: &Weaver,
+    equivalents: &Equivalents,
+) -> Vec<Target> {
     let mut all = targets(weaver);
+    all.retain(|target| line.is_none_or(|line| target.mutation.line == line));
     for target in &mut all {
         target.equivalent = equivalents.reason(&target.mutation);
     }
@@ -140,4 +157,17 @@ fn hunt_all(
     });
     progress.clear(err);
     wrong.map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_may_be_named() {
+        assert_eq!(place("pull.cuh:58"), ("pull.cuh", Some(58)));
+        assert_eq!(place("pull.cuh"), ("pull.cuh", None));
+        assert_eq!(place("pull.cuh:x"), ("pull.cuh:x", None));
+        assert_eq!(place("all"), ("all", None));
+    }
 }

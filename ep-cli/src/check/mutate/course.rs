@@ -1,47 +1,52 @@
 //! The problems that mutations are put to: together they come to every line of the device library.
 
-use std::cell::RefCell;
+mod standard;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use ep_runtime::Emitted;
 use ep_runtime::backend::BackendError;
-use ep_runtime::buffer::{
-    BufferOptions, BuiltIn, BuiltInPlain, Emit, MemoryUsage, Payload, StandardPipeline, Via,
-};
 use ep_runtime::error::CallError;
+use ep_runtime::group::Group;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
+use ep_runtime::meaning::Wrong;
+use ep_runtime::net::{ModelNetwork, ModelOptions};
+use ep_runtime::pipelines::ALL;
 use ep_verify::Findings;
-use ep_verify::options::{ring_settings, set_tune, unit_settings};
-use ep_verify::oracle::RoutingOptions;
-use ep_verify::selftest::{Case, Selftest};
+use ep_verify::declared::Declared;
+use ep_verify::selftest::Selftest;
 
 use crate::check::fault::{Fault, judge};
+use crate::declared::{Calls, ROUNDS, Subject};
+use crate::failure::Failure;
+use crate::problem::{Asked, Problem};
+use standard::Standard;
+
+/// Ranks of a pipeline that only its declaration is held against, and the most rows of a size.
+const RANKS: u32 = 4;
+const ROWS: usize = 24;
 
 /// A problem, and the calls that are made of it.
-#[derive(Debug, Clone)]
 pub(super) struct Course {
-    pub(super) name: &'static str,
-    ranks: usize,
-    arch: Arch,
-    plain: bool,
-    options: BufferOptions,
-    calls: Calls,
-    sms: u32,
+    pub(super) name: String,
+    what: What,
 }
 
-/// What is called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Calls {
-    /// A chain of calls that uses its buffers again at once, then calls that are waited for.
-    Chain,
-    /// Each call, waited for.
-    Once,
-    /// Rows for each expert apart.
-    Expanded,
-    /// Captured calls that take their numbers of tokens from memory.
-    Replayed,
+/// What calls are held against.
+enum What {
+    /// The oracle of the standard pipelines.
+    Standard(Standard),
+    /// The declaration.
+    Declared(Box<Drawn>),
+}
+
+/// Calls of one pipeline.
+struct Drawn {
+    subject: Subject,
+    calls: Calls,
+    ranks: usize,
+    arch: Arch,
 }
 
 /// How a course is run.
@@ -59,76 +64,42 @@ pub(super) struct Way {
 }
 
 /// All courses.
-pub(super) fn courses() -> Vec<Course> {
-    let chain = |name, via, hidden: usize, tokens: usize| {
-        let options = BufferOptions::new(tokens, hidden, 3, 7);
-        let options = BufferOptions { via, live: 5, biases: 1, one_launch: Some(false), ..options };
-        Course {
-            name,
-            ranks: 3,
-            arch: Arch::Sm90a,
-            plain: false,
-            options,
-            calls: Calls::Chain,
-            sms: 4,
+pub(super) fn courses(programs: &Programs) -> Result<Vec<Course>, Failure> {
+    let standard = standard::all()
+        .into_iter()
+        .map(|(name, standard)| Course { name: name.to_owned(), what: What::Standard(standard) });
+    let mut all: Vec<Course> = standard.collect();
+    for entry in ALL.iter().filter(|entry| entry.is_emitted()) {
+        let Asked::Declared(entry) = Asked::entry(entry) else { continue };
+        for (word, plain, arch) in [
+            ("", false, Arch::Sm90a),
+            ("plain ", true, Arch::Sm90a),
+            ("vector ", false, Arch::Sm80),
+        ] {
+            let subject = Subject::new(&entry, programs)?;
+            let problem = Problem { ranks: RANKS, nodes: None, tokens: Some(ROWS), set: Vec::new(), plain };
+            let calls = subject.calls(&problem, arch, 1, 1)?;
+            let ranks = subject.ranks(&problem)?;
+            let drawn = Drawn { subject, calls, ranks, arch };
+            let name = format!("{word}{}", entry.name);
+            all.push(Course { name, what: What::Declared(Box::new(drawn)) });
         }
-    };
-    let paid = |course: Course, payload| {
-        let options = BufferOptions { payload, ..course.options };
-        Course { options, ..course }
-    };
-    let plain = |course: Course| Course { plain: true, ..course };
-    let vector = |course: Course| Course { arch: Arch::Sm80, ..course };
-    let (direct, ring) = (Via::Direct, Via::Ring);
-    let crowd = |name, via| {
-        let mut course = chain(name, via, 128, 2);
-        (course.ranks, course.options.experts) = (34, 41);
-        Course { calls: Calls::Once, sms: 2, ..course }
-    };
-    let with = |calls, course: Course| Course { calls, ..course };
-    let whole = |course: Course| {
-        let options = BufferOptions { one_launch: Some(true), ..course.options };
-        Course { options, ..course }
-    };
-    let once = |name, via, hidden| with(Calls::Once, chain(name, via, hidden, 40));
-    let mut all = vec![
-        once("direct", direct, 128),
-        once("ring", ring, 128),
-        plain(paid(once("plain direct", direct, 128), Payload::Fp8)),
-        plain(once("plain ring", ring, 128)),
-        vector(paid(once("vector direct", direct, 1040), Payload::Fp8Packed)),
-        vector(paid(once("vector ring", ring, 1040), Payload::Fp8)),
-        with(Calls::Expanded, paid(chain("expanded", direct, 256, 40), Payload::Fp8)),
-        with(Calls::Replayed, chain("replayed direct", direct, 128, 40)),
-        with(Calls::Replayed, chain("replayed ring", ring, 128, 40)),
-        chain("chained direct", direct, 1040, 160),
-        paid(whole(chain("one launch", direct, 1040, 70)), Payload::Fp8),
-        chain("chained ring", ring, 1040, 160),
-        crowd("many ranks direct", direct),
-        crowd("many ranks ring", ring),
-    ];
-    for course in &mut all {
-        let options = &mut course.options;
-        options.settings = match options.via {
-            Via::Ring => ring_settings(options, 4, 16, 4),
-            Via::Direct => unit_settings(options, 4, 1),
-        };
-        set_tune(options, "piece", 1024);
     }
-    all
+    Ok(all)
 }
 
 impl Course {
-    fn source(&self) -> &'static dyn Emit {
-        if self.plain { &BuiltInPlain } else { &BuiltIn }
-    }
-
-    /// The texts of its buffer, by the names of their kernels.
+    /// The texts of its kernels, by their names.
     pub(super) fn texts(&self) -> Result<Vec<(String, String)>, String> {
-        let noted = Noted { source: self.source(), texts: RefCell::default() };
-        let made = MemoryUsage::of(&self.options, self.ranks, self.arch, &noted);
-        made.map_err(|error| format!("{}: {error}", self.name))?;
-        Ok(noted.texts.into_inner())
+        match &self.what {
+            What::Standard(standard) => {
+                standard.texts().map_err(|error| format!("{}: {error}", self.name))
+            }
+            What::Declared(drawn) => {
+                let emitted = &drawn.calls.emitted;
+                Ok(vec![(emitted.plan.entry.clone(), emitted.cuda.clone())])
+            }
+        }
     }
 
     /// Runs it. Gives the steps that it took, or says what went wrong; an error if the calls cannot be
@@ -141,32 +112,33 @@ impl Course {
         let text = |error: &dyn std::fmt::Display| format!("{}: {error}", self.name);
         let backend = self.backend(programs, way).map_err(|error| text(&error))?;
         let group = backend.group().map_err(|error| text(&error))?;
-        let mut test = match Selftest::new(&group, self.source(), self.case(way.seed)) {
-            Ok(test) => test,
-            // A kernel that ran before the first call.
-            Err(CallError::Backend(BackendError::Kernel { report, .. })) => return Ok(Err(report)),
-            Err(error) => return Err(text(&error)),
-        };
         let struck = way.stop.map(|(rank, _)| (Fault::StoppedRank, rank));
-        for turn in 0..2 {
-            let Some(outcome) = self.call(&mut test, turn) else { break };
-            match judge(struck, outcome, &backend) {
-                Ok(true) => {}
-                Ok(false) => break,
-                // What the emulator saw says more than what the kernels recorded of it.
-                Err(report) => return Ok(Err(backend.report().unwrap_or(report))),
+        let judge = |outcome| {
+            // What the emulator saw says more than what the kernels recorded of it.
+            judge(struck, outcome, &backend).map_err(|report| backend.report().unwrap_or(report))
+        };
+        let judged = match &self.what {
+            What::Standard(standard) => {
+                let mut test =
+                    match Selftest::new(&group, standard.source(), standard.case(way.seed)) {
+                        Ok(test) => test,
+                        // A kernel that ran before the first call.
+                        Err(CallError::Backend(BackendError::Kernel { report, .. })) => {
+                            return Ok(Err(report));
+                        }
+                        Err(error) => return Err(text(&error)),
+                    };
+                // They wrap on the way.
+                backend.start_rings_at(u32::MAX - 8);
+                let turns = (0..).map_while(|turn| standard.call(&mut test, turn));
+                let judged = turns.map(judge).find(|judged| !matches!(judged, Ok(true)));
+                judged.unwrap_or(Ok(true))
             }
-        }
-        Ok(Ok(backend.stats().steps))
-    }
-
-    fn case(&self, seed: u64) -> Case {
-        let (topk, experts) = (self.options.topk, self.options.experts);
-        let routing = RoutingOptions { absent: 0.2, ..RoutingOptions::even(topk, experts) };
-        let mut case =
-            Case { routing, seed, ..Case::even(self.options.clone(), self.ranks, self.sms) };
-        case.dispatch.remote_sms = Some(self.sms / 2);
-        case
+            What::Declared(drawn) => {
+                judge(drawn.check(&backend, &group).map_err(|error| text(&error))?)
+            }
+        };
+        Ok(judged.map(|_| backend.stats().steps))
     }
 
     fn backend(
@@ -174,54 +146,52 @@ impl Course {
         programs: &Arc<Programs>,
         way: Way,
     ) -> Result<Arc<HostBackend>, BackendError> {
-        let (build, isolation, arch) = (way.build, way.isolation, self.arch);
-        let mut host = HostOptions { build, isolation, arch, ..HostOptions::new(self.ranks) };
+        let (build, isolation, arch) = (way.build, way.isolation, self.arch());
+        let mut host = HostOptions { build, isolation, arch, ..HostOptions::new(self.ranks()) };
         host.spec.seed = way.seed;
         host.spec.max_steps = way.max_steps;
         host.spec.mutation = way.mutation;
         if let Some(place) = way.stop {
-            host.spec.faults = Fault::StoppedRank.faults(self.ranks as u32, place);
+            host.spec.faults = Fault::StoppedRank.faults(host.spec.ranks, place);
         }
         HostBackend::new(programs, host)
     }
 
-    /// One of its calls; none after the last.
-    fn call(&self, test: &mut Selftest, turn: usize) -> Option<Result<Findings, CallError>> {
-        match (self.calls, turn) {
-            (Calls::Chain, 0) => Some(test.check_back_to_back()),
-            (Calls::Chain, _) | (Calls::Once, 0) => Some(test.check()),
-            (Calls::Expanded, 0) => Some(test.check_expanded(16, 0)),
-            (Calls::Replayed, 0) => Some(test.check_replayed(3)),
-            _ => None,
+    fn arch(&self) -> Arch {
+        match &self.what {
+            What::Standard(standard) => standard.arch,
+            What::Declared(drawn) => drawn.arch,
         }
     }
 
-    /// Whether the checker would take minutes for it.
+    /// Whether it takes longer than all the rest, and the checker minutes.
     pub(super) fn is_large(&self) -> bool {
-        self.ranks > 32
+        self.ranks() > 32
     }
 
     /// How many ranks it has.
     pub(super) fn ranks(&self) -> usize {
-        self.ranks
+        match &self.what {
+            What::Standard(standard) => standard.ranks,
+            What::Declared(drawn) => drawn.ranks,
+        }
     }
 }
 
-/// Emits as `source` does, and keeps the texts.
-struct Noted {
-    source: &'static dyn Emit,
-    texts: RefCell<Vec<(String, String)>>,
-}
-
-impl Emit for Noted {
-    fn emit(
+impl Drawn {
+    /// Its calls, held against the declaration; an error if that means nothing.
+    fn check(
         &self,
-        pipeline: StandardPipeline,
-        arch: Arch,
-        settings: &[(String, String)],
-    ) -> Result<Emitted, CallError> {
-        let emitted = self.source.emit(pipeline, arch, settings)?;
-        self.texts.borrow_mut().push((emitted.plan.entry.clone(), emitted.cuda.clone()));
-        Ok(emitted)
+        backend: &Arc<HostBackend>,
+        group: &Group,
+    ) -> Result<Result<Findings, CallError>, Wrong> {
+        let Calls { emitted, drawn } = &self.calls;
+        let declared = Declared::new(emitted, drawn, ROUNDS, &self.subject.functions())?;
+        let options = ModelOptions::default();
+        let network = ModelNetwork::of_plan(backend, &emitted.plan, &options);
+        Ok(network.map_err(CallError::Network).and_then(|network| {
+            let addresses = network.as_ref().map(ModelNetwork::addresses).unwrap_or_default();
+            declared.check_over(group, self.calls.blocks_min() + 1, &addresses)
+        }))
     }
 }

@@ -158,7 +158,7 @@ fn object(target: &Target, hunt: Option<&Hunt>) -> Object {
             let first = found.report.lines().next().unwrap_or_default();
             object
                 .with("stopped", found.is_stopped)
-                .with("course", found.course)
+                .with("course", &found.course)
                 .with("seed", found.seed)
                 .with("report", first)
         }

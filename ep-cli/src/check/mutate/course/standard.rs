@@ -1,0 +1,146 @@
+//! Courses of the standard dispatch and combine, held against the oracle.
+
+use std::cell::RefCell;
+
+use ep_runtime::Emitted;
+use ep_runtime::buffer::{
+    BufferOptions, BuiltIn, BuiltInPlain, Emit, MemoryUsage, Payload, StandardPipeline, Via,
+};
+use ep_runtime::error::CallError;
+use ep_runtime::jit::Arch;
+use ep_verify::Findings;
+use ep_verify::options::{ring_settings, set_tune, unit_settings};
+use ep_verify::oracle::RoutingOptions;
+use ep_verify::selftest::{Case, Selftest};
+
+/// A buffer, and what is done with it.
+#[derive(Debug, Clone)]
+pub(super) struct Standard {
+    pub(super) ranks: usize,
+    pub(super) arch: Arch,
+    plain: bool,
+    options: BufferOptions,
+    calls: Calls,
+    sms: u32,
+}
+
+/// What is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Calls {
+    /// A chain of calls that uses its buffers again at once, then calls that are waited for.
+    Chain,
+    /// Each call, waited for.
+    Once,
+    /// Rows for each expert apart.
+    Expanded,
+    /// Captured calls that take their numbers of tokens from memory.
+    Replayed,
+}
+
+/// All of them, by name.
+pub(super) fn all() -> Vec<(&'static str, Standard)> {
+    let chain = |via, hidden: usize, tokens: usize| {
+        let options = BufferOptions::new(tokens, hidden, 3, 7);
+        let options = BufferOptions { via, live: 5, biases: 1, one_launch: Some(false), ..options };
+        let (arch, calls) = (Arch::Sm90a, Calls::Chain);
+        Standard { ranks: 3, arch, plain: false, options, calls, sms: 4 }
+    };
+    let paid = |it: Standard, payload| {
+        let options = BufferOptions { payload, ..it.options };
+        Standard { options, ..it }
+    };
+    let plain = |it: Standard| Standard { plain: true, ..it };
+    let vector = |it: Standard| Standard { arch: Arch::Sm80, ..it };
+    let (direct, ring) = (Via::Direct, Via::Ring);
+    let crowd = |via| {
+        let mut it = chain(via, 128, 2);
+        (it.ranks, it.options.experts) = (34, 41);
+        Standard { calls: Calls::Once, sms: 2, ..it }
+    };
+    let whole = |it: Standard| {
+        let options = BufferOptions { one_launch: Some(true), ..it.options };
+        Standard { options, ..it }
+    };
+    let with = |calls, it: Standard| Standard { calls, ..it };
+    let once = |via, hidden| with(Calls::Once, chain(via, hidden, 40));
+    let mut all = vec![
+        ("direct", once(direct, 128)),
+        ("ring", once(ring, 128)),
+        ("plain direct", plain(paid(once(direct, 128), Payload::Fp8))),
+        ("plain ring", plain(once(ring, 128))),
+        ("vector direct", vector(paid(once(direct, 1040), Payload::Fp8Packed))),
+        ("vector ring", vector(paid(once(ring, 1040), Payload::Fp8))),
+        ("expanded", with(Calls::Expanded, paid(chain(direct, 256, 40), Payload::Fp8))),
+        ("replayed direct", with(Calls::Replayed, chain(direct, 128, 40))),
+        ("replayed ring", with(Calls::Replayed, chain(ring, 128, 40))),
+        ("chained direct", chain(direct, 1040, 160)),
+        ("one launch", paid(whole(chain(direct, 1040, 70)), Payload::Fp8)),
+        ("chained ring", chain(ring, 1040, 160)),
+        ("many ranks direct", crowd(direct)),
+        ("many ranks ring", crowd(ring)),
+    ];
+    for (_, it) in &mut all {
+        it.options.settings = match it.options.via {
+            Via::Ring => ring_settings(&it.options, 4, 16, 4),
+            Via::Direct => unit_settings(&it.options, 4, 1),
+        };
+        set_tune(&mut it.options, "piece", 1024);
+    }
+    all
+}
+
+impl Standard {
+    pub(super) fn source(&self) -> &'static dyn Emit {
+        if self.plain { &BuiltInPlain } else { &BuiltIn }
+    }
+
+    /// The texts of its buffer, by the names of their kernels.
+    pub(super) fn texts(&self) -> Result<Vec<(String, String)>, CallError> {
+        let noted = Noted { source: self.source(), texts: RefCell::default() };
+        MemoryUsage::of(&self.options, self.ranks, self.arch, &noted)?;
+        Ok(noted.texts.into_inner())
+    }
+
+    pub(super) fn case(&self, seed: u64) -> Case {
+        let (topk, experts) = (self.options.topk, self.options.experts);
+        let routing = RoutingOptions { absent: 0.2, ..RoutingOptions::even(topk, experts) };
+        let mut case =
+            Case { routing, seed, ..Case::even(self.options.clone(), self.ranks, self.sms) };
+        case.dispatch.remote_sms = Some(self.sms / 2);
+        case
+    }
+
+    /// One of its calls; none after the last.
+    pub(super) fn call(
+        &self,
+        test: &mut Selftest,
+        turn: usize,
+    ) -> Option<Result<Findings, CallError>> {
+        match (self.calls, turn) {
+            (Calls::Chain, 0) => Some(test.check_back_to_back()),
+            (Calls::Chain, _) | (Calls::Once, 0) => Some(test.check()),
+            (Calls::Expanded, 0) => Some(test.check_expanded(16, 0)),
+            (Calls::Replayed, 0) => Some(test.check_replayed(3)),
+            _ => None,
+        }
+    }
+}
+
+/// Emits as `source` does, and keeps the texts.
+struct Noted {
+    source: &'static dyn Emit,
+    texts: RefCell<Vec<(String, String)>>,
+}
+
+impl Emit for Noted {
+    fn emit(
+        &self,
+        pipeline: StandardPipeline,
+        arch: Arch,
+        settings: &[(String, String)],
+    ) -> Result<Emitted, CallError> {
+        let emitted = self.source.emit(pipeline, arch, settings)?;
+        self.texts.borrow_mut().push((emitted.plan.entry.clone(), emitted.cuda.clone()));
+        Ok(emitted)
+    }
+}
