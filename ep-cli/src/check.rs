@@ -1,5 +1,6 @@
 //! `epforge check`: pipelines on the host under many schedules, each of which a seed replays.
 
+mod coverage;
 mod fault;
 mod mutants;
 mod mutate;
@@ -7,6 +8,7 @@ mod pool;
 mod progress;
 mod random;
 mod shape;
+pub(crate) mod soak;
 mod trial;
 
 use std::collections::BTreeMap;
@@ -28,10 +30,11 @@ use crate::json::{Object, Value};
 use crate::machine::warn;
 use crate::problem::{Asked, PROBLEM_HELP, Problem, Reach, checked, fits_here, no_machine};
 use crate::wire::Net;
+use coverage::Marked;
 use fault::Fault;
 use pool::on_all_cores;
 use progress::Progress;
-use trial::{Standard, Trial, Trouble, Variant, What};
+use trial::{LIMIT, Standard, Trial, Trouble, Variant, What};
 
 /// Most schedules of a variant: more than years of them.
 const MOST_SCHEDULES: u64 = 1_000_000_000;
@@ -50,8 +53,8 @@ pub(crate) struct Options {
     /// Declarations that nobody wrote, each from a seed, against what they mean
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set", "plain"])]
     random: Option<u64>,
-    /// Make bugs by rule in a header of the device library, in the text of a kernel, or in all, and tell
-    /// which are found
+    /// Make bugs by rule in a header of the device library, in the text of a kernel, in one line of them
+    /// (`ring.cuh:88`), or in all, and tell which are found
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pipeline", "mutants", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set"])]
     mutate: Option<String>,
     /// So many of these bugs, drawn by the seed
@@ -78,6 +81,9 @@ pub(crate) struct Options {
     /// All of these in turn, one a schedule
     #[arg(long, conflicts_with = "fault")]
     every_fault: bool,
+    /// Tell which lines and branches of the device library the schedules come to
+    #[arg(long, conflicts_with_all = ["mutants", "mutate", "random"])]
+    coverage: bool,
     #[command(flatten)]
     problem: Problem,
     #[command(flatten)]
@@ -201,20 +207,35 @@ pub(crate) fn run(
         return mutate::run(&request, json, out, err);
     }
     options.has_seeds()?;
-    let asked = options.asked(entries)?;
-    let mut variants = asked_of_standard(options, &asked)?;
+    // Wrong use is said before a compiler is looked for.
+    asked_of_standard(options, &options.asked(entries)?)?;
     let programs = Programs::find().map_err(no_machine)?;
-    for asked in &asked {
-        if let Asked::Declared(entry) = asked {
-            variants.push(declared(options, entry, &programs)?);
-        }
-    }
+    let marked = options.coverage.then(|| Marked::new(&programs)).transpose()?;
+    let programs = marked.as_ref().map_or(programs, |marked| Arc::clone(&marked.programs));
+    let variants = variants(options, entries, &programs)?;
     let is_nobodys =
         |(name, _): &&(String, String)| variants.iter().all(|variant| !variant.problem.sets(name));
     if let Some((name, _)) = options.problem.set.iter().find(is_nobodys) {
         return Err(Failure::WrongUse(format!("no pipeline here has `{name}`")));
     }
-    check_all(options, &variants, &programs, json, (out, err))
+    check_all(options, &variants, &programs, json, (&mut *out, err))?;
+    Ok(marked.map_or(Ok(()), |marked| marked.report(json, out))?)
+}
+
+/// All variants that are asked for.
+fn variants(
+    options: &Options,
+    entries: &[AnyPipeline],
+    programs: &Arc<Programs>,
+) -> Result<Vec<Variant>, Failure> {
+    let asked = options.asked(entries)?;
+    let mut variants = asked_of_standard(options, &asked)?;
+    for asked in &asked {
+        if let Asked::Declared(entry) = asked {
+            variants.push(declared(options, entry, programs)?);
+        }
+    }
+    Ok(variants)
 }
 
 /// The variants of the standard pipelines that are asked for.
@@ -441,6 +462,8 @@ fn for_each_trial(
             build: options.mode.build(),
             fault: options.fault_in(&variants[index], seed),
             other_shapes: options.fuzz_shapes,
+            // What another process comes to is not noted here.
+            isolation: (!options.coverage).then_some(LIMIT),
             seed,
         };
         let outcome = trial.run(&variants[index], programs);

@@ -85,6 +85,8 @@ enum Command {
     Run(run::Options),
     /// Run pipelines on the host under many schedules, until one goes wrong
     Check(check::Options),
+    /// Run random problems with faults for hours, with a line a minute
+    Soak(check::soak::Options),
     /// Time dispatch and combine on the GPUs of this machine, beside what the wire gives
     Bench(Box<bench::Options>),
     /// Send rows to experts on 4 ranks and back: on the GPUs of this machine, if any, and on the host
@@ -153,6 +155,7 @@ fn dispatch(
         Command::Explain(options) => explain::run(options, entries, line.json, out),
         Command::Run(options) => run::run(options, entries, line.json, out, err),
         Command::Check(options) => check::run(options, entries, line.json, out, err),
+        Command::Soak(options) => check::soak::run(options, entries, line.json, out, err),
         Command::Bench(options) => bench::run(options, line.json, out, err),
         Command::Demo(options) => demo::run(options, line.json, out, err),
         Command::Selftest(options) => selftest::run(options, line.json, out, err),

@@ -10,7 +10,7 @@ use ep_runtime::net::{ModelNetwork, ModelOptions};
 use ep_runtime::plan::Plan;
 
 /// The option of `run` and `check`.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Net {
     /// The network between nodes, where a pipeline has any: a model of one, with what follows a colon of
     /// latency=2us, ordered, bytes-per-us=100, dead=0-2 (nothing comes from rank 0 to rank 2)
@@ -30,7 +30,7 @@ impl Net {
 }
 
 /// How the model behaves.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Model(ModelOptions);
 
 impl FromStr for Model {

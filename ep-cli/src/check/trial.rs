@@ -28,6 +28,9 @@ pub(super) const LIMIT: Duration = Duration::from_secs(300);
 /// Of so many schedules, one is held against the declarations as well.
 const OPINIONS: u64 = 4;
 
+/// Of so many schedules, in one the counters of rings wrap soon.
+const WRAPS: u64 = 4;
+
 /// How many shapes are drawn before one of them has a plan.
 const DRAWS: u64 = 64;
 
@@ -71,6 +74,8 @@ pub(super) struct Trial<'a> {
     pub(super) build: Build,
     pub(super) fault: Option<Fault>,
     pub(super) other_shapes: bool,
+    /// Runs kernels in a process of their own, which may take so long.
+    pub(super) isolation: Option<Duration>,
     pub(super) seed: u64,
 }
 
@@ -112,12 +117,13 @@ impl Trial<'_> {
 
     /// Calls as they are drawn from the declaration: of the same shape for every seed, or of another.
     fn run_declared(&self, subject: &Subject, programs: &Arc<Programs>) -> Result<u64, Trouble> {
+        let (problem, arch) = (self.emitted(), self.arch());
         let shape = if self.other_shapes { self.seed } else { 0 };
-        let calls = subject.calls(self.problem, Arch::Sm90a, shape, self.seed);
+        let calls = subject.calls(&problem, arch, shape, self.seed);
         let calls = calls.map_err(|failure| Trouble::NoPlan(failure.sentence()))?;
         let declared = Declared::new(&calls.emitted, &calls.drawn, ROUNDS, &subject.functions());
         let declared = declared.map_err(|wrong| Trouble::Found(wrong.to_string()))?;
-        let ranks = subject.ranks(self.problem);
+        let ranks = subject.ranks(&problem);
         let ranks = ranks.map_err(|failure| Trouble::NoPlan(failure.sentence()))?;
         let blocks = calls.blocks_min() + (self.seed % 3) as u32;
         let run = |struck: Option<(Fault, (u32, u64))>| {
@@ -136,11 +142,22 @@ impl Trial<'_> {
         run(Some((fault, fault.drawn(ranks, self.seed, steps))))
     }
 
+    /// The problem, where shapes are drawn statement by statement in every fourth schedule.
+    fn emitted(&self) -> Problem {
+        let plain = self.problem.plain || (self.other_shapes && self.seed % 8 >= 6);
+        Problem { plain, ..self.problem.clone() }
+    }
+
+    /// What texts are emitted for: where shapes are drawn, in every eighth schedule without TMA.
+    fn arch(&self) -> Arch {
+        if self.other_shapes && matches!(self.seed % 16, 3 | 10) { Arch::Sm80 } else { Arch::Sm90a }
+    }
+
     /// How the machine runs, with a fault on a rank at a step.
     fn host(&self, ranks: usize, struck: Option<(Fault, (u32, u64))>) -> HostOptions {
         let mut host = HostOptions::new(ranks);
-        host.build = self.build;
-        host.isolation = Some(LIMIT);
+        (host.build, host.arch) = (self.build, self.arch());
+        host.isolation = self.isolation;
         host.spec.seed = self.seed;
         if let Some((fault, place)) = struck {
             host.spec.faults = fault.faults(host.spec.ranks, place);
@@ -178,7 +195,7 @@ impl Trial<'_> {
     ) -> Result<u64, Trouble> {
         let backend =
             HostBackend::new(programs, self.host(ranks, struck)).map_err(CallError::from)?;
-        let group = backend.group()?;
+        let (group, problem) = (backend.group()?, self.emitted());
         // Five handles: ranks may be calls apart.
         let options = BufferOptions { live: 5, ..options.clone() };
         let mut case = Case::random_for(options, ranks, self.seed);
@@ -187,7 +204,7 @@ impl Trial<'_> {
             fault.alter(&mut case, rank);
         }
         let struck = struck.map(|(fault, (rank, _))| (fault, rank));
-        let test = |case: Case| Selftest::new(&group, self.problem.source(), case);
+        let test = |case: Case| Selftest::new(&group, problem.source(), case);
         let judged = |outcome| judged(struck, outcome, &backend);
         if let Some((Fault::OtherShape, rank)) = struck {
             let options =
@@ -202,13 +219,16 @@ impl Trial<'_> {
             return Ok(backend.stats().steps);
         }
         let test = test(case)?;
+        if self.seed % WRAPS == 3 {
+            backend.start_rings_at(u32::MAX - (self.seed / WRAPS % 64) as u32);
+        }
         for call in calls(reach, self.seed) {
             if !judged(call(&test))? {
                 break;
             }
         }
         if struck.is_none() && self.seed % OPINIONS == 1 {
-            let asked = (self.problem, test.buffer().options());
+            let asked = (&problem, test.buffer().options());
             let opinion = second_opinion(&group, asked, reach, self.seed);
             let opinion = opinion.map_err(|failure| Trouble::Found(failure.sentence()))?;
             judged(Ok(opinion))?;

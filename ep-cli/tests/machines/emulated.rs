@@ -40,6 +40,37 @@ fn check_runs_every_variant_and_its_faults() {
 }
 
 #[test]
+fn check_tells_what_its_schedules_come_to() {
+    let line = "check layout --schedules 1 --ranks 2 --set via=direct --coverage --json";
+    let Some(out) = good(line) else { return };
+    let all: Vec<serde_json::Value> =
+        out.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    let share = |file: &str| {
+        let sum = all.iter().find(|it| it["file"] == file && it["lines"].is_u64());
+        let sum = sum.unwrap_or_else(|| panic!("no {file} in\n{out}"));
+        (sum["lines_reached"].as_u64(), sum["lines"].as_u64())
+    };
+    let (reached, lines) = share("ep/slots.cuh");
+    assert!(reached > Some(20) && reached <= lines, "{reached:?} of {lines:?}");
+    // Nothing of a layout goes through rings.
+    let (reached, lines) = share("ep/ring.cuh");
+    assert!(reached == Some(0) && lines > Some(100), "{reached:?} of {lines:?}");
+    let is_told =
+        |it: &&serde_json::Value| it["file"] == "ep/ring.cuh" && it["finding"] == "not run";
+    assert_eq!(all.iter().filter(is_told).count() as u64, lines.unwrap_or(0));
+}
+
+#[test]
+fn a_soak_ends_with_what_it_did() {
+    let Some(out) = good("soak --hours 0.00001 --ranks 2 --seed 2") else { return };
+    let last = out.lines().last().unwrap_or_default();
+    assert!(last.starts_with("end: ") && last.ends_with(" 0 failed"), "{out}");
+    assert!(last.contains(" 1 with faults,"), "{out}");
+    assert_eq!(epforge("soak --hours 0", None).status.code(), Some(2));
+    assert_eq!(epforge("soak", None).status.code(), Some(2));
+}
+
+#[test]
 fn wrong_use_is_told_apart() {
     for (line, code, part) in [
         ("run nothing", 2, "there is no pipeline `nothing`"),

@@ -77,7 +77,8 @@ pub(super) fn courses(programs: &Programs) -> Result<Vec<Course>, Failure> {
             ("vector ", false, Arch::Sm80),
         ] {
             let subject = Subject::new(&entry, programs)?;
-            let problem = Problem { ranks: RANKS, nodes: None, tokens: Some(ROWS), set: Vec::new(), plain };
+            let problem =
+                Problem { ranks: RANKS, nodes: None, tokens: Some(ROWS), set: Vec::new(), plain };
             let calls = subject.calls(&problem, arch, 1, 1)?;
             let ranks = subject.ranks(&problem)?;
             let drawn = Drawn { subject, calls, ranks, arch };
