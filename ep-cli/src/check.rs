@@ -5,7 +5,6 @@ mod fault;
 mod mutants;
 mod mutate;
 mod pool;
-mod progress;
 mod random;
 mod shape;
 pub(crate) mod soak;
@@ -29,11 +28,11 @@ use crate::failure::Failure;
 use crate::json::{Object, Value};
 use crate::machine::warn;
 use crate::problem::{Asked, PROBLEM_HELP, Problem, Reach, checked, fits_here, no_machine};
+use crate::progress::Progress;
 use crate::wire::Net;
 use coverage::Marked;
 use fault::Fault;
 use pool::on_all_cores;
-use progress::Progress;
 use trial::{LIMIT, Standard, Trial, Trouble, Variant, What};
 
 /// Most schedules of a variant: more than years of them.
@@ -196,7 +195,7 @@ pub(crate) fn run(
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
     if let Some(text) = &options.mutants {
-        return mutants::run(text, json, out, err);
+        return mutants::run(text, json, out);
     }
     if let Some(count) = options.random {
         return random::run(count, options.seed, json, out, err);
@@ -204,7 +203,7 @@ pub(crate) fn run(
     if let Some(file) = &options.mutate {
         let (sample, seed, outputs) = (options.sample, options.seed, options.outputs);
         let request = mutate::Request { file, sample, seed, outputs };
-        return mutate::run(&request, json, out, err);
+        return mutate::run(&request, json, out);
     }
     options.has_seeds()?;
     // Wrong use is said before a compiler is looked for.
@@ -262,7 +261,7 @@ fn check_all(
     let started = Instant::now();
     let mut tallies: Vec<Tally> = variants.iter().map(|_| Tally::default()).collect();
     let mut machine = None;
-    let mut progress = Progress::new(variants.len() as u64 * options.schedules);
+    let progress = Progress::new(variants.len() as u64 * options.schedules);
     for_each_trial(options, variants, programs, |index, seed, outcome| {
         let tally = &mut tallies[index];
         tally.done += 1;
@@ -273,9 +272,9 @@ fn check_all(
                 tally.failures.insert(seed, report);
             }
         }
-        progress.step(&variants[index].name, err);
+        progress.step(&variants[index].name);
     });
-    progress.clear(err);
+    drop(progress);
     warn(programs, err);
     if let Some(what) = machine {
         return Err(Failure::Failed(format!("this machine cannot run it: {what}")));

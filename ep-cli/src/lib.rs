@@ -34,6 +34,7 @@ mod plan_text;
 mod problem;
 mod processes;
 mod program;
+mod progress;
 mod run;
 mod selection;
 mod selftest;

@@ -16,6 +16,7 @@ use crate::json::{Object, Value};
 use crate::machine::{GpuRequest, Machine, REQUIRED, Ranks, gpus, required_gpus, warn};
 use crate::numbers::{count, millis, positive};
 use crate::problem::no_machine;
+use crate::progress::Progress;
 
 /// Options of `selftest`.
 #[derive(Debug, clap::Args)]
@@ -106,14 +107,20 @@ pub(crate) fn run(
     };
     let place = Place { options, programs, gpus, required };
     let mut counts = [0_i64; 3];
-    for case in cases::CASES {
-        for ranks in case.ranks.iter().filter(|ranks| options.selects(case, **ranks)) {
-            let started = Instant::now();
-            let outcome = place.outcome(case, *ranks);
-            counts[outcome.place()] += 1;
-            tell(case, *ranks, &outcome, started.elapsed(), json, out)?;
-        }
+    let all =
+        cases::CASES.iter().flat_map(|case| case.ranks.iter().map(move |ranks| (case, *ranks)));
+    let chosen: Vec<(&Case, usize)> =
+        all.filter(|(case, ranks)| options.selects(case, *ranks)).collect();
+    let progress = Progress::new(chosen.len() as u64);
+    for (case, ranks) in chosen {
+        progress.begin(format!("{}, {ranks} ranks", case.name));
+        let started = Instant::now();
+        let outcome = place.outcome(case, ranks);
+        counts[outcome.place()] += 1;
+        progress.step(case.name);
+        progress.aside(|| tell(case, ranks, &outcome, started.elapsed(), json, out))?;
     }
+    drop(progress);
     if let Some(programs) = &place.programs {
         warn(programs, err);
     }

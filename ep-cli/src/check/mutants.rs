@@ -15,10 +15,10 @@ use ep_verify::selftest::{Case, Selftest};
 
 use super::fault::{Fault, judge};
 use super::pool::on_all_cores;
-use super::progress::Progress;
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::problem::no_machine;
+use crate::progress::Progress;
 
 const RANKS: usize = 3;
 const TOKENS: usize = 160;
@@ -48,12 +48,7 @@ struct Hunt {
 }
 
 /// Plants the bugs whose names hold `text`.
-pub(super) fn run(
-    text: &str,
-    json: bool,
-    out: &mut dyn Write,
-    err: &mut dyn Write,
-) -> Result<(), Failure> {
+pub(super) fn run(text: &str, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
     let mut mutants = Mutant::parse(DEVICE_LIBRARY).map_err(|error| failed(&error))?;
     mutants.retain(|mutant| mutant.name.contains(text));
@@ -61,17 +56,17 @@ pub(super) fn run(
         return Err(Failure::WrongUse(format!("no planted bug has `{text}` in its name")));
     }
     let programs = Programs::find().map_err(no_machine)?;
-    let mut progress = Progress::new(mutants.len() as u64);
+    let progress = Progress::new(mutants.len() as u64);
     let mut hunts: Vec<Result<Option<Hunt>, String>> = mutants.iter().map(|_| Ok(None)).collect();
     let work = |index: usize| {
         let mutant: &Mutant = &mutants[index];
         mutant.equivalent.is_none().then(|| hunt(mutant, &programs)).transpose()
     };
     on_all_cores(mutants.len(), work, |index, hunt| {
-        progress.step(&mutants[index].name, err);
+        progress.step(&mutants[index].name);
         hunts[index] = hunt;
     });
-    progress.clear(err);
+    drop(progress);
     let wrong: Vec<&str> =
         hunts.iter().filter_map(|hunt| Some(hunt.as_ref().err()?.as_str())).collect();
     if !wrong.is_empty() {

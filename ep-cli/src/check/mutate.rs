@@ -16,9 +16,9 @@ use ep_runtime::host::mutation::Weaver;
 use ep_verify::oracle::Random;
 
 use super::pool::on_all_cores;
-use super::progress::Progress;
 use crate::failure::Failure;
 use crate::problem::no_machine;
+use crate::progress::Progress;
 use crate::suggestion::did_you_mean;
 use course::courses;
 use equivalent::Equivalents;
@@ -42,12 +42,7 @@ pub(super) struct Request<'a> {
     pub(super) outputs: bool,
 }
 
-pub(super) fn run(
-    request: &Request<'_>,
-    json: bool,
-    out: &mut dyn Write,
-    err: &mut dyn Write,
-) -> Result<(), Failure> {
+pub(super) fn run(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     let failed = |error: String| Failure::Failed(error);
     let equivalents = Equivalents::known().map_err(failed)?;
     let programs = Programs::find().map_err(no_machine)?;
@@ -76,7 +71,7 @@ pub(super) fn run(
     let chosen: Vec<Target> = chosen.into_iter().filter(compiles).collect();
     let mut report = Report::new(json, request.outputs);
     report.courses(field.courses(), out)?;
-    hunt_all(&field, &chosen, &mut report, out, err)?;
+    hunt_all(&field, &chosen, &mut report, out)?;
     report.end(out)
 }
 
@@ -132,9 +127,8 @@ fn hunt_all(
     targets: &[Target],
     report: &mut Report,
     out: &mut dyn Write,
-    err: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let mut progress = Progress::new(targets.len() as u64);
+    let progress = Progress::new(targets.len() as u64);
     let mut wrong = None;
     let work = |index: usize| {
         let target = &targets[index];
@@ -142,20 +136,19 @@ fn hunt_all(
     };
     on_all_cores(targets.len(), work, |index, hunt| {
         let target = &targets[index];
-        progress.clear(err);
-        let noted = match &hunt {
+        let noted = progress.aside(|| match &hunt {
             Ok(hunt) => {
                 let noted = report.note(target, hunt.as_ref(), out).and_then(|()| out.flush());
                 noted.map_err(Failure::from)
             }
             Err(error) => Err(Failure::Failed(error.clone())),
-        };
-        progress.step(&target.mutation.file, err);
+        });
+        progress.step(&target.mutation.file);
         if wrong.is_none() {
             wrong = noted.err();
         }
     });
-    progress.clear(err);
+    drop(progress);
     wrong.map_or(Ok(()), Err)
 }
 

@@ -18,13 +18,13 @@ use ep_runtime::plan::{Config, plan};
 use ep_verify::declared::Declared;
 
 use super::pool::on_all_cores;
-use super::progress::Progress;
 use super::trial::LIMIT;
 use crate::declared::{ROUNDS, SPARE};
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::machine::warn;
 use crate::problem::no_machine;
+use crate::progress::Progress;
 
 /// Ranks of a declaration: one more with each seed, up to this.
 const RANKS: u64 = 5;
@@ -60,26 +60,25 @@ pub(super) fn run(
     let programs = Programs::find().map_err(no_machine)?;
     warn(&programs, err);
     let started = Instant::now();
-    let mut progress = Progress::new(count);
+    let progress = Progress::new(count);
     let (mut refused, mut wrong) = (BTreeMap::<String, u64>::new(), 0_u64);
     let mut told = Ok(());
     let total = usize::try_from(count).unwrap_or(usize::MAX);
     let work = |number: usize| look(first + number as u64, &programs);
     on_all_cores(total, work, |number, verdict| {
-        progress.step("declarations", err);
+        progress.step("declarations");
         match verdict {
             Verdict::Good => {}
             Verdict::Refused(words) => *refused.entry(words).or_default() += 1,
             Verdict::Wrong { words, source } => {
                 wrong += 1;
-                progress.clear(err);
                 let seed = first + number as u64;
-                told = tell(seed, &words, &source, json, out)
-                    .and(std::mem::replace(&mut told, Ok(())));
+                let now = progress.aside(|| tell(seed, &words, &source, json, out));
+                told = now.and(std::mem::replace(&mut told, Ok(())));
             }
         }
     });
-    progress.clear(err);
+    drop(progress);
     told?;
     let seconds = started.elapsed().as_secs_f64();
     let refusals: u64 = refused.values().sum();
