@@ -31,7 +31,7 @@ pub(crate) struct Options {
     /// The folder to write to
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Write nothing; fail if the folder holds something else
+    /// Write nothing; fail if the contents of the folder differ
     #[arg(long)]
     check: bool,
 }

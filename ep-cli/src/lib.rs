@@ -80,9 +80,9 @@ enum Command {
     List,
     /// Print the CUDA of a pipeline for one shape
     Emit(emit::Options),
-    /// Tell what a pipeline does: roles, warps, memory, channels, bytes on the wire
+    /// Explain a pipeline: roles, warps, memory, channels, bytes on the wire
     Explain(explain::Options),
-    /// Run a pipeline on random input and compare all it leaves with the oracle
+    /// Run a pipeline on random input and compare its results with the oracle
     Run(run::Options),
     /// Run pipelines on the host under many schedules, until one goes wrong
     Check(check::Options),
@@ -92,9 +92,9 @@ enum Command {
     Bench(Box<bench::Options>),
     /// Send rows to experts on 4 ranks and back: on the GPUs of this machine, if any, and on the host
     Demo(demo::Options),
-    /// Test this machine and what runs on it: its GPUs, or the emulator
+    /// Test the kernels on this machine: on its GPUs, or in the emulator
     Selftest(selftest::Options),
-    /// Tell what this machine has, what it lacks and what to do about it
+    /// Report what this machine has, what it lacks, and how to fix it
     Doctor(doctor::Options),
     /// Look at or clear the cache of compiled kernels
     Cache(cache::Options),

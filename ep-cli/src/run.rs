@@ -31,7 +31,7 @@ const MOST_SMS: i64 = 1024;
 #[derive(Debug, clap::Args)]
 #[command(after_help = PROBLEM_HELP)]
 pub(crate) struct Options {
-    /// A pipeline, or dispatch+combine; what layout, nvl-dispatch and nvl-combine need runs before
+    /// A pipeline, or dispatch+combine; what layout, nvl-dispatch and nvl-combine need runs first
     pipeline: String,
     /// Where it runs
     #[arg(long, value_enum, default_value_t = Machine::Host)]

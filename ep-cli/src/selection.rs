@@ -23,10 +23,10 @@ pub(crate) const REFERENCE_SHAPE: [(&str, i64); 8] = [
 ];
 
 pub(crate) const SHAPE_HELP: &str = "\
-Shape numbers that are not given take the reference shape: ranks 8, hidden 7168, topk 8,
-experts 256, stripes 64, max_tokens 128, nodes 2, local_ranks 8, or the low end of the
-declared range where that value is not in it. Variants take their first arm, tunes and
-args their default; every optional tensor is there.";
+Shape numbers default to the reference shape: ranks 8, hidden 7168, topk 8, experts 256,
+stripes 64, max_tokens 128, nodes 2, local_ranks 8, or to the low end of the declared range
+if it excludes that value. Variants default to their first arm, tunes and args to their
+declared value; every optional tensor is present.";
 
 /// The options that choose a configuration.
 #[derive(Debug, Clone, clap::Args)]

@@ -24,22 +24,22 @@ pub(crate) struct Options {
     /// Where it runs; on the host the same cases are small
     #[arg(long, value_enum, default_value_t = Machine::Gpu)]
     backend: Machine,
-    /// Only cases whose name holds this
+    /// Only cases whose name contains this
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
-    /// Only groups of so many ranks
+    /// Only groups of this many ranks
     #[arg(long, value_name = "N", value_parser = positive)]
     ranks: Option<usize>,
-    /// Random shapes
+    /// Number of random shapes
     #[arg(long, value_name = "N", value_parser = count)]
     random: Option<usize>,
-    /// Dispatches with a combine behind each, in the long run
+    /// Pairs of dispatch and combine in the long run
     #[arg(long, value_name = "N", value_parser = count)]
     pairs: Option<usize>,
-    /// Longest wait of a kernel
+    /// Timeout of each wait in a kernel
     #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = millis)]
     timeout_ms: u64,
-    /// List the cases and run none
+    /// List the cases without running them
     #[arg(long)]
     list: bool,
 }

@@ -12,13 +12,13 @@ use crate::problem::{memory_parts, reference_options, set, unfit};
 /// The size of a buffer, of which a plan knows nothing.
 #[derive(Debug, clap::Args)]
 pub(super) struct Size {
-    /// Most tokens of a rank; tells what a buffer takes, with the dispatch that is explained
+    /// Most tokens of a rank; shows the memory of a buffer with this dispatch
     #[arg(long, value_name = "N", value_parser = count)]
     tokens: Option<usize>,
-    /// Handles, outputs and combine inputs of the buffer, each; without it 1
+    /// Handles, outputs and combine inputs of the buffer, each; 1 by default
     #[arg(long, value_name = "N", requires = "tokens", value_parser = positive)]
     live: Option<usize>,
-    /// Rows that an output of the buffer holds; without it the worst case
+    /// Rows per output of the buffer; the worst case by default
     #[arg(long, value_name = "ROWS", requires = "tokens", value_parser = count)]
     capacity: Option<usize>,
 }
