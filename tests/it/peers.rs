@@ -31,7 +31,9 @@ impl Ranks {
     /// A group of all ranks of a machine, beside others that it may have.
     fn on(backend: &Arc<HostBackend>) -> Ranks {
         let group = backend.group().expect("the group forms");
-        let options = BufferOptions { live: 2, ..BufferOptions::new(4, 64, 2, 6) };
+        let base = BufferOptions::new(4, 64, 2, 6);
+        // So few tokens would take one launch, where a rank has one call to be in.
+        let options = BufferOptions { live: 2, one_launch: Some(false), ..base };
         let buffer = Buffer::new(&group, options, &BuiltIn).expect("the shape is legal");
         let offered = (0..RANKS).map(|rank| buffer.offer(rank).expect("one is free"));
         Ranks { offered: offered.collect(), group, buffer }
