@@ -200,7 +200,7 @@ pub trait Backend: Send + Sync {
     }
 
     /// Lets kernels wait for what comes from outside of a backend that runs them itself, as long as
-    /// `may_come` says that something can: it is told for how long nothing has moved.
+    /// `may_come` says that something can; its argument is how long nothing has moved.
     fn wait_for(&self, may_come: MayCome) -> Result<(), BackendError> {
         drop(may_come);
         Ok(())
@@ -287,7 +287,7 @@ pub trait Backend: Send + Sync {
     fn write_host(&self, block: &HostBlock, at: u64, from: &[u32]) -> Result<(), BackendError>;
 
     /// Maps a window of at least `bytes` on every rank, all zero. Every process of the group calls
-    /// it with the same number; nobody returns before all windows are zero and reachable.
+    /// it with the same number and returns once all windows are zero and reachable.
     fn map_window(&self, bytes: u64) -> Result<Mapping, BackendError>;
 
     /// Unmaps a window; no kernel that knows it may be in flight on any rank.

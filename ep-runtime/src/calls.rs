@@ -60,7 +60,7 @@ impl RankMemory {
     }
 }
 
-/// One of `places` that nobody uses.
+/// One of `places` that is not in use.
 fn free(
     places: &[Arc<TensorMemory>],
     what: &'static str,
@@ -86,7 +86,7 @@ impl CallKernel {
         self.inner.prepared.plan()
     }
 
-    /// A dim or tune; 0: the chosen arms have no such one.
+    /// A dim or tune; 0 if the chosen arms lack it.
     pub fn number(&self, name: &str) -> i64 {
         self.plan().numbers.get(name).copied().unwrap_or(0)
     }

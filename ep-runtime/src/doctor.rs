@@ -58,7 +58,7 @@ pub enum Driver {
     Found {
         /// The newest CUDA it supports.
         cuda: Version,
-        /// The release of its kernel module, such as 580.65.06, where the system tells it.
+        /// The release of its kernel module, such as 580.65.06, where the system reports it.
         release: Option<String>,
     },
 }

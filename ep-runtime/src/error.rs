@@ -40,7 +40,7 @@ pub enum CallError {
         /// Limit of the buffer.
         have: u64,
     },
-    /// The rows that arrive do not fit; every rank returns it and nobody moves a row.
+    /// The rows that arrive do not fit; every rank returns it before any row moves.
     OutputTooSmall {
         /// Rank whose output is too small.
         rank: usize,
@@ -81,7 +81,7 @@ pub enum CallError {
         /// What is wrong with it.
         fault: TensorFault,
     },
-    /// Two ranks make different buffers; every rank returns it, and nobody makes one.
+    /// Two ranks make different buffers; every rank returns it, and none makes one.
     Disagreement {
         /// What differs.
         what: &'static str,
@@ -99,7 +99,7 @@ pub enum CallError {
         /// What, as a sentence.
         what: String,
     },
-    /// Kernels waited in vain; from now on every call of the group returns this.
+    /// A wait of a kernel expired; from now on every call of the group returns this.
     Timeout(Timeouts),
     /// The network between the ranks does not work any more; from now on every call returns this.
     #[cfg(target_os = "linux")]

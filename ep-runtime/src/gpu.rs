@@ -44,7 +44,7 @@ pub fn compile_with(jit: Arc<Jit>) -> Compile {
     compile_noting(jit, |_| ())
 }
 
-/// As [`compile_with`]; tells `note` of each kernel, once, whether it was found in the cache.
+/// As [`compile_with`]; calls `note` once per kernel with whether the cache had it.
 pub fn compile_noting(jit: Arc<Jit>, note: impl Fn(bool) + Send + Sync + 'static) -> Compile {
     let noted = Mutex::new(BTreeSet::new());
     Box::new(move |name, cuda, arch| {

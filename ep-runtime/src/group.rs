@@ -214,7 +214,7 @@ impl Group {
         watched.iter().filter_map(Weak::upgrade).find_map(|failure| failure())
     }
 
-    /// Fails if the group is stopped: nothing runs in it any more, and its ranks meet nobody.
+    /// Fails if the group is stopped: nothing runs in it any more.
     pub(crate) fn check_local(&self) -> Result<(), CallError> {
         self.local().try_for_each(|rank| self.check(rank))
     }
@@ -293,7 +293,7 @@ impl Group {
             },
             None => CallError::Timeout(timeouts),
         };
-        // Kernels wait in vain because of it.
+        // It is why the waits of kernels expire.
         let error = self.watched_failure().unwrap_or(error);
         self.shared.poison.get_or_init(|| error).clone()
     }

@@ -67,7 +67,10 @@ mod streams;
 
 pub use emit::{EmitError, Emitted};
 pub use ep_codegen::schedule::RuleSet;
-pub use ep_codegen::{ir, meaning, plan, spelling};
+pub use ep_codegen::{ir, plan};
+/// What a declaration means, and how its texts are spelled: for the tools above this crate.
+#[doc(hidden)]
+pub use ep_codegen::{meaning, spelling};
 pub use ep_dsl::pipeline;
 pub use pipeline::{AnyPipeline, Pipeline, Text};
 pub use streams::{OwnedEvent, OwnedStream};

@@ -35,7 +35,7 @@ pub(crate) enum TensorMemory {
     Host(HostMemory),
     /// A part of the window of one rank; dropping it gives the part back.
     Window(Arc<Window>, usize),
-    /// Memory of a rank that somebody else frees, and what keeps it until then.
+    /// Memory of a rank that its owner frees, and what keeps it until then.
     Kept {
         backend: Arc<dyn Backend>,
         rank: usize,
@@ -252,7 +252,7 @@ fn stored<E: Element>(values: &[E]) -> Vec<u8> {
     bytes
 }
 
-/// The extents, and the bytes of so many elements.
+/// The extents, and the bytes of their elements.
 fn sized<E: Element, const RANK: usize>(
     extents: [usize; RANK],
 ) -> Result<([u64; RANK], u64), CallError> {

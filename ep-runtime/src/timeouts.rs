@@ -75,7 +75,7 @@ impl Timeouts {
         circle(&self.edges()).or_else(|| circle(&each_once(self.outer().filter_map(edge))))
     }
 
-    /// Ranks for which others wait in vain, and which wait for nobody themselves.
+    /// Ranks that others wait for, and that wait for no rank themselves.
     fn causes(&self) -> impl Iterator<Item = &PeerReport> {
         self.peers.iter().filter(|why| why.state.is_cause())
     }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use crate::fake::plan_of;
 
-    /// Rank 0 has waited for rank 1 in vain; what rank 1 was waiting for then was cut short.
+    /// Rank 0's wait for rank 1 has expired; what rank 1 was waiting for then was cut short.
     #[test]
     fn a_wait_that_was_cut_short_closes_a_circle_or_tells_the_cause() {
         let plan = plan_of("NvlDispatch", vec![]);

@@ -71,7 +71,7 @@ const PUSHES_OF_ROWS: f64 = 0.85;
 const COPIES_OF_ROWS: f64 = 0.75;
 
 impl Rates {
-    /// Four H200 on NVSwitch: what a buffer assumes when it is told nothing else.
+    /// Four H200 on NVSwitch: what a buffer assumes by default.
     pub const H200: Rates = Rates { copy: 49_000, push: 43_900, both: 49_300, link: 347_000 };
 
     /// The rates of the group's machine: from the cache if all processes of the group have them
@@ -149,7 +149,7 @@ impl Rates {
         f64::from(self.push) * PUSHES_OF_ROWS
     }
 
-    /// The least time in which a rank can send so many bytes.
+    /// The least time in which a rank can send this many bytes.
     pub fn wire(&self, bytes: u64) -> Duration {
         Duration::from_secs_f64(bytes as f64 / (f64::from(self.link.max(1)) * 1e6))
     }

@@ -85,7 +85,7 @@ pub(crate) fn run(options: &[String]) -> Outcome {
             other => return Err(Failure::Usage(format!("setup has no option `{other}`"))),
         }
     }
-    // Every part is tried, so that one run tells all that is missing.
+    // Every part is tried, so that one run reports everything that is missing.
     let project = root().join(PROJECT_FOLDER);
     let parts = [nvrtc(&project, all, disassembler), libfabric(&project), compiler()];
     let mut missing = Vec::new();
@@ -150,7 +150,7 @@ fn nvrtc(project: &Path, all: bool, disassembler: bool) -> Outcome {
     wanted.into_iter().try_for_each(|wheel| bring(wheel, project))
 }
 
-/// What is brought gets loaded later: nobody else may have put the folder there, or be able to.
+/// What is downloaded gets loaded later: no other user may have made the folder, or be able to.
 fn trusted(project: &Path) -> Outcome {
     if fs::symlink_metadata(project).is_err() {
         // It is made here, or not at all.

@@ -12,7 +12,7 @@ use crate::ir::{ChannelKind, Elem, ElemType, Memory, Size, Tensor, TensorKind};
 pub(super) enum Presence {
     Required,
     Optional,
-    /// At most so many.
+    /// At most this many.
     Copies(usize),
 }
 

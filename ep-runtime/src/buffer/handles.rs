@@ -46,7 +46,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// A handle whose counts nobody else waits for any more.
+    /// A handle whose earlier counts have arrived.
     pub(super) fn take(
         shared: &Arc<Shared>,
         rank: usize,
@@ -167,7 +167,7 @@ impl Handle {
         Ok(Counts { received, per_expert: per_expert.iter().map(|word| *word as usize).collect() })
     }
 
-    /// Device address of a table, for a pipeline of the user; none if the dispatch has no such one.
+    /// Device address of a table, for a pipeline of the user; none if the dispatch lacks it.
     pub fn table(&self, name: &str) -> Option<u64> {
         if self.lacks_stripes() && self.lease.shared.makes_stripes(name) {
             return None;

@@ -5,7 +5,7 @@ use super::{BufferOptions, ExpandedOutput};
 use crate::args::Rows;
 use crate::error::CallError;
 
-/// Kernels move rows in units of so many bytes.
+/// Kernels move rows in units of this many bytes.
 const UNIT_BYTES: u64 = 16;
 
 /// What a dispatch sends.
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Nothing is launched: where one rank is refused, no other may wait for it in vain.
+    /// Nothing is launched: if one rank gets an error, no other may be left waiting for it.
     #[test]
     fn a_dispatch_without_a_tensor_is_refused() {
         let (group, buffer, memory) = buffer(BufferOptions::new(TOKENS, 64, 2, 4));

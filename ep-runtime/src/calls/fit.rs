@@ -6,7 +6,7 @@ use super::spec::Sizes;
 use crate::error::TensorFault;
 use crate::tensor::Given;
 
-/// Kernels move rows in units of so many bytes.
+/// Kernels move rows in units of this many bytes.
 const UNIT_BYTES: u64 = 16;
 
 /// An extent.

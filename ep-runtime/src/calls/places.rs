@@ -26,7 +26,7 @@ pub struct OutputMemory<'a> {
 
 impl CallKernel {
     /// The table at a place of the declaration, as a call has left it; absent if the chosen arms record
-    /// no such one.
+    /// no such table.
     pub fn table<E: Element, const RANK: usize>(
         &self,
         left: &LeftTables,
@@ -88,7 +88,7 @@ impl OutputMemory<'_> {
         Ok(Some(DeviceTensor::within(memory, at + spec.at, extents, strides)))
     }
 
-    /// A place in the window that nobody uses.
+    /// A place in the window that is not in use.
     fn region(&self) -> Result<&(Arc<TensorMemory>, u64), CallError> {
         if let Some(region) = self.region.get() {
             return Ok(region);

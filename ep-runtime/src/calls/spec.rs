@@ -160,7 +160,7 @@ impl CallSpec {
         self.tensors.iter().flatten().filter(|spec| spec.kind == Kind::Window)
     }
 
-    /// Regions of the window for so many calls: a caller takes inputs and outputs apart.
+    /// Regions of the window for `live` calls: a caller takes inputs and outputs separately.
     pub(super) fn regions(&self, live: usize) -> usize {
         let (outputs, inputs): (Vec<_>, Vec<_>) = self.in_window().partition(|spec| spec.is_output);
         live * (usize::from(!outputs.is_empty()) + usize::from(!inputs.is_empty()))

@@ -100,7 +100,7 @@ pub(super) fn keep(rank: usize, open: &Open, kept: Kept) -> Result<(), BackendEr
     let hand_over = sys::CUuserObjectRetain_flags_enum::CU_GRAPH_USER_OBJECT_MOVE as u32;
     let boxed: *mut Kept = Box::into_raw(Box::new(kept));
     let mut object = ptr::null_mut();
-    // SAFETY: writes one handle; the driver calls `let_go` once with `boxed`, which nobody else uses.
+    // SAFETY: writes one handle; the driver calls `let_go` once with `boxed`, which nothing else uses.
     let result =
         unsafe { sys::cuUserObjectCreate(&mut object, boxed.cast(), Some(let_go), 1, no_sync) };
     if let Err(error) = check("cuUserObjectCreate", Some(rank), result) {

@@ -184,7 +184,7 @@ impl GroupKernel {
         self.launch_phases(&turn, phases, (blocks, None), (&map, &[]), &mut bytes)
     }
 
-    /// Fails if a launch on so many blocks would be refused.
+    /// Fails if a launch on this many blocks would be refused.
     pub(crate) fn check_blocks(&self, rank: usize, blocks: u32) -> Result<(), CallError> {
         self.require_blocks(blocks)?;
         let own = &self.ranks[self.group.local_index(rank)?];

@@ -1,7 +1,7 @@
 //! Captures on the host: what is put into a stream meanwhile goes into a list, and a replay queues
 //! all of it again.
 //!
-//! It is as strict as a GPU: nobody waits for a stream that is captured, and no event crosses the
+//! It is as strict as a GPU: the host cannot wait for a stream that is captured, and no event crosses the
 //! border of a capture.
 
 use std::collections::BTreeMap;

@@ -201,7 +201,7 @@ impl Machine {
         }
     }
 
-    /// A rank that a fault has stopped in this run never ends its kernels, even if nobody needed it.
+    /// A rank that a fault has stopped in this run never ends its kernels, even if no other rank needs it.
     fn mourn(&mut self) -> Result<(), BackendError> {
         match self.world.spec().faults.dead_rank {
             Some((rank, step)) if self.stats.steps >= step => {

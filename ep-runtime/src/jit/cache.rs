@@ -253,7 +253,7 @@ impl Cache {
 
     /// The cache in the folder `argument`, else in the one that the environment names:
     /// `EPFORGE_CACHE`, `$XDG_CACHE_HOME/epforge`, `~/.cache/epforge`. With none of them results
-    /// stay in memory. A folder that somebody named and that cannot be made is an error.
+    /// stay in memory. A folder that was named and cannot be created is an error.
     pub fn at(argument: Option<&Path>) -> Result<Cache, CacheError> {
         let named = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         // The XDG specification says to ignore a relative path.
@@ -279,7 +279,7 @@ impl Cache {
 
     /// The cache in `folder`, which is made if it is missing.
     ///
-    /// A folder that others can write, or that belongs to somebody else, is refused. One that
+    /// A folder that others can write, or that belongs to another user, is refused. One that
     /// cannot be made is a warning: the program runs without it.
     pub fn open(folder: &Path) -> Result<Cache, CacheError> {
         match Folder::open(folder)? {

@@ -18,7 +18,7 @@ pub struct Resources {
     pub arch: u32,
     /// Each kernel, in the order of the names.
     pub kernels: Vec<CubinKernel>,
-    /// Symbols that somebody else would have to bring, such as `vprintf`; emitted code has none.
+    /// Undefined symbols, such as `vprintf`; emitted code has none.
     pub undefined: Vec<String>,
 }
 
@@ -184,7 +184,7 @@ impl Record<'_> {
     }
 }
 
-/// Splits a section into its records; a damaged tail is left out, as it tells nothing.
+/// Splits a section into its records; a damaged tail is dropped.
 fn records(mut bytes: &[u8]) -> Vec<Record<'_>> {
     const WITH_LENGTH: u8 = 4;
     let mut records = Vec::new();

@@ -81,7 +81,7 @@ pub struct Candidate {
     pub library: PathBuf,
     /// Its companion, which has to be loaded first: without it some versions compile nothing.
     pub builtins: Option<PathBuf>,
-    /// The version as the file names tell it; none where they do not.
+    /// The version in the file names, if there is one.
     pub version: Option<Version>,
     /// Why this place was looked at.
     pub origin: Origin,
@@ -237,7 +237,7 @@ impl Search {
 fn in_folder(folder: &Path, origin: Origin) -> Vec<Candidate> {
     let mut names = file_names(folder);
     names.retain(|name| name == "libnvrtc.so" || name.starts_with("libnvrtc.so."));
-    // `libnvrtc.so.13` before `.12`, and either before the bare link, which tells no version.
+    // `libnvrtc.so.13` before `.12`, and either before the bare link, which names no version.
     names.sort_by_key(|name| Reverse(major_in_name(name)));
     names.iter().map(|name| candidate(folder, name, origin)).collect()
 }

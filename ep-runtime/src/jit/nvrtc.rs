@@ -134,7 +134,7 @@ impl Nvrtc {
         self.version
     }
 
-    /// What tells this library from every other one in the key of the cache.
+    /// What distinguishes this library from every other in the key of the cache.
     ///
     /// NVRTC reports no patch number, and two patches may compile differently: the length of the
     /// file stands for it, since not every release carries a build id.

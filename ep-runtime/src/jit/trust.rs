@@ -36,7 +36,7 @@ mod owners {
     const SYSTEM: u32 = 0;
     const GROUP_WRITES: u32 = 0o020;
     const ALL_WRITE: u32 = 0o002;
-    /// In such a folder nobody can exchange what belongs to another.
+    /// In such a folder no user can replace the files of another.
     const STICKY: u32 = 0o1000;
 
     impl Rights {

@@ -18,7 +18,7 @@ pub trait Element: Copy + Debug + 'static {
     /// Writes its bytes; `to` holds as many.
     fn store(self, to: &mut [u8]);
 
-    /// What so many bytes say.
+    /// The value of these bytes.
     fn load(from: &[u8]) -> Self;
 }
 

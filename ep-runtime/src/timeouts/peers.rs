@@ -244,7 +244,7 @@ mod tests {
                 "rank 1 is in call 5 of Combine while rank 0 is in call 5 of Dispatch: all ranks make \
                  the calls of a group in one order",
             ),
-            // It has waited in vain before, and its kernel has ended.
+            // Its own wait expired before, and its kernel has ended.
             (
                 progress(4, 4, 0),
                 progress(5, 5, 5),

@@ -72,7 +72,7 @@ pub fn wire_time(group: &Group, bytes: u64) -> Result<Option<(Duration, u32)>, C
     Ok(best.map(|(time, blocks)| (time.mul_f64(share), blocks)))
 }
 
-/// Bytes a second that each rank pushes with so many blocks. None where [`wire_time`] has none.
+/// Bytes a second that each rank pushes with this many blocks. None where [`wire_time`] has none.
 pub fn push_rate(
     group: &Group,
     destination: Destination,

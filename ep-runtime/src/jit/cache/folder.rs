@@ -220,7 +220,7 @@ fn make_private(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Files and folders that nobody else can write, and locks that die with their process.
+/// Files and folders that no other user can write, and locks that die with their process.
 #[cfg(unix)]
 pub(super) mod private {
     use std::fs::{DirBuilder, Metadata};
@@ -261,7 +261,7 @@ pub(super) mod private {
     }
 
     /// Reads a regular file of this user. It follows no link and waits for no pipe, whatever
-    /// somebody managed to put there.
+    /// another user managed to put there.
     pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;

@@ -2,7 +2,7 @@
 //!
 //! Beside each lies a file that its process keeps locked, from before the folder is there until it is
 //! gone. The system drops the lock of a process that dies, so that the next one knows which folders
-//! nobody uses any more.
+//! are no longer in use.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ const PREFIX: &str = "epforge-scratch-";
 /// What the names of their locks end with.
 const LOCK: &str = ".lock";
 
-/// A folder that nobody else can write, removed with all that is in it when it is dropped.
+/// A folder that no other user can write, removed with all that is in it when it is dropped.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -90,7 +90,7 @@ fn lock_of(path: &Path) -> PathBuf {
 }
 
 /// Removes the folders below `folder` whose processes are gone; gives the bytes that were in them.
-/// Where there are no locks nothing tells them from those in use, and all stay.
+/// Without locks they cannot be told from those in use, and all stay.
 pub(super) fn sweep(folder: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
     let mut bytes = 0;
