@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use crate::arguments::{CallTuple, RowsTuple, call, named, rows};
 use crate::errors::{Failure, released};
 use crate::group::Group;
+use crate::offered::Offered;
 use crate::tensor::{Element, Tensor};
 
 /// Tokens, address of their number or 0, `x`, scales, `topk_idx`, `topk_weights`.
@@ -92,15 +93,15 @@ pub(crate) struct Buffer {
 
 /// What views of a buffer's memory need to know of its group.
 #[derive(Clone)]
-struct Home {
-    group: ep_runtime::group::Group,
+pub(crate) struct Home {
+    pub(crate) group: ep_runtime::group::Group,
     /// Ordinals of the local ranks' GPUs; empty in the emulator.
     devices: Vec<i32>,
-    options: Arc<BufferOptions>,
+    pub(crate) options: Arc<BufferOptions>,
 }
 
 impl Home {
-    fn tensor<T: Send + Sync + 'static>(
+    pub(crate) fn tensor<T: Send + Sync + 'static>(
         &self,
         owner: &Arc<T>,
         rank: usize,
@@ -121,7 +122,7 @@ impl Home {
         }
     }
 
-    fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.options.capacity(self.group.ranks())
     }
 }
@@ -386,34 +387,6 @@ impl Received {
             let to = PlainOutput { x: rows(x), scale: rows(scale), topk_idx, topk_weights };
             Ok(self.inner.copy_to(rows_to_copy, &to, &call(how)?)?)
         })
-    }
-}
-
-/// A combine input in the window.
-#[pyclass(frozen, module = "epforge._core")]
-pub(crate) struct Offered {
-    inner: Arc<buffer::Offered>,
-    rank: usize,
-    home: Home,
-}
-
-#[pymethods]
-impl Offered {
-    /// bf16 rows, in the order in which the dispatch received theirs.
-    fn x(&self, py: Python<'_>) -> PyResult<Tensor> {
-        let rows = released(py, || Ok(self.inner.x()?))?;
-        let shape = [self.home.capacity(), self.home.options.hidden];
-        Ok(self.home.tensor(&self.inner, self.rank, Element::Bf16, rows, shape))
-    }
-
-    /// f32 weights of the rows, for a buffer that moves weights.
-    fn weights(&self, py: Python<'_>) -> PyResult<Option<Tensor>> {
-        if !self.home.options.weights {
-            return Ok(None);
-        }
-        let rows = released(py, || Ok(self.inner.weights()?))?;
-        let shape = [self.home.capacity(), self.home.options.topk];
-        Ok(Some(self.home.tensor(&self.inner, self.rank, Element::F32, rows, shape)))
     }
 }
 

@@ -11,6 +11,7 @@ mod buffer;
 mod errors;
 mod group;
 mod low_latency;
+mod offered;
 mod tensor;
 
 use pyo3::prelude::*;
@@ -19,11 +20,13 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _core {
     #[pymodule_export]
-    use super::buffer::{Buffer, Expander, Handle, Offered, Received};
+    use super::buffer::{Buffer, Expander, Handle, Received};
     #[pymodule_export]
     use super::group::{Group, UniqueId, gpus};
     #[pymodule_export]
     use super::low_latency::{LowLatencyCombiner, LowLatencyDispatcher, Pending};
+    #[pymodule_export]
+    use super::offered::Offered;
     #[pymodule_export]
     use super::run_command;
     #[pymodule_export]

@@ -51,10 +51,23 @@ class View(NamedTuple):
         return count
 
 
+def rows_of(where: View) -> tuple[int, int, int]:
+    """Address and strides, for what has two axes."""
+    return (where.address, where.strides[0], where.strides[1])
+
+
+#: torch's class of tensors, once a program has torch: nobody else imports it for the question.
+_TENSORS: list[type] = []
+
+
 def is_torch(array: Any) -> bool:
-    """Whether it is a tensor of torch, which is not imported for the question."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(array, torch.Tensor)
+    """Whether it is a tensor of torch."""
+    if not _TENSORS:
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return False
+        _TENSORS.append(torch.Tensor)
+    return isinstance(array, _TENSORS[0])
 
 
 def view(array: Any, name: str) -> View:
@@ -176,11 +189,33 @@ class Numpy:
 class Torch:
     """Tensors of torch, on the host or on GPUs."""
 
+    def __init__(self) -> None:
+        # A call has no time to look them up.
+        self._types: dict[str, torch.dtype] = {}
+        self._places: dict[int | None, torch.device] = {}
+
+    def type_of(self, dtype: str) -> torch.dtype:
+        """The type by its name."""
+        made = self._types.get(dtype)
+        if made is None:
+            import torch
+
+            made = self._types[dtype] = getattr(torch, dtype)
+        return made
+
+    def place_of(self, device: int | None) -> torch.device:
+        """A GPU by its ordinal, or the host."""
+        made = self._places.get(device)
+        if made is None:
+            import torch
+
+            made = self._places[device] = torch.device("cpu" if device is None else f"cuda:{device}")
+        return made
+
     def empty(self, shape: tuple[int, ...], dtype: str, device: int | None) -> Any:
         import torch
 
-        place = "cpu" if device is None else f"cuda:{device}"
-        return torch.empty(shape, dtype=getattr(torch, dtype), device=place)
+        return torch.empty(shape, dtype=self.type_of(dtype), device=self.place_of(device))
 
     def zeros(self, shape: tuple[int, ...], dtype: str, device: int | None) -> Any:
         return self.empty(shape, dtype, device).zero_()
@@ -189,9 +224,16 @@ class Torch:
         return array.contiguous()
 
     def cast(self, array: Any, dtype: str) -> Any:
-        import torch
+        return array.to(self.type_of(dtype))
 
-        return array.to(getattr(torch, dtype))
+    def rows(self, tensor: torch.Tensor, dtype: str, columns: int, device: int | None) -> Any:
+        """Number and place of the rows of a tensor that fits; None for what a message has to be made of."""
+        if tensor.dtype is not self.type_of(dtype) or tensor.get_device() != device:
+            return None
+        shape = tensor.shape
+        if len(shape) != 2 or shape[1] != columns:
+            return None
+        return shape[0], (tensor.data_ptr(), *tensor.stride())
 
 
 NUMPY, TORCH = Numpy(), Torch()
@@ -234,15 +276,3 @@ def read(tensor: _core.Tensor, library: Library) -> Any:
         where = view(span, "the copy")
         tensor.read(where.address, where.nbytes())
     return library.dense(span[:, :columns]).reshape(tensor.shape)
-
-
-def write(tensor: _core.Tensor, array: Any, name: str) -> None:
-    """Copies rows from the host to the first rows of a tensor, which has two axes."""
-    library = library_of(array) or NUMPY
-    rows, columns = array.shape
-    if not rows:
-        return
-    padded = library.empty((rows, tensor.strides[0]), tensor.dtype, None)
-    padded[:, :columns] = array
-    where = view(padded, name)
-    tensor.write(where.address, where.nbytes())

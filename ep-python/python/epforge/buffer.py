@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from .arrays import Library, View, as_torch, is_torch, library_of, view, write
+from .arrays import Library, is_torch, library_of, view
 from .caller import Caller
 from .group import Group
-from .results import NOWHERE, PAYLOADS, Combined, Handle, Offered, Received, rows_of
+from .results import NOWHERE, PAYLOADS, Combined, Handle, Offered, Received
 
 
 class Buffer(Caller):
@@ -124,18 +124,28 @@ class Buffer(Caller):
     ) -> tuple[Handle, Received]:
         sent, keep = self._input(rank, *arrays)
         call = self._how(rank, library, *how)
-        self._settle(rank)
-        if self._core.holds_worst_case or self.group._turns is None:
+        if self.group._turns is None:
             core, received = self._core.dispatch(rank, sent, call)
-            self._made(rank, keep)
         else:
-            core = self._core.exchange_counts(rank, sent, call)
-            self._made(rank, keep)
-            self._settle(rank)
-            received = self._core.dispatch_counted(core, sent, call)
-            self._made(rank, keep)
+            core, received = self._in_turns(rank, sent, call, keep)
         handle = Handle(self, core, library)
         return handle, Received(handle, received, library)
+
+    def _in_turns(
+        self, rank: int, sent: _core.Input, call: _core.Call, keep: list[Any]
+    ) -> tuple[_core.Handle, _core.Received]:
+        """A dispatch in the emulator, whose counts come with the calls of all ranks."""
+        self._settle(rank)
+        if self._core.holds_worst_case:
+            pair = self._core.dispatch(rank, sent, call)
+            self._made(rank, keep)
+            return pair
+        core = self._core.exchange_counts(rank, sent, call)
+        self._made(rank, keep)
+        self._settle(rank)
+        received = self._core.dispatch_counted(core, sent, call)
+        self._made(rank, keep)
+        return core, received
 
     def cached_dispatch(
         self,
@@ -216,45 +226,49 @@ class Buffer(Caller):
         rows, weights, biases, out = arrays
         call = self._how(rank, handle._library, *how)
         self._settle(rank)
-        in_place, offered = self._combine_input(rank, rows, weights)
-        added = [self._place(rank, bias, f"biases[{at}]", "bfloat16", self.hidden) for at, bias in enumerate(biases)]
-        sums, sums_at = self._sums(rank, (core.tokens, self.hidden), "bfloat16", out, handle._library)
+        in_place, offered, keep = self._combine_input(rank, rows, weights, call[0])
+        added = []
+        for at, bias in enumerate(biases):
+            _, where, kept = self._rows(rank, bias, f"biases[{at}]", "bfloat16", self.hidden)
+            added.append(where)
+            keep.append(kept)
+        tokens = core.tokens
+        sums, sums_at = self._sums(rank, (tokens, self.hidden), "bfloat16", out, handle._library)
         came, came_at = None, 0
         if self.weights:
-            came, came_at = self._sums(rank, (core.tokens, self.topk), "float32", None, handle._library)
-        self._core.combine(core, in_place, offered, [rows_of(bias) for bias in added], sums_at, came_at, call)
-        self._made(rank, [added, sums, came, offered, in_place])
+            came, came_at = self._sums(rank, (tokens, self.topk), "float32", None, handle._library)
+        self._core.combine(core, in_place, offered, added, sums_at, came_at, call)
+        if self.group._turns:
+            self._made(rank, [keep, sums, came, offered, in_place])
         return Combined(self, sums, came if weights is not None else None, out, handle._library)
 
-    def _combine_input(self, rank: int, rows: Any, weights: Any) -> tuple[Any, Any]:
-        """The output that is combined in place, and the combine input."""
-        in_place = None
+    def _combine_input(self, rank: int, rows: Any, weights: Any, stream: int) -> tuple[Any, Any, list[Any]]:
+        """The output that is combined in place, the combine input, and what is copied there."""
+        in_place, offered = None, None
         if isinstance(rows, Received):
             in_place = rows._core
         elif isinstance(rows, _core.Received):
             in_place = rows
-        offered = rows._core if isinstance(rows, Offered) else None
+        elif isinstance(rows, Offered):
+            offered = rows._core
+        if weights is not None and not self.weights:
+            raise _core.Mismatch("the combine has weights, but the buffer was made without `weights`")
+        count, where, factors, keep = 0, NOWHERE, NOWHERE, []
+        is_array = in_place is None and offered is None
+        if is_array:
+            count, where, kept = self._rows(rank, rows, "rows", "bfloat16", self.hidden)
+            keep.append(kept)
+        if weights is not None:
+            more, factors, kept = self._rows(rank, weights, "weights", "float32", self.topk)
+            keep.append(kept)
+            if is_array and more != count:
+                raise _core.Mismatch(f"`rows` has {count} rows, and `weights` {more}")
+            count = more
         if offered is None and (in_place is None or self.weights):
             offered = self._core.offer(rank)
-        if offered and in_place is None and not isinstance(rows, Offered):
-            self._copy_rows(offered.x(), rows, "rows", "bfloat16")
-        if weights is not None:
-            tensor = offered.weights() if offered else None
-            if tensor is None:
-                raise _core.Mismatch("the combine has weights, but the buffer was made without `weights`")
-            self._copy_rows(tensor, weights, "weights", "float32")
-        return in_place, offered
-
-    def _copy_rows(self, tensor: _core.Tensor, array: Any, name: str, dtype: str) -> None:
-        where = self._checked(view(array, name), name, dtype, tensor.shape[1])
-        if where.shape[0] > tensor.shape[0]:
-            raise _core.Mismatch(f"`{name}` has {where.shape[0]} rows, and a combine input {tensor.shape[0]}")
-        if self.group.on_emulator:
-            write(tensor, array, name)
-        elif is_torch(array):
-            as_torch(tensor)[: where.shape[0]].copy_(array)
-        else:
-            raise _core.Mismatch(f"write `{name}` into an `offer` of the buffer: only torch's tensors are copied there")
+        if offered is not None and count:
+            offered.fill(count, where, factors, stream)
+        return in_place, offered, keep
 
     def _sums(
         self, rank: int, shape: tuple[int, int], dtype: str, out: Any, library: Library | None
@@ -264,43 +278,44 @@ class Buffer(Caller):
             where = self._checked(view(out, "out"), "out", dtype, shape[1])
             if tuple(where.shape) != shape or not where.is_contiguous():
                 raise _core.Mismatch(f"`out` is {list(where.shape)}, and the sums are {list(shape)}, side by side")
-        if out is None or self.group.on_emulator:
-            out = self._new(rank, shape, dtype, library)
-        return out, view(out, "out").address
+            if not self.group.on_emulator:
+                self._require_here(rank, where, "out")
+                return out, where.address
+        made = self._new(rank, shape, dtype, library)
+        return made, made.data_ptr() if is_torch(made) else view(made, "the sums").address
 
     def _input(
         self, rank: int, x: Any, scale: Any, topk_idx: Any, topk_weights: Any, tokens_from: Any
     ) -> tuple[_core.Input, list[Any]]:
         values, scales = PAYLOADS[self.payload]
-        rows = self._place(rank, x, "x", values, self.hidden)
-        tokens, factors, ids, weights, count = rows.shape[0], NOWHERE, 0, 0, 0
-        keep = [rows]
-
-        def beside(array: Any, name: str, dtype: str, columns: int) -> View:
-            where = self._place(rank, array, name, dtype, columns)
-            if where.shape[0] != tokens:
-                raise _core.Mismatch(f"`x` has {tokens} rows, and `{name}` {where.shape[0]}")
-            keep.append(where)
-            return where
-
-        def dense(array: Any, name: str, dtype: str) -> int:
-            where = beside(array, name, dtype, self.topk)
-            if not where.is_contiguous():
-                raise _core.Mismatch(f"`{name}` has gaps between its rows: make it contiguous")
-            return where.address
-
+        tokens, rows, kept = self._rows(rank, x, "x", values, self.hidden)
+        factors, ids, weights, count = NOWHERE, 0, 0, 0
+        keep = [kept]
         if scales is not None:
             if scale is None:
                 raise _core.Mismatch(f"`scale` is absent, and rows of {self.payload} have {scales} scales")
-            factors = rows_of(beside(scale, "scale", scales, self.scales))
+            more, factors, kept = self._rows(rank, scale, "scale", scales, self.scales)
+            keep.append(kept)
+            if more != tokens:
+                raise _core.Mismatch(f"`x` has {tokens} rows, and `scale` {more}")
         if topk_idx is not None:
-            ids = dense(topk_idx, "topk_idx", "int64")
+            ids = self._dense(rank, topk_idx, "topk_idx", "int64", tokens, keep)
         if topk_weights is not None:
-            weights = dense(topk_weights, "topk_weights", "float32")
+            weights = self._dense(rank, topk_weights, "topk_weights", "float32", tokens, keep)
         if tokens_from is not None:
             keep.append(self._place(rank, tokens_from, "tokens_from", "int32"))
             count = keep[-1].address
-        return (tokens, count, rows_of(rows), factors, ids, weights), keep
+        return (tokens, count, rows, factors, ids, weights), keep
+
+    def _dense(self, rank: int, array: Any, name: str, dtype: str, tokens: int, keep: list[Any]) -> int:
+        """Where an array lies that has an element for each choice of each token, side by side."""
+        rows, (address, apart, step), kept = self._rows(rank, array, name, dtype, self.topk)
+        if rows != tokens:
+            raise _core.Mismatch(f"`x` has {tokens} rows, and `{name}` {rows}")
+        if (apart != self.topk and rows > 1) or (step != 1 and self.topk > 1 and rows):
+            raise _core.Mismatch(f"`{name}` has gaps between its rows: make it contiguous")
+        keep.append(kept)
+        return address
 
     def _own(self, handle: Handle) -> None:
         if handle.buffer is not self:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from .arrays import NUMPY, TORCH, Library, View, as_torch, library_of, portable, read, view
+from .arrays import NUMPY, TORCH, Library, View, as_torch, is_torch, library_of, portable, read, rows_of, view
 from .group import Group
 
 #: The legacy default stream of the driver; 0 means the rank's own one.
@@ -22,18 +22,30 @@ class Caller:
         self.sms = 4 if group.on_emulator else min(sms, group._core.sms(group.local.start))
         self._streams: dict[int, int] = {}
 
+    def _rows(self, rank: int, array: Any, name: str, dtype: str, columns: int) -> tuple[int, _core.Rows, Any]:
+        """How many rows an array has, where the kernels of a rank find them, and what keeps them."""
+        if not self.group.on_emulator and is_torch(array):
+            found = TORCH.rows(array, dtype, columns, self.group._devices[rank])
+            if found is not None:
+                return *found, array
+        where = self._place(rank, array, name, dtype, columns)
+        return where.shape[0], rows_of(where), where
+
     def _place(self, rank: int, array: Any, name: str, dtype: str, columns: int | None = None) -> View:
         """Where the kernels of a rank find an array; the emulator gets a copy."""
         where = self._checked(view(array, name), name, dtype, columns)
         if self.group.on_emulator:
             return self._copied(rank, where, array, name)
+        self._require_here(rank, where, name)
+        if where.stream is not None:
+            self.group._core.follow(rank, max(where.stream, LEGACY_STREAM))
+        return where
+
+    def _require_here(self, rank: int, where: View, name: str) -> None:
         device = self.group._devices[rank]
         if where.device != device and where.device != -1:
             place = "in host memory" if where.device is None else f"on GPU {where.device}"
             raise _core.Mismatch(f"`{name}` is {place}, and rank {rank} on GPU {device}")
-        if where.stream is not None:
-            self.group._core.follow(rank, max(where.stream, LEGACY_STREAM))
-        return where
 
     def _copied(self, rank: int, where: View, array: Any, name: str) -> View:
         """A copy of an array in the memory of the emulator."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from .arrays import TORCH, Library, View, library_of, view
+from .arrays import TORCH, Library, View, library_of, rows_of, view
 from .caller import Caller
 from .group import Group
-from .results import PAYLOADS, rows_of
+from .results import PAYLOADS
 
 #: SMs of a call with fewer tokens than these.
 LEAST_SMS = 24

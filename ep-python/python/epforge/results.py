@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from .arrays import Library, View, view
+from .arrays import Library, rows_of, view
 
 if TYPE_CHECKING:
     from .buffer import Buffer
@@ -24,11 +25,13 @@ NOWHERE = (0, 0, 1)
 class Handle:
     """The tables of one dispatch on one rank: its combine and its cached dispatches need them."""
 
+    #: Those of all ranks, where a process makes the calls of all of them.
+    _mirrored: Sequence[_core.Handle] = ()
+
     def __init__(self, buffer: Buffer, core: _core.Handle, library: Library | None) -> None:
         self.buffer = buffer
         self._core = core
         self._library = library
-        self._mirrored: list[_core.Handle] = []
 
     @property
     def rank(self) -> int:
@@ -66,11 +69,13 @@ class Received:
     window and keep their place until the last of them is gone; in the emulator they are copies.
     """
 
+    #: Those of all ranks, where a process makes the calls of all of them.
+    _mirrored: Sequence[_core.Received] = ()
+
     def __init__(self, handle: Handle, core: _core.Received, library: Library | None) -> None:
         self.handle = handle
         self._core = core
         self._library = library
-        self._mirrored: list[_core.Received] = []
 
     @property
     def rows(self) -> int:
@@ -178,8 +183,3 @@ class Combined:
         if self._weights is None or not self.buffer.group.on_emulator:
             return self._weights
         return self.buffer._shown(self._weights, self._library)
-
-
-def rows_of(where: View) -> tuple[int, int, int]:
-    """Address and strides, for what has two axes."""
-    return (where.address, where.strides[0], where.strides[1])
