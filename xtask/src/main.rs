@@ -43,7 +43,8 @@ Tasks:
                         there are none
   test [--full] [--without-python]
                         all tests, cheapest first; --full adds NVRTC 13.0 and 12.9, and the wheel
-  python [--full]       the tests of the Python package alone
+  python [--full | --wheel]
+                        the tests of the Python package alone, or its wheel: built, installed and tested
   demo [--nodes N]      rows to experts on 4 ranks and back, on GPUs or the host; or between N nodes
   codegen [--check]     write generated/, or compare it
   tidy                  the rules of docs/style.md that a program can check

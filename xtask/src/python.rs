@@ -9,6 +9,8 @@ use std::process::{Command, Stdio};
 use crate::cargo::{Tally, cargo, succeed};
 use crate::{Failure, Outcome, root, say, setup};
 
+pub(crate) mod wheel;
+
 /// Where the package is written, below the root.
 const SOURCE: &str = "ep-python";
 
@@ -20,6 +22,7 @@ pub(crate) fn run(options: &[String]) -> Outcome {
     let full = match options {
         [] => false,
         [option] if option == "--full" => true,
+        [option] if option == "--wheel" => return wheel::run(),
         [option, ..] => return Err(Failure::Usage(format!("python has no option `{option}`"))),
     };
     let Tally { passed, failed } = test(full)?;
@@ -27,7 +30,7 @@ pub(crate) fn run(options: &[String]) -> Outcome {
     if failed > 0 {
         return Err(task(format!("Python package: {failed} failures, see above")));
     }
-    if full { wheel() } else { Ok(()) }
+    if full { wheel::run() } else { Ok(()) }
 }
 
 /// Puts the package together and runs its tests; those with torch only where some Python has it.
@@ -41,10 +44,10 @@ pub(crate) fn test(full: bool) -> Result<Tally, Failure> {
         command.arg("-m").args(words).current_dir(root().join(SOURCE));
         succeed(command, &format!("{} of the Python package", words.join(" ")))?;
     }
-    let mut tally = unittests(&python, &package, "test_*.py")?;
+    let mut tally = unittests(&python, Some(&package), "test_*.py")?;
     if full {
         match with_torch() {
-            Some(torch) => tally.add(unittests(&torch, &package, "torch_*.py")?),
+            Some(torch) => tally.add(unittests(&torch, Some(&package), "torch_*.py")?),
             None => say("skipped: no python3 here has torch, numpy and ml_dtypes"),
         }
     }
@@ -92,16 +95,25 @@ fn interpreter() -> Result<PathBuf, Failure> {
         return Ok(python);
     }
     say(&format!("bringing {} from PyPI into {}", PACKAGES.join(", "), home.display()));
-    let mut make = Command::new(setup::python()?);
-    make.args(["-m", "venv", "--clear"]).arg(&home);
-    succeed(make, "python3 -m venv")?;
-    let mut install = Command::new(&python);
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]);
-    install.args(PACKAGES);
+    environment(&home)?;
     let unreachable =
         "pip install (`cargo xtask test --without-python` tests all but the Python package)";
-    succeed(install, unreachable)?;
+    succeed(pip(&python, "install", &PACKAGES), unreachable)?;
     Ok(python)
+}
+
+/// Makes a virtual environment with nothing in it.
+fn environment(home: &Path) -> Outcome {
+    let mut make = Command::new(setup::python()?);
+    make.args(["-m", "venv", "--clear"]).arg(home);
+    succeed(make, "python3 -m venv")
+}
+
+fn pip(python: &Path, task: &str, words: &[&str]) -> Command {
+    let mut command = Command::new(python);
+    command.args(["-m", "pip", task, "--quiet", "--disable-pip-version-check", "--no-input"]);
+    command.args(words);
+    command
 }
 
 /// A Python of this machine that has torch, if any: `EPFORGE_TORCH_PYTHON`, else `python3`.
@@ -117,12 +129,13 @@ fn runs(python: &Path, text: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Runs the tests whose files are named like `pattern`.
-fn unittests(python: &Path, package: &Path, pattern: &str) -> Result<Tally, Failure> {
+/// Runs the tests whose files are named like `pattern`, with a package or with what is installed.
+fn unittests(python: &Path, package: Option<&Path>, pattern: &str) -> Result<Tally, Failure> {
     let mut command = Command::new(python);
     command.args(["-m", "unittest", "discover", "--pattern", pattern]);
     command.current_dir(root().join(SOURCE).join("tests"));
-    command.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
+    command.env_remove("PYTHONPATH").env("PYTHONDONTWRITEBYTECODE", "1");
+    command.envs(package.map(|package| ("PYTHONPATH", package)));
     let output = command.stderr(Stdio::piped()).output();
     let output =
         output.map_err(|error| task(format!("{} does not run: {error}", python.display())))?;
@@ -149,30 +162,6 @@ fn result_lines(text: &str) -> Tally {
 fn task(sentence: String) -> Failure {
     Failure::Task(sentence)
 }
-
-/// Builds the wheel as a user would, into `target/wheels`, and says what it weighs.
-pub(crate) fn wheel() -> Outcome {
-    let python = interpreter()?;
-    let place = root().join("target/wheels");
-    let mut command = Command::new(&python);
-    command.args(["-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]);
-    command.arg("--wheel-dir").arg(&place).arg(root().join(SOURCE));
-    succeed(command, "pip wheel of ep-python")?;
-    let failed = |error| task(format!("{} cannot be read: {error}", place.display()));
-    for entry in fs::read_dir(&place).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let bytes = entry.metadata().map_err(failed)?.len();
-        let name = entry.file_name();
-        say(&format!("{}: {:.1} MB", name.display(), bytes as f64 / 1e6));
-        if bytes > MOST_BYTES {
-            return Err(task(format!("{} is larger than {MOST_BYTES} bytes", name.display())));
-        }
-    }
-    Ok(())
-}
-
-/// What a wheel may weigh.
-const MOST_BYTES: u64 = 15_000_000;
 
 #[cfg(test)]
 mod tests {

@@ -126,7 +126,7 @@ impl Parts {
                 count => Err(Failure::Task(format!("{name}: {count} failures, see above"))),
             }
         })?;
-        if full { self.check("Python wheel", python::wheel) } else { Ok(()) }
+        if full { self.check("Python wheel", python::wheel::run) } else { Ok(()) }
     }
 
     /// Runs `cargo test` over all packages, always the same ones, so that features and so builds
