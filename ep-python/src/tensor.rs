@@ -141,6 +141,20 @@ unsafe extern "C" fn delete_unused(capsule: *mut ffi::PyObject) {
     }
 }
 
+/// Strides of elements side by side; their number can be counted.
+fn dense(shape: &[i64]) -> Result<Vec<i64>, Failure> {
+    let mut strides = Vec::new();
+    let mut count = 1i64;
+    for extent in shape.iter().rev() {
+        strides.insert(0, count);
+        count = Some(*extent)
+            .filter(|extent| *extent >= 0)
+            .and_then(|it| count.checked_mul(it))
+            .ok_or_else(|| Failure::mismatch(format!("there is no tensor of {shape:?}")))?;
+    }
+    Ok(strides)
+}
+
 impl Tensor {
     /// A tensor with memory of its own, which lies row by row; of any content, or zero.
     pub(crate) fn alone(
@@ -153,15 +167,8 @@ impl Tensor {
         let element = Element::ALL.into_iter().find(|element| element.name() == dtype);
         let unknown = || Failure::mismatch(format!("there are no tensors of {dtype}"));
         let element = element.ok_or_else(unknown)?;
-        let mut strides = Vec::new();
-        let mut count = 1i64;
-        for extent in shape.iter().rev() {
-            strides.insert(0, count);
-            count = Some(*extent)
-                .filter(|extent| *extent >= 0)
-                .and_then(|it| count.checked_mul(it))
-                .ok_or_else(|| Failure::mismatch(format!("there is no tensor of {shape:?}")))?;
-        }
+        let strides = dense(&shape)?;
+        let count = shape.first().map_or(1, |rows| rows * strides[0]);
         let bytes = (count as u64).saturating_mul(element.bytes() as u64);
         let index = group.inner.local_index(rank)?;
         let allocate = if is_zero { DeviceMemory::zeroed } else { DeviceMemory::new };
@@ -310,6 +317,19 @@ impl Tensor {
     /// The first rows of it, in the same place.
     fn first(&self, rows: i64) -> Tensor {
         self.cut(rows)
+    }
+
+    /// What lies in it from an element on, side by side, in the same place.
+    fn part(&self, py: Python<'_>, first: i64, shape: Vec<i64>) -> PyResult<Tensor> {
+        released(py, || {
+            let strides = dense(&shape)?;
+            let count = shape.first().map_or(1, |rows| rows * strides[0]);
+            let end = first.checked_add(count).filter(|_| first >= 0).unwrap_or(i64::MAX);
+            self.within(end.saturating_mul(self.element.bytes()) as usize)?;
+            let address = self.address + (first * self.element.bytes()) as u64;
+            let (owner, group) = (Arc::clone(&self.owner), self.group.clone());
+            Ok(Tensor { owner, group, address, shape, strides, ..*self })
+        })
     }
 
     fn __dlpack_device__(&self) -> PyResult<(c_int, c_int)> {

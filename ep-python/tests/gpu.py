@@ -1,7 +1,8 @@
 """What only GPUs can show, with torch on 2 of them: `python tests/gpu.py [--steps N] [--buffers N] [--only NAME]`.
 
-It runs the tests of `torch_calls` there, and then: rows at full size, graphs whose token counts change, streams
-and events, a layer that is trained, a rank that dies, buffers that come and go, and what a call costs the host.
+It runs the tests of `torch_calls` and `torch_callers` there, and then: rows at full size, graphs whose token counts
+change, streams and events, few tokens by phases and in a graph of many layers, a layer that is trained, a rank that
+dies, buffers that come and go, and what a call costs the host.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import torch
 import torch.distributed as dist
 
 import epforge
+import torch_callers
 import torch_calls
 from epforge import autograd, deep_ep
-from epforge.deep_ep.utils.math import per_token_cast_to_fp8
+from epforge.deep_ep.utils.math import calc_diff, per_token_cast_to_fp8
 from torch_calls import gathered, ranks_in_processes
 
 TOKENS, HIDDEN, TOPK, EXPERTS = 4096, 7168, 8, 256
@@ -126,13 +128,69 @@ def graphs(rank: int, ranks: int) -> None:
         print(f"graph of dispatch and combine, 128 tokens: {statistics.median(times):.1f} us", flush=True)
 
 
+def few_tokens(rank: int, ranks: int) -> None:
+    """Low latency at full size: every cast by phases, on two streams, and all layers of a model in one graph."""
+    tokens, layers = 128, 61
+    low = epforge.LowLatency(
+        epforge.Group.from_torch(timeout=10), tokens=tokens, hidden=HIDDEN, topk=TOPK, experts=EXPERTS, between=2
+    )
+    x, ids, weights = drawn(tokens - rank)
+    wanted = x.float() * weights.sum(1, keepdim=True)
+    beside = torch.cuda.Stream()
+    for payload in ("bf16", "fp8", "fp8-packed"):
+        statistics = torch.zeros(low.local_experts, dtype=torch.int32)
+        packed = low.dispatch(x, ids, payload=payload, later=True, statistics=statistics)
+        other = low.dispatch(x, ids, payload=payload, later=True)
+        packed.receive()
+        assert torch.equal(statistics, packed.counts)
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            other.receive()
+            torch.testing.assert_close(other.counts, packed.counts, rtol=0, atol=0)
+        torch.cuda.current_stream().wait_stream(beside)
+        if payload == "bf16":
+            sums = low.combine(packed.x, packed, weights, later=True)
+            sums.receive()
+            assert calc_diff(sums.x, wanted) < 1e-5
+    most, ids, weights = drawn(tokens)
+    out = [torch.empty_like(most) for _ in range(layers)]
+
+    def call() -> None:
+        for layer in range(layers):
+            packed = low.dispatch(most, ids)
+            low.combine(packed.x, packed, weights, out=out[layer])
+
+    call()
+    torch.cuda.synchronize()
+    dist.barrier()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    for used in (tokens, 1, 0, 77):
+        x, others, factors = drawn(tokens)
+        most.copy_(x)
+        ids.copy_(others)
+        # What is not used names no expert.
+        ids[used:] = -1
+        weights.copy_(factors)
+        with low.group.around(torch.cuda.current_stream().cuda_stream or 1):
+            graph.replay()
+        low.group.sync()
+        wanted = (x.float() * factors.sum(1, keepdim=True))[:used]
+        for layer in (0, layers - 1):
+            assert not used or calc_diff(out[layer][:used], wanted) < 1e-5, (used, layer)
+
+
 def host_time(rank: int, ranks: int) -> None:
     """What a call costs the host, while the GPU has other work."""
     buffer = made(128, weights=False)
     x, ids, _ = drawn(128)
     facade = deep_ep.Buffer(dist.group.WORLD)
     layout = facade.get_dispatch_layout(ids, EXPERTS)
-    spent: dict[str, list[float]] = {"dispatch": [], "combine": [], "facade dispatch": [], "facade combine": []}
+    low = epforge.LowLatency(buffer.group, tokens=128, hidden=HIDDEN, topk=TOPK, experts=EXPERTS, payload="fp8")
+    factors = torch.rand(128, TOPK)
+    names = ("dispatch", "combine", "combine of an array", "few", "few back", "facade dispatch", "facade combine")
+    spent: dict[str, list[float]] = {name: [] for name in names}
 
     def timed(name: str, call: Any) -> Any:
         begun = time.perf_counter()
@@ -143,7 +201,13 @@ def host_time(rank: int, ranks: int) -> None:
     for _ in range(100):
         received, handle = timed("dispatch", lambda: buffer.dispatch(x, ids))
         timed("combine", lambda received=received, handle=handle: buffer.combine(received, handle))
+        rows = torch.zeros(128 * ranks, HIDDEN, dtype=torch.bfloat16)
+        timed("combine of an array", lambda rows=rows, handle=handle: buffer.combine(rows, handle))
         del received, handle
+        torch.cuda.synchronize()
+        packed = timed("few", lambda: low.dispatch(x, ids))
+        rows = torch.zeros(packed.x.shape, dtype=torch.bfloat16)
+        timed("few back", lambda rows=rows, packed=packed: low.combine(rows, packed, factors))
         torch.cuda.synchronize()
     named = {"num_tokens_per_rank": layout[0], "is_token_in_rank": layout[3], "num_tokens_per_expert": layout[2]}
     for _ in range(100):
@@ -246,8 +310,14 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int, only: str
         (torch_calls.layer_in_processes,),
         (full_size,),
         (graphs,),
+        (few_tokens,),
         (host_time,),
         (torch_calls.legacy_in_processes,),
+        (torch_calls.low_latency_in_processes,),
+        (torch_callers.trainer,),
+        (torch_callers.server,),
+        (torch_callers.rounded_once,),
+        (torch_callers.documented,),
         (torch_calls.later_in_processes, "ElasticBuffer"),
         (torch_calls.later_in_processes, "EPBuffer"),
         (torch_calls.gradients_in_processes,),

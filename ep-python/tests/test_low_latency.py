@@ -310,7 +310,7 @@ class Refusals(unittest.TestCase):
             ("`x` has elements of float32, and has to have bfloat16", (x.astype(np.float32), ids), {}),
             ("`x` is [4, 144], and has to have rows of 272", (x[:, :144], ids), {}),
             ("`topk_idx` has elements of int32, and has to have int64", (x, ids.astype(np.int32)), {}),
-            ("the call has 4 tokens, and `topk_idx` 3 rows", (x, ids[:3]), {}),
+            ("`topk_idx` is [3, 3], and has to be [4, 3]", (x, ids[:3]), {}),
             ("payload `fp4` is none of bf16, fp8, fp8-packed", (x, ids), {"payload": "fp4"}),
             ("`statistics` is [3], and has to be [2]", (x, ids), {"statistics": np.zeros(3, np.int32)}),
             ("7 tokens, where 6 is the most", (np.zeros((7, HIDDEN), x.dtype), np.zeros((7, 3), np.int64)), {}),
@@ -321,7 +321,7 @@ class Refusals(unittest.TestCase):
         for wanted, arguments, options in (
             ("`rows` is [2, 12, 256], and has to be [2, 12, 272]", (rows[..., :256], sent[0], weights), {}),
             ("`rows` is [12, 272], and has to be [2, 12, 272]", (rows[0], sent[0], weights), {}),
-            ("the call has 4 tokens, and `topk_weights` 3 rows", (rows, sent[0], weights[:3]), {}),
+            ("`topk_weights` is [3, 3], and has to be [4, 3]", (rows, sent[0], weights[:3]), {}),
             ("`out` is [3, 272], and has to be [4, 272]", (rows, sent[0], weights), {"out": x[:3]}),
         ):
             self.refused(wanted, lambda given=arguments, options=options: low.combine(*given, **options))

@@ -13,7 +13,7 @@ import numpy as np
 
 import epforge
 from epforge import _core
-from epforge.arrays import view
+from epforge.arrays import NUMPY, read, view
 from problems import Problem, problem
 from test_calls import made
 
@@ -62,8 +62,8 @@ class Refusals(unittest.TestCase):
         self.refused("`x` is [4, 64], and has to have rows of 128", x[:, :64], ids)
         self.refused("`x` is [4, 128, 1], and has to have rows of 128", x[..., None], ids)
         self.refused("`topk_idx` has elements of int32, and has to have int64", x, ids.astype(np.int32))
-        self.refused("`topk_idx` is [4, 2], and has to have rows of 3", x, ids[:, :2])
-        self.refused("`x` has 4 rows, and `topk_idx` 3", x, ids[:3])
+        self.refused("`topk_idx` is [4, 2], and has to be [4, 3]", x, ids[:, :2])
+        self.refused("`topk_idx` is [3, 3], and has to be [4, 3]", x, ids[:3])
         self.refused("`x` is a list, which is no array that can be read", [1], ids)
         self.refused("`x` is on a GPU, and the group in the emulator", OnCuda(x), ids)
         self.refused(
@@ -188,6 +188,20 @@ class Arrays(unittest.TestCase):
         seen = view(OnCuda(array, (32, 4)), "x")
         self.assertEqual((seen.strides, seen.device, seen.stream), ((8, 1), -1, 7))
         self.assertEqual(view(array.astype(ml_dtypes.bfloat16), "x").dtype, "bfloat16")
+
+    def test_parts_of_a_tensor_stay_within_it(self) -> None:
+        group = epforge.Group.on_host(1)
+        whole = group._core.zeros(0, [12], "int32")
+        values = np.arange(12, dtype=np.int32)
+        whole.write(values.ctypes.data, values.nbytes)
+        part = whole.part(4, [2, 3])
+        self.assertEqual((part.shape, part.strides, part.address), ([2, 3], [3, 1], whole.address + 16))
+        del whole
+        np.testing.assert_array_equal(read(part, NUMPY), [[4, 5, 6], [7, 8, 9]])
+        self.assertEqual(part.part(6, [0, 3]).shape, [0, 3])
+        for first, shape in ((4, [1, 3]), (-1, [2]), (1, [2, 3]), (1 << 62, [4])):
+            with self.assertRaisesRegex(epforge.Mismatch, "lie outside a tensor of 24"):
+                part.part(first, shape)
 
     def test_a_foreign_tensor_is_given_back_once(self) -> None:
         array = np.zeros(4, np.float32)

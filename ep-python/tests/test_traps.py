@@ -84,9 +84,9 @@ class Results(unittest.TestCase):
         rows = pairs[0][0].x
         whole = np.zeros((8, own.hidden), own.x[0].dtype)
         for out, wanted in (
-            (whole[:3], "`out` is [3, 128], and the sums are [4, 128], side by side"),
-            (whole[::2], "`out` is [4, 128], and the sums are [4, 128], side by side"),
-            (whole[:4, :64], "`out` is [4, 64], and has to have rows of 128"),
+            (whole[:3], "`out` is [3, 128], and has to be [4, 128]"),
+            (whole[::2], "`out` has gaps between its rows: make it contiguous"),
+            (whole[:4, :64], "`out` is [4, 64], and has to be [4, 128]"),
             (whole[:4].astype(np.float32), "`out` has elements of float32, and has to have bfloat16"),
         ):
             with self.assertRaises(epforge.Mismatch) as caught:

@@ -70,6 +70,11 @@ def is_torch(array: Any) -> bool:
     return isinstance(array, _TENSORS[0])
 
 
+def address_of(array: Any) -> int:
+    """Where an array of torch lies, or one of ours."""
+    return int(array.data_ptr() if is_torch(array) else array.address)
+
+
 def view(array: Any, name: str) -> View:
     """Where ``array`` lies; ``name`` is what a message calls it."""
     if is_torch(array):
@@ -234,6 +239,11 @@ class Torch:
         if len(shape) != 2 or shape[1] != columns:
             return None
         return shape[0], (tensor.data_ptr(), *tensor.stride())
+
+    def address(self, tensor: torch.Tensor, dtype: str, shape: tuple[int, ...], device: int | None) -> int | None:
+        """Where a tensor of exactly this shape lies side by side; None for what a message has to be made of."""
+        fits = tensor.dtype is self.type_of(dtype) and tensor.get_device() == device and tensor.shape == shape
+        return tensor.data_ptr() if fits and tensor.is_contiguous() else None
 
 
 NUMPY, TORCH = Numpy(), Torch()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from .arrays import Library, is_torch, library_of, view
+from .arrays import Library, address_of, library_of
 from .caller import Caller
 from .group import Group
 from .results import NOWHERE, PAYLOADS, Combined, Handle, Offered, Received
@@ -275,14 +275,11 @@ class Buffer(Caller):
     ) -> tuple[Any, int]:
         """Memory for what a combine leaves, and its address."""
         if out is not None:
-            where = self._checked(view(out, "out"), "out", dtype, shape[1])
-            if tuple(where.shape) != shape or not where.is_contiguous():
-                raise _core.Mismatch(f"`out` is {list(where.shape)}, and the sums are {list(shape)}, side by side")
+            address = self._require_out(rank, out, shape)
             if not self.group.on_emulator:
-                self._require_here(rank, where, "out")
-                return out, where.address
+                return out, address
         made = self._new(rank, shape, dtype, library)
-        return made, made.data_ptr() if is_torch(made) else view(made, "the sums").address
+        return made, address_of(made)
 
     def _input(
         self, rank: int, x: Any, scale: Any, topk_idx: Any, topk_weights: Any, tokens_from: Any
@@ -299,23 +296,15 @@ class Buffer(Caller):
             if more != tokens:
                 raise _core.Mismatch(f"`x` has {tokens} rows, and `scale` {more}")
         if topk_idx is not None:
-            ids = self._dense(rank, topk_idx, "topk_idx", "int64", tokens, keep)
+            ids, kept = self._dense(rank, topk_idx, "topk_idx", "int64", (tokens, self.topk))
+            keep.append(kept)
         if topk_weights is not None:
-            weights = self._dense(rank, topk_weights, "topk_weights", "float32", tokens, keep)
+            weights, kept = self._dense(rank, topk_weights, "topk_weights", "float32", (tokens, self.topk))
+            keep.append(kept)
         if tokens_from is not None:
             keep.append(self._place(rank, tokens_from, "tokens_from", "int32"))
             count = keep[-1].address
         return (tokens, count, rows, factors, ids, weights), keep
-
-    def _dense(self, rank: int, array: Any, name: str, dtype: str, tokens: int, keep: list[Any]) -> int:
-        """Where an array lies that has an element for each choice of each token, side by side."""
-        rows, (address, apart, step), kept = self._rows(rank, array, name, dtype, self.topk)
-        if rows != tokens:
-            raise _core.Mismatch(f"`x` has {tokens} rows, and `{name}` {rows}")
-        if (apart != self.topk and rows > 1) or (step != 1 and self.topk > 1 and rows):
-            raise _core.Mismatch(f"`{name}` has gaps between its rows: make it contiguous")
-        keep.append(kept)
-        return address
 
     def _own(self, handle: Handle) -> None:
         if handle.buffer is not self:

@@ -31,6 +31,30 @@ class Caller:
         where = self._place(rank, array, name, dtype, columns)
         return where.shape[0], rows_of(where), where
 
+    def _dense(self, rank: int, array: Any, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[int, Any]:
+        """Where the kernels of a rank find an array of this shape, side by side, and what keeps it."""
+        if not self.group.on_emulator and is_torch(array):
+            found = TORCH.address(array, dtype, shape, self.group._devices[rank])
+            if found is not None:
+                return found, array
+        where = self._place(rank, array, name, dtype)
+        self._require_dense(where, name, shape)
+        return where.address, where
+
+    def _require_dense(self, where: View, name: str, shape: tuple[int, ...]) -> None:
+        if tuple(where.shape) != shape:
+            raise _core.Mismatch(f"`{name}` is {list(where.shape)}, and has to be {list(shape)}")
+        if not where.is_contiguous():
+            raise _core.Mismatch(f"`{name}` has gaps between its rows: make it contiguous")
+
+    def _require_out(self, rank: int, out: Any, shape: tuple[int, ...]) -> int:
+        """Where an array lies that sums are left in."""
+        where = self._checked(view(out, "out"), "out", "bfloat16", None)
+        self._require_dense(where, "out", shape)
+        if not self.group.on_emulator:
+            self._require_here(rank, where, "out")
+        return where.address
+
     def _place(self, rank: int, array: Any, name: str, dtype: str, columns: int | None = None) -> View:
         """Where the kernels of a rank find an array; the emulator gets a copy."""
         where = self._checked(view(array, name), name, dtype, columns)

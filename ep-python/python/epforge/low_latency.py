@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from .arrays import TORCH, Library, View, library_of, rows_of, view
+from .arrays import TORCH, Library, address_of, library_of, view
 from .caller import Caller
 from .group import Group
 from .results import PAYLOADS
@@ -50,6 +51,15 @@ class LowLatency(Caller):
         self.local_experts = self._dispatcher(payload)[0].local_experts
         self._combiners: list[_core.LowLatencyCombiner]
         self._combiners = [self._make(_core.LowLatencyCombiner) for _ in range(between)]
+        # They lie one behind another: each allocation costs a call a microsecond.
+        ranks = group.ranks
+        shapes = {"counts": (), "src_info": (ranks * tokens,), "range_first": (ranks,), "range_count": (ranks,)}
+        self._tables: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._words = 0
+        for name, more in shapes.items():
+            shape = (self.local_experts, *more)
+            self._tables[name] = (self._words, shape)
+            self._words += math.prod(shape)
         #: How many calls of a kind each rank has made, and those that are between their phases.
         self._sent: dict[tuple[str, int], int] = {}
         self._open: dict[tuple[str, int, int], Launched] = {}
@@ -98,7 +108,8 @@ class LowLatency(Caller):
         if statistics is not None:
             if library is None:
                 raise _core.Mismatch("`statistics` are counted for arrays of torch and NumPy")
-            self._exactly(view(statistics, "statistics"), "statistics", "int32", (self.local_experts,))
+            where = self._checked(view(statistics, "statistics"), "statistics", "int32", None)
+            self._require_dense(where, "statistics", (self.local_experts,))
         every = self._every(rank, (x, topk_idx))
         self._settle(rank)
         name = payload or self.payload
@@ -118,27 +129,21 @@ class LowLatency(Caller):
         how: How,
         later: bool,
     ) -> Launched:
-        x = self._place(rank, arrays[0], "x", "bfloat16", self.hidden)
-        ids = self._dense(rank, arrays[1], "topk_idx", "int64", x.shape[0])
+        tokens, x, kept = self._rows(rank, arrays[0], "x", "bfloat16", self.hidden)
+        ids = self._dense(rank, arrays[1], "topk_idx", "int64", (tokens, self.topk))
         values, scales = PAYLOADS[payload]
         rows = (self.local_experts, self.group.ranks * self.tokens)
-        ranges = (self.local_experts, self.group.ranks)
-        blocks = -(-self.hidden // 128)
-        made = {
-            "x": self._new(rank, (*rows, self.hidden), values, library),
-            "scale": None if scales is None else self._new(rank, (*rows, blocks), scales, library),
-            "counts": self._new(rank, (self.local_experts,), "int32", library, zeros=True),
-            "src_info": self._new(rank, rows, "int32", library),
-            "range_first": self._new(rank, ranges, "int32", library),
-            "range_count": self._new(rank, ranges, "int32", library),
-        }
-        at = {name: 0 if it is None else view(it, name).address for name, it in made.items()}
-        tables = (at["src_info"], at["range_first"], at["range_count"])
-        launched = Launched(rank, library, x.shape[0], made, tables, (x, ids))
+        packed = self._new(rank, (*rows, self.hidden), values, library)
+        scale = None if scales is None else self._new(rank, (*rows, -(-self.hidden // 128)), scales, library)
+        tables = self._new(rank, (self._words,), "int32", library, zeros=True)
+        first = address_of(tables)
+        counts, *at = (first + 4 * begin for begin, _ in self._tables.values())
+        outputs = (address_of(packed), 0 if scale is None else address_of(scale), counts, (at[0], at[1], at[2]))
+        made = {"x": packed, "scale": scale, "tables": tables}
+        launched = Launched(rank, library, tokens, made, outputs[3], (ids, kept))
 
         def send(turn: int, call: _core.Call) -> _core.Pending | None:
-            outputs = (at["x"], at["scale"], at["counts"], tables)
-            return kernels[turn].send(rank, x.shape[0], rows_of(x), ids.address, *outputs, later, call)
+            return kernels[turn].send(rank, tokens, x, ids[0], *outputs, later, call)
 
         self._launch(launched, payload, send, how)
         return launched
@@ -166,10 +171,10 @@ class LowLatency(Caller):
         """
         if packed._owner is not self:
             raise _core.Mismatch("the packed rows belong to another `LowLatency`")
-        packed._require_here()
+        packed._require_received()
         own = packed._own
-        if out is not None:
-            self._exactly(view(out, "out"), "out", "bfloat16", (own.tokens, self.hidden))
+        if out is not None and self.group.on_emulator:
+            self._require_out(packed.rank, out, (own.tokens, self.hidden))
         how = (stream, sms, timeout, after, done)
         every = self._every(packed.rank, (rows, topk_weights, topk_idx))
         self._settle(packed.rank)
@@ -180,19 +185,20 @@ class LowLatency(Caller):
         return Sums(self, sent, packed.rank, out, how)
 
     def _send_back(self, of: Launched, arrays: tuple[Any, ...], out: Any, how: How, later: bool) -> Launched:
-        rank = of.rank
+        rank, tokens = of.rank, of.tokens
         shape = (self.local_experts, self.group.ranks * self.tokens, self.hidden)
-        where = self._place(rank, arrays[0], "rows", "bfloat16")
-        self._exactly(where, "rows", "bfloat16", shape)
-        weights = self._dense(rank, arrays[1], "topk_weights", "float32", of.tokens)
-        ids = of.inputs[1] if arrays[2] is None else self._dense(rank, arrays[2], "topk_idx", "int64", of.tokens)
-        sums = self._new(rank, (of.tokens, self.hidden), "bfloat16", of.library) if out is None else out
-        inputs = (where, ids, weights)
-        launched = Launched(rank, of.library, of.tokens, {"x": sums}, of.tables, (*inputs, of))
+        rows = self._dense(rank, arrays[0], "rows", "bfloat16", shape)
+        weights = self._dense(rank, arrays[1], "topk_weights", "float32", (tokens, self.topk))
+        ids = of.inputs[0]
+        if arrays[2] is not None:
+            ids = self._dense(rank, arrays[2], "topk_idx", "int64", (tokens, self.topk))
+        sums = self._new(rank, (tokens, self.hidden), "bfloat16", of.library) if out is None else out
+        sums_at = address_of(sums) if out is None else self._require_out(rank, out, (tokens, self.hidden))
+        launched = Launched(rank, of.library, tokens, {"x": sums}, of.tables, (ids, rows, weights, of))
 
         def send(turn: int, call: _core.Call) -> _core.Pending | None:
-            places = (where.address, ids.address, weights.address, view(sums, "out").address)
-            return self._combiners[turn].send(rank, of.tokens, *places, of.tables, later, call)
+            places = (rows[0], ids[0], weights[0], sums_at)
+            return self._combiners[turn].send(rank, tokens, *places, of.tables, later, call)
 
         self._launch(launched, "combine", send, how)
         return launched
@@ -233,21 +239,6 @@ class LowLatency(Caller):
         if rank in self.group.left_out:
             raise _core.Mismatch(f"rank {rank} is left out, and makes no calls")
         return {each: brought for each, brought in every.items() if each not in self.group.left_out}
-
-    def _dense(self, rank: int, array: Any, name: str, dtype: str, tokens: int) -> View:
-        """An array with a row of as many elements as a token has experts."""
-        where = self._place(rank, array, name, dtype, self.topk)
-        if where.shape[0] != tokens:
-            raise _core.Mismatch(f"the call has {tokens} tokens, and `{name}` {where.shape[0]} rows")
-        return self._exactly(where, name, dtype, (tokens, self.topk))
-
-    def _exactly(self, where: View, name: str, dtype: str, shape: tuple[int, ...]) -> View:
-        self._checked(where, name, dtype, None)
-        if tuple(where.shape) != shape:
-            raise _core.Mismatch(f"`{name}` is {list(where.shape)}, and has to be {list(shape)}")
-        if not where.is_contiguous():
-            raise _core.Mismatch(f"`{name}` has gaps between its rows: make it contiguous")
-        return where
 
 
 class Launched:
@@ -303,18 +294,25 @@ class Phased:
     def _received(self) -> None:
         """What is to be done behind the second phase."""
 
-    def _require_here(self) -> None:
+    def _require_received(self) -> None:
         if not self.is_here:
             raise _core.Mismatch("the rows are on their way: `receive` them first")
 
     def arriving(self, name: str) -> Any:
-        """On GPUs the array of a result, whether the second phase is launched or not."""
-        return self._own.made[name]
+        """The array of a result, whether the second phase is launched or not."""
+        made = self._own.made
+        if name in made:
+            return made[name]
+        first, shape = self._owner._tables[name]
+        tables = made["tables"]
+        if isinstance(tables, _core.Tensor):
+            return tables.part(first, list(shape))
+        return tables[first : first + math.prod(shape)].view(shape)
 
     def _array(self, name: str) -> Any:
         """What the call has left, in the caller's library."""
-        self._require_here()
-        array = self._own.made[name]
+        self._require_received()
+        array = self.arriving(name)
         if array is None or not self._owner.group.on_emulator:
             return array
         return self._owner._shown(array, self._own.library)
@@ -331,7 +329,7 @@ class Packed(Phased):
         group = self._owner.group
         if self._statistics is None or group.on_emulator:
             return
-        counts, statistics, self._statistics = self._own.made["counts"], self._statistics, None
+        counts, statistics, self._statistics = self.arriving("counts"), self._statistics, None
         if self._stream is None and self._own.library is TORCH:
             statistics += counts
         else:
