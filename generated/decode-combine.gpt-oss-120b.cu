@@ -1,5 +1,5 @@
 // decode-combine
-// hidden=2880 max_rows=512 max_tokens=128 ranks=4 reduce_warps=8 send_warps=8 topk=4
+// back_warps=8 hidden=2880 max_rows=512 max_tokens=128 ranks=4 sum_warps=8 topk=4
 // sm_80: 512 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -90,7 +90,7 @@ struct Args {
     float* combined_weights;
 };
 
-/// role Send on all blocks, send_warps warps, warps shared by source
+/// role Send on all blocks, back_warps warps, warps shared by source
 __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::BackOut<Cfg::Back> back(team);
@@ -106,7 +106,7 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
         [&](int row) -> const float* { return args.weights + row * args.weights_stride; });
 }
 
-/// role Reduce on all blocks, reduce_warps warps, warps shared by token
+/// role Reduce on all blocks, sum_warps warps, warps shared by token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::BackIn<Cfg::Back> part(team);
     // +29  for token in tokens gather part from back[peer] at (token + 1) * (send_row[token, peer]

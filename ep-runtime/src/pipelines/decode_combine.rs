@@ -25,19 +25,19 @@ pipeline! {
             weights: optional f32[received, topk],
             bias: up to 2 bf16[tokens, hidden];
         output combined: bf16[tokens, hidden], combined_weights: optional f32[tokens, topk];
-        tune { send_warps: 8 in [4, 8, 12, 16], reduce_warps: 8 in [4, 8, 12, 16] }
+        tune { back_warps: 8 in [4, 8, 12, 16], sum_warps: 8 in [4, 8, 12, 16] }
 
         message Part { row x: bf16[hidden], weights: f32[topk] with weights }
         channel back: slots<Part> over nvlink from Send to Reduce per all {
             slot: [source, token: max_tokens], epochs: 2,
         };
 
-        role Send on all blocks, send_warps warps, warps shared by source {
+        role Send on all blocks, back_warps warps, warps shared by source {
             for row in rank_prefix[source, me]..rank_prefix[source + 1, me] {
                 push back[source] at recv_src[row] { x: x[row], weights: weights[row] };
             }
         }
-        role Reduce on all blocks, reduce_warps warps, warps shared by token {
+        role Reduce on all blocks, sum_warps warps, warps shared by token {
             for token in tokens gather part from back[peer]
                 at (token + 1) * (send_row[token, peer] >= 0) as i32 - 1 across peer in ranks
             {
