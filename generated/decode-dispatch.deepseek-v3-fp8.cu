@@ -1,5 +1,5 @@
 // decode-dispatch  payload=fp8
-// experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 piece=7168 ranks=8 stages=2 topk=8
+// early=0 experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 piece=7168 ranks=8 stages=2 topk=8
 // sm_90a: 384 threads and 190208 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -77,6 +77,7 @@ struct Cfg {
         static constexpr int kRanks = 8;
         static constexpr int kTokenWords = 4;
         static constexpr int kExperts = 256;
+        static constexpr bool kEarly = false;
         static constexpr bool kTma = true;
         static constexpr int kStages = 2;
         static constexpr int kPieceBytes = 7168;
@@ -150,22 +151,22 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, const Smem& sm
     const int me = args.group.rank;
     const int tokens = ep::rows_of(args.tokens, args.tokens_from);
     ep::SlotChannel<Cfg::Counts> counts(team);
-    // +42  for peer in ranks
-    // +43  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
+    // +45  for peer in ranks
+    // +46  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
     //     i32)
     ep::for_each(team, Cfg::kRanks,
         [&](int i) { args.tokens_per_rank[i] = smem.routes.tokens_to(i, tokens); });
-    // +45  for expert in experts
-    // +46  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
+    // +48  for expert in experts
+    // +49  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
     //     (topk_idx[token, choice] == expert) as i32))
     ep::for_each(team, Cfg::kExperts,
         [&](int i) { args.tokens_per_expert[i] = smem.routes.chosen[i]; });
-    // +52  await counts
-    // W1: takes messages of counts, from Dispatch +50
+    // +55  await counts
+    // W1: takes messages of counts, from Dispatch +53
     counts.await();
-    // +53  for dest in ranks
+    // +56  for dest in ranks
     for (int dest = team.index(); dest < Cfg::kRanks && !team.stopped; dest += team.count()) {
-        // +54  record rank_prefix[source, dest] = prefix_sum(source in ranks:
+        // +57  record rank_prefix[source, dest] = prefix_sum(source in ranks:
         //     counts[source].per_rank[dest])
         ep::prefix_sum_and_total(
             Cfg::kRanks,
@@ -173,14 +174,14 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, const Smem& sm
                 dest); },
             [&](int source, ep::i32 sum) { args.rank_prefix[source * Cfg::kRanks + dest] = sum; });
     }
-    // +56  for expert in local_experts
+    // +59  for expert in local_experts
     ep::for_each(team, Cfg::kLocalExperts, [&](int expert) {
-        // +57  record recv_per_expert[expert] = align(sum(source in ranks:
+        // +60  record recv_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
         args.recv_per_expert[expert] = ep::align(ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
             return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert);
             }), args.alignment);
-        // +58  store received_per_expert[expert] = align(sum(source in ranks:
+        // +61  store received_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
         if (args.received_per_expert != nullptr) {
             ep::store_host(&args.received_per_expert[expert],
@@ -190,7 +191,7 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, const Smem& sm
         }
     });
     ep::in_last_warp(team, [&] {
-        // +60  store received[0] = sum(source in ranks: counts[source].per_rank[me])
+        // +63  store received[0] = sum(source in ranks: counts[source].per_rank[me])
         if (args.received != nullptr) {
             ep::store_host(&args.received[0], ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
                 return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank, me);
@@ -207,10 +208,10 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     ep::Mover<Cfg::Dispatch> mover(smem.dispatch[team.warp], team);
     ep::SlotChannel<Cfg::Counts> counts(team);
     ep::OnceOut<Cfg::Rows, Cfg::Dispatch> rows(team, mover, smem.routes, tokens);
-    // +49  for peer in ranks
-    // +50  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
+    // +52  for peer in ranks
+    // +53  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
     //     peer) }
-    // W1: publishes messages of counts, for Dispatch +52
+    // W1: publishes messages of counts, for Dispatch +55
     if (team.block == 0) {
         for (int peer = team.warp; peer < Cfg::kRanks && !team.stopped; peer += team.warps) {
             ep::put<ep::i32>(counts.to(peer) + Cfg::Totals::kPerRank, Cfg::Totals::kPerRankCount,
@@ -227,17 +228,17 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     }
     // The first row is loaded while the counts travel.
     rows.ask([&](int token) { return args.x + token * args.x_stride; });
-    // +61  for token in tokens
-    // +62  for peer in ranks where routed(topk_idx[token], peer)
+    // +64  for token in tokens
+    // +65  for peer in ranks where routed(topk_idx[token], peer)
     rows.for_tokens(
-        // +52  await counts
-        // W1: takes messages of counts, from Dispatch +50
+        // +55  await counts
+        // W1: takes messages of counts, from Dispatch +53
         [&](int source, int peer) { return (counts.from(source) + Cfg::Totals::kPerRank).words
             + peer; },
-        // +63  push rows[peer] at rank_prefix[me, peer] { x: x[token], src: token, experts:
+        // +66  push rows[peer] at rank_prefix[me, peer] { x: x[token], src: token, experts:
         //     topk_idx[token], weights: topk_weights[token] }
-        // W2: takes credit of rows, from Dispatch +74
-        // W3: publishes messages of rows, for Dispatch +74
+        // W2: takes credit of rows, from Dispatch +77
+        // W3: publishes messages of rows, for Dispatch +77
         [&](int token, char* record) {
             const auto x_scale_field = ep::ask<float, Cfg::Token::kXScaleCount>([&](int i) {
                 return args.x_scale[token * args.x_scale_stride + i * args.x_scale_block_stride];
@@ -258,15 +259,15 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             return args.x + token * args.x_stride;
         },
         [&](int token, int peer, bool match, int position) {
-            // +66  record send_row[token, peer] = rows[peer].position
+            // +69  record send_row[token, peer] = rows[peer].position
             args.send_row[token * Cfg::kRanks + peer] = ep::recorded(match, position);
     });
     ep::OnceIn<Cfg::Rows> rows_in(team, mover.meta());
     rows_in.open([&](int source) { return (counts.from(source) + Cfg::Totals::kPerRank).words + me;
         });
-    // +74  for message in rows
-    // W2: publishes credit of rows, for Dispatch +63
-    // W3: takes messages of rows, from Dispatch +63
+    // +77  for message in rows
+    // W2: publishes credit of rows, for Dispatch +66
+    // W3: takes messages of rows, from Dispatch +66
     rows_in.for_messages([&](const ep::OnceMessage& message) {
         const auto x_scale_field = message.ask<float, Cfg::Token::kXScaleCount>(
             Cfg::Token::kXScale);
@@ -276,24 +277,24 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             Cfg::Token::kExperts);
         const auto weights_field = message.ask<float, Cfg::Token::kWeightsCount>(
             Cfg::Token::kWeights);
-        // +75  store recv_x[message.row] = message.x
+        // +78  store recv_x[message.row] = message.x
         x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
             args.recv_x_scale_block_stride,
             [&](float x) { return x; });
-        // +76  record recv_src[message.row] = message.src
+        // +79  record recv_src[message.row] = message.src
         src_field.store(args.recv_src, 1, 1,
             [&](ep::i32 src) { return src; });
-        // +77  store recv_topk_idx[message.row] = local(message.experts, me)
+        // +80  store recv_topk_idx[message.row] = local(message.experts, me)
         experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
             [&](ep::i32 experts) { return mine.local(experts); });
-        // +78  store recv_topk_weights[message.row] = message.weights
+        // +81  store recv_topk_weights[message.row] = message.weights
         weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
             [&](float weights) { return weights; });
     });
-    // +63  push rows[peer]: what is left
+    // +66  push rows[peer]: what is left
     rows.close();
-    // +69  for row in rank_prefix[ranks, me]..max_rows
-    // +71  store recv_topk_idx[row, choice] = -1
+    // +72  for row in rank_prefix[ranks, me]..max_rows
+    // +74  store recv_topk_idx[row, choice] = -1
     ep::fill(team, args.recv_topk_idx, Cfg::kTopk, rows_in.total(), Cfg::kMaxRows,
         ep::i64{-1});
     if (team.block == team.blocks - 1) {
@@ -313,11 +314,11 @@ decode_dispatch(const __grid_constant__ Args args) {
     const ep::Call call = ep::enter(args.group, [&] {
         const int tokens = ep::rows_of(args.tokens, args.tokens_from);
         ep::once_offer<Cfg::Rows>(args.group, args.recv_x_at, tokens);
-        // +42  for peer in ranks
-        // +43  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
+        // +45  for peer in ranks
+        // +46  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
         //     i32)
-        // +45  for expert in experts
-        // +46  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
+        // +48  for expert in experts
+        // +49  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
         //     (topk_idx[token, choice] == expert) as i32))
         ep::count_routes(
             args.group, smem.routes, tokens, args.expert_begin,

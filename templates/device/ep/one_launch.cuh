@@ -3,7 +3,8 @@
 // Every block finds out for itself where all tokens go, so that none waits for another one. What each
 // rank sends to each other one travels as slots (slots.cuh); meanwhile the first rows are being loaded.
 // Positions follow from the counts of the ranks before, and from the bits of the tokens before. A warp
-// that sends tells every receiver once, when all its rows have arrived.
+// that sends tells every receiver once, when all its rows have arrived: when it has taken its share of
+// what others sent, or before (`kEarly`), with its last row ahead of the small fields.
 //
 //   count_routes -> OnceOut  offer, ask, open, for_tokens, close
 //                   OnceIn   open -> total, for_messages
@@ -208,19 +209,31 @@ public:
                 const bool match = goes(g, token);
                 const int position = peer < kPeers ? before(g, token) : -1;
                 if (__ballot_sync(kAllLanes, match) != 0) {
-                    send_record(g, match, position, record);
+                    if constexpr (!Role::kEarly) send_record(g, match, position, record);
                     const i64 at = static_cast<i64>(position) * Rows::kRowStride;
                     mover_.row(match ? rows_at_[g] + at : nullptr, from);
+                    if constexpr (Role::kEarly) {
+                        // No row comes behind it whose load could run ahead.
+                        if (token + team_.count() >= tokens_) mover_.store_all();
+                        send_record(g, match, position, record);
+                    }
                 }
                 if (peer < kPeers) each(token, peer, match, position);
                 sent_[g] += match ? 1 : 0;
             }
         }
         mover_.store_all();
+        if constexpr (Role::kEarly) tell();
     }
 
-    /// Tells every rank that all rows of this warp are there, be it none.
+    /// Tells every rank that all rows of this warp are there, be it none, unless that has been told
+    /// before it took any.
     __device__ __forceinline__ void close() {
+        if constexpr (!Role::kEarly) tell();
+    }
+
+private:
+    __device__ __forceinline__ void tell() {
         if (turn_ >= tokens_) return;
         mover_.flush();
         if (team_.stopped) return;
@@ -236,7 +249,6 @@ public:
         __syncwarp();
     }
 
-private:
     __device__ __forceinline__ u64 word(u32 value) const { return stamped(team_.epoch, value); }
 
     /// Waits until every rank takes rows, and those before this one have said how many they send.

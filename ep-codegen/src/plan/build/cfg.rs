@@ -202,6 +202,7 @@ impl Planner<'_> {
             members.push(int("kRanks", self.ranks()));
             members.push(int("kTokenWords", self.token_words()));
             members.push(int("kExperts", self.route_experts()));
+            members.push(flag("kEarly", self.number("early").is_some_and(|early| early != 0)));
         }
         if used.mover || used.gather {
             let cut = self.cut(role);
