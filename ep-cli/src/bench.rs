@@ -263,7 +263,7 @@ impl Bench<'_> {
         let Some(first) = sweep.first() else { return Ok(()) };
         let case = self.request.case(buffer, batch, *first);
         let mut test = Selftest::new(self.group(), &BuiltIn, case).map_err(failed)?;
-        let texts = Texts::of(test.buffer().options(), self.group())?;
+        let texts = Texts::of(test.buffer(), self.group())?;
         self.memory(&test)?;
         self.check(&test, "before timing")?;
         if self.options.outputs {

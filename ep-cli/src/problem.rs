@@ -12,6 +12,7 @@ use ep_runtime::error::CallError;
 use ep_runtime::gpu::{GpuBackend, GpuOptions, compile_with};
 use ep_runtime::jit::{Arch, Cache, Jit, Nvrtc};
 use ep_runtime::{AnyPipeline, Emitted};
+use ep_verify::selftest::Operation;
 
 use crate::failure::Failure;
 use crate::numbers::count;
@@ -19,8 +20,8 @@ use crate::selection::{REFERENCE_SHAPE, assignment, find, refused};
 use crate::suggestion::did_you_mean;
 
 pub(crate) const PROBLEM_HELP: &str = "\
-Names for --set: hidden, topk, experts, payload, via, one_launch (0 or 1), weights (0 or 1),
-bias (0 to 2), alignment, and the tunes of the pipelines, such as depth=32 or nvl-dispatch.stages=4.";
+Names for --set: hidden, topk, experts, payload, via, one_launch, push_combine and
+weights (0 or 1), bias (0 to 2), alignment, and the tunes of the pipelines, such as depth=32 or nvl-dispatch.stages=4.";
 
 /// The options that choose a problem.
 #[derive(Debug, Clone, clap::Args)]
@@ -97,13 +98,11 @@ impl Reach {
     }
 
     /// Those that a buffer launches for it.
-    pub(crate) fn launched(self, buffer: &Buffer) -> &'static [StandardPipeline] {
-        use StandardPipeline as Standard;
-        const ALL: [Standard; 2] = [Standard::DecodeDispatch, Standard::NvlCombine];
+    pub(crate) fn launched(self, buffer: &Buffer) -> Vec<StandardPipeline> {
         match self {
-            Reach::Dispatch if buffer.dispatches_in_one_launch() => &ALL[..1],
-            Reach::Combine if buffer.dispatches_in_one_launch() => &ALL,
-            _ => self.pipelines(),
+            Reach::Counts => self.pipelines().to_vec(),
+            Reach::Dispatch => Operation::Dispatch.pipelines(buffer),
+            Reach::Combine => Operation::Both.pipelines(buffer),
         }
     }
 }
@@ -155,8 +154,18 @@ pub(crate) fn reference_options() -> BufferOptions {
 }
 
 /// The names of a buffer's own numbers and variants.
-const NAMES: [&str; 9] =
-    ["hidden", "topk", "experts", "payload", "via", "one_launch", "weights", "bias", "alignment"];
+const NAMES: [&str; 10] = [
+    "hidden",
+    "topk",
+    "experts",
+    "payload",
+    "via",
+    "one_launch",
+    "push_combine",
+    "weights",
+    "bias",
+    "alignment",
+];
 
 /// Sets a number of a buffer, a variant, or a tune of its kernels.
 pub(crate) fn set(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), Failure> {
@@ -174,6 +183,7 @@ pub(crate) fn set(options: &mut BufferOptions, name: &str, value: &str) -> Resul
         }
         "weights" => options.weights = flag(name, value)?,
         "one_launch" => options.one_launch = Some(flag(name, value)?),
+        "push_combine" => options.push_combine = flag(name, value)?,
         "payload" => {
             let names = Payload::ALL.map(Payload::name);
             options.payload = Payload::from_name(value).ok_or_else(|| {
@@ -192,6 +202,10 @@ pub(crate) fn set(options: &mut BufferOptions, name: &str, value: &str) -> Resul
     Ok(())
 }
 
+/// The pipelines of few tokens that have tunes.
+const FEW: [StandardPipeline; 2] =
+    [StandardPipeline::DecodeDispatch, StandardPipeline::DecodeCombine];
+
 /// A tune of every pipeline that has it, or of the one before the point. The plan checks the value.
 fn set_tune(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), Failure> {
     let (only, tune) = match name.split_once('.') {
@@ -200,7 +214,7 @@ fn set_tune(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), 
     };
     let mut known = Vec::new();
     let mut found = false;
-    let of_calls = Reach::Combine.pipelines().iter().chain(&[StandardPipeline::DecodeDispatch]);
+    let of_calls = Reach::Combine.pipelines().iter().chain(&FEW);
     for pipeline in of_calls {
         let ir = (BuiltIn::entry(*pipeline).ir)();
         known.extend(ir.tunes.iter().map(|tune| tune.name.clone()));

@@ -219,7 +219,7 @@ impl Shown<'_> {
             self.buffer.via.name(),
             options.seed,
         )?;
-        let moved = moved(test.buffer(), test.oracle(), self.reach.launched(test.buffer()));
+        let moved = moved(test.buffer(), test.oracle(), &self.reach.launched(test.buffer()));
         write!(out, "{}", aligned(&table(&moved)))?;
         writeln!(out)?;
         verdict(findings, self.seconds, out)
@@ -231,7 +231,7 @@ impl Shown<'_> {
         findings: &Findings,
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
-        for it in moved(test.buffer(), test.oracle(), self.reach.launched(test.buffer())) {
+        for it in moved(test.buffer(), test.oracle(), &self.reach.launched(test.buffer())) {
             writeln!(out, "{}", it.object())?;
         }
         let object = totals(findings, self.machine, self.seconds);

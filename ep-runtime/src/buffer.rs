@@ -85,7 +85,7 @@ impl Programs {
         Ok(Programs {
             layout: make(Standard::Layout, stripes)?,
             cached: make_if(options.cached, Standard::NvlDispatchCached)?,
-            combine: make(Standard::NvlCombine, stripes)?,
+            combine: make(options.combine_pipeline(), stripes)?,
             one_launch: make_if(one_launch, Standard::DecodeDispatch)?,
             stripes: make_if(one_launch, Standard::DecodeStripes)?,
             dispatch,
@@ -152,7 +152,7 @@ impl Buffer {
         };
         let layout_kernel = prepare(Standard::Layout, &programs.layout, 0)?;
         let dispatch = prepare(Standard::NvlDispatch, &programs.dispatch, 1)?;
-        let combine = prepare(Standard::NvlCombine, &programs.combine, 2)?;
+        let combine = prepare(options.combine_pipeline(), &programs.combine, 2)?;
         // Those that not every buffer has follow in the order of `Programs::all`.
         let mut place = 3;
         let mut prepare_if = |pipeline, program: &Option<Emitted>| {
@@ -198,6 +198,14 @@ impl Buffer {
     pub fn holds_worst_case(&self) -> bool {
         let (options, ranks) = (&self.shared.options, self.shared.group.ranks());
         options.capacity(ranks) >= options.tokens.saturating_mul(ranks)
+    }
+
+    /// The pipelines of [`Buffer::dispatch`], in order.
+    pub fn dispatch_pipelines(&self) -> &'static [StandardPipeline] {
+        match self.dispatches_in_one_launch() {
+            true => &[StandardPipeline::DecodeDispatch],
+            false => &[StandardPipeline::Layout, StandardPipeline::NvlDispatch],
+        }
     }
 
     /// Whether [`Buffer::dispatch`] counts and sends in one launch.

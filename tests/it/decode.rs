@@ -97,6 +97,18 @@ fn a_rank_that_ends_is_named() {
     }
 }
 
+/// Rows come back by stores into slots of their tokens, behind dispatches of either kind.
+#[test]
+fn a_combine_by_stores_is_right_behind_any_dispatch() {
+    for one_launch in [true, false] {
+        let mut shape = uneven();
+        (shape.options.one_launch, shape.options.push_combine) = (Some(one_launch), true);
+        shape.options.biases = 2;
+        check(&shape, Build::Fast, 0..4);
+        check(&shape.payload(Payload::Fp8), Build::Checked, 0..1);
+    }
+}
+
 /// Counts that were exchanged before still have their own dispatch, in the same buffer.
 #[test]
 fn counts_may_come_first() {

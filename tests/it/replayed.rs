@@ -32,7 +32,8 @@ fn direct() -> BufferOptions {
 }
 
 fn one_launch() -> BufferOptions {
-    BufferOptions { one_launch: Some(true), payload: Payload::Fp8, ..direct() }
+    let few = BufferOptions { one_launch: Some(true), push_combine: true, ..direct() };
+    BufferOptions { payload: Payload::Fp8, ..few }
 }
 
 fn ring() -> BufferOptions {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ep_runtime::Emitted;
-use ep_runtime::buffer::{BufferOptions, BuiltIn, StandardPipeline};
+use ep_runtime::buffer::{Buffer, BuiltIn, StandardPipeline};
 use ep_runtime::group::Group;
 use ep_verify::selftest::{FloorTimes, Operation, Selftest, Timing};
 
@@ -16,7 +16,7 @@ use crate::problem::emit;
 /// The texts that a buffer launches: digest, and the file of `generated/` that holds the same.
 pub(super) struct Texts {
     all: Vec<(StandardPipeline, Text)>,
-    one_launch: bool,
+    buffer: Buffer,
 }
 
 /// One of them.
@@ -27,9 +27,9 @@ pub(super) struct Text {
 }
 
 impl Texts {
-    pub(super) fn of(options: &BufferOptions, group: &Group) -> Result<Texts, Failure> {
-        let one_launch = options.uses_one_launch(group.ranks());
-        let mains = Operation::ALL.iter().map(|operation| operation.main_pipeline(one_launch));
+    pub(super) fn of(buffer: &Buffer, group: &Group) -> Result<Texts, Failure> {
+        let options = buffer.options();
+        let mains = Operation::ALL.iter().map(|operation| operation.main_pipeline(buffer));
         let mut pipelines: Vec<StandardPipeline> = mains.collect();
         pipelines.retain(|it| options.cached || *it != StandardPipeline::NvlDispatchCached);
         pipelines.dedup();
@@ -40,12 +40,12 @@ impl Texts {
             Ok((pipeline, Text { digest: emitted.digest(), file }))
         };
         let all = pipelines.into_iter().zip(texts).map(text);
-        Ok(Texts { all: all.collect::<Result<Vec<_>, Failure>>()?, one_launch })
+        Ok(Texts { all: all.collect::<Result<Vec<_>, Failure>>()?, buffer: buffer.clone() })
     }
 
     /// The text of the kernel that moves the rows of an operation.
     pub(super) fn of_operation(&self, operation: Operation) -> Text {
-        let main = operation.main_pipeline(self.one_launch);
+        let main = operation.main_pipeline(&self.buffer);
         let found = self.all.iter().find(|(pipeline, _)| *pipeline == main);
         found.map(|(_, text)| text.clone()).unwrap_or_default()
     }
@@ -134,7 +134,6 @@ impl Measured<'_> {
     pub(super) fn object(&self) -> Object {
         let Timing { operation, mode, sms, remote, bytes, .. } = self.timing;
         let options = self.test.buffer().options();
-        let one_launch = self.test.buffer().dispatches_in_one_launch();
         let spread = self.timing.spread;
         let floor = self.least.floor();
         let us = |time: Option<Duration>| time.map(micros).map(Value::Hundredths);
@@ -145,7 +144,7 @@ impl Measured<'_> {
             .with("payload", self.payload())
             .with("cached", *operation == Operation::CachedDispatch)
             .with("via", options.via.name())
-            .with("pipeline", operation.main_pipeline(one_launch).name())
+            .with("pipeline", operation.main_pipeline(self.test.buffer()).name())
             .with("ranks", self.test.oracle().ranks())
             .with("tokens", options.tokens)
             .with("hidden", options.hidden)

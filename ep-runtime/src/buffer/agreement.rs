@@ -37,6 +37,7 @@ fn numbers(options: &BufferOptions, ranks: usize) -> Vec<Number> {
             value: options.one_launch.map_or(2, u64::from),
             words: one_launch_words,
         },
+        number("push_combine", usize::from(options.push_combine)),
         number("alignment", usize::try_from(options.alignment).unwrap_or(0)),
         digest("placement", options.placement(ranks).begin().iter().map(i32::to_string)),
         digest("settings", options.settings.iter().map(|setting| format!("{setting:?}"))),

@@ -148,6 +148,9 @@ pub struct BufferOptions {
     /// Whether one kernel counts and sends, which few tokens want. `None`: if it is faster at the rates of
     /// the machine.
     pub one_launch: Option<bool>,
+    /// Whether a combine stores rows where their tokens are, in place of fetching them, which few tokens
+    /// want. Slots for the tokens of all ranks, in two sets, take memory.
+    pub push_combine: bool,
     /// Counts per expert are rounded up to this.
     pub alignment: i32,
     /// Where experts live; `None`: as even as possible.
@@ -175,6 +178,7 @@ impl BufferOptions {
             biases: 0,
             cached: true,
             one_launch: None,
+            push_combine: false,
             alignment: 1,
             placement: None,
             settings: Vec::new(),
@@ -219,6 +223,14 @@ impl BufferOptions {
             ));
         }
         Ok(())
+    }
+
+    /// The pipeline of its combines.
+    pub fn combine_pipeline(&self) -> StandardPipeline {
+        match self.push_combine {
+            true => StandardPipeline::DecodeCombine,
+            false => StandardPipeline::NvlCombine,
+        }
     }
 
     /// Handles that may be in use at once.
@@ -282,7 +294,8 @@ impl BufferOptions {
         if pipeline != Standard::DecodeStripes {
             all.push(("topk", self.topk.to_string()));
         }
-        if ![Standard::NvlCombine, Standard::DecodeStripes].contains(&pipeline) {
+        let combines = [Standard::NvlCombine, Standard::DecodeCombine].contains(&pipeline);
+        if !combines && pipeline != Standard::DecodeStripes {
             all.push(("experts", self.experts.to_string()));
         }
         let striped = [Standard::Layout, Standard::DecodeStripes].contains(&pipeline)
@@ -319,9 +332,14 @@ impl BufferOptions {
                     all.push((name, flag(fresh && self.weights)));
                 }
             }
-            Standard::NvlCombine => {
+            Standard::NvlCombine | Standard::DecodeCombine => {
                 all.push(("hidden", self.hidden.to_string()));
-                all.push(("via", self.via.combine_name().to_string()));
+                match pipeline {
+                    Standard::NvlCombine => {
+                        all.push(("via", self.via.combine_name().to_string()));
+                    }
+                    _ => all.push(("max_tokens", self.tokens.to_string())),
+                }
                 all.push(("weights", flag(self.weights)));
                 all.push(("combined_weights", flag(self.weights)));
                 all.push(("bias", self.biases.to_string()));
@@ -371,7 +389,7 @@ impl BufferOptions {
             let Setting { pipeline, name, .. } = lost;
             return wrong(format!(
                 "`{name}` is set for `{pipeline}`, which no buffer launches; it launches layout, \
-                 nvl-dispatch, nvl-combine, decode-dispatch and decode-stripes"
+                 nvl-dispatch, nvl-combine, decode-dispatch, decode-stripes and decode-combine"
             ));
         }
         self.check_few(ranks).or_else(wrong)?;
@@ -403,6 +421,14 @@ impl BufferOptions {
 
     /// What is for few tokens alone.
     fn check_few(&self, ranks: usize) -> Result<(), String> {
+        let (tokens, via) = (self.tokens, self.via.name());
+        let few = (1..=ONE_LAUNCH_TOKENS).contains(&tokens);
+        if self.push_combine && (!few || self.via != Via::Direct) {
+            return Err(format!(
+                "a combine that stores rows where their tokens are is for 1 to {ONE_LAUNCH_TOKENS} \
+                 tokens and `via` direct, not for {tokens} and {via}"
+            ));
+        }
         if self.one_launch == Some(true) { self.one_launch_fits(ranks) } else { Ok(()) }
     }
 
@@ -431,17 +457,20 @@ pub enum StandardPipeline {
     DecodeDispatch,
     /// Makes the tables that cached dispatches read of those.
     DecodeStripes,
+    /// Stores rows where their tokens are, and adds them up there.
+    DecodeCombine,
 }
 
 impl StandardPipeline {
     /// Every one.
-    pub const ALL: [StandardPipeline; 6] = [
+    pub const ALL: [StandardPipeline; 7] = [
         StandardPipeline::Layout,
         StandardPipeline::NvlDispatch,
         StandardPipeline::NvlDispatchCached,
         StandardPipeline::NvlCombine,
         StandardPipeline::DecodeDispatch,
         StandardPipeline::DecodeStripes,
+        StandardPipeline::DecodeCombine,
     ];
 
     /// The pipeline's name on the command line.
@@ -452,6 +481,7 @@ impl StandardPipeline {
             StandardPipeline::NvlCombine => "nvl-combine",
             StandardPipeline::DecodeDispatch => "decode-dispatch",
             StandardPipeline::DecodeStripes => "decode-stripes",
+            StandardPipeline::DecodeCombine => "decode-combine",
         }
     }
 }
@@ -482,6 +512,7 @@ impl BuiltIn {
             StandardPipeline::NvlCombine => AnyPipeline::of::<pipelines::NvlCombine>(),
             StandardPipeline::DecodeDispatch => AnyPipeline::of::<pipelines::DecodeDispatch>(),
             StandardPipeline::DecodeStripes => AnyPipeline::of::<pipelines::DecodeStripes>(),
+            StandardPipeline::DecodeCombine => AnyPipeline::of::<pipelines::DecodeCombine>(),
         }
     }
 }
@@ -590,6 +621,19 @@ mod tests {
         assert!(!used(0, &|_| ()));
     }
 
+    #[test]
+    fn a_combine_by_stores_is_for_few_tokens() {
+        let asked = |tokens: usize, via: Via| {
+            said(|it| (it.push_combine, it.tokens, it.via) = (true, tokens, via))
+        };
+        assert_eq!(asked(1024, Via::Direct), "");
+        let text = "a combine that stores rows where their tokens are is for 1 to 1024 tokens and \
+                    `via` direct, not for 1025 and direct";
+        assert_eq!(asked(1025, Via::Direct), text);
+        assert!(asked(0, Via::Direct).ends_with("not for 0 and direct"));
+        assert!(asked(8, Via::Ring).ends_with("not for 8 and ring"));
+    }
+
     /// Before anything checks them.
     #[test]
     fn strides_of_absurd_shapes_are_numbers() {
@@ -612,7 +656,7 @@ mod tests {
         };
         assert_eq!(set("nvl-dispatch"), "");
         let text = "`stages` is set for `nvl_dispatch`, which no buffer launches; it launches layout, \
-                    nvl-dispatch, nvl-combine, decode-dispatch and decode-stripes";
+                    nvl-dispatch, nvl-combine, decode-dispatch, decode-stripes and decode-combine";
         assert_eq!(set("nvl_dispatch"), text);
     }
 }

@@ -121,10 +121,11 @@ impl Selftest {
 
     /// The kernels of an operation.
     fn halves(&self, operation: Operation) -> Result<Option<Vec<Half<'_>>>, CallError> {
+        let combine = self.case.options.combine_pipeline();
         let pipelines = match operation {
             Operation::Dispatch | Operation::CachedDispatch => &[StandardPipeline::NvlDispatch][..],
-            Operation::Combine => &[StandardPipeline::NvlCombine],
-            Operation::Both => &[StandardPipeline::NvlDispatch, StandardPipeline::NvlCombine],
+            Operation::Combine => &[combine],
+            Operation::Both => &[StandardPipeline::NvlDispatch, combine],
             Operation::DispatchCounted | Operation::Counts => return Ok(None),
         };
         let fits = |pipeline| BARRIER_BYTES + self.floor_row_bytes(pipeline) <= SHARED_BYTES;
@@ -178,7 +179,7 @@ impl Selftest {
 
 impl<'a> Half<'a> {
     fn new(test: &'a Selftest, pipeline: StandardPipeline) -> Result<Half<'a>, CallError> {
-        let (group, is_combine) = (&test.group, pipeline == StandardPipeline::NvlCombine);
+        let (group, is_combine) = (&test.group, pipeline != StandardPipeline::NvlDispatch);
         let (backend, ranks) = (group.backend(), group.ranks());
         let slots = test.case.tokens.iter().copied().max().unwrap_or(0) + 1;
         let row_bytes = test.floor_row_bytes(pipeline);

@@ -225,7 +225,7 @@ fn replayed_calls_are_made_and_compared() {
         let captured = Operation::ALL.into_iter().filter(|it| *it != Operation::DispatchCounted);
         let kinds = captured.flat_map(|it| [Mode::Loop, Mode::Iso].map(|mode| (it, mode)));
         for (operation, mode) in kinds {
-            let main = operation.main_pipeline(test.buffer.dispatches_in_one_launch());
+            let main = operation.main_pipeline(&test.buffer);
             let entry = &test.buffer.plan(main).unwrap().entry;
             let run = backend.runs(entry);
             let timing = test.time(&last, operation, mode, repeats).unwrap();

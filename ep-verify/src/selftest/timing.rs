@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Selftest;
 use crate::findings::Findings;
-use ep_runtime::buffer::{CombineInput, Handle, Offered, Received, StandardPipeline, Via};
+use ep_runtime::buffer::{Buffer, CombineInput, Handle, Offered, Received, StandardPipeline, Via};
 use ep_runtime::error::CallError;
 
 use replays::Replays;
@@ -56,27 +56,22 @@ impl Operation {
         }
     }
 
-    /// The kernels of a call, in order, of a buffer that dispatches in one launch or in two.
-    pub fn pipelines(self, one_launch: bool) -> &'static [StandardPipeline] {
-        use StandardPipeline as Standard;
+    /// The kernels of a call of a buffer, in order.
+    pub fn pipelines(self, buffer: &Buffer) -> Vec<StandardPipeline> {
+        let (dispatch, combine) =
+            (buffer.dispatch_pipelines(), buffer.options().combine_pipeline());
         match self {
-            Operation::Dispatch | Operation::DispatchCounted if one_launch => {
-                &[Standard::DecodeDispatch]
-            }
-            Operation::Dispatch | Operation::DispatchCounted => {
-                &[Standard::Layout, Standard::NvlDispatch]
-            }
-            Operation::Counts => &[Standard::Layout],
-            Operation::CachedDispatch => &[Standard::NvlDispatchCached],
-            Operation::Combine => &[Standard::NvlCombine],
-            Operation::Both if one_launch => &[Standard::DecodeDispatch, Standard::NvlCombine],
-            Operation::Both => &[Standard::Layout, Standard::NvlDispatch, Standard::NvlCombine],
+            Operation::Dispatch | Operation::DispatchCounted => dispatch.to_vec(),
+            Operation::Counts => vec![StandardPipeline::Layout],
+            Operation::CachedDispatch => vec![StandardPipeline::NvlDispatchCached],
+            Operation::Combine => vec![combine],
+            Operation::Both => [dispatch, &[combine]].concat(),
         }
     }
 
     /// The last of them: the one that moves rows, if any does.
-    pub fn main_pipeline(self, one_launch: bool) -> StandardPipeline {
-        *self.pipelines(one_launch).last().unwrap_or(&StandardPipeline::NvlDispatch)
+    pub fn main_pipeline(self, buffer: &Buffer) -> StandardPipeline {
+        self.pipelines(buffer).last().copied().unwrap_or(StandardPipeline::NvlDispatch)
     }
 
     /// Whether it dispatches rows whose counts are new.
@@ -204,27 +199,25 @@ impl Selftest {
         })
     }
 
-    /// The kernels of a call, in order.
-    fn pipelines(&self, operation: Operation) -> &'static [StandardPipeline] {
-        operation.pipelines(self.buffer.dispatches_in_one_launch())
-    }
-
     /// Most SMs of any kernel of a call.
     pub fn sms(&self, operation: Operation) -> u32 {
         let of = |pipeline: &StandardPipeline| {
             let call = match pipeline {
-                StandardPipeline::NvlCombine => &self.case.combine,
+                StandardPipeline::NvlCombine | StandardPipeline::DecodeCombine => {
+                    &self.case.combine
+                }
                 _ => &self.case.dispatch,
             };
             self.buffer.sms(*pipeline, call)
         };
-        self.pipelines(operation).iter().map(of).max().unwrap_or(0)
+        operation.pipelines(&self.buffer).iter().map(of).max().unwrap_or(0)
     }
 
     /// Blocks of the call that send to other ranks, if it splits them.
     fn sending(&self, operation: Operation) -> Option<u32> {
         let apart = [StandardPipeline::NvlDispatch, StandardPipeline::NvlDispatchCached];
-        let moves = self.pipelines(operation).iter().any(|pipeline| apart.contains(pipeline));
+        let moves =
+            operation.pipelines(&self.buffer).iter().any(|pipeline| apart.contains(pipeline));
         let splits = moves && self.case.options.via == Via::Direct;
         splits.then(|| self.buffer.remote_sms(&self.case.dispatch))
     }
@@ -337,8 +330,8 @@ impl Selftest {
 
     /// Bytes over the wire of the busiest rank: rows and the records that go with them.
     fn wire_bytes(&self, operation: Operation) -> u64 {
-        let pipelines = self.pipelines(operation).iter();
-        let row: u64 = pipelines.map(|pipeline| self.row_bytes(*pipeline)).sum();
+        let pipelines = operation.pipelines(&self.buffer).into_iter();
+        let row: u64 = pipelines.map(|pipeline| self.row_bytes(pipeline)).sum();
         let ranks = 0..self.group.ranks();
         ranks.map(|rank| self.oracle.remote_rows(rank) as u64 * row).max().unwrap_or(0)
     }
