@@ -1,7 +1,7 @@
 //! Dispatches in one launch, by the calls of a buffer: rows, counts and tables against the oracle, and the
 //! cached dispatches and combines that follow those tables.
 
-use ep_runtime::buffer::{Payload, Via};
+use ep_runtime::buffer::{Payload, Setting, Via};
 use ep_runtime::error::CallError;
 use ep_runtime::host::{Build, FailureKind, Faults, HostOptions};
 
@@ -95,6 +95,20 @@ fn a_rank_that_ends_is_named() {
             assert!(failure.drained, "{failure}");
         });
     }
+}
+
+/// Warps that tell of their rows before they take others', of one token each and of several.
+#[test]
+fn rows_may_be_told_of_early() {
+    let early = |mut shape: Shape, tokens: usize| {
+        let [pipeline, name, value] = ["decode-dispatch", "early", "1"].map(str::to_owned);
+        shape.options.settings.push(Setting { pipeline, name, value });
+        shape.options.tokens = tokens;
+        shape
+    };
+    check(&early(uneven(), 12), Build::Fast, 0..6);
+    check(&early(one_launch(3, 64, 1, 5).payload(Payload::Fp8), 200), Build::Fast, 0..2);
+    check(&early(uneven().vector(), 12), Build::Checked, 0..1);
 }
 
 /// Rows come back by stores into slots of their tokens, behind dispatches of either kind.
