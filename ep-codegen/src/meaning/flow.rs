@@ -82,7 +82,12 @@ impl<'p> Instance<'p> {
         let binds = self.binds.len();
         Ok(match &stmt.action {
             Action::For { domain, body, .. } => {
-                let Some(values) = there(self.eval(world).domain(domain))? else { return Ok(None) };
+                let values = match there(self.eval(world).domain(domain)) {
+                    // What is left out need not make sense.
+                    Err(Stop::Wrong(_)) if out => return Ok(None),
+                    values => values?,
+                };
+                let Some(values) = values else { return Ok(None) };
                 let turns = Turns::Values { stmt, values, next: 0 };
                 Some(Frame::looped(body, binds, turns, out))
             }
@@ -155,7 +160,8 @@ impl<'p> Instance<'p> {
         };
         self.bind(binder, Bound::Value(Value::int(value), Touched::Nothing));
         if out || !self.holds(world, filter)? {
-            return Ok((position.is_none() && records_position(body)).then_some(true));
+            let says = records_position(body) || self.is_open();
+            return Ok((position.is_none() && says).then_some(true));
         }
         if let Some(position) = position {
             let mut eval = self.eval(world);
@@ -172,6 +178,14 @@ impl<'p> Instance<'p> {
 
     pub(super) fn bind(&mut self, name: &'p str, bound: Bound) {
         self.binds.push(Bind { name, bound });
+    }
+
+    /// Whether a message that comes in no fixed order has arrived: then it counts where it would lie.
+    fn is_open(&self) -> bool {
+        self.binds.iter().any(|bind| match &bind.bound {
+            Bound::Arrived(arrived) => arrived.touched != Touched::Nothing,
+            _ => false,
+        })
     }
 
     /// Whether a condition holds; where it reads what is not there, it does not.
@@ -216,7 +230,7 @@ impl<'p> Instance<'p> {
             }
             streams[place].next += 1;
             *from = place;
-            return Ok(Some(match (runs, records_position(body)) {
+            return Ok(Some(match (runs, records_position(body) || self.is_open()) {
                 (true, _) => Some(false),
                 (false, true) => Some(true),
                 (false, false) => None,
@@ -295,6 +309,17 @@ pub(super) fn there<T>(found: Found<T>) -> Found<Option<T>> {
 fn records_position(body: &[Stmt]) -> bool {
     let mut found = false;
     walk::stmts(body, &mut |stmt| found |= is_position(stmt));
+    found
+}
+
+/// Whether a block records positions of this channel.
+pub(super) fn records_position_of(body: &[Stmt], channel: &str) -> bool {
+    let mut found = false;
+    walk::stmts(body, &mut |stmt| {
+        found |= is_position(stmt)
+            && matches!(&stmt.action, Action::Record { value: Expr::OfChannel { channel: of, .. }, .. }
+                if of == channel);
+    });
     found
 }
 

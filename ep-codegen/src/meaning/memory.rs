@@ -111,6 +111,9 @@ impl Memory {
                 Touched::Nothing => all.and(one.value),
                 _ => Touched::Many,
             });
+        // A sum in no fixed order has no fixed last bits.
+        let is_loose = |at| self.adds.get(&at).is_some_and(|(adds, _)| *adds > 1);
+        let touched = if (start..start + count).any(is_loose) { Touched::Many } else { touched };
         if count == 1 && indices.len() == tensor.extents.len() && tensor.parts.len() == 1 {
             return Ok((tensor.get(start).map_or(Value::int(0), Value::One), touched));
         }
@@ -159,6 +162,17 @@ impl Memory {
             }
         }
         put(tensor, indices.len(), start, value);
+        Ok(())
+    }
+
+    /// Where a message in no fixed order would have been written, had a condition not left it out: in a
+    /// call, another one may be there.
+    pub(super) fn leave_out(&mut self, name: &str, indices: &[i64], place: Touched) -> Found<()> {
+        let (start, count) = self.span(name, indices)?;
+        for at in start..start + count {
+            let open = OpenElement { place, value: Touched::Nothing };
+            self.open.entry(at).or_insert(open);
+        }
         Ok(())
     }
 

@@ -55,7 +55,8 @@ pub struct Left {
     pub tensor: Tensor,
     /// Elements of the first part that the call has given a value; others stay as they were.
     pub written: Vec<bool>,
-    /// Elements of the first part that an open order touches.
+    /// Elements of the first part that an open order touches: those that the call has given a value,
+    /// and those that it would have, had another message been there.
     pub open: BTreeMap<usize, OpenElement>,
     /// Elements to which several `f32` were added in no fixed order: how many, and the sum of their
     /// magnitudes.
@@ -68,10 +69,24 @@ type Where = (usize, String, usize, usize);
 /// The members of a group, by rank in it.
 #[derive(Default)]
 struct Group {
-    /// Elements that lie where the member's rank says.
-    places: BTreeMap<usize, Vec<Where>>,
+    /// Elements that lie where the member's rank says, and whether the member has one.
+    places: BTreeMap<usize, Vec<(Where, bool)>>,
     /// Elements that hold something made of the member's rank.
     values: Vec<(usize, Where)>,
+}
+
+impl Group {
+    /// What a member leaves, in order of its places; nothing where a condition has left it out.
+    fn leaves(&self, member: usize, of: &Find<'_>) -> Vec<Option<u64>> {
+        let places = self.places.get(&member).into_iter().flatten();
+        places.map(|(place, is_left)| is_left.then(|| bit(place, of)).flatten()).collect()
+    }
+
+    /// What lies at the places of a member.
+    fn holds(&self, member: usize, of: &Find<'_>) -> Vec<Option<u64>> {
+        let places = self.places.get(&member).into_iter().flatten();
+        places.map(|(place, _)| bit(place, of)).collect()
+    }
 }
 
 /// The first differences between what calls must leave and what they left; `got` has a tensor for
@@ -107,18 +122,21 @@ fn exact(
     for (number, part) in left.tensor.parts.iter().enumerate() {
         for at in 0..part.data.len() {
             let owner = left.tensor.owner_of(number, at);
-            if !left.written.get(owner).copied().unwrap_or(false) {
+            let is_left = left.written.get(owner).copied().unwrap_or(false);
+            if !is_left && !left.open.contains_key(&owner) {
                 continue;
             }
             let place = (rank, name.to_string(), number, at);
             match left.open.get(&owner) {
                 // What says where it lies itself is as fixed as anything.
-                Some(OpenElement { place: Touched::One(a), value: Touched::One(b) }) if a == b => {}
+                Some(OpenElement { place: Touched::One(a), value: Touched::One(b) })
+                    if a == b && is_left => {}
                 Some(OpenElement { place: Touched::One(member), value: Touched::Nothing }) => {
                     let group = groups.entry(member.group).or_default();
-                    group.places.entry(member.at).or_default().push(place);
+                    group.places.entry(member.at).or_default().push((place, is_left));
                     continue;
                 }
+                Some(_) if !is_left => continue,
                 Some(OpenElement { place: Touched::Nothing, value: Touched::One(member) }) => {
                     let group = groups.entry(member.group).or_default();
                     group.values.push((member.at, place));
@@ -170,11 +188,6 @@ fn bit(place: &Where, of: &Find<'_>) -> Option<u64> {
     of(*rank, name)?.parts.get(*part)?.data.bits(*at)
 }
 
-/// The bits of some elements.
-fn bits(places: &[Where], of: &Find<'_>) -> Vec<Option<u64>> {
-    places.iter().map(|place| bit(place, of)).collect()
-}
-
 fn of_group(
     group: &Group,
     want: &[BTreeMap<String, Left>],
@@ -184,7 +197,8 @@ fn of_group(
     let wanted = |rank: usize, name: &str| Some(&want.get(rank)?.get(name)?.tensor);
     let found = |rank: usize, name: &str| got.get(rank)?.get(name);
     let name = || {
-        let first = group.places.values().flatten().chain(group.values.iter().map(|(_, at)| at));
+        let places = group.places.values().flatten().map(|(at, _)| at);
+        let first = places.chain(group.values.iter().map(|(_, at)| at));
         first.map(|(rank, name, ..)| format!("rank {rank}: {name}")).next().unwrap_or_default()
     };
     // What is recorded of the order says which member is which.
@@ -212,23 +226,62 @@ fn of_group(
     // The others are compared as a set.
     let taken: std::collections::BTreeSet<usize> = seen.values().copied().collect();
     let (mut left, mut right) = (Vec::new(), Vec::new());
-    for (member, places) in &group.places {
-        match seen.get(member).map(|now| group.places.get(now)) {
+    for member in group.places.keys() {
+        match seen.get(member) {
             Some(now) => {
-                if now.is_none_or(|now| bits(places, &wanted) != bits(now, &found)) {
+                if !fits(&group.leaves(*member, &wanted), &group.holds(*now, &found)) {
                     differences.push(format!("{} differs behind its recorded position", name()));
                     return;
                 }
             }
-            None => left.push(bits(places, &wanted)),
+            None => left.push(group.leaves(*member, &wanted)),
         }
         if !taken.contains(member) {
-            right.push(bits(places, &found));
+            right.push(group.holds(*member, &found));
         }
     }
-    left.sort();
-    right.sort();
-    if left != right {
+    if !is_permuted(&left, &right) {
         differences.push(format!("{} differs, in whatever order", name()));
     }
+}
+
+/// Whether places hold what a member leaves, whatever is at those where it leaves nothing.
+fn fits(left: &[Option<u64>], held: &[Option<u64>]) -> bool {
+    left.len() == held.len()
+        && left.iter().zip(held).all(|(left, held)| left.is_none() || left == held)
+}
+
+/// Whether the places of `held` hold what the members leave, one each in some order.
+fn is_permuted(left: &[Vec<Option<u64>>], held: &[Vec<Option<u64>>]) -> bool {
+    if left.len() != held.len() {
+        return false;
+    }
+    let mut owners: Vec<Option<usize>> = vec![None; held.len()];
+    (0..left.len())
+        .all(|member| find_place(member, left, held, &mut vec![false; held.len()], &mut owners))
+}
+
+/// Finds a place for a member, by moving others on to other places that suit them.
+fn find_place(
+    member: usize,
+    left: &[Vec<Option<u64>>],
+    held: &[Vec<Option<u64>>],
+    tried: &mut [bool],
+    owners: &mut [Option<usize>],
+) -> bool {
+    for at in 0..held.len() {
+        if tried[at] || !fits(&left[member], &held[at]) {
+            continue;
+        }
+        tried[at] = true;
+        let is_free = match owners[at] {
+            None => true,
+            Some(other) => find_place(other, left, held, tried, owners),
+        };
+        if is_free {
+            owners[at] = Some(member);
+            return true;
+        }
+    }
+    false
 }

@@ -1,7 +1,7 @@
 //! Statements that write: into tensors, headers and names.
 
 use super::eval::{Bind, Bound, Eval};
-use super::flow::{Frame, is_position, there};
+use super::flow::{Frame, is_position, records_position_of, there};
 use super::machine::Instance;
 use super::open::{OpenElement, Touched};
 use super::value::{Value, form, shaped};
@@ -18,7 +18,7 @@ enum How {
 
 impl<'p> Instance<'p> {
     /// Runs a statement, or gives the frame of a loop. `absent`: a condition around it said no, and it
-    /// only says so of positions.
+    /// only says so of positions, and of places where messages lie in no fixed order.
     pub(super) fn statement(
         &mut self,
         world: &mut World<'p>,
@@ -29,7 +29,11 @@ impl<'p> Instance<'p> {
             Action::For { .. } | Action::Receive { .. } | Action::Gather { .. } => {
                 return self.begin(world, stmt, absent);
             }
-            Action::Push { .. } if absent => self.skip_push(world, stmt)?,
+            Action::Push { channel, .. } if absent => {
+                if records_position_of(&world.ir.roles[self.actor.role].body, channel) {
+                    self.skip_push(world, stmt)?;
+                }
+            }
             Action::Let { name, value } => {
                 let mut eval = self.eval(world);
                 let (value, touched) = (eval.expr(value), eval.touched);
@@ -40,6 +44,11 @@ impl<'p> Instance<'p> {
                     Err(stop) => return Err(stop),
                 };
                 self.binds.push(Bind { name, bound });
+            }
+            Action::Store { target, .. } | Action::Record { target, .. }
+                if absent && !is_position(stmt) =>
+            {
+                self.leave_out(world, target)?;
             }
             _ if absent && !is_position(stmt) => {}
             Action::Push { .. } => self.push(world, stmt)?,
@@ -144,6 +153,24 @@ impl<'p> Instance<'p> {
         match how {
             How::Store => memory.write(name, &indices, &value, hand, open),
             How::Add => memory.add(name, &indices, &value, hand, open),
+        }
+    }
+
+    /// Notes the place of a statement that a condition has left out, where that is one in no fixed order.
+    fn leave_out(&mut self, world: &mut World<'p>, target: &'p Place) -> Found<()> {
+        let name = target.tensor.as_str();
+        let mut eval = self.eval(world);
+        // What has no place is not left out of it.
+        let (Ok(indices), place) = (eval.wholes(&target.indices), eval.touched) else {
+            return Ok(());
+        };
+        let memory = world.ranks.get_mut(self.actor.rank).and_then(|it| it.get_mut(name));
+        match (memory, place) {
+            (Some(memory), Touched::One(_)) => match memory.leave_out(name, &indices, place) {
+                Err(Stop::Wrong(_)) => Ok(()),
+                left => left,
+            },
+            _ => Ok(()),
         }
     }
 

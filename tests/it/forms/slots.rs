@@ -130,6 +130,44 @@ fn senders_count_what_arrives() {
     );
 }
 
+/// Places that a condition leaves empty, in whatever order messages come.
+#[test]
+fn a_condition_leaves_out_what_arrives() {
+    for (filter, body, output) in [
+        ("where m.src % 3 != 1", "store o[m.row] = m.src;", "o: i32[ranks * 12]"),
+        (
+            "",
+            "for k in 0..3 where m.src > k { store o[m.row, k] = m.src; }",
+            "o: i32[ranks * 12, 3]",
+        ),
+        (
+            "where m.src % 2 == 0",
+            "let half = m.src / 2; for k in 0..3 where half != k { store o[m.row, k] = half; }",
+            "o: i32[ranks * 12, 3]",
+        ),
+    ] {
+        let table = "table place: i32[tokens, ranks];";
+        let recorded = "record place[t, peer] = rows[peer].position;";
+        for (table, record) in [("", ""), (table, recorded)] {
+            agrees(&format!(
+                "shape {{ ranks: 1..=64, stripes: 1..=6 }}
+                 size tokens in 0..=9;
+                 {table}
+                 output {output};
+                 message Row {{ src: i32 }}
+                 channel rows: slots<Row> over nvlink from Send to Take per all {{ slot: [source, arrival: 12] }};
+                 role Send on all blocks, 3 warps, warps shared by stripe {{
+                     for t in stripe {{ for peer in ranks {{ push rows[peer] {{ src: t }}; {record} }} }}
+                     close rows;
+                 }}
+                 role Take on all blocks, 3 warps, warps shared by source {{
+                     for m in rows[source] at source * 12 {filter} {{ {body} }}
+                 }}"
+            ));
+        }
+    }
+}
+
 #[test]
 fn counted_slots_are_taken_in_order_of_their_indices() {
     agrees(
