@@ -38,6 +38,8 @@ struct Call<'a> {
     drawn: &'a Drawn,
     /// What its last round leaves.
     outcome: Outcome,
+    /// By rank and tensor, the elements that a round may write; all others it leaves alone.
+    touched: Vec<BTreeMap<String, Vec<bool>>>,
 }
 
 impl<'a> Declared<'a> {
@@ -51,11 +53,14 @@ impl<'a> Declared<'a> {
     ) -> Result<Declared<'a>, Wrong> {
         let made = calls.iter().map(|drawn| {
             let mut outcome = drawn.run(functions)?;
+            let mut touched = vec![BTreeMap::new(); outcome.ranks.len()];
+            touch(&mut touched, &outcome);
             for _ in 1..rounds {
                 let ranks = again(&drawn.ranks, &outcome, &drawn.ir);
                 outcome = Drawn { ranks, ..drawn.clone() }.run(functions)?;
+                touch(&mut touched, &outcome);
             }
-            Ok(Call { drawn, outcome })
+            Ok(Call { drawn, outcome, touched })
         });
         Ok(Declared { emitted, calls: made.collect::<Result<_, _>>()?, rounds })
     }
@@ -98,14 +103,27 @@ impl<'a> Declared<'a> {
         group.local().try_for_each(|rank| group.sync(rank))?;
         let mut findings = Findings::default();
         for (turn, ranks) in bound.chunks(group.local().len().max(1)).enumerate() {
-            let (want, got) = self.calls[turn].left(group, ranks)?;
-            let first = compare(&want, &got);
+            let (want, got, mut first) = self.calls[turn].left(group, ranks)?;
+            first.extend(compare(&want, &got));
             let compared = want.iter().flat_map(BTreeMap::values).map(|left| left.written.len());
             let (compared, wrong) = (compared.sum::<usize>() as u64, first.len() as u64);
             let name = format!("{}, call {}", plan.pipeline, turn + 1);
             findings.add(name, Differences { compared, wrong, first });
         }
         Ok(findings)
+    }
+}
+
+/// Adds the elements that a round writes, and those that it may in another order of its messages.
+fn touch(touched: &mut [BTreeMap<String, Vec<bool>>], outcome: &Outcome) {
+    for (known, ranks) in touched.iter_mut().zip(&outcome.ranks) {
+        for (name, left) in ranks {
+            let known =
+                known.entry(name.clone()).or_insert_with(|| vec![false; left.written.len()]);
+            for (at, is_touched) in known.iter_mut().enumerate() {
+                *is_touched |= left.written[at] || left.open.contains_key(&at);
+            }
+        }
     }
 }
 
@@ -238,20 +256,28 @@ impl Call<'_> {
         }
     }
 
-    /// What the call had to leave on the ranks of this process, and what it left.
+    /// What the call had to leave on the ranks of this process, what it left, and what it has changed
+    /// where it had to leave things alone.
     #[expect(clippy::type_complexity, reason = "two lists by rank, as `compare` takes them")]
     fn left(
         &self,
         group: &Group,
         ranks: &[Bound],
-    ) -> Result<(Vec<BTreeMap<String, Left>>, Vec<BTreeMap<String, Tensor>>), CallError> {
-        let (mut want, mut got) = (Vec::new(), Vec::new());
+    ) -> Result<(Vec<BTreeMap<String, Left>>, Vec<BTreeMap<String, Tensor>>, Vec<String>), CallError>
+    {
+        let (mut want, mut got, mut changed) = (Vec::new(), Vec::new(), Vec::new());
         for bound in ranks {
             let wanted = &self.outcome.ranks[bound.rank];
             let mut found: BTreeMap<String, Tensor> = BTreeMap::new();
             for (name, part, place, address) in &bound.outputs {
                 let mut bytes = vec![0; place.bytes()];
                 group.backend().read(bound.rank, *address, &mut bytes)?;
+                if let Some(at) = self.changed(bound.rank, name, *part, place, &bytes) {
+                    let rank = bound.rank;
+                    changed.push(format!(
+                        "rank {rank}: {name} part {part} is changed at {at}, which no statement writes"
+                    ));
+                }
                 let tensor = found.entry(name.clone());
                 let tensor = tensor.or_insert_with(|| wanted[name].tensor.clone());
                 place.read(&bytes, &mut tensor.parts[*part].data);
@@ -259,7 +285,26 @@ impl Call<'_> {
             want.push(wanted.clone());
             got.push(found);
         }
-        Ok((want, got))
+        Ok((want, got, changed))
+    }
+
+    /// Where a part of a tensor is not what it was, although no statement writes there: an element, or
+    /// a gap between rows.
+    fn changed(
+        &self,
+        rank: usize,
+        name: &str,
+        part: usize,
+        place: &Place,
+        bytes: &[u8],
+    ) -> Option<String> {
+        let brought = self.drawn.ranks[rank].tensors.get(name).and_then(|copies| copies.first());
+        let mut before = place.written(brought.map(|tensor| &tensor.parts[part].data));
+        let (touched, left) = (&self.touched[rank][name], &self.outcome.ranks[rank][name]);
+        let is_touched = |at: usize| touched[left.tensor.owner_of(part, at)];
+        place.take(&mut before, bytes, &is_touched);
+        let at = before.iter().zip(bytes).position(|(before, byte)| before != byte)?;
+        Some(place.name(at))
     }
 }
 

@@ -335,7 +335,7 @@ impl Tensor {
     }
 
     /// The element of the first part that decides whether element `index` of `part` was written.
-    pub(super) fn owner_of(&self, part: usize, index: usize) -> usize {
+    pub fn owner_of(&self, part: usize, index: usize) -> usize {
         let block = self.parts.get(part).map_or(1, |part| part.block.max(1));
         let width = self.width().max(1);
         let each = width.div_ceil(block).max(1);

@@ -76,6 +76,22 @@ impl Place {
         bytes
     }
 
+    /// Copies the elements that `is_taken` says from `bytes`.
+    pub(super) fn take(&self, to: &mut [u8], bytes: &[u8], is_taken: &dyn Fn(usize) -> bool) {
+        for index in (0..self.count).filter(|index| is_taken(*index)) {
+            to[self.at(index)].copy_from_slice(&bytes[self.at(index)]);
+        }
+    }
+
+    /// What a byte belongs to.
+    pub(super) fn name(&self, byte: usize) -> String {
+        let element = (0..self.count).find(|index| self.at(*index).contains(&byte));
+        match element {
+            Some(index) => format!("element {} of row {}", index % self.width, index / self.width),
+            None => format!("byte {byte}, between rows"),
+        }
+    }
+
     /// The elements that memory holds.
     pub(super) fn read(&self, bytes: &[u8], data: &mut Data) {
         (0..self.count).for_each(|index| data.read(index, &bytes[self.at(index)]));
