@@ -1,7 +1,7 @@
 //! What slots are told apart by, and how one finds out that their messages have come.
 
 use super::helpers::SLOT;
-use super::{Action, Channel, ChannelKind, Expr, Pipeline, Stmt, Transport, walk};
+use super::{Action, Channel, ChannelKind, Expr, Pipeline, Role, Stmt, Transport, walk};
 
 /// How the messages of slots arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,4 +72,20 @@ pub fn places(position: Option<&Expr>) -> &[Expr] {
 /// Whether a statement closes the channel.
 pub fn closes(stmt: &Stmt, channel: &str) -> bool {
     matches!(&stmt.action, Action::Close { channel: of } if of == channel)
+}
+
+/// The slots of which the warps of a role share an index, and its place there: its own, else any.
+pub fn shared_axis<'a>(ir: &'a Pipeline, role: &Role, name: &str) -> Option<(&'a Channel, usize)> {
+    let place = |channel: &'a Channel| {
+        Some((channel, channel.slot_names.iter().position(|axis| axis == name)?))
+    };
+    let own = |channel: &&Channel| channel.to == role.name || channel.from.contains(&role.name);
+    let mut own = ir.channels.iter().filter(own);
+    own.find_map(place).or_else(|| ir.channels.iter().find_map(place))
+}
+
+/// The channel whose senders the warps of a role share as `source`: the first one that it takes. Without
+/// one, they are all ranks.
+pub fn shared_sources<'a>(ir: &'a Pipeline, role: &Role) -> Option<&'a Channel> {
+    ir.channels.iter().find(|channel| channel.to == role.name)
 }

@@ -94,7 +94,7 @@ impl<'p> Machine<'p> {
         for name in shared_names(&role.share) {
             let values = match &role.share {
                 Share::Peer { set, .. } => self.world.members(set, rank),
-                _ => self.world.shared(name, rank)?,
+                _ => self.world.shared(role, name, rank)?,
             };
             let is_rank = match &role.share {
                 Share::Peer { set, .. } => {

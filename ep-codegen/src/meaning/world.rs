@@ -8,6 +8,7 @@ use super::memory::Memory;
 use super::value::{Parts, form};
 use super::wrong::{Fault, Found};
 use super::{Problem, Rank};
+use crate::ir::slots::{shared_axis, shared_sources};
 use crate::ir::{Action, Channel, ElemType, Expr, PeerSet, Pipeline, Role, Share, walk};
 use crate::plan::{eval, parts};
 
@@ -129,18 +130,14 @@ impl<'p> World<'p> {
         parts.map(|(_, elem, block)| (Some(elem), usize::try_from(block).unwrap_or(1))).collect()
     }
 
-    /// How many values an index has that warps share: a slot's, or a number in the plural.
-    pub(super) fn shared(&self, name: &str, me: usize) -> Found<Vec<i64>> {
-        for channel in &self.ir.channels {
-            if let Some(at) = channel.slot_names.iter().position(|axis| axis == name) {
-                if name == "source" {
-                    return Ok(self.members(&channel.per, me));
-                }
-                return Ok((0..self.shape(&channel.slot[at])?).collect());
-            }
-        }
+    /// The values of an index that the warps of a role share: of a slot, or of a number in the plural.
+    pub(super) fn shared(&self, role: &Role, name: &str, me: usize) -> Found<Vec<i64>> {
         if name == "source" {
-            return Ok((0..self.count()).collect());
+            let per = shared_sources(self.ir, role).map_or(&PeerSet::All, |channel| &channel.per);
+            return Ok(self.members(per, me));
+        }
+        if let Some((channel, at)) = shared_axis(self.ir, role, name) {
+            return Ok((0..self.shape(&channel.slot[at])?).collect());
         }
         match self.number(&format!("{name}s")) {
             Some(count) => Ok((0..count).collect()),

@@ -8,7 +8,9 @@ use super::term::{Node, Term};
 use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
 use crate::ir::naming::camel;
-use crate::ir::{Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, PeerSet, Stmt};
+use crate::ir::{
+    Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, NameKind, PeerSet, Stmt,
+};
 
 impl RoleLowering<'_> {
     /// All turns of a gather, taken as `turns` says.
@@ -64,11 +66,20 @@ impl RoleLowering<'_> {
                 (self.number(self.peers_of(&channel.per)?), channel.per == PeerSet::Others)
             }
             (ChannelKind::Slots, Domain::Dim { name }) => (self.number(name), false),
+            // Those outside of the range are left out.
+            (
+                ChannelKind::Slots,
+                Domain::Range { high: Expr::Name { name, kind: NameKind::Dim }, .. },
+            ) => (self.number(name), false),
             (ChannelKind::Slots, Domain::Peers { set }) => {
                 (self.number(self.peers_of(set)?), *set == PeerSet::Others)
             }
             (ChannelKind::Slots, _) => {
-                return Err("parts of slots are gathered across a number of the shape".to_string());
+                return Err(
+                    "parts of slots are gathered across peers, a number of the shape, or a \
+                            range that ends with one"
+                        .to_string(),
+                );
             }
             (ChannelKind::Direct, _) => {
                 return Err("rows of a direct channel are not gathered".to_string());

@@ -7,6 +7,7 @@ use super::step::{Loop, Step, Takers};
 use super::term::{Term, arithmetic};
 use super::{Lowered, RoleLowering};
 use crate::ir::params::{ParamKind, params};
+use crate::ir::slots::{shared_axis, shared_sources};
 use crate::ir::{
     Action, BinaryOp, Blocks, Channel, ChannelKind, Domain, Elem, Expr, NameKind, PeerSet, Role,
     Share, Stmt, walk,
@@ -221,11 +222,17 @@ impl RoleLowering<'_> {
             extents.push(self.extent_of(name)?);
         }
         let product = extents.iter().cloned().fold(Term::int(1), Term::times);
+        let served =
+            names.iter().zip(&extents).map(|(name, extent)| match self.shares_others(name) {
+                true => arithmetic(BinaryOp::Sub, extent.clone(), Term::int(1)),
+                false => extent.clone(),
+            });
+        let served = served.fold(Term::int(1), Term::times);
         let by_block = self.uses_stripes() && !names.iter().any(|name| name == "stripe");
         let pair = self.names.fresh("unit");
         self.closers = Some(match by_block {
-            true => self.number("stripes").times(product.clone()),
-            false => product.clone(),
+            true => self.number("stripes").times(served),
+            false => served,
         });
         let mut rest = match product.elem {
             Elem::I64 => Term::name(&pair, Elem::I64),
@@ -245,7 +252,11 @@ impl RoleLowering<'_> {
             let own = arithmetic(BinaryOp::Rem, rest.clone(), extent.clone());
             let high = extent.range.map_or(i64::from(i32::MAX), |(_, high)| high - 1);
             let value = self.named(name, own.converted(&Elem::I32), &mut body);
-            inner.bind(name, Meaning::Value(Term { range: Some((0, high)), ..value }));
+            let value = Term { range: Some((0, high)), ..value };
+            if self.shares_others(name) {
+                body.push(Step::SkipUnless(value.clone().test(BinaryOp::Ne, self.me())));
+            }
+            inner.bind(name, Meaning::Value(value));
             rest = arithmetic(BinaryOp::Div, rest, extent.clone());
         }
         self.carry(&inner, &mut body)?;
@@ -265,21 +276,27 @@ impl RoleLowering<'_> {
 
     /// How many values an index of a share has.
     fn extent_of(&mut self, name: &str) -> Lowered<Term> {
-        for channel in &self.ir.channels {
-            if let Some(axis) = channel.slot_names.iter().position(|own| own == name) {
-                return self.scalar(&Scope::default(), &channel.slot[axis], &mut Vec::new());
-            }
+        if name == "source" {
+            let channel = shared_sources(self.ir, self.role);
+            let peers = self.peers_of(channel.map_or(&PeerSet::All, |channel| &channel.per))?;
+            return Ok(self.number(peers));
         }
-        let plural = match name {
-            "source" => "ranks".to_string(),
-            _ => format!("{name}s"),
-        };
+        if let Some((channel, axis)) = shared_axis(self.ir, self.role, name) {
+            return self.scalar(&Scope::default(), &channel.slot[axis], &mut Vec::new());
+        }
+        let plural = format!("{name}s");
         let known = self.ir.dims.iter().map(|dim| &dim.name);
         let mut known = known.chain(self.ir.tunes.iter().map(|tune| &tune.name));
         match known.any(|own| *own == plural) {
             true => Ok(self.number(&plural)),
             false => Err(format!("nothing says how many values `{name}` has")),
         }
+    }
+
+    /// Whether this rank is none of the sources that the warps of the role share.
+    fn shares_others(&self, name: &str) -> bool {
+        let channel = shared_sources(self.ir, self.role).filter(|_| name == "source");
+        channel.is_some_and(|channel| channel.per == PeerSet::Others)
     }
 
     /// Statements of a role whose warps take the turns of its outer loops.
