@@ -12,7 +12,7 @@ use super::scope::{Meaning, Scope, position_of};
 use super::step::{Step, Takers};
 use super::term::Term;
 use super::{Lowered, RoleLowering};
-use crate::ir::{Action, BinaryOp, Elem, Expr, Stmt, Tensor, walk};
+use crate::ir::{Action, BinaryOp, Elem, Expr, NameKind, Stmt, Tensor, walk};
 
 impl<'a> RoleLowering<'a> {
     /// The statements of a block; names that it gives end with it.
@@ -26,15 +26,12 @@ impl<'a> RoleLowering<'a> {
     /// One statement, skipped where an optional tensor that it needs is absent.
     pub(super) fn one(&mut self, scope: &mut Scope, stmt: &Stmt, out: &mut Vec<Step>) {
         let mut steps = Vec::new();
+        let presence = self.presence(scope, stmt);
         if let Err(why) = self.statement(scope, stmt, &mut steps) {
             self.refuse(&stmt.at, why);
         }
-        match self.presence(stmt) {
+        match presence {
             Some(condition) => {
-                if matches!(stmt.action, Action::Let { .. }) {
-                    let why = "an optional tensor is used where its statement can be skipped";
-                    self.refuse(&stmt.at, why.to_string());
-                }
                 out.push(Step::Says(stmt.at.clone()));
                 out.push(Step::If { condition, body: steps });
             }
@@ -46,21 +43,15 @@ impl<'a> RoleLowering<'a> {
     }
 
     /// That every optional tensor which `stmt` itself needs is there.
-    fn presence(&self, stmt: &Stmt) -> Option<Term> {
-        // A field comes with its tensor: without it there are no elements of it.
-        if matches!(stmt.action, Action::Push { .. }) {
+    fn presence(&self, scope: &Scope, stmt: &Stmt) -> Option<Term> {
+        // A field comes with its tensor: without it there are no elements of it. A name stands for what
+        // is absent, until something is made of it.
+        if matches!(stmt.action, Action::Push { .. } | Action::Let { .. }) {
             return None;
         }
-        let mut names: Vec<&str> =
-            walk::target(stmt).map(|place| place.tensor.as_str()).into_iter().collect();
-        walk::exprs(stmt, &mut |part| {
-            if let Expr::Element { tensor, .. } | Expr::Field { of: tensor, .. } = part {
-                names.push(tensor);
-            }
-            if let Expr::Field { of, field, .. } = part {
-                names.extend(self.comes_with(of, field));
-            }
-        });
+        let mut names: Vec<String> =
+            walk::target(stmt).map(|place| place.tensor.clone()).into_iter().collect();
+        walk::exprs(stmt, &mut |part| self.needed(scope, part, &mut names));
         let mut added: Vec<&str> = Vec::new();
         walk::exprs(stmt, &mut |part| {
             if let Expr::Binary { op: BinaryOp::Add, left, right } = part
@@ -72,26 +63,41 @@ impl<'a> RoleLowering<'a> {
         });
         let optional = |tensor: &&Tensor| {
             let name = tensor.name.as_str();
-            tensor.optional && names.contains(&name) && !added.contains(&name)
+            tensor.optional && names.iter().any(|it| it == name) && !added.contains(&name)
         };
         self.ir.tensors.iter().filter(optional).map(there).reduce(Term::and)
     }
 
+    /// The tensors that a part of an expression needs: its own, those that fields come with, and those of
+    /// what a name stands for.
+    fn needed(&self, scope: &Scope, part: &Expr, names: &mut Vec<String>) {
+        match part {
+            Expr::Element { tensor, .. } => names.push(tensor.clone()),
+            Expr::Field { of, field, .. } => match scope.find(of) {
+                Some(Meaning::Message(arrived)) => {
+                    names.extend(self.comes_with(&arrived.channel, field));
+                }
+                _ => {
+                    names.push(of.clone());
+                    let parts = scope.parts.as_ref().filter(|parts| parts.part == *of);
+                    names.extend(parts.and_then(|parts| self.comes_with(&parts.channel, field)));
+                }
+            },
+            Expr::OfChannel { channel, field, .. } => names.extend(self.comes_with(channel, field)),
+            Expr::Name { name, kind: NameKind::Binder } => {
+                if let Some(Meaning::Row(value, there)) = scope.find(name) {
+                    walk::expr(value, &mut |inner| self.needed(there, inner, names));
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// The tensor without which messages bring nothing of a field. It is there on all ranks or on none.
-    fn comes_with(&self, binder: &str, name: &str) -> Option<&str> {
-        let mut with = None;
-        walk::stmts(&self.role.body, &mut |stmt| {
-            let (Action::Receive { binder: taken, channel, .. }
-            | Action::Gather { part: taken, channel, .. }) = &stmt.action
-            else {
-                return;
-            };
-            let carried = self.ir.carried(channel).filter(|_| taken == binder);
-            let mut fields = carried.into_iter().flat_map(|(_, message)| &message.fields);
-            let field = fields.find(|field| field.name == name);
-            with = field.and_then(|field| field.optional_with.as_deref()).or(with);
-        });
-        with
+    fn comes_with(&self, channel: &str, name: &str) -> Option<String> {
+        let (_, message) = self.ir.carried(channel)?;
+        let field = message.fields.iter().find(|field| field.name == name)?;
+        field.optional_with.clone()
     }
 
     /// Whether `left + tensor` adds what came of a tensor to the sum of the parts of a gather: nothing, if
@@ -127,8 +133,14 @@ impl<'a> RoleLowering<'a> {
         value: &Expr,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        if !self.row_width(scope, value)?.is(1) || self.is_row(scope, value)? {
-            // Rows have no place of their own: they are made where they are used.
+        let mut needed = Vec::new();
+        walk::expr(value, &mut |part| self.needed(scope, part, &mut needed));
+        let optional = |tensor: &Tensor| tensor.optional && needed.contains(&tensor.name);
+        if self.ir.tensors.iter().any(optional)
+            || !self.row_width(scope, value)?.is(1)
+            || self.is_row(scope, value)?
+        {
+            // Rows have no place of their own: they are made where they are used. So is what may be absent.
             let there = scope.clone();
             scope.bind(name, Meaning::Row(value.clone(), there));
             return Ok(());

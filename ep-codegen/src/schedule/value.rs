@@ -130,10 +130,12 @@ impl RoleLowering<'_> {
         {
             // Each copy that came is added to what stands on the left, in turn.
             let tensor = self.tensor(tensor)?;
-            let value = self.value(scope, left, i, out)?.converted(&Elem::F32);
+            let value = self.value(scope, left, i, out)?;
+            let elem = if value.is_whole() { self.sum_elem(tensor) } else { Elem::F32 };
+            let value = value.converted(&elem);
             let name = self.names.fresh("sum");
-            out.push(Step::Variable { name: name.clone(), elem: Elem::F32, value });
-            let total = Term::name(name, Elem::F32);
+            out.push(Step::Variable { name: name.clone(), elem: elem.clone(), value });
+            let total = Term::name(name, elem);
             let at = self.indices(scope, indices, out)?;
             self.add_copies(tensor, at, i, total.clone(), out)?;
             return Ok(total);

@@ -24,7 +24,10 @@ impl<'a> RoleLowering<'a> {
                 let known = layout.fields.iter().find(|known| known.name == *field);
                 known.is_some_and(|known| indices.len() < known.dims.len())
             }
-            Expr::Name { name, .. } => matches!(scope.find(name), Some(Meaning::Row(..))),
+            Expr::Name { name, .. } => match scope.find(name) {
+                Some(Meaning::Row(row, there)) => self.is_row(there, row)?,
+                _ => false,
+            },
             Expr::Call { helper, .. }
                 if ["listed", "routed", "routed_bits", "routed_node"].contains(&&**helper) =>
             {

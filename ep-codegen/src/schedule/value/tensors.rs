@@ -27,14 +27,20 @@ impl<'a> RoleLowering<'a> {
         }
         // The name of a tensor that comes several times stands for their sum.
         let total = self.names.fresh("sum");
-        out.push(Step::Variable {
-            name: total.clone(),
-            elem: Elem::F32,
-            value: Term::int(0).converted(&Elem::F32),
-        });
-        let total = Term::name(total, Elem::F32);
+        let elem = self.sum_elem(tensor);
+        let value = Term::int(0).converted(&elem);
+        out.push(Step::Variable { name: total.clone(), elem: elem.clone(), value });
+        let total = Term::name(total, elem);
         self.add_copies(tensor, at, i, total.clone(), out)?;
         Ok(total)
+    }
+
+    /// What copies of a tensor are added up in.
+    pub(super) fn sum_elem(&self, tensor: &Tensor) -> Elem {
+        match &parts(self.ir, &tensor.elem)[0].1 {
+            Elem::F32 | Elem::Bf16 | Elem::E4m3 | Elem::Ue8m0 => Elem::F32,
+            Elem::Bool | Elem::U8 | Elem::I32 | Elem::I64 => Elem::I64,
+        }
     }
 
     /// Adds every copy of a tensor that came to `total`, one after the other.
@@ -47,7 +53,7 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         if tensor.copies == 1 {
-            let value = self.place(tensor, 0, None, at, i.cloned())?.converted(&Elem::F32);
+            let value = self.place(tensor, 0, None, at, i.cloned())?.converted(&total.elem);
             let there = there(tensor);
             let body = vec![Step::Increase { place: total, value }];
             out.push(Step::If { condition: there, body });
@@ -55,7 +61,7 @@ impl<'a> RoleLowering<'a> {
         }
         let copy = self.names.fresh("copy");
         let index = Term::small(&copy, 0, tensor.copies);
-        let value = self.place(tensor, 0, Some(index), at, i.cloned())?.converted(&Elem::F32);
+        let value = self.place(tensor, 0, Some(index), at, i.cloned())?.converted(&total.elem);
         out.push(Step::Loop(Loop {
             binder: copy,
             elem: Elem::I32,
