@@ -37,6 +37,8 @@ pub(crate) unsafe fn write(at: usize, value: u64, bytes: u32) {
     }
 }
 
+/// `EMU_ATOMIC_ADD`.
+pub(crate) const ADD: u32 = 0;
 /// `EMU_ATOMIC_CAS`.
 pub(crate) const COMPARE_AND_SWAP: u32 = 7;
 

@@ -2,7 +2,8 @@
 
 use super::{Lowered, RoleLowering};
 use crate::ir::{
-    Action, Blocks, Domain, Elem, ElemType, Expr, Memory, NameKind, Place, Role, Share, Stmt, walk,
+    Action, Blocks, Domain, Elem, ElemType, Expr, Memory, NameKind, Place, Role, Share, Stmt,
+    Tensor, walk,
 };
 
 /// Tensors that a role both writes and reads.
@@ -48,10 +49,10 @@ impl RoleLowering<'_> {
             });
             if let Action::Add { target, .. } = &stmt.action
                 && self.is_shared(target)
-                && !self.adds_words(&target.tensor)
+                && !self.is_added_to(&target.tensor)
             {
-                let why = "several warps would add to one element, which only `i32` of the device \
-                           takes: index it by what the role's warps share";
+                let why = "several warps would add to one element, which only `i32`, `i64` and `f32` \
+                           of the device take: index it by what the role's warps share";
                 wrong.push((stmt.at.clone(), why.to_string()));
             }
         });
@@ -97,12 +98,12 @@ impl RoleLowering<'_> {
     }
 
     /// Whether the device adds to elements of a tensor as a whole.
-    fn adds_words(&self, tensor: &str) -> bool {
-        self.ir.tensors.iter().any(|known| {
-            known.name == tensor
-                && known.memory == Memory::Device
-                && known.elem == ElemType::Scalar { elem: Elem::I32 }
-        })
+    fn is_added_to(&self, tensor: &str) -> bool {
+        let adds = |elem: &ElemType| {
+            matches!(elem, ElemType::Scalar { elem: Elem::I32 | Elem::I64 | Elem::F32 })
+        };
+        let of = |known: &&Tensor| known.name == tensor && known.memory == Memory::Device;
+        self.ir.tensors.iter().filter(of).any(|known| adds(&known.elem))
     }
 
     /// Whether elements with these indices belong to one unit of the role's work.

@@ -4,7 +4,7 @@ use super::{Fault, Machine, Outcome};
 use crate::abi::{Pc, Qualifiers, Scope};
 use crate::failure::FailureKind;
 use crate::heap::Reach;
-use crate::memory::{COMPARE_AND_SWAP, read, update, write};
+use crate::memory::{ADD, COMPARE_AND_SWAP, read, update, write};
 use crate::state::Idx;
 
 impl Machine<'_> {
@@ -100,7 +100,8 @@ impl Machine<'_> {
         // SAFETY: the address lies inside a region.
         let old = unsafe { read(at, bytes) };
         let changes = update(op, old, operand, expected, bytes) != old;
-        Ok(!changes && self.park_if_polling(at, old))
+        // An add of nothing waits for nobody.
+        Ok(op != ADD && !changes && self.park_if_polling(at, old))
     }
 
     /// An atomic update; returns the old value.

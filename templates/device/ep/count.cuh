@@ -52,9 +52,17 @@ struct Counters {
     }
 };
 
-/// Adds to a counter that only this block, and then later kernels, touch; one lane's own work.
+/// Adds to what only this device's warps add to, and later kernels read; one lane's own work.
 __device__ __forceinline__ void add_count(i32* counter, i32 more) {
     add_relaxed_gpu(counter, more);
+}
+
+__device__ __forceinline__ void add_count(i64* sum, i64 more) {
+    add_relaxed_gpu(sum, more);
+}
+
+__device__ __forceinline__ void add_count(float* sum, float more) {
+    add_relaxed_gpu(sum, more);
 }
 
 /// `body(i, hits)` in one lane for each i below `count` for which `match(i)` holds in any lane:

@@ -149,6 +149,16 @@ __device__ __forceinline__ void add_relaxed_gpu(i32* at, i32 value) {
     asm volatile("red.relaxed.gpu.global.add.s32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 
+/// The same for a sum of 64 bits.
+__device__ __forceinline__ void add_relaxed_gpu(i64* at, i64 value) {
+    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+
+/// The same for a float: who adds first is open, and so is the last bit.
+__device__ __forceinline__ void add_relaxed_gpu(float* at, float value) {
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(at), "f"(value) : "memory");
+}
+
 /// Advances a counter that several warps of this device add to and a peer polls: a ring's tail
 /// (M1) or head (M4). All that this thread did or saw comes before it.
 __device__ __forceinline__ void add_release_sys(u32* at, u32 value) {

@@ -116,6 +116,23 @@ __device__ __forceinline__ void add_relaxed_gpu(i32* at, i32 value) {
     emu_atomic(EMU_ATOMIC_ADD, at, static_cast<u32>(value), 0, 4, EMU_RELAXED | EMU_GPU << 4);
 }
 
+__device__ __forceinline__ void add_relaxed_gpu(i64* at, i64 value) {
+    emu_atomic(EMU_ATOMIC_ADD, at, static_cast<u64>(value), 0, 8, EMU_RELAXED | EMU_GPU << 4);
+}
+
+__device__ __forceinline__ void add_relaxed_gpu(float* at, float value) {
+    const unsigned how = EMU_RELAXED | EMU_GPU << 4;
+    u64 seen = emu_atomic(EMU_ATOMIC_ADD, at, 0, 0, 4, how);
+    for (;;) {
+        const float sum = __uint_as_float(static_cast<u32>(seen)) + value;
+        const u32 next = __float_as_uint(sum);
+        const u64 before = next == seen ? emu_atomic(EMU_ATOMIC_ADD, at, 0, 0, 4, how)
+                                        : emu_atomic(EMU_ATOMIC_CAS, at, next, seen, 4, how);
+        if (before == seen) return;
+        seen = before;
+    }
+}
+
 __device__ __forceinline__ void add_release_sys(u32* at, u32 value) {
     emu_atomic(EMU_ATOMIC_ADD, at, value, 0, 4, EMU_RELEASE | EMU_SYS << 4);
 }

@@ -29,8 +29,9 @@ impl<'a> RoleLowering<'a> {
         let value = self.scalar(scope, value, out)?;
         let place = self.place(tensor, 0, None, at, None)?;
         if self.is_shared(target) {
-            let args = vec![place.address(), value.converted(&Elem::I32)];
-            let step = Step::Do(Term::call("ep::add_count", args, Elem::I32));
+            let elem = place.elem.clone();
+            let args = vec![place.address(), value.converted(&elem)];
+            let step = Step::Do(Term::call("ep::add_count", args, elem));
             self.by_leader(scope, vec![step], out);
             return Ok(());
         }
