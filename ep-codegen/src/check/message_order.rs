@@ -112,7 +112,10 @@ fn gather_loop(
     }
     let given = channel.kind.value == ChannelKind::Pull;
     let Some(table) = table_of(view, site, position, given) else {
-        out.push(errors::position_not_in_table(position.at, &text(position), &channel.name));
+        // Rows that lie where they are may be found in any way, those that move in the order of a table.
+        if !given {
+            out.push(errors::position_not_in_table(position.at, &text(position), &channel.name));
+        }
         return;
     };
     for binder in [&inner.binder, &gather.across] {

@@ -12,7 +12,9 @@ use super::statements::reads;
 use super::text::text;
 use super::types::scalar_of;
 use super::walk::{Counted, Meaning, Site, root};
-use crate::ast::{self, ChannelKind, Elem, Expr, ExprKind, Item, Place, StmtKind, TensorKind};
+use crate::ast::{
+    self, ChannelKind, Domain, Elem, Expr, ExprKind, Item, Place, StmtKind, TensorKind,
+};
 use crate::diagnostics::{Diagnostics, tables as errors};
 
 /// Rules that no choice of arms changes.
@@ -247,7 +249,7 @@ fn rewritten_by_loop(
         return;
     }
     let outer = site.loops.iter().filter_map(|index| view.sites[*index].as_for());
-    for inner in outer {
+    for inner in outer.filter(|outer| has_turns(&outer.domain)) {
         let binder = inner.binder.to_string();
         if !place.indices.iter().any(|index| mentions(index, &binder)) {
             return out.push(errors::written_in_each_turn(&place.tensor, word, &inner.binder));
@@ -405,6 +407,17 @@ pub(super) fn check_all(views: &[View<'_>], out: &mut Diagnostics) {
             }
             _ => {}
         }
+    }
+}
+
+/// Whether a loop may have more than one turn: `0..1` is how a condition is written.
+fn has_turns(domain: &Domain) -> bool {
+    match domain {
+        Domain::Range { low, high } => match (&low.kind, &high.kind) {
+            (ExprKind::Int(low), ExprKind::Int(high)) => (*high).saturating_sub(*low) > 1,
+            _ => true,
+        },
+        Domain::Expr(_) => true,
     }
 }
 
