@@ -19,6 +19,7 @@
 //! Lowering trusts `check`: where a declaration is wrong it gives some IR, and never panics.
 
 mod body;
+mod declared;
 mod expr;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,8 @@ use std::collections::BTreeMap;
 
 use crate::ast;
 use crate::ir;
+use declared::{arg, axis, cuda_fn, peer_set, share, transport};
+pub(crate) use declared::{tables_in, tables_of};
 use expr::{next, scalar};
 
 /// Lowers `pipeline`, one of those in `file`.
@@ -477,103 +480,5 @@ impl Lowering {
     fn source(&self, source: &ast::Excerpt) -> ir::Source {
         let line = source.tokens.first.start().line.saturating_sub(self.first_line);
         ir::Source { line: u32::try_from(line).unwrap_or(u32::MAX), text: source.text.clone() }
-    }
-}
-
-/// The tables that a `uses handle` brings: those it lists, or those of a pipeline in this block.
-pub(crate) fn tables_of<'a>(file: &'a ast::File, uses: &'a ast::Uses) -> Vec<&'a ast::Tensor> {
-    if let Some(tables) = &uses.tables {
-        return tables.iter().collect();
-    }
-    let mut tables = Vec::new();
-    for pipeline in file.pipelines.iter().filter(|pipeline| pipeline.name == uses.name) {
-        tables_in(&pipeline.items, &mut tables);
-    }
-    tables
-}
-
-/// The tables that `items` declare, guarded ones included.
-pub(crate) fn tables_in<'a>(items: &'a [ast::Item], tables: &mut Vec<&'a ast::Tensor>) {
-    for item in items {
-        match item {
-            ast::Item::Tensors(tensors) if tensors.kind == ast::TensorKind::Table => {
-                tables.extend(&tensors.list);
-            }
-            ast::Item::Phase(phase) => tables_in(&phase.items, tables),
-            ast::Item::When(when) => tables_in(&when.body, tables),
-            _ => {}
-        }
-    }
-}
-
-fn axis(variant: &ast::Variant) -> ir::Axis {
-    let part = |part: &ast::Part| ir::Part {
-        name: part.name.to_string(),
-        elem: scalar_of(&part.elem),
-        block: part.block.as_ref().map_or(1, |block| block.value),
-    };
-    let arm = |arm: &ast::Arm| ir::Arm {
-        name: arm.name.to_string(),
-        parts: arm.parts.iter().map(part).collect(),
-    };
-    ir::Axis { name: variant.name.to_string(), arms: variant.arms.iter().map(arm).collect() }
-}
-
-fn arg(arg: &ast::Arg, guard: &Guard) -> ir::Arg {
-    ir::Arg {
-        name: arg.name.to_string(),
-        elem: scalar_of(&arg.elem),
-        default: arg.default.value,
-        low: arg.low.value,
-        high: arg.high.value,
-        when: guard.when.clone(),
-    }
-}
-
-fn cuda_fn(function: &ast::CudaFn) -> ir::CudaFn {
-    let params = function
-        .params
-        .iter()
-        .map(|param| ir::CudaParam { name: param.name.to_string(), elem: scalar_of(&param.elem) });
-    let (ast::CudaBody::Text { text, .. } | ast::CudaBody::File { text, .. }) = &function.body;
-    ir::CudaFn {
-        name: function.name.to_string(),
-        params: params.collect(),
-        returns: scalar_of(&function.returns),
-        body: text.clone(),
-    }
-}
-
-/// A scalar where only a scalar may stand; `check` has refused everything else.
-fn scalar_of(elem: &ast::Elem) -> ir::Elem {
-    match elem {
-        ast::Elem::Name(name) => scalar(&name.to_string()).unwrap_or(ir::Elem::I32),
-        ast::Elem::Bits { .. } => ir::Elem::I64,
-    }
-}
-
-fn share(mut names: Vec<String>) -> ir::Share {
-    match names.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["stripe"] => ir::Share::Stripe,
-        ["token"] => ir::Share::Token,
-        ["source", "stripe"] => ir::Share::SourceStripe,
-        _ => ir::Share::Indices { names: std::mem::take(&mut names) },
-    }
-}
-
-fn peer_set(set: ast::PeerSet) -> ir::PeerSet {
-    match set {
-        ast::PeerSet::All => ir::PeerSet::All,
-        ast::PeerSet::Others => ir::PeerSet::Others,
-        ast::PeerSet::Local => ir::PeerSet::Local,
-        ast::PeerSet::Rail => ir::PeerSet::Rail,
-    }
-}
-
-fn transport(transport: ast::Transport) -> ir::Transport {
-    match transport {
-        ast::Transport::Nvlink => ir::Transport::Nvlink,
-        ast::Transport::Rdma => ir::Transport::Rdma,
-        ast::Transport::Ibgda => ir::Transport::Ibgda,
     }
 }

@@ -40,8 +40,8 @@ impl Renderer<'_> {
         let at = self.text(position);
         let steps = match (&channel.kind, domain) {
             (ChannelKind::Ring, Domain::Stripe) => self.gather_ring(role, channel, stmt),
-            (ChannelKind::Pull, Domain::Tokens) => self.gather_pull(channel, stmt),
             (ChannelKind::Pull, Domain::Stripe) => self.gather_pull_stripes(channel, stmt),
+            (ChannelKind::Pull, domain) => self.gather_pull(channel, stmt, domain),
             _ => return Err(self.no_form(stmt)),
         };
         let stores = stores.join("\n");
@@ -80,7 +80,7 @@ impl Renderer<'_> {
         }
     }
 
-    fn gather_pull(&self, channel: &Channel, stmt: &Stmt) -> Steps {
+    fn gather_pull(&self, channel: &Channel, stmt: &Stmt, domain: &Domain) -> Steps {
         let opening = format!("{}\n{}", pull_opening(channel), self.comment(stmt));
         Steps {
             opening,
@@ -88,7 +88,7 @@ impl Renderer<'_> {
             turns: format!(
                 "ep::ClaimedTurns<{}> turns(team, {});",
                 channel_cfg(channel),
-                self.scope().striped()
+                self.scope().domain_count(domain)
             ),
             closing: format!("{}.release();", channel.name),
         }

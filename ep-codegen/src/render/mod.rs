@@ -16,6 +16,7 @@ mod one_launch;
 mod placed;
 mod ring;
 mod role;
+mod team;
 mod templates;
 mod twin;
 mod way_back;

@@ -4,23 +4,30 @@
 //! rule never has to know what it cannot do, and a role never has to fit one. What a rule leaves is the
 //! same, byte for byte, and `RuleSet::None` turns all of them off.
 
-mod channels;
 mod claims;
 mod copies;
 mod fanout;
 mod forms;
 mod one_launch;
+mod sending;
 mod staged;
+mod taking;
+mod team;
+mod tokens;
+mod values;
 mod way_back;
 mod wide;
+mod width;
 
-#[cfg(feature = "render")]
-pub(crate) use channels::is_position;
 pub use fanout::{Fanout, Reached};
 pub(crate) use one_launch::OneLaunch;
 #[cfg(feature = "render")]
 pub(crate) use one_launch::{Counted, counted_field};
+#[cfg(feature = "render")]
+pub(crate) use sending::is_position;
 pub use staged::Staged;
+#[cfg(feature = "render")]
+pub(crate) use team::{is_prefix, takes_warps};
 pub(crate) use way_back::WayBack;
 
 use super::step::{Loop, Step};
@@ -89,6 +96,8 @@ pub struct Unfit {
     /// The reason.
     pub why: String,
 }
+
+type Checked = Result<(), Unfit>;
 
 /// Whether a rule is for `role`, beside the channels at whose ends it is.
 pub fn check(ir: &Pipeline, role: &Role) -> Result<(), Unfit> {

@@ -330,3 +330,43 @@ fn loops_over_tokens_filter_and_count() {
         form.copies("maybe", i64::from(maybe)).check(&|me| all.call(me, maybe));
     }
 }
+
+/// A loop whose turns take a warp for one statement and a lane for another.
+#[test]
+fn loops_mix_what_warps_and_lanes_do() {
+    for body in [
+        "for e in experts {
+             record before[e, s] = prefix_sum(s in stripes: of[s, e]);
+             let n = sum(s in stripes: of[s, e]);
+             store all[e] = n * 2;
+         }",
+        "for e in experts {
+             for once in 0..1 { record before[e, s] = prefix_sum(s in stripes: of[s, e]); }
+             store all[e] = e;
+         }",
+        "for e in experts {
+             store all[e] = e;
+             for s in 0..stripes { let n = of[s, e]; record before[e, s] = n + 1; }
+         }",
+        "let first = of[0, 0];
+         for e in experts where e % 2 == 0 {
+             record before[e, s] = prefix_sum(s in stripes: of[s, e]);
+             store all[e] = first + e;
+         }",
+    ] {
+        let ir = super::run::accepted(&format!(
+            "shape {{ ranks: 1..=8, experts: 1..=12, stripes: 1..=8, topk: 1..=4 }}
+             size tokens in 0..=9;
+             input ids: i64[tokens, topk] in -1..experts;
+             table of: i32[stripes, experts], before: i32[experts, stripes];
+             output all: i32[experts];
+             role Count on all blocks, warps shared by stripe {{
+                 for t in stripe {{ for e in ids[t] {{ count of[stripe, e]; }} }}
+             }}
+             role Final on last block {{ {body} }}"
+        ));
+        let ir = ir.unwrap_or_else(|errors| panic!("{errors}"));
+        let held = super::meaning::held(&[ir], &[("ranks", 2)], 1);
+        held.unwrap_or_else(|words| panic!("{body}: {words}"));
+    }
+}

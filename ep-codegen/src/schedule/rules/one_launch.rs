@@ -4,7 +4,7 @@
 //! block counts for itself, the rows of a warp follow from the bits of the tokens before, and a rank's
 //! counts travel while the first rows are loaded.
 
-use super::forms::{is_name, mentions_name};
+use super::values::{is_name, mentions_name};
 use super::{Fanout, Forms, Reached, Unfit};
 use crate::ir::parts::parts;
 use crate::ir::slots::travels_in_words;

@@ -4,7 +4,7 @@
 //! What it gains over a pull: no announcement, no round trip to fetch a row, nothing to wait for at the end;
 //! and several warps carry a row, and add up a token, where both are few.
 
-use super::forms::is_name;
+use super::values::is_name;
 use super::{Forms, Unfit};
 use crate::ir::parts::parts;
 use crate::ir::slots::{Arrival, arrival};

@@ -1,0 +1,253 @@
+//! Loops that push rows into rings and direct channels.
+
+use super::values::{NOT_PLAIN, is_name, mentions_name};
+use super::{Checked, Forms};
+use crate::ir::parts::parts;
+use crate::ir::{
+    Action, Channel, ChannelKind, Domain, Expr, Field, FieldValue, Memory, NameKind, PeerSet,
+    Place, Role, Stmt, walk,
+};
+use crate::schedule::typed::{elem_of, field_of, is_plain, rank_of};
+
+impl Forms<'_> {
+    /// The statements of a role `Name[peer]`.
+    pub(super) fn check_ring_role(&self, role: &Role, peer: &str, set: &PeerSet) -> Checked {
+        if *set != PeerSet::All {
+            return self.refuse(&role.at, "a role with a peer serves all ranks");
+        }
+        let channel = self.ring_of(role)?;
+        let mut loops = 0;
+        for stmt in &role.body {
+            let here = |index: &Expr| is_name(index, peer);
+            loops += usize::from(!walk::nested(stmt).is_empty());
+            if loops > 1 {
+                return self.refuse(&stmt.at, "a role with a peer has one loop");
+            }
+            match &stmt.action {
+                Action::Announce { peer, values, .. } if here(peer) => {
+                    for value in values {
+                        self.check_here(stmt, &value.value)?;
+                    }
+                }
+                Action::For { binder, domain: Domain::Stripe, position: None, filter, body } => {
+                    if let Some(condition) = filter {
+                        self.check_here(stmt, condition)?;
+                    }
+                    self.check_sends(channel, body, &|index| is_name(index, peer), binder)?;
+                }
+                Action::For {
+                    domain: Domain::Range { low, high },
+                    position: None,
+                    filter: None,
+                    body,
+                    binder,
+                } => {
+                    self.check_here(stmt, low)?;
+                    self.check_here(stmt, high)?;
+                    self.check_sends(channel, body, &|index| is_name(index, peer), binder)?;
+                }
+                Action::For { domain: Domain::Range { .. }, filter: Some(_), .. } => {
+                    return self.refuse(&stmt.at, "a range of rows is sent without a `where`");
+                }
+                Action::Receive { peer: Some(from), .. } if here(from) => {
+                    self.check_receive(stmt)?
+                }
+                Action::Record { target, value } | Action::Store { target, value } => {
+                    self.check_here(stmt, value)?;
+                    self.check_element(stmt, target)?;
+                    self.check_value(stmt, target, value)?;
+                }
+                _ => return Err(self.no_form(stmt)),
+            }
+        }
+        Ok(())
+    }
+
+    /// An expression where nothing is loaded ahead and nothing is skipped.
+    pub(super) fn check_here(&self, stmt: &Stmt, whole: &Expr) -> Checked {
+        self.refuse_rows(stmt, whole)?;
+        self.refuse_optional(stmt, whole)?;
+        self.check_expr(stmt, whole)
+    }
+
+    /// A place of one element that is always there.
+    pub(super) fn check_element(&self, stmt: &Stmt, target: &Place) -> Checked {
+        self.check_target(stmt, target)?;
+        let tensor = self.tensor(&target.tensor)?;
+        if target.indices.len() != tensor.dims.len() || tensor.optional {
+            return self
+                .refuse(&stmt.at, "one element is written here, of a tensor that is always there");
+        }
+        if tensor.memory == Memory::Host {
+            return self.refuse(&stmt.at, "what the host reads is written by a role of one team");
+        }
+        Ok(())
+    }
+
+    /// `for token in stripe { for peer in .. where .. { push ..; record ..; } }`.
+    pub(super) fn check_fanout(&self, stmt: &Stmt) -> Checked {
+        let Action::For { binder: token, filter, body, position: None, .. } = &stmt.action else {
+            return Err(self.no_form(stmt));
+        };
+        if let Some(condition) = filter {
+            self.check_here(stmt, condition)?;
+        }
+        let fanout = self.fanout(stmt)?;
+        let Action::Push { channel, position, values, .. } = &fanout.push.action else {
+            return Err(self.no_form(stmt));
+        };
+        let channel = self.channel(channel)?;
+        if position.as_ref().is_some_and(|position| mentions_name(position, token)) {
+            let why = "the position is that of the stripe's first row for the peer: \
+                       it does not depend on the token";
+            return self.refuse(&fanout.push.at, why);
+        }
+        if let Some(position) = position {
+            self.check_here(fanout.push, position)?;
+        }
+        if let [inner] = body.as_slice()
+            && let Action::For { binder: peer, filter, body, .. } = &inner.action
+        {
+            if let Some(condition) = filter {
+                self.check_here(inner, condition)?;
+            }
+            if values.iter().any(|value| mentions_name(&value.value, peer)) {
+                let why = "what is pushed is loaded once and goes to all peers of the loop: \
+                           it does not depend on the peer";
+                return self.refuse(&fanout.push.at, why);
+            }
+            return self.check_sends(channel, body, &|index| is_name(index, peer), token);
+        }
+        let own = |index: &Expr| matches!(index, Expr::Name { kind: NameKind::Me, .. });
+        self.check_sends(channel, body, &own, token)
+    }
+
+    /// One push to the peer, and records.
+    pub(super) fn check_sends(
+        &self,
+        channel: &Channel,
+        body: &[Stmt],
+        is_peer: &dyn Fn(&Expr) -> bool,
+        token: &str,
+    ) -> Checked {
+        let mut pushes = 0;
+        for stmt in body {
+            match &stmt.action {
+                Action::Push { peer: Some(peer), values, .. } if pushes == 0 && is_peer(peer) => {
+                    pushes += 1;
+                    self.check_push(stmt, channel, values)?;
+                }
+                Action::Push { .. } => {
+                    let why =
+                        format!("each turn of `{token}` pushes once, to the peer of its loop");
+                    return self.refuse(&stmt.at, &why);
+                }
+                Action::Record { target, value } => {
+                    self.check_element(stmt, target)?;
+                    if !is_position(value, channel) {
+                        self.refuse_position(stmt, value)?;
+                        self.check_here(stmt, value)?;
+                        self.check_value(stmt, target, value)?;
+                    }
+                }
+                _ => return Err(self.no_form(stmt)),
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse_position(&self, stmt: &Stmt, whole: &Expr) -> Checked {
+        let mut found = false;
+        walk::expr(whole, &mut |part| found |= matches!(part, Expr::OfChannel { .. }));
+        if found {
+            return self.refuse(&stmt.at, "a position is recorded as it is");
+        }
+        Ok(())
+    }
+
+    /// A row of a tensor, and small fields beside it.
+    fn check_push(&self, stmt: &Stmt, channel: &Channel, values: &[FieldValue]) -> Checked {
+        let message = self.message(channel)?;
+        if !message.fields.iter().any(|field| field.row) {
+            return self.refuse(&stmt.at, "a message of this kind of channel has a `row`");
+        }
+        for value in values {
+            let Some(field) = message.fields.iter().find(|field| field.name == value.name) else {
+                continue;
+            };
+            if field.row {
+                self.check_pushed_row(stmt, field, &value.value)?;
+            } else {
+                self.refuse_rows(stmt, &value.value)?;
+                self.check_field(stmt, &channel.name, &value.name, &value.value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_pushed_row(&self, stmt: &Stmt, field: &Field, value: &Expr) -> Checked {
+        let Expr::Element { tensor, indices } = value else {
+            return self.refuse(&stmt.at, "a row that is pushed is one of a tensor, as it is");
+        };
+        let tensor = self.tensor(tensor)?;
+        let same = parts(self.ir, &tensor.elem) == parts(self.ir, &field.elem);
+        if !same || rank_of(self.ir, value) != 1 || tensor.optional || tensor.copies > 1 {
+            return self.refuse(&stmt.at, "a row that is pushed is one of a tensor, as it is");
+        }
+        indices.iter().try_for_each(|index| self.check_here(stmt, index))
+    }
+
+    /// The value of a small field: copied, or computed element by element.
+    pub(super) fn check_field(
+        &self,
+        stmt: &Stmt,
+        channel: &str,
+        name: &str,
+        value: &Expr,
+    ) -> Checked {
+        let Some(field) = field_of(self.ir, channel, name) else { return Ok(()) };
+        let to = match parts(self.ir, &field.elem).as_slice() {
+            [(_, elem, _)] => elem.clone(),
+            _ => return self.refuse(&stmt.at, "only the row of a message has scales"),
+        };
+        let mut absent = Ok(());
+        walk::expr(value, &mut |part| {
+            if let Expr::Element { tensor, .. } = part
+                && field.optional_with.as_ref() != Some(tensor)
+                && absent.is_ok()
+            {
+                absent = self.refuse_optional(stmt, part);
+            }
+        });
+        absent?;
+        match value {
+            Expr::Call { helper, args } if helper == "owned" => match args.first() {
+                Some(Expr::Element { tensor, indices })
+                    if self.has_kind(channel, ChannelKind::Slots) =>
+                {
+                    let same =
+                        parts(self.ir, &self.tensor(tensor)?.elem) == parts(self.ir, &field.elem);
+                    if same && indices.is_empty() {
+                        return Ok(());
+                    }
+                    self.refuse(&stmt.at, "`owned` takes a whole tensor of the field's type")
+                }
+                _ => self.refuse(&stmt.at, "`owned` has no CUDA form here"),
+            },
+            // The elements of a row of several extents lie one behind the other.
+            Expr::Element { tensor, indices } if elem_of(self.ir, value) == to => {
+                let tensor = self.tensor(tensor)?;
+                self.check_tensor(stmt, tensor, tensor.dims.len())?;
+                indices.iter().try_for_each(|index| self.check_expr(stmt, index))
+            }
+            _ if !is_plain(&to) => self.refuse(&stmt.at, NOT_PLAIN),
+            _ => self.check_expr(stmt, value),
+        }
+    }
+}
+
+/// `channel[peer].position`
+pub(crate) fn is_position(value: &Expr, channel: &Channel) -> bool {
+    matches!(value, Expr::OfChannel { channel: of, field, .. }
+        if *of == channel.name && field == "position")
+}

@@ -1,0 +1,250 @@
+//! Loops that take messages, gather parts, and place rows in order of an index.
+
+use super::sum_and_bias;
+use super::values::{NOT_PLAIN, is_bf16, is_name, mentions_name};
+use super::{Checked, Forms, Unfit};
+use crate::ir::parts::parts;
+use crate::ir::rows::moved_row;
+use crate::ir::{
+    Action, Channel, ChannelKind, Domain, Elem, Expr, Memory, NameKind, PeerSet, Place, Stmt, walk,
+};
+use crate::schedule::typed::{field_of, is_plain};
+
+impl Forms<'_> {
+    /// `for message in channel[peer] at .. { store ..; }`.
+    pub(super) fn check_receive(&self, stmt: &Stmt) -> Checked {
+        let Action::Receive { binder, channel, position, filter, body, .. } = &stmt.action else {
+            return Err(self.no_form(stmt));
+        };
+        let channel = self.channel(channel)?;
+        let ring = channel.kind == ChannelKind::Ring;
+        if filter.is_some() {
+            return self.refuse(&stmt.at, "every message is taken: the loop has no `where`");
+        }
+        if !ring && position.is_some() {
+            return self
+                .refuse(&stmt.at, "the sender has said where rows go: the loop has no `at`");
+        }
+        if ring && ["first", "row"].contains(&binder.as_str()) {
+            let why = format!("`{binder}` already has a meaning in the functions of rings");
+            return self.refuse(&stmt.at, &why);
+        }
+        if let Some(position) = position {
+            self.check_here(stmt, position)?;
+        }
+        let mut rows = 0;
+        for inner in body {
+            let (Action::Store { target, value } | Action::Record { target, value }) =
+                &inner.action
+            else {
+                return Err(self.no_form(inner));
+            };
+            rows += usize::from(self.check_unpacked(inner, channel, binder, target, value)?);
+            if rows > 1 {
+                return self.refuse(&inner.at, "the row of a message is stored once");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is the row that `stmt` stores.
+    fn check_unpacked(
+        &self,
+        stmt: &Stmt,
+        channel: &Channel,
+        binder: &str,
+        target: &Place,
+        value: &Expr,
+    ) -> Result<bool, Unfit> {
+        let tensor = self.tensor(&target.tensor)?;
+        let at_row = matches!(target.indices.as_slice(),
+            [Expr::Field { of, field, .. }] if of == binder && field == "row");
+        if !at_row || tensor.memory == Memory::Host {
+            let why =
+                format!("what a message brings is written at `{binder}.row`, in device memory");
+            return self.refuse(&stmt.at, &why);
+        }
+        let mut fields: Vec<(&str, bool)> = Vec::new();
+        let mut foreign = false;
+        walk::expr(value, &mut |part| match part {
+            Expr::Field { of, field, indices } if of == binder => {
+                fields.push((field, !indices.is_empty()));
+            }
+            Expr::Name { kind: NameKind::Binder | NameKind::Stripe, .. } => {
+                foreign |= channel.kind == ChannelKind::Direct;
+            }
+            Expr::OfChannel { .. } => foreign = true,
+            _ => {}
+        });
+        fields.dedup();
+        let [(name, false)] = fields.as_slice() else {
+            return self.refuse(&stmt.at, "the value is made from one whole field of the message");
+        };
+        let message = self.message(channel)?;
+        let field = message.fields.iter().find(|field| field.name == *name);
+        let Some(field) = field.filter(|_| !foreign) else {
+            return self.refuse(&stmt.at, "the value is made from one whole field of the message");
+        };
+        if tensor.optional && field.optional_with.is_none() {
+            let why =
+                format!("`{}` may be absent, and the field `{name}` is always there", tensor.name);
+            return self.refuse(&stmt.at, &why);
+        }
+        self.refuse_rows(stmt, value)?;
+        self.refuse_optional(stmt, value)?;
+        let same = parts(self.ir, &tensor.elem) == parts(self.ir, &field.elem);
+        let copied = matches!(value, Expr::Field { .. });
+        match (copied && same, field.row) {
+            (true, row) => return Ok(row),
+            (false, true) => {
+                return self.refuse(&stmt.at, "the row of a message is stored as it is");
+            }
+            _ => {}
+        }
+        let plain = |elem| parts(self.ir, elem).iter().all(|(_, elem, _)| is_plain(elem));
+        if !plain(&tensor.elem) || !plain(&field.elem) {
+            return self.refuse(&stmt.at, NOT_PLAIN);
+        }
+        self.check_expr(stmt, value)?;
+        Ok(false)
+    }
+
+    // ---- Gathering ----
+
+    /// A gather of a role by itself has a turn for each token of a stripe, or counts from 0.
+    pub(super) fn check_gather_turns(&self, stmt: &Stmt) -> Checked {
+        let Action::Gather { domain, channel, .. } = &stmt.action else {
+            return Err(self.no_form(stmt));
+        };
+        let turns = match (&self.channel(channel)?.kind, domain) {
+            (ChannelKind::Ring | ChannelKind::Pull, Domain::Stripe) => true,
+            (ChannelKind::Pull, Domain::Range { low, .. }) => *low == Expr::Int { value: 0 },
+            (ChannelKind::Pull, domain) => matches!(domain, Domain::Tokens | Domain::Dim { .. }),
+            _ => false,
+        };
+        match turns {
+            true => self.check_gather(stmt),
+            false => self.refuse(&stmt.at, "tokens are those of a stripe, or counted from 0"),
+        }
+    }
+
+    /// `for token in .. gather part from .. { store ..; }`.
+    pub(super) fn check_gather(&self, stmt: &Stmt) -> Checked {
+        let Action::Gather { part, channel, peer, position, across, over, body, .. } = &stmt.action
+        else {
+            return Err(self.no_form(stmt));
+        };
+        let channel = self.channel(channel)?;
+        let all = match over {
+            Domain::Peers { set } => *set == PeerSet::All,
+            Domain::Dim { name } => name == "ranks",
+            _ => false,
+        };
+        if !all || !peer.as_ref().is_some_and(|peer| is_name(peer, across)) {
+            return self.refuse(&stmt.at, "parts are brought together across `ranks`");
+        }
+        self.check_here(stmt, position)?;
+        let mut rows = 0;
+        for inner in body {
+            rows += usize::from(self.check_gathered(inner, channel, part)?);
+        }
+        if rows != 1 {
+            return self.refuse(&stmt.at, "a gather stores the sum of the row once");
+        }
+        Ok(())
+    }
+
+    /// Whether it is the sum of the row that `stmt` stores.
+    fn check_gathered(&self, stmt: &Stmt, channel: &Channel, part: &str) -> Result<bool, Unfit> {
+        let Action::Store { target, value } = &stmt.action else { return Err(self.no_form(stmt)) };
+        let (field, bias) = sum_and_bias(value, part).ok_or_else(|| self.no_form(stmt))?;
+        let out = self.tensor(&target.tensor)?;
+        let Some(field) = field_of(self.ir, &channel.name, field) else {
+            return Err(self.no_form(stmt));
+        };
+        for index in &target.indices {
+            self.check_here(stmt, index)?;
+        }
+        if target.indices.len() + 1 != out.dims.len()
+            || (out.optional && field.optional_with.is_none())
+            || out.memory == Memory::Host
+        {
+            return self.refuse(&stmt.at, "a sum is stored to one row, in device memory");
+        }
+        if field.row {
+            if !is_bf16(&field.elem, self.ir) || !is_bf16(&out.elem, self.ir) {
+                return self.refuse(&stmt.at, "rows that are added up, and their sum, are `bf16`");
+            }
+        } else if bias.is_some() {
+            return Err(self.no_form(stmt));
+        } else if ![&field.elem, &out.elem]
+            .iter()
+            .all(|elem| matches!(parts(self.ir, elem).as_slice(), [(_, Elem::F32, _)]))
+        {
+            return self.refuse(&stmt.at, "fields that are added up, and their sum, are `f32`");
+        }
+        if let Some(Expr::Element { tensor, indices }) = bias {
+            let tensor = self.tensor(tensor)?;
+            if !is_bf16(&tensor.elem, self.ir)
+                || indices.len() + 1 != tensor.dims.len()
+                || indices.len() > 1
+            {
+                return self.refuse(&stmt.at, "a bias is a row of `bf16`");
+            }
+            for index in indices {
+                self.check_here(stmt, index)?;
+            }
+        }
+        Ok(field.row)
+    }
+
+    // ---- Rows in order of an index ----
+
+    /// `for row in stripe { for index in number at .. where .. { .. } }`.
+    pub(super) fn check_placed(&self, stmt: &Stmt, inner: &Stmt) -> Checked {
+        let (
+            Action::For { binder: row, filter: None, .. },
+            Action::For { binder: index, domain, position: Some(first), filter, body },
+        ) = (&stmt.action, &inner.action)
+        else {
+            return Err(self.no_form(stmt));
+        };
+        if !matches!(domain, Domain::Dim { .. }) {
+            return Err(self.no_form(inner));
+        }
+        if mentions_name(first, row) {
+            return self.refuse(&inner.at, "the first place does not depend on the row");
+        }
+        self.check_here(inner, first)?;
+        self.check_rows(stmt, None)?;
+        if let Some(condition) = filter {
+            self.refuse_optional(inner, condition)?;
+            self.check_expr(inner, condition)?;
+        }
+        for leaf in body {
+            let (Action::Store { target, value } | Action::Record { target, value }) = &leaf.action
+            else {
+                return Err(self.no_form(leaf));
+            };
+            match moved_row(self.ir, leaf) {
+                Some(from) => {
+                    let out = self.tensor(&target.tensor)?;
+                    let same = parts(self.ir, &from.elem) == parts(self.ir, &out.elem);
+                    let whole = !from.optional && !out.optional && from.copies == 1;
+                    if !same || !whole || out.dims.len() != 2 || mentions_name(value, index) {
+                        return self.refuse(
+                            &leaf.at,
+                            "a row is copied as it is, found by the loop over rows",
+                        );
+                    }
+                }
+                None => {
+                    self.check_element(leaf, target)?;
+                    self.check_here(leaf, value)?;
+                    self.check_value(leaf, target, value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

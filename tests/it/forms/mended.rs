@@ -1,0 +1,143 @@
+//! Texts that compiled once, and were wrong.
+
+use super::meaning::held;
+use super::run::{Call, Form, accepted};
+
+fn agrees(source: &str) {
+    let ir = accepted(source).unwrap_or_else(|errors| panic!("{errors}"));
+    for seed in 0..3 {
+        let numbers = [("ranks", 1 + seed as i64)];
+        let held = held(std::slice::from_ref(&ir), &numbers, seed);
+        held.unwrap_or_else(|words| panic!("seed {seed}: {words}"));
+    }
+}
+
+/// With two sizes, each loop has its own.
+#[test]
+fn a_loop_runs_over_the_size_that_it_names() {
+    agrees(
+        "shape { ranks: 1..=8, stripes: 1..=4, hidden: 16..=32 step 16 }
+         size rows in 1..=9;
+         size tokens in 0..=5;
+         input x: bf16[rows, hidden] in window, at: i32[tokens, ranks] in -1..rows;
+         output o: bf16[tokens, hidden], each: i32[tokens], all: i32[rows];
+         message Part { row x: bf16[hidden] }
+         channel parts: pull<Part> over nvlink from Offer to Sum per all;
+         role Offer on block 0, 1 warps { push parts { x: x }; }
+         role Sum on all blocks, 2 warps, warps shared by token {
+             for t in tokens gather part from parts[p] at at[t, p] across p in ranks { store o[t] = sum(part.x); }
+         }
+         role Each on all blocks, 2 warps { for t in tokens { store each[t] = t; } for r in rows { store all[r] = r; } }",
+    );
+}
+
+/// Products, sums and prefixes of narrow numbers, and experts that only look like known ones.
+#[test]
+fn whole_numbers_have_64_bits() {
+    let form = Form::new(
+        "shape { ranks: 1..=8, topk: 1..=4, experts: 1..=8, stripes: 1..=4 }
+         size tokens;
+         input a: i32[tokens], b: i32[tokens], ids: i64[tokens, topk], expert_begin: i32[ranks + 1];
+         output
+             product: i64[tokens], total: i64[1], before: i64[tokens], known: i32[tokens], here: i32[tokens],
+             goes: bool[tokens, ranks], place: i32[tokens], hits: i32[experts];
+         role Work on all blocks, 2 warps, warps shared by stripe {
+             for t in stripe {
+                 store product[t] = a[t] * b[t];
+                 store known[t] = listed(ids[t], 1) as i32;
+                 store here[t] = owner(ids[t, 0]);
+                 store place[t] = local(ids[t, 0], me);
+                 for peer in ranks { store goes[t, peer] = routed(ids[t], peer); }
+             }
+         }
+         role Count on all blocks, 1 warps, warps shared by stripe {
+             for t in stripe { for e in ids[t] { count hits[e]; } }
+         }
+         role Sum on all blocks, 1 warps {
+             store total[0] = sum(t in tokens: a[t] * b[t]);
+             for t in tokens { store before[t] = sum(s in 0..t: a[s] * b[s]); }
+         }
+         ",
+        &[("ranks", 1), ("topk", 1), ("experts", 4), ("stripes", 2)],
+    );
+    let (a, wide) = (2e9, 4e18);
+    let call = |_: usize| {
+        Call::new()
+            .number("tokens", 2)
+            .give("a", 1, vec![a, 16.0])
+            .give("b", 1, vec![a, -32.0])
+            // One is 2^32 + 1, which the shape has no expert for.
+            .give("ids", 1, vec![4_294_967_297.0, 1.0])
+            .give("expert_begin", 1, vec![0.0, 4.0])
+            .want("product", 1, vec![wide, -512.0])
+            .want("total", 1, vec![wide - 512.0])
+            .want("before", 1, vec![0.0, wide])
+            .want("known", 1, vec![0.0, 1.0])
+            .want("here", 1, vec![-1.0, 0.0])
+            .want("place", 1, vec![-1.0, 1.0])
+            .want("goes", 1, vec![0.0, 1.0])
+            .want("hits", 1, vec![0.0, 1.0, 0.0, 0.0])
+    };
+    form.check(&call);
+}
+
+/// Tensors that come several times are added up as what they are.
+#[test]
+fn copies_of_whole_numbers_are_added_exactly() {
+    agrees(
+        "shape { ranks: 1..=8 }
+         input n: up to 2 i64[ranks] in 16777217..16777299, x: up to 2 f32[ranks];
+         output o: i64[ranks], p: i64[ranks], q: f32[ranks];
+         role Work on all blocks, 2 warps {
+             for r in ranks { store o[r] = n[r]; store p[r] = r + n[r]; store q[r] = x[r] + x[r]; }
+         }",
+    );
+}
+
+/// Words of the library and of C++ are names of the declaration like any others.
+#[test]
+fn names_may_be_words_of_the_text() {
+    agrees(
+        "shape { ranks: 1..=8, topk: 1..=4, experts: 1..=8, stripes: 1..=4 }
+         size tokens in 0..=9;
+         input topk_idx: i64[tokens, topk] in -1..experts, expert_begin: i32[ranks + 1] in 0..=experts ascending, row: i32[tokens] in 0..5;
+         table mine: i32[tokens], goes: bool[tokens, ranks];
+         output smem: i32[tokens], team: i64[tokens], slot: i32[tokens], sum: i64[tokens];
+         role Work on all blocks, 2 warps, warps shared by stripe {
+             for t in stripe {
+                 let topk_idx_row = row[t] + 1;
+                 let first = topk_idx[t, 0];
+                 record mine[t] = topk_idx_row;
+                 for peer in ranks { record goes[t, peer] = routed(topk_idx[t], peer); }
+                 store smem[t] = topk_idx_row * 2;
+                 store team[t] = first;
+                 store slot[t] = t;
+                 store sum[t] = sum(k in topk: topk_idx[t, k]);
+             }
+         }",
+    );
+}
+
+/// Two lines with the same words: what is said stands at the one that is wrong.
+#[test]
+fn refusals_stand_at_their_statements() {
+    let source = "
+        shape { ranks: 1..=8, stripes: 1..=4 }
+        size tokens;
+        output o: i32[ranks] to host, n: i32[ranks];
+        role Work on all blocks, 2 warps {
+            for r in ranks { store n[r] = 1; }
+        }
+        role Other on last block, 2 warps {
+            for r in ranks { count n[r]; }
+        }
+        role Adds on all blocks, 2 warps, warps shared by stripe {
+            for t in stripe { add o[0] = t; }
+        }";
+    let said = accepted(source).expect_err("it is refused");
+    let lines: Vec<&str> = said.lines().collect();
+    let errors = lines.iter().filter(|line| line.starts_with("error")).count();
+    assert!(errors >= 2, "{said}");
+    let pointed = |word: &str| lines.iter().any(|line| line.contains(word) && line.contains('|'));
+    assert!(pointed("role Other") && pointed("add o[0]"), "{said}");
+}
