@@ -7,7 +7,9 @@
 
 mod back;
 mod channels;
+mod gathers;
 mod local;
+mod passed;
 mod print;
 mod reals;
 mod simpler;
@@ -19,27 +21,61 @@ use simpler::simpler;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invented {
     pieces: Vec<Piece>,
+    rows: Rows,
+}
+
+/// What rows of tokens are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    Bf16,
+    F32,
     /// Rows are of an axis, with scales in one of its arms.
-    composite: bool,
+    OfAxis,
+}
+
+/// The peers that a channel joins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Set {
+    All,
+    Others,
+    Local,
+}
+
+impl Set {
+    /// Behind `per`.
+    fn name(self) -> &'static str {
+        match self {
+            Set::All => "all",
+            Set::Others => "others",
+            Set::Local => "local",
+        }
+    }
+
+    /// As the domain of a loop.
+    fn domain(self) -> &'static str {
+        if self == Set::All { "ranks" } else { self.name() }
+    }
 }
 
 /// What stands side by side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Piece {
     /// Messages through rings, perhaps two of them between the same roles.
-    Rings { lanes: Vec<Lane>, sender: Sender, receiver: Receiver, others: bool },
+    Rings { lanes: Vec<Lane>, sender: Sender, receiver: Receiver, set: Set },
     /// Rows through rings, and in a second pipeline the way back, where they are added up.
-    RoundTrip { filter: Filter, bias: Bias, weights: bool, by_row: bool },
+    RoundTrip { filter: Filter, bias: Bias, weights: bool, by_row: bool, wide: bool },
     /// Messages that a role passes on through another ring.
-    Forward { lane: Lane, from_all: bool },
+    Forward { lane: Lane, on: On },
     /// Rows that land in an output.
-    Direct { lane: Lane, sender: Sender },
+    Direct { lane: Lane, sender: Sender, set: Set },
     /// One record for each source, or for each source and index.
-    Slots { per_index: bool, folds: Vec<Fold> },
+    Slots { per_index: bool, folds: Vec<Fold>, set: Set },
     /// Records in slots that count what arrives.
     Arrivals { lane: Lane },
     /// Rows of peers, added up.
     Pull { bias: Bias, weights: bool, scaled: bool },
+    /// Parts of several peers, and what is made of them.
+    Gather(Gather),
     /// Counters and flags of tokens, and what the last block makes of them.
     Count { filter: Filter, experts: Filter, last: bool, flags: bool },
     /// Rows copied to a place for each expert.
@@ -49,11 +85,74 @@ enum Piece {
     /// Sums of those before.
     Prefix { nested: bool, total: bool, value: Value },
     /// Messages to peers that are computed.
-    Moved { lane: Lane, by: i64 },
+    Moved { lane: Lane, by: i64, through: Through },
     /// Floats of each token, as rows or one by one.
     Reals { value: Real, by_row: bool, bf16: bool },
     /// Rows of a size of their own: values that are counted, named, and used again.
     Tallies { over: i64, value: Value },
+}
+
+/// Parts that are brought together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Gather {
+    /// They lie in slots, not where a peer offers them.
+    slots: bool,
+    over: Over,
+    /// Positions are computed, not those of a table.
+    computed: bool,
+    value: Added,
+    /// Rows and sums are `f32`.
+    wide: bool,
+    turns: Turns,
+}
+
+/// The peers of a gather.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Over {
+    Set(Set),
+    /// All but the first one.
+    Range,
+}
+
+/// What is added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Added {
+    Plain,
+    /// Times a factor of token and peer.
+    Scaled,
+    /// Times a field of the part.
+    Weighed,
+    /// Times a number of the peer, rounded on the way.
+    Rounded,
+    /// By a function of the user.
+    Called,
+}
+
+/// What a gather has a turn for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turns {
+    Tokens,
+    Choices,
+    Own,
+}
+
+/// Where a role passes messages on to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum On {
+    /// Back to where they come from.
+    Same,
+    /// All of them to this rank.
+    Own,
+    /// To the rank behind the one that they come from.
+    Next,
+}
+
+/// The kind of channel to peers that are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Through {
+    Ring,
+    Direct,
+    Slots,
 }
 
 /// A channel between two roles.
@@ -95,12 +194,18 @@ enum Filter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
     Source,
-    Ids { local: bool },
-    Weights { twice: bool },
+    Ids {
+        local: bool,
+    },
+    Weights {
+        twice: bool,
+    },
     Flag,
     Small,
     Sum,
     Maybe,
+    /// A second payload.
+    Second,
 }
 
 /// What is made of the records of all sources.
@@ -174,7 +279,7 @@ enum Op {
 
 const FILTERS: [Filter; 5] =
     [Filter::All, Filter::Flag, Filter::Routed, Filter::Modulo(3), Filter::Several(4)];
-const FIELDS: [Field; 9] = [
+const FIELDS: [Field; 10] = [
     Field::Source,
     Field::Ids { local: false },
     Field::Ids { local: true },
@@ -184,9 +289,13 @@ const FIELDS: [Field; 9] = [
     Field::Small,
     Field::Sum,
     Field::Maybe,
+    Field::Second,
 ];
 const OPS: [Op; 8] = [Op::Add, Op::Sub, Op::Mul, Op::Div, Op::Rem, Op::Max, Op::Min, Op::Align];
 const BIASES: [Bias; 4] = [Bias::None, Bias::Row, Bias::Several, Bias::Maybe];
+const SETS: [Set; 4] = [Set::All, Set::All, Set::Others, Set::Local];
+const ADDED: [Added; 5] =
+    [Added::Plain, Added::Scaled, Added::Weighed, Added::Rounded, Added::Called];
 const FOLDS: [Fold; 3] = [Fold::Sum, Fold::Prefix, Fold::Copy];
 
 /// The most pieces of a declaration: their roles share the 32 warps of a block.
@@ -198,7 +307,8 @@ impl Invented {
         let mut random = Dice::new(seed);
         let count = 1 + random.below(PIECES_MAX);
         let pieces = (0..count).map(|_| piece(&mut random)).collect();
-        Invented { pieces, composite: random.once_in(3) }
+        let rows = one(&mut random, &[Rows::Bf16, Rows::F32, Rows::OfAxis], Rows::Bf16);
+        Invented { pieces, rows }
     }
 
     /// Declarations that are a little smaller, the smallest first.
@@ -211,8 +321,8 @@ impl Invented {
                 all.push(less);
             }
         }
-        if self.composite {
-            all.push(Invented { composite: false, ..self.clone() });
+        if self.rows != Rows::Bf16 {
+            all.push(Invented { rows: Rows::Bf16, ..self.clone() });
         }
         for (at, piece) in self.pieces.iter().enumerate() {
             for simpler in simpler(piece) {
@@ -240,64 +350,96 @@ fn one<T: Copy>(random: &mut Dice, list: &[T], or: T) -> T {
 
 fn piece(random: &mut Dice) -> Piece {
     let filter = |random: &mut Dice| one(random, &FILTERS, Filter::All);
-    match random.below(15) {
+    let set = |random: &mut Dice| one(random, &SETS, Set::All);
+    match random.below(17) {
         0 | 1 => {
             let lanes = 1 + usize::from(random.once_in(3));
             let lanes = (0..lanes).map(|_| lane(random)).collect();
             let sender = one(random, &[Sender::Peer, Sender::Token], Sender::Peer);
             let receiver = one(random, &[Receiver::Peer, Receiver::Stripe], Receiver::Peer);
-            let others = sender == Sender::Peer && random.once_in(3);
-            Piece::Rings { lanes, sender, receiver, others }
+            Piece::Rings { lanes, sender, receiver, set: set(random) }
         }
-        2 => Piece::Forward { lane: lane(random), from_all: random.once_in(2) },
+        2 => {
+            let on = one(random, &[On::Same, On::Own, On::Next], On::Same);
+            Piece::Forward { lane: lane(random), on }
+        }
         3 => {
             let sender = one(random, &[Sender::Peer, Sender::Token], Sender::Token);
-            Piece::Direct { lane: Lane { row: true, ..lane(random) }, sender }
+            let lane = Lane { row: true, ..lane(random) };
+            Piece::Direct { lane, sender, set: set(random) }
         }
         4 => {
             let folds = (0..1 + random.below(3)).map(|_| one(random, &FOLDS, Fold::Sum)).collect();
-            Piece::Slots { per_index: random.once_in(2), folds }
+            Piece::Slots { per_index: random.once_in(2), folds, set: set(random) }
         }
         5 => Piece::Arrivals { lane: lane(random) },
         6 => {
             let bias = one(random, &BIASES, Bias::None);
             Piece::Pull { bias, weights: random.once_in(2), scaled: random.once_in(3) }
         }
-        7 => Piece::Count {
-            filter: filter(random),
-            experts: filter(random),
-            last: random.once_in(2),
-            flags: random.once_in(2),
-        },
-        8 => Piece::Places { filter: filter(random) },
+        7 | 8 => Piece::Gather(gather(random)),
         9 => Piece::RoundTrip {
             filter: filter(random),
             bias: one(random, &BIASES, Bias::None),
             weights: random.once_in(2),
             by_row: random.once_in(2),
+            wide: random.once_in(3),
         },
-        10 => Piece::Compute {
+        10 => {
+            let lane = Lane { recorded: false, ..lane(random) };
+            let through = [Through::Ring, Through::Direct, Through::Slots];
+            let through = one(random, &through, Through::Ring);
+            let lane = Lane { row: lane.row || through == Through::Direct, ..lane };
+            Piece::Moved { lane, by: random.within(0, 4), through }
+        }
+        _ => own_piece(random),
+    }
+}
+
+/// A piece that sends nothing.
+fn own_piece(random: &mut Dice) -> Piece {
+    let filter = |random: &mut Dice| one(random, &FILTERS, Filter::All);
+    match random.below(6) {
+        0 => Piece::Count {
+            filter: filter(random),
+            experts: filter(random),
+            last: random.once_in(2),
+            flags: random.once_in(2),
+        },
+        1 => Piece::Places { filter: filter(random) },
+        2 => Piece::Compute {
             depth: 1 + random.below(3),
             value: value(random, 3),
             filter: random.once_in(2).then(|| value(random, 1)),
             named: random.once_in(2),
             inout: random.once_in(3),
         },
-        11 => Piece::Prefix {
+        3 => Piece::Prefix {
             nested: random.once_in(2),
             total: random.once_in(2),
             value: value(random, 2),
         },
-        12 => {
-            let lane = Lane { recorded: false, ..lane(random) };
-            Piece::Moved { lane, by: random.within(0, 4) }
-        }
-        13 => Piece::Reals {
+        4 => Piece::Reals {
             value: real(random, 3),
             by_row: random.once_in(2),
             bf16: random.once_in(2),
         },
         _ => Piece::Tallies { over: random.within(-3, 20), value: value(random, 2) },
+    }
+}
+
+fn gather(random: &mut Dice) -> Gather {
+    let over = match random.once_in(4) {
+        true => Over::Range,
+        false => Over::Set(one(random, &SETS, Set::All)),
+    };
+    Gather {
+        slots: random.once_in(2),
+        over,
+        computed: random.once_in(2),
+        value: one(random, &ADDED, Added::Plain),
+        wide: random.once_in(2),
+        turns: one(random, &[Turns::Tokens, Turns::Choices, Turns::Own], Turns::Tokens),
     }
 }
 

@@ -35,16 +35,17 @@ impl Printer<'_> {
         put!(self, "uses handle Random;");
         for (piece, letter) in self.invented.pieces.iter().zip('a'..='z') {
             self.letter = letter;
-            if let Piece::RoundTrip { bias, weights, by_row, .. } = piece {
-                self.added_up(*bias, *weights, *by_row);
+            if let Piece::RoundTrip { bias, weights, by_row, wide, .. } = piece {
+                self.added_up(*bias, (*weights, *by_row, *wide));
             }
         }
     }
 
-    fn added_up(&mut self, bias: Bias, weights: bool, by_row: bool) {
+    fn added_up(&mut self, bias: Bias, (weights, by_row, wide): (bool, bool, bool)) {
         let own = upper(&self.letter.to_string());
-        put!(self, "input @y: bf16[ranks, stripes, most, hidden];");
-        put!(self, "output @o: bf16[tokens, hidden];");
+        let elem = if wide { "f32" } else { "bf16" };
+        put!(self, "input @y: {elem}[ranks, stripes, most, hidden];");
+        put!(self, "output @o: {elem}[tokens, hidden];");
         let (mut fields, mut values) = (String::new(), String::new());
         if weights {
             put!(self, "input @yw: f32[ranks, stripes, most, topk];");
@@ -67,7 +68,7 @@ impl Printer<'_> {
                 " + @b[t]"
             }
         };
-        put!(self, "message Part{own} {{ row x: bf16[hidden]{fields} }}");
+        put!(self, "message Part{own} {{ row x: {elem}[hidden]{fields} }}");
         put!(
             self,
             "channel @c: ring<Part{own}> over nvlink from Back{own} to Sum{own} per all {{ depth: 4, chunk: 1 }};"

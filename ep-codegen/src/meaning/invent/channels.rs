@@ -3,24 +3,18 @@
 use std::fmt::Write;
 
 use super::print::{Printer, WARPS, clause, put, sent, taken, upper};
-use super::{Bias, Fold, Lane, Receiver, Sender};
+use super::{Bias, Fold, Lane, Receiver, Sender, Set};
 
 impl Printer<'_> {
-    pub(super) fn rings(
-        &mut self,
-        lanes: &[Lane],
-        sender: Sender,
-        receiver: Receiver,
-        others: bool,
-    ) {
-        let set = if others { "others" } else { "all" };
+    pub(super) fn rings(&mut self, lanes: &[Lane], sender: Sender, receiver: Receiver, set: Set) {
+        let per = set.name();
         let names: Vec<String> =
             ["p", "q"].iter().take(lanes.len()).map(|it| format!("{}_{it}", self.letter)).collect();
         for (name, lane) in names.iter().zip(lanes) {
             self.lane(name, lane, "ranks, stripes, most", false);
             put!(
                 self,
-                "channel {name}: ring<Of{}> over nvlink from Send{1} to Take{1} per {set} {{
+                "channel {name}: ring<Of{}> over nvlink from Send{1} to Take{1} per {per} {{
                      depth: 4, chunk: 1, header: [first, count],
                  }};",
                 upper(name),
@@ -30,8 +24,7 @@ impl Printer<'_> {
         let own = upper(&self.letter.to_string());
         match sender {
             Sender::Peer => {
-                let binder = if others { "peer in others" } else { "peer" };
-                put!(self, "role Send{own}[{binder}] on all blocks, {WARPS} warps {{");
+                put!(self, "role Send{own}[peer in {per}] on all blocks, {WARPS} warps {{");
             }
             Sender::Token => {
                 put!(self, "role Send{own} on all blocks, {WARPS} warps, warps shared by token {{");
@@ -43,7 +36,7 @@ impl Printer<'_> {
                 format!("announce {name}[peer] {{ first: stripe * 2, count: {count} }};");
             match sender {
                 Sender::Peer => put!(self, "{announce}"),
-                Sender::Token => put!(self, "for peer in ranks {{ {announce} }}"),
+                Sender::Token => put!(self, "for peer in {} {{ {announce} }}", set.domain()),
             }
         }
         for (name, lane) in names.iter().zip(lanes) {
@@ -54,13 +47,14 @@ impl Printer<'_> {
                 }
                 Sender::Token => put!(
                     self,
-                    "for t in stripe {{ for peer in ranks{} {{ {sent} }} }}",
+                    "for t in stripe {{ for peer in {}{} {{ {sent} }} }}",
+                    set.domain(),
                     clause(lane.filter)
                 ),
             }
         }
         put!(self, "}}");
-        self.take(&names, lanes, receiver, set);
+        self.take(&names, lanes, receiver, per);
     }
 
     /// The role that takes the messages of rings.
@@ -88,74 +82,29 @@ impl Printer<'_> {
         put!(self, "}}");
     }
 
-    pub(super) fn forward(&mut self, lane: &Lane, from_all: bool) {
-        let name = format!("{}_p", self.letter);
-        let own = upper(&self.letter.to_string());
-        let dims = if from_all { "stripes, most * ranks" } else { "ranks, stripes, most" };
-        self.lane(&name, lane, dims, false);
-        let options = "{ depth: 4, chunk: 1, header: [count] }";
-        put!(
-            self,
-            "channel {name}: ring<Of{0}> over nvlink from Send{own} to Pass{own} per all {options};",
-            upper(&name)
-        );
-        put!(
-            self,
-            "channel {name}on: ring<Of{0}> over nvlink from Pass{own} to Take{own} per all {options};",
-            upper(&name)
-        );
-        let count = Printer::announced(lane.filter);
-        put!(self, "role Send{own}[peer] on all blocks, {WARPS} warps {{");
-        put!(self, "announce {name}[peer] {{ count: {count} }};");
-        put!(self, "for t in stripe{} {{ {} }}", clause(lane.filter), sent(&name, lane, ""));
-        put!(self, "}}");
-        if from_all {
-            // All that comes goes back to this rank, through one ring.
-            put!(self, "role Pass{own} on all blocks, {WARPS} warps, warps shared by stripe {{");
-            put!(
-                self,
-                "announce {name}on[me] {{ count: sum(peer in ranks: {name}[peer].count) }};"
-            );
-            put!(self, "for peer in others {{ announce {name}on[peer] {{ count: 0 }}; }}");
-            put!(self, "for m in {name} {{ push {name}on[me] {{ ..m }}; }}");
-        } else {
-            put!(self, "role Pass{own}[peer] on all blocks, {WARPS} warps {{");
-            put!(self, "announce {name}on[peer] {{ count: {name}[peer].count }};");
-            put!(self, "for m in {name}[peer] {{ push {name}on[peer] {{ ..m }}; }}");
-        }
-        put!(self, "}}");
-        if from_all {
-            put!(self, "role Take{own} on all blocks, {WARPS} warps, warps shared by stripe {{");
-            let taken = taken(&name, lane, "stripe, m.row");
-            put!(self, "for m in {name}on[me] {{ {taken} }}");
-        } else {
-            put!(self, "role Take{own}[peer] on all blocks, {WARPS} warps {{");
-            let taken = taken(&name, lane, "peer, stripe, m.row");
-            put!(self, "for m in {name}on[peer] {{ {taken} }}");
-        }
-        put!(self, "}}");
-    }
-
-    pub(super) fn direct(&mut self, lane: &Lane, sender: Sender) {
+    pub(super) fn direct(&mut self, lane: &Lane, sender: Sender, set: Set) {
         let name = format!("{}_p", self.letter);
         let own = upper(&self.letter.to_string());
         self.lane(&name, lane, "ranks * stripes * most", true);
         put!(
             self,
-            "channel {name}: direct<Of{}> over nvlink from Send{own} to Take{own} per all;",
-            upper(&name)
+            "channel {name}: direct<Of{}> over nvlink from Send{own} to Take{own} per {};",
+            upper(&name),
+            set.name()
         );
         let sent = sent(&name, lane, " at (me * stripes + stripe) * most");
         match sender {
             Sender::Peer => {
-                put!(self, "role Send{own}[peer] on all blocks, {WARPS} warps {{");
+                let per = set.name();
+                put!(self, "role Send{own}[peer in {per}] on all blocks, {WARPS} warps {{");
                 put!(self, "for t in stripe{} {{ {sent} }}", clause(lane.filter));
             }
             Sender::Token => {
                 put!(self, "role Send{own} on all blocks, {WARPS} warps, warps shared by token {{");
                 put!(
                     self,
-                    "for t in stripe {{ for peer in ranks{} {{ {sent} }} }}",
+                    "for t in stripe {{ for peer in {}{} {{ {sent} }} }}",
+                    set.domain(),
                     clause(lane.filter)
                 );
             }
@@ -169,7 +118,7 @@ impl Printer<'_> {
         put!(self, "}}");
     }
 
-    pub(super) fn slots(&mut self, per_index: bool, folds: &[Fold]) {
+    pub(super) fn slots(&mut self, per_index: bool, folds: &[Fold], set: Set) {
         let (slot, at, index) = match per_index {
             true => ("[k: topk, source]", "at k ", "k, s"),
             false => ("[source]", "", "s"),
@@ -178,12 +127,15 @@ impl Printer<'_> {
         put!(self, "message Word{own} {{ per: i32[ranks], one: i64 }}");
         put!(
             self,
-            "channel @c: slots<Word{own}> over nvlink from Talk{own} to Talk{own} per all {{ slot: {slot}, epochs: 2 }};"
+            "channel @c: slots<Word{own}> over nvlink from Talk{own} to Talk{own} per {} {{ slot: {slot}, epochs: 2 }};",
+            set.name()
         );
+        let peers = set.domain();
         let outer = if per_index { "topk, " } else { "" };
         for (at, fold) in folds.iter().enumerate() {
             match fold {
                 Fold::Sum => put!(self, "output @o{at}: i64[{outer}1];"),
+                Fold::Prefix if set == Set::Others => {}
                 Fold::Prefix => put!(self, "table @o{at}: i32[{outer}ranks + 1, ranks];"),
                 Fold::Copy => put!(self, "output @o{at}: i32[{outer}ranks, ranks];"),
             }
@@ -194,8 +146,8 @@ impl Printer<'_> {
             if per_index { "k" } else { "1" }
         );
         match per_index {
-            true => put!(self, "for peer in ranks {{ for k in topk {{ {push} }} }}"),
-            false => put!(self, "for peer in ranks {{ {push} }}"),
+            true => put!(self, "for peer in {peers} {{ for k in topk {{ {push} }} }}"),
+            false => put!(self, "for peer in {peers} {{ {push} }}"),
         }
         put!(self, "await @c;");
         for (at, fold) in folds.iter().enumerate() {
@@ -206,15 +158,17 @@ impl Printer<'_> {
             match fold {
                 Fold::Sum => put!(
                     self,
-                    "{open}store @o{at}[{first}0] = sum(s in ranks: @c[{index}].one * @c[{index}].per[me]);{close}"
+                    "{open}store @o{at}[{first}0] = sum(s in {peers}: @c[{index}].one * @c[{index}].per[me]);{close}"
                 ),
+                // Nothing comes from this rank itself where it is no peer.
+                Fold::Prefix if set == Set::Others => {}
                 Fold::Prefix => put!(
                     self,
                     "{open}for dest in ranks {{ record @o{at}[{first}s, dest] = prefix_sum(s in ranks: @c[{index}].per[dest]); }}{close}"
                 ),
                 Fold::Copy => put!(
                     self,
-                    "{open}for s in ranks {{ store @o{at}[{first}s] = @c[{index}].per; }}{close}"
+                    "{open}for s in {peers} {{ store @o{at}[{first}s] = @c[{index}].per; }}{close}"
                 ),
             }
         }

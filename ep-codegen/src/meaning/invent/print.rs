@@ -2,17 +2,17 @@
 
 use std::fmt::Write;
 
-use super::{Field, Filter, Invented, Lane, Piece};
+use super::{Field, Filter, Invented, Lane, Piece, Rows};
 
 /// Rows of inputs and places that every declaration may read.
 const SHARED: &str = "shape {
         ranks: 1..=64, hidden: 16..=64 step 16, topk: 1..=4, experts: 1..=16, stripes: 1..=8, most: 1..=16,
-        let more = ranks + 1,
+        let more = ranks + 1, let local_ranks = ranks,
     }
     size tokens in 0..=most;
     input
         to: bool[tokens, ranks], ids: i64[tokens, topk] in -1..experts, weights: f32[tokens, topk],
-        numbers: i32[tokens] in -4..20, small: u8[tokens, 4], maybe: optional f32[tokens, 2],
+        numbers: i32[tokens] in -4..20, small: u8[tokens, 4], maybe: optional f32[tokens, 2], second: bf16[tokens, 8],
         expert_begin: i32[ranks + 1] in 0..=experts ascending,
         by_rank: i32[ranks] in 0..9, by_choice: i64[topk] in -5..6, by_three: i32[3] in 1..4;
 ";
@@ -72,7 +72,7 @@ impl Printer<'_> {
         if !self.invented.has_rows() {
             return;
         }
-        if self.invented.composite {
+        if self.invented.rows == Rows::OfAxis {
             put!(
                 self,
                 "variant payload {{ Bf16 {{ x: bf16 }}, Fp8 {{ x: e4m3, scale: f32 block 32 }} }}"
@@ -82,20 +82,25 @@ impl Printer<'_> {
     }
 
     pub(super) fn row_type(&self) -> &'static str {
-        if self.invented.composite { "payload" } else { "bf16" }
+        match self.invented.rows {
+            Rows::Bf16 => "bf16",
+            Rows::F32 => "f32",
+            Rows::OfAxis => "payload",
+        }
     }
 
     fn piece(&mut self, piece: &Piece) {
         match piece {
-            Piece::Rings { lanes, sender, receiver, others } => {
-                self.rings(lanes, *sender, *receiver, *others);
+            Piece::Rings { lanes, sender, receiver, set } => {
+                self.rings(lanes, *sender, *receiver, *set);
             }
-            Piece::Forward { lane, from_all } => self.forward(lane, *from_all),
+            Piece::Forward { lane, on } => self.forward(lane, *on),
             Piece::RoundTrip { filter, .. } => self.forth(*filter),
-            Piece::Direct { lane, sender } => self.direct(lane, *sender),
-            Piece::Slots { per_index, folds } => self.slots(*per_index, folds),
+            Piece::Direct { lane, sender, set } => self.direct(lane, *sender, *set),
+            Piece::Slots { per_index, folds, set } => self.slots(*per_index, folds, *set),
             Piece::Arrivals { lane } => self.arrivals(lane),
             Piece::Pull { bias, weights, scaled } => self.pull(*bias, *weights, *scaled),
+            Piece::Gather(gather) => self.gather(gather),
             Piece::Count { filter, experts, last, flags } => {
                 self.count(*filter, *experts, *last, *flags);
             }
@@ -104,7 +109,7 @@ impl Printer<'_> {
                 self.compute(*depth, value, filter.as_ref(), *named, *inout);
             }
             Piece::Prefix { nested, total, value } => self.prefix(*nested, *total, value),
-            Piece::Moved { lane, by } => self.moved(lane, *by),
+            Piece::Moved { lane, by, through } => self.moved(lane, *by, *through),
             Piece::Reals { value, by_row, bf16 } => self.reals(value, *by_row, *bf16),
             Piece::Tallies { over, value } => self.tallies(*over, value),
         }
@@ -174,6 +179,7 @@ fn called(field: Field) -> &'static str {
         Field::Small => "small_ones",
         Field::Sum => "total",
         Field::Maybe => "perhaps",
+        Field::Second => "second",
     }
 }
 
@@ -187,6 +193,7 @@ fn types(field: Field) -> (&'static str, &'static str, &'static str) {
         Field::Small => ("u8", "i32", "4"),
         Field::Sum => ("i64", "i64", ""),
         Field::Maybe => ("f32", "f32", "2"),
+        Field::Second => ("bf16", "bf16", "8"),
     }
 }
 
@@ -206,6 +213,7 @@ pub(super) fn sent(name: &str, lane: &Lane, at: &str) -> String {
             Field::Small => "small[t]",
             Field::Sum => "sum(k in topk: ids[t, k]) + numbers[t]",
             Field::Maybe => "maybe[t]",
+            Field::Second => "second[t]",
         };
         values.push(format!("{}: {value}", called(*field)));
     }

@@ -1,45 +1,12 @@
-//! Pieces with floats, functions of the user, computed peers and sizes of their own, as text.
+//! Pieces with floats, functions of the user and sizes of their own, as text.
 
 use std::fmt::Write;
 
 use super::local::number;
-use super::print::{Printer, WARPS, condition, put, sent, taken, upper};
-use super::{Filter, Lane, Real, RealOp, Value};
+use super::print::{Printer, WARPS, put, upper};
+use super::{Real, RealOp, Value};
 
 impl Printer<'_> {
-    /// Each stripe's warp fills the rings of all peers.
-    pub(super) fn moved(&mut self, lane: &Lane, by: i64) {
-        let name = format!("{}_p", self.letter);
-        let own = upper(&self.letter.to_string());
-        self.lane(&name, lane, "ranks, stripes, most", false);
-        put!(
-            self,
-            "channel {name}: ring<Of{}> over nvlink from Send{own} to Take{own} per all {{
-                 depth: 4, chunk: 1, header: [count],
-             }};",
-            upper(&name)
-        );
-        let target = format!("(t + numbers[t] * numbers[t] + {by}) % ranks");
-        // The rank itself stands where a condition speaks of a peer.
-        let goes = match lane.filter {
-            Filter::All => String::new(),
-            filter => condition(filter).replace("peer", "me"),
-        };
-        let also = if goes.is_empty() { String::new() } else { format!("({goes}) && ") };
-        let clause = if goes.is_empty() { String::new() } else { format!(" where {goes}") };
-        put!(self, "role Send{own} on all blocks, {WARPS} warps, warps shared by stripe {{");
-        put!(
-            self,
-            "for peer in ranks {{ announce {name}[peer] {{ count: sum(t in stripe: ({also}{target} == peer) as i32) }}; }}"
-        );
-        let push = sent(&name, lane, "").replace("[peer]", &format!("[{target}]"));
-        put!(self, "for t in stripe{clause} {{ {push} }}");
-        put!(self, "}}");
-        put!(self, "role Take{own}[peer] on all blocks, {WARPS} warps {{");
-        put!(self, "for m in {name}[peer] {{ {} }}", taken(&name, lane, "peer, stripe, m.index"));
-        put!(self, "}}");
-    }
-
     pub(super) fn reals(&mut self, value: &Real, by_row: bool, bf16: bool) {
         let own = upper(&self.letter.to_string());
         let (elem, cast) = if bf16 { ("bf16", " as bf16") } else { ("f32", "") };

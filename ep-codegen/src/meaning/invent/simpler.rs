@@ -1,17 +1,20 @@
 //! Declarations with a little less in them, so that one that fails can be made small.
 
-use super::{Bias, Filter, Fold, Lane, Piece, Real, Receiver, Value};
+use super::{
+    Added, Bias, Filter, Fold, Gather, Lane, On, Over, Piece, Real, Receiver, Set, Through, Turns,
+    Value,
+};
 
 /// A piece with less of something.
 pub(super) fn simpler(piece: &Piece) -> Vec<Piece> {
     let mut all = Vec::new();
     match piece {
-        Piece::Rings { lanes, sender, receiver, others } => {
+        Piece::Rings { lanes, sender, receiver, set } => {
             let with = |lanes: Vec<Lane>| Piece::Rings {
                 lanes,
                 sender: *sender,
                 receiver: *receiver,
-                others: *others,
+                set: *set,
             };
             if lanes.len() > 1 {
                 all.extend(lanes.iter().map(|lane| with(vec![lane.clone()])));
@@ -23,36 +26,43 @@ pub(super) fn simpler(piece: &Piece) -> Vec<Piece> {
                     all.push(with(lanes));
                 }
             }
-            if *others {
+            if *set != Set::All {
                 let (lanes, sender, receiver) = (lanes.clone(), *sender, *receiver);
-                all.push(Piece::Rings { lanes, sender, receiver, others: false });
+                all.push(Piece::Rings { lanes, sender, receiver, set: Set::All });
             }
             if *receiver == Receiver::Stripe {
-                let (lanes, sender, others) = (lanes.clone(), *sender, *others);
-                all.push(Piece::Rings { lanes, sender, receiver: Receiver::Peer, others });
+                let (lanes, sender, set) = (lanes.clone(), *sender, *set);
+                all.push(Piece::Rings { lanes, sender, receiver: Receiver::Peer, set });
             }
         }
-        Piece::Forward { lane, from_all } => {
+        Piece::Forward { lane, on } => {
             let less = simpler_lane(lane).into_iter();
-            all.extend(less.map(|lane| Piece::Forward { lane, from_all: *from_all }));
-            if *from_all {
-                all.push(Piece::Forward { lane: lane.clone(), from_all: false });
+            all.extend(less.map(|lane| Piece::Forward { lane, on: *on }));
+            if *on != On::Same {
+                all.push(Piece::Forward { lane: lane.clone(), on: On::Same });
             }
         }
-        Piece::Direct { lane, sender } => {
+        Piece::Direct { lane, sender, set } => {
+            let (sender, set) = (*sender, *set);
             let less = simpler_lane(lane).into_iter().filter(|lane| lane.row);
-            all.extend(less.map(|lane| Piece::Direct { lane, sender: *sender }));
+            all.extend(less.map(|lane| Piece::Direct { lane, sender, set }));
+            if set != Set::All {
+                all.push(Piece::Direct { lane: lane.clone(), sender, set: Set::All });
+            }
         }
         Piece::Arrivals { lane } => {
             all.extend(simpler_lane(lane).into_iter().map(|lane| Piece::Arrivals { lane }));
         }
-        Piece::Moved { lane, by } => {
-            let by = *by;
-            all.extend(simpler_lane(lane).into_iter().map(|lane| Piece::Moved { lane, by }));
+        Piece::Moved { lane, by, through } => {
+            let (by, through) = (*by, *through);
+            let less = simpler_lane(lane).into_iter();
+            let less = less.filter(|lane| lane.row || through != Through::Direct);
+            all.extend(less.map(|lane| Piece::Moved { lane, by, through }));
             if by != 0 {
-                all.push(Piece::Moved { lane: lane.clone(), by: 0 });
+                all.push(Piece::Moved { lane: lane.clone(), by: 0, through });
             }
         }
+        Piece::Gather(gather) => all.extend(simpler_gather(gather).map(Piece::Gather)),
         _ => all.extend(simpler_local(piece)),
     }
     all
@@ -62,13 +72,16 @@ pub(super) fn simpler(piece: &Piece) -> Vec<Piece> {
 fn simpler_local(piece: &Piece) -> Vec<Piece> {
     let mut all = Vec::new();
     match piece.clone() {
-        Piece::Slots { per_index, folds } => {
+        Piece::Slots { per_index, folds, set } => {
             if folds.len() > 1 {
-                let one = |fold: &Fold| Piece::Slots { per_index, folds: vec![*fold] };
+                let one = |fold: &Fold| Piece::Slots { per_index, folds: vec![*fold], set };
                 all.extend(folds.iter().map(one));
             }
+            if set != Set::All {
+                all.push(Piece::Slots { per_index, folds: folds.clone(), set: Set::All });
+            }
             if per_index {
-                all.push(Piece::Slots { per_index: false, folds });
+                all.push(Piece::Slots { per_index: false, folds, set });
             }
         }
         Piece::Pull { bias, weights, scaled } => {
@@ -82,15 +95,22 @@ fn simpler_local(piece: &Piece) -> Vec<Piece> {
                 all.push(Piece::Pull { bias, weights, scaled: false });
             }
         }
-        Piece::RoundTrip { filter, bias, weights, by_row } => {
+        Piece::RoundTrip { filter, bias, weights, by_row, wide } => {
+            let with = |filter, bias, weights, by_row, wide| Piece::RoundTrip {
+                filter,
+                bias,
+                weights,
+                by_row,
+                wide,
+            };
             if filter != Filter::All {
-                all.push(Piece::RoundTrip { filter: Filter::All, bias, weights, by_row });
+                all.push(with(Filter::All, bias, weights, by_row, wide));
             }
             if bias != Bias::None {
-                all.push(Piece::RoundTrip { filter, bias: Bias::None, weights, by_row });
+                all.push(with(filter, Bias::None, weights, by_row, wide));
             }
-            if weights || by_row {
-                all.push(Piece::RoundTrip { filter, bias, weights: false, by_row: false });
+            if weights || by_row || wide {
+                all.push(with(filter, bias, false, false, false));
             }
         }
         Piece::Count { filter, experts, last, flags } => {
@@ -166,6 +186,19 @@ fn simpler_number(piece: &Piece) -> Vec<Piece> {
         _ => {}
     }
     all
+}
+
+fn simpler_gather(gather: &Gather) -> impl Iterator<Item = Gather> {
+    let plain = [
+        Gather { slots: false, ..gather.clone() },
+        Gather { over: Over::Set(Set::All), ..gather.clone() },
+        Gather { computed: false, ..gather.clone() },
+        Gather { value: Added::Plain, ..gather.clone() },
+        Gather { wide: false, ..gather.clone() },
+        Gather { turns: Turns::Tokens, ..gather.clone() },
+    ];
+    let same = gather.clone();
+    plain.into_iter().filter(move |less| *less != same)
 }
 
 fn simpler_lane(lane: &Lane) -> Vec<Lane> {
