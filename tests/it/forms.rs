@@ -1,5 +1,7 @@
 //! Every form that the language allows is emitted and computes what it says, or is refused.
 
+mod absent;
+mod adds;
 mod channels;
 mod decode;
 mod gathers;
@@ -7,6 +9,7 @@ mod kernels;
 mod local;
 mod low_latency;
 mod meaning;
+mod mended;
 mod network;
 mod refused;
 mod rewritten;

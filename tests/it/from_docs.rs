@@ -9,14 +9,17 @@ mod dense;
 mod drop;
 mod exchange_scan;
 mod forwarder;
+mod global_load;
 mod local_combine;
 mod nested;
 mod planted;
 mod private_count;
+mod quantised_shift;
 mod scaled_combine;
 mod two_channels;
 mod two_payloads;
 mod two_sources;
+mod ulysses;
 mod weight_histogram;
 
 use ep_codegen::{expansion, lower, render, syntax};
@@ -60,6 +63,7 @@ macro_rules! programs {
 }
 
 programs! {
-    broadcast, computed_peer, computed_rows, dense, drop, exchange_scan, forwarder, local_combine, nested,
-    private_count, scaled_combine, two_channels, two_payloads, two_sources, weight_histogram,
+    broadcast, computed_peer, computed_rows, dense, drop, exchange_scan, forwarder, global_load, local_combine,
+    nested, private_count, quantised_shift, scaled_combine, two_channels, two_payloads, two_sources, ulysses,
+    weight_histogram,
 }

@@ -212,3 +212,24 @@ fn rows_of_rings_are_added_without_a_bias() {
         form.check_vector(&call);
     }
 }
+
+/// A window holds whatever a call brings.
+#[test]
+fn more_rows_are_pulled_than_a_page_holds() {
+    let ir = super::run::accepted(
+        "shape { ranks: 1..=64, hidden: 64..=64 }
+         size tokens in 0..=9;
+         size rows in 700..=700;
+         input x: bf16[rows, hidden] in window, at: i32[tokens, ranks] in -1..rows;
+         output o: bf16[tokens, hidden];
+         message Part { row x: bf16[hidden] }
+         channel parts: pull<Part> over nvlink from Offer to Sum per all;
+         role Offer on block 0, 1 warps { push parts { x: x }; }
+         role Sum on all blocks, 3 warps, warps shared by token {
+             for t in tokens gather part from parts[p] at at[t, p] across p in ranks { store o[t] = sum(part.x); }
+         }",
+    );
+    let ir = ir.unwrap_or_else(|errors| panic!("{errors}"));
+    let held = super::meaning::held(&[ir], &[("ranks", 2)], 3);
+    held.unwrap_or_else(|words| panic!("{words}"));
+}

@@ -1,6 +1,7 @@
 //! From the text of a declaration to what its kernel leaves in memory: on the host, under seeded
 //! schedules, and through NVRTC.
 
+mod places;
 mod values;
 
 use std::collections::BTreeMap;
@@ -16,11 +17,12 @@ use ep_runtime::host::mutant::Mutant;
 use ep_runtime::host::{Build, Faults, HostBackend, HostOptions};
 use ep_runtime::ir::{self, Elem};
 use ep_runtime::jit::{Arch, CudaSource};
-use ep_runtime::memory::{DeviceMemory, Window, align_up};
+use ep_runtime::memory::{DeviceMemory, Window};
 use ep_runtime::net::{ModelNetwork, ModelOptions};
 use ep_runtime::plan::{Config, ParamKind, Plan, plan};
 use ep_runtime::{Emitted, device};
 
+use places::Places;
 use values::encode;
 pub(super) use values::rows;
 
@@ -244,8 +246,7 @@ impl Form {
         let backend = HostBackend::new(&programs, options).expect("there is a host");
         let group = backend.group().expect("there is a group");
         let calls: Vec<Call> = (0..self.ranks).map(call).collect();
-        let mut places = Places::new(&emitted.plan);
-        calls.iter().for_each(|call| places.reserve(&emitted.plan, call));
+        let places = Places::new(&self.ir, &emitted.plan, &calls);
         let window = Window::new(group.backend(), places.end).expect("there is room");
         let window = Arc::new(window);
         let kernel = GroupKernel::prepare(&group, &window, 0, &emitted);
@@ -432,39 +433,6 @@ impl Given {
         }
         let row = |row: &[u8]| row[..self.width * size].to_vec();
         bytes.chunks(stride * size).flat_map(row).collect()
-    }
-}
-
-/// Where tensors and records are in the window, at one place for all ranks.
-struct Places {
-    starts: Vec<(String, u64)>,
-    end: u64,
-}
-
-impl Places {
-    fn new(plan: &Plan) -> Places {
-        Places { starts: Vec::new(), end: align_up(control_bytes(plan).max(1)) }
-    }
-
-    fn place(&mut self, name: &str, bytes: u64) {
-        if !self.starts.iter().any(|(known, _)| known == name) {
-            self.starts.push((name.to_string(), self.end));
-            self.end = align_up(self.end + bytes.max(1));
-        }
-    }
-
-    fn reserve(&mut self, plan: &Plan, call: &Call) {
-        // Ranks hold different numbers of rows; each has room for the most.
-        const ROOM: u64 = 1 << 16;
-        for given in call.tensors.iter().filter(|given| given.is_in_window(plan)) {
-            assert!(given.bytes(plan).len() as u64 <= ROOM, "{} is too large", given.name);
-            self.place(&given.name, ROOM);
-        }
-        for param in &plan.params {
-            if let ParamKind::MetaOffset { channel } = &param.kind {
-                self.place(channel, ROOM);
-            }
-        }
     }
 }
 
