@@ -54,7 +54,7 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
     let (direct, ring) = (Via::Direct, Via::Ring);
     let crowd = |via| {
         let mut it = chain(via, 128, 2);
-        (it.ranks, it.options.experts) = (34, 41);
+        (it.ranks, it.options.experts) = (33, 41);
         Standard { calls: Calls::Once, sms: 2, ..it }
     };
     let whole = |it: Standard| {
