@@ -143,10 +143,10 @@ struct Args {
     const ep::i32* tokens_from;
     // rows that the outputs of `received` hold
     int received_capacity;
-    // from the handle of Layout
+    // from the handle of NodeLayout
     const ep::i64* node_bits;
     const ep::i32* node_tokens;
-    // from the handle of Notify
+    // from the handle of NodeNotify
     const ep::i32* rank_prefix;
     const ep::i32* rail_prefix;
     const ep::i32* node_prefix;

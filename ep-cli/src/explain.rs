@@ -253,16 +253,11 @@ fn object(
             .with("returned_by", &credit.returned_by)
             .with("waited_by", credit.waited_by.clone())
     });
-    let derived = facts
-        .roles
-        .iter()
-        .map(|role| Object::new().with("name", &role.name).with("beside", &role.beside));
     Object::new()
         .with("pipeline", entry.name)
         .with("emitted", entry.is_emitted())
         .with("assumed", assumed)
         .with("roles", list(roles.collect()))
-        .with("derived_roles", list(derived.collect()))
         .with("channels", list(channels.collect()))
         .with("credits", list(credits.collect()))
         .with("pairs", list(pairs.collect()))

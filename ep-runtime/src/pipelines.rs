@@ -1,8 +1,7 @@
 //! The standard pipelines, declared as any user would declare them.
 //!
-//! Each file declares one pipeline, or a few that belong together. The exchange of counts over two hops is
-//! checked and explained, but not emitted yet. The types of a pipeline's calls are in a module of its
-//! name: [`layout::Shape`], [`nvl_dispatch::Inputs`].
+//! Each file declares one pipeline, or a few that belong together. The types of a pipeline's calls are in a
+//! module of its name: [`layout::Shape`], [`nvl_dispatch::Inputs`].
 
 pub mod decode_combine;
 pub mod decode_dispatch;
@@ -13,9 +12,9 @@ pub mod low_latency_combine;
 pub mod low_latency_dispatch;
 pub mod node_combine;
 pub mod node_dispatch;
+pub mod node_layout;
 pub mod nvl_combine;
 pub mod nvl_dispatch;
-pub mod two_hops;
 
 pub use decode_combine::DecodeCombine;
 pub use decode_dispatch::DecodeDispatch;
@@ -26,13 +25,14 @@ pub use low_latency_combine::LowLatencyCombine;
 pub use low_latency_dispatch::LowLatencyDispatch;
 pub use node_combine::NodeCombine;
 pub use node_dispatch::NodeDispatch;
+pub use node_layout::{NodeLayout, NodeNotify};
 pub use nvl_combine::NvlCombine;
 pub use nvl_dispatch::NvlDispatch;
 
 use crate::pipeline::AnyPipeline;
 
-/// Every standard pipeline, those that are emitted first.
-pub const ALL: [AnyPipeline; 13] = [
+/// Every standard pipeline.
+pub const ALL: [AnyPipeline; 15] = [
     AnyPipeline::of::<Layout>(),
     AnyPipeline::of::<NvlDispatch>(),
     AnyPipeline::of::<NvlCombine>(),
@@ -42,6 +42,8 @@ pub const ALL: [AnyPipeline; 13] = [
     AnyPipeline::of::<ExpertLayout>(),
     AnyPipeline::of::<ExpertPrefix>(),
     AnyPipeline::of::<Expand>(),
+    AnyPipeline::of::<NodeLayout>(),
+    AnyPipeline::of::<NodeNotify>(),
     AnyPipeline::of::<NodeDispatch>(),
     AnyPipeline::of::<NodeCombine>(),
     AnyPipeline::of::<LowLatencyDispatch>(),

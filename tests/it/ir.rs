@@ -25,7 +25,7 @@ fn standard_pipelines() {
 }
 
 #[test]
-fn pipelines_that_are_declared_only() {
+fn pipelines_over_nodes_and_of_low_latency() {
     insta::assert_snapshot!("node_dispatch", shown(&NodeDispatch::ir()));
     insta::assert_snapshot!("node_combine", shown(&NodeCombine::ir()));
     insta::assert_snapshot!("low_latency_dispatch", shown(&LowLatencyDispatch::ir()));

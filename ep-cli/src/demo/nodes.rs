@@ -12,7 +12,7 @@ use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
 use ep_runtime::join::{ID_VARIABLE, Member, Store, UniqueId};
 use ep_runtime::net::{Fabric, NetOptions, NetPart, Network, Provider};
-use ep_runtime::pipelines::{NodeCombine, NodeDispatch};
+use ep_runtime::pipelines::{NodeCombine, NodeDispatch, NodeNotify};
 use ep_verify::declared::Declared;
 
 use super::Talk;
@@ -31,7 +31,8 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 /// What is shown: pipelines with settings.
 type Settings = &'static [(&'static str, &'static str)];
-const CASES: [(AnyPipeline, Settings); 3] = [
+const CASES: [(AnyPipeline, Settings); 4] = [
+    (AnyPipeline::of::<NodeNotify>(), &[STRIPES]),
     (AnyPipeline::of::<NodeDispatch>(), &[("payload", "bf16"), ("mode", "fresh"), HIDDEN, STRIPES]),
     (AnyPipeline::of::<NodeDispatch>(), &[("payload", "fp8"), ("mode", "cached"), HIDDEN, STRIPES]),
     (AnyPipeline::of::<NodeCombine>(), &[HIDDEN, STRIPES]),

@@ -107,7 +107,7 @@ fn demo_joins_nodes() {
         return;
     }
     assert!(done.status.success(), "{out}{err}");
-    assert_eq!(out.matches(" values equal").count(), 6, "{out}");
+    assert_eq!(out.matches(" values equal").count(), 8, "{out}");
     assert!(out.contains("demo ok: 2 nodes of 2 ranks, in "), "{out}");
 }
 

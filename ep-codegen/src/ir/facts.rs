@@ -1,19 +1,16 @@
-//! What a selected pipeline implies without saying it: roles that nobody declared, credits and who
-//! returns them, every pair of a publish and a consume, and what becomes of the tables.
+//! What a selected pipeline implies without saying it: credits and who returns them, every pair of a
+//! publish and a consume, and what becomes of the tables.
 //!
 //! `explain` prints these, and the numbers W1, W2, .. of the pairs stand at both ends in the
 //! emitted CUDA.
 
-use super::rings::over_network;
 use super::slots::travels_in_words;
 use super::walk;
-use super::{Action, Channel, ChannelKind, Expr, Pipeline, Role, Share, Stmt, TensorKind};
+use super::{Action, Channel, ChannelKind, Expr, Pipeline, Role, Stmt, TensorKind};
 
 /// Everything derived from a selected pipeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// Roles that the compiler adds.
-    pub roles: Vec<DerivedRole>,
     /// What lets a producer go on.
     pub credits: Vec<Credit>,
     /// Publish and consume, numbered from 1.
@@ -22,34 +19,12 @@ pub struct Facts {
     pub tables: Vec<TableUse>,
 }
 
-/// A role that the compiler adds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DerivedRole {
-    /// Name in the emitted code.
-    pub name: String,
-    /// The declared role on whose blocks it runs.
-    pub beside: String,
-    /// The channel it serves.
-    pub channel: String,
-    /// What it does there.
-    pub task: Task,
-}
-
-/// What a derived role does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Task {
-    /// Several warps fill one ring over a network: it sends whole chunks.
-    FlushChunks,
-    /// Several warps read one ring over a network: it returns the least of their heads.
-    ReturnCredit,
-}
-
 /// What lets the producer of a channel go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credit {
     /// Channel.
     pub channel: String,
-    /// Role that returns it; a derived one where there is one.
+    /// Role that returns it.
     pub returned_by: String,
     /// Roles that wait for it.
     pub waited_by: Vec<String>,
@@ -138,12 +113,10 @@ pub struct TableUse {
 
 /// Derives the facts of a pipeline without guards, as [`Pipeline::select`] leaves it.
 pub fn facts(selected: &Pipeline) -> Facts {
-    let mut facts =
-        Facts { roles: Vec::new(), credits: Vec::new(), pairs: Vec::new(), tables: Vec::new() };
+    let mut facts = Facts { credits: Vec::new(), pairs: Vec::new(), tables: Vec::new() };
     for channel in &selected.channels {
         let ends = Ends::of(selected, channel);
-        facts.roles.extend(derived_roles(selected, channel));
-        facts.credits.extend(credit(selected, &facts.roles, channel));
+        facts.credits.extend(credit(selected, channel));
         pairs(selected, channel, &ends, &mut facts.pairs);
     }
     let tables = selected.tensors.iter().filter(|tensor| tensor.kind == TensorKind::Table);
@@ -216,43 +189,6 @@ fn reads_header(stmt: &Stmt, channel: &Channel) -> bool {
     found
 }
 
-/// Whether several warps of the role serve one ring of a channel.
-///
-/// Warps that share the very index by which the channel is indexed have a ring each. A role with a
-/// binder has several warps per peer, and without a share all warps work together.
-fn many_warps(role: &Role) -> bool {
-    !matches!(&role.share, Share::Indices { .. } | Share::SourceStripe | Share::Stripe)
-}
-
-/// Over NVLink the warp that closes a gap advances the ring itself; over a network every advance
-/// is a message, and one warp of its own makes few large ones of them.
-fn derived_roles(selected: &Pipeline, channel: &Channel) -> Vec<DerivedRole> {
-    let mut roles = Vec::new();
-    let mut derive = |beside: &str, suffix: &str, task| {
-        let name = format!("{beside}{suffix}");
-        roles.push(DerivedRole {
-            name,
-            beside: beside.to_string(),
-            channel: channel.name.clone(),
-            task,
-        });
-    };
-    let shared =
-        |name: &String| selected.roles.iter().any(|role| role.name == *name && many_warps(role));
-    match channel.kind {
-        ChannelKind::Ring if over_network(channel) => {
-            for role in channel.from.iter().filter(|role| shared(role)) {
-                derive(role, "Flusher", Task::FlushChunks);
-            }
-            if shared(&channel.to) {
-                derive(&channel.to, "Crediter", Task::ReturnCredit);
-            }
-        }
-        _ => {}
-    }
-    roles
-}
-
 fn credit_rule(selected: &Pipeline, channel: &Channel) -> Option<CreditRule> {
     match channel.kind {
         ChannelKind::Ring => Some(CreditRule::Chunk),
@@ -263,15 +199,10 @@ fn credit_rule(selected: &Pipeline, channel: &Channel) -> Option<CreditRule> {
     }
 }
 
-fn credit(selected: &Pipeline, roles: &[DerivedRole], channel: &Channel) -> Option<Credit> {
+fn credit(selected: &Pipeline, channel: &Channel) -> Option<Credit> {
     let rule = credit_rule(selected, channel)?;
-    let of = |task| roles.iter().find(|role| role.channel == channel.name && role.task == task);
-    let returned_by = of(Task::ReturnCredit).map_or(&channel.to, |role| &role.name).clone();
-    let waited_by = match of(Task::FlushChunks) {
-        Some(role) => vec![role.name.clone()],
-        None => channel.from.clone(),
-    };
-    Some(Credit { channel: channel.name.clone(), returned_by, waited_by, rule })
+    let (name, returned_by) = (channel.name.clone(), channel.to.clone());
+    Some(Credit { channel: name, returned_by, waited_by: channel.from.clone(), rule })
 }
 
 /// Appends the pairs of a channel in the order in which they happen.

@@ -1,7 +1,7 @@
 //! The members of the emitted `struct Args`: one list for the text, the host and the host backend.
 
+use super::network::uses_network;
 use super::parts::{align, elem_bytes, parts};
-use super::rings::over_network;
 use super::{ChannelKind, Elem, Expr, Memory, NameKind, Pipeline, Size, Tensor, TensorKind};
 
 /// A member of `struct Args`.
@@ -115,7 +115,7 @@ pub fn params(ir: &Pipeline) -> (Vec<Param>, i64) {
         let kind = ParamKind::MetaOffset { channel: channel.name.clone() };
         list.push(format!("{}_meta_at", channel.name), kind);
     }
-    if ir.channels.iter().any(|c| c.kind == ChannelKind::Ring && over_network(c)) {
+    if ir.channels.iter().any(|channel| uses_network(ir, channel)) {
         list.push("net".into(), ParamKind::Net);
     }
     let bytes = align(list.offset, 8);

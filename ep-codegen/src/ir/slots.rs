@@ -1,6 +1,7 @@
 //! What slots are told apart by, and how one finds out that their messages have come.
 
 use super::helpers::SLOT;
+use super::network::uses_network;
 use super::{Action, Channel, ChannelKind, Expr, Pipeline, Role, Stmt, Transport, walk};
 
 /// How the messages of slots arrive.
@@ -9,6 +10,8 @@ pub enum Arrival {
     /// As words that carry their epoch, so that neither a flag nor a credit goes with them: one small
     /// record of each source, of all of which the receiver waits for at once.
     Words,
+    /// The same where some sources are on other machines: counted, since words may come in any order.
+    Signals,
     /// With a flag behind each slot.
     Flags,
     /// The sender counts, and closes behind all of them.
@@ -33,10 +36,11 @@ pub fn arrival(selected: &Pipeline, channel: &Channel) -> Arrival {
             };
         });
     }
-    let near = channel.over == [Transport::Nvlink];
-    match near && !rows && awaited && channel.slot_names == ["source"] {
-        true => Arrival::Words,
-        false => Arrival::Flags,
+    let records = !rows && awaited && channel.slot_names == ["source"];
+    match records {
+        true if uses_network(selected, channel) => Arrival::Signals,
+        true if channel.over == [Transport::Nvlink] => Arrival::Words,
+        _ => Arrival::Flags,
     }
 }
 

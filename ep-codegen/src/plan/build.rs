@@ -23,7 +23,7 @@ use crate::ir::naming::{kernel_of, snake};
 use crate::ir::params::params;
 use crate::ir::parts::{LINE_BYTES, align};
 use crate::ir::rows::row_in_place;
-use crate::ir::slots::travels_in_words;
+use crate::ir::slots::{Arrival, arrival};
 use crate::ir::{
     Blocks, Channel, ChannelKind, Expr, Message, PeerSet, Pipeline, Role, Source, Waiver,
 };
@@ -86,7 +86,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         skips_ranks: ir
             .channels
             .iter()
-            .all(|channel| channel.kind == ChannelKind::Slots && !travels_in_words(&ir, channel)),
+            .all(|channel| channel.kind == ChannelKind::Slots && skips_ranks(&ir, channel)),
         messages: planner.layouts,
         pairs: facts(&ir).pairs,
         waivers: waivers(&ir),
@@ -168,6 +168,11 @@ impl Planner<'_> {
         });
         strides.collect()
     }
+}
+
+/// Whether slots may come from some ranks only.
+fn skips_ranks(ir: &Pipeline, channel: &Channel) -> bool {
+    matches!(arrival(ir, channel), Arrival::Flags | Arrival::Counts)
 }
 
 /// Whether blocks wait for one another, or several of them for other ranks. A single block that waits

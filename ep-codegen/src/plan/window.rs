@@ -232,6 +232,16 @@ fn slot_words<'a>(extent: &Extent<'_>, sender: &'a str, receiver: &'a str) -> Ve
     if arrival == Arrival::Words {
         return rows;
     }
+    if let Some(net) = extent.net {
+        let (near, slots) = (net.near, format!("{epochs} epochs x {} slots x {bytes}", net.near));
+        let word = format!("{near} peers x 4");
+        return vec![
+            ("slots", epochs * near * bytes, sender, receiver, slots),
+            ("come", near * 4, sender, receiver, word.clone()),
+            ("released", near * 4, receiver, sender, word),
+            ("readers", 4, receiver, receiver, "1 word x 4".to_string()),
+        ];
+    }
     if arrival == Arrival::Flags {
         let each = if flags == 1 { "8".to_string() } else { format!("{flags} x 8") };
         let formula = format!("{epochs} epochs x {keys} slots x {each}");

@@ -17,9 +17,9 @@ use super::term::Term;
 use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering, elem_type};
 use crate::ir::naming::{camel, constant};
+use crate::ir::network::{over_network, uses_network};
 use crate::ir::parts::meta_sources;
-use crate::ir::rings::over_network;
-use crate::ir::slots::places;
+use crate::ir::slots::{Arrival, arrival, places};
 use crate::ir::{
     Action, BinaryOp, Channel, ChannelKind, Elem, Expr, Field, FieldValue, Message, PeerSet, Stmt,
     Transport,
@@ -82,7 +82,7 @@ impl<'a> RoleLowering<'a> {
                     args.push(Term::name(format!("args.{}_meta_at", channel.name), Elem::I64));
                     self.class_of(channel, end)
                 }
-                (ChannelKind::Ring, _) if over_network(channel) => {
+                _ if uses_network(self.ir, channel) => {
                     args.push(Term::name("*args.net", Elem::I64));
                     self.class_of(channel, end)
                 }
@@ -100,6 +100,8 @@ impl<'a> RoleLowering<'a> {
             (ChannelKind::Direct, End::Out) => "DirectOut",
             (ChannelKind::Direct, End::In) => "DirectIn",
             (ChannelKind::Slots, _) if self.in_words(channel) => "SlotChannel",
+            (ChannelKind::Slots, End::Out) if uses_network(self.ir, channel) => "NetSlotsOut",
+            (ChannelKind::Slots, End::In) if uses_network(self.ir, channel) => "NetSlotsIn",
             (ChannelKind::Slots, End::Out) => "SlotRowsOut",
             (ChannelKind::Slots, End::In) => "SlotRowsIn",
             (ChannelKind::Pull, _) => "PullConsumer",
@@ -136,26 +138,27 @@ impl<'a> RoleLowering<'a> {
 
     /// What no role can do with a channel.
     fn check_channel(&self, channel: &Channel) -> Lowered<()> {
-        let has = |name: &str| self.ir.dims.iter().any(|dim| dim.name == name);
-        match channel.kind {
-            ChannelKind::Ring if over_network(channel) => {
-                if channel.parts_per.is_some() {
-                    return Err("parts of a ring over a network have no CUDA text yet".to_string());
-                }
-                if !has("local_ranks") {
-                    return Err(
-                        "a ring over a network needs the number `local_ranks`: those of a \
-                                node reach each other without it"
-                            .to_string(),
-                    );
-                }
-            }
-            // Peers within the node always use NVLink.
-            ChannelKind::Slots if channel.over.contains(&Transport::Nvlink) => {}
-            _ if over_network(channel) => {
-                return Err("slots over a network have no CUDA text yet".to_string());
-            }
-            _ => {}
+        let knows_nodes = self.ir.dims.iter().any(|dim| dim.name == "local_ranks");
+        // Without that number, slots are those of one node, which always uses NVLink.
+        let is_near =
+            channel.kind == ChannelKind::Slots && channel.over.contains(&Transport::Nvlink);
+        if !over_network(channel) || (is_near && !knows_nodes) {
+            return Ok(());
+        }
+        if !knows_nodes {
+            return Err(
+                "a channel over a network needs the number `local_ranks`: those of a node \
+                        reach each other without it"
+                    .to_string(),
+            );
+        }
+        if channel.parts_per.is_some() {
+            return Err("parts of a ring over a network have no CUDA text yet".to_string());
+        }
+        if channel.kind == ChannelKind::Slots && arrival(self.ir, channel) != Arrival::Signals {
+            return Err("slots over a network hold a record of each source, all of which are \
+                        awaited: rows and counts have no CUDA text yet"
+                .to_string());
         }
         Ok(())
     }

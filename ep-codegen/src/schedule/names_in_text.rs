@@ -19,6 +19,7 @@ const OF_CHANNEL: &[&str] = &[
     "kClaims",
     "kClosed",
     "kClosers",
+    "kCome",
     "kCounters",
     "kCounts",
     "kDepth",

@@ -2,7 +2,7 @@
 //! cross the network, and the sums of the nodes are added up at the token's rank.
 
 use super::node_dispatch::NodeDispatch;
-use super::two_hops::Notify;
+use super::node_layout::NodeNotify;
 use crate::pipeline;
 pub use node_combine::*;
 
@@ -24,7 +24,7 @@ pipeline! {
         size tokens;
         size received = rank_prefix[ranks, me];
         size relayed = rail_prefix[nodes];
-        uses handle Notify {
+        uses handle NodeNotify {
             rank_prefix: i32[ranks + 1, ranks],
             rail_prefix: i32[nodes + 1],
             rail_first: i32[nodes, stripes],

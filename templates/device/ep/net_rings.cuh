@@ -3,7 +3,7 @@
 // filled in this rank's own data, at the place that it has among those of the ring, and put to the peer's;
 // it may be filled anew once its credit has come back, since what was read there had landed.
 //
-// `Ring` is the channel's Cfg struct. Peers `kNear` in a row reach each other's windows. In a window,
+// `Ring` is the channel's Cfg struct. In a window,
 //   kSlots    [stripe, near peer, slot]   kSlotBytes each: the row, then its other fields
 //   kTail     [stripe, near peer]         messages that the peer has published
 //   kHead     [stripe, near peer]         slots that it has given back
@@ -19,7 +19,7 @@
 #pragma once
 
 #include <ep/ends.cuh>
-#include <ep/net.cuh>
+#include <ep/net_peers.cuh>
 #include <ep/ptx.cuh>
 #include <ep/sync.cuh>
 
@@ -27,10 +27,11 @@ namespace ep {
 
 /// The rings to all peers of a channel. A lane keeps each.
 template <class Ring>
-class NetRings {
-    /// Peers whose slots and words are in a window, and those that a network carries.
-    static constexpr int kNear = Ring::kNear;
-    static constexpr int kFar = Ring::kPeers - kNear;
+class NetRings : protected NetPeers<Ring> {
+    using Peers = NetPeers<Ring>;
+    using Peers::kNear, Peers::kFar, Peers::net_, Peers::queue_, Peers::own, Peers::is_near;
+    using Peers::window_of;
+
     /// Numbers of counters, behind those of `TailWord` and `HeadWord`.
     static constexpr int kRetiredNumber = 2;
     static constexpr int kAnnouncedNumber = 3;
@@ -43,19 +44,15 @@ public:
     static constexpr bool kInChunks = true;
 
 protected:
+    using Peers::team_, Peers::rank_of;
+
     static constexpr int kStates = Ring::kStripes * Ring::kPeers;
 
-    __device__ __forceinline__ NetRings(Team& team, const Net& net)
-        : team_(team), net_(net), queue_(team, net, 0) {}
+    __device__ __forceinline__ NetRings(Team& team, const Net& net) : Peers(team, net) {}
 
     __device__ __forceinline__ void turn_to(int stripe, int) {
         stripe_ = stripe;
         queue_.turn_to(static_cast<int>(static_cast<u32>(stripe) % net_.queues));
-    }
-
-    __device__ __forceinline__ int rank_of(int ring) const {
-        const int on_rail = ring * Ring::kNodeRanks + team_.own(Ring::kNodeRanks);
-        return Ring::kRail ? on_rail : ring;
     }
 
     __device__ __forceinline__ int state(int ring) const { return stripe_ * Ring::kPeers + ring; }
@@ -165,25 +162,17 @@ protected:
         return rest != 0 && is_last(ring, now / Ring::kChunk % kChunks) ? rest : 0;
     }
 
-    Team& team_;
     int stripe_ = 0;
 
 private:
-    /// This rank among the peers of the channel.
-    __device__ __forceinline__ int own() const {
-        return Ring::kRail ? team_.group.rank / Ring::kNodeRanks : team_.group.rank;
+    /// The ring of a near peer.
+    __device__ __forceinline__ int near(int peer) const {
+        return stripe_ * kNear + Peers::near_of(peer);
     }
 
-    __device__ __forceinline__ bool is_near(int ring) const {
-        return ring / kNear == own() / kNear;
-    }
-
-    /// The place of a near peer.
-    __device__ __forceinline__ int near(int peer) const { return stripe_ * kNear + peer % kNear; }
-
-    /// The place of a peer among those that are far from `at`.
+    /// The ring of a peer among those that are far from `at`.
     __device__ __forceinline__ int far(int peer, int at) const {
-        return stripe_ * kFar + (peer < at ? peer : peer - kNear);
+        return stripe_ * kFar + Peers::far_of(peer, at);
     }
 
     static __device__ __forceinline__ u64 slot_at(int ring, u32 at) {
@@ -201,10 +190,6 @@ private:
         return static_cast<u32>(Ring::kCounters + word * Ring::kStripes + stripe_);
     }
 
-    __device__ __forceinline__ char* window_of(int ring) const {
-        return team_.group.windows[rank_of(ring)];
-    }
-
     /// Whether all other readers of a ring have said the same of a chunk: what they did is visible then.
     __device__ __forceinline__ bool is_last(int ring, int chunk) const {
         if constexpr (Ring::kReaders > 1) {
@@ -216,9 +201,6 @@ private:
         }
         return true;
     }
-
-    const Net& net_;
-    NetQueue queue_;
 };
 
 }  // namespace ep

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ep_codegen::meaning::{
     Data, Drawing, Drawn, Invented, Left, Outcome, Scalar, Tensor, again, compare,
 };
-use ep_codegen::schedule::RuleSet;
+use ep_codegen::schedule::{RuleSet, refusals};
 use ep_codegen::{ast, expansion, lower, syntax};
 use ep_runtime::host::Build;
 use ep_runtime::ir::{Pipeline, TensorKind};
@@ -86,6 +86,10 @@ pub(super) fn held_behind(
     }
     for pipeline in all {
         let drawn = call(drawing.draw(pipeline).map_err(|error| error.to_string())?);
+        let refused = refusals(&drawn.ir);
+        if !refused.is_empty() {
+            return Err(format!("{} is refused: {refused:?}", pipeline.name));
+        }
         let first = drawn.run(&functions).map_err(|wrong| wrong.to_string())?;
         let next = Drawn { ranks: again(&drawn.ranks, &first, &drawn.ir), ..drawn.clone() };
         let second = next.run(&functions).map_err(|wrong| wrong.to_string())?;

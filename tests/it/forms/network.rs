@@ -9,7 +9,7 @@ use ep_runtime::Pipeline;
 use ep_runtime::device::HEADERS;
 use ep_runtime::host::mutant::Mutant;
 use ep_runtime::net::ModelOptions;
-use ep_runtime::pipelines::{NodeCombine, NodeDispatch, two_hops};
+use ep_runtime::pipelines::{NodeCombine, NodeDispatch, NodeLayout, NodeNotify};
 
 use super::meaning::{held_behind, held_by};
 use super::run::{Form, accepted};
@@ -20,7 +20,7 @@ fn judged(
     call: &dyn Fn(Drawn) -> Drawn,
     run: &dyn Fn(Form) -> Form,
 ) -> Result<(), String> {
-    let before = [two_hops::Layout::ir(), two_hops::Notify::ir()];
+    let before = [NodeLayout::ir(), NodeNotify::ir()];
     let all = [NodeDispatch::ir(), NodeCombine::ir()];
     let ranks = nodes * local_ranks;
     let numbers = [
@@ -139,9 +139,69 @@ fn what_a_network_does_not_carry_is_said() {
     assert!(parts.contains(&"parts of a ring over a network have no CUDA text yet".to_string()));
     let without = refused("peer in local", "peer in rail");
     assert!(without.is_empty(), "{without:?}");
-    let notify = two_hops::Notify::ir();
-    let found = refusals(&notify.select(&notify.choices()[0]));
-    assert!(found.iter().any(|it| it.why == "slots over a network have no CUDA text yet"));
+    let rows = NOTES.replace("note: i32", "row note: i32[4]");
+    let rows = rows.replace("note: given[node]", "note: wide[node]");
+    let rows = rows.replace("= notes[node].note", "= given[node]");
+    let ir = accepted(&rows).unwrap_or_else(|errors| panic!("{errors}"));
+    let found = refusals(&ir.select(&ir.choices()[0]));
+    let why = "slots over a network hold a record of each source, all of which are awaited: rows and \
+               counts have no CUDA text yet";
+    assert!(found.iter().any(|it| it.why == why), "{found:?}");
+}
+
+/// A record along the rail and one to everybody, in each of many calls.
+const NOTES: &str = "
+    shape { nodes: 2..=4, local_ranks: 1..=4, let ranks = nodes * local_ranks }
+    input given: i32[nodes] in 0..1000, all: i32[ranks] in 0..1000, wide: i32[nodes, 4];
+    output got: i32[nodes], sums: i32[ranks], total: i32[1];
+    message Note { note: i32 }
+    message Share { share: i32, twice: i32 }
+    channel notes: slots<Note> over rdma from Tell to Tell per rail { slot: [source], epochs: 2 };
+    channel shares: slots<Share> over nvlink | rdma from Add to Add per all { slot: [source], epochs: 2 };
+    role Tell on block 0 {
+        for node in nodes {
+            push notes[node] { note: given[node] };
+        }
+        await notes;
+        for node in nodes {
+            store got[node] = notes[node].note;
+        }
+    }
+    role Add on block 1 {
+        for peer in ranks {
+            push shares[peer] { share: all[peer], twice: all[peer] * 2 };
+        }
+        await shares;
+        for source in ranks {
+            store sums[source] = shares[source].share + shares[source].twice;
+        }
+        store total[0] = sum(source in ranks: shares[source].share);
+    }";
+
+#[test]
+fn records_reach_near_and_far_peers() {
+    let all = [accepted(NOTES).unwrap_or_else(|errors| panic!("{errors}"))];
+    for (nodes, local_ranks, seed) in [(2, 2, 1), (3, 1, 2), (4, 3, 3)] {
+        let numbers = [("nodes", nodes), ("local_ranks", local_ranks)];
+        let held = held_by(&all, &numbers, seed, &|drawn| drawn, &|form| form);
+        held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}: {words}"));
+    }
+}
+
+/// The counts of two hops, as kernels count and exchange them.
+#[test]
+fn counts_are_exchanged_over_nodes() {
+    let all = [NodeLayout::ir(), NodeNotify::ir()];
+    for (nodes, local_ranks, seed) in [(2, 2, 1), (3, 2, 2)] {
+        let numbers = [
+            ("nodes", nodes),
+            ("local_ranks", local_ranks),
+            ("experts", 2 * nodes * local_ranks + 1),
+            ("stripes", 4),
+        ];
+        let held = held_by(&all, &numbers, seed, &|drawn| drawn, &|form| form);
+        held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}: {words}"));
+    }
 }
 
 /// Bugs of rings over a network.
@@ -193,6 +253,24 @@ in ep/net_rings.cuh
 -         site.want = team_.epoch * Ring::kHeaderWords;
 +         site.want = (team_.epoch - 1) * Ring::kHeaderWords;
 
+== records are not waited for
+in ep/net_slots.cuh
+-             wait_counter(team_, site,
+-                          some ? End::told(peer, Slots::kCome, End::kComeNumber) : nullptr);
+
+== a record is told of before it is put
+in ep/net_slots.cuh
+-         End::queue_.put(End::rank_of(peer_), to, from, sends ? Slots::kSlotBytes : 0);
+-         // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
+-         End::tell(peer_, Slots::kCome, End::kComeNumber, team_.leader());
++         End::tell(peer_, Slots::kCome, End::kComeNumber, team_.leader());
++         End::queue_.put(End::rank_of(peer_), to, from, sends ? Slots::kSlotBytes : 0);
+
+== the slots of the call before are filled
+in ep/net_slots.cuh
+-         const u64 set = team_.epoch % Slots::kEpochs;
++         const u64 set = 0;
+
 == a slot lands where that of another rank belongs
 in ep/net_rings.cuh
 -         const u64 to = Ring::kInbox + slot_at(far(own(), ring), at);
@@ -209,7 +287,8 @@ fn planted_bugs_are_found() {
         let once = bug.edits.iter().all(|(old, _)| text.matches(old.as_str()).count() == 1);
         assert!(once, "the text of `{}` has moved", bug.name);
         let run = |form: Form| form.planted(&bug);
-        let mut seeds = (0..6).map(|seed| own(FAN, (3, 2, seed), &run));
+        let source = if bug.file == "ep/net_slots.cuh" { NOTES } else { FAN };
+        let mut seeds = (0..6).map(|seed| own(source, (3, 2, seed), &run));
         let words = seeds.find_map(Result::err);
         let words = words.unwrap_or_else(|| panic!("nothing finds that {}", bug.name));
         assert!(!words.contains("does not compile"), "{}: {words}", bug.name);

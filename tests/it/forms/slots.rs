@@ -1,7 +1,7 @@
 //! Slots of every kind, against what they mean: several indices, rows, counts, and who takes them how.
 
 use ep_runtime::Pipeline;
-use ep_runtime::pipelines::two_hops;
+use ep_runtime::pipelines::NodeLayout;
 
 use super::meaning::{held, held_by};
 use super::run::{Form, accepted};
@@ -246,6 +246,6 @@ fn each_phase_counts_and_the_next_one_reads() {
 fn counts_of_nodes_are_emitted() {
     let numbers = [("nodes", 2), ("local_ranks", 2), ("stripes", 3), ("experts", 9)];
     for seed in 0..2 {
-        held(&[two_hops::Layout::ir()], &numbers, seed).unwrap_or_else(|words| panic!("{words}"));
+        held(&[NodeLayout::ir()], &numbers, seed).unwrap_or_else(|words| panic!("{words}"));
     }
 }

@@ -1,7 +1,7 @@
 //! The facts of a pipeline as text.
 
 use super::line;
-use crate::ir::facts::{CreditRule, End, Facts, Pair, TableUse, Task, facts};
+use crate::ir::facts::{CreditRule, End, Facts, Pair, TableUse, facts};
 use crate::ir::{Choice, Pipeline};
 
 /// The facts of every choice of arms; choices with the same facts share one list.
@@ -32,16 +32,6 @@ fn choice_name(choice: &Choice) -> String {
 /// The facts of one choice.
 pub fn facts_text(facts: &Facts) -> String {
     let mut out = String::new();
-    for role in &facts.roles {
-        let channel = &role.channel;
-        let task = match role.task {
-            Task::FlushChunks => format!("sends whole chunks of {channel}"),
-            Task::ReturnCredit => {
-                format!("returns the least head of the warps that read {channel}")
-            }
-        };
-        line(&mut out, 1, &format!("role {} beside {}: {task}", role.name, role.beside));
-    }
     for credit in &facts.credits {
         let text = format!(
             "credit of {}: {} returns it to {} {}",

@@ -2,8 +2,8 @@
 
 use super::Planner;
 use crate::ir::naming::{camel, constant};
+use crate::ir::network::{readers, uses_network};
 use crate::ir::parts::{LINE_BYTES, align, elem_bytes};
-use crate::ir::rings::{over_network, readers};
 use crate::ir::slots::Arrival;
 use crate::ir::{Blocks, Channel, ChannelKind, PeerSet, Role};
 use crate::plan::message::MessageLayout;
@@ -72,7 +72,7 @@ impl Planner<'_> {
             let mut members = vec![int("kChannel", index as i64), int("kPeers", extent.peers)];
             members.extend(self.channel_numbers(channel, &extent));
             members.extend(window.add(channel, &extent, self.numbers));
-            members.extend(network.ring(channel, &extent, self.numbers));
+            members.extend(network.add(channel, &extent, self.numbers));
             groups.push(CfgGroup { name: camel(&channel.name), members });
         }
         groups
@@ -114,12 +114,8 @@ impl Planner<'_> {
                     members.push(int("kParts", extent.parts));
                 }
                 if let Some(net) = extent.net {
-                    members.extend([
-                        flag("kRail", channel.per == PeerSet::Rail),
-                        int("kNodeRanks", net.node_ranks),
-                        int("kNear", net.near),
-                        int("kReaders", net.readers),
-                    ]);
+                    members.extend(net_numbers(channel, net));
+                    members.push(int("kReaders", net.readers));
                 }
                 members
             }
@@ -143,9 +139,9 @@ impl Planner<'_> {
         }
     }
 
-    /// Who of a ring's peers is reached over a network, if someone is.
+    /// Who of a channel's peers is reached over a network, if someone is.
     pub(super) fn net_extent(&self, channel: &Channel) -> Option<NetExtent> {
-        if channel.kind != ChannelKind::Ring || !over_network(channel) {
+        if !uses_network(self.ir, channel) {
             return None;
         }
         let readers = readers(self.ir, channel).map_or(1, |set| self.peers_of(set));
@@ -160,6 +156,11 @@ impl Planner<'_> {
         let epochs = int("kEpochs", slots.epochs);
         if slots.arrival == Arrival::Words {
             return vec![epochs, int("kWords", layout.meta_bytes / 8), skips_own, slot_bytes];
+        }
+        if let Some(net) = extent.net {
+            let meta = int("kMeta", layout.row_bytes);
+            let own = [epochs, skips_own, slot_bytes, meta];
+            return own.into_iter().chain(net_numbers(channel, net)).collect();
         }
         vec![
             epochs,
@@ -245,6 +246,15 @@ impl Planner<'_> {
 /// Bytes of one row of the tensor behind the meta fields of a pull channel.
 fn meta_row_bytes(layout: &MessageLayout) -> i64 {
     layout.meta.iter().map(|field| field.count * elem_bytes(&field.elem)).sum()
+}
+
+/// Who of the peers of a channel is reached without a network.
+fn net_numbers(channel: &Channel, net: NetExtent) -> [CfgMember; 3] {
+    [
+        flag("kRail", channel.per == PeerSet::Rail),
+        int("kNodeRanks", net.node_ranks),
+        int("kNear", net.near),
+    ]
 }
 
 fn int(name: &str, value: i64) -> CfgMember {

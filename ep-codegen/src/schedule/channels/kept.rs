@@ -3,7 +3,7 @@
 
 use super::End;
 use crate::ir::naming::camel;
-use crate::ir::rings::{over_network, readers};
+use crate::ir::network::{over_network, readers};
 use crate::ir::slots::places;
 use crate::ir::{Action, Channel, Domain, Elem, Expr, NameKind, PeerSet, Share, Stmt, walk};
 use crate::schedule::scope::Scope;

@@ -349,7 +349,7 @@ pub(in crate::schedule) fn check_slots(
 ) {
     match arrival(ir, channel) {
         Arrival::Counts => check_counted(ir, channel, refuse),
-        Arrival::Words => check_awaited(ir, channel, refuse),
+        Arrival::Words | Arrival::Signals => check_awaited(ir, channel, refuse),
         Arrival::Flags => {
             let mut awaited = false;
             for role in &ir.roles {
@@ -451,6 +451,7 @@ fn serves(channel: &Channel, domain: &Domain) -> bool {
     match (domain, &channel.per) {
         (Domain::Dim { name }, PeerSet::All) => name == "ranks",
         (Domain::Dim { name }, PeerSet::Local) => name == "local_ranks",
+        (Domain::Dim { name }, PeerSet::Rail) => name == "nodes",
         (Domain::Peers { set }, per) => set == per,
         _ => false,
     }

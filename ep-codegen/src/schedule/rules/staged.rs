@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use super::copies::{copy_of, pointers};
 use crate::ir::naming::{camel, snake};
+use crate::ir::network::over_network;
 use crate::ir::parts::row_field;
-use crate::ir::rings::over_network;
 use crate::ir::{
     Action, ChannelKind, Elem, Expr, Memory, Message, Pipeline, Stmt, Tensor, TensorKind, walk,
 };

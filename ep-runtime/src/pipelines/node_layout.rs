@@ -1,11 +1,11 @@
-//! `layout` and `notify` of two hops: the counts of each node, and their exchange, for `node-dispatch`
-//! and `node-combine`.
+//! `node-layout` and `node-notify`: the counts of each node, and their exchange, for `node-dispatch` and
+//! `node-combine`.
 
 use crate::pipeline;
 
 pipeline! {
     /// Counts where this rank's tokens go, per rank and per node.
-    pub pipeline Layout {
+    pub pipeline NodeLayout {
         shape {
             nodes: 2..=64, local_ranks: 1..=8, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024,
             let ranks = nodes * local_ranks,
@@ -40,13 +40,13 @@ pipeline! {
     }
 
     /// Exchanges the counts of all ranks, and along each rail those of every stripe.
-    pub pipeline Notify {
+    pub pipeline NodeNotify {
         shape {
             nodes: 2..=64, local_ranks: 1..=8, experts: 1..=4096, stripes: 1..=1024,
             let ranks = nodes * local_ranks,
             let local_experts = ceil(experts, ranks),
         }
-        uses handle Layout;
+        uses handle NodeLayout;
         input tokens_per_rank: i32[ranks], tokens_per_expert: i32[experts], expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
         table
             rank_prefix: i32[ranks + 1, ranks],
