@@ -677,6 +677,22 @@ ep_runtime::pipeline! {
     }
 }
 
+//- role_named_by_a_word
+// A role becomes a function in snake case.
+ep_runtime::pipeline! {
+    pipeline Doubling {
+        shape { ranks: 1..=64, stripes: 1..=1024 }
+        size tokens;
+        input x: i32[tokens];
+        output copy: i32[tokens];
+        role Return on all blocks, warps shared by stripe {
+            for token in stripe {
+                store copy[token] = x[token] * 2;
+            }
+        }
+    }
+}
+
 //- word_of_cpp
 // A tensor is named by a word of C++.
 ep_runtime::pipeline! {

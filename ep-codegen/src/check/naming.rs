@@ -217,6 +217,13 @@ const CPP_WORDS: &[&str] = &[
     "volatile", "wchar_t", "xor",
 ];
 
+/// C++ words that Rust keeps, too: only a name that is written in another case comes to be one.
+#[rustfmt::skip] // A list of words.
+const COMMON_WORDS: &[&str] = &[
+    "break", "const", "continue", "do", "else", "enum", "extern", "for", "if", "return", "static",
+    "struct", "try", "virtual", "while",
+];
+
 /// Types of every pipeline's calls; a variant becomes one more, in upper camel case.
 const CALL_TYPES: &[&str] =
     &["args", "handle", "inputs", "kernel", "offers", "options", "outputs", "shape", "tunes"];
@@ -255,7 +262,7 @@ fn reserved(name: &Ident, item: &Item, out: &mut Diagnostics) {
         out.push(errors::reserved(name));
     } else if is_call_type || is_option && text == "live" {
         out.push(errors::word_of_calls(name));
-    } else if CPP_WORDS.contains(&emitted.as_str()) {
+    } else if CPP_WORDS.contains(&emitted.as_str()) || COMMON_WORDS.contains(&emitted.as_str()) {
         out.push(errors::word_of_cpp(name, &emitted));
     } else if taken {
         out.push(errors::word_of_emitted(name));

@@ -116,3 +116,14 @@ ir_types! {
         at: Source,
     }
 }
+
+impl Channel {
+    /// Which word of the header a number is, if the channel announces it. The ends of the device library
+    /// tell `first` before `count`, and either kind of end may be at the other side.
+    pub fn header_word(&self, name: &str) -> Option<usize> {
+        let place = self.header.iter().position(|word| word == name)?;
+        let is_of = |name: &str| self.header.iter().any(|word| word == name);
+        let is_usual = self.header.len() == 2 && is_of("first") && is_of("count");
+        Some(if is_usual { usize::from(name == "count") } else { place })
+    }
+}

@@ -1,7 +1,7 @@
 //! Names of the declaration that would meet one another, or the names of the generator, in the text.
 
 use super::Refusal;
-use crate::ir::counting::{Counting, counted};
+use crate::ir::counting::{Counting, counted, has_last};
 use crate::ir::naming::{camel, constant, snake};
 use crate::ir::params::params;
 use crate::ir::parts::meta_sources;
@@ -62,6 +62,8 @@ const OF_CHANNEL: &[&str] = &[
 ];
 const STRUCTS: &[&str] = &["Args", "Cfg", "Counted", "Smem"];
 const OF_KERNEL: &[&str] = &["args", "block", "blocks", "call", "smem", "team", "warp"];
+/// What it holds beside these where its last block does what is left.
+const OF_LAST: &[&str] = &["last", "store"];
 
 /// Names of a pipeline that the text would give to two things.
 pub(super) fn check(ir: &Pipeline) -> Result<(), Refusal> {
@@ -92,7 +94,9 @@ impl Names<'_> {
         let own = channels.filter(|name| !self.ir.messages.iter().any(|it| it.name == *name));
         self.each_once("structs", STRUCTS, roles.chain(messages).chain(own))?;
         let functions = self.ir.roles.iter().map(|role| snake(&role.name));
-        self.each_once("names in the kernel", OF_KERNEL, functions)
+        let own =
+            if has_last(self.ir) { [OF_KERNEL, OF_LAST].concat() } else { OF_KERNEL.to_vec() };
+        self.each_once("names in the kernel", &own, functions)
     }
 
     fn check_fields(&self, message: &Message) -> Result<(), Refusal> {

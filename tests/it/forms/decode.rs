@@ -98,10 +98,6 @@ fn rows_come_back_to_their_tokens() {
 
 /// Bugs of the way back: what they change in its header.
 const BUGS: &str = "
-== slots are filled before their readers are done
-in ep/way_back.cuh
--         wait_counter(team_, site, team_.leader() ? released + peer : nullptr);
-
 == a quarter is told without a release
 in ep/way_back.cuh
 - store_release_sys(words + quarter + team_.lane, stamped(team_.epoch, 1));

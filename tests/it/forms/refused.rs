@@ -239,6 +239,10 @@ fn of_names() -> Vec<String> {
             &[("experts: 1..=8", "threads: 1..=8, experts: 1..=8")],
         ),
         edited(&team(out, "for r in ranks { store o[r] = r; }"), &[("role Work", "role Call")]),
+        edited(
+            &beside(out, "last block", "for r in ranks { count o[r]; }", "store p[0] = 1;"),
+            &[("role Rest", "role Last")],
+        ),
         tokens("output count: i32[ranks];", "count count[0];"),
         ring(&[("more", "depth"), ("Token", "Ring")]),
     ]

@@ -76,7 +76,7 @@ impl<'a> RoleLowering<'a> {
     /// The place of a header word of a ring, if `field` is one.
     pub(in crate::schedule) fn header_word(&self, channel: &str, field: &str) -> Option<usize> {
         let (channel, _) = self.carried(channel).ok()?;
-        channel.header.iter().position(|word| word == field)
+        channel.header_word(field)
     }
 
     pub(super) fn push_ring(

@@ -137,7 +137,7 @@ impl<'a> RoleLowering<'a> {
             };
         }
         let (channel, _) = self.carried(name)?;
-        if let Some(word) = channel.header.iter().position(|known| known == field) {
+        if let Some(word) = channel.header_word(field) {
             let peer = self.ring(scope, (channel, End::In), index, out)?;
             let number = Term::int(word as i64);
             let header =
