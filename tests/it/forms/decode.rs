@@ -151,11 +151,6 @@ in ep/way_back.cuh
 in ep/way_back.cuh
 - if (quarter_ != 0) return;
 + if (quarter_ == 0) return;
-
-== readers are done before all warps are
-in ep/slot_rows.cuh
--         if (team_.leader()) before = fetch_add_acq_rel_gpu(done, 1);
-+         if (team_.leader()) before = fetch_add_relaxed_gpu(done, 1);
 ";
 
 #[test]
