@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use ep_codegen::ir::{CudaFn, Elem, Pipeline};
+use ep_codegen::ir::{CudaFn, Pipeline};
 use ep_codegen::meaning::{Data, Function, Scalar};
 use ep_codegen::plan::snake;
+use ep_codegen::schedule::elem_type;
 use ep_emu::{Build, Kernel};
 
 use super::Programs;
@@ -102,7 +103,8 @@ fn text(all: &[(&str, &CudaFn)]) -> String {
     };
     let case = |(index, (pipeline, function)): (usize, &(&str, &CudaFn))| {
         let params = function.params.iter().enumerate();
-        let params = params.map(|(at, it)| format!("taken<{}>(call.values[{at}])", name(&it.elem)));
+        let params =
+            params.map(|(at, it)| format!("taken<{}>(call.values[{at}])", elem_type(&it.elem)));
         let params = params.collect::<Vec<_>>().join(", ");
         let (place, name) = (snake(pipeline), &function.name);
         format!("        case {index}: give(call.result, {place}::{name}({params})); break;\n")
@@ -114,20 +116,6 @@ fn text(all: &[(&str, &CudaFn)]) -> String {
          ep::u64 values[{most}];\n}};\nextern \"C\" __global__ void {ENTRY}(const Call call) {{\n    \
          switch (call.which) {{\n{cases}    }}\n}}\n"
     )
-}
-
-/// The C++ type of an element.
-fn name(elem: &Elem) -> &'static str {
-    match elem {
-        Elem::Bool => "bool",
-        Elem::U8 => "ep::u8",
-        Elem::I32 => "ep::i32",
-        Elem::I64 => "ep::i64",
-        Elem::F32 => "float",
-        Elem::Bf16 => "ep::bf16",
-        Elem::E4m3 => "ep::e4m3",
-        Elem::Ue8m0 => "ep::ue8m0",
-    }
 }
 
 fn call(kernel: &Kernel, index: usize, function: &CudaFn, values: &[Scalar]) -> Scalar {
