@@ -97,6 +97,16 @@ pub struct Plan {
     pub waivers: Vec<(String, Waiver)>,
 }
 
+impl Plan {
+    /// Whether calls say how far the rows of a tensor's part lie apart, and whether its columns.
+    pub fn strides_of(&self, tensor: &str, part: usize) -> (bool, bool) {
+        let has = |wanted: &ParamKind| self.params.iter().any(|param| param.kind == *wanted);
+        let rows = ParamKind::RowStride { tensor: tensor.to_string(), part };
+        let columns = ParamKind::ColumnStride { tensor: tensor.to_string(), part };
+        (has(&rows), has(&columns))
+    }
+}
+
 /// A nested struct of `Cfg`; the first group has no name and holds the top-level members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CfgGroup {

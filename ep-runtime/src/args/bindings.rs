@@ -97,18 +97,7 @@ impl Bindings {
             return Ok(());
         }
         let rows = rows.filter(|rows| rows.address != 0).ok_or(TensorFault::Absent)?;
-        let has = |wanted: fn(&ParamKind) -> Option<(&String, usize)>| {
-            let mut params = plan.params.iter().filter_map(|param| wanted(&param.kind));
-            params.any(|(tensor, part)| *tensor == taken.tensor && part == taken.part)
-        };
-        let rows_apart = has(|kind| match kind {
-            ParamKind::RowStride { tensor, part } => Some((tensor, *part)),
-            _ => None,
-        });
-        let columns_apart = has(|kind| match kind {
-            ParamKind::ColumnStride { tensor, part } => Some((tensor, *part)),
-            _ => None,
-        });
+        let (rows_apart, columns_apart) = plan.strides_of(&taken.tensor, taken.part);
         let least = taken.row.unwrap_or(1);
         let fits = match (rows_apart, columns_apart) {
             (_, true) => rows.row_stride >= 1 && rows.column_stride >= 1,

@@ -390,18 +390,7 @@ impl Maker<'_> {
             (_, Memory::Host, _) => Kind::Host,
             _ => Kind::Device,
         };
-        let has = |wanted: fn(&ParamKind) -> Option<(&String, usize)>| {
-            let mut params = self.plan.params.iter().filter_map(|param| wanted(&param.kind));
-            params.any(|(tensor, part)| tensor == name.name && part == name.part)
-        };
-        let rows_apart = has(|kind| match kind {
-            ParamKind::RowStride { tensor, part } => Some((tensor, *part)),
-            _ => None,
-        });
-        let columns_apart = has(|kind| match kind {
-            ParamKind::ColumnStride { tensor, part } => Some((tensor, *part)),
-            _ => None,
-        });
+        let (rows_apart, columns_apart) = self.plan.strides_of(name.name, name.part);
         let is_output = matches!(tensor.kind, TensorKind::Output | TensorKind::Inout);
         let bytes = positive(elem_bytes(&elem));
         let mut spec = TensorSpec {
