@@ -217,6 +217,7 @@ class LowLatency(Caller):
         self._sent[kind, rank] = count + 1
         self._made(rank, launched)
         if launched.pending is None:
+            # A turn for each phase, as on a rank that launches them apart.
             self._made(rank, launched)
         else:
             launched.key = key
