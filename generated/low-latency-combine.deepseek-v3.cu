@@ -1,5 +1,5 @@
 // low-latency-combine
-// experts=256 hidden=7168 local_experts=32 max_tokens=128 ranks=8 stages=3 topk=8
+// experts=256 hidden=7168 local_experts=32 local_ranks=8 max_tokens=128 nodes=1 ranks=8 stages=3 topk=8
 // sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -13,6 +13,8 @@
 //   Reduce.claims    0x38080280          8 bytes  2 calls x 1 words x 4; Reduce writes, Reduce reads
 // Message Part: row of 14336 bytes, meta record of 0 bytes
 #include <ep/cast.cuh>
+#include <ep/compute.cuh>
+#include <ep/net_slot_rows.cuh>
 #include <ep/parts.cuh>
 #include <ep/slot_rows.cuh>
 #include <ep/wide.cuh>
@@ -35,19 +37,28 @@ struct Cfg {
         static constexpr int kEpochs = 2;
         static constexpr int kKeys = 32768;
         static constexpr int kArrivals = 1;
-        static constexpr int kSourceStride = 0;
+        static constexpr int kSourceStride = 128;
         static constexpr int kShared = 1;
         static constexpr bool kCounts = false;
         static constexpr bool kSkipsOwn = false;
         static constexpr int kSlotBytes = 14336;
         static constexpr int kMeta = 14336;
+        static constexpr int kFarBytes = 14352;
+        static constexpr bool kRail = false;
+        static constexpr int kNodeRanks = 8;
+        static constexpr int kNear = 8;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kFlags = 0x38000000;
         static constexpr ep::u64 kClosed = 0x38080000;
         static constexpr ep::u64 kReleased = 0x38080080;
         static constexpr ep::u64 kTaken = 0x38080100;
         static constexpr ep::u64 kClosers = 0x38080180;
+        static constexpr ep::u64 kClosedTold = 0x38080200;
+        static constexpr ep::u64 kReleasedTold = 0x38080200;
         static constexpr ep::u64 kReaders = 0x38080200;
+        static constexpr ep::u64 kInbox = 0x0;
+        static constexpr ep::u64 kOutbox = 0x0;
+        static constexpr int kCounters = 0;
     };
 
     struct Send {
@@ -87,28 +98,29 @@ struct Args {
     const ep::i32* expert_begin;
     // output combined: bf16[tokens, hidden]
     ep::bf16* combined;
+    // the network of this rank
+    const ep::Net* net;
 };
 
 /// role Send on all blocks, warps shared by (local_expert, source)
 __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
-    ep::SlotRowsOut<Cfg::Back> back(team);
+    ep::SlotRowsOut<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, *args.net);
     for (ep::i64 unit = team.index(); unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks
         && !team.stopped; unit += team.count()) {
         const int local_expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
-        // +27  for row in range_first[local_expert, source]..range_first[local_expert, source] +
+        // +29  for row in range_first[local_expert, source]..range_first[local_expert, source] +
         //     range_count[local_expert, source]
         for (ep::i64 row = args.range_first[ep::i64{local_expert} * Cfg::kRanks + source];
             row < ep::i64{args.range_first[ep::i64{local_expert} * Cfg::kRanks + source]}
                 + args.range_count[ep::i64{local_expert} * Cfg::kRanks + source] && !team.stopped;
                     ++row) {
-            // +28  push back[source] at [expert_begin[me] + local_expert, src_info[local_expert,
-            //     row]] { x: x[local_expert, row] }
-            // W2: takes credit of back, from Reduce +35
-            const int key = static_cast<ep::i32>(ep::i64{args.expert_begin[me]}
-                + local_expert) * Cfg::kMaxTokens
-                    + args.src_info[ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row];
+            // +30  push back[source] at [local_expert, src_info[local_expert, row]] { x:
+            //     x[local_expert, row] }
+            // W2: takes credit of back, from Reduce +37
+            const int key = (local_expert * Cfg::kRanks + me) * Cfg::kMaxTokens
+                + args.src_info[ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row];
             if (back.reserve(source, key)) {
                 char* slot = back.slot();
                 ep::copy_row<ep::bf16>(team, slot,
@@ -117,32 +129,41 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
                 back.publish();
             }
         }
-        // +30  close back
-        // W1: publishes messages of back, for Reduce +35
+        // +32  close back
+        // W1: publishes messages of back, for Reduce +37
         back.close(static_cast<ep::i32>(ep::i64{Cfg::kLocalExperts} * Cfg::kRanks));
     }
 }
 
 /// role Reduce on all blocks, one block a token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
-    ep::SlotRowsIn<Cfg::Back> back(team);
-    // +35  for token in tokens gather part from back at [topk_idx[token, choice], token] across
-    //     choice in topk
-    // W1: takes messages of back, from Send +30
-    // W2: publishes credit of back, for Send +28
-    ep::SlotParts<Cfg::Back, Cfg::kTopk> back_parts(team, back);
-    ep::Parts<ep::SlotParts<Cfg::Back, Cfg::kTopk>> parts(team, back_parts);
+    ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, *args.net);
+    // +37  for token in tokens gather part from back[owner(topk_idx[token, choice])] at
+    //     [local(topk_idx[token, choice], owner(topk_idx[token, choice])), token] across choice in
+    //     topk
+    // W1: takes messages of back, from Send +32
+    // W2: publishes credit of back, for Send +30
+    ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>,
+        Cfg::kTopk> back_parts(team, back);
+    ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>,
+        Cfg::kTopk>> parts(team, back_parts);
     ep::Units<Cfg::Reduce, 0> units(team, ep::rows_of(args.tokens, args.tokens_from));
     for (int token; (token = units.take()) >= 0;) {
         parts.clear();
         for (int choice = team.lane; choice < Cfg::kTopk; choice += ep::kLanes) {
-            const ep::i64 at = args.topk_idx[token * args.topk_idx_stride + choice];
-            const int at_2 = token;
-            const int key = static_cast<ep::i32>(at) * Cfg::kMaxTokens + at_2;
-            parts.expect(choice, at >= 0 ? key : -1);
+            const int at = ep::owner<Cfg::kRanks>(args.topk_idx[token * args.topk_idx_stride
+                + choice], args.expert_begin);
+            if (!(at >= 0)) continue;
+            const int at_2 = ep::local_expert(args.expert_begin,
+                ep::owner<Cfg::kRanks>(args.topk_idx[token * args.topk_idx_stride + choice],
+                    args.expert_begin), args.topk_idx[token * args.topk_idx_stride + choice]);
+            if (!(at_2 >= 0)) continue;
+            const int at_3 = token;
+            const int key = (at_2 * Cfg::kRanks + at) * Cfg::kMaxTokens + at_3;
+            parts.expect(choice, key);
         }
         if (parts.open()) {
-            // +36  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
+            // +38  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
             for (int base = 0; base < Cfg::kHidden; base += ep::kLanes * ep::kWide) {
                 const int i = base + team.lane * ep::kWide;
                 ep::Wide<float> sum(0.0f);

@@ -1,5 +1,5 @@
 // low-latency-dispatch  payload=bf16
-// experts=128 hidden=2880 local_experts=32 max_tokens=128 ranks=4 stages=3 topk=4
+// experts=128 hidden=2880 local_experts=32 local_ranks=4 max_tokens=128 nodes=1 ranks=4 stages=3 topk=4
 // sm_80: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -13,6 +13,7 @@
 // Message Row: row of 5760 bytes, meta record of 16 bytes: src[1] at 0
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
+#include <ep/net_slot_rows.cuh>
 #include <ep/slot_rows.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
@@ -46,12 +47,23 @@ struct Cfg {
         static constexpr bool kSkipsOwn = false;
         static constexpr int kSlotBytes = 5888;
         static constexpr int kMeta = 5760;
+        static constexpr int kFarBytes = 5888;
+        static constexpr bool kRail = false;
+        static constexpr int kNodeRanks = 4;
+        static constexpr int kNear = 4;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kClosed = 0xb800000;
         static constexpr ep::u64 kReleased = 0xb800800;
         static constexpr ep::u64 kTaken = 0xb800880;
         static constexpr ep::u64 kClosers = 0xb800a80;
+        static constexpr ep::u64 kClosedTold = 0xb800b00;
+        static constexpr ep::u64 kReleasedTold = 0xb800b00;
         static constexpr ep::u64 kReaders = 0xb800b00;
+        static constexpr ep::u64 kInbox = 0x0;
+        static constexpr ep::u64 kOutbox = 0x0;
+        static constexpr ep::u64 kCountsIn = 0x0;
+        static constexpr ep::u64 kCountsOut = 0x0;
+        static constexpr int kCounters = 0;
     };
 
     struct Cast {
@@ -93,24 +105,26 @@ struct Args {
     ep::i32* range_first;
     // table range_count: i32[local_experts, ranks]
     ep::i32* range_count;
+    // the network of this rank
+    const ep::Net* net;
 };
 
 /// role Cast on all blocks, one block a token
 __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
-    ep::SlotRowsOut<Cfg::Rows> rows(team);
-    // +33  for token in tokens
+    ep::SlotRowsOut<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, *args.net);
+    // +35  for token in tokens
     ep::Units<Cfg::Cast, 0> units(team, ep::rows_of(args.tokens, args.tokens_from));
     for (int token; (token = units.take()) >= 0;) {
-        // +35  for expert in topk_idx[token] where alive(owner(expert))
+        // +37  for expert in topk_idx[token] where alive(owner(expert))
         for (int k = 0; k < Cfg::kTopk && !team.stopped; ++k) {
             const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
             if (!(expert >= 0)) continue;
             if (!ep::is_alive(args.group,
                 ep::i64{ep::owner<Cfg::kRanks>(expert, args.expert_begin)})) continue;
-            // +36  push rows[owner(expert)] at local(expert, owner(expert)) { x: x[token], src:
+            // +38  push rows[owner(expert)] at local(expert, owner(expert)) { x: x[token], src:
             //     token }
-            // W2: takes credit of rows, from Pack +54
+            // W2: takes credit of rows, from Pack +56
             const int to = ep::owner<Cfg::kRanks>(expert, args.expert_begin);
             const int key = ep::local_expert(args.expert_begin,
                 ep::owner<Cfg::kRanks>(expert, args.expert_begin), expert) * Cfg::kRanks + me;
@@ -124,19 +138,19 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
             }
         }
     }
-    // +46  close rows
-    // W1: publishes messages of rows, for Pack +54
+    // +48  close rows
+    // W1: publishes messages of rows, for Pack +56
     rows.close(team.count());
 }
 
 /// role Pack on all blocks, warps shared by (expert, source)
 __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
-    ep::SlotRowsIn<Cfg::Rows> rows(team);
+    ep::SlotRowsIn<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, *args.net);
     for (ep::i64 unit = team.index(); unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks
         && !team.stopped; unit += team.count()) {
         const int expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
-        // +51  record range_first[expert, source] = sum(earlier in 0..source: rows[expert,
+        // +53  record range_first[expert, source] = sum(earlier in 0..source: rows[expert,
         //     earlier].count)
         ep::i64 sum = 0LL;
         for (int earlier = 0; earlier < source; ++earlier) {
@@ -147,22 +161,22 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         if (team.leader()) {
             args.range_first[ep::i64{expert} * Cfg::kRanks + source] = static_cast<ep::i32>(sum);
         }
-        // +52  record range_count[expert, source] = rows[expert, source].count
+        // +54  record range_count[expert, source] = rows[expert, source].count
         const int key_2 = expert * Cfg::kRanks + source;
         const int count_2 = rows.count(key_2);
         if (team.leader()) {
             args.range_count[ep::i64{expert} * Cfg::kRanks + source] = count_2;
         }
-        // +53  add packed_count[expert] = rows[expert, source].count
+        // +55  add packed_count[expert] = rows[expert, source].count
         const int key_3 = expert * Cfg::kRanks + source;
         const int count_3 = rows.count(key_3);
         if (team.leader()) {
             ep::add_count(&args.packed_count[expert], count_3);
         }
-        // +54  for message in rows[expert, source] at sum(earlier in 0..source: rows[expert,
+        // +56  for message in rows[expert, source] at sum(earlier in 0..source: rows[expert,
         //     earlier].count)
-        // W1: takes messages of rows, from Cast +46
-        // W2: publishes credit of rows, for Cast +36
+        // W1: takes messages of rows, from Cast +48
+        // W2: publishes credit of rows, for Cast +38
         const int key_4 = expert * Cfg::kRanks + source;
         const int count_4 = rows.count(key_4);
         ep::i64 sum_2 = 0LL;
@@ -175,11 +189,11 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         for (int index = 0; index < count_4 && !team.stopped; ++index) {
             const int row = static_cast<ep::i32>(ep::i64{first} + index);
             const char* slot = rows.slot(key_4, index);
-            // +55  store packed_x[expert, message.row] = message.x
+            // +57  store packed_x[expert, message.row] = message.x
             ep::copy_row<ep::bf16>(team,
                 &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
                     + row) * Cfg::kHidden], slot, Cfg::kHidden);
-            // +56  record src_info[expert, message.row] = message.src
+            // +58  record src_info[expert, message.row] = message.src
             if (team.leader()) {
                 args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
                     + row] = ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);

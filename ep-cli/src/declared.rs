@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ep_runtime::buffer::{BufferOptions, BuiltIn, StandardPipeline};
 use ep_runtime::group::Group;
 use ep_runtime::host::{Functions, Programs};
-use ep_runtime::ir::Pipeline;
+use ep_runtime::ir::{DimKind, Pipeline};
 use ep_runtime::jit::Arch;
 use ep_runtime::meaning::{Drawing, Drawn, Function, Undrawn};
 use ep_runtime::plan::{Config, PlanError};
@@ -29,9 +29,6 @@ const INTERPRETED: usize = 16;
 
 /// Calls of a kernel that are drawn: of other sizes, in turn.
 const CALLS: u64 = 2;
-
-/// Nodes that the ranks share where nothing says how many.
-const NODES: u64 = 2;
 
 /// The most rows that an output holds beyond those of a call.
 pub(crate) const SPARE: i64 = 2;
@@ -144,7 +141,11 @@ impl Subject {
             let found = problem.set.iter().find(|(known, _)| known == name);
             found.and_then(|(_, value)| value.parse::<u64>().ok())
         };
-        let nodes = set("nodes").or(problem.nodes.map(u64::from)).unwrap_or(NODES);
+        let fewest = self.ir.dims.iter().find_map(|dim| match dim.kind {
+            DimKind::Given { low, .. } if dim.name == "nodes" => u64::try_from(low).ok(),
+            _ => None,
+        });
+        let nodes = set("nodes").or(problem.nodes.map(u64::from)).or(fewest).unwrap_or(1);
         let ranks = u64::from(problem.ranks);
         match set("local_ranks") {
             Some(local_ranks) => Ok(Some((nodes, local_ranks))),
@@ -220,13 +221,18 @@ impl Subject {
         }
         let given = |name: &str, value: u64| (name.to_owned(), value.to_string());
         let apart = match self.nodes(problem)? {
-            Some((nodes, each)) => vec![given("nodes", nodes), given("local_ranks", each)],
-            None if self.ir.dims.iter().any(|dim| dim.name == "ranks") => {
-                vec![given("ranks", problem.ranks.into())]
+            Some((nodes, each)) => {
+                let ranks = given("ranks", nodes * each);
+                vec![given("nodes", nodes), given("local_ranks", each), ranks]
             }
-            None => Vec::new(),
+            None => vec![given("ranks", problem.ranks.into())],
         };
-        for (name, value) in apart.iter().filter(|(name, _)| !problem.sets(name)) {
+        let is_given = |name: &str| {
+            let mut dims = self.ir.dims.iter();
+            dims.any(|dim| dim.name == name && matches!(dim.kind, DimKind::Given { .. }))
+        };
+        let apart = apart.iter().filter(|(name, _)| is_given(name) && !problem.sets(name));
+        for (name, value) in apart {
             drawing.set(&self.ir, name, value).map_err(refused)?;
         }
         for (index, (name, value)) in problem.set.iter().enumerate() {

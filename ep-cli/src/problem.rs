@@ -29,7 +29,7 @@ pub(crate) struct Problem {
     /// Number of ranks
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) ranks: u32,
-    /// Nodes that the ranks share, of a pipeline that knows of nodes; 2 if nothing says so
+    /// Nodes that the ranks share, of a pipeline that knows of nodes; as few as it takes if nothing says so
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) nodes: Option<u32>,
     /// Most tokens of a rank

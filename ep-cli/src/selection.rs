@@ -11,21 +11,20 @@ use crate::suggestion::did_you_mean;
 
 /// Values for shape numbers that nobody gives: the shape that published figures use most. A number
 /// that is not here, or whose value lies outside of the declared range, takes the low end.
-pub(crate) const REFERENCE_SHAPE: [(&str, i64); 8] = [
+pub(crate) const REFERENCE_SHAPE: [(&str, i64); 7] = [
     ("ranks", 8),
     ("hidden", 7168),
     ("topk", 8),
     ("experts", 256),
     ("stripes", 64),
     ("max_tokens", 128),
-    ("nodes", 2),
     ("local_ranks", 8),
 ];
 
 pub(crate) const SHAPE_HELP: &str = "\
 Shape numbers default to the reference shape: ranks 8, hidden 7168, topk 8, experts 256,
-stripes 64, max_tokens 128, nodes 2, local_ranks 8, or to the low end of the declared range
-if it excludes that value. Variants default to their first arm, tunes and args to their
+stripes 64, max_tokens 128, local_ranks 8, or to the low end of the declared range if it
+excludes that value. Variants default to their first arm, tunes and args to their
 declared value; every optional tensor is present.";
 
 /// The options that choose a configuration.

@@ -118,7 +118,8 @@ impl LowLatencyDispatcher {
             let found = all.iter().find(|(name, _)| *name == payload).map(|(_, arm)| *arm);
             let payload = named("payload", payload, found, &all.map(|(name, _)| name))?;
             let [tokens, hidden, topk, experts] = numbers;
-            let own = dispatch::Shape { hidden, topk, experts, max_tokens: tokens, tokens };
+            let own =
+                dispatch::Shape { nodes: 1, hidden, topk, experts, max_tokens: tokens, tokens };
             let options = dispatch::Options { payload, ..Default::default() };
             let shape = Shape::new(group, numbers, placement)?;
             let kernel = LowLatencyDispatch::prepare(&group.inner, own, options)?;
@@ -214,7 +215,8 @@ impl LowLatencyCombiner {
     ) -> PyResult<LowLatencyCombiner> {
         released(py, || {
             let [tokens, hidden, topk, experts] = numbers;
-            let own = combine::Shape { hidden, topk, experts, max_tokens: tokens, tokens };
+            let own =
+                combine::Shape { nodes: 1, hidden, topk, experts, max_tokens: tokens, tokens };
             let shape = Shape::new(group, numbers, placement)?;
             let kernel = LowLatencyCombine::prepare(&group.inner, own, Default::default())?;
             Ok(LowLatencyCombiner { kernel, shape })

@@ -130,7 +130,10 @@ impl ArgsMap {
                 map.group_at = offset;
                 continue;
             }
-            let operand = operand(param).ok_or_else(|| unbound(&param.name))?;
+            // Ranks that all reach each other have no network.
+            let is_idle = param.kind == ParamKind::Net && plan.network_counters == 0;
+            let operand = if is_idle { Some(Operand::Fixed(0)) } else { operand(param) };
+            let operand = operand.ok_or_else(|| unbound(&param.name))?;
             map.words.push(Word { offset, width, operand });
         }
         Ok(map)

@@ -29,6 +29,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "net",
     "net_peers",
     "net_rings",
+    "net_slot_rows",
     "net_slots",
     "one_launch",
     "parts",

@@ -1,5 +1,5 @@
 //! `epforge demo --nodes 2`: a process for each node, whose ranks are in its emulator. Rows take two hops to
-//! the ranks of their experts and come back, through libfabric from process to process.
+//! the ranks of their experts and come back, and few rows one, through libfabric from process to process.
 
 use std::net::IpAddr;
 use std::process::Stdio;
@@ -12,7 +12,9 @@ use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
 use ep_runtime::join::{ID_VARIABLE, Member, Store, UniqueId};
 use ep_runtime::net::{Fabric, NetOptions, NetPart, Network, Provider};
-use ep_runtime::pipelines::{NodeCombine, NodeDispatch, NodeNotify};
+use ep_runtime::pipelines::{
+    LowLatencyCombine, LowLatencyDispatch, NodeCombine, NodeDispatch, NodeNotify,
+};
 use ep_verify::declared::Declared;
 
 use super::Talk;
@@ -31,12 +33,15 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 /// What is shown: pipelines with settings.
 type Settings = &'static [(&'static str, &'static str)];
-const CASES: [(AnyPipeline, Settings); 4] = [
+const CASES: [(AnyPipeline, Settings); 6] = [
     (AnyPipeline::of::<NodeNotify>(), &[STRIPES]),
     (AnyPipeline::of::<NodeDispatch>(), &[("payload", "bf16"), ("mode", "fresh"), HIDDEN, STRIPES]),
     (AnyPipeline::of::<NodeDispatch>(), &[("payload", "fp8"), ("mode", "cached"), HIDDEN, STRIPES]),
     (AnyPipeline::of::<NodeCombine>(), &[HIDDEN, STRIPES]),
+    (AnyPipeline::of::<LowLatencyDispatch>(), &[("payload", "fp8"), HIDDEN, MAX_TOKENS]),
+    (AnyPipeline::of::<LowLatencyCombine>(), &[HIDDEN, MAX_TOKENS]),
 ];
+const MAX_TOKENS: (&str, &str) = ("max_tokens", "24");
 const HIDDEN: (&str, &str) = ("hidden", "512");
 const STRIPES: (&str, &str) = ("stripes", "4");
 
@@ -147,8 +152,9 @@ impl Node<'_> {
         let group = backend.group().map_err(failed)?;
         // What takes long comes before the others wait.
         for (_, _, calls) in &cases {
-            let plan = &calls.emitted.plan;
-            backend.compile(&plan.kernels[0], &calls.emitted.cuda).map_err(no_machine)?;
+            for kernel in &calls.emitted.plan.kernels {
+                backend.compile(kernel, &calls.emitted.cuda).map_err(no_machine)?;
+            }
         }
         let (parts, bytes, counters) =
             NetPart::place(cases.iter().map(|(_, _, calls)| &calls.emitted.plan));

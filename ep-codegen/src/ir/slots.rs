@@ -78,6 +78,12 @@ pub fn closes(stmt: &Stmt, channel: &str) -> bool {
     matches!(&stmt.action, Action::Close { channel: of } if of == channel)
 }
 
+/// How many statements of the roles' own blocks close the channel.
+pub fn closings(ir: &Pipeline, channel: &Channel) -> usize {
+    let own = ir.roles.iter().flat_map(|role| &role.body);
+    own.filter(|stmt| closes(stmt, &channel.name)).count()
+}
+
 /// The slots of which the warps of a role share an index, and its place there: its own, else any.
 pub fn shared_axis<'a>(ir: &'a Pipeline, role: &Role, name: &str) -> Option<(&'a Channel, usize)> {
     let place = |channel: &'a Channel| {

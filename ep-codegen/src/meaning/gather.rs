@@ -33,7 +33,10 @@ impl<'p> Instance<'p> {
         for number in axis {
             let place = self.eval(world).with(across, number, |inner| {
                 let index = peer.as_ref().map_or(Ok(Vec::new()), |peer| inner.axes(peer))?;
-                Ok((index, inner.axes(position)?))
+                // A rank that is none has no slots, whose names may count on it.
+                let nobody = channel.kind == ChannelKind::Slots && index.iter().any(|at| *at < 0);
+                let position = if nobody { vec![-1] } else { inner.axes(position)? };
+                Ok((index, position))
             });
             if let Some((index, position)) = there(place)? {
                 places.push((number, index, position));

@@ -1,14 +1,16 @@
 //! What the channels of a plan take of a network: rows and numbers at the same place on every rank, and
-//! counters of each source. `net_rings.cuh` and `net_slots.cuh` of the device library say what lies there.
+//! counters of each source. `net_rings.cuh`, `net_slots.cuh` and `net_slot_rows.cuh` of the device library say what lies
+//! there.
 
-use super::window::{Extent, option};
+use super::window::{Extent, SlotExtent, option};
 use super::{CfgKind, CfgMember, Numbers, Region, constant};
 use crate::ir::parts::{LINE_BYTES, align};
+use crate::ir::slots::Arrival;
 use crate::ir::{Channel, PeerSet};
 
 /// Counters of a stripe: tail, head, retired, announced.
 const RING_COUNTERS: i64 = 4;
-/// Counters of slots: what has come, and what was read.
+/// Counters of slots: what has come or was closed, and what was read.
 const SLOT_COUNTERS: i64 = 2;
 
 /// Who of the peers of a channel is reached without a network, and how many warps read a message.
@@ -39,7 +41,8 @@ pub(super) struct NetworkLayout {
 }
 
 impl NetworkLayout {
-    /// Lays out what a channel puts and signals; gives the members of its Cfg struct that say where.
+    /// Lays out what a channel puts and signals; gives the members of its Cfg struct that say where. Where
+    /// all peers are near, there is nothing at these places.
     pub(super) fn add(
         &mut self,
         channel: &Channel,
@@ -47,39 +50,24 @@ impl NetworkLayout {
         numbers: &Numbers,
     ) -> Vec<CfgMember> {
         let Some(net) = extent.net else { return Vec::new() };
-        let (stripes, far, slot) =
-            (extent.stripes, extent.peers - net.near, extent.message.slot_bytes);
-        let words = channel.header.len() as i64;
-        let (counters, each, slots) = match &extent.slots {
-            Some(slots) => {
-                let formula = format!("{} epochs x {far} peers x {slot}", slots.epochs);
-                (SLOT_COUNTERS, slots.epochs, formula)
-            }
-            None => {
-                let depth = option(channel, "depth", numbers).unwrap_or(2);
-                let formula = format!("{stripes} stripes x {far} peers x {depth} slots x {slot}");
-                (RING_COUNTERS * stripes, stripes.saturating_mul(depth), formula)
-            }
+        let far = extent.peers - net.near;
+        let (counters, blocks) = match &extent.slots {
+            Some(slots) => (SLOT_COUNTERS, slot_blocks(slots, extent, far)),
+            None => (RING_COUNTERS * extent.stripes, ring_blocks(channel, extent, far, numbers)),
         };
-        let slot_bytes = each.saturating_mul(far).saturating_mul(slot);
-        let headers = format!("2 calls x {stripes} stripes x {far} peers x {words} x 8");
-        let header_bytes = 16 * stripes * far * words;
-        let (sender, receiver) = (channel.from.join(", "), channel.to.clone());
+        let (sender, receiver) = (channel.from.join(", "), channel.to.as_str());
         let mut members = Vec::new();
-        for (what, bytes, formula, reader) in [
-            ("inbox", slot_bytes, &slots, &receiver),
-            ("outbox", slot_bytes, &slots, &sender),
-            ("headers_in", header_bytes, &headers, &receiver),
-            ("headers_out", header_bytes, &headers, &sender),
-        ] {
-            if words == 0 && what.starts_with("headers") {
-                continue;
+        for (names, bytes, formula) in blocks {
+            let readers = [receiver, sender.as_str()];
+            for (what, reader) in names.into_iter().zip(readers) {
+                members.push(self.region(channel, (what, bytes, &formula), (&sender, reader)));
             }
-            members.push(self.region(channel, (what, bytes, formula), (&sender, reader)));
         }
         let value = self.counters;
         members.push(CfgMember { name: constant("counters"), value, kind: CfgKind::Int });
-        self.counters = self.counters.saturating_add(counters);
+        if far > 0 {
+            self.counters = self.counters.saturating_add(counters);
+        }
         members
     }
 
@@ -90,15 +78,54 @@ impl NetworkLayout {
         (writer, reader): (&str, &str),
     ) -> CfgMember {
         let offset = self.bytes;
-        self.regions.push(Region {
-            name: format!("{}.{what}", channel.name),
-            offset,
-            bytes,
-            writer: writer.to_string(),
-            reader: reader.to_string(),
-            formula: formula.to_string(),
-        });
+        if bytes > 0 {
+            self.regions.push(Region {
+                name: format!("{}.{what}", channel.name),
+                offset,
+                bytes,
+                writer: writer.to_string(),
+                reader: reader.to_string(),
+                formula: formula.to_string(),
+            });
+        }
         self.bytes = align(offset.saturating_add(bytes), LINE_BYTES);
         CfgMember { name: constant(what), value: offset, kind: CfgKind::Offset }
     }
+}
+
+/// What comes and what goes, the bytes of each and what they are made of.
+type Block = ([&'static str; 2], i64, String);
+
+/// Slots, and counts behind them where senders count.
+fn slot_blocks(slots: &SlotExtent, extent: &Extent<'_>, far: i64) -> Vec<Block> {
+    let (SlotExtent { epochs, shared, .. }, slot_bytes) = (*slots, extent.message.slot_bytes);
+    let boxes = ["inbox", "outbox"];
+    let all = format!("{epochs} epochs x {far} peers");
+    if slots.arrival == Arrival::Signals {
+        let bytes = epochs.saturating_mul(far).saturating_mul(slot_bytes);
+        return vec![(boxes, bytes, format!("{all} x {slot_bytes}"))];
+    }
+    let (each, bytes) = (slots.of_source(extent.peers), slots.far_bytes(slot_bytes));
+    let total = epochs.saturating_mul(far).saturating_mul(each).saturating_mul(bytes);
+    let mut blocks = vec![(boxes, total, format!("{all} x {each} slots x {bytes}"))];
+    if slots.arrival == Arrival::Counts {
+        let names = ["counts_in", "counts_out"];
+        blocks.push((names, epochs * far * shared * 4, format!("{all} x {shared} x 4")));
+    }
+    blocks
+}
+
+/// Slots, and the numbers that are announced.
+fn ring_blocks(channel: &Channel, extent: &Extent<'_>, far: i64, numbers: &Numbers) -> Vec<Block> {
+    let (stripes, slot) = (extent.stripes, extent.message.slot_bytes);
+    let depth = option(channel, "depth", numbers).unwrap_or(2);
+    let total = stripes.saturating_mul(depth).saturating_mul(far).saturating_mul(slot);
+    let formula = format!("{stripes} stripes x {far} peers x {depth} slots x {slot}");
+    let mut blocks = vec![(["inbox", "outbox"], total, formula)];
+    let words = channel.header.len() as i64;
+    if words > 0 {
+        let formula = format!("2 calls x {stripes} stripes x {far} peers x {words} x 8");
+        blocks.push((["headers_in", "headers_out"], 16 * stripes * far * words, formula));
+    }
+    blocks
 }

@@ -86,7 +86,7 @@ fn describe(message: &MessageLayout) -> String {
 /// Device headers whose names the body uses, in order of name.
 fn headers(body: &str) -> Vec<&'static str> {
     #[rustfmt::skip] // A table: the header and what only it declares.
-    const HEADERS: [(&str, &[&str]); 20] = [
+    const HEADERS: [(&str, &[&str]); 21] = [
         ("cast", &["ep::to_", "ep::block_scale"]),
         ("compute", &["ep::row_of", "ep::for_lanes", "ep::sum", "ep::prefix_sum", "ep::experts_of", "ep::for_each", "ep::in_last_warp", "ep::owner", "ep::ask", "ep::align(", "ep::ceil(", "ep::max(", "ep::min(", "ep::once(", "ep::get<", "ep::set<", "ep::local_expert", "ep::has(", "ep::with_bit", "ep::store_host"]),
         ("count", &["ep::Counters", "ep::add_count", "ep::for_hits", "ep::clear_stripes"]),
@@ -95,6 +95,7 @@ fn headers(body: &str) -> Vec<&'static str> {
         ("messages", &["ep::fill"]),
         ("mover", &["ep::Mover"]),
         ("net_rings", &["ep::NetRings"]),
+        ("net_slot_rows", &["ep::NetSlotRows"]),
         ("net_slots", &["ep::NetSlots"]),
         ("one_launch", &["ep::RouteSmem", "ep::OnceOut", "ep::OnceIn"]),
         ("parts", &["ep::Parts<"]),

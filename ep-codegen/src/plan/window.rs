@@ -95,6 +95,21 @@ impl SlotExtent {
     }
 }
 
+impl SlotExtent {
+    /// Slots that a receiver has for each source in a call.
+    pub(super) fn of_source(&self, peers: i64) -> i64 {
+        (self.keys / peers.max(1)).saturating_mul(self.arrivals)
+    }
+
+    /// Bytes of a slot that a network carries: behind it a word says that it was filled, unless it is counted.
+    pub(super) fn far_bytes(&self, slot_bytes: i64) -> i64 {
+        match self.arrival {
+            Arrival::Counts => slot_bytes,
+            _ => align(slot_bytes.saturating_add(8), 16),
+        }
+    }
+}
+
 impl Window {
     /// Lays out the words of `channel`; gives the members of its Cfg struct that say where.
     pub(super) fn add(
@@ -166,14 +181,16 @@ impl Window {
     fn region(&mut self, of: &str, row: Row<'_>) -> CfgMember {
         let (what, bytes, writer, reader, formula) = row;
         let offset = self.bytes;
-        self.regions.push(Region {
-            name: format!("{of}.{what}"),
-            offset,
-            bytes,
-            writer: writer.to_string(),
-            reader: reader.to_string(),
-            formula,
-        });
+        if bytes > 0 {
+            self.regions.push(Region {
+                name: format!("{of}.{what}"),
+                offset,
+                bytes,
+                writer: writer.to_string(),
+                reader: reader.to_string(),
+                formula,
+            });
+        }
         self.bytes = align(offset + bytes, LINE_BYTES);
         CfgMember { name: constant(what), value: offset, kind: CfgKind::Offset }
     }
@@ -223,38 +240,43 @@ fn ring_words<'a>(
 /// The slots of a channel, and the words beside them.
 fn slot_words<'a>(extent: &Extent<'_>, sender: &'a str, receiver: &'a str) -> Vec<Row<'a>> {
     let Some(slots) = extent.slots else { return Vec::new() };
-    let SlotExtent { arrival, epochs, keys, arrivals, shared, .. } = slots;
+    let SlotExtent { arrival, epochs, arrivals, shared, .. } = slots;
     let (bytes, peers, flags) = (extent.message.slot_bytes, extent.peers, extent.flags);
+    // Slots of far peers are in the data of a network.
+    let (near, keys) = match extent.net {
+        Some(net) => (net.near, slots.keys / peers.max(1) * net.near),
+        None => (peers, slots.keys),
+    };
     let each = if arrivals == 1 { keys.to_string() } else { format!("{keys} x {arrivals}") };
     let formula = format!("{epochs} epochs x {each} slots x {bytes}");
     let total = epochs.saturating_mul(keys).saturating_mul(arrivals).saturating_mul(bytes);
     let mut rows = vec![("slots", total, sender, receiver, formula)];
-    if arrival == Arrival::Words {
-        return rows;
+    let word = format!("{near} peers x 4");
+    match arrival {
+        Arrival::Words => return rows,
+        Arrival::Signals => rows.push(("come", near * 4, sender, receiver, word.clone())),
+        Arrival::Flags | Arrival::Counts => {
+            if arrival == Arrival::Flags {
+                let each = if flags == 1 { "8".to_string() } else { format!("{flags} x 8") };
+                let formula = format!("{epochs} epochs x {keys} slots x {each}");
+                rows.push(("flags", epochs * keys * flags * 8, sender, receiver, formula));
+            }
+            let closed = format!("{epochs} epochs x {near} peers x {shared} x 8");
+            rows.push(("closed", epochs * near * shared * 8, sender, receiver, closed));
+        }
     }
-    if let Some(net) = extent.net {
-        let (near, slots) = (net.near, format!("{epochs} epochs x {} slots x {bytes}", net.near));
-        let word = format!("{near} peers x 4");
-        return vec![
-            ("slots", epochs * near * bytes, sender, receiver, slots),
-            ("come", near * 4, sender, receiver, word.clone()),
-            ("released", near * 4, receiver, sender, word),
-            ("readers", 4, receiver, receiver, "1 word x 4".to_string()),
-        ];
+    rows.push(("released", near * 4, receiver, sender, word));
+    if arrival != Arrival::Signals {
+        let taken = format!("{peers} peers x {shared} x 4");
+        rows.push(("taken", peers * shared * 4, sender, sender, taken));
+        rows.push(("closers", 4, sender, sender, "1 word x 4".to_string()));
+        if extent.net.is_some() {
+            let (far, formula) = (peers - near, format!("{} peers x 4", peers - near));
+            rows.push(("closed_told", far * 4, sender, sender, formula.clone()));
+            rows.push(("released_told", far * 4, receiver, receiver, formula));
+        }
     }
-    if arrival == Arrival::Flags {
-        let each = if flags == 1 { "8".to_string() } else { format!("{flags} x 8") };
-        let formula = format!("{epochs} epochs x {keys} slots x {each}");
-        rows.push(("flags", epochs * keys * flags * 8, sender, receiver, formula));
-    }
-    let closed = format!("{epochs} epochs x {peers} peers x {shared} x 8");
-    rows.extend([
-        ("closed", epochs * peers * shared * 8, sender, receiver, closed),
-        ("released", peers * 4, receiver, sender, format!("{peers} peers x 4")),
-        ("taken", peers * shared * 4, sender, sender, format!("{peers} peers x {shared} x 4")),
-        ("closers", 4, sender, sender, "1 word x 4".to_string()),
-        ("readers", 4, receiver, receiver, "1 word x 4".to_string()),
-    ]);
+    rows.push(("readers", 4, receiver, receiver, "1 word x 4".to_string()));
     rows
 }
 

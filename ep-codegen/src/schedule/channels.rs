@@ -19,7 +19,7 @@ use super::{Lowered, RoleLowering, elem_type};
 use crate::ir::naming::{camel, constant};
 use crate::ir::network::{over_network, uses_network};
 use crate::ir::parts::meta_sources;
-use crate::ir::slots::{Arrival, arrival, places};
+use crate::ir::slots::{Arrival, arrival, closings, places};
 use crate::ir::{
     Action, BinaryOp, Channel, ChannelKind, Elem, Expr, Field, FieldValue, Message, PeerSet, Stmt,
     Transport,
@@ -94,14 +94,16 @@ impl<'a> RoleLowering<'a> {
 
     /// The class of the object that stands for an end.
     pub(super) fn class_of(&self, channel: &Channel, end: End) -> String {
+        let is_slots = channel.kind == ChannelKind::Slots;
+        let arrives = is_slots.then(|| arrival(self.ir, channel));
         let class = match (&channel.kind, end) {
             (ChannelKind::Ring, End::Out) => "RingsOut",
             (ChannelKind::Ring, End::In) => "RingsIn",
             (ChannelKind::Direct, End::Out) => "DirectOut",
             (ChannelKind::Direct, End::In) => "DirectIn",
             (ChannelKind::Slots, _) if self.in_words(channel) => "SlotChannel",
-            (ChannelKind::Slots, End::Out) if uses_network(self.ir, channel) => "NetSlotsOut",
-            (ChannelKind::Slots, End::In) if uses_network(self.ir, channel) => "NetSlotsIn",
+            (ChannelKind::Slots, End::Out) if arrives == Some(Arrival::Signals) => "NetSlotsOut",
+            (ChannelKind::Slots, End::In) if arrives == Some(Arrival::Signals) => "NetSlotsIn",
             (ChannelKind::Slots, End::Out) => "SlotRowsOut",
             (ChannelKind::Slots, End::In) => "SlotRowsIn",
             (ChannelKind::Pull, _) => "PullConsumer",
@@ -110,6 +112,11 @@ impl<'a> RoleLowering<'a> {
         match (&channel.kind, self.kept(channel, end)) {
             (ChannelKind::Ring, _) if over_network(channel) => {
                 format!("ep::{class}<{cfg}, ep::NetRings<{cfg}>>")
+            }
+            (ChannelKind::Slots, _)
+                if uses_network(self.ir, channel) && arrives != Some(Arrival::Signals) =>
+            {
+                format!("ep::{class}<{cfg}, ep::NetSlotRows<{cfg}>>")
             }
             (ChannelKind::Ring, Ok(Kept::PartsOfPeer(_))) => {
                 format!("ep::{class}<{cfg}, ep::WindowRings<{cfg}, ep::Kept::kPartsOfPeer>>")
@@ -155,12 +162,29 @@ impl<'a> RoleLowering<'a> {
         if channel.parts_per.is_some() {
             return Err("parts of a ring over a network have no CUDA text yet".to_string());
         }
-        if channel.kind == ChannelKind::Slots && arrival(self.ir, channel) != Arrival::Signals {
-            return Err("slots over a network hold a record of each source, all of which are \
-                        awaited: rows and counts have no CUDA text yet"
+        match channel.kind {
+            ChannelKind::Slots => self.check_far_slots(channel),
+            _ => Ok(()),
+        }
+    }
+
+    /// Nothing says of one slot that it has landed: its source does, when it has sent all of them.
+    fn check_far_slots(&self, channel: &Channel) -> Lowered<()> {
+        if arrival(self.ir, channel) == Arrival::Signals {
+            return Ok(());
+        }
+        if channel.slot_names.iter().all(|name| name != "source") {
+            return Err("slots over a network are kept apart by `source`, which tells that they \
+                        have come"
                 .to_string());
         }
-        Ok(())
+        let closes_once = closings(self.ir, channel) == 1 && channel.from.len() == 1;
+        match closes_once {
+            true => Ok(()),
+            false => Err("slots over a network are filled by one role, which closes them by one \
+                          statement: then they have come"
+                .to_string()),
+        }
     }
 
     /// The object of an end.

@@ -7,7 +7,6 @@ use super::step::{Step, Takers};
 use super::term::{Node, Term};
 use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
-use crate::ir::naming::camel;
 use crate::ir::{
     Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, NameKind, PeerSet, Stmt,
 };
@@ -100,7 +99,7 @@ impl RoleLowering<'_> {
         let mut class = self.class_of(channel, End::In);
         let mut source = self.object(&channel.name);
         if let (ChannelKind::Slots, Node::Name(count)) = (&channel.kind, &lanes.to.node) {
-            class = format!("ep::SlotParts<Cfg::{}, {count}>", camel(&channel.name));
+            class = format!("ep::SlotParts<{class}, {count}>");
             let name = self.names.fresh(&format!("{}_parts", channel.name));
             let args = vec![team(), Term::name(source, Elem::I32)];
             out.push(Step::Object { class: class.clone(), name: name.clone(), args });

@@ -221,6 +221,7 @@ fn phases_are_launched_apart() {
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
     let launches = || backend.launches.load(std::sync::atomic::Ordering::Relaxed);
     let shape = low_latency_dispatch::Shape {
+        nodes: 1,
         hidden: 128,
         topk: 2,
         experts: 4,
@@ -269,6 +270,7 @@ fn phases_are_launched_apart() {
 fn rows_of_three_axes_go_on() {
     let group = group();
     let shape = low_latency_dispatch::Shape {
+        nodes: 1,
         hidden: 256,
         topk: 2,
         experts: 4,

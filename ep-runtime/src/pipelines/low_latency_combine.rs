@@ -9,9 +9,11 @@ pipeline! {
     /// Adds up the weighted rows that the experts made of a token.
     pub pipeline LowLatencyCombine {
         shape {
-            ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
-            max_tokens: 1..=1024,
+            ranks: 1..=64, nodes: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32,
+            experts: 1..=4096, max_tokens: 1..=1024,
+            let local_ranks = ceil(ranks, nodes),
             let local_experts = ceil(experts, ranks),
+            require nodes * local_ranks == ranks,
         }
         tune { stages: 3 in [2, 3, 4] }
         size tokens in 0..=max_tokens;
@@ -29,20 +31,20 @@ pipeline! {
 
         message Part { row x: bf16[hidden] }
         channel back: slots<Part> over nvlink | ibgda | rdma from Send to Reduce per all {
-            slot: [expert: experts, token: max_tokens], epochs: 2,
+            slot: [expert: local_experts, source, token: max_tokens], epochs: 2,
         };
 
         phase send {
             role Send on all blocks, warps shared by (local_expert, source) {
                 for row in range_first[local_expert, source]..range_first[local_expert, source] + range_count[local_expert, source] {
-                    push back[source] at [expert_begin[me] + local_expert, src_info[local_expert, row]] { x: x[local_expert, row] };
+                    push back[source] at [local_expert, src_info[local_expert, row]] { x: x[local_expert, row] };
                 }
                 close back;
             }
         }
         phase recv {
             role Reduce on all blocks, one block a token {
-                for token in tokens gather part from back at [topk_idx[token, choice], token] across choice in topk {
+                for token in tokens gather part from back[owner(topk_idx[token, choice])] at [local(topk_idx[token, choice], owner(topk_idx[token, choice])), token] across choice in topk {
                     store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16;
                 }
             }

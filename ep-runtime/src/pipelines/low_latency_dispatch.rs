@@ -10,9 +10,11 @@ pipeline! {
     /// The two phases are launched apart, so that other work runs while the rows travel.
     pub pipeline LowLatencyDispatch {
         shape {
-            ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
-            max_tokens: 1..=1024,
+            ranks: 1..=64, nodes: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32,
+            experts: 1..=4096, max_tokens: 1..=1024,
+            let local_ranks = ceil(ranks, nodes),
             let local_experts = ceil(experts, ranks),
+            require nodes * local_ranks == ranks,
         }
         variant payload {
             Bf16 { x: bf16 },

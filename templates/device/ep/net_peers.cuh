@@ -33,7 +33,7 @@ protected:
     }
 
     __device__ __forceinline__ bool is_near(int peer) const {
-        return peer / kNear == own() / kNear;
+        return kFar == 0 || peer / kNear == own() / kNear;
     }
 
     /// The place of a near peer among those,

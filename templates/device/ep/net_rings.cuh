@@ -52,7 +52,10 @@ protected:
 
     __device__ __forceinline__ void turn_to(int stripe, int) {
         stripe_ = stripe;
-        queue_.turn_to(static_cast<int>(static_cast<u32>(stripe) % net_.queues));
+        // Where all are near there is no network.
+        if constexpr (kFar > 0) {
+            queue_.turn_to(static_cast<int>(static_cast<u32>(stripe) % net_.queues));
+        }
     }
 
     __device__ __forceinline__ int state(int ring) const { return stripe_ * Ring::kPeers + ring; }

@@ -18,7 +18,8 @@
 //   kTaken    [receiver, kShared]              slots that this rank has taken there, zero between calls
 //   kClosers, kReaders                         warps that are done, zero between calls
 //
-// A closed key is a key if the sender counts, else the sender alone.
+// A closed key is a key if the sender counts, else the sender alone. `Places` says where all this is: in
+// windows that all ranks reach (`WindowSlots`), or for some of them behind a network (net_slot_rows.cuh).
 #pragma once
 
 #include <ep/ptx.cuh>
@@ -26,9 +27,11 @@
 
 namespace ep {
 
-/// What both ends have: where the slots of this call are.
+struct Net;
+
+/// How the slots of a channel are numbered.
 template <class Slots>
-class SlotRowsEnd {
+class SlotKeys {
 public:
     static constexpr int kPeers = Slots::kPeers;
     /// How far the closed keys of one source are from those of the next one.
@@ -36,46 +39,14 @@ public:
 
     static_assert((Slots::kEpochs & (Slots::kEpochs - 1)) == 0, "epochs wrap where slots do");
 
-protected:
-    __device__ __forceinline__ explicit SlotRowsEnd(Team& team) : team_(team) {}
-
-    __device__ __forceinline__ i64 set() const {
-        return static_cast<i64>(team_.epoch % Slots::kEpochs);
-    }
-
-    __device__ __forceinline__ char* window_of(int peer) const {
-        return team_.group.windows[team_.rank_of(peer, kPeers)];
-    }
-
-    /// Whether a peer takes part in this call.
-    __device__ __forceinline__ bool alive(int peer) const {
-        return is_alive(team_.group, team_.rank_of(peer, kPeers));
-    }
-
-    /// Whether the channel joins this rank to a peer that takes part.
-    __device__ __forceinline__ bool joins(int peer) const {
-        return !(Slots::kSkipsOwn && peer == team_.own(kPeers)) && alive(peer);
-    }
-
-    __device__ __forceinline__ char* place(char* window, int key, int arrival) const {
-        const i64 slot = (set() * Slots::kKeys + key) * Slots::kArrivals + arrival;
-        return window + Slots::kSlots + slot * Slots::kSlotBytes;
-    }
-
-    /// The flag behind a slot.
-    __device__ __forceinline__ u64* flag(char* window, int key) const {
-        return reinterpret_cast<u64*>(window + Slots::kFlags) + set() * Slots::kKeys + key;
-    }
-
-    /// The count of a closed key.
-    __device__ __forceinline__ u64* closed(char* window, int key) const {
-        constexpr int kClosedKeys = Slots::kShared * kPeers;
-        return reinterpret_cast<u64*>(window + Slots::kClosed) + set() * kClosedKeys + key;
-    }
-
     /// The closed key of `source` with this number among those that it shares with no other one.
     static __device__ __forceinline__ int key_of(int number, int source) {
         return (number / kStride * kPeers + source) * kStride + number % kStride;
+    }
+
+    /// The number of a key among those of its source, which are `stride` apart from those of the next one.
+    static __device__ __forceinline__ int number_of(int key, int stride) {
+        return key / (stride * kPeers) * stride + key % stride;
     }
 
     /// The source of a closed key.
@@ -85,6 +56,167 @@ protected:
     static __device__ __forceinline__ int source_of(int key) {
         constexpr int kApart = Slots::kSourceStride == 0 ? 1 : Slots::kSourceStride;
         return Slots::kSourceStride == 0 ? -1 : key / kApart % kPeers;
+    }
+};
+
+/// The slots of this call in windows, of `kNear` peers that reach them.
+template <class Slots, int kNear>
+class SlotWindow {
+    /// Keys and closed keys of a call.
+    static constexpr int kKeys =
+        kNear == Slots::kPeers ? Slots::kKeys : Slots::kKeys / Slots::kPeers * kNear;
+    static constexpr int kClosedKeys = Slots::kShared * kNear;
+
+public:
+    __device__ __forceinline__ explicit SlotWindow(Team& team) : team_(team) {}
+
+    __device__ __forceinline__ i64 set() const {
+        return static_cast<i64>(team_.epoch % Slots::kEpochs);
+    }
+
+    __device__ __forceinline__ char* place(char* window, int key, int arrival) const {
+        const i64 slot = (set() * kKeys + key) * Slots::kArrivals + arrival;
+        return window + Slots::kSlots + slot * Slots::kSlotBytes;
+    }
+
+    /// Publishes a slot that all lanes have written.
+    __device__ __forceinline__ void tell_filled(char* window, int key) const {
+        // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
+        if (team_.leader() && !team_.stopped) {
+            store_release_sys(flag(window, key), stamped(team_.epoch, 1));
+        }
+    }
+
+    /// Says how much came of a closed key.
+    __device__ __forceinline__ void tell_count(char* window, int key, u32 count) const {
+        // M1: every warp's stores come before it, through the counter; the receiver acquires.
+        store_release_sys(closed(window, key), stamped(team_.epoch, count + 1));
+    }
+
+    /// Says to a sender that this call's slots are read, as `own` of its receivers.
+    __device__ __forceinline__ void tell_released(char* window, int own) const {
+        u32* released = reinterpret_cast<u32*>(window + Slots::kReleased);
+        // M4: every warp's loads have completed, through the counter; `reserve` acquires.
+        store_release_sys(released + own, team_.epoch);
+    }
+
+    /// The last call whose slots a peer has read.
+    __device__ __forceinline__ const u32* released(int peer) const {
+        return reinterpret_cast<const u32*>(team_.group.window + Slots::kReleased) + peer;
+    }
+
+    /// Whether a slot has come, as far as a look shows that orders nothing.
+    __device__ __forceinline__ bool looks_filled(int key, u32& seen) const {
+        const u64 found = load_relaxed_sys(flag(team_.group.window, key));
+        seen = epoch_of(found);
+        return found == stamped(team_.epoch, 1);
+    }
+
+    /// Whether it has. M2: pairs with the release in `tell_filled`.
+    __device__ __forceinline__ bool is_filled(int key) const {
+        return load_acquire_sys(flag(team_.group.window, key)) == stamped(team_.epoch, 1);
+    }
+
+    /// Whether a key is closed, as far as a look shows. The word is not 0 then, so that none that was never
+    /// written looks closed when calls are counted from 0 on again.
+    __device__ __forceinline__ bool looks_closed(int key, u32& seen) const {
+        const u64 found = load_relaxed_sys(closed(team_.group.window, key));
+        seen = epoch_of(found);
+        return seen == team_.epoch && value_of(found) != 0;
+    }
+
+    /// How much came of a closed key, and 1 more. M2: pairs with the release in `tell_count`.
+    __device__ __forceinline__ u32 through(int key) const {
+        return value_of(load_acquire_sys(closed(team_.group.window, key)));
+    }
+
+private:
+    /// The flag behind a slot.
+    __device__ __forceinline__ u64* flag(char* window, int key) const {
+        return reinterpret_cast<u64*>(window + Slots::kFlags) + set() * kKeys + key;
+    }
+
+    /// The count of a closed key.
+    __device__ __forceinline__ u64* closed(char* window, int key) const {
+        return reinterpret_cast<u64*>(window + Slots::kClosed) + set() * kClosedKeys + key;
+    }
+
+    Team& team_;
+};
+
+/// Where the slots are, among ranks that all reach each other's windows.
+template <class Slots>
+class WindowSlots : public SlotKeys<Slots>, protected SlotWindow<Slots, Slots::kPeers> {
+    using Window = SlotWindow<Slots, Slots::kPeers>;
+
+public:
+    using SlotKeys<Slots>::kPeers;
+
+protected:
+    using Window::looks_filled, Window::is_filled, Window::looks_closed, Window::through;
+    using Window::released;
+
+    __device__ __forceinline__ explicit WindowSlots(Team& team) : Window(team), team_(team) {}
+
+    __device__ __forceinline__ char* window_of(int peer) const {
+        return team_.group.windows[rank_of(peer)];
+    }
+
+    __device__ __forceinline__ int rank_of(int peer) const { return team_.rank_of(peer, kPeers); }
+
+    /// This rank among the peers.
+    __device__ __forceinline__ int own() const { return team_.own(kPeers); }
+
+    /// The slot of a peer, which this rank fills, and one that a peer has filled here.
+    __device__ __forceinline__ char* slot_there(int peer, int key, int arrival) const {
+        return Window::place(window_of(peer), key, arrival);
+    }
+    __device__ __forceinline__ const char* slot_here(int key, int arrival) const {
+        return Window::place(team_.group.window, key, arrival);
+    }
+
+    /// Sends a slot that all lanes have written; unless the sender counts, it is published.
+    __device__ __forceinline__ void send(int peer, int key, int) const {
+        if constexpr (!Slots::kCounts) Window::tell_filled(window_of(peer), key);
+    }
+
+    __device__ __forceinline__ void tell_count(int peer, int key, u32 count) const {
+        Window::tell_count(window_of(peer), key, count);
+    }
+
+    /// Says to peers behind a network that all keys are closed: `joins(peer)` says to whom.
+    template <class Joins>
+    __device__ __forceinline__ void tell_closed(Joins) const {}
+
+    /// Says to each lane's peer that this call's slots are read, if it `tells`.
+    __device__ __forceinline__ void tell_released(int peer, bool tells) const {
+        if (tells) Window::tell_released(window_of(peer), own());
+    }
+
+    Team& team_;
+};
+
+/// What both ends do, wherever the slots are.
+template <class Slots, class Places = WindowSlots<Slots>>
+class SlotRowsEnd : protected Places {
+public:
+    using Places::kPeers;
+
+protected:
+    using Places::team_, Places::own, Places::rank_of;
+
+    template <class... More>
+    __device__ __forceinline__ explicit SlotRowsEnd(Team& team, const More&... more)
+        : Places(team, more...) {}
+
+    /// Whether a peer takes part in this call.
+    __device__ __forceinline__ bool alive(int peer) const {
+        return is_alive(team_.group, rank_of(peer));
+    }
+
+    /// Whether the channel joins this rank to a peer that takes part.
+    __device__ __forceinline__ bool joins(int peer) const {
+        return !(Slots::kSkipsOwn && peer == own()) && alive(peer);
     }
 
     /// Says that this warp is done. True in the last of `count` warps: what all of them did is visible.
@@ -99,32 +231,35 @@ protected:
         __syncwarp();
         return last;
     }
-
-    Team& team_;
 };
 
 /// The sending end.
-template <class Slots>
-class SlotRowsOut : SlotRowsEnd<Slots> {
-    using End = SlotRowsEnd<Slots>;
+template <class Slots, class Places = WindowSlots<Slots>>
+class SlotRowsOut : SlotRowsEnd<Slots, Places> {
+    using End = SlotRowsEnd<Slots, Places>;
     using End::team_;
 
 public:
     using End::kPeers;
 
     __device__ __forceinline__ explicit SlotRowsOut(Team& team) : End(team) {}
+    __device__ __forceinline__ SlotRowsOut(Team& team, const Net& net) : End(team, net) {}
 
     /// Waits until a slot of `peer` is free, and takes it. False: it is not sent, since the peer takes
     /// no part in the call or the team is stopped, by this warp if there are more arrivals than slots.
     __device__ __forceinline__ bool reserve(int peer, int key) {
         peer_ = peer, key_ = key, arrival_ = 0;
         if (team_.stopped || !End::alive(peer)) return false;
-        const u32* released = reinterpret_cast<const u32*>(team_.group.window + Slots::kReleased);
-        const u32 want = team_.epoch - Slots::kEpochs;
-        const Site site{Slots::kChannel, Waiting::kCredit, -1, team_.rank_of(peer, kPeers), want};
-        // M4: pairs with the release of the receiver's end; all lanes store after the barrier.
-        wait_counter(team_, site, team_.leader() ? released + peer : nullptr);
-        if (team_.stopped) return false;
+        // What was free once in a call is free until its end.
+        const u64 bit = peer < 64 ? u64{1} << peer : 0;
+        if ((free_ & bit) == 0) {
+            const u32 want = team_.epoch - Slots::kEpochs;
+            const Site site{Slots::kChannel, Waiting::kCredit, -1, End::rank_of(peer), want};
+            // M4: pairs with the release of the receiver's end; all lanes store after the barrier.
+            wait_counter(team_, site, team_.leader() ? End::released(peer) : nullptr);
+            if (team_.stopped) return false;
+            free_ |= bit;
+        }
         return Slots::kCounts ? take() : true;
     }
 
@@ -133,19 +268,14 @@ public:
 
     /// The slot: the row first, its other fields at `kMeta`.
     __device__ __forceinline__ char* slot() const {
-        return End::place(End::window_of(peer_), key_, arrival_);
+        return End::slot_there(peer_, key_, arrival_);
     }
 
-    /// Publishes the slot, which all lanes have written, unless `close` does.
+    /// Sends the slot, which all lanes have written.
     __device__ __forceinline__ void publish() {
         __syncwarp();
-        if constexpr (!Slots::kCounts) {
-            // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
-            if (team_.leader() && !team_.stopped) {
-                store_release_sys(End::flag(End::window_of(peer_), key_), stamped(team_.epoch, 1));
-            }
-            __syncwarp();
-        }
+        End::send(peer_, key_, arrival_);
+        __syncwarp();
     }
 
     /// Ends what one of `closers` warps sends in this call; the last one tells every peer how much came.
@@ -158,19 +288,16 @@ public:
             const u32 count = load_relaxed_gpu(taken + i);
             store_relaxed_gpu(taken + i, 0u);
             if (team_.stopped || !End::joins(peer)) continue;
-            const int key = End::key_of(i % Slots::kShared, team_.own(kPeers));
-            // M1: every warp's stores come before it, through the counter; the receiver acquires.
-            u64* closed = End::closed(End::window_of(peer), key);
-            store_release_sys(closed, stamped(team_.epoch, count + 1));
+            End::tell_count(peer, End::key_of(i % Slots::kShared, End::own()), count);
         }
         __syncwarp();
+        End::tell_closed([&](int peer) { return End::joins(peer); });
     }
 
 private:
     /// Takes the next slot of the key. False: there is none.
     __device__ __forceinline__ bool take() {
-        constexpr int kStride = End::kStride;
-        const int number = key_ / (kStride * kPeers) * kStride + key_ % kStride;
+        const int number = End::number_of(key_, End::kStride);
         u32* taken = reinterpret_cast<u32*>(team_.group.window + Slots::kTaken);
         u32 before = 0;
         if (team_.leader()) {
@@ -179,35 +306,37 @@ private:
         before = __shfl_sync(kAllLanes, before, 0);
         arrival_ = static_cast<int>(before);
         if (before < static_cast<u32>(Slots::kArrivals)) return true;
-        const Site site{Slots::kChannel, Waiting::kCapacity, -1, team_.rank_of(peer_, kPeers),
-                        before + 1};
+        const Site site{Slots::kChannel, Waiting::kCapacity, -1, End::rank_of(peer_), before + 1};
         give_up(team_.group, team_.epoch, team_.role, site, Slots::kArrivals, team_.leader(), true);
         team_.stopped = true;
         return false;
     }
 
+    u64 free_ = 0;  // a bit for each of the first 64 peers: its slots are known to be free
     int peer_ = 0;
     int key_ = 0;
     int arrival_ = 0;
 };
 
 /// The receiving end.
-template <class Slots>
-class SlotRowsIn : SlotRowsEnd<Slots> {
-    using End = SlotRowsEnd<Slots>;
+template <class Slots, class Places = WindowSlots<Slots>>
+class SlotRowsIn : SlotRowsEnd<Slots, Places> {
+    using End = SlotRowsEnd<Slots, Places>;
     using End::team_;
 
 public:
     using End::kPeers;
+    /// Where the other fields of a slot are.
+    static constexpr int kMeta = Slots::kMeta;
 
     __device__ __forceinline__ explicit SlotRowsIn(Team& team) : End(team) {}
+    __device__ __forceinline__ SlotRowsIn(Team& team, const Net& net) : End(team, net) {}
 
     /// How many slots of a key its source has filled, once it has closed; none if it takes no part.
     __device__ __forceinline__ int count(int key) {
         const int source = End::closer_of(key);
         if (!End::joins(source)) return 0;
-        const Site site{Slots::kChannel, Waiting::kClosed, -1, team_.rank_of(source, kPeers),
-                        team_.epoch};
+        const Site site{Slots::kChannel, Waiting::kClosed, -1, End::rank_of(source), team_.epoch};
         const u32 through = wait_closed(site, team_.leader() ? key : -1);
         const u32 before = __shfl_sync(kAllLanes, through, 0);
         return before == 0 ? 0 : static_cast<int>(before - 1);
@@ -239,7 +368,7 @@ public:
                 const int source = key < 0 ? -1 : End::closer_of(key);
                 const bool used = key >= 0 && End::joins(source);
                 const Site site{Slots::kChannel, Waiting::kClosed, -1,
-                                used ? team_.rank_of(source, kPeers) : -1, team_.epoch};
+                                used ? End::rank_of(source) : -1, team_.epoch};
                 wait_closed(site, used ? key : -1);
             } else {
                 const int source = key < 0 ? -1 : End::source_of(key);
@@ -250,18 +379,17 @@ public:
 
     /// A slot that has come: the row first, its other fields at `kMeta`.
     __device__ __forceinline__ const char* slot(int key, int arrival) const {
-        return End::place(team_.group.window, key, arrival);
+        return End::slot_here(key, arrival);
     }
 
     /// Ends the reading of this warp; the last warp of the role tells all sources.
     __device__ __forceinline__ void release() {
         if (!End::is_last(Slots::kReaders, static_cast<u32>(team_.count())) || team_.stopped) return;
 #pragma unroll 1
-        for (int peer = team_.lane; peer < kPeers; peer += kLanes) {
-            if (!End::alive(peer)) continue;
-            u32* released = reinterpret_cast<u32*>(End::window_of(peer) + Slots::kReleased);
-            // M4: every warp's loads have completed, through the counter; `reserve` acquires.
-            store_release_sys(released + team_.own(kPeers), team_.epoch);
+        for (int first = 0; first < kPeers; first += kLanes) {
+            const int peer = first + team_.lane;
+            const bool some = peer < kPeers && End::alive(peer);
+            End::tell_released(some ? peer : 0, some);
         }
         __syncwarp();
     }
@@ -269,38 +397,29 @@ public:
     /// Each lane waits for the slot of its key (-1: none). The lanes whose slot has come: a slot that
     /// nobody who takes part has filled never comes.
     __device__ __forceinline__ u32 wait_for(int key) {
-        const u64* word = key < 0 ? nullptr : End::flag(team_.group.window, key);
         const int source = key < 0 ? -1 : End::source_of(key);
-        const Site site{Slots::kChannel, Waiting::kFlag, -1,
-                        source < 0 ? -1 : team_.rank_of(source, kPeers), team_.epoch};
-        const u64 come = stamped(team_.epoch, 1);
+        const Site site{Slots::kChannel, Waiting::kFlag, -1, source < 0 ? -1 : End::rank_of(source),
+                        team_.epoch};
         const bool all = everyone_is_alive(team_.group);
         const bool done = wait(team_, site, [&](u32& seen) {
-            if (word == nullptr) return true;
-            const u64 found = load_relaxed_sys(word);
-            seen = epoch_of(found);
-            return found == come || (!all && is_over(source));
+            return key < 0 || End::looks_filled(key, seen) || (!all && is_over(source));
         });
-        // M2: pairs with the release in `publish`; all lanes load after the barrier.
-        const bool here = done && word != nullptr && load_acquire_sys(word) == come;
+        // M2: all lanes load after the barrier.
+        const bool here = done && key >= 0 && End::is_filled(key);
         const u32 lanes = __ballot_sync(kAllLanes, here);
         __syncwarp();
         return lanes;
     }
 
 private:
-    /// Each lane waits until its key is closed (-1: none). Returns the word's value: it is not 0, so that
-    /// no word that was never written looks closed when calls are counted from 0 on again; 0 if stopped.
+    /// Each lane waits until its key is closed (-1: none). Returns how much came, and 1 more; 0 if
+    /// stopped.
     __device__ __forceinline__ u32 wait_closed(const Site& site, int key) {
-        const u64* word = key < 0 ? nullptr : End::closed(team_.group.window, key);
         const bool done = wait(team_, site, [&](u32& seen) {
-            if (word == nullptr) return true;
-            const u64 found = load_relaxed_sys(word);
-            seen = epoch_of(found);
-            return seen == team_.epoch && value_of(found) != 0;
+            return key < 0 || End::looks_closed(key, seen);
         });
-        // M2: pairs with the release in `close`; all lanes load after the barrier.
-        const u32 value = done && word != nullptr ? value_of(load_acquire_sys(word)) : 0;
+        // M2: all lanes load after the barrier.
+        const u32 value = done && key >= 0 ? End::through(key) : 0;
         __syncwarp();
         return value;
     }
@@ -311,9 +430,9 @@ private:
         const int end = source < 0 ? kPeers : source + 1;
         bool over = true;
         for (int peer = first; peer < end; ++peer) {
-            // M2: pairs with the release in `close`: what it sent comes before it.
-            const u64 closed = load_acquire_sys(End::closed(team_.group.window, peer));
-            const bool has = epoch_of(closed) == team_.epoch && value_of(closed) != 0;
+            u32 seen = 0;
+            // M2: what a sender sent comes before it has closed.
+            const bool has = End::looks_closed(peer, seen) && End::through(peer) != 0;
             over = over && (has || !End::joins(peer));
         }
         return over;
@@ -326,8 +445,7 @@ class SlotParts {
 public:
     static constexpr int kGroups = (kParts + kLanes - 1) / kLanes;
 
-    __device__ __forceinline__ SlotParts(Team& team, SlotRowsIn<Slots>& slots)
-        : team_(team), slots_(slots) {}
+    __device__ __forceinline__ SlotParts(Team& team, Slots& slots) : team_(team), slots_(slots) {}
 
     /// Slots are waited for one by one.
     __device__ __forceinline__ void wait_ready() const {}
@@ -356,7 +474,7 @@ public:
 
 private:
     Team& team_;
-    SlotRowsIn<Slots>& slots_;
+    Slots& slots_;
 };
 
 }  // namespace ep

@@ -139,14 +139,18 @@ fn what_a_network_does_not_carry_is_said() {
     assert!(parts.contains(&"parts of a ring over a network have no CUDA text yet".to_string()));
     let without = refused("peer in local", "peer in rail");
     assert!(without.is_empty(), "{without:?}");
-    let rows = NOTES.replace("note: i32", "row note: i32[4]");
-    let rows = rows.replace("note: given[node]", "note: wide[node]");
-    let rows = rows.replace("= notes[node].note", "= given[node]");
-    let ir = accepted(&rows).unwrap_or_else(|errors| panic!("{errors}"));
-    let found = refusals(&ir.select(&ir.choices()[0]));
-    let why = "slots over a network hold a record of each source, all of which are awaited: rows and \
-               counts have no CUDA text yet";
-    assert!(found.iter().any(|it| it.why == why), "{found:?}");
+    let said = |source: &str| {
+        let ir = accepted(source).unwrap_or_else(|errors| panic!("{errors}"));
+        let found = refusals(&ir.select(&ir.choices()[0]));
+        found.into_iter().map(|refusal| refusal.why).collect::<Vec<String>>()
+    };
+    let closed = ROWS.replace("close rows;", "");
+    let closes = "slots over a network are filled by one role, which closes them by one statement: \
+                  then they have come";
+    assert!(said(&closed).contains(&closes.to_string()), "{:?}", said(&closed));
+    let apart = ROWS.replace("[word: width, source]", "[word: width]").replace("m.source", "0");
+    let named = "slots over a network are kept apart by `source`, which tells that they have come";
+    assert!(said(&apart).contains(&named.to_string()), "{:?}", said(&apart));
 }
 
 /// A record along the rail and one to everybody, in each of many calls.
@@ -177,6 +181,54 @@ const NOTES: &str = "
         }
         store total[0] = sum(source in ranks: shares[source].share);
     }";
+
+/// Rows of fixed places along the rail, and of counted ones to everybody.
+const ROWS: &str = "
+    shape { nodes: 2..=4, local_ranks: 1..=4, hidden: 8..=64, width: 1..=4, let ranks = nodes * local_ranks }
+    input x: bf16[nodes, width, hidden], pick: i32[width, ranks] in 0..3;
+    output heard: bf16[nodes, width, hidden], sum: i32[ranks], came: i32[ranks];
+    message Word { row x: bf16[hidden] }
+    message Note { note: i32 }
+    channel rows: slots<Word> over rdma from Speak to Hear per rail { slot: [word: width, source] };
+    channel notes: slots<Note> over nvlink | rdma from Tell to Take per all {
+        slot: [source, arrival: width], epochs: 4,
+    };
+    role Speak on even blocks, 2 warps, warps shared by word {
+        for node in nodes {
+            push rows[node] at word { x: x[node, word] };
+        }
+        close rows;
+    }
+    role Hear on odd blocks, 2 warps, warps shared by word {
+        for m in rows[word] {
+            store heard[m.source, word] = m.x;
+        }
+    }
+    role Tell on even blocks, 2 warps, warps shared by token {
+        for w in width {
+            for peer in ranks where pick[w, peer] > 0 {
+                push notes[peer] { note: pick[w, peer] };
+            }
+        }
+        close notes;
+    }
+    role Take on odd blocks, 2 warps, warps shared by source {
+        store came[source] = notes[source].count;
+        store sum[source] = 0;
+        for m in notes[source] {
+            add sum[source] = m.note;
+        }
+    }";
+
+#[test]
+fn rows_in_slots_reach_near_and_far_peers() {
+    let all = [accepted(ROWS).unwrap_or_else(|errors| panic!("{errors}"))];
+    for (nodes, local_ranks, seed) in [(2, 2, 1), (3, 1, 2), (4, 3, 3)] {
+        let numbers = [("nodes", nodes), ("local_ranks", local_ranks), ("hidden", 24)];
+        let held = held_by(&all, &numbers, seed, &|drawn| drawn, &|form| form);
+        held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}: {words}"));
+    }
+}
 
 #[test]
 fn records_reach_near_and_far_peers() {

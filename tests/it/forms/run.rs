@@ -61,6 +61,8 @@ pub(super) struct Form {
     apart: bool,
     /// Calls before the first one: there may have been as many as a word counts.
     before: u32,
+    /// Calls of every rank.
+    calls: usize,
     /// How the network behaves, where there is one.
     wire: ModelOptions,
 }
@@ -76,7 +78,7 @@ impl Form {
         let (out, bug, apart) = (Vec::new(), None, false);
         let wire = ModelOptions::default();
         let ranks = ranks as usize;
-        Form { ir, config, ranks, blocks: 2, out, bug, apart, before: 0, wire }
+        Form { ir, config, ranks, blocks: 2, out, bug, apart, before: 0, calls: CALLS, wire }
     }
 
     /// A call as it was drawn, on a number of blocks that depends on the seed.
@@ -88,7 +90,8 @@ impl Form {
         let out = alive.map(|(rank, _)| rank).collect();
         let apart = seed % 2 == 1;
         let (ranks, wire) = (drawn.ranks.len(), ModelOptions::default());
-        Form { ir, config, ranks, blocks, out, bug: None, apart, before: 0, wire }
+        let (bug, before, calls) = (None, 0, CALLS);
+        Form { ir, config, ranks, blocks, out, bug, apart, before, calls, wire }
     }
 
     pub(super) fn arm(mut self, axis: &str, arm: &str) -> Form {
@@ -111,6 +114,12 @@ impl Form {
     /// Behind so many calls.
     pub(super) fn behind(mut self, calls: u32) -> Form {
         self.before = calls;
+        self
+    }
+
+    /// So many calls of every rank, of which all leave the same.
+    pub(super) fn calls(mut self, calls: usize) -> Form {
+        self.calls = calls;
         self
     }
 
@@ -226,7 +235,7 @@ impl Form {
         }
     }
 
-    /// What two calls leave, by rank and name.
+    /// What all calls leave, by rank and name.
     pub(super) fn run(
         &self,
         (build, arch, rules): (Build, Arch, RuleSet),
@@ -238,7 +247,7 @@ impl Form {
         let mut options = HostOptions { build, arch, ..HostOptions::new(self.ranks) };
         options.spec.seed = seed;
         options.spec.faults = Faults { slow_ranks: vec![0], ..Faults::default() };
-        options.spec.max_ahead = CALLS;
+        options.spec.max_ahead = self.calls;
         let programs = match &self.bug {
             Some(bug) => programs.planted(bug),
             None => Arc::clone(programs),
@@ -273,7 +282,7 @@ impl Form {
             group.leave_out(*rank, true).expect("there is such a rank");
         }
         let there = |rank: &usize| !self.out.contains(rank);
-        for _ in 0..CALLS {
+        for _ in 0..self.calls {
             self.launch(&kernel, &bound, &(0..self.ranks).filter(there).collect::<Vec<_>>());
         }
         let mut left = Vec::new();

@@ -157,12 +157,13 @@ impl Planner<'_> {
         if slots.arrival == Arrival::Words {
             return vec![epochs, int("kWords", layout.meta_bytes / 8), skips_own, slot_bytes];
         }
-        if let Some(net) = extent.net {
+        let net = extent.net.map(|net| net_numbers(channel, net));
+        if slots.arrival == Arrival::Signals {
             let meta = int("kMeta", layout.row_bytes);
             let own = [epochs, skips_own, slot_bytes, meta];
-            return own.into_iter().chain(net_numbers(channel, net)).collect();
+            return own.into_iter().chain(net.into_iter().flatten()).collect();
         }
-        vec![
+        let mut members = vec![
             epochs,
             int("kKeys", slots.keys),
             int("kArrivals", slots.arrivals),
@@ -172,7 +173,12 @@ impl Planner<'_> {
             skips_own,
             slot_bytes,
             int("kMeta", layout.row_bytes),
-        ]
+        ];
+        if let Some(net) = net {
+            members.push(int("kFarBytes", slots.far_bytes(layout.slot_bytes)));
+            members.extend(net);
+        }
+        members
     }
 
     pub(super) fn roles(&self, warps: &[RoleWarps], window: &mut Window) -> Vec<CfgGroup> {

@@ -4,7 +4,7 @@
 
 use super::{End, bytes_behind};
 use crate::ir::naming::camel;
-use crate::ir::slots::{Arrival, arrival, closes, counted_axis, places};
+use crate::ir::slots::{Arrival, arrival, closes, closings, counted_axis, places};
 use crate::ir::{
     Action, BinaryOp, Channel, Domain, Elem, Expr, FieldValue, Message, PeerSet, Pipeline, Source,
     Stmt, walk,
@@ -300,7 +300,8 @@ impl<'a> RoleLowering<'a> {
         Ok(())
     }
 
-    /// The key of the slot that a part of a gather is in; negative where one of its indices is.
+    /// The key of the slot that a part of a gather is in; a turn where one of its indices is negative has
+    /// none.
     pub(in crate::schedule) fn slot_of_part(
         &mut self,
         scope: &Scope,
@@ -308,30 +309,36 @@ impl<'a> RoleLowering<'a> {
         (peer, position): (Option<&Expr>, &Expr),
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
+        let source = match peer.filter(|_| channel.slot_names.iter().any(|name| name == "source")) {
+            Some(peer) => Some(self.index_of_part(scope, peer, out)?),
+            None => None,
+        };
         let mut given = places(Some(position)).iter();
-        let (mut indices, mut known) = (Vec::new(), None);
+        let mut indices = Vec::new();
         for axis in self.keyed(channel) {
-            let own = match (channel.slot_names[axis].as_str(), peer) {
-                ("source", Some(peer)) => Some(peer),
-                _ => given.next(),
+            let own = match (channel.slot_names[axis].as_str(), &source) {
+                ("source", Some(source)) => source.clone(),
+                _ => {
+                    let own = given.next();
+                    let own =
+                        own.ok_or_else(|| format!("`{}` needs more indices", channel.name))?;
+                    self.index_of_part(scope, own, out)?
+                }
             };
-            let own = own.ok_or_else(|| format!("`{}` needs more indices", channel.name))?;
-            let index = self.scalar(scope, own, out)?;
-            let index = self.named("at", index, out);
-            if index.range.is_none_or(|(low, _)| low < 0) {
-                let some = index.clone().test(BinaryOp::Ge, Term::int(0));
-                known = Some(match known {
-                    None => some,
-                    Some(all) => Term::and(all, some),
-                });
-            }
-            indices.push(index);
+            indices.push(own);
         }
-        let key = self.key(channel, indices, out)?;
-        Ok(match known {
-            Some(known) => known.choose(key, Term::int(-1)),
-            None => key,
-        })
+        self.key(channel, indices, out)
+    }
+
+    /// An index of such a slot. What follows may count on one that is there: an expert has no number at a
+    /// rank that is none.
+    fn index_of_part(&mut self, scope: &Scope, index: &Expr, out: &mut Vec<Step>) -> Lowered<Term> {
+        let index = self.scalar(scope, index, out)?;
+        let index = self.named("at", index, out);
+        if index.range.is_none_or(|(low, _)| low < 0) {
+            out.push(Step::SkipUnless(index.clone().test(BinaryOp::Ge, Term::int(0))));
+        }
+        Ok(index)
     }
 }
 
@@ -388,12 +395,7 @@ fn check_counted(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Sourc
     if channel.from.len() > 1 {
         refuse(&channel.at, "one role fills slots that count what arrives");
     }
-    let closed: usize = ir
-        .roles
-        .iter()
-        .map(|role| role.body.iter().filter(|stmt| closes(stmt, &channel.name)).count())
-        .sum();
-    if closed != 1 {
+    if closings(ir, channel) != 1 {
         refuse(&channel.at, "slots that count what arrives are closed by one statement");
     }
 }

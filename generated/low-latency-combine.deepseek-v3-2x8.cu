@@ -1,18 +1,26 @@
 // low-latency-combine
-// experts=256 hidden=7168 local_experts=16 max_tokens=128 ranks=16 stages=3 topk=8
+// experts=256 hidden=7168 local_experts=16 local_ranks=8 max_tokens=128 nodes=2 ranks=16 stages=3 topk=8
 // sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
-//   back.slots       0x00000000  939524096 bytes  2 epochs x 32768 slots x 14336; Send writes, Reduce reads
-//   back.flags       0x38000000     524288 bytes  2 epochs x 32768 slots x 8; Send writes, Reduce reads
-//   back.closed      0x38080000        256 bytes  2 epochs x 16 peers x 1 x 8; Send writes, Reduce reads
-//   back.released    0x38080100         64 bytes  16 peers x 4; Reduce writes, Send reads
-//   back.taken       0x38080180         64 bytes  16 peers x 1 x 4; Send writes, Send reads
-//   back.closers     0x38080200          4 bytes  1 word x 4; Send writes, Send reads
-//   back.readers     0x38080280          4 bytes  1 word x 4; Reduce writes, Reduce reads
-//   Reduce.claims    0x38080300          8 bytes  2 calls x 1 words x 4; Reduce writes, Reduce reads
+//   back.slots       0x00000000  469762048 bytes  2 epochs x 16384 slots x 14336; Send writes, Reduce reads
+//   back.flags       0x1c000000     262144 bytes  2 epochs x 16384 slots x 8; Send writes, Reduce reads
+//   back.closed      0x1c040000        128 bytes  2 epochs x 8 peers x 1 x 8; Send writes, Reduce reads
+//   back.released    0x1c040080         32 bytes  8 peers x 4; Reduce writes, Send reads
+//   back.taken       0x1c040100         64 bytes  16 peers x 1 x 4; Send writes, Send reads
+//   back.closers     0x1c040180          4 bytes  1 word x 4; Send writes, Send reads
+//   back.closed_told 0x1c040200         32 bytes  8 peers x 4; Send writes, Send reads
+//   back.released_told 0x1c040280         32 bytes  8 peers x 4; Reduce writes, Reduce reads
+//   back.readers     0x1c040300          4 bytes  1 word x 4; Reduce writes, Reduce reads
+//   Reduce.claims    0x1c040380          8 bytes  2 calls x 1 words x 4; Reduce writes, Reduce reads
+//
+// Network, the same on every rank:
+//   back.inbox       0x00000000  470286336 bytes  2 epochs x 8 peers x 2048 slots x 14352; Send writes, Reduce reads
+//   back.outbox      0x1c080000  470286336 bytes  2 epochs x 8 peers x 2048 slots x 14352; Send writes, Send reads
 // Message Part: row of 14336 bytes, meta record of 0 bytes
 #include <ep/cast.cuh>
+#include <ep/compute.cuh>
+#include <ep/net_slot_rows.cuh>
 #include <ep/parts.cuh>
 #include <ep/slot_rows.cuh>
 #include <ep/wide.cuh>
@@ -35,19 +43,28 @@ struct Cfg {
         static constexpr int kEpochs = 2;
         static constexpr int kKeys = 32768;
         static constexpr int kArrivals = 1;
-        static constexpr int kSourceStride = 0;
+        static constexpr int kSourceStride = 128;
         static constexpr int kShared = 1;
         static constexpr bool kCounts = false;
         static constexpr bool kSkipsOwn = false;
         static constexpr int kSlotBytes = 14336;
         static constexpr int kMeta = 14336;
+        static constexpr int kFarBytes = 14352;
+        static constexpr bool kRail = false;
+        static constexpr int kNodeRanks = 8;
+        static constexpr int kNear = 8;
         static constexpr ep::u64 kSlots = 0x0;
-        static constexpr ep::u64 kFlags = 0x38000000;
-        static constexpr ep::u64 kClosed = 0x38080000;
-        static constexpr ep::u64 kReleased = 0x38080100;
-        static constexpr ep::u64 kTaken = 0x38080180;
-        static constexpr ep::u64 kClosers = 0x38080200;
-        static constexpr ep::u64 kReaders = 0x38080280;
+        static constexpr ep::u64 kFlags = 0x1c000000;
+        static constexpr ep::u64 kClosed = 0x1c040000;
+        static constexpr ep::u64 kReleased = 0x1c040080;
+        static constexpr ep::u64 kTaken = 0x1c040100;
+        static constexpr ep::u64 kClosers = 0x1c040180;
+        static constexpr ep::u64 kClosedTold = 0x1c040200;
+        static constexpr ep::u64 kReleasedTold = 0x1c040280;
+        static constexpr ep::u64 kReaders = 0x1c040300;
+        static constexpr ep::u64 kInbox = 0x0;
+        static constexpr ep::u64 kOutbox = 0x1c080000;
+        static constexpr int kCounters = 0;
     };
 
     struct Send {
@@ -61,7 +78,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x38080300;
+        static constexpr ep::u64 kClaims = 0x1c040380;
     };
 };
 
@@ -87,28 +104,29 @@ struct Args {
     const ep::i32* expert_begin;
     // output combined: bf16[tokens, hidden]
     ep::bf16* combined;
+    // the network of this rank
+    const ep::Net* net;
 };
 
 /// role Send on all blocks, warps shared by (local_expert, source)
 __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
-    ep::SlotRowsOut<Cfg::Back> back(team);
+    ep::SlotRowsOut<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, *args.net);
     for (ep::i64 unit = team.index(); unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks
         && !team.stopped; unit += team.count()) {
         const int local_expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
-        // +27  for row in range_first[local_expert, source]..range_first[local_expert, source] +
+        // +29  for row in range_first[local_expert, source]..range_first[local_expert, source] +
         //     range_count[local_expert, source]
         for (ep::i64 row = args.range_first[ep::i64{local_expert} * Cfg::kRanks + source];
             row < ep::i64{args.range_first[ep::i64{local_expert} * Cfg::kRanks + source]}
                 + args.range_count[ep::i64{local_expert} * Cfg::kRanks + source] && !team.stopped;
                     ++row) {
-            // +28  push back[source] at [expert_begin[me] + local_expert, src_info[local_expert,
-            //     row]] { x: x[local_expert, row] }
-            // W2: takes credit of back, from Reduce +35
-            const int key = static_cast<ep::i32>(ep::i64{args.expert_begin[me]}
-                + local_expert) * Cfg::kMaxTokens
-                    + args.src_info[ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row];
+            // +30  push back[source] at [local_expert, src_info[local_expert, row]] { x:
+            //     x[local_expert, row] }
+            // W2: takes credit of back, from Reduce +37
+            const int key = (local_expert * Cfg::kRanks + me) * Cfg::kMaxTokens
+                + args.src_info[ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row];
             if (back.reserve(source, key)) {
                 char* slot = back.slot();
                 ep::copy_row<ep::bf16>(team, slot,
@@ -117,32 +135,41 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
                 back.publish();
             }
         }
-        // +30  close back
-        // W1: publishes messages of back, for Reduce +35
+        // +32  close back
+        // W1: publishes messages of back, for Reduce +37
         back.close(static_cast<ep::i32>(ep::i64{Cfg::kLocalExperts} * Cfg::kRanks));
     }
 }
 
 /// role Reduce on all blocks, one block a token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
-    ep::SlotRowsIn<Cfg::Back> back(team);
-    // +35  for token in tokens gather part from back at [topk_idx[token, choice], token] across
-    //     choice in topk
-    // W1: takes messages of back, from Send +30
-    // W2: publishes credit of back, for Send +28
-    ep::SlotParts<Cfg::Back, Cfg::kTopk> back_parts(team, back);
-    ep::Parts<ep::SlotParts<Cfg::Back, Cfg::kTopk>> parts(team, back_parts);
+    ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, *args.net);
+    // +37  for token in tokens gather part from back[owner(topk_idx[token, choice])] at
+    //     [local(topk_idx[token, choice], owner(topk_idx[token, choice])), token] across choice in
+    //     topk
+    // W1: takes messages of back, from Send +32
+    // W2: publishes credit of back, for Send +30
+    ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>,
+        Cfg::kTopk> back_parts(team, back);
+    ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>,
+        Cfg::kTopk>> parts(team, back_parts);
     ep::Units<Cfg::Reduce, 0> units(team, ep::rows_of(args.tokens, args.tokens_from));
     for (int token; (token = units.take()) >= 0;) {
         parts.clear();
         for (int choice = team.lane; choice < Cfg::kTopk; choice += ep::kLanes) {
-            const ep::i64 at = args.topk_idx[token * args.topk_idx_stride + choice];
-            const int at_2 = token;
-            const int key = static_cast<ep::i32>(at) * Cfg::kMaxTokens + at_2;
-            parts.expect(choice, at >= 0 ? key : -1);
+            const int at = ep::owner<Cfg::kRanks>(args.topk_idx[token * args.topk_idx_stride
+                + choice], args.expert_begin);
+            if (!(at >= 0)) continue;
+            const int at_2 = ep::local_expert(args.expert_begin,
+                ep::owner<Cfg::kRanks>(args.topk_idx[token * args.topk_idx_stride + choice],
+                    args.expert_begin), args.topk_idx[token * args.topk_idx_stride + choice]);
+            if (!(at_2 >= 0)) continue;
+            const int at_3 = token;
+            const int key = (at_2 * Cfg::kRanks + at) * Cfg::kMaxTokens + at_3;
+            parts.expect(choice, key);
         }
         if (parts.open()) {
-            // +36  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
+            // +38  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
             for (int base = 0; base < Cfg::kHidden; base += ep::kLanes * ep::kWide) {
                 const int i = base + team.lane * ep::kWide;
                 ep::Wide<float> sum(0.0f);

@@ -1,19 +1,28 @@
 // low-latency-dispatch  payload=fp8-packed
-// experts=256 hidden=7168 local_experts=4 max_tokens=128 ranks=64 stages=3 topk=8
+// experts=256 hidden=7168 local_experts=4 local_ranks=8 max_tokens=128 nodes=8 ranks=64 stages=3 topk=8
 // sm_100a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
-//   rows.slots       0x00000000  478150656 bytes  2 epochs x 256 x 128 slots x 7296; Cast writes, Pack reads
-//   rows.closed      0x1c800000       4096 bytes  2 epochs x 64 peers x 4 x 8; Cast writes, Pack reads
-//   rows.released    0x1c801000        256 bytes  64 peers x 4; Pack writes, Cast reads
-//   rows.taken       0x1c801100       1024 bytes  64 peers x 4 x 4; Cast writes, Cast reads
-//   rows.closers     0x1c801500          4 bytes  1 word x 4; Cast writes, Cast reads
-//   rows.readers     0x1c801580          4 bytes  1 word x 4; Pack writes, Pack reads
-//   Cast.claims      0x1c801600          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
+//   rows.slots       0x00000000   59768832 bytes  2 epochs x 32 x 128 slots x 7296; Cast writes, Pack reads
+//   rows.closed      0x03900000        512 bytes  2 epochs x 8 peers x 4 x 8; Cast writes, Pack reads
+//   rows.released    0x03900200         32 bytes  8 peers x 4; Pack writes, Cast reads
+//   rows.taken       0x03900280       1024 bytes  64 peers x 4 x 4; Cast writes, Cast reads
+//   rows.closers     0x03900680          4 bytes  1 word x 4; Cast writes, Cast reads
+//   rows.closed_told 0x03900700        224 bytes  56 peers x 4; Cast writes, Cast reads
+//   rows.released_told 0x03900800        224 bytes  56 peers x 4; Pack writes, Pack reads
+//   rows.readers     0x03900900          4 bytes  1 word x 4; Pack writes, Pack reads
+//   Cast.claims      0x03900980          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
+//
+// Network, the same on every rank:
+//   rows.inbox       0x00000000  418381824 bytes  2 epochs x 56 peers x 512 slots x 7296; Cast writes, Pack reads
+//   rows.outbox      0x18f00000  418381824 bytes  2 epochs x 56 peers x 512 slots x 7296; Cast writes, Cast reads
+//   rows.counts_in   0x31e00000       1792 bytes  2 epochs x 56 peers x 4 x 4; Cast writes, Pack reads
+//   rows.counts_out  0x31e00700       1792 bytes  2 epochs x 56 peers x 4 x 4; Cast writes, Cast reads
 // Message Row: row of 7168 bytes, meta record of 64 bytes: x_scale[56] at 0, src[1] at 56
 #include <ep/cast.cuh>
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
+#include <ep/net_slot_rows.cuh>
 #include <ep/slot_rows.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
@@ -48,12 +57,23 @@ struct Cfg {
         static constexpr bool kSkipsOwn = false;
         static constexpr int kSlotBytes = 7296;
         static constexpr int kMeta = 7168;
+        static constexpr int kFarBytes = 7296;
+        static constexpr bool kRail = false;
+        static constexpr int kNodeRanks = 8;
+        static constexpr int kNear = 8;
         static constexpr ep::u64 kSlots = 0x0;
-        static constexpr ep::u64 kClosed = 0x1c800000;
-        static constexpr ep::u64 kReleased = 0x1c801000;
-        static constexpr ep::u64 kTaken = 0x1c801100;
-        static constexpr ep::u64 kClosers = 0x1c801500;
-        static constexpr ep::u64 kReaders = 0x1c801580;
+        static constexpr ep::u64 kClosed = 0x3900000;
+        static constexpr ep::u64 kReleased = 0x3900200;
+        static constexpr ep::u64 kTaken = 0x3900280;
+        static constexpr ep::u64 kClosers = 0x3900680;
+        static constexpr ep::u64 kClosedTold = 0x3900700;
+        static constexpr ep::u64 kReleasedTold = 0x3900800;
+        static constexpr ep::u64 kReaders = 0x3900900;
+        static constexpr ep::u64 kInbox = 0x0;
+        static constexpr ep::u64 kOutbox = 0x18f00000;
+        static constexpr ep::u64 kCountsIn = 0x31e00000;
+        static constexpr ep::u64 kCountsOut = 0x31e00700;
+        static constexpr int kCounters = 0;
     };
 
     struct Cast {
@@ -61,7 +81,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x1c801600;
+        static constexpr ep::u64 kClaims = 0x3900980;
     };
 
     struct Pack {
@@ -98,24 +118,26 @@ struct Args {
     ep::i32* range_first;
     // table range_count: i32[local_experts, ranks]
     ep::i32* range_count;
+    // the network of this rank
+    const ep::Net* net;
 };
 
 /// role Cast on all blocks, one block a token
 __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
-    ep::SlotRowsOut<Cfg::Rows> rows(team);
-    // +33  for token in tokens
+    ep::SlotRowsOut<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, *args.net);
+    // +35  for token in tokens
     ep::Units<Cfg::Cast, 0> units(team, ep::rows_of(args.tokens, args.tokens_from));
     for (int token; (token = units.take()) >= 0;) {
-        // +40  let row = cast_e4m3(x[token], 128)
-        // +41  for expert in topk_idx[token] where alive(owner(expert))
+        // +42  let row = cast_e4m3(x[token], 128)
+        // +43  for expert in topk_idx[token] where alive(owner(expert))
         for (int k = 0; k < Cfg::kTopk && !team.stopped; ++k) {
             const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
             if (!(expert >= 0)) continue;
             if (!ep::is_alive(args.group,
                 ep::i64{ep::owner<Cfg::kRanks>(expert, args.expert_begin)})) continue;
-            // +42  push rows[owner(expert)] at local(expert, owner(expert)) { x: row, src: token }
-            // W2: takes credit of rows, from Pack +54
+            // +44  push rows[owner(expert)] at local(expert, owner(expert)) { x: row, src: token }
+            // W2: takes credit of rows, from Pack +56
             const int to = ep::owner<Cfg::kRanks>(expert, args.expert_begin);
             const int key = ep::local_expert(args.expert_begin,
                 ep::owner<Cfg::kRanks>(expert, args.expert_begin), expert) * Cfg::kRanks + me;
@@ -149,19 +171,19 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
             }
         }
     }
-    // +46  close rows
-    // W1: publishes messages of rows, for Pack +54
+    // +48  close rows
+    // W1: publishes messages of rows, for Pack +56
     rows.close(team.count());
 }
 
 /// role Pack on all blocks, warps shared by (expert, source)
 __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
-    ep::SlotRowsIn<Cfg::Rows> rows(team);
+    ep::SlotRowsIn<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, *args.net);
     for (ep::i64 unit = team.index(); unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks
         && !team.stopped; unit += team.count()) {
         const int expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
-        // +51  record range_first[expert, source] = sum(earlier in 0..source: rows[expert,
+        // +53  record range_first[expert, source] = sum(earlier in 0..source: rows[expert,
         //     earlier].count)
         ep::i64 sum = 0LL;
         for (int earlier = 0; earlier < source; ++earlier) {
@@ -172,22 +194,22 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         if (team.leader()) {
             args.range_first[ep::i64{expert} * Cfg::kRanks + source] = static_cast<ep::i32>(sum);
         }
-        // +52  record range_count[expert, source] = rows[expert, source].count
+        // +54  record range_count[expert, source] = rows[expert, source].count
         const int key_2 = expert * Cfg::kRanks + source;
         const int count_2 = rows.count(key_2);
         if (team.leader()) {
             args.range_count[ep::i64{expert} * Cfg::kRanks + source] = count_2;
         }
-        // +53  add packed_count[expert] = rows[expert, source].count
+        // +55  add packed_count[expert] = rows[expert, source].count
         const int key_3 = expert * Cfg::kRanks + source;
         const int count_3 = rows.count(key_3);
         if (team.leader()) {
             ep::add_count(&args.packed_count[expert], count_3);
         }
-        // +54  for message in rows[expert, source] at sum(earlier in 0..source: rows[expert,
+        // +56  for message in rows[expert, source] at sum(earlier in 0..source: rows[expert,
         //     earlier].count)
-        // W1: takes messages of rows, from Cast +46
-        // W2: publishes credit of rows, for Cast +42
+        // W1: takes messages of rows, from Cast +48
+        // W2: publishes credit of rows, for Cast +44
         const int key_4 = expert * Cfg::kRanks + source;
         const int count_4 = rows.count(key_4);
         ep::i64 sum_2 = 0LL;
@@ -200,7 +222,7 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         for (int index = 0; index < count_4 && !team.stopped; ++index) {
             const int row = static_cast<ep::i32>(ep::i64{first} + index);
             const char* slot = rows.slot(key_4, index);
-            // +55  store packed_x[expert, message.row] = message.x
+            // +57  store packed_x[expert, message.row] = message.x
             ep::copy_row<ep::e4m3>(team,
                 &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
                     + row) * Cfg::kHidden], slot, Cfg::kHidden);
@@ -210,7 +232,7 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                         + i_2 * args.packed_x_scale_block_stride] = ep::get<ep::ue8m0>(slot
                             + Cfg::Rows::kMeta + Cfg::Row::kXScale, i_2);
             }
-            // +56  record src_info[expert, message.row] = message.src
+            // +58  record src_info[expert, message.row] = message.src
             if (team.leader()) {
                 args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
                     + row] = ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);
