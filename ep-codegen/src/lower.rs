@@ -30,7 +30,8 @@ use crate::ast;
 use crate::ir;
 use declared::{arg, axis, cuda_fn, peer_set, share, transport};
 pub(crate) use declared::{tables_in, tables_of};
-use expr::{next, scalar};
+use expr::next;
+pub(crate) use expr::scalar;
 
 /// Lowers `pipeline`, one of those in `file`.
 pub fn lower(file: &ast::File, pipeline: &ast::Pipeline) -> ir::Pipeline {

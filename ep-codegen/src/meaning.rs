@@ -21,6 +21,7 @@
 //! A network changes nothing here, and neither do blocks, warps, chunks and pieces.
 
 mod channels;
+mod codes;
 mod data;
 mod dice;
 mod draw;
@@ -31,6 +32,7 @@ mod gather;
 mod given;
 mod helpers;
 mod invent;
+pub mod logfmt;
 mod machine;
 mod memory;
 mod open;

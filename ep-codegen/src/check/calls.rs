@@ -9,7 +9,7 @@ use super::typing::Typing;
 use super::walk::{Meaning, Scope};
 use crate::ast::{CudaFn, Expr, ExprKind, TokenRange as At};
 use crate::diagnostics::{types as errors, variants};
-use crate::ir::helpers::{self, Kind};
+use crate::ir::helpers::{self, Helper, Kind, casts_to};
 
 impl<'a> Typing<'_, 'a> {
     pub(super) fn call(
@@ -35,7 +35,7 @@ impl<'a> Typing<'_, 'a> {
         let mut result = Type::Unknown;
         for (index, ((param, kind), ty)) in helper.params.iter().zip(&types).enumerate() {
             if matches!(ty, Type::Unknown) {
-                return self.result(helper.result, Type::Unknown, args);
+                return self.result(helper, Type::Unknown, args);
             }
             if !self.fits(scope, *kind, &args[index], ty) {
                 let wanted = wanted(*kind);
@@ -47,18 +47,18 @@ impl<'a> Typing<'_, 'a> {
                 result = ty.clone();
             }
         }
-        if helper.name == "cast_e4m3"
+        if casts_to(helper.name).is_some()
             && let Some(Expr { kind: ExprKind::Int(block), at }) = args.get(1)
             && *block <= 0
         {
             self.out.push(variants::empty_block(*at, *block));
         }
-        self.result(helper.result, result, args)
+        self.result(helper, result, args)
     }
 
     /// What a helper gives when its first argument is `first`.
-    fn result(&self, kind: Kind, first: Type<'a>, args: &[Expr]) -> Type<'a> {
-        match (kind, first) {
+    fn result(&self, helper: &Helper, first: Type<'a>, args: &[Expr]) -> Type<'a> {
+        match (helper.result, first) {
             (Kind::Number, _) => Type::number(),
             (Kind::Bool, _) => Type::scalar(Scalar::Bool),
             (Kind::Bits, _) => Type::scalar(Scalar::Bits),
@@ -70,7 +70,9 @@ impl<'a> Typing<'_, 'a> {
                     Some(Expr { kind: ExprKind::Int(block), .. }) if *block > 0 => Some(*block),
                     _ => None,
                 };
-                Type::Value(Value { scalar: Scalar::Scaled(block), extents: row.extents })
+                let scalar = casts_to(helper.name).map(|code| Scalar::Scaled(code, block));
+                let scalar = scalar.unwrap_or(row.scalar);
+                Type::Value(Value { scalar, extents: row.extents })
             }
             (Kind::Parts, Type::Value(value)) => {
                 let scalar = value.scalar.joined(&value.scalar);
@@ -96,7 +98,7 @@ impl<'a> Typing<'_, 'a> {
                 rank == 1 && whole && !value.extents[0].differs(&over)
             }
             Kind::FloatRow => rank == 1 && value.scalar.is_float(),
-            Kind::ScaledRow => rank == 1 && matches!(value.scalar, Scalar::Scaled(_)),
+            Kind::ScaledRow => rank == 1 && matches!(value.scalar, Scalar::Scaled(..)),
             // Only what is made from a gathered part has one value per part.
             Kind::Parts => value.scalar.is_numeric() && of_part(scope, arg),
         }

@@ -9,6 +9,7 @@ use proc_macro2::Ident;
 use super::model::View;
 use super::text::{text, with_names};
 use crate::ast::{Channel, Elem, Expr, ExprKind, Part, ShapeEntry};
+use crate::ir::parts::Code;
 
 /// The type of an expression.
 #[derive(Debug, Clone)]
@@ -55,8 +56,8 @@ pub(super) enum Scalar<'a> {
     Bits,
     /// The parts of an axis' chosen arm.
     Axis(&'a Ident, &'a [Part]),
-    /// What `cast_e4m3` gives, and its block if that is a plain number.
-    Scaled(Option<i64>),
+    /// What a cast to a code gives, and its block if that is a plain number.
+    Scaled(Code, Option<i64>),
 }
 
 /// One extent: how it was written, and the same with derived names spelled out; an extent that
@@ -102,7 +103,8 @@ impl fmt::Display for Scalar<'_> {
             Scalar::Int(name) => f.write_str(name),
             Scalar::F32 | Scalar::Float => f.write_str("f32"),
             Scalar::Bf16 => f.write_str("bf16"),
-            Scalar::E4m3 | Scalar::Scaled(_) => f.write_str("e4m3"),
+            Scalar::E4m3 => f.write_str("e4m3"),
+            Scalar::Scaled(code, _) => f.write_str(code.name()),
             Scalar::Ue8m0 => f.write_str("ue8m0"),
             Scalar::Bits => f.write_str("bits"),
             Scalar::Axis(axis, _) => axis.fmt(f),
@@ -118,8 +120,8 @@ impl fmt::Display for Value<'_> {
             write!(f, "[{}]", extents.join(", "))?;
         }
         match self.scalar {
-            Scalar::Scaled(Some(block)) => write!(f, " with a scale per {block}"),
-            Scalar::Scaled(None) => f.write_str(" with scales"),
+            Scalar::Scaled(_, Some(block)) => write!(f, " with a scale per {block}"),
+            Scalar::Scaled(_, None) => f.write_str(" with scales"),
             _ => Ok(()),
         }
     }
@@ -161,13 +163,26 @@ impl<'a> Scalar<'a> {
         }
     }
 
+    /// What its parts are a code of, if they are.
+    pub(super) fn code(&self) -> Option<Code> {
+        let Scalar::Axis(_, parts) = self else { return None };
+        let part = |part: &Part| match &part.elem {
+            Elem::Name(name) => {
+                let block = part.block.as_ref().map_or(1, |block| block.value);
+                Some((crate::lower::scalar(&name.to_string())?, block))
+            }
+            Elem::Bits { .. } => None,
+        };
+        Code::of(&parts.iter().map(part).collect::<Option<Vec<_>>>()?)
+    }
+
     /// Whether a value of `from` may be stored without a cast.
     pub(super) fn takes(&self, from: &Scalar<'a>) -> bool {
         match (self, from) {
             (Scalar::Axis(a, _), Scalar::Axis(b, _)) => a == b,
-            (Scalar::Axis(_, [_, _]), Scalar::Scaled(_)) => true,
             // An arm without parts, or with a part of no known type, is an error of its own.
             (Scalar::Axis(_, parts), _) | (_, Scalar::Axis(_, parts)) if !known(parts) => true,
+            (Scalar::Axis(..), Scalar::Scaled(code, _)) => self.code() == Some(*code),
             _ => matches!(
                 (self.plain(), from.plain()),
                 (Scalar::Bool, Scalar::Bool)
@@ -178,7 +193,6 @@ impl<'a> Scalar<'a> {
                     | (Scalar::E4m3, Scalar::E4m3)
                     | (Scalar::Ue8m0, Scalar::Ue8m0)
                     | (Scalar::Bits, Scalar::Bits)
-                    | (Scalar::Scaled(_), Scalar::Scaled(_))
             ),
         }
     }

@@ -321,7 +321,10 @@ impl<'a> Typing<'_, 'a> {
             }
             return Type::Unknown;
         };
-        let readable = from.scalar.is_numeric() || matches!(from.scalar, Scalar::Bool);
+        let is_decoded = matches!(to, Scalar::F32) && from.extents.len() == 1;
+        let readable = from.scalar.is_numeric()
+            || matches!(from.scalar, Scalar::Bool)
+            || (is_decoded && from.scalar.code().is_some());
         match to {
             Scalar::E4m3 | Scalar::Ue8m0 if readable => {
                 self.out.push(errors::cast_without_scale(elem, &text(value)));
@@ -402,7 +405,7 @@ impl<'a> Typing<'_, 'a> {
         if found.extents.len() != target.extents.len() {
             return self.out.push(errors::wrong_rank(value.at, what, target, found));
         }
-        if let (Scalar::Axis(_, [_, scale]), Scalar::Scaled(Some(block))) =
+        if let (Scalar::Axis(_, [_, .., scale]), Scalar::Scaled(_, Some(block))) =
             (&target.scalar, &found.scalar)
             && let Some(declared) = scale.block.as_ref().filter(|block| block.value > 0)
             && declared.value != *block
@@ -443,9 +446,9 @@ fn conversion(to: &Scalar<'_>, from: &Scalar<'_>, value: &Expr) -> Option<String
         Scalar::Int(_) | Scalar::F32 | Scalar::Bf16 if castable => {
             Some(format!("{written} as {to}"))
         }
-        Scalar::Axis(_, [_, scale]) if from.is_float() => {
+        Scalar::Axis(_, [_, .., scale]) if from.is_float() => {
             let block = scale.block.as_ref().map_or(128, |block| block.value);
-            Some(format!("cast_e4m3({written}, {block})"))
+            Some(format!("cast_{}({written}, {block})", to.code()?.name()))
         }
         _ => None,
     }
@@ -460,9 +463,10 @@ mod tests {
         said_to(&format!(
             "shape {{ hidden: 16..=64, let half = ceil(hidden, 2) }}
              variant payload {{ Fp8 {{ x: e4m3, scale: f32 block 128 }} }}
+             variant wire {{ L {{ x: u8, upper: u8 block 4, low: f32 block 128, step: f32 block 128 }} }}
              size tokens;
              input b: bf16[tokens, hidden], f: f32[tokens, hidden], n: i64[tokens, hidden],
-                   h: f32[tokens, ceil(hidden, 2)];
+                   h: f32[tokens, ceil(hidden, 2)], p: payload[tokens, hidden], w: wire[tokens, hidden];
              output out: {elem};
              role R on all blocks, one block a token {{
                  for t in tokens {{ store out[t] = {value}; }}
@@ -478,6 +482,8 @@ mod tests {
             ("i32[tokens, hidden]", "n[t]"),
             ("bf16[tokens, hidden]", "f[t] as bf16"),
             ("payload[tokens, hidden]", "cast_e4m3(b[t], 128)"),
+            ("wire[tokens, hidden]", "cast_logfmt10(b[t], 128)"),
+            ("f32[tokens, hidden]", "p[t] as f32 + (w[t] as f32)"),
             ("f32[tokens, half]", "h[t]"),
             ("bool[tokens]", "n[t, 0] > 0 && !(n[t, 1] == 2)"),
         ] {
@@ -487,6 +493,19 @@ mod tests {
             stored("bf16[tokens, hidden]", "f[t]"),
             ["`out` is `bf16[hidden]`, and this is `f32[hidden]`"]
         );
+        assert_eq!(
+            stored("wire[tokens, hidden]", "cast_e4m3(b[t], 128)"),
+            ["`out` is `wire[hidden]`, and this is `e4m3[hidden] with a scale per 128`"]
+        );
+        assert_eq!(
+            stored("wire[tokens, hidden]", "cast_logfmt10(b[t], 64)"),
+            ["a scale per 64 elements does not fit, `step` has one per 128"]
+        );
+        for (elem, value) in
+            [("f32[tokens]", "w[t, 1] as f32"), ("i32[tokens, hidden]", "w[t] as i32")]
+        {
+            assert!(stored(elem, value)[0].contains("cannot be cast"), "{value}");
+        }
         assert_eq!(
             stored("payload[tokens, hidden]", "b[t]"),
             ["`out` is `payload[hidden]`, and this is `bf16[hidden]`"]

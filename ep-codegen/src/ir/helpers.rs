@@ -1,6 +1,8 @@
 //! The one table of helpers: what an expression may call. Adding a helper is a row here and a
 //! device function of the same name; the grammar knows none of them.
 
+use super::parts::Code;
+
 /// What a helper takes or gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -50,6 +52,7 @@ const HELPERS: &[Helper] = &[
     Helper { name: "alive", params: &[("rank", Number)], result: Bool, doc: "whether the rank takes part in this call" },
     Helper { name: "any", params: &[("bits", Bits)], result: Bool, doc: "whether a bit is set" },
     Helper { name: "cast_e4m3", params: &[("row", FloatRow), ("block", Number)], result: ScaledRow, doc: "the row in e4m3 with one scale per block" },
+    Helper { name: "cast_logfmt10", params: &[("row", FloatRow), ("block", Number)], result: ScaledRow, doc: "the row in ten bits a value, of their logarithm between the least and the greatest of a block" },
     Helper { name: "ceil", params: &[("a", Number), ("b", Number)], result: Number, doc: "`a / b` rounded up" },
     Helper { name: "has", params: &[("bits", Bits), ("index", Number)], result: Bool, doc: "whether the bit of `index` is set" },
     Helper { name: "listed", params: &[("experts", ExpertRow), ("expert", Number)], result: Bool, doc: "whether the expert is one of those" },
@@ -75,6 +78,12 @@ pub fn all() -> &'static [Helper] {
 /// The helper of this name.
 pub fn find(name: &str) -> Option<&'static Helper> {
     HELPERS.iter().find(|helper| helper.name == name)
+}
+
+/// What a helper casts rows to, if it does.
+pub fn casts_to(helper: &str) -> Option<Code> {
+    let name = helper.strip_prefix("cast_")?;
+    [Code::E4m3, Code::Logfmt10].into_iter().find(|code| code.name() == name)
 }
 
 /// The words that fold an expression over a binder: `sum(b in domain: value)`.

@@ -47,6 +47,45 @@ pub fn parts(ir: &Pipeline, elem: &ElemType) -> Vec<(String, Elem, i64)> {
     }
 }
 
+/// How a row of several parts stands for floats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    /// `e4m3`, and a scale for each block.
+    E4m3,
+    /// A sign and nine bits of the logarithm: eight bits of the ten in a `u8`, the upper two of four codes
+    /// in another, and for each block the `f32` at which its logarithms begin and their step.
+    Logfmt10,
+}
+
+impl Code {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Code::E4m3 => "e4m3",
+            Code::Logfmt10 => "logfmt10",
+        }
+    }
+
+    /// What parts of these types and blocks are a code of, if they are.
+    pub fn of(parts: &[(Elem, i64)]) -> Option<Code> {
+        match parts {
+            [(Elem::E4m3, _), (Elem::F32 | Elem::Ue8m0, _)] => Some(Code::E4m3),
+            [(Elem::U8, _), (Elem::U8, 4), (Elem::F32, low), (Elem::F32, step)]
+                if low == step && low % 4 == 0 =>
+            {
+                Some(Code::Logfmt10)
+            }
+            _ => None,
+        }
+    }
+
+    /// What rows of this element type are a code of, if they are.
+    pub fn of_elem(ir: &Pipeline, elem: &ElemType) -> Option<Code> {
+        let all = parts(ir, elem).into_iter().map(|(_, elem, block)| (elem, block));
+        Code::of(&all.collect::<Vec<_>>())
+    }
+}
+
 /// The small fields of `message` in order: all but the first part of its row field.
 pub fn meta_sources<'a>(ir: &Pipeline, message: &'a Message) -> Vec<MetaSource<'a>> {
     let mut sources = Vec::new();

@@ -131,7 +131,7 @@ pub(super) fn next(number: ir::Expr) -> ir::Expr {
 }
 
 /// The scalar type of this name.
-pub(super) fn scalar(name: &str) -> Option<ir::Elem> {
+pub(crate) fn scalar(name: &str) -> Option<ir::Elem> {
     Some(match name {
         "bool" => ir::Elem::Bool,
         "u8" => ir::Elem::U8,

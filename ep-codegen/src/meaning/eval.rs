@@ -117,7 +117,7 @@ impl<'p> Eval<'_, 'p> {
                 false => self.sum(binder, domain, body),
             },
             Expr::Cast { value, elem } => {
-                self.expr(value)?.map(&mut |one| cast(elem, one, Written(whole)))
+                self.expr(value)?.decoded().map(&mut |one| cast(elem, one, Written(whole)))
             }
             Expr::Not { value } => {
                 let truth = self.expr(value)?.truth(Written(whole))?;

@@ -8,6 +8,7 @@ use super::eval::Eval;
 use super::value::{Message, Value, cast, form};
 use super::world::World;
 use super::wrong::{Fault, Found};
+use crate::ir::helpers::casts_to;
 use crate::ir::{Channel, Elem, Expr, text};
 
 impl<'p> World<'p> {
@@ -181,11 +182,12 @@ impl<'p> Eval<'_, 'p> {
                 }
                 _ => Err(form("has")),
             },
-            ("cast_e4m3", [row, block]) => {
+            ("cast_e4m3" | "cast_logfmt10", [row, block]) => {
                 let (row, block) = (self.expr(row)?, self.whole(block)?);
                 let block = usize::try_from(block).ok().filter(|block| *block > 0);
-                let block = block.ok_or_else(|| form("cast_e4m3"))?;
-                Ok(Value::Scaled(Rc::new(row.row("cast_e4m3")?.clone()), block))
+                let block = block.ok_or_else(|| form(helper))?;
+                let code = casts_to(helper).ok_or_else(|| form(helper))?;
+                Ok(Value::Scaled(Rc::new(row.row(helper)?.clone()), code, block))
             }
             ("owned", [row, rank]) => self.owned(row, rank),
             _ => self.of_experts(helper, args),

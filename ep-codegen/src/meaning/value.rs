@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
+use super::codes;
 use super::data::{Data, Part, Scalar, Tensor, Unfit};
 use super::open::Touched;
-use super::round::{e4m3_scale, f32_to_e4m3, f32_to_ue8m0, ue8m0_to_f32};
 use super::wrong::{Fault, Found};
+use crate::ir::parts::Code;
 use crate::ir::{BinaryOp, Elem, Expr, text};
 
 /// What an error calls something: its words are made only when there is one.
@@ -30,8 +31,8 @@ pub(super) enum Value {
     One(Scalar),
     /// A row, or a whole tensor.
     Row(Rc<Tensor>),
-    /// `cast_e4m3(row, block)`: how it is scaled depends on where it goes.
-    Scaled(Rc<Tensor>, usize),
+    /// `cast_e4m3(row, block)` and the like: how it is scaled depends on where it goes.
+    Scaled(Rc<Tensor>, Code, usize),
     /// `owned(row, rank)`: shorter rows end in zeros where they go.
     Short(Rc<Tensor>),
 }
@@ -77,6 +78,14 @@ impl Value {
         match self {
             Value::Row(row) | Value::Short(row) => Ok(row),
             _ => Err(form(what)),
+        }
+    }
+
+    /// A row that a cast has made as floats; any other value as it is.
+    pub(super) fn decoded(self) -> Value {
+        match &self {
+            Value::Row(row) => codes::decode(row).map_or(self, |it| Value::Row(Rc::new(it))),
+            _ => self,
         }
     }
 
@@ -261,11 +270,11 @@ pub(super) fn shaped(
                 first.data.set(at, *only).map_err(|_| unfit(of, index, *only, &first.data))?;
             }
         }
-        Value::Scaled(row, block) => {
+        Value::Scaled(row, code, block) => {
             if row.extents != extents {
                 return Err(wrong(&row.extents).into());
             }
-            quantise(&mut out, row, *block).ok_or_else(|| form("cast_e4m3"))?;
+            codes::encode(&mut out, row, (*code, *block)).ok_or_else(|| form(code.name()))?;
         }
         Value::Row(row) | Value::Short(row) => {
             let short = matches!(value, Value::Short(_)) && row.count() <= out.count();
@@ -297,38 +306,6 @@ fn copy(of: &str, index: &[i64], to: &mut Part, from: &Part) -> Found<()> {
         })?;
     }
     Ok(())
-}
-
-/// The row in e4m3, with a scale for each block of its last extent.
-fn quantise(out: &mut Tensor, row: &Tensor, block: usize) -> Option<()> {
-    let width = row.extents.last().copied().unwrap_or(1).max(1);
-    let Some(Scalar::Real(_)) = row.get(0) else { return row.get(0).is_none().then_some(()) };
-    let value = |at: usize| match row.get(at) {
-        Some(Scalar::Real(value)) => value,
-        _ => 0.0,
-    };
-    let [codes, scales] = out.parts.as_mut_slice() else { return None };
-    let mut next = 0;
-    for start in (0..row.count()).step_by(width) {
-        for begin in (start..start + width).step_by(block.max(1)) {
-            let end = (begin + block.max(1)).min(start + width);
-            let peak = (begin..end).map(|at| value(at).abs()).fold(0.0_f32, f32::max);
-            let exact = e4m3_scale(peak);
-            let (scale, stored) = match scales.data {
-                Data::Ue8m0(_) => {
-                    let power = f32_to_ue8m0(exact);
-                    (ue8m0_to_f32(power), Scalar::Code(power))
-                }
-                _ => (exact, Scalar::Real(exact)),
-            };
-            scales.data.set(next, stored).ok()?;
-            next += 1;
-            for at in begin..end {
-                codes.data.set(at, Scalar::Code(f32_to_e4m3(value(at) / scale))).ok()?;
-            }
-        }
-    }
-    Some(())
 }
 
 /// A message on its way, or arrived.

@@ -326,27 +326,25 @@ impl<'a> RoleLowering<'a> {
         (row, meta): (&Term, &Term),
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        let sources = meta_sources(self.ir, message);
-        let scales = sources.iter().find(|source| {
-            source.name.starts_with(&format!("{}_", field.name))
-                && std::ptr::eq(source.field, field)
-        });
-        let (Some(scales), [width], true) = (scales, field.dims.as_slice(), field.row) else {
+        let ([width], true) = (field.dims.as_slice(), field.row) else {
             return Err(
                 "a row that is cast goes to the row of its message, with scales".to_string()
             );
         };
         let width = self.scalar(&Scope::default(), width, out)?;
-        let place = format!("Cfg::{}::{}", message.name, constant(&scales.name));
-        let beside = bytes_behind(meta.clone(), Term::name(place, Elem::I32));
-        let set = |to: Term, elem: Elem| {
-            move |_: &mut RoleLowering<'a>, i: Term, value: Term| {
-                let call = format!("ep::set<{}>", elem_type(&elem));
-                Ok(Step::Do(Term::call(call, vec![to.clone(), i, value], elem.clone())))
-            }
+        let sources = meta_sources(self.ir, message);
+        let own = sources.iter().filter(|source| std::ptr::eq(source.field, field));
+        let mut places = vec![row.clone()];
+        places.extend(own.map(|source| {
+            let place = format!("Cfg::{}::{}", message.name, constant(&source.name));
+            bytes_behind(meta.clone(), Term::name(place, Elem::I32))
+        }));
+        let mut set = |_: &mut RoleLowering<'a>, part: usize, i: Term, value: Term| {
+            let elem = value.elem.clone();
+            let args = vec![places[part].clone(), i, value];
+            Ok(Step::Do(Term::call(format!("ep::set<{}>", elem_type(&elem)), args, elem)))
         };
-        let (mut codes, mut all) = (set(row.clone(), Elem::E4m3), set(beside, scales.elem.clone()));
-        self.cast(cast, (width, scales.elem.clone()), (&mut codes, &mut all), out)
+        self.cast(cast, (width, &field.elem), &mut set, out)
     }
 
     fn fill_field(

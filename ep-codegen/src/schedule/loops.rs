@@ -6,6 +6,7 @@ use super::step::{Step, Takers};
 use super::term::Term;
 use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
+use crate::ir::helpers::casts_to;
 use crate::ir::{Action, BinaryOp, Domain, Elem, Expr, Stmt, walk};
 
 impl RoleLowering<'_> {
@@ -186,7 +187,7 @@ impl RoleLowering<'_> {
                     Expr::Field { of, field, .. } if field == "position" => {
                         !matches!(scope.find(of), Some(Meaning::Placed(..)))
                     }
-                    Expr::Call { helper, .. } => helper != "sum" && helper != "cast_e4m3",
+                    Expr::Call { helper, .. } => helper != "sum" && casts_to(helper).is_none(),
                     Expr::Name { .. } => self.cast_of(scope, part).is_none(),
                     _ => true,
                 };

@@ -38,7 +38,10 @@ impl RoleLowering<'_> {
                 self.of_channel(scope, (channel, index, field, indices), i, out)
             }
             Expr::Call { helper, args } => self.call(scope, helper, args, i, out),
-            Expr::Cast { value, elem } => Ok(self.value(scope, value, i, out)?.converted(elem)),
+            Expr::Cast { value, elem } => match self.decoded(scope, value, i, out)? {
+                Some(decoded) => Ok(decoded.converted(elem)),
+                None => Ok(self.value(scope, value, i, out)?.converted(elem)),
+            },
             Expr::Not { value } => Ok(self.value(scope, value, i, out)?.negated()),
             Expr::Binary { op, left, right } => self.binary(scope, op, left, right, i, out),
             Expr::Fold { prefix: false, binder, domain, body } => {

@@ -75,13 +75,18 @@ __device__ __forceinline__ float greater_magnitude(float peak, float value) {
     return magnitude > peak ? magnitude : peak;
 }
 
-/// The scale of a block of which each lane knows a part: `peak` is the largest magnitude there; warp.
-__device__ __forceinline__ float block_scale(float peak) {
+/// The greatest magnitude of a block of which each lane knows a part; warp.
+__device__ __forceinline__ float block_peak(float peak) {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) {
         peak = greater_magnitude(peak, float_of(__shfl_xor_sync(kAllLanes, bits_of(peak), step)));
     }
-    return scale_e4m3(peak);
+    return peak;
+}
+
+/// The scale of a block of which each lane knows a part: `peak` is the largest magnitude there; warp.
+__device__ __forceinline__ float block_scale(float peak) {
+    return scale_e4m3(block_peak(peak));
 }
 
 // ---- ue8m0: a power of two ----
@@ -99,41 +104,93 @@ __device__ __forceinline__ float to_float(ue8m0 value) {
 }
 
 // ---- logfmt10: a sign and nine bits of the logarithm, between a block's least and greatest ----
+//
+// Polynomials whose every operation is rounded: all backends find the same codes.
 
-constexpr u32 kLogfmtSteps = 510;  // codes 1..511; 0 is zero
+constexpr float kLogfmtSteps = 510.0f;      // codes 1..511; 0 is zero
+constexpr float kLogfmtOctaves = 32.0f;     // what codes span at most
+constexpr float kLeastNormal = 0x1p-126f;  // what is below is taken for zero
 
-/// The logarithms that a block's codes span.
-struct LogRange {
-    float low, step;
-};
-
-/// The range of a block: `least` and `greatest` are its magnitudes, zeros left out. Codes reach no
-/// further than 2^-32 below the greatest.
-__device__ __forceinline__ LogRange log_range(float least, float greatest) {
-    const float high = log2_approx(greatest);
-    const float wanted = log2_approx(least);
-    const float low = wanted > high - 32.0f ? wanted : high - 32.0f;
-    return LogRange{low, (high - low) / static_cast<float>(kLogfmtSteps)};
+/// log2 of a number that is not below `kLeastNormal`, within 4e-6.
+__device__ __forceinline__ float log2_of(float value) {
+    const u32 bits = bits_of(value);
+    const float t = float_of((bits & 0x7fffffu) | 0x3f800000u) - 1.0f;
+    float sum = fused(-0.025841443f, t, 0.12179789f);
+    sum = fused(sum, t, -0.27790532f);
+    sum = fused(sum, t, 0.45754918f);
+    sum = fused(sum, t, -0.71814525f);
+    sum = fused(sum, t, 1.4425449f);
+    return fused(sum, t, static_cast<float>(static_cast<i32>(bits >> 23) - 127));
 }
 
-/// The ten-bit code of a value.
-__device__ __forceinline__ u32 to_logfmt10(float value, LogRange range) {
-    const u32 sign = bits_of(value) >> 31 << 9;
+/// 2^value, of the range of floats that are not below `kLeastNormal`, within 4e-7 of it.
+__device__ __forceinline__ float exp2_of(float value) {
+    const float above = value > -126.0f ? value : -126.0f;
+    const float inside = above < 128.0f ? above : 128.0f;
+    // Toward zero, and then down.
+    i32 whole = static_cast<i32>(inside);
+    if (static_cast<float>(whole) > inside) --whole;
+    if (whole > 127) whole = 127;
+    const float t = inside - static_cast<float>(whole);
+    float sum = fused(0.0018968501f, t, 0.008947751f);
+    sum = fused(sum, t, 0.055855296f);
+    sum = fused(sum, t, 0.24014713f);
+    sum = fused(sum, t, 0.69315296f);
+    sum = fused(sum, t, 1.0f);
+    return float_of(static_cast<u32>(whole + 127) << 23) * sum;
+}
+
+/// The lesser of a magnitude and that of a value; 0 where there is none yet, or the value is taken for it.
+__device__ __forceinline__ float lesser_magnitude(float least, float value) {
     const float magnitude = float_of(bits_of(value) & 0x7fffffffu);
-    if (magnitude == 0.0f) return sign;
-    const float place =
-        range.step > 0.0f ? (log2_approx(magnitude) - range.low) / range.step : 0.0f;
-    const float code = place + 1.5f;
-    if (code < 1.0f) return sign | 1u;
-    return sign | (code < 511.0f ? static_cast<u32>(code) : 511u);
+    if (magnitude < kLeastNormal) return least;
+    return least == 0.0f || magnitude < least ? magnitude : least;
 }
 
-/// The value of a ten-bit code.
-__device__ __forceinline__ float from_logfmt10(u32 code, LogRange range) {
+/// The least magnitude of a block of which each lane knows a part; warp.
+__device__ __forceinline__ float block_least(float least) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        least = lesser_magnitude(least, float_of(__shfl_xor_sync(kAllLanes, bits_of(least), step)));
+    }
+    return least;
+}
+
+/// The logarithm at which the codes of a block begin: no further than `kLogfmtOctaves` below its greatest.
+__device__ __forceinline__ float log_low(float least, float peak) {
+    if (peak < kLeastNormal) return 0.0f;
+    const float farthest = log2_of(peak) - kLogfmtOctaves;
+    const float wanted = log2_of(least);
+    return wanted > farthest ? wanted : farthest;
+}
+
+/// How far the logarithms of two codes of a block lie apart.
+__device__ __forceinline__ float log_step(float low, float peak) {
+    return peak < kLeastNormal ? 0.0f : (log2_of(peak) - low) / kLogfmtSteps;
+}
+
+/// The ten bits of a value.
+__device__ __forceinline__ i32 to_logfmt10(float value, float low, float step) {
+    const i32 sign = static_cast<i32>(bits_of(value) >> 31 << 9);
+    const float magnitude = float_of(bits_of(value) & 0x7fffffffu);
+    if (magnitude < kLeastNormal) return sign;
+    const float place = step > 0.0f ? (log2_of(magnitude) - low) / step : 0.0f;
+    const float code = place + 1.5f;
+    if (code < 1.0f) return sign | 1;
+    return sign | (code < kLogfmtSteps + 1.0f ? static_cast<i32>(code) : 511);
+}
+
+/// The upper bits of four codes, with those of the code of element `i`.
+__device__ __forceinline__ i32 with_upper(i32 upper, i32 code, i32 i) {
+    return upper | code >> 8 << 2 * (i & 3);
+}
+
+/// The value of element `i`, from the lower bits of its code and the upper ones of four.
+__device__ __forceinline__ float from_logfmt10(u32 lower, u32 upper, i32 i, float low, float step) {
+    const u32 code = lower | (upper >> 2 * (i & 3) & 3u) << 8;
     const u32 place = code & 511u;
     if (place == 0) return 0.0f;
-    const float magnitude =
-        exp2_approx(fused(static_cast<float>(place - 1), range.step, range.low));
+    const float magnitude = exp2_of(fused(static_cast<float>(place - 1), step, low));
     return (code & 512u) != 0 ? -magnitude : magnitude;
 }
 

@@ -372,20 +372,6 @@ __device__ __forceinline__ u32 pack_bf16(float low, float high) {
     return packed;
 }
 
-/// 2^x and log2(x), approximate: logfmt10 rounds far coarser than they do.
-__device__ __forceinline__ float exp2_approx(float value) {
-    float result;
-    asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
-
-/// log2(x), approximate.
-__device__ __forceinline__ float log2_approx(float value) {
-    float result;
-    asm("lg2.approx.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
-
 /// A float to e4m3, to nearest even, saturating at 448; NaN stays NaN.
 __device__ __forceinline__ u8 round_e4m3(float value) {
 #if __CUDA_ARCH__ >= 890

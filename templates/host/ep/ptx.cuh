@@ -255,14 +255,6 @@ __device__ __forceinline__ u32 pack_bf16(float low, float high) {
     return emu::round_bf16(low) | emu::round_bf16(high) << 16;
 }
 
-__device__ __forceinline__ float exp2_approx(float value) {
-    return exp2f(value);
-}
-
-__device__ __forceinline__ float log2_approx(float value) {
-    return log2f(value);
-}
-
 /// A float to e4m3, to nearest even, saturating at 448; NaN becomes 0x7f without its sign.
 __device__ __forceinline__ u8 round_e4m3(float value) {
     const u32 bits = bits_of(value);

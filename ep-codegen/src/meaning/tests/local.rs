@@ -230,6 +230,47 @@ fn what_is_absent_is_skipped_and_spare_rows_are_filled() {
 }
 
 #[test]
+fn codes_are_read_as_the_floats_that_they_stand_for() {
+    let case = |payload: &str| {
+        let case = Case::new(
+            "shape { hidden: 1..=8 }
+             variant payload {
+                 Fp8 { x: e4m3, scale: f32 block 4 },
+                 Packed { x: e4m3, scale: ue8m0 block 4 },
+                 Logfmt { x: u8, upper: u8 block 4, low: f32 block 4, step: f32 block 4 },
+             }
+             size tokens;
+             input x: bf16[tokens, hidden];
+             table coded: payload[tokens, hidden];
+             output back: f32[tokens, hidden];
+             role R on all blocks, one block a token {
+                 for t in tokens {
+                     when payload is Fp8 | Packed { record coded[t] = cast_e4m3(x[t], 4); }
+                     when payload is Logfmt { record coded[t] = cast_logfmt10(x[t], 4); }
+                 }
+             }
+             role Back on last block {
+                 for t in tokens { let row = coded[t]; store back[t] = row as f32; }
+             }",
+            &[("hidden", "6"), ("payload", payload)],
+            1,
+        );
+        let rows = [1.0, -4.0, 0.0, 2.0, 1.5, -0.25, 8.0, 0.0, 0.0, 0.0, -0.0, 3.0];
+        let case = case.size("tokens", &|_| 2).give("x", &|_| bf16s(&[2, 6], &rows));
+        reals(&case.outcome(), 0, "back")
+    };
+    let near = |found: &[f32], wanted: &[f32], off: f32| {
+        found.iter().zip(wanted).all(|(a, b)| (a - b).abs() <= b.abs() * off)
+    };
+    let rows = [1.0, -4.0, 0.0, 2.0, 1.5, -0.25, 8.0, 0.0, 0.0, 0.0, 0.0, 3.0];
+    // Values of three bits lose nothing where scales are powers of two.
+    for (payload, off) in [("packed", 0.0), ("fp8", 1.0 / 16.0), ("logfmt", 0.01)] {
+        let found = case(payload);
+        assert!(near(&found, &rows, off), "{payload}: {found:?}");
+    }
+}
+
+#[test]
 fn rows_are_quantised_as_their_place_asks_for() {
     let case = Case::new(
         "shape { hidden: 1..=8 }

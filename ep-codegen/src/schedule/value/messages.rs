@@ -2,7 +2,7 @@
 
 use super::{Numbers, counted_loop};
 use crate::ir::naming::constant;
-use crate::ir::parts::{meta_sources, parts};
+use crate::ir::parts::{Code, meta_sources, parts};
 use crate::ir::{BinaryOp, Channel, ChannelKind, Elem, ElemType, Expr, Message, Tensor};
 use crate::schedule::channels::End;
 use crate::schedule::scope::{Arrived, Meaning, Parts, Scope, position_of};
@@ -197,8 +197,13 @@ impl<'a> RoleLowering<'a> {
             if let Expr::Field { of, field, .. } = part
                 && *of == parts.part
             {
-                let is_row = layout.fields.iter().any(|known| known.row && known.name == *field);
-                *(if is_row { &mut of_row } else { &mut of_meta }) = true;
+                let known = layout.fields.iter().find(|known| known.name == *field);
+                let is_row = known.is_some_and(|known| known.row);
+                of_row |= is_row;
+                // The scales of a row are beside it.
+                let is_code =
+                    known.is_some_and(|known| Code::of_elem(self.ir, &known.elem).is_some());
+                of_meta |= !is_row || is_code;
             }
         });
         for (used, name, what) in [(of_row, &row, "row"), (of_meta, &meta, "meta")] {
