@@ -1,4 +1,4 @@
-// low-latency-combine
+// low-latency-combine  wire=bf16
 // experts=256 hidden=7168 local_experts=16 local_ranks=8 max_tokens=128 nodes=2 ranks=16 stages=3 topk=8
 // sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
@@ -116,15 +116,15 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
         && !team.stopped; unit += team.count()) {
         const int local_expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
-        // +29  for row in range_first[local_expert, source]..range_first[local_expert, source] +
+        // +34  for row in range_first[local_expert, source]..range_first[local_expert, source] +
         //     range_count[local_expert, source]
         for (ep::i64 row = args.range_first[ep::i64{local_expert} * Cfg::kRanks + source];
             row < ep::i64{args.range_first[ep::i64{local_expert} * Cfg::kRanks + source]}
                 + args.range_count[ep::i64{local_expert} * Cfg::kRanks + source] && !team.stopped;
                     ++row) {
-            // +30  push back[source] at [local_expert, src_info[local_expert, row]] { x:
+            // +36  push back[source] at [local_expert, src_info[local_expert, row]] { x:
             //     x[local_expert, row] }
-            // W2: takes credit of back, from Reduce +37
+            // W2: takes credit of back, from Reduce +51
             const int key = (local_expert * Cfg::kRanks + me) * Cfg::kMaxTokens
                 + args.src_info[ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row];
             if (back.reserve(source, key)) {
@@ -135,8 +135,8 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
                 back.publish();
             }
         }
-        // +32  close back
-        // W1: publishes messages of back, for Reduce +37
+        // +46  close back
+        // W1: publishes messages of back, for Reduce +51
         back.close(static_cast<ep::i32>(ep::i64{Cfg::kLocalExperts} * Cfg::kRanks));
     }
 }
@@ -144,11 +144,11 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
 /// role Reduce on all blocks, one block a token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, *args.net);
-    // +37  for token in tokens gather part from back[owner(topk_idx[token, choice])] at
+    // +51  for token in tokens gather part from back[owner(topk_idx[token, choice])] at
     //     [local(topk_idx[token, choice], owner(topk_idx[token, choice])), token] across choice in
     //     topk
-    // W1: takes messages of back, from Send +32
-    // W2: publishes credit of back, for Send +30
+    // W1: takes messages of back, from Send +46
+    // W2: publishes credit of back, for Send +36
     ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>,
         Cfg::kTopk> back_parts(team, back);
     ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>,
@@ -169,7 +169,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
             parts.expect(choice, key);
         }
         if (parts.open()) {
-            // +38  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
+            // +52  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
             for (int base = 0; base < Cfg::kHidden; base += ep::kLanes * ep::kWide) {
                 const int i = base + team.lane * ep::kWide;
                 ep::Wide<float> sum(0.0f);

@@ -61,6 +61,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     row("low-latency-dispatch", "deepseek-v3-8x8-fp8-packed", Sm100a, &[("ranks", "64"), ("nodes", "8"), ("payload", "fp8-packed")]),
     row("low-latency-dispatch", "gpt-oss-120b-bf16", Sm80, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("experts", "128")]),
     row("low-latency-combine", "deepseek-v3", Sm90a, &[]),
+    row("low-latency-combine", "deepseek-v3-logfmt", Sm90a, &[("wire", "logfmt")]),
     row("low-latency-combine", "deepseek-v3-2x8", Sm90a, &[("ranks", "16"), ("nodes", "2")]),
     row("low-latency-combine", "deepseek-v3-8x8", Sm100a, &[("ranks", "64"), ("nodes", "8")]),
     row("low-latency-combine", "gpt-oss-120b", Sm80, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("experts", "128")]),

@@ -211,14 +211,20 @@ impl LowLatencyCombiner {
         py: Python<'_>,
         group: &Group,
         numbers: [usize; 4],
+        wire: &str,
         placement: Option<Vec<i32>>,
     ) -> PyResult<LowLatencyCombiner> {
+        use combine::Wire::{Bf16, Logfmt};
         released(py, || {
+            let all = [("bf16", Bf16), ("logfmt", Logfmt)];
+            let found = all.iter().find(|(name, _)| *name == wire).map(|(_, arm)| *arm);
+            let wire = named("wire", wire, found, &all.map(|(name, _)| name))?;
             let [tokens, hidden, topk, experts] = numbers;
             let own =
                 combine::Shape { nodes: 1, hidden, topk, experts, max_tokens: tokens, tokens };
             let shape = Shape::new(group, numbers, placement)?;
-            let kernel = LowLatencyCombine::prepare(&group.inner, own, Default::default())?;
+            let options = combine::Options { wire, ..Default::default() };
+            let kernel = LowLatencyCombine::prepare(&group.inner, own, options)?;
             Ok(LowLatencyCombiner { kernel, shape })
         })
     }

@@ -154,6 +154,52 @@ class Combines(unittest.TestCase):
                     wanted = self.expected(own, rank, lambda ids: np.exp2(ids % 3).astype(np.float32))
                     np.testing.assert_array_equal(sums.x.view(np.uint16), wanted.view(np.uint16))
 
+    def test_ten_bits_a_value_stay_within_their_bound(self) -> None:
+        for ranks in (1, 2, 3):
+            own = drawn(ranks, [6, 3, 5])
+            # Blocks that span few octaves, and all that there are.
+            own.x[0][1] = (np.exp2(np.linspace(-60, 2, own.hidden)) * (-1) ** np.arange(own.hidden)).astype(
+                own.x[0].dtype
+            )
+            own.x[0][2] = 3
+            low = made(own, ranks)
+            for turn in range(2):
+                sent = [low.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in range(ranks)]
+                for rank, sums in enumerate(self.back(own, low, sent, wire="logfmt", later=turn == 1)):
+                    sums.receive()
+                    exact, off = self.bounded(own, rank)
+                    found = sums.x.astype(np.float64)
+                    self.assertLess(np.max(np.abs(found - exact) / np.maximum(off, 1e-300)), 1, f"{ranks} ranks")
+                    # A bound that everything is within says nothing.
+                    self.assertGreater(np.count_nonzero(found != exact), found.size // 4)
+
+    def bounded(self, own: Problem, rank: int) -> tuple[Any, Any]:
+        """The sums in float64, and how far those of ten bits a value may be off."""
+        x = own.x[rank].astype(np.float64)
+        blocks = -(-own.hidden // 128)
+        padded = np.zeros((len(x), blocks * 128))
+        padded[:, : own.hidden] = np.abs(x)
+        padded = padded.reshape(len(x), blocks, 128)
+        peak = padded.max(axis=2)
+        least = np.where(padded > 0, padded, np.inf).min(axis=2)
+        octaves = np.where(peak > 0, np.minimum(32, np.log2(np.maximum(peak, 1e-300) / np.minimum(least, 1e300))), 0)
+        # Half a step of 510, and what the logarithms are off; what lies lower comes up to the least code.
+        part = np.exp2(np.clip(octaves, 0, 32) / 1020) - 1 + 1e-5
+        each = padded * part[..., None] + (peak * 2.0**-32 * 1.001)[..., None]
+        each = each.reshape(len(x), blocks * 128)[:, : own.hidden]
+        exact, off = np.zeros_like(x), np.zeros_like(x)
+        for choice in range(own.topk):
+            ids = own.topk_idx[rank][:, choice]
+            weight = np.where(ids >= 0, own.topk_weights[rank][:, choice] * np.exp2(self.expert_factor(own, ids)), 0)
+            exact += weight[:, None] * x
+            off += np.abs(weight)[:, None] * each
+        # The sum is rounded to bfloat16, and to float32 on the way.
+        return exact, off + (np.abs(exact) + off) * (2.0**-8 + 2.0**-20)
+
+    def expert_factor(self, own: Problem, ids: Any) -> Any:
+        """The power of two that `back` multiplies rows of an expert by."""
+        return np.where(ids >= 0, ids, 0) % 3
+
     def test_out_is_filled_and_other_experts_may_be_named(self) -> None:
         own = drawn(2, [4, 5])
         low = made(own, 2)

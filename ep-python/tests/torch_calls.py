@@ -193,7 +193,7 @@ def legacy_in_processes(rank: int, ranks: int) -> None:
 
 
 def low_latency_in_processes(rank: int, ranks: int) -> None:
-    """The first API for few tokens: every cast, with and without hook, statistics, zero copy, masks."""
+    """The first API for few tokens: every cast, with and without hook, statistics, zero copy, LogFMT, masks."""
     group, most = dist.group.WORLD, 12
     hint = deep_ep.Buffer.get_low_latency_rdma_size_hint(most, WIDE, ranks, EXPERTS)
     buffer = deep_ep.Buffer(group, num_rdma_bytes=hint, low_latency_mode=True, explicitly_destroy=True)
@@ -230,13 +230,13 @@ def low_latency_in_processes(rank: int, ranks: int) -> None:
                     assert torch.equal(ours, theirs) if rows is packed else calc_diff(ours, theirs) < 1e-3
             if not torch.is_tensor(packed):
                 assert packed[1].stride(1) == 1, "products of FP8 read scales by columns"
-            for zero_copy in (False, True):
+            for zero_copy, use_logfmt in ((False, False), (True, False), (False, True)):
                 if zero_copy:
                     buffer.get_next_low_latency_combine_buffer(handle)[:, :, :] = rows
                 out = torch.empty_like(x)
                 given = torch.zeros_like(rows) if zero_copy else rows
                 sums, event, hook = buffer.low_latency_combine(
-                    given, ids, weights, handle, zero_copy=zero_copy, out=out,
+                    given, ids, weights, handle, zero_copy=zero_copy, use_logfmt=use_logfmt, out=out,
                     async_finish=not hooked, return_recv_hook=hooked,
                 )  # fmt: skip
                 hook() if hooked else event.current_stream_wait()
@@ -282,7 +282,6 @@ def says(buffer: deep_ep.Buffer, x: Any, ids: Any, weights: Any, handle: Any, ro
     waits = torch.zeros(dist.get_world_size(), dtype=torch.int64)
     back = (rows, ids, weights, handle)
     for call, wanted in (
-        (lambda: buffer.low_latency_combine(*back, use_logfmt=True), "`use_logfmt` is not there yet"),
         (
             lambda: buffer.low_latency_combine(*back, combine_wait_recv_cost_stats=waits),
             "`combine_wait_recv_cost_stats`",

@@ -15,6 +15,11 @@ pipeline! {
             let local_experts = ceil(experts, ranks),
             require nodes * local_ranks == ranks,
         }
+        variant wire {
+            Bf16 { x: bf16 },
+            // Ten bits a value: eight, two more of four values in a byte, and the range of each block.
+            Logfmt { x: u8, upper: u8 block 4, low: f32 block 128, step: f32 block 128 },
+        }
         tune { stages: 3 in [2, 3, 4] }
         size tokens in 0..=max_tokens;
         uses handle LowLatencyDispatch {
@@ -29,7 +34,7 @@ pipeline! {
             expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
         output combined: bf16[tokens, hidden];
 
-        message Part { row x: bf16[hidden] }
+        message Part { row x: wire[hidden] }
         channel back: slots<Part> over nvlink | ibgda | rdma from Send to Reduce per all {
             slot: [expert: local_experts, source, token: max_tokens], epochs: 2,
         };
@@ -37,7 +42,16 @@ pipeline! {
         phase send {
             role Send on all blocks, warps shared by (local_expert, source) {
                 for row in range_first[local_expert, source]..range_first[local_expert, source] + range_count[local_expert, source] {
-                    push back[source] at [local_expert, src_info[local_expert, row]] { x: x[local_expert, row] };
+                    when wire is Bf16 {
+                        push back[source] at [local_expert, src_info[local_expert, row]] {
+                            x: x[local_expert, row],
+                        };
+                    }
+                    when wire is Logfmt {
+                        push back[source] at [local_expert, src_info[local_expert, row]] {
+                            x: cast_logfmt10(x[local_expert, row], 128),
+                        };
+                    }
                 }
                 close back;
             }

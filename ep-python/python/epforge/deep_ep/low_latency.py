@@ -122,10 +122,9 @@ class LowLatencyCalls:
     ) -> tuple[torch.Tensor, EventOverlap, Callable[[], None]]:
         """Rows of each expert back to their tokens, with weights: the sums, an event, and what receives them.
 
-        With ``zero_copy`` the rows are those of `get_next_low_latency_combine_buffer`, and not ``x``.
+        With ``zero_copy`` the rows are those of `get_next_low_latency_combine_buffer`, and not ``x``; with
+        ``use_logfmt`` they travel in 10 bits a value.
         """
-        if use_logfmt:
-            absent("use_logfmt", "rows come back as bfloat16")
         if combine_wait_recv_cost_stats is not None:
             absent("combine_wait_recv_cost_stats", NO_WAITS)
         rows = x
@@ -139,7 +138,8 @@ class LowLatencyCalls:
         ids = topk_idx.to(require().int64)
 
         def launch(later: bool) -> Sums:
-            return low.combine(rows, handle.packed, topk_weights, topk_idx=ids, out=out, later=later)
+            wire = "logfmt" if use_logfmt else "bf16"
+            return low.combine(rows, handle.packed, topk_weights, topk_idx=ids, out=out, wire=wire, later=later)
 
         def results(sums: Sums) -> tuple[Any, ...]:
             # In the emulator `out` is filled when it is looked at.

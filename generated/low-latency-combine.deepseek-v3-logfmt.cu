@@ -1,0 +1,259 @@
+// low-latency-combine  wire=logfmt
+// experts=256 hidden=7168 local_experts=32 local_ranks=8 max_tokens=128 nodes=1 ranks=8 stages=3 topk=8
+// sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
+//
+// Window, the same on every rank:
+//   back.slots       0x00000000  620756992 bytes  2 epochs x 32768 slots x 9472; Send writes, Reduce reads
+//   back.flags       0x25000000     524288 bytes  2 epochs x 32768 slots x 8; Send writes, Reduce reads
+//   back.closed      0x25080000        128 bytes  2 epochs x 8 peers x 1 x 8; Send writes, Reduce reads
+//   back.released    0x25080080         32 bytes  8 peers x 4; Reduce writes, Send reads
+//   back.taken       0x25080100         32 bytes  8 peers x 1 x 4; Send writes, Send reads
+//   back.closers     0x25080180          4 bytes  1 word x 4; Send writes, Send reads
+//   back.readers     0x25080200          4 bytes  1 word x 4; Reduce writes, Reduce reads
+//   Reduce.claims    0x25080280          8 bytes  2 calls x 1 words x 4; Reduce writes, Reduce reads
+// Message Part: row of 7168 bytes, meta record of 2240 bytes: x_upper[1792] at 0, x_low[56] at 1792, x_step[56] at 2016
+#include <ep/cast.cuh>
+#include <ep/compute.cuh>
+#include <ep/net_slot_rows.cuh>
+#include <ep/parts.cuh>
+#include <ep/slot_rows.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace low_latency_combine {
+
+struct Cfg {
+    static constexpr int kRanks = 8;
+    static constexpr int kHidden = 7168;
+    static constexpr int kTopk = 8;
+    static constexpr int kMaxTokens = 128;
+    static constexpr int kLocalExperts = 32;
+    static constexpr int kThreads = 256;
+
+    struct Part {
+        static constexpr int kRowBytes = 7168;
+        static constexpr int kMetaBytes = 2240;
+        static constexpr int kXUpper = 0;
+        static constexpr int kXLow = 1792;
+        static constexpr int kXStep = 2016;
+    };
+
+    struct Back {
+        static constexpr int kChannel = 0;
+        static constexpr int kPeers = 8;
+        static constexpr int kEpochs = 2;
+        static constexpr int kKeys = 32768;
+        static constexpr int kArrivals = 1;
+        static constexpr int kSourceStride = 128;
+        static constexpr int kShared = 1;
+        static constexpr bool kCounts = false;
+        static constexpr bool kSkipsOwn = false;
+        static constexpr int kSlotBytes = 9472;
+        static constexpr int kMeta = 7168;
+        static constexpr int kFarBytes = 9488;
+        static constexpr bool kRail = false;
+        static constexpr int kNodeRanks = 8;
+        static constexpr int kNear = 8;
+        static constexpr ep::u64 kSlots = 0x0;
+        static constexpr ep::u64 kFlags = 0x25000000;
+        static constexpr ep::u64 kClosed = 0x25080000;
+        static constexpr ep::u64 kReleased = 0x25080080;
+        static constexpr ep::u64 kTaken = 0x25080100;
+        static constexpr ep::u64 kClosers = 0x25080180;
+        static constexpr ep::u64 kClosedTold = 0x25080200;
+        static constexpr ep::u64 kReleasedTold = 0x25080200;
+        static constexpr ep::u64 kReaders = 0x25080200;
+        static constexpr ep::u64 kInbox = 0x0;
+        static constexpr ep::u64 kOutbox = 0x0;
+        static constexpr int kCounters = 0;
+    };
+
+    struct Send {
+        static constexpr int kRole = 0;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+    };
+
+    struct Reduce {
+        static constexpr int kRole = 1;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0x25080280;
+    };
+};
+
+struct Args {
+    ep::Group group;
+    // run-time sizes
+    int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
+    // from the handle of LowLatencyDispatch
+    const ep::i32* src_info;
+    const ep::i32* range_first;
+    const ep::i32* range_count;
+    // input x: bf16[local_experts, ranks * max_tokens, hidden]
+    const ep::bf16* x;
+    // input topk_idx: i64[tokens, topk] in -1..experts distinct
+    const ep::i64* topk_idx;
+    ep::i64 topk_idx_stride;
+    // input topk_weights: f32[tokens, topk]
+    const float* topk_weights;
+    ep::i64 topk_weights_stride;
+    // input expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts
+    const ep::i32* expert_begin;
+    // output combined: bf16[tokens, hidden]
+    ep::bf16* combined;
+    // the network of this rank
+    const ep::Net* net;
+};
+
+/// role Send on all blocks, warps shared by (local_expert, source)
+__device__ __forceinline__ void send(const Args& args, ep::Team& team) {
+    const int me = args.group.rank;
+    ep::SlotRowsOut<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, *args.net);
+    for (ep::i64 unit = team.index(); unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks
+        && !team.stopped; unit += team.count()) {
+        const int local_expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
+        const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
+        // +34  for row in range_first[local_expert, source]..range_first[local_expert, source] +
+        //     range_count[local_expert, source]
+        for (ep::i64 row = args.range_first[ep::i64{local_expert} * Cfg::kRanks + source];
+            row < ep::i64{args.range_first[ep::i64{local_expert} * Cfg::kRanks + source]}
+                + args.range_count[ep::i64{local_expert} * Cfg::kRanks + source] && !team.stopped;
+                    ++row) {
+            // +41  push back[source] at [local_expert, src_info[local_expert, row]] { x:
+            //     cast_logfmt10(x[local_expert, row], 128) }
+            // W2: takes credit of back, from Reduce +51
+            const int key = (local_expert * Cfg::kRanks + me) * Cfg::kMaxTokens
+                + args.src_info[ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row];
+            if (back.reserve(source, key)) {
+                char* slot = back.slot();
+                for (int block_2 = 0; block_2 < ep::ceil(Cfg::kHidden, 128); ++block_2) {
+                    const ep::i64 first = ep::i64{block_2} * 128;
+                    const int end = static_cast<ep::i32>(ep::min(ep::i64{static_cast<ep::i32>(first)} + 128, ep::i64{Cfg::kHidden}));
+                    float least = 0.0f;
+                    float peak = 0.0f;
+                    for (int i = ep::i64{static_cast<ep::i32>(first)} + team.lane; i < end;
+                        i += ep::kLanes) {
+                        const float value = ep::to_float(args.x[(ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row) * Cfg::kHidden + i]);
+                        least = ep::lesser_magnitude(least, value);
+                        peak = ep::greater_magnitude(peak, value);
+                    }
+                    const float least_2 = ep::block_least(least);
+                    const float peak_2 = ep::block_peak(peak);
+                    const float low = ep::log_low(least_2, peak_2);
+                    const float step = ep::log_step(low, peak_2);
+                    for (int four = ep::i64{static_cast<ep::i32>(ep::i64{static_cast<ep::i32>(first)} / 4)} + team.lane; four < ep::ceil(end, 4); four += ep::kLanes) {
+                        int upper = 0;
+                        for (int i_2 = static_cast<ep::i32>(ep::i64{four} * 4);
+                            i_2 < static_cast<ep::i32>(ep::min(ep::i64{static_cast<ep::i32>(ep::i64{four} * 4)} + 4, ep::i64{end})); ++i_2) {
+                            const int code = ep::to_logfmt10(ep::to_float(args.x[(ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row) * Cfg::kHidden + i_2]), low, step);
+                            ep::set<ep::u8>(slot, i_2, static_cast<ep::u8>(code));
+                            upper = ep::with_upper(upper, code, i_2);
+                        }
+                        ep::set<ep::u8>(slot + Cfg::Back::kMeta + Cfg::Part::kXUpper, four,
+                            static_cast<ep::u8>(upper));
+                    }
+                    if (team.leader()) {
+                        ep::set<float>(slot + Cfg::Back::kMeta + Cfg::Part::kXLow, block_2, low);
+                        ep::set<float>(slot + Cfg::Back::kMeta + Cfg::Part::kXStep, block_2, step);
+                    }
+                }
+                back.publish();
+            }
+        }
+        // +46  close back
+        // W1: publishes messages of back, for Reduce +51
+        back.close(static_cast<ep::i32>(ep::i64{Cfg::kLocalExperts} * Cfg::kRanks));
+    }
+}
+
+/// role Reduce on all blocks, one block a token
+__device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
+    ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, *args.net);
+    // +51  for token in tokens gather part from back[owner(topk_idx[token, choice])] at
+    //     [local(topk_idx[token, choice], owner(topk_idx[token, choice])), token] across choice in
+    //     topk
+    // W1: takes messages of back, from Send +46
+    // W2: publishes credit of back, for Send +41
+    ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>,
+        Cfg::kTopk> back_parts(team, back);
+    ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>,
+        Cfg::kTopk>> parts(team, back_parts);
+    ep::Units<Cfg::Reduce, 0> units(team, ep::rows_of(args.tokens, args.tokens_from));
+    for (int token; (token = units.take()) >= 0;) {
+        parts.clear();
+        for (int choice = team.lane; choice < Cfg::kTopk; choice += ep::kLanes) {
+            const int at = ep::owner<Cfg::kRanks>(args.topk_idx[token * args.topk_idx_stride
+                + choice], args.expert_begin);
+            if (!(at >= 0)) continue;
+            const int at_2 = ep::local_expert(args.expert_begin,
+                ep::owner<Cfg::kRanks>(args.topk_idx[token * args.topk_idx_stride + choice],
+                    args.expert_begin), args.topk_idx[token * args.topk_idx_stride + choice]);
+            if (!(at_2 >= 0)) continue;
+            const int at_3 = token;
+            const int key = (at_2 * Cfg::kRanks + at) * Cfg::kMaxTokens + at_3;
+            parts.expect(choice, key);
+        }
+        if (parts.open()) {
+            // +52  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
+            for (int base = 0; base < Cfg::kHidden; base += ep::kLanes) {
+                const int i = base + team.lane < Cfg::kHidden ? base + team.lane : Cfg::kHidden - 1;
+                float sum = 0.0f;
+                for (int choice_2 = 0; choice_2 < Cfg::kTopk; ++choice_2) {
+                    const char* row = parts.row(choice_2);
+                    const char* meta = parts.meta(choice_2);
+                    if (parts.has(choice_2)) {
+                        sum += ep::product(args.topk_weights[token * args.topk_weights_stride
+                            + choice_2],
+                                ep::from_logfmt10(ep::get<ep::u8>(row, i),
+                                    ep::get<ep::u8>(meta + Cfg::Part::kXUpper, i / 4), i,
+                                        ep::get<float>(meta + Cfg::Part::kXLow, i / 128),
+                                            ep::get<float>(meta + Cfg::Part::kXStep, i / 128)));
+                    }
+                }
+                if (base + team.lane < Cfg::kHidden) {
+                    args.combined[ep::i64{token} * Cfg::kHidden + i] = ep::to_bf16(sum);
+                }
+            }
+            parts.close();
+        }
+    }
+    back.release();
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+low_latency_combine_send(const __grid_constant__ Args args) {
+    ep::Call call = ep::enter(args.group);
+
+    // The call goes on in the next phase.
+    call.ends = false;
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (ep::is_between(warp, Cfg::Send::kFirstWarp, Cfg::Send::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Send::kRole, block, blocks,
+            warp - Cfg::Send::kFirstWarp, Cfg::Send::kWarps);
+        send(args, team);
+    }
+    ep::leave(args.group, call);
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+low_latency_combine_recv(const __grid_constant__ Args args) {
+    const ep::Call call = ep::enter(args.group);
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (ep::is_between(warp, Cfg::Reduce::kFirstWarp, Cfg::Reduce::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Reduce::kRole, block, blocks,
+            warp - Cfg::Reduce::kFirstWarp, Cfg::Reduce::kWarps);
+        reduce(args, team);
+    }
+    ep::leave(args.group, call);
+}
+}  // namespace low_latency_combine
