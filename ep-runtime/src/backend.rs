@@ -118,7 +118,8 @@ pub struct Mapping {
     pub id: u64,
     /// Size on every rank.
     pub bytes: u64,
-    /// For each local rank, in order: the address of every rank's window as that rank sees it.
+    /// For each local rank, in order: the address of every rank's window as that rank sees it; 0 where it
+    /// does not reach it.
     pub bases: Vec<Vec<u64>>,
 }
 

@@ -65,8 +65,12 @@ pub fn compile_noting(jit: Arc<Jit>, note: impl Fn(bool) + Send + Sync + 'static
 /// Which devices a group runs on.
 #[derive(Debug, Clone, Default)]
 pub struct GpuOptions {
-    /// Device of each rank, by ordinal; a device may appear more than once.
+    /// Device of each rank of this process, by ordinal; a device may appear more than once.
     pub devices: Vec<i32>,
+    /// Ranks of other nodes before and behind those: they are reached over a network.
+    pub before: usize,
+    /// As above.
+    pub behind: usize,
     /// How windows are shared.
     pub sharing: Sharing,
     /// Whether launches get the cooperative attribute; `None`: unless devices are shared.
@@ -143,12 +147,14 @@ impl GpuBackend {
         let mut backend = GpuBackend::open(&options.devices, compile)?;
         require_reach(&backend.devices, options.sharing)?;
         let shared = backend.devices.len() < options.devices.len();
-        backend.total = options.devices.len();
+        backend.first = options.before;
+        backend.total = options.before + options.devices.len() + options.behind;
         backend.cooperative = options.cooperative.unwrap_or(!shared);
         backend.sharing = options.sharing;
         // Ranks are added one by one, so that Drop releases exactly what was opened.
-        for (rank, ordinal) in options.devices.iter().enumerate() {
+        for (index, ordinal) in options.devices.iter().enumerate() {
             let sharers = options.devices.iter().filter(|other| *other == ordinal).count();
+            let rank = options.before + index;
             backend.ranks.push(Rank::open(rank, *ordinal, sharers as u32)?);
         }
         if options.sharing == Sharing::PeerAccess {
@@ -217,7 +223,7 @@ impl GpuBackend {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The windows of all ranks, zeroed, in order; what was made is undone when a later one fails.
+    /// The windows of all ranks that this one reaches, zeroed, in order; what was made is undone when a later one fails.
     fn make_windows(&self, label: &str, bytes: u64) -> Result<Vec<RankWindow>, BackendError> {
         let users: Vec<c_int> = self.devices.keys().copied().collect();
         let reach = match &self.others {
@@ -272,7 +278,10 @@ impl GpuBackend {
     /// by CUDA IPC it does not, so that the own part is left allocated here.
     fn release_windows(&self, windows: Vec<RankWindow>) -> Result<(), BackendError> {
         let mut result = Ok(());
-        for (rank, window) in windows.into_iter().enumerate() {
+        // Those of this process alone, or of all ranks.
+        let first = if windows.len() < self.total { self.first } else { 0 };
+        for (index, window) in windows.into_iter().enumerate() {
+            let rank = first + index;
             if self.exchange == Exchange::Ipc && self.local().contains(&rank) {
                 continue;
             }

@@ -68,7 +68,7 @@ struct Recorder {
     plan: Arc<Plan>,
     /// One block per local rank.
     records: Vec<HostMemory>,
-    /// For each local rank, where it finds the `ep::State` of every rank.
+    /// For each local rank, where it finds the `ep::State` of every rank; 0: nowhere.
     states: Vec<Vec<u64>>,
     /// Keeps these mapped.
     _window: Arc<Window>,
@@ -78,6 +78,9 @@ impl Recorder {
     /// What all ranks have done of the pipeline, as the local rank `rank` sees it.
     fn calls(&self, backend: &dyn Backend, rank: usize, states: &[u64]) -> Calls {
         let ranks = states.iter().map(|state| {
+            if *state == 0 {
+                return None;
+            }
             let mut words = [0; 4 * STATE_WORDS.len()];
             backend.read(rank, *state, &mut words).ok().map(|()| Progress::read(&words))
         });
@@ -339,7 +342,8 @@ impl Group {
         let state_at = control_at + state_offset(plan);
         let states = self.local().map(|rank| {
             let bases = window.bases(rank)?;
-            Ok::<_, BackendError>(bases.iter().map(|base| base + state_at).collect())
+            let state = |base: &u64| if *base == 0 { 0 } else { base + state_at };
+            Ok::<_, BackendError>(bases.iter().map(state).collect())
         });
         let states = states.collect::<Result<Vec<_>, _>>()?;
         let (plan, _window) = (Arc::clone(plan), Arc::clone(window));

@@ -243,7 +243,12 @@ impl Backend for GpuBackend {
 
     fn map_window(&self, bytes: u64) -> Result<Mapping, BackendError> {
         let made = self.make_windows(&format!("map a window of {bytes} bytes"), bytes)?;
-        let bases: Vec<u64> = made.iter().map(|window| window.address).collect();
+        // Ranks of other nodes have no address here.
+        let mut bases = vec![0; self.total];
+        let first = if made.len() < self.total { self.first } else { 0 };
+        for (base, window) in bases.iter_mut().skip(first).zip(&made) {
+            *base = window.address;
+        }
         let mut windows = self.windows();
         let id = windows.keys().next_back().map_or(0, |last| last + 1);
         windows.insert(id, made);
