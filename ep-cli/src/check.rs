@@ -194,6 +194,7 @@ pub(crate) fn run(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
+    options.net.check_model()?;
     if let Some(text) = &options.mutants {
         return mutants::run(text, json, out);
     }

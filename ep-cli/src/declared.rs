@@ -28,7 +28,7 @@ const MOST_ROWS: usize = 1 << 16;
 const INTERPRETED: usize = 16;
 
 /// Calls of a kernel that are drawn: of other sizes, in turn.
-const CALLS: u64 = 2;
+pub(crate) const CALLS: u64 = 2;
 
 /// The most rows that an output holds beyond those of a call.
 pub(crate) const SPARE: i64 = 2;
@@ -112,8 +112,7 @@ impl Subject {
 
     /// Whether a name can be set.
     pub(crate) fn knows(&self, name: &str) -> bool {
-        let set = Config::new(&self.ir, Arch::Sm90a).set(&self.ir, name, "");
-        !matches!(set, Err(PlanError::UnknownName { .. }))
+        can_set(&self.ir, name)
     }
 
     /// How many ranks the problem has.
@@ -166,9 +165,21 @@ impl Subject {
         shape: u64,
         seed: u64,
     ) -> Result<Calls, Failure> {
+        self.some_calls(CALLS, problem, arch, (shape, seed))
+    }
+
+    /// So many of them.
+    pub(crate) fn some_calls(
+        &self,
+        count: u64,
+        problem: &Problem,
+        arch: Arch,
+        (shape, seed): (u64, u64),
+    ) -> Result<Calls, Failure> {
         let mut refusal = None;
         for draw in 0..DRAWS {
-            match self.drawn(problem, arch, shape.wrapping_add(draw << 32), seed)? {
+            let shape = shape.wrapping_add(draw << 32);
+            match self.drawn(count, problem, arch, (shape, seed))? {
                 Ok(calls) => return Ok(calls),
                 // Not every shape that can be drawn has a plan.
                 Err(error) => refusal = Some(error),
@@ -179,10 +190,10 @@ impl Subject {
 
     fn drawn(
         &self,
+        count: u64,
         problem: &Problem,
         arch: Arch,
-        shape: u64,
-        seed: u64,
+        (shape, seed): (u64, u64),
     ) -> Result<Result<Calls, PlanError>, Failure> {
         let known: Vec<&Pipeline> = self.known.iter().collect();
         let functions = self.functions();
@@ -195,8 +206,8 @@ impl Subject {
             Err(EmitError::Plan(error)) if !error.is_wrong_use() => return Ok(Err(error)),
             Err(error) => return Err(error.into()),
         };
-        let calls = (0..CALLS).map(|call| {
-            drawing.another(seed.wrapping_mul(CALLS).wrapping_add(call));
+        let calls = (0..count).map(|call| {
+            drawing.another(seed.wrapping_mul(count).wrapping_add(call));
             drawing.draw_choice(&self.ir, &config.choice).map_err(undrawn)
         });
         let drawn = calls.collect::<Result<_, _>>()?;
@@ -271,6 +282,16 @@ pub(crate) fn second_opinion(
         findings.merge(declared.check(group, calls.blocks_min()).map_err(failed)?);
     }
     Ok(findings)
+}
+
+/// Whether a name of a pipeline can be set.
+pub(crate) fn knows(entry: &AnyPipeline, name: &str) -> bool {
+    can_set(&(entry.ir)(), name)
+}
+
+fn can_set(ir: &Pipeline, name: &str) -> bool {
+    let set = Config::new(ir, Arch::Sm90a).set(ir, name, "");
+    !matches!(set, Err(PlanError::UnknownName { .. }))
 }
 
 /// `entry`, and before it those whose handles it needs.

@@ -22,11 +22,11 @@ use ep_verify::oracle::{Oracle, Random, RoutingOptions};
 
 use crate::failure::Failure;
 use crate::files;
-use crate::json::Object;
 use crate::machine::warn;
 use crate::moved::{moved, table};
 use crate::plan_text::aligned;
 use crate::problem::{Reach, emit, failed, gpus, no_machine};
+use crate::talk::Talk;
 use experts::Tokens;
 use layer::Layer;
 
@@ -107,10 +107,11 @@ pub(crate) fn run(
     let path = fs::canonicalize(&folder).unwrap_or(folder);
     let hb = if on_host.is_some() { ", hb clean" } else { "" };
     let verdict = if wrong == 0 { "ok" } else { "failed" };
-    talk.end(&format!(
+    let line = format!(
         "demo {verdict}: {RANKS} ranks, {rows} rows, {wrong} wrong{hb}, cuda at {}",
         path.display()
-    ))?;
+    );
+    talk.end("demo", &line)?;
     match wrong {
         0 => Ok(()),
         _ => Err(Failure::Failed(format!("{wrong} sums are wrong"))),
@@ -150,7 +151,7 @@ impl Problem {
         let done = Done { rows, wrong: (0..RANKS).map(wrong).sum() };
         let seconds = started.elapsed().as_secs_f64();
         talk.say(&format!("\non {machine}, in {seconds:.1} s:\n"))?;
-        talk.moved(&layer, &self.oracle)?;
+        tell_moved(talk, &layer, &self.oracle)?;
         Ok(done)
     }
 }
@@ -223,40 +224,16 @@ fn write_cuda(folder: &Path, options: &BufferOptions, arch: Arch) -> Result<Vec<
     Ok(names)
 }
 
-/// Where the demo tells what it does: text, or JSON objects.
-struct Talk<'a> {
-    json: bool,
-    out: &'a mut dyn Write,
-}
-
-impl Talk<'_> {
-    fn say(&mut self, line: &str) -> Result<(), Failure> {
-        if !self.json {
-            writeln!(self.out, "{line}")?;
-            // What follows may take a moment.
-            self.out.flush()?;
+/// What moved.
+fn tell_moved(talk: &mut Talk<'_>, layer: &Layer, oracle: &Oracle) -> Result<(), Failure> {
+    let moved = moved(layer.buffer(), oracle, Reach::Combine.pipelines());
+    if talk.json {
+        for it in moved {
+            writeln!(talk.out, "{}", it.object())?;
         }
-        Ok(())
+        return Ok(());
     }
-
-    fn moved(&mut self, layer: &Layer, oracle: &Oracle) -> Result<(), Failure> {
-        let moved = moved(layer.buffer(), oracle, Reach::Combine.pipelines());
-        if self.json {
-            for it in moved {
-                writeln!(self.out, "{}", it.object())?;
-            }
-            return Ok(());
-        }
-        Ok(write!(self.out, "{}", aligned(&table(&moved)))?)
-    }
-
-    fn end(&mut self, line: &str) -> Result<(), Failure> {
-        match self.json {
-            true => writeln!(self.out, "{}", Object::new().with("demo", line))?,
-            false => writeln!(self.out, "\n{line}")?,
-        }
-        Ok(())
-    }
+    Ok(write!(talk.out, "{}", aligned(&table(&moved)))?)
 }
 
 #[cfg(all(test, unix))]

@@ -29,6 +29,7 @@ mod json;
 mod list;
 mod machine;
 mod moved;
+mod nodes;
 mod numbers;
 mod plan_text;
 mod problem;
@@ -40,6 +41,7 @@ mod selection;
 mod selftest;
 mod suggestion;
 mod svg;
+mod talk;
 mod wire;
 
 use std::ffi::OsString;

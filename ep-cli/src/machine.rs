@@ -115,7 +115,18 @@ impl Ranks {
             }
             let devices = (0..request.ranks).map(|rank| request.device(rank, count)).collect();
             let (sharing, cooperative) = (request.sharing, request.cooperative);
-            let options = GpuOptions { devices, sharing, cooperative };
+            let options = GpuOptions { devices, sharing, cooperative, ..GpuOptions::default() };
+            GpuBackend::new(&options, compile).map_err(no_machine)
+        })
+    }
+
+    /// Those of one node on GPUs, of `ranks` ranks that a network joins.
+    pub(crate) fn of_node(local: Range<usize>, ranks: usize) -> Result<Ranks, Failure> {
+        let request = GpuRequest::threads(ranks, GroupOptions::default().timeout);
+        Ranks::with(&request, |compile, count| {
+            let devices = local.clone().map(|rank| request.device(rank, count)).collect();
+            let (before, behind) = (local.start, ranks - local.end);
+            let options = GpuOptions { devices, before, behind, ..GpuOptions::default() };
             GpuBackend::new(&options, compile).map_err(no_machine)
         })
     }

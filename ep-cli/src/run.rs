@@ -8,20 +8,23 @@ use ep_runtime::AnyPipeline;
 use ep_runtime::buffer::BufferOptions;
 use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::Programs;
-use ep_runtime::net::ModelNetwork;
+use ep_runtime::net::{ModelNetwork, Provider};
 use ep_verify::Findings;
 use ep_verify::declared::Declared;
 use ep_verify::selftest::{Case, Selftest};
 
-use crate::declared::{ROUNDS, Subject, second_opinion};
+use crate::declared::{ROUNDS, Subject, knows, second_opinion};
 use crate::failure::Failure;
 use crate::json::{Object, Value};
 use crate::machine::{GpuRequest, Machine, Ranks, host_backend, warn};
 use crate::moved::{moved, table};
+use crate::nodes::{Between, NodeOptions};
 use crate::plan_text::aligned;
 use crate::problem::{
     Asked, PROBLEM_HELP, Problem, Reach, checked, failed, fits_here, no_machine, reference_options,
 };
+use crate::selection::find;
+use crate::talk::Talk;
 use crate::wire::Net;
 
 /// Most SMs of a kernel: more than any GPU has.
@@ -31,7 +34,8 @@ const MOST_SMS: i64 = 1024;
 #[derive(Debug, clap::Args)]
 #[command(after_help = PROBLEM_HELP)]
 pub(crate) struct Options {
-    /// A pipeline, or dispatch+combine; what layout, nvl-dispatch and nvl-combine need runs first
+    /// A pipeline, or dispatch+combine; what layout, nvl-dispatch and nvl-combine need runs first. With
+    /// --net libfabric:.. pipelines with a + between them
     pipeline: String,
     /// Where it runs
     #[arg(long, value_enum, default_value_t = Machine::Host)]
@@ -43,6 +47,8 @@ pub(crate) struct Options {
     sms: Option<u32>,
     #[command(flatten)]
     net: Net,
+    #[command(flatten)]
+    node: NodeOptions,
     /// Seed of the routing, of all values, and of the schedule on the host
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -55,10 +61,55 @@ pub(crate) fn run(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
+    if let Some(provider) = options.net.provider() {
+        return run_between(options, provider, entries, &mut Talk { json, out });
+    }
     match Asked::of(entries, &options.pipeline)? {
         Asked::Standard(reach) => run_standard(options, reach, json, out, err),
         Asked::Declared(entry) => run_declared(options, &entry, json, out, err),
     }
+}
+
+/// A process for each node; several pipelines are named with `+` between them.
+fn run_between(
+    options: &Options,
+    provider: Provider,
+    entries: &[AnyPipeline],
+    talk: &mut Talk<'_>,
+) -> Result<(), Failure> {
+    let problem = &options.problem;
+    let Some(nodes) = problem.nodes else {
+        let what = format!("`libfabric:{provider}` joins nodes: say how many, --nodes 2");
+        return Err(Failure::WrongUse(what));
+    };
+    let ranks = problem.ranks;
+    if nodes < 2 || !ranks.is_multiple_of(nodes) {
+        let what = format!("{nodes} processes do not share {ranks} ranks evenly");
+        return Err(Failure::WrongUse(what));
+    }
+    let mut cases = Vec::new();
+    for name in options.pipeline.split('+') {
+        let entry = find(entries, name)?;
+        let set = problem.set.iter().filter(|(name, _)| knows(entry, name)).cloned().collect();
+        cases.push((*entry, Problem { nodes: Some(nodes), set, ..problem.clone() }));
+    }
+    if let Some((name, _)) =
+        problem.set.iter().find(|(name, _)| !cases.iter().any(|(entry, _)| knows(entry, name)))
+    {
+        let what = format!("{} knows of no `{name}`", options.pipeline);
+        return Err(Failure::WrongUse(what));
+    }
+    let between = Between {
+        options: &options.node,
+        provider,
+        nodes: nodes as usize,
+        local_ranks: (ranks / nodes) as usize,
+        machine: options.backend,
+        sms: options.sms,
+        seed: options.seed,
+        cases,
+    };
+    between.run("run", talk)
 }
 
 fn run_standard(
@@ -146,7 +197,7 @@ fn run_declared(
         Some(host) => options.net.network(host, plan).map_err(failed)?,
         None if plan.network_counters > 0 => {
             let what = format!(
-                "{} needs a network, which ranks of one process run on the host",
+                "{} needs a network, which GPUs of one process have none of: --net libfabric:tcp",
                 entry.name
             );
             return Err(Failure::WrongUse(what));

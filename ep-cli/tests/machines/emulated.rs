@@ -77,6 +77,10 @@ fn wrong_use_is_told_apart() {
         ("run node-dispatch --nodes 3", 2, "3 nodes do not share 4 ranks evenly"),
         ("run expand --nodes 2", 2, "expand knows of no nodes"),
         ("run node-dispatch --net model:late=2us", 2, "`late=2us` is no setting of a network"),
+        ("check node-dispatch --net libfabric:tcp", 2, "ranks of one have `model`"),
+        ("run node-dispatch --net libfabric:tcp", 2, "say how many, --nodes 2"),
+        ("run node-dispatch --nodes 3 --net libfabric:tcp", 2, "3 processes do not share 4 ranks"),
+        ("run node-dispatch --nodes 2 --net libfabric:tcp --set a=1", 2, "knows of no `a`"),
         ("run expand --set hiden=16", 2, "did you mean `hidden`?"),
         ("check expand --fault one-target", 2, "a fault of the standard pipelines"),
         ("run layout --set depht=3", 2, "there is no `depht`"),
@@ -97,8 +101,15 @@ fn wrong_use_is_told_apart() {
 
 /// A process for each of two nodes, and libfabric between them.
 #[test]
-fn demo_joins_nodes() {
-    let done = epforge("demo --nodes 2", None);
+fn nodes_are_joined() {
+    joined("demo --nodes 2", 12);
+    let line = "run node-notify+low-latency-dispatch --nodes 2 --ranks 2 --net libfabric:shm";
+    joined(&format!("{line} --tokens 4 --calls 3"), 4);
+}
+
+/// Both nodes have done all of it.
+fn joined(line: &str, equal: usize) {
+    let done = epforge(line, None);
     let (out, err) = (text(&done.stdout), text(&done.stderr));
     if err.contains("no libfabric") || err.contains("no C++ compiler") {
         let required = std::env::var_os("EPFORGE_REQUIRE_LIBFABRIC").is_some_and(|it| it == "1");
@@ -107,8 +118,8 @@ fn demo_joins_nodes() {
         return;
     }
     assert!(done.status.success(), "{out}{err}");
-    assert_eq!(out.matches(" values equal").count(), 8, "{out}");
-    assert!(out.contains("demo ok: 2 nodes of 2 ranks, in "), "{out}");
+    assert_eq!(out.matches(" values equal").count(), equal, "{out}");
+    assert!(out.contains(" ok: 2 nodes of "), "{out}");
 }
 
 #[test]

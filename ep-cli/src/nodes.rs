@@ -1,0 +1,240 @@
+//! Nodes that are processes: the ranks of each are in its emulator or on GPUs, and libfabric carries rows from
+//! process to process. Each compares what the calls of its ranks leave with what their declarations mean.
+
+use std::net::IpAddr;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ep_runtime::AnyPipeline;
+use ep_runtime::group::Group;
+use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
+use ep_runtime::join::{ID_VARIABLE, Member, Store, UniqueId};
+use ep_runtime::net::{Fabric, NetOptions, NetPart, Network, Provider};
+use ep_verify::declared::Declared;
+
+use crate::declared::{CALLS, Calls, ROUNDS, Subject};
+use crate::failure::Failure;
+use crate::machine::{Machine, Ranks};
+use crate::problem::{Problem, failed, no_machine};
+use crate::program;
+use crate::talk::Talk;
+
+/// How long processes wait for one another: the slowest may have to compile first.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Queues of each rank's network.
+const QUEUES: usize = 2;
+
+/// Options of commands whose nodes may be processes.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct NodeOptions {
+    /// Silence of a peer after which it is given up, in seconds
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600), requires = "nodes")]
+    silence: u64,
+    /// Random calls of each kernel between nodes that are processes, each of which is made twice
+    #[arg(long, value_name = "N", default_value_t = CALLS as u32, value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "nodes")]
+    calls: u32,
+    /// Be this node, of those that the address in EPFORGE_ID brings together
+    #[arg(long, value_name = "I", requires = "nodes")]
+    node: Option<u32>,
+    /// The address of this node, which chooses the device
+    #[arg(long, value_name = "ADDRESS", requires = "node")]
+    source: Option<IpAddr>,
+}
+
+/// Some pipelines between nodes.
+pub(crate) struct Between<'a> {
+    /// Which node this is, and how peers are watched.
+    pub(crate) options: &'a NodeOptions,
+    /// What carries their rows.
+    pub(crate) provider: Provider,
+    /// How many there are.
+    pub(crate) nodes: usize,
+    /// Ranks of each.
+    pub(crate) local_ranks: usize,
+    /// Where they run.
+    pub(crate) machine: Machine,
+    /// SMs of each kernel; none: as few as run every role.
+    pub(crate) sms: Option<u32>,
+    /// Seed of the shapes and of all values.
+    pub(crate) seed: u64,
+    /// What is called.
+    pub(crate) cases: Vec<(AnyPipeline, Problem)>,
+}
+
+impl Between<'_> {
+    /// Starts a process for each node, or is one of them.
+    pub(crate) fn run(&self, what: &'static str, talk: &mut Talk<'_>) -> Result<(), Failure> {
+        let Some(node) = self.options.node else { return self.start(what, talk) };
+        if node as usize >= self.nodes {
+            let nodes = self.nodes;
+            return Err(Failure::WrongUse(format!("there is no node {node} of {nodes}")));
+        }
+        let id = UniqueId::from_environment().map_err(|error| text(&error))?;
+        Node { between: self, node: node as usize }.run(&id, talk)
+    }
+
+    fn ranks(&self) -> usize {
+        self.nodes * self.local_ranks
+    }
+
+    /// Starts a process for each node, and waits for all of them.
+    fn start(&self, what: &'static str, talk: &mut Talk<'_>) -> Result<(), Failure> {
+        let (nodes, local_ranks, provider) = (self.nodes, self.local_ranks, self.provider);
+        let fabric = Fabric::find().map_err(|error| text(&error))?;
+        fabric.offers(provider, None).map_err(|error| text(&error))?;
+        let id = UniqueId::local().map_err(|error| text(&error))?;
+        let begun = Instant::now();
+        talk.say(&format!(
+            "{nodes} nodes of {local_ranks} ranks, a process each, over libfabric:{provider}"
+        ))?;
+        let mut children = Vec::new();
+        for node in 0..nodes {
+            let mut command = program::again().map_err(|error| text(&error))?;
+            command.args(program::words()).args(["--node", &node.to_string()]);
+            match node {
+                0 => id.hand_to(&mut command, ID_VARIABLE),
+                _ => id.give_to(&mut command, ID_VARIABLE),
+            }
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            children.push(command.spawn().map_err(|error| text(&error))?);
+        }
+        // Each is read to its end by a thread of its own, so that none waits for room in a pipe.
+        let readers: Vec<_> = children
+            .into_iter()
+            .map(|child| std::thread::spawn(move || child.wait_with_output()))
+            .collect();
+        let mut wrong = Vec::new();
+        for (node, reader) in readers.into_iter().enumerate() {
+            let output = reader.join().map_err(|_| text(&"a reader of a process panicked"))?;
+            let output = output.map_err(|error| text(&error))?;
+            write!(talk.out, "{}", String::from_utf8_lossy(&output.stdout))?;
+            if !output.status.success() {
+                let said = String::from_utf8_lossy(&output.stderr);
+                wrong.push(format!("node {node} ({}): {}", output.status, said.trim_end()));
+            }
+        }
+        let verdict = if wrong.is_empty() { "ok" } else { "failed" };
+        let seconds = begun.elapsed().as_secs_f64();
+        let line =
+            format!("{what} {verdict}: {nodes} nodes of {local_ranks} ranks, in {seconds:.1} s");
+        talk.end(what, &line)?;
+        match wrong.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::Failed(wrong.join("\n"))),
+        }
+    }
+}
+
+/// One node.
+struct Node<'a> {
+    between: &'a Between<'a>,
+    node: usize,
+}
+
+impl Node<'_> {
+    /// Makes the calls of this node's ranks, and compares what they leave.
+    fn run(&self, id: &UniqueId, talk: &mut Talk<'_>) -> Result<(), Failure> {
+        let programs = Programs::find().map_err(no_machine)?;
+        let group = self.group(&programs)?;
+        let (arch, seed) = (group.backend().arch(), self.between.seed);
+        let mut cases = Vec::new();
+        for (entry, problem) in &self.between.cases {
+            let subject = Subject::new(entry, &programs)?;
+            let count = u64::from(self.between.options.calls);
+            let calls = subject.some_calls(count, problem, arch, (seed, seed))?;
+            // What takes long comes before the others wait.
+            for kernel in &calls.emitted.plan.kernels {
+                group.backend().compile(kernel, &calls.emitted.cuda).map_err(no_machine)?;
+            }
+            cases.push((entry.name, subject, calls));
+        }
+        let (parts, bytes, counters) =
+            NetPart::place(cases.iter().map(|(_, _, calls)| &calls.emitted.plan));
+        let networks = self.join(id, &group, bytes.max(1), counters.max(1))?;
+        talk.say(&format!("node {}: its ranks have joined", self.node))?;
+        for ((name, subject, calls), part) in cases.iter().zip(parts) {
+            let begun = Instant::now();
+            let equal = self.compare(&group, &networks, (subject, calls), part)?;
+            let (node, ranks, shape) = (self.node, group.local(), calls.shape());
+            let seconds = begun.elapsed().as_secs_f64();
+            talk.say(&format!(
+                "node {node}, ranks {ranks:?}: {name}, {shape}: {equal}, in {seconds:.1} s"
+            ))?;
+        }
+        let landed: u64 = networks.iter().map(|network| network.stats().landed).sum();
+        talk.say(&format!("node {}: {landed} writes of others have landed", self.node))
+    }
+
+    /// Its ranks, of all that there are.
+    fn group(&self, programs: &Arc<Programs>) -> Result<Group, Failure> {
+        let (each, ranks) = (self.between.local_ranks, self.between.ranks());
+        let local = self.node * each..(self.node + 1) * each;
+        match self.between.machine {
+            Machine::Host => {
+                let host = HostOptions { build: Build::Fast, local, ..HostOptions::new(ranks) };
+                HostBackend::new(programs, host).map_err(no_machine)?.group().map_err(failed)
+            }
+            Machine::Gpu => Ok(Ranks::of_node(local, ranks)?.group),
+        }
+    }
+
+    /// Every local rank's end of one network.
+    fn join(
+        &self,
+        id: &UniqueId,
+        group: &Group,
+        data_bytes: u64,
+        counters: usize,
+    ) -> Result<Vec<Network>, Failure> {
+        let Between { options, provider, .. } = self.between;
+        let silence = Duration::from_secs(options.silence);
+        let net = NetOptions {
+            counters,
+            queues: QUEUES,
+            source: options.source.map(|source| source.to_string()),
+            pulse: silence / 10,
+            silence,
+            ..NetOptions::new(*provider, data_bytes)
+        };
+        let ranks = self.between.ranks();
+        let one = |rank: usize| {
+            let store = Store::join(id, Member { rank, ranks }, DEADLINE);
+            let store = store.map_err(|error| text(&error))?;
+            Network::join(group, rank, &store, &net).map_err(|error| text(&error))
+        };
+        // Each of them waits for all others.
+        std::thread::scope(|scope| {
+            let joining: Vec<_> =
+                group.local().map(|rank| scope.spawn(move || one(rank))).collect();
+            let panicked = |_| Failure::Failed("a rank panicked while it joined".to_string());
+            joining.into_iter().map(|it| it.join().map_err(panicked)?).collect()
+        })
+    }
+
+    /// Makes the calls of one kernel; how much was compared.
+    fn compare(
+        &self,
+        group: &Group,
+        networks: &[Network],
+        (subject, calls): (&Subject, &Calls),
+        part: NetPart,
+    ) -> Result<String, Failure> {
+        let declared = Declared::new(&calls.emitted, &calls.drawn, ROUNDS, &subject.functions());
+        let declared = declared.map_err(|error| text(&error))?;
+        let views = networks.iter().map(|network| network.part(part));
+        let views = views.collect::<Result<Vec<_>, _>>().map_err(|error| text(&error))?;
+        let addresses: Vec<u64> = views.iter().map(|view| view.address()).collect();
+        let sms = self.between.sms.unwrap_or(calls.blocks_min());
+        let findings = declared.check_over(group, sms, &addresses).map_err(failed)?;
+        match findings.is_good() {
+            true => Ok(findings.to_string()),
+            false => Err(Failure::Failed(findings.to_string())),
+        }
+    }
+}
+
+fn text(error: &dyn std::fmt::Display) -> Failure {
+    Failure::Failed(error.to_string())
+}
