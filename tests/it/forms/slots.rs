@@ -210,6 +210,29 @@ fn rows_are_cast_where_they_are_stored() {
 }
 
 #[test]
+fn rows_of_codes_are_read_as_floats() {
+    agrees(
+        "shape { ranks: 1..=64, hidden: 16..=400 step 16 }
+         variant payload {
+             F32 { x: e4m3, scale: f32 block 64 },
+             Logfmt { x: u8, upper: u8 block 4, low: f32 block 64, step: f32 block 64 },
+         }
+         size tokens in 0..=9;
+         input x: f32[tokens, hidden], p: payload[tokens, hidden];
+         output o: payload[tokens, hidden], back: f32[tokens, hidden], twice: f32[tokens, hidden];
+         role Cast on all blocks, 2 warps, warps shared by token {
+             for t in tokens {
+                 when payload is F32 { store o[t] = cast_e4m3(x[t], 64); }
+                 when payload is Logfmt { store o[t] = cast_logfmt10(x[t], 64); }
+                 let row = p[t];
+                 store back[t] = row as f32;
+                 store twice[t] = p[t] as f32 * 2 + x[t];
+             }
+         }",
+    );
+}
+
+#[test]
 fn each_phase_counts_and_the_next_one_reads() {
     agrees(
         "shape { ranks: 1..=64, kinds: 1..=9 }
