@@ -1,19 +1,19 @@
 // node-combine
-// hidden=7168 local_ranks=8 nodes=2 nvl_chunk=8 nvl_depth=256 ranks=16 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
+// hidden=7168 local_ranks=8 nodes=2 nvl_chunk=8 nvl_depth=32 ranks=16 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
 // sm_90a: 512 threads and 185344 bytes of shared memory a block, at least 2 blocks
 //
 // Window, the same on every rank:
-//   inner.slots      0x00000000  710934528 bytes  12 stripes x 8 peers x 2 parts x 256 slots x 14464; NvlSend writes, Forward reads
-//   inner.tail       0x2a600000        768 bytes  12 stripes x 8 peers x 2 parts x 4; NvlSend writes, Forward reads
-//   inner.taken      0x2a600300       1536 bytes  2 calls x 12 stripes x 8 peers x 2 parts x 4; Forward writes, Forward reads
-//   inner.head       0x2a600900        768 bytes  12 stripes x 8 peers x 2 parts x 4; Forward writes, NvlSend reads
-//   inner.sent       0x2a600c00       1536 bytes  2 calls x 12 stripes x 8 peers x 2 parts x 4; NvlSend writes, NvlSend reads
-//   rail.slots       0x2a601200   22216704 bytes  12 stripes x 1 peers x 128 slots x 14464; Forward writes, RdmaReceive reads
-//   rail.tail        0x2bb31200         48 bytes  12 stripes x 1 peers x 4; Forward writes, RdmaReceive reads
-//   rail.taken       0x2bb31280        192 bytes  2 calls x 12 stripes x 2 peers x 4; RdmaReceive writes, RdmaReceive reads
-//   rail.head        0x2bb31380         48 bytes  12 stripes x 1 peers x 4; RdmaReceive writes, Forward reads
-//   rail.sent        0x2bb31400        192 bytes  2 calls x 12 stripes x 2 peers x 4; Forward writes, Forward reads
-//   RdmaReceive.claims 0x2bb31500          8 bytes  2 calls x 1 words x 4; RdmaReceive writes, RdmaReceive reads
+//   inner.slots      0x00000000   88866816 bytes  12 stripes x 8 peers x 2 parts x 32 slots x 14464; NvlSend writes, Forward reads
+//   inner.tail       0x054c0000        768 bytes  12 stripes x 8 peers x 2 parts x 4; NvlSend writes, Forward reads
+//   inner.taken      0x054c0300       1536 bytes  2 calls x 12 stripes x 8 peers x 2 parts x 4; Forward writes, Forward reads
+//   inner.head       0x054c0900        768 bytes  12 stripes x 8 peers x 2 parts x 4; Forward writes, NvlSend reads
+//   inner.sent       0x054c0c00       1536 bytes  2 calls x 12 stripes x 8 peers x 2 parts x 4; NvlSend writes, NvlSend reads
+//   rail.slots       0x054c1200   22216704 bytes  12 stripes x 1 peers x 128 slots x 14464; Forward writes, RdmaReceive reads
+//   rail.tail        0x069f1200         48 bytes  12 stripes x 1 peers x 4; Forward writes, RdmaReceive reads
+//   rail.taken       0x069f1280        192 bytes  2 calls x 12 stripes x 2 peers x 4; RdmaReceive writes, RdmaReceive reads
+//   rail.head        0x069f1380         48 bytes  12 stripes x 1 peers x 4; RdmaReceive writes, Forward reads
+//   rail.sent        0x069f1400        192 bytes  2 calls x 12 stripes x 2 peers x 4; Forward writes, Forward reads
+//   RdmaReceive.claims 0x069f1500          8 bytes  2 calls x 1 words x 4; RdmaReceive writes, RdmaReceive reads
 //
 // Network, the same on every rank:
 //   rail.inbox       0x00000000   22216704 bytes  12 stripes x 1 peers x 128 slots x 14464; Forward writes, RdmaReceive reads
@@ -51,17 +51,17 @@ struct Cfg {
         static constexpr int kChannel = 0;
         static constexpr int kPeers = 8;
         static constexpr int kStripes = 12;
-        static constexpr int kDepth = 256;
+        static constexpr int kDepth = 32;
         static constexpr int kChunk = 8;
         static constexpr int kSlotBytes = 14464;
         static constexpr int kMeta = 14336;
         static constexpr int kHeaderWords = 0;
         static constexpr int kParts = 2;
         static constexpr ep::u64 kSlots = 0x0;
-        static constexpr ep::u64 kTail = 0x2a600000;
-        static constexpr ep::u64 kTaken = 0x2a600300;
-        static constexpr ep::u64 kHead = 0x2a600900;
-        static constexpr ep::u64 kSent = 0x2a600c00;
+        static constexpr ep::u64 kTail = 0x54c0000;
+        static constexpr ep::u64 kTaken = 0x54c0300;
+        static constexpr ep::u64 kHead = 0x54c0900;
+        static constexpr ep::u64 kSent = 0x54c0c00;
     };
 
     struct Rail {
@@ -77,11 +77,11 @@ struct Cfg {
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 1;
         static constexpr int kReaders = 1;
-        static constexpr ep::u64 kSlots = 0x2a601200;
-        static constexpr ep::u64 kTail = 0x2bb31200;
-        static constexpr ep::u64 kTaken = 0x2bb31280;
-        static constexpr ep::u64 kHead = 0x2bb31380;
-        static constexpr ep::u64 kSent = 0x2bb31400;
+        static constexpr ep::u64 kSlots = 0x54c1200;
+        static constexpr ep::u64 kTail = 0x69f1200;
+        static constexpr ep::u64 kTaken = 0x69f1280;
+        static constexpr ep::u64 kHead = 0x69f1380;
+        static constexpr ep::u64 kSent = 0x69f1400;
         static constexpr ep::u64 kInbox = 0x0;
         static constexpr ep::u64 kOutbox = 0x1530000;
         static constexpr int kCounters = 0;
@@ -109,7 +109,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 8;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x2bb31500;
+        static constexpr ep::u64 kClaims = 0x69f1500;
     };
 };
 

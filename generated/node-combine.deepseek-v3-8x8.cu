@@ -1,19 +1,19 @@
 // node-combine
-// hidden=7168 local_ranks=8 nodes=8 nvl_chunk=8 nvl_depth=256 ranks=64 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
+// hidden=7168 local_ranks=8 nodes=8 nvl_chunk=8 nvl_depth=32 ranks=64 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
 // sm_90a: 512 threads and 185344 bytes of shared memory a block, at least 2 blocks
 //
 // Window, the same on every rank:
-//   inner.slots      0x00000000 2843738112 bytes  12 stripes x 8 peers x 8 parts x 256 slots x 14464; NvlSend writes, Forward reads
-//   inner.tail       0xa9800000       3072 bytes  12 stripes x 8 peers x 8 parts x 4; NvlSend writes, Forward reads
-//   inner.taken      0xa9800c00       6144 bytes  2 calls x 12 stripes x 8 peers x 8 parts x 4; Forward writes, Forward reads
-//   inner.head       0xa9802400       3072 bytes  12 stripes x 8 peers x 8 parts x 4; Forward writes, NvlSend reads
-//   inner.sent       0xa9803000       6144 bytes  2 calls x 12 stripes x 8 peers x 8 parts x 4; NvlSend writes, NvlSend reads
-//   rail.slots       0xa9804800   22216704 bytes  12 stripes x 1 peers x 128 slots x 14464; Forward writes, RdmaReceive reads
-//   rail.tail        0xaad34800         48 bytes  12 stripes x 1 peers x 4; Forward writes, RdmaReceive reads
-//   rail.taken       0xaad34880        768 bytes  2 calls x 12 stripes x 8 peers x 4; RdmaReceive writes, RdmaReceive reads
-//   rail.head        0xaad34b80         48 bytes  12 stripes x 1 peers x 4; RdmaReceive writes, Forward reads
-//   rail.sent        0xaad34c00        768 bytes  2 calls x 12 stripes x 8 peers x 4; Forward writes, Forward reads
-//   RdmaReceive.claims 0xaad34f00          8 bytes  2 calls x 1 words x 4; RdmaReceive writes, RdmaReceive reads
+//   inner.slots      0x00000000  355467264 bytes  12 stripes x 8 peers x 8 parts x 32 slots x 14464; NvlSend writes, Forward reads
+//   inner.tail       0x15300000       3072 bytes  12 stripes x 8 peers x 8 parts x 4; NvlSend writes, Forward reads
+//   inner.taken      0x15300c00       6144 bytes  2 calls x 12 stripes x 8 peers x 8 parts x 4; Forward writes, Forward reads
+//   inner.head       0x15302400       3072 bytes  12 stripes x 8 peers x 8 parts x 4; Forward writes, NvlSend reads
+//   inner.sent       0x15303000       6144 bytes  2 calls x 12 stripes x 8 peers x 8 parts x 4; NvlSend writes, NvlSend reads
+//   rail.slots       0x15304800   22216704 bytes  12 stripes x 1 peers x 128 slots x 14464; Forward writes, RdmaReceive reads
+//   rail.tail        0x16834800         48 bytes  12 stripes x 1 peers x 4; Forward writes, RdmaReceive reads
+//   rail.taken       0x16834880        768 bytes  2 calls x 12 stripes x 8 peers x 4; RdmaReceive writes, RdmaReceive reads
+//   rail.head        0x16834b80         48 bytes  12 stripes x 1 peers x 4; RdmaReceive writes, Forward reads
+//   rail.sent        0x16834c00        768 bytes  2 calls x 12 stripes x 8 peers x 4; Forward writes, Forward reads
+//   RdmaReceive.claims 0x16834f00          8 bytes  2 calls x 1 words x 4; RdmaReceive writes, RdmaReceive reads
 //
 // Network, the same on every rank:
 //   rail.inbox       0x00000000  155516928 bytes  12 stripes x 7 peers x 128 slots x 14464; Forward writes, RdmaReceive reads
@@ -51,17 +51,17 @@ struct Cfg {
         static constexpr int kChannel = 0;
         static constexpr int kPeers = 8;
         static constexpr int kStripes = 12;
-        static constexpr int kDepth = 256;
+        static constexpr int kDepth = 32;
         static constexpr int kChunk = 8;
         static constexpr int kSlotBytes = 14464;
         static constexpr int kMeta = 14336;
         static constexpr int kHeaderWords = 0;
         static constexpr int kParts = 8;
         static constexpr ep::u64 kSlots = 0x0;
-        static constexpr ep::u64 kTail = 0xa9800000;
-        static constexpr ep::u64 kTaken = 0xa9800c00;
-        static constexpr ep::u64 kHead = 0xa9802400;
-        static constexpr ep::u64 kSent = 0xa9803000;
+        static constexpr ep::u64 kTail = 0x15300000;
+        static constexpr ep::u64 kTaken = 0x15300c00;
+        static constexpr ep::u64 kHead = 0x15302400;
+        static constexpr ep::u64 kSent = 0x15303000;
     };
 
     struct Rail {
@@ -77,11 +77,11 @@ struct Cfg {
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 1;
         static constexpr int kReaders = 1;
-        static constexpr ep::u64 kSlots = 0xa9804800;
-        static constexpr ep::u64 kTail = 0xaad34800;
-        static constexpr ep::u64 kTaken = 0xaad34880;
-        static constexpr ep::u64 kHead = 0xaad34b80;
-        static constexpr ep::u64 kSent = 0xaad34c00;
+        static constexpr ep::u64 kSlots = 0x15304800;
+        static constexpr ep::u64 kTail = 0x16834800;
+        static constexpr ep::u64 kTaken = 0x16834880;
+        static constexpr ep::u64 kHead = 0x16834b80;
+        static constexpr ep::u64 kSent = 0x16834c00;
         static constexpr ep::u64 kInbox = 0x0;
         static constexpr ep::u64 kOutbox = 0x9450000;
         static constexpr int kCounters = 0;
@@ -109,7 +109,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 8;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0xaad34f00;
+        static constexpr ep::u64 kClaims = 0x16834f00;
     };
 };
 

@@ -1,19 +1,19 @@
 // node-combine
-// hidden=2880 local_ranks=4 nodes=2 nvl_chunk=8 nvl_depth=256 ranks=8 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=4
+// hidden=2880 local_ranks=4 nodes=2 nvl_chunk=8 nvl_depth=32 ranks=8 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=4
 // sm_120a: 512 threads and 93184 bytes of shared memory a block, at least 2 blocks
 //
 // Window, the same on every rank:
-//   inner.slots      0x00000000  144703488 bytes  12 stripes x 4 peers x 2 parts x 256 slots x 5888; NvlSend writes, Forward reads
-//   inner.tail       0x08a00000        384 bytes  12 stripes x 4 peers x 2 parts x 4; NvlSend writes, Forward reads
-//   inner.taken      0x08a00180        768 bytes  2 calls x 12 stripes x 4 peers x 2 parts x 4; Forward writes, Forward reads
-//   inner.head       0x08a00480        384 bytes  12 stripes x 4 peers x 2 parts x 4; Forward writes, NvlSend reads
-//   inner.sent       0x08a00600        768 bytes  2 calls x 12 stripes x 4 peers x 2 parts x 4; NvlSend writes, NvlSend reads
-//   rail.slots       0x08a00900    9043968 bytes  12 stripes x 1 peers x 128 slots x 5888; Forward writes, RdmaReceive reads
-//   rail.tail        0x092a0900         48 bytes  12 stripes x 1 peers x 4; Forward writes, RdmaReceive reads
-//   rail.taken       0x092a0980        192 bytes  2 calls x 12 stripes x 2 peers x 4; RdmaReceive writes, RdmaReceive reads
-//   rail.head        0x092a0a80         48 bytes  12 stripes x 1 peers x 4; RdmaReceive writes, Forward reads
-//   rail.sent        0x092a0b00        192 bytes  2 calls x 12 stripes x 2 peers x 4; Forward writes, Forward reads
-//   RdmaReceive.claims 0x092a0c00          8 bytes  2 calls x 1 words x 4; RdmaReceive writes, RdmaReceive reads
+//   inner.slots      0x00000000   18087936 bytes  12 stripes x 4 peers x 2 parts x 32 slots x 5888; NvlSend writes, Forward reads
+//   inner.tail       0x01140000        384 bytes  12 stripes x 4 peers x 2 parts x 4; NvlSend writes, Forward reads
+//   inner.taken      0x01140180        768 bytes  2 calls x 12 stripes x 4 peers x 2 parts x 4; Forward writes, Forward reads
+//   inner.head       0x01140480        384 bytes  12 stripes x 4 peers x 2 parts x 4; Forward writes, NvlSend reads
+//   inner.sent       0x01140600        768 bytes  2 calls x 12 stripes x 4 peers x 2 parts x 4; NvlSend writes, NvlSend reads
+//   rail.slots       0x01140900    9043968 bytes  12 stripes x 1 peers x 128 slots x 5888; Forward writes, RdmaReceive reads
+//   rail.tail        0x019e0900         48 bytes  12 stripes x 1 peers x 4; Forward writes, RdmaReceive reads
+//   rail.taken       0x019e0980        192 bytes  2 calls x 12 stripes x 2 peers x 4; RdmaReceive writes, RdmaReceive reads
+//   rail.head        0x019e0a80         48 bytes  12 stripes x 1 peers x 4; RdmaReceive writes, Forward reads
+//   rail.sent        0x019e0b00        192 bytes  2 calls x 12 stripes x 2 peers x 4; Forward writes, Forward reads
+//   RdmaReceive.claims 0x019e0c00          8 bytes  2 calls x 1 words x 4; RdmaReceive writes, RdmaReceive reads
 //
 // Network, the same on every rank:
 //   rail.inbox       0x00000000    9043968 bytes  12 stripes x 1 peers x 128 slots x 5888; Forward writes, RdmaReceive reads
@@ -51,17 +51,17 @@ struct Cfg {
         static constexpr int kChannel = 0;
         static constexpr int kPeers = 4;
         static constexpr int kStripes = 12;
-        static constexpr int kDepth = 256;
+        static constexpr int kDepth = 32;
         static constexpr int kChunk = 8;
         static constexpr int kSlotBytes = 5888;
         static constexpr int kMeta = 5760;
         static constexpr int kHeaderWords = 0;
         static constexpr int kParts = 2;
         static constexpr ep::u64 kSlots = 0x0;
-        static constexpr ep::u64 kTail = 0x8a00000;
-        static constexpr ep::u64 kTaken = 0x8a00180;
-        static constexpr ep::u64 kHead = 0x8a00480;
-        static constexpr ep::u64 kSent = 0x8a00600;
+        static constexpr ep::u64 kTail = 0x1140000;
+        static constexpr ep::u64 kTaken = 0x1140180;
+        static constexpr ep::u64 kHead = 0x1140480;
+        static constexpr ep::u64 kSent = 0x1140600;
     };
 
     struct Rail {
@@ -77,11 +77,11 @@ struct Cfg {
         static constexpr int kNodeRanks = 4;
         static constexpr int kNear = 1;
         static constexpr int kReaders = 1;
-        static constexpr ep::u64 kSlots = 0x8a00900;
-        static constexpr ep::u64 kTail = 0x92a0900;
-        static constexpr ep::u64 kTaken = 0x92a0980;
-        static constexpr ep::u64 kHead = 0x92a0a80;
-        static constexpr ep::u64 kSent = 0x92a0b00;
+        static constexpr ep::u64 kSlots = 0x1140900;
+        static constexpr ep::u64 kTail = 0x19e0900;
+        static constexpr ep::u64 kTaken = 0x19e0980;
+        static constexpr ep::u64 kHead = 0x19e0a80;
+        static constexpr ep::u64 kSent = 0x19e0b00;
         static constexpr ep::u64 kInbox = 0x0;
         static constexpr ep::u64 kOutbox = 0x8a0000;
         static constexpr int kCounters = 0;
@@ -109,7 +109,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 8;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x92a0c00;
+        static constexpr ep::u64 kClaims = 0x19e0c00;
     };
 };
 

@@ -1,5 +1,5 @@
 // node-dispatch  payload=bf16  mode=fresh
-// experts=256 hidden=7168 local_ranks=8 nodes=2 nvl_chunk=8 nvl_depth=256 ranks=16 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
+// experts=256 hidden=7168 local_ranks=8 nodes=2 nvl_chunk=8 nvl_depth=32 ranks=16 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
 // sm_90a: 512 threads and 185344 bytes of shared memory a block, at least 2 blocks
 //
 // Window, the same on every rank:
@@ -11,14 +11,14 @@
 //   rail.retired     0x01530380         48 bytes  12 stripes x 1 peers x 4; Forward writes, RdmaSend reads
 //   rail.sent        0x01530400        192 bytes  2 calls x 12 stripes x 2 peers x 4; RdmaSend writes, RdmaSend reads
 //   rail.passed      0x01530500        960 bytes  12 stripes x 2 peers x 10 x 4; Forward writes, Forward reads
-//   inner.slots      0x01530900  710934528 bytes  12 stripes x 8 peers x 2 parts x 256 slots x 14464; Forward writes, NvlReceive reads
-//   inner.tail       0x2bb30900        768 bytes  12 stripes x 8 peers x 2 parts x 4; Forward writes, NvlReceive reads
-//   inner.header     0x2bb30c00       6144 bytes  2 calls x 12 stripes x 8 peers x 2 parts x 16; Forward writes, NvlReceive reads
-//   inner.taken      0x2bb32400       1536 bytes  2 calls x 12 stripes x 8 peers x 2 parts x 4; NvlReceive writes, NvlReceive reads
-//   inner.head       0x2bb32a00        768 bytes  12 stripes x 8 peers x 2 parts x 4; NvlReceive writes, Forward reads
-//   inner.retired    0x2bb32d00        768 bytes  12 stripes x 8 peers x 2 parts x 4; NvlReceive writes, Forward reads
-//   inner.sent       0x2bb33000       1536 bytes  2 calls x 12 stripes x 8 peers x 2 parts x 4; Forward writes, Forward reads
-//   RdmaSend.claims  0x2bb33600          8 bytes  2 calls x 1 words x 4; RdmaSend writes, RdmaSend reads
+//   inner.slots      0x01530900   88866816 bytes  12 stripes x 8 peers x 2 parts x 32 slots x 14464; Forward writes, NvlReceive reads
+//   inner.tail       0x069f0900        768 bytes  12 stripes x 8 peers x 2 parts x 4; Forward writes, NvlReceive reads
+//   inner.header     0x069f0c00       6144 bytes  2 calls x 12 stripes x 8 peers x 2 parts x 16; Forward writes, NvlReceive reads
+//   inner.taken      0x069f2400       1536 bytes  2 calls x 12 stripes x 8 peers x 2 parts x 4; NvlReceive writes, NvlReceive reads
+//   inner.head       0x069f2a00        768 bytes  12 stripes x 8 peers x 2 parts x 4; NvlReceive writes, Forward reads
+//   inner.retired    0x069f2d00        768 bytes  12 stripes x 8 peers x 2 parts x 4; NvlReceive writes, Forward reads
+//   inner.sent       0x069f3000       1536 bytes  2 calls x 12 stripes x 8 peers x 2 parts x 4; Forward writes, Forward reads
+//   RdmaSend.claims  0x069f3600          8 bytes  2 calls x 1 words x 4; RdmaSend writes, RdmaSend reads
 //
 // Network, the same on every rank:
 //   rail.inbox       0x00000000   22216704 bytes  12 stripes x 1 peers x 128 slots x 14464; RdmaSend writes, Forward reads
@@ -92,19 +92,19 @@ struct Cfg {
         static constexpr int kChannel = 1;
         static constexpr int kPeers = 8;
         static constexpr int kStripes = 12;
-        static constexpr int kDepth = 256;
+        static constexpr int kDepth = 32;
         static constexpr int kChunk = 8;
         static constexpr int kSlotBytes = 14464;
         static constexpr int kMeta = 14336;
         static constexpr int kHeaderWords = 2;
         static constexpr int kParts = 2;
         static constexpr ep::u64 kSlots = 0x1530900;
-        static constexpr ep::u64 kTail = 0x2bb30900;
-        static constexpr ep::u64 kHeader = 0x2bb30c00;
-        static constexpr ep::u64 kTaken = 0x2bb32400;
-        static constexpr ep::u64 kHead = 0x2bb32a00;
-        static constexpr ep::u64 kRetired = 0x2bb32d00;
-        static constexpr ep::u64 kSent = 0x2bb33000;
+        static constexpr ep::u64 kTail = 0x69f0900;
+        static constexpr ep::u64 kHeader = 0x69f0c00;
+        static constexpr ep::u64 kTaken = 0x69f2400;
+        static constexpr ep::u64 kHead = 0x69f2a00;
+        static constexpr ep::u64 kRetired = 0x69f2d00;
+        static constexpr ep::u64 kSent = 0x69f3000;
     };
 
     struct RdmaSend {
@@ -112,7 +112,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x2bb33600;
+        static constexpr ep::u64 kClaims = 0x69f3600;
     };
 
     struct Forward {
@@ -192,34 +192,34 @@ __device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
     ep::Units<Cfg::RdmaSend, 0> units(team, Cfg::kStripes);
     for (int stripe; (stripe = units.take()) >= 0;) {
         rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
-        // +65  for node in nodes
+        // +67  for node in nodes
         for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-            // +66  announce rail[node] { first: node_prefix[node, stripe], count:
+            // +68  announce rail[node] { first: node_prefix[node, stripe], count:
             //     node_tokens[stripe, node] }
-            // W1: publishes header of rail, for Forward +87
+            // W1: publishes header of rail, for Forward +89
             rail.announce(node, 0, args.node_prefix[node * Cfg::kStripes + stripe]);
             rail.announce(node, 1, args.node_tokens[stripe * Cfg::kNodes + node]);
         }
-        // +68  for token in stripe
+        // +70  for token in stripe
         const ep::Span rows(ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
             Cfg::kStripes, stripe));
         for (int token = rows.begin; token < rows.end && !team.stopped; ++token) {
-            // +69  for node in nodes where any(node_bits[token, node])
+            // +71  for node in nodes where any(node_bits[token, node])
             for (int node_2 = 0; node_2 < Cfg::kNodes && !team.stopped; ++node_2) {
                 const bool goes = args.node_bits[ep::i64{token} * Cfg::kNodes + node_2] != 0;
                 if (!goes) {
                     const int next = rail.position(node_2);
-                    // +75  record send_rail_head[token, node] = rail[node].position
+                    // +77  record send_rail_head[token, node] = rail[node].position
                     if (team.leader()) {
                         args.send_rail_head[ep::i64{token} * Cfg::kNodes
                             + node_2] = static_cast<ep::i32>(-1LL - next);
                     }
                 }
                 if (!goes) continue;
-                // +70  push rail[node] { x: x[token], src: token, local: node_bits[token, node],
+                // +72  push rail[node] { x: x[token], src: token, local: node_bits[token, node],
                 //     experts: topk_idx[token], weights: topk_weights[token] }
-                // W2: publishes messages of rail, for Forward +87
-                // W3: takes credit of rail, from Forward +87
+                // W2: publishes messages of rail, for Forward +89
+                // W3: takes credit of rail, from Forward +89
                 const int rail_position = rail.position(node_2);
                 if (rail.reserve(node_2)) {
                     char* slot = rail.slot(node_2);
@@ -242,7 +242,7 @@ __device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
                             Cfg::Hop::kWeightsCount);
                     rail.publish(node_2);
                 }
-                // +75  record send_rail_head[token, node] = rail[node].position
+                // +77  record send_rail_head[token, node] = rail[node].position
                 if (team.leader()) {
                     args.send_rail_head[ep::i64{token} * Cfg::kNodes + node_2] = rail_position;
                 }
@@ -262,21 +262,21 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
             stripe += team.blocks) {
             rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
             inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
-            // +81  for node in nodes
+            // +83  for node in nodes
             for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-                // +82  announce inner[peer, node] { first: forward_first[node, stripe, peer],
+                // +84  announce inner[peer, node] { first: forward_first[node, stripe, peer],
                 //     count: forward_count[node, stripe, peer] }
-                // W4: publishes header of inner, for NvlReceive +97
+                // W4: publishes header of inner, for NvlReceive +99
                 inner.announce(node, 0,
                     args.forward_first[(node * Cfg::kStripes + stripe) * Cfg::kLocalRanks + peer]);
                 inner.announce(node, 1,
                     args.forward_count[(node * Cfg::kStripes + stripe) * Cfg::kLocalRanks + peer]);
             }
-            // +87  for message in rail at rail_prefix[message.source] + rail[message.source].first
+            // +89  for message in rail at rail_prefix[message.source] + rail[message.source].first
             //     where has(message.local, peer)
-            // W1: takes header of rail, from RdmaSend +66
-            // W2: takes messages of rail, from RdmaSend +70
-            // W3: publishes credit of rail, for RdmaSend +70
+            // W1: takes header of rail, from RdmaSend +68
+            // W2: takes messages of rail, from RdmaSend +72
+            // W3: publishes credit of rail, for RdmaSend +72
             for (int source; (source = rail.next(1)) >= 0;) {
                 const int index = rail.taken(source);
                 const int first = rail.header(source, 0);
@@ -288,7 +288,7 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                         + Cfg::Hop::kLocal, 0), ep::i64{peer});
                     if (!takes) {
                         const int next = inner.position(source);
-                        // +90  record send_inner_head[message.row, peer] = inner[peer,
+                        // +92  record send_inner_head[message.row, peer] = inner[peer,
                         //     message.source].position
                         if (team.leader()) {
                             args.send_inner_head[ep::i64{row} * Cfg::kLocalRanks
@@ -296,10 +296,10 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                         }
                     }
                     if (takes) {
-                        // +88  push inner[peer, message.source] { ..message, experts:
+                        // +90  push inner[peer, message.source] { ..message, experts:
                         //     local(message.experts, rank_at(node(me), peer)) }
-                        // W5: publishes messages of inner, for NvlReceive +101
-                        // W6: takes credit of inner, from NvlReceive +101
+                        // W5: publishes messages of inner, for NvlReceive +103
+                        // W6: takes credit of inner, from NvlReceive +103
                         const int inner_position = inner.position(source);
                         if (inner.reserve(source)) {
                             char* slot_2 = inner.slot(source);
@@ -330,7 +330,7 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                                     Cfg::Hop::kWeightsCount);
                             inner.publish(source);
                         }
-                        // +90  record send_inner_head[message.row, peer] = inner[peer,
+                        // +92  record send_inner_head[message.row, peer] = inner[peer,
                         //     message.source].position
                         if (team.leader()) {
                             args.send_inner_head[ep::i64{row} * Cfg::kLocalRanks
@@ -360,27 +360,27 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
             inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
-            // +96  for node in nodes
+            // +98  for node in nodes
             for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-                // +97  record recv_first[rank_at(node, peer), stripe] = rank_prefix[rank_at(node,
+                // +99  record recv_first[rank_at(node, peer), stripe] = rank_prefix[rank_at(node,
                 //     peer), me] + inner[peer, node].first
-                // W4: takes header of inner, from Forward +82
+                // W4: takes header of inner, from Forward +84
                 const int first = inner.header(node, 0);
                 if (team.leader()) {
                     args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
                         + stripe] = static_cast<ep::i32>(ep::i64{args.rank_prefix[ep::i64{node * Cfg::kLocalRanks + peer} * Cfg::kRanks + me]} + first);
                 }
-                // +98  record recv_count[rank_at(node, peer), stripe] = inner[peer, node].count
+                // +100  record recv_count[rank_at(node, peer), stripe] = inner[peer, node].count
                 const int count = inner.header(node, 1);
                 if (team.leader()) {
                     args.recv_count[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
                         + stripe] = count;
                 }
             }
-            // +101  for message in inner[peer] at rank_prefix[rank_at(message.part, peer), me] +
+            // +103  for message in inner[peer] at rank_prefix[rank_at(message.part, peer), me] +
             //     inner[peer, message.part].first
-            // W5: takes messages of inner, from Forward +88
-            // W6: publishes credit of inner, for Forward +88
+            // W5: takes messages of inner, from Forward +90
+            // W6: publishes credit of inner, for Forward +90
             for (int part; (part = inner.next(1)) >= 0;) {
                 const int index = inner.taken(part);
                 ep::settle(mover, inner);
@@ -389,15 +389,15 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                 if (inner.arrived(part)) {
                     const char* slot = inner.slot(part);
                     const int row = static_cast<ep::i32>(ep::i64{first_3} + index);
-                    // +102  store recv_x[message.row] = message.x
+                    // +104  store recv_x[message.row] = message.x
                     mover.fence_global();
                     mover.row(ep::at_leader(&args.recv_x[ep::i64{row} * Cfg::kHidden]), slot);
-                    // +103  record recv_src[message.row] = message.src
+                    // +105  record recv_src[message.row] = message.src
                     if (team.leader()) {
                         args.recv_src[row] = ep::get<ep::i32>(slot + Cfg::Inner::kMeta
                             + Cfg::Hop::kSrc, 0);
                     }
-                    // +104  store recv_topk_idx[message.row] = message.experts
+                    // +106  store recv_topk_idx[message.row] = message.experts
                     if (args.topk_idx != nullptr && args.recv_topk_idx != nullptr) {
                         for (int i_2 = team.lane; i_2 < Cfg::kTopk; i_2 += ep::kLanes) {
                             args.recv_topk_idx[ep::i64{row} * Cfg::kTopk
@@ -405,7 +405,7 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                                     + Cfg::Hop::kExperts, i_2)};
                         }
                     }
-                    // +105  store recv_topk_weights[message.row] = message.weights
+                    // +107  store recv_topk_weights[message.row] = message.weights
                     if (args.topk_weights != nullptr && args.recv_topk_weights != nullptr) {
                         ep::copy_row<float>(team,
                             &args.recv_topk_weights[ep::i64{row} * Cfg::kTopk], slot

@@ -1,5 +1,5 @@
 // node-dispatch  payload=fp8  mode=cached
-// experts=256 hidden=7168 local_ranks=8 nodes=4 nvl_chunk=8 nvl_depth=256 ranks=32 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
+// experts=256 hidden=7168 local_ranks=8 nodes=4 nvl_chunk=8 nvl_depth=32 ranks=32 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
 // sm_100a: 512 threads and 185344 bytes of shared memory a block, at least 2 blocks
 //
 // Window, the same on every rank:
@@ -11,14 +11,14 @@
 //   rail.retired     0x00b10400         48 bytes  12 stripes x 1 peers x 4; Forward writes, RdmaSend reads
 //   rail.sent        0x00b10480        384 bytes  2 calls x 12 stripes x 4 peers x 4; RdmaSend writes, RdmaSend reads
 //   rail.passed      0x00b10600       1920 bytes  12 stripes x 4 peers x 10 x 4; Forward writes, Forward reads
-//   inner.slots      0x00b10d80  742391808 bytes  12 stripes x 8 peers x 4 parts x 256 slots x 7552; Forward writes, NvlReceive reads
-//   inner.tail       0x2cf10d80       1536 bytes  12 stripes x 8 peers x 4 parts x 4; Forward writes, NvlReceive reads
-//   inner.header     0x2cf11380      12288 bytes  2 calls x 12 stripes x 8 peers x 4 parts x 16; Forward writes, NvlReceive reads
-//   inner.taken      0x2cf14380       3072 bytes  2 calls x 12 stripes x 8 peers x 4 parts x 4; NvlReceive writes, NvlReceive reads
-//   inner.head       0x2cf14f80       1536 bytes  12 stripes x 8 peers x 4 parts x 4; NvlReceive writes, Forward reads
-//   inner.retired    0x2cf15580       1536 bytes  12 stripes x 8 peers x 4 parts x 4; NvlReceive writes, Forward reads
-//   inner.sent       0x2cf15b80       3072 bytes  2 calls x 12 stripes x 8 peers x 4 parts x 4; Forward writes, Forward reads
-//   RdmaSend.claims  0x2cf16780          8 bytes  2 calls x 1 words x 4; RdmaSend writes, RdmaSend reads
+//   inner.slots      0x00b10d80   92798976 bytes  12 stripes x 8 peers x 4 parts x 32 slots x 7552; Forward writes, NvlReceive reads
+//   inner.tail       0x06390d80       1536 bytes  12 stripes x 8 peers x 4 parts x 4; Forward writes, NvlReceive reads
+//   inner.header     0x06391380      12288 bytes  2 calls x 12 stripes x 8 peers x 4 parts x 16; Forward writes, NvlReceive reads
+//   inner.taken      0x06394380       3072 bytes  2 calls x 12 stripes x 8 peers x 4 parts x 4; NvlReceive writes, NvlReceive reads
+//   inner.head       0x06394f80       1536 bytes  12 stripes x 8 peers x 4 parts x 4; NvlReceive writes, Forward reads
+//   inner.retired    0x06395580       1536 bytes  12 stripes x 8 peers x 4 parts x 4; NvlReceive writes, Forward reads
+//   inner.sent       0x06395b80       3072 bytes  2 calls x 12 stripes x 8 peers x 4 parts x 4; Forward writes, Forward reads
+//   RdmaSend.claims  0x06396780          8 bytes  2 calls x 1 words x 4; RdmaSend writes, RdmaSend reads
 //
 // Network, the same on every rank:
 //   rail.inbox       0x00000000   34799616 bytes  12 stripes x 3 peers x 128 slots x 7552; RdmaSend writes, Forward reads
@@ -94,19 +94,19 @@ struct Cfg {
         static constexpr int kChannel = 1;
         static constexpr int kPeers = 8;
         static constexpr int kStripes = 12;
-        static constexpr int kDepth = 256;
+        static constexpr int kDepth = 32;
         static constexpr int kChunk = 8;
         static constexpr int kSlotBytes = 7552;
         static constexpr int kMeta = 7168;
         static constexpr int kHeaderWords = 2;
         static constexpr int kParts = 4;
         static constexpr ep::u64 kSlots = 0xb10d80;
-        static constexpr ep::u64 kTail = 0x2cf10d80;
-        static constexpr ep::u64 kHeader = 0x2cf11380;
-        static constexpr ep::u64 kTaken = 0x2cf14380;
-        static constexpr ep::u64 kHead = 0x2cf14f80;
-        static constexpr ep::u64 kRetired = 0x2cf15580;
-        static constexpr ep::u64 kSent = 0x2cf15b80;
+        static constexpr ep::u64 kTail = 0x6390d80;
+        static constexpr ep::u64 kHeader = 0x6391380;
+        static constexpr ep::u64 kTaken = 0x6394380;
+        static constexpr ep::u64 kHead = 0x6394f80;
+        static constexpr ep::u64 kRetired = 0x6395580;
+        static constexpr ep::u64 kSent = 0x6395b80;
     };
 
     struct RdmaSend {
@@ -114,7 +114,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x2cf16780;
+        static constexpr ep::u64 kClaims = 0x6396780;
     };
 
     struct Forward {
@@ -200,25 +200,25 @@ __device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
     ep::Units<Cfg::RdmaSend, 0> units(team, Cfg::kStripes);
     for (int stripe; (stripe = units.take()) >= 0;) {
         rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
-        // +65  for node in nodes
+        // +67  for node in nodes
         for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-            // +66  announce rail[node] { first: node_prefix[node, stripe], count:
+            // +68  announce rail[node] { first: node_prefix[node, stripe], count:
             //     node_tokens[stripe, node] }
-            // W1: publishes header of rail, for Forward +87
+            // W1: publishes header of rail, for Forward +89
             rail.announce(node, 0, args.node_prefix[node * Cfg::kStripes + stripe]);
             rail.announce(node, 1, args.node_tokens[stripe * Cfg::kNodes + node]);
         }
-        // +68  for token in stripe
+        // +70  for token in stripe
         const ep::Span rows(ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
             Cfg::kStripes, stripe));
         for (int token = rows.begin; token < rows.end && !team.stopped; ++token) {
-            // +69  for node in nodes where any(node_bits[token, node])
+            // +71  for node in nodes where any(node_bits[token, node])
             for (int node_2 = 0; node_2 < Cfg::kNodes && !team.stopped; ++node_2) {
                 if (!(args.node_bits[ep::i64{token} * Cfg::kNodes + node_2] != 0)) continue;
-                // +70  push rail[node] { x: x[token], src: token, local: node_bits[token, node],
+                // +72  push rail[node] { x: x[token], src: token, local: node_bits[token, node],
                 //     experts: topk_idx[token], weights: topk_weights[token] }
-                // W2: publishes messages of rail, for Forward +87
-                // W3: takes credit of rail, from Forward +87
+                // W2: publishes messages of rail, for Forward +89
+                // W3: takes credit of rail, from Forward +89
                 if (rail.reserve(node_2)) {
                     char* slot = rail.slot(node_2);
                     ep::copy_row<ep::e4m3>(team, slot, &args.x[token * args.x_stride],
@@ -261,21 +261,21 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
             stripe += team.blocks) {
             rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
             inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
-            // +81  for node in nodes
+            // +83  for node in nodes
             for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-                // +82  announce inner[peer, node] { first: forward_first[node, stripe, peer],
+                // +84  announce inner[peer, node] { first: forward_first[node, stripe, peer],
                 //     count: forward_count[node, stripe, peer] }
-                // W4: publishes header of inner, for NvlReceive +101
+                // W4: publishes header of inner, for NvlReceive +103
                 inner.announce(node, 0,
                     args.forward_first[(node * Cfg::kStripes + stripe) * Cfg::kLocalRanks + peer]);
                 inner.announce(node, 1,
                     args.forward_count[(node * Cfg::kStripes + stripe) * Cfg::kLocalRanks + peer]);
             }
-            // +87  for message in rail at rail_prefix[message.source] + rail[message.source].first
+            // +89  for message in rail at rail_prefix[message.source] + rail[message.source].first
             //     where has(message.local, peer)
-            // W1: takes header of rail, from RdmaSend +66
-            // W2: takes messages of rail, from RdmaSend +70
-            // W3: publishes credit of rail, for RdmaSend +70
+            // W1: takes header of rail, from RdmaSend +68
+            // W2: takes messages of rail, from RdmaSend +72
+            // W3: publishes credit of rail, for RdmaSend +72
             for (int source; (source = rail.next(1)) >= 0;) {
                 const int index = rail.taken(source);
                 const int first = rail.header(source, 0);
@@ -286,10 +286,10 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                     const bool takes = ep::has(ep::get<ep::i64>(slot + Cfg::Rail::kMeta
                         + Cfg::Hop::kLocal, 0), ep::i64{peer});
                     if (takes) {
-                        // +88  push inner[peer, message.source] { ..message, experts:
+                        // +90  push inner[peer, message.source] { ..message, experts:
                         //     local(message.experts, rank_at(node(me), peer)) }
-                        // W5: publishes messages of inner, for NvlReceive +101
-                        // W6: takes credit of inner, from NvlReceive +101
+                        // W5: publishes messages of inner, for NvlReceive +103
+                        // W6: takes credit of inner, from NvlReceive +103
                         if (inner.reserve(source)) {
                             char* slot_2 = inner.slot(source);
                             ep::copy_row<ep::e4m3>(team, slot_2, slot, Cfg::kHidden);
@@ -346,11 +346,11 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
             inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
-            // +101  for message in inner[peer] at rank_prefix[rank_at(message.part, peer), me] +
+            // +103  for message in inner[peer] at rank_prefix[rank_at(message.part, peer), me] +
             //     inner[peer, message.part].first
-            // W4: takes header of inner, from Forward +82
-            // W5: takes messages of inner, from Forward +88
-            // W6: publishes credit of inner, for Forward +88
+            // W4: takes header of inner, from Forward +84
+            // W5: takes messages of inner, from Forward +90
+            // W6: publishes credit of inner, for Forward +90
             for (int part; (part = inner.next(1)) >= 0;) {
                 const int index = inner.taken(part);
                 ep::settle(mover, inner);
@@ -359,7 +359,7 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                 if (inner.arrived(part)) {
                     const char* slot = inner.slot(part);
                     const int row = static_cast<ep::i32>(ep::i64{first_2} + index);
-                    // +102  store recv_x[message.row] = message.x
+                    // +104  store recv_x[message.row] = message.x
                     mover.fence_global();
                     mover.row(ep::at_leader(&args.recv_x[ep::i64{row} * Cfg::kHidden]), slot);
                     for (ep::i64 i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128);
@@ -368,12 +368,12 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                             + i_2 * args.recv_x_scale_block_stride] = ep::get<float>(slot
                                 + Cfg::Inner::kMeta + Cfg::Hop::kXScale, i_2);
                     }
-                    // +103  record recv_src[message.row] = message.src
+                    // +105  record recv_src[message.row] = message.src
                     if (team.leader()) {
                         args.recv_src[row] = ep::get<ep::i32>(slot + Cfg::Inner::kMeta
                             + Cfg::Hop::kSrc, 0);
                     }
-                    // +104  store recv_topk_idx[message.row] = message.experts
+                    // +106  store recv_topk_idx[message.row] = message.experts
                     if (args.topk_idx != nullptr && args.recv_topk_idx != nullptr) {
                         for (int i_3 = team.lane; i_3 < Cfg::kTopk; i_3 += ep::kLanes) {
                             args.recv_topk_idx[ep::i64{row} * Cfg::kTopk
@@ -381,7 +381,7 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                                     + Cfg::Hop::kExperts, i_3)};
                         }
                     }
-                    // +105  store recv_topk_weights[message.row] = message.weights
+                    // +107  store recv_topk_weights[message.row] = message.weights
                     if (args.topk_weights != nullptr && args.recv_topk_weights != nullptr) {
                         ep::copy_row<float>(team,
                             &args.recv_topk_weights[ep::i64{row} * Cfg::kTopk], slot

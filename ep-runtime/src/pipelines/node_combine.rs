@@ -17,8 +17,8 @@ pipeline! {
             stripes: 12 in [4, 6, 8, 10, 12, 16, 24],
             rdma_depth: 128 in [32, 64, 128, 256, 512],
             rdma_chunk: 16 in [4, 8, 16, 32],
-            nvl_depth: 256 in [64, 128, 256, 512],
-            nvl_chunk: 8 in [1, 2, 4, 8, 16, 32],
+            nvl_depth: 32 in [32, 64, 128, 256, 512],
+            nvl_chunk: 8 in [1, 2, 4, 8, 16],
             stages: 3 in [2, 3, 4],
         }
         size tokens;
