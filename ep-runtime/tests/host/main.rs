@@ -1,6 +1,9 @@
 //! The host backend below the typed API: queues, memory, and what a failed run leaves. And the
 //! example of the typed API, as far as it needs no GPU.
 
+#[path = "../../examples/all_gather_sum.rs"]
+#[expect(dead_code, reason = "an example has a main")]
+mod all_gather_sum;
 #[path = "../../examples/layer.rs"]
 mod layer;
 
@@ -235,6 +238,16 @@ fn a_stray_kernel_loses_the_machine_and_nothing_else() {
     other.backend.write(0, words, &[0; 4]).unwrap();
     other.add(0, words, 3).unwrap();
     assert_eq!(other.word(0, words), 3);
+}
+
+#[test]
+fn rows_of_all_ranks_are_added_up() {
+    let Some(programs) = programs() else { return };
+    for (ranks, build) in [(1, Build::Fast), (3, Build::Checked)] {
+        let options = HostOptions { build, ..HostOptions::new(ranks) };
+        let group = HostBackend::new(programs, options).unwrap().group().unwrap();
+        all_gather_sum::run(&group).unwrap();
+    }
 }
 
 #[test]
