@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::files;
 use crate::json::Object;
 use crate::plan_text;
+use crate::protocol::Protocol;
 use crate::selection::{SHAPE_HELP, Selection, find, select};
 
 /// Options of `emit`.
@@ -95,10 +96,15 @@ fn one(
 /// Every file of the folder: name and text.
 fn texts(entries: &[AnyPipeline]) -> Result<BTreeMap<String, String>, Failure> {
     let mut files = BTreeMap::new();
+    let mut protocol = Protocol::default();
     for entry in entries.iter().filter(|entry| entry.is_emitted()) {
         for Configuration { name, arch, set, .. } in kept(entry.name) {
             let selected = select(entry, arch, set.iter().copied())?;
             let Emitted { cuda, plan } = entry.emit(&selected.config)?;
+            let arms: Vec<String> =
+                plan.arms.iter().map(|(axis, arm)| format!("{axis} {arm}")).collect();
+            let choice = &selected.config.choice;
+            protocol.add(entry.name, &arms.join(", "), &selected.ir.select(choice));
             let stem = format!("{}.{name}", entry.name);
             files.insert(format!("{stem}.plan.txt"), plan_text::text(&plan));
             files.insert(format!("{stem}.cu"), cuda);
@@ -116,6 +122,7 @@ fn texts(entries: &[AnyPipeline]) -> Result<BTreeMap<String, String>, Failure> {
             Err(failure) => return Err(failure),
         };
     }
+    files.insert("protocol.md".to_owned(), protocol.text());
     Ok(files)
 }
 

@@ -36,6 +36,7 @@ mod problem;
 mod processes;
 mod program;
 mod progress;
+mod protocol;
 mod run;
 mod selection;
 mod selftest;
