@@ -99,11 +99,13 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     // W1: publishes messages of back, for Reduce +29
     // W2: takes credit of back, from Reduce +29
     back.run<Cfg::Part::kWeightsCount>(
-        [&](int source) { return ep::Span{args.rank_prefix[source * Cfg::kRanks + me],
-            args.rank_prefix[(source + 1) * Cfg::kRanks + me]}; },
+        [&](int source) {
+            return ep::span_of(args.rank_prefix[source * Cfg::kRanks + me],
+                args.rank_prefix[(source + 1) * Cfg::kRanks + me]);
+        },
         [&](int row) { return args.recv_src[row]; },
-        [&](int row) { return args.x + row * args.x_stride; },
-        [&](int row) -> const float* { return args.weights + row * args.weights_stride; });
+        [&](int row) { return &args.x[row * args.x_stride]; },
+        [&](int row) { return &args.weights[row * args.weights_stride]; });
 }
 
 /// role Reduce on all blocks, sum_warps warps, warps shared by token
@@ -114,17 +116,18 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     // W1: takes messages of back, from Send +25
     // W2: publishes credit of back, for Send +25
     part.run(ep::rows_of(args.tokens, args.tokens_from),
-        [&](int token,
-            int peer) { return (token
-                + 1) * static_cast<ep::i32>(args.send_row[token * Cfg::kRanks + peer] >= 0) - 1; },
-                    [&](int token) {
-        // +32  store combined[token] = sum(part.x) + bias[token]
-        part.store_row<2>(
-            args.combined + token * ep::i64{Cfg::kHidden}, args.bias_count,
-            [&](int i) { return args.bias[i] + token * args.bias_stride; });
-        // +33  store combined_weights[token] = sum(part.weights)
-        part.store_sum(args.combined_weights + token * ep::i64{Cfg::kTopk}, Cfg::Part::kWeights,
-            Cfg::Part::kWeightsCount);
+        [&](int token, int peer) {
+            return static_cast<ep::i32>((ep::i64{token}
+                + 1) * static_cast<ep::i32>(args.send_row[ep::i64{token} * Cfg::kRanks
+                    + peer] >= 0) - 1);
+        },
+        [&](int token) {
+            // +32  store combined[token] = sum(part.x) + bias[token]
+            part.store_row<2>(&args.combined[ep::i64{token} * Cfg::kHidden], args.bias_count,
+                [&](int i) { return &args.bias[i][token * args.bias_stride]; });
+            // +33  store combined_weights[token] = sum(part.weights)
+            part.store_sum(&args.combined_weights[ep::i64{token} * Cfg::kTopk], Cfg::Part::kWeights,
+                Cfg::Part::kWeightsCount);
     });
     part.release();
 }

@@ -154,13 +154,19 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, const Smem& sm
     // +45  for peer in ranks
     // +46  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
     //     i32)
-    ep::for_each(team, Cfg::kRanks,
-        [&](int i) { args.tokens_per_rank[i] = smem.routes.tokens_to(i, tokens); });
+    for (int i = team.index() * ep::kLanes + team.lane; i < Cfg::kRanks && !team.stopped;
+        i += team.count() * ep::kLanes) {
+        args.tokens_per_rank[i] = smem.routes.tokens_to(i, tokens);
+    }
+    __syncwarp();
     // +48  for expert in experts
     // +49  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
     //     (topk_idx[token, choice] == expert) as i32))
-    ep::for_each(team, Cfg::kExperts,
-        [&](int i) { args.tokens_per_expert[i] = smem.routes.chosen[i]; });
+    for (int i = team.index() * ep::kLanes + team.lane; i < Cfg::kExperts && !team.stopped;
+        i += team.count() * ep::kLanes) {
+        args.tokens_per_expert[i] = smem.routes.chosen[i];
+    }
+    __syncwarp();
     // +55  await counts
     // W1: takes messages of counts, from Dispatch +53
     counts.await();
@@ -168,34 +174,46 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, const Smem& sm
     for (int dest = team.index(); dest < Cfg::kRanks && !team.stopped; dest += team.count()) {
         // +57  record rank_prefix[source, dest] = prefix_sum(source in ranks:
         //     counts[source].per_rank[dest])
-        ep::prefix_sum_and_total(
-            Cfg::kRanks,
-            [&](int source) { return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank,
-                dest); },
-            [&](int source, ep::i32 sum) { args.rank_prefix[source * Cfg::kRanks + dest] = sum; });
+        ep::prefix_sum_and_total(Cfg::kRanks,
+            [&](int source) {
+                return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank, dest);
+            },
+            [&](int source, ep::i32 sum) {
+                args.rank_prefix[source * Cfg::kRanks + dest] = sum;
+        });
     }
     // +59  for expert in local_experts
-    ep::for_each(team, Cfg::kLocalExperts, [&](int expert) {
+    for (int expert = team.index() * ep::kLanes + team.lane; expert < Cfg::kLocalExperts
+        && !team.stopped; expert += team.count() * ep::kLanes) {
         // +60  record recv_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
-        args.recv_per_expert[expert] = ep::align(ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
-            return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert);
-            }), args.alignment);
+        ep::i64 sum = 0LL;
+        for (int source = 0; source < Cfg::kRanks; ++source) {
+            sum += ep::i64{ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert)};
+        }
+        args.recv_per_expert[expert] = static_cast<ep::i32>(ep::align(sum,
+            ep::i64{args.alignment}));
         // +61  store received_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
         if (args.received_per_expert != nullptr) {
+            ep::i64 sum_2 = 0LL;
+            for (int source_2 = 0; source_2 < Cfg::kRanks; ++source_2) {
+                sum_2 += ep::i64{ep::get<ep::i32>(counts.from(source_2) + Cfg::Totals::kPerExpert,
+                    expert)};
+            }
             ep::store_host(&args.received_per_expert[expert],
-                ep::align(ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
-                return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert);
-                }), args.alignment));
+                static_cast<ep::i32>(ep::align(sum_2, ep::i64{args.alignment})));
         }
-    });
+    }
+    __syncwarp();
     ep::in_last_warp(team, [&] {
         // +63  store received[0] = sum(source in ranks: counts[source].per_rank[me])
         if (args.received != nullptr) {
-            ep::store_host(&args.received[0], ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
-                return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank, me);
-            }));
+            ep::i64 sum = 0LL;
+            for (int source = 0; source < Cfg::kRanks; ++source) {
+                sum += ep::i64{ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank, me)};
+            }
+            ep::store_host(&args.received[0], static_cast<ep::i32>(sum));
         }
     });
 }
@@ -203,7 +221,7 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, const Smem& sm
 /// role Dispatch on all blocks
 __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team& team) {
     const int me = args.group.rank;
-    const ep::Experts mine = ep::experts_of(args.expert_begin, me);
+    const auto mine = ep::experts_of(args.expert_begin, me);
     const int tokens = ep::rows_of(args.tokens, args.tokens_from);
     ep::Mover<Cfg::Dispatch> mover(smem.dispatch[team.warp], team);
     ep::SlotChannel<Cfg::Counts> counts(team);
@@ -220,21 +238,24 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     }
     if (team.block == team.blocks - 1) {
         for (int peer = team.warp; peer < Cfg::kRanks && !team.stopped; peer += team.warps) {
-            const ep::Experts theirs = ep::experts_of(args.expert_begin, peer);
+            const auto theirs = ep::experts_of(args.expert_begin, peer);
             ep::put<ep::i32>(counts.to(peer) + Cfg::Totals::kPerExpert,
                 Cfg::Totals::kPerExpertCount,
-                [&](int i) { return i < theirs.count ? smem.routes.chosen[theirs.first + i] : 0; });
+                [&](int i) {
+                    return i < theirs.count ? smem.routes.chosen[theirs.first + i] : 0;
+            });
         }
     }
     // The first row is loaded while the counts travel.
-    rows.ask([&](int token) { return args.x + token * args.x_stride; });
+    rows.ask([&](int token) { return &args.x[token * args.x_stride]; });
     // +64  for token in tokens
     // +65  for peer in ranks where routed(topk_idx[token], peer)
     rows.for_tokens(
         // +55  await counts
         // W1: takes messages of counts, from Dispatch +53
-        [&](int source, int peer) { return (counts.from(source) + Cfg::Totals::kPerRank).words
-            + peer; },
+        [&](int source, int peer) {
+            return ep::word_of(counts.from(source) + Cfg::Totals::kPerRank, peer);
+        },
         // +66  push rows[peer] at rank_prefix[me, peer] { x: x[token], src: token, experts:
         //     topk_idx[token], weights: topk_weights[token] }
         // W2: takes credit of rows, from Dispatch +77
@@ -243,9 +264,8 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             const auto x_scale_field = ep::ask<float, Cfg::Token::kXScaleCount>([&](int i) {
                 return args.x_scale[token * args.x_scale_stride + i * args.x_scale_block_stride];
             });
-            const auto src_field = ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) {
-                return token;
-            });
+            const auto src_field = ep::ask<ep::i32,
+                Cfg::Token::kSrcCount>([&](int) { return token; });
             const auto experts_field = ep::ask<ep::i32, Cfg::Token::kExpertsCount>([&](int i) {
                 return args.topk_idx[token * args.topk_idx_stride + i];
             });
@@ -256,34 +276,33 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             src_field.put(record + Cfg::Token::kSrc);
             experts_field.put(record + Cfg::Token::kExperts);
             weights_field.put(record + Cfg::Token::kWeights);
-            return args.x + token * args.x_stride;
+            return &args.x[token * args.x_stride];
         },
         [&](int token, int peer, bool match, int position) {
             // +69  record send_row[token, peer] = rows[peer].position
-            args.send_row[token * Cfg::kRanks + peer] = ep::recorded(match, position);
+            args.send_row[ep::i64{token} * Cfg::kRanks + peer] = ep::recorded(match, position);
     });
     ep::OnceIn<Cfg::Rows> rows_in(team, mover.meta());
-    rows_in.open([&](int source) { return (counts.from(source) + Cfg::Totals::kPerRank).words + me;
-        });
+    rows_in.open([&](int source) {
+        return ep::word_of(counts.from(source) + Cfg::Totals::kPerRank, me);
+    });
     // +77  for message in rows
     // W2: publishes credit of rows, for Dispatch +66
     // W3: takes messages of rows, from Dispatch +66
     rows_in.for_messages([&](const ep::OnceMessage& message) {
-        const auto x_scale_field = message.ask<float, Cfg::Token::kXScaleCount>(
-            Cfg::Token::kXScale);
-        const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(
-            Cfg::Token::kSrc);
-        const auto experts_field = message.ask<ep::i32, Cfg::Token::kExpertsCount>(
-            Cfg::Token::kExperts);
-        const auto weights_field = message.ask<float, Cfg::Token::kWeightsCount>(
-            Cfg::Token::kWeights);
+        const auto x_scale_field = message.ask<float,
+            Cfg::Token::kXScaleCount>(Cfg::Token::kXScale);
+        const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
+        const auto experts_field = message.ask<ep::i32,
+            Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
+        const auto weights_field = message.ask<float,
+            Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
         // +78  store recv_x[message.row] = message.x
         x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
             args.recv_x_scale_block_stride,
             [&](float x) { return x; });
         // +79  record recv_src[message.row] = message.src
-        src_field.store(args.recv_src, 1, 1,
-            [&](ep::i32 src) { return src; });
+        src_field.store(args.recv_src, 1, 1, [&](ep::i32 src) { return src; });
         // +80  store recv_topk_idx[message.row] = local(message.experts, me)
         experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
             [&](ep::i32 experts) { return mine.local(experts); });
@@ -295,16 +314,14 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     rows.close();
     // +72  for row in rank_prefix[ranks, me]..max_rows
     // +74  store recv_topk_idx[row, choice] = -1
-    ep::fill(team, args.recv_topk_idx, Cfg::kTopk, rows_in.total(), Cfg::kMaxRows,
-        ep::i64{-1});
+    ep::fill<ep::i64>(team, args.recv_topk_idx, Cfg::kTopk, rows_in.total(), Cfg::kMaxRows, -1LL);
     if (team.block == team.blocks - 1) {
-        ep::Team last = ep::of_block(team);
+        ep::Team last(ep::of_block(team));
         dispatch_tables(args, smem, last);
         team.stopped = last.stopped;
     }
     // All rows are there.
     rows_in.await();
-
     mover.finish();
 }
 
@@ -320,11 +337,9 @@ decode_dispatch(const __grid_constant__ Args args) {
         // +48  for expert in experts
         // +49  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
         //     (topk_idx[token, choice] == expert) as i32))
-        ep::count_routes(
-            args.group, smem.routes, tokens, args.expert_begin,
+        ep::count_routes(args.group, smem.routes, tokens, args.expert_begin,
             [&](int token, bool present) {
-                return ep::row_of<Cfg::kTopk>(args.topk_idx + token * args.topk_idx_stride,
-                    present);
+            return ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride], present);
         });
     });
 

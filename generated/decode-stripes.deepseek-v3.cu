@@ -60,15 +60,18 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
     ep::for_stripe_tokens(team, ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes,
         [&](int stripe, int token, bool present) {
             // +9  for peer in ranks
-            for (int peer = 0; peer < Cfg::kRanks && present; ++peer) {
-                // +10  record in_rank[token, peer] = send_row[token, peer] >= 0
-                args.in_rank[token * Cfg::kRanks + peer] = args.send_row[token * Cfg::kRanks
-                    + peer] >= 0;
+            if (present) {
+                for (int peer = 0; peer < Cfg::kRanks; ++peer) {
+                    // +10  record in_rank[token, peer] = send_row[token, peer] >= 0
+                    args.in_rank[ep::i64{token} * Cfg::kRanks
+                        + peer] = args.send_row[ep::i64{token} * Cfg::kRanks + peer] >= 0;
+                }
             }
             // +12  for peer in ranks where send_row[token, peer] >= 0
-            ep::for_hits(
-                Cfg::kRanks,
-                [&](int peer) { return present && args.send_row[token * Cfg::kRanks + peer] >= 0; },
+            ep::for_hits(Cfg::kRanks,
+                [&](int peer) {
+                    return present && args.send_row[ep::i64{token} * Cfg::kRanks + peer] >= 0;
+                },
                 [&](int peer, ep::i32 hits) {
                     // +13  count stripe_tokens[stripe, peer]
                     ep::add_count(&args.stripe_tokens[stripe * Cfg::kRanks + peer], hits);
@@ -81,10 +84,13 @@ __device__ __forceinline__ void stripes(const Args& args, ep::Team& team) {
     // +18  for peer in ranks
     for (int peer = team.index(); peer < Cfg::kRanks && !team.stopped; peer += team.count()) {
         // +19  record stripe_prefix[peer, s] = prefix_sum(s in stripes: stripe_tokens[s, peer])
-        ep::prefix_sum(
-            Cfg::kStripes,
-            [&](int s) { return args.stripe_tokens[s * Cfg::kRanks + peer]; },
-            [&](int s, ep::i32 sum) { args.stripe_prefix[peer * Cfg::kStripes + s] = sum; });
+        ep::prefix_sum(Cfg::kStripes,
+            [&](int s) {
+                return args.stripe_tokens[s * Cfg::kRanks + peer];
+            },
+            [&](int s, ep::i32 sum) {
+                args.stripe_prefix[peer * Cfg::kStripes + s] = sum;
+        });
     }
 }
 

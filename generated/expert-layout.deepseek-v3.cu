@@ -55,22 +55,21 @@ static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes
 __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& team) {
     const int me = args.group.rank;
     ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
-
     // +11  for row in stripe
     ep::for_stripe_tokens(team, args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], Cfg::kStripes,
         [&](int stripe, int row, bool present) {
             const auto expert_idx_row = ep::row_of<Cfg::kTopk>(
-                args.expert_idx + row * args.expert_idx_stride, present);
+                &args.expert_idx[row * args.expert_idx_stride], present);
             const auto expert_idx_ids = ep::ids_of(expert_idx_row);
             // +12  for expert in local_experts where listed(expert_idx[row], expert)
-            ep::for_hits(
-                Cfg::kLocalExperts,
+            ep::for_hits(Cfg::kLocalExperts,
                 [&](int expert) { return present && expert_idx_ids.has(expert); },
                 [&](int expert, ep::i32 hits) {
                     // +13  count rows_per_expert[expert]
                     counters.add(Cfg::Counted::kRowsPerExpert + expert, hits);
                     // +14  count stripe_rows[stripe, expert]
-                    ep::add_count(&args.stripe_rows[stripe * Cfg::kLocalExperts + expert], hits);
+                    ep::add_count(&args.stripe_rows[ep::i64{stripe} * Cfg::kLocalExperts + expert],
+                        hits);
             });
     });
 }

@@ -37,19 +37,26 @@ __device__ __forceinline__ void prefix(const Args& args, ep::Team& team) {
     if (team.index() == 0) {
         // +12  record expert_first[expert] = prefix_sum(expert in local_experts:
         //     align(rows_per_expert[expert], alignment))
-        ep::prefix_sum_and_total(
-            Cfg::kLocalExperts,
-            [&](int expert) { return ep::align(args.rows_per_expert[expert], args.alignment); },
-            [&](int expert, ep::i32 sum) { args.expert_first[expert] = sum; });
+        ep::prefix_sum_and_total(Cfg::kLocalExperts,
+            [&](int expert) {
+                return static_cast<ep::i32>(ep::align(ep::i64{args.rows_per_expert[expert]},
+                    ep::i64{args.alignment}));
+            },
+            [&](int expert, ep::i32 sum) {
+                args.expert_first[expert] = sum;
+        });
     }
     // +13  for expert in local_experts
     for (int expert = team.index(); expert < Cfg::kLocalExperts && !team.stopped;
         expert += team.count()) {
         // +14  record stripe_first[expert, s] = prefix_sum(s in stripes: stripe_rows[s, expert])
-        ep::prefix_sum(
-            Cfg::kStripes,
-            [&](int s) { return args.stripe_rows[s * Cfg::kLocalExperts + expert]; },
-            [&](int s, ep::i32 sum) { args.stripe_first[expert * Cfg::kStripes + s] = sum; });
+        ep::prefix_sum(Cfg::kStripes,
+            [&](int s) {
+                return args.stripe_rows[ep::i64{s} * Cfg::kLocalExperts + expert];
+            },
+            [&](int s, ep::i32 sum) {
+                args.stripe_first[ep::i64{expert} * Cfg::kStripes + s] = sum;
+        });
     }
 }
 

@@ -107,29 +107,27 @@ static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes
 /// role Count on all blocks, warps shared by stripe
 __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& team) {
     ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
-
     // +17  for token in stripe
     ep::for_stripe_tokens(team, ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes,
         [&](int stripe, int token, bool present) {
             const auto topk_idx_row = ep::row_of<Cfg::kTopk>(
-                args.topk_idx + token * args.topk_idx_stride, present);
-            const ep::RankSet topk_idx_ranks = ep::ranks_of<Cfg::kRanks>(topk_idx_row,
-                args.expert_begin);
+                &args.topk_idx[token * args.topk_idx_stride], present);
+            const auto topk_idx_ranks = ep::ranks_of<Cfg::kRanks>(topk_idx_row, args.expert_begin);
             // +18  for expert in topk_idx[token]
             topk_idx_row.for_each([&](ep::i64 expert) {
-                if (expert < 0 || expert >= Cfg::kExperts) return;
-                // +19  count tokens_per_expert[expert]
-                counters.add(Cfg::Counted::kTokensPerExpert + expert, 1);
+                if (expert >= 0 && expert < Cfg::kExperts) {
+                    // +19  count tokens_per_expert[expert]
+                    counters.add(Cfg::Counted::kTokensPerExpert + static_cast<ep::i32>(expert), 1);
+                }
             });
             // +21  for peer in ranks
             // +22  record in_rank[token, peer] = routed(topk_idx[token], peer)
             if (present) {
-                ep::store_flags<Cfg::kRanks>(args.in_rank + token * ep::i64{Cfg::kRanks},
+                ep::store_flags<Cfg::kRanks>(&args.in_rank[ep::i64{token} * Cfg::kRanks],
                     topk_idx_ranks);
             }
             // +24  for peer in ranks where routed(topk_idx[token], peer)
-            ep::for_hits(
-                Cfg::kRanks,
+            ep::for_hits(Cfg::kRanks,
                 [&](int peer) { return present && topk_idx_ranks.has(peer); },
                 [&](int peer, ep::i32 hits) {
                     // +25  count tokens_per_rank[peer]
@@ -143,49 +141,56 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
 /// role Exchange on last block, 4 warps
 __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
-
     ep::SlotChannel<Cfg::Counts> counts(team);
     // +31  for peer in ranks
     for (int peer = team.index(); peer < Cfg::kRanks && !team.stopped; peer += team.count()) {
         // +32  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
         //     peer) }
         // W1: publishes messages of counts, for Exchange +34
-        const ep::SlotWords meta = counts.to(peer);
-        const ep::Experts theirs = ep::experts_of(args.expert_begin, peer);
-        ep::put<ep::i32>(meta + Cfg::Totals::kPerRank, Cfg::Totals::kPerRankCount, [&](int i) {
-            return args.tokens_per_rank[i];
-        });
-        ep::put<ep::i32>(meta + Cfg::Totals::kPerExpert, Cfg::Totals::kPerExpertCount, [&](int i) {
-            return i < theirs.count ? args.tokens_per_expert[theirs.first + i] : 0;
+        const auto words = counts.to(peer);
+        ep::put<ep::i32>(words + Cfg::Totals::kPerRank, Cfg::Totals::kPerRankCount,
+            [&](int i) { return args.tokens_per_rank[i]; });
+        const auto theirs = ep::experts_of(args.expert_begin, peer);
+        ep::put<ep::i32>(words + Cfg::Totals::kPerExpert, Cfg::Totals::kPerExpertCount,
+            [&](int i) {
+                return i < theirs.count ? args.tokens_per_expert[theirs.first + i] : 0;
         });
     }
     // +34  await counts
     // W1: takes messages of counts, from Exchange +32
     counts.await();
     // +35  for expert in local_experts
-    ep::for_each(team, Cfg::kLocalExperts, [&](int expert) {
+    for (int expert = team.index() * ep::kLanes + team.lane; expert < Cfg::kLocalExperts
+        && !team.stopped; expert += team.count() * ep::kLanes) {
         // +36  store received_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
+        ep::i64 sum = 0LL;
+        for (int source = 0; source < Cfg::kRanks; ++source) {
+            sum += ep::i64{ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert)};
+        }
         ep::store_host(&args.received_per_expert[expert],
-            ep::align(ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
-            return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert);
-            }), args.alignment));
-    });
+            static_cast<ep::i32>(ep::align(sum, ep::i64{args.alignment})));
+    }
+    __syncwarp();
     ep::in_last_warp(team, [&] {
         // +38  store received[0] = sum(source in ranks: counts[source].per_rank[me])
-        ep::store_host(&args.received[0], ep::sum<ep::i32>(Cfg::kRanks, [&](int source) {
-            return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank, me);
-        }));
+        ep::i64 sum = 0LL;
+        for (int source = 0; source < Cfg::kRanks; ++source) {
+            sum += ep::i64{ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank, me)};
+        }
+        ep::store_host(&args.received[0], static_cast<ep::i32>(sum));
     });
     // +39  for dest in ranks
     for (int dest = team.index(); dest < Cfg::kRanks && !team.stopped; dest += team.count()) {
         // +40  record rank_prefix[source, dest] = prefix_sum(source in ranks:
         //     counts[source].per_rank[dest])
-        ep::prefix_sum_and_total(
-            Cfg::kRanks,
-            [&](int source) { return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank,
-                dest); },
-            [&](int source, ep::i32 sum) { args.rank_prefix[source * Cfg::kRanks + dest] = sum; });
+        ep::prefix_sum_and_total(Cfg::kRanks,
+            [&](int source) {
+                return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank, dest);
+            },
+            [&](int source, ep::i32 sum) {
+                args.rank_prefix[source * Cfg::kRanks + dest] = sum;
+        });
     }
 }
 
@@ -194,10 +199,13 @@ __device__ __forceinline__ void stripes(const Args& args, ep::Team& team) {
     // +44  for peer in ranks
     for (int peer = team.index(); peer < Cfg::kRanks && !team.stopped; peer += team.count()) {
         // +45  record stripe_prefix[peer, s] = prefix_sum(s in stripes: stripe_tokens[s, peer])
-        ep::prefix_sum(
-            Cfg::kStripes,
-            [&](int s) { return args.stripe_tokens[s * Cfg::kRanks + peer]; },
-            [&](int s, ep::i32 sum) { args.stripe_prefix[peer * Cfg::kStripes + s] = sum; });
+        ep::prefix_sum(Cfg::kStripes,
+            [&](int s) {
+                return args.stripe_tokens[s * Cfg::kRanks + peer];
+            },
+            [&](int s, ep::i32 sum) {
+                args.stripe_prefix[peer * Cfg::kStripes + s] = sum;
+        });
     }
 }
 

@@ -132,12 +132,15 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
                 char* slot = back.slot();
                 for (int block_2 = 0; block_2 < ep::ceil(Cfg::kHidden, 128); ++block_2) {
                     const ep::i64 first = ep::i64{block_2} * 128;
-                    const int end = static_cast<ep::i32>(ep::min(ep::i64{static_cast<ep::i32>(first)} + 128, ep::i64{Cfg::kHidden}));
+                    const int end = static_cast<ep::i32>(
+                        ep::min(ep::i64{static_cast<ep::i32>(first)} + 128, ep::i64{Cfg::kHidden}));
                     float least = 0.0f;
                     float peak = 0.0f;
-                    for (int i = ep::i64{static_cast<ep::i32>(first)} + team.lane; i < end;
+                    for (int i = static_cast<ep::i32>(first) + team.lane; i < end;
                         i += ep::kLanes) {
-                        const float value = ep::to_float(args.x[(ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row) * Cfg::kHidden + i]);
+                        const float value = ep::to_float(
+                            args.x[(ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens)
+                                + row) * Cfg::kHidden + i]);
                         least = ep::lesser_magnitude(least, value);
                         peak = ep::greater_magnitude(peak, value);
                     }
@@ -145,11 +148,17 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
                     const float peak_2 = ep::block_peak(peak);
                     const float low = ep::log_low(least_2, peak_2);
                     const float step = ep::log_step(low, peak_2);
-                    for (int four = ep::i64{static_cast<ep::i32>(ep::i64{static_cast<ep::i32>(first)} / 4)} + team.lane; four < ep::ceil(end, 4); four += ep::kLanes) {
+                    for (int four = static_cast<ep::i32>(ep::i64{static_cast<ep::i32>(first)} / 4)
+                        + team.lane; four < ep::ceil(end, 4); four += ep::kLanes) {
                         int upper = 0;
                         for (int i_2 = static_cast<ep::i32>(ep::i64{four} * 4);
-                            i_2 < static_cast<ep::i32>(ep::min(ep::i64{static_cast<ep::i32>(ep::i64{four} * 4)} + 4, ep::i64{end})); ++i_2) {
-                            const int code = ep::to_logfmt10(ep::to_float(args.x[(ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row) * Cfg::kHidden + i_2]), low, step);
+                            i_2 < static_cast<ep::i32>(
+                                ep::min(ep::i64{static_cast<ep::i32>(ep::i64{four} * 4)} + 4,
+                                    ep::i64{end})); ++i_2) {
+                            const int code = ep::to_logfmt10(
+                                ep::to_float(
+                                    args.x[(ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens)
+                                        + row) * Cfg::kHidden + i_2]), low, step);
                             ep::set<ep::u8>(slot, i_2, static_cast<ep::u8>(code));
                             upper = ep::with_upper(upper, code, i_2);
                         }

@@ -137,15 +137,16 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                 char* slot = rows.slot();
                 for (int block_2 = 0; block_2 < ep::ceil(Cfg::kHidden, 128); ++block_2) {
                     const ep::i64 first = ep::i64{block_2} * 128;
-                    const int end = static_cast<ep::i32>(ep::min(ep::i64{static_cast<ep::i32>(first)} + 128, ep::i64{Cfg::kHidden}));
+                    const int end = static_cast<ep::i32>(
+                        ep::min(ep::i64{static_cast<ep::i32>(first)} + 128, ep::i64{Cfg::kHidden}));
                     float peak = 0.0f;
-                    for (int i = ep::i64{static_cast<ep::i32>(first)} + team.lane; i < end;
+                    for (int i = static_cast<ep::i32>(first) + team.lane; i < end;
                         i += ep::kLanes) {
                         peak = ep::greater_magnitude(peak,
                             ep::to_float(args.x[token * args.x_stride + i]));
                     }
                     const float scale = ep::block_scale(peak);
-                    for (int i_2 = ep::i64{static_cast<ep::i32>(first)} + team.lane; i_2 < end;
+                    for (int i_2 = static_cast<ep::i32>(first) + team.lane; i_2 < end;
                         i_2 += ep::kLanes) {
                         ep::set<ep::e4m3>(slot, i_2,
                             ep::to_e4m3(ep::to_float(args.x[token * args.x_stride + i_2]) / scale));

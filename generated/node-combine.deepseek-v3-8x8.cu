@@ -154,7 +154,6 @@ static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes
 
 /// role NvlSend[peer] on even blocks, 8 warps
 __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team& team) {
-    const int me = args.group.rank;
     ep::Mover<Cfg::NvlSend> mover(smem.nvl_send[team.warp], team);
     ep::RingsOut<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPartsOfPeer>> inner(team);
     for (int peer = team.warp; peer < Cfg::kLocalRanks && !team.stopped; peer += team.warps) {
@@ -214,8 +213,8 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
             //     node] at send_inner_head[row, peer] across peer in local
             // W1: takes messages of inner, from NvlSend +45
             // W2: publishes credit of inner, for NvlSend +45
-            ep::Parts<ep::RingsIn<Cfg::Inner, ep::WindowRings<Cfg::Inner,
-                ep::Kept::kPeersOfPart>>> parts(team, inner);
+            ep::Parts<ep::RingsIn<Cfg::Inner,
+                ep::WindowRings<Cfg::Inner, ep::Kept::kPeersOfPart>>> parts(team, inner);
             for (ep::i64 row = ep::i64{args.rail_prefix[node]}
                 + args.rail_first[node * Cfg::kStripes + stripe];
                     row < ep::i64{args.rail_prefix[node]}
@@ -300,7 +299,9 @@ __device__ __forceinline__ void rdma_receive(const Args& args, ep::Team& team) {
                     }
                     ep::Wide<float> sum_2(sum);
                     for (int copy = 0; copy < args.bias_count; ++copy) {
-                        sum_2 += ep::to_float(ep::get_wide<ep::bf16>(&args.bias[copy][token * args.bias_stride], i, Cfg::kHidden));
+                        sum_2 += ep::to_float(
+                            ep::get_wide<ep::bf16>(&args.bias[copy][token * args.bias_stride], i,
+                                Cfg::kHidden));
                     }
                     ep::set_wide<ep::bf16>(&args.combined[ep::i64{token} * Cfg::kHidden], i,
                         Cfg::kHidden, ep::to_bf16(sum_2));

@@ -355,7 +355,9 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                 const int index = inner.taken(part);
                 ep::settle(mover, inner);
                 const int first = inner.header(part, 0);
-                const int first_2 = static_cast<ep::i32>(ep::i64{args.rank_prefix[(ep::i64{part} * Cfg::kLocalRanks + peer) * Cfg::kRanks + me]} + first);
+                const int first_2 = static_cast<ep::i32>(
+                    ep::i64{args.rank_prefix[(ep::i64{part} * Cfg::kLocalRanks + peer) * Cfg::kRanks
+                        + me]} + first);
                 if (inner.arrived(part)) {
                     const char* slot = inner.slot(part);
                     const int row = static_cast<ep::i32>(ep::i64{first_2} + index);

@@ -368,7 +368,9 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                 const int first = inner.header(node, 0);
                 if (team.leader()) {
                     args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
-                        + stripe] = static_cast<ep::i32>(ep::i64{args.rank_prefix[ep::i64{node * Cfg::kLocalRanks + peer} * Cfg::kRanks + me]} + first);
+                        + stripe] = static_cast<ep::i32>(
+                            ep::i64{args.rank_prefix[ep::i64{node * Cfg::kLocalRanks
+                                + peer} * Cfg::kRanks + me]} + first);
                 }
                 // +100  record recv_count[rank_at(node, peer), stripe] = inner[peer, node].count
                 const int count = inner.header(node, 1);
@@ -385,7 +387,9 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                 const int index = inner.taken(part);
                 ep::settle(mover, inner);
                 const int first_2 = inner.header(part, 0);
-                const int first_3 = static_cast<ep::i32>(ep::i64{args.rank_prefix[(ep::i64{part} * Cfg::kLocalRanks + peer) * Cfg::kRanks + me]} + first_2);
+                const int first_3 = static_cast<ep::i32>(
+                    ep::i64{args.rank_prefix[(ep::i64{part} * Cfg::kLocalRanks + peer) * Cfg::kRanks
+                        + me]} + first_2);
                 if (inner.arrived(part)) {
                     const char* slot = inner.slot(part);
                     const int row = static_cast<ep::i32>(ep::i64{first_3} + index);

@@ -76,14 +76,13 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
         // +15  for token in stripe
         const ep::Span rows(ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
             Cfg::kStripes, stripe));
-        for (int token = ep::i64{rows.begin} + team.lane; token < rows.end; token += ep::kLanes) {
+        for (int token = rows.begin + team.lane; token < rows.end; token += ep::kLanes) {
             // +16  for expert in topk_idx[token]
             for (int k = 0; k < Cfg::kTopk; ++k) {
                 const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
                 if (!(expert >= 0 && expert < Cfg::kExperts)) continue;
                 // +17  count tokens_per_expert[expert]
-                counters.add(static_cast<ep::i32>(ep::i64{Cfg::Counted::kTokensPerExpert}
-                    + static_cast<ep::i32>(expert)), 1);
+                counters.add(Cfg::Counted::kTokensPerExpert + static_cast<ep::i32>(expert), 1);
             }
             // +19  for node in nodes
             for (int node = 0; node < Cfg::kNodes; ++node) {
@@ -91,7 +90,8 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
                 const int first_rank = node * Cfg::kLocalRanks;
                 ep::i64 bits = 0LL;
                 for (int k_2 = 0; k_2 < Cfg::kTopk; ++k_2) {
-                    const int rank = ep::owner<Cfg::kRanks>(args.topk_idx[token * args.topk_idx_stride + k_2], args.expert_begin);
+                    const int rank = ep::owner<Cfg::kRanks>(
+                        args.topk_idx[token * args.topk_idx_stride + k_2], args.expert_begin);
                     bits = ep::with_bit(bits, ep::i64{rank} - first_rank,
                         ep::i64{Cfg::kLocalRanks});
                 }
@@ -112,8 +112,7 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
                 // +23  count node_tokens[stripe, node]
                 ep::add_count(&args.node_tokens[stripe * Cfg::kNodes + node_2], 1);
                 // +24  count node_stripes[node, stripe]
-                counters.add(static_cast<ep::i32>(ep::i64{Cfg::Counted::kNodeStripes}
-                    + (node_2 * Cfg::kStripes + stripe)), 1);
+                counters.add(Cfg::Counted::kNodeStripes + (node_2 * Cfg::kStripes + stripe), 1);
             }
             // +26  for peer in ranks where routed(topk_idx[token], peer)
             for (int peer = 0; peer < Cfg::kRanks; ++peer) {
@@ -127,11 +126,11 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
                 }
                 if (!found_2) continue;
                 // +27  count tokens_per_rank[peer]
-                counters.add(static_cast<ep::i32>(ep::i64{Cfg::Counted::kTokensPerRank} + peer), 1);
+                counters.add(Cfg::Counted::kTokensPerRank + peer, 1);
                 // +28  count rank_stripes[node(peer), local_rank(peer), stripe]
-                counters.add(static_cast<ep::i32>(ep::i64{Cfg::Counted::kRankStripes}
+                counters.add(Cfg::Counted::kRankStripes
                     + static_cast<ep::i32>((ep::i64{peer / Cfg::kLocalRanks} * Cfg::kLocalRanks
-                        + peer % Cfg::kLocalRanks) * Cfg::kStripes + stripe)), 1);
+                        + peer % Cfg::kLocalRanks) * Cfg::kStripes + stripe), 1);
             }
         }
     }

@@ -291,10 +291,11 @@ __device__ __forceinline__ void prefix(const Args& args, ep::Team& team) {
     // +60  for node in nodes
     for (int node = team.index(); node < Cfg::kNodes && !team.stopped; node += team.count()) {
         // +61  record node_prefix[node, s] = prefix_sum(s in stripes: node_tokens[s, node])
-        ep::prefix_sum(
-            Cfg::kStripes,
+        ep::prefix_sum(Cfg::kStripes,
             [&](int s) { return args.node_tokens[s * Cfg::kNodes + node]; },
-            [&](int s, ep::i32 sum) { args.node_prefix[node * Cfg::kStripes + s] = sum; });
+            [&](int s, ep::i32 sum) {
+                args.node_prefix[node * Cfg::kStripes + s] = sum;
+        });
     }
 }
 

@@ -118,20 +118,19 @@ static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes
 /// role Send[peer] on even blocks
 __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& team) {
     ep::Mover<Cfg::Send> mover(smem.send[team.warp], team);
-
     team.split_peers(Cfg::kRanks);
-    for (int peer = team.peer; peer < Cfg::kRanks; peer += team.peers) {
-        ep::RingProducer<Cfg::Ring, Cfg::Send> ring(
-            team, mover, smem.sequences + Cfg::Send::kFirstSequence, peer);
-        for (int stripe = team.block; stripe < Cfg::kStripes; stripe += team.blocks) {
+    for (int peer = team.peer; peer < Cfg::kRanks && !team.stopped; peer += team.peers) {
+        ep::RingProducer<Cfg::Ring, Cfg::Send> ring(team, mover, smem.sequences
+            + Cfg::Send::kFirstSequence, peer);
+        for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
+            stripe += team.blocks) {
             ring.open(stripe);
             // +26  for row in recv_first[peer, stripe]..recv_first[peer, stripe] + recv_count[peer,
             //     stripe]
-            const ep::Span rows{args.recv_first[peer * Cfg::kStripes + stripe],
-                args.recv_first[peer * Cfg::kStripes + stripe]
-                    + args.recv_count[peer * Cfg::kStripes + stripe]};
-            const int sent = ep::for_range(
-                team, rows,
+            const int sent = ep::for_range(team,
+                ep::span_of(args.recv_first[peer * Cfg::kStripes + stripe],
+                    static_cast<ep::i32>(ep::i64{args.recv_first[peer * Cfg::kStripes + stripe]}
+                        + args.recv_count[peer * Cfg::kStripes + stripe])),
                 // +27  push ring[peer] { x: x[row], weights: weights[row] }
                 // W1: publishes messages of ring, for Recv +31
                 // W2: takes credit of ring, from Recv +31
@@ -140,46 +139,42 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                     const auto weights_field = ep::ask<float, Cfg::Part::kWeightsCount>([&](int i) {
                         return args.weights[row * args.weights_stride + i];
                     });
-                    mover.row(ring.row(position), args.x + row * args.x_stride);
+                    mover.row(ring.row(position), &args.x[row * args.x_stride]);
                     char* meta = mover.meta();
                     weights_field.put(meta + Cfg::Part::kWeights);
                     mover.send_meta(ring.meta(position));
-
                     ring.post();
             });
             // +27  push ring[peer]: what is left
             ring.finish(sent);
         }
     }
-
     mover.finish();
 }
 
 /// role Recv on odd blocks, warps shared by token
 __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& team) {
     ep::Gather<Cfg::Recv> stages(smem.recv[team.warp], team);
-    ep::RingGather<Cfg::Ring, Cfg::Recv> ring(
-        team, smem.sequences + Cfg::Recv::kFirstSequence);
+    ep::RingGather<Cfg::Ring, Cfg::Recv> ring(team, smem.sequences + Cfg::Recv::kFirstSequence);
     const auto position = [&](int token, int peer) {
-        return args.send_head[token * Cfg::kRanks + peer];
+        return args.send_head[ep::i64{token} * Cfg::kRanks + peer];
     };
-    for (int stripe = team.block; stripe < Cfg::kStripes; stripe += team.blocks) {
+    for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped; stripe += team.blocks) {
         ring.open(stripe);
         // +31  for token in stripe gather part from ring[peer] at send_head[token, peer] across
         //     peer in ranks
         // W1: takes messages of ring, from Send +27
         // W2: publishes credit of ring, for Send +27
-        const ep::Span tokens = ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
-            Cfg::kStripes, stripe);
-        const ep::Turns turns{tokens.begin + team.warp, tokens.end, team.warps};
+        const ep::Span tokens(ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
+            Cfg::kStripes, stripe));
+        ep::Turns turns(ep::turns_of(team, tokens));
         ep::GatherRun part(stages, ring, turns, position);
         part.run([&](int token) {
             // +32  store combined[token] = sum(part.x) + bias[token]
-            part.store_row<2>(
-                args.combined + token * ep::i64{Cfg::kHidden}, args.bias_count,
-                [&](int i) { return args.bias[i] + token * args.bias_stride; });
+            part.store_row<2>(&args.combined[ep::i64{token} * Cfg::kHidden], args.bias_count,
+                [&](int i) { return &args.bias[i][token * args.bias_stride]; });
             // +33  store combined_weights[token] = sum(part.weights)
-            part.store_sum(args.combined_weights + token * ep::i64{Cfg::kTopk}, Cfg::Part::kWeights,
+            part.store_sum(&args.combined_weights[ep::i64{token} * Cfg::kTopk], Cfg::Part::kWeights,
                 Cfg::Part::kWeightsCount);
         });
         // +31  for token in stripe gather part from ring[peer]: what is left

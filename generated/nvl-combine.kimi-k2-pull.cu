@@ -108,17 +108,16 @@ __device__ __forceinline__ void reduce(const Args& args, Smem& smem, ep::Team& t
     // W1: takes ready of parts, from Offer +47
     // W2: publishes credit of parts, for Offer +47
     const auto position = [&](int token, int peer) {
-        return args.send_row[token * Cfg::kRanks + peer];
+        return args.send_row[ep::i64{token} * Cfg::kRanks + peer];
     };
     ep::ClaimedTurns<Cfg::Parts> turns(team, ep::rows_of(args.tokens, args.tokens_from));
     ep::GatherRun part(stages, parts, turns, position);
     part.run([&](int token) {
         // +51  store combined[token] = sum(part.x) + bias[token]
-        part.store_row<2>(
-            args.combined + token * ep::i64{Cfg::kHidden}, args.bias_count,
-            [&](int i) { return args.bias[i] + token * args.bias_stride; });
+        part.store_row<2>(&args.combined[ep::i64{token} * Cfg::kHidden], args.bias_count,
+            [&](int i) { return &args.bias[i][token * args.bias_stride]; });
         // +52  store combined_weights[token] = sum(part.weights)
-        part.store_sum(args.combined_weights + token * ep::i64{Cfg::kTopk}, Cfg::Part::kWeights,
+        part.store_sum(&args.combined_weights[ep::i64{token} * Cfg::kTopk], Cfg::Part::kWeights,
             Cfg::Part::kWeightsCount);
     });
     parts.release();

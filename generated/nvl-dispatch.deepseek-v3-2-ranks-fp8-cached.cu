@@ -141,26 +141,27 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
     ep::Team& team, const ep::Peers& peers) {
     const int me = args.group.rank;
     ep::Mover<Cfg::Send> mover(own, team);
-
     for (int base = 0; base < peers.count(); base += ep::kLanes) {
-        ep::DirectUnits<Cfg::Rows> units(
-            team, base, peers.at(base + team.lane), ep::rows_of(args.tokens, args.tokens_from));
-        ep::DirectProducer<Cfg::Rows, Cfg::Send> rows(
-            team, mover, units, peers.at(base + team.lane));
+        ep::DirectUnits<Cfg::Rows> units(team, base, peers.at(base + team.lane),
+            ep::rows_of(args.tokens, args.tokens_from));
+        ep::DirectProducer<Cfg::Rows, Cfg::Send> rows(team, mover, units,
+            peers.at(base + team.lane));
         // +77  for peer in others where in_rank[token, peer]
-        const auto goes = [&](int token,
-            int peer) { return args.in_rank[token * Cfg::kRanks + peer]; };
+        const auto goes = [&](int token, int peer) {
+            return args.in_rank[ep::i64{token} * Cfg::kRanks + peer];
+        };
         // +76  for token in stripe
         // +88  for token in stripe where in_rank[token, me]
         while (units.take()) {
             const int stripe = units.stripe();
-            rows.open(
-                goes,
+            rows.open(goes,
                 [&](int peer) {
-                    return args.rank_prefix[me * Cfg::kRanks + peer]
-                        + args.stripe_prefix[peer * Cfg::kStripes + stripe];
+                    return static_cast<ep::i32>(ep::i64{args.rank_prefix[me * Cfg::kRanks + peer]}
+                        + args.stripe_prefix[peer * Cfg::kStripes + stripe]);
                 },
-                [&](int peer) { return args.rank_prefix[Cfg::kRanks * Cfg::kRanks + peer]; });
+                [&](int peer) {
+                    return args.rank_prefix[Cfg::kRanks * Cfg::kRanks + peer];
+            });
             rows.for_tokens(
                 // +78  push rows[peer] at rank_prefix[me, peer] + stripe_prefix[peer, stripe] { x:
                 //     x[token], src: token, experts: topk_idx[token], weights: topk_weights[token]
@@ -177,9 +178,8 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
                         return args.x_scale[token * args.x_scale_stride
                             + i * args.x_scale_block_stride];
                     });
-                    const auto src_field = ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) {
-                        return token;
-                    });
+                    const auto src_field = ep::ask<ep::i32,
+                        Cfg::Token::kSrcCount>([&](int) { return token; });
                     const auto experts_field = ep::ask<ep::i32,
                         Cfg::Token::kExpertsCount>([&](int i) {
                         return args.topk_idx[token * args.topk_idx_stride + i];
@@ -188,7 +188,7 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
                         Cfg::Token::kWeightsCount>([&](int i) {
                         return args.topk_weights[token * args.topk_weights_stride + i];
                     });
-                    mover.row(rows.row(position), args.x + token * args.x_stride);
+                    mover.row(rows.row(position), &args.x[token * args.x_stride]);
                     char* meta = mover.meta();
                     x_scale_field.put(meta + Cfg::Token::kXScale);
                     src_field.put(meta + Cfg::Token::kSrc);
@@ -196,56 +196,50 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
                     weights_field.put(meta + Cfg::Token::kWeights);
                     mover.send_meta(rows.meta(position));
                 },
-                [&](int, int, bool, int) {
-            });
+                [&](int, int, bool, int) {});
             rows.close();
         }
         // +78  push rows[peer]: what is left
         // +89  push rows[me]: what is left
         rows.finish();
     }
-
     mover.finish();
 }
 
 /// role Unpack on all blocks, 4 warps, warps shared by (source, stripe)
 __device__ __forceinline__ void unpack(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
-    const ep::Experts mine = ep::experts_of(args.expert_begin, me);
+    const auto mine = ep::experts_of(args.expert_begin, me);
     ep::direct_ready<Cfg::Rows>(team, args.recv_x_at, args.rows_meta_at, args.received_capacity);
     // recv_topk_idx: fill -1 beyond received
-    ep::fill(team, args.recv_topk_idx, args.recv_topk_idx == nullptr ? 0 : Cfg::kTopk,
-        args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], args.received_capacity,
-        ep::i64{-1});
+    ep::fill<ep::i64>(team, args.recv_topk_idx, args.recv_topk_idx != nullptr ? Cfg::kTopk : 0,
+        args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], args.received_capacity, -1LL);
     // +98  for message in rows[source]
     // W1: publishes credit of rows, for Send +78
     // W2: publishes credit of rows, for Local +89
     // W3: takes messages of rows, from Send +78
     // W4: takes messages of rows, from Local +89
     const char* records = args.group.window + args.rows_meta_at;
-    ep::for_messages<Cfg::Rows>(
-        team, records, [&](const ep::DirectMessages& message) {
-            const auto x_scale_field = message.ask<float, Cfg::Token::kXScaleCount>(
-                Cfg::Token::kXScale);
-            const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(
-                Cfg::Token::kSrc);
-            const auto experts_field = message.ask<ep::i32, Cfg::Token::kExpertsCount>(
-                Cfg::Token::kExperts);
-            const auto weights_field = message.ask<float, Cfg::Token::kWeightsCount>(
-                Cfg::Token::kWeights);
-            // +99  store recv_x[message.row] = message.x
-            x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
-                args.recv_x_scale_block_stride,
-                [&](float x) { return x; });
-            // +100  record recv_src[message.row] = message.src
-            src_field.store(args.recv_src, 1, 1,
-                [&](ep::i32 src) { return src; });
-            // +101  store recv_topk_idx[message.row] = local(message.experts, me)
-            experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
-                [&](ep::i32 experts) { return mine.local(experts); });
-            // +102  store recv_topk_weights[message.row] = message.weights
-            weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
-                [&](float weights) { return weights; });
+    ep::for_messages<Cfg::Rows>(team, records, [&](const ep::DirectMessages& message) {
+        const auto x_scale_field = message.ask<float,
+            Cfg::Token::kXScaleCount>(Cfg::Token::kXScale);
+        const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
+        const auto experts_field = message.ask<ep::i32,
+            Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
+        const auto weights_field = message.ask<float,
+            Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
+        // +99  store recv_x[message.row] = message.x
+        x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
+            args.recv_x_scale_block_stride,
+            [&](float x) { return x; });
+        // +100  record recv_src[message.row] = message.src
+        src_field.store(args.recv_src, 1, 1, [&](ep::i32 src) { return src; });
+        // +101  store recv_topk_idx[message.row] = local(message.experts, me)
+        experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
+            [&](ep::i32 experts) { return mine.local(experts); });
+        // +102  store recv_topk_weights[message.row] = message.weights
+        weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
+            [&](float weights) { return weights; });
     });
 }
 

@@ -5,5 +5,4 @@
 mod steps;
 mod terms;
 
-pub use steps::steps;
-pub(crate) use terms::{ATOM, PRODUCT, SUM, UNARY, operator};
+pub use steps::{steps, term};

@@ -1,60 +1,122 @@
 //! Values as C++.
 
-use crate::ir::{BinaryOp, Elem};
-use crate::schedule::{Node, Term, elem_type};
+use super::steps::steps;
+use crate::ir::{BinaryOp, Elem, Source};
+use crate::schedule::{Lambda, Node, Param, Term, elem_type};
 
 /// Higher binds tighter.
-pub(crate) const ATOM: u8 = 20;
-pub(crate) const UNARY: u8 = 15;
-pub(crate) const PRODUCT: u8 = 13;
-pub(crate) const SUM: u8 = 12;
+const ATOM: u8 = 20;
+const UNARY: u8 = 15;
+const PRODUCT: u8 = 13;
+const SUM: u8 = 12;
 const CHOICE: u8 = 3;
 
-/// `term` as C++.
-pub(super) fn text(term: &Term) -> String {
-    with_precedence(term).0
+/// What stays on one line.
+const SHORT: usize = 50;
+
+/// Values, where functions carry out statements that `says` gives the comments of.
+pub(super) struct Terms<'a> {
+    pub(super) says: &'a dyn Fn(&Source) -> String,
 }
 
-fn at_least(term: &Term, least: u8) -> String {
-    let (text, precedence) = with_precedence(term);
-    if precedence < least { format!("({text})") } else { text }
-}
+impl Terms<'_> {
+    /// `term` as C++.
+    pub(super) fn text(&self, term: &Term) -> String {
+        self.with_precedence(term).0
+    }
 
-fn with_precedence(term: &Term) -> (String, u8) {
-    match &term.node {
-        Node::Int(value) => (value.to_string(), if *value < 0 { UNARY } else { ATOM }),
-        Node::Bool(value) => (value.to_string(), ATOM),
-        Node::Name(name) => (name.clone(), ATOM),
-        Node::Call(function, args) => {
-            let args = args.iter().map(text).collect::<Vec<_>>().join(", ");
-            (format!("{function}({args})"), ATOM)
+    fn at_least(&self, term: &Term, least: u8) -> String {
+        let (text, precedence) = self.with_precedence(term);
+        if precedence < least { format!("({text})") } else { text }
+    }
+
+    fn with_precedence(&self, term: &Term) -> (String, u8) {
+        match &term.node {
+            Node::Int(value) => (value.to_string(), if *value < 0 { UNARY } else { ATOM }),
+            Node::Bool(value) => (value.to_string(), ATOM),
+            Node::Name(name) => (name.clone(), ATOM),
+            Node::Call(function, args) => (format!("{function}({})", self.args(args)), ATOM),
+            Node::Index(base, at) => {
+                (format!("{}[{}]", self.at_least(base, ATOM), self.text(at)), ATOM)
+            }
+            Node::Binary(op, left, right) => {
+                let (sign, precedence) = operator(op);
+                let left = self.at_least(left, precedence);
+                let right = self.at_least(right, precedence + 1);
+                (format!("{left} {sign} {right}"), precedence)
+            }
+            Node::Not(value) => (format!("!{}", self.at_least(value, UNARY)), UNARY),
+            Node::Cast(value) => match (&value.node, &term.elem) {
+                (Node::Int(value), Elem::F32) => (format!("{value}.0f"), UNARY),
+                _ => {
+                    (format!("static_cast<{}>({})", elem_type(&term.elem), self.text(value)), ATOM)
+                }
+            },
+            Node::Wide(value) => match &value.node {
+                Node::Int(value) => (format!("{value}LL"), UNARY),
+                _ => (format!("ep::i64{{{}}}", self.text(value)), ATOM),
+            },
+            Node::Choose(condition, yes, no) => {
+                let (condition, yes) =
+                    (self.at_least(condition, CHOICE + 1), self.at_least(yes, CHOICE + 1));
+                (format!("{condition} ? {yes} : {}", self.at_least(no, CHOICE + 1)), CHOICE)
+            }
+            Node::Lambda(function) => (self.function(function), ATOM),
+            Node::Address(place) => (format!("&{}", self.at_least(place, UNARY)), UNARY),
         }
-        Node::Index(base, at) => (format!("{}[{}]", at_least(base, ATOM), text(at)), ATOM),
-        Node::Binary(op, left, right) => {
-            let (sign, precedence) = operator(op);
-            let left = at_least(left, precedence);
-            let right = at_least(right, precedence + 1);
-            (format!("{left} {sign} {right}"), precedence)
+    }
+
+    /// What a call takes; several functions have lines of their own.
+    fn args(&self, args: &[Term]) -> String {
+        let is_function = |arg: &&Term| matches!(arg.node, Node::Lambda(_));
+        let others = args.iter().filter(|arg| !is_function(arg)).map(|arg| self.text(arg).len());
+        let says = |arg: &Term| matches!(&arg.node, Node::Lambda(own) if !own.says.is_empty());
+        let by_line = args.iter().filter(is_function).count() > 1
+            || args.iter().any(says)
+            || others.sum::<usize>() > SHORT;
+        let mut out = String::new();
+        for (number, arg) in args.iter().enumerate() {
+            let apart = by_line && is_function(&arg);
+            out += match (number, apart) {
+                (0, true) => "\n",
+                (0, false) => "",
+                (_, true) => ",\n",
+                (_, false) => ", ",
+            };
+            out += &self.text(arg);
         }
-        Node::Not(value) => (format!("!{}", at_least(value, UNARY)), UNARY),
-        Node::Cast(value) => match (&value.node, &term.elem) {
-            (Node::Int(value), Elem::F32) => (format!("{value}.0f"), UNARY),
-            _ => (format!("static_cast<{}>({})", elem_type(&term.elem), text(value)), ATOM),
-        },
-        Node::Wide(value) => match &value.node {
-            Node::Int(value) => (format!("{value}LL"), UNARY),
-            _ => (format!("ep::i64{{{}}}", text(value)), ATOM),
-        },
-        Node::Choose(condition, yes, no) => {
-            let (condition, yes) = (at_least(condition, CHOICE + 1), at_least(yes, CHOICE + 1));
-            (format!("{condition} ? {yes} : {}", at_least(no, CHOICE + 1)), CHOICE)
+        out
+    }
+
+    /// A function, behind what it carries out. A parameter that it does not use has no name.
+    fn function(&self, function: &Lambda) -> String {
+        let mut out = String::new();
+        for source in &function.says {
+            out += &format!("{}\n", (self.says)(source));
         }
-        Node::Address(place) => (format!("&{}", at_least(place, UNARY)), UNARY),
+        let params =
+            function.params.iter().map(|Param { kind, name }| match function.mentions(name) {
+                true => format!("{kind} {name}"),
+                false => kind.to_string(),
+            });
+        let body = steps(&function.body, self.says);
+        let gives = function.gives.as_ref().map(|term| format!("return {};", self.text(term)));
+        let gives = gives.unwrap_or_default();
+        let short = gives.len() < SHORT && !gives.contains('\n');
+        let (open, close) = match body.is_empty() && short {
+            true => (" ", " "),
+            false => ("\n", "\n"),
+        };
+        let params = params.collect::<Vec<_>>().join(", ");
+        let (open, close) =
+            if body.is_empty() && gives.is_empty() { ("", "") } else { (open, close) };
+        let params = if params.is_empty() { params } else { format!("({params})") };
+        out + &format!("[&]{params} {{{open}{body}{gives}{close}}}")
     }
 }
 
 /// The sign of an operator, and how tightly it binds.
-pub(crate) fn operator(op: &BinaryOp) -> (&'static str, u8) {
+fn operator(op: &BinaryOp) -> (&'static str, u8) {
     match op {
         BinaryOp::Mul => ("*", PRODUCT),
         BinaryOp::Div => ("/", PRODUCT),

@@ -2,33 +2,19 @@
 
 use super::{Rendered, Renderer};
 use crate::ir::counting::counted_in;
-use crate::ir::{Memory, Place, Tensor};
+use crate::ir::{Expr, Memory, Tensor};
 use crate::plan::{Counting, constant, counted, has_last, is_given};
+use crate::print;
+use crate::schedule;
 
 impl Renderer<'_> {
-    /// Adds `hits` to a counter.
-    pub(super) fn count(&self, target: &Place, hits: &str) -> Rendered {
-        let tensor = self.tensor(&target.tensor)?;
-        if self.counting(tensor) != Some(Counting::Summed) {
-            return Ok(format!("ep::add_count(&{}, {hits});", self.place(target)?));
-        }
-        let indices = target.indices.iter().map(|index| self.text(index)).collect::<Vec<_>>();
-        let index = self.scope().flat(tensor, 0, &indices);
-        Ok(format!("counters.add(Cfg::Counted::{} + {index}, {hits});", constant(&tensor.name)))
-    }
-
-    pub(super) fn counting(&self, tensor: &Tensor) -> Option<Counting> {
-        let found = counted(self.ir).into_iter().find(|(known, _)| known.name == tensor.name);
-        found.map(|(_, kind)| kind)
-    }
-
     /// Whether the sums of some counters are in the window.
     pub(super) fn has_sums(&self) -> bool {
         counted(self.ir).iter().any(|(_, kind)| *kind == Counting::Summed) || has_last(self.ir)
     }
 
     /// Whether what a phase counts is added up as it ends, or roles on its last block wait for that.
-    fn adds_up(&self, phase: Option<&str>, has_last: bool) -> bool {
+    pub(super) fn adds_up(&self, phase: Option<&str>, has_last: bool) -> bool {
         has_last || counted_in(self.ir, phase).iter().any(|(_, kind)| *kind == Counting::Summed)
     }
 
@@ -64,9 +50,11 @@ impl Renderer<'_> {
 
     /// Product of the extents from the one with this number on.
     fn extents(&self, tensor: &Tensor, from: usize) -> String {
-        let extents = tensor.dims.iter().skip(from).map(|dim| self.factor(dim));
-        let product = extents.collect::<Vec<_>>().join(" * ");
-        if product.is_empty() { "1".to_string() } else { product }
+        let role = self.ir.roles.first();
+        let extent = |dim: &Expr| schedule::number(self.ir, role?, dim);
+        let extents = tensor.dims.iter().skip(from).filter_map(extent);
+        let product = extents.reduce(|all, extent| all.times(extent));
+        product.map_or_else(|| "1".to_string(), |product| print::term(&product))
     }
 
     /// The last step of a phase: the last block out stores what all have counted.

@@ -1,11 +1,12 @@
 //! What stands around the roles: `struct Args`, `struct Smem` and the kernel itself.
 
-use super::expr::{elem_type, part_name};
 use super::names::{role_cfg, role_fn};
-use super::{RenderError, Rendered, Renderer, mentions};
+use super::{RenderError, Rendered, Renderer};
 use crate::ir::naming::kernel_of;
 use crate::ir::{Blocks, Expr, Role};
-use crate::plan::{Param, ParamKind, RoleUse, block_groups, has_sequences, params, role_use, sums};
+use crate::plan::{Param, ParamKind, RoleUse, block_groups, has_sequences, params, role_use};
+use crate::print;
+use crate::schedule::{self, elem_type};
 
 impl Renderer<'_> {
     /// Members of `struct Args`, each below the declaration it comes from.
@@ -117,7 +118,7 @@ impl Renderer<'_> {
 
     fn smem_member(&self, role: &Role) -> Result<Option<String>, RenderError> {
         // A role that another one's function serves brings the memory that this function takes.
-        let cfg = role_cfg(self.leader_of(role)?.unwrap_or(role));
+        let cfg = role_cfg(self.leader_of(role).unwrap_or(role));
         let (name, own) = (role_fn(role), role_cfg(role));
         let kind = match role_use(self.ir, &self.ways, role) {
             RoleUse { mover: true, .. } => "MoverSmem",
@@ -139,13 +140,13 @@ impl Renderer<'_> {
         let (mut calls, mut last) = (Vec::new(), Vec::new());
         for role in self.ir.roles.iter().filter(|role| role.phase.as_deref() == phase) {
             let list = if role.blocks == Blocks::Last { &mut last } else { &mut calls };
-            list.push(self.role_call(role)?);
+            list.push(self.role_call(role));
         }
         calls.retain(|call| !call.is_empty());
         let calls = calls.join("\n");
         let (mut own, clears) = self.zeroes(phase, !last.is_empty());
-        if let Some(one) = self.one_launch() {
-            own.push(self.counts_routes(&one)?);
+        if let Some(entered) = self.one_launch().and_then(|_| schedule::entered(self.ir)) {
+            own.push(print::steps(&entered.steps, &|at| self.comment_of(at)));
         }
         let prepare = if own.is_empty() {
             String::new()
@@ -153,7 +154,10 @@ impl Renderer<'_> {
             format!(", [&] {{\n{}\n}}", own.join("\n"))
         };
         let leave = self.leave(phase, &last)?;
-        let uses_smem = [&calls, &prepare, &leave].iter().any(|text| mentions(text, "smem"));
+        let mut here = self.ir.roles.iter().filter(|role| role.phase.as_deref() == phase);
+        let uses_smem = here.any(|role| self.uses_smem(role))
+            || has_sequences(self.ir, &self.ways)
+            || self.adds_up(phase, !last.is_empty());
         let goes_on = "// The call goes on in the next phase.\ncall.ends = false;";
         let is_fixed = clears.is_empty() && ends;
         self.step(
@@ -171,17 +175,17 @@ impl Renderer<'_> {
         )
     }
 
-    fn role_call(&self, role: &Role) -> Rendered {
-        if self.leader_of(role)?.is_some() {
-            return Ok(String::new());
+    fn role_call(&self, role: &Role) -> String {
+        if self.leader_of(role).is_some() {
+            return String::new();
         }
-        if let Some(twin) = self.twin_of(role)? {
+        if let Some(twin) = self.twin_of(role) {
             return self.twin_call(role, twin);
         }
         let (test, team) = self.team(role);
         let smem = if self.uses_smem(role) { "smem, " } else { "" };
         let name = role_fn(role);
-        Ok(format!("if ({test}) {{\nep::Team team({team});\n{name}(args, {smem}team);\n}}"))
+        format!("if ({test}) {{\nep::Team team({team});\n{name}(args, {smem}team);\n}}")
     }
 
     /// The test for the warps of a role, and the arguments of the team that they are.
@@ -198,12 +202,6 @@ impl Renderer<'_> {
              warp - {cfg}::kFirstWarp, {cfg}::kWarps"
         );
         (test, team)
-    }
-
-    /// Whether the role's function takes the shared memory.
-    pub(super) fn uses_smem(&self, role: &Role) -> bool {
-        let used = role_use(self.ir, &self.ways, role);
-        used.has_memory() || sums(self.ir, role)
     }
 
     /// The test for the blocks of a role, the number of this block among them, and how many.
@@ -278,14 +276,5 @@ impl Renderer<'_> {
             .map(|function| function.body.as_str())
             .collect::<Vec<_>>()
             .join("\n")
-    }
-
-    /// Name of a part in `struct Args`.
-    pub(super) fn part_name(
-        &self,
-        tensor: &str,
-        part: usize,
-    ) -> Result<String, super::RenderError> {
-        Ok(part_name(self.ir, self.tensor(tensor)?, part))
     }
 }

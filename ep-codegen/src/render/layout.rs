@@ -95,15 +95,24 @@ fn push_code(out: &mut String, indent: &str, line: &str) {
     }
 }
 
-/// Where a line of `room` columns ends: after a comma, or before an operator.
+/// Where a line of `room` columns ends: after a comma, or before an operator; else behind a bracket.
 fn break_at(line: &str, room: usize) -> Option<usize> {
     let mut depth = 0;
     let mut best: Option<(i32, usize)> = None;
+    let mut bracket = None;
+    let mut before = ' ';
     for (at, letter) in line.char_indices() {
         match letter {
             '(' | '{' | '[' => depth += 1,
             ')' | '}' | ']' => depth -= 1,
+            // Those of templates stand at a name, others and arrows apart from it.
+            '<' if before != ' ' && before != '<' => depth += 1,
+            '>' if before != ' ' && before != '-' => depth -= 1,
             _ => {}
+        }
+        before = letter;
+        if letter == '(' && at < room && bracket.is_none() {
+            bracket = Some(at + 1);
         }
         let end = match letter {
             ',' | ';' => at + 1,
@@ -117,7 +126,7 @@ fn break_at(line: &str, room: usize) -> Option<usize> {
             best = Some((depth, end));
         }
     }
-    best.map(|(_, end)| end)
+    best.map(|(_, end)| end).or(bracket)
 }
 
 #[cfg(test)]

@@ -1,12 +1,7 @@
 //! Identifiers of the emitted text.
 
-use crate::ir::{Channel, Role};
-use crate::plan::{camel, snake};
-
-/// The Cfg struct of a channel.
-pub(super) fn channel_cfg(channel: &Channel) -> String {
-    format!("Cfg::{}", camel(&channel.name))
-}
+use crate::ir::Role;
+use crate::plan::snake;
 
 /// The Cfg struct of a role.
 pub(super) fn role_cfg(role: &Role) -> String {

@@ -1,144 +1,127 @@
 //! One function per role.
 
 use super::names::{role_cfg, role_fn};
-use super::{Rendered, Renderer, mentions};
-use crate::ir::{Action, ChannelKind, Domain, Role, Share, Stmt, walk};
-use crate::plan::{role_use, sums};
+use super::{RenderError, Rendered, Renderer};
+use crate::ir::{Blocks, Role};
+use crate::plan::sums;
+use crate::schedule::{self, MEMORY, PEERS, RoleSteps};
+use crate::{plan, print};
 
 impl Renderer<'_> {
-    /// The function of `role`.
+    /// The functions of `role`: none where that of another role serves it.
     pub(super) fn role(&self, role: &Role) -> Rendered {
-        if self.leader_of(role)?.is_some() {
+        if self.leader_of(role).is_some() {
             return Ok(String::new());
         }
-        if self.ways.is_composed(&role.name) {
-            return self.composed(role);
-        }
-        if let Some(one) = self.one_launch() {
-            return self.one_launch_role(&one);
-        }
-        if let Some(back) = self.way_back() {
-            return self.way_back_role(&back, role);
-        }
-        let twin = self.twin_of(role)?;
-        let used = role_use(self.ir, &self.ways, role);
-        let body = match role.share {
-            Share::Peer { .. } => self.ring_role(role)?,
-            _ => self.flows(role)?,
-        };
+        let steps = self.steps(role)?;
+        let twin = self.twin_of(role);
         let smem = if self.uses_smem(role) { "Smem& smem, " } else { "" };
         let params = match twin {
             Some(_) => self.twin_params(role),
             None => format!("const Args& args, {smem}ep::Team& team"),
         };
-        let mut opening = Vec::new();
-        let acquired = self.channel_opening(role)?;
-        if mentions(&body, "me") || mentions(&acquired, "me") {
-            opening.push("const int me = args.group.rank;".to_string());
-        }
-        if mentions(&body, "mine") {
-            opening.push("const ep::Experts mine = ep::experts_of(args.expert_begin, me);".into());
-            if !opening[0].starts_with("const int me") {
-                opening.insert(0, "const int me = args.group.rank;".to_string());
-            }
-        }
-        if used.mover {
-            let (cfg, name) = (role_cfg(role), role_fn(role));
-            let own = if twin.is_some() { "own".into() } else { format!("smem.{name}[team.warp]") };
-            opening.push(format!("ep::Mover<{cfg}> mover({own}, team);"));
-        }
-        if sums(self.ir, role) {
-            opening.push("ep::Counters<Cfg::Counted> counters(args.group, smem.counters);".into());
-        }
-        opening.push(acquired);
-        opening.extend(self.slot_channels(role)?);
         let mut source = role.at.text.clone();
         if let Some(twin) = twin {
             source += &format!("\n/// {}: the same for this rank", twin.at.text);
         }
+        let function = self.function((&source, &role_fn(role)), &params, role, &steps)?;
+        match self.one_launch().and_then(|_| schedule::tables(self.ir)) {
+            Some(tables) => {
+                let source = format!("What the last block of {} records", role.name);
+                let name = format!("{}_tables", role_fn(role));
+                let params = "const Args& args, const Smem& smem, ep::Team& team";
+                let tables = self.function((&source, &name), params, role, &tables)?;
+                Ok(format!("{tables}\n{function}"))
+            }
+            None => Ok(function),
+        }
+    }
+
+    /// What a role does, in the way that rules have chosen.
+    fn steps(&self, role: &Role) -> Result<RoleSteps, RenderError> {
+        if !self.ways.is_composed(&role.name)
+            && let Some(steps) = schedule::whole(self.ir, role)
+        {
+            return Ok(steps);
+        }
+        schedule::role(self.ir, role, self.ways.rules).map_err(|refusals| {
+            let first = refusals.into_iter().next();
+            let message = first.as_ref().map(|it| it.why.clone()).unwrap_or_default();
+            RenderError { statement: first.map(|it| it.at), ..self.defect(&message) }
+        })
+    }
+
+    fn function(
+        &self,
+        (source, name): (&str, &str),
+        params: &str,
+        role: &Role,
+        steps: &RoleSteps,
+    ) -> Rendered {
+        let mut opening = Vec::new();
+        if steps.uses_me {
+            opening.push("const int me = args.group.rank;");
+        }
+        if sums(self.ir, role) {
+            opening.push("ep::Counters<Cfg::Counted> counters(args.group, smem.counters);");
+        }
         self.step(
             "role",
             &[
-                ("source", &source),
-                ("name", &role_fn(role)),
-                ("params", &params),
+                ("source", source),
+                ("name", name),
+                ("params", params),
                 ("opening", &opening.join("\n")),
-                ("body", &body),
-                ("closing", self.closing(role)),
+                ("body", &print::steps(&steps.steps, &|at| self.comment_of(at))),
             ],
         )
     }
 
-    /// What a consuming role does before anything else: offers its output, fills what stays empty.
-    fn channel_opening(&self, role: &Role) -> Rendered {
-        let mut lines = Vec::new();
-        for channel in self.ir.channels.iter().filter(|channel| channel.to == role.name) {
-            if channel.kind == ChannelKind::Direct {
-                lines.push(self.direct_ready(channel, role)?);
-            }
+    // ---- Roles that share a function ----
+
+    /// The earlier role whose function serves `role` too.
+    pub(super) fn leader_of(&self, role: &Role) -> Option<&Role> {
+        let whole = |role: &&Role| !self.ways.is_composed(&role.name);
+        Some(role).filter(whole).and_then(|role| schedule::leader_of(self.ir, role)).filter(whole)
+    }
+
+    /// The role that the function of `role` serves besides.
+    pub(super) fn twin_of(&self, role: &Role) -> Option<&Role> {
+        let whole = |role: &&Role| !self.ways.is_composed(&role.name);
+        Some(role).filter(whole).and_then(|role| schedule::twin_of(self.ir, role)).filter(whole)
+    }
+
+    /// The call of a function that serves two roles, each with its own test, team, memory and peers. When
+    /// the blocks of the first one are all there are, it serves the peer of the second as well.
+    pub(super) fn twin_call(&self, role: &Role, twin: &Role) -> String {
+        let peers = |role: &Role| schedule::peers_of(self.ir, role).map(|it| print::term(&it));
+        let (name, other) = (role_fn(role), role_fn(twin));
+        let ((test, team), (other_test, other_team)) = (self.team(role), self.team(twin));
+        let mut own = peers(role).unwrap_or_default();
+        let others = peers(twin).unwrap_or_default();
+        if let (Blocks::Range { high, .. }, Blocks::Other) = (&role.blocks, &twin.blocks) {
+            own = format!("{} < blocks ? {own} : ep::all_peers(Cfg::kRanks)", self.text(high));
         }
-        lines.extend(self.fills(role)?);
-        Ok(lines.join("\n"))
+        format!(
+            "const bool is_{name} = {test};\nconst bool is_{other} = {other_test};\n\
+             if (is_{name} || is_{other}) {{\n\
+             const int me = args.group.rank;\n\
+             ep::Team team(\nis_{name} ? ep::Team({team})\n: ep::Team({other_team}));\n\
+             {name}(args, is_{name} ? smem.{name}[team.warp] : smem.{other}[team.warp], team,\n\
+             is_{other} ? {others}\n: {own});\n}}"
+        )
     }
 
-    /// What a role owes when it is done: open copies.
-    fn closing(&self, role: &Role) -> &'static str {
-        if role_use(self.ir, &self.ways, role).mover { "mover.finish();" } else { "" }
+    /// The parameters of a function that serves two roles.
+    fn twin_params(&self, role: &Role) -> String {
+        format!(
+            "const Args& args, ep::MoverSmem<{}>& {MEMORY}, ep::Team& team, const ep::Peers& {PEERS}",
+            role_cfg(role)
+        )
     }
 
-    /// The flows of a role in order.
-    fn flows(&self, role: &Role) -> Rendered {
-        let several = role.body.iter().filter(|stmt| self.moves(stmt)).count() > 1;
-        let mut texts = Vec::new();
-        for stmt in &role.body {
-            let text = self.flow(role, stmt)?;
-            // Each has variables of its own.
-            texts.push(if several && self.moves(stmt) { format!("{{\n{text}\n}}") } else { text });
-        }
-        Ok(texts.join("\n"))
-    }
-
-    fn flow(&self, role: &Role, stmt: &Stmt) -> Rendered {
-        match &stmt.action {
-            Action::For { domain: Domain::Stripe, .. } if self.pushes_direct(stmt) => {
-                self.direct_send(role, stmt, self.twin_of(role)?)
-            }
-            Action::For { domain: Domain::Stripe, body, .. } => match body.as_slice() {
-                [Stmt { action: Action::For { position: Some(_), .. }, .. }] => {
-                    self.place_rows(stmt)
-                }
-                _ => self.count_tokens(stmt),
-            },
-            Action::Receive { channel, .. } if self.has_kind(channel, ChannelKind::Direct) => {
-                self.direct_receive(stmt)
-            }
-            Action::Gather { .. } => self.gather(role, stmt),
-            _ => self.compute(stmt),
-        }
-    }
-
-    /// Whether a flow moves messages or rows, and not only numbers.
-    fn moves(&self, stmt: &Stmt) -> bool {
-        matches!(stmt.action, Action::Receive { .. })
-            || walk::nested(stmt)
-                .iter()
-                .any(|inner| matches!(inner.action, Action::For { position: Some(_), .. }))
-            || self.pushes_direct(stmt)
-    }
-
-    pub(super) fn pushes_direct(&self, stmt: &Stmt) -> bool {
-        let mut found = false;
-        crate::ir::walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
-            if let Action::Push { channel, .. } = &inner.action {
-                found |= self.has_kind(channel, ChannelKind::Direct);
-            }
-        });
-        found
-    }
-
-    /// A statement that is right, and that the generator has no form for.
-    pub(super) fn no_form(&self, stmt: &Stmt) -> super::RenderError {
-        let defect = self.defect("this statement has no CUDA form here");
-        super::RenderError { statement: Some(stmt.at.clone()), ..defect }
+    /// Whether the role's function takes the shared memory.
+    pub(super) fn uses_smem(&self, role: &Role) -> bool {
+        plan::role_use(self.ir, &self.ways, role).has_memory() || sums(self.ir, role)
     }
 }

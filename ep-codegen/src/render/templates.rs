@@ -13,24 +13,7 @@ macro_rules! templates {
     };
 }
 
-templates!(
-    "args",
-    "count_tokens",
-    "direct_receive",
-    "direct_send",
-    "entry",
-    "gather",
-    "kernel",
-    "one_launch",
-    "placed",
-    "push",
-    "ring_receive",
-    "ring_role",
-    "ring_send",
-    "ring_send_range",
-    "role",
-    "slots_push",
-);
+templates!("args", "entry", "kernel", "role",);
 
 /// The loaded templates.
 pub(super) struct Templates {

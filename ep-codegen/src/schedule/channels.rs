@@ -408,7 +408,12 @@ impl<'a> RoleLowering<'a> {
     }
 
     /// `at position`: where the first message of a peer goes.
-    fn first_row(&mut self, scope: &Scope, stmt: &Stmt, out: &mut Vec<Step>) -> Lowered<Term> {
+    pub(super) fn first_row(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
         let Action::Receive { position, .. } = &stmt.action else { return Ok(Term::int(0)) };
         let Some(position) = position else { return Ok(Term::int(0)) };
         let first = self.scalar(scope, position, out)?.converted(&Elem::I32);

@@ -3,7 +3,7 @@
 //! A role body is lowered statement by statement. One warp carries each unit of the work that the
 //! role's share deals out, and does its statements in order: loops over numbers go over its lanes,
 //! everything else the warp does as a whole. Channels are objects with one interface. So every
-//! declaration that can have a text has one; faster ways of some roles are in `render`.
+//! declaration that can have a text has one; faster ways of some roles are in `whole`.
 
 mod channels;
 pub(crate) mod declaration;
@@ -21,16 +21,18 @@ mod term;
 pub(crate) mod typed;
 mod value;
 mod ways;
+mod whole;
 
 pub use rules::{Staged, Uses};
-pub use step::{Copy, Loop, Step, Takers};
+pub use step::{Copy, Lambda, Loop, Param, Step, Takers};
 pub use term::{Node, Term};
 pub use ways::{RoleRule, RuleSet, Ways};
+pub use whole::{MEMORY, PEERS};
 
 use std::cell::Cell;
 
-use crate::ir::{Channel, Elem, Message, Pipeline, Role, Source, Tensor};
-use scope::Names;
+use crate::ir::{Channel, Elem, Expr, Message, Pipeline, Role, Source, Tensor};
+use scope::{Names, Scope};
 
 /// The steps of one role.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,22 +75,59 @@ pub fn role(ir: &Pipeline, role: &Role, rules: RuleSet) -> Result<RoleSteps, Vec
     if refusals.is_empty() { Ok(steps) } else { Err(refusals) }
 }
 
+/// The steps of a role that the library does as a whole; `None`: rules know no such way of it.
+pub fn whole(ir: &Pipeline, role: &Role) -> Option<RoleSteps> {
+    rules::check(ir, role).ok()?;
+    made(ir, role, whole::steps)
+}
+
+/// What every block does as it enters the kernel of a role that is a whole dispatch.
+pub fn entered(ir: &Pipeline) -> Option<RoleSteps> {
+    made(ir, ir.roles.first()?, whole::entered)
+}
+
+/// What the last block of such a kernel records.
+pub fn tables(ir: &Pipeline) -> Option<RoleSteps> {
+    made(ir, ir.roles.first()?, whole::tables)
+}
+
+/// The role whose function serves `role` too, where both are done as a whole.
+pub fn leader_of<'p>(ir: &'p Pipeline, role: &Role) -> Option<&'p Role> {
+    whole::leader_of(ir, role)
+}
+
+/// The role that the function of `role` serves besides.
+pub fn twin_of<'p>(ir: &'p Pipeline, role: &Role) -> Option<&'p Role> {
+    whole::twin_of(ir, role)
+}
+
+/// The peers to which a role sends that is done as a whole, and only sends.
+pub fn peers_of(ir: &Pipeline, role: &Role) -> Option<Term> {
+    let mut lowering = RoleLowering::new(ir, role);
+    whole::peers_of(&mut lowering)
+}
+
+/// An expression over numbers of the shape and of a call.
+pub fn number(ir: &Pipeline, role: &Role, expr: &Expr) -> Option<Term> {
+    let mut ahead = Vec::new();
+    let value = RoleLowering::new(ir, role).scalar(&Scope::default(), expr, &mut ahead).ok();
+    value.filter(|_| ahead.is_empty())
+}
+
+fn made(
+    ir: &Pipeline,
+    role: &Role,
+    make: fn(&mut RoleLowering<'_>) -> Lowered<Vec<Step>>,
+) -> Option<RoleSteps> {
+    let mut lowering = RoleLowering::new(ir, role);
+    let steps = make(&mut lowering).ok().filter(|_| lowering.refusals.is_empty())?;
+    Some(RoleSteps { steps, uses_me: lowering.uses_me.get(), uses: Uses::default() })
+}
+
 /// The steps of all statements of `role` that have any, and everything that prevents a text. Rules
 /// rewrite what has one.
 pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refusal>) {
-    let taken = ir.cuda_fns.iter().map(|own| own.name.clone());
-    let mut lowering = RoleLowering {
-        ir,
-        role,
-        names: Names::beside(taken),
-        refusals: Vec::new(),
-        objects: Vec::new(),
-        reread: hazards::reread(role),
-        single: false,
-        closers: None,
-        places: Vec::new(),
-        uses_me: Cell::new(false),
-    };
+    let mut lowering = RoleLowering::new(ir, role);
     let steps = lowering.role();
     let (steps, uses) = match lowering.refusals.is_empty() {
         true => rules::rewrite(&mut lowering, steps, rules),
@@ -118,6 +157,22 @@ struct RoleLowering<'a> {
 }
 
 impl<'a> RoleLowering<'a> {
+    fn new(ir: &'a Pipeline, role: &'a Role) -> RoleLowering<'a> {
+        let taken = ir.cuda_fns.iter().map(|own| own.name.clone());
+        RoleLowering {
+            ir,
+            role,
+            names: Names::beside(taken),
+            refusals: Vec::new(),
+            objects: Vec::new(),
+            reread: hazards::reread(role),
+            single: false,
+            closers: None,
+            places: Vec::new(),
+            uses_me: Cell::new(false),
+        }
+    }
+
     fn refuse(&mut self, at: &Source, why: String) {
         let refusal = Refusal { at: at.clone(), why };
         if !self.refusals.contains(&refusal) {

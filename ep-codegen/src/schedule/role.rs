@@ -33,7 +33,7 @@ impl RoleLowering<'_> {
     }
 
     /// Stops the role where the caller's outputs hold fewer rows than it writes in all.
-    fn rooms(&mut self, out: &mut Vec<Step>) {
+    pub(super) fn rooms(&mut self, out: &mut Vec<Step>) {
         let takes =
             |kind| self.ends().iter().any(|(channel, end)| channel.kind == kind && *end == End::In);
         // The senders of a direct channel see for themselves that there is no room.
@@ -121,7 +121,7 @@ impl RoleLowering<'_> {
     }
 
     /// A loop over stripes, and what the names mean in it.
-    fn stripes_loop(&mut self, scope: &Scope, turns: Takers) -> Lowered<(Loop, Scope)> {
+    pub(super) fn stripes_loop(&mut self, scope: &Scope, turns: Takers) -> Lowered<(Loop, Scope)> {
         if !self.has_stripes() {
             return Err("this needs the number `stripes`".to_string());
         }

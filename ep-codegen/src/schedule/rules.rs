@@ -21,12 +21,9 @@ mod width;
 
 pub use fanout::{Fanout, Reached};
 pub(crate) use one_launch::OneLaunch;
-#[cfg(feature = "render")]
 pub(crate) use one_launch::{Counted, counted_field};
-#[cfg(feature = "render")]
 pub(crate) use sending::is_position;
 pub use staged::Staged;
-#[cfg(feature = "render")]
 pub(crate) use team::{is_prefix, takes_warps};
 pub(crate) use way_back::WayBack;
 
@@ -112,8 +109,7 @@ pub fn check(ir: &Pipeline, role: &Role) -> Result<(), Unfit> {
     for channel in ir.channels.iter().filter(ends) {
         forms.check_channel(channel)?;
     }
-    forms.check_role(role)?;
-    forms.check_words(role)
+    forms.check_role(role)
 }
 
 /// A pipeline whose roles are looked at.

@@ -99,6 +99,7 @@ const TAKEN: &[&str] = &[
 ];
 
 /// The names that a function has given out.
+#[derive(Clone)]
 pub(super) struct Names {
     used: Vec<String>,
 }
@@ -131,6 +132,8 @@ pub(super) enum Meaning {
     Placed(Term, Term),
     /// A message that has arrived, or one part of a gather.
     Message(Arrived),
+    /// A message of which an element of one field is at hand.
+    Field(String, Term),
 }
 
 /// A message where it can be read.
@@ -154,6 +157,21 @@ pub(super) struct Scope {
     pub(super) by_lane: bool,
     /// Where the parts of a gather are, while they are there.
     pub(super) parts: Option<Parts>,
+    /// The object that knows the experts of this rank, where the role has one.
+    pub(super) own_experts: Option<String>,
+    /// What is known of rows of numbers.
+    pub(super) looks: Vec<LookedAt>,
+}
+
+/// A row of numbers that has been loaded, or what it says.
+#[derive(Debug, Clone)]
+pub(super) struct LookedAt {
+    /// The helper that asks for it; empty: the row itself.
+    pub(super) helper: String,
+    /// The row.
+    pub(super) row: Expr,
+    /// The object that holds it.
+    pub(super) object: String,
 }
 
 /// The parts that a gather has brought together.
@@ -175,6 +193,12 @@ impl Scope {
     /// The meaning of a name.
     pub(super) fn find(&self, name: &str) -> Option<&Meaning> {
         self.meanings.iter().rev().find(|(known, _)| known == name).map(|(_, meaning)| meaning)
+    }
+
+    /// The object that knows what `helper` asks of a row; that holds the row, if it is empty.
+    pub(super) fn looked_at(&self, helper: &str, row: &Expr) -> Option<&str> {
+        let mut known = self.looks.iter().filter(|known| known.helper == helper);
+        known.find(|known| known.row == *row).map(|known| known.object.as_str())
     }
 
     /// The same with one more name.
@@ -202,5 +226,10 @@ impl Scope {
 
 /// What the position of the last push to a channel is called.
 pub(super) fn position_of(channel: &str) -> String {
-    format!("{channel}.position")
+    number_of(channel, "position")
+}
+
+/// What a number of a channel is called.
+pub(super) fn number_of(channel: &str, number: &str) -> String {
+    format!("{channel}.{number}")
 }

@@ -43,7 +43,7 @@ impl<'a> RoleLowering<'a> {
     }
 
     /// That every optional tensor which `stmt` itself needs is there.
-    fn presence(&self, scope: &Scope, stmt: &Stmt) -> Option<Term> {
+    pub(super) fn presence(&self, scope: &Scope, stmt: &Stmt) -> Option<Term> {
         // A field comes with its tensor: without it there are no elements of it. A name stands for what
         // is absent, until something is made of it.
         if matches!(stmt.action, Action::Push { .. } | Action::Let { .. }) {

@@ -1,7 +1,7 @@
 //! The steps of a role: what a warp or a lane does, in order.
 
-use super::term::Term;
-use crate::ir::{Elem, Source};
+use super::term::{Term, counting};
+use crate::ir::{BinaryOp, Elem, Source};
 
 /// One step of a role.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +24,13 @@ pub enum Step {
         /// Name.
         name: String,
         /// Value, whose type the name has.
+        value: Term,
+    },
+    /// `const auto name = value;`: the library says what it is.
+    Made {
+        /// Name.
+        name: String,
+        /// What makes it.
         value: Term,
     },
     /// `const type* name = value;` or of a place that is written.
@@ -69,6 +76,13 @@ pub enum Step {
         /// What then.
         body: Vec<Step>,
     },
+    /// `while (condition) { .. }`
+    While {
+        /// As long as this holds.
+        condition: Term,
+        /// What is done.
+        body: Vec<Step>,
+    },
     /// Goes on with the next turn of the loop around unless the condition holds.
     SkipUnless(Term),
     /// A loop over numbers.
@@ -97,6 +111,7 @@ impl Step {
     pub(super) fn inner(&self) -> &[Step] {
         match self {
             Step::If { body, .. }
+            | Step::While { body, .. }
             | Step::Take { body, .. }
             | Step::Loop(Loop { body, .. })
             | Step::Leader(body)
@@ -109,6 +124,7 @@ impl Step {
     pub(super) fn inner_mut(&mut self) -> Option<&mut Vec<Step>> {
         match self {
             Step::If { body, .. }
+            | Step::While { body, .. }
             | Step::Take { body, .. }
             | Step::Loop(Loop { body, .. })
             | Step::Leader(body)
@@ -120,6 +136,34 @@ impl Step {
 
 impl Step {
     /// The terms of the step itself.
+    fn terms(&self) -> Vec<&Term> {
+        match self {
+            Step::Says(_) | Step::Remark(_) | Step::Meet | Step::Leader(_) | Step::Scope(_) => {
+                Vec::new()
+            }
+            Step::Object { args, .. } => args.iter().collect(),
+            Step::Let { value: term, .. }
+            | Step::Made { value: term, .. }
+            | Step::Pointer { value: term, .. }
+            | Step::Variable { value: term, .. }
+            | Step::Do(term)
+            | Step::If { condition: term, .. }
+            | Step::While { condition: term, .. }
+            | Step::SkipUnless(term)
+            | Step::Take { next: term, .. } => vec![term],
+            Step::Set { place, value } | Step::Increase { place, value } => vec![place, value],
+            Step::Loop(Loop { from, to, .. }) => vec![from, to],
+            Step::Copy(Copy { to, from, count, .. }) => vec![to, from, count],
+        }
+    }
+
+    /// Whether a name stands in this step or those inside of it.
+    pub(super) fn mentions(&self, name: &str) -> bool {
+        self.terms().into_iter().any(|term| term.mentions(name))
+            || self.inner().iter().any(|step| step.mentions(name))
+    }
+
+    /// The same terms, to be changed.
     fn terms_mut(&mut self) -> Vec<&mut Term> {
         match self {
             Step::Says(_) | Step::Remark(_) | Step::Meet | Step::Leader(_) | Step::Scope(_) => {
@@ -127,10 +171,12 @@ impl Step {
             }
             Step::Object { args, .. } => args.iter_mut().collect(),
             Step::Let { value: term, .. }
+            | Step::Made { value: term, .. }
             | Step::Pointer { value: term, .. }
             | Step::Variable { value: term, .. }
             | Step::Do(term)
             | Step::If { condition: term, .. }
+            | Step::While { condition: term, .. }
             | Step::SkipUnless(term)
             | Step::Take { next: term, .. } => vec![term],
             Step::Set { place, value } | Step::Increase { place, value } => vec![place, value],
@@ -149,6 +195,36 @@ impl Step {
             found |= inner.replace(term, by);
         }
         found
+    }
+}
+
+/// A function that a call takes: `[&](type name, ..) { .. }`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lambda {
+    /// The statements that it carries out.
+    pub says: Vec<Source>,
+    /// Its parameters.
+    pub params: Vec<Param>,
+    /// What it does,
+    pub body: Vec<Step>,
+    /// and gives.
+    pub gives: Option<Term>,
+}
+
+/// A parameter of a [`Lambda`]; its name is printed where it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Param {
+    /// Its type in C++.
+    pub kind: &'static str,
+    /// Its name.
+    pub name: String,
+}
+
+impl Lambda {
+    /// Whether a name stands in it.
+    pub fn mentions(&self, name: &str) -> bool {
+        self.body.iter().any(|step| step.mentions(name))
+            || self.gives.as_ref().is_some_and(|term| term.mentions(name))
     }
 }
 
@@ -182,6 +258,17 @@ pub struct Loop {
     pub body: Vec<Step>,
 }
 
+impl Loop {
+    /// The first number of who begins `behind` the others.
+    pub fn first_of(&self, behind: &str) -> Term {
+        let behind = Term::index(behind);
+        match self.elem {
+            Elem::I32 => counting(BinaryOp::Add, self.from.clone(), behind),
+            _ => self.from.clone().plus(behind),
+        }
+    }
+}
+
 /// Who takes which turns of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takers {
@@ -197,6 +284,8 @@ pub enum Takers {
     Wide,
     /// The warp as a whole, eight for each lane at a time.
     WideChunks,
+    /// The warps of a block in turn, as they are divided over the peers.
+    Parts,
     /// The warps of the role in turn.
     Warps,
     /// The threads of the role in turn.

@@ -1,6 +1,7 @@
 //! Values of the emitted text: typed C++ expressions, so that nobody has to read text to know what
 //! they are.
 
+use super::step::Lambda;
 use crate::ir::{BinaryOp, Elem};
 
 /// An expression of the emitted text.
@@ -39,6 +40,8 @@ pub enum Node {
     Choose(Box<Term>, Box<Term>, Box<Term>),
     /// `&place`.
     Address(Box<Term>),
+    /// A function that a call takes.
+    Lambda(Box<Lambda>),
 }
 
 impl Term {
@@ -75,6 +78,11 @@ impl Term {
     /// `function(args)`.
     pub fn call(function: impl Into<String>, args: Vec<Term>, elem: Elem) -> Term {
         Term::new(Node::Call(function.into(), args), elem)
+    }
+
+    /// A function that a call takes.
+    pub fn lambda(lambda: Lambda) -> Term {
+        Term::new(Node::Lambda(Box::new(lambda)), Elem::I32)
     }
 
     /// `base[at]`.
@@ -162,7 +170,7 @@ impl Term {
     /// The terms that this one is made of.
     pub(super) fn inner(&self) -> Vec<&Term> {
         match &self.node {
-            Node::Int(_) | Node::Bool(_) | Node::Name(_) => Vec::new(),
+            Node::Int(_) | Node::Bool(_) | Node::Name(_) | Node::Lambda(_) => Vec::new(),
             Node::Call(_, args) => args.iter().collect(),
             Node::Not(one) | Node::Cast(one) | Node::Wide(one) | Node::Address(one) => vec![one],
             Node::Index(left, right) | Node::Binary(_, left, right) => vec![left, right],
@@ -173,7 +181,7 @@ impl Term {
     /// The same, to be changed.
     pub(super) fn inner_mut(&mut self) -> Vec<&mut Term> {
         match &mut self.node {
-            Node::Int(_) | Node::Bool(_) | Node::Name(_) => Vec::new(),
+            Node::Int(_) | Node::Bool(_) | Node::Name(_) | Node::Lambda(_) => Vec::new(),
             Node::Call(_, args) => args.iter_mut().collect(),
             Node::Not(one) | Node::Cast(one) | Node::Wide(one) | Node::Address(one) => vec![one],
             Node::Index(left, right) | Node::Binary(_, left, right) => vec![left, right],
@@ -183,8 +191,13 @@ impl Term {
 
     /// Whether a name stands in it.
     pub(super) fn mentions(&self, name: &str) -> bool {
-        matches!(&self.node, Node::Name(own) if own == name)
-            || self.inner().into_iter().any(|inner| inner.mentions(name))
+        let here = match &self.node {
+            Node::Name(own) => own.split(['.', '[']).next() == Some(name),
+            Node::Call(own, _) => own.split('.').next() == Some(name),
+            Node::Lambda(function) => function.mentions(name),
+            _ => false,
+        };
+        here || self.inner().into_iter().any(|inner| inner.mentions(name))
     }
 
     /// Puts `by` in place of `term`; whether it was there.
@@ -194,6 +207,12 @@ impl Term {
             return true;
         }
         let mut found = false;
+        if let Node::Lambda(function) = &mut self.node {
+            for step in &mut function.body {
+                found |= step.replace(term, by);
+            }
+            found |= function.gives.as_mut().is_some_and(|gives| gives.replace(term, by));
+        }
         for inner in self.inner_mut() {
             found |= inner.replace(term, by);
         }
@@ -220,6 +239,12 @@ impl Term {
 /// Whether the type is a float that C++ does not compute with.
 pub(super) fn is_narrow_float(elem: &Elem) -> bool {
     matches!(elem, Elem::Bf16 | Elem::E4m3 | Elem::Ue8m0)
+}
+
+/// `left op right` of numbers whose result is known to be a count or an index: 32 bits hold it.
+pub(super) fn counting(op: BinaryOp, left: Term, right: Term) -> Term {
+    let node = Node::Binary(op, Box::new(left), Box::new(right));
+    Term { node, elem: Elem::I32, range: Some((0, i64::from(i32::MAX))) }
 }
 
 /// `left op right` as the language means it: whole numbers have 64 bits unless the result is known

@@ -81,7 +81,10 @@ impl RoleLowering<'_> {
                 Ok(Term { range, ..value })
             }
             NameKind::Size => self.size(scope, name, out),
-            NameKind::Me => Ok(self.me()),
+            NameKind::Me => match scope.find("me") {
+                Some(Meaning::Value(rank)) => Ok(rank.clone()),
+                _ => Ok(self.me()),
+            },
             NameKind::Stripe | NameKind::Binder => {
                 let name = if *kind == NameKind::Stripe { "stripe" } else { name };
                 match scope.find(name) {
@@ -91,7 +94,9 @@ impl RoleLowering<'_> {
                         there.by_lane = scope.by_lane;
                         self.value(&there, &row, i, out)
                     }
-                    Some(Meaning::Message(_)) => Err(format!("`{name}` is a whole message here")),
+                    Some(Meaning::Message(_) | Meaning::Field(..)) => {
+                        Err(format!("`{name}` is a whole message here"))
+                    }
                     None if *kind == NameKind::Stripe => {
                         Err("`stripe` has a value only where a role is dealt out by stripes".into())
                     }

@@ -1,6 +1,6 @@
 //! In which ways roles are emitted faster than statement by statement.
 
-use super::rules::{self, Staged, Uses};
+use super::rules::{Staged, Uses};
 use crate::ir::{Pipeline, Role};
 
 /// A way to make roles faster. None changes what they leave.
@@ -62,7 +62,7 @@ impl Ways {
     /// What `rules` make of the roles.
     pub fn of(ir: &Pipeline, rules: RuleSet) -> Ways {
         let is_composed =
-            |role: &&Role| !rules.has(RoleRule::Roles) || rules::check(ir, role).is_err();
+            |role: &&Role| !rules.has(RoleRule::Roles) || super::whole(ir, role).is_none();
         let way = |role: &Role| {
             let steps = super::role(ir, role, rules);
             (role.name.clone(), steps.map(|steps| steps.uses).unwrap_or_default())

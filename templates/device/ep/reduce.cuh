@@ -31,6 +31,11 @@ struct Turns {
     __device__ __forceinline__ void ask() {}
 };
 
+/// The tokens of a stripe that a warp takes, in turn with the others of its block.
+__device__ __forceinline__ Turns turns_of(const Team& team, Span tokens) {
+    return Turns{tokens.begin + team.warp, tokens.end, team.warps};
+}
+
 /// How a role's rows are cut for a gather; `Role` is its Cfg struct.
 template <class Role>
 struct GatherCut {

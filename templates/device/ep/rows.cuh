@@ -22,6 +22,11 @@ struct Span {
     int begin, end;
 };
 
+/// The tokens from `begin` to `end`.
+__device__ __forceinline__ Span span_of(int begin, int end) {
+    return Span{begin, end};
+}
+
 /// The tokens of one stripe: contiguous, and no two stripes differ by more than one token.
 __device__ __forceinline__ Span stripe_span(int tokens, int stripes, int stripe) {
     const int each = tokens / stripes;

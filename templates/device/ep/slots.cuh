@@ -26,6 +26,11 @@ struct SlotWords {
     }
 };
 
+/// The word of element `i` of a field whose elements are words.
+__device__ __forceinline__ u64* word_of(const SlotWords& field, int i) {
+    return field.words + i;
+}
+
 /// The bits of an element of at most four bytes, and back.
 template <class T>
 union SlotBits {

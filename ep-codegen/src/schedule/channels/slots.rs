@@ -12,7 +12,7 @@ use crate::ir::{
 use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::statements::bind_position;
 use crate::schedule::step::{Step, Takers};
-use crate::schedule::term::{Node, Term};
+use crate::schedule::term::{Node, Term, counting};
 use crate::schedule::value::{Numbers, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
 
@@ -67,7 +67,9 @@ impl<'a> RoleLowering<'a> {
             let index = index.converted(&Elem::I32);
             key = Some(match key {
                 None => index,
-                Some(outer) => small(BinaryOp::Add, small(BinaryOp::Mul, outer, extent), index),
+                Some(outer) => {
+                    counting(BinaryOp::Add, counting(BinaryOp::Mul, outer, extent), index)
+                }
             });
         }
         let key = key.unwrap_or_else(|| Term::int(0));
@@ -340,12 +342,6 @@ impl<'a> RoleLowering<'a> {
         }
         Ok(index)
     }
-}
-
-/// `left op right` of numbers of slots: the plan takes no more of them than 32 bits number.
-fn small(op: BinaryOp, left: Term, right: Term) -> Term {
-    let node = Node::Binary(op, Box::new(left), Box::new(right));
-    Term { node, elem: Elem::I32, range: Some((0, i64::from(i32::MAX))) }
 }
 
 /// What slots as a whole ask of the roles at their ends.

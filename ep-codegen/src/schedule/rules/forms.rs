@@ -7,7 +7,7 @@ use crate::ir::rows::{moved_row, row_in_place};
 use crate::ir::slots::travels_in_words;
 use crate::ir::{
     Action, Blocks, Channel, ChannelKind, DimKind, Domain, Elem, ElemType, Expr, NameKind, PeerSet,
-    Role, Share, Source, Stmt, TensorKind, Transport, walk,
+    Role, Share, Stmt, TensorKind, Transport, walk,
 };
 
 /// Helpers that look up where experts live.
@@ -85,38 +85,6 @@ impl Forms<'_> {
 
     pub(super) fn fanout<'s>(&self, stmt: &'s Stmt) -> Result<Fanout<'s>, Unfit> {
         Fanout::of(stmt).ok_or_else(|| self.no_form(stmt))
-    }
-
-    /// The names that the functions of rules give out beside those of the declaration.
-    pub(super) fn check_words(&self, role: &Role) -> Checked {
-        const OWN: [&str; 32] = [
-            "args", "base", "blocks", "counters", "each", "first", "goes", "hits", "items", "last",
-            "match", "me", "meta", "mine", "mover", "own", "peers", "places", "position",
-            "present", "records", "rows", "sent", "smem", "span", "stages", "stripe", "sum",
-            "team", "theirs", "turns", "units",
-        ];
-        let ends = ["_row", "_ranks", "_ids", "_field"];
-        let clash = |name: &str| OWN.contains(&name) || ends.iter().any(|end| name.ends_with(end));
-        let mut wrong = None;
-        let mut see = |at: &Source, name: &str| {
-            if clash(name) {
-                wrong.get_or_insert((at.clone(), name.to_string()));
-            }
-        };
-        walk::stmts(&role.body, &mut |stmt| match &stmt.action {
-            Action::For { binder, .. } | Action::Receive { binder, .. } => see(&stmt.at, binder),
-            Action::Gather { binder, part, across, .. } => {
-                [binder, part, across].into_iter().for_each(|name| see(&stmt.at, name));
-            }
-            Action::Let { name, .. } => see(&stmt.at, name),
-            _ => {}
-        });
-        match wrong {
-            None => Ok(()),
-            Some((at, name)) => {
-                self.refuse(&at, &format!("`{name}` has a meaning in its function"))
-            }
-        }
     }
 
     /// What the helpers and domains of a role know without being told.

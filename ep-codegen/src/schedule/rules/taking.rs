@@ -25,10 +25,6 @@ impl Forms<'_> {
             return self
                 .refuse(&stmt.at, "the sender has said where rows go: the loop has no `at`");
         }
-        if ring && ["first", "row"].contains(&binder.as_str()) {
-            let why = format!("`{binder}` already has a meaning in the functions of rings");
-            return self.refuse(&stmt.at, &why);
-        }
         if let Some(position) = position {
             self.check_here(stmt, position)?;
         }

@@ -17,7 +17,6 @@ use crate::ir::{
 type Named<'s> = (&'s str, &'s Expr);
 
 /// The parts of such a pair of roles.
-#[cfg_attr(not(feature = "render"), expect(dead_code, reason = "texts are made of them"))]
 pub(crate) struct WayBack<'s> {
     pub(crate) channel: &'s Channel,
     /// The loop over the rows of a source, and the push in it.
@@ -77,7 +76,6 @@ impl<'s> Forms<'s> {
         }
         for role in [send, sums] {
             self.check_known(role)?;
-            self.check_words(role)?;
         }
         let [rows] = send.body.as_slice() else {
             return self.refuse(&send.at, "such a role sends, and nothing else");

@@ -6,7 +6,7 @@ use crate::ir::parts::parts;
 use crate::ir::{BinaryOp, Elem, Expr, Memory, Place};
 use crate::schedule::scope::Scope;
 use crate::schedule::step::Step;
-use crate::schedule::term::{Node, Term, arithmetic};
+use crate::schedule::term::{Node, Term, arithmetic, counting};
 use crate::schedule::{Lowered, RoleLowering};
 
 impl<'a> RoleLowering<'a> {
@@ -47,6 +47,17 @@ impl<'a> RoleLowering<'a> {
         target: &Place,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
+        self.count_many(scope, target, Term::int(1), out)
+    }
+
+    /// Adds `hits` to a counter.
+    pub(in crate::schedule) fn count_many(
+        &mut self,
+        scope: &Scope,
+        target: &Place,
+        hits: Term,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
         let tensor = self.tensor(&target.tensor)?;
         let kind = counted(self.ir).into_iter().find(|(known, _)| known.name == tensor.name);
         let summed = kind.is_some_and(|(_, kind)| kind == Counting::Summed);
@@ -68,12 +79,12 @@ impl<'a> RoleLowering<'a> {
             (true, Node::Index(_, at)) => {
                 let first =
                     Term::name(format!("Cfg::Counted::{}", constant(&tensor.name)), Elem::I32);
-                let index = arithmetic(BinaryOp::Add, first, (*at).converted(&Elem::I32));
-                let args = vec![index.converted(&Elem::I32), Term::int(1)];
+                let index = counting(BinaryOp::Add, first, (*at).converted(&Elem::I32));
+                let args = vec![index, hits];
                 Step::Do(Term::call("counters.add", args, Elem::I32))
             }
             _ => {
-                let args = vec![place.address(), Term::int(1)];
+                let args = vec![place.address(), hits];
                 Step::Do(Term::call("ep::add_count", args, Elem::I32))
             }
         };

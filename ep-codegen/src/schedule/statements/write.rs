@@ -241,7 +241,7 @@ impl<'a> RoleLowering<'a> {
         Ok(())
     }
 
-    pub(super) fn write_number(
+    pub(in crate::schedule) fn write_number(
         &mut self,
         scope: &Scope,
         tensor: &Tensor,

@@ -1,7 +1,7 @@
 //! Calls of helpers and of the user's device functions.
 
 use super::{Numbers, counted_loop};
-use crate::ir::{BinaryOp, Elem, ElemType, Expr};
+use crate::ir::{BinaryOp, Elem, ElemType, Expr, NameKind};
 use crate::schedule::scope::Scope;
 use crate::schedule::step::{Step, Takers};
 use crate::schedule::term::{Term, arithmetic};
@@ -17,6 +17,9 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
         match (helper, args) {
+            ("listed" | "routed", [row, number]) if scope.looked_at(helper, row).is_some() => {
+                self.known(scope, (helper, row), number, out)
+            }
             ("listed", [row, expert]) => self.listed(scope, row, expert, out),
             ("routed", [row, rank]) => {
                 let first = self.scalar(scope, rank, out)?;
@@ -34,13 +37,16 @@ impl<'a> RoleLowering<'a> {
             ("sum", [value]) => self.sum_of_parts(scope, value, i, out),
             ("local", [expert, rank]) => {
                 let expert = self.value(scope, expert, i, out)?;
-                let rank = self.scalar(scope, rank, out)?;
-                let experts = vec![self.expert_begin()?, rank, expert];
+                if let (Some(own), Expr::Name { kind: NameKind::Me, .. }) =
+                    (&scope.own_experts, rank)
+                {
+                    return Ok(Term::call(format!("{own}.local"), vec![expert], Elem::I32));
+                }
+                let experts = vec![self.expert_begin()?, self.scalar(scope, rank, out)?, expert];
                 Ok(Term::call("ep::local_expert", experts, Elem::I32))
             }
             ("owner", [expert]) => {
-                let expert = self.scalar(scope, expert, out)?;
-                let args = vec![expert, self.expert_begin()?];
+                let args = vec![self.scalar(scope, expert, out)?, self.expert_begin()?];
                 Ok(Term::call("ep::owner<Cfg::kRanks>", args, Elem::I32))
             }
             ("alive", [rank]) => {
@@ -71,6 +77,23 @@ impl<'a> RoleLowering<'a> {
             }
             _ => self.own_function(scope, helper, args, i, out),
         }
+    }
+
+    /// Whether a row that has been loaded says so of a number.
+    fn known(
+        &mut self,
+        scope: &Scope,
+        (helper, row): (&str, &Expr),
+        number: &Expr,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let object = scope.looked_at(helper, row).unwrap_or_default();
+        let number = self.scalar(scope, number, out)?;
+        if number.range.is_none() && number.elem == Elem::I64 {
+            return Err("rows are looked up by numbers of 32 bits".to_string());
+        }
+        let has = format!("{object}.has");
+        Ok(Term::call(has, vec![number.converted(&Elem::I32)], Elem::Bool))
     }
 
     /// A device function of the user.

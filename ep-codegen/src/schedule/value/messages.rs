@@ -5,7 +5,7 @@ use crate::ir::naming::constant;
 use crate::ir::parts::{Code, meta_sources, parts};
 use crate::ir::{BinaryOp, Channel, ChannelKind, Elem, ElemType, Expr, Message, Tensor};
 use crate::schedule::channels::End;
-use crate::schedule::scope::{Arrived, Meaning, Parts, Scope, position_of};
+use crate::schedule::scope::{Arrived, Meaning, Parts, Scope, number_of, position_of};
 use crate::schedule::step::{Step, Takers};
 use crate::schedule::term::{Node, Term};
 use crate::schedule::{Lowered, RoleLowering, elem_type};
@@ -22,6 +22,7 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<Term> {
         match scope.find(of).cloned() {
             Some(Meaning::Placed(_, position)) if field == "position" => Ok(position),
+            Some(Meaning::Field(own, element)) if own == field => Ok(element),
             Some(Meaning::Message(arrived)) => {
                 let numbers = &arrived.numbers;
                 if let Some((_, value)) = numbers.iter().find(|(name, _)| *name == field) {
@@ -135,6 +136,9 @@ impl<'a> RoleLowering<'a> {
                 Some(Meaning::Value(position)) => Ok(position.clone()),
                 _ => Err(format!("`{name}` has no position here: nothing was pushed")),
             };
+        }
+        if let Some(Meaning::Value(number)) = scope.find(&number_of(name, field)) {
+            return Ok(number.clone());
         }
         let (channel, _) = self.carried(name)?;
         if let Some(word) = channel.header_word(field) {

@@ -38,18 +38,7 @@ impl<'a> RoleLowering<'a> {
                 others: false,
             },
             Domain::Stripe => {
-                let stripe = self.scalar(scope, &STRIPE, out)?;
-                let rows = self.striped(scope, out)?;
-                let span = self.names.fresh("rows");
-                out.push(Step::Object {
-                    class: "const ep::Span".to_string(),
-                    name: span.clone(),
-                    args: vec![Term::call(
-                        "ep::stripe_span",
-                        vec![rows, self.number("stripes"), stripe],
-                        Elem::I32,
-                    )],
-                });
+                let span = self.span(scope, "rows", out)?;
                 Numbers {
                     from: Term::index(format!("{span}.begin")),
                     to: Term::index(format!("{span}.end")),
@@ -60,6 +49,25 @@ impl<'a> RoleLowering<'a> {
                 return Err("a fold runs over numbers".to_string());
             }
         })
+    }
+
+    /// The rows of the current stripe.
+    pub(in crate::schedule) fn span(
+        &mut self,
+        scope: &Scope,
+        wanted: &str,
+        out: &mut Vec<Step>,
+    ) -> Lowered<String> {
+        let stripe = self.scalar(scope, &STRIPE, out)?;
+        let rows = self.striped(scope, out)?;
+        let span = self.names.fresh(wanted);
+        let args = vec![rows, self.number("stripes"), stripe];
+        out.push(Step::Object {
+            class: "const ep::Span".to_string(),
+            name: span.clone(),
+            args: vec![Term::call("ep::stripe_span", args, Elem::I32)],
+        });
+        Ok(span)
     }
 
     /// A number of the shape, with the values that it may have.
@@ -105,7 +113,11 @@ impl<'a> RoleLowering<'a> {
     }
 
     /// How many rows the stripes share: those that the caller gives, else those of the device.
-    fn striped(&mut self, scope: &Scope, out: &mut Vec<Step>) -> Lowered<Term> {
+    pub(in crate::schedule) fn striped(
+        &mut self,
+        scope: &Scope,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
         let given = self.ir.sizes.iter().find(|size| size.value.is_none());
         let size = given.or(self.ir.sizes.first());
         let size = size.ok_or("no size says how many rows the stripes share")?;

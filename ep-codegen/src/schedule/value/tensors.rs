@@ -82,7 +82,7 @@ impl<'a> RoleLowering<'a> {
         indices: Vec<Term>,
         rest: Option<Term>,
     ) -> Lowered<Term> {
-        let name = part_name(self, tensor, part);
+        let name = self.part_name(tensor, part);
         let parts = parts(self.ir, &tensor.elem);
         let (_, elem, _) =
             parts.get(part).ok_or_else(|| format!("`{}` has no part", tensor.name))?;
@@ -142,10 +142,13 @@ impl<'a> RoleLowering<'a> {
         let mut is_open = false;
         let mut given = indices.into_iter();
         for dim in &tensor.dims[..last] {
-            let extent = self.scalar(&Scope::default(), dim, &mut Vec::new())?;
+            // The first extent is no factor of anything.
+            if !row.is(0) {
+                row = row.times(self.scalar(&Scope::default(), dim, &mut Vec::new())?);
+            }
             let index = given.next();
             is_open |= index.is_none();
-            row = row.times(extent).plus(index.unwrap_or_else(|| Term::int(0)));
+            row = row.plus(index.unwrap_or_else(|| Term::int(0)));
         }
         let rest = column.or(rest).unwrap_or_else(|| Term::int(0));
         let column = match is_open {
@@ -172,10 +175,10 @@ impl<'a> RoleLowering<'a> {
             _ => Term::call("ep::ceil", vec![elements, Term::int(block)], Elem::I32),
         })
     }
-}
 
-/// The name of a part of a tensor in `struct Args`.
-fn part_name(role: &RoleLowering<'_>, tensor: &Tensor, part: usize) -> String {
-    let suffix = parts(role.ir, &tensor.elem).into_iter().nth(part).map(|(suffix, ..)| suffix);
-    format!("{}{}", tensor.name, suffix.unwrap_or_default())
+    /// The name of a part of a tensor in `struct Args`.
+    pub(in crate::schedule) fn part_name(&self, tensor: &Tensor, part: usize) -> String {
+        let suffix = parts(self.ir, &tensor.elem).into_iter().nth(part).map(|(suffix, ..)| suffix);
+        format!("{}{}", tensor.name, suffix.unwrap_or_default())
+    }
 }

@@ -1,0 +1,296 @@
+//! Roles that the device library does as a whole: the classes that carry them, and the functions that these
+//! call for each row, token and peer.
+//!
+//! `rules` says for which roles there is such a way. What stands here makes their steps; one printer writes
+//! them and those of composed roles.
+
+mod counts;
+mod direct;
+mod fields;
+mod gather;
+mod looked_at;
+mod one_launch;
+mod placed;
+mod ring;
+mod team;
+mod way_back;
+
+use super::rules::{OneLaunch, WayBack, pushes_direct};
+use super::scope::Scope;
+use super::step::{Lambda, Param, Step};
+use super::term::{Node, Term};
+use super::{Lowered, RoleLowering, elem_type};
+use crate::ir::naming::{camel, snake};
+use crate::ir::{
+    Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, NameKind, Place, Role, Share,
+    Source, Stmt, Tensor, walk,
+};
+
+pub(super) use direct::{leader_of, peers_of, twin_of};
+pub(super) use one_launch::{entered, tables};
+
+/// What a function that serves two roles calls the memory of its mover that it is given,
+pub const MEMORY: &str = "own";
+/// and the peers.
+pub const PEERS: &str = "peers";
+
+/// The steps of a role that `rules` have found to be of a known form.
+pub(super) fn steps(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
+    Whole::of(role).steps()
+}
+
+/// A role on its way to such steps.
+struct Whole<'r, 'a> {
+    role: &'r mut RoleLowering<'a>,
+    /// What moves its rows,
+    mover: String,
+    /// and whether it has any to move.
+    moves: bool,
+}
+
+/// A parameter of a function, before it has a name of its own.
+type Wanted<'w> = (&'static str, &'w str);
+
+impl<'r, 'a> Whole<'r, 'a> {
+    fn of(role: &'r mut RoleLowering<'a>) -> Whole<'r, 'a> {
+        let mover = role.names.fresh("mover");
+        Whole { role, mover, moves: false }
+    }
+
+    fn steps(mut self) -> Lowered<Vec<Step>> {
+        let mut out = Vec::new();
+        if let Some(one) = OneLaunch::of(self.role.ir) {
+            self.one_launch(&one, &mut out)?;
+            return Ok(out);
+        }
+        if let Some(back) = WayBack::of(self.role.ir) {
+            self.way_back(&back, &mut out)?;
+            return Ok(out);
+        }
+        let twin = twin_of(self.role.ir, self.role.role);
+        let own = match twin {
+            Some(_) => self.shared_names()?,
+            None => format!("smem.{}[team.warp]", snake(&self.role.role.name)),
+        };
+        let mut front = Vec::new();
+        let scope = self.own_experts(&mut front);
+        self.role.offers(&mut out);
+        self.role.rooms(&mut out);
+        self.role.fills(&mut out);
+        self.slots(&mut out)?;
+        match &self.role.role.share {
+            Share::Peer { binder, .. } => self.rings(&scope, &binder.clone(), &mut out)?,
+            _ => self.flows(&scope, twin, &mut out)?,
+        }
+        if self.moves {
+            let class = format!("ep::Mover<{}>", self.cfg());
+            front.push(object(class, &self.mover, vec![name(&own), team()]));
+            out.push(Step::Do(method(&self.mover, "finish", Vec::new())));
+        }
+        front.append(&mut out);
+        Ok(front)
+    }
+
+    /// The names of what a function that serves two roles is given: that of its memory.
+    fn shared_names(&mut self) -> Lowered<String> {
+        for given in [MEMORY, PEERS] {
+            if self.role.names.fresh(given) != given {
+                return Err(format!("`{given}` is a function of the user"));
+            }
+        }
+        Ok(MEMORY.to_string())
+    }
+
+    /// The statements of the role in order, which `twin` does for this rank as well.
+    fn flows(&mut self, scope: &Scope, twin: Option<&Role>, out: &mut Vec<Step>) -> Lowered<()> {
+        let body = &self.role.role.body;
+        let mut scope = scope.clone();
+        for stmt in body {
+            match &stmt.action {
+                Action::For { domain: Domain::Stripe, .. } if pushes_direct(self.role.ir, stmt) => {
+                    let twin = twin.and_then(|twin| twin.body.first());
+                    self.direct_send(&scope, (stmt, twin), out)?;
+                }
+                Action::For { domain: Domain::Stripe, binder, body, .. } => match body.as_slice() {
+                    [inner @ Stmt { action: Action::For { position: Some(_), .. }, .. }] => {
+                        self.placed(&scope, (stmt, binder), inner, out)?;
+                    }
+                    _ => self.count_tokens(&scope, stmt, out)?,
+                },
+                Action::Receive { .. } => self.direct_receive(&scope, stmt, out)?,
+                Action::Gather { .. } => self.gather(&scope, stmt, out)?,
+                _ => self.of_team(&mut scope, stmt, out)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The experts of this rank, where some expression asks for them.
+    fn own_experts(&mut self, out: &mut Vec<Step>) -> Scope {
+        let mut scope = Scope::default();
+        let mut asked = false;
+        walk::stmts(&self.role.role.body, &mut |stmt| {
+            walk::exprs(stmt, &mut |part| {
+                asked |= matches!(part, Expr::Call { helper, args } if helper == "local"
+                    && matches!(args.get(1), Some(Expr::Name { kind: NameKind::Me, .. })));
+            });
+        });
+        if asked {
+            let own = self.role.names.fresh("mine");
+            let args = vec![name("args.expert_begin"), self.role.me()];
+            out.push(Step::Made { name: own.clone(), value: call("ep::experts_of", args) });
+            scope.own_experts = Some(own);
+        }
+        scope
+    }
+
+    // ---- Names ----
+
+    /// The Cfg struct of the role.
+    fn cfg(&self) -> String {
+        format!("Cfg::{}", self.role.role.name)
+    }
+
+    /// What moves rows.
+    fn mover(&mut self) -> String {
+        self.moves = true;
+        self.mover.clone()
+    }
+
+    /// The sequences of the role's rings.
+    fn sequences(&self) -> Term {
+        let first = name(&format!("{}::kFirstSequence", self.cfg()));
+        binary(BinaryOp::Add, name("smem.sequences"), first)
+    }
+
+    /// A function with these parameters, which carries out `says`. Its names are its own.
+    fn function(
+        &mut self,
+        says: &[&Source],
+        params: &[Wanted<'_>],
+        make: impl FnOnce(&mut Self, &[Term], &mut Vec<Step>) -> Lowered<Option<Term>>,
+    ) -> Lowered<Term> {
+        let outer = self.role.names.clone();
+        let (mut named, mut terms) = (Vec::new(), Vec::new());
+        for (kind, wanted) in params {
+            let name = self.role.names.fresh(wanted);
+            let numbers = [Elem::Bool, Elem::U8, Elem::I32, Elem::I64, Elem::F32];
+            let elem = numbers.into_iter().find(|elem| elem_type(elem) == *kind);
+            terms.push(match (*kind, elem) {
+                ("int", _) => Term::index(&name),
+                (_, Some(elem)) => Term::name(&name, elem),
+                // Bytes, or an object of the library.
+                _ => Term::name(&name, Elem::U8),
+            });
+            named.push(Param { kind, name });
+        }
+        let mut body = Vec::new();
+        let gives = make(self, &terms, &mut body)?;
+        self.role.names = outer;
+        let says = says.iter().map(|source| (*source).clone()).collect();
+        Ok(Term::lambda(Lambda { says, params: named, body, gives }))
+    }
+
+    // ---- Places ----
+
+    /// The address of a row of one part of a tensor.
+    fn row(
+        &mut self,
+        scope: &Scope,
+        (tensor, part): (&str, usize),
+        indices: &[Expr],
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let tensor = self.role.tensor(tensor)?;
+        let at = self.role.indices(scope, indices, out)?;
+        Ok(self.role.place(tensor, part, None, at, Some(Term::int(0)))?.address())
+    }
+
+    /// How far apart two elements of a row are.
+    fn column(&mut self, tensor: &Tensor, part: usize) -> Lowered<Term> {
+        if part == 0 {
+            return Ok(Term::int(1));
+        }
+        let name = self.role.part_name(tensor, part);
+        Ok(Term::name(format!("args.{name}_block_stride"), Elem::I64))
+    }
+
+    /// The address of the row that is written.
+    fn written(&mut self, scope: &Scope, place: &Place, out: &mut Vec<Step>) -> Lowered<Term> {
+        self.row(scope, (&place.tensor, 0), &place.indices, out)
+    }
+
+    /// How far apart two rows of a part of a tensor are, in elements.
+    fn stride(&mut self, tensor: &Tensor, part: usize) -> Lowered<Term> {
+        let at = |row| vec![Term::int(row)];
+        let first = self.role.place(tensor, part, None, at(1), Some(Term::int(0)))?;
+        match first.node {
+            Node::Index(_, stride) => Ok(*stride),
+            _ => Err(format!("`{}` has no rows", tensor.name)),
+        }
+    }
+
+    /// How many rows the stripes share.
+    fn striped(&mut self, scope: &Scope, out: &mut Vec<Step>) -> Lowered<Term> {
+        Ok(self.role.striped(scope, out)?.converted(&Elem::I32))
+    }
+
+    /// What is left at the end of a stripe of what `stmt` does row by row.
+    fn ending(&self, stmt: &Stmt) -> Step {
+        let text = stmt.at.text.as_str();
+        let head = text.split([';', '{']).next().unwrap_or(text);
+        let head = head.split(" at ").next().unwrap_or(head).trim_end();
+        Step::Remark(format!("+{}  {head}: what is left", stmt.at.line))
+    }
+
+    /// The one ring of the role, and the name of the object at its end.
+    fn ring_of(&mut self) -> Lowered<&'a Channel> {
+        let rings: Vec<&'a Channel> = self
+            .role
+            .ends()
+            .into_iter()
+            .filter(|(channel, _)| channel.kind == ChannelKind::Ring)
+            .map(|(channel, _)| channel)
+            .collect();
+        match rings.as_slice() {
+            [ring] => Ok(ring),
+            _ => Err("the role joins more than one ring".to_string()),
+        }
+    }
+}
+
+/// The Cfg struct of a channel.
+fn cfg_of(channel: &Channel) -> String {
+    format!("Cfg::{}", camel(&channel.name))
+}
+
+/// The team of the role.
+fn team() -> Term {
+    name("team")
+}
+
+/// Something that the text knows under this name.
+fn name(name: &str) -> Term {
+    Term::name(name, Elem::I32)
+}
+
+/// `class name(args);`
+fn object(class: String, name: &str, args: Vec<Term>) -> Step {
+    Step::Object { class, name: name.to_string(), args }
+}
+
+/// A call that gives a number, or nothing.
+fn call(function: &str, args: Vec<Term>) -> Term {
+    Term::call(function, args, Elem::I32)
+}
+
+/// The same of an object.
+fn method(object: &str, function: &str, args: Vec<Term>) -> Term {
+    Term::call(format!("{object}.{function}"), args, Elem::I32)
+}
+
+/// An operation of C++ as it stands there.
+fn binary(op: BinaryOp, left: Term, right: Term) -> Term {
+    let elem = left.elem.clone();
+    Term { node: Node::Binary(op, Box::new(left), Box::new(right)), elem, range: None }
+}

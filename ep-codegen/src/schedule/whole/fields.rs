@@ -1,0 +1,167 @@
+//! The fields beside the row of a message: all of them are asked for before the first is written.
+
+use super::{Whole, call, method, name};
+use crate::ir::naming::constant;
+use crate::ir::parts::{meta_sources, parts};
+use crate::ir::{Action, Channel, Expr, FieldValue, Stmt};
+use crate::schedule::scope::{Meaning, Scope};
+use crate::schedule::step::Step;
+use crate::schedule::term::Term;
+use crate::schedule::{Lowered, elem_type};
+
+/// A field that has been asked for: the object that holds it, and its place in a record.
+pub(super) struct Asked {
+    object: String,
+    place: String,
+}
+
+impl Whole<'_, '_> {
+    /// Moves the row of a message to the place of `position`, and sends the record beside it.
+    pub(super) fn push_row(
+        &mut self,
+        scope: &Scope,
+        (channel, object): (&Channel, &str),
+        values: &[FieldValue],
+        position: &Term,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let asked = self.ask(scope, channel, values, out)?;
+        let from = self.pushed_row(scope, channel, values, out)?;
+        let mover = self.mover();
+        let at = |what: &str| method(object, what, vec![position.clone()]);
+        out.push(Step::Do(method(&mover, "row", vec![at("row"), from])));
+        let meta = method(&mover, "meta", Vec::new());
+        let meta = self.role.bytes("meta", meta, false, out);
+        put(&asked, &meta, out);
+        out.push(Step::Do(method(&mover, "send_meta", vec![at("meta")])));
+        Ok(())
+    }
+
+    /// The address of the row that is pushed.
+    pub(super) fn pushed_row(
+        &mut self,
+        scope: &Scope,
+        channel: &Channel,
+        values: &[FieldValue],
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let (_, message) = self.role.carried(&channel.name)?;
+        let row = message.fields.iter().find(|field| field.row);
+        let value = row.and_then(|row| values.iter().find(|value| value.name == row.name));
+        match value.map(|value| &value.value) {
+            Some(Expr::Element { tensor, indices }) => self.row(scope, (tensor, 0), indices, out),
+            _ => Err(format!("the row of `{}` is no row of a tensor", message.name)),
+        }
+    }
+
+    /// Asks for the fields beside the row.
+    pub(super) fn ask(
+        &mut self,
+        scope: &Scope,
+        channel: &Channel,
+        values: &[FieldValue],
+        out: &mut Vec<Step>,
+    ) -> Lowered<Vec<Asked>> {
+        let (_, message) = self.role.carried(&channel.name)?;
+        let mut asked = Vec::new();
+        for source in meta_sources(self.role.ir, message) {
+            let value = values.iter().find(|value| value.name == source.field.name);
+            let Some(FieldValue { value, .. }) = value else { continue };
+            let part = parts(self.role.ir, &source.field.elem)
+                .iter()
+                .position(|(suffix, ..)| source.name == format!("{}{suffix}", source.field.name));
+            let element = self.element(scope, value, part.unwrap_or(0))?;
+            let place = format!("Cfg::{}::{}", message.name, constant(&source.name));
+            let object = self.role.names.fresh(&format!("{}_field", source.name));
+            let ask = format!("ep::ask<{}, {place}Count>", elem_type(&source.elem));
+            out.push(Step::Made { name: object.clone(), value: call(&ask, vec![element]) });
+            asked.push(Asked { object, place });
+        }
+        Ok(asked)
+    }
+
+    /// The function that gives element `i` of one part of a value.
+    pub(super) fn element(&mut self, scope: &Scope, value: &Expr, part: usize) -> Lowered<Term> {
+        self.function(&[], &[("int", "i")], |this, params, steps| {
+            let own = scope.of_lane();
+            let given = match part > 0 || this.role.is_row(&own, value)? {
+                true => this.role.part_value(&own, value, part, &params[0], steps)?,
+                false => this.role.scalar(&own, value, steps)?,
+            };
+            Ok(Some(given))
+        })
+    }
+
+    /// Takes the fields beside the row out of the messages under the name `messages`: what asks for them,
+    /// and what stores them. None of a row that is stored as it is.
+    pub(super) fn unpack(
+        &mut self,
+        scope: &Scope,
+        (channel, binder, messages): (&Channel, &str, &str),
+        stmt: &Stmt,
+        (asks, stores): (&mut Vec<Step>, &mut Vec<Step>),
+    ) -> Lowered<()> {
+        let (Action::Store { target, value } | Action::Record { target, value }) = &stmt.action
+        else {
+            return Err("a message is stored field by field".to_string());
+        };
+        let (_, message) = self.role.carried(&channel.name)?;
+        let tensor = self.role.tensor(&target.tensor)?;
+        let field = field_of(value, binder).ok_or("the value is made from one field")?;
+        let of_field = |name: &str| format!("{messages}.{name}");
+        for source in meta_sources(self.role.ir, message) {
+            if source.field.name != field {
+                continue;
+            }
+            let kind = elem_type(&source.elem);
+            let place = format!("Cfg::{}::{}", message.name, constant(&source.name));
+            let ask = call(&of_field(&format!("ask<{kind}, {place}Count>")), vec![name(&place)]);
+            let known = asks.iter().find_map(|step| match step {
+                Step::Made { name, value } if *value == ask => Some(name.clone()),
+                _ => None,
+            });
+            let object = known.unwrap_or_else(|| {
+                let object = self.role.names.fresh(&format!("{}_field", source.name));
+                asks.push(Step::Made { name: object.clone(), value: ask });
+                object
+            });
+            let suffix = source.name.strip_prefix(field).unwrap_or_default();
+            let all = parts(self.role.ir, &tensor.elem);
+            let part = all.iter().position(|(own, ..)| own == suffix).unwrap_or(0);
+            let convert = self.function(&[], &[(kind, field)], |this, params, steps| {
+                let own = Term { elem: source.elem.clone(), ..params[0].clone() };
+                if source.field.row {
+                    return Ok(Some(own));
+                }
+                let own = scope.with(binder, Meaning::Field(field.to_string(), own)).of_lane();
+                this.role.scalar(&own, value, steps).map(Some)
+            })?;
+            let to = name(&format!("args.{}", self.role.part_name(tensor, part)));
+            let (between, beside) = (self.stride(tensor, part)?, self.column(tensor, part)?);
+            let args = vec![to, between, beside, convert];
+            stores.push(Step::Do(method(&object, "store", args)));
+        }
+        Ok(())
+    }
+}
+
+/// Puts what was asked for into a record.
+pub(super) fn put(asked: &[Asked], record: &Term, out: &mut Vec<Step>) {
+    for Asked { object, place } in asked {
+        let to = crate::schedule::channels::bytes_behind(record.clone(), name(place));
+        out.push(Step::Do(method(object, "put", vec![to])));
+    }
+}
+
+/// The one field of `binder` that `value` reads.
+fn field_of<'e>(value: &'e Expr, binder: &str) -> Option<&'e str> {
+    let mut found = None;
+    crate::ir::walk::expr(value, &mut |part| {
+        if let Expr::Field { of, field, .. } = part
+            && of == binder
+        {
+            found = found.or(Some(field.as_str()));
+        }
+    });
+    found
+}

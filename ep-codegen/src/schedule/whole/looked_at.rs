@@ -1,0 +1,88 @@
+//! The rows of numbers that a loop looks at: each is loaded once, and what it says is kept.
+
+use super::{Whole, call, name};
+use crate::ir::{Action, Domain, Elem, Expr, Stmt, walk};
+use crate::schedule::Lowered;
+use crate::schedule::scope::{LookedAt, Scope};
+use crate::schedule::step::Step;
+use crate::schedule::term::{Node, Term};
+
+impl Whole<'_, '_> {
+    /// The rows that `body` looks at, the ranks that they say for `routed`, and the ids for `listed`. Where
+    /// `present` does not hold there is no row; without it there always is.
+    pub(super) fn look_at(
+        &mut self,
+        scope: &Scope,
+        body: &[Stmt],
+        present: Option<&Term>,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Scope> {
+        let mut rows: Vec<&Expr> = Vec::new();
+        let mut calls: Vec<(&str, &Expr)> = Vec::new();
+        walk::stmts(body, &mut |stmt| {
+            if let Action::For { domain: Domain::Row { row }, .. } = &stmt.action {
+                rows.push(row);
+            }
+            walk::exprs(stmt, &mut |expr| {
+                if let Expr::Call { helper, args } = expr
+                    && (helper == "routed" || helper == "listed")
+                    && let Some(row) = args.first()
+                    && !calls.contains(&(helper.as_str(), row))
+                {
+                    rows.push(row);
+                    calls.push((helper, row));
+                }
+            });
+        });
+        let mut scope = scope.clone();
+        for row in rows {
+            let Expr::Element { tensor, .. } = row else { continue };
+            if scope.looked_at("", row).is_none() {
+                let value = self.row_of(&scope, row, present, out)?;
+                let object = self.role.names.fresh(&format!("{tensor}_row"));
+                out.push(Step::Made { name: object.clone(), value });
+                scope.looks.push(LookedAt { helper: String::new(), row: row.clone(), object });
+            }
+        }
+        for (helper, row) in calls {
+            let Expr::Element { tensor, .. } = row else { continue };
+            let loaded = name(scope.looked_at("", row).unwrap_or_default());
+            let (suffix, value) = match helper {
+                "routed" => {
+                    let args = vec![loaded, name("args.expert_begin")];
+                    ("ranks", call("ep::ranks_of<Cfg::kRanks>", args))
+                }
+                _ => ("ids", call("ep::ids_of", vec![loaded])),
+            };
+            let object = self.role.names.fresh(&format!("{tensor}_{suffix}"));
+            out.push(Step::Made { name: object.clone(), value });
+            scope.looks.push(LookedAt { helper: helper.to_string(), row: row.clone(), object });
+        }
+        Ok(scope)
+    }
+
+    /// Loads a row of numbers.
+    pub(super) fn row_of(
+        &mut self,
+        scope: &Scope,
+        row: &Expr,
+        present: Option<&Term>,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let Expr::Element { tensor, indices } = row else {
+            return Err("a row of numbers is one of a tensor".to_string());
+        };
+        let last = self.role.tensor(tensor)?.dims.last().ok_or("a tensor without extents")?;
+        let width = self.role.scalar(&Scope::default(), last, out)?.converted(&Elem::I32);
+        let width = match &width.node {
+            Node::Name(known) => known.clone(),
+            _ => match self.role.named("width", width, out).node {
+                Node::Name(name) => name,
+                _ => return Err("a width has a name".to_string()),
+            },
+        };
+        let mut args = vec![self.row(scope, (tensor, 0), indices, out)?];
+        args.extend(present.cloned());
+        Ok(call(&format!("ep::row_of<{width}>"), args))
+    }
+}

@@ -1,0 +1,348 @@
+//! A dispatch in one launch: the steps of its role, what every block counts as it enters, and what the last one
+//! records.
+
+use super::{Whole, binary, call, cfg_of, method, name, object, team};
+use crate::ir::naming::{constant, snake};
+use crate::ir::parts::parts;
+use crate::ir::rows::row_in_place;
+use crate::ir::{Action, BinaryOp, Elem, Expr, FieldValue, NameKind};
+use crate::schedule::rules::{Counted, Fanout, OneLaunch, counted_field};
+use crate::schedule::scope::{Meaning, Scope};
+use crate::schedule::statements::there;
+use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::term::Term;
+use crate::schedule::typed::first_part;
+use crate::schedule::{Lowered, RoleLowering, elem_type};
+
+/// What every block does as it enters the kernel.
+pub(in crate::schedule) fn entered(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
+    let one = OneLaunch::of(role.ir).ok_or("no such role")?;
+    let mut steps = Vec::new();
+    Whole::of(role).counts_routes(&one, &mut steps)?;
+    Ok(steps)
+}
+
+/// What the last block records.
+pub(in crate::schedule) fn tables(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
+    let one = OneLaunch::of(role.ir).ok_or("no such role")?;
+    let mut steps = Vec::new();
+    Whole::of(role).tables(&one, &mut steps)?;
+    Ok(steps)
+}
+
+impl Whole<'_, '_> {
+    /// The steps of the role itself.
+    pub(super) fn one_launch(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) -> Lowered<()> {
+        let mut scope = self.own_experts(out);
+        let tokens = self.tokens(out)?;
+        let cfg = self.cfg();
+        let memory = name(&format!("smem.{}[team.warp]", snake(&one.role.name)));
+        let mover = self.mover();
+        out.push(object(format!("ep::Mover<{cfg}>"), &mover, vec![memory, team()]));
+        self.slots(out)?;
+        let rows = self.role.names.fresh(&one.rows.name);
+        let own = vec![team(), name(&mover), name("smem.routes"), tokens.clone()];
+        out.push(object(format!("ep::OnceOut<{}, {cfg}>", cfg_of(one.rows)), &rows, own));
+        self.tells(one, &tokens, out)?;
+        let fanout = Fanout::of(one.send).ok_or("no fan-out")?;
+        self.first_row_asked(&scope, (one, &fanout), &rows, out)?;
+        out.push(Step::Says(one.send.at.clone()));
+        out.extend(fanout.inner.map(|inner| Step::Says(inner.at.clone())));
+        let count = self.count_word(one, "peer", &[&one.awaits.at])?;
+        let pack = self.packed(&scope, (one, &fanout))?;
+        let each = self.each_sent(&scope, one, &fanout)?;
+        out.push(Step::Do(method(&rows, "for_tokens", vec![count, pack, each])));
+        let taken = self.role.names.fresh(&format!("{}_in", one.rows.name));
+        let class = format!("ep::OnceIn<{}>", cfg_of(one.rows));
+        let record = method(&mover, "meta", Vec::new());
+        out.push(object(class, &taken, vec![team(), record]));
+        let count = self.count_word(one, "me", &[])?;
+        out.push(Step::Do(method(&taken, "open", vec![count])));
+        out.push(Step::Says(one.take.at.clone()));
+        scope.by_lane = false;
+        let take = self.taken(&scope, (one.rows, "const ep::OnceMessage&"), one.take)?;
+        out.push(Step::Do(method(&taken, "for_messages", vec![take])));
+        out.push(self.ending(fanout.push));
+        out.push(Step::Do(method(&rows, "close", Vec::new())));
+        self.fills_behind(one, &taken, out)?;
+        self.last_block(one, out);
+        out.push(Step::Remark("All rows are there.".to_string()));
+        out.push(Step::Do(method(&taken, "await", Vec::new())));
+        out.push(Step::Do(method(&mover, "finish", Vec::new())));
+        Ok(())
+    }
+
+    /// How many tokens there are, under one name.
+    fn tokens(&mut self, out: &mut Vec<Step>) -> Lowered<Term> {
+        let value = self.striped(&Scope::default(), out)?;
+        let own = self.role.names.fresh("tokens");
+        out.push(Step::Let { name: own.clone(), value });
+        Ok(Term::index(own))
+    }
+
+    /// The row of the first token is loaded while the counts travel.
+    fn first_row_asked(
+        &mut self,
+        scope: &Scope,
+        (one, fanout): (&OneLaunch<'_>, &Fanout<'_>),
+        rows: &str,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let Action::Push { values, .. } = &fanout.push.action else { return Ok(()) };
+        let from = self.function(&[], &[("int", fanout.token)], |this, params, steps| {
+            let own = scope.with(fanout.token, Meaning::Value(params[0].clone()));
+            this.pushed_row(&own, one.rows, values, steps).map(Some)
+        })?;
+        out.push(Step::Remark("The first row is loaded while the counts travel.".to_string()));
+        out.push(Step::Do(method(rows, "ask", vec![from])));
+        Ok(())
+    }
+
+    /// The function that gives the word in which a source tells how many rows it has for `peer`.
+    fn count_word(
+        &mut self,
+        one: &OneLaunch<'_>,
+        peer: &'static str,
+        says: &[&crate::ir::Source],
+    ) -> Lowered<Term> {
+        let slots = self.role.object(&one.slots.name);
+        let field = format!("Cfg::{}::{}", one.slots.message, constant(one.rows_to));
+        let own = ("int", "source");
+        let all = [own, ("int", peer)];
+        let params = if peer == "me" { &all[..1] } else { &all[..] };
+        self.function(says, params, |this, params, _| {
+            let words = method(&slots, "from", vec![params[0].clone()]);
+            let words = Term { elem: Elem::U8, ..words };
+            let field = binary(BinaryOp::Add, words, name(&field));
+            let peer = params.get(1).cloned().unwrap_or_else(|| this.role.me());
+            Ok(Some(call("ep::word_of", vec![field, peer])))
+        })
+    }
+
+    /// The function that puts the small fields of a token into a record, and gives its row.
+    fn packed(
+        &mut self,
+        scope: &Scope,
+        (one, fanout): (&OneLaunch<'_>, &Fanout<'_>),
+    ) -> Lowered<Term> {
+        let Action::Push { values, .. } = &fanout.push.action else {
+            return Err("rows are pushed".to_string());
+        };
+        let params = [("int", fanout.token), ("char*", "record")];
+        self.function(&[&fanout.push.at], &params, |this, params, steps| {
+            let own = scope.with(fanout.token, Meaning::Value(params[0].clone()));
+            let asked = this.ask(&own, one.rows, values, steps)?;
+            super::fields::put(&asked, &params[1], steps);
+            this.pushed_row(&own, one.rows, values, steps).map(Some)
+        })
+    }
+
+    /// The function of what is recorded of a token and a peer.
+    fn each_sent(
+        &mut self,
+        scope: &Scope,
+        one: &OneLaunch<'_>,
+        fanout: &Fanout<'_>,
+    ) -> Lowered<Term> {
+        let params =
+            [("int", fanout.token), ("int", fanout.peer), ("bool", "match"), ("int", "position")];
+        self.function(&[], &params, |this, params, steps| {
+            let [token, peer, goes, position] = params else { return Ok(None) };
+            let peer = Term { range: this.role.me().range, ..peer.clone() };
+            let own = scope
+                .with(fanout.token, Meaning::Value(token.clone()))
+                .with(fanout.peer, Meaning::Value(peer));
+            for stmt in &fanout.records {
+                let record = std::slice::from_ref(*stmt);
+                this.records(&own, one.rows, record, (goes, position), steps)?;
+            }
+            Ok(None)
+        })
+    }
+
+    /// The counts that a rank tells every other one: each field by a block that has counted it.
+    fn tells(&mut self, one: &OneLaunch<'_>, tokens: &Term, out: &mut Vec<Step>) -> Lowered<()> {
+        let (Action::Push { values, .. }, Action::For { binder, .. }) =
+            (&one.told.action, &one.tell.action)
+        else {
+            return Err("counts are told".to_string());
+        };
+        out.push(Step::Says(one.tell.at.clone()));
+        out.push(Step::Says(one.told.at.clone()));
+        let (_, message) = self.role.carried(&one.slots.name)?;
+        for of in [Counted::Ranks, Counted::Experts] {
+            let own = |value: &&FieldValue| counted_field(value, &one.counts, binder) == Some(of);
+            let own: Vec<&FieldValue> = values.iter().filter(own).collect();
+            if own.is_empty() {
+                continue;
+            }
+            let block = match of {
+                Counted::Ranks => Term::int(0),
+                Counted::Experts => binary(BinaryOp::Sub, name("team.blocks"), Term::int(1)),
+            };
+            let outer = self.role.names.clone();
+            let peer = self.role.names.fresh(binder);
+            let mut steps = Vec::new();
+            let value = self.counted(of, (&peer, tokens), &mut steps)?;
+            for field in own {
+                let known = message.fields.iter().find(|known| known.name == field.name);
+                let elem = known.map_or(Elem::I32, |it| first_part(self.role.ir, &it.elem));
+                let place = format!("Cfg::{}::{}", one.slots.message, constant(&field.name));
+                let slots = self.role.object(&one.slots.name);
+                let words = Term { elem: Elem::U8, ..method(&slots, "to", vec![name(&peer)]) };
+                let to = binary(BinaryOp::Add, words, name(&place));
+                let put = format!("ep::put<{}>", elem_type(&elem));
+                let count = name(&format!("{place}Count"));
+                steps.push(Step::Do(call(&put, vec![to, count, value.clone()])));
+            }
+            let (from, to) = (Term::int(0), self.role.number("ranks"));
+            let turns = Takers::WarpsOfBlock;
+            let peers = Loop { binder: peer, elem: Elem::I32, from, to, turns, body: steps };
+            let condition = name("team.block").test(BinaryOp::Eq, block);
+            out.push(Step::If { condition, body: vec![Step::Loop(peers)] });
+            self.role.names = outer;
+        }
+        Ok(())
+    }
+
+    /// The function that gives what a block has counted for the experts or ranks of a peer.
+    fn counted(
+        &mut self,
+        of: Counted,
+        (peer, tokens): (&str, &Term),
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let theirs = match of {
+            Counted::Ranks => String::new(),
+            Counted::Experts => self.role.names.fresh("theirs"),
+        };
+        if of == Counted::Experts {
+            let value = call("ep::experts_of", vec![name("args.expert_begin"), name(peer)]);
+            out.push(Step::Made { name: theirs.clone(), value });
+        }
+        self.function(&[], &[("int", "i")], |_, params, _| {
+            let i = params[0].clone();
+            Ok(Some(match of {
+                Counted::Ranks => call("smem.routes.tokens_to", vec![i, tokens.clone()]),
+                Counted::Experts => {
+                    let first = name(&format!("{theirs}.first"));
+                    let entry = binary(BinaryOp::Add, first, i.clone());
+                    let chosen = name("smem.routes.chosen").at(entry, Elem::I32);
+                    let known = i.test(BinaryOp::Lt, name(&format!("{theirs}.count")));
+                    known.choose(chosen, Term::int(0))
+                }
+            }))
+        })
+    }
+
+    /// The fills of what lies behind the rows that arrive.
+    fn fills_behind(
+        &mut self,
+        one: &OneLaunch<'_>,
+        taken: &str,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        for fill in &one.fills {
+            out.push(Step::Says(fill.stmt.at.clone()));
+            out.push(Step::Says(fill.store.at.clone()));
+            let tensor = self.role.tensor(fill.tensor)?;
+            let all = parts(self.role.ir, &tensor.elem);
+            let [(_, elem, _)] = all.as_slice() else {
+                return Err("rows with scales are not filled".to_string());
+            };
+            let mut width = self.stride(tensor, 0)?.converted(&Elem::I32);
+            if tensor.optional {
+                width = there(tensor).choose(width, Term::int(0));
+            }
+            let end = self.role.scalar(&Scope::default(), fill.end, out)?.converted(&Elem::I32);
+            let value = match elem {
+                Elem::Bool => Term::bool(fill.value != 0),
+                _ => Term::int(fill.value).converted(elem),
+            };
+            let to = Term::name(format!("args.{}", tensor.name), elem.clone());
+            let begin = method(taken, "total", Vec::new());
+            let args = vec![team(), to, width, begin, end, value];
+            out.push(Step::Do(call(&format!("ep::fill<{}>", elem_type(elem)), args)));
+        }
+        Ok(())
+    }
+
+    /// The last block makes the tables, as a team of its own.
+    fn last_block(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) {
+        let last = self.role.names.fresh("last");
+        let block = binary(BinaryOp::Sub, name("team.blocks"), Term::int(1));
+        let own = call("ep::of_block", vec![team()]);
+        let tables = format!("{}_tables", snake(&one.role.name));
+        let args = vec![name("args"), name("smem"), name(&last)];
+        let stopped = name(&format!("{last}.stopped"));
+        out.push(Step::If {
+            condition: name("team.block").test(BinaryOp::Eq, block),
+            body: vec![
+                object("ep::Team".to_string(), &last, vec![own]),
+                Step::Do(call(&tables, args)),
+                Step::Set { place: name("team.stopped"), value: stopped },
+            ],
+        });
+    }
+
+    /// What every block counts as it enters.
+    fn counts_routes(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) -> Lowered<()> {
+        let tokens = self.tokens(out)?;
+        let ir = self.role.ir;
+        let (_, place) = row_in_place(ir, one.rows).ok_or("the rows have no place")?;
+        let group = name("args.group");
+        let offered = name(&format!("args.{}_at", place.name));
+        let offer = format!("ep::once_offer<{}>", cfg_of(one.rows));
+        out.push(Step::Do(call(&offer, vec![group.clone(), offered, tokens.clone()])));
+        for count in &one.counts {
+            out.push(Step::Says(count.stmt.at.clone()));
+            out.push(Step::Says(count.record.at.clone()));
+        }
+        let params = [("int", "token"), ("bool", "present")];
+        let row = self.function(&[], &params, |this, params, steps| {
+            let token = Expr::Name { name: "token".into(), kind: NameKind::Binder };
+            let own = Scope::default().with("token", Meaning::Value(params[0].clone()));
+            let row = Expr::Element { tensor: one.routes.to_string(), indices: vec![token] };
+            this.row_of(&own, &row, Some(&params[1]), steps).map(Some)
+        })?;
+        let begins = name("args.expert_begin");
+        let args = vec![group, name("smem.routes"), tokens, begins, row];
+        out.push(Step::Do(call("ep::count_routes", args)));
+        Ok(())
+    }
+
+    /// What the last block records of what all have counted.
+    fn tables(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) -> Lowered<()> {
+        let tokens = self.tokens(out)?;
+        self.slots(out)?;
+        for count in &one.counts {
+            out.push(Step::Says(count.stmt.at.clone()));
+            out.push(Step::Says(count.record.at.clone()));
+            let outer = self.role.names.clone();
+            let i = self.role.names.fresh("i");
+            let index = Term::index(&i);
+            let (to, value) = match count.of {
+                Counted::Ranks => {
+                    let args = vec![index.clone(), tokens.clone()];
+                    (self.role.number("ranks"), call("smem.routes.tokens_to", args))
+                }
+                Counted::Experts => {
+                    let chosen = name("smem.routes.chosen").at(index.clone(), Elem::I32);
+                    (self.role.number("experts"), chosen)
+                }
+            };
+            let table = name(&format!("args.{}", count.table));
+            let body = vec![Step::Set { place: table.at(index, Elem::I32), value }];
+            let (from, turns) = (Term::int(0), Takers::Threads);
+            out.push(Step::Loop(Loop { binder: i, elem: Elem::I32, from, to, turns, body }));
+            out.push(Step::Meet);
+            self.role.names = outer;
+        }
+        let mut scope = Scope::default();
+        self.of_team(&mut scope, one.awaits, out)?;
+        for stmt in &one.tables {
+            self.of_team(&mut scope, stmt, out)?;
+        }
+        Ok(())
+    }
+}
