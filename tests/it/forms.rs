@@ -11,6 +11,7 @@ mod low_latency;
 mod meaning;
 mod mended;
 mod network;
+mod planted;
 mod refused;
 mod rewritten;
 mod run;

@@ -6,11 +6,10 @@ use std::cell::Cell;
 use ep_codegen::meaning::Drawn;
 use ep_codegen::schedule::{RuleSet, Ways};
 use ep_runtime::Pipeline;
-use ep_runtime::device::HEADERS;
-use ep_runtime::host::mutant::Mutant;
 use ep_runtime::pipelines::{DecodeCombine, DecodeDispatch};
 
 use super::meaning::held_by;
+use super::planted::all_are_found;
 use super::run::Form;
 
 /// Calls of 1 to 5 ranks, each rank with a number of tokens of its own.
@@ -155,17 +154,5 @@ in ep/way_back.cuh
 
 #[test]
 fn planted_bugs_of_the_way_back_are_found() {
-    if crate::host::programs().is_none() {
-        return;
-    }
-    for bug in Mutant::parse(BUGS).expect("the list is read") {
-        let (_, text) = HEADERS.iter().find(|(name, _)| *name == bug.file).expect("a header");
-        let once = bug.edits.iter().all(|(old, _)| text.matches(old.as_str()).count() == 1);
-        assert!(once, "the text of `{}` has moved", bug.name);
-        let run = |form: Form| form.planted(&bug);
-        let mut seeds = (0..6).map(|seed| back((3, 2, 4240, seed), &run));
-        let words = seeds.find_map(Result::err);
-        let words = words.unwrap_or_else(|| panic!("nothing finds that {}", bug.name));
-        assert!(!words.contains("does not compile"), "{}: {words}", bug.name);
-    }
+    all_are_found(BUGS, 6, |_, seed, planted| back((3, 2, 4240, seed), planted));
 }

@@ -3,12 +3,11 @@
 
 use ep_codegen::meaning::Drawn;
 use ep_runtime::Pipeline;
-use ep_runtime::device::HEADERS;
-use ep_runtime::host::mutant::Mutant;
 use ep_runtime::net::ModelOptions;
 use ep_runtime::pipelines::{LowLatencyCombine, LowLatencyDispatch};
 
 use super::meaning::{held_behind, held_by};
+use super::planted::all_are_found;
 use super::run::Form;
 
 type Change<'a, T> = &'a dyn Fn(T) -> T;
@@ -242,22 +241,10 @@ in ep/net_slot_rows.cuh
 
 #[test]
 fn planted_bugs_are_found() {
-    if crate::host::programs().is_none() {
-        return;
-    }
-    let near = Mutant::parse(BUGS).expect("the list is read");
-    let far = Mutant::parse(FAR_BUGS).expect("the list is read");
-    let all = near.iter().map(|bug| (bug, 1)).chain(far.iter().map(|bug| (bug, 2)));
-    for (bug, nodes) in all {
-        let (_, text) = HEADERS.iter().find(|(name, _)| *name == bug.file).expect("a header");
-        let once = bug.edits.iter().all(|(old, _)| text.matches(old.as_str()).count() == 1);
-        assert!(once, "the text of `{}` has moved", bug.name);
-        // Whichever payload has scales, and whichever rows come back in fewer bits.
-        let run = |form: Form| form.planted(bug);
-        let shape = (nodes, 2, 144);
-        let mut seeds = (0..6).map(|seed| between(shape, seed, &|drawn| drawn, &run));
-        let words = seeds.find_map(Result::err);
-        let words = words.unwrap_or_else(|| panic!("nothing finds that {}", bug.name));
-        assert!(!words.contains("does not compile"), "{}: {words}", bug.name);
+    // Whichever payload has scales, and whichever rows come back in fewer bits.
+    for (list, nodes) in [(BUGS, 1), (FAR_BUGS, 2)] {
+        all_are_found(list, 6, |_, seed, planted| {
+            between((nodes, 2, 144), seed, &|drawn| drawn, planted)
+        });
     }
 }

@@ -6,12 +6,11 @@ use std::time::Duration;
 use ep_codegen::meaning::Drawn;
 use ep_codegen::schedule::refusals;
 use ep_runtime::Pipeline;
-use ep_runtime::device::HEADERS;
-use ep_runtime::host::mutant::Mutant;
 use ep_runtime::net::ModelOptions;
 use ep_runtime::pipelines::{NodeCombine, NodeDispatch, NodeLayout, NodeNotify};
 
 use super::meaning::{held_behind, held_by};
+use super::planted::all_are_found;
 use super::run::{Form, accepted};
 
 /// Dispatch and combine on so many nodes of so many ranks, behind the layout of the same tokens.
@@ -331,20 +330,10 @@ in ep/net_rings.cuh
 
 #[test]
 fn planted_bugs_are_found() {
-    if crate::host::programs().is_none() {
-        return;
-    }
-    for bug in Mutant::parse(BUGS).expect("the list is read") {
-        let (_, text) = HEADERS.iter().find(|(name, _)| *name == bug.file).expect("a header");
-        let once = bug.edits.iter().all(|(old, _)| text.matches(old.as_str()).count() == 1);
-        assert!(once, "the text of `{}` has moved", bug.name);
-        let run = |form: Form| form.planted(&bug);
+    all_are_found(BUGS, 6, |bug, seed, planted| {
         let source = if bug.file == "ep/net_slots.cuh" { NOTES } else { FAN };
-        let mut seeds = (0..6).map(|seed| own(source, (3, 2, seed), &run));
-        let words = seeds.find_map(Result::err);
-        let words = words.unwrap_or_else(|| panic!("nothing finds that {}", bug.name));
-        assert!(!words.contains("does not compile"), "{}: {words}", bug.name);
-    }
+        own(source, (3, 2, seed), planted)
+    });
 }
 
 #[test]
