@@ -30,7 +30,7 @@ pub(super) use values::rows;
 const CALLS: usize = 2;
 /// Bytes of the words at the end of a plan's control memory, of which the first counts calls.
 const STATE_BYTES: u64 = 256;
-/// Schedules of the fast build.
+/// Schedules of each text.
 const SEEDS: u64 = 2;
 /// Every role as the library does it, every role statement by statement, and that as rules rewrite it.
 pub(super) const RULES: [RuleSet; 3] =
@@ -202,16 +202,15 @@ impl Form {
         self.compile();
         for rules in RULES {
             for seed in 1..=SEEDS {
-                self.run((Build::Fast, Arch::Sm90a, rules), seed, call);
+                self.run((Arch::Sm90a, rules), seed, call);
             }
-            self.run((Build::Checked, Arch::Sm90a, rules), 1, call);
         }
     }
 
     /// The same without TMA.
     pub(super) fn check_vector(&self, call: &dyn Fn(usize) -> Call) {
-        self.run((Build::Fast, Arch::Sm80, RuleSet::All), 1, call);
-        self.run((Build::Fast, Arch::Sm80, RuleSet::Without(RoleRule::Roles)), 1, call);
+        self.run((Arch::Sm80, RuleSet::All), 1, call);
+        self.run((Arch::Sm80, RuleSet::Without(RoleRule::Roles)), 1, call);
     }
 
     /// One call of these ranks.
@@ -238,12 +237,14 @@ impl Form {
     /// What all calls leave, by rank and name.
     pub(super) fn run(
         &self,
-        (build, arch, rules): (Build, Arch, RuleSet),
+        (arch, rules): (Arch, RuleSet),
         seed: u64,
         call: &dyn Fn(usize) -> Call,
     ) -> Vec<BTreeMap<String, Vec<u8>>> {
         let Some(programs) = crate::host::programs() else { return Vec::new() };
         let emitted = self.emitted(arch, rules);
+        // Most of the time of a form is its compile: every access is checked, as that costs little more.
+        let build = Build::Once;
         let mut options = HostOptions { build, arch, ..HostOptions::new(self.ranks) };
         options.spec.seed = seed;
         options.spec.faults = Faults { slow_ranks: vec![0], ..Faults::default() };
