@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use clap::ValueEnum;
+use clap::{ArgGroup, ValueEnum};
 use ep_runtime::AnyPipeline;
 use ep_runtime::buffer::{BufferOptions, Payload, Via};
 use ep_runtime::host::{Build, Programs};
@@ -40,14 +40,14 @@ const MOST_SCHEDULES: u64 = 1_000_000_000;
 
 /// Options of `check`.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = PROBLEM_HELP)]
+#[command(after_help = PROBLEM_HELP, group = ArgGroup::new("bugs").args(["mutants", "mutate"]))]
 pub(crate) struct Options {
     /// A pipeline, dispatch+combine, or all; what layout, nvl-dispatch and nvl-combine need runs before
     #[arg(required_unless_present_any = ["mutants", "mutate", "random"])]
     pipeline: Option<String>,
     /// Plant bugs in the device library, one by one, and tell which are found: all, or those whose names
     /// hold a text
-    #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with_all = ["pipeline", "schedules", "mode", "seed", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set"])]
+    #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with_all = ["pipeline", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set"])]
     mutants: Option<String>,
     /// Declarations that nobody wrote, each from a seed, against what they mean
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set", "plain"])]
@@ -57,11 +57,23 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pipeline", "mutants", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set"])]
     mutate: Option<String>,
     /// So many of these bugs, drawn by the seed
-    #[arg(long, value_name = "N", requires = "mutate")]
+    #[arg(long, value_name = "N", requires = "bugs")]
     sample: Option<usize>,
     /// Judge these bugs by what kernels give alone, with the checker off
-    #[arg(long, requires = "mutate")]
+    #[arg(long, requires = "mutate", conflicts_with = "mutants")]
     outputs: bool,
+    /// Begin with this one of them, where an earlier run was cut off
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "mutate",
+        conflicts_with = "mutants",
+        default_value_t = 0
+    )]
+    from: usize,
+    /// Give each of them up before its runs without a bug would have taken more than so many million steps
+    #[arg(long, value_name = "M", requires = "mutate", conflicts_with = "mutants", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES))]
+    budget: Option<u64>,
     /// Schedules of each variant
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES))]
     schedules: u64,
@@ -196,14 +208,20 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     options.net.check_model()?;
     if let Some(text) = &options.mutants {
-        return mutants::run(text, json, out);
+        return mutants::run(text, (options.sample, options.seed), json, out);
     }
     if let Some(count) = options.random {
         return random::run(count, options.seed, json, out, err);
     }
     if let Some(file) = &options.mutate {
-        let (sample, seed, outputs) = (options.sample, options.seed, options.outputs);
-        let request = mutate::Request { file, sample, seed, outputs };
+        let request = mutate::Request {
+            file,
+            sample: options.sample,
+            seed: options.seed,
+            outputs: options.outputs,
+            from: options.from,
+            budget: options.budget.map_or(u64::MAX, |millions| millions * 1_000_000),
+        };
         return mutate::run(&request, json, out);
     }
     options.has_seeds()?;

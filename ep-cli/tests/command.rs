@@ -310,6 +310,22 @@ fn a_slip_of_a_name_is_told() {
     }
 }
 
+#[test]
+fn a_run_of_mutations_goes_on_within_its_list() {
+    for (line, said) in [
+        (
+            "check --mutate pull.cuh --sample 3 --from 3",
+            "there is no mutation 3: there are 3, from 0 on",
+        ),
+        ("check layout --sample 3", "--mutants[=<TEXT>]|--mutate <FILE>"),
+        ("check --mutants --from 3", "cannot be used with"),
+        ("check --mutate pull.cuh --budget 0", "'0'"),
+    ] {
+        let done = run(line);
+        assert!(done.code == 2 && done.err.contains(said), "`{line}`: {}", done.err);
+    }
+}
+
 /// A cache or compiler that is named and cannot be used is said, and nothing takes its place.
 #[cfg(unix)]
 #[test]

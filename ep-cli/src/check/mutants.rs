@@ -10,7 +10,7 @@ use ep_runtime::buffer::{BufferOptions, BuiltIn, Via};
 use ep_runtime::host::mutant::{DEVICE_LIBRARY, Mutant};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_verify::options::{ring_settings, set_tune, unit_settings};
-use ep_verify::oracle::RoutingOptions;
+use ep_verify::oracle::{Random, RoutingOptions};
 use ep_verify::selftest::{Case, Selftest};
 
 use super::fault::{Fault, judge};
@@ -47,13 +47,22 @@ struct Hunt {
     runs: u64,
 }
 
-/// Plants the bugs whose names hold `text`.
-pub(super) fn run(text: &str, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+/// Plants the bugs whose names hold `text`; so many of them, drawn by a seed, if a number is given.
+pub(super) fn run(
+    text: &str,
+    (sample, seed): (Option<usize>, u64),
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
     let mut mutants = Mutant::parse(DEVICE_LIBRARY).map_err(|error| failed(&error))?;
     mutants.retain(|mutant| mutant.name.contains(text));
     if mutants.is_empty() {
         return Err(Failure::WrongUse(format!("no planted bug has `{text}` in its name")));
+    }
+    if let Some(count) = sample {
+        mutants.retain(|mutant| mutant.equivalent.is_none());
+        Random::new(seed).choose(&mut mutants, count);
     }
     let programs = Programs::find().map_err(no_machine)?;
     let progress = Progress::new(mutants.len() as u64);

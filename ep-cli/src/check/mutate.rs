@@ -22,7 +22,7 @@ use crate::progress::Progress;
 use crate::suggestion::did_you_mean;
 use course::courses;
 use equivalent::Equivalents;
-use hunt::{Field, Target, targets};
+use hunt::{Field, Judging, Target, targets};
 use report::Report;
 
 /// The name for all files.
@@ -40,6 +40,10 @@ pub(super) struct Request<'a> {
     pub(super) seed: u64,
     /// Whether runs are judged by what they give alone.
     pub(super) outputs: bool,
+    /// The first one, by its place among them.
+    pub(super) from: usize,
+    /// Steps that the runs of one may take, as they are without it.
+    pub(super) budget: u64,
 }
 
 pub(super) fn run(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
@@ -57,14 +61,21 @@ pub(super) fn run(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Res
     };
     let read = || texts.iter().map(|texts| has_any(texts)).collect::<Result<Vec<bool>, _>>();
     read().map_err(no_machine)?;
-    let chosen = choose(request, line, &weaver, &equivalents);
+    let mut chosen = choose(request, line, &weaver, &equivalents);
     if let Some(line) = line.filter(|_| chosen.is_empty()) {
         return Err(Failure::WrongUse(format!("no mutations in line {line} of `{file}`")));
     }
+    if request.from > 0 && request.from >= chosen.len() {
+        let (from, all) = (request.from, chosen.len());
+        let what = format!("there is no mutation {from}: there are {all}, from 0 on");
+        return Err(Failure::WrongUse(what));
+    }
+    chosen.drain(..request.from);
     weaver.keep(chosen.iter().flat_map(|target| &target.numbers).copied().collect());
     let mut is_about = read().map_err(no_machine)?.into_iter();
     courses.retain(|_| is_about.next().unwrap_or_default());
-    let field = Field::new(courses, &programs, &weaver, !request.outputs).map_err(failed)?;
+    let judging = Judging { checker: !request.outputs, budget: request.budget };
+    let field = Field::new(courses, &programs, &weaver, judging).map_err(failed)?;
     // Some do not compile, as the first runs have shown.
     let good: BTreeSet<u32> = weaver.mutations().iter().map(|it| it.number).collect();
     let compiles = |target: &Target| target.numbers.iter().any(|number| good.contains(number));
@@ -111,14 +122,11 @@ fn choose(
     for target in &mut all {
         target.equivalent = equivalents.reason(&target.mutation);
     }
-    let Some(count) = request.sample else { return all };
-    all.retain(|target| target.equivalent.is_none());
-    let mut random = Random::new(request.seed);
-    for index in 0..count.min(all.len()) {
-        let other = index + random.below(all.len() - index);
-        all.swap(index, other);
+    if let Some(count) = request.sample {
+        all.retain(|target| target.equivalent.is_none());
+        Random::new(request.seed).choose(&mut all, count);
     }
-    all.truncate(count);
+    all.iter_mut().enumerate().for_each(|(place, target)| target.place = place);
     all
 }
 

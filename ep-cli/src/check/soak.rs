@@ -132,6 +132,8 @@ fn check(options: &Options, seed: u64, plain: bool) -> super::Options {
         mutate: None,
         sample: None,
         outputs: false,
+        from: 0,
+        budget: None,
         schedules: 1,
         mode: if seed % CHECKED == 1 { Mode::Hb } else { Mode::Fast },
         seed,

@@ -40,6 +40,15 @@ impl Random {
     pub fn chance(&mut self, share: f64) -> bool {
         self.unit() < share
     }
+
+    /// Leaves `count` of `all`, or all if they are fewer, in any order.
+    pub fn choose<T>(&mut self, all: &mut Vec<T>, count: usize) {
+        for index in 0..count.min(all.len()) {
+            let other = index + self.below(all.len() - index);
+            all.swap(index, other);
+        }
+        all.truncate(count);
+    }
 }
 
 /// What random routing looks like.
@@ -182,6 +191,21 @@ mod tests {
         let draw = |seed| (0..4).map(|_| Random::new(seed).bits()).collect::<Vec<_>>();
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn some_are_chosen_once_each() {
+        let chosen = |seed, count| {
+            let mut all: Vec<u32> = (0..20).collect();
+            Random::new(seed).choose(&mut all, count);
+            all
+        };
+        let mut some = chosen(1, 8);
+        assert_ne!(some, chosen(2, 8));
+        some.sort_unstable();
+        some.dedup();
+        assert!(some.len() == 8 && some.iter().all(|it| *it < 20), "{some:?}");
+        assert_eq!(chosen(1, 30).len(), 20);
     }
 
     #[test]

@@ -26,6 +26,8 @@ const LEAST_TIME: Duration = Duration::from_secs(20);
 
 /// A mutation, in every text that has it: a line that several texts share is one line.
 pub(super) struct Target {
+    /// Its place among all that are asked for.
+    pub(super) place: usize,
     pub(super) mutation: Mutation,
     pub(super) numbers: Vec<u32>,
     /// Why nothing can find it, if so.
@@ -47,7 +49,7 @@ pub(super) fn targets(weaver: &Weaver) -> Vec<Target> {
             Some(target) => target.numbers.push(mutation.number),
             None => {
                 let numbers = vec![mutation.number];
-                all.push(Target { mutation, numbers, equivalent: None });
+                all.push(Target { place: 0, mutation, numbers, equivalent: None });
             }
         }
     }
@@ -69,12 +71,23 @@ pub(super) struct Hunt {
     pub(super) runs: u64,
     /// Whether any course comes to it.
     pub(super) is_reached: bool,
+    /// Whether the budget ended it.
+    pub(super) is_cut: bool,
+}
+
+/// How mutations are judged.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Judging {
+    /// Whether the checker looks on.
+    pub(super) checker: bool,
+    /// Steps that all runs with a mutation may take, as they are without it.
+    pub(super) budget: u64,
 }
 
 /// The courses, and what is known of each.
 pub(super) struct Field {
     courses: Vec<(Course, Known)>,
-    checker: bool,
+    judging: Judging,
 }
 
 /// A course that has been run.
@@ -100,14 +113,14 @@ impl Field {
         courses: Vec<Course>,
         programs: &Arc<Programs>,
         weaver: &Arc<Weaver>,
-        checker: bool,
+        judging: Judging,
     ) -> Result<Field, String> {
         let known = Mutex::new(BTreeMap::new());
         let mut wrong = Vec::new();
         let work = |index: usize| {
             let course = &courses[index];
             // Programs of its own, which note what this course comes to.
-            let outcome = explore(course, &programs.woven(weaver))?;
+            let outcome = explore(course, &programs.woven(weaver), judging)?;
             known.lock().map_err(|_| "a thread panicked".to_owned())?.insert(index, outcome);
             Ok::<(), String>(())
         };
@@ -119,7 +132,7 @@ impl Field {
         let mut courses: Vec<(Course, Known)> =
             courses.into_iter().zip(known.into_values()).collect();
         courses.sort_by_key(|(_, known)| known.steps);
-        Ok(Field { courses, checker })
+        Ok(Field { courses, judging })
     }
 
     /// What each course is, takes and comes to.
@@ -142,16 +155,23 @@ impl Field {
                 Some((course, known, *number))
             })
             .collect();
-        let mut hunt = Hunt { found: None, runs: 0, is_reached: !reached.is_empty() };
+        let is_reached = !reached.is_empty();
+        let mut hunt = Hunt { found: None, runs: 0, is_reached, is_cut: false };
+        let mut steps = 0;
         for (seeds, stops, most) in RUNS {
             for seed in seeds {
                 // Many ranks take longer than all the rest, so that one schedule of theirs is enough.
                 let in_turn = |it: &&(&Course, &Known, u32)| seed == 1 || !it.0.is_large();
                 for (course, known, mutation) in reached.iter().take(most).filter(in_turn) {
+                    steps += known.steps;
+                    // One run is made whatever it takes.
+                    if hunt.runs > 0 && steps > self.judging.budget {
+                        hunt.is_cut = true;
+                        return Ok(hunt);
+                    }
                     hunt.runs += 1;
                     let stop = stops.then_some(course.ranks());
-                    let checker = self.checker && !course.is_large();
-                    let way = known.way(checker, seed, *mutation, stop);
+                    let way = known.way(self.judging.build(course), seed, *mutation, stop);
                     let Err(report) = course.run(&known.programs, way)? else { continue };
                     let course = course.name.clone();
                     hunt.found = Some(Found { is_stopped: stops, course, seed, report });
@@ -165,9 +185,9 @@ impl Field {
 
 impl Known {
     /// How a course with a mutation is run; `stop`: with one of so many ranks stopped.
-    fn way(&self, checker: bool, seed: u64, mutation: u32, stop: Option<usize>) -> Way {
+    fn way(&self, build: Build, seed: u64, mutation: u32, stop: Option<usize>) -> Way {
         Way {
-            build: if checker { Build::Checked } else { Build::Fast },
+            build,
             seed,
             mutation,
             stop: stop.map(|ranks| Fault::StoppedRank.drawn(ranks, seed, self.steps)),
@@ -177,13 +197,20 @@ impl Known {
     }
 }
 
-/// Runs a course as it is, and once more with a rank stopped.
-fn explore(course: &Course, programs: &Arc<Programs>) -> Result<Known, String> {
+impl Judging {
+    /// How a course is compiled.
+    fn build(self, course: &Course) -> Build {
+        if self.checker && !course.is_large() { Build::Checked } else { Build::Fast }
+    }
+}
+
+/// Runs a course as it is, and once more with a rank stopped. What judges mutations finds nothing then.
+fn explore(course: &Course, programs: &Arc<Programs>, judging: Judging) -> Result<Known, String> {
     let good = |run: Result<u64, String>| {
         run.map_err(|report| format!("{} fails without a mutation: {report}", course.name))
     };
     let mut way = Way {
-        build: Build::Fast,
+        build: judging.build(course),
         seed: 1,
         mutation: REACHING,
         stop: None,

@@ -137,6 +137,7 @@ fn table<'a>(
 fn object(target: &Target, hunt: Option<&Hunt>) -> Object {
     let mutation = &target.mutation;
     let object = Object::new()
+        .with("number", target.place)
         .with("file", &mutation.file)
         .with("line", u64::from(mutation.line))
         .with("operator", mutation.operator.name())
@@ -151,7 +152,7 @@ fn object(target: &Target, hunt: Option<&Hunt>) -> Object {
         (None, true) => "survives",
         (None, false) => "not run",
     };
-    let object = object.with("fate", fate).with("runs", hunt.runs);
+    let object = object.with("fate", fate).with("runs", hunt.runs).with("cut", hunt.is_cut);
     match &hunt.found {
         None => object,
         Some(found) => {
