@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use crate::cargo::{self, Tally, cargo, succeed};
@@ -72,7 +73,7 @@ impl Parts {
         self.test("runs on the host", &["--test", "*"], &["host::"], &[])?;
         for (name, options) in host_checks(full) {
             let words: Vec<&str> = ["check"].into_iter().chain(options.split(' ')).collect();
-            self.check(name, || codegen::epforge(&words))?;
+            self.check(&format!("{name}: epforge check {options}"), || codegen::epforge(&words))?;
         }
         match with_python {
             true => self.python(full)?,
@@ -164,18 +165,29 @@ fn canonical(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// Command lines of `epforge check`: schedules of every variant, and whether bugs would be found.
+/// Command lines of `epforge check`: schedules of every variant, and whether bugs would be found. Each of
+/// the ten faults strikes once; of the planted bugs a usual run draws some, others for each commit.
 fn host_checks(full: bool) -> [(&'static str, String); 6] {
     let [fast, hb, shapes, faults, random] =
-        if full { [1000, 200, 40, 200, 2000] } else { [50, 10, 4, 10, 200] };
+        if full { [1000, 200, 40, 200, 2000] } else { [12, 3, 2, 10, 60] };
+    let drawn = if full { String::new() } else { format!(" --sample 20 --seed {}", commit()) };
     [
         ("schedules", format!("all --schedules {fast}")),
         ("checked schedules", format!("all --mode hb --schedules {hb}")),
         ("schedules of other shapes", format!("all --fuzz-shapes --schedules {shapes}")),
         ("schedules with faults", format!("all --every-fault --schedules {faults}")),
         ("declarations that nobody wrote", format!("--random {random}")),
-        ("planted bugs", "--mutants".to_owned()),
+        ("planted bugs", format!("--mutants{drawn}")),
     ]
+}
+
+/// A number of the commit that is checked out; 0 where there is none.
+fn commit() -> u64 {
+    let mut command = Command::new("git");
+    let output = command.args(["rev-parse", "HEAD"]).current_dir(root()).output();
+    let name = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let digits = name.unwrap_or_default().chars().take(8).collect::<String>();
+    u64::from_str_radix(&digits, 16).unwrap_or_default()
 }
 
 fn unread_snapshots(read: &BTreeSet<PathBuf>) -> Outcome {
