@@ -83,7 +83,8 @@ pub(super) fn run(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Res
     let mut report = Report::new(json, request.outputs);
     report.courses(field.courses(), out)?;
     hunt_all(&field, &chosen, &mut report, out)?;
-    report.end(out)
+    let outcome = report.end(out);
+    field.wrong.first().map_or(outcome, |wrong| Err(Failure::Failed(wrong.clone())))
 }
 
 /// A file, and a line of it if only that is meant.

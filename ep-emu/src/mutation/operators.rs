@@ -126,8 +126,8 @@ impl Edit {
     }
 }
 
-/// Calls that only tell a reader where a kernel waits.
-const NOTES: [&str; 1] = ["note_wait"];
+/// What only tells a reader where a kernel waits, and a declaration that reads like a call.
+const NOTES: [&str; 2] = ["note_wait", "EP_SHARED"];
 
 /// Makes the changes of a text.
 pub(super) struct Rules<'a> {
@@ -202,6 +202,8 @@ impl Rules<'_> {
             Form::Name | Form::Other => {}
             Form::Number => self.number(node),
             Form::Paren(inner) | Form::Postfix(inner) => self.expression(inner),
+            // What has an address stays what it is.
+            Form::Prefix(sign, inner) if sign == "&" => self.places(inner),
             Form::Prefix(_, inner) => self.expression(inner),
             Form::Member(base) => {
                 self.member(node);

@@ -95,6 +95,13 @@ fn packs_are_understood() {
 }
 
 #[test]
+fn what_has_an_address_or_a_name_keeps_it() {
+    assert_eq!(of("look(&state->epoch);"), ["skip: without `look(&state->epoch);`"]);
+    assert_eq!(of("look(&a[epoch.of + 1]);").len(), 4, "the index is no place");
+    assert!(of("EP_SHARED(Smem, smem);").is_empty());
+}
+
+#[test]
 fn constants_and_templates_are_left_alone() {
     assert!(
         made("constexpr int kLanes = 32;\nstruct B { static constexpr int kA = 1 + 2; };\n")

@@ -90,7 +90,9 @@ impl Around {
             close = " }".to_owned();
         }
         if !self.instead.is_empty() {
-            open.push_str("\n(");
+            // A complaint about all of it is about where it begins.
+            let first = self.instead[0].0;
+            open.push_str(&format!("\n#line {first} \"mutation\"\n("));
             for (number, text) in &self.instead {
                 open.push_str(&format!(
                     "\n#line {number} \"mutation\"\nEMU_MUTATION({number}) ? ({text}) :"

@@ -88,6 +88,8 @@ pub(super) struct Judging {
 pub(super) struct Field {
     courses: Vec<(Course, Known)>,
     judging: Judging,
+    /// Of the courses that fail as they are: they judge nothing.
+    pub(super) wrong: Vec<String>,
 }
 
 /// A course that has been run.
@@ -108,7 +110,7 @@ struct Known {
 }
 
 impl Field {
-    /// Runs every course once, to know what it comes to.
+    /// Runs every course once, to know what it comes to. An error if none is good.
     pub(super) fn new(
         courses: Vec<Course>,
         programs: &Arc<Programs>,
@@ -125,14 +127,15 @@ impl Field {
             Ok::<(), String>(())
         };
         on_all_cores(courses.len(), work, |_, outcome| wrong.extend(outcome.err()));
-        if let Some(wrong) = wrong.first() {
+        let mut known = known.into_inner().map_err(|_| "a thread panicked".to_owned())?;
+        if let Some(wrong) = wrong.first().filter(|_| known.is_empty()) {
             return Err(wrong.clone());
         }
-        let known = known.into_inner().map_err(|_| "a thread panicked".to_owned())?;
-        let mut courses: Vec<(Course, Known)> =
-            courses.into_iter().zip(known.into_values()).collect();
+        let good = courses.into_iter().enumerate();
+        let good = good.filter_map(|(index, course)| Some((course, known.remove(&index)?)));
+        let mut courses: Vec<(Course, Known)> = good.collect();
         courses.sort_by_key(|(_, known)| known.steps);
-        Ok(Field { courses, judging })
+        Ok(Field { courses, judging, wrong })
     }
 
     /// What each course is, takes and comes to.
