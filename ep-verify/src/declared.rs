@@ -298,12 +298,6 @@ impl Call<'_> {
         place: &Place,
         bytes: &[u8],
     ) -> Option<String> {
-        // What is recorded is total: a table may say of what a condition leaves out that it is nowhere.
-        let mut tables =
-            self.drawn.ir.tensors.iter().filter(|tensor| tensor.kind == TensorKind::Table);
-        if tables.any(|table| table.name == name) {
-            return None;
-        }
         let brought = self.drawn.ranks[rank].tensors.get(name).and_then(|copies| copies.first());
         let mut before = place.written(brought.map(|tensor| &tensor.parts[part].data));
         let (touched, left) = (&self.touched[rank][name], &self.outcome.ranks[rank][name]);

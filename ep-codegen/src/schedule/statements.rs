@@ -178,13 +178,12 @@ pub(super) fn there(tensor: &Tensor) -> Term {
     pointer.test(BinaryOp::Ne, Term::name("nullptr", Elem::I64))
 }
 
-/// Whether a block records the position of a push, or of a turn.
+/// Whether a block records the position of a push.
 pub(super) fn records_position(body: &[Stmt]) -> bool {
     let mut found = false;
     walk::stmts(body, &mut |stmt| {
-        found |= matches!(&stmt.action, Action::Record {
-            value: Expr::OfChannel { field, .. } | Expr::Field { field, .. }, ..
-        } if field == "position");
+        found |= matches!(&stmt.action, Action::Record { value: Expr::OfChannel { field, .. }, .. }
+            if field == "position");
     });
     found
 }

@@ -2,7 +2,7 @@
 
 use super::records_position;
 use crate::ir::{Action, BinaryOp, Expr, Place, Stmt};
-use crate::schedule::scope::{Meaning, Scope};
+use crate::schedule::scope::Scope;
 use crate::schedule::step::Step;
 use crate::schedule::term::{Term, arithmetic};
 use crate::schedule::{Lowered, RoleLowering};
@@ -33,15 +33,6 @@ impl<'a> RoleLowering<'a> {
                 if field == "position" =>
             {
                 let next = self.next_position(scope, channel, index, out)?;
-                let value = arithmetic(BinaryOp::Sub, Term::int(-1), next);
-                self.record_absent(scope, stmt, target, value, out)
-            }
-            Action::Record { target, value: Expr::Field { of, field, .. } }
-                if field == "position" =>
-            {
-                let Some(Meaning::Placed(_, next)) = scope.find(of).cloned() else {
-                    return Ok(());
-                };
                 let value = arithmetic(BinaryOp::Sub, Term::int(-1), next);
                 self.record_absent(scope, stmt, target, value, out)
             }
