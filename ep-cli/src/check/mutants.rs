@@ -21,8 +21,12 @@ use crate::problem::no_machine;
 use crate::progress::Progress;
 
 const RANKS: usize = 3;
-const TOKENS: usize = 160;
-const HIDDEN: [usize; 2] = [1040, 128];
+
+/// Tokens and values a row: rows of three pieces and of one.
+const SIZES: [(usize, usize); 2] = [(160, 1040), (160, 128)];
+
+/// Where one launch does it all, also fewer tokens than warps: ranks that send little are soon ahead.
+const SMALL: (usize, usize) = (5, 128);
 
 /// Runs of each kind, in order: a bug that the checker sees shows in its first run. A run is a seed, in
 /// every shape that uses the file of the bug. The last ones are stopped at some step.
@@ -108,9 +112,9 @@ fn hunt(mutant: &Mutant, programs: &Programs) -> Result<Hunt, String> {
     for (build, seeds, stops) in RUNS {
         for seed in 1..=seeds {
             runs += 1;
-            for (way, hidden) in shapes(&mutant.file) {
+            for (way, size) in shapes(&mutant.file) {
                 let stop = stops.then(|| Fault::StoppedRank.drawn(RANKS, seed, steps));
-                let run = attempt(&planted, way, hidden, (build, seed), stop);
+                let run = attempt(&planted, way, size, (build, seed), stop);
                 let run = run.map_err(|error| {
                     format!("the bug `{}` cannot be planted: {error}", mutant.name)
                 })?;
@@ -131,9 +135,11 @@ fn hunt(mutant: &Mutant, programs: &Programs) -> Result<Hunt, String> {
     Ok(Hunt { found: None, runs })
 }
 
-/// The ways that use a file, with rows of three pieces and of one.
-fn shapes(file: &str) -> impl Iterator<Item = (Way, usize)> {
-    HIDDEN.into_iter().flat_map(|hidden| ways(file).iter().map(move |way| (*way, hidden)))
+/// The ways that use a file, in every size.
+fn shapes(file: &str) -> impl Iterator<Item = (Way, (usize, usize))> {
+    let ways = ways(file);
+    let small = ways.iter().filter(|way| **way == Way::OneLaunch).map(|way| (*way, SMALL));
+    SIZES.into_iter().flat_map(|size| ways.iter().map(move |way| (*way, size))).chain(small)
 }
 
 /// How rows go: through rings, or straight in two launches or in one.
@@ -175,12 +181,12 @@ fn ways(file: &str) -> &'static [Way] {
 fn attempt(
     programs: &Arc<Programs>,
     way: Way,
-    hidden: usize,
+    (tokens, hidden): (usize, usize),
     (build, seed): (Build, u64),
     stop: Option<(u32, u64)>,
 ) -> Result<Result<u64, String>, String> {
     let (via, one_launch) = (way.via(), Some(way == Way::OneLaunch));
-    let options = BufferOptions::new(TOKENS, hidden, 3, 7);
+    let options = BufferOptions::new(tokens, hidden, 3, 7);
     let mut options = BufferOptions { via, one_launch, live: 5, biases: 1, ..options };
     if via == Via::Ring {
         options.settings = ring_settings(&options, 4, 16, 4);

@@ -37,8 +37,8 @@ impl Selftest {
         self.check_through(false)
     }
 
-    /// Queues dispatches, and what follows each, before it waits for any of them: fresh ones, then
-    /// cached ones, between which nothing brings the ranks together, then counts alone. Every other one leaves out the
+    /// Queues dispatches, and what follows each, before it waits for any of them: fresh ones, some without
+    /// a combine, then cached ones, between which nothing brings the ranks together, then counts alone. Every other one leaves out the
     /// first token, so that each place of an output is written by another rank than the last time. All
     /// dispatches use one output. What the last calls leave is compared with the oracle.
     ///
@@ -56,6 +56,11 @@ impl Selftest {
         };
         let (of_all, _) = fresh(&all, Next::Experts)?;
         let (of_fewer, _) = fresh(&fewer, Next::InPlace)?;
+        // Between these nothing brings the ranks together either: an output is filled again as soon as
+        // its rank has read it.
+        for inputs in [&all, &fewer, &all] {
+            fresh(inputs, Next::ExpertsAlone)?;
+        }
         let cached = |fewer_tokens: bool, next: Next| {
             let (handles, inputs) =
                 if fewer_tokens { (&of_fewer, &fewer) } else { (&of_all, &all) };

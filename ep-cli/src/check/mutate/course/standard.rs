@@ -75,6 +75,7 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
         ("replayed ring", with(Calls::Replayed, chain(ring, 128, 40))),
         ("chained direct", chain(direct, 1040, 160)),
         ("one launch", paid(whole(chain(direct, 1040, 70)), Payload::Fp8)),
+        ("few tokens", whole(chain(direct, 128, 5))),
         ("chained ring", chain(ring, 1040, 160)),
         ("many ranks direct", crowd(direct)),
         ("many ranks ring", crowd(ring)),
