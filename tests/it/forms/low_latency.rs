@@ -3,6 +3,7 @@
 
 use ep_codegen::meaning::Drawn;
 use ep_runtime::Pipeline;
+use ep_runtime::host::mutant::Mutant;
 use ep_runtime::net::ModelOptions;
 use ep_runtime::pipelines::{LowLatencyCombine, LowLatencyDispatch};
 

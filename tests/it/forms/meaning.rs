@@ -36,6 +36,17 @@ fn random_declarations_leave_what_they_mean() {
     assert!(failures.is_empty(), "{} of {seeds}\n{}", failures.len(), failures.join("\n\n"));
 }
 
+/// The IR of the one pipeline in `source`, or what is said to it.
+pub(super) fn accepted(source: &str) -> Result<Pipeline, String> {
+    let whole = format!("ep_runtime::pipeline! {{ pub pipeline Form {{ {source} }} }}");
+    let block = syntax::blocks(&whole).expect("the text is made of Rust tokens").remove(0);
+    let (file, errors) = expansion::front_end(block, &|path| Err(format!("{path} is not here")));
+    if !errors.is_empty() {
+        return Err(errors.to_text(&whole));
+    }
+    Ok(lower::lower(&file, &file.pipelines[0]))
+}
+
 /// What is wrong with a declaration: its refusal, or what differs.
 fn judged(invented: &Invented, seed: u64) -> Result<(), String> {
     let source = invented.source();

@@ -6,10 +6,11 @@ mod values;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ep_codegen::meaning::Drawn;
+use ep_codegen::render;
 use ep_codegen::schedule::{RoleRule, RuleSet, Ways};
-use ep_codegen::{expansion, lower, render, syntax};
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::Stream;
 use ep_runtime::group::{Group, GroupKernel, control_bytes};
@@ -22,6 +23,7 @@ use ep_runtime::net::{ModelNetwork, ModelOptions};
 use ep_runtime::plan::{Config, ParamKind, Plan, plan};
 use ep_runtime::{Emitted, device};
 
+pub(super) use super::meaning::accepted;
 use places::Places;
 use values::encode;
 pub(super) use values::rows;
@@ -30,22 +32,13 @@ pub(super) use values::rows;
 const CALLS: usize = 2;
 /// Bytes of the words at the end of a plan's control memory, of which the first counts calls.
 const STATE_BYTES: u64 = 256;
+/// Longest run of a kernel with a bug.
+const LIMIT: Duration = Duration::from_secs(120);
 /// Schedules of each text.
 const SEEDS: u64 = 2;
 /// Every role as the library does it, every role statement by statement, and that as rules rewrite it.
 pub(super) const RULES: [RuleSet; 3] =
     [RuleSet::All, RuleSet::None, RuleSet::Without(RoleRule::Roles)];
-
-/// The IR of the one pipeline in `source`, or what is said to it.
-pub(super) fn accepted(source: &str) -> Result<ir::Pipeline, String> {
-    let whole = format!("ep_runtime::pipeline! {{ pub pipeline Form {{ {source} }} }}");
-    let block = syntax::blocks(&whole).expect("the text is made of Rust tokens").remove(0);
-    let (file, errors) = expansion::front_end(block, &|path| Err(format!("{path} is not here")));
-    if !errors.is_empty() {
-        return Err(errors.to_text(&whole));
-    }
-    Ok(lower::lower(&file, &file.pipelines[0]))
-}
 
 /// A form in one shape and choice of arms.
 pub(super) struct Form {
@@ -247,6 +240,8 @@ impl Form {
         let build = Build::Once;
         let mut options = HostOptions { build, arch, ..HostOptions::new(self.ranks) };
         options.spec.seed = seed;
+        // What a bug makes of an address ends a process of its own.
+        options.isolation = self.bug.as_ref().map(|_| LIMIT);
         options.spec.faults = Faults { slow_ranks: vec![0], ..Faults::default() };
         options.spec.max_ahead = self.calls;
         let programs = match &self.bug {
