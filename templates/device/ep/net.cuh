@@ -66,13 +66,16 @@ public:
     /// lane has written or seen, and the warp before, is there when the bytes are read (M1: bulk stores
     /// are waited for by the caller). False: the team is stopped.
     __device__ __forceinline__ bool put(int peer, u64 to, u64 from, u32 bytes) {
-        return post(bytes != 0, NetDescriptor::kPut, peer, net_.begin + to, net_.begin + from, bytes);
+        // Where all peers are near, nothing is put and there is no network to look at.
+        const u64 begin = bytes != 0 ? net_.begin : 0;
+        return post(bytes != 0, NetDescriptor::kPut, peer, begin + to, begin + from, bytes);
     }
 
     /// Adds `number` of each lane, if it is not 0, to a counter at `peer`, when all earlier puts to that
     /// peer have landed. False: the team is stopped.
     __device__ __forceinline__ bool signal(int peer, u32 counter, u32 number) {
-        return post(number != 0, NetDescriptor::kSignal, peer, net_.first + counter, 0, number);
+        const u32 first = number != 0 ? net_.first : 0;
+        return post(number != 0, NetDescriptor::kSignal, peer, first + counter, 0, number);
     }
 
     /// Goes on with another queue.
