@@ -99,7 +99,7 @@ fn headers(body: &str) -> Vec<&'static str> {
         ("net_slots", &["ep::NetSlots"]),
         ("one_launch", &["ep::RouteSmem", "ep::OnceOut", "ep::OnceIn"]),
         ("parts", &["ep::Parts<"]),
-        ("places", &["ep::PlaceCounters", "ep::Places", "ep::require_room"]),
+        ("places", &["ep::PlaceCounters", "ep::places_of", "ep::require_room"]),
         ("pull", &["ep::pull_offer", "ep::PullConsumer"]),
         ("reduce", &["ep::Gather"]),
         ("ring", &["ep::RingProducer", "ep::RingConsumer", "ep::RingGather", "ep::RingMessage"]),
