@@ -6,6 +6,9 @@
 mod all_gather_sum;
 #[path = "../../examples/layer.rs"]
 mod layer;
+#[path = "../../examples/top1_router.rs"]
+#[expect(dead_code, reason = "an example has a main")]
+mod top1_router;
 
 #[cfg(unix)]
 mod kept;
@@ -248,6 +251,14 @@ fn rows_of_all_ranks_are_added_up() {
         let group = HostBackend::new(programs, options).unwrap().group().unwrap();
         all_gather_sum::run(&group).unwrap();
     }
+}
+
+#[test]
+fn tokens_are_dropped_where_an_expert_is_full() {
+    let Some(programs) = programs() else { return };
+    let options = HostOptions { build: Build::Checked, ..HostOptions::new(2) };
+    let group = HostBackend::new(programs, options).unwrap().group().unwrap();
+    top1_router::run(&group).unwrap();
 }
 
 #[test]
