@@ -1,5 +1,5 @@
 // decode-combine
-// back_warps=8 hidden=2880 max_rows=512 max_tokens=128 ranks=4 sum_warps=8 topk=4
+// back_warps=4 hidden=2880 max_rows=512 max_tokens=128 ranks=4 sum_warps=12 topk=4
 // sm_80: 512 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -54,13 +54,13 @@ struct Cfg {
     struct Send {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
-        static constexpr int kWarps = 8;
+        static constexpr int kWarps = 4;
     };
 
     struct Reduce {
         static constexpr int kRole = 1;
-        static constexpr int kFirstWarp = 8;
-        static constexpr int kWarps = 8;
+        static constexpr int kFirstWarp = 4;
+        static constexpr int kWarps = 12;
     };
 };
 
@@ -121,6 +121,8 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
                 + 1) * static_cast<ep::i32>(args.send_row[ep::i64{token} * Cfg::kRanks
                     + peer] >= 0) - 1);
         },
+        [&](int row) { return &args.x[row * args.x_stride]; },
+        [&](int row) { return &args.weights[row * args.weights_stride]; },
         [&](int token) {
             // +32  store combined[token] = sum(part.x) + bias[token]
             part.store_row<2>(&args.combined[ep::i64{token} * Cfg::kHidden], args.bias_count,
@@ -129,12 +131,13 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
             part.store_sum(&args.combined_weights[ep::i64{token} * Cfg::kTopk], Cfg::Part::kWeights,
                 Cfg::Part::kWeightsCount);
     });
-    part.release();
 }
 
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 decode_combine(const __grid_constant__ Args args) {
-    const ep::Call call = ep::enter(args.group);
+    const ep::Call call = ep::enter(args.group, [&] {
+        ep::back_begin<Cfg::Back>(args.group);
+    });
 
     const int block = static_cast<int>(blockIdx.x);
     const int blocks = static_cast<int>(gridDim.x);

@@ -1,6 +1,6 @@
 // decode-dispatch  payload=fp8
 // early=0 experts=256 hidden=7168 local_experts=128 max_rows=1024 max_tokens=512 piece=7168 ranks=2 stages=2 topk=8
-// sm_90a: 384 threads and 190208 bytes of shared memory a block, at least 1 blocks
+// sm_90a: 384 threads and 191232 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
 //   counts.slots     0x00000000       4608 bytes  2 epochs x 2 slots x 1152; Dispatch writes, Dispatch reads
@@ -26,7 +26,7 @@ struct Cfg {
     static constexpr int kLocalExperts = 128;
     static constexpr int kMaxRows = 1024;
     static constexpr int kThreads = 384;
-    static constexpr int kSharedBytes = 190208;
+    static constexpr int kSharedBytes = 191232;
 
     struct Totals {
         static constexpr int kMetaBytes = 1040;
@@ -77,6 +77,7 @@ struct Cfg {
         static constexpr int kRanks = 2;
         static constexpr int kTokenWords = 16;
         static constexpr int kExperts = 256;
+        static constexpr int kCountWords = 130;
         static constexpr bool kEarly = false;
         static constexpr bool kTma = true;
         static constexpr int kStages = 2;
@@ -146,11 +147,10 @@ struct Smem {
 static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
 
 /// What the last block of Dispatch records
-__device__ __forceinline__ void dispatch_tables(const Args& args, const Smem& smem,
-    ep::Team& team) {
+__device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep::Team& team) {
     const int me = args.group.rank;
     const int tokens = ep::rows_of(args.tokens, args.tokens_from);
-    ep::SlotChannel<Cfg::Counts> counts(team);
+    ep::RouteCounts<Cfg::Counts, Cfg::Dispatch> counts(team, smem.routes);
     // +45  for peer in ranks
     // +46  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
     //     i32)
@@ -282,7 +282,13 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             // +69  record send_row[token, peer] = rows[peer].position
             args.send_row[ep::i64{token} * Cfg::kRanks + peer] = ep::recorded(match, position);
     });
-    ep::OnceIn<Cfg::Rows> rows_in(team, mover.meta());
+    // The last block sends no rows, if it is not the only one.
+    if (team.block == team.blocks - 1) {
+        ep::Team last(ep::of_block(team));
+        dispatch_tables(args, smem, last);
+        team.stopped = last.stopped;
+    }
+    ep::OnceIn<Cfg::Rows> rows_in(team, mover.meta(), tokens);
     rows_in.open([&](int source) {
         return ep::word_of(counts.from(source) + Cfg::Totals::kPerRank, me);
     });
@@ -315,11 +321,6 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     // +72  for row in rank_prefix[ranks, me]..max_rows
     // +74  store recv_topk_idx[row, choice] = -1
     ep::fill<ep::i64>(team, args.recv_topk_idx, Cfg::kTopk, rows_in.total(), Cfg::kMaxRows, -1LL);
-    if (team.block == team.blocks - 1) {
-        ep::Team last(ep::of_block(team));
-        dispatch_tables(args, smem, last);
-        team.stopped = last.stopped;
-    }
     // All rows are there.
     rows_in.await();
     mover.finish();

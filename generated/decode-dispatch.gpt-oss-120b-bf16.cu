@@ -1,6 +1,6 @@
 // decode-dispatch  payload=bf16
 // early=0 experts=128 hidden=2880 local_experts=32 max_rows=512 max_tokens=128 piece=7168 ranks=4 stages=2 topk=4
-// sm_80: 512 threads and 2656 bytes of shared memory a block, at least 1 blocks
+// sm_80: 512 threads and 3248 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
 //   counts.slots     0x00000000       3072 bytes  2 epochs x 4 slots x 384; Dispatch writes, Dispatch reads
@@ -26,7 +26,7 @@ struct Cfg {
     static constexpr int kLocalExperts = 32;
     static constexpr int kMaxRows = 512;
     static constexpr int kThreads = 512;
-    static constexpr int kSharedBytes = 2656;
+    static constexpr int kSharedBytes = 3248;
 
     struct Totals {
         static constexpr int kMetaBytes = 288;
@@ -75,6 +75,7 @@ struct Cfg {
         static constexpr int kRanks = 4;
         static constexpr int kTokenWords = 4;
         static constexpr int kExperts = 128;
+        static constexpr int kCountWords = 36;
         static constexpr bool kEarly = false;
         static constexpr bool kTma = false;
         static constexpr int kStages = 2;
@@ -138,11 +139,10 @@ struct Smem {
 static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
 
 /// What the last block of Dispatch records
-__device__ __forceinline__ void dispatch_tables(const Args& args, const Smem& smem,
-    ep::Team& team) {
+__device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep::Team& team) {
     const int me = args.group.rank;
     const int tokens = ep::rows_of(args.tokens, args.tokens_from);
-    ep::SlotChannel<Cfg::Counts> counts(team);
+    ep::RouteCounts<Cfg::Counts, Cfg::Dispatch> counts(team, smem.routes);
     // +45  for peer in ranks
     // +46  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
     //     i32)
@@ -270,7 +270,13 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             // +69  record send_row[token, peer] = rows[peer].position
             args.send_row[ep::i64{token} * Cfg::kRanks + peer] = ep::recorded(match, position);
     });
-    ep::OnceIn<Cfg::Rows> rows_in(team, mover.meta());
+    // The last block sends no rows, if it is not the only one.
+    if (team.block == team.blocks - 1) {
+        ep::Team last(ep::of_block(team));
+        dispatch_tables(args, smem, last);
+        team.stopped = last.stopped;
+    }
+    ep::OnceIn<Cfg::Rows> rows_in(team, mover.meta(), tokens);
     rows_in.open([&](int source) {
         return ep::word_of(counts.from(source) + Cfg::Totals::kPerRank, me);
     });
@@ -299,11 +305,6 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     // +72  for row in rank_prefix[ranks, me]..max_rows
     // +74  store recv_topk_idx[row, choice] = -1
     ep::fill<ep::i64>(team, args.recv_topk_idx, Cfg::kTopk, rows_in.total(), Cfg::kMaxRows, -1LL);
-    if (team.block == team.blocks - 1) {
-        ep::Team last(ep::of_block(team));
-        dispatch_tables(args, smem, last);
-        team.stopped = last.stopped;
-    }
     // All rows are there.
     rows_in.await();
     mover.finish();

@@ -183,7 +183,7 @@ pub(crate) fn set(options: &mut BufferOptions, name: &str, value: &str) -> Resul
         }
         "weights" => options.weights = flag(name, value)?,
         "one_launch" => options.one_launch = Some(flag(name, value)?),
-        "push_combine" => options.push_combine = flag(name, value)?,
+        "push_combine" => options.push_combine = Some(flag(name, value)?),
         "payload" => {
             let names = Payload::ALL.map(Payload::name);
             options.payload = Payload::from_name(value).ok_or_else(|| {

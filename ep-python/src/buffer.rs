@@ -36,7 +36,7 @@ struct Options {
     biases: usize,
     cached: bool,
     one_launch: Option<bool>,
-    push_combine: bool,
+    push_combine: Option<bool>,
     alignment: i32,
     placement: Option<Vec<i32>>,
     settings: Vec<(String, String, String)>,

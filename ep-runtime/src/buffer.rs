@@ -31,6 +31,7 @@ use crate::error::CallError;
 use crate::group::{Group, GroupKernel, compile_all, place_control, positive};
 use crate::launch::Prepared;
 use crate::memory::Window;
+use crate::tune::PUSHED_BACK_SMS;
 
 pub use crate::calls::CallOptions;
 pub use expand::{ExpandOptions, ExpandedOutput, Expander};
@@ -85,7 +86,7 @@ impl Programs {
         Ok(Programs {
             layout: make(Standard::Layout, stripes)?,
             cached: make_if(options.cached, Standard::NvlDispatchCached)?,
-            combine: make(options.combine_pipeline(), stripes)?,
+            combine: make(options.combine_pipeline(ranks), stripes)?,
             one_launch: make_if(one_launch, Standard::DecodeDispatch)?,
             stripes: make_if(one_launch, Standard::DecodeStripes)?,
             dispatch,
@@ -131,9 +132,11 @@ impl Buffer {
         agreement::agree_on_options(backend, &options)?;
         options.check(ranks)?;
         // Processes may have measured other rates.
-        let says = u64::from(options.uses_one_launch(ranks));
-        let all = backend.gather("choose how a buffer dispatches", says)?;
-        options.one_launch = Some(all.iter().all(|says| *says == 1));
+        let says =
+            u64::from(options.uses_one_launch(ranks)) | u64::from(options.pushes_back(ranks)) << 1;
+        let all = backend.gather("choose how a buffer dispatches and combines", says)?;
+        options.one_launch = Some(all.iter().all(|says| says & 1 != 0));
+        options.push_combine = Some(all.iter().all(|says| says & 2 != 0));
         let programs = Programs::emit(emit, ranks, backend.arch(), &options)?;
         agreement::agree_on_programs(backend, &programs)?;
         let (starts, _) = place_control(programs.plans());
@@ -148,11 +151,15 @@ impl Buffer {
             // Pairs of even and odd blocks serve one stripe at a time.
             let is_paired = plan.arms.iter().any(|(axis, arm)| axis == "via" && arm == "Ring");
             let names = Names { pipeline, control_at, options: &options, ranks, layout: &layout };
-            Prepared::new(kernel, usual_sms, is_paired, |param| names.operand(param))
+            let sms = match pipeline {
+                Standard::DecodeCombine => group.sms_of(usual_sms.max(PUSHED_BACK_SMS)),
+                _ => usual_sms,
+            };
+            Prepared::new(kernel, sms, is_paired, |param| names.operand(param))
         };
         let layout_kernel = prepare(Standard::Layout, &programs.layout, 0)?;
         let dispatch = prepare(Standard::NvlDispatch, &programs.dispatch, 1)?;
-        let combine = prepare(options.combine_pipeline(), &programs.combine, 2)?;
+        let combine = prepare(options.combine_pipeline(ranks), &programs.combine, 2)?;
         // Those that not every buffer has follow in the order of `Programs::all`.
         let mut place = 3;
         let mut prepare_if = |pipeline, program: &Option<Emitted>| {
@@ -206,6 +213,11 @@ impl Buffer {
             true => &[StandardPipeline::DecodeDispatch],
             false => &[StandardPipeline::Layout, StandardPipeline::NvlDispatch],
         }
+    }
+
+    /// The pipeline of a combine.
+    pub fn combine_pipeline(&self) -> StandardPipeline {
+        self.options().combine_pipeline(self.shared.group.ranks())
     }
 
     /// Whether [`Buffer::dispatch`] counts and sends in one launch.

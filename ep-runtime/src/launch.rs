@@ -125,8 +125,12 @@ impl Group {
 
     /// SMs that fill the link of every local rank.
     pub(crate) fn usual_sms(&self, rates: &Rates, traffic: &Traffic) -> u32 {
-        let tuned = Tuning::choose(rates, traffic).sms;
-        self.local().map(|rank| self.backend().sms(rank)).fold(tuned, u32::min)
+        self.sms_of(Tuning::choose(rates, traffic).sms)
+    }
+
+    /// So many SMs, or as many as every local rank has.
+    pub(crate) fn sms_of(&self, wanted: u32) -> u32 {
+        self.local().map(|rank| self.backend().sms(rank)).fold(wanted, u32::min)
     }
 }
 

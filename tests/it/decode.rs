@@ -116,7 +116,7 @@ fn rows_may_be_told_of_early() {
 fn a_combine_by_stores_is_right_behind_any_dispatch() {
     for one_launch in [true, false] {
         let mut shape = uneven();
-        (shape.options.one_launch, shape.options.push_combine) = (Some(one_launch), true);
+        (shape.options.one_launch, shape.options.push_combine) = (Some(one_launch), Some(true));
         shape.options.biases = 2;
         check(&shape, Build::Fast, 0..4);
         check(&shape.payload(Payload::Fp8), Build::Checked, 0..1);

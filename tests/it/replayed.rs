@@ -32,7 +32,7 @@ fn direct() -> BufferOptions {
 }
 
 fn one_launch() -> BufferOptions {
-    let few = BufferOptions { one_launch: Some(true), push_combine: true, ..direct() };
+    let few = BufferOptions { one_launch: Some(true), push_combine: Some(true), ..direct() };
     BufferOptions { payload: Payload::Fp8, ..few }
 }
 

@@ -145,7 +145,8 @@ impl Renderer<'_> {
         calls.retain(|call| !call.is_empty());
         let calls = calls.join("\n");
         let (mut own, clears) = self.zeroes(phase, !last.is_empty());
-        if let Some(entered) = self.one_launch().and_then(|_| schedule::entered(self.ir)) {
+        let is_whole = !self.ir.roles.iter().any(|role| self.ways.is_composed(&role.name));
+        if let Some(entered) = is_whole.then(|| schedule::entered(self.ir)).flatten() {
             own.push(print::steps(&entered.steps, &|at| self.comment_of(at)));
         }
         let prepare = if own.is_empty() {

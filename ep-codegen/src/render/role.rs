@@ -29,7 +29,7 @@ impl Renderer<'_> {
             Some(tables) => {
                 let source = format!("What the last block of {} records", role.name);
                 let name = format!("{}_tables", role_fn(role));
-                let params = "const Args& args, const Smem& smem, ep::Team& team";
+                let params = "const Args& args, Smem& smem, ep::Team& team";
                 let tables = self.function((&source, &name), params, role, &tables)?;
                 Ok(format!("{tables}\n{function}"))
             }

@@ -81,7 +81,7 @@ pub fn whole(ir: &Pipeline, role: &Role) -> Option<RoleSteps> {
     made(ir, role, whole::steps)
 }
 
-/// What every block does as it enters the kernel of a role that is a whole dispatch.
+/// What every block does as it enters the kernel, if all roles are done as a whole and want it.
 pub fn entered(ir: &Pipeline) -> Option<RoleSteps> {
     made(ir, ir.roles.first()?, whole::entered)
 }

@@ -27,7 +27,7 @@ use crate::ir::{
 };
 
 pub(super) use direct::{leader_of, peers_of, twin_of};
-pub(super) use one_launch::{entered, tables};
+pub(super) use one_launch::tables;
 
 /// What a function that serves two roles calls the memory of its mover that it is given,
 pub const MEMORY: &str = "own";
@@ -37,6 +37,20 @@ pub const PEERS: &str = "peers";
 /// The steps of a role that `rules` have found to be of a known form.
 pub(super) fn steps(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
     Whole::of(role).steps()
+}
+
+/// What every block does as it enters the kernel of such roles.
+pub(super) fn entered(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
+    let (ir, mut steps) = (role.ir, Vec::new());
+    if let Some(one) = OneLaunch::of(ir) {
+        Whole::of(role).counts_routes(&one, &mut steps)?;
+    } else if let Some(back) = WayBack::of(ir) {
+        let begin = format!("ep::back_begin<{}>", cfg_of(back.channel));
+        steps.push(Step::Do(call(&begin, vec![name("args.group")])));
+    } else {
+        return Err("they do nothing".to_string());
+    }
+    Ok(steps)
 }
 
 /// A role on its way to such steps.

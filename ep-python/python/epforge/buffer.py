@@ -39,7 +39,7 @@ class Buffer(Caller):
         biases: int = 0,
         cached: bool = True,
         one_launch: bool | None = None,
-        push_combine: bool = False,
+        push_combine: bool | None = None,
         alignment: int = 1,
         placement: Sequence[int] | None = None,
         settings: Sequence[tuple[str, str, str]] = (),

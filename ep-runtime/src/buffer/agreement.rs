@@ -32,16 +32,17 @@ fn numbers(options: &BufferOptions, ranks: usize) -> Vec<Number> {
         number("weights", usize::from(options.weights)),
         number("biases", options.biases),
         number("cached", usize::from(options.cached)),
-        Number {
-            what: "one_launch",
-            value: options.one_launch.map_or(2, u64::from),
-            words: one_launch_words,
-        },
-        number("push_combine", usize::from(options.push_combine)),
+        choice("one_launch", options.one_launch),
+        choice("push_combine", options.push_combine),
         number("alignment", usize::try_from(options.alignment).unwrap_or(0)),
         digest("placement", options.placement(ranks).begin().iter().map(i32::to_string)),
         digest("settings", options.settings.iter().map(|setting| format!("{setting:?}"))),
     ]
+}
+
+/// Something that the rates decide unless it is said.
+fn choice(what: &'static str, said: Option<bool>) -> Number {
+    Number { what, value: said.map_or(2, u64::from), words: choice_words }
 }
 
 /// Something whose value is too long for a sentence.
@@ -66,7 +67,7 @@ fn payload_words(value: u64) -> String {
     payload.map_or_else(|| plain(value), |payload| payload.name().to_string())
 }
 
-fn one_launch_words(value: u64) -> String {
+fn choice_words(value: u64) -> String {
     let words = ["off", "on", "left to the rates"];
     usize::try_from(value)
         .ok()

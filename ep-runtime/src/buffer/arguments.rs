@@ -132,7 +132,7 @@ impl Names<'_> {
     fn pointer(&self, tensor: &str, part: usize, copy: i64) -> Option<Operand> {
         let within =
             |block: CallValue, at: Option<u64>| Some(Operand::PerCall(block as usize, at?));
-        let combine = self.pipeline == self.options.combine_pipeline();
+        let combine = self.pipeline == self.options.combine_pipeline(self.ranks);
         match (tensor, part) {
             ("x", 0) => per_call(CallValue::X),
             ("x", 1) => per_call(CallValue::Scale),

@@ -8,7 +8,7 @@ use crate::emit::Emitted;
 use crate::error::CallError;
 use crate::pipeline::AnyPipeline;
 use crate::pipelines;
-use crate::tune::{Rates, Traffic, is_faster_in_one_launch};
+use crate::tune::{Rates, Traffic, is_faster_in_one_launch, is_faster_pushed_back};
 
 /// What a token row consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,8 +149,9 @@ pub struct BufferOptions {
     /// the machine.
     pub one_launch: Option<bool>,
     /// Whether a combine stores rows where their tokens are, in place of fetching them, which few tokens
-    /// want. Slots for the tokens of all ranks, in two sets, take memory.
-    pub push_combine: bool,
+    /// want. Slots for the tokens of all ranks, in two sets, take memory. `None`: if it is faster at the
+    /// rates of the machine.
+    pub push_combine: Option<bool>,
     /// Counts per expert are rounded up to this.
     pub alignment: i32,
     /// Where experts live; `None`: as even as possible.
@@ -178,7 +179,7 @@ impl BufferOptions {
             biases: 0,
             cached: true,
             one_launch: None,
-            push_combine: false,
+            push_combine: None,
             alignment: 1,
             placement: None,
             settings: Vec::new(),
@@ -225,9 +226,16 @@ impl BufferOptions {
         Ok(())
     }
 
+    /// Whether combines of such a buffer store rows where their tokens are.
+    pub fn pushes_back(&self, ranks: usize) -> bool {
+        let row = (self.hidden as u64).saturating_mul(Payload::Bf16.value_bytes());
+        let is_faster = || is_faster_pushed_back(&self.rates, &self.traffic_of(ranks, row));
+        self.push_fits().is_ok() && self.push_combine.unwrap_or_else(is_faster)
+    }
+
     /// The pipeline of its combines.
-    pub fn combine_pipeline(&self) -> StandardPipeline {
-        match self.push_combine {
+    pub fn combine_pipeline(&self, ranks: usize) -> StandardPipeline {
+        match self.pushes_back(ranks) {
             true => StandardPipeline::DecodeCombine,
             false => StandardPipeline::NvlCombine,
         }
@@ -268,15 +276,15 @@ impl BufferOptions {
     pub fn traffic(&self, ranks: usize) -> Traffic {
         let row = (self.hidden as u64).saturating_mul(self.payload.value_bytes());
         let scales = self.payload.scales(self.hidden) as u64 * self.payload.scale_bytes();
+        self.traffic_of(ranks, row.saturating_add(scales))
+    }
+
+    /// The traffic of rows of so many bytes.
+    fn traffic_of(&self, ranks: usize, row: u64) -> Traffic {
         // No pipeline takes more choices than experts, nor more than 4096 of them.
         let topk = self.topk.min(4096);
-        let [ranks, experts, topk, tokens, row] = [
-            ranks as i64,
-            self.experts as i64,
-            topk as i64,
-            self.tokens as i64,
-            row.saturating_add(scales) as i64,
-        ];
+        let [ranks, experts, topk, tokens, row] =
+            [ranks as i64, self.experts as i64, topk as i64, self.tokens as i64, row as i64];
         Traffic::even(ranks, experts, topk, tokens, row)
     }
 
@@ -421,15 +429,22 @@ impl BufferOptions {
 
     /// What is for few tokens alone.
     fn check_few(&self, ranks: usize) -> Result<(), String> {
-        let (tokens, via) = (self.tokens, self.via.name());
-        let few = (1..=ONE_LAUNCH_TOKENS).contains(&tokens);
-        if self.push_combine && (!few || self.via != Via::Direct) {
-            return Err(format!(
-                "a combine that stores rows where their tokens are is for 1 to {ONE_LAUNCH_TOKENS} \
-                 tokens and `via` direct, not for {tokens} and {via}"
-            ));
+        if self.push_combine == Some(true) {
+            self.push_fits()?;
         }
         if self.one_launch == Some(true) { self.one_launch_fits(ranks) } else { Ok(()) }
+    }
+
+    /// Why no combine of such a buffer can store rows where their tokens are.
+    fn push_fits(&self) -> Result<(), String> {
+        let (tokens, via) = (self.tokens, self.via.name());
+        if (1..=ONE_LAUNCH_TOKENS).contains(&tokens) && self.via == Via::Direct {
+            return Ok(());
+        }
+        Err(format!(
+            "a combine that stores rows where their tokens are is for 1 to {ONE_LAUNCH_TOKENS} tokens \
+             and `via` direct, not for {tokens} and {via}"
+        ))
     }
 
     /// Where experts live.
@@ -624,7 +639,7 @@ mod tests {
     #[test]
     fn a_combine_by_stores_is_for_few_tokens() {
         let asked = |tokens: usize, via: Via| {
-            said(|it| (it.push_combine, it.tokens, it.via) = (true, tokens, via))
+            said(|it| (it.push_combine, it.tokens, it.via) = (Some(true), tokens, via))
         };
         assert_eq!(asked(1024, Via::Direct), "");
         let text = "a combine that stores rows where their tokens are is for 1 to 1024 tokens and \
@@ -632,6 +647,20 @@ mod tests {
         assert_eq!(asked(1025, Via::Direct), text);
         assert!(asked(0, Via::Direct).ends_with("not for 0 and direct"));
         assert!(asked(8, Via::Ring).ends_with("not for 8 and ring"));
+    }
+
+    #[test]
+    fn few_rows_go_back_by_stores() {
+        let pushes = |tokens: usize, change: &dyn Fn(&mut BufferOptions)| {
+            let mut options = BufferOptions::new(tokens, 7168, 8, 288);
+            change(&mut options);
+            options.pushes_back(2)
+        };
+        assert!(pushes(1, &|_| ()) && pushes(128, &|_| ()));
+        assert!(!pushes(512, &|_| ()) && !pushes(4096, &|_| ()), "they fill the link");
+        assert!(pushes(512, &|it| it.push_combine = Some(true)));
+        assert!(!pushes(8, &|it| it.push_combine = Some(false)));
+        assert!(!pushes(8, &|it| it.via = Via::Ring) && !pushes(0, &|_| ()));
     }
 
     /// Before anything checks them.

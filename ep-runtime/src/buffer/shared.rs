@@ -97,9 +97,9 @@ impl Shared {
             StandardPipeline::Layout => Some(&self.layout_kernel),
             StandardPipeline::NvlDispatch => Some(&self.dispatch),
             StandardPipeline::NvlDispatchCached => self.cached.as_ref(),
-            StandardPipeline::NvlCombine | StandardPipeline::DecodeCombine => {
-                (pipeline == self.options.combine_pipeline()).then_some(&self.combine)
-            }
+            StandardPipeline::NvlCombine | StandardPipeline::DecodeCombine => (pipeline
+                == self.options.combine_pipeline(self.group.ranks()))
+            .then_some(&self.combine),
             StandardPipeline::DecodeDispatch => self.one_launch.as_ref(),
             StandardPipeline::DecodeStripes => self.stripes.as_ref(),
         }

@@ -25,7 +25,7 @@ pipeline! {
             weights: optional f32[received, topk],
             bias: up to 2 bf16[tokens, hidden];
         output combined: bf16[tokens, hidden], combined_weights: optional f32[tokens, topk];
-        tune { back_warps: 8 in [4, 8], sum_warps: 8 in [4, 8] }
+        tune { back_warps: 4 in [4, 8], sum_warps: 12 in [8, 12] }
 
         message Part { row x: bf16[hidden], weights: f32[topk] with weights }
         channel back: slots<Part> over nvlink from Send to Reduce per all {

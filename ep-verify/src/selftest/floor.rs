@@ -121,7 +121,7 @@ impl Selftest {
 
     /// The kernels of an operation.
     fn halves(&self, operation: Operation) -> Result<Option<Vec<Half<'_>>>, CallError> {
-        let combine = self.case.options.combine_pipeline();
+        let combine = self.buffer().combine_pipeline();
         let pipelines = match operation {
             Operation::Dispatch | Operation::CachedDispatch => &[StandardPipeline::NvlDispatch][..],
             Operation::Combine => &[combine],

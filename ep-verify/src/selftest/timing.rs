@@ -58,8 +58,7 @@ impl Operation {
 
     /// The kernels of a call of a buffer, in order.
     pub fn pipelines(self, buffer: &Buffer) -> Vec<StandardPipeline> {
-        let (dispatch, combine) =
-            (buffer.dispatch_pipelines(), buffer.options().combine_pipeline());
+        let (dispatch, combine) = (buffer.dispatch_pipelines(), buffer.combine_pipeline());
         match self {
             Operation::Dispatch | Operation::DispatchCounted => dispatch.to_vec(),
             Operation::Counts => vec![StandardPipeline::Layout],

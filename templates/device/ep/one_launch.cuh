@@ -45,6 +45,8 @@ struct RouteSmem {
     char* windows[Role::kRanks];
     u32 to[Role::kRanks][Role::kTokenWords];  // for each rank a bit for each token
     i32 chosen[Role::kExperts];               // how often each expert is named; in the last block
+    u32 counts[Role::kRanks * Role::kCountWords];  // what every rank has counted; in the last block
+    i32 stopped;  // warps of the last block that gave up while they waited for that
 
     /// Whether `token` goes to `rank`.
     __device__ __forceinline__ bool goes(int token, int rank) const {
@@ -84,6 +86,11 @@ __device__ __forceinline__ RankSet route_of(const Row<i64, kCount>& row, const i
     }
 }
 
+/// How many blocks send: all but the last one, which counts and records meanwhile.
+__device__ __forceinline__ int once_blocks(int blocks) {
+    return blocks > 1 ? blocks - 1 : 1;
+}
+
 /// Tells every rank where its rows go: the warp of the first block does it that counts least.
 template <class Rows>
 __device__ __forceinline__ void once_offer(const Group& group, u64 rows_at, int tokens) {
@@ -91,7 +98,7 @@ __device__ __forceinline__ void once_offer(const Group& group, u64 rows_at, int 
     const int warps = static_cast<int>(blockDim.x) / kLanes;
     if (blockIdx.x != 0 || warp != warps - 1) return;
     const u32 epoch = load_relaxed_gpu(&group.state->epoch) + 1;
-    const int all = static_cast<int>(gridDim.x) * warps;
+    const int all = once_blocks(static_cast<int>(gridDim.x)) * warps;
     const int senders = tokens < all ? tokens : all;
 #pragma unroll 1
     for (int peer = lane_index(); peer < Rows::kPeers; peer += kLanes) {
@@ -117,6 +124,7 @@ __device__ __forceinline__ void count_routes(const Group& group, RouteSmem<Role>
     if (counts) {
 #pragma unroll 1
         for (int i = thread; i < Role::kExperts; i += threads) routes.chosen[i] = 0;
+        if (thread == 0) routes.stopped = 0;
         __syncthreads();
     }
 #pragma unroll 1
@@ -146,6 +154,89 @@ __device__ __forceinline__ Team of_block(const Team& team) {
     return own;
 }
 
+/// A field of what a rank has counted, in shared memory.
+struct CountedField {
+    const u32* words;
+
+    /// The field that starts `bytes` further, as the slot has it.
+    __device__ __forceinline__ CountedField operator+(int bytes) const {
+        return CountedField{words + bytes / 8};
+    }
+};
+
+/// Element `i` of such a field.
+template <class T>
+__device__ __forceinline__ T get(const CountedField& field, int i) {
+    if constexpr (sizeof(T) == 8) {
+        const u64 high = field.words[2 * i + 1];
+        return static_cast<T>(high << 32 | field.words[2 * i]);
+    } else {
+        SlotBits<T> element{field.words[i]};
+        return element.value;
+    }
+}
+
+/// What all ranks have counted, as the last block knows it: its threads share the looking, since each
+/// look is a round trip.
+template <class Slots, class Role>
+class RouteCounts {
+    static constexpr int kWords = Slots::kPeers * Slots::kWords;
+    static constexpr int kAhead = 4;
+
+public:
+    __device__ __forceinline__ RouteCounts(Team& team, RouteSmem<Role>& routes)
+        : team_(team), routes_(routes) {}
+
+    /// Waits for the words of all sources; for all threads of the block.
+    __device__ __forceinline__ void await() {
+        const SlotChannel<Slots> slots(team_);
+        const int step = team_.count() * kLanes;
+#pragma unroll 1
+        for (int base = team_.index() * kLanes; base < kWords && !team_.stopped;
+             base += kAhead * step) {
+            const int first = base + team_.lane;
+            u64 found[kAhead];
+            const int source = first < kWords ? first / Slots::kWords : -1;
+            const Site site{Slots::kChannel, Waiting::kFlag, -1, source, team_.epoch};
+            const bool done = wait(team_, site, [&](u32& seen) {
+                bool come = true;
+#pragma unroll
+                for (int k = 0; k < kAhead; ++k) {
+                    const int at = first + k * step;
+                    if (at >= kWords) continue;
+                    found[k] = load_relaxed_sys(slots.from(at / Slots::kWords).words +
+                                                at % Slots::kWords);
+                }
+#pragma unroll
+                for (int k = 0; k < kAhead; ++k) {
+                    if (first + k * step >= kWords || !come) continue;
+                    seen = epoch_of(found[k]);
+                    if (seen != team_.epoch) come = false;
+                }
+                return come;
+            });
+#pragma unroll
+            for (int k = 0; k < kAhead; ++k) {
+                const int at = first + k * step;
+                if (done && at < kWords) routes_.counts[at] = value_of(found[k]);
+            }
+        }
+        // One answer for the whole block.
+        if (team_.stopped && team_.leader()) add_relaxed_shared(&routes_.stopped, 1);
+        __syncthreads();
+        team_.stopped = routes_.stopped != 0;
+    }
+
+    /// What `source` has counted; after `await`.
+    __device__ __forceinline__ CountedField from(int source) const {
+        return CountedField{routes_.counts + source * Slots::kWords};
+    }
+
+private:
+    Team& team_;
+    RouteSmem<Role>& routes_;
+};
+
 /// The record of a row in a window.
 template <class Rows>
 __device__ __forceinline__ u64* once_record(char* window, int row) {
@@ -159,9 +250,9 @@ __device__ __forceinline__ u64* once_told(char* window, int rank, int sender) {
     return reinterpret_cast<u64*>(window + Rows::kTold) + rank * Rows::kSenders + sender;
 }
 
-/// The turn of a warp: neighbours are on different blocks; the last block, which counts experts, comes last.
+/// The turn of a warp: neighbours are on different blocks, and the last block comes last.
 __device__ __forceinline__ int once_turn(const Team& team) {
-    const int others = team.blocks - 1;
+    const int others = once_blocks(team.blocks);
     return team.block < others ? team.warp * others + team.block : team.warps * others + team.warp;
 }
 
@@ -174,14 +265,17 @@ class OnceOut {
 public:
     __device__ __forceinline__ OnceOut(Team& team, Mover<Role>& mover,
                                        const RouteSmem<Role>& routes, int tokens)
-        : team_(team), mover_(mover), routes_(routes), tokens_(tokens), turn_(once_turn(team)) {}
+        : team_(team), mover_(mover), routes_(routes), tokens_(tokens),
+          senders_(once_blocks(team.blocks) * team.warps), turn_(once_turn(team)) {
+        if (turn_ >= senders_) turn_ = tokens;
+    }
 
     /// Begins to load the first row that goes anywhere, before anything is known of its receivers.
     /// `from(token)`: the row of a token.
     template <class From>
     __device__ __forceinline__ void ask(From from) {
 #pragma unroll 1
-        for (int token = turn_; token < tokens_; token += team_.count()) {
+        for (int token = turn_; token < tokens_; token += senders_) {
             if (!goes_anywhere(token)) continue;
             mover_.ask(from(token));
             break;
@@ -195,8 +289,7 @@ public:
     __device__ __forceinline__ void for_tokens(Count count, Pack pack, Each each) {
         bool opened = false;
 #pragma unroll 1
-        for (int token = turn_; token < tokens_ && !team_.stopped;
-             token += team_.count()) {
+        for (int token = turn_; token < tokens_ && !team_.stopped; token += senders_) {
             const bool anywhere = goes_anywhere(token);
             char* record = mover_.meta();
             const void* from = anywhere ? pack(token, record) : nullptr;
@@ -214,7 +307,7 @@ public:
                     mover_.row(match ? rows_at_[g] + at : nullptr, from);
                     if constexpr (Role::kEarly) {
                         // No row comes behind it whose load could run ahead.
-                        if (token + team_.count() >= tokens_) mover_.store_all();
+                        if (token + senders_ >= tokens_) mover_.store_all();
                         send_record(g, match, position, record);
                     }
                 }
@@ -262,9 +355,12 @@ private:
                 once_ready<Rows>(team_.group.window, team_.epoch, used ? peer : 0);
             Site site{Rows::kChannel, Waiting::kReady, -1, used ? peer : -1, team_.epoch};
             int first = 0;
+            u64 rows = 0;
             const bool done = wait(team_, site, [&](u32& seen) {
                 if (!used) return true;
-                const u64 rows = load_relaxed_sys(&ready->rows);
+                // M4: pairs with the release in once_offer. Each look acquires: another one would cost
+                // a round trip.
+                rows = load_acquire_sys(&ready->rows);
                 int missing = -1;
                 first = 0;
                 for (int source = 0; source < team_.group.rank; ++source) {
@@ -278,9 +374,7 @@ private:
                 return is_ready && missing < 0;
             });
             if (done && used) {
-                // M4: pairs with the release in once_offer.
-                const u32 rows = value_of(load_acquire_sys(&ready->rows));
-                rows_at_[g] = routes_.windows[peer] + static_cast<u64>(rows) * 128;
+                rows_at_[g] = routes_.windows[peer] + static_cast<u64>(value_of(rows)) * 128;
                 first_[g] = first;
                 // M4: this lane's bulk stores come after the receiver's own use of the memory.
                 mover_.fence_global();
@@ -334,7 +428,8 @@ private:
     Mover<Role>& mover_;
     const RouteSmem<Role>& routes_;
     int tokens_;
-    int turn_;
+    int senders_;  // warps that send
+    int turn_;     // this one's number among them
     char* rows_at_[kGroups] = {};
     int first_[kGroups] = {};  // position of the first row behind `words_`
     int words_[kGroups] = {};  // words of bits that are added up
@@ -352,8 +447,8 @@ class OnceIn {
 
 public:
     /// `record`: room for the small fields of a message in shared memory.
-    __device__ __forceinline__ OnceIn(Team& team, char* record)
-        : team_(team), record_(record), turn_(once_turn(team)) {}
+    __device__ __forceinline__ OnceIn(Team& team, char* record, int tokens)
+        : team_(team), record_(record), tokens_(tokens), turn_(once_turn(team)) {}
 
     /// Waits until every rank has said how many rows it sends here: in the word `count(source)`.
     template <class Count>
@@ -387,10 +482,14 @@ public:
     template <class Body>
     __device__ __forceinline__ void for_messages(Body body) {
         u32* fields = reinterpret_cast<u32*>(record_);
-        const int step = team_.count();
-        // The warps that have least to send begin.
+        // Warps that send leave it to the others, if those can look at all of it together. The one that has
+        // least to send begins, and the last block, which records meanwhile, ends.
+        const int senders = once_blocks(team_.blocks) * team_.warps;
+        const int busy = (team_.count() - tokens_) * kFlight < total_ ? 0 : tokens_;
+        const int step = team_.count() - busy;
+        const int own = turn_ < senders ? senders - 1 - turn_ : turn_ - busy;
 #pragma unroll 1
-        for (int first = step - 1 - turn_; first < total_ && !team_.stopped;
+        for (int first = turn_ < busy ? total_ : own; first < total_ && !team_.stopped;
              first += kFlight * step) {
             u64 found[kFlight][kEach];
             Site site{Rows::kChannel, Waiting::kClosed, -1, source_of(first), team_.epoch};
@@ -492,6 +591,7 @@ private:
 
     Team& team_;
     char* record_;
+    int tokens_;
     int turn_;
     int through_[kGroups] = {};  // rows up to and with those of the lane's rank
     int senders_[kGroups] = {};  // sending warps of the group up to and with those of the lane's rank

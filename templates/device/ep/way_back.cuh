@@ -2,10 +2,15 @@
 // that token, and the token's rank adds the slots up.
 //
 // A row goes in quarters, and each is told by a word of its own: where rows are few, several warps carry
-// one, and several add up a token. Which warp carries what neither end needs to know of the other.
+// one, and several add up a token. Which warp carries what neither end needs to know of the other. A row
+// that goes to its own rank is not copied: its words say which row it is, and the sums read it there.
+//
+// Whoever enters a call has read all slots of the calls before, since they were kernels of the same
+// stream; it says so at once, and nobody waits for it before the call after the next one.
 //
 // `Slots` is the channel's Cfg struct, with the words of slot_rows.cuh but for
-//   kFlags  [epoch % kEpochs, source, token, quarter]  {epoch, 1} behind each quarter (M7)
+//   kFlags  [epoch % kEpochs, source, token, quarter]  {epoch, 1} behind each quarter; {epoch, row + 2}
+//           for a row of this rank (M7)
 #pragma once
 
 #include <ep/cast.cuh>
@@ -17,15 +22,16 @@
 
 namespace ep {
 
-/// How a row is cut.
-template <class Slots>
+/// How many parts a row has.
+constexpr int kQuarters = 4;
+
+/// How a row is cut; `kMost`: units that a lane has on their way at most.
+template <class Slots, int kMost>
 struct BackCut {
-    static constexpr int kQuarters = 4;
     static constexpr int kRowBytes = Slots::kMeta;
     // Whole units of 16 bytes; the last quarters of a short row are empty.
     static constexpr int kUnits = (kRowBytes / 16 + kQuarters - 1) / kQuarters;
     // Units that a lane has on their way at once.
-    static constexpr int kMost = 4;
     static constexpr int kEach =
         kUnits >= kMost * kLanes ? kMost : (kUnits + kLanes - 1) / kLanes;
     static constexpr int kStep = kEach * kLanes * 16;
@@ -37,11 +43,15 @@ struct BackCut {
         return min(quarter * kUnits * 16, kRowBytes);
     }
 
-    /// How many quarters a warp takes at a time, so that all of `warps` have work.
+    /// How many quarters a warp takes at a time, so that none of `warps` has much more than the others.
     static __device__ __forceinline__ int quarters(int rows, int warps) {
-        int each = kQuarters;
-        while (each > 1 && rows * (kQuarters / each) < warps) each /= 2;
-        return each;
+        int best = kQuarters, most = (rows + warps - 1) / warps * kQuarters;
+#pragma unroll
+        for (int each = kQuarters / 2; each > 0; each /= 2) {
+            const int own = (rows * (kQuarters / each) + warps - 1) / warps * each;
+            if (own < most) best = each, most = own;
+        }
+        return best;
     }
 
     /// Asks for the lane's units of a row from `base` on, and before `end`.
@@ -69,14 +79,31 @@ struct BackCut {
 template <class Slots>
 __device__ __forceinline__ u64* back_words(char* window, i64 set, int key) {
     const i64 slot = set * Slots::kKeys + key;
-    return reinterpret_cast<u64*>(window + Slots::kFlags) + slot * BackCut<Slots>::kQuarters;
+    return reinterpret_cast<u64*>(window + Slots::kFlags) + slot * kQuarters;
+}
+
+/// Tells every rank that this one has read the slots of all calls before: the last warp of the first
+/// block does.
+template <class Slots>
+__device__ __forceinline__ void back_begin(const Group& group) {
+    const int warp = static_cast<int>(threadIdx.x) / kLanes;
+    if (blockIdx.x != 0 || warp != static_cast<int>(blockDim.x) / kLanes - 1) return;
+    const u32 epoch = load_relaxed_gpu(&group.state->epoch);
+#pragma unroll 1
+    for (int peer = lane_index(); peer < Slots::kPeers; peer += kLanes) {
+        if (!is_alive(group, peer)) continue;
+        u32* released = reinterpret_cast<u32*>(group.windows[peer] + Slots::kReleased);
+        // M4: what earlier kernels of this stream loaded is over; BackOut acquires.
+        store_release_sys(released + group.rank, epoch);
+    }
+    __syncwarp();
 }
 
 /// The sending end of one warp.
 template <class Slots>
 class BackOut : SlotRowsEnd<Slots> {
     using End = SlotRowsEnd<Slots>;
-    using Cut = BackCut<Slots>;
+    using Cut = BackCut<Slots, 7>;
     using End::team_;
     static constexpr int kPeers = End::kPeers;
     static constexpr int kGroups = (kPeers + kLanes - 1) / kLanes;
@@ -88,18 +115,9 @@ public:
     /// token of a row there; `from(row)`, `fields(row)`: the row, and `kFloats` numbers beside it.
     template <int kFloats, class Rows, class Token, class From, class Fields>
     __device__ __forceinline__ void run(Rows rows, Token token, From from, Fields fields) {
-        int total = 0;
-#pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-            const int source = g * kLanes + team_.lane;
-            const Span span = source < kPeers ? rows(source) : Span{0, 0};
-            const int count = span.end > span.begin ? span.end - span.begin : 0;
-            through_[g] = total + lanes_through(count);
-            first_[g] = span.begin - (through_[g] - count);
-            total = __shfl_sync(kAllLanes, through_[g], kLanes - 1);
-        }
+        const int total = count(rows);
         const int quarters = Cut::quarters(total, team_.count());
-        const int parts = Cut::kQuarters / quarters;
+        const int parts = kQuarters / quarters;
 #pragma unroll 1
         for (int unit = team_.spread(); unit < total * parts && !team_.stopped;
              unit += team_.count()) {
@@ -108,6 +126,13 @@ public:
             const int quarter = unit % parts * quarters;
             if (!End::alive(source)) continue;
             const int key = team_.own(kPeers) * Slots::kSourceStride + token(row);
+            constexpr int kHeld = (kFloats + kLanes - 1) / kLanes;
+            float held[kHeld > 0 ? kHeld : 1];
+#pragma unroll
+            for (int i = 0; i < kHeld; ++i) {
+                const int at = i * kLanes + team_.lane;
+                held[i] = quarter == 0 && at < kFloats ? fields(row)[at] : 0.0f;
+            }
             const char* in = reinterpret_cast<const char*>(from(row));
             char* out = End::place(End::window_of(source), key, 0);
             const int end = Cut::first(quarter + quarters);
@@ -120,31 +145,82 @@ public:
                 Cut::write(out, quads, base, end);
             }
             if (!is_free(source)) return;
-            if constexpr (kFloats > 0) {
-                const float* numbers = fields(row);
-                float* to = reinterpret_cast<float*>(out + Slots::kMeta);
-#pragma unroll 1
-                for (int i = team_.lane; quarter == 0 && i < kFloats; i += kLanes) to[i] = numbers[i];
+            float* numbers = reinterpret_cast<float*>(out + Slots::kMeta);
+#pragma unroll
+            for (int i = 0; i < kHeld; ++i) {
+                const int at = i * kLanes + team_.lane;
+                if (quarter == 0 && at < kFloats) numbers[at] = held[i];
             }
-            __syncwarp();
-            if (team_.lane < quarters) {
-                u64* words = back_words<Slots>(End::window_of(source), End::set(), key);
-                // M1: comes after the stores of all lanes, by the barrier; BackIn acquires.
-                store_release_sys(words + quarter + team_.lane, stamped(team_.epoch, 1));
-            }
-            __syncwarp();
+            owe(back_words<Slots>(End::window_of(source), End::set(), key) + quarter, quarters);
         }
+        tell();
+        tell_own(rows(team_.own(kPeers)), token);
     }
 
 private:
+    /// Counts the rows of all other ranks, and finds out where those of each begin.
+    template <class Rows>
+    __device__ __forceinline__ int count(Rows rows) {
+        int total = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const int source = g * kLanes + team_.lane;
+            const bool used = source < kPeers && source != team_.own(kPeers);
+            const Span span = used ? rows(source) : Span{0, 0};
+            const int own = span.end > span.begin ? span.end - span.begin : 0;
+            through_[g] = total + lanes_through(own);
+            first_[g] = span.begin - (through_[g] - own);
+            total = __shfl_sync(kAllLanes, through_[g], kLanes - 1);
+        }
+        return total;
+    }
+
+    /// Notes that the words of a unit are to be stored: one a lane, so that the warp waits once for the
+    /// stores before them.
+    __device__ __forceinline__ void owe(u64* words, int quarters) {
+        if (team_.lane / quarters == owed_) word_ = words + team_.lane % quarters;
+        if (++owed_ * quarters == kLanes) tell();
+    }
+
+    /// Stores the words of all units since the last time.
+    __device__ __forceinline__ void tell() {
+        __syncwarp();
+        // M1: comes after the stores of all lanes, by the barrier; BackIn acquires.
+        if (word_ != nullptr && !team_.stopped) store_release_sys(word_, stamped(team_.epoch, 1));
+        word_ = nullptr, owed_ = 0;
+        __syncwarp();
+    }
+
+    /// Says of the rows of this rank which ones they are. Nobody writes them in this kernel.
+    template <class Token>
+    __device__ __forceinline__ void tell_own(const Span& span, Token token) {
+        if (team_.stopped) return;
+#pragma unroll 1
+        for (int row = span.begin + team_.lane * team_.count() + team_.spread(); row < span.end;
+             row += kLanes * team_.count()) {
+            const int key = team_.own(kPeers) * Slots::kSourceStride + token(row);
+            u64* words = back_words<Slots>(team_.group.window, End::set(), key);
+#pragma unroll
+            for (int i = 0; i < kQuarters; ++i) {
+                store_relaxed_sys(words + i, stamped(team_.epoch, static_cast<u32>(row) + 2));
+            }
+        }
+        __syncwarp();
+    }
+
     /// Waits until the slots of a peer are free. False: the team is stopped.
     __device__ __forceinline__ bool is_free(int peer) {
         if ((free_ >> peer & 1) != 0) return true;
         const u32* released = reinterpret_cast<const u32*>(team_.group.window + Slots::kReleased);
         const u32 want = team_.epoch - Slots::kEpochs;
         const Site site{Slots::kChannel, Waiting::kCredit, -1, team_.rank_of(peer, kPeers), want};
-        // M4: pairs with the release of the receiver's end; all lanes store after the barrier.
-        wait_counter(team_, site, team_.leader() ? released + peer : nullptr);
+        wait(team_, site, [&](u32& seen) {
+            if (!team_.leader()) return true;
+            // M4: pairs with the release in back_begin; all lanes store after the barrier. Each look
+            // acquires: another one would cost a round trip.
+            seen = load_acquire_sys(released + peer);
+            return reached(seen, want);
+        });
         free_ |= u64{1} << peer;
         return !team_.stopped;
     }
@@ -172,6 +248,8 @@ private:
     }
 
     u64 free_ = 0;  // peers whose slots are known to be free
+    u64* word_ = nullptr;  // that the lane is to store
+    int owed_ = 0;         // units whose words are to be stored
     int through_[kGroups] = {};
     int first_[kGroups] = {};
 };
@@ -180,26 +258,42 @@ private:
 template <class Slots>
 class BackIn : SlotRowsEnd<Slots> {
     using End = SlotRowsEnd<Slots>;
-    using Cut = BackCut<Slots>;
+    using Cut = BackCut<Slots, 7>;
     using End::team_;
     static constexpr int kPeers = End::kPeers;
-    static constexpr int kGroups = (kPeers + kLanes - 1) / kLanes;
+    // A lane for each quarter of a peer's part.
+    static constexpr int kAtOnce = kLanes / kQuarters;
+    static constexpr int kGroups = (kPeers + kAtOnce - 1) / kAtOnce;
+
+    /// The row of a part, and the numbers beside it.
+    struct Part {
+        const char* row;
+        const float* numbers;
+    };
 
 public:
     __device__ __forceinline__ explicit BackIn(Team& team) : End(team) {}
 
     /// Takes this warp's share of `tokens` tokens, once what comes for it is there: `body(token)` stores
-    /// the sums. `at(token, peer)`: the place of a peer's part; negative: it has none.
-    template <class At, class Body>
-    __device__ __forceinline__ void run(int tokens, At at, Body body) {
+    /// the sums. `at(token, peer)`: the place of a peer's part; negative: it has none. `from(row)`,
+    /// `fields(row)`: a row of this rank, and the numbers beside it.
+    template <class At, class From, class Fields, class Body>
+    __device__ __forceinline__ void run(int tokens, At at, From from, Fields fields, Body body) {
         quarters_ = Cut::quarters(tokens, team_.count());
-        const int parts = Cut::kQuarters / quarters_;
+        const int parts = kQuarters / quarters_;
 #pragma unroll 1
         for (int unit = team_.spread(); unit < tokens * parts && !team_.stopped;
              unit += team_.count()) {
             quarter_ = unit % parts * quarters_;
-            await(unit / parts, at);
+            const int row = await(unit / parts, at);
             if (team_.stopped) return;
+            parts_ = 0;
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) {
+                parts_ += __popc(__ballot_sync(kAllLanes, keys_[g] >= 0)) / kQuarters;
+            }
+            own_ = row < 0 ? Part{nullptr, nullptr}
+                           : Part{reinterpret_cast<const char*>(from(row)), fields(row)};
             body(unit / parts);
             __syncwarp();
         }
@@ -212,20 +306,27 @@ public:
         const int end = Cut::first(quarter_ + quarters_);
 #pragma unroll 1
         for (int base = Cut::first(quarter_); base < end; base += Cut::kStep) {
-            float sum[Cut::kEach][8] = {};
-            for_two([&](const char* a, const char* b) {
-                Quad first[Cut::kEach], second[Cut::kEach];
-                Cut::read(first, a, base, end);
-                Cut::read(second, b, base, b == nullptr ? 0 : end);
+            Quad first[Cut::kEach], second[Cut::kEach];
+            read(first, part(0), base, end);
+            read(second, part(1), base, end);
+            float sum[Cut::kEach][8];
+#pragma unroll
+            for (int i = 0; i < Cut::kEach; ++i) {
+#pragma unroll
+                for (int k = 0; k < 8; ++k) sum[i][k] = 0.0f;
+                add_bf16(sum[i], first[i]);
+                add_bf16(sum[i], second[i]);
+            }
+#pragma unroll 1
+            for (int n = 2; n < parts_; ++n) {
+                read(first, part(n), base, end);
                 add(sum, first);
-                add(sum, second);
-            });
+            }
 #pragma unroll
             for (int i = 0; i < kBiases; ++i) {
                 if (i >= biases) continue;
-                Quad extra[Cut::kEach];
-                Cut::read(extra, reinterpret_cast<const char*>(bias(i)), base, end);
-                add(sum, extra);
+                Cut::read(first, reinterpret_cast<const char*>(bias(i)), base, end);
+                add(sum, first);
             }
             Quad sums[Cut::kEach];
 #pragma unroll
@@ -239,84 +340,90 @@ public:
         store_row<0>(out, 0, [](int) -> const bf16* { return nullptr; });
     }
 
-    /// `out = sum(part.field)` for a field of floats; the warp that has the first quarter does it.
+    /// `out = sum(part.field)` for the field of floats; the warp that has the first quarter does it.
     __device__ __forceinline__ void store_sum(float* out, int field, int count) const {
         if (quarter_ != 0) return;
 #pragma unroll 1
         for (int base = 0; base < count; base += kLanes) {
             const int i = base + team_.lane;
             float sum = 0.0f;
-            for_two([&](const char* a, const char* b) {
-                if (i >= count) return;
-                const auto number = [&](const char* slot) {
-                    return reinterpret_cast<const float*>(slot + Slots::kMeta + field)[i];
-                };
-                sum += number(a);
-                if (b != nullptr) sum += number(b);
-            });
+#pragma unroll 1
+            for (int n = 0; n < parts_; ++n) {
+                const Part added = part(n, field);
+                if (i < count) sum += added.numbers[i];
+            }
             if (i < count) out[i] = sum;
         }
     }
 
-    /// Ends the reading of this warp; the last warp of the role tells all sources.
-    __device__ __forceinline__ void release() { SlotRowsIn<Slots>(team_).release(); }
-
 private:
-    /// Waits for the quarters of a token from all peers that have a part of it.
+    /// Waits for the quarters of a token from all peers that have a part of it. Returns the row of this
+    /// rank's own part, -1 for none.
     template <class At>
-    __device__ __forceinline__ void await(int token, At at) {
+    __device__ __forceinline__ int await(int token, At at) {
+        const int quarter = team_.lane % kQuarters;
+        int row = -1;
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            const int peer = g * kLanes + team_.lane;
+            const int peer = g * kAtOnce + team_.lane / kQuarters;
             const int place = peer < kPeers && End::alive(peer) ? at(token, peer) : -1;
             keys_[g] = place < 0 ? -1 : peer * Slots::kSourceStride + place;
         }
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             const int key = keys_[g];
-            const u64* words =
-                back_words<Slots>(team_.group.window, End::set(), key < 0 ? 0 : key) + quarter_;
-            const int peer = key < 0 ? -1 : team_.rank_of(g * kLanes + team_.lane, kPeers);
-            const Site site{Slots::kChannel, Waiting::kFlag, -1, peer, team_.epoch};
-            const bool done = wait(team_, site, [&](u32& seen) {
-                bool come = true;
-#pragma unroll 1
-                for (int i = 0; key >= 0 && i < quarters_; ++i) {
-                    const u64 found = load_relaxed_sys(words + i);
-                    seen = epoch_of(found);
-                    // All of it: a word that was never written is that of no call.
-                    come = come && found == stamped(team_.epoch, 1);
-                }
-                return come;
+            const bool used = key >= 0 && quarter < quarters_;
+            const u64* word = back_words<Slots>(team_.group.window, End::set(), used ? key : 0) +
+                              quarter_ + quarter;
+            const int number = g * kAtOnce + team_.lane / kQuarters;
+            const Site site{Slots::kChannel, Waiting::kFlag, -1,
+                            used ? team_.rank_of(number, kPeers) : -1, team_.epoch};
+            u64 found = 0;
+            wait(team_, site, [&](u32& seen) {
+                if (!used) return true;
+                // M2: pairs with the release in BackOut; all lanes load after the barrier. Each look
+                // acquires: another one would cost a round trip.
+                found = load_acquire_sys(word);
+                seen = epoch_of(found);
+                // A word that was never written is that of no call.
+                return seen == team_.epoch && value_of(found) != 0;
             });
-            // M2: pairs with the release in BackOut; all lanes load after the barrier.
-#pragma unroll 1
-            for (int i = 0; done && key >= 0 && i < quarters_; ++i) load_acquire_sys(words + i);
-            __syncwarp();
+            const bool own = used && quarter == 0 && number == team_.own(kPeers);
+            const u32 lanes = __ballot_sync(kAllLanes, own);
+            const int value = __shfl_sync(kAllLanes, static_cast<int>(value_of(found)),
+                                          lanes == 0 ? 0 : __ffs(static_cast<int>(lanes)) - 1);
+            if (lanes != 0) row = value - 2;
         }
+        return row;
     }
 
-    /// Calls `body(a, b)` for all parts of the token in order of rank, two at a time; the last one may be
-    /// alone, and `b` null.
-    template <class Body>
-    __device__ __forceinline__ void for_two(Body body) const {
-        const char* held = nullptr;
+    /// The part with a number, in order of rank, with the numbers of a field; its row is null behind the last
+    /// one.
+    __device__ __forceinline__ Part part(int number, int field = 0) const {
+        constexpr u32 kFirstOfEach = 0x11111111;
+        Part found{nullptr, nullptr};
+        int before = 0;
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-#pragma unroll 1
-            for (u32 left = __ballot_sync(kAllLanes, keys_[g] >= 0); left != 0; left &= left - 1) {
-                const int lane = __ffs(static_cast<int>(left)) - 1;
+            u32 lanes = __ballot_sync(kAllLanes, keys_[g] >= 0) & kFirstOfEach;
+            const int count = __popc(lanes);
+            if (number >= before && number < before + count) {
+                for (int n = before; n < number; ++n) lanes &= lanes - 1;
+                const int lane = __ffs(static_cast<int>(lanes)) - 1;
                 const int key = __shfl_sync(kAllLanes, keys_[g], lane);
                 const char* slot = End::place(team_.group.window, key, 0);
-                if (held == nullptr) {
-                    held = slot;
-                } else {
-                    body(held, slot);
-                    held = nullptr;
-                }
+                const bool own = g * kAtOnce + lane / kQuarters == team_.own(kPeers);
+                const char* numbers = slot + Slots::kMeta + field;
+                found = own ? own_ : Part{slot, reinterpret_cast<const float*>(numbers)};
             }
+            before += count;
         }
-        if (held != nullptr) body(held, nullptr);
+        return found;
+    }
+
+    static __device__ __forceinline__ void read(Quad (&quads)[Cut::kEach], const Part& part, int base,
+                                                int end) {
+        Cut::read(quads, part.row, base, part.row == nullptr ? 0 : end);
     }
 
     static __device__ __forceinline__ void add(float (&sum)[Cut::kEach][8],
@@ -326,6 +433,8 @@ private:
     }
 
     int keys_[kGroups] = {};  // of the token's slots, -1 for none
+    Part own_{nullptr, nullptr};
+    int parts_ = 0;
     int quarter_ = 0;
     int quarters_ = 0;
 };

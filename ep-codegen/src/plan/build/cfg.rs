@@ -209,6 +209,7 @@ impl Planner<'_> {
             members.push(int("kRanks", self.ranks()));
             members.push(int("kTokenWords", self.token_words()));
             members.push(int("kExperts", self.route_experts()));
+            members.push(int("kCountWords", self.count_words()));
             members.push(flag("kEarly", self.number("early").is_some_and(|early| early != 0)));
         }
         if used.mover || used.gather {

@@ -50,12 +50,20 @@ impl Planner<'_> {
         self.number("experts").unwrap_or(1)
     }
 
+    /// Words of the slot in which a rank tells what it has counted.
+    pub(super) fn count_words(&self) -> i64 {
+        let found = OneLaunch::of(self.ir);
+        let layout = found.and_then(|one| self.layout(one.slots));
+        layout.map_or(0, |layout| layout.meta_bytes / 8)
+    }
+
     /// `sizeof(ep::RouteSmem<Role>)`.
     pub(super) fn route_bytes(&self) -> i64 {
         match self.token_words() {
             0 => 0,
             words => {
-                let counters = 4 * (self.ranks() * words + self.route_experts());
+                let a_rank = words + self.count_words();
+                let counters = 4 * (self.ranks() * a_rank + self.route_experts() + 1);
                 align(8 * self.ranks() + counters, 8)
             }
         }

@@ -6,6 +6,7 @@ use crate::ir::naming::{constant, snake};
 use crate::ir::parts::parts;
 use crate::ir::rows::row_in_place;
 use crate::ir::{Action, BinaryOp, Elem, Expr, FieldValue, NameKind};
+use crate::schedule::channels::{End, Object};
 use crate::schedule::rules::{Counted, Fanout, OneLaunch, counted_field};
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::statements::there;
@@ -13,14 +14,6 @@ use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::term::Term;
 use crate::schedule::typed::first_part;
 use crate::schedule::{Lowered, RoleLowering, elem_type};
-
-/// What every block does as it enters the kernel.
-pub(in crate::schedule) fn entered(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
-    let one = OneLaunch::of(role.ir).ok_or("no such role")?;
-    let mut steps = Vec::new();
-    Whole::of(role).counts_routes(&one, &mut steps)?;
-    Ok(steps)
-}
 
 /// What the last block records.
 pub(in crate::schedule) fn tables(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
@@ -52,10 +45,11 @@ impl Whole<'_, '_> {
         let pack = self.packed(&scope, (one, &fanout))?;
         let each = self.each_sent(&scope, one, &fanout)?;
         out.push(Step::Do(method(&rows, "for_tokens", vec![count, pack, each])));
+        self.last_block(one, out);
         let taken = self.role.names.fresh(&format!("{}_in", one.rows.name));
         let class = format!("ep::OnceIn<{}>", cfg_of(one.rows));
         let record = method(&mover, "meta", Vec::new());
-        out.push(object(class, &taken, vec![team(), record]));
+        out.push(object(class, &taken, vec![team(), record, tokens]));
         let count = self.count_word(one, "me", &[])?;
         out.push(Step::Do(method(&taken, "open", vec![count])));
         out.push(Step::Says(one.take.at.clone()));
@@ -65,7 +59,6 @@ impl Whole<'_, '_> {
         out.push(self.ending(fanout.push));
         out.push(Step::Do(method(&rows, "close", Vec::new())));
         self.fills_behind(one, &taken, out)?;
-        self.last_block(one, out);
         out.push(Step::Remark("All rows are there.".to_string()));
         out.push(Step::Do(method(&taken, "await", Vec::new())));
         out.push(Step::Do(method(&mover, "finish", Vec::new())));
@@ -275,6 +268,9 @@ impl Whole<'_, '_> {
         let tables = format!("{}_tables", snake(&one.role.name));
         let args = vec![name("args"), name("smem"), name(&last)];
         let stopped = name(&format!("{last}.stopped"));
+        out.push(Step::Remark(
+            "The last block sends no rows, if it is not the only one.".to_string(),
+        ));
         out.push(Step::If {
             condition: name("team.block").test(BinaryOp::Eq, block),
             body: vec![
@@ -286,7 +282,11 @@ impl Whole<'_, '_> {
     }
 
     /// What every block counts as it enters.
-    fn counts_routes(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) -> Lowered<()> {
+    pub(super) fn counts_routes(
+        &mut self,
+        one: &OneLaunch<'_>,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
         let tokens = self.tokens(out)?;
         let ir = self.role.ir;
         let (_, place) = row_in_place(ir, one.rows).ok_or("the rows have no place")?;
@@ -314,7 +314,14 @@ impl Whole<'_, '_> {
     /// What the last block records of what all have counted.
     fn tables(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) -> Lowered<()> {
         let tokens = self.tokens(out)?;
-        self.slots(out)?;
+        let counts = self.role.names.fresh(&one.slots.name);
+        let class = format!("ep::RouteCounts<{}, {}>", cfg_of(one.slots), self.cfg());
+        out.push(object(class, &counts, vec![team(), name("smem.routes")]));
+        self.role.objects.push(Object {
+            channel: one.slots.name.clone(),
+            end: End::In,
+            name: counts,
+        });
         for count in &one.counts {
             out.push(Step::Says(count.stmt.at.clone()));
             out.push(Step::Says(count.record.at.clone()));

@@ -35,23 +35,32 @@ impl Whole<'_, '_> {
         let token = self.of_row(back, |this, own, steps| {
             Ok(this.role.scalar(own, back.token, steps)?.converted(&Elem::I32))
         })?;
-        let sent = self.of_row(back, |this, own, steps| this.address(own, back.sent, steps))?;
-        let (floats, numbers) = match back.numbers {
-            Some((field, value)) => {
-                let count = format!("Cfg::{}::{}Count", back.channel.message, constant(field));
-                (count, self.of_row(back, |this, own, steps| this.address(own, value, steps))?)
-            }
-            None => {
-                let nothing = Term::name("nullptr", Elem::F32);
-                let nothing = Term::call("static_cast<const float*>", vec![nothing], Elem::F32);
-                ("0".to_string(), self.of_row(back, |_, _, _| Ok(nothing))?)
-            }
+        let floats = match back.numbers {
+            Some((field, _)) => format!("Cfg::{}::{}Count", back.channel.message, constant(field)),
+            None => "0".to_string(),
         };
+        let [sent, numbers] = self.rows_sent(back)?;
         out.push(Step::Says(back.rows.at.clone()));
         out.push(Step::Says(back.push.at.clone()));
         let run = format!("run<{floats}>");
         out.push(Step::Do(method(&slots, &run, vec![rows, token, sent, numbers])));
         Ok(())
+    }
+
+    /// The functions that say where a row that goes back lies, and the numbers beside it.
+    fn rows_sent(&mut self, back: &WayBack<'_>) -> Lowered<[Term; 2]> {
+        let sent = self.of_row(back, |this, own, steps| this.address(own, back.sent, steps))?;
+        let numbers = match back.numbers {
+            Some((_, value)) => {
+                self.of_row(back, |this, own, steps| this.address(own, value, steps))?
+            }
+            None => {
+                let nothing = Term::name("nullptr", Elem::F32);
+                let nothing = Term::call("static_cast<const float*>", vec![nothing], Elem::F32);
+                self.of_row(back, |_, _, _| Ok(nothing))?
+            }
+        };
+        Ok([sent, numbers])
     }
 
     /// A function of a row that goes back.
@@ -85,9 +94,9 @@ impl Whole<'_, '_> {
         out.push(Step::Says(back.gather.at.clone()));
         let tokens = self.role.numbers(&scope, domain, out)?.to.converted(&Elem::I32);
         let position = self.part_position(&scope, back.gather)?;
+        let [sent, numbers] = self.rows_sent(back)?;
         let stores = self.sums(&scope, back.gather, &sum)?;
-        out.push(Step::Do(method(&sum, "run", vec![tokens, position, stores])));
-        out.push(Step::Do(method(&sum, "release", Vec::new())));
+        out.push(Step::Do(method(&sum, "run", vec![tokens, position, sent, numbers, stores])));
         Ok(())
     }
 }
