@@ -24,7 +24,7 @@ use std::sync::Arc;
 use ep_codegen::plan::{Arch, Plan};
 
 use crate::args::Rows;
-use crate::backend::{Kept, Stream};
+use crate::backend::{Backend, Kept, Stream};
 use crate::call_order::Turn;
 use crate::emit::Emitted;
 use crate::error::CallError;
@@ -116,6 +116,28 @@ impl Programs {
     }
 }
 
+/// Leaves nothing to the rates: processes may have measured others, and all ranks have to do the same.
+fn choose(
+    options: &mut BufferOptions,
+    backend: &dyn Backend,
+    ranks: usize,
+) -> Result<(), CallError> {
+    let launches = u64::from(options.uses_one_launch(ranks));
+    let says = launches | u64::from(options.pushes_back(ranks)) << 1;
+    let all = backend.gather("choose how a buffer dispatches and combines", says)?;
+    options.one_launch = Some(all.iter().all(|says| says & 1 != 0));
+    options.push_combine = Some(all.iter().all(|says| says & 2 != 0));
+    Ok(())
+}
+
+/// SMs of a kernel, if a call names none.
+fn kernel_sms(group: &Group, pipeline: StandardPipeline, usual: u32) -> u32 {
+    match pipeline {
+        StandardPipeline::DecodeCombine => group.sms_of(usual.max(PUSHED_BACK_SMS)),
+        _ => usual,
+    }
+}
+
 impl Buffer {
     /// Emits, compiles and loads the kernels, maps the window and allocates everything. All
     /// processes of the group make the same buffers in the same order.
@@ -131,12 +153,7 @@ impl Buffer {
         // Before anything that could fail on one rank alone and leave the others waiting.
         agreement::agree_on_options(backend, &options)?;
         options.check(ranks)?;
-        // Processes may have measured other rates.
-        let says =
-            u64::from(options.uses_one_launch(ranks)) | u64::from(options.pushes_back(ranks)) << 1;
-        let all = backend.gather("choose how a buffer dispatches and combines", says)?;
-        options.one_launch = Some(all.iter().all(|says| says & 1 != 0));
-        options.push_combine = Some(all.iter().all(|says| says & 2 != 0));
+        choose(&mut options, backend, ranks)?;
         let programs = Programs::emit(emit, ranks, backend.arch(), &options)?;
         agreement::agree_on_programs(backend, &programs)?;
         let (starts, _) = place_control(programs.plans());
@@ -151,10 +168,7 @@ impl Buffer {
             // Pairs of even and odd blocks serve one stripe at a time.
             let is_paired = plan.arms.iter().any(|(axis, arm)| axis == "via" && arm == "Ring");
             let names = Names { pipeline, control_at, options: &options, ranks, layout: &layout };
-            let sms = match pipeline {
-                Standard::DecodeCombine => group.sms_of(usual_sms.max(PUSHED_BACK_SMS)),
-                _ => usual_sms,
-            };
+            let sms = kernel_sms(group, pipeline, usual_sms);
             Prepared::new(kernel, sms, is_paired, |param| names.operand(param))
         };
         let layout_kernel = prepare(Standard::Layout, &programs.layout, 0)?;
