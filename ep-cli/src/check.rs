@@ -207,6 +207,10 @@ pub(crate) fn run(
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
     options.net.check_model()?;
+    if options.mutants.is_some() && options.sample.is_none() && options.seed != 1 {
+        let what = "`--seed` draws planted bugs, with `--sample`: without it all are run";
+        return Err(Failure::WrongUse(what.to_string()));
+    }
     if let Some(text) = &options.mutants {
         return mutants::run(text, (options.sample, options.seed), json, out);
     }

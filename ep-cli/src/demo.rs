@@ -70,6 +70,7 @@ pub(crate) fn run(
     }
     let buffer = BufferOptions {
         one_launch: Some(false),
+        push_combine: Some(false),
         ..BufferOptions::new(TOKENS, HIDDEN, TOPK, EXPERTS)
     };
     let folder = match &options.out {

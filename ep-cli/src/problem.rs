@@ -150,7 +150,7 @@ pub(crate) fn reference_options() -> BufferOptions {
         known.map_or(1, |(_, value)| usize::try_from(*value).unwrap_or(1))
     };
     let options = BufferOptions::new(64, number("hidden"), number("topk"), number("experts"));
-    BufferOptions { one_launch: Some(false), ..options }
+    BufferOptions { one_launch: Some(false), push_combine: Some(false), ..options }
 }
 
 /// The names of a buffer's own numbers and variants.

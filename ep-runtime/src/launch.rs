@@ -147,7 +147,12 @@ mod tests {
         let backend = FakeBackend::new(1);
         let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
         let options = BufferOptions::new(8, 64, 2, 4);
-        let options = BufferOptions { handles: Some(4), one_launch: Some(false), ..options };
+        let options = BufferOptions {
+            handles: Some(4),
+            one_launch: Some(false),
+            push_combine: Some(false),
+            ..options
+        };
         let buffer = Buffer::new(&group, options, &BuiltIn).unwrap();
         let mut kept = Vec::new();
         let mut asked = |call: &CallOptions| {

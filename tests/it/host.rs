@@ -51,7 +51,8 @@ pub(crate) struct Shape {
 impl Shape {
     pub(crate) fn new(ranks: usize, via: Via, hidden: usize, topk: usize, experts: usize) -> Shape {
         let options = BufferOptions::new(12, hidden, topk, experts);
-        let options = BufferOptions { via, one_launch: Some(false), ..options };
+        let options =
+            BufferOptions { via, one_launch: Some(false), push_combine: Some(false), ..options };
         Shape { ranks, arch: Arch::Sm90a, options }
     }
 

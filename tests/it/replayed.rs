@@ -28,7 +28,7 @@ fn replayed(ranks: usize, options: BufferOptions, build: Build, replays: u64) {
 
 fn direct() -> BufferOptions {
     let options = BufferOptions::new(12, 128, 4, 10);
-    BufferOptions { biases: 1, one_launch: Some(false), ..options }
+    BufferOptions { biases: 1, one_launch: Some(false), push_combine: Some(false), ..options }
 }
 
 fn one_launch() -> BufferOptions {

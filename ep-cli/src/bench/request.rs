@@ -243,7 +243,11 @@ impl Options {
             set: self.set.clone(),
             plain: false,
         };
-        let base = BufferOptions { one_launch: None, ..crate::problem::reference_options() };
+        let base = BufferOptions {
+            one_launch: None,
+            push_combine: None,
+            ..crate::problem::reference_options()
+        };
         let mut options = problem.options(base)?;
         options.capacity = self.capacity;
         // Each call of a graph keeps an output, beside those of the calls before and after.

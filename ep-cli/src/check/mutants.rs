@@ -187,7 +187,8 @@ fn attempt(
 ) -> Result<Result<u64, String>, String> {
     let (via, one_launch) = (way.via(), Some(way == Way::OneLaunch));
     let options = BufferOptions::new(tokens, hidden, 3, 7);
-    let mut options = BufferOptions { via, one_launch, live: 5, biases: 1, ..options };
+    let options = BufferOptions { via, one_launch, push_combine: Some(false), ..options };
+    let mut options = BufferOptions { live: 5, biases: 1, ..options };
     if via == Via::Ring {
         options.settings = ring_settings(&options, 4, 16, 4);
     } else {

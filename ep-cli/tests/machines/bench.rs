@@ -84,7 +84,7 @@ fn a_sweep_of_graphs_runs_on_the_host() {
 #[test]
 fn the_texts_of_the_published_shape_are_in_generated() {
     for group in ["--ranks 4", "--ranks 2", "--ranks 4 --set via=ring"] {
-        let few = "--tokens 1 --set one_launch=0";
+        let few = "--tokens 1 --set one_launch=0 --set push_combine=0";
         let rest = "--mode loop --iterations 1 --warmup 0 --probe no --sms 4 --json";
         let Some(out) = good(&format!("bench --backend host {group} {few} {rest}")) else {
             return;

@@ -259,7 +259,7 @@ mod tests {
             },
         );
         let text = "rank 2 did not come within 400ms; what rank 2 said last is \
-                    `compile DecodeDispatch, DecodeStripes, Layout, NvlCombine, NvlDispatch`";
+                    `compile DecodeCombine, DecodeDispatch, DecodeStripes, Layout, NvlDispatch`";
         assert_eq!(said[..2], [text, text]);
     }
 }

@@ -163,7 +163,11 @@ fn poison_has_its_turn_among_the_calls() {
 fn a_call_waits_as_long_as_it_says() {
     let Some(backend) = UnorderedBackend::new(1) else { return };
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
-    let options = BufferOptions { one_launch: Some(false), ..BufferOptions::new(8, 64, 2, 4) };
+    let options = BufferOptions {
+        one_launch: Some(false),
+        push_combine: Some(false),
+        ..BufferOptions::new(8, 64, 2, 4)
+    };
     let test = Selftest::new(&group, &BuiltIn, case(options, &[8])).unwrap();
     let input = test.input(0).unwrap();
     let usual = CallOptions::sms(4);
@@ -218,7 +222,11 @@ fn replayed_calls_are_made_and_compared() {
         let Some(backend) = UnorderedBackend::new(2) else { return };
         backend.runs_alone.store(runs_alone, Ordering::Relaxed);
         let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
-        let two = BufferOptions { one_launch: Some(false), ..BufferOptions::new(8, 64, 2, 4) };
+        let two = BufferOptions {
+            one_launch: Some(false),
+            push_combine: Some(false),
+            ..BufferOptions::new(8, 64, 2, 4)
+        };
         let options = BufferOptions { live: 5, ..two };
         let test = Selftest::new(&group, &BuiltIn, case(options, &[8, 5])).unwrap();
         let last = test.reseeded(2).unwrap();

@@ -41,7 +41,14 @@ enum Calls {
 pub(super) fn all() -> Vec<(&'static str, Standard)> {
     let chain = |via, hidden: usize, tokens: usize| {
         let options = BufferOptions::new(tokens, hidden, 3, 7);
-        let options = BufferOptions { via, live: 5, biases: 1, one_launch: Some(false), ..options };
+        let options = BufferOptions {
+            via,
+            live: 5,
+            biases: 1,
+            one_launch: Some(false),
+            push_combine: Some(false),
+            ..options
+        };
         let (arch, calls) = (Arch::Sm90a, Calls::Chain);
         Standard { ranks: 3, arch, plain: false, options, calls, sms: 4 }
     };
