@@ -243,12 +243,9 @@ impl Options {
             set: self.set.clone(),
             plain: false,
         };
-        let base = BufferOptions {
-            one_launch: None,
-            push_combine: None,
-            ..crate::problem::reference_options()
-        };
-        let mut options = problem.options(base)?;
+        let mut options = crate::problem::reference_options();
+        (options.one_launch, options.push_combine) = (None, None);
+        options = problem.options(options)?;
         options.capacity = self.capacity;
         // Each call of a graph keeps an output, beside those of the calls before and after.
         options.live = self.live.max(self.graph.map_or(0, |calls| calls as usize + 2));
