@@ -258,7 +258,8 @@ private:
 template <class Slots>
 class BackIn : SlotRowsEnd<Slots> {
     using End = SlotRowsEnd<Slots>;
-    using Cut = BackCut<Slots, 7>;
+    // More peers take registers that 7 units a lane need.
+    using Cut = BackCut<Slots, (Slots::kPeers > 2 ? 5 : 7)>;
     using End::team_;
     static constexpr int kPeers = End::kPeers;
     // A lane for each quarter of a peer's part.
