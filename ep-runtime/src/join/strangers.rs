@@ -221,9 +221,9 @@ fn what_a_rank_brings_is_bounded() {
         let store = join(1).unwrap();
         let error = store.gather("much", &[0; BROUGHT_MAX + 1]).unwrap_err().to_string();
         assert_eq!(error, "a rank brings 1048577 bytes, and one message holds 1048576");
-        // Past the check of its own side.
+        // Past the check of its own side. Rank 0 may hang up before it has read all of this.
         if let Links::Leaf(link) = &mut *store.links() {
-            link.send(&[b"much", &[0; FRAME_MAX]], soon()).unwrap();
+            let _ = link.send(&[b"much", &[0; FRAME_MAX]], soon());
         }
         assert_eq!(root.join().unwrap(), Err(JoinError::Lost { rank: 1 }));
     });
