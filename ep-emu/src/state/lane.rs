@@ -37,17 +37,19 @@ pub(crate) enum State {
     Done,
 }
 
-/// Most addresses of one polling loop that are told apart.
-const POLLED: usize = 8;
+/// Most addresses of one polling loop that are told apart: a lane may wait for a word of every rank.
+const POLLED: usize = 128;
 /// Loads without any progress anywhere after which a lane of a wider loop parks.
 const FRUITLESS_LOADS: u32 = 64;
 
 /// The recent loads of a lane, to notice that it polls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Polling {
-    seen: [(usize, u64); POLLED],
-    len: u8,
-    repeats: u8,
+    /// The addresses of the loop, in the order of its first round.
+    seen: Vec<(usize, u64)>,
+    /// The one that comes next if this is another round.
+    next: usize,
+    repeats: usize,
     fruitless: u32,
     progress: u64,
     /// Loads that do not park, after the clock was advanced for waits to expire.
@@ -77,35 +79,43 @@ impl Polling {
         } else {
             (self.progress, self.fruitless) = (progress, 0);
         }
-        let len = usize::from(self.len);
-        match self.seen[..len].iter_mut().find(|(seen, _)| *seen == at) {
-            Some((_, seen)) if *seen == value => {
-                self.repeats = self.repeats.saturating_add(1);
-                if usize::from(self.repeats) >= 2 * len {
+        match self.find(at) {
+            Some(place) if self.seen[place].1 == value => {
+                (self.next, self.repeats) = (place + 1, self.repeats + 1);
+                if self.repeats >= 2 * self.seen.len() {
                     return Advice::ParkOnAddresses;
                 }
             }
-            Some(_) => {
-                self.seen[0] = (at, value);
-                (self.len, self.repeats) = (1, 0);
+            // A new value begins anew; so does a loop too wide to be kept.
+            found => {
+                if found.is_some() || self.seen.len() == POLLED {
+                    self.seen.clear();
+                }
+                self.seen.push((at, value));
+                (self.next, self.repeats) = (0, 0);
             }
-            None if len < POLLED => {
-                self.seen[len] = (at, value);
-                (self.len, self.repeats) = (self.len + 1, 0);
-            }
-            None => self.forget(),
         }
         if self.fruitless > FRUITLESS_LOADS { Advice::ParkOnProgress } else { Advice::Run }
     }
 
+    /// Where the address is among those of the loop. Rounds are alike, so the search is short.
+    fn find(&self, at: usize) -> Option<usize> {
+        let is_it = |(seen, _): &(usize, u64)| *seen == at;
+        let next = self.next.min(self.seen.len());
+        let (before, after) = self.seen.split_at(next);
+        let after = after.iter().position(is_it).map(|place| place + next);
+        after.or_else(|| before.iter().position(is_it))
+    }
+
     /// The lane did something else: what it loads next is no longer the same loop.
     pub(crate) fn forget(&mut self) {
-        (self.len, self.repeats, self.fruitless) = (0, 0, 0);
+        self.seen.clear();
+        (self.next, self.repeats, self.fruitless) = (0, 0, 0);
     }
 
     /// The addresses of the loop, with the values seen.
     pub(crate) fn addresses(&self) -> &[(usize, u64)] {
-        &self.seen[..usize::from(self.len)]
+        &self.seen
     }
 }
 

@@ -74,3 +74,22 @@ fn blocks_beyond_the_residents_wait_for_a_slot() {
     assert_eq!(stats.lanes, 2 * 20 * 64);
     assert!(arrived.iter().all(|at| words(&world, *at, 1) == [20]));
 }
+
+/// A lane that waits for many words looks at them again when one of them has changed, not when anything
+/// has.
+#[test]
+fn a_wait_for_many_words_does_not_spin() {
+    let program = compile(&source("crowd.cu", &["many_words"], &[]), Build::Fast);
+    let polls = |rounds: u64| {
+        let mut world = World::new(Spec { ranks: 1, ..Spec::default() }).expect("a world");
+        let sums = alloc(&mut world, 0, 4 * 40, "sums");
+        let arrived = alloc(&mut world, 0, 4, "arrived");
+        let mut launch = launch(&program, "many_words", 12, 32);
+        launch.shared_bytes = 256;
+        launch.args = bytes(&[sums.0, arrived.0, rounds]);
+        let stats = world.run(vec![vec![launch]]).unwrap_or_else(|failure| panic!("{failure}"));
+        stats.polls - rounds * 40
+    };
+    let (short, long) = (polls(1000), polls(10_000));
+    assert!(long < 2 * short, "{short} looks, and {long} when the words come later");
+}

@@ -28,3 +28,17 @@ extern "C" __global__ void crowd(const __grid_constant__ Args args) {
         ep::fetch_add_relaxed_gpu(args.arrived, 1);
     }
 }
+
+// The first block sets 40 words, one in every `rounds` steps; the others wait for all of them.
+extern "C" __global__ void many_words(const __grid_constant__ Args args) {
+    constexpr int kWords = 40;
+    if (threadIdx.x != 0) return;
+    for (int word = 0; blockIdx.x == 0 && word < kWords; ++word) {
+        for (ep::u32 step = 0; step < args.rounds; ++step) ep::fetch_add_relaxed_gpu(args.arrived, 1);
+        ep::store_relaxed_gpu(args.sums + word, 1);
+    }
+    for (ep::u32 found = 0; found < kWords;) {
+        found = 0;
+        for (int word = 0; word < kWords; ++word) found += ep::load_relaxed_gpu(args.sums + word);
+    }
+}

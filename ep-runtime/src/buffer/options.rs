@@ -229,9 +229,7 @@ impl BufferOptions {
     /// Whether combines of such a buffer store rows where their tokens are.
     pub fn pushes_back(&self, ranks: usize) -> bool {
         let row = (self.hidden as u64).saturating_mul(Payload::Bf16.value_bytes());
-        // More ranks have not been seen to end in the emulator.
-        let is_faster =
-            || ranks <= 32 && is_faster_pushed_back(&self.rates, &self.traffic_of(ranks, row));
+        let is_faster = || is_faster_pushed_back(&self.rates, &self.traffic_of(ranks, row));
         self.push_fits().is_ok() && self.push_combine.unwrap_or_else(is_faster)
     }
 
@@ -660,7 +658,6 @@ mod tests {
         };
         assert!(pushes(1, &|_| ()) && pushes(128, &|_| ()));
         assert!(!pushes(512, &|_| ()) && !pushes(4096, &|_| ()), "they fill the link");
-        assert!(!BufferOptions::new(1, 7168, 8, 288).pushes_back(33));
         assert!(pushes(512, &|it| it.push_combine = Some(true)));
         assert!(!pushes(8, &|it| it.push_combine = Some(false)));
         assert!(!pushes(8, &|it| it.via = Via::Ring) && !pushes(0, &|_| ()));

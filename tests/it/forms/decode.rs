@@ -87,7 +87,7 @@ fn rows_come_back_to_their_tokens() {
         (1, 9, 16),
         (5, 2, 2064),
         (2, 60, 64),
-        (9, 1, 32),
+        (36, 1, 32),
     ];
     for (seed, (ranks, tokens, hidden)) in (0..).zip(shapes) {
         let held = back((ranks, tokens, hidden, seed), &|form| form);
