@@ -32,8 +32,10 @@ impl Ranks {
     fn on(backend: &Arc<HostBackend>) -> Ranks {
         let group = backend.group().expect("the group forms");
         let base = BufferOptions::new(4, 64, 2, 6);
-        // So few tokens would take one launch, where a rank has one call to be in.
-        let options = BufferOptions { live: 2, one_launch: Some(false), ..base };
+        // So few tokens would take one launch, where a rank has one call to be in, and their rows
+        // would come back by stores, where nobody waits for a rank that brings none.
+        let (one_launch, push_combine) = (Some(false), Some(false));
+        let options = BufferOptions { live: 2, one_launch, push_combine, ..base };
         let buffer = Buffer::new(&group, options, &BuiltIn).expect("the shape is legal");
         let offered = (0..RANKS).map(|rank| buffer.offer(rank).expect("one is free"));
         Ranks { offered: offered.collect(), group, buffer }
