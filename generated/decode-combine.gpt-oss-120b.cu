@@ -117,9 +117,9 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     // W2: publishes credit of back, for Send +25
     part.run(ep::rows_of(args.tokens, args.tokens_from),
         [&](int token, int peer) {
-            return static_cast<ep::i32>((ep::i64{token}
-                + 1) * static_cast<ep::i32>(args.send_row[ep::i64{token} * Cfg::kRanks
-                    + peer] >= 0) - 1);
+            return static_cast<ep::i32>(
+                (ep::i64{token} + 1) * static_cast<ep::i32>(
+                    args.send_row[ep::i64{token} * Cfg::kRanks + peer] >= 0) - 1);
         },
         [&](int row) { return &args.x[row * args.x_stride]; },
         [&](int row) { return &args.weights[row * args.weights_stride]; },

@@ -183,16 +183,16 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
         });
     }
     // +59  for expert in local_experts
-    for (int expert = team.index() * ep::kLanes + team.lane; expert < Cfg::kLocalExperts
-        && !team.stopped; expert += team.count() * ep::kLanes) {
+    for (int expert = team.index() * ep::kLanes + team.lane;
+        expert < Cfg::kLocalExperts && !team.stopped; expert += team.count() * ep::kLanes) {
         // +60  record recv_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
         ep::i64 sum = 0LL;
         for (int source = 0; source < Cfg::kRanks; ++source) {
             sum += ep::i64{ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert)};
         }
-        args.recv_per_expert[expert] = static_cast<ep::i32>(ep::align(sum,
-            ep::i64{args.alignment}));
+        args.recv_per_expert[expert] =
+            static_cast<ep::i32>(ep::align(sum, ep::i64{args.alignment}));
         // +61  store received_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
         if (args.received_per_expert != nullptr) {
@@ -264,8 +264,8 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             const auto x_scale_field = ep::ask<float, Cfg::Token::kXScaleCount>([&](int i) {
                 return args.x_scale[token * args.x_scale_stride + i * args.x_scale_block_stride];
             });
-            const auto src_field = ep::ask<ep::i32,
-                Cfg::Token::kSrcCount>([&](int) { return token; });
+            const auto src_field =
+                ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) { return token; });
             const auto experts_field = ep::ask<ep::i32, Cfg::Token::kExpertsCount>([&](int i) {
                 return args.topk_idx[token * args.topk_idx_stride + i];
             });
@@ -296,13 +296,13 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     // W2: publishes credit of rows, for Dispatch +66
     // W3: takes messages of rows, from Dispatch +66
     rows_in.for_messages([&](const ep::OnceMessage& message) {
-        const auto x_scale_field = message.ask<float,
-            Cfg::Token::kXScaleCount>(Cfg::Token::kXScale);
+        const auto x_scale_field =
+            message.ask<float, Cfg::Token::kXScaleCount>(Cfg::Token::kXScale);
         const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
-        const auto experts_field = message.ask<ep::i32,
-            Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
-        const auto weights_field = message.ask<float,
-            Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
+        const auto experts_field =
+            message.ask<ep::i32, Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
+        const auto weights_field =
+            message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
         // +78  store recv_x[message.row] = message.x
         x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
             args.recv_x_scale_block_stride,
@@ -340,7 +340,8 @@ decode_dispatch(const __grid_constant__ Args args) {
         //     (topk_idx[token, choice] == expert) as i32))
         ep::count_routes(args.group, smem.routes, tokens, args.expert_begin,
             [&](int token, bool present) {
-            return ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride], present);
+                return ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride],
+                    present);
         });
     });
 

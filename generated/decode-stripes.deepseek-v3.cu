@@ -63,8 +63,8 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
             if (present) {
                 for (int peer = 0; peer < Cfg::kRanks; ++peer) {
                     // +10  record in_rank[token, peer] = send_row[token, peer] >= 0
-                    args.in_rank[ep::i64{token} * Cfg::kRanks
-                        + peer] = args.send_row[ep::i64{token} * Cfg::kRanks + peer] >= 0;
+                    args.in_rank[ep::i64{token} * Cfg::kRanks + peer] =
+                        args.send_row[ep::i64{token} * Cfg::kRanks + peer] >= 0;
                 }
             }
             // +12  for peer in ranks where send_row[token, peer] >= 0

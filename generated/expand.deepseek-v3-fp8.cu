@@ -78,20 +78,21 @@ __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& tea
     for (int stripe = team.index(); stripe < Cfg::kStripes && !team.stopped;
         stripe += team.count()) {
         // +27  for row in stripe
-        const ep::Span span(ep::stripe_span(args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me],
-            Cfg::kStripes, stripe));
+        const ep::Span span(
+            ep::stripe_span(args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], Cfg::kStripes,
+                stripe));
         // +28  for expert in local_experts at expert_first[expert] + stripe_first[expert, stripe]
         //     where listed(expert_idx[row], expert)
         for (int base = 0; base < Cfg::kLocalExperts; base += ep::kLanes) {
-            const auto places = ep::places_of(base + team.lane, Cfg::kLocalExperts,
-                [&](int expert) {
-                return static_cast<ep::i32>(ep::i64{args.expert_first[expert]}
-                    + args.stripe_first[ep::i64{expert} * Cfg::kStripes + stripe]);
-            });
+            const auto places =
+                ep::places_of(base + team.lane, Cfg::kLocalExperts, [&](int expert) {
+                    return static_cast<ep::i32>(ep::i64{args.expert_first[expert]}
+                        + args.stripe_first[ep::i64{expert} * Cfg::kStripes + stripe]);
+                });
             ep::for_fanout(team, span, places,
                 [&](int row, int expert) {
-                    const auto expert_idx_row = ep::row_of<Cfg::kTopk>(
-                        &args.expert_idx[row * args.expert_idx_stride]);
+                    const auto expert_idx_row =
+                        ep::row_of<Cfg::kTopk>(&args.expert_idx[row * args.expert_idx_stride]);
                     const auto expert_idx_ids = ep::ids_of(expert_idx_row);
                     return expert_idx_ids.has(expert);
                 },
@@ -101,8 +102,8 @@ __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& tea
                         &args.x[row * args.x_stride]);
                     ep::copy_beside(args.expanded_x_scale, args.expanded_x_scale_stride,
                         args.expanded_x_scale_block_stride, position,
-                            &args.x_scale[row * args.x_scale_stride], args.x_scale_block_stride,
-                                ep::ceil(Cfg::kHidden, 128));
+                        &args.x_scale[row * args.x_scale_stride], args.x_scale_block_stride,
+                        ep::ceil(Cfg::kHidden, 128));
                 },
                 [&](int row, int, bool match, int position) {
                     if (match) {
@@ -126,7 +127,7 @@ __device__ __forceinline__ void pad(const Args& args, ep::Team& team) {
         //     1]
         for (int place = static_cast<ep::i32>(ep::i64{args.expert_first[expert]}
             + args.rows_per_expert[expert]) + team.lane; place < args.expert_first[expert + 1];
-                place += ep::kLanes) {
+            place += ep::kLanes) {
             // +39  record expanded_src[place] = -1
             args.expanded_src[place] = -1;
         }

@@ -58,8 +58,8 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
     // +11  for row in stripe
     ep::for_stripe_tokens(team, args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], Cfg::kStripes,
         [&](int stripe, int row, bool present) {
-            const auto expert_idx_row = ep::row_of<Cfg::kTopk>(
-                &args.expert_idx[row * args.expert_idx_stride], present);
+            const auto expert_idx_row =
+                ep::row_of<Cfg::kTopk>(&args.expert_idx[row * args.expert_idx_stride], present);
             const auto expert_idx_ids = ep::ids_of(expert_idx_row);
             // +12  for expert in local_experts where listed(expert_idx[row], expert)
             ep::for_hits(Cfg::kLocalExperts,

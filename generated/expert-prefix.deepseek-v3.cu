@@ -39,8 +39,8 @@ __device__ __forceinline__ void prefix(const Args& args, ep::Team& team) {
         //     align(rows_per_expert[expert], alignment))
         ep::prefix_sum_and_total(Cfg::kLocalExperts,
             [&](int expert) {
-                return static_cast<ep::i32>(ep::align(ep::i64{args.rows_per_expert[expert]},
-                    ep::i64{args.alignment}));
+                return static_cast<ep::i32>(
+                    ep::align(ep::i64{args.rows_per_expert[expert]}, ep::i64{args.alignment}));
             },
             [&](int expert, ep::i32 sum) {
                 args.expert_first[expert] = sum;

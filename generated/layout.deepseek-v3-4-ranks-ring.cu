@@ -110,8 +110,8 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
     // +17  for token in stripe
     ep::for_stripe_tokens(team, ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes,
         [&](int stripe, int token, bool present) {
-            const auto topk_idx_row = ep::row_of<Cfg::kTopk>(
-                &args.topk_idx[token * args.topk_idx_stride], present);
+            const auto topk_idx_row =
+                ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride], present);
             const auto topk_idx_ranks = ep::ranks_of<Cfg::kRanks>(topk_idx_row, args.expert_begin);
             // +18  for expert in topk_idx[token]
             topk_idx_row.for_each([&](ep::i64 expert) {
@@ -160,8 +160,8 @@ __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
     // W1: takes messages of counts, from Exchange +32
     counts.await();
     // +35  for expert in local_experts
-    for (int expert = team.index() * ep::kLanes + team.lane; expert < Cfg::kLocalExperts
-        && !team.stopped; expert += team.count() * ep::kLanes) {
+    for (int expert = team.index() * ep::kLanes + team.lane;
+        expert < Cfg::kLocalExperts && !team.stopped; expert += team.count() * ep::kLanes) {
         // +36  store received_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
         ep::i64 sum = 0LL;

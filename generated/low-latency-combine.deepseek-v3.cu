@@ -106,8 +106,8 @@ struct Args {
 __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SlotRowsOut<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, *args.net);
-    for (ep::i64 unit = team.index(); unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks
-        && !team.stopped; unit += team.count()) {
+    for (ep::i64 unit = team.index();
+        unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks && !team.stopped; unit += team.count()) {
         const int local_expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
         // +34  for row in range_first[local_expert, source]..range_first[local_expert, source] +
@@ -115,7 +115,7 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
         for (ep::i64 row = args.range_first[ep::i64{local_expert} * Cfg::kRanks + source];
             row < ep::i64{args.range_first[ep::i64{local_expert} * Cfg::kRanks + source]}
                 + args.range_count[ep::i64{local_expert} * Cfg::kRanks + source] && !team.stopped;
-                    ++row) {
+            ++row) {
             // +36  push back[source] at [local_expert, src_info[local_expert, row]] { x:
             //     x[local_expert, row] }
             // W2: takes credit of back, from Reduce +51
@@ -143,16 +143,16 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     //     topk
     // W1: takes messages of back, from Send +46
     // W2: publishes credit of back, for Send +36
-    ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>,
-        Cfg::kTopk> back_parts(team, back);
+    ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>, Cfg::kTopk> back_parts(
+        team, back);
     ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>,
         Cfg::kTopk>> parts(team, back_parts);
     ep::Units<Cfg::Reduce, 0> units(team, ep::rows_of(args.tokens, args.tokens_from));
     for (int token; (token = units.take()) >= 0;) {
         parts.clear();
         for (int choice = team.lane; choice < Cfg::kTopk; choice += ep::kLanes) {
-            const int at = ep::owner<Cfg::kRanks>(args.topk_idx[token * args.topk_idx_stride
-                + choice], args.expert_begin);
+            const int at = ep::owner<Cfg::kRanks>(
+                args.topk_idx[token * args.topk_idx_stride + choice], args.expert_begin);
             if (!(at >= 0)) continue;
             const int at_2 = ep::local_expert(args.expert_begin,
                 ep::owner<Cfg::kRanks>(args.topk_idx[token * args.topk_idx_stride + choice],
@@ -170,9 +170,9 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
                 for (int choice_2 = 0; choice_2 < Cfg::kTopk; ++choice_2) {
                     const char* row = parts.row(choice_2);
                     if (parts.has(choice_2)) {
-                        sum += ep::product(args.topk_weights[token * args.topk_weights_stride
-                            + choice_2],
-                                ep::to_float(ep::get_wide<ep::bf16>(row, i, Cfg::kHidden)));
+                        sum += ep::product(
+                            args.topk_weights[token * args.topk_weights_stride + choice_2],
+                            ep::to_float(ep::get_wide<ep::bf16>(row, i, Cfg::kHidden)));
                     }
                 }
                 ep::set_wide<ep::bf16>(&args.combined[ep::i64{token} * Cfg::kHidden], i,

@@ -157,8 +157,9 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                     for (int i_2 = static_cast<ep::i32>(first) + team.lane; i_2 < end;
                         i_2 += ep::kLanes) {
                         ep::set<ep::e4m3>(slot, i_2,
-                            ep::to_e4m3(ep::to_float(args.x[token * args.x_stride
-                                + i_2]) / ep::to_float(scale)));
+                            ep::to_e4m3(
+                                ep::to_float(args.x[token * args.x_stride + i_2]) / ep::to_float(
+                                    scale)));
                     }
                     if (team.leader()) {
                         ep::set<ep::ue8m0>(slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, block_2,
@@ -180,8 +181,8 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
 /// role Pack on all blocks, warps shared by (expert, source)
 __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
     ep::SlotRowsIn<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, *args.net);
-    for (ep::i64 unit = team.index(); unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks
-        && !team.stopped; unit += team.count()) {
+    for (ep::i64 unit = team.index();
+        unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks && !team.stopped; unit += team.count()) {
         const int expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
         // +53  record range_first[expert, source] = sum(earlier in 0..source: rows[expert,
@@ -229,14 +230,13 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                     + row) * Cfg::kHidden], slot, Cfg::kHidden);
             for (ep::i64 i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128); i_2 += ep::kLanes) {
                 args.packed_x_scale[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
-                    + row) * args.packed_x_scale_stride
-                        + i_2 * args.packed_x_scale_block_stride] = ep::get<ep::ue8m0>(slot
-                            + Cfg::Rows::kMeta + Cfg::Row::kXScale, i_2);
+                    + row) * args.packed_x_scale_stride + i_2 * args.packed_x_scale_block_stride] =
+                    ep::get<ep::ue8m0>(slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, i_2);
             }
             // +58  record src_info[expert, message.row] = message.src
             if (team.leader()) {
-                args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
-                    + row] = ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);
+                args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row] =
+                    ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);
             }
         }
     }

@@ -166,10 +166,10 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
                 //     peer), stripe] + recv_count[rank_at(node, peer), stripe]
                 for (ep::i64 row = args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
                     + stripe];
-                        row < ep::i64{args.recv_first[(node * Cfg::kLocalRanks
-                            + peer) * Cfg::kStripes + stripe]}
-                                + args.recv_count[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
-                                    + stripe] && !team.stopped; ++row) {
+                    row < ep::i64{args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
+                        + stripe]}
+                        + args.recv_count[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe]
+                        && !team.stopped; ++row) {
                     // +45  push inner[peer, node] { x: x[row], weights: weights[row] }
                     // W1: publishes messages of inner, for Forward +51
                     // W2: takes credit of inner, from Forward +51
@@ -217,10 +217,9 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                 ep::WindowRings<Cfg::Inner, ep::Kept::kPeersOfPart>>> parts(team, inner);
             for (ep::i64 row = ep::i64{args.rail_prefix[node]}
                 + args.rail_first[node * Cfg::kStripes + stripe];
-                    row < ep::i64{args.rail_prefix[node]}
-                        + args.rail_first[node * Cfg::kStripes + stripe]
-                            + args.rail_count[node * Cfg::kStripes + stripe] && !team.stopped;
-                                ++row) {
+                row < ep::i64{args.rail_prefix[node]}
+                    + args.rail_first[node * Cfg::kStripes + stripe]
+                    + args.rail_count[node * Cfg::kStripes + stripe] && !team.stopped; ++row) {
                 parts.clear();
                 for (int peer = team.lane; peer < Cfg::kLocalRanks; peer += ep::kLanes) {
                     parts.expect(peer, args.send_inner_head[row * Cfg::kLocalRanks + peer]);
@@ -237,8 +236,8 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                             for (int peer_2 = 0; peer_2 < Cfg::kLocalRanks; ++peer_2) {
                                 const char* row_2 = parts.row(peer_2);
                                 if (parts.has(peer_2)) {
-                                    sum += ep::to_float(ep::get_wide<ep::bf16>(row_2, i,
-                                        Cfg::kHidden));
+                                    sum += ep::to_float(
+                                        ep::get_wide<ep::bf16>(row_2, i, Cfg::kHidden));
                                 }
                             }
                             ep::set_wide<ep::bf16>(slot, i, Cfg::kHidden, ep::to_bf16(sum));
@@ -279,8 +278,8 @@ __device__ __forceinline__ void rdma_receive(const Args& args, ep::Team& team) {
         // W3: takes messages of rail, from Forward +52
         // W4: publishes credit of rail, for Forward +52
         ep::Parts<ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>>> parts(team, rail);
-        const ep::Span rows(ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
-            Cfg::kStripes, stripe));
+        const ep::Span rows(
+            ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
         for (int token = rows.begin; token < rows.end && !team.stopped; ++token) {
             parts.clear();
             for (int node = team.lane; node < Cfg::kNodes; node += ep::kLanes) {

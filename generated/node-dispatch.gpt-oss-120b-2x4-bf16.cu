@@ -201,8 +201,8 @@ __device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
             rail.announce(node, 1, args.node_tokens[stripe * Cfg::kNodes + node]);
         }
         // +70  for token in stripe
-        const ep::Span rows(ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
-            Cfg::kStripes, stripe));
+        const ep::Span rows(
+            ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
         for (int token = rows.begin; token < rows.end && !team.stopped; ++token) {
             // +71  for node in nodes where any(node_bits[token, node])
             for (int node_2 = 0; node_2 < Cfg::kNodes && !team.stopped; ++node_2) {
@@ -211,8 +211,8 @@ __device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
                     const int next = rail.position(node_2);
                     // +77  record send_rail_head[token, node] = rail[node].position
                     if (team.leader()) {
-                        args.send_rail_head[ep::i64{token} * Cfg::kNodes
-                            + node_2] = static_cast<ep::i32>(-1LL - next);
+                        args.send_rail_head[ep::i64{token} * Cfg::kNodes + node_2] =
+                            static_cast<ep::i32>(-1LL - next);
                     }
                 }
                 if (!goes) continue;
@@ -234,12 +234,12 @@ __device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
                     }
                     for (int i_4 = team.lane; i_4 < Cfg::Hop::kExpertsCount; i_4 += ep::kLanes) {
                         ep::set<ep::i32>(slot + Cfg::Rail::kMeta + Cfg::Hop::kExperts, i_4,
-                            static_cast<ep::i32>(args.topk_idx[token * args.topk_idx_stride
-                                + i_4]));
+                            static_cast<ep::i32>(
+                                args.topk_idx[token * args.topk_idx_stride + i_4]));
                     }
                     ep::copy_row<float>(team, slot + Cfg::Rail::kMeta + Cfg::Hop::kWeights,
                         &args.topk_weights[token * args.topk_weights_stride],
-                            Cfg::Hop::kWeightsCount);
+                        Cfg::Hop::kWeightsCount);
                     rail.publish(node_2);
                 }
                 // +77  record send_rail_head[token, node] = rail[node].position
@@ -284,15 +284,16 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                 if (rail.arrived(source)) {
                     const char* slot = rail.slot(source);
                     const int row = static_cast<ep::i32>(ep::i64{first_2} + index);
-                    const bool takes = ep::has(ep::get<ep::i64>(slot + Cfg::Rail::kMeta
-                        + Cfg::Hop::kLocal, 0), ep::i64{peer});
+                    const bool takes = ep::has(
+                        ep::get<ep::i64>(slot + Cfg::Rail::kMeta + Cfg::Hop::kLocal, 0),
+                        ep::i64{peer});
                     if (!takes) {
                         const int next = inner.position(source);
                         // +92  record send_inner_head[message.row, peer] = inner[peer,
                         //     message.source].position
                         if (team.leader()) {
-                            args.send_inner_head[ep::i64{row} * Cfg::kLocalRanks
-                                + peer] = static_cast<ep::i32>(-1LL - next);
+                            args.send_inner_head[ep::i64{row} * Cfg::kLocalRanks + peer] =
+                                static_cast<ep::i32>(-1LL - next);
                         }
                     }
                     if (takes) {
@@ -319,22 +320,22 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                                 i_4 += ep::kLanes) {
                                 ep::set<ep::i32>(slot_2 + Cfg::Inner::kMeta + Cfg::Hop::kExperts,
                                     i_4,
-                                        ep::local_expert(args.expert_begin,
-                                            ep::i64{me / Cfg::kLocalRanks} * Cfg::kLocalRanks
-                                                + peer,
-                                                    ep::get<ep::i32>(slot + Cfg::Rail::kMeta
-                                                        + Cfg::Hop::kExperts, i_4)));
+                                    ep::local_expert(args.expert_begin,
+                                        ep::i64{me / Cfg::kLocalRanks} * Cfg::kLocalRanks + peer,
+                                        ep::get<ep::i32>(slot + Cfg::Rail::kMeta
+                                            + Cfg::Hop::kExperts, i_4)));
                             }
-                            ep::copy_row<float>(team, slot_2 + Cfg::Inner::kMeta
-                                + Cfg::Hop::kWeights, slot + Cfg::Rail::kMeta + Cfg::Hop::kWeights,
-                                    Cfg::Hop::kWeightsCount);
+                            ep::copy_row<float>(team,
+                                slot_2 + Cfg::Inner::kMeta + Cfg::Hop::kWeights,
+                                slot + Cfg::Rail::kMeta + Cfg::Hop::kWeights,
+                                Cfg::Hop::kWeightsCount);
                             inner.publish(source);
                         }
                         // +92  record send_inner_head[message.row, peer] = inner[peer,
                         //     message.source].position
                         if (team.leader()) {
-                            args.send_inner_head[ep::i64{row} * Cfg::kLocalRanks
-                                + peer] = inner_position;
+                            args.send_inner_head[ep::i64{row} * Cfg::kLocalRanks + peer] =
+                                inner_position;
                         }
                     }
                     rail.release(source);
@@ -367,16 +368,16 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                 // W4: takes header of inner, from Forward +84
                 const int first = inner.header(node, 0);
                 if (team.leader()) {
-                    args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
-                        + stripe] = static_cast<ep::i32>(
+                    args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe] =
+                        static_cast<ep::i32>(
                             ep::i64{args.rank_prefix[ep::i64{node * Cfg::kLocalRanks
                                 + peer} * Cfg::kRanks + me]} + first);
                 }
                 // +100  record recv_count[rank_at(node, peer), stripe] = inner[peer, node].count
                 const int count = inner.header(node, 1);
                 if (team.leader()) {
-                    args.recv_count[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
-                        + stripe] = count;
+                    args.recv_count[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe] =
+                        count;
                 }
             }
             // +103  for message in inner[peer] at rank_prefix[rank_at(message.part, peer), me] +
@@ -398,22 +399,22 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                     mover.row(ep::at_leader(&args.recv_x[ep::i64{row} * Cfg::kHidden]), slot);
                     // +105  record recv_src[message.row] = message.src
                     if (team.leader()) {
-                        args.recv_src[row] = ep::get<ep::i32>(slot + Cfg::Inner::kMeta
-                            + Cfg::Hop::kSrc, 0);
+                        args.recv_src[row] =
+                            ep::get<ep::i32>(slot + Cfg::Inner::kMeta + Cfg::Hop::kSrc, 0);
                     }
                     // +106  store recv_topk_idx[message.row] = message.experts
                     if (args.topk_idx != nullptr && args.recv_topk_idx != nullptr) {
                         for (int i_2 = team.lane; i_2 < Cfg::kTopk; i_2 += ep::kLanes) {
-                            args.recv_topk_idx[ep::i64{row} * Cfg::kTopk
-                                + i_2] = ep::i64{ep::get<ep::i32>(slot + Cfg::Inner::kMeta
+                            args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + i_2] =
+                                ep::i64{ep::get<ep::i32>(slot + Cfg::Inner::kMeta
                                     + Cfg::Hop::kExperts, i_2)};
                         }
                     }
                     // +107  store recv_topk_weights[message.row] = message.weights
                     if (args.topk_weights != nullptr && args.recv_topk_weights != nullptr) {
                         ep::copy_row<float>(team,
-                            &args.recv_topk_weights[ep::i64{row} * Cfg::kTopk], slot
-                                + Cfg::Inner::kMeta + Cfg::Hop::kWeights, Cfg::kTopk);
+                            &args.recv_topk_weights[ep::i64{row} * Cfg::kTopk],
+                            slot + Cfg::Inner::kMeta + Cfg::Hop::kWeights, Cfg::kTopk);
                     }
                     inner.release_after(part, mover.rows_begun());
                     ep::tell(mover, inner);

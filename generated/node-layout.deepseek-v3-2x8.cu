@@ -74,8 +74,8 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
     for (int stripe = team.spread(); stripe < Cfg::kStripes && !team.stopped;
         stripe += team.count()) {
         // +15  for token in stripe
-        const ep::Span rows(ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
-            Cfg::kStripes, stripe));
+        const ep::Span rows(
+            ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
         for (int token = rows.begin + team.lane; token < rows.end; token += ep::kLanes) {
             // +16  for expert in topk_idx[token]
             for (int k = 0; k < Cfg::kTopk; ++k) {
@@ -92,21 +92,21 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
                 for (int k_2 = 0; k_2 < Cfg::kTopk; ++k_2) {
                     const int rank = ep::owner<Cfg::kRanks>(
                         args.topk_idx[token * args.topk_idx_stride + k_2], args.expert_begin);
-                    bits = ep::with_bit(bits, ep::i64{rank} - first_rank,
-                        ep::i64{Cfg::kLocalRanks});
+                    bits =
+                        ep::with_bit(bits, ep::i64{rank} - first_rank, ep::i64{Cfg::kLocalRanks});
                 }
                 args.node_bits[ep::i64{token} * Cfg::kNodes + node] = bits;
             }
             // +22  for node in nodes where routed_node(topk_idx[token], node)
             for (int node_2 = 0; node_2 < Cfg::kNodes; ++node_2) {
                 const int first_expert = args.expert_begin[node_2 * Cfg::kLocalRanks];
-                const int next_expert = args.expert_begin[node_2 * Cfg::kLocalRanks
-                    + Cfg::kLocalRanks];
+                const int next_expert =
+                    args.expert_begin[node_2 * Cfg::kLocalRanks + Cfg::kLocalRanks];
                 bool found = false;
                 for (int k_3 = 0; k_3 < Cfg::kTopk; ++k_3) {
                     found = found || args.topk_idx[token * args.topk_idx_stride
                         + k_3] >= first_expert
-                            && args.topk_idx[token * args.topk_idx_stride + k_3] < next_expert;
+                        && args.topk_idx[token * args.topk_idx_stride + k_3] < next_expert;
                 }
                 if (!found) continue;
                 // +23  count node_tokens[stripe, node]
@@ -122,15 +122,16 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
                 for (int k_4 = 0; k_4 < Cfg::kTopk; ++k_4) {
                     found_2 = found_2 || args.topk_idx[token * args.topk_idx_stride
                         + k_4] >= first_expert_2
-                            && args.topk_idx[token * args.topk_idx_stride + k_4] < next_expert_2;
+                        && args.topk_idx[token * args.topk_idx_stride + k_4] < next_expert_2;
                 }
                 if (!found_2) continue;
                 // +27  count tokens_per_rank[peer]
                 counters.add(Cfg::Counted::kTokensPerRank + peer, 1);
                 // +28  count rank_stripes[node(peer), local_rank(peer), stripe]
                 counters.add(Cfg::Counted::kRankStripes
-                    + static_cast<ep::i32>((ep::i64{peer / Cfg::kLocalRanks} * Cfg::kLocalRanks
-                        + peer % Cfg::kLocalRanks) * Cfg::kStripes + stripe), 1);
+                    + static_cast<ep::i32>(
+                        (ep::i64{peer / Cfg::kLocalRanks} * Cfg::kLocalRanks
+                            + peer % Cfg::kLocalRanks) * Cfg::kStripes + stripe), 1);
             }
         }
     }

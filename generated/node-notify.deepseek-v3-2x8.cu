@@ -223,7 +223,7 @@ __device__ __forceinline__ void rail_exchange(const Args& args, ep::Team& team) 
                     &args.node_stripes[ep::i64{node * Cfg::kStripes}], Cfg::Stripes::kToNodeCount);
                 ep::copy_row<ep::i32>(team, slot + Cfg::Rails::kMeta + Cfg::Stripes::kToRank,
                     &args.rank_stripes[ep::i64{node * (Cfg::kLocalRanks * Cfg::kStripes)}],
-                        Cfg::Stripes::kToRankCount);
+                    Cfg::Stripes::kToRankCount);
                 rails.publish();
             }
         }
@@ -258,14 +258,13 @@ __device__ __forceinline__ void rail_exchange(const Args& args, ep::Team& team) 
             // +48  for s in stripes
             for (int s_3 = 0; s_3 < Cfg::kStripes; ++s_3) {
                 // +49  record rail_count[node, s] = rails[node].to_node[s]
-                args.rail_count[node_3 * Cfg::kStripes
-                    + s_3] = ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
-                        + Cfg::Stripes::kToNode, s_3);
+                args.rail_count[node_3 * Cfg::kStripes + s_3] = ep::get<ep::i32>(
+                    rails_in.slot(node_3, 0) + Cfg::Rails::kMeta + Cfg::Stripes::kToNode, s_3);
                 // +50  for local in local_ranks
                 for (int local = 0; local < Cfg::kLocalRanks; ++local) {
                     // +51  record forward_count[node, s, local] = rails[node].to_rank[local, s]
-                    args.forward_count[(node_3 * Cfg::kStripes + s_3) * Cfg::kLocalRanks
-                        + local] = ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
+                    args.forward_count[(node_3 * Cfg::kStripes + s_3) * Cfg::kLocalRanks + local] =
+                        ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
                             + Cfg::Stripes::kToRank, local * Cfg::kStripes + s_3);
                 }
             }

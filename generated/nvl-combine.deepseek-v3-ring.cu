@@ -120,8 +120,8 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
     ep::Mover<Cfg::Send> mover(smem.send[team.warp], team);
     team.split_peers(Cfg::kRanks);
     for (int peer = team.peer; peer < Cfg::kRanks && !team.stopped; peer += team.peers) {
-        ep::RingProducer<Cfg::Ring, Cfg::Send> ring(team, mover, smem.sequences
-            + Cfg::Send::kFirstSequence, peer);
+        ep::RingProducer<Cfg::Ring, Cfg::Send> ring(team, mover,
+            smem.sequences + Cfg::Send::kFirstSequence, peer);
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
             ring.open(stripe);
@@ -165,8 +165,8 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
         //     peer in ranks
         // W1: takes messages of ring, from Send +27
         // W2: publishes credit of ring, for Send +27
-        const ep::Span tokens(ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
-            Cfg::kStripes, stripe));
+        const ep::Span tokens(
+            ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
         ep::Turns turns(ep::turns_of(team, tokens));
         ep::GatherRun part(stages, ring, turns, position);
         part.run([&](int token) {

@@ -178,16 +178,16 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
                         return args.x_scale[token * args.x_scale_stride
                             + i * args.x_scale_block_stride];
                     });
-                    const auto src_field = ep::ask<ep::i32,
-                        Cfg::Token::kSrcCount>([&](int) { return token; });
-                    const auto experts_field = ep::ask<ep::i32,
-                        Cfg::Token::kExpertsCount>([&](int i) {
-                        return args.topk_idx[token * args.topk_idx_stride + i];
-                    });
-                    const auto weights_field = ep::ask<float,
-                        Cfg::Token::kWeightsCount>([&](int i) {
-                        return args.topk_weights[token * args.topk_weights_stride + i];
-                    });
+                    const auto src_field =
+                        ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) { return token; });
+                    const auto experts_field =
+                        ep::ask<ep::i32, Cfg::Token::kExpertsCount>([&](int i) {
+                            return args.topk_idx[token * args.topk_idx_stride + i];
+                        });
+                    const auto weights_field =
+                        ep::ask<float, Cfg::Token::kWeightsCount>([&](int i) {
+                            return args.topk_weights[token * args.topk_weights_stride + i];
+                        });
                     mover.row(rows.row(position), &args.x[token * args.x_stride]);
                     char* meta = mover.meta();
                     x_scale_field.put(meta + Cfg::Token::kXScale);
@@ -221,13 +221,13 @@ __device__ __forceinline__ void unpack(const Args& args, ep::Team& team) {
     // W4: takes messages of rows, from Local +89
     const char* records = args.group.window + args.rows_meta_at;
     ep::for_messages<Cfg::Rows>(team, records, [&](const ep::DirectMessages& message) {
-        const auto x_scale_field = message.ask<float,
-            Cfg::Token::kXScaleCount>(Cfg::Token::kXScale);
+        const auto x_scale_field =
+            message.ask<float, Cfg::Token::kXScaleCount>(Cfg::Token::kXScale);
         const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
-        const auto experts_field = message.ask<ep::i32,
-            Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
-        const auto weights_field = message.ask<float,
-            Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
+        const auto experts_field =
+            message.ask<ep::i32, Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
+        const auto weights_field =
+            message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
         // +99  store recv_x[message.row] = message.x
         x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
             args.recv_x_scale_block_stride,

@@ -147,8 +147,8 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
     ep::Mover<Cfg::Send> mover(smem.send[team.warp], team);
     team.split_peers(Cfg::kRanks);
     for (int peer = team.peer; peer < Cfg::kRanks && !team.stopped; peer += team.peers) {
-        ep::RingProducer<Cfg::Ring, Cfg::Send> ring(team, mover, smem.sequences
-            + Cfg::Send::kFirstSequence, peer);
+        ep::RingProducer<Cfg::Ring, Cfg::Send> ring(team, mover,
+            smem.sequences + Cfg::Send::kFirstSequence, peer);
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
             ring.open(stripe);
@@ -158,8 +158,8 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
             ring.announce(args.stripe_prefix[peer * Cfg::kStripes + stripe],
                 args.stripe_tokens[stripe * Cfg::kRanks + peer]);
             // +45  for token in stripe where in_rank[token, peer]
-            const ep::Span tokens(ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from),
-                Cfg::kStripes, stripe));
+            const ep::Span tokens(
+                ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
             const int sent = ep::for_rows(team, tokens,
                 [&](int token) {
                     return args.in_rank[ep::i64{token} * Cfg::kRanks + peer];
@@ -174,16 +174,16 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                         return args.x_scale[token * args.x_scale_stride
                             + i * args.x_scale_block_stride];
                     });
-                    const auto src_field = ep::ask<ep::i32,
-                        Cfg::Token::kSrcCount>([&](int) { return token; });
-                    const auto experts_field = ep::ask<ep::i32,
-                        Cfg::Token::kExpertsCount>([&](int i) {
-                        return args.topk_idx[token * args.topk_idx_stride + i];
-                    });
-                    const auto weights_field = ep::ask<float,
-                        Cfg::Token::kWeightsCount>([&](int i) {
-                        return args.topk_weights[token * args.topk_weights_stride + i];
-                    });
+                    const auto src_field =
+                        ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) { return token; });
+                    const auto experts_field =
+                        ep::ask<ep::i32, Cfg::Token::kExpertsCount>([&](int i) {
+                            return args.topk_idx[token * args.topk_idx_stride + i];
+                        });
+                    const auto weights_field =
+                        ep::ask<float, Cfg::Token::kWeightsCount>([&](int i) {
+                            return args.topk_weights[token * args.topk_weights_stride + i];
+                        });
                     mover.row(ring.row(position), &args.x[token * args.x_stride]);
                     char* meta = mover.meta();
                     x_scale_field.put(meta + Cfg::Token::kXScale);
@@ -195,8 +195,8 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                 },
                 [&](int token, bool match, int position) {
                     // +48  record send_head[token, peer] = ring[peer].position
-                    args.send_head[ep::i64{token} * Cfg::kRanks + peer] = ep::recorded(match,
-                        position);
+                    args.send_head[ep::i64{token} * Cfg::kRanks + peer] =
+                        ep::recorded(match, position);
             });
             // +46  push ring[peer]: what is left
             ring.finish(sent);
@@ -217,39 +217,38 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
         args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], args.received_capacity, -1LL);
     team.split_peers(Cfg::kRanks);
     for (int peer = team.peer; peer < Cfg::kRanks && !team.stopped; peer += team.peers) {
-        ep::RingConsumer<Cfg::Ring, Cfg::Recv> ring(team, mover, smem.sequences
-            + Cfg::Recv::kFirstSequence, peer);
+        ep::RingConsumer<Cfg::Ring, Cfg::Recv> ring(team, mover,
+            smem.sequences + Cfg::Recv::kFirstSequence, peer);
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
             ring.open(stripe);
             ep::once(team, [&] {
                 // +54  record recv_first[peer, stripe] = rank_prefix[peer, me] + ring[peer].first
                 // W1: takes header of ring, from Send +44
-                args.recv_first[peer * Cfg::kStripes
-                    + stripe] = static_cast<ep::i32>(ep::i64{args.rank_prefix[peer * Cfg::kRanks
-                        + me]} + ring.first());
+                args.recv_first[peer * Cfg::kStripes + stripe] = static_cast<ep::i32>(
+                    ep::i64{args.rank_prefix[peer * Cfg::kRanks + me]} + ring.first());
                 // +55  record recv_count[peer, stripe] = ring[peer].count
                 args.recv_count[peer * Cfg::kStripes + stripe] = ring.count();
             });
             // +57  for message in ring[peer] at rank_prefix[peer, me] + ring[peer].first
             // W2: takes messages of ring, from Send +46
             // W3: publishes credit of ring, for Send +46
-            const int first = static_cast<ep::i32>(ep::i64{args.rank_prefix[peer * Cfg::kRanks
-                + me]} + ring.first());
+            const int first = static_cast<ep::i32>(
+                ep::i64{args.rank_prefix[peer * Cfg::kRanks + me]} + ring.first());
             ep::for_messages(team, ring, [&](int position) {
                 const int row = first + position;
                 // +58  store recv_x[message.row] = message.x
                 mover.row(ep::at_leader(&args.recv_x[row * args.recv_x_stride]),
                     ring.row(position));
                 const ep::RingMessage message(ring.message(position, row));
-                const auto x_scale_field = message.ask<float,
-                    Cfg::Token::kXScaleCount>(Cfg::Token::kXScale);
-                const auto src_field = message.ask<ep::i32,
-                    Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
-                const auto experts_field = message.ask<ep::i32,
-                    Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
-                const auto weights_field = message.ask<float,
-                    Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
+                const auto x_scale_field =
+                    message.ask<float, Cfg::Token::kXScaleCount>(Cfg::Token::kXScale);
+                const auto src_field =
+                    message.ask<ep::i32, Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
+                const auto experts_field =
+                    message.ask<ep::i32, Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
+                const auto weights_field =
+                    message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
                 x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
                     args.recv_x_scale_block_stride,
                     [&](float x) { return x; });

@@ -166,16 +166,16 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
                 // W2: takes credit of rows, from Unpack +98
                 // W4: publishes messages of rows, for Unpack +98
                 [&](int token, int position) {
-                    const auto src_field = ep::ask<ep::i32,
-                        Cfg::Token::kSrcCount>([&](int) { return token; });
-                    const auto experts_field = ep::ask<ep::i32,
-                        Cfg::Token::kExpertsCount>([&](int i) {
-                        return args.topk_idx[token * args.topk_idx_stride + i];
-                    });
-                    const auto weights_field = ep::ask<float,
-                        Cfg::Token::kWeightsCount>([&](int i) {
-                        return args.topk_weights[token * args.topk_weights_stride + i];
-                    });
+                    const auto src_field =
+                        ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) { return token; });
+                    const auto experts_field =
+                        ep::ask<ep::i32, Cfg::Token::kExpertsCount>([&](int i) {
+                            return args.topk_idx[token * args.topk_idx_stride + i];
+                        });
+                    const auto weights_field =
+                        ep::ask<float, Cfg::Token::kWeightsCount>([&](int i) {
+                            return args.topk_weights[token * args.topk_weights_stride + i];
+                        });
                     mover.row(rows.row(position), &args.x[token * args.x_stride]);
                     char* meta = mover.meta();
                     src_field.put(meta + Cfg::Token::kSrc);
@@ -185,8 +185,8 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
                 },
                 [&](int token, int peer, bool match, int position) {
                     // +82  record send_row[token, peer] = rows[peer].position
-                    args.send_row[ep::i64{token} * Cfg::kRanks + peer] = ep::recorded(match,
-                        position);
+                    args.send_row[ep::i64{token} * Cfg::kRanks + peer] =
+                        ep::recorded(match, position);
             });
             rows.close();
         }
@@ -213,10 +213,10 @@ __device__ __forceinline__ void unpack(const Args& args, ep::Team& team) {
     const char* records = args.group.window + args.rows_meta_at;
     ep::for_messages<Cfg::Rows>(team, records, [&](const ep::DirectMessages& message) {
         const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
-        const auto experts_field = message.ask<ep::i32,
-            Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
-        const auto weights_field = message.ask<float,
-            Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
+        const auto experts_field =
+            message.ask<ep::i32, Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
+        const auto weights_field =
+            message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
         // +99  store recv_x[message.row] = message.x
         // The sender has stored it in place.
         // +100  record recv_src[message.row] = message.src
