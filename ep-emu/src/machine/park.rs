@@ -5,24 +5,20 @@ use std::collections::BTreeMap;
 use super::Machine;
 use crate::abi::Pc;
 use crate::state::Idx;
-use crate::state::lane::{Advice, State};
+use crate::state::lane::State;
 use crate::state::parking::Parking;
 
 impl Machine<'_> {
     /// Parks the running lane if this load shows that it polls; returns whether it did.
     pub(crate) fn park_if_polling(&mut self, at: usize, value: u64) -> bool {
         let here = self.here();
-        let progress = self.progress;
-        match self.lanes[here].polling.note(at, value, progress) {
-            Advice::Run => return false,
-            Advice::ParkOnAddresses => {
-                let base = self.heap.base();
-                for (at, _) in self.lanes[here].polling.addresses() {
-                    let bucket = Parking::bucket(at.wrapping_sub(base) >> 6);
-                    self.parking.buckets[bucket].push(here);
-                }
-            }
-            Advice::ParkOnProgress => self.parking.on_progress.push(here),
+        if !self.lanes[here].polling.note(at, value) {
+            return false;
+        }
+        let base = self.heap.base();
+        for (at, _) in self.lanes[here].polling.addresses() {
+            let bucket = Parking::bucket(at.wrapping_sub(base) >> 6);
+            self.parking.buckets[bucket].push(here);
         }
         self.parking.count += 1;
         self.lanes[here].state = State::Poll;
@@ -34,9 +30,6 @@ impl Machine<'_> {
         self.progress += 1;
         if self.parking.count == 0 {
             return;
-        }
-        while let Some(lane) = self.parking.on_progress.pop() {
-            self.unpark(lane);
         }
         let offset = at.wrapping_sub(self.heap.base());
         let lines = offset >> 6..=(offset + bytes.max(1) - 1) >> 6;
@@ -93,7 +86,6 @@ impl Machine<'_> {
             let bucket = Parking::bucket(at.wrapping_sub(base) >> 6);
             self.parking.buckets[bucket].retain(|parked| *parked != lane);
         }
-        self.parking.on_progress.retain(|parked| *parked != lane);
         self.parking.count -= 1;
         lanes[lane].polling.forget();
         self.make_ready(lane);

@@ -39,8 +39,6 @@ pub(crate) enum State {
 
 /// Most addresses of one polling loop that are told apart: a lane may wait for a word of every rank.
 const POLLED: usize = 128;
-/// Loads without any progress anywhere after which a lane of a wider loop parks.
-const FRUITLESS_LOADS: u32 = 64;
 
 /// The recent loads of a lane, to notice that it polls.
 #[derive(Clone, Debug, Default)]
@@ -50,52 +48,33 @@ pub(crate) struct Polling {
     /// The one that comes next if this is another round.
     next: usize,
     repeats: usize,
-    fruitless: u32,
-    progress: u64,
     /// Loads that do not park, after the clock was advanced for waits to expire.
     pub(crate) grace: u32,
 }
 
-/// What a lane should do about a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Advice {
-    /// Go on.
-    Run,
-    /// Park on the addresses of its loop.
-    ParkOnAddresses,
-    /// Park until anything happens at all.
-    ParkOnProgress,
-}
-
 impl Polling {
-    /// Notes a load of `value` at `at`: the third time that nothing in a loop changed, it polls.
-    pub(crate) fn note(&mut self, at: usize, value: u64, progress: u64) -> Advice {
+    /// Notes a load of `value` at `at`, and says whether it polls: the third time that nothing in a
+    /// loop has changed.
+    pub(crate) fn note(&mut self, at: usize, value: u64) -> bool {
         if self.grace > 0 {
             self.grace -= 1;
-            return Advice::Run;
-        }
-        if progress == self.progress {
-            self.fruitless += 1;
-        } else {
-            (self.progress, self.fruitless) = (progress, 0);
+            return false;
         }
         match self.find(at) {
             Some(place) if self.seen[place].1 == value => {
                 (self.next, self.repeats) = (place + 1, self.repeats + 1);
-                if self.repeats >= 2 * self.seen.len() {
-                    return Advice::ParkOnAddresses;
-                }
+                self.repeats >= 2 * self.seen.len()
             }
-            // A new value begins anew; so does a loop too wide to be kept.
+            // A new value begins anew; so does a loop too wide to be kept, or no loop at all.
             found => {
                 if found.is_some() || self.seen.len() == POLLED {
                     self.seen.clear();
                 }
                 self.seen.push((at, value));
                 (self.next, self.repeats) = (0, 0);
+                false
             }
         }
-        if self.fruitless > FRUITLESS_LOADS { Advice::ParkOnProgress } else { Advice::Run }
     }
 
     /// Where the address is among those of the loop. Rounds are alike, so the search is short.
@@ -110,7 +89,7 @@ impl Polling {
     /// The lane did something else: what it loads next is no longer the same loop.
     pub(crate) fn forget(&mut self) {
         self.seen.clear();
-        (self.next, self.repeats, self.fruitless) = (0, 0, 0);
+        (self.next, self.repeats) = (0, 0);
     }
 
     /// The addresses of the loop, with the values seen.

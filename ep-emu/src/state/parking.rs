@@ -10,15 +10,13 @@ pub(crate) struct Parking {
     /// By cache line of the offset in the arena: an order that does not depend on where the
     /// system put the arena.
     pub(crate) buckets: Vec<Vec<Idx>>,
-    /// Lanes that any progress wakes.
-    pub(crate) on_progress: Vec<Idx>,
     pub(crate) count: usize,
 }
 
 impl Parking {
     /// Nobody parked.
     pub(crate) fn new() -> Self {
-        Self { buckets: vec![Vec::new(); BUCKETS], on_progress: Vec::new(), count: 0 }
+        Self { buckets: vec![Vec::new(); BUCKETS], count: 0 }
     }
 
     /// The bucket of a cache line.
