@@ -275,6 +275,18 @@ __device__ __forceinline__ i32 lanes_through(i32 value) {
     return value;
 }
 
+/// How many of `kCount` running totals, which the lanes hold in groups, are at most `number`; warp.
+template <int kCount, int kGroups>
+__device__ __forceinline__ int totals_upto(const i32 (&totals)[kGroups], i32 number) {
+    int found = 0;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+        const bool is_upto = g * kLanes + lane_index() < kCount && totals[g] <= number;
+        found += __popc(__ballot_sync(kAllLanes, is_upto));
+    }
+    return found;
+}
+
 /// Calls `sink(i, sum of value(0..i))` for i below `count`, a lane each; warp. Returns the total.
 /// What the values are made of is loaded ahead of the first sum.
 template <class Value, class Sink>

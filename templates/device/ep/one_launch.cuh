@@ -580,13 +580,7 @@ private:
 
     /// The rank that a row comes from.
     __device__ __forceinline__ int source_of(int row) const {
-        int source = 0;
-#pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-            const bool is_before = g * kLanes + team_.lane < kPeers && through_[g] <= row;
-            source += __popc(__ballot_sync(kAllLanes, is_before));
-        }
-        return source;
+        return totals_upto<kPeers>(through_, row);
     }
 
     Team& team_;

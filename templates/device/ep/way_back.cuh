@@ -125,7 +125,7 @@ public:
             const int row = unit / parts + first_of(source);
             const int quarter = unit % parts * quarters;
             if (!End::alive(source)) continue;
-            const int key = team_.own(kPeers) * Slots::kSourceStride + token(row);
+            const int key = End::own() * Slots::kSourceStride + token(row);
             constexpr int kHeld = (kFloats + kLanes - 1) / kLanes;
             float held[kHeld > 0 ? kHeld : 1];
 #pragma unroll
@@ -154,7 +154,7 @@ public:
             owe(back_words<Slots>(End::window_of(source), End::set(), key) + quarter, quarters);
         }
         tell();
-        tell_own(rows(team_.own(kPeers)), token);
+        tell_own(rows(End::own()), token);
     }
 
 private:
@@ -165,7 +165,7 @@ private:
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             const int source = g * kLanes + team_.lane;
-            const bool used = source < kPeers && source != team_.own(kPeers);
+            const bool used = source < kPeers && source != End::own();
             const Span span = used ? rows(source) : Span{0, 0};
             const int own = span.end > span.begin ? span.end - span.begin : 0;
             through_[g] = total + lanes_through(own);
@@ -198,7 +198,7 @@ private:
 #pragma unroll 1
         for (int row = span.begin + team_.lane * team_.count() + team_.spread(); row < span.end;
              row += kLanes * team_.count()) {
-            const int key = team_.own(kPeers) * Slots::kSourceStride + token(row);
+            const int key = End::own() * Slots::kSourceStride + token(row);
             u64* words = back_words<Slots>(team_.group.window, End::set(), key);
 #pragma unroll
             for (int i = 0; i < kQuarters; ++i) {
@@ -211,14 +211,13 @@ private:
     /// Waits until the slots of a peer are free. False: the team is stopped.
     __device__ __forceinline__ bool is_free(int peer) {
         if ((free_ >> peer & 1) != 0) return true;
-        const u32* released = reinterpret_cast<const u32*>(team_.group.window + Slots::kReleased);
         const u32 want = team_.epoch - Slots::kEpochs;
-        const Site site{Slots::kChannel, Waiting::kCredit, -1, team_.rank_of(peer, kPeers), want};
+        const Site site{Slots::kChannel, Waiting::kCredit, -1, End::rank_of(peer), want};
         wait(team_, site, [&](u32& seen) {
             if (!team_.leader()) return true;
             // M4: pairs with the release in back_begin; all lanes store after the barrier. Each look
             // acquires: another one would cost a round trip.
-            seen = load_acquire_sys(released + peer);
+            seen = load_acquire_sys(End::released(peer));
             return reached(seen, want);
         });
         free_ |= u64{1} << peer;
@@ -227,13 +226,7 @@ private:
 
     /// The rank that the row with a number among all rows came from.
     __device__ __forceinline__ int source_of(int number) const {
-        int source = 0;
-#pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-            const bool before = g * kLanes + team_.lane < kPeers && through_[g] <= number;
-            source += __popc(__ballot_sync(kAllLanes, before));
-        }
-        return source;
+        return totals_upto<kPeers>(through_, number);
     }
 
     /// What makes that number the row's own.
@@ -378,7 +371,7 @@ private:
                               quarter_ + quarter;
             const int number = g * kAtOnce + team_.lane / kQuarters;
             const Site site{Slots::kChannel, Waiting::kFlag, -1,
-                            used ? team_.rank_of(number, kPeers) : -1, team_.epoch};
+                            used ? End::rank_of(number) : -1, team_.epoch};
             u64 found = 0;
             wait(team_, site, [&](u32& seen) {
                 if (!used) return true;
@@ -389,7 +382,7 @@ private:
                 // A word that was never written is that of no call.
                 return seen == team_.epoch && value_of(found) != 0;
             });
-            const bool own = used && quarter == 0 && number == team_.own(kPeers);
+            const bool own = used && quarter == 0 && number == End::own();
             const u32 lanes = __ballot_sync(kAllLanes, own);
             const int value = __shfl_sync(kAllLanes, static_cast<int>(value_of(found)),
                                           lanes == 0 ? 0 : __ffs(static_cast<int>(lanes)) - 1);
@@ -413,7 +406,7 @@ private:
                 const int lane = __ffs(static_cast<int>(lanes)) - 1;
                 const int key = __shfl_sync(kAllLanes, keys_[g], lane);
                 const char* slot = End::place(team_.group.window, key, 0);
-                const bool own = g * kAtOnce + lane / kQuarters == team_.own(kPeers);
+                const bool own = g * kAtOnce + lane / kQuarters == End::own();
                 const char* numbers = slot + Slots::kMeta + field;
                 found = own ? own_ : Part{slot, reinterpret_cast<const float*>(numbers)};
             }

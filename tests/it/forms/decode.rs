@@ -130,8 +130,8 @@ in ep/way_back.cuh
 
 == rows are those of the source before
 in ep/way_back.cuh
-- through_[g] <= number;
-+ through_[g] < number;
+- totals_upto<kPeers>(through_, number);
++ totals_upto<kPeers>(through_, number - 1);
 
 == a row of this rank is taken for the one before it
 in ep/way_back.cuh
@@ -187,8 +187,8 @@ in ep/way_back.cuh
 
 == an offer of slots is seen without an acquire
 in ep/way_back.cuh
-- seen = load_acquire_sys(released + peer);
-+ seen = load_relaxed_sys(released + peer);
+- seen = load_acquire_sys(End::released(peer));
++ seen = load_relaxed_sys(End::released(peer));
 ";
 
 #[test]
