@@ -14,6 +14,7 @@ use crate::args::Rows;
 use crate::call_order::Turn;
 use crate::calls::CallOptions;
 use crate::error::CallError;
+use crate::memory::HostMemory;
 
 /// What no count can be: host words hold it until the kernel has written the count.
 pub(super) const NOT_YET: u32 = u32::MAX;
@@ -33,6 +34,8 @@ pub struct Counts {
 /// The tables of one dispatch on one rank: what its combine and cached dispatches read.
 pub struct Handle {
     lease: Lease,
+    /// Which of its blocks of counts the kernel writes.
+    block: usize,
     tokens: usize,
     tokens_from: u64,
     /// Its counts come with every replay of a graph.
@@ -54,11 +57,13 @@ impl Handle {
         call: &CallOptions,
     ) -> Result<Handle, CallError> {
         let lease = Lease::take(shared, rank, LeaseKind::Handle)?;
+        let block = shared.rank(rank)?.state().counts[lease.index].take();
         let (tokens, tokens_from) = (input.tokens, input.tokens_from);
         let timeout = call.timeout.unwrap_or_else(|| shared.group.timeout());
         let [has_way_back, lacks_stripes] = [false; 2].map(AtomicBool::new);
         let handle = Handle {
             lease,
+            block,
             tokens,
             tokens_from,
             is_captured: false,
@@ -66,7 +71,8 @@ impl Handle {
             has_way_back,
             lacks_stripes,
         };
-        // An earlier user dropped it unread: its counts must not come after the words are reset.
+        // An earlier call's handle was dropped unread: its counts must not come after the words are
+        // reset.
         if handle.is_counting()? && !shared.group.is_captured(rank, call.stream)? {
             handle.wait_for_counts()?;
         }
@@ -82,18 +88,18 @@ impl Handle {
         }
         let shared = &self.lease.shared;
         let (received, per_expert) = shared.no_counts.split_at(1);
-        let memory = &self.own()?.counts[self.lease.index];
-        memory.write(shared.layout.places.received, received)?;
-        Ok(memory.write(shared.layout.places.per_expert, per_expert)?)
+        let (memory, at) = self.counts_at()?;
+        memory.write(at + shared.layout.places.received, received)?;
+        Ok(memory.write(at + shared.layout.places.per_expert, per_expert)?)
     }
 
     fn is_counting(&self) -> Result<bool, CallError> {
-        Ok(self.own()?.state().counting[self.lease.index])
+        Ok(self.own()?.state().counts[self.lease.index].is_written[self.block])
     }
 
     /// Notes that the kernel which writes the counts is in the stream.
     pub(super) fn counting(&self, state: &mut RankState) {
-        state.counting[self.lease.index] |= !self.is_captured;
+        state.counts[self.lease.index].is_written[self.block] |= !self.is_captured;
     }
 
     /// Notes that the kernel which records the way back is in the stream.
@@ -159,10 +165,10 @@ impl Handle {
         }
         let mut words = self.lease.shared.no_counts.clone();
         let (received, per_expert) = words.split_at_mut(1);
-        let memory = &self.own()?.counts[self.lease.index];
+        let (memory, at) = self.counts_at()?;
         let places = &self.lease.shared.layout.places;
-        memory.read(places.received, received)?;
-        memory.read(places.per_expert, per_expert)?;
+        memory.read(at + places.received, received)?;
+        memory.read(at + places.per_expert, per_expert)?;
         let received = received.first().map_or(0, |word| *word as usize);
         Ok(Counts { received, per_expert: per_expert.iter().map(|word| *word as usize).collect() })
     }
@@ -188,11 +194,12 @@ impl Handle {
 
     pub(super) fn bind(&self, values: &mut CallValues) -> Result<(), CallError> {
         let own = self.own()?;
+        let (counts, at) = self.counts_at()?;
         values
             .set(CallValue::Tokens, self.tokens as u64)
             .set(CallValue::TokensFrom, self.tokens_from)
             .set(CallValue::Tables, own.tables.address() + self.tables_at())
-            .set(CallValue::Counts, own.counts[self.lease.index].address());
+            .set(CallValue::Counts, counts.address() + at);
         Ok(())
     }
 
@@ -221,18 +228,24 @@ impl Handle {
         Ok(())
     }
 
+    /// Its block of counts: the memory, and where it begins there.
+    fn counts_at(&self) -> Result<(&HostMemory, u64), CallError> {
+        let bytes = self.lease.shared.layout.counts.bytes();
+        Ok((&self.own()?.counts[self.lease.index], self.block as u64 * bytes))
+    }
+
     fn tables_at(&self) -> u64 {
         self.lease.index as u64 * self.lease.shared.layout.tables.bytes()
     }
 
     /// Whether the kernel has written all words of `received` and `received_per_expert`.
     fn has_counts(&self) -> Result<bool, CallError> {
-        let memory = &self.own()?.counts[self.lease.index];
+        let (memory, block_at) = self.counts_at()?;
         let has = |at: u64, count: usize| {
             for first in (0..count).step_by(CHUNK) {
                 let mut words = [NOT_YET; CHUNK];
                 let words = &mut words[..CHUNK.min(count - first)];
-                memory.read(at + 4 * first as u64, words)?;
+                memory.read(block_at + at + 4 * first as u64, words)?;
                 if words.contains(&NOT_YET) {
                     return Ok::<bool, CallError>(false);
                 }
@@ -273,7 +286,7 @@ impl Handle {
                 }
             }
         }
-        self.own()?.state().counting[self.lease.index] = false;
+        self.own()?.state().counts[self.lease.index].is_written[self.block] = false;
         Ok(())
     }
 }

@@ -96,9 +96,26 @@ impl Drop for Lease {
 
 #[cfg(test)]
 mod tests {
+    use super::super::memory::COUNT_BLOCKS;
     use super::super::{Buffer, BufferOptions, BuiltIn, CallOptions, DispatchInput};
+    use crate::error::CallError;
     use crate::fake::FakeBackend;
     use crate::group::{Group, GroupOptions};
+
+    /// The kernels of the fake backend never write counts: a call that waits for those of an earlier one
+    /// fails.
+    #[test]
+    fn handles_dropped_unread_hold_nobody_up() {
+        let group = Group::new(FakeBackend::new(1), GroupOptions::default()).unwrap();
+        let options = BufferOptions { handles: Some(1), ..BufferOptions::new(8, 64, 2, 4) };
+        let buffer = Buffer::new(&group, options, &BuiltIn).unwrap();
+        let (call, input) = (CallOptions::sms(12), DispatchInput::default());
+        for _ in 0..COUNT_BLOCKS {
+            buffer.dispatch(0, &input, &call).map(drop).unwrap();
+        }
+        let error = buffer.dispatch(0, &input, &call).err().unwrap();
+        assert!(matches!(error, CallError::Silent { rank: 0, what: "the counts" }), "{error}");
+    }
 
     /// As a layer that keeps its way back, and not its rows.
     #[test]

@@ -10,6 +10,9 @@ use crate::error::CallError;
 use crate::group::positive;
 use crate::memory::align_up;
 
+/// Blocks of counts that each handle has: so many calls in a row may drop theirs unread before one waits.
+pub(super) const COUNT_BLOCKS: usize = 16;
+
 /// Named blocks one behind another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Blocks {
@@ -174,7 +177,7 @@ impl MemoryLayout {
             outputs: self.live * (self.received.bytes() + self.unpacked.bytes()),
             combine_inputs: self.live * self.offered.bytes(),
             tables: self.handles * self.tables.bytes(),
-            host: self.handles * self.counts.bytes(),
+            host: self.handles * COUNT_BLOCKS as u64 * self.counts.bytes(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::handles::Handle;
 use super::inputs::DispatchInput;
 use super::lease::Pool;
-use super::memory::{Blocks, MemoryLayout};
+use super::memory::{Blocks, COUNT_BLOCKS, MemoryLayout};
 use super::options::{BufferOptions, StandardPipeline};
 use crate::calls::CallOptions;
 use crate::error::CallError;
@@ -28,10 +28,28 @@ pub(super) struct RankState {
     pub(super) handles: Pool,
     pub(super) outputs: Pool,
     pub(super) offered: Pool,
-    /// Handles whose counts a launched kernel writes, and has not been seen to have written.
-    pub(super) counting: Vec<bool>,
+    /// The blocks of counts of each handle.
+    pub(super) counts: Vec<CountBlocks>,
     /// Room for the largest `struct Args`.
     pub(super) args: Vec<u8>,
+}
+
+/// The blocks of counts of one handle, which its calls take in turn: where a handle is dropped unread, the
+/// next call need not wait until the kernel of the last one has written its counts.
+#[derive(Default)]
+pub(super) struct CountBlocks {
+    next: usize,
+    /// Whether a launched kernel writes a block, and has not been seen to have written it.
+    pub(super) is_written: [bool; COUNT_BLOCKS],
+}
+
+impl CountBlocks {
+    /// The block of the next call.
+    pub(super) fn take(&mut self) -> usize {
+        let taken = self.next;
+        self.next = (taken + 1) % COUNT_BLOCKS;
+        taken
+    }
 }
 
 /// What handles and outputs keep alive.
@@ -65,7 +83,8 @@ impl RankMemory {
     ) -> Result<RankMemory, CallError> {
         let backend = group.backend();
         let (live, handles) = (options.live as u64, options.handles() as u64);
-        let counts = (0..handles).map(|_| HostMemory::new(backend, rank, layout.counts.bytes()));
+        let bytes = COUNT_BLOCKS as u64 * layout.counts.bytes();
+        let counts = (0..handles).map(|_| HostMemory::new(backend, rank, bytes));
         let begin = options.placement(group.ranks());
         let begin: Vec<u8> = begin.begin().iter().flat_map(|first| first.to_le_bytes()).collect();
         let placement = DeviceMemory::new(backend, rank, begin.len() as u64)?;
@@ -74,7 +93,7 @@ impl RankMemory {
             handles: Pool::new(options.handles()),
             outputs: Pool::new(options.live),
             offered: Pool::new(options.live),
-            counting: vec![false; options.handles()],
+            counts: (0..handles).map(|_| CountBlocks::default()).collect(),
             args: vec![0; args_bytes],
         };
         Ok(RankMemory {
@@ -143,7 +162,10 @@ impl Shared {
             let tables = own.tables.address();
             for (counts, step) in own.counts.iter().zip(0..) {
                 name_all("", tables + step * layout.tables.bytes(), &layout.tables, &none);
-                name_all("", counts.address(), &layout.counts, &none);
+                for block in 0..COUNT_BLOCKS as u64 {
+                    let at = counts.address() + block * layout.counts.bytes();
+                    name_all("", at, &layout.counts, &none);
+                }
             }
             let (window, unpacked) = (self.window.own(rank)?, own.unpacked.address());
             for index in 0..self.options.live {
