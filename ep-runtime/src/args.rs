@@ -1,7 +1,8 @@
 //! The bytes of `struct Args`: what the one parameter of a kernel holds.
 //!
 //! Names are resolved once, when a kernel is prepared: an [`ArgsMap`] says for every member which
-//! value of a call it takes and what is added to it. A call then only adds and stores.
+//! value of a call it takes and what is added to it. What no call changes is stored then, too, in the
+//! [`ArgsBlock`] of each rank; a call only adds and stores what differs.
 
 mod bindings;
 
@@ -15,6 +16,9 @@ use crate::error::CallError;
 pub const GROUP_BYTES: usize = 72;
 /// Where it holds the address of its stop word.
 pub(crate) const STOP_AT: usize = 24;
+/// Where it holds the longest wait, and who takes part: both may differ from call to call.
+const TIMEOUT_AT: usize = 40;
+const ALIVE_AT: usize = 48;
 /// Where it holds the number of its pipeline.
 pub(crate) const PIPELINE_AT: usize = 60;
 
@@ -27,8 +31,8 @@ const GROUP_MEMBERS: [(&str, usize); 10] = [
     ("State* state", 16),
     ("u32* stop", STOP_AT),
     ("Record* records", 32),
-    ("u64 timeout_ns", 40),
-    ("u64 alive", 48),
+    ("u64 timeout_ns", TIMEOUT_AT),
+    ("u64 alive", ALIVE_AT),
     ("u32 record_capacity", 56),
     ("u32 pipeline", PIPELINE_AT),
     ("i32 rank", 64),
@@ -92,12 +96,18 @@ pub enum Operand {
     PerCall(usize, u64),
 }
 
-/// One member: `bytes[offset..offset + width] = value`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One member: `bytes[offset..offset + width]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Word {
     offset: usize,
     width: usize,
-    operand: Operand,
+}
+
+impl Word {
+    fn store(self, value: u64, out: &mut [u8]) {
+        out[self.offset..self.offset + self.width]
+            .copy_from_slice(&value.to_le_bytes()[..self.width]);
+    }
 }
 
 /// How the numbers of a call become the bytes of `struct Args`.
@@ -105,7 +115,16 @@ struct Word {
 pub struct ArgsMap {
     bytes: usize,
     group_at: usize,
-    words: Vec<Word>,
+    fixed: Vec<(Word, u64)>,
+    /// The position of the number, and what is added to it.
+    per_call: Vec<(Word, usize, u64)>,
+}
+
+/// `struct Args` of one rank, kept from call to call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArgsBlock {
+    bytes: Vec<u8>,
+    group_at: usize,
 }
 
 impl ArgsMap {
@@ -119,7 +138,7 @@ impl ArgsMap {
             name: name.to_string(),
         };
         let bytes = usize::try_from(plan.args_bytes).unwrap_or(0);
-        let mut map = ArgsMap { bytes, group_at: 0, words: Vec::new() };
+        let mut map = ArgsMap { bytes, group_at: 0, fixed: Vec::new(), per_call: Vec::new() };
         for param in &plan.params {
             let offset = usize::try_from(param.offset).unwrap_or(usize::MAX);
             let width = width(&param.kind);
@@ -133,32 +152,44 @@ impl ArgsMap {
             // Ranks that all reach each other have no network.
             let is_idle = param.kind == ParamKind::Net && plan.network_counters == 0;
             let operand = if is_idle { Some(Operand::Fixed(0)) } else { operand(param) };
-            let operand = operand.ok_or_else(|| unbound(&param.name))?;
-            map.words.push(Word { offset, width, operand });
+            let word = Word { offset, width };
+            match operand.ok_or_else(|| unbound(&param.name))? {
+                Operand::Fixed(value) => map.fixed.push((word, value)),
+                Operand::PerCall(index, plus) => map.per_call.push((word, index, plus)),
+            }
         }
         Ok(map)
     }
 
-    /// Size of `struct Args`.
-    pub fn bytes(&self) -> usize {
-        self.bytes
+    /// The struct of one rank, with all that no call changes.
+    pub fn block(&self, group: &GroupArgs) -> ArgsBlock {
+        let mut bytes = vec![0; self.bytes];
+        let end = (self.group_at + GROUP_BYTES).min(self.bytes);
+        bytes[self.group_at..end].copy_from_slice(&group.bytes()[..end - self.group_at]);
+        self.fixed.iter().for_each(|(word, value)| word.store(*value, &mut bytes));
+        ArgsBlock { bytes, group_at: self.group_at }
     }
 
-    /// Writes the struct; `out` holds [`ArgsMap::bytes`] bytes. Values beyond `values` are 0.
-    pub fn fill(&self, group: &GroupArgs, values: &[u64], out: &mut [u8]) {
-        let end = (self.group_at + GROUP_BYTES).min(self.bytes);
-        let group_bytes = group.bytes();
-        out[self.group_at..end].copy_from_slice(&group_bytes[..end - self.group_at]);
-        for word in &self.words {
-            let value = match word.operand {
-                Operand::Fixed(value) => value,
-                Operand::PerCall(index, plus) => {
-                    values.get(index).copied().unwrap_or(0).wrapping_add(plus)
-                }
-            };
-            let bytes = value.to_le_bytes();
-            out[word.offset..word.offset + word.width].copy_from_slice(&bytes[..word.width]);
+    /// Stores the numbers of a call into a block of this map; those beyond `values` are 0.
+    pub fn fill(&self, values: &[u64], block: &mut ArgsBlock) {
+        for (word, index, plus) in &self.per_call {
+            let value = values.get(*index).copied().unwrap_or(0);
+            word.store(value.wrapping_add(*plus), &mut block.bytes);
         }
+    }
+}
+
+impl ArgsBlock {
+    /// Stores the longest wait of a call, and who takes part in it.
+    pub(crate) fn set_call(&mut self, timeout_ns: u64, alive: u64) {
+        for (at, value) in [(TIMEOUT_AT, timeout_ns), (ALIVE_AT, alive)] {
+            Word { offset: self.group_at + at, width: 8 }.store(value, &mut self.bytes);
+        }
+    }
+
+    /// What a kernel is launched with.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -234,12 +265,19 @@ mod tests {
             _ => Some(Operand::Fixed(9)),
         })
         .unwrap();
-        let mut bytes = vec![0xff; map.bytes()];
-        let group = GroupArgs::default();
-        map.fill(&group, &[5, 100], &mut bytes);
-        assert_eq!(bytes[64..68], [5, 0, 0, 0]);
-        assert_eq!(bytes[72..80], 116u64.to_le_bytes());
-        assert_eq!(bytes[80..88], 9u64.to_le_bytes());
+        let mut block = map.block(&GroupArgs { timeout_ns: 3, alive: 4, ..GroupArgs::default() });
+        let word = |block: &ArgsBlock, at: usize| {
+            u64::from_le_bytes(block.bytes()[at..at + 8].try_into().unwrap())
+        };
+        map.fill(&[6, 200], &mut block);
+        map.fill(&[5, 100], &mut block);
+        assert_eq!(block.bytes()[64..68], [5, 0, 0, 0]);
+        assert_eq!([72, 80].map(|at| word(&block, at)), [116, 9]);
+        assert_eq!([TIMEOUT_AT, ALIVE_AT].map(|at| word(&block, at)), [3, 4]);
+        block.set_call(7, 8);
+        assert_eq!([TIMEOUT_AT, ALIVE_AT].map(|at| word(&block, at)), [7, 8]);
+        map.fill(&[], &mut block);
+        assert_eq!(word(&block, 72), 16, "a number that the call lacks is 0");
     }
 
     #[test]

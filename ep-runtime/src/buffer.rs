@@ -184,10 +184,7 @@ impl Buffer {
         let cached = prepare_if(Standard::NvlDispatchCached, &programs.cached)?;
         let one_launch = prepare_if(Standard::DecodeDispatch, &programs.one_launch)?;
         let stripes = prepare_if(Standard::DecodeStripes, &programs.stripes)?;
-        let args = programs.plans().map(|plan| positive(plan.args_bytes) as usize).max();
-        let memory = group
-            .local()
-            .map(|rank| RankMemory::new(group, rank, &options, &layout, args.unwrap_or(0)));
+        let memory = group.local().map(|rank| RankMemory::new(group, rank, &options, &layout));
         let memory = memory.collect::<Result<Vec<_>, _>>()?;
         let shared = Shared {
             layout_kernel,
@@ -414,9 +411,8 @@ impl Buffer {
         values
             .set(CallValue::TopkIdx, input.topk_idx)
             .set(CallValue::Placement, own.placement.address());
-        let mut state = own.state();
-        shared.layout_kernel.launch(turn, call, values.values(), &mut state.args)?;
-        handle.counting(&mut state);
+        shared.layout_kernel.launch(turn, call, values.values())?;
+        handle.counting(&mut own.state());
         Ok(())
     }
 
@@ -433,8 +429,7 @@ impl Buffer {
         };
         let mut values = CallValues::new();
         handle.bind(&mut values)?;
-        let mut state = shared.rank(handle.rank())?.state();
-        stripes.launch(turn, call, values.values(), &mut state.args)?;
+        stripes.launch(turn, call, values.values())?;
         // A call that is made now does not find what a replay will make.
         if !turn.is_captured() {
             handle.has_stripes();
@@ -502,7 +497,7 @@ impl Buffer {
             .set(CallValue::ScaleColumnStride, input.scale.column_stride as u64)
             .set(CallValue::TopkIdx, input.topk_idx)
             .set(CallValue::Weights, input.topk_weights);
-        prepared.launch(turn, call, values.values(), &mut own.state().args)
+        prepared.launch(turn, call, values.values())
     }
 
     /// Sets every byte of all outputs of a rank behind its last call, so that what a dispatch does
@@ -562,7 +557,7 @@ impl Buffer {
             .set(CallValue::CombinedWeights, output.combined_weights);
         let leases = || Box::new((handle.lease().clone(), input.leases())) as Kept;
         let turn = shared.group.begin(rank, call, leases)?;
-        shared.combine.launch(&turn, call, values.values(), &mut own.state().args)?;
+        shared.combine.launch(&turn, call, values.values())?;
         shared.group.end(turn, call)
     }
 }

@@ -45,18 +45,13 @@ struct RankMemory {
     tables: Vec<Arc<TensorMemory>>,
     /// What of the inputs and outputs lies in the window.
     regions: Vec<Arc<TensorMemory>>,
-    scratch: Mutex<Scratch>,
-}
-
-/// Room for the numbers of a call and the bytes of `struct Args`.
-struct Scratch {
-    values: Vec<u64>,
-    args: Vec<u8>,
+    /// The numbers of a call.
+    values: Mutex<Vec<u64>>,
 }
 
 impl RankMemory {
-    fn scratch(&self) -> MutexGuard<'_, Scratch> {
-        self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
+    fn values(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -114,7 +109,7 @@ impl CallKernel {
         self.start(rank, call, given, numbers, all).map(|(left, _)| left)
     }
 
-    /// Launches some phases of a call, the first ones; its numbers stay in the scratch memory.
+    /// Launches some phases of a call, the first ones, and gives its numbers.
     fn start(
         &self,
         rank: usize,
@@ -122,42 +117,41 @@ impl CallKernel {
         given: &[Option<Given<'_>>],
         numbers: &[u64],
         phases: Range<usize>,
-    ) -> Result<(LeftTables, MutexGuard<'_, Scratch>), CallError> {
+    ) -> Result<(LeftTables, MutexGuard<'_, Vec<u64>>), CallError> {
         let Inner { prepared, ranks, spec, group } = self.inner.as_ref();
         let own = &ranks[group.local_index(rank)?];
         group.check(rank)?;
         prepared.check_blocks(rank, call)?;
-        let mut scratch = own.scratch();
+        let mut values = own.values();
         let window = prepared.kernel().window(rank)?;
-        let sizes = spec.bind(given, numbers, window, &mut scratch.values)?;
+        let sizes = spec.bind(given, numbers, window, &mut values)?;
         let tables = match spec.has_own_tables(given) {
             true => {
                 let (_, place) = free(&own.tables, "handles", rank)?;
-                spec.bind_tables(&place, &mut scratch.values);
+                spec.bind_tables(&place, &mut values);
                 Some(place)
             }
             false => None,
         };
         let memory = given.iter().flatten().filter_map(|given| given.memory).chain(&tables);
-        self.put(rank, call, phases, &mut scratch, memory)?;
-        Ok((LeftTables { tables, sizes }, scratch))
+        self.put(rank, call, phases, &values, memory)?;
+        Ok((LeftTables { tables, sizes }, values))
     }
 
-    /// Puts phases into the stream of a call, with the numbers in `scratch`. A graph that captures them
-    /// keeps `memory`.
+    /// Puts phases into the stream of a call, with its numbers. A graph that captures them keeps
+    /// `memory`.
     fn put<'m>(
         &self,
         rank: usize,
         call: &CallOptions,
         phases: Range<usize>,
-        scratch: &mut Scratch,
+        values: &[u64],
         memory: impl Iterator<Item = &'m Arc<TensorMemory>>,
     ) -> Result<(), CallError> {
         let Inner { prepared, group, .. } = self.inner.as_ref();
         let kept = || Box::new(memory.cloned().collect::<Vec<_>>()) as Kept;
         let turn = group.begin(rank, call, kept)?;
-        let Scratch { values, args } = scratch;
-        prepared.launch_phases(&turn, phases, call, values, args)?;
+        prepared.launch_phases(&turn, phases, call, values)?;
         group.end(turn, call)
     }
 }

@@ -6,10 +6,11 @@
 mod options;
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use ep_codegen::plan::{Param, Plan};
 
-use crate::args::{ArgsMap, Operand};
+use crate::args::{ArgsBlock, ArgsMap, Operand};
 use crate::backend::Kept;
 use crate::call_order::Turn;
 use crate::error::CallError;
@@ -22,6 +23,8 @@ pub use options::CallOptions;
 pub(crate) struct Prepared {
     kernel: GroupKernel,
     map: ArgsMap,
+    /// The arguments of each local rank; a call stores what differs from the last one.
+    args: Vec<Mutex<ArgsBlock>>,
     /// SMs of a call that does not say how many.
     usual_sms: u32,
     /// Whether even and odd blocks work in pairs: an odd one would have no partner.
@@ -37,7 +40,8 @@ impl Prepared {
         operand: impl FnMut(&Param) -> Option<Operand>,
     ) -> Result<Prepared, CallError> {
         let map = ArgsMap::new(kernel.plan(), operand)?;
-        Ok(Prepared { kernel, map, usual_sms, is_paired })
+        let args = kernel.args_blocks(&map).map(Mutex::new).collect();
+        Ok(Prepared { kernel, map, args, usual_sms, is_paired })
     }
 
     pub(crate) fn kernel(&self) -> &GroupKernel {
@@ -46,11 +50,6 @@ impl Prepared {
 
     pub(crate) fn plan(&self) -> &Plan {
         self.kernel.plan()
-    }
-
-    /// Size of `struct Args`.
-    pub(crate) fn args_bytes(&self) -> usize {
-        self.map.bytes()
     }
 
     /// SMs of a call that does not say how many, where its roles need no more.
@@ -70,15 +69,14 @@ impl Prepared {
         self.kernel.check_blocks(rank, self.sms(call))
     }
 
-    /// Launches all phases in the turn of their call; `args` has room for `struct Args`.
+    /// Launches all phases in the turn of their call.
     pub(crate) fn launch(
         &self,
         turn: &Turn<'_>,
         call: &CallOptions,
         values: &[u64],
-        args: &mut [u8],
     ) -> Result<(), CallError> {
-        self.launch_phases(turn, 0..self.plan().kernels.len(), call, values, args)
+        self.launch_phases(turn, 0..self.plan().kernels.len(), call, values)
     }
 
     /// Launches some phases, in order: those that come next.
@@ -88,11 +86,11 @@ impl Prepared {
         phases: Range<usize>,
         call: &CallOptions,
         values: &[u64],
-        args: &mut [u8],
     ) -> Result<(), CallError> {
-        let run = (self.sms(call), call.timeout);
-        let args = &mut args[..self.map.bytes()];
-        self.kernel.launch_phases(turn, phases, run, (&self.map, values), args)
+        let own = &self.args[self.kernel.local_index(turn.rank())?];
+        let mut args = own.lock().unwrap_or_else(PoisonError::into_inner);
+        self.map.fill(values, &mut args);
+        self.kernel.launch_phases(turn, phases, (self.sms(call), call.timeout), &mut args)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The rows that a rank has received, one expert's after another's, as a grouped product reads them:
 //! the typed call of the pipelines `ExpertLayout`, `ExpertPrefix` and `Expand`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use ep_codegen::plan::{Config, Param, ParamKind};
 
@@ -11,7 +11,7 @@ use super::{Buffer, CallOptions, Shared};
 use crate::args::{Operand, Rows};
 use crate::emit::{EmitError, Emitted};
 use crate::error::CallError;
-use crate::group::{GroupKernel, compile_all, place_control, positive};
+use crate::group::{GroupKernel, compile_all, place_control};
 use crate::launch::Prepared;
 use crate::memory::{DeviceMemory, Window};
 use crate::pipeline::AnyPipeline;
@@ -80,8 +80,6 @@ struct Inner {
     blocks: Blocks,
     /// Rows that fit into the memory of the caller.
     rows: usize,
-    /// Room for the largest `struct Args`, for each local rank.
-    args: Vec<Mutex<Vec<u8>>>,
     shared: Arc<Shared>,
 }
 
@@ -111,12 +109,10 @@ impl Expander {
         let tables =
             group.local().map(|rank| DeviceMemory::zeroed(group.backend(), rank, blocks.bytes()));
         let tables = tables.collect::<Result<Vec<_>, _>>()?;
-        let most = plans().map(|plan| positive(plan.args_bytes) as usize).max().unwrap_or(0);
-        let args = group.local().map(|_| Mutex::new(vec![0; most])).collect();
         group.backend().gather("make the first expansion", 0)?;
         let shared = Arc::clone(shared);
         Ok(Expander {
-            inner: Arc::new(Inner { kernels, tables, blocks, rows: options.rows, args, shared }),
+            inner: Arc::new(Inner { kernels, tables, blocks, rows: options.rows, shared }),
         })
     }
 
@@ -144,9 +140,8 @@ impl Expander {
         let values = inner.values(index, handle, received, output)?;
         let kept = || (handle.lease().clone(), received.lease().clone(), Arc::clone(inner));
         let turn = shared.group.begin(rank, call, || Box::new(kept()))?;
-        let mut args = inner.args[index].lock().unwrap_or_else(PoisonError::into_inner);
         for prepared in &inner.kernels {
-            prepared.launch(&turn, call, &values, &mut args)?;
+            prepared.launch(&turn, call, &values)?;
         }
         shared.group.end(turn, call)
     }

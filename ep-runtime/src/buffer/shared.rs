@@ -30,8 +30,6 @@ pub(super) struct RankState {
     pub(super) offered: Pool,
     /// The blocks of counts of each handle.
     pub(super) counts: Vec<CountBlocks>,
-    /// Room for the largest `struct Args`.
-    pub(super) args: Vec<u8>,
 }
 
 /// The blocks of counts of one handle, which its calls take in turn: where a handle is dropped unread, the
@@ -79,7 +77,6 @@ impl RankMemory {
         rank: usize,
         options: &BufferOptions,
         layout: &MemoryLayout,
-        args_bytes: usize,
     ) -> Result<RankMemory, CallError> {
         let backend = group.backend();
         let (live, handles) = (options.live as u64, options.handles() as u64);
@@ -94,7 +91,6 @@ impl RankMemory {
             outputs: Pool::new(options.live),
             offered: Pool::new(options.live),
             counts: (0..handles).map(|_| CountBlocks::default()).collect(),
-            args: vec![0; args_bytes],
         };
         Ok(RankMemory {
             tables: DeviceMemory::zeroed(backend, rank, handles * layout.tables.bytes())?,

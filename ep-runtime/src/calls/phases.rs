@@ -25,9 +25,9 @@ impl CallKernel {
         given: &[Option<Given<'_>>],
         numbers: &[u64],
     ) -> Result<PhasedCall, CallError> {
-        let (left, scratch) = self.start(rank, call, given, numbers, 0..1)?;
+        let (left, values) = self.start(rank, call, given, numbers, 0..1)?;
         let memory = given.iter().flatten().filter_map(|given| given.memory).chain(&left.tables);
-        let (memory, values) = (memory.cloned().collect(), scratch.values.clone());
+        let (memory, values) = (memory.cloned().collect(), values.clone());
         Ok(PhasedCall { kernel: self.clone(), rank, values, memory, left })
     }
 }
@@ -38,10 +38,8 @@ impl PhasedCall {
         let inner = self.kernel.inner.as_ref();
         inner.group.check(self.rank)?;
         inner.prepared.check_blocks(self.rank, call)?;
-        let mut scratch = inner.ranks[inner.group.local_index(self.rank)?].scratch();
-        scratch.values.copy_from_slice(&self.values);
         let memory = self.memory.iter();
-        self.kernel.put(self.rank, call, phase..phase + 1, &mut scratch, memory)
+        self.kernel.put(self.rank, call, phase..phase + 1, &self.values, memory)
     }
 
     /// The kernel, and the tables that the call leaves.

@@ -95,7 +95,7 @@ impl OutputMemory<'_> {
         }
         let inner = self.kernel.inner.as_ref();
         let own = &inner.ranks[inner.group.local_index(self.rank)?];
-        let _alone = own.scratch();
+        let _alone = own.values();
         let (index, place) = free(&own.regions, "places in the window", self.rank)?;
         let (window, _) = inner.prepared.kernel().window(self.rank)?;
         let at = window + inner.spec.regions_at + index as u64 * inner.spec.region_bytes;

@@ -8,7 +8,7 @@ use ep_codegen::plan::{Config, Param, Plan, PlanError};
 use sha2::{Digest, Sha256};
 
 use super::spec::CallSpec;
-use super::{CallKernel, Inner, RankMemory, Scratch};
+use super::{CallKernel, Inner, RankMemory};
 use crate::error::CallError;
 use crate::group::{Group, GroupKernel, compile_all, control_bytes, waived};
 use crate::launch::Prepared;
@@ -131,9 +131,8 @@ impl CallKernel {
         let usual_sms = group.usual_sms(&Rates::H200, &traffic);
         let operand = |param: &Param| spec.operand(param);
         let prepared = Prepared::new(kernel, usual_sms, spec.is_paired, operand)?;
-        let args_bytes = prepared.args_bytes();
         let ranks = group.local().map(|rank| {
-            let memory = RankMemory::new(group, rank, &spec, options.live, &window, args_bytes)?;
+            let memory = RankMemory::new(group, rank, &spec, options.live, &window)?;
             name_regions(group, rank, plan, &spec, &window, options.live)?;
             Ok(memory)
         });
@@ -173,7 +172,6 @@ impl RankMemory {
         spec: &CallSpec,
         live: usize,
         window: &Arc<Window>,
-        args_bytes: usize,
     ) -> Result<RankMemory, CallError> {
         let tables = (0..if spec.table_bytes > 0 { live } else { 0 }).map(|_| {
             let memory = DeviceMemory::zeroed(group.backend(), rank, spec.table_bytes)?;
@@ -185,11 +183,10 @@ impl RankMemory {
         });
         let regions = (0..spec.regions(live))
             .map(|_| Arc::new(TensorMemory::Window(Arc::clone(window), rank)));
-        let scratch = Scratch { values: vec![0; spec.values], args: vec![0; args_bytes] };
         Ok(RankMemory {
             tables: tables.collect::<Result<_, _>>()?,
             regions: regions.collect(),
-            scratch: Mutex::new(scratch),
+            values: Mutex::new(vec![0; spec.values]),
         })
     }
 }

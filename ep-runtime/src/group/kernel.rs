@@ -9,7 +9,7 @@ use std::time::Duration;
 use ep_codegen::plan::Plan;
 
 use super::{Group, Recorder};
-use crate::args::{ArgsMap, Bindings, GroupArgs};
+use crate::args::{ArgsBlock, ArgsMap, Bindings, GroupArgs};
 use crate::backend::{Block, Code, Image, KernelLaunch, Stream};
 use crate::call_order::Turn;
 use crate::emit::Emitted;
@@ -179,9 +179,23 @@ impl GroupKernel {
         bindings.check_names(&self.plan)?;
         bindings.check_tensors(&self.plan)?;
         let map = ArgsMap::new(&self.plan, |param| bindings.operand(param, self.control_at))?;
-        let mut bytes = vec![0; map.bytes()];
+        let own = &self.ranks[self.group.local_index(rank)?];
+        let mut args = map.block(&own.args);
         let turn = self.group.turn(rank, stream)?;
-        self.launch_phases(&turn, phases, (blocks, None), (&map, &[]), &mut bytes)
+        self.launch_phases(&turn, phases, (blocks, None), &mut args)
+    }
+
+    /// Position of a local rank among the local ones.
+    pub(crate) fn local_index(&self, rank: usize) -> Result<usize, CallError> {
+        self.group.local_index(rank)
+    }
+
+    /// `struct Args` of each local rank, with all that no call changes.
+    pub(crate) fn args_blocks<'a>(
+        &'a self,
+        map: &'a ArgsMap,
+    ) -> impl Iterator<Item = ArgsBlock> + 'a {
+        self.ranks.iter().map(|own| map.block(&own.args))
     }
 
     /// Fails if a launch on this many blocks would be refused.
@@ -201,15 +215,14 @@ impl GroupKernel {
         Err(CallError::TooFewBlocks { pipeline: self.plan.pipeline.clone(), have, need })
     }
 
-    /// Launches phases with resolved arguments, in order: those that come next. They wait as long as the
-    /// group says where there is no `timeout`; `bytes` is scratch of the size of `struct Args`.
+    /// Launches phases, in order: those that come next. They wait as long as the group says where there is
+    /// no `timeout`; `args` has all numbers of the call.
     pub(crate) fn launch_phases(
         &self,
         turn: &Turn<'_>,
         phases: Range<usize>,
         (blocks, timeout): (u32, Option<Duration>),
-        (map, values): (&ArgsMap, &[u64]),
-        bytes: &mut [u8],
+        args: &mut ArgsBlock,
     ) -> Result<(), CallError> {
         self.require_blocks(blocks)?;
         let own = &self.ranks[self.group.local_index(turn.rank())?];
@@ -220,11 +233,11 @@ impl GroupKernel {
             let what = format!("{pipeline} waits for every rank, and rank {rank} is left out");
             return Err(CallError::Mismatch { what });
         }
-        map.fill(&GroupArgs { timeout_ns, alive, ..own.args }, values, bytes);
+        args.set_call(timeout_ns, alive);
         for phase in phases {
             self.take_phase(own, phase)?;
             let code = own.codes[phase];
-            let launch = KernelLaunch { code, blocks, waits: self.plan.waits, args: bytes };
+            let launch = KernelLaunch { code, blocks, waits: self.plan.waits, args: args.bytes() };
             self.group.backend().launch(turn.rank(), turn.stream(), &launch)?;
         }
         Ok(())

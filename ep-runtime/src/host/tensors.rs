@@ -74,14 +74,14 @@ mod tests {
             name => Some(Operand::Fixed(operand(name))),
         })
         .unwrap();
-        let mut args = vec![0; map.bytes()];
-        map.fill(&GroupArgs { pipeline: 7, stop: 64, ..GroupArgs::default() }, &[], &mut args);
+        let block = map.block(&GroupArgs { pipeline: 7, stop: 64, ..GroupArgs::default() });
+        let args = block.bytes();
         let pipelines = BTreeMap::from([(6, Arc::clone(&plan)), (7, Arc::clone(&plan))]);
         let ParamKind::Pointer { elem, .. } = pointer("x") else { panic!("a pointer") };
         let row_bytes = 24 * elem_bytes(&elem) as u64;
         let x = LaunchTensor { name: "x".to_string(), at: Address(4096), row_bytes };
         let told = Told { tensors: vec![x], stop_word: Some(Address(64)) };
-        assert_eq!(told_by(&pipelines, &args), told, "an absent tensor is none");
-        assert_eq!(told_by(&BTreeMap::from([(6, plan)]), &args), Told::default());
+        assert_eq!(told_by(&pipelines, args), told, "an absent tensor is none");
+        assert_eq!(told_by(&BTreeMap::from([(6, plan)]), args), Told::default());
     }
 }
