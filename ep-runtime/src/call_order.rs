@@ -2,7 +2,8 @@
 //!
 //! The kernels of a rank share control memory, and two that ran side by side could each keep the
 //! blocks of the other from becoming resident. So a group orders all of them, with an event where
-//! the stream changes. What is captured runs later: it takes no part in the order before it is
+//! the stream changes. The event is recorded behind each call that is not on the rank's own stream, since
+//! the caller may destroy its stream before the next call. What is captured runs later: it takes no part in the order before it is
 //! replayed, and only follows the earlier calls of its own capture.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,17 +22,41 @@ pub(crate) struct CallOrder {
 }
 
 struct State {
-    /// Whether `last` marks the last call; if not, it is in the rank's own stream.
-    marked: bool,
+    last: LastCall,
     /// The last captured call.
     captured: Option<(Capture, Stream)>,
 }
 
+/// Where the last call is that was not captured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LastCall {
+    /// In the rank's own stream.
+    Own,
+    /// In another one, with the event `last` behind it. A number is of this stream and of no later one,
+    /// while handles are used again.
+    Elsewhere(Option<u64>),
+}
+
+impl LastCall {
+    /// Of a call that is now put into `stream`.
+    fn on(backend: &dyn Backend, rank: usize, stream: Stream) -> LastCall {
+        match stream {
+            Stream::OWN => LastCall::Own,
+            stream => LastCall::Elsewhere(backend.stream_number(rank, stream)),
+        }
+    }
+
+    /// Whether a call `later` comes behind it without being told to.
+    fn orders(self, later: LastCall) -> bool {
+        self == later && self != LastCall::Elsewhere(None)
+    }
+}
+
 impl CallOrder {
     pub(crate) fn new(backend: &dyn Backend, rank: usize) -> Result<CallOrder, BackendError> {
-        let last = backend.create_event(rank)?;
-        let fork = backend.create_event(rank)?;
-        let state = Mutex::new(State { marked: false, captured: None });
+        let last = backend.create_mark(rank)?;
+        let fork = backend.create_mark(rank)?;
+        let state = Mutex::new(State { last: LastCall::Own, captured: None });
         Ok(CallOrder { state, rank, last, fork })
     }
 
@@ -44,11 +69,15 @@ impl CallOrder {
     ) -> Result<Turn<'a>, CallError> {
         let mut state = self.state();
         let capture = backend.capture(self.rank, stream)?;
-        self.follow(&state, backend, stream, capture)?;
-        if let Some(capture) = capture {
-            state.captured = Some((capture, stream));
-        }
-        Ok(Turn { order: self, state, backend, stream, capture })
+        let own = match capture {
+            Some(capture) => {
+                self.follow_captured(&state, backend, stream, capture)?;
+                state.captured = Some((capture, stream));
+                None
+            }
+            None => Some(self.follow(&state, backend, stream)?),
+        };
+        Ok(Turn { order: self, state, backend, stream, own })
     }
 
     /// Puts what comes next in `stream` behind the calls so far.
@@ -58,25 +87,26 @@ impl CallOrder {
         stream: Stream,
     ) -> Result<(), CallError> {
         let state = self.state();
-        let capture = backend.capture(self.rank, stream)?;
-        self.follow(&state, backend, stream, capture)
+        match backend.capture(self.rank, stream)? {
+            Some(capture) => self.follow_captured(&state, backend, stream, capture),
+            None => self.follow(&state, backend, stream).map(drop),
+        }
     }
 
+    /// Puts what comes next in `stream` behind the last call, and gives what it is as the last one.
     fn follow(
         &self,
         state: &State,
         backend: &dyn Backend,
         stream: Stream,
-        capture: Option<Capture>,
-    ) -> Result<(), CallError> {
-        if let Some(capture) = capture {
-            return self.follow_captured(state, backend, stream, capture);
+    ) -> Result<LastCall, CallError> {
+        let next = LastCall::on(backend, self.rank, stream);
+        if state.last.orders(next) {
+            return Ok(next);
         }
-        if state.marked {
-            return Ok(backend.wait_event(self.rank, stream, &self.last)?);
-        }
-        if stream == Stream::OWN {
-            return Ok(());
+        if state.last != LastCall::Own {
+            backend.wait_event(self.rank, stream, &self.last)?;
+            return Ok(next);
         }
         if backend.capture(self.rank, Stream::OWN)?.is_some() {
             let rank = self.rank;
@@ -86,7 +116,8 @@ impl CallOrder {
             return Err(CallError::Capture { what });
         }
         backend.record(self.rank, Stream::OWN, &self.last)?;
-        Ok(backend.wait_event(self.rank, stream, &self.last)?)
+        backend.wait_event(self.rank, stream, &self.last)?;
+        Ok(next)
     }
 
     fn follow_captured(
@@ -107,7 +138,7 @@ impl CallOrder {
 
     /// Waits until all calls have run.
     pub(crate) fn settle(&self, backend: &dyn Backend) -> Result<(), BackendError> {
-        if self.state().marked {
+        if self.state().last != LastCall::Own {
             backend.wait_event(self.rank, Stream::OWN, &self.last)?;
         }
         backend.sync(self.rank, Stream::OWN)
@@ -130,7 +161,8 @@ pub(crate) struct Turn<'a> {
     state: MutexGuard<'a, State>,
     backend: &'a dyn Backend,
     stream: Stream,
-    capture: Option<Capture>,
+    /// What the order remembers of it; nothing if it is captured.
+    own: Option<LastCall>,
 }
 
 impl Turn<'_> {
@@ -144,7 +176,7 @@ impl Turn<'_> {
 
     /// Whether what is launched is captured instead of run.
     pub(crate) fn is_captured(&self) -> bool {
-        self.capture.is_some()
+        self.own.is_none()
     }
 }
 
@@ -152,11 +184,9 @@ impl Drop for Turn<'_> {
     /// Marks where the stream has come to, also after a call that has failed half-way: the caller
     /// may destroy its stream before the next call.
     fn drop(&mut self) {
-        if self.capture.is_some() {
-            return;
-        }
-        self.state.marked = self.stream != Stream::OWN;
-        if self.state.marked {
+        let Some(own) = self.own else { return };
+        self.state.last = own;
+        if own != LastCall::Own {
             // A failure means that the device is lost, which the next call finds.
             let _ = self.backend.record(self.order.rank, self.stream, &self.order.last);
         }

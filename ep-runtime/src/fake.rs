@@ -27,6 +27,8 @@ pub(crate) struct FakeBackend {
     pub(crate) sms: AtomicU32,
     /// Kernels that were launched so far.
     pub(crate) launches: AtomicU32,
+    /// How often the handle of a stream was given to a new one.
+    pub(crate) renewed: AtomicU64,
     /// What a driver was asked for on the way of calls.
     asked: Mutex<Vec<&'static str>>,
     blocks: Mutex<BTreeMap<u64, Vec<u8>>>,
@@ -50,6 +52,7 @@ impl FakeBackend {
             compiles_slowly: AtomicBool::new(false),
             sms: AtomicU32::new(132),
             launches: AtomicU32::new(0),
+            renewed: AtomicU64::new(0),
             asked: Mutex::default(),
             blocks: Mutex::default(),
             next: AtomicU64::new(1 << 40),
@@ -238,6 +241,11 @@ impl Backend for FakeBackend {
 
     fn poll(&self, _: usize) -> Result<(), BackendError> {
         Ok(())
+    }
+
+    fn stream_number(&self, _: usize, stream: Stream) -> Option<u64> {
+        self.ask("number");
+        Some(self.renewed.load(Ordering::Relaxed) << 32 | stream.raw())
     }
 
     fn create_event(&self, _: usize) -> Result<Event, BackendError> {

@@ -134,6 +134,8 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use crate::backend::Stream;
     use crate::buffer::{Buffer, BufferOptions, BuiltIn, CallOptions, DispatchInput};
     use crate::fake::FakeBackend;
@@ -146,7 +148,7 @@ mod tests {
         let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
         let options = BufferOptions::new(8, 64, 2, 4);
         let options = BufferOptions {
-            handles: Some(4),
+            handles: Some(5),
             one_launch: Some(false),
             push_combine: Some(false),
             ..options
@@ -164,9 +166,15 @@ mod tests {
         assert_eq!(asked(&own), ["capture", "launch", "launch"]);
         // SAFETY: the backend looks at no stream.
         let other = CallOptions { stream: unsafe { Stream::from_raw(7) }, ..own };
-        let joined = ["capture", "capture", "record", "wait", "launch", "launch", "record"];
+        let joined =
+            ["capture", "number", "capture", "record", "wait", "launch", "launch", "record"];
         assert_eq!(asked(&other), joined, "it comes behind the rank's own stream");
-        assert_eq!(asked(&other), ["capture", "wait", "launch", "launch", "record"]);
+        let alone = ["capture", "number", "launch", "launch", "record"];
+        assert_eq!(asked(&other), alone, "the stream itself puts it behind the last call");
+        backend.renewed.store(1, Ordering::Relaxed);
+        let renewed = ["capture", "number", "wait", "launch", "launch", "record"];
+        assert_eq!(asked(&other), renewed, "another stream has got the handle of the last one");
+        assert_eq!(asked(&own), ["capture", "wait", "launch", "launch"]);
         group.sync(0).unwrap();
     }
 }

@@ -356,12 +356,20 @@ impl Backend for GpuBackend {
         check("cuStreamDestroy", Some(rank), result)
     }
 
+    fn stream_number(&self, rank: usize, stream: Stream) -> Option<u64> {
+        let own = self.enter(rank).ok()?;
+        let mut number = 0;
+        // SAFETY: writes one number; the stream as in `sync`.
+        let result = unsafe { sys::cuStreamGetId(own.queue(stream), &mut number) };
+        check("cuStreamGetId", Some(rank), result).ok().map(|()| number)
+    }
+
+    fn create_mark(&self, rank: usize) -> Result<Event, BackendError> {
+        self.new_event(rank, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32)
+    }
+
     fn create_event(&self, rank: usize) -> Result<Event, BackendError> {
-        self.enter(rank)?;
-        let mut event = ptr::null_mut();
-        // SAFETY: writes one handle.
-        check("cuEventCreate", Some(rank), unsafe { sys::cuEventCreate(&mut event, 0) })?;
-        Ok(Event(event as u64))
+        self.new_event(rank, 0)
     }
 
     fn destroy_event(&self, rank: usize, event: Event) -> Result<(), BackendError> {
@@ -417,6 +425,16 @@ impl Backend for GpuBackend {
             sys::cuStreamWaitValue32_v2(own.queue(stream), block.device + at, value, at_least)
         };
         check("cuStreamWaitValue32", Some(rank), result)
+    }
+}
+
+impl GpuBackend {
+    fn new_event(&self, rank: usize, flags: u32) -> Result<Event, BackendError> {
+        self.enter(rank)?;
+        let mut event = ptr::null_mut();
+        // SAFETY: writes one handle.
+        check("cuEventCreate", Some(rank), unsafe { sys::cuEventCreate(&mut event, flags) })?;
+        Ok(Event(event as u64))
     }
 }
 
