@@ -73,7 +73,10 @@ impl Handle {
         };
         // An earlier call's handle was dropped unread: its counts must not come after the words are
         // reset.
-        if handle.is_counting()? && !shared.group.is_captured(rank, call.stream)? {
+        // Usually they are there, and no driver is asked.
+        let may_wait =
+            || shared.group.is_captured(rank, call.stream).map(|is_captured| !is_captured);
+        if handle.is_counting()? && (handle.has_counts()? || may_wait()?) {
             handle.wait_for_counts()?;
         }
         Ok(handle)

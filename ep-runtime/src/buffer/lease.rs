@@ -96,7 +96,6 @@ impl Drop for Lease {
 
 #[cfg(test)]
 mod tests {
-    use super::super::memory::COUNT_BLOCKS;
     use super::super::{Buffer, BufferOptions, BuiltIn, CallOptions, DispatchInput};
     use crate::error::CallError;
     use crate::fake::FakeBackend;
@@ -106,15 +105,25 @@ mod tests {
     /// fails.
     #[test]
     fn handles_dropped_unread_hold_nobody_up() {
-        let group = Group::new(FakeBackend::new(1), GroupOptions::default()).unwrap();
+        let backend = FakeBackend::new(1);
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
         let options = BufferOptions { handles: Some(1), ..BufferOptions::new(8, 64, 2, 4) };
         let buffer = Buffer::new(&group, options, &BuiltIn).unwrap();
         let (call, input) = (CallOptions::sms(12), DispatchInput::default());
-        for _ in 0..COUNT_BLOCKS {
+        for _ in 0..16 {
             buffer.dispatch(0, &input, &call).map(drop).unwrap();
         }
         let error = buffer.dispatch(0, &input, &call).err().unwrap();
         assert!(matches!(error, CallError::Silent { rank: 0, what: "the counts" }), "{error}");
+        // The block that is next, as a kernel leaves it.
+        let (counts, block) = (&buffer.shared.ranks[0].counts[0], 1);
+        let layout = &buffer.shared.layout;
+        for at in [layout.places.received, layout.places.per_expert] {
+            counts.write(block * layout.counts.bytes() + at, &[0; 4]).unwrap();
+        }
+        backend.asked();
+        buffer.dispatch(0, &input, &call).map(drop).unwrap();
+        assert_eq!(backend.asked()[..2], ["capture", "launch"], "nothing is asked before the turn");
     }
 
     /// As a layer that keeps its way back, and not its rows.
