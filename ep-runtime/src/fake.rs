@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use ep_codegen::ir::Elem;
@@ -21,8 +21,8 @@ pub(crate) struct FakeBackend {
     ranks: usize,
     /// How it meets the ranks that are not here, in other processes as far as it knows.
     others: Option<Store>,
-    /// Whether compiling `Layout` takes a second.
-    pub(crate) compiles_slowly: AtomicBool,
+    /// What it does before it compiles `Layout`.
+    pub(crate) before_layout: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// What each rank has of its device.
     pub(crate) sms: AtomicU32,
     /// Kernels that were launched so far.
@@ -49,7 +49,7 @@ impl FakeBackend {
         Arc::new(FakeBackend {
             ranks,
             others,
-            compiles_slowly: AtomicBool::new(false),
+            before_layout: OnceLock::new(),
             sms: AtomicU32::new(132),
             launches: AtomicU32::new(0),
             renewed: AtomicU64::new(0),
@@ -121,8 +121,8 @@ impl Backend for FakeBackend {
     }
 
     fn compile(&self, name: &str, cuda: &str) -> Result<Image, BackendError> {
-        if name == "layout" && self.compiles_slowly.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_secs(1));
+        if name == "layout" {
+            self.before_layout.get().into_iter().for_each(|before| before());
         }
         Ok(cuda.as_bytes().into())
     }

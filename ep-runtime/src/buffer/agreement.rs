@@ -140,21 +140,38 @@ mod tests {
     use crate::group::{Group, GroupOptions};
     use crate::join::{Member, Store, UniqueId};
     use ep_codegen::plan::Arch;
-    use std::sync::Arc;
+    use std::sync::{Arc, Barrier};
     use std::time::Duration;
 
-    /// Makes a buffer in each of three processes, and gives what each of them says.
+    /// Makes a buffer in each of three processes, all of which come, and gives what each of them says.
     fn made(
         options: impl Fn(usize) -> BufferOptions + Sync,
-        emit: impl Fn(usize, Arc<FakeBackend>) -> Box<dyn Emit> + Sync,
+        emit: impl Fn(usize) -> Box<dyn Emit> + Sync,
+    ) -> Vec<String> {
+        let alike = |_: usize, _: &FakeBackend| ();
+        made_within(Duration::from_secs(60), (options, emit), alike, |_| ())
+    }
+
+    /// The same where a process waits so long for others. Each prepares its backend, and does something
+    /// in the end.
+    fn made_within(
+        deadline: Duration,
+        (options, emit): (
+            impl Fn(usize) -> BufferOptions + Sync,
+            impl Fn(usize) -> Box<dyn Emit> + Sync,
+        ),
+        prepare: impl Fn(usize, &FakeBackend) + Sync,
+        end: impl Fn(usize) + Sync,
     ) -> Vec<String> {
         let id = UniqueId::local().unwrap();
         let make = |rank: usize| {
             let member = Member { rank, ranks: 3 };
-            let store = Store::join(&id, member, Duration::from_millis(400)).unwrap();
+            let store = Store::join(&id, member, deadline).unwrap();
             let backend = FakeBackend::joined(store);
-            let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
-            let made = Buffer::new(&group, options(rank), emit(rank, backend).as_ref());
+            prepare(rank, &backend);
+            let group = Group::new(backend, GroupOptions::default()).unwrap();
+            let made = Buffer::new(&group, options(rank), emit(rank).as_ref());
+            end(rank);
             made.map_or_else(|error| error.to_string(), |_| "made".to_string())
         };
         std::thread::scope(|scope| {
@@ -163,7 +180,7 @@ mod tests {
         })
     }
 
-    fn standard(_: usize, _: Arc<FakeBackend>) -> Box<dyn Emit> {
+    fn standard(_: usize) -> Box<dyn Emit> {
         Box::new(BuiltIn)
     }
 
@@ -229,36 +246,34 @@ mod tests {
 
     #[test]
     fn other_kernels_on_one_rank_are_named_on_all() {
-        let said = made(|_| BufferOptions::new(8, 64, 2, 6), |rank, _| Box::new(Other(rank == 1)));
+        let said = made(|_| BufferOptions::new(8, 64, 2, 6), |rank| Box::new(Other(rank == 1)));
         assert!(said[2].starts_with("rank 1 makes a buffer with kernels #"), "{said:?}");
         assert!(said[1].starts_with("rank 0 makes a buffer with kernels #"), "{said:?}");
     }
 
-    /// Compiles for longer than the others wait.
-    struct Slow(Arc<FakeBackend>);
-
-    impl Emit for Slow {
-        fn emit(
-            &self,
-            pipeline: StandardPipeline,
-            arch: Arch,
-            settings: &[(String, String)],
-        ) -> Result<Emitted, CallError> {
-            self.0.compiles_slowly.store(true, std::sync::atomic::Ordering::Relaxed);
-            BuiltIn.emit(pipeline, arch, settings)
-        }
-    }
-
+    /// Rank 2 compiles until the others have given up. No clock decides who comes when: all are at the same
+    /// step before the others begin to wait.
     #[test]
     fn a_rank_that_still_compiles_is_named() {
-        let said = made(
-            |_| BufferOptions::new(8, 64, 2, 6),
-            |rank, backend| match rank {
-                2 => Box::new(Slow(backend)),
-                _ => Box::new(BuiltIn),
-            },
-        );
-        let text = "rank 2 did not come within 400ms; what rank 2 said last is \
+        let (compiling, given_up) = (Arc::new(Barrier::new(3)), Arc::new(Barrier::new(3)));
+        let prepare = |rank: usize, backend: &FakeBackend| {
+            let (compiling, given_up) = (Arc::clone(&compiling), Arc::clone(&given_up));
+            let before = move || {
+                compiling.wait();
+                if rank == 2 {
+                    given_up.wait();
+                }
+            };
+            backend.before_layout.set(Box::new(before)).ok().unwrap();
+        };
+        let end = |rank: usize| {
+            if rank != 2 {
+                given_up.wait();
+            }
+        };
+        let usual = (|_: usize| BufferOptions::new(8, 64, 2, 6), standard);
+        let said = made_within(Duration::from_secs(2), usual, prepare, end);
+        let text = "rank 2 did not come within 2s; what rank 2 said last is \
                     `compile DecodeCombine, DecodeDispatch, DecodeStripes, Layout, NvlDispatch`";
         assert_eq!(said[..2], [text, text]);
     }
