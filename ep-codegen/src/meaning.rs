@@ -20,6 +20,7 @@
 //!
 //! A network changes nothing here, and neither do blocks, warps, chunks and pieces.
 
+mod begin;
 mod channels;
 mod codes;
 mod data;
@@ -29,7 +30,6 @@ mod eval;
 mod flow;
 mod fold;
 mod gather;
-mod given;
 mod helpers;
 mod invent;
 pub mod logfmt;
