@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::{env, fmt, fs, io};
 
 use crate::calls::TABLE;
+use crate::mutation;
 use crate::program::{Build, CompileError, LIBRARY, Program, Source, VARIABLE};
 
 /// The headers that stand in for the lowest layer, by include name; `shim.cpp` is compiled apart.
@@ -43,7 +44,7 @@ impl Build {
             Self::Fast => &[],
             Self::Checked => &["-fsanitize=thread"],
             // A third of the compile, and reports lose the names of variables.
-            Self::Once => &["-fsanitize=thread", "-O0", "-g1", "-DEMU_ONCE"],
+            Self::Once => &["-fsanitize=thread", "-O0", "-g1", "-DEMU_APART"],
             // Undefined behaviour becomes an illegal instruction, which the worker reports.
             Self::Sanitized => &[
                 "-fsanitize=address,undefined",
@@ -253,7 +254,11 @@ fn files_of(source: &Source) -> Vec<(String, String)> {
         format!("EMU_KERNEL({}{kernel}, {kernel})\n", path.concat())
     };
     let exports: String = source.kernels.iter().map(export).collect();
-    let unit = format!("#include \"ep/builtins.h\"\n#include \"{}\"\n{exports}", source.name);
+    // Inlined everywhere, mutations multiply: minutes for what takes seconds.
+    let is_woven = source.headers.iter().any(|(name, _)| name == mutation::HEADER.0);
+    let apart = if is_woven { "#define EMU_APART 1\n" } else { "" };
+    let name = &source.name;
+    let unit = format!("{apart}#include \"ep/builtins.h\"\n#include \"{name}\"\n{exports}");
     files.push(("unit.cpp".to_owned(), unit));
     files
 }
@@ -307,7 +312,18 @@ fn tokens(code: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
-    use super::namespaces_of;
+    use super::{Source, files_of, namespaces_of};
+    use crate::mutation;
+
+    #[test]
+    fn functions_stay_apart_where_mutations_would_multiply() {
+        let unit = |source: &Source| files_of(source).pop().map(|(_, text)| text.contains("APART"));
+        let mut source = Source { name: "k.cu".to_owned(), ..Source::default() };
+        assert_eq!(unit(&source), Some(false));
+        let (name, text) = mutation::HEADER;
+        source.headers.push((name.to_owned(), text.to_owned()));
+        assert_eq!(unit(&source), Some(true));
+    }
 
     #[test]
     fn a_kernel_is_found_in_its_namespace() {

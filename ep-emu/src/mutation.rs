@@ -25,7 +25,8 @@ pub use coverage::{Coverage, Spot};
 pub use operators::Operator;
 
 /// What a woven text includes.
-const HEADER: (&str, &str) = ("ep/mutation.h", include_str!("../templates/host/ep/mutation.h"));
+pub(crate) const HEADER: (&str, &str) =
+    ("ep/mutation.h", include_str!("../templates/host/ep/mutation.h"));
 
 /// The twin of the lowest layer, which has no mutations itself: its calls have.
 const TWIN: (&str, &str) = ("ep/ptx.cuh", include_str!("../templates/host/ep/ptx.cuh"));

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::problem::no_machine;
 use crate::progress::Progress;
 use crate::suggestion::did_you_mean;
-use course::courses;
+use course::{Course, courses};
 use equivalent::Equivalents;
 use hunt::{Field, Judging, Target, targets};
 use report::Report;
@@ -75,13 +75,12 @@ pub(super) fn run(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Res
     let mut is_about = read().map_err(no_machine)?.into_iter();
     courses.retain(|_| is_about.next().unwrap_or_default());
     let judging = Judging { checker: !request.outputs, budget: request.budget };
-    let field = Field::new(courses, &programs, &weaver, judging).map_err(failed)?;
+    let mut report = Report::new(json, request.outputs);
+    let field = explore(courses, (&programs, &weaver), judging, &report, out)?;
     // Some do not compile, as the first runs have shown.
     let good: BTreeSet<u32> = weaver.mutations().iter().map(|it| it.number).collect();
     let compiles = |target: &Target| target.numbers.iter().any(|number| good.contains(number));
     let chosen: Vec<Target> = chosen.into_iter().filter(compiles).collect();
-    let mut report = Report::new(json, request.outputs);
-    report.courses(field.courses(), out)?;
     hunt_all(&field, &chosen, &mut report, out)?;
     let outcome = report.end(out);
     field.wrong.first().map_or(outcome, |wrong| Err(Failure::Failed(wrong.clone())))
@@ -129,6 +128,28 @@ fn choose(
     }
     all.iter_mut().enumerate().for_each(|(place, target)| target.place = place);
     all
+}
+
+/// Runs every course as it is.
+fn explore(
+    courses: Vec<Course>,
+    (programs, weaver): (&Arc<Programs>, &Arc<Weaver>),
+    judging: Judging,
+    report: &Report,
+    out: &mut dyn Write,
+) -> Result<Field, Failure> {
+    let progress = Progress::new(courses.len() as u64);
+    let mut written = Ok(());
+    let field = Field::new(courses, programs, weaver, judging, |course, passed| {
+        let told = progress.aside(|| passed.map_or(Ok(()), |it| report.course(course, it, out)));
+        progress.step(&course.name);
+        if written.is_ok() {
+            written = told;
+        }
+    });
+    drop(progress);
+    written?;
+    field.map_err(Failure::Failed)
 }
 
 fn hunt_all(

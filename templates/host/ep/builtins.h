@@ -10,8 +10,9 @@
 #define __device__
 #define __host__
 #define __constant__ static const
-#ifdef EMU_ONCE
-// A text that runs once: what is not inlined is compiled once, and not at every call.
+#ifdef EMU_APART
+// What is not inlined is compiled once, and not at every call: for a text that runs once, and for one that
+// grows with all its mutations at every call.
 #define EMU_SMALL inline
 #else
 #define EMU_SMALL inline __attribute__((always_inline))

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ep_runtime::host::mutation::{Mutation, REACHING, Weaver};
@@ -92,9 +92,8 @@ pub(super) struct Field {
     pub(super) wrong: Vec<String>,
 }
 
-/// A course that has been run.
+/// What a course came to.
 pub(super) struct Passed {
-    pub(super) name: String,
     /// Mutations that it comes to.
     pub(super) reached: usize,
     pub(super) steps: u64,
@@ -110,24 +109,30 @@ struct Known {
 }
 
 impl Field {
-    /// Runs every course once, to know what it comes to. An error if none is good.
+    /// Runs every course once, to know what it comes to, and tells `told` about each. An error if none is
+    /// good.
     pub(super) fn new(
         courses: Vec<Course>,
         programs: &Arc<Programs>,
         weaver: &Arc<Weaver>,
         judging: Judging,
+        mut told: impl FnMut(&Course, Option<&Passed>),
     ) -> Result<Field, String> {
-        let known = Mutex::new(BTreeMap::new());
+        let mut known = BTreeMap::new();
         let mut wrong = Vec::new();
-        let work = |index: usize| {
-            let course = &courses[index];
-            // Programs of its own, which note what this course comes to.
-            let outcome = explore(course, &programs.woven(weaver), judging)?;
-            known.lock().map_err(|_| "a thread panicked".to_owned())?.insert(index, outcome);
-            Ok::<(), String>(())
-        };
-        on_all_cores(courses.len(), work, |_, outcome| wrong.extend(outcome.err()));
-        let mut known = known.into_inner().map_err(|_| "a thread panicked".to_owned())?;
+        // Programs of its own, which note what this course comes to.
+        let work = |index: usize| explore(&courses[index], &programs.woven(weaver), judging);
+        on_all_cores(courses.len(), work, |index, outcome| match outcome {
+            Ok(found) => {
+                let (reached, steps, time) = (found.reached.len(), found.steps, found.time);
+                told(&courses[index], Some(&Passed { reached, steps, time }));
+                known.insert(index, found);
+            }
+            Err(report) => {
+                told(&courses[index], None);
+                wrong.push(report);
+            }
+        });
         if let Some(wrong) = wrong.first().filter(|_| known.is_empty()) {
             return Err(wrong.clone());
         }
@@ -136,16 +141,6 @@ impl Field {
         let mut courses: Vec<(Course, Known)> = good.collect();
         courses.sort_by_key(|(_, known)| known.steps);
         Ok(Field { courses, judging, wrong })
-    }
-
-    /// What each course is, takes and comes to.
-    pub(super) fn courses(&self) -> impl Iterator<Item = Passed> {
-        self.courses.iter().map(|(course, known)| Passed {
-            name: course.name.clone(),
-            reached: known.reached.len(),
-            steps: known.steps,
-            time: known.time,
-        })
     }
 
     /// Runs what comes to a mutation until a run fails.

@@ -5,9 +5,10 @@ use std::io::{self, Write};
 
 use ep_runtime::host::mutation::Mutation;
 
+use super::course::Course;
 use super::hunt::{Hunt, Passed, Target};
 use crate::failure::Failure;
-use crate::json::Object;
+use crate::json::{Object, Value};
 
 /// Tells what becomes of mutations, one by one, and then of all.
 pub(super) struct Report {
@@ -49,20 +50,26 @@ impl Report {
         Report { json, outputs, files, operators, all: Tally::default() }
     }
 
-    /// Says what the courses are.
-    pub(super) fn courses(
+    /// Says what a course comes to.
+    pub(super) fn course(
         &self,
-        courses: impl Iterator<Item = Passed>,
+        course: &Course,
+        passed: &Passed,
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        for Passed { name, reached, steps, time } in courses.filter(|_| !self.json) {
-            let (steps, time) = (steps as f64 / 1e6, time.as_secs_f64());
-            writeln!(
-                out,
-                "  course    {name:20} comes to {reached} mutations, {steps:.1} million steps, {time:.1} s"
-            )?;
-        }
-        Ok(())
+        let Passed { reached, steps, time } = passed;
+        let (name, steps, time) = (&course.name, *steps as f64 / 1e6, time.as_secs_f64());
+        let object = || {
+            let object = Object::new().with("course", name).with("reached", *reached);
+            let object = object.with("million_steps", Value::Tenths(steps));
+            object.with("seconds", Value::Tenths(time))
+        };
+        let said = format!("{reached} mutations, {steps:.1} million steps, {time:.1} s");
+        match self.json {
+            true => writeln!(out, "{}", object()),
+            false => writeln!(out, "  course    {name:20} comes to {said}"),
+        }?;
+        out.flush()
     }
 
     /// Says what became of a mutation; no hunt: nothing can find it.
