@@ -142,6 +142,9 @@ pub struct KernelLaunch<'a> {
     /// Whether its blocks wait for one another, or several of them for other ranks, so that all of them
     /// have to be resident at once.
     pub waits: bool,
+    /// Whether it first waits for the end of the kernel before it in its stream, as `ep::enter` does, so
+    /// that it may be brought to the SMs ahead of that.
+    pub comes_early: bool,
     /// The kernel's one argument, `struct Args`.
     pub args: &'a [u8],
 }

@@ -233,6 +233,9 @@ fn the_ptx_moves_rows_as_the_architecture_can() {
                 ptx.lines().filter_map(|line| line.split_whitespace().next()).collect();
             let has = |part: &str| instructions.iter().any(|it| it.contains(part));
             assert!(!has("ld.global.nc"), "{name} reads through the read-only path");
+            for text in ptx.split(".entry").skip(1) {
+                waits_before_all_else(text, arch).unwrap_or_else(|why| panic!("{name} {why}"));
+            }
             let ir = (entry.ir)().select(&config.choice);
             let ways = Ways::of(&ir, RuleSet::All);
             let mut uses = ir.roles.iter().map(|role| role_use(&ir, &ways, role));
@@ -247,6 +250,27 @@ fn the_ptx_moves_rows_as_the_architecture_can() {
                 );
             }
         }
+    }
+}
+
+/// A kernel that may be on the SMs before the one before it is over touches no memory until then.
+fn waits_before_all_else(kernel: &str, arch: Arch) -> Result<(), String> {
+    let first = |names: &[&str]| {
+        let is_one = |line: &str| names.iter().any(|name| line.trim_start().contains(name));
+        kernel.lines().position(is_one)
+    };
+    let waits = first(&["griddepcontrol.wait"]);
+    if !arch.has_early_launch() {
+        return if waits.is_none() { Ok(()) } else { Err("waits for the kernel before".into()) };
+    }
+    let Some(waits) = waits else { return Err("does not wait for the kernel before".into()) };
+    let touches = ["ld.global", "ld.relaxed", "ld.acquire", "st.", "atom.", "red.", "cp.async"];
+    if first(&touches).is_some_and(|touches| touches < waits) {
+        return Err("touches memory before it waits for the kernel before".into());
+    }
+    match first(&["griddepcontrol.launch_dependents"]) {
+        Some(_) => Ok(()),
+        None => Err("holds the next kernel up until it is over".into()),
     }
 }
 

@@ -49,6 +49,11 @@ impl Arch {
         self != Arch::Sm80
     }
 
+    /// Whether a kernel can be brought to the SMs while the one before it ends.
+    pub fn has_early_launch(self) -> bool {
+        self != Arch::Sm80
+    }
+
     /// Shared memory one block may ask for, in bytes.
     pub fn shared_bytes_max(self) -> i64 {
         match self {

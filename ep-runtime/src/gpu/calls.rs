@@ -280,7 +280,9 @@ impl Backend for GpuBackend {
         let own = self.enter(rank)?;
         let kernels = read(&self.kernels);
         let kernel = loaded(&kernels, rank, launch.code)?;
-        kernel.launch(own.queue(stream), launch, self.cooperative && launch.waits)
+        let cooperative = self.cooperative && launch.waits;
+        let comes_early = launch.comes_early && self.arch.has_early_launch();
+        kernel.launch(own.queue(stream), launch, [cooperative, comes_early])
     }
 
     fn capture(&self, rank: usize, stream: Stream) -> Result<Option<Capture>, BackendError> {

@@ -101,18 +101,14 @@ impl Kernel {
         &self,
         stream: sys::CUstream,
         launch: &KernelLaunch,
-        cooperative: bool,
+        [cooperative, comes_early]: [bool; 2],
     ) -> Result<(), BackendError> {
         if launch.args.len() != self.args_bytes {
             let (got, want) = (launch.args.len(), self.args_bytes);
             let what = format!("`struct Args` has {want} bytes in the kernel, {got} were passed");
             return Err(BackendError::Wrong { what });
         }
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { cooperative: 1 },
-        };
+        let (mut attributes, count) = attributes(cooperative, comes_early);
         let config = sys::CUlaunchConfig {
             gridDimX: launch.blocks,
             gridDimY: 1,
@@ -122,11 +118,11 @@ impl Kernel {
             blockDimZ: 1,
             sharedMemBytes: self.block.shared_bytes,
             hStream: stream,
-            attrs: &mut attribute,
-            numAttrs: u32::from(cooperative),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: count,
         };
         let mut params = [launch.args.as_ptr().cast_mut().cast::<c_void>()];
-        // SAFETY: the function is loaded, the attribute outlives the call, and the one parameter
+        // SAFETY: the function is loaded, the attributes outlive the call, and the one parameter
         // points to as many bytes as the kernel declares, which the driver copies before it
         // returns.
         let result = unsafe {
@@ -134,4 +130,20 @@ impl Kernel {
         };
         check("cuLaunchKernelEx", Some(self.rank), result)
     }
+}
+
+/// What a launch asks for beside its grid: the first so many of these.
+fn attributes(cooperative: bool, comes_early: bool) -> ([sys::CUlaunchAttribute; 2], u32) {
+    use sys::CUlaunchAttributeID as Id;
+    let attribute = |id, value| sys::CUlaunchAttribute { id, pad: [0; 4], value };
+    let gang = sys::CUlaunchAttributeValue { cooperative: 1 };
+    let early = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+    let mut all = [
+        attribute(Id::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, gang),
+        attribute(Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, early),
+    ];
+    if !cooperative {
+        all.reverse();
+    }
+    (all, u32::from(cooperative) + u32::from(comes_early))
 }

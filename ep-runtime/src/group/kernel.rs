@@ -237,7 +237,8 @@ impl GroupKernel {
         for phase in phases {
             self.take_phase(own, phase)?;
             let code = own.codes[phase];
-            let launch = KernelLaunch { code, blocks, waits: self.plan.waits, args: args.bytes() };
+            let (waits, args) = (self.plan.waits, args.bytes());
+            let launch = KernelLaunch { code, blocks, waits, comes_early: true, args };
             self.group.backend().launch(turn.rank(), turn.stream(), &launch)?;
         }
         Ok(())

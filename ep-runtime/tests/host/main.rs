@@ -85,7 +85,13 @@ impl Ranks {
 
     fn launch(&self, rank: usize, args: [u64; 4]) -> Result<(), BackendError> {
         let args: Vec<u8> = args.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let launch = KernelLaunch { code: self.codes[rank], blocks: 1, waits: true, args: &args };
+        let launch = KernelLaunch {
+            code: self.codes[rank],
+            blocks: 1,
+            waits: true,
+            comes_early: false,
+            args: &args,
+        };
         self.backend.launch(rank, Stream::OWN, &launch)
     }
 
@@ -207,9 +213,21 @@ fn wrong_numbers_are_refused() {
         text(backend.read_host(&backend.alloc_host(0, 4).unwrap(), 4, &mut [0]))
             .contains("outside")
     );
-    let launch = KernelLaunch { code: ranks.codes[1], blocks: 1, waits: true, args: &[0; 32] };
+    let launch = KernelLaunch {
+        code: ranks.codes[1],
+        blocks: 1,
+        waits: true,
+        comes_early: false,
+        args: &[0; 32],
+    };
     assert!(text(backend.launch(0, Stream::OWN, &launch)).contains("not loaded for rank 0"));
-    let launch = KernelLaunch { code: ranks.codes[0], blocks: 133, waits: true, args: &[0; 32] };
+    let launch = KernelLaunch {
+        code: ranks.codes[0],
+        blocks: 133,
+        waits: true,
+        comes_early: false,
+        args: &[0; 32],
+    };
     let error = backend.launch(0, Stream::OWN, &launch).unwrap_err();
     assert_eq!(error, BackendError::TooManyBlocks { need: 133, have: 132, block: BLOCK });
     backend.unload(0, ranks.codes[0]).unwrap();

@@ -62,6 +62,22 @@ __device__ __forceinline__ u64 clock_ns() {
     return now;
 }
 
+/// Waits until the kernel before this one in its stream is over, and what it stored is visible: a kernel
+/// may have been brought to the SMs before that, from sm_90 on.
+__device__ __forceinline__ void after_last_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// Lets the next kernel of the stream be brought to the SMs once all blocks have come here; it waits there
+/// for the end of this one.
+__device__ __forceinline__ void bring_next_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /// Says what the lane is about to wait for; only the host backend listens, for its reports.
 __device__ __forceinline__ void note_wait(u32 pipeline, u32 role, u32 channel, u32 kind, i32 stripe,
                                           i32 peer, u32 want, u32 epoch) {

@@ -408,6 +408,7 @@ struct Sequence {
 /// block shares, while that travels.
 template <class Prepare>
 __device__ __forceinline__ Call enter(const Group& group, Prepare prepare) {
+    after_last_kernel();
     const u32 epoch = load_relaxed_gpu(&group.state->epoch) + 1;
     const bool stopped = load_relaxed_gpu(group.stop) != 0;
     prepare();
@@ -470,6 +471,8 @@ __device__ __forceinline__ void end_call(const Group& group, const Call& call) {
 
 /// Last step of every kernel, for all threads: the last block out ends the call.
 __device__ __forceinline__ void leave(const Group& group, const Call& call) {
+    // Not before: until then the next kernel would hold SMs that others can use.
+    bring_next_kernel();
     __syncthreads();
     // Orders nothing: the last block reads nothing that others wrote, and they have long used what
     // they read of the words that it writes.

@@ -56,6 +56,10 @@ __device__ __forceinline__ u64 clock_ns() {
     return emu_clock();
 }
 
+/// The kernels of a stream run one after another here.
+__device__ __forceinline__ void after_last_kernel() {}
+__device__ __forceinline__ void bring_next_kernel() {}
+
 /// Names the wait in deadlock reports, by the numbers of its timeout record.
 __device__ __forceinline__ void note_wait(u32 pipeline, u32 role, u32 channel, u32 kind, i32 stripe,
                                           i32 peer, u32 want, u32 epoch) {
