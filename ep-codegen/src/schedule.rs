@@ -14,6 +14,8 @@ mod loops;
 mod names_in_text;
 mod role;
 pub mod rules;
+#[cfg(any(test, feature = "sabotage"))]
+pub mod sabotage;
 mod scope;
 mod statements;
 mod step;
@@ -133,6 +135,8 @@ pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refu
         true => rules::rewrite(&mut lowering, steps, rules),
         false => (steps, Default::default()),
     };
+    #[cfg(any(test, feature = "sabotage"))]
+    let steps = sabotage::spoiled(steps);
     (RoleSteps { steps, uses_me: lowering.uses_me.get(), uses }, lowering.refusals)
 }
 

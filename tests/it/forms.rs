@@ -15,4 +15,5 @@ mod planted;
 mod refused;
 mod rewritten;
 mod run;
+mod sabotaged;
 mod slots;

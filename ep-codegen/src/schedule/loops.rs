@@ -1,5 +1,7 @@
 //! Loops: over the lanes of a warp where every turn is one lane's own work, else one after the other.
 
+#[cfg(any(test, feature = "sabotage"))]
+use super::sabotage::{self, Bug};
 use super::scope::{Meaning, Scope};
 use super::statements::records_position;
 use super::step::{Step, Takers};
@@ -198,6 +200,10 @@ impl RoleLowering<'_> {
 
     /// Whether what one turn writes no other turn reads.
     fn keeps_to_itself(&self, binder: &str, body: &[Stmt]) -> bool {
+        #[cfg(any(test, feature = "sabotage"))]
+        if sabotage::is(Bug::TurnsThatDepend) {
+            return true;
+        }
         let mut apart = true;
         let reread = |name: &String| self.reread.contains(name);
         walk::stmts(body, &mut |stmt| {

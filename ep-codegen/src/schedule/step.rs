@@ -164,7 +164,7 @@ impl Step {
     }
 
     /// The same terms, to be changed.
-    fn terms_mut(&mut self) -> Vec<&mut Term> {
+    pub(super) fn terms_mut(&mut self) -> Vec<&mut Term> {
         match self {
             Step::Says(_) | Step::Remark(_) | Step::Meet | Step::Leader(_) | Step::Scope(_) => {
                 Vec::new()

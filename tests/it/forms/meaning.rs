@@ -11,7 +11,7 @@ use ep_codegen::{ast, expansion, lower, syntax};
 use ep_runtime::ir::{Pipeline, TensorKind};
 use ep_runtime::jit::Arch;
 
-use super::run::{Call, Form, RULES};
+use super::run::{Call, Form};
 
 /// Declarations of a usual run, and of one for which `EP_RANDOM_DECLARATIONS` says how many, and
 /// `EP_RANDOM_SEED` from which one on.
@@ -49,16 +49,19 @@ pub(super) fn accepted(source: &str) -> Result<Pipeline, String> {
 
 /// What is wrong with a declaration: its refusal, or what differs.
 fn judged(invented: &Invented, seed: u64) -> Result<(), String> {
-    let source = invented.source();
-    let whole = format!("ep_runtime::pipeline! {{ {source} }}");
+    let numbers = [("ranks", 1 + seed as i64 % 5)];
+    held(&pipelines_of(invented)?, &numbers, seed)
+}
+
+/// The IR of a declaration, or what is said to it.
+pub(super) fn pipelines_of(invented: &Invented) -> Result<Vec<Pipeline>, String> {
+    let whole = format!("ep_runtime::pipeline! {{ {} }}", invented.source());
     let block = syntax::blocks(&whole).map_err(|error| error.to_string())?.remove(0);
     let (file, errors) = expansion::front_end(block, &|path| Err(format!("{path} is not here")));
     if !errors.is_empty() {
         return Err(errors.to_text(&whole));
     }
-    let all: Vec<Pipeline> = file.pipelines.iter().map(|it| lowered(&file, it)).collect();
-    let numbers = [("ranks", 1 + seed as i64 % 5)];
-    held(&all, &numbers, seed)
+    Ok(file.pipelines.iter().map(|it| lowered(&file, it)).collect())
 }
 
 /// Calls of the pipelines, one after the other with the tables of those before, leave what they mean.
@@ -121,7 +124,7 @@ fn compared(
 ) -> Result<(), String> {
     let form = run(Form::drawn(pipeline, drawn, seed));
     let call = |rank: usize| call(drawn, second, rank);
-    for rules in RULES {
+    for rules in form.rule_sets() {
         // A rule may ask for room for what every message brings; without rules nothing does.
         if rules == RuleSet::All && (form.is_refused() || form.is_plain()) {
             continue;

@@ -2,6 +2,7 @@
 //! schedules, and through NVRTC.
 
 mod places;
+mod settings;
 mod values;
 
 use std::collections::BTreeMap;
@@ -58,6 +59,10 @@ pub(super) struct Form {
     calls: usize,
     /// How the network behaves, where there is one.
     wire: ModelOptions,
+    /// The texts that are looked at.
+    rules: Vec<RuleSet>,
+    /// Whether runs are processes of their own.
+    guarded: bool,
 }
 
 impl Form {
@@ -71,7 +76,9 @@ impl Form {
         let (out, bug, apart) = (Vec::new(), None, false);
         let wire = ModelOptions::default();
         let ranks = ranks as usize;
-        Form { ir, config, ranks, blocks: 2, out, bug, apart, before: 0, calls: CALLS, wire }
+        let (rules, guarded) = (RULES.to_vec(), false);
+        let (blocks, before, calls) = (2, 0, CALLS);
+        Form { ir, config, ranks, blocks, out, bug, apart, before, calls, wire, rules, guarded }
     }
 
     /// A call as it was drawn, on a number of blocks that depends on the seed.
@@ -84,47 +91,8 @@ impl Form {
         let apart = seed % 2 == 1;
         let (ranks, wire) = (drawn.ranks.len(), ModelOptions::default());
         let (bug, before, calls) = (None, 0, CALLS);
-        Form { ir, config, ranks, blocks, out, bug, apart, before, calls, wire }
-    }
-
-    pub(super) fn arm(mut self, axis: &str, arm: &str) -> Form {
-        self.config.set(&self.ir, axis, arm).expect("there is such an arm");
-        self
-    }
-
-    /// With a bug in the device library.
-    pub(super) fn planted(mut self, bug: &Mutant) -> Form {
-        self.bug = Some(bug.clone());
-        self
-    }
-
-    /// Over a network that behaves so.
-    pub(super) fn over(mut self, wire: &ModelOptions) -> Form {
-        self.wire = wire.clone();
-        self
-    }
-
-    /// Behind so many calls.
-    pub(super) fn behind(mut self, calls: u32) -> Form {
-        self.before = calls;
-        self
-    }
-
-    /// So many calls of every rank, of which all leave the same.
-    pub(super) fn calls(mut self, calls: usize) -> Form {
-        self.calls = calls;
-        self
-    }
-
-    pub(super) fn blocks(mut self, blocks: u32) -> Form {
-        self.blocks = blocks;
-        self
-    }
-
-    /// How many copies of an optional or `up to` tensor the caller brings.
-    pub(super) fn copies(mut self, tensor: &str, copies: i64) -> Form {
-        self.config.copies.insert(tensor.to_string(), copies);
-        self
+        let (rules, guarded) = (RULES.to_vec(), false);
+        Form { ir, config, ranks, blocks, out, bug, apart, before, calls, wire, rules, guarded }
     }
 
     /// What the plan says to the shape, empty when it takes it.
@@ -240,8 +208,7 @@ impl Form {
         let build = Build::Once;
         let mut options = HostOptions { build, arch, ..HostOptions::new(self.ranks) };
         options.spec.seed = seed;
-        // What a bug makes of an address ends a process of its own.
-        options.isolation = self.bug.as_ref().map(|_| LIMIT);
+        options.isolation = self.guarded.then_some(LIMIT);
         options.spec.faults = Faults { slow_ranks: vec![0], ..Faults::default() };
         options.spec.max_ahead = self.calls;
         let programs = match &self.bug {

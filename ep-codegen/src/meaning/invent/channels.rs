@@ -8,10 +8,14 @@ use super::{Bias, Fold, Lane, Receiver, Sender, Set};
 impl Printer<'_> {
     pub(super) fn rings(&mut self, lanes: &[Lane], sender: Sender, receiver: Receiver, set: Set) {
         let per = set.name();
+        let (dims, first) = match receiver {
+            Receiver::Place => ("ranks * stripes * most", "(me * stripes + stripe) * most"),
+            _ => ("ranks, stripes, most", "stripe * 2"),
+        };
         let names: Vec<String> =
             ["p", "q"].iter().take(lanes.len()).map(|it| format!("{}_{it}", self.letter)).collect();
         for (name, lane) in names.iter().zip(lanes) {
-            self.lane(name, lane, "ranks, stripes, most", false);
+            self.lane(name, lane, dims, false);
             put!(
                 self,
                 "channel {name}: ring<Of{}> over nvlink from Send{1} to Take{1} per {per} {{
@@ -32,8 +36,7 @@ impl Printer<'_> {
         }
         for (name, lane) in names.iter().zip(lanes) {
             let count = Printer::announced(lane.filter);
-            let announce =
-                format!("announce {name}[peer] {{ first: stripe * 2, count: {count} }};");
+            let announce = format!("announce {name}[peer] {{ first: {first}, count: {count} }};");
             match sender {
                 Sender::Peer => put!(self, "{announce}"),
                 Sender::Token => put!(self, "for peer in {} {{ {announce} }}", set.domain()),
@@ -60,12 +63,13 @@ impl Printer<'_> {
     /// The role that takes the messages of rings.
     fn take(&mut self, names: &[String], lanes: &[Lane], receiver: Receiver, set: &str) {
         let own = upper(&self.letter.to_string());
-        let (index, peer) = match receiver {
-            Receiver::Peer => ("[peer]", "peer"),
-            Receiver::Stripe => ("", "m.source"),
+        let (index, place) = match receiver {
+            Receiver::Stripe => ("", "m.source, stripe, m.index"),
+            Receiver::Peer => ("[peer]", "peer, stripe, m.index"),
+            Receiver::Place => ("[peer]", "m.row"),
         };
         match receiver {
-            Receiver::Peer => {
+            Receiver::Peer | Receiver::Place => {
                 put!(self, "role Take{own}[peer in {set}] on all blocks, {WARPS} warps {{");
             }
             Receiver::Stripe => {
@@ -76,8 +80,12 @@ impl Printer<'_> {
             }
         }
         for (name, lane) in names.iter().zip(lanes) {
-            let taken = taken(name, lane, &format!("{peer}, stripe, m.index"));
-            put!(self, "for m in {name}{index} {{ {taken} }}");
+            let taken = taken(name, lane, place);
+            let first = match receiver {
+                Receiver::Place => format!(" at {name}[peer].first"),
+                _ => String::new(),
+            };
+            put!(self, "for m in {name}{index}{first} {{ {taken} }}");
         }
         put!(self, "}}");
     }
@@ -239,7 +247,8 @@ impl Printer<'_> {
         put!(self, "message Part{own} {{ {fields} }}");
         put!(self, "channel @c: pull<Part{own}> over nvlink from Offer{own} to Sum{own} per all;");
         put!(self, "role Offer{own} on block 0, 1 warps {{ push @c {{ {values} }}; }}");
-        put!(self, "role Sum{own} on all blocks, {WARPS} warps, warps shared by token {{");
+        // One warp: there are more tokens than warps, and some are claimed.
+        put!(self, "role Sum{own} on all blocks, 1 warps, warps shared by token {{");
         put!(
             self,
             "for t in tokens gather part from @c[peer] at @at[t, peer] across peer in ranks {{"
@@ -249,6 +258,10 @@ impl Printer<'_> {
             put!(self, "store @ow[t] = sum(part.w);");
         }
         if scaled {
+            put!(
+                self,
+                "}}\n    for t in tokens gather part from @c[peer] at @at[t, peer] across peer in ranks {{"
+            );
             put!(self, "store @os[t] = sum(part.x * @scale[t, peer]);");
         }
         put!(self, "}}\n    }}");

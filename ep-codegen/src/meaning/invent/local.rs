@@ -19,7 +19,8 @@ impl Printer<'_> {
         if flags {
             put!(self, "table @goes: bool[tokens, ranks];");
         }
-        put!(self, "role Count{own} on all blocks, {WARPS} warps, warps shared by stripe {{");
+        // One warp: there are more stripes than warps, and some are claimed.
+        put!(self, "role Count{own} on all blocks, 1 warps, warps shared by stripe {{");
         put!(self, "for t in stripe{own_clause} {{");
         put!(self, "for e in ids[t]{by_expert} {{ count @hits[e]; }}");
         put!(self, "for peer in ranks where routed(ids[t], peer) {{ count @of[stripe, peer]; }}");
@@ -99,6 +100,24 @@ impl Printer<'_> {
             put!(self, "add @kept[i] = i + 1;");
         }
         put!(self, "{}", "} ".repeat(depth));
+        put!(self, "}}");
+    }
+
+    /// Each warp of the role has a stripe of its own, whose elements its lanes share out.
+    pub(super) fn again(&mut self, value: &Value, carried: bool) {
+        let own = upper(&self.letter.to_string());
+        put!(self, "inout @o: i64[stripes, topk], @s: i64[stripes];");
+        if carried {
+            put!(self, "inout @c: i64[stripes, topk + 1];");
+        }
+        put!(self, "role Again{own} on all blocks, {WARPS} warps, warps shared by stripe {{");
+        let value = number(value, 0);
+        put!(self, "for k in topk {{ store @o[stripe, k] = by_choice[k] + {value} * k; }}");
+        put!(self, "store @s[stripe] = sum(k in topk: @o[stripe, topk - 1 - k] * (k + 1));");
+        if carried {
+            let before = format!("{}_c[stripe, k] * 2 + {}_o[stripe, k]", self.letter, self.letter);
+            put!(self, "for k in topk {{ store @c[stripe, k + 1] = {before}; }}");
+        }
         put!(self, "}}");
     }
 

@@ -112,6 +112,7 @@ impl Printer<'_> {
             Piece::Moved { lane, by, through } => self.moved(lane, *by, *through),
             Piece::Reals { value, by_row, bf16 } => self.reals(value, *by_row, *bf16),
             Piece::Tallies { over, value } => self.tallies(*over, value),
+            Piece::Again { value, carried } => self.again(value, *carried),
         }
     }
 

@@ -55,7 +55,7 @@ impl Printer<'_> {
     pub(super) fn tallies(&mut self, over: i64, value: &Value) {
         let own = upper(&self.letter.to_string());
         put!(self, "size @rows in 0..=most;");
-        put!(self, "input @v: i64[@rows, topk] in -20..60;");
+        put!(self, "input @v: i64[@rows, topk] in -2000000000..6000000000;");
         put!(self, "output @n: i32[@rows], @m: i64[@rows, topk];");
         put!(self, "role Tally{own} on all blocks, {WARPS} warps {{");
         put!(self, "for r in @rows {{");

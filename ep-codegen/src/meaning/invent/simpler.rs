@@ -30,7 +30,7 @@ pub(super) fn simpler(piece: &Piece) -> Vec<Piece> {
                 let (lanes, sender, receiver) = (lanes.clone(), *sender, *receiver);
                 all.push(Piece::Rings { lanes, sender, receiver, set: Set::All });
             }
-            if *receiver == Receiver::Stripe {
+            if *receiver != Receiver::Peer {
                 let (lanes, sender, set) = (lanes.clone(), *sender, *set);
                 all.push(Piece::Rings { lanes, sender, receiver: Receiver::Peer, set });
             }
@@ -178,6 +178,15 @@ fn simpler_number(piece: &Piece) -> Vec<Piece> {
                 _ => Vec::new(),
             };
             all.extend(parts.into_iter().map(|value| Piece::Reals { value, by_row, bf16 }));
+        }
+        Piece::Again { value, carried } => {
+            if carried {
+                all.push(Piece::Again { value: value.clone(), carried: false });
+            }
+            if let Value::Pair(_, left, right) = value {
+                let with = |value: Box<Value>| Piece::Again { value: *value, carried };
+                all.extend([with(left), with(right)]);
+            }
         }
         Piece::Tallies { over, value: Value::Pair(_, left, right) } => {
             let with = |value: Box<Value>| Piece::Tallies { over, value: *value };

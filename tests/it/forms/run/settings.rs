@@ -1,0 +1,66 @@
+//! What a run of a form can be told.
+
+use ep_codegen::schedule::RuleSet;
+use ep_runtime::host::mutant::Mutant;
+use ep_runtime::net::ModelOptions;
+
+use super::Form;
+
+impl Form {
+    pub(in crate::forms) fn arm(mut self, axis: &str, arm: &str) -> Form {
+        self.config.set(&self.ir, axis, arm).expect("there is such an arm");
+        self
+    }
+
+    /// With a bug in the device library.
+    pub(in crate::forms) fn planted(mut self, bug: &Mutant) -> Form {
+        self.bug = Some(bug.clone());
+        self.guarded()
+    }
+
+    /// In processes of their own, as what a bug makes of an address may end them.
+    pub(in crate::forms) fn guarded(mut self) -> Form {
+        self.guarded = true;
+        self
+    }
+
+    /// In these texts alone.
+    pub(in crate::forms) fn with_rules(mut self, rules: &[RuleSet]) -> Form {
+        self.rules = rules.to_vec();
+        self
+    }
+
+    /// The texts that are looked at.
+    pub(in crate::forms) fn rule_sets(&self) -> Vec<RuleSet> {
+        self.rules.clone()
+    }
+
+    /// Over a network that behaves so.
+    pub(in crate::forms) fn over(mut self, wire: &ModelOptions) -> Form {
+        self.wire = wire.clone();
+        self
+    }
+
+    /// Behind so many calls.
+    pub(in crate::forms) fn behind(mut self, calls: u32) -> Form {
+        self.before = calls;
+        self
+    }
+
+    /// So many calls of every rank, of which all leave the same.
+    pub(in crate::forms) fn calls(mut self, calls: usize) -> Form {
+        self.calls = calls;
+        self
+    }
+
+    pub(in crate::forms) fn blocks(mut self, blocks: u32) -> Form {
+        self.blocks = blocks;
+        self
+    }
+
+    /// How many copies of an optional or `up to` tensor the caller brings.
+    pub(in crate::forms) fn copies(mut self, tensor: &str, copies: i64) -> Form {
+        self.config.copies.insert(tensor.to_string(), copies);
+        self
+    }
+}
