@@ -23,7 +23,7 @@
 //! | compile | [`jit`], [`device`], [`doctor`] |
 //! | choose SMs | [`tune`] |
 //! | call a pipeline of your own | the types that [`pipeline!`] makes, on [`calls`] |
-//! | launch one by names | [`group::GroupKernel`], [`args::Bindings`], [`plan`], [`ir`] |
+//! | launch one by names | [`group::GroupKernel`], [`args::Bindings`], [`plan`] |
 //! | launch a kernel of your own | [`handwritten`] |
 //! | read a timeout | [`timeouts`] |
 //! | see what is declared | [`pipelines`] |
@@ -66,11 +66,12 @@ pub mod pipelines;
 mod streams;
 
 pub use emit::{EmitError, Emitted};
+pub use ep_codegen::plan;
 pub use ep_codegen::schedule::RuleSet;
-pub use ep_codegen::{ir, plan};
-/// What a declaration means, and how its texts are spelled: for the tools above this crate.
+/// What a declaration is and means, and how its texts are spelled: for the tools above this crate, which
+/// change with it. No other program should name them.
 #[doc(hidden)]
-pub use ep_codegen::{meaning, spelling};
+pub use ep_codegen::{ir, meaning, spelling};
 pub use ep_dsl::pipeline;
 pub use pipeline::{AnyPipeline, Pipeline, Text};
 pub use streams::{OwnedEvent, OwnedStream};

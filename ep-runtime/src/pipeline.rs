@@ -15,7 +15,8 @@ pub trait Pipeline {
     /// Digest of the IR that the texts were rendered from.
     const DIGEST: u128;
 
-    /// The declaration as data.
+    /// The declaration as data, for the tools above this crate.
+    #[doc(hidden)]
     fn ir() -> ir::Pipeline;
 
     /// The CUDA body of each choice of arms.
@@ -32,7 +33,8 @@ pub struct AnyPipeline {
     pub name: &'static str,
     /// Digest of the IR that the texts were rendered from.
     pub digest: u128,
-    /// The declaration as data.
+    /// The declaration as data, for the tools above this crate.
+    #[doc(hidden)]
     pub ir: fn() -> ir::Pipeline,
     /// The CUDA body of each choice of arms; empty for a pipeline that is not emitted yet.
     pub texts: fn() -> &'static [Text],
