@@ -8,6 +8,7 @@ mod routing;
 mod survive;
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -30,6 +31,7 @@ use crate::moved::bytes;
 use crate::problem::{failed, memory_parts, no_machine};
 use crate::processes;
 use crate::program;
+use crate::progress::Progress;
 pub(crate) use request::Options;
 use request::{Batch, Probe, Request};
 use result::{Least, Measured, Texts};
@@ -47,7 +49,7 @@ pub(crate) fn run(
         let text = fs::read_to_string(results).map_err(|error| unusable(results, &error))?;
         return draw(&text, chart);
     }
-    let mut talk = Talk { json, speaks: true, out, err };
+    let mut talk = Talk { json, speaks: true, progress: None, out, err };
     let (request, ranks) = match options.backend {
         Machine::Host => {
             let request = options.request(0)?;
@@ -105,6 +107,8 @@ struct Talk<'a> {
     json: bool,
     /// Whether this process is the one of several that talks.
     speaks: bool,
+    /// How far the measurements of a buffer are; it is out of the way where something is told.
+    progress: Option<Progress>,
     out: &'a mut dyn Write,
     err: &'a mut dyn Write,
 }
@@ -115,17 +119,31 @@ impl Talk<'_> {
             return Ok(());
         }
         let out = if self.json { &mut *self.err } else { &mut *self.out };
-        writeln!(out, "{text}")?;
-        // What follows may take a while.
-        Ok(out.flush()?)
+        line(self.progress.as_ref(), out, &text)
     }
 
     fn object(&mut self, object: &Object) -> Result<(), Failure> {
         if !self.speaks || !self.json {
             return Ok(());
         }
-        writeln!(self.out, "{object}")?;
-        Ok(self.out.flush()?)
+        line(self.progress.as_ref(), self.out, object)
+    }
+
+    /// Begins to measure in a buffer, whose kernels may have to be compiled before.
+    fn begin(&mut self, measurements: usize, part: String) {
+        // The one before leaves its line first.
+        self.progress = None;
+        let progress = match self.speaks {
+            true => Progress::new(measurements as u64),
+            false => Progress::hidden(),
+        };
+        progress.begin(part);
+        self.progress = Some(progress);
+    }
+
+    /// One more is measured.
+    fn step(&self, part: &str) {
+        self.progress.iter().for_each(|progress| progress.step(part));
     }
 
     /// Ends without results on a machine that lacks what it takes.
@@ -134,6 +152,19 @@ impl Talk<'_> {
         writeln!(self.err, "skipped: {why} ({REQUIRED}=N makes this a failure)")?;
         Ok(())
     }
+}
+
+/// Writes a line at once, since what follows may take a while.
+fn line(
+    progress: Option<&Progress>,
+    out: &mut dyn Write,
+    text: &dyn fmt::Display,
+) -> Result<(), Failure> {
+    let mut write = || writeln!(out, "{text}").and_then(|()| out.flush());
+    Ok(match progress {
+        Some(progress) => progress.aside(write),
+        None => write(),
+    }?)
 }
 
 /// A run of the command on a group.
@@ -171,6 +202,7 @@ impl Bench<'_> {
                 self.payload(*payload, &batch, rates, index == 0)?;
             }
         }
+        self.talk.progress = None;
         if let Some((made, found)) = self.ranks.compiled()? {
             self.talk.object(&Object::new().with("compiled", made).with("cached", found))?;
             self.talk.say(&format!("kernels: {made} compiled, {found} from the cache"))?;
@@ -261,6 +293,16 @@ impl Bench<'_> {
         let tuning = self.tuning(&buffer, rates)?;
         let sweep = self.request.sweep(self.ranks.sms(), tuning.sms);
         let Some(first) = sweep.first() else { return Ok(()) };
+        let has_cached = buffer.cached;
+        let is_timed = |operation: &Operation| match operation {
+            Operation::Combine => combines,
+            Operation::CachedDispatch => has_cached,
+            _ => true,
+        };
+        let operations: Vec<Operation> =
+            self.request.operations.iter().copied().filter(is_timed).collect();
+        let measurements = operations.len() * sweep.len() * self.request.modes.len();
+        self.talk.begin(measurements, format!("{}: kernels", payload.name()));
         let case = self.request.case(buffer, batch, *first);
         let mut test = Selftest::new(self.group(), &BuiltIn, case).map_err(failed)?;
         let texts = Texts::of(test.buffer(), self.group())?;
@@ -277,13 +319,7 @@ impl Bench<'_> {
         }
         let last = self.request.seed.wrapping_add(1 << 32);
         let mut last = test.reseeded(last).map_err(failed)?;
-        let operations: Vec<Operation> = self.request.operations.clone();
-        let has_cached = test.buffer().options().cached;
         for operation in operations {
-            let is_combine = operation == Operation::Combine;
-            if is_combine && !combines || operation == Operation::CachedDispatch && !has_cached {
-                continue;
-            }
             for sms in &sweep {
                 test.set_calls(sms.dispatch, sms.combine);
                 last.set_calls(sms.dispatch, sms.combine);
@@ -366,6 +402,7 @@ impl Bench<'_> {
             let bound = rates.wire(timing.bytes);
             let text = texts.of_operation(operation);
             let routing = run.routing;
+            self.talk.step(operation.name());
             let measured = Measured { timing: &timing, test, routing, least, bound, text };
             let object = measured.object();
             self.lines.push(format!("{object}\n"));

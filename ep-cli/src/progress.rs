@@ -14,6 +14,11 @@ impl Progress {
         Progress { bar: ProgressBar::new(total).with_style(style) }
     }
 
+    /// Of one of several processes that do not talk: nothing is drawn.
+    pub(crate) fn hidden() -> Progress {
+        Progress { bar: ProgressBar::hidden() }
+    }
+
     /// Names the part that runs now.
     pub(crate) fn begin(&self, part: impl Into<String>) {
         self.bar.set_message(part.into());
