@@ -280,7 +280,7 @@ ep_runtime::pipeline! {
         channel ring: ring<Token> over nvlink from Send to Recv per all {
             depth: depth, chunk: chunk, header: [first, count],
         };
-        role Send[peer] on all blocks {
+        role Send[peer] on all blocks, 8 warps {
             announce ring[peer] { first: first_row[peer, stripe], count: num_rows[peer, stripe] };
             for token in stripe where in_rank[token, peer] {
                 push ring[peer] { x: x[token], src: token, weights: weights[token] };

@@ -156,17 +156,21 @@ fn stripe_uses(view: &View<'_>, index: usize, out: &mut Diagnostics) {
     }
 }
 
-/// Roles that may meet in a block run side by side, so each says how many warps are its own.
+/// Roles that may meet in a block run side by side, so each says how many warps are its own. All that do
+/// not are told at once.
 fn warps(view: &View<'_>, roles: &[&Role<'_>], out: &mut Diagnostics) {
+    let is_open = |role: &Role<'_>| role.decl.warps.is_none();
     for (index, role) in roles.iter().enumerate() {
+        // Two roles of one name are an error of their own.
+        let mut others = roles.iter().filter(|other| other.decl.name != role.decl.name);
+        if is_open(role)
+            && let Some(other) = others.find(|other| meet(view, other, role))
+        {
+            out.push(errors::same_warps(role.decl, other.decl));
+        }
         let before: Vec<&&Role<'_>> =
             roles[..index].iter().filter(|other| meet(view, other, role)).collect();
-        let open = |role: &Role<'_>| role.decl.warps.is_none();
-        if let Some(other) = before.iter().find(|other| open(other) || open(role)) {
-            // Two roles of one name are an error of their own.
-            if other.decl.name != role.decl.name {
-                out.push(errors::same_warps(role.decl, other.decl));
-            }
+        if is_open(role) || before.iter().any(|other| is_open(other)) {
             continue;
         }
         // As many of those before as also meet each other fill one block together.
@@ -328,8 +332,13 @@ mod tests {
         assert_eq!(roles(&["even blocks, 8 warps", "odd blocks", "block 2, 8 warps"]), [""; 0]);
         assert_eq!(
             roles(&["all blocks", "odd blocks, 4 warps"]),
-            ["`R1` and `R0` run on the same warps: `R0` does not say how many are its own"]
+            ["`R0` and `R1` run on the same warps: `R0` does not say how many are its own"]
         );
+        let three = roles(&["all blocks", "odd blocks", "all blocks"]);
+        let open = three.iter().map(|said| said.split("warps: ").last().unwrap_or_default());
+        let says = ["`R0` does", "`R1` does", "`R2` does"]
+            .map(|role| format!("{role} not say how many are its own"));
+        assert_eq!(open.collect::<Vec<_>>(), says, "all of them are told at once");
         assert_eq!(
             roles(&["all blocks, 16 warps", "odd blocks, 12 warps", "block 1, 8 warps"]),
             ["`R2`, `R0` and `R1` need 36 warps in one block, which has 32"]

@@ -47,17 +47,19 @@ pub(crate) fn no_stripes(at: &Ident) -> Diagnostic {
         .unresolved()
 }
 
-/// Two roles that would run on the same warps.
+/// A role that would run on the warps of another one.
 pub(crate) fn same_warps(role: &Role, other: &Role) -> Diagnostic {
-    let (name, first) = (&role.name, &other.name);
-    let open = if role.warps.is_none() { name } else { first };
+    let (name, beside) = (&role.name, &other.name);
     let what = format!(
-        "`{name}` and `{first}` run on the same warps: \
-         `{open}` does not say how many are its own"
+        "`{name}` and `{beside}` run on the same warps: \
+         `{name}` does not say how many are its own"
     );
-    Diagnostic::new(role.blocks_at, what)
-        .help(format!("role {open} on .., 8 warps"))
-        .also(other.blocks_at, format!("`{first}` runs on these blocks"))
+    let said = Diagnostic::new(role.blocks_at, what).help(format!("role {name} on .., 8 warps"));
+    match other.warps {
+        Some(_) => said.also(other.blocks_at, format!("`{beside}` runs on these blocks")),
+        // The same is said of it there.
+        None => said,
+    }
 }
 
 /// Blocks without a role.
