@@ -16,126 +16,43 @@ mod memory;
 mod options;
 mod placement;
 mod plain;
+mod programs;
 mod shared;
+mod standard;
 mod tensors;
 
 use std::sync::Arc;
 
-use ep_codegen::plan::{Arch, Plan};
+use ep_codegen::plan::Plan;
 
 use crate::args::Rows;
-use crate::backend::{Backend, Kept, Stream};
+use crate::backend::{Kept, Stream};
 use crate::call_order::Turn;
 use crate::emit::Emitted;
 use crate::error::CallError;
-use crate::group::{Group, GroupKernel, compile_all, place_control, positive};
+use crate::group::{Group, GroupKernel, compile_all, place_control};
 use crate::launch::Prepared;
 use crate::memory::Window;
-use crate::tune::PUSHED_BACK_SMS;
 
 pub use crate::calls::CallOptions;
 pub use expand::{ExpandOptions, ExpandedOutput, Expander};
 pub use handles::{CombineInput, Counts, Handle, Offered, Received};
 pub use inputs::{CombineOutput, DispatchInput};
 pub use memory::MemoryUsage;
-pub use options::{
-    BufferOptions, BuiltIn, BuiltInPlain, Emit, Payload, Setting, StandardPipeline, Via,
-};
+pub use options::{BufferOptions, Payload, Setting, Via};
 pub use placement::Placement;
 pub use plain::PlainOutput;
+pub use standard::{BuiltIn, BuiltInPlain, Emit, StandardPipeline};
 
 use arguments::{CallValue, CallValues, Names};
 use handles::NOT_YET;
-use memory::MemoryLayout;
+use programs::{Programs, choose, kernel_sms};
 use shared::{RankMemory, Shared};
 
 /// Dispatch and combine for one shape. Clones share one buffer.
 #[derive(Clone)]
 pub struct Buffer {
     shared: Arc<Shared>,
-}
-
-/// The emitted kernels of a buffer.
-struct Programs {
-    layout: Emitted,
-    dispatch: Emitted,
-    cached: Option<Emitted>,
-    combine: Emitted,
-    one_launch: Option<Emitted>,
-    stripes: Option<Emitted>,
-}
-
-impl Programs {
-    fn emit(
-        emit: &dyn Emit,
-        ranks: usize,
-        arch: Arch,
-        options: &BufferOptions,
-    ) -> Result<Programs, CallError> {
-        use StandardPipeline as Standard;
-        let make = |pipeline: StandardPipeline, stripes: Option<i64>| {
-            emit.emit(pipeline, arch, &options.settings_of(pipeline, ranks, stripes))
-        };
-        let dispatch = make(Standard::NvlDispatch, None)?;
-        // Counts are made per stripe of the dispatch that reads them.
-        let stripes = dispatch.plan.numbers.get("stripes").copied();
-        let one_launch = options.uses_one_launch(ranks);
-        let make_if = |wanted: bool, pipeline: StandardPipeline| {
-            wanted.then(|| make(pipeline, stripes)).transpose()
-        };
-        Ok(Programs {
-            layout: make(Standard::Layout, stripes)?,
-            cached: make_if(options.cached, Standard::NvlDispatchCached)?,
-            combine: make(options.combine_pipeline(ranks), stripes)?,
-            one_launch: make_if(one_launch, Standard::DecodeDispatch)?,
-            stripes: make_if(one_launch, Standard::DecodeStripes)?,
-            dispatch,
-        })
-    }
-
-    fn all(&self) -> impl Iterator<Item = &Emitted> {
-        let fixed = [&self.layout, &self.dispatch, &self.combine];
-        fixed.into_iter().chain(&self.cached).chain(&self.one_launch).chain(&self.stripes)
-    }
-
-    fn plans(&self) -> impl Iterator<Item = &Plan> {
-        self.all().map(|program| &program.plan)
-    }
-
-    /// What lies where in a buffer of them.
-    fn layout(&self, options: &BufferOptions, ranks: usize) -> MemoryLayout {
-        let (_, control_bytes) = place_control(self.plans());
-        MemoryLayout::new(options, ranks, self.plans(), control_bytes, self.meta_bytes())
-    }
-
-    /// Bytes of the meta record that a direct channel brings with each row.
-    fn meta_bytes(&self) -> u64 {
-        let dispatches = [Some(&self.dispatch), self.cached.as_ref()].into_iter().flatten();
-        let messages = dispatches.flat_map(|program| &program.plan.messages);
-        messages.map(|message| positive(message.meta_bytes)).max().unwrap_or(0)
-    }
-}
-
-/// Leaves nothing to the rates: processes may have measured others, and all ranks have to do the same.
-fn choose(
-    options: &mut BufferOptions,
-    backend: &dyn Backend,
-    ranks: usize,
-) -> Result<(), CallError> {
-    let launches = u64::from(options.uses_one_launch(ranks));
-    let says = launches | u64::from(options.pushes_back(ranks)) << 1;
-    let all = backend.gather("choose how a buffer dispatches and combines", says)?;
-    options.one_launch = Some(all.iter().all(|says| says & 1 != 0));
-    options.push_combine = Some(all.iter().all(|says| says & 2 != 0));
-    Ok(())
-}
-
-/// SMs of a kernel, if a call names none.
-fn kernel_sms(group: &Group, pipeline: StandardPipeline, usual: u32) -> u32 {
-    match pipeline {
-        StandardPipeline::DecodeCombine => group.sms_of(usual.max(PUSHED_BACK_SMS)),
-        _ => usual,
-    }
 }
 
 impl Buffer {

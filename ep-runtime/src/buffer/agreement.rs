@@ -2,8 +2,8 @@
 
 use sha2::{Digest, Sha256};
 
-use super::Programs;
 use super::options::{BufferOptions, Payload, Via};
+use super::programs::Programs;
 use crate::backend::Backend;
 use crate::error::CallError;
 

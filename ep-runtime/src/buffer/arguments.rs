@@ -3,7 +3,8 @@
 use ep_codegen::plan::{Param, ParamKind};
 
 use super::memory::MemoryLayout;
-use super::options::{BufferOptions, StandardPipeline};
+use super::options::BufferOptions;
+use super::standard::StandardPipeline;
 use crate::args::Operand;
 
 /// The numbers that differ from call to call. Of blocks these are the addresses; where something lies

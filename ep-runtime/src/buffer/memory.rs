@@ -2,11 +2,9 @@
 
 use std::fmt;
 
-use ep_codegen::plan::{Arch, Extent, Plan};
+use ep_codegen::plan::{Extent, Plan};
 
-use super::Programs;
-use super::options::{BufferOptions, Emit};
-use crate::error::CallError;
+use super::options::BufferOptions;
 use crate::group::positive;
 use crate::memory::align_up;
 
@@ -197,19 +195,6 @@ pub struct MemoryUsage {
     pub host: u64,
 }
 
-impl MemoryUsage {
-    /// What a buffer would take on each of `ranks` ranks, before anything is allocated.
-    pub fn of(
-        options: &BufferOptions,
-        ranks: usize,
-        arch: Arch,
-        emit: &dyn Emit,
-    ) -> Result<MemoryUsage, CallError> {
-        options.check(ranks)?;
-        Ok(Programs::emit(emit, ranks, arch, options)?.layout(options, ranks).usage())
-    }
-}
-
 /// In MiB, rounded up.
 impl fmt::Display for MemoryUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -229,7 +214,10 @@ impl fmt::Display for MemoryUsage {
 
 #[cfg(test)]
 mod tests {
+    use ep_codegen::plan::Arch;
+
     use super::*;
+    use crate::buffer::programs::Programs;
     use crate::buffer::{BuiltIn, Via};
 
     fn programs(options: &BufferOptions, ranks: usize) -> Programs {

@@ -1,0 +1,125 @@
+//! The pipelines that a buffer launches, and where it gets their kernels from.
+
+use ep_codegen::plan::{Arch, Config};
+use ep_codegen::schedule::RuleSet;
+
+use crate::emit::Emitted;
+use crate::error::CallError;
+use crate::pipeline::AnyPipeline;
+use crate::pipelines;
+
+/// The pipelines that a buffer launches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StandardPipeline {
+    /// Counts where tokens go, and exchanges the counts.
+    Layout,
+    /// Moves rows and leaves the tables that combine and cached dispatches read.
+    NvlDispatch,
+    /// Moves rows by tables that an earlier dispatch left.
+    NvlDispatchCached,
+    /// Brings rows back and adds them up.
+    NvlCombine,
+    /// Counts and moves rows in one launch, and leaves the tables that combine reads.
+    DecodeDispatch,
+    /// Makes the tables that cached dispatches read of those.
+    DecodeStripes,
+    /// Stores rows where their tokens are, and adds them up there.
+    DecodeCombine,
+}
+
+impl StandardPipeline {
+    /// Every one.
+    pub const ALL: [StandardPipeline; 7] = [
+        StandardPipeline::Layout,
+        StandardPipeline::NvlDispatch,
+        StandardPipeline::NvlDispatchCached,
+        StandardPipeline::NvlCombine,
+        StandardPipeline::DecodeDispatch,
+        StandardPipeline::DecodeStripes,
+        StandardPipeline::DecodeCombine,
+    ];
+
+    /// The pipeline's name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            StandardPipeline::Layout => "layout",
+            StandardPipeline::NvlDispatch | StandardPipeline::NvlDispatchCached => "nvl-dispatch",
+            StandardPipeline::NvlCombine => "nvl-combine",
+            StandardPipeline::DecodeDispatch => "decode-dispatch",
+            StandardPipeline::DecodeStripes => "decode-stripes",
+            StandardPipeline::DecodeCombine => "decode-combine",
+        }
+    }
+}
+
+/// Where a buffer gets its kernels from: the compiled-in declarations, or files made by `emit`.
+pub trait Emit {
+    /// The plan and text of `pipeline` with `settings` (names and values as `--set` takes them).
+    fn emit(
+        &self,
+        pipeline: StandardPipeline,
+        arch: Arch,
+        settings: &[(String, String)],
+    ) -> Result<Emitted, CallError>;
+}
+
+/// The standard pipelines as this crate declares them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BuiltIn;
+
+impl BuiltIn {
+    /// The declaration behind a standard pipeline.
+    pub fn entry(pipeline: StandardPipeline) -> AnyPipeline {
+        match pipeline {
+            StandardPipeline::Layout => AnyPipeline::of::<pipelines::Layout>(),
+            StandardPipeline::NvlDispatch | StandardPipeline::NvlDispatchCached => {
+                AnyPipeline::of::<pipelines::NvlDispatch>()
+            }
+            StandardPipeline::NvlCombine => AnyPipeline::of::<pipelines::NvlCombine>(),
+            StandardPipeline::DecodeDispatch => AnyPipeline::of::<pipelines::DecodeDispatch>(),
+            StandardPipeline::DecodeStripes => AnyPipeline::of::<pipelines::DecodeStripes>(),
+            StandardPipeline::DecodeCombine => AnyPipeline::of::<pipelines::DecodeCombine>(),
+        }
+    }
+}
+
+/// The same with every role composed statement by statement: slower, and a second text to compare with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BuiltInPlain;
+
+impl Emit for BuiltInPlain {
+    fn emit(
+        &self,
+        pipeline: StandardPipeline,
+        arch: Arch,
+        settings: &[(String, String)],
+    ) -> Result<Emitted, CallError> {
+        emit(pipeline, arch, settings, RuleSet::None)
+    }
+}
+
+impl Emit for BuiltIn {
+    fn emit(
+        &self,
+        pipeline: StandardPipeline,
+        arch: Arch,
+        settings: &[(String, String)],
+    ) -> Result<Emitted, CallError> {
+        emit(pipeline, arch, settings, RuleSet::All)
+    }
+}
+
+fn emit(
+    pipeline: StandardPipeline,
+    arch: Arch,
+    settings: &[(String, String)],
+    rules: RuleSet,
+) -> Result<Emitted, CallError> {
+    let entry = BuiltIn::entry(pipeline);
+    let ir = (entry.ir)();
+    let mut config = Config { rules, ..Config::new(&ir, arch) };
+    for (name, value) in settings {
+        config.set(&ir, name, value)?;
+    }
+    Ok(entry.emit(&config)?)
+}
