@@ -6,9 +6,9 @@ mod request;
 mod result;
 mod routing;
 mod survive;
+mod talk;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -26,15 +26,15 @@ use ep_verify::selftest::{Operation, Selftest};
 use crate::failure::Failure;
 use crate::files;
 use crate::json::{Object, Value};
-use crate::machine::{Machine, REQUIRED, Ranks, gpus, required_gpus, warn};
+use crate::machine::{Machine, Ranks, gpus, required_gpus, warn};
 use crate::moved::bytes;
 use crate::problem::{failed, memory_parts, no_machine};
 use crate::processes;
 use crate::program;
-use crate::progress::Progress;
 pub(crate) use request::Options;
 use request::{Batch, Probe, Request};
 use result::{Least, Measured, Texts};
+use talk::Talk;
 
 /// Bytes that fill the wire.
 const WIRE_BYTES: u64 = 128 << 20;
@@ -99,72 +99,6 @@ fn draw(results: &str, chart: &Path) -> Result<(), Failure> {
 
 fn unusable(path: &Path, error: &std::io::Error) -> Failure {
     Failure::Failed(format!("{} cannot be used: {error}", path.display()))
-}
-
-/// Where the command tells what it finds. Results are lines of JSON or of a table; with JSON all else
-/// goes to standard error.
-struct Talk<'a> {
-    json: bool,
-    /// Whether this process is the one of several that talks.
-    speaks: bool,
-    /// How far the measurements of a buffer are; it is out of the way where something is told.
-    progress: Option<Progress>,
-    out: &'a mut dyn Write,
-    err: &'a mut dyn Write,
-}
-
-impl Talk<'_> {
-    fn say(&mut self, text: &str) -> Result<(), Failure> {
-        if !self.speaks {
-            return Ok(());
-        }
-        let out = if self.json { &mut *self.err } else { &mut *self.out };
-        line(self.progress.as_ref(), out, &text)
-    }
-
-    fn object(&mut self, object: &Object) -> Result<(), Failure> {
-        if !self.speaks || !self.json {
-            return Ok(());
-        }
-        line(self.progress.as_ref(), self.out, object)
-    }
-
-    /// Begins to measure in a buffer, whose kernels may have to be compiled before.
-    fn begin(&mut self, measurements: usize, part: String) {
-        // The one before leaves its line first.
-        self.progress = None;
-        let progress = match self.speaks {
-            true => Progress::new(measurements as u64),
-            false => Progress::hidden(),
-        };
-        progress.begin(part);
-        self.progress = Some(progress);
-    }
-
-    /// One more is measured.
-    fn step(&self, part: &str) {
-        self.progress.iter().for_each(|progress| progress.step(part));
-    }
-
-    /// Ends without results on a machine that lacks what it takes.
-    fn skipped(&mut self, failure: &Failure) -> Result<(), Failure> {
-        let why = failure.sentence();
-        writeln!(self.err, "skipped: {why} ({REQUIRED}=N makes this a failure)")?;
-        Ok(())
-    }
-}
-
-/// Writes a line at once, since what follows may take a while.
-fn line(
-    progress: Option<&Progress>,
-    out: &mut dyn Write,
-    text: &dyn fmt::Display,
-) -> Result<(), Failure> {
-    let mut write = || writeln!(out, "{text}").and_then(|()| out.flush());
-    Ok(match progress {
-        Some(progress) => progress.aside(write),
-        None => write(),
-    }?)
 }
 
 /// A run of the command on a group.

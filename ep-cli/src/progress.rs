@@ -19,6 +19,22 @@ impl Progress {
         Progress { bar: ProgressBar::hidden() }
     }
 
+    /// On a terminal that a test looks at.
+    #[cfg(test)]
+    pub(crate) fn on(terminal: &indicatif::InMemoryTerm, total: u64) -> Progress {
+        let progress = Progress::new(total);
+        let target =
+            indicatif::ProgressDrawTarget::term_like_with_hz(Box::new(terminal.clone()), 255);
+        progress.bar.set_draw_target(target);
+        progress
+    }
+
+    /// How many there are, if anything is drawn.
+    #[cfg(test)]
+    pub(crate) fn total(&self) -> Option<u64> {
+        self.bar.length()
+    }
+
     /// Names the part that runs now.
     pub(crate) fn begin(&self, part: impl Into<String>) {
         self.bar.set_message(part.into());
@@ -46,14 +62,12 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use indicatif::{InMemoryTerm, ProgressDrawTarget};
+    use indicatif::InMemoryTerm;
 
     #[test]
     fn a_terminal_shows_how_far_it_is_and_nothing_behind_the_end() {
         let terminal = InMemoryTerm::new(4, 80);
-        let progress = Progress::new(8);
-        let target = ProgressDrawTarget::term_like_with_hz(Box::new(terminal.clone()), 255);
-        progress.bar.set_draw_target(target);
+        let progress = Progress::on(&terminal, 8);
         (0..4).for_each(|_| progress.step("schedules"));
         progress.bar.tick();
         assert_eq!(terminal.contents(), "[############>...........] 4/8 schedules");

@@ -7,8 +7,9 @@ use ep_runtime::buffer::BuiltIn;
 use ep_runtime::error::CallError;
 use ep_verify::selftest::Selftest;
 
+use super::check;
 use super::request::Request;
-use super::{Talk, check};
+use super::talk::Talk;
 use crate::failure::Failure;
 use crate::machine::{Ranks, gpus};
 use crate::problem::failed;
