@@ -87,6 +87,9 @@ pub struct Plan {
     /// Whether blocks wait for one another, or several of them for other ranks: all of them have to be
     /// resident at once then.
     pub waits: bool,
+    /// Whether its kernels first wait for the end of the one before them in their stream, as `ep::enter`
+    /// does: they may be brought to the SMs ahead of that.
+    pub enters: bool,
     /// Whether a rank may be left out of calls: nothing waits for it.
     pub skips_ranks: bool,
     /// Messages as laid out for their channels.

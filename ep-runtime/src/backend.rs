@@ -144,7 +144,7 @@ pub struct KernelLaunch<'a> {
     pub waits: bool,
     /// Whether it first waits for the end of the kernel before it in its stream, as `ep::enter` does, so
     /// that it may be brought to the SMs ahead of that.
-    pub comes_early: bool,
+    pub enters: bool,
     /// The kernel's one argument, `struct Args`.
     pub args: &'a [u8],
 }

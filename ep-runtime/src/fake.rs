@@ -305,6 +305,7 @@ pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
         roles: Vec::new(),
         blocks_min: 1,
         waits: false,
+        enters: true,
         skips_ranks: false,
         messages: Vec::<MessageLayout>::new(),
         pairs: Vec::new(),

@@ -27,6 +27,8 @@ pub struct HandwrittenKernel {
     pub blocks_min: i64,
     /// Whether blocks wait for one another or for other ranks.
     pub waits: bool,
+    /// Whether the first thing it does is `ep::enter`.
+    pub enters: bool,
 }
 
 impl HandwrittenKernel {
@@ -73,6 +75,7 @@ impl HandwrittenKernel {
             roles: Vec::new(),
             blocks_min: self.blocks_min,
             waits: self.waits,
+            enters: self.enters,
             skips_ranks: false,
             messages: Vec::new(),
             pairs: Vec::new(),

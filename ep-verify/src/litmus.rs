@@ -241,6 +241,7 @@ fn plain() -> HandwrittenKernel {
         window_bytes: 12 * WORDS as i64 + 24,
         blocks_min: i64::from(BLOCKS),
         waits: true,
+        enters: true,
     }
 }
 
@@ -256,6 +257,7 @@ fn bulk() -> HandwrittenKernel {
         window_bytes: 1024 + 128,
         blocks_min: 1,
         waits: true,
+        enters: true,
     }
 }
 

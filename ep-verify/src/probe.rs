@@ -52,6 +52,7 @@ impl Probe {
             window_bytes: 8 * ranks as i64,
             blocks_min: 2,
             waits: true,
+            enters: true,
         };
         let plan = made.plan(backend.arch());
         // Not at the start of the window, so that an offset that was forgotten shows.

@@ -117,7 +117,7 @@ impl UnorderedBackend {
                 Next::Kernel(kernels) => {
                     for (rank, kernel) in kernels.iter().enumerate() {
                         let Kernel { code, blocks, waits, ref args, .. } = *kernel;
-                        let launch = KernelLaunch { code, blocks, waits, comes_early: false, args };
+                        let launch = KernelLaunch { code, blocks, waits, enters: false, args };
                         self.host.launch(rank, Stream::OWN, &launch)?;
                     }
                     (0..self.ranks()).try_for_each(|rank| self.host.sync(rank, Stream::OWN))?;

@@ -83,6 +83,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         roles: warps,
         blocks_min: planner.blocks_min(),
         waits: waits(&ir),
+        enters: true,
         skips_ranks: ir
             .channels
             .iter()

@@ -281,7 +281,7 @@ impl Backend for GpuBackend {
         let kernels = read(&self.kernels);
         let kernel = loaded(&kernels, rank, launch.code)?;
         let cooperative = self.cooperative && launch.waits;
-        let comes_early = launch.comes_early && self.arch.has_early_launch();
+        let comes_early = launch.enters && self.arch.has_early_launch();
         kernel.launch(own.queue(stream), launch, [cooperative, comes_early])
     }
 

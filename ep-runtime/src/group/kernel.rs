@@ -237,8 +237,8 @@ impl GroupKernel {
         for phase in phases {
             self.take_phase(own, phase)?;
             let code = own.codes[phase];
-            let (waits, args) = (self.plan.waits, args.bytes());
-            let launch = KernelLaunch { code, blocks, waits, comes_early: true, args };
+            let Plan { waits, enters, .. } = *self.plan;
+            let launch = KernelLaunch { code, blocks, waits, enters, args: args.bytes() };
             self.group.backend().launch(turn.rank(), turn.stream(), &launch)?;
         }
         Ok(())

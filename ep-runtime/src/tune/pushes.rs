@@ -121,6 +121,7 @@ impl Pushes {
             window_bytes: (ranks * bytes) as i64,
             blocks_min: 1,
             waits: true,
+            enters: true,
         };
         let plan = made.plan(backend.arch());
         let window = Arc::new(Window::new(backend, control_bytes(&plan))?);

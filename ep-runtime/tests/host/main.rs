@@ -89,7 +89,7 @@ impl Ranks {
             code: self.codes[rank],
             blocks: 1,
             waits: true,
-            comes_early: false,
+            enters: false,
             args: &args,
         };
         self.backend.launch(rank, Stream::OWN, &launch)
@@ -217,7 +217,7 @@ fn wrong_numbers_are_refused() {
         code: ranks.codes[1],
         blocks: 1,
         waits: true,
-        comes_early: false,
+        enters: false,
         args: &[0; 32],
     };
     assert!(text(backend.launch(0, Stream::OWN, &launch)).contains("not loaded for rank 0"));
@@ -225,7 +225,7 @@ fn wrong_numbers_are_refused() {
         code: ranks.codes[0],
         blocks: 133,
         waits: true,
-        comes_early: false,
+        enters: false,
         args: &[0; 32],
     };
     let error = backend.launch(0, Stream::OWN, &launch).unwrap_err();

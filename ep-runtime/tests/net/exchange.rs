@@ -30,6 +30,7 @@ const KERNEL: HandwrittenKernel = HandwrittenKernel {
     window_bytes: 0,
     blocks_min: 1,
     waits: true,
+    enters: true,
 };
 
 /// What the ranks of a test do.

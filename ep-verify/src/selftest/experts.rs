@@ -40,6 +40,7 @@ impl Experts {
             window_bytes: 0,
             blocks_min: 1,
             waits: false,
+            enters: false,
         };
         let plan = made.plan(group.backend().arch());
         let window = Arc::new(Window::new(group.backend(), control_bytes(&plan))?);

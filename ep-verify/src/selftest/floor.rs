@@ -196,6 +196,7 @@ impl<'a> Half<'a> {
             window_bytes: (flag_bytes(messages) + 2 * messages * row_bytes) as i64,
             blocks_min: 1,
             waits: true,
+            enters: true,
         };
         let plan = made.plan(backend.arch());
         let window = Arc::new(Window::new(backend, control_bytes(&plan))?);

@@ -67,7 +67,7 @@ impl Load {
         args.extend(self.turns.to_le_bytes());
         let blocks = self.backend.sms(rank);
         let launch =
-            KernelLaunch { code: own.code, blocks, waits: false, comes_early: false, args: &args };
+            KernelLaunch { code: own.code, blocks, waits: false, enters: false, args: &args };
         Ok(self.backend.launch(rank, own.stream, &launch)?)
     }
 
