@@ -37,6 +37,9 @@ enum Calls {
     Replayed,
 }
 
+/// Calls of a test, and what they leave.
+type Call = fn(&mut Selftest) -> Result<Findings, CallError>;
+
 /// All of them, by name.
 pub(super) fn all() -> Vec<(&'static str, Standard)> {
     let chain = |via, hidden: usize, tokens: usize| {
@@ -118,18 +121,13 @@ impl Standard {
         case
     }
 
-    /// One of its calls; none after the last.
-    pub(super) fn call(
-        &self,
-        test: &mut Selftest,
-        turn: usize,
-    ) -> Option<Result<Findings, CallError>> {
-        match (self.calls, turn) {
-            (Calls::Chain, 0) => Some(test.check_back_to_back()),
-            (Calls::Chain, _) | (Calls::Once, 0) => Some(test.check()),
-            (Calls::Expanded, 0) => Some(test.check_expanded(16, 0)),
-            (Calls::Replayed, 0) => Some(test.check_replayed(3)),
-            _ => None,
+    /// What is called, in turn.
+    pub(super) fn calls(&self) -> &'static [Call] {
+        match self.calls {
+            Calls::Chain => &[|test| test.check_back_to_back(), |test| test.check()],
+            Calls::Once => &[|test| test.check()],
+            Calls::Expanded => &[|test| test.check_expanded(16, 0)],
+            Calls::Replayed => &[|test| test.check_replayed(3)],
         }
     }
 }
