@@ -83,7 +83,7 @@ const fn outside(kernel: &'static str, shape: Shape, says: &'static str, to: &'s
 const FOREIGN: &str = "in another rank's local memory: local of rank 1";
 const SCOPES: &str = "where sys was needed";
 
-const ONLY: [Only; 35] = [
+const ONLY: [Only; 36] = [
     only(
         "store_ends_a_release",
         THREE,
@@ -165,6 +165,11 @@ const ONLY: [Only; 35] = [
             Rule::MbarrierInit,
             ("lane == 1) ep::fence_mbarrier_init", "lane == 0) ep::fence_mbarrier_init"),
         )
+    },
+    Only {
+        breaks: Err(FailureKind::Bulk),
+        mend: ("kPast = 16", "kPast = 0"),
+        ..outside("copy_leaves_shared_memory", WARP, "which leaves the block's shared memory", "")
     },
     only("written_after", WARP, Rule::ReadOnly, ("__ldg(args.data)", "*args.data")),
     only("written_long_after", WARP, Rule::ReadOnly, ("__ldg(args.data)", "*args.data")),

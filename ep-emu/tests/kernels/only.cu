@@ -688,3 +688,18 @@ extern "C" __global__ void wide_fence_behind_a_look(const __grid_constant__ Args
         args.result[0] = args.data[0];
     }
 }
+
+/// A bulk copy begins in the shared memory that the block was given, and ends behind it.
+extern "C" __global__ void copy_leaves_shared_memory(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    constexpr int kGiven = 1024, kBytes = 128, kPast = 16;
+    const int lane = ep::lane_index();
+    char* last = reinterpret_cast<char*>(&smem) + kGiven - kBytes;
+    reinterpret_cast<u32*>(last)[lane] = lane;
+    ep::fence_proxy_async_shared();
+    __syncwarp();
+    if (lane != 0) return;
+    ep::tma_store(args.data, last + kPast, kBytes);
+    ep::tma_commit();
+    ep::tma_wait_stored<0>();
+}
