@@ -25,9 +25,10 @@ const SHIM_FILES: [&str; 2] = ["ep/emu.h", "ep/shim.cpp"];
 /// numbers of DWARF 5.
 const COMMON: [&str; 5] = ["-std=c++17", "-gdwarf-4", "-fPIC", "-fvisibility=hidden", "-w"];
 
-/// Flags of kernels: contraction would round differently from the device's explicit fused operations.
-const NUMBERS: [&str; 4] =
-    ["-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-stack-protector"];
+/// Flags of kernels: contraction would round differently from the device's explicit fused operations, and
+/// nothing is thrown.
+const NUMBERS: [&str; 5] =
+    ["-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-stack-protector", "-fno-exceptions"];
 
 /// What a compiler says when the machine is at its end, and the text has nothing to do with it.
 const MACHINE_LACKS: [&str; 3] =
@@ -78,6 +79,8 @@ pub struct Product<'a> {
     pub build: Build,
     /// What the compiler calls itself.
     pub compiler: &'a str,
+    /// Whether it is a part of every program.
+    pub is_shared: bool,
 }
 
 /// A C++ compiler of this machine and the shelf for its products.
@@ -113,10 +116,15 @@ impl Compiler {
         Ok(Self { command, version, shelf })
     }
 
+    /// The same compiler with another shelf.
+    pub fn with_shelf(&self, shelf: Arc<dyn Shelf>) -> Self {
+        Self { shelf, ..self.clone() }
+    }
+
     /// Compiles `source`, or takes the product of an earlier compilation of the same bytes.
     pub fn compile(&self, source: &Source, build: Build) -> Result<Arc<Program>, CompileError> {
         let files = files_of(source);
-        let about = Product { name: &source.name, build, compiler: self.name() };
+        let about = Product { name: &source.name, build, compiler: self.name(), is_shared: false };
         let library = self.product(&about, &[&NUMBERS, build.flags()], &files, &mut |folder| {
             self.compile_in(folder, build)
         })?;
@@ -131,7 +139,7 @@ impl Compiler {
         let sanitized = build == Build::Sanitized;
         let build = if sanitized { Build::Sanitized } else { Build::Fast };
         let define: &[&str] = if sanitized { &["-DEMU_ADDRESS_SANITIZER"] } else { &[] };
-        let about = Product { name: "ep/shim.cpp", build, compiler: self.name() };
+        let about = Product { name: "ep/shim.cpp", build, compiler: self.name(), is_shared: true };
         self.product(&about, &[define], &files, &mut |folder| {
             let mut shim = self.call();
             shim.args(COMMON).args(define).args(["-O2", "-c", "ep/shim.cpp", "-o", "shim.o"]);
@@ -188,6 +196,9 @@ impl Compiler {
             if self.version.contains("clang") {
                 link.arg("-shared-libasan");
             }
+        } else {
+            // Kernels use nothing of the C++ library, and to look through it takes longer than the rest.
+            link.args(["-nodefaultlibs", "-lc"]);
         }
         self.run(&mut link, folder)?;
         read(&folder.join(LIBRARY))

@@ -71,6 +71,25 @@ impl Shelf for Kept {
     }
 }
 
+/// A shelf that keeps what all programs are linked with, and nothing else.
+#[derive(Debug)]
+struct Passing(Arc<Kept>);
+
+impl Shelf for Passing {
+    fn fetch(
+        &self,
+        about: &Product<'_>,
+        parts: &[&str],
+        make: &mut dyn FnMut() -> Result<Vec<u8>, CompileError>,
+    ) -> Result<Vec<u8>, CompileError> {
+        if about.is_shared { self.0.fetch(about, parts, make) } else { make() }
+    }
+
+    fn folder(&self) -> io::Result<Box<dyn AsRef<Path>>> {
+        self.0.folder()
+    }
+}
+
 impl Programs {
     /// With the compiler of this machine; what it makes is kept beside the compiled GPU kernels.
     pub fn find() -> Result<Arc<Programs>, BackendError> {
@@ -111,8 +130,19 @@ impl Programs {
         self.with(Change::Marked(Arc::clone(coverage)))
     }
 
+    /// The same compiler for texts that nobody compiles again: what it makes of them is gone with the
+    /// last who holds this.
+    pub fn passing(&self) -> Arc<Programs> {
+        let shelf = Arc::new(Passing(Arc::clone(&self.kept)));
+        self.made_by(self.compiler.with_shelf(shelf), self.change.clone())
+    }
+
     fn with(&self, change: Change) -> Arc<Programs> {
-        let (compiler, kept) = (self.compiler.clone(), Arc::clone(&self.kept));
+        self.made_by(self.compiler.clone(), change)
+    }
+
+    fn made_by(&self, compiler: Compiler, change: Change) -> Arc<Programs> {
+        let kept = Arc::clone(&self.kept);
         Arc::new(Programs { compiler, kept, change, made: Mutex::default() })
     }
 
