@@ -6,6 +6,7 @@ mod channels;
 mod decode;
 mod gathers;
 mod kernels;
+mod listed;
 mod local;
 mod low_latency;
 mod meaning;
