@@ -28,6 +28,16 @@ const SIZES: [(usize, usize); 2] = [(160, 1040), (160, 128)];
 /// Where one launch does it all, also fewer tokens than warps: ranks that send little are soon ahead.
 const SMALL: (usize, usize) = (5, 128);
 
+/// What a run is about.
+#[derive(Clone, Copy)]
+struct Shape {
+    way: Way,
+    /// Tokens and values a row.
+    size: (usize, usize),
+    /// Whether one rank sends alone: then nothing but offers tells it that the others have read their rows.
+    lone: bool,
+}
+
 /// Runs of each kind, in order: a bug that the checker sees shows in its first run. A run is a seed, in
 /// every shape that uses the file of the bug. The last ones are stopped at some step.
 const RUNS: [(Build, u64, bool); 3] =
@@ -112,9 +122,9 @@ fn hunt(mutant: &Mutant, programs: &Programs) -> Result<Hunt, String> {
     for (build, seeds, stops) in RUNS {
         for seed in 1..=seeds {
             runs += 1;
-            for (way, size) in shapes(&mutant.file) {
+            for shape in shapes(&mutant.file) {
                 let stop = stops.then(|| Fault::StoppedRank.drawn(RANKS, seed, steps));
-                let run = attempt(&planted, way, size, (build, seed), stop);
+                let run = attempt(&planted, shape, (build, seed), stop);
                 let run = run.map_err(|error| {
                     format!("the bug `{}` cannot be planted: {error}", mutant.name)
                 })?;
@@ -126,7 +136,8 @@ fn hunt(mutant: &Mutant, programs: &Programs) -> Result<Hunt, String> {
                             (_, true) => "stopped",
                             _ => "fast",
                         };
-                        return Ok(Hunt { found: Some(Found { mode, way, seed, report }), runs });
+                        let found = Found { mode, way: shape.way, seed, report };
+                        return Ok(Hunt { found: Some(found), runs });
                     }
                 }
             }
@@ -136,10 +147,14 @@ fn hunt(mutant: &Mutant, programs: &Programs) -> Result<Hunt, String> {
 }
 
 /// The ways that use a file, in every size.
-fn shapes(file: &str) -> impl Iterator<Item = (Way, (usize, usize))> {
+fn shapes(file: &str) -> impl Iterator<Item = Shape> {
     let ways = ways(file);
-    let small = ways.iter().filter(|way| **way == Way::OneLaunch).map(|way| (*way, SMALL));
-    SIZES.into_iter().flat_map(|size| ways.iter().map(move |way| (*way, size))).chain(small)
+    let shape = |way: &Way, size| Shape { way: *way, size, lone: false };
+    let few = ways.iter().filter(|way| **way == Way::OneLaunch).flat_map(move |way| {
+        let few = shape(way, SMALL);
+        [few, Shape { lone: true, ..few }]
+    });
+    SIZES.into_iter().flat_map(move |size| ways.iter().map(move |way| shape(way, size))).chain(few)
 }
 
 /// How rows go: through rings, or straight in two launches or in one.
@@ -180,8 +195,7 @@ fn ways(file: &str) -> &'static [Way] {
 /// and when.
 fn attempt(
     programs: &Arc<Programs>,
-    way: Way,
-    (tokens, hidden): (usize, usize),
+    Shape { way, size: (tokens, hidden), lone }: Shape,
     (build, seed): (Build, u64),
     stop: Option<(u32, u64)>,
 ) -> Result<Result<u64, String>, String> {
@@ -198,6 +212,9 @@ fn attempt(
     let routing = RoutingOptions { absent: 0.2, ..RoutingOptions::even(3, 7) };
     let mut case = Case { routing, seed, ..Case::even(options, RANKS, 4) };
     case.dispatch.remote_sms = Some(2);
+    if lone {
+        Fault::EmptyRanks.alter(&mut case, (seed % RANKS as u64) as u32);
+    }
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let mut host = HostOptions { build, isolation: Some(LIMIT), ..HostOptions::new(RANKS) };
     host.spec.seed = seed;
@@ -211,7 +228,8 @@ fn attempt(
     // They wrap on the way.
     backend.start_rings_at(u32::MAX - 8);
     let struck = stop.map(|(rank, _)| (Fault::StoppedRank, rank));
-    for queued in [true, false] {
+    // A first call finds no words of an earlier one that would do.
+    for queued in [false, true] {
         let outcome = if queued { test.check_back_to_back() } else { test.check() };
         match judge(struck, outcome, &backend) {
             Ok(true) => {}
