@@ -197,8 +197,9 @@ impl Compiler {
                 link.arg("-shared-libasan");
             }
         } else {
-            // Kernels use nothing of the C++ library, and to look through it takes longer than the rest.
-            link.args(["-nodefaultlibs", "-lc"]);
+            // Kernels use nothing of the C++ library, and to look through it takes longer than the rest. The
+            // compiler's own functions are those of its library.
+            link.args(["-nodefaultlibs", "-lgcc", "-lc"]);
         }
         self.run(&mut link, folder)?;
         read(&folder.join(LIBRARY))

@@ -142,6 +142,7 @@ __device__ __forceinline__ void leave_counted(const Group& group, const Call& ca
     }
     __syncthreads();
     last();
+    bring_next_kernel();
     __syncthreads();
     if (thread == 0) end_call(group, call);
 }

@@ -251,8 +251,8 @@ private:
 template <class Slots>
 class BackIn : SlotRowsEnd<Slots> {
     using End = SlotRowsEnd<Slots>;
-    // More peers take registers that 7 units a lane need.
-    using Cut = BackCut<Slots, (Slots::kPeers > 2 ? 5 : 7)>;
+    // Other numbers of peers take registers that 7 units a lane need.
+    using Cut = BackCut<Slots, (Slots::kPeers == 2 ? 7 : 4)>;
     using End::team_;
     static constexpr int kPeers = End::kPeers;
     // A lane for each quarter of a peer's part.
