@@ -14,11 +14,6 @@ impl Progress {
         Progress { bar: ProgressBar::new(total).with_style(style) }
     }
 
-    /// Of one of several processes that do not talk: nothing is drawn.
-    pub(crate) fn hidden() -> Progress {
-        Progress { bar: ProgressBar::hidden() }
-    }
-
     /// On a terminal that a test looks at.
     #[cfg(test)]
     pub(crate) fn on(terminal: &indicatif::InMemoryTerm, total: u64) -> Progress {
@@ -29,7 +24,7 @@ impl Progress {
         progress
     }
 
-    /// How many there are, if anything is drawn.
+    /// How many there are.
     #[cfg(test)]
     pub(crate) fn total(&self) -> Option<u64> {
         self.bar.length()

@@ -2,9 +2,9 @@
 //!
 //! The kernels of a rank share control memory, and two that ran side by side could each keep the
 //! blocks of the other from becoming resident. So a group orders all of them, with an event where
-//! the stream changes. The event is recorded behind each call that is not on the rank's own stream, since
-//! the caller may destroy its stream before the next call. What is captured runs later: it takes no part in the order before it is
-//! replayed, and only follows the earlier calls of its own capture.
+//! the stream changes. The event is recorded behind each call that is not on the rank's own stream,
+//! since the caller may destroy its stream before the next call. What is captured runs later: it takes
+//! no part in the order before it is replayed, and only follows the earlier calls of its own capture.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

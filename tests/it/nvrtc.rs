@@ -256,7 +256,7 @@ fn the_ptx_moves_rows_as_the_architecture_can() {
 /// A kernel that may be on the SMs before the one before it is over touches no memory until then.
 fn waits_before_all_else(kernel: &str, arch: Arch) -> Result<(), String> {
     let first = |names: &[&str]| {
-        let is_one = |line: &str| names.iter().any(|name| line.trim_start().contains(name));
+        let is_one = |line: &str| names.iter().any(|name| line.contains(name));
         kernel.lines().position(is_one)
     };
     let waits = first(&["griddepcontrol.wait"]);

@@ -14,7 +14,7 @@ pub(super) struct Talk<'a> {
     pub(super) json: bool,
     /// Whether this process is the one of several that talks.
     pub(super) speaks: bool,
-    /// How far the measurements of a buffer are; it is out of the way where something is told.
+    /// How far the measurements of a buffer are, if it talks; out of the way where something is told.
     pub(super) progress: Option<Progress>,
     pub(super) out: &'a mut dyn Write,
     pub(super) err: &'a mut dyn Write,
@@ -40,12 +40,11 @@ impl Talk<'_> {
     pub(super) fn begin(&mut self, measurements: usize, part: String) {
         // The one before leaves its line first.
         self.progress = None;
-        let progress = match self.speaks {
-            true => Progress::new(measurements as u64),
-            false => Progress::hidden(),
-        };
-        progress.begin(part);
-        self.progress = Some(progress);
+        if self.speaks {
+            let progress = Progress::new(measurements as u64);
+            progress.begin(part);
+            self.progress = Some(progress);
+        }
     }
 
     /// One more is measured.

@@ -28,16 +28,6 @@ const SIZES: [(usize, usize); 2] = [(160, 1040), (160, 128)];
 /// Where one launch does it all, also fewer tokens than warps: ranks that send little are soon ahead.
 const SMALL: (usize, usize) = (5, 128);
 
-/// What a run is about.
-#[derive(Clone, Copy)]
-struct Shape {
-    way: Way,
-    /// Tokens and values a row.
-    size: (usize, usize),
-    /// Whether one rank sends alone: then nothing but offers tells it that the others have read their rows.
-    lone: bool,
-}
-
 /// Runs of each kind, in order: a bug that the checker sees shows in its first run. A run is a seed, in
 /// every shape that uses the file of the bug. The last ones are stopped at some step.
 const RUNS: [(Build, u64, bool); 3] =
@@ -144,6 +134,16 @@ fn hunt(mutant: &Mutant, programs: &Programs) -> Result<Hunt, String> {
         }
     }
     Ok(Hunt { found: None, runs })
+}
+
+/// What a run is about.
+#[derive(Clone, Copy)]
+struct Shape {
+    way: Way,
+    /// Tokens and values a row.
+    size: (usize, usize),
+    /// Whether one rank sends alone: then nothing but offers tells it that the others have read their rows.
+    lone: bool,
 }
 
 /// The ways that use a file, in every size.

@@ -27,8 +27,8 @@ pub(super) fn lay_out(text: &str) -> String {
         let outer = open.get(kept).map_or(0, |closed| closed.deeper);
         open.truncate(kept);
         let levels = depth(&open) + outer;
-        if line.starts_with("// ") {
-            push_comment(&mut out, levels, line);
+        if let Some(comment) = line.strip_prefix("// ") {
+            push_comment(&mut out, levels, comment);
         } else {
             let indents = !code.starts_with("namespace ");
             let first = Bracket { line: number, indents, deeper: outer };
@@ -93,11 +93,11 @@ fn without_comment(line: &str) -> &str {
     line.split("//").next().unwrap_or(line).trim_end()
 }
 
-fn push_comment(out: &mut String, levels: usize, line: &str) {
+fn push_comment(out: &mut String, levels: usize, comment: &str) {
     let indent = " ".repeat(levels * INDENT);
     let mut start = format!("{indent}// ");
     let mut current = start.clone();
-    for word in line.trim_start_matches("// ").split(' ') {
+    for word in comment.split(' ') {
         let fresh = current == start;
         if !fresh && current.len() + 1 + word.len() > COLUMNS {
             out.push_str(current.trim_end());
