@@ -410,11 +410,17 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                                     + Cfg::Hop::kExperts, i_2)};
                         }
                     }
-                    // +107  store recv_topk_weights[message.row] = message.weights
-                    if (args.topk_weights != nullptr && args.recv_topk_weights != nullptr) {
-                        ep::copy_row<float>(team,
-                            &args.recv_topk_weights[ep::i64{row} * Cfg::kTopk],
-                            slot + Cfg::Inner::kMeta + Cfg::Hop::kWeights, Cfg::kTopk);
+                    // +107  store recv_topk_weights[message.row] = message.weights *
+                    //     (message.experts >= 0) as f32
+                    if (args.topk_idx != nullptr && args.topk_weights != nullptr
+                        && args.recv_topk_weights != nullptr) {
+                        for (int i_3 = team.lane; i_3 < Cfg::kTopk; i_3 += ep::kLanes) {
+                            args.recv_topk_weights[ep::i64{row} * Cfg::kTopk + i_3] = ep::product(
+                                ep::get<float>(slot + Cfg::Inner::kMeta + Cfg::Hop::kWeights, i_3),
+                                static_cast<float>(
+                                    ep::get<ep::i32>(slot + Cfg::Inner::kMeta + Cfg::Hop::kExperts,
+                                        i_3) >= 0));
+                        }
                     }
                     inner.release_after(part, mover.rows_begun());
                     ep::tell(mover, inner);

@@ -239,9 +239,13 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
                 // +60  store recv_topk_idx[message.row] = local(message.experts, me)
                 experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
                     [&](ep::i32 experts) { return mine.local(experts); });
-                // +61  store recv_topk_weights[message.row] = message.weights
+                // +61  store recv_topk_weights[message.row] = message.weights *
+                //     (local(message.experts, me) >= 0) as f32
                 weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
-                    [&](float weights) { return weights; });
+                    [&](float weights, ep::i32 experts) {
+                        return ep::product(weights, static_cast<float>(mine.local(experts) >= 0));
+                    },
+                    experts_field);
             });
             // +57  for message in ring[peer]: what is left
             ring.finish();

@@ -237,9 +237,13 @@ __device__ __forceinline__ void unpack(const Args& args, ep::Team& team) {
         // +101  store recv_topk_idx[message.row] = local(message.experts, me)
         experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
             [&](ep::i32 experts) { return mine.local(experts); });
-        // +102  store recv_topk_weights[message.row] = message.weights
+        // +102  store recv_topk_weights[message.row] = message.weights * (local(message.experts,
+        //     me) >= 0) as f32
         weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
-            [&](float weights) { return weights; });
+            [&](float weights, ep::i32 experts) {
+                return ep::product(weights, static_cast<float>(mine.local(experts) >= 0));
+            },
+            experts_field);
     });
 }
 

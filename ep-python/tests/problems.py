@@ -49,16 +49,16 @@ class Problem:
         ]
 
     def received(self, to: int) -> tuple[Any, Any, Any]:
-        """Rows, local experts and weights that arrive at a rank."""
+        """Rows, local experts and their weights that arrive at a rank."""
         arrivals = self.arrivals(to)
         rows = np.array([self.x[rank][token] for rank, token in arrivals], self.x[0].dtype).reshape(-1, self.hidden)
         ids = np.full((len(arrivals), self.topk), -1, np.int64)
         weights = np.zeros((len(arrivals), self.topk), np.float32)
         for row, (rank, token) in enumerate(arrivals):
-            weights[row] = self.topk_weights[rank][token]
             for k, expert in enumerate(self.topk_idx[rank][token]):
                 if expert >= 0 and self.owner(int(expert)) == to:
                     ids[row, k] = expert - self.begin(to)
+                    weights[row, k] = self.topk_weights[rank][token][k]
         return rows, ids, weights
 
     def times(self, rank: int) -> Any:

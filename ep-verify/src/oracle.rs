@@ -180,6 +180,16 @@ impl Oracle {
         experts.map(|expert| self.placement.local(*expert, dest).unwrap_or(-1)).collect()
     }
 
+    /// Weights of a received row; 0 for experts of other ranks.
+    pub fn local_weights_of(&self, dest: usize, row: Arrival) -> Vec<f32> {
+        let weights = self.routings[row.source].weights_of(row.token).iter();
+        let experts = self.local_experts_of(dest, row);
+        weights
+            .zip(experts)
+            .map(|(weight, expert)| if expert < 0 { 0.0 } else { *weight })
+            .collect()
+    }
+
     /// The rows of `dest` for each of its experts, in the order in which they arrive, each expert's
     /// beginning at a multiple of `alignment`.
     pub fn expanded(&self, dest: usize, local_experts: usize, alignment: usize) -> Expanded {

@@ -66,17 +66,19 @@ impl Terms<'_> {
         }
     }
 
-    /// What a call takes; several functions have lines of their own.
+    /// What a call takes; several functions have lines of their own, and so has what follows one.
     fn args(&self, args: &[Term]) -> String {
         let is_function = |arg: &&Term| matches!(arg.node, Node::Lambda(_));
         let others = args.iter().filter(|arg| !is_function(arg)).map(|arg| self.text(arg).len());
         let says = |arg: &Term| matches!(&arg.node, Node::Lambda(own) if !own.says.is_empty());
         let by_line = args.iter().filter(is_function).count() > 1
             || args.iter().any(says)
+            || args.iter().rev().skip(1).any(|arg| is_function(&arg))
             || others.sum::<usize>() > SHORT;
         let mut out = String::new();
         for (number, arg) in args.iter().enumerate() {
-            let apart = by_line && is_function(&arg);
+            let follows = number > 0 && is_function(&&args[number - 1]);
+            let apart = by_line && (is_function(&arg) || follows);
             out += match (number, apart) {
                 (0, true) => "\n",
                 (0, false) => "",

@@ -132,8 +132,8 @@ pub(super) enum Meaning {
     Placed(Term, Term),
     /// A message that has arrived, or one part of a gather.
     Message(Arrived),
-    /// A message of which an element of one field is at hand.
-    Field(String, Term),
+    /// A message of which the same element of some fields is at hand.
+    Fields(Vec<(String, Term)>),
 }
 
 /// A message where it can be read.

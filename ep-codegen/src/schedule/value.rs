@@ -94,7 +94,7 @@ impl RoleLowering<'_> {
                         there.by_lane = scope.by_lane;
                         self.value(&there, &row, i, out)
                     }
-                    Some(Meaning::Message(_) | Meaning::Field(..)) => {
+                    Some(Meaning::Message(_) | Meaning::Fields(_)) => {
                         Err(format!("`{name}` is a whole message here"))
                     }
                     None if *kind == NameKind::Stripe => {

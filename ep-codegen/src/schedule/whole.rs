@@ -27,6 +27,7 @@ use crate::ir::{
 };
 
 pub(super) use direct::{leader_of, peers_of, twin_of};
+pub(super) use fields::fields_of;
 pub(super) use one_launch::tables;
 
 /// What a function that serves two roles calls the memory of its mover that it is given,

@@ -21,14 +21,15 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]
     ) -> tuple[Any, ...]:
         received, handle = buffer.dispatch(x, topk_idx, topk_weights, **call)
         rows, _, ids, weights = received.copy()
-        ctx.handle, ctx.has_weights = handle, topk_weights is not None
+        ctx.handle, ctx.ids = handle, None if topk_weights is None else ids
         ctx.mark_non_differentiable(ids)
         return rows, ids, weights, handle
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         rows, _, weights, _ = gradients
-        weights = weights.contiguous() if ctx.has_weights else None
+        # Those of experts elsewhere are 0 here, whatever was sent.
+        weights = None if ctx.ids is None else torch.where(ctx.ids >= 0, weights, 0.0)
         sums = ctx.handle.buffer.combine(rows.contiguous(), ctx.handle, weights)
         return sums.x, sums.weights, None, None, None
 
@@ -56,8 +57,7 @@ def dispatch(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, Handle]:
     """Rows, local experts and weights of the tokens that arrive, and the handle; `Buffer.dispatch` with a gradient.
 
-    The weights of a row are those of all its experts: only those whose local expert is not -1 are this rank's,
-    and only they may get a gradient here.
+    The weights of experts on other ranks are 0 here, and get their gradients there.
     """
     rows, ids, weights, handle = _Dispatch.apply(x, topk_weights, buffer, topk_idx, {"rank": rank})
     return rows, ids, weights, handle

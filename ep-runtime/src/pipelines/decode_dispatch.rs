@@ -88,7 +88,7 @@ pipeline! {
                 store recv_x[message.row] = message.x;
                 record recv_src[message.row] = message.src;
                 store recv_topk_idx[message.row] = local(message.experts, me);
-                store recv_topk_weights[message.row] = message.weights;
+                store recv_topk_weights[message.row] = message.weights * (local(message.experts, me) >= 0) as f32;
             }
         }
     }

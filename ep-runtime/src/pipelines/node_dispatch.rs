@@ -115,7 +115,7 @@ pipeline! {
                 store recv_x[message.row] = message.x;
                 record recv_src[message.row] = message.src;
                 store recv_topk_idx[message.row] = message.experts;
-                store recv_topk_weights[message.row] = message.weights;
+                store recv_topk_weights[message.row] = message.weights * (message.experts >= 0) as f32;
             }
         }
     }

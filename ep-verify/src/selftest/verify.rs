@@ -91,9 +91,7 @@ impl Selftest {
             findings.add(format!("{call} rank {rank} recv_topk_idx beyond the rows"), found);
         }
         if fresh && options.weights {
-            let weights = arrivals
-                .iter()
-                .flat_map(|row| oracle.routing(row.source).weights_of(row.token).iter().copied());
+            let weights = arrivals.iter().flat_map(|row| oracle.local_weights_of(rank, *row));
             let want: Vec<u8> = weights.flat_map(f32::to_le_bytes).collect();
             let at = received.topk_weights()?;
             let found =

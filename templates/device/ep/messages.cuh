@@ -32,51 +32,70 @@ class Arrived {
     static constexpr bool kAhead = kPerLane * kFlight <= 32;
 
 public:
+    static constexpr int kElements = kCount;
+
     __device__ __forceinline__ Arrived(const Messages<kEach, kFlight>& of, int field)
         : of_(of), field_(field) {
         if constexpr (kAhead) {
 #pragma unroll
-            for (int k = 0; k < kPerLane; ++k) load(ahead_[k], k * kEach + lane_index() % kEach);
+            for (int k = 0; k < kPerLane; ++k) load(ahead_[k], k);
         }
     }
 
-    /// `out[row, i] = convert(field[i])` for every message. Strides count elements, so that either
-    /// axis may be the dense one.
-    template <class T, class Convert>
-    __device__ __forceinline__ void store(T* out, i64 row_stride, i64 stride,
-                                          Convert convert) const {
+    /// `out[row, i] = convert(field[i], beside[i]..)` for every message. The fields `beside` it have
+    /// as many elements; nothing is stored where one is absent, and has none. Strides count
+    /// elements, so that either axis may be the dense one.
+    template <class T, class Convert, class... Beside>
+    __device__ __forceinline__ void store(T* out, i64 row_stride, i64 stride, Convert convert,
+                                          const Beside&... beside) const {
         if constexpr (kAhead) {
 #pragma unroll
             for (int k = 0; k < kPerLane; ++k) {
-                const int at = k * kEach + lane_index() % kEach;
-                put(out + at * stride, row_stride, ahead_[k], at, convert);
+                put(out, row_stride, stride, k, ahead_[k], convert, beside...);
             }
         } else {
 #pragma unroll 1
-            for (int at = lane_index() % kEach; at < kCount; at += kEach) {
+            for (int k = 0; k < kPerLane; ++k) {
                 Field values[kFlight];
-                load(values, at);
-                put(out + at * stride, row_stride, values, at, convert);
+                load(values, k);
+                put(out, row_stride, stride, k, values, convert, beside...);
             }
+        }
+    }
+
+    /// The `k`-th element of message `i` that is this lane's.
+    __device__ __forceinline__ Field element(int k, int i) const {
+        if constexpr (kAhead) {
+            return ahead_[k][i];
+        } else {
+            return reinterpret_cast<const Field*>(of_.record[i] + field_)[index(k)];
         }
     }
 
 private:
-    __device__ __forceinline__ void load(Field (&values)[kFlight], int at) const {
+    /// Which element of the field this lane's `k`-th one is.
+    __device__ __forceinline__ static int index(int k) {
+        return k * kEach + lane_index() % kEach;
+    }
+
+    __device__ __forceinline__ void load(Field (&values)[kFlight], int k) const {
 #pragma unroll
         for (int i = 0; i < kFlight; ++i) {
-            if (of_.record[i] == nullptr || at >= kCount) continue;
-            values[i] = reinterpret_cast<const Field*>(of_.record[i] + field_)[at];
+            if (of_.record[i] == nullptr || index(k) >= kCount) continue;
+            values[i] = reinterpret_cast<const Field*>(of_.record[i] + field_)[index(k)];
         }
     }
 
-    template <class T, class Convert>
-    __device__ __forceinline__ void put(T* out, i64 row_stride, const Field (&values)[kFlight],
-                                        int at, Convert convert) const {
+    template <class T, class Convert, class... Beside>
+    __device__ __forceinline__ void put(T* out, i64 row_stride, i64 stride, int k,
+                                        const Field (&values)[kFlight], Convert convert,
+                                        const Beside&... beside) const {
 #pragma unroll
         for (int i = 0; i < kFlight; ++i) {
-            if (of_.record[i] == nullptr || at >= kCount) continue;
-            out[of_.row[i] * row_stride] = convert(values[i]);
+            if (of_.record[i] == nullptr || index(k) >= kCount) continue;
+            if (((Beside::kElements == 0) || ...)) continue;
+            out[of_.row[i] * row_stride + index(k) * stride] =
+                convert(values[i], beside.element(k, i)...);
         }
     }
 

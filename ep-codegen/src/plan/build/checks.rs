@@ -110,12 +110,13 @@ impl Planner<'_> {
                 };
                 for stmt in walk::nested(outer) {
                     let gone = walk::target(stmt).filter(|place| absent(&place.tensor));
-                    let Some((place, with)) = gone.zip(self.comes_with(channel, stmt)) else {
-                        continue;
-                    };
-                    if !absent(with) {
+                    let with = self.comes_with(channel, stmt);
+                    // A value of which one field is absent is not stored.
+                    if let (Some(place), [.., last]) = (gone, with.as_slice())
+                        && !with.iter().any(|name| absent(name))
+                    {
                         let what = format!("tensor `{}`", place.tensor);
-                        let help = format!("bring it, or leave `{with}` away too");
+                        let help = format!("bring it, or leave `{last}` away too");
                         wrong.get_or_insert(self.limit(&stmt.at, &what, 1, 0, &help));
                     }
                 }
@@ -124,18 +125,17 @@ impl Planner<'_> {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// The optional tensor with which the field comes that `stmt` takes from a message.
-    fn comes_with(&self, channel: &str, stmt: &Stmt) -> Option<&String> {
-        let (_, message) = self.ir.carried(channel)?;
-        let mut taken = None;
+    /// The optional tensors with which the fields come that `stmt` takes from a message.
+    fn comes_with(&self, channel: &str, stmt: &Stmt) -> Vec<&String> {
+        let mut with = Vec::new();
+        let Some((_, message)) = self.ir.carried(channel) else { return with };
         walk::exprs(stmt, &mut |part| {
-            if let Expr::Field { field: name, .. } = part
-                && let Some(field) = message.fields.iter().find(|field| field.name == *name)
-            {
-                taken = field.optional_with.as_ref().or(taken);
+            if let Expr::Field { field: name, .. } = part {
+                let field = message.fields.iter().find(|field| field.name == *name);
+                with.extend(field.and_then(|field| field.optional_with.as_ref()));
             }
         });
-        taken
+        with
     }
 
     /// Bytes of the row that `stmt` moves, as it is or as a message; 0 when it moves none.

@@ -6,9 +6,11 @@ use super::{Checked, Forms, Unfit};
 use crate::ir::parts::parts;
 use crate::ir::rows::moved_row;
 use crate::ir::{
-    Action, Channel, ChannelKind, Domain, Elem, Expr, Memory, NameKind, PeerSet, Place, Stmt, walk,
+    Action, Channel, ChannelKind, Domain, Elem, Expr, Field, Memory, NameKind, PeerSet, Place,
+    Stmt, walk,
 };
 use crate::schedule::typed::{field_of, is_plain};
+use crate::schedule::whole::fields_of;
 
 impl Forms<'_> {
     /// `for message in channel[peer] at .. { store ..; }`.
@@ -60,30 +62,13 @@ impl Forms<'_> {
                 format!("what a message brings is written at `{binder}.row`, in device memory");
             return self.refuse(&stmt.at, &why);
         }
-        let mut fields: Vec<(&str, bool)> = Vec::new();
-        let mut foreign = false;
-        walk::expr(value, &mut |part| match part {
-            Expr::Field { of, field, indices } if of == binder => {
-                fields.push((field, !indices.is_empty()));
-            }
-            Expr::Name { kind: NameKind::Binder | NameKind::Stripe, .. } => {
-                foreign |= channel.kind == ChannelKind::Direct;
-            }
-            Expr::OfChannel { .. } => foreign = true,
-            _ => {}
-        });
-        fields.dedup();
-        let [(name, false)] = fields.as_slice() else {
-            return self.refuse(&stmt.at, "the value is made from one whole field of the message");
-        };
-        let message = self.message(channel)?;
-        let field = message.fields.iter().find(|field| field.name == *name);
-        let Some(field) = field.filter(|_| !foreign) else {
-            return self.refuse(&stmt.at, "the value is made from one whole field of the message");
-        };
-        if tensor.optional && field.optional_with.is_none() {
-            let why =
-                format!("`{}` may be absent, and the field `{name}` is always there", tensor.name);
+        let fields = self.whole_fields(stmt, channel, binder, value)?;
+        let field = fields[0];
+        if tensor.optional && fields.iter().all(|field| field.optional_with.is_none()) {
+            let why = format!(
+                "`{}` may be absent, and the field `{}` is always there",
+                tensor.name, field.name
+            );
             return self.refuse(&stmt.at, &why);
         }
         self.refuse_rows(stmt, value)?;
@@ -98,11 +83,43 @@ impl Forms<'_> {
             _ => {}
         }
         let plain = |elem| parts(self.ir, elem).iter().all(|(_, elem, _)| is_plain(elem));
-        if !plain(&tensor.elem) || !plain(&field.elem) {
+        if !plain(&tensor.elem) || !fields.iter().all(|field| plain(&field.elem)) {
             return self.refuse(&stmt.at, NOT_PLAIN);
         }
         self.check_expr(stmt, value)?;
         Ok(false)
+    }
+
+    /// The fields that a value is made from, element by element: each as a whole, and all of one extent.
+    fn whole_fields<'m>(
+        &'m self,
+        stmt: &Stmt,
+        channel: &Channel,
+        binder: &str,
+        value: &Expr,
+    ) -> Result<Vec<&'m Field>, Unfit> {
+        let mut is_whole = true;
+        walk::expr(value, &mut |part| match part {
+            Expr::Field { of, indices, .. } if of == binder => is_whole &= indices.is_empty(),
+            Expr::Name { kind: NameKind::Binder | NameKind::Stripe, .. } => {
+                is_whole &= channel.kind != ChannelKind::Direct;
+            }
+            Expr::OfChannel { .. } => is_whole = false,
+            _ => {}
+        });
+        let message = self.message(channel)?;
+        let declared = |name: &&str| message.fields.iter().find(|field| field.name == *name);
+        let read = fields_of(value, binder);
+        let fields: Vec<&Field> = read.iter().filter_map(declared).collect();
+        let alike = fields.windows(2).all(|pair| pair[0].dims == pair[1].dims);
+        let rows = fields.len() > 1 && fields.iter().any(|field| field.row);
+        if !is_whole || fields.is_empty() || fields.len() < read.len() || !alike || rows {
+            return self.refuse(
+                &stmt.at,
+                "the value is made from whole fields of the message, of one extent",
+            );
+        }
+        Ok(fields)
     }
 
     // ---- Gathering ----

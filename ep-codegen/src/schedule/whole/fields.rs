@@ -107,41 +107,65 @@ impl Whole<'_, '_> {
         };
         let (_, message) = self.role.carried(&channel.name)?;
         let tensor = self.role.tensor(&target.tensor)?;
-        let field = field_of(value, binder).ok_or("the value is made from one field")?;
-        let of_field = |name: &str| format!("{messages}.{name}");
-        for source in meta_sources(self.role.ir, message) {
-            if source.field.name != field {
-                continue;
-            }
+        let fields = fields_of(value, binder);
+        let mut sources = meta_sources(self.role.ir, message);
+        sources.retain(|source| fields.contains(&source.field.name.as_str()));
+        // In the order of the value: the first one brings the others along.
+        sources.sort_by_key(|source| fields.iter().position(|field| *field == source.field.name));
+        let mut asked = Vec::new();
+        for source in &sources {
             let kind = elem_type(&source.elem);
             let place = format!("Cfg::{}::{}", message.name, constant(&source.name));
-            let ask = call(&of_field(&format!("ask<{kind}, {place}Count>")), vec![name(&place)]);
-            let known = asks.iter().find_map(|step| match step {
-                Step::Made { name, value } if *value == ask => Some(name.clone()),
-                _ => None,
-            });
-            let object = known.unwrap_or_else(|| {
-                let object = self.role.names.fresh(&format!("{}_field", source.name));
-                asks.push(Step::Made { name: object.clone(), value: ask });
-                object
-            });
-            let suffix = source.name.strip_prefix(field).unwrap_or_default();
-            let all = parts(self.role.ir, &tensor.elem);
+            let ask = format!("{messages}.ask<{kind}, {place}Count>");
+            asked.push(self.asked_once(&source.name, call(&ask, vec![name(&place)]), asks));
+        }
+        // One field as it is, each of its parts, or a value of elements of several fields.
+        let groups: Vec<_> = match fields.as_slice() {
+            [_] => (0..sources.len()).map(|at| at..at + 1).collect(),
+            _ => vec![0..sources.len()],
+        };
+        let all = parts(self.role.ir, &tensor.elem);
+        for group in groups {
+            let (read, objects) = (&sources[group.clone()], &asked[group]);
+            let [first, ..] = read else { continue };
+            let suffix = first.name.strip_prefix(fields[0]).unwrap_or_default();
             let part = all.iter().position(|(own, ..)| own == suffix).unwrap_or(0);
-            let convert = self.function(&[], &[(kind, field)], |this, params, steps| {
-                let own = Term { elem: source.elem.clone(), ..params[0].clone() };
-                if source.field.row {
-                    return Ok(Some(own));
+            let params: Vec<_> = read
+                .iter()
+                .map(|source| (elem_type(&source.elem), source.field.name.as_str()))
+                .collect();
+            let convert = self.function(&[], &params, |this, params, steps| {
+                let known = read.iter().zip(params).map(|(source, param)| {
+                    let own = Term { elem: source.elem.clone(), ..param.clone() };
+                    (source.field.name.clone(), own)
+                });
+                let known: Vec<_> = known.collect();
+                if first.field.row {
+                    return Ok(Some(known[0].1.clone()));
                 }
-                let own = scope.with(binder, Meaning::Field(field.to_string(), own)).of_lane();
+                let own = scope.with(binder, Meaning::Fields(known)).of_lane();
                 this.role.scalar(&own, value, steps).map(Some)
             })?;
             let to = name(&format!("args.{}", self.role.part_name(tensor, part)));
             let (between, beside) = (self.stride(tensor, part)?, self.column(tensor, part)?);
-            let args = vec![to, between, beside, convert];
-            stores.push(Step::Do(method(&object, "store", args)));
+            let mut args = vec![to, between, beside, convert];
+            args.extend(objects[1..].iter().map(|object| name(object)));
+            stores.push(Step::Do(method(&objects[0], "store", args)));
         }
         Ok(())
+    }
+
+    /// The object that `ask` makes, which other stores may have asked for.
+    fn asked_once(&mut self, field: &str, ask: Term, asks: &mut Vec<Step>) -> String {
+        let known = asks.iter().find_map(|step| match step {
+            Step::Made { name, value } if *value == ask => Some(name.clone()),
+            _ => None,
+        });
+        known.unwrap_or_else(|| {
+            let object = self.role.names.fresh(&format!("{field}_field"));
+            asks.push(Step::Made { name: object.clone(), value: ask });
+            object
+        })
     }
 }
 
@@ -153,14 +177,15 @@ pub(super) fn put(asked: &[Asked], record: &Term, out: &mut Vec<Step>) {
     }
 }
 
-/// The one field of `binder` that `value` reads.
-fn field_of<'e>(value: &'e Expr, binder: &str) -> Option<&'e str> {
-    let mut found = None;
+/// The fields of `binder` that `value` reads, each once.
+pub(in crate::schedule) fn fields_of<'e>(value: &'e Expr, binder: &str) -> Vec<&'e str> {
+    let mut found = Vec::new();
     crate::ir::walk::expr(value, &mut |part| {
         if let Expr::Field { of, field, .. } = part
             && of == binder
+            && !found.contains(&field.as_str())
         {
-            found = found.or(Some(field.as_str()));
+            found.push(field.as_str());
         }
     });
     found
