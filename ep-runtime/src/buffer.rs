@@ -14,6 +14,7 @@ mod inputs;
 mod lease;
 mod memory;
 mod options;
+mod payload;
 mod placement;
 mod plain;
 mod programs;

@@ -3,24 +3,29 @@
 //! `Foo::prepare` resolves every name once. A call then checks its tensors, stores addresses and
 //! launches: it allocates and formats nothing, and whatever it refuses, it refuses before the launch.
 
+mod bound;
 mod fit;
 mod phases;
 mod places;
 mod prepare;
+mod program;
 mod spec;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use crate::launch::CallOptions;
+pub use bound::BoundCall;
 pub use phases::PhasedCall;
 pub use places::{LeftTables, OutputMemory};
 pub use prepare::{PrepareOptions, TensorName};
+pub(crate) use program::{CallProgram, Loader, Room};
 
 use crate::backend::Kept;
 use crate::error::CallError;
 use crate::group::Group;
 use crate::launch::Prepared;
+use crate::memory::Window;
 use crate::tensor::{Given, TensorMemory};
 use spec::CallSpec;
 
@@ -37,6 +42,7 @@ struct Inner {
     ranks: Vec<RankMemory>,
     spec: CallSpec,
     group: Group,
+    window: Arc<Window>,
 }
 
 /// What the calls of one rank share. A place is free when nothing else holds it.
@@ -106,36 +112,9 @@ impl CallKernel {
         numbers: &[u64],
     ) -> Result<LeftTables, CallError> {
         let all = 0..self.plan().kernels.len();
-        self.start(rank, call, given, numbers, all).map(|(left, _)| left)
-    }
-
-    /// Launches some phases of a call, the first ones, and gives its numbers.
-    fn start(
-        &self,
-        rank: usize,
-        call: &CallOptions,
-        given: &[Option<Given<'_>>],
-        numbers: &[u64],
-        phases: Range<usize>,
-    ) -> Result<(LeftTables, MutexGuard<'_, Vec<u64>>), CallError> {
-        let Inner { prepared, ranks, spec, group } = self.inner.as_ref();
-        let own = &ranks[group.local_index(rank)?];
-        group.check(rank)?;
-        prepared.check_blocks(rank, call)?;
-        let mut values = own.values();
-        let window = prepared.kernel().window(rank)?;
-        let sizes = spec.bind(given, numbers, window, &mut values)?;
-        let tables = match spec.has_own_tables(given) {
-            true => {
-                let (_, place) = free(&own.tables, "handles", rank)?;
-                spec.bind_tables(&place, &mut values);
-                Some(place)
-            }
-            false => None,
-        };
-        let memory = given.iter().flatten().filter_map(|given| given.memory).chain(&tables);
-        self.put(rank, call, phases, &values, memory)?;
-        Ok((LeftTables { tables, sizes }, values))
+        let bound = self.bind(rank, call, given, numbers)?;
+        self.put(rank, call, all, &bound.values, bound.memory(given))?;
+        Ok(bound.left)
     }
 
     /// Puts phases into the stream of a call, with its numbers. A graph that captures them keeps

@@ -83,7 +83,7 @@ extern crate self as ep_runtime;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::calls::{
-        CallKernel, LeftTables, OutputMemory, PhasedCall, PrepareOptions, TensorName,
+        BoundCall, CallKernel, LeftTables, OutputMemory, PhasedCall, PrepareOptions, TensorName,
     };
     pub use crate::pipeline::Text;
     pub use crate::tensor::{

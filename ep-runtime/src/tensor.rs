@@ -100,6 +100,11 @@ impl<E, const RANK: usize> DeviceTensor<E, RANK> {
         DeviceTensor { address, extents, strides, memory, elem: PhantomData }
     }
 
+    /// A tensor in memory that the caller of this crate's calls keeps until they have run.
+    pub(crate) fn borrowed(address: u64, extents: [u64; RANK]) -> DeviceTensor<E, RANK> {
+        DeviceTensor { address, extents, strides: dense(&extents), memory: None, elem: PhantomData }
+    }
+
     /// Device address of the first element; 0: the tensor is absent, or has no elements.
     pub fn address(&self) -> u64 {
         self.address
@@ -162,6 +167,15 @@ impl<E, const RANK: usize> DeviceTensor<E, RANK> {
             let what = "a tensor in memory from elsewhere is read and written by its owner";
             CallError::Mismatch { what: what.to_string() }
         })
+    }
+}
+
+impl<E> DeviceTensor<E, 2> {
+    /// The same of rows whose elements may lie apart.
+    pub(crate) fn borrowed_rows(rows: &Rows, extents: [u64; 2]) -> DeviceTensor<E, 2> {
+        let strides = [rows.row_stride, rows.column_stride];
+        let address = rows.address;
+        DeviceTensor { address, extents, strides, memory: None, elem: PhantomData }
     }
 }
 

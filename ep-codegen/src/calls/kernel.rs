@@ -97,6 +97,7 @@ impl Calls<'_> {
             let (text, name) = (field.name.to_string(), &field.name);
             quote!((#text, usize::from(options.#name)))
         });
+        let own_tables = self.own_tables();
         quote! {
             /// The pipeline, compiled and loaded on all local ranks. Clones share one.
             #[derive(Clone)]
@@ -111,30 +112,43 @@ impl Calls<'_> {
                     self.core.sms(call)
                 }
 
+                /// What its calls bring, and the choices that `shape` and `options` are.
                 #[doc(hidden)]
-                pub fn prepare(
-                    group: &::ep_runtime::group::Group,
-                    entry: ::ep_runtime::AnyPipeline,
+                pub fn chosen<T>(
                     shape: &Shape,
                     options: &Options,
-                ) -> ::std::result::Result<Kernel, ::ep_runtime::error::CallError> {
-                    let core = ::ep_runtime::__private::CallKernel::prepare(
-                        group,
-                        entry,
-                        &::ep_runtime::__private::PrepareOptions {
-                            tensors: &[#(#names),*],
-                            dims: &[#(#dims),*],
-                            sizes: &[#(#sizes),*],
-                            arms: &[#(#arms),*],
-                            tunes: &[#(#tunes),*],
-                            copies: &[#(#open),*],
-                            live: options.live,
-                        },
-                    )?;
-                    ::std::result::Result::Ok(Kernel { core })
+                    take: impl ::std::ops::FnOnce(&::ep_runtime::__private::PrepareOptions<'_>) -> T,
+                ) -> T {
+                    take(&::ep_runtime::__private::PrepareOptions {
+                        tensors: &[#(#names),*],
+                        dims: &[#(#dims),*],
+                        sizes: &[#(#sizes),*],
+                        arms: &[#(#arms),*],
+                        tunes: &[#(#tunes),*],
+                        copies: &[#(#open),*],
+                        live: options.live,
+                    })
                 }
+                #own_tables
             }
         }
+    }
+
+    /// Places for tables that no call has left yet.
+    fn own_tables(&self) -> Option<TokenStream> {
+        (!self.tables.is_empty()).then(|| {
+            quote! {
+                /// Tables for calls that write them again, as large as the shape says. They keep one of
+                /// `live` places until they are dropped.
+                pub fn tables(
+                    &self,
+                    rank: usize,
+                ) -> ::std::result::Result<Handle, ::ep_runtime::error::CallError> {
+                    let left = self.core.tables(rank)?;
+                    ::std::result::Result::Ok(Handle::left(&self.core, &left))
+                }
+            }
+        })
     }
 
     pub(super) fn prepare(&self) -> TokenStream {
@@ -149,7 +163,10 @@ impl Calls<'_> {
                     options: #module::Options,
                 ) -> ::std::result::Result<#module::Kernel, ::ep_runtime::error::CallError> {
                     let entry = ::ep_runtime::AnyPipeline::of::<#name>();
-                    #module::Kernel::prepare(group, entry, &shape, &options)
+                    let core = #module::Kernel::chosen(&shape, &options, |chosen| {
+                        ::ep_runtime::__private::CallKernel::prepare(group, entry, chosen)
+                    })?;
+                    ::std::result::Result::Ok(#module::Kernel { core })
                 }
             }
         }
@@ -221,6 +238,23 @@ impl Calls<'_> {
                     let into = ::std::option::Option::Some(into);
                     let (given, numbers) = Self::bound(#(#passed,)* into);
                     self.core.launch(rank, call, &given, &numbers).map(drop)
+                }
+
+                /// The same, checked and ready, and not launched yet.
+                #[doc(hidden)]
+                pub fn bind_into<'a>(
+                    &self,
+                    rank: usize,
+                    call: &::ep_runtime::calls::CallOptions,
+                    #(#params,)*
+                    into: &'a #module::Handle,
+                ) -> ::std::result::Result<
+                    ::ep_runtime::__private::BoundCall<'_>,
+                    ::ep_runtime::error::CallError,
+                > {
+                    let into = ::std::option::Option::Some(into);
+                    let (given, numbers) = Self::bound(#(#passed,)* into);
+                    self.core.bind(rank, call, &given, &numbers)
                 }
 
                 #first_phase

@@ -3,19 +3,16 @@
 
 use std::sync::Arc;
 
-use ep_codegen::plan::{Config, Param, ParamKind};
-
 use super::handles::{Handle, Received};
-use super::memory::{Blocks, table_blocks};
+use super::payload::PayloadRows;
 use super::{Buffer, CallOptions, Shared};
-use crate::args::{Operand, Rows};
-use crate::emit::{EmitError, Emitted};
+use crate::args::Rows;
+use crate::calls::{CallProgram, Loader, PrepareOptions, Room};
 use crate::error::CallError;
-use crate::group::{GroupKernel, compile_all, place_control};
-use crate::launch::Prepared;
-use crate::memory::{DeviceMemory, Window};
 use crate::pipeline::AnyPipeline;
-use crate::pipelines;
+use crate::pipelines::{Expand, ExpertLayout, ExpertPrefix};
+use crate::pipelines::{expand, expert_layout, expert_prefix, layout};
+use crate::tensor::DeviceTensor;
 
 /// What expanded rows are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,26 +43,6 @@ pub struct ExpandedOutput {
     pub source: u64,
 }
 
-/// The numbers that differ from call to call.
-#[derive(Debug, Clone, Copy)]
-#[repr(usize)]
-enum CallValue {
-    Tables,
-    RankPrefix,
-    ExpertIdx,
-    X,
-    XStride,
-    Scale,
-    ScaleStride,
-    ToX,
-    ToScale,
-    ToScaleStride,
-    ToScaleColumnStride,
-    Source,
-}
-
-const VALUES: usize = CallValue::Source as usize + 1;
-
 /// Expands the outputs of one buffer. Clones share one.
 #[derive(Clone)]
 pub struct Expander {
@@ -73,14 +50,19 @@ pub struct Expander {
 }
 
 struct Inner {
-    // Dropped in this order: kernels before the memory whose addresses they were given.
-    kernels: Vec<Prepared>,
-    /// Tables of each local rank.
-    tables: Vec<DeviceMemory>,
-    blocks: Blocks,
-    /// Rows that fit into the memory of the caller.
-    rows: usize,
+    layout: expert_layout::Kernel,
+    prefix: expert_prefix::Kernel,
+    expand: expand::Kernel,
+    /// Of each local rank.
+    tables: Vec<Tables>,
+    options: ExpandOptions,
     shared: Arc<Shared>,
+}
+
+/// What the kernels leave for one another.
+struct Tables {
+    layout: expert_layout::Handle,
+    prefix: expert_prefix::Handle,
 }
 
 impl Expander {
@@ -93,27 +75,21 @@ impl Expander {
         }
         let group = &shared.group;
         group.check_local()?;
-        let emitted = emit(shared, &options)?;
-        let plans = || emitted.iter().map(|emitted| &emitted.plan);
-        let (starts, bytes) = place_control(plans());
-        let window = Arc::new(Window::new(group.backend(), bytes)?);
-        let blocks = table_blocks(plans());
-        let images = compile_all(group, &emitted.iter().collect::<Vec<_>>())?;
-        let mut kernels = Vec::new();
-        for ((emitted, start), image) in emitted.iter().zip(starts).zip(&images) {
-            let kernel = GroupKernel::load(group, &window, start, &emitted.plan, image)?;
-            let operand = |param: &Param| operand(param, shared, &options, &blocks);
-            let usual_sms = shared.dispatch.usual_sms();
-            kernels.push(Prepared::new(kernel, usual_sms, false, operand)?);
-        }
-        let tables =
-            group.local().map(|rank| DeviceMemory::zeroed(group.backend(), rank, blocks.bytes()));
-        let tables = tables.collect::<Result<Vec<_>, _>>()?;
+        let [layout, prefix, expand] = programs(shared, &options)?;
+        let usual_sms = shared.dispatch.usual_sms();
+        let mut loader = Loader::new(group, &[&layout, &prefix, &expand])?;
+        let layout = expert_layout::Kernel { core: loader.load(layout, usual_sms)? };
+        let prefix = expert_prefix::Kernel { core: loader.load(prefix, usual_sms)? };
+        let expand = expand::Kernel { core: loader.load(expand, usual_sms)? };
+        let tables = |rank| {
+            let (layout, prefix) = (layout.tables(rank)?, prefix.tables(rank)?);
+            Ok(Tables { layout, prefix })
+        };
+        let tables = group.local().map(tables).collect::<Result<Vec<_>, CallError>>()?;
         group.backend().gather("make the first expansion", 0)?;
         let shared = Arc::clone(shared);
-        Ok(Expander {
-            inner: Arc::new(Inner { kernels, tables, blocks, rows: options.rows, shared }),
-        })
+        let inner = Inner { layout, prefix, expand, tables, options, shared };
+        Ok(Expander { inner: Arc::new(inner) })
     }
 
     /// Copies each row of a fresh dispatch's output to the place that it has for each of its experts.
@@ -132,142 +108,79 @@ impl Expander {
             let what = "the handle and the output belong to another buffer, or to two ranks";
             return Err(CallError::Mismatch { what: what.to_string() });
         }
-        if inner.rows > 0 {
-            output.check(&shared.options)?;
-        }
-        let index = shared.group.local_index(rank)?;
-        shared.group.check(rank)?;
-        let values = inner.values(index, handle, received, output)?;
+        let (Tables { layout, prefix }, of) = (self.tables(rank)?, &shared.options);
+        let ranks = shared.group.ranks() as u64;
+        let rows = of.capacity(ranks as usize) as u64;
+        let rank_prefix = DeviceTensor::borrowed(handle.rank_prefix()?, [ranks + 1, ranks]);
+        let routes = layout::Handle { rank_prefix, ..layout::Handle::default() };
+        let expert_idx = DeviceTensor::borrowed(received.topk_idx()?, [rows, of.topk as u64]);
+        let came =
+            PayloadRows { rows, x: received.x()?, scale: received.scale()?, ..shared.no_rows() };
+        let (x, to) = (came.into(), inner.output(output));
+        let listed = expert_layout::Inputs { expert_idx: expert_idx.clone() };
+        let sent = expand::Inputs { x, expert_idx };
+        let args = expert_prefix::Args { alignment: inner.options.alignment };
+        let expanded_src = DeviceTensor::borrowed(output.source, [inner.options.rows as u64]);
+        let source = expand::Handle { expanded_src };
+        // All that may be refused is refused before the first launch.
+        let bound = [
+            inner.layout.bind_into(rank, call, &listed, &routes, layout)?,
+            inner.prefix.bind_into(rank, call, layout, &args, prefix)?,
+            inner.expand.bind_into(rank, call, &sent, &to, &routes, layout, prefix, &source)?,
+        ];
         let kept = || (handle.lease().clone(), received.lease().clone(), Arc::clone(inner));
         let turn = shared.group.begin(rank, call, || Box::new(kept()))?;
-        for prepared in &inner.kernels {
-            prepared.launch(&turn, call, &values)?;
-        }
+        bound.iter().try_for_each(|bound| bound.launch(&turn, call))?;
         shared.group.end(turn, call)
     }
 
     /// Device address of `i32[local experts + 1]`: where the rows of each expert begin, and where the
     /// last one's end; until the next call of the rank.
     pub fn expert_first(&self, rank: usize) -> Result<u64, CallError> {
-        self.table(rank, "expert_first")
+        Ok(self.tables(rank)?.prefix.expert_first.address())
     }
 
     /// Device address of `i32[local experts]`: how many rows each expert has; until the next call of
     /// the rank.
     pub fn rows_per_expert(&self, rank: usize) -> Result<u64, CallError> {
-        self.table(rank, "rows_per_expert")
+        Ok(self.tables(rank)?.layout.rows_per_expert.address())
     }
 
-    fn table(&self, rank: usize, name: &str) -> Result<u64, CallError> {
-        let tables = &self.inner.tables[self.inner.shared.group.local_index(rank)?];
-        Ok(tables.address() + self.inner.blocks.at(name).unwrap_or(0))
+    fn tables(&self, rank: usize) -> Result<&Tables, CallError> {
+        Ok(&self.inner.tables[self.inner.shared.group.local_index(rank)?])
     }
 }
 
 impl Inner {
-    fn values(
-        &self,
-        index: usize,
-        handle: &Handle,
-        received: &Received,
-        output: &ExpandedOutput,
-    ) -> Result<[u64; VALUES], CallError> {
-        let (x, scale) = (received.x()?, received.scale()?);
-        let mut values = [0; VALUES];
-        for (which, value) in [
-            (CallValue::Tables, self.tables[index].address()),
-            (CallValue::RankPrefix, handle.rank_prefix()?),
-            (CallValue::ExpertIdx, received.topk_idx()?),
-            (CallValue::X, x.address),
-            (CallValue::XStride, x.row_stride as u64),
-            (CallValue::Scale, scale.address),
-            (CallValue::ScaleStride, scale.row_stride as u64),
-            (CallValue::ToX, output.x),
-            (CallValue::ToScale, output.scale.address),
-            (CallValue::ToScaleStride, output.scale.row_stride as u64),
-            (CallValue::ToScaleColumnStride, output.scale.column_stride as u64),
-            (CallValue::Source, output.source),
-        ] {
-            values[which as usize] = value;
-        }
-        Ok(values)
+    fn output(&self, output: &ExpandedOutput) -> expand::Outputs {
+        let (rows, of) = (self.options.rows as u64, self.shared.no_rows());
+        let x = Rows::new(output.x, of.hidden as i64);
+        expand::Outputs { expanded_x: PayloadRows { rows, x, scale: output.scale, ..of }.into() }
     }
 }
 
-/// The three kernels in the order of their launches.
-fn emit(shared: &Shared, options: &ExpandOptions) -> Result<Vec<Emitted>, CallError> {
+/// The kernels in the order of their launches.
+fn programs(shared: &Shared, options: &ExpandOptions) -> Result<[CallProgram; 3], CallError> {
     let of = &shared.options;
-    let numbers = [
-        ("ranks", shared.group.ranks()),
-        ("experts", of.experts),
-        ("topk", of.topk),
-        ("hidden", of.hidden),
-        ("stripes", options.stripes),
-    ];
-    let entries = [
-        AnyPipeline::of::<pipelines::ExpertLayout>(),
-        AnyPipeline::of::<pipelines::ExpertPrefix>(),
-        AnyPipeline::of::<pipelines::Expand>(),
-    ];
-    let emit = |entry: AnyPipeline| {
-        let ir = (entry.ir)();
-        let mut config = Config::new(&ir, shared.group.backend().arch());
-        for (name, value) in numbers {
-            if ir.dims.iter().any(|dim| dim.name == name) {
-                config.set(&ir, name, &value.to_string())?;
-            }
-        }
-        if ir.axes.iter().any(|axis| axis.name == "payload") {
-            config.set(&ir, "payload", of.payload.name())?;
-        }
-        entry.emit(&config).map_err(|error| match error {
-            EmitError::Plan(error) => CallError::Plan(error),
-            EmitError::NoText(_) => {
-                CallError::Emit { pipeline: entry.name.to_string(), reason: error.to_string() }
-            }
-        })
+    let (hidden, topk, experts, stripes) = (of.hidden, of.topk, of.experts, options.stripes);
+    let received = of.capacity(shared.group.ranks());
+    let emit = |entry: AnyPipeline, tables: usize, chosen: &PrepareOptions<'_>| {
+        CallProgram::emit(&shared.group, &entry, chosen, Room { tables, window: 0 })
     };
-    entries.into_iter().map(emit).collect()
-}
-
-/// Which number of a call a member of `struct Args` takes.
-fn operand(
-    param: &Param,
-    shared: &Shared,
-    options: &ExpandOptions,
-    blocks: &Blocks,
-) -> Option<Operand> {
-    let per_call = |value: CallValue| Some(Operand::PerCall(value as usize, 0));
-    match &param.kind {
-        ParamKind::Arg { .. } if param.name == "alignment" => {
-            Some(Operand::Fixed(options.alignment as u64))
-        }
-        ParamKind::Capacity { size } if size == "expanded" => {
-            Some(Operand::Fixed(options.rows as u64))
-        }
-        ParamKind::Pointer { tensor, part, .. } => match (tensor.as_str(), *part) {
-            ("rank_prefix", 0) => per_call(CallValue::RankPrefix),
-            ("expert_idx", 0) => per_call(CallValue::ExpertIdx),
-            ("x", 0) => per_call(CallValue::X),
-            ("x", 1) => per_call(CallValue::Scale),
-            ("expanded_x", 0) => per_call(CallValue::ToX),
-            ("expanded_x", 1) => per_call(CallValue::ToScale),
-            ("expanded_src", 0) => per_call(CallValue::Source),
-            (table, 0) => Some(Operand::PerCall(CallValue::Tables as usize, blocks.at(table)?)),
-            _ => None,
-        },
-        ParamKind::RowStride { tensor, part } => match (tensor.as_str(), *part) {
-            ("x", 0) => per_call(CallValue::XStride),
-            ("x", 1) => per_call(CallValue::ScaleStride),
-            ("expanded_x", 1) => per_call(CallValue::ToScaleStride),
-            ("expert_idx", 0) => Some(Operand::Fixed(shared.options.topk as u64)),
-            _ => None,
-        },
-        ParamKind::ColumnStride { tensor, .. } => match tensor.as_str() {
-            "x" => Some(Operand::Fixed(1)),
-            "expanded_x" => per_call(CallValue::ToScaleColumnStride),
-            _ => None,
-        },
-        _ => None,
-    }
+    let layout = expert_layout::Shape { topk, experts, stripes, received };
+    let prefix = expert_prefix::Shape { experts, stripes };
+    let expanded = options.rows;
+    let expand = expand::Shape { hidden, topk, experts, stripes, received, expanded };
+    let arms = expand::Options { payload: of.payload.into(), ..expand::Options::default() };
+    Ok([
+        expert_layout::Kernel::chosen(&layout, &Default::default(), |chosen| {
+            emit(AnyPipeline::of::<ExpertLayout>(), 1, chosen)
+        })?,
+        expert_prefix::Kernel::chosen(&prefix, &Default::default(), |chosen| {
+            emit(AnyPipeline::of::<ExpertPrefix>(), 1, chosen)
+        })?,
+        expand::Kernel::chosen(&expand, &arms, |chosen| {
+            emit(AnyPipeline::of::<Expand>(), 0, chosen)
+        })?,
+    ])
 }

@@ -1,7 +1,7 @@
 //! What a caller gives to a call, and whether it is there and lies as kernels move it. A kernel that
 //! follows a wrong address takes its whole device context along.
 
-use super::{BufferOptions, ExpandedOutput};
+use super::BufferOptions;
 use crate::args::Rows;
 use crate::error::CallError;
 
@@ -86,18 +86,6 @@ impl CombineOutput {
             true => values("combined_weights", self.combined_weights, 4),
             false => Ok(()),
         }
-    }
-}
-
-impl ExpandedOutput {
-    /// Fails without a place for what is expanded.
-    pub(super) fn check(&self, options: &BufferOptions) -> Result<(), CallError> {
-        let payload = options.payload;
-        rows("x", &Rows::new(self.x, options.hidden as i64), payload.value_bytes())?;
-        if payload.scale_bytes() != 0 {
-            values("scale", self.scale.address, payload.scale_bytes())?;
-        }
-        values("source", self.source, 4)
     }
 }
 

@@ -45,13 +45,6 @@ impl Blocks {
     }
 }
 
-/// The tables of local pipelines whose rows the shape counts; the others are the caller's.
-pub(super) fn table_blocks<'a>(plans: impl Iterator<Item = &'a Plan>) -> Blocks {
-    let tables = plans.flat_map(|plan| &plan.extents);
-    let tables = tables.filter(|extent| extent.is_table && extent.size.is_none());
-    Blocks::of(tables.map(|extent| (extent.tensor.as_str(), positive(extent.bytes))))
-}
-
 /// Where things are inside their blocks that a call needs by itself, so that it looks up no names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Places {

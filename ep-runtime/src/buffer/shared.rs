@@ -7,7 +7,9 @@ use super::inputs::DispatchInput;
 use super::lease::Pool;
 use super::memory::{Blocks, COUNT_BLOCKS, MemoryLayout};
 use super::options::BufferOptions;
+use super::payload::PayloadRows;
 use super::standard::StandardPipeline;
+use crate::args::Rows;
 use crate::calls::CallOptions;
 use crate::error::CallError;
 use crate::group::{Group, waived};
@@ -179,6 +181,12 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// No rows of the buffer's payload.
+    pub(super) fn no_rows(&self) -> PayloadRows {
+        let (payload, hidden) = (self.options.payload, self.options.hidden);
+        PayloadRows { payload, rows: 0, hidden, x: Rows::default(), scale: Rows::default() }
     }
 
     pub(super) fn check_tokens(&self, tokens: usize) -> Result<(), CallError> {

@@ -25,10 +25,10 @@ impl CallKernel {
         given: &[Option<Given<'_>>],
         numbers: &[u64],
     ) -> Result<PhasedCall, CallError> {
-        let (left, values) = self.start(rank, call, given, numbers, 0..1)?;
-        let memory = given.iter().flatten().filter_map(|given| given.memory).chain(&left.tables);
-        let (memory, values) = (memory.cloned().collect(), values.clone());
-        Ok(PhasedCall { kernel: self.clone(), rank, values, memory, left })
+        let bound = self.bind(rank, call, given, numbers)?;
+        self.put(rank, call, 0..1, &bound.values, bound.memory(given))?;
+        let (memory, values) = (bound.memory(given).cloned().collect(), bound.values.clone());
+        Ok(PhasedCall { kernel: self.clone(), rank, values, memory, left: bound.left })
     }
 }
 

@@ -44,6 +44,19 @@ impl CallKernel {
         DeviceTensor::within(memory, block.address() + spec.at, extents, dense(&extents))
     }
 
+    /// Tables for calls that bring theirs, as large as the shape says.
+    pub fn tables(&self, rank: usize) -> Result<LeftTables, CallError> {
+        let inner = self.inner.as_ref();
+        let own = &inner.ranks[inner.group.local_index(rank)?];
+        let sizes = inner.spec.most;
+        if inner.spec.table_bytes == 0 {
+            return Ok(LeftTables { tables: None, sizes });
+        }
+        let _alone = own.values();
+        let (_, place) = free(&own.tables, "handles", rank)?;
+        Ok(LeftTables { tables: Some(place), sizes })
+    }
+
     /// Memory for inputs and outputs of calls of one rank.
     pub fn memory(&self, rank: usize) -> Result<OutputMemory<'_>, CallError> {
         self.inner.group.local_index(rank)?;

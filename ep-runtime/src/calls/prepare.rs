@@ -1,20 +1,16 @@
 //! Preparing a kernel: the configuration that a caller's shape and options mean, and all memory.
 
 use std::fmt::{self, Debug};
-use std::sync::{Arc, Mutex};
 
 use ep_codegen::ir;
-use ep_codegen::plan::{Config, Param, Plan, PlanError};
+use ep_codegen::plan::{Config, PlanError};
 use sha2::{Digest, Sha256};
 
-use super::spec::CallSpec;
-use super::{CallKernel, Inner, RankMemory};
+use super::CallKernel;
+use super::program::{CallProgram, Loader, Room};
 use crate::error::CallError;
-use crate::group::{Group, GroupKernel, compile_all, control_bytes, waived};
-use crate::launch::Prepared;
-use crate::memory::{DeviceMemory, Window, align_up};
+use crate::group::Group;
 use crate::pipeline::AnyPipeline;
-use crate::tensor::TensorMemory;
 use crate::tune::{Rates, Traffic};
 
 /// A tensor of a declaration, or a part or copy of one.
@@ -62,7 +58,8 @@ pub struct PrepareOptions<'a> {
 }
 
 impl PrepareOptions<'_> {
-    fn config(&self, ir: &ir::Pipeline, group: &Group) -> Result<Config, PlanError> {
+    /// The configuration of these choices, for the machine of a group.
+    pub(super) fn config(&self, ir: &ir::Pipeline, group: &Group) -> Result<Config, PlanError> {
         let mut config = Config::new(ir, group.backend().arch());
         let mut set = |name: &str, value: &dyn ToString| config.set(ir, name, &value.to_string());
         if ir.dims.iter().any(|dim| dim.name == "ranks") {
@@ -116,31 +113,16 @@ impl CallKernel {
             let what = format!("{} with 0 live handles can make no call", entry.name);
             return Err(CallError::Mismatch { what });
         }
-        let ir = (entry.ir)();
-        let config = options.config(&ir, group)?;
-        let emitted = entry.emit(&config)?;
-        let plan = &emitted.plan;
-        let mut spec = CallSpec::new(&ir, &config, plan, options)?;
-        spec.regions_at = align_up(control_bytes(plan));
-        let bytes = spec.regions_at + spec.regions(options.live) as u64 * spec.region_bytes;
-        let window = Arc::new(Window::new(group.backend(), bytes)?);
-        let images = compile_all(group, &[&emitted])?;
-        let kernel = GroupKernel::load(group, &window, 0, plan, &images[0])?;
+        let room = Room { tables: options.live, window: options.live };
+        let program = CallProgram::emit(group, &entry, options, room)?;
         // Each rank sends as much to every rank.
         let traffic = Traffic { remote: group.ranks() as f64 - 1.0, own: 1.0 };
         let usual_sms = group.usual_sms(&Rates::H200, &traffic);
-        let operand = |param: &Param| spec.operand(param);
-        let prepared = Prepared::new(kernel, usual_sms, spec.is_paired, operand)?;
-        let ranks = group.local().map(|rank| {
-            let memory = RankMemory::new(group, rank, &spec, options.live, &window)?;
-            name_regions(group, rank, plan, &spec, &window, options.live)?;
-            Ok(memory)
-        });
-        let ranks = ranks.collect::<Result<Vec<_>, CallError>>()?;
+        let kernel = Loader::new(group, &[&program])?.load(program, usual_sms)?;
+        kernel.name_regions(&[kernel.plan()])?;
         // A call may wait for every rank: none is made before all of them have loaded the kernel.
         group.backend().gather("make the first call", 0)?;
-        let inner = Inner { prepared, ranks, spec, group: group.clone() };
-        Ok(CallKernel { inner: Arc::new(inner) })
+        Ok(kernel)
     }
 }
 
@@ -163,50 +145,4 @@ fn agree(group: &Group, entry: &AnyPipeline, options: &dyn Debug) -> Result<(), 
             Err(CallError::Mismatch { what })
         }
     }
-}
-
-impl RankMemory {
-    fn new(
-        group: &Group,
-        rank: usize,
-        spec: &CallSpec,
-        live: usize,
-        window: &Arc<Window>,
-    ) -> Result<RankMemory, CallError> {
-        let tables = (0..if spec.table_bytes > 0 { live } else { 0 }).map(|_| {
-            let memory = DeviceMemory::zeroed(group.backend(), rank, spec.table_bytes)?;
-            for table in spec.tables() {
-                let at = memory.address() + table.at;
-                group.backend().name_memory(rank, at, table.most_bytes, &table.name, &[]);
-            }
-            Ok::<_, CallError>(Arc::new(TensorMemory::Device(memory)))
-        });
-        let regions = (0..spec.regions(live))
-            .map(|_| Arc::new(TensorMemory::Window(Arc::clone(window), rank)));
-        Ok(RankMemory {
-            tables: tables.collect::<Result<_, _>>()?,
-            regions: regions.collect(),
-            values: Mutex::new(vec![0; spec.values]),
-        })
-    }
-}
-
-/// Says what lies where in the window, for reports.
-fn name_regions(
-    group: &Group,
-    rank: usize,
-    plan: &Plan,
-    spec: &CallSpec,
-    window: &Window,
-    live: usize,
-) -> Result<(), CallError> {
-    let waived = waived(plan, |_| true);
-    for index in 0..spec.regions(live) as u64 {
-        let region = window.own(rank)? + spec.regions_at + index * spec.region_bytes;
-        for tensor in spec.in_window() {
-            let at = region + tensor.at;
-            group.backend().name_memory(rank, at, tensor.most_bytes, &tensor.name, &waived);
-        }
-    }
-    Ok(())
 }

@@ -1,9 +1,10 @@
 //! What a typed call refuses before anything is launched, and which bytes it launches with otherwise.
 
-use super::CallOptions;
+use super::{CallOptions, CallProgram, Loader, Room};
 use crate::error::CallError;
 use crate::fake::FakeBackend;
 use crate::group::{Group, GroupOptions};
+use crate::pipeline::AnyPipeline;
 use crate::pipelines::{
     Layout, LowLatencyDispatch, NvlCombine, NvlDispatch, layout, low_latency_dispatch, nvl_combine,
     nvl_dispatch,
@@ -301,4 +302,88 @@ fn rows_of_three_axes_go_on() {
     assert_eq!(said([rows, 1, 2 * rows]), "", "a column of all rows behind another");
     let text = "has strides [32, 1, 16], not rows side by side, 32 or more elements apart";
     assert!(said([2 * rows, 1, rows]).ends_with(text), "{}", said([2 * rows, 1, rows]));
+}
+
+/// The kernels of one window, with room for two calls of each.
+fn in_one_window(group: &Group) -> (nvl_dispatch::Kernel, nvl_combine::Kernel) {
+    let room = Room { tables: 2, window: 2 };
+    let dispatch = nvl_dispatch::Kernel::chosen(&SHAPE, &Default::default(), |chosen| {
+        CallProgram::emit(group, &AnyPipeline::of::<NvlDispatch>(), chosen, room).unwrap()
+    });
+    let back = nvl_combine::Shape { hidden: HIDDEN, topk: 2, tokens: TOKENS, received: 2 * TOKENS };
+    let weightless = nvl_combine::Options {
+        weights: false,
+        combined_weights: false,
+        bias: 0,
+        ..Default::default()
+    };
+    let combine = nvl_combine::Kernel::chosen(&back, &weightless, |chosen| {
+        CallProgram::emit(group, &AnyPipeline::of::<NvlCombine>(), chosen, room).unwrap()
+    });
+    let mut loader = Loader::new(group, &[&dispatch, &combine]).unwrap();
+    let dispatch = nvl_dispatch::Kernel { core: loader.load(dispatch, 12).unwrap() };
+    let combine = nvl_combine::Kernel { core: loader.load(combine, 12).unwrap() };
+    (dispatch, combine)
+}
+
+/// What one kernel leaves in a window another one reads there, and each has regions of its own.
+#[test]
+fn kernels_of_one_window_read_what_the_others_leave() {
+    let calls = Calls::new(nvl_dispatch::Options::default());
+    let (dispatch, combine) = in_one_window(&calls.group);
+    let call = CallOptions::default();
+    let outputs = dispatch.outputs(0).unwrap();
+    let sent =
+        dispatch.launch(0, &call, &calls.inputs, &outputs, &calls.routes, &Default::default());
+    let sent = sent.unwrap();
+    let combined = DeviceTensor::zeros(&calls.group, 0, [TOKENS, HIDDEN]).unwrap();
+    let sums = nvl_combine::Outputs { combined, combined_weights: None };
+    let back = |rows: &nvl_dispatch::PayloadTensor<2>| {
+        let nvl_dispatch::PayloadTensor::Bf16 { x } = rows else { panic!("another payload") };
+        let x = x.clone();
+        let rows = nvl_combine::Inputs { x, weights: None, bias: [None, None] };
+        let args = nvl_combine::Args { tokens: TOKENS, ..Default::default() };
+        combine.launch(0, &call, &rows, &sums, &calls.routes, &sent, &args)
+    };
+    back(&outputs.recv_x).unwrap();
+    let elsewhere = back(&calls.outputs.recv_x).unwrap_err().to_string();
+    assert!(
+        elsewhere.contains("`x` lies at") && elsewhere.contains("outside of the window"),
+        "{elsewhere}"
+    );
+    let regions = [dispatch.outputs(0).unwrap().recv_x, outputs.recv_x.clone()].map(|rows| {
+        let nvl_dispatch::PayloadTensor::Bf16 { x } = rows else { panic!("another payload") };
+        x
+    });
+    let bytes = (2 * TOKENS * HIDDEN * 2) as u64;
+    let mut at = regions.iter().map(DeviceTensor::address).collect::<Vec<_>>();
+    let offers = [0, 1].map(|_| combine.offers(0).unwrap().x);
+    at.extend(offers.iter().map(DeviceTensor::address));
+    at.sort_unstable();
+    assert!(at.windows(2).all(|two| two[1] - two[0] >= bytes), "{at:x?}");
+}
+
+/// Nothing of several calls is launched until all of them are checked.
+#[test]
+fn a_call_is_checked_apart_from_its_launch() {
+    let calls = Calls::new(nvl_dispatch::Options { live: 2, ..Default::default() });
+    let tables = calls.kernel.tables(0).unwrap();
+    assert_eq!(tables.send_row.extents(), [TOKENS as u64, 2]);
+    let call = CallOptions::default();
+    let Calls { kernel, inputs, outputs, routes, group } = &calls;
+    let args = nvl_dispatch::Args::default();
+    let wrong = layout::Handle::default();
+    let refused = kernel.bind_into(0, &call, inputs, outputs, &wrong, &args, &tables).err();
+    assert!(refused.is_some_and(|error| error.to_string().contains("`in_rank`")));
+    let bound = kernel.bind_into(0, &call, inputs, outputs, routes, &args, &tables).unwrap();
+    let turn = group.begin(0, &call, || Box::new(())).unwrap();
+    bound.launch(&turn, &call).unwrap();
+    group.end(turn, &call).unwrap();
+    drop(bound);
+    // The tables hold one of two places.
+    let handle = calls.launch().unwrap();
+    assert!(handle.send_row.address() != tables.send_row.address());
+    assert!(calls.launch().is_err() && calls.kernel.tables(0).is_err());
+    drop(tables);
+    calls.launch().unwrap();
 }

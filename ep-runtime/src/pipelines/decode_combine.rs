@@ -1,6 +1,7 @@
 //! `decode-combine`: few rows back to their tokens and added up, in one launch.
 
 use crate::pipeline;
+pub use decode_combine::*;
 
 pipeline! {
     /// Adds up the rows that the experts made of a token, in order of rank, and any bias, for calls of few

@@ -1,6 +1,7 @@
 //! `decode-dispatch`: few rows to the ranks of their experts, counts and all, in one launch.
 
 use crate::pipeline;
+pub use decode_dispatch::*;
 
 pipeline! {
     /// Sends each token's row to every rank that owns one of its experts, for calls of few tokens.

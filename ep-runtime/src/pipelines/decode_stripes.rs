@@ -1,6 +1,7 @@
 //! `decode-stripes`: what a cached dispatch reads, made of what `decode-dispatch` has left.
 
 use crate::pipeline;
+pub use decode_stripes::*;
 
 pipeline! {
     /// Counts the tokens that each stripe sends to each rank, as `layout` counts them.

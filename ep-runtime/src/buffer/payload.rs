@@ -1,0 +1,60 @@
+//! Rows of a payload, as each pipeline of a buffer takes them.
+
+use super::options::Payload;
+use crate::args::Rows;
+use crate::pipelines::{decode_dispatch, expand, nvl_dispatch};
+use crate::tensor::DeviceTensor;
+
+/// Rows and their scales, in memory that somebody else keeps.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PayloadRows {
+    pub(super) payload: Payload,
+    /// How many, and values of each.
+    pub(super) rows: u64,
+    pub(super) hidden: usize,
+    pub(super) x: Rows,
+    /// Absent for BF16.
+    pub(super) scale: Rows,
+}
+
+impl PayloadRows {
+    fn values<E>(&self) -> DeviceTensor<E, 2> {
+        DeviceTensor::borrowed_rows(&self.x, [self.rows, self.hidden as u64])
+    }
+
+    fn scales<E>(&self) -> DeviceTensor<E, 2> {
+        let extents = [self.rows, self.payload.scales(self.hidden) as u64];
+        DeviceTensor::borrowed_rows(&self.scale, extents)
+    }
+}
+
+macro_rules! payloads {
+    ($($module:ident,)*) => {$(
+        impl From<Payload> for $module::Payload {
+            fn from(payload: Payload) -> $module::Payload {
+                match payload {
+                    Payload::Bf16 => $module::Payload::Bf16,
+                    Payload::Fp8 => $module::Payload::Fp8,
+                    Payload::Fp8Packed => $module::Payload::Fp8Packed,
+                }
+            }
+        }
+
+        impl From<PayloadRows> for $module::PayloadTensor<2> {
+            fn from(rows: PayloadRows) -> $module::PayloadTensor<2> {
+                match rows.payload {
+                    Payload::Bf16 => Self::Bf16 { x: rows.values() },
+                    Payload::Fp8 => Self::Fp8 { x: rows.values(), scale: rows.scales() },
+                    Payload::Fp8Packed => {
+                        Self::Fp8Packed { x: rows.values(), scale: rows.scales() }
+                    }
+                }
+            }
+        }
+    )*};
+}
+payloads! {
+    nvl_dispatch,
+    decode_dispatch,
+    expand,
+}

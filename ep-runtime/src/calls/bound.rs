@@ -1,0 +1,61 @@
+//! A call between its checks and its launch: a caller of several kernels refuses before any is launched.
+
+use std::sync::{Arc, MutexGuard};
+
+use super::{CallKernel, CallOptions, Inner, LeftTables, free};
+use crate::call_order::Turn;
+use crate::error::CallError;
+use crate::launch::Prepared;
+use crate::tensor::{Given, TensorMemory};
+
+/// A call with all of its numbers: nothing of it can be refused any more. Other calls of the kernel on the
+/// rank wait until it is dropped.
+pub struct BoundCall<'k> {
+    prepared: &'k Prepared,
+    pub(super) values: MutexGuard<'k, Vec<u64>>,
+    pub(super) left: LeftTables,
+}
+
+impl CallKernel {
+    /// Checks a call of one rank. `given` has a place for each tensor of the declaration; where it has the
+    /// tables, the call writes these, and no other ones.
+    pub fn bind(
+        &self,
+        rank: usize,
+        call: &CallOptions,
+        given: &[Option<Given<'_>>],
+        numbers: &[u64],
+    ) -> Result<BoundCall<'_>, CallError> {
+        let Inner { prepared, ranks, spec, group, .. } = self.inner.as_ref();
+        let own = &ranks[group.local_index(rank)?];
+        group.check(rank)?;
+        prepared.check_blocks(rank, call)?;
+        let mut values = own.values();
+        let window = prepared.kernel().window(rank)?;
+        let sizes = spec.bind(given, numbers, window, &mut values)?;
+        let tables = match spec.has_own_tables(given) {
+            true => {
+                let (_, place) = free(&own.tables, "handles", rank)?;
+                spec.bind_tables(&place, &mut values);
+                Some(place)
+            }
+            false => None,
+        };
+        Ok(BoundCall { prepared, values, left: LeftTables { tables, sizes } })
+    }
+}
+
+impl BoundCall<'_> {
+    /// Launches all phases in the turn of a call, whose caller keeps the memory.
+    pub(crate) fn launch(&self, turn: &Turn<'_>, call: &CallOptions) -> Result<(), CallError> {
+        self.prepared.launch(turn, call, &self.values)
+    }
+
+    /// The memory of ours that the call reaches.
+    pub(super) fn memory<'m>(
+        &'m self,
+        given: &'m [Option<Given<'m>>],
+    ) -> impl Iterator<Item = &'m Arc<TensorMemory>> {
+        given.iter().flatten().filter_map(|given| given.memory).chain(&self.left.tables)
+    }
+}

@@ -1,0 +1,181 @@
+//! Emitted pipelines that become kernels together, one window for all: their control memory stands in
+//! front, and what lies in the window for their calls behind it. What one of them leaves there another
+//! one reads in place.
+
+use std::sync::{Arc, Mutex};
+
+use ep_codegen::ir;
+use ep_codegen::plan::{Config, Param, Plan};
+
+use super::prepare::PrepareOptions;
+use super::spec::CallSpec;
+use super::{CallKernel, Inner, RankMemory};
+use crate::backend::Image;
+use crate::emit::Emitted;
+use crate::error::CallError;
+use crate::group::{Group, GroupKernel, compile_all, place_control, waived};
+use crate::launch::Prepared;
+use crate::memory::{DeviceMemory, Window, align_up};
+use crate::pipeline::AnyPipeline;
+use crate::tensor::TensorMemory;
+
+/// A pipeline that is emitted, and all that its calls take.
+pub(crate) struct CallProgram {
+    emitted: Emitted,
+    spec: CallSpec,
+    room: Room,
+}
+
+/// Places that a kernel has for what its calls leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Room {
+    /// For tables.
+    pub(crate) tables: usize,
+    /// In the window, for inputs and for outputs each.
+    pub(crate) window: usize,
+}
+
+impl CallProgram {
+    /// Emits a pipeline for a caller's choices.
+    pub(crate) fn emit(
+        group: &Group,
+        entry: &AnyPipeline,
+        options: &PrepareOptions<'_>,
+        room: Room,
+    ) -> Result<CallProgram, CallError> {
+        let ir = (entry.ir)();
+        let config = options.config(&ir, group)?;
+        let emitted = entry.emit(&config)?;
+        CallProgram::new((&ir, &config), emitted, options, room)
+    }
+
+    /// What was emitted of a declaration, for a configuration.
+    pub(crate) fn new(
+        (ir, config): (&ir::Pipeline, &Config),
+        emitted: Emitted,
+        options: &PrepareOptions<'_>,
+        room: Room,
+    ) -> Result<CallProgram, CallError> {
+        let spec = CallSpec::new(ir, config, &emitted.plan, options)?;
+        Ok(CallProgram { emitted, spec, room })
+    }
+
+    /// Bytes of its places in the window.
+    fn window_bytes(&self) -> u64 {
+        self.spec.regions(self.room.window) as u64 * self.spec.region_bytes
+    }
+}
+
+/// Programs that are compiled, and the window of all of them. They are loaded in their order.
+pub(crate) struct Loader<'a> {
+    group: &'a Group,
+    window: Arc<Window>,
+    places: std::vec::IntoIter<Place>,
+}
+
+/// What one of them gets.
+struct Place {
+    /// Where its control memory begins in the window, and where its regions do.
+    control_at: u64,
+    regions_at: u64,
+    image: Image,
+}
+
+/// Where the control memory and the regions of each program begin, and the bytes of the window.
+fn place(programs: &[&CallProgram]) -> (Vec<(u64, u64)>, u64) {
+    let plans = programs.iter().map(|program| &program.emitted.plan);
+    let (control_at, control_end) = place_control(plans);
+    let mut bytes = align_up(control_end);
+    let regions = programs.iter().map(|program| {
+        let at = bytes;
+        bytes += program.window_bytes();
+        at
+    });
+    let places = control_at.into_iter().zip(regions).collect();
+    (places, bytes)
+}
+
+impl Loader<'_> {
+    /// Maps the window and compiles. All processes of the group do it together.
+    pub(crate) fn new<'a>(
+        group: &'a Group,
+        programs: &[&CallProgram],
+    ) -> Result<Loader<'a>, CallError> {
+        let (places, bytes) = place(programs);
+        let window = Arc::new(Window::new(group.backend(), bytes)?);
+        let emitted: Vec<&Emitted> = programs.iter().map(|program| &program.emitted).collect();
+        let images = compile_all(group, &emitted)?;
+        let places = places.into_iter().zip(images);
+        let place = |((control_at, regions_at), image)| Place { control_at, regions_at, image };
+        let places: Vec<Place> = places.map(place).collect();
+        Ok(Loader { group, window, places: places.into_iter() })
+    }
+
+    /// Loads the next one on all local ranks, and allocates what its calls take. `usual_sms`: SMs of
+    /// calls that do not say how many.
+    pub(crate) fn load(
+        &mut self,
+        program: CallProgram,
+        usual_sms: u32,
+    ) -> Result<CallKernel, CallError> {
+        let (group, window) = (self.group, &self.window);
+        let CallProgram { emitted: Emitted { plan, .. }, mut spec, room } = program;
+        let Some(Place { control_at, regions_at, image }) = self.places.next() else {
+            let what = format!("{} was not compiled with the others", plan.pipeline);
+            return Err(CallError::Mismatch { what });
+        };
+        spec.regions_at = regions_at;
+        let kernel = GroupKernel::load(group, window, control_at, &plan, &image)?;
+        let operand = |param: &Param| spec.operand(param);
+        let prepared = Prepared::new(kernel, usual_sms, spec.is_paired, operand)?;
+        let ranks = group.local().map(|rank| RankMemory::new(group, rank, &spec, room, window));
+        let ranks = ranks.collect::<Result<Vec<_>, CallError>>()?;
+        let inner =
+            Inner { prepared, ranks, spec, group: group.clone(), window: Arc::clone(window) };
+        Ok(CallKernel { inner: Arc::new(inner) })
+    }
+}
+
+impl RankMemory {
+    fn new(
+        group: &Group,
+        rank: usize,
+        spec: &CallSpec,
+        room: Room,
+        window: &Arc<Window>,
+    ) -> Result<RankMemory, CallError> {
+        let tables = (0..if spec.table_bytes > 0 { room.tables } else { 0 }).map(|_| {
+            let memory = DeviceMemory::zeroed(group.backend(), rank, spec.table_bytes)?;
+            for table in spec.tables() {
+                let at = memory.address() + table.at;
+                group.backend().name_memory(rank, at, table.most_bytes, &table.name, &[]);
+            }
+            Ok::<_, CallError>(Arc::new(TensorMemory::Device(memory)))
+        });
+        let regions = (0..spec.regions(room.window))
+            .map(|_| Arc::new(TensorMemory::Window(Arc::clone(window), rank)));
+        Ok(RankMemory {
+            tables: tables.collect::<Result<_, _>>()?,
+            regions: regions.collect(),
+            values: Mutex::new(vec![0; spec.values]),
+        })
+    }
+}
+
+impl CallKernel {
+    /// Says what lies where in the window, for reports; `plans` are those whose kernels reach it.
+    pub(crate) fn name_regions(&self, plans: &[&Plan]) -> Result<(), CallError> {
+        let Inner { ranks, spec, group, window, .. } = self.inner.as_ref();
+        let waived: Vec<&str> = plans.iter().flat_map(|plan| waived(plan, |_| true)).collect();
+        for (rank, own) in group.local().zip(ranks) {
+            for index in 0..own.regions.len() as u64 {
+                let region = window.own(rank)? + spec.regions_at + index * spec.region_bytes;
+                for tensor in spec.in_window() {
+                    let (at, bytes) = (region + tensor.at, tensor.most_bytes);
+                    group.backend().name_memory(rank, at, bytes, &tensor.name, &waived);
+                }
+            }
+        }
+        Ok(())
+    }
+}
