@@ -119,15 +119,11 @@ impl Whole<'_, '_> {
             let ask = format!("{messages}.ask<{kind}, {place}Count>");
             asked.push(self.asked_once(&source.name, call(&ask, vec![name(&place)]), asks));
         }
-        // One field as it is, each of its parts, or a value of elements of several fields.
-        let groups: Vec<_> = match fields.as_slice() {
-            [_] => (0..sources.len()).map(|at| at..at + 1).collect(),
-            _ => vec![0..sources.len()],
-        };
+        // Each part of one field for itself, or a value of elements of several fields.
+        let together = if fields.len() == 1 { 1 } else { sources.len().max(1) };
         let all = parts(self.role.ir, &tensor.elem);
-        for group in groups {
-            let (read, objects) = (&sources[group.clone()], &asked[group]);
-            let [first, ..] = read else { continue };
+        for (read, objects) in sources.chunks(together).zip(asked.chunks(together)) {
+            let first = &read[0];
             let suffix = first.name.strip_prefix(fields[0]).unwrap_or_default();
             let part = all.iter().position(|(own, ..)| own == suffix).unwrap_or(0);
             let params: Vec<_> = read
