@@ -48,12 +48,11 @@ impl Writer<'_> {
                 self.line(&says);
             }
             Step::Remark(words) => self.line(&format!("// {words}")),
-            Step::Object { class, name, args } if args.is_empty() => {
-                self.line(&format!("{class} {name};"));
-            }
             Step::Object { class, name, args } => {
+                let class = self.terms.symbol(class);
                 let args = args.iter().map(|arg| self.text(arg)).collect::<Vec<_>>().join(", ");
-                self.line(&format!("{class} {name}({args});"));
+                let args = if args.is_empty() { args } else { format!("({args})") };
+                self.line(&format!("{class} {name}{args};"));
             }
             Step::Let { name, value } => {
                 self.line(&format!(

@@ -2,7 +2,7 @@
 
 use super::steps::steps;
 use crate::ir::{BinaryOp, Elem, Source};
-use crate::schedule::{Lambda, Node, Param, Term, elem_type};
+use crate::schedule::{Lambda, Node, Of, Param, ParamType, Root, Symbol, Term, elem_type};
 
 /// Higher binds tighter.
 const ATOM: u8 = 20;
@@ -35,7 +35,11 @@ impl Terms<'_> {
             Node::Int(value) => (value.to_string(), if *value < 0 { UNARY } else { ATOM }),
             Node::Bool(value) => (value.to_string(), ATOM),
             Node::Name(name) => (name.clone(), ATOM),
-            Node::Call(function, args) => (format!("{function}({})", self.args(args)), ATOM),
+            Node::Constant(constant) => (constant.to_string(), ATOM),
+            Node::Library(item) => (item.name.to_string(), ATOM),
+            Node::Call(function, args) => {
+                (format!("{}({})", self.symbol(function), self.args(args)), ATOM)
+            }
             Node::Index(base, at) => {
                 (format!("{}[{}]", self.at_least(base, ATOM), self.text(at)), ATOM)
             }
@@ -64,6 +68,24 @@ impl Terms<'_> {
             Node::Lambda(function) => (self.function(function), ATOM),
             Node::Address(place) => (format!("&{}", self.at_least(place, UNARY)), UNARY),
         }
+    }
+
+    /// A function or a class.
+    pub(super) fn symbol(&self, symbol: &Symbol) -> String {
+        let root = match &symbol.root {
+            Root::Library(item) => item.name.to_string(),
+            Root::Method(object, method) => format!("{object}.{method}"),
+            Root::Text(name) => name.clone(),
+        };
+        let of = symbol.of.iter().map(|of| match of {
+            Of::Elem(elem) => elem_type(elem).to_string(),
+            Of::Constant(constant) => constant.to_string(),
+            Of::Number(number) => self.text(number),
+            Of::Class(class) => self.symbol(class),
+        });
+        let of = of.collect::<Vec<_>>().join(", ");
+        let fixed = if symbol.fixed { "const " } else { "" };
+        if of.is_empty() { format!("{fixed}{root}") } else { format!("{fixed}{root}<{of}>") }
     }
 
     /// What a call takes; several functions have lines of their own, and so has what follows one.
@@ -98,8 +120,8 @@ impl Terms<'_> {
         }
         let params =
             function.params.iter().map(|Param { kind, name }| match function.mentions(name) {
-                true => format!("{kind} {name}"),
-                false => kind.to_string(),
+                true => format!("{} {name}", param_type(kind)),
+                false => param_type(kind),
             });
         let body = steps(&function.body, self.says);
         let gives = function.gives.as_ref().map(|term| format!("return {};", self.text(term)));
@@ -114,6 +136,16 @@ impl Terms<'_> {
             if body.is_empty() && gives.is_empty() { ("", "") } else { (open, close) };
         let params = if params.is_empty() { params } else { format!("({params})") };
         out + &format!("[&]{params} {{{open}{body}{gives}{close}}}")
+    }
+}
+
+/// The type of a parameter.
+fn param_type(kind: &ParamType) -> String {
+    match kind {
+        ParamType::Index => "int".to_string(),
+        ParamType::Value(elem) => elem_type(elem).to_string(),
+        ParamType::Bytes => "char*".to_string(),
+        ParamType::Object(item) => format!("const {}&", item.name),
     }
 }
 

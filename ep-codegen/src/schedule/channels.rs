@@ -10,13 +10,14 @@ mod slots;
 use kept::Kept;
 pub(super) use slots::check_slots;
 
+use super::library::ep;
 use super::scope::{Arrived, Meaning, Scope};
 use super::statements::Cast;
 use super::step::{Step, Takers};
+use super::symbol::{Constant, Symbol};
 use super::term::Term;
 use super::value::{Numbers, counted_loop};
-use super::{Lowered, RoleLowering, elem_type};
-use crate::ir::naming::{camel, constant};
+use super::{Lowered, RoleLowering};
 use crate::ir::network::{over_network, uses_network};
 use crate::ir::parts::meta_sources;
 use crate::ir::slots::{Arrival, arrival, closings, places};
@@ -93,38 +94,37 @@ impl<'a> RoleLowering<'a> {
     }
 
     /// The class of the object that stands for an end.
-    pub(super) fn class_of(&self, channel: &Channel, end: End) -> String {
+    pub(super) fn class_of(&self, channel: &Channel, end: End) -> Symbol {
         let is_slots = channel.kind == ChannelKind::Slots;
         let arrives = is_slots.then(|| arrival(self.ir, channel));
         let class = match (&channel.kind, end) {
-            (ChannelKind::Ring, End::Out) => "RingsOut",
-            (ChannelKind::Ring, End::In) => "RingsIn",
-            (ChannelKind::Direct, End::Out) => "DirectOut",
-            (ChannelKind::Direct, End::In) => "DirectIn",
-            (ChannelKind::Slots, _) if self.in_words(channel) => "SlotChannel",
-            (ChannelKind::Slots, End::Out) if arrives == Some(Arrival::Signals) => "NetSlotsOut",
-            (ChannelKind::Slots, End::In) if arrives == Some(Arrival::Signals) => "NetSlotsIn",
-            (ChannelKind::Slots, End::Out) => "SlotRowsOut",
-            (ChannelKind::Slots, End::In) => "SlotRowsIn",
-            (ChannelKind::Pull, _) => "PullConsumer",
+            (ChannelKind::Ring, End::Out) => ep::RingsOut,
+            (ChannelKind::Ring, End::In) => ep::RingsIn,
+            (ChannelKind::Direct, End::Out) => ep::DirectOut,
+            (ChannelKind::Direct, End::In) => ep::DirectIn,
+            (ChannelKind::Slots, _) if self.in_words(channel) => ep::SlotChannel,
+            (ChannelKind::Slots, End::Out) if arrives == Some(Arrival::Signals) => ep::NetSlotsOut,
+            (ChannelKind::Slots, End::In) if arrives == Some(Arrival::Signals) => ep::NetSlotsIn,
+            (ChannelKind::Slots, End::Out) => ep::SlotRowsOut,
+            (ChannelKind::Slots, End::In) => ep::SlotRowsIn,
+            (ChannelKind::Pull, _) => ep::PullConsumer,
         };
-        let cfg = format!("Cfg::{}", camel(&channel.name));
+        let cfg = || Constant::of_channel(channel);
+        let class = class.of(cfg());
         match (&channel.kind, self.kept(channel, end)) {
-            (ChannelKind::Ring, _) if over_network(channel) => {
-                format!("ep::{class}<{cfg}, ep::NetRings<{cfg}>>")
-            }
+            (ChannelKind::Ring, _) if over_network(channel) => class.of(ep::NetRings.of(cfg())),
             (ChannelKind::Slots, _)
                 if uses_network(self.ir, channel) && arrives != Some(Arrival::Signals) =>
             {
-                format!("ep::{class}<{cfg}, ep::NetSlotRows<{cfg}>>")
+                class.of(ep::NetSlotRows.of(cfg()))
             }
             (ChannelKind::Ring, Ok(Kept::PartsOfPeer(_))) => {
-                format!("ep::{class}<{cfg}, ep::WindowRings<{cfg}, ep::Kept::kPartsOfPeer>>")
+                class.of(ep::WindowRings.of(cfg()).of(Term::library(ep::kPartsOfPeer)))
             }
             (ChannelKind::Ring, Ok(Kept::PeersOfPart(_))) => {
-                format!("ep::{class}<{cfg}, ep::WindowRings<{cfg}, ep::Kept::kPeersOfPart>>")
+                class.of(ep::WindowRings.of(cfg()).of(Term::library(ep::kPeersOfPart)))
             }
-            _ => format!("ep::{class}<{cfg}>"),
+            _ => class,
         }
     }
 
@@ -137,8 +137,8 @@ impl<'a> RoleLowering<'a> {
                 ChannelKind::Ring | ChannelKind::Direct => false,
             };
             if releases && end == End::In {
-                let release = format!("{}.release", self.object(&channel.name));
-                out.push(Step::Do(Term::call(release, Vec::new(), Elem::I32)));
+                let object = self.object(&channel.name);
+                out.push(Step::Do(Term::method(&object, "release", Vec::new(), Elem::I32)));
             }
         }
     }
@@ -214,7 +214,7 @@ impl<'a> RoleLowering<'a> {
             let mut args = vec![self.stripe_of(scope, channel, out)?];
             args.extend(self.peers_at(scope, channel, end, out)?);
             let object = self.object_of(&channel.name, end);
-            out.push(Step::Do(Term::call(format!("{object}.open"), args, Elem::I32)));
+            out.push(Step::Do(Term::method(&object, "open", args, Elem::I32)));
         }
         Ok(())
     }
@@ -230,7 +230,7 @@ impl<'a> RoleLowering<'a> {
             };
             if closes && self.objects.iter().any(|object| object.channel == channel.name) {
                 let object = self.object_of(&channel.name, end);
-                out.push(Step::Do(Term::call(format!("{object}.close"), Vec::new(), Elem::I32)));
+                out.push(Step::Do(Term::method(&object, "close", Vec::new(), Elem::I32)));
             }
         }
     }
@@ -308,9 +308,11 @@ impl<'a> RoleLowering<'a> {
             let sources = meta_sources(self.ir, message);
             let own = sources.iter().filter(|source| std::ptr::eq(source.field, field));
             for (index, source) in own.enumerate() {
-                let place = format!("Cfg::{}::{}", message.name, constant(&source.name));
-                let to = bytes_behind(meta.clone(), Term::name(place.clone(), Elem::I32));
-                let count = Term::index(format!("{place}Count"));
+                let place = Constant::field(&message.name, &source.name);
+                let to = bytes_behind(meta.clone(), Term::constant(place));
+                let count = Constant::field_count(&message.name, &source.name);
+                let range = Some((0, i64::from(i32::MAX)));
+                let count = Term { range, ..Term::constant(count) };
                 let part = if field.row { index + 1 } else { index };
                 self.fill_field(scope, value, part, (to, source.elem.clone(), count), out)?;
             }
@@ -336,13 +338,13 @@ impl<'a> RoleLowering<'a> {
         let own = sources.iter().filter(|source| std::ptr::eq(source.field, field));
         let mut places = vec![row.clone()];
         places.extend(own.map(|source| {
-            let place = format!("Cfg::{}::{}", message.name, constant(&source.name));
-            bytes_behind(meta.clone(), Term::name(place, Elem::I32))
+            let place = Constant::field(&message.name, &source.name);
+            bytes_behind(meta.clone(), Term::constant(place))
         }));
         let mut set = |_: &mut RoleLowering<'a>, part: usize, i: Term, value: Term| {
             let elem = value.elem.clone();
             let args = vec![places[part].clone(), i, value];
-            Ok(Step::Do(Term::call(format!("ep::set<{}>", elem_type(&elem)), args, elem)))
+            Ok(Step::Do(Term::call(ep::set.of(&elem), args, elem)))
         };
         self.cast(cast, (width, &field.elem), &mut set, out)
     }
@@ -355,7 +357,7 @@ impl<'a> RoleLowering<'a> {
         (to, elem, count): (Term, Elem, Term),
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        let set = format!("ep::set<{}>", elem_type(&elem));
+        let set = ep::set.of(&elem);
         self.elements(scope, value, count, Takers::Lanes, out, &mut |this, i, own, steps| {
             let value = match this.is_row(own, value)? || part > 0 {
                 true => this.part_value(own, value, part, i, steps)?,

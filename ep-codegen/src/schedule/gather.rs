@@ -10,6 +10,7 @@ use super::{Lowered, RoleLowering};
 use crate::ir::{
     Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, NameKind, PeerSet, Stmt,
 };
+use crate::schedule::library::ep;
 
 impl RoleLowering<'_> {
     /// All turns of a gather, taken as `turns` says.
@@ -51,7 +52,7 @@ impl RoleLowering<'_> {
         let with_parts = inner.with_parts(parts);
         let mut taken = Vec::new();
         self.body(&with_parts, body, &mut taken);
-        let call = |what: &str| Term::call(format!("{object}.{what}"), Vec::new(), Elem::Bool);
+        let call = |what| Term::method(&object, what, Vec::new(), Elem::Bool);
         taken.push(Step::Do(call("close")));
         steps.push(Step::If { condition: call("open"), body: taken });
         out.push(counted_loop(name, numbers, turns, steps));
@@ -98,8 +99,8 @@ impl RoleLowering<'_> {
         let team = || Term::name("team", Elem::I32);
         let mut class = self.class_of(channel, End::In);
         let mut source = self.object(&channel.name);
-        if let (ChannelKind::Slots, Node::Name(count)) = (&channel.kind, &lanes.to.node) {
-            class = format!("ep::SlotParts<{class}, {count}>");
+        if let (ChannelKind::Slots, Node::Constant(count)) = (&channel.kind, &lanes.to.node) {
+            class = ep::SlotParts.of(class).of(count.clone());
             let name = self.names.fresh(&format!("{}_parts", channel.name));
             let args = vec![team(), Term::name(source, Elem::I32)];
             out.push(Step::Object { class: class.clone(), name: name.clone(), args });
@@ -107,7 +108,7 @@ impl RoleLowering<'_> {
         }
         let object = self.names.fresh(&format!("{part}s"));
         let args = vec![team(), Term::name(source, Elem::I32)];
-        out.push(Step::Object { class: format!("ep::Parts<{class}>"), name: object.clone(), args });
+        out.push(Step::Object { class: ep::Parts.of(class), name: object.clone(), args });
         object
     }
 
@@ -120,7 +121,7 @@ impl RoleLowering<'_> {
         (index, position): (Option<&Expr>, &Expr),
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        out.push(Step::Do(Term::call(format!("{object}.clear"), Vec::new(), Elem::I32)));
+        out.push(Step::Do(Term::method(&object, "clear", Vec::new(), Elem::I32)));
         let all = self.lanes_of(channel, over)?;
         let name = self.names.fresh(across);
         let peer = self.index_in(&name, &all);
@@ -143,7 +144,7 @@ impl RoleLowering<'_> {
             _ => self.scalar(&inner, position, &mut steps)?,
         };
         let entry = entry.converted(&Elem::I32);
-        let call = Term::call(format!("{object}.expect"), vec![peer, entry], Elem::I32);
+        let call = Term::method(&object, "expect", vec![peer, entry], Elem::I32);
         steps.push(Step::Do(call));
         out.push(counted_loop(name, all, Takers::Lanes, steps));
         Ok(())

@@ -10,6 +10,8 @@ use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
 use crate::ir::helpers::casts_to;
 use crate::ir::{Action, BinaryOp, Domain, Elem, Expr, Stmt, walk};
+use crate::schedule::library::ep;
+use crate::schedule::term::Node;
 
 impl RoleLowering<'_> {
     /// `for i in domain where condition { .. }`, in one warp or one lane.
@@ -239,7 +241,7 @@ impl RoleLowering<'_> {
             let object = self.names.fresh(&format!("{binder}_places"));
             let count = self.number(count);
             let class = match &count.node {
-                super::term::Node::Name(name) => format!("ep::PlaceCounters<{name}>"),
+                Node::Constant(count) => ep::PlaceCounters.of(count.clone()),
                 _ => return Err("places are dealt out by a number of the shape".to_string()),
             };
             out.push(Step::Object { class, name: object.clone(), args: Vec::new() });
@@ -248,11 +250,8 @@ impl RoleLowering<'_> {
             let inner = scope.of_lane().with(binder, Meaning::Value(index.clone()));
             let mut steps = Vec::new();
             let first = self.scalar(&inner, first, &mut steps)?;
-            steps.push(Step::Do(Term::call(
-                format!("{object}.begin"),
-                vec![index, first.wide()],
-                Elem::I64,
-            )));
+            let begin = Term::method(&object, "begin", vec![index, first.wide()], Elem::I64);
+            steps.push(Step::Do(begin));
             let numbers = Numbers { from: Term::int(0), to: count, others: false };
             out.push(counted_loop(name, numbers, Takers::Lanes, steps));
             self.places.push((stmt.at.clone(), object));
@@ -270,8 +269,7 @@ impl RoleLowering<'_> {
         let name = self.names.fresh(binder);
         let index = self.index_in(&name, &numbers);
         let mut steps = Vec::new();
-        let call =
-            |what: &str| Term::call(format!("{places}.{what}"), vec![index.clone()], Elem::I64);
+        let call = |what| Term::method(&places, what, vec![index.clone()], Elem::I64);
         let plain = scope.with(binder, Meaning::Value(index.clone()));
         if let Some(filter) = filter {
             let condition = self.scalar(&plain, filter, &mut steps)?;

@@ -12,6 +12,7 @@ use crate::ir::{
     Action, BinaryOp, Blocks, Channel, ChannelKind, Domain, Elem, Expr, NameKind, PeerSet, Role,
     Share, Stmt, walk,
 };
+use crate::schedule::library::ep;
 
 impl RoleLowering<'_> {
     /// All steps of the role.
@@ -68,7 +69,7 @@ impl RoleLowering<'_> {
                 rows.converted(&Elem::I32),
                 Term::name(format!("args.{capacity}"), Elem::I32),
             ];
-            out.push(Step::Do(Term::call("ep::require_room", args, Elem::I32)));
+            out.push(Step::Do(Term::call(ep::require_room, args, Elem::I32)));
         }
     }
 
@@ -302,7 +303,7 @@ impl RoleLowering<'_> {
     /// Statements of a role whose warps take the turns of its outer loops.
     fn dealt(&mut self, scope: &Scope, out: &mut Vec<Step>) -> Lowered<()> {
         self.open(scope, out)?;
-        self.closers = Some(Term::call("team.count", Vec::new(), Elem::I32));
+        self.closers = Some(Term::method("team", "count", Vec::new(), Elem::I32));
         let mut scope = scope.clone();
         let body = &self.role.body;
         for stmt in body {
@@ -389,6 +390,7 @@ fn has_one_warp(role: &Role) -> bool {
 
 /// Steps of the first warp of the role alone.
 fn first_warp(body: Vec<Step>) -> Step {
-    let first = Term::call("team.index", Vec::new(), Elem::I32).test(BinaryOp::Eq, Term::int(0));
+    let first =
+        Term::method("team", "index", Vec::new(), Elem::I32).test(BinaryOp::Eq, Term::int(0));
     Step::If { condition: first, body }
 }

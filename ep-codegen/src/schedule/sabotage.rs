@@ -3,7 +3,9 @@
 
 use std::cell::Cell;
 
+use super::library::{Item, ep};
 use super::step::{Loop, Step, Takers};
+use super::symbol::Symbol;
 use super::term::{Node, Term, arithmetic};
 use crate::ir::{BinaryOp, Elem};
 
@@ -134,9 +136,9 @@ fn each(steps: Vec<Step>, instead: &dyn Fn(Step) -> Vec<Step>) -> Vec<Step> {
 /// What a bug makes of one step.
 fn one(bug: Bug, mut step: Step) -> Vec<Step> {
     match (bug, &mut step) {
-        (Bug::DebtKept, step) if calls(step, "ep::settle") => return Vec::new(),
-        (Bug::FenceLeftOut, step) if calls(step, ".fence_global") => return Vec::new(),
-        (Bug::EndNotTold, step) if calls(step, ".close") => return Vec::new(),
+        (Bug::DebtKept, step) if is_call(step, ep::settle) => return Vec::new(),
+        (Bug::FenceLeftOut, step) if calls(step, "fence_global") => return Vec::new(),
+        (Bug::EndNotTold, step) if calls(step, "close") => return Vec::new(),
         (Bug::MeetLeftOut, Step::Meet) | (Bug::ConditionLeftOut, Step::SkipUnless(_)) => {
             return Vec::new();
         }
@@ -144,21 +146,20 @@ fn one(bug: Bug, mut step: Step) -> Vec<Step> {
         (Bug::TurnsOfAll, Step::Loop(repeat)) if repeat.turns == Takers::Lanes => {
             repeat.turns = Takers::Serial;
         }
-        (Bug::ReadAhead, Step::If { condition, body }) if ends_with(condition, ".arrived") => {
+        (Bug::ReadAhead, Step::If { condition, body }) if is_method(condition, "arrived") => {
             let last = body.len().saturating_sub(1);
-            let gives_back = |step: &Step| calls(step, ".release") || calls(step, ".release_after");
+            let gives_back = |step: &Step| calls(step, "release") || calls(step, "release_after");
             if body.last().is_some_and(gives_back) {
                 let ahead: Vec<Step> = body.drain(..last).collect();
                 return vec![Step::Scope([ahead, vec![step]].concat())];
             }
         }
-        (Bug::RoomNotAwaited, Step::If { condition, body }) if ends_with(condition, ".reserve") => {
+        (Bug::RoomNotAwaited, Step::If { condition, body }) if is_method(condition, "reserve") => {
             return vec![Step::Scope(std::mem::take(body))];
         }
-        (Bug::ClaimsShared, Step::Object { class, .. }) if class.starts_with("ep::Units<") => {
-            if let Some((role, _)) = class.split_once(',') {
-                *class = format!("{role}, 0>");
-            }
+        (Bug::ClaimsShared, Step::Object { class, .. }) if class.is(ep::Units) => {
+            class.of.pop();
+            *class = class.clone().of(Term::int(0));
         }
         (Bug::CopyCutShort, Step::Copy(copy)) => {
             copy.count = arithmetic(BinaryOp::Sub, copy.count.clone(), Term::int(1));
@@ -179,27 +180,25 @@ fn spoil(bug: Bug, term: &mut Term) {
     let elem = term.elem.clone();
     match (bug, &mut term.node) {
         (Bug::TokenNotWaited, Node::Call(function, args))
-            if function.ends_with(".publish_after") =>
+            if function.is_method("publish_after") =>
         {
             args[1] = Term::int(0);
         }
         (Bug::StageFreedEarly, Node::Call(function, args))
-            if function.ends_with(".release_after") =>
+            if function.is_method("release_after") =>
         {
             args[1] = Term::int(0);
         }
-        (Bug::AddressOfEach, Node::Call(function, args)) if function == "ep::at_lane_of" => {
+        (Bug::AddressOfEach, Node::Call(function, args)) if function.is(ep::at_lane_of) => {
             *term = args[1].clone();
         }
-        (Bug::NeighboursOfAnother, Node::Call(function, args))
-            if function.starts_with("ep::get_wide") =>
-        {
+        (Bug::NeighboursOfAnother, Node::Call(function, args)) if function.is(ep::get_wide) => {
             args[1] = Term::int(0);
         }
-        (Bug::PeersForgotten, Node::Call(function, args)) if function == "ep::all_peers" => {
-            (*function, args[0]) = ("ep::one_peer".to_string(), Term::int(0));
+        (Bug::PeersForgotten, Node::Call(function, args)) if function.is(ep::all_peers) => {
+            (*function, args[0]) = (ep::one_peer.into(), Term::int(0));
         }
-        (Bug::HeadersInOnePlace, Node::Call(function, args)) if function.ends_with(".announce") => {
+        (Bug::HeadersInOnePlace, Node::Call(function, args)) if function.is_method("announce") => {
             args[1] = Term::int(0);
         }
         (Bug::ProductsCut, Node::Binary(BinaryOp::Mul, ..)) if elem == Elem::I64 => {
@@ -234,7 +233,7 @@ fn units_of_all(step: Step, all: &[Step]) -> Step {
     let Node::Call(function, _) = &next.node else { return step };
     let units = all.iter().find_map(|step| match step {
         Step::Object { class, name, args }
-            if class.starts_with("ep::Units<") && *function == format!("{name}.take") =>
+            if class.is(ep::Units) && *function == Symbol::method(name, "take") =>
         {
             args.last()
         }
@@ -251,11 +250,16 @@ fn units_of_all(step: Step, all: &[Step]) -> Step {
     })
 }
 
-/// Whether a step does nothing but call this function.
-fn calls(step: &Step, function: &str) -> bool {
-    matches!(step, Step::Do(term) if ends_with(term, function))
+/// Whether a step does nothing but call this method,
+fn calls(step: &Step, method: &str) -> bool {
+    matches!(step, Step::Do(term) if is_method(term, method))
 }
 
-fn ends_with(term: &Term, name: &str) -> bool {
-    matches!(&term.node, Node::Call(function, _) if function.ends_with(name))
+/// or this function of the library.
+fn is_call(step: &Step, item: Item) -> bool {
+    matches!(step, Step::Do(Term { node: Node::Call(function, _), .. }) if function.is(item))
+}
+
+fn is_method(term: &Term, name: &str) -> bool {
+    matches!(&term.node, Node::Call(function, _) if function.is_method(name))
 }

@@ -1,5 +1,7 @@
 //! The steps of a role: what a warp or a lane does, in order.
 
+use super::library::Item;
+use super::symbol::Symbol;
 use super::term::{Term, counting};
 use crate::ir::{BinaryOp, Elem, Source};
 
@@ -12,8 +14,8 @@ pub enum Step {
     Remark(String),
     /// An object of the device library: `class name(args);`.
     Object {
-        /// Its class, with template arguments.
-        class: String,
+        /// Its class.
+        class: Symbol,
         /// Its name.
         name: String,
         /// What it is made with.
@@ -136,7 +138,7 @@ impl Step {
 
 impl Step {
     /// The terms of the step itself.
-    fn terms(&self) -> Vec<&Term> {
+    pub(super) fn terms(&self) -> Vec<&Term> {
         match self {
             Step::Says(_) | Step::Remark(_) | Step::Meet | Step::Leader(_) | Step::Scope(_) => {
                 Vec::new()
@@ -214,10 +216,23 @@ pub struct Lambda {
 /// A parameter of a [`Lambda`]; its name is printed where it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Param {
-    /// Its type in C++.
-    pub kind: &'static str,
+    /// Its type.
+    pub kind: ParamType,
     /// Its name.
     pub name: String,
+}
+
+/// The type of a [`Param`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ParamType {
+    /// A number that counts or indexes something.
+    Index,
+    /// A value.
+    Value(Elem),
+    /// An address.
+    Bytes,
+    /// An object of the device library, to be read.
+    Object(Item),
 }
 
 impl Lambda {

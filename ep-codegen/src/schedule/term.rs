@@ -1,7 +1,9 @@
 //! Values of the emitted text: typed C++ expressions, so that nobody has to read text to know what
 //! they are.
 
+use super::library::{Item, ep};
 use super::step::Lambda;
+use super::symbol::{Constant, Root, Symbol};
 use crate::ir::{BinaryOp, Elem};
 
 /// An expression of the emitted text.
@@ -22,10 +24,14 @@ pub enum Node {
     Int(i64),
     /// `true` or `false`.
     Bool(bool),
-    /// A variable, a member or a constant.
+    /// A variable or a member.
     Name(String),
+    /// A member of `Cfg`.
+    Constant(Constant),
+    /// A constant of the device library.
+    Library(Item),
     /// `function(args)`.
-    Call(String, Vec<Term>),
+    Call(Symbol, Vec<Term>),
     /// `base[at]`.
     Index(Box<Term>, Box<Term>),
     /// `left op right`.
@@ -75,9 +81,24 @@ impl Term {
         Term::small(name, 0, i64::from(i32::MAX))
     }
 
+    /// A member of `Cfg`.
+    pub fn constant(constant: Constant) -> Term {
+        Term::new(Node::Constant(constant), Elem::I32)
+    }
+
+    /// A constant of the device library.
+    pub fn library(item: Item) -> Term {
+        Term::new(Node::Library(item), Elem::I32)
+    }
+
     /// `function(args)`.
-    pub fn call(function: impl Into<String>, args: Vec<Term>, elem: Elem) -> Term {
+    pub fn call(function: impl Into<Symbol>, args: Vec<Term>, elem: Elem) -> Term {
         Term::new(Node::Call(function.into(), args), elem)
+    }
+
+    /// `object.method(args)`.
+    pub fn method(object: &str, method: &'static str, args: Vec<Term>, elem: Elem) -> Term {
+        Term::call(Symbol::method(object, method), args, elem)
     }
 
     /// A function that a call takes.
@@ -145,13 +166,13 @@ impl Term {
             return self;
         }
         match to {
-            Elem::Bf16 => Term::call("ep::to_bf16", vec![self.converted(&Elem::F32)], Elem::Bf16),
-            Elem::E4m3 => Term::call("ep::to_e4m3", vec![self.converted(&Elem::F32)], Elem::E4m3),
+            Elem::Bf16 => Term::call(ep::to_bf16, vec![self.converted(&Elem::F32)], Elem::Bf16),
+            Elem::E4m3 => Term::call(ep::to_e4m3, vec![self.converted(&Elem::F32)], Elem::E4m3),
             Elem::Ue8m0 => {
-                Term::call("ep::ceil_ue8m0", vec![self.converted(&Elem::F32)], Elem::Ue8m0)
+                Term::call(ep::ceil_ue8m0, vec![self.converted(&Elem::F32)], Elem::Ue8m0)
             }
             Elem::F32 if is_narrow_float(&self.elem) => {
-                Term::call("ep::to_float", vec![self], Elem::F32)
+                Term::call(ep::to_float, vec![self], Elem::F32)
             }
             Elem::I64 if self.is_whole() => self.wide(),
             _ => {
@@ -170,7 +191,12 @@ impl Term {
     /// The terms that this one is made of.
     pub(super) fn inner(&self) -> Vec<&Term> {
         match &self.node {
-            Node::Int(_) | Node::Bool(_) | Node::Name(_) | Node::Lambda(_) => Vec::new(),
+            Node::Int(_)
+            | Node::Bool(_)
+            | Node::Name(_)
+            | Node::Constant(_)
+            | Node::Library(_)
+            | Node::Lambda(_) => Vec::new(),
             Node::Call(_, args) => args.iter().collect(),
             Node::Not(one) | Node::Cast(one) | Node::Wide(one) | Node::Address(one) => vec![one],
             Node::Index(left, right) | Node::Binary(_, left, right) => vec![left, right],
@@ -181,7 +207,12 @@ impl Term {
     /// The same, to be changed.
     pub(super) fn inner_mut(&mut self) -> Vec<&mut Term> {
         match &mut self.node {
-            Node::Int(_) | Node::Bool(_) | Node::Name(_) | Node::Lambda(_) => Vec::new(),
+            Node::Int(_)
+            | Node::Bool(_)
+            | Node::Name(_)
+            | Node::Constant(_)
+            | Node::Library(_)
+            | Node::Lambda(_) => Vec::new(),
             Node::Call(_, args) => args.iter_mut().collect(),
             Node::Not(one) | Node::Cast(one) | Node::Wide(one) | Node::Address(one) => vec![one],
             Node::Index(left, right) | Node::Binary(_, left, right) => vec![left, right],
@@ -193,7 +224,9 @@ impl Term {
     pub(super) fn mentions(&self, name: &str) -> bool {
         let here = match &self.node {
             Node::Name(own) => own.split(['.', '[']).next() == Some(name),
-            Node::Call(own, _) => own.split('.').next() == Some(name),
+            Node::Call(Symbol { root: Root::Method(object, _), .. }, _) => {
+                object.split('.').next() == Some(name)
+            }
             Node::Lambda(function) => function.mentions(name),
             _ => false,
         };
@@ -256,7 +289,7 @@ pub(super) fn arithmetic(op: BinaryOp, left: Term, right: Term) -> Term {
     let (left, right) = (left.converted(&Elem::F32), right.converted(&Elem::F32));
     // The compiler would join a product with a sum behind it, and round both at once.
     if op == BinaryOp::Mul {
-        return Term::call("ep::product", vec![left, right], Elem::F32);
+        return Term::call(ep::product, vec![left, right], Elem::F32);
     }
     Term::new(Node::Binary(op, Box::new(left), Box::new(right)), Elem::F32)
 }

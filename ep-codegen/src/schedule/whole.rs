@@ -17,14 +17,16 @@ mod way_back;
 
 use super::rules::{OneLaunch, WayBack, pushes_direct};
 use super::scope::Scope;
-use super::step::{Lambda, Param, Step};
+use super::step::{Lambda, Param, ParamType, Step};
 use super::term::{Node, Term};
-use super::{Lowered, RoleLowering, elem_type};
-use crate::ir::naming::{camel, snake};
+use super::{Lowered, RoleLowering};
+use crate::ir::naming::snake;
 use crate::ir::{
     Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, NameKind, Place, Role, Share,
     Source, Stmt, Tensor, walk,
 };
+use crate::schedule::library::ep;
+use crate::schedule::symbol::{Constant, Symbol};
 
 pub(super) use direct::{leader_of, peers_of, twin_of};
 pub(super) use fields::fields_of;
@@ -46,8 +48,8 @@ pub(super) fn entered(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
     if let Some(one) = OneLaunch::of(ir) {
         Whole::of(role).counts_routes(&one, &mut steps)?;
     } else if let Some(back) = WayBack::of(ir) {
-        let begin = format!("ep::back_begin<{}>", cfg_of(back.channel));
-        steps.push(Step::Do(call(&begin, vec![name("args.group")])));
+        let begin = ep::back_begin.of(cfg_of(back.channel));
+        steps.push(Step::Do(call(begin, vec![name("args.group")])));
     } else {
         return Err("they do nothing".to_string());
     }
@@ -64,7 +66,7 @@ struct Whole<'r, 'a> {
 }
 
 /// A parameter of a function, before it has a name of its own.
-type Wanted<'w> = (&'static str, &'w str);
+type Wanted<'w> = (ParamType, &'w str);
 
 impl<'r, 'a> Whole<'r, 'a> {
     fn of(role: &'r mut RoleLowering<'a>) -> Whole<'r, 'a> {
@@ -98,7 +100,7 @@ impl<'r, 'a> Whole<'r, 'a> {
             _ => self.flows(&scope, twin, &mut out)?,
         }
         if self.moves {
-            let class = format!("ep::Mover<{}>", self.cfg());
+            let class = ep::Mover.of(self.cfg());
             front.push(object(class, &self.mover, vec![name(&own), team()]));
             out.push(Step::Do(method(&self.mover, "finish", Vec::new())));
         }
@@ -153,7 +155,7 @@ impl<'r, 'a> Whole<'r, 'a> {
         if asked {
             let own = self.role.names.fresh("mine");
             let args = vec![name("args.expert_begin"), self.role.me()];
-            out.push(Step::Made { name: own.clone(), value: call("ep::experts_of", args) });
+            out.push(Step::Made { name: own.clone(), value: call(ep::experts_of, args) });
             scope.own_experts = Some(own);
         }
         scope
@@ -162,8 +164,8 @@ impl<'r, 'a> Whole<'r, 'a> {
     // ---- Names ----
 
     /// The Cfg struct of the role.
-    fn cfg(&self) -> String {
-        format!("Cfg::{}", self.role.role.name)
+    fn cfg(&self) -> Constant {
+        Constant::of_role(self.role.role)
     }
 
     /// What moves rows.
@@ -174,7 +176,7 @@ impl<'r, 'a> Whole<'r, 'a> {
 
     /// The sequences of the role's rings.
     fn sequences(&self) -> Term {
-        let first = name(&format!("{}::kFirstSequence", self.cfg()));
+        let first = Term::constant(self.cfg().at("kFirstSequence"));
         binary(BinaryOp::Add, name("smem.sequences"), first)
     }
 
@@ -189,15 +191,12 @@ impl<'r, 'a> Whole<'r, 'a> {
         let (mut named, mut terms) = (Vec::new(), Vec::new());
         for (kind, wanted) in params {
             let name = self.role.names.fresh(wanted);
-            let numbers = [Elem::Bool, Elem::U8, Elem::I32, Elem::I64, Elem::F32];
-            let elem = numbers.into_iter().find(|elem| elem_type(elem) == *kind);
-            terms.push(match (*kind, elem) {
-                ("int", _) => Term::index(&name),
-                (_, Some(elem)) => Term::name(&name, elem),
-                // Bytes, or an object of the library.
-                _ => Term::name(&name, Elem::U8),
+            terms.push(match kind {
+                ParamType::Index => Term::index(&name),
+                ParamType::Value(elem) => Term::name(&name, elem.clone()),
+                ParamType::Bytes | ParamType::Object(_) => Term::name(&name, Elem::U8),
             });
-            named.push(Param { kind, name });
+            named.push(Param { kind: kind.clone(), name });
         }
         let mut body = Vec::new();
         let gives = make(self, &terms, &mut body)?;
@@ -275,8 +274,8 @@ impl<'r, 'a> Whole<'r, 'a> {
 }
 
 /// The Cfg struct of a channel.
-fn cfg_of(channel: &Channel) -> String {
-    format!("Cfg::{}", camel(&channel.name))
+fn cfg_of(channel: &Channel) -> Constant {
+    Constant::of_channel(channel)
 }
 
 /// The team of the role.
@@ -290,18 +289,18 @@ fn name(name: &str) -> Term {
 }
 
 /// `class name(args);`
-fn object(class: String, name: &str, args: Vec<Term>) -> Step {
+fn object(class: Symbol, name: &str, args: Vec<Term>) -> Step {
     Step::Object { class, name: name.to_string(), args }
 }
 
 /// A call that gives a number, or nothing.
-fn call(function: &str, args: Vec<Term>) -> Term {
+fn call(function: impl Into<Symbol>, args: Vec<Term>) -> Term {
     Term::call(function, args, Elem::I32)
 }
 
 /// The same of an object.
-fn method(object: &str, function: &str, args: Vec<Term>) -> Term {
-    Term::call(format!("{object}.{function}"), args, Elem::I32)
+fn method(object: &str, function: &'static str, args: Vec<Term>) -> Term {
+    Term::method(object, function, args, Elem::I32)
 }
 
 /// An operation of C++ as it stands there.

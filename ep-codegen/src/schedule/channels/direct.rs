@@ -1,14 +1,15 @@
 //! Direct channels: rows that their sender stores where the receiver wants them.
 
 use super::End;
-use crate::ir::naming::camel;
 use crate::ir::rows::row_in_place;
 use crate::ir::{
     Action, Channel, ChannelKind, Domain, Elem, Expr, FieldValue, Message, NameKind, Stmt, walk,
 };
+use crate::schedule::library::ep;
 use crate::schedule::scope::{Arrived, Scope};
 use crate::schedule::statements::bind_position;
 use crate::schedule::step::{Step, Takers};
+use crate::schedule::symbol::Constant;
 use crate::schedule::term::Term;
 use crate::schedule::value::{Numbers, STRIPE, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
@@ -45,7 +46,7 @@ impl<'a> RoleLowering<'a> {
             Term::name(format!("args.{}_meta_at", channel.name), Elem::I64),
             capacity,
         ];
-        let call = format!("ep::direct_ready<Cfg::{}>", camel(&channel.name));
+        let call = ep::direct_ready.of(Constant::of_channel(channel));
         out.push(Step::Do(Term::call(call, args, Elem::I32)));
         Ok(())
     }
@@ -84,10 +85,10 @@ impl<'a> RoleLowering<'a> {
         let object = self.object_of(channel, End::Out);
         let peer = self.ring(scope, (declared, End::Out), index, out)?;
         let next = match self.first_of_push(channel, index) {
-            None => Term::call(format!("{object}.position"), vec![peer], Elem::I32),
+            None => Term::method(&object, "position", vec![peer], Elem::I32),
             Some(first) => {
                 let first = self.scalar(scope, &first, out)?.converted(&Elem::I32);
-                Term::call(format!("{object}.next"), vec![peer, first], Elem::I32)
+                Term::method(&object, "next", vec![peer, first], Elem::I32)
             }
         };
         Ok(self.named("next", next, out))
@@ -117,17 +118,17 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let object = self.object_of(&channel.name, End::Out);
-        let next = Term::call(format!("{object}.next"), vec![to.clone(), first], Elem::I32);
+        let next = Term::method(&object, "next", vec![to.clone(), first], Elem::I32);
         let position = self.named(&format!("{}_position", channel.name), next, out);
-        let call = |what: &str| {
+        let call = |what| {
             let args = vec![to.clone(), position.clone()];
-            Term::call(format!("{object}.{what}"), args, Elem::I32)
+            Term::method(&object, what, args, Elem::I32)
         };
         let mut steps = Vec::new();
         let row = self.bytes("row", call("row"), false, &mut steps);
         let meta = self.bytes("meta", call("meta"), false, &mut steps);
         self.fill_message(scope, message, values, (row, meta), &mut steps)?;
-        let stored = Term::call(format!("{object}.stored"), vec![to.clone()], Elem::I32);
+        let stored = Term::method(&object, "stored", vec![to.clone()], Elem::I32);
         steps.push(Step::Do(stored));
         out.push(Step::If { condition: call("reserve"), body: steps });
         bind_position(scope, &channel.name, position);
@@ -191,7 +192,7 @@ impl<'a> RoleLowering<'a> {
         let row = Term { range: Some((0, i64::from(i32::MAX))), ..row };
         let place = self.place(tensor, 0, None, vec![row.clone()], Some(Term::int(0)))?;
         let bytes = self.bytes("stored", place.address(), true, &mut steps);
-        let meta = Term::call(format!("{object}.meta"), vec![row.clone()], Elem::U8);
+        let meta = Term::method(&object, "meta", vec![row.clone()], Elem::U8);
         let meta = self.bytes("meta", meta, true, &mut steps);
         let arrived = Arrived {
             channel: channel.to_string(),
@@ -207,7 +208,7 @@ impl<'a> RoleLowering<'a> {
         self.with_message(scope, stmt, arrived, &mut steps)?;
         let numbers = Numbers { from: Term::int(0), to: number("rows"), others: false };
         let turns = counted_loop(name, numbers, Takers::Serial, steps);
-        let come = Term::call(format!("{object}.arrived"), vec![source, stripe], Elem::Bool);
+        let come = Term::method(&object, "arrived", vec![source, stripe], Elem::Bool);
         out.push(Step::If { condition: come, body: vec![turns] });
         Ok(())
     }

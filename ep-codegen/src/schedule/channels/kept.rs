@@ -2,12 +2,13 @@
 //! channel has parts, all parts of one peer or one part of all peers.
 
 use super::End;
-use crate::ir::naming::camel;
 use crate::ir::network::{over_network, readers};
 use crate::ir::slots::places;
 use crate::ir::{Action, Channel, Domain, Elem, Expr, NameKind, PeerSet, Share, Stmt, walk};
+use crate::schedule::library::ep;
 use crate::schedule::scope::Scope;
 use crate::schedule::step::Step;
+use crate::schedule::symbol::Constant;
 use crate::schedule::term::Term;
 use crate::schedule::{Lowered, RoleLowering};
 
@@ -57,8 +58,8 @@ impl RoleLowering<'_> {
         end: End,
         out: &mut Vec<Step>,
     ) -> Lowered<Vec<Term>> {
-        let all = |count| Term::call("ep::all_peers", vec![count], Elem::I32);
-        let count = Term::name(format!("Cfg::{}::kPeers", camel(&channel.name)), Elem::I32);
+        let all = |count| Term::call(ep::all_peers, vec![count], Elem::I32);
+        let count = Term::constant(Constant::of_channel(channel).at("kPeers"));
         match (self.kept(channel, end)?, &channel.parts_per) {
             (Kept::PartsOfPeer(peer), Some(parts)) => {
                 Ok(vec![all(self.number(parts)), self.scalar(scope, &peer, out)?])
@@ -66,7 +67,7 @@ impl RoleLowering<'_> {
             (Kept::PeersOfPart(part), _) => {
                 let peers = match channel.per {
                     PeerSet::Others => {
-                        Term::call("ep::other_peers", vec![count, self.me()], Elem::I32)
+                        Term::call(ep::other_peers, vec![count, self.me()], Elem::I32)
                     }
                     _ => all(count),
                 };
@@ -114,13 +115,13 @@ impl RoleLowering<'_> {
             && indices.iter().all(|index| index == first)
         {
             let peer = self.scalar(scope, first, out)?;
-            return Ok(Term::call("ep::one_peer", vec![peer], Elem::I32));
+            return Ok(Term::call(ep::one_peer, vec![peer], Elem::I32));
         }
         let others =
             !whole && !indices.is_empty() && indices.iter().all(|index| self.is_other(index));
         Ok(match others || channel.per == PeerSet::Others {
-            true => Term::call("ep::other_peers", vec![count, self.me()], Elem::I32),
-            false => Term::call("ep::all_peers", vec![count], Elem::I32),
+            true => Term::call(ep::other_peers, vec![count, self.me()], Elem::I32),
+            false => Term::call(ep::all_peers, vec![count], Elem::I32),
         })
     }
 

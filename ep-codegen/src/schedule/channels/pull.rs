@@ -1,8 +1,9 @@
 //! Pull channels: tensors that peers read where they lie.
 
-use crate::ir::naming::camel;
 use crate::ir::{Channel, Elem, Expr, FieldValue, Message};
+use crate::schedule::library::ep;
 use crate::schedule::step::Step;
+use crate::schedule::symbol::Constant;
 use crate::schedule::term::Term;
 use crate::schedule::{Lowered, RoleLowering};
 
@@ -33,12 +34,12 @@ impl<'a> RoleLowering<'a> {
             true => at(false).ok_or("a pull channel offers whole tensors")?,
             false => Term::int(0),
         };
-        let cfg = format!("Cfg::{}", camel(&channel.name));
+        let cfg = Constant::of_channel(channel);
         let team = Term::name("team", Elem::I32);
         let offer =
-            Term::call(format!("ep::pull_offer<{cfg}>"), vec![team.clone(), rows, meta], Elem::I32);
+            Term::call(ep::pull_offer.of(cfg.clone()), vec![team.clone(), rows, meta], Elem::I32);
         out.push(Step::Do(offer));
-        let wait = Term::call(format!("ep::pull_wait_released<{cfg}>"), vec![team], Elem::I32);
+        let wait = Term::call(ep::pull_wait_released.of(cfg), vec![team], Elem::I32);
         out.push(Step::Do(wait));
         Ok(())
     }

@@ -2,12 +2,12 @@
 
 use super::kept::Kept;
 use super::{End, bytes_behind};
-use crate::ir::naming::camel;
 use crate::ir::slots::places;
 use crate::ir::{Action, Channel, Elem, Expr, FieldValue, Message, Stmt, walk};
 use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::statements::bind_position;
 use crate::schedule::step::{Step, Takers};
+use crate::schedule::symbol::Constant;
 use crate::schedule::term::Term;
 use crate::schedule::value::{Numbers, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
@@ -50,8 +50,8 @@ impl<'a> RoleLowering<'a> {
             let word = word.ok_or_else(|| format!("`{channel}` announces no `{}`", value.name))?;
             let number = self.scalar(scope, &value.value, out)?.converted(&Elem::I32);
             let args = vec![peer.clone(), Term::int(word as i64), number];
-            let call = format!("{}.announce", self.object_of(channel, End::Out));
-            out.push(Step::Do(Term::call(call, args, Elem::I32)));
+            let object = self.object_of(channel, End::Out);
+            out.push(Step::Do(Term::method(&object, "announce", args, Elem::I32)));
         }
         Ok(())
     }
@@ -89,7 +89,7 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let object = self.object_of(&channel.name, End::Out);
-        let call = |what: &str| Term::call(format!("{object}.{what}"), vec![to.clone()], Elem::I32);
+        let call = |what| Term::method(&object, what, vec![to.clone()], Elem::I32);
         if self.asks_position(&channel.name) {
             let wanted = format!("{}_position", channel.name);
             let position = self.named(&wanted, call("position"), out);
@@ -97,7 +97,7 @@ impl<'a> RoleLowering<'a> {
         }
         let mut steps = Vec::new();
         let slot = self.bytes("slot", call("slot"), false, &mut steps);
-        let meta = Term::name(format!("Cfg::{}::kMeta", camel(&channel.name)), Elem::I32);
+        let meta = Term::constant(Constant::of_channel(channel).at("kMeta"));
         let meta = bytes_behind(slot.clone(), meta);
         self.fill_message(scope, message, values, (slot, meta), &mut steps)?;
         steps.push(Step::Do(call("publish")));
@@ -166,7 +166,7 @@ impl<'a> RoleLowering<'a> {
         let object = self.object(channel);
         let count = self.header_word(channel, "count").ok_or("a ring announces its count")?;
         let args = vec![at.ring.clone(), Term::int(count as i64)];
-        let count = Term::call(format!("{object}.header"), args, Elem::I32);
+        let count = Term::method(&object, "header", args, Elem::I32);
         let count = self.named("count", count, out);
         let count = Term { range: Some((0, i64::from(i32::MAX))), ..count };
         let mut steps = Vec::new();
@@ -188,12 +188,11 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<()> {
         let Action::Receive { channel, .. } = &stmt.action else { return Ok(()) };
         let object = self.object(channel);
-        let call =
-            |what: &str| Term::call(format!("{object}.{what}"), vec![at.ring.clone()], Elem::I32);
+        let call = |what| Term::method(&object, what, vec![at.ring.clone()], Elem::I32);
         let mut steps = Vec::new();
         let slot = self.bytes("slot", call("slot"), true, &mut steps);
         let (declared, _) = self.carried(channel)?;
-        let meta = Term::name(format!("Cfg::{}::kMeta", camel(&declared.name)), Elem::I32);
+        let meta = Term::constant(Constant::of_channel(declared).at("kMeta"));
         let row = first.plus(index.clone()).converted(&Elem::I32);
         let row = self.named("row", row, &mut steps);
         let arrived = Arrived {
@@ -226,9 +225,9 @@ impl<'a> RoleLowering<'a> {
         let count = self.header_word(&channel.name, "count").ok_or("a ring announces its count")?;
         let name = self.names.fresh(name);
         let ring = Term::index(&name);
-        let next = Term::call(format!("{object}.next"), vec![Term::int(count as i64)], Elem::I32);
+        let next = Term::method(&object, "next", vec![Term::int(count as i64)], Elem::I32);
         let mut steps = Vec::new();
-        let taken = Term::call(format!("{object}.taken"), vec![ring.clone()], Elem::I32);
+        let taken = Term::method(&object, "taken", vec![ring.clone()], Elem::I32);
         let index = self.named("index", taken, &mut steps);
         let at = at(ring);
         let first = self.first_row(&at.ahead(scope, stmt), stmt, &mut steps)?;

@@ -3,15 +3,16 @@
 //! are found by a key: the indices of the slot but for the one that counts arrivals, as one number.
 
 use super::{End, bytes_behind};
-use crate::ir::naming::camel;
 use crate::ir::slots::{Arrival, arrival, closes, closings, counted_axis, places};
 use crate::ir::{
     Action, BinaryOp, Channel, Domain, Elem, Expr, FieldValue, Message, PeerSet, Pipeline, Source,
     Stmt, walk,
 };
+use crate::schedule::library::ep;
 use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::statements::bind_position;
 use crate::schedule::step::{Step, Takers};
+use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::{Node, Term, counting};
 use crate::schedule::value::{Numbers, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
@@ -32,8 +33,8 @@ impl<'a> RoleLowering<'a> {
         if scope.by_lane {
             return Err("a whole warp waits for slots".to_string());
         }
-        let call = format!("{}.await", self.object(channel));
-        out.push(Step::Do(Term::call(call, Vec::new(), Elem::I32)));
+        let object = self.object(channel);
+        out.push(Step::Do(Term::method(&object, "await", Vec::new(), Elem::I32)));
         Ok(())
     }
 
@@ -48,8 +49,9 @@ impl<'a> RoleLowering<'a> {
             return Err("a whole warp closes slots".to_string());
         }
         let closers = self.closers.clone().ok_or("slots are closed by a role as a whole")?;
-        let call = format!("{}.close", self.object_of(channel, End::Out));
-        out.push(Step::Do(Term::call(call, vec![closers.converted(&Elem::I32)], Elem::I32)));
+        let object = self.object_of(channel, End::Out);
+        let closers = vec![closers.converted(&Elem::I32)];
+        out.push(Step::Do(Term::method(&object, "close", closers, Elem::I32)));
         Ok(())
     }
 
@@ -74,7 +76,7 @@ impl<'a> RoleLowering<'a> {
         }
         let key = key.unwrap_or_else(|| Term::int(0));
         match key.node {
-            Node::Name(_) | Node::Int(_) => Ok(key),
+            Node::Name(_) | Node::Constant(_) | Node::Int(_) => Ok(key),
             _ => Ok(self.named("key", key, out)),
         }
     }
@@ -111,8 +113,8 @@ impl<'a> RoleLowering<'a> {
         match channel.per {
             PeerSet::All | PeerSet::Others => self.me(),
             PeerSet::Local | PeerSet::Rail => {
-                let peers = Term::name(format!("Cfg::{}::kPeers", camel(&channel.name)), Elem::I32);
-                let own = Term::call("team.own", vec![peers], Elem::I32);
+                let peers = Term::constant(Constant::of_channel(channel).at("kPeers"));
+                let own = Term::method("team", "own", vec![peers], Elem::I32);
                 Term { range: Some((0, i64::from(i32::MAX))), ..own }
             }
         }
@@ -131,21 +133,25 @@ impl<'a> RoleLowering<'a> {
         if self.in_words(channel) {
             let words = self.names.fresh("words");
             let object = self.object(&channel.name);
-            let place = Term::call(format!("{object}.to"), vec![to], Elem::U8);
-            let class = "const ep::SlotWords".to_string();
+            let place = Term::method(&object, "to", vec![to], Elem::U8);
+            let class = Symbol::from(ep::SlotWords).fixed();
             out.push(Step::Object { class, name: words.clone(), args: vec![place] });
             let words = Term::name(words, Elem::U8);
             return self.fill_message(scope, message, values, (words.clone(), words), out);
         }
         let to = to.converted(&Elem::I32);
-        let to = if matches!(to.node, Node::Name(_)) { to } else { self.named("to", to, out) };
+        let to = if matches!(to.node, Node::Name(_) | Node::Constant(_)) {
+            to
+        } else {
+            self.named("to", to, out)
+        };
         let indices = self.filled_indices(scope, channel, position, out)?;
         let key = self.key(channel, indices, out)?;
         let object = self.object_of(&channel.name, End::Out);
-        let call = |what: &str, args| Term::call(format!("{object}.{what}"), args, Elem::I32);
+        let call = |what, args| Term::method(&object, what, args, Elem::I32);
         let mut steps = Vec::new();
         let slot = self.bytes("slot", call("slot", Vec::new()), false, &mut steps);
-        let meta = Term::name(format!("Cfg::{}::kMeta", camel(&channel.name)), Elem::I32);
+        let meta = Term::constant(Constant::of_channel(channel).at("kMeta"));
         let meta = bytes_behind(slot.clone(), meta);
         self.fill_message(scope, message, values, (slot, meta), &mut steps)?;
         steps.push(Step::Do(call("publish", Vec::new())));
@@ -163,7 +169,7 @@ impl<'a> RoleLowering<'a> {
         &mut self,
         scope: &Scope,
         channel: &Channel,
-        (index, number): (&[Expr], &str),
+        (index, number): (&[Expr], &'static str),
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
         if arrival(self.ir, channel) != Arrival::Counts {
@@ -177,8 +183,8 @@ impl<'a> RoleLowering<'a> {
         }
         let indices = self.indices(scope, index, out)?;
         let key = self.key(channel, indices, out)?;
-        let call = format!("{}.{number}", self.object(&channel.name));
-        let count = self.named(number, Term::call(call, vec![key], Elem::I32), out);
+        let count = Term::method(&self.object(&channel.name), number, vec![key], Elem::I32);
+        let count = self.named(number, count, out);
         Ok(Term { range: Some((0, i64::from(i32::MAX))), ..count })
     }
 
@@ -192,8 +198,7 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<Arrived> {
         if self.in_words(channel) {
             let source = self.peer(scope, index, out)?;
-            let words =
-                Term::call(format!("{}.from", self.object(&channel.name)), vec![source], Elem::U8);
+            let words = Term::method(&self.object(&channel.name), "from", vec![source], Elem::U8);
             return Ok(Arrived {
                 channel: channel.name.clone(),
                 row: words.clone(),
@@ -213,9 +218,9 @@ impl<'a> RoleLowering<'a> {
 
     /// The message in a slot of this rank.
     fn slot_at(&self, channel: &Channel, key: Term, number: Term) -> Arrived {
-        let slot = format!("{}.slot", self.object(&channel.name));
-        let row = Term::call(slot, vec![key, number], Elem::U8);
-        let meta = Term::name(format!("Cfg::{}::kMeta", camel(&channel.name)), Elem::I32);
+        let object = self.object(&channel.name);
+        let row = Term::method(&object, "slot", vec![key, number], Elem::U8);
+        let meta = Term::constant(Constant::of_channel(channel).at("kMeta"));
         let meta = bytes_behind(row.clone(), meta);
         Arrived { channel: channel.name.clone(), row, meta, numbers: Vec::new() }
     }
@@ -277,8 +282,7 @@ impl<'a> RoleLowering<'a> {
         let name = self.names.fresh("index");
         let index = if counts { Term::index(&name) } else { Term::int(0) };
         let there = scope.with(binder, Meaning::Message(nothing));
-        let call =
-            |what: &str| Term::call(format!("{object}.{what}"), vec![key.clone()], Elem::I32);
+        let call = |what| Term::method(&object, what, vec![key.clone()], Elem::I32);
         let count = counts.then(|| self.named("count", call("count"), out));
         let first = self.first_row(&there, stmt, out)?;
         let mut steps = Vec::new();
@@ -286,7 +290,7 @@ impl<'a> RoleLowering<'a> {
         let row = self.named("row", row, &mut steps);
         let arrived = self.slot_at(channel, key.clone(), index.clone());
         let slot = self.bytes("slot", arrived.row, true, &mut steps);
-        let meta = Term::name(format!("Cfg::{}::kMeta", camel(&channel.name)), Elem::I32);
+        let meta = Term::constant(Constant::of_channel(channel).at("kMeta"));
         let meta = bytes_behind(slot.clone(), meta);
         let numbers = known.into_iter().chain([("row", row), ("index", index)]).collect();
         let arrived = Arrived { channel: channel.name.clone(), row: slot, meta, numbers };

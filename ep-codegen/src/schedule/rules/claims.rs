@@ -6,9 +6,11 @@
 use crate::ir::counting::{Counting, counted};
 use crate::ir::{Elem, walk};
 use crate::schedule::RoleLowering;
+use crate::schedule::library::ep;
 #[cfg(any(test, feature = "sabotage"))]
 use crate::schedule::sabotage::{self, Bug};
 use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::symbol::Constant;
 use crate::schedule::term::Term;
 
 /// The steps with the loops over units claimed, and how many these are.
@@ -38,11 +40,11 @@ pub(in crate::schedule) fn rewrite(
         let name = role.names.fresh("units");
         let team = Term::name("team", Elem::I32);
         out.push(Step::Object {
-            class: format!("ep::Units<Cfg::{}, {claimed}>", role.role.name),
+            class: ep::Units.of(Constant::of_role(role.role)).of(Term::int(claimed as i64)),
             name: name.clone(),
             args: vec![team, repeat.to],
         });
-        let next = Term::call(format!("{name}.take"), Vec::new(), Elem::I32);
+        let next = Term::method(&name, "take", Vec::new(), Elem::I32);
         out.push(Step::Take { name: repeat.binder, next, body: repeat.body });
         claimed += 1;
     }

@@ -5,7 +5,7 @@
 
 use super::loops_as;
 use crate::ir::{BinaryOp, Elem};
-use crate::schedule::elem_type;
+use crate::schedule::library::ep;
 use crate::schedule::step::{Copy, Loop, Step, Takers};
 use crate::schedule::term::{Node, Term};
 
@@ -38,16 +38,14 @@ pub(super) fn copy_of(repeat: &Loop, pointers: &[String]) -> Option<Copy> {
     let i = repeat.binder.as_str();
     let (to, elem, value) = match step {
         Step::Set { place, value } => (first_of(place, i)?, &place.elem, value),
-        Step::Do(Term { node: Node::Call(set, args), elem, .. })
-            if *set == format!("ep::set<{}>", elem_type(elem)) =>
-        {
+        Step::Do(Term { node: Node::Call(set, args), elem, .. }) if *set == ep::set.of(elem) => {
             let [to, at, value] = args.as_slice() else { return None };
             (pointed(to, at, i, pointers)?, elem, value)
         }
         _ => return None,
     };
     let from = match &value.node {
-        Node::Call(get, args) if *get == format!("ep::get<{}>", elem_type(&value.elem)) => {
+        Node::Call(get, args) if *get == ep::get.of(&value.elem) => {
             let [from, at] = args.as_slice() else { return None };
             pointed(from, at, i, pointers)?
         }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::copies::{copy_of, pointers};
-use crate::ir::naming::{camel, snake};
+use crate::ir::naming::snake;
 use crate::ir::network::over_network;
 use crate::ir::parts::row_field;
 use crate::ir::{
@@ -15,8 +15,10 @@ use crate::ir::{
 };
 use crate::schedule::RoleLowering;
 use crate::schedule::channels::{End, bytes_behind};
+use crate::schedule::library::{Item, ep};
 use crate::schedule::scope::Scope;
 use crate::schedule::step::{Copy, Step};
+use crate::schedule::symbol::{Constant, Root, Symbol};
 use crate::schedule::term::{Node, Term};
 
 /// What the mover of a role carries.
@@ -31,7 +33,7 @@ pub struct Staged {
 /// An end of a channel, as the text knows it.
 struct Object {
     name: String,
-    channel: String,
+    cfg: Constant,
     kind: ChannelKind,
     end: End,
     message: String,
@@ -78,7 +80,7 @@ pub(in crate::schedule) fn rewrite(
     let of = |name: &str| Term::name(name, Elem::I32);
     let own = of(&format!("smem.{}[team.warp]", snake(&role.role.name)));
     let mover = Step::Object {
-        class: format!("ep::Mover<Cfg::{}>", role.role.name),
+        class: ep::Mover.of(Constant::of_role(role.role)),
         name: staging.mover.clone(),
         args: vec![own, of("team")],
     };
@@ -108,7 +110,8 @@ impl<'a> Staging<'a> {
         for (channel, end) in role.ends() {
             let name = role.object_of(&channel.name, end);
             let (kind, message) = (channel.kind.clone(), channel.message.clone());
-            ends.push(Object { name, channel: channel.name.clone(), kind, end, message });
+            let cfg = Constant::of_channel(channel);
+            ends.push(Object { name, cfg, kind, end, message });
         }
         let carried = |name: &String| role.ir.messages.iter().find(|it| it.name == *name);
         let with_row = |message: &&'a Message| message.fields.iter().any(|field| field.row);
@@ -169,7 +172,7 @@ impl<'a> Staging<'a> {
         let Node::Call(function, args) = &self.pointers.get(name)?.node else { return None };
         let object = self.ends.iter().find(|end| {
             let place = if end.kind == ChannelKind::Ring { "slot" } else { "row" };
-            end.message == self.message && *function == format!("{}.{place}", end.name)
+            end.message == self.message && *function == Symbol::method(&end.name, place)
         })?;
         Some((object, args.first()?))
     }
@@ -236,7 +239,7 @@ impl<'a> Staging<'a> {
             let call = self.instead(call, arrived, out);
             out.push(Step::Do(call));
             if self.tells {
-                out.push(self.of_rings("ep::tell"));
+                out.push(self.of_rings(ep::tell));
             }
             self.tells = false;
             return;
@@ -307,8 +310,7 @@ impl<'a> Staging<'a> {
             _ => return None,
         };
         if self.owes {
-            let ready = format!("{}.{ready}", object.name);
-            let ready = Term::call(ready, args.clone(), Elem::Bool);
+            let ready = Term::method(&object.name, ready, args.clone(), Elem::Bool);
             out.push(Step::If { condition: ready.negated(), body: vec![self.settle()] });
         }
         Some(end)
@@ -322,9 +324,9 @@ impl<'a> Staging<'a> {
         self.owes = false;
     }
 
-    fn method<'f>(&self, function: &'f str) -> Option<(&Object, &'f str)> {
-        let (name, method) = function.split_once('.')?;
-        self.ends.iter().find(|end| end.name == name).map(|object| (object, method))
+    fn method(&self, function: &Symbol) -> Option<(&Object, &'static str)> {
+        let Root::Method(name, method) = &function.root else { return None };
+        self.ends.iter().find(|end| end.name == *name).map(|object| (object, *method))
     }
 
     /// The call, or what is done in its place where rows are still on their way.
@@ -340,12 +342,12 @@ impl<'a> Staging<'a> {
             }
             _ => return call.clone(),
         };
-        let function = format!("{}.{what}", object.name);
         // What is told for a message that has arrived is told when its slot is given back.
+        let object = object.name.clone();
         self.tells = !arrived || what == "release_after";
         self.owes = true;
-        let begun = Term::call(format!("{}.rows_begun", self.mover), Vec::new(), Elem::I32);
-        Term::call(function, vec![args[0].clone(), begun], Elem::I32)
+        let begun = Term::method(&self.mover, "rows_begun", Vec::new(), Elem::I32);
+        Term::method(&object, what, vec![args[0].clone(), begun], Elem::I32)
     }
 
     /// Puts the row of a message before its other fields, and has these go with it.
@@ -374,11 +376,10 @@ impl<'a> Staging<'a> {
             }
         }
         if !fields.is_empty() {
-            let value = Term::call(format!("{}.meta", self.mover), Vec::new(), Elem::U8);
+            let value = Term::method(&self.mover, "meta", Vec::new(), Elem::U8);
             row.push(Step::Pointer { name: record, to: None, read_only: false, value });
-            let to = Term::call("ep::at_lane_of", vec![peer, meta], Elem::U8);
-            let send = format!("{}.send_meta", self.mover);
-            fields.push(Step::Do(Term::call(send, vec![to], Elem::I32)));
+            let to = Term::call(ep::at_lane_of, vec![peer, meta], Elem::U8);
+            fields.push(Step::Do(Term::method(&self.mover, "send_meta", vec![to], Elem::I32)));
         }
         [before, row, fields, behind].concat()
     }
@@ -386,10 +387,10 @@ impl<'a> Staging<'a> {
     /// Where the other fields of a message go.
     fn meta_of(&self, object: &Object, copy: &Copy, body: &[Step]) -> Term {
         if object.kind == ChannelKind::Ring {
-            let meta = format!("Cfg::{}::kMeta", camel(&object.channel));
-            return bytes_behind(copy.to.clone(), Term::name(meta, Elem::I32));
+            let meta = object.cfg.clone().at("kMeta");
+            return bytes_behind(copy.to.clone(), Term::constant(meta));
         }
-        let place = format!("{}.meta", object.name);
+        let place = Symbol::method(&object.name, "meta");
         let name = pointers(body).into_iter().find(|name| {
             let value = self.pointers.get(name);
             value.is_some_and(|it| matches!(&it.node, Node::Call(call, _) if *call == place))
@@ -401,25 +402,25 @@ impl<'a> Staging<'a> {
     fn row(&self, copy: &Copy) -> [Step; 2] {
         let to = match self.sends(copy) {
             Some((_, peer)) => {
-                Term::call("ep::at_lane_of", vec![peer.clone(), copy.to.clone()], Elem::U8)
+                Term::call(ep::at_lane_of, vec![peer.clone(), copy.to.clone()], Elem::U8)
             }
-            None => Term::call("ep::at_leader", vec![copy.to.clone()], Elem::U8),
+            None => Term::call(ep::at_leader, vec![copy.to.clone()], Elem::U8),
         };
-        let row = format!("{}.row", self.mover);
-        let row = Term::call(row, vec![to, copy.from.clone()], Elem::I32);
+        let row = vec![to, copy.from.clone()];
+        let row = Term::method(&self.mover, "row", row, Elem::I32);
         [self.call("fence_global"), Step::Do(row)]
     }
 
-    fn call(&self, method: &str) -> Step {
-        Step::Do(Term::call(format!("{}.{method}", self.mover), Vec::new(), Elem::I32))
+    fn call(&self, method: &'static str) -> Step {
+        Step::Do(Term::method(&self.mover, method, Vec::new(), Elem::I32))
     }
 
     /// Completes all rows, and tells peers of them.
     fn settle(&self) -> Step {
-        self.of_rings("ep::settle")
+        self.of_rings(ep::settle)
     }
 
-    fn of_rings(&self, function: &str) -> Step {
+    fn of_rings(&self, function: Item) -> Step {
         let rings = self.ends.iter().filter(|end| end.kind == ChannelKind::Ring);
         let names = std::iter::once(&self.mover).chain(rings.map(|end| &end.name));
         let args = names.map(|name| Term::name(name, Elem::I32)).collect();

@@ -4,7 +4,7 @@
 //! asking where the parts of a gather are.
 
 use crate::ir::{BinaryOp, Elem};
-use crate::schedule::elem_type;
+use crate::schedule::library::ep;
 use crate::schedule::rules::copies::{first_of, pointed, pointers};
 use crate::schedule::rules::loops_as;
 use crate::schedule::step::{Loop, Step, Takers};
@@ -35,7 +35,7 @@ fn by_eight(repeat: &Loop, pointers: &[String]) -> Option<Loop> {
     let mut steps = Vec::new();
     if turns == Takers::WideChunks {
         let lane = Term::small("team.lane", 0, 31);
-        let own = lane.times(Term::small("ep::kWide", 8, 8));
+        let own = lane.times(Term { range: Some((8, 8)), ..Term::library(ep::kWide) });
         let value = Term::small(&repeat.binder, 0, i64::from(i32::MAX) - 256).plus(own);
         steps.push(Step::Let { name: i.clone(), value });
     }
@@ -64,7 +64,7 @@ impl Eight<'_> {
     fn step(&mut self, step: Step) -> Option<Step> {
         Some(match step {
             Step::Let { name, value } if self.is_own(&value) => {
-                let class = format!("const ep::Wide<{}>", elem_type(&value.elem));
+                let class = ep::Wide.of(&value.elem).fixed();
                 let value = self.value(&value)?;
                 self.names.push(name.clone());
                 Step::Object { class, name, args: vec![value] }
@@ -72,7 +72,7 @@ impl Eight<'_> {
             Step::Variable { name, elem: Elem::F32, value } => {
                 let value = self.value(&value)?;
                 self.names.push(name.clone());
-                Step::Object { class: "ep::Wide<float>".to_string(), name, args: vec![value] }
+                Step::Object { class: ep::Wide.of(&Elem::F32), name, args: vec![value] }
             }
             Step::Increase { place, value } if self.is_name(&place) => {
                 Step::Increase { place, value: self.value(&value)? }
@@ -85,7 +85,7 @@ impl Eight<'_> {
                 self.store(to, &value)?
             }
             Step::Do(Term { node: Node::Call(set, args), elem, .. })
-                if set == format!("ep::set<{}>", elem_type(&elem)) =>
+                if set == ep::set.of(&elem) =>
             {
                 let [to, at, value] = args.as_slice() else { return None };
                 self.store(pointed(to, at, self.i, self.pointers)?, value)?
@@ -108,7 +108,7 @@ impl Eight<'_> {
 
     fn store(&mut self, to: Term, value: &Term) -> Option<Step> {
         self.stores = true;
-        let set = format!("ep::set_wide<{}>", elem_type(&value.elem));
+        let set = ep::set_wide.of(&value.elem);
         let args = vec![to, self.first(), self.count.clone(), self.value(value)?];
         is_float(&value.elem).then(|| Step::Do(Term::call(set, args, value.elem.clone())))
     }
@@ -120,20 +120,24 @@ impl Eight<'_> {
         }
         let same = |node: Node| Some(Term { node, ..term.clone() });
         let load = |from: Term| {
-            let get = format!("ep::get_wide<{}>", elem_type(&term.elem));
+            let get = ep::get_wide.of(&term.elem);
             let args = vec![from, self.first(), self.count.clone()];
             is_float(&term.elem).then(|| Term::call(get, args, term.elem.clone()))
         };
         match &term.node {
             Node::Index(..) => load(first_of(term, self.i)?),
             Node::Call(function, args) => match args.as_slice() {
-                [from, at] if *function == format!("ep::get<{}>", elem_type(&term.elem)) => {
+                [from, at] if *function == ep::get.of(&term.elem) => {
                     load(pointed(from, at, self.i, self.pointers)?)
                 }
-                [one] if ["ep::to_float", "ep::to_bf16", "ep::to_e4m3"].contains(&&**function) => {
+                [one]
+                    if [ep::to_float, ep::to_bf16, ep::to_e4m3]
+                        .iter()
+                        .any(|it| function.is(*it)) =>
+                {
                     same(Node::Call(function.clone(), vec![self.value(one)?]))
                 }
-                [left, right] if function == "ep::product" => {
+                [left, right] if function.is(ep::product) => {
                     same(Node::Call(function.clone(), vec![self.value(left)?, self.value(right)?]))
                 }
                 _ => None,

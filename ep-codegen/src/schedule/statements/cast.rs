@@ -4,6 +4,7 @@
 use crate::ir::helpers::casts_to;
 use crate::ir::parts::{Code, parts};
 use crate::ir::{BinaryOp, Elem, ElemType, Expr, Tensor};
+use crate::schedule::library::ep;
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::term::{Term, arithmetic};
@@ -64,14 +65,14 @@ impl<'a> RoleLowering<'a> {
         if cast.code == Code::Logfmt10 && !size.is(all[2].2) {
             return Err(format!("a row that is cast here has blocks of {}", all[2].2));
         }
-        let count = Term::call("ep::ceil", vec![width.clone(), size.clone()], Elem::I32);
+        let count = Term::call(ep::ceil, vec![width.clone(), size.clone()], Elem::I32);
         let name = self.names.fresh("block");
         let block = Term::index(&name);
         let mut body = Vec::new();
         let first = self.named("first", block.clone().times(size.clone()), &mut body);
         let first = first.converted(&Elem::I32);
         let end =
-            Term::call("ep::min", vec![first.clone().plus(size).wide(), width.wide()], Elem::I64);
+            Term::call(ep::min, vec![first.clone().plus(size).wide(), width.wide()], Elem::I64);
         let end = self.named("end", end.converted(&Elem::I32), &mut body);
         match cast.code {
             Code::E4m3 => {
@@ -101,10 +102,10 @@ impl<'a> RoleLowering<'a> {
         let peak = self.variable("peak", Elem::F32, out);
         self.each_of_range(cast, (&first, &end, Takers::Lanes), out, &mut |_, _, value| {
             let args = vec![peak.clone(), value];
-            let value = Term::call("ep::greater_magnitude", args, Elem::F32);
+            let value = Term::call(ep::greater_magnitude, args, Elem::F32);
             Ok(vec![Step::Set { place: peak.clone(), value }])
         })?;
-        let exact = Term::call("ep::block_scale", vec![peak.clone()], Elem::F32);
+        let exact = Term::call(ep::block_scale, vec![peak.clone()], Elem::F32);
         let exact = self.named("scale", exact.converted(scale), out);
         let factor = exact.clone().converted(&Elem::F32);
         self.each_of_range(cast, (&first, &end, Takers::Lanes), out, &mut |this, i, value| {
@@ -129,35 +130,35 @@ impl<'a> RoleLowering<'a> {
             let mut steps = Vec::new();
             let value = this.named("value", value, &mut steps);
             for (place, function) in
-                [(&least, "ep::lesser_magnitude"), (&peak, "ep::greater_magnitude")]
+                [(&least, ep::lesser_magnitude), (&peak, ep::greater_magnitude)]
             {
                 let value = Term::call(function, vec![place.clone(), value.clone()], Elem::F32);
                 steps.push(Step::Set { place: place.clone(), value });
             }
             Ok(steps)
         })?;
-        let least = Term::call("ep::block_least", vec![least], Elem::F32);
-        let peak = Term::call("ep::block_peak", vec![peak], Elem::F32);
+        let least = Term::call(ep::block_least, vec![least], Elem::F32);
+        let peak = Term::call(ep::block_peak, vec![peak], Elem::F32);
         let (least, peak) = (self.named("least", least, out), self.named("peak", peak, out));
-        let low = Term::call("ep::log_low", vec![least, peak.clone()], Elem::F32);
+        let low = Term::call(ep::log_low, vec![least, peak.clone()], Elem::F32);
         let low = self.named("low", low, out);
-        let step = Term::call("ep::log_step", vec![low.clone(), peak], Elem::F32);
+        let step = Term::call(ep::log_step, vec![low.clone(), peak], Elem::F32);
         let step = self.named("step", step, out);
         let name = self.names.fresh("four");
         let four = Term::index(&name);
         let begin = four.clone().times(Term::int(FOUR)).converted(&Elem::I32);
         let most = begin.clone().plus(Term::int(FOUR)).wide();
-        let stop = Term::call("ep::min", vec![most, end.clone().wide()], Elem::I64);
+        let stop = Term::call(ep::min, vec![most, end.clone().wide()], Elem::I64);
         let mut body = Vec::new();
         let upper = self.variable("upper", Elem::I32, &mut body);
         let range = (&begin, &stop.converted(&Elem::I32), Takers::Alone);
         self.each_of_range(cast, range, &mut body, &mut |this, i, value| {
             let mut steps = Vec::new();
             let args = vec![value, low.clone(), step.clone()];
-            let code = Term::call("ep::to_logfmt10", args, Elem::I32);
+            let code = Term::call(ep::to_logfmt10, args, Elem::I32);
             let code = this.named("code", code, &mut steps);
             steps.push(put(this, 0, i.clone(), code.clone().converted(&Elem::U8))?);
-            let more = Term::call("ep::with_upper", vec![upper.clone(), code, i], Elem::I32);
+            let more = Term::call(ep::with_upper, vec![upper.clone(), code, i], Elem::I32);
             steps.push(Step::Set { place: upper.clone(), value: more });
             Ok(steps)
         })?;
@@ -166,7 +167,7 @@ impl<'a> RoleLowering<'a> {
             binder: name,
             elem: Elem::I32,
             from: arithmetic(BinaryOp::Div, first, Term::int(FOUR)).converted(&Elem::I32),
-            to: Term::call("ep::ceil", vec![end, Term::int(FOUR)], Elem::I32),
+            to: Term::call(ep::ceil, vec![end, Term::int(FOUR)], Elem::I32),
             turns: Takers::Lanes,
             body,
         }));
@@ -207,7 +208,7 @@ impl<'a> RoleLowering<'a> {
             }
             Code::Logfmt10 => {
                 found.insert(2, i.clone());
-                Term::call("ep::from_logfmt10", found, Elem::F32)
+                Term::call(ep::from_logfmt10, found, Elem::F32)
             }
         }))
     }

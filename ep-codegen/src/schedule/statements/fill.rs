@@ -4,10 +4,11 @@ use super::there;
 use crate::ir::params::has_row_stride;
 use crate::ir::parts::parts;
 use crate::ir::{Elem, Expr, NameKind, Tensor, walk};
+use crate::schedule::library::ep;
 use crate::schedule::scope::Scope;
 use crate::schedule::step::Step;
 use crate::schedule::term::Term;
-use crate::schedule::{Lowered, RoleLowering, elem_type};
+use crate::schedule::{Lowered, RoleLowering};
 
 impl<'a> RoleLowering<'a> {
     /// `fill value beyond size` for the tensors that the role stores.
@@ -62,7 +63,7 @@ impl<'a> RoleLowering<'a> {
         )));
         let rows = self.size(&Scope::default(), size, out)?;
         let call = Term::call(
-            format!("ep::fill<{}>", elem_type(elem)),
+            ep::fill.of(elem),
             vec![
                 Term::name("team", Elem::I32),
                 Term::name(format!("args.{}", tensor.name), elem.clone()),

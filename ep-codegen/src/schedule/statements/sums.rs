@@ -1,11 +1,12 @@
 //! `add` and `count`.
 
 use crate::ir::counting::{Counting, counted};
-use crate::ir::naming::constant;
 use crate::ir::parts::parts;
 use crate::ir::{BinaryOp, Elem, Expr, Memory, Place};
+use crate::schedule::library::ep;
 use crate::schedule::scope::Scope;
 use crate::schedule::step::Step;
+use crate::schedule::symbol::Constant;
 use crate::schedule::term::{Node, Term, arithmetic, counting};
 use crate::schedule::{Lowered, RoleLowering};
 
@@ -31,7 +32,7 @@ impl<'a> RoleLowering<'a> {
         if self.is_shared(target) {
             let elem = place.elem.clone();
             let args = vec![place.address(), value.converted(&elem)];
-            let step = Step::Do(Term::call("ep::add_count", args, elem));
+            let step = Step::Do(Term::call(ep::add_count, args, elem));
             self.by_leader(scope, vec![step], out);
             return Ok(());
         }
@@ -77,15 +78,14 @@ impl<'a> RoleLowering<'a> {
         let place = self.place(tensor, 0, None, at, None)?;
         let step = match (summed, place.node.clone()) {
             (true, Node::Index(_, at)) => {
-                let first =
-                    Term::name(format!("Cfg::Counted::{}", constant(&tensor.name)), Elem::I32);
+                let first = Term::constant(Constant::counted(&tensor.name));
                 let index = counting(BinaryOp::Add, first, (*at).converted(&Elem::I32));
                 let args = vec![index, hits];
-                Step::Do(Term::call("counters.add", args, Elem::I32))
+                Step::Do(Term::method("counters", "add", args, Elem::I32))
             }
             _ => {
                 let args = vec![place.address(), hits];
-                Step::Do(Term::call("ep::add_count", args, Elem::I32))
+                Step::Do(Term::call(ep::add_count, args, Elem::I32))
             }
         };
         self.by_leader(scope, vec![step], out);

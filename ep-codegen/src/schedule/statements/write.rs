@@ -4,6 +4,7 @@ use super::sums_parts;
 use crate::ir::parts::parts;
 use crate::ir::{BinaryOp, ChannelKind, Domain, Elem, ElemType, Expr, Memory, Place, Tensor, rows};
 use crate::schedule::extents::is_one_more;
+use crate::schedule::library::ep;
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::term::{Term, arithmetic};
@@ -94,7 +95,7 @@ impl<'a> RoleLowering<'a> {
         }
         let set = |place: Term, value: Term| match to_host {
             true => Step::Do(Term::call(
-                "ep::store_host",
+                ep::store_host,
                 vec![place.address(), value.converted(&Elem::I32)],
                 Elem::I32,
             )),
@@ -254,7 +255,7 @@ impl<'a> RoleLowering<'a> {
         let elem = place.elem.clone();
         out.push(match tensor.memory {
             Memory::Host if elem == Elem::I32 => Step::Do(Term::call(
-                "ep::store_host",
+                ep::store_host,
                 vec![place.address(), value.converted(&elem)],
                 elem,
             )),

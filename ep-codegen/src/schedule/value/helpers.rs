@@ -2,8 +2,10 @@
 
 use super::{Numbers, counted_loop};
 use crate::ir::{BinaryOp, Elem, ElemType, Expr, NameKind};
+use crate::schedule::library::{Item, ep};
 use crate::schedule::scope::Scope;
 use crate::schedule::step::{Step, Takers};
+use crate::schedule::symbol::{RANKS, Symbol};
 use crate::schedule::term::{Term, arithmetic};
 use crate::schedule::{Lowered, RoleLowering};
 
@@ -40,19 +42,19 @@ impl<'a> RoleLowering<'a> {
                 if let (Some(own), Expr::Name { kind: NameKind::Me, .. }) =
                     (&scope.own_experts, rank)
                 {
-                    return Ok(Term::call(format!("{own}.local"), vec![expert], Elem::I32));
+                    return Ok(Term::method(own, "local", vec![expert], Elem::I32));
                 }
                 let experts = vec![self.expert_begin()?, self.scalar(scope, rank, out)?, expert];
-                Ok(Term::call("ep::local_expert", experts, Elem::I32))
+                Ok(Term::call(ep::local_expert, experts, Elem::I32))
             }
             ("owner", [expert]) => {
                 let args = vec![self.scalar(scope, expert, out)?, self.expert_begin()?];
-                Ok(Term::call("ep::owner<Cfg::kRanks>", args, Elem::I32))
+                Ok(Term::call(ep::owner.of(RANKS), args, Elem::I32))
             }
             ("alive", [rank]) => {
                 let rank = self.scalar(scope, rank, out)?.wide();
                 let args = vec![Term::name("args.group", Elem::I64), rank];
-                Ok(Term::call("ep::is_alive", args, Elem::Bool))
+                Ok(Term::call(ep::is_alive, args, Elem::Bool))
             }
             ("any", [bits]) => {
                 Ok(self.value(scope, bits, i, out)?.test(BinaryOp::Ne, Term::int(0)))
@@ -67,16 +69,29 @@ impl<'a> RoleLowering<'a> {
                 let local = self.scalar(scope, local, out)?;
                 Ok(node.times(self.number("local_ranks")).plus(local))
             }
-            ("has" | "min" | "max" | "align" | "ceil", [_, _]) => {
-                let mut values = Vec::new();
-                for arg in args {
-                    values.push(self.value(scope, arg, i, out)?.wide());
-                }
-                let elem = if helper == "has" { Elem::Bool } else { Elem::I64 };
-                Ok(Term::call(format!("ep::{helper}"), values, elem))
-            }
+            ("has", [_, _]) => self.of_two(scope, (ep::has, Elem::Bool), args, i, out),
+            ("min", [_, _]) => self.of_two(scope, (ep::min, Elem::I64), args, i, out),
+            ("max", [_, _]) => self.of_two(scope, (ep::max, Elem::I64), args, i, out),
+            ("align", [_, _]) => self.of_two(scope, (ep::align, Elem::I64), args, i, out),
+            ("ceil", [_, _]) => self.of_two(scope, (ep::ceil, Elem::I64), args, i, out),
             _ => self.own_function(scope, helper, args, i, out),
         }
+    }
+
+    /// A function of the library of two whole numbers.
+    fn of_two(
+        &mut self,
+        scope: &Scope,
+        (function, elem): (Item, Elem),
+        args: &[Expr],
+        i: Option<&Term>,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let mut values = Vec::new();
+        for arg in args {
+            values.push(self.value(scope, arg, i, out)?.wide());
+        }
+        Ok(Term::call(function, values, elem))
     }
 
     /// Whether a row that has been loaded says so of a number.
@@ -92,8 +107,7 @@ impl<'a> RoleLowering<'a> {
         if number.range.is_none() && number.elem == Elem::I64 {
             return Err("rows are looked up by numbers of 32 bits".to_string());
         }
-        let has = format!("{object}.has");
-        Ok(Term::call(has, vec![number.converted(&Elem::I32)], Elem::Bool))
+        Ok(Term::method(object, "has", vec![number.converted(&Elem::I32)], Elem::Bool))
     }
 
     /// A device function of the user.
@@ -112,7 +126,7 @@ impl<'a> RoleLowering<'a> {
         for (arg, param) in args.iter().zip(&own.params) {
             values.push(self.value(scope, arg, i, out)?.converted(&param.elem));
         }
-        Ok(Term::call(name, values, own.returns.clone()))
+        Ok(Term::call(Symbol::text(name), values, own.returns.clone()))
     }
 
     fn expert_begin(&self) -> Lowered<Term> {
@@ -203,12 +217,11 @@ impl<'a> RoleLowering<'a> {
         let k = self.names.fresh("k");
         let mut steps = Vec::new();
         let entry = self.value(scope, row, Some(&Term::index(&k)), &mut steps)?;
-        let owner =
-            Term::call("ep::owner<Cfg::kRanks>", vec![entry, self.expert_begin()?], Elem::I32);
+        let owner = Term::call(ep::owner.of(RANKS), vec![entry, self.expert_begin()?], Elem::I32);
         let owner = self.named("rank", owner, &mut steps);
         let index = arithmetic(BinaryOp::Sub, owner, first).wide();
         let args = vec![bits.clone(), index, each.wide()];
-        let value = Term::call("ep::with_bit", args, Elem::I64);
+        let value = Term::call(ep::with_bit, args, Elem::I64);
         steps.push(Step::Set { place: bits.clone(), value });
         let numbers = Numbers { from: Term::int(0), to: count, others: false };
         out.push(counted_loop(k, numbers, Takers::Alone, steps));

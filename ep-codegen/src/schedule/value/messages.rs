@@ -1,14 +1,15 @@
 //! Fields of messages and of parts of a gather.
 
 use super::{Numbers, counted_loop};
-use crate::ir::naming::constant;
 use crate::ir::parts::{Code, meta_sources, parts};
 use crate::ir::{BinaryOp, Channel, ChannelKind, Elem, ElemType, Expr, Message, Tensor};
 use crate::schedule::channels::End;
+use crate::schedule::library::ep;
 use crate::schedule::scope::{Arrived, Meaning, Parts, Scope, number_of, position_of};
 use crate::schedule::step::{Step, Takers};
+use crate::schedule::symbol::Constant;
 use crate::schedule::term::{Node, Term};
-use crate::schedule::{Lowered, RoleLowering, elem_type};
+use crate::schedule::{Lowered, RoleLowering};
 
 impl<'a> RoleLowering<'a> {
     pub(super) fn field(
@@ -95,7 +96,7 @@ impl<'a> RoleLowering<'a> {
         }
         let offset = offset.unwrap_or_else(|| Term::int(0));
         let (base, elem) = self.field_at(channel, layout, field, suffix, message)?;
-        let get = format!("ep::get<{}>", elem_type(&elem));
+        let get = ep::get.of(&elem);
         Ok(Term::call(get, vec![base, offset], elem))
     }
 
@@ -117,8 +118,7 @@ impl<'a> RoleLowering<'a> {
         let sources = meta_sources(self.ir, layout);
         let source = sources.iter().find(|source| source.name == name);
         let source = source.ok_or_else(|| format!("`{}` brings no `{name}`", channel.name))?;
-        let offset =
-            Term::name(format!("Cfg::{}::{}", layout.name, constant(&source.name)), Elem::I32);
+        let offset = Term::constant(Constant::field(&layout.name, &source.name));
         // Bytes, or words of slots: what a field begins with is counted in bytes for both.
         let base = Term {
             node: Node::Binary(BinaryOp::Add, Box::new(message.meta.clone()), Box::new(offset)),
@@ -148,16 +148,16 @@ impl<'a> RoleLowering<'a> {
         if let Some(word) = channel.header_word(field) {
             let peer = self.ring(scope, (channel, End::In), index, out)?;
             let number = Term::int(word as i64);
-            let header =
-                Term::call(format!("{}.header", self.object(name)), vec![peer, number], Elem::I32);
+            let header = Term::method(&self.object(name), "header", vec![peer, number], Elem::I32);
             // Waiting takes the whole warp.
             return Ok(self.named(field, header, out));
         }
         if channel.kind != ChannelKind::Slots {
             return Err(format!("`{name}.{field}` has no value here"));
         }
-        if ["count", "base"].contains(&field) {
-            return self.slot_number(scope, channel, (index, field), out);
+        let number = ["count", "base"].into_iter().find(|number| *number == field);
+        if let Some(number) = number {
+            return self.slot_number(scope, channel, (index, number), out);
         }
         let message = self.slot_message(scope, channel, index, out)?;
         let at = self.indices(scope, inner, out)?;
@@ -189,8 +189,7 @@ impl<'a> RoleLowering<'a> {
         let peer = self.names.fresh(&parts.across);
         let index = Term { range: parts.peers.range, ..Term::name(&peer, Elem::I32) };
         let mut steps = Vec::new();
-        let pointer =
-            |of: &str| Term::call(format!("{}.{of}", parts.object), vec![index.clone()], Elem::U8);
+        let pointer = |of| Term::method(&parts.object, of, vec![index.clone()], Elem::U8);
         let row = self.names.fresh("row");
         let meta = self.names.fresh("meta");
         let bytes = |name: &String, value| Step::Pointer {
@@ -219,7 +218,7 @@ impl<'a> RoleLowering<'a> {
                 steps.push(bytes(name, pointer(what)));
             }
         }
-        let there = Term::call(format!("{}.has", parts.object), vec![index.clone()], Elem::Bool);
+        let there = Term::method(&parts.object, "has", vec![index.clone()], Elem::Bool);
         let arrived = Arrived {
             channel: parts.channel.clone(),
             row: Term::name(&row, Elem::U8),

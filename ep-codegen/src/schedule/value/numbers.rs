@@ -1,10 +1,11 @@
 //! Numbers of the shape and of a call, and what loops run over.
 
 use super::STRIPE;
-use crate::ir::naming::constant;
 use crate::ir::{DimKind, Domain, Elem, PeerSet};
+use crate::schedule::library::ep;
 use crate::schedule::scope::Scope;
 use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::Term;
 use crate::schedule::{Lowered, RoleLowering};
 
@@ -63,17 +64,16 @@ impl<'a> RoleLowering<'a> {
         let span = self.names.fresh(wanted);
         let args = vec![rows, self.number("stripes"), stripe];
         out.push(Step::Object {
-            class: "const ep::Span".to_string(),
+            class: Symbol::from(ep::Span).fixed(),
             name: span.clone(),
-            args: vec![Term::call("ep::stripe_span", args, Elem::I32)],
+            args: vec![Term::call(ep::stripe_span, args, Elem::I32)],
         });
         Ok(span)
     }
 
     /// A number of the shape, with the values that it may have.
     pub(in crate::schedule) fn number(&self, name: &str) -> Term {
-        let constant = Term::name(format!("Cfg::{}", constant(name)), Elem::I32);
-        Term { range: self.range_of(name), ..constant }
+        Term { range: self.range_of(name), ..Term::constant(Constant::number(name)) }
     }
 
     fn range_of(&self, name: &str) -> Option<(i64, i64)> {
@@ -106,7 +106,7 @@ impl<'a> RoleLowering<'a> {
             Some(value) => self.scalar(scope, value, out),
             None => {
                 let word = |suffix| Term::name(format!("args.{name}{suffix}"), Elem::I32);
-                let rows = Term::call("ep::rows_of", vec![word(""), word("_from")], Elem::I32);
+                let rows = Term::call(ep::rows_of, vec![word(""), word("_from")], Elem::I32);
                 Ok(Term { range: Some((0, i64::from(i32::MAX))), ..rows })
             }
         }

@@ -3,6 +3,7 @@
 use crate::ir::params::has_row_stride;
 use crate::ir::parts::parts;
 use crate::ir::{BinaryOp, Elem, Expr, Tensor};
+use crate::schedule::library::ep;
 use crate::schedule::scope::Scope;
 use crate::schedule::statements::there;
 use crate::schedule::step::{Loop, Step, Takers};
@@ -172,7 +173,7 @@ impl<'a> RoleLowering<'a> {
         let (.., block) = parts(self.ir, &tensor.elem).into_iter().nth(part).ok_or("no part")?;
         Ok(match (part, block) {
             (0, _) => elements,
-            _ => Term::call("ep::ceil", vec![elements, Term::int(block)], Elem::I32),
+            _ => Term::call(ep::ceil, vec![elements, Term::int(block)], Elem::I32),
         })
     }
 

@@ -2,12 +2,15 @@
 
 use super::{Whole, call, method, name, team};
 use crate::ir::{Action, BinaryOp, Domain, Elem, ElemType, Expr, Memory, NameKind, Stmt, walk};
+use crate::schedule::Lowered;
+use crate::schedule::library::ep;
 use crate::schedule::scope::{Meaning, Scope};
+use crate::schedule::step::ParamType::{Index, Value};
 use crate::schedule::step::{Step, Takers};
+use crate::schedule::symbol::RANKS;
 use crate::schedule::term::Term;
 use crate::schedule::typed::first_part;
 use crate::schedule::value::{Numbers, counted_loop};
-use crate::schedule::{Lowered, elem_type};
 
 impl Whole<'_, '_> {
     /// `for token in stripe { .. }`.
@@ -21,7 +24,7 @@ impl Whole<'_, '_> {
         out.push(Step::Says(stmt.at.clone()));
         let striped = self.striped(scope, out)?;
         let stripes = self.role.number("stripes");
-        let params = [("int", "stripe"), ("int", binder.as_str()), ("bool", "present")];
+        let params = [(Index, "stripe"), (Index, binder.as_str()), (Value(Elem::Bool), "present")];
         let most = stripes.range.map_or(i64::from(i32::MAX), |(_, high)| high);
         let each = self.function(&[], &params, |this, params, steps| {
             let [stripe, token, present] = params else { return Ok(None) };
@@ -42,7 +45,7 @@ impl Whole<'_, '_> {
             Ok(None)
         })?;
         let args = vec![team(), striped, stripes, each];
-        out.push(Step::Do(call("ep::for_stripe_tokens", args)));
+        out.push(Step::Do(call(ep::for_stripe_tokens, args)));
         Ok(())
     }
 
@@ -79,7 +82,7 @@ impl Whole<'_, '_> {
             let args =
                 self.hits(scope, (binder, present), (&numbers, filter.as_ref()), &by_warp)?;
             let args = std::iter::once(count).chain(args).collect();
-            out.push(Step::Do(call("ep::for_hits", args)));
+            out.push(Step::Do(call(ep::for_hits, args)));
         }
         if !by_lane.is_empty() {
             let outer = self.role.names.clone();
@@ -114,7 +117,7 @@ impl Whole<'_, '_> {
         let range = self.role.index_in(binder, numbers).range;
         let with =
             |number: &Term| scope.with(binder, Meaning::Value(Term { range, ..number.clone() }));
-        let holds = self.function(&[], &[("int", binder)], |this, params, steps| {
+        let holds = self.function(&[], &[(Index, binder)], |this, params, steps| {
             let own = with(&params[0]);
             let mut all = present.clone();
             if numbers.others {
@@ -125,7 +128,7 @@ impl Whole<'_, '_> {
             }
             Ok(Some(all))
         })?;
-        let params = [("int", binder), ("ep::i32", "hits")];
+        let params = [(Index, binder), (Value(Elem::I32), "hits")];
         let body = self.function(&[], &params, |this, params, steps| {
             let own = with(&params[0]);
             for stmt in counts {
@@ -170,7 +173,7 @@ impl Whole<'_, '_> {
         let Some(ranks) = scope.looked_at("routed", row).map(name) else { return Ok(None) };
         out.push(Step::Says(at.clone()));
         let to = self.row(scope, (&target.tensor, 0), std::slice::from_ref(token), out)?;
-        Ok(Some(Step::Do(call("ep::store_flags<Cfg::kRanks>", vec![to, ranks]))))
+        Ok(Some(Step::Do(call(ep::store_flags.of(RANKS), vec![to, ranks]))))
     }
 
     /// `for value in row`: absent and unknown entries are skipped.
@@ -182,9 +185,9 @@ impl Whole<'_, '_> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let Expr::Element { tensor, .. } = row else { return Err("a row is a tensor's".into()) };
-        let kind = elem_type(&first_part(self.role.ir, &self.role.tensor(tensor)?.elem));
+        let elem = first_part(self.role.ir, &self.role.tensor(tensor)?.elem);
         let loaded = scope.looked_at("", row).ok_or("the row is loaded")?.to_string();
-        let each = self.function(&[], &[(kind, binder)], |this, params, steps| {
+        let each = self.function(&[], &[(Value(elem), binder)], |this, params, steps| {
             let entry = &params[0];
             let mut holds = entry.clone().test(BinaryOp::Ge, Term::int(0));
             let mut known = entry.clone();

@@ -3,8 +3,10 @@
 use super::{PEERS, Whole, binary, call, cfg_of, method, name, object, team};
 use crate::ir::rows::row_in_place;
 use crate::ir::{Action, BinaryOp, Channel, Elem, Expr, NameKind, Pipeline, Role, Stmt};
+use crate::schedule::library::{Item, ep};
 use crate::schedule::rules::{self, Fanout, Reached, pushes_direct};
 use crate::schedule::scope::{Meaning, Scope};
+use crate::schedule::step::ParamType::{Index, Object, Value};
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::term::{Node, Term};
 use crate::schedule::{Lowered, RoleLowering};
@@ -47,19 +49,19 @@ impl<'a> Whole<'_, 'a> {
         let pushes = [Some(&fanout), other.as_ref()].into_iter().flatten().map(|it| it.push);
         let pushes: Vec<&Stmt> = pushes.collect();
         let fan = self.fan((scope, &inner), &fanout, (&end, &pushes), false)?;
-        let total = self.function(&[], &[("int", fanout.peer)], |this, params, steps| {
+        let total = self.function(&[], &[(Index, fanout.peer)], |this, params, steps| {
             let peer = Term { range: this.role.me().range, ..params[0].clone() };
             let own = inner.with("me", Meaning::Value(peer));
             this.received(&own, channel, steps).map(Some)
         })?;
         let mut body = vec![
             object(
-                format!("ep::DirectUnits<{}>", cfg_of(channel)),
+                ep::DirectUnits.of(cfg_of(channel)),
                 &units,
                 vec![team(), name(&base), own.clone(), striped],
             ),
             object(
-                format!("ep::DirectProducer<{}, {}>", cfg_of(channel), self.cfg()),
+                ep::DirectProducer.of(cfg_of(channel)).of(self.cfg()),
                 &end,
                 vec![team(), name(&self.mover()), name(&units), own],
             ),
@@ -117,28 +119,29 @@ impl<'a> Whole<'_, 'a> {
             let peer = Term { range: me.range, ..peer.clone() };
             scope.with(fanout.peer, Meaning::Value(if own { me.clone() } else { peer }))
         };
-        let token = ("int", fanout.token);
+        let token = (Index, fanout.token);
         let with_token =
             |token: &Term, scope: &Scope| scope.with(fanout.token, Meaning::Value(token.clone()));
-        let first = self.function(&[], &[("int", wanted)], |this, params, steps| {
+        let first = self.function(&[], &[(Index, wanted)], |this, params, steps| {
             let scope = of(&params[0], scope);
             let first = position.as_ref().ok_or("a direct channel needs a position")?;
             Ok(Some(this.role.scalar(&scope, first, steps)?.converted(&Elem::I32)))
         })?;
-        let goes = self.function(&[], &[token, ("int", wanted)], |this, params, steps| {
-            let scope = with_token(&params[0], &of(&params[1], outside)).of_lane();
-            let mut all: Option<Term> = None;
-            for filter in &fanout.filters {
-                let holds = this.role.scalar(&scope, filter, steps)?;
-                all = Some(match all {
-                    None => holds,
-                    Some(all) => all.and(holds),
-                });
-            }
-            Ok(Some(all.unwrap_or(Term::bool(true))))
-        })?;
+        let goes =
+            self.function(&[], &[token.clone(), (Index, wanted)], |this, params, steps| {
+                let scope = with_token(&params[0], &of(&params[1], outside)).of_lane();
+                let mut all: Option<Term> = None;
+                for filter in &fanout.filters {
+                    let holds = this.role.scalar(&scope, filter, steps)?;
+                    all = Some(match all {
+                        None => holds,
+                        Some(all) => all.and(holds),
+                    });
+                }
+                Ok(Some(all.unwrap_or(Term::bool(true))))
+            })?;
         let says: Vec<_> = pushes.iter().map(|push| &push.at).collect();
-        let row = self.function(&says, &[token, ("int", "position")], |this, params, steps| {
+        let row = self.function(&says, &[token, (Index, "position")], |this, params, steps| {
             let scope = with_token(&params[0], scope);
             this.push_row(&scope, (channel, end), values, &params[1], steps)?;
             Ok(None)
@@ -155,8 +158,12 @@ impl<'a> Whole<'_, 'a> {
         wanted: &str,
         of: impl Fn(&Term, &Scope) -> Scope,
     ) -> Lowered<Term> {
-        let params =
-            [("int", fanout.token), ("int", wanted), ("bool", "match"), ("int", "position")];
+        let params = [
+            (Index, fanout.token),
+            (Index, wanted),
+            (Value(Elem::Bool), "match"),
+            (Index, "position"),
+        ];
         self.function(&[], &params, |this, params, steps| {
             let [token, peer, goes, position] = params else { return Ok(None) };
             let scope = of(peer, scope).with(fanout.token, Meaning::Value(token.clone()));
@@ -172,9 +179,9 @@ impl<'a> Whole<'_, 'a> {
     fn reached(&self, reached: Reached) -> Term {
         let ranks = self.role.number("ranks");
         match reached {
-            Reached::All => call("ep::all_peers", vec![ranks]),
-            Reached::Others => call("ep::other_peers", vec![ranks, self.role.me()]),
-            Reached::Own => call("ep::one_peer", vec![self.role.me()]),
+            Reached::All => call(ep::all_peers, vec![ranks]),
+            Reached::Others => call(ep::other_peers, vec![ranks, self.role.me()]),
+            Reached::Own => call(ep::one_peer, vec![self.role.me()]),
         }
     }
 
@@ -202,9 +209,9 @@ impl<'a> Whole<'_, 'a> {
         let window = Term::name("args.group.window", Elem::U8);
         let meta = name(&format!("args.{}_meta_at", channel.name));
         let records = self.role.bytes("records", binary(BinaryOp::Add, window, meta), true, out);
-        let take = self.taken(scope, (channel, "const ep::DirectMessages&"), stmt)?;
-        let messages = format!("ep::for_messages<{}>", cfg_of(channel));
-        out.push(Step::Do(call(&messages, vec![team(), records, take])));
+        let take = self.taken(scope, (channel, ep::DirectMessages), stmt)?;
+        let messages = ep::for_direct_messages.of(cfg_of(channel));
+        out.push(Step::Do(call(messages, vec![team(), records, take])));
         Ok(())
     }
 
@@ -212,13 +219,13 @@ impl<'a> Whole<'_, 'a> {
     pub(super) fn taken(
         &mut self,
         scope: &Scope,
-        (channel, class): (&Channel, &'static str),
+        (channel, class): (&Channel, Item),
         stmt: &Stmt,
     ) -> Lowered<Term> {
         let Action::Receive { binder, body, .. } = &stmt.action else {
             return Err("messages are taken".to_string());
         };
-        self.function(&[], &[(class, binder)], |this, params, steps| {
+        self.function(&[], &[(Object(class), binder)], |this, params, steps| {
             let Node::Name(messages) = &params[0].node else { return Ok(None) };
             let mut stores = Vec::new();
             for inner in body {

@@ -1,18 +1,20 @@
 //! The fields beside the row of a message: all of them are asked for before the first is written.
 
 use super::{Whole, call, method, name};
-use crate::ir::naming::constant;
 use crate::ir::parts::{meta_sources, parts};
 use crate::ir::{Action, Channel, Expr, FieldValue, Stmt};
+use crate::schedule::Lowered;
+use crate::schedule::library::ep;
 use crate::schedule::scope::{Meaning, Scope};
+use crate::schedule::step::ParamType::{Index, Value};
 use crate::schedule::step::Step;
+use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::Term;
-use crate::schedule::{Lowered, elem_type};
 
 /// A field that has been asked for: the object that holds it, and its place in a record.
 pub(super) struct Asked {
     object: String,
-    place: String,
+    place: Constant,
 }
 
 impl Whole<'_, '_> {
@@ -28,7 +30,7 @@ impl Whole<'_, '_> {
         let asked = self.ask(scope, channel, values, out)?;
         let from = self.pushed_row(scope, channel, values, out)?;
         let mover = self.mover();
-        let at = |what: &str| method(object, what, vec![position.clone()]);
+        let at = |what| method(object, what, vec![position.clone()]);
         out.push(Step::Do(method(&mover, "row", vec![at("row"), from])));
         let meta = method(&mover, "meta", Vec::new());
         let meta = self.role.bytes("meta", meta, false, out);
@@ -71,10 +73,11 @@ impl Whole<'_, '_> {
                 .iter()
                 .position(|(suffix, ..)| source.name == format!("{}{suffix}", source.field.name));
             let element = self.element(scope, value, part.unwrap_or(0))?;
-            let place = format!("Cfg::{}::{}", message.name, constant(&source.name));
+            let place = Constant::field(&message.name, &source.name);
+            let count = Constant::field_count(&message.name, &source.name);
             let object = self.role.names.fresh(&format!("{}_field", source.name));
-            let ask = format!("ep::ask<{}, {place}Count>", elem_type(&source.elem));
-            out.push(Step::Made { name: object.clone(), value: call(&ask, vec![element]) });
+            let ask = ep::ask.of(&source.elem).of(count);
+            out.push(Step::Made { name: object.clone(), value: call(ask, vec![element]) });
             asked.push(Asked { object, place });
         }
         Ok(asked)
@@ -82,7 +85,7 @@ impl Whole<'_, '_> {
 
     /// The function that gives element `i` of one part of a value.
     pub(super) fn element(&mut self, scope: &Scope, value: &Expr, part: usize) -> Lowered<Term> {
-        self.function(&[], &[("int", "i")], |this, params, steps| {
+        self.function(&[], &[(Index, "i")], |this, params, steps| {
             let own = scope.of_lane();
             let given = match part > 0 || this.role.is_row(&own, value)? {
                 true => this.role.part_value(&own, value, part, &params[0], steps)?,
@@ -114,10 +117,11 @@ impl Whole<'_, '_> {
         sources.sort_by_key(|source| fields.iter().position(|field| *field == source.field.name));
         let mut asked = Vec::new();
         for source in &sources {
-            let kind = elem_type(&source.elem);
-            let place = format!("Cfg::{}::{}", message.name, constant(&source.name));
-            let ask = format!("{messages}.ask<{kind}, {place}Count>");
-            asked.push(self.asked_once(&source.name, call(&ask, vec![name(&place)]), asks));
+            let place = Constant::field(&message.name, &source.name);
+            let count = Constant::field_count(&message.name, &source.name);
+            let ask = Symbol::method(messages, "ask").of(&source.elem).of(count);
+            let ask = call(ask, vec![Term::constant(place)]);
+            asked.push(self.asked_once(&source.name, ask, asks));
         }
         // Each part of one field for itself, or a value of elements of several fields.
         let together = if fields.len() == 1 { 1 } else { sources.len().max(1) };
@@ -128,7 +132,7 @@ impl Whole<'_, '_> {
             let part = all.iter().position(|(own, ..)| own == suffix).unwrap_or(0);
             let params: Vec<_> = read
                 .iter()
-                .map(|source| (elem_type(&source.elem), source.field.name.as_str()))
+                .map(|source| (Value(source.elem.clone()), source.field.name.as_str()))
                 .collect();
             let convert = self.function(&[], &params, |this, params, steps| {
                 let known = read.iter().zip(params).map(|(source, param)| {
@@ -168,7 +172,8 @@ impl Whole<'_, '_> {
 /// Puts what was asked for into a record.
 pub(super) fn put(asked: &[Asked], record: &Term, out: &mut Vec<Step>) {
     for Asked { object, place } in asked {
-        let to = crate::schedule::channels::bytes_behind(record.clone(), name(place));
+        let to =
+            crate::schedule::channels::bytes_behind(record.clone(), Term::constant(place.clone()));
         out.push(Step::Do(method(object, "put", vec![to])));
     }
 }

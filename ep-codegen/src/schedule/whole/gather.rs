@@ -1,13 +1,16 @@
 //! The rows of a token from all its peers, added up.
 
 use super::{Whole, call, cfg_of, method, name, object, team};
-use crate::ir::naming::{constant, snake};
+use crate::ir::naming::snake;
 use crate::ir::{Action, Channel, ChannelKind, Domain, Elem, Expr, Stmt};
 use crate::schedule::Lowered;
+use crate::schedule::library::ep;
 use crate::schedule::rules::sum_and_bias;
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::statements::there;
+use crate::schedule::step::ParamType::Index;
 use crate::schedule::step::{Step, Takers};
+use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::Term;
 
 /// The objects of a gather.
@@ -37,18 +40,14 @@ impl Whole<'_, '_> {
             position: self.role.names.fresh("position"),
         };
         let own = format!("smem.{}[team.warp]", snake(&self.role.role.name));
-        let class = format!("ep::Gather<{}>", self.cfg());
+        let class = ep::Gather.of(self.cfg());
         out.push(object(class, &names.stages, vec![name(&own), team()]));
         out.push(match channel.kind {
             ChannelKind::Ring => {
-                let class = format!("ep::RingGather<{}, {}>", cfg_of(channel), self.cfg());
+                let class = ep::RingGather.of(cfg_of(channel)).of(self.cfg());
                 object(class, &names.source, vec![team(), self.sequences()])
             }
-            _ => object(
-                format!("ep::PullConsumer<{}>", cfg_of(channel)),
-                &names.source,
-                vec![team()],
-            ),
+            _ => object(ep::PullConsumer.of(cfg_of(channel)), &names.source, vec![team()]),
         });
         match domain {
             Domain::Stripe => self.gather_stripes(scope, (stmt, channel), &names, out)?,
@@ -56,7 +55,7 @@ impl Whole<'_, '_> {
                 out.push(Step::Says(stmt.at.clone()));
                 self.gather_positions(scope, stmt, &names, out)?;
                 let numbers = self.role.numbers(scope, domain, out)?;
-                let class = format!("ep::ClaimedTurns<{}>", cfg_of(channel));
+                let class = ep::ClaimedTurns.of(cfg_of(channel));
                 let most = numbers.to.converted(&Elem::I32);
                 out.push(object(class, &names.turns, vec![team(), most]));
                 self.gather_run(scope, stmt, &names, out)?;
@@ -87,8 +86,8 @@ impl Whole<'_, '_> {
         }
         steps.push(Step::Says(stmt.at.clone()));
         let tokens = self.role.span(&inner, "tokens", steps)?;
-        let turns = call("ep::turns_of", vec![team(), name(&tokens)]);
-        steps.push(object("ep::Turns".to_string(), &names.turns, vec![turns]));
+        let turns = call(ep::turns_of, vec![team(), name(&tokens)]);
+        steps.push(object(ep::Turns.into(), &names.turns, vec![turns]));
         self.gather_run(&inner, stmt, names, steps)?;
         if is_ring {
             steps.push(self.ending(stmt));
@@ -117,7 +116,7 @@ impl Whole<'_, '_> {
         let Action::Gather { binder, position, across, .. } = &stmt.action else {
             return Err("parts are gathered".to_string());
         };
-        self.function(&[], &[("int", binder), ("int", across)], |this, params, steps| {
+        self.function(&[], &[(Index, binder), (Index, across)], |this, params, steps| {
             let [token, peer] = params else { return Ok(None) };
             let peer = Term { range: this.role.number("ranks").range, ..peer.clone() };
             let own = scope
@@ -137,7 +136,7 @@ impl Whole<'_, '_> {
     ) -> Lowered<()> {
         let objects = [&names.stages, &names.source, &names.turns, &names.position];
         let args = objects.map(|object| name(object)).to_vec();
-        out.push(object("ep::GatherRun".to_string(), &names.sum, args));
+        out.push(object(ep::GatherRun.into(), &names.sum, args));
         let stores = self.sums(scope, stmt, &names.sum)?;
         out.push(Step::Do(method(&names.sum, "run", vec![stores])));
         Ok(())
@@ -149,7 +148,7 @@ impl Whole<'_, '_> {
         let Action::Gather { binder, part, channel, body, .. } = &stmt.action else {
             return Err("parts are gathered".to_string());
         };
-        self.function(&[], &[("int", binder)], |this, params, steps| {
+        self.function(&[], &[(Index, binder)], |this, params, steps| {
             let own = scope.with(binder, Meaning::Value(params[0].clone()));
             let mut fields = Vec::new();
             for inner in body {
@@ -178,9 +177,9 @@ impl Whole<'_, '_> {
         let is_row = message.fields.iter().any(|own| own.row && own.name == field);
         let to = self.written(scope, target, out)?;
         if !is_row {
-            let place = format!("Cfg::{}::{}", message.name, constant(field));
-            let count = name(&format!("{place}Count"));
-            out.push(Step::Do(method(sum, "store_sum", vec![to, name(&place), count])));
+            let place = Term::constant(Constant::field(&message.name, field));
+            let count = Term::constant(Constant::field_count(&message.name, field));
+            out.push(Step::Do(method(sum, "store_sum", vec![to, place, count])));
             return Ok(false);
         }
         let Some(Expr::Element { tensor, indices }) = bias else {
@@ -188,7 +187,7 @@ impl Whole<'_, '_> {
             return Ok(true);
         };
         let tensor = self.role.tensor(tensor)?;
-        let row = self.function(&[], &[("int", "i")], |this, params, steps| {
+        let row = self.function(&[], &[(Index, "i")], |this, params, steps| {
             let at = this.role.indices(scope, indices, steps)?;
             let copy = (tensor.copies > 1).then(|| params[0].clone());
             Ok(Some(this.role.place(tensor, 0, copy, at, Some(Term::int(0)))?.address()))
@@ -199,8 +198,8 @@ impl Whole<'_, '_> {
             (false, true) => there(tensor),
             (false, false) => Term::int(1),
         };
-        let store = format!("store_row<{}>", tensor.copies);
-        out.push(Step::Do(method(sum, &store, vec![to, count, row])));
+        let store = Symbol::method(sum, "store_row").of(Term::int(tensor.copies));
+        out.push(Step::Do(call(store, vec![to, count, row])));
         Ok(true)
     }
 }

@@ -3,8 +3,10 @@
 use super::{Whole, call, name};
 use crate::ir::{Action, Domain, Elem, Expr, Stmt, walk};
 use crate::schedule::Lowered;
+use crate::schedule::library::ep;
 use crate::schedule::scope::{LookedAt, Scope};
 use crate::schedule::step::Step;
+use crate::schedule::symbol::RANKS;
 use crate::schedule::term::{Node, Term};
 
 impl Whole<'_, '_> {
@@ -50,9 +52,9 @@ impl Whole<'_, '_> {
             let (suffix, value) = match helper {
                 "routed" => {
                     let args = vec![loaded, name("args.expert_begin")];
-                    ("ranks", call("ep::ranks_of<Cfg::kRanks>", args))
+                    ("ranks", call(ep::ranks_of.of(RANKS), args))
                 }
-                _ => ("ids", call("ep::ids_of", vec![loaded])),
+                _ => ("ids", call(ep::ids_of, vec![loaded])),
             };
             let object = self.role.names.fresh(&format!("{tensor}_{suffix}"));
             out.push(Step::Made { name: object.clone(), value });
@@ -75,14 +77,11 @@ impl Whole<'_, '_> {
         let last = self.role.tensor(tensor)?.dims.last().ok_or("a tensor without extents")?;
         let width = self.role.scalar(&Scope::default(), last, out)?.converted(&Elem::I32);
         let width = match &width.node {
-            Node::Name(known) => known.clone(),
-            _ => match self.role.named("width", width, out).node {
-                Node::Name(name) => name,
-                _ => return Err("a width has a name".to_string()),
-            },
+            Node::Name(_) | Node::Constant(_) => width,
+            _ => self.role.named("width", width, out),
         };
         let mut args = vec![self.row(scope, (tensor, 0), indices, out)?];
         args.extend(present.cloned());
-        Ok(call(&format!("ep::row_of<{width}>"), args))
+        Ok(call(ep::row_of.of(width), args))
     }
 }

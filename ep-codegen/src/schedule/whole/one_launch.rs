@@ -2,18 +2,21 @@
 //! records.
 
 use super::{Whole, binary, call, cfg_of, method, name, object, team};
-use crate::ir::naming::{constant, snake};
+use crate::ir::naming::snake;
 use crate::ir::parts::parts;
 use crate::ir::rows::row_in_place;
 use crate::ir::{Action, BinaryOp, Elem, Expr, FieldValue, NameKind};
 use crate::schedule::channels::{End, Object};
+use crate::schedule::library::ep;
 use crate::schedule::rules::{Counted, Fanout, OneLaunch, counted_field};
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::statements::there;
+use crate::schedule::step::ParamType::{Bytes, Index, Value};
 use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::Term;
 use crate::schedule::typed::first_part;
-use crate::schedule::{Lowered, RoleLowering, elem_type};
+use crate::schedule::{Lowered, RoleLowering};
 
 /// What the last block records.
 pub(in crate::schedule) fn tables(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
@@ -31,11 +34,11 @@ impl Whole<'_, '_> {
         let cfg = self.cfg();
         let memory = name(&format!("smem.{}[team.warp]", snake(&one.role.name)));
         let mover = self.mover();
-        out.push(object(format!("ep::Mover<{cfg}>"), &mover, vec![memory, team()]));
+        out.push(object(ep::Mover.of(cfg.clone()), &mover, vec![memory, team()]));
         self.slots(out)?;
         let rows = self.role.names.fresh(&one.rows.name);
         let own = vec![team(), name(&mover), name("smem.routes"), tokens.clone()];
-        out.push(object(format!("ep::OnceOut<{}, {cfg}>", cfg_of(one.rows)), &rows, own));
+        out.push(object(ep::OnceOut.of(cfg_of(one.rows)).of(cfg), &rows, own));
         self.tells(one, &tokens, out)?;
         let fanout = Fanout::of(one.send).ok_or("no fan-out")?;
         self.first_row_asked(&scope, (one, &fanout), &rows, out)?;
@@ -47,14 +50,14 @@ impl Whole<'_, '_> {
         out.push(Step::Do(method(&rows, "for_tokens", vec![count, pack, each])));
         self.last_block(one, out);
         let taken = self.role.names.fresh(&format!("{}_in", one.rows.name));
-        let class = format!("ep::OnceIn<{}>", cfg_of(one.rows));
+        let class = ep::OnceIn.of(cfg_of(one.rows));
         let record = method(&mover, "meta", Vec::new());
         out.push(object(class, &taken, vec![team(), record, tokens]));
         let count = self.count_word(one, "me", &[])?;
         out.push(Step::Do(method(&taken, "open", vec![count])));
         out.push(Step::Says(one.take.at.clone()));
         scope.by_lane = false;
-        let take = self.taken(&scope, (one.rows, "const ep::OnceMessage&"), one.take)?;
+        let take = self.taken(&scope, (one.rows, ep::OnceMessage), one.take)?;
         out.push(Step::Do(method(&taken, "for_messages", vec![take])));
         out.push(self.ending(fanout.push));
         out.push(Step::Do(method(&rows, "close", Vec::new())));
@@ -82,7 +85,7 @@ impl Whole<'_, '_> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let Action::Push { values, .. } = &fanout.push.action else { return Ok(()) };
-        let from = self.function(&[], &[("int", fanout.token)], |this, params, steps| {
+        let from = self.function(&[], &[(Index, fanout.token)], |this, params, steps| {
             let own = scope.with(fanout.token, Meaning::Value(params[0].clone()));
             this.pushed_row(&own, one.rows, values, steps).map(Some)
         })?;
@@ -99,16 +102,15 @@ impl Whole<'_, '_> {
         says: &[&crate::ir::Source],
     ) -> Lowered<Term> {
         let slots = self.role.object(&one.slots.name);
-        let field = format!("Cfg::{}::{}", one.slots.message, constant(one.rows_to));
-        let own = ("int", "source");
-        let all = [own, ("int", peer)];
+        let field = Term::constant(Constant::field(&one.slots.message, one.rows_to));
+        let all = [(Index, "source"), (Index, peer)];
         let params = if peer == "me" { &all[..1] } else { &all[..] };
         self.function(says, params, |this, params, _| {
             let words = method(&slots, "from", vec![params[0].clone()]);
             let words = Term { elem: Elem::U8, ..words };
-            let field = binary(BinaryOp::Add, words, name(&field));
+            let field = binary(BinaryOp::Add, words, field);
             let peer = params.get(1).cloned().unwrap_or_else(|| this.role.me());
-            Ok(Some(call("ep::word_of", vec![field, peer])))
+            Ok(Some(call(ep::word_of, vec![field, peer])))
         })
     }
 
@@ -121,7 +123,7 @@ impl Whole<'_, '_> {
         let Action::Push { values, .. } = &fanout.push.action else {
             return Err("rows are pushed".to_string());
         };
-        let params = [("int", fanout.token), ("char*", "record")];
+        let params = [(Index, fanout.token), (Bytes, "record")];
         self.function(&[&fanout.push.at], &params, |this, params, steps| {
             let own = scope.with(fanout.token, Meaning::Value(params[0].clone()));
             let asked = this.ask(&own, one.rows, values, steps)?;
@@ -137,8 +139,12 @@ impl Whole<'_, '_> {
         one: &OneLaunch<'_>,
         fanout: &Fanout<'_>,
     ) -> Lowered<Term> {
-        let params =
-            [("int", fanout.token), ("int", fanout.peer), ("bool", "match"), ("int", "position")];
+        let params = [
+            (Index, fanout.token),
+            (Index, fanout.peer),
+            (Value(Elem::Bool), "match"),
+            (Index, "position"),
+        ];
         self.function(&[], &params, |this, params, steps| {
             let [token, peer, goes, position] = params else { return Ok(None) };
             let peer = Term { range: this.role.me().range, ..peer.clone() };
@@ -180,13 +186,13 @@ impl Whole<'_, '_> {
             for field in own {
                 let known = message.fields.iter().find(|known| known.name == field.name);
                 let elem = known.map_or(Elem::I32, |it| first_part(self.role.ir, &it.elem));
-                let place = format!("Cfg::{}::{}", one.slots.message, constant(&field.name));
+                let place = Constant::field(&one.slots.message, &field.name);
                 let slots = self.role.object(&one.slots.name);
                 let words = Term { elem: Elem::U8, ..method(&slots, "to", vec![name(&peer)]) };
-                let to = binary(BinaryOp::Add, words, name(&place));
-                let put = format!("ep::put<{}>", elem_type(&elem));
-                let count = name(&format!("{place}Count"));
-                steps.push(Step::Do(call(&put, vec![to, count, value.clone()])));
+                let to = binary(BinaryOp::Add, words, Term::constant(place));
+                let put = ep::put.of(&elem);
+                let count = Term::constant(Constant::field_count(&one.slots.message, &field.name));
+                steps.push(Step::Do(call(put, vec![to, count, value.clone()])));
             }
             let (from, to) = (Term::int(0), self.role.number("ranks"));
             let turns = Takers::WarpsOfBlock;
@@ -210,13 +216,13 @@ impl Whole<'_, '_> {
             Counted::Experts => self.role.names.fresh("theirs"),
         };
         if of == Counted::Experts {
-            let value = call("ep::experts_of", vec![name("args.expert_begin"), name(peer)]);
+            let value = call(ep::experts_of, vec![name("args.expert_begin"), name(peer)]);
             out.push(Step::Made { name: theirs.clone(), value });
         }
-        self.function(&[], &[("int", "i")], |_, params, _| {
+        self.function(&[], &[(Index, "i")], |_, params, _| {
             let i = params[0].clone();
             Ok(Some(match of {
-                Counted::Ranks => call("smem.routes.tokens_to", vec![i, tokens.clone()]),
+                Counted::Ranks => method("smem.routes", "tokens_to", vec![i, tokens.clone()]),
                 Counted::Experts => {
                     let first = name(&format!("{theirs}.first"));
                     let entry = binary(BinaryOp::Add, first, i.clone());
@@ -255,7 +261,7 @@ impl Whole<'_, '_> {
             let to = Term::name(format!("args.{}", tensor.name), elem.clone());
             let begin = method(taken, "total", Vec::new());
             let args = vec![team(), to, width, begin, end, value];
-            out.push(Step::Do(call(&format!("ep::fill<{}>", elem_type(elem)), args)));
+            out.push(Step::Do(call(ep::fill.of(elem), args)));
         }
         Ok(())
     }
@@ -264,8 +270,8 @@ impl Whole<'_, '_> {
     fn last_block(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) {
         let last = self.role.names.fresh("last");
         let block = binary(BinaryOp::Sub, name("team.blocks"), Term::int(1));
-        let own = call("ep::of_block", vec![team()]);
-        let tables = format!("{}_tables", snake(&one.role.name));
+        let own = call(ep::of_block, vec![team()]);
+        let tables = Symbol::text(format!("{}_tables", snake(&one.role.name)));
         let args = vec![name("args"), name("smem"), name(&last)];
         let stopped = name(&format!("{last}.stopped"));
         out.push(Step::Remark(
@@ -274,8 +280,8 @@ impl Whole<'_, '_> {
         out.push(Step::If {
             condition: name("team.block").test(BinaryOp::Eq, block),
             body: vec![
-                object("ep::Team".to_string(), &last, vec![own]),
-                Step::Do(call(&tables, args)),
+                object(ep::Team.into(), &last, vec![own]),
+                Step::Do(call(tables, args)),
                 Step::Set { place: name("team.stopped"), value: stopped },
             ],
         });
@@ -292,13 +298,13 @@ impl Whole<'_, '_> {
         let (_, place) = row_in_place(ir, one.rows).ok_or("the rows have no place")?;
         let group = name("args.group");
         let offered = name(&format!("args.{}_at", place.name));
-        let offer = format!("ep::once_offer<{}>", cfg_of(one.rows));
-        out.push(Step::Do(call(&offer, vec![group.clone(), offered, tokens.clone()])));
+        let offer = ep::once_offer.of(cfg_of(one.rows));
+        out.push(Step::Do(call(offer, vec![group.clone(), offered, tokens.clone()])));
         for count in &one.counts {
             out.push(Step::Says(count.stmt.at.clone()));
             out.push(Step::Says(count.record.at.clone()));
         }
-        let params = [("int", "token"), ("bool", "present")];
+        let params = [(Index, "token"), (Value(Elem::Bool), "present")];
         let row = self.function(&[], &params, |this, params, steps| {
             let token = Expr::Name { name: "token".into(), kind: NameKind::Binder };
             let own = Scope::default().with("token", Meaning::Value(params[0].clone()));
@@ -307,7 +313,7 @@ impl Whole<'_, '_> {
         })?;
         let begins = name("args.expert_begin");
         let args = vec![group, name("smem.routes"), tokens, begins, row];
-        out.push(Step::Do(call("ep::count_routes", args)));
+        out.push(Step::Do(call(ep::count_routes, args)));
         Ok(())
     }
 
@@ -315,7 +321,7 @@ impl Whole<'_, '_> {
     fn tables(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) -> Lowered<()> {
         let tokens = self.tokens(out)?;
         let counts = self.role.names.fresh(&one.slots.name);
-        let class = format!("ep::RouteCounts<{}, {}>", cfg_of(one.slots), self.cfg());
+        let class = ep::RouteCounts.of(cfg_of(one.slots)).of(self.cfg());
         out.push(object(class, &counts, vec![team(), name("smem.routes")]));
         self.role.objects.push(Object {
             channel: one.slots.name.clone(),
@@ -331,7 +337,7 @@ impl Whole<'_, '_> {
             let (to, value) = match count.of {
                 Counted::Ranks => {
                     let args = vec![index.clone(), tokens.clone()];
-                    (self.role.number("ranks"), call("smem.routes.tokens_to", args))
+                    (self.role.number("ranks"), method("smem.routes", "tokens_to", args))
                 }
                 Counted::Experts => {
                     let chosen = name("smem.routes.chosen").at(index.clone(), Elem::I32);

@@ -5,7 +5,9 @@ use crate::ir::parts::parts;
 use crate::ir::rows::moved_row;
 use crate::ir::{Action, BinaryOp, Elem, Expr, Place, Stmt};
 use crate::schedule::Lowered;
+use crate::schedule::library::ep;
 use crate::schedule::scope::{Meaning, Scope};
+use crate::schedule::step::ParamType::{Index, Value};
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::term::Term;
 
@@ -33,12 +35,12 @@ impl Whole<'_, '_> {
         let index = |number: &Term| Term { range, ..number.clone() };
         let count = numbers.to.converted(&Elem::I32);
         let (base, places) = (self.role.names.fresh("base"), self.role.names.fresh("places"));
-        let first = self.function(&[], &[("int", binder)], |this, params, steps| {
+        let first = self.function(&[], &[(Index, binder)], |this, params, steps| {
             let own = with(&scope, &[(binder, &index(&params[0]))]);
             Ok(Some(this.role.scalar(&own, first, steps)?.converted(&Elem::I32)))
         })?;
         let goes =
-            self.function(&[], &[("int", row), ("int", binder)], |this, params, steps| {
+            self.function(&[], &[(Index, row), (Index, binder)], |this, params, steps| {
                 let own = with(&scope, &[(row, &params[0]), (binder, &index(&params[1]))]);
                 let own = this.look_at(&own, std::slice::from_ref(inner), None, steps)?;
                 match filter {
@@ -49,9 +51,9 @@ impl Whole<'_, '_> {
         let moves = self.placed_rows(&scope, row, body)?;
         let each = self.placed_numbers(&scope, (row, binder), body)?;
         let lane = binary(BinaryOp::Add, name(&base), name("team.lane"));
-        let of_lane = call("ep::places_of", vec![lane, count.clone(), first]);
+        let of_lane = call(ep::places_of, vec![lane, count.clone(), first]);
         let args = vec![team(), name(&span), name(&places), goes, moves, each];
-        let fanout = Step::Do(call("ep::for_fanout", args));
+        let fanout = Step::Do(call(ep::for_fanout, args));
         steps.push(Step::Loop(Loop {
             binder: base,
             elem: Elem::I32,
@@ -70,7 +72,7 @@ impl Whole<'_, '_> {
 
     /// The function of what a whole warp does with each row.
     fn placed_rows(&mut self, scope: &Scope, row: &str, body: &[Stmt]) -> Lowered<Term> {
-        self.function(&[], &[("int", row), ("int", "position")], |this, params, steps| {
+        self.function(&[], &[(Index, row), (Index, "position")], |this, params, steps| {
             let own = with(scope, &[(row, &params[0])]);
             for stmt in body {
                 if let Action::Store { target, value: Expr::Element { tensor, indices } } =
@@ -100,14 +102,14 @@ impl Whole<'_, '_> {
             let row = self.row(scope, (from, part), indices, out)?;
             if part == 0 {
                 let mover = self.mover();
-                let place = call("ep::row_at", vec![base, position.clone(), stride]);
+                let place = call(ep::row_at, vec![base, position.clone(), stride]);
                 out.push(Step::Do(method(&mover, "row", vec![place, row])));
                 continue;
             }
             let (beside, away) = (self.column(to, part)?, self.column(source, part)?);
             let width = self.role.width(to, part)?;
             let args = vec![base, stride, beside, position.clone(), row, away, width];
-            out.push(Step::Do(call("ep::copy_beside", args)));
+            out.push(Step::Do(call(ep::copy_beside, args)));
         }
         Ok(())
     }
@@ -119,7 +121,8 @@ impl Whole<'_, '_> {
         (row, binder): (&str, &str),
         body: &[Stmt],
     ) -> Lowered<Term> {
-        let params = [("int", row), ("int", binder), ("bool", "match"), ("int", "position")];
+        let params =
+            [(Index, row), (Index, binder), (Value(Elem::Bool), "match"), (Index, "position")];
         self.function(&[], &params, |this, params, steps| {
             let [own_row, index, goes, position] = params else { return Ok(None) };
             let mut own = with(scope, &[(row, own_row)]);

@@ -3,9 +3,12 @@
 use super::{Whole, call, cfg_of, method, name, object, team};
 use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, FieldValue, Stmt};
 use crate::schedule::Lowered;
+use crate::schedule::library::ep;
 use crate::schedule::rules::is_position;
 use crate::schedule::scope::{Meaning, Scope, number_of};
+use crate::schedule::step::ParamType::{Index, Value};
 use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::symbol::Symbol;
 use crate::schedule::term::Term;
 
 impl Whole<'_, '_> {
@@ -38,10 +41,10 @@ impl Whole<'_, '_> {
             steps.extend(received.map(|stmt| self.ending(stmt)));
             steps.push(Step::Do(method(&end, "finish", Vec::new())));
         }
-        let kind = if takes { "RingConsumer" } else { "RingProducer" };
-        let class = format!("ep::{kind}<{}, {}>", cfg_of(ring), self.cfg());
+        let kind = if takes { ep::RingConsumer } else { ep::RingProducer };
+        let class = kind.of(cfg_of(ring)).of(self.cfg());
         let args = vec![team(), name(&self.mover()), self.sequences(), own];
-        out.push(Step::Do(call("team.split_peers", vec![peers.clone()])));
+        out.push(Step::Do(method("team", "split_peers", vec![peers.clone()])));
         out.push(Step::Loop(Loop {
             binder: peer,
             elem: Elem::I32,
@@ -76,7 +79,7 @@ impl Whole<'_, '_> {
                         *steps = once;
                         Ok(None)
                     })?;
-                    out.push(Step::Do(call("ep::once", vec![team(), once])));
+                    out.push(Step::Do(call(ep::once, vec![team(), once])));
                 }
                 Action::Announce { values, .. } => self.header(scope, (stmt, end), values, out)?,
                 Action::For { domain: Domain::Stripe, .. } => {
@@ -123,7 +126,7 @@ impl Whole<'_, '_> {
         let push = push_of(body)?;
         out.push(Step::Says(stmt.at.clone()));
         let tokens = self.role.span(scope, "tokens", out)?;
-        let goes = self.function(&[], &[("int", binder)], |this, params, steps| {
+        let goes = self.function(&[], &[(Index, binder)], |this, params, steps| {
             let own = scope.with(binder, Meaning::Value(params[0].clone())).of_lane();
             match filter {
                 Some(filter) => this.role.scalar(&own, filter, steps).map(Some),
@@ -131,13 +134,13 @@ impl Whole<'_, '_> {
             }
         })?;
         let row = self.ring_row(scope, (ring, end), (binder, push))?;
-        let params = [("int", binder.as_str()), ("bool", "match"), ("int", "position")];
+        let params = [(Index, binder.as_str()), (Value(Elem::Bool), "match"), (Index, "position")];
         let each = self.function(&[], &params, |this, params, steps| {
             let own = scope.with(binder, Meaning::Value(params[0].clone()));
             this.records(&own, ring, body, (&params[1], &params[2]), steps)?;
             Ok(None)
         })?;
-        let sent = call("ep::for_rows", vec![team(), name(&tokens), goes, row, each]);
+        let sent = call(ep::for_rows, vec![team(), name(&tokens), goes, row, each]);
         self.ring_sent(end, sent, push, out);
         Ok(())
     }
@@ -158,9 +161,9 @@ impl Whole<'_, '_> {
         for number in [low, high] {
             ends.push(self.role.scalar(scope, number, out)?.converted(&Elem::I32));
         }
-        let rows = call("ep::span_of", ends);
+        let rows = call(ep::span_of, ends);
         let row = self.ring_row(scope, (ring, end), (binder, push))?;
-        self.ring_sent(end, call("ep::for_range", vec![team(), rows, row]), push, out);
+        self.ring_sent(end, call(ep::for_range, vec![team(), rows, row]), push, out);
         Ok(())
     }
 
@@ -181,7 +184,7 @@ impl Whole<'_, '_> {
         let Action::Push { values, .. } = &push.action else {
             return Err("rows are pushed".to_string());
         };
-        let params = [("int", binder), ("int", "position")];
+        let params = [(Index, binder), (Index, "position")];
         self.function(&[&push.at], &params, |this, params, steps| {
             let own = scope.with(binder, Meaning::Value(params[0].clone()));
             steps.push(Step::Do(method(end, "wait_credit", vec![params[1].clone()])));
@@ -214,7 +217,7 @@ impl Whole<'_, '_> {
             let tensor = self.role.tensor(&target.tensor)?;
             let at = self.role.indices(&own, &target.indices, out)?;
             let place = self.role.place(tensor, 0, None, at, None)?;
-            let value = call("ep::recorded", vec![goes.clone(), position.clone()]);
+            let value = call(ep::recorded, vec![goes.clone(), position.clone()]);
             out.push(Step::Set { value: value.converted(&place.elem), place });
         }
         Ok(())
@@ -233,7 +236,7 @@ impl Whole<'_, '_> {
         let row_field = message.fields.iter().find(|field| field.row);
         out.push(Step::Says(stmt.at.clone()));
         let first = self.role.first_row(scope, stmt, out)?;
-        let take = self.function(&[], &[("int", "position")], |this, params, steps| {
+        let take = self.function(&[], &[(Index, "position")], |this, params, steps| {
             let position = &params[0];
             let row = this.role.names.fresh("row");
             let messages = this.role.names.fresh(binder);
@@ -257,7 +260,7 @@ impl Whole<'_, '_> {
                         vec![row_of.clone()],
                         Some(Term::int(0)),
                     )?;
-                    let to = call("ep::at_leader", vec![place.address()]);
+                    let to = call(ep::at_leader, vec![place.address()]);
                     let from = method(end, "row", vec![position.clone()]);
                     let mover = this.mover();
                     steps.extend(stores.pop());
@@ -266,14 +269,14 @@ impl Whole<'_, '_> {
                 let of = (ring, binder.as_str(), messages.as_str());
                 this.unpack(scope, of, inner, (&mut asks, &mut stores))?;
             }
-            let class = "const ep::RingMessage".to_string();
+            let class = Symbol::from(ep::RingMessage).fixed();
             let message = method(end, "message", vec![position.clone(), row_of]);
             steps.push(object(class, &messages, vec![message]));
             steps.append(&mut asks);
             steps.append(&mut stores);
             Ok(None)
         })?;
-        out.push(Step::Do(call("ep::for_messages", vec![team(), name(end), take])));
+        out.push(Step::Do(call(ep::for_ring_messages, vec![team(), name(end), take])));
         Ok(())
     }
 }

@@ -1,16 +1,18 @@
 //! Roles that work as one team: their loops are spread over warps and lanes.
 
 use super::{Whole, call, cfg_of, name, object, team};
-use crate::ir::naming::constant;
 use crate::ir::parts::meta_sources;
 use crate::ir::{Action, BinaryOp, ChannelKind, Domain, Elem, Expr, FieldValue, Stmt};
+use crate::schedule::Lowered;
 use crate::schedule::channels::{End, Object, bytes_behind};
 use crate::schedule::extents::is_one_more;
+use crate::schedule::library::ep;
 use crate::schedule::rules::{is_prefix, takes_warps};
 use crate::schedule::scope::{Meaning, Scope};
+use crate::schedule::step::ParamType::{Index, Value};
 use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::symbol::Constant;
 use crate::schedule::term::Term;
-use crate::schedule::{Lowered, elem_type};
 
 impl Whole<'_, '_> {
     /// The slots at whose ends the role is: an object each, for both ends.
@@ -24,7 +26,7 @@ impl Whole<'_, '_> {
                 return Err("such slots hold records of words".to_string());
             }
             let own = self.role.names.fresh(&channel.name);
-            out.push(object(format!("ep::SlotChannel<{}>", cfg_of(channel)), &own, vec![team()]));
+            out.push(object(ep::SlotChannel.of(cfg_of(channel)), &own, vec![team()]));
             self.role.objects.push(Object {
                 channel: channel.name.clone(),
                 end: End::In,
@@ -64,7 +66,8 @@ impl Whole<'_, '_> {
             Action::Store { value, .. } | Action::Record { value, .. } if is_prefix(value) => {
                 let mut body = Vec::new();
                 self.of_warp(scope, stmt, &mut body)?;
-                let first = call("team.index", Vec::new()).test(BinaryOp::Eq, Term::int(0));
+                let first =
+                    super::method("team", "index", Vec::new()).test(BinaryOp::Eq, Term::int(0));
                 out.push(Step::If { condition: first, body });
                 Ok(())
             }
@@ -73,7 +76,7 @@ impl Whole<'_, '_> {
                     this.role.one(&mut scope.of_lane(), stmt, steps);
                     Ok(None)
                 })?;
-                out.push(Step::Do(call("ep::in_last_warp", vec![team(), once])));
+                out.push(Step::Do(call(ep::in_last_warp, vec![team(), once])));
                 Ok(())
             }
             _ => Err("a team loops, awaits and writes".to_string()),
@@ -168,11 +171,11 @@ impl Whole<'_, '_> {
                 }
                 _ => self.element(scope, value, 0)?,
             };
-            let field = format!("Cfg::{}::{}", message.name, constant(&source.name));
-            let to = bytes_behind(name(&words), name(&field));
-            let put = format!("ep::put<{}>", elem_type(&source.elem));
-            let count = name(&format!("{field}Count"));
-            out.push(Step::Do(call(&put, vec![to, count, element])));
+            let field = Constant::field(&message.name, &source.name);
+            let to = bytes_behind(name(&words), Term::constant(field));
+            let put = ep::put.of(&source.elem);
+            let count = Term::constant(Constant::field_count(&message.name, &source.name));
+            out.push(Step::Do(call(put, vec![to, count, element])));
         }
         Ok(())
     }
@@ -189,9 +192,9 @@ impl Whole<'_, '_> {
         };
         let tensor = self.role.tensor(tensor)?;
         let theirs = self.role.names.fresh("theirs");
-        let value = call("ep::experts_of", vec![name("args.expert_begin"), rank.clone()]);
+        let value = call(ep::experts_of, vec![name("args.expert_begin"), rank.clone()]);
         out.push(Step::Made { name: theirs.clone(), value });
-        self.function(&[], &[("int", "i")], |this, params, steps| {
+        self.function(&[], &[(Index, "i")], |this, params, steps| {
             let i = params[0].clone();
             let at = this.role.indices(scope, indices, steps)?;
             let first = name(&format!("{theirs}.first"));
@@ -226,17 +229,17 @@ impl Whole<'_, '_> {
         let count = self.role.numbers(scope, domain, out)?.to.converted(&Elem::I32);
         let most = count.range.map_or(i64::from(i32::MAX), |(_, high)| high);
         let index = |of: &Term| Term { range: Some((0, most)), ..of.clone() };
-        let value = self.function(&[], &[("int", binder)], |this, params, steps| {
+        let value = self.function(&[], &[(Index, binder)], |this, params, steps| {
             let own = scope.with(binder, Meaning::Value(index(&params[0]))).of_lane();
             Ok(Some(this.role.scalar(&own, body, steps)?.converted(&Elem::I32)))
         })?;
-        let params = [("int", binder.as_str()), ("ep::i32", "sum")];
+        let params = [(Index, binder.as_str()), (Value(Elem::I32), "sum")];
         let sink = self.function(&[], &params, |this, params, steps| {
             let own = scope.with(binder, Meaning::Value(index(&params[0]))).of_lane();
             this.role.write_number(&own, tensor, target, params[1].clone(), steps)?;
             Ok(None)
         })?;
-        let function = if total { "ep::prefix_sum_and_total" } else { "ep::prefix_sum" };
+        let function = if total { ep::prefix_sum_and_total } else { ep::prefix_sum };
         out.push(Step::Do(call(function, vec![count, value, sink])));
         Ok(())
     }

@@ -1,12 +1,14 @@
 //! Rows back to their tokens through slots: the steps of both roles.
 
 use super::{Whole, call, cfg_of, method, object, team};
-use crate::ir::naming::constant;
 use crate::ir::{Elem, Expr};
 use crate::schedule::Lowered;
+use crate::schedule::library::ep;
 use crate::schedule::rules::WayBack;
 use crate::schedule::scope::{Meaning, Scope};
+use crate::schedule::step::ParamType::Index;
 use crate::schedule::step::Step;
+use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::Term;
 
 impl Whole<'_, '_> {
@@ -21,29 +23,29 @@ impl Whole<'_, '_> {
     fn sent_back(&mut self, back: &WayBack<'_>, out: &mut Vec<Step>) -> Lowered<()> {
         let scope = Scope::default();
         let slots = self.role.names.fresh(&back.channel.name);
-        let class = format!("ep::BackOut<{}>", cfg_of(back.channel));
+        let class = ep::BackOut.of(cfg_of(back.channel));
         out.push(object(class, &slots, vec![team()]));
-        let rows = self.function(&[], &[("int", "source")], |this, params, steps| {
+        let rows = self.function(&[], &[(Index, "source")], |this, params, steps| {
             let source = Term { range: this.role.me().range, ..params[0].clone() };
             let own = scope.with("source", Meaning::Value(source));
             let mut ends = Vec::new();
             for end in [back.first, back.end] {
                 ends.push(this.role.scalar(&own, end, steps)?.converted(&Elem::I32));
             }
-            Ok(Some(call("ep::span_of", ends)))
+            Ok(Some(call(ep::span_of, ends)))
         })?;
         let token = self.of_row(back, |this, own, steps| {
             Ok(this.role.scalar(own, back.token, steps)?.converted(&Elem::I32))
         })?;
         let floats = match back.numbers {
-            Some((field, _)) => format!("Cfg::{}::{}Count", back.channel.message, constant(field)),
-            None => "0".to_string(),
+            Some((field, _)) => Term::constant(Constant::field_count(&back.channel.message, field)),
+            None => Term::int(0),
         };
         let [sent, numbers] = self.rows_sent(back)?;
         out.push(Step::Says(back.rows.at.clone()));
         out.push(Step::Says(back.push.at.clone()));
-        let run = format!("run<{floats}>");
-        out.push(Step::Do(method(&slots, &run, vec![rows, token, sent, numbers])));
+        let run = Symbol::method(&slots, "run").of(floats);
+        out.push(Step::Do(call(run, vec![rows, token, sent, numbers])));
         Ok(())
     }
 
@@ -56,7 +58,8 @@ impl Whole<'_, '_> {
             }
             None => {
                 let nothing = Term::name("nullptr", Elem::F32);
-                let nothing = Term::call("static_cast<const float*>", vec![nothing], Elem::F32);
+                let nothing =
+                    Term::call(Symbol::text("static_cast<const float*>"), vec![nothing], Elem::F32);
                 self.of_row(back, |_, _, _| Ok(nothing))?
             }
         };
@@ -69,7 +72,7 @@ impl Whole<'_, '_> {
         back: &WayBack<'_>,
         make: impl FnOnce(&mut Self, &Scope, &mut Vec<Step>) -> Lowered<Term>,
     ) -> Lowered<Term> {
-        self.function(&[], &[("int", back.row)], |this, params, steps| {
+        self.function(&[], &[(Index, back.row)], |this, params, steps| {
             let own = Scope::default().with(back.row, Meaning::Value(params[0].clone()));
             make(this, &own, steps).map(Some)
         })
@@ -89,7 +92,7 @@ impl Whole<'_, '_> {
             return Err("parts are gathered".to_string());
         };
         let sum = self.role.names.fresh(part);
-        let class = format!("ep::BackIn<{}>", cfg_of(back.channel));
+        let class = ep::BackIn.of(cfg_of(back.channel));
         out.push(object(class, &sum, vec![team()]));
         out.push(Step::Says(back.gather.at.clone()));
         let tokens = self.role.numbers(&scope, domain, out)?.to.converted(&Elem::I32);

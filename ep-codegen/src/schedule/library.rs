@@ -1,0 +1,83 @@
+//! The names of the device library that emitted text uses, by the header that declares each.
+
+/// A function, class or constant of the device library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Item {
+    /// The header of `templates/device/ep` that declares it, or brings what does.
+    pub header: &'static str,
+    /// Its name in the text.
+    pub name: &'static str,
+}
+
+/// Headers that every text includes, behind the others.
+pub const ALWAYS: [&str; 2] = ["rows", "sync"];
+
+macro_rules! items {
+    ($($header:ident { $($item:ident $(as $name:literal)?),* $(,)? })*) => {$($(
+        #[doc = concat!("`", stringify!($item), "` of `", stringify!($header), ".cuh`.")]
+        pub const $item: Item = Item {
+            header: stringify!($header),
+            name: items!(@name $item $($name)?),
+        };
+    )*)*};
+    (@name $item:ident) => { concat!("ep::", stringify!($item)) };
+    (@name $item:ident $name:literal) => { $name };
+}
+
+/// The library as C++ knows it: `ep::Mover` is `ep::Mover`.
+#[expect(non_upper_case_globals, reason = "they are named as the library names them")]
+pub mod ep {
+    use super::Item;
+
+    items! {
+        cast {
+            block_least, block_peak, block_scale, ceil_ue8m0, from_logfmt10, greater_magnitude,
+            lesser_magnitude, log_low, log_step, to_bf16, to_e4m3, to_float, to_logfmt10, with_upper,
+        }
+        compute {
+            align, ask, ceil, experts_of, get, has, ids_of, in_last_warp, local_expert, max, min, once,
+            owner, prefix_sum, prefix_sum_and_total, ranks_of, row_of, set, store_flags, store_host,
+            with_bit,
+        }
+        count {
+            add_count, clear_stripes, CounterSmem, Counters, for_hits, leave_counted,
+        }
+        direct {
+            direct_ready, DirectProducer, DirectUnits, for_direct_messages as "ep::for_messages",
+        }
+        directs { DirectIn, DirectOut }
+        messages { DirectMessages, fill, RingMessage }
+        mover { at_lane_of, at_leader, Mover, MoverSmem, settle, tell }
+        net_rings { NetRings }
+        net_slot_rows { NetSlotRows }
+        net_slots { NetSlotsIn, NetSlotsOut }
+        one_launch {
+            count_routes, of_block, once_offer, OnceIn, OnceMessage, OnceOut, RouteCounts, RouteSmem,
+        }
+        parts { Parts }
+        places {
+            copy_beside, for_fanout, PlaceCounters, places_of, require_room, row_at,
+        }
+        pull { ClaimedTurns, pull_offer, pull_wait_released, PullConsumer }
+        reduce { Gather, GatherRun, GatherSmem, Turns, turns_of }
+        ring {
+            for_ring_messages as "ep::for_messages", RingConsumer, RingGather, RingProducer,
+        }
+        rings {
+            kPartsOfPeer as "ep::Kept::kPartsOfPeer", kPeersOfPart as "ep::Kept::kPeersOfPart",
+            RingsIn, RingsOut, WindowRings,
+        }
+        rows {
+            all_peers, copy_row, for_range, for_rows, for_stripe_tokens, one_peer, other_peers, Peers,
+            recorded, rows_of, Span, span_of, stripe_span,
+        }
+        slot_rows { SlotParts, SlotRowsIn, SlotRowsOut }
+        slots { put, SlotChannel, SlotWords, word_of }
+        sync {
+            all_blocks, Call, clear, enter, Group, is_alive, is_between, kLanes, leave, Net, product,
+            Sequence, Team, Units,
+        }
+        way_back { back_begin, BackIn, BackOut }
+        wide { get_wide, kWide, set_wide, Wide }
+    }
+}
