@@ -16,9 +16,9 @@ use crate::diagnostics::form::{no_cuda, no_cuda_form};
 use crate::diagnostics::{Diagnostic, Diagnostics};
 use crate::ir::{self, Embed};
 use crate::lower::lower;
-use crate::plan::{kebab, snake};
+use crate::plan::{Body, kebab, snake};
 use crate::render::{self, RenderError};
-use crate::schedule::{self, Refusal, RuleSet};
+use crate::schedule::{self, Constant, Refusal, RuleSet};
 use crate::syntax::parse;
 
 /// Expands a `pipeline!` block. `load` reads the files of `cuda fn .. from "file"`.
@@ -52,8 +52,8 @@ struct Made {
 /// The two texts of one choice of arms.
 struct Text {
     arms: Vec<String>,
-    body: String,
-    plain: String,
+    body: Body,
+    plain: Body,
 }
 
 impl Made {
@@ -184,6 +184,7 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
     let mut handles = Vec::new();
     handle_paths(&pipeline.items, &mut handles);
     let texts = made.texts.iter().map(|Text { arms, body, plain }| {
+        let (body, plain) = (embedded(body), embedded(plain));
         quote!(::ep_runtime::__private::Text { arms: &[#(#arms),*], body: #body, plain: #plain })
     });
     let mut files = Vec::new();
@@ -203,7 +204,8 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
             }
 
             fn texts() -> &'static [::ep_runtime::__private::Text] {
-                &[#(#texts),*]
+                const TEXTS: &[::ep_runtime::__private::Text] = &[#(#texts),*];
+                TEXTS
             }
 
             fn handles() -> ::std::vec::Vec<::ep_runtime::AnyPipeline> {
@@ -243,4 +245,16 @@ fn handle_paths(items: &[Item], out: &mut Vec<TokenStream>) {
             _ => {}
         }
     }
+}
+
+/// The Rust of a body as a constant.
+fn embedded(body: &Body) -> TokenStream {
+    let Body { text, headers, constants } = body;
+    let constants = constants.iter().map(|Constant { group, member }| {
+        quote!(::ep_runtime::__private::Constant::known(#group, #member))
+    });
+    quote!({
+        const CONSTANTS: &[::ep_runtime::__private::Constant] = &[#(#constants),*];
+        ::ep_runtime::__private::Body::known(#text, &[#(#headers),*], CONSTANTS)
+    })
 }

@@ -25,6 +25,7 @@ pub use error::PlanError;
 pub use extent::Extent;
 pub use message::{MessageLayout, MetaField};
 pub use numbers::{Numbers, eval, resolve};
+pub use prologue::Body;
 pub use roles::{RoleUse, RoleWarps, block_groups, has_sequences, role_use};
 pub use taken::Taken;
 

@@ -6,15 +6,18 @@
 mod count;
 mod items;
 mod layout;
-mod names;
 mod role;
 mod templates;
 
+use std::cell::RefCell;
+
 use crate::ir::facts::{Facts, facts};
 use crate::ir::{Expr, Pipeline, Source, Tensor};
+use crate::plan::Body;
 use crate::print;
+use crate::schedule::library::Entity;
 use crate::schedule::rules::OneLaunch;
-use crate::schedule::{self, RuleSet, Ways};
+use crate::schedule::{self, Constant, Needs, RuleSet, Step, Term, Ways};
 pub use templates::RenderError;
 use templates::Templates;
 
@@ -22,14 +25,15 @@ use templates::Templates;
 type Rendered = Result<String, RenderError>;
 
 /// The body of the kernel of a pipeline from which one choice of arms has been selected.
-pub fn body(ir: &Pipeline) -> Rendered {
+pub fn body(ir: &Pipeline) -> Result<Body, RenderError> {
     body_with(ir, RuleSet::All)
 }
 
 /// The same with some rules alone.
-pub fn body_with(ir: &Pipeline, rules: RuleSet) -> Rendered {
+pub fn body_with(ir: &Pipeline, rules: RuleSet) -> Result<Body, RenderError> {
     let ways = Ways::of(ir, rules);
-    let render = Renderer { ir, facts: facts(ir), ways, templates: Templates::load()? };
+    let (templates, needs) = (Templates::load()?, RefCell::default());
+    let render = Renderer { ir, facts: facts(ir), ways, templates, needs };
     let mut roles = Vec::new();
     for role in &ir.roles {
         roles.push(render.role(role)?);
@@ -45,7 +49,12 @@ pub fn body_with(ir: &Pipeline, rules: RuleSet) -> Rendered {
             ("name", &crate::plan::snake(&ir.name)),
         ],
     )?;
-    Ok(layout::lay_out(&text))
+    let needs = render.needs.into_inner();
+    Ok(Body {
+        text: layout::lay_out(&text).into(),
+        headers: needs.headers().into(),
+        constants: needs.constants().into(),
+    })
 }
 
 /// One selected pipeline on its way to text.
@@ -54,12 +63,40 @@ struct Renderer<'a> {
     facts: Facts,
     ways: Ways,
     templates: Templates,
+    /// What the text takes from what stands in front of it.
+    needs: RefCell<Needs>,
 }
 
 impl<'a> Renderer<'a> {
     /// Renders a template whose view is a list of names and texts.
     fn step(&self, name: &str, view: &[(&'static str, &str)]) -> Rendered {
         self.templates.render(name, view)
+    }
+
+    // ---- What is named is noted ----
+
+    /// The name of something of the device library.
+    fn library(&self, item: Entity) -> &'static str {
+        self.needs.borrow_mut().item(item);
+        item.name
+    }
+
+    /// The name of a constant.
+    fn constant(&self, constant: Constant) -> String {
+        self.needs.borrow_mut().constant(&constant);
+        constant.to_string()
+    }
+
+    /// The text of a value.
+    fn term(&self, term: &Term) -> String {
+        self.needs.borrow_mut().term(term);
+        print::term(term)
+    }
+
+    /// The text of steps.
+    fn steps_text(&self, steps: &[Step]) -> String {
+        self.needs.borrow_mut().steps(steps);
+        print::steps(steps, &|at| self.comment_of(at))
     }
 
     fn tensor(&self, name: &str) -> Result<&'a Tensor, RenderError> {
@@ -104,6 +141,6 @@ impl<'a> Renderer<'a> {
     fn text(&self, expr: &Expr) -> String {
         let role = self.ir.roles.first();
         let value = role.and_then(|role| schedule::number(self.ir, role, expr));
-        value.map(|value| print::term(&value)).unwrap_or_default()
+        value.map(|value| self.term(&value)).unwrap_or_default()
     }
 }

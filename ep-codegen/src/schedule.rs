@@ -29,6 +29,7 @@ mod whole;
 
 pub use rules::{Staged, Uses};
 pub use step::{Copy, Lambda, Loop, Param, ParamType, Step, Takers};
+pub(crate) use symbol::{COUNTED, RANKS};
 pub use symbol::{Constant, Needs, Of, Root, Symbol, count_of};
 pub use term::{Node, Term};
 pub use ways::{RoleRule, RuleSet, Ways};

@@ -14,13 +14,12 @@ impl AnyPipeline {
         let chosen = |text: &&Text| text.arms.iter().eq(config.choice.arms.iter());
         let text = (self.texts)().iter().find(chosen).ok_or(EmitError::NoText(self.name))?;
         let body = match config.rules {
-            RuleSet::All => text.body,
-            RuleSet::None => text.plain,
+            RuleSet::All => &text.body,
+            RuleSet::None => &text.plain,
             // No text is kept with some of the rules.
             RuleSet::Only(_) | RuleSet::Without(_) => return Err(EmitError::NoText(self.name)),
         };
-        let cuda = format!("{}\n{body}", plan.prologue(body));
-        Ok(Emitted { cuda, plan })
+        Ok(Emitted { cuda: plan.cuda(body), plan })
     }
 }
 

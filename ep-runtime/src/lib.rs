@@ -90,4 +90,6 @@ pub mod __private {
         Bf16, Bits, Composite, DeviceTensor, E4m3, Give, Given, Places, Ue8m0, skip,
     };
     pub use ep_codegen::ir;
+    pub use ep_codegen::plan::Body;
+    pub use ep_codegen::schedule::Constant;
 }

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use ep_codegen::ir;
+use ep_codegen::plan::Body;
 
 /// A pipeline declared with [`pipeline!`](crate::pipeline).
 pub trait Pipeline {
@@ -61,12 +62,12 @@ impl AnyPipeline {
 }
 
 /// The CUDA body of one choice of arms.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
     /// The chosen arm of each axis, in order of the axes.
     pub arms: &'static [&'static str],
-    /// The body: all functions of the kernel, without the numbers of a shape.
-    pub body: &'static str,
+    /// The body, and what it takes from the prologue.
+    pub body: Body,
     /// The same with every role composed statement by statement.
-    pub plain: &'static str,
+    pub plain: Body,
 }

@@ -99,17 +99,92 @@ fn every_cfg_name_is_used_and_every_used_one_is_listed() {
             let mut config = default_config(&entry);
             config.choice.arms = text.arms.iter().map(|arm| (*arm).to_owned()).collect();
             let cuda = entry.emit(&config).expect("the reference shape fits").cuda;
-            let prologue = cuda.strip_suffix(text.body).expect("the body ends the text");
+            let prologue = cuda.strip_suffix(&*text.body.text).expect("the body ends the text");
             let listed = constants(prologue);
-            let used = constants(text.body);
+            let used = constants(&text.body.text);
             let name = format!("{} {:?}", entry.name, text.arms);
             for constant in &listed {
                 let known = used.contains(constant) || library.contains(constant);
                 assert!(known, "{name}: {constant} is listed and not used");
             }
-            for constant in text.body.split("Cfg::").skip(1).filter_map(last_of_path) {
+            for constant in text.body.text.split("Cfg::").skip(1).filter_map(last_of_path) {
                 assert!(listed.contains(constant), "{name}: {constant} is used and not listed");
             }
+        }
+    }
+}
+
+/// A text includes the headers that declare what it names.
+#[test]
+fn every_name_of_the_library_is_declared_by_an_included_header() {
+    for entry in emitted_entries() {
+        for body in (entry.texts)().iter().flat_map(|text| [&text.body, &text.plain]) {
+            let mut included = String::new();
+            let mut seen: Vec<&str> = Vec::new();
+            body.headers.iter().for_each(|header| include(header, &mut seen, &mut included));
+            let known = words(&included);
+            let code: String =
+                body.text.lines().filter_map(|line| line.split("//").next()).collect();
+            for rest in code.split("ep::").skip(1) {
+                let name = rest.split(|letter: char| !is_of_word(letter)).next().unwrap_or(rest);
+                assert!(known.contains(name), "{}: ep::{name} is in no header", entry.name);
+            }
+        }
+    }
+}
+
+/// The text of a header and of those that it includes.
+fn include<'h>(header: &'h str, seen: &mut Vec<&'h str>, out: &mut String) {
+    if seen.contains(&header) {
+        return;
+    }
+    seen.push(header);
+    let name = format!("ep/{header}.cuh");
+    let found = device::HEADERS.iter().find(|(known, _)| **known == name);
+    let (_, text) = found.unwrap_or_else(|| panic!("no header {name}"));
+    out.push_str(text);
+    for line in text.lines() {
+        let path = line.strip_prefix("#include <ep/").and_then(|line| line.strip_suffix(".cuh>"));
+        path.into_iter().for_each(|inner| include(inner, seen, out));
+    }
+}
+
+fn is_of_word(letter: char) -> bool {
+    letter.is_alphanumeric() || letter == '_'
+}
+
+fn words(text: &str) -> BTreeSet<&str> {
+    text.split(|letter: char| !is_of_word(letter)).collect()
+}
+
+/// What the text takes is what its steps name: words of the user are none of it.
+#[test]
+fn words_of_the_user_take_nothing() {
+    let declared = |words: &str, table: &str| {
+        let source = format!(
+            "pipeline! {{ pipeline Halves {{
+                shape {{ ranks: 1..=8, hidden: 8..=64 step 8, stripes: 1..=8 }}
+                size tokens;
+                uses handle {words} {{ {table}: i32[tokens] }};
+                input x: f32[tokens, hidden];
+                output y: f32[tokens, hidden];
+                cuda fn half(v: f32) -> f32 =
+                    r\"__device__ inline float half(float v) {{ return v / 2; /* {words} */ }}\";
+                role Halve on all blocks, warps shared by stripe {{
+                    for token in stripe where {table}[token] > 0 {{
+                        store y[token] = half(x[token]);
+                    }}
+                }}
+            }} }}"
+        );
+        let irs = ep_tests::lowered(&source);
+        let body = ep_codegen::render::body(&irs[0]).expect("it is emitted");
+        (body.headers.to_vec(), body.constants.to_vec())
+    };
+    let plain = declared("ep_runtime::pipelines::Layout", "table");
+    for words in ["ep::Mover", "ep::DirectOut", "Cfg::kStages", "Cfg::Counted"] {
+        for table in ["k_stages", "mover", "direct_out", "counted"] {
+            assert_eq!(declared(words, table), plain, "{words} {table}");
         }
     }
 }
@@ -144,12 +219,13 @@ fn the_text_shows_the_declaration() {
             let ir = (entry.ir)().select(&config.choice);
             for role in &ir.roles {
                 let words = format!("role {}", role.name);
-                assert!(text.body.contains(&words), "{} {:?}: {words}", entry.name, text.arms);
+                assert!(text.body.text.contains(&words), "{} {:?}: {words}", entry.name, text.arms);
             }
             for pair in ep_runtime::ir::facts::facts(&ir).pairs {
                 let mark = format!("W{}", pair.number);
                 let count = text
                     .body
+                    .text
                     .split(|letter: char| !letter.is_alphanumeric())
                     .filter(|word| *word == mark)
                     .count();
@@ -168,12 +244,12 @@ fn rows_are_found_with_64_bits() {
             // No bound of the shape is known for how many tokens and rows there are.
             for index in ["token", "row"] {
                 // One that has 64 bits by itself makes any product wide.
-                if text.body.contains(&format!("ep::i64 {index} ")) {
+                if text.body.text.contains(&format!("ep::i64 {index} ")) {
                     continue;
                 }
                 let narrow = format!("[{index} * Cfg::");
-                assert!(!text.body.contains(&narrow), "{}: `{narrow}`", entry.name);
-                constant += text.body.matches(&format!("[ep::i64{{{index}}} * Cfg::")).count();
+                assert!(!text.body.text.contains(&narrow), "{}: `{narrow}`", entry.name);
+                constant += text.body.text.matches(&format!("[ep::i64{{{index}}} * Cfg::")).count();
             }
         }
     }
@@ -199,7 +275,7 @@ fn only_equal_steps_share_a_function() {
         let direct = choices.iter().find(|choice| choice.arms.contains(&"Direct".to_string()));
         let selected = dispatch.select(direct.expect("an arm sends directly"));
         let body = ep_codegen::render::body(&selected).expect("it is emitted");
-        ["void send(", "void local("].map(|function| body.contains(function))
+        ["void send(", "void local("].map(|function| body.text.contains(function))
     };
     assert_eq!(functions(source), [true, false]);
     for other in &others {

@@ -5,7 +5,7 @@ use ep_runtime::jit::Arch;
 use ep_runtime::pipelines::{
     Expand, ExpertLayout, ExpertPrefix, Layout, LowLatencyDispatch, NvlCombine, NvlDispatch,
 };
-use ep_runtime::plan::{Config, Plan, PlanError, plan};
+use ep_runtime::plan::{Body, Config, Plan, PlanError, plan};
 
 use crate::emitted::shaped;
 
@@ -177,7 +177,8 @@ fn a_waiver_comes_with_the_plan_and_the_text() {
     let [(channel, waiver)] = plan.waivers.as_slice() else { panic!("{:?}", plan.waivers) };
     assert_eq!((channel.as_str(), waiver.policy.as_str()), ("ring", "credit_fence"));
     let line = "// Waived for ring: credit_fence, slots are read by bulk copies alone\n";
-    assert!(plan.prologue("").contains(line), "{}", plan.prologue(""));
+    let cuda = plan.cuda(&Body::default());
+    assert!(cuda.contains(line), "{cuda}");
 }
 
 /// The words that the warps of three roles claim from: one for each 32 peers, in each of two calls.

@@ -14,7 +14,7 @@ use ep_runtime::host::{Build, Faults, HostBackend, HostOptions, Programs};
 use ep_runtime::ir::Pipeline;
 use ep_runtime::jit::{Arch, Cache, CudaSource, Jit, Nvrtc};
 use ep_runtime::meaning::{Drawing, Drawn, Function, Invented};
-use ep_runtime::plan::{Config, plan};
+use ep_runtime::plan::{Body, Config, plan};
 use ep_verify::declared::Declared;
 
 use super::pool::on_all_cores;
@@ -200,7 +200,7 @@ impl Trial<'_> {
             };
             let body = render::body_with(&self.pipeline.select(&config.choice), rules);
             let body = body.map_err(|error| format!("{error:?}"))?;
-            let emitted = Emitted { cuda: format!("{}\n{body}", plan.prologue(&body)), plan };
+            let emitted = Emitted { cuda: plan.cuda(&body), plan };
             if !seen.contains(&emitted.cuda) {
                 seen.push(emitted.cuda.clone());
                 let done = self.run(&emitted, &calls);
@@ -212,7 +212,7 @@ impl Trial<'_> {
     }
 
     /// NVRTC takes the text, where there is one.
-    fn translate(&self, config: &Config, body: &str) -> Result<(), String> {
+    fn translate(&self, config: &Config, body: &Body) -> Result<(), String> {
         let Ok(nvrtc) = Nvrtc::find() else { return Ok(()) };
         if !self.seed.is_multiple_of(TRANSLATED) {
             return Ok(());
@@ -221,7 +221,7 @@ impl Trial<'_> {
             if (self.seed / TRANSLATED).is_multiple_of(2) { Arch::Sm80 } else { Arch::Sm90a };
         let plan = plan(self.pipeline, &Config { arch, ..config.clone() });
         let plan = plan.map_err(|error| error.to_string())?;
-        let cuda = format!("{}\n{body}", plan.prologue(body));
+        let cuda = plan.cuda(body);
         let text = CudaSource { name: "random.cu", text: &cuda, headers: HEADERS };
         // What is compiled once is kept nowhere.
         let compiled = Jit::new(nvrtc, Cache::memory_only()).compile(&text, arch, &[]);

@@ -75,8 +75,9 @@ fn any_pipeline_is_held_against_its_declaration() {
 const WRONG: AnyPipeline = AnyPipeline {
     texts: || {
         let wrong = |text: &ep_runtime::Text| {
-            let body = text.body.replace("2 * ep::i64(n)", "3 * ep::i64(n)");
-            ep_runtime::Text { body: body.leak(), ..*text }
+            let mut wrong = text.clone();
+            wrong.body.text = text.body.text.replace("2 * ep::i64(n)", "3 * ep::i64(n)").into();
+            wrong
         };
         // The functions that the interpreter calls are those of the declaration.
         Vec::from_iter((LAYOUT.texts)().iter().map(wrong)).leak()

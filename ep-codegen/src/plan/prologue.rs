@@ -1,14 +1,43 @@
 //! What stands in front of the emitted body: everything that depends on the shape.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
-use super::{CfgGroup, CfgKind, CfgMember, MessageLayout, Plan, Region, constant, kebab};
+use super::{CfgGroup, CfgKind, CfgMember, MessageLayout, Plan, Region, kebab};
+use crate::schedule::{Constant, count_of};
+
+/// The body of a kernel, and what it takes from what stands in front of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Body {
+    /// All functions of the kernel, without the numbers of a shape.
+    pub text: Cow<'static, str>,
+    /// The headers of the device library.
+    pub headers: Cow<'static, [&'static str]>,
+    /// The members of `Cfg`.
+    pub constants: Cow<'static, [Constant]>,
+}
+
+impl Body {
+    /// A body that is known when the program is compiled.
+    pub const fn known(
+        text: &'static str,
+        headers: &'static [&'static str],
+        constants: &'static [Constant],
+    ) -> Body {
+        let (headers, constants) = (Cow::Borrowed(headers), Cow::Borrowed(constants));
+        Body { text: Cow::Borrowed(text), headers, constants }
+    }
+
+    fn has(&self, group: &str, member: &str) -> bool {
+        self.constants.iter().any(|it| it.group == group && it.member == member)
+    }
+}
 
 impl Plan {
-    /// The header comment, the includes, and the `struct Cfg` that `body` asks for.
-    pub fn prologue(&self, body: &str) -> String {
+    /// The CUDA of a body with the numbers of this plan.
+    pub fn cuda(&self, body: &Body) -> String {
         let mut out = self.header();
-        for header in headers(body) {
+        for header in body.headers.iter() {
             // Writing to a string cannot fail.
             let _ = writeln!(out, "#include <ep/{header}.cuh>");
         }
@@ -17,7 +46,8 @@ impl Plan {
         for group in &self.cfg {
             write_group(&mut out, group, &self.counts_of(group), body);
         }
-        out.push_str("};\n");
+        out.push_str("};\n\n");
+        out.push_str(&body.text);
         out
     }
 
@@ -25,7 +55,7 @@ impl Plan {
     fn counts_of(&self, group: &CfgGroup) -> Vec<String> {
         let layouts = self.messages.iter().filter(|layout| layout.name == group.name);
         let fields = layouts.flat_map(|layout| &layout.meta);
-        fields.map(|field| format!("{}Count", constant(&field.name))).collect()
+        fields.map(|field| count_of(&field.name)).collect()
     }
 
     fn header(&self) -> String {
@@ -83,55 +113,18 @@ fn describe(message: &MessageLayout) -> String {
     out.trim_end_matches([',', ':']).to_string()
 }
 
-/// Device headers whose names the body uses, in order of name.
-fn headers(body: &str) -> Vec<&'static str> {
-    #[rustfmt::skip] // A table: the header and what only it declares.
-    const HEADERS: [(&str, &[&str]); 21] = [
-        ("cast", &["ep::to_", "ep::block_scale"]),
-        ("compute", &["ep::row_of", "ep::for_lanes", "ep::sum", "ep::prefix_sum", "ep::experts_of", "ep::for_each", "ep::in_last_warp", "ep::owner", "ep::ask", "ep::align(", "ep::ceil(", "ep::max(", "ep::min(", "ep::once(", "ep::get<", "ep::set<", "ep::local_expert", "ep::has(", "ep::with_bit", "ep::store_host"]),
-        ("count", &["ep::Counters", "ep::add_count", "ep::for_hits", "ep::clear_stripes"]),
-        ("direct", &["ep::Direct", "ep::direct_ready"]),
-        ("directs", &["ep::DirectOut", "ep::DirectIn"]),
-        ("messages", &["ep::fill"]),
-        ("mover", &["ep::Mover"]),
-        ("net_rings", &["ep::NetRings"]),
-        ("net_slot_rows", &["ep::NetSlotRows"]),
-        ("net_slots", &["ep::NetSlots"]),
-        ("one_launch", &["ep::RouteSmem", "ep::OnceOut", "ep::OnceIn"]),
-        ("parts", &["ep::Parts<"]),
-        ("places", &["ep::PlaceCounters", "ep::places_of", "ep::require_room"]),
-        ("pull", &["ep::pull_offer", "ep::PullConsumer"]),
-        ("reduce", &["ep::Gather"]),
-        ("ring", &["ep::RingProducer", "ep::RingConsumer", "ep::RingGather", "ep::RingMessage"]),
-        ("rings", &["ep::RingsOut", "ep::RingsIn"]),
-        ("slot_rows", &["ep::SlotRows"]),
-        ("slots", &["ep::SlotChannel"]),
-        ("way_back", &["ep::BackOut", "ep::BackIn"]),
-        ("wide", &["ep::kWide"]),
-    ];
-    let mut found: Vec<&str> = HEADERS
-        .iter()
-        .filter(|(_, names)| names.iter().any(|name| body.contains(name)))
-        .map(|(header, _)| *header)
-        .collect();
-    found.extend(["rows", "sync"]);
-    found
-}
-
-fn write_group(out: &mut String, group: &CfgGroup, counts: &[String], body: &str) {
+fn write_group(out: &mut String, group: &CfgGroup, counts: &[String], body: &Body) {
     if group.name.is_empty() {
-        let used = |member: &&CfgMember| uses(body, &format!("Cfg::{}", member.name));
+        let used = |member: &&CfgMember| body.has("", &member.name);
         group.members.iter().filter(used).for_each(|member| write_member(out, member, "    "));
         return;
     }
-    if !uses(body, &format!("Cfg::{}", group.name)) {
+    if !body.constants.iter().any(|constant| constant.group == group.name) {
         return;
     }
     let _ = writeln!(out, "\n    struct {} {{", group.name);
-    let used = |member: &&CfgMember| {
-        let own = format!("Cfg::{}::{}", group.name, member.name);
-        !counts.contains(&member.name) || uses(body, &own)
-    };
+    let used =
+        |member: &&CfgMember| !counts.contains(&member.name) || body.has(&group.name, &member.name);
     group.members.iter().filter(used).for_each(|member| write_member(out, member, "        "));
     out.push_str("    };\n");
 }
@@ -143,12 +136,4 @@ fn write_member(out: &mut String, member: &CfgMember, indent: &str) {
         CfgKind::Offset => ("ep::u64", format!("{:#x}", member.value)),
     };
     let _ = writeln!(out, "{indent}static constexpr {kind} {} = {value};", member.name);
-}
-
-/// Whether `name` stands in `body` as a whole name.
-fn uses(body: &str, name: &str) -> bool {
-    body.match_indices(name).any(|(at, _)| {
-        let after = body[at + name.len()..].chars().next();
-        !after.is_some_and(|letter| letter.is_alphanumeric() || letter == '_')
-    })
 }

@@ -3,9 +3,12 @@
 use super::{Rendered, Renderer};
 use crate::ir::counting::counted_in;
 use crate::ir::{Expr, Memory, Tensor};
-use crate::plan::{Counting, constant, counted, has_last, is_given};
-use crate::print;
-use crate::schedule;
+use crate::plan::{Counting, counted, has_last, is_given};
+use crate::schedule::library::ep;
+use crate::schedule::{self, Constant};
+
+/// How many sequences the rings of a block have.
+pub(super) const SEQUENCES: Constant = Constant::known("", "kSequences");
 
 impl Renderer<'_> {
     /// Whether the sums of some counters are in the window.
@@ -23,7 +26,8 @@ impl Renderer<'_> {
         let counted = counted_in(self.ir, phase);
         let (mut own, mut shared) = (Vec::new(), Vec::new());
         if crate::plan::has_sequences(self.ir, &self.ways) {
-            own.push("ep::clear(smem.sequences, Cfg::kSequences);".to_string());
+            let (clear, count) = (self.library(ep::clear), self.constant(SEQUENCES));
+            own.push(format!("{clear}(smem.sequences, {count});"));
         }
         let zeroed = |kind: &Counting| matches!(kind, Counting::Summed | Counting::ByStripe);
         if counted.iter().any(|(tensor, kind)| zeroed(kind) && !is_given(tensor)) {
@@ -37,11 +41,14 @@ impl Renderer<'_> {
             match kind {
                 Counting::Summed => {}
                 Counting::ByStripe => own.push(format!(
-                    "ep::clear_stripes(args.{name}, Cfg::kStripes, {});",
+                    "{}(args.{name}, {}, {});",
+                    self.library(ep::clear_stripes),
+                    self.constant(Constant::number("stripes")),
                     self.extents(tensor, 1)
                 )),
                 Counting::Cleared => {
-                    shared.push(format!("ep::clear(args.{name}, {});", self.extents(tensor, 0)));
+                    let clear = self.library(ep::clear);
+                    shared.push(format!("{clear}(args.{name}, {});", self.extents(tensor, 0)));
                 }
             }
         }
@@ -54,14 +61,15 @@ impl Renderer<'_> {
         let extent = |dim: &Expr| schedule::number(self.ir, role?, dim);
         let extents = tensor.dims.iter().skip(from).filter_map(extent);
         let product = extents.reduce(|all, extent| all.times(extent));
-        product.map_or_else(|| "1".to_string(), |product| print::term(&product))
+        product.map_or_else(|| "1".to_string(), |product| self.term(&product))
     }
 
     /// The last step of a phase: the last block out stores what all have counted.
     pub(super) fn leave(&self, phase: Option<&str>, last: &[String]) -> Rendered {
         if !self.adds_up(phase, !last.is_empty()) {
-            return Ok("ep::leave(args.group, call);".to_string());
+            return Ok(format!("{}(args.group, call);", self.library(ep::leave)));
         }
+        let leave = self.library(ep::leave_counted);
         let summed =
             counted_in(self.ir, phase).into_iter().filter(|(_, kind)| *kind == Counting::Summed);
         let stores = summed.map(|(tensor, _)| self.sum_store(tensor)).collect::<Vec<_>>();
@@ -69,7 +77,7 @@ impl Renderer<'_> {
         if last.is_empty() {
             return Ok(format!(
                 "// What all blocks have counted, stored by the last one out.\n\
-                 ep::leave_counted(args.group, call, smem.counters, [&](int i, ep::i32 sum) {{\n\
+                 {leave}(args.group, call, smem.counters, [&](int i, ep::i32 sum) {{\n\
                  {stores}\n}});"
             ));
         }
@@ -78,19 +86,20 @@ impl Renderer<'_> {
              const auto store = [&](int i, ep::i32 sum) {{\n{stores}\n}};\n\
              // Then the roles on the last block.\n\
              const auto last = [&] {{\n{}\n}};\n\
-             ep::leave_counted(args.group, call, smem.counters, store, last);",
+             {leave}(args.group, call, smem.counters, store, last);",
             last.join("\n")
         ))
     }
 
     fn sum_store(&self, tensor: &Tensor) -> String {
-        let (name, first) = (&tensor.name, format!("Cfg::Counted::{}", constant(&tensor.name)));
+        let (name, first) = (&tensor.name, self.constant(Constant::counted(&tensor.name)));
         let place = format!("args.{name}[i - {first}]");
         let store = match tensor.memory {
-            Memory::Host => format!("ep::store_host(&{place}, sum);"),
+            Memory::Host => format!("{}(&{place}, sum);", self.library(ep::store_host)),
             _ if is_given(tensor) => format!("{place} += sum;"),
             _ => format!("{place} = sum;"),
         };
-        format!("if (ep::is_between(i, {first}, {})) {{\n{store}\n}}", self.extents(tensor, 0))
+        let (is_between, count) = (self.library(ep::is_between), self.extents(tensor, 0));
+        format!("if ({is_between}(i, {first}, {count})) {{\n{store}\n}}")
     }
 }

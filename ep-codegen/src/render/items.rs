@@ -1,12 +1,16 @@
 //! What stands around the roles: `struct Args`, `struct Smem` and the kernel itself.
 
-use super::names::{role_cfg, role_fn};
+use super::count::SEQUENCES;
+use super::role::role_fn;
 use super::{RenderError, Rendered, Renderer};
 use crate::ir::naming::kernel_of;
-use crate::ir::{Blocks, Expr, Role};
+use crate::ir::{Blocks, Elem, Expr, Role};
 use crate::plan::{Param, ParamKind, RoleUse, block_groups, has_sequences, params, role_use};
-use crate::print;
-use crate::schedule::{self, elem_type};
+use crate::schedule::library::ep;
+use crate::schedule::{self, COUNTED, Constant, elem_type};
+
+/// C++ name of an offset in the window.
+const U64: &str = "ep::u64";
 
 impl Renderer<'_> {
     /// Members of `struct Args`, each below the declaration it comes from.
@@ -42,11 +46,11 @@ impl Renderer<'_> {
     /// C++ type of a member, and the comment above it.
     fn param(&self, kind: &ParamKind) -> (String, String) {
         match kind {
-            ParamKind::Group => ("ep::Group".into(), String::new()),
+            ParamKind::Group => (self.library(ep::Group).into(), String::new()),
             ParamKind::Size => ("int".into(), "run-time sizes".into()),
             ParamKind::SizeFrom { size } => {
                 let comment = format!("if not null, holds {size}, and the above is its bound");
-                ("const ep::i32*".into(), comment)
+                (format!("const {}*", elem_type(&Elem::I32)), comment)
             }
             ParamKind::Capacity { size } => {
                 ("int".into(), format!("rows that the outputs of `{size}` hold"))
@@ -58,14 +62,17 @@ impl Renderer<'_> {
                 (format!("{qualifier}{}*", elem_type(elem)), self.declaration(tensor))
             }
             ParamKind::RowStride { tensor, .. } | ParamKind::ColumnStride { tensor, .. } => {
-                ("ep::i64".into(), self.declaration(tensor))
+                (elem_type(&Elem::I64).into(), self.declaration(tensor))
             }
-            ParamKind::WindowOffset { tensor } => ("ep::u64".into(), self.declaration(tensor)),
+            ParamKind::WindowOffset { tensor } => (U64.into(), self.declaration(tensor)),
             ParamKind::MetaOffset { channel } => (
-                "ep::u64".into(),
+                U64.into(),
                 format!("where the meta records of channel `{channel}` are in the window"),
             ),
-            ParamKind::Net => ("const ep::Net*".into(), "the network of this rank".into()),
+            ParamKind::Net => {
+                let net = self.library(ep::Net);
+                (format!("const {net}*"), "the network of this rank".into())
+            }
         }
     }
 
@@ -98,34 +105,37 @@ impl Renderer<'_> {
             several => format!("union {{\n{}\n}};", several.join("\n")),
         };
         if self.one_launch().is_some() {
-            let cfg = role_cfg(&self.ir.roles[0]);
-            members = format!("ep::RouteSmem<{cfg}> routes;\n{members}");
+            let (routes, cfg) = (self.library(ep::RouteSmem), self.role_cfg(&self.ir.roles[0]));
+            members = format!("{routes}<{cfg}> routes;\n{members}");
         }
         if self.has_sums() {
-            members = format!("ep::CounterSmem<Cfg::Counted> counters;\n{members}");
+            let (counters, cfg) = (self.library(ep::CounterSmem), self.constant(COUNTED));
+            members = format!("{counters}<{cfg}> counters;\n{members}");
         }
         if has_sequences(self.ir, &self.ways) {
-            members = format!("ep::Sequence sequences[Cfg::kSequences];\n{members}");
+            let (sequence, count) = (self.library(ep::Sequence), self.constant(SEQUENCES));
+            members = format!("{sequence} sequences[{count}];\n{members}");
         }
         if members.is_empty() {
             return Ok(String::new());
         }
         Ok(format!(
-            "struct Smem {{\n{members}\n}};\nstatic_assert(sizeof(Smem) == Cfg::kSharedBytes, \
-             \"the plan counts the same bytes\");\n"
+            "struct Smem {{\n{members}\n}};\nstatic_assert(sizeof(Smem) == {}, \
+             \"the plan counts the same bytes\");\n",
+            self.constant(Constant::known("", "kSharedBytes"))
         ))
     }
 
     fn smem_member(&self, role: &Role) -> Result<Option<String>, RenderError> {
         // A role that another one's function serves brings the memory that this function takes.
-        let cfg = role_cfg(self.leader_of(role).unwrap_or(role));
-        let (name, own) = (role_fn(role), role_cfg(role));
         let kind = match role_use(self.ir, &self.ways, role) {
-            RoleUse { mover: true, .. } => "MoverSmem",
-            RoleUse { gather: true, .. } => "GatherSmem",
+            RoleUse { mover: true, .. } => self.library(ep::MoverSmem),
+            RoleUse { gather: true, .. } => self.library(ep::GatherSmem),
             _ => return Ok(None),
         };
-        Ok(Some(format!("ep::{kind}<{cfg}> {name}[{own}::kWarps];")))
+        let cfg = self.role_cfg(self.leader_of(role).unwrap_or(role));
+        let (name, own) = (role_fn(role), self.role_cfg(role));
+        Ok(Some(format!("{kind}<{cfg}> {name}[{own}::kWarps];")))
     }
 
     /// The `__global__` functions, one for each phase: which warp of which block runs which role.
@@ -147,7 +157,7 @@ impl Renderer<'_> {
         let (mut own, clears) = self.zeroes(phase, !last.is_empty());
         let is_whole = !self.ir.roles.iter().any(|role| self.ways.is_composed(&role.name));
         if let Some(entered) = is_whole.then(|| schedule::entered(self.ir)).flatten() {
-            own.push(print::steps(&entered.steps, &|at| self.comment_of(at)));
+            own.push(self.steps_text(&entered.steps));
         }
         let prepare = if own.is_empty() {
             String::new()
@@ -161,6 +171,9 @@ impl Renderer<'_> {
             || self.adds_up(phase, !last.is_empty());
         let goes_on = "// The call goes on in the next phase.\ncall.ends = false;";
         let is_fixed = clears.is_empty() && ends;
+        let call = format!("{}{}", if is_fixed { "const " } else { "" }, self.library(ep::Call));
+        // The template names it.
+        self.constant(Constant::known("", "kThreads"));
         self.step(
             "entry",
             &[
@@ -168,7 +181,7 @@ impl Renderer<'_> {
                 ("shared", if uses_smem { "EP_SHARED(Smem, smem);" } else { "" }),
                 ("prepare", &prepare),
                 ("clears", &clears.join("\n")),
-                ("call", if is_fixed { "const ep::Call" } else { "ep::Call" }),
+                ("call", &call),
                 ("goes_on", if ends { "" } else { goes_on }),
                 ("calls", &calls),
                 ("leave", &leave),
@@ -186,17 +199,19 @@ impl Renderer<'_> {
         let (test, team) = self.team(role);
         let smem = if self.uses_smem(role) { "smem, " } else { "" };
         let name = role_fn(role);
-        format!("if ({test}) {{\nep::Team team({team});\n{name}(args, {smem}team);\n}}")
+        let class = self.library(ep::Team);
+        format!("if ({test}) {{\n{class} team({team});\n{name}(args, {smem}team);\n}}")
     }
 
     /// The test for the warps of a role, and the arguments of the team that they are.
     pub(super) fn team(&self, role: &Role) -> (String, String) {
-        let cfg = role_cfg(role);
+        let cfg = self.role_cfg(role);
         let (test, block, blocks) = match &role.blocks {
             Blocks::Other if self.ways.is_composed(&role.name) => self.other_blocks(),
             blocks => self.blocks(blocks),
         };
-        let warps = format!("ep::is_between(warp, {cfg}::kFirstWarp, {cfg}::kWarps)");
+        let is_between = self.library(ep::is_between);
+        let warps = format!("{is_between}(warp, {cfg}::kFirstWarp, {cfg}::kWarps)");
         let test = if test.is_empty() { warps } else { format!("{test} && {warps}") };
         let team = format!(
             "args.group, call, {cfg}::kRole, {block}, {blocks},\n\
@@ -269,8 +284,11 @@ impl Renderer<'_> {
         last.map_or_else(|| "0".to_string(), |end| self.text(end))
     }
 
-    /// The user's device functions.
+    /// The user's device functions, which may convert floats.
     pub(super) fn cuda_fns(&self) -> String {
+        if !self.ir.cuda_fns.is_empty() {
+            self.library(ep::to_float);
+        }
         self.ir
             .cuda_fns
             .iter()

@@ -1,11 +1,10 @@
 //! One function per role.
 
-use super::names::{role_cfg, role_fn};
 use super::{RenderError, Rendered, Renderer};
 use crate::ir::{Blocks, Role};
-use crate::plan::sums;
-use crate::schedule::{self, MEMORY, PEERS, RoleSteps};
-use crate::{plan, print};
+use crate::plan::{self, snake, sums};
+use crate::schedule::library::ep;
+use crate::schedule::{self, COUNTED, Constant, MEMORY, PEERS, RANKS, RoleSteps};
 
 impl Renderer<'_> {
     /// The functions of `role`: none where that of another role serves it.
@@ -16,9 +15,10 @@ impl Renderer<'_> {
         let steps = self.steps(role)?;
         let twin = self.twin_of(role);
         let smem = if self.uses_smem(role) { "Smem& smem, " } else { "" };
+        let team = self.library(ep::Team);
         let params = match twin {
             Some(_) => self.twin_params(role),
-            None => format!("const Args& args, {smem}ep::Team& team"),
+            None => format!("const Args& args, {smem}{team}& team"),
         };
         let mut source = role.at.text.clone();
         if let Some(twin) = twin {
@@ -29,8 +29,8 @@ impl Renderer<'_> {
             Some(tables) => {
                 let source = format!("What the last block of {} records", role.name);
                 let name = format!("{}_tables", role_fn(role));
-                let params = "const Args& args, Smem& smem, ep::Team& team";
-                let tables = self.function((&source, &name), params, role, &tables)?;
+                let params = format!("const Args& args, Smem& smem, {team}& team");
+                let tables = self.function((&source, &name), &params, role, &tables)?;
                 Ok(format!("{tables}\n{function}"))
             }
             None => Ok(function),
@@ -60,10 +60,11 @@ impl Renderer<'_> {
     ) -> Rendered {
         let mut opening = Vec::new();
         if steps.uses_me {
-            opening.push("const int me = args.group.rank;");
+            opening.push("const int me = args.group.rank;".to_string());
         }
         if sums(self.ir, role) {
-            opening.push("ep::Counters<Cfg::Counted> counters(args.group, smem.counters);");
+            let (counters, cfg) = (self.library(ep::Counters), self.constant(COUNTED));
+            opening.push(format!("{counters}<{cfg}> counters(args.group, smem.counters);"));
         }
         self.step(
             "role",
@@ -72,7 +73,7 @@ impl Renderer<'_> {
                 ("name", name),
                 ("params", params),
                 ("opening", &opening.join("\n")),
-                ("body", &print::steps(&steps.steps, &|at| self.comment_of(at))),
+                ("body", &self.steps_text(&steps.steps)),
             ],
         )
     }
@@ -94,19 +95,21 @@ impl Renderer<'_> {
     /// The call of a function that serves two roles, each with its own test, team, memory and peers. When
     /// the blocks of the first one are all there are, it serves the peer of the second as well.
     pub(super) fn twin_call(&self, role: &Role, twin: &Role) -> String {
-        let peers = |role: &Role| schedule::peers_of(self.ir, role).map(|it| print::term(&it));
+        let peers = |role: &Role| schedule::peers_of(self.ir, role).map(|it| self.term(&it));
         let (name, other) = (role_fn(role), role_fn(twin));
         let ((test, team), (other_test, other_team)) = (self.team(role), self.team(twin));
         let mut own = peers(role).unwrap_or_default();
         let others = peers(twin).unwrap_or_default();
         if let (Blocks::Range { high, .. }, Blocks::Other) = (&role.blocks, &twin.blocks) {
-            own = format!("{} < blocks ? {own} : ep::all_peers(Cfg::kRanks)", self.text(high));
+            let (all, ranks) = (self.library(ep::all_peers), self.constant(RANKS));
+            own = format!("{} < blocks ? {own} : {all}({ranks})", self.text(high));
         }
+        let class = self.library(ep::Team);
         format!(
             "const bool is_{name} = {test};\nconst bool is_{other} = {other_test};\n\
              if (is_{name} || is_{other}) {{\n\
              const int me = args.group.rank;\n\
-             ep::Team team(\nis_{name} ? ep::Team({team})\n: ep::Team({other_team}));\n\
+             {class} team(\nis_{name} ? {class}({team})\n: {class}({other_team}));\n\
              {name}(args, is_{name} ? smem.{name}[team.warp] : smem.{other}[team.warp], team,\n\
              is_{other} ? {others}\n: {own});\n}}"
         )
@@ -115,13 +118,26 @@ impl Renderer<'_> {
     /// The parameters of a function that serves two roles.
     fn twin_params(&self, role: &Role) -> String {
         format!(
-            "const Args& args, ep::MoverSmem<{}>& {MEMORY}, ep::Team& team, const ep::Peers& {PEERS}",
-            role_cfg(role)
+            "const Args& args, {}<{}>& {MEMORY}, {}& team, const {}& {PEERS}",
+            self.library(ep::MoverSmem),
+            self.role_cfg(role),
+            self.library(ep::Team),
+            self.library(ep::Peers)
         )
+    }
+
+    /// The struct of constants of a role.
+    pub(super) fn role_cfg(&self, role: &Role) -> String {
+        self.constant(Constant::of_role(role))
     }
 
     /// Whether the role's function takes the shared memory.
     pub(super) fn uses_smem(&self, role: &Role) -> bool {
         plan::role_use(self.ir, &self.ways, role).has_memory() || sums(self.ir, role)
     }
+}
+
+/// The function of a role.
+pub(super) fn role_fn(role: &Role) -> String {
+    snake(&role.name)
 }

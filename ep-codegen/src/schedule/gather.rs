@@ -121,7 +121,7 @@ impl RoleLowering<'_> {
         (index, position): (Option<&Expr>, &Expr),
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        out.push(Step::Do(Term::method(&object, "clear", Vec::new(), Elem::I32)));
+        out.push(Step::Do(Term::method(object, "clear", Vec::new(), Elem::I32)));
         let all = self.lanes_of(channel, over)?;
         let name = self.names.fresh(across);
         let peer = self.index_in(&name, &all);
@@ -144,7 +144,7 @@ impl RoleLowering<'_> {
             _ => self.scalar(&inner, position, &mut steps)?,
         };
         let entry = entry.converted(&Elem::I32);
-        let call = Term::method(&object, "expect", vec![peer, entry], Elem::I32);
+        let call = Term::method(object, "expect", vec![peer, entry], Elem::I32);
         steps.push(Step::Do(call));
         out.push(counted_loop(name, all, Takers::Lanes, steps));
         Ok(())

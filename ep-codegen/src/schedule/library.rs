@@ -2,7 +2,7 @@
 
 /// A function, class or constant of the device library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Item {
+pub struct Entity {
     /// The header of `templates/device/ep` that declares it, or brings what does.
     pub header: &'static str,
     /// Its name in the text.
@@ -15,7 +15,7 @@ pub const ALWAYS: [&str; 2] = ["rows", "sync"];
 macro_rules! items {
     ($($header:ident { $($item:ident $(as $name:literal)?),* $(,)? })*) => {$($(
         #[doc = concat!("`", stringify!($item), "` of `", stringify!($header), ".cuh`.")]
-        pub const $item: Item = Item {
+        pub const $item: Entity = Entity {
             header: stringify!($header),
             name: items!(@name $item $($name)?),
         };
@@ -27,7 +27,7 @@ macro_rules! items {
 /// The library as C++ knows it: `ep::Mover` is `ep::Mover`.
 #[expect(non_upper_case_globals, reason = "they are named as the library names them")]
 pub mod ep {
-    use super::Item;
+    use super::Entity;
 
     items! {
         cast {

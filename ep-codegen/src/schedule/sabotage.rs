@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use super::library::{Item, ep};
+use super::library::{Entity, ep};
 use super::step::{Loop, Step, Takers};
 use super::symbol::Symbol;
 use super::term::{Node, Term, arithmetic};
@@ -256,7 +256,7 @@ fn calls(step: &Step, method: &str) -> bool {
 }
 
 /// or this function of the library.
-fn is_call(step: &Step, item: Item) -> bool {
+fn is_call(step: &Step, item: Entity) -> bool {
     matches!(step, Step::Do(Term { node: Node::Call(function, _), .. }) if function.is(item))
 }
 

@@ -1,6 +1,6 @@
 //! The steps of a role: what a warp or a lane does, in order.
 
-use super::library::Item;
+use super::library::Entity;
 use super::symbol::Symbol;
 use super::term::{Term, counting};
 use crate::ir::{BinaryOp, Elem, Source};
@@ -232,7 +232,7 @@ pub enum ParamType {
     /// An address.
     Bytes,
     /// An object of the device library, to be read.
-    Object(Item),
+    Object(Entity),
 }
 
 impl Lambda {

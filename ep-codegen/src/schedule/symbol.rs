@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use super::library::{ALWAYS, Item, ep};
+use super::library::{ALWAYS, Entity, ep};
 use super::step::{Copy, Lambda, Loop, ParamType, Step, Takers};
 use super::term::{Node, Term};
 use crate::ir::naming::{camel, constant};
@@ -25,7 +25,7 @@ pub struct Symbol {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Root {
     /// Of the device library.
-    Library(Item),
+    Library(Entity),
     /// `object.method`.
     Method(String, &'static str),
     /// Of the text itself, or of C++.
@@ -68,7 +68,7 @@ impl Symbol {
     }
 
     /// Whether it is this item, whatever its template arguments are.
-    pub fn is(&self, item: Item) -> bool {
+    pub fn is(&self, item: Entity) -> bool {
         self.root == Root::Library(item)
     }
 
@@ -78,7 +78,7 @@ impl Symbol {
     }
 }
 
-impl Item {
+impl Entity {
     /// The item with a template argument.
     pub fn of(self, argument: impl Into<Of>) -> Symbol {
         Symbol::from(self).of(argument)
@@ -91,8 +91,8 @@ impl From<Root> for Symbol {
     }
 }
 
-impl From<Item> for Symbol {
-    fn from(item: Item) -> Symbol {
+impl From<Entity> for Symbol {
+    fn from(item: Entity) -> Symbol {
         Symbol::from(Root::Library(item))
     }
 }
@@ -210,12 +210,12 @@ impl Needs {
     }
 
     /// The constants.
-    pub fn constants(self) -> Vec<Constant> {
-        self.constants.into_iter().collect()
+    pub fn constants(&self) -> Vec<Constant> {
+        self.constants.iter().cloned().collect()
     }
 
     /// Something of the device library.
-    pub fn item(&mut self, item: Item) {
+    pub fn item(&mut self, item: Entity) {
         self.headers.insert(item.header);
     }
 

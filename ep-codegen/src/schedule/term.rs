@@ -1,7 +1,7 @@
 //! Values of the emitted text: typed C++ expressions, so that nobody has to read text to know what
 //! they are.
 
-use super::library::{Item, ep};
+use super::library::{Entity, ep};
 use super::step::Lambda;
 use super::symbol::{Constant, Root, Symbol};
 use crate::ir::{BinaryOp, Elem};
@@ -29,7 +29,7 @@ pub enum Node {
     /// A member of `Cfg`.
     Constant(Constant),
     /// A constant of the device library.
-    Library(Item),
+    Library(Entity),
     /// `function(args)`.
     Call(Symbol, Vec<Term>),
     /// `base[at]`.
@@ -87,7 +87,7 @@ impl Term {
     }
 
     /// A constant of the device library.
-    pub fn library(item: Item) -> Term {
+    pub fn library(item: Entity) -> Term {
         Term::new(Node::Library(item), Elem::I32)
     }
 

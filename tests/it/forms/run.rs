@@ -132,7 +132,7 @@ impl Form {
         let plan = plan(&self.ir, &config).unwrap_or_else(|error| panic!("{error}"));
         let body = render::body_with(&self.ir.select(&config.choice), rules);
         let body = body.unwrap_or_else(|error| panic!("{error:?}"));
-        Emitted { cuda: format!("{}\n{body}", plan.prologue(&body)), plan }
+        Emitted { cuda: plan.cuda(&body), plan }
     }
 
     /// The text, for devices with TMA.

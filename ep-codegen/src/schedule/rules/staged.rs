@@ -15,7 +15,7 @@ use crate::ir::{
 };
 use crate::schedule::RoleLowering;
 use crate::schedule::channels::{End, bytes_behind};
-use crate::schedule::library::{Item, ep};
+use crate::schedule::library::{Entity, ep};
 use crate::schedule::scope::Scope;
 use crate::schedule::step::{Copy, Step};
 use crate::schedule::symbol::{Constant, Root, Symbol};
@@ -420,7 +420,7 @@ impl<'a> Staging<'a> {
         self.of_rings(ep::settle)
     }
 
-    fn of_rings(&self, function: Item) -> Step {
+    fn of_rings(&self, function: Entity) -> Step {
         let rings = self.ends.iter().filter(|end| end.kind == ChannelKind::Ring);
         let names = std::iter::once(&self.mover).chain(rings.map(|end| &end.name));
         let args = names.map(|name| Term::name(name, Elem::I32)).collect();

@@ -2,7 +2,7 @@
 
 use super::{Numbers, counted_loop};
 use crate::ir::{BinaryOp, Elem, ElemType, Expr, NameKind};
-use crate::schedule::library::{Item, ep};
+use crate::schedule::library::{Entity, ep};
 use crate::schedule::scope::Scope;
 use crate::schedule::step::{Step, Takers};
 use crate::schedule::symbol::{RANKS, Symbol};
@@ -82,7 +82,7 @@ impl<'a> RoleLowering<'a> {
     fn of_two(
         &mut self,
         scope: &Scope,
-        (function, elem): (Item, Elem),
+        (function, elem): (Entity, Elem),
         args: &[Expr],
         i: Option<&Term>,
         out: &mut Vec<Step>,

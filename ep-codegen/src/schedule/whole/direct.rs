@@ -3,7 +3,7 @@
 use super::{PEERS, Whole, binary, call, cfg_of, method, name, object, team};
 use crate::ir::rows::row_in_place;
 use crate::ir::{Action, BinaryOp, Channel, Elem, Expr, NameKind, Pipeline, Role, Stmt};
-use crate::schedule::library::{Item, ep};
+use crate::schedule::library::{Entity, ep};
 use crate::schedule::rules::{self, Fanout, Reached, pushes_direct};
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::ParamType::{Index, Object, Value};
@@ -219,7 +219,7 @@ impl<'a> Whole<'_, 'a> {
     pub(super) fn taken(
         &mut self,
         scope: &Scope,
-        (channel, class): (&Channel, Item),
+        (channel, class): (&Channel, Entity),
         stmt: &Stmt,
     ) -> Lowered<Term> {
         let Action::Receive { binder, body, .. } = &stmt.action else {
