@@ -191,7 +191,7 @@ impl Programs {
     fn source(&self, entry: &str, cuda: &str) -> Result<Source, BackendError> {
         let text = |(name, text): &(&str, &str)| ((*name).to_string(), (*text).to_string());
         let source = Source {
-            name: format!("{entry}.cu"),
+            name: format!("{}.cu", name_of(entry, cuda)),
             text: cuda.to_string(),
             headers: HEADERS.iter().map(text).collect(),
             kernels: vec![entry.to_string()],
@@ -209,5 +209,31 @@ impl Programs {
 
     fn made(&self) -> MutexGuard<'_, BTreeMap<(Key, u8), Arc<Program>>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a text is called in reports, and by mutations and planted bugs: the namespace of its kernels, so
+/// that it has one name whichever of them it is compiled for.
+fn name_of<'a>(entry: &'a str, cuda: &'a str) -> &'a str {
+    let mut namespaces =
+        cuda.lines().filter_map(|line| line.strip_prefix("namespace ")?.strip_suffix(" {"));
+    let holds = |name: &&str| {
+        entry.strip_prefix(name).is_some_and(|phase| phase.is_empty() || phase.starts_with('_'))
+    };
+    namespaces.find(holds).unwrap_or(entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_has_one_name_for_all_its_kernels() {
+        let text = "namespace ep {\n}\nnamespace low_latency {\n}\n";
+        for entry in ["low_latency_send", "low_latency_recv", "low_latency"] {
+            assert_eq!(name_of(entry, text), "low_latency");
+        }
+        assert_eq!(name_of("low_latencyx", text), "low_latencyx");
+        assert_eq!(name_of("bare", "__global__ void bare() {}"), "bare");
     }
 }
