@@ -134,6 +134,11 @@ impl Names<'_> {
         let within =
             |block: CallValue, at: Option<u64>| Some(Operand::PerCall(block as usize, at?));
         let combine = self.pipeline == self.options.combine_pipeline(self.ranks);
+        // A message without weights has no place for them, whatever a call brings.
+        let is_weights = matches!(tensor, "topk_weights" | "weights" | "combined_weights");
+        if is_weights && !self.options.weights {
+            return Some(Operand::Fixed(0));
+        }
         match (tensor, part) {
             ("x", 0) => per_call(CallValue::X),
             ("x", 1) => per_call(CallValue::Scale),

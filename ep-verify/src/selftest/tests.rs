@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::*;
 use crate::unordered::{UnorderedBackend, allocations_of, programs};
 use ep_runtime::backend::{Backend, Signal, Stream};
-use ep_runtime::buffer::{BuiltIn, Via};
+use ep_runtime::buffer::{BuiltIn, BuiltInPlain, Via};
 use ep_runtime::group::GroupOptions;
 use ep_runtime::host::{Build, HostBackend, HostOptions};
 use std::time::Duration;
@@ -69,6 +69,27 @@ fn a_cached_dispatch_needs_no_routing() {
     let cached = DispatchInput { topk_idx: 0, topk_weights: 0, ..input };
     test.buffer.cached_dispatch(&handle, &cached, &call).map(drop).unwrap();
     group.sync(0).unwrap();
+}
+
+/// Whoever calls it may always bring a place for sums of weights: one that adds up none stores none.
+#[test]
+fn a_buffer_without_weights_stores_none() {
+    for (via, push_combine) in [(Via::Direct, true), (Via::Direct, false), (Via::Ring, false)] {
+        let Some(backend) = UnorderedBackend::new(2) else { return };
+        let group = Group::new(backend, GroupOptions::default()).unwrap();
+        let options = BufferOptions::new(8, 64, 2, 4);
+        let push_combine = Some(push_combine);
+        let options = BufferOptions { via, push_combine, weights: false, ..options };
+        let test = Selftest::new(&group, &BuiltInPlain, case(options, &[8, 8])).unwrap();
+        test.ranks.iter().for_each(|data| data.poison_sums(POISON).unwrap());
+        let found = test.check().unwrap();
+        assert!(found.is_good(), "{found}");
+        for data in &test.ranks {
+            let mut left = [0; 8 * 2 * 4];
+            data.combined_weights.read(0, &mut left).unwrap();
+            assert_eq!(left, [POISON; 8 * 2 * 4], "{via:?}, {push_combine:?}");
+        }
+    }
 }
 
 /// Nothing is allocated on the way to a launch: neither by a call whose counts have been read,
