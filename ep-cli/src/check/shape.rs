@@ -68,6 +68,19 @@ pub(super) fn drawn(
     (options, ranks.max(most_ranks.min(2)))
 }
 
+/// Lets half of the schedules go the way of many tokens, where nobody has said which way they go: the few
+/// that a schedule has would all go the other one.
+pub(super) fn way(options: BufferOptions, seed: u64) -> BufferOptions {
+    if (seed / 2).is_multiple_of(2) {
+        return options;
+    }
+    BufferOptions {
+        one_launch: options.one_launch.or(Some(false)),
+        push_combine: options.push_combine.or(Some(false)),
+        ..options
+    }
+}
+
 /// Lets one rank have all the tokens that it may, where a shape has many.
 pub(super) fn fill(case: &mut Case) {
     let most = case.options.tokens;
@@ -80,6 +93,20 @@ pub(super) fn fill(case: &mut Case) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn both_ways_are_gone_and_what_is_set_stays() {
+        let own = BufferOptions { one_launch: Some(true), ..BufferOptions::new(12, 128, 4, 10) };
+        let set = |seed| {
+            let options = way(own.clone(), seed);
+            (options.one_launch, options.push_combine)
+        };
+        // Those that wait for each call, and those that queue many.
+        for first in [1, 2] {
+            assert_eq!(set(first).1.is_none(), set(first + 2).1.is_some());
+        }
+        assert!((0..4).all(|seed| set(seed).0 == Some(true)));
+    }
 
     #[test]
     fn a_turn_of_seeds_has_every_kind() {

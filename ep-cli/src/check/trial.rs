@@ -197,7 +197,7 @@ impl Trial<'_> {
             HostBackend::new(programs, self.host(ranks, struck)).map_err(CallError::from)?;
         let (group, problem) = (backend.group()?, self.emitted());
         // Five handles: ranks may be calls apart.
-        let options = BufferOptions { live: 5, ..options.clone() };
+        let options = BufferOptions { live: 5, ..shape::way(options.clone(), self.seed) };
         let mut case = Case::random_for(options, ranks, self.seed);
         shape::fill(&mut case);
         if let Some((fault, (rank, _))) = struck {

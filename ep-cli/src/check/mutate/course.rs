@@ -9,6 +9,7 @@ use ep_runtime::backend::BackendError;
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
+use ep_runtime::ir::Axis;
 use ep_runtime::jit::Arch;
 use ep_runtime::meaning::Wrong;
 use ep_runtime::net::{ModelNetwork, ModelOptions};
@@ -26,6 +27,10 @@ use standard::Standard;
 /// Ranks of a pipeline that only its declaration is held against, and the most rows of a size.
 const RANKS: u32 = 4;
 const ROWS: usize = 24;
+
+/// How the kernels of a pipeline are made: a word for it, whether statement by statement, and for what.
+const KINDS: [(&str, bool, Arch); 3] =
+    [("", false, Arch::Sm90a), ("plain ", true, Arch::Sm90a), ("vector ", false, Arch::Sm80)];
 
 /// A problem, and the calls that are made of it.
 pub(super) struct Course {
@@ -71,18 +76,23 @@ pub(super) fn courses(programs: &Programs) -> Result<Vec<Course>, Failure> {
     let mut all: Vec<Course> = standard.collect();
     for entry in ALL.iter().filter(|entry| entry.is_emitted()) {
         let Asked::Declared(entry) = Asked::entry(entry) else { continue };
-        for (word, plain, arch) in [
-            ("", false, Arch::Sm90a),
-            ("plain ", true, Arch::Sm90a),
-            ("vector ", false, Arch::Sm80),
-        ] {
+        let axes = (entry.ir)().axes;
+        let most_arms = axes.iter().map(|axis| axis.arms.len()).max().unwrap_or_default();
+        for turn in 0..most_arms.max(KINDS.len()) {
+            let (word, plain, arch) = KINDS[turn % KINDS.len()];
+            // Each arm in one of them at least.
+            let arm = |axis: &Axis| {
+                let arm = &axis.arms[turn % axis.arms.len()];
+                (axis.name.clone(), arm.name.clone())
+            };
+            let set: Vec<(String, String)> = axes.iter().map(arm).collect();
+            let arms: String = set.iter().map(|(_, arm)| format!(" {arm}")).collect();
+            let name = format!("{word}{}{arms}", entry.name);
             let subject = Subject::new(&entry, programs)?;
-            let problem =
-                Problem { ranks: RANKS, nodes: None, tokens: Some(ROWS), set: Vec::new(), plain };
+            let problem = Problem { ranks: RANKS, nodes: None, tokens: Some(ROWS), set, plain };
             let calls = subject.calls(&problem, arch, 1, 1)?;
             let ranks = subject.ranks(&problem)?;
             let drawn = Drawn { subject, calls, ranks, arch };
-            let name = format!("{word}{}", entry.name);
             all.push(Course { name, what: What::Declared(Box::new(drawn)) });
         }
     }
@@ -194,5 +204,38 @@ impl Drawn {
             let addresses = network.as_ref().map(ModelNetwork::addresses).unwrap_or_default();
             declared.check_over(group, self.calls.blocks_min() + 1, &addresses)
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ep_runtime::Emitted;
+    use ep_runtime::ir::Arm;
+
+    use super::*;
+
+    #[test]
+    fn each_arm_has_a_course() {
+        let Ok(programs) = Programs::find() else { return };
+        let courses = courses(&programs).unwrap_or_else(|_| panic!("every course has a plan"));
+        let plans: Vec<&Emitted> = courses
+            .iter()
+            .filter_map(|course| match &course.what {
+                What::Declared(drawn) => Some(&drawn.calls.emitted),
+                What::Standard(_) => None,
+            })
+            .collect();
+        for entry in ALL.iter().filter(|entry| matches!(Asked::entry(entry), Asked::Declared(_))) {
+            let ir = (entry.ir)();
+            let arms = |axis: &Axis| {
+                let arm = |arm: &Arm| (axis.name.clone(), arm.name.clone());
+                axis.arms.iter().map(arm).collect::<Vec<_>>()
+            };
+            for arm in ir.axes.iter().flat_map(arms) {
+                let is_run =
+                    |it: &&Emitted| it.plan.pipeline == ir.name && it.plan.arms.contains(&arm);
+                assert!(plans.iter().any(is_run), "{} {arm:?}", ir.name);
+            }
+        }
     }
 }
