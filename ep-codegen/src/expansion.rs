@@ -119,8 +119,8 @@ fn texts(ir: &ir::Pipeline) -> Result<Vec<Text>, RenderError> {
 
 fn refusal(pipeline: &Pipeline, refused: &Refusal) -> Diagnostic {
     match (Statements { pipeline }.find(&pipeline.items, &refused.at)) {
-        Some(at) => no_cuda_form(at, &pipeline.name, &refused.why),
-        None => no_cuda(&pipeline.name, &refused.why),
+        Some(at) => no_cuda_form(at, &pipeline.name, &refused.why.to_string()),
+        None => no_cuda(&pipeline.name, &refused.why.to_string()),
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod extents;
 mod gather;
 mod hazards;
 pub mod library;
+mod limit;
 mod loops;
 mod names_in_text;
 mod role;
@@ -27,6 +28,7 @@ mod value;
 mod ways;
 mod whole;
 
+pub use limit::{Limit, Why};
 pub use rules::{Staged, Uses};
 pub use step::{Copy, Lambda, Loop, Param, ParamType, Step, Takers};
 pub(crate) use symbol::{COUNTED, RANKS};
@@ -38,6 +40,7 @@ pub use whole::{MEMORY, PEERS};
 use std::cell::Cell;
 
 use crate::ir::{Channel, Elem, Expr, Message, Pipeline, Role, Source, Tensor};
+use limit::broken;
 use scope::{Names, Scope};
 
 /// The steps of one role.
@@ -57,11 +60,11 @@ pub struct Refusal {
     /// The statement, or the role or channel as a whole.
     pub at: Source,
     /// The reason, in one sentence.
-    pub why: String,
+    pub why: Why,
 }
 
 /// A part of a statement, or why there is none.
-type Lowered<T> = Result<T, String>;
+type Lowered<T> = Result<T, Why>;
 
 /// Everything that prevents a text of a selected pipeline.
 pub fn refusals(ir: &Pipeline) -> Vec<Refusal> {
@@ -181,7 +184,7 @@ impl<'a> RoleLowering<'a> {
         }
     }
 
-    fn refuse(&mut self, at: &Source, why: String) {
+    fn refuse(&mut self, at: &Source, why: Why) {
         let refusal = Refusal { at: at.clone(), why };
         if !self.refusals.contains(&refusal) {
             self.refusals.push(refusal);
@@ -190,12 +193,12 @@ impl<'a> RoleLowering<'a> {
 
     fn tensor(&self, name: &str) -> Lowered<&'a Tensor> {
         let found = self.ir.tensors.iter().find(|tensor| tensor.name == name);
-        found.ok_or_else(|| format!("no tensor `{name}`"))
+        found.ok_or_else(|| broken(format!("no tensor `{name}`")))
     }
 
     /// A channel, and the message that it carries.
     fn carried(&self, channel: &str) -> Lowered<(&'a Channel, &'a Message)> {
-        self.ir.carried(channel).ok_or_else(|| format!("no channel `{channel}`"))
+        self.ir.carried(channel).ok_or_else(|| broken(format!("no channel `{channel}`")))
     }
 }
 

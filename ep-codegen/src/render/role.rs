@@ -46,7 +46,7 @@ impl Renderer<'_> {
         }
         schedule::role(self.ir, role, self.ways.rules).map_err(|refusals| {
             let first = refusals.into_iter().next();
-            let message = first.as_ref().map(|it| it.why.clone()).unwrap_or_default();
+            let message = first.as_ref().map(|it| it.why.to_string()).unwrap_or_default();
             RenderError { statement: first.map(|it| it.at), ..self.defect(&message) }
         })
     }

@@ -25,6 +25,7 @@ use crate::ir::{
     Action, BinaryOp, Channel, ChannelKind, Elem, Expr, Field, FieldValue, Message, PeerSet, Stmt,
     Transport,
 };
+use crate::schedule::limit::{Limit, broken};
 
 /// An end of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,14 +154,10 @@ impl<'a> RoleLowering<'a> {
             return Ok(());
         }
         if !knows_nodes {
-            return Err(
-                "a channel over a network needs the number `local_ranks`: those of a node \
-                        reach each other without it"
-                    .to_string(),
-            );
+            return Err(Limit::NoLocalRanks.into());
         }
         if channel.parts_per.is_some() {
-            return Err("parts of a ring over a network have no CUDA text yet".to_string());
+            return Err(Limit::PartsOverNetwork.into());
         }
         match channel.kind {
             ChannelKind::Slots => self.check_far_slots(channel),
@@ -174,16 +171,12 @@ impl<'a> RoleLowering<'a> {
             return Ok(());
         }
         if channel.slot_names.iter().all(|name| name != "source") {
-            return Err("slots over a network are kept apart by `source`, which tells that they \
-                        have come"
-                .to_string());
+            return Err(Limit::FarSlotsUnsourced.into());
         }
         let closes_once = closings(self.ir, channel) == 1 && channel.from.len() == 1;
         match closes_once {
             true => Ok(()),
-            false => Err("slots over a network are filled by one role, which closes them by one \
-                          statement: then they have come"
-                .to_string()),
+            false => Err(Limit::FarSlotsUnclosed.into()),
         }
     }
 
@@ -244,12 +237,12 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<()> {
         let Action::Push { channel, peer, position, values } = &stmt.action else { return Ok(()) };
         if scope.by_lane {
-            return Err("a whole warp sends a message".to_string());
+            return Err(broken("a whole warp sends a message"));
         }
         let (declared, message) = self.carried(channel)?;
         match (&declared.kind, peer) {
             (ChannelKind::Pull, _) => self.push_pull(declared, message, values, out),
-            (_, None) => Err(format!("`{channel}` needs a peer")),
+            (_, None) => Err(broken(format!("`{channel}` needs a peer"))),
             (ChannelKind::Slots, Some(peer)) => {
                 let place = (peer, position.as_ref());
                 self.push_slots(scope, (declared, message), place, values, out)
@@ -259,7 +252,7 @@ impl<'a> RoleLowering<'a> {
                 self.push_ring(scope, declared, message, to, values, out)
             }
             (ChannelKind::Direct, Some(peer)) => {
-                let first = position.as_ref().ok_or("a direct channel needs a position")?;
+                let first = position.as_ref().ok_or(broken("a direct channel needs a position"))?;
                 self.check_first(peer, first)?;
                 let to = self.scalar(scope, peer, out)?;
                 let first = self.scalar(scope, first, out)?.converted(&Elem::I32);
@@ -292,13 +285,15 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<()> {
         for field in &message.fields {
             let value = values.iter().find(|value| value.name == field.name);
-            let value = &value.ok_or_else(|| format!("no value for `{}`", field.name))?.value;
+            let value =
+                &value.ok_or_else(|| broken(format!("no value for `{}`", field.name)))?.value;
             if let Some(cast) = self.cast_of(scope, value) {
                 self.fill_cast(message, (field, &cast), (&row, &meta), out)?;
                 continue;
             }
             if field.row {
-                let (_, elem) = crate::ir::parts::row_field(self.ir, message).ok_or("no row")?;
+                let (_, elem) =
+                    crate::ir::parts::row_field(self.ir, message).ok_or(broken("no row"))?;
                 let mut width = Term::int(1);
                 for dim in &field.dims {
                     width = width.times(self.scalar(&Scope::default(), dim, &mut Vec::new())?);
@@ -329,9 +324,7 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let ([width], true) = (field.dims.as_slice(), field.row) else {
-            return Err(
-                "a row that is cast goes to the row of its message, with scales".to_string()
-            );
+            return Err(broken("a row that is cast goes to the row of its message, with scales"));
         };
         let width = self.scalar(&Scope::default(), width, out)?;
         let sources = meta_sources(self.ir, message);
@@ -377,7 +370,7 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<()> {
         let Action::Receive { channel, peer, .. } = &stmt.action else { return Ok(()) };
         if scope.by_lane {
-            return Err("a whole warp takes messages".to_string());
+            return Err(broken("a whole warp takes messages"));
         }
         let (declared, _) = self.carried(channel)?;
         match (&declared.kind, peer) {
@@ -405,7 +398,7 @@ impl<'a> RoleLowering<'a> {
             (ChannelKind::Slots, index) => {
                 self.receive_slots(scope, stmt, (declared, index.as_ref()), out)
             }
-            (ChannelKind::Pull, _) => Err("rows that are offered are gathered".to_string()),
+            (ChannelKind::Pull, _) => Err(broken("rows that are offered are gathered")),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What no role can do, whatever way it is emitted: each with the reason in the words of the language.
 
 use super::channels::check_slots;
+use super::limit::{Limit, Why, broken};
 use super::{Refusal, names_in_text};
 use crate::ir::counting::{counted, counted_in};
 use crate::ir::{
@@ -11,8 +12,7 @@ use crate::ir::{
 /// Everything that a selected pipeline as a whole asks for and has no text.
 pub(super) fn check(ir: &Pipeline) -> Vec<Refusal> {
     let mut found = Vec::new();
-    let mut refuse =
-        |at: &Source, why: &str| found.push(Refusal { at: at.clone(), why: why.into() });
+    let mut refuse = |at: &Source, why: Why| found.push(Refusal { at: at.clone(), why });
     for channel in &ir.channels {
         check_channel(ir, channel, &mut refuse);
     }
@@ -25,35 +25,30 @@ pub(super) fn check(ir: &Pipeline) -> Vec<Refusal> {
 }
 
 /// The counters of a phase are stored when it ends.
-fn check_phases(ir: &Pipeline, refuse: &mut dyn FnMut(&Source, &str)) {
+fn check_phases(ir: &Pipeline, refuse: &mut dyn FnMut(&Source, Why)) {
     let phases = ir.phases();
     for (tensor, _) in counted(ir) {
         let counting = |phase: &&Option<&str>| {
             counted_in(ir, **phase).iter().any(|(known, _)| known.name == tensor.name)
         };
         if phases.iter().filter(counting).count() > 1 {
-            refuse(&tensor.at, "counters are stored at the end of a phase: count in one of them");
+            refuse(&tensor.at, Limit::CountersOfPhases.into());
         }
     }
 }
 
-fn check_channel(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source, &str)) {
+fn check_channel(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source, Why)) {
     let others = ir.channels.iter().take_while(|other| other.name != channel.name);
     for other in others.filter(|other| other.message == channel.message) {
         if other.kind != channel.kind {
-            let why = format!(
-                "`{}` and `{}` carry one message, which each kind of channel lays out in its own way",
-                other.name, channel.name
-            );
-            refuse(&channel.at, &why);
+            refuse(&channel.at, Limit::TwoKinds.of(&[&other.name, &channel.name]));
         }
     }
     let fields = ir.carried(&channel.name).into_iter().flat_map(|(_, message)| &message.fields);
     let extents = fields.flat_map(|field| &field.dims);
     let options = channel.options.iter().map(|option| &option.value);
     if extents.chain(options).any(|number| !is_of_shape(number)) {
-        let why = "its options, and the extents of its message, are numbers of the shape";
-        refuse(&channel.at, why);
+        refuse(&channel.at, Limit::OptionsOfCall.into());
     }
     if channel.kind == ChannelKind::Slots {
         check_slots(ir, channel, refuse);
@@ -65,7 +60,7 @@ fn check_channel(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Sourc
 
 /// A receiver waits for every peer, so every peer is served: by roles that tell each one how much it
 /// gets, be it nothing.
-fn check_served(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source, &str)) {
+fn check_served(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source, Why)) {
     let roles: Vec<&Role> =
         ir.roles.iter().filter(|role| channel.from.contains(&role.name)).collect();
     for role in &roles {
@@ -73,8 +68,7 @@ fn check_served(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source
             && *set != channel.per
             && !(*set == PeerSet::All && channel.per == PeerSet::Others)
         {
-            let why = format!("`{}` serves fewer peers than `{}` joins", role.name, channel.name);
-            refuse(&role.at, &why);
+            refuse(&role.at, Limit::ServesFewer.of(&[&role.name, &channel.name]));
         }
     }
     if channel.kind != ChannelKind::Direct || roles.len() < 2 {
@@ -93,7 +87,7 @@ fn check_served(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source
         });
     }
     if !(others && (own || channel.per == PeerSet::Others)) {
-        refuse(&channel.at, "its receiver waits for rows of every rank, this one too");
+        refuse(&channel.at, broken("its receiver waits for rows of every rank, this one too"));
     }
 }
 
@@ -109,9 +103,9 @@ fn is_other(role: &Role, peer: &Expr) -> bool {
     found
 }
 
-fn check_role(ir: &Pipeline, role: &Role, refuse: &mut dyn FnMut(&Source, &str)) {
+fn check_role(ir: &Pipeline, role: &Role, refuse: &mut dyn FnMut(&Source, Why)) {
     if role.warps.as_ref().is_some_and(|warps| !is_of_shape(warps)) {
-        refuse(&role.at, "the number of warps is one of the shape");
+        refuse(&role.at, Limit::WarpsOfCall.into());
     }
     let ranges = ir.roles.iter().filter_map(|role| match &role.blocks {
         Blocks::Range { low, high } => Some((low, high)),
@@ -121,19 +115,14 @@ fn check_role(ir: &Pipeline, role: &Role, refuse: &mut dyn FnMut(&Source, &str))
     let follows = |low: &Expr| ranges.iter().any(|(_, high)| *high == low);
     let gap = ranges.iter().any(|(low, _)| **low != Expr::Int { value: 0 } && !follows(low));
     if role.blocks == Blocks::Other && gap {
-        let why = "other blocks are those behind the named ones, which begin at block 0 and follow \
-                   one another";
-        refuse(&role.at, why);
+        refuse(&role.at, Limit::OtherBehindGap.into());
     }
     let mut counts = false;
     walk::stmts(&role.body, &mut |stmt| {
         counts |= matches!(stmt.action, Action::Count { .. });
     });
     if role.blocks == Blocks::Last && counts {
-        refuse(
-            &role.at,
-            "a role on the last block counts nothing: counters are stored before it runs",
-        );
+        refuse(&role.at, Limit::CountOnLast.into());
     }
 }
 

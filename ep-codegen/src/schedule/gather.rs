@@ -11,6 +11,7 @@ use crate::ir::{
     Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, NameKind, PeerSet, Stmt,
 };
 use crate::schedule::library::ep;
+use crate::schedule::limit::{Limit, broken};
 
 impl RoleLowering<'_> {
     /// All turns of a gather, taken as `turns` says.
@@ -27,7 +28,7 @@ impl RoleLowering<'_> {
             return Ok(());
         };
         if scope.by_lane {
-            return Err("a whole warp brings parts together".to_string());
+            return Err(broken("a whole warp brings parts together"));
         }
         let (declared, _) = self.carried(channel)?;
         let lanes = self.lanes_of(declared, over)?;
@@ -75,14 +76,10 @@ impl RoleLowering<'_> {
                 (self.number(self.peers_of(set)?), *set == PeerSet::Others)
             }
             (ChannelKind::Slots, _) => {
-                return Err(
-                    "parts of slots are gathered across peers, a number of the shape, or a \
-                            range that ends with one"
-                        .to_string(),
-                );
+                return Err(Limit::GatheredAcross.into());
             }
             (ChannelKind::Direct, _) => {
-                return Err("rows of a direct channel are not gathered".to_string());
+                return Err(broken("rows of a direct channel are not gathered"));
             }
         };
         Ok(Numbers { from: Term::int(0), to, others })

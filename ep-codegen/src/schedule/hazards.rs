@@ -5,6 +5,7 @@ use crate::ir::{
     Action, Blocks, Domain, Elem, ElemType, Expr, Memory, NameKind, Place, Role, Share, Stmt,
     Tensor, walk,
 };
+use crate::schedule::limit::Limit;
 
 /// Tensors that a role both writes and reads.
 pub(super) fn reread(role: &Role) -> Vec<String> {
@@ -51,9 +52,7 @@ impl RoleLowering<'_> {
                 && self.is_shared(target)
                 && !self.is_added_to(&target.tensor)
             {
-                let why = "several warps would add to one element, which only `i32`, `i64` and `f32` \
-                           of the device take: index it by what the role's warps share";
-                wrong.push((stmt.at.clone(), why.to_string()));
+                wrong.push((stmt.at.clone(), Limit::AddedByWarps.into()));
             }
         });
         for (at, why) in wrong {
@@ -68,10 +67,7 @@ impl RoleLowering<'_> {
             }
             let ordered = self.role.blocks == Blocks::Last && other.blocks != Blocks::Last;
             if !ordered && other.phase == self.role.phase && writes(other, tensor) {
-                return Err(format!(
-                    "`{}` writes `{tensor}` at the same time, and nothing orders the two",
-                    other.name
-                ));
+                return Err(Limit::WrittenByRole.of(&[&other.name, tensor]));
             }
         }
         if self.single || !self.reread.iter().any(|name| name == tensor) {
@@ -85,9 +81,7 @@ impl RoleLowering<'_> {
         });
         match all {
             true => Ok(()),
-            false => Err(format!(
-                "another warp writes `{tensor}` in this role, and nothing orders the two"
-            )),
+            false => Err(Limit::WrittenByWarp.of(&[tensor])),
         }
     }
 

@@ -11,6 +11,7 @@ use super::{Lowered, RoleLowering};
 use crate::ir::helpers::casts_to;
 use crate::ir::{Action, BinaryOp, Domain, Elem, Expr, Stmt, walk};
 use crate::schedule::library::ep;
+use crate::schedule::limit::{Limit, broken};
 use crate::schedule::term::Node;
 
 impl RoleLowering<'_> {
@@ -139,7 +140,7 @@ impl RoleLowering<'_> {
         let k = self.names.fresh("k");
         let entry = self.value(scope, row, Some(&Term::index(&k)), steps)?;
         if !entry.is_whole() {
-            return Err("a loop over a row takes whole numbers".to_string());
+            return Err(broken("a loop over a row takes whole numbers"));
         }
         let entry = self.named(binder, entry.wide(), steps);
         let mut known = entry.clone().test(BinaryOp::Ge, Term::int(0));
@@ -236,13 +237,13 @@ impl RoleLowering<'_> {
                 continue;
             };
             let Domain::Dim { name: count } = domain else {
-                return Err("places are dealt out by a number of the shape".to_string());
+                return Err(Limit::PlacesOfOther.into());
             };
             let object = self.names.fresh(&format!("{binder}_places"));
             let count = self.number(count);
             let class = match &count.node {
                 Node::Constant(count) => ep::PlaceCounters.of(count.clone()),
-                _ => return Err("places are dealt out by a number of the shape".to_string()),
+                _ => return Err(Limit::PlacesOfOther.into()),
             };
             out.push(Step::Object { class, name: object.clone(), args: Vec::new() });
             let name = self.names.fresh(binder);
@@ -264,7 +265,8 @@ impl RoleLowering<'_> {
         let Action::For { binder, domain, filter, body, .. } = &stmt.action else { return Ok(()) };
         let places = self.places.iter().rev().find(|(at, _)| *at == stmt.at);
         let places = places.map(|(_, object)| object.clone());
-        let places = places.ok_or("places are dealt out right inside of a loop over rows")?;
+        let places =
+            places.ok_or(broken("places are dealt out right inside of a loop over rows"))?;
         let numbers = self.numbers(scope, domain, out)?;
         let name = self.names.fresh(binder);
         let index = self.index_in(&name, &numbers);

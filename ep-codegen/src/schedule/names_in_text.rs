@@ -6,6 +6,7 @@ use crate::ir::naming::{camel, constant, snake};
 use crate::ir::params::params;
 use crate::ir::parts::meta_sources;
 use crate::ir::{Channel, Message, Pipeline, Source};
+use crate::schedule::limit::Limit;
 
 /// What `Cfg` and the kernel hold beside what is declared.
 const OF_TOP: &[&str] = &["kThreads", "kSequences", "kSharedBytes"];
@@ -128,7 +129,7 @@ impl Names<'_> {
             let name = name.trim_end_matches("[0]").to_string();
             if seen.contains(&name) {
                 let at = Source { line: 0, text: self.ir.name.clone() };
-                let why = format!("two {what} are called `{name}` in CUDA");
+                let why = Limit::OneName.of(&[what, &name]);
                 return Err(Refusal { at, why });
             }
             seen.push(name);

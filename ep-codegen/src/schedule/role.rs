@@ -13,6 +13,7 @@ use crate::ir::{
     Share, Stmt, walk,
 };
 use crate::schedule::library::ep;
+use crate::schedule::limit::{Limit, broken};
 
 impl RoleLowering<'_> {
     /// All steps of the role.
@@ -124,7 +125,7 @@ impl RoleLowering<'_> {
     /// A loop over stripes, and what the names mean in it.
     pub(super) fn stripes_loop(&mut self, scope: &Scope, turns: Takers) -> Lowered<(Loop, Scope)> {
         if !self.has_stripes() {
-            return Err("this needs the number `stripes`".to_string());
+            return Err(Limit::NoStripes.into());
         }
         let name = self.names.fresh("stripe");
         let to = self.number("stripes");
@@ -290,7 +291,7 @@ impl RoleLowering<'_> {
         let mut known = known.chain(self.ir.tunes.iter().map(|tune| &tune.name));
         match known.any(|own| *own == plural) {
             true => Ok(self.number(&plural)),
-            false => Err(format!("nothing says how many values `{name}` has")),
+            false => Err(broken(format!("nothing says how many values `{name}` has"))),
         }
     }
 
@@ -350,9 +351,7 @@ impl RoleLowering<'_> {
             return self.dealt(scope, out);
         }
         if self.ends().iter().any(|(channel, _)| channel.kind == ChannelKind::Ring) {
-            return Err("a ring belongs to a stripe: its roles are dealt out by stripes, as \
-                        `Role[peer]` or by `warps shared by stripe`"
-                .to_string());
+            return Err(Limit::RingOfTeam.into());
         }
         let mut steps = Vec::new();
         self.closers = Some(Term::int(1));

@@ -15,6 +15,7 @@ use super::step::{Step, Takers};
 use super::term::{Term, arithmetic};
 use super::{Lowered, RoleLowering};
 use crate::ir::{BinaryOp, Domain, Elem, Expr, NameKind};
+use crate::schedule::limit::broken;
 
 impl RoleLowering<'_> {
     /// The value of `expr`; of a row, its element `i`. What has to be done before goes to `out`.
@@ -48,7 +49,7 @@ impl RoleLowering<'_> {
                 self.fold(scope, binder, domain, body, i, out)
             }
             Expr::Fold { prefix: true, .. } => {
-                Err("a prefix sum is the whole value of a `store` or `record`".to_string())
+                Err(broken("a prefix sum is the whole value of a `store` or `record`"))
             }
         }
     }
@@ -75,7 +76,7 @@ impl RoleLowering<'_> {
             NameKind::Dim | NameKind::Tune => Ok(self.number(name)),
             NameKind::Arg => {
                 let arg = self.ir.args.iter().find(|arg| arg.name == *name);
-                let arg = arg.ok_or_else(|| format!("no arg `{name}`"))?;
+                let arg = arg.ok_or_else(|| broken(format!("no arg `{name}`")))?;
                 let value = Term::name(format!("args.{name}"), arg.elem.clone());
                 let range = value.is_whole().then_some((arg.low, arg.high));
                 Ok(Term { range, ..value })
@@ -95,12 +96,12 @@ impl RoleLowering<'_> {
                         self.value(&there, &row, i, out)
                     }
                     Some(Meaning::Message(_) | Meaning::Fields(_)) => {
-                        Err(format!("`{name}` is a whole message here"))
+                        Err(broken(format!("`{name}` is a whole message here")))
                     }
-                    None if *kind == NameKind::Stripe => {
-                        Err("`stripe` has a value only where a role is dealt out by stripes".into())
-                    }
-                    None => Err(format!("`{name}` has no value here")),
+                    None if *kind == NameKind::Stripe => Err(broken(
+                        "`stripe` has a value only where a role is dealt out by stripes",
+                    )),
+                    None => Err(broken(format!("`{name}` has no value here"))),
                 }
             }
         }

@@ -26,6 +26,7 @@ use crate::ir::{
     Source, Stmt, Tensor, walk,
 };
 use crate::schedule::library::ep;
+use crate::schedule::limit::broken;
 use crate::schedule::symbol::{Constant, Symbol};
 
 pub(super) use direct::{leader_of, peers_of, twin_of};
@@ -51,7 +52,7 @@ pub(super) fn entered(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
         let begin = ep::back_begin.of(cfg_of(back.channel));
         steps.push(Step::Do(call(begin, vec![name("args.group")])));
     } else {
-        return Err("they do nothing".to_string());
+        return Err(broken("they do nothing"));
     }
     Ok(steps)
 }
@@ -112,7 +113,7 @@ impl<'r, 'a> Whole<'r, 'a> {
     fn shared_names(&mut self) -> Lowered<String> {
         for given in [MEMORY, PEERS] {
             if self.role.names.fresh(given) != given {
-                return Err(format!("`{given}` is a function of the user"));
+                return Err(broken(format!("`{given}` is a function of the user")));
             }
         }
         Ok(MEMORY.to_string())
@@ -240,7 +241,7 @@ impl<'r, 'a> Whole<'r, 'a> {
         let first = self.role.place(tensor, part, None, at(1), Some(Term::int(0)))?;
         match first.node {
             Node::Index(_, stride) => Ok(*stride),
-            _ => Err(format!("`{}` has no rows", tensor.name)),
+            _ => Err(broken(format!("`{}` has no rows", tensor.name))),
         }
     }
 
@@ -268,7 +269,7 @@ impl<'r, 'a> Whole<'r, 'a> {
             .collect();
         match rings.as_slice() {
             [ring] => Ok(ring),
-            _ => Err("the role joins more than one ring".to_string()),
+            _ => Err(broken("the role joins more than one ring")),
         }
     }
 }

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use ep_codegen::schedule::refusals;
-
-use super::run::accepted;
+use ep_codegen::schedule::{Limit, Why, refusals};
+use ep_codegen::{check, lower, syntax};
 
 /// A declaration that is refused, the row of the list that says so, and the words of the refusal.
 struct Entry<'a> {
@@ -24,15 +23,20 @@ fn entries(text: &str) -> Vec<Entry<'_>> {
     parts.map(entry).collect()
 }
 
-/// Everything that is said to a declaration.
-fn said(source: &str) -> String {
-    let ir = match accepted(source) {
-        Ok(ir) => ir,
-        Err(errors) => return errors,
-    };
-    // Over a network a pipeline may be declared only, and says what it lacks when it is emitted.
+/// What is said to a declaration, and the limits that it meets.
+fn said(source: &str) -> (String, Vec<Limit>) {
+    let whole = format!("ep_runtime::pipeline! {{ pub pipeline Form {{ {source} }} }}");
+    let block = syntax::blocks(&whole).expect("the text is made of Rust tokens").remove(0);
+    let (file, mut errors) = syntax::parse(block);
+    errors.extend(check::check(&file));
+    if !errors.is_empty() {
+        return (errors.to_text(&whole), Vec::new());
+    }
+    let ir = lower::lower(&file, &file.pipelines[0]);
     let found = ir.choices().into_iter().flat_map(|choice| refusals(&ir.select(&choice)));
-    found.map(|refusal| refusal.why + "\n").collect()
+    let found: Vec<Why> = found.map(|refusal| refusal.why).collect();
+    let words = found.iter().map(|why| format!("{why}\n")).collect();
+    (words, found.iter().filter_map(|why| why.limit).collect())
 }
 
 #[test]
@@ -42,6 +46,7 @@ fn what_the_list_names_is_refused() {
     let (manual, inputs) = (read("../docs/dsl.md"), read("inputs/refused.txt"));
     let (_, list) = manual.split_once("| what | why |\n|---|---|\n").expect("the list");
     let rows: Vec<&str> = list.lines().take_while(|line| line.starts_with("| ")).collect();
+    let is_in_list = |row: &str| rows.iter().any(|line| line.starts_with(&format!("| {row}")));
     let entries = entries(&inputs);
     let mut wrong = Vec::new();
     for row in &rows {
@@ -50,13 +55,23 @@ fn what_the_list_names_is_refused() {
             wrong.push(format!("nothing is refused as this says: {row}"));
         }
     }
+    let mut met = Vec::new();
     for entry in &entries {
-        if !rows.iter().any(|row| row.starts_with(&format!("| {}", entry.row))) {
+        if !is_in_list(entry.row) {
             wrong.push(format!("the list has no row `{}`", entry.row));
         }
-        let said = said(entry.source);
+        let (said, limits) = said(entry.source);
         if !said.contains(entry.says) {
             wrong.push(format!("`{}` says\n{said}, not `{}`", entry.row, entry.says));
+        }
+        met.extend(limits.into_iter().filter(|limit| entry.row.starts_with(limit.row())));
+    }
+    for limit in Limit::ALL {
+        if !is_in_list(limit.row()) {
+            wrong.push(format!("the list has no row `{}` for {limit:?}", limit.row()));
+        }
+        if !met.contains(limit) {
+            wrong.push(format!("no declaration below `{}` meets {limit:?}", limit.row()));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));

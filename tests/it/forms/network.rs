@@ -131,7 +131,7 @@ fn what_a_network_does_not_carry_is_said() {
         assert!(FAN.contains(from), "{from}");
         let ir = accepted(&FAN.replace(from, to)).unwrap_or_else(|errors| panic!("{errors}"));
         let found = refusals(&ir.select(&ir.choices()[0]));
-        found.into_iter().map(|refusal| refusal.why).collect::<Vec<String>>()
+        found.into_iter().map(|refusal| refusal.why.to_string()).collect::<Vec<String>>()
     };
     assert!(refused("chunk: 2", "chunk: 1").is_empty());
     let parts = refused("per rail {", "per rail, one part per stripes {");
@@ -141,7 +141,7 @@ fn what_a_network_does_not_carry_is_said() {
     let said = |source: &str| {
         let ir = accepted(source).unwrap_or_else(|errors| panic!("{errors}"));
         let found = refusals(&ir.select(&ir.choices()[0]));
-        found.into_iter().map(|refusal| refusal.why).collect::<Vec<String>>()
+        found.into_iter().map(|refusal| refusal.why.to_string()).collect::<Vec<String>>()
     };
     let closed = ROWS.replace("close rows;", "");
     let closes = "slots over a network are filled by one role, which closes them by one statement: \

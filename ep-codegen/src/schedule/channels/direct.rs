@@ -6,6 +6,7 @@ use crate::ir::{
     Action, Channel, ChannelKind, Domain, Elem, Expr, FieldValue, Message, NameKind, Stmt, walk,
 };
 use crate::schedule::library::ep;
+use crate::schedule::limit::{Limit, broken};
 use crate::schedule::scope::{Arrived, Scope};
 use crate::schedule::statements::bind_position;
 use crate::schedule::step::{Step, Takers};
@@ -28,10 +29,9 @@ impl<'a> RoleLowering<'a> {
     }
 
     fn offer_rows(&mut self, channel: &Channel, out: &mut Vec<Step>) -> Lowered<()> {
-        let (_, tensor) = row_in_place(self.ir, channel).ok_or_else(|| {
-            format!("`{}` stores no row of `{}` in the window", self.role.name, channel.name)
-        })?;
-        let first = tensor.dims.first().ok_or("a tensor without extents")?;
+        let (_, tensor) = row_in_place(self.ir, channel)
+            .ok_or_else(|| Limit::DirectNotInPlace.of(&[&self.role.name, &channel.name]))?;
+        let first = tensor.dims.first().ok_or(broken("a tensor without extents"))?;
         let capacity = match first {
             Expr::Name { name, kind: NameKind::Size }
                 if self.ir.sizes.iter().any(|size| size.name == *name && size.value.is_some()) =>
@@ -62,12 +62,7 @@ impl<'a> RoleLowering<'a> {
         if self.single && channel.kind == ChannelKind::Direct && !self.has_stripes() {
             return Ok(Term::int(0));
         }
-        self.scalar(scope, &STRIPE, out).map_err(|_| {
-            format!(
-                "`{}` belongs to a stripe: a role at its end is dealt out by stripes",
-                channel.name
-            )
-        })
+        self.scalar(scope, &STRIPE, out).map_err(|_| Limit::EndOfNoStripe.of(&[&channel.name]))
     }
 
     /// The position that the next message to a peer gets.
@@ -80,7 +75,7 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<Term> {
         let (declared, _) = self.carried(channel)?;
         if declared.kind == ChannelKind::Slots {
-            return Err("a slot that is not filled has no position to record".to_string());
+            return Err(Limit::SlotNotFilled.into());
         }
         let object = self.object_of(channel, End::Out);
         let peer = self.ring(scope, (declared, End::Out), index, out)?;
@@ -158,11 +153,7 @@ impl<'a> RoleLowering<'a> {
             wrong |= moving.contains(name) && !names(peer, name);
         });
         match wrong {
-            true => {
-                Err("the position is that of the stripe's first row for the peer: it does not \
-                         depend on the token"
-                    .to_string())
-            }
+            true => Err(Limit::PositionOfToken.into()),
             false => Ok(()),
         }
     }
@@ -177,11 +168,11 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<()> {
         let Action::Receive { position, .. } = &stmt.action else { return Ok(()) };
         if position.is_some() {
-            return Err("rows of a direct channel lie where their sender put them".to_string());
+            return Err(Limit::DirectMoved.into());
         }
         let (declared, _) = self.carried(channel)?;
         let stripe = self.stripe_of(scope, declared, out)?;
-        let (_, tensor) = row_in_place(self.ir, declared).ok_or("no row in the window")?;
+        let (_, tensor) = row_in_place(self.ir, declared).ok_or(broken("no row in the window"))?;
         let object = self.object(channel);
         let number = |what: &str| Term::index(format!("{object}.{what}()"));
         let mut steps = Vec::new();

@@ -6,6 +6,7 @@ use crate::ir::network::{over_network, readers};
 use crate::ir::slots::places;
 use crate::ir::{Action, Channel, Domain, Elem, Expr, NameKind, PeerSet, Share, Stmt, walk};
 use crate::schedule::library::ep;
+use crate::schedule::limit::Limit;
 use crate::schedule::scope::Scope;
 use crate::schedule::step::Step;
 use crate::schedule::symbol::Constant;
@@ -43,11 +44,7 @@ impl RoleLowering<'_> {
         {
             return Ok(Kept::PeersOfPart(part.clone()));
         }
-        Err(format!(
-            "a warp keeps to all parts of one peer of `{0}`, as those of `Role[peer]` do, or to one part, \
-             as with `warps shared by` its index",
-            channel.name
-        ))
+        Err(Limit::PartsNotKept.of(&[&channel.name]))
     }
 
     /// The rings that the role serves at an end of a channel, and of which peer or part they are.
@@ -102,11 +99,7 @@ impl RoleLowering<'_> {
         let reads_all =
             end == End::In && over_network(channel) && readers(self.ir, channel).is_some();
         if many && !reads_all && !indices.iter().all(|index| own(index) && !is_me(index)) {
-            return Err(format!(
-                "several warps of the role carry one stripe, so each keeps to its own peer of \
-                 `{}`: compute peers in a role with `warps shared by stripe`",
-                channel.name
-            ));
+            return Err(Limit::ComputedPeers.of(&[&channel.name]));
         }
         // A sender waits for the end of every ring that it fills, one without messages too.
         let whole = end == End::In && (!many || reads_all);

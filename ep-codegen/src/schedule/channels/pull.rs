@@ -2,6 +2,7 @@
 
 use crate::ir::{Channel, Elem, Expr, FieldValue, Message};
 use crate::schedule::library::ep;
+use crate::schedule::limit::{Limit, broken};
 use crate::schedule::step::Step;
 use crate::schedule::symbol::Constant;
 use crate::schedule::term::Term;
@@ -17,7 +18,7 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         if message.fields.iter().filter(|field| !field.row).count() > 1 {
-            return Err("a pull channel offers a row and at most one field beside it".to_string());
+            return Err(Limit::PullFields.into());
         }
         let at = |row: bool| {
             let field = message.fields.iter().find(|field| field.row == row)?;
@@ -29,9 +30,9 @@ impl<'a> RoleLowering<'a> {
                 _ => None,
             }
         };
-        let rows = at(true).ok_or("a pull channel offers a whole tensor of rows")?;
+        let rows = at(true).ok_or(broken("a pull channel offers a whole tensor of rows"))?;
         let meta = match message.fields.iter().any(|field| !field.row) {
-            true => at(false).ok_or("a pull channel offers whole tensors")?,
+            true => at(false).ok_or(broken("a pull channel offers whole tensors"))?,
             false => Term::int(0),
         };
         let cfg = Constant::of_channel(channel);

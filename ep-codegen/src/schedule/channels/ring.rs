@@ -4,6 +4,7 @@ use super::kept::Kept;
 use super::{End, bytes_behind};
 use crate::ir::slots::places;
 use crate::ir::{Action, Channel, Elem, Expr, FieldValue, Message, Stmt, walk};
+use crate::schedule::limit::broken;
 use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::statements::bind_position;
 use crate::schedule::step::{Step, Takers};
@@ -47,7 +48,8 @@ impl<'a> RoleLowering<'a> {
         let peer = self.ring(scope, (declared, End::Out), places(Some(peer)), out)?;
         for value in values {
             let word = self.header_word(channel, &value.name);
-            let word = word.ok_or_else(|| format!("`{channel}` announces no `{}`", value.name))?;
+            let word =
+                word.ok_or_else(|| broken(format!("`{channel}` announces no `{}`", value.name)))?;
             let number = self.scalar(scope, &value.value, out)?.converted(&Elem::I32);
             let args = vec![peer.clone(), Term::int(word as i64), number];
             let object = self.object_of(channel, End::Out);
@@ -69,7 +71,7 @@ impl<'a> RoleLowering<'a> {
                 self.scalar(scope, peer, out)
             }
             (Kept::PartsOfPeer(_), [_, part]) => self.scalar(scope, part, out),
-            _ => Err(format!("`{}` is indexed by one ring here", channel.name)),
+            _ => Err(broken(format!("`{}` is indexed by one ring here", channel.name))),
         }
     }
 
@@ -150,7 +152,7 @@ impl<'a> RoleLowering<'a> {
                 let ring = if by_part { part.clone() } else { source.clone() };
                 self.receive_of_ring(scope, stmt, &channel.name, RingAt { ring, source, part }, out)
             }
-            _ => Err(format!("`{}` is taken from by peer and part here", channel.name)),
+            _ => Err(broken(format!("`{}` is taken from by peer and part here", channel.name))),
         }
     }
 
@@ -164,7 +166,8 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let object = self.object(channel);
-        let count = self.header_word(channel, "count").ok_or("a ring announces its count")?;
+        let count =
+            self.header_word(channel, "count").ok_or(broken("a ring announces its count"))?;
         let args = vec![at.ring.clone(), Term::int(count as i64)];
         let count = Term::method(&object, "header", args, Elem::I32);
         let count = self.named("count", count, out);
@@ -222,7 +225,8 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let object = self.object(&channel.name);
-        let count = self.header_word(&channel.name, "count").ok_or("a ring announces its count")?;
+        let count =
+            self.header_word(&channel.name, "count").ok_or(broken("a ring announces its count"))?;
         let name = self.names.fresh(name);
         let ring = Term::index(&name);
         let next = Term::method(&object, "next", vec![Term::int(count as i64)], Elem::I32);

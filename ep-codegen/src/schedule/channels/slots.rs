@@ -9,6 +9,7 @@ use crate::ir::{
     Stmt, walk,
 };
 use crate::schedule::library::ep;
+use crate::schedule::limit::{Limit, Why, broken};
 use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::statements::bind_position;
 use crate::schedule::step::{Step, Takers};
@@ -31,7 +32,7 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         if scope.by_lane {
-            return Err("a whole warp waits for slots".to_string());
+            return Err(broken("a whole warp waits for slots"));
         }
         let object = self.object(channel);
         out.push(Step::Do(Term::method(&object, "await", Vec::new(), Elem::I32)));
@@ -46,9 +47,10 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         if scope.by_lane {
-            return Err("a whole warp closes slots".to_string());
+            return Err(broken("a whole warp closes slots"));
         }
-        let closers = self.closers.clone().ok_or("slots are closed by a role as a whole")?;
+        let closers =
+            self.closers.clone().ok_or(broken("slots are closed by a role as a whole"))?;
         let object = self.object_of(channel, End::Out);
         let closers = vec![closers.converted(&Elem::I32)];
         out.push(Step::Do(Term::method(&object, "close", closers, Elem::I32)));
@@ -97,14 +99,13 @@ impl<'a> RoleLowering<'a> {
                 continue;
             }
             let index = given.next();
-            let index = index.ok_or_else(|| format!("`{}` needs more indices", channel.name))?;
+            let index =
+                index.ok_or_else(|| broken(format!("`{}` needs more indices", channel.name)))?;
             indices.push(self.scalar(scope, index, out)?);
         }
         match given.next() {
             None => Ok(indices),
-            Some(_) => {
-                Err("a slot that counts what arrives is not named by its number".to_string())
-            }
+            Some(_) => Err(broken("a slot that counts what arrives is not named by its number")),
         }
     }
 
@@ -173,13 +174,13 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
         if arrival(self.ir, channel) != Arrival::Counts {
-            return Err(format!("`{}` does not count what arrives", channel.name));
+            return Err(broken(format!("`{}` does not count what arrives", channel.name)));
         }
         if scope.by_lane {
-            return Err("a whole warp waits for a count".to_string());
+            return Err(broken("a whole warp waits for a count"));
         }
         if index.len() != self.keyed(channel).len() {
-            return Err("a count is that of all indices but the one that counts".to_string());
+            return Err(broken("a count is that of all indices but the one that counts"));
         }
         let indices = self.indices(scope, index, out)?;
         let key = self.key(channel, indices, out)?;
@@ -210,7 +211,7 @@ impl<'a> RoleLowering<'a> {
         let counted = counted_axis(self.ir, channel).filter(|axis| *axis < indices.len());
         let number = counted.map_or(Term::int(0), |axis| indices.remove(axis));
         if indices.len() != self.keyed(channel).len() {
-            return Err(format!("a slot of `{}` has more indices", channel.name));
+            return Err(Limit::SlotOfSeveral.of(&[&channel.name]));
         }
         let key = self.key(channel, indices, out)?;
         Ok(self.slot_at(channel, key, number.converted(&Elem::I32)))
@@ -326,8 +327,8 @@ impl<'a> RoleLowering<'a> {
                 ("source", Some(source)) => source.clone(),
                 _ => {
                     let own = given.next();
-                    let own =
-                        own.ok_or_else(|| format!("`{}` needs more indices", channel.name))?;
+                    let own = own
+                        .ok_or_else(|| broken(format!("`{}` needs more indices", channel.name)))?;
                     self.index_of_part(scope, own, out)?
                 }
             };
@@ -352,7 +353,7 @@ impl<'a> RoleLowering<'a> {
 pub(in crate::schedule) fn check_slots(
     ir: &Pipeline,
     channel: &Channel,
-    refuse: &mut dyn FnMut(&Source, &str),
+    refuse: &mut dyn FnMut(&Source, Why),
 ) {
     match arrival(ir, channel) {
         Arrival::Counts => check_counted(ir, channel, refuse),
@@ -379,39 +380,35 @@ pub(in crate::schedule) fn check_slots(
             });
         }
     }
-    nested
-        .iter()
-        .for_each(|at| refuse(at, "slots are closed once by each turn of a role, in no loop"));
+    nested.iter().for_each(|at| refuse(at, Limit::ClosedInLoop.into()));
 }
 
 /// Slots that count what arrives are closed by the one role that fills them.
-fn check_counted(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source, &str)) {
+fn check_counted(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source, Why)) {
     if channel.slot_names.iter().all(|name| name != "source") {
-        refuse(&channel.at, "slots that count what arrives are kept apart by `source`");
+        refuse(&channel.at, Limit::CountedUnsourced.into());
     }
     if counted_axis(ir, channel) != channel.slot_names.len().checked_sub(1) {
-        refuse(&channel.at, "the index that counts what arrives is the last one");
+        refuse(&channel.at, Limit::CountedNotLast.into());
     }
     if channel.from.len() > 1 {
-        refuse(&channel.at, "one role fills slots that count what arrives");
+        refuse(&channel.at, Limit::CountedByRoles.into());
     }
     if closings(ir, channel) != 1 {
-        refuse(&channel.at, "slots that count what arrives are closed by one statement");
+        refuse(&channel.at, Limit::CountedUnclosed.into());
     }
 }
 
 /// Who awaits slots waits for one of every peer.
-fn check_awaited(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source, &str)) {
+fn check_awaited(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source, Why)) {
     let mut pushes = 0;
     for role in &ir.roles {
         slot_pushes(channel, &role.body, &mut Vec::new(), &mut |stmt, every| {
             pushes += 1;
             if !every {
-                let why = "every rank waits for a record of every other one: push in a loop over \
-                           its peers, without `where`, to its binder";
-                refuse(&stmt.at, why);
+                refuse(&stmt.at, Limit::SlotsOfSome.into());
             } else if pushes == 2 {
-                refuse(&stmt.at, "a call fills each slot once");
+                refuse(&stmt.at, Limit::SlotsTwice.into());
             }
         });
     }

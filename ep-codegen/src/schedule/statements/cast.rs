@@ -5,6 +5,7 @@ use crate::ir::helpers::casts_to;
 use crate::ir::parts::{Code, parts};
 use crate::ir::{BinaryOp, Elem, ElemType, Expr, Tensor};
 use crate::schedule::library::ep;
+use crate::schedule::limit::{Limit, broken};
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::term::{Term, arithmetic};
@@ -54,16 +55,16 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         if cast.there.by_lane {
-            return Err("a whole warp casts a row".to_string());
+            return Err(broken("a whole warp casts a row"));
         }
         let all = parts(self.ir, elem);
         if Code::of_elem(self.ir, elem) != Some(cast.code) {
             let name = cast.code.name();
-            return Err(format!("a row that is cast to {name} goes to a row of its parts"));
+            return Err(broken(format!("a row that is cast to {name} goes to a row of its parts")));
         }
         let size = self.scalar(&cast.there, &cast.block, out)?;
         if cast.code == Code::Logfmt10 && !size.is(all[2].2) {
-            return Err(format!("a row that is cast here has blocks of {}", all[2].2));
+            return Err(Limit::CastBlocks.of(&[&all[2].2.to_string()]));
         }
         let count = Term::call(ep::ceil, vec![width.clone(), size.clone()], Elem::I32);
         let name = self.names.fresh("block");
@@ -194,7 +195,7 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<Option<Term>> {
         let Some(elem) = self.row_elem(scope, value) else { return Ok(None) };
         let Some(code) = Code::of_elem(self.ir, &elem) else { return Ok(None) };
-        let i = i.ok_or("a row with scales is read as a row")?;
+        let i = i.ok_or(broken("a row with scales is read as a row"))?;
         let mut found = Vec::new();
         for (part, (_, _, block)) in parts(self.ir, &elem).into_iter().enumerate() {
             let at = arithmetic(BinaryOp::Div, i.clone(), Term::int(block)).converted(&Elem::I32);
@@ -258,7 +259,7 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         if indices.len() + 1 != tensor.dims.len() {
-            return Err("a row that is cast has one extent".to_string());
+            return Err(broken("a row that is cast has one extent"));
         }
         let at = self.indices(scope, indices, out)?;
         let width = self.width(tensor, 0)?;

@@ -5,6 +5,7 @@ use crate::ir::params::has_row_stride;
 use crate::ir::parts::parts;
 use crate::ir::{Elem, Expr, NameKind, Tensor, walk};
 use crate::schedule::library::ep;
+use crate::schedule::limit::Limit;
 use crate::schedule::scope::Scope;
 use crate::schedule::step::Step;
 use crate::schedule::term::Term;
@@ -43,7 +44,7 @@ impl<'a> RoleLowering<'a> {
         }
         let all = parts(self.ir, &tensor.elem);
         let [(_, elem, _)] = all.as_slice() else {
-            return Err("rows with scales are not filled".to_string());
+            return Err(Limit::ScalesFilled.into());
         };
         let mut width = self.open_width(tensor, 0, 1)?;
         if has_row_stride(self.ir, tensor) {

@@ -4,6 +4,7 @@ use crate::ir::counting::{Counting, counted};
 use crate::ir::parts::parts;
 use crate::ir::{BinaryOp, Elem, Expr, Memory, Place};
 use crate::schedule::library::ep;
+use crate::schedule::limit::Limit;
 use crate::schedule::scope::Scope;
 use crate::schedule::step::Step;
 use crate::schedule::symbol::Constant;
@@ -20,10 +21,10 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<()> {
         let tensor = self.tensor(&target.tensor)?;
         if tensor.memory == Memory::Host {
-            return Err("what the host reads is stored, not added to".to_string());
+            return Err(Limit::AddedToHost.into());
         }
         if target.indices.len() < tensor.dims.len() {
-            return Err("one element is added to at a time".to_string());
+            return Err(Limit::AddedRow.into());
         }
         self.before_write(scope, &target.tensor, out);
         let at = self.indices(scope, &target.indices, out)?;
@@ -69,9 +70,7 @@ impl<'a> RoleLowering<'a> {
             _ => false,
         };
         if !fits {
-            return Err(
-                "counters are `i32`, or `i64` with extents of the shape, in device memory".into()
-            );
+            return Err(Limit::CounterKind.into());
         }
         self.before_write(scope, &target.tensor, out);
         let at = self.indices(scope, &target.indices, out)?;

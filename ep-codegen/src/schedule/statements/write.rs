@@ -5,6 +5,7 @@ use crate::ir::parts::parts;
 use crate::ir::{BinaryOp, ChannelKind, Domain, Elem, ElemType, Expr, Memory, Place, Tensor, rows};
 use crate::schedule::extents::is_one_more;
 use crate::schedule::library::ep;
+use crate::schedule::limit::{Limit, broken};
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::term::{Term, arithmetic};
@@ -41,7 +42,7 @@ impl<'a> RoleLowering<'a> {
         let all = parts(self.ir, &tensor.elem);
         let is_row = target.indices.len() < tensor.dims.len();
         if all.len() > 1 && !is_row {
-            return Err("a row with scales is written whole".to_string());
+            return Err(Limit::ScalesWritten.into());
         }
         for part in 0..all.len() {
             if part == 0 && self.is_in_place(scope, tensor, value) {
@@ -89,9 +90,7 @@ impl<'a> RoleLowering<'a> {
         let to_host = tensor.memory == Memory::Host;
         let elem = parts(self.ir, &tensor.elem)[part].1.clone();
         if to_host && elem != Elem::I32 {
-            return Err(
-                "what the host reads is `i32`: the word says by itself that it has come".into()
-            );
+            return Err(Limit::HostElement.into());
         }
         let set = |place: Term, value: Term| match to_host {
             true => Step::Do(Term::call(
@@ -182,21 +181,21 @@ impl<'a> RoleLowering<'a> {
             }
             Expr::Field { of, field, .. } => {
                 let Some(Meaning::Message(arrived)) = scope.find(of).cloned() else {
-                    return Err("a row with scales is copied whole".to_string());
+                    return Err(Limit::ScalesCopied.into());
                 };
                 let (_, layout) = self.carried(&arrived.channel)?;
                 let known = layout.fields.iter().find(|known| known.name == *field);
                 let elem = known.map(|known| known.elem.clone());
                 let elem = elem.unwrap_or(ElemType::Scalar { elem: Elem::I32 });
                 let all = parts(self.ir, &elem);
-                let (suffix, ..) = all.get(part).ok_or("a row with scales is copied whole")?;
+                let (suffix, ..) = all.get(part).ok_or(Limit::ScalesCopied)?;
                 self.arrived(&arrived, field, suffix, Vec::new(), Some(i))
             }
             Expr::Name { name, .. } => match scope.find(name).cloned() {
                 Some(Meaning::Row(row, there)) => self.part_value(&there, &row, part, i, out),
-                _ => Err("a row with scales is copied whole".to_string()),
+                _ => Err(Limit::ScalesCopied.into()),
             },
-            _ => Err("a row with scales is copied whole".to_string()),
+            _ => Err(Limit::ScalesCopied.into()),
         }
     }
 
@@ -210,7 +209,7 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         if target.indices.len() < tensor.dims.len() {
-            return Err("a prefix sum is written element by element".to_string());
+            return Err(broken("a prefix sum is written element by element"));
         }
         self.before_write(scope, &target.tensor, out);
         let own = scope.of_lane();
@@ -259,7 +258,7 @@ impl<'a> RoleLowering<'a> {
                 vec![place.address(), value.converted(&elem)],
                 elem,
             )),
-            Memory::Host => return Err("what the host reads is `i32`".to_string()),
+            Memory::Host => return Err(Limit::HostElement.into()),
             _ => Step::Set { place, value: value.converted(&elem) },
         });
         Ok(())

@@ -3,6 +3,7 @@
 use super::{Numbers, counted_loop};
 use crate::ir::{BinaryOp, Elem, ElemType, Expr, NameKind};
 use crate::schedule::library::{Entity, ep};
+use crate::schedule::limit::{Limit, broken};
 use crate::schedule::scope::Scope;
 use crate::schedule::step::{Step, Takers};
 use crate::schedule::symbol::{RANKS, Symbol};
@@ -105,7 +106,7 @@ impl<'a> RoleLowering<'a> {
         let object = scope.looked_at(helper, row).unwrap_or_default();
         let number = self.scalar(scope, number, out)?;
         if number.range.is_none() && number.elem == Elem::I64 {
-            return Err("rows are looked up by numbers of 32 bits".to_string());
+            return Err(broken("rows are looked up by numbers of 32 bits"));
         }
         Ok(Term::method(object, "has", vec![number.converted(&Elem::I32)], Elem::Bool))
     }
@@ -121,7 +122,7 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<Term> {
         let ir = self.ir;
         let own = ir.cuda_fns.iter().find(|own| own.name == name);
-        let own = own.ok_or_else(|| format!("`{name}` has no CUDA text yet"))?;
+        let own = own.ok_or_else(|| broken(format!("`{name}` has no CUDA text yet")))?;
         let mut values = Vec::new();
         for (arg, param) in args.iter().zip(&own.params) {
             values.push(self.value(scope, arg, i, out)?.converted(&param.elem));
@@ -137,7 +138,7 @@ impl<'a> RoleLowering<'a> {
         });
         match known {
             true => Ok(Term::name("args.expert_begin", Elem::I32)),
-            false => Err("this needs the input `expert_begin: i32[ranks + 1]`".to_string()),
+            false => Err(Limit::NoExperts.into()),
         }
     }
 
@@ -237,7 +238,7 @@ impl<'a> RoleLowering<'a> {
         i: Option<&Term>,
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
-        let i = i.ok_or("`owned` gives a row")?;
+        let i = i.ok_or(broken("`owned` gives a row"))?;
         let begins = self.expert_begin()?;
         let rank = self.scalar(scope, rank, out)?;
         let first = self.named("first_expert", begins.clone().at(rank.clone(), Elem::I32), out);

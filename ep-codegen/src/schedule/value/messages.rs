@@ -5,6 +5,7 @@ use crate::ir::parts::{Code, meta_sources, parts};
 use crate::ir::{BinaryOp, Channel, ChannelKind, Elem, ElemType, Expr, Message, Tensor};
 use crate::schedule::channels::End;
 use crate::schedule::library::ep;
+use crate::schedule::limit::broken;
 use crate::schedule::scope::{Arrived, Meaning, Parts, Scope, number_of, position_of};
 use crate::schedule::step::{Step, Takers};
 use crate::schedule::symbol::Constant;
@@ -26,7 +27,7 @@ impl<'a> RoleLowering<'a> {
             Some(Meaning::Fields(known)) => {
                 let own = known.into_iter().find(|(name, _)| name == field);
                 own.map(|(_, element)| element)
-                    .ok_or_else(|| format!("`{of}` has no field `{field}` here"))
+                    .ok_or_else(|| broken(format!("`{of}` has no field `{field}` here")))
             }
             Some(Meaning::Message(arrived)) => {
                 let numbers = &arrived.numbers;
@@ -42,7 +43,7 @@ impl<'a> RoleLowering<'a> {
                 let at = self.indices(scope, indices, out)?;
                 self.place(tensor, part, None, at, i.cloned())
             }
-            Some(_) => Err(format!("`{of}` has no field `{field}` here")),
+            Some(_) => Err(broken(format!("`{of}` has no field `{field}` here"))),
         }
     }
 
@@ -55,7 +56,7 @@ impl<'a> RoleLowering<'a> {
             ElemType::OfAxis { .. } => Some(0),
             _ => None,
         };
-        found.or(first).ok_or_else(|| format!("`{}` has no part `{name}`", tensor.name))
+        found.or(first).ok_or_else(|| broken(format!("`{}` has no part `{name}`", tensor.name)))
     }
 
     /// A field of a message that has arrived, or of a part of it (`suffix`).
@@ -70,7 +71,7 @@ impl<'a> RoleLowering<'a> {
         let (channel, layout) = self.carried(&message.channel)?;
         let declared = layout.fields.iter().find(|known| known.name == field);
         let declared =
-            declared.ok_or_else(|| format!("`{}` has no field `{field}`", layout.name))?;
+            declared.ok_or_else(|| broken(format!("`{}` has no field `{field}`", layout.name)))?;
         let mut offset: Option<Term> = None;
         let given = at.len();
         for (dim, index) in declared.dims.iter().zip(at) {
@@ -83,8 +84,9 @@ impl<'a> RoleLowering<'a> {
             });
         }
         if given < declared.dims.len() {
-            let rest =
-                i.ok_or_else(|| format!("`{field}` is a row here, where one value is wanted"))?;
+            let rest = i.ok_or_else(|| {
+                broken(format!("`{field}` is a row here, where one value is wanted"))
+            })?;
             let mut inner = Term::int(1);
             for dim in declared.dims.iter().skip(given) {
                 inner = inner.times(self.scalar(&Scope::default(), dim, &mut Vec::new())?);
@@ -111,13 +113,14 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<(Term, Elem)> {
         let is_row = layout.fields.iter().any(|known| known.row && known.name == field);
         if is_row && suffix.is_empty() {
-            let (_, elem) = crate::ir::parts::row_field(self.ir, layout).ok_or("no row")?;
+            let (_, elem) = crate::ir::parts::row_field(self.ir, layout).ok_or(broken("no row"))?;
             return Ok((message.row.clone(), elem));
         }
         let name = format!("{field}{suffix}");
         let sources = meta_sources(self.ir, layout);
         let source = sources.iter().find(|source| source.name == name);
-        let source = source.ok_or_else(|| format!("`{}` brings no `{name}`", channel.name))?;
+        let source =
+            source.ok_or_else(|| broken(format!("`{}` brings no `{name}`", channel.name)))?;
         let offset = Term::constant(Constant::field(&layout.name, &source.name));
         // Bytes, or words of slots: what a field begins with is counted in bytes for both.
         let base = Term {
@@ -138,7 +141,7 @@ impl<'a> RoleLowering<'a> {
         if field == "position" {
             return match scope.find(&position_of(name)) {
                 Some(Meaning::Value(position)) => Ok(position.clone()),
-                _ => Err(format!("`{name}` has no position here: nothing was pushed")),
+                _ => Err(broken(format!("`{name}` has no position here: nothing was pushed"))),
             };
         }
         if let Some(Meaning::Value(number)) = scope.find(&number_of(name, field)) {
@@ -153,7 +156,7 @@ impl<'a> RoleLowering<'a> {
             return Ok(self.named(field, header, out));
         }
         if channel.kind != ChannelKind::Slots {
-            return Err(format!("`{name}.{field}` has no value here"));
+            return Err(broken(format!("`{name}.{field}` has no value here")));
         }
         let number = ["count", "base"].into_iter().find(|number| *number == field);
         if let Some(number) = number {
@@ -173,7 +176,7 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<Term> {
         match index {
             [peer] => self.scalar(scope, peer, out),
-            _ => Err("a channel is indexed by one peer here".to_string()),
+            _ => Err(broken("a channel is indexed by one peer here")),
         }
     }
 
@@ -185,7 +188,8 @@ impl<'a> RoleLowering<'a> {
         i: Option<&Term>,
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
-        let parts: Parts = scope.parts.clone().ok_or("`sum` adds up the parts of a gather")?;
+        let parts: Parts =
+            scope.parts.clone().ok_or(broken("`sum` adds up the parts of a gather"))?;
         let peer = self.names.fresh(&parts.across);
         let index = Term { range: parts.peers.range, ..Term::name(&peer, Elem::I32) };
         let mut steps = Vec::new();

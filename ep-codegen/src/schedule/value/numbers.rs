@@ -3,6 +3,7 @@
 use super::STRIPE;
 use crate::ir::{DimKind, Domain, Elem, PeerSet};
 use crate::schedule::library::ep;
+use crate::schedule::limit::{Limit, broken};
 use crate::schedule::scope::Scope;
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::symbol::{Constant, Symbol};
@@ -47,7 +48,7 @@ impl<'a> RoleLowering<'a> {
                 }
             }
             Domain::Row { .. } | Domain::ReceivedFrom { .. } => {
-                return Err("a fold runs over numbers".to_string());
+                return Err(broken("a fold runs over numbers"));
             }
         })
     }
@@ -120,7 +121,7 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<Term> {
         let given = self.ir.sizes.iter().find(|size| size.value.is_none());
         let size = given.or(self.ir.sizes.first());
-        let size = size.ok_or("no size says how many rows the stripes share")?;
+        let size = size.ok_or(Limit::NoSize)?;
         self.size(scope, &size.name.clone(), out)
     }
 
@@ -133,7 +134,7 @@ impl<'a> RoleLowering<'a> {
         };
         match self.ir.dims.iter().any(|dim| dim.name == number) {
             true => Ok(number),
-            false => Err(format!("this needs the number `{number}` in the shape")),
+            false => Err(Limit::NoNumber.of(&[number])),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Which expressions are rows, and how long these are.
 
 use crate::ir::Expr;
+use crate::schedule::limit::broken;
 use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::term::Term;
 use crate::schedule::{Lowered, RoleLowering};
@@ -73,7 +74,7 @@ impl<'a> RoleLowering<'a> {
                 Some(Meaning::Message(arrived)) => {
                     let (_, layout) = self.carried(&arrived.channel)?;
                     let known = layout.fields.iter().find(|known| known.name == *field);
-                    let known = known.ok_or_else(|| format!("no field `{field}`"))?;
+                    let known = known.ok_or_else(|| broken(format!("no field `{field}`")))?;
                     known.dims[indices.len().min(known.dims.len())..].to_vec()
                 }
                 _ => self.tensor(of)?.dims.get(indices.len()..).unwrap_or_default().to_vec(),

@@ -4,6 +4,7 @@ use crate::ir::params::has_row_stride;
 use crate::ir::parts::parts;
 use crate::ir::{BinaryOp, Elem, Expr, Tensor};
 use crate::schedule::library::ep;
+use crate::schedule::limit::broken;
 use crate::schedule::scope::Scope;
 use crate::schedule::statements::there;
 use crate::schedule::step::{Loop, Step, Takers};
@@ -21,7 +22,10 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<Term> {
         let at = self.indices(scope, indices, out)?;
         if at.len() < tensor.dims.len() && i.is_none() {
-            return Err(format!("`{}` is a row here, where one value is wanted", tensor.name));
+            return Err(broken(format!(
+                "`{}` is a row here, where one value is wanted",
+                tensor.name
+            )));
         }
         if tensor.copies == 1 {
             return self.place(tensor, 0, None, at, i.cloned());
@@ -86,7 +90,7 @@ impl<'a> RoleLowering<'a> {
         let name = self.part_name(tensor, part);
         let parts = parts(self.ir, &tensor.elem);
         let (_, elem, _) =
-            parts.get(part).ok_or_else(|| format!("`{}` has no part", tensor.name))?;
+            parts.get(part).ok_or_else(|| broken(format!("`{}` has no part", tensor.name)))?;
         let mut base = Term::name(format!("args.{name}"), elem.clone());
         if let Some(copy) = copy {
             base = base.at(copy, elem.clone());
@@ -168,9 +172,10 @@ impl<'a> RoleLowering<'a> {
 
     /// Elements of a part in one row of a tensor.
     pub(in crate::schedule) fn width(&mut self, tensor: &Tensor, part: usize) -> Lowered<Term> {
-        let last = tensor.dims.last().ok_or("a tensor without extents")?.clone();
+        let last = tensor.dims.last().ok_or(broken("a tensor without extents"))?.clone();
         let elements = self.scalar(&Scope::default(), &last, &mut Vec::new())?;
-        let (.., block) = parts(self.ir, &tensor.elem).into_iter().nth(part).ok_or("no part")?;
+        let (.., block) =
+            parts(self.ir, &tensor.elem).into_iter().nth(part).ok_or(broken("no part"))?;
         Ok(match (part, block) {
             (0, _) => elements,
             _ => Term::call(ep::ceil, vec![elements, Term::int(block)], Elem::I32),

@@ -4,6 +4,7 @@ use super::{Whole, call, method, name, team};
 use crate::ir::{Action, BinaryOp, Domain, Elem, ElemType, Expr, Memory, NameKind, Stmt, walk};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
+use crate::schedule::limit::broken;
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::ParamType::{Index, Value};
 use crate::schedule::step::{Step, Takers};
@@ -184,9 +185,9 @@ impl Whole<'_, '_> {
         (filter, body): (Option<&Expr>, &[Stmt]),
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        let Expr::Element { tensor, .. } = row else { return Err("a row is a tensor's".into()) };
+        let Expr::Element { tensor, .. } = row else { return Err(broken("a row is a tensor's")) };
         let elem = first_part(self.role.ir, &self.role.tensor(tensor)?.elem);
-        let loaded = scope.looked_at("", row).ok_or("the row is loaded")?.to_string();
+        let loaded = scope.looked_at("", row).ok_or(broken("the row is loaded"))?.to_string();
         let each = self.function(&[], &[(Value(elem), binder)], |this, params, steps| {
             let entry = &params[0];
             let mut holds = entry.clone().test(BinaryOp::Ge, Term::int(0));

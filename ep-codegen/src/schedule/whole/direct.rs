@@ -4,6 +4,7 @@ use super::{PEERS, Whole, binary, call, cfg_of, method, name, object, team};
 use crate::ir::rows::row_in_place;
 use crate::ir::{Action, BinaryOp, Channel, Elem, Expr, NameKind, Pipeline, Role, Stmt};
 use crate::schedule::library::{Entity, ep};
+use crate::schedule::limit::broken;
 use crate::schedule::rules::{self, Fanout, Reached, pushes_direct};
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::ParamType::{Index, Object, Value};
@@ -29,7 +30,7 @@ impl<'a> Whole<'_, 'a> {
         (stmt, twin): (&Stmt, Option<&Stmt>),
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        let fanout = Fanout::of(stmt).ok_or("no fan-out")?;
+        let fanout = Fanout::of(stmt).ok_or(broken("no fan-out"))?;
         let other = twin.and_then(Fanout::of);
         let channel = self.pushed_to(&fanout)?;
         let names = &mut self.role.names;
@@ -96,7 +97,7 @@ impl<'a> Whole<'_, 'a> {
     fn pushed_to(&self, fanout: &Fanout<'_>) -> Lowered<&'a Channel> {
         match &fanout.push.action {
             Action::Push { channel, .. } => Ok(self.role.carried(channel)?.0),
-            _ => Err("a fan-out pushes".to_string()),
+            _ => Err(broken("a fan-out pushes")),
         }
     }
 
@@ -110,7 +111,7 @@ impl<'a> Whole<'_, 'a> {
         own: bool,
     ) -> Lowered<Fan> {
         let Action::Push { position, values, .. } = &fanout.push.action else {
-            return Err("a fan-out pushes".to_string());
+            return Err(broken("a fan-out pushes"));
         };
         let channel = self.pushed_to(fanout)?;
         let wanted = if own { "peer" } else { fanout.peer };
@@ -124,7 +125,7 @@ impl<'a> Whole<'_, 'a> {
             |token: &Term, scope: &Scope| scope.with(fanout.token, Meaning::Value(token.clone()));
         let first = self.function(&[], &[(Index, wanted)], |this, params, steps| {
             let scope = of(&params[0], scope);
-            let first = position.as_ref().ok_or("a direct channel needs a position")?;
+            let first = position.as_ref().ok_or(broken("a direct channel needs a position"))?;
             Ok(Some(this.role.scalar(&scope, first, steps)?.converted(&Elem::I32)))
         })?;
         let goes =
@@ -191,7 +192,10 @@ impl<'a> Whole<'_, 'a> {
         let ir = self.role.ir;
         let dim = row_in_place(ir, channel).and_then(|(_, tensor)| tensor.dims.first());
         let Some(Expr::Name { name, kind: NameKind::Size }) = dim else {
-            return Err(format!("no output of a known size for channel `{}`", channel.name));
+            return Err(broken(format!(
+                "no output of a known size for channel `{}`",
+                channel.name
+            )));
         };
         Ok(self.role.size(scope, name, out)?.converted(&Elem::I32))
     }
@@ -223,7 +227,7 @@ impl<'a> Whole<'_, 'a> {
         stmt: &Stmt,
     ) -> Lowered<Term> {
         let Action::Receive { binder, body, .. } = &stmt.action else {
-            return Err("messages are taken".to_string());
+            return Err(broken("messages are taken"));
         };
         self.function(&[], &[(Object(class), binder)], |this, params, steps| {
             let Node::Name(messages) = &params[0].node else { return Ok(None) };

@@ -5,6 +5,7 @@ use crate::ir::parts::{meta_sources, parts};
 use crate::ir::{Action, Channel, Expr, FieldValue, Stmt};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
+use crate::schedule::limit::broken;
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::ParamType::{Index, Value};
 use crate::schedule::step::Step;
@@ -52,7 +53,7 @@ impl Whole<'_, '_> {
         let value = row.and_then(|row| values.iter().find(|value| value.name == row.name));
         match value.map(|value| &value.value) {
             Some(Expr::Element { tensor, indices }) => self.row(scope, (tensor, 0), indices, out),
-            _ => Err(format!("the row of `{}` is no row of a tensor", message.name)),
+            _ => Err(broken(format!("the row of `{}` is no row of a tensor", message.name))),
         }
     }
 
@@ -106,7 +107,7 @@ impl Whole<'_, '_> {
     ) -> Lowered<()> {
         let (Action::Store { target, value } | Action::Record { target, value }) = &stmt.action
         else {
-            return Err("a message is stored field by field".to_string());
+            return Err(broken("a message is stored field by field"));
         };
         let (_, message) = self.role.carried(&channel.name)?;
         let tensor = self.role.tensor(&target.tensor)?;

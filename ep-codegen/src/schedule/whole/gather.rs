@@ -5,6 +5,7 @@ use crate::ir::naming::snake;
 use crate::ir::{Action, Channel, ChannelKind, Domain, Elem, Expr, Stmt};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
+use crate::schedule::limit::broken;
 use crate::schedule::rules::sum_and_bias;
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::statements::there;
@@ -114,7 +115,7 @@ impl Whole<'_, '_> {
     /// The function that gives the position of the part of a token that a peer has.
     pub(super) fn part_position(&mut self, scope: &Scope, stmt: &Stmt) -> Lowered<Term> {
         let Action::Gather { binder, position, across, .. } = &stmt.action else {
-            return Err("parts are gathered".to_string());
+            return Err(broken("parts are gathered"));
         };
         self.function(&[], &[(Index, binder), (Index, across)], |this, params, steps| {
             let [token, peer] = params else { return Ok(None) };
@@ -146,7 +147,7 @@ impl Whole<'_, '_> {
     /// those of the other fields come with it.
     pub(super) fn sums(&mut self, scope: &Scope, stmt: &Stmt, sum: &str) -> Lowered<Term> {
         let Action::Gather { binder, part, channel, body, .. } = &stmt.action else {
-            return Err("parts are gathered".to_string());
+            return Err(broken("parts are gathered"));
         };
         self.function(&[], &[(Index, binder)], |this, params, steps| {
             let own = scope.with(binder, Meaning::Value(params[0].clone()));
@@ -170,9 +171,10 @@ impl Whole<'_, '_> {
         out: &mut Vec<Step>,
     ) -> Lowered<bool> {
         let Action::Store { target, value } = &stmt.action else {
-            return Err("sums are stored".to_string());
+            return Err(broken("sums are stored"));
         };
-        let (field, bias) = sum_and_bias(value, part).ok_or("parts are added up as they are")?;
+        let (field, bias) =
+            sum_and_bias(value, part).ok_or(broken("parts are added up as they are"))?;
         let (_, message) = self.role.carried(channel)?;
         let is_row = message.fields.iter().any(|own| own.row && own.name == field);
         let to = self.written(scope, target, out)?;

@@ -4,6 +4,7 @@ use super::{Whole, call, name};
 use crate::ir::{Action, Domain, Elem, Expr, Stmt, walk};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
+use crate::schedule::limit::broken;
 use crate::schedule::scope::{LookedAt, Scope};
 use crate::schedule::step::Step;
 use crate::schedule::symbol::RANKS;
@@ -72,9 +73,10 @@ impl Whole<'_, '_> {
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
         let Expr::Element { tensor, indices } = row else {
-            return Err("a row of numbers is one of a tensor".to_string());
+            return Err(broken("a row of numbers is one of a tensor"));
         };
-        let last = self.role.tensor(tensor)?.dims.last().ok_or("a tensor without extents")?;
+        let last =
+            self.role.tensor(tensor)?.dims.last().ok_or(broken("a tensor without extents"))?;
         let width = self.role.scalar(&Scope::default(), last, out)?.converted(&Elem::I32);
         let width = match &width.node {
             Node::Name(_) | Node::Constant(_) => width,

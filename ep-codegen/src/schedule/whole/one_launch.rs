@@ -8,6 +8,7 @@ use crate::ir::rows::row_in_place;
 use crate::ir::{Action, BinaryOp, Elem, Expr, FieldValue, NameKind};
 use crate::schedule::channels::{End, Object};
 use crate::schedule::library::ep;
+use crate::schedule::limit::broken;
 use crate::schedule::rules::{Counted, Fanout, OneLaunch, counted_field};
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::statements::there;
@@ -20,7 +21,7 @@ use crate::schedule::{Lowered, RoleLowering};
 
 /// What the last block records.
 pub(in crate::schedule) fn tables(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
-    let one = OneLaunch::of(role.ir).ok_or("no such role")?;
+    let one = OneLaunch::of(role.ir).ok_or(broken("no such role"))?;
     let mut steps = Vec::new();
     Whole::of(role).tables(&one, &mut steps)?;
     Ok(steps)
@@ -40,7 +41,7 @@ impl Whole<'_, '_> {
         let own = vec![team(), name(&mover), name("smem.routes"), tokens.clone()];
         out.push(object(ep::OnceOut.of(cfg_of(one.rows)).of(cfg), &rows, own));
         self.tells(one, &tokens, out)?;
-        let fanout = Fanout::of(one.send).ok_or("no fan-out")?;
+        let fanout = Fanout::of(one.send).ok_or(broken("no fan-out"))?;
         self.first_row_asked(&scope, (one, &fanout), &rows, out)?;
         out.push(Step::Says(one.send.at.clone()));
         out.extend(fanout.inner.map(|inner| Step::Says(inner.at.clone())));
@@ -121,7 +122,7 @@ impl Whole<'_, '_> {
         (one, fanout): (&OneLaunch<'_>, &Fanout<'_>),
     ) -> Lowered<Term> {
         let Action::Push { values, .. } = &fanout.push.action else {
-            return Err("rows are pushed".to_string());
+            return Err(broken("rows are pushed"));
         };
         let params = [(Index, fanout.token), (Bytes, "record")];
         self.function(&[&fanout.push.at], &params, |this, params, steps| {
@@ -164,7 +165,7 @@ impl Whole<'_, '_> {
         let (Action::Push { values, .. }, Action::For { binder, .. }) =
             (&one.told.action, &one.tell.action)
         else {
-            return Err("counts are told".to_string());
+            return Err(broken("counts are told"));
         };
         out.push(Step::Says(one.tell.at.clone()));
         out.push(Step::Says(one.told.at.clone()));
@@ -247,7 +248,7 @@ impl Whole<'_, '_> {
             let tensor = self.role.tensor(fill.tensor)?;
             let all = parts(self.role.ir, &tensor.elem);
             let [(_, elem, _)] = all.as_slice() else {
-                return Err("rows with scales are not filled".to_string());
+                return Err(broken("rows with scales are not filled"));
             };
             let mut width = self.stride(tensor, 0)?.converted(&Elem::I32);
             if tensor.optional {
@@ -295,7 +296,7 @@ impl Whole<'_, '_> {
     ) -> Lowered<()> {
         let tokens = self.tokens(out)?;
         let ir = self.role.ir;
-        let (_, place) = row_in_place(ir, one.rows).ok_or("the rows have no place")?;
+        let (_, place) = row_in_place(ir, one.rows).ok_or(broken("the rows have no place"))?;
         let group = name("args.group");
         let offered = name(&format!("args.{}_at", place.name));
         let offer = ep::once_offer.of(cfg_of(one.rows));

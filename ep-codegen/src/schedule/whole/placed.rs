@@ -6,6 +6,7 @@ use crate::ir::rows::moved_row;
 use crate::ir::{Action, BinaryOp, Elem, Expr, Place, Stmt};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
+use crate::schedule::limit::broken;
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::ParamType::{Index, Value};
 use crate::schedule::step::{Loop, Step, Takers};
@@ -23,7 +24,7 @@ impl Whole<'_, '_> {
     ) -> Lowered<()> {
         let Action::For { binder, domain, position: Some(first), filter, body } = &inner.action
         else {
-            return Err("a loop deals out places".to_string());
+            return Err(broken("a loop deals out places"));
         };
         let (mut stripes, scope) = self.role.stripes_loop(scope, Takers::Warps)?;
         let steps = &mut stripes.body;

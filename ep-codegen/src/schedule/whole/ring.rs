@@ -4,6 +4,7 @@ use super::{Whole, call, cfg_of, method, name, object, team};
 use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, FieldValue, Stmt};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
+use crate::schedule::limit::broken;
 use crate::schedule::rules::is_position;
 use crate::schedule::scope::{Meaning, Scope, number_of};
 use crate::schedule::step::ParamType::{Index, Value};
@@ -89,7 +90,7 @@ impl Whole<'_, '_> {
                     self.ring_send_range(scope, (ring, end), stmt, (low, high), out)?;
                 }
                 Action::Receive { .. } => self.ring_receive(scope, (ring, end), stmt, out)?,
-                _ => return Err("rings are announced, filled and emptied".to_string()),
+                _ => return Err(broken("rings are announced, filled and emptied")),
             }
         }
         Ok(())
@@ -182,7 +183,7 @@ impl Whole<'_, '_> {
         (binder, push): (&str, &Stmt),
     ) -> Lowered<Term> {
         let Action::Push { values, .. } = &push.action else {
-            return Err("rows are pushed".to_string());
+            return Err(broken("rows are pushed"));
         };
         let params = [(Index, binder), (Index, "position")];
         self.function(&[&push.at], &params, |this, params, steps| {
@@ -284,5 +285,5 @@ impl Whole<'_, '_> {
 /// The push among some statements.
 fn push_of(body: &[Stmt]) -> Lowered<&Stmt> {
     let push = body.iter().find(|inner| matches!(inner.action, Action::Push { .. }));
-    push.ok_or_else(|| "each turn pushes".to_string())
+    push.ok_or_else(|| broken("each turn pushes"))
 }

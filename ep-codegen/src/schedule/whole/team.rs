@@ -7,6 +7,7 @@ use crate::schedule::Lowered;
 use crate::schedule::channels::{End, Object, bytes_behind};
 use crate::schedule::extents::is_one_more;
 use crate::schedule::library::ep;
+use crate::schedule::limit::broken;
 use crate::schedule::rules::{is_prefix, takes_warps};
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::ParamType::{Index, Value};
@@ -23,7 +24,7 @@ impl Whole<'_, '_> {
                 continue;
             }
             if !self.role.in_words(channel) {
-                return Err("such slots hold records of words".to_string());
+                return Err(broken("such slots hold records of words"));
             }
             let own = self.role.names.fresh(&channel.name);
             out.push(object(ep::SlotChannel.of(cfg_of(channel)), &own, vec![team()]));
@@ -79,7 +80,7 @@ impl Whole<'_, '_> {
                 out.push(Step::Do(call(ep::in_last_warp, vec![team(), once])));
                 Ok(())
             }
-            _ => Err("a team loops, awaits and writes".to_string()),
+            _ => Err(broken("a team loops, awaits and writes")),
         }
     }
 
@@ -144,7 +145,7 @@ impl Whole<'_, '_> {
                 self.role.one(scope, stmt, out);
                 Ok(())
             }
-            _ => Err("a warp pushes and writes".to_string()),
+            _ => Err(broken("a warp pushes and writes")),
         }
     }
 
@@ -188,7 +189,7 @@ impl Whole<'_, '_> {
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
         let [Expr::Element { tensor, indices }, _] = args else {
-            return Err("`owned` takes a tensor".to_string());
+            return Err(broken("`owned` takes a tensor"));
         };
         let tensor = self.role.tensor(tensor)?;
         let theirs = self.role.names.fresh("theirs");
@@ -210,10 +211,10 @@ impl Whole<'_, '_> {
     fn prefix_sum(&mut self, scope: &Scope, stmt: &Stmt, out: &mut Vec<Step>) -> Lowered<()> {
         let (Action::Store { target, value } | Action::Record { target, value }) = &stmt.action
         else {
-            return Err("a sum is written".to_string());
+            return Err(broken("a sum is written"));
         };
         let Expr::Fold { prefix: true, binder, domain, body } = value else {
-            return Err("a sum is written".to_string());
+            return Err(broken("a sum is written"));
         };
         let tensor = self.role.tensor(&target.tensor)?;
         let own = |index: &Expr| matches!(index, Expr::Name { name, .. } if name == binder);

@@ -4,6 +4,7 @@ use super::{Whole, call, cfg_of, method, object, team};
 use crate::ir::{Elem, Expr};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
+use crate::schedule::limit::broken;
 use crate::schedule::rules::WayBack;
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::ParamType::Index;
@@ -82,14 +83,14 @@ impl Whole<'_, '_> {
     fn address(&mut self, scope: &Scope, row: &Expr, out: &mut Vec<Step>) -> Lowered<Term> {
         match row {
             Expr::Element { tensor, indices } => self.row(scope, (tensor, 0), indices, out),
-            _ => Err("what goes back is a row of a tensor".to_string()),
+            _ => Err(broken("what goes back is a row of a tensor")),
         }
     }
 
     fn added_up(&mut self, back: &WayBack<'_>, out: &mut Vec<Step>) -> Lowered<()> {
         let scope = Scope::default();
         let crate::ir::Action::Gather { part, domain, .. } = &back.gather.action else {
-            return Err("parts are gathered".to_string());
+            return Err(broken("parts are gathered"));
         };
         let sum = self.role.names.fresh(part);
         let class = ep::BackIn.of(cfg_of(back.channel));
