@@ -10,6 +10,7 @@
 
 mod calls;
 mod channels;
+mod conversion;
 mod coverage;
 mod cuda_fn;
 mod deadlock;
