@@ -80,14 +80,14 @@ impl RoleLowering<'_> {
         match &self.role.share.clone() {
             Share::Team => self.team(&scope, out),
             Share::Peer { binder, set } => self.peers(&scope, binder, set, out),
-            Share::Stripe | Share::Token | Share::BlockPerToken => match self.uses_stripes() {
-                true => {
-                    let stripes = self.stripes_loop(&scope, Takers::Spread)?;
-                    self.closers = Some(stripes.0.to.clone());
-                    self.unit(stripes, out)
-                }
-                false => self.dealt(&scope, out),
-            },
+            Share::Stripe | Share::Token | Share::BlockPerToken
+                if self.uses_stripes() || self.pushes_direct() =>
+            {
+                let stripes = self.stripes_loop(&scope, Takers::Spread)?;
+                self.closers = Some(stripes.0.to.clone());
+                self.unit(stripes, out)
+            }
+            Share::Stripe | Share::Token | Share::BlockPerToken => self.dealt(&scope, out),
             Share::SourceStripe => {
                 self.pairs(&scope, &["source".to_string(), "stripe".to_string()], out)
             }
@@ -109,11 +109,15 @@ impl RoleLowering<'_> {
                     || matches!(part, Expr::Fold { domain, .. } if **domain == Domain::Stripe);
             });
         });
-        let pushes_direct = self
-            .ends()
-            .iter()
-            .any(|(channel, end)| channel.kind == ChannelKind::Direct && *end == End::Out);
-        found || pushes_direct
+        found
+    }
+
+    /// Whether it fills a direct channel, whose rows are told of by stripe.
+    fn pushes_direct(&self) -> bool {
+        let is_filled = |(channel, end): &(&Channel, End)| {
+            channel.kind == ChannelKind::Direct && *end == End::Out
+        };
+        self.ends().iter().any(is_filled)
     }
 
     /// Whether the rows of a call are cut into stripes.
