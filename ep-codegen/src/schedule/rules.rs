@@ -1,4 +1,4 @@
-//! RuleSet: roles that the device library does faster as a whole than statement by statement.
+//! Rules: roles that the device library does faster as a whole than statement by statement.
 //!
 //! A rule says which bodies it is for, down to the last expression; every other role is composed. So a
 //! rule never has to know what it cannot do, and a role never has to fit one. What a rule leaves is the

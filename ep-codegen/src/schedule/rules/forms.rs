@@ -1,5 +1,5 @@
-//! What the generator has a text for: every other form is refused at its statement, before a text is
-//! made that drops a part of it, or that no compiler takes.
+//! Which roles, and channels at their ends, a class of the library carries as a whole: every other one is
+//! composed.
 
 use super::{Checked, Fanout, Forms, Reached, Unfit};
 use crate::ir::parts::{parts, row_field};
