@@ -56,6 +56,7 @@ fn misuse_is_named() {
         ("overwritten_mbarrier", 32, FailureKind::Mbarrier, "overwritten by a plain store"),
         ("over_arrived", 32, FailureKind::Mbarrier, "more arrivals"),
         ("misaligned", 32, FailureKind::Bulk, "not a multiple of 16"),
+        ("misaligned_word", 32, FailureKind::OutOfBounds, "of 4 bytes at a misaligned address"),
         ("past_the_buffer", 32, FailureKind::Bulk, "outside every buffer"),
         ("leaves_open", 32, FailureKind::Exit, "never waited for (M6)"),
         ("leaves_uncommitted", 32, FailureKind::Exit, "with an uncommitted bulk group (M6)"),

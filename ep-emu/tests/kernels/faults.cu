@@ -44,6 +44,12 @@ extern "C" __global__ void bounded(const __grid_constant__ Args args) {
     args.result[0] = 1;
 }
 
+/// A word half in one place and half in the next is no word for a strong store.
+extern "C" __global__ void misaligned_word(const __grid_constant__ Args args) {
+    u32* between = reinterpret_cast<u32*>(reinterpret_cast<char*>(args.result) + 2);
+    if (ep::lane_index() == 0) ep::store_relaxed_gpu(between, 1u);
+}
+
 /// Rank 0 releases the others.
 extern "C" __global__ void release(const __grid_constant__ Args args) {
     if (args.rank == 0) {
