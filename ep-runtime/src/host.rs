@@ -51,6 +51,7 @@ pub use programs::Programs;
 use crate::backend::{Backend, BackendError};
 use crate::error::CallError;
 use crate::group::{Group, GroupOptions};
+use crate::timeouts::StuckWait;
 use queue::Machine;
 
 /// Longest wait of a kernel on the host. Its clock counts steps of the scheduler, so that a wait
@@ -165,6 +166,16 @@ impl HostBackend {
         let failure = machine.failure.as_ref()?;
         let (kind, seed) = (failure.kind.name(), failure.seed);
         Some(format!("{kind}: {} (seed {seed})", machine.report(failure)))
+    }
+
+    /// What lanes waited for in the last run that failed, as records of timeouts name it; those of a rank
+    /// that a fault has stopped leave none.
+    pub fn waits(&self) -> Vec<StuckWait> {
+        let machine = self.machine();
+        let dead = machine.world.spec().faults.dead_rank.map(|(rank, _)| rank);
+        let waits = machine.failure.iter().flat_map(|failure| &failure.waits);
+        let living = waits.filter(|wait| Some(wait.rank) != dead);
+        living.filter_map(|wait| machine.named(wait)).collect()
     }
 
     fn machine(&self) -> MutexGuard<'_, Machine> {

@@ -5,6 +5,7 @@ use ep_runtime::backend::BackendError;
 use ep_runtime::buffer::Placement;
 use ep_runtime::error::CallError;
 use ep_runtime::host::{FailureKind, Faults, HostBackend, Wait};
+use ep_runtime::timeouts::{RECORD_CAPACITY, StuckWait};
 use ep_verify::Findings;
 use ep_verify::oracle::Random;
 use ep_verify::selftest::Case;
@@ -150,6 +151,32 @@ impl Fault {
     }
 }
 
+/// What is wrong with the records of waits that ran out: each warp that waited when nothing could run any
+/// more leaves one. Kernels that began later leave others.
+fn misreport(error: &CallError, backend: &HostBackend) -> Option<String> {
+    let CallError::Timeout(timeouts) = error else { return None };
+    let (records, waits) = (&timeouts.waits, backend.waits());
+    let is_twice = |(at, record): &(usize, &StuckWait)| records[..*at].contains(record);
+    if let Some((_, record)) = records.iter().enumerate().find(is_twice) {
+        return Some(format!("a warp has left two records: {record}"));
+    }
+    // Which of its lanes still waits, and for whom, only the warp knows.
+    let is_of = |record: &StuckWait, wait: &StuckWait| {
+        let StuckWait { stripe, peer, want, seen, expired, .. } = *record;
+        StuckWait { stripe, peer, want, seen, expired, ..wait.clone() } == *record
+    };
+    let is_told = |wait: &&StuckWait| {
+        let of_its_pipeline = records
+            .iter()
+            .filter(|record| record.rank == wait.rank && record.pipeline == wait.pipeline);
+        // There is room for so many.
+        of_its_pipeline.clone().count() >= RECORD_CAPACITY as usize
+            || of_its_pipeline.clone().any(|record| is_of(record, wait))
+    };
+    let wait = waits.iter().find(|wait| !is_told(wait))?;
+    Some(format!("no record says that {wait}"))
+}
+
 /// Whether the run goes on, is over, or has failed, after a call that may have had a fault.
 pub(super) fn judge(
     fault: Option<(Fault, u32)>,
@@ -168,9 +195,61 @@ pub(super) fn judge(
         Ok(_) if matches!(fault, Some((Fault::StoppedRank, _))) => Ok(false),
         Ok(findings) => Err(findings.to_string()),
         Err(error) => match fault {
-            Some((fault, rank)) if fault.explains(rank, &error, backend) => Ok(false),
+            Some((fault, rank)) if fault.explains(rank, &error, backend) => {
+                misreport(&error, backend)
+                    .map_or(Ok(false), |what| Err(format!("{what}{}", seen())))
+            }
             _ if matches!(error, CallError::Timeout(_)) => Err(format!("{error}{}", seen())),
             _ => Err(error.to_string()),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ep_runtime::buffer::{BufferOptions, BuiltIn};
+    use ep_runtime::host::mutant::Mutant;
+    use ep_runtime::host::{HostOptions, Programs};
+    use ep_verify::selftest::Selftest;
+
+    use super::*;
+
+    /// Bugs in what a warp records of its wait.
+    const LIST: &str = "
+== a thread is named for its warp
+in ep/sync.cuh
+- Quad{seen, epoch, blockIdx.x, threadIdx.x / kLanes}
++ Quad{seen, epoch, blockIdx.x, threadIdx.x}
+
+== every lane leaves a record
+in ep/sync.cuh
+- const bool blame = lane_index() == __ffs(static_cast<int>(waiting)) - 1;
++ const bool blame = waiting != 0;
+
+== no lane leaves one
+in ep/sync.cuh
+-         write_record(group, epoch, role, site, seen, expired);
++         if (!expired) write_record(group, epoch, role, site, seen, expired);
+";
+
+    /// Exchanges counts with a rank that is dead from the first step on.
+    fn judged(programs: &std::sync::Arc<Programs>) -> Result<bool, String> {
+        let mut host = HostOptions::new(2);
+        host.spec.faults = Fault::DeadRank.faults(2, (1, 1));
+        let backend = HostBackend::new(programs, host).unwrap();
+        let group = backend.group().unwrap();
+        let case = Case::even(BufferOptions::new(8, 64, 2, 4), 2, 4);
+        let outcome = Selftest::new(&group, &BuiltIn, case).and_then(|test| test.check_counts());
+        judge(Some((Fault::DeadRank, 1)), outcome, &backend)
+    }
+
+    #[test]
+    fn records_are_held_against_what_lanes_wait_for() {
+        let Ok(programs) = Programs::find() else { return };
+        assert_eq!(judged(&programs), Ok(false));
+        for mutant in Mutant::parse(LIST).unwrap() {
+            let said = judged(&programs.planted(&mutant)).expect_err(&mutant.name);
+            assert!(said.contains("record"), "{}: {said}", mutant.name);
+        }
     }
 }

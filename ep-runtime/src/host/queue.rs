@@ -228,7 +228,8 @@ impl Machine {
             .fold(text, |text, circle| format!("{text}\n  {circle}"))
     }
 
-    fn named(&self, wait: &Wait) -> Option<StuckWait> {
+    /// A wait with the names of its plan, if it is one that records name.
+    pub(super) fn named(&self, wait: &Wait) -> Option<StuckWait> {
         let site = wait.site?;
         let numbers = WaitNumbers {
             rank: wait.rank as usize,

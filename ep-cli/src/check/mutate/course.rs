@@ -61,8 +61,8 @@ pub(super) struct Way {
     pub(super) seed: u64,
     /// The mutation that holds; 0: none.
     pub(super) mutation: u32,
-    /// A rank that is stopped, and at which step.
-    pub(super) stop: Option<(u32, u64)>,
+    /// What goes wrong, on which rank and at which step.
+    pub(super) struck: Option<(Fault, (u32, u64))>,
     pub(super) max_steps: u64,
     /// Runs kernels in a process of their own, which may take so long.
     pub(super) isolation: Option<Duration>,
@@ -123,7 +123,7 @@ impl Course {
         let text = |error: &dyn std::fmt::Display| format!("{}: {error}", self.name);
         let backend = self.backend(programs, way).map_err(|error| text(&error))?;
         let group = backend.group().map_err(|error| text(&error))?;
-        let struck = way.stop.map(|(rank, _)| (Fault::StoppedRank, rank));
+        let struck = way.struck.map(|(fault, (rank, _))| (fault, rank));
         let judge = |outcome| {
             // What the emulator saw says more than what the kernels recorded of it.
             judge(struck, outcome, &backend).map_err(|report| backend.report().unwrap_or(report))
@@ -162,8 +162,8 @@ impl Course {
         host.spec.seed = way.seed;
         host.spec.max_steps = way.max_steps;
         host.spec.mutation = way.mutation;
-        if let Some(place) = way.stop {
-            host.spec.faults = Fault::StoppedRank.faults(host.spec.ranks, place);
+        if let Some((fault, place)) = way.struck {
+            host.spec.faults = fault.faults(host.spec.ranks, place);
         }
         HostBackend::new(programs, host)
     }

@@ -12,10 +12,15 @@ use super::course::{Course, Way};
 use crate::check::fault::Fault;
 use crate::check::pool::on_all_cores;
 
-/// Runs of each kind, in order: the seeds, whether a rank is stopped, and in how many of the courses
-/// that come to a mutation, the shortest first.
-const RUNS: [(RangeInclusive<u64>, bool, usize); 3] =
-    [(1..=1, false, usize::MAX), (1..=3, true, 2), (2..=2, false, usize::MAX)];
+/// Runs of each kind, in order: the seeds, what strikes a rank, and in how many of the courses that come
+/// to a mutation, the shortest first.
+const RUNS: [(RangeInclusive<u64>, Option<Fault>, usize); 4] = [
+    (1..=1, None, usize::MAX),
+    (1..=3, Some(Fault::StoppedRank), 2),
+    // Some wait for it then, and say so.
+    (1..=2, Some(Fault::DeadRank), 2),
+    (2..=2, None, usize::MAX),
+];
 
 /// A mutated kernel that takes so many times the steps of a good one is a failure.
 const MORE_STEPS: u64 = 20;
@@ -58,8 +63,8 @@ pub(super) fn targets(weaver: &Weaver) -> Vec<Target> {
 
 /// How a mutation showed.
 pub(super) struct Found {
-    /// Whether a rank was stopped.
-    pub(super) is_stopped: bool,
+    /// What struck a rank.
+    pub(super) fault: Option<Fault>,
     pub(super) course: String,
     pub(super) seed: u64,
     pub(super) report: String,
@@ -156,7 +161,7 @@ impl Field {
         let is_reached = !reached.is_empty();
         let mut hunt = Hunt { found: None, runs: 0, is_reached, is_cut: false };
         let mut steps = 0;
-        for (seeds, stops, most) in RUNS {
+        for (seeds, fault, most) in RUNS {
             for seed in seeds {
                 // Many ranks take longer than all the rest, so that one schedule of theirs is enough.
                 let in_turn = |it: &&(&Course, &Known, u32)| seed == 1 || !it.0.is_large();
@@ -168,11 +173,11 @@ impl Field {
                         return Ok(hunt);
                     }
                     hunt.runs += 1;
-                    let stop = stops.then_some(course.ranks());
-                    let way = known.way(self.judging.build(course), seed, *mutation, stop);
+                    let struck = fault.map(|fault| (fault, course.ranks()));
+                    let way = known.way(self.judging.build(course), seed, *mutation, struck);
                     let Err(report) = course.run(&known.programs, way)? else { continue };
                     let course = course.name.clone();
-                    hunt.found = Some(Found { is_stopped: stops, course, seed, report });
+                    hunt.found = Some(Found { fault, course, seed, report });
                     return Ok(hunt);
                 }
             }
@@ -182,13 +187,13 @@ impl Field {
 }
 
 impl Known {
-    /// How a course with a mutation is run; `stop`: with one of so many ranks stopped.
-    fn way(&self, build: Build, seed: u64, mutation: u32, stop: Option<usize>) -> Way {
+    /// How a course with a mutation is run; `struck`: with a fault on one of so many ranks.
+    fn way(&self, build: Build, seed: u64, mutation: u32, struck: Option<(Fault, usize)>) -> Way {
         Way {
             build,
             seed,
             mutation,
-            stop: stop.map(|ranks| Fault::StoppedRank.drawn(ranks, seed, self.steps)),
+            struck: struck.map(|(fault, ranks)| (fault, fault.drawn(ranks, seed, self.steps))),
             max_steps: self.steps * MORE_STEPS + LEAST_STEPS,
             isolation: Some(LEAST_TIME.max(self.time * MORE_STEPS as u32)),
         }
@@ -202,7 +207,7 @@ impl Judging {
     }
 }
 
-/// Runs a course as it is, and once more with a rank stopped. What judges mutations finds nothing then.
+/// Runs a course as it is, and once more with each fault. What judges mutations finds nothing then.
 fn explore(course: &Course, programs: &Arc<Programs>, judging: Judging) -> Result<Known, String> {
     let good = |run: Result<u64, String>| {
         run.map_err(|report| format!("{} fails without a mutation: {report}", course.name))
@@ -211,14 +216,15 @@ fn explore(course: &Course, programs: &Arc<Programs>, judging: Judging) -> Resul
         build: judging.build(course),
         seed: 1,
         mutation: REACHING,
-        stop: None,
+        struck: None,
         max_steps: u64::MAX,
         isolation: None,
     };
     let (begun, steps) = (Instant::now(), good(course.run(programs, way)?)?);
     let time = begun.elapsed();
-    if !course.is_large() {
-        way.stop = Some(Fault::StoppedRank.drawn(course.ranks(), 1, steps));
+    let faults = RUNS.iter().filter_map(|(_, fault, _)| *fault);
+    for fault in faults.filter(|_| !course.is_large()) {
+        way.struck = Some((fault, fault.drawn(course.ranks(), 1, steps)));
         good(course.run(programs, way)?)?;
     }
     let (programs, reached) = (Arc::clone(programs), programs.reached());

@@ -7,6 +7,7 @@ use ep_runtime::host::mutation::Mutation;
 
 use super::course::Course;
 use super::hunt::{Hunt, Passed, Target};
+use crate::check::fault::Fault;
 use crate::failure::Failure;
 use crate::json::{Object, Value};
 
@@ -165,7 +166,7 @@ fn object(target: &Target, hunt: Option<&Hunt>) -> Object {
         Some(found) => {
             let first = found.report.lines().next().unwrap_or_default();
             object
-                .with("stopped", found.is_stopped)
+                .with("fault", found.fault.map(Fault::name))
                 .with("course", &found.course)
                 .with("seed", found.seed)
                 .with("report", first)
