@@ -2,6 +2,7 @@
 
 mod coverage;
 mod fault;
+mod mode;
 mod mutants;
 mod mutate;
 mod pool;
@@ -12,6 +13,7 @@ mod trial;
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -19,7 +21,7 @@ use std::time::Instant;
 use clap::{ArgGroup, ValueEnum};
 use ep_runtime::AnyPipeline;
 use ep_runtime::buffer::{BufferOptions, Payload, Via};
-use ep_runtime::host::{Build, Programs};
+use ep_runtime::host::Programs;
 use ep_runtime::jit::Arch;
 use ep_verify::options::{ring_settings, unit_settings};
 
@@ -32,6 +34,7 @@ use crate::progress::Progress;
 use crate::wire::Net;
 use coverage::Marked;
 use fault::Fault;
+use mode::Mode;
 use pool::on_all_cores;
 use trial::{LIMIT, Standard, Trial, Trouble, Variant, What};
 
@@ -60,20 +63,23 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", requires = "bugs")]
     sample: Option<usize>,
     /// Judge these bugs by what kernels give alone, with the checker off
-    #[arg(long, requires = "mutate", conflicts_with = "mutants")]
+    #[arg(long, requires = "bugs", conflicts_with = "mutants")]
     outputs: bool,
     /// Begin with this one of them, where an earlier run was cut off
     #[arg(
         long,
         value_name = "N",
-        requires = "mutate",
+        requires = "bugs",
         conflicts_with = "mutants",
         default_value_t = 0
     )]
     from: usize,
     /// Give each of them up before its runs without a bug would have taken more than so many million steps
-    #[arg(long, value_name = "M", requires = "mutate", conflicts_with = "mutants", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES))]
+    #[arg(long, value_name = "M", requires = "bugs", conflicts_with = "mutants", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES))]
     budget: Option<u64>,
+    /// Leave out those that a file lists, in the form of the list of equivalent ones
+    #[arg(long, value_name = "FILE", requires = "bugs", conflicts_with = "mutants")]
+    known: Option<PathBuf>,
     /// Schedules of each variant
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES))]
     schedules: u64,
@@ -170,35 +176,6 @@ impl Options {
     }
 }
 
-/// What is looked for besides wrong results, deadlocks and accesses of flags outside their memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Mode {
-    /// Nothing more: as many schedules as can be
-    Fast,
-    /// Accesses that nothing orders
-    Hb,
-    /// What the address and undefined-behaviour sanitizers find
-    Asan,
-}
-
-impl Mode {
-    fn name(self) -> &'static str {
-        match self {
-            Mode::Fast => "fast",
-            Mode::Hb => "hb",
-            Mode::Asan => "asan",
-        }
-    }
-
-    fn build(self) -> Build {
-        match self {
-            Mode::Fast => Build::Fast,
-            Mode::Hb => Build::Checked,
-            Mode::Asan => Build::Sanitized,
-        }
-    }
-}
-
 pub(crate) fn run(
     options: &Options,
     entries: &[AnyPipeline],
@@ -221,6 +198,7 @@ pub(crate) fn run(
         let request = mutate::Request {
             file,
             sample: options.sample,
+            known: options.known.as_deref(),
             seed: options.seed,
             outputs: options.outputs,
             from: options.from,

@@ -320,6 +320,10 @@ fn a_run_of_mutations_goes_on_within_its_list() {
         ("check layout --sample 3", "--mutants[=<TEXT>]|--mutate <FILE>"),
         ("check --mutants --from 3", "cannot be used with"),
         ("check --mutate pull.cuh --budget 0", "'0'"),
+        ("check --mutate pull.cuh --known no/such/list", "`no/such/list`: No such file"),
+        ("check layout --known list", "--mutants[=<TEXT>]|--mutate <FILE>"),
+        ("check layout --outputs", "--mutants[=<TEXT>]|--mutate <FILE>"),
+        ("check layout --budget 3", "--mutants[=<TEXT>]|--mutate <FILE>"),
     ] {
         let done = run(line);
         assert!(done.code == 2 && done.err.contains(said), "`{line}`: {}", done.err);

@@ -166,11 +166,15 @@ fn canonical(path: &Path) -> PathBuf {
 }
 
 /// Command lines of `epforge check`: schedules of every variant, and whether bugs would be found. Each of
-/// the ten faults strikes once; of the planted bugs a usual run draws some, others for each commit.
-fn host_checks(full: bool) -> [(&'static str, String); 6] {
+/// the ten faults strikes once; of the planted bugs a usual run draws some, others for each commit, and of
+/// mutations any.
+fn host_checks(full: bool) -> [(&'static str, String); 7] {
     let [fast, hb, shapes, faults, random] =
         if full { [1000, 200, 40, 200, 2000] } else { [12, 3, 2, 10, 60] };
-    let drawn = if full { String::new() } else { format!(" --sample 20 --seed {}", commit()) };
+    let seed = commit();
+    let drawn = if full { String::new() } else { format!(" --sample 20 --seed {seed}") };
+    let mutations = if full { 40 } else { 8 };
+    let known = "--budget 40 --known tests/mutation/survivors.txt";
     [
         ("schedules", format!("all --schedules {fast}")),
         ("checked schedules", format!("all --mode hb --schedules {hb}")),
@@ -178,6 +182,8 @@ fn host_checks(full: bool) -> [(&'static str, String); 6] {
         ("schedules with faults", format!("all --every-fault --schedules {faults}")),
         ("declarations that nobody wrote", format!("--random {random}")),
         ("planted bugs", format!("--mutants{drawn}")),
+        // Only of files whose survivors are known.
+        ("mutations", format!("--mutate direct.cuh {known} --sample {mutations} --seed {seed}")),
     ]
 }
 

@@ -8,6 +8,7 @@ mod report;
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 
 use ep_runtime::device::HEADERS;
@@ -37,6 +38,8 @@ pub(super) struct Request<'a> {
     pub(super) file: &'a str,
     /// So many of them, drawn by the seed.
     pub(super) sample: Option<usize>,
+    /// A list of those that are left out.
+    pub(super) known: Option<&'a Path>,
     pub(super) seed: u64,
     /// Whether runs are judged by what they give alone.
     pub(super) outputs: bool,
@@ -49,6 +52,7 @@ pub(super) struct Request<'a> {
 pub(super) fn run(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     let failed = |error: String| Failure::Failed(error);
     let equivalents = Equivalents::known().map_err(failed)?;
+    let known = request.known.map(Equivalents::read).transpose().map_err(Failure::WrongUse)?;
     let programs = Programs::find().map_err(no_machine)?;
     let mut courses = courses(&programs)?;
     let texts: Vec<Vec<(String, String)>> =
@@ -61,7 +65,7 @@ pub(super) fn run(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Res
     };
     let read = || texts.iter().map(|texts| has_any(texts)).collect::<Result<Vec<bool>, _>>();
     read().map_err(no_machine)?;
-    let mut chosen = choose(request, line, &weaver, &equivalents);
+    let mut chosen = choose(request, line, &weaver, (&equivalents, known.as_ref()));
     if let Some(line) = line.filter(|_| chosen.is_empty()) {
         return Err(Failure::WrongUse(format!("no mutations in line {line} of `{file}`")));
     }
@@ -110,15 +114,17 @@ fn files(name: &str, texts: &[(String, String)]) -> Result<Vec<String>, Failure>
     Err(Failure::WrongUse(format!("no mutations for `{name}`; there are all, {all}{hint}")))
 }
 
-/// The mutations that are hunted: all, those of a line, or a sample of those that something can find.
+/// The mutations that are hunted: all, those of a line, or a sample of those that something can find; those
+/// that are known are left out.
 fn choose(
     request: &Request<'_>,
     line: Option<u32>,
     weaver: &Weaver,
-    equivalents: &Equivalents,
+    (equivalents, known): (&Equivalents, Option<&Equivalents>),
 ) -> Vec<Target> {
     let mut all = targets(weaver);
     all.retain(|target| line.is_none_or(|line| target.mutation.line == line));
+    all.retain(|target| known.is_none_or(|known| known.reason(&target.mutation).is_none()));
     for target in &mut all {
         target.equivalent = equivalents.reason(&target.mutation);
     }

@@ -131,6 +131,7 @@ fn check(options: &Options, seed: u64, plain: bool) -> super::Options {
         random: None,
         mutate: None,
         sample: None,
+        known: None,
         outputs: false,
         from: 0,
         budget: None,

@@ -9,6 +9,9 @@
 //! A line of code, as it stands in the file, and the operators that change nothing there: all changes
 //! of that kind in the line, or those of what is quoted.
 
+use std::fs;
+use std::path::Path;
+
 use ep_runtime::host::mutation::Mutation;
 
 const LIST: &str = include_str!("../../../equivalent.txt");
@@ -35,6 +38,13 @@ impl Equivalents {
         Equivalents::parse(LIST)
     }
 
+    /// A list of the same form; a sentence if it is none.
+    pub(super) fn read(path: &Path) -> Result<Equivalents, String> {
+        let shown = path.display();
+        let list = fs::read_to_string(path).map_err(|error| format!("`{shown}`: {error}"))?;
+        Equivalents::parse(&list).map_err(|line| format!("`{shown}`: {line} is not understood"))
+    }
+
     fn parse(list: &str) -> Result<Equivalents, String> {
         let (mut entries, mut file, mut code) = (Vec::new(), String::new(), String::new());
         for (number, line) in list.lines().enumerate() {
@@ -50,7 +60,7 @@ impl Equivalents {
                 let (file, code) = (file.clone(), code.clone());
                 entries.push(Entry { file, code, kinds, reason });
             } else {
-                return Err(format!("line {} of the equivalent mutations", number + 1));
+                return Err(format!("line {} of the list of mutations", number + 1));
             }
         }
         Ok(Equivalents(entries))

@@ -1,0 +1,33 @@
+//! What a schedule is looked at for, and how its kernels are compiled for that.
+
+use clap::ValueEnum;
+use ep_runtime::host::Build;
+
+/// What is looked for besides wrong results, deadlocks and accesses of flags outside their memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Mode {
+    /// Nothing more: as many schedules as can be
+    Fast,
+    /// Accesses that nothing orders
+    Hb,
+    /// What the address and undefined-behaviour sanitizers find
+    Asan,
+}
+
+impl Mode {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Mode::Fast => "fast",
+            Mode::Hb => "hb",
+            Mode::Asan => "asan",
+        }
+    }
+
+    pub(super) fn build(self) -> Build {
+        match self {
+            Mode::Fast => Build::Fast,
+            Mode::Hb => Build::Checked,
+            Mode::Asan => Build::Sanitized,
+        }
+    }
+}
