@@ -94,20 +94,20 @@ impl Subject {
         self.functions.list()
     }
 
-    /// Settings of which the last of a name holds, and the tunes that they leave at their default. The
-    /// number of ranks is set apart.
-    fn settled(&self, given: Vec<(String, String)>) -> Result<Vec<(String, String)>, Failure> {
-        let mut config = Config::new(&self.ir, Arch::Sm90a);
-        let mut set = BTreeMap::new();
-        for (name, value) in given {
-            config.set(&self.ir, &name, &value).map_err(refused)?;
-            set.insert(name, value);
-        }
+    /// All that a configuration says, and the tunes that it leaves at their default. The number of ranks
+    /// is set apart.
+    fn settled(&self, config: &Config) -> Vec<(String, String)> {
+        let arms = self.ir.axes.iter().map(|axis| axis.name.clone());
+        let mut set: BTreeMap<String, String> =
+            arms.zip(config.choice.arms.iter().cloned()).collect();
+        let numbers = [&config.dims, &config.tunes, &config.copies, &config.args];
+        let numbers = numbers.into_iter().flatten();
+        set.extend(numbers.map(|(name, value)| (name.clone(), value.to_string())));
         for tune in self.ir.select(&config.choice).tunes {
             set.entry(tune.name).or_insert_with(|| tune.default.to_string());
         }
         set.remove("ranks");
-        Ok(set.into_iter().collect())
+        set.into_iter().collect()
     }
 
     /// Whether a name can be set.
@@ -270,7 +270,8 @@ pub(crate) fn second_opinion(
     let mut findings = Findings::default();
     for pipeline in reach.pipelines() {
         let subject = Subject::standard(*pipeline)?;
-        let set = subject.settled(options.settings_of(*pipeline, ranks, stripes))?;
+        let config = options.config_of(*pipeline, ranks, arch, stripes).map_err(failed)?;
+        let set = subject.settled(&config);
         let tokens = Some(options.tokens.min(INTERPRETED));
         let plain = problem.plain;
         let own = Problem { ranks: ranks as u32, nodes: None, tokens, set, plain };

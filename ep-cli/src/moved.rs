@@ -210,8 +210,9 @@ mod tests {
         use ep_runtime::buffer::{Emit, Via};
         let via = Via::from_name(via).unwrap();
         let options = BufferOptions { via, ..BufferOptions::new(8, 128, 2, 8) };
-        let settings = options.settings_of(pipeline, 4, Some(12));
-        let plan = BuiltIn.emit(pipeline, ep_runtime::jit::Arch::Sm90a, &settings).unwrap().plan;
+        let arch = ep_runtime::jit::Arch::Sm90a;
+        let config = options.config_of(pipeline, 4, arch, Some(12)).unwrap();
+        let plan = BuiltIn.emit(pipeline, &config).unwrap().plan;
         let ir = selected(pipeline, &plan);
         let ways = ir
             .roles

@@ -261,8 +261,8 @@ pub(crate) fn emit(
     arch: Arch,
 ) -> Result<Vec<Emitted>, Failure> {
     let emit = |pipeline: StandardPipeline, stripes: Option<i64>| {
-        let settings = options.settings_of(pipeline, ranks, stripes);
-        BuiltIn.emit(pipeline, arch, &settings).map_err(failed)
+        let config = options.config_of(pipeline, ranks, arch, stripes).map_err(failed)?;
+        BuiltIn.emit(pipeline, &config).map_err(failed)
     };
     // The stripes of the dispatch are those of the others.
     let dispatch = emit(StandardPipeline::NvlDispatch, None)?;

@@ -7,6 +7,8 @@ use ep_runtime::buffer::{
     self, BufferOptions, BuiltIn, CombineInput, CombineOutput, DispatchInput, ExpandOptions,
     ExpandedOutput, Payload, Placement, PlainOutput, Setting, Via,
 };
+use ep_runtime::error::CallError;
+use ep_runtime::tensor::DeviceTensor;
 use ep_runtime::tune::Tuning;
 use pyo3::prelude::*;
 
@@ -297,24 +299,27 @@ impl Handle {
 
     /// Rows from rank to rank, summed up over the ranks before each: `i32[ranks + 1, ranks]`.
     fn rank_prefix(&self, py: Python<'_>) -> PyResult<Tensor> {
-        let ranks = self.home.group.ranks();
-        self.table(py, "rank_prefix", [ranks + 1, ranks])
+        self.table(py, |inner| Ok(inner.layout()?.rank_prefix))
     }
 
     /// The token of each row that arrives, on its own rank.
     fn sources(&self, py: Python<'_>) -> PyResult<Tensor> {
-        self.table(py, "recv_src", [self.home.capacity(), 1])
+        self.table(py, |inner| Ok(inner.dispatch()?.recv_src))
     }
 }
 
 impl Handle {
-    fn table(&self, py: Python<'_>, name: &str, shape: [usize; 2]) -> PyResult<Tensor> {
-        let address = released(py, || {
-            let absent = || Failure::mismatch(format!("the dispatch has no table `{name}`"));
-            self.inner.table(name).ok_or_else(absent)
-        })?;
-        let (rank, rows) = (self.inner.rank(), Rows::new(address, shape[1] as i64));
-        Ok(self.home.tensor(&self.inner, rank, Element::I32, rows, shape))
+    fn table<const RANK: usize>(
+        &self,
+        py: Python<'_>,
+        of: impl FnOnce(&buffer::Handle) -> Result<DeviceTensor<i32, RANK>, CallError> + Send,
+    ) -> PyResult<Tensor> {
+        let table = released(py, || Ok(of(&self.inner)?))?;
+        let mut shape = [1; 2];
+        for (extent, of) in shape.iter_mut().zip(table.extents()) {
+            *extent = of as usize;
+        }
+        Ok(self.home.tensor(&self.inner, self.inner.rank(), Element::I32, table.as_rows(), shape))
     }
 }
 

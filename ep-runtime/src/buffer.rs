@@ -7,15 +7,18 @@
 //! made, on whatever streams.
 
 mod agreement;
-mod arguments;
+mod bind;
+mod counts;
 mod expand;
 mod handles;
 mod inputs;
+mod kernels;
 mod lease;
 mod memory;
 mod options;
 mod payload;
 mod placement;
+mod places;
 mod plain;
 mod programs;
 mod shared;
@@ -28,16 +31,15 @@ use ep_codegen::plan::Plan;
 
 use crate::args::Rows;
 use crate::backend::{Kept, Stream};
-use crate::call_order::Turn;
-use crate::emit::Emitted;
+use crate::calls::{BoundCall, CallKernel};
 use crate::error::CallError;
-use crate::group::{Group, GroupKernel, compile_all, place_control};
-use crate::launch::Prepared;
-use crate::memory::Window;
+use crate::group::Group;
+use crate::pipelines::decode_dispatch;
 
 pub use crate::calls::CallOptions;
+pub use counts::Counts;
 pub use expand::{ExpandOptions, ExpandedOutput, Expander};
-pub use handles::{CombineInput, Counts, Handle, Offered, Received};
+pub use handles::{CombineInput, Handle, Offered, Received};
 pub use inputs::{CombineOutput, DispatchInput};
 pub use memory::MemoryUsage;
 pub use options::{BufferOptions, Payload, Setting, Via};
@@ -45,9 +47,8 @@ pub use placement::Placement;
 pub use plain::PlainOutput;
 pub use standard::{BuiltIn, BuiltInPlain, Emit, StandardPipeline};
 
-use arguments::{CallValue, CallValues, Names};
-use handles::NOT_YET;
-use programs::{Programs, choose, kernel_sms};
+use kernels::Kernels;
+use programs::{Programs, choose};
 use shared::{RankMemory, Shared};
 
 /// Dispatch and combine for one shape. Clones share one buffer.
@@ -64,7 +65,6 @@ impl Buffer {
         mut options: BufferOptions,
         emit: &dyn Emit,
     ) -> Result<Buffer, CallError> {
-        use StandardPipeline as Standard;
         let ranks = group.ranks();
         let backend = group.backend().as_ref();
         group.check_local()?;
@@ -74,52 +74,13 @@ impl Buffer {
         choose(&mut options, backend, ranks)?;
         let programs = Programs::emit(emit, ranks, backend.arch(), &options)?;
         agreement::agree_on_programs(backend, &programs)?;
-        let (starts, _) = place_control(programs.plans());
-        let layout = programs.layout(&options, ranks);
-        let window = Arc::new(Window::new(group.backend(), layout.window_bytes())?);
-        let images = compile_all(group, &programs.all().collect::<Vec<_>>())?;
+        let memory = MemoryUsage::of_programs(&options, ranks, &programs);
         let traffic = options.traffic(ranks);
         let usual_sms = group.usual_sms(&options.rates, &traffic);
-        let prepare = |pipeline, program: &Emitted, place: usize| {
-            let (control_at, plan) = (starts[place], &program.plan);
-            let kernel = GroupKernel::load(group, &window, control_at, plan, &images[place])?;
-            // Pairs of even and odd blocks serve one stripe at a time.
-            let is_paired = plan.arms.iter().any(|(axis, arm)| axis == "via" && arm == "Ring");
-            let names = Names { pipeline, control_at, options: &options, ranks, layout: &layout };
-            let sms = kernel_sms(group, pipeline, usual_sms);
-            Prepared::new(kernel, sms, is_paired, |param| names.operand(param))
-        };
-        let layout_kernel = prepare(Standard::Layout, &programs.layout, 0)?;
-        let dispatch = prepare(Standard::NvlDispatch, &programs.dispatch, 1)?;
-        let combine = prepare(options.combine_pipeline(ranks), &programs.combine, 2)?;
-        // Those that not every buffer has follow in the order of `Programs::all`.
-        let mut place = 3;
-        let mut prepare_if = |pipeline, program: &Option<Emitted>| {
-            let Some(program) = program else { return Ok::<_, CallError>(None) };
-            place += 1;
-            prepare(pipeline, program, place - 1).map(Some)
-        };
-        let cached = prepare_if(Standard::NvlDispatchCached, &programs.cached)?;
-        let one_launch = prepare_if(Standard::DecodeDispatch, &programs.one_launch)?;
-        let stripes = prepare_if(Standard::DecodeStripes, &programs.stripes)?;
-        let memory = group.local().map(|rank| RankMemory::new(group, rank, &options, &layout));
-        let memory = memory.collect::<Result<Vec<_>, _>>()?;
-        let shared = Shared {
-            layout_kernel,
-            dispatch,
-            cached,
-            combine,
-            one_launch,
-            stripes,
-            ranks: memory,
-            window,
-            no_counts: vec![NOT_YET; 1 + options.local_experts(ranks)],
-            layout,
-            traffic,
-            options,
-            group: group.clone(),
-        };
-        shared.name_memory()?;
+        let kernels = Kernels::load(group, programs, options.combine_pipeline(ranks), usual_sms)?;
+        let own = group.local().map(|rank| RankMemory::new(group, rank, &options, &kernels));
+        let own = own.collect::<Result<Vec<_>, _>>()?;
+        let shared = Shared { kernels, ranks: own, memory, traffic, options, group: group.clone() };
         // A call may wait for every rank: none is made before all of them have loaded their kernels.
         backend.gather("make the first call", 0)?;
         Ok(Buffer { shared: Arc::new(shared) })
@@ -151,22 +112,22 @@ impl Buffer {
 
     /// Whether [`Buffer::dispatch`] counts and sends in one launch.
     pub fn dispatches_in_one_launch(&self) -> bool {
-        self.shared.one_launch.is_some()
+        self.shared.kernels.one_launch.is_some()
     }
 
     /// Memory that it takes on each rank.
     pub fn memory(&self) -> MemoryUsage {
-        self.shared.layout.usage()
+        self.shared.memory
     }
 
     /// The plan of a pipeline, if the buffer has it.
     pub fn plan(&self, pipeline: StandardPipeline) -> Option<&Plan> {
-        self.shared.prepared(pipeline).map(Prepared::plan)
+        self.shared.kernels.of(pipeline).map(CallKernel::plan)
     }
 
     /// SMs that a pipeline takes in such a call; 0 if the buffer does not have it.
     pub fn sms(&self, pipeline: StandardPipeline, call: &CallOptions) -> u32 {
-        self.shared.prepared(pipeline).map_or(0, |prepared| prepared.sms(call))
+        self.shared.kernels.of(pipeline).map_or(0, |kernel| kernel.sms(call))
     }
 
     /// Those of them that send to other ranks, of a direct dispatch; all of them if each serves its own
@@ -188,28 +149,33 @@ impl Buffer {
         call: &CallOptions,
     ) -> Result<(Handle, Received), CallError> {
         let shared = &self.shared;
+        self.require_no_wait(rank, call)?;
+        input.check(self.options())?;
+        let received = Received::take(shared, rank)?;
+        let mut handle = self.take_handle(rank, input, call)?;
+        if let Some(one_launch) = &shared.kernels.one_launch {
+            self.count_and_send(one_launch, &mut handle, input, &received, call)?;
+            return Ok((handle, received));
+        }
         // All that may fail on this rank alone comes before the counts are on their way: the other
         // ranks would wait for rows.
-        self.require_no_wait(rank, call)?;
-        input.check_rows(self.options(), true)?;
-        if let Some(one_launch) = &shared.one_launch {
-            return self.count_and_send(one_launch, rank, input, call);
-        }
-        shared.dispatch.check_blocks(rank, call)?;
-        let received = Received::take(shared, rank)?;
+        let rows = self.bind_rows(&handle, input, &received, call)?;
         if !self.holds_worst_case() {
+            drop(rows);
             // All ranks decide by the counts whether there is room.
             let first = CallOptions { done: None, ..*call };
-            let handle = self.exchange_counts(rank, input, &first)?;
+            self.count(&mut handle, input, &first)?;
             let second = CallOptions { after: None, ..*call };
             self.send_counted(&handle, input, &received, &second)?;
             return Ok((handle, received));
         }
-        let mut handle = self.take_handle(rank, input, call)?;
+        let counts = self.bind_counts(&handle, input, call)?;
         let leases = || Box::new((handle.lease().clone(), received.lease().clone())) as Kept;
         let turn = shared.group.begin(rank, call, leases)?;
-        self.launch_counts(&turn, &mut handle, input, call)?;
-        self.launch_rows(&turn, &shared.dispatch, &handle, input, &received, call)?;
+        handle.begin(&turn)?;
+        counts.launch(&turn, call)?;
+        handle.counting(&mut shared.rank(rank)?.state());
+        rows.launch(&turn, call)?;
         shared.group.end(turn, call)?;
         handle.sent();
         Ok((handle, received))
@@ -218,23 +184,22 @@ impl Buffer {
     /// A dispatch in one launch.
     fn count_and_send(
         &self,
-        prepared: &Prepared,
-        rank: usize,
+        kernel: &decode_dispatch::Kernel,
+        handle: &mut Handle,
         input: &DispatchInput,
+        received: &Received,
         call: &CallOptions,
-    ) -> Result<(Handle, Received), CallError> {
-        let shared = &self.shared;
-        prepared.check_blocks(rank, call)?;
-        let received = Received::take(shared, rank)?;
-        let mut handle = self.take_handle(rank, input, call)?;
+    ) -> Result<(), CallError> {
+        let (shared, rank) = (&self.shared, handle.rank());
+        let bound = self.bind_one_launch(kernel, handle, input, received, call)?;
         let leases = || Box::new((handle.lease().clone(), received.lease().clone())) as Kept;
         let turn = shared.group.begin(rank, call, leases)?;
         handle.begin(&turn)?;
-        self.launch_rows(&turn, prepared, &handle, input, &received, call)?;
+        bound.launch(&turn, call)?;
         handle.counting(&mut shared.rank(rank)?.state());
         shared.group.end(turn, call)?;
         handle.sent_in_one_launch();
-        Ok((handle, received))
+        Ok(())
     }
 
     /// The second half of [`Buffer::dispatch`]: the rows, for a handle of the first half. Where
@@ -247,8 +212,9 @@ impl Buffer {
     ) -> Result<Received, CallError> {
         let shared = &self.shared;
         shared.same_tokens(handle, input)?;
+        shared.group.check(handle.rank())?;
         self.require_no_wait(handle.rank(), call)?;
-        input.check_rows(self.options(), true)?;
+        input.check(self.options())?;
         let received = Received::take(shared, handle.rank())?;
         self.send_counted(handle, input, &received, call)?;
         Ok(received)
@@ -264,7 +230,8 @@ impl Buffer {
         if !self.holds_worst_case() {
             handle.require_capacity()?;
         }
-        self.send_rows(&self.shared.dispatch, handle, input, received, call)?;
+        let rows = self.bind_rows(handle, input, received, call)?;
+        self.send(&[&rows], handle, received, call)?;
         handle.sent();
         Ok(())
     }
@@ -292,12 +259,24 @@ impl Buffer {
         input: &DispatchInput,
         call: &CallOptions,
     ) -> Result<Handle, CallError> {
-        let shared = &self.shared;
         let mut handle = self.take_handle(rank, input, call)?;
-        let turn = shared.group.begin(rank, call, || Box::new(handle.lease().clone()))?;
-        self.launch_counts(&turn, &mut handle, input, call)?;
-        shared.group.end(turn, call)?;
+        self.count(&mut handle, input, call)?;
         Ok(handle)
+    }
+
+    fn count(
+        &self,
+        handle: &mut Handle,
+        input: &DispatchInput,
+        call: &CallOptions,
+    ) -> Result<(), CallError> {
+        let (shared, rank) = (&self.shared, handle.rank());
+        let counts = self.bind_counts(handle, input, call)?;
+        let turn = shared.group.begin(rank, call, || Box::new(handle.lease().clone()))?;
+        handle.begin(&turn)?;
+        counts.launch(&turn, call)?;
+        handle.counting(&mut shared.rank(rank)?.state());
+        shared.group.end(turn, call)
     }
 
     /// A handle for the counts of `input`, which are checked.
@@ -309,50 +288,8 @@ impl Buffer {
     ) -> Result<Handle, CallError> {
         let shared = &self.shared;
         shared.check_tokens(input.tokens)?;
-        input.check_routing()?;
         shared.group.check(rank)?;
         Handle::take(shared, rank, input, call)
-    }
-
-    fn launch_counts(
-        &self,
-        turn: &Turn<'_>,
-        handle: &mut Handle,
-        input: &DispatchInput,
-        call: &CallOptions,
-    ) -> Result<(), CallError> {
-        let shared = &self.shared;
-        let own = shared.rank(handle.rank())?;
-        handle.begin(turn)?;
-        let mut values = CallValues::new();
-        handle.bind(&mut values)?;
-        values
-            .set(CallValue::TopkIdx, input.topk_idx)
-            .set(CallValue::Placement, own.placement.address());
-        shared.layout_kernel.launch(turn, call, values.values())?;
-        handle.counting(&mut own.state());
-        Ok(())
-    }
-
-    /// Makes the tables of stripes that later dispatches read, which one launch does not leave.
-    fn count_stripes(
-        &self,
-        turn: &Turn<'_>,
-        handle: &Handle,
-        call: &CallOptions,
-    ) -> Result<(), CallError> {
-        let shared = &self.shared;
-        let Some(stripes) = shared.stripes.as_ref().filter(|_| handle.lacks_stripes()) else {
-            return Ok(());
-        };
-        let mut values = CallValues::new();
-        handle.bind(&mut values)?;
-        stripes.launch(turn, call, values.values())?;
-        // A call that is made now does not find what a replay will make.
-        if !turn.is_captured() {
-            handle.has_stripes();
-        }
-        Ok(())
     }
 
     /// Moves rows along the tables of an earlier dispatch: the same tokens to the same places.
@@ -362,60 +299,40 @@ impl Buffer {
         input: &DispatchInput,
         call: &CallOptions,
     ) -> Result<Received, CallError> {
-        let shared = &self.shared;
+        let (shared, rank) = (&self.shared, handle.rank());
         shared.same_tokens(handle, input)?;
-        let Some(cached) = &shared.cached else {
+        let Some(cached) = &shared.kernels.cached else {
             let what = "the buffer was made without cached dispatches".to_string();
             return Err(CallError::Mismatch { what });
         };
-        input.check_rows(self.options(), false)?;
-        shared.group.check(handle.rank())?;
-        let received = Received::take(shared, handle.rank())?;
-        self.send_rows(cached, handle, input, &received, call)?;
+        shared.group.check(rank)?;
+        let received = Received::take(shared, rank)?;
+        let stripes = self.bind_stripes(handle, call)?;
+        let rows = self.bind_cached(cached, handle, input, &received, call)?;
+        match &stripes {
+            Some(stripes) => self.send(&[stripes, &rows], handle, &received, call)?,
+            None => self.send(&[&rows], handle, &received, call)?,
+        }
         Ok(received)
     }
 
-    fn send_rows(
+    /// Launches what moves rows by the tables of a handle.
+    fn send(
         &self,
-        prepared: &Prepared,
+        launches: &[&BoundCall<'_>],
         handle: &Handle,
-        input: &DispatchInput,
         received: &Received,
         call: &CallOptions,
     ) -> Result<(), CallError> {
         let group = &self.shared.group;
         let leases = || Box::new((handle.lease().clone(), received.lease().clone())) as Kept;
         let turn = group.begin(handle.rank(), call, leases)?;
-        self.count_stripes(&turn, handle, call)?;
-        self.launch_rows(&turn, prepared, handle, input, received, call)?;
+        launches.iter().try_for_each(|bound| bound.launch(&turn, call))?;
+        // A call that is made now does not find what a replay will make.
+        if launches.len() > 1 && !turn.is_captured() {
+            handle.has_stripes();
+        }
         group.end(turn, call)
-    }
-
-    fn launch_rows(
-        &self,
-        turn: &Turn<'_>,
-        prepared: &Prepared,
-        handle: &Handle,
-        input: &DispatchInput,
-        received: &Received,
-        call: &CallOptions,
-    ) -> Result<(), CallError> {
-        let shared = &self.shared;
-        let own = shared.rank(handle.rank())?;
-        let mut values = CallValues::new();
-        handle.bind(&mut values)?;
-        received.bind(&mut values)?;
-        values
-            .set(CallValue::RemoteBlocks, u64::from(shared.remote_sms(call)))
-            .set(CallValue::Placement, own.placement.address())
-            .set(CallValue::X, input.x.address)
-            .set(CallValue::XStride, input.x.row_stride as u64)
-            .set(CallValue::Scale, input.scale.address)
-            .set(CallValue::ScaleStride, input.scale.row_stride as u64)
-            .set(CallValue::ScaleColumnStride, input.scale.column_stride as u64)
-            .set(CallValue::TopkIdx, input.topk_idx)
-            .set(CallValue::Weights, input.topk_weights);
-        prepared.launch(turn, call, values.values())
     }
 
     /// Sets every byte of all outputs of a rank behind its last call, so that what a dispatch does
@@ -425,11 +342,7 @@ impl Buffer {
         let own = shared.rank(rank)?;
         // Later calls come behind this one, on whatever streams.
         let _turn = shared.group.turn(rank, Stream::OWN)?;
-        let (backend, layout) = (shared.group.backend(), &shared.layout);
-        let region = shared.window.own(rank)? + layout.received_at(0);
-        let bytes = layout.received_at(shared.options.live) - layout.received_at(0);
-        backend.fill(rank, Stream::OWN, region, byte, bytes)?;
-        Ok(own.unpacked.fill(Stream::OWN, byte)?)
+        own.outputs.iter().try_for_each(|output| output.fill(byte))
     }
 
     /// A combine input in the window, for experts that do not write in place.
@@ -453,29 +366,14 @@ impl Buffer {
             let what = format!("{got} biases, but the buffer was made for {want}");
             return Err(CallError::Mismatch { what });
         }
-        if biases.windows(2).any(|pair| pair[0].row_stride != pair[1].row_stride) {
-            let what = "the biases of a combine have one row stride".to_string();
-            return Err(CallError::Mismatch { what });
-        }
         handle.require_way_back()?;
-        output.check(self.options(), biases, handle.tokens())?;
+        output.check(self.options(), handle.tokens())?;
         let rank = handle.rank();
-        let own = shared.rank(rank)?;
         shared.group.check(rank)?;
-        let mut values = CallValues::new();
-        handle.bind(&mut values)?;
-        input.bind(shared, rank, &mut values)?;
-        let bias = |copy: usize| biases.get(copy).map_or(0, |rows| rows.address);
-        values
-            .set(CallValue::Placement, own.placement.address())
-            .set(CallValue::Bias0, bias(0))
-            .set(CallValue::Bias1, bias(1))
-            .set(CallValue::BiasStride, biases.first().map_or(0, |rows| rows.row_stride as u64))
-            .set(CallValue::Combined, output.combined)
-            .set(CallValue::CombinedWeights, output.combined_weights);
+        let bound = self.bind_combine(handle, input, biases, output, call)?;
         let leases = || Box::new((handle.lease().clone(), input.leases())) as Kept;
         let turn = shared.group.begin(rank, call, leases)?;
-        shared.combine.launch(&turn, call, values.values())?;
+        bound.launch(&turn, call)?;
         shared.group.end(turn, call)
     }
 }

@@ -19,7 +19,7 @@ pub use bound::BoundCall;
 pub use phases::PhasedCall;
 pub use places::{LeftTables, OutputMemory};
 pub use prepare::{PrepareOptions, TensorName};
-pub(crate) use program::{CallProgram, Loader, Room};
+pub(crate) use program::{CallProgram, Loader, Room, control_bytes};
 
 use crate::backend::Kept;
 use crate::error::CallError;
@@ -97,6 +97,11 @@ impl CallKernel {
         self.inner.spec.arms.get(axis).copied().unwrap_or(0)
     }
 
+    /// SMs of a call that does not say how many, where its roles need no more.
+    pub(crate) fn usual_sms(&self) -> u32 {
+        self.inner.prepared.usual_sms()
+    }
+
     /// SMs that a call takes, a block each.
     pub fn sms(&self, call: &CallOptions) -> u32 {
         self.inner.prepared.sms(call)
@@ -112,6 +117,7 @@ impl CallKernel {
         numbers: &[u64],
     ) -> Result<LeftTables, CallError> {
         let all = 0..self.plan().kernels.len();
+        self.inner.group.check(rank)?;
         let bound = self.bind(rank, call, given, numbers)?;
         self.put(rank, call, all, &bound.values, bound.memory(given))?;
         Ok(bound.left)

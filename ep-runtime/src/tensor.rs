@@ -105,6 +105,21 @@ impl<E, const RANK: usize> DeviceTensor<E, RANK> {
         DeviceTensor { address, extents, strides: dense(&extents), memory: None, elem: PhantomData }
     }
 
+    /// The same in memory that `memory` keeps; an absent tensor stays absent.
+    pub(crate) fn kept_by(&self, memory: &Arc<TensorMemory>) -> DeviceTensor<E, RANK> {
+        match self.address {
+            0 => DeviceTensor::default(),
+            address => DeviceTensor::within(memory, address, self.extents, self.strides),
+        }
+    }
+
+    /// Gives the outermost extent another value, for which there has to be room.
+    pub(crate) fn set_rows(&mut self, rows: usize) {
+        if let Some(outermost) = self.extents.first_mut() {
+            *outermost = rows as u64;
+        }
+    }
+
     /// Device address of the first element; 0: the tensor is absent, or has no elements.
     pub fn address(&self) -> u64 {
         self.address

@@ -18,6 +18,7 @@ use ep_runtime::host::mutant::{DEVICE_LIBRARY, Mutant};
 use ep_runtime::host::{Build, FailureKind, Faults, HostBackend, HostOptions, Programs, Rule};
 use ep_runtime::ir::{POLICIES, Waiver};
 use ep_runtime::jit::Arch;
+use ep_runtime::plan::Config;
 use ep_verify::Findings;
 use ep_verify::options::{ring_settings, unit_settings};
 use ep_verify::oracle::RoutingOptions;
@@ -340,13 +341,8 @@ fn a_seed_replays_a_run() {
 struct Waiving;
 
 impl Emit for Waiving {
-    fn emit(
-        &self,
-        pipeline: StandardPipeline,
-        arch: Arch,
-        settings: &[(String, String)],
-    ) -> Result<Emitted, CallError> {
-        let mut emitted = BuiltIn.emit(pipeline, arch, settings)?;
+    fn emit(&self, pipeline: StandardPipeline, config: &Config) -> Result<Emitted, CallError> {
+        let mut emitted = BuiltIn.emit(pipeline, config)?;
         let dispatches = [StandardPipeline::NvlDispatch, StandardPipeline::NvlDispatchCached];
         if dispatches.contains(&pipeline) {
             let (policy, reason) = ("credit_fence".to_string(), "a test".to_string());

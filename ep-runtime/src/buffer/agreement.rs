@@ -103,7 +103,8 @@ pub(super) fn agree_on_programs(
     programs: &Programs,
 ) -> Result<(), CallError> {
     for program in programs.all() {
-        let parts = [program.cuda.clone(), format!("{:?}", program.plan)];
+        let emitted = program.emitted();
+        let parts = [emitted.cuda.clone(), format!("{:?}", emitted.plan)];
         compare(backend, &digest("kernels", parts.into_iter()))?;
     }
     Ok(())
@@ -139,7 +140,7 @@ mod tests {
     use crate::fake::FakeBackend;
     use crate::group::{Group, GroupOptions};
     use crate::join::{Member, Store, UniqueId};
-    use ep_codegen::plan::Arch;
+    use ep_codegen::plan::Config;
     use std::sync::{Arc, Barrier};
     use std::time::Duration;
 
@@ -230,13 +231,8 @@ mod tests {
     struct Other(bool);
 
     impl Emit for Other {
-        fn emit(
-            &self,
-            pipeline: StandardPipeline,
-            arch: Arch,
-            settings: &[(String, String)],
-        ) -> Result<Emitted, CallError> {
-            let mut emitted = BuiltIn.emit(pipeline, arch, settings)?;
+        fn emit(&self, pipeline: StandardPipeline, config: &Config) -> Result<Emitted, CallError> {
+            let mut emitted = BuiltIn.emit(pipeline, config)?;
             if self.0 && pipeline == StandardPipeline::Layout {
                 emitted.cuda.push(' ');
             }

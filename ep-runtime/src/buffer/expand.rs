@@ -11,7 +11,7 @@ use crate::calls::{CallProgram, Loader, PrepareOptions, Room};
 use crate::error::CallError;
 use crate::pipeline::AnyPipeline;
 use crate::pipelines::{Expand, ExpertLayout, ExpertPrefix};
-use crate::pipelines::{expand, expert_layout, expert_prefix, layout};
+use crate::pipelines::{expand, expert_layout, expert_prefix};
 use crate::tensor::DeviceTensor;
 
 /// What expanded rows are made for.
@@ -76,7 +76,7 @@ impl Expander {
         let group = &shared.group;
         group.check_local()?;
         let [layout, prefix, expand] = programs(shared, &options)?;
-        let usual_sms = shared.dispatch.usual_sms();
+        let usual_sms = shared.kernels.dispatch.core.usual_sms();
         let mut loader = Loader::new(group, &[&layout, &prefix, &expand])?;
         let layout = expert_layout::Kernel { core: loader.load(layout, usual_sms)? };
         let prefix = expert_prefix::Kernel { core: loader.load(prefix, usual_sms)? };
@@ -108,14 +108,13 @@ impl Expander {
             let what = "the handle and the output belong to another buffer, or to two ranks";
             return Err(CallError::Mismatch { what: what.to_string() });
         }
+        shared.group.check(rank)?;
         let (Tables { layout, prefix }, of) = (self.tables(rank)?, &shared.options);
-        let ranks = shared.group.ranks() as u64;
-        let rows = of.capacity(ranks as usize) as u64;
-        let rank_prefix = DeviceTensor::borrowed(handle.rank_prefix()?, [ranks + 1, ranks]);
-        let routes = layout::Handle { rank_prefix, ..layout::Handle::default() };
+        let rows = of.capacity(shared.group.ranks()) as u64;
+        let tables = handle.memory()?.tables();
+        let routes = &tables.layout;
         let expert_idx = DeviceTensor::borrowed(received.topk_idx()?, [rows, of.topk as u64]);
-        let came =
-            PayloadRows { rows, x: received.x()?, scale: received.scale()?, ..shared.no_rows() };
+        let came = PayloadRows::of(of, rows, received.x()?, received.scale()?);
         let (x, to) = (came.into(), inner.output(output));
         let listed = expert_layout::Inputs { expert_idx: expert_idx.clone() };
         let sent = expand::Inputs { x, expert_idx };
@@ -124,9 +123,9 @@ impl Expander {
         let source = expand::Handle { expanded_src };
         // All that may be refused is refused before the first launch.
         let bound = [
-            inner.layout.bind_into(rank, call, &listed, &routes, layout)?,
+            inner.layout.bind_into(rank, call, &listed, routes, layout)?,
             inner.prefix.bind_into(rank, call, layout, &args, prefix)?,
-            inner.expand.bind_into(rank, call, &sent, &to, &routes, layout, prefix, &source)?,
+            inner.expand.bind_into(rank, call, &sent, &to, routes, layout, prefix, &source)?,
         ];
         let kept = || (handle.lease().clone(), received.lease().clone(), Arc::clone(inner));
         let turn = shared.group.begin(rank, call, || Box::new(kept()))?;
@@ -153,9 +152,9 @@ impl Expander {
 
 impl Inner {
     fn output(&self, output: &ExpandedOutput) -> expand::Outputs {
-        let (rows, of) = (self.options.rows as u64, self.shared.no_rows());
+        let (rows, of) = (self.options.rows as u64, &self.shared.options);
         let x = Rows::new(output.x, of.hidden as i64);
-        expand::Outputs { expanded_x: PayloadRows { rows, x, scale: output.scale, ..of }.into() }
+        expand::Outputs { expanded_x: PayloadRows::of(of, rows, x, output.scale).into() }
     }
 }
 

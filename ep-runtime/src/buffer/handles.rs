@@ -6,30 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::arguments::{CallValue, CallValues};
+use super::counts::Counts;
 use super::inputs::DispatchInput;
 use super::lease::{Lease, LeaseKind};
-use super::shared::{RankMemory, RankState, Shared};
+use super::places::{OfferMemory, OutputMemory};
+use super::shared::{HandleMemory, RankMemory, RankState, Shared};
+use super::tensors::kept;
 use crate::args::Rows;
 use crate::call_order::Turn;
 use crate::calls::CallOptions;
 use crate::error::CallError;
-use crate::memory::HostMemory;
+use crate::pipelines::{decode_stripes, layout, nvl_dispatch};
+use crate::tensor::{Bf16, DeviceTensor};
 
-/// What no count can be: host words hold it until the kernel has written the count.
-pub(super) const NOT_YET: u32 = u32::MAX;
-
-/// Words that are looked at together, on the stack: a call allocates nothing.
+/// Totals that are looked at together, on the stack: a call allocates nothing.
 const CHUNK: usize = 64;
-
-/// How many rows arrive at a rank.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Counts {
-    /// Rows in the output.
-    pub received: usize,
-    /// Routed entries for each local expert, rounded up to the buffer's alignment.
-    pub per_expert: Vec<usize>,
-}
 
 /// The tables of one dispatch on one rank: what its combine and cached dispatches read.
 pub struct Handle {
@@ -57,7 +48,9 @@ impl Handle {
         call: &CallOptions,
     ) -> Result<Handle, CallError> {
         let lease = Lease::take(shared, rank, LeaseKind::Handle)?;
-        let block = shared.rank(rank)?.state().counts[lease.index].take();
+        let own = shared.rank(rank)?;
+        let block = own.state().counts[lease.index].take();
+        own.handle(lease.index).tables().take(input.tokens);
         let (tokens, tokens_from) = (input.tokens, input.tokens_from);
         let timeout = call.timeout.unwrap_or_else(|| shared.group.timeout());
         let [has_way_back, lacks_stripes] = [false; 2].map(AtomicBool::new);
@@ -76,7 +69,7 @@ impl Handle {
         // Usually they are there, and no driver is asked.
         let may_wait =
             || shared.group.is_captured(rank, call.stream).map(|is_captured| !is_captured);
-        if handle.is_counting()? && (handle.has_counts()? || may_wait()?) {
+        if handle.is_counting()? && (handle.memory()?.counts.has_come(block)? || may_wait()?) {
             handle.wait_for_counts()?;
         }
         Ok(handle)
@@ -89,11 +82,7 @@ impl Handle {
         if self.is_counting()? {
             return Ok(());
         }
-        let shared = &self.lease.shared;
-        let (received, per_expert) = shared.no_counts.split_at(1);
-        let (memory, at) = self.counts_at()?;
-        memory.write(at + shared.layout.places.received, received)?;
-        Ok(memory.write(at + shared.layout.places.per_expert, per_expert)?)
+        self.memory()?.counts.reset(self.block)
     }
 
     fn is_counting(&self) -> Result<bool, CallError> {
@@ -144,6 +133,16 @@ impl Handle {
         self.lease.shared.rank(self.lease.rank)
     }
 
+    /// Its tables and counts.
+    pub(super) fn memory(&self) -> Result<&HandleMemory, CallError> {
+        Ok(self.own()?.handle(self.lease.index))
+    }
+
+    /// Its counts, as the kernel that counts writes them.
+    pub(super) fn counts_to(&self) -> Result<layout::Outputs, CallError> {
+        Ok(self.memory()?.counts.outputs(self.block))
+    }
+
     /// The rank.
     pub fn rank(&self) -> usize {
         self.lease.rank
@@ -159,6 +158,11 @@ impl Handle {
         self.tokens_from
     }
 
+    /// The same for a kernel.
+    pub(super) fn tokens_word(&self) -> Option<DeviceTensor<i32, 1>> {
+        (self.tokens_from != 0).then(|| DeviceTensor::borrowed(self.tokens_from, [1]))
+    }
+
     /// How many rows arrive. Waits for the exchange of counts, not for the rows. After captured calls:
     /// what the last replay that was waited for has left.
     pub fn counts(&self) -> Result<Counts, CallError> {
@@ -166,44 +170,43 @@ impl Handle {
             true => self.require_replay()?,
             false => self.wait_for_counts()?,
         }
-        let mut words = self.lease.shared.no_counts.clone();
-        let (received, per_expert) = words.split_at_mut(1);
-        let (memory, at) = self.counts_at()?;
-        let places = &self.lease.shared.layout.places;
-        memory.read(at + places.received, received)?;
-        memory.read(at + places.per_expert, per_expert)?;
-        let received = received.first().map_or(0, |word| *word as usize);
-        Ok(Counts { received, per_expert: per_expert.iter().map(|word| *word as usize).collect() })
+        self.memory()?.counts.read(self.block)
     }
 
-    /// Device address of a table, for a pipeline of the user; none if the dispatch lacks it.
-    pub fn table(&self, name: &str) -> Option<u64> {
-        if self.lacks_stripes() && self.lease.shared.makes_stripes(name) {
-            return None;
-        }
-        let tables = self.own().ok()?.tables.address();
-        Some(tables + self.tables_at() + self.lease.shared.layout.tables.at(name)?)
+    /// The tables of `layout`, for a pipeline of the user. Those of stripes are absent if the dispatch was
+    /// one launch, until a cached dispatch has made them.
+    pub fn layout(&self) -> Result<layout::Handle, CallError> {
+        let (memory, tables) = (kept(&self.lease), self.memory()?.tables());
+        let of = &tables.layout;
+        let stripes = match self.lacks_stripes() {
+            true => decode_stripes::Handle::default(),
+            false => tables.stripes.clone(),
+        };
+        Ok(layout::Handle {
+            tokens_per_rank: of.tokens_per_rank.kept_by(&memory),
+            tokens_per_expert: of.tokens_per_expert.kept_by(&memory),
+            in_rank: stripes.in_rank.kept_by(&memory),
+            stripe_tokens: stripes.stripe_tokens.kept_by(&memory),
+            rank_prefix: of.rank_prefix.kept_by(&memory),
+            stripe_prefix: stripes.stripe_prefix.kept_by(&memory),
+        })
     }
 
-    /// Where the totals of all ranks are.
-    pub(super) fn rank_prefix(&self) -> Result<u64, CallError> {
-        let places = &self.lease.shared.layout.places;
-        Ok(self.own()?.tables.address() + self.tables_at() + places.rank_prefix)
+    /// The tables of `nvl-dispatch`, for a pipeline of the user.
+    pub fn dispatch(&self) -> Result<nvl_dispatch::Handle, CallError> {
+        let (memory, tables) = (kept(&self.lease), self.memory()?.tables());
+        let of = &tables.dispatch;
+        Ok(nvl_dispatch::Handle {
+            recv_src: of.recv_src.kept_by(&memory),
+            send_head: of.send_head.kept_by(&memory),
+            recv_first: of.recv_first.kept_by(&memory),
+            recv_count: of.recv_count.kept_by(&memory),
+            send_row: of.send_row.kept_by(&memory),
+        })
     }
 
     pub(super) fn belongs_to(&self, shared: &Shared) -> bool {
         std::ptr::eq(Arc::as_ptr(&self.lease.shared), shared)
-    }
-
-    pub(super) fn bind(&self, values: &mut CallValues) -> Result<(), CallError> {
-        let own = self.own()?;
-        let (counts, at) = self.counts_at()?;
-        values
-            .set(CallValue::Tokens, self.tokens as u64)
-            .set(CallValue::TokensFrom, self.tokens_from)
-            .set(CallValue::Tables, own.tables.address() + self.tables_at())
-            .set(CallValue::Counts, counts.address() + at);
-        Ok(())
     }
 
     /// Fails on every rank alike if the output of any rank is too small. The table of totals is the
@@ -212,15 +215,15 @@ impl Handle {
         self.wait_for_counts()?;
         let shared = &self.lease.shared;
         let ranks = shared.group.ranks();
-        let totals_at =
-            self.tables_at() + shared.layout.places.rank_prefix + 4 * (ranks * ranks) as u64;
+        let prefix = self.memory()?.tables().layout.rank_prefix.address();
+        let totals_at = prefix + 4 * (ranks * ranks) as u64;
         // The counts came before the kernel's last store: the table is complete after the call.
         shared.group.settle(self.rank())?;
         let have = shared.options.capacity(ranks) as u64;
         for first in (0..ranks).step_by(CHUNK) {
             let mut totals = [0; 4 * CHUNK];
             let totals = &mut totals[..4 * CHUNK.min(ranks - first)];
-            self.own()?.tables.read(totals_at + 4 * first as u64, totals)?;
+            shared.group.backend().read(self.rank(), totals_at + 4 * first as u64, totals)?;
             for (rank, total) in (first..).zip(totals.chunks_exact(4)) {
                 let need = u64::from(u32::from_le_bytes([total[0], total[1], total[2], total[3]]));
                 if need > have {
@@ -231,37 +234,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Its block of counts: the memory, and where it begins there.
-    fn counts_at(&self) -> Result<(&HostMemory, u64), CallError> {
-        let bytes = self.lease.shared.layout.counts.bytes();
-        Ok((&self.own()?.counts[self.lease.index], self.block as u64 * bytes))
-    }
-
-    fn tables_at(&self) -> u64 {
-        self.lease.index as u64 * self.lease.shared.layout.tables.bytes()
-    }
-
-    /// Whether the kernel has written all words of `received` and `received_per_expert`.
-    fn has_counts(&self) -> Result<bool, CallError> {
-        let (memory, block_at) = self.counts_at()?;
-        let has = |at: u64, count: usize| {
-            for first in (0..count).step_by(CHUNK) {
-                let mut words = [NOT_YET; CHUNK];
-                let words = &mut words[..CHUNK.min(count - first)];
-                memory.read(block_at + at + 4 * first as u64, words)?;
-                if words.contains(&NOT_YET) {
-                    return Ok::<bool, CallError>(false);
-                }
-            }
-            Ok(true)
-        };
-        let (places, local_experts) =
-            (&self.lease.shared.layout.places, self.lease.shared.no_counts.len() - 1);
-        Ok(has(places.received, 1)? && has(places.per_expert, local_experts)?)
-    }
-
     fn require_replay(&self) -> Result<(), CallError> {
-        if self.has_counts()? {
+        if self.memory()?.counts.has_come(self.block)? {
             return Ok(());
         }
         let what = "the counts of a captured dispatch come with a replay of its graph: wait for one \
@@ -277,7 +251,7 @@ impl Handle {
         let runs_alone = group.backend().runs_alone();
         let patience = if runs_alone { self.timeout.saturating_mul(2) } else { Duration::ZERO };
         for turn in 1u64.. {
-            if self.has_counts()? {
+            if self.memory()?.counts.has_come(self.block)? {
                 break;
             }
             std::hint::spin_loop();
@@ -316,52 +290,26 @@ impl Received {
 
     /// Rows of the payload's values.
     pub fn x(&self) -> Result<Rows, CallError> {
-        let shared = &self.lease.shared;
-        let window = shared.window.own(self.lease.rank)?;
-        let rows = shared.layout.places.received_rows;
-        let stride = shared.options.row_stride() as i64;
-        Ok(Rows::new(window + self.region_at() + rows, stride))
+        Ok(self.memory()?.rows().0)
     }
 
     /// Scales of the rows, if the payload has any.
     pub fn scale(&self) -> Result<Rows, CallError> {
-        let options = &self.lease.shared.options;
-        match options.payload.scales(options.hidden) {
-            0 => Ok(Rows::default()),
-            scales => Ok(Rows::new(self.unpacked("scale")?, scales as i64)),
-        }
+        Ok(self.memory()?.rows().1)
     }
 
     /// Device address of `i64[capacity, topk]`: local experts of each row, -1 for others.
     pub fn topk_idx(&self) -> Result<u64, CallError> {
-        self.unpacked("recv_topk_idx")
+        Ok(self.memory()?.fresh.recv_topk_idx.as_ref().map_or(0, DeviceTensor::address))
     }
 
-    /// Device address of `f32[capacity, topk]`.
+    /// Device address of `f32[capacity, topk]`; 0 for a buffer that moves no weights.
     pub fn topk_weights(&self) -> Result<u64, CallError> {
-        self.unpacked("recv_topk_weights")
+        Ok(self.memory()?.fresh.recv_topk_weights.as_ref().map_or(0, DeviceTensor::address))
     }
 
-    fn region_at(&self) -> u64 {
-        self.lease.shared.layout.received_at(self.lease.index)
-    }
-
-    fn unpacked(&self, name: &str) -> Result<u64, CallError> {
-        let shared = &self.lease.shared;
-        let unpacked = shared.rank(self.lease.rank)?.unpacked.address();
-        let block = self.lease.index as u64 * shared.layout.unpacked.bytes();
-        Ok(unpacked + block + shared.layout.unpacked.at(name).unwrap_or(0))
-    }
-
-    pub(super) fn bind(&self, values: &mut CallValues) -> Result<(), CallError> {
-        let shared = &self.lease.shared;
-        let own = shared.rank(self.lease.rank)?;
-        let unpacked = self.lease.index as u64 * shared.layout.unpacked.bytes();
-        values
-            .set(CallValue::Received, shared.window.own(self.lease.rank)? + self.region_at())
-            .set(CallValue::ReceivedAt, self.region_at())
-            .set(CallValue::Unpacked, own.unpacked.address() + unpacked);
-        Ok(())
+    pub(super) fn memory(&self) -> Result<&OutputMemory, CallError> {
+        Ok(&self.lease.shared.rank(self.lease.rank)?.outputs[self.lease.index])
     }
 }
 
@@ -381,30 +329,16 @@ impl Offered {
 
     /// bf16 rows, in the order in which the dispatch received theirs.
     pub fn x(&self) -> Result<Rows, CallError> {
-        let stride = self.lease.shared.options.combine_stride();
-        self.within(self.rows_at(), stride)
+        Ok(self.memory()?.x.as_rows())
     }
 
     /// f32 weights of the rows, for a buffer that moves weights.
     pub fn weights(&self) -> Result<Rows, CallError> {
-        let stride = self.lease.shared.options.weights_stride();
-        self.within(self.weights_at(), stride)
+        Ok(self.memory()?.weights.as_ref().map_or_else(Rows::default, DeviceTensor::as_rows))
     }
 
-    fn within(&self, at: u64, stride: u64) -> Result<Rows, CallError> {
-        let window = self.lease.shared.window.own(self.lease.rank)?;
-        Ok(Rows::new(window + at, stride as i64))
-    }
-
-    /// Where they are in the window.
-    fn rows_at(&self) -> u64 {
-        let layout = &self.lease.shared.layout;
-        layout.offered_at(self.lease.index) + layout.places.offered_rows
-    }
-
-    fn weights_at(&self) -> u64 {
-        let layout = &self.lease.shared.layout;
-        layout.offered_at(self.lease.index) + layout.places.offered_weights
+    pub(super) fn memory(&self) -> Result<&OfferMemory, CallError> {
+        Ok(&self.lease.shared.rank(self.lease.rank)?.offers[self.lease.index])
     }
 }
 
@@ -429,41 +363,33 @@ impl CombineInput<'_> {
         }
     }
 
-    pub(super) fn bind(
+    /// The rows, and their weights if the buffer moves any.
+    pub(super) fn tensors(
         &self,
         shared: &Arc<Shared>,
         rank: usize,
-        values: &mut CallValues,
-    ) -> Result<(), CallError> {
+    ) -> Result<(DeviceTensor<Bf16, 2>, Option<DeviceTensor<f32, 2>>), CallError> {
         self.check(shared, rank)?;
-        let (x, x_at, weights) = match self {
-            CombineInput::Offered(offered) => (offered.x()?, offered.rows_at(), Some(*offered)),
-            CombineInput::InPlace(received, weights) => {
-                let rows = shared.layout.places.received_rows;
-                (received.x()?, received.region_at() + rows, *weights)
-            }
+        let (x, offered) = match self {
+            CombineInput::Offered(offered) => (Some(&offered.memory()?.x), Some(*offered)),
+            CombineInput::InPlace(received, offered) => (received.memory()?.bf16(), *offered),
         };
-        values
-            .set(CallValue::X, x.address)
-            .set(CallValue::XStride, x.row_stride as u64)
-            .set(CallValue::XAt, x_at);
-        if let Some(offered) = weights {
-            values.set(CallValue::Weights, offered.weights()?.address);
-            values.set(CallValue::WeightsAt, offered.weights_at());
-        }
-        Ok(())
+        let Some(x) = x.cloned() else {
+            return wrong("only a BF16 output can be combined in place");
+        };
+        let weights = match offered {
+            Some(offered) => offered.memory()?.weights.clone(),
+            None => None,
+        };
+        Ok((x, weights))
     }
 
     /// The memory belongs to this rank of this buffer, and holds bf16 rows.
     fn check(&self, shared: &Arc<Shared>, rank: usize) -> Result<(), CallError> {
-        let wrong = |what: &str| Err(CallError::Mismatch { what: what.to_string() });
         let (offered, received) = match self {
             CombineInput::Offered(offered) => (Some(*offered), None),
             CombineInput::InPlace(received, offered) => (*offered, Some(*received)),
         };
-        if received.is_some() && shared.options.payload != super::Payload::Bf16 {
-            return wrong("only a BF16 output can be combined in place");
-        }
         if shared.options.weights && offered.is_none() {
             return wrong("the buffer moves weights, but the combine has none");
         }
@@ -479,4 +405,8 @@ impl CombineInput<'_> {
         }
         Ok(())
     }
+}
+
+fn wrong<T>(what: &str) -> Result<T, CallError> {
+    Err(CallError::Mismatch { what: what.to_string() })
 }

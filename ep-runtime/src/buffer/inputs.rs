@@ -1,12 +1,10 @@
-//! What a caller gives to a call, and whether it is there and lies as kernels move it. A kernel that
-//! follows a wrong address takes its whole device context along.
+//! What a caller gives to a call, as the tensors of the pipelines that it launches.
 
 use super::BufferOptions;
+use super::payload::PayloadRows;
 use crate::args::Rows;
 use crate::error::CallError;
-
-/// Kernels move rows in units of this many bytes.
-const UNIT_BYTES: u64 = 16;
+use crate::tensor::DeviceTensor;
 
 /// What a dispatch sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,94 +35,53 @@ pub struct CombineOutput {
 }
 
 impl DispatchInput {
-    /// Fails without what the exchange of counts reads.
-    pub(super) fn check_routing(&self) -> Result<(), CallError> {
-        if self.tokens_from != 0 {
-            values("tokens_from", self.tokens_from, 4)?;
+    /// Fails without what the buffer was made to move, and for a number of tokens that no kernel could
+    /// read.
+    pub(super) fn check(&self, options: &BufferOptions) -> Result<(), CallError> {
+        if !self.tokens_from.is_multiple_of(4) {
+            let at = self.tokens_from;
+            let what = format!("`tokens_from` begins at {at:#x}, which is no multiple of 4");
+            return Err(CallError::Mismatch { what });
         }
-        match self.tokens {
-            0 => Ok(()),
-            _ => values("topk_idx", self.topk_idx, 8),
-        }
+        check_weights("topk_weights", options.weights && self.tokens > 0, self.topk_weights)
     }
 
-    /// Fails without what moves; a cached dispatch moves neither indices nor weights.
-    pub(super) fn check_rows(
-        &self,
-        options: &BufferOptions,
-        is_fresh: bool,
-    ) -> Result<(), CallError> {
-        if self.tokens == 0 {
-            return Ok(());
-        }
-        let payload = options.payload;
-        rows("x", &self.x, payload.value_bytes())?;
-        if payload.scale_bytes() != 0 {
-            values("scale", self.scale.address, payload.scale_bytes())?;
-        }
-        if is_fresh && options.weights {
-            values("topk_weights", self.topk_weights, 4)?;
-        }
-        Ok(())
+    /// Where the device finds how many tokens there are.
+    pub(super) fn tokens_word(&self) -> Option<DeviceTensor<i32, 1>> {
+        (self.tokens_from != 0).then(|| DeviceTensor::borrowed(self.tokens_from, [1]))
+    }
+
+    /// Where its tokens go.
+    pub(super) fn topk_idx(&self, options: &BufferOptions) -> DeviceTensor<i64, 2> {
+        DeviceTensor::borrowed(self.topk_idx, [self.tokens as u64, options.topk as u64])
+    }
+
+    /// The weights of that, if the buffer moves any.
+    pub(super) fn topk_weights(&self, options: &BufferOptions) -> Option<DeviceTensor<f32, 2>> {
+        let extents = [self.tokens as u64, options.topk as u64];
+        options.weights.then(|| DeviceTensor::borrowed(self.topk_weights, extents))
+    }
+
+    /// Its rows.
+    pub(super) fn rows(&self, options: &BufferOptions) -> PayloadRows {
+        PayloadRows::of(options, self.tokens as u64, self.x, self.scale)
     }
 }
 
 impl CombineOutput {
-    /// Fails without a place for the sums of `tokens` tokens, or without one of the biases.
-    pub(super) fn check(
-        &self,
-        options: &BufferOptions,
-        biases: &[Rows],
-        tokens: usize,
-    ) -> Result<(), CallError> {
-        if tokens == 0 {
-            return Ok(());
-        }
-        biases.iter().try_for_each(|bias| rows("bias", bias, 2))?;
-        rows("combined", &Rows::new(self.combined, options.hidden as i64), 2)?;
-        match options.weights {
-            true => values("combined_weights", self.combined_weights, 4),
-            false => Ok(()),
-        }
+    /// Fails without a place for the weights of `tokens` tokens that the buffer adds up.
+    pub(super) fn check(&self, options: &BufferOptions, tokens: usize) -> Result<(), CallError> {
+        let needed = options.weights && tokens > 0;
+        check_weights("combined_weights", needed, self.combined_weights)
     }
 }
 
-/// Rows that kernels move whole.
-fn rows(name: &str, rows: &Rows, value_bytes: u64) -> Result<(), CallError> {
-    present(name, rows.address)?;
-    let apart = rows.row_stride.saturating_mul(value_bytes as i64);
-    if rows.address.is_multiple_of(UNIT_BYTES) && apart % UNIT_BYTES as i64 == 0 {
+fn check_weights(name: &str, needed: bool, address: u64) -> Result<(), CallError> {
+    if !needed || address != 0 {
         return Ok(());
     }
-    let what = format!(
-        "`{name}` begins at {:#x} and has its rows {apart} bytes apart: both have to be multiples of \
-         {UNIT_BYTES} bytes",
-        rows.address
-    );
+    let what = format!("`{name}` has no address, but the buffer was made with `weights`");
     Err(CallError::Mismatch { what })
-}
-
-/// Values that kernels read or write one by one.
-fn values(name: &str, address: u64, bytes: u64) -> Result<(), CallError> {
-    present(name, address)?;
-    if address.is_multiple_of(bytes) {
-        return Ok(());
-    }
-    let what = format!(
-        "`{name}` begins at {address:#x}, which is no multiple of its {bytes} bytes a value"
-    );
-    Err(CallError::Mismatch { what })
-}
-
-fn present(name: &str, address: u64) -> Result<(), CallError> {
-    if address != 0 {
-        return Ok(());
-    }
-    let why = match name {
-        "topk_weights" | "combined_weights" => ", but the buffer was made with `weights`",
-        _ => "",
-    };
-    Err(CallError::Mismatch { what: format!("`{name}` has no address{why}") })
 }
 
 #[cfg(test)]
@@ -166,18 +123,19 @@ mod tests {
             let error = buffer.dispatch(0, &input, &call).err().expect("it is refused");
             error.to_string()
         };
-        let absent = |name: &str| format!("`{name}` has no address");
-        assert_eq!(refused(DispatchInput { x: Rows::default(), ..whole }), absent("x"));
+        let absent = |name: &str| format!("DecodeDispatch: `{name}` is absent");
+        let x = Rows::new(0, 64);
+        assert_eq!(refused(DispatchInput { x, ..whole }), absent("x"));
         assert_eq!(refused(DispatchInput { topk_idx: 0, ..whole }), absent("topk_idx"));
-        let weights = absent("topk_weights") + ", but the buffer was made with `weights`";
+        let weights = "`topk_weights` has no address, but the buffer was made with `weights`";
         assert_eq!(refused(DispatchInput { topk_weights: 0, ..whole }), weights);
         let x = Rows::new(whole.x.address + 2, 64);
         let odd = refused(DispatchInput { x, ..whole });
-        assert!(odd.ends_with("128 bytes apart: both have to be multiples of 16 bytes"), "{odd}");
+        assert!(odd.ends_with("128 bytes apart: both have to be multiples of 16"), "{odd}");
         let narrow = refused(DispatchInput { x: Rows::new(whole.x.address, 65), ..whole });
         assert!(narrow.contains("130 bytes apart"), "{narrow}");
         let odd = refused(DispatchInput { topk_idx: whole.topk_idx + 4, ..whole });
-        assert!(odd.ends_with("no multiple of its 8 bytes a value"), "{odd}");
+        assert!(odd.ends_with("which is no multiple of 8"), "{odd}");
         let odd = refused(DispatchInput { tokens_from: whole.topk_idx + 2, ..whole });
         assert!(odd.starts_with("`tokens_from` begins at"), "{odd}");
         // A rank without tokens needs none of them.
@@ -213,10 +171,11 @@ mod tests {
     fn scales_belong_to_a_payload_that_has_them() {
         let options = BufferOptions { weights: false, ..BufferOptions::new(TOKENS, 64, 2, 4) };
         let (group, buffer, memory) = buffer(BufferOptions { payload: Payload::Fp8, ..options });
-        let without = DispatchInput { topk_weights: 0, ..input(&memory) };
+        let scale = Rows::new(0, 1);
+        let without = DispatchInput { topk_weights: 0, scale, ..input(&memory) };
         let call = CallOptions::sms(12);
         let error = buffer.dispatch(0, &without, &call).err().unwrap();
-        assert_eq!(error.to_string(), "`scale` has no address");
+        assert_eq!(error.to_string(), "DecodeDispatch: `x_scale` is absent");
         let with = DispatchInput { scale: Rows::new(memory.address(), 1), ..without };
         buffer.dispatch(0, &with, &call).map(drop).unwrap();
         group.sync(0).unwrap();
@@ -238,12 +197,12 @@ mod tests {
         let way = "the handle has counts alone: its rows come back after a `dispatch_counted`";
         assert_eq!(refused(combine(at, at, bias)), way);
         let _received = buffer.dispatch_counted(&handle, &input(&memory), &call).unwrap();
-        assert_eq!(refused(combine(0, at, bias)), "`combined` has no address");
-        assert!(refused(combine(at + 8, at, bias)).starts_with("`combined` begins at"));
+        assert_eq!(refused(combine(0, at, bias)), "DecodeCombine: `combined` is absent");
+        assert!(refused(combine(at + 8, at, bias)).contains("`combined` begins at"));
         assert!(
             refused(combine(at, 0, bias)).starts_with("`combined_weights` has no address, but")
         );
-        assert_eq!(refused(combine(at, at, Rows::default())), "`bias` has no address");
+        assert_eq!(refused(combine(at, at, Rows::new(0, 64))), "DecodeCombine: `bias` is absent");
         combine(at, at, bias).unwrap();
         group.sync(0).unwrap();
     }

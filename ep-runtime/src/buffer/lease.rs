@@ -116,11 +116,7 @@ mod tests {
         let error = buffer.dispatch(0, &input, &call).err().unwrap();
         assert!(matches!(error, CallError::Silent { rank: 0, what: "the counts" }), "{error}");
         // The block that is next, as a kernel leaves it.
-        let (counts, block) = (&buffer.shared.ranks[0].counts[0], 1);
-        let layout = &buffer.shared.layout;
-        for at in [layout.places.received, layout.places.per_expert] {
-            counts.write(block * layout.counts.bytes() + at, &[0; 4]).unwrap();
-        }
+        buffer.shared.ranks[0].handle(0).counts.come(1);
         backend.asked();
         buffer.dispatch(0, &input, &call).map(drop).unwrap();
         assert_eq!(backend.asked()[..2], ["capture", "launch"], "nothing is asked before the turn");

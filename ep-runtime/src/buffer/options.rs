@@ -1,6 +1,7 @@
-//! What a buffer is made for, and the settings of each standard pipeline that follow from it.
+//! What a buffer is made for.
 
 mod check;
+mod choices;
 
 use ep_codegen::plan::LINE_BYTES;
 
@@ -87,14 +88,6 @@ impl Via {
     /// The way called `name`.
     pub fn from_name(name: &str) -> Option<Via> {
         Via::ALL.into_iter().find(|via| via.name() == name)
-    }
-
-    /// The arm of the combine that reads what such a dispatch leaves.
-    fn combine_name(self) -> &'static str {
-        match self {
-            Via::Direct => "pull",
-            Via::Ring => "ring",
-        }
     }
 }
 
@@ -219,11 +212,6 @@ impl BufferOptions {
         line_aligned((self.hidden as u64).saturating_mul(value_bytes)) / value_bytes
     }
 
-    /// Bytes of the rows of one output.
-    pub(super) fn rows_bytes(&self, ranks: usize) -> u64 {
-        self.capacity(ranks) as u64 * self.row_stride() * self.payload.value_bytes()
-    }
-
     /// bf16 values from one row of a combine input to the next.
     pub fn combine_stride(&self) -> u64 {
         line_aligned((self.hidden as u64).saturating_mul(2)) / 2
@@ -253,76 +241,6 @@ impl BufferOptions {
         let [ranks, experts, topk, tokens, row] =
             [ranks as i64, self.experts as i64, topk as i64, self.tokens as i64, row as i64];
         Traffic::even(ranks, experts, topk, tokens, row)
-    }
-
-    /// The settings of a standard pipeline for this buffer. `stripes` is what the dispatch was
-    /// planned with, once that is known.
-    pub fn settings_of(
-        &self,
-        pipeline: StandardPipeline,
-        ranks: usize,
-        stripes: Option<i64>,
-    ) -> Vec<(String, String)> {
-        use StandardPipeline as Standard;
-        let mut all: Vec<(&str, String)> = vec![("ranks", ranks.to_string())];
-        let flag = |on: bool| u8::from(on).to_string();
-        if pipeline != Standard::DecodeStripes {
-            all.push(("topk", self.topk.to_string()));
-        }
-        let combines = [Standard::NvlCombine, Standard::DecodeCombine].contains(&pipeline);
-        if !combines && pipeline != Standard::DecodeStripes {
-            all.push(("experts", self.experts.to_string()));
-        }
-        let striped = [Standard::Layout, Standard::DecodeStripes].contains(&pipeline)
-            || self.via == Via::Ring;
-        let planned = stripes.filter(|_| striped);
-        all.extend(planned.map(|stripes| ("stripes", stripes.to_string())));
-        match pipeline {
-            Standard::Layout | Standard::DecodeStripes => {}
-            Standard::DecodeDispatch => {
-                all.push(("hidden", self.hidden.to_string()));
-                all.push(("max_tokens", self.tokens.to_string()));
-                all.push(("payload", self.payload.name().to_string()));
-                for name in ["received", "received_per_expert"] {
-                    all.push((name, flag(true)));
-                }
-                for name in ["topk_weights", "recv_topk_weights"] {
-                    all.push((name, flag(self.weights)));
-                }
-            }
-            Standard::NvlDispatch | Standard::NvlDispatchCached => {
-                let fresh = pipeline == Standard::NvlDispatch;
-                if self.via == Via::Direct {
-                    // Every call says how many, and one is the least: a kernel runs on two blocks.
-                    all.push(("remote_blocks", "1".to_string()));
-                }
-                all.push(("hidden", self.hidden.to_string()));
-                all.push(("payload", self.payload.name().to_string()));
-                all.push(("via", self.via.name().to_string()));
-                all.push(("mode", if fresh { "fresh" } else { "cached" }.to_string()));
-                for name in ["topk_idx", "recv_topk_idx"] {
-                    all.push((name, flag(fresh)));
-                }
-                for name in ["topk_weights", "recv_topk_weights"] {
-                    all.push((name, flag(fresh && self.weights)));
-                }
-            }
-            Standard::NvlCombine | Standard::DecodeCombine => {
-                all.push(("hidden", self.hidden.to_string()));
-                match pipeline {
-                    Standard::NvlCombine => {
-                        all.push(("via", self.via.combine_name().to_string()));
-                    }
-                    _ => all.push(("max_tokens", self.tokens.to_string())),
-                }
-                all.push(("weights", flag(self.weights)));
-                all.push(("combined_weights", flag(self.weights)));
-                all.push(("bias", self.biases.to_string()));
-            }
-        }
-        let own = self.settings.iter().filter(|setting| setting.pipeline == pipeline.name());
-        let own = own.map(|setting| (setting.name.clone(), setting.value.clone()));
-        all.into_iter().map(|(name, value)| (name.to_string(), value)).chain(own).collect()
     }
 
     /// Where experts live.

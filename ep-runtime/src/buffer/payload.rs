@@ -1,6 +1,6 @@
 //! Rows of a payload, as each pipeline of a buffer takes them.
 
-use super::options::Payload;
+use super::options::{BufferOptions, Payload};
 use crate::args::Rows;
 use crate::pipelines::{decode_dispatch, expand, nvl_dispatch};
 use crate::tensor::DeviceTensor;
@@ -8,16 +8,21 @@ use crate::tensor::DeviceTensor;
 /// Rows and their scales, in memory that somebody else keeps.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PayloadRows {
-    pub(super) payload: Payload,
+    payload: Payload,
     /// How many, and values of each.
-    pub(super) rows: u64,
-    pub(super) hidden: usize,
-    pub(super) x: Rows,
+    rows: u64,
+    hidden: usize,
+    x: Rows,
     /// Absent for BF16.
-    pub(super) scale: Rows,
+    scale: Rows,
 }
 
 impl PayloadRows {
+    pub(super) fn of(options: &BufferOptions, rows: u64, x: Rows, scale: Rows) -> PayloadRows {
+        let BufferOptions { payload, hidden, .. } = *options;
+        PayloadRows { payload, rows, hidden, x, scale }
+    }
+
     fn values<E>(&self) -> DeviceTensor<E, 2> {
         DeviceTensor::borrowed_rows(&self.x, [self.rows, self.hidden as u64])
     }

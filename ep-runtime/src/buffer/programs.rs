@@ -1,24 +1,24 @@
-//! What a buffer is made of before anything is compiled: which kernels, and what lies where for them.
+//! What a buffer is made of before anything is compiled: which kernels, and what memory they need.
 
-use ep_codegen::plan::{Arch, Plan};
+use ep_codegen::plan::Arch;
 
-use super::memory::{MemoryLayout, MemoryUsage};
+use super::memory::MemoryUsage;
 use super::options::BufferOptions;
-use super::standard::{Emit, StandardPipeline};
+use super::standard::{BuiltIn, Emit, StandardPipeline};
 use crate::backend::Backend;
-use crate::emit::Emitted;
+use crate::calls::{CallProgram, Room};
 use crate::error::CallError;
-use crate::group::{Group, place_control, positive};
+use crate::group::Group;
 use crate::tune::PUSHED_BACK_SMS;
 
 /// The emitted kernels of a buffer.
 pub(super) struct Programs {
-    pub(super) layout: Emitted,
-    pub(super) dispatch: Emitted,
-    pub(super) cached: Option<Emitted>,
-    pub(super) combine: Emitted,
-    pub(super) one_launch: Option<Emitted>,
-    pub(super) stripes: Option<Emitted>,
+    pub(super) layout: CallProgram,
+    pub(super) dispatch: CallProgram,
+    pub(super) cached: Option<CallProgram>,
+    pub(super) combine: CallProgram,
+    pub(super) one_launch: Option<CallProgram>,
+    pub(super) stripes: Option<CallProgram>,
 }
 
 impl Programs {
@@ -29,46 +29,38 @@ impl Programs {
         options: &BufferOptions,
     ) -> Result<Programs, CallError> {
         use StandardPipeline as Standard;
-        let make = |pipeline: StandardPipeline, stripes: Option<i64>| {
-            emit.emit(pipeline, arch, &options.settings_of(pipeline, ranks, stripes))
+        let make = |pipeline: StandardPipeline, stripes: Option<i64>, room: Room| {
+            let config = options.config_of(pipeline, ranks, arch, stripes)?;
+            let (emitted, ir) = (emit.emit(pipeline, &config)?, (BuiltIn::entry(pipeline).ir)());
+            options.chosen(pipeline, ranks, stripes, |chosen| {
+                CallProgram::new((&ir, &config), emitted, chosen, room)
+            })
         };
-        let dispatch = make(Standard::NvlDispatch, None)?;
+        let (tables, window) = (options.handles(), options.live);
+        let dispatch = make(Standard::NvlDispatch, None, Room { tables, window })?;
         // Counts are made per stripe of the dispatch that reads them.
-        let stripes = dispatch.plan.numbers.get("stripes").copied();
+        let stripes = dispatch.emitted().plan.numbers.get("stripes").copied();
         let one_launch = options.uses_one_launch(ranks);
+        // These write what the others have.
         let make_if = |wanted: bool, pipeline: StandardPipeline| {
-            wanted.then(|| make(pipeline, stripes)).transpose()
+            wanted.then(|| make(pipeline, stripes, Room::default())).transpose()
         };
+        let combine = options.combine_pipeline(ranks);
         Ok(Programs {
-            layout: make(Standard::Layout, stripes)?,
+            layout: make(Standard::Layout, stripes, Room { tables, window: 0 })?,
             cached: make_if(options.cached, Standard::NvlDispatchCached)?,
-            combine: make(options.combine_pipeline(ranks), stripes)?,
+            combine: make(combine, stripes, Room { tables: 0, window })?,
             one_launch: make_if(one_launch, Standard::DecodeDispatch)?,
             stripes: make_if(one_launch, Standard::DecodeStripes)?,
             dispatch,
         })
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Emitted> {
+    /// In the order in which they are loaded.
+    pub(super) fn all(&self) -> Vec<&CallProgram> {
         let fixed = [&self.layout, &self.dispatch, &self.combine];
-        fixed.into_iter().chain(&self.cached).chain(&self.one_launch).chain(&self.stripes)
-    }
-
-    pub(super) fn plans(&self) -> impl Iterator<Item = &Plan> {
-        self.all().map(|program| &program.plan)
-    }
-
-    /// What lies where in a buffer of them.
-    pub(super) fn layout(&self, options: &BufferOptions, ranks: usize) -> MemoryLayout {
-        let (_, control_bytes) = place_control(self.plans());
-        MemoryLayout::new(options, ranks, self.plans(), control_bytes, self.meta_bytes())
-    }
-
-    /// Bytes of the meta record that a direct channel brings with each row.
-    fn meta_bytes(&self) -> u64 {
-        let dispatches = [Some(&self.dispatch), self.cached.as_ref()].into_iter().flatten();
-        let messages = dispatches.flat_map(|program| &program.plan.messages);
-        messages.map(|message| positive(message.meta_bytes)).max().unwrap_or(0)
+        let others = [&self.cached, &self.one_launch, &self.stripes];
+        fixed.into_iter().chain(others.into_iter().flatten()).collect()
     }
 }
 
@@ -81,7 +73,7 @@ impl MemoryUsage {
         emit: &dyn Emit,
     ) -> Result<MemoryUsage, CallError> {
         options.check(ranks)?;
-        Ok(Programs::emit(emit, ranks, arch, options)?.layout(options, ranks).usage())
+        Ok(MemoryUsage::of_programs(options, ranks, &Programs::emit(emit, ranks, arch, options)?))
     }
 }
 

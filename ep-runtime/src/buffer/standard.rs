@@ -1,6 +1,6 @@
 //! The pipelines that a buffer launches, and where it gets their kernels from.
 
-use ep_codegen::plan::{Arch, Config};
+use ep_codegen::plan::Config;
 use ep_codegen::schedule::RuleSet;
 
 use crate::emit::Emitted;
@@ -54,13 +54,8 @@ impl StandardPipeline {
 
 /// Where a buffer gets its kernels from: the compiled-in declarations, or files made by `emit`.
 pub trait Emit {
-    /// The plan and text of `pipeline` with `settings` (names and values as `--set` takes them).
-    fn emit(
-        &self,
-        pipeline: StandardPipeline,
-        arch: Arch,
-        settings: &[(String, String)],
-    ) -> Result<Emitted, CallError>;
+    /// The plan and text of `pipeline`.
+    fn emit(&self, pipeline: StandardPipeline, config: &Config) -> Result<Emitted, CallError>;
 }
 
 /// The standard pipelines as this crate declares them.
@@ -88,38 +83,14 @@ impl BuiltIn {
 pub struct BuiltInPlain;
 
 impl Emit for BuiltInPlain {
-    fn emit(
-        &self,
-        pipeline: StandardPipeline,
-        arch: Arch,
-        settings: &[(String, String)],
-    ) -> Result<Emitted, CallError> {
-        emit(pipeline, arch, settings, RuleSet::None)
+    fn emit(&self, pipeline: StandardPipeline, config: &Config) -> Result<Emitted, CallError> {
+        let config = Config { rules: RuleSet::None, ..config.clone() };
+        Ok(BuiltIn::entry(pipeline).emit(&config)?)
     }
 }
 
 impl Emit for BuiltIn {
-    fn emit(
-        &self,
-        pipeline: StandardPipeline,
-        arch: Arch,
-        settings: &[(String, String)],
-    ) -> Result<Emitted, CallError> {
-        emit(pipeline, arch, settings, RuleSet::All)
+    fn emit(&self, pipeline: StandardPipeline, config: &Config) -> Result<Emitted, CallError> {
+        Ok(BuiltIn::entry(pipeline).emit(config)?)
     }
-}
-
-fn emit(
-    pipeline: StandardPipeline,
-    arch: Arch,
-    settings: &[(String, String)],
-    rules: RuleSet,
-) -> Result<Emitted, CallError> {
-    let entry = BuiltIn::entry(pipeline);
-    let ir = (entry.ir)();
-    let mut config = Config { rules, ..Config::new(&ir, arch) };
-    for (name, value) in settings {
-        config.set(&ir, name, value)?;
-    }
-    Ok(entry.emit(&config)?)
 }

@@ -123,12 +123,18 @@ impl Offered {
 
 /// As many rows as the buffer holds, which stay as long as the tensor.
 fn view<E: Element>(lease: &Lease, rows: Rows, width: usize) -> DeviceTensor<E, 2> {
-    let shared = &lease.shared;
-    let capacity = shared.options.capacity(shared.group.ranks()) as u64;
-    let (backend, rank) = (Arc::clone(shared.group.backend()), lease.rank);
-    let memory = Arc::new(TensorMemory::Kept { backend, rank, kept: Box::new(lease.clone()) });
+    if rows.address == 0 {
+        return DeviceTensor::default();
+    }
+    let capacity = lease.shared.options.capacity(lease.shared.group.ranks()) as u64;
     let strides = [rows.row_stride, 1];
-    DeviceTensor::within(&memory, rows.address, [capacity, width as u64], strides)
+    DeviceTensor::within(&kept(lease), rows.address, [capacity, width as u64], strides)
+}
+
+/// Memory of a buffer that stays as long as its place is leased.
+pub(super) fn kept(lease: &Lease) -> Arc<TensorMemory> {
+    let (backend, rank) = (Arc::clone(lease.shared.group.backend()), lease.rank);
+    Arc::new(TensorMemory::Kept { backend, rank, kept: Box::new(lease.clone()) })
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub struct BoundCall<'k> {
 }
 
 impl CallKernel {
-    /// Checks a call of one rank. `given` has a place for each tensor of the declaration; where it has the
+    /// Checks a call of one rank, in a group that its caller has checked. `given` has a place for each tensor of the declaration; where it has the
     /// tables, the call writes these, and no other ones.
     pub fn bind(
         &self,
@@ -28,7 +28,6 @@ impl CallKernel {
     ) -> Result<BoundCall<'_>, CallError> {
         let Inner { prepared, ranks, spec, group, .. } = self.inner.as_ref();
         let own = &ranks[group.local_index(rank)?];
-        group.check(rank)?;
         prepared.check_blocks(rank, call)?;
         let mut values = own.values();
         let window = prepared.kernel().window(rank)?;

@@ -13,6 +13,8 @@ const UNIT_BYTES: u64 = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dim {
     Is(u64),
+    /// That, or more.
+    Least(u64),
     /// A size that calls say.
     Said(usize),
     /// A size that only the device knows.
@@ -24,7 +26,7 @@ pub(super) enum Dim {
 impl Dim {
     pub(super) fn value(self, sizes: &Sizes) -> Option<u64> {
         match self {
-            Dim::Is(value) => Some(value),
+            Dim::Is(value) | Dim::Least(value) => Some(value),
             Dim::Said(size) | Dim::Found(size) => sizes.get(size).copied(),
             Dim::Unknown => None,
         }
@@ -61,6 +63,10 @@ pub(super) struct TensorSpec {
     pub(super) columns_apart: bool,
     /// Bytes from one row to the next, where peers count on it.
     pub(super) stride_bytes: Option<u64>,
+    /// Elements of a row.
+    pub(super) inner: u64,
+    /// Whether it has elements when there are the most of everything.
+    pub(super) has_elements: bool,
     /// Where it lies among the tables, or in a region of the window.
     pub(super) at: u64,
     pub(super) most_bytes: u64,
@@ -71,14 +77,8 @@ impl TensorSpec {
     pub(super) fn row_stride(&self) -> i64 {
         match self.stride_bytes {
             Some(apart) => (apart / self.bytes) as i64,
-            None => self.inner() as i64,
+            None => self.inner as i64,
         }
-    }
-
-    /// Elements of a row.
-    pub(super) fn inner(&self) -> u64 {
-        let known = |dim: &Dim| if let Dim::Is(value) = dim { *value } else { 1 };
-        self.dims.iter().skip(1).map(known).product()
     }
 
     /// Elements from row to row and from column to column: of the last two axes, since kernels number the
@@ -89,12 +89,7 @@ impl TensorSpec {
         [stride(0), stride(1)]
     }
 
-    pub(super) fn check(
-        &self,
-        given: &Given<'_>,
-        sizes: &Sizes,
-        most: &Sizes,
-    ) -> Result<(), TensorFault> {
+    pub(super) fn check(&self, given: &Given<'_>, sizes: &Sizes) -> Result<(), TensorFault> {
         if *given.elem != self.elem {
             let (have, want) = (text::elem(given.elem), text::elem(&self.elem));
             return Err(TensorFault::Element { have, want });
@@ -103,15 +98,17 @@ impl TensorSpec {
             Dim::Found(_) => None,
             dim => dim.value(sizes),
         };
-        let pairs = || given.extents.iter().zip(self.dims.iter().map(want));
-        if given.extents.len() != self.dims.len()
-            || pairs().any(|(have, want)| want.is_some_and(|want| want != *have))
+        let fits = |(have, dim): (&u64, &Dim)| match dim {
+            Dim::Least(least) => have >= least,
+            dim => want(dim).is_none_or(|want| want == *have),
+        };
+        if given.extents.len() != self.dims.len() || !given.extents.iter().zip(&self.dims).all(fits)
         {
             let have = given.extents.to_vec();
             return Err(TensorFault::Extents { have, want: self.dims.iter().map(want).collect() });
         }
-        let needed = self.dims.iter().all(|dim| dim.value(most) != Some(0));
-        let is_empty = given.extents.contains(&0) && !(self.kind == Kind::Handle && needed);
+        let needed = self.kind == Kind::Handle && self.has_elements;
+        let is_empty = given.extents.contains(&0) && !needed;
         if is_empty {
             return Ok(());
         }
@@ -124,17 +121,18 @@ impl TensorSpec {
     /// Where the elements lie.
     fn check_place(&self, given: &Given<'_>) -> Result<(), TensorFault> {
         let Some(row) = given.strides.first() else { return Ok(()) };
-        let (have, inner) = (given.strides.to_vec(), self.inner() as i64);
+        // A list of what it has is made for an error alone: calls allocate nothing.
+        let (have, inner) = (|| given.strides.to_vec(), self.inner as i64);
         if self.columns_apart {
             if !columns_fit(given) {
-                return Err(TensorFault::Strides { have, row: inner, or_more: true });
+                return Err(TensorFault::Strides { have: have(), row: inner, or_more: true });
             }
         } else {
             let mut dense = 1;
             for (axis, stride) in given.strides.iter().enumerate().skip(1).rev() {
                 if *stride != dense && given.extents[axis] > 1 {
                     return Err(TensorFault::Strides {
-                        have,
+                        have: have(),
                         row: inner,
                         or_more: self.rows_apart,
                     });
@@ -150,14 +148,14 @@ impl TensorSpec {
             if !fits {
                 let (row, or_more) =
                     (self.row_stride(), self.rows_apart && self.stride_bytes.is_none());
-                return Err(TensorFault::Strides { have, row, or_more });
+                return Err(TensorFault::Strides { have: have(), row, or_more });
             }
         }
         self.check_alignment(given.address, *row)
     }
 
     fn check_alignment(&self, address: u64, row: i64) -> Result<(), TensorFault> {
-        let row_bytes = self.inner() * self.bytes;
+        let row_bytes = self.inner * self.bytes;
         let moved = matches!(self.elem, Elem::Bf16 | Elem::E4m3) && self.dims.len() > 1;
         if moved && row_bytes.is_multiple_of(UNIT_BYTES) {
             let apart = row as u64 * self.bytes;
@@ -186,4 +184,10 @@ fn columns_fit(given: &Given<'_>) -> bool {
     let (rows, columns) = (counts.iter().product::<u64>() as i64, *columns as i64);
     let fits = *row >= columns.saturating_mul(*column) || *column >= rows.saturating_mul(*row);
     *row > 0 && *column > 0 && fits && goes_on
+}
+
+/// Elements of a row of these dims.
+pub(super) fn row_of(dims: &[Dim]) -> u64 {
+    let known = |dim: &Dim| if let Dim::Is(value) = dim { *value } else { 1 };
+    dims.iter().skip(1).map(known).product()
 }

@@ -25,6 +25,7 @@ impl CallKernel {
         given: &[Option<Given<'_>>],
         numbers: &[u64],
     ) -> Result<PhasedCall, CallError> {
+        self.inner.group.check(rank)?;
         let bound = self.bind(rank, call, given, numbers)?;
         self.put(rank, call, 0..1, &bound.values, bound.memory(given))?;
         let (memory, values) = (bound.memory(given).cloned().collect(), bound.values.clone());

@@ -110,7 +110,7 @@ impl OutputMemory<'_> {
         let own = &inner.ranks[inner.group.local_index(self.rank)?];
         let _alone = own.values();
         let (index, place) = free(&own.regions, "places in the window", self.rank)?;
-        let (window, _) = inner.prepared.kernel().window(self.rank)?;
+        let window = inner.window.own(self.rank)?;
         let at = window + inner.spec.regions_at + index as u64 * inner.spec.region_bytes;
         Ok(self.region.get_or_init(|| (place, at)))
     }
@@ -130,6 +130,7 @@ impl OutputMemory<'_> {
             let memory = DeviceMemory::zeroed(backend, self.rank, bytes)?;
             (memory.address(), TensorMemory::Device(memory))
         };
+        backend.name_memory(self.rank, address, bytes, &spec.name, &[]);
         Ok(DeviceTensor::within(&Arc::new(memory), address, extents, dense(&extents)))
     }
 }

@@ -1,9 +1,9 @@
 //! Preparing a kernel: the configuration that a caller's shape and options mean, and all memory.
 
-use std::fmt::{self, Debug};
+use std::fmt::Debug;
 
 use ep_codegen::ir;
-use ep_codegen::plan::{Config, PlanError};
+use ep_codegen::plan::{Arch, Config, PlanError};
 use sha2::{Digest, Sha256};
 
 use super::CallKernel;
@@ -22,20 +22,6 @@ pub struct TensorName {
     pub part: usize,
     /// Which of several.
     pub copy: i64,
-}
-
-/// As it is spelled in a declaration and in `struct Args`.
-impl fmt::Display for TensorName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)?;
-        if self.part > 0 {
-            write!(f, "'s part {}", self.part)?;
-        }
-        if self.copy > 0 {
-            write!(f, "[{}]", self.copy)?;
-        }
-        Ok(())
-    }
 }
 
 /// What a caller chooses of a declaration.
@@ -58,12 +44,17 @@ pub struct PrepareOptions<'a> {
 }
 
 impl PrepareOptions<'_> {
-    /// The configuration of these choices, for the machine of a group.
-    pub(super) fn config(&self, ir: &ir::Pipeline, group: &Group) -> Result<Config, PlanError> {
-        let mut config = Config::new(ir, group.backend().arch());
+    /// The configuration of these choices.
+    pub(crate) fn config(
+        &self,
+        ir: &ir::Pipeline,
+        ranks: usize,
+        arch: Arch,
+    ) -> Result<Config, PlanError> {
+        let mut config = Config::new(ir, arch);
         let mut set = |name: &str, value: &dyn ToString| config.set(ir, name, &value.to_string());
         if ir.dims.iter().any(|dim| dim.name == "ranks") {
-            set("ranks", &group.ranks())?;
+            set("ranks", &ranks)?;
         }
         for (name, value) in self.dims {
             set(name, value)?;

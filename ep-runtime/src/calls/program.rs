@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use ep_codegen::ir;
 use ep_codegen::plan::{Config, Param, Plan};
 
+use super::fit::Kind;
 use super::prepare::PrepareOptions;
 use super::spec::CallSpec;
 use super::{CallKernel, Inner, RankMemory};
@@ -44,7 +45,7 @@ impl CallProgram {
         room: Room,
     ) -> Result<CallProgram, CallError> {
         let ir = (entry.ir)();
-        let config = options.config(&ir, group)?;
+        let config = options.config(&ir, group.ranks(), group.backend().arch())?;
         let emitted = entry.emit(&config)?;
         CallProgram::new((&ir, &config), emitted, options, room)
     }
@@ -58,6 +59,23 @@ impl CallProgram {
     ) -> Result<CallProgram, CallError> {
         let spec = CallSpec::new(ir, config, &emitted.plan, options)?;
         Ok(CallProgram { emitted, spec, room })
+    }
+
+    /// What was emitted.
+    pub(crate) fn emitted(&self) -> &Emitted {
+        &self.emitted
+    }
+
+    /// Bytes of the tables of a call.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        self.spec.table_bytes
+    }
+
+    /// Bytes of the outputs and the window inputs of a call.
+    pub(crate) fn tensor_bytes(&self) -> u64 {
+        let outputs = self.spec.tensors.iter().flatten();
+        let outputs = outputs.filter(|spec| spec.is_output && spec.kind == Kind::Device);
+        self.spec.region_bytes + outputs.map(|spec| spec.most_bytes).sum::<u64>()
     }
 
     /// Bytes of its places in the window.
@@ -81,11 +99,17 @@ struct Place {
     image: Image,
 }
 
+/// Bytes of the control memory of programs that share a window.
+pub(crate) fn control_bytes(programs: &[&CallProgram]) -> u64 {
+    let plans = programs.iter().map(|program| &program.emitted.plan);
+    align_up(place_control(plans).1)
+}
+
 /// Where the control memory and the regions of each program begin, and the bytes of the window.
 fn place(programs: &[&CallProgram]) -> (Vec<(u64, u64)>, u64) {
     let plans = programs.iter().map(|program| &program.emitted.plan);
-    let (control_at, control_end) = place_control(plans);
-    let mut bytes = align_up(control_end);
+    let (control_at, _) = place_control(plans);
+    let mut bytes = control_bytes(programs);
     let regions = programs.iter().map(|program| {
         let at = bytes;
         bytes += program.window_bytes();

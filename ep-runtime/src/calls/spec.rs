@@ -10,7 +10,7 @@ use ep_codegen::ir::parts::{LINE_BYTES, elem_bytes, parts};
 use ep_codegen::ir::{self, Blocks, ChannelKind, Expr, Memory, NameKind, TensorKind};
 use ep_codegen::plan::{Config, Param, ParamKind, Plan, PlanError, eval};
 
-use super::fit::{Dim, Kind, TensorSpec};
+use super::fit::{Dim, Kind, TensorSpec, row_of};
 use super::prepare::{PrepareOptions, TensorName};
 use crate::args::Operand;
 use crate::error::{CallError, TensorFault};
@@ -223,7 +223,10 @@ impl CallSpec {
         let sizes = self.bind_sizes(given, said, values)?;
         let refused = |place: usize, fault| CallError::Tensor {
             pipeline: self.pipeline.clone(),
-            tensor: self.names[place].to_string(),
+            tensor: match &self.tensors[place] {
+                Some(spec) => spec.name.clone(),
+                None => self.names[place].name.to_string(),
+            },
             fault,
         };
         for (place, (spec, given)) in self.tensors.iter().zip(given).enumerate() {
@@ -236,7 +239,7 @@ impl CallSpec {
                 (Some(spec), None) if spec.kind == Kind::Table => {}
                 (Some(_), None) => return Err(refused(place, TensorFault::Absent)),
                 (Some(spec), Some(given)) => {
-                    spec.check(given, &sizes, &self.most).map_err(|fault| refused(place, fault))?;
+                    spec.check(given, &sizes).map_err(|fault| refused(place, fault))?;
                     words[0] = given.address;
                     [words[1], words[2]] = spec.apart(given);
                     if spec.kind == Kind::Window && !given.extents.contains(&0) {
@@ -250,12 +253,27 @@ impl CallSpec {
                 }
             }
         }
-        for (index, (_, first, count)) in self.copies.iter().enumerate() {
-            let copies = given[*first..first + count].iter().flatten().count();
-            values[self.copies_at() + index] = copies as u64;
-        }
+        self.bind_copies(given, values)?;
         self.bind_args(args, values)?;
         Ok(sizes)
+    }
+
+    /// How many copies of its tensors a call brings. Kernels know one row stride for all of them.
+    fn bind_copies(
+        &self,
+        given: &[Option<Given<'_>>],
+        values: &mut [u64],
+    ) -> Result<(), CallError> {
+        for (index, (name, first, count)) in self.copies.iter().enumerate() {
+            let copies = || given[*first..first + count].iter().flatten();
+            let row = |copy: &Given<'_>| copy.strides.first().copied();
+            if copies().any(|copy| Some(row(copy)) != copies().next().map(row)) {
+                let what = format!("{}: all of `{name}` have one row stride", self.pipeline);
+                return Err(CallError::Mismatch { what });
+            }
+            values[self.copies_at() + index] = copies().count() as u64;
+        }
+        Ok(())
     }
 
     /// The sizes of a call: what its inputs have, or what it says, and how many rows its outputs hold.
@@ -374,7 +392,7 @@ impl Maker<'_> {
             return self.records(name);
         };
         let parts = parts(self.ir, &tensor.elem);
-        let (_, elem, block) = parts.into_iter().nth(name.part)?;
+        let (suffix, elem, block) = parts.into_iter().nth(name.part)?;
         let count = self.config.copies.get(name.name).copied().unwrap_or(tensor.copies);
         if name.copy >= count {
             return None;
@@ -393,10 +411,14 @@ impl Maker<'_> {
         let (rows_apart, columns_apart) = self.plan.strides_of(name.name, name.part);
         let is_output = matches!(tensor.kind, TensorKind::Output | TensorKind::Inout);
         let bytes = positive(elem_bytes(&elem));
+        let copy = if name.copy > 0 { format!("[{}]", name.copy) } else { String::new() };
         let mut spec = TensorSpec {
-            name: name.to_string(),
+            // As it is spelled in `struct Args`.
+            name: format!("{}{suffix}{copy}", name.name),
             elem,
             bytes,
+            inner: row_of(&dims),
+            has_elements: dims.iter().all(|dim| dim.value(self.most) != Some(0)),
             dims,
             kind,
             is_output,
@@ -412,7 +434,7 @@ impl Maker<'_> {
 
     /// How far its rows lie apart, and how many bytes it has at most.
     fn lay_out(&self, spec: &mut TensorSpec, name: &TensorName) {
-        let row_bytes = spec.inner() * spec.bytes;
+        let row_bytes = spec.inner * spec.bytes;
         let counted = self.plan.strides.iter().find(|(tensor, _)| tensor == name.name);
         spec.stride_bytes = match counted.filter(|_| name.part == 0) {
             Some((_, apart)) => Some(positive(*apart)),
@@ -435,14 +457,20 @@ impl Maker<'_> {
         let layouts = &self.plan.messages;
         let layout = layouts.iter().find(|layout| layout.name == channel.message)?;
         // A record for each row that may arrive.
-        let found = self.ir.sizes.iter().zip(self.most).filter(|(size, _)| size.value.is_some());
-        let rows = found.map(|(_, most)| *most).max().unwrap_or(0);
+        let arriving = self.ir.tensors.iter().filter(|it| {
+            it.memory == Memory::Window && matches!(it.kind, TensorKind::Output | TensorKind::Inout)
+        });
+        let rows = arriving.filter_map(|it| self.dim(it.dims.first()?).value(self.most));
+        let rows = rows.max().unwrap_or(0);
         let bytes = rows.saturating_mul(positive(layout.meta_bytes));
         Some(TensorSpec {
-            name: name.to_string(),
+            name: name.name.to_string(),
             elem: ir::Elem::U8,
             bytes: 1,
-            dims: vec![Dim::Is(bytes)],
+            inner: 1,
+            has_elements: bytes > 0,
+            // Kernels of other records may share them.
+            dims: vec![Dim::Least(bytes)],
             kind: Kind::Window,
             is_output: true,
             rows_apart: false,

@@ -360,6 +360,9 @@ fn kernels_of_one_window_read_what_the_others_leave() {
     let offers = [0, 1].map(|_| combine.offers(0).unwrap().x);
     at.extend(offers.iter().map(DeviceTensor::address));
     at.sort_unstable();
+    // The offers lie behind the outputs, and the window ends with them.
+    let window = &combine.core.inner.window;
+    at.push(window.own(0).unwrap() + window.bytes());
     assert!(at.windows(2).all(|two| two[1] - two[0] >= bytes), "{at:x?}");
 }
 
@@ -386,4 +389,33 @@ fn a_call_is_checked_apart_from_its_launch() {
     assert!(calls.launch().is_err() && calls.kernel.tables(0).is_err());
     drop(tables);
     calls.launch().unwrap();
+}
+
+/// A kernel knows one row stride for all copies: it would read the second one wrongly.
+#[test]
+fn copies_of_a_tensor_have_one_row_stride() {
+    let calls = Calls::new(nvl_dispatch::Options::default());
+    let (dispatch, _) = in_one_window(&calls.group);
+    let outputs = dispatch.outputs(0).unwrap();
+    let call = CallOptions::default();
+    let Calls { inputs, routes, group, .. } = &calls;
+    let sent = dispatch.launch(0, &call, inputs, &outputs, routes, &Default::default()).unwrap();
+    let shape =
+        nvl_combine::Shape { hidden: HIDDEN, topk: 2, tokens: TOKENS, received: 2 * TOKENS };
+    let combine = NvlCombine::prepare(group, shape, Default::default()).unwrap();
+    let offers = combine.offers(0).unwrap();
+    let args = nvl_combine::Args { tokens: TOKENS, ..Default::default() };
+    let said = |apart: [i64; 2]| {
+        // SAFETY: nothing is launched that follows the address.
+        let bias = apart.map(|row| unsafe {
+            DeviceTensor::from_raw(1 << 20, [TOKENS as u64, HIDDEN as u64], [row, 1])
+        });
+        let (x, weights) = (offers.x.clone(), offers.weights.clone());
+        let inputs = nvl_combine::Inputs { x, weights, bias: bias.map(Some) };
+        let outputs = combine.outputs(0).unwrap();
+        let made = combine.launch(0, &call, &inputs, &outputs, routes, &sent, &args);
+        made.err().map_or_else(String::new, |error| error.to_string())
+    };
+    assert_eq!(said([72, 72]), "");
+    assert_eq!(said([64, 72]), "NvlCombine: all of `bias` have one row stride");
 }

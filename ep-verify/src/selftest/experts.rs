@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ep_runtime::Emitted;
-use ep_runtime::args::{Bindings, Rows};
+use ep_runtime::args::Bindings;
 use ep_runtime::backend::Stream;
 use ep_runtime::buffer::{Handle, Offered, Received};
 use ep_runtime::error::CallError;
@@ -57,10 +57,6 @@ impl Experts {
         offered: &Offered,
     ) -> Result<(), CallError> {
         let (x, made) = (received.x()?, offered.x()?);
-        let table = |name: &str| {
-            let missing = || CallError::Mismatch { what: format!("a dispatch has no `{name}`") };
-            handle.table(name).ok_or_else(missing)
-        };
         let mut bindings = Bindings::new();
         bindings
             .number("ranks", self.ranks as i64)
@@ -69,7 +65,7 @@ impl Experts {
             .number("made_stride", made.row_stride / VALUES as i64)
             .tensor("x", x)
             .tensor("made", made)
-            .tensor("rank_prefix", Rows::new(table("rank_prefix")?, self.ranks as i64));
+            .tensor("rank_prefix", handle.layout()?.rank_prefix.as_rows());
         self.kernel.launch(handle.rank(), Stream::OWN, BLOCKS, &bindings)
     }
 }

@@ -8,6 +8,7 @@ use ep_runtime::buffer::{
 };
 use ep_runtime::error::CallError;
 use ep_runtime::jit::Arch;
+use ep_runtime::plan::Config;
 use ep_verify::Findings;
 use ep_verify::options::{ring_settings, set_tune, unit_settings};
 use ep_verify::oracle::RoutingOptions;
@@ -139,13 +140,8 @@ struct Noted {
 }
 
 impl Emit for Noted {
-    fn emit(
-        &self,
-        pipeline: StandardPipeline,
-        arch: Arch,
-        settings: &[(String, String)],
-    ) -> Result<Emitted, CallError> {
-        let emitted = self.source.emit(pipeline, arch, settings)?;
+    fn emit(&self, pipeline: StandardPipeline, config: &Config) -> Result<Emitted, CallError> {
+        let emitted = self.source.emit(pipeline, config)?;
         self.texts.borrow_mut().push((emitted.plan.entry.clone(), emitted.cuda.clone()));
         Ok(emitted)
     }

@@ -1,0 +1,137 @@
+//! The shape and the options of each standard pipeline that follow from those of a buffer.
+
+use ep_codegen::plan::{Arch, Config};
+
+use super::{BufferOptions, Via};
+use crate::buffer::standard::{BuiltIn, StandardPipeline};
+use crate::calls::PrepareOptions;
+use crate::error::CallError;
+use crate::pipelines::{
+    decode_combine, decode_dispatch, decode_stripes, layout, nvl_combine, nvl_dispatch,
+};
+
+impl From<Via> for nvl_dispatch::Via {
+    fn from(via: Via) -> nvl_dispatch::Via {
+        match via {
+            Via::Direct => nvl_dispatch::Via::Direct,
+            Via::Ring => nvl_dispatch::Via::Ring,
+        }
+    }
+}
+
+/// The combine that reads what such a dispatch leaves.
+impl From<Via> for nvl_combine::Via {
+    fn from(via: Via) -> nvl_combine::Via {
+        match via {
+            Via::Direct => nvl_combine::Via::Pull,
+            Via::Ring => nvl_combine::Via::Ring,
+        }
+    }
+}
+
+impl BufferOptions {
+    /// The configuration of a standard pipeline for this buffer. `stripes` is what the dispatch was
+    /// planned with, once that is known.
+    pub fn config_of(
+        &self,
+        pipeline: StandardPipeline,
+        ranks: usize,
+        arch: Arch,
+        stripes: Option<i64>,
+    ) -> Result<Config, CallError> {
+        let ir = (BuiltIn::entry(pipeline).ir)();
+        let mut config =
+            self.chosen(pipeline, ranks, stripes, |chosen| chosen.config(&ir, ranks, arch))?;
+        // Every call says them, and a kernel has to run with the least of each.
+        let args = ir.select(&config.choice).args.into_iter().filter(|arg| arg.low != arg.default);
+        config.args.extend(args.map(|arg| (arg.name, arg.low)));
+        for own in self.settings.iter().filter(|own| own.pipeline == pipeline.name()) {
+            config.set(&ir, &own.name, &own.value)?;
+        }
+        Ok(config)
+    }
+
+    /// What a standard pipeline is prepared with.
+    pub(in crate::buffer) fn chosen<T>(
+        &self,
+        pipeline: StandardPipeline,
+        ranks: usize,
+        stripes: Option<i64>,
+        take: impl FnOnce(&PrepareOptions<'_>) -> T,
+    ) -> T {
+        use StandardPipeline as Standard;
+        let BufferOptions { hidden, topk, experts, tokens, live, weights, biases, .. } = *self;
+        let received = self.capacity(ranks);
+        let counted = stripes.and_then(|stripes| usize::try_from(stripes).ok()).unwrap_or(0);
+        match pipeline {
+            Standard::Layout => {
+                let shape = layout::Shape { topk, experts, stripes: counted, tokens };
+                layout::Kernel::chosen(&shape, &layout::Options { live }, take)
+            }
+            Standard::NvlDispatch | Standard::NvlDispatchCached => {
+                let shape = nvl_dispatch::Shape { hidden, topk, experts, tokens, received };
+                let is_fresh = pipeline == Standard::NvlDispatch;
+                let options = self.dispatch_options(is_fresh, stripes);
+                nvl_dispatch::Kernel::chosen(&shape, &options, take)
+            }
+            Standard::NvlCombine => {
+                let shape = nvl_combine::Shape { hidden, topk, tokens, received };
+                let options = nvl_combine::Options {
+                    via: self.via.into(),
+                    stripes: stripes.filter(|_| self.via == Via::Ring),
+                    weights,
+                    combined_weights: weights,
+                    bias: biases,
+                    live,
+                    ..nvl_combine::Options::default()
+                };
+                nvl_combine::Kernel::chosen(&shape, &options, take)
+            }
+            Standard::DecodeDispatch => {
+                let shape =
+                    decode_dispatch::Shape { hidden, topk, experts, max_tokens: tokens, tokens };
+                let options = decode_dispatch::Options {
+                    payload: self.payload.into(),
+                    topk_weights: weights,
+                    recv_topk_weights: weights,
+                    live,
+                    ..decode_dispatch::Options::default()
+                };
+                decode_dispatch::Kernel::chosen(&shape, &options, take)
+            }
+            Standard::DecodeStripes => {
+                let shape = decode_stripes::Shape { stripes: counted, tokens };
+                decode_stripes::Kernel::chosen(&shape, &decode_stripes::Options { live }, take)
+            }
+            Standard::DecodeCombine => {
+                let shape =
+                    decode_combine::Shape { hidden, topk, max_tokens: tokens, tokens, received };
+                let options = decode_combine::Options {
+                    weights,
+                    combined_weights: weights,
+                    bias: biases,
+                    live,
+                    ..decode_combine::Options::default()
+                };
+                decode_combine::Kernel::chosen(&shape, &options, take)
+            }
+        }
+    }
+
+    /// A cached dispatch moves rows and scales alone.
+    fn dispatch_options(&self, is_fresh: bool, stripes: Option<i64>) -> nvl_dispatch::Options {
+        let weights = is_fresh && self.weights;
+        nvl_dispatch::Options {
+            payload: self.payload.into(),
+            via: self.via.into(),
+            mode: if is_fresh { nvl_dispatch::Mode::Fresh } else { nvl_dispatch::Mode::Cached },
+            stripes: stripes.filter(|_| self.via == Via::Ring),
+            topk_idx: is_fresh,
+            recv_topk_idx: is_fresh,
+            topk_weights: weights,
+            recv_topk_weights: weights,
+            live: self.live,
+            ..nvl_dispatch::Options::default()
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The memory that calls of a buffer take in turn, as the tensors of its pipelines: what one of them
+//! leaves is what another one reads or writes again.
+
+use super::kernels::{Combine, Kernels};
+use super::options::BufferOptions;
+use crate::args::Rows;
+use crate::error::CallError;
+use crate::group::Group;
+use crate::memory::DeviceMemory;
+use crate::pipelines::{decode_dispatch, decode_stripes, layout, nvl_dispatch};
+use crate::tensor::{Bf16, DeviceTensor, Element, TensorMemory};
+
+/// The tables of a handle.
+pub(super) struct Tables {
+    pub(super) layout: layout::Handle,
+    pub(super) dispatch: nvl_dispatch::Handle,
+    /// What a dispatch in one launch leaves: tables of both.
+    pub(super) one_launch: decode_dispatch::Handle,
+    /// Tables that such a dispatch leaves to the first cached one.
+    pub(super) stripes: decode_stripes::Handle,
+}
+
+impl Tables {
+    pub(super) fn new(
+        group: &Group,
+        rank: usize,
+        options: &BufferOptions,
+        kernels: &Kernels,
+    ) -> Result<Tables, CallError> {
+        let (layout, mut dispatch) = (kernels.layout.tables(rank)?, kernels.dispatch.tables(rank)?);
+        let mut recv_src = dispatch.recv_src.clone();
+        if has_all_sources(options, group.ranks(), matches!(kernels.combine, Combine::Stored(_))) {
+            recv_src = DeviceTensor::zeros(group, rank, [options.tokens * group.ranks()])?;
+            dispatch.recv_src = recv_src.first(options.capacity(group.ranks()));
+        }
+        let recv_per_expert = match &kernels.one_launch {
+            Some(_) => DeviceTensor::zeros(group, rank, [options.local_experts(group.ranks())])?,
+            None => DeviceTensor::default(),
+        };
+        let one_launch = decode_dispatch::Handle {
+            recv_per_expert,
+            tokens_per_rank: layout.tokens_per_rank.clone(),
+            tokens_per_expert: layout.tokens_per_expert.clone(),
+            rank_prefix: layout.rank_prefix.clone(),
+            recv_src,
+            send_row: dispatch.send_row.clone(),
+        };
+        let stripes = decode_stripes::Handle {
+            in_rank: layout.in_rank.clone(),
+            stripe_tokens: layout.stripe_tokens.clone(),
+            stripe_prefix: layout.stripe_prefix.clone(),
+        };
+        Ok(Tables { layout, dispatch, one_launch, stripes })
+    }
+
+    /// Makes them those of a call of so many tokens.
+    pub(super) fn take(&mut self, tokens: usize) {
+        let Tables { layout, dispatch, one_launch, stripes } = self;
+        layout.in_rank.set_rows(tokens);
+        stripes.in_rank.set_rows(tokens);
+        dispatch.send_head.set_rows(tokens);
+        dispatch.send_row.set_rows(tokens);
+        one_launch.send_row.set_rows(tokens);
+    }
+}
+
+/// Whether a table has the source of every row that could come, where an output holds fewer: a combine
+/// that stores rows is declared to read as many.
+pub(super) fn has_all_sources(options: &BufferOptions, ranks: usize, is_stored: bool) -> bool {
+    is_stored && options.capacity(ranks) < options.tokens * ranks
+}
+
+/// An output.
+pub(super) struct OutputMemory {
+    pub(super) fresh: nvl_dispatch::Outputs,
+    /// A cached dispatch leaves rows and scales alone.
+    pub(super) cached: nvl_dispatch::Outputs,
+    /// But for its counts, which belong to a handle.
+    pub(super) one_launch: decode_dispatch::Outputs,
+}
+
+impl OutputMemory {
+    pub(super) fn new(kernels: &Kernels, rank: usize) -> Result<OutputMemory, CallError> {
+        let fresh = kernels.dispatch.outputs(rank)?;
+        let cached =
+            nvl_dispatch::Outputs { recv_topk_idx: None, recv_topk_weights: None, ..fresh.clone() };
+        let one_launch = decode_dispatch::Outputs {
+            recv_x: (&fresh.recv_x).into(),
+            recv_topk_idx: fresh.recv_topk_idx.clone().unwrap_or_default(),
+            recv_topk_weights: fresh.recv_topk_weights.clone(),
+            received: None,
+            received_per_expert: None,
+            rows_records: fresh.rows_records.clone(),
+        };
+        Ok(OutputMemory { fresh, cached, one_launch })
+    }
+
+    /// Its rows, and their scales if the payload has any.
+    pub(super) fn rows(&self) -> (Rows, Rows) {
+        match &self.fresh.recv_x {
+            nvl_dispatch::PayloadTensor::Bf16 { x } => (x.as_rows(), Rows::default()),
+            nvl_dispatch::PayloadTensor::Fp8 { x, scale } => (x.as_rows(), scale.as_rows()),
+            nvl_dispatch::PayloadTensor::Fp8Packed { x, scale } => (x.as_rows(), scale.as_rows()),
+        }
+    }
+
+    /// Its rows for a combine in place.
+    pub(super) fn bf16(&self) -> Option<&DeviceTensor<Bf16, 2>> {
+        match &self.fresh.recv_x {
+            nvl_dispatch::PayloadTensor::Bf16 { x } => Some(x),
+            _ => None,
+        }
+    }
+
+    /// Sets every byte of it.
+    pub(super) fn fill(&self, byte: u8) -> Result<(), CallError> {
+        let nvl_dispatch::Outputs { recv_x, recv_topk_idx, recv_topk_weights, rows_records } =
+            &self.fresh;
+        match recv_x {
+            nvl_dispatch::PayloadTensor::Bf16 { x } => x.fill(byte)?,
+            nvl_dispatch::PayloadTensor::Fp8 { x, scale } => {
+                x.fill(byte)?;
+                scale.fill(byte)?;
+            }
+            nvl_dispatch::PayloadTensor::Fp8Packed { x, scale } => {
+                x.fill(byte)?;
+                scale.fill(byte)?;
+            }
+        }
+        recv_topk_idx.iter().try_for_each(|it| it.fill(byte))?;
+        recv_topk_weights.iter().try_for_each(|it| it.fill(byte))?;
+        rows_records.iter().try_for_each(|it| it.fill(byte))
+    }
+}
+
+impl From<&nvl_dispatch::PayloadTensor<2>> for decode_dispatch::PayloadTensor<2> {
+    fn from(rows: &nvl_dispatch::PayloadTensor<2>) -> Self {
+        match rows.clone() {
+            nvl_dispatch::PayloadTensor::Bf16 { x } => Self::Bf16 { x },
+            nvl_dispatch::PayloadTensor::Fp8 { x, scale } => Self::Fp8 { x, scale },
+            nvl_dispatch::PayloadTensor::Fp8Packed { x, scale } => Self::Fp8Packed { x, scale },
+        }
+    }
+}
+
+/// A combine input.
+pub(super) struct OfferMemory {
+    pub(super) x: DeviceTensor<Bf16, 2>,
+    pub(super) weights: Option<DeviceTensor<f32, 2>>,
+}
+
+impl OfferMemory {
+    pub(super) fn new(
+        group: &Group,
+        rank: usize,
+        options: &BufferOptions,
+        kernels: &Kernels,
+    ) -> Result<OfferMemory, CallError> {
+        if let Combine::Fetched(kernel) = &kernels.combine {
+            let offers = kernel.offers(rank)?;
+            return Ok(OfferMemory { x: offers.x, weights: offers.weights });
+        }
+        let weights = || in_lines(group, rank, options, options.topk, options.weights_stride());
+        Ok(OfferMemory {
+            x: in_lines(group, rank, options, options.hidden, options.combine_stride())?,
+            weights: options.weights.then(weights).transpose()?,
+        })
+    }
+}
+
+/// As many rows as an output has, `apart` values from one to the next, outside of the window.
+fn in_lines<E: Element>(
+    group: &Group,
+    rank: usize,
+    options: &BufferOptions,
+    width: usize,
+    apart: u64,
+) -> Result<DeviceTensor<E, 2>, CallError> {
+    let rows = options.capacity(group.ranks()) as u64;
+    let memory = DeviceMemory::zeroed(group.backend(), rank, rows * apart * E::BYTES as u64)?;
+    let at = memory.address();
+    let memory = TensorMemory::Device(memory).into();
+    Ok(DeviceTensor::within(&memory, at, [rows, width as u64], [apart as i64, 1]))
+}
