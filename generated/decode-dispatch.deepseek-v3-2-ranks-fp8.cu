@@ -305,10 +305,9 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
         // +78  store recv_x[message.row] = message.x
         x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
-            args.recv_x_scale_block_stride,
-            [&](float x) { return x; });
+            args.recv_x_scale_block_stride);
         // +79  record recv_src[message.row] = message.src
-        src_field.store(args.recv_src, 1, 1, [&](ep::i32 src) { return src; });
+        src_field.store(args.recv_src, 1, 1);
         // +80  store recv_topk_idx[message.row] = local(message.experts, me)
         experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
             [&](ep::i32 experts) { return mine.local(experts); });

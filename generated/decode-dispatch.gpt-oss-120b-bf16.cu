@@ -292,7 +292,7 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
         // +78  store recv_x[message.row] = message.x
         // The sender has stored it in place.
         // +79  record recv_src[message.row] = message.src
-        src_field.store(args.recv_src, 1, 1, [&](ep::i32 src) { return src; });
+        src_field.store(args.recv_src, 1, 1);
         // +80  store recv_topk_idx[message.row] = local(message.experts, me)
         experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
             [&](ep::i32 experts) { return mine.local(experts); });

@@ -235,7 +235,7 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
                 const auto weights_field =
                     message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
                 // +59  record recv_src[message.row] = message.src
-                src_field.store(args.recv_src, 1, 1, [&](ep::i32 src) { return src; });
+                src_field.store(args.recv_src, 1, 1);
                 // +60  store recv_topk_idx[message.row] = local(message.experts, me)
                 experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
                     [&](ep::i32 experts) { return mine.local(experts); });

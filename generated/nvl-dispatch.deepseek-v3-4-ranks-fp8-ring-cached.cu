@@ -239,10 +239,9 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
                 const auto weights_field =
                     message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
                 x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
-                    args.recv_x_scale_block_stride,
-                    [&](float x) { return x; });
+                    args.recv_x_scale_block_stride);
                 // +59  record recv_src[message.row] = message.src
-                src_field.store(args.recv_src, 1, 1, [&](ep::i32 src) { return src; });
+                src_field.store(args.recv_src, 1, 1);
                 // +60  store recv_topk_idx[message.row] = local(message.experts, me)
                 experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
                     [&](ep::i32 experts) { return mine.local(experts); });

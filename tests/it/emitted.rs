@@ -189,6 +189,21 @@ fn words_of_the_user_take_nothing() {
     }
 }
 
+/// No function gives what it takes: what is stored as it is needs none.
+#[test]
+fn no_function_gives_what_it_takes() {
+    for entry in emitted_entries() {
+        for body in (entry.texts)().iter().flat_map(|text| [&text.body, &text.plain]) {
+            for function in body.text.split("[&](").skip(1) {
+                let Some((params, gives)) = function.split_once(") { return ") else { continue };
+                let name = params.split(' ').next_back().unwrap_or_default();
+                let same = gives.starts_with(&format!("{name}; }}"));
+                assert!(!same, "{}: [&]({params}) {{ return {name}; }}", entry.name);
+            }
+        }
+    }
+}
+
 /// Words of the form `kName`.
 fn constants(text: &str) -> BTreeSet<&str> {
     text.split(|letter: char| !(letter.is_alphanumeric() || letter == '_'))

@@ -63,6 +63,12 @@ public:
         }
     }
 
+    /// `out[row, i] = field[i]` for every message.
+    template <class T>
+    __device__ __forceinline__ void store(T* out, i64 row_stride, i64 stride) const {
+        store(out, row_stride, stride, [](Field value) { return value; });
+    }
+
     /// The `k`-th element of message `i` that is this lane's.
     __device__ __forceinline__ Field element(int k, int i) const {
         if constexpr (kAhead) {

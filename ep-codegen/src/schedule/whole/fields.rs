@@ -8,9 +8,9 @@ use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::ParamType::{Index, Value};
-use crate::schedule::step::Step;
+use crate::schedule::step::{Param, Step};
 use crate::schedule::symbol::{Constant, Symbol};
-use crate::schedule::term::Term;
+use crate::schedule::term::{Node, Term};
 
 /// A field that has been asked for: the object that holds it, and its place in a record.
 pub(super) struct Asked {
@@ -149,7 +149,10 @@ impl Whole<'_, '_> {
             })?;
             let to = name(&format!("args.{}", self.role.part_name(tensor, part)));
             let (between, beside) = (self.stride(tensor, part)?, self.column(tensor, part)?);
-            let mut args = vec![to, between, beside, convert];
+            let mut args = vec![to, between, beside];
+            if !is_identity(&convert) {
+                args.push(convert);
+            }
             args.extend(objects[1..].iter().map(|object| name(object)));
             stores.push(Step::Do(method(&objects[0], "store", args)));
         }
@@ -168,6 +171,14 @@ impl Whole<'_, '_> {
             object
         })
     }
+}
+
+/// Whether a function gives what it takes.
+fn is_identity(function: &Term) -> bool {
+    let Node::Lambda(function) = &function.node else { return false };
+    let [Param { name, .. }] = function.params.as_slice() else { return false };
+    let given = function.gives.as_ref().map(|given| &given.node);
+    function.body.is_empty() && matches!(given, Some(Node::Name(own)) if own == name)
 }
 
 /// Puts what was asked for into a record.
