@@ -139,7 +139,7 @@ pub(super) fn kept(lease: &Lease) -> Arc<TensorMemory> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BufferOptions, BuiltIn, CallOptions};
+    use super::super::{BufferOptions, BuiltIn, CallOptions, Handle};
     use super::*;
     use crate::fake::FakeBackend;
     use crate::group::{Group, GroupOptions};
@@ -175,5 +175,39 @@ mod tests {
         again(&buffer).unwrap();
         let sums = buffer.output(5, &zeros([5, 64]), Some(&weights)).unwrap();
         assert!(sums.combined != 0 && sums.combined_weights == weights.address());
+    }
+
+    /// A pipeline of the user reads them as the tables of the pipelines that left them.
+    #[test]
+    fn tables_of_a_handle_are_typed_and_keep_its_place() {
+        let group = Group::new(FakeBackend::new(1), GroupOptions::default()).unwrap();
+        for one_launch in [false, true] {
+            let options = BufferOptions::new(8, 64, 2, 4);
+            let options = BufferOptions { one_launch: Some(one_launch), ..options };
+            let buffer = Buffer::new(&group, options, &BuiltIn).unwrap();
+            let idx = DeviceTensor::<i64, 2>::zeros(&group, 0, [5, 2]).unwrap();
+            let x = DeviceTensor::<Bf16, 2>::zeros(&group, 0, [5, 64]).unwrap();
+            let weights = DeviceTensor::<f32, 2>::zeros(&group, 0, [5, 2]).unwrap();
+            let input = buffer.input(&x, &idx, Some(&weights)).unwrap();
+            let call = CallOptions::default();
+            let dispatch = || buffer.dispatch(0, &input, &call);
+            let (handle, received) = dispatch().unwrap();
+            let (counted, sent) = (handle.layout().unwrap(), handle.dispatch().unwrap());
+            assert_eq!(counted.rank_prefix.extents(), [2, 1]);
+            assert_eq!(sent.send_row.extents(), [5, 1], "as many as the call has tokens");
+            assert_eq!(sent.send_head.address(), 0, "it belongs to rings");
+            // One launch has no stripes, until a cached dispatch has made their tables.
+            let flags = |of: &Handle| of.layout().unwrap().in_rank.extents();
+            assert_eq!(flags(&handle), if one_launch { [0, 0] } else { [5, 1] });
+            drop(received);
+            drop(buffer.cached_dispatch(&handle, &input, &call).unwrap());
+            assert_eq!(flags(&handle), [5, 1]);
+            drop((handle, counted));
+            let error = dispatch().err().expect("a table keeps the handle").to_string();
+            assert_eq!(error, "rank 0: all 1 handles are in use; drop one, or make more");
+            drop(sent);
+            dispatch().map(drop).unwrap();
+            group.sync(0).unwrap();
+        }
     }
 }

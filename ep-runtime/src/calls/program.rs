@@ -71,11 +71,11 @@ impl CallProgram {
         self.spec.table_bytes
     }
 
-    /// Bytes of the outputs and the window inputs of a call.
+    /// Bytes of the outputs and the window inputs of a call, each as large as an allocator makes it.
     pub(crate) fn tensor_bytes(&self) -> u64 {
         let outputs = self.spec.tensors.iter().flatten();
         let outputs = outputs.filter(|spec| spec.is_output && spec.kind == Kind::Device);
-        self.spec.region_bytes + outputs.map(|spec| spec.most_bytes).sum::<u64>()
+        self.spec.region_bytes + outputs.map(|spec| align_up(spec.most_bytes)).sum::<u64>()
     }
 
     /// Bytes of its places in the window.
