@@ -3,7 +3,8 @@
 //!
 //! A pipeline `NvlDispatch` becomes a unit struct of that name, which implements
 //! `ep_runtime::Pipeline`, and a module `nvl_dispatch` with the types of its calls. On a mistake the
-//! struct and its `Handle` are still there, so that no other pipeline breaks.
+//! struct and its `Handle` are still there, so that no other pipeline breaks; what is only refused as CUDA
+//! keeps all types.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
@@ -26,7 +27,8 @@ pub fn expand(tokens: TokenStream, load: ReadFile) -> TokenStream {
     let (file, made, errors) = compile(tokens, load);
     let mut out = errors.to_tokens();
     for (index, pipeline) in file.pipelines.iter().enumerate() {
-        match made.get(index).filter(|_| errors.is_empty()) {
+        // What is only not emitted has types all the same: rustc finds no fault with who calls it.
+        match made.get(index) {
             Some(made) => out.extend(items(&file, pipeline, made)),
             None => out.extend(items(&file, pipeline, &Made::nothing(pipeline))),
         }
@@ -102,7 +104,7 @@ fn make(file: &File, pipeline: &Pipeline, errors: &mut Diagnostics) -> Made {
         Ok(texts) => Made { ir, texts, is_whole: true },
         Err(defect) => {
             errors.push(no_cuda(&pipeline.name, &defect.message));
-            Made { ir, texts: Vec::new(), is_whole: true }
+            Made { ir, texts: Vec::new(), is_whole: false }
         }
     }
 }
