@@ -36,6 +36,9 @@ pub(crate) const SPARE: i64 = 2;
 /// How often each of them is made.
 pub(crate) const ROUNDS: usize = 2;
 
+/// Ranks that can be left out are among the first ones.
+const MOST_OUT: usize = 64;
+
 /// A pipeline, those whose handles it reads, and its functions.
 pub(crate) struct Subject {
     entry: AnyPipeline,
@@ -54,6 +57,16 @@ impl Calls {
     /// The fewest blocks that run every role.
     pub(crate) fn blocks_min(&self) -> u32 {
         u32::try_from(self.emitted.plan.blocks_min).unwrap_or(1).max(1)
+    }
+
+    /// Lets one of the ranks take no part, if the pipeline can go without it. Whether it can.
+    pub(crate) fn leave_out(&mut self, rank: usize) -> bool {
+        let can = self.emitted.plan.skips_ranks;
+        for ranks in self.drawn.iter_mut().map(|call| &mut call.ranks).filter(|_| can) {
+            let out = rank % ranks.len().min(MOST_OUT);
+            ranks[out].alive = ranks.len() == 1;
+        }
+        can
     }
 
     /// `Direct, hidden 64, topk 3`: arms and numbers.

@@ -93,14 +93,16 @@ impl<'a> Declared<'a> {
         }
         // No rank may write to another one before that has put its own inputs there.
         group.local().try_for_each(|rank| group.sync(rank))?;
+        self.leave_out(group, true)?;
         for _ in 0..self.rounds {
-            for ranks in bound.chunks(group.local().len().max(1)) {
-                for own in ranks {
+            for (call, ranks) in self.calls.iter().zip(bound.chunks(group.local().len().max(1))) {
+                for own in ranks.iter().filter(|own| call.drawn.ranks[own.rank].alive) {
                     kernel.launch(own.rank, Stream::OWN, blocks, &own.bindings)?;
                 }
             }
         }
         group.local().try_for_each(|rank| group.sync(rank))?;
+        self.leave_out(group, false)?;
         let mut findings = Findings::default();
         for (turn, ranks) in bound.chunks(group.local().len().max(1)).enumerate() {
             let (want, got, mut first) = self.calls[turn].left(group, ranks)?;
@@ -111,6 +113,13 @@ impl<'a> Declared<'a> {
             findings.add(name, Differences { compared, wrong, first });
         }
         Ok(findings)
+    }
+
+    /// Leaves the ranks out that take no part, the same in every call, or takes them back in.
+    fn leave_out(&self, group: &Group, is_out: bool) -> Result<(), CallError> {
+        let ranks = self.calls.first().map_or(&[][..], |call| &call.drawn.ranks);
+        let out = ranks.iter().enumerate().filter(|(_, rank)| !rank.alive);
+        out.map(|(rank, _)| rank).try_for_each(|rank| group.leave_out(rank, is_out))
     }
 }
 

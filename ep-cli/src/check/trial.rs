@@ -31,6 +31,9 @@ const OPINIONS: u64 = 4;
 /// Of so many schedules, in one the counters of rings wrap soon.
 const WRAPS: u64 = 4;
 
+/// Of so many drawn shapes, one does without a rank.
+const LEAVES: u64 = 4;
+
 /// How many shapes are drawn before one of them has a plan.
 const DRAWS: u64 = 64;
 
@@ -120,7 +123,10 @@ impl Trial<'_> {
         let (problem, arch) = (self.emitted(), self.arch());
         let shape = if self.other_shapes { self.seed } else { 0 };
         let calls = subject.calls(&problem, arch, shape, self.seed);
-        let calls = calls.map_err(|failure| Trouble::NoPlan(failure.sentence()))?;
+        let mut calls = calls.map_err(|failure| Trouble::NoPlan(failure.sentence()))?;
+        if self.other_shapes && self.seed % LEAVES == 3 {
+            calls.leave_out((self.seed / LEAVES) as usize);
+        }
         let declared = Declared::new(&calls.emitted, &calls.drawn, ROUNDS, &subject.functions());
         let declared = declared.map_err(|wrong| Trouble::Found(wrong.to_string()))?;
         let ranks = subject.ranks(&problem);

@@ -10,7 +10,9 @@ use super::value::Value;
 use super::world::{World, shared_names};
 use super::wrong::{Awaited, Fault, Found, Stop, Whereabouts, Wrong};
 use super::{Outcome, Problem};
-use crate::ir::{Action, Blocks, Domain, Expr, NameKind, Role, Share, Stmt, TensorKind, walk};
+use crate::ir::{
+    Action, Blocks, Domain, Expr, NameKind, PeerSet, Role, Share, Stmt, TensorKind, walk,
+};
 
 /// How a run ends.
 pub(super) enum End {
@@ -87,8 +89,7 @@ impl<'p> Machine<'p> {
         Ok(())
     }
 
-    /// The values of what a role's warps share, but for stripes. Nobody serves a rank that takes no
-    /// part.
+    /// The values of what a role's warps share, but for stripes. No warp serves a rank that takes no part.
     fn shares(&self, role: &'p Role, rank: usize) -> Found<Vec<Vec<Bind<'p>>>> {
         let mut turns = vec![Vec::new()];
         for name in shared_names(&role.share) {
@@ -96,12 +97,9 @@ impl<'p> Machine<'p> {
                 Share::Peer { set, .. } => self.world.members(set, rank),
                 _ => self.world.shared(role, name, rank)?,
             };
-            let is_rank = match &role.share {
-                Share::Peer { set, .. } => {
-                    matches!(set, crate::ir::PeerSet::All | crate::ir::PeerSet::Others)
-                }
-                _ => name == "source",
-            };
+            // Whoever takes the ranks in turn finds that nothing came of this one.
+            let is_rank =
+                matches!(&role.share, Share::Peer { set: PeerSet::All | PeerSet::Others, .. });
             let there = |value: &i64| {
                 !is_rank || usize::try_from(*value).is_ok_and(|peer| self.world.alive(peer))
             };

@@ -5,6 +5,7 @@ mod standard;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ep_runtime::AnyPipeline;
 use ep_runtime::backend::BackendError;
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
@@ -88,18 +89,36 @@ pub(super) fn courses(programs: &Programs) -> Result<Vec<Course>, Failure> {
             let set: Vec<(String, String)> = axes.iter().map(arm).collect();
             let arms: String = set.iter().map(|(_, arm)| format!(" {arm}")).collect();
             let name = format!("{word}{}{arms}", entry.name);
-            let subject = Subject::new(&entry, programs)?;
-            let problem = Problem { ranks: RANKS, nodes: None, tokens: Some(ROWS), set, plain };
-            let calls = subject.calls(&problem, arch, 1, 1)?;
-            let ranks = subject.ranks(&problem)?;
-            let drawn = Drawn { subject, calls, ranks, arch };
-            all.push(Course { name, what: What::Declared(Box::new(drawn)) });
+            all.push(Course::declared(&entry, (name, set), (plain, arch), programs)?);
+        }
+        let name = format!("{} without a rank", entry.name);
+        let mut course =
+            Course::declared(&entry, (name, Vec::new()), (false, Arch::Sm90a), programs)?;
+        if let What::Declared(drawn) = &mut course.what
+            && drawn.calls.leave_out(1)
+        {
+            all.push(course);
         }
     }
     Ok(all)
 }
 
 impl Course {
+    /// Calls of a pipeline with some numbers and arms, made in one way.
+    fn declared(
+        entry: &AnyPipeline,
+        (name, set): (String, Vec<(String, String)>),
+        (plain, arch): (bool, Arch),
+        programs: &Programs,
+    ) -> Result<Course, Failure> {
+        let subject = Subject::new(entry, programs)?;
+        let problem = Problem { ranks: RANKS, nodes: None, tokens: Some(ROWS), set, plain };
+        let calls = subject.calls(&problem, arch, 1, 1)?;
+        let ranks = subject.ranks(&problem)?;
+        let drawn = Drawn { subject, calls, ranks, arch };
+        Ok(Course { name, what: What::Declared(Box::new(drawn)) })
+    }
+
     /// The texts of its kernels, by their names.
     pub(super) fn texts(&self) -> Result<Vec<(String, String)>, String> {
         match &self.what {
@@ -225,6 +244,13 @@ mod tests {
                 What::Standard(_) => None,
             })
             .collect();
+        let leaves_out = |course: &Course| match &course.what {
+            What::Declared(drawn) => drawn.calls.drawn[0].ranks.iter().any(|rank| !rank.alive),
+            What::Standard(_) => false,
+        };
+        let without: Vec<&Course> = courses.iter().filter(|course| leaves_out(course)).collect();
+        assert!(without.iter().any(|it| it.name == "low-latency-combine without a rank"));
+        assert!(without.iter().all(|it| it.name.ends_with(" without a rank")));
         for entry in ALL.iter().filter(|entry| matches!(Asked::entry(entry), Asked::Declared(_))) {
             let ir = (entry.ir)();
             let arms = |axis: &Axis| {

@@ -136,6 +136,9 @@ fn a_rank_that_takes_no_part_gets_and_sends_nothing() {
     assert!(outcome.ranks[0].is_empty());
     assert_eq!(ints(&outcome, 1, "packed")[..2], [10, 11]);
     assert_eq!(ints(&outcome, 1, "packed_count"), [102]);
+    // Where its rows would begin is recorded all the same.
+    let first = &outcome.ranks[1]["first"];
+    assert!(ints(&outcome, 1, "first") == [0, 0] && first.written.iter().all(|is| *is));
 }
 
 #[test]
