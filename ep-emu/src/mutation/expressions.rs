@@ -70,6 +70,11 @@ impl Parser<'_> {
                 return Ok(left);
             }
             self.at += length;
+            if self.is("...") {
+                // Of all of a pack.
+                self.at += 1;
+                return Ok(left);
+            }
             let right = self.operands(level + 1)?;
             left = binary(&sign, left, right);
         }
