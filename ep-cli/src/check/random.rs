@@ -37,8 +37,8 @@ const TRANSLATED: u64 = 4;
 
 /// What became of a declaration.
 enum Verdict {
-    /// It leaves what it means.
-    Good,
+    /// It leaves what it means; what NVRTC says of a text that is right and slow.
+    Good { slow: Option<String> },
     /// The documented list says that it is not emitted; the sentence.
     Refused(String),
     /// What differs, and the smallest declaration that does so.
@@ -62,13 +62,16 @@ pub(super) fn run(
     let started = Instant::now();
     let progress = Progress::new(count);
     let (mut refused, mut wrong) = (BTreeMap::<String, u64>::new(), 0_u64);
+    let mut slow = Vec::new();
     let mut told = Ok(());
     let total = usize::try_from(count).unwrap_or(usize::MAX);
     let work = |number: usize| look(first + number as u64, &programs);
     on_all_cores(total, work, |number, verdict| {
         progress.step("declarations");
         match verdict {
-            Verdict::Good => {}
+            Verdict::Good { slow: words } => {
+                slow.extend(words.map(|words| (first + number as u64, words)));
+            }
             Verdict::Refused(words) => *refused.entry(words).or_default() += 1,
             Verdict::Wrong { words, source } => {
                 wrong += 1;
@@ -84,14 +87,19 @@ pub(super) fn run(
     let refusals: u64 = refused.values().sum();
     if json {
         let object = Object::new().with("declarations", count).with("seed", first);
-        writeln!(out, "{}", object.with("wrong", wrong).with("refused", refusals))?;
+        let object = object.with("wrong", wrong).with("refused", refusals);
+        writeln!(out, "{}", object.with("slow", slow.len() as u64))?;
     } else {
         for (words, times) in &refused {
             writeln!(out, "  refused {times:6} times: {words}")?;
         }
+        for (seed, words) in &slow {
+            writeln!(out, "  slow, seed {seed}: {words}")?;
+        }
         writeln!(
             out,
-            "{count} declarations from seed {first} on, {wrong} wrong, {refusals} refused, {seconds:.1} s"
+            "{count} declarations from seed {first} on, {wrong} wrong, {refusals} refused, {} slow, {seconds:.1} s",
+            slow.len()
         )?;
     }
     match wrong {
@@ -127,8 +135,7 @@ fn look(seed: u64, programs: &Arc<Programs>) -> Verdict {
     let programs = &programs.passing();
     let invented = Invented::new(seed);
     let words = match judged(&invented, seed, Build::Once, programs) {
-        Ok(None) => return Verdict::Good,
-        Ok(Some(refusal)) => return Verdict::Refused(refusal),
+        Ok(verdict) => return verdict,
         Err(words) => words,
     };
     let fails = &mut |less: &Invented| judged(less, seed, Build::Once, programs).is_err();
@@ -138,13 +145,13 @@ fn look(seed: u64, programs: &Arc<Programs>) -> Verdict {
     Verdict::Wrong { words, source: small.source() }
 }
 
-/// What is wrong with a declaration, or why it is refused.
+/// What is wrong with a declaration, or what became of it.
 fn judged(
     invented: &Invented,
     seed: u64,
     build: Build,
     programs: &Arc<Programs>,
-) -> Result<Option<String>, String> {
+) -> Result<Verdict, String> {
     let source = format!("ep_runtime::pipeline! {{ {} }}", invented.source());
     let blocks = syntax::blocks(&source).map_err(|error| error.to_string())?;
     let no_files = |path: &str| Err(format!("{path} is not here"));
@@ -156,19 +163,21 @@ fn judged(
             let refusal = words.lines().next().unwrap_or_default().to_owned();
             // Everything else is legal, and emitted.
             let is_listed = words.contains("no CUDA text yet");
-            return if is_listed { Ok(Some(refusal)) } else { Err(words) };
+            return if is_listed { Ok(Verdict::Refused(refusal)) } else { Err(words) };
         }
         all.extend(file.pipelines.iter().map(|pipeline| lower::lower(&file, pipeline)));
     }
     let known: Vec<&Pipeline> = all.iter().collect();
     let functions = programs.functions(&known).map_err(|error| error.to_string())?;
     let functions = functions.list();
+    let mut slow = None;
     for pipeline in &all {
         let ranks = 1 + (seed % RANKS) as i64;
         let drawing = Drawing::new(seed, &known, &functions).spare(SPARE).number("ranks", ranks);
-        Trial { pipeline, seed, build, programs, functions: &functions }.compare(drawing)?;
+        let trial = Trial { pipeline, seed, build, programs, functions: &functions };
+        slow = slow.or(trial.compare(drawing)?);
     }
-    Ok(None)
+    Ok(Verdict::Good { slow })
 }
 
 /// One pipeline of a declaration.
@@ -181,15 +190,15 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Two calls of other sizes, with every rule and with none.
-    fn compare(&self, mut drawing: Drawing<'_>) -> Result<(), String> {
+    /// Two calls of other sizes, with every rule and with none. What NVRTC says of a text that is slow.
+    fn compare(&self, mut drawing: Drawing<'_>) -> Result<Option<String>, String> {
         let first = drawing.draw(self.pipeline).map_err(|error| error.to_string())?;
         drawing.another(self.seed ^ 1 << 63);
         let choice = &first.config.choice;
         let second =
             drawing.draw_choice(self.pipeline, choice).map_err(|error| error.to_string())?;
         let (config, calls) = (first.config.clone(), [first, second]);
-        let mut seen: Vec<String> = Vec::new();
+        let (mut seen, mut slow) = (Vec::<String>::new(), None);
         for rules in RULES {
             let config = Config { rules, ..config.clone() };
             let plan = match plan(self.pipeline, &config) {
@@ -205,17 +214,19 @@ impl Trial<'_> {
                 seen.push(emitted.cuda.clone());
                 let done = self.run(&emitted, &calls);
                 let done = done.and_then(|()| self.translate(&config, &body));
-                done.map_err(|words| format!("{rules:?}: {words}"))?;
+                let words = done.map_err(|words| format!("{rules:?}: {words}"))?;
+                slow = slow.or(words.map(|words| format!("{rules:?}: {words}")));
             }
         }
-        Ok(())
+        Ok(slow)
     }
 
-    /// NVRTC takes the text, where there is one.
-    fn translate(&self, config: &Config, body: &Body) -> Result<(), String> {
-        let Ok(nvrtc) = Nvrtc::find() else { return Ok(()) };
+    /// NVRTC takes the text, where there is one. A kernel of so many roles may well spill registers: that
+    /// makes it slow, not wrong.
+    fn translate(&self, config: &Config, body: &Body) -> Result<Option<String>, String> {
+        let Ok(nvrtc) = Nvrtc::find() else { return Ok(None) };
         if !self.seed.is_multiple_of(TRANSLATED) {
-            return Ok(());
+            return Ok(None);
         }
         let arch =
             if (self.seed / TRANSLATED).is_multiple_of(2) { Arch::Sm80 } else { Arch::Sm90a };
@@ -226,9 +237,10 @@ impl Trial<'_> {
         // What is compiled once is kept nowhere.
         let compiled = Jit::new(nvrtc, Cache::memory_only()).compile(&text, arch, &[]);
         let compiled = compiled.map_err(|error| error.to_string())?;
-        match compiled.defects().first() {
-            None => Ok(()),
-            Some(defect) => Err(format!("{}: {defect}", arch.name())),
+        let first = compiled.defects().first().map(|defect| format!("{}: {defect}", arch.name()));
+        match compiled.resources.undefined.is_empty() {
+            true => Ok(first),
+            false => Err(first.unwrap_or_default()),
         }
     }
 
