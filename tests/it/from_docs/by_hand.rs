@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ep_codegen::schedule::RuleSet;
+use ep_runtime::group::Group;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::{Arch, CudaSource};
 use ep_runtime::meaning::{Data, Drawing, Drawn, Left, Outcome, Scalar, Tensor};
@@ -141,6 +142,19 @@ impl ByHand {
         }
     }
 
+    /// Drawn calls on GPUs, on 2 ranks and on 4, which share them where there are fewer.
+    pub(super) fn check_on_gpus(&self) {
+        let Some(programs) = crate::host::programs() else { return };
+        for ranks in [2, 4] {
+            let calls = self.drawn(programs, ranks, ROWS, 3);
+            for rules in [RuleSet::All, RuleSet::None] {
+                let group = Group::on_gpus(ranks as usize).map_err(|error| error.to_string());
+                let wrong = group.and_then(|group| self.left(&group, programs, rules, &calls, 1));
+                assert_eq!(wrong.err(), None, "{} {rules:?}, {ranks} ranks", self.entry.name);
+            }
+        }
+    }
+
     /// The call that was worked out, which means what that says.
     fn example(&self, programs: &Programs) -> Vec<Drawn> {
         let known = known(&self.entry);
@@ -232,7 +246,7 @@ impl ByHand {
         }
     }
 
-    /// Whether a kernel leaves what the interpreter says, and what is wrong if not.
+    /// Whether a kernel leaves what the interpreter says on the host, and what is wrong if not.
     pub(super) fn leaves(
         &self,
         programs: &Arc<Programs>,
@@ -240,18 +254,28 @@ impl ByHand {
         calls: &[Drawn],
         seed: u64,
     ) -> Result<(), String> {
-        let known = known(&self.entry);
-        let functions = programs.functions(&Vec::from_iter(&known)).map_err(|it| it.to_string())?;
-        let config = Config { rules, ..calls[0].config.clone() };
-        let emitted = self.entry.emit(&config).map_err(|error| error.to_string())?;
-        let declared = Declared::new(&emitted, calls, ROUNDS, &functions.list());
-        let declared = declared.map_err(|wrong| wrong.to_string())?;
         let mut host = HostOptions { build: Build::Once, ..HostOptions::new(calls[0].ranks.len()) };
         (host.spec.seed, host.isolation) = (seed, Some(LIMIT));
         let group = HostBackend::new(programs, host).map_err(|error| error.to_string())?.group();
+        self.left(&group.map_err(|error| error.to_string())?, programs, rules, calls, seed)
+    }
+
+    fn left(
+        &self,
+        group: &Group,
+        programs: &Programs,
+        rules: RuleSet,
+        calls: &[Drawn],
+        seed: u64,
+    ) -> Result<(), String> {
+        let known = known(&self.entry);
+        let functions = programs.functions(&Vec::from_iter(&known)).map_err(|it| it.to_string())?;
+        let config = Config { rules, arch: group.backend().arch(), ..calls[0].config.clone() };
+        let emitted = self.entry.emit(&config).map_err(|error| error.to_string())?;
+        let declared = Declared::new(&emitted, calls, ROUNDS, &functions.list());
+        let declared = declared.map_err(|wrong| wrong.to_string())?;
         let blocks = emitted.plan.blocks_min as u32 + (seed % 3) as u32;
-        let findings = declared.check(&group.map_err(|error| error.to_string())?, blocks);
-        let findings = findings.map_err(|error| error.to_string())?;
+        let findings = declared.check(group, blocks).map_err(|error| error.to_string())?;
         if findings.is_good() { Ok(()) } else { Err(findings.to_string()) }
     }
 
