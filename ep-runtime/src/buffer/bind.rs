@@ -36,7 +36,7 @@ impl Buffer {
             received_per_expert: Some(received_per_expert),
             ..received.memory()?.one_launch.clone()
         };
-        let (alignment, tokens_from) = (options.alignment, input.tokens_word());
+        let (alignment, tokens_from) = (options.alignment, handle.tokens_word());
         let args = decode_dispatch::Args { alignment, tokens_from };
         let into = &handle.memory()?.tables().one_launch;
         kernel.bind_into(rank, call, &inputs, &outputs, &args, into)
@@ -52,7 +52,7 @@ impl Buffer {
         let (shared, rank, options) = (&self.shared, handle.rank(), self.options());
         let expert_begin = shared.rank(rank)?.expert_begin.clone();
         let inputs = layout::Inputs { topk_idx: input.topk_idx(options), expert_begin };
-        let (alignment, tokens_from) = (options.alignment, input.tokens_word());
+        let (alignment, tokens_from) = (options.alignment, handle.tokens_word());
         let args = layout::Args { alignment, tokens_from };
         let (outputs, into) = (handle.counts_to()?, &handle.memory()?.tables().layout);
         shared.kernels.layout.bind_into(rank, call, &inputs, &outputs, &args, into)

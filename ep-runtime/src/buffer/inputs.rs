@@ -46,11 +46,6 @@ impl DispatchInput {
         check_weights("topk_weights", options.weights && self.tokens > 0, self.topk_weights)
     }
 
-    /// Where the device finds how many tokens there are.
-    pub(super) fn tokens_word(&self) -> Option<DeviceTensor<i32, 1>> {
-        (self.tokens_from != 0).then(|| DeviceTensor::borrowed(self.tokens_from, [1]))
-    }
-
     /// Where its tokens go.
     pub(super) fn topk_idx(&self, options: &BufferOptions) -> DeviceTensor<i64, 2> {
         DeviceTensor::borrowed(self.topk_idx, [self.tokens as u64, options.topk as u64])
