@@ -85,11 +85,19 @@ impl Compiled {
     /// What no emitted kernel may have: spills, undefined symbols, lost performance. One sentence
     /// each; empty for a good kernel.
     pub fn defects(&self) -> Vec<String> {
+        self.undefined().chain(self.slowdowns()).collect()
+    }
+
+    /// Those that no kernel runs with.
+    pub fn undefined(&self) -> impl Iterator<Item = String> {
+        let symbols = self.resources.undefined.iter();
+        symbols.map(|symbol| format!("`{symbol}` is called and not defined"))
+    }
+
+    /// Those that make a kernel slow, and not wrong.
+    pub fn slowdowns(&self) -> impl Iterator<Item = String> {
         let spills = self.remarks.spills.iter().map(Spill::to_string);
-        let undefined = self.resources.undefined.iter();
-        let undefined = undefined.map(|symbol| format!("`{symbol}` is called and not defined"));
-        let losses = self.remarks.performance_losses.iter().cloned();
-        spills.chain(undefined).chain(losses).collect()
+        spills.chain(self.remarks.performance_losses.iter().cloned())
     }
 }
 

@@ -237,10 +237,10 @@ impl Trial<'_> {
         // What is compiled once is kept nowhere.
         let compiled = Jit::new(nvrtc, Cache::memory_only()).compile(&text, arch, &[]);
         let compiled = compiled.map_err(|error| error.to_string())?;
-        let first = compiled.defects().first().map(|defect| format!("{}: {defect}", arch.name()));
-        match compiled.resources.undefined.is_empty() {
-            true => Ok(first),
-            false => Err(first.unwrap_or_default()),
+        let told = |words: String| format!("{}: {words}", arch.name());
+        match compiled.undefined().next() {
+            Some(words) => Err(told(words)),
+            None => Ok(compiled.slowdowns().next().map(told)),
         }
     }
 
