@@ -13,7 +13,7 @@ pub use body::{
     BinaryOp, ChannelRef, Domain, Expr, ExprKind, FieldValue, For, Gather, Place, Stmt, StmtKind,
 };
 pub use channel::{
-    Channel, ChannelKind, ChannelOption, Field, Message, OptionValue, PeerSet, SlotAxis, Transport,
+    Channel, ChannelOption, Field, Message, OptionValue, PeerSet, SlotAxis, Transport,
 };
 pub use role::{Blocks, Role, Share};
 

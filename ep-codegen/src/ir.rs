@@ -10,6 +10,7 @@ pub mod counting;
 mod declared;
 pub mod facts;
 pub mod helpers;
+pub mod kind;
 pub mod naming;
 pub mod network;
 pub mod params;
@@ -26,13 +27,12 @@ pub use body::{
 pub use canon::Canon;
 #[cfg(feature = "syntax")]
 pub use canon::Embed;
-pub use channel::{
-    Channel, ChannelKind, ChannelOption, Field, Message, PeerSet, Transport, Waiver,
-};
+pub use channel::{Channel, ChannelOption, Field, Message, PeerSet, Transport, Waiver};
 pub use declared::{
     Arg, Arm, Axis, CudaFn, CudaParam, Dim, DimKind, Elem, ElemType, Memory, Part, Pipeline,
     Require, Size, Source, Tensor, TensorKind, Tune, Values, When,
 };
+pub use kind::ChannelKind;
 pub use select::Choice;
 
 /// Policies of the checker that a channel may waive: rules about its memory that go beyond the text

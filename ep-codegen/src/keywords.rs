@@ -1,6 +1,7 @@
 //! The words of the language. All of them are contextual: a pipeline may use any as a name.
 
-use crate::ast::{ChannelKind, PeerSet, TensorKind, Transport};
+use crate::ast::{PeerSet, TensorKind, Transport};
+use crate::ir::ChannelKind;
 
 /// The words that begin a declaration.
 pub const ITEMS: &[&str] = &[
@@ -22,12 +23,7 @@ pub const TENSORS: &[(&str, TensorKind)] = &[
 ];
 
 /// The kinds of a channel.
-pub const CHANNEL_KINDS: &[(&str, ChannelKind)] = &[
-    ("ring", ChannelKind::Ring),
-    ("slots", ChannelKind::Slots),
-    ("direct", ChannelKind::Direct),
-    ("pull", ChannelKind::Pull),
-];
+pub const CHANNEL_KINDS: &[(&str, ChannelKind)] = ChannelKind::WORDS;
 
 /// What carries a channel.
 pub const TRANSPORTS: &[(&str, Transport)] =

@@ -330,12 +330,7 @@ impl Lowering {
     fn channel(&mut self, channel: &ast::Channel, guard: &Guard) {
         let mut lowered = ir::Channel {
             name: channel.name.to_string(),
-            kind: match channel.kind.value {
-                ast::ChannelKind::Ring => ir::ChannelKind::Ring,
-                ast::ChannelKind::Slots => ir::ChannelKind::Slots,
-                ast::ChannelKind::Direct => ir::ChannelKind::Direct,
-                ast::ChannelKind::Pull => ir::ChannelKind::Pull,
-            },
+            kind: channel.kind.value,
             message: channel.message.to_string(),
             over: channel.over.iter().map(|word| transport(word.value)).collect(),
             from: channel.from.iter().map(ToString::to_string).collect(),

@@ -5,6 +5,7 @@
 
 mod arch;
 mod build;
+mod channels;
 mod config;
 mod counted;
 mod error;
@@ -129,6 +130,14 @@ pub struct CfgMember {
     pub value: i64,
     /// Its type.
     pub kind: CfgKind,
+}
+
+fn int(name: &str, value: i64) -> CfgMember {
+    CfgMember { name: name.to_string(), value, kind: CfgKind::Int }
+}
+
+fn flag(name: &str, value: bool) -> CfgMember {
+    CfgMember { name: name.to_string(), value: i64::from(value), kind: CfgKind::Bool }
 }
 
 /// C++ type of a constant.

@@ -2,6 +2,7 @@
 
 mod circles;
 mod device;
+mod kinds;
 mod layers;
 mod names;
 mod rust;
@@ -39,6 +40,7 @@ pub(crate) fn run(options: &[String]) -> Outcome {
     device::check(&mut tree);
     names::check(&mut tree);
     circles::check(&mut tree);
+    kinds::check(&mut tree);
     layers::check(&mut tree)?;
     tree.findings.sort();
     for finding in &tree.findings {

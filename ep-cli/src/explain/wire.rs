@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ep_runtime::ir::{Channel, ChannelKind, PeerSet, Pipeline};
+use ep_runtime::ir::{Channel, PeerSet, Pipeline};
 use ep_runtime::plan::{MessageLayout, Numbers, Plan};
 use ep_runtime::tune::mean_groups;
 
@@ -45,7 +45,7 @@ impl Traffic {
         let bytes = row_bytes + meta_bytes;
         let remote = (groups - 1) as f64 / groups as f64;
         let topk = *plan.numbers.get("topk")?;
-        if channel.kind == ChannelKind::Slots {
+        if channel.kind.traits().is_indexed {
             let messages = topk as f64 * remote;
             return Some(Traffic::PerToken { bytes, messages, is_mean: true, to: "expert" });
         }

@@ -3,6 +3,7 @@
 use proc_macro2::{Ident, Span};
 
 use super::{Elem, Excerpt, Expr, Word};
+use crate::ir::ChannelKind;
 
 /// `message Name { .. }`
 #[derive(Debug, Clone)]
@@ -28,19 +29,6 @@ pub struct Field {
     pub dims: Vec<Expr>,
     /// Optional tensor whose absence empties the field.
     pub with: Option<Ident>,
-}
-
-/// How a channel stores messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChannelKind {
-    /// `ring`
-    Ring,
-    /// `slots`
-    Slots,
-    /// `direct`
-    Direct,
-    /// `pull`
-    Pull,
 }
 
 /// What carries a channel.

@@ -5,7 +5,7 @@ use quote::{format_ident, quote, quote_spanned};
 
 use super::{Calls, PlaceName, axis_tensor, first_of_each, is_size};
 use crate::ir::text;
-use crate::ir::{ChannelKind, Elem, ElemType, Memory, Size, Tensor, TensorKind};
+use crate::ir::{Elem, ElemType, Memory, Size, Tensor, TensorKind};
 
 /// Whether a field has to be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl Calls<'_> {
 
     /// Memory that direct channels bring their small fields to.
     pub(super) fn records(&self) -> Vec<Field> {
-        let direct = self.ir.channels.iter().filter(|it| it.kind == ChannelKind::Direct);
+        let direct = self.ir.channels.iter().filter(|it| it.kind.traits().lands);
         let field = |channel: &crate::ir::Channel| Field {
             name: format_ident!("{}_records", channel.name),
             doc: format!(" Where the small fields of `{}` arrive, in the window.", channel.name),

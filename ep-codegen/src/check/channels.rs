@@ -9,11 +9,12 @@ use super::ranges::range;
 use super::typing::Typing;
 use super::walk::{Scope, Site, messages_of, root};
 use crate::ast::{
-    Channel, ChannelKind, ChannelOption, ChannelRef, Expr, ExprKind, Item, OptionValue, PeerSet,
-    ShapeEntry, StmtKind, Transport,
+    Channel, ChannelOption, ChannelRef, Expr, ExprKind, Item, OptionValue, PeerSet, ShapeEntry,
+    StmtKind, Transport,
 };
 use crate::diagnostics::{Diagnostics, channels as errors};
 use crate::ir::POLICIES;
+use crate::ir::kind::{Network, Position, Traits};
 
 /// Rules that no choice of arms changes.
 pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {
@@ -25,28 +26,16 @@ pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {
     }
 }
 
-/// The options that a kind of channel has, and whether it needs them.
-fn options_of(kind: ChannelKind) -> &'static [(&'static str, bool)] {
-    match kind {
-        ChannelKind::Ring => {
-            &[("depth", true), ("chunk", true), ("header", false), ("waive", false)]
-        }
-        ChannelKind::Slots => &[("slot", true), ("epochs", false), ("waive", false)],
-        ChannelKind::Direct => &[("unit", false), ("waive", false)],
-        ChannelKind::Pull => &[("waive", false)],
-    }
-}
-
 fn options(channel: &Channel, out: &mut Diagnostics) {
-    let offered = options_of(channel.kind.value);
+    let Traits { word, options: offered, .. } = channel.kind.value.traits();
     for option in &channel.options {
         if !offered.iter().any(|(name, _)| option.name == name) {
             let names = offered.iter().map(|(name, _)| name.to_string()).collect();
-            out.push(errors::unknown_option(&option.name, kind_name(channel.kind.value), names));
+            out.push(errors::unknown_option(&option.name, word, names));
         }
         option_value(option, out);
     }
-    for (name, needed) in offered {
+    for (name, needed) in *offered {
         if *needed && !channel.options.iter().any(|option| option.name == name) {
             out.push(errors::missing_option(channel, name));
         }
@@ -87,16 +76,6 @@ fn option_value(option: &ChannelOption, out: &mut Diagnostics) {
     }
 }
 
-/// Name of a channel kind as written.
-pub(super) fn kind_name(kind: ChannelKind) -> &'static str {
-    match kind {
-        ChannelKind::Ring => "ring",
-        ChannelKind::Slots => "slots",
-        ChannelKind::Direct => "direct",
-        ChannelKind::Pull => "pull",
-    }
-}
-
 fn set_name(set: PeerSet) -> &'static str {
     match set {
         PeerSet::All => "all",
@@ -114,10 +93,10 @@ fn transports(channel: &Channel, out: &mut Diagnostics) {
     }
     let nvlink = channel.over.iter().any(|word| word.value == Transport::Nvlink);
     let network = channel.over.iter().find(|word| word.value != Transport::Nvlink);
-    let one_sided = matches!(channel.kind.value, ChannelKind::Direct | ChannelKind::Pull);
+    let kind = channel.kind.value.traits();
     match (channel.per.value, network) {
-        (_, Some(network)) if one_sided => {
-            out.push(errors::kind_needs_nvlink(network.span, kind_name(channel.kind.value)));
+        (_, Some(network)) if kind.network == Network::Never => {
+            out.push(errors::kind_needs_nvlink(network.span, kind.word));
         }
         (PeerSet::Rail, None) => {
             out.push(errors::rail_over_nvlink(channel.per.span, channel.over[0].span));
@@ -233,7 +212,7 @@ pub(super) fn consumes<'a>(view: &View<'a>, site: &Site<'a>) -> Option<(&'a Chan
         // On another kind of channel an `await` is an error, and takes nothing.
         StmtKind::Await { channel } => {
             let slots = view.channel(channel)?;
-            (slots.kind.value == ChannelKind::Slots).then_some((slots, channel))
+            slots.kind.value.traits().is_indexed.then_some((slots, channel))
         }
         _ => None,
     }
@@ -269,27 +248,30 @@ fn wrong_role(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
 
 /// Statements that a kind of channel does not have.
 fn wrong_use(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
-    let kind = |name: &Ident| view.channel(name).map(|channel| channel.kind.value);
+    let kind = |name: &Ident| view.channel(name).map(|channel| channel.kind.value.traits());
     match &site.stmt.kind {
         StmtKind::Await { channel } | StmtKind::Close { channel } => {
             let word =
                 if matches!(site.stmt.kind, StmtKind::Await { .. }) { "await" } else { "close" };
-            if kind(channel).is_some_and(|kind| kind != ChannelKind::Slots) {
+            if kind(channel).is_some_and(|kind| !kind.is_indexed) {
                 out.push(errors::only_slots(site.stmt.keyword, word, channel));
             }
         }
-        StmtKind::Push { channel, position, .. } => match kind(&channel.name) {
-            Some(ChannelKind::Direct) if position.is_empty() => {
-                out.push(errors::push_without_position(&channel.name));
+        StmtKind::Push { channel, position, .. } => {
+            let Some(kind) = kind(&channel.name) else { return };
+            match (kind.position, position.first()) {
+                (Position::Needed, None) => {
+                    out.push(errors::push_without_position(&channel.name));
+                }
+                (Position::None, Some(first)) => {
+                    out.push(errors::push_with_position(first.at, kind.word));
+                }
+                _ => {}
             }
-            Some(kind @ (ChannelKind::Ring | ChannelKind::Pull)) if !position.is_empty() => {
-                out.push(errors::push_with_position(position[0].at, kind_name(kind)));
-            }
-            _ => {}
-        },
+        }
         StmtKind::For(inner) => match &inner.gather {
             Some(gather) => {
-                if kind(&gather.channel.name) == Some(ChannelKind::Direct) {
+                if kind(&gather.channel.name).is_some_and(|kind| kind.lands) {
                     out.push(errors::gather_from_direct(&gather.channel.name));
                 }
                 if let Some(filter) = &inner.filter {
@@ -299,7 +281,7 @@ fn wrong_use(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
             None => {
                 let channel = messages_of(view, &site.scope, &inner.domain);
                 if let Some(channel) = channel
-                    && channel.kind.value == ChannelKind::Pull
+                    && channel.kind.value.traits().offers
                     && let Some(word) = super::statements::domain_root(&inner.domain)
                 {
                     out.push(errors::loop_over_pull(word));
@@ -317,18 +299,15 @@ fn peer_index(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
         return;
     };
     let Some(declared) = view.channel(&channel.name) else { return };
-    match (declared.kind.value, channel.indices.as_slice()) {
-        (ChannelKind::Pull, [index, ..]) => {
-            out.push(errors::pull_with_peer(index.at, &channel.name))
-        }
-        (ChannelKind::Pull, []) => {}
-        (_, []) => out.push(errors::push_without_peer(&channel.name)),
-        (ChannelKind::Ring | ChannelKind::Direct, [_, extra, ..])
-            if declared.parts_per.is_none() =>
-        {
+    let kind = declared.kind.value.traits();
+    match channel.indices.as_slice() {
+        [index, ..] if kind.offers => out.push(errors::pull_with_peer(index.at, &channel.name)),
+        [] if kind.offers => {}
+        [] => out.push(errors::push_without_peer(&channel.name)),
+        [_, extra, ..] if !kind.is_indexed && declared.parts_per.is_none() => {
             out.push(errors::one_peer(extra.at, &channel.name));
         }
-        (_, [index, ..]) => {
+        [index, ..] => {
             let set = peers_of(&site.scope, index);
             let word = set.map(set_name);
             if let (Some(set), Some(word)) = (set, word)

@@ -17,7 +17,7 @@ use super::channels::{consumes, produces};
 use super::graph::circle;
 use super::model::View;
 use super::walk::{self, Site};
-use crate::ast::{Channel, ChannelKind, Expr, ExprKind, StmtKind};
+use crate::ast::{Channel, Expr, ExprKind, StmtKind};
 use crate::diagnostics::Diagnostics;
 use crate::diagnostics::deadlock::{self as errors, Link, Waits};
 
@@ -162,11 +162,11 @@ fn waits_of(units: &[Unit<'_>], from: usize) -> Vec<(usize, Wait)> {
                 let earlier = || units[..to].iter().filter(|unit| unit.role == other.role);
                 does(other, what) && !earlier().any(|unit| does(unit, what))
             };
-            let ring = step.channel.kind.value == ChannelKind::Ring;
+            let is_bounded = step.channel.kind.value.traits().is_bounded;
             match step.does {
                 Does::Empties if answers(Does::Fills) => found.push((to, Wait::Data(index))),
                 Does::Hears if answers(Does::Announces) => found.push((to, Wait::Data(index))),
-                Does::Fills if ring && answers(Does::Empties) => {
+                Does::Fills if is_bounded && answers(Does::Empties) => {
                     found.push((to, Wait::Credit(index)));
                 }
                 _ => {}

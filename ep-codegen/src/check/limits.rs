@@ -4,7 +4,7 @@
 use super::model::{Model, View};
 use super::ranges::{Range, range};
 use super::types::{Scalar, scalar_named, scalar_of};
-use crate::ast::{ChannelKind, Elem, Expr, Field, File, Item, Message, Pipeline, TokenRange};
+use crate::ast::{Elem, Expr, Field, File, Item, Message, Pipeline, TokenRange};
 use crate::diagnostics::{Diagnostics, limits as errors};
 use crate::ir::{self, DimKind};
 use crate::lower::lower;
@@ -15,8 +15,7 @@ pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
     let have = Arch::ALL.iter().map(|arch| i128::from(arch.shared_bytes_max())).max().unwrap_or(0);
     for message in &view.messages {
         let staged = view.channels.iter().find(|channel| {
-            channel.message == message.name
-                && matches!(channel.kind.value, ChannelKind::Ring | ChannelKind::Direct)
+            channel.message == message.name && channel.kind.value.traits().is_staged
         });
         let need = meta_bytes(view, message);
         if let Some(channel) = staged

@@ -11,8 +11,9 @@ use super::numbers::mentions;
 use super::text::{domain_text, text};
 use super::types::SLOT_NUMBERS;
 use super::walk::{self, Site, messages_of};
-use crate::ast::{Channel, ChannelKind, Domain, Expr, ExprKind, For, Gather, StmtKind, TensorKind};
+use crate::ast::{Channel, Domain, Expr, ExprKind, For, Gather, StmtKind, TensorKind};
 use crate::diagnostics::{Diagnostics, message_order as errors};
+use crate::ir::ChannelKind;
 
 /// Checks the order of messages in one choice of arms.
 pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
@@ -35,7 +36,7 @@ pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
 /// A ring gives its messages in order: a loop over them runs once, and knows when to stop.
 fn message_loop(view: &View<'_>, site: &Site<'_>, inner: &For, out: &mut Diagnostics) {
     let Some(channel) = messages_of(view, &site.scope, &inner.domain) else { return };
-    if channel.kind.value != ChannelKind::Ring {
+    if !channel.kind.value.traits().in_order {
         return;
     }
     let Some(word) = super::statements::domain_root(&inner.domain) else { return };
@@ -64,7 +65,7 @@ fn domain_indices(domain: &Domain) -> &[Expr] {
 fn emptied_twice(view: &View<'_>, index: usize, out: &mut Diagnostics) {
     let site = &view.sites[index];
     let Some((channel, word)) = consumes(view, site) else { return };
-    if channel.kind.value != ChannelKind::Ring {
+    if !channel.kind.value.traits().in_order {
         return;
     }
     let first = view.sites[..index]
@@ -86,15 +87,14 @@ fn gather_loop(
     out: &mut Diagnostics,
 ) {
     let Some(channel) = view.channel(&gather.channel.name) else { return };
-    if !matches!(channel.kind.value, ChannelKind::Ring | ChannelKind::Pull) {
-        return;
-    }
+    let kind = channel.kind.value.traits();
+    let Some(wanted) = kind.gathered_at else { return };
     let by_across =
         |index: &Expr| matches!(&index.kind, ExprKind::Name(name) if *name == gather.across);
     if !gather.channel.indices.first().is_some_and(by_across) {
         out.push(errors::gather_not_across(&gather.channel.name, &gather.across));
     }
-    if channel.kind.value == ChannelKind::Ring && !in_order(&inner.domain) {
+    if kind.in_order && !in_order(&inner.domain) {
         let error =
             errors::ring_out_of_order(inner.domain.extent(), &domain_text(&inner.domain), channel);
         out.push(error);
@@ -110,10 +110,9 @@ fn gather_loop(
     if view.open || walk::root(position).is_some_and(|name| !is_known(view, &scope, name)) {
         return;
     }
-    let given = channel.kind.value == ChannelKind::Pull;
-    let Some(table) = table_of(view, site, position, given) else {
+    let Some(table) = table_of(view, site, position, kind.offers) else {
         // Rows that lie where they are may be found in any way, those that move in the order of a table.
-        if !given {
+        if !kind.offers {
             out.push(errors::position_not_in_table(position.at, &text(position), &channel.name));
         }
         return;
@@ -124,7 +123,7 @@ fn gather_loop(
         }
     }
     if table.kind == TensorKind::Table {
-        recorded_position(view, table, channel, position, out);
+        recorded_position(view, table, (channel, wanted), position, out);
     }
 }
 
@@ -161,7 +160,7 @@ fn table_of<'v, 'a>(
 fn recorded_position(
     view: &View<'_>,
     table: &Tensor<'_>,
-    channel: &Channel,
+    (channel, wanted): (&Channel, ChannelKind),
     position: &Expr,
     out: &mut Diagnostics,
 ) {
@@ -188,19 +187,14 @@ fn recorded_position(
             position.at,
             name,
             &table.decl.name,
-            channel.kind.value,
+            wanted.traits(),
         ));
         return;
     }
-    // Rings are walked in order of arrival; rows in place are found by their row number.
-    let wanted = match channel.kind.value {
-        ChannelKind::Pull => ChannelKind::Direct,
-        other => other,
-    };
     if !recorded.iter().any(|(kind, _)| *kind == wanted) {
         let (kind, of) = &recorded[0];
-        let kind = super::channels::kind_name(*kind);
-        out.push(errors::positions_of_another_kind(position.at, name, (kind, of), channel));
+        let kinds = (kind.traits().word, wanted.traits().word);
+        out.push(errors::positions_of_another_kind(position.at, name, (kinds, of), channel));
     }
 }
 
@@ -263,7 +257,7 @@ fn channel_reads(view: &View<'_>, index: usize, out: &mut Diagnostics) {
             if !earlier().any(pushed) {
                 out.push(errors::position_before_push(field, name));
             }
-        } else if channel.kind.value == ChannelKind::Slots
+        } else if channel.kind.value.traits().is_indexed
             && !SLOT_NUMBERS.iter().any(|number| field == number)
         {
             let awaited = |other: &Site<'_>| {

@@ -9,7 +9,7 @@ use super::model::{Model, View};
 use super::types::{MESSAGE_NUMBERS, SLOT_NUMBERS, Type, Value, declared};
 use super::typing::Typing;
 use super::walk::{Meaning, Scope, Site};
-use crate::ast::{Channel, ChannelKind, Field, FieldValue, Item, Message, OptionValue, StmtKind};
+use crate::ast::{Channel, Field, FieldValue, Item, Message, OptionValue, StmtKind};
 use crate::diagnostics::{Diagnostics, messages as errors};
 
 /// Rules that no choice of arms changes.
@@ -56,7 +56,7 @@ pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
             out.push(errors::with_not_optional(with, &tensor.decl.name));
         }
     }
-    for channel in view.channels.iter().filter(|it| it.kind.value == ChannelKind::Slots) {
+    for channel in view.channels.iter().filter(|it| it.kind.value.traits().is_indexed) {
         let message = view.message(&channel.message);
         for field in message.into_iter().flat_map(|message| &message.fields) {
             if SLOT_NUMBERS.iter().any(|number| field.name == number) || field.name == "position" {
@@ -150,7 +150,7 @@ fn field_value<'a>(
     let ty = typing.expr(&mut scope.clone(), &value.value);
     let Type::Value(target) = declared(view, &field.elem, &field.dims) else { return };
     let what = format!("field `{}`", field.name);
-    if channel.kind.value == ChannelKind::Pull {
+    if channel.kind.value.traits().offers {
         // A pull channel offers whole tensors: one row per message.
         if let Type::Value(Value { scalar, extents }) = &ty
             && extents.len() == target.extents.len() + 1

@@ -12,9 +12,7 @@ use super::statements::reads;
 use super::text::text;
 use super::types::scalar_of;
 use super::walk::{Counted, Meaning, Site, root};
-use crate::ast::{
-    self, ChannelKind, Domain, Elem, Expr, ExprKind, Item, Place, StmtKind, TensorKind,
-};
+use crate::ast::{self, Domain, Elem, Expr, ExprKind, Item, Place, StmtKind, TensorKind};
 use crate::diagnostics::{Diagnostics, tables as errors};
 
 /// Rules that no choice of arms changes.
@@ -362,14 +360,14 @@ fn places(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
             let row = view.message(&channel.message).is_some_and(|message| {
                 message.fields.iter().any(|f| f.name == *field && f.row.is_some())
             });
-            if row && channel.kind.value == ChannelKind::Direct {
+            if row && channel.kind.value.traits().lands {
                 needs_window(view, &place.tensor, &channel.name, "direct", out);
             }
         }
         StmtKind::Push { channel, values, .. } => {
             let pull = view
                 .channel(&channel.name)
-                .is_some_and(|channel| channel.kind.value == ChannelKind::Pull);
+                .is_some_and(|channel| channel.kind.value.traits().offers);
             for value in values.iter().filter(|_| pull) {
                 if let ExprKind::Name(tensor) = &value.value.kind {
                     needs_window(view, tensor, &channel.name, "pull", out);

@@ -14,7 +14,7 @@ use super::types::{
 };
 use super::walk::{Counted, Meaning, Scope, index_binder};
 use crate::ast::{
-    BinaryOp, Channel, ChannelKind, Domain, Expr, ExprKind, OptionValue, PeerSet, TokenRange as At,
+    BinaryOp, Channel, Domain, Expr, ExprKind, OptionValue, PeerSet, TokenRange as At,
 };
 use crate::diagnostics::{Diagnostics, types as errors};
 
@@ -233,7 +233,7 @@ impl<'a> Typing<'_, 'a> {
             Type::Part(channel) => self.field_of(channel, field, &[]),
             Type::Channel(channel) => {
                 let mut numbers = vec!["position".to_string()];
-                if channel.kind.value == ChannelKind::Slots {
+                if channel.kind.value.traits().is_indexed {
                     numbers.extend(SLOT_NUMBERS.iter().map(|number| number.to_string()));
                 }
                 for option in &channel.options {

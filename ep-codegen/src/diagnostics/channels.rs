@@ -137,23 +137,15 @@ pub(crate) fn role_never_pushes(role: &Ident, channel: &Ident) -> Diagnostic {
 pub(crate) fn no_producer(channel: &Channel, when: &str) -> Diagnostic {
     let name = &channel.name;
     let role = channel.from.first().map_or("a role".to_string(), |role| format!("`{role}`"));
-    let index = if channel.kind.value == crate::ast::ChannelKind::Pull { "" } else { "[peer]" };
+    let index = if channel.kind.value.traits().offers { "" } else { "[peer]" };
     Diagnostic::new(name, format!("no role pushes to the channel `{name}`{when}"))
         .help(format!("push {name}{index} {{ .. }}; in {role}"))
 }
 
 /// A channel that nobody empties.
 pub(crate) fn no_consumer(channel: &Channel, when: &str) -> Diagnostic {
-    use crate::ast::ChannelKind::{Direct, Pull, Ring, Slots};
     let (name, role) = (&channel.name, &channel.to);
-    let statement = match channel.kind.value {
-        Ring => format!("for message in {name}[peer] {{ .. }}"),
-        Direct => format!("for message in {name}[source] {{ .. }}"),
-        Slots => format!("await {name};"),
-        Pull => format!(
-            "for token in tokens gather part from {name}[peer] at .. across peer in ranks {{ .. }}"
-        ),
-    };
+    let statement = channel.kind.value.traits().taken.replace("{}", &name.to_string());
     Diagnostic::new(name, format!("no role takes messages from the channel `{name}`{when}"))
         .help(format!("{statement} in `{role}`"))
 }

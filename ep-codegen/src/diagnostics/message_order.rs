@@ -3,7 +3,8 @@
 use proc_macro2::{Ident, Span};
 
 use super::{Diagnostic, listed};
-use crate::ast::{Channel, ChannelKind, TokenRange};
+use crate::ast::{Channel, TokenRange};
+use crate::ir::kind::Traits;
 
 /// A loop over a ring inside another loop.
 pub(crate) fn ring_in_loop(ring: &Ident, binder: &Ident) -> Diagnostic {
@@ -77,14 +78,15 @@ pub(crate) fn position_not_recorded(
     at: TokenRange,
     table: &Ident,
     declared: &Ident,
-    kind: ChannelKind,
+    wanted: &Traits,
 ) -> Diagnostic {
-    // A pull reads rows where a direct channel has put them, or where the caller says.
-    let help = match kind {
-        ChannelKind::Pull => format!(
-            "declare `{table}` as an `input`, or record positions of a `direct` channel in it"
+    // Rows that lie where a channel has put them may as well lie where the caller says.
+    let help = match wanted.lands {
+        true => format!(
+            "declare `{table}` as an `input`, or record positions of a `{}` channel in it",
+            wanted.word
         ),
-        _ => format!("record {table}[token, peer] = ring[peer].position;"),
+        false => format!("record {table}[token, peer] = {}[peer].position;", wanted.word),
     };
     Diagnostic::new(at, format!("nobody records positions of a channel in `{table}`"))
         .help(help)
@@ -95,14 +97,10 @@ pub(crate) fn position_not_recorded(
 pub(crate) fn positions_of_another_kind(
     at: TokenRange,
     table: &Ident,
-    of: (&str, &str),
+    of: ((&str, &str), &str),
     channel: &Channel,
 ) -> Diagnostic {
-    let (kind, recorded) = of;
-    let wanted = match channel.kind.value {
-        crate::ast::ChannelKind::Pull => "direct",
-        _ => "ring",
-    };
+    let ((kind, wanted), recorded) = of;
     let name = &channel.name;
     let what = format!(
         "`{table}` holds positions of the {kind} channel `{recorded}`, \

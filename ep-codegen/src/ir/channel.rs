@@ -3,7 +3,7 @@
 #[cfg(feature = "syntax")]
 use super::canon::Embed;
 use super::canon::ir_types;
-use super::{Canon, ElemType, Expr, Source, When};
+use super::{Canon, ChannelKind, ElemType, Expr, Source, When};
 
 ir_types! {
     /// The layout of what travels through a channel.
@@ -30,18 +30,6 @@ ir_types! {
         dims: Vec<Expr>,
         /// The optional tensor whose absence makes this field empty.
         optional_with: Option<String>,
-    }
-
-    /// How a channel stores messages.
-    enum ChannelKind {
-        /// Ring with head and tail.
-        Ring,
-        /// Fixed place per index, counted or flagged.
-        Slots,
-        /// Rows land in the receiver's output.
-        Direct,
-        /// The consumer reads the producer's tensor in the window.
-        Pull,
     }
 
     /// What carries a channel.

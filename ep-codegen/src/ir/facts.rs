@@ -6,7 +6,7 @@
 
 use super::slots::travels_in_words;
 use super::walk;
-use super::{Action, Channel, ChannelKind, Expr, Pipeline, Role, Stmt, TensorKind};
+use super::{Action, Channel, Expr, Pipeline, Role, Stmt, TensorKind};
 
 /// Everything derived from a selected pipeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,12 +190,9 @@ fn reads_header(stmt: &Stmt, channel: &Channel) -> bool {
 }
 
 fn credit_rule(selected: &Pipeline, channel: &Channel) -> Option<CreditRule> {
-    match channel.kind {
-        ChannelKind::Ring => Some(CreditRule::Chunk),
-        ChannelKind::Slots if travels_in_words(selected, channel) => None,
-        ChannelKind::Slots => Some(CreditRule::Epoch),
-        ChannelKind::Direct => Some(CreditRule::Ready),
-        ChannelKind::Pull => Some(CreditRule::Released),
+    match travels_in_words(selected, channel) {
+        true => None,
+        false => Some(channel.kind.traits().credit),
     }
 }
 
@@ -226,9 +223,9 @@ fn pairs(selected: &Pipeline, channel: &Channel, ends: &Ends, out: &mut Vec<Pair
         add(Published::Credit(CreditRule::Ready), &ends.consume, &ends.push);
     }
     add(Published::Header, &ends.announce, &ends.header);
-    let rows = match channel.kind {
-        ChannelKind::Pull => Published::Ready,
-        _ => Published::Messages,
+    let rows = match channel.kind.traits().offers {
+        true => Published::Ready,
+        false => Published::Messages,
     };
     // Slots that are closed are published by the close, which follows the rows.
     let publish = if ends.close.is_empty() { &ends.push } else { &ends.close };

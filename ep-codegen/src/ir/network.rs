@@ -1,20 +1,20 @@
 //! What carries a channel, and how many warps read each message of a ring.
 
-use super::{Action, Channel, ChannelKind, PeerSet, Pipeline, Share, Transport, walk};
+use super::kind::Network;
+use super::{Action, Channel, PeerSet, Pipeline, Share, Transport, walk};
 
 /// Whether a network carries a channel to some of its peers.
 pub fn over_network(channel: &Channel) -> bool {
     channel.over.iter().any(|transport| *transport != Transport::Nvlink)
 }
 
-/// Whether the kernel speaks to a network for a channel: a ring does if one carries it to some peer, slots if
-/// the shape says as well who is reached without it.
+/// Whether the kernel speaks to a network for a channel: its kind and the shape say when.
 pub fn uses_network(selected: &Pipeline, channel: &Channel) -> bool {
     let knows_nodes = || selected.dims.iter().any(|dim| dim.name == "local_ranks");
-    match channel.kind {
-        ChannelKind::Ring => over_network(channel),
-        ChannelKind::Slots => over_network(channel) && knows_nodes(),
-        ChannelKind::Direct | ChannelKind::Pull => false,
+    match channel.kind.traits().network {
+        Network::Declared => over_network(channel),
+        Network::ToFarNodes => over_network(channel) && knows_nodes(),
+        Network::Never => false,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::network::uses_network;
 use super::parts::{align, elem_bytes, parts};
-use super::{ChannelKind, Elem, Expr, Memory, NameKind, Pipeline, Size, Tensor, TensorKind};
+use super::{Elem, Expr, Memory, NameKind, Pipeline, Size, Tensor, TensorKind};
 
 /// A member of `struct Args`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,7 +111,7 @@ pub fn params(ir: &Pipeline) -> (Vec<Param>, i64) {
     for tensor in &ir.tensors {
         list.tensor(ir, tensor);
     }
-    for channel in ir.channels.iter().filter(|c| c.kind == ChannelKind::Direct) {
+    for channel in ir.channels.iter().filter(|c| c.kind.traits().lands) {
         let kind = ParamKind::MetaOffset { channel: channel.name.clone() };
         list.push(format!("{}_meta_at", channel.name), kind);
     }

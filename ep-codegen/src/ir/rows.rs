@@ -1,7 +1,7 @@
 //! Rows that are moved as they are, and rows that peers reach where they lie.
 
 use super::walk::{nested, stmts};
-use super::{Action, Channel, ChannelKind, Expr, FieldValue, Memory, Pipeline, Stmt, Tensor};
+use super::{Action, Channel, Expr, FieldValue, Memory, Pipeline, Stmt, Tensor};
 
 /// The tensor of whose row `stmt` puts a copy in a place: `store out[expert.position] = x[row];`.
 pub fn moved_row<'a>(ir: &'a Pipeline, stmt: &Stmt) -> Option<&'a Tensor> {
@@ -33,20 +33,16 @@ pub fn row_in_place<'a>(ir: &'a Pipeline, channel: &Channel) -> Option<(&'a Stmt
         }
         _ => {}
     };
-    match channel.kind {
-        ChannelKind::Pull => {
-            let offers = ir.roles.iter().filter(|role| channel.from.contains(&role.name));
-            offers.for_each(|role| stmts(&role.body, &mut look));
-        }
-        ChannelKind::Direct => {
-            let role = ir.roles.iter().find(|role| role.name == channel.to)?;
-            let takes = |stmt: &&Stmt| match &stmt.action {
-                Action::Receive { channel: from, .. } => *from == channel.name,
-                _ => false,
-            };
-            stmts(nested(role.body.iter().find(takes)?), &mut look);
-        }
-        ChannelKind::Ring | ChannelKind::Slots => {}
+    if channel.kind.traits().offers {
+        let offers = ir.roles.iter().filter(|role| channel.from.contains(&role.name));
+        offers.for_each(|role| stmts(&role.body, &mut look));
+    } else if channel.kind.traits().lands {
+        let role = ir.roles.iter().find(|role| role.name == channel.to)?;
+        let takes = |stmt: &&Stmt| match &stmt.action {
+            Action::Receive { channel: from, .. } => *from == channel.name,
+            _ => false,
+        };
+        stmts(nested(role.body.iter().find(takes)?), &mut look);
     }
     found
 }

@@ -2,7 +2,7 @@
 
 use super::helpers::SLOT;
 use super::network::uses_network;
-use super::{Action, Channel, ChannelKind, Expr, Pipeline, Role, Stmt, Transport, walk};
+use super::{Action, Channel, Expr, Pipeline, Role, Stmt, Transport, walk};
 
 /// How the messages of slots arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub fn arrival(selected: &Pipeline, channel: &Channel) -> Arrival {
 
 /// Whether the messages of a channel travel as words that carry their epoch.
 pub fn travels_in_words(selected: &Pipeline, channel: &Channel) -> bool {
-    channel.kind == ChannelKind::Slots && arrival(selected, channel) == Arrival::Words
+    channel.kind.traits().is_indexed && arrival(selected, channel) == Arrival::Words
 }
 
 /// The axis of slots that counts arrivals, if one does: a sender names every axis but its own, and

@@ -8,9 +8,9 @@ pub use derived::{facts_by_choice, facts_text};
 
 use super::helpers::SLOT;
 use super::{
-    Action, Arm, Axis, BinaryOp, Blocks, Channel, ChannelKind, DimKind, Domain, Elem, ElemType,
-    Expr, Field, FieldValue, Memory, PeerSet, Pipeline, Place, Role, Share, Stmt, Tensor,
-    TensorKind, Transport, Values, Waiver, When,
+    Action, Arm, Axis, BinaryOp, Blocks, Channel, DimKind, Domain, Elem, ElemType, Expr, Field,
+    FieldValue, Memory, PeerSet, Pipeline, Place, Role, Share, Stmt, Tensor, TensorKind, Transport,
+    Values, Waiver, When,
 };
 
 /// The whole pipeline, guards included.
@@ -171,12 +171,7 @@ fn field(field: &Field) -> String {
 
 /// A channel as declared.
 pub fn channel(channel: &Channel) -> String {
-    let kind = match channel.kind {
-        ChannelKind::Ring => "ring",
-        ChannelKind::Slots => "slots",
-        ChannelKind::Direct => "direct",
-        ChannelKind::Pull => "pull",
-    };
+    let kind = channel.kind.traits().word;
     let over: Vec<&str> = channel.over.iter().map(transport).collect();
     let mut out = format!(
         "channel {}: {kind}<{}> over {} from {} to {} per {}",

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::open::{Ordinal, Touched};
 use super::value::Message;
 use super::wrong::{Awaited, Fault, Found, Stop};
-use crate::ir::{Channel, ChannelKind};
+use crate::ir::Channel;
 
 /// One ring, or the direct rows of one sender: (channel, sender, receiver, stripe, part).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,8 +124,7 @@ impl Channels {
         let touched = message.touched;
         queue.messages.push(Rc::new(message));
         let announced = channel.header.iter().position(|name| name == "count");
-        if channel.kind == ChannelKind::Ring
-            && let (Some(place), Some(header)) = (announced, &queue.header)
+        if let (Some(place), Some(header)) = (announced, &queue.header)
             && header.get(place).is_some_and(|count| *count <= at as i64)
         {
             let announced = header[place];

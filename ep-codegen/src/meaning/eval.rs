@@ -11,7 +11,7 @@ use super::value::{Message, Value, Written, binary, cast, form};
 use super::world::World;
 use super::wrong::{Fault, Found, Stop};
 use crate::ir::helpers::SLOT;
-use crate::ir::{BinaryOp, Channel, ChannelKind, Expr, NameKind, walk};
+use crate::ir::{BinaryOp, Channel, Expr, NameKind, walk};
 
 /// One instance of a role: what its warps share has one value.
 #[derive(Debug)]
@@ -315,7 +315,7 @@ impl<'p> Eval<'_, 'p> {
             self.touched = self.touched.and(sent.touched);
             return Ok(Value::int(sent.position));
         }
-        if channel.kind == ChannelKind::Slots {
+        if channel.kind.traits().is_indexed {
             return match field {
                 "count" => {
                     self.world.slot_count(at, channel, self.actor.rank, &index).map(Value::int)

@@ -10,7 +10,7 @@ use super::streams::{Head, Key, Stream, head, sender};
 use super::value::{Message, Value, Written};
 use super::world::World;
 use super::wrong::{Found, Stop};
-use crate::ir::{Action, ChannelKind, Expr, Stmt, walk};
+use crate::ir::{Action, Expr, Stmt, walk};
 
 /// A block of statements in progress.
 pub(super) struct Frame<'p> {
@@ -262,10 +262,10 @@ impl<'p> Instance<'p> {
     ) -> Found<()> {
         let Action::Receive { binder, position, .. } = &stmt.action else { return Ok(()) };
         let index = stream.next as i64;
-        let row = match (position, &world.ir.channels[channel].kind) {
+        let row = match (position, world.ir.channels[channel].kind.traits().lands) {
             (Some(_), _) => None,
-            (None, ChannelKind::Direct) => Some(message.position),
-            (None, _) => Some(index),
+            (None, true) => Some(message.position),
+            (None, false) => Some(index),
         };
         let (source, part, touched) = (stream.source, stream.part, message.touched);
         let arrived = Arrived { message, row, index, source, part, touched };
@@ -278,12 +278,12 @@ impl<'p> Instance<'p> {
         Ok(())
     }
 
-    /// Whether the rings that the statements of a block push to have room.
+    /// Whether the channels that the statements of a block push to have room.
     fn finds_room(&mut self, world: &World<'p>, body: &'p [Stmt]) -> Found<bool> {
         for stmt in body {
             let Action::Push { channel, peer: Some(peer), .. } = &stmt.action else { continue };
             let (at, channel) = world.channel(channel)?;
-            if channel.kind == ChannelKind::Ring {
+            if channel.kind.traits().is_bounded {
                 let index = self.eval(world).axes(peer)?;
                 let lane = self.lane_to(world, at, channel, &index)?;
                 if !world.channels.has_room(&lane, world.depth(channel)?) {
@@ -340,9 +340,6 @@ impl<'p> Instance<'p> {
     /// Whether a loop around takes slots that count what arrives.
     fn takes_counted(&self, world: &World<'p>) -> bool {
         let mut taken = self.frames.iter().filter_map(Frame::takes);
-        taken.any(|at| {
-            let channel = &world.ir.channels[at];
-            channel.kind == ChannelKind::Slots && world.counted_axis(channel).is_some()
-        })
+        taken.any(|at| world.counted_axis(&world.ir.channels[at]).is_some())
     }
 }

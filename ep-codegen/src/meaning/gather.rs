@@ -11,7 +11,7 @@ use super::push::slot_key;
 use super::value::{Message, Value};
 use super::world::World;
 use super::wrong::{Fault, Found};
-use crate::ir::{Action, Channel, ChannelKind, Stmt};
+use crate::ir::{Action, Channel, Stmt};
 
 impl<'p> Instance<'p> {
     /// Brings the parts of a token together.
@@ -34,7 +34,7 @@ impl<'p> Instance<'p> {
             let place = self.eval(world).with(across, number, |inner| {
                 let index = peer.as_ref().map_or(Ok(Vec::new()), |peer| inner.axes(peer))?;
                 // A rank that is none has no slots, whose names may count on it.
-                let nobody = channel.kind == ChannelKind::Slots && index.iter().any(|at| *at < 0);
+                let nobody = channel.kind.traits().is_indexed && index.iter().any(|at| *at < 0);
                 let position = if nobody { vec![-1] } else { inner.axes(position)? };
                 Ok((index, position))
             });
@@ -62,7 +62,7 @@ impl<'p> Instance<'p> {
         Ok(())
     }
 
-    /// A gather from a ring is through with all before a position.
+    /// A gather from a channel that keeps an order is through with all before a position.
     fn give_back(
         &self,
         world: &mut World<'p>,
@@ -71,7 +71,7 @@ impl<'p> Instance<'p> {
         index: &[i64],
         position: &[i64],
     ) -> Found<()> {
-        let (ChannelKind::Ring, [position]) = (&channel.kind, position) else { return Ok(()) };
+        let (true, [position]) = (channel.kind.traits().in_order, position) else { return Ok(()) };
         let from = world.peer(channel, self.actor.rank, index.first().copied().unwrap_or(-1))?;
         let stripe = self.actor.stripe.unwrap_or(0);
         let part = index.get(1).copied().unwrap_or(0);
@@ -102,7 +102,7 @@ impl<'p> Instance<'p> {
             return Ok(None);
         }
         let me = self.actor.rank;
-        if channel.kind == ChannelKind::Slots {
+        if channel.kind.traits().is_indexed {
             return gathered_slot(world, at, channel, me, index, places);
         }
         let from = world.peer(channel, me, index.first().copied().unwrap_or(-1))?;
@@ -110,7 +110,7 @@ impl<'p> Instance<'p> {
             return Ok(None);
         }
         let place = usize::try_from(places.first().copied().unwrap_or(0)).unwrap_or(0);
-        if channel.kind == ChannelKind::Pull {
+        if channel.kind.traits().offers {
             let offered = world.channels.offered.get(&(at, from));
             let offered = offered.ok_or_else(|| wait(&channel.name, "rows", &[from]))?;
             return pulled(&channel.name, offered, place).map(Some);

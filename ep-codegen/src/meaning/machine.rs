@@ -353,10 +353,9 @@ fn per_stripe(ir: &crate::ir::Pipeline, role: &Role) -> bool {
             | Action::Push { channel, .. } => channel,
             _ => return,
         };
-        found |= ir
-            .channels
-            .iter()
-            .any(|known| known.name == *channel && known.kind == crate::ir::ChannelKind::Ring);
+        let is_kept_apart = |known: &&crate::ir::Channel| known.kind.traits().opens_in;
+        let mut kept_apart = ir.channels.iter().filter(is_kept_apart);
+        found |= kept_apart.any(|known| known.name == *channel);
     });
     found
 }

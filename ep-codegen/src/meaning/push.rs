@@ -10,7 +10,7 @@ use super::open::Touched;
 use super::value::{Message, Value, form, shaped};
 use super::world::World;
 use super::wrong::{Fault, Found, Stop};
-use crate::ir::{Action, Channel, ChannelKind, FieldValue, Stmt};
+use crate::ir::{Action, Channel, FieldValue, Stmt};
 
 impl<'p> World<'p> {
     /// How many messages a ring holds.
@@ -49,11 +49,11 @@ impl<'p> Instance<'p> {
             Some(position) => self.eval(world).axes(position)?,
             None => Vec::new(),
         };
-        if channel.kind == ChannelKind::Pull {
+        if channel.kind.traits().offers {
             return self.offer(world, at, values);
         }
         let lane = self.lane_to(world, at, channel, &index)?;
-        if channel.kind == ChannelKind::Ring
+        if channel.kind.traits().is_bounded
             && world.alive(lane.to)
             && !world.channels.has_room(&lane, world.depth(channel)?)
         {
@@ -61,9 +61,9 @@ impl<'p> Instance<'p> {
         }
         // A field that must be there and is not: the statement is skipped.
         let Some(message) = there(self.message(world, channel, values))? else { return Ok(()) };
-        match channel.kind {
-            ChannelKind::Slots => self.fill(world, lane, channel, &index, &places, message),
-            _ => self.append(world, lane, channel, &index, &places, message),
+        match channel.kind.traits().is_indexed {
+            true => self.fill(world, lane, channel, &index, &places, message),
+            false => self.append(world, lane, channel, &index, &places, message),
         }
     }
 
@@ -112,9 +112,9 @@ impl<'p> Instance<'p> {
         places: &[i64],
         mut message: Message,
     ) -> Found<()> {
-        let is_direct = channel.kind == ChannelKind::Direct;
+        let lands = channel.kind.traits().lands;
         let (source, passes_open) = self.passing(world);
-        let mixed = world.channels.mixes(lane, source, is_direct);
+        let mixed = world.channels.mixes(lane, source, lands);
         let open = world.open.contains(&lane.channel);
         if (passes_open || mixed) && !open {
             return Err(Stop::Open(lane.channel));
@@ -122,10 +122,10 @@ impl<'p> Instance<'p> {
         let name = channel.name.clone();
         let sent = self.actor.sent.entry((lane.channel, index.to_vec())).or_default();
         let base = places.first().copied().unwrap_or(0);
-        if is_direct && sent.count > 0 && sent.base != base {
+        if lands && sent.count > 0 && sent.base != base {
             return Err(Fault::MovedPosition { channel: name, first: sent.base, now: base }.into());
         }
-        let count = match is_direct {
+        let count = match lands {
             true => sent.count,
             false => world.channels.pushed(&lane) as i64,
         };
@@ -193,19 +193,20 @@ impl<'p> Instance<'p> {
         };
         let (at, channel) = world.channel(channel)?;
         let index = self.eval(world).axes(peer)?;
-        let next = match channel.kind {
-            ChannelKind::Direct => {
-                let first = match position {
-                    Some(position) => self.eval(world).whole(position)?,
-                    None => 0,
-                };
+        let kind = channel.kind.traits();
+        if kind.is_indexed || kind.offers {
+            return Ok(());
+        }
+        let next = match kind.lands {
+            true => {
+                let first = position.as_ref();
+                let first = first.map_or(Ok(0), |first| self.eval(world).whole(first))?;
                 first + self.actor.sent.get(&(at, index.clone())).map_or(0, |sent| sent.count)
             }
-            ChannelKind::Ring => {
+            false => {
                 let lane = self.lane_to(world, at, channel, &index)?;
                 world.channels.pushed(&lane) as i64
             }
-            ChannelKind::Slots | ChannelKind::Pull => return Ok(()),
         };
         let open = world.open.contains(&at);
         let sent = self.actor.sent.entry((at, index)).or_default();

@@ -7,7 +7,7 @@ use super::machine::Instance;
 use super::value::{Message, form};
 use super::world::World;
 use super::wrong::Found;
-use crate::ir::{Channel, ChannelKind};
+use crate::ir::Channel;
 
 /// Messages that arrive in order.
 pub(super) struct Stream {
@@ -41,7 +41,7 @@ impl<'p> Instance<'p> {
         index: &[i64],
     ) -> Found<Vec<Stream>> {
         let me = self.actor.rank;
-        if channel.kind == ChannelKind::Slots {
+        if channel.kind.traits().is_indexed {
             return Ok(slot_streams(world, channel, me, index));
         }
         let senders = match index.first() {
@@ -118,15 +118,13 @@ pub(super) fn head(world: &World<'_>, at: usize, me: usize, stream: &Stream) -> 
             let count = channel.header.iter().position(|name| name == "count");
             let header = queue.and_then(|queue| queue.header.as_ref());
             let announced = count.and_then(|place| header?.get(place).copied());
-            if channel.kind == ChannelKind::Ring
-                && announced.is_some_and(|n| n <= stream.next as i64)
-            {
+            if announced.is_some_and(|count| count <= stream.next as i64) {
                 return Head::Ended;
             }
             if let Some(message) = queue.and_then(|queue| queue.messages.get(stream.next)) {
                 return Head::Message(Rc::clone(message));
             }
-            let ends = channel.kind == ChannelKind::Direct;
+            let ends = channel.kind.traits().ends_when_closed;
             match ends && !world.is_filling(at, lane.from, Some(lane.stripe)) {
                 true => Head::Ended,
                 false => Head::Later,

@@ -24,9 +24,7 @@ use crate::ir::params::params;
 use crate::ir::parts::{LINE_BYTES, align};
 use crate::ir::rows::row_in_place;
 use crate::ir::slots::{Arrival, arrival};
-use crate::ir::{
-    Blocks, Channel, ChannelKind, Expr, Message, PeerSet, Pipeline, Role, Source, Waiver,
-};
+use crate::ir::{Blocks, Channel, Expr, Message, PeerSet, Pipeline, Role, Source, Waiver};
 use crate::schedule::Ways;
 
 /// Specialises `ir` for `config`.
@@ -87,7 +85,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         skips_ranks: ir
             .channels
             .iter()
-            .all(|channel| channel.kind == ChannelKind::Slots && skips_ranks(&ir, channel)),
+            .all(|channel| channel.kind.traits().is_indexed && skips_ranks(&ir, channel)),
         messages: planner.layouts,
         pairs: facts(&ir).pairs,
         waivers: waivers(&ir),

@@ -3,7 +3,7 @@
 use super::numbers::{Numbers, eval};
 use crate::ir::parts::{LINE_BYTES, align, elem_bytes, meta_sources, row_field};
 use crate::ir::slots::travels_in_words;
-use crate::ir::{Channel, ChannelKind, Elem, Expr, Message, Pipeline};
+use crate::ir::{Channel, Elem, Expr, Message, Pipeline};
 
 /// The layout of one message for one shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub(super) fn layout(
         offset += size * count;
     }
     // A direct channel stores each meta record at its own address, so it keeps whole lines.
-    let direct = channel.is_some_and(|channel| channel.kind == ChannelKind::Direct);
+    let direct = channel.is_some_and(|channel| channel.kind.traits().lands);
     let unit = if direct { LINE_BYTES } else { 16 };
     let unit = if in_words { 8 } else { unit };
     let meta_bytes = align(offset, unit);

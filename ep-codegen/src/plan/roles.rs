@@ -2,7 +2,7 @@
 
 use crate::ir::rows::moved_row;
 use crate::ir::walk::stmts;
-use crate::ir::{Action, Blocks, ChannelKind, Expr, Pipeline, Role};
+use crate::ir::{Action, Blocks, Expr, Pipeline, Role};
 use crate::schedule::Ways;
 use crate::schedule::rules::{OneLaunch, WayBack};
 
@@ -50,22 +50,23 @@ pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
     if WayBack::of(ir).is_some() {
         return found;
     }
-    let ring =
-        |name: &String| ir.channels.iter().any(|c| c.name == *name && c.kind == ChannelKind::Ring);
+    let kind = |name: &String| {
+        ir.channels.iter().find(|it| it.name == *name).map(|channel| channel.kind.traits())
+    };
+    let in_order = |name: &String| kind(name).is_some_and(|kind| kind.in_order);
     stmts(&role.body, &mut |stmt| match &stmt.action {
         Action::Store { .. } => found.mover |= moved_row(ir, stmt).is_some(),
         Action::Push { channel, .. } => {
-            let kind = ir.channels.iter().find(|c| c.name == *channel).map(|c| &c.kind);
-            found.mover |= matches!(kind, Some(ChannelKind::Ring | ChannelKind::Direct));
-            found.sequence |= ring(channel);
+            found.mover |= kind(channel).is_some_and(|kind| kind.is_staged);
+            found.sequence |= in_order(channel);
         }
-        Action::Receive { channel, .. } if ring(channel) => {
+        Action::Receive { channel, .. } if in_order(channel) => {
             found.mover = true;
             found.sequence = true;
         }
         Action::Gather { channel, .. } => {
             found.gather = true;
-            found.sequence |= ring(channel);
+            found.sequence |= in_order(channel);
         }
         _ => {}
     });

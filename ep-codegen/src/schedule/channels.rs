@@ -18,6 +18,7 @@ use super::symbol::{Constant, Symbol};
 use super::term::Term;
 use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
+use crate::ir::kind::Network;
 use crate::ir::network::{over_network, uses_network};
 use crate::ir::parts::meta_sources;
 use crate::ir::slots::{Arrival, arrival, closings, places};
@@ -36,6 +37,17 @@ pub(super) enum End {
     In,
 }
 
+impl End {
+    /// Whether a unit of a role's work opens and closes this end of a channel.
+    pub(super) fn is_opened(self, channel: &Channel) -> bool {
+        let kind = channel.kind.traits();
+        match self {
+            End::Out => kind.opens_out,
+            End::In => kind.opens_in,
+        }
+    }
+}
+
 /// The object that stands for an end of a channel.
 pub(super) struct Object {
     /// The channel.
@@ -44,6 +56,35 @@ pub(super) struct Object {
     pub(super) end: End,
     /// Its name in the text.
     pub(super) name: String,
+}
+
+/// What a call of an end has to do with rows that are still on their way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EndCall {
+    /// It waits for a peer, unless this call says that it need not.
+    Waits { unless: &'static str },
+    /// It waits for a peer, or tells it that all is there: no row is on its way by then.
+    Settles,
+    /// It waits for nobody.
+    Free,
+    /// It tells a peer of a row; this one does when the row has arrived.
+    Tells { later: &'static str },
+}
+
+/// What a call of an end has to do with rows that are on their way, if it has.
+pub(super) fn call_of_end(kind: ChannelKind, method: &str) -> Option<EndCall> {
+    match (kind, method) {
+        (ChannelKind::Ring, "reserve") => Some(EndCall::Waits { unless: "has_room" }),
+        (ChannelKind::Ring, "arrived") => Some(EndCall::Waits { unless: "has_message" }),
+        (ChannelKind::Ring, "publish") => Some(EndCall::Tells { later: "publish_after" }),
+        (ChannelKind::Ring, "release") => Some(EndCall::Tells { later: "release_after" }),
+        (ChannelKind::Ring, "header" | "announce" | "close")
+        | (ChannelKind::Direct, "arrived" | "close") => Some(EndCall::Settles),
+        (ChannelKind::Direct, "reserve") => Some(EndCall::Free),
+        (ChannelKind::Ring | ChannelKind::Direct, _) => None,
+        // Their rows are not staged.
+        (ChannelKind::Slots | ChannelKind::Pull, _) => None,
+    }
 }
 
 impl<'a> RoleLowering<'a> {
@@ -70,7 +111,7 @@ impl<'a> RoleLowering<'a> {
             }
             let both = self.objects.iter().any(|known| known.channel == channel.name);
             // Words are one object for both ends.
-            if both && channel.kind == ChannelKind::Slots && self.in_words(channel) {
+            if both && self.in_words(channel) {
                 continue;
             }
             let wanted = if both { format!("{}_in", channel.name) } else { channel.name.clone() };
@@ -78,26 +119,23 @@ impl<'a> RoleLowering<'a> {
             self.objects.push(Object { channel: channel.name.clone(), end, name: name.clone() });
             let team = || Term::name("team", Elem::I32);
             let mut args = vec![team()];
-            let class = match (&channel.kind, end) {
-                (ChannelKind::Pull, End::Out) => continue,
-                (ChannelKind::Direct, End::In) => {
-                    args.push(Term::name(format!("args.{}_meta_at", channel.name), Elem::I64));
-                    self.class_of(channel, end)
-                }
-                _ if uses_network(self.ir, channel) => {
-                    args.push(Term::name("*args.net", Elem::I64));
-                    self.class_of(channel, end)
-                }
-                _ => self.class_of(channel, end),
-            };
-            out.push(Step::Object { class, name, args });
+            let kind = channel.kind.traits();
+            if kind.offers && end == End::Out {
+                continue;
+            }
+            if kind.lands && end == End::In {
+                args.push(Term::name(format!("args.{}_meta_at", channel.name), Elem::I64));
+            }
+            if uses_network(self.ir, channel) {
+                args.push(Term::name("*args.net", Elem::I64));
+            }
+            out.push(Step::Object { class: self.class_of(channel, end), name, args });
         }
     }
 
     /// The class of the object that stands for an end.
     pub(super) fn class_of(&self, channel: &Channel, end: End) -> Symbol {
-        let is_slots = channel.kind == ChannelKind::Slots;
-        let arrives = is_slots.then(|| arrival(self.ir, channel));
+        let arrives = channel.kind.traits().is_indexed.then(|| arrival(self.ir, channel));
         let class = match (&channel.kind, end) {
             (ChannelKind::Ring, End::Out) => ep::RingsOut,
             (ChannelKind::Ring, End::In) => ep::RingsIn,
@@ -132,12 +170,8 @@ impl<'a> RoleLowering<'a> {
     /// Says that this warp reads no more of what peers offer, and of slots.
     pub(super) fn release_ends(&mut self, out: &mut Vec<Step>) {
         for (channel, end) in self.ends() {
-            let releases = match channel.kind {
-                ChannelKind::Pull => true,
-                ChannelKind::Slots => !self.in_words(channel),
-                ChannelKind::Ring | ChannelKind::Direct => false,
-            };
-            if releases && end == End::In {
+            let is_released = channel.kind.traits().is_released && !self.in_words(channel);
+            if is_released && end == End::In {
                 let object = self.object(&channel.name);
                 out.push(Step::Do(Term::method(&object, "release", Vec::new(), Elem::I32)));
             }
@@ -148,8 +182,8 @@ impl<'a> RoleLowering<'a> {
     fn check_channel(&self, channel: &Channel) -> Lowered<()> {
         let knows_nodes = self.ir.dims.iter().any(|dim| dim.name == "local_ranks");
         // Without that number, slots are those of one node, which always uses NVLink.
-        let is_near =
-            channel.kind == ChannelKind::Slots && channel.over.contains(&Transport::Nvlink);
+        let is_near = channel.kind.traits().network == Network::ToFarNodes
+            && channel.over.contains(&Transport::Nvlink);
         if !over_network(channel) || (is_near && !knows_nodes) {
             return Ok(());
         }
@@ -159,9 +193,9 @@ impl<'a> RoleLowering<'a> {
         if channel.parts_per.is_some() {
             return Err(Limit::PartsOverNetwork.into());
         }
-        match channel.kind {
-            ChannelKind::Slots => self.check_far_slots(channel),
-            _ => Ok(()),
+        match channel.kind.traits().is_indexed {
+            true => self.check_far_slots(channel),
+            false => Ok(()),
         }
     }
 
@@ -195,13 +229,9 @@ impl<'a> RoleLowering<'a> {
     /// Opens the ends of one unit.
     pub(super) fn open(&mut self, scope: &Scope, out: &mut Vec<Step>) -> Lowered<()> {
         for (channel, end) in self.ends() {
-            let of_stripe = match (&channel.kind, end) {
-                (ChannelKind::Ring, _) | (ChannelKind::Direct, End::Out) => true,
-                (ChannelKind::Direct, End::In) | (ChannelKind::Slots | ChannelKind::Pull, _) => {
-                    false
-                }
-            };
-            if !of_stripe || !self.objects.iter().any(|object| object.channel == channel.name) {
+            if !end.is_opened(channel)
+                || !self.objects.iter().any(|object| object.channel == channel.name)
+            {
                 continue;
             }
             let mut args = vec![self.stripe_of(scope, channel, out)?];
@@ -215,13 +245,9 @@ impl<'a> RoleLowering<'a> {
     /// Closes the ends of one unit.
     pub(super) fn close(&mut self, out: &mut Vec<Step>) {
         for (channel, end) in self.ends() {
-            let closes = match (&channel.kind, end) {
-                (ChannelKind::Ring, _) | (ChannelKind::Direct, End::Out) => true,
-                (ChannelKind::Direct, End::In) | (ChannelKind::Slots | ChannelKind::Pull, _) => {
-                    false
-                }
-            };
-            if closes && self.objects.iter().any(|object| object.channel == channel.name) {
+            if end.is_opened(channel)
+                && self.objects.iter().any(|object| object.channel == channel.name)
+            {
                 let object = self.object_of(&channel.name, end);
                 out.push(Step::Do(Term::method(&object, "close", Vec::new(), Elem::I32)));
             }

@@ -5,8 +5,7 @@ use super::limit::{Limit, Why, broken};
 use super::{Refusal, names_in_text};
 use crate::ir::counting::{counted, counted_in};
 use crate::ir::{
-    Action, Blocks, Channel, ChannelKind, Domain, Expr, NameKind, PeerSet, Pipeline, Role, Source,
-    walk,
+    Action, Blocks, Channel, Domain, Expr, NameKind, PeerSet, Pipeline, Role, Source, walk,
 };
 
 /// Everything that a selected pipeline as a whole asks for and has no text.
@@ -50,10 +49,10 @@ fn check_channel(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Sourc
     if extents.chain(options).any(|number| !is_of_shape(number)) {
         refuse(&channel.at, Limit::OptionsOfCall.into());
     }
-    if channel.kind == ChannelKind::Slots {
+    if channel.kind.traits().is_indexed {
         check_slots(ir, channel, refuse);
     }
-    if matches!(channel.kind, ChannelKind::Direct | ChannelKind::Ring) {
+    if channel.kind.traits().opens_out {
         check_served(ir, channel, refuse);
     }
 }
@@ -71,7 +70,7 @@ fn check_served(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source
             refuse(&role.at, Limit::ServesFewer.of(&[&role.name, &channel.name]));
         }
     }
-    if channel.kind != ChannelKind::Direct || roles.len() < 2 {
+    if !channel.kind.traits().ends_when_closed || roles.len() < 2 {
         return;
     }
     let (mut own, mut others) = (false, false);

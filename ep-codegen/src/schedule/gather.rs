@@ -7,9 +7,7 @@ use super::step::{Step, Takers};
 use super::term::{Node, Term};
 use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
-use crate::ir::{
-    Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, NameKind, PeerSet, Stmt,
-};
+use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, PeerSet, Stmt};
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
 
@@ -62,25 +60,21 @@ impl RoleLowering<'_> {
 
     /// What the lanes of a gather stand for: the peers of its channel, or the numbers that name slots.
     fn lanes_of(&mut self, channel: &Channel, over: &Domain) -> Lowered<Numbers> {
-        let (to, others) = match (&channel.kind, over) {
-            (ChannelKind::Ring | ChannelKind::Pull, _) => {
+        let kind = channel.kind.traits();
+        if kind.lands {
+            return Err(broken("rows that have landed are not gathered"));
+        }
+        let (to, others) = match over {
+            _ if !kind.is_indexed => {
                 (self.number(self.peers_of(&channel.per)?), channel.per == PeerSet::Others)
             }
-            (ChannelKind::Slots, Domain::Dim { name }) => (self.number(name), false),
-            // Those outside of the range are left out.
-            (
-                ChannelKind::Slots,
-                Domain::Range { high: Expr::Name { name, kind: NameKind::Dim }, .. },
-            ) => (self.number(name), false),
-            (ChannelKind::Slots, Domain::Peers { set }) => {
-                (self.number(self.peers_of(set)?), *set == PeerSet::Others)
+            // Those outside of a range are left out.
+            Domain::Dim { name }
+            | Domain::Range { high: Expr::Name { name, kind: NameKind::Dim }, .. } => {
+                (self.number(name), false)
             }
-            (ChannelKind::Slots, _) => {
-                return Err(Limit::GatheredAcross.into());
-            }
-            (ChannelKind::Direct, _) => {
-                return Err(broken("rows of a direct channel are not gathered"));
-            }
+            Domain::Peers { set } => (self.number(self.peers_of(set)?), *set == PeerSet::Others),
+            _ => return Err(Limit::GatheredAcross.into()),
         };
         Ok(Numbers { from: Term::int(0), to, others })
     }
@@ -96,7 +90,7 @@ impl RoleLowering<'_> {
         let team = || Term::name("team", Elem::I32);
         let mut class = self.class_of(channel, End::In);
         let mut source = self.object(&channel.name);
-        if let (ChannelKind::Slots, Node::Constant(count)) = (&channel.kind, &lanes.to.node) {
+        if let (true, Node::Constant(count)) = (channel.kind.traits().is_indexed, &lanes.to.node) {
             class = ep::SlotParts.of(class).of(count.clone());
             let name = self.names.fresh(&format!("{}_parts", channel.name));
             let args = vec![team(), Term::name(source, Elem::I32)];
@@ -134,11 +128,9 @@ impl RoleLowering<'_> {
             steps.push(Step::SkipUnless(peer.clone().test(BinaryOp::Lt, over.to)));
         }
         let inner = scope.of_lane().with(across, Meaning::Value(peer.clone()));
-        let entry = match channel.kind {
-            ChannelKind::Slots => {
-                self.slot_of_part(&inner, channel, (index, position), &mut steps)?
-            }
-            _ => self.scalar(&inner, position, &mut steps)?,
+        let entry = match channel.kind.traits().is_indexed {
+            true => self.slot_of_part(&inner, channel, (index, position), &mut steps)?,
+            false => self.scalar(&inner, position, &mut steps)?,
         };
         let entry = entry.converted(&Elem::I32);
         let call = Term::method(object, "expect", vec![peer, entry], Elem::I32);

@@ -9,8 +9,8 @@ use super::{Lowered, RoleLowering};
 use crate::ir::params::{ParamKind, params};
 use crate::ir::slots::{shared_axis, shared_sources};
 use crate::ir::{
-    Action, BinaryOp, Blocks, Channel, ChannelKind, Domain, Elem, Expr, NameKind, PeerSet, Role,
-    Share, Stmt, walk,
+    Action, BinaryOp, Blocks, Channel, Domain, Elem, Expr, NameKind, PeerSet, Role, Share, Stmt,
+    walk,
 };
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
@@ -36,10 +36,10 @@ impl RoleLowering<'_> {
 
     /// Stops the role where the caller's outputs hold fewer rows than it writes in all.
     pub(super) fn rooms(&mut self, out: &mut Vec<Step>) {
-        let takes =
-            |kind| self.ends().iter().any(|(channel, end)| channel.kind == kind && *end == End::In);
-        // The senders of a direct channel see for themselves that there is no room.
-        if takes(ChannelKind::Direct) {
+        // Where rows land, their senders see for themselves that there is no room.
+        let lands =
+            |(channel, end): &(&Channel, End)| channel.kind.traits().lands && *end == End::In;
+        if self.ends().iter().any(lands) {
             return;
         }
         let capacities: Vec<(String, String)> = params(self.ir)
@@ -81,7 +81,7 @@ impl RoleLowering<'_> {
             Share::Team => self.team(&scope, out),
             Share::Peer { binder, set } => self.peers(&scope, binder, set, out),
             Share::Stripe | Share::Token | Share::BlockPerToken
-                if self.uses_stripes() || self.pushes_direct() =>
+                if self.uses_stripes() || self.opens_ends() =>
             {
                 let stripes = self.stripes_loop(&scope, Takers::Spread)?;
                 self.closers = Some(stripes.0.to.clone());
@@ -97,7 +97,7 @@ impl RoleLowering<'_> {
 
     /// Whether stripes mean something in the body.
     fn uses_stripes(&self) -> bool {
-        let mut found = self.ends().iter().any(|(channel, _)| channel.kind == ChannelKind::Ring);
+        let mut found = self.ends().iter().any(|(channel, _)| channel.kind.traits().opens_in);
         walk::stmts(&self.role.body, &mut |stmt| {
             found |= matches!(
                 &stmt.action,
@@ -112,12 +112,9 @@ impl RoleLowering<'_> {
         found
     }
 
-    /// Whether it fills a direct channel, whose rows are told of by stripe.
-    fn pushes_direct(&self) -> bool {
-        let is_filled = |(channel, end): &(&Channel, End)| {
-            channel.kind == ChannelKind::Direct && *end == End::Out
-        };
-        self.ends().iter().any(is_filled)
+    /// Whether it has ends that are opened for each stripe.
+    fn opens_ends(&self) -> bool {
+        self.ends().iter().any(|(channel, end)| end.is_opened(channel))
     }
 
     /// Whether the rows of a call are cut into stripes.
@@ -170,7 +167,7 @@ impl RoleLowering<'_> {
     fn sent_before_taken(&self) -> usize {
         let body = &self.role.body;
         let both = |channel: &&Channel| {
-            channel.kind == ChannelKind::Direct
+            channel.kind.traits().ends_when_closed
                 && channel.to == self.role.name
                 && channel.from.contains(&self.role.name)
         };
@@ -354,7 +351,7 @@ impl RoleLowering<'_> {
         if !self.single {
             return self.dealt(scope, out);
         }
-        if self.ends().iter().any(|(channel, _)| channel.kind == ChannelKind::Ring) {
+        if self.ends().iter().any(|(channel, _)| channel.kind.traits().opens_in) {
             return Err(Limit::RingOfTeam.into());
         }
         let mut steps = Vec::new();

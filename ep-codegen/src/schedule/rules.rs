@@ -31,9 +31,8 @@ use super::step::{Loop, Step};
 use super::{RoleLowering, RoleRule, RuleSet};
 
 use crate::ir::counting::{Counting, counted};
-use crate::ir::{
-    BinaryOp, Channel, ChannelKind, Expr, Message, Pipeline, Role, Source, Stmt, Tensor, walk,
-};
+use crate::ir::kind::Traits;
+use crate::ir::{BinaryOp, Channel, Expr, Message, Pipeline, Role, Source, Stmt, Tensor, walk};
 
 /// What the rules over steps need from the plan for a role.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -148,8 +147,9 @@ impl<'a> Forms<'a> {
         found.ok_or_else(|| self.lacks("message", &channel.message))
     }
 
-    fn has_kind(&self, channel: &str, kind: ChannelKind) -> bool {
-        self.ir.channels.iter().any(|c| c.name == channel && c.kind == kind)
+    /// Whether something is true of a channel's kind.
+    fn is_kind(&self, channel: &str, fact: fn(&Traits) -> bool) -> bool {
+        self.ir.channels.iter().any(|known| known.name == channel && fact(known.kind.traits()))
     }
 
     fn pushes_direct(&self, stmt: &Stmt) -> bool {
@@ -164,7 +164,7 @@ impl<'a> Forms<'a> {
     /// The one ring that a role with a peer fills or empties.
     fn ring_of(&self, role: &Role) -> Result<&'a Channel, Unfit> {
         let mut rings = self.ir.channels.iter().filter(|channel| {
-            channel.kind == ChannelKind::Ring
+            channel.kind.traits().in_order
                 && (channel.to == role.name || channel.from.contains(&role.name))
         });
         match (rings.next(), rings.next()) {
@@ -179,10 +179,8 @@ pub(crate) fn pushes_direct(ir: &Pipeline, stmt: &Stmt) -> bool {
     let mut found = false;
     walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
         if let crate::ir::Action::Push { channel, .. } = &inner.action {
-            found |= ir
-                .channels
-                .iter()
-                .any(|known| known.name == *channel && known.kind == ChannelKind::Direct);
+            found |=
+                ir.channels.iter().any(|known| known.name == *channel && known.kind.traits().lands);
         }
     });
     found

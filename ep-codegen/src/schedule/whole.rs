@@ -22,8 +22,8 @@ use super::term::{Node, Term};
 use super::{Lowered, RoleLowering};
 use crate::ir::naming::snake;
 use crate::ir::{
-    Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, NameKind, Place, Role, Share,
-    Source, Stmt, Tensor, walk,
+    Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, Place, Role, Share, Source, Stmt,
+    Tensor, walk,
 };
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
@@ -264,7 +264,7 @@ impl<'r, 'a> Whole<'r, 'a> {
             .role
             .ends()
             .into_iter()
-            .filter(|(channel, _)| channel.kind == ChannelKind::Ring)
+            .filter(|(channel, _)| channel.kind.traits().in_order)
             .map(|(channel, _)| channel)
             .collect();
         match rings.as_slice() {

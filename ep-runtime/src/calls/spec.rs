@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use ep_codegen::ir::parts::{LINE_BYTES, elem_bytes, parts};
-use ep_codegen::ir::{self, Blocks, ChannelKind, Expr, Memory, NameKind, TensorKind};
+use ep_codegen::ir::{self, Blocks, Expr, Memory, NameKind, TensorKind};
 use ep_codegen::plan::{Config, Param, ParamKind, Plan, PlanError, eval};
 
 use super::fit::{Dim, Kind, TensorSpec, row_of};
@@ -451,7 +451,7 @@ impl Maker<'_> {
     /// The records that a direct channel brings with its rows.
     fn records(&self, name: &TensorName) -> Option<TensorSpec> {
         let is_own = |channel: &&ir::Channel| {
-            channel.kind == ChannelKind::Direct && records(&channel.name) == name.name
+            channel.kind.traits().lands && records(&channel.name) == name.name
         };
         let channel = self.ir.channels.iter().find(is_own)?;
         let layouts = &self.plan.messages;

@@ -3,23 +3,17 @@
 use super::Planner;
 use crate::ir::naming::{camel, constant};
 use crate::ir::network::{readers, uses_network};
-use crate::ir::parts::{LINE_BYTES, align, elem_bytes};
-use crate::ir::slots::Arrival;
-use crate::ir::{Blocks, Channel, ChannelKind, PeerSet, Role};
+use crate::ir::{Blocks, Channel, Role};
 use crate::plan::message::MessageLayout;
 use crate::plan::network::{NetExtent, NetworkLayout};
 use crate::plan::numbers::eval;
 use crate::plan::roles::role_use;
-use crate::plan::window::{Extent, SlotExtent, Window, option};
-use crate::plan::{CfgGroup, CfgKind, CfgMember, RoleWarps};
+use crate::plan::window::{Extent, SlotExtent, Window};
+use crate::plan::{CfgGroup, CfgKind, CfgMember, RoleWarps, channels, flag, int};
 use crate::schedule::rules::WayBack;
 
 /// Parts of a row that are told of one by one where rows go back to their tokens.
 const QUARTERS: i64 = 4;
-
-/// KiB of rows that a warp takes at a time to send them, and the most that make a difference.
-const DIRECT_UNIT: i64 = 112;
-const UNIT_MAX: i64 = 64 * 1024;
 
 impl Planner<'_> {
     pub(super) fn top(&self, threads: i64, shared_bytes: i64) -> CfgGroup {
@@ -70,7 +64,7 @@ impl Planner<'_> {
             let extent =
                 Extent { peers, stripes, roles, senders, flags, rows, message, slots, parts, net };
             let mut members = vec![int("kChannel", index as i64), int("kPeers", extent.peers)];
-            members.extend(self.channel_numbers(channel, &extent));
+            members.extend(channels::numbers(channel, &extent, self.numbers));
             members.extend(window.add(channel, &extent, self.numbers));
             members.extend(network.add(channel, &extent, self.numbers));
             groups.push(CfgGroup { name: camel(&channel.name), members });
@@ -97,48 +91,6 @@ impl Planner<'_> {
         Some(CfgGroup { name: "Counted".to_string(), members })
     }
 
-    fn channel_numbers(&self, channel: &Channel, extent: &Extent<'_>) -> Vec<CfgMember> {
-        let option = |name, default| option(channel, name, self.numbers).unwrap_or(default);
-        let layout = extent.message;
-        match channel.kind {
-            ChannelKind::Ring => {
-                let mut members = vec![
-                    int("kStripes", extent.stripes),
-                    int("kDepth", option("depth", 2)),
-                    int("kChunk", option("chunk", 1)),
-                    int("kSlotBytes", layout.slot_bytes),
-                    int("kMeta", layout.row_bytes),
-                    int("kHeaderWords", channel.header.len() as i64),
-                ];
-                if channel.parts_per.is_some() {
-                    members.push(int("kParts", extent.parts));
-                }
-                if let Some(net) = extent.net {
-                    members.extend(net_numbers(channel, net));
-                    members.push(int("kReaders", net.readers));
-                }
-                members
-            }
-            ChannelKind::Direct if extent.senders > 0 => vec![
-                int("kSenders", extent.senders),
-                int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
-                int("kRecordWords", layout.record_words()),
-            ],
-            ChannelKind::Direct => vec![
-                int("kStripes", extent.stripes),
-                int("kRoles", extent.roles),
-                int("kUnitBytes", option("unit", DIRECT_UNIT).clamp(1, UNIT_MAX) * 1024),
-                int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
-                int("kMetaBytes", layout.meta_bytes),
-            ],
-            ChannelKind::Slots => self.slot_numbers(channel, extent),
-            ChannelKind::Pull => vec![
-                int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
-                int("kMetaStride", align(meta_row_bytes(layout), LINE_BYTES)),
-            ],
-        }
-    }
-
     /// Who of a channel's peers is reached over a network, if someone is.
     pub(super) fn net_extent(&self, channel: &Channel) -> Option<NetExtent> {
         if !uses_network(self.ir, channel) {
@@ -146,39 +98,6 @@ impl Planner<'_> {
         }
         let readers = readers(self.ir, channel).map_or(1, |set| self.peers_of(set));
         Some(NetExtent::of(channel, self.number("local_ranks").unwrap_or(1), readers))
-    }
-
-    fn slot_numbers(&self, channel: &Channel, extent: &Extent<'_>) -> Vec<CfgMember> {
-        let Some(slots) = extent.slots else { return Vec::new() };
-        let layout = extent.message;
-        let skips_own = flag("kSkipsOwn", channel.per == PeerSet::Others);
-        let slot_bytes = int("kSlotBytes", layout.slot_bytes);
-        let epochs = int("kEpochs", slots.epochs);
-        if slots.arrival == Arrival::Words {
-            return vec![epochs, int("kWords", layout.meta_bytes / 8), skips_own, slot_bytes];
-        }
-        let net = extent.net.map(|net| net_numbers(channel, net));
-        if slots.arrival == Arrival::Signals {
-            let meta = int("kMeta", layout.row_bytes);
-            let own = [epochs, skips_own, slot_bytes, meta];
-            return own.into_iter().chain(net.into_iter().flatten()).collect();
-        }
-        let mut members = vec![
-            epochs,
-            int("kKeys", slots.keys),
-            int("kArrivals", slots.arrivals),
-            int("kSourceStride", slots.source_stride),
-            int("kShared", slots.shared),
-            flag("kCounts", slots.arrival == Arrival::Counts),
-            skips_own,
-            slot_bytes,
-            int("kMeta", layout.row_bytes),
-        ];
-        if let Some(net) = net {
-            members.push(int("kFarBytes", slots.far_bytes(layout.slot_bytes)));
-            members.extend(net);
-        }
-        members
     }
 
     pub(super) fn roles(&self, warps: &[RoleWarps], window: &mut Window) -> Vec<CfgGroup> {
@@ -248,28 +167,6 @@ impl Planner<'_> {
         let others = self.ir.roles.iter().any(|role| role.blocks == Blocks::Other);
         named + i64::from(others)
     }
-}
-
-/// Bytes of one row of the tensor behind the meta fields of a pull channel.
-fn meta_row_bytes(layout: &MessageLayout) -> i64 {
-    layout.meta.iter().map(|field| field.count * elem_bytes(&field.elem)).sum()
-}
-
-/// Who of the peers of a channel is reached without a network.
-fn net_numbers(channel: &Channel, net: NetExtent) -> [CfgMember; 3] {
-    [
-        flag("kRail", channel.per == PeerSet::Rail),
-        int("kNodeRanks", net.node_ranks),
-        int("kNear", net.near),
-    ]
-}
-
-fn int(name: &str, value: i64) -> CfgMember {
-    CfgMember { name: name.to_string(), value, kind: CfgKind::Int }
-}
-
-fn flag(name: &str, value: bool) -> CfgMember {
-    CfgMember { name: name.to_string(), value: i64::from(value), kind: CfgKind::Bool }
 }
 
 /// A channel named like its message shares its struct.

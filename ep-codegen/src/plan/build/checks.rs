@@ -3,7 +3,7 @@
 use super::Planner;
 use crate::ir::parts::{align, elem_bytes, parts, row_field};
 use crate::ir::rows::moved_row;
-use crate::ir::{Action, ChannelKind, Expr, Stmt, walk};
+use crate::ir::{Action, Expr, Stmt, walk};
 use crate::plan::RoleWarps;
 use crate::plan::error::PlanError;
 use crate::plan::numbers::eval;
@@ -15,7 +15,7 @@ const BULK_BYTES: i64 = 16;
 impl Planner<'_> {
     /// The protocol's own limits on the numbers of a channel.
     pub(super) fn check_channels(&self) -> Result<(), PlanError> {
-        for channel in self.ir.channels.iter().filter(|channel| channel.kind == ChannelKind::Ring) {
+        for channel in self.ir.channels.iter().filter(|it| it.kind.traits().is_bounded) {
             let (Some(depth), Some(chunk)) =
                 (option(channel, "depth", self.numbers), option(channel, "chunk", self.numbers))
             else {

@@ -2,9 +2,7 @@
 
 use super::End;
 use crate::ir::rows::row_in_place;
-use crate::ir::{
-    Action, Channel, ChannelKind, Domain, Elem, Expr, FieldValue, Message, NameKind, Stmt, walk,
-};
+use crate::ir::{Action, Channel, Domain, Elem, Expr, FieldValue, Message, NameKind, Stmt, walk};
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
 use crate::schedule::scope::{Arrived, Scope};
@@ -19,7 +17,7 @@ impl<'a> RoleLowering<'a> {
     /// Tells every sender of a direct channel where its rows go.
     pub(in crate::schedule) fn offers(&mut self, out: &mut Vec<Step>) {
         for (channel, end) in self.ends() {
-            if channel.kind == ChannelKind::Direct
+            if channel.kind.traits().lands
                 && end == End::In
                 && let Err(why) = self.offer_rows(channel, out)
             {
@@ -59,7 +57,7 @@ impl<'a> RoleLowering<'a> {
         channel: &Channel,
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
-        if self.single && channel.kind == ChannelKind::Direct && !self.has_stripes() {
+        if self.single && channel.kind.traits().lands && !self.has_stripes() {
             return Ok(Term::int(0));
         }
         self.scalar(scope, &STRIPE, out).map_err(|_| Limit::EndOfNoStripe.of(&[&channel.name]))
@@ -74,7 +72,7 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
         let (declared, _) = self.carried(channel)?;
-        if declared.kind == ChannelKind::Slots {
+        if declared.kind.traits().is_indexed {
             return Err(Limit::SlotNotFilled.into());
         }
         let object = self.object_of(channel, End::Out);

@@ -6,8 +6,8 @@ use crate::ir::parts::{parts, row_field};
 use crate::ir::rows::{moved_row, row_in_place};
 use crate::ir::slots::travels_in_words;
 use crate::ir::{
-    Action, Blocks, Channel, ChannelKind, DimKind, Domain, Elem, ElemType, Expr, NameKind, PeerSet,
-    Role, Share, Stmt, TensorKind, Transport, walk,
+    Action, Blocks, Channel, DimKind, Domain, Elem, ElemType, Expr, NameKind, PeerSet, Role, Share,
+    Stmt, TensorKind, Transport, walk,
 };
 
 /// Helpers that look up where experts live.
@@ -24,30 +24,42 @@ impl Forms<'_> {
         if channel.per != PeerSet::All {
             return self.refuse(&channel.at, "rules are for channels `per all`");
         }
-        match channel.kind {
-            ChannelKind::Ring if !channel.header.is_empty() && channel.header.len() != 2 => {
-                self.refuse(&channel.at, "the header of a ring is [first, count]")
-            }
-            // They go through a mover, whose pieces are cut from a row.
-            ChannelKind::Ring if !self.has_row(channel)? => self
-                .refuse(&channel.at, "its messages have no row, which is what a ring's warps move"),
-            // They stand beside the channel's own object.
-            ChannelKind::Ring if ["first", "row", "rows", "sent"].contains(&&*channel.name) => {
-                let why =
-                    format!("`{}` already has a meaning in the functions of rings", channel.name);
-                self.refuse(&channel.at, &why)
-            }
-            ChannelKind::Direct if !self.has_known_rows(channel) => {
-                self.refuse(&channel.at, "no table says how many rows each rank gets in all")
-            }
-            ChannelKind::Direct => self.check_every_peer(channel),
-            ChannelKind::Slots
-                if !travels_in_words(self.ir, channel) || channel.slot_names != ["source"] =>
-            {
+        let kind = channel.kind.traits();
+        if kind.in_order {
+            return self.check_ring(channel);
+        }
+        if kind.lands {
+            return match self.has_known_rows(channel) {
+                true => self.check_every_peer(channel),
+                false => {
+                    self.refuse(&channel.at, "no table says how many rows each rank gets in all")
+                }
+            };
+        }
+        let is_record = travels_in_words(self.ir, channel) && channel.slot_names == ["source"];
+        match kind.is_indexed && !is_record {
+            true => {
                 self.refuse(&channel.at, "its slots hold more than a small record of each source")
             }
-            _ => Ok(()),
+            false => Ok(()),
         }
+    }
+
+    fn check_ring(&self, ring: &Channel) -> Checked {
+        if !ring.header.is_empty() && ring.header.len() != 2 {
+            return self.refuse(&ring.at, "the header of a ring is [first, count]");
+        }
+        // They go through a mover, whose pieces are cut from a row.
+        if !self.has_row(ring)? {
+            let why = "its messages have no row, which is what a ring's warps move";
+            return self.refuse(&ring.at, why);
+        }
+        // They stand beside the channel's own object.
+        if ["first", "row", "rows", "sent"].contains(&&*ring.name) {
+            let why = format!("`{}` already has a meaning in the functions of rings", ring.name);
+            return self.refuse(&ring.at, &why);
+        }
+        Ok(())
     }
 
     /// Whether the messages of a channel have a row.
@@ -175,7 +187,7 @@ impl Forms<'_> {
             let mut slots = false;
             walk::exprs(stmt, &mut |part| {
                 slots |= matches!(part, Expr::OfChannel { channel, .. }
-                    if self.has_kind(channel, ChannelKind::Slots));
+                    if self.is_kind(channel, |kind| kind.is_indexed));
             });
             if found.is_err() {
             } else if striped && self.ir.sizes.is_empty() {
@@ -190,7 +202,7 @@ impl Forms<'_> {
     /// The warps that share the reading of slots stand on one block.
     fn check_slot_blocks(&self, role: &Role) -> Checked {
         let slots = self.ir.channels.iter().any(|channel| {
-            channel.kind == ChannelKind::Slots
+            channel.kind.traits().is_indexed
                 && (channel.to == role.name || channel.from.contains(&role.name))
         });
         let one = match &role.blocks {
@@ -227,7 +239,7 @@ impl Forms<'_> {
         walk::stmts(&role.body, &mut |stmt| {
             let of = match &stmt.action {
                 Action::Push { channel, .. } => match self.channel(channel) {
-                    Ok(channel) if channel.kind == ChannelKind::Direct => channel.message.clone(),
+                    Ok(channel) if channel.kind.traits().lands => channel.message.clone(),
                     _ => return,
                 },
                 _ => match moved_row(self.ir, stmt) {
@@ -256,7 +268,7 @@ impl Forms<'_> {
 
     fn check_flow(&self, role: &Role, stmt: &Stmt) -> Checked {
         match &stmt.action {
-            Action::Receive { channel, .. } if self.has_kind(channel, ChannelKind::Direct) => {
+            Action::Receive { channel, .. } if self.is_kind(channel, |kind| kind.lands) => {
                 self.check_receive(stmt)
             }
             _ if role.share == Share::SourceStripe => {
@@ -276,7 +288,7 @@ impl Forms<'_> {
                 _ => self.check_counts(stmt),
             },
             Action::Gather { .. } => self.check_gather_turns(stmt),
-            Action::Push { channel, .. } if self.has_kind(channel, ChannelKind::Pull) => {
+            Action::Push { channel, .. } if self.is_kind(channel, |kind| kind.offers) => {
                 Err(self.no_form(stmt))
             }
             _ => self.check_team(stmt),

@@ -6,11 +6,12 @@
 
 use super::values::{is_name, mentions_name};
 use super::{Fanout, Forms, Reached, Unfit};
+use crate::ir::kind::Traits;
 use crate::ir::parts::parts;
 use crate::ir::slots::travels_in_words;
 use crate::ir::{
-    Action, BinaryOp, Blocks, Channel, ChannelKind, Domain, Elem, ElemType, Expr, FieldValue,
-    Memory, NameKind, PeerSet, Pipeline, Role, Share, Stmt, walk,
+    Action, BinaryOp, Blocks, Channel, Domain, Elem, ElemType, Expr, FieldValue, Memory, NameKind,
+    PeerSet, Pipeline, Role, Share, Stmt, walk,
 };
 use crate::schedule::declaration::is_of_shape;
 use crate::schedule::typed::is_plain;
@@ -84,7 +85,7 @@ impl<'s> OneLaunch<'s> {
 /// Whether a role holds both ends of a direct channel as one team of all blocks.
 pub(super) fn is_candidate(ir: &Pipeline, role: &Role) -> bool {
     let both = |channel: &Channel| {
-        channel.kind == ChannelKind::Direct
+        channel.kind.traits().lands
             && channel.to == role.name
             && channel.from.as_slice() == std::slice::from_ref(&role.name)
     };
@@ -184,11 +185,12 @@ impl<'s> Forms<'s> {
                 && channel.from.as_slice() == std::slice::from_ref(&role.name)
                 && channel.per == PeerSet::All
         };
-        let of_kind = |kind: ChannelKind| {
-            let mut found = self.ir.channels.iter().filter(|it| it.kind == kind);
+        let of_kind = |fact: fn(&Traits) -> bool| {
+            let mut found = self.ir.channels.iter().filter(|it| fact(it.kind.traits()));
             found.next().filter(|it| own(&it))
         };
-        match (self.ir.channels.len(), of_kind(ChannelKind::Slots), of_kind(ChannelKind::Direct)) {
+        let (slots, rows) = (of_kind(|kind| kind.is_indexed), of_kind(|kind| kind.lands));
+        match (self.ir.channels.len(), slots, rows) {
             (2, Some(slots), Some(rows)) if travels_in_words(self.ir, slots) => Ok((slots, rows)),
             _ => Err(self.unfit(&role.at, "such a role has slots and a direct channel to itself")),
         }

@@ -4,8 +4,8 @@ use super::values::{NOT_PLAIN, is_name, mentions_name};
 use super::{Checked, Forms};
 use crate::ir::parts::parts;
 use crate::ir::{
-    Action, Channel, ChannelKind, Domain, Expr, Field, FieldValue, Memory, NameKind, PeerSet,
-    Place, Role, Stmt, walk,
+    Action, Channel, Domain, Expr, Field, FieldValue, Memory, NameKind, PeerSet, Place, Role, Stmt,
+    walk,
 };
 use crate::schedule::typed::{elem_of, field_of, is_plain, rank_of};
 
@@ -223,7 +223,7 @@ impl Forms<'_> {
         match value {
             Expr::Call { helper, args } if helper == "owned" => match args.first() {
                 Some(Expr::Element { tensor, indices })
-                    if self.has_kind(channel, ChannelKind::Slots) =>
+                    if self.is_kind(channel, |kind| kind.is_indexed) =>
                 {
                     let same =
                         parts(self.ir, &self.tensor(tensor)?.elem) == parts(self.ir, &field.elem);

@@ -14,7 +14,7 @@ use crate::ir::{
     Action, ChannelKind, Elem, Expr, Memory, Message, Pipeline, Stmt, Tensor, TensorKind, walk,
 };
 use crate::schedule::RoleLowering;
-use crate::schedule::channels::{End, bytes_behind};
+use crate::schedule::channels::{End, EndCall, bytes_behind, call_of_end};
 use crate::schedule::library::{Entity, ep};
 use crate::schedule::scope::Scope;
 use crate::schedule::step::{Copy, Step};
@@ -94,12 +94,11 @@ pub(in crate::schedule) fn rewrite(
 impl<'a> Staging<'a> {
     /// The first channel of a role that carries rows, if none of its ends stands in the way.
     fn of(role: &mut RoleLowering<'a>, steps: &[Step]) -> Option<Staging<'a>> {
-        let moves = |kind: &ChannelKind| matches!(kind, ChannelKind::Ring | ChannelKind::Direct);
         let mut gathers = false;
         walk::stmts(&role.role.body, &mut |stmt| {
             gathers |= matches!(stmt.action, Action::Gather { .. });
         });
-        if gathers || !role.ends().iter().all(|(channel, _)| moves(&channel.kind)) {
+        if gathers || !role.ends().iter().all(|(channel, _)| channel.kind.traits().is_staged) {
             return None;
         }
         // What goes over a network is told of by the warp that put it there.
@@ -109,7 +108,7 @@ impl<'a> Staging<'a> {
         let mut ends = Vec::new();
         for (channel, end) in role.ends() {
             let name = role.object_of(&channel.name, end);
-            let (kind, message) = (channel.kind.clone(), channel.message.clone());
+            let (kind, message) = (channel.kind, channel.message.clone());
             let cfg = Constant::of_channel(channel);
             ends.push(Object { name, cfg, kind, end, message });
         }
@@ -171,7 +170,7 @@ impl<'a> Staging<'a> {
         let Node::Name(name) = &address.node else { return None };
         let Node::Call(function, args) = &self.pointers.get(name)?.node else { return None };
         let object = self.ends.iter().find(|end| {
-            let place = if end.kind == ChannelKind::Ring { "slot" } else { "row" };
+            let place = if end.kind.traits().lands { "row" } else { "slot" };
             end.message == self.message && *function == Symbol::method(&end.name, place)
         })?;
         Some((object, args.first()?))
@@ -299,15 +298,14 @@ impl<'a> Staging<'a> {
         let Node::Call(function, args) = &call.node else { return None };
         let (object, method) = self.method(function)?;
         let end = object.end;
-        let ready = match (&object.kind, method) {
-            (ChannelKind::Ring, "reserve") => "has_room",
-            (ChannelKind::Ring, "arrived") => "has_message",
-            (ChannelKind::Ring, "header") | (ChannelKind::Direct, "arrived") => {
+        let ready = match call_of_end(object.kind, method)? {
+            EndCall::Waits { unless } => unless,
+            EndCall::Settles => {
                 self.settle_once(out);
                 return Some(end);
             }
-            (ChannelKind::Direct, "reserve") => return Some(end),
-            _ => return None,
+            EndCall::Free => return Some(end),
+            EndCall::Tells { .. } => return None,
         };
         if self.owes {
             let ready = Term::method(&object.name, ready, args.clone(), Elem::Bool);
@@ -333,10 +331,9 @@ impl<'a> Staging<'a> {
     fn instead(&mut self, call: &Term, arrived: bool, out: &mut Vec<Step>) -> Term {
         let Node::Call(function, args) = &call.node else { return call.clone() };
         let Some((object, method)) = self.method(function) else { return call.clone() };
-        let what = match (&object.kind, method) {
-            (ChannelKind::Ring, "publish") => "publish_after",
-            (ChannelKind::Ring, "release") => "release_after",
-            (_, "close") | (ChannelKind::Ring, "announce") => {
+        let what = match call_of_end(object.kind, method) {
+            Some(EndCall::Tells { later }) => later,
+            Some(EndCall::Settles) => {
                 self.settle_once(out);
                 return call.clone();
             }
@@ -386,7 +383,7 @@ impl<'a> Staging<'a> {
 
     /// Where the other fields of a message go.
     fn meta_of(&self, object: &Object, copy: &Copy, body: &[Step]) -> Term {
-        if object.kind == ChannelKind::Ring {
+        if !object.kind.traits().lands {
             let meta = object.cfg.clone().at("kMeta");
             return bytes_behind(copy.to.clone(), Term::constant(meta));
         }
@@ -421,7 +418,7 @@ impl<'a> Staging<'a> {
     }
 
     fn of_rings(&self, function: Entity) -> Step {
-        let rings = self.ends.iter().filter(|end| end.kind == ChannelKind::Ring);
+        let rings = self.ends.iter().filter(|end| end.kind.traits().is_bounded);
         let names = std::iter::once(&self.mover).chain(rings.map(|end| &end.name));
         let args = names.map(|name| Term::name(name, Elem::I32)).collect();
         Step::Do(Term::call(function, args, Elem::I32))

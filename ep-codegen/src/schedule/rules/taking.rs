@@ -6,8 +6,7 @@ use super::{Checked, Forms, Unfit};
 use crate::ir::parts::parts;
 use crate::ir::rows::moved_row;
 use crate::ir::{
-    Action, Channel, ChannelKind, Domain, Elem, Expr, Field, Memory, NameKind, PeerSet, Place,
-    Stmt, walk,
+    Action, Channel, Domain, Elem, Expr, Field, Memory, NameKind, PeerSet, Place, Stmt, walk,
 };
 use crate::schedule::typed::{field_of, is_plain};
 use crate::schedule::whole::fields_of;
@@ -19,7 +18,7 @@ impl Forms<'_> {
             return Err(self.no_form(stmt));
         };
         let channel = self.channel(channel)?;
-        let ring = channel.kind == ChannelKind::Ring;
+        let ring = channel.kind.traits().in_order;
         if filter.is_some() {
             return self.refuse(&stmt.at, "every message is taken: the loop has no `where`");
         }
@@ -102,7 +101,7 @@ impl Forms<'_> {
         walk::expr(value, &mut |part| match part {
             Expr::Field { of, indices, .. } if of == binder => is_whole &= indices.is_empty(),
             Expr::Name { kind: NameKind::Binder | NameKind::Stripe, .. } => {
-                is_whole &= channel.kind != ChannelKind::Direct;
+                is_whole &= !channel.kind.traits().lands;
             }
             Expr::OfChannel { .. } => is_whole = false,
             _ => {}
@@ -129,10 +128,11 @@ impl Forms<'_> {
         let Action::Gather { domain, channel, .. } = &stmt.action else {
             return Err(self.no_form(stmt));
         };
-        let turns = match (&self.channel(channel)?.kind, domain) {
-            (ChannelKind::Ring | ChannelKind::Pull, Domain::Stripe) => true,
-            (ChannelKind::Pull, Domain::Range { low, .. }) => *low == Expr::Int { value: 0 },
-            (ChannelKind::Pull, domain) => matches!(domain, Domain::Tokens | Domain::Dim { .. }),
+        let kind = self.channel(channel)?.kind.traits();
+        let turns = match domain {
+            Domain::Stripe => kind.gathered_at.is_some(),
+            Domain::Range { low, .. } => kind.offers && *low == Expr::Int { value: 0 },
+            Domain::Tokens | Domain::Dim { .. } => kind.offers,
             _ => false,
         };
         match turns {

@@ -2,7 +2,7 @@
 
 use super::values::{is_name, mentions_name};
 use super::{Checked, Forms};
-use crate::ir::{Action, ChannelKind, Domain, Elem, Expr, NameKind, PeerSet, Place, Stmt, walk};
+use crate::ir::{Action, Domain, Elem, Expr, NameKind, PeerSet, Place, Stmt, walk};
 use crate::schedule::extents::{is_extent, is_one_more};
 use crate::schedule::typed::elem_of;
 
@@ -74,7 +74,7 @@ impl Forms<'_> {
                 body.iter().try_for_each(|inner| self.check_team_stmt(inner, &inside))
             }
             Action::Push { channel, peer, values, .. }
-                if self.has_kind(channel, ChannelKind::Slots) =>
+                if self.is_kind(channel, |kind| kind.is_indexed) =>
             {
                 let all = |domain: &Domain| match domain {
                     Domain::Peers { set } => *set == PeerSet::All,

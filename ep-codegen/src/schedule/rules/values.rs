@@ -4,8 +4,7 @@ use super::{Checked, Forms, Unfit};
 use crate::ir::counting::Counting;
 use crate::ir::parts::parts;
 use crate::ir::{
-    Action, ChannelKind, CudaParam, Elem, ElemType, Expr, Memory, Place, Stmt, Tensor, TensorKind,
-    walk,
+    Action, CudaParam, Elem, ElemType, Expr, Memory, Place, Stmt, Tensor, TensorKind, walk,
 };
 use crate::schedule::typed::{elem_of, first_part, is_plain, rank_of};
 
@@ -212,7 +211,7 @@ impl Forms<'_> {
     fn check_slot(&self, stmt: &Stmt, part: &Expr) -> Checked {
         let Expr::OfChannel { channel, index, field, indices } = part else { return Ok(()) };
         let channel = self.channel(channel)?;
-        if channel.kind != ChannelKind::Slots {
+        if !channel.kind.traits().is_indexed {
             return Ok(());
         }
         let known = self.message(channel)?.fields.iter().find(|own| own.name == *field);

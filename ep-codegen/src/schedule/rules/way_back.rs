@@ -9,8 +9,8 @@ use super::{Forms, Unfit};
 use crate::ir::parts::parts;
 use crate::ir::slots::{Arrival, arrival};
 use crate::ir::{
-    Action, BinaryOp, Blocks, Channel, ChannelKind, Domain, Elem, Expr, Field, FieldValue,
-    NameKind, PeerSet, Pipeline, Role, Share, Stmt, Transport,
+    Action, BinaryOp, Blocks, Channel, Domain, Elem, Expr, Field, FieldValue, NameKind, PeerSet,
+    Pipeline, Role, Share, Stmt, Transport,
 };
 
 /// A field's name, and what it is given.
@@ -48,7 +48,7 @@ pub(super) fn is_candidate(ir: &Pipeline) -> bool {
     let ([send, sums], [channel]) = (ir.roles.as_slice(), ir.channels.as_slice()) else {
         return false;
     };
-    channel.kind == ChannelKind::Slots
+    channel.kind.traits().is_indexed
         && channel.from.as_slice() == std::slice::from_ref(&send.name)
         && channel.to == sums.name
         && send.phase == sums.phase

@@ -2,7 +2,7 @@
 
 use super::sums_parts;
 use crate::ir::parts::parts;
-use crate::ir::{BinaryOp, ChannelKind, Domain, Elem, ElemType, Expr, Memory, Place, Tensor, rows};
+use crate::ir::{BinaryOp, Domain, Elem, ElemType, Expr, Memory, Place, Tensor, rows};
 use crate::schedule::extents::is_one_more;
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
@@ -271,7 +271,7 @@ impl<'a> RoleLowering<'a> {
         let Ok((channel, layout)) = self.carried(&arrived.channel) else { return false };
         let is_row = layout.fields.iter().any(|known| known.row && known.name == *field);
         is_row
-            && channel.kind == ChannelKind::Direct
+            && channel.kind.traits().lands
             && rows::row_in_place(self.ir, channel)
                 .is_some_and(|(_, place)| place.name == tensor.name)
     }

@@ -2,7 +2,7 @@
 
 use super::{Numbers, counted_loop};
 use crate::ir::parts::{Code, meta_sources, parts};
-use crate::ir::{BinaryOp, Channel, ChannelKind, Elem, ElemType, Expr, Message, Tensor};
+use crate::ir::{BinaryOp, Channel, Elem, ElemType, Expr, Message, Tensor};
 use crate::schedule::channels::End;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
@@ -155,7 +155,7 @@ impl<'a> RoleLowering<'a> {
             // Waiting takes the whole warp.
             return Ok(self.named(field, header, out));
         }
-        if channel.kind != ChannelKind::Slots {
+        if !channel.kind.traits().is_indexed {
             return Err(broken(format!("`{name}.{field}` has no value here")));
         }
         let number = ["count", "base"].into_iter().find(|number| *number == field);

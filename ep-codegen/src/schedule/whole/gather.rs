@@ -2,7 +2,7 @@
 
 use super::{Whole, call, cfg_of, method, name, object, team};
 use crate::ir::naming::snake;
-use crate::ir::{Action, Channel, ChannelKind, Domain, Elem, Expr, Stmt};
+use crate::ir::{Action, Channel, Domain, Elem, Expr, Stmt};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
@@ -43,12 +43,12 @@ impl Whole<'_, '_> {
         let own = format!("smem.{}[team.warp]", snake(&self.role.role.name));
         let class = ep::Gather.of(self.cfg());
         out.push(object(class, &names.stages, vec![name(&own), team()]));
-        out.push(match channel.kind {
-            ChannelKind::Ring => {
+        out.push(match channel.kind.traits().in_order {
+            true => {
                 let class = ep::RingGather.of(cfg_of(channel)).of(self.cfg());
                 object(class, &names.source, vec![team(), self.sequences()])
             }
-            _ => object(ep::PullConsumer.of(cfg_of(channel)), &names.source, vec![team()]),
+            false => object(ep::PullConsumer.of(cfg_of(channel)), &names.source, vec![team()]),
         });
         match domain {
             Domain::Stripe => self.gather_stripes(scope, (stmt, channel), &names, out)?,
@@ -62,7 +62,7 @@ impl Whole<'_, '_> {
                 self.gather_run(scope, stmt, &names, out)?;
             }
         }
-        if channel.kind == ChannelKind::Pull {
+        if channel.kind.traits().is_released {
             out.push(Step::Do(method(&names.source, "release", Vec::new())));
         }
         out.push(Step::Do(method(&names.stages, "finish", Vec::new())));
@@ -78,7 +78,7 @@ impl Whole<'_, '_> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         self.gather_positions(scope, stmt, names, out)?;
-        let is_ring = channel.kind == ChannelKind::Ring;
+        let is_ring = channel.kind.traits().in_order;
         let (mut stripes, inner) = self.role.stripes_loop(scope, Takers::Blocks)?;
         let steps = &mut stripes.body;
         if is_ring {

@@ -2,7 +2,7 @@
 
 use super::{Whole, call, cfg_of, name, object, team};
 use crate::ir::parts::meta_sources;
-use crate::ir::{Action, BinaryOp, ChannelKind, Domain, Elem, Expr, FieldValue, Stmt};
+use crate::ir::{Action, BinaryOp, Domain, Elem, Expr, FieldValue, Stmt};
 use crate::schedule::Lowered;
 use crate::schedule::channels::{End, Object, bytes_behind};
 use crate::schedule::extents::is_one_more;
@@ -20,7 +20,7 @@ impl Whole<'_, '_> {
     pub(super) fn slots(&mut self, out: &mut Vec<Step>) -> Lowered<()> {
         for (channel, _) in self.role.ends() {
             let known = self.role.objects.iter().any(|object| object.channel == channel.name);
-            if channel.kind != ChannelKind::Slots || known {
+            if !channel.kind.traits().is_indexed || known {
                 continue;
             }
             if !self.role.in_words(channel) {
