@@ -18,6 +18,7 @@ pub mod parts;
 pub mod rows;
 mod select;
 pub mod slots;
+pub mod stripes;
 pub mod text;
 pub mod walk;
 

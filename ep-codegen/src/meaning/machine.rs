@@ -10,9 +10,8 @@ use super::value::Value;
 use super::world::{World, shared_names};
 use super::wrong::{Awaited, Fault, Found, Stop, Whereabouts, Wrong};
 use super::{Outcome, Problem};
-use crate::ir::{
-    Action, Blocks, Domain, Expr, NameKind, PeerSet, Role, Share, Stmt, TensorKind, walk,
-};
+use crate::ir::stripes::is_by_stripe;
+use crate::ir::{Action, Blocks, PeerSet, Role, Share, Stmt, TensorKind, walk};
 
 /// How a run ends.
 pub(super) enum End {
@@ -74,7 +73,7 @@ impl<'p> Machine<'p> {
                 continue;
             }
             for (at, role) in self.world.ir.roles.iter().enumerate() {
-                let stripes = match per_stripe(self.world.ir, role) {
+                let stripes = match is_by_stripe(self.world.ir, role) {
                     true => (0..self.world.number("stripes").unwrap_or(1)).map(Some).collect(),
                     false => vec![None],
                 };
@@ -324,38 +323,4 @@ fn fills_channel(stmt: &Stmt, name: &str) -> bool {
     matches!(&stmt.action,
         Action::Push { channel, .. } | Action::Announce { channel, .. } | Action::Close { channel }
             if channel == name)
-}
-
-/// Whether a role runs once for every stripe: it is dealt out by them, or fills or empties rings,
-/// which are kept apart by stripe.
-fn per_stripe(ir: &crate::ir::Pipeline, role: &Role) -> bool {
-    if matches!(role.share, Share::Stripe | Share::SourceStripe) {
-        return true;
-    }
-    let mut found =
-        matches!(&role.share, Share::Indices { names } if names.iter().any(|it| it == "stripe"));
-    walk::stmts(&role.body, &mut |stmt| {
-        walk::exprs(stmt, &mut |expr| {
-            found |= matches!(expr, Expr::Name { kind: NameKind::Stripe, .. });
-            found |= matches!(expr, Expr::Fold { domain, .. } if **domain == Domain::Stripe);
-        });
-        let channel = match &stmt.action {
-            Action::For { domain, .. } => {
-                found |= *domain == Domain::Stripe;
-                return;
-            }
-            Action::Gather { domain, channel, .. } => {
-                found |= *domain == Domain::Stripe;
-                channel
-            }
-            Action::Receive { channel, .. }
-            | Action::Announce { channel, .. }
-            | Action::Push { channel, .. } => channel,
-            _ => return,
-        };
-        let is_kept_apart = |known: &&crate::ir::Channel| known.kind.traits().opens_in;
-        let mut kept_apart = ir.channels.iter().filter(is_kept_apart);
-        found |= kept_apart.any(|known| known.name == *channel);
-    });
-    found
 }

@@ -8,6 +8,7 @@ use super::term::{Term, arithmetic};
 use super::{Lowered, RoleLowering};
 use crate::ir::params::{ParamKind, params};
 use crate::ir::slots::{shared_axis, shared_sources};
+use crate::ir::stripes::is_by_stripe;
 use crate::ir::{
     Action, BinaryOp, Blocks, Channel, Domain, Elem, Expr, NameKind, PeerSet, Role, Share, Stmt,
     walk,
@@ -81,7 +82,7 @@ impl RoleLowering<'_> {
             Share::Team => self.team(&scope, out),
             Share::Peer { binder, set } => self.peers(&scope, binder, set, out),
             Share::Stripe | Share::Token | Share::BlockPerToken
-                if self.uses_stripes() || self.opens_ends() =>
+                if is_by_stripe(self.ir, self.role) =>
             {
                 let stripes = self.stripes_loop(&scope, Takers::Spread)?;
                 self.closers = Some(stripes.0.to.clone());
@@ -93,28 +94,6 @@ impl RoleLowering<'_> {
             }
             Share::Indices { names } => self.pairs(&scope, names, out),
         }
-    }
-
-    /// Whether stripes mean something in the body.
-    fn uses_stripes(&self) -> bool {
-        let mut found = self.ends().iter().any(|(channel, _)| channel.kind.traits().opens_in);
-        walk::stmts(&self.role.body, &mut |stmt| {
-            found |= matches!(
-                &stmt.action,
-                Action::For { domain: Domain::Stripe, .. }
-                    | Action::Gather { domain: Domain::Stripe, .. }
-            );
-            walk::exprs(stmt, &mut |part| {
-                found |= matches!(part, Expr::Name { kind: NameKind::Stripe, .. })
-                    || matches!(part, Expr::Fold { domain, .. } if **domain == Domain::Stripe);
-            });
-        });
-        found
-    }
-
-    /// Whether it has ends that are opened for each stripe.
-    fn opens_ends(&self) -> bool {
-        self.ends().iter().any(|(channel, end)| end.is_opened(channel))
     }
 
     /// Whether the rows of a call are cut into stripes.
@@ -182,7 +161,8 @@ impl RoleLowering<'_> {
         body.iter().position(takes).unwrap_or(body.len())
     }
 
-    /// `Role[peer]`: each warp takes peers in turn, and goes through the stripes of its block for each.
+    /// `Role[peer]`: each warp takes peers in turn, and goes through the stripes of its block for each. Without
+    /// stripes, the warps of the grid take the peers.
     fn peers(
         &mut self,
         scope: &Scope,
@@ -199,21 +179,25 @@ impl RoleLowering<'_> {
         if *set == PeerSet::Others {
             body.push(Step::SkipUnless(peer.test(BinaryOp::Ne, self.me())));
         }
-        let stripes = self.stripes_loop(&inner, Takers::Blocks)?;
         let served = match set {
             PeerSet::Others => arithmetic(BinaryOp::Sub, peers.clone(), Term::int(1)),
             _ => peers.clone(),
         };
-        self.closers = Some(stripes.0.to.clone().times(served));
-        self.unit(stripes, &mut body)?;
-        out.push(Step::Loop(Loop {
-            binder: name,
-            elem: Elem::I32,
-            from: Term::int(0),
-            to: peers,
-            turns: Takers::WarpsOfBlock,
-            body,
-        }));
+        let turns = match is_by_stripe(self.ir, self.role) {
+            true => {
+                let stripes = self.stripes_loop(&inner, Takers::Blocks)?;
+                self.closers = Some(stripes.0.to.clone().times(served));
+                self.unit(stripes, &mut body)?;
+                Takers::WarpsOfBlock
+            }
+            false => {
+                self.closers = Some(served);
+                self.carry(&inner, &mut body)?;
+                Takers::Warps
+            }
+        };
+        let (elem, from) = (Elem::I32, Term::int(0));
+        out.push(Step::Loop(Loop { binder: name, elem, from, to: peers, turns, body }));
         Ok(())
     }
 
@@ -231,7 +215,8 @@ impl RoleLowering<'_> {
                 false => extent.clone(),
             });
         let served = served.fold(Term::int(1), Term::times);
-        let by_block = self.uses_stripes() && !names.iter().any(|name| name == "stripe");
+        let by_block =
+            is_by_stripe(self.ir, self.role) && !names.iter().any(|name| name == "stripe");
         let pair = self.names.fresh("unit");
         self.closers = Some(match by_block {
             true => self.number("stripes").times(served),
