@@ -24,6 +24,7 @@ mod step;
 mod symbol;
 mod term;
 pub(crate) mod typed;
+mod uniform;
 mod value;
 mod ways;
 mod whole;
@@ -142,6 +143,11 @@ pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refu
         true => rules::rewrite(&mut lowering, steps, rules),
         false => (steps, Default::default()),
     };
+    if lowering.refusals.is_empty()
+        && let Some(why) = uniform::misfit(&steps)
+    {
+        lowering.refuse(&role.at, broken(why));
+    }
     #[cfg(any(test, feature = "sabotage"))]
     let steps = sabotage::spoiled(steps);
     (RoleSteps { steps, uses_me: lowering.uses_me.get(), uses }, lowering.refusals)

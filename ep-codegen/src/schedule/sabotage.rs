@@ -123,7 +123,7 @@ pub(super) fn spoiled(steps: Vec<Step>) -> Vec<Step> {
 }
 
 /// The steps with others in place of each, from the inside out.
-fn each(steps: Vec<Step>, instead: &dyn Fn(Step) -> Vec<Step>) -> Vec<Step> {
+pub(super) fn each(steps: Vec<Step>, instead: &dyn Fn(Step) -> Vec<Step>) -> Vec<Step> {
     let one = |mut step: Step| {
         if let Some(inner) = step.inner_mut() {
             *inner = each(std::mem::take(inner), instead);
@@ -260,6 +260,6 @@ fn is_call(step: &Step, item: Entity) -> bool {
     matches!(step, Step::Do(Term { node: Node::Call(function, _), .. }) if function.is(item))
 }
 
-fn is_method(term: &Term, name: &str) -> bool {
+pub(super) fn is_method(term: &Term, name: &str) -> bool {
     matches!(&term.node, Node::Call(function, _) if function.is_method(name))
 }

@@ -1,0 +1,387 @@
+//! Among whom every value of a composed role is the same, and whether those who take it agree: the last look
+//! at its steps, whoever made or rewrote them.
+//!
+//! What a warp carries out as a whole takes values that all its lanes have alike, where all of them come by;
+//! what is stored is stored by one lane, or by each in a place of its own; and those who share the turns of a
+//! loop agree on where it ends.
+
+use std::collections::BTreeMap;
+
+use super::library::{Entity, ep};
+use super::step::{Copy, Loop, Step, Takers};
+use super::symbol::{Root, Symbol};
+use super::term::{Node, Term};
+
+/// Among whom a value differs, or who comes by at a place without the others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Apart {
+    blocks: bool,
+    warps: bool,
+    lanes: bool,
+}
+
+const BLOCKS: Apart = Apart { blocks: true, warps: false, lanes: false };
+const WARPS: Apart = Apart { blocks: false, warps: true, lanes: false };
+const LANES: Apart = Apart { blocks: false, warps: false, lanes: true };
+
+impl Apart {
+    fn and(self, other: Apart) -> Apart {
+        Apart {
+            blocks: self.blocks || other.blocks,
+            warps: self.warps || other.warps,
+            lanes: self.lanes || other.lanes,
+        }
+    }
+
+    /// Whether both tell the same apart.
+    fn meets(self, other: Apart) -> bool {
+        (self.blocks && other.blocks) || (self.warps && other.warps) || (self.lanes && other.lanes)
+    }
+}
+
+impl Takers {
+    /// Those who share the turns of a loop.
+    fn sharing(self) -> Apart {
+        match self {
+            Takers::Serial | Takers::Alone => Apart::default(),
+            // All lanes take these as one, a number of neighbours at a time.
+            Takers::Chunks | Takers::WideChunks => Apart::default(),
+            Takers::Lanes | Takers::Wide => LANES,
+            Takers::Blocks => BLOCKS,
+            Takers::Parts | Takers::WarpsOfBlock => WARPS,
+            Takers::Warps | Takers::Spread => BLOCKS.and(WARPS),
+            Takers::Threads => BLOCKS.and(WARPS).and(LANES),
+        }
+    }
+
+    /// Whether the warp takes part in it as a whole.
+    fn is_of_warp(self) -> bool {
+        !matches!(self, Takers::Alone | Takers::Lanes | Takers::Wide | Takers::Threads)
+    }
+}
+
+/// Who carries out a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// Whoever comes by: it computes, or looks.
+    Any,
+    /// One lane, since it stores.
+    Lane,
+    /// The warp as a whole, with values that its lanes have alike.
+    Warp,
+    /// The warp, with what each lane has of a value; all of them get the whole.
+    WarpOfLanes,
+    /// The warp, with an address that one lane has and the others have not.
+    WarpForLane,
+}
+
+/// The first step that does not fit who takes it; none: all do.
+pub(super) fn misfit(steps: &[Step]) -> Option<String> {
+    let mut look = Look::default();
+    loop {
+        let known = look.names.clone();
+        look.found = None;
+        look.steps(steps, Apart::default());
+        // What a turn of a loop leaves, the next one begins with.
+        if known == look.names {
+            return look.found;
+        }
+    }
+}
+
+#[derive(Default)]
+struct Look {
+    /// Among whom names differ; not at all, if they are unknown.
+    names: BTreeMap<String, Apart>,
+    /// The classes of objects.
+    classes: BTreeMap<String, Entity>,
+    found: Option<String>,
+}
+
+impl Look {
+    /// Steps in order; `path`: who comes by without the others.
+    fn steps(&mut self, steps: &[Step], mut path: Apart) {
+        for step in steps {
+            if let Step::SkipUnless(condition) = step {
+                path = path.and(self.value(condition, path));
+            } else {
+                self.step(step, path);
+            }
+        }
+    }
+
+    fn step(&mut self, step: &Step, path: Apart) {
+        let mut own = Apart::default();
+        for term in step.terms() {
+            own = own.and(self.value(term, path));
+        }
+        match step {
+            Step::Says(_) | Step::Remark(_) | Step::Do(_) | Step::SkipUnless(_) => {}
+            Step::Object { class, name, .. } => {
+                if let Root::Library(entity) = class.root {
+                    self.classes.insert(name.clone(), entity);
+                }
+                self.name(name, own);
+            }
+            Step::Let { name, .. } | Step::Made { name, .. } | Step::Pointer { name, .. } => {
+                self.name(name, own);
+            }
+            Step::Variable { name, .. } => self.name(name, own),
+            Step::Set { place, .. } | Step::Increase { place, .. } => match &place.node {
+                Node::Name(name) => self.name(name, own.and(path)),
+                _ => {
+                    let place = self.value(place, path);
+                    self.wants_lane(path, place, "a store");
+                }
+            },
+            Step::If { body, .. } | Step::While { body, .. } => self.steps(body, path.and(own)),
+            Step::Take { name, body, .. } => {
+                self.wants_warp(path, own, "taking a unit");
+                let taken = own.and(BLOCKS).and(WARPS);
+                self.name(name, taken);
+                self.steps(body, path.and(taken));
+            }
+            Step::Loop(repeat) => self.repeat(repeat, path, own),
+            Step::Copy(Copy { .. }) => self.wants_warp(path, own, "copying a row"),
+            Step::Leader(body) => {
+                self.wants_warp(path, own, "the part of the first lane");
+                self.steps(body, path.and(LANES));
+            }
+            Step::Meet => self.wants_warp(path, own, "a meeting of the lanes"),
+            Step::Scope(body) => self.steps(body, path),
+        }
+    }
+
+    fn repeat(&mut self, repeat: &Loop, path: Apart, bounds: Apart) {
+        let sharing = repeat.turns.sharing();
+        let what = format!("the loop over `{}`", repeat.binder);
+        if sharing.meets(path) {
+            self.wrong(format!("{what} shares its turns among some who do not come by"));
+        }
+        if sharing.meets(bounds) {
+            self.wrong(format!("{what} ends elsewhere for some who share its turns"));
+        }
+        if repeat.turns.is_of_warp() {
+            self.wants_warp(path, bounds, &what);
+        }
+        let own = bounds.and(sharing);
+        self.name(&repeat.binder, own);
+        self.steps(&repeat.body, path.and(own));
+    }
+
+    fn name(&mut self, name: &str, apart: Apart) {
+        let known = self.names.entry(name.to_string()).or_default();
+        *known = known.and(apart);
+    }
+
+    /// Among whom a value differs.
+    fn value(&mut self, term: &Term, path: Apart) -> Apart {
+        let mut inner = Apart::default();
+        for part in term.inner() {
+            inner = inner.and(self.value(part, path));
+        }
+        match &term.node {
+            Node::Name(name) => self.named(name),
+            Node::Call(function, args) => self.call(function, (args, inner), path),
+            _ => inner,
+        }
+    }
+
+    /// Among whom a name, or the member of an object, differs.
+    fn named(&self, name: &str) -> Apart {
+        match name {
+            "team.lane" => LANES,
+            _ if name.contains("team.warp") => WARPS,
+            _ => {
+                let root = name.split(['.', '[']).next().unwrap_or(name);
+                self.names.get(root).copied().unwrap_or_default()
+            }
+        }
+    }
+
+    /// Among whom what a call gives differs.
+    fn call(&mut self, function: &Symbol, (args, given): (&[Term], Apart), path: Apart) -> Apart {
+        let (by, name) = match &function.root {
+            Root::Library(entity) => (of_library(*entity), entity.name.to_string()),
+            Root::Method(object, method) => {
+                let root = object.split(['.', '[']).next().unwrap_or(object);
+                (of_object(self.classes.get(root), root, method), format!("{object}.{method}"))
+            }
+            Root::Text(name) => (By::Any, name.clone()),
+        };
+        match by {
+            By::Any => {}
+            By::Lane => self.wants_lane(path, given, &name),
+            By::Warp => self.wants_warp(path, given, &name),
+            By::WarpOfLanes => self.wants_warp(path, Apart::default(), &name),
+            By::WarpForLane => {
+                self.wants_warp(path, Apart::default(), &name);
+                let to = args.first().map(|to| self.value(to, path)).unwrap_or_default();
+                if !to.lanes {
+                    self.wrong(format!("`{name}` takes the same address from all lanes"));
+                }
+            }
+        }
+        match &function.root {
+            Root::Library(entity) if [ep::at_lane_of, ep::at_leader].contains(entity) => {
+                given.and(LANES)
+            }
+            _ if by == By::WarpOfLanes => Apart { lanes: false, ..given },
+            Root::Method(object, method) if object == "team" => match *method {
+                "index" => BLOCKS.and(WARPS),
+                _ => Apart::default(),
+            },
+            // Every warp has objects of its own.
+            Root::Method(..) => given.and(BLOCKS).and(WARPS),
+            _ => given,
+        }
+    }
+
+    /// What a warp carries out as a whole.
+    fn wants_warp(&mut self, path: Apart, given: Apart, what: &str) {
+        if path.lanes {
+            self.wrong(format!("{what} is of a whole warp, and some lanes do not come by"));
+        } else if given.lanes {
+            self.wrong(format!("{what} is of a whole warp, and its lanes differ in a value"));
+        }
+    }
+
+    /// What one lane does, or each for itself.
+    fn wants_lane(&mut self, path: Apart, given: Apart, what: &str) {
+        if !path.lanes && !given.lanes {
+            self.wrong(format!("{what} is of one lane, and all of them do the same"));
+        }
+    }
+
+    fn wrong(&mut self, why: String) {
+        self.found.get_or_insert(why);
+    }
+}
+
+/// Who carries out a function of the library.
+fn of_library(function: Entity) -> By {
+    let of_warp = [
+        ep::direct_ready,
+        ep::fill,
+        ep::pull_offer,
+        ep::pull_wait_released,
+        ep::put,
+        ep::require_room,
+        ep::settle,
+        ep::tell,
+    ];
+    match function {
+        _ if of_warp.contains(&function) => By::Warp,
+        ep::block_least | ep::block_peak | ep::block_scale => By::WarpOfLanes,
+        ep::add_count | ep::set | ep::set_wide | ep::store_host => By::Lane,
+        _ => By::Any,
+    }
+}
+
+/// Who carries out a method, of an object of this class if it is one that the role has made.
+fn of_object(class: Option<&Entity>, object: &str, method: &str) -> By {
+    match (class.copied(), method) {
+        (None, _) if object == "counters" => By::Lane,
+        (None, _) => By::Any,
+        (Some(ep::Parts), "expect") | (Some(ep::PlaceCounters), "begin") => By::Lane,
+        (Some(ep::SlotChannel), "to" | "from") => By::Any,
+        (Some(ep::SlotRowsIn | ep::NetSlotsIn), "slot") => By::Any,
+        (Some(ep::DirectIn), "meta" | "first" | "rows") => By::Any,
+        (Some(ep::Mover), "row" | "send_meta") => By::WarpForLane,
+        (Some(_), _) => By::Warp,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::{BinaryOp, Elem};
+    use crate::meaning::Invented;
+    use crate::schedule::sabotage::{self, Bug};
+    use crate::schedule::{RoleRule, RuleSet, draft};
+    use crate::{lower, syntax};
+
+    const REWRITTEN: RuleSet = RuleSet::Without(RoleRule::Roles);
+
+    /// The steps of all roles of some random declarations.
+    fn drafts(seeds: u64) -> Vec<Vec<Step>> {
+        let mut all = Vec::new();
+        for seed in 0..seeds {
+            let source = Invented::new(seed).source();
+            let (file, errors) = syntax::parse(source.parse().expect("its brackets are balanced"));
+            assert!(errors.is_empty(), "{}", errors.to_text(&source));
+            for pipeline in &file.pipelines {
+                let whole = lower::lower(&file, pipeline);
+                for choice in whole.choices() {
+                    let ir = whole.select(&choice);
+                    let steps = |rules| ir.roles.iter().map(move |role| (role, rules));
+                    let roles = steps(RuleSet::None).chain(steps(REWRITTEN));
+                    all.extend(roles.map(|(role, rules)| draft(&ir, role, rules).0.steps));
+                }
+            }
+        }
+        all
+    }
+
+    /// What is said to the steps that a lie changes.
+    fn said(steps: &[Vec<Step>], lie: &dyn Fn(Step) -> Vec<Step>) -> Vec<String> {
+        let told = steps.iter().map(|own| sabotage::each(own.clone(), lie));
+        let mut all: Vec<String> = told.filter_map(|own| misfit(&own)).collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    #[test]
+    fn a_planted_bug_that_takes_lanes_for_a_warp_is_refused() {
+        assert_eq!(drafts(12).iter().find_map(|steps| misfit(steps)), None);
+        for bug in [Bug::LeaderOfAll, Bug::TurnsOfAll, Bug::AddressOfEach] {
+            let spoiled = sabotage::with(bug, || drafts(12));
+            assert!(spoiled.iter().any(|steps| misfit(steps).is_some()), "{bug:?}");
+        }
+    }
+
+    #[test]
+    fn a_lie_about_a_value_is_refused() {
+        let lane = || Term::name("team.lane", Elem::I32);
+        let is_push = |step: &Step| matches!(step, Step::If { condition, .. } if sabotage::is_method(condition, "reserve"));
+        let steps = drafts(12);
+        // A message whose peer each lane has of its own.
+        let peers = said(&steps, &|mut step| {
+            if let (true, Step::If { condition, .. }) = (is_push(&step), &mut step)
+                && let Node::Call(_, args) = &mut condition.node
+            {
+                args[0] = args[0].clone().plus(lane());
+            }
+            vec![step]
+        });
+        assert!(peers.iter().all(|it| it.ends_with("its lanes differ in a value")), "{peers:?}");
+        // A message that is sent where some lanes do not come by.
+        let sends = said(&steps, &|step| match is_push(&step) {
+            true => {
+                let condition = lane().test(BinaryOp::Lt, Term::int(7));
+                vec![Step::If { condition, body: vec![step] }]
+            }
+            false => vec![step],
+        });
+        assert!(sends.iter().all(|it| it.ends_with("some lanes do not come by")), "{sends:?}");
+        // The turns of the lanes, each as far as it likes, and those of a block by the warps of all.
+        let ends = said(&steps, &|mut step| {
+            if let Step::Loop(Loop { turns: Takers::Lanes, to, .. }) = &mut step {
+                *to = to.clone().plus(lane());
+            }
+            vec![step]
+        });
+        assert!(ends.iter().all(|it| it.ends_with("for some who share its turns")), "{ends:?}");
+        let turns = said(&steps, &|mut step| {
+            if let Step::Loop(Loop { turns: turns @ Takers::Serial, .. }) = &mut step {
+                *turns = Takers::Warps;
+            }
+            vec![step]
+        });
+        assert!(turns.iter().any(|it| it.ends_with("some who do not come by")), "{turns:?}");
+        for found in [peers, sends, ends] {
+            assert!(!found.is_empty());
+        }
+    }
+}
