@@ -3,6 +3,7 @@
 
 mod broadcast;
 mod by_hand;
+mod capped_rows;
 mod computed_peer;
 mod computed_rows;
 mod dense;
@@ -12,9 +13,12 @@ mod forwarder;
 mod global_load;
 mod local_combine;
 mod nested;
+mod next_rank;
 mod planted;
 mod private_count;
 mod quantised_shift;
+mod reduce_scatter;
+mod remote_lookup;
 mod scaled_combine;
 mod two_channels;
 mod two_payloads;
@@ -76,7 +80,7 @@ macro_rules! programs {
 }
 
 programs! {
-    broadcast, computed_peer, computed_rows, dense, drop, exchange_scan, forwarder, global_load, local_combine,
-    nested, private_count, quantised_shift, scaled_combine, two_channels, two_payloads, two_sources, ulysses,
-    weight_histogram,
+    broadcast, capped_rows, computed_peer, computed_rows, dense, drop, exchange_scan, forwarder, global_load,
+    local_combine, nested, next_rank, private_count, quantised_shift, reduce_scatter, remote_lookup,
+    scaled_combine, two_channels, two_payloads, two_sources, ulysses, weight_histogram,
 }
