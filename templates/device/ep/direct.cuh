@@ -226,19 +226,13 @@ public:
     /// waited for.
     __device__ __forceinline__ void close() {
         const u32 begun = mover_.rows_begun();
-        if (waiting_ && begun != through_) {
-            mover_.complete(begun - through_);
-            count(before_);
-            waiting_ = false;
-        }
-        if (!waiting_ && begun != opened_) {
-            before_ = now_;
-            through_ = begun;
-            waiting_ = true;
-        } else {
-            // None of its rows is on its way: it has none.
-            count(now_);
-        }
+        const bool has_rows = begun != opened_;
+        // One that waits was the last with rows: `opened_` still says up to which row of the mover it goes.
+        if (has_rows && waiting_) mover_.complete(begun - opened_);
+        const DirectBatch stored = has_rows ? before_ : now_;
+        if (!has_rows || waiting_) count(stored);
+        if (has_rows) before_ = now_;
+        waiting_ = waiting_ || has_rows;
         opened_ = begun;
     }
 
@@ -384,8 +378,7 @@ private:
     int next_ = 0;             // position of its next row
     u32 to_ = 0;               // where the last tokens up to its end go, a lane each
     DirectBatch before_ = {};  // one that is stored, but for what is on its way,
-    bool waiting_ = false;     // if there is one,
-    u32 through_ = 0;          // and up to which row of the mover it goes
+    bool waiting_ = false;     // if there is one
     DirectBatch counted_ = {}; // one that was counted,
     bool counting_ = false;    // if its answer has not been looked at,
     u64 before_it_ = 0;        // and what was counted before
