@@ -93,8 +93,10 @@ impl<'a> Calls<'a> {
         let (shape, options, tunes) = (self.shape(), self.options(), self.tunes());
         let (inputs, outputs, args) = (self.inputs(), self.outputs(), self.args());
         let (handle, left, kernel) = (handle(self.pipeline), self.left(), self.kernel_type());
-        let pending = self.pending();
-        quote!(#axes #shape #options #tunes #inputs #outputs #args #handle #left #kernel #pending)
+        let (pending, places) = (self.pending(), self.places());
+        quote! {
+            #axes #shape #options #tunes #inputs #outputs #args #handle #left #kernel #pending #places
+        }
     }
 
     /// The functions, which name handles of other pipelines as the declaration does: they stand beside it.

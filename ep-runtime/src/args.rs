@@ -116,8 +116,24 @@ pub struct ArgsMap {
     bytes: usize,
     group_at: usize,
     fixed: Vec<(Word, u64)>,
+    /// Members of 8 bytes, which most are: these are stored by one instruction.
+    wide: Vec<PerCall>,
+    narrow: Vec<PerCall>,
+}
+
+/// A member that each call has another number for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PerCall {
+    word: Word,
     /// The position of the number, and what is added to it.
-    per_call: Vec<(Word, usize, u64)>,
+    number: usize,
+    plus: u64,
+}
+
+impl PerCall {
+    fn value(&self, values: &[u64]) -> u64 {
+        values.get(self.number).map_or(self.plus, |value| value.wrapping_add(self.plus))
+    }
 }
 
 /// `struct Args` of one rank, kept from call to call.
@@ -138,7 +154,8 @@ impl ArgsMap {
             name: name.to_string(),
         };
         let bytes = usize::try_from(plan.args_bytes).unwrap_or(0);
-        let mut map = ArgsMap { bytes, group_at: 0, fixed: Vec::new(), per_call: Vec::new() };
+        let (wide, narrow) = (Vec::new(), Vec::new());
+        let mut map = ArgsMap { bytes, group_at: 0, fixed: Vec::new(), wide, narrow };
         for param in &plan.params {
             let offset = usize::try_from(param.offset).unwrap_or(usize::MAX);
             let width = width(&param.kind);
@@ -155,7 +172,10 @@ impl ArgsMap {
             let word = Word { offset, width };
             match operand.ok_or_else(|| unbound(&param.name))? {
                 Operand::Fixed(value) => map.fixed.push((word, value)),
-                Operand::PerCall(index, plus) => map.per_call.push((word, index, plus)),
+                Operand::PerCall(number, plus) => {
+                    let members = if width == 8 { &mut map.wide } else { &mut map.narrow };
+                    members.push(PerCall { word, number, plus });
+                }
             }
         }
         Ok(map)
@@ -172,9 +192,14 @@ impl ArgsMap {
 
     /// Stores the numbers of a call into a block of this map; those beyond `values` are 0.
     pub fn fill(&self, values: &[u64], block: &mut ArgsBlock) {
-        for (word, index, plus) in &self.per_call {
-            let value = values.get(*index).copied().unwrap_or(0);
-            word.store(value.wrapping_add(*plus), &mut block.bytes);
+        for member in &self.wide {
+            let to = block.bytes.get_mut(member.word.offset..);
+            if let Some(to) = to.and_then(|to| to.first_chunk_mut()) {
+                *to = member.value(values).to_le_bytes();
+            }
+        }
+        for member in &self.narrow {
+            member.word.store(member.value(values), &mut block.bytes);
         }
     }
 }

@@ -11,6 +11,7 @@ mod bind;
 mod counts;
 mod expand;
 mod handles;
+mod held;
 mod inputs;
 mod kernels;
 mod lease;

@@ -5,6 +5,7 @@
 
 mod bound;
 mod fit;
+mod held;
 mod phases;
 mod places;
 mod prepare;
@@ -16,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use crate::launch::CallOptions;
 pub use bound::BoundCall;
+pub(crate) use held::Held;
 pub use phases::PhasedCall;
 pub use places::{LeftTables, OutputMemory};
 pub use prepare::{PrepareOptions, TensorName};

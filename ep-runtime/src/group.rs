@@ -50,7 +50,7 @@ struct Shared {
     /// The order of each local rank's calls.
     orders: Vec<CallOrder>,
     /// The prepared pipelines, whose records say why the group was stopped.
-    recorders: Mutex<Vec<Weak<Recorder>>>,
+    recorders: Mutex<Vec<Arc<Recorder>>>,
     /// Pipelines prepared so far: the number of the next one.
     enlisted: AtomicU32,
     /// A bit for each of the first 64 ranks: whether it takes part in calls.
@@ -74,6 +74,20 @@ struct Recorder {
     _window: Arc<Window>,
 }
 
+/// A pipeline whose records its group looks at.
+struct Enlisted {
+    group: Group,
+    recorder: Arc<Recorder>,
+    number: u32,
+}
+
+impl Drop for Enlisted {
+    fn drop(&mut self) {
+        // The memory of the records goes when the list is not locked any more.
+        self.group.shared.recorders().retain(|known| !Arc::ptr_eq(known, &self.recorder));
+    }
+}
+
 impl Recorder {
     /// What all ranks have done of the pipeline, as the local rank `rank` sees it.
     fn calls(&self, backend: &dyn Backend, rank: usize, states: &[u64]) -> Calls {
@@ -89,13 +103,13 @@ impl Recorder {
 }
 
 impl Shared {
-    fn recorders(&self) -> MutexGuard<'_, Vec<Weak<Recorder>>> {
+    fn recorders(&self) -> MutexGuard<'_, Vec<Arc<Recorder>>> {
         self.recorders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The calls that ranks are in, or were in when they gave up, as the first local rank sees them.
     fn calls_in_progress(&self) -> Vec<CallBeside> {
-        let recorders: Vec<_> = self.recorders().iter().filter_map(Weak::upgrade).collect();
+        let recorders = self.recorders().clone();
         let mut found = Vec::new();
         for recorder in &recorders {
             let Some(states) = recorder.states.first() else { continue };
@@ -191,9 +205,7 @@ impl Group {
         }
         let index = self.local_index(rank)?;
         let recorded = || {
-            let recorders = self.shared.recorders();
-            let mut alive = recorders.iter().filter_map(Weak::upgrade);
-            alive.try_fold(false, |recorded, recorder| {
+            self.shared.recorders().iter().try_fold(false, |recorded, recorder| {
                 let mut written = [0];
                 recorder.records[index].read(WRITTEN_AT, &mut written)?;
                 Ok::<bool, BackendError>(recorded || written[0] != 0)
@@ -276,7 +288,7 @@ impl Group {
         for rank in self.local() {
             let _ = self.settle(rank);
         }
-        let recorders: Vec<_> = self.shared.recorders().iter().filter_map(Weak::upgrade).collect();
+        let recorders = self.shared.recorders().clone();
         let mut waits = Vec::new();
         for (own, recorder) in recorders.iter().enumerate() {
             for (rank, records) in self.local().zip(&recorder.records) {
@@ -328,13 +340,14 @@ impl Group {
         found
     }
 
-    /// Allocates the records of a pipeline and gives it a number.
+    /// Allocates the records of a pipeline and gives it a number. The group looks at them until that is
+    /// dropped.
     fn enlist(
         &self,
         plan: &Arc<Plan>,
         window: &Arc<Window>,
         control_at: u64,
-    ) -> Result<(u32, Arc<Recorder>), CallError> {
+    ) -> Result<Enlisted, CallError> {
         let backend = &self.shared.backend;
         let bytes = RECORD_BYTES * u64::from(RECORD_CAPACITY);
         let records = self.local().map(|rank| HostMemory::new(backend, rank, bytes));
@@ -348,9 +361,8 @@ impl Group {
         let states = states.collect::<Result<Vec<_>, _>>()?;
         let (plan, _window) = (Arc::clone(plan), Arc::clone(window));
         let recorder = Arc::new(Recorder { plan, records, states, _window });
-        let mut recorders = self.shared.recorders();
-        recorders.retain(|recorder| recorder.strong_count() > 0);
-        recorders.push(Arc::downgrade(&recorder));
-        Ok((self.shared.enlisted.fetch_add(1, Ordering::Relaxed), recorder))
+        self.shared.recorders().push(Arc::clone(&recorder));
+        let number = self.shared.enlisted.fetch_add(1, Ordering::Relaxed);
+        Ok(Enlisted { group: self.clone(), recorder, number })
     }
 }

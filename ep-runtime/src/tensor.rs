@@ -113,13 +113,6 @@ impl<E, const RANK: usize> DeviceTensor<E, RANK> {
         }
     }
 
-    /// Gives the outermost extent another value, for which there has to be room.
-    pub(crate) fn set_rows(&mut self, rows: usize) {
-        if let Some(outermost) = self.extents.first_mut() {
-            *outermost = rows as u64;
-        }
-    }
-
     /// Device address of the first element; 0: the tensor is absent, or has no elements.
     pub fn address(&self) -> u64 {
         self.address
@@ -378,6 +371,29 @@ impl<T: Give, const COPIES: usize> Give for [Option<T>; COPIES] {
 
     fn give<'a>(&'a self, to: &mut Places<'_, 'a>) {
         self.iter().for_each(|copy| copy.give(to));
+    }
+}
+
+/// Where a tensor of this type goes in the list of a call's places.
+pub struct Place<T> {
+    first: usize,
+    of: PhantomData<fn(T)>,
+}
+
+impl<T: Give> Place<T> {
+    /// The place of this number; a tensor of several parts takes those behind it, too.
+    pub const fn new(first: usize) -> Place<T> {
+        Place { first, of: PhantomData }
+    }
+
+    /// Puts a tensor there, if there is one.
+    pub(crate) fn put<'a>(&self, tensor: impl Into<Option<&'a T>>, to: &mut [Option<Given<'a>>])
+    where
+        T: 'a,
+    {
+        if let (Some(tensor), Some(to)) = (tensor.into(), to.get_mut(self.first..)) {
+            tensor.give(&mut to.iter_mut());
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 
-use super::tensors::{elem_type, name_of};
+use super::tensors::{elem_type, name_of, table_tensor};
 use super::{Calls, HandleUse, PlaceName};
 use crate::ir::{Elem, Size};
 
@@ -59,6 +59,42 @@ impl Calls<'_> {
                 fn default() -> Self {
                     Args { #(#defaults,)* }
                 }
+            }
+        }
+    }
+
+    /// What each tensor's place is, and the list of all places without any tensor.
+    pub(super) fn places(&self) -> TokenStream {
+        let count = self.names().len();
+        let fields = self.inputs.iter().chain(&self.outputs);
+        let fields = fields.map(|field| (field.name.clone(), field.given(), field.places().len()));
+        let tables = self.handles.iter().flat_map(|it| &it.tables).chain(&self.tables);
+        let tables = tables.map(|table| (format_ident!("{}", table.name), table_tensor(table), 1));
+        let mut place = 0usize;
+        let places = fields.chain(tables).map(|(name, of, takes)| {
+            let first = place;
+            place += takes;
+            quote! {
+                pub const #name: ::ep_runtime::__private::Place<#of> =
+                    ::ep_runtime::__private::Place::new(#first);
+            }
+        });
+        let places: TokenStream = places.collect();
+        quote! {
+            /// Where each tensor of a call goes, for callers that have some of them checked once.
+            #[doc(hidden)]
+            #[allow(dead_code, missing_docs, non_upper_case_globals, unused_imports)]
+            pub mod places {
+                use super::*;
+                #places
+            }
+
+            impl Kernel {
+                /// The list of all places, without any tensor.
+                #[doc(hidden)]
+                pub const NO_TENSORS:
+                    [::std::option::Option<::ep_runtime::__private::Given<'static>>; #count] =
+                    [::std::option::Option::None; #count];
             }
         }
     }
@@ -375,7 +411,15 @@ impl Calls<'_> {
         let (module, (params, _), count) = (self.module(), self.params(), self.names().len());
         let (given, numbers) = (self.given(), self.numbers());
         let words = self.ir.first_args().count() + 2 * self.said().count();
+        let args = self.has_args().then(|| quote!(args: &#module::Args));
+        let passed = self.has_args().then(|| quote!(args));
         quote! {
+            /// The numbers of a call as words.
+            #[doc(hidden)]
+            pub fn numbers(#args) -> [u64; #words] {
+                #numbers
+            }
+
             fn bound<'a>(
                 #(#params,)*
                 into: ::std::option::Option<&'a #module::Handle>,
@@ -384,7 +428,7 @@ impl Calls<'_> {
                 let mut given = [::std::option::Option::None; #count];
                 let to = &mut given.iter_mut();
                 #given
-                (given, #numbers)
+                (given, Self::numbers(#passed))
             }
         }
     }

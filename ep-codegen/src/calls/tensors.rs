@@ -43,6 +43,15 @@ impl Field {
         (0..copies).flat_map(place).collect()
     }
 
+    /// The type of what its places take.
+    pub(super) fn given(&self) -> TokenStream {
+        let of = &self.of;
+        match self.presence {
+            Presence::Copies(most) => quote!([::std::option::Option<#of>; #most]),
+            Presence::Required | Presence::Optional => of.clone(),
+        }
+    }
+
     fn declared(&self) -> TokenStream {
         let Field { name, doc, of, .. } = self;
         let of = match self.presence {
@@ -233,6 +242,15 @@ impl Calls<'_> {
 fn tensor_type(elem: &str, rank: usize) -> TokenStream {
     let elem = elem_type(elem, Span::call_site());
     quote!(::ep_runtime::__private::DeviceTensor<#elem, #rank>)
+}
+
+/// The type of a table of one element type.
+pub(super) fn table_tensor(table: &Tensor) -> TokenStream {
+    let elem = match &table.elem {
+        ElemType::Scalar { elem } => name_of(elem),
+        ElemType::Bits { .. } | ElemType::OfAxis { .. } => "bits",
+    };
+    tensor_type(elem, table.dims.len())
 }
 
 /// The name of an element type in a declaration.

@@ -1,4 +1,5 @@
-//! The calls of a buffer as calls of its pipelines: each tensor at its field, checked and ready.
+//! The calls of a buffer as calls of its pipelines: each tensor at its place, checked and ready. What the
+//! buffer owns was checked when it was made.
 
 use super::handles::{CombineInput, Handle, Received};
 use super::inputs::{CombineOutput, DispatchInput};
@@ -6,7 +7,7 @@ use super::kernels::Combine;
 use super::options::BufferOptions;
 use super::{Buffer, CallOptions};
 use crate::args::Rows;
-use crate::calls::BoundCall;
+use crate::calls::{BoundCall, Held};
 use crate::error::CallError;
 use crate::pipelines::{
     decode_combine, decode_dispatch, decode_stripes, layout, nvl_combine, nvl_dispatch,
@@ -23,23 +24,18 @@ impl Buffer {
         received: &Received,
         call: &CallOptions,
     ) -> Result<BoundCall<'k>, CallError> {
-        let (rank, options) = (handle.rank(), self.options());
-        let inputs = decode_dispatch::Inputs {
-            x: input.rows(options).into(),
-            topk_idx: input.topk_idx(options),
-            topk_weights: input.topk_weights(options),
-            expert_begin: self.shared.rank(rank)?.expert_begin.clone(),
-        };
-        let layout::Outputs { received: count, received_per_expert } = handle.counts_to()?;
-        let outputs = decode_dispatch::Outputs {
-            received: Some(count),
-            received_per_expert: Some(received_per_expert),
-            ..received.memory()?.one_launch.clone()
-        };
-        let (alignment, tokens_from) = (options.alignment, handle.tokens_word());
-        let args = decode_dispatch::Args { alignment, tokens_from };
-        let into = &handle.memory()?.tables().one_launch;
-        kernel.bind_into(rank, call, &inputs, &outputs, &args, into)
+        use decode_dispatch::{Args, Kernel, PayloadTensor, places as at};
+        let options = self.options();
+        let x = PayloadTensor::from(input.rows(options));
+        let (topk_idx, topk_weights) = (input.topk_idx(options), input.topk_weights(options));
+        let mut given = Kernel::NO_TENSORS;
+        at::x.put(&x, &mut given);
+        at::topk_idx.put(&topk_idx, &mut given);
+        at::topk_weights.put(topk_weights.as_ref(), &mut given);
+        let args = Args { alignment: options.alignment, tokens_from: handle.tokens_word() };
+        let (tables, output) = (&handle.memory()?.held, &received.memory()?.held);
+        let held = [&tables.one_launch, &handle.counts_to()?.one_launch, &output.one_launch];
+        kernel.core.bind_with(handle.rank(), call, &held, &given, &Kernel::numbers(&args))
     }
 
     /// Counts and their exchange.
@@ -49,13 +45,15 @@ impl Buffer {
         input: &DispatchInput,
         call: &CallOptions,
     ) -> Result<BoundCall<'_>, CallError> {
-        let (shared, rank, options) = (&self.shared, handle.rank(), self.options());
-        let expert_begin = shared.rank(rank)?.expert_begin.clone();
-        let inputs = layout::Inputs { topk_idx: input.topk_idx(options), expert_begin };
-        let (alignment, tokens_from) = (options.alignment, handle.tokens_word());
-        let args = layout::Args { alignment, tokens_from };
-        let (outputs, into) = (handle.counts_to()?, &handle.memory()?.tables().layout);
-        shared.kernels.layout.bind_into(rank, call, &inputs, &outputs, &args, into)
+        use layout::{Args, Kernel, places as at};
+        let options = self.options();
+        let topk_idx = input.topk_idx(options);
+        let mut given = Kernel::NO_TENSORS;
+        at::topk_idx.put(&topk_idx, &mut given);
+        let args = Args { alignment: options.alignment, tokens_from: handle.tokens_word() };
+        let held = [&handle.memory()?.held.layout, &handle.counts_to()?.layout];
+        let kernel = &self.shared.kernels.layout.core;
+        kernel.bind_with(handle.rank(), call, &held, &given, &Kernel::numbers(&args))
     }
 
     /// The rows of a fresh dispatch.
@@ -66,30 +64,24 @@ impl Buffer {
         received: &Received,
         call: &CallOptions,
     ) -> Result<BoundCall<'_>, CallError> {
-        let (kernel, options) = (&self.shared.kernels.dispatch, self.options());
-        let own = self.shared.rank(handle.rank())?;
-        let inputs = nvl_dispatch::Inputs {
-            x: input.rows(options).into(),
-            topk_idx: Some(input.topk_idx(options)),
-            topk_weights: input.topk_weights(options),
-            expert_begin: own.expert_begin.clone(),
-        };
-        self.bind_dispatch(kernel, handle, &inputs, &received.memory()?.fresh, call)
+        use nvl_dispatch::{Kernel, PayloadTensor, places as at};
+        let options = self.options();
+        let x = PayloadTensor::from(input.rows(options));
+        let (topk_idx, topk_weights) = (input.topk_idx(options), input.topk_weights(options));
+        let mut given = Kernel::NO_TENSORS;
+        at::x.put(&x, &mut given);
+        at::topk_idx.put(&topk_idx, &mut given);
+        at::topk_weights.put(topk_weights.as_ref(), &mut given);
+        let numbers = self.dispatch_numbers(handle, call);
+        let (kernel, rank) = (&self.shared.kernels.dispatch.core, handle.rank());
+        let held = [&handle.memory()?.held.dispatch, &received.memory()?.held.dispatch];
+        kernel.bind_with(rank, call, &held, &given, numbers.as_ref())
     }
 
-    fn bind_dispatch<'k>(
-        &self,
-        kernel: &'k nvl_dispatch::Kernel,
-        handle: &Handle,
-        inputs: &nvl_dispatch::Inputs,
-        outputs: &nvl_dispatch::Outputs,
-        call: &CallOptions,
-    ) -> Result<BoundCall<'k>, CallError> {
+    fn dispatch_numbers(&self, handle: &Handle, call: &CallOptions) -> impl AsRef<[u64]> + use<> {
         let remote_blocks = self.shared.remote_sms(call) as i32;
         let args = nvl_dispatch::Args { remote_blocks, tokens_from: handle.tokens_word() };
-        let tables = handle.memory()?.tables();
-        let (from, into) = (&tables.layout, &tables.dispatch);
-        kernel.bind_into(handle.rank(), call, inputs, outputs, from, &args, into)
+        nvl_dispatch::Kernel::numbers(&args)
     }
 
     /// The rows of a cached dispatch, which brings neither indices nor weights.
@@ -101,13 +93,12 @@ impl Buffer {
         received: &Received,
         call: &CallOptions,
     ) -> Result<BoundCall<'k>, CallError> {
-        let inputs = nvl_dispatch::Inputs {
-            x: input.rows(self.options()).into(),
-            topk_idx: None,
-            topk_weights: None,
-            expert_begin: self.shared.rank(handle.rank())?.expert_begin.clone(),
-        };
-        self.bind_dispatch(kernel, handle, &inputs, &received.memory()?.cached, call)
+        let x = nvl_dispatch::PayloadTensor::from(input.rows(self.options()));
+        let mut given = nvl_dispatch::Kernel::NO_TENSORS;
+        nvl_dispatch::places::x.put(&x, &mut given);
+        let numbers = self.dispatch_numbers(handle, call);
+        let held = [&handle.memory()?.held.cached, &received.memory()?.held.cached];
+        kernel.core.bind_with(handle.rank(), call, &held, &given, numbers.as_ref())
     }
 
     /// The tables of stripes that later dispatches read, if one launch has left them out.
@@ -118,11 +109,11 @@ impl Buffer {
     ) -> Result<Option<BoundCall<'_>>, CallError> {
         let kernel = self.shared.kernels.stripes.as_ref().filter(|_| handle.lacks_stripes());
         let Some(kernel) = kernel else { return Ok(None) };
-        let tables = handle.memory()?.tables();
-        let (from, into) = (&tables.one_launch, &tables.stripes);
         let (tokens, tokens_from) = (handle.tokens(), handle.tokens_word());
         let args = decode_stripes::Args { tokens, tokens_from };
-        kernel.bind_into(handle.rank(), call, from, &args, into).map(Some)
+        let (held, numbers) =
+            (&handle.memory()?.held.stripes, decode_stripes::Kernel::numbers(&args));
+        kernel.core.bind_with(handle.rank(), call, &[held], &[], &numbers).map(Some)
     }
 
     /// The way back.
@@ -136,29 +127,34 @@ impl Buffer {
     ) -> Result<BoundCall<'_>, CallError> {
         let (shared, rank, tokens) = (&self.shared, handle.rank(), handle.tokens());
         let BufferOptions { hidden, topk, weights: moves_weights, .. } = *self.options();
-        let (x, weights) = input.tensors(shared, rank)?;
+        let (x, weights) = input.held(shared, rank)?;
         let rows = [tokens as u64, hidden as u64];
         let bias =
             [0, 1].map(|copy| biases.get(copy).map(|bias| DeviceTensor::borrowed_rows(bias, rows)));
         let combined = DeviceTensor::borrowed(output.combined, rows);
         let added_up = || DeviceTensor::borrowed(output.combined_weights, [rows[0], topk as u64]);
         let combined_weights = moves_weights.then(added_up);
-        let (tokens_from, tables) = (handle.tokens_word(), handle.memory()?.tables());
+        let (tokens_from, tables) = (handle.tokens_word(), &handle.memory()?.held.combine);
+        let (all, few) = ([tables, x, weights.unwrap_or(x)], [tables, x]);
+        let held: &[&Held] = if weights.is_some() { &all } else { &few };
         match &shared.kernels.combine {
             Combine::Fetched(kernel) => {
-                let inputs = nvl_combine::Inputs { x, weights, bias };
-                let outputs = nvl_combine::Outputs { combined, combined_weights };
-                let args = nvl_combine::Args { tokens, tokens_from };
-                let (of, sent) = (&tables.layout, &tables.dispatch);
-                let into = nvl_combine::Handle::default();
-                kernel.bind_into(rank, call, &inputs, &outputs, of, sent, &args, &into)
+                use nvl_combine::{Args, Kernel, places as at};
+                let mut given = Kernel::NO_TENSORS;
+                at::bias.put(&bias, &mut given);
+                at::combined.put(&combined, &mut given);
+                at::combined_weights.put(combined_weights.as_ref(), &mut given);
+                let numbers = Kernel::numbers(&Args { tokens, tokens_from });
+                kernel.core.bind_with(rank, call, held, &given, &numbers)
             }
             Combine::Stored(kernel) => {
-                let inputs = decode_combine::Inputs { x, weights, bias };
-                let outputs = decode_combine::Outputs { combined, combined_weights };
-                let args = decode_combine::Args { tokens, tokens_from };
-                let (of, into) = (&tables.one_launch, decode_combine::Handle::default());
-                kernel.bind_into(rank, call, &inputs, &outputs, of, &args, &into)
+                use decode_combine::{Args, Kernel, places as at};
+                let mut given = Kernel::NO_TENSORS;
+                at::bias.put(&bias, &mut given);
+                at::combined.put(&combined, &mut given);
+                at::combined_weights.put(combined_weights.as_ref(), &mut given);
+                let numbers = Kernel::numbers(&Args { tokens, tokens_from });
+                kernel.core.bind_with(rank, call, held, &given, &numbers)
             }
         }
     }

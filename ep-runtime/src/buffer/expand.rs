@@ -111,8 +111,7 @@ impl Expander {
         shared.group.check(rank)?;
         let (Tables { layout, prefix }, of) = (self.tables(rank)?, &shared.options);
         let rows = of.capacity(shared.group.ranks()) as u64;
-        let tables = handle.memory()?.tables();
-        let routes = &tables.layout;
+        let routes = &handle.memory()?.tables.layout;
         let expert_idx = DeviceTensor::borrowed(received.topk_idx()?, [rows, of.topk as u64]);
         let came = PayloadRows::of(of, rows, received.x()?, received.scale()?);
         let (x, to) = (came.into(), inner.output(output));

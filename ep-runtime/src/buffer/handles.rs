@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::counts::Counts;
+use super::held::HeldCounts;
 use super::inputs::DispatchInput;
 use super::lease::{Lease, LeaseKind};
 use super::places::{OfferMemory, OutputMemory};
@@ -14,10 +15,10 @@ use super::shared::{HandleMemory, RankMemory, RankState, Shared};
 use super::tensors::kept;
 use crate::args::Rows;
 use crate::call_order::Turn;
-use crate::calls::CallOptions;
+use crate::calls::{CallOptions, Held};
 use crate::error::CallError;
 use crate::pipelines::{decode_stripes, layout, nvl_dispatch};
-use crate::tensor::{Bf16, DeviceTensor};
+use crate::tensor::DeviceTensor;
 
 /// Totals that are looked at together, on the stack: a call allocates nothing.
 const CHUNK: usize = 64;
@@ -50,7 +51,6 @@ impl Handle {
         let lease = Lease::take(shared, rank, LeaseKind::Handle)?;
         let own = shared.rank(rank)?;
         let block = own.state().counts[lease.index].take();
-        own.handle(lease.index).tables().take(input.tokens);
         let (tokens, tokens_from) = (input.tokens, input.tokens_from);
         let timeout = call.timeout.unwrap_or_else(|| shared.group.timeout());
         let [has_way_back, lacks_stripes] = [false; 2].map(AtomicBool::new);
@@ -139,8 +139,8 @@ impl Handle {
     }
 
     /// Its counts, as the kernel that counts writes them.
-    pub(super) fn counts_to(&self) -> Result<layout::Outputs, CallError> {
-        Ok(self.memory()?.counts.outputs(self.block))
+    pub(super) fn counts_to(&self) -> Result<&HeldCounts, CallError> {
+        Ok(&self.memory()?.held_counts[self.block])
     }
 
     /// The rank.
@@ -176,7 +176,7 @@ impl Handle {
     /// The tables of `layout`, for a pipeline of the user. Those of stripes are absent if the dispatch was
     /// one launch, until a cached dispatch has made them.
     pub fn layout(&self) -> Result<layout::Handle, CallError> {
-        let (memory, tables) = (kept(&self.lease), self.memory()?.tables());
+        let (memory, tables) = (kept(&self.lease), &self.memory()?.tables);
         let of = &tables.layout;
         let stripes = match self.lacks_stripes() {
             true => decode_stripes::Handle::default(),
@@ -185,7 +185,7 @@ impl Handle {
         Ok(layout::Handle {
             tokens_per_rank: of.tokens_per_rank.kept_by(&memory),
             tokens_per_expert: of.tokens_per_expert.kept_by(&memory),
-            in_rank: stripes.in_rank.kept_by(&memory),
+            in_rank: stripes.in_rank.first(self.tokens).kept_by(&memory),
             stripe_tokens: stripes.stripe_tokens.kept_by(&memory),
             rank_prefix: of.rank_prefix.kept_by(&memory),
             stripe_prefix: stripes.stripe_prefix.kept_by(&memory),
@@ -194,14 +194,13 @@ impl Handle {
 
     /// The tables of `nvl-dispatch`, for a pipeline of the user.
     pub fn dispatch(&self) -> Result<nvl_dispatch::Handle, CallError> {
-        let (memory, tables) = (kept(&self.lease), self.memory()?.tables());
-        let of = &tables.dispatch;
+        let (memory, of) = (kept(&self.lease), &self.memory()?.tables.dispatch);
         Ok(nvl_dispatch::Handle {
             recv_src: of.recv_src.kept_by(&memory),
-            send_head: of.send_head.kept_by(&memory),
+            send_head: of.send_head.first(self.tokens).kept_by(&memory),
             recv_first: of.recv_first.kept_by(&memory),
             recv_count: of.recv_count.kept_by(&memory),
-            send_row: of.send_row.kept_by(&memory),
+            send_row: of.send_row.first(self.tokens).kept_by(&memory),
         })
     }
 
@@ -215,7 +214,7 @@ impl Handle {
         self.wait_for_counts()?;
         let shared = &self.lease.shared;
         let ranks = shared.group.ranks();
-        let prefix = self.memory()?.tables().layout.rank_prefix.address();
+        let prefix = self.memory()?.tables.layout.rank_prefix.address();
         let totals_at = prefix + 4 * (ranks * ranks) as u64;
         // The counts came before the kernel's last store: the table is complete after the call.
         shared.group.settle(self.rank())?;
@@ -300,12 +299,12 @@ impl Received {
 
     /// Device address of `i64[capacity, topk]`: local experts of each row, -1 for others.
     pub fn topk_idx(&self) -> Result<u64, CallError> {
-        Ok(self.memory()?.fresh.recv_topk_idx.as_ref().map_or(0, DeviceTensor::address))
+        Ok(self.memory()?.outputs.recv_topk_idx.as_ref().map_or(0, DeviceTensor::address))
     }
 
     /// Device address of `f32[capacity, topk]`; 0 for a buffer that moves no weights.
     pub fn topk_weights(&self) -> Result<u64, CallError> {
-        Ok(self.memory()?.fresh.recv_topk_weights.as_ref().map_or(0, DeviceTensor::address))
+        Ok(self.memory()?.outputs.recv_topk_weights.as_ref().map_or(0, DeviceTensor::address))
     }
 
     pub(super) fn memory(&self) -> Result<&OutputMemory, CallError> {
@@ -363,25 +362,24 @@ impl CombineInput<'_> {
         }
     }
 
-    /// The rows, and their weights if the buffer moves any.
-    pub(super) fn tensors(
+    /// The rows, and their weights if there are any.
+    pub(super) fn held(
         &self,
         shared: &Arc<Shared>,
         rank: usize,
-    ) -> Result<(DeviceTensor<Bf16, 2>, Option<DeviceTensor<f32, 2>>), CallError> {
+    ) -> Result<(&Held, Option<&Held>), CallError> {
         self.check(shared, rank)?;
         let (x, offered) = match self {
-            CombineInput::Offered(offered) => (Some(&offered.memory()?.x), Some(*offered)),
-            CombineInput::InPlace(received, offered) => (received.memory()?.bf16(), *offered),
+            CombineInput::Offered(offered) => (Some(&offered.memory()?.held.x), Some(*offered)),
+            CombineInput::InPlace(received, offered) => {
+                (received.memory()?.held.combine.as_ref(), *offered)
+            }
         };
-        let Some(x) = x.cloned() else {
+        let Some(x) = x else {
             return wrong("only a BF16 output can be combined in place");
         };
-        let weights = match offered {
-            Some(offered) => offered.memory()?.weights.clone(),
-            None => None,
-        };
-        Ok((x, weights))
+        let weights = offered.map(|offered| Ok::<_, CallError>(&offered.memory()?.held.weights));
+        Ok((x, weights.transpose()?))
     }
 
     /// The memory belongs to this rank of this buffer, and holds bf16 rows.

@@ -1,6 +1,7 @@
 //! The memory that calls of a buffer take in turn, as the tensors of its pipelines: what one of them
 //! leaves is what another one reads or writes again.
 
+use super::held::{HeldOffer, HeldOutput};
 use super::kernels::{Combine, Kernels};
 use super::options::BufferOptions;
 use crate::args::Rows;
@@ -10,7 +11,7 @@ use crate::memory::DeviceMemory;
 use crate::pipelines::{decode_dispatch, decode_stripes, layout, nvl_dispatch};
 use crate::tensor::{Bf16, DeviceTensor, Element, TensorMemory};
 
-/// The tables of a handle.
+/// The tables of a handle, for as many tokens as a call may have.
 pub(super) struct Tables {
     pub(super) layout: layout::Handle,
     pub(super) dispatch: nvl_dispatch::Handle,
@@ -52,16 +53,6 @@ impl Tables {
         };
         Ok(Tables { layout, dispatch, one_launch, stripes })
     }
-
-    /// Makes them those of a call of so many tokens.
-    pub(super) fn take(&mut self, tokens: usize) {
-        let Tables { layout, dispatch, one_launch, stripes } = self;
-        layout.in_rank.set_rows(tokens);
-        stripes.in_rank.set_rows(tokens);
-        dispatch.send_head.set_rows(tokens);
-        dispatch.send_row.set_rows(tokens);
-        one_launch.send_row.set_rows(tokens);
-    }
 }
 
 /// Whether a table has the source of every row that could come, where an output holds fewer: a combine
@@ -72,50 +63,30 @@ pub(super) fn has_all_sources(options: &BufferOptions, ranks: usize, is_stored: 
 
 /// An output.
 pub(super) struct OutputMemory {
-    pub(super) fresh: nvl_dispatch::Outputs,
-    /// A cached dispatch leaves rows and scales alone.
-    pub(super) cached: nvl_dispatch::Outputs,
-    /// But for its counts, which belong to a handle.
-    pub(super) one_launch: decode_dispatch::Outputs,
+    pub(super) outputs: nvl_dispatch::Outputs,
+    pub(super) held: HeldOutput,
 }
 
 impl OutputMemory {
     pub(super) fn new(kernels: &Kernels, rank: usize) -> Result<OutputMemory, CallError> {
-        let fresh = kernels.dispatch.outputs(rank)?;
-        let cached =
-            nvl_dispatch::Outputs { recv_topk_idx: None, recv_topk_weights: None, ..fresh.clone() };
-        let one_launch = decode_dispatch::Outputs {
-            recv_x: (&fresh.recv_x).into(),
-            recv_topk_idx: fresh.recv_topk_idx.clone().unwrap_or_default(),
-            recv_topk_weights: fresh.recv_topk_weights.clone(),
-            received: None,
-            received_per_expert: None,
-            rows_records: fresh.rows_records.clone(),
-        };
-        Ok(OutputMemory { fresh, cached, one_launch })
+        let outputs = kernels.dispatch.outputs(rank)?;
+        let held = HeldOutput::new(rank, kernels, &outputs)?;
+        Ok(OutputMemory { outputs, held })
     }
 
     /// Its rows, and their scales if the payload has any.
     pub(super) fn rows(&self) -> (Rows, Rows) {
-        match &self.fresh.recv_x {
+        match &self.outputs.recv_x {
             nvl_dispatch::PayloadTensor::Bf16 { x } => (x.as_rows(), Rows::default()),
             nvl_dispatch::PayloadTensor::Fp8 { x, scale } => (x.as_rows(), scale.as_rows()),
             nvl_dispatch::PayloadTensor::Fp8Packed { x, scale } => (x.as_rows(), scale.as_rows()),
         }
     }
 
-    /// Its rows for a combine in place.
-    pub(super) fn bf16(&self) -> Option<&DeviceTensor<Bf16, 2>> {
-        match &self.fresh.recv_x {
-            nvl_dispatch::PayloadTensor::Bf16 { x } => Some(x),
-            _ => None,
-        }
-    }
-
     /// Sets every byte of it.
     pub(super) fn fill(&self, byte: u8) -> Result<(), CallError> {
         let nvl_dispatch::Outputs { recv_x, recv_topk_idx, recv_topk_weights, rows_records } =
-            &self.fresh;
+            &self.outputs;
         match recv_x {
             nvl_dispatch::PayloadTensor::Bf16 { x } => x.fill(byte)?,
             nvl_dispatch::PayloadTensor::Fp8 { x, scale } => {
@@ -147,6 +118,7 @@ impl From<&nvl_dispatch::PayloadTensor<2>> for decode_dispatch::PayloadTensor<2>
 pub(super) struct OfferMemory {
     pub(super) x: DeviceTensor<Bf16, 2>,
     pub(super) weights: Option<DeviceTensor<f32, 2>>,
+    pub(super) held: HeldOffer,
 }
 
 impl OfferMemory {
@@ -156,15 +128,20 @@ impl OfferMemory {
         options: &BufferOptions,
         kernels: &Kernels,
     ) -> Result<OfferMemory, CallError> {
-        if let Combine::Fetched(kernel) = &kernels.combine {
-            let offers = kernel.offers(rank)?;
-            return Ok(OfferMemory { x: offers.x, weights: offers.weights });
-        }
-        let weights = || in_lines(group, rank, options, options.topk, options.weights_stride());
-        Ok(OfferMemory {
-            x: in_lines(group, rank, options, options.hidden, options.combine_stride())?,
-            weights: options.weights.then(weights).transpose()?,
-        })
+        let (x, weights) = match &kernels.combine {
+            Combine::Fetched(kernel) => {
+                let offers = kernel.offers(rank)?;
+                (offers.x, offers.weights)
+            }
+            Combine::Stored(_) => {
+                let weights =
+                    || in_lines(group, rank, options, options.topk, options.weights_stride());
+                let x = in_lines(group, rank, options, options.hidden, options.combine_stride())?;
+                (x, options.weights.then(weights).transpose()?)
+            }
+        };
+        let held = HeldOffer::new(rank, kernels, &x, weights.as_ref())?;
+        Ok(OfferMemory { x, weights, held })
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::counts::{COUNT_BLOCKS, CountMemory};
 use super::handles::Handle;
+use super::held::{HeldCounts, HeldTables};
 use super::inputs::DispatchInput;
 use super::kernels::Kernels;
 use super::lease::Pool;
@@ -21,22 +22,18 @@ pub(super) struct RankMemory {
     handles: Vec<HandleMemory>,
     pub(super) outputs: Vec<OutputMemory>,
     pub(super) offers: Vec<OfferMemory>,
-    /// Where experts live.
-    pub(super) expert_begin: DeviceTensor<i32, 1>,
+    /// Where experts live: calls have its address.
+    _expert_begin: DeviceTensor<i32, 1>,
     pub(super) state: Mutex<RankState>,
 }
 
 /// What a handle stands for.
 pub(super) struct HandleMemory {
-    tables: Mutex<Tables>,
+    pub(super) tables: Tables,
+    pub(super) held: HeldTables,
     pub(super) counts: CountMemory,
-}
-
-impl HandleMemory {
-    /// Its tables; whoever has the lease is alone with them, but for a second thread.
-    pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    /// Of each block of its counts.
+    pub(super) held_counts: [HeldCounts; COUNT_BLOCKS],
 }
 
 /// What changes from call to call.
@@ -85,13 +82,18 @@ impl RankMemory {
         kernels: &Kernels,
     ) -> Result<RankMemory, CallError> {
         let ranks = group.ranks();
-        let handle = |_| {
-            let counts = CountMemory::new(group.backend(), rank, options.local_experts(ranks))?;
-            let tables = Mutex::new(Tables::new(group, rank, options, kernels)?);
-            Ok(HandleMemory { tables, counts })
-        };
         let begin = options.placement(ranks);
         let expert_begin = DeviceTensor::from_slice(group, rank, [ranks + 1], begin.begin())?;
+        let handle = |_| {
+            let counts = CountMemory::new(group.backend(), rank, options.local_experts(ranks))?;
+            let tables = Tables::new(group, rank, options, kernels)?;
+            let held = HeldTables::new(rank, kernels, &tables, &expert_begin)?;
+            let mut held_counts: [HeldCounts; COUNT_BLOCKS] = Default::default();
+            for (block, held) in held_counts.iter_mut().enumerate() {
+                *held = HeldCounts::new(rank, kernels, &counts.outputs(block))?;
+            }
+            Ok(HandleMemory { tables, held, counts, held_counts })
+        };
         let outputs = (0..options.live).map(|_| OutputMemory::new(kernels, rank));
         let offers = (0..options.live).map(|_| OfferMemory::new(group, rank, options, kernels));
         let state = RankState {
@@ -104,7 +106,7 @@ impl RankMemory {
             handles: (0..options.handles()).map(handle).collect::<Result<_, CallError>>()?,
             outputs: outputs.collect::<Result<_, _>>()?,
             offers: offers.collect::<Result<_, _>>()?,
-            expert_begin,
+            _expert_begin: expert_begin,
             state: Mutex::new(state),
         })
     }

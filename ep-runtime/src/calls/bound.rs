@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
+use super::held::Held;
 use super::{CallKernel, CallOptions, Inner, LeftTables, free};
 use crate::call_order::Turn;
 use crate::error::CallError;
@@ -17,12 +18,24 @@ pub struct BoundCall<'k> {
 }
 
 impl CallKernel {
-    /// Checks a call of one rank, in a group that its caller has checked. `given` has a place for each tensor of the declaration; where it has the
-    /// tables, the call writes these, and no other ones.
+    /// Checks a call of one rank, in a group that its caller has checked. `given` has a place for each
+    /// tensor of the declaration; where it has the tables, the call writes these, and no other ones.
     pub fn bind(
         &self,
         rank: usize,
         call: &CallOptions,
+        given: &[Option<Given<'_>>],
+        numbers: &[u64],
+    ) -> Result<BoundCall<'_>, CallError> {
+        self.bind_with(rank, call, &[], given, numbers)
+    }
+
+    /// The same where `held` has some of the tensors, checked before: for this rank, by this kernel.
+    pub(crate) fn bind_with(
+        &self,
+        rank: usize,
+        call: &CallOptions,
+        held: &[&Held],
         given: &[Option<Given<'_>>],
         numbers: &[u64],
     ) -> Result<BoundCall<'_>, CallError> {
@@ -31,15 +44,13 @@ impl CallKernel {
         prepared.check_blocks(rank, call)?;
         let mut values = own.values();
         let window = prepared.kernel().window(rank)?;
-        let sizes = spec.bind(given, numbers, window, &mut values)?;
-        let tables = match spec.has_own_tables(given) {
-            true => {
-                let (_, place) = free(&own.tables, "handles", rank)?;
-                spec.bind_tables(&place, &mut values);
-                Some(place)
-            }
-            false => None,
-        };
+        let (sizes, lacks_tables) = spec.bind(held, given, numbers, window, &mut values)?;
+        let mut tables = None;
+        if lacks_tables {
+            let (_, place) = free(&own.tables, "handles", rank)?;
+            spec.bind_tables(&place, &mut values);
+            tables = Some(place);
+        }
         Ok(BoundCall { prepared, values, left: LeftTables { tables, sizes } })
     }
 }

@@ -4,25 +4,25 @@
 //! stride, column stride, place in the window), two for each size (how many, and where the device finds
 //! how many), one for each tensor of several copies, one for each arg.
 
-use std::sync::Arc;
+mod words;
 
 use ep_codegen::ir::parts::{LINE_BYTES, elem_bytes, parts};
 use ep_codegen::ir::{self, Blocks, Expr, Memory, NameKind, TensorKind};
-use ep_codegen::plan::{Config, Param, ParamKind, Plan, PlanError, eval};
+use ep_codegen::plan::{Config, Param, ParamKind, Plan, eval};
 
 use super::fit::{Dim, Kind, TensorSpec, row_of};
+use super::held::{MOST_PLACES, PlaceSet};
 use super::prepare::{PrepareOptions, TensorName};
 use crate::args::Operand;
-use crate::error::{CallError, TensorFault};
+use crate::error::CallError;
 use crate::group::positive;
 use crate::memory::align_up;
-use crate::tensor::{Given, TensorMemory};
 
 /// Sizes of one call, in the order of the declaration; what is beyond it is 0.
 pub(super) type Sizes = [u64; MOST_SIZES];
 
 /// Most sizes of a declaration.
-const MOST_SIZES: usize = 8;
+pub(super) const MOST_SIZES: usize = 8;
 
 /// A size.
 struct SizeSpec {
@@ -43,6 +43,11 @@ pub(super) struct CallSpec {
     names: &'static [TensorName],
     /// Which of the places are those of handles: these have the tables of all arms.
     of_handles: Vec<bool>,
+    /// Places that a call brings, and those that it may leave to its handle.
+    required: PlaceSet,
+    own_tables: PlaceSet,
+    /// Which numbers of the list the kernel reads.
+    pub(super) is_read: Vec<bool>,
     sizes: Vec<SizeSpec>,
     /// The most of each.
     pub(super) most: Sizes,
@@ -77,6 +82,12 @@ impl CallSpec {
             let what = format!("{pipeline} has {count} sizes: a call says {MOST_SIZES} at most");
             return Err(CallError::Mismatch { what });
         }
+        if names.len() > MOST_PLACES {
+            let (pipeline, count) = (&ir.name, names.len());
+            let what =
+                format!("{pipeline} has {count} tensors: a call brings {MOST_PLACES} at most");
+            return Err(CallError::Mismatch { what });
+        }
         for (most, size) in most.iter_mut().zip(&ir.sizes) {
             let given = options.sizes.iter().find(|(name, _)| *name == size.name);
             *most = given.map_or(0, |(_, most)| *most as u64);
@@ -91,8 +102,16 @@ impl CallSpec {
             let own = selected.args.iter().find(|it| it.name == arg.name);
             (own.is_some(), own.unwrap_or(arg).clone())
         };
+        let of_kind = |is_table: bool| {
+            PlaceSet::of(names.len(), |place| {
+                tensors[place].as_ref().is_some_and(|it| (it.kind == Kind::Table) == is_table)
+            })
+        };
         let mut spec = CallSpec {
             pipeline: ir.name.clone(),
+            required: of_kind(false),
+            own_tables: of_kind(true),
+            is_read: Vec::new(),
             of_handles: names.iter().map(|name| is_table(ir, name.name)).collect(),
             sizes: Vec::new(),
             most,
@@ -113,6 +132,12 @@ impl CallSpec {
         spec.sizes = spec.sizes_of(ir, options);
         let words = WORDS * names.len() + 2 * spec.sizes.len();
         spec.values = words + spec.copies.len() + spec.args.len();
+        spec.is_read = vec![false; spec.values];
+        for param in &plan.params {
+            if let Some(Operand::PerCall(at, _)) = spec.operand(param) {
+                spec.is_read[at] = true;
+            }
+        }
         spec.place();
         Ok(spec)
     }
@@ -208,150 +233,6 @@ impl CallSpec {
             ParamKind::Net => None,
         };
         Some(Operand::PerCall(at?, 0))
-    }
-
-    /// Checks what a call gives, and writes it to the list of its numbers; gives its sizes. `window`: the
-    /// address and the bytes of the kernel's window.
-    pub(super) fn bind(
-        &self,
-        given: &[Option<Given<'_>>],
-        numbers: &[u64],
-        window: (u64, u64),
-        values: &mut [u64],
-    ) -> Result<Sizes, CallError> {
-        let (args, said) = numbers.split_at(self.args.len().min(numbers.len()));
-        let sizes = self.bind_sizes(given, said, values)?;
-        let refused = |place: usize, fault| CallError::Tensor {
-            pipeline: self.pipeline.clone(),
-            tensor: match &self.tensors[place] {
-                Some(spec) => spec.name.clone(),
-                None => self.names[place].name.to_string(),
-            },
-            fault,
-        };
-        for (place, (spec, given)) in self.tensors.iter().zip(given).enumerate() {
-            let words = &mut values[WORDS * place..WORDS * (place + 1)];
-            words.fill(0);
-            match (spec, given) {
-                (None, None) => {}
-                (None, Some(_)) if self.of_handles[place] => {}
-                (None, Some(_)) => return Err(refused(place, TensorFault::NotTaken)),
-                (Some(spec), None) if spec.kind == Kind::Table => {}
-                (Some(_), None) => return Err(refused(place, TensorFault::Absent)),
-                (Some(spec), Some(given)) => {
-                    spec.check(given, &sizes).map_err(|fault| refused(place, fault))?;
-                    words[0] = given.address;
-                    [words[1], words[2]] = spec.apart(given);
-                    if spec.kind == Kind::Window && !given.extents.contains(&0) {
-                        let (at, bytes) = window;
-                        let inside = given.address.checked_sub(at).filter(|offset| *offset < bytes);
-                        let address = given.address;
-                        words[3] = inside.ok_or_else(|| {
-                            refused(place, TensorFault::OutsideWindow { address })
-                        })?;
-                    }
-                }
-            }
-        }
-        self.bind_copies(given, values)?;
-        self.bind_args(args, values)?;
-        Ok(sizes)
-    }
-
-    /// How many copies of its tensors a call brings. Kernels know one row stride for all of them.
-    fn bind_copies(
-        &self,
-        given: &[Option<Given<'_>>],
-        values: &mut [u64],
-    ) -> Result<(), CallError> {
-        for (index, (name, first, count)) in self.copies.iter().enumerate() {
-            let copies = || given[*first..first + count].iter().flatten();
-            let row = |copy: &Given<'_>| copy.strides.first().copied();
-            if copies().any(|copy| Some(row(copy)) != copies().next().map(row)) {
-                let what = format!("{}: all of `{name}` have one row stride", self.pipeline);
-                return Err(CallError::Mismatch { what });
-            }
-            values[self.copies_at() + index] = copies().count() as u64;
-        }
-        Ok(())
-    }
-
-    /// The sizes of a call: what its inputs have, or what it says, and how many rows its outputs hold.
-    fn bind_sizes(
-        &self,
-        given: &[Option<Given<'_>>],
-        said: &[u64],
-        values: &mut [u64],
-    ) -> Result<Sizes, CallError> {
-        let mut sizes = self.most;
-        let mut said = said.chunks(2);
-        for (index, size) in self.sizes.iter().enumerate() {
-            let rows = |place: &usize| {
-                given
-                    .get(*place)
-                    .and_then(Option::as_ref)
-                    .and_then(|it| it.extents.first().copied())
-            };
-            let [from, own] = match size.is_said.then(|| said.next()).flatten() {
-                Some([from, own]) => [*from, *own],
-                _ => [0, size.most],
-            };
-            let need = match size.is_said {
-                true => size.told_by.iter().find_map(rows).unwrap_or(own),
-                false => size.holders.iter().filter_map(rows).fold(size.most, u64::min),
-            };
-            if need > size.most {
-                return Err(CallError::TooLarge { what: size.name, need, have: size.most });
-            }
-            sizes[index] = need;
-            values[self.size_at(index)] = need;
-            values[self.size_at(index) + 1] = from;
-        }
-        Ok(sizes)
-    }
-
-    fn bind_args(&self, args: &[u64], values: &mut [u64]) -> Result<(), CallError> {
-        let at = self.args_at();
-        for (index, ((is_taken, arg), value)) in self.args.iter().zip(args).enumerate() {
-            let in_range = match arg.elem {
-                ir::Elem::F32 => {
-                    let real = f64::from(f32::from_bits(*value as u32));
-                    (arg.low as f64..=arg.high as f64).contains(&real)
-                }
-                _ => (arg.low..=arg.high).contains(&(*value as i64)),
-            };
-            if *is_taken && !in_range {
-                let value = match arg.elem {
-                    ir::Elem::F32 => f32::from_bits(*value as u32).to_string(),
-                    _ => (*value as i64).to_string(),
-                };
-                return Err(CallError::Plan(PlanError::OutOfRange {
-                    pipeline: self.pipeline.clone(),
-                    name: arg.name.clone(),
-                    value,
-                    allowed: format!("{}..={}", arg.low, arg.high),
-                }));
-            }
-            values[at + index] = *value;
-        }
-        Ok(())
-    }
-
-    /// Whether the call writes tables, and brings no place for them.
-    pub(super) fn has_own_tables(&self, given: &[Option<Given<'_>>]) -> bool {
-        let both = self.tensors.iter().zip(given);
-        let mut tables = both.filter_map(|(spec, given)| Some((spec.as_ref()?, given)));
-        tables.any(|(spec, given)| spec.kind == Kind::Table && given.is_none())
-    }
-
-    /// Writes where the tables lie in `place`.
-    pub(super) fn bind_tables(&self, place: &Arc<TensorMemory>, values: &mut [u64]) {
-        let TensorMemory::Device(memory) = place.as_ref() else { return };
-        for (place, spec) in self.tensors.iter().enumerate() {
-            if let Some(spec) = spec.as_ref().filter(|spec| spec.kind == Kind::Table) {
-                values[WORDS * place] = memory.address() + spec.at;
-            }
-        }
     }
 }
 

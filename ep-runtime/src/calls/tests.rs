@@ -1,6 +1,6 @@
 //! What a typed call refuses before anything is launched, and which bytes it launches with otherwise.
 
-use super::{CallOptions, CallProgram, Loader, Room};
+use super::{BoundCall, CallOptions, CallProgram, Held, Loader, Room};
 use crate::error::CallError;
 use crate::fake::FakeBackend;
 use crate::group::{Group, GroupOptions};
@@ -10,6 +10,7 @@ use crate::pipelines::{
     nvl_dispatch,
 };
 use crate::tensor::{Bf16, DeviceTensor};
+use nvl_dispatch::places as at;
 
 const TOKENS: usize = 8;
 const HIDDEN: usize = 64;
@@ -389,6 +390,76 @@ fn a_call_is_checked_apart_from_its_launch() {
     assert!(calls.launch().is_err() && calls.kernel.tables(0).is_err());
     drop(tables);
     calls.launch().unwrap();
+}
+
+/// Tables and outputs of a caller of many calls.
+fn hold(calls: &Calls, tables: &nvl_dispatch::Handle) -> Result<Held, CallError> {
+    let Calls { kernel, inputs, outputs, routes, .. } = calls;
+    let mut given = nvl_dispatch::Kernel::NO_TENSORS;
+    at::expert_begin.put(&inputs.expert_begin, &mut given);
+    at::recv_x.put(&outputs.recv_x, &mut given);
+    at::recv_topk_idx.put(outputs.recv_topk_idx.as_ref(), &mut given);
+    at::recv_topk_weights.put(outputs.recv_topk_weights.as_ref(), &mut given);
+    at::rows_records.put(outputs.rows_records.as_ref(), &mut given);
+    at::in_rank.put(&routes.in_rank, &mut given);
+    at::stripe_tokens.put(&routes.stripe_tokens, &mut given);
+    at::rank_prefix.put(&routes.rank_prefix, &mut given);
+    at::stripe_prefix.put(&routes.stripe_prefix, &mut given);
+    at::recv_src.put(&tables.recv_src, &mut given);
+    at::send_head.put(&tables.send_head, &mut given);
+    at::send_row.put(&tables.send_row, &mut given);
+    kernel.core.hold(0, &given)
+}
+
+/// A caller that owns tensors has them checked once; its calls check the rest.
+#[test]
+fn what_is_held_is_checked_once() {
+    let mut calls = Calls::new(nvl_dispatch::Options { live: 3, ..Default::default() });
+    let tables = [(); 2].map(|()| calls.kernel.tables(0).unwrap());
+    let held = hold(&calls, &tables[0]).unwrap();
+    let (call, args) = (CallOptions::default(), nvl_dispatch::Args::default());
+    let numbers = nvl_dispatch::Kernel::numbers(&args);
+    // What the kernel reads of a call, and its sizes.
+    let words = |calls: &Calls, bound: Result<BoundCall<'_>, CallError>| {
+        let (bound, spec) =
+            (bound.map_err(|error| error.to_string())?, &calls.kernel.core.inner.spec);
+        let read = bound.values.iter().zip(&spec.is_read).filter(|(_, is_read)| **is_read);
+        Ok::<_, String>((read.map(|(word, _)| *word).collect::<Vec<u64>>(), bound.left.sizes))
+    };
+    let with = |calls: &Calls, held: &[&Held], rows: usize| {
+        let nvl_dispatch::PayloadTensor::Bf16 { x } = &calls.inputs.x else { panic!("{rows}") };
+        let x = nvl_dispatch::PayloadTensor::Bf16 { x: x.first(rows) };
+        let topk_idx = calls.inputs.topk_idx.as_ref().map(|idx| idx.first(rows));
+        let weights = calls.inputs.topk_weights.as_ref().map(|it| it.first(rows));
+        let mut given = nvl_dispatch::Kernel::NO_TENSORS;
+        at::x.put(&x, &mut given);
+        at::topk_idx.put(topk_idx.as_ref(), &mut given);
+        at::topk_weights.put(weights.as_ref(), &mut given);
+        words(calls, calls.kernel.core.bind_with(0, &call, held, &given, &numbers))
+    };
+    let brought = |calls: &Calls, into: &nvl_dispatch::Handle| {
+        let Calls { kernel, inputs, outputs, routes, .. } = calls;
+        words(calls, kernel.bind_into(0, &call, inputs, outputs, routes, &args, into))
+    };
+    let other = brought(&calls, &tables[1]).unwrap();
+    assert_eq!(with(&calls, &[&held], TOKENS), brought(&calls, &tables[0]));
+    assert_ne!(with(&calls, &[&held], TOKENS).unwrap(), other);
+    let (_, sizes) = with(&calls, &[&held], 3).unwrap();
+    assert_eq!(sizes[..2], [3, 2 * TOKENS as u64], "fewer tokens than the tables have room for");
+    let absent = with(&calls, &[], TOKENS).unwrap_err();
+    assert_eq!(absent, "NvlDispatch: `expert_begin` is absent");
+    // Outputs say how many rows there may be.
+    let whole = calls.outputs.recv_topk_idx.take();
+    calls.outputs.recv_topk_idx = whole.as_ref().map(|it| it.first(5));
+    let few = hold(&calls, &tables[0]).unwrap();
+    assert_eq!(with(&calls, &[&few], TOKENS).unwrap().1[1], 5);
+    calls.routes.in_rank = calls.routes.in_rank.first(2);
+    let error = hold(&calls, &tables[0]).unwrap_err().to_string();
+    assert_eq!(error, "NvlDispatch: `in_rank` has extents [2, 2], not [8, 2]");
+    let mut given = nvl_dispatch::Kernel::NO_TENSORS;
+    at::x.put(&calls.inputs.x, &mut given);
+    let error = calls.kernel.core.hold(0, &given).unwrap_err().to_string();
+    assert_eq!(error, "NvlDispatch: `x` is another one in each call");
 }
 
 /// A kernel knows one row stride for all copies: it would read the second one wrongly.

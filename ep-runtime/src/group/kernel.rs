@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ep_codegen::plan::Plan;
 
-use super::{Group, Recorder};
+use super::{Enlisted, Group};
 use crate::args::{ArgsBlock, ArgsMap, Bindings, GroupArgs};
 use crate::backend::{Block, Code, Image, KernelLaunch, Stream};
 use crate::call_order::Turn;
@@ -26,7 +26,7 @@ pub struct GroupKernel {
     ranks: Vec<RankKernel>,
     window: Arc<Window>,
     /// Keeps the records alive while a launch may write them.
-    _recorder: Arc<Recorder>,
+    _enlisted: Enlisted,
 }
 
 /// What one rank needs to launch a kernel.
@@ -93,10 +93,11 @@ impl GroupKernel {
                 have: window.bytes().saturating_sub(control_at),
             });
         }
-        let (pipeline, recorder) = group.enlist(&plan, window, control_at)?;
+        let enlisted = group.enlist(&plan, window, control_at)?;
+        let pipeline = enlisted.number;
         group.backend().name_pipeline(pipeline, &plan);
         let mut ranks = Vec::new();
-        for (rank, records) in group.local().zip(&recorder.records) {
+        for (rank, records) in group.local().zip(&enlisted.recorder.records) {
             let bases: Vec<u64> =
                 window.bases(rank)?.iter().map(|base| base + control_at).collect();
             let bytes: Vec<u8> = bases.iter().flat_map(|base| base.to_le_bytes()).collect();
@@ -126,7 +127,7 @@ impl GroupKernel {
             ranks.push(RankKernel { codes, next, args, _bases: bases });
         }
         let (group, window) = (group.clone(), Arc::clone(window));
-        Ok(GroupKernel { group, plan, control_at, ranks, window, _recorder: recorder })
+        Ok(GroupKernel { group, plan, control_at, ranks, window, _enlisted: enlisted })
     }
 
     /// The plan.
