@@ -8,6 +8,7 @@ mod place;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ep_runtime::Emitted;
 use ep_runtime::args::Bindings;
@@ -77,6 +78,34 @@ impl<'a> Declared<'a> {
         blocks: u32,
         network: &[u64],
     ) -> Result<Findings, CallError> {
+        let Ready { kernel, bound } = self.ready(group, network)?;
+        self.leave_out(group, true)?;
+        self.launch(group, &kernel, &bound, blocks, self.rounds)?;
+        self.leave_out(group, false)?;
+        let mut findings = Findings::default();
+        for (turn, ranks) in bound.chunks(group.local().len().max(1)).enumerate() {
+            let (want, got, mut first) = self.calls[turn].left(group, ranks)?;
+            first.extend(compare(&want, &got));
+            let compared = want.iter().flat_map(BTreeMap::values).map(|left| left.written.len());
+            let (compared, wrong) = (compared.sum::<usize>() as u64, first.len() as u64);
+            let name = format!("{}, call {}", self.emitted.plan.pipeline, turn + 1);
+            findings.add(name, Differences { compared, wrong, first });
+        }
+        Ok(findings)
+    }
+
+    /// How long a call takes: `rounds` of each, one behind the other, all ranks from this thread. What
+    /// they leave is not looked at.
+    pub fn time(&self, group: &Group, blocks: u32, rounds: u32) -> Result<Duration, CallError> {
+        let Ready { kernel, bound } = self.ready(group, &[])?;
+        self.launch(group, &kernel, &bound, blocks, 1)?;
+        let begun = Instant::now();
+        self.launch(group, &kernel, &bound, blocks, rounds as usize)?;
+        Ok(begun.elapsed() / rounds.max(1) / self.calls.len().max(1) as u32)
+    }
+
+    /// The kernel, and the tensors of all calls in memory.
+    fn ready(&self, group: &Group, network: &[u64]) -> Result<Ready, CallError> {
         let plan = &self.emitted.plan;
         let mut end = align_up(control_bytes(plan).max(1));
         let regions: Vec<Regions> =
@@ -93,26 +122,26 @@ impl<'a> Declared<'a> {
         }
         // No rank may write to another one before that has put its own inputs there.
         group.local().try_for_each(|rank| group.sync(rank))?;
-        self.leave_out(group, true)?;
-        for _ in 0..self.rounds {
+        Ok(Ready { kernel, bound })
+    }
+
+    /// Makes all calls so many times, and waits for them.
+    fn launch(
+        &self,
+        group: &Group,
+        kernel: &GroupKernel,
+        bound: &[Bound],
+        blocks: u32,
+        rounds: usize,
+    ) -> Result<(), CallError> {
+        for _ in 0..rounds {
             for (call, ranks) in self.calls.iter().zip(bound.chunks(group.local().len().max(1))) {
                 for own in ranks.iter().filter(|own| call.drawn.ranks[own.rank].alive) {
                     kernel.launch(own.rank, Stream::OWN, blocks, &own.bindings)?;
                 }
             }
         }
-        group.local().try_for_each(|rank| group.sync(rank))?;
-        self.leave_out(group, false)?;
-        let mut findings = Findings::default();
-        for (turn, ranks) in bound.chunks(group.local().len().max(1)).enumerate() {
-            let (want, got, mut first) = self.calls[turn].left(group, ranks)?;
-            first.extend(compare(&want, &got));
-            let compared = want.iter().flat_map(BTreeMap::values).map(|left| left.written.len());
-            let (compared, wrong) = (compared.sum::<usize>() as u64, first.len() as u64);
-            let name = format!("{}, call {}", plan.pipeline, turn + 1);
-            findings.add(name, Differences { compared, wrong, first });
-        }
-        Ok(findings)
+        group.local().try_for_each(|rank| group.sync(rank))
     }
 
     /// Leaves the ranks out that take no part, the same in every call, or takes them back in.
@@ -315,6 +344,13 @@ impl Call<'_> {
         let at = before.iter().zip(bytes).position(|(before, byte)| before != byte)?;
         Some(place.name(at))
     }
+}
+
+/// Calls that can be made.
+struct Ready {
+    kernel: GroupKernel,
+    /// By call, then by rank of this process.
+    bound: Vec<Bound>,
 }
 
 /// What one rank binds in a call.
