@@ -2,6 +2,7 @@
 
 use std::env;
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::{Failure, Outcome, root, say};
@@ -12,6 +13,16 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(root());
     command
+}
+
+/// Builds `targets` of all packages, and says in which folder they are then. Which features a dependency has
+/// follows from the packages that are chosen, and from whether a test is among the targets: the choice is that
+/// of the tests, so that nothing is built twice.
+pub(crate) fn build(targets: &str) -> Result<PathBuf, Failure> {
+    let words = ["build", "--workspace", "--quiet", targets, "--test", "command"];
+    succeed(cargo(&words), "cargo build")?;
+    let target = env::var_os("CARGO_TARGET_DIR");
+    Ok(root().join(target.map_or_else(|| PathBuf::from("target"), PathBuf::from)).join("debug"))
 }
 
 /// Runs a command to its end; `what` is the subject of the sentence when it fails.

@@ -1,7 +1,9 @@
 //! `cargo xtask codegen`: the CUDA and plans of `generated/`.
 
-use crate::cargo::{cargo, succeed};
-use crate::{Failure, Outcome};
+use std::process::Command;
+
+use crate::cargo::{self, succeed};
+use crate::{Failure, Outcome, root};
 
 /// Runs the task.
 pub(crate) fn run(options: &[String]) -> Outcome {
@@ -16,9 +18,7 @@ pub(crate) fn run(options: &[String]) -> Outcome {
 
 /// Runs the command of this repository.
 pub(crate) fn epforge(arguments: &[&str]) -> Outcome {
-    // The same selection of packages as the tests, so that nothing is built twice.
-    succeed(cargo(&["build", "--workspace", "--quiet", "--bins"]), "cargo build")?;
-    let mut command = cargo(&["run", "--package", "ep-cli", "--quiet", "--bin", "epforge", "--"]);
-    command.args(arguments);
+    let mut command = Command::new(cargo::build("--bin=epforge")?.join("epforge"));
+    command.args(arguments).current_dir(root());
     succeed(command, "epforge")
 }

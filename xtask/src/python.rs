@@ -3,16 +3,22 @@
 
 use std::env;
 use std::fs;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
-use crate::cargo::{Tally, cargo, succeed};
+use crate::cargo::{self, Tally, succeed};
 use crate::{Failure, Outcome, root, say, setup};
 
 pub(crate) mod wheel;
 
 /// Where the package is written, below the root.
 const SOURCE: &str = "ep-python";
+
+/// Where its tests are.
+const TESTS: &str = "ep-python/tests";
 
 /// What its tests need of PyPI.
 const PACKAGES: [&str; 4] = ["numpy", "ml_dtypes", "ruff", "mypy"];
@@ -44,7 +50,7 @@ pub(crate) fn test(full: bool) -> Result<Tally, Failure> {
         command.arg("-m").args(words).current_dir(root().join(SOURCE));
         succeed(command, &format!("{} of the Python package", words.join(" ")))?;
     }
-    let mut tally = unittests(&python, Some(&package), "test_*.py")?;
+    let mut tally = unittests_by_file(&python, &package)?;
     if full {
         match with_torch() {
             Some(torch) => tally.add(unittests(&torch, Some(&package), "torch_*.py")?),
@@ -56,10 +62,8 @@ pub(crate) fn test(full: bool) -> Result<Tally, Failure> {
 
 /// The folder with the package, and the extension module in it.
 fn assemble() -> Result<PathBuf, Failure> {
-    succeed(cargo(&["build", "--quiet", "--package", "ep-python"]), "cargo build of ep-python")?;
-    let target =
-        env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let package = target.join("python");
+    let built = cargo::build("--lib")?;
+    let package = built.with_file_name("python");
     let failed = |error| task(format!("{} cannot be made: {error}", package.display()));
     if package.exists() {
         fs::remove_dir_all(&package).map_err(failed)?;
@@ -68,8 +72,8 @@ fn assemble() -> Result<PathBuf, Failure> {
     for part in ["python", "deep-ep/src"] {
         copy(&root().join(SOURCE).join(part), &package).map_err(failed)?;
     }
-    let module = target.join("debug/libepforge_core.so");
-    fs::copy(module, package.join("epforge/_core.abi3.so")).map_err(failed)?;
+    fs::copy(built.join("libepforge_core.so"), package.join("epforge/_core.abi3.so"))
+        .map_err(failed)?;
     Ok(package)
 }
 
@@ -133,19 +137,59 @@ fn runs(python: &Path, text: &str) -> bool {
 fn unittests(python: &Path, package: Option<&Path>, pattern: &str) -> Result<Tally, Failure> {
     let mut command = Command::new(python);
     command.args(["-m", "unittest", "discover", "--pattern", pattern]);
-    command.current_dir(root().join(SOURCE).join("tests"));
+    command.current_dir(root().join(TESTS));
     command.env_remove("PYTHONPATH").env("PYTHONDONTWRITEBYTECODE", "1");
     command.envs(package.map(|package| ("PYTHONPATH", package)));
     let output = command.stderr(Stdio::piped()).output();
     let output =
         output.map_err(|error| task(format!("{} does not run: {error}", python.display())))?;
     let text = String::from_utf8_lossy(&output.stderr);
-    say(text.trim_end());
+    say(&format!("{pattern}\n{}", text.trim_end()));
     let mut tally = result_lines(&text);
     if !output.status.success() && tally.failed == 0 {
         tally.failed = 1;
     }
     Ok(tally)
+}
+
+/// Runs the tests of each file in a process of its own, on all cores: one process uses one, mostly.
+fn unittests_by_file(python: &Path, package: &Path) -> Result<Tally, Failure> {
+    let waiting = Mutex::new(test_files()?);
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let work = || {
+        let mut tally = Tally::default();
+        while let Some(file) = next() {
+            tally.add(unittests(python, Some(package), &file)?);
+        }
+        Ok(tally)
+    };
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        let mut tally = Tally::default();
+        for worker in workers {
+            let found =
+                worker.join().unwrap_or_else(|_| Err(task("a thread of xtask died".into())));
+            tally.add(found?);
+        }
+        Ok(tally)
+    })
+}
+
+/// The files `test_*.py`, the largest last.
+fn test_files() -> Result<Vec<String>, Failure> {
+    let folder = root().join(TESTS);
+    let failed = |error| task(format!("{} cannot be read: {error}", folder.display()));
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("test_") && name.ends_with(".py") {
+            files.push((entry.metadata().map_err(failed)?.len(), name));
+        }
+    }
+    files.sort();
+    Ok(files.into_iter().map(|(_, name)| name).collect())
 }
 
 /// `Ran 12 tests in 0.1s` and `FAILED (failures=1, errors=2)`.
