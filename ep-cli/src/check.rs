@@ -23,7 +23,7 @@ use ep_runtime::AnyPipeline;
 use ep_runtime::buffer::{BufferOptions, Payload, Via};
 use ep_runtime::host::Programs;
 use ep_runtime::jit::Arch;
-use ep_verify::options::{ring_settings, unit_settings};
+use ep_verify::options::{ring_tunes, unit_tunes};
 
 use crate::declared::Subject;
 use crate::failure::Failure;
@@ -358,7 +358,8 @@ fn replay(options: &Options, variant: &Variant, seed: u64) -> String {
     let fault = options.fault_in(variant, seed);
     let fault = fault.map(|it| format!(" --fault {}", it.name())).unwrap_or_default();
     let mut words = variant.problem.words();
-    if let What::Standard(Standard { options: own, .. }) = &variant.what {
+    if let What::Standard(standard) = &variant.what {
+        let own = &standard.options;
         for (name, value) in [("payload", own.payload.name()), ("via", own.via.name())] {
             if !options.problem.sets(name) {
                 words.push_str(&format!(" --set {name}={value}"));
@@ -407,11 +408,11 @@ fn standard(options: &Options, reach: Reach) -> Result<Vec<Variant>, Failure> {
     for (payload, via) in ways {
         let base = BufferOptions { payload, via, ..BufferOptions::new(12, 128, 4, 10) };
         // Small rings go round in small problems, and small units are several a stripe.
-        let settings = match via {
-            Via::Ring => ring_settings(&base, 4, 16, 8),
-            Via::Direct => unit_settings(&base, 4, 1),
+        let tunes = match via {
+            Via::Ring => ring_tunes(&base, 4, 16, 8),
+            Via::Direct => unit_tunes(&base, 4, 1),
         };
-        let base = BufferOptions { settings, ..base };
+        let base = BufferOptions { tunes, ..base };
         let asked = options.problem.options(base)?;
         let open = every_payload || options.problem.sets("payload") || payload == Payload::Bf16;
         if open && (asked.payload, asked.via) == (payload, via) {
@@ -434,7 +435,8 @@ fn standard(options: &Options, reach: Reach) -> Result<Vec<Variant>, Failure> {
                 Reach::Combine => "dispatch+combine",
             };
             let (pipeline, problem) = (pipeline.to_owned(), options.problem.clone());
-            variants.push(Variant { name, pipeline, what: What::Standard(standard), problem });
+            let what = What::Standard(Box::new(standard));
+            variants.push(Variant { name, pipeline, what, problem });
         }
     }
     Ok(variants)

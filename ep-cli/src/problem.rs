@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use ep_runtime::backend::BackendError;
 use ep_runtime::buffer::{
-    Buffer, BufferOptions, BuiltIn, BuiltInPlain, Emit, MemoryUsage, Payload, Setting,
-    StandardPipeline, Via,
+    Buffer, BufferOptions, BuiltIn, BuiltInPlain, Emit, MemoryUsage, Payload, StandardPipeline, Via,
 };
 use ep_runtime::error::CallError;
 use ep_runtime::gpu::{GpuBackend, GpuOptions, compile_with};
@@ -223,8 +222,8 @@ fn set_tune(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), 
         let is_passed = tune == "stripes" && *pipeline == StandardPipeline::NvlCombine;
         if is_meant && !is_passed && ir.tunes.iter().any(|it| it.name == tune) {
             found = true;
-            let (pipeline, name) = (pipeline.name().to_owned(), tune.to_owned());
-            options.settings.push(Setting { pipeline, name, value: value.to_owned() });
+            let own = options.tunes.by_name(pipeline.name(), tune).map_err(failed)?;
+            *own = Some(number(name, value)?);
         }
     }
     if found {
@@ -355,11 +354,13 @@ mod tests {
     fn names_reach_the_pipelines_that_have_them() {
         let made = options(&[("hidden", "256"), ("via", "ring"), ("depth", "32")]).unwrap();
         assert_eq!((made.hidden, made.via, made.tokens), (256, Via::Ring, 9));
-        let pipelines: Vec<&str> = made.settings.iter().map(|it| it.pipeline.as_str()).collect();
-        assert_eq!(pipelines, ["nvl-dispatch", "nvl-combine"]);
+        let depths = (made.tunes.nvl_dispatch.depth, made.tunes.nvl_combine.depth);
+        assert_eq!(depths, (Some(32), Some(32)));
         let made = options(&[("nvl-combine.stages", "4"), ("stripes", "8")]).unwrap();
-        let pipelines: Vec<&str> = made.settings.iter().map(|it| it.pipeline.as_str()).collect();
-        assert_eq!(pipelines, ["nvl-combine", "nvl-dispatch"]);
+        let stages = (made.tunes.nvl_dispatch.stages, made.tunes.nvl_combine.stages);
+        assert_eq!(stages, (None, Some(4)));
+        let stripes = (made.tunes.nvl_dispatch.stripes, made.tunes.nvl_combine.stripes);
+        assert_eq!(stripes, (Some(8), None));
     }
 
     #[test]
@@ -368,6 +369,8 @@ mod tests {
         assert!(error.starts_with("error: there is no `depht`; there are hidden"), "{error}");
         assert!(error.contains("chunk, depth"), "{error}");
         assert!(error.ends_with("; did you mean `depth`?"), "{error}");
+        let error = options(&[("depth", "deep")]).unwrap_err();
+        assert_eq!(error, "error: `depth` takes a number, not `deep`");
         let error = options(&[("topk", "many")]).unwrap_err();
         assert_eq!(error, "error: `topk` takes a number, not `many`");
         let error = options(&[("payload", "fp4")]).unwrap_err();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ep_runtime::args::Rows;
 use ep_runtime::buffer::{
-    self, BufferOptions, BuiltIn, CombineInput, CombineOutput, DispatchInput, ExpandOptions,
-    ExpandedOutput, Payload, Placement, PlainOutput, Setting, Via,
+    self, BufferOptions, BufferTunes, BuiltIn, CombineInput, CombineOutput, DispatchInput,
+    ExpandOptions, ExpandedOutput, Payload, Placement, PlainOutput, Via,
 };
 use ep_runtime::error::CallError;
 use ep_runtime::tensor::DeviceTensor;
@@ -56,9 +56,13 @@ impl Options {
                 Failure::mismatch("a placement is ascending numbers from 0 on".to_string())
             })?),
         };
-        let settings = self.settings.into_iter();
-        let settings =
-            settings.map(|(pipeline, name, value)| Setting { pipeline, name, value }).collect();
+        let mut tunes = BufferTunes::default();
+        for (pipeline, name, value) in self.settings {
+            let number = value.parse().ok().ok_or_else(|| {
+                Failure::mismatch(format!("`{name}` of {pipeline} takes a number, not `{value}`"))
+            })?;
+            *tunes.by_name(&pipeline, &name)? = Some(number);
+        }
         let BufferOptions { rates, .. } = BufferOptions::new(0, 0, 0, 0);
         Ok(BufferOptions {
             hidden: self.hidden,
@@ -77,7 +81,7 @@ impl Options {
             push_combine: self.push_combine,
             alignment: self.alignment,
             placement,
-            settings,
+            tunes,
             rates,
         })
     }

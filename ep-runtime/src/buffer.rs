@@ -43,7 +43,7 @@ pub use expand::{ExpandOptions, ExpandedOutput, Expander};
 pub use handles::{CombineInput, Handle, Offered, Received};
 pub use inputs::{CombineOutput, DispatchInput};
 pub use memory::MemoryUsage;
-pub use options::{BufferOptions, Payload, Setting, Via};
+pub use options::{BufferOptions, BufferTunes, Payload, Via};
 pub use placement::Placement;
 pub use plain::PlainOutput;
 pub use standard::{BuiltIn, BuiltInPlain, Emit, StandardPipeline};

@@ -1,7 +1,7 @@
-//! Shapes and settings of buffers under test: small stripes, units and rings, so that few rows show what
+//! Shapes and tunes of buffers under test: small stripes, units and rings, so that few rows show what
 //! many do.
 
-use ep_runtime::buffer::{BufferOptions, Setting, Via};
+use ep_runtime::buffer::{BufferOptions, BufferTunes, Via};
 
 use crate::oracle::Random;
 
@@ -21,50 +21,40 @@ pub fn random_shape(like: &BufferOptions, seed: u64) -> BufferOptions {
     options.weights = random.chance(0.8);
     options.biases = random.below(3);
     if like.via == Via::Ring {
-        let depth = 16_usize << random.below(3);
+        let depth = 16_i64 << random.below(3);
         let most_chunk = depth.ilog2() as usize;
-        let chunk = 1_usize << random.below(most_chunk);
+        let chunk = 1_i64 << random.below(most_chunk);
         let stripes = [4, 6, 8, 12][random.below(4)];
-        options.settings = ring_settings(&options, stripes, depth, chunk);
+        options.tunes = ring_tunes(&options, stripes, depth, chunk);
     } else if random.chance(0.5) {
         // Units of few tokens, so that stripes have several.
-        options.settings = unit_settings(&options, [4, 8][random.below(2)], 1);
+        options.tunes = unit_tunes(&options, [4, 8][random.below(2)], 1);
     }
     options
 }
 
-/// The settings of `options`, with `stripes` stripes that are sent in units of `kib` KiB.
-pub fn unit_settings(options: &BufferOptions, stripes: usize, kib: usize) -> Vec<Setting> {
-    let mut settings = options.settings.clone();
-    settings.push(setting("nvl-dispatch", "stripes", stripes));
-    settings.push(setting("nvl-dispatch", "unit", kib));
-    settings
+/// The tunes of `options`, with `stripes` stripes that are sent in units of `kib` KiB.
+pub fn unit_tunes(options: &BufferOptions, stripes: i64, kib: i64) -> BufferTunes {
+    let mut tunes = options.tunes;
+    (tunes.nvl_dispatch.stripes, tunes.nvl_dispatch.unit) = (Some(stripes), Some(kib));
+    tunes
 }
 
-/// The settings of `options`, with rings of `stripes` times `depth` slots.
-pub fn ring_settings(
-    options: &BufferOptions,
-    stripes: usize,
-    depth: usize,
-    chunk: usize,
-) -> Vec<Setting> {
-    let mut own = options.clone();
+/// The tunes of `options`, with rings of `stripes` times `depth` slots.
+pub fn ring_tunes(options: &BufferOptions, stripes: i64, depth: i64, chunk: i64) -> BufferTunes {
+    let mut tunes = options.tunes;
     // The stripes of a combine are those of its dispatch.
-    own.settings.push(setting("nvl-dispatch", "stripes", stripes));
-    set_tune(&mut own, "depth", depth);
-    set_tune(&mut own, "chunk", chunk);
-    own.settings
+    tunes.nvl_dispatch.stripes = Some(stripes);
+    (tunes.nvl_dispatch.depth, tunes.nvl_dispatch.chunk) = (Some(depth), Some(chunk));
+    (tunes.nvl_combine.depth, tunes.nvl_combine.chunk) = (Some(depth), Some(chunk));
+    tunes
 }
 
-/// Sets a tune of the pipelines that move rows of such a buffer.
-pub fn set_tune(options: &mut BufferOptions, name: &str, value: usize) {
-    let one_launch = (options.one_launch == Some(true)).then_some("decode-dispatch");
-    for pipeline in ["nvl-dispatch", "nvl-combine"].into_iter().chain(one_launch) {
-        options.settings.push(setting(pipeline, name, value));
+/// Lets all kernels of `options` move rows by so many bytes.
+pub fn set_piece(options: &mut BufferOptions, piece: i64) {
+    let tunes = &mut options.tunes;
+    (tunes.nvl_dispatch.piece, tunes.nvl_combine.piece) = (Some(piece), Some(piece));
+    if options.one_launch == Some(true) {
+        tunes.decode_dispatch.piece = Some(piece);
     }
-}
-
-fn setting(pipeline: &str, name: &str, value: usize) -> Setting {
-    let (pipeline, name) = (pipeline.to_string(), name.to_string());
-    Setting { pipeline, name, value: value.to_string() }
 }

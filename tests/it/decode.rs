@@ -1,7 +1,7 @@
 //! Dispatches in one launch, by the calls of a buffer: rows, counts and tables against the oracle, and the
 //! cached dispatches and combines that follow those tables.
 
-use ep_runtime::buffer::{Payload, Setting, Via};
+use ep_runtime::buffer::{Payload, Via};
 use ep_runtime::error::CallError;
 use ep_runtime::host::{Build, FailureKind, Faults, HostOptions};
 
@@ -101,8 +101,7 @@ fn a_rank_that_ends_is_named() {
 #[test]
 fn rows_may_be_told_of_early() {
     let early = |mut shape: Shape, tokens: usize| {
-        let [pipeline, name, value] = ["decode-dispatch", "early", "1"].map(str::to_owned);
-        shape.options.settings.push(Setting { pipeline, name, value });
+        shape.options.tunes.decode_dispatch.early = Some(1);
         shape.options.tokens = tokens;
         shape
     };

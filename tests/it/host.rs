@@ -20,7 +20,7 @@ use ep_runtime::ir::{POLICIES, Waiver};
 use ep_runtime::jit::Arch;
 use ep_runtime::plan::Config;
 use ep_verify::Findings;
-use ep_verify::options::{ring_settings, unit_settings};
+use ep_verify::options::{ring_tunes, unit_tunes};
 use ep_verify::oracle::RoutingOptions;
 use ep_verify::probe::probe;
 use ep_verify::selftest::{Case, Selftest};
@@ -73,13 +73,13 @@ impl Shape {
         self
     }
 
-    fn rings(mut self, stripes: usize, depth: usize, chunk: usize) -> Shape {
-        self.options.settings = ring_settings(&self.options, stripes, depth, chunk);
+    fn rings(mut self, stripes: i64, depth: i64, chunk: i64) -> Shape {
+        self.options.tunes = ring_tunes(&self.options, stripes, depth, chunk);
         self
     }
 
-    fn units(mut self, stripes: usize, kib: usize) -> Shape {
-        self.options.settings = unit_settings(&self.options, stripes, kib);
+    fn units(mut self, stripes: i64, kib: i64) -> Shape {
+        self.options.tunes = unit_tunes(&self.options, stripes, kib);
         self
     }
 

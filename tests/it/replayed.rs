@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ep_runtime::buffer::{BufferOptions, BuiltIn, Payload, Via};
 use ep_runtime::host::{Build, HostBackend, HostOptions};
-use ep_verify::options::ring_settings;
+use ep_verify::options::ring_tunes;
 use ep_verify::selftest::{Case, Selftest};
 
 use crate::host::programs;
@@ -38,7 +38,7 @@ fn one_launch() -> BufferOptions {
 
 fn ring() -> BufferOptions {
     let options = BufferOptions { via: Via::Ring, payload: Payload::Fp8, ..direct() };
-    BufferOptions { settings: ring_settings(&options, 4, 16, 8), ..options }
+    BufferOptions { tunes: ring_tunes(&options, 4, 16, 8), ..options }
 }
 
 #[test]

@@ -364,7 +364,7 @@ impl Request {
         let seed = self.seed.wrapping_add(index as u64);
         let mut case = Case::random(self.gpus.ranks, seed, share);
         case.options.via = self.options.via;
-        case.options.settings = self.options.settings.clone();
+        case.options.tunes = self.options.tunes;
         case
     }
 }

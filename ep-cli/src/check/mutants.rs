@@ -9,7 +9,7 @@ use std::time::Duration;
 use ep_runtime::buffer::{BufferOptions, BuiltIn, Via};
 use ep_runtime::host::mutant::{DEVICE_LIBRARY, Mutant};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
-use ep_verify::options::{ring_settings, set_tune, unit_settings};
+use ep_verify::options::{ring_tunes, set_piece, unit_tunes};
 use ep_verify::oracle::{Random, RoutingOptions};
 use ep_verify::selftest::{Case, Selftest};
 
@@ -204,11 +204,11 @@ fn attempt(
     let options = BufferOptions { via, one_launch, push_combine: Some(false), ..options };
     let mut options = BufferOptions { live: 5, biases: 1, ..options };
     if via == Via::Ring {
-        options.settings = ring_settings(&options, 4, 16, 4);
+        options.tunes = ring_tunes(&options, 4, 16, 4);
     } else {
-        options.settings = unit_settings(&options, 4, 1);
+        options.tunes = unit_tunes(&options, 4, 1);
     }
-    set_tune(&mut options, "piece", 1024);
+    set_piece(&mut options, 1024);
     let routing = RoutingOptions { absent: 0.2, ..RoutingOptions::even(3, 7) };
     let mut case = Case { routing, seed, ..Case::even(options, RANKS, 4) };
     case.dispatch.remote_sms = Some(2);

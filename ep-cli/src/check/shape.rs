@@ -1,7 +1,7 @@
 //! The shape of each seed of `--fuzz-shapes`: small ones, and some that reach what small ones do not.
 
 use ep_runtime::buffer::{BufferOptions, Via};
-use ep_verify::options::{random_shape, ring_settings};
+use ep_verify::options::{random_shape, ring_tunes};
 use ep_verify::oracle::Random;
 use ep_verify::selftest::Case;
 
@@ -63,7 +63,7 @@ pub(super) fn drawn(
     options.experts = options.experts.max(options.topk);
     if like.via == Via::Ring && Stretch::of(seed) == Stretch::Depth {
         let (depth, chunk) = (64 << random.below(2), 4 << random.below(3));
-        options.settings = ring_settings(&options, 4, depth, chunk);
+        options.tunes = ring_tunes(&options, 4, depth, chunk);
     }
     (options, ranks.max(most_ranks.min(2)))
 }
@@ -120,8 +120,7 @@ mod tests {
             assert!(shapes.iter().any(|(_, ranks)| (33..=40).contains(ranks)));
             let deep = shapes.iter().find(|(options, _)| options.tokens == 600);
             let (options, ranks) = deep.expect("one is deep");
-            let depth = options.settings.iter().rfind(|setting| setting.name == "depth");
-            let depth: usize = depth.map_or(0, |depth| depth.value.parse().unwrap_or(0));
+            let depth = options.tunes.nvl_dispatch.depth.unwrap_or(0);
             assert!(depth >= 64 && *ranks >= 2, "{depth} slots, {ranks} ranks");
         }
     }

@@ -49,7 +49,7 @@ pub(super) struct Variant {
 /// What calls are held against.
 pub(super) enum What {
     /// The oracle of the standard pipelines.
-    Standard(Standard),
+    Standard(Box<Standard>),
     /// The declaration.
     Declared(Box<Subject>),
 }

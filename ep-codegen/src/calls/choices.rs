@@ -160,10 +160,12 @@ impl Calls<'_> {
                 quote!(#name: ::std::default::Default::default()),
             )
         });
-        let tunes = self.tune_names().into_iter().map(|(name, offer)| {
-            let (doc, name) = (format!(" `{name}: {offer}`"), format_ident!("{name}"));
-            let field = quote!(#[doc = #doc] pub #name: ::std::option::Option<i64>);
-            (field, quote!(#name: ::std::option::Option::None))
+        let tunes = (!self.ir.tunes.is_empty()).then(|| {
+            let doc = " Tunes that differ from their default.";
+            (
+                quote!(#[doc = #doc] pub tunes: TuneOptions),
+                quote!(tunes: ::std::default::Default::default()),
+            )
         });
         let open = self.open().map(|field| {
             let name = &field.name;
@@ -201,15 +203,39 @@ impl Calls<'_> {
         if names.is_empty() {
             return TokenStream::new();
         }
-        let fields = names.iter().map(|(name, offer)| {
+        let field = |(name, offer): &(&str, String), of: TokenStream| {
             let (doc, name) = (format!(" `{name}: {offer}`"), format_ident!("{name}"));
-            quote!(#[doc = #doc] pub #name: i64)
-        });
+            quote!(#[doc = #doc] pub #name: #of)
+        };
+        let fields = names.iter().map(|it| field(it, quote!(i64)));
+        let open = names.iter().map(|it| field(it, quote!(::std::option::Option<i64>)));
+        let texts: Vec<&str> = names.iter().map(|(text, _)| *text).collect();
+        let idents = texts.iter().map(|text| format_ident!("{text}"));
         let values = names.iter().map(|(text, _)| {
             let name = format_ident!("{text}");
             quote!(#name: self.core.number(#text))
         });
         quote! {
+            /// Tunes that differ from their default, of the chosen arms.
+            #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+            pub struct TuneOptions { #(#open,)* }
+
+            impl TuneOptions {
+                /// The names of all tunes.
+                pub const NAMES: &[&str] = &[#(#texts),*];
+
+                /// The tune of a name, for programs that read names.
+                pub fn by_name(
+                    &mut self,
+                    name: &str,
+                ) -> ::std::option::Option<&mut ::std::option::Option<i64>> {
+                    match name {
+                        #(#texts => ::std::option::Option::Some(&mut self.#idents),)*
+                        _ => ::std::option::Option::None,
+                    }
+                }
+            }
+
             /// The tunes of a kernel; 0 for those of other arms.
             #[derive(Debug, Clone, Copy, PartialEq, Eq)]
             pub struct Tunes { #(#fields,)* }

@@ -124,7 +124,8 @@ impl Calls<'_> {
         });
         let dims = self.given_dims().into_iter().map(|(name, ..)| pair(name, &quote!(shape)));
         let sizes = self.ir.sizes.iter().map(|size| pair(&size.name, &quote!(shape)));
-        let tunes = self.tune_names().into_iter().map(|(name, _)| pair(name, &quote!(options)));
+        let tunes = self.tune_names();
+        let tunes = tunes.into_iter().map(|(name, _)| pair(name, &quote!(options.tunes)));
         let arms = self.ir.axes.iter().map(|axis| {
             let (text, name) = (&axis.name, format_ident!("{}", axis.name));
             quote!((#text, options.#name.name()))

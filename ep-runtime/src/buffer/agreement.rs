@@ -36,7 +36,7 @@ fn numbers(options: &BufferOptions, ranks: usize) -> Vec<Number> {
         choice("push_combine", options.push_combine),
         number("alignment", usize::try_from(options.alignment).unwrap_or(0)),
         digest("placement", options.placement(ranks).begin().iter().map(i32::to_string)),
-        digest("settings", options.settings.iter().map(|setting| format!("{setting:?}"))),
+        digest("tunes", [format!("{:?}", options.tunes)].into_iter()),
     ]
 }
 
@@ -135,7 +135,7 @@ fn same(all: &[u64]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::{Buffer, BuiltIn, Emit, Setting, StandardPipeline};
+    use crate::buffer::{Buffer, BufferTunes, BuiltIn, Emit, StandardPipeline};
     use crate::emit::Emitted;
     use crate::fake::FakeBackend;
     use crate::group::{Group, GroupOptions};
@@ -215,16 +215,12 @@ mod tests {
                     rates";
         assert_eq!(said[0], text);
         let tuned = |rank: usize| {
-            let setting = |name: &str, value: &str| Setting {
-                pipeline: "nvl-dispatch".to_string(),
-                name: name.to_string(),
-                value: value.to_string(),
-            };
-            let own = if rank == 1 { "4" } else { "3" };
-            BufferOptions { settings: vec![setting("stages", own)], ..usual() }
+            let mut tunes = BufferTunes::default();
+            tunes.nvl_dispatch.stages = Some(if rank == 1 { 4 } else { 3 });
+            BufferOptions { tunes, ..usual() }
         };
         let said = made(tuned, standard);
-        assert!(said[0].starts_with("rank 1 makes a buffer with settings #"), "{said:?}");
+        assert!(said[0].starts_with("rank 1 makes a buffer with tunes #"), "{said:?}");
     }
 
     /// Rank 1 comes from another build.

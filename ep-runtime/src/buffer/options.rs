@@ -2,8 +2,11 @@
 
 mod check;
 mod choices;
+mod tunes;
 
 use ep_codegen::plan::LINE_BYTES;
+
+pub use tunes::BufferTunes;
 
 use super::placement::Placement;
 use super::standard::StandardPipeline;
@@ -91,17 +94,6 @@ impl Via {
     }
 }
 
-/// A setting of one pipeline that differs from its default.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Setting {
-    /// Pipeline, such as `nvl-dispatch`.
-    pub pipeline: String,
-    /// Name, as `--set` takes it.
-    pub name: String,
-    /// Value.
-    pub value: String,
-}
-
 /// What a buffer is made for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BufferOptions {
@@ -142,7 +134,7 @@ pub struct BufferOptions {
     /// Where experts live; `None`: as even as possible.
     pub placement: Option<Placement>,
     /// Tunes that differ from their default.
-    pub settings: Vec<Setting>,
+    pub tunes: BufferTunes,
     /// What a direct dispatch splits its SMs by, unless a call says how.
     pub rates: Rates,
 }
@@ -167,7 +159,7 @@ impl BufferOptions {
             push_combine: None,
             alignment: 1,
             placement: None,
-            settings: Vec::new(),
+            tunes: BufferTunes::default(),
             rates: Rates::H200,
         }
     }

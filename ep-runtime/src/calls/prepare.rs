@@ -70,12 +70,15 @@ impl PrepareOptions<'_> {
         for (name, count) in self.copies {
             set(name, count)?;
         }
-        self.refuse_idle_tunes(ir, &config)?;
         Ok(config)
     }
 
     /// Fails for a tune that the chosen arms do not have.
-    fn refuse_idle_tunes(&self, ir: &ir::Pipeline, config: &Config) -> Result<(), PlanError> {
+    pub(super) fn refuse_idle_tunes(
+        &self,
+        ir: &ir::Pipeline,
+        config: &Config,
+    ) -> Result<(), PlanError> {
         let tunes = ir.select(&config.choice).tunes;
         let idle = config.tunes.keys().find(|name| tunes.iter().all(|tune| tune.name != **name));
         match idle {

@@ -177,7 +177,8 @@ fn args_and_tunes_keep_their_ranges() {
     let Calls { group, kernel, inputs, outputs, routes } = &calls;
     let error = kernel.launch(0, &call, inputs, outputs, routes, &args).unwrap_err();
     assert_eq!(error.to_string(), "NvlDispatch: `remote_blocks` is 129, it takes 1..=128");
-    let idle = nvl_dispatch::Options { depth: Some(32), ..nvl_dispatch::Options::default() };
+    let tunes = nvl_dispatch::TuneOptions { depth: Some(32), ..Default::default() };
+    let idle = nvl_dispatch::Options { tunes, ..Default::default() };
     let error = NvlDispatch::prepare(group, SHAPE, idle).err().unwrap().to_string();
     let text = "NvlDispatch with these arms has no `depth`; it takes stages, piece, stripes, \
                 send_warps, unit";

@@ -42,7 +42,7 @@ pub(super) struct Course {
 /// What calls are held against.
 enum What {
     /// The oracle of the standard pipelines.
-    Standard(Standard),
+    Standard(Box<Standard>),
     /// The declaration.
     Declared(Box<Drawn>),
 }
@@ -71,9 +71,10 @@ pub(super) struct Way {
 
 /// All courses.
 pub(super) fn courses(programs: &Programs) -> Result<Vec<Course>, Failure> {
-    let standard = standard::all()
-        .into_iter()
-        .map(|(name, standard)| Course { name: name.to_owned(), what: What::Standard(standard) });
+    let standard = standard::all().into_iter().map(|(name, standard)| Course {
+        name: name.to_owned(),
+        what: What::Standard(Box::new(standard)),
+    });
     let mut all: Vec<Course> = standard.collect();
     for entry in ALL.iter().filter(|entry| entry.is_emitted()) {
         let Asked::Declared(entry) = Asked::entry(entry) else { continue };

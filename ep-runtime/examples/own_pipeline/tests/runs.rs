@@ -8,7 +8,7 @@ use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::tensor::Bf16;
 use ep_verify::oracle::{Oracle, Random, RoutingOptions};
 use own_pipeline::run::{Dispatch, Sent};
-use own_pipeline::tagged_dispatch::{Options, Shape};
+use own_pipeline::tagged_dispatch::{Options, Shape, TuneOptions};
 
 const RANKS: usize = 3;
 const SHAPE: Shape = Shape { hidden: 144, topk: 3, experts: 7, tokens: 40, received: 40 * RANKS };
@@ -46,7 +46,8 @@ fn problem(random: &mut Random) -> (Vec<Sent>, Oracle) {
 fn tags_come_with_their_rows() {
     for seed in 1..4 {
         let Some(group) = group(seed) else { return };
-        let options = Options { depth: Some(16), chunk: Some(4), ..Options::default() };
+        let tunes = TuneOptions { depth: Some(16), chunk: Some(4), ..TuneOptions::default() };
+        let options = Options { tunes, ..Options::default() };
         let dispatch = Dispatch::prepare(&group, SHAPE, options).unwrap();
         let mut random = Random::new(seed);
         // The second call goes round in the same rings.
@@ -74,7 +75,8 @@ fn tags_come_with_their_rows() {
 #[test]
 fn what_does_not_fit_the_declaration_is_refused_by_name() {
     let Some(group) = group(1) else { return };
-    let odd = Options { depth: Some(17), ..Options::default() };
+    let tunes = TuneOptions { depth: Some(17), ..TuneOptions::default() };
+    let odd = Options { tunes, ..Options::default() };
     let refused = |error: CallError| error.to_string();
     let error = Dispatch::prepare(&group, SHAPE, odd).err().map(refused).unwrap();
     assert_eq!(error, "TaggedDispatch: `depth` is 17, it takes [16, 32, 64, 128, 256, 512]");

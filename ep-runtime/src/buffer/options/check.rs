@@ -1,7 +1,6 @@
 //! What no buffer can be made for, said before anything is compiled.
 
-use super::{BufferOptions, Setting, Via};
-use crate::buffer::standard::StandardPipeline;
+use super::{BufferOptions, Via};
 use crate::error::CallError;
 
 /// Most handles, outputs and combine inputs, each: sizes of memory stay far below 64 bits.
@@ -45,13 +44,8 @@ impl BufferOptions {
                  at most"
             ));
         }
-        let names = StandardPipeline::ALL.map(StandardPipeline::name);
-        if let Some(lost) = self.settings.iter().find(|it| !names.contains(&it.pipeline.as_str())) {
-            let Setting { pipeline, name, .. } = lost;
-            return wrong(format!(
-                "`{name}` is set for `{pipeline}`, which no buffer launches; it launches layout, \
-                 nvl-dispatch, nvl-combine, decode-dispatch, decode-stripes and decode-combine"
-            ));
+        if self.tunes.nvl_combine.stripes.is_some() {
+            return wrong("the `stripes` of a combine are those of its dispatch".to_string());
         }
         self.check_few(ranks).or_else(wrong)?;
         let Some(placement) = &self.placement else { return Ok(()) };
@@ -217,15 +211,9 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_of_no_pipeline_is_refused() {
-        let set = |pipeline: &str| {
-            let (name, value) = ("stages".to_string(), "3".to_string());
-            let setting = Setting { pipeline: pipeline.to_string(), name, value };
-            said(|it| it.settings.push(setting))
-        };
-        assert_eq!(set("nvl-dispatch"), "");
-        let text = "`stages` is set for `nvl_dispatch`, which no buffer launches; it launches layout, \
-                    nvl-dispatch, nvl-combine, decode-dispatch, decode-stripes and decode-combine";
-        assert_eq!(set("nvl_dispatch"), text);
+    fn a_combine_has_the_stripes_of_its_dispatch() {
+        assert_eq!(said(|it| it.tunes.nvl_dispatch.stripes = Some(4)), "");
+        let text = "the `stripes` of a combine are those of its dispatch";
+        assert_eq!(said(|it| it.tunes.nvl_combine.stripes = Some(4)), text);
     }
 }

@@ -45,9 +45,6 @@ impl BufferOptions {
         // Every call says them, and a kernel has to run with the least of each.
         let args = ir.select(&config.choice).args.into_iter().filter(|arg| arg.low != arg.default);
         config.args.extend(args.map(|arg| (arg.name, arg.low)));
-        for own in self.settings.iter().filter(|own| own.pipeline == pipeline.name()) {
-            config.set(&ir, &own.name, &own.value)?;
-        }
         Ok(config)
     }
 
@@ -76,14 +73,14 @@ impl BufferOptions {
             }
             Standard::NvlCombine => {
                 let shape = nvl_combine::Shape { hidden, topk, tokens, received };
+                let stripes = stripes.filter(|_| self.via == Via::Ring);
                 let options = nvl_combine::Options {
                     via: self.via.into(),
-                    stripes: stripes.filter(|_| self.via == Via::Ring),
+                    tunes: nvl_combine::TuneOptions { stripes, ..self.tunes.nvl_combine },
                     weights,
                     combined_weights: weights,
                     bias: biases,
                     live,
-                    ..nvl_combine::Options::default()
                 };
                 nvl_combine::Kernel::chosen(&shape, &options, take)
             }
@@ -92,6 +89,7 @@ impl BufferOptions {
                     decode_dispatch::Shape { hidden, topk, experts, max_tokens: tokens, tokens };
                 let options = decode_dispatch::Options {
                     payload: self.payload.into(),
+                    tunes: self.tunes.decode_dispatch,
                     topk_weights: weights,
                     recv_topk_weights: weights,
                     live,
@@ -107,11 +105,11 @@ impl BufferOptions {
                 let shape =
                     decode_combine::Shape { hidden, topk, max_tokens: tokens, tokens, received };
                 let options = decode_combine::Options {
+                    tunes: self.tunes.decode_combine,
                     weights,
                     combined_weights: weights,
                     bias: biases,
                     live,
-                    ..decode_combine::Options::default()
                 };
                 decode_combine::Kernel::chosen(&shape, &options, take)
             }
@@ -120,18 +118,20 @@ impl BufferOptions {
 
     /// A cached dispatch moves rows and scales alone.
     fn dispatch_options(&self, is_fresh: bool, stripes: Option<i64>) -> nvl_dispatch::Options {
-        let weights = is_fresh && self.weights;
+        let (weights, mut tunes) = (is_fresh && self.weights, self.tunes.nvl_dispatch);
+        if let Some(stripes) = stripes.filter(|_| self.via == Via::Ring) {
+            tunes.stripes = Some(stripes);
+        }
         nvl_dispatch::Options {
             payload: self.payload.into(),
             via: self.via.into(),
             mode: if is_fresh { nvl_dispatch::Mode::Fresh } else { nvl_dispatch::Mode::Cached },
-            stripes: stripes.filter(|_| self.via == Via::Ring),
+            tunes,
             topk_idx: is_fresh,
             recv_topk_idx: is_fresh,
             topk_weights: weights,
             recv_topk_weights: weights,
             live: self.live,
-            ..nvl_dispatch::Options::default()
         }
     }
 }

@@ -10,7 +10,7 @@ use ep_runtime::error::CallError;
 use ep_runtime::jit::Arch;
 use ep_runtime::plan::Config;
 use ep_verify::Findings;
-use ep_verify::options::{ring_settings, set_tune, unit_settings};
+use ep_verify::options::{ring_tunes, set_piece, unit_tunes};
 use ep_verify::oracle::RoutingOptions;
 use ep_verify::selftest::{Case, Selftest};
 
@@ -92,11 +92,11 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
         ("many ranks ring", crowd(ring)),
     ];
     for (_, it) in &mut all {
-        it.options.settings = match it.options.via {
-            Via::Ring => ring_settings(&it.options, 4, 16, 4),
-            Via::Direct => unit_settings(&it.options, 4, 1),
+        it.options.tunes = match it.options.via {
+            Via::Ring => ring_tunes(&it.options, 4, 16, 4),
+            Via::Direct => unit_tunes(&it.options, 4, 1),
         };
-        set_tune(&mut it.options, "piece", 1024);
+        set_piece(&mut it.options, 1024);
     }
     all
 }
