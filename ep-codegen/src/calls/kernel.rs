@@ -83,7 +83,13 @@ impl Calls<'_> {
         quote! {
             /// Where each tensor of a call goes, for callers that have some of them checked once.
             #[doc(hidden)]
-            #[allow(dead_code, missing_docs, non_upper_case_globals, unused_imports)]
+            #[allow(
+                dead_code,
+                missing_docs,
+                non_upper_case_globals,
+                unused_imports,
+                reason = "they are spelled as the tensors are, and few callers name them"
+            )]
             pub mod places {
                 use super::*;
                 #places

@@ -76,18 +76,15 @@ impl CallSpec {
     ) -> Result<CallSpec, CallError> {
         let selected = ir.select(&config.choice);
         let names = options.tensors;
+        for (what, count, most) in
+            [("sizes", ir.sizes.len(), MOST_SIZES), ("tensors", names.len(), MOST_PLACES)]
+        {
+            if count > most {
+                let what = format!("{} has {count} {what}: calls have {most} at most", ir.name);
+                return Err(CallError::Mismatch { what });
+            }
+        }
         let mut most = [0; MOST_SIZES];
-        if ir.sizes.len() > MOST_SIZES {
-            let (pipeline, count) = (&ir.name, ir.sizes.len());
-            let what = format!("{pipeline} has {count} sizes: a call says {MOST_SIZES} at most");
-            return Err(CallError::Mismatch { what });
-        }
-        if names.len() > MOST_PLACES {
-            let (pipeline, count) = (&ir.name, names.len());
-            let what =
-                format!("{pipeline} has {count} tensors: a call brings {MOST_PLACES} at most");
-            return Err(CallError::Mismatch { what });
-        }
         for (most, size) in most.iter_mut().zip(&ir.sizes) {
             let given = options.sizes.iter().find(|(name, _)| *name == size.name);
             *most = given.map_or(0, |(_, most)| *most as u64);
