@@ -16,7 +16,7 @@ mod reals;
 mod simpler;
 
 use super::dice::Dice;
-use choices::{one, piece};
+use choices::{dealt, one, piece};
 use simpler::simpler;
 
 /// A random declaration.
@@ -94,6 +94,18 @@ enum Piece {
     Tallies { over: i64, value: Value },
     /// What a role has written it reads again, element by element and one from the other.
     Again { value: Value, carried: bool },
+    /// Numbers that are stored and added up once each, however the warps share the work.
+    Dealt { share: Dealt, value: Value },
+}
+
+/// How the warps share what has nothing to do with stripes or tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dealt {
+    Stripe,
+    Token,
+    Block,
+    Peer,
+    Rank,
 }
 
 /// Parts that are brought together.
@@ -291,8 +303,11 @@ impl Invented {
     pub fn new(seed: u64) -> Invented {
         let mut random = Dice::new(seed);
         let count = 1 + random.below(PIECES_MAX);
-        let pieces = (0..count).map(|_| piece(&mut random)).collect();
+        let mut pieces: Vec<Piece> = (0..count).map(|_| piece(&mut random)).collect();
         let rows = one(&mut random, &[Rows::Bf16, Rows::F32, Rows::OfAxis], Rows::Bf16);
+        if count < PIECES_MAX && random.once_in(3) {
+            pieces.push(dealt(&mut random));
+        }
         Invented { pieces, rows }
     }
 

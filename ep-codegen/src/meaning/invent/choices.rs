@@ -1,8 +1,8 @@
 //! What a seed chooses for a piece.
 
 use super::{
-    Added, Bias, Field, Filter, Fold, Gather, Lane, On, Op, Over, Piece, Real, RealOp, Receiver,
-    Sender, Set, Through, Turns, Value,
+    Added, Bias, Dealt, Field, Filter, Fold, Gather, Lane, On, Op, Over, Piece, Real, RealOp,
+    Receiver, Sender, Set, Through, Turns, Value,
 };
 use crate::meaning::dice::Dice;
 
@@ -26,6 +26,7 @@ const BIASES: [Bias; 4] = [Bias::None, Bias::Row, Bias::Several, Bias::Maybe];
 const SETS: [Set; 4] = [Set::All, Set::All, Set::Others, Set::Local];
 const ADDED: [Added; 5] =
     [Added::Plain, Added::Scaled, Added::Weighed, Added::Rounded, Added::Called];
+const SHARES: [Dealt; 5] = [Dealt::Stripe, Dealt::Token, Dealt::Block, Dealt::Peer, Dealt::Rank];
 const FOLDS: [Fold; 3] = [Fold::Sum, Fold::Prefix, Fold::Copy];
 
 pub(super) fn one<T: Copy>(random: &mut Dice, list: &[T], or: T) -> T {
@@ -111,6 +112,11 @@ fn own_piece(random: &mut Dice) -> Piece {
         5 => Piece::Tallies { over: random.within(-3, 20), value: value(random, 2) },
         _ => Piece::Again { value: value(random, 2), carried: random.once_in(2) },
     }
+}
+
+pub(super) fn dealt(random: &mut Dice) -> Piece {
+    let share = one(random, &SHARES, Dealt::Stripe);
+    Piece::Dealt { share, value: value(random, 2) }
 }
 
 fn gather(random: &mut Dice) -> Gather {

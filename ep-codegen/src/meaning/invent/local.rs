@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::print::{Printer, WARPS, clause, put, upper};
-use super::{Filter, Op, Value};
+use super::{Dealt, Filter, Op, Value};
 
 impl Printer<'_> {
     pub(super) fn count(&mut self, filter: Filter, experts: Filter, last: bool, flags: bool) {
@@ -118,6 +118,29 @@ impl Printer<'_> {
             let before = format!("{}_c[stripe, k] * 2 + {}_o[stripe, k]", self.letter, self.letter);
             put!(self, "for k in topk {{ store @c[stripe, k + 1] = {before}; }}");
         }
+        put!(self, "}}");
+    }
+
+    /// Each number once, whoever takes it: `i` is one of the ranks.
+    pub(super) fn dealt(&mut self, share: Dealt, value: &Value) {
+        let own = upper(&self.letter.to_string());
+        let value = number(value, 1);
+        put!(self, "inout @sum: i64[1];");
+        put!(self, "output @o: i64[ranks];");
+        let (binder, by) = match share {
+            Dealt::Stripe => ("", ", warps shared by stripe"),
+            Dealt::Token => ("", ", warps shared by token"),
+            Dealt::Block => ("", ", one block a token"),
+            Dealt::Peer => ("[i]", ""),
+            Dealt::Rank => ("", ", warps shared by rank"),
+        };
+        put!(self, "role Deal{own}{binder} on all blocks, {WARPS} warps{by} {{");
+        let once = match share {
+            Dealt::Stripe | Dealt::Token | Dealt::Block => "for i in ranks {",
+            Dealt::Peer => "for once in 0..1 {",
+            Dealt::Rank => "let i = rank; for once in 0..1 {",
+        };
+        put!(self, "{once} store @o[i] = {value}; add @sum[0] = {value} + 1; }}");
         put!(self, "}}");
     }
 

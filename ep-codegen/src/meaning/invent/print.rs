@@ -113,6 +113,7 @@ impl Printer<'_> {
             Piece::Reals { value, by_row, bf16 } => self.reals(value, *by_row, *bf16),
             Piece::Tallies { over, value } => self.tallies(*over, value),
             Piece::Again { value, carried } => self.again(value, *carried),
+            Piece::Dealt { share, value } => self.dealt(*share, value),
         }
     }
 

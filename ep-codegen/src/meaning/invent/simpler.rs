@@ -188,6 +188,10 @@ fn simpler_number(piece: &Piece) -> Vec<Piece> {
                 all.extend([with(left), with(right)]);
             }
         }
+        Piece::Dealt { share, value: Value::Pair(_, left, right) } => {
+            let with = |value: Box<Value>| Piece::Dealt { share, value: *value };
+            all.extend([with(left), with(right)]);
+        }
         Piece::Tallies { over, value: Value::Pair(_, left, right) } => {
             let with = |value: Box<Value>| Piece::Tallies { over, value: *value };
             all.extend([with(left), with(right)]);
