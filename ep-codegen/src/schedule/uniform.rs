@@ -191,11 +191,11 @@ impl Look {
     fn named(&self, name: &str) -> Apart {
         match name {
             "team.lane" => LANES,
-            _ if name.contains("team.warp") => WARPS,
-            _ => {
-                let root = name.split(['.', '[']).next().unwrap_or(name);
-                self.names.get(root).copied().unwrap_or_default()
-            }
+            _ => match name.split(['.', '[']).next().unwrap_or(name) {
+                // Its members are one for each warp.
+                "smem" => WARPS,
+                root => self.names.get(root).copied().unwrap_or_default(),
+            },
         }
     }
 
