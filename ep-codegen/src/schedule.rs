@@ -32,6 +32,7 @@ mod whole;
 pub use limit::{Limit, Why};
 pub use rules::{Staged, Uses};
 pub use step::{Copy, Lambda, Loop, Param, ParamType, Step, Takers};
+#[cfg(feature = "render")]
 pub(crate) use symbol::{COUNTED, RANKS};
 pub use symbol::{Constant, Needs, Of, Root, Symbol, count_of};
 pub use term::{Node, Term};
