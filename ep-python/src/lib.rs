@@ -8,6 +8,7 @@
 
 mod arguments;
 mod buffer;
+mod dlpack;
 mod errors;
 mod group;
 mod low_latency;
@@ -22,6 +23,8 @@ mod _core {
     #[pymodule_export]
     use super::buffer::{Buffer, Expander, Handle, Received};
     #[pymodule_export]
+    use super::dlpack::{Taken, take_dlpack};
+    #[pymodule_export]
     use super::group::{Group, UniqueId, gpus};
     #[pymodule_export]
     use super::low_latency::{LowLatencyCombiner, LowLatencyDispatcher, Pending};
@@ -30,7 +33,7 @@ mod _core {
     #[pymodule_export]
     use super::run_command;
     #[pymodule_export]
-    use super::tensor::{Taken, Tensor, take_dlpack};
+    use super::tensor::Tensor;
 
     use pyo3::prelude::*;
 
