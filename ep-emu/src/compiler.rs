@@ -275,6 +275,28 @@ fn files_of(source: &Source) -> Vec<(String, String)> {
     files
 }
 
+/// The `__global__` functions that a text defines, in its order.
+pub fn kernels_of(text: &str) -> Vec<String> {
+    let code = text.lines().map(|line| line.split("//").next().unwrap_or(line));
+    let mut words = code.flat_map(tokens);
+    let mut kernels = Vec::new();
+    while words.any(|word| word == "__global__") {
+        let mut last = "";
+        // The bounds of a launch stand before the name, in parentheses of their own.
+        while let Some(word) = words.next() {
+            match word {
+                "(" if last == "__launch_bounds__" => drop(words.find(|word| *word == ")")),
+                "(" => {
+                    kernels.push(last.to_owned());
+                    break;
+                }
+                _ => last = word,
+            }
+        }
+    }
+    kernels
+}
+
 /// The namespaces around the definition of `kernel`, each followed by `::`. A file that defines no
 /// such function is left to the compiler's message.
 fn namespaces_of(text: &str, kernel: &str) -> Vec<String> {
@@ -324,7 +346,7 @@ fn tokens(code: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Source, files_of, namespaces_of};
+    use super::{Source, files_of, kernels_of, namespaces_of};
     use crate::mutation;
 
     #[test]
@@ -335,6 +357,15 @@ mod tests {
         let (name, text) = mutation::HEADER;
         source.headers.push((name.to_owned(), text.to_owned()));
         assert_eq!(unit(&source), Some(true));
+    }
+
+    #[test]
+    fn every_kernel_of_a_text_is_found() {
+        let text = "void other() {}\nextern \"C\" __global__ void first(int x) { other(); }\n\
+                    // __global__ void none()\nnamespace a {\nextern \"C\" __global__ void\n\
+                    __launch_bounds__(Cfg::kThreads, 1)\n    second(const Args args) {\n}\n}\n";
+        assert_eq!(kernels_of(text), ["first", "second"]);
+        assert!(kernels_of("__device__ void f() {}\n__global__ void").is_empty());
     }
 
     #[test]

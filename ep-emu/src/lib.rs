@@ -35,7 +35,7 @@ pub mod worker;
 mod world;
 
 pub use actor::{Actor, ActorMemory, Outside};
-pub use compiler::{Compiler, Product, Shelf};
+pub use compiler::{Compiler, Product, Shelf, kernels_of};
 pub use failure::{Failure, FailureKind, RunStats, Wait, WaitSite};
 pub use heap::{Address, LaunchTensor};
 pub use program::{Build, CompileError, Kernel, Program, Source};

@@ -7,7 +7,7 @@ use std::{fmt, io};
 
 use ep_emu::mutant::Mutant;
 use ep_emu::mutation::{Coverage, Weaver};
-use ep_emu::{Build, CompileError, Compiler, Product, Program, Shelf, Source};
+use ep_emu::{Build, CompileError, Compiler, Product, Program, Shelf, Source, kernels_of};
 
 use crate::backend::BackendError;
 use crate::device::HEADERS;
@@ -164,7 +164,8 @@ impl Programs {
         cuda: &str,
         build: Build,
     ) -> Result<Arc<Program>, BackendError> {
-        let key = (Key::of([entry, cuda]), build as u8);
+        // The kernels of a text are one program: most of the time goes into what they share.
+        let key = (Key::of([name_of(entry, cuda), cuda]), build as u8);
         if let Some(made) = self.made().get(&key) {
             return Ok(Arc::clone(made));
         }
@@ -190,11 +191,16 @@ impl Programs {
 
     fn source(&self, entry: &str, cuda: &str) -> Result<Source, BackendError> {
         let text = |(name, text): &(&str, &str)| ((*name).to_string(), (*text).to_string());
+        let mut kernels = kernels_of(cuda);
+        if !kernels.iter().any(|kernel| kernel == entry) {
+            // The compiler says that there is none.
+            kernels.push(entry.to_string());
+        }
         let source = Source {
             name: format!("{}.cu", name_of(entry, cuda)),
             text: cuda.to_string(),
             headers: HEADERS.iter().map(text).collect(),
-            kernels: vec![entry.to_string()],
+            kernels,
         };
         let wrong = |error: &dyn fmt::Display| BackendError::Wrong { what: error.to_string() };
         match &self.change {

@@ -10,7 +10,7 @@ use ep_runtime::backend::{Backend, BackendError};
 use ep_runtime::host::{HostBackend, HostOptions, Programs};
 use ep_runtime::jit::{Cache, CacheWarning, Scratch};
 
-use crate::KERNEL;
+use crate::{BLOCK, KERNEL};
 
 /// An empty folder of this test; none on a machine without a compiler.
 fn folder() -> Option<Scratch> {
@@ -56,6 +56,25 @@ fn a_library_that_was_cut_or_changed_is_made_anew() {
         fs::write(&library, bytes).unwrap();
         assert_made_anew(folder, &library);
     }
+}
+
+#[test]
+fn the_kernels_of_a_text_are_compiled_together() {
+    let Some(folder) = folder() else { return };
+    let folder = &folder.path().join("cache");
+    let programs = Programs::find_with(folder).unwrap();
+    let backend = HostBackend::new(&programs, HostOptions::new(1)).unwrap();
+    let kernels = ["first", "second"].map(|name| {
+        format!("extern \"C\" __global__ void\npair_{name}(int* x) {{ x[0] += 1; }}\n")
+    });
+    let text = format!("namespace pair {{\n{}}}\n", kernels.concat());
+    let image = backend.compile("pair_first", &text).unwrap();
+    for name in ["pair_first", "pair_second"] {
+        backend.load(0, &image, name, BLOCK).unwrap();
+    }
+    assert_eq!(entries(folder).len(), 2, "the text and what all are linked with");
+    let error = backend.load(0, &image, "pair_third", BLOCK).unwrap_err();
+    assert!(error.to_string().contains("pair_third"), "{error}");
 }
 
 #[test]
