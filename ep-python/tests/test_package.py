@@ -56,6 +56,19 @@ class Refusals(unittest.TestCase):
             self.buffer.dispatch(*arrays, rank=rank, **options)
         self.assertEqual(str(caught.exception), wanted)
 
+    def test_a_tune_by_a_wrong_name_says_what_was_meant(self) -> None:
+        def buffer(pipeline: str, name: str, value: str) -> epforge.Buffer:
+            return made(self.group, self.own, settings=[(pipeline, name, value)])
+
+        with self.assertRaisesRegex(epforge.Mismatch, "has no tune `stagse`.*did you mean `stages`"):
+            buffer("nvl-dispatch", "stagse", "3")
+        with self.assertRaisesRegex(epforge.Mismatch, "did you mean `nvl-dispatch`"):
+            buffer("nvl_dispatch", "stages", "3")
+        with self.assertRaisesRegex(epforge.Mismatch, "`stages` of nvl-dispatch takes a number, not `many`"):
+            buffer("nvl-dispatch", "stages", "many")
+        with self.assertRaisesRegex(epforge.Plan, "`stages` is 5, it takes"):
+            buffer("nvl-dispatch", "stages", "5")
+
     def test_arrays_that_do_not_fit(self) -> None:
         x, ids = self.own.x[0], self.own.topk_idx[0]
         self.refused("`x` has elements of float32, and has to have bfloat16", x.astype(np.float32), ids)
