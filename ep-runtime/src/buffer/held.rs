@@ -289,3 +289,75 @@ impl HeldOffer {
         Ok(HeldOffer { x, weights })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{
+        Buffer, BufferOptions, BuiltIn, CallOptions, CombineInput, CombineOutput, DispatchInput,
+        Payload, Via,
+    };
+    use crate::args::Rows;
+    use crate::fake::FakeBackend;
+    use crate::group::{Group, GroupOptions};
+    use crate::memory::DeviceMemory;
+
+    /// Whatever a buffer is made for, its own memory fits all of its kernels: a call brings what they lack.
+    #[test]
+    fn what_a_buffer_owns_fits_its_kernels() {
+        let group = Group::new(FakeBackend::new(1), GroupOptions::default()).unwrap();
+        let memory = DeviceMemory::zeroed(group.backend(), 0, 1 << 16).unwrap();
+        let at = memory.address();
+        for payload in Payload::ALL {
+            for (via, few) in [(Via::Direct, true), (Via::Direct, false), (Via::Ring, false)] {
+                for (weights, most, capacity) in
+                    [(true, 8, None), (false, 8, Some(5)), (true, 0, None)]
+                {
+                    let one_launch = Some(few && most > 0 && capacity.is_none());
+                    let push_combine = Some(few && most > 0);
+                    let options = BufferOptions {
+                        payload,
+                        via,
+                        weights,
+                        capacity,
+                        one_launch,
+                        push_combine,
+                        live: 2,
+                        ..BufferOptions::new(most, 272, 3, 5)
+                    };
+                    let said = format!("{options:?}");
+                    let buffer = Buffer::new(&group, options, &BuiltIn).expect(&said);
+                    let (x, scale) = (Rows::new(at, 272), Rows::new(at, 3));
+                    let topk_weights = if weights { at } else { 0 };
+                    let tokens = most / 2;
+                    let input = DispatchInput {
+                        tokens,
+                        x,
+                        scale,
+                        topk_idx: at,
+                        topk_weights,
+                        tokens_from: 0,
+                    };
+                    let call = CallOptions::sms(12);
+                    let handle = buffer.exchange_counts(0, &input, &call).expect(&said);
+                    if capacity.is_some() {
+                        continue; // It would wait for counts, and nothing runs here.
+                    }
+                    let received = buffer.dispatch_counted(&handle, &input, &call).expect(&said);
+                    let again = buffer.cached_dispatch(&handle, &input, &call).expect(&said);
+                    let output = CombineOutput { combined: at, combined_weights: topk_weights };
+                    let made = buffer.offer(0).unwrap();
+                    let rows =
+                        [CombineInput::Offered(&made), CombineInput::InPlace(&again, Some(&made))];
+                    let rows = &rows[..if payload == Payload::Bf16 { 2 } else { 1 }];
+                    for rows in rows {
+                        buffer.combine(&handle, *rows, &[], &output, &call).expect(&said);
+                    }
+                    drop((received, again));
+                    let whole = buffer.dispatch(0, &input, &call);
+                    drop((handle, whole.expect(&said)));
+                    group.sync(0).unwrap();
+                }
+            }
+        }
+    }
+}

@@ -46,7 +46,7 @@ impl CallKernel {
         let window = prepared.kernel().window(rank)?;
         let (sizes, lacks_tables) = spec.bind(held, given, numbers, window, &mut values)?;
         let mut tables = None;
-        if lacks_tables {
+        if lacks_tables && spec.table_bytes > 0 {
             let (_, place) = free(&own.tables, "handles", rank)?;
             spec.bind_tables(&place, &mut values);
             tables = Some(place);

@@ -32,15 +32,16 @@ impl CallKernel {
         left: &LeftTables,
         place: usize,
     ) -> DeviceTensor<E, RANK> {
-        let spec = self.inner.spec.tensors.get(place).and_then(Option::as_ref);
-        let (Some(spec), Some(memory)) = (spec, &left.tables) else {
+        let Some(spec) = self.inner.spec.tensors.get(place).and_then(Option::as_ref) else {
             return DeviceTensor::default();
         };
-        let TensorMemory::Device(block) = memory.as_ref() else { return DeviceTensor::default() };
         let mut extents = [0; RANK];
         for (extent, dim) in extents.iter_mut().zip(&spec.dims) {
             *extent = dim.value(&left.sizes).unwrap_or(0);
         }
+        // Tables without elements take no memory.
+        let Some(memory) = &left.tables else { return DeviceTensor::borrowed(0, extents) };
+        let TensorMemory::Device(block) = memory.as_ref() else { return DeviceTensor::default() };
         DeviceTensor::within(memory, block.address() + spec.at, extents, dense(&extents))
     }
 
@@ -132,5 +133,39 @@ impl OutputMemory<'_> {
         };
         backend.name_memory(self.rank, address, bytes, &spec.name, &[]);
         Ok(DeviceTensor::within(&Arc::new(memory), address, extents, dense(&extents)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CallOptions;
+    use crate::fake::FakeBackend;
+    use crate::group::{Group, GroupOptions};
+    use crate::pipelines::{Layout, NvlDispatch, layout, nvl_dispatch};
+    use crate::tensor::DeviceTensor;
+
+    /// Calls that can have no tokens leave tables as others do, without memory for them.
+    #[test]
+    fn tables_without_elements_take_no_place() {
+        let group = Group::new(FakeBackend::new(1), GroupOptions::default()).unwrap();
+        let shape = nvl_dispatch::Shape { hidden: 64, topk: 2, experts: 4, tokens: 0, received: 0 };
+        let kernel = NvlDispatch::prepare(&group, shape, Default::default()).unwrap();
+        let stripes = kernel.tunes().stripes as usize;
+        let counts = layout::Shape { topk: 2, experts: 4, stripes, tokens: 0 };
+        let layout = Layout::prepare(&group, counts, Default::default()).unwrap();
+        let (routes, outputs) = (layout.tables(0).unwrap(), kernel.outputs(0).unwrap());
+        let inputs = nvl_dispatch::Inputs {
+            x: nvl_dispatch::PayloadTensor::Bf16 {
+                x: DeviceTensor::zeros(&group, 0, [0, 64]).unwrap(),
+            },
+            topk_idx: Some(DeviceTensor::zeros(&group, 0, [0, 2]).unwrap()),
+            topk_weights: Some(DeviceTensor::zeros(&group, 0, [0, 2]).unwrap()),
+            expert_begin: DeviceTensor::from_slice(&group, 0, [2], &[0, 4]).unwrap(),
+        };
+        let (call, args) = (CallOptions::default(), nvl_dispatch::Args::default());
+        let launch = || kernel.launch(0, &call, &inputs, &outputs, &routes, &args).unwrap();
+        let kept = [launch(), launch()];
+        assert!(kept.iter().all(|tables| tables.send_row.extents() == [0, 1]));
+        group.sync(0).unwrap();
     }
 }
