@@ -147,6 +147,8 @@ impl Case {
         let mut drawing =
             Drawing::new(1, &known, &functions).rows(tokens).number("ranks", ranks as i64);
         let shape = [("hidden", "7168"), ("experts", "288"), ("topk", "8"), ("stripes", "16")];
+        let there = ["topk_weights", "recv_topk_weights", "weights", "combined_weights"];
+        let shape: Vec<_> = shape.into_iter().chain(there.map(|name| (name, "1"))).collect();
         for pipeline in &known {
             for (name, value) in shape.iter().chain(self.set) {
                 // Each takes what it has.

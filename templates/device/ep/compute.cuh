@@ -287,30 +287,34 @@ __device__ __forceinline__ int totals_upto(const i32 (&totals)[kGroups], i32 num
     return found;
 }
 
-/// Calls `sink(i, sum of value(0..i))` for i below `count`, each lane for some in a row; warp. Returns the
-/// total. What the values are made of is loaded ahead of the first sum.
+/// Calls `sink(i, sum of value(0..i))` for i below `count`, a lane each; warp. Returns the total.
+/// What the values are made of is loaded ahead of the first sum.
 template <class Value, class Sink>
 __device__ __forceinline__ i32 prefix_sum(int count, Value value, Sink sink) {
-    constexpr int kEach = 4;
+    constexpr int kAhead = 4;
+    const int lane = lane_index();
     i32 before = 0;
 #pragma unroll 1
-    for (int base = 0; base < count; base += kEach * kLanes) {
-        const int first = base + lane_index() * kEach;
-        i32 values[kEach], own = 0;
+    for (int base = lane; base - lane < count; base += kAhead * kLanes) {
+        i32 ahead[kAhead];
 #pragma unroll
-        for (int k = 0; k < kEach; ++k) {
-            values[k] = first + k < count ? value(first + k) : 0;
+        for (int k = 0; k < kAhead; ++k) {
+            const int i = base + k * kLanes;
+            ahead[k] = i < count ? value(i) : 0;
         }
 #pragma unroll
-        for (int k = 0; k < kEach; ++k) own += values[k];
-        const i32 through = lanes_through(own);
-        i32 sum = before + through - own;
-#pragma unroll
-        for (int k = 0; k < kEach; ++k) {
-            if (first + k < count) sink(first + k, sum);
-            sum += values[k];
+        for (int k = 0; k < kAhead; ++k) {
+            const int i = base + k * kLanes;
+            if (i - lane >= count) break;
+            i32 through = ahead[k];
+#pragma unroll 1
+            for (int step = 1; step < kLanes; step *= 2) {
+                const i32 left = __shfl_up_sync(kAllLanes, through, step);
+                if (lane >= step) through += left;
+            }
+            if (i < count) sink(i, before + through - ahead[k]);
+            before += __shfl_sync(kAllLanes, through, kLanes - 1);
         }
-        before += __shfl_sync(kAllLanes, through, kLanes - 1);
     }
     __syncwarp();
     return before;
