@@ -1,5 +1,5 @@
 //! Which roles, and channels at their ends, a class of the library carries as a whole: every other one is
-//! composed.
+//! composed. docs/compiler.md has what that gains, measured.
 
 use super::{Checked, Fanout, Forms, Reached, Unfit};
 use crate::ir::parts::{parts, row_field};
