@@ -50,10 +50,16 @@ pub(crate) fn test(full: bool) -> Result<Tally, Failure> {
         command.arg("-m").args(words).current_dir(root().join(SOURCE));
         succeed(command, &format!("{} of the Python package", words.join(" ")))?;
     }
-    let mut tally = unittests_by_file(&python, &package)?;
+    let mut tally = unittests_by_class(&python, &package)?;
     if full {
         match with_torch() {
-            Some(torch) => tally.add(unittests(&torch, Some(&package), "torch_*.py")?),
+            Some(torch) => {
+                tally.add(unittests(
+                    &torch,
+                    Some(&package),
+                    &["discover", "--pattern", "torch_*.py"],
+                )?);
+            }
             None => say("skipped: no python3 here has torch, numpy and ml_dtypes"),
         }
     }
@@ -133,10 +139,10 @@ fn runs(python: &Path, text: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Runs the tests whose files are named like `pattern`, with a package or with what is installed.
-fn unittests(python: &Path, package: Option<&Path>, pattern: &str) -> Result<Tally, Failure> {
+/// Runs the tests that `words` name to Python's unittest, with a package or with what is installed.
+fn unittests(python: &Path, package: Option<&Path>, words: &[&str]) -> Result<Tally, Failure> {
     let mut command = Command::new(python);
-    command.args(["-m", "unittest", "discover", "--pattern", pattern]);
+    command.args(["-m", "unittest"]).args(words);
     command.current_dir(root().join(TESTS));
     command.env_remove("PYTHONPATH").env("PYTHONDONTWRITEBYTECODE", "1");
     command.envs(package.map(|package| ("PYTHONPATH", package)));
@@ -144,7 +150,7 @@ fn unittests(python: &Path, package: Option<&Path>, pattern: &str) -> Result<Tal
     let output =
         output.map_err(|error| task(format!("{} does not run: {error}", python.display())))?;
     let text = String::from_utf8_lossy(&output.stderr);
-    say(&format!("{pattern}\n{}", text.trim_end()));
+    say(&format!("{}\n{}", words.join(" "), text.trim_end()));
     let mut tally = result_lines(&text);
     if !output.status.success() && tally.failed == 0 {
         tally.failed = 1;
@@ -152,19 +158,20 @@ fn unittests(python: &Path, package: Option<&Path>, pattern: &str) -> Result<Tal
     Ok(tally)
 }
 
-/// Runs the tests of each file in a process of its own, on all cores: one process uses one, mostly.
-fn unittests_by_file(python: &Path, package: &Path) -> Result<Tally, Failure> {
-    let waiting = Mutex::new(test_files()?);
+/// Runs each class of tests in a process of its own, on all cores: one process uses one, mostly.
+fn unittests_by_class(python: &Path, package: &Path) -> Result<Tally, Failure> {
+    let TestClasses { names, tests } = test_classes()?;
+    let waiting = Mutex::new(names);
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let work = || {
         let mut tally = Tally::default();
-        while let Some(file) = next() {
-            tally.add(unittests(python, Some(package), &file)?);
+        while let Some(class) = next() {
+            tally.add(unittests(python, Some(package), &[&class])?);
         }
         Ok(tally)
     };
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    thread::scope(|scope| {
+    let tally = thread::scope(|scope| {
         let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
         let mut tally = Tally::default();
         for worker in workers {
@@ -172,24 +179,45 @@ fn unittests_by_file(python: &Path, package: &Path) -> Result<Tally, Failure> {
                 worker.join().unwrap_or_else(|_| Err(task("a thread of xtask died".into())));
             tally.add(found?);
         }
-        Ok(tally)
-    })
+        Ok::<Tally, Failure>(tally)
+    })?;
+    match tally.passed + tally.failed < tests {
+        true => Err(task(format!(
+            "{TESTS} has {tests} tests, {} were run: each belongs into a class of TestCase",
+            tally.passed + tally.failed
+        ))),
+        false => Ok(tally),
+    }
 }
 
-/// The files `test_*.py`, the largest last.
-fn test_files() -> Result<Vec<String>, Failure> {
+/// The classes of tests in `test_*.py`.
+struct TestClasses {
+    /// Such as `test_calls.Loop`, those of the largest file last.
+    names: Vec<String>,
+    /// How many tests the files have.
+    tests: u64,
+}
+
+fn test_classes() -> Result<TestClasses, Failure> {
     let folder = root().join(TESTS);
     let failed = |error| task(format!("{} cannot be read: {error}", folder.display()));
     let mut files = Vec::new();
     for entry in fs::read_dir(&folder).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with("test_") && name.ends_with(".py") {
-            files.push((entry.metadata().map_err(failed)?.len(), name));
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with("test_") && path.extension().is_some_and(|it| it == "py") {
+            files.push((fs::read_to_string(&path).map_err(failed)?, name));
         }
     }
-    files.sort();
-    Ok(files.into_iter().map(|(_, name)| name).collect())
+    files.sort_by_key(|(text, _)| text.len());
+    let tests = files.iter().flat_map(|(text, _)| text.lines());
+    let tests = tests.filter(|line| line.trim_start().starts_with("def test_")).count() as u64;
+    let classes = |(text, module): &(String, String)| {
+        let lines = text.lines().filter_map(|line| line.strip_prefix("class "));
+        let names = lines.filter_map(|line| line.split_once("(unittest.TestCase)"));
+        Vec::from_iter(names.map(|(class, _)| format!("{module}.{class}")))
+    };
+    Ok(TestClasses { names: files.iter().flat_map(classes).collect(), tests })
 }
 
 /// `Ran 12 tests in 0.1s` and `FAILED (failures=1, errors=2)`.

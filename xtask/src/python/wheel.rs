@@ -101,7 +101,7 @@ fn installed(wheel: &Path) -> Outcome {
     let mut name = pip(&python, "install", &["--no-deps"]);
     name.arg(root().join(SOURCE).join("deep-ep"));
     succeed(name, "pip install of ep-python/deep-ep")?;
-    let found = unittests(&python, None, "test_*.py")?;
+    let found = unittests(&python, None, &["discover", "--pattern", "test_*.py"])?;
     if found.failed > 0 {
         return Err(task(format!("{} tests of the wheel failed, see above", found.failed)));
     }
