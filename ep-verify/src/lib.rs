@@ -9,9 +9,11 @@
 //! | know what calls have to give | [`oracle`] |
 //! | run, compare and time calls | [`selftest`], [`options`] |
 //! | hold any pipeline against its declaration | [`declared`] |
+//! | call functions of the device library | [`functions`] |
 //! | look at a machine | [`probe`], [`litmus`], [`pushes`] |
 
 pub mod declared;
+pub mod functions;
 pub mod litmus;
 pub mod options;
 pub mod oracle;
@@ -27,8 +29,10 @@ pub use findings::Findings;
 
 /// The kernels of this crate and of `ep_runtime::tune` that no pipeline declares: a name, the text, and
 /// whether it needs bulk copies.
-pub const HANDWRITTEN: [(&str, &str, bool); 7] = [
+pub const HANDWRITTEN: [(&str, &str, bool); 9] = [
     ("experts", selftest::EXPERTS_TEXT, false),
+    ("values", functions::VALUES_TEXT, false),
+    ("warps", functions::WARPS_TEXT, false),
     ("floor", selftest::FLOOR_TEXT, true),
     ("litmus", litmus::ORDERS_TEXT, false),
     ("litmus_bulk", litmus::BULK_TEXT, true),

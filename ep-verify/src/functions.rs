@@ -1,0 +1,178 @@
+//! Functions of the device library, called over the ranges of their arguments and compared with plain
+//! answers: what no call of a pipeline comes to, or would not show.
+
+mod values;
+mod warps;
+
+use std::sync::Arc;
+
+use ep_runtime::Emitted;
+use ep_runtime::args::{Bindings, Rows};
+use ep_runtime::backend::Stream;
+use ep_runtime::error::CallError;
+use ep_runtime::group::{Group, GroupKernel, control_bytes};
+use ep_runtime::handwritten::HandwrittenKernel;
+use ep_runtime::memory::{DeviceMemory, Window};
+
+use crate::findings::Findings;
+use crate::oracle::Differences;
+
+/// The kernels.
+pub(crate) const VALUES_TEXT: &str = include_str!("functions/values.cu");
+pub(crate) const WARPS_TEXT: &str = include_str!("functions/warps.cu");
+
+/// Numbers that a check may give.
+const ROOM: usize = 1 << 14;
+
+/// What a number is that nobody has written.
+const UNTOUCHED: [u8; 8] = [0xa5; 8];
+
+/// What some functions are called, and what they give.
+type Check = (&'static str, fn() -> Vec<i64>);
+
+/// Functions that one kernel calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Functions {
+    /// Those of one lane.
+    Values,
+    /// Those of a warp, or of all warps of a role.
+    Warps,
+}
+
+impl Functions {
+    /// All kernels.
+    pub const ALL: [Functions; 2] = [Functions::Values, Functions::Warps];
+
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Functions::Values => "values",
+            Functions::Warps => "warps",
+        }
+    }
+
+    /// The text of its kernel, and the kernel's name.
+    pub fn text(self) -> (&'static str, &'static str) {
+        match self {
+            Functions::Values => (VALUES_TEXT, "values_of"),
+            Functions::Warps => (WARPS_TEXT, "warps_of"),
+        }
+    }
+
+    /// Its checks: the position of one is its number in the kernel.
+    fn checks(self) -> &'static [Check] {
+        match self {
+            Functions::Values => &values::CHECKS,
+            Functions::Warps => &warps::CHECKS,
+        }
+    }
+
+    fn kernel(self) -> HandwrittenKernel {
+        let (blocks_min, threads) = match self {
+            Functions::Values => (1, 32),
+            Functions::Warps => (2, 128),
+        };
+        HandwrittenKernel {
+            name: "Functions",
+            entry: self.text().1,
+            numbers: &["check"],
+            pointers: &["out"],
+            wide_numbers: &[],
+            threads,
+            shared_bytes: 0,
+            window_bytes: 0,
+            blocks_min,
+            waits: true,
+            enters: true,
+        }
+    }
+}
+
+/// Calls functions on all ranks of the group, and compares what they give.
+pub fn functions(group: &Group, which: Functions) -> Result<Findings, CallError> {
+    let backend = group.backend();
+    let plan = which.kernel().plan(backend.arch());
+    let window = Arc::new(Window::new(backend, control_bytes(&plan))?);
+    let blocks = u32::try_from(plan.blocks_min).unwrap_or(1);
+    let emitted = Emitted { cuda: which.text().0.to_string(), plan };
+    let kernel = GroupKernel::prepare(group, &window, 0, &emitted)?;
+    let out = group.local().map(|rank| DeviceMemory::new(backend, rank, 8 * ROOM as u64));
+    let out = out.collect::<Result<Vec<_>, _>>()?;
+    let mut findings = Findings::default();
+    for (number, (name, wanted)) in which.checks().iter().enumerate() {
+        for (rank, out) in group.local().zip(&out) {
+            out.write(0, &UNTOUCHED.repeat(ROOM))?;
+            let mut bindings = Bindings::new();
+            bindings.number("check", number as i64);
+            bindings.tensor("out", Rows::new(out.address(), 1));
+            kernel.launch(rank, Stream::OWN, blocks, &bindings)?;
+        }
+        group.local().try_for_each(|rank| group.sync(rank))?;
+        for (rank, out) in group.local().zip(&out) {
+            findings.add(format!("{name}, rank {rank}"), compare(out, &wanted())?);
+        }
+    }
+    Ok(findings)
+}
+
+fn compare(out: &DeviceMemory, wanted: &[i64]) -> Result<Differences, CallError> {
+    let mut bytes = vec![0; 8 * ROOM];
+    out.read(0, &mut bytes)?;
+    let mut found = Differences::default();
+    found.note(wanted.len() <= ROOM, || format!("{} numbers, and room for {ROOM}", wanted.len()));
+    let rest = std::iter::repeat(i64::from_le_bytes(UNTOUCHED));
+    let given = bytes.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok());
+    let given = given.map(i64::from_le_bytes);
+    for (at, (got, want)) in given.zip(wanted.iter().copied().chain(rest)).enumerate() {
+        found.note(got == want, || format!("number {at} is {got}, not {want}"));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use ep_runtime::host::mutant::Mutant;
+    use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
+
+    use super::*;
+
+    fn found(
+        programs: &Arc<Programs>,
+        build: Build,
+        which: Functions,
+    ) -> Result<Findings, CallError> {
+        let options = HostOptions { build, ..HostOptions::new(1) };
+        functions(&HostBackend::new(programs, options).unwrap().group().unwrap(), which)
+    }
+
+    #[test]
+    fn they_give_what_they_say() {
+        let Ok(programs) = Programs::find() else { return };
+        for build in [Build::Checked, Build::Sanitized] {
+            for which in Functions::ALL {
+                let found = found(&programs, build, which).unwrap();
+                assert!(found.is_good(), "{which:?}: {found}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_bug_is_found() {
+        let Ok(programs) = Programs::find() else { return };
+        let bugs = [
+            (
+                Functions::Values,
+                "== counts to 65\nin ep/compute.cuh\n- index < 64\n+ index <= 64\n",
+            ),
+            (
+                Functions::Warps,
+                "== one more\nin ep/messages.cuh\n- for (; at < last;\n+ for (; at <= last;\n",
+            ),
+        ];
+        for (which, bug) in bugs {
+            let bug = Mutant::parse(bug).unwrap().remove(0);
+            let found = found(&programs.planted(&bug), Build::Checked, which);
+            assert!(!found.is_ok_and(|found| found.is_good()), "{which:?}");
+        }
+    }
+}

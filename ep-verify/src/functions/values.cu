@@ -1,0 +1,263 @@
+// Functions of the device library that one lane calls, over the ranges of their arguments. The host knows
+// what each gives; see values.rs, which has the checks in the same order.
+#include <ep/compute.cuh>
+#include <ep/places.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace values {
+
+struct Args {
+    ep::Group group;
+    int check;
+    ep::i64* out;  // what the functions give, one behind the other
+};
+
+/// Writes what functions give.
+struct Out {
+    ep::i64* next;
+
+    __device__ __forceinline__ void put(ep::i64 value) { *next++ = value; }
+};
+
+/// The helpers of the language, with 32 bits and with 64.
+__device__ __forceinline__ void helpers(Out& out) {
+    for (int a = 0; a <= 12; ++a) {
+        for (int b = 1; b <= 5; ++b) {
+            out.put(ep::align(a, b));
+            out.put(ep::ceil(a, b));
+            out.put(ep::min(a, b));
+            out.put(ep::max(a, b));
+            const ep::i64 wide = (ep::i64{1} << 40) + a;
+            out.put(ep::align(wide, ep::i64{b}));
+            out.put(ep::ceil(wide, ep::i64{b}));
+            out.put(ep::min(wide, (ep::i64{1} << 40) + b));
+            out.put(ep::max(wide, (ep::i64{1} << 40) + b));
+        }
+    }
+}
+
+/// Sets of 64 bits, and indices beyond them.
+__device__ __forceinline__ void bits(Out& out) {
+    const ep::i64 sets[3] = {-1, 5, static_cast<ep::i64>(1ull << 63)};
+    for (int s = 0; s < 3; ++s) {
+        for (int index = -2; index <= 66; ++index) {
+            out.put(ep::has(sets[s], index) ? 1 : 0);
+            out.put(ep::with_bit(s, index, 64));
+            out.put(ep::with_bit(sets[s], index, 7));
+        }
+    }
+}
+
+__device__ __forceinline__ void powers(Out& out) {
+    for (int count = 1; count <= 70; ++count) out.put(ep::power_below(count));
+}
+
+/// Some ranks own no experts, others up to three.
+template <int kRanks>
+struct Table {
+    ep::i32 begins[kRanks + 1];
+
+    __device__ __forceinline__ Table() {
+        begins[0] = 0;
+        for (int r = 0; r < kRanks; ++r) begins[r + 1] = begins[r] + (r * 7 + 3) % 4;
+    }
+
+    __device__ __forceinline__ ep::i32 end() const { return begins[kRanks]; }
+};
+
+/// Expert `i` of those that are asked for: all that there are, and some that there are not.
+__device__ __forceinline__ ep::i64 asked(int i, ep::i32 end) {
+    if (i == end + 4) return (ep::i64{1} << 32) + 1;
+    if (i == end + 5) return -(ep::i64{1} << 32);
+    return i - 2;
+}
+
+template <int kRanks>
+__device__ __forceinline__ void owners_of(Out& out) {
+    const Table<kRanks> table;
+    for (int i = 0; i < table.end() + 6; ++i) {
+        const ep::i64 expert = asked(i, table.end());
+        out.put(ep::owner<kRanks>(expert, table.begins));
+        out.put(ep::local_expert(table.begins, i % kRanks, expert));
+        const ep::i64 experts[3] = {expert, asked(i / 2, table.end()), -1};
+        const ep::Row<ep::i64, 3> row = ep::row_of<3>(experts, i % 5 != 0);
+        const ep::RankSet set = ep::ranks_of<kRanks>(row, table.begins);
+        out.put(static_cast<ep::i64>(set.bits));
+        out.put(set.has(i % kRanks) ? 1 : 0);
+    }
+}
+
+__device__ __forceinline__ void owners(Out& out) {
+    owners_of<1>(out);
+    owners_of<2>(out);
+    owners_of<3>(out);
+    owners_of<8>(out);
+    owners_of<33>(out);
+    owners_of<64>(out);
+}
+
+/// The flags of a set from every place of a word on, eight bytes to a number.
+template <int kRanks>
+__device__ __forceinline__ void flags_of(Out& out) {
+    constexpr int kBytes = 80;
+    for (int from = 0; from < 4; ++from) {
+        alignas(8) ep::u8 bytes[kBytes];
+        for (int i = 0; i < kBytes; ++i) bytes[i] = 7;
+        const ep::RankSet set{0x9d2c5680ca6b4e1dull << from};
+        ep::store_flags<kRanks>(reinterpret_cast<bool*>(bytes + 4 + from), set);
+        for (int i = 0; i < kBytes; i += 8) {
+            ep::u64 word = 0;
+            for (int k = 0; k < 8; ++k) word |= static_cast<ep::u64>(bytes[i + k]) << 8 * k;
+            out.put(static_cast<ep::i64>(word));
+        }
+    }
+}
+
+__device__ __forceinline__ void flags(Out& out) {
+    flags_of<1>(out);
+    flags_of<4>(out);
+    flags_of<6>(out);
+    flags_of<8>(out);
+    flags_of<33>(out);
+    flags_of<64>(out);
+}
+
+/// Rows of numbers, those of 32 bits and others, in a lane that has a row and in one that has none.
+__device__ __forceinline__ void ids(Out& out) {
+    const ep::i64 given[3] = {5, (ep::i64{1} << 32) + 5, -(ep::i64{1} << 31)};
+    for (int present = 0; present < 2; ++present) {
+        const ep::Row<ep::i64, 3> row = ep::row_of<3>(given, present != 0);
+        ep::i64 sum = 0;
+        row.for_each([&](ep::i64 value) { sum = sum * 3 + value; });
+        out.put(sum);
+        const ep::Ids<3> all = ep::ids_of(row);
+        for (int k = 0; k < 3; ++k) out.put(all.ids[k]);
+        for (int id = 4; id <= 6; ++id) out.put(all.has(id) ? 1 : 0);
+    }
+}
+
+/// Sums in order, and rows of a call whose number stands in memory.
+__device__ __forceinline__ void sums(Out& out) {
+    for (int count = 0; count <= 4; ++count) {
+        out.put(ep::sum<ep::i64>(count, [](int i) { return 10 + i; }));
+        out.put(ep::sum<ep::i32>(3, 3 + count, [](int i) { return 10 + i; }));
+    }
+    for (int rows = -2; rows <= 9; ++rows) out.put(ep::rows_of(7, &rows));
+    out.put(ep::rows_of(7, nullptr));
+}
+
+/// Stripes, and what tables record of rows.
+__device__ __forceinline__ void spans(Out& out) {
+    for (int tokens = 0; tokens <= 9; ++tokens) {
+        for (int stripes = 1; stripes <= 4; ++stripes) {
+            for (int stripe = 0; stripe < stripes; ++stripe) {
+                const ep::Span span = ep::stripe_span(tokens, stripes, stripe);
+                out.put(span.begin);
+                out.put(span.end);
+            }
+        }
+    }
+    const ep::Span given = ep::span_of(4, 9);
+    out.put(given.begin);
+    out.put(given.end);
+    for (int position = 0; position <= 3; ++position) {
+        for (int match = 0; match < 2; ++match) {
+            const ep::i32 entry = ep::recorded(match != 0, position);
+            out.put(entry);
+            out.put(ep::rows_through(entry));
+        }
+    }
+}
+
+/// Sets of peers, with and without one that is left out.
+__device__ __forceinline__ void peers(Out& out) {
+    const ep::Peers sets[4] = {ep::all_peers(5), ep::other_peers(5, 2), ep::one_peer(3),
+                               ep::Peers{2, 4, 3}};
+    for (int s = 0; s < 4; ++s) {
+        out.put(sets[s].count());
+        for (int i = 0; i <= 6; ++i) out.put(sets[s].at(i));
+    }
+}
+
+/// The places of an index, and rows at positions.
+__device__ __forceinline__ void places(Out& out) {
+    for (int index = 0; index <= 4; ++index) {
+        const ep::Places own = ep::places_of(index, 3, [](int i) { return 100 + i; });
+        out.put(own.index);
+        out.put(own.next);
+    }
+    ep::i64 rows[12];
+    for (int position = -2; position <= 3; ++position) {
+        const char* row = ep::row_at(rows, position, 3);
+        out.put(row == nullptr ? -1 : row - reinterpret_cast<const char*>(rows));
+    }
+}
+
+/// Counters that wrap, and words of an epoch and a value.
+__device__ __forceinline__ void words(Out& out) {
+    for (int far = -2; far <= 2; ++far) {
+        for (int base = -1; base <= 1; ++base) {
+            const ep::u32 want = static_cast<ep::u32>(base) << 31;
+            out.put(ep::reached(want + static_cast<ep::u32>(far), want) ? 1 : 0);
+            const ep::u64 word = ep::stamped(static_cast<ep::u32>(base), static_cast<ep::u32>(far));
+            out.put(static_cast<ep::i64>(word));
+            out.put(ep::epoch_of(word));
+            out.put(ep::value_of(word));
+            out.put(ep::is_between(far, base, 2) ? 1 : 0);
+        }
+    }
+}
+
+/// Which ranks take part in calls.
+__device__ __forceinline__ void alive(const ep::Group& given, Out& out) {
+    ep::Group group = given;
+    const ep::u64 sets[3] = {~0ull, 0x8000000000000005ull, 0};
+    for (int s = 0; s < 3; ++s) {
+        group.alive = sets[s];
+        out.put(ep::everyone_is_alive(group) ? 1 : 0);
+        for (int rank = -2; rank <= 66; ++rank) out.put(ep::is_alive(group, rank) ? 1 : 0);
+    }
+}
+
+/// Who serves which peers, with fewer warps than peers and with more.
+__device__ __forceinline__ void split(const ep::Group& group, Out& out) {
+    for (int warps = 1; warps <= 7; ++warps) {
+        for (int warp = 0; warp < warps; ++warp) {
+            ep::Team team(group, ep::Call{3, false, true}, 2, 1, 3, warp, warps);
+            const int first[] = {team.peer,  team.peers, team.part,  team.parts,
+                                 team.index(), team.spread(), team.count(), team.stopped};
+            for (int number : first) out.put(number);
+            team.split_peers(3);
+            const int then[] = {team.peer, team.peers, team.part, team.parts};
+            for (int number : then) out.put(number);
+        }
+    }
+}
+
+}  // namespace values
+
+extern "C" __global__ void __launch_bounds__(32)
+    values_of(const __grid_constant__ values::Args args) {
+    const ep::Call call = ep::enter(args.group);
+    if (threadIdx.x == 0) {
+        values::Out out{args.out};
+        switch (args.check) {
+            case 0: values::helpers(out); break;
+            case 1: values::bits(out); break;
+            case 2: values::powers(out); break;
+            case 3: values::owners(out); break;
+            case 4: values::flags(out); break;
+            case 5: values::ids(out); break;
+            case 6: values::sums(out); break;
+            case 7: values::spans(out); break;
+            case 8: values::peers(out); break;
+            case 9: values::places(out); break;
+            case 10: values::words(out); break;
+            case 11: values::alive(args.group, out); break;
+            case 12: values::split(args.group, out); break;
+            default: break;
+        }
+    }
+    ep::leave(args.group, call);
+}

@@ -1,0 +1,194 @@
+//! What functions give that one lane calls, in the order of `values.cu`.
+
+use super::Check;
+
+pub(super) const CHECKS: [Check; 13] = [
+    ("helpers of the language", helpers),
+    ("sets of bits", bits),
+    ("powers of two", powers),
+    ("owners of experts", owners),
+    ("flags of ranks", flags),
+    ("numbers of a row", ids),
+    ("sums", sums),
+    ("stripes", spans),
+    ("sets of peers", peers),
+    ("places", places),
+    ("words", words),
+    ("ranks that take part", alive),
+    ("warps and peers", split),
+];
+
+fn helpers() -> Vec<i64> {
+    let wide = 1_i64 << 40;
+    let each = |a: i64, b: i64| {
+        let up = |value: i64| (value + b - 1).div_euclid(b);
+        let (narrow, far) = ([up(a) * b, up(a)], [up(wide + a) * b, up(wide + a)]);
+        let ends = [a.min(b), a.max(b)];
+        [narrow, ends, far, ends.map(|end| wide + end)].concat()
+    };
+    (0..=12).flat_map(|a| (1..=5).flat_map(move |b| each(a, b))).collect()
+}
+
+fn bits() -> Vec<i64> {
+    let with =
+        |bits: i64, index: u32, count: u32| if index < count { bits | 1 << index } else { bits };
+    let mut all = Vec::new();
+    for (number, set) in [-1, 5, i64::MIN].into_iter().enumerate() {
+        for index in -2..=66 {
+            // Below 0 there is none, as beyond the last.
+            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            all.push(i64::from(index < 64 && set >> index & 1 != 0));
+            all.extend([with(number as i64, index, 64), with(set, index, 7)]);
+        }
+    }
+    all
+}
+
+fn powers() -> Vec<i64> {
+    let below = |count: i64| (0..7).map(|bit| 1 << bit).filter(|power| *power < count).max();
+    (1..=70).map(|count| below(count).unwrap_or(0)).collect()
+}
+
+/// The first expert of each rank, and the end.
+fn begins(ranks: usize) -> Vec<i64> {
+    let each = (0..ranks).map(|rank| (rank as i64 * 7 + 3) % 4);
+    let ends = each.scan(0, |end, more| {
+        *end += more;
+        Some(*end)
+    });
+    std::iter::once(0).chain(ends).collect()
+}
+
+fn owners() -> Vec<i64> {
+    let mut all = Vec::new();
+    for ranks in [1, 2, 3, 8, 33, 64] {
+        let begins = begins(ranks);
+        let end = begins[ranks];
+        let asked = |i: i64| match i - end {
+            4 => (1 << 32) + 1,
+            5 => -(1 << 32),
+            _ => i - 2,
+        };
+        let owner =
+            |expert: i64| (0..ranks).find(|r| (begins[*r]..begins[r + 1]).contains(&expert));
+        for i in 0..end + 6 {
+            let (expert, rank) = (asked(i), i as usize % ranks);
+            let number = |rank: Option<usize>| rank.map_or(-1, |rank| rank as i64);
+            let local = if owner(expert) == Some(rank) { expert - begins[rank] } else { -1 };
+            let row = if i % 5 == 0 { vec![] } else { vec![expert, asked(i / 2), -1] };
+            let owned = row.into_iter().filter_map(owner);
+            let set = owned.fold(0_u64, |set, rank| set | 1 << rank);
+            all.extend([number(owner(expert)), local, set as i64, (set >> rank & 1) as i64]);
+        }
+    }
+    all
+}
+
+fn flags() -> Vec<i64> {
+    let mut all = Vec::new();
+    for ranks in [1, 4, 6, 8, 33, 64] {
+        for from in 0..4 {
+            let set = 0x9d2c_5680_ca6b_4e1d_u64 << from;
+            let mut bytes = [7; 80];
+            for rank in 0..ranks {
+                bytes[4 + from + rank] = (set >> rank & 1) as u8;
+            }
+            let words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok());
+            all.extend(words.map(i64::from_le_bytes));
+        }
+    }
+    all
+}
+
+fn ids() -> Vec<i64> {
+    let sum = (5 * 3 + (1 << 32) + 5) * 3 - (1 << 31);
+    vec![0, -1, -1, -1, 0, 0, 0, sum, 5, -1, -(1 << 31), 0, 1, 0]
+}
+
+fn sums() -> Vec<i64> {
+    let sum = |begin: i64, count: i64| (begin..begin + count).map(|i| 10 + i).sum::<i64>();
+    let mut all: Vec<i64> = (0..=4).flat_map(|count| [sum(0, count), sum(3, count)]).collect();
+    all.extend((-2..=9).map(|rows: i64| rows.clamp(0, 7)));
+    all.push(7);
+    all
+}
+
+fn spans() -> Vec<i64> {
+    let mut all = Vec::new();
+    for tokens in 0..=9 {
+        for stripes in 1..=4 {
+            // The first ones have one more.
+            let share = |stripe: i64| (tokens + stripes - 1 - stripe) / stripes;
+            let mut begin = 0;
+            for stripe in 0..stripes {
+                all.extend([begin, begin + share(stripe)]);
+                begin += share(stripe);
+            }
+        }
+    }
+    all.extend([4, 9]);
+    for position in 0..=3 {
+        all.extend([-1 - position, position, position, position + 1]);
+    }
+    all
+}
+
+fn peers() -> Vec<i64> {
+    let sets: [(i64, &[i64]); 4] =
+        [(5, &[0, 1, 2, 3, 4]), (5, &[0, 1, -1, 3, 4]), (1, &[3]), (2, &[2, -1])];
+    let at = |set: &[i64], i: usize| set.get(i).copied().unwrap_or(-1);
+    let each = |(count, set): (i64, &'static [i64])| {
+        std::iter::once(count).chain((0..=6).map(move |i| at(set, i)))
+    };
+    sets.into_iter().flat_map(each).collect()
+}
+
+fn places() -> Vec<i64> {
+    let mut all = vec![0, 100, 1, 101, 2, 102, -1, 0, -1, 0];
+    all.extend([-1, -1, 0, 24, 48, 72]);
+    all
+}
+
+fn words() -> Vec<i64> {
+    let mut all = Vec::new();
+    for far in -2..=2_i32 {
+        for base in -1..=1_i32 {
+            let (epoch, value) = (base as u32, far as u32);
+            let word = u64::from(epoch) << 32 | u64::from(value);
+            let is_between = (base..base + 2).contains(&far);
+            all.extend([i64::from(far >= 0), word as i64, epoch.into(), value.into()]);
+            all.push(is_between.into());
+        }
+    }
+    all
+}
+
+fn alive() -> Vec<i64> {
+    let mut all = Vec::new();
+    for set in [u64::MAX, 0x8000_0000_0000_0005, 0] {
+        all.push(i64::from(set == u64::MAX));
+        // Those behind the first 64 always do.
+        all.extend((-2..=66).map(|rank: i64| match rank {
+            ..0 => 0,
+            0..64 => (set >> rank & 1) as i64,
+            _ => 1,
+        }));
+    }
+    all
+}
+
+fn split() -> Vec<i64> {
+    let mut all = Vec::new();
+    for warps in 1..=7 {
+        for warp in 0..warps {
+            all.extend([0, 1, 0, 1, warps + warp, warp * 3 + 1, 3 * warps, 0]);
+            // With fewer warps than peers each goes on by the number of warps; else a group of them serves one,
+            // and those that are left over serve none.
+            let parts = (warps / 3).max(1);
+            let peer = warp / parts;
+            let peers = warps.min(3);
+            all.extend([if peer < peers { peer } else { 3 }, peers, warp % parts, parts]);
+        }
+    }
+    all
+}

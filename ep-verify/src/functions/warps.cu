@@ -1,0 +1,327 @@
+// Functions of the device library that the lanes of a warp, or the warps of a role, call together: loops,
+// folds and copies. The host knows what each leaves in `out`; see warps.rs, which has the checks in the
+// same order. Where lanes may read afterwards what others have written, they do.
+#include <ep/compute.cuh>
+#include <ep/count.cuh>
+#include <ep/messages.cuh>
+#include <ep/places.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace warps {
+
+constexpr int kWarps = 4;
+
+struct Args {
+    ep::Group group;
+    int check;
+    ep::i64* out;
+};
+
+/// The lane after this one.
+__device__ __forceinline__ int next_lane() {
+    return (ep::lane_index() + 1) % ep::kLanes;
+}
+
+/// Loops that all threads of a role share.
+__device__ __forceinline__ void loops(ep::Team& team, ep::i64* out) {
+    const int counts[6] = {0, 1, 32, 255, 256, 300};
+    for (int c = 0; c < 6; ++c) {
+        ep::i64* own = out + c * 320;
+        ep::for_each(team, counts[c], [&](int i) { own[i] = i; });
+        const int beside = team.index() * ep::kLanes + next_lane();
+        if (c == 5 && beside < counts[c]) out[2400 + beside] = own[beside] + 1;
+    }
+    ep::for_each(team, 3, 70, [&](int i) { out[2000 + i] = i; });
+    team.stopped = true;
+    ep::for_each(team, 5, [&](int i) { out[2100 + i] = i; });
+}
+
+/// What is done once: who does it, and that others see it.
+__device__ __forceinline__ void singles(ep::Team& team, ep::i64* out) {
+    const int own = team.index();
+    team.part = team.warp % 2;
+    ep::once(team, [&] { out[own] = ep::lane_index(); });
+    if (team.lane == 9) out[20 + own] = out[own];
+    ep::in_last_warp(team, [&] { out[40 + own] = ep::lane_index(); });
+    if (team.lane == 9) out[60 + own] = out[40 + own];
+    team.stopped = true;
+    ep::once(team, [&] { out[80] = 1; });
+    ep::in_last_warp(team, [&] { out[81] = 1; });
+}
+
+/// Sums and counts over the lanes of a warp.
+__device__ __forceinline__ void folds(ep::i64* out) {
+    const int lane = ep::lane_index();
+    out[lane] = ep::lanes_through(lane * 3 - 7);
+    // Of the second group, those past the 40th are none.
+    const ep::i32 totals[2] = {lane * 2, lane < 8 ? 64 + lane * 2 : 0};
+    const int numbers[6] = {-1, 0, 5, 77, 78, 200};
+    for (int n = 0; n < 6; ++n) {
+        const int upto = ep::totals_upto<40>(totals, numbers[n]);
+        out[40 + n * 32 + lane] = upto;
+    }
+    const int ends[3] = {3, 4, 43};
+    for (int e = 0; e < 3; ++e) {
+        ep::i64* own = out + 300 + e * 50;
+        ep::for_lanes(3, ends[e], [&](int i) { own[i] = i; });
+        if (e == 2) out[460 + lane] = own[3 + next_lane()];
+    }
+}
+
+/// Running totals of tables of any length.
+__device__ __forceinline__ void prefixes(ep::i64* out) {
+    const int lane = ep::lane_index();
+    const int counts[10] = {0, 1, 31, 32, 33, 96, 97, 128, 129, 300};
+    for (int c = 0; c < 10; ++c) {
+        ep::i64* own = out + c * 320;
+        const ep::i32 total = ep::prefix_sum(
+            counts[c], [](int i) { return i % 5 + 1; }, [&](int i, ep::i32 sum) { own[i] = sum; });
+        if (lane == 7) own[310] = total;
+        if (lane == 8 && counts[c] > 9) own[311] = own[9];
+    }
+    ep::i64* own = out + 3200;
+    ep::prefix_sum_and_total(
+        40, [](int i) { return i + 1; }, [&](int i, ep::i32 sum) { own[i] = sum; });
+    if (lane == 9) own[50] = own[40];
+}
+
+/// Fields of a message: few elements, more than lanes, and more than stay in registers.
+template <int kCount>
+__device__ __forceinline__ void field_of(ep::i64* out) {
+    int asked = 0;
+    const auto field = ep::ask<ep::i64, kCount>([&](int i) {
+        ++asked;
+        return i * 3 + 1;
+    });
+    out[500 + ep::lane_index()] = asked;
+    field.put(reinterpret_cast<char*>(out));
+}
+
+__device__ __forceinline__ void fields(ep::i64* out) {
+    field_of<3>(out);
+    field_of<40>(out + 600);
+    field_of<256>(out + 1200);
+    field_of<300>(out + 1800);
+    if (ep::lane_index() == 0) {
+        char* field = reinterpret_cast<char*>(out + 2400);
+        for (int i = 0; i < 3; ++i) ep::set<ep::i64>(field, i, 70 + i);
+        for (int i = 0; i < 3; ++i) out[2410 + i] = ep::get<ep::i64>(field, i);
+        ep::store_host(reinterpret_cast<ep::i32*>(out + 2420), -2);
+    }
+}
+
+/// Copies of rows that lie in whole units of 16 bytes, and of others.
+template <class T>
+__device__ __forceinline__ ep::i64* copies_of(const ep::Team& team, ep::i64* to, const ep::i64* from,
+                                              int count) {
+    for (int offset = 0; offset < 4; ++offset) {
+        T* there = reinterpret_cast<T*>(to) + offset % 2;
+        ep::copy_row<T>(team, there, reinterpret_cast<const T*>(from) + offset / 2, count);
+        to += 264;
+    }
+    return to;
+}
+
+__device__ __forceinline__ void copies(const ep::Team& team, ep::i64* out) {
+    ep::for_lanes(0, 264, [&](int i) {
+        out[i] = static_cast<ep::i64>(static_cast<ep::u64>(i) * 0x0102030405060708ull);
+    });
+    ep::i64* to = out + 264;
+    to = copies_of<ep::u16>(team, to, out, 5);
+    to = copies_of<ep::u16>(team, to, out, 32);
+    to = copies_of<ep::u16>(team, to, out, 33);
+    to = copies_of<ep::u16>(team, to, out, 1035);
+    copies_of<ep::i64>(team, to, out, 259);
+}
+
+/// Small values beside a row, to the rows of some lanes.
+__device__ __forceinline__ void beside(ep::i64* out) {
+    const int lane = ep::lane_index();
+    ep::for_lanes(0, 100, [&](int i) { out[i] = 1000 + i; });
+    const int position = lane % 11 == 3 ? lane / 11 : -1;
+    ep::copy_beside(out + 100, 60, 1, position, out, 3, 33);
+    ep::copy_beside(out + 300, 1, 5, position, out, 1, 3);
+    ep::copy_beside(out + 400, 1, 1, position, out, 1, 0);
+    if (lane == 5) out[410] = out[100 + 60 + 31];
+}
+
+/// The tokens of stripes, each to one lane.
+__device__ __forceinline__ void stripes(ep::Team& team, ep::i64* out) {
+    const int tokens[6] = {0, 1, 5, 70, 200, 64};
+    const int counts[6] = {3, 1, 2, 3, 5, 4};
+    for (int c = 0; c < 7; ++c) {
+        const int all = tokens[c % 6];
+        ep::i64* own = out + c * 220;
+        team.stopped = c == 6;
+        ep::for_stripe_tokens(team, c == 6 ? 9 : all, counts[c % 6],
+                              [&](int stripe, int token, bool present) {
+                                  const bool is_there = token >= 0 && token < all;
+                                  if (present) own[token] += stripe + 1;
+                                  if (!is_there || c == 6) own[210] = token;
+                              });
+    }
+}
+
+/// Rows of spans, for one of one warp or of two that share them, with and without a stop on the way.
+__device__ __forceinline__ void rows(ep::Team& team, ep::i64* out) {
+    const ep::Span spans[5] = {{0, 0}, {3, 8}, {0, 32}, {0, 33}, {10, 110}};
+    for (int c = 0; c < 15; ++c) {
+        ep::i64* own = out + c * 400;
+        const ep::Span span = spans[c % 5];
+        team.parts = c < 5 ? 1 : 2;
+        team.part = c < 5 ? 0 : 1 - c / 10;
+        team.stopped = false;
+        const auto take = [&](int at, int position) {
+            if (team.leader()) own[position] += at;
+            team.stopped = c >= 10 && position == 4;
+        };
+        const int matches = ep::for_rows(
+            team, span, [](int token) { return token % 3 != 1; }, take,
+            [&](int token, bool match, int position) {
+                own[120 + token] += position * 2 + (match ? 1 : 0);
+            });
+        if (team.leader() && !team.stopped) own[240] = matches;
+        team.stopped = false;
+        own += 250;
+        const int all = ep::for_range(team, span, take);
+        if (team.leader()) own[120] = all;
+    }
+    ep::i64* own = out + 6000;
+    team.stopped = true;
+    const auto never = [&](int, int) { own[0] = 1; };
+    ep::for_rows(team, spans[4], [](int) { return true; }, never,
+                 [&](int, bool, int) { own[1] = 1; });
+    ep::for_range(team, spans[4], never);
+}
+
+/// Rows by an index: seven values of it, a lane each, in two spans; a stop on the way in a third.
+__device__ __forceinline__ void fanout(ep::Team& team, ep::i64* out) {
+    const int lane = team.lane;
+    const ep::Span spans[3] = {{2, 15}, {5, 5}, {0, 12}};
+    const ep::Places own = ep::places_of(lane, 7, [](int i) { return 10 * i; });
+    for (int c = 0; c < 3; ++c) {
+        ep::i64* to = out + c * 900;
+        ep::for_fanout(
+            team, spans[c], own, [](int row, int index) { return row % 3 == index % 3 && row != 9; },
+            [&](int row, int position) {
+                to[row * 32 + lane] += position;
+                team.stopped = c == 2 && row == 6;
+            },
+            [&](int row, int index, bool match, int position) {
+                to[520 + row * 7 + index] += position * 2 + (match ? 1 : 0);
+            });
+    }
+    ep::for_fanout(
+        team, spans[0], own, [](int, int) { return true; }, [&](int, int) { out[2700] = 1; },
+        [&](int, int, bool, int) { out[2701] = 1; });
+}
+
+/// Places that numbers deal out, more of them than lanes.
+__device__ __forceinline__ void counters(ep::i64* out) {
+    const int lane = ep::lane_index();
+    ep::PlaceCounters<40> counters;
+    for (int number = lane; number < 40; number += ep::kLanes) counters.begin(number, 100 * number);
+    const int turns[6] = {0, 39, 39, 7, 0, 39};
+    for (int t = 0; t < 6; ++t) {
+        const ep::i64 next = counters.next(turns[t]);
+        const ep::i64 taken = counters.take(turns[t]);
+        out[t * 64 + lane] = next;
+        out[t * 64 + 32 + lane] = taken;
+    }
+}
+
+/// Rows of a tensor of more than 2^32 elements, of which these are there.
+__device__ __forceinline__ void filled(const ep::Team& team, ep::i64* out) {
+    constexpr int kWidth = 1027, kFirst = 1 << 22;
+    ep::i64* all = out - static_cast<ep::i64>(kFirst) * kWidth;
+    ep::fill(team, all, kWidth, kFirst, kFirst + 3, ep::i64{77});
+    const int beside = team.index() * ep::kLanes + next_lane();
+    out[3200 + beside] = out[beside] + 1;
+    ep::fill(team, out + 3600, 5, 2, 2, ep::i64{78});
+}
+
+/// How many lanes each number comes up in, more of them than lanes.
+__device__ __forceinline__ void hits(ep::i64* out) {
+    const int counts[3] = {0, 7, 45};
+    for (int c = 0; c < 3; ++c) {
+        ep::i64* own = out + c * 60;
+        ep::for_hits(
+            counts[c], [](int i) { return i != 5 && ep::lane_index() <= i; },
+            [&](int i, int found) { own[i] += found * 100 + ep::lane_index(); });
+    }
+}
+
+/// Counters of stripes and of a whole tensor, cleared by all threads of the grid.
+__device__ __forceinline__ void clears(ep::i64* out) {
+    ep::clear_stripes(reinterpret_cast<ep::i32*>(out), 11, 6);
+    ep::clear_stripes(reinterpret_cast<ep::i32*>(out + 40), 2, 70);
+    ep::clear(reinterpret_cast<ep::i32*>(out + 200), 600);
+}
+
+constexpr int kRows = 56;
+constexpr int kRecord = 304;  // bytes
+
+/// Fields of messages that have arrived in runs of up to four: with either axis dense, and beside a field
+/// that has as many elements or none.
+template <int kCount>
+__device__ __forceinline__ ep::i64* runs_of(const char* meta, ep::i64* out) {
+    const int lane = ep::lane_index();
+    const int rows = lane < 13 ? lane % 5 : 0;
+    ep::for_runs<kRecord>(lane * 4, rows, meta, [&](const ep::DirectMessages& messages) {
+        const auto values = messages.ask<ep::i32, kCount>(8);
+        const auto next = messages.ask<ep::i32, kCount>(12);
+        const auto none = messages.ask<ep::i32, 0>(0);
+        values.store(out, kCount, 1);
+        const auto both = [](ep::i32 value, ep::i32 more) { return value * 10000ll + more; };
+        values.store(out + kRows * kCount, 1, kRows, both, next);
+        values.store(out + 2 * kRows * kCount, kCount, 1, both, none);
+    });
+    return out + 3 * kRows * kCount;
+}
+
+__device__ __forceinline__ void runs(ep::i64* out) {
+    ep::i32* records = reinterpret_cast<ep::i32*>(out);
+    constexpr int kWords = kRows * kRecord / 4;
+    ep::for_lanes(0, kWords, [&](int i) { records[i] = i; });
+    const char* meta = reinterpret_cast<const char*>(records);
+    ep::i64* to = runs_of<3>(meta, out + kWords / 2);
+    to = runs_of<11>(meta, to);
+    runs_of<70>(meta, to);
+}
+
+}  // namespace warps
+
+extern "C" __global__ void __launch_bounds__(warps::kWarps * 32)
+    warps_of(const __grid_constant__ warps::Args args) {
+    const ep::Call call = ep::enter(args.group);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    ep::Team team(args.group, call, 0, block, blocks, warp, warps::kWarps);
+    ep::i64* out = args.out;
+    switch (args.check) {
+        case 0: warps::loops(team, out); break;
+        case 1: warps::singles(team, out); break;
+        case 2: warps::stripes(team, out); break;
+        case 3: warps::filled(team, out); break;
+        case 4: warps::clears(out); break;
+        default: break;
+    }
+    if (team.index() == 0) {
+        switch (args.check) {
+            case 5: warps::folds(out); break;
+            case 6: warps::prefixes(out); break;
+            case 7: warps::fields(out); break;
+            case 8: warps::copies(team, out); break;
+            case 9: warps::beside(out); break;
+            case 10: warps::rows(team, out); break;
+            case 11: warps::fanout(team, out); break;
+            case 12: warps::counters(out); break;
+            case 13: warps::hits(out); break;
+            case 14: warps::runs(out); break;
+            default: break;
+        }
+    }
+    ep::leave(args.group, call);
+}

@@ -1,0 +1,289 @@
+//! What functions leave that lanes or warps call together, in the order of `warps.cu`.
+
+use super::{Check, UNTOUCHED};
+
+pub(super) const CHECKS: [Check; 15] = [
+    ("loops of a role", loops),
+    ("what is done once", singles),
+    ("tokens of stripes", stripes),
+    ("rows that are filled", filled),
+    ("counters that are cleared", clears),
+    ("folds of a warp", folds),
+    ("running totals", prefixes),
+    ("fields of a message", fields),
+    ("copies of rows", copies),
+    ("values beside a row", beside),
+    ("rows of a span", rows),
+    ("rows by an index", fanout),
+    ("places that are dealt out", counters),
+    ("numbers that come up", hits),
+    ("messages that have arrived", runs),
+];
+
+/// Numbers of memory that nobody else has written.
+struct Sheet(Vec<i64>);
+
+impl Sheet {
+    fn new() -> Sheet {
+        Sheet(Vec::new())
+    }
+
+    fn at(&mut self, place: usize) -> &mut i64 {
+        if self.0.len() <= place {
+            self.0.resize(place + 1, i64::from_le_bytes(UNTOUCHED));
+        }
+        &mut self.0[place]
+    }
+
+    fn set(&mut self, place: usize, value: i64) {
+        *self.at(place) = value;
+    }
+
+    fn add(&mut self, place: usize, more: i64) {
+        *self.at(place) += more;
+    }
+
+    /// One behind the other.
+    fn put(&mut self, place: usize, values: impl IntoIterator<Item = i64>) {
+        values.into_iter().enumerate().for_each(|(i, value)| self.set(place + i, value));
+    }
+
+    /// All of it as bytes, of which there are so many.
+    fn bytes(&mut self, words: usize) -> Vec<u8> {
+        self.at(words - 1);
+        self.0.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+}
+
+fn loops() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    for (c, count) in [0, 1, 32, 255, 256, 300].into_iter().enumerate() {
+        sheet.put(c * 320, 0..count);
+    }
+    sheet.put(2003, 3..70);
+    sheet.put(2400, 1..=256);
+    sheet.0
+}
+
+fn singles() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    for warp in (0..8).step_by(2) {
+        sheet.set(warp, 0);
+        sheet.set(20 + warp, 0);
+    }
+    sheet.set(47, 0);
+    sheet.set(67, 0);
+    sheet.0
+}
+
+fn stripes() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    let cases = [(0, 3), (1, 1), (5, 2), (70, 3), (200, 5), (64, 4)];
+    for (c, (tokens, stripes)) in cases.into_iter().enumerate() {
+        let mut token = 0;
+        for stripe in 0..stripes {
+            for _ in 0..(tokens + stripes - 1 - stripe) / stripes {
+                sheet.add(c * 220 + token, stripe + 1);
+                token += 1;
+            }
+        }
+    }
+    sheet.0
+}
+
+fn filled() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    sheet.put(0, [77; 3 * 1027]);
+    sheet.put(3200, [78; 256]);
+    sheet.0
+}
+
+fn clears() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    for (place, words) in [(0, 33), (40, 70), (200, 300)] {
+        sheet.put(place, std::iter::repeat_n(0, words));
+    }
+    sheet.0
+}
+
+fn folds() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    let mut through = 0;
+    for lane in 0..32 {
+        through += lane * 3 - 7;
+        sheet.set(lane as usize, through);
+    }
+    for (n, number) in [-1, 0, 5, 77, 78, 200].into_iter().enumerate() {
+        let upto = (0..40).filter(|i| i * 2 <= number).count();
+        sheet.put(40 + n * 32, [upto as i64; 32]);
+    }
+    for (e, end) in [3, 4, 43].into_iter().enumerate() {
+        sheet.put(303 + e * 50, 3..end);
+    }
+    sheet.put(460, (0..32).map(|lane| 3 + (lane + 1) % 32));
+    sheet.0
+}
+
+fn prefixes() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    for (c, count) in [0, 1, 31, 32, 33, 96, 97, 128, 129, 300].into_iter().enumerate() {
+        let mut total = 0;
+        for i in 0..count {
+            sheet.set(c * 320 + i, total);
+            total += i as i64 % 5 + 1;
+        }
+        sheet.set(c * 320 + 310, total);
+        if count > 9 {
+            // Nine of 1 to 5.
+            sheet.set(c * 320 + 311, 15 + 10);
+        }
+    }
+    sheet.put(3200, (0..=40).map(|i| i * (i + 1) / 2));
+    sheet.set(3250, 820);
+    sheet.0
+}
+
+fn fields() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    for (place, count) in [(0, 3), (600, 40), (1200, 256), (1800, 300)] {
+        sheet.put(place, (0..count).map(|i| i * 3 + 1));
+        // More than eight for a lane are asked for when they are written.
+        let asked = |lane: i64| if count <= 256 { (count - lane + 31).div_euclid(32) } else { 0 };
+        sheet.put(place + 500, (0..32).map(asked));
+    }
+    sheet.put(2400, 70..73);
+    sheet.put(2410, 70..73);
+    let untouched = i64::from_le_bytes(UNTOUCHED);
+    sheet.set(2420, untouched & !0xffff_ffff | 0xffff_fffe);
+    sheet.0
+}
+
+fn copies() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    sheet.put(0, (0..264).map(|i: i64| i.wrapping_mul(0x0102_0304_0506_0708)));
+    let mut bytes = sheet.bytes(264 * 21);
+    let mut to = 264 * 8;
+    for (size, count) in [(2, 5), (2, 32), (2, 33), (2, 1035), (8, 259)] {
+        for offset in 0..4 {
+            let (there, here) = (to + offset % 2 * size, offset / 2 * size);
+            bytes.copy_within(here..here + count * size, there);
+            to += 264 * 8;
+        }
+    }
+    let words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok());
+    words.map(i64::from_le_bytes).collect()
+}
+
+fn beside() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    sheet.put(0, 1000..1100);
+    for position in 0..3 {
+        sheet.put(100 + position * 60, (0..33).map(|i| 1000 + i * 3));
+        for i in 0..3 {
+            sheet.set(300 + position + i * 5, 1000 + i as i64);
+        }
+    }
+    sheet.set(410, 1000 + 31 * 3);
+    sheet.0
+}
+
+fn rows() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    let spans = [(0, 0), (3, 8), (0, 32), (0, 33), (10, 110)];
+    for c in 0..15 {
+        let (begin, end) = spans[c % 5];
+        let (parts, part, stops) = [(1, 0, false), (2, 1, false), (2, 0, true)][c / 5];
+        let (place, mut position, mut is_stopped) = (c * 400, 0, false);
+        let tokens: Vec<usize> = (begin..end).collect();
+        for some in tokens.chunks(32) {
+            if is_stopped {
+                break;
+            }
+            let first = position;
+            for token in some.iter().filter(|token| *token % 3 != 1) {
+                if position % parts == part && !is_stopped {
+                    sheet.add(place + position, *token as i64);
+                    is_stopped = stops && position == 4;
+                }
+                position += 1;
+            }
+            let mut own = first;
+            for token in some.iter().filter(|_| part == 0) {
+                let matches = token % 3 != 1;
+                sheet.add(place + 120 + token, (own * 2 + usize::from(matches)) as i64);
+                own += usize::from(matches);
+            }
+        }
+        if !is_stopped {
+            sheet.set(place + 240, position as i64);
+        }
+        for position in (part..end - begin).step_by(parts) {
+            sheet.add(place + 250 + position, (begin + position) as i64);
+            if stops && position == 4 {
+                break;
+            }
+        }
+        sheet.set(place + 370, (end - begin) as i64);
+    }
+    sheet.0
+}
+
+fn fanout() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    for (c, (begin, end)) in [(2, 15), (5, 5), (0, 12)].into_iter().enumerate() {
+        let mut next = [0, 10, 20, 30, 40, 50, 60];
+        for row in begin..end {
+            let goes = |index: usize| row % 3 == index % 3 && row != 9;
+            for lane in (0..32).filter(|_| row != 9) {
+                let place = if lane < 7 && goes(lane) { next[lane] } else { -1 };
+                sheet.add(c * 900 + row * 32 + lane, place);
+            }
+            for (index, next) in next.iter_mut().enumerate() {
+                let more = i64::from(goes(index));
+                sheet.add(c * 900 + 520 + row * 7 + index, *next * 2 + more);
+                *next += more;
+            }
+            if c == 2 && row == 6 {
+                break;
+            }
+        }
+    }
+    sheet.0
+}
+
+fn counters() -> Vec<i64> {
+    let places = [0, 3900, 3901, 700, 1, 3902];
+    places.into_iter().flat_map(|place| [place; 64]).collect()
+}
+
+fn hits() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    for (c, count) in [0, 7, 45].into_iter().enumerate() {
+        for i in (0..count).filter(|i| *i != 5) {
+            sheet.add(c * 60 + i, ((i + 1).min(32) * 100 + i % 32) as i64);
+        }
+    }
+    sheet.0
+}
+
+fn runs() -> Vec<i64> {
+    const ROWS: usize = 56;
+    const RECORD: usize = 304;
+    let mut sheet = Sheet::new();
+    let words = (ROWS * RECORD / 4) as i64;
+    sheet.put(0, (0..words).step_by(2).map(|i| i | (i + 1) << 32));
+    let mut place = ROWS * RECORD / 8;
+    for count in [3, 11, 70] {
+        let rows = (0..13).flat_map(|lane| lane * 4..lane * 4 + lane % 5);
+        for row in rows {
+            for i in 0..count {
+                let value = row * RECORD / 4 + 2 + i;
+                sheet.set(place + row * count + i, value as i64);
+                let both = value * 10000 + value + 1;
+                sheet.set(place + ROWS * count + i * ROWS + row, both as i64);
+            }
+        }
+        place += 3 * ROWS * count;
+    }
+    sheet.0
+}
