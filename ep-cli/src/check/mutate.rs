@@ -58,7 +58,9 @@ pub(super) fn run(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Res
     let texts: Vec<Vec<(String, String)>> =
         courses.iter().map(|course| course.texts()).collect::<Result<_, _>>().map_err(failed)?;
     let (file, line) = place(request.file);
-    let weaver = Arc::new(Weaver::new(files(file, &texts.concat())?));
+    let of_pipelines = courses.iter().zip(&texts).filter(|(course, _)| course.is_of_pipeline());
+    let kernels = of_pipelines.flat_map(|(_, texts)| texts).map(|(entry, _)| entry.as_str());
+    let weaver = Arc::new(Weaver::new(files(file, kernels)?));
     let programs = programs.woven(&weaver);
     let has_any = |texts: &[(String, String)]| {
         texts.iter().try_fold(false, |any, (entry, text)| Ok(programs.read(entry, text)? || any))
@@ -97,9 +99,9 @@ fn place(name: &str) -> (&str, Option<u32>) {
 }
 
 /// The files that `name` asks for.
-fn files(name: &str, texts: &[(String, String)]) -> Result<Vec<String>, Failure> {
+fn files<'a>(name: &str, kernels: impl Iterator<Item = &'a str>) -> Result<Vec<String>, Failure> {
     let headers = HEADERS.iter().map(|(header, _)| (*header).to_owned());
-    let kernels = texts.iter().map(|(entry, _)| format!("{entry}.cu"));
+    let kernels = kernels.map(|entry| format!("{entry}.cu"));
     let known: BTreeSet<String> = headers.chain(kernels).filter(|file| file != TWIN).collect();
     let asked = |file: &&String| {
         name == ALL || *file == name || file.strip_prefix("ep/").is_some_and(|bare| bare == name)

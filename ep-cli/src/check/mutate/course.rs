@@ -17,6 +17,7 @@ use ep_runtime::net::{ModelNetwork, ModelOptions};
 use ep_runtime::pipelines::ALL;
 use ep_verify::Findings;
 use ep_verify::declared::Declared;
+use ep_verify::functions::{Functions, functions};
 use ep_verify::selftest::Selftest;
 
 use crate::check::fault::{Fault, judge};
@@ -37,6 +38,8 @@ const KINDS: [(&str, bool, Arch); 3] =
 pub(super) struct Course {
     pub(super) name: String,
     what: What,
+    /// Whether what it comes to is looked at by the sanitizers as well.
+    is_sanitized: bool,
 }
 
 /// What calls are held against.
@@ -45,6 +48,8 @@ enum What {
     Standard(Box<Standard>),
     /// The declaration.
     Declared(Box<Drawn>),
+    /// Plain answers.
+    Functions(Functions),
 }
 
 /// Calls of one pipeline.
@@ -71,11 +76,16 @@ pub(super) struct Way {
 
 /// All courses.
 pub(super) fn courses(programs: &Programs) -> Result<Vec<Course>, Failure> {
-    let standard = standard::all().into_iter().map(|(name, standard)| Course {
-        name: name.to_owned(),
-        what: What::Standard(Box::new(standard)),
-    });
-    let mut all: Vec<Course> = standard.collect();
+    let plain = |name: String, what: What| Course { name, what, is_sanitized: false };
+    let of = |which: Functions| format!("functions, {}", which.name());
+    let mut all: Vec<Course> =
+        Functions::ALL.map(|which| plain(of(which), What::Functions(which))).into();
+    all.extend(Functions::ALL.map(|which| {
+        let name = format!("sanitized {}", of(which));
+        Course { is_sanitized: true, ..plain(name, What::Functions(which)) }
+    }));
+    let standard = standard::all().into_iter();
+    all.extend(standard.map(|(name, it)| plain(name.to_owned(), What::Standard(Box::new(it)))));
     for entry in ALL.iter().filter(|entry| entry.is_emitted()) {
         let Asked::Declared(entry) = Asked::entry(entry) else { continue };
         let axes = (entry.ir)().axes;
@@ -117,7 +127,7 @@ impl Course {
         let calls = subject.calls(&problem, arch, 1, 1)?;
         let ranks = subject.ranks(&problem)?;
         let drawn = Drawn { subject, calls, ranks, arch };
-        Ok(Course { name, what: What::Declared(Box::new(drawn)) })
+        Ok(Course { name, what: What::Declared(Box::new(drawn)), is_sanitized: false })
     }
 
     /// The texts of its kernels, by their names.
@@ -130,7 +140,16 @@ impl Course {
                 let emitted = &drawn.calls.emitted;
                 Ok(vec![(emitted.plan.entry.clone(), emitted.cuda.clone())])
             }
+            What::Functions(which) => {
+                let (text, entry) = which.text();
+                Ok(vec![(entry.to_owned(), text.to_owned())])
+            }
         }
+    }
+
+    /// Whether its text is that of a pipeline, whose mutations count.
+    pub(super) fn is_of_pipeline(&self) -> bool {
+        !matches!(self.what, What::Functions(_))
     }
 
     /// Runs it. Gives the steps that it took, or says what went wrong; an error if the calls cannot be
@@ -168,6 +187,7 @@ impl Course {
             What::Declared(drawn) => {
                 judge(drawn.check(&backend, &group).map_err(|error| text(&error))?)
             }
+            What::Functions(which) => judge(functions(&group, *which)),
         };
         Ok(judged.map(|_| backend.stats().steps))
     }
@@ -192,7 +212,22 @@ impl Course {
         match &self.what {
             What::Standard(standard) => standard.arch,
             What::Declared(drawn) => drawn.arch,
+            What::Functions(_) => Arch::Sm90a,
         }
+    }
+
+    /// How it is compiled where the checker looks on.
+    pub(super) fn build(&self) -> Build {
+        match (self.is_sanitized, self.is_large()) {
+            (true, _) => Build::Sanitized,
+            (_, true) => Build::Fast,
+            _ => Build::Checked,
+        }
+    }
+
+    /// Whether a rank that stops or dies is part of it.
+    pub(super) fn has_faults(&self) -> bool {
+        self.is_of_pipeline() && !self.is_large()
     }
 
     /// Whether it takes longer than all the rest, and the checker minutes.
@@ -205,6 +240,7 @@ impl Course {
         match &self.what {
             What::Standard(standard) => standard.ranks,
             What::Declared(drawn) => drawn.ranks,
+            What::Functions(_) => 1,
         }
     }
 }
@@ -242,12 +278,12 @@ mod tests {
             .iter()
             .filter_map(|course| match &course.what {
                 What::Declared(drawn) => Some(&drawn.calls.emitted),
-                What::Standard(_) => None,
+                What::Standard(_) | What::Functions(_) => None,
             })
             .collect();
         let leaves_out = |course: &Course| match &course.what {
             What::Declared(drawn) => drawn.calls.drawn[0].ranks.iter().any(|rank| !rank.alive),
-            What::Standard(_) => false,
+            What::Standard(_) | What::Functions(_) => false,
         };
         let without: Vec<&Course> = courses.iter().filter(|course| leaves_out(course)).collect();
         assert!(without.iter().any(|it| it.name == "low-latency-combine without a rank"));

@@ -1,7 +1,7 @@
 //! One mutation: which courses come to it, and how it shows.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,22 +12,24 @@ use super::course::{Course, Way};
 use crate::check::fault::Fault;
 use crate::check::pool::on_all_cores;
 
-/// Runs of each kind, in order: the seeds, what strikes a rank, and in how many of the courses that come
-/// to a mutation, the shortest first.
-const RUNS: [(RangeInclusive<u64>, Option<Fault>, usize); 4] = [
-    (1..=1, None, usize::MAX),
-    (1..=3, Some(Fault::StoppedRank), 2),
+/// Runs of each kind, in order: the seeds, what strikes a rank, and in which of the courses that come to a
+/// mutation then. The long ones come last, since a budget may end before them.
+const RUNS: [(RangeInclusive<u64>, Option<Fault>, Range<usize>); 5] = [
+    (1..=1, None, 0..16),
+    (1..=3, Some(Fault::StoppedRank), 0..3),
     // Some wait for it then, and say so.
-    (1..=2, Some(Fault::DeadRank), 2),
-    (2..=2, None, usize::MAX),
+    (1..=2, Some(Fault::DeadRank), 0..3),
+    (1..=1, None, 16..usize::MAX),
+    (2..=2, None, 0..usize::MAX),
 ];
 
 /// A mutated kernel that takes so many times the steps of a good one is a failure.
 const MORE_STEPS: u64 = 20;
 
-/// What a good run may take besides, on a machine that does other work.
+/// What a good run may take besides, on a machine that does other work, and how long a step may.
 const LEAST_STEPS: u64 = 1_000_000;
-const LEAST_TIME: Duration = Duration::from_secs(20);
+const LEAST_TIME: Duration = Duration::from_secs(10);
+const STEP_TIME: Duration = Duration::from_micros(2);
 
 /// A mutation, in every text that has it: a line that several texts share is one line.
 pub(super) struct Target {
@@ -109,8 +111,9 @@ pub(super) struct Passed {
 struct Known {
     programs: Arc<Programs>,
     reached: BTreeSet<u32>,
+    /// What it comes to only when a rank stops or dies.
+    struck: BTreeSet<u32>,
     steps: u64,
-    time: Duration,
 }
 
 impl Field {
@@ -128,9 +131,9 @@ impl Field {
         // Programs of its own, which note what this course comes to.
         let work = |index: usize| explore(&courses[index], &programs.woven(weaver), judging);
         on_all_cores(courses.len(), work, |index, outcome| match outcome {
-            Ok(found) => {
-                let (reached, steps, time) = (found.reached.len(), found.steps, found.time);
-                told(&courses[index], Some(&Passed { reached, steps, time }));
+            Ok((found, time)) => {
+                let reached = found.reached.len() + found.struck.len();
+                told(&courses[index], Some(&Passed { reached, steps: found.steps, time }));
                 known.insert(index, found);
             }
             Err(report) => {
@@ -150,22 +153,17 @@ impl Field {
 
     /// Runs what comes to a mutation until a run fails.
     pub(super) fn hunt(&self, target: &Target) -> Result<Hunt, String> {
-        let reached: Vec<(&Course, &Known, u32)> = self
-            .courses
-            .iter()
-            .filter_map(|(course, known)| {
-                let number = target.numbers.iter().find(|it| known.reached.contains(it))?;
-                Some((course, known, *number))
-            })
-            .collect();
-        let is_reached = !reached.is_empty();
+        let (plain, struck) = (self.plain(target), self.struck(target));
+        let is_reached = !plain.is_empty() || !struck.is_empty();
         let mut hunt = Hunt { found: None, runs: 0, is_reached, is_cut: false };
         let mut steps = 0;
-        for (seeds, fault, most) in RUNS {
+        for (seeds, fault, places) in RUNS {
+            let courses = if fault.is_some() { &struck } else { &plain };
             for seed in seeds {
                 // Many ranks take longer than all the rest, so that one schedule of theirs is enough.
-                let in_turn = |it: &&(&Course, &Known, u32)| seed == 1 || !it.0.is_large();
-                for (course, known, mutation) in reached.iter().take(most).filter(in_turn) {
+                let in_turn = |it: &&Reaching<'_>| seed == 1 || !it.0.is_large();
+                let courses = courses.iter().skip(places.start).take(places.len());
+                for (course, known, mutation) in courses.filter(in_turn) {
                     steps += known.steps;
                     // One run is made whatever it takes.
                     if hunt.runs > 0 && steps > self.judging.budget {
@@ -184,18 +182,47 @@ impl Field {
         }
         Ok(hunt)
     }
+
+    /// The courses that come to a mutation, the shortest first.
+    fn plain(&self, target: &Target) -> Vec<Reaching<'_>> {
+        self.coming(target, |known, number| known.reached.contains(&number))
+    }
+
+    /// Those that do with a fault, and first those that come to something new then.
+    fn struck(&self, target: &Target) -> Vec<Reaching<'_>> {
+        let mut all = self.coming(target, |known, number| {
+            known.reached.contains(&number) || known.struck.contains(&number)
+        });
+        all.retain(|(course, ..)| course.has_faults());
+        all.sort_by_key(|(_, known, _)| known.struck.is_empty());
+        all
+    }
+
+    fn coming(&self, target: &Target, comes: impl Fn(&Known, u32) -> bool) -> Vec<Reaching<'_>> {
+        let reaching = |(course, known)| {
+            let number = target.numbers.iter().find(|number| comes(known, **number))?;
+            Some((course, known, *number))
+        };
+        self.courses.iter().map(|it| (&it.0, &it.1)).filter_map(reaching).collect()
+    }
 }
+
+/// A course, and the number in it of a mutation that it comes to.
+type Reaching<'a> = (&'a Course, &'a Known, u32);
 
 impl Known {
     /// How a course with a mutation is run; `struck`: with a fault on one of so many ranks.
     fn way(&self, build: Build, seed: u64, mutation: u32, struck: Option<(Fault, usize)>) -> Way {
+        let max_steps = self.steps * MORE_STEPS + LEAST_STEPS;
+        // Some loop without a step.
+        let long = STEP_TIME * u32::try_from(self.steps * MORE_STEPS).unwrap_or(u32::MAX);
         Way {
             build,
             seed,
             mutation,
             struck: struck.map(|(fault, ranks)| (fault, fault.drawn(ranks, seed, self.steps))),
-            max_steps: self.steps * MORE_STEPS + LEAST_STEPS,
-            isolation: Some(LEAST_TIME.max(self.time * MORE_STEPS as u32)),
+            max_steps,
+            isolation: Some(LEAST_TIME + long),
         }
     }
 }
@@ -203,30 +230,42 @@ impl Known {
 impl Judging {
     /// How a course is compiled.
     fn build(self, course: &Course) -> Build {
-        if self.checker && !course.is_large() { Build::Checked } else { Build::Fast }
+        if self.checker { course.build() } else { Build::Fast }
     }
 }
 
 /// Runs a course as it is, and once more with each fault. What judges mutations finds nothing then.
-fn explore(course: &Course, programs: &Arc<Programs>, judging: Judging) -> Result<Known, String> {
-    let good = |run: Result<u64, String>| {
+fn explore(
+    course: &Course,
+    programs: &Arc<Programs>,
+    judging: Judging,
+) -> Result<(Known, Duration), String> {
+    let good = |way: Way| {
+        let run = course.run(programs, way)?;
         run.map_err(|report| format!("{} fails without a mutation: {report}", course.name))
     };
+    let build = judging.build(course);
+    // A sanitized run is one of another process, which tells nobody what it comes to.
+    let reaching = if build == Build::Sanitized { Build::Fast } else { build };
     let mut way = Way {
-        build: judging.build(course),
+        build: reaching,
         seed: 1,
         mutation: REACHING,
         struck: None,
         max_steps: u64::MAX,
         isolation: None,
     };
-    let (begun, steps) = (Instant::now(), good(course.run(programs, way)?)?);
+    let (begun, steps) = (Instant::now(), good(way)?);
+    let reached = programs.reached();
+    if build != reaching {
+        good(Way { build, mutation: 0, ..way })?;
+    }
     let time = begun.elapsed();
     let faults = RUNS.iter().filter_map(|(_, fault, _)| *fault);
-    for fault in faults.filter(|_| !course.is_large()) {
+    for fault in faults.filter(|_| course.has_faults()) {
         way.struck = Some((fault, fault.drawn(course.ranks(), 1, steps)));
-        good(course.run(programs, way)?)?;
+        good(way)?;
     }
-    let (programs, reached) = (Arc::clone(programs), programs.reached());
-    Ok(Known { programs, reached, steps, time })
+    let struck = programs.reached().difference(&reached).copied().collect();
+    Ok((Known { programs: Arc::clone(programs), reached, struck, steps }, time))
 }
