@@ -2,6 +2,7 @@
 //! answers: what no call of a pipeline comes to, or would not show.
 
 mod values;
+mod waits;
 mod warps;
 
 use std::sync::Arc;
@@ -19,16 +20,52 @@ use crate::oracle::Differences;
 
 /// The kernels.
 pub(crate) const VALUES_TEXT: &str = include_str!("functions/values.cu");
+pub(crate) const WAITS_TEXT: &str = include_str!("functions/waits.cu");
 pub(crate) const WARPS_TEXT: &str = include_str!("functions/warps.cu");
 
 /// Numbers that a check may give.
-const ROOM: usize = 1 << 14;
+const ROOM: usize = 1 << 15;
 
 /// What a number is that nobody has written.
 const UNTOUCHED: [u8; 8] = [0xa5; 8];
 
 /// What some functions are called, and what they give.
 type Check = (&'static str, fn() -> Vec<i64>);
+
+/// Numbers of memory that nobody else has written.
+struct Sheet(Vec<i64>);
+
+impl Sheet {
+    fn new() -> Sheet {
+        Sheet(Vec::new())
+    }
+
+    fn at(&mut self, place: usize) -> &mut i64 {
+        if self.0.len() <= place {
+            self.0.resize(place + 1, i64::from_le_bytes(UNTOUCHED));
+        }
+        &mut self.0[place]
+    }
+
+    fn set(&mut self, place: usize, value: i64) {
+        *self.at(place) = value;
+    }
+
+    fn add(&mut self, place: usize, more: i64) {
+        *self.at(place) += more;
+    }
+
+    /// One behind the other.
+    fn put(&mut self, place: usize, values: impl IntoIterator<Item = i64>) {
+        values.into_iter().enumerate().for_each(|(i, value)| self.set(place + i, value));
+    }
+
+    /// All of it as bytes, of which there are so many.
+    fn bytes(&mut self, words: usize) -> Vec<u8> {
+        self.at(words - 1);
+        self.0.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+}
 
 /// Functions that one kernel calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,17 +74,20 @@ pub enum Functions {
     Values,
     /// Those of a warp, or of all warps of a role.
     Warps,
+    /// Waits, and what blocks, calls and ranks share.
+    Waits,
 }
 
 impl Functions {
     /// All kernels.
-    pub const ALL: [Functions; 2] = [Functions::Values, Functions::Warps];
+    pub const ALL: [Functions; 3] = [Functions::Values, Functions::Warps, Functions::Waits];
 
     /// Its name in results.
     pub fn name(self) -> &'static str {
         match self {
             Functions::Values => "values",
             Functions::Warps => "warps",
+            Functions::Waits => "waits",
         }
     }
 
@@ -56,6 +96,7 @@ impl Functions {
         match self {
             Functions::Values => (VALUES_TEXT, "values_of"),
             Functions::Warps => (WARPS_TEXT, "warps_of"),
+            Functions::Waits => (WAITS_TEXT, "waits_of"),
         }
     }
 
@@ -64,13 +105,20 @@ impl Functions {
         match self {
             Functions::Values => &values::CHECKS,
             Functions::Warps => &warps::CHECKS,
+            Functions::Waits => &waits::CHECKS,
         }
     }
 
+    /// How many ranks it needs: some wait for a word of the other one.
+    pub fn ranks(self) -> usize {
+        if self == Functions::Waits { 2 } else { 1 }
+    }
+
     fn kernel(self) -> HandwrittenKernel {
-        let (blocks_min, threads) = match self {
-            Functions::Values => (1, 32),
-            Functions::Warps => (2, 128),
+        let (blocks_min, threads, shared_bytes, window_bytes) = match self {
+            Functions::Values => (1, 32, 0, 0),
+            Functions::Warps => (2, 128, 0, 0),
+            Functions::Waits => (2, 64, waits::SHARED_BYTES, waits::WINDOW_BYTES),
         };
         HandwrittenKernel {
             name: "Functions",
@@ -79,8 +127,8 @@ impl Functions {
             pointers: &["out"],
             wide_numbers: &[],
             threads,
-            shared_bytes: 0,
-            window_bytes: 0,
+            shared_bytes,
+            window_bytes,
             blocks_min,
             waits: true,
             enters: true,
@@ -92,10 +140,11 @@ impl Functions {
 pub fn functions(group: &Group, which: Functions) -> Result<Findings, CallError> {
     let backend = group.backend();
     let plan = which.kernel().plan(backend.arch());
-    let window = Arc::new(Window::new(backend, control_bytes(&plan))?);
+    let control_at = plan.window_bytes.unsigned_abs().next_multiple_of(256);
+    let window = Arc::new(Window::new(backend, control_at + control_bytes(&plan))?);
     let blocks = u32::try_from(plan.blocks_min).unwrap_or(1);
     let emitted = Emitted { cuda: which.text().0.to_string(), plan };
-    let kernel = GroupKernel::prepare(group, &window, 0, &emitted)?;
+    let kernel = GroupKernel::prepare(group, &window, control_at, &emitted)?;
     let out = group.local().map(|rank| DeviceMemory::new(backend, rank, 8 * ROOM as u64));
     let out = out.collect::<Result<Vec<_>, _>>()?;
     let mut findings = Findings::default();
@@ -141,7 +190,7 @@ mod tests {
         build: Build,
         which: Functions,
     ) -> Result<Findings, CallError> {
-        let options = HostOptions { build, ..HostOptions::new(1) };
+        let options = HostOptions { build, ..HostOptions::new(which.ranks()) };
         functions(&HostBackend::new(programs, options).unwrap().group().unwrap(), which)
     }
 

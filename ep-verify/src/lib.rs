@@ -29,9 +29,10 @@ pub use findings::Findings;
 
 /// The kernels of this crate and of `ep_runtime::tune` that no pipeline declares: a name, the text, and
 /// whether it needs bulk copies.
-pub const HANDWRITTEN: [(&str, &str, bool); 9] = [
+pub const HANDWRITTEN: [(&str, &str, bool); 10] = [
     ("experts", selftest::EXPERTS_TEXT, false),
     ("values", functions::VALUES_TEXT, false),
+    ("waits", functions::WAITS_TEXT, false),
     ("warps", functions::WARPS_TEXT, false),
     ("floor", selftest::FLOOR_TEXT, true),
     ("litmus", litmus::ORDERS_TEXT, false),

@@ -101,7 +101,7 @@ __device__ __forceinline__ void owners(Out& out) {
 template <int kRanks>
 __device__ __forceinline__ void flags_of(Out& out) {
     constexpr int kBytes = 80;
-    for (int from = 0; from < 4; ++from) {
+    for (int from = 0; from < 10; ++from) {
         alignas(8) ep::u8 bytes[kBytes];
         for (int i = 0; i < kBytes; ++i) bytes[i] = 7;
         const ep::RankSet set{0x9d2c5680ca6b4e1dull << from};
@@ -117,7 +117,7 @@ __device__ __forceinline__ void flags_of(Out& out) {
 __device__ __forceinline__ void flags(Out& out) {
     flags_of<1>(out);
     flags_of<4>(out);
-    flags_of<6>(out);
+    flags_of<5>(out);
     flags_of<8>(out);
     flags_of<33>(out);
     flags_of<64>(out);

@@ -86,8 +86,8 @@ fn owners() -> Vec<i64> {
 
 fn flags() -> Vec<i64> {
     let mut all = Vec::new();
-    for ranks in [1, 4, 6, 8, 33, 64] {
-        for from in 0..4 {
+    for ranks in [1, 4, 5, 8, 33, 64] {
+        for from in 0..10 {
             let set = 0x9d2c_5680_ca6b_4e1d_u64 << from;
             let mut bytes = [7; 80];
             for rank in 0..ranks {

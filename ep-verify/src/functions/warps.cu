@@ -259,16 +259,16 @@ __device__ __forceinline__ void clears(ep::i64* out) {
     ep::clear(reinterpret_cast<ep::i32*>(out + 200), 600);
 }
 
-constexpr int kRows = 56;
+constexpr int kRows = 62;
 constexpr int kRecord = 304;  // bytes
 
-/// Fields of messages that have arrived in runs of up to four: with either axis dense, and beside a field
+/// Fields of 33 messages, two batches and one more, that have arrived in runs: with either axis dense, and beside a field
 /// that has as many elements or none.
 template <int kCount>
 __device__ __forceinline__ ep::i64* runs_of(const char* meta, ep::i64* out) {
     const int lane = ep::lane_index();
-    const int rows = lane < 13 ? lane % 5 : 0;
-    ep::for_runs<kRecord>(lane * 4, rows, meta, [&](const ep::DirectMessages& messages) {
+    const int rows = lane < 13 ? lane % 5 : lane == 20 ? 10 : 0;
+    ep::for_runs<kRecord>(lane < 13 ? lane * 4 : 52, rows, meta, [&](const ep::DirectMessages& messages) {
         const auto values = messages.ask<ep::i32, kCount>(8);
         const auto next = messages.ask<ep::i32, kCount>(12);
         const auto none = messages.ask<ep::i32, 0>(0);
@@ -277,7 +277,9 @@ __device__ __forceinline__ ep::i64* runs_of(const char* meta, ep::i64* out) {
         values.store(out + kRows * kCount, 1, kRows, both, next);
         values.store(out + 2 * kRows * kCount, kCount, 1, both, none);
     });
-    return out + 3 * kRows * kCount;
+    ep::i64* none = out + 2 * kRows * kCount;
+    if (lane == 9) none[0] = out[4 * kCount] + 1;
+    return none + kRows * kCount;
 }
 
 __device__ __forceinline__ void runs(ep::i64* out) {

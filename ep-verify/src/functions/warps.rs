@@ -1,6 +1,6 @@
 //! What functions leave that lanes or warps call together, in the order of `warps.cu`.
 
-use super::{Check, UNTOUCHED};
+use super::{Check, Sheet, UNTOUCHED};
 
 pub(super) const CHECKS: [Check; 15] = [
     ("loops of a role", loops),
@@ -19,41 +19,6 @@ pub(super) const CHECKS: [Check; 15] = [
     ("numbers that come up", hits),
     ("messages that have arrived", runs),
 ];
-
-/// Numbers of memory that nobody else has written.
-struct Sheet(Vec<i64>);
-
-impl Sheet {
-    fn new() -> Sheet {
-        Sheet(Vec::new())
-    }
-
-    fn at(&mut self, place: usize) -> &mut i64 {
-        if self.0.len() <= place {
-            self.0.resize(place + 1, i64::from_le_bytes(UNTOUCHED));
-        }
-        &mut self.0[place]
-    }
-
-    fn set(&mut self, place: usize, value: i64) {
-        *self.at(place) = value;
-    }
-
-    fn add(&mut self, place: usize, more: i64) {
-        *self.at(place) += more;
-    }
-
-    /// One behind the other.
-    fn put(&mut self, place: usize, values: impl IntoIterator<Item = i64>) {
-        values.into_iter().enumerate().for_each(|(i, value)| self.set(place + i, value));
-    }
-
-    /// All of it as bytes, of which there are so many.
-    fn bytes(&mut self, words: usize) -> Vec<u8> {
-        self.at(words - 1);
-        self.0.iter().flat_map(|word| word.to_le_bytes()).collect()
-    }
-}
 
 fn loops() -> Vec<i64> {
     let mut sheet = Sheet::new();
@@ -267,14 +232,14 @@ fn hits() -> Vec<i64> {
 }
 
 fn runs() -> Vec<i64> {
-    const ROWS: usize = 56;
+    const ROWS: usize = 62;
     const RECORD: usize = 304;
     let mut sheet = Sheet::new();
     let words = (ROWS * RECORD / 4) as i64;
     sheet.put(0, (0..words).step_by(2).map(|i| i | (i + 1) << 32));
     let mut place = ROWS * RECORD / 8;
     for count in [3, 11, 70] {
-        let rows = (0..13).flat_map(|lane| lane * 4..lane * 4 + lane % 5);
+        let rows = (0..13).flat_map(|lane| lane * 4..lane * 4 + lane % 5).chain(52..62);
         for row in rows {
             for i in 0..count {
                 let value = row * RECORD / 4 + 2 + i;
@@ -283,6 +248,8 @@ fn runs() -> Vec<i64> {
                 sheet.set(place + ROWS * count + i * ROWS + row, both as i64);
             }
         }
+        let first = *sheet.at(place + 4 * count);
+        sheet.set(place + 2 * ROWS * count, first + 1);
         place += 3 * ROWS * count;
     }
     sheet.0

@@ -84,10 +84,15 @@ private:
         return k * kEach + lane_index() % kEach;
     }
 
+    /// Whether message `i` is there, and has a `k`-th element of this lane's.
+    __device__ __forceinline__ bool has(int k, int i) const {
+        return of_.record[i] != nullptr && index(k) < kCount;
+    }
+
     __device__ __forceinline__ void load(Field (&values)[kFlight], int k) const {
 #pragma unroll
         for (int i = 0; i < kFlight; ++i) {
-            if (of_.record[i] == nullptr || index(k) >= kCount) continue;
+            if (!has(k, i)) continue;
             values[i] = reinterpret_cast<const Field*>(of_.record[i] + field_)[index(k)];
         }
     }
@@ -98,7 +103,7 @@ private:
                                         const Beside&... beside) const {
 #pragma unroll
         for (int i = 0; i < kFlight; ++i) {
-            if (of_.record[i] == nullptr || index(k) >= kCount) continue;
+            if (!has(k, i)) continue;
             if (((Beside::kElements == 0) || ...)) continue;
             out[of_.row[i] * row_stride + index(k) * stride] =
                 convert(values[i], beside.element(k, i)...);

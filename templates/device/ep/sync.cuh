@@ -434,7 +434,8 @@ __device__ __forceinline__ void clear(Sequence* sequences, int count) {
 }
 
 /// Until every block of the grid has come here, so that what they wrote before is visible; at most
-/// once a kernel, before its roles. Needs a cooperative launch (M8).
+/// once a kernel, before its roles. Needs a cooperative launch (M8). If that is given up, the first warp
+/// of the block is stopped, and the others see the stop word at their next wait.
 __device__ __forceinline__ void all_blocks(const Group& group, Call& call) {
     __syncthreads();
     if (threadIdx.x < kLanes) {

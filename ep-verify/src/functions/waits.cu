@@ -1,0 +1,380 @@
+// How warps wait, give up and say why, and what blocks and calls share, on words of its own in the window. The
+// host knows what each check leaves in `out`; see waits.rs, which has the checks in the same order.
+#include <ep/places.cuh>
+#include <ep/sync.cuh>
+
+namespace waits {
+
+constexpr int kWarps = 2;
+constexpr ep::u64 kNever = 1ull << 62;
+
+struct Args {
+    ep::Group group;
+    int check;
+    ep::i64* out;
+};
+
+struct Smem {
+    ep::Sequence sequences[70];
+};
+
+/// What a group has of its own in a check, zero at first.
+struct Own {
+    ep::State state;
+    ep::u32 stop;
+    ep::u32 room[9];
+    ep::Record records[4];
+};
+
+/// The group of case `number`, and what is its own on `rank`.
+__device__ __forceinline__ Own* own_of(const ep::Group& group, int rank, int number) {
+    return reinterpret_cast<Own*>(group.windows[rank] + 64) + number;
+}
+
+__device__ __forceinline__ ep::Group group_of(const ep::Group& given, int number, ep::u64 timeout) {
+    ep::Group group = given;
+    Own* own = own_of(given, given.rank, number);
+    group.state = &own->state;
+    group.stop = &own->stop;
+    group.records = own->records;
+    group.timeout_ns = timeout;
+    group.record_capacity = 3;
+    group.pipeline = 70 + number;
+    return group;
+}
+
+/// What a group has of its own, as numbers; one lane's own work.
+__device__ __forceinline__ void put(ep::i64* out, const Own& own) {
+    const ep::u32* words = reinterpret_cast<const ep::u32*>(&own);
+    constexpr int kRecord = sizeof(ep::Record) / 4;
+    for (int i = 0; i < 7; ++i) *out++ = words[i];
+    for (int r = 0; r < 4; ++r) {
+        for (int i = 0; i < 13; ++i) *out++ = words[16 + r * kRecord + i];
+    }
+}
+
+/// A wait of one warp: when each lane is ready, whose peer it waits for, and when it is stopped.
+struct Case {
+    int first, each;  // lane i is ready from turn `first + i * each` on
+    int peers;        // lanes from there on have a peer
+    int stop;         // the turn in which the group is stopped
+    ep::u64 timeout;
+    bool any;
+    bool stopped;  // before it begins
+};
+
+/// Waits, and how often each lane is asked.
+__device__ __forceinline__ void polls(const ep::Group& given, const ep::Call& call, ep::i64* out) {
+    const int lane = ep::lane_index();
+    const Case cases[12] = {
+        {1, 0, 0, 0, kNever, false, false},    {63, 0, 0, 0, kNever, false, false},
+        {65, 2, 0, 0, kNever, false, false},   {3, 1, 0, 0, kNever, true, false},
+        {60, 1, 9, 0, 0, false, false},        {60, 1, 32, 0, 0, false, false},
+        {500, 0, 5, 70, kNever, false, false}, {500, 0, 0, 0, 1, false, false},
+        {1, 0, 0, 0, kNever, false, true},     {1, 100, 0, 0, 0, true, false},
+        {500, 1, 31, 64, 0, true, false},      {128, 0, 0, 0, kNever, false, false},
+    };
+    for (int c = 0; c < 12; ++c) {
+        const Case& it = cases[c];
+        const ep::Group group = group_of(given, c, it.timeout);
+        ep::Team team(group, call, 5, 0, 1, 0, 1);
+        team.epoch = 1000 + c;
+        team.stopped = it.stopped;
+        const int peer = lane >= it.peers ? 40 + lane : -1;
+        const ep::Site site{7, ep::Waiting::kFlag, 20 + lane, peer, 300u + lane};
+        ep::i64* mark = out + c * 100 + 92;
+        int turns = 0;
+        const auto ready = [&](ep::u32& seen) {
+            ++turns;
+            if (lane == 0) mark[0] = turns;
+            if (turns == it.stop && lane == 0) ep::store_relaxed_gpu(group.stop, 1u);
+            seen = 800 + lane;
+            return turns >= it.first + lane * it.each;
+        };
+        const bool done =
+            it.any ? ep::wait_any(team, site, ready) : ep::wait(team, site, ready);
+        // What lanes did before is seen by all, as what is recorded is.
+        if (lane == 3 && turns > 0) mark[1] = mark[0] + 1;
+        ep::i64* own = out + c * 100;
+        own[lane] = turns * 4 + (done ? 2 : 0) + (team.stopped ? 1 : 0);
+        if (lane == 3) put(own + ep::kLanes, *own_of(given, given.rank, c));
+    }
+}
+
+/// Records beyond the room for them, rows beyond an output's, and warps that are not to blame.
+__device__ __forceinline__ void records(const ep::Group& given, const ep::Call& call,
+                                        ep::i64* out) {
+    const int lane = ep::lane_index();
+    const ep::Group group = group_of(given, 12, kNever);
+    if (lane == 0) {
+        for (ep::u32 i = 0; i < 5; ++i) {
+            const ep::Site site{static_cast<int>(i), ep::Waiting::kQueue, -1, 2, 9};
+            ep::write_record(group, 50 + i, 6, site, i, i % 2 == 1);
+        }
+        put(out, *own_of(given, given.rank, 12));
+    }
+    __syncwarp();
+    for (int c = 13; c < 19; ++c) {
+        const ep::Group other = group_of(given, c, kNever);
+        // The first warp of a role stops the group, once, and only where rows are too many.
+        ep::Team team(other, call, 4, 0, 1, c == 16 ? 1 : 0, 2);
+        team.epoch = 60;
+        team.stopped = c == 15;
+        ep::require_room(team, c == 13 ? 8 : c == 14 ? 7 : 9, 7);
+        if (c == 18) ep::give_up(other, 61, 2, ep::Site{}, 5, lane == 4, false);
+        if (lane == 2) {
+            out[60 + c] = team.stopped ? 1 : 0;
+            put(out + 100 + (c - 13) * 60, *own_of(given, given.rank, c));
+        }
+    }
+}
+
+/// A block gives up, and the other one of the rank leaves a wait that has no end of its own.
+__device__ __forceinline__ void stops(const ep::Group& given, const ep::Call& call, int block,
+                                      ep::i64* out) {
+    const ep::Group group = group_of(given, 20, block == 0 ? 0 : kNever);
+    ep::Team team(group, call, block, block, 2, 0, 1);
+    const ep::Site site{1, ep::Waiting::kClosed, 2, 3, 4};
+    const bool done = ep::wait(team, site, [&](ep::u32& seen) {
+        seen = 5;
+        return false;
+    });
+    Own* own = own_of(given, given.rank, 20);
+    if (team.leader()) {
+        while (ep::load_relaxed_gpu(&own->state.gave_up) != call.epoch) {
+        }
+        out[block] = done ? 1 : 0;
+        if (block == 1) {
+            // Either may have come first.
+            for (int r = 0; r < 2; ++r) {
+                const ep::u32* words = reinterpret_cast<const ep::u32*>(own->records + r);
+                while (ep::load_relaxed_sys(words + 12) == 0) {
+                }
+                ep::load_acquire_sys(words + 12);
+                const int first = own->records[r].block == 0 ? 10 : 30;
+                for (int i = 0; i < 13; ++i) out[first + i] = words[i];
+                }
+        }
+    }
+    __syncwarp();
+}
+
+/// Words for other ranks: records, and a number that the host polls for.
+__device__ __forceinline__ void told(const ep::Group& given, int block, ep::i64* out) {
+    const ep::Group group = group_of(given, 21, 0);
+    if (ep::lane_index() != 0) return;
+    if (block == 0) {
+        const ep::Site site{1, ep::Waiting::kHeader, 2, 6, 4};
+        ep::write_record(group, 7, 3, site, 8, true);
+        return;
+    }
+    const Own* own = own_of(given, 1 - given.rank, 21);
+    const ep::u32* words = reinterpret_cast<const ep::u32*>(own->records);
+    while (ep::load_relaxed_sys(words + 12) == 0) {
+    }
+    ep::load_acquire_sys(words + 12);
+    for (int i = 0; i < 13; ++i) out[i] = words[i];
+}
+
+/// Counters and stamped words of a peer, in some lanes, and what it wrote before.
+__device__ __forceinline__ void words(const ep::Group& given, const ep::Call& call, int block,
+                                      ep::i64* out) {
+    const int lane = ep::lane_index();
+    ep::u32* there = own_of(given, 1 - given.rank, 22)->room;
+    ep::u64* wide = reinterpret_cast<ep::u64*>(own_of(given, 1 - given.rank, 23));
+    if (block == 0) {
+        if (lane < 2) {
+            there[lane] = 30 + lane;
+            ep::add_release_sys(there + 2 + lane, 5 + lane);
+            there[4 + lane] = 60 + lane;
+            ep::store_release_sys(wide + lane, ep::stamped(call.epoch, 90 + lane));
+        }
+        return;
+    }
+    const ep::u32* here = own_of(given, given.rank, 22)->room;
+    const ep::u64* own = reinterpret_cast<const ep::u64*>(own_of(given, given.rank, 23));
+    const ep::Group group = group_of(given, 24, kNever);
+    ep::Team team(group, call, 1, 0, 1, 0, 1);
+    const ep::Site site{1, ep::Waiting::kArrival, -1, -1, 4};
+    out[lane] = ep::wait_counter(team, site, lane < 2 ? here + 2 + lane : nullptr);
+    if (lane < 2) out[100 + lane] = here[lane];
+    if (lane == 5) out[102] = here[0];
+    out[32 + lane] = ep::wait_stamped(team, site, lane < 2 ? own + lane : nullptr);
+    if (lane < 2) out[104 + lane] = here[4 + lane];
+    if (lane == 5) out[106] = here[4];
+    team.stopped = true;
+    out[64 + lane] = ep::wait_counter(team, site, lane < 2 ? here + 2 + lane : nullptr) +
+                     ep::wait_stamped(team, site, lane < 2 ? own + lane : nullptr);
+}
+
+/// Positions that are complete, told and signed off, by one lane and then by all warps.
+__device__ __forceinline__ void sequences(Smem& smem, int warp, ep::i64* out) {
+    if (ep::lane_index() != 0) return;
+    ep::Sequence* own = smem.sequences + warp;
+    const ep::u32 first = 0xfffffff0u;
+    own->window = first;
+    own->claimed = first;
+    const int order[9] = {1, 2, 31, 32, 0, 3, 35, 36, 34};
+    ep::i64* next = out + warp * 600;
+    for (int position : order) {
+        *next++ = own->try_complete(first + position) ? 1 : 0;
+        *next++ = static_cast<ep::i64>(own->window);
+        *next++ = own->base();
+    }
+    // Against the order, so that the last one closes 32.
+    own->window = first;
+    for (int position = 31; position >= 0; --position) {
+        *next++ = own->try_complete(first + position) ? 1 : 0;
+        *next++ = static_cast<ep::i64>(own->window);
+    }
+    const int upto[5] = {0, 3, 2, 3, 40};
+    for (int number : upto) *next++ = own->claim(first + number);
+    for (int i = 0; i < 3; ++i) {
+        *next++ = own->sign_off();
+        *next++ = own->sign_offs();
+    }
+    // Both warps complete every other one; who moves the base tells what is before it.
+    ep::Sequence* all = smem.sequences + 2;
+    ep::i64* written = out + 1400;
+    for (int i = 0; i < 40; ++i) {
+        const int position = 2 * i + warp;
+        written[position] = 500 + position;
+        while (!all->try_complete(static_cast<ep::u32>(position))) {
+        }
+        const ep::u32 upto = all->base();
+        const ep::u32 fresh = all->claim(upto);
+        for (ep::u32 at = upto - fresh; at < upto; ++at) out[1200 + at] += written[at];
+        out[1300 + all->sign_off()] += 1;
+    }
+}
+
+struct Role {
+    static constexpr ep::u64 kClaims = 16;
+    static constexpr int kLoops = 4;
+};
+
+/// Units of two loops that the warps of two blocks take, and of one that has a single warp, in several
+/// calls.
+__device__ __forceinline__ void units(ep::Team& team, ep::i64* out) {
+    ep::Units<Role, 1> many(team, 37);
+    ep::Units<Role, 0> few(team, 6);
+    for (int unit = many.take(); unit >= 0; unit = many.take()) {
+        if (team.leader()) out[unit] += 1;
+    }
+    for (int unit = few.take(); unit >= 0; unit = few.take()) {
+        if (team.leader()) out[40 + unit] += 1;
+    }
+    team.stopped = true;
+    ep::Units<Role, 2> none(team, 37);
+    if (none.take() >= 0) out[50] = 1;
+    if (team.index() != 0) return;
+    ep::Team single(team.group, ep::Call{team.epoch, false, true}, 0, 0, 1, 0, 1);
+    ep::Units<Role, 3> own(single, 4);
+    for (int unit = own.take(); unit >= 0; unit = own.take()) {
+        if (team.leader()) out[60 + unit] += 1;
+    }
+}
+
+/// Blocks that wait for each other, and one that waits for nobody and gives up.
+__device__ __forceinline__ void grids(const ep::Group& given, ep::Call call, int block,
+                                      ep::i64* out) {
+    const int thread = static_cast<int>(threadIdx.x), other = 1 - block;
+    out[block * 64 + thread] = thread;
+    const ep::Group group = group_of(given, 25, kNever);
+    ep::all_blocks(group, call);
+    out[128 + block * 64 + thread] = out[other * 64 + 63 - thread] + (call.stopped ? 100 : 0);
+    const ep::Group alone = group_of(given, 26 + block, 0);
+    ep::all_blocks(alone, call);
+    if (thread < ep::kLanes) out[256 + block * 64 + thread] = call.stopped ? 1 : 0;
+    if (thread == 3) put(out + 400 + block * 60, *own_of(given, given.rank, 26 + block));
+}
+
+/// How a call begins and ends: in one kernel, in several, after a stop, and before all blocks are out.
+__device__ __forceinline__ void ends(const ep::Group& given, ep::i64* out) {
+    const int thread = static_cast<int>(threadIdx.x);
+    for (int c = 28; c < 32; ++c) {
+        const ep::Group group = group_of(given, c, kNever);
+        Own* own = own_of(given, given.rank, c);
+        if (thread == 0) {
+            own->state.epoch = 40 + c;
+            own->stop = c == 30 ? 1 : 0;
+        }
+        __syncthreads();
+        int prepared = 0;
+        ep::Call call = ep::enter(group, [&] { ++prepared; });
+        ep::i64* mine = out + (c - 28) * 400 + thread * 4;
+        mine[0] = call.epoch;
+        mine[1] = call.stopped ? 1 : 0;
+        mine[2] = call.ends ? 1 : 0;
+        mine[3] = prepared;
+        if (thread == 0) {
+            own->state.arrivals = 2;
+            call.ends = c != 29;
+            // As if the other block were out, but for the last case.
+            const int others = c == 31 ? 0 : 1;
+            for (int i = 0; i < others; ++i) mine[300] = ep::is_last_out(group) ? 1 : 0;
+            if (ep::is_last_out(group)) ep::end_call(group, call);
+            put(mine + 301, *own);
+        }
+    }
+}
+
+/// Both blocks leave a call: the last one ends it.
+__device__ __forceinline__ void leaves(const ep::Group& given, ep::i64* out) {
+    const ep::Group group = group_of(given, 32, kNever);
+    const ep::Call call = ep::enter(group);
+    ep::leave(group, call);
+    Own* own = own_of(given, given.rank, 32);
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        while (ep::load_relaxed_gpu(&own->state.epoch) == 0) {
+        }
+        out[0] = ep::load_relaxed_gpu(&own->state.exits);
+        out[1] = ep::load_relaxed_gpu(&own->state.epoch);
+    }
+}
+
+/// Sequences that all threads of a block clear.
+__device__ __forceinline__ void cleared(Smem& smem, ep::i64* out) {
+    const int thread = static_cast<int>(threadIdx.x);
+    ep::u64* words = reinterpret_cast<ep::u64*>(smem.sequences);
+    for (int i = thread; i < 210; i += 64) words[i] = 7;
+    __syncthreads();
+    ep::clear(smem.sequences, 69);
+    __syncthreads();
+    for (int i = thread; i < 210; i += 64) out[i] = static_cast<ep::i64>(words[i]);
+}
+
+}  // namespace waits
+
+extern "C" __global__ void __launch_bounds__(waits::kWarps * 32)
+    waits_of(const __grid_constant__ waits::Args args) {
+    EP_SHARED(waits::Smem, smem);
+    const ep::Call call =
+        ep::enter(args.group, [&] { ep::clear(smem.sequences, 3); });
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    const int block = static_cast<int>(blockIdx.x);
+    ep::Team team(args.group, call, 0, block, 2, warp, waits::kWarps);
+    ep::i64* out = args.out;
+    switch (args.check) {
+        case 0:
+        case 1:
+        case 2: waits::units(team, out); break;
+        case 3: waits::grids(args.group, call, block, out); break;
+        case 4: if (block == 0) waits::ends(args.group, out); break;
+        case 5: waits::leaves(args.group, out); break;
+        case 6: if (block == 0) waits::cleared(smem, out); break;
+        case 7: if (block == 0) waits::sequences(smem, warp, out); break;
+        default: break;
+    }
+    if (warp == 0) {
+        switch (args.check) {
+            case 8: if (block == 0) waits::polls(args.group, call, out); break;
+            case 9: if (block == 0) waits::records(args.group, call, out); break;
+            case 10: waits::stops(args.group, call, block, out); break;
+            case 11: waits::told(args.group, block, out); break;
+            case 12: waits::words(args.group, call, block, out); break;
+            default: break;
+        }
+    }
+    ep::leave(args.group, call);
+}
