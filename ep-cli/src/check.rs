@@ -55,8 +55,8 @@ pub(crate) struct Options {
     /// Declarations that nobody wrote, each from a seed, against what they mean
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set", "plain"])]
     random: Option<u64>,
-    /// Make bugs by rule in a header of the device library, in the text of a kernel, in one line of them
-    /// (`ring.cuh:88`), or in all, and tell which are found
+    /// Make bugs by rule in headers of the device library or texts of kernels (`ring.cuh,rows.cuh`), in one
+    /// line (`ring.cuh:88`), or in all, and tell which are found
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pipeline", "mutants", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set"])]
     mutate: Option<String>,
     /// So many of these bugs, drawn by the seed

@@ -34,7 +34,7 @@ const TWIN: &str = "ep/ptx.cuh";
 
 /// What is asked for.
 pub(super) struct Request<'a> {
-    /// A header of the device library, the text of a kernel, or all; `FILE:LINE` for one line.
+    /// Headers of the device library and texts of kernels, or all; `FILE:LINE` for one line.
     pub(super) file: &'a str,
     /// So many of them, drawn by the seed.
     pub(super) sample: Option<usize>,
@@ -103,16 +103,15 @@ fn files<'a>(name: &str, kernels: impl Iterator<Item = &'a str>) -> Result<Vec<S
     let headers = HEADERS.iter().map(|(header, _)| (*header).to_owned());
     let kernels = kernels.map(|entry| format!("{entry}.cu"));
     let known: BTreeSet<String> = headers.chain(kernels).filter(|file| file != TWIN).collect();
-    let asked = |file: &&String| {
-        name == ALL || *file == name || file.strip_prefix("ep/").is_some_and(|bare| bare == name)
-    };
+    let bare = |file: &str| file.strip_prefix("ep/").unwrap_or(file).to_owned();
+    let is = |name: &str, file: &str| name == ALL || file == name || bare(file) == name;
+    let names: Vec<&str> = name.split(',').collect();
+    let asked = |file: &&String| names.iter().any(|name| is(name, file));
+    let unknown = names.iter().find(|name| !known.iter().any(|file| is(name, file)));
     let files: Vec<String> = known.iter().filter(asked).cloned().collect();
-    if !files.is_empty() {
-        return Ok(files);
-    }
-    let names: Vec<&str> =
-        known.iter().map(|file| file.strip_prefix("ep/").unwrap_or(file)).collect();
-    let (all, hint) = (names.join(", "), did_you_mean(name, names.iter().copied()));
+    let Some(name) = unknown else { return Ok(files) };
+    let names: Vec<String> = known.iter().map(|file| bare(file)).collect();
+    let (all, hint) = (names.join(", "), did_you_mean(name, names.iter().map(String::as_str)));
     Err(Failure::WrongUse(format!("no mutations for `{name}`; there are all, {all}{hint}")))
 }
 
@@ -193,6 +192,18 @@ fn hunt_all(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn several_files_may_be_named() {
+        let named = |name: &str| files(name, ["nvl_dispatch"].into_iter());
+        let good = |name: &str| named(name).unwrap_or_else(|_| panic!("{name} is known"));
+        assert_eq!(good("rows.cuh,ep/ring.cuh"), ["ep/ring.cuh", "ep/rows.cuh"]);
+        assert_eq!(good("nvl_dispatch.cu"), ["nvl_dispatch.cu"]);
+        assert_eq!(good("all").len(), HEADERS.len());
+        assert!(
+            matches!(named("rows.cuh,pul.cuh"), Err(Failure::WrongUse(what)) if what.contains("`pul.cuh`"))
+        );
+    }
 
     #[test]
     fn a_line_may_be_named() {

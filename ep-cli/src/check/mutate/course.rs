@@ -240,7 +240,7 @@ impl Course {
         match &self.what {
             What::Standard(standard) => standard.ranks,
             What::Declared(drawn) => drawn.ranks,
-            What::Functions(_) => 1,
+            What::Functions(which) => which.ranks(),
         }
     }
 }

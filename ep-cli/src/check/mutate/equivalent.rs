@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A line of code, as it stands in the file, and the operators that change nothing there: all changes
-//! of that kind in the line, or those of what is quoted.
+//! of that kind in the line, or those of what is quoted, or only those that make something else of it:
+//! ``operand `a && b` becomes `a` ``.
 
 use std::fs;
 use std::path::Path;
@@ -26,10 +27,11 @@ struct Entry {
     reason: String,
 }
 
-/// An operator, and what it is about, if not all.
+/// An operator, what it is about, and what that becomes, if not all.
 struct Kind {
     operator: String,
     about: Option<String>,
+    becomes: Option<String>,
 }
 
 impl Equivalents {
@@ -72,6 +74,7 @@ impl Equivalents {
             let is_kind = |kind: &Kind| {
                 kind.operator == mutation.operator.name()
                     && kind.about.as_ref().is_none_or(|about| *about == mutation.from)
+                    && kind.becomes.as_ref().is_none_or(|becomes| *becomes == mutation.to)
             };
             entry.file == mutation.file
                 && entry.code == mutation.code
@@ -81,24 +84,27 @@ impl Equivalents {
     }
 }
 
-/// `operator, operator `text`: reason`.
+/// `operator, operator `text` becomes `text`: reason`.
 fn parts(line: &str) -> Option<(Vec<Kind>, String)> {
     let (mut kinds, mut rest) = (Vec::new(), line);
     loop {
         let end = rest.find([' ', ',', ':'])?;
         let (name, behind) = rest.split_at(end);
-        let (about, behind) = match behind.strip_prefix(" `") {
-            Some(quoted) => {
-                let (about, behind) = quoted.split_once('`')?;
-                (Some(about.to_owned()), behind)
-            }
-            None => (None, behind),
-        };
-        kinds.push(Kind { operator: name.to_owned(), about });
+        let (about, behind) = quoted(behind, " ")?;
+        let (becomes, behind) = quoted(behind, " becomes ")?;
+        kinds.push(Kind { operator: name.to_owned(), about, becomes });
         match behind.strip_prefix(": ") {
             Some(reason) => return Some((kinds, reason.to_owned())),
             None => rest = behind.strip_prefix(", ")?,
         }
+    }
+}
+
+/// What is quoted behind `word`, if anything is, and the rest; nothing if the quote has no end.
+fn quoted<'a>(text: &'a str, word: &str) -> Option<(Option<String>, &'a str)> {
+    match text.strip_prefix(word).and_then(|text| text.strip_prefix('`')) {
+        Some(text) => text.split_once('`').map(|(quoted, rest)| (Some(quoted.to_owned()), rest)),
+        None => Some((None, text)),
     }
 }
 
@@ -108,13 +114,22 @@ mod tests {
 
     #[test]
     fn a_line_names_operators_and_a_reason() {
-        let (kinds, reason) = parts("number, operand `a: b`, never: it is so, x").unwrap();
-        let want = [("number", None), ("operand", Some("a: b")), ("never", None)];
-        let kinds: Vec<(&str, Option<&str>)> =
-            kinds.iter().map(|kind| (kind.operator.as_str(), kind.about.as_deref())).collect();
+        let line = "number, operand `a: b`, operand `a, b` becomes `b`, never: it is so, x";
+        let (kinds, reason) = parts(line).unwrap();
+        let want = [
+            ("number", None, None),
+            ("operand", Some("a: b"), None),
+            ("operand", Some("a, b"), Some("b")),
+            ("never", None, None),
+        ];
+        let kinds: Vec<(&str, Option<&str>, Option<&str>)> = kinds
+            .iter()
+            .map(|kind| (kind.operator.as_str(), kind.about.as_deref(), kind.becomes.as_deref()))
+            .collect();
         assert_eq!(kinds, want);
         assert_eq!(reason, "it is so, x");
         assert!(parts("nothing").is_none());
+        assert!(parts("number `1` becomes `2: it has no end").is_none());
         assert!(Equivalents::parse("in a\n= b\nnothing").is_err());
         assert!(Equivalents::known().is_ok());
     }
