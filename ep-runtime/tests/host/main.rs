@@ -6,9 +6,15 @@
 mod all_gather_sum;
 #[path = "../../examples/layer.rs"]
 mod layer;
+#[path = "../../examples/nvfp4.rs"]
+#[expect(dead_code, reason = "an example has a main")]
+mod nvfp4;
 #[path = "../../examples/top1_router.rs"]
 #[expect(dead_code, reason = "an example has a main")]
 mod top1_router;
+#[path = "../../examples/two_payloads.rs"]
+#[expect(dead_code, reason = "an example has a main")]
+mod two_payloads;
 
 #[cfg(unix)]
 mod kept;
@@ -277,6 +283,23 @@ fn tokens_are_dropped_where_an_expert_is_full() {
     let options = HostOptions { build: Build::Checked, ..HostOptions::new(2) };
     let group = HostBackend::new(programs, options).unwrap().group().unwrap();
     top1_router::run(&group).unwrap();
+}
+
+/// Two values of four bits come in each byte.
+#[test]
+fn rows_are_quantized_by_functions_of_the_user() {
+    let Some(programs) = programs() else { return };
+    let options = HostOptions { build: Build::Checked, ..HostOptions::new(2) };
+    let group = HostBackend::new(programs, options).unwrap().group().unwrap();
+    nvfp4::run(&group).unwrap();
+}
+
+#[test]
+fn a_small_row_travels_with_a_large_one() {
+    let Some(programs) = programs() else { return };
+    let options = HostOptions { build: Build::Checked, ..HostOptions::new(2) };
+    let group = HostBackend::new(programs, options).unwrap().group().unwrap();
+    two_payloads::run(&group).unwrap();
 }
 
 #[test]
