@@ -67,14 +67,13 @@ impl Buffer {
         emit: &dyn Emit,
     ) -> Result<Buffer, CallError> {
         let ranks = group.ranks();
-        let backend = group.backend().as_ref();
         group.check_local()?;
         // Before anything that could fail on one rank alone and leave the others waiting.
-        agreement::agree_on_options(backend, &options)?;
+        agreement::agree_on_options(group, &options)?;
         options.check(ranks)?;
-        choose(&mut options, backend, ranks)?;
-        let programs = Programs::emit(emit, ranks, backend.arch(), &options)?;
-        agreement::agree_on_programs(backend, &programs)?;
+        choose(&mut options, group)?;
+        let programs = Programs::emit(emit, ranks, group.backend().arch(), &options)?;
+        agreement::agree_on_programs(group, &programs)?;
         let memory = MemoryUsage::of_programs(&options, ranks, &programs);
         let traffic = options.traffic(ranks);
         let usual_sms = group.usual_sms(&options.rates, &traffic);
@@ -83,7 +82,7 @@ impl Buffer {
         let own = own.collect::<Result<Vec<_>, _>>()?;
         let shared = Shared { kernels, ranks: own, memory, traffic, options, group: group.clone() };
         // A call may wait for every rank: none is made before all of them have loaded their kernels.
-        backend.gather("make the first call", 0)?;
+        group.gather("make the first call", 0)?;
         Ok(Buffer { shared: Arc::new(shared) })
     }
 

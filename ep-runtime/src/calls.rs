@@ -25,7 +25,7 @@ pub(crate) use program::{CallProgram, Loader, Room, control_bytes};
 
 use crate::backend::Kept;
 use crate::error::CallError;
-use crate::group::Group;
+use crate::group::{Group, Net};
 use crate::launch::Prepared;
 use crate::memory::Window;
 use crate::tensor::{Given, TensorMemory};
@@ -45,6 +45,8 @@ struct Inner {
     spec: CallSpec,
     group: Group,
     window: Arc<Window>,
+    /// Keeps the network open, if there is one.
+    _net: Option<Arc<Net>>,
 }
 
 /// What the calls of one rank share. A place is free when nothing else holds it.

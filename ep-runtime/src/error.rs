@@ -199,6 +199,13 @@ impl From<BackendError> for CallError {
     }
 }
 
+#[cfg(target_os = "linux")]
+impl From<NetError> for CallError {
+    fn from(error: NetError) -> CallError {
+        CallError::Network(error)
+    }
+}
+
 impl From<PlanError> for CallError {
     fn from(error: PlanError) -> CallError {
         CallError::Plan(error)

@@ -2,6 +2,7 @@
 
 mod kernel;
 mod neighbors;
+mod wire;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,6 +13,7 @@ use ep_codegen::plan::Plan;
 
 pub use kernel::{GroupKernel, compile_all, control_bytes, place_control};
 pub(crate) use kernel::{positive, waived};
+pub(crate) use wire::{Net, Wire};
 
 use crate::backend::{Backend, BackendError, Stream};
 use crate::call_order::{CallOrder, Turn};
@@ -45,6 +47,8 @@ pub struct Group {
 struct Shared {
     backend: Arc<dyn Backend>,
     options: GroupOptions,
+    /// What joins its nodes; none: it is one.
+    wire: Option<Box<dyn Wire>>,
     /// The stop word of each local rank.
     stops: Vec<DeviceMemory>,
     /// The order of each local rank's calls.
@@ -131,6 +135,15 @@ impl Drop for Shared {
 impl Group {
     /// A group of all ranks of the backend.
     pub fn new(backend: Arc<dyn Backend>, options: GroupOptions) -> Result<Group, CallError> {
+        Group::joined(backend, options, None)
+    }
+
+    /// The same where several nodes are joined.
+    pub(crate) fn joined(
+        backend: Arc<dyn Backend>,
+        options: GroupOptions,
+        wire: Option<Box<dyn Wire>>,
+    ) -> Result<Group, CallError> {
         let stops = backend.local().map(|rank| DeviceMemory::zeroed(&backend, rank, 4));
         let stops = stops.collect::<Result<Vec<_>, _>>()?;
         let orders = backend.local().map(|rank| CallOrder::new(backend.as_ref(), rank));
@@ -138,6 +151,7 @@ impl Group {
         let shared = Shared {
             backend,
             options,
+            wire,
             stops,
             orders,
             recorders: Mutex::default(),

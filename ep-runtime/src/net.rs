@@ -20,6 +20,7 @@ pub mod measure;
 #[cfg(feature = "host")]
 mod model;
 mod network;
+mod nodes;
 mod provider;
 mod proxy;
 mod queue;

@@ -25,7 +25,7 @@ pub use low_latency_combine::LowLatencyCombine;
 pub use low_latency_dispatch::LowLatencyDispatch;
 pub use node_combine::NodeCombine;
 pub use node_dispatch::NodeDispatch;
-pub use node_layout::{NodeLayout, NodeNotify};
+pub use node_layout::{NodeLayout, NodeNotify, node_notify};
 pub use nvl_combine::NvlCombine;
 pub use nvl_dispatch::NvlDispatch;
 

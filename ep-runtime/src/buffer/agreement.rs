@@ -4,8 +4,8 @@ use sha2::{Digest, Sha256};
 
 use super::options::{BufferOptions, Payload, Via};
 use super::programs::Programs;
-use crate::backend::Backend;
 use crate::error::CallError;
+use crate::group::Group;
 
 /// A number of a buffer, and what it says to a reader.
 struct Number {
@@ -82,37 +82,31 @@ fn via_words(value: u64) -> String {
 
 /// Compares what a buffer is made for with the other processes; they are asked for each number only
 /// when the digests differ.
-pub(super) fn agree_on_options(
-    backend: &dyn Backend,
-    options: &BufferOptions,
-) -> Result<(), CallError> {
-    let numbers = numbers(options, backend.ranks());
+pub(super) fn agree_on_options(group: &Group, options: &BufferOptions) -> Result<(), CallError> {
+    let numbers = numbers(options, group.ranks());
     let all = digest("options", numbers.iter().map(|number| number.value.to_string()));
-    if same(&backend.gather("make a buffer", all.value)?) {
+    if same(&group.gather("make a buffer", all.value)?) {
         return Ok(());
     }
     for number in &numbers {
-        compare(backend, number)?;
+        compare(group, number)?;
     }
     Ok(())
 }
 
 /// Compares the kernels, which differ where the processes are not of one build.
-pub(super) fn agree_on_programs(
-    backend: &dyn Backend,
-    programs: &Programs,
-) -> Result<(), CallError> {
+pub(super) fn agree_on_programs(group: &Group, programs: &Programs) -> Result<(), CallError> {
     for program in programs.all() {
         let emitted = program.emitted();
         let parts = [emitted.cuda.clone(), format!("{:?}", emitted.plan)];
-        compare(backend, &digest("kernels", parts.into_iter()))?;
+        compare(group, &digest("kernels", parts.into_iter()))?;
     }
     Ok(())
 }
 
-fn compare(backend: &dyn Backend, number: &Number) -> Result<(), CallError> {
-    let all = backend.gather(&format!("compare the {} of a buffer", number.what), number.value)?;
-    let first = backend.local().start;
+fn compare(group: &Group, number: &Number) -> Result<(), CallError> {
+    let all = group.gather(&format!("compare the {} of a buffer", number.what), number.value)?;
+    let first = group.local().start;
     // Each process drives one rank, or one process all of them.
     let own =
         if all.len() > 1 { all.get(first).copied().unwrap_or(number.value) } else { number.value };
@@ -138,7 +132,7 @@ mod tests {
     use crate::buffer::{Buffer, BufferTunes, BuiltIn, Emit, StandardPipeline};
     use crate::emit::Emitted;
     use crate::fake::FakeBackend;
-    use crate::group::{Group, GroupOptions};
+    use crate::group::GroupOptions;
     use crate::join::{Member, Store, UniqueId};
     use ep_codegen::plan::Config;
     use std::sync::{Arc, Barrier};

@@ -86,7 +86,7 @@ impl Expander {
             Ok(Tables { layout, prefix })
         };
         let tables = group.local().map(tables).collect::<Result<Vec<_>, CallError>>()?;
-        group.backend().gather("make the first expansion", 0)?;
+        group.gather("make the first expansion", 0)?;
         let shared = Arc::clone(shared);
         let inner = Inner { layout, prefix, expand, tables, options, shared };
         Ok(Expander { inner: Arc::new(inner) })

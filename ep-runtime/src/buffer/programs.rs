@@ -5,7 +5,6 @@ use ep_codegen::plan::Arch;
 use super::memory::MemoryUsage;
 use super::options::BufferOptions;
 use super::standard::{BuiltIn, Emit, StandardPipeline};
-use crate::backend::Backend;
 use crate::calls::{CallProgram, Room};
 use crate::error::CallError;
 use crate::group::Group;
@@ -78,14 +77,11 @@ impl MemoryUsage {
 }
 
 /// Leaves nothing to the rates: processes may have measured others, and all ranks have to do the same.
-pub(super) fn choose(
-    options: &mut BufferOptions,
-    backend: &dyn Backend,
-    ranks: usize,
-) -> Result<(), CallError> {
+pub(super) fn choose(options: &mut BufferOptions, group: &Group) -> Result<(), CallError> {
+    let ranks = group.ranks();
     let launches = u64::from(options.uses_one_launch(ranks));
     let says = launches | u64::from(options.pushes_back(ranks)) << 1;
-    let all = backend.gather("choose how a buffer dispatches and combines", says)?;
+    let all = group.gather("choose how a buffer dispatches and combines", says)?;
     options.one_launch = Some(all.iter().all(|says| says & 1 != 0));
     options.push_combine = Some(all.iter().all(|says| says & 2 != 0));
     Ok(())

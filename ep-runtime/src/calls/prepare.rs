@@ -53,7 +53,9 @@ impl PrepareOptions<'_> {
     ) -> Result<Config, PlanError> {
         let mut config = Config::new(ir, arch);
         let mut set = |name: &str, value: &dyn ToString| config.set(ir, name, &value.to_string());
-        if ir.dims.iter().any(|dim| dim.name == "ranks") {
+        // Of nodes and the ranks of each, they follow.
+        let is_given = |dim: &ir::Dim| matches!(dim.kind, ir::DimKind::Given { .. });
+        if ir.dims.iter().any(|dim| dim.name == "ranks" && is_given(dim)) {
             set("ranks", &ranks)?;
         }
         for (name, value) in self.dims {
@@ -115,7 +117,7 @@ impl CallKernel {
         let kernel = Loader::new(group, &[&program])?.load(program, usual_sms)?;
         kernel.name_regions(&[kernel.plan()])?;
         // A call may wait for every rank: none is made before all of them have loaded the kernel.
-        group.backend().gather("make the first call", 0)?;
+        group.gather("make the first call", 0)?;
         Ok(kernel)
     }
 }
@@ -127,7 +129,7 @@ fn agree(group: &Group, entry: &AnyPipeline, options: &dyn Debug) -> Result<(), 
     let mut first = [0; 8];
     first.copy_from_slice(&digest[..8]);
     let own = u64::from_le_bytes(first);
-    let all = group.backend().gather(&format!("prepare {}", entry.name), own)?;
+    let all = group.gather(&format!("prepare {}", entry.name), own)?;
     match all.iter().position(|other| *other != own) {
         None => Ok(()),
         Some(other) => {

@@ -14,7 +14,7 @@ use super::{CallKernel, Inner, RankMemory};
 use crate::backend::Image;
 use crate::emit::Emitted;
 use crate::error::CallError;
-use crate::group::{Group, GroupKernel, compile_all, place_control, waived};
+use crate::group::{Group, GroupKernel, Net, compile_all, place_control, waived};
 use crate::launch::Prepared;
 use crate::memory::{DeviceMemory, Window, align_up};
 use crate::pipeline::AnyPipeline;
@@ -89,7 +89,8 @@ impl CallProgram {
 pub(crate) struct Loader<'a> {
     group: &'a Group,
     window: Arc<Window>,
-    places: std::vec::IntoIter<Place>,
+    net: Option<Arc<Net>>,
+    places: std::iter::Enumerate<std::vec::IntoIter<Place>>,
 }
 
 /// What one of them gets.
@@ -127,13 +128,16 @@ impl Loader<'_> {
         programs: &[&CallProgram],
     ) -> Result<Loader<'a>, CallError> {
         let (places, bytes) = place(programs);
-        let window = Arc::new(Window::new(group.backend(), bytes)?);
         let emitted: Vec<&Emitted> = programs.iter().map(|program| &program.emitted).collect();
+        let plans: Vec<&Plan> = emitted.iter().map(|emitted| &emitted.plan).collect();
+        group.check_nodes(&plans)?;
+        let window = Arc::new(Window::new(group.backend(), bytes)?);
         let images = compile_all(group, &emitted)?;
+        let net = group.open_network(&plans)?;
         let places = places.into_iter().zip(images);
         let place = |((control_at, regions_at), image)| Place { control_at, regions_at, image };
         let places: Vec<Place> = places.map(place).collect();
-        Ok(Loader { group, window, places: places.into_iter() })
+        Ok(Loader { group, window, net, places: places.into_iter().enumerate() })
     }
 
     /// Loads the next one on all local ranks, and allocates what its calls take. `usual_sms`: SMs of
@@ -145,7 +149,7 @@ impl Loader<'_> {
     ) -> Result<CallKernel, CallError> {
         let (group, window) = (self.group, &self.window);
         let CallProgram { emitted: Emitted { plan, .. }, mut spec, room } = program;
-        let Some(Place { control_at, regions_at, image }) = self.places.next() else {
+        let Some((number, Place { control_at, regions_at, image })) = self.places.next() else {
             let what = format!("{} was not compiled with the others", plan.pipeline);
             return Err(CallError::Mismatch { what });
         };
@@ -155,8 +159,12 @@ impl Loader<'_> {
         let prepared = Prepared::new(kernel, usual_sms, spec.is_paired, operand)?;
         let ranks = group.local().map(|rank| RankMemory::new(group, rank, &spec, room, window));
         let ranks = ranks.collect::<Result<Vec<_>, CallError>>()?;
-        let inner =
-            Inner { prepared, ranks, spec, group: group.clone(), window: Arc::clone(window) };
+        for (local, own) in ranks.iter().enumerate() {
+            let address = self.net.as_ref().map_or(0, |net| net.address(number, local));
+            own.values()[spec.network_at()] = address;
+        }
+        let (group, window, _net) = (group.clone(), Arc::clone(window), self.net.clone());
+        let inner = Inner { prepared, ranks, spec, group, window, _net };
         Ok(CallKernel { inner: Arc::new(inner) })
     }
 }

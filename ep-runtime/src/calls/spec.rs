@@ -2,7 +2,7 @@
 //!
 //! The numbers of a call stand in one list: four for each place of the declaration (address, row
 //! stride, column stride, place in the window), two for each size (how many, and where the device finds
-//! how many), one for each tensor of several copies, one for each arg.
+//! how many), one for each tensor of several copies, one for each arg, and where the network is.
 
 mod words;
 
@@ -128,7 +128,7 @@ impl CallSpec {
         };
         spec.sizes = spec.sizes_of(ir, options);
         let words = WORDS * names.len() + 2 * spec.sizes.len();
-        spec.values = words + spec.copies.len() + spec.args.len();
+        spec.values = words + spec.copies.len() + spec.args.len() + 1;
         spec.is_read = vec![false; spec.values];
         for param in &plan.params {
             if let Some(Operand::PerCall(at, _)) = spec.operand(param) {
@@ -200,6 +200,11 @@ impl CallSpec {
         self.copies_at() + self.copies.len()
     }
 
+    /// Where the list has the network of the rank, which no call changes.
+    pub(super) fn network_at(&self) -> usize {
+        self.args_at() + self.args.len()
+    }
+
     /// Which number of a call a member of `struct Args` takes.
     pub(super) fn operand(&self, param: &Param) -> Option<Operand> {
         let tensor = |name: &str, part: usize, copy: i64, word: usize| {
@@ -226,8 +231,7 @@ impl CallSpec {
             ParamKind::ColumnStride { tensor: name, part } => tensor(name, *part, 0, 2),
             ParamKind::WindowOffset { tensor: name } => tensor(name, 0, 0, 3),
             ParamKind::MetaOffset { channel } => tensor(&records(channel), 0, 0, 3),
-            // Typed calls know of no network.
-            ParamKind::Net => None,
+            ParamKind::Net => Some(self.network_at()),
         };
         Some(Operand::PerCall(at?, 0))
     }

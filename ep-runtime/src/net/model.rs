@@ -15,11 +15,10 @@ use ep_emu::{Actor, ActorMemory, Address};
 use super::layout::{Layout, WINDOW};
 use super::queue::{self, Joined, Limits, Request, STAMP_AT};
 use super::stream::{Landing, Sending};
-use super::view::Views;
+use super::view::{NetPart, Views};
 use crate::backend::Backend;
-use crate::group::positive;
 use crate::host::HostBackend;
-use crate::memory::HostMemory;
+use crate::memory::{DeviceMemory, HostMemory};
 use crate::net_error::NetError;
 
 /// How the network of the emulator behaves; its clock is that of the emulator.
@@ -83,19 +82,30 @@ impl ModelNetwork {
         if plan.network_counters == 0 {
             return Ok(None);
         }
-        let layout = Layout {
-            ranks: backend.ranks(),
-            data_bytes: positive(plan.network_bytes).max(1),
-            queues: 2,
-            slots: 64,
-            counters: positive(plan.network_counters) as usize,
-        };
-        ModelNetwork::new(backend, layout, options).map(Some)
+        let (_, data_bytes, counters) = NetPart::place([plan]);
+        ModelNetwork::of_bytes(backend, data_bytes, counters, options).map(Some)
+    }
+
+    /// A network of so many bytes for rows, and counters.
+    pub(super) fn of_bytes(
+        backend: &Arc<HostBackend>,
+        data_bytes: u64,
+        counters: usize,
+        options: &ModelOptions,
+    ) -> Result<ModelNetwork, NetError> {
+        let (ranks, data_bytes) = (backend.ranks(), data_bytes.max(1));
+        let layout = Layout { ranks, data_bytes, queues: 2, slots: 64, counters };
+        ModelNetwork::new(backend, layout, options)
     }
 
     /// Where `ep::Net` of a rank is, an argument of kernels.
     pub fn address(&self, rank: usize) -> u64 {
         self.views[rank].all.address()
+    }
+
+    /// The same for one kernel that has a part of it.
+    pub(super) fn part(&self, rank: usize, part: NetPart) -> Result<DeviceMemory, NetError> {
+        self.views[rank].part(part)
     }
 
     /// The same of all ranks.

@@ -2,6 +2,7 @@
 //! `node-combine`.
 
 use crate::pipeline;
+pub use node_layout::*;
 
 pipeline! {
     /// Counts where this rank's tokens go, per rank and per node.

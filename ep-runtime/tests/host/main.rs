@@ -12,6 +12,10 @@ mod nvfp4;
 #[path = "../../examples/top1_router.rs"]
 #[expect(dead_code, reason = "an example has a main")]
 mod top1_router;
+#[cfg(target_os = "linux")]
+#[path = "../../examples/two_hops.rs"]
+#[expect(dead_code, reason = "an example has a main")]
+mod two_hops;
 #[path = "../../examples/two_payloads.rs"]
 #[expect(dead_code, reason = "an example has a main")]
 mod two_payloads;
@@ -300,6 +304,20 @@ fn a_small_row_travels_with_a_large_one() {
     let options = HostOptions { build: Build::Checked, ..HostOptions::new(2) };
     let group = HostBackend::new(programs, options).unwrap().group().unwrap();
     two_payloads::run(&group).unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn rows_go_between_nodes_and_back() {
+    use ep_runtime::group::Group;
+    use ep_runtime::net::ModelOptions;
+    let Some(programs) = programs() else { return };
+    for (nodes, build) in [(2, Build::Checked), (3, Build::Fast)] {
+        let options = HostOptions { build, ..HostOptions::new(2 * nodes) };
+        let backend = HostBackend::new(programs, options).unwrap();
+        two_hops::run(&Group::over_model(&backend, nodes, &ModelOptions::default()).unwrap())
+            .unwrap();
+    }
 }
 
 #[test]

@@ -6,5 +6,6 @@ mod cable;
 mod exchange;
 mod gpu;
 mod host;
+mod nodes;
 mod nvrtc;
 mod processes;

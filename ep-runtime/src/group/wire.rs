@@ -1,0 +1,85 @@
+//! Groups of several nodes: what joins them, and the networks of their kernels.
+
+use std::sync::{Arc, Mutex};
+
+use ep_codegen::plan::Plan;
+
+use super::{Group, positive};
+use crate::error::CallError;
+use crate::memory::DeviceMemory;
+
+/// What joins the nodes of a group.
+pub(crate) trait Wire: Send + Sync {
+    /// How many nodes there are, of equally many ranks.
+    fn nodes(&self) -> usize;
+
+    /// Waits until every process of the group has come to the step `label`, and gives what each rank
+    /// brought; just `value` when all ranks are in this process.
+    fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, CallError>;
+
+    /// Opens a network for kernels that share a window; all processes do it together.
+    fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError>;
+}
+
+/// The network of some kernels.
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "networks are for Linux"))]
+pub(crate) struct Net {
+    /// For each kernel, `ep::Net` of each local rank.
+    pub(crate) views: Vec<Vec<DeviceMemory>>,
+    /// Its ends, which close when this is dropped.
+    pub(crate) _ends: Mutex<Box<dyn Send>>,
+}
+
+impl Net {
+    /// Where a kernel finds the network of a local rank, by the rank's position among these.
+    pub(crate) fn address(&self, kernel: usize, local: usize) -> u64 {
+        self.views[kernel][local].address()
+    }
+}
+
+impl Group {
+    /// Nodes of the group, of equally many ranks: those of one reach each other's memory, and all others
+    /// over a network.
+    pub fn nodes(&self) -> usize {
+        self.shared.wire.as_ref().map_or(1, |wire| wire.nodes())
+    }
+
+    /// Waits until every process of the group has come to the step `label`, and gives what each brought.
+    pub(crate) fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, CallError> {
+        match &self.shared.wire {
+            Some(wire) => wire.gather(label, value),
+            None => Ok(self.backend().gather(label, value)?),
+        }
+    }
+
+    /// The network that kernels take which share a window, if they take any.
+    pub(crate) fn open_network(&self, plans: &[&Plan]) -> Result<Option<Arc<Net>>, CallError> {
+        let takes_any = plans.iter().any(|plan| plan.network_counters > 0);
+        match &self.shared.wire {
+            Some(wire) if takes_any => Ok(Some(Arc::new(wire.open(self, plans)?))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Fails for kernels whose ranks would look for others where they are not.
+    pub(crate) fn check_nodes(&self, plans: &[&Plan]) -> Result<(), CallError> {
+        plans.iter().try_for_each(|plan| self.check_plan(plan))
+    }
+
+    fn check_plan(&self, plan: &Plan) -> Result<(), CallError> {
+        let number = |name: &str| plan.numbers.get(name).map(|number| positive(*number));
+        let has_channels = !plan.messages.is_empty();
+        let nodes = number("nodes").unwrap_or(1);
+        let ranks = number("ranks").unwrap_or(self.ranks() as u64);
+        for (what, own, of_group) in
+            [("ranks", ranks, self.ranks()), ("nodes", nodes, self.nodes())]
+        {
+            if has_channels && own != of_group as u64 {
+                let name = &plan.pipeline;
+                let what = format!("{name} is made for {own} {what}, and the group has {of_group}");
+                return Err(CallError::Mismatch { what });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! Groups whose nodes a network joins: each is a process of its own, or all are in one emulator.
+
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use ep_codegen::plan::Plan;
+
+use super::{NetOptions, NetPart, Network};
+use crate::backend::{Backend, BackendError};
+use crate::error::CallError;
+use crate::group::{Group, GroupOptions, Net, Wire};
+use crate::join::{Member, Store, UniqueId};
+use crate::net_error::NetError;
+
+/// Processes, one for each node.
+struct Processes {
+    nodes: usize,
+    options: NetOptions,
+    /// Of each local rank.
+    stores: Vec<Store>,
+}
+
+impl Group {
+    /// The ranks of this node, which `backend` has, and those of other processes, which join with the same
+    /// `id`: libfabric carries what they tell one another. Waits so long for all of them, and at each later
+    /// step that they take together. Kernels say how many bytes and counters they need of a network.
+    pub fn over_network(
+        backend: Arc<dyn Backend>,
+        options: GroupOptions,
+        id: &UniqueId,
+        net: &NetOptions,
+        deadline: Duration,
+    ) -> Result<Group, CallError> {
+        let (ranks, local) = (backend.ranks(), backend.local());
+        let each = local.len().max(1);
+        if !ranks.is_multiple_of(each) || !local.start.is_multiple_of(each) {
+            let what = format!("ranks {local:?} of {ranks} are no node, as all nodes are equal");
+            return Err(CallError::Mismatch { what });
+        }
+        let join = |rank: usize| Store::join(id, Member { rank, ranks }, deadline);
+        let stores = at_once(local, join).map_err(BackendError::from)?;
+        let wire = Processes { nodes: ranks / each, options: net.clone(), stores };
+        Group::joined(backend, options, Some(Box::new(wire)))
+    }
+}
+
+impl Wire for Processes {
+    fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, CallError> {
+        let one = |store: &Store| store.gather(label, &value.to_le_bytes());
+        let brought = at_once(&self.stores, one).map_err(BackendError::from)?;
+        let number = |bytes: &Vec<u8>| bytes.first_chunk().copied().map_or(0, u64::from_le_bytes);
+        Ok(brought.first().into_iter().flatten().map(number).collect())
+    }
+
+    fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {
+        let (parts, data_bytes, counters) = NetPart::place(plans.iter().copied());
+        let options = NetOptions { data_bytes, counters, ..self.options.clone() };
+        let ends = at_once(group.local().zip(&self.stores), |(rank, store)| {
+            Network::join(group, rank, store, &options)
+        })?;
+        let views = parts.iter().map(|part| ends.iter().map(|end| end.part(*part)).collect());
+        let views = views.collect::<Result<Vec<_>, NetError>>()?;
+        Ok(Net { views, _ends: Mutex::new(Box::new(ends)) })
+    }
+}
+
+/// Does something for each rank, all at once: each waits for all others.
+fn at_once<I: Send, T: Send, E: Send>(
+    ranks: impl IntoIterator<Item = I>,
+    one: impl Fn(I) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, E> {
+    thread::scope(|scope| {
+        let one = &one;
+        let begin = |item: I| scope.spawn(move || one(item));
+        let threads: Vec<_> = ranks.into_iter().map(begin).collect();
+        let end = |thread: thread::ScopedJoinHandle<'_, Result<T, E>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        // All end before the first error is told.
+        let ended: Vec<Result<T, E>> = threads.into_iter().map(end).collect();
+        ended.into_iter().collect()
+    })
+}
+
+#[cfg(feature = "host")]
+mod modelled {
+    use super::*;
+    use crate::host::{HostBackend, TIMEOUT};
+    use crate::net::model::{ModelNetwork, ModelOptions};
+
+    /// Nodes in one emulator.
+    struct Modelled {
+        nodes: usize,
+        backend: Arc<HostBackend>,
+        options: ModelOptions,
+    }
+
+    impl Group {
+        /// All ranks of an emulator as so many nodes, with a model of a network between them.
+        pub fn over_model(
+            backend: &Arc<HostBackend>,
+            nodes: usize,
+            net: &ModelOptions,
+        ) -> Result<Group, CallError> {
+            let ranks = backend.ranks();
+            if backend.local().len() != ranks || nodes == 0 || !ranks.is_multiple_of(nodes) {
+                let local = backend.local();
+                let what =
+                    format!("ranks {local:?} of {ranks} are no {nodes} nodes of equally many");
+                return Err(CallError::Mismatch { what });
+            }
+            let wire = Modelled { nodes, backend: Arc::clone(backend), options: net.clone() };
+            let (backend, options) = (Arc::clone(backend), GroupOptions { timeout: TIMEOUT });
+            Group::joined(backend, options, Some(Box::new(wire)))
+        }
+    }
+
+    impl Wire for Modelled {
+        fn nodes(&self) -> usize {
+            self.nodes
+        }
+
+        fn gather(&self, _: &str, value: u64) -> Result<Vec<u64>, CallError> {
+            Ok(vec![value])
+        }
+
+        fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {
+            let (parts, data_bytes, counters) = NetPart::place(plans.iter().copied());
+            let network =
+                ModelNetwork::of_bytes(&self.backend, data_bytes, counters, &self.options)?;
+            let view =
+                |part: &NetPart| group.local().map(|rank| network.part(rank, *part)).collect();
+            let views = parts.iter().map(view).collect::<Result<Vec<_>, NetError>>()?;
+            Ok(Net { views, _ends: Mutex::new(Box::new(network)) })
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Typed calls between nodes that are processes: this test program again, two ranks each.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ep_runtime::backend::Backend;
+use ep_runtime::group::{Group, GroupOptions};
+use ep_runtime::host::{HostBackend, HostOptions, Programs, TIMEOUT};
+use ep_runtime::join::UniqueId;
+use ep_runtime::net::{ModelOptions, NetOptions, Provider};
+use ep_runtime::pipelines::{NodeNotify, node_notify};
+
+use crate::host::can_use;
+use crate::processes::ID;
+
+#[path = "../../examples/two_hops.rs"]
+#[expect(dead_code, reason = "an example has a main")]
+mod two_hops;
+
+const NODE: &str = "EPFORGE_TEST_NODE";
+const PROVIDER: &str = "EPFORGE_TEST_PROVIDER";
+const NODES: usize = 2;
+const EACH: usize = 2;
+
+/// What a process runs; in the program of the tests themselves it does nothing.
+#[test]
+fn one_node() {
+    let (Ok(node), Ok(provider)) = (std::env::var(NODE), std::env::var(PROVIDER)) else { return };
+    let node: usize = node.parse().expect("a node");
+    let provider: Provider = provider.parse().expect("a provider");
+    let id = UniqueId::from_variable(ID).expect("an id").expect("an id");
+    let local = node * EACH..(node + 1) * EACH;
+    let host = HostOptions { local, ..HostOptions::new(NODES * EACH) };
+    let backend = HostBackend::new(&Programs::find().expect("a compiler"), host).expect("ranks");
+    let net = NetOptions { queues: 2, ..NetOptions::new(provider, 0) };
+    let options = GroupOptions { timeout: TIMEOUT };
+    let deadline = Duration::from_secs(100);
+    let group = Group::over_network(backend as Arc<dyn Backend>, options, &id, &net, deadline);
+    let group = group.unwrap();
+    assert_eq!((group.nodes(), group.ranks()), (NODES, NODES * EACH));
+    two_hops::run(&group).unwrap();
+}
+
+#[test]
+fn rows_go_between_processes_and_back() {
+    for provider in [Provider::Tcp, Provider::Shm] {
+        if !can_use(provider) {
+            continue;
+        }
+        let id = UniqueId::local().expect("an id");
+        let start = |node: usize| -> Child {
+            let mut command = Command::new(std::env::current_exe().expect("this program"));
+            command.args(["--exact", "nodes::one_node"]).stdin(Stdio::null());
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.env(NODE, node.to_string()).env(PROVIDER, provider.to_string());
+            match node {
+                0 => id.hand_to(&mut command, ID),
+                _ => id.give_to(&mut command, ID),
+            }
+            command.spawn().expect("this program")
+        };
+        let children: Vec<Child> = (0..NODES).map(start).collect();
+        for (node, child) in children.into_iter().enumerate() {
+            let ended = child.wait_with_output().expect("a child");
+            let said = String::from_utf8_lossy(&ended.stdout);
+            assert!(ended.status.success(), "{provider}, node {node}: {said}");
+        }
+    }
+}
+
+/// A kernel whose ranks would look for each other where they are not is refused by all.
+#[test]
+fn kernels_of_other_nodes_are_refused() {
+    let Ok(programs) = Programs::find() else { return };
+    let backend = HostBackend::new(&programs, HostOptions::new(4)).unwrap();
+    let shape = |nodes: usize, local_ranks: usize| node_notify::Shape {
+        nodes,
+        local_ranks,
+        experts: 8,
+        stripes: 4,
+    };
+    let refused = |group: &Group, nodes: usize, local_ranks: usize| {
+        let prepared = NodeNotify::prepare(group, shape(nodes, local_ranks), Default::default());
+        prepared.err().expect("it is refused").to_string()
+    };
+    let one = backend.group().unwrap();
+    assert_eq!(refused(&one, 2, 2), "NodeNotify is made for 2 nodes, and the group has 1");
+    let two = Group::over_model(&backend, 2, &ModelOptions::default()).unwrap();
+    assert_eq!(refused(&two, 4, 1), "NodeNotify is made for 4 nodes, and the group has 2");
+    assert_eq!(refused(&two, 2, 1), "NodeNotify is made for 2 ranks, and the group has 4");
+    let odd = Group::over_model(&backend, 3, &ModelOptions::default()).err().unwrap().to_string();
+    assert_eq!(odd, "ranks 0..4 of 4 are no 3 nodes of equally many");
+}
