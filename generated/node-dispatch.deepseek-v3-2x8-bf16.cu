@@ -192,34 +192,34 @@ __device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
     ep::Units<Cfg::RdmaSend, 0> units(team, Cfg::kStripes);
     for (int stripe; (stripe = units.take()) >= 0;) {
         rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
-        // +67  for node in nodes
+        // +68  for node in nodes
         for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-            // +68  announce rail[node] { first: node_prefix[node, stripe], count:
+            // +69  announce rail[node] { first: node_prefix[node, stripe], count:
             //     node_tokens[stripe, node] }
-            // W1: publishes header of rail, for Forward +89
+            // W1: publishes header of rail, for Forward +90
             rail.announce(node, 0, args.node_prefix[node * Cfg::kStripes + stripe]);
             rail.announce(node, 1, args.node_tokens[stripe * Cfg::kNodes + node]);
         }
-        // +70  for token in stripe
+        // +71  for token in stripe
         const ep::Span rows(
             ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
         for (int token = rows.begin; token < rows.end && !team.stopped; ++token) {
-            // +71  for node in nodes where any(node_bits[token, node])
+            // +72  for node in nodes where any(node_bits[token, node])
             for (int node_2 = 0; node_2 < Cfg::kNodes && !team.stopped; ++node_2) {
                 const bool goes = args.node_bits[ep::i64{token} * Cfg::kNodes + node_2] != 0;
                 if (!goes) {
                     const int next = rail.position(node_2);
-                    // +77  record send_rail_head[token, node] = rail[node].position
+                    // +78  record send_rail_head[token, node] = rail[node].position
                     if (team.leader()) {
                         args.send_rail_head[ep::i64{token} * Cfg::kNodes + node_2] =
                             static_cast<ep::i32>(-1LL - next);
                     }
                 }
                 if (!goes) continue;
-                // +72  push rail[node] { x: x[token], src: token, local: node_bits[token, node],
+                // +73  push rail[node] { x: x[token], src: token, local: node_bits[token, node],
                 //     experts: topk_idx[token], weights: topk_weights[token] }
-                // W2: publishes messages of rail, for Forward +89
-                // W3: takes credit of rail, from Forward +89
+                // W2: publishes messages of rail, for Forward +90
+                // W3: takes credit of rail, from Forward +90
                 const int rail_position = rail.position(node_2);
                 if (rail.reserve(node_2)) {
                     char* slot = rail.slot(node_2);
@@ -242,7 +242,7 @@ __device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
                         Cfg::Hop::kWeightsCount);
                     rail.publish(node_2);
                 }
-                // +77  record send_rail_head[token, node] = rail[node].position
+                // +78  record send_rail_head[token, node] = rail[node].position
                 if (team.leader()) {
                     args.send_rail_head[ep::i64{token} * Cfg::kNodes + node_2] = rail_position;
                 }
@@ -262,21 +262,21 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
             stripe += team.blocks) {
             rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
             inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
-            // +83  for node in nodes
+            // +84  for node in nodes
             for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-                // +84  announce inner[peer, node] { first: forward_first[node, stripe, peer],
+                // +85  announce inner[peer, node] { first: forward_first[node, stripe, peer],
                 //     count: forward_count[node, stripe, peer] }
-                // W4: publishes header of inner, for NvlReceive +99
+                // W4: publishes header of inner, for NvlReceive +100
                 inner.announce(node, 0,
                     args.forward_first[(node * Cfg::kStripes + stripe) * Cfg::kLocalRanks + peer]);
                 inner.announce(node, 1,
                     args.forward_count[(node * Cfg::kStripes + stripe) * Cfg::kLocalRanks + peer]);
             }
-            // +89  for message in rail at rail_prefix[message.source] + rail[message.source].first
+            // +90  for message in rail at rail_prefix[message.source] + rail[message.source].first
             //     where has(message.local, peer)
-            // W1: takes header of rail, from RdmaSend +68
-            // W2: takes messages of rail, from RdmaSend +72
-            // W3: publishes credit of rail, for RdmaSend +72
+            // W1: takes header of rail, from RdmaSend +69
+            // W2: takes messages of rail, from RdmaSend +73
+            // W3: publishes credit of rail, for RdmaSend +73
             for (int source; (source = rail.next(1)) >= 0;) {
                 const int index = rail.taken(source);
                 const int first = rail.header(source, 0);
@@ -289,7 +289,7 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                         ep::i64{peer});
                     if (!takes) {
                         const int next = inner.position(source);
-                        // +92  record send_inner_head[message.row, peer] = inner[peer,
+                        // +93  record send_inner_head[message.row, peer] = inner[peer,
                         //     message.source].position
                         if (team.leader()) {
                             args.send_inner_head[ep::i64{row} * Cfg::kLocalRanks + peer] =
@@ -297,10 +297,10 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                         }
                     }
                     if (takes) {
-                        // +90  push inner[peer, message.source] { ..message, experts:
+                        // +91  push inner[peer, message.source] { ..message, experts:
                         //     local(message.experts, rank_at(node(me), peer)) }
-                        // W5: publishes messages of inner, for NvlReceive +103
-                        // W6: takes credit of inner, from NvlReceive +103
+                        // W5: publishes messages of inner, for NvlReceive +104
+                        // W6: takes credit of inner, from NvlReceive +104
                         const int inner_position = inner.position(source);
                         if (inner.reserve(source)) {
                             char* slot_2 = inner.slot(source);
@@ -331,7 +331,7 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                                 Cfg::Hop::kWeightsCount);
                             inner.publish(source);
                         }
-                        // +92  record send_inner_head[message.row, peer] = inner[peer,
+                        // +93  record send_inner_head[message.row, peer] = inner[peer,
                         //     message.source].position
                         if (team.leader()) {
                             args.send_inner_head[ep::i64{row} * Cfg::kLocalRanks + peer] =
@@ -361,11 +361,11 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
             inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
-            // +98  for node in nodes
+            // +99  for node in nodes
             for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-                // +99  record recv_first[rank_at(node, peer), stripe] = rank_prefix[rank_at(node,
+                // +100  record recv_first[rank_at(node, peer), stripe] = rank_prefix[rank_at(node,
                 //     peer), me] + inner[peer, node].first
-                // W4: takes header of inner, from Forward +84
+                // W4: takes header of inner, from Forward +85
                 const int first = inner.header(node, 0);
                 if (team.leader()) {
                     args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe] =
@@ -373,17 +373,17 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                             ep::i64{args.rank_prefix[ep::i64{node * Cfg::kLocalRanks
                                 + peer} * Cfg::kRanks + me]} + first);
                 }
-                // +100  record recv_count[rank_at(node, peer), stripe] = inner[peer, node].count
+                // +101  record recv_count[rank_at(node, peer), stripe] = inner[peer, node].count
                 const int count = inner.header(node, 1);
                 if (team.leader()) {
                     args.recv_count[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe] =
                         count;
                 }
             }
-            // +103  for message in inner[peer] at rank_prefix[rank_at(message.part, peer), me] +
+            // +104  for message in inner[peer] at rank_prefix[rank_at(message.part, peer), me] +
             //     inner[peer, message.part].first
-            // W5: takes messages of inner, from Forward +90
-            // W6: publishes credit of inner, for Forward +90
+            // W5: takes messages of inner, from Forward +91
+            // W6: publishes credit of inner, for Forward +91
             for (int part; (part = inner.next(1)) >= 0;) {
                 const int index = inner.taken(part);
                 ep::settle(mover, inner);
@@ -394,15 +394,15 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                 if (inner.arrived(part)) {
                     const char* slot = inner.slot(part);
                     const int row = static_cast<ep::i32>(ep::i64{first_3} + index);
-                    // +104  store recv_x[message.row] = message.x
+                    // +105  store recv_x[message.row] = message.x
                     mover.fence_global();
                     mover.row(ep::at_leader(&args.recv_x[ep::i64{row} * Cfg::kHidden]), slot);
-                    // +105  record recv_src[message.row] = message.src
+                    // +106  record recv_src[message.row] = message.src
                     if (team.leader()) {
                         args.recv_src[row] =
                             ep::get<ep::i32>(slot + Cfg::Inner::kMeta + Cfg::Hop::kSrc, 0);
                     }
-                    // +106  store recv_topk_idx[message.row] = message.experts
+                    // +107  store recv_topk_idx[message.row] = message.experts
                     if (args.topk_idx != nullptr && args.recv_topk_idx != nullptr) {
                         for (int i_2 = team.lane; i_2 < Cfg::kTopk; i_2 += ep::kLanes) {
                             args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + i_2] =
@@ -410,7 +410,7 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                                     + Cfg::Hop::kExperts, i_2)};
                         }
                     }
-                    // +107  store recv_topk_weights[message.row] = message.weights *
+                    // +108  store recv_topk_weights[message.row] = message.weights *
                     //     (message.experts >= 0) as f32
                     if (args.topk_idx != nullptr && args.topk_weights != nullptr
                         && args.recv_topk_weights != nullptr) {

@@ -17,6 +17,7 @@ pipeline! {
         variant payload {
             Bf16 { x: bf16 },
             Fp8 { x: e4m3, scale: f32 block 128 },
+            Fp8Packed { x: e4m3, scale: ue8m0 block 128 },
         }
         variant mode { Fresh, Cached }
         // A ring within the node holds four chunks: one that is read, one whose credit is on its way, one that
