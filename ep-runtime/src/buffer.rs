@@ -10,6 +10,7 @@ mod agreement;
 mod bind;
 mod counts;
 mod expand;
+mod far;
 mod handles;
 mod held;
 mod inputs;
@@ -70,6 +71,7 @@ impl Buffer {
         group.check_local()?;
         // Before anything that could fail on one rank alone and leave the others waiting.
         agreement::agree_on_options(group, &options)?;
+        options.nodes = group.nodes();
         options.check(ranks)?;
         choose(&mut options, group)?;
         let programs = Programs::emit(emit, ranks, group.backend().arch(), &options)?;
@@ -99,9 +101,13 @@ impl Buffer {
 
     /// The pipelines of [`Buffer::dispatch`], in order.
     pub fn dispatch_pipelines(&self) -> &'static [StandardPipeline] {
-        match self.dispatches_in_one_launch() {
-            true => &[StandardPipeline::DecodeDispatch],
-            false => &[StandardPipeline::Layout, StandardPipeline::NvlDispatch],
+        use StandardPipeline as Standard;
+        match &self.shared.kernels {
+            Kernels::Far(_) => {
+                &[Standard::NodeLayout, Standard::NodeNotify, Standard::NodeDispatch]
+            }
+            Kernels::Near(_) if self.dispatches_in_one_launch() => &[Standard::DecodeDispatch],
+            Kernels::Near(_) => &[Standard::Layout, Standard::NvlDispatch],
         }
     }
 
@@ -112,7 +118,7 @@ impl Buffer {
 
     /// Whether [`Buffer::dispatch`] counts and sends in one launch.
     pub fn dispatches_in_one_launch(&self) -> bool {
-        self.shared.kernels.one_launch.is_some()
+        self.shared.kernels.one_launch().is_some()
     }
 
     /// Memory that it takes on each rank.
@@ -153,7 +159,7 @@ impl Buffer {
         input.check(self.options())?;
         let received = Received::take(shared, rank)?;
         let mut handle = self.take_handle(rank, input, call)?;
-        if let Some(one_launch) = &shared.kernels.one_launch {
+        if let Some(one_launch) = shared.kernels.one_launch() {
             self.count_and_send(one_launch, &mut handle, input, &received, call)?;
             return Ok((handle, received));
         }
@@ -173,7 +179,7 @@ impl Buffer {
         let leases = || Box::new((handle.lease().clone(), received.lease().clone())) as Kept;
         let turn = shared.group.begin(rank, call, leases)?;
         handle.begin(&turn)?;
-        counts.launch(&turn, call)?;
+        counts.iter().flatten().try_for_each(|bound| bound.launch(&turn, call))?;
         handle.counting(&mut shared.rank(rank)?.state());
         rows.launch(&turn, call)?;
         shared.group.end(turn, call)?;
@@ -274,7 +280,7 @@ impl Buffer {
         let counts = self.bind_counts(handle, input, call)?;
         let turn = shared.group.begin(rank, call, || Box::new(handle.lease().clone()))?;
         handle.begin(&turn)?;
-        counts.launch(&turn, call)?;
+        counts.iter().flatten().try_for_each(|bound| bound.launch(&turn, call))?;
         handle.counting(&mut shared.rank(rank)?.state());
         shared.group.end(turn, call)
     }
@@ -301,14 +307,10 @@ impl Buffer {
     ) -> Result<Received, CallError> {
         let (shared, rank) = (&self.shared, handle.rank());
         shared.same_tokens(handle, input)?;
-        let Some(cached) = &shared.kernels.cached else {
-            let what = "the buffer was made without cached dispatches".to_string();
-            return Err(CallError::Mismatch { what });
-        };
         shared.group.check(rank)?;
         let received = Received::take(shared, rank)?;
         let stripes = self.bind_stripes(handle, call)?;
-        let rows = self.bind_cached(cached, handle, input, &received, call)?;
+        let rows = self.bind_cached(handle, input, &received, call)?;
         match &stripes {
             Some(stripes) => self.send(&[stripes, &rows], handle, &received, call)?,
             None => self.send(&[&rows], handle, &received, call)?,

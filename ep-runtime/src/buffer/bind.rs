@@ -3,14 +3,15 @@
 
 use super::handles::{CombineInput, Handle, Received};
 use super::inputs::{CombineOutput, DispatchInput};
-use super::kernels::Combine;
+use super::kernels::{Combine, Kernels, NearKernels};
 use super::options::BufferOptions;
 use super::{Buffer, CallOptions};
 use crate::args::Rows;
 use crate::calls::{BoundCall, Held};
 use crate::error::CallError;
 use crate::pipelines::{
-    decode_combine, decode_dispatch, decode_stripes, layout, nvl_combine, nvl_dispatch,
+    decode_combine, decode_dispatch, decode_stripes, layout, node_combine, nvl_combine,
+    nvl_dispatch,
 };
 use crate::tensor::DeviceTensor;
 
@@ -44,16 +45,22 @@ impl Buffer {
         handle: &Handle,
         input: &DispatchInput,
         call: &CallOptions,
-    ) -> Result<BoundCall<'_>, CallError> {
+    ) -> Result<[Option<BoundCall<'_>>; 2], CallError> {
         use layout::{Args, Kernel, places as at};
+        let near = match &self.shared.kernels {
+            Kernels::Near(near) => near,
+            Kernels::Far(far) => {
+                return Ok(self.bind_far_counts(far, handle, input, call)?.map(Some));
+            }
+        };
         let options = self.options();
         let topk_idx = input.topk_idx(options);
         let mut given = Kernel::NO_TENSORS;
         at::topk_idx.put(&topk_idx, &mut given);
         let args = Args { alignment: options.alignment, tokens_from: handle.tokens_word() };
-        let held = [&handle.memory()?.held.layout, &handle.counts_to()?.layout];
-        let kernel = &self.shared.kernels.layout.core;
-        kernel.bind_with(handle.rank(), call, &held, &given, &Kernel::numbers(&args))
+        let held = [&handle.memory()?.held.layout, &handle.counts_to()?.counts];
+        let (kernel, numbers) = (&near.layout.core, Kernel::numbers(&args));
+        Ok([Some(kernel.bind_with(handle.rank(), call, &held, &given, &numbers)?), None])
     }
 
     /// The rows of a fresh dispatch.
@@ -65,6 +72,12 @@ impl Buffer {
         call: &CallOptions,
     ) -> Result<BoundCall<'_>, CallError> {
         use nvl_dispatch::{Kernel, PayloadTensor, places as at};
+        let near = match &self.shared.kernels {
+            Kernels::Near(near) => near,
+            Kernels::Far(far) => {
+                return self.bind_far_rows(&far.dispatch, handle, input, received, call, true);
+            }
+        };
         let options = self.options();
         let x = PayloadTensor::from(input.rows(options));
         let (topk_idx, topk_weights) = (input.topk_idx(options), input.topk_weights(options));
@@ -73,7 +86,7 @@ impl Buffer {
         at::topk_idx.put(&topk_idx, &mut given);
         at::topk_weights.put(topk_weights.as_ref(), &mut given);
         let numbers = self.dispatch_numbers(handle, call);
-        let (kernel, rank) = (&self.shared.kernels.dispatch.core, handle.rank());
+        let (kernel, rank) = (&near.dispatch.core, handle.rank());
         let held = [&handle.memory()?.held.dispatch, &received.memory()?.held.dispatch];
         kernel.bind_with(rank, call, &held, &given, numbers.as_ref())
     }
@@ -85,14 +98,25 @@ impl Buffer {
     }
 
     /// The rows of a cached dispatch, which brings neither indices nor weights.
-    pub(super) fn bind_cached<'k>(
+    pub(super) fn bind_cached(
         &self,
-        kernel: &'k nvl_dispatch::Kernel,
         handle: &Handle,
         input: &DispatchInput,
         received: &Received,
         call: &CallOptions,
-    ) -> Result<BoundCall<'k>, CallError> {
+    ) -> Result<BoundCall<'_>, CallError> {
+        let absent = || {
+            let what = "the buffer was made without cached dispatches".to_string();
+            CallError::Mismatch { what }
+        };
+        let near = match &self.shared.kernels {
+            Kernels::Near(near) => near,
+            Kernels::Far(far) => {
+                let kernel = far.cached.as_ref().ok_or_else(absent)?;
+                return self.bind_far_rows(kernel, handle, input, received, call, false);
+            }
+        };
+        let kernel = near.cached.as_ref().ok_or_else(absent)?;
         let x = nvl_dispatch::PayloadTensor::from(input.rows(self.options()));
         let mut given = nvl_dispatch::Kernel::NO_TENSORS;
         nvl_dispatch::places::x.put(&x, &mut given);
@@ -107,8 +131,12 @@ impl Buffer {
         handle: &Handle,
         call: &CallOptions,
     ) -> Result<Option<BoundCall<'_>>, CallError> {
-        let kernel = self.shared.kernels.stripes.as_ref().filter(|_| handle.lacks_stripes());
-        let Some(kernel) = kernel else { return Ok(None) };
+        let Kernels::Near(NearKernels { stripes: Some(kernel), .. }) = &self.shared.kernels else {
+            return Ok(None);
+        };
+        if !handle.lacks_stripes() {
+            return Ok(None);
+        }
         let (tokens, tokens_from) = (handle.tokens(), handle.tokens_word());
         let args = decode_stripes::Args { tokens, tokens_from };
         let (held, numbers) =
@@ -137,25 +165,26 @@ impl Buffer {
         let (tokens_from, tables) = (handle.tokens_word(), &handle.memory()?.held.combine);
         let (all, few) = ([tables, x, weights.unwrap_or(x)], [tables, x]);
         let held: &[&Held] = if weights.is_some() { &all } else { &few };
-        match &shared.kernels.combine {
-            Combine::Fetched(kernel) => {
-                use nvl_combine::{Args, Kernel, places as at};
+        // What the three ways back have in common, under their own names.
+        macro_rules! bind {
+            ($pipeline:ident, $kernel:expr) => {{
+                use $pipeline::{Args, Kernel, places as at};
                 let mut given = Kernel::NO_TENSORS;
                 at::bias.put(&bias, &mut given);
                 at::combined.put(&combined, &mut given);
                 at::combined_weights.put(combined_weights.as_ref(), &mut given);
                 let numbers = Kernel::numbers(&Args { tokens, tokens_from });
-                kernel.core.bind_with(rank, call, held, &given, &numbers)
+                $kernel.core.bind_with(rank, call, held, &given, &numbers)
+            }};
+        }
+        match &shared.kernels {
+            Kernels::Near(NearKernels { combine: Combine::Fetched(kernel), .. }) => {
+                bind!(nvl_combine, kernel)
             }
-            Combine::Stored(kernel) => {
-                use decode_combine::{Args, Kernel, places as at};
-                let mut given = Kernel::NO_TENSORS;
-                at::bias.put(&bias, &mut given);
-                at::combined.put(&combined, &mut given);
-                at::combined_weights.put(combined_weights.as_ref(), &mut given);
-                let numbers = Kernel::numbers(&Args { tokens, tokens_from });
-                kernel.core.bind_with(rank, call, held, &given, &numbers)
+            Kernels::Near(NearKernels { combine: Combine::Stored(kernel), .. }) => {
+                bind!(decode_combine, kernel)
             }
+            Kernels::Far(far) => bind!(node_combine, far.combine),
         }
     }
 }

@@ -21,6 +21,8 @@ const CHUNK: usize = 64;
 pub(super) struct CountMemory {
     memory: HostMemory,
     local_experts: usize,
+    /// Counts are rounded up to this: kernels between nodes leave that to the host.
+    alignment: usize,
 }
 
 impl CountMemory {
@@ -33,9 +35,10 @@ impl CountMemory {
         backend: &Arc<dyn Backend>,
         rank: usize,
         local_experts: usize,
+        alignment: usize,
     ) -> Result<CountMemory, BackendError> {
         let memory = HostMemory::new(backend, rank, CountMemory::bytes(local_experts))?;
-        let counts = CountMemory { memory, local_experts };
+        let counts = CountMemory { memory, local_experts, alignment };
         for block in 0..COUNT_BLOCKS {
             let (received, per_expert) = counts.at(block);
             let name = |at: u64, words: usize, name: &str| {
@@ -107,7 +110,8 @@ impl CountMemory {
         let (mut received, mut per_expert) = ([0], vec![0; self.local_experts]);
         self.memory.read(received_at, &mut received)?;
         self.memory.read(per_expert_at, &mut per_expert)?;
-        let per_expert = per_expert.into_iter().map(|word| word as usize).collect();
+        let aligned = |word: u32| (word as usize).next_multiple_of(self.alignment);
+        let per_expert = per_expert.into_iter().map(aligned).collect();
         Ok(Counts { received: received[0] as usize, per_expert })
     }
 

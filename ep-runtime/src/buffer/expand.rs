@@ -76,7 +76,7 @@ impl Expander {
         let group = &shared.group;
         group.check_local()?;
         let [layout, prefix, expand] = programs(shared, &options)?;
-        let usual_sms = shared.kernels.dispatch.core.usual_sms();
+        let usual_sms = shared.kernels.dispatch().usual_sms();
         let mut loader = Loader::new(group, &[&layout, &prefix, &expand])?;
         let layout = expert_layout::Kernel { core: loader.load(layout, usual_sms)? };
         let prefix = expert_prefix::Kernel { core: loader.load(prefix, usual_sms)? };

@@ -174,7 +174,7 @@ impl Handle {
     }
 
     /// The tables of `layout`, for a pipeline of the user. Those of stripes are absent if the dispatch was
-    /// one launch, until a cached dispatch has made them.
+    /// one launch, until a cached dispatch has made them, and if rows went between nodes.
     pub fn layout(&self) -> Result<layout::Handle, CallError> {
         let (memory, tables) = (kept(&self.lease), &self.memory()?.tables);
         let of = &tables.layout;
@@ -192,7 +192,8 @@ impl Handle {
         })
     }
 
-    /// The tables of `nvl-dispatch`, for a pipeline of the user.
+    /// The tables of `nvl-dispatch`, for a pipeline of the user. Those of the way back are absent if rows
+    /// went between nodes.
     pub fn dispatch(&self) -> Result<nvl_dispatch::Handle, CallError> {
         let (memory, of) = (kept(&self.lease), &self.memory()?.tables.dispatch);
         Ok(nvl_dispatch::Handle {

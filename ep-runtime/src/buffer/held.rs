@@ -1,7 +1,7 @@
 //! What a buffer brings to the calls of its pipelines, checked when it is made: a call copies the numbers
 //! of its tables and of its output, and checks the tensors of its caller alone.
 
-use super::kernels::{Combine, Kernels};
+use super::kernels::{Combine, Kernels, NearKernels};
 use super::places::Tables;
 use crate::calls::Held;
 use crate::error::CallError;
@@ -13,7 +13,7 @@ use crate::tensor::{Bf16, DeviceTensor};
 /// A block of counts of a handle, for the pipelines that count.
 #[derive(Default)]
 pub(super) struct HeldCounts {
-    pub(super) layout: Held,
+    pub(super) counts: Held,
     pub(super) one_launch: Held,
 }
 
@@ -23,18 +23,25 @@ impl HeldCounts {
         kernels: &Kernels,
         counts: &layout::Outputs,
     ) -> Result<HeldCounts, CallError> {
+        let near = match kernels {
+            Kernels::Near(near) => near,
+            Kernels::Far(far) => {
+                let counts = far.hold_counts(rank, counts)?;
+                return Ok(HeldCounts { counts, ..HeldCounts::default() });
+            }
+        };
         let layout::Outputs { received, received_per_expert } = counts;
         let mut given = layout::Kernel::NO_TENSORS;
         layout::places::received.put(received, &mut given);
         layout::places::received_per_expert.put(received_per_expert, &mut given);
-        let layout = kernels.layout.core.hold(rank, &given)?;
-        let Some(kernel) = &kernels.one_launch else {
-            return Ok(HeldCounts { layout, ..HeldCounts::default() });
+        let counts = near.layout.core.hold(rank, &given)?;
+        let Some(kernel) = &near.one_launch else {
+            return Ok(HeldCounts { counts, ..HeldCounts::default() });
         };
         let mut given = decode_dispatch::Kernel::NO_TENSORS;
         decode_dispatch::places::received.put(received, &mut given);
         decode_dispatch::places::received_per_expert.put(received_per_expert, &mut given);
-        Ok(HeldCounts { layout, one_launch: kernel.core.hold(rank, &given)? })
+        Ok(HeldCounts { counts, one_launch: kernel.core.hold(rank, &given)? })
     }
 }
 
@@ -43,6 +50,7 @@ impl HeldCounts {
 #[derive(Default)]
 pub(super) struct HeldTables {
     pub(super) layout: Held,
+    pub(super) notify: Held,
     pub(super) dispatch: Held,
     pub(super) cached: Held,
     pub(super) one_launch: Held,
@@ -55,6 +63,19 @@ impl HeldTables {
     pub(super) fn new(
         rank: usize,
         kernels: &Kernels,
+        tables: &Tables,
+        expert_begin: &DeviceTensor<i32, 1>,
+    ) -> Result<HeldTables, CallError> {
+        match (kernels, &tables.far) {
+            (Kernels::Near(near), _) => HeldTables::near(rank, near, tables, expert_begin),
+            (Kernels::Far(far), Some(tables)) => far.hold_tables(rank, tables, expert_begin),
+            (Kernels::Far(_), None) => Ok(HeldTables::default()),
+        }
+    }
+
+    fn near(
+        rank: usize,
+        kernels: &NearKernels,
         tables: &Tables,
         expert_begin: &DeviceTensor<i32, 1>,
     ) -> Result<HeldTables, CallError> {
@@ -197,6 +218,10 @@ impl HeldOutput {
         kernels: &Kernels,
         outputs: &nvl_dispatch::Outputs,
     ) -> Result<HeldOutput, CallError> {
+        let kernels = match kernels {
+            Kernels::Near(near) => near,
+            Kernels::Far(far) => return far.hold_output(rank, outputs),
+        };
         let dispatch = hold_outputs(rank, &kernels.dispatch, outputs)?;
         let combine = match &outputs.recv_x {
             nvl_dispatch::PayloadTensor::Bf16 { x } => {
@@ -273,6 +298,10 @@ impl HeldOffer {
         x: &DeviceTensor<Bf16, 2>,
         weights: Option<&DeviceTensor<f32, 2>>,
     ) -> Result<HeldOffer, CallError> {
+        let kernels = match kernels {
+            Kernels::Near(near) => near,
+            Kernels::Far(far) => return far.hold_offer(rank, x, weights),
+        };
         let x = combined_rows(rank, &kernels.combine, x)?;
         let weights = match &kernels.combine {
             Combine::Fetched(kernel) => {

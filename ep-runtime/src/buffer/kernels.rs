@@ -3,6 +3,7 @@
 
 use ep_codegen::plan::Plan;
 
+use super::far::FarKernels;
 use super::programs::{Programs, kernel_sms};
 use super::standard::StandardPipeline;
 use crate::calls::{CallKernel, CallProgram, Loader};
@@ -13,7 +14,15 @@ use crate::pipelines::{
 };
 
 /// All of them.
-pub(super) struct Kernels {
+pub(super) enum Kernels {
+    /// Where every rank reaches the memory of all.
+    Near(NearKernels),
+    /// Where they are on several nodes.
+    Far(FarKernels),
+}
+
+/// Those within a node.
+pub(super) struct NearKernels {
     pub(super) layout: layout::Kernel,
     pub(super) dispatch: nvl_dispatch::Kernel,
     pub(super) cached: Option<nvl_dispatch::Kernel>,
@@ -24,7 +33,7 @@ pub(super) struct Kernels {
     pub(super) stripes: Option<decode_stripes::Kernel>,
 }
 
-/// How rows come back.
+/// How rows come back within a node.
 pub(super) enum Combine {
     /// They are fetched, or pass through rings.
     Fetched(nvl_combine::Kernel),
@@ -42,35 +51,70 @@ impl Kernels {
     ) -> Result<Kernels, CallError> {
         let mut loader = Loader::new(group, &programs.all())?;
         let mut load = |program: CallProgram| loader.load(program, usual_sms);
-        let layout = layout::Kernel { core: load(programs.layout)? };
-        let dispatch = nvl_dispatch::Kernel { core: load(programs.dispatch)? };
-        let core = loader.load(programs.combine, kernel_sms(group, combine, usual_sms))?;
-        let combine = match combine {
-            StandardPipeline::DecodeCombine => Combine::Stored(decode_combine::Kernel { core }),
-            _ => Combine::Fetched(nvl_combine::Kernel { core }),
-        };
+        let (layout, dispatch) = (load(programs.layout)?, load(programs.dispatch)?);
+        let way_back = loader.load(programs.combine, kernel_sms(group, combine, usual_sms))?;
         let mut load_if = |program: Option<CallProgram>| {
             program.map(|program| loader.load(program, usual_sms)).transpose()
         };
-        let cached = load_if(programs.cached)?.map(|core| nvl_dispatch::Kernel { core });
-        let one_launch = load_if(programs.one_launch)?.map(|core| decode_dispatch::Kernel { core });
-        let stripes = load_if(programs.stripes)?.map(|core| decode_stripes::Kernel { core });
-        let kernels = Kernels { layout, dispatch, cached, combine, one_launch, stripes };
-        kernels.name_regions()?;
-        Ok(kernels)
+        let (cached, one_launch) = (load_if(programs.cached)?, load_if(programs.one_launch)?);
+        let stripes = load_if(programs.stripes)?;
+        if let Some(notify) = load_if(programs.notify)? {
+            let far = FarKernels::new([layout, notify, dispatch, way_back], cached);
+            return Ok(Kernels::Far(far));
+        }
+        let near = NearKernels {
+            layout: layout::Kernel { core: layout },
+            dispatch: nvl_dispatch::Kernel { core: dispatch },
+            cached: cached.map(|core| nvl_dispatch::Kernel { core }),
+            combine: match combine {
+                StandardPipeline::DecodeCombine => {
+                    Combine::Stored(decode_combine::Kernel { core: way_back })
+                }
+                _ => Combine::Fetched(nvl_combine::Kernel { core: way_back }),
+            },
+            one_launch: one_launch.map(|core| decode_dispatch::Kernel { core }),
+            stripes: stripes.map(|core| decode_stripes::Kernel { core }),
+        };
+        near.name_regions()?;
+        Ok(Kernels::Near(near))
     }
 
     /// The kernel of a pipeline, if the buffer has it.
     pub(super) fn of(&self, pipeline: StandardPipeline) -> Option<&CallKernel> {
+        match self {
+            Kernels::Near(near) => near.of(pipeline),
+            Kernels::Far(far) => far.of(pipeline),
+        }
+    }
+
+    /// What moves the rows of a fresh dispatch.
+    pub(super) fn dispatch(&self) -> &CallKernel {
+        match self {
+            Kernels::Near(near) => &near.dispatch.core,
+            Kernels::Far(far) => &far.dispatch.core,
+        }
+    }
+
+    /// A whole dispatch in one launch.
+    pub(super) fn one_launch(&self) -> Option<&decode_dispatch::Kernel> {
+        match self {
+            Kernels::Near(near) => near.one_launch.as_ref(),
+            Kernels::Far(_) => None,
+        }
+    }
+}
+
+impl NearKernels {
+    fn of(&self, pipeline: StandardPipeline) -> Option<&CallKernel> {
         match (pipeline, &self.combine) {
             (StandardPipeline::Layout, _) => Some(&self.layout.core),
             (StandardPipeline::NvlDispatch, _) => Some(&self.dispatch.core),
             (StandardPipeline::NvlDispatchCached, _) => self.cached.as_ref().map(|it| &it.core),
             (StandardPipeline::NvlCombine, Combine::Fetched(kernel)) => Some(&kernel.core),
             (StandardPipeline::DecodeCombine, Combine::Stored(kernel)) => Some(&kernel.core),
-            (StandardPipeline::NvlCombine | StandardPipeline::DecodeCombine, _) => None,
             (StandardPipeline::DecodeDispatch, _) => self.one_launch.as_ref().map(|it| &it.core),
             (StandardPipeline::DecodeStripes, _) => self.stripes.as_ref().map(|it| &it.core),
+            _ => None,
         }
     }
 

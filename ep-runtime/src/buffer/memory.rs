@@ -7,6 +7,8 @@ use super::options::BufferOptions;
 use super::places::has_all_sources;
 use super::programs::Programs;
 use crate::calls::control_bytes;
+use crate::group::positive;
+use crate::memory::align_up;
 
 /// Memory that a buffer takes on each rank, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +21,7 @@ pub struct MemoryUsage {
     pub combine_inputs: u64,
     /// Tables of handles.
     pub tables: u64,
-    /// Host memory for counts.
+    /// Host memory for counts, and for the rows of a network.
     pub host: u64,
 }
 
@@ -49,24 +51,27 @@ impl MemoryUsage {
     ) -> MemoryUsage {
         let (live, handles) = (options.live as u64, options.handles() as u64);
         // What peers do not fetch lies outside of the window, in lines all the same.
-        let offered = options.capacity(ranks) as u64
-            * match options.weights {
-                true => 2 * options.combine_stride() + 4 * options.weights_stride(),
-                false => 2 * options.combine_stride(),
-            };
+        let weights = if options.weights { 4 * options.weights_stride() } else { 0 };
+        let offered = options.capacity(ranks) as u64 * (2 * options.combine_stride() + weights);
         let local_experts = options.local_experts(ranks);
         let per_expert = programs.one_launch.as_ref().map_or(0, |_| 4 * local_experts as u64);
         let sources = match has_all_sources(options, ranks, options.pushes_back(ranks)) {
             true => 4 * (options.tokens * ranks) as u64,
             false => 0,
         };
-        let tables = programs.layout.table_bytes() + programs.dispatch.table_bytes();
+        let mut tables = programs.layout.table_bytes() + programs.dispatch.table_bytes();
+        let mut rows_of_network = 0;
+        if let Some(notify) = &programs.notify {
+            tables += notify.table_bytes() + programs.layout.tensor_bytes();
+            let plans = programs.all().into_iter().map(|it| &it.emitted().plan);
+            rows_of_network = plans.map(|it| align_up(positive(it.network_bytes))).sum();
+        }
         MemoryUsage {
             control: control_bytes(&programs.all()),
             outputs: live * programs.dispatch.tensor_bytes(),
             combine_inputs: live * offered,
             tables: handles * (tables + per_expert + sources),
-            host: handles * CountMemory::bytes(local_experts),
+            host: handles * CountMemory::bytes(local_experts) + rows_of_network,
         }
     }
 }

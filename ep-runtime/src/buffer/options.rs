@@ -105,9 +105,11 @@ pub struct BufferOptions {
     pub experts: usize,
     /// Most tokens of any rank in a call.
     pub tokens: usize,
+    /// Nodes of the group, of equally many ranks; a buffer takes those of its group.
+    pub nodes: usize,
     /// What a row consists of.
     pub payload: Payload,
-    /// How rows travel.
+    /// How rows travel; between nodes, they pass through rings.
     pub via: Via,
     /// Rows that an output holds; `None`: the worst case, all tokens of all ranks.
     pub capacity: Option<usize>,
@@ -147,6 +149,7 @@ impl BufferOptions {
             topk,
             experts,
             tokens,
+            nodes: 1,
             payload: Payload::Bf16,
             via: Via::Direct,
             capacity: None,
@@ -189,8 +192,14 @@ impl BufferOptions {
     pub fn combine_pipeline(&self, ranks: usize) -> StandardPipeline {
         match self.pushes_back(ranks) {
             true => StandardPipeline::DecodeCombine,
+            false if self.is_far() => StandardPipeline::NodeCombine,
             false => StandardPipeline::NvlCombine,
         }
+    }
+
+    /// Whether rows go between nodes.
+    pub(in crate::buffer) fn is_far(&self) -> bool {
+        self.nodes > 1
     }
 
     /// Handles that may be in use at once.
@@ -198,8 +207,11 @@ impl BufferOptions {
         self.handles.unwrap_or(self.live)
     }
 
-    /// Values from one row of an output to the next: whole lines of 128 bytes.
+    /// Values from one row of an output to the next: whole lines of 128 bytes where peers reach it.
     pub fn row_stride(&self) -> u64 {
+        if self.is_far() {
+            return self.hidden as u64;
+        }
         let value_bytes = self.payload.value_bytes();
         line_aligned((self.hidden as u64).saturating_mul(value_bytes)) / value_bytes
     }
@@ -211,6 +223,9 @@ impl BufferOptions {
 
     /// f32 values from one row of a combine input's weights to the next.
     pub fn weights_stride(&self) -> u64 {
+        if self.is_far() {
+            return self.topk as u64;
+        }
         line_aligned((self.topk as u64).saturating_mul(4)) / 4
     }
 

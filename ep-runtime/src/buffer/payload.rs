@@ -2,7 +2,7 @@
 
 use super::options::{BufferOptions, Payload};
 use crate::args::Rows;
-use crate::pipelines::{decode_dispatch, expand, nvl_dispatch};
+use crate::pipelines::{decode_dispatch, expand, node_dispatch, nvl_dispatch};
 use crate::tensor::DeviceTensor;
 
 /// Rows and their scales, in memory that somebody else keeps.
@@ -62,4 +62,5 @@ payloads! {
     nvl_dispatch,
     decode_dispatch,
     expand,
+    node_dispatch,
 }

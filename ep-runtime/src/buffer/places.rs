@@ -1,14 +1,15 @@
 //! The memory that calls of a buffer take in turn, as the tensors of its pipelines: what one of them
 //! leaves is what another one reads or writes again.
 
+use super::far::FarTables;
 use super::held::{HeldOffer, HeldOutput};
-use super::kernels::{Combine, Kernels};
+use super::kernels::{Combine, Kernels, NearKernels};
 use super::options::BufferOptions;
 use crate::args::Rows;
 use crate::error::CallError;
 use crate::group::Group;
 use crate::memory::DeviceMemory;
-use crate::pipelines::{decode_dispatch, decode_stripes, layout, nvl_dispatch};
+use crate::pipelines::{decode_dispatch, decode_stripes, layout, node_dispatch, nvl_dispatch};
 use crate::tensor::{Bf16, DeviceTensor, Element, TensorMemory};
 
 /// The tables of a handle, for as many tokens as a call may have.
@@ -19,6 +20,8 @@ pub(super) struct Tables {
     pub(super) one_launch: decode_dispatch::Handle,
     /// Tables that such a dispatch leaves to the first cached one.
     pub(super) stripes: decode_stripes::Handle,
+    /// What calls between nodes leave.
+    pub(super) far: Option<FarTables>,
 }
 
 impl Tables {
@@ -27,6 +30,18 @@ impl Tables {
         rank: usize,
         options: &BufferOptions,
         kernels: &Kernels,
+    ) -> Result<Tables, CallError> {
+        match kernels {
+            Kernels::Near(near) => Tables::near(group, rank, options, near),
+            Kernels::Far(far) => far.tables(rank),
+        }
+    }
+
+    fn near(
+        group: &Group,
+        rank: usize,
+        options: &BufferOptions,
+        kernels: &NearKernels,
     ) -> Result<Tables, CallError> {
         let (layout, mut dispatch) = (kernels.layout.tables(rank)?, kernels.dispatch.tables(rank)?);
         let mut recv_src = dispatch.recv_src.clone();
@@ -51,7 +66,7 @@ impl Tables {
             stripe_tokens: layout.stripe_tokens.clone(),
             stripe_prefix: layout.stripe_prefix.clone(),
         };
-        Ok(Tables { layout, dispatch, one_launch, stripes })
+        Ok(Tables { layout, dispatch, one_launch, stripes, far: None })
     }
 }
 
@@ -69,7 +84,10 @@ pub(super) struct OutputMemory {
 
 impl OutputMemory {
     pub(super) fn new(kernels: &Kernels, rank: usize) -> Result<OutputMemory, CallError> {
-        let outputs = kernels.dispatch.outputs(rank)?;
+        let outputs = match kernels {
+            Kernels::Near(near) => near.dispatch.outputs(rank)?,
+            Kernels::Far(far) => far.outputs(rank)?,
+        };
         let held = HeldOutput::new(rank, kernels, &outputs)?;
         Ok(OutputMemory { outputs, held })
     }
@@ -104,14 +122,24 @@ impl OutputMemory {
     }
 }
 
-impl From<&nvl_dispatch::PayloadTensor<2>> for decode_dispatch::PayloadTensor<2> {
-    fn from(rows: &nvl_dispatch::PayloadTensor<2>) -> Self {
-        match rows.clone() {
-            nvl_dispatch::PayloadTensor::Bf16 { x } => Self::Bf16 { x },
-            nvl_dispatch::PayloadTensor::Fp8 { x, scale } => Self::Fp8 { x, scale },
-            nvl_dispatch::PayloadTensor::Fp8Packed { x, scale } => Self::Fp8Packed { x, scale },
+/// Rows of one pipeline as another one takes them.
+macro_rules! same_rows {
+    ($($from:ident as $to:ident,)*) => {$(
+        impl From<&$from::PayloadTensor<2>> for $to::PayloadTensor<2> {
+            fn from(rows: &$from::PayloadTensor<2>) -> Self {
+                match rows.clone() {
+                    $from::PayloadTensor::Bf16 { x } => Self::Bf16 { x },
+                    $from::PayloadTensor::Fp8 { x, scale } => Self::Fp8 { x, scale },
+                    $from::PayloadTensor::Fp8Packed { x, scale } => Self::Fp8Packed { x, scale },
+                }
+            }
         }
-    }
+    )*};
+}
+same_rows! {
+    nvl_dispatch as decode_dispatch,
+    nvl_dispatch as node_dispatch,
+    node_dispatch as nvl_dispatch,
 }
 
 /// A combine input.
@@ -128,12 +156,12 @@ impl OfferMemory {
         options: &BufferOptions,
         kernels: &Kernels,
     ) -> Result<OfferMemory, CallError> {
-        let (x, weights) = match &kernels.combine {
-            Combine::Fetched(kernel) => {
+        let (x, weights) = match kernels {
+            Kernels::Near(NearKernels { combine: Combine::Fetched(kernel), .. }) => {
                 let offers = kernel.offers(rank)?;
                 (offers.x, offers.weights)
             }
-            Combine::Stored(_) => {
+            _ => {
                 let weights =
                     || in_lines(group, rank, options, options.topk, options.weights_stride());
                 let x = in_lines(group, rank, options, options.hidden, options.combine_stride())?;

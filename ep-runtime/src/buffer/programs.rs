@@ -18,6 +18,8 @@ pub(super) struct Programs {
     pub(super) combine: CallProgram,
     pub(super) one_launch: Option<CallProgram>,
     pub(super) stripes: Option<CallProgram>,
+    /// Between nodes, counts are exchanged by a kernel of its own.
+    pub(super) notify: Option<CallProgram>,
 }
 
 impl Programs {
@@ -36,7 +38,11 @@ impl Programs {
             })
         };
         let (tables, window) = (options.handles(), options.live);
-        let dispatch = make(Standard::NvlDispatch, None, Room { tables, window })?;
+        let (layout, dispatch, cached) = match options.is_far() {
+            true => (Standard::NodeLayout, Standard::NodeDispatch, Standard::NodeDispatchCached),
+            false => (Standard::Layout, Standard::NvlDispatch, Standard::NvlDispatchCached),
+        };
+        let dispatch = make(dispatch, None, Room { tables, window })?;
         // Counts are made per stripe of the dispatch that reads them.
         let stripes = dispatch.emitted().plan.numbers.get("stripes").copied();
         let one_launch = options.uses_one_launch(ranks);
@@ -46,11 +52,15 @@ impl Programs {
         };
         let combine = options.combine_pipeline(ranks);
         Ok(Programs {
-            layout: make(Standard::Layout, stripes, Room { tables, window: 0 })?,
-            cached: make_if(options.cached, Standard::NvlDispatchCached)?,
+            layout: make(layout, stripes, Room { tables, window: 0 })?,
+            cached: make_if(options.cached, cached)?,
             combine: make(combine, stripes, Room { tables: 0, window })?,
             one_launch: make_if(one_launch, Standard::DecodeDispatch)?,
             stripes: make_if(one_launch, Standard::DecodeStripes)?,
+            notify: match options.is_far() {
+                true => Some(make(Standard::NodeNotify, stripes, Room { tables, window: 0 })?),
+                false => None,
+            },
             dispatch,
         })
     }
@@ -58,7 +68,7 @@ impl Programs {
     /// In the order in which they are loaded.
     pub(super) fn all(&self) -> Vec<&CallProgram> {
         let fixed = [&self.layout, &self.dispatch, &self.combine];
-        let others = [&self.cached, &self.one_launch, &self.stripes];
+        let others = [&self.cached, &self.one_launch, &self.stripes, &self.notify];
         fixed.into_iter().chain(others.into_iter().flatten()).collect()
     }
 }

@@ -85,7 +85,9 @@ impl RankMemory {
         let begin = options.placement(ranks);
         let expert_begin = DeviceTensor::from_slice(group, rank, [ranks + 1], begin.begin())?;
         let handle = |_| {
-            let counts = CountMemory::new(group.backend(), rank, options.local_experts(ranks))?;
+            let (local_experts, alignment) =
+                (options.local_experts(ranks), options.alignment.max(1) as usize);
+            let counts = CountMemory::new(group.backend(), rank, local_experts, alignment)?;
             let tables = Tables::new(group, rank, options, kernels)?;
             let held = HeldTables::new(rank, kernels, &tables, &expert_begin)?;
             let mut held_counts: [HeldCounts; COUNT_BLOCKS] = Default::default();
@@ -127,7 +129,7 @@ const MOST_REMOTE: u32 = 128;
 impl Shared {
     /// SMs of a direct dispatch that send to other ranks, which may be all of them.
     pub(super) fn remote_sms(&self, call: &CallOptions) -> u32 {
-        let sms = call.sms.unwrap_or(self.kernels.dispatch.core.usual_sms());
+        let sms = call.sms.unwrap_or(self.kernels.dispatch().usual_sms());
         let most = sms.clamp(1, MOST_REMOTE);
         let chosen = || Tuning::split(&self.options.rates, &self.traffic, sms).remote;
         call.remote_sms.unwrap_or_else(chosen).clamp(1, most)

@@ -25,11 +25,21 @@ pub enum StandardPipeline {
     DecodeStripes,
     /// Stores rows where their tokens are, and adds them up there.
     DecodeCombine,
+    /// Counts where tokens go, per rank and per node.
+    NodeLayout,
+    /// Exchanges those counts.
+    NodeNotify,
+    /// Moves rows between nodes, in two hops.
+    NodeDispatch,
+    /// The same by tables that an earlier dispatch left.
+    NodeDispatchCached,
+    /// Brings rows back in two hops, and adds them up at each.
+    NodeCombine,
 }
 
 impl StandardPipeline {
     /// Every one.
-    pub const ALL: [StandardPipeline; 7] = [
+    pub const ALL: [StandardPipeline; 12] = [
         StandardPipeline::Layout,
         StandardPipeline::NvlDispatch,
         StandardPipeline::NvlDispatchCached,
@@ -37,6 +47,11 @@ impl StandardPipeline {
         StandardPipeline::DecodeDispatch,
         StandardPipeline::DecodeStripes,
         StandardPipeline::DecodeCombine,
+        StandardPipeline::NodeLayout,
+        StandardPipeline::NodeNotify,
+        StandardPipeline::NodeDispatch,
+        StandardPipeline::NodeDispatchCached,
+        StandardPipeline::NodeCombine,
     ];
 
     /// The pipeline's name on the command line.
@@ -48,6 +63,12 @@ impl StandardPipeline {
             StandardPipeline::DecodeDispatch => "decode-dispatch",
             StandardPipeline::DecodeStripes => "decode-stripes",
             StandardPipeline::DecodeCombine => "decode-combine",
+            StandardPipeline::NodeLayout => "node-layout",
+            StandardPipeline::NodeNotify => "node-notify",
+            StandardPipeline::NodeDispatch | StandardPipeline::NodeDispatchCached => {
+                "node-dispatch"
+            }
+            StandardPipeline::NodeCombine => "node-combine",
         }
     }
 }
@@ -74,6 +95,12 @@ impl BuiltIn {
             StandardPipeline::DecodeDispatch => AnyPipeline::of::<pipelines::DecodeDispatch>(),
             StandardPipeline::DecodeStripes => AnyPipeline::of::<pipelines::DecodeStripes>(),
             StandardPipeline::DecodeCombine => AnyPipeline::of::<pipelines::DecodeCombine>(),
+            StandardPipeline::NodeLayout => AnyPipeline::of::<pipelines::NodeLayout>(),
+            StandardPipeline::NodeNotify => AnyPipeline::of::<pipelines::NodeNotify>(),
+            StandardPipeline::NodeDispatch | StandardPipeline::NodeDispatchCached => {
+                AnyPipeline::of::<pipelines::NodeDispatch>()
+            }
+            StandardPipeline::NodeCombine => AnyPipeline::of::<pipelines::NodeCombine>(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Typed calls between nodes that are processes: this test program again, two ranks each.
 
+mod calls;
+
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +41,10 @@ fn one_node() {
     let group = Group::over_network(backend as Arc<dyn Backend>, options, &id, &net, deadline);
     let group = group.unwrap();
     assert_eq!((group.nodes(), group.ranks()), (NODES, NODES * EACH));
-    two_hops::run(&group).unwrap();
+    match provider {
+        Provider::Tcp => calls::agree_with_one_node(&group, calls::Case::Plain),
+        _ => two_hops::run(&group).unwrap(),
+    }
 }
 
 #[test]

@@ -26,6 +26,10 @@ impl BufferOptions {
         if handles == 0 || handles > MOST_LIVE {
             return wrong(format!("a buffer has 1 to {MOST_LIVE} handles, not {handles}"));
         }
+        let nodes = self.nodes;
+        if nodes == 0 || !ranks.is_multiple_of(nodes) {
+            return wrong(format!("{ranks} ranks are no {nodes} nodes of equally many"));
+        }
         let (tokens, most) = (self.tokens, i32::MAX);
         if tokens.checked_mul(ranks).is_none_or(|rows| rows > most as usize) {
             return wrong(format!(
@@ -44,7 +48,7 @@ impl BufferOptions {
                  at most"
             ));
         }
-        if self.tunes.nvl_combine.stripes.is_some() {
+        if self.tunes.nvl_combine.stripes.is_some() || self.tunes.node_combine.stripes.is_some() {
             return wrong("the `stripes` of a combine are those of its dispatch".to_string());
         }
         self.check_few(ranks).or_else(wrong)?;
@@ -85,6 +89,13 @@ impl BufferOptions {
     /// Why no combine of such a buffer can store rows where their tokens are.
     pub(super) fn push_fits(&self) -> Result<(), String> {
         let (tokens, via) = (self.tokens, self.via.name());
+        if self.is_far() {
+            let nodes = self.nodes;
+            return Err(format!(
+                "a combine that stores rows where their tokens are is for ranks of one node, not of \
+                 {nodes}"
+            ));
+        }
         if (1..=ONE_LAUNCH_TOKENS).contains(&tokens) && self.via == Via::Direct {
             return Ok(());
         }
@@ -96,7 +107,12 @@ impl BufferOptions {
 
     /// Why no dispatch of such a buffer can count and send in one launch.
     pub(super) fn one_launch_fits(&self, ranks: usize) -> Result<(), String> {
-        let tokens = self.tokens;
+        let (tokens, nodes) = (self.tokens, self.nodes);
+        if self.is_far() {
+            return Err(format!(
+                "a dispatch in one launch is for ranks of one node, not of {nodes}"
+            ));
+        }
         if self.via != Via::Direct {
             return Err(
                 "a dispatch in one launch stores rows where they stay: it goes `via` direct, \
@@ -150,6 +166,22 @@ mod tests {
         );
         assert!(said(|it| it.tokens = usize::MAX).contains(most));
         assert_eq!(said(|it| it.tokens = (1 << 30) - 1), "");
+    }
+
+    /// All kinds of calls that are for one node alone.
+    #[test]
+    fn nodes_are_equal_and_go_through_rings() {
+        let text = "2 ranks are no 3 nodes of equally many";
+        assert_eq!(said(|it| it.nodes = 3), text);
+        assert_eq!(said(|it| it.nodes = 0), "2 ranks are no 0 nodes of equally many");
+        assert_eq!(said(|it| it.nodes = 2), "");
+        let text = "a dispatch in one launch is for ranks of one node, not of 2";
+        assert_eq!(said(|it| (it.nodes, it.one_launch) = (2, Some(true))), text);
+        let text =
+            "a combine that stores rows where their tokens are is for ranks of one node, not of 2";
+        assert_eq!(said(|it| (it.nodes, it.push_combine) = (2, Some(true))), text);
+        let text = "the `stripes` of a combine are those of its dispatch";
+        assert_eq!(said(|it| it.tunes.node_combine.stripes = Some(4)), text);
     }
 
     /// Asked for, it has to fit; left to the rates, it is used where it does.

@@ -7,7 +7,8 @@ use crate::buffer::standard::{BuiltIn, StandardPipeline};
 use crate::calls::PrepareOptions;
 use crate::error::CallError;
 use crate::pipelines::{
-    decode_combine, decode_dispatch, decode_stripes, layout, nvl_combine, nvl_dispatch,
+    decode_combine, decode_dispatch, decode_stripes, layout, node_combine, node_dispatch,
+    node_layout, node_notify, nvl_combine, nvl_dispatch,
 };
 
 impl From<Via> for nvl_dispatch::Via {
@@ -113,6 +114,73 @@ impl BufferOptions {
                 };
                 decode_combine::Kernel::chosen(&shape, &options, take)
             }
+            _ => self.chosen_between(pipeline, ranks, stripes, take),
+        }
+    }
+
+    /// What a pipeline between nodes is prepared with.
+    fn chosen_between<T>(
+        &self,
+        pipeline: StandardPipeline,
+        ranks: usize,
+        stripes: Option<i64>,
+        take: impl FnOnce(&PrepareOptions<'_>) -> T,
+    ) -> T {
+        use StandardPipeline as Standard;
+        let BufferOptions { hidden, topk, experts, tokens, live, weights, biases, .. } = *self;
+        let (received, nodes) = (self.capacity(ranks), self.nodes.max(1));
+        // Each rank passes on what the ranks of its index on all nodes send.
+        let (local_ranks, relayed) = (ranks / nodes, tokens.saturating_mul(nodes));
+        let counted = stripes.and_then(|stripes| usize::try_from(stripes).ok()).unwrap_or(0);
+        match pipeline {
+            Standard::NodeLayout => {
+                let shape = node_layout::Shape {
+                    nodes,
+                    local_ranks,
+                    topk,
+                    experts,
+                    stripes: counted,
+                    tokens,
+                };
+                node_layout::Kernel::chosen(&shape, &node_layout::Options { live }, take)
+            }
+            Standard::NodeNotify => {
+                let shape = node_notify::Shape { nodes, local_ranks, experts, stripes: counted };
+                node_notify::Kernel::chosen(&shape, &node_notify::Options { live }, take)
+            }
+            Standard::NodeCombine => {
+                let shape = node_combine::Shape {
+                    nodes,
+                    local_ranks,
+                    hidden,
+                    topk,
+                    tokens,
+                    received,
+                    relayed,
+                };
+                let options = node_combine::Options {
+                    tunes: node_combine::TuneOptions { stripes, ..self.tunes.node_combine },
+                    weights,
+                    combined_weights: weights,
+                    bias: biases,
+                    live,
+                };
+                node_combine::Kernel::chosen(&shape, &options, take)
+            }
+            _ => {
+                let shape = node_dispatch::Shape {
+                    nodes,
+                    local_ranks,
+                    hidden,
+                    topk,
+                    experts,
+                    tokens,
+                    received,
+                    relayed,
+                };
+                let options = self.far_options(pipeline != Standard::NodeDispatchCached, stripes);
+                node_dispatch::Kernel::chosen(&shape, &options, take)
+            }
         }
     }
 
@@ -126,6 +194,22 @@ impl BufferOptions {
             payload: self.payload.into(),
             via: self.via.into(),
             mode: if is_fresh { nvl_dispatch::Mode::Fresh } else { nvl_dispatch::Mode::Cached },
+            tunes,
+            topk_idx: is_fresh,
+            recv_topk_idx: is_fresh,
+            topk_weights: weights,
+            recv_topk_weights: weights,
+            live: self.live,
+        }
+    }
+
+    /// The same between nodes.
+    fn far_options(&self, is_fresh: bool, stripes: Option<i64>) -> node_dispatch::Options {
+        let (weights, mut tunes) = (is_fresh && self.weights, self.tunes.node_dispatch);
+        tunes.stripes = stripes.or(tunes.stripes);
+        node_dispatch::Options {
+            payload: self.payload.into(),
+            mode: if is_fresh { node_dispatch::Mode::Fresh } else { node_dispatch::Mode::Cached },
             tunes,
             topk_idx: is_fresh,
             recv_topk_idx: is_fresh,

@@ -4,7 +4,9 @@ use ep_codegen::spelling::nearest;
 
 use crate::buffer::standard::StandardPipeline;
 use crate::error::CallError;
-use crate::pipelines::{decode_combine, decode_dispatch, nvl_combine, nvl_dispatch};
+use crate::pipelines::{
+    decode_combine, decode_dispatch, node_combine, node_dispatch, nvl_combine, nvl_dispatch,
+};
 
 /// Tunes that differ from their default. Those of kernels, or of arms, that a buffer does not have are
 /// without effect.
@@ -18,6 +20,10 @@ pub struct BufferTunes {
     pub decode_dispatch: decode_dispatch::TuneOptions,
     /// Of combines that store rows where their tokens are.
     pub decode_combine: decode_combine::TuneOptions,
+    /// Of dispatches between nodes, fresh and cached.
+    pub node_dispatch: node_dispatch::TuneOptions,
+    /// Of combines between nodes. Its stripes are those of the dispatch.
+    pub node_combine: node_combine::TuneOptions,
 }
 
 impl BufferTunes {
@@ -33,12 +39,17 @@ impl BufferTunes {
             "decode-combine" => {
                 (self.decode_combine.by_name(name), decode_combine::TuneOptions::NAMES)
             }
+            "node-dispatch" => {
+                (self.node_dispatch.by_name(name), node_dispatch::TuneOptions::NAMES)
+            }
+            "node-combine" => (self.node_combine.by_name(name), node_combine::TuneOptions::NAMES),
             _ => {
                 let known = StandardPipeline::ALL.map(StandardPipeline::name);
                 let hint = did_you_mean(pipeline, &known);
                 return Err(wrong(format!(
                     "`{name}` is set for `{pipeline}`, which has no tunes of a buffer; nvl-dispatch, \
-                     nvl-combine, decode-dispatch and decode-combine have{hint}"
+                     nvl-combine, decode-dispatch, decode-combine, node-dispatch and node-combine \
+                     have{hint}"
                 )));
             }
         };
@@ -71,7 +82,7 @@ mod tests {
                     `sum_warps`?";
         assert_eq!(said("decode-combine", "sum_warp"), text);
         let text = "`stages` is set for `nvl_dispatch`, which has no tunes of a buffer; nvl-dispatch, \
-                    nvl-combine, decode-dispatch and decode-combine have; did you mean `nvl-dispatch`?";
+                    nvl-combine, decode-dispatch, decode-combine, node-dispatch and node-combine have; did you mean `nvl-dispatch`?";
         assert_eq!(said("nvl_dispatch", "stages"), text);
     }
 }
