@@ -1,5 +1,6 @@
 //! Whole-pipeline tests, in one binary.
 
+mod by_commit;
 mod count;
 mod decode;
 mod documents;

@@ -13,6 +13,7 @@ use ep_runtime::jit::{Arch, Cache, Compiled, CudaSource, Jit, Nvrtc, Request};
 use ep_runtime::plan::{Config, PlanError, role_use};
 use ep_runtime::{AnyPipeline, EmitError, Emitted, device};
 
+use crate::by_commit;
 use crate::emitted::{SHAPES, emitted_entries, shaped};
 
 /// A kernel to compile.
@@ -35,13 +36,6 @@ pub(crate) fn jit() -> Option<&'static Jit> {
         }
     });
     JIT.as_ref()
-}
-
-/// Whether this run compiles one of `of` variants of the text with some number. A run whose commit
-/// `xtask test` names takes one of them in turn, so that those of other commits take the others.
-fn is_drawn(text: usize, variant: usize, of: usize) -> bool {
-    let commit = std::env::var("EPFORGE_COMMIT").ok().and_then(|it| it.parse::<usize>().ok());
-    commit.is_none_or(|commit| (commit % of + text + variant).is_multiple_of(of))
 }
 
 fn source(kernel: &Kernel) -> CudaSource<'_> {
@@ -131,7 +125,7 @@ fn every_choice_of_arms_compiles_for_every_architecture() {
     let mut kernels = Vec::new();
     for (variant, arch) in Arch::ALL.into_iter().enumerate() {
         for (text, (entry, config)) in choices(arch).into_iter().enumerate() {
-            if arch != Arch::Sm90a && !is_drawn(text, variant, Arch::ALL.len()) {
+            if arch != Arch::Sm90a && !by_commit::takes(text, variant, Arch::ALL.len()) {
                 continue;
             }
             let config = shaped(&entry, config, &[]);
@@ -148,7 +142,7 @@ fn every_shape_compiles() {
     let mut kernels = Vec::new();
     for (variant, shape) in SHAPES.into_iter().enumerate() {
         for (text, (entry, config)) in choices(Arch::Sm90a).into_iter().enumerate() {
-            if !is_drawn(text, variant, SHAPES.len()) {
+            if !by_commit::takes(text, variant, SHAPES.len()) {
                 continue;
             }
             let config = shaped(&entry, config, shape);
@@ -174,7 +168,7 @@ fn optional_tensors_and_tunes_compile() {
             bare.copies.insert(tensor.name.clone(), 0);
         }
         let bare = kernel(&entry, &bare, "bare").expect("fewer tensors need no more room");
-        kernels.extend(is_drawn(text, 0, 3).then_some(bare));
+        kernels.extend(by_commit::takes(text, 0, 3).then_some(bare));
         let tunes = ir.select(&config.choice).tunes;
         for (variant, last) in [(1, false), (2, true)] {
             let mut tuned = config.clone();
@@ -185,7 +179,7 @@ fn optional_tensors_and_tunes_compile() {
             match kernel(&entry, &tuned, &format!("{:?}", tuned.tunes)) {
                 Ok(kernel) => {
                     accepted += 1;
-                    kernels.extend(is_drawn(text, variant, 3).then_some(kernel));
+                    kernels.extend(by_commit::takes(text, variant, 3).then_some(kernel));
                 }
                 // Shared memory and rings have their limits; the plan names them.
                 Err(PlanError::Limit { .. } | PlanError::Uneven(_)) => refused += 1,

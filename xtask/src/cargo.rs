@@ -1,6 +1,7 @@
 //! Calling cargo, and reading what its tests say.
 
 use std::env;
+use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -45,6 +46,18 @@ impl Tally {
     pub(crate) fn add(&mut self, other: Tally) {
         self.passed += other.passed;
         self.failed += other.failed;
+    }
+
+    /// Reads a tally as it is shown.
+    pub(crate) fn read(line: &str) -> Option<Tally> {
+        let (passed, failed) = line.strip_suffix(" failed")?.split_once(" passed, ")?;
+        Some(Tally { passed: passed.parse().ok()?, failed: failed.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} passed, {} failed", self.passed, self.failed)
     }
 }
 
@@ -100,5 +113,8 @@ mod tests {
         let line = "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out";
         assert_eq!(result_line(line), Some(Tally { passed: 1, failed: 2 }));
         assert_eq!(result_line("test syntax::parses ... ok"), None);
+        let tally = Tally { passed: 12, failed: 3 };
+        assert_eq!(Tally::read(&tally.to_string()), Some(tally));
+        assert_eq!(Tally::read("0 of 18 variants failed"), None);
     }
 }

@@ -41,8 +41,8 @@ Tasks:
   setup [--all-nvrtc] [--nvdisasm]
                         find NVRTC, libfabric and a C++ compiler; bring the first two from PyPI if
                         there are none
-  test [--full] [--without-python]
-                        all tests, cheapest first; --full adds NVRTC 13.0 and 12.9, and the wheel
+  test [--full] [--without-python] [--part NAME]
+                        all tests; --full adds NVRTC 13.0 and 12.9, and the wheel; or one part of it
   python [--full | --wheel]
                         the tests of the Python package alone, or its wheel: built, installed and tested
   demo [--nodes N]      rows to experts on 4 ranks and back, on GPUs or the host; or between N nodes

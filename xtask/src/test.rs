@@ -1,10 +1,11 @@
-//! `cargo xtask test`: everything a change must pass, cheapest first.
+//! `cargo xtask test`: everything a change must pass.
 //!
 //! The first part that fails ends the run. The last line is `N passed, N failed`, where the parts
 //! that are no tests count as one each.
 
+mod side_by_side;
+
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,15 +18,24 @@ use crate::{Failure, Outcome, codegen, fabric, python, root, say, setup, sources
 /// The folders of `setup --all-nvrtc` besides the newest, which the first part uses.
 const OLDER_NVRTC: [&str; 2] = ["nvrtc-13.0", "nvrtc-12.9"];
 
+/// What the user asks for.
+#[derive(Default)]
+struct Options {
+    full: bool,
+    without_python: bool,
+    /// The one part that runs.
+    part: Option<String>,
+}
+
 /// Runs the task.
 pub(crate) fn run(options: &[String]) -> Outcome {
-    let (mut full, mut with_python) = (false, true);
-    for option in options {
-        match option.as_str() {
-            "--full" => full = true,
-            "--without-python" => with_python = false,
-            other => return Err(Failure::Usage(format!("test has no option `{other}`"))),
-        }
+    let options = read(options)?;
+    let parts = parts(&options);
+    if let Some(name) = &options.part {
+        return alone(&parts, name);
+    }
+    if options.without_python {
+        say("skipped: the Python package, as you said");
     }
     let started = Instant::now();
     // Not in `target`, which lies elsewhere if the environment says so.
@@ -35,134 +45,193 @@ pub(crate) fn run(options: &[String]) -> Outcome {
     fs::create_dir(&folder).map_err(|error| {
         Failure::Task(format!("the folder {} cannot be made: {error}", folder.display()))
     })?;
-    let mut parts = Parts { tally: Tally::default(), noted: folder.join("snapshots") };
-    let outcome = parts.all(full, with_python);
+    let mut tally = Tally::default();
+    let outcome = all(&parts, &options, &folder.join("snapshots"), &mut tally);
     // What is left is a folder of the system's temporary ones.
     let _ = fs::remove_dir_all(&folder);
-    let Tally { passed, failed } = parts.tally;
     say(&format!("\nall of it: {:.0} s", started.elapsed().as_secs_f64()));
-    say(&format!("{passed} passed, {failed} failed"));
+    say(&tally.to_string());
     outcome
 }
 
-/// The parts of a run, and what they have found so far.
-struct Parts {
-    tally: Tally,
-    /// Where insta notes every snapshot that a test reads.
-    noted: PathBuf,
+fn read(words: &[String]) -> Result<Options, Failure> {
+    let mut options = Options::default();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--full" => options.full = true,
+            "--without-python" => options.without_python = true,
+            "--part" => {
+                let unnamed = || Failure::Usage("--part needs the name of a part".to_owned());
+                options.part = Some(words.next().cloned().ok_or_else(unnamed)?);
+            }
+            other => return Err(Failure::Usage(format!("test has no option `{other}`"))),
+        }
+    }
+    Ok(options)
 }
 
-impl Parts {
-    fn all(&mut self, full: bool, with_python: bool) -> Outcome {
-        let mut set_up = vec!["--nvdisasm".to_owned()];
-        set_up.extend(full.then(|| "--all-nvrtc".to_owned()));
-        self.check("setup", || setup::run(&set_up))?;
-        self.check("fmt", || succeed(cargo(&["fmt", "--all", "--check"]), "cargo fmt --check"))?;
-        self.check("tidy", || tidy::run(&[]))?;
-        self.check("clippy", || {
+/// One part of the run, which `--part` runs alone.
+struct Part {
+    name: String,
+    /// Whether it runs beside others, once all is built.
+    beside: bool,
+    work: Work,
+}
+
+enum Work {
+    /// No tests of their own: it counts as one.
+    Check(Box<dyn Fn() -> Outcome>),
+    Tests(Box<dyn Fn() -> Result<Tally, Failure>>),
+}
+
+impl Part {
+    fn run(&self, tally: &mut Tally) -> Outcome {
+        match &self.work {
+            Work::Check(run) => {
+                let outcome = run();
+                let failed = u64::from(outcome.is_err());
+                tally.add(Tally { passed: 1 - failed, failed });
+                outcome
+            }
+            Work::Tests(run) => {
+                let found = run()?;
+                tally.add(found);
+                match found.failed {
+                    0 => Ok(()),
+                    1 => Err(Failure::Task(format!("{}: 1 failure, see above", self.name))),
+                    count => {
+                        Err(Failure::Task(format!("{}: {count} failures, see above", self.name)))
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Runs one part; the last line is its tally.
+fn alone(parts: &[Part], name: &str) -> Outcome {
+    let Some(part) = parts.iter().find(|part| part.name == name) else {
+        let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+        return Err(Failure::Usage(format!("there is no part `{name}` of {}", names.join(", "))));
+    };
+    let mut tally = Tally::default();
+    let outcome = part.run(&mut tally);
+    say(&tally.to_string());
+    outcome
+}
+
+/// Runs all parts; every snapshot that a test reads is noted in the file `noted`.
+fn all(parts: &[Part], options: &Options, noted: &Path, tally: &mut Tally) -> Outcome {
+    for part in parts.iter().filter(|part| !part.beside) {
+        timed(&part.name, || part.run(tally))?;
+    }
+    let names = parts.iter().filter(|part| part.beside).map(|part| part.name.clone());
+    let full: &[&str] = if options.full { &["--full"] } else { &[] };
+    side_by_side::run(names.collect(), full, noted, tally)?;
+    let text = fs::read_to_string(noted).unwrap_or_default();
+    // Insta notes paths as the tests spell them, with `..` inside.
+    let read: BTreeSet<PathBuf> = text.lines().map(|line| canonical(Path::new(line))).collect();
+    check("unread snapshots", false, move || unread_snapshots(&read)).run(tally)
+}
+
+/// The parts in the order in which they start: what is cheap, what is built for all others, and then the
+/// longest first.
+fn parts(options: &Options) -> Vec<Part> {
+    let Options { full, without_python, .. } = *options;
+    let mut all = vec![
+        check("setup", false, move || {
+            let mut words = vec!["--nvdisasm".to_owned()];
+            words.extend(full.then(|| "--all-nvrtc".to_owned()));
+            setup::run(&words)
+        }),
+        check("fmt", false, || succeed(cargo(&["fmt", "--all", "--check"]), "cargo fmt --check")),
+        check("tidy", false, || tidy::run(&[])),
+        check("clippy", false, || {
             let clippy = ["clippy", "--workspace", "--all-targets", "--quiet", "--"];
             let mut command = cargo(&clippy);
             command.args(["-D", "warnings"]);
             succeed(command, "cargo clippy")
-        })?;
-        self.test("unit tests", &["--lib", "--bins"], &[], &[])?;
-        self.test("examples of the docs", &["--doc"], &[], &[])?;
-        let quick = ["--skip", "nvrtc::", "--skip", "host::"];
-        self.test("snapshot and ui tests", &["--test", "*"], &quick, &[])?;
-        self.check("codegen --check", || codegen::run(&["--check".to_owned()]))?;
-        self.test("runs on the host", &["--test", "*"], &["host::"], &[])?;
-        for (name, options) in host_checks(full) {
-            let words: Vec<&str> = ["check"].into_iter().chain(options.split(' ')).collect();
-            self.check(&format!("{name}: epforge check {options}"), || codegen::epforge(&words))?;
-        }
-        match with_python {
-            true => self.python(full)?,
-            false => say("\nskipped: the Python package, as you said"),
-        }
-        // Of all shapes, architectures and tunes of a text some; those of other commits take the others.
-        let drawn = OsString::from(commit().to_string());
-        let drawn = (!full).then_some(("EPFORGE_COMMIT", drawn.as_os_str()));
-        let drawn = Vec::from_iter(drawn);
-        self.test("compiles by NVRTC", &["--test", "*"], &["nvrtc::"], &drawn)?;
-        if full {
-            for folder in OLDER_NVRTC {
-                let name = format!("compiles by {folder}");
-                let place = root().join(PROJECT_FOLDER).join(folder);
-                self.test(
-                    &name,
-                    &["--test", "*"],
-                    &["nvrtc::"],
-                    &[("EPFORGE_NVRTC", place.as_os_str())],
-                )?;
-            }
-            // Two crates after each other, all targets of one side by side.
-            let seconds = [("EPFORGE_FUZZ_SECONDS", OsStr::new("30"))];
-            self.test(
-                "inputs that nobody thought of",
-                &["--lib", "--test", "it"],
-                &["fuzz"],
-                &seconds,
-            )?;
-        }
-        let text = fs::read_to_string(&self.noted).unwrap_or_default();
-        // Insta notes paths as the tests spell them, with `..` inside.
-        let read: BTreeSet<PathBuf> = text.lines().map(|line| canonical(Path::new(line))).collect();
-        self.check("unread snapshots", || unread_snapshots(&read))
+        }),
+        check("build", false, || {
+            succeed(cargo(&["test", "--workspace", "--quiet", "--no-run"]), "cargo test --no-run")
+        }),
+    ];
+    let quick = ["--skip", "nvrtc::", "--skip", "host::"];
+    let drawn = if full { None } else { Some(("EPFORGE_COMMIT", commit().to_string())) };
+    let test = |name: &str, targets: &[&'static str], filters: &[&'static str]| {
+        tests(name, targets, filters, drawn.clone())
+    };
+    all.push(test("snapshot and ui tests", &["--test", "*"], &quick));
+    if !without_python {
+        let work = Work::Tests(Box::new(move || python::test(full)));
+        all.push(Part { name: "Python package".to_owned(), beside: true, work });
     }
-
-    /// Runs a part that is no test of cargo's: it counts as one.
-    fn check(&mut self, name: &str, run: impl FnOnce() -> Outcome) -> Outcome {
-        timed(name, || {
-            let outcome = run();
-            let failed = u64::from(outcome.is_err());
-            self.tally.add(Tally { passed: 1 - failed, failed });
-            outcome
-        })
+    all.push(test("unit tests", &["--lib", "--bins"], &[]));
+    all.push(test("examples of the docs", &["--doc"], &[]));
+    all.push(check("codegen --check", true, || codegen::run(&["--check".to_owned()])));
+    all.push(test("runs on the host", &["--test", "*"], &["host::"]));
+    for (name, words) in host_checks(full) {
+        all.push(check(name, true, move || {
+            say(&format!("epforge check {words}"));
+            codegen::epforge(&Vec::from_iter(["check"].into_iter().chain(words.split(' '))))
+        }));
     }
-
-    /// Runs the tests of the Python package, and builds its wheel.
-    fn python(&mut self, full: bool) -> Outcome {
-        let name = "Python package";
-        timed(name, || {
-            let found = python::test(full)?;
-            self.tally.add(found);
-            match found.failed {
-                0 => Ok(()),
-                count => Err(Failure::Task(format!("{name}: {count} failures, see above"))),
-            }
-        })?;
-        if full { self.check("Python wheel", python::wheel::run) } else { Ok(()) }
+    all.push(test("compiles by NVRTC", &["--test", "*"], &["nvrtc::"]));
+    if full {
+        all.extend(releases(without_python));
     }
+    all
+}
 
-    /// Runs `cargo test` over all packages, always the same ones, so that features and so builds
-    /// are shared between the parts.
-    fn test(
-        &mut self,
-        name: &str,
-        targets: &[&str],
-        filters: &[&str],
-        variables: &[(&str, &OsStr)],
-    ) -> Outcome {
+/// What a release must pass besides.
+fn releases(without_python: bool) -> Vec<Part> {
+    let older = OLDER_NVRTC.iter().map(|folder| {
+        let place = root().join(PROJECT_FOLDER).join(folder).display().to_string();
+        let name = format!("compiles by {folder}");
+        tests(&name, &["--test", "*"], &["nvrtc::"], Some(("EPFORGE_NVRTC", place)))
+    });
+    let mut all = Vec::from_iter(older);
+    // Two crates after each other, all targets of one side by side.
+    let seconds = Some(("EPFORGE_FUZZ_SECONDS", "30".to_owned()));
+    all.push(tests(
+        "inputs that nobody thought of",
+        &["--lib", "--test", "it"],
+        &["fuzz"],
+        seconds,
+    ));
+    if !without_python {
+        all.push(check("Python wheel", true, python::wheel::run));
+    }
+    all
+}
+
+fn check(name: &str, beside: bool, run: impl Fn() -> Outcome + 'static) -> Part {
+    Part { name: name.to_owned(), beside, work: Work::Check(Box::new(run)) }
+}
+
+/// `cargo test` over all packages, always the same ones, so that features and so builds are shared
+/// between the parts.
+fn tests(
+    name: &str,
+    targets: &[&'static str],
+    filters: &[&'static str],
+    variable: Option<(&'static str, String)>,
+) -> Part {
+    let (targets, filters) = (targets.to_vec(), filters.to_vec());
+    let work = move || {
         let mut command = cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"]);
-        command.args(targets).arg("--").args(filters);
+        command.args(&targets).arg("--").args(&filters);
         // Snapshots are compared and never written; a missing NVRTC is a failure, not a skip.
         command.env("INSTA_UPDATE", "no").env("EPFORGE_REQUIRE_NVRTC", "1");
         // Setup has brought a libfabric where one can be had.
         let search = Search { start: Some(root()), ..Search::from_environment() };
         let has_libfabric = !fabric::libraries(&search).is_empty();
         command.env("EPFORGE_REQUIRE_LIBFABRIC", if has_libfabric { "1" } else { "0" });
-        command.env("INSTA_SNAPSHOT_REFERENCES_FILE", &self.noted);
-        command.envs(variables.iter().copied());
-        timed(name, || {
-            let found = cargo::test(command)?;
-            self.tally.add(found);
-            match found.failed {
-                0 => Ok(()),
-                1 => Err(Failure::Task(format!("{name}: 1 failure, see above"))),
-                count => Err(Failure::Task(format!("{name}: {count} failures, see above"))),
-            }
-        })
-    }
+        command.envs(variable.clone());
+        cargo::test(command)
+    };
+    Part { name: name.to_owned(), beside: true, work: Work::Tests(Box::new(work)) }
 }
 
 fn canonical(path: &Path) -> PathBuf {
@@ -170,24 +239,25 @@ fn canonical(path: &Path) -> PathBuf {
 }
 
 /// Command lines of `epforge check`: schedules of every variant, and whether bugs would be found. Each of
-/// the ten faults strikes once; of the planted bugs a usual run draws some, others for each commit, and of
-/// mutations any.
+/// the ten faults strikes once; all else is drawn by the commit.
 fn host_checks(full: bool) -> [(&'static str, String); 7] {
-    let [fast, hb, shapes, faults, random] =
-        if full { [1000, 200, 40, 200, 2000] } else { [12, 3, 2, 10, 60] };
-    let seed = commit();
-    let drawn = if full { String::new() } else { format!(" --sample 20 --seed {seed}") };
-    let mutations = if full { 40 } else { 8 };
+    let [fast, hb, shapes, faults, random, planted, mutations] =
+        if full { [1000, 200, 40, 200, 2000, 0, 40] } else { [8, 2, 2, 10, 40, 20, 8] };
+    let seed = format!("--seed {}", if full { 1 } else { commit() });
+    let drawn = if full { String::new() } else { format!(" --sample {planted} {seed}") };
     let known = "--budget 40 --known tests/mutation/survivors.txt";
     [
-        ("schedules", format!("all --schedules {fast}")),
-        ("checked schedules", format!("all --mode hb --schedules {hb}")),
-        ("schedules of other shapes", format!("all --fuzz-shapes --schedules {shapes}")),
-        ("schedules with faults", format!("all --every-fault --schedules {faults}")),
-        ("declarations that nobody wrote", format!("--random {random}")),
+        ("schedules", format!("all --schedules {fast} {seed}")),
+        ("checked schedules", format!("all --mode hb --schedules {hb} {seed}")),
+        ("schedules of other shapes", format!("all --fuzz-shapes --schedules {shapes} {seed}")),
+        ("schedules with faults", format!("all --every-fault --schedules {faults} {seed}")),
+        ("declarations that nobody wrote", format!("--random {random} {seed}")),
         ("planted bugs", format!("--mutants{drawn}")),
         // Only of files whose survivors are known.
-        ("mutations", format!("--mutate direct.cuh {known} --sample {mutations} --seed {seed}")),
+        (
+            "mutations",
+            format!("--mutate direct.cuh {known} --sample {mutations} --seed {}", commit()),
+        ),
     ]
 }
 

@@ -5,7 +5,7 @@ mod places;
 mod settings;
 mod values;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use ep_runtime::plan::{Config, ParamKind, Plan, plan};
 use ep_runtime::{Emitted, device};
 
 pub(super) use super::meaning::accepted;
+use crate::by_commit;
 use places::Places;
 use values::encode;
 pub(super) use values::rows;
@@ -140,11 +141,25 @@ impl Form {
         self.emitted(Arch::Sm90a, rules).cuda
     }
 
+    /// The rule sets that leave a text of their own.
+    fn texts(&self) -> Vec<RuleSet> {
+        let mut seen = BTreeSet::new();
+        RULES.into_iter().filter(|rules| seen.insert(self.text(*rules))).collect()
+    }
+
     /// NVRTC takes the text for an architecture without and one with TMA.
     pub(super) fn compile(&self) {
         let Some(jit) = crate::nvrtc::jit() else { return };
-        let each = [Arch::Sm80, Arch::Sm90a].map(|arch| RULES.map(|rules| (arch, rules)));
-        for (arch, rules) in each.into_iter().flatten() {
+        let both = |(number, rules)| {
+            [Arch::Sm80, Arch::Sm90a]
+                .into_iter()
+                .enumerate()
+                .map(move |(variant, arch)| (by_commit::takes(number, variant, 2), arch, rules))
+        };
+        for (is_taken, arch, rules) in RULES.into_iter().enumerate().flat_map(both) {
+            if !is_taken {
+                continue;
+            }
             let emitted = self.emitted(arch, rules);
             let source =
                 CudaSource { name: "form.cu", text: &emitted.cuda, headers: device::HEADERS };
@@ -161,7 +176,7 @@ impl Form {
     /// Every rank makes the call that `call` describes, and leaves what that says.
     pub(super) fn check(&self, call: &dyn Fn(usize) -> Call) {
         self.compile();
-        for rules in RULES {
+        for rules in self.texts() {
             for seed in 1..=SEEDS {
                 self.run((Arch::Sm90a, rules), seed, call);
             }
