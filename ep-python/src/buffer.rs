@@ -63,12 +63,13 @@ impl Options {
             })?;
             *tunes.by_name(&pipeline, &name)? = Some(number);
         }
-        let BufferOptions { rates, .. } = BufferOptions::new(0, 0, 0, 0);
+        let BufferOptions { nodes, rates, .. } = BufferOptions::new(0, 0, 0, 0);
         Ok(BufferOptions {
             hidden: self.hidden,
             topk: self.topk,
             experts: self.experts,
             tokens: self.tokens,
+            nodes,
             payload,
             via,
             capacity: self.capacity,
