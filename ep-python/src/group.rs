@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ep_runtime::backend::Stream;
+use ep_runtime::backend::{Backend, Stream};
 use ep_runtime::gpu::{self, Compile, GpuBackend, GpuOptions};
-use ep_runtime::group::GroupOptions;
-use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
+use ep_runtime::group::{self as groups, GroupOptions};
+use ep_runtime::host::{Build, HostBackend, HostOptions, Programs, TIMEOUT};
 use ep_runtime::jit::{Cache, Jit, Nvrtc};
 use ep_runtime::join::{self, Member, Store};
+use ep_runtime::net::{ModelOptions, NetOptions, Provider};
 use pyo3::prelude::*;
 
 use crate::errors::{Failure, released};
@@ -62,7 +63,7 @@ pub(crate) fn gpus(py: Python<'_>) -> PyResult<usize> {
 /// The ranks that move rows among each other.
 #[pyclass(frozen, module = "epforge._core")]
 pub(crate) struct Group {
-    pub(crate) inner: ep_runtime::group::Group,
+    pub(crate) inner: groups::Group,
     /// Device of each local rank; none in the emulator.
     pub(crate) devices: Vec<i32>,
 }
@@ -78,17 +79,74 @@ fn seconds(value: f64) -> Result<Duration, Failure> {
         .map_err(|error| Failure::mismatch(format!("{value} is no number of seconds: {error}")))
 }
 
+/// Some of the ranks of an emulator.
+fn emulated(local: Range<usize>, ranks: usize, seed: u64, checked: bool) -> HostOptions {
+    let mut options = HostOptions { local, ..HostOptions::new(ranks) };
+    options.spec.seed = seed;
+    options.build = if checked { Build::Checked } else { Build::Fast };
+    options
+}
+
 #[pymethods]
 impl Group {
     /// Ranks in the emulator, all in this process.
     #[staticmethod]
-    fn on_host(py: Python<'_>, ranks: usize, seed: u64, checked: bool) -> PyResult<Group> {
+    fn on_host(
+        py: Python<'_>,
+        ranks: usize,
+        nodes: usize,
+        seed: u64,
+        checked: bool,
+    ) -> PyResult<Group> {
         released(py, || {
-            let mut options = HostOptions::new(ranks);
-            options.spec.seed = seed;
-            options.build = if checked { Build::Checked } else { Build::Fast };
-            let inner = HostBackend::new(&Programs::find()?, options)?.group()?;
+            let options = emulated(0..ranks, ranks, seed, checked);
+            let backend = HostBackend::new(&Programs::find()?, options)?;
+            let inner = match nodes {
+                1 => backend.group()?,
+                _ => groups::Group::over_model(&backend, nodes, &ModelOptions::default())?,
+            };
             Ok(Group { inner, devices: Vec::new() })
+        })
+    }
+
+    /// The ranks of a node, each on a device or all in the emulator, and those of other processes behind a
+    /// network. `numbers`: which node, how many nodes, ranks of each.
+    #[staticmethod]
+    fn over_network(
+        py: Python<'_>,
+        id: &UniqueId,
+        numbers: [usize; 3],
+        devices: Vec<i32>,
+        net: &str,
+        deadline: f64,
+        timeout: f64,
+    ) -> PyResult<Group> {
+        let id = id.0.clone();
+        released(py, || {
+            let provider: Provider = net.parse().map_err(Failure::mismatch)?;
+            let [node, nodes, each] = numbers;
+            let (ranks, local) = (nodes * each, node * each..(node + 1) * each);
+            if node >= nodes || each == 0 {
+                let what = format!("there is no node {node} of {nodes} nodes of {each} ranks");
+                return Err(Failure::mismatch(what));
+            }
+            let (mut timeout, deadline) = (seconds(timeout)?, seconds(deadline)?);
+            let backend: Arc<dyn Backend> = match devices.is_empty() {
+                true => {
+                    timeout = TIMEOUT;
+                    HostBackend::new(&Programs::find()?, emulated(local, ranks, 1, false))?
+                }
+                false => {
+                    let (before, behind) = (local.start, ranks - local.end);
+                    let devices = devices.clone();
+                    let options = GpuOptions { devices, before, behind, ..GpuOptions::default() };
+                    Arc::new(GpuBackend::new(&options, compile(None)?)?)
+                }
+            };
+            let net = NetOptions { queues: 2, ..NetOptions::new(provider, 0) };
+            let options = GroupOptions { timeout };
+            let inner = groups::Group::over_network(backend, options, &id, &net, deadline)?;
+            Ok(Group { inner, devices })
         })
     }
 
@@ -99,7 +157,7 @@ impl Group {
             let options = GpuOptions { devices: devices.clone(), ..GpuOptions::default() };
             let backend = GpuBackend::new(&options, compile(None)?)?;
             let options = GroupOptions { timeout: seconds(timeout)? };
-            let inner = ep_runtime::group::Group::new(Arc::new(backend), options)?;
+            let inner = groups::Group::new(Arc::new(backend), options)?;
             Ok(Group { inner, devices })
         })
     }
@@ -122,7 +180,7 @@ impl Group {
             let store = store.map_err(|error| Failure::of_join(&error))?;
             let backend = GpuBackend::join(device, store, compile(None)?)?;
             let options = GroupOptions { timeout: seconds(timeout)? };
-            let inner = ep_runtime::group::Group::new(Arc::new(backend), options)?;
+            let inner = groups::Group::new(Arc::new(backend), options)?;
             Ok(Group { inner, devices: vec![device] })
         })
     }
@@ -184,7 +242,7 @@ impl Group {
 
     /// Waits until every process of the group has come to this step, and gives what each brought.
     fn gather(&self, py: Python<'_>, label: &str, value: u64) -> PyResult<Vec<u64>> {
-        released(py, || Ok(self.inner.backend().gather(label, value)?))
+        released(py, || Ok(self.inner.gather(label, value)?))
     }
 
     /// A tensor of a rank with memory of its own and any content.

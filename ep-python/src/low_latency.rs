@@ -118,8 +118,8 @@ impl LowLatencyDispatcher {
             let found = all.iter().find(|(name, _)| *name == payload).map(|(_, arm)| *arm);
             let payload = named("payload", payload, found, &all.map(|(name, _)| name))?;
             let [tokens, hidden, topk, experts] = numbers;
-            let own =
-                dispatch::Shape { nodes: 1, hidden, topk, experts, max_tokens: tokens, tokens };
+            let (nodes, max_tokens) = (group.inner.nodes(), tokens);
+            let own = dispatch::Shape { nodes, hidden, topk, experts, max_tokens, tokens };
             let options = dispatch::Options { payload, ..Default::default() };
             let shape = Shape::new(group, numbers, placement)?;
             let kernel = LowLatencyDispatch::prepare(&group.inner, own, options)?;
@@ -220,8 +220,8 @@ impl LowLatencyCombiner {
             let found = all.iter().find(|(name, _)| *name == wire).map(|(_, arm)| *arm);
             let wire = named("wire", wire, found, &all.map(|(name, _)| name))?;
             let [tokens, hidden, topk, experts] = numbers;
-            let own =
-                combine::Shape { nodes: 1, hidden, topk, experts, max_tokens: tokens, tokens };
+            let (nodes, max_tokens) = (group.inner.nodes(), tokens);
+            let own = combine::Shape { nodes, hidden, topk, experts, max_tokens, tokens };
             let shape = Shape::new(group, numbers, placement)?;
             let options = combine::Options { wire, ..Default::default() };
             let kernel = LowLatencyCombine::prepare(&group.inner, own, options)?;

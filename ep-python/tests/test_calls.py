@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 import unittest
 from collections.abc import Callable
@@ -43,9 +44,9 @@ class Loop(unittest.TestCase):
     """One thread that makes the calls of all ranks in turn."""
 
     def test_rows_come_and_go_back(self) -> None:
-        for ranks in (1, 2, 4):
+        for ranks, nodes in ((1, 1), (2, 1), (4, 1), (4, 2)):
             own = problem(ranks, tokens=[7, 0, 4, 9][:ranks], experts=10, seed=ranks)
-            buffer = made(epforge.Group.on_host(ranks), own)
+            buffer = made(epforge.Group.on_host(ranks, nodes=nodes), own)
             sent = [buffer.dispatch(own.x[r], own.topk_idx[r], own.topk_weights[r], rank=r) for r in range(ranks)]
             for rank, (received, handle) in enumerate(sent):
                 rows, ids, weights = own.received(rank)
@@ -191,6 +192,53 @@ class Processes(unittest.TestCase):
                 each.join(120)
             self.assertEqual([each.exitcode for each in running], [0] * ranks)
             self.assertTrue(failed.empty(), failed.get() if not failed.empty() else "")
+
+
+def node(number: int, text: str, failed: Any) -> None:
+    """A node of two ranks, which share no memory with those of the other one."""
+    try:
+        own = problem(4, tokens=[7, 0, 4, 9], experts=10, seed=5)
+        buffer = made(epforge.Group.over_network(text, number, 2, ranks=2), own)
+        for _ in range(2):
+            sent = [buffer.dispatch(own.x[r], own.topk_idx[r], own.topk_weights[r], rank=r) for r in buffer.group.local]
+            back = [buffer.combine(received.x, handle) for received, handle in sent]
+            for rank, (received, _), sums in zip(buffer.group.local, sent, back, strict=True):
+                np.testing.assert_array_equal(received.x, own.received(rank)[0])
+                wanted = own.x[rank].astype(np.float32) * own.times(rank)
+                np.testing.assert_array_equal(sums.x.astype(np.float32), wanted)
+    except epforge.Network as error:
+        failed.put(f"no network: {error}")
+    except BaseException as error:
+        failed.put(f"node {number}: {error}")
+        raise
+
+
+class Nodes(unittest.TestCase):
+    """A process for each node."""
+
+    def test_rows_come_and_go_back(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        failed, text = context.Queue(), epforge.UniqueId.local().text()
+        running = [context.Process(target=node, args=(number, text, failed)) for number in range(2)]
+        for each in running:
+            each.start()
+        for each in running:
+            each.join(120)
+        said = failed.get() if not failed.empty() else ""
+        if said.startswith("no network: ") and os.environ.get("EPFORGE_REQUIRE_LIBFABRIC") != "1":
+            self.skipTest(said)
+        self.assertEqual(([each.exitcode for each in running], said), ([0, 0], ""))
+
+    def test_a_node_that_is_none_is_refused(self) -> None:
+        own = epforge.UniqueId.local()
+        with self.assertRaisesRegex(epforge.Mismatch, "no node 2 of 2 nodes of 3 ranks"):
+            epforge.Group.over_network(own, 2, 2, ranks=3)
+        with self.assertRaisesRegex(epforge.Mismatch, "`carrier`"):
+            epforge.Group.over_network(own, 0, 2, net="carrier")
+        with self.assertRaisesRegex(epforge.Mismatch, "3 ranks, but 2 devices"):
+            epforge.Group.over_network(own, 0, 2, ranks=3, devices=[0, 1])
+        with self.assertRaisesRegex(epforge.Mismatch, "no 3 nodes of equally many"):
+            epforge.Group.on_host(4, nodes=3)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def made(own: Problem, ranks: int, **options: Any) -> epforge.LowLatency:
     """The kernels for a problem, with room for more tokens than it has."""
     tokens = max(1, *(len(x) for x in own.x)) + 2
     shape = {"tokens": tokens, "hidden": own.hidden, "topk": own.topk, "experts": own.experts}
-    return epforge.LowLatency(epforge.Group.on_host(ranks), **shape, **options)
+    return epforge.LowLatency(epforge.Group.on_host(ranks, nodes=options.pop("nodes", 1)), **shape, **options)
 
 
 def drawn(ranks: int, tokens: list[int], **shape: Any) -> Problem:
@@ -145,9 +145,9 @@ class Combines(unittest.TestCase):
         return [low.combine(made[r], packed, weights[r], **options) for r, packed in enumerate(sent)]
 
     def test_sums_are_those_of_numpy(self) -> None:
-        for ranks in (1, 2, 3, 4):
+        for ranks, nodes in ((1, 1), (2, 1), (3, 1), (4, 1), (4, 2)):
             own = drawn(ranks, [6, 3, 0, 5])
-            low = made(own, ranks)
+            low = made(own, ranks, nodes=nodes)
             for _ in range(3):
                 sent = [low.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in range(ranks)]
                 for rank, sums in enumerate(self.back(own, low, sent)):

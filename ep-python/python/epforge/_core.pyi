@@ -71,7 +71,16 @@ class UniqueId:
 
 class Group:
     @staticmethod
-    def on_host(ranks: int, seed: int, checked: bool) -> Group: ...
+    def on_host(ranks: int, nodes: int, seed: int, checked: bool) -> Group: ...
+    @staticmethod
+    def over_network(
+        id: UniqueId,
+        numbers: tuple[int, int, int],
+        devices: list[int],
+        net: str,
+        deadline: float,
+        timeout: float,
+    ) -> Group: ...
     @staticmethod
     def on_gpus(devices: list[int], timeout: float) -> Group: ...
     @staticmethod

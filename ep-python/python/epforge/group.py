@@ -25,7 +25,7 @@ class Group:
     """
 
     def __init__(self, core: _core.Group, *, mirror: tuple[int, Gather] | None = None, patience: float = 10.0) -> None:
-        """Not for users: see `on_gpus`, `from_torch`, `from_gather`, `from_environment`, `join` and `on_host`."""
+        """Not for users: see the class methods below, such as `from_torch` and `on_host`."""
         self._core = core
         #: How many ranks there are, here and in other processes.
         self.ranks = core.ranks
@@ -137,18 +137,48 @@ class Group:
         if not 0 <= rank < len(texts):
             raise _core.Mismatch(f"a group of {len(texts)} ranks has no rank {rank}")
         if device is None:
-            return cls(_core.Group.on_host(len(texts), seed, check), mirror=(rank, gather))
+            return cls(_core.Group.on_host(len(texts), 1, seed, check), mirror=(rank, gather))
         return cls.join(own or texts[0], rank, len(texts), device=device, timeout=timeout, deadline=deadline)
 
     @classmethod
-    def on_host(cls, ranks: int = 2, *, seed: int = 1, check: bool = True, patience: float = 10.0) -> Group:
+    def over_network(
+        cls,
+        unique_id: str | _core.UniqueId,
+        node: int,
+        nodes: int,
+        *,
+        devices: Sequence[int] = (),
+        ranks: int | None = None,
+        net: str = "tcp",
+        timeout: float = 30.0,
+        deadline: float = 120.0,
+        patience: float = 10.0,
+    ) -> Group:
+        """This process as one node of several, which all join with one `UniqueId`: a rank on each of ``devices``.
+
+        All nodes have as many ranks, and loops over `local` make their calls. ``net`` is what carries rows between
+        them, as ``epforge doctor`` lists it: ``tcp``, ``shm`` for processes of one machine, ``verbs`` or ``efa``.
+        Without ``devices``, ``ranks`` ranks are in the emulator.
+        """
+        named = _core.UniqueId.parse(unique_id) if isinstance(unique_id, str) else unique_id
+        if devices and ranks not in (None, len(devices)):
+            raise _core.Mismatch(f"{ranks} ranks, but {len(devices)} devices")
+        each = len(devices) or (1 if ranks is None else ranks)
+        core = _core.Group.over_network(named, (node, nodes, each), list(devices), net, deadline, timeout)
+        return cls(core, patience=patience)
+
+    @classmethod
+    def on_host(
+        cls, ranks: int = 2, *, nodes: int = 1, seed: int = 1, check: bool = True, patience: float = 10.0
+    ) -> Group:
         """Ranks in the emulator, all in this process: slow and right, and without a GPU.
 
+        They are on ``nodes`` nodes, between which rows go over a network that lands them in any order.
         ``check`` follows the order of all accesses, and ``seed`` draws the schedule. Ranks may be threads; a
         loop over them makes a call on all before it looks at a result. ``patience`` is how many seconds a
         rank waits for the others' calls before the emulator is asked who is missing.
         """
-        return cls(_core.Group.on_host(ranks, seed, check), patience=patience)
+        return cls(_core.Group.on_host(ranks, nodes, seed, check), patience=patience)
 
     def device(self, rank: int | None = None) -> int | None:
         """The ordinal of a rank's GPU; none in the emulator."""

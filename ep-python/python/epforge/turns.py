@@ -14,12 +14,12 @@ from . import _core
 
 
 class Turns:
-    """How many calls each rank has made, and how many have run on all of them."""
+    """How many calls each rank of this process has made, and how many have run on all of them."""
 
     def __init__(self, core: _core.Group, patience: float) -> None:
         self._core = core
         self._patience = patience
-        self._made = [0] * core.ranks
+        self._made = dict.fromkeys(range(*core.local), 0)
         self._out: set[int] = set()
         self._ran = 0
         self._held: list[Any] = []
@@ -36,14 +36,14 @@ class Turns:
             self._changed.wait_for(lambda: self._least() >= mine or self._ran >= mine, self._patience)
             if self._ran >= mine:
                 return
-            for each in range(self._core.ranks):
+            for each in self._made:
                 self._core.sync(each)
             self._ran = mine
             self._held.clear()
 
     def _least(self) -> int:
         """Calls that every rank has made which takes part."""
-        return min((made for rank, made in enumerate(self._made) if rank not in self._out), default=0)
+        return min((made for rank, made in self._made.items() if rank not in self._out), default=0)
 
     def leave_out(self, rank: int, is_out: bool) -> None:
         """Waits for no calls of a rank, or for those that it makes from now on."""
@@ -52,7 +52,8 @@ class Turns:
                 self._out.add(rank)
             elif rank in self._out:
                 self._out.remove(rank)
-                self._made[rank] = max(self._made)
+                if rank in self._made:
+                    self._made[rank] = max(self._made.values())
             self._changed.notify_all()
 
     def made(self, rank: int, *inputs: Any) -> None:

@@ -45,7 +45,7 @@ impl Group {
     }
 
     /// Waits until every process of the group has come to the step `label`, and gives what each brought.
-    pub(crate) fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, CallError> {
+    pub fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, CallError> {
         match &self.shared.wire {
             Some(wire) => wire.gather(label, value),
             None => Ok(self.backend().gather(label, value)?),
