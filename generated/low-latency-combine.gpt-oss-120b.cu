@@ -10,13 +10,15 @@
 //   back.taken       0x0b440100         16 bytes  4 peers x 1 x 4; Send writes, Send reads
 //   back.closers     0x0b440180          4 bytes  1 word x 4; Send writes, Send reads
 //   back.readers     0x0b440200          4 bytes  1 word x 4; Reduce writes, Reduce reads
-//   Reduce.claims    0x0b440280          8 bytes  2 calls x 1 words x 4; Reduce writes, Reduce reads
+//   back.waited      0x0b440280         32 bytes  4 peers x 8; Reduce writes, Reduce reads
+//   Reduce.claims    0x0b440300          8 bytes  2 calls x 1 words x 4; Reduce writes, Reduce reads
 // Message Part: row of 5760 bytes, meta record of 0 bytes
 #include <ep/cast.cuh>
 #include <ep/compute.cuh>
 #include <ep/net_slot_rows.cuh>
 #include <ep/parts.cuh>
 #include <ep/slot_rows.cuh>
+#include <ep/slot_times.cuh>
 #include <ep/wide.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
@@ -56,6 +58,7 @@ struct Cfg {
         static constexpr ep::u64 kClosedTold = 0xb440200;
         static constexpr ep::u64 kReleasedTold = 0xb440200;
         static constexpr ep::u64 kReaders = 0xb440200;
+        static constexpr ep::u64 kWaited = 0xb440280;
         static constexpr ep::u64 kInbox = 0x0;
         static constexpr ep::u64 kOutbox = 0x0;
         static constexpr int kCounters = 0;
@@ -72,7 +75,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0xb440280;
+        static constexpr ep::u64 kClaims = 0xb440300;
     };
 };
 
@@ -98,6 +101,8 @@ struct Args {
     const ep::i32* expert_begin;
     // output combined: bf16[tokens, hidden]
     ep::bf16* combined;
+    // inout wait_ns: optional i64[ranks]
+    ep::i64* wait_ns;
     // the network of this rank
     const ep::Net* net;
 };
@@ -110,15 +115,15 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
         unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks && !team.stopped; unit += team.count()) {
         const int local_expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
-        // +34  for row in range_first[local_expert, source]..range_first[local_expert, source] +
+        // +37  for row in range_first[local_expert, source]..range_first[local_expert, source] +
         //     range_count[local_expert, source]
         for (ep::i64 row = args.range_first[ep::i64{local_expert} * Cfg::kRanks + source];
             row < ep::i64{args.range_first[ep::i64{local_expert} * Cfg::kRanks + source]}
                 + args.range_count[ep::i64{local_expert} * Cfg::kRanks + source] && !team.stopped;
             ++row) {
-            // +36  push back[source] at [local_expert, src_info[local_expert, row]] { x:
+            // +39  push back[source] at [local_expert, src_info[local_expert, row]] { x:
             //     x[local_expert, row] }
-            // W2: takes credit of back, from Reduce +51
+            // W2: takes credit of back, from Reduce +54
             const int key = (local_expert * Cfg::kRanks + me) * Cfg::kMaxTokens
                 + args.src_info[ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row];
             if (back.reserve(source, key)) {
@@ -129,24 +134,25 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
                 back.publish();
             }
         }
-        // +46  close back
-        // W1: publishes messages of back, for Reduce +51
+        // +49  close back
+        // W1: publishes messages of back, for Reduce +54
         back.close(static_cast<ep::i32>(ep::i64{Cfg::kLocalExperts} * Cfg::kRanks));
     }
 }
 
 /// role Reduce on all blocks, one block a token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
-    ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, *args.net);
-    // +51  for token in tokens gather part from back[owner(topk_idx[token, choice])] at
+    ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>, ep::SlotTimes<Cfg::Back>> back(team,
+        *args.net, args.wait_ns);
+    // +54  for token in tokens gather part from back[owner(topk_idx[token, choice])] at
     //     [local(topk_idx[token, choice], owner(topk_idx[token, choice])), token] across choice in
     //     topk
-    // W1: takes messages of back, from Send +46
-    // W2: publishes credit of back, for Send +36
-    ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>, Cfg::kTopk> back_parts(
-        team, back);
-    ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>,
-        Cfg::kTopk>> parts(team, back_parts);
+    // W1: takes messages of back, from Send +49
+    // W2: publishes credit of back, for Send +39
+    ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>, ep::SlotTimes<Cfg::Back>>,
+        Cfg::kTopk> back_parts(team, back);
+    ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>,
+        ep::SlotTimes<Cfg::Back>>, Cfg::kTopk>> parts(team, back_parts);
     ep::Units<Cfg::Reduce, 0> units(team, ep::rows_of(args.tokens, args.tokens_from));
     for (int token; (token = units.take()) >= 0;) {
         parts.clear();
@@ -163,7 +169,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
             parts.expect(choice, key);
         }
         if (parts.open()) {
-            // +52  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
+            // +55  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
             for (int base = 0; base < Cfg::kHidden; base += ep::kLanes * ep::kWide) {
                 const int i = base + team.lane * ep::kWide;
                 ep::Wide<float> sum(0.0f);

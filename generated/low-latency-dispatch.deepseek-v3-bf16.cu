@@ -9,12 +9,14 @@
 //   rows.taken       0x38801080       1024 bytes  8 peers x 32 x 4; Cast writes, Cast reads
 //   rows.closers     0x38801480          4 bytes  1 word x 4; Cast writes, Cast reads
 //   rows.readers     0x38801500          4 bytes  1 word x 4; Pack writes, Pack reads
-//   Cast.claims      0x38801580          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
+//   rows.waited      0x38801580         64 bytes  8 peers x 8; Pack writes, Pack reads
+//   Cast.claims      0x38801600          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 // Message Row: row of 14336 bytes, meta record of 16 bytes: src[1] at 0
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
 #include <ep/net_slot_rows.cuh>
 #include <ep/slot_rows.cuh>
+#include <ep/slot_times.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
@@ -59,6 +61,7 @@ struct Cfg {
         static constexpr ep::u64 kClosedTold = 0x38801500;
         static constexpr ep::u64 kReleasedTold = 0x38801500;
         static constexpr ep::u64 kReaders = 0x38801500;
+        static constexpr ep::u64 kWaited = 0x38801580;
         static constexpr ep::u64 kInbox = 0x0;
         static constexpr ep::u64 kOutbox = 0x0;
         static constexpr ep::u64 kCountsIn = 0x0;
@@ -71,7 +74,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x38801580;
+        static constexpr ep::u64 kClaims = 0x38801600;
     };
 
     struct Pack {
@@ -99,6 +102,8 @@ struct Args {
     ep::bf16* packed_x;
     // inout packed_count: i32[local_experts]
     ep::i32* packed_count;
+    // inout wait_ns: optional i64[ranks]
+    ep::i64* wait_ns;
     // table src_info: i32[local_experts, ranks * max_tokens]
     ep::i32* src_info;
     // table range_first: i32[local_experts, ranks]
@@ -113,18 +118,18 @@ struct Args {
 __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SlotRowsOut<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, *args.net);
-    // +35  for token in tokens
+    // +38  for token in tokens
     ep::Units<Cfg::Cast, 0> units(team, ep::rows_of(args.tokens, args.tokens_from));
     for (int token; (token = units.take()) >= 0;) {
-        // +37  for expert in topk_idx[token] where alive(owner(expert))
+        // +40  for expert in topk_idx[token] where alive(owner(expert))
         for (int k = 0; k < Cfg::kTopk && !team.stopped; ++k) {
             const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
             if (!(expert >= 0)) continue;
             if (!ep::is_alive(args.group,
                 ep::i64{ep::owner<Cfg::kRanks>(expert, args.expert_begin)})) continue;
-            // +38  push rows[owner(expert)] at local(expert, owner(expert)) { x: x[token], src:
+            // +41  push rows[owner(expert)] at local(expert, owner(expert)) { x: x[token], src:
             //     token }
-            // W2: takes credit of rows, from Pack +56
+            // W2: takes credit of rows, from Pack +59
             const int to = ep::owner<Cfg::kRanks>(expert, args.expert_begin);
             const int key = ep::local_expert(args.expert_begin,
                 ep::owner<Cfg::kRanks>(expert, args.expert_begin), expert) * Cfg::kRanks + me;
@@ -138,19 +143,20 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
             }
         }
     }
-    // +48  close rows
-    // W1: publishes messages of rows, for Pack +56
+    // +51  close rows
+    // W1: publishes messages of rows, for Pack +59
     rows.close(team.count());
 }
 
 /// role Pack on all blocks, warps shared by (expert, source)
 __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
-    ep::SlotRowsIn<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, *args.net);
+    ep::SlotRowsIn<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>, ep::SlotTimes<Cfg::Rows>> rows(team,
+        *args.net, args.wait_ns);
     for (ep::i64 unit = team.index();
         unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks && !team.stopped; unit += team.count()) {
         const int expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
-        // +53  record range_first[expert, source] = sum(earlier in 0..source: rows[expert,
+        // +56  record range_first[expert, source] = sum(earlier in 0..source: rows[expert,
         //     earlier].count)
         ep::i64 sum = 0LL;
         for (int earlier = 0; earlier < source; ++earlier) {
@@ -161,22 +167,22 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         if (team.leader()) {
             args.range_first[ep::i64{expert} * Cfg::kRanks + source] = static_cast<ep::i32>(sum);
         }
-        // +54  record range_count[expert, source] = rows[expert, source].count
+        // +57  record range_count[expert, source] = rows[expert, source].count
         const int key_2 = expert * Cfg::kRanks + source;
         const int count_2 = rows.count(key_2);
         if (team.leader()) {
             args.range_count[ep::i64{expert} * Cfg::kRanks + source] = count_2;
         }
-        // +55  add packed_count[expert] = rows[expert, source].count
+        // +58  add packed_count[expert] = rows[expert, source].count
         const int key_3 = expert * Cfg::kRanks + source;
         const int count_3 = rows.count(key_3);
         if (team.leader()) {
             ep::add_count(&args.packed_count[expert], count_3);
         }
-        // +56  for message in rows[expert, source] at sum(earlier in 0..source: rows[expert,
+        // +59  for message in rows[expert, source] at sum(earlier in 0..source: rows[expert,
         //     earlier].count)
-        // W1: takes messages of rows, from Cast +48
-        // W2: publishes credit of rows, for Cast +38
+        // W1: takes messages of rows, from Cast +51
+        // W2: publishes credit of rows, for Cast +41
         const int key_4 = expert * Cfg::kRanks + source;
         const int count_4 = rows.count(key_4);
         ep::i64 sum_2 = 0LL;
@@ -189,11 +195,11 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         for (int index = 0; index < count_4 && !team.stopped; ++index) {
             const int row = static_cast<ep::i32>(ep::i64{first} + index);
             const char* slot = rows.slot(key_4, index);
-            // +57  store packed_x[expert, message.row] = message.x
+            // +60  store packed_x[expert, message.row] = message.x
             ep::copy_row<ep::bf16>(team,
                 &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
                     + row) * Cfg::kHidden], slot, Cfg::kHidden);
-            // +58  record src_info[expert, message.row] = message.src
+            // +61  record src_info[expert, message.row] = message.src
             if (team.leader()) {
                 args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row] =
                     ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);

@@ -35,6 +35,7 @@ mod types;
 mod typing;
 mod values;
 mod variants;
+mod waited;
 mod walk;
 
 use crate::ast::{File, Pipeline};
@@ -103,6 +104,7 @@ fn check_view(view: &View<'_>, out: &mut Diagnostics) {
     statements::check_view(view, out);
     messages::check_view(view, out);
     channels::check_view(view, out);
+    waited::check_view(view, out);
     message_order::check_view(view, out);
     tables::check_view(view, out);
     values::check_view(view, out);

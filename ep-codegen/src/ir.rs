@@ -55,6 +55,11 @@ impl Pipeline {
         Some((channel, message))
     }
 
+    /// Whether a tensor takes how long a channel's receiver waits.
+    pub fn is_of_waits(&self, tensor: &str) -> bool {
+        self.channels.iter().any(|channel| channel.waited.as_deref() == Some(tensor))
+    }
+
     /// The args by name; of those that arms declare apart, the first.
     pub fn first_args(&self) -> impl Iterator<Item = &Arg> {
         let args = self.args.iter().enumerate();

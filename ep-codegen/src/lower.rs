@@ -341,6 +341,7 @@ impl Lowering {
             slot: Vec::new(),
             header: Vec::new(),
             options: Vec::new(),
+            waited: None,
             waiver: None,
             when: guard.when.clone(),
             at: self.source(&channel.source),
@@ -360,6 +361,7 @@ impl Lowering {
                     lowered.slot =
                         axes.iter().map(|axis| self.slot_extent(axis, &lowered.per)).collect();
                 }
+                ast::OptionValue::Waited(tensor) => lowered.waited = Some(tensor.to_string()),
                 ast::OptionValue::Waive { policy, reason, .. } => {
                     let (policy, reason) = (policy.to_string(), reason.clone());
                     lowered.waiver = Some(ir::Waiver { policy, reason });

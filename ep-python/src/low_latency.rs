@@ -71,6 +71,11 @@ impl Shape {
         }
     }
 
+    /// A time for each rank, unless there is none at address 0.
+    fn waits(&self, address: u64) -> Option<DeviceTensor<i64, 1>> {
+        (address != 0).then(|| dense(address, [self.group.ranks() as u64]))
+    }
+
     /// A row for each packed one.
     fn packed<E>(&self, address: u64, columns: usize) -> DeviceTensor<E, 3> {
         dense(address, [self.local_experts as u64, self.rows(), columns as u64])
@@ -152,6 +157,7 @@ impl LowLatencyDispatcher {
         scale: u64,
         counts: u64,
         tables: TablesTuple,
+        waits: u64,
         later: bool,
         how: CallTuple,
     ) -> PyResult<Option<Pending>> {
@@ -165,6 +171,7 @@ impl LowLatencyDispatcher {
             let outputs = dispatch::Outputs {
                 packed_x: self.packed(packed, scale),
                 packed_count: dense(counts, [shape.local_experts as u64]),
+                wait_ns: shape.waits(waits),
             };
             let (args, into) = (dispatch::Args::default(), shape.tables(tables));
             let how = call(how)?;
@@ -247,6 +254,7 @@ impl LowLatencyCombiner {
         topk_weights: u64,
         combined: u64,
         tables: TablesTuple,
+        waits: u64,
         later: bool,
         how: CallTuple,
     ) -> PyResult<Option<Pending>> {
@@ -259,8 +267,10 @@ impl LowLatencyCombiner {
                 topk_weights: dense(topk_weights, [tokens, topk]),
                 expert_begin: shape.expert_begin(rank)?,
             };
-            let outputs =
-                combine::Outputs { combined: dense(combined, [tokens, shape.hidden as u64]) };
+            let outputs = combine::Outputs {
+                combined: dense(combined, [tokens, shape.hidden as u64]),
+                wait_ns: shape.waits(waits),
+            };
             let (args, from) = (combine::Args::default(), shape.tables(tables));
             let how = call(how)?;
             if !later {

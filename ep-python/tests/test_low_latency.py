@@ -110,6 +110,30 @@ class Packs(unittest.TestCase):
                 counts = packed.counts
                 np.testing.assert_array_equal(statistics[rank], 10 + turn * counts)
 
+    def test_waits_are_added_up(self) -> None:
+        own = drawn(2, [5, 6])
+        low = made(own, 2)
+        waits = [[np.full(2, start, np.int64) for _ in range(2)] for start in (10, 20)]
+        for turn in (1, 2):
+            before = np.array(waits)
+            args = {"later": turn == 2}
+            sent = [low.dispatch(own.x[r], own.topk_idx[r], waits=waits[0][r], rank=r, **args) for r in range(2)]
+            for packed in sent:
+                packed.receive()
+            rows = [packed.x for packed in sent]
+            back = [low.combine(rows[r], sent[r], own.topk_weights[r], waits=waits[1][r], **args) for r in range(2)]
+            for sums in back:
+                sums.receive()
+            for sums in back:
+                self.assertIsNotNone(sums.x)
+            self.assertTrue((np.array(waits) >= before).all(), f"{before}, then {waits}")
+        # Some warp has looked for what had not come yet.
+        self.assertTrue((np.array(waits) > 20).any(), f"{waits}")
+        with self.assertRaisesRegex(epforge.Mismatch, r"`waits` is \[3\], and has to be \[2\]"):
+            low.dispatch(own.x[0], own.topk_idx[0], waits=np.zeros(3, np.int64), rank=0)
+        with self.assertRaisesRegex(epforge.Mismatch, "`waits` has elements of int32, and has to have int64"):
+            low.dispatch(own.x[0], own.topk_idx[0], waits=np.zeros(2, np.int32), rank=0)
+
     def test_a_placement_of_experts(self) -> None:
         own = drawn(2, [5, 6], experts=5)
         low = made(own, 2, placement=[0, 2, 5])

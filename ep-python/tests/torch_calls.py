@@ -205,12 +205,13 @@ def low_latency_in_processes(rank: int, ranks: int) -> None:
     every, every_ids = gathered(x), gathered(ids)
     statistics = torch.zeros(local, dtype=torch.int32)
     wanted = torch.tensor([sum((ids == first + e).sum().item() for ids in every_ids) for e in range(local)])
-    turn = 0
+    turn, waits = 0, [torch.zeros(ranks, dtype=torch.int64) for _ in range(2)]
     for cast in ({"use_fp8": False}, {}, {"round_scale": True}, {"round_scale": True, "use_ue8m0": True}):
         for hooked in (False, True):
             turn += 1
             packed, counts, handle, event, hook = buffer.low_latency_dispatch(
                 x, ids, most, EXPERTS, cumulative_local_expert_recv_stats=statistics,
+                dispatch_wait_recv_cost_stats=waits[0],
                 async_finish=not hooked, return_recv_hook=hooked, **cast,
             )  # fmt: skip
             hook() if hooked else event.current_stream_wait()
@@ -238,11 +239,13 @@ def low_latency_in_processes(rank: int, ranks: int) -> None:
                 given = torch.zeros_like(rows) if zero_copy else rows
                 sums, event, hook = buffer.low_latency_combine(
                     given, ids, weights, handle, zero_copy=zero_copy, use_logfmt=use_logfmt, out=out,
+                    combine_wait_recv_cost_stats=waits[1],
                     async_finish=not hooked, return_recv_hook=hooked,
                 )  # fmt: skip
                 hook() if hooked else event.current_stream_wait()
                 factor = torch.where(ids >= 0, weights, 0).sum(1, keepdim=True)
                 assert sums is out and (not tokens or calc_diff(sums, x.float() * factor) < 1e-3)
+    assert (torch.stack(waits) >= 0).all()
     batches_overlap(buffer, most)
     says(buffer, x, ids, weights, handle, rows)
     status = torch.full((ranks,), 7, dtype=torch.int32)
@@ -280,17 +283,17 @@ def batches_overlap(buffer: deep_ep.Buffer, most: int) -> None:
 
 def says(buffer: deep_ep.Buffer, x: Any, ids: Any, weights: Any, handle: Any, rows: Any) -> None:
     """What the facade does not have is named, and what does not fit is refused."""
-    waits = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+    waits = torch.zeros(dist.get_world_size(), dtype=torch.int32)
     back = (rows, ids, weights, handle)
     for call, wanted in (
         (
             lambda: buffer.low_latency_combine(*back, combine_wait_recv_cost_stats=waits),
-            "`combine_wait_recv_cost_stats`",
+            "`waits` has elements of int32",
         ),
         (lambda: buffer.low_latency_combine(*back, zero_copy=True), "`get_next_low_latency_combine_buffer`"),
         (
             lambda: buffer.low_latency_dispatch(x, ids, 12, EXPERTS, dispatch_wait_recv_cost_stats=waits),
-            "`dispatch_wait_recv_cost_stats` is not there yet",
+            "`waits` has elements of int32",
         ),
         (lambda: buffer.low_latency_dispatch(x, ids, 12, EXPERTS, use_ue8m0=True), "it needs `round_scale`"),
         (

@@ -41,6 +41,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "rings",
     "rows",
     "slot_rows",
+    "slot_times",
     "slots",
     "sync",
     "way_back",

@@ -977,3 +977,72 @@ ep_runtime::pipeline! {
         }
     }
 }
+
+//- waited_in_no_tensor
+// Times of waits go to what is no sum for each peer.
+ep_runtime::pipeline! {
+    pipeline Exchange {
+        shape { ranks: 1..=64 }
+        input tokens_per_rank: i32[ranks];
+        output received: i32[ranks];
+        inout wait_ns: i64[2];
+        message Counts { rows: i32 }
+        channel counts: slots<Counts> over nvlink from Swap to Swap per all { slot: [source], waited: wait_ns };
+        role Swap on block 0 {
+            for peer in ranks {
+                push counts[peer] { rows: tokens_per_rank[peer] };
+            }
+            await counts;
+            for source in ranks {
+                store received[source] = counts[source].rows;
+            }
+        }
+    }
+}
+
+//- waited_tensor_used
+// A statement adds to the times of waits.
+ep_runtime::pipeline! {
+    pipeline Exchange {
+        shape { ranks: 1..=64 }
+        input tokens_per_rank: i32[ranks];
+        output received: i32[ranks];
+        inout wait_ns: i64[ranks];
+        message Counts { rows: i32 }
+        channel counts: slots<Counts> over nvlink from Swap to Swap per all { slot: [source], waited: wait_ns };
+        role Swap on block 0 {
+            for peer in ranks {
+                push counts[peer] { rows: tokens_per_rank[peer] };
+            }
+            await counts;
+            for source in ranks {
+                store received[source] = counts[source].rows;
+            }
+            for peer in ranks {
+                add wait_ns[peer] = 1;
+            }
+        }
+    }
+}
+
+//- waited_without_source
+// Times of waits of slots that do not say whose they are.
+ep_runtime::pipeline! {
+    pipeline Exchange {
+        shape { ranks: 1..=64 }
+        input tokens_per_rank: i32[ranks];
+        output received: i32[ranks];
+        inout wait_ns: optional i64[ranks];
+        message Counts { rows: i32 }
+        channel counts: slots<Counts> over nvlink from Swap to Swap per all { slot: [place: ranks], waited: wait_ns };
+        role Swap on block 0 {
+            for peer in ranks {
+                push counts[peer] at me { rows: tokens_per_rank[peer] };
+            }
+            await counts;
+            for peer in ranks {
+                store received[peer] = counts[peer].rows;
+            }
+        }
+    }
+}

@@ -14,6 +14,7 @@ mod fuzz;
 mod host;
 mod ir;
 mod litmus;
+mod low_latency;
 mod meaning;
 #[cfg(target_os = "linux")]
 mod nodes;

@@ -107,6 +107,8 @@ pub enum OptionValue {
         /// The literal.
         span: Span,
     },
+    /// `waited: wait_ns`
+    Waited(Ident),
 }
 
 /// One index of a slot.

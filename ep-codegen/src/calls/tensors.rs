@@ -30,6 +30,8 @@ pub(super) struct Field {
     axis_index: usize,
     parts: usize,
     is_window: bool,
+    /// Whether it is only for the caller who wants to know how long a call waits.
+    is_of_waits: bool,
 }
 
 impl Field {
@@ -66,6 +68,7 @@ impl Field {
     fn made(&self, place: usize) -> TokenStream {
         let name = &self.name;
         let value = match (&self.axis, self.presence) {
+            (None, Presence::Optional) if self.is_of_waits => quote!(::std::option::Option::None),
             (Some(axis), presence) => {
                 let (of, index) = (axis_tensor(axis), self.axis_index);
                 let made = quote!(#of::made(&made, self.core.arm(#index), #place)?);
@@ -109,16 +112,18 @@ impl Calls<'_> {
             _ if tensor.optional || !in_all => Presence::Optional,
             _ => Presence::Required,
         };
+        let is_of_waits = self.ir.is_of_waits(&tensor.name);
         Field {
             name: format_ident!("{}", tensor.name),
             doc: format!(" `{}`", text::tensor(tensor)),
             of,
             presence,
-            is_open: tensor.optional || tensor.copies > 1,
+            is_open: (tensor.optional && !is_of_waits) || tensor.copies > 1,
             axis,
             axis_index: self.axis_index(&tensor.elem),
             parts,
             is_window: tensor.memory == Memory::Window,
+            is_of_waits,
         }
     }
 
@@ -135,6 +140,7 @@ impl Calls<'_> {
             axis_index: 0,
             parts: 1,
             is_window: true,
+            is_of_waits: false,
         };
         direct.map(field).collect()
     }

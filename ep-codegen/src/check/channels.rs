@@ -134,13 +134,18 @@ pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
     }
 }
 
-/// The numbers that give a peer set its extent are declared; nodes apart need a network.
-fn peers(view: &View<'_>, channel: &Channel, out: &mut Diagnostics) {
-    let number = match channel.per.value {
+/// The number that gives a peer set its extent.
+pub(super) fn peers_number(set: PeerSet) -> &'static str {
+    match set {
         PeerSet::All | PeerSet::Others => "ranks",
         PeerSet::Local => "local_ranks",
         PeerSet::Rail => "nodes",
-    };
+    }
+}
+
+/// The numbers that give a peer set its extent are declared; nodes apart need a network.
+fn peers(view: &View<'_>, channel: &Channel, out: &mut Diagnostics) {
+    let number = peers_number(channel.per.value);
     if !is_number(view, number) {
         out.push(errors::peers_without_number(
             channel.per.span,

@@ -113,7 +113,7 @@ fn extents(view: &View<'_>, out: &mut Diagnostics) {
 }
 
 /// The word and the place of a statement that writes a tensor.
-fn written<'a>(site: &Site<'a>) -> Option<(&'static str, &'a Place)> {
+pub(super) fn written<'a>(site: &Site<'a>) -> Option<(&'static str, &'a Place)> {
     match &site.stmt.kind {
         StmtKind::Store { place, .. } => Some(("store", place)),
         StmtKind::Record { place, .. } => Some(("record", place)),

@@ -37,6 +37,37 @@ pub(crate) fn empty_waiver(policy: &Ident, at: Span) -> Diagnostic {
         .help(format!("waive: {policy} \"rows are read by lanes only\""))
 }
 
+/// Times of waits, added to something else than a sum for each peer.
+pub(crate) fn waited_not_a_tensor(
+    name: &Ident,
+    peers: &str,
+    declared: Option<&Ident>,
+) -> Diagnostic {
+    let message = format!("`{name}` is no tensor that takes how long each peer is waited for");
+    let error =
+        Diagnostic::new(name, message).help(format!("inout {name}: optional i64[{peers}];"));
+    match declared {
+        Some(declared) => error.also(declared, format!("`{name}` is declared here")),
+        None => error,
+    }
+}
+
+/// Times of waits for slots that do not say whose they are.
+pub(crate) fn waited_without_source(name: &Ident, slot: &Ident) -> Diagnostic {
+    let message = format!("`{name}` has a sum for each peer, and a slot does not say whose it is");
+    Diagnostic::new(name, message)
+        .help("slot: [source, ..]")
+        .also(slot, "these slots have no index `source`")
+}
+
+/// A statement that uses a sum of times.
+pub(crate) fn waited_used(word: &Ident, channel: &Ident) -> Diagnostic {
+    let message = format!(
+        "`{word}` takes how long `{channel}` is waited for, and no statement has to do with it"
+    );
+    Diagnostic::new(word, message).help("use another tensor")
+}
+
 /// A header number that the protocol does not know.
 pub(crate) fn unknown_header(name: &Ident) -> Diagnostic {
     let error = Diagnostic::new(name, format!("a header has no number `{name}`"));

@@ -96,6 +96,8 @@ ir_types! {
         header: Vec<String>,
         /// Options in order of name.
         options: Vec<ChannelOption>,
+        /// The tensor to which the times are added that its receiver waits for each peer.
+        waited: Option<String>,
         /// What is waived here, if anything is.
         waiver: Option<Waiver>,
         /// Guard.

@@ -109,7 +109,7 @@ const RING: Traits = Traits {
 
 const SLOTS: Traits = Traits {
     word: "slots",
-    options: &[("slot", true), ("epochs", false), ("waive", false)],
+    options: &[("slot", true), ("epochs", false), ("waited", false), ("waive", false)],
     taken: "await {};",
     network: Network::ToFarNodes,
     position: Position::Optional,

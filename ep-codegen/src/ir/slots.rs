@@ -36,7 +36,9 @@ pub fn arrival(selected: &Pipeline, channel: &Channel) -> Arrival {
             };
         });
     }
-    let records = !rows && awaited && channel.slot_names == ["source"];
+    // Words are waited for all at once, by warps that share those of a source: nobody times one source.
+    let timed = channel.waited.is_some();
+    let records = !rows && awaited && !timed && channel.slot_names == ["source"];
     match records {
         true if uses_network(selected, channel) => Arrival::Signals,
         true if channel.over == [Transport::Nvlink] => Arrival::Words,

@@ -199,6 +199,9 @@ pub fn channel(channel: &Channel) -> String {
             axes.map(|(name, size)| format!("{name}: {}", expr(size))).collect();
         options.push(format!("slot: [{}]", axes.join(", ")));
     }
+    if let Some(tensor) = &channel.waited {
+        options.push(format!("waited: {tensor}"));
+    }
     if let Some(Waiver { policy, reason }) = &channel.waiver {
         options.push(format!("waive: {policy} {reason:?}"));
     }

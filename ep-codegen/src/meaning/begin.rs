@@ -6,6 +6,7 @@ use super::Problem;
 use super::data::Tensor;
 use super::eval::{Actor, Eval};
 use super::memory::{Hand, Memory};
+use super::open::{OpenElement, Touched};
 use super::value::Parts;
 use super::world::World;
 use super::wrong::{Fault, Found, Stop};
@@ -237,7 +238,15 @@ impl<'p> World<'p> {
             Some(Expr::Name { name, .. }) => self.problem.ranks.get(rank)?.capacity.get(name),
             _ => None,
         };
-        memory.left(capacity.and_then(|rows| usize::try_from(*rows).ok()), tensor.fill)
+        let capacity = capacity.and_then(|rows| usize::try_from(*rows).ok());
+        let mut left = memory.left(capacity, tensor.fill)?;
+        if self.ir.is_of_waits(&tensor.name) {
+            // How long a call waits is no matter of what it means.
+            let any = OpenElement { place: Touched::Nothing, value: Touched::Many };
+            left.open = (0..left.written.len()).map(|at| (at, any)).collect();
+            left.written.fill(false);
+        }
+        Some(left)
     }
 }
 

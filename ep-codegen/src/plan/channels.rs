@@ -138,7 +138,7 @@ pub(super) fn words<'a>(
             ("stored", each * 8, sender, sender, formula(extent, 1, 8)),
             ("claims", 2 * claims * 4, sender, sender, format!("2 calls x {claims} words x 4")),
         ],
-        ChannelKind::Slots => slot_words(extent, sender, receiver),
+        ChannelKind::Slots => slot_words(channel, extent, sender),
         ChannelKind::Pull => vec![
             ("ready", peers * 16, sender, receiver, format!("{peers} peers x 16")),
             ("released", peers * 4, receiver, sender, format!("{peers} peers x 4")),
@@ -191,7 +191,8 @@ fn ring_words<'a>(
 }
 
 /// The slots of a channel, and the words beside them.
-fn slot_words<'a>(extent: &Extent<'_>, sender: &'a str, receiver: &'a str) -> Vec<Row<'a>> {
+fn slot_words<'a>(channel: &'a Channel, extent: &Extent<'_>, sender: &'a str) -> Vec<Row<'a>> {
+    let receiver = channel.to.as_str();
     let Some(slots) = extent.slots else { return Vec::new() };
     let SlotExtent { arrival, epochs, arrivals, shared, .. } = slots;
     let (bytes, peers, flags) = (extent.message.slot_bytes, extent.peers, extent.flags);
@@ -230,5 +231,8 @@ fn slot_words<'a>(extent: &Extent<'_>, sender: &'a str, receiver: &'a str) -> Ve
         }
     }
     rows.push(("readers", 4, receiver, receiver, "1 word x 4".to_string()));
+    if channel.waited.is_some() {
+        rows.push(("waited", peers * 8, receiver, receiver, format!("{peers} peers x 8")));
+    }
     rows
 }

@@ -129,6 +129,9 @@ impl<'a> RoleLowering<'a> {
             if uses_network(self.ir, channel) {
                 args.push(Term::name("*args.net", Elem::I64));
             }
+            if let (End::In, Some(tensor)) = (end, &channel.waited) {
+                args.push(Term::name(format!("args.{tensor}"), Elem::I64));
+            }
             out.push(Step::Object { class: self.class_of(channel, end), name, args });
         }
     }
@@ -150,7 +153,8 @@ impl<'a> RoleLowering<'a> {
         };
         let cfg = || Constant::of_channel(channel);
         let class = class.of(cfg());
-        match (&channel.kind, self.kept(channel, end)) {
+        let is_timed = end == End::In && channel.waited.is_some();
+        let class = match (&channel.kind, self.kept(channel, end)) {
             (ChannelKind::Ring, _) if over_network(channel) => class.of(ep::NetRings.of(cfg())),
             (ChannelKind::Slots, _)
                 if uses_network(self.ir, channel) && arrives != Some(Arrival::Signals) =>
@@ -163,8 +167,10 @@ impl<'a> RoleLowering<'a> {
             (ChannelKind::Ring, Ok(Kept::PeersOfPart(_))) => {
                 class.of(ep::WindowRings.of(cfg()).of(Term::library(ep::kPeersOfPart)))
             }
+            (ChannelKind::Slots, _) if is_timed => class.of(ep::WindowSlots.of(cfg())),
             _ => class,
-        }
+        };
+        if is_timed { class.of(ep::SlotTimes.of(cfg())) } else { class }
     }
 
     /// Says that this warp reads no more of what peers offer, and of slots.

@@ -71,7 +71,8 @@ pub mod ep {
             all_peers, copy_row, for_range, for_rows, for_stripe_tokens, one_peer, other_peers, Peers,
             recorded, rows_of, Span, span_of, stripe_span,
         }
-        slot_rows { SlotParts, SlotRowsIn, SlotRowsOut }
+        slot_rows { SlotParts, SlotRowsIn, SlotRowsOut, WindowSlots }
+        slot_times { SlotTimes }
         slots { put, SlotChannel, SlotWords, word_of }
         sync {
             all_blocks, Call, clear, enter, Group, is_alive, is_between, kLanes, leave, Net, product,

@@ -74,6 +74,7 @@ fn option(input: ParseStream) -> Result<ChannelOption> {
             let (reason, span) = string(input, "the reason, as \"..\"")?;
             OptionValue::Waive { policy, reason, span }
         }
+        "waited" => OptionValue::Waited(super::stream::name(input, "the name of a tensor")?),
         _ => OptionValue::Number(expr(input)?),
     };
     Ok(ChannelOption { name, value })

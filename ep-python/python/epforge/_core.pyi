@@ -222,6 +222,7 @@ class LowLatencyDispatcher:
         scale: int,
         counts: int,
         tables: Tables,
+        waits: int,
         later: bool,
         how: Call,
     ) -> Pending | None: ...
@@ -241,6 +242,7 @@ class LowLatencyCombiner:
         topk_weights: int,
         combined: int,
         tables: Tables,
+        waits: int,
         later: bool,
         how: Call,
     ) -> Pending | None: ...

@@ -94,6 +94,7 @@ class LowLatency(Caller):
         *,
         payload: str | None = None,
         statistics: Any = None,
+        waits: Any = None,
         later: bool = False,
         rank: int | None = None,
         stream: int | None = None,
@@ -106,7 +107,8 @@ class LowLatency(Caller):
 
         ``x`` is ``bfloat16[tokens, hidden]`` and ``topk_idx`` ``int64[tokens, topk]``, -1 for none and no expert
         twice. ``payload`` differs from that of the first calls at will. What arrives for each local expert is
-        added to ``statistics``, an ``int32[local_experts]``; in the emulator, once a result is looked at.
+        added to ``statistics``, an ``int32[local_experts]``, and the longest wait for each rank in ns to ``waits``, an
+        ``int64[ranks]``; in the emulator, once a result is looked at.
         """
         rank = self.group.rank(rank)
         library = library_of(x)
@@ -116,14 +118,16 @@ class LowLatency(Caller):
                 raise _core.Mismatch("`statistics` are counted for arrays of torch and NumPy")
             where = self._checked(view(statistics, "statistics"), "statistics", "int32", None)
             self._require_dense(where, "statistics", (self.local_experts,))
+        self._check_waits(waits)
         every = self._every(rank, (x, topk_idx))
         self._settle(rank)
         name = payload or self.payload
         kernels = self._dispatcher(name)
         sent = {
-            each: self._send_rows(each, kernels, name, brought, library, how, later) for each, brought in every.items()
+            each: self._send_rows(each, kernels, name, brought, library, waits, how, later)
+            for each, brought in every.items()
         }
-        return Packed(self, sent, rank, statistics, how)
+        return Packed(self, sent, rank, statistics, waits, how)
 
     def _send_rows(
         self,
@@ -132,6 +136,7 @@ class LowLatency(Caller):
         payload: str,
         arrays: tuple[Any, ...],
         library: Library | None,
+        waits: Any,
         how: How,
         later: bool,
     ) -> Launched:
@@ -146,10 +151,11 @@ class LowLatency(Caller):
         counts, *at = (first + 4 * begin for begin, _ in self._tables.values())
         outputs = (address_of(packed), 0 if scale is None else address_of(scale), counts, (at[0], at[1], at[2]))
         made = {"x": packed, "scale": scale, "tables": tables}
+        waits_at = self._waits_of(rank, waits, made)
         launched = Launched(rank, library, tokens, made, outputs[3], (ids, kept))
 
         def send(turn: int, call: _core.Call) -> _core.Pending | None:
-            return kernels[turn].send(rank, tokens, x, ids[0], *outputs, later, call)
+            return kernels[turn].send(rank, tokens, x, ids[0], *outputs, waits_at, later, call)
 
         self._launch(launched, payload, send, how)
         return launched
@@ -163,6 +169,7 @@ class LowLatency(Caller):
         topk_idx: Any = None,
         out: Any = None,
         wire: str = "bf16",
+        waits: Any = None,
         later: bool = False,
         stream: int | None = None,
         sms: int | None = None,
@@ -175,6 +182,7 @@ class LowLatency(Caller):
         ``rows`` are ``bfloat16[local_experts, ranks * tokens, hidden]``, each where `Packed.x` has the one that it
         was made of; ``topk_weights`` are ``float32[tokens, topk]``. ``topk_idx`` is that of the dispatch unless it
         is given. The sums are left in ``out`` if it is there; with ``later`` they come with `Sums.receive`.
+        ``waits`` are as those of `dispatch`.
 
         With ``wire="logfmt"`` rows travel in 10 bits a value, of the logarithm of its magnitude between the least and
         the greatest of 128: a value is off by 2.2 % of itself at most, by 0.6 % where those are a factor of 256 apart.
@@ -186,6 +194,7 @@ class LowLatency(Caller):
         own = packed._own
         if out is not None and self.group.on_emulator:
             self._require_out(packed.rank, out, (own.tokens, self.hidden))
+        self._check_waits(waits)
         how = (stream, sms, timeout, after, done)
         every = self._every(packed.rank, (rows, topk_weights, topk_idx))
         self._settle(packed.rank)
@@ -193,8 +202,8 @@ class LowLatency(Caller):
         sent = {}
         for rank, brought in every.items():
             target = None if self.group.on_emulator else out
-            sent[rank] = self._send_back(packed._sent[rank], kernels, wire, brought, target, how, later)
-        return Sums(self, sent, packed.rank, out, how)
+            sent[rank] = self._send_back(packed._sent[rank], kernels, wire, brought, target, waits, how, later)
+        return Sums(self, sent, packed.rank, out, waits, how)
 
     def _send_back(
         self,
@@ -203,6 +212,7 @@ class LowLatency(Caller):
         wire: str,
         arrays: tuple[Any, ...],
         out: Any,
+        waits: Any,
         how: How,
         later: bool,
     ) -> Launched:
@@ -215,14 +225,34 @@ class LowLatency(Caller):
             ids = self._dense(rank, arrays[2], "topk_idx", "int64", (tokens, self.topk))
         sums = self._new(rank, (tokens, self.hidden), "bfloat16", of.library) if out is None else out
         sums_at = address_of(sums) if out is None else self._require_out(rank, out, (tokens, self.hidden))
-        launched = Launched(rank, of.library, tokens, {"x": sums}, of.tables, (ids, rows, weights, of))
+        made = {"x": sums}
+        waits_at = self._waits_of(rank, waits, made)
+        launched = Launched(rank, of.library, tokens, made, of.tables, (ids, rows, weights, of))
 
         def send(turn: int, call: _core.Call) -> _core.Pending | None:
             places = (rows[0], ids[0], weights[0], sums_at)
-            return kernels[turn].send(rank, tokens, *places, of.tables, later, call)
+            return kernels[turn].send(rank, tokens, *places, of.tables, waits_at, later, call)
 
         self._launch(launched, f"combine {wire}", send, how)
         return launched
+
+    def _check_waits(self, waits: Any) -> None:
+        """Refuses what cannot take a time for each rank."""
+        if waits is not None:
+            where = self._checked(view(waits, "waits"), "waits", "int64", None)
+            self._require_dense(where, "waits", (self.group.ranks,))
+
+    def _waits_of(self, rank: int, waits: Any, made: dict[str, Any]) -> int:
+        """Where the kernels of a rank add their times, 0 if nobody asks; the emulator has memory of its own."""
+        if waits is None:
+            return 0
+        if self.group.on_emulator:
+            made["waits"] = self._new(rank, (self.group.ranks,), "int64", None, zeros=True)
+            return address_of(made["waits"])
+        where = view(waits, "waits")
+        self._require_here(rank, where, "waits")
+        made["waits"] = waits
+        return where.address
 
     def _launch(self, launched: Launched, kind: str, send: Any, how: How) -> None:
         """Launches a call on the kernels whose turn it is."""
@@ -284,8 +314,9 @@ class Launched:
 class Phased:
     """A call that may be between its phases."""
 
-    def __init__(self, owner: LowLatency, sent: dict[int, Launched], rank: int, how: How) -> None:
+    def __init__(self, owner: LowLatency, sent: dict[int, Launched], rank: int, waits: Any, how: How) -> None:
         self._owner, self._sent, self.rank = owner, sent, rank
+        self._waits = waits if owner.group.on_emulator else None
         self._own = sent[rank]
         self._stream = how[0]
         if self._own.pending is None:
@@ -337,15 +368,21 @@ class Phased:
         array = self.arriving(name)
         if array is None or not self._owner.group.on_emulator:
             return array
-        return self._owner._shown(array, self._own.library)
+        shown = self._owner._shown(array, self._own.library)
+        if self._waits is not None:
+            waits, self._waits = self._waits, None
+            waits += self._owner._shown(self._own.made["waits"], self._own.library)
+        return shown
 
 
 class Packed(Phased):
     """The output of one dispatch on one rank: rows by local expert, those of each rank side by side."""
 
-    def __init__(self, owner: LowLatency, sent: dict[int, Launched], rank: int, statistics: Any, how: How) -> None:
+    def __init__(
+        self, owner: LowLatency, sent: dict[int, Launched], rank: int, statistics: Any, waits: Any, how: How
+    ) -> None:
         self._statistics = statistics
-        super().__init__(owner, sent, rank, how)
+        super().__init__(owner, sent, rank, waits, how)
 
     def _received(self) -> None:
         group = self._owner.group
@@ -399,9 +436,9 @@ class Packed(Phased):
 class Sums(Phased):
     """What a combine leaves; in the emulator it is in ``out`` once it is looked at."""
 
-    def __init__(self, owner: LowLatency, sent: dict[int, Launched], rank: int, out: Any, how: How) -> None:
+    def __init__(self, owner: LowLatency, sent: dict[int, Launched], rank: int, out: Any, waits: Any, how: How) -> None:
         self._out = out
-        super().__init__(owner, sent, rank, how)
+        super().__init__(owner, sent, rank, waits, how)
 
     @property
     def x(self) -> Any:

@@ -45,6 +45,8 @@ pub(super) struct CallSpec {
     of_handles: Vec<bool>,
     /// Places that a call brings, and those that it may leave to its handle.
     required: PlaceSet,
+    /// Those that each call may leave out: how long it waits then is not measured.
+    of_waits: Vec<usize>,
     own_tables: PlaceSet,
     /// Which numbers of the list the kernel reads.
     pub(super) is_read: Vec<bool>,
@@ -99,15 +101,12 @@ impl CallSpec {
             let own = selected.args.iter().find(|it| it.name == arg.name);
             (own.is_some(), own.unwrap_or(arg).clone())
         };
-        let of_kind = |is_table: bool| {
-            PlaceSet::of(names.len(), |place| {
-                tensors[place].as_ref().is_some_and(|it| (it.kind == Kind::Table) == is_table)
-            })
-        };
+        let of_waits = places_of_waits(&selected, names);
         let mut spec = CallSpec {
             pipeline: ir.name.clone(),
-            required: of_kind(false),
-            own_tables: of_kind(true),
+            required: places_of(&tensors, false, &of_waits),
+            own_tables: places_of(&tensors, true, &of_waits),
+            of_waits,
             is_read: Vec::new(),
             of_handles: names.iter().map(|name| is_table(ir, name.name)).collect(),
             sizes: Vec::new(),
@@ -244,6 +243,23 @@ fn records(channel: &str) -> String {
 
 fn is_table(ir: &ir::Pipeline, name: &str) -> bool {
     ir.tensors.iter().any(|tensor| tensor.name == name && tensor.kind == TensorKind::Table)
+}
+
+/// The places of tables that a call leaves, or of all other tensors.
+fn places_of(tensors: &[Option<TensorSpec>], are_tables: bool, without: &[usize]) -> PlaceSet {
+    PlaceSet::of(tensors.len(), |place| {
+        let own = tensors[place].as_ref().filter(|_| !without.contains(&place));
+        own.is_some_and(|it| (it.kind == Kind::Table) == are_tables)
+    })
+}
+
+/// The places of tensors that may take how long a call waits, or be left out of it.
+fn places_of_waits(ir: &ir::Pipeline, names: &[TensorName]) -> Vec<usize> {
+    let is_one = |name: &TensorName| {
+        let tensor = ir.tensors.iter().find(|tensor| tensor.name == name.name);
+        tensor.is_some_and(|tensor| tensor.optional && ir.is_of_waits(name.name))
+    };
+    (0..names.len()).filter(|place| is_one(&names[*place])).collect()
 }
 
 /// The tensors of which there may be several.

@@ -262,10 +262,18 @@ fn phases_are_launched_apart() {
         assert_eq!(sent.recv(&call).unwrap().src_info.address(), 0);
     }
     assert_eq!(launches(), 10);
+    // Times are for who asks: each call brings a place for them, or none.
+    let wait_ns = DeviceTensor::<i64, 1>::zeros(&group, 0, [2]).unwrap();
+    let timed = low_latency_dispatch::Outputs { wait_ns: Some(wait_ns.clone()), ..outputs.clone() };
+    let few = low_latency_dispatch::Outputs { wait_ns: Some(wait_ns.first(1)), ..outputs.clone() };
+    kernel.launch(0, &call, &inputs, &timed, &args).map(drop).unwrap();
+    let error = kernel.launch(0, &call, &inputs, &few, &args).map(drop).unwrap_err();
+    let text = "LowLatencyDispatch: `wait_ns` has extents [1], not [2]";
+    assert_eq!((error.to_string().as_str(), launches()), (text, 12));
     let short = low_latency_dispatch::Handle { src_info: kept[0].src_info.first(1), ..tables() };
     let error = kernel.send_into(0, &call, &inputs, &outputs, &args, &short).err().unwrap();
     let text = "LowLatencyDispatch: `src_info` has extents [1, 16], not [2, 16]";
-    assert_eq!((error.to_string().as_str(), launches()), (text, 10));
+    assert_eq!((error.to_string().as_str(), launches()), (text, 12));
 }
 
 /// Kernels number the rows of all experts through: scales lie apart by rows and columns, not by experts.
@@ -290,12 +298,13 @@ fn rows_of_three_axes_go_on() {
     };
     let rows = 2 * TOKENS as i64;
     let said = |strides: [i64; 3]| {
-        let low_latency_dispatch::Outputs { packed_x, packed_count } = kernel.outputs(0).unwrap();
+        let outputs = kernel.outputs(0).unwrap();
+        let packed_x = outputs.packed_x;
         let low_latency_dispatch::PayloadTensor::Fp8 { x, scale } = packed_x else { panic!() };
         // SAFETY: nothing is launched with it.
         let scale = unsafe { DeviceTensor::from_raw(scale.address(), scale.extents(), strides) };
         let packed_x = low_latency_dispatch::PayloadTensor::Fp8 { x, scale };
-        let outputs = low_latency_dispatch::Outputs { packed_x, packed_count };
+        let outputs = low_latency_dispatch::Outputs { packed_x, ..outputs };
         let (call, args) = (CallOptions::default(), low_latency_dispatch::Args::default());
         let launched = kernel.launch(0, &call, &inputs, &outputs, &args);
         launched.err().map_or_else(String::new, |error| error.to_string())

@@ -33,10 +33,13 @@ pipeline! {
             topk_weights: f32[tokens, topk],
             expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
         output combined: bf16[tokens, hidden];
+        // How long each rank was waited for, in ns.
+        inout wait_ns: optional i64[ranks];
 
         message Part { row x: wire[hidden] }
         channel back: slots<Part> over nvlink | ibgda | rdma from Send to Reduce per all {
             slot: [expert: local_experts, source, token: max_tokens], epochs: 2,
+            waited: wait_ns,
         };
 
         phase send {

@@ -30,6 +30,8 @@ pipeline! {
         output packed_x: payload[local_experts, ranks * max_tokens, hidden];
         // Counted up, so that a caller can gather statistics over many calls.
         inout packed_count: i32[local_experts];
+        // How long each rank was waited for, in ns.
+        inout wait_ns: optional i64[ranks];
         table
             src_info: i32[local_experts, ranks * max_tokens],
             range_first: i32[local_experts, ranks],
@@ -39,6 +41,7 @@ pipeline! {
         // A sender names the expert; the source is itself, and the arrival is counted.
         channel rows: slots<Row> over nvlink | ibgda | rdma from Cast to Pack per all {
             slot: [expert: local_experts, source, arrival: max_tokens], epochs: 2,
+            waited: wait_ns,
         };
 
         phase send {

@@ -223,6 +223,22 @@ __device__ __forceinline__ u64 fetch_add_release_gpu(u64* at, u64 value) {
     return before;
 }
 
+/// Raises a word of this device that several warps raise, and that one reads when all are done; no order, no
+/// result.
+__device__ __forceinline__ void raise_relaxed_gpu(u64* at, u64 value) {
+    asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+
+/// Takes what is in such a word, and leaves 0.
+__device__ __forceinline__ u64 take_relaxed_gpu(u64* at) {
+    u64 before;
+    asm volatile("atom.relaxed.gpu.global.exch.b64 %0, [%1], 0;"
+                 : "=l"(before)
+                 : "l"(at)
+                 : "memory");
+    return before;
+}
+
 // ---- Words in shared memory, between the warps of a block ----
 
 /// Adds to a counter of the block; no order, no result.

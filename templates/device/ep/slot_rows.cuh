@@ -318,8 +318,15 @@ private:
     int arrival_ = 0;
 };
 
+/// Of waits that nobody times; `SlotTimes` (slot_times.cuh) has the same methods.
+struct NoTimes {
+    __device__ __forceinline__ void begin() {}
+    __device__ __forceinline__ bool found(int, bool here) { return here; }
+    __device__ __forceinline__ void add() const {}
+};
+
 /// The receiving end.
-template <class Slots, class Places = WindowSlots<Slots>>
+template <class Slots, class Places = WindowSlots<Slots>, class Times = NoTimes>
 class SlotRowsIn : SlotRowsEnd<Slots, Places> {
     using End = SlotRowsEnd<Slots, Places>;
     using End::team_;
@@ -331,6 +338,10 @@ public:
 
     __device__ __forceinline__ explicit SlotRowsIn(Team& team) : End(team) {}
     __device__ __forceinline__ SlotRowsIn(Team& team, const Net& net) : End(team, net) {}
+    __device__ __forceinline__ SlotRowsIn(Team& team, i64* waited)
+        : End(team), times_(team, waited) {}
+    __device__ __forceinline__ SlotRowsIn(Team& team, const Net& net, i64* waited)
+        : End(team, net), times_(team, waited) {}
 
     /// How many slots of a key its source has filled, once it has closed; none if it takes no part.
     __device__ __forceinline__ int count(int key) {
@@ -385,6 +396,7 @@ public:
     /// Ends the reading of this warp; the last warp of the role tells all sources.
     __device__ __forceinline__ void release() {
         if (!End::is_last(Slots::kReaders, static_cast<u32>(team_.count())) || team_.stopped) return;
+        times_.add();
 #pragma unroll 1
         for (int first = 0; first < kPeers; first += kLanes) {
             const int peer = first + team_.lane;
@@ -401,8 +413,10 @@ public:
         const Site site{Slots::kChannel, Waiting::kFlag, -1, source < 0 ? -1 : End::rank_of(source),
                         team_.epoch};
         const bool all = everyone_is_alive(team_.group);
+        times_.begin();
         const bool done = wait(team_, site, [&](u32& seen) {
-            return key < 0 || End::looks_filled(key, seen) || (!all && is_over(source));
+            const bool here = key < 0 || End::looks_filled(key, seen) || (!all && is_over(source));
+            return times_.found(source, here);
         });
         // M2: all lanes load after the barrier.
         const bool here = done && key >= 0 && End::is_filled(key);
@@ -415,8 +429,10 @@ private:
     /// Each lane waits until its key is closed (-1: none). Returns how much came, and 1 more; 0 if
     /// stopped.
     __device__ __forceinline__ u32 wait_closed(const Site& site, int key) {
+        const int source = key < 0 ? -1 : End::closer_of(key);
+        times_.begin();
         const bool done = wait(team_, site, [&](u32& seen) {
-            return key < 0 || End::looks_closed(key, seen);
+            return times_.found(source, key < 0 || End::looks_closed(key, seen));
         });
         // M2: all lanes load after the barrier.
         const u32 value = done && key >= 0 ? End::through(key) : 0;
@@ -437,6 +453,8 @@ private:
         }
         return over;
     }
+
+    Times times_;
 };
 
 /// Slots that the parts of a token are in, a lane for each of `kParts` parts: a source of `Parts`.

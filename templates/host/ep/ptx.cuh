@@ -159,6 +159,14 @@ __device__ __forceinline__ u64 fetch_add_release_gpu(u64* at, u64 value) {
     return emu_atomic(EMU_ATOMIC_ADD, at, value, 0, 8, EMU_RELEASE | EMU_GPU << 4);
 }
 
+__device__ __forceinline__ void raise_relaxed_gpu(u64* at, u64 value) {
+    emu_atomic(EMU_ATOMIC_MAX, at, value, 0, 8, EMU_RELAXED | EMU_GPU << 4);
+}
+
+__device__ __forceinline__ u64 take_relaxed_gpu(u64* at) {
+    return emu_atomic(EMU_ATOMIC_EXCHANGE, at, 0, 0, 8, EMU_RELAXED | EMU_GPU << 4);
+}
+
 // ---- Words in shared memory, between the warps of a block ----
 
 __device__ __forceinline__ void add_relaxed_shared(i32* at, i32 value) {

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any
 from .._core import Mismatch
 from ..low_latency import LowLatency, Packed, Sums
 from ._torch import has_gpu, require
-from .absent import absent
 from .engines import BETWEEN, Engines
 from .utils.event import EventOverlap
 
 if TYPE_CHECKING:
     import torch
-
-NO_WAITS = "kernels do not count how long they wait for each rank"
 
 
 class LowLatencyHandle:
@@ -86,8 +83,6 @@ class LowLatencyCalls:
         return_recv_hook: bool = False,
     ) -> tuple[Any, torch.Tensor, LowLatencyHandle, EventOverlap, Callable[[], None]]:
         """A row for each expert of a token: what came, how many, a handle, an event, and what receives it."""
-        if dispatch_wait_recv_cost_stats is not None:
-            absent("dispatch_wait_recv_cost_stats", NO_WAITS)
         if use_ue8m0 and not round_scale:
             raise Mismatch("`use_ue8m0` packs powers of two: it needs `round_scale`")
         if use_ue8m0 and x.shape[1] % 512:
@@ -98,8 +93,8 @@ class LowLatencyCalls:
         low = engines.low_latency(num_max_dispatch_tokens_per_rank, x.shape[1], topk_idx.shape[1], num_experts, payload)
 
         def launch(later: bool) -> Packed:
-            statistics = cumulative_local_expert_recv_stats
-            return low.dispatch(x, topk_idx, payload=payload, statistics=statistics, later=later)
+            statistics, waits = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
+            return low.dispatch(x, topk_idx, payload=payload, statistics=statistics, waits=waits, later=later)
 
         def results(packed: Packed) -> tuple[Any, ...]:
             return received(low, packed, payload, use_ue8m0, x.device)
@@ -125,8 +120,6 @@ class LowLatencyCalls:
         With ``zero_copy`` the rows are those of `get_next_low_latency_combine_buffer`, and not ``x``; with
         ``use_logfmt`` they travel in 10 bits a value.
         """
-        if combine_wait_recv_cost_stats is not None:
-            absent("combine_wait_recv_cost_stats", NO_WAITS)
         rows = x
         if zero_copy:
             if handle.next_input is None:
@@ -139,7 +132,10 @@ class LowLatencyCalls:
 
         def launch(later: bool) -> Sums:
             wire = "logfmt" if use_logfmt else "bf16"
-            return low.combine(rows, handle.packed, topk_weights, topk_idx=ids, out=out, wire=wire, later=later)
+            waits = combine_wait_recv_cost_stats
+            return low.combine(
+                rows, handle.packed, topk_weights, topk_idx=ids, out=out, wire=wire, waits=waits, later=later
+            )
 
         def results(sums: Sums) -> tuple[Any, ...]:
             # In the emulator `out` is filled when it is looked at.

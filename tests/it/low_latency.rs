@@ -1,0 +1,152 @@
+//! Low latency by typed calls on the host, where a rank may be late: how long the others wait for it.
+
+use ep_runtime::buffer::CallOptions;
+use ep_runtime::group::Group;
+use ep_runtime::host::{Build, Faults, HostBackend, HostOptions};
+use ep_runtime::pipelines::{
+    LowLatencyCombine, LowLatencyDispatch, low_latency_combine as combine,
+    low_latency_dispatch as dispatch,
+};
+use ep_runtime::tensor::{Bf16, DeviceTensor};
+
+const RANKS: usize = 3;
+const TOKENS: usize = 5;
+const HIDDEN: usize = 128;
+const TOPK: usize = 2;
+const EXPERTS: usize = 2 * RANKS;
+
+/// Both kernels, and what each rank brings.
+struct Calls {
+    group: Group,
+    dispatch: dispatch::Kernel,
+    combine: combine::Kernel,
+    own: Vec<Own>,
+}
+
+struct Own {
+    inputs: dispatch::Inputs,
+    outputs: dispatch::Outputs,
+    back: combine::Outputs,
+    weights: DeviceTensor<f32, 2>,
+}
+
+/// A token's rows are its number and its rank's in every place.
+fn value(rank: usize, token: usize) -> f32 {
+    (16 * rank + token + 1) as f32
+}
+
+fn expert(rank: usize, token: usize, choice: usize) -> usize {
+    (rank + 2 * token + choice) % EXPERTS
+}
+
+impl Calls {
+    /// None on a machine without a C++ compiler.
+    fn new(faults: Faults) -> Option<Calls> {
+        let programs = crate::host::programs()?;
+        let mut options = HostOptions { build: Build::Once, ..HostOptions::new(RANKS) };
+        options.spec.faults = faults;
+        let backend = HostBackend::new(programs, options).expect("there is a host");
+        let group = backend.group().expect("there is a group");
+        let (hidden, topk, experts, tokens) = (HIDDEN, TOPK, EXPERTS, TOKENS);
+        let shape = dispatch::Shape { nodes: 1, hidden, topk, experts, max_tokens: tokens, tokens };
+        let there = LowLatencyDispatch::prepare(&group, shape, dispatch::Options::default());
+        let shape = combine::Shape { nodes: 1, hidden, topk, experts, max_tokens: tokens, tokens };
+        let back = LowLatencyCombine::prepare(&group, shape, combine::Options::default());
+        let (dispatch, combine) = (there.expect("it is loaded"), back.expect("it is loaded"));
+        let own = (0..RANKS).map(|rank| Own::new(&group, &dispatch, &combine, rank)).collect();
+        Some(Calls { group, dispatch, combine, own })
+    }
+
+    /// A dispatch, and a combine of what it left.
+    fn launch(&self, rank: usize) {
+        let Own { inputs, outputs, back, weights } = &self.own[rank];
+        let call = CallOptions::sms(2);
+        let args = dispatch::Args::default();
+        let left = self.dispatch.launch(rank, &call, inputs, outputs, &args).expect("it starts");
+        let dispatch::PayloadTensor::Bf16 { x } = &outputs.packed_x else { unreachable!() };
+        let inputs = combine::Inputs {
+            x: x.clone(),
+            topk_idx: inputs.topk_idx.clone(),
+            topk_weights: weights.clone(),
+            expert_begin: inputs.expert_begin.clone(),
+        };
+        let args = combine::Args::default();
+        self.combine.launch(rank, &call, &inputs, back, &left, &args).expect("it starts");
+    }
+
+    fn run(&self) {
+        (0..RANKS).for_each(|rank| self.launch(rank));
+        for rank in 0..RANKS {
+            self.group.sync(rank).unwrap_or_else(|error| panic!("{error}"));
+            let sums = self.own[rank].back.combined.read().expect("it is there");
+            for (token, row) in sums.chunks(HIDDEN).enumerate() {
+                let wanted = Bf16::from(TOPK as f32 * value(rank, token));
+                assert!(row.iter().all(|sum| *sum == wanted), "rank {rank}, token {token}");
+            }
+        }
+    }
+}
+
+impl Own {
+    fn new(group: &Group, there: &dispatch::Kernel, back: &combine::Kernel, rank: usize) -> Own {
+        let x: Vec<Bf16> = (0..TOKENS * HIDDEN).map(|at| value(rank, at / HIDDEN).into()).collect();
+        let ids: Vec<i64> =
+            (0..TOKENS * TOPK).map(|at| expert(rank, at / TOPK, at % TOPK) as i64).collect();
+        let begin: Vec<i32> = (0..=RANKS).map(|rank| (rank * EXPERTS / RANKS) as i32).collect();
+        let inputs = dispatch::Inputs {
+            x: DeviceTensor::from_slice(group, rank, [TOKENS, HIDDEN], &x).expect("room"),
+            topk_idx: DeviceTensor::from_slice(group, rank, [TOKENS, TOPK], &ids).expect("room"),
+            expert_begin: DeviceTensor::from_slice(group, rank, [RANKS + 1], &begin).expect("room"),
+        };
+        let weights = DeviceTensor::from_slice(group, rank, [TOKENS, TOPK], &[1.0; TOKENS * TOPK]);
+        Own {
+            inputs,
+            outputs: there.outputs(rank).expect("room"),
+            back: back.outputs(rank).expect("room"),
+            weights: weights.expect("room"),
+        }
+    }
+}
+
+/// Tensors of times that begin at `start`.
+fn times(calls: &Calls, start: i64) -> Vec<DeviceTensor<i64, 1>> {
+    let of = |rank| DeviceTensor::from_slice(&calls.group, rank, [RANKS], &[start; RANKS]);
+    (0..RANKS).map(|rank| of(rank).expect("room")).collect()
+}
+
+#[test]
+fn who_is_late_was_waited_for() {
+    const LATE: usize = 1;
+    const START: i64 = 1000;
+    let late = Faults { late_rank: Some((LATE as u32, 1_000_000)), ..Faults::default() };
+    let Some(mut calls) = Calls::new(late) else { return };
+    assert!(calls.own[0].outputs.wait_ns.is_none(), "nobody measures what nobody asks for");
+    let (there, back) = (times(&calls, START), times(&calls, 0));
+    for (own, (there, back)) in calls.own.iter_mut().zip(there.iter().zip(&back)) {
+        own.outputs.wait_ns = Some(there.clone());
+        own.back.wait_ns = Some(back.clone());
+    }
+    calls.run();
+    let read = |of: &[DeviceTensor<i64, 1>]| -> Vec<Vec<i64>> {
+        of.iter().map(|times| times.read().expect("it is there")).collect()
+    };
+    let first = read(&there);
+    for (rank, waited) in first.iter().enumerate().filter(|(rank, _)| *rank != LATE) {
+        let others = (0..RANKS).filter(|other| *other != LATE).map(|other| waited[other]);
+        let most = others.max().expect("there are others");
+        assert!(waited[LATE] > 2 * most, "rank {rank}: {waited:?}");
+        assert!(waited.iter().all(|waited| *waited >= START), "rank {rank}: {waited:?}");
+    }
+    // Times are added to what is there, and stay as they are where a call does not ask for them.
+    calls.run();
+    let second = read(&there);
+    let grows = first.iter().flatten().zip(second.iter().flatten());
+    assert!(grows.clone().all(|(first, second)| first <= second), "{first:?}, then {second:?}");
+    let combined = read(&back);
+    assert!(combined.iter().flatten().any(|waited| *waited > 0), "{combined:?}");
+    for own in &mut calls.own {
+        (own.outputs.wait_ns, own.back.wait_ns) = (None, None);
+    }
+    calls.run();
+    assert_eq!((read(&there), read(&back)), (second, combined));
+}
