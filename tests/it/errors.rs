@@ -1,6 +1,8 @@
-//! Refused declarations: the files of `tests/errors`, one for each file of the diagnostics, hold cases with
-//! one mistake each; the snapshot beside a file is what the authors of such declarations read.
+//! Refused declarations: the files of `tests/errors` hold cases with one mistake each, those of a file of the
+//! diagnostics in the file of that name (`form.rs`) or in others that begin so (`form_expressions.rs`); the
+//! snapshot beside a file is what the authors of such declarations read.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -14,19 +16,21 @@ use crate::front_end::SOURCES;
 /// Cases with more mistakes than one, which show that independent ones are reported together.
 const SEVERAL: [(&str, usize); 2] = [("several_mistakes", 4), ("two_mistakes_of_form", 2)];
 
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("errors")
-}
-
-/// Name and text of each case, in order of file and name.
-pub(crate) fn fixtures() -> Vec<(String, String)> {
-    let entries = fs::read_dir(folder()).expect("tests/errors is a folder");
+/// The files of cases, in order of their names.
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("errors");
+    let entries = fs::read_dir(folder).expect("tests/errors is a folder");
     let mut files: Vec<PathBuf> =
         entries.map(|entry| entry.expect("tests/errors can be read").path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
     files.sort();
+    files
+}
+
+/// Name and text of each case, in order of file and name.
+pub(crate) fn fixtures() -> Vec<(String, String)> {
     let text = |path: &PathBuf| fs::read_to_string(path).expect("a file of cases is text");
-    files.iter().flat_map(|path| cases(&text(path))).collect()
+    files().iter().flat_map(|path| cases(&text(path))).collect()
 }
 
 /// What the front end says to a file, without rustc.
@@ -60,17 +64,21 @@ fn every_case_reads_as_its_snapshot() {
 /// A case stands with those of the diagnostics that say its first mistake, under a name of its own.
 #[test]
 fn a_case_stands_in_the_file_of_its_diagnostics() {
-    let mut names = std::collections::BTreeSet::new();
-    for (name, source) in fixtures() {
-        assert!(names.insert(name.clone()), "two cases are called {name}");
-        let said = mistakes(&source);
-        let Some(first) = said.sorted().first().map(|error| error.origin.file().to_string()) else {
-            continue; // `a_case_has_one_mistake` says so.
-        };
-        let file = Path::new(&first).file_name().expect("a source has a name");
-        let text =
-            fs::read_to_string(folder().join(file)).expect("each file of diagnostics has cases");
-        assert!(text.contains(&format!("//- {name}\n")), "{name} belongs into {}", file.display());
+    let mut names = BTreeSet::new();
+    for path in files() {
+        let stem = path.file_stem().expect("a file has a name").to_string_lossy();
+        for (name, source) in cases(&fs::read_to_string(&path).expect("a file of cases is text")) {
+            assert!(names.insert(name.clone()), "two cases are called {name}");
+            let said = mistakes(&source);
+            let Some(first) = said.sorted().first().map(|error| error.origin.file().to_string())
+            else {
+                continue; // `a_case_has_one_mistake` says so.
+            };
+            let first = Path::new(&first).file_stem().expect("a source has a name");
+            let subject = first.to_string_lossy();
+            let is_its = *stem == *subject || stem.starts_with(&format!("{subject}_"));
+            assert!(is_its, "{name} belongs into {subject}.rs, not {stem}.rs");
+        }
     }
 }
 

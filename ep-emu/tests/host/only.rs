@@ -5,7 +5,20 @@ use ep_emu::{Build, Failure, FailureKind, Rule, RunStats, Spec, World};
 
 use crate::support::{alloc, bytes, compile, launch, source};
 
-/// What a kernel of `only.cu` is run as.
+const ONLY_HEADER: &str = include_str!("../kernels/only.cuh");
+
+/// The kernels of `only_scopes.cu`; all others are in `only.cu`.
+const OF_SCOPES: [&str; 7] = [
+    "narrow_acquire",
+    "narrow_release",
+    "narrow_fence_of_the_writer",
+    "narrow_fence_of_the_reader",
+    "narrow_acquire_after_a_look",
+    "wide_fence_before_a_store",
+    "wide_fence_behind_a_look",
+];
+
+/// What a kernel is run as.
 #[derive(Clone, Copy)]
 struct Shape {
     ranks: u32,
@@ -29,7 +42,9 @@ fn run(
     edit: Option<(&str, &str)>,
     seed: u64,
 ) -> Result<RunStats, Failure> {
-    let mut source = source("only.cu", &[kernel], &[]);
+    let file = if OF_SCOPES.contains(&kernel) { "only_scopes.cu" } else { "only.cu" };
+    let mut source = source(file, &[kernel], &[]);
+    source.headers.push(("only.cuh".to_owned(), ONLY_HEADER.to_owned()));
     if let Some((from, to)) = edit {
         let start = source.text.find(&format!("void {kernel}(")).expect("the kernel");
         let (head, tail) = source.text.split_at(start);

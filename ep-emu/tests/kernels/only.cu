@@ -3,54 +3,7 @@
 //
 // Where one party has to come after another without being ordered by it, it looks at a relaxed word
 // (`say`, `hear`): that is strong, so no race of its own, and orders nothing.
-#include <ep/ptx.cuh>
-
-using ep::u32;
-using ep::u64;
-
-struct Args {
-    u32* data;
-    u32* flag;
-    u64* pair;
-    u32* local;  // rank 1's own memory
-    u32* result;
-    u32 rank;
-    u32 blocks;
-};
-
-struct Smem {
-    alignas(128) u32 words[128];
-    u64 barrier;
-};
-
-static __device__ __forceinline__ u32 look(const u32* at, EmuScope scope) {
-    return static_cast<u32>(emu_load(at, 4, EMU_RELAXED | scope << 4));
-}
-
-static __device__ __forceinline__ u32 acquire(const u32* at, EmuScope scope) {
-    return static_cast<u32>(emu_load(at, 4, EMU_ACQUIRE | scope << 4));
-}
-
-static __device__ __forceinline__ void put(u32* at, u32 value, EmuScope scope) {
-    emu_store(at, value, 4, EMU_RELAXED | scope << 4);
-}
-
-static __device__ __forceinline__ void release(u32* at, u32 value, EmuScope scope) {
-    emu_store(at, value, 4, EMU_RELEASE | scope << 4);
-}
-
-static __device__ __forceinline__ void add(u32* at, EmuOrder order, EmuScope scope) {
-    emu_atomic(EMU_ATOMIC_ADD, at, 1, 0, 4, order | scope << 4);
-}
-
-static __device__ __forceinline__ void say(const Args& args, u32 word) {
-    put(args.flag + 32 + word, 1, EMU_SYS);
-}
-
-static __device__ __forceinline__ void hear(const Args& args, u32 word) {
-    while (look(args.flag + 32 + word, EMU_SYS) == 0) {
-    }
-}
+#include "only.cuh"
 
 /// Another block's relaxed store comes between a release and the acquire that reads the word.
 extern "C" __global__ void store_ends_a_release(const __grid_constant__ Args args) {
@@ -262,67 +215,6 @@ extern "C" __global__ void plain_read_of_an_atomic(const __grid_constant__ Args 
         hear(args, 0);
         args.result[0] = args.flag[0];
     }
-}
-
-/// Rank 0 releases to everybody, rank 1's first block passes it on, its second one acquires the word
-/// for its own device only.
-extern "C" __global__ void narrow_acquire(const __grid_constant__ Args args) {
-    if (threadIdx.x != 0) return;
-    if (args.rank == 0) {
-        if (blockIdx.x != 0) return;
-        args.data[0] = 7;
-        add(args.flag, EMU_RELEASE, EMU_SYS);
-        say(args, 0);
-    } else if (blockIdx.x == 0) {
-        hear(args, 0);
-        add(args.flag, EMU_RELAXED, EMU_SYS);
-        say(args, 1);
-    } else {
-        hear(args, 1);
-        acquire(args.flag, EMU_GPU);
-        args.result[0] = args.data[0];
-    }
-}
-
-/// Rank 0's first block releases to its own device, its second one passes that on to everybody.
-extern "C" __global__ void narrow_release(const __grid_constant__ Args args) {
-    if (threadIdx.x != 0) return;
-    if (args.rank == 0 && blockIdx.x == 0) {
-        args.data[0] = 7;
-        add(args.flag, EMU_RELEASE, EMU_GPU);
-        say(args, 0);
-    } else if (args.rank == 0) {
-        hear(args, 0);
-        add(args.flag, EMU_RELAXED, EMU_SYS);
-        say(args, 1);
-    } else if (blockIdx.x == 0) {
-        hear(args, 1);
-        acquire(args.flag, EMU_SYS);
-        args.result[0] = args.data[0];
-    }
-}
-
-static __device__ __forceinline__ void by_fences(const Args& args, EmuScope writer,
-                                                 EmuScope reader) {
-    if (threadIdx.x != 0) return;
-    if (blockIdx.x == 0) {
-        args.data[0] = 7;
-        emu_fence(writer);
-        put(args.flag, 1, EMU_GPU);
-    } else {
-        while (look(args.flag, EMU_GPU) == 0) {
-        }
-        emu_fence(reader);
-        args.result[0] = args.data[0];
-    }
-}
-
-extern "C" __global__ void narrow_fence_of_the_writer(const __grid_constant__ Args args) {
-    by_fences(args, EMU_CTA /* writer */, EMU_GPU);
-}
-
-extern "C" __global__ void narrow_fence_of_the_reader(const __grid_constant__ Args args) {
-    by_fences(args, EMU_GPU, EMU_CTA /* reader */);
 }
 
 /// A compare-and-swap that failed has written nothing, so it has released nothing.
@@ -624,67 +516,6 @@ extern "C" __global__ void release_ends_a_release(const __grid_constant__ Args a
     } else {
         hear(args, 1);
         acquire(args.flag, EMU_GPU);
-        args.result[0] = args.data[0];
-    }
-}
-
-/// The look is of the widest scope, the acquire behind it is not.
-extern "C" __global__ void narrow_acquire_after_a_look(const __grid_constant__ Args args) {
-    if (threadIdx.x != 0) return;
-    if (args.rank == 0) {
-        if (blockIdx.x != 0) return;
-        args.data[0] = 7;
-        add(args.flag, EMU_RELEASE, EMU_SYS);
-        say(args, 0);
-    } else if (blockIdx.x == 0) {
-        hear(args, 1);
-        put(args.flag, 2, EMU_SYS);
-        say(args, 2);
-    } else {
-        hear(args, 0);
-        look(args.flag, EMU_SYS);
-        say(args, 1);
-        hear(args, 2);
-        acquire(args.flag, EMU_GPU);
-        args.result[0] = args.data[0];
-    }
-}
-
-/// Clean: of a fence and the store behind it, the fence's scope counts.
-extern "C" __global__ void wide_fence_before_a_store(const __grid_constant__ Args args) {
-    if (threadIdx.x != 0) return;
-    if (args.rank == 0 && blockIdx.x == 0) {
-        args.data[0] = 7;
-        emu_fence(EMU_SYS);
-        put(args.flag, 1, EMU_GPU);
-        say(args, 0);
-    } else if (args.rank == 0) {
-        hear(args, 0);
-        add(args.flag, EMU_RELAXED, EMU_SYS);
-        say(args, 1);
-    } else if (blockIdx.x == 0) {
-        hear(args, 1);
-        acquire(args.flag, EMU_SYS);
-        args.result[0] = args.data[0];
-    }
-}
-
-/// Clean: of a look and the fence behind it, too.
-extern "C" __global__ void wide_fence_behind_a_look(const __grid_constant__ Args args) {
-    if (threadIdx.x != 0) return;
-    if (args.rank == 0) {
-        if (blockIdx.x != 0) return;
-        args.data[0] = 7;
-        add(args.flag, EMU_RELEASE, EMU_SYS);
-        say(args, 0);
-    } else if (blockIdx.x == 0) {
-        hear(args, 0);
-        add(args.flag, EMU_RELAXED, EMU_SYS);
-        say(args, 1);
-    } else {
-        hear(args, 1);
-        look(args.flag, EMU_GPU);
-        emu_fence(EMU_SYS);
         args.result[0] = args.data[0];
     }
 }
