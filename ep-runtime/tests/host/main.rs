@@ -20,6 +20,7 @@ mod two_hops;
 #[expect(dead_code, reason = "an example has a main")]
 mod two_payloads;
 
+mod compiled;
 #[cfg(unix)]
 mod kept;
 

@@ -7,11 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ep_runtime::backend::Backend;
+use ep_runtime::buffer::{Buffer, BufferOptions, BuiltIn, CallOptions};
+use ep_runtime::error::CallError;
 use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::{HostBackend, HostOptions, Programs, TIMEOUT};
 use ep_runtime::join::UniqueId;
 use ep_runtime::net::{ModelOptions, NetOptions, Provider};
 use ep_runtime::pipelines::{NodeNotify, node_notify};
+use ep_runtime::tensor::{Bf16, DeviceTensor};
 
 use crate::host::can_use;
 use crate::processes::ID;
@@ -96,4 +99,27 @@ fn kernels_of_other_nodes_are_refused() {
     assert_eq!(refused(&two, 2, 1), "NodeNotify is made for 2 ranks, and the group has 4");
     let odd = Group::over_model(&backend, 3, &ModelOptions::default()).err().unwrap().to_string();
     assert_eq!(odd, "ranks 0..4 of 4 are no 3 nodes of equally many");
+}
+
+/// The one that waits says for whom, as within a node.
+#[test]
+fn a_dead_link_is_a_timeout_that_names_both_ends() {
+    let Ok(programs) = Programs::find() else { return };
+    let backend = HostBackend::new(&programs, HostOptions::new(4)).unwrap();
+    let net = ModelOptions { dead_links: vec![(0, 2)], ..ModelOptions::default() };
+    let group = Group::over_model(&backend, 2, &net).unwrap();
+    let options =
+        BufferOptions { weights: false, cached: false, ..BufferOptions::new(2, 16, 1, 4) };
+    let buffer = Buffer::new(&group, options, &BuiltIn).unwrap();
+    let mut kept = Vec::new();
+    for rank in group.local() {
+        let x = DeviceTensor::from_slice(&group, rank, [2, 16], &[Bf16::from(1.0); 32]).unwrap();
+        let experts = DeviceTensor::from_slice(&group, rank, [2, 1], &[2, 3]).unwrap();
+        let input = buffer.input(&x, &experts, None).unwrap();
+        kept.push(buffer.dispatch(rank, &input, &CallOptions::sms(12)).unwrap());
+    }
+    let error = group.sync(2).unwrap_err();
+    let CallError::Timeout(timeouts) = &error else { panic!("{error}") };
+    assert!(timeouts.waits.iter().any(|it| (it.rank, it.peer) == (2, Some(0))), "{error}");
+    assert_eq!(group.check(0).unwrap_err(), error);
 }
