@@ -50,7 +50,7 @@ impl Destination {
 }
 
 /// The shortest time in which all ranks push `bytes` each to the others together, with the number
-/// of blocks that took it. None on devices without bulk copies, and for a group of one.
+/// of blocks that took it. None on devices without bulk copies, for a group of one, and between nodes.
 pub fn wire_time(group: &Group, bytes: u64) -> Result<Option<(Duration, u32)>, CallError> {
     let backend = group.backend();
     if bytes == 0 || !can_be_timed(group, Destination::Others) {
@@ -89,7 +89,9 @@ pub fn push_rate(
 
 fn can_be_timed(group: &Group, destination: Destination) -> bool {
     let backend = group.backend();
-    destination.peers(group.ranks()) > 0 && backend.arch().has_tma() && backend.runs_alone()
+    let reaches_all = destination == Destination::Own || group.nodes() == 1;
+    let has_peers = destination.peers(group.ranks()) > 0;
+    reaches_all && has_peers && backend.arch().has_tma() && backend.runs_alone()
 }
 
 /// A plain push by every rank, made ready.
@@ -107,6 +109,11 @@ pub struct Pushes {
 impl Pushes {
     /// For `bytes` from each rank to all its peers together, and what rounding adds.
     pub fn new(group: &Group, destination: Destination, bytes: u64) -> Result<Pushes, CallError> {
+        if destination != Destination::Own && group.nodes() > 1 {
+            let nodes = group.nodes();
+            let what = format!("plain pushes reach the ranks of one node, not those of {nodes}");
+            return Err(CallError::Mismatch { what });
+        }
         let (backend, ranks) = (group.backend(), group.ranks() as u64);
         let each = bytes / destination.peers(group.ranks());
         let bytes = each.next_multiple_of(PIECE_BYTES).max(PIECE_BYTES);

@@ -15,6 +15,7 @@ use ep_runtime::join::UniqueId;
 use ep_runtime::net::{ModelOptions, NetOptions, Provider};
 use ep_runtime::pipelines::{NodeNotify, node_notify};
 use ep_runtime::tensor::{Bf16, DeviceTensor};
+use ep_runtime::tune::{Destination, Pushes};
 
 use crate::host::can_use;
 use crate::processes::ID;
@@ -97,6 +98,8 @@ fn kernels_of_other_nodes_are_refused() {
     let two = Group::over_model(&backend, 2, &ModelOptions::default()).unwrap();
     assert_eq!(refused(&two, 4, 1), "NodeNotify is made for 4 nodes, and the group has 2");
     assert_eq!(refused(&two, 2, 1), "NodeNotify is made for 2 ranks, and the group has 4");
+    let pushes = Pushes::new(&two, Destination::Others, 1 << 20).err().expect("it is refused");
+    assert_eq!(pushes.to_string(), "plain pushes reach the ranks of one node, not those of 2");
     let odd = Group::over_model(&backend, 3, &ModelOptions::default()).err().unwrap().to_string();
     assert_eq!(odd, "ranks 0..4 of 4 are no 3 nodes of equally many");
 }
