@@ -222,4 +222,27 @@ low_latency_combine_recv(const __grid_constant__ Args args) {
     }
     ep::leave(args.group, call);
 }
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+low_latency_combine(const __grid_constant__ Args args) {
+    const ep::Call call = ep::enter(args.group);
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    // Phase send.
+    if (ep::is_between(warp, Cfg::Send::kFirstWarp, Cfg::Send::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Send::kRole, block, blocks,
+            warp - Cfg::Send::kFirstWarp, Cfg::Send::kWarps);
+        send(args, team);
+    }
+
+    // Phase recv.
+    if (ep::is_between(warp, Cfg::Reduce::kFirstWarp, Cfg::Reduce::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Reduce::kRole, block, blocks,
+            warp - Cfg::Reduce::kFirstWarp, Cfg::Reduce::kWarps);
+        reduce(args, team);
+    }
+    ep::leave(args.group, call);
+}
 }  // namespace low_latency_combine

@@ -270,4 +270,27 @@ low_latency_dispatch_recv(const __grid_constant__ Args args) {
     }
     ep::leave(args.group, call);
 }
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+low_latency_dispatch(const __grid_constant__ Args args) {
+    const ep::Call call = ep::enter(args.group);
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    // Phase send.
+    if (ep::is_between(warp, Cfg::Cast::kFirstWarp, Cfg::Cast::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Cast::kRole, block, blocks,
+            warp - Cfg::Cast::kFirstWarp, Cfg::Cast::kWarps);
+        cast(args, team);
+    }
+
+    // Phase recv.
+    if (ep::is_between(warp, Cfg::Pack::kFirstWarp, Cfg::Pack::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Pack::kRole, block, blocks,
+            warp - Cfg::Pack::kFirstWarp, Cfg::Pack::kWarps);
+        pack(args, team);
+    }
+    ep::leave(args.group, call);
+}
 }  // namespace low_latency_dispatch

@@ -60,11 +60,16 @@ pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     out
 }
 
+/// Those of the phases, and the one that runs all of them.
+fn kernels(plan: &Plan) -> String {
+    plan.kernels.iter().chain(&plan.joined).map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
 fn launch(plan: &Plan) -> Rows {
     let at_once = if plan.waits { ", all at once" } else { "" };
     let row = |name: &str, value: String| vec![name.to_owned(), value];
     vec![
-        row("kernel", plan.kernels.join(", ")),
+        row("kernel", kernels(plan)),
         row("threads a block", plan.threads.to_string()),
         row("blocks", format!("at least {}{at_once}", plan.blocks_min)),
         row("dynamic shared memory", format!("{} bytes", plan.shared_bytes)),
@@ -194,7 +199,7 @@ pub(crate) fn object(plan: &Plan) -> Object {
         })
         .collect();
     Object::new()
-        .with("kernel", plan.kernels.join(", "))
+        .with("kernel", kernels(plan))
         .with("arch", plan.arch.name())
         .with("arms", arms)
         .with("numbers", numbers)

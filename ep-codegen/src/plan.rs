@@ -10,6 +10,7 @@ mod config;
 mod counted;
 mod error;
 mod extent;
+mod joined;
 mod message;
 mod network;
 mod numbers;
@@ -24,6 +25,7 @@ pub use build::plan;
 pub use config::Config;
 pub use error::PlanError;
 pub use extent::Extent;
+pub use joined::joined;
 pub use message::{MessageLayout, MetaField};
 pub use numbers::{Numbers, eval, resolve};
 pub use prologue::Body;
@@ -50,6 +52,8 @@ pub struct Plan {
     pub entry: String,
     /// Symbols of its kernels, one for each phase in order.
     pub kernels: Vec<String>,
+    /// Symbol of the kernel that runs all phases, where one can.
+    pub joined: Option<String>,
     /// Target.
     pub arch: Arch,
     /// Chosen arms as (axis, arm).

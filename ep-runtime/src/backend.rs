@@ -145,6 +145,8 @@ pub struct KernelLaunch<'a> {
     /// Whether it first waits for the end of the kernel before it in its stream, as `ep::enter` does, so
     /// that it may be brought to the SMs ahead of that.
     pub enters: bool,
+    /// How many phases of a call it runs: other ranks may launch them one by one.
+    pub phases: u32,
     /// The kernel's one argument, `struct Args`.
     pub args: &'a [u8],
 }

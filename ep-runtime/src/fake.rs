@@ -289,6 +289,7 @@ pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
         pipeline: name.to_string(),
         entry: name.to_lowercase(),
         kernels: vec![name.to_lowercase()],
+        joined: None,
         arch: Arch::Sm90a,
         arms: Vec::new(),
         numbers: Numbers::new(),

@@ -59,6 +59,7 @@ impl HandwrittenKernel {
             pipeline: self.name.to_string(),
             entry: self.entry.to_string(),
             kernels: vec![self.entry.to_string()],
+            joined: None,
             arch,
             arms: Vec::new(),
             numbers: Numbers::new(),

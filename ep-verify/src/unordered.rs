@@ -116,8 +116,9 @@ impl UnorderedBackend {
             match next {
                 Next::Kernel(kernels) => {
                     for (rank, kernel) in kernels.iter().enumerate() {
-                        let Kernel { code, blocks, waits, ref args, .. } = *kernel;
-                        let launch = KernelLaunch { code, blocks, waits, enters: false, args };
+                        let Kernel { code, blocks, waits, phases, ref args, .. } = *kernel;
+                        let launch =
+                            KernelLaunch { code, blocks, waits, enters: false, phases, args };
                         self.host.launch(rank, Stream::OWN, &launch)?;
                     }
                     (0..self.ranks()).try_for_each(|rank| self.host.sync(rank, Stream::OWN))?;
@@ -275,6 +276,7 @@ impl Backend for UnorderedBackend {
             name: name.clone(),
             blocks: launch.blocks,
             waits: launch.waits,
+            phases: launch.phases,
             args: launch.args.to_vec(),
             turn: 0,
         };

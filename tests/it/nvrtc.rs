@@ -71,8 +71,10 @@ fn findings(emitted: &Emitted, compiled: &Compiled) -> Vec<String> {
     let mut found = compiled.defects();
     let names: BTreeSet<&str> =
         compiled.resources.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
-    if names != plan.kernels.iter().map(String::as_str).collect() {
-        found.push(format!("the kernels are {names:?}, the plan launches {:?}", plan.kernels));
+    let launched: BTreeSet<&str> =
+        plan.kernels.iter().chain(&plan.joined).map(String::as_str).collect();
+    if names != launched {
+        found.push(format!("the kernels are {names:?}, the plan launches {launched:?}"));
     }
     for kernel in &compiled.resources.kernels {
         let threads = kernel.max_threads.map(i64::from);

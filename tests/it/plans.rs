@@ -3,7 +3,8 @@
 use ep_runtime::AnyPipeline;
 use ep_runtime::jit::Arch;
 use ep_runtime::pipelines::{
-    Expand, ExpertLayout, ExpertPrefix, Layout, LowLatencyDispatch, NvlCombine, NvlDispatch,
+    Expand, ExpertLayout, ExpertPrefix, Layout, LowLatencyCombine, LowLatencyDispatch,
+    NodeDispatch, NvlCombine, NvlDispatch,
 };
 use ep_runtime::plan::{Body, Config, Plan, PlanError, plan};
 
@@ -48,6 +49,24 @@ fn only_rows_need_all_blocks_at_once() {
     for via in ["pull", "ring"] {
         assert!(waits(&AnyPipeline::of::<NvlCombine>(), &[("via", via)]), "{via}");
     }
+}
+
+/// Phases that meet in slots alone are one kernel for who asks for both; a hop that hands tables on is not.
+#[test]
+fn phases_of_few_tokens_are_one_kernel() {
+    let joined = |entry: &AnyPipeline, set: &[(&str, &str)]| {
+        planned(entry, Arch::Sm90a, set).unwrap_or_else(|error| panic!("{error}")).joined
+    };
+    for payload in ["bf16", "fp8", "fp8-packed"] {
+        let found = joined(&AnyPipeline::of::<LowLatencyDispatch>(), &[("payload", payload)]);
+        assert_eq!(found.as_deref(), Some("low_latency_dispatch"), "{payload}");
+    }
+    for wire in ["bf16", "logfmt"] {
+        let found = joined(&AnyPipeline::of::<LowLatencyCombine>(), &[("wire", wire)]);
+        assert_eq!(found.as_deref(), Some("low_latency_combine"), "{wire}");
+    }
+    assert_eq!(joined(&AnyPipeline::of::<NodeDispatch>(), &[]), None);
+    assert_eq!(joined(&DISPATCH, &[]), None, "one phase is one kernel anyway");
 }
 
 #[test]

@@ -143,14 +143,18 @@ pub fn mentions(pipeline: &Pipeline, tensor: &str) -> bool {
         found |= matches!(part, Expr::Element { tensor: name, .. } if name == tensor);
     };
     declared(pipeline, &mut see);
-    for role in &pipeline.roles {
-        stmts(&role.body, &mut |stmt| exprs(stmt, &mut see));
-    }
-    for role in &pipeline.roles {
-        stmts(&role.body, &mut |stmt| {
-            found |= target(stmt).is_some_and(|place| place.tensor == tensor);
+    found || pipeline.roles.iter().any(|role| mentioned_in(&role.body, tensor))
+}
+
+/// Whether a statement of `body` reads or writes `tensor`.
+pub fn mentioned_in(body: &[Stmt], tensor: &str) -> bool {
+    let mut found = false;
+    stmts(body, &mut |stmt| {
+        found |= target(stmt).is_some_and(|place| place.tensor == tensor);
+        exprs(stmt, &mut |part| {
+            found |= matches!(part, Expr::Element { tensor: name, .. } if name == tensor);
         });
-    }
+    });
     found
 }
 

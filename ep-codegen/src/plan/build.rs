@@ -12,6 +12,7 @@ use super::config::Config;
 use super::counted::Counters;
 use super::error::PlanError;
 use super::extent::extents;
+use super::joined::joined;
 use super::message::{self, MessageLayout};
 use super::network::NetworkLayout;
 use super::numbers::{self, Numbers};
@@ -62,6 +63,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         pipeline: ir.name.clone(),
         entry: snake(&ir.name),
         kernels: ir.phases().into_iter().map(|phase| kernel_of(&ir, phase)).collect(),
+        joined: joined(&ir, &planner.ways),
         arch: config.arch,
         arms: ir.axes.iter().map(|axis| (axis.name.clone(), axis.arms[0].name.clone())).collect(),
         numbers: numbers.clone(),

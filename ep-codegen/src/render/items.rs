@@ -5,7 +5,9 @@ use super::role::role_fn;
 use super::{RenderError, Rendered, Renderer};
 use crate::ir::naming::kernel_of;
 use crate::ir::{Blocks, Elem, Expr, Role};
-use crate::plan::{Param, ParamKind, RoleUse, block_groups, has_sequences, params, role_use};
+use crate::plan::{
+    Param, ParamKind, RoleUse, block_groups, has_sequences, joined, params, role_use,
+};
 use crate::schedule::library::ep;
 use crate::schedule::{self, COUNTED, Constant, elem_type};
 
@@ -138,22 +140,46 @@ impl Renderer<'_> {
         Ok(Some(format!("{kind}<{cfg}> {name}[{own}::kWarps];")))
     }
 
-    /// The `__global__` functions, one for each phase: which warp of which block runs which role.
+    /// The `__global__` functions, one for each phase and, where one can, one for all of them: which warp of
+    /// which block runs which role.
     pub(super) fn entries(&self) -> Rendered {
         let phases = self.ir.phases();
         let last = phases.last().copied().flatten();
         let texts = phases.iter().map(|phase| self.entry(*phase, *phase == last));
-        Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+        let mut texts = texts.collect::<Result<Vec<_>, _>>()?;
+        if let Some(name) = joined(self.ir, &self.ways) {
+            texts.push(self.joined_entry(&name, &phases)?);
+        }
+        Ok(texts.join("\n"))
     }
 
-    fn entry(&self, phase: Option<&str>, ends: bool) -> Rendered {
+    /// The kernel of all phases: warps that are done with one go on to the next.
+    fn joined_entry(&self, name: &str, phases: &[Option<&str>]) -> Rendered {
+        let calls = phases.iter().map(|phase| {
+            let calls = self.role_calls(*phase).0;
+            format!("// Phase {}.\n{calls}", phase.unwrap_or_default())
+        });
+        let leave = format!("{}(args.group, call);", self.library(ep::leave));
+        let call = format!("const {}", self.library(ep::Call));
+        let calls = calls.collect::<Vec<_>>().join("\n\n");
+        let none = ["shared", "prepare", "clears", "goes_on"].map(|piece| (piece, ""));
+        let pieces = [("name", name), ("call", &call), ("calls", &calls), ("leave", &leave)];
+        self.step("entry", &[&none[..], &pieces].concat())
+    }
+
+    /// The calls of the roles of a phase, and of those on its last block.
+    fn role_calls(&self, phase: Option<&str>) -> (String, Vec<String>) {
         let (mut calls, mut last) = (Vec::new(), Vec::new());
         for role in self.ir.roles.iter().filter(|role| role.phase.as_deref() == phase) {
             let list = if role.blocks == Blocks::Last { &mut last } else { &mut calls };
             list.push(self.role_call(role));
         }
         calls.retain(|call| !call.is_empty());
-        let calls = calls.join("\n");
+        (calls.join("\n"), last)
+    }
+
+    fn entry(&self, phase: Option<&str>, ends: bool) -> Rendered {
+        let (calls, last) = self.role_calls(phase);
         let (mut own, clears) = self.zeroes(phase, !last.is_empty());
         let is_whole = !self.ir.roles.iter().any(|role| self.ways.is_composed(&role.name));
         if let Some(entered) = is_whole.then(|| schedule::entered(self.ir)).flatten() {

@@ -249,7 +249,7 @@ fn phases_are_launched_apart() {
     assert_eq!(handle.src_info.extents(), [2, 2 * TOKENS as u64]);
     assert!(sent.recv(&call).is_err() && launches() == 2);
     kernel.launch(0, &call, &inputs, &outputs, &args).map(drop).unwrap();
-    assert_eq!(launches(), 4, "a launch is both");
+    assert_eq!(launches(), 3, "one kernel is both");
     // More calls than there are handles, with tables of the caller's.
     let tables = || low_latency_dispatch::Handle {
         src_info: DeviceTensor::zeros(&group, 0, [2, 2 * TOKENS]).unwrap(),
@@ -261,7 +261,7 @@ fn phases_are_launched_apart() {
         let sent = kernel.send_into(0, &call, &inputs, &outputs, &args, into).unwrap();
         assert_eq!(sent.recv(&call).unwrap().src_info.address(), 0);
     }
-    assert_eq!(launches(), 10);
+    assert_eq!(launches(), 9);
     // Times are for who asks: each call brings a place for them, or none.
     let wait_ns = DeviceTensor::<i64, 1>::zeros(&group, 0, [2]).unwrap();
     let timed = low_latency_dispatch::Outputs { wait_ns: Some(wait_ns.clone()), ..outputs.clone() };
@@ -269,11 +269,11 @@ fn phases_are_launched_apart() {
     kernel.launch(0, &call, &inputs, &timed, &args).map(drop).unwrap();
     let error = kernel.launch(0, &call, &inputs, &few, &args).map(drop).unwrap_err();
     let text = "LowLatencyDispatch: `wait_ns` has extents [1], not [2]";
-    assert_eq!((error.to_string().as_str(), launches()), (text, 12));
+    assert_eq!((error.to_string().as_str(), launches()), (text, 10));
     let short = low_latency_dispatch::Handle { src_info: kept[0].src_info.first(1), ..tables() };
     let error = kernel.send_into(0, &call, &inputs, &outputs, &args, &short).err().unwrap();
     let text = "LowLatencyDispatch: `src_info` has extents [1, 16], not [2, 16]";
-    assert_eq!((error.to_string().as_str(), launches()), (text, 12));
+    assert_eq!((error.to_string().as_str(), launches()), (text, 10));
 }
 
 /// Kernels number the rows of all experts through: scales lie apart by rows and columns, not by experts.

@@ -33,11 +33,20 @@ pub struct GroupKernel {
 struct RankKernel {
     /// The kernel of each phase.
     codes: Vec<Code>,
+    /// The kernel of all phases, where there is one.
+    joined: Option<Code>,
     /// The phase that is launched next.
     next: AtomicUsize,
     args: GroupArgs,
     /// The array of all ranks' control memory; kernels hold its address.
     _bases: DeviceMemory,
+}
+
+impl RankKernel {
+    /// All its kernels.
+    fn all(&self) -> impl Iterator<Item = Code> {
+        self.codes.iter().chain(&self.joined).copied()
+    }
 }
 
 /// Room for `ep::State` behind the regions of the plan.
@@ -123,8 +132,9 @@ impl GroupKernel {
             name_memory(group, rank, &plan, &args);
             let load = |kernel: &String| group.backend().load(rank, image, kernel, block);
             let codes = plan.kernels.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+            let joined = plan.joined.as_ref().map(load).transpose()?;
             let next = AtomicUsize::new(0);
-            ranks.push(RankKernel { codes, next, args, _bases: bases });
+            ranks.push(RankKernel { codes, joined, next, args, _bases: bases });
         }
         let (group, window) = (group.clone(), Arc::clone(window));
         Ok(GroupKernel { group, plan, control_at, ranks, window, _enlisted: enlisted })
@@ -204,7 +214,7 @@ impl GroupKernel {
         self.require_blocks(blocks)?;
         let own = &self.ranks[self.group.local_index(rank)?];
         let (backend, waits) = (self.group.backend(), self.plan.waits);
-        own.codes.iter().try_for_each(|code| backend.check_blocks(rank, *code, blocks, waits))?;
+        own.all().try_for_each(|code| backend.check_blocks(rank, code, blocks, waits))?;
         Ok(())
     }
 
@@ -235,20 +245,28 @@ impl GroupKernel {
             return Err(CallError::Mismatch { what });
         }
         args.set_call(timeout_ns, alive);
+        let Plan { waits, enters, .. } = *self.plan;
+        let launch = |code, phases| {
+            let args = args.bytes();
+            let launch = KernelLaunch { code, blocks, waits, enters, phases, args };
+            self.group.backend().launch(turn.rank(), turn.stream(), &launch)
+        };
+        if let Some(joined) = own.joined.filter(|_| phases.len() == own.codes.len()) {
+            let count = phases.len() as u32;
+            self.take_phases(own, phases)?;
+            return Ok(launch(joined, count)?);
+        }
         for phase in phases {
-            self.take_phase(own, phase)?;
-            let code = own.codes[phase];
-            let Plan { waits, enters, .. } = *self.plan;
-            let launch = KernelLaunch { code, blocks, waits, enters, args: args.bytes() };
-            self.group.backend().launch(turn.rank(), turn.stream(), &launch)?;
+            self.take_phases(own, phase..phase + 1)?;
+            launch(own.codes[phase], 1)?;
         }
         Ok(())
     }
 
-    /// The turn of a phase: phases of a call are launched in order, each once.
-    fn take_phase(&self, own: &RankKernel, phase: usize) -> Result<(), CallError> {
+    /// The turn of phases: those of a call are launched in order, each once.
+    fn take_phases(&self, own: &RankKernel, phases: Range<usize>) -> Result<(), CallError> {
         let kernels = &self.plan.kernels;
-        let after = (phase + 1) % kernels.len().max(1);
+        let (phase, after) = (phases.start, phases.end % kernels.len().max(1));
         let taken = own.next.compare_exchange(phase, after, Ordering::Relaxed, Ordering::Relaxed);
         taken.map(drop).map_err(|next| {
             let name = |phase: usize| kernels.get(phase).map_or("no phase", String::as_str);
@@ -265,8 +283,8 @@ impl Drop for GroupKernel {
             // Code and words must outlive their last launch. A failure means that the device is
             // lost.
             let _ = self.group.settle(rank);
-            for code in &own.codes {
-                let _ = backend.unload(rank, *code);
+            for code in own.all() {
+                let _ = backend.unload(rank, code);
             }
         }
     }

@@ -228,7 +228,7 @@ impl Backend for HostBackend {
             args: launch.args.to_vec(),
             tensors,
         };
-        machine.put(rank, stream, Work::Kernel(work));
+        machine.put(rank, stream, Work::Kernel(work, launch.phases));
         Ok(())
     }
 

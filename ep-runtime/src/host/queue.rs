@@ -16,12 +16,25 @@ use crate::timeouts::{self, StuckWait, WaitNumbers};
 /// One thing in a rank's queue.
 #[derive(Clone)]
 pub(super) enum Work {
-    Kernel(Launch),
-    Write { to: u64, from: Vec<u8> },
-    Fill { at: u64, byte: u8, bytes: u64 },
+    /// A kernel, and how many phases of a call it runs.
+    Kernel(Launch, u32),
+    Write {
+        to: u64,
+        from: Vec<u8>,
+    },
+    Fill {
+        at: u64,
+        byte: u8,
+        bytes: u64,
+    },
     Copy(RowCopy),
-    Event { number: usize },
-    Hold { at: u64, value: u32 },
+    Event {
+        number: usize,
+    },
+    Hold {
+        at: u64,
+        value: u32,
+    },
 }
 
 /// A kernel that was loaded for a rank.
@@ -31,17 +44,27 @@ pub(super) struct Loaded {
     pub(super) block: Block,
 }
 
-/// A rank's queue, and how many of its kernels have run.
+/// A rank's queue, and how many phases its kernels have run.
 #[derive(Default)]
 struct Queue {
     work: VecDeque<Work>,
-    kernels_run: u64,
+    phases_run: u64,
 }
 
 impl Queue {
-    /// Kernels at the front, before any host work.
-    fn kernels_ahead(&self) -> usize {
-        self.work.iter().take_while(|work| matches!(work, Work::Kernel(_))).count()
+    /// Kernels at the front, before any host work, that run so many phases at most: how many kernels and
+    /// how many phases.
+    fn kernels_ahead(&self, most: u64) -> (usize, u64) {
+        let mut ahead = (0, 0);
+        for work in &self.work {
+            let Work::Kernel(_, phases) = work else { break };
+            let phases = ahead.1 + u64::from(*phases);
+            if phases > most {
+                break;
+            }
+            ahead = (ahead.0 + 1, phases);
+        }
+        ahead
     }
 }
 
@@ -131,7 +154,7 @@ impl Machine {
     /// it was queued.
     fn host_work(&mut self, work: Work) -> Option<Work> {
         match work {
-            Work::Kernel(_) => return Some(work),
+            Work::Kernel(..) => return Some(work),
             Work::Write { to, from } => {
                 if let Ok(bytes) = self.bytes(to, from.len() as u64) {
                     bytes.copy_from_slice(&from);
@@ -165,21 +188,21 @@ impl Machine {
         None
     }
 
-    /// Runs the kernels at the fronts of the queues in one run. Ranks wait for one another in kernels
-    /// of the same number, so when host work comes behind a kernel, no rank runs later ones with it.
+    /// Runs the kernels at the fronts of the queues in one run. Ranks wait for one another in phases of the
+    /// same number, so when host work comes behind a kernel, no rank runs later ones with it.
     fn run_kernels(&mut self) -> Result<(), BackendError> {
         let behind = |queue: &Queue| {
-            let ahead = queue.kernels_ahead();
-            (ahead < queue.work.len()).then_some(queue.kernels_run + ahead as u64)
+            let (kernels, phases) = queue.kernels_ahead(u64::MAX);
+            (kernels < queue.work.len()).then_some(queue.phases_run + phases)
         };
         let end = self.queues.iter().filter_map(behind).min().unwrap_or(u64::MAX);
         let mut lists = Vec::new();
         for queue in &mut self.queues {
-            let most = usize::try_from(end.saturating_sub(queue.kernels_run)).unwrap_or(usize::MAX);
-            let count = queue.kernels_ahead().min(most);
-            queue.kernels_run += count as u64;
+            let most = end.saturating_sub(queue.phases_run);
+            let (count, phases) = queue.kernels_ahead(most);
+            queue.phases_run += phases;
             let kernels = queue.work.drain(..count).filter_map(|work| match work {
-                Work::Kernel(launch) => Some(launch),
+                Work::Kernel(launch, _) => Some(launch),
                 _ => None,
             });
             lists.push(kernels.collect::<Vec<Launch>>());

@@ -7,7 +7,8 @@ pub use low_latency_dispatch::*;
 pipeline! {
     /// Sends each token's row to the ranks of its experts and packs the rows per expert.
     ///
-    /// The two phases are launched apart, so that other work runs while the rows travel.
+    /// The two phases may be launched apart, so that other work runs while the rows travel; together they
+    /// are one kernel.
     pub pipeline LowLatencyDispatch {
         shape {
             ranks: 1..=64, nodes: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32,

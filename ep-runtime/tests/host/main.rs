@@ -101,6 +101,7 @@ impl Ranks {
             blocks: 1,
             waits: true,
             enters: false,
+            phases: 1,
             args: &args,
         };
         self.backend.launch(rank, Stream::OWN, &launch)
@@ -229,6 +230,7 @@ fn wrong_numbers_are_refused() {
         blocks: 1,
         waits: true,
         enters: false,
+        phases: 1,
         args: &[0; 32],
     };
     assert!(text(backend.launch(0, Stream::OWN, &launch)).contains("not loaded for rank 0"));
@@ -237,6 +239,7 @@ fn wrong_numbers_are_refused() {
         blocks: 133,
         waits: true,
         enters: false,
+        phases: 1,
         args: &[0; 32],
     };
     let error = backend.launch(0, Stream::OWN, &launch).unwrap_err();

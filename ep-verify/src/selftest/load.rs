@@ -66,8 +66,14 @@ impl Load {
         args.extend((self.size as u32).to_le_bytes());
         args.extend(self.turns.to_le_bytes());
         let blocks = self.backend.sms(rank);
-        let launch =
-            KernelLaunch { code: own.code, blocks, waits: false, enters: false, args: &args };
+        let launch = KernelLaunch {
+            code: own.code,
+            blocks,
+            waits: false,
+            enters: false,
+            phases: 1,
+            args: &args,
+        };
         Ok(self.backend.launch(rank, own.stream, &launch)?)
     }
 

@@ -31,6 +31,7 @@ pub(super) struct Kernel {
     pub(super) name: String,
     pub(super) blocks: u32,
     pub(super) waits: bool,
+    pub(super) phases: u32,
     pub(super) args: Vec<u8>,
     /// Its place among all kernels of the rank, in the order of the calls.
     pub(super) turn: u64,

@@ -435,3 +435,62 @@ fn the_last_block_finds_what_all_others_have_left() {
     }
     assert!(!Form::new(source, &sets).waits(), "one block waits, when all others are done");
 }
+
+/// What a pipeline of two phases is, whose second one has these statements.
+fn in_two_phases(second: &str) -> String {
+    format!(
+        "shape {{ ranks: 1..=8 }}
+         input own: i64[ranks];
+         output came: i64[ranks], left: i64[ranks];
+         table twice: i64[ranks];
+         message Word {{ value: i64 }}
+         channel words: slots<Word> over nvlink from Give to Take per all {{ slot: [source] }};
+         phase there {{
+             role Give on block 0 {{
+                 for peer in ranks {{
+                     push words[peer] {{ value: own[peer] }};
+                     record twice[peer] = 2 * own[peer];
+                 }}
+                 close words;
+             }}
+         }}
+         phase here {{
+             role Take on all blocks, warps shared by source {{
+                 for message in words[source] at source {{
+                     store came[message.row] = message.value;
+                 }}
+                 {second}
+             }}
+         }}"
+    )
+}
+
+/// A call of all phases is one kernel where these meet in channels alone, and it leaves the same.
+#[test]
+fn phases_are_one_kernel_unless_its_end_orders_them() {
+    let ranks = 3;
+    let own = |rank: usize, peer: usize| (10 * rank + peer) as f64;
+    let sets = [("ranks", ranks as i64)];
+    for (second, is_joined) in [
+        ("store left[source] = own[source];", true),
+        ("store left[source] = twice[source];", false),
+        ("count left[source];", false),
+    ] {
+        let form = || Form::new(&in_two_phases(second), &sets);
+        assert_eq!(form().joined(), is_joined.then(|| "form".to_string()), "{second}");
+        let call = |me: usize| {
+            let left = |source: usize| match second {
+                _ if second.starts_with("count") => 1.0,
+                _ if second.contains("twice") => 2.0 * own(me, source),
+                _ => own(me, source),
+            };
+            Call::new()
+                .give("own", 1, rows(ranks, 1, |peer, _| own(me, peer)))
+                .want("came", 1, rows(ranks, 1, |source, _| own(source, me)))
+                .want("left", 1, rows(ranks, 1, |source, _| left(source)))
+                .want("twice", 1, rows(ranks, 1, |peer, _| 2.0 * own(me, peer)))
+        };
+        form().check(&call);
+        form().apart().check(&call);
+    }
+}

@@ -118,6 +118,11 @@ impl Form {
         plan(&self.ir, &self.config).unwrap_or_else(|error| panic!("{error}")).waits
     }
 
+    /// The kernel that runs all phases, if there is one.
+    pub(super) fn joined(&self) -> Option<String> {
+        plan(&self.ir, &self.config).unwrap_or_else(|error| panic!("{error}")).joined
+    }
+
     /// Bytes of shared memory that a block takes.
     pub(super) fn shared_bytes(&self) -> i64 {
         plan(&self.ir, &self.config).unwrap_or_else(|error| panic!("{error}")).shared_bytes

@@ -53,6 +53,11 @@ impl Form {
         self
     }
 
+    pub(in crate::forms) fn apart(mut self) -> Form {
+        self.apart = true;
+        self
+    }
+
     pub(in crate::forms) fn blocks(mut self, blocks: u32) -> Form {
         self.blocks = blocks;
         self
