@@ -6,7 +6,7 @@ mod equivalent;
 mod hunt;
 mod report;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::progress::Progress;
 use crate::suggestion::did_you_mean;
 use course::{Course, courses};
 use equivalent::Equivalents;
-use hunt::{Field, Judging, Target, targets};
+use hunt::{Field, Hunt, Judging, Target, targets};
 use report::Report;
 
 /// The name for all files.
@@ -54,7 +54,7 @@ pub(super) fn run(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Res
     let equivalents = Equivalents::known().map_err(failed)?;
     let known = request.known.map(Equivalents::read).transpose().map_err(Failure::WrongUse)?;
     let programs = Programs::find().map_err(no_machine)?;
-    let mut courses = courses(&programs)?;
+    let courses = courses(&programs)?;
     let texts: Vec<Vec<(String, String)>> =
         courses.iter().map(|course| course.texts()).collect::<Result<_, _>>().map_err(failed)?;
     let (file, line) = place(request.file);
@@ -62,11 +62,11 @@ pub(super) fn run(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Res
     let kernels = of_pipelines.flat_map(|(_, texts)| texts).map(|(entry, _)| entry.as_str());
     let weaver = Arc::new(Weaver::new(files(file, kernels)?));
     let programs = programs.woven(&weaver);
-    let has_any = |texts: &[(String, String)]| {
-        texts.iter().try_fold(false, |any, (entry, text)| Ok(programs.read(entry, text)? || any))
-    };
-    let read = || texts.iter().map(|texts| has_any(texts)).collect::<Result<Vec<bool>, _>>();
-    read().map_err(no_machine)?;
+    texts
+        .concat()
+        .iter()
+        .try_for_each(|(entry, text)| programs.read(entry, text).map(drop))
+        .map_err(no_machine)?;
     let mut chosen = choose(request, line, &weaver, (&equivalents, known.as_ref()));
     if let Some(line) = line.filter(|_| chosen.is_empty()) {
         return Err(Failure::WrongUse(format!("no mutations in line {line} of `{file}`")));
@@ -77,19 +77,23 @@ pub(super) fn run(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Res
         return Err(Failure::WrongUse(what));
     }
     chosen.drain(..request.from);
-    weaver.keep(chosen.iter().flat_map(|target| &target.numbers).copied().collect());
-    let mut is_about = read().map_err(no_machine)?.into_iter();
-    courses.retain(|_| is_about.next().unwrap_or_default());
     let judging = Judging { checker: !request.outputs, budget: request.budget };
     let mut report = Report::new(json, request.outputs);
-    let field = explore(courses, (&programs, &weaver), judging, &report, out)?;
-    // Some do not compile, as the first runs have shown.
-    let good: BTreeSet<u32> = weaver.mutations().iter().map(|it| it.number).collect();
-    let compiles = |target: &Target| target.numbers.iter().any(|number| good.contains(number));
-    let chosen: Vec<Target> = chosen.into_iter().filter(compiles).collect();
-    hunt_all(&field, &chosen, &mut report, out)?;
+    // What functions show within seconds is not woven into the texts of all pipelines.
+    let (pipelines, functions) = courses.into_iter().partition(|course| course.is_of_pipeline());
+    let mut wrong = Vec::new();
+    let mut left: Vec<(Target, Hunt)> =
+        chosen.into_iter().map(|target| (target, Hunt::default())).collect();
+    for (courses, is_last) in [(functions, false), (pipelines, true)] {
+        let field = explore(courses, &left, (&programs, &weaver), judging, (&report, out))?;
+        // Some do not compile, as the first runs have shown.
+        let good: BTreeSet<u32> = weaver.mutations().iter().map(|it| it.number).collect();
+        left.retain(|(it, _)| it.numbers.iter().any(|number| good.contains(number)));
+        left = hunt_all(&field, left, is_last, (&mut report, out))?;
+        wrong.extend(field.wrong);
+    }
     let outcome = report.end(out);
-    field.wrong.first().map_or(outcome, |wrong| Err(Failure::Failed(wrong.clone())))
+    wrong.into_iter().next().map_or(outcome, |wrong| Err(Failure::Failed(wrong)))
 }
 
 /// A file, and a line of it if only that is meant.
@@ -137,14 +141,25 @@ fn choose(
     all
 }
 
-/// Runs every course as it is.
+/// Runs every course as it is whose texts have one of the mutations.
 fn explore(
-    courses: Vec<Course>,
+    mut courses: Vec<Course>,
+    left: &[(Target, Hunt)],
     (programs, weaver): (&Arc<Programs>, &Arc<Weaver>),
     judging: Judging,
-    report: &Report,
-    out: &mut dyn Write,
+    (report, out): (&Report, &mut dyn Write),
 ) -> Result<Field, Failure> {
+    weaver.keep(left.iter().flat_map(|(target, _)| &target.numbers).copied().collect());
+    let mut about = Vec::new();
+    for course in &courses {
+        let mut has_any = false;
+        for (entry, text) in course.texts().map_err(Failure::Failed)? {
+            has_any |= programs.read(&entry, &text).map_err(no_machine)?;
+        }
+        about.push(has_any);
+    }
+    let mut about = about.into_iter();
+    courses.retain(|_| about.next().unwrap_or_default());
     let progress = Progress::new(courses.len() as u64);
     let mut written = Ok(());
     let field = Field::new(courses, programs, weaver, judging, |course, passed| {
@@ -159,26 +174,31 @@ fn explore(
     field.map_err(Failure::Failed)
 }
 
+/// Hunts mutations, and gives those that are left; `is_last`: nobody hunts these.
 fn hunt_all(
     field: &Field,
-    targets: &[Target],
-    report: &mut Report,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
+    targets: Vec<(Target, Hunt)>,
+    is_last: bool,
+    (report, out): (&mut Report, &mut dyn Write),
+) -> Result<Vec<(Target, Hunt)>, Failure> {
     let progress = Progress::new(targets.len() as u64);
-    let mut wrong = None;
+    let (mut wrong, mut left) = (None, BTreeMap::new());
     let work = |index: usize| {
-        let target = &targets[index];
-        target.equivalent.is_none().then(|| field.hunt(target)).transpose()
+        let (target, before) = &targets[index];
+        target.equivalent.is_none().then(|| field.hunt(target, before)).transpose()
     };
     on_all_cores(targets.len(), work, |index, hunt| {
-        let target = &targets[index];
-        let noted = progress.aside(|| match &hunt {
+        let target = &targets[index].0;
+        let noted = progress.aside(|| match hunt {
+            Ok(Some(hunt)) if hunt.found.is_none() && !is_last => {
+                left.insert(index, hunt);
+                Ok(())
+            }
             Ok(hunt) => {
                 let noted = report.note(target, hunt.as_ref(), out).and_then(|()| out.flush());
                 noted.map_err(Failure::from)
             }
-            Err(error) => Err(Failure::Failed(error.clone())),
+            Err(error) => Err(Failure::Failed(error)),
         });
         progress.step(&target.mutation.file);
         if wrong.is_none() {
@@ -186,7 +206,9 @@ fn hunt_all(
         }
     });
     drop(progress);
-    wrong.map_or(Ok(()), Err)
+    let targets = targets.into_iter().enumerate();
+    let left = targets.filter_map(|(index, (target, _))| Some((target, left.remove(&index)?)));
+    wrong.map_or_else(|| Ok(left.collect()), Err)
 }
 
 #[cfg(test)]

@@ -73,6 +73,7 @@ pub(super) struct Found {
 }
 
 /// What became of a mutation.
+#[derive(Default)]
 pub(super) struct Hunt {
     pub(super) found: Option<Found>,
     pub(super) runs: u64,
@@ -151,11 +152,11 @@ impl Field {
         Ok(Field { courses, judging, wrong })
     }
 
-    /// Runs what comes to a mutation until a run fails.
-    pub(super) fn hunt(&self, target: &Target) -> Result<Hunt, String> {
+    /// Runs what comes to a mutation until a run fails, after the runs of other courses.
+    pub(super) fn hunt(&self, target: &Target, before: &Hunt) -> Result<Hunt, String> {
         let (plain, struck) = (self.plain(target), self.struck(target));
-        let is_reached = !plain.is_empty() || !struck.is_empty();
-        let mut hunt = Hunt { found: None, runs: 0, is_reached, is_cut: false };
+        let is_reached = before.is_reached || !plain.is_empty() || !struck.is_empty();
+        let mut hunt = Hunt { is_reached, runs: before.runs, ..Hunt::default() };
         let mut steps = 0;
         for (seeds, fault, places) in RUNS {
             let courses = if fault.is_some() { &struck } else { &plain };
