@@ -1,6 +1,7 @@
 //! Functions of the device library, called over the ranges of their arguments and compared with plain
 //! answers: what no call of a pipeline comes to, or would not show.
 
+mod moves;
 mod values;
 mod waits;
 mod warps;
@@ -19,6 +20,7 @@ use crate::findings::Findings;
 use crate::oracle::Differences;
 
 /// The kernels.
+pub(crate) const MOVES_TEXT: &str = include_str!("functions/moves.cu");
 pub(crate) const VALUES_TEXT: &str = include_str!("functions/values.cu");
 pub(crate) const WAITS_TEXT: &str = include_str!("functions/waits.cu");
 pub(crate) const WARPS_TEXT: &str = include_str!("functions/warps.cu");
@@ -76,11 +78,14 @@ pub enum Functions {
     Warps,
     /// Waits, and what blocks, calls and ranks share.
     Waits,
+    /// Rows that a warp moves.
+    Moves,
 }
 
 impl Functions {
     /// All kernels.
-    pub const ALL: [Functions; 3] = [Functions::Values, Functions::Warps, Functions::Waits];
+    pub const ALL: [Functions; 4] =
+        [Functions::Values, Functions::Warps, Functions::Waits, Functions::Moves];
 
     /// Its name in results.
     pub fn name(self) -> &'static str {
@@ -88,6 +93,7 @@ impl Functions {
             Functions::Values => "values",
             Functions::Warps => "warps",
             Functions::Waits => "waits",
+            Functions::Moves => "moves",
         }
     }
 
@@ -97,6 +103,7 @@ impl Functions {
             Functions::Values => (VALUES_TEXT, "values_of"),
             Functions::Warps => (WARPS_TEXT, "warps_of"),
             Functions::Waits => (WAITS_TEXT, "waits_of"),
+            Functions::Moves => (MOVES_TEXT, "moves_of"),
         }
     }
 
@@ -106,6 +113,7 @@ impl Functions {
             Functions::Values => &values::CHECKS,
             Functions::Warps => &warps::CHECKS,
             Functions::Waits => &waits::CHECKS,
+            Functions::Moves => &moves::CHECKS,
         }
     }
 
@@ -119,6 +127,7 @@ impl Functions {
             Functions::Values => (1, 32, 0, 0),
             Functions::Warps => (2, 128, 0, 0),
             Functions::Waits => (2, 64, waits::SHARED_BYTES, waits::WINDOW_BYTES),
+            Functions::Moves => (1, 32, moves::SHARED_BYTES, 0),
         };
         HandwrittenKernel {
             name: "Functions",

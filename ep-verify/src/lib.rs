@@ -29,8 +29,9 @@ pub use findings::Findings;
 
 /// The kernels of this crate and of `ep_runtime::tune` that no pipeline declares: a name, the text, and
 /// whether it needs bulk copies.
-pub const HANDWRITTEN: [(&str, &str, bool); 10] = [
+pub const HANDWRITTEN: [(&str, &str, bool); 11] = [
     ("experts", selftest::EXPERTS_TEXT, false),
+    ("moves", functions::MOVES_TEXT, true),
     ("values", functions::VALUES_TEXT, false),
     ("waits", functions::WAITS_TEXT, false),
     ("warps", functions::WARPS_TEXT, false),
