@@ -76,6 +76,19 @@ struct End {
     }
 };
 
+/// What each lane writes, and the one before it reads: the warp meets between.
+struct Marks {
+    ep::i64* at;
+
+    __device__ __forceinline__ void write() const { at[ep::lane_index()] = ep::lane_index(); }
+
+    __device__ __forceinline__ void read() {
+        const int lane = ep::lane_index();
+        at[32 + lane] = at[(lane + 1) % ep::kLanes];
+        at += 64;
+    }
+};
+
 template <class R>
 __device__ __forceinline__ Sheet<R> begin(ep::i64* out) {
     for (int i = ep::lane_index(); i < kRows * Sheet<R>::kRow; i += ep::kLanes) out[i] = 100 + i;
@@ -97,13 +110,21 @@ __device__ __forceinline__ void stream(ep::Team& team, ep::MoverSmem<R>& smem, e
         notes[row * 96] = sure * 10000 + mover.rows_loaded() * 100 + mover.rows_begun();
         sheet.look(sure - 1, notes + row * 96 + 32);
     }
+    Marks marks{out + 3 * kCopy + 1200};
+    marks.write();
+    mover.template rows_stored<kRecent>();
+    marks.read();
     End end{out + 3 * kCopy + 1000};
     ep::tell(mover, end);
     end.told += 1;
+    marks.write();
     ep::settle(mover, end);
+    marks.read();
     notes[900] = mover.template rows_stored<kRecent>();
     sheet.look(kRows - 1, out + 3 * kCopy + 1100 + team.lane * 2);
+    marks.write();
     mover.finish();
+    marks.read();
 }
 
 /// Rows of which all but some recent ones are completed: of nine, all but eight at first, then fewer.
@@ -112,12 +133,15 @@ __device__ __forceinline__ void complete(ep::Team& team, ep::MoverSmem<R>& smem,
     const Sheet<R> sheet = begin<R>(out);
     ep::Mover<R> mover(smem, team);
     ep::i64* notes = out + 3 * kCopy + team.lane * 2;
+    Marks marks{out + 3 * kCopy + 1200};
     for (int pass = 0; pass < kRows; ++pass) {
         mover.fence_global();
         for (int row = 0; row < kRows; ++row) move(mover, sheet, row);
         if (pass == 4) mover.store_all();
         if (team.leader()) out[3 * kCopy + 900 + pass] = mover.rows_loaded();
+        marks.write();
         mover.complete(kRows - 1 - pass);
+        marks.read();
         sheet.look(pass, notes + pass * 64);
         mover.complete(0);
     }

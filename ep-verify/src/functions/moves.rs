@@ -87,6 +87,14 @@ impl Role {
     }
 }
 
+/// What lanes have written and read at so many meetings.
+fn marks(sheet: &mut Sheet, count: usize) {
+    for meeting in 0..count {
+        let place = NOTES + 1200 + meeting * 64;
+        sheet.put(place, (0..32).chain(1..32).chain([0]));
+    }
+}
+
 fn stream(role: &Role, recent: usize) -> Vec<i64> {
     let mut sheet = role.begin();
     for row in 0..ROWS {
@@ -102,6 +110,7 @@ fn stream(role: &Role, recent: usize) -> Vec<i64> {
     sheet.put(NOTES + 900, [9; 32]);
     sheet.put(NOTES + 1000, [9, 9]);
     role.look(&mut sheet, ROWS - 1, |lane| NOTES + 1100 + lane * 2);
+    marks(&mut sheet, 3);
     sheet.0
 }
 
@@ -114,6 +123,7 @@ fn complete(role: &Role) -> Vec<i64> {
         let loaded = if pass == 4 { before + ROWS } else { before + role.loaded(ROWS) };
         sheet.set(NOTES + 900 + pass, loaded as i64);
     }
+    marks(&mut sheet, ROWS);
     sheet.0
 }
 

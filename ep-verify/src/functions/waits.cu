@@ -1,5 +1,6 @@
 // How warps wait, give up and say why, and what blocks and calls share, on words of its own in the window. The
 // host knows what each check leaves in `out`; see waits.rs, which has the checks in the same order.
+#include <ep/compute.cuh>
 #include <ep/places.cuh>
 #include <ep/sync.cuh>
 
@@ -166,8 +167,14 @@ __device__ __forceinline__ void told(const ep::Group& given, int block, ep::i64*
     if (block == 0) {
         const ep::Site site{1, ep::Waiting::kHeader, 2, 6, 4};
         ep::write_record(group, 7, 3, site, 8, true);
+        Own* peer = own_of(given, 1 - given.rank, 21);
+        ep::store_host(reinterpret_cast<ep::i32*>(peer->room), -7);
         return;
     }
+    const ep::u32* word = own_of(given, given.rank, 21)->room;
+    while (ep::load_relaxed_sys(word) == 0) {
+    }
+    out[20] = static_cast<ep::i32>(ep::load_relaxed_sys(word));
     const Own* own = own_of(given, 1 - given.rank, 21);
     const ep::u32* words = reinterpret_cast<const ep::u32*>(own->records);
     while (ep::load_relaxed_sys(words + 12) == 0) {

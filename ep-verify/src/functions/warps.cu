@@ -132,6 +132,7 @@ __device__ __forceinline__ void copies(const ep::Team& team, ep::i64* out) {
     to = copies_of<ep::u16>(team, to, out, 32);
     to = copies_of<ep::u16>(team, to, out, 33);
     to = copies_of<ep::u16>(team, to, out, 1035);
+    to = copies_of<ep::u8>(team, to, out, 100);
     copies_of<ep::i64>(team, to, out, 259);
 }
 

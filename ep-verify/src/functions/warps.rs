@@ -126,9 +126,9 @@ fn fields() -> Vec<i64> {
 fn copies() -> Vec<i64> {
     let mut sheet = Sheet::new();
     sheet.put(0, (0..264).map(|i: i64| i.wrapping_mul(0x0102_0304_0506_0708)));
-    let mut bytes = sheet.bytes(264 * 21);
+    let mut bytes = sheet.bytes(264 * 25);
     let mut to = 264 * 8;
-    for (size, count) in [(2, 5), (2, 32), (2, 33), (2, 1035), (8, 259)] {
+    for (size, count) in [(2, 5), (2, 32), (2, 33), (2, 1035), (1, 100), (8, 259)] {
         for offset in 0..4 {
             let (there, here) = (to + offset % 2 * size, offset / 2 * size);
             bytes.copy_within(here..here + count * size, there);

@@ -272,7 +272,7 @@ public:
 
     __device__ __forceinline__ void complete(u32) { __syncwarp(); }
 
-    __device__ __forceinline__ void store_all() { __syncwarp(); }
+    __device__ __forceinline__ void store_all() {}
 
     __device__ __forceinline__ void flush() { __syncwarp(); }
 

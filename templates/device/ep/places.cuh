@@ -77,7 +77,7 @@ public:
     __device__ __forceinline__ i64 take(int number) {
         const i64 place = next(number);
         if (lane_index() == number % kLanes) next_[number / kLanes] = place + 1;
-        __syncwarp();
+        __syncwarp();  // converges; orders nothing
         return place;
     }
 

@@ -13,8 +13,9 @@ namespace ep {
 /// word was written before the launch, so a plain load is right (M5).
 __device__ __forceinline__ int rows_of(int most, const i32* from) {
     if (from == nullptr) return most;
-    const i32 rows = *from;
-    return rows < 0 ? 0 : rows < most ? rows : most;
+    const i32 given = *from;
+    const i32 rows = given > 0 ? given : 0;
+    return rows < most ? rows : most;
 }
 
 /// A range of tokens.
@@ -75,23 +76,26 @@ __device__ __forceinline__ void copy_row(const Team& team, void* to, const void*
     }
 }
 
+/// In the place of a peer.
+constexpr int kNobody = -1;
+
 /// A set of peers, walked 32 at a time with a lane each.
 struct Peers {
     int begin, end;
-    int skip;  // -1: nobody
+    int skip;  // or nobody
 
     __device__ __forceinline__ int count() const { return end - begin; }
 
-    /// The i-th peer; -1 past the end and for the one that is left out.
+    /// The i-th peer; nobody past the end and for the one that is left out.
     __device__ __forceinline__ int at(int i) const {
         const int peer = begin + i;
-        return peer < end && peer != skip ? peer : -1;
+        return peer < end && peer != skip ? peer : kNobody;
     }
 };
 
 /// Every rank.
 __device__ __forceinline__ Peers all_peers(int ranks) {
-    return Peers{0, ranks, -1};
+    return Peers{0, ranks, kNobody};
 }
 
 /// Every rank but `rank`.
@@ -101,7 +105,7 @@ __device__ __forceinline__ Peers other_peers(int ranks, int rank) {
 
 /// One rank.
 __device__ __forceinline__ Peers one_peer(int rank) {
-    return Peers{rank, rank + 1, -1};
+    return Peers{rank, rank + 1, kNobody};
 }
 
 /// Walks the tokens of all stripes of this block, a lane per token; its warps share the stripes 32

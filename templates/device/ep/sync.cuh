@@ -159,7 +159,7 @@ public:
     /// Claims the number that `take` gives then, so that nobody waits for the answer.
     __device__ __forceinline__ void ask() {
         if (team_.leader()) claim_ = fetch_next_relaxed_gpu(given_);
-        __syncwarp();
+        __syncwarp();  // converges; orders nothing
     }
 
 private:
@@ -180,7 +180,7 @@ public:
         if (team.index() == 0 && team.leader()) {
             store_relaxed_gpu(word(team, team.epoch + 1), 0u);
         }
-        __syncwarp();
+        __syncwarp();  // converges; orders nothing
     }
 
     /// The next unit; negative: there is none, or the team is stopped.
