@@ -81,7 +81,7 @@ __device__ __forceinline__ void polls(const ep::Group& given, const ep::Call& ca
         ep::Team team(group, call, 5, 0, 1, 0, 1);
         team.epoch = 1000 + c;
         team.stopped = it.stopped;
-        const int peer = lane >= it.peers ? 40 + lane : -1;
+        const int peer = lane >= it.peers ? lane - it.peers : -1;
         const ep::Site site{7, ep::Waiting::kFlag, 20 + lane, peer, 300u + lane};
         ep::i64* mark = out + c * 100 + 92;
         int turns = 0;
@@ -89,7 +89,7 @@ __device__ __forceinline__ void polls(const ep::Group& given, const ep::Call& ca
             ++turns;
             if (lane == 0) mark[0] = turns;
             if (turns == it.stop && lane == 0) ep::store_relaxed_gpu(group.stop, 1u);
-            seen = 800 + lane;
+            if (c != 5) seen = 800 + lane;
             return turns >= it.first + lane * it.each;
         };
         const bool done =
@@ -253,6 +253,13 @@ __device__ __forceinline__ void sequences(Smem& smem, int warp, ep::i64* out) {
         for (ep::u32 at = upto - fresh; at < upto; ++at) out[1200 + at] += written[at];
         out[1300 + all->sign_off()] += 1;
     }
+    // Who is the last to sign off, or waits for it, sees what both have done.
+    const int mine = 1500 + warp;
+    out[mine] = warp;
+    if (all[1].sign_off() == 2) out[1510] = out[3001 - mine] + mine;
+    while (all[1].sign_offs() != 2) {
+    }
+    out[1520 + warp] = out[3001 - mine];
 }
 
 struct Role {
@@ -340,6 +347,18 @@ __device__ __forceinline__ void leaves(const ep::Group& given, ep::i64* out) {
     }
 }
 
+/// A block begins a call that the other one sees, and that it stops meanwhile.
+__device__ __forceinline__ void meet(const ep::Group& given, int block, ep::i64* out) {
+    const ep::Group group = group_of(given, 33, kNever);
+    if (block == 0) {
+        out[threadIdx.x] = ep::enter(group).epoch;
+    } else if (threadIdx.x == 0) {
+        while (ep::load_relaxed_gpu(&group.state->entered) == 0) {
+        }
+        ep::store_relaxed_gpu(group.stop, 1u);
+    }
+}
+
 /// Sequences that all threads of a block clear.
 __device__ __forceinline__ void cleared(Smem& smem, ep::i64* out) {
     const int thread = static_cast<int>(threadIdx.x);
@@ -357,7 +376,7 @@ extern "C" __global__ void __launch_bounds__(waits::kWarps * 32)
     waits_of(const __grid_constant__ waits::Args args) {
     EP_SHARED(waits::Smem, smem);
     const ep::Call call =
-        ep::enter(args.group, [&] { ep::clear(smem.sequences, 3); });
+        ep::enter(args.group, [&] { ep::clear(smem.sequences, 4); });
     const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
     const int block = static_cast<int>(blockIdx.x);
     ep::Team team(args.group, call, 0, block, 2, warp, waits::kWarps);
@@ -371,6 +390,7 @@ extern "C" __global__ void __launch_bounds__(waits::kWarps * 32)
         case 5: waits::leaves(args.group, out); break;
         case 6: if (block == 0) waits::cleared(smem, out); break;
         case 7: if (block == 0) waits::sequences(smem, warp, out); break;
+        case 13: waits::meet(args.group, block, out); break;
         default: break;
     }
     if (warp == 0) {

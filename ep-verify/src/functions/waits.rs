@@ -5,10 +5,10 @@ use super::{Check, Sheet};
 /// 70 sequences.
 pub(super) const SHARED_BYTES: i64 = 70 * 24;
 
-/// Words of claims, and what 33 groups have of their own.
-pub(super) const WINDOW_BYTES: i64 = 64 + 33 * 320;
+/// Words of claims, and what 34 groups have of their own.
+pub(super) const WINDOW_BYTES: i64 = 64 + 34 * 320;
 
-pub(super) const CHECKS: [Check; 13] = [
+pub(super) const CHECKS: [Check; 14] = [
     ("units of a first call", units),
     ("units of a second call", units),
     ("units of a third call", units),
@@ -22,6 +22,7 @@ pub(super) const CHECKS: [Check; 13] = [
     ("a stop", stops),
     ("a record for another rank", told),
     ("words of another rank", words),
+    ("a call that is stopped as it begins", || vec![1; 64]),
 ];
 
 /// What a group has of its own: its state and stop word, and its records.
@@ -189,6 +190,9 @@ fn sequences() -> Vec<i64> {
         sheet.add(1301 + position, 1);
         sheet.set(1400 + position, 500 + position as i64);
     }
+    sheet.put(1500, [0, 1]);
+    sheet.set(1510, 1501);
+    sheet.put(1520, [1, 0]);
     sheet.0
 }
 
@@ -234,9 +238,9 @@ fn polls() -> Vec<i64> {
             kind: 6,
             expired,
             stripe: 20 + lane,
-            peer: if lane >= peers[c] { 40 + lane } else { -1 },
+            peer: if lane >= peers[c] { lane - peers[c] } else { -1 },
             want: 300 + lane,
-            seen: 800 + lane,
+            seen: if c == 5 { 0 } else { 800 + lane },
             block: 0,
         };
         let blame = blamed(c);
