@@ -71,7 +71,7 @@ impl Sheet {
 
 /// Functions that one kernel calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Functions {
+pub enum FunctionSet {
     /// Those of one lane.
     Values,
     /// Those of a warp, or of all warps of a role.
@@ -82,52 +82,52 @@ pub enum Functions {
     Moves,
 }
 
-impl Functions {
+impl FunctionSet {
     /// All kernels.
-    pub const ALL: [Functions; 4] =
-        [Functions::Values, Functions::Warps, Functions::Waits, Functions::Moves];
+    pub const ALL: [FunctionSet; 4] =
+        [FunctionSet::Values, FunctionSet::Warps, FunctionSet::Waits, FunctionSet::Moves];
 
     /// Its name in results.
     pub fn name(self) -> &'static str {
         match self {
-            Functions::Values => "values",
-            Functions::Warps => "warps",
-            Functions::Waits => "waits",
-            Functions::Moves => "moves",
+            FunctionSet::Values => "values",
+            FunctionSet::Warps => "warps",
+            FunctionSet::Waits => "waits",
+            FunctionSet::Moves => "moves",
         }
     }
 
     /// The text of its kernel, and the kernel's name.
     pub fn text(self) -> (&'static str, &'static str) {
         match self {
-            Functions::Values => (VALUES_TEXT, "values_of"),
-            Functions::Warps => (WARPS_TEXT, "warps_of"),
-            Functions::Waits => (WAITS_TEXT, "waits_of"),
-            Functions::Moves => (MOVES_TEXT, "moves_of"),
+            FunctionSet::Values => (VALUES_TEXT, "values_of"),
+            FunctionSet::Warps => (WARPS_TEXT, "warps_of"),
+            FunctionSet::Waits => (WAITS_TEXT, "waits_of"),
+            FunctionSet::Moves => (MOVES_TEXT, "moves_of"),
         }
     }
 
     /// Its checks: the position of one is its number in the kernel.
     fn checks(self) -> &'static [Check] {
         match self {
-            Functions::Values => &values::CHECKS,
-            Functions::Warps => &warps::CHECKS,
-            Functions::Waits => &waits::CHECKS,
-            Functions::Moves => &moves::CHECKS,
+            FunctionSet::Values => &values::CHECKS,
+            FunctionSet::Warps => &warps::CHECKS,
+            FunctionSet::Waits => &waits::CHECKS,
+            FunctionSet::Moves => &moves::CHECKS,
         }
     }
 
     /// How many ranks it needs: some wait for a word of the other one.
     pub fn ranks(self) -> usize {
-        if self == Functions::Waits { 2 } else { 1 }
+        if self == FunctionSet::Waits { 2 } else { 1 }
     }
 
     fn kernel(self) -> HandwrittenKernel {
         let (blocks_min, threads, shared_bytes, window_bytes) = match self {
-            Functions::Values => (1, 32, 0, 0),
-            Functions::Warps => (2, 128, 0, 0),
-            Functions::Waits => (2, 64, waits::SHARED_BYTES, waits::WINDOW_BYTES),
-            Functions::Moves => (1, 32, moves::SHARED_BYTES, 0),
+            FunctionSet::Values => (1, 32, 0, 0),
+            FunctionSet::Warps => (2, 128, 0, 0),
+            FunctionSet::Waits => (2, 64, waits::SHARED_BYTES, waits::WINDOW_BYTES),
+            FunctionSet::Moves => (1, 32, moves::SHARED_BYTES, 0),
         };
         HandwrittenKernel {
             name: "Functions",
@@ -146,7 +146,7 @@ impl Functions {
 }
 
 /// Calls functions on all ranks of the group, and compares what they give.
-pub fn functions(group: &Group, which: Functions) -> Result<Findings, CallError> {
+pub fn functions(group: &Group, which: FunctionSet) -> Result<Findings, CallError> {
     let backend = group.backend();
     let plan = which.kernel().plan(backend.arch());
     let control_at = plan.window_bytes.unsigned_abs().next_multiple_of(256);
@@ -197,7 +197,7 @@ mod tests {
     fn found(
         programs: &Arc<Programs>,
         build: Build,
-        which: Functions,
+        which: FunctionSet,
     ) -> Result<Findings, CallError> {
         let options = HostOptions { build, ..HostOptions::new(which.ranks()) };
         functions(&HostBackend::new(programs, options).unwrap().group().unwrap(), which)
@@ -207,7 +207,7 @@ mod tests {
     fn they_give_what_they_say() {
         let Ok(programs) = Programs::find() else { return };
         for build in [Build::Checked, Build::Sanitized] {
-            for which in Functions::ALL {
+            for which in FunctionSet::ALL {
                 let found = found(&programs, build, which).unwrap();
                 assert!(found.is_good(), "{which:?}: {found}");
             }
@@ -219,11 +219,11 @@ mod tests {
         let Ok(programs) = Programs::find() else { return };
         let bugs = [
             (
-                Functions::Values,
+                FunctionSet::Values,
                 "== counts to 65\nin ep/compute.cuh\n- index < 64\n+ index <= 64\n",
             ),
             (
-                Functions::Warps,
+                FunctionSet::Warps,
                 "== one more\nin ep/messages.cuh\n- for (; at < last;\n+ for (; at <= last;\n",
             ),
         ];

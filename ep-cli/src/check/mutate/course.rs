@@ -17,7 +17,7 @@ use ep_runtime::net::{ModelNetwork, ModelOptions};
 use ep_runtime::pipelines::ALL;
 use ep_verify::Findings;
 use ep_verify::declared::Declared;
-use ep_verify::functions::{Functions, functions};
+use ep_verify::functions::{FunctionSet, functions};
 use ep_verify::selftest::Selftest;
 
 use crate::check::fault::{Fault, judge};
@@ -49,7 +49,7 @@ enum What {
     /// The declaration.
     Declared(Box<Drawn>),
     /// Plain answers.
-    Functions(Functions),
+    Functions(FunctionSet),
 }
 
 /// Calls of one pipeline.
@@ -77,10 +77,10 @@ pub(super) struct Way {
 /// All courses.
 pub(super) fn courses(programs: &Programs) -> Result<Vec<Course>, Failure> {
     let plain = |name: String, what: What| Course { name, what, is_sanitized: false };
-    let of = |which: Functions| format!("functions, {}", which.name());
+    let of = |which: FunctionSet| format!("functions, {}", which.name());
     let mut all: Vec<Course> =
-        Functions::ALL.map(|which| plain(of(which), What::Functions(which))).into();
-    all.extend(Functions::ALL.map(|which| {
+        FunctionSet::ALL.map(|which| plain(of(which), What::Functions(which))).into();
+    all.extend(FunctionSet::ALL.map(|which| {
         let name = format!("sanitized {}", of(which));
         Course { is_sanitized: true, ..plain(name, What::Functions(which)) }
     }));
