@@ -154,7 +154,18 @@ fn parts(options: &Options) -> Vec<Part> {
             succeed(command, "cargo clippy")
         }),
         check("build", false, || {
-            succeed(cargo(&["test", "--workspace", "--quiet", "--no-run"]), "cargo test --no-run")
+            succeed(
+                cargo(&[
+                    "test",
+                    "--workspace",
+                    "--quiet",
+                    "--no-run",
+                    "--lib",
+                    "--bins",
+                    "--tests",
+                ]),
+                "cargo test --no-run",
+            )
         }),
     ];
     let quick = ["--skip", "nvrtc::", "--skip", "host::"];

@@ -6,6 +6,7 @@ mod settings;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ const STATE_BYTES: u64 = 256;
 /// Longest run of a kernel with a bug.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Schedules of each text.
-const SEEDS: u64 = 2;
+const SEEDS: Range<u64> = 1..3;
 /// Every role as the library does it, every role statement by statement, and that as rules rewrite it.
 pub(super) const RULES: [RuleSet; 3] =
     [RuleSet::All, RuleSet::None, RuleSet::Without(RoleRule::Roles)];
@@ -182,7 +183,7 @@ impl Form {
     pub(super) fn check(&self, call: &dyn Fn(usize) -> Call) {
         self.compile();
         for rules in self.texts() {
-            for seed in 1..=SEEDS {
+            for seed in by_commit::seeds(SEEDS, 2) {
                 self.run((Arch::Sm90a, rules), seed, call);
             }
         }
