@@ -132,11 +132,12 @@ fn all(parts: &[Part], options: &Options, noted: &Path, tally: &mut Tally) -> Ou
     let text = fs::read_to_string(noted).unwrap_or_default();
     // Insta notes paths as the tests spell them, with `..` inside.
     let read: BTreeSet<PathBuf> = text.lines().map(|line| canonical(Path::new(line))).collect();
-    check("unread snapshots", false, move || unread_snapshots(&read)).run(tally)
+    let last = check("unread snapshots", false, move || unread_snapshots(&read));
+    timed(&last.name, || last.run(tally))
 }
 
-/// The parts in the order in which they start: what is cheap, what is built for all others, and then the
-/// longest first.
+/// The parts in the order in which they start: what is cheap, what is built for all others, and then the two
+/// that take longest.
 fn parts(options: &Options) -> Vec<Part> {
     let Options { full, without_python, .. } = *options;
     let mut all = vec![
@@ -154,22 +155,14 @@ fn parts(options: &Options) -> Vec<Part> {
             succeed(command, "cargo clippy")
         }),
         check("build", false, || {
-            succeed(
-                cargo(&[
-                    "test",
-                    "--workspace",
-                    "--quiet",
-                    "--no-run",
-                    "--lib",
-                    "--bins",
-                    "--tests",
-                ]),
-                "cargo test --no-run",
-            )
+            let mut command = cargo(&["test", "--workspace", "--quiet", "--no-run"]);
+            command.args(["--lib", "--bins", "--tests"]);
+            succeed(command, "cargo test --no-run")
         }),
     ];
     let quick = ["--skip", "nvrtc::", "--skip", "host::"];
-    let drawn = if full { None } else { Some(("EPFORGE_COMMIT", commit().to_string())) };
+    let commit = commit();
+    let drawn = if full { None } else { Some(("EPFORGE_COMMIT", commit.to_string())) };
     let test = |name: &str, targets: &[&'static str], filters: &[&'static str]| {
         tests(name, targets, filters, drawn.clone())
     };
@@ -182,7 +175,7 @@ fn parts(options: &Options) -> Vec<Part> {
     all.push(test("examples of the docs", &["--doc"], &[]));
     all.push(check("codegen --check", true, || codegen::run(&["--check".to_owned()])));
     all.push(test("runs on the host", &["--test", "*"], &["host::"]));
-    for (name, words) in host_checks(full) {
+    for (name, words) in host_checks(full, commit) {
         all.push(check(name, true, move || {
             say(&format!("epforge check {words}"));
             codegen::epforge(&Vec::from_iter(["check"].into_iter().chain(words.split(' '))))
@@ -251,10 +244,10 @@ fn canonical(path: &Path) -> PathBuf {
 
 /// Command lines of `epforge check`: schedules of every variant, and whether bugs would be found. Each of
 /// the ten faults strikes once; all else is drawn by the commit.
-fn host_checks(full: bool) -> [(&'static str, String); 7] {
+fn host_checks(full: bool, commit: u64) -> [(&'static str, String); 7] {
     let [fast, hb, shapes, faults, random, planted, mutations] =
         if full { [1000, 200, 40, 200, 2000, 0, 40] } else { [8, 2, 2, 10, 40, 20, 8] };
-    let seed = format!("--seed {}", if full { 1 } else { commit() });
+    let seed = format!("--seed {}", if full { 1 } else { commit });
     let drawn = if full { String::new() } else { format!(" --sample {planted} {seed}") };
     let known = "--budget 40 --known tests/mutation/survivors.txt";
     let files = "compute.cuh,direct.cuh,messages.cuh,places.cuh,rows.cuh,sync.cuh";
@@ -266,7 +259,7 @@ fn host_checks(full: bool) -> [(&'static str, String); 7] {
         ("declarations that nobody wrote", format!("--random {random} {seed}")),
         ("planted bugs", format!("--mutants{drawn}")),
         // Only of files whose survivors are known.
-        ("mutations", format!("--mutate {files} {known} --sample {mutations} --seed {}", commit())),
+        ("mutations", format!("--mutate {files} {known} --sample {mutations} --seed {commit}")),
     ]
 }
 
