@@ -81,7 +81,7 @@ fn rows_go_between_processes_and_back() {
 /// A kernel whose ranks would look for each other where they are not is refused by all.
 #[test]
 fn kernels_of_other_nodes_are_refused() {
-    let Ok(programs) = Programs::find() else { return };
+    let programs = Programs::find().expect("a C++ compiler");
     let backend = HostBackend::new(&programs, HostOptions::new(4)).unwrap();
     let shape = |nodes: usize, local_ranks: usize| node_notify::Shape {
         nodes,
@@ -107,7 +107,7 @@ fn kernels_of_other_nodes_are_refused() {
 /// The one that waits says for whom, as within a node.
 #[test]
 fn a_dead_link_is_a_timeout_that_names_both_ends() {
-    let Ok(programs) = Programs::find() else { return };
+    let programs = Programs::find().expect("a C++ compiler");
     let backend = HostBackend::new(&programs, HostOptions::new(4)).unwrap();
     let net = ModelOptions { dead_links: vec![(0, 2)], ..ModelOptions::default() };
     let group = Group::over_model(&backend, 2, &net).unwrap();
