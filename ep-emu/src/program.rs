@@ -61,8 +61,6 @@ pub enum Build {
     Fast,
     /// With every plain access reported to the happens-before checker.
     Checked,
-    /// The same for a text that runs once: it compiles sooner and runs slower.
-    Once,
     /// With the address and undefined-behaviour sanitizers.
     Sanitized,
 }

@@ -43,7 +43,7 @@ impl Calls {
     /// None on a machine without a C++ compiler.
     fn new(faults: Faults) -> Option<Calls> {
         let programs = crate::host::programs()?;
-        let mut options = HostOptions { build: Build::Once, ..HostOptions::new(RANKS) };
+        let mut options = HostOptions { build: Build::Checked, ..HostOptions::new(RANKS) };
         options.spec.faults = faults;
         let backend = HostBackend::new(programs, options).expect("there is a host");
         let group = backend.group().expect("there is a group");

@@ -134,24 +134,18 @@ fn look(seed: u64, programs: &Arc<Programs>) -> Verdict {
     // Thousands of libraries neither stay open nor fill the cache.
     let programs = &programs.passing();
     let invented = Invented::new(seed);
-    let words = match judged(&invented, seed, Build::Once, programs) {
+    let words = match judged(&invented, seed, programs) {
         Ok(verdict) => return verdict,
         Err(words) => words,
     };
-    let fails = &mut |less: &Invented| judged(less, seed, Build::Once, programs).is_err();
+    let fails = &mut |less: &Invented| judged(less, seed, programs).is_err();
     let small = invented.shrunk(fails);
-    // This build knows at which statement it is.
-    let words = judged(&small, seed, Build::Checked, programs).err().unwrap_or(words);
+    let words = judged(&small, seed, programs).err().unwrap_or(words);
     Verdict::Wrong { words, source: small.source() }
 }
 
 /// What is wrong with a declaration, or what became of it.
-fn judged(
-    invented: &Invented,
-    seed: u64,
-    build: Build,
-    programs: &Arc<Programs>,
-) -> Result<Verdict, String> {
+fn judged(invented: &Invented, seed: u64, programs: &Arc<Programs>) -> Result<Verdict, String> {
     let source = format!("ep_runtime::pipeline! {{ {} }}", invented.source());
     let blocks = syntax::blocks(&source).map_err(|error| error.to_string())?;
     let no_files = |path: &str| Err(format!("{path} is not here"));
@@ -174,7 +168,7 @@ fn judged(
     for pipeline in &all {
         let ranks = 1 + (seed % RANKS) as i64;
         let drawing = Drawing::new(seed, &known, &functions).spare(SPARE).number("ranks", ranks);
-        let trial = Trial { pipeline, seed, build, programs, functions: &functions };
+        let trial = Trial { pipeline, seed, programs, functions: &functions };
         slow = slow.or(trial.compare(drawing)?);
     }
     Ok(Verdict::Good { slow })
@@ -184,7 +178,6 @@ fn judged(
 struct Trial<'a> {
     pipeline: &'a Pipeline,
     seed: u64,
-    build: Build,
     programs: &'a Arc<Programs>,
     functions: &'a BTreeMap<String, &'a Function>,
 }
@@ -248,7 +241,7 @@ impl Trial<'_> {
         let declared = Declared::new(emitted, calls, ROUNDS, self.functions);
         let declared = declared.map_err(|wrong| wrong.to_string())?;
         let ranks = calls.first().map_or(1, |call| call.ranks.len());
-        let mut host = HostOptions { build: self.build, ..HostOptions::new(ranks) };
+        let mut host = HostOptions { build: Build::Checked, ..HostOptions::new(ranks) };
         host.arch = Arch::Sm90a;
         host.isolation = Some(LIMIT);
         host.spec.seed = self.seed;

@@ -11,8 +11,8 @@
 #define __host__
 #define __constant__ static const
 #ifdef EMU_APART
-// What is not inlined is compiled once, and not at every call: for a text that runs once, and for one that
-// grows with all its mutations at every call.
+// What is not inlined is compiled once, and not at every call: for a text that grows with all its mutations
+// at every call. All others are inlined, so that an access knows its statement.
 #define EMU_SMALL inline
 #else
 #define EMU_SMALL inline __attribute__((always_inline))

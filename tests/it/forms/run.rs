@@ -225,8 +225,8 @@ impl Form {
     ) -> Vec<BTreeMap<String, Vec<u8>>> {
         let Some(programs) = crate::host::programs() else { return Vec::new() };
         let emitted = self.emitted(arch, rules);
-        // Most of the time of a form is its compile: every access is checked, as that costs little more.
-        let build = Build::Once;
+        // Most of the time of a form is its compile, and to check every access costs little more.
+        let build = Build::Checked;
         let mut options = HostOptions { build, arch, ..HostOptions::new(self.ranks) };
         options.spec.seed = seed;
         options.isolation = self.guarded.then_some(LIMIT);

@@ -254,7 +254,8 @@ impl ByHand {
         calls: &[Drawn],
         seed: u64,
     ) -> Result<(), String> {
-        let mut host = HostOptions { build: Build::Once, ..HostOptions::new(calls[0].ranks.len()) };
+        let mut host =
+            HostOptions { build: Build::Checked, ..HostOptions::new(calls[0].ranks.len()) };
         (host.spec.seed, host.isolation) = (seed, Some(LIMIT));
         let group = HostBackend::new(programs, host).map_err(|error| error.to_string())?.group();
         self.left(&group.map_err(|error| error.to_string())?, programs, rules, calls, seed)
