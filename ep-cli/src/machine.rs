@@ -13,6 +13,7 @@ use ep_runtime::gpu::{self, Compile, GpuBackend, GpuOptions, Sharing};
 use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::{Cache, Jit, Nvrtc};
+use ep_runtime::perturb::perturbing;
 
 use crate::failure::Failure;
 use crate::problem::{failed, no_machine};
@@ -53,13 +54,27 @@ pub(crate) struct GpuRequest {
     pub(crate) sharing: Sharing,
     pub(crate) cooperative: Option<bool>,
     pub(crate) timeout: Duration,
+    /// Seed of what disturbs its kernels.
+    pub(crate) perturb: Option<u64>,
 }
 
 impl GpuRequest {
     /// `ranks` ranks in this process, spread over its GPUs.
     pub(crate) fn threads(ranks: usize, timeout: Duration) -> GpuRequest {
-        let (sharing, is_member) = (Sharing::Mapped, false);
-        GpuRequest { ranks, devices: None, is_member, sharing, cooperative: None, timeout }
+        GpuRequest {
+            ranks,
+            devices: None,
+            is_member: false,
+            sharing: Sharing::Mapped,
+            cooperative: None,
+            timeout,
+            perturb: None,
+        }
+    }
+
+    /// The same with delays in its kernels.
+    pub(crate) fn perturbed(self, perturb: Perturb) -> GpuRequest {
+        GpuRequest { perturb: perturb.seed, ..self }
     }
 
     /// The GPU of a rank on a machine with `count` of them.
@@ -67,6 +82,27 @@ impl GpuRequest {
         match &self.devices {
             Some(devices) => devices.get(rank).copied().unwrap_or(0),
             None => i32::try_from(rank % count.max(1)).unwrap_or(0),
+        }
+    }
+}
+
+/// The option of commands that run kernels.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub(crate) struct Perturb {
+    /// Delay threads of each kernel at atomics, fences, barriers, waits and bulk copies, as this seed says
+    #[arg(id = "perturb", long = "perturb", value_name = "SEED")]
+    pub(crate) seed: Option<u64>,
+}
+
+impl Perturb {
+    /// Refuses it in the emulator.
+    pub(crate) fn check(self, machine: Machine) -> Result<(), Failure> {
+        match (machine, self.seed) {
+            (Machine::Host, Some(_)) => Err(Failure::WrongUse(
+                "`--perturb` is for `--backend gpu`: on the host, `check` draws schedules that delay every thread"
+                    .to_owned(),
+            )),
+            _ => Ok(()),
         }
     }
 }
@@ -121,8 +157,13 @@ impl Ranks {
     }
 
     /// Those of one node on GPUs, of `ranks` ranks that a network joins.
-    pub(crate) fn of_node(local: Range<usize>, ranks: usize) -> Result<Ranks, Failure> {
-        let request = GpuRequest::threads(ranks, GroupOptions::default().timeout);
+    pub(crate) fn of_node(
+        local: Range<usize>,
+        ranks: usize,
+        perturb: Perturb,
+    ) -> Result<Ranks, Failure> {
+        let timeout = GroupOptions::default().timeout;
+        let request = GpuRequest::threads(ranks, timeout).perturbed(perturb);
         Ranks::with(&request, |compile, count| {
             let devices = local.clone().map(|rank| request.device(rank, count)).collect();
             let (before, behind) = (local.start, ranks - local.end);
@@ -151,6 +192,10 @@ impl Ranks {
             let count = if was_cached { &counted.found } else { &counted.made };
             count.fetch_add(1, Ordering::Relaxed);
         });
+        let compile = match request.perturb {
+            Some(seed) => perturbing(compile, seed),
+            None => compile,
+        };
         let backend: Arc<dyn Backend> = Arc::new(open(compile, gpus()?)?);
         let options = GroupOptions { timeout: request.timeout };
         let group = Group::new(backend, options).map_err(failed)?;

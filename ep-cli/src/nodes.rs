@@ -15,7 +15,7 @@ use ep_verify::declared::Declared;
 
 use crate::declared::{CALLS, Calls, ROUNDS, Subject};
 use crate::failure::Failure;
-use crate::machine::{Machine, Ranks};
+use crate::machine::{Machine, Perturb, Ranks};
 use crate::problem::{Problem, failed, no_machine};
 use crate::program;
 use crate::talk::Talk;
@@ -57,6 +57,8 @@ pub(crate) struct Between<'a> {
     pub(crate) machine: Machine,
     /// SMs of each kernel; none: as few as run every role.
     pub(crate) sms: Option<u32>,
+    /// What disturbs kernels on GPUs.
+    pub(crate) perturb: Perturb,
     /// Seed of the shapes and of all values.
     pub(crate) seed: u64,
     /// What is called.
@@ -176,7 +178,7 @@ impl Node<'_> {
                 let host = HostOptions { build: Build::Fast, local, ..HostOptions::new(ranks) };
                 HostBackend::new(programs, host).map_err(no_machine)?.group().map_err(failed)
             }
-            Machine::Gpu => Ok(Ranks::of_node(local, ranks)?.group),
+            Machine::Gpu => Ok(Ranks::of_node(local, ranks, self.between.perturb)?.group),
         }
     }
 

@@ -16,7 +16,7 @@ use ep_verify::selftest::{Case, Selftest};
 use crate::declared::{ROUNDS, Subject, knows, second_opinion};
 use crate::failure::Failure;
 use crate::json::{Object, Value};
-use crate::machine::{GpuRequest, Machine, Ranks, host_backend, warn};
+use crate::machine::{GpuRequest, Machine, Perturb, Ranks, host_backend, warn};
 use crate::moved::{moved, table};
 use crate::nodes::{Between, NodeOptions};
 use crate::plan_text::aligned;
@@ -49,6 +49,8 @@ pub(crate) struct Options {
     net: Net,
     #[command(flatten)]
     node: NodeOptions,
+    #[command(flatten)]
+    perturb: Perturb,
     /// Seed of the routing, of all values, and of the schedule on the host
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -61,6 +63,7 @@ pub(crate) fn run(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
+    options.perturb.check(options.backend)?;
     if let Some(provider) = options.net.provider() {
         return run_between(options, provider, entries, &mut Talk { json, out });
     }
@@ -106,6 +109,7 @@ fn run_between(
         local_ranks: (ranks / nodes) as usize,
         machine: options.backend,
         sms: options.sms,
+        perturb: options.perturb,
         seed: options.seed,
         cases,
     };
@@ -129,7 +133,7 @@ fn run_standard(
             let programs = compiler.insert(Programs::find().map_err(no_machine)?);
             (Ranks::on_host(programs, ranks, options.seed)?.group, "the host".to_owned())
         }
-        Machine::Gpu => on_gpus(ranks)?,
+        Machine::Gpu => on_gpus(ranks, options.perturb)?,
     };
     let usual = if options.backend == Machine::Host { 8 } else { 24 };
     let share = group.backend().sms(0);
@@ -159,8 +163,9 @@ fn run_standard(
     done(&findings)
 }
 
-fn on_gpus(ranks: usize) -> Result<(Group, String), Failure> {
-    let group = Ranks::on_gpus(&GpuRequest::threads(ranks, GroupOptions::default().timeout))?.group;
+fn on_gpus(ranks: usize, perturb: Perturb) -> Result<(Group, String), Failure> {
+    let request = GpuRequest::threads(ranks, GroupOptions::default().timeout).perturbed(perturb);
+    let group = Ranks::on_gpus(&request)?.group;
     let machine = group.backend().name();
     Ok((group, machine))
 }
@@ -183,7 +188,7 @@ fn run_declared(
             let group = host.insert(backend).group().map_err(failed)?;
             (group, "the host".to_owned())
         }
-        Machine::Gpu => on_gpus(ranks)?,
+        Machine::Gpu => on_gpus(ranks, options.perturb)?,
     };
     let arch = group.backend().arch();
     let calls = subject.calls(&options.problem, arch, options.seed, options.seed)?;

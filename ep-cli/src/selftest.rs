@@ -13,7 +13,7 @@ use ep_runtime::host::Programs;
 
 use crate::failure::Failure;
 use crate::json::{Object, Value};
-use crate::machine::{GpuRequest, Machine, REQUIRED, Ranks, gpus, required_gpus, warn};
+use crate::machine::{GpuRequest, Machine, Perturb, REQUIRED, Ranks, gpus, required_gpus, warn};
 use crate::numbers::{count, millis, positive};
 use crate::problem::no_machine;
 use crate::progress::Progress;
@@ -39,6 +39,8 @@ pub(crate) struct Options {
     /// Timeout of each wait in a kernel
     #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = millis)]
     timeout_ms: u64,
+    #[command(flatten)]
+    perturb: Perturb,
     /// List the cases without running them
     #[arg(long)]
     list: bool,
@@ -96,6 +98,7 @@ pub(crate) fn run(
     if options.list {
         return list(json, out);
     }
+    options.perturb.check(options.backend)?;
     let programs = match options.backend {
         Machine::Host => Some(Programs::find().map_err(no_machine)?),
         Machine::Gpu => None,
@@ -261,8 +264,13 @@ impl Place<'_> {
     fn group(&self, ranks: usize) -> Result<Ranks, Failure> {
         match &self.programs {
             Some(programs) => Ranks::on_host(programs, ranks, 1),
-            None => Ranks::on_gpus(&GpuRequest::threads(ranks, self.timeout())),
+            None => Ranks::on_gpus(&self.request(ranks)),
         }
+    }
+
+    /// That group, on GPUs.
+    fn request(&self, ranks: usize) -> GpuRequest {
+        GpuRequest::threads(ranks, self.timeout()).perturbed(self.options.perturb)
     }
 
     /// As many SMs as a rank may fill, but no more than are usual.

@@ -239,6 +239,10 @@ fn numbers_out_of_range_are_wrong_use() {
         "bench --backend host --live 0",
         "bench --backend host --absent NaN",
         "bench --backend host --timeout-ms 0",
+        "bench --backend host --perturb 7",
+        "run layout --perturb 7",
+        "selftest --backend host --perturb 7",
+        "selftest --perturb 18446744073709551616",
         "selftest --backend host --ranks 0",
         "selftest --backend host --pairs 18446744073709551615",
         "explain nvl-dispatch --tokens 999999999",
@@ -268,6 +272,10 @@ fn refusals_say_what_is_taken() {
         (
             "check layout --seed 18446744073709551615 --schedules 2",
             "2 schedules from seed 18446744073709551615 on go past 18446744073709551615",
+        ),
+        (
+            "run layout --perturb 7",
+            "`--perturb` is for `--backend gpu`: on the host, `check` draws schedules that delay every thread",
         ),
         (
             "run layout --tokens 999999999",

@@ -20,7 +20,7 @@
 //! | choose a machine | [`gpu`], `host`, `join` for processes, [`backend`] for what they have in common |
 //! | hold tensors and windows | [`tensor`], [`memory`], [`args`], [`bf16`] |
 //! | leave the machine | `net` |
-//! | compile | [`jit`], [`device`], [`doctor`] |
+//! | compile | [`jit`], [`device`], [`doctor`]; [`perturb`] to look for races |
 //! | choose SMs | [`tune`] |
 //! | call a pipeline of your own | the types that [`pipeline!`] makes, on [`calls`] |
 //! | launch one by names | [`group::GroupKernel`], [`args::Bindings`], [`plan`] |
@@ -48,6 +48,7 @@ pub mod join;
 pub mod memory;
 #[cfg(target_os = "linux")]
 pub mod net;
+pub mod perturb;
 pub mod tensor;
 pub mod timeouts;
 pub mod tune;

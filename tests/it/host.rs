@@ -102,6 +102,17 @@ impl Shape {
 pub(crate) fn on_host<T>(
     shape: &Shape,
     case: Case,
+    options: HostOptions,
+    body: impl FnOnce(&Selftest, &HostBackend) -> T,
+) -> Option<T> {
+    on_host_with(&BuiltIn, shape, case, options, body)
+}
+
+/// The same with texts of one's own.
+pub(crate) fn on_host_with<T>(
+    emit: &dyn Emit,
+    shape: &Shape,
+    case: Case,
     mut options: HostOptions,
     body: impl FnOnce(&Selftest, &HostBackend) -> T,
 ) -> Option<T> {
@@ -110,7 +121,7 @@ pub(crate) fn on_host<T>(
         options
     });
     let group = backend.group().unwrap_or_else(|error| panic!("{error}"));
-    let test = Selftest::new(&group, &BuiltIn, case).unwrap_or_else(|error| panic!("{error}"));
+    let test = Selftest::new(&group, emit, case).unwrap_or_else(|error| panic!("{error}"));
     Some(body(&test, &backend))
 }
 

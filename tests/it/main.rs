@@ -21,6 +21,7 @@ mod nodes;
 mod nvrtc;
 mod outputs;
 mod peers;
+mod perturbed;
 mod plans;
 mod ptx;
 mod pulls;

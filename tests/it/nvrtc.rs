@@ -17,10 +17,10 @@ use crate::by_commit;
 use crate::emitted::{SHAPES, emitted_entries, shaped};
 
 /// A kernel to compile.
-struct Kernel {
+pub(crate) struct Kernel {
     /// Pipeline, arms and shape, for messages.
-    name: String,
-    emitted: Emitted,
+    pub(crate) name: String,
+    pub(crate) emitted: Emitted,
 }
 
 /// The compiler; none without NVRTC, which `xtask test` makes a failure.
@@ -98,7 +98,11 @@ fn findings(emitted: &Emitted, compiled: &Compiled) -> Vec<String> {
     found
 }
 
-fn kernel(entry: &AnyPipeline, config: &Config, shape: &str) -> Result<Kernel, PlanError> {
+pub(crate) fn kernel(
+    entry: &AnyPipeline,
+    config: &Config,
+    shape: &str,
+) -> Result<Kernel, PlanError> {
     let arms = config.choice.arms.join(" ");
     let name = format!("{} {arms} {shape} {}", entry.name, config.arch.name());
     match entry.emit(config) {
@@ -109,7 +113,7 @@ fn kernel(entry: &AnyPipeline, config: &Config, shape: &str) -> Result<Kernel, P
 }
 
 /// Every emitted pipeline in every choice of arms.
-fn choices(arch: Arch) -> Vec<(AnyPipeline, Config)> {
+pub(crate) fn choices(arch: Arch) -> Vec<(AnyPipeline, Config)> {
     let mut all = Vec::new();
     for entry in emitted_entries() {
         let ir = (entry.ir)();

@@ -10,7 +10,7 @@ use ep_verify::selftest::{Case, Mode, Operation, Repeats};
 
 use super::routing::RoutingName;
 use crate::failure::Failure;
-use crate::machine::{GpuRequest, Machine, SharingName};
+use crate::machine::{GpuRequest, Machine, Perturb, SharingName};
 use crate::numbers::{count, millis, positive};
 use crate::problem::{Problem, checked, fits_here};
 use crate::processes;
@@ -98,6 +98,8 @@ pub(crate) struct Options {
     /// How windows reach the other GPUs of one process
     #[arg(long, value_enum, default_value_t = SharingName::Mapped)]
     sharing: SharingName,
+    #[command(flatten)]
+    perturb: Perturb,
     /// Seed of routing and values
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub(crate) seed: u64,
@@ -215,6 +217,7 @@ impl Options {
     /// The request on a machine with `found` GPUs.
     pub(crate) fn request(&self, found: usize) -> Result<Request, Failure> {
         let on_host = self.backend == Machine::Host;
+        self.perturb.check(self.backend)?;
         if on_host {
             self.for_host()?;
         }
@@ -310,6 +313,7 @@ impl Options {
             },
             cooperative: self.cooperative,
             timeout: Duration::from_millis(self.timeout_ms),
+            perturb: self.perturb.seed,
         }
     }
 }
@@ -397,6 +401,7 @@ mod tests {
         assert_eq!((case.routing.experts, case.dispatch.sms), (9, Some(12)));
         assert_eq!(request("").unwrap().gpus.ranks, 4, "as many as there are GPUs");
         assert_eq!(request("--devices 0,0").unwrap().gpus.ranks, 2);
+        assert_eq!(request("--perturb 9").unwrap().gpus.perturb, Some(9));
     }
 
     #[test]
@@ -424,6 +429,8 @@ mod tests {
             ("--kill 1", "--processes"),
             ("--set depht=3", "there is no `depht`"),
             ("--draw a.jsonl", "--chart"),
+            ("--backend host --perturb 3", "`--perturb` is for `--backend gpu`"),
+            ("--perturb x", "--perturb <SEED>"),
         ] {
             let error = request(line).expect_err(line);
             assert!(error.contains(part), "{line}: {error}");

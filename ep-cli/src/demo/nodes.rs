@@ -8,7 +8,7 @@ use ep_runtime::pipelines::{
 };
 
 use crate::failure::Failure;
-use crate::machine::Machine;
+use crate::machine::{Machine, Perturb};
 use crate::nodes::{Between, NodeOptions};
 use crate::problem::Problem;
 use crate::talk::Talk;
@@ -66,6 +66,7 @@ pub(super) fn run(options: &Nodes, nodes: usize, talk: &mut Talk<'_>) -> Result<
         local_ranks: LOCAL_RANKS,
         machine: Machine::Host,
         sms: None,
+        perturb: Perturb::default(),
         seed: SEED,
         cases: cases.collect(),
     };

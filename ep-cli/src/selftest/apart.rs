@@ -37,7 +37,8 @@ fn problem(place: &Place<'_>, ranks: usize) -> Vec<OsString> {
     ];
     let words = words.iter().map(OsString::from);
     let rest = [ranks.to_string(), "--timeout-ms".to_owned(), timeout];
-    words.chain(rest.into_iter().map(OsString::from)).collect()
+    let perturb = place.options.perturb.seed.map(|seed| format!("--perturb={seed}"));
+    words.chain(rest.into_iter().chain(perturb).map(OsString::from)).collect()
 }
 
 fn in_processes(mut problem: Vec<OsString>) -> Vec<OsString> {

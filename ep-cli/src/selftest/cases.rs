@@ -107,7 +107,7 @@ fn pushes(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
 
 fn peer_access(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let sharing = Sharing::PeerAccess;
-    let request = GpuRequest { sharing, ..GpuRequest::threads(ranks, place.timeout()) };
+    let request = GpuRequest { sharing, ..place.request(ranks) };
     let ranks = Ranks::on_gpus(&request)?;
     let found = probe(ranks.group.backend()).map_err(failed)?;
     judged(&found)?;

@@ -9,6 +9,7 @@ mod faults;
 mod model;
 mod mutation;
 mod only;
+mod pauses;
 mod relay;
 mod rules;
 mod scale;

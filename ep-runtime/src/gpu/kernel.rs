@@ -1,12 +1,15 @@
 //! A kernel loaded for one rank: everything that its first launch would otherwise have to do.
 
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr;
 
 use cudarc::driver::sys;
 
 use super::driver::check;
 use crate::backend::{BackendError, Block, Image, KernelLaunch};
+
+/// The word in which `perturb.cuh` has the rank.
+const PERTURBED_RANK: &CStr = c"ep_perturbed_rank";
 
 /// A loaded kernel.
 pub(super) struct Kernel {
@@ -39,6 +42,7 @@ impl Kernel {
         check("cuModuleLoadData", Some(rank), result)?;
         let function = ptr::null_mut();
         let mut kernel = Kernel { rank, module, function, block, args_bytes: 0, resident: 0 };
+        kernel.say_rank();
         match kernel.prepare(&name, share) {
             Ok(()) => Ok(kernel),
             Err(error) => {
@@ -52,6 +56,21 @@ impl Kernel {
     pub(super) fn unload(self) {
         // SAFETY: loaded once, and `self` is consumed. A failure means that the context is lost.
         let _ = unsafe { sys::cuModuleUnload(self.module) };
+    }
+
+    /// Tells a disturbed module whose it is, so that ranks are not delayed alike; others have no such word.
+    fn say_rank(&self) {
+        let (mut word, mut bytes) = (0, 0);
+        // SAFETY: the module is loaded; the call writes an address and a size, or fails.
+        let found = unsafe {
+            sys::cuModuleGetGlobal_v2(&mut word, &mut bytes, self.module, PERTURBED_RANK.as_ptr())
+        };
+        if found == sys::CUresult::CUDA_SUCCESS && bytes == size_of::<u32>() {
+            let rank = self.rank as u32;
+            // SAFETY: the word belongs to the module, none of whose code runs yet; the call has read `rank`
+            // when it returns. A failure means that the context is lost.
+            let _ = unsafe { sys::cuMemcpyHtoD_v2(word, (&raw const rank).cast(), bytes) };
+        }
     }
 
     /// Everything that the first launch would otherwise do: the code on the device, the shared
