@@ -353,6 +353,28 @@ class LeftOut(unittest.TestCase):
         with self.assertRaisesRegex(epforge.Mismatch, "rank 3 is none of the first 64 of 3 ranks"):
             low.group.leave_out(3)
 
+    def test_a_rank_comes_back(self) -> None:
+        own = drawn(3, [4, 5, 3])
+        low = made(own, 3, between=2)
+        for missed in (1, 2):
+            low.group.leave_out(1)
+            for _ in range(missed):
+                sent = {r: low.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in (0, 2)}
+                back = {r: low.combine(packed.x, packed, own.topk_weights[r]) for r, packed in sent.items()}
+            stale = low.dispatch(own.x[0], own.topk_idx[0], rank=0, later=True)
+            self.assertEqual(len(back), 2)
+            low.group.leave_out(1, is_out=False)
+            with self.assertRaisesRegex(epforge.Mismatch, "low_latency_dispatch_send is next"):
+                stale.receive()
+            for _ in range(3):
+                everyone = [low.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in range(3)]
+                for rank, packed in enumerate(everyone):
+                    Packs().hold(own, packed, rank, "bf16")
+                sums = [low.combine(packed.x, packed, own.topk_weights[r]) for r, packed in enumerate(everyone)]
+                for rank, summed in enumerate(sums):
+                    wanted = Combines().expected(own, rank, lambda ids: np.ones(len(ids), np.float32))
+                    np.testing.assert_array_equal(summed.x.view(np.uint16), wanted.view(np.uint16))
+
     def test_a_buffer_needs_every_rank(self) -> None:
         own = drawn(2, [4, 4])
         group = epforge.Group.on_host(2)
@@ -361,6 +383,7 @@ class LeftOut(unittest.TestCase):
         with self.assertRaisesRegex(epforge.Mismatch, "waits for every rank, and rank 1 is left out"):
             buffer.dispatch(own.x[0], own.topk_idx[0], rank=0)
         group.leave_out(1, is_out=False)
+        self.assertEqual(group.left_out, set())
         sent = [buffer.dispatch(own.x[r], own.topk_idx[r], rank=r)[0] for r in range(2)]
         for rank, received in enumerate(sent):
             np.testing.assert_array_equal(received.x.view(np.uint16), own.received(rank)[0].view(np.uint16))

@@ -2,10 +2,11 @@
 
 mod kernel;
 mod neighbors;
+mod presence;
 mod wire;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -59,6 +60,8 @@ struct Shared {
     enlisted: AtomicU32,
     /// A bit for each of the first 64 ranks: whether it takes part in calls.
     alive: AtomicU64,
+    /// Held while ranks come back.
+    returns: Mutex<()>,
     /// What says why calls cannot go on, beside the records: networks.
     watched: Mutex<Vec<Weak<Watched>>>,
     poison: OnceLock<CallError>,
@@ -67,15 +70,20 @@ struct Shared {
 /// Why calls cannot go on, if they cannot.
 pub(crate) type Watched = dyn Fn() -> Option<CallError> + Send + Sync;
 
-/// The records of one prepared pipeline.
+/// What a group keeps of one prepared pipeline.
 struct Recorder {
     plan: Arc<Plan>,
-    /// One block per local rank.
+    /// The records of each local rank.
     records: Vec<HostMemory>,
     /// For each local rank, where it finds the `ep::State` of every rank; 0: nowhere.
     states: Vec<Vec<u64>>,
-    /// Keeps these mapped.
-    _window: Arc<Window>,
+    /// The phase that each local rank launches next.
+    next: Vec<AtomicUsize>,
+    /// Its words belong to calls before a rank came back, and cannot be cleared.
+    is_stale: AtomicBool,
+    /// Where its control memory is.
+    window: Arc<Window>,
+    control_at: u64,
 }
 
 /// A pipeline whose records its group looks at.
@@ -157,6 +165,7 @@ impl Group {
             recorders: Mutex::default(),
             enlisted: AtomicU32::new(0),
             alive: AtomicU64::new(u64::MAX),
+            returns: Mutex::default(),
             watched: Mutex::default(),
             poison: OnceLock::new(),
         };
@@ -178,22 +187,6 @@ impl Group {
     /// The ranks that this process drives.
     pub fn local(&self) -> Range<usize> {
         self.shared.backend.local()
-    }
-
-    /// Leaves a rank out of later calls, or takes it back in, as this process sees it: nobody waits for
-    /// it, and what is sent to it is gone. All other ranks say the same, and it runs nothing itself.
-    pub fn leave_out(&self, rank: usize, is_out: bool) -> Result<(), CallError> {
-        if rank >= self.ranks().min(64) {
-            let ranks = self.ranks();
-            let what = format!("rank {rank} is none of the first 64 of {ranks} ranks");
-            return Err(CallError::Mismatch { what });
-        }
-        let bit = 1 << rank;
-        match is_out {
-            true => self.shared.alive.fetch_and(!bit, Ordering::Relaxed),
-            false => self.shared.alive.fetch_or(bit, Ordering::Relaxed),
-        };
-        Ok(())
     }
 
     /// Longest wait inside a kernel.
@@ -373,8 +366,16 @@ impl Group {
             Ok::<_, BackendError>(bases.iter().map(state).collect())
         });
         let states = states.collect::<Result<Vec<_>, _>>()?;
-        let (plan, _window) = (Arc::clone(plan), Arc::clone(window));
-        let recorder = Arc::new(Recorder { plan, records, states, _window });
+        let next = self.local().map(|_| AtomicUsize::new(0)).collect();
+        let recorder = Arc::new(Recorder {
+            plan: Arc::clone(plan),
+            records,
+            states,
+            next,
+            is_stale: AtomicBool::new(false),
+            window: Arc::clone(window),
+            control_at,
+        });
         self.shared.recorders().push(Arc::clone(&recorder));
         let number = self.shared.enlisted.fetch_add(1, Ordering::Relaxed);
         Ok(Enlisted { group: self.clone(), recorder, number })

@@ -1,8 +1,9 @@
-//! Low latency by typed calls on the host, where a rank may be late: how long the others wait for it.
+//! Low latency by typed calls on the host, where a rank may be late, or left out of some calls.
 
 use ep_runtime::buffer::CallOptions;
 use ep_runtime::group::Group;
 use ep_runtime::host::{Build, Faults, HostBackend, HostOptions};
+use ep_runtime::net::ModelOptions;
 use ep_runtime::pipelines::{
     LowLatencyCombine, LowLatencyDispatch, low_latency_combine as combine,
     low_latency_dispatch as dispatch,
@@ -41,20 +42,24 @@ fn expert(rank: usize, token: usize, choice: usize) -> usize {
 
 impl Calls {
     /// None on a machine without a C++ compiler.
-    fn new(faults: Faults) -> Option<Calls> {
+    fn new(build: Build, seed: u64, faults: Faults) -> Option<Calls> {
         let programs = crate::host::programs()?;
-        let mut options = HostOptions { build: Build::Checked, ..HostOptions::new(RANKS) };
-        options.spec.faults = faults;
+        let mut options = HostOptions { build, ..HostOptions::new(RANKS) };
+        (options.spec.seed, options.spec.faults) = (seed, faults);
         let backend = HostBackend::new(programs, options).expect("there is a host");
-        let group = backend.group().expect("there is a group");
+        Some(Calls::of(backend.group().expect("there is a group")))
+    }
+
+    fn of(group: Group) -> Calls {
+        let nodes = group.nodes();
         let (hidden, topk, experts, tokens) = (HIDDEN, TOPK, EXPERTS, TOKENS);
-        let shape = dispatch::Shape { nodes: 1, hidden, topk, experts, max_tokens: tokens, tokens };
+        let shape = dispatch::Shape { nodes, hidden, topk, experts, max_tokens: tokens, tokens };
         let there = LowLatencyDispatch::prepare(&group, shape, dispatch::Options::default());
-        let shape = combine::Shape { nodes: 1, hidden, topk, experts, max_tokens: tokens, tokens };
+        let shape = combine::Shape { nodes, hidden, topk, experts, max_tokens: tokens, tokens };
         let back = LowLatencyCombine::prepare(&group, shape, combine::Options::default());
         let (dispatch, combine) = (there.expect("it is loaded"), back.expect("it is loaded"));
         let own = (0..RANKS).map(|rank| Own::new(&group, &dispatch, &combine, rank)).collect();
-        Some(Calls { group, dispatch, combine, own })
+        Calls { group, dispatch, combine, own }
     }
 
     /// A dispatch, and a combine of what it left; `apart`: by phases.
@@ -90,12 +95,20 @@ impl Calls {
 
     /// A call of all ranks, of which some launch the phases apart, and what it leaves.
     fn run(&self, apart: impl Fn(usize) -> bool) {
-        (0..RANKS).for_each(|rank| self.launch(rank, apart(rank)));
-        for rank in 0..RANKS {
+        self.run_without(&[], apart);
+    }
+
+    /// The same where some ranks are left out.
+    fn run_without(&self, out: &[usize], apart: impl Fn(usize) -> bool) {
+        let here = || (0..RANKS).filter(|rank| !out.contains(rank));
+        here().for_each(|rank| self.launch(rank, apart(rank)));
+        for rank in here() {
             self.group.sync(rank).unwrap_or_else(|error| panic!("{error}"));
             let sums = self.own[rank].back.combined.read().expect("it is there");
             for (token, row) in sums.chunks(HIDDEN).enumerate() {
-                let wanted = Bf16::from(TOPK as f32 * value(rank, token));
+                let owners = (0..TOPK).map(|choice| expert(rank, token, choice) * RANKS / EXPERTS);
+                let parts = owners.filter(|owner| !out.contains(owner)).count();
+                let wanted = Bf16::from(parts as f32 * value(rank, token));
                 assert!(row.iter().all(|sum| *sum == wanted), "rank {rank}, token {token}");
             }
         }
@@ -134,7 +147,7 @@ fn who_is_late_was_waited_for() {
     const LATE: usize = 1;
     const START: i64 = 1000;
     let late = Faults { late_rank: Some((LATE as u32, 1_000_000)), ..Faults::default() };
-    let Some(mut calls) = Calls::new(late) else { return };
+    let Some(mut calls) = Calls::new(Build::Checked, 1, late) else { return };
     assert!(calls.own[0].outputs.wait_ns.is_none(), "nobody measures what nobody asks for");
     let (there, back) = (times(&calls, START), times(&calls, 0));
     for (own, (there, back)) in calls.own.iter_mut().zip(there.iter().zip(&back)) {
@@ -169,8 +182,66 @@ fn who_is_late_was_waited_for() {
 /// One rank asks for both phases at once, another one launches them apart: they are the same call.
 #[test]
 fn ranks_may_differ_in_how_they_launch() {
-    let Some(calls) = Calls::new(Faults::default()) else { return };
+    let Some(calls) = Calls::new(Build::Checked, 1, Faults::default()) else { return };
     for call in 0..4 {
         calls.run(|rank| (rank + call) % 3 == 0);
     }
+}
+
+/// Calls go on without a rank, and with it when it comes back, whether it has missed an odd number of them or
+/// not: slots and words of calls next to each other are apart.
+#[test]
+fn a_rank_comes_back() {
+    for (build, seed, missed) in
+        [(Build::Fast, 1, 1), (Build::Fast, 2, 2), (Build::Fast, 3, 5), (Build::Checked, 4, 3)]
+    {
+        let Some(calls) = Calls::new(build, seed, Faults::default()) else { return };
+        for out in [1, 0, 1] {
+            (0..2).for_each(|_| calls.run(|_| false));
+            calls.group.leave_out(out, true).expect("there is such a rank");
+            (0..missed).for_each(|call| calls.run_without(&[out], |rank| (rank + call) % 2 == 0));
+            calls.group.leave_out(out, false).expect("it comes back");
+        }
+        (0..4).for_each(|call| calls.run(|rank| (rank + call) % 3 == 0));
+    }
+}
+
+/// What a rank has sent and never received does not come into later calls.
+#[test]
+fn a_rank_comes_back_from_between_two_phases() {
+    let Some(calls) = Calls::new(Build::Checked, 1, Faults::default()) else { return };
+    calls.run(|_| true);
+    let Own { inputs, outputs, .. } = &calls.own[1];
+    let (call, args) = (CallOptions::sms(2), dispatch::Args::default());
+    let sent = calls.dispatch.send(1, &call, inputs, outputs, &args).expect("it starts");
+    calls.group.leave_out(1, true).expect("there is such a rank");
+    (0..3).for_each(|_| calls.run_without(&[1], |_| false));
+    calls.group.leave_out(1, false).expect("it comes back");
+    let words = sent.recv(&call).map(drop).expect_err("its call is over").to_string();
+    let wanted = "low_latency_dispatch_send is next, and low_latency_dispatch_recv was launched";
+    assert_eq!(words, wanted);
+    drop(sent);
+    (0..3).for_each(|_| calls.run(|_| false));
+}
+
+/// Counters of a network go on: kernels that use one are prepared anew.
+#[test]
+fn over_a_network_kernels_are_prepared_anew_for_who_comes_back() {
+    let Some(programs) = crate::host::programs() else { return };
+    let backend = HostBackend::new(programs, HostOptions::new(RANKS)).expect("there is a host");
+    let group = Group::over_model(&backend, RANKS, &ModelOptions::default()).expect("nodes of one");
+    let calls = Calls::of(group.clone());
+    calls.run(|_| false);
+    group.leave_out(1, true).expect("there is such a rank");
+    calls.run_without(&[1], |_| false);
+    group.leave_out(1, false).expect("it comes back");
+    let Own { inputs, outputs, .. } = &calls.own[0];
+    let args = dispatch::Args::default();
+    let again = calls.dispatch.launch(0, &CallOptions::sms(2), inputs, outputs, &args);
+    let words = again.map(drop).expect_err("its counters are of calls without rank 1").to_string();
+    let wanted = "LowLatencyDispatch was prepared before a rank came back, and goes over a network, \
+                  whose counters go on: prepare it anew";
+    assert_eq!(words, wanted);
+    drop(calls);
+    (0..2).for_each(|_| Calls::of(group.clone()).run(|_| false));
 }

@@ -38,6 +38,8 @@ class Group:
         self._mirror = mirror
         #: Ranks that take no part in low-latency calls.
         self.left_out: frozenset[int] = frozenset()
+        #: How often a rank has come back.
+        self.returns = 0
 
     @classmethod
     def on_gpus(cls, ranks: int | None = None, *, devices: Sequence[int] | None = None, timeout: float = 30.0) -> Group:
@@ -199,10 +201,12 @@ class Group:
         """Leaves a rank out of later low-latency calls, or takes it back in: nobody waits for it.
 
         All other ranks say the same, and it makes no calls itself. Calls of a `Buffer` need every rank. A graph
-        goes on with the ranks that it was captured with.
+        goes on with the ranks that it was captured with. To take it back, every process says so, its own too, when
+        the calls without it are made; what a call has left between its phases is dropped.
         """
         self._core.leave_out(rank, is_out)
         self.left_out = self.left_out | {rank} if is_out else self.left_out - {rank}
+        self.returns += not is_out
         if self._turns:
             self._turns.leave_out(rank, is_out)
 

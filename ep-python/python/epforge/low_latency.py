@@ -63,6 +63,8 @@ class LowLatency(Caller):
         #: How many calls of a kind each rank has made, and those that are between their phases.
         self._sent: dict[tuple[str, int], int] = {}
         self._open: dict[tuple[str, int, int], Launched] = {}
+        #: The returns of ranks that these belong to: after one, all ranks begin again with the first kernels.
+        self._returns = group.returns
 
     def _make(self, kind: Any, payload: str) -> Any:
         numbers = [self.tokens, self.hidden, self.topk, self.experts]
@@ -257,6 +259,10 @@ class LowLatency(Caller):
     def _launch(self, launched: Launched, kind: str, send: Any, how: How) -> None:
         """Launches a call on the kernels whose turn it is."""
         rank = launched.rank
+        if self._returns != self.group.returns:
+            self._returns = self.group.returns
+            self._sent.clear()
+            self._open.clear()
         count = self._sent.get((kind, rank), 0)
         key = (kind, count % self.between, rank)
         if key in self._open:

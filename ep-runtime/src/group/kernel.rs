@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ep_codegen::plan::Plan;
@@ -26,7 +26,7 @@ pub struct GroupKernel {
     ranks: Vec<RankKernel>,
     window: Arc<Window>,
     /// Keeps the records alive while a launch may write them.
-    _enlisted: Enlisted,
+    enlisted: Enlisted,
 }
 
 /// What one rank needs to launch a kernel.
@@ -35,8 +35,6 @@ struct RankKernel {
     codes: Vec<Code>,
     /// The kernel of all phases, where there is one.
     joined: Option<Code>,
-    /// The phase that is launched next.
-    next: AtomicUsize,
     args: GroupArgs,
     /// The array of all ranks' control memory; kernels hold its address.
     _bases: DeviceMemory,
@@ -133,11 +131,10 @@ impl GroupKernel {
             let load = |kernel: &String| group.backend().load(rank, image, kernel, block);
             let codes = plan.kernels.iter().map(load).collect::<Result<Vec<_>, _>>()?;
             let joined = plan.joined.as_ref().map(load).transpose()?;
-            let next = AtomicUsize::new(0);
-            ranks.push(RankKernel { codes, joined, next, args, _bases: bases });
+            ranks.push(RankKernel { codes, joined, args, _bases: bases });
         }
         let (group, window) = (group.clone(), Arc::clone(window));
-        Ok(GroupKernel { group, plan, control_at, ranks, window, _enlisted: enlisted })
+        Ok(GroupKernel { group, plan, control_at, ranks, window, enlisted })
     }
 
     /// The plan.
@@ -236,14 +233,10 @@ impl GroupKernel {
         args: &mut ArgsBlock,
     ) -> Result<(), CallError> {
         self.require_blocks(blocks)?;
-        let own = &self.ranks[self.group.local_index(turn.rank())?];
+        let index = self.group.local_index(turn.rank())?;
+        let own = &self.ranks[index];
         let timeout_ns = timeout.map_or(own.args.timeout_ns, nanoseconds);
-        let alive = self.group.shared.alive.load(Ordering::Relaxed);
-        if alive != u64::MAX && !self.plan.skips_ranks {
-            let (pipeline, rank) = (&self.plan.pipeline, (!alive).trailing_zeros());
-            let what = format!("{pipeline} waits for every rank, and rank {rank} is left out");
-            return Err(CallError::Mismatch { what });
-        }
+        let alive = self.group.who_is_in(&self.enlisted.recorder)?;
         args.set_call(timeout_ns, alive);
         let Plan { waits, enters, .. } = *self.plan;
         let launch = |code, phases| {
@@ -253,21 +246,22 @@ impl GroupKernel {
         };
         if let Some(joined) = own.joined.filter(|_| phases.len() == own.codes.len()) {
             let count = phases.len() as u32;
-            self.take_phases(own, phases)?;
+            self.take_phases(index, phases)?;
             return Ok(launch(joined, count)?);
         }
         for phase in phases {
-            self.take_phases(own, phase..phase + 1)?;
+            self.take_phases(index, phase..phase + 1)?;
             launch(own.codes[phase], 1)?;
         }
         Ok(())
     }
 
     /// The turn of phases: those of a call are launched in order, each once.
-    fn take_phases(&self, own: &RankKernel, phases: Range<usize>) -> Result<(), CallError> {
+    fn take_phases(&self, local: usize, phases: Range<usize>) -> Result<(), CallError> {
         let kernels = &self.plan.kernels;
         let (phase, after) = (phases.start, phases.end % kernels.len().max(1));
-        let taken = own.next.compare_exchange(phase, after, Ordering::Relaxed, Ordering::Relaxed);
+        let next = &self.enlisted.recorder.next[local];
+        let taken = next.compare_exchange(phase, after, Ordering::Relaxed, Ordering::Relaxed);
         taken.map(drop).map_err(|next| {
             let name = |phase: usize| kernels.get(phase).map_or("no phase", String::as_str);
             let what = format!("{} is next, and {} was launched", name(next), name(phase));

@@ -1,0 +1,172 @@
+//! Who takes part in calls: ranks that are left out of them, and that come back.
+//!
+//! A rank that is left out counts no calls, and nobody tells it what is free. So when it comes back, all ranks
+//! begin again: between two calls of everyone, each clears its words of the pipelines that can do without a
+//! rank, and the next call is the first one. That holds whatever the rank left half done, if its kernels have
+//! ended.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use super::{Group, Recorder, control_bytes};
+use crate::backend::Stream;
+use crate::error::CallError;
+
+impl Group {
+    /// Leaves a rank out of later calls, or takes it back in.
+    ///
+    /// Left out, as this process sees it: nobody waits for it, and what is sent to it is gone. All other ranks
+    /// say the same, and it runs nothing itself. A graph goes on with the ranks that it was captured with.
+    ///
+    /// Back in: every process says so, that of the rank too, when the calls that are to do without it have been
+    /// launched on all of its ranks. They are waited for, and all processes for one another. What a call has
+    /// left between its phases is dropped.
+    pub fn leave_out(&self, rank: usize, is_out: bool) -> Result<(), CallError> {
+        if rank >= self.ranks().min(64) {
+            let ranks = self.ranks();
+            let what = format!("rank {rank} is none of the first 64 of {ranks} ranks");
+            return Err(CallError::Mismatch { what });
+        }
+        if is_out {
+            self.shared.alive.fetch_and(!(1 << rank), Ordering::Relaxed);
+            return Ok(());
+        }
+        let _alone = self.shared.returns.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.shared.alive.load(Ordering::Relaxed);
+        let alive = before | 1 << rank;
+        if self.local().len() == self.ranks() && alive == before {
+            return Ok(());
+        }
+        self.begin_again(rank, alive)?;
+        self.shared.alive.store(alive, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The ranks that take part in a call of a pipeline, a bit for each.
+    pub(super) fn who_is_in(&self, recorder: &Recorder) -> Result<u64, CallError> {
+        let (plan, alive) = (&recorder.plan, self.shared.alive.load(Ordering::Relaxed));
+        let name = &plan.pipeline;
+        if alive != u64::MAX && !plan.skips_ranks {
+            let rank = (!alive).trailing_zeros();
+            let what = format!("{name} waits for every rank, and rank {rank} is left out");
+            return Err(CallError::Mismatch { what });
+        }
+        if recorder.is_stale.load(Ordering::Relaxed) {
+            let what = format!(
+                "{name} was prepared before a rank came back, and goes over a network, whose counters go on: \
+                 prepare it anew"
+            );
+            return Err(CallError::Mismatch { what });
+        }
+        Ok(alive)
+    }
+
+    /// Clears what calls without `rank` have left, on all ranks between two calls.
+    fn begin_again(&self, rank: usize, alive: u64) -> Result<(), CallError> {
+        let step = format!("take rank {rank} back in");
+        self.local().try_for_each(|local| self.sync(local))?;
+        let all = self.gather(&step, alive)?;
+        if let Some((other, theirs)) = all.iter().enumerate().find(|(_, it)| **it != alive) {
+            let (here, there) = (out(alive, self.ranks()), out(*theirs, self.ranks()));
+            let what = format!(
+                "rank {rank} comes back, and the process of rank {other} leaves out {there}, this one {here}"
+            );
+            return Err(CallError::Mismatch { what });
+        }
+        let recorders = self.shared.recorders().clone();
+        for recorder in recorders.iter().filter(|recorder| recorder.plan.skips_ranks) {
+            match recorder.plan.network_counters {
+                0 => self.clear(recorder)?,
+                _ => recorder.is_stale.store(true, Ordering::Relaxed),
+            }
+        }
+        self.gather(&format!("{step}, all cleared"), 0)?;
+        Ok(())
+    }
+
+    /// Makes the words of a pipeline what they were when it was prepared.
+    fn clear(&self, recorder: &Recorder) -> Result<(), CallError> {
+        let backend = self.backend().as_ref();
+        for (rank, next) in self.local().zip(&recorder.next) {
+            let at = recorder.window.own(rank)? + recorder.control_at;
+            backend.fill(rank, Stream::OWN, at, 0, control_bytes(&recorder.plan))?;
+            backend.sync(rank, Stream::OWN)?;
+            next.store(0, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// The ranks without a bit, in words.
+fn out(alive: u64, ranks: usize) -> String {
+    let out = (0..ranks.min(64)).filter(|rank| alive >> rank & 1 == 0);
+    let names: Vec<String> = out.map(|rank| rank.to_string()).collect();
+    match names.as_slice() {
+        [] => "no rank".to_string(),
+        [one] => format!("rank {one}"),
+        several => format!("ranks {}", several.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::fake::{FakeBackend, plan_of};
+    use crate::group::GroupOptions;
+    use crate::join::{Member, Store, UniqueId};
+    use crate::memory::Window;
+
+    /// Takes rank 1 back in, in three processes of which each leaves out others besides: what it says, and
+    /// what is left of a word of a pipeline that can do without a rank, and of one that cannot.
+    fn returned(out: impl Fn(usize) -> Vec<usize> + Sync) -> Vec<(String, [u8; 2])> {
+        let id = UniqueId::local().unwrap();
+        let one = |rank: usize| {
+            let member = Member { rank, ranks: 3 };
+            let backend =
+                FakeBackend::joined(Store::join(&id, member, Duration::from_secs(60)).unwrap());
+            let group = Group::new(backend, GroupOptions::default()).unwrap();
+            let enlisted = [true, false].map(|skips_ranks| {
+                let plan =
+                    Arc::new(crate::plan::Plan { skips_ranks, ..plan_of("Talk", Vec::new()) });
+                let window = Arc::new(Window::new(group.backend(), 1024).unwrap());
+                group.backend().write(rank, window.own(rank).unwrap() + 256, &[7]).unwrap();
+                (group.enlist(&plan, &window, 256).unwrap(), window)
+            });
+            out(rank).iter().for_each(|rank| group.leave_out(*rank, true).unwrap());
+            let said =
+                group.leave_out(1, false).map_or_else(|it| it.to_string(), |()| "back".into());
+            let left = enlisted.each_ref().map(|(_, window)| {
+                let mut byte = [0];
+                group.backend().read(rank, window.own(rank).unwrap() + 256, &mut byte).unwrap();
+                byte[0]
+            });
+            (said, left)
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..3).map(|rank| scope.spawn(move || one(rank))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn all_processes_begin_again_when_a_rank_comes_back() {
+        let back = ("back".to_string(), [0, 7]);
+        // The process of the rank itself has left nobody out.
+        let who = |rank: usize| if rank == 1 { vec![] } else { vec![1] };
+        assert_eq!(returned(who), [back.clone(), back.clone(), back]);
+    }
+
+    #[test]
+    fn processes_agree_on_who_is_in() {
+        let said = returned(|rank| if rank == 2 { vec![0, 1] } else { vec![1] });
+        let first =
+            "rank 1 comes back, and the process of rank 2 leaves out rank 0, this one no rank";
+        let last =
+            "rank 1 comes back, and the process of rank 0 leaves out no rank, this one rank 0";
+        let wanted = [first, first, last].map(|words| (words.to_string(), [7, 7]));
+        assert_eq!(said, wanted);
+    }
+}
