@@ -55,6 +55,7 @@ struct Cfg {
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
+        static constexpr bool kIbgda = false;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kFlags = 0x1c000000;
         static constexpr ep::u64 kClosed = 0x1c040000;

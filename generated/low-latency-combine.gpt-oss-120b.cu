@@ -49,6 +49,7 @@ struct Cfg {
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 4;
         static constexpr int kNear = 4;
+        static constexpr bool kIbgda = false;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kFlags = 0xb400000;
         static constexpr ep::u64 kClosed = 0xb440000;

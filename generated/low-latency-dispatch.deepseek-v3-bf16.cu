@@ -53,6 +53,7 @@ struct Cfg {
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
+        static constexpr bool kIbgda = false;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kClosed = 0x38800000;
         static constexpr ep::u64 kReleased = 0x38801000;

@@ -76,6 +76,7 @@ struct Cfg {
         static constexpr bool kRail = true;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 1;
+        static constexpr bool kIbgda = false;
         static constexpr int kReaders = 1;
         static constexpr ep::u64 kSlots = 0x54c1200;
         static constexpr ep::u64 kTail = 0x69f1200;

@@ -76,6 +76,7 @@ struct Cfg {
         static constexpr bool kRail = true;
         static constexpr int kNodeRanks = 4;
         static constexpr int kNear = 1;
+        static constexpr bool kIbgda = false;
         static constexpr int kReaders = 1;
         static constexpr ep::u64 kSlots = 0x1140900;
         static constexpr ep::u64 kTail = 0x19e0900;

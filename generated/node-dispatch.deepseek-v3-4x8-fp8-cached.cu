@@ -74,6 +74,7 @@ struct Cfg {
         static constexpr bool kRail = true;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 1;
+        static constexpr bool kIbgda = false;
         static constexpr int kReaders = 8;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kTail = 0xb10000;

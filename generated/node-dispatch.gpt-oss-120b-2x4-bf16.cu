@@ -72,6 +72,7 @@ struct Cfg {
         static constexpr bool kRail = true;
         static constexpr int kNodeRanks = 4;
         static constexpr int kNear = 1;
+        static constexpr bool kIbgda = false;
         static constexpr int kReaders = 4;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kTail = 0x8a0000;

@@ -60,6 +60,7 @@ struct Cfg {
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
+        static constexpr bool kIbgda = false;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kCome = 0x800;
         static constexpr ep::u64 kReleased = 0x880;
@@ -79,6 +80,7 @@ struct Cfg {
         static constexpr bool kRail = true;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 1;
+        static constexpr bool kIbgda = false;
         static constexpr ep::u64 kSlots = 0x980;
         static constexpr ep::u64 kCome = 0xd80;
         static constexpr ep::u64 kReleased = 0xe00;

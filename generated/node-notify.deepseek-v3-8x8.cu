@@ -60,6 +60,7 @@ struct Cfg {
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
+        static constexpr bool kIbgda = false;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kCome = 0x1800;
         static constexpr ep::u64 kReleased = 0x1880;
@@ -79,6 +80,7 @@ struct Cfg {
         static constexpr bool kRail = true;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 1;
+        static constexpr bool kIbgda = false;
         static constexpr ep::u64 kSlots = 0x1980;
         static constexpr ep::u64 kCome = 0x1d80;
         static constexpr ep::u64 kReleased = 0x1e00;

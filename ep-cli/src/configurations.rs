@@ -58,6 +58,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     row("low-latency-dispatch", "deepseek-v3-fp8", Sm90a, &[("payload", "fp8")]),
     row("low-latency-dispatch", "deepseek-v3-bf16", Sm90a, &[]),
     row("low-latency-dispatch", "deepseek-v3-2x8-fp8", Sm90a, &[("ranks", "16"), ("nodes", "2"), ("payload", "fp8")]),
+    row("low-latency-dispatch", "deepseek-v3-2x8-fp8-ibgda", Sm90a, &[("ranks", "16"), ("nodes", "2"), ("payload", "fp8"), ("network", "ibgda")]),
     row("low-latency-dispatch", "deepseek-v3-8x8-fp8-packed", Sm100a, &[("ranks", "64"), ("nodes", "8"), ("payload", "fp8-packed")]),
     row("low-latency-dispatch", "gpt-oss-120b-bf16", Sm80, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("experts", "128")]),
     row("low-latency-combine", "deepseek-v3", Sm90a, &[]),

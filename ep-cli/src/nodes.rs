@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ep_runtime::AnyPipeline;
 use ep_runtime::group::Group;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
+use ep_runtime::ir::Transport;
 use ep_runtime::join::{ID_VARIABLE, Member, Store, UniqueId};
 use ep_runtime::net::{Fabric, NetOptions, NetPart, Network, Provider};
 use ep_verify::declared::Declared;
@@ -152,8 +153,9 @@ impl Node<'_> {
             }
             cases.push((entry.name, subject, calls));
         }
-        let (parts, bytes, counters) =
-            NetPart::place(cases.iter().map(|(_, _, calls)| &calls.emitted.plan));
+        let plans = cases.iter().map(|(_, _, calls)| &calls.emitted.plan);
+        let placed = NetPart::place(plans, Transport::Rdma);
+        let (parts, bytes, counters) = placed.map_err(|error| text(&error))?;
         let networks = self.join(id, &group, bytes.max(1), counters.max(1))?;
         talk.say(&format!("node {}: its ranks have joined", self.node))?;
         for ((name, subject, calls), part) in cases.iter().zip(parts) {

@@ -40,8 +40,8 @@ pub use crate::ir::parts::{
 };
 pub use crate::ir::rows::{moved_row, row_in_place};
 
-use crate::ir::Waiver;
 use crate::ir::facts::Pair;
+use crate::ir::{Transport, Waiver};
 
 /// A pipeline specialised for one shape and target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +82,8 @@ pub struct Plan {
     pub network_bytes: i64,
     /// Counters of the network, of each source.
     pub network_counters: i64,
+    /// What carries them, and the rows, if anything does.
+    pub carrier: Option<Transport>,
     /// Threads per block.
     pub threads: i64,
     /// Dynamic shared memory per block.

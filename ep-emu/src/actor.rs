@@ -32,8 +32,14 @@ pub trait ActorMemory {
     /// Looks at a word without ordering anything: a hint, not a synchronisation.
     fn peek(&self, at: Address) -> u64;
 
+    /// As [`ActorMemory::peek`], for a word of 32 bits.
+    fn peek_half(&self, at: Address) -> u32;
+
     /// Reads a word that a lane has released, and sees what that lane did before.
     fn acquire(&mut self, at: Address) -> u64;
+
+    /// As [`ActorMemory::acquire`], for a word of 32 bits.
+    fn acquire_half(&mut self, at: Address) -> u32;
 
     /// Reads data.
     fn read(&mut self, at: Address, into: &mut [u8]);
@@ -46,6 +52,9 @@ pub trait ActorMemory {
 
     /// As [`ActorMemory::release`], for a word of 32 bits.
     fn release_half(&mut self, at: Address, value: u32);
+
+    /// Ends the run: something cannot be carried out, and a sentence says why.
+    fn fail(&mut self, why: String);
 
     /// The virtual clock.
     fn clock_ns(&self) -> u64;

@@ -25,6 +25,8 @@ pub enum FailureKind {
     Bulk,
     /// An access outside every allocation.
     OutOfBounds,
+    /// An actor, such as a network card, was asked for what it cannot do.
+    Network,
     /// A lane left with work still open (M6).
     Exit,
     /// A lane's stack was too small.
@@ -40,7 +42,7 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    const ALL: [(Self, &'static str); 14] = [
+    const ALL: [(Self, &'static str); 15] = [
         (Self::Race, "race"),
         (Self::Deadlock, "deadlock"),
         (Self::Trap, "trap"),
@@ -49,6 +51,7 @@ impl FailureKind {
         (Self::Mbarrier, "mbarrier"),
         (Self::Bulk, "bulk copy"),
         (Self::OutOfBounds, "out of bounds"),
+        (Self::Network, "network"),
         (Self::Exit, "exit"),
         (Self::StackOverflow, "stack overflow"),
         (Self::Livelock, "livelock"),

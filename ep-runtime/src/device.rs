@@ -24,6 +24,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "direct",
     "directs",
     "ends",
+    "ibgda",
     "messages",
     "mover",
     "net",

@@ -301,6 +301,7 @@ pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
         network: Vec::new(),
         network_bytes: 0,
         network_counters: 0,
+        carrier: None,
         threads: 32,
         shared_bytes: 0,
         roles: Vec::new(),

@@ -71,6 +71,7 @@ impl HandwrittenKernel {
             network: Vec::new(),
             network_bytes: 0,
             network_counters: 0,
+            carrier: None,
             threads: self.threads,
             shared_bytes: self.shared_bytes,
             roles: Vec::new(),

@@ -9,6 +9,8 @@
 //! A network says nothing when a peer dies or a cable is cut, for minutes. So every rank gives signs of life,
 //! and a peer that gives none is a [`NetError`] at all others, which names it.
 
+#[cfg(feature = "host")]
+mod card;
 mod endpoint;
 mod fabric;
 mod find;
@@ -18,9 +20,13 @@ mod host_queue;
 mod layout;
 pub mod measure;
 #[cfg(feature = "host")]
+mod mlx5;
+#[cfg(feature = "host")]
 mod model;
 mod network;
 mod nodes;
+#[cfg(feature = "host")]
+mod pairs;
 mod provider;
 mod proxy;
 mod queue;

@@ -59,6 +59,13 @@ pub enum NetError {
         /// A rank where it is different, and what it is there.
         there: (usize, u64),
     },
+    /// A kernel is made for another kind of network than it is to share.
+    Carrier {
+        /// Its pipeline.
+        pipeline: String,
+        /// Whether the network is that of cards to which kernels speak themselves.
+        is_card: bool,
+    },
     /// A kernel has written a descriptor that cannot be carried out.
     Descriptor {
         /// Rank of the kernel.
@@ -66,6 +73,19 @@ pub enum NetError {
         /// Queue.
         queue: usize,
         /// Number of the descriptor, counted from the first one.
+        number: u32,
+        /// What is wrong, as a clause.
+        why: String,
+    },
+    /// A kernel has written an entry into a queue pair that its card cannot carry out.
+    Entry {
+        /// Rank of the kernel.
+        rank: usize,
+        /// Whom the queue pair reaches.
+        peer: usize,
+        /// Queue.
+        queue: usize,
+        /// Number of the entry, counted from the first one.
         number: u32,
         /// What is wrong, as a clause.
         why: String,
@@ -129,7 +149,9 @@ impl NetError {
             | NetError::Absent { peer, .. } => Some(*peer),
             NetError::Lost { peer, .. } => *peer,
             NetError::GaveUp { peer, on, .. } => Some(on.unwrap_or(*peer)),
-            NetError::Descriptor { rank, .. } | NetError::Proxy { rank } => Some(*rank),
+            NetError::Descriptor { rank, .. }
+            | NetError::Entry { rank, .. }
+            | NetError::Proxy { rank } => Some(*rank),
             _ => None,
         }
     }
@@ -168,9 +190,17 @@ impl fmt::Display for NetError {
                 "rank {} joins a network of {} {what}, rank {} one of {}",
                 there.0, there.1, here.0, here.1
             ),
+            NetError::Carrier { pipeline, is_card } => {
+                let (own, other) = if *is_card { ("rdma", "ibgda") } else { ("ibgda", "rdma") };
+                write!(f, "{pipeline} is made for {own}, and the network is one for {other}")
+            }
             NetError::Descriptor { rank, queue, number, why } => {
                 write!(f, "rank {rank}: descriptor {number} of its queue {queue} {why}")
             }
+            NetError::Entry { rank, peer, queue, number, why } => write!(
+                f,
+                "rank {rank}: entry {number} of its queue pair to rank {peer} for queue {queue} {why}"
+            ),
             NetError::Silent { rank, peer, waited } => write!(
                 f,
                 "rank {rank} has heard nothing of rank {peer} for {waited:.1?}: it is dead or \

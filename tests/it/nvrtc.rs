@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 use ep_codegen::schedule::{RuleSet, Ways};
+use ep_runtime::ir::Transport;
+use ep_runtime::ir::network::carriers;
 use ep_runtime::ir::slots::travels_in_words;
 use ep_runtime::jit::{Arch, Cache, Compiled, CudaSource, Jit, Nvrtc, Request};
 use ep_runtime::plan::{Config, PlanError, role_use};
@@ -119,7 +121,10 @@ pub(crate) fn choices(arch: Arch) -> Vec<(AnyPipeline, Config)> {
         let ir = (entry.ir)();
         for choice in ir.choices() {
             let config = Config { choice, ..Config::new(&ir, arch) };
-            all.push((entry, config));
+            let carriers = carriers(&ir.select(&config.choice)).unwrap_or_default();
+            let carrier = carriers.into_iter().find(|carrier| *carrier == Transport::Ibgda);
+            let through_cards = carrier.map(|it| Config { carrier: Some(it), ..config.clone() });
+            all.extend([Some(config), through_cards].into_iter().flatten().map(|it| (entry, it)));
         }
     }
     all

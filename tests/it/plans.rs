@@ -1,12 +1,13 @@
 //! What a plan refuses, in which words, and with which kind of error.
 
-use ep_runtime::AnyPipeline;
+use ep_runtime::ir::Transport;
 use ep_runtime::jit::Arch;
 use ep_runtime::pipelines::{
     Expand, ExpertLayout, ExpertPrefix, Layout, LowLatencyCombine, LowLatencyDispatch,
     NodeDispatch, NvlCombine, NvlDispatch,
 };
 use ep_runtime::plan::{Body, Config, Plan, PlanError, plan};
+use ep_runtime::{AnyPipeline, Pipeline};
 
 use crate::emitted::shaped;
 
@@ -95,6 +96,30 @@ fn limits_name_the_statement_and_the_numbers() {
     let direct = [("send_warps", "16"), ("stages", "6"), ("piece", "7168")];
     let refusals = [refusal(&DISPATCH, &ring), refusal(&DISPATCH, &direct)];
     insta::assert_snapshot!(refusals.concat());
+}
+
+/// One network carries the rows of a kernel: one that all of its channels to other machines list.
+#[test]
+fn what_carries_rows_is_listed_by_every_channel() {
+    let entry = AnyPipeline::of::<LowLatencyDispatch>();
+    let carrier = |set: &[(&str, &str)]| planned(&entry, Arch::Sm90a, set).map(|it| it.carrier);
+    assert_eq!(carrier(&[]), Ok(Some(Transport::Rdma)), "whatever the order of the list");
+    assert_eq!(carrier(&[("network", "ibgda")]), Ok(Some(Transport::Ibgda)));
+    let constant = |set: &[(&str, &str)]| {
+        let plan = planned(&entry, Arch::Sm90a, set).unwrap_or_else(|error| panic!("{error}"));
+        let mut members = plan.cfg.iter().flat_map(|group| &group.members);
+        members.find(|member| member.name == "kIbgda").map(|member| member.value)
+    };
+    assert_eq!((constant(&[("network", "ibgda")]), constant(&[])), (Some(1), Some(0)));
+    let mut ir = NodeDispatch::ir();
+    let mut config = shaped(&AnyPipeline::of::<NodeDispatch>(), Config::new(&ir, Arch::Sm90a), &[]);
+    let far = ir.channels.iter_mut().find(|channel| channel.over.contains(&Transport::Rdma));
+    far.expect("the rail").over = vec![Transport::Rdma];
+    config.carrier = Some(Transport::Ibgda);
+    let text = "NodeDispatch: `network` is ibgda, it takes what every channel to other machines lists: rdma";
+    let error = plan(&ir, &config).expect_err("one of them is not over ibgda");
+    assert_eq!(error.to_string(), text);
+    assert!(error.is_wrong_use());
 }
 
 #[test]

@@ -60,6 +60,18 @@ fn check_tells_what_its_schedules_come_to() {
     assert_eq!(all.iter().filter(is_told).count() as u64, lines.unwrap_or(0));
 }
 
+/// Kernels that speak to the network card themselves, over a wire of which they know nothing.
+#[test]
+fn two_hops_go_through_cards() {
+    let line = "check node-dispatch --ranks 4 --nodes 2 --schedules 2 --mode hb --tokens 6 \
+                --set network=ibgda --set payload=bf16 --net model:latency=9us,bytes-per-us=100 --json";
+    let Some(out) = good(line) else { return };
+    let variants: Vec<serde_json::Value> =
+        out.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    assert!(!variants.is_empty());
+    assert!(variants.iter().all(|it| it["failed"] == false && it["schedules"] == 2), "{out}");
+}
+
 #[test]
 fn a_soak_ends_with_what_it_did() {
     let Some(out) = good("soak --hours 0.00001 --ranks 2 --seed 2") else { return };
@@ -77,6 +89,8 @@ fn wrong_use_is_told_apart() {
         ("run node-dispatch --nodes 3", 2, "3 nodes do not share 4 ranks evenly"),
         ("run expand --nodes 2", 2, "expand knows of no nodes"),
         ("run node-dispatch --net model:late=2us", 2, "`late=2us` is no setting of a network"),
+        ("run node-dispatch --set network=tcp", 2, "`network` is tcp, it takes rdma, ibgda"),
+        ("run expand --set network=ibgda", 2, "has no `network`"),
         ("check node-dispatch --net libfabric:tcp", 2, "ranks of one have `model`"),
         ("run node-dispatch --net libfabric:tcp", 2, "say how many, --nodes 2"),
         ("run node-dispatch --nodes 3 --net libfabric:tcp", 2, "3 processes do not share 4 ranks"),

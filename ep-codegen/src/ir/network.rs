@@ -3,6 +3,16 @@
 use super::kind::Network;
 use super::{Action, Channel, PeerSet, Pipeline, Share, Transport, walk};
 
+/// What may carry every channel of a selected pipeline that speaks to a network, what is taken by itself
+/// first; `None`: there is no such channel.
+pub fn carriers(selected: &Pipeline) -> Option<Vec<Transport>> {
+    let far: Vec<&Channel> =
+        selected.channels.iter().filter(|channel| uses_network(selected, channel)).collect();
+    let all_list = |carrier: &Transport| far.iter().all(|channel| channel.over.contains(carrier));
+    let both = [Transport::Rdma, Transport::Ibgda];
+    (!far.is_empty()).then(|| both.into_iter().filter(all_list).collect())
+}
+
 /// Whether a network carries a channel to some of its peers.
 pub fn over_network(channel: &Channel) -> bool {
     channel.over.iter().any(|transport| *transport != Transport::Nvlink)

@@ -211,7 +211,7 @@ pub fn channel(channel: &Channel) -> String {
     out
 }
 
-fn transport(transport: &Transport) -> &'static str {
+pub(crate) fn transport(transport: &Transport) -> &'static str {
     match transport {
         Transport::Nvlink => "nvlink",
         Transport::Rdma => "rdma",

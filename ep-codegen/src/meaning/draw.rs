@@ -18,7 +18,9 @@ use super::dice::Dice;
 use super::world::World;
 use super::wrong::Found;
 use super::{Function, Outcome, Problem, Rank, Wrong, run};
-use crate::ir::{Choice, Elem, Pipeline, Tensor as Declared, TensorKind, Values, text, walk};
+use crate::ir::{
+    Choice, Elem, Pipeline, Tensor as Declared, TensorKind, Transport, Values, text, walk,
+};
 use crate::plan::{Arch, Config, Numbers, PlanError};
 
 /// A legal call of a pipeline.
@@ -95,6 +97,7 @@ pub struct Drawing<'a> {
     args: BTreeMap<String, i64>,
     sizes: BTreeMap<String, Vec<i64>>,
     copies: BTreeMap<String, i64>,
+    carrier: Option<Transport>,
     /// Tensors by name, element type and extents: copies of each rank.
     tensors: BTreeMap<String, Vec<Vec<Tensor>>>,
     left: BTreeMap<String, Outcome>,
@@ -118,6 +121,7 @@ impl<'a> Drawing<'a> {
             args: BTreeMap::new(),
             sizes: BTreeMap::new(),
             copies: BTreeMap::new(),
+            carrier: None,
             tensors: BTreeMap::new(),
             left: BTreeMap::new(),
         }
@@ -153,6 +157,7 @@ impl<'a> Drawing<'a> {
         self.numbers.extend(config.dims.into_iter().chain(config.tunes));
         self.args.extend(config.args);
         self.copies.extend(config.copies);
+        self.carrier = config.carrier.or(self.carrier.take());
         Ok(())
     }
 
@@ -207,6 +212,7 @@ impl<'a> Drawing<'a> {
         let ir = pipeline.select(choice);
         let mut config = Config::new(pipeline, Arch::Sm90a);
         config.choice = choice.clone();
+        config.carrier = self.carrier.clone();
         let numbers = self.shape(&ir, &mut config)?;
         for handle in &ir.uses {
             self.make_handle(&ir, handle)?;

@@ -78,6 +78,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         network: network.regions,
         network_bytes: network.bytes,
         network_counters: network.counters,
+        carrier: planner.carrier()?,
         threads,
         shared_bytes,
         roles: warps,

@@ -95,12 +95,13 @@ fn meta_row_bytes(layout: &MessageLayout) -> i64 {
     layout.meta.iter().map(|field| field.count * elem_bytes(&field.elem)).sum()
 }
 
-/// Who of the peers of a channel is reached without a network.
-fn net_numbers(channel: &Channel, net: NetExtent) -> [CfgMember; 3] {
+/// Who of the peers of a channel is reached without a network, and how the others are.
+fn net_numbers(channel: &Channel, net: NetExtent) -> [CfgMember; 4] {
     [
         flag("kRail", channel.per == PeerSet::Rail),
         int("kNodeRanks", net.node_ranks),
         int("kNear", net.near),
+        flag("kIbgda", net.ibgda),
     ]
 }
 

@@ -6,8 +6,13 @@ use super::arch::Arch;
 use super::error::PlanError;
 use super::numbers::Numbers;
 use crate::ir::naming::kebab;
-use crate::ir::{Choice, DimKind, Pipeline};
+use crate::ir::network::over_network;
+use crate::ir::text::transport;
+use crate::ir::{Choice, DimKind, Pipeline, Transport};
 use crate::schedule::RuleSet;
+
+/// What [`Config::set`] calls the carrier of rows to other machines.
+pub(super) const NETWORK: &str = "network";
 
 /// A choice of everything a pipeline leaves open before a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +27,8 @@ pub struct Config {
     pub copies: BTreeMap<String, i64>,
     /// Run-time numbers that differ from their default; they never change the text.
     pub args: Numbers,
+    /// What carries rows to other machines; none: `rdma` where every channel to them lists it, else `ibgda`.
+    pub carrier: Option<Transport>,
     /// Target.
     pub arch: Arch,
     /// Which roles may be emitted in faster ways.
@@ -38,12 +45,13 @@ impl Config {
             tunes: Numbers::new(),
             copies: BTreeMap::new(),
             args: Numbers::new(),
+            carrier: None,
             arch,
             rules: RuleSet::All,
         }
     }
 
-    /// Sets a shape number, arm, tune, arg or optional tensor by name.
+    /// Sets a shape number, arm, tune, arg, optional tensor or what carries rows to other machines, by name.
     pub fn set(&mut self, ir: &Pipeline, name: &str, value: &str) -> Result<(), PlanError> {
         if let Some(index) = ir.axes.iter().position(|axis| axis.name == name) {
             let arm = find_arm(ir, index, value)?;
@@ -77,6 +85,10 @@ impl Config {
             let high = tensor.copies;
             let number = parse(value).filter(|n| in_range(*n, 0, high, 1));
             self.copies.insert(name.into(), number.ok_or_else(|| wrong(range(0, high, 1)))?);
+        } else if name == NETWORK && ir.channels.iter().any(over_network) {
+            let carrier = [Transport::Rdma, Transport::Ibgda];
+            let carrier = carrier.into_iter().find(|carrier| transport(carrier) == value);
+            self.carrier = Some(carrier.ok_or_else(|| wrong("rdma, ibgda".into()))?);
         } else {
             return Err(PlanError::UnknownName {
                 pipeline: ir.name.clone(),
@@ -103,6 +115,7 @@ fn settable(ir: &Pipeline) -> Vec<String> {
     names.extend(ir.args.iter().map(|arg| arg.name.clone()));
     let open = ir.tensors.iter().filter(|tensor| tensor.optional || tensor.copies > 1);
     names.extend(open.map(|tensor| tensor.name.clone()));
+    names.extend(ir.channels.iter().any(over_network).then(|| NETWORK.to_string()));
     let mut seen = Vec::new();
     names.retain(|name| {
         let new = !seen.contains(name);

@@ -22,13 +22,15 @@ pub(super) struct NetExtent {
     pub(super) near: i64,
     /// Warps that read every message.
     pub(super) readers: i64,
+    /// Whether the kernel speaks to the network card itself.
+    pub(super) ibgda: bool,
 }
 
 impl NetExtent {
     /// Of the peers of `channel`, those of a node are near; of a rail, each is on a node of its own.
-    pub(super) fn of(channel: &Channel, node_ranks: i64, readers: i64) -> NetExtent {
+    pub(super) fn of(channel: &Channel, node_ranks: i64, readers: i64, ibgda: bool) -> NetExtent {
         let near = if channel.per == PeerSet::Rail { 1 } else { node_ranks };
-        NetExtent { node_ranks, near: near.max(1), readers: readers.max(1) }
+        NetExtent { node_ranks, near: near.max(1), readers: readers.max(1), ibgda }
     }
 }
 

@@ -31,6 +31,7 @@ const OF_CHANNEL: &[&str] = &[
     "kHeaderWords",
     "kHeadersIn",
     "kHeadersOut",
+    "kIbgda",
     "kInbox",
     "kKeys",
     "kMeta",

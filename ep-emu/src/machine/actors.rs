@@ -1,7 +1,8 @@
 //! Steps of actors, and what they do to memory.
 
-use super::Machine;
+use super::{Fault, Machine};
 use crate::actor::ActorMemory;
+use crate::failure::FailureKind;
 use crate::heap::Address;
 use crate::memory::{read, write};
 
@@ -17,6 +18,12 @@ impl Acting<'_, '_> {
         let seen = self.machine.checked(|checker| checker.actor_accesses(actor, at, bytes, writes));
         if let Err(fault) = seen {
             self.machine.fail(*fault);
+        }
+    }
+
+    fn sees(&mut self, at: Address) {
+        if let Some(checker) = &mut self.machine.checker {
+            checker.actor_acquires(self.actor, at.0 as usize);
         }
     }
 
@@ -36,11 +43,19 @@ impl ActorMemory for Acting<'_, '_> {
         unsafe { read(at.0 as usize, 8) }
     }
 
+    fn peek_half(&self, at: Address) -> u32 {
+        // SAFETY: actors are given addresses of the world's regions.
+        unsafe { read(at.0 as usize, 4) as u32 }
+    }
+
     fn acquire(&mut self, at: Address) -> u64 {
-        if let Some(checker) = &mut self.machine.checker {
-            checker.actor_acquires(self.actor, at.0 as usize);
-        }
+        self.sees(at);
         self.peek(at)
+    }
+
+    fn acquire_half(&mut self, at: Address) -> u32 {
+        self.sees(at);
+        self.peek_half(at)
     }
 
     fn read(&mut self, at: Address, into: &mut [u8]) {
@@ -64,6 +79,10 @@ impl ActorMemory for Acting<'_, '_> {
 
     fn release_half(&mut self, at: Address, value: u32) {
         self.publish(at, u64::from(value), 4);
+    }
+
+    fn fail(&mut self, why: String) {
+        self.machine.fail(Fault { places: Vec::new(), ..Fault::new(FailureKind::Network, why, 0) });
     }
 
     fn clock_ns(&self) -> u64 {

@@ -28,7 +28,7 @@ const SLOTS: std::ops::RangeInclusive<usize> = 32..=1 << 16;
 /// Bytes between the words that the proxy tells kernels for two queues.
 pub(super) const PROGRESS_BYTES: u64 = 64;
 
-const ALIGNMENT: u64 = 256;
+pub(super) const ALIGNMENT: u64 = 256;
 
 /// The numbers that decide over it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,16 +6,20 @@
 //! joins, numbers and counts writes by the same code as the thread that speaks to libfabric.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use ep_codegen::ir::Transport;
 use ep_codegen::plan::Plan;
 use ep_emu::{Actor, ActorMemory, Address};
 
+use super::card::{CardPair, End, Shared};
 use super::layout::{Layout, WINDOW};
+use super::mlx5::{BLOCK_BYTES, INVALID};
+use super::pairs::PairLayout;
 use super::queue::{self, Joined, Limits, Request, STAMP_AT};
 use super::stream::{Landing, Sending};
-use super::view::{NetPart, Views};
+use super::view::{Ends, NetPart, Places, Views};
 use crate::backend::Backend;
 use crate::host::HostBackend;
 use crate::memory::{DeviceMemory, HostMemory};
@@ -45,11 +49,12 @@ impl Default for ModelOptions {
 pub struct ModelNetwork {
     memories: Vec<HostMemory>,
     views: Vec<Views>,
-    gone: Arc<AtomicBool>,
+    shared: Arc<Shared>,
 }
 
 impl ModelNetwork {
-    /// Connects all ranks of the backend. The ranks of `layout` are theirs.
+    /// Connects all ranks of the backend, whose kernels ask for rows by descriptors. The ranks of `layout`
+    /// are theirs.
     pub fn new(
         backend: &Arc<HostBackend>,
         layout: Layout,
@@ -58,19 +63,46 @@ impl ModelNetwork {
         let (ranks, any) = (backend.ranks(), Arc::clone(backend) as Arc<dyn Backend>);
         let layout = Layout { ranks, ..layout };
         layout.check()?;
-        let memory = |rank| HostMemory::new(&any, rank, layout.bytes());
-        let memories = (0..ranks).map(memory).collect::<Result<Vec<_>, _>>()?;
-        let bases: Vec<u64> = memories.iter().map(HostMemory::address).collect();
+        let (memories, bases) = memories(&any, layout.bytes())?;
         let view = |rank: usize| Views::new(&any, rank, (&layout, rank), bases[rank]);
         let views = (0..ranks).map(view).collect::<Result<Vec<_>, _>>()?;
-        let gone = Arc::new(AtomicBool::new(false));
+        let shared = Arc::new(Shared::default());
         for rank in 0..ranks {
             for queue in 0..layout.queues {
-                let actor = ModelQueue::new((rank, queue), layout, &bases, options, &gone);
+                let actor = ModelQueue::new((rank, queue), layout, &bases, options, &shared);
                 backend.add_actor(Box::new(actor));
             }
         }
-        Ok(ModelNetwork { memories, views, gone })
+        Ok(ModelNetwork { memories, views, shared })
+    }
+
+    /// The same for kernels that speak to the card of their rank, and cards that carry out what they write.
+    pub fn of_cards(
+        backend: &Arc<HostBackend>,
+        layout: Layout,
+        options: &ModelOptions,
+    ) -> Result<ModelNetwork, NetError> {
+        let (ranks, any) = (backend.ranks(), Arc::clone(backend) as Arc<dyn Backend>);
+        let layout = PairLayout(Layout { ranks, ..layout });
+        layout.check()?;
+        let (memories, bases) = memories(&any, layout.bytes())?;
+        let shared = Arc::new(Shared::default());
+        let mut views = Vec::new();
+        for rank in 0..ranks {
+            let words = layout.table(rank, &bases);
+            let table = DeviceMemory::zeroed(&any, rank, words.len() as u64)?;
+            table.write(0, &words)?;
+            let counters = bases[rank] + layout.counters(0, 0);
+            let places = Places { data: bases[rank], counters, ends: Ends::Pairs };
+            views.push(Views::at((&any, rank), (&layout.0, rank), places, table)?);
+            let unused = [INVALID; BLOCK_BYTES / 4];
+            for (peer, queue) in layout.ends().filter(|(peer, _)| *peer != rank) {
+                memories[rank].write(layout.completion(peer, queue), &unused)?;
+                let end = End { rank, peer, queue };
+                backend.add_actor(Box::new(CardPair::new(end, layout, &bases, options, &shared)));
+            }
+        }
+        Ok(ModelNetwork { memories, views, shared })
     }
 
     /// The network that a plan asks for, if it does, with all of it for the plan's kernel.
@@ -82,20 +114,30 @@ impl ModelNetwork {
         if plan.network_counters == 0 {
             return Ok(None);
         }
-        let (_, data_bytes, counters) = NetPart::place([plan]);
-        ModelNetwork::of_bytes(backend, data_bytes, counters, options).map(Some)
+        ModelNetwork::of_plans(backend, &[plan], options).map(|(network, _)| Some(network))
     }
 
-    /// A network of so many bytes for rows, and counters.
-    pub(super) fn of_bytes(
+    /// A network for kernels that share it, and the part of each.
+    pub(super) fn of_plans(
         backend: &Arc<HostBackend>,
-        data_bytes: u64,
-        counters: usize,
+        plans: &[&Plan],
         options: &ModelOptions,
-    ) -> Result<ModelNetwork, NetError> {
+    ) -> Result<(ModelNetwork, Vec<NetPart>), NetError> {
+        let carrier = plans.iter().find_map(|plan| plan.carrier.clone());
+        let carrier = carrier.unwrap_or(Transport::Rdma);
+        let (parts, data_bytes, counters) = NetPart::place(plans.iter().copied(), carrier.clone())?;
         let (ranks, data_bytes) = (backend.ranks(), data_bytes.max(1));
         let layout = Layout { ranks, data_bytes, queues: 2, slots: 64, counters };
-        ModelNetwork::new(backend, layout, options)
+        let network = match carrier {
+            Transport::Ibgda => ModelNetwork::of_cards(backend, layout, options)?,
+            _ => ModelNetwork::new(backend, layout, options)?,
+        };
+        Ok((network, parts))
+    }
+
+    /// What a kernel has asked of a card that makes no sense, if any has.
+    pub fn failure(&self) -> Option<NetError> {
+        self.shared.failure.get().cloned()
     }
 
     /// Where `ep::Net` of a rank is, an argument of kernels.
@@ -121,8 +163,19 @@ impl ModelNetwork {
 
 impl Drop for ModelNetwork {
     fn drop(&mut self) {
-        self.gone.store(true, Ordering::Relaxed);
+        self.shared.gone.store(true, Ordering::Relaxed);
     }
+}
+
+/// Memory of so many bytes on each rank, and where it is.
+fn memories(
+    backend: &Arc<dyn Backend>,
+    bytes: u64,
+) -> Result<(Vec<HostMemory>, Vec<u64>), NetError> {
+    let memory = |rank| HostMemory::new(backend, rank, bytes);
+    let memories = (0..backend.ranks()).map(memory).collect::<Result<Vec<_>, _>>()?;
+    let bases = memories.iter().map(HostMemory::address).collect();
+    Ok((memories, bases))
 }
 
 /// A write on its way.
@@ -165,7 +218,7 @@ struct ModelQueue {
     packets: Vec<Packet>,
     flows: Vec<Flow>,
     now_ns: u64,
-    gone: Arc<AtomicBool>,
+    shared: Arc<Shared>,
     /// A descriptor that cannot be carried out: nothing moves any more.
     broken: bool,
 }
@@ -176,7 +229,7 @@ impl ModelQueue {
         layout: Layout,
         bases: &[u64],
         options: &ModelOptions,
-        gone: &Arc<AtomicBool>,
+        shared: &Arc<Shared>,
     ) -> ModelQueue {
         let flow = |peer| Flow {
             sending: Sending::default(),
@@ -201,9 +254,13 @@ impl ModelQueue {
             packets: Vec::new(),
             flows: (0..layout.ranks).map(flow).collect(),
             now_ns: 0,
-            gone: Arc::clone(gone),
+            shared: Arc::clone(shared),
             broken: false,
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.broken || self.shared.gone.load(Ordering::Relaxed)
     }
 
     fn at(&self, rank: usize, offset: u64) -> Address {
@@ -365,7 +422,7 @@ impl Actor for ModelQueue {
     }
 
     fn step(&mut self, memory: &mut dyn ActorMemory) -> bool {
-        if self.broken || self.gone.load(Ordering::Relaxed) {
+        if self.is_over() {
             return false;
         }
         self.now_ns = memory.clock_ns();
@@ -380,6 +437,6 @@ impl Actor for ModelQueue {
     fn due_ns(&self) -> Option<u64> {
         let on_their_way = self.packets.iter().filter(|packet| packet.bytes.is_some());
         let due = on_their_way.map(|packet| packet.due_ns).min();
-        due.filter(|_| !self.broken && !self.gone.load(Ordering::Relaxed))
+        due.filter(|_| !self.is_over())
     }
 }

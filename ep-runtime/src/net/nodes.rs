@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use ep_codegen::ir::Transport;
 use ep_codegen::plan::Plan;
 
 use super::{NetOptions, NetPart, Network};
@@ -58,7 +59,8 @@ impl Wire for Processes {
     }
 
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {
-        let (parts, data_bytes, counters) = NetPart::place(plans.iter().copied());
+        let plans = plans.iter().copied();
+        let (parts, data_bytes, counters) = NetPart::place(plans, Transport::Rdma)?;
         let options = NetOptions { data_bytes, counters, ..self.options.clone() };
         let ends = at_once(group.local().zip(&self.stores), |(rank, store)| {
             Network::join(group, rank, store, &options)
@@ -130,9 +132,7 @@ mod modelled {
         }
 
         fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {
-            let (parts, data_bytes, counters) = NetPart::place(plans.iter().copied());
-            let network =
-                ModelNetwork::of_bytes(&self.backend, data_bytes, counters, &self.options)?;
+            let (network, parts) = ModelNetwork::of_plans(&self.backend, plans, &self.options)?;
             let view =
                 |part: &NetPart| group.local().map(|rank| network.part(rank, *part)).collect();
             let views = parts.iter().map(view).collect::<Result<Vec<_>, NetError>>()?;

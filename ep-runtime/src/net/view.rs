@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ep_codegen::ir::Transport;
 use ep_codegen::plan::Plan;
 
 use super::layout::Layout;
@@ -12,22 +13,24 @@ use crate::net_error::NetError;
 
 /// The words of `ep::Net` (`templates/device/ep/net.cuh`) in order. A test holds this list against the
 /// header's text.
-const NET_WORDS: [&str; 11] = [
+const NET_WORDS: [&str; 13] = [
     "char* data",
     "u32* counters",
     "NetDescriptor* descriptors",
     "NetProgress* progress",
     "u32* claimed",
+    "QueuePair* pairs",
     "u64 begin",
     "u32 slots",
     "u32 queues",
     "u32 counters_each",
     "u32 rank",
     "u32 first",
+    "u32 ranks",
 ];
 
 /// Bytes of `ep::Net`.
-const NET_BYTES: u64 = 72;
+const NET_BYTES: u64 = 80;
 
 /// The part of a network that is one kernel's: its rows, at the same offset on every rank, and its counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,18 +42,40 @@ pub struct NetPart {
 }
 
 impl NetPart {
-    /// The parts of several plans one behind another, and the rows and counters of all.
-    pub fn place<'a>(plans: impl IntoIterator<Item = &'a Plan>) -> (Vec<NetPart>, u64, usize) {
+    /// The parts of several plans one behind another, and the rows and counters of all; fails if one of
+    /// them is made for another kind of network.
+    pub fn place<'a>(
+        plans: impl IntoIterator<Item = &'a Plan>,
+        carrier: Transport,
+    ) -> Result<(Vec<NetPart>, u64, usize), NetError> {
         let mut end = NetPart::default();
-        let parts = plans.into_iter().map(|plan| {
-            let part = end;
+        let mut parts = Vec::new();
+        for plan in plans {
+            if plan.network_counters > 0 && plan.carrier.as_ref() != Some(&carrier) {
+                let (pipeline, is_card) = (plan.pipeline.clone(), carrier == Transport::Ibgda);
+                return Err(NetError::Carrier { pipeline, is_card });
+            }
+            parts.push(end);
             end.begin += align_up(positive(plan.network_bytes));
             end.first += positive(plan.network_counters) as u32;
-            part
-        });
-        let parts = parts.collect();
-        (parts, end.begin, end.first as usize)
+        }
+        Ok((parts, end.begin, end.first as usize))
     }
+}
+
+/// What kernels speak to, by its addresses.
+pub(super) enum Ends {
+    /// Queues that the processor empties.
+    Queues { descriptors: u64, progress: u64 },
+    /// The queue pairs of a card, whose table is in device memory.
+    Pairs,
+}
+
+/// Where kernels find what a rank has.
+pub(super) struct Places {
+    pub(super) data: u64,
+    pub(super) counters: u64,
+    pub(super) ends: Ends,
 }
 
 /// `ep::Net` of one rank in device memory: of all that is there, and of parts of it.
@@ -59,25 +84,38 @@ pub(super) struct Views {
     local: usize,
     layout: Layout,
     rank: usize,
-    /// Where kernels find the block of host memory.
-    base: u64,
-    /// A word for each queue: how many descriptors were claimed.
-    claimed: DeviceMemory,
+    places: Places,
+    /// A word for each queue: how many descriptors were claimed; or the table of queue pairs.
+    claims: DeviceMemory,
     /// That of all.
     pub(super) all: DeviceMemory,
 }
 
 impl Views {
+    /// Of queues in a block of host memory, which kernels find at `base`.
     pub(super) fn new(
         backend: &Arc<dyn Backend>,
         local: usize,
         (layout, rank): (&Layout, usize),
         base: u64,
     ) -> Result<Views, NetError> {
-        let claimed = DeviceMemory::zeroed(backend, local, 4 * layout.queues as u64)?;
+        let claims = DeviceMemory::zeroed(backend, local, 4 * layout.queues as u64)?;
+        let descriptors = base + layout.descriptor(0, 0);
+        let ends = Ends::Queues { descriptors, progress: base + layout.progress(0) };
+        let places = Places { data: base, counters: base + layout.counter(0, 0, 0), ends };
+        Views::at((backend, local), (layout, rank), places, claims)
+    }
+
+    /// Of such places, and what kernels claim in device memory.
+    pub(super) fn at(
+        (backend, local): (&Arc<dyn Backend>, usize),
+        (layout, rank): (&Layout, usize),
+        places: Places,
+        claims: DeviceMemory,
+    ) -> Result<Views, NetError> {
         let all = DeviceMemory::zeroed(backend, local, NET_BYTES)?;
         let (backend, layout) = (Arc::clone(backend), *layout);
-        let views = Views { backend, local, layout, rank, base, claimed, all };
+        let views = Views { backend, local, layout, rank, places, claims, all };
         views.all.write(0, &views.words(NetPart::default()))?;
         Ok(views)
     }
@@ -90,20 +128,21 @@ impl Views {
     }
 
     fn words(&self, part: NetPart) -> Vec<u8> {
-        let Views { layout, base, .. } = self;
-        let wide = [
-            base + part.begin,
-            base + layout.counter(0, 0, part.first as usize),
-            base + layout.descriptor(0, 0),
-            base + layout.progress(0),
-            self.claimed.address(),
-            part.begin,
-        ];
+        let Views { layout, places, .. } = self;
+        let claims = self.claims.address();
+        let [descriptors, progress, claimed, pairs] = match places.ends {
+            Ends::Queues { descriptors, progress } => [descriptors, progress, claims, 0],
+            Ends::Pairs => [0, 0, 0, claims],
+        };
+        let (data, counters) =
+            (places.data + part.begin, places.counters + 4 * u64::from(part.first));
+        let wide = [data, counters, descriptors, progress, claimed, pairs, part.begin];
         let narrow = [layout.slots, layout.queues, layout.counters, self.rank];
-        let narrow = narrow.map(|number| number as u32).into_iter().chain([part.first]);
+        let narrow = narrow.map(|number| number as u32).into_iter();
+        let narrow = narrow.chain([part.first, layout.ranks as u32]);
         let wide = wide.into_iter().flat_map(u64::to_le_bytes);
         let words: Vec<u8> = wide.chain(narrow.flat_map(u32::to_le_bytes)).collect();
-        debug_assert_eq!(words.len(), 8 * 6 + 4 * (NET_WORDS.len() - 6));
+        debug_assert_eq!(words.len(), 8 * 7 + 4 * (NET_WORDS.len() - 7));
         words
     }
 }

@@ -19,6 +19,11 @@ use ep_runtime::net::{NetOptions, Network, Provider};
 
 pub(crate) const TEXT: &str = include_str!("exchange.cu");
 
+/// The kernel for ranks that speak to a network card themselves.
+pub(crate) fn for_cards(text: &str) -> String {
+    text.replace("ep::NetQueue", "ep::PairQueue").replace("<ep/net.cuh>", "<ep/ibgda.cuh>")
+}
+
 const KERNEL: HandwrittenKernel = HandwrittenKernel {
     name: "Exchange",
     entry: "exchange_rows",

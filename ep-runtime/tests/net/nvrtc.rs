@@ -5,7 +5,7 @@ use std::io::Write;
 use ep_runtime::device::HEADERS;
 use ep_runtime::jit::{Arch, Cache, CudaSource, Jit, Nvrtc};
 
-use crate::exchange::TEXT;
+use crate::exchange::{TEXT, for_cards};
 
 #[test]
 fn the_kernel_compiles_for_every_architecture() {
@@ -19,8 +19,10 @@ fn the_kernel_compiles_for_every_architecture() {
         }
     };
     let jit = Jit::new(nvrtc, Cache::memory_only());
-    for arch in Arch::ALL {
-        let source = CudaSource { name: "exchange.cu", text: TEXT, headers: HEADERS };
+    let both = [TEXT.to_string(), for_cards(TEXT)];
+    for (arch, text) in Arch::ALL.into_iter().flat_map(|arch| both.iter().map(move |it| (arch, it)))
+    {
+        let source = CudaSource { name: "exchange.cu", text, headers: HEADERS };
         let compiled = jit.compile(&source, arch, &[]);
         let compiled = compiled.unwrap_or_else(|error| panic!("{}: {error}", arch.name()));
         assert!(compiled.resources.undefined.is_empty(), "{}", arch.name());

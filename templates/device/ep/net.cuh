@@ -16,6 +16,8 @@
 // A counter belongs to one source and queue; it only rises, wraps at 2^32 and is never cleared (M7).
 // `Net` describes the memory of one rank, as far as it is that of one kernel: offsets and counters of
 // several kernels are apart. `ep-runtime/src/net/layout.rs` says where everything lies.
+//
+// `NetQueue` asks the processor of the host, `PairQueue` (ibgda.cuh) the network card itself.
 #pragma once
 
 #include <ep/ptx.cuh>
@@ -41,20 +43,31 @@ struct alignas(64) NetProgress {
     u32 done;   // descriptors whose sources may be written again
 };
 
-/// One rank's view of the network, in local device memory.
+struct QueuePair;
+
+/// One rank's view of the network, in local device memory. Of the memory of the two kinds of queues, one is
+/// there.
 struct Net {
     char* data;                  // of this kernel
     u32* counters;               // [source, queue, counter], from the first one of this kernel on
     NetDescriptor* descriptors;  // [queue, slot]
     NetProgress* progress;       // [queue]
     u32* claimed;                // [queue] descriptors that lanes have claimed
+    QueuePair* pairs;            // [peer, queue]
     u64 begin;                   // bytes of data before those of this kernel
     u32 slots;                   // of each queue; a power of two
     u32 queues;
     u32 counters_each;  // of each source and queue
     u32 rank;
     u32 first;  // counter of this kernel
+    u32 ranks;
 };
+
+/// What `source` has added to a counter of a queue here; wait for it with `wait_counter` (M2).
+__device__ __forceinline__ const u32* counter_of(const Net& net, int source, int queue, int index) {
+    const u32 flow = static_cast<u32>(source) * net.queues + static_cast<u32>(queue);
+    return net.counters + static_cast<u64>(flow) * net.counters_each + index;
+}
 
 /// One warp's view of a queue; all lanes call every method. A stopped team posts nothing.
 class NetQueue {
@@ -95,10 +108,9 @@ public:
         return !team_.stopped;
     }
 
-    /// What `source` has added to a counter here; wait for it with `wait_counter` (M2).
+    /// A counter of this queue, see `counter_of`.
     __device__ __forceinline__ const u32* counter(int source, int index) const {
-        const u32 flow = static_cast<u32>(source) * net_.queues + static_cast<u32>(queue_);
-        return net_.counters + static_cast<u64>(flow) * net_.counters_each + index;
+        return counter_of(net_, source, queue_, index);
     }
 
 private:

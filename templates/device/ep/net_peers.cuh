@@ -2,14 +2,26 @@
 // where the rest has its place.
 //
 // `Channel` is the channel's Cfg struct. Peers `kNear` in a row reach each other's windows; on a rail, where
-// a peer is a node, none but the rank itself does.
+// a peer is a node, none but the rank itself does. `kIbgda`: the kernel speaks to the network card itself.
 #pragma once
 
+#include <ep/ibgda.cuh>
 #include <ep/net.cuh>
 #include <ep/ptx.cuh>
 #include <ep/sync.cuh>
 
 namespace ep {
+
+/// The kind of queue.
+template <bool kIbgda>
+struct QueueKind {
+    using Queue = NetQueue;
+};
+
+template <>
+struct QueueKind<true> {
+    using Queue = PairQueue;
+};
 
 /// One warp's view of them, and of the queue in which it speaks to those that are far.
 template <class Channel>
@@ -50,7 +62,7 @@ protected:
 
     Team& team_;
     const Net& net_;
-    NetQueue queue_;
+    typename QueueKind<Channel::kIbgda>::Queue queue_;
 };
 
 }  // namespace ep

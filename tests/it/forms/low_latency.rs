@@ -3,6 +3,7 @@
 
 use ep_codegen::meaning::Drawn;
 use ep_runtime::Pipeline;
+use ep_runtime::ir::Transport;
 use ep_runtime::net::ModelOptions;
 use ep_runtime::pipelines::{LowLatencyCombine, LowLatencyDispatch};
 
@@ -74,6 +75,19 @@ fn a_rank_may_be_left_out() {
 fn rows_cross_nodes_and_come_back() {
     for (nodes, local_ranks, seed) in [(2, 2, 0), (2, 2, 1), (2, 4, 2), (3, 2, 3), (4, 1, 4)] {
         let held = between((nodes, local_ranks, 128), seed, &|drawn| drawn, &|form| form);
+        held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}, seed {seed}: {words}"));
+    }
+}
+
+/// The same by kernels that speak to a network card themselves.
+#[test]
+fn rows_cross_nodes_through_cards() {
+    let over_cards = |mut drawn: Drawn| {
+        drawn.config.carrier = Some(Transport::Ibgda);
+        drawn
+    };
+    for (nodes, local_ranks, seed) in [(2, 2, 0), (3, 2, 1), (4, 1, 2)] {
+        let held = between((nodes, local_ranks, 128), seed, &over_cards, &|form| form);
         held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}, seed {seed}: {words}"));
     }
 }

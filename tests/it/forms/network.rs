@@ -6,6 +6,7 @@ use std::time::Duration;
 use ep_codegen::meaning::Drawn;
 use ep_codegen::schedule::refusals;
 use ep_runtime::Pipeline;
+use ep_runtime::ir::Transport;
 use ep_runtime::net::ModelOptions;
 use ep_runtime::pipelines::{NodeCombine, NodeDispatch, NodeLayout, NodeNotify};
 
@@ -334,6 +335,36 @@ fn planted_bugs_are_found() {
         let source = if bug.file == "ep/net_slots.cuh" { NOTES } else { FAN };
         own(source, (3, 2, seed), planted)
     });
+}
+
+/// The same by kernels that speak to a network card themselves.
+#[test]
+fn rows_take_two_hops_through_cards() {
+    let over_cards = |mut drawn: Drawn| {
+        drawn.config.carrier = Some(Transport::Ibgda);
+        drawn
+    };
+    for (nodes, local_ranks, seed) in [(2, 2, 0), (3, 2, 1)] {
+        let held = judged((nodes, local_ranks, seed), &over_cards, &|form| form);
+        held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}, seed {seed}: {words}"));
+    }
+}
+
+/// Every kind of channel that a network carries, listed for cards alone; and a slow wire that keeps order.
+#[test]
+fn every_channel_goes_through_cards() {
+    let slow = ModelOptions {
+        latency: Duration::from_micros(300),
+        bytes_per_us: 50,
+        reorder: false,
+        dead_links: Vec::new(),
+    };
+    for source in [SPREAD, FAN, NOTES, ROWS] {
+        let all = [accepted(&source.replace("rdma", "ibgda")).unwrap_or_else(|it| panic!("{it}"))];
+        let numbers = [("nodes", 3), ("local_ranks", 2), ("hidden", 24), ("stripes", 2)];
+        let held = held_by(&all, &numbers, 1, &|drawn| drawn, &|form| form.over(&slow));
+        held.unwrap_or_else(|words| panic!("{words}"));
+    }
 }
 
 #[test]

@@ -10,7 +10,8 @@ use ep_runtime::backend::BackendError;
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
-use ep_runtime::ir::Axis;
+use ep_runtime::ir::network::carriers;
+use ep_runtime::ir::{Axis, Transport};
 use ep_runtime::jit::Arch;
 use ep_runtime::meaning::Wrong;
 use ep_runtime::net::{ModelNetwork, ModelOptions};
@@ -101,6 +102,11 @@ pub(super) fn courses(programs: &Programs) -> Result<Vec<Course>, Failure> {
             let arms: String = set.iter().map(|(_, arm)| format!(" {arm}")).collect();
             let name = format!("{word}{}{arms}", entry.name);
             all.push(Course::declared(&entry, (name, set), (plain, arch), programs)?);
+        }
+        if carriers(&(entry.ir)()).is_some_and(|all| all.contains(&Transport::Ibgda)) {
+            let set = vec![("network".to_owned(), "ibgda".to_owned())];
+            let name = format!("{} through cards", entry.name);
+            all.push(Course::declared(&entry, (name, set), (false, Arch::Sm90a), programs)?);
         }
         let name = format!("{} without a rank", entry.name);
         let mut course =

@@ -2,8 +2,11 @@
 
 use super::Planner;
 use crate::ir::naming::{camel, constant};
-use crate::ir::network::{readers, uses_network};
-use crate::ir::{Blocks, Channel, Role};
+use crate::ir::network::{carriers, readers, uses_network};
+use crate::ir::text::transport;
+use crate::ir::{Blocks, Channel, Role, Transport};
+use crate::plan::config::NETWORK;
+use crate::plan::error::PlanError;
 use crate::plan::message::MessageLayout;
 use crate::plan::network::{NetExtent, NetworkLayout};
 use crate::plan::numbers::eval;
@@ -91,13 +94,35 @@ impl Planner<'_> {
         Some(CfgGroup { name: "Counted".to_string(), members })
     }
 
+    /// What carries rows to other machines, if any may go there.
+    pub(super) fn carrier(&self) -> Result<Option<Transport>, PlanError> {
+        let Some(carriers) = carriers(self.ir) else { return Ok(None) };
+        let chosen = match &self.config.carrier {
+            Some(wish) => carriers.iter().find(|carrier| *carrier == wish),
+            None => carriers.first(),
+        };
+        let wish = || self.config.carrier.as_ref().map_or("open", transport);
+        let listed = || match carriers.is_empty() {
+            true => "nothing".to_string(),
+            false => carriers.iter().map(transport).collect::<Vec<_>>().join(", "),
+        };
+        chosen.cloned().map(Some).ok_or_else(|| PlanError::OutOfRange {
+            pipeline: self.ir.name.clone(),
+            name: NETWORK.to_string(),
+            value: wish().to_string(),
+            allowed: format!("what every channel to other machines lists: {}", listed()),
+        })
+    }
+
     /// Who of a channel's peers is reached over a network, if someone is.
     pub(super) fn net_extent(&self, channel: &Channel) -> Option<NetExtent> {
         if !uses_network(self.ir, channel) {
             return None;
         }
         let readers = readers(self.ir, channel).map_or(1, |set| self.peers_of(set));
-        Some(NetExtent::of(channel, self.number("local_ranks").unwrap_or(1), readers))
+        let node_ranks = self.number("local_ranks").unwrap_or(1);
+        let ibgda = self.carrier().is_ok_and(|carrier| carrier == Some(Transport::Ibgda));
+        Some(NetExtent::of(channel, node_ranks, readers, ibgda))
     }
 
     pub(super) fn roles(&self, warps: &[RoleWarps], window: &mut Window) -> Vec<CfgGroup> {

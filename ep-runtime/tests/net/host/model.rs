@@ -6,12 +6,13 @@ use std::time::Duration;
 use ep_runtime::error::CallError;
 use ep_runtime::host::mutant::Mutant;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs, Spec};
-use ep_runtime::net::{Layout, ModelNetwork, ModelOptions, Provider};
+use ep_runtime::net::{Layout, ModelNetwork, ModelOptions, NetError, Provider};
 
-use crate::exchange::{Exchange, TEXT, count};
+use crate::exchange::{Exchange, TEXT, count, for_cards};
 
-/// Mistakes in `net.cuh`.
+/// Mistakes in `net.cuh`, and in `ibgda.cuh`.
 const BUGS: &str = include_str!("bugs.txt");
+const CARD_BUGS: &str = include_str!("card_bugs.txt");
 
 /// A word that is put behind the rows says that they are there, not a signal: what nobody may rely on.
 const TAIL_AS_A_PUT: [(&str, &str); 2] = [
@@ -43,6 +44,8 @@ struct Modelled {
     build: Build,
     programs: Arc<Programs>,
     text: String,
+    /// Whether kernels speak to the card of their rank.
+    has_cards: bool,
 }
 
 impl Modelled {
@@ -54,7 +57,12 @@ impl Modelled {
             build: Build::Checked,
             programs: Programs::find().expect("a C++ compiler"),
             text: TEXT.to_string(),
+            has_cards: false,
         }
+    }
+
+    fn with_cards() -> Modelled {
+        Modelled { text: for_cards(TEXT), has_cards: true, ..Modelled::new() }
     }
 
     fn edited(edits: &[(&str, &str)]) -> Modelled {
@@ -79,11 +87,14 @@ impl Modelled {
             ranks,
             // Room for words behind the rows, too.
             data_bytes: 2 * self.exchange.data_bytes(),
-            queues: 1,
+            queues: 2,
             slots: self.exchange.slots,
             counters: 2,
         };
-        let network = ModelNetwork::new(&backend, layout, &self.options);
+        let network = match self.has_cards {
+            true => ModelNetwork::of_cards(&backend, layout, &self.options),
+            false => ModelNetwork::new(&backend, layout, &self.options),
+        };
         let network = network.map_err(|error| said(&error))?;
         let run = || {
             let kernel = self.exchange.prepare(&group, &self.text)?;
@@ -94,7 +105,15 @@ impl Modelled {
         };
         let result: Result<i32, CallError> = run();
         // What the emulator saw says more than what the kernels recorded.
-        result.map_err(|error| backend.report().unwrap_or_else(|| said(&error)))
+        let result = result.map_err(|error| backend.report().unwrap_or_else(|| said(&error)));
+        if let Some(said) =
+            result.as_ref().err().and_then(|report| report.strip_prefix("network: "))
+        {
+            let failure = network.failure().expect("the network has said so itself");
+            assert!(matches!(failure, NetError::Entry { .. }), "{failure:?}");
+            assert!(said.starts_with(&failure.to_string()), "{said}");
+        }
+        result
     }
 }
 
@@ -104,19 +123,21 @@ fn shape() -> Exchange {
 
 #[test]
 fn rows_come_over_as_they_were_in_every_schedule() {
-    let modelled = Modelled::new();
-    for seed in 1..=20 {
-        assert_eq!(modelled.run(seed), Ok(0), "seed {seed}");
-    }
-    let slow = ModelOptions {
-        latency: Duration::from_micros(300),
-        bytes_per_us: 50,
-        reorder: false,
-        dead_links: Vec::new(),
-    };
-    let modelled = Modelled { options: slow, build: Build::Fast, ..modelled };
-    for seed in 1..=20 {
-        assert_eq!(modelled.run(seed), Ok(0), "seed {seed}, in order");
+    for modelled in [Modelled::new(), Modelled::with_cards()] {
+        let has_cards = modelled.has_cards;
+        for seed in 1..=20 {
+            assert_eq!(modelled.run(seed), Ok(0), "seed {seed}, cards: {has_cards}");
+        }
+        let slow = ModelOptions {
+            latency: Duration::from_micros(300),
+            bytes_per_us: 50,
+            reorder: false,
+            dead_links: Vec::new(),
+        };
+        let modelled = Modelled { options: slow, build: Build::Fast, ..modelled };
+        for seed in 1..=20 {
+            assert_eq!(modelled.run(seed), Ok(0), "seed {seed}, in order, cards: {has_cards}");
+        }
     }
 }
 
@@ -147,16 +168,48 @@ fn a_dead_link_is_a_wait_that_names_both_ends() {
     );
 }
 
-/// Bugs of the library are found by the checker, by wrong rows or by a deadlock, in some of a few schedules.
+/// Failed entries are no progress.
+const FAILURE_AS_PROGRESS: &str = "
+== an entry that failed looks like one that was carried out
+in ep/ibgda.cuh
+-         if (kind != kCarriedOut) return near - 1;
+";
+
+/// A card that gives up says so, and whoever waits for it does not go on.
 #[test]
-fn planted_bugs_are_found() {
-    let bugs = Mutant::parse(BUGS).expect("the file of bugs");
+fn what_a_card_gives_up_is_not_done() {
+    let options = ModelOptions { dead_links: vec![(0, 2)], ..ModelOptions::default() };
+    let modelled = Modelled { options, ..Modelled::with_cards() };
+    let found = modelled.run(1).expect_err("rank 2 gets nothing of rank 0");
+    assert!(found.starts_with("deadlock: "), "{found}");
+    let waits = "rank 0: Exchange role 0 waits for rank 2: the network to read what it sends";
+    assert!(found.contains(waits), "{found}");
+    let waits_there = "rank 2: Exchange role 0 waits for rank 0: a row in the ring";
+    assert!(found.contains(waits_there), "{found}");
+    let bugs = Mutant::parse(FAILURE_AS_PROGRESS).expect("a bug");
+    let planted = Modelled { programs: modelled.programs.planted(&bugs[0]), ..modelled };
+    let found = planted.run(1).expect_err("rank 2 gets nothing of rank 0");
+    assert!(!found.contains(waits), "{found}");
+}
+
+/// Bugs of the library are found by the checker, by wrong rows or by a deadlock, in some of a few schedules.
+fn all_are_found(list: &str, modelled: fn() -> Modelled) {
+    let bugs = Mutant::parse(list).expect("the file of bugs");
     assert!(bugs.len() >= 10);
-    let modelled = Modelled::new();
-    for bug in &bugs {
-        let programs = modelled.programs.planted(bug);
-        let planted = Modelled { programs, ..Modelled::new() };
-        let is_found = |seed: &u64| planted.run(*seed) != Ok(0);
-        assert!((1..=12).find(is_found).is_some(), "nothing finds `{}`", bug.name);
-    }
+    let is_missed = |bug: &&Mutant| {
+        let planted = Modelled { programs: modelled().programs.planted(bug), ..modelled() };
+        (1..=12).all(|seed| planted.run(seed) == Ok(0))
+    };
+    let missed: Vec<&str> = bugs.iter().filter(is_missed).map(|bug| bug.name.as_str()).collect();
+    assert!(missed.is_empty(), "nothing finds {missed:?}");
+}
+
+#[test]
+fn planted_bugs_of_queues_are_found() {
+    all_are_found(BUGS, Modelled::new);
+}
+
+#[test]
+fn planted_bugs_of_queue_pairs_are_found() {
+    all_are_found(CARD_BUGS, Modelled::with_cards);
 }

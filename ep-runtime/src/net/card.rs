@@ -1,0 +1,393 @@
+//! A network card inside the emulator, which carries out what kernels write into its queue pairs.
+//!
+//! Each queue pair is an actor of the scheduler and an agent of the checker, since nothing orders two of them.
+//! It sees an entry only when a doorbell or a doorbell record says so, carries entries out in order, and
+//! promises no more than a reliable connection does: bytes of neighboring writes land in any order, an add
+//! finds all writes before it landed, and a completion says that its entry and all before have been.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use ep_emu::{Actor, ActorMemory, Address};
+
+use super::mlx5::{
+    self, BLOCK_BYTES, COMPLETION_WORD_AT, Entry, Place, Ring, Source, Syndrome, Work,
+};
+use super::model::ModelOptions;
+use super::pairs::PairLayout;
+use crate::net_error::NetError;
+
+/// Entries that a card works on at once.
+const AT_ONCE: usize = 16;
+
+/// How long a card asks a peer again that does not answer. A real one takes seconds.
+const RETRIES_NS: u64 = 100_000;
+
+/// What the network and its cards know of one another.
+#[derive(Default)]
+pub(super) struct Shared {
+    pub(super) gone: AtomicBool,
+    pub(super) failure: OnceLock<NetError>,
+}
+
+/// Which queue pair: that of `rank` to `peer` for a queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct End {
+    pub(super) rank: usize,
+    pub(super) peer: usize,
+    pub(super) queue: usize,
+}
+
+/// How far the card is with an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It has been read.
+    Read,
+    /// What it sends has left, and so many bytes of that have landed.
+    Sent(usize),
+    /// All has landed, and the answer is on its way.
+    Landed,
+}
+
+/// An entry that the card works on.
+struct Packet {
+    number: u32,
+    entry: Entry,
+    bytes: Vec<u8>,
+    stage: Stage,
+    due_ns: u64,
+}
+
+/// One queue pair of the card of one rank.
+pub(super) struct CardPair {
+    end: End,
+    layout: PairLayout,
+    /// The memory of this rank and of the peer.
+    own: u64,
+    theirs: u64,
+    latency_ns: u64,
+    bytes_per_us: u64,
+    reorder: bool,
+    is_dead: bool,
+    /// What the doorbell held when it was last looked at.
+    rung: u64,
+    /// Entries of which the card knows, and those that it has read.
+    known: u32,
+    read: u32,
+    packets: VecDeque<Packet>,
+    free_ns: u64,
+    now_ns: u64,
+    /// An entry has failed: no other one is carried out.
+    has_failed: bool,
+    shared: Arc<Shared>,
+}
+
+impl CardPair {
+    /// The queue pair `end` of ranks whose memories begin at `bases`.
+    pub(super) fn new(
+        end: End,
+        layout: PairLayout,
+        bases: &[u64],
+        options: &ModelOptions,
+        shared: &Arc<Shared>,
+    ) -> CardPair {
+        CardPair {
+            end,
+            layout,
+            own: bases[end.rank],
+            theirs: bases[end.peer],
+            latency_ns: u64::try_from(options.latency.as_nanos()).unwrap_or(u64::MAX),
+            bytes_per_us: options.bytes_per_us,
+            reorder: options.reorder,
+            is_dead: options.dead_links.contains(&(end.rank, end.peer)),
+            rung: 0,
+            known: 0,
+            read: 0,
+            packets: VecDeque::new(),
+            free_ns: 0,
+            now_ns: 0,
+            has_failed: false,
+            shared: Arc::clone(shared),
+        }
+    }
+
+    fn here(&self, offset: u64) -> Address {
+        Address(self.own + offset)
+    }
+
+    /// Its own number.
+    fn number(&self) -> u32 {
+        self.layout.number(self.end.peer, self.end.queue)
+    }
+
+    /// Says what is wrong with an entry, to the kernel as a card does, and ends the run.
+    fn refuse(
+        &mut self,
+        memory: &mut dyn ActorMemory,
+        (number, syndrome): (u32, Syndrome),
+        why: String,
+    ) {
+        self.complete(memory, number, Some(syndrome));
+        let End { rank, peer, queue } = self.end;
+        let error = NetError::Entry { rank, peer, queue, number, why };
+        memory.fail(error.to_string());
+        let _ = self.shared.failure.set(error);
+    }
+
+    /// Looks at the doorbell, and at the record.
+    fn listen(&mut self, memory: &mut dyn ActorMemory) -> bool {
+        let End { peer, queue, .. } = self.end;
+        let doorbell = self.here(self.layout.doorbell(peer, queue));
+        let record = self.here(self.layout.record(peer, queue));
+        let recorded = mlx5::recorded(memory.peek_half(record));
+        if memory.peek(doorbell) != self.rung {
+            self.rung = memory.acquire(doorbell);
+            self.hear(memory, Ring::read(self.rung), recorded);
+            return true;
+        }
+        // It comes to the record again while it works, and need not be told to.
+        if self.rung == 0 || ahead(recorded, self.known) <= 0 {
+            return false;
+        }
+        let recorded = mlx5::recorded(memory.acquire_half(record));
+        self.known = self.known.wrapping_add(ahead(recorded, self.known) as u32);
+        true
+    }
+
+    /// Takes note of a doorbell.
+    fn hear(&mut self, memory: &mut dyn ActorMemory, ring: Ring, recorded: u16) {
+        let (pair, slots) = (self.number(), self.layout.0.slots);
+        let next = self.known.wrapping_add(i32::from(ahead(ring.next, self.known)) as u32);
+        let in_reach = next.wrapping_sub(self.read) as i32 <= slots as i32;
+        let why = if ring.pair != pair {
+            format!("is told of by a doorbell for queue pair {:#x}, not {pair:#x}", ring.pair)
+        } else if !in_reach {
+            let read = self.read;
+            format!("is told of when entry {read} is the next one to read, of {slots} slots")
+        } else if ahead(recorded, next) < 0 {
+            let (rung, recorded) = (ring.next, recorded);
+            format!("is told of by a doorbell up to {rung}, with {recorded} in its record")
+        } else {
+            if ahead(ring.next, self.known) > 0 {
+                self.known = next;
+            }
+            return;
+        };
+        self.refuse(memory, (next.wrapping_sub(1), Syndrome::Operation), why);
+    }
+
+    /// Reads the next entry.
+    fn fetch(&mut self, memory: &mut dyn ActorMemory) -> bool {
+        if self.read == self.known || self.packets.len() == AT_ONCE {
+            return false;
+        }
+        let (number, End { peer, queue, .. }) = (self.read, self.end);
+        let mut block = [0; BLOCK_BYTES];
+        memory.read(self.here(self.layout.entry(peer, queue, number)), &mut block);
+        self.read = number.wrapping_add(1);
+        match Entry::read(&block, self.number(), number) {
+            Err(why) => self.refuse(memory, (number, Syndrome::Operation), why),
+            Ok(entry) => match self.check(&entry) {
+                Err((syndrome, why)) => self.refuse(memory, (number, syndrome), why),
+                Ok(()) => {
+                    let (bytes, stage) = (Vec::new(), Stage::Read);
+                    self.packets.push_back(Packet { number, entry, bytes, stage, due_ns: 0 });
+                }
+            },
+        }
+        true
+    }
+
+    /// Whether an entry may touch what it names.
+    fn check(&self, entry: &Entry) -> Result<(), (Syndrome, String)> {
+        let (to, own) = match &entry.work {
+            Work::Write { to, source: Source::Memory(from) } => (to, Some(from)),
+            Work::Write { to, source: Source::Inline(_) } => (to, None),
+            Work::Add { to, before, .. } => (to, Some(before)),
+        };
+        let (layout, End { rank, peer, .. }) = (self.layout, self.end);
+        let no_right = |rank: usize, place: &Place| {
+            let Place { address, key, bytes } = place;
+            format!(
+                "names {bytes} bytes at {address:#x} of rank {rank}, to which key {key:#x} gives no right"
+            )
+        };
+        let place = own.filter(|place| layout.offset(rank, self.own, place).is_none());
+        if let Some(place) = place {
+            return Err((Syndrome::Protection, no_right(rank, place)));
+        }
+        if layout.offset(peer, self.theirs, to).is_none() {
+            return Err((Syndrome::RemoteAccess, no_right(peer, to)));
+        }
+        let is_add = matches!(entry.work, Work::Add { .. });
+        match is_add && !to.address.is_multiple_of(u64::from(mlx5::ADD_BYTES)) {
+            true => Err((Syndrome::Operation, format!("adds at {:#x}, inside a word", to.address))),
+            false => Ok(()),
+        }
+    }
+
+    /// Moves one entry on: its bytes leave, or some of them land.
+    fn carry(&mut self, memory: &mut dyn ActorMemory) -> bool {
+        let movable: Vec<usize> = (0..self.packets.len()).filter(|at| self.can_move(*at)).collect();
+        if movable.is_empty() {
+            return false;
+        }
+        let at = movable[memory.draw(movable.len())];
+        match self.packets[at].stage {
+            Stage::Read => self.depart(at, memory),
+            _ => self.arrive(at, memory),
+        }
+        true
+    }
+
+    fn can_move(&self, at: usize) -> bool {
+        let packet = &self.packets[at];
+        let before = || self.packets.iter().take(at).filter(|it| it.stage != Stage::Landed);
+        let is_add = |packet: &Packet| matches!(packet.entry.work, Work::Add { .. });
+        match packet.stage {
+            // They leave in order.
+            Stage::Read => before().all(|it| it.stage != Stage::Read),
+            Stage::Sent(_) if self.is_dead || packet.due_ns > self.now_ns => false,
+            Stage::Sent(_) if is_add(packet) || !self.reorder => before().count() == 0,
+            Stage::Sent(_) => !before().any(is_add),
+            Stage::Landed => false,
+        }
+    }
+
+    /// What an entry sends is read.
+    fn depart(&mut self, at: usize, memory: &mut dyn ActorMemory) {
+        let bytes = match &self.packets[at].entry.work {
+            Work::Write { source: Source::Memory(from), .. } => {
+                let mut bytes = vec![0; from.bytes as usize];
+                memory.read(Address(from.address), &mut bytes);
+                bytes
+            }
+            Work::Write { source: Source::Inline(bytes), .. } => bytes.clone(),
+            Work::Add { number, .. } => number.to_le_bytes().to_vec(),
+        };
+        let takes = (bytes.len() as u64 * 1000).checked_div(self.bytes_per_us).unwrap_or(0);
+        self.free_ns = self.free_ns.max(self.now_ns) + takes;
+        let arrives = self.free_ns + self.latency_ns;
+        let packet = &mut self.packets[at];
+        packet.bytes = bytes;
+        packet.stage = Stage::Sent(0);
+        packet.due_ns = if self.is_dead { self.now_ns + RETRIES_NS } else { arrives };
+    }
+
+    /// Some of what an entry sends lands.
+    fn arrive(&mut self, at: usize, memory: &mut dyn ActorMemory) {
+        let packet = &mut self.packets[at];
+        let Stage::Sent(landed) = packet.stage else { return };
+        match &packet.entry.work {
+            Work::Write { to, .. } => {
+                let left = packet.bytes.len() - landed;
+                // Whole words, as a network writes them.
+                let piece = match left {
+                    0..16 => left,
+                    _ => left.min((1 + memory.draw(left / 8)) * 8),
+                };
+                let part = &packet.bytes[landed..landed + piece];
+                memory.write(Address(to.address + landed as u64), part);
+                packet.stage = Stage::Sent(landed + piece);
+                if piece < left {
+                    return;
+                }
+            }
+            Work::Add { to, number, .. } => {
+                let was = memory.peek_half(Address(to.address));
+                memory.release_half(Address(to.address), was.wrapping_add(*number));
+                packet.bytes = was.to_le_bytes().to_vec();
+            }
+        }
+        packet.stage = Stage::Landed;
+        packet.due_ns = self.now_ns + self.latency_ns;
+    }
+
+    /// Ends the first entry, when the peer has answered or does not.
+    fn finish(&mut self, memory: &mut dyn ActorMemory) -> bool {
+        let Some(first) = self.packets.front().filter(|first| first.due_ns <= self.now_ns) else {
+            return false;
+        };
+        let number = first.number;
+        if self.is_dead && first.stage == Stage::Sent(0) {
+            self.complete(memory, number, Some(Syndrome::Retries));
+            self.flush(memory);
+            return true;
+        }
+        if first.stage != Stage::Landed {
+            return false;
+        }
+        if let Work::Add { before, .. } = &first.entry.work {
+            memory.write(Address(before.address), &first.bytes);
+        }
+        let says_done = first.entry.says_done;
+        self.packets.pop_front();
+        if says_done {
+            self.complete(memory, number, None);
+        }
+        true
+    }
+
+    /// Says of all entries that it knows that they are not carried out, as one before them was not.
+    fn flush(&mut self, memory: &mut dyn ActorMemory) {
+        self.packets.clear();
+        self.complete(memory, self.known.wrapping_sub(1), Some(Syndrome::Flushed));
+    }
+
+    /// Writes the completion of an entry over the one before.
+    fn complete(&mut self, memory: &mut dyn ActorMemory, number: u32, failed: Option<Syndrome>) {
+        let block = mlx5::completion(self.number(), number, failed);
+        let at = self.here(self.layout.completion(self.end.peer, self.end.queue));
+        let (body, last) = block.split_at(COMPLETION_WORD_AT);
+        memory.write(at, body);
+        let last = last.first_chunk().copied().map_or(0, u32::from_le_bytes);
+        memory.release_half(at.offset(COMPLETION_WORD_AT as u64), last);
+        self.has_failed |= failed.is_some();
+    }
+
+    fn is_over(&self) -> bool {
+        self.shared.failure.get().is_some() || self.shared.gone.load(Ordering::Relaxed)
+    }
+}
+
+/// How far a number of 16 bits is ahead of another one.
+fn ahead(number: u16, of: u32) -> i16 {
+    number.wrapping_sub(of as u16) as i16
+}
+
+impl Actor for CardPair {
+    fn name(&self) -> String {
+        let End { rank, peer, queue } = self.end;
+        format!("the card of rank {rank} for queue {queue} to rank {peer}")
+    }
+
+    fn step(&mut self, memory: &mut dyn ActorMemory) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        self.now_ns = memory.clock_ns();
+        if self.has_failed {
+            let hears = self.listen(memory);
+            if hears {
+                self.flush(memory);
+            }
+            return hears;
+        }
+        // Any of these may be what happens next.
+        let first = memory.draw(4);
+        (first..first + 4).any(|turn| match turn % 4 {
+            0 => self.listen(memory),
+            1 => self.fetch(memory),
+            2 => self.carry(memory),
+            _ => self.finish(memory),
+        })
+    }
+
+    fn due_ns(&self) -> Option<u64> {
+        // What is due already waits for something else.
+        let later =
+            self.packets.iter().map(|packet| packet.due_ns).filter(|due| *due > self.now_ns);
+        later.min().filter(|_| !self.is_over())
+    }
+}

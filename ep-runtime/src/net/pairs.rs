@@ -1,0 +1,244 @@
+//! Where everything lies in the memory of one rank whose kernels speak to a network card themselves, the
+//! same on every rank, and what they are told of their queue pairs.
+//!
+//! ```text
+//! data         rows: peers write here, and kernels read and write
+//! counters     [source, queue, counter] u32: what has landed, for kernels
+//! before       [peer, queue] 8 bytes: what a counter of a peer was before an add
+//! entries      [peer, queue, slot] 64 bytes: what kernels ask the card for
+//! completions  [peer, queue] 64 bytes: how far the card is
+//! records      [peer, queue] 8 bytes: entries to receive, and to send
+//! doorbells    [peer, queue] 8 bytes: the card's own, where a model is one
+//! ```
+
+use super::layout::{ALIGNMENT, Layout};
+use super::mlx5::{BLOCK_BYTES, COMPLETION_WORD_AT, Place};
+use crate::net_error::NetError;
+
+/// The words of `ep::QueuePair` (`templates/device/ep/ibgda.cuh`) in order. A test holds this list against
+/// the header's text.
+#[cfg(test)]
+const PAIR_WORDS: [&str; 14] = [
+    "Quad* entries",
+    "const u32* done",
+    "u32* record",
+    "u64* doorbell",
+    "u64 data",
+    "u64 counters",
+    "u64 before",
+    "u32 data_key",
+    "u32 counters_key",
+    "u32 own_data_key",
+    "u32 own_counters_key",
+    "u32 number",
+    "u32 claimed",
+    "u32 told",
+];
+
+/// Bytes of `ep::QueuePair`.
+const PAIR_BYTES: usize = 128;
+
+/// The most slots of a queue pair: numbers of 16 bits tell what is done from what is not.
+const MOST_SLOTS: u64 = 1 << 14;
+
+/// Bytes of a record, and of a doorbell.
+const RECORD_BYTES: u64 = 8;
+
+/// The number of the first queue pair of a card.
+const FIRST_PAIR: usize = 0x100;
+
+/// The key of the first region of the first rank.
+const FIRST_KEY: usize = 0x1000;
+
+/// What a card lets others touch; counters are apart, since nothing may pass them on a bus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Region {
+    Data,
+    Counters,
+}
+
+/// The numbers that decide over it: those of a network of queues, whose places are others.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PairLayout(pub(super) Layout);
+
+impl PairLayout {
+    /// Fails if a number is out of its range.
+    pub(super) fn check(&self) -> Result<(), NetError> {
+        self.0.check()?;
+        let value = self.0.slots as u64;
+        match value <= MOST_SLOTS {
+            true => Ok(()),
+            false => {
+                let (what, least) = ("slots a queue pair", 1);
+                Err(NetError::Option { what, value, least, most: MOST_SLOTS })
+            }
+        }
+    }
+
+    /// Peers and queues.
+    pub(super) fn ends(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let queues = self.0.queues;
+        (0..self.0.ranks).flat_map(move |peer| (0..queues).map(move |queue| (peer, queue)))
+    }
+
+    fn pairs(&self) -> u64 {
+        (self.0.ranks * self.0.queues) as u64
+    }
+
+    fn flow(&self, peer: usize, queue: usize) -> u64 {
+        self.0.flow(peer, queue) as u64
+    }
+
+    /// What `source` has added to the first counter of a queue.
+    pub(super) fn counters(&self, source: usize, queue: usize) -> u64 {
+        let first = self.0.data_bytes.next_multiple_of(ALIGNMENT);
+        first + self.flow(source, queue) * self.0.counters as u64 * 4
+    }
+
+    fn befores(&self) -> u64 {
+        self.counters(self.0.ranks, 0).next_multiple_of(ALIGNMENT)
+    }
+
+    pub(super) fn before(&self, peer: usize, queue: usize) -> u64 {
+        self.befores() + self.flow(peer, queue) * 8
+    }
+
+    fn entries(&self) -> u64 {
+        self.before(self.0.ranks, 0).next_multiple_of(ALIGNMENT)
+    }
+
+    /// The slot of the entry of this number.
+    pub(super) fn entry(&self, peer: usize, queue: usize, number: u32) -> u64 {
+        let slots = self.0.slots as u64;
+        let slot = self.flow(peer, queue) * slots + u64::from(number) % slots;
+        self.entries() + slot * BLOCK_BYTES as u64
+    }
+
+    pub(super) fn completion(&self, peer: usize, queue: usize) -> u64 {
+        let first = self.entries() + self.pairs() * self.0.slots as u64 * BLOCK_BYTES as u64;
+        first + self.flow(peer, queue) * BLOCK_BYTES as u64
+    }
+
+    /// The half of a record that counts what is sent.
+    pub(super) fn record(&self, peer: usize, queue: usize) -> u64 {
+        self.completion(self.0.ranks, 0) + self.flow(peer, queue) * RECORD_BYTES + 4
+    }
+
+    pub(super) fn doorbell(&self, peer: usize, queue: usize) -> u64 {
+        let first = self.completion(self.0.ranks, 0) + self.pairs() * RECORD_BYTES;
+        first + self.flow(peer, queue) * RECORD_BYTES
+    }
+
+    /// All of it.
+    pub(super) fn bytes(&self) -> u64 {
+        self.doorbell(self.0.ranks, 0)
+    }
+
+    /// The number of a queue pair, among those of its card.
+    pub(super) fn number(&self, peer: usize, queue: usize) -> u32 {
+        (FIRST_PAIR + self.0.flow(peer, queue)) as u32
+    }
+
+    /// The key of what a rank lets others touch.
+    pub(super) fn key(&self, rank: usize, region: Region) -> u32 {
+        (FIRST_KEY + 2 * rank + region as usize) as u32
+    }
+
+    /// Where a place lies in the memory of `rank`, which begins at `base`, if its key gives the right to it.
+    pub(super) fn offset(&self, rank: usize, base: u64, place: &Place) -> Option<u64> {
+        let data = (self.key(rank, Region::Data), 0, self.0.data_bytes);
+        let counters = (self.key(rank, Region::Counters), self.counters(0, 0), self.entries());
+        let (_, low, high) = [data, counters].into_iter().find(|(key, ..)| *key == place.key)?;
+        let offset = place.address.checked_sub(base)?;
+        let end = offset.checked_add(u64::from(place.bytes))?;
+        (low <= offset && end <= high).then_some(offset)
+    }
+
+    /// `ep::QueuePair` of all queue pairs of a rank, in whose memory each of `bases` is known to its card.
+    pub(super) fn table(&self, rank: usize, bases: &[u64]) -> Vec<u8> {
+        let own = bases[rank];
+        let mut table = Vec::new();
+        for (peer, queue) in self.ends() {
+            let theirs = bases[peer];
+            let wide = [
+                own + self.entry(peer, queue, 0),
+                own + self.completion(peer, queue) + COMPLETION_WORD_AT as u64,
+                own + self.record(peer, queue),
+                own + self.doorbell(peer, queue),
+                theirs,
+                theirs + self.counters(rank, queue),
+                own + self.before(peer, queue),
+            ];
+            let narrow = [
+                self.key(peer, Region::Data),
+                self.key(peer, Region::Counters),
+                self.key(rank, Region::Data),
+                self.key(rank, Region::Counters),
+                self.number(peer, queue),
+            ];
+            let end = table.len() + PAIR_BYTES;
+            table.extend(wide.into_iter().flat_map(u64::to_le_bytes));
+            table.extend(narrow.into_iter().flat_map(u32::to_le_bytes));
+            table.resize(end, 0);
+        }
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: PairLayout =
+        PairLayout(Layout { ranks: 3, data_bytes: 1000, queues: 2, slots: 32, counters: 5 });
+
+    #[test]
+    fn the_words_are_those_of_the_header() {
+        let members = crate::device::members_of("ep/ibgda.cuh", "struct alignas(128) QueuePair {");
+        assert_eq!(members, PAIR_WORDS);
+        assert_eq!(SMALL.table(0, &[1 << 20, 2 << 20, 3 << 20]).len(), 6 * PAIR_BYTES);
+    }
+
+    #[test]
+    fn parts_lie_behind_one_another() {
+        let ends = [
+            (SMALL.counters(0, 0), 1000),
+            (SMALL.before(0, 0), SMALL.counters(2, 1) + 20),
+            (SMALL.entry(0, 0, 0), SMALL.before(2, 1) + 8),
+            (SMALL.completion(0, 0), SMALL.entry(2, 1, 31) + 64),
+            (SMALL.record(0, 0) - 4, SMALL.completion(2, 1) + 64),
+            (SMALL.doorbell(0, 0), SMALL.record(2, 1) + 4),
+            (SMALL.bytes(), SMALL.doorbell(2, 1) + 8),
+        ];
+        for (index, (start, end)) in ends.into_iter().enumerate() {
+            assert!(start >= end && start < end + ALIGNMENT, "part {index}: {start} after {end}");
+        }
+        assert_eq!(SMALL.entry(1, 1, 35), SMALL.entry(1, 1, 3));
+    }
+
+    #[test]
+    fn a_key_gives_the_right_to_one_region_of_one_rank() {
+        let base = 1 << 20;
+        let at = |rank, region, offset: u64, bytes| {
+            let place = Place { address: base + offset, key: SMALL.key(rank, region), bytes };
+            SMALL.offset(1, base, &place)
+        };
+        assert_eq!(at(1, Region::Data, 990, 10), Some(990));
+        assert_eq!(at(1, Region::Data, 990, 11), None);
+        assert_eq!(at(2, Region::Data, 0, 4), None);
+        let counters = SMALL.counters(0, 0);
+        assert_eq!(at(1, Region::Counters, counters, 4), Some(counters));
+        assert_eq!(at(1, Region::Counters, counters - 4, 4), None);
+        assert_eq!(at(1, Region::Data, counters, 4), None);
+        let below = Place { address: base - 1, key: SMALL.key(1, Region::Data), bytes: 1 };
+        assert_eq!(SMALL.offset(1, base, &below), None);
+    }
+
+    #[test]
+    fn slots_that_16_bits_do_not_tell_apart_are_refused() {
+        let many = PairLayout(Layout { slots: 1 << 15, ..SMALL.0 });
+        let text = "32768 slots a queue pair of a network, there can be 1 to 16384";
+        assert_eq!(many.check().unwrap_err().to_string(), text);
+        assert_eq!(SMALL.check(), Ok(()));
+    }
+}

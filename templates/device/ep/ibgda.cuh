@@ -1,0 +1,228 @@
+// A network card that kernels speak to themselves: the promise of net.cuh by work-queue entries of mlx5.
+//
+// A rank has a queue pair for each peer and queue, joined to one of the peer's by a reliable connection. A
+// put is an entry that writes rows, a signal one that adds to a counter at the peer. The card carries the
+// entries of one queue pair out in order: it may place the bytes of neighboring writes in any order, but an
+// atomic behind them finds all of them placed. That is the one rule of the network that the promise needs
+// here, and why a signal is an atomic: what it adds to may be polled by a kernel, and lanes need not agree
+// on a sum. Counters are registered without relaxed ordering, so that on the bus of the peer, too, nothing
+// before an add comes after it. Nothing orders two queue pairs, as nothing orders two peers or queues.
+//
+// Lanes of many warps write to one queue pair. Each claims an entry; it writes the entry as soon as its slot
+// is free, and tells the card of it when all before are told of (`told`). An order of three steps is what
+// the card relies on, and each is a release of the ones before: the entry, the doorbell record, the
+// doorbell. Whoever sees that another lane has claimed the next entry leaves the last two to that one.
+//
+// All completions of a queue pair overwrite one place (a collapsed queue, whose owner bit says nothing),
+// which names the last entry that was carried out. Only waits for room and `drain` look at it. An entry that
+// failed is no progress, nor is what the card says of those behind it: the wait runs out, and names the peer.
+#pragma once
+
+#include <ep/net.cuh>
+#include <ep/ptx.cuh>
+#include <ep/sync.cuh>
+
+namespace ep {
+
+/// A queue pair, in device memory. Addresses are those by which the card knows memory.
+struct alignas(128) QueuePair {
+    Quad* entries;      // [slot] four each
+    const u32* done;    // the last word of the completion: {kind and more, number of the entry}
+    u32* record;        // entries that the card may carry out, for the card
+    u64* doorbell;      // of the card
+    u64 data;           // at the peer
+    u64 counters;       // at the peer, those of this rank and queue
+    u64 before;         // here: where the card leaves what a counter was before an add
+    u32 data_key;       // at the peer
+    u32 counters_key;   // at the peer
+    u32 own_data_key;
+    u32 own_counters_key;  // that of `before`, too
+    u32 number;            // of the queue pair
+    u32 claimed;           // entries that lanes have claimed
+    u32 told;              // entries that were written, in order
+};
+
+/// One warp's view of the queue pairs of a queue; all lanes call every method. It does what `NetQueue` does.
+class PairQueue {
+public:
+    __device__ __forceinline__ PairQueue(Team& team, const Net& net, int queue)
+        : team_(team), net_(net), queue_(queue), has_posted_(false) {}
+
+    /// As `NetQueue::put`.
+    __device__ __forceinline__ bool put(int peer, u64 to, u64 from, u32 bytes) {
+        QueuePair* pair = bytes != 0 ? pair_to(peer) : nullptr;
+        return post(pair, peer, [&](Quad* entry, u32 own) {
+            const char* source = net_.data + from;
+            // What fits into the entry is not fetched by the card: a trip over the bus less.
+            const bool fits = bytes <= kInlineBytes && ((from | bytes) & 3) == 0;
+            const u32 units = fits && bytes > kInlineBytes - 16 ? 4 : 3;
+            store_quad(entry, control(kWrite, own, pair->number, units));
+            store_quad(entry + 1, there(pair->data + net_.begin + to, pair->data_key));
+            if (fits) {
+                u32* words = reinterpret_cast<u32*>(entry + 2);
+                words[0] = swapped(kInline | bytes);
+                for (u32 i = 0; i < bytes / 4; ++i) {
+                    words[1 + i] = reinterpret_cast<const u32*>(source)[i];
+                }
+            } else {
+                store_quad(entry + 2, here(bytes, pair->own_data_key, reinterpret_cast<u64>(source)));
+            }
+        });
+    }
+
+    /// As `NetQueue::signal`.
+    __device__ __forceinline__ bool signal(int peer, u32 counter, u32 number) {
+        QueuePair* pair = number != 0 ? pair_to(peer) : nullptr;
+        return post(pair, peer, [&](Quad* entry, u32 own) {
+            const u64 target = pair->counters + u64{4} * (net_.first + counter);
+            store_quad(entry, control(kAddHalf, own, pair->number, 4));
+            store_quad(entry + 1, there(target, pair->counters_key));
+            // No boundary: a carry goes through all 32 bits.
+            store_quad(entry + 2, Quad{swapped(number), 0, 0, 0});
+            store_quad(entry + 3, here(4, pair->own_counters_key, pair->before));
+        });
+    }
+
+    /// As `NetQueue::turn_to`.
+    __device__ __forceinline__ void turn_to(int queue) {
+        if (queue == queue_) return;
+        queue_ = queue;
+        has_posted_ = false;
+    }
+
+    /// As `NetQueue::drain`. Waits for what other warps have claimed, too.
+    __device__ __forceinline__ bool drain() {
+        const int ranks = has_posted_ ? static_cast<int>(net_.ranks) : 0;
+#pragma unroll 1
+        for (int first = 0; first < ranks; first += kLanes) {
+            const int peer = first + team_.lane;
+            const bool some = peer < ranks && peer != static_cast<int>(net_.rank);
+            const QueuePair* pair = some ? pair_to(peer) : nullptr;
+            const u32 want = some ? load_relaxed_gpu(&pair->claimed) : 0;
+            const Site site{queue_, Waiting::kDrained, -1, some ? peer : -1, want};
+            wait(team_, site, [&](u32& seen) {
+                if (!some) return true;
+                seen = load_acquire_gpu(&pair->told);
+                if (!reached(seen, want)) return false;
+                if (reached(done(pair, want), want)) return true;
+                // Far more may have been done since: then the slots are in use again.
+                return reached(load_acquire_gpu(&pair->told), want + net_.slots);
+            });
+        }
+        return !team_.stopped;
+    }
+
+    /// As `NetQueue::counter`.
+    __device__ __forceinline__ const u32* counter(int source, int index) const {
+        return counter_of(net_, source, queue_, index);
+    }
+
+private:
+    /// Opcodes, with their modifier in the highest byte.
+    static constexpr u32 kWrite = 0x08;
+    static constexpr u32 kAddHalf = 0x08000015;  // masked fetch-and-add, of 4 bytes
+    /// Of a control segment: the card shall say when it is done.
+    static constexpr u32 kSaysDone = 0x08u << 24;
+    /// Of a data segment: bytes follow, not where they are.
+    static constexpr u32 kInline = 0x80000000u;
+    static constexpr u32 kInlineBytes = 28;
+    /// Kinds of completions.
+    static constexpr u32 kCarriedOut = 0x0;
+    static constexpr u32 kNone = 0xf;
+    /// Entries of which one tells the card at least. Fewer than there are slots, so that nobody waits for
+    /// room that only an entry behind its own could make.
+    static constexpr u32 kTogether = 8;
+
+    /// The card's numbers have their highest byte first.
+    static __device__ __forceinline__ u32 swapped(u32 word) {
+        return word << 24 | (word & 0xff00u) << 8 | (word >> 8 & 0xff00u) | word >> 24;
+    }
+
+    /// What to do, which entry it is, and how many quads that takes.
+    static __device__ __forceinline__ Quad control(u32 what, u32 own, u32 number, u32 units) {
+        return Quad{swapped(what | (own & 0xffffu) << 8), swapped(number << 8 | units), kSaysDone, 0};
+    }
+
+    /// Memory of the peer.
+    static __device__ __forceinline__ Quad there(u64 address, u32 key) {
+        return Quad{swapped(static_cast<u32>(address >> 32)), swapped(static_cast<u32>(address)),
+                    swapped(key), 0};
+    }
+
+    /// Memory of this rank.
+    static __device__ __forceinline__ Quad here(u32 bytes, u32 key, u64 address) {
+        return Quad{swapped(bytes), swapped(key), swapped(static_cast<u32>(address >> 32)),
+                    swapped(static_cast<u32>(address))};
+    }
+
+    __device__ __forceinline__ QueuePair* pair_to(int peer) const {
+        return net_.pairs + static_cast<u64>(peer) * net_.queues + static_cast<u64>(queue_);
+    }
+
+    /// How many entries the card is done with, whose sources and slots it reads no more (M4). It tells the
+    /// lowest 16 bits: `near` is a number that is not as far away as half of them count.
+    static __device__ __forceinline__ u32 done(const QueuePair* pair, u32 near) {
+        const u32 word = load_acquire_sys(pair->done);
+        const u32 kind = word >> 28;
+        if (kind == kNone) return 0;
+        if (kind != kCarriedOut) return near - 1;
+        const u32 count = (swapped(word) >> 16) + 1;
+        return near + static_cast<u32>(static_cast<i32>((count - near) << 16) >> 16);
+    }
+
+    /// Writes an entry of each lane that has a pair, and tells the card of it.
+    template <class Write>
+    __device__ __forceinline__ bool post(QueuePair* pair, int peer, Write write) {
+        const bool asks = pair != nullptr;
+        if (team_.stopped || __ballot_sync(kAllLanes, asks) == 0) return !team_.stopped;
+        has_posted_ = true;
+        const u32 own = asks ? fetch_add_relaxed_gpu(&pair->claimed, 1) : 0;
+        const Site site{queue_, Waiting::kQueue, -1, asks ? peer : -1, own};
+        bool is_written = !asks;
+        bool is_told = !asks;
+        // Lanes go on one by one: each may hold up an entry that another warp waits for.
+        wait(team_, site, [&](u32& seen) {
+            if (is_told) return true;
+            seen = load_relaxed_gpu(&pair->told);
+            if (!is_written) {
+                is_written = has_room(pair, own);
+                if (!is_written) return false;
+                write(pair->entries + static_cast<u64>(own & (net_.slots - 1)) * 4, own);
+            }
+            if (seen != own) return false;
+            tell(pair, own);
+            is_told = true;
+            return true;
+        });
+        return !team_.stopped;
+    }
+
+    /// Whether the slot of an entry is free.
+    __device__ __forceinline__ bool has_room(const QueuePair* pair, u32 own) const {
+        const u32 want = own + 1 - net_.slots;
+        // What is told of had room itself: so the card's number is near.
+        return reached(load_acquire_gpu(&pair->told), want) && reached(done(pair, want), want);
+    }
+
+    /// Tells of an entry that was written, whose turn it is.
+    __device__ __forceinline__ void tell(QueuePair* pair, u32 own) const {
+        // What the lanes before have written is told of here, too.
+        load_acquire_gpu(&pair->told);
+        const bool is_last = load_relaxed_gpu(&pair->claimed) == own + 1;
+        if (is_last || own % kTogether == kTogether - 1) {
+            // M1: the card reads entries up to the record, as soon as it sees that.
+            const u32 next = (own + 1) & 0xffffu;
+            store_release_sys(pair->record, swapped(next));
+            // M1: the card reads the record when it hears the doorbell, the head of an entry to come.
+            store_release_sys(pair->doorbell, stamped(swapped(pair->number << 8), swapped(next << 8)));
+        }
+        fetch_add_acq_rel_gpu(&pair->told, 1);
+    }
+
+    Team& team_;
+    const Net& net_;
+    int queue_;
+    bool has_posted_;
+};
+
+}  // namespace ep
