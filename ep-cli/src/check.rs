@@ -461,7 +461,7 @@ fn for_each_trial(
         let trial = Trial {
             net: &options.net,
             problem: &variants[index].problem,
-            build: options.mode.build(),
+            build: options.mode.build(if options.fuzz_shapes { 1 } else { options.schedules }),
             fault: options.fault_in(&variants[index], seed),
             other_shapes: options.fuzz_shapes,
             // What another process comes to is not noted here.

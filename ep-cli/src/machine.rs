@@ -126,7 +126,7 @@ pub(crate) fn host_backend(
     ranks: usize,
     seed: u64,
 ) -> Result<Arc<HostBackend>, Failure> {
-    let mut options = HostOptions { build: Build::Fast, ..HostOptions::new(ranks) };
+    let mut options = HostOptions { build: Build::Plain, ..HostOptions::new(ranks) };
     options.spec.seed = seed;
     options.isolation = Some(HOST_LIMIT);
     HostBackend::new(programs, options).map_err(no_machine)

@@ -177,7 +177,7 @@ impl Node<'_> {
         let local = self.node * each..(self.node + 1) * each;
         match self.between.machine {
             Machine::Host => {
-                let host = HostOptions { build: Build::Fast, local, ..HostOptions::new(ranks) };
+                let host = HostOptions { build: Build::Plain, local, ..HostOptions::new(ranks) };
                 HostBackend::new(programs, host).map_err(no_machine)?.group().map_err(failed)
             }
             Machine::Gpu => Ok(Ranks::of_node(local, ranks, self.between.perturb)?.group),

@@ -57,7 +57,9 @@ impl Source {
 /// How a text is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Build {
-    /// Plain, for many schedules.
+    /// With nothing reported.
+    Plain,
+    /// The same, optimized: for so many schedules that they take longer than the compile.
     Fast,
     /// With every plain access reported to the happens-before checker.
     Checked,

@@ -83,7 +83,7 @@ fn seconds(value: f64) -> Result<Duration, Failure> {
 fn emulated(local: Range<usize>, ranks: usize, seed: u64, checked: bool) -> HostOptions {
     let mut options = HostOptions { local, ..HostOptions::new(ranks) };
     options.spec.seed = seed;
-    options.build = if checked { Build::Checked } else { Build::Fast };
+    options.build = if checked { Build::Checked } else { Build::Plain };
     options
 }
 

@@ -79,7 +79,7 @@ impl HostOptions {
         HostOptions {
             local: 0..ranks,
             spec: Spec { ranks: u32::try_from(ranks).unwrap_or(u32::MAX), ..Spec::default() },
-            build: Build::Fast,
+            build: Build::Plain,
             arch: Arch::Sm90a,
             isolation: None,
         }

@@ -20,7 +20,7 @@ fn uneven() -> Shape {
 
 #[test]
 fn one_launch_is_right_under_every_schedule() {
-    check(&uneven(), Build::Fast, 0..12);
+    check(&uneven(), Build::Plain, 0..12);
 }
 
 /// Several words of bits for each rank, and several tokens for a warp.
@@ -28,15 +28,15 @@ fn one_launch_is_right_under_every_schedule() {
 fn warps_that_send_many_tokens_are_right() {
     let mut long = one_launch(3, 64, 1, 5);
     long.options.tokens = 200;
-    check(&long, Build::Fast, 0..3);
-    check(&long.vector(), Build::Fast, 0..1);
+    check(&long, Build::Plain, 0..3);
+    check(&long.vector(), Build::Plain, 0..1);
 }
 
 #[test]
 fn rows_of_models_are_right() {
-    check(&one_launch(2, 2048, 16, 33).payload(Payload::Fp8), Build::Fast, 0..3);
-    check(&one_launch(3, 2880, 5, 32).payload(Payload::Fp8Packed), Build::Fast, 0..3);
-    check(&one_launch(2, 7168, 8, 19).vector(), Build::Fast, 0..2);
+    check(&one_launch(2, 2048, 16, 33).payload(Payload::Fp8), Build::Plain, 0..3);
+    check(&one_launch(3, 2880, 5, 32).payload(Payload::Fp8Packed), Build::Plain, 0..3);
+    check(&one_launch(2, 7168, 8, 19).vector(), Build::Plain, 0..2);
 }
 
 /// More ranks than a warp has lanes; and one, without weights.
@@ -50,7 +50,7 @@ fn any_number_of_ranks_is_served() {
     }
     let mut alone = one_launch(1, 128, 3, 5);
     alone.options.weights = false;
-    check(&alone, Build::Fast, 0..3);
+    check(&alone, Build::Plain, 0..3);
 }
 
 #[test]
@@ -105,8 +105,8 @@ fn rows_may_be_told_of_early() {
         shape.options.tokens = tokens;
         shape
     };
-    check(&early(uneven(), 12), Build::Fast, 0..6);
-    check(&early(one_launch(3, 64, 1, 5).payload(Payload::Fp8), 200), Build::Fast, 0..2);
+    check(&early(uneven(), 12), Build::Plain, 0..6);
+    check(&early(one_launch(3, 64, 1, 5).payload(Payload::Fp8), 200), Build::Plain, 0..2);
     check(&early(uneven().vector(), 12), Build::Checked, 0..1);
 }
 
@@ -117,7 +117,7 @@ fn a_combine_by_stores_is_right_behind_any_dispatch() {
         let mut shape = uneven();
         (shape.options.one_launch, shape.options.push_combine) = (Some(one_launch), Some(true));
         shape.options.biases = 2;
-        check(&shape, Build::Fast, 0..4);
+        check(&shape, Build::Plain, 0..4);
         check(&shape.payload(Payload::Fp8), Build::Checked, 0..1);
     }
 }

@@ -348,15 +348,15 @@ const FEW: Shape = Shape {
 
 #[test]
 fn rows_of_an_expert_follow_one_another() {
-    check(&FEW, Build::Fast, 0..12);
+    check(&FEW, Build::Plain, 0..12);
 }
 
 #[test]
 fn scales_go_with_their_rows() {
-    check(&Shape { payload: "fp8", hidden: 720, ..FEW }, Build::Fast, 0..8);
+    check(&Shape { payload: "fp8", hidden: 720, ..FEW }, Build::Plain, 0..8);
     check(
         &Shape { payload: "fp8-packed", hidden: 256, arch: Arch::Sm80, ..FEW },
-        Build::Fast,
+        Build::Plain,
         0..4,
     );
 }
@@ -365,10 +365,10 @@ fn scales_go_with_their_rows() {
 #[test]
 fn any_number_of_experts_is_expanded() {
     let many = Shape { ranks: 2, experts: 128, topk: 12, hidden: 64, stripes: 5, ..FEW };
-    check(&many, Build::Fast, 0..8);
+    check(&many, Build::Plain, 0..8);
     check(
         &Shape { ranks: 2, experts: 2, topk: 2, hidden: 64, stripes: 3, ..FEW },
-        Build::Fast,
+        Build::Plain,
         0..4,
     );
 }
@@ -383,7 +383,7 @@ fn the_order_of_all_accesses_is_given() {
 fn an_output_that_is_too_small_stays_as_it_is() {
     let Some(programs) = crate::host::programs() else { return };
     let mut case = Case::new(&FEW, 3);
-    let group = backend(programs, &FEW, Build::Fast, 3).group().expect("there is a group");
+    let group = backend(programs, &FEW, Build::Plain, 3).group().expect("there is a group");
     let memory = |rank| Rank::new(group.backend(), rank, &FEW, &mut case, 1);
     let ranks: Vec<Rank> = (0..FEW.ranks).map(memory).collect();
     let kernels = launch(&group, &FEW, &case, &ranks).expect("it is launched");

@@ -157,23 +157,23 @@ fn ring() -> Shape {
 
 #[test]
 fn direct_and_pull_are_right_under_every_schedule() {
-    check(&direct(), Build::Fast, 0..12);
+    check(&direct(), Build::Plain, 0..12);
 }
 
 #[test]
 fn rings_are_right_under_every_schedule() {
-    check(&ring(), Build::Fast, 0..12);
+    check(&ring(), Build::Plain, 0..12);
 }
 
 /// A stripe is one unit, as when there are few tokens; or it is so long that a warp looks at more tokens
 /// than it has lanes to know where its own go.
 #[test]
 fn stripes_of_any_length_are_right() {
-    check(&Shape::new(4, Via::Direct, 128, 4, 10), Build::Fast, 0..4);
+    check(&Shape::new(4, Via::Direct, 128, 4, 10), Build::Plain, 0..4);
     let mut long = Shape::new(2, Via::Direct, 64, 1, 2).units(4, 1);
     long.options.tokens = 400;
-    check(&long, Build::Fast, 0..3);
-    check(&long.vector(), Build::Fast, 0..2);
+    check(&long, Build::Plain, 0..3);
+    check(&long.vector(), Build::Plain, 0..2);
 }
 
 /// A role that a call leaves out, because the blocks of another one are all there are, finds its words
@@ -220,29 +220,29 @@ fn rings_of_every_depth_go_round() {
     for (depth, chunk) in [(16, 8), (32, 1)] {
         let mut shape = Shape::new(2, Via::Ring, 64, 1, 2).rings(4, depth, chunk);
         shape.options.tokens = 200;
-        check(&shape, Build::Fast, 0..3);
+        check(&shape, Build::Plain, 0..3);
     }
 }
 
 #[test]
 fn fp8_rows_keep_their_scales() {
     let fp8 = |via| Shape::new(3, via, 256, 2, 7).payload(Payload::Fp8);
-    check(&fp8(Via::Direct), Build::Fast, 0..6);
-    check(&fp8(Via::Ring).rings(4, 16, 4), Build::Fast, 0..6);
+    check(&fp8(Via::Direct), Build::Plain, 0..6);
+    check(&fp8(Via::Ring).rings(4, 16, 4), Build::Plain, 0..6);
 }
 
 /// The last scale block of 2880 values is short.
 #[test]
 fn packed_rows_of_2880_values_keep_their_scales() {
     let packed = |via| Shape::new(2, via, 2880, 8, 32).payload(Payload::Fp8Packed);
-    check(&packed(Via::Direct).biases(2), Build::Fast, 0..4);
-    check(&packed(Via::Ring).biases(1).rings(6, 32, 16), Build::Fast, 0..4);
+    check(&packed(Via::Direct).biases(2), Build::Plain, 0..4);
+    check(&packed(Via::Ring).biases(1).rings(6, 32, 16), Build::Plain, 0..4);
 }
 
 #[test]
 fn the_path_without_tma_is_right() {
-    check(&Shape::new(2, Via::Direct, 256, 32, 64).vector(), Build::Fast, 0..5);
-    check(&Shape::new(3, Via::Ring, 2880, 32, 40).rings(4, 16, 2).vector(), Build::Fast, 0..3);
+    check(&Shape::new(2, Via::Direct, 256, 32, 64).vector(), Build::Plain, 0..5);
+    check(&Shape::new(3, Via::Ring, 2880, 32, 40).rings(4, 16, 2).vector(), Build::Plain, 0..3);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn one_rank_sends_to_itself() {
     for via in [Via::Direct, Via::Ring] {
         let mut shape = Shape::new(1, via, 128, 1, 3);
         shape.options.weights = false;
-        check(&shape, Build::Fast, 0..5);
+        check(&shape, Build::Plain, 0..5);
     }
 }
 

@@ -193,7 +193,7 @@ fn ranks_may_differ_in_how_they_launch() {
 #[test]
 fn a_rank_comes_back() {
     for (build, seed, missed) in
-        [(Build::Fast, 1, 1), (Build::Fast, 2, 2), (Build::Fast, 3, 5), (Build::Checked, 4, 3)]
+        [(Build::Plain, 1, 1), (Build::Plain, 2, 2), (Build::Plain, 3, 5), (Build::Checked, 4, 3)]
     {
         let Some(calls) = Calls::new(build, seed, Faults::default()) else { return };
         for out in [1, 0, 1] {

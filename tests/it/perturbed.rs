@@ -81,9 +81,9 @@ mod host {
         (small.options.one_launch, small.options.push_combine) = (Some(true), Some(true));
         for (shape, build) in [
             (&direct, Build::Checked),
-            (&ring, Build::Fast),
-            (&ring.clone().vector(), Build::Fast),
-            (&small, Build::Fast),
+            (&ring, Build::Plain),
+            (&ring.clone().vector(), Build::Plain),
+            (&small, Build::Plain),
         ] {
             let options = HostOptions { build, ..HostOptions::new(2) };
             on_host_with(&Disturbed(3), shape, shape.case(1), options, |test, _| {

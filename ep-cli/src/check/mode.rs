@@ -3,6 +3,9 @@
 use clap::ValueEnum;
 use ep_runtime::host::Build;
 
+/// So many schedules take longer than to compile for them.
+const MANY: u64 = 50;
+
 /// What is looked for besides wrong results, deadlocks and accesses of flags outside their memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Mode {
@@ -23,8 +26,10 @@ impl Mode {
         }
     }
 
-    pub(super) fn build(self) -> Build {
+    /// How texts are compiled that run in so many schedules.
+    pub(super) fn build(self, schedules: u64) -> Build {
         match self {
+            Mode::Fast if schedules < MANY => Build::Plain,
             Mode::Fast => Build::Fast,
             Mode::Hb => Build::Checked,
             Mode::Asan => Build::Sanitized,

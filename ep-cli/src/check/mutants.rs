@@ -31,7 +31,7 @@ const SMALL: (usize, usize) = (5, 128);
 /// Runs of each kind, in order: a bug that the checker sees shows in its first run. A run is a seed, in
 /// every shape that uses the file of the bug. The last ones are stopped at some step.
 const RUNS: [(Build, u64, bool); 3] =
-    [(Build::Checked, 2, false), (Build::Fast, 10, false), (Build::Fast, 16, true)];
+    [(Build::Checked, 2, false), (Build::Plain, 10, false), (Build::Plain, 16, true)];
 
 /// A kernel that a bug keeps busy is a failure after this, many times what a good one takes.
 const MAX_STEPS: u64 = 100_000_000;

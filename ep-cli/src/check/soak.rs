@@ -161,7 +161,7 @@ fn attempt(options: &Options, all: &[Variant], number: u64, programs: &Arc<Progr
     let trial = Trial {
         problem: &variant.problem,
         net: &asked.net,
-        build: asked.mode.build(),
+        build: asked.mode.build(1),
         fault,
         other_shapes: true,
         isolation: Some(LIMIT),

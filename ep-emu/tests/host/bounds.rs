@@ -37,7 +37,7 @@ fn run(
 
 #[test]
 fn an_output_that_is_too_short_is_found_in_every_build() {
-    for build in [Build::Fast, Build::Checked] {
+    for build in [Build::Plain, Build::Checked] {
         let short = |bytes| run(build, "store_rows", bytes, (0, 20));
         short(20 * ROW_BYTES).unwrap_or_else(|failure| panic!("{failure}"));
         for missing in [4, 40, 128, 132, 1000] {
@@ -54,7 +54,7 @@ fn an_output_that_is_too_short_is_found_in_every_build() {
             assert!(failure.message.contains(&place), "{failure}");
         }
     }
-    let failure = run(Build::Fast, "store_rows", 20 * ROW_BYTES - 40, (0, 20)).expect_err("short");
+    let failure = run(Build::Plain, "store_rows", 20 * ROW_BYTES - 40, (0, 20)).expect_err("short");
     assert_eq!(
         failure.to_string(),
         "out of bounds: a store outside every buffer changed 40 bytes: \
@@ -76,13 +76,13 @@ fn a_row_far_outside_is_told_by_its_number() {
             assert!(failure.message.contains(&format!("({kernel})")), "{failure}");
         }
     }
-    let failure = run(Build::Fast, "store_rows", 20 * ROW_BYTES, (-1, 1)).expect_err("before");
+    let failure = run(Build::Plain, "store_rows", 20 * ROW_BYTES, (-1, 1)).expect_err("before");
     assert!(failure.message.contains("128 bytes before device memory of rank 1"), "{failure}");
 }
 
 #[test]
 fn a_store_outside_in_the_drain_is_found() {
-    for build in [Build::Fast, Build::Checked] {
+    for build in [Build::Plain, Build::Checked] {
         let drain = |row| run(build, "store_in_the_drain", 20 * ROW_BYTES, (row, 1));
         let failure = drain(19).expect_err("a deadlock");
         assert_eq!((failure.kind, failure.drained), (FailureKind::Deadlock, true), "{failure}");
@@ -95,7 +95,7 @@ fn a_store_outside_in_the_drain_is_found() {
 
 #[test]
 fn the_padding_behind_a_part_belongs_to_nobody() {
-    let program = compile(&source("bounds.cu", &["strong_rows"], &[]), Build::Fast);
+    let program = compile(&source("bounds.cu", &["strong_rows"], &[]), Build::Plain);
     let run = |first: u64, forget: bool| {
         let mut world = World::new(Spec::default()).expect("a world");
         let window = alloc(&mut world, 0, 8 * ROW_BYTES, "window");

@@ -38,7 +38,7 @@ fn a_machine_at_its_end_is_told_from_a_wrong_text() {
         fs::write(&compiler, script).unwrap();
         let named = format!("sh {}", compiler.display());
         let compiler = Compiler::named(&named, Arc::clone(&shelf) as _).unwrap();
-        compiler.compile(&source("basics.cu", &["warp_words"], &[]), Build::Fast).unwrap_err()
+        compiler.compile(&source("basics.cu", &["warp_words"], &[]), Build::Plain).unwrap_err()
     };
     let full = said("/tmp/x.s: fatal error: No space left on device");
     assert!(matches!(full, CompileError::Io(..)), "{full}");

@@ -39,7 +39,7 @@ fn exchange(build: Build, seed: u64, faults: Faults, edits: &[(&str, &str)]) -> 
 
 /// Steps of a run without a fault.
 fn steps(seed: u64) -> u64 {
-    let exchanged = exchange(Build::Fast, seed, Faults::default(), &[]);
+    let exchanged = exchange(Build::Plain, seed, Faults::default(), &[]);
     exchanged.result.unwrap_or_else(|failure| panic!("{failure}")).steps
 }
 
@@ -56,7 +56,7 @@ fn stopped(step: u64) -> Faults {
 #[test]
 fn a_stop_anywhere_drains() {
     let mut cut_short = 0;
-    for build in [Build::Fast, Build::Checked] {
+    for build in [Build::Plain, Build::Checked] {
         for seed in 1..5 {
             for step in anywhere(seed) {
                 let Exchanged { result, sent } = exchange(build, seed, stopped(step), &[]);
@@ -78,7 +78,7 @@ fn a_stop_anywhere_drains() {
 fn failures(edit: (&'static str, &'static str)) -> impl Iterator<Item = Failure> {
     let places = (1..5).flat_map(|seed| anywhere(seed).map(move |step| (seed, step)));
     places.filter_map(move |(seed, step)| {
-        exchange(Build::Fast, seed, stopped(step), &[edit]).result.err()
+        exchange(Build::Plain, seed, stopped(step), &[edit]).result.err()
     })
 }
 
@@ -92,7 +92,7 @@ fn what_a_stop_leaves_behind_is_found() {
         (outside, FailureKind::OutOfBounds),
         (absent, FailureKind::Deadlock),
     ] {
-        let clean = exchange(Build::Fast, 1, Faults::default(), &[edit]);
+        let clean = exchange(Build::Plain, 1, Faults::default(), &[edit]);
         assert!(clean.result.is_ok(), "{edit:?} shows only when a run is stopped");
         let all = failures(edit);
         let found: Vec<Failure> = all.filter(|failure| !failure.drained).collect();
@@ -111,7 +111,7 @@ fn a_death_anywhere_lets_the_others_leave() {
     for seed in 1..5 {
         for step in anywhere(seed) {
             let faults = Faults { dead_rank: Some((1, step)), ..Faults::default() };
-            let Exchanged { result, .. } = exchange(Build::Fast, seed, faults, &[]);
+            let Exchanged { result, .. } = exchange(Build::Plain, seed, faults, &[]);
             let Err(failure) = result else { continue };
             assert_eq!(failure.kind, FailureKind::Deadlock, "{failure}");
             assert!(failure.drained && failure.left.is_empty(), "{failure}");
@@ -136,7 +136,7 @@ fn who_comes_late_changes_nothing() {
 
 #[test]
 fn steps_count_from_the_first_run_of_a_world() {
-    let program = compile(&source("drain.cu", &["exchange"], &[]), Build::Fast);
+    let program = compile(&source("drain.cu", &["exchange"], &[]), Build::Plain);
     let dead_rank = |step| Faults { dead_rank: Some((0, step)), ..Faults::default() };
     let run = |faults| {
         let spec = Spec { faults, ..Spec::default() };

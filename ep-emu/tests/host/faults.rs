@@ -9,7 +9,7 @@ use crate::support::{alloc, bytes, compile, launch, source, words};
 
 /// A world of `faults.cu` and the launches of one kernel, one a rank.
 fn prepare(kernel: &str, spec: Spec, threads: u32) -> (World, Vec<Vec<Launch>>) {
-    prepare_as(Build::Fast, kernel, spec, threads)
+    prepare_as(Build::Plain, kernel, spec, threads)
 }
 
 fn prepare_as(build: Build, kernel: &str, spec: Spec, threads: u32) -> (World, Vec<Vec<Launch>>) {
@@ -187,7 +187,7 @@ fn impossible_launches_are_refused() {
 
 fn relay_with(faults: Faults, seed: u64) -> (Result<RunStats, Failure>, usize) {
     let spec = Spec { ranks: 3, seed, faults, ..Spec::default() };
-    let mut relay = Relay::new(spec, 9, Build::Fast, &[]);
+    let mut relay = Relay::new(spec, 9, Build::Plain, &[]);
     let result = relay.run(2);
     let wrong = relay.wrong_rows();
     (result, wrong)

@@ -335,7 +335,7 @@ fn weak_data_wants_a_release_and_an_acquire() {
 fn proxies(kernel: &str, edit: Option<(&str, &str)>) -> (BTreeSet<u32>, Vec<Failure>) {
     let source = source("model.cu", &[kernel], edit.as_slice());
     let (mut results, mut reports) = (BTreeSet::new(), Vec::new());
-    for build in [Build::Fast, Build::Checked] {
+    for build in [Build::Plain, Build::Checked] {
         let program = compile(&source, build);
         for seed in 1..60 {
             let mut world = World::new(Spec { seed, ..Spec::default() }).expect("a world");

@@ -47,7 +47,7 @@ fn each_mutation_shows_in_one_program() {
 
 #[test]
 fn a_run_notes_what_it_comes_to() {
-    let (program, mutations) = woven(Build::Fast);
+    let (program, mutations) = woven(Build::Plain);
     assert_eq!(run(&program, REACHING, 1).ok(), Some(42));
     let all: Vec<u32> = mutations.iter().map(|mutation| mutation.number).collect();
     assert_eq!(program.reached(), all);

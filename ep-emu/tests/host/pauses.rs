@@ -13,7 +13,7 @@ const TURNS: usize = 512;
 fn pauses(seed: u64, rank: u64) -> Vec<u32> {
     let mut source = source("pauses.cu", &["pauses"], &[]);
     source.text = format!("#define EP_PERTURB {seed}ull\n{DELAYS}{}", source.text);
-    let program = compile(&source, Build::Fast);
+    let program = compile(&source, Build::Plain);
     let mut world = world(1, 1);
     let out = alloc(&mut world, 0, 4 * THREADS * TURNS, "pauses");
     let mut launch = launch(&program, "pauses", 4, THREADS as u32 / 4);

@@ -126,7 +126,7 @@ fn spec(ranks: u32, seed: u64) -> Spec {
 
 #[test]
 fn rows_arrive_in_every_schedule() {
-    let mut relay = Relay::new(spec(3, 1), 11, Build::Fast, &[]);
+    let mut relay = Relay::new(spec(3, 1), 11, Build::Plain, &[]);
     let mut schedules = std::collections::HashSet::new();
     for (call, seed) in (1..100).enumerate() {
         relay.world.set_spec(spec(3, seed));
@@ -141,7 +141,7 @@ fn rows_arrive_in_every_schedule() {
 #[test]
 fn ranks_run_ahead_through_several_launches() {
     for seed in 1..30 {
-        let mut relay = Relay::new(spec(4, seed), 7, Build::Fast, &[]);
+        let mut relay = Relay::new(spec(4, seed), 7, Build::Plain, &[]);
         relay.run(5).unwrap_or_else(|failure| panic!("{failure}"));
         assert_eq!(relay.wrong_rows(), 0, "seed {seed}");
     }
@@ -156,8 +156,8 @@ fn a_seed_replays_in_every_build_and_process() {
             assert_eq!(relay.wrong_rows(), 0);
             result.unwrap_or_else(|failure| panic!("{failure}"))
         };
-        let fast = run(Build::Fast, false);
-        assert_eq!(fast, run(Build::Fast, true));
+        let fast = run(Build::Plain, false);
+        assert_eq!(fast, run(Build::Plain, true));
         assert_eq!(fast, run(Build::Checked, false));
         assert_eq!(fast, run(Build::Sanitized, true));
     }

@@ -36,10 +36,10 @@ fn peak_bytes() -> u64 {
 #[test]
 fn seventy_four_thousand_lanes_fit() {
     let answer = worker::isolate(Duration::from_secs(300), |_| {
-        crowd(1, 1, 32, 1, Build::Fast);
+        crowd(1, 1, 32, 1, Build::Plain);
         let before = peak_bytes();
         let begun = Instant::now();
-        let stats = crowd(4, 24, 768, 2, Build::Fast);
+        let stats = crowd(4, 24, 768, 2, Build::Plain);
         let spent = begun.elapsed();
         let each = (peak_bytes() - before) / stats.lanes;
         let rate = spent.as_nanos() as u64 / stats.switches;
@@ -79,7 +79,7 @@ fn blocks_beyond_the_residents_wait_for_a_slot() {
 /// has.
 #[test]
 fn a_wait_for_many_words_does_not_spin() {
-    let program = compile(&source("crowd.cu", &["many_words"], &[]), Build::Fast);
+    let program = compile(&source("crowd.cu", &["many_words"], &[]), Build::Plain);
     let polls = |rounds: u64| {
         let mut world = World::new(Spec { ranks: 1, ..Spec::default() }).expect("a world");
         let sums = alloc(&mut world, 0, 4 * 40, "sums");

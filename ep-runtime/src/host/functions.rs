@@ -63,7 +63,7 @@ impl Programs {
         if all.is_empty() {
             return Ok(Functions { list });
         }
-        let program = self.program(ENTRY, &text(&all), Build::Fast)?;
+        let program = self.program(ENTRY, &text(&all), Build::Plain)?;
         let kernel = program.kernel(ENTRY);
         let kernel = kernel.map_err(|error| BackendError::Missing { what: error.to_string() })?;
         for (index, (_, function)) in all.into_iter().enumerate() {

@@ -116,7 +116,7 @@ impl Ranks {
 
 #[test]
 fn work_of_a_rank_happens_in_order() {
-    let Some(ranks) = Ranks::new(1, Build::Fast) else { return };
+    let Some(ranks) = Ranks::new(1, Build::Plain) else { return };
     let backend = &ranks.backend;
     let words = backend.alloc(0, 256).unwrap();
     let event = backend.create_event(0).unwrap();
@@ -161,7 +161,7 @@ fn ranks_run_together() {
 
 #[test]
 fn a_held_queue_starts_when_its_word_is_set() {
-    let Some(ranks) = Ranks::new(1, Build::Fast) else { return };
+    let Some(ranks) = Ranks::new(1, Build::Plain) else { return };
     let backend = &ranks.backend;
     let gate = backend.alloc_host(0, 4).unwrap();
     let words = backend.alloc(0, 4).unwrap();
@@ -177,7 +177,7 @@ fn a_held_queue_starts_when_its_word_is_set() {
 
 #[test]
 fn memory_that_is_used_again_holds_nothing_of_before() {
-    let Some(ranks) = Ranks::new(2, Build::Fast) else { return };
+    let Some(ranks) = Ranks::new(2, Build::Plain) else { return };
     let backend = &ranks.backend;
     let first = backend.alloc(1, 512).unwrap();
     backend.write(1, first, &[7; 512]).unwrap();
@@ -198,7 +198,7 @@ fn memory_that_is_used_again_holds_nothing_of_before() {
 /// The shared memory of a run's blocks leaves nothing in memory that is allocated after it.
 #[test]
 fn memory_after_a_run_is_zero() {
-    let Some(mut ranks) = Ranks::new(1, Build::Fast) else { return };
+    let Some(mut ranks) = Ranks::new(1, Build::Plain) else { return };
     let backend = &ranks.backend;
     let image = backend.compile("add", KERNEL).unwrap();
     let block = Block { threads: 32, shared_bytes: 64 << 10 };
@@ -215,7 +215,7 @@ fn memory_after_a_run_is_zero() {
 
 #[test]
 fn wrong_numbers_are_refused() {
-    let Some(ranks) = Ranks::new(2, Build::Fast) else { return };
+    let Some(ranks) = Ranks::new(2, Build::Plain) else { return };
     let backend = &ranks.backend;
     let words = backend.alloc(0, 256).unwrap();
     let text = |result: Result<(), BackendError>| result.unwrap_err().to_string();
@@ -253,7 +253,7 @@ fn wrong_numbers_are_refused() {
 /// A kernel that goes astray ends every later run, as a device that is lost; memory can be read.
 #[test]
 fn a_stray_kernel_loses_the_machine_and_nothing_else() {
-    let Some(ranks) = Ranks::new(1, Build::Fast) else { return };
+    let Some(ranks) = Ranks::new(1, Build::Plain) else { return };
     let backend = &ranks.backend;
     let words = backend.alloc(0, 256).unwrap();
     backend.write(0, words, &[1; 256]).unwrap();
@@ -268,7 +268,7 @@ fn a_stray_kernel_loses_the_machine_and_nothing_else() {
     assert_eq!(ranks.add(0, words, 1).unwrap_err(), error);
     assert_eq!(backend.sync(0, Stream::OWN).unwrap_err(), error);
     // Other groups go on.
-    let other = Ranks::new(1, Build::Fast).unwrap();
+    let other = Ranks::new(1, Build::Plain).unwrap();
     let words = other.backend.alloc(0, 4).unwrap();
     other.backend.write(0, words, &[0; 4]).unwrap();
     other.add(0, words, 3).unwrap();
@@ -278,7 +278,7 @@ fn a_stray_kernel_loses_the_machine_and_nothing_else() {
 #[test]
 fn rows_of_all_ranks_are_added_up() {
     let Some(programs) = programs() else { return };
-    for (ranks, build) in [(1, Build::Fast), (3, Build::Checked)] {
+    for (ranks, build) in [(1, Build::Plain), (3, Build::Checked)] {
         let options = HostOptions { build, ..HostOptions::new(ranks) };
         let group = HostBackend::new(programs, options).unwrap().group().unwrap();
         all_gather_sum::run(&group).unwrap();
@@ -316,7 +316,7 @@ fn rows_go_between_nodes_and_back() {
     use ep_runtime::group::Group;
     use ep_runtime::net::ModelOptions;
     let Some(programs) = programs() else { return };
-    for (nodes, build) in [(2, Build::Checked), (3, Build::Fast)] {
+    for (nodes, build) in [(2, Build::Checked), (3, Build::Plain)] {
         let options = HostOptions { build, ..HostOptions::new(2 * nodes) };
         let backend = HostBackend::new(programs, options).unwrap();
         two_hops::run(&Group::over_model(&backend, nodes, &ModelOptions::default()).unwrap())
@@ -327,7 +327,7 @@ fn rows_go_between_nodes_and_back() {
 #[test]
 fn the_example_of_the_guide_runs() {
     let Some(programs) = programs() else { return };
-    for (ranks, build) in [(1, Build::Fast), (2, Build::Checked), (3, Build::Fast)] {
+    for (ranks, build) in [(1, Build::Plain), (2, Build::Checked), (3, Build::Plain)] {
         let options = HostOptions { build, ..HostOptions::new(ranks) };
         let group = HostBackend::new(programs, options).unwrap().group().unwrap();
         let said = layer::run(&group, &Cache::memory_only()).unwrap();

@@ -226,7 +226,7 @@ impl Course {
     pub(super) fn build(&self) -> Build {
         match (self.is_sanitized, self.is_large()) {
             (true, _) => Build::Sanitized,
-            (_, true) => Build::Fast,
+            (_, true) => Build::Plain,
             _ => Build::Checked,
         }
     }

@@ -231,7 +231,7 @@ impl Known {
 impl Judging {
     /// How a course is compiled.
     fn build(self, course: &Course) -> Build {
-        if self.checker { course.build() } else { Build::Fast }
+        if self.checker { course.build() } else { Build::Plain }
     }
 }
 
@@ -247,7 +247,7 @@ fn explore(
     };
     let build = judging.build(course);
     // A sanitized run is one of another process, which tells nobody what it comes to.
-    let reaching = if build == Build::Sanitized { Build::Fast } else { build };
+    let reaching = if build == Build::Sanitized { Build::Plain } else { build };
     let mut way = Way {
         build: reaching,
         seed: 1,

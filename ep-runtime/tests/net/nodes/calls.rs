@@ -287,8 +287,8 @@ fn a_buffer_between_nodes_gives_what_one_within_a_node_gives() {
     let programs = Programs::find().expect("a C++ compiler");
     for (nodes, ranks, build, case) in [
         (2, 4, Build::Checked, Case::Plain),
-        (3, 6, Build::Fast, Case::Scaled),
-        (4, 4, Build::Fast, Case::Packed),
+        (3, 6, Build::Plain, Case::Scaled),
+        (4, 4, Build::Plain, Case::Packed),
     ] {
         let host = HostOptions { build, ..HostOptions::new(ranks) };
         let backend = HostBackend::new(&programs, host).unwrap();
