@@ -229,6 +229,7 @@ fn numbers_out_of_range_are_wrong_use() {
         "check layout --fuzz-shapes --tokens 5",
         "check layout --fuzz-shapes --set hidden=128",
         "check layout --tokens 999999999",
+        "check --random 2 --seed 18446744073709551615",
         "check --mutants --seed 3",
         "check --mutants --tokens 3",
         "bench --backend host --processes",

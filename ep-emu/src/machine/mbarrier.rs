@@ -38,12 +38,17 @@ impl Machine<'_> {
         if arrivals == 0 || arrivals >= 1 << 20 {
             return Err(self.mbarrier_fault(at, "is initialised with an impossible count", pc));
         }
+        // PTX leaves that undefined; what has been written over is an mbarrier no more.
+        let is_valid = self.mbarrier(slot, at, pc).is_ok();
         let id = self.next_mbarrier;
         self.next_mbarrier += 1;
         let list = &mut self.blocks[slot].mbarriers;
         let index = match list.iter().position(|known| known.at == at) {
             Some(index) if list[index].in_flight > 0 => {
                 return Err(self.mbarrier_fault(at, "is initialised again under a load", pc));
+            }
+            Some(_) if is_valid => {
+                return Err(self.mbarrier_fault(at, "is initialised again", pc));
             }
             Some(index) => index,
             None => list.len(),
@@ -154,6 +159,9 @@ impl Machine<'_> {
         let slot = self.block_of(here);
         self.lanes[here].pc = pc;
         let index = self.mbarrier(slot, at, pc)?;
+        if parity > 1 {
+            return Err(self.mbarrier_fault(at, &format!("has no parity {parity}"), pc));
+        }
         let phase = self.blocks[slot].mbarriers[index].phase;
         let complete = phase & 1 != u64::from(parity & 1);
         // The kernel names waits for others; this one is for its own copies.

@@ -54,6 +54,8 @@ fn misuse_is_named() {
         ("halves_meet", 64, FailureKind::Barrier, "a barrier wants whole warps"),
         ("fresh_mbarrier", 32, FailureKind::Mbarrier, "is not initialised"),
         ("overwritten_mbarrier", 32, FailureKind::Mbarrier, "overwritten by a plain store"),
+        ("twice_an_mbarrier", 32, FailureKind::Mbarrier, "is initialised again"),
+        ("third_parity", 32, FailureKind::Mbarrier, "has no parity 2"),
         ("over_arrived", 32, FailureKind::Mbarrier, "more arrivals"),
         ("misaligned", 32, FailureKind::Bulk, "not a multiple of 16"),
         ("misaligned_word", 32, FailureKind::OutOfBounds, "of 4 bytes at a misaligned address"),

@@ -140,6 +140,20 @@ extern "C" __global__ void overwritten_mbarrier(const __grid_constant__ Args arg
     ep::mbarrier_arrive_expect(&smem.barrier, 0);
 }
 
+extern "C" __global__ void twice_an_mbarrier(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    if (threadIdx.x == 0) ep::mbarrier_init(&smem.barrier, 1);
+    __syncthreads();
+    if (threadIdx.x == 1) ep::mbarrier_init(&smem.barrier, 1);
+}
+
+extern "C" __global__ void third_parity(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    if (threadIdx.x != 0) return;
+    ep::mbarrier_init(&smem.barrier, 1);
+    ep::mbarrier_try_wait(&smem.barrier, 2);
+}
+
 extern "C" __global__ void over_arrived(const __grid_constant__ Args args) {
     EP_SHARED(Smem, smem);
     if (threadIdx.x != 0) return;
