@@ -22,7 +22,7 @@ struct Role {
 };
 
 constexpr int kRows = 9;
-constexpr int kCopy = 1800;  // words from the rows of a lane to those of another
+constexpr int kCopy = 4700;  // words from the rows of a lane to those of another
 
 /// Rows in `out`, with `kRowBytes` each, and then records; lanes 1 and 30 store them.
 template <class R>
@@ -196,6 +196,7 @@ using Full = Role<16, 16, 16, 16>;       // memory that ends where the last mbar
 using Bare = Role<16, 16, 16, 0>;
 using Vector = Role<1040, 512, 2, 528, false>;
 using Small = Role<32, 32, 2, 0, false>;
+using Turns = Role<4096, 512, 2, 0, false>;  // whole turns of a warp
 
 }  // namespace moves
 
@@ -222,6 +223,7 @@ extern "C" __global__ void __launch_bounds__(32)
         case 12: stop<Bare>(team, memory<Bare>(shared), 3, out); break;
         case 13: stop<Vector>(team, memory<Vector>(shared), 2, out); break;
         case 14: places(out); break;
+        case 15: stream<Turns, 1>(team, memory<Turns>(shared), out); break;
         default: break;
     }
     ep::leave(args.group, call);

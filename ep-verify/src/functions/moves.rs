@@ -6,10 +6,10 @@ use super::{Check, Sheet};
 pub(super) const SHARED_BYTES: i64 = 4736;
 
 const ROWS: usize = 9;
-const COPY: usize = 1800;
+const COPY: usize = 4700;
 const NOTES: usize = 3 * COPY;
 
-pub(super) const CHECKS: [Check; 15] = [
+pub(super) const CHECKS: [Check; 16] = [
     ("rows in three pieces", || stream(&THREE, 2)),
     ("rows of more pieces than stages", || stream(&FIVE, 1)),
     ("rows in one piece", || stream(&WHOLE, 3)),
@@ -25,6 +25,7 @@ pub(super) const CHECKS: [Check; 15] = [
     ("a stop behind rows in one piece", || stop(&BARE, 3)),
     ("a stop behind rows by vectors", || stop(&VECTOR, 2)),
     ("destinations", places),
+    ("rows of some turns of a warp", || stream(&TURNS, 0)),
 ];
 
 /// How a role moves rows: words of a row, of a piece and of a record, and pieces that are being loaded
@@ -43,6 +44,7 @@ const FULL: Role = Role { row: 2, piece: 2, meta: 2, ahead: 8 };
 const BARE: Role = Role { row: 2, piece: 2, meta: 0, ahead: 8 };
 const VECTOR: Role = Role { row: 130, piece: 130, meta: 66, ahead: 0 };
 const SMALL: Role = Role { row: 4, piece: 4, meta: 0, ahead: 0 };
+const TURNS: Role = Role { row: 512, piece: 512, meta: 0, ahead: 0 };
 
 impl Role {
     /// The rows as they are given.

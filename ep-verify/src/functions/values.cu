@@ -4,6 +4,7 @@
 #include <ep/places.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
+#include <ep/wide.cuh>
 
 namespace values {
 
@@ -235,6 +236,36 @@ __device__ __forceinline__ void split(const ep::Group& group, Out& out) {
     }
 }
 
+/// Codes of eight bits, and floats from one power of two to beyond the next.
+__device__ __forceinline__ void codes(Out& out) {
+    for (int code = 0; code < 256; ++code) {
+        const ep::u8 bits = static_cast<ep::u8>(code);
+        out.put(ep::bits_of(ep::to_float(ep::e4m3{bits})));
+        out.put(ep::bits_of(ep::to_float(ep::ue8m0{bits})));
+        for (ep::u32 part = 0; part < 3; ++part) {
+            const ep::u32 mantissa = part == 2 ? 0x7fffffu : part;
+            out.put(ep::ceil_ue8m0(ep::float_of((code % 255u) << 23 | mantissa)).bits);
+        }
+    }
+}
+
+/// What eight neighbours give together.
+__device__ __forceinline__ void neighbors(Out& out) {
+    ep::Wide<float> a, b;
+    for (int k = 0; k < ep::kWide; ++k) {
+        a.values[k] = 3.0f + k;
+        b.values[k] = 0.5f * (1 << k);
+    }
+    const ep::Wide<float> all[4] = {a + b, a - b, ep::product(a, b), a / b};
+    for (const ep::Wide<float>& wide : all) {
+        const ep::Wide<ep::e4m3> codes = ep::to_e4m3(wide);
+        for (int k = 0; k < ep::kWide; ++k) {
+            out.put(ep::bits_of(wide.values[k]));
+            out.put(codes.values[k].bits);
+        }
+    }
+}
+
 }  // namespace values
 
 extern "C" __global__ void __launch_bounds__(32)
@@ -256,6 +287,8 @@ extern "C" __global__ void __launch_bounds__(32)
             case 10: values::words(out); break;
             case 11: values::alive(args.group, out); break;
             case 12: values::split(args.group, out); break;
+            case 13: values::codes(out); break;
+            case 14: values::neighbors(out); break;
             default: break;
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Check;
 
-pub(super) const CHECKS: [Check; 13] = [
+pub(super) const CHECKS: [Check; 15] = [
     ("helpers of the language", helpers),
     ("sets of bits", bits),
     ("powers of two", powers),
@@ -16,7 +16,47 @@ pub(super) const CHECKS: [Check; 13] = [
     ("words", words),
     ("ranks that take part", alive),
     ("warps and peers", split),
+    ("codes of eight bits", codes),
+    ("eight neighbors", neighbors),
 ];
+
+fn codes() -> Vec<i64> {
+    let bits = |value: f64| i64::from((value as f32).to_bits());
+    let each = |code: i32| {
+        let (exponent, mantissa) = (code >> 3 & 15, f64::from(code & 7));
+        let magnitude = match (exponent, code & 127) {
+            (_, 127) => f64::NAN,
+            (0, _) => mantissa / 512.0,
+            _ => (8.0 + mantissa) * 2f64.powi(exponent - 10),
+        };
+        let e4m3 = if code < 128 { magnitude } else { -magnitude };
+        // The lowest code and the highest ones of a float's exponent are powers of two as well.
+        let own = code % 255;
+        let above = (own + 1).min(254);
+        let power = if code == 255 { 0x7f80_0000 } else { bits(2f64.powi(code - 127)) };
+        [bits(e4m3), power, i64::from(own), i64::from(above), i64::from(above)]
+    };
+    (0..256).flat_map(each).collect()
+}
+
+fn neighbors() -> Vec<i64> {
+    let (a, b) = (|k: i32| 3.0 + k as f32, |k: i32| 0.5 * (1 << k) as f32);
+    let all: [fn(f32, f32) -> f32; 4] = [|a, b| a + b, |a, b| a - b, |a, b| a * b, |a, b| a / b];
+    let each = all.into_iter().flat_map(|give| (0..8).map(move |k| give(a(k), b(k))));
+    each.flat_map(|value| [i64::from(value.to_bits()), nearest_e4m3(value)]).collect()
+}
+
+/// The code nearest to a number, of two the even one.
+fn nearest_e4m3(value: f32) -> i64 {
+    let of = |code: i64| match code >> 3 {
+        0 => code as f64 / 512.0,
+        exponent => (8.0 + (code & 7) as f64) * 2f64.powi(exponent as i32 - 10),
+    };
+    let distance = |code: &i64| (of(*code) - f64::from(value.abs())).abs();
+    let nearer = |a: &i64, b: &i64| distance(a).total_cmp(&distance(b)).then((a & 1).cmp(&(b & 1)));
+    let sign = if value.is_sign_negative() { 128 } else { 0 };
+    sign + (0..127).min_by(nearer).unwrap_or(0)
+}
 
 fn helpers() -> Vec<i64> {
     let wide = 1_i64 << 40;

@@ -1,12 +1,14 @@
 // How warps wait, give up and say why, and what blocks and calls share, on words of its own in the window. The
 // host knows what each check leaves in `out`; see waits.rs, which has the checks in the same order.
 #include <ep/compute.cuh>
+#include <ep/direct.cuh>
 #include <ep/places.cuh>
 #include <ep/sync.cuh>
 
 namespace waits {
 
 constexpr int kWarps = 2;
+constexpr int kRounds = 60;  // those of `sequences`, of 70
 constexpr ep::u64 kNever = 1ull << 62;
 
 struct Args {
@@ -260,6 +262,12 @@ __device__ __forceinline__ void sequences(Smem& smem, int warp, ep::i64* out) {
     while (all[1].sign_offs() != 2) {
     }
     out[1520 + warp] = out[3001 - mine];
+    // The same at once, again and again: one of them finds that the other has come first.
+    for (int round = 0; round < kRounds; ++round) {
+        ep::i64* both = out + 1600 + round * 2;
+        both[warp] = round;
+        if (all[2 + round].sign_off() == 2) out[1800 + round] = both[1 - warp];
+    }
 }
 
 struct Role {
@@ -347,6 +355,63 @@ __device__ __forceinline__ void leaves(const ep::Group& given, ep::i64* out) {
     }
 }
 
+/// The second warp of each block is late: until it has left, the call is not over.
+__device__ __forceinline__ void late(const ep::Group& given, int warp, ep::i64* out) {
+    const ep::Group group = group_of(given, 34, kNever);
+    const ep::Call call = ep::enter(group);
+    if (warp == 1) {
+        for (int i = 0; i < 200; ++i) __syncwarp();
+        out[blockIdx.x * 64 + threadIdx.x] = ep::load_relaxed_gpu(&group.state->epoch);
+    }
+    ep::leave(group, call);
+}
+
+/// A direct channel: its stripes, and bytes of a row and of a unit.
+template <int kStripes_, int kRow, int kUnit>
+struct Direct {
+    static constexpr int kStripes = kStripes_;
+    static constexpr int kPeers = 32;
+    static constexpr int kRoles = 2;
+    static constexpr int kRowStride = kRow;
+    static constexpr int kUnitBytes = kUnit;
+    static constexpr ep::u64 kClaims = 48;
+};
+
+/// The units of a call as one warp takes them: how many, how many stripes have, and stripe and tokens of each.
+template <class Rows>
+__device__ __forceinline__ ep::i64* cuts(ep::Team& team, int peers, int tokens, ep::i64* out) {
+    ep::DirectUnits<Rows> units(team, 0, team.lane < peers ? team.lane : -1, tokens);
+    ep::i64* head = out;
+    out += 2;
+    while (units.take()) {
+        const ep::i64 all = units.all().begin * 2000ll + units.all().end;
+        const ep::i64 own = units.tokens().begin * 2000ll + units.tokens().end;
+        if (team.leader()) *out = (units.stripe() * 10000000ll + all) * 10000000ll + own;
+        ++out;
+    }
+    if (team.leader()) {
+        head[0] = out - head - 2;
+        head[1] = units.per_stripe(0) * 2000 + units.per_stripe(Rows::kStripes - 1);
+    }
+    ++team.epoch;
+    return out;
+}
+
+/// Calls of direct channels, with stripes that are long and short, and rows that are large and small.
+__device__ __forceinline__ void all_cuts(ep::Team& given, ep::i64* out) {
+    ep::Team team(given.group, ep::Call{given.epoch, false, true}, 0);
+    if (team.index() != 0 || team.count() != 1 || team.peers != 1 || team.parts != 1) return;
+    const int tokens[8] = {0, 3, 500, 513, 1023, 1024, 1025, 1900};
+    for (int count : tokens) {
+        for (int peers = 0; peers < 6; ++peers) {
+            out = cuts<Direct<1, 256, 1024>>(team, peers, count, out);
+        }
+        out = cuts<Direct<8, 100, 1900>>(team, 32, count, out);
+        out = cuts<Direct<1, 16, 4096>>(team, 2, count, out);
+        out = cuts<Direct<6, 16, 1100>>(team, 1, count, out);
+    }
+}
+
 /// A block begins a call that the other one sees, and that it stops meanwhile.
 __device__ __forceinline__ void meet(const ep::Group& given, int block, ep::i64* out) {
     const ep::Group group = group_of(given, 33, kNever);
@@ -376,7 +441,7 @@ extern "C" __global__ void __launch_bounds__(waits::kWarps * 32)
     waits_of(const __grid_constant__ waits::Args args) {
     EP_SHARED(waits::Smem, smem);
     const ep::Call call =
-        ep::enter(args.group, [&] { ep::clear(smem.sequences, 4); });
+        ep::enter(args.group, [&] { ep::clear(smem.sequences, 4 + waits::kRounds); });
     const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
     const int block = static_cast<int>(blockIdx.x);
     ep::Team team(args.group, call, 0, block, 2, warp, waits::kWarps);
@@ -391,6 +456,7 @@ extern "C" __global__ void __launch_bounds__(waits::kWarps * 32)
         case 6: if (block == 0) waits::cleared(smem, out); break;
         case 7: if (block == 0) waits::sequences(smem, warp, out); break;
         case 13: waits::meet(args.group, block, out); break;
+        case 14: waits::late(args.group, warp, out); break;
         default: break;
     }
     if (warp == 0) {
@@ -400,6 +466,7 @@ extern "C" __global__ void __launch_bounds__(waits::kWarps * 32)
             case 10: waits::stops(args.group, call, block, out); break;
             case 11: waits::told(args.group, block, out); break;
             case 12: waits::words(args.group, call, block, out); break;
+            case 15: if (block == 0) waits::all_cuts(team, out); break;
             default: break;
         }
     }

@@ -5,10 +5,10 @@ use super::{Check, Sheet};
 /// 70 sequences.
 pub(super) const SHARED_BYTES: i64 = 70 * 24;
 
-/// Words of claims, and what 34 groups have of their own.
-pub(super) const WINDOW_BYTES: i64 = 64 + 34 * 320;
+/// Words of claims, and what 35 groups have of their own.
+pub(super) const WINDOW_BYTES: i64 = 64 + 35 * 320;
 
-pub(super) const CHECKS: [Check; 14] = [
+pub(super) const CHECKS: [Check; 16] = [
     ("units of a first call", units),
     ("units of a second call", units),
     ("units of a third call", units),
@@ -23,6 +23,8 @@ pub(super) const CHECKS: [Check; 14] = [
     ("a record for another rank", told),
     ("words of another rank", words),
     ("a call that is stopped as it begins", || vec![1; 64]),
+    ("a warp that leaves late", late),
+    ("units of direct channels", cuts),
 ];
 
 /// What a group has of its own: its state and stop word, and its records.
@@ -193,7 +195,70 @@ fn sequences() -> Vec<i64> {
     sheet.put(1500, [0, 1]);
     sheet.set(1510, 1501);
     sheet.put(1520, [1, 0]);
+    for round in 0..60 {
+        sheet.put(1600 + round * 2, [round as i64; 2]);
+        sheet.set(1800 + round, round as i64);
+    }
     sheet.0
+}
+
+fn late() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    sheet.put(32, [0; 32]);
+    sheet.put(96, [0; 32]);
+    sheet.0
+}
+
+/// A direct channel, and how many peers of a call a warp has.
+struct Direct {
+    stripes: i64,
+    row: i64,
+    unit: i64,
+    peers: i64,
+}
+
+impl Direct {
+    /// Tokens of a unit with so many bytes, and how many of them the longest stripe has: 32, of 32 tokens at
+    /// most, unless they would be longer than a unit of that size.
+    fn cut(&self, tokens: i64, bytes: i64) -> (i64, i64) {
+        let longest = (tokens + self.stripes - 1) / self.stripes;
+        let row = self.row * self.peers.clamp(1, 4);
+        let wanted = ((bytes + row - 1) / row).min(16);
+        let each = if wanted * 32 < longest { ((longest + 31) / 32).min(32) } else { wanted };
+        (each, ((longest + each - 1) / each).max(1))
+    }
+
+    /// What a warp takes that has all units of a call to itself.
+    fn units(&self, tokens: i64) -> Vec<i64> {
+        let first = self.cut(tokens, self.unit);
+        let last = if first.1 == 1 { first } else { self.cut(tokens, self.unit / 4) };
+        let first_last = self.stripes - (self.stripes + 3) / 4;
+        let (mut units, mut begin) = (Vec::new(), 0);
+        for stripe in 0..self.stripes {
+            let end = begin + tokens / self.stripes + i64::from(stripe < tokens % self.stripes);
+            let (each, count) = if stripe < first_last { first } else { last };
+            units.extend((0..count).map(|unit| {
+                let own = [unit, unit + 1].map(|it| (begin + it * each).min(end));
+                let span = |[begin, end]: [i64; 2]| begin * 2000 + end;
+                (stripe * 10_000_000 + span([begin, end])) * 10_000_000 + span(own)
+            }));
+            begin = end;
+        }
+        let of_first = if first_last > 0 { first.1 } else { last.1 };
+        [vec![units.len() as i64, of_first * 2000 + last.1], units].concat()
+    }
+}
+
+fn cuts() -> Vec<i64> {
+    let one = (0..6).map(|peers| Direct { stripes: 1, row: 256, unit: 1024, peers });
+    let all = one.chain([
+        Direct { stripes: 8, row: 100, unit: 1900, peers: 32 },
+        Direct { stripes: 1, row: 16, unit: 4096, peers: 2 },
+        Direct { stripes: 6, row: 16, unit: 1100, peers: 1 },
+    ]);
+    let all: Vec<Direct> = all.collect();
+    let calls = [0, 3, 500, 513, 1023, 1024, 1025, 1900].into_iter();
+    calls.flat_map(|tokens| all.iter().flat_map(move |it| it.units(tokens))).collect()
 }
 
 fn polls() -> Vec<i64> {

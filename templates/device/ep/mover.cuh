@@ -62,7 +62,7 @@ public:
             for (int i = 0; i < Role::kStages; ++i) mbarrier_init(&smem_.full[i], 1);
             fence_mbarrier_init();
         }
-        __syncwarp();
+        __syncwarp();  // converges; each load has a barrier of its own
     }
 
     /// Makes what this warp has just acquired ready to be moved, or overwritten, by `row` (M2, M4).
@@ -71,7 +71,7 @@ public:
     /// Begins to load the row that is moved first, as far as there are stages, before its destinations
     /// are known.
     __device__ __forceinline__ void ask(const void* from) {
-        if (team_.stopped) return;
+        if (team_.stopped) return;  // `row` loads what is not asked for
 #pragma unroll 1
         for (int piece = 0; piece < Cut::kCount && piece < Role::kStages; ++piece) {
             load(nullptr, static_cast<const char*>(from) + piece * Cut::kBytes, bytes_of(piece));
@@ -171,7 +171,7 @@ public:
     __device__ __forceinline__ void finish() {
 #pragma unroll 1
         for (; loading_ > 0; --loading_) await_oldest();
-        tma_wait_stored<0>();
+        tma_wait_stored<0>();  // whoever was told of rows has waited for them
         __syncwarp();
     }
 
@@ -256,7 +256,7 @@ public:
                 store_quad(there + i, *reinterpret_cast<const Quad*>(smem_.meta[0] + i));
             }
         }
-        __syncwarp();
+        __syncwarp();  // converges; the next row has a barrier of its own
     }
 
     __device__ __forceinline__ u32 rows_begun() const { return rows_; }
@@ -303,7 +303,7 @@ private:
                 }
             }
         }
-        __syncwarp();
+        __syncwarp();  // converges; what tells of rows has a barrier of its own
     }
 
     MoverSmem<Role>& smem_;

@@ -113,6 +113,10 @@ struct Team {
           warp(warp_), warps(warps_), lane(lane_index()), peer(0), peers(1), part(0), parts(1),
           stopped(call.stopped) {}
 
+    /// A warp that carries a role alone.
+    __device__ __forceinline__ Team(const Group& group_, const Call& call, int role_)
+        : Team(group_, call, role_, 0, 1, 0, 1) {}
+
     /// Number of this warp among all warps of the role.
     __device__ __forceinline__ int index() const { return block * warps + warp; }
 
@@ -439,7 +443,7 @@ __device__ __forceinline__ void clear(Sequence* sequences, int count) {
 __device__ __forceinline__ void all_blocks(const Group& group, Call& call) {
     __syncthreads();
     if (threadIdx.x < kLanes) {
-        Team team(group, call, 0, 0, 1, 0, 1);
+        Team team(group, call, 0);
         u32* arrivals = &group.state->arrivals;
         if (team.leader()) fetch_add_acq_rel_gpu(arrivals, 1);
         const Site site{0, Waiting::kBlocks, -1, -1, gridDim.x};
