@@ -154,7 +154,7 @@ impl Node<'_> {
             cases.push((entry.name, subject, calls));
         }
         let plans = cases.iter().map(|(_, _, calls)| &calls.emitted.plan);
-        let placed = NetPart::place(plans, Transport::Rdma);
+        let placed = NetPart::place(plans, &Transport::Rdma);
         let (parts, bytes, counters) = placed.map_err(|error| text(&error))?;
         let networks = self.join(id, &group, bytes.max(1), counters.max(1))?;
         talk.say(&format!("node {}: its ranks have joined", self.node))?;

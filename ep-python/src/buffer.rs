@@ -63,13 +63,14 @@ impl Options {
             })?;
             *tunes.by_name(&pipeline, &name)? = Some(number);
         }
-        let BufferOptions { nodes, rates, .. } = BufferOptions::new(0, 0, 0, 0);
+        let BufferOptions { nodes, carrier, rates, .. } = BufferOptions::new(0, 0, 0, 0);
         Ok(BufferOptions {
             hidden: self.hidden,
             topk: self.topk,
             experts: self.experts,
             tokens: self.tokens,
             nodes,
+            carrier,
             payload,
             via,
             capacity: self.capacity,

@@ -71,7 +71,7 @@ impl Buffer {
         group.check_local()?;
         // Before anything that could fail on one rank alone and leave the others waiting.
         agreement::agree_on_options(group, &options)?;
-        options.nodes = group.nodes();
+        (options.nodes, options.carrier) = (group.nodes(), group.carrier());
         options.check(ranks)?;
         choose(&mut options, group)?;
         let programs = Programs::emit(emit, ranks, group.backend().arch(), &options)?;

@@ -4,6 +4,7 @@ mod check;
 mod choices;
 mod tunes;
 
+use ep_codegen::ir::Transport;
 use ep_codegen::plan::LINE_BYTES;
 
 pub use tunes::BufferTunes;
@@ -107,6 +108,8 @@ pub struct BufferOptions {
     pub tokens: usize,
     /// Nodes of the group, of equally many ranks; a buffer takes those of its group.
     pub nodes: usize,
+    /// What carries rows between nodes; a buffer takes what its group has.
+    pub carrier: Option<Transport>,
     /// What a row consists of.
     pub payload: Payload,
     /// How rows travel; between nodes, they pass through rings.
@@ -150,6 +153,7 @@ impl BufferOptions {
             experts,
             tokens,
             nodes: 1,
+            carrier: None,
             payload: Payload::Bf16,
             via: Via::Direct,
             capacity: None,

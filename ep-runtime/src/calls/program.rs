@@ -46,6 +46,7 @@ impl CallProgram {
     ) -> Result<CallProgram, CallError> {
         let ir = (entry.ir)();
         let config = options.config(&ir, group.ranks(), group.backend().arch())?;
+        let config = Config { carrier: group.carrier(), ..config };
         options.refuse_idle_tunes(&ir, &config)?;
         let emitted = entry.emit(&config)?;
         CallProgram::new((&ir, &config), emitted, options, room)

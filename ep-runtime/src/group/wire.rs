@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use ep_codegen::ir::Transport;
 use ep_codegen::plan::Plan;
 
 use super::{Group, positive};
@@ -12,6 +13,9 @@ use crate::memory::DeviceMemory;
 pub(crate) trait Wire: Send + Sync {
     /// How many nodes there are, of equally many ranks.
     fn nodes(&self) -> usize;
+
+    /// What carries rows from one to another.
+    fn carrier(&self) -> Transport;
 
     /// Waits until every process of the group has come to the step `label`, and gives what each rank
     /// brought; just `value` when all ranks are in this process.
@@ -42,6 +46,11 @@ impl Group {
     /// over a network.
     pub fn nodes(&self) -> usize {
         self.shared.wire.as_ref().map_or(1, |wire| wire.nodes())
+    }
+
+    /// What carries rows between nodes; none: there is one node.
+    pub(crate) fn carrier(&self) -> Option<Transport> {
+        self.shared.wire.as_ref().map(|wire| wire.carrier())
     }
 
     /// Waits until every process of the group has come to the step `label`, and gives what each brought.

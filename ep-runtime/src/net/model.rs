@@ -21,6 +21,8 @@ use super::queue::{self, Joined, Limits, Request, STAMP_AT};
 use super::stream::{Landing, Sending};
 use super::view::{Ends, NetPart, Places, Views};
 use crate::backend::Backend;
+use crate::error::CallError;
+use crate::group::Watched;
 use crate::host::HostBackend;
 use crate::memory::{DeviceMemory, HostMemory};
 use crate::net_error::NetError;
@@ -111,10 +113,9 @@ impl ModelNetwork {
         plan: &Plan,
         options: &ModelOptions,
     ) -> Result<Option<ModelNetwork>, NetError> {
-        if plan.network_counters == 0 {
-            return Ok(None);
-        }
-        ModelNetwork::of_plans(backend, &[plan], options).map(|(network, _)| Some(network))
+        let carrier = plan.carrier.as_ref().filter(|_| plan.network_counters > 0);
+        let network = carrier.map(|it| ModelNetwork::of_plans(backend, &[plan], options, it));
+        network.transpose().map(|made| made.map(|(network, _)| network))
     }
 
     /// A network for kernels that share it, and the part of each.
@@ -122,10 +123,9 @@ impl ModelNetwork {
         backend: &Arc<HostBackend>,
         plans: &[&Plan],
         options: &ModelOptions,
+        carrier: &Transport,
     ) -> Result<(ModelNetwork, Vec<NetPart>), NetError> {
-        let carrier = plans.iter().find_map(|plan| plan.carrier.clone());
-        let carrier = carrier.unwrap_or(Transport::Rdma);
-        let (parts, data_bytes, counters) = NetPart::place(plans.iter().copied(), carrier.clone())?;
+        let (parts, data_bytes, counters) = NetPart::place(plans.iter().copied(), carrier)?;
         let (ranks, data_bytes) = (backend.ranks(), data_bytes.max(1));
         let layout = Layout { ranks, data_bytes, queues: 2, slots: 64, counters };
         let network = match carrier {
@@ -138,6 +138,12 @@ impl ModelNetwork {
     /// What a kernel has asked of a card that makes no sense, if any has.
     pub fn failure(&self) -> Option<NetError> {
         self.shared.failure.get().cloned()
+    }
+
+    /// The same, for a group to ask.
+    pub(super) fn watched(&self) -> Arc<Watched> {
+        let shared = Arc::clone(&self.shared);
+        Arc::new(move || shared.failure.get().cloned().map(CallError::Network))
     }
 
     /// Where `ep::Net` of a rank is, an argument of kernels.

@@ -51,6 +51,10 @@ impl Wire for Processes {
         self.nodes
     }
 
+    fn carrier(&self) -> Transport {
+        Transport::Rdma
+    }
+
     fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, CallError> {
         let one = |store: &Store| store.gather(label, &value.to_le_bytes());
         let brought = at_once(&self.stores, one).map_err(BackendError::from)?;
@@ -60,7 +64,7 @@ impl Wire for Processes {
 
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {
         let plans = plans.iter().copied();
-        let (parts, data_bytes, counters) = NetPart::place(plans, Transport::Rdma)?;
+        let (parts, data_bytes, counters) = NetPart::place(plans, &self.carrier())?;
         let options = NetOptions { data_bytes, counters, ..self.options.clone() };
         let ends = at_once(group.local().zip(&self.stores), |(rank, store)| {
             Network::join(group, rank, store, &options)
@@ -100,6 +104,7 @@ mod modelled {
         nodes: usize,
         backend: Arc<HostBackend>,
         options: ModelOptions,
+        carrier: Transport,
     }
 
     impl Group {
@@ -109,6 +114,25 @@ mod modelled {
             nodes: usize,
             net: &ModelOptions,
         ) -> Result<Group, CallError> {
+            Group::modelled(backend, nodes, net, Transport::Rdma)
+        }
+
+        /// The same with kernels that speak to a network card of their rank, and models of the cards. Every
+        /// channel of theirs to other machines lists `ibgda`.
+        pub fn over_cards(
+            backend: &Arc<HostBackend>,
+            nodes: usize,
+            net: &ModelOptions,
+        ) -> Result<Group, CallError> {
+            Group::modelled(backend, nodes, net, Transport::Ibgda)
+        }
+
+        fn modelled(
+            backend: &Arc<HostBackend>,
+            nodes: usize,
+            net: &ModelOptions,
+            carrier: Transport,
+        ) -> Result<Group, CallError> {
             let ranks = backend.ranks();
             if backend.local().len() != ranks || nodes == 0 || !ranks.is_multiple_of(nodes) {
                 let local = backend.local();
@@ -116,7 +140,8 @@ mod modelled {
                     format!("ranks {local:?} of {ranks} are no {nodes} nodes of equally many");
                 return Err(CallError::Mismatch { what });
             }
-            let wire = Modelled { nodes, backend: Arc::clone(backend), options: net.clone() };
+            let (own, options) = (Arc::clone(backend), net.clone());
+            let wire = Modelled { nodes, backend: own, options, carrier };
             let (backend, options) = (Arc::clone(backend), GroupOptions { timeout: TIMEOUT });
             Group::joined(backend, options, Some(Box::new(wire)))
         }
@@ -127,16 +152,23 @@ mod modelled {
             self.nodes
         }
 
+        fn carrier(&self) -> Transport {
+            self.carrier.clone()
+        }
+
         fn gather(&self, _: &str, value: u64) -> Result<Vec<u64>, CallError> {
             Ok(vec![value])
         }
 
         fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {
-            let (network, parts) = ModelNetwork::of_plans(&self.backend, plans, &self.options)?;
+            let (network, parts) =
+                ModelNetwork::of_plans(&self.backend, plans, &self.options, &self.carrier)?;
             let view =
                 |part: &NetPart| group.local().map(|rank| network.part(rank, *part)).collect();
             let views = parts.iter().map(view).collect::<Result<Vec<_>, NetError>>()?;
-            Ok(Net { views, _ends: Mutex::new(Box::new(network)) })
+            let failure = network.watched();
+            group.watch(&failure);
+            Ok(Net { views, _ends: Mutex::new(Box::new((network, failure))) })
         }
     }
 }

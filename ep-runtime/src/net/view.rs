@@ -46,13 +46,13 @@ impl NetPart {
     /// them is made for another kind of network.
     pub fn place<'a>(
         plans: impl IntoIterator<Item = &'a Plan>,
-        carrier: Transport,
+        carrier: &Transport,
     ) -> Result<(Vec<NetPart>, u64, usize), NetError> {
         let mut end = NetPart::default();
         let mut parts = Vec::new();
         for plan in plans {
-            if plan.network_counters > 0 && plan.carrier.as_ref() != Some(&carrier) {
-                let (pipeline, is_card) = (plan.pipeline.clone(), carrier == Transport::Ibgda);
+            if plan.network_counters > 0 && plan.carrier.as_ref() != Some(carrier) {
+                let (pipeline, is_card) = (plan.pipeline.clone(), *carrier == Transport::Ibgda);
                 return Err(NetError::Carrier { pipeline, is_card });
             }
             parts.push(end);

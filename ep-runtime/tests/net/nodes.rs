@@ -10,9 +10,10 @@ use ep_runtime::backend::Backend;
 use ep_runtime::buffer::{Buffer, BufferOptions, BuiltIn, CallOptions};
 use ep_runtime::error::CallError;
 use ep_runtime::group::{Group, GroupOptions};
+use ep_runtime::host::mutant::Mutant;
 use ep_runtime::host::{HostBackend, HostOptions, Programs, TIMEOUT};
 use ep_runtime::join::UniqueId;
-use ep_runtime::net::{ModelOptions, NetOptions, Provider};
+use ep_runtime::net::{ModelOptions, NetError, NetOptions, Provider};
 use ep_runtime::pipelines::{NodeNotify, node_notify};
 use ep_runtime::tensor::{Bf16, DeviceTensor};
 use ep_runtime::tune::{Destination, Pushes};
@@ -104,25 +105,56 @@ fn kernels_of_other_nodes_are_refused() {
     assert_eq!(odd, "ranks 0..4 of 4 are no 3 nodes of equally many");
 }
 
+/// The error of a dispatch of few tokens by all ranks.
+fn dispatched(group: &Group) -> CallError {
+    let options =
+        BufferOptions { weights: false, cached: false, ..BufferOptions::new(2, 16, 1, 4) };
+    let buffer = Buffer::new(group, options, &BuiltIn).unwrap();
+    let mut kept = Vec::new();
+    for rank in group.local() {
+        let x = DeviceTensor::from_slice(group, rank, [2, 16], &[Bf16::from(1.0); 32]).unwrap();
+        let experts = DeviceTensor::from_slice(group, rank, [2, 1], &[2, 3]).unwrap();
+        let input = buffer.input(&x, &experts, None).unwrap();
+        match buffer.dispatch(rank, &input, &CallOptions::sms(12)) {
+            Ok(left) => kept.push(left),
+            Err(error) => return error,
+        }
+    }
+    let error = group.sync(2).unwrap_err();
+    assert_eq!(group.check(0).unwrap_err(), error);
+    error
+}
+
 /// The one that waits says for whom, as within a node.
 #[test]
 fn a_dead_link_is_a_timeout_that_names_both_ends() {
     let programs = Programs::find().expect("a C++ compiler");
-    let backend = HostBackend::new(&programs, HostOptions::new(4)).unwrap();
-    let net = ModelOptions { dead_links: vec![(0, 2)], ..ModelOptions::default() };
-    let group = Group::over_model(&backend, 2, &net).unwrap();
-    let options =
-        BufferOptions { weights: false, cached: false, ..BufferOptions::new(2, 16, 1, 4) };
-    let buffer = Buffer::new(&group, options, &BuiltIn).unwrap();
-    let mut kept = Vec::new();
-    for rank in group.local() {
-        let x = DeviceTensor::from_slice(&group, rank, [2, 16], &[Bf16::from(1.0); 32]).unwrap();
-        let experts = DeviceTensor::from_slice(&group, rank, [2, 1], &[2, 3]).unwrap();
-        let input = buffer.input(&x, &experts, None).unwrap();
-        kept.push(buffer.dispatch(rank, &input, &CallOptions::sms(12)).unwrap());
+    for over in [Group::over_model, Group::over_cards] {
+        let backend = HostBackend::new(&programs, HostOptions::new(4)).unwrap();
+        let net = ModelOptions { dead_links: vec![(0, 2)], ..ModelOptions::default() };
+        let error = dispatched(&over(&backend, 2, &net).unwrap());
+        let CallError::Timeout(timeouts) = &error else { panic!("{error}") };
+        assert!(timeouts.waits.iter().any(|it| (it.rank, it.peer) == (2, Some(0))), "{error}");
     }
-    let error = group.sync(2).unwrap_err();
-    let CallError::Timeout(timeouts) = &error else { panic!("{error}") };
-    assert!(timeouts.waits.iter().any(|it| (it.rank, it.peer) == (2, Some(0))), "{error}");
-    assert_eq!(group.check(0).unwrap_err(), error);
+}
+
+/// What no card can do.
+const NO_OPCODE: &str = "
+== a signal is an atomic that no card has
+in ep/ibgda.cuh
+-     static constexpr u32 kAddHalf = 0x08000015;  // masked fetch-and-add, of 4 bytes
++     static constexpr u32 kAddHalf = 0x0800001f;
+";
+
+#[test]
+fn an_entry_that_no_card_carries_out_is_an_error_of_the_call() {
+    let bugs = Mutant::parse(NO_OPCODE).expect("a bug");
+    let programs = Programs::find().expect("a C++ compiler").planted(&bugs[0]);
+    let backend = HostBackend::new(&programs, HostOptions::new(4)).unwrap();
+    let error = dispatched(&Group::over_cards(&backend, 2, &ModelOptions::default()).unwrap());
+    let CallError::Network(NetError::Entry { rank, peer, why, .. }) = &error else {
+        panic!("{error}")
+    };
+    assert_eq!(rank % 2, peer % 2, "along the rail");
+    assert_eq!(why, "has the opcode 0x1f with modifier 0x08");
 }

@@ -285,14 +285,17 @@ pub(super) fn agree_with_one_node(group: &Group, case: Case) {
 #[test]
 fn a_buffer_between_nodes_gives_what_one_within_a_node_gives() {
     let programs = Programs::find().expect("a C++ compiler");
-    for (nodes, ranks, build, case) in [
-        (2, 4, Build::Checked, Case::Plain),
-        (3, 6, Build::Plain, Case::Scaled),
-        (4, 4, Build::Plain, Case::Packed),
+    for (nodes, ranks, build, case, has_cards) in [
+        (2, 4, Build::Checked, Case::Plain, false),
+        (2, 4, Build::Checked, Case::Plain, true),
+        (3, 6, Build::Plain, Case::Scaled, false),
+        (3, 6, Build::Plain, Case::Scaled, true),
+        (4, 4, Build::Plain, Case::Packed, false),
     ] {
         let host = HostOptions { build, ..HostOptions::new(ranks) };
         let backend = HostBackend::new(&programs, host).unwrap();
-        let group = Group::over_model(&backend, nodes, &ModelOptions::default()).unwrap();
+        let over = if has_cards { Group::over_cards } else { Group::over_model };
+        let group = over(&backend, nodes, &ModelOptions::default()).unwrap();
         agree_with_one_node(&group, case);
     }
 }
