@@ -47,7 +47,7 @@ fn a_library_that_was_cut_or_changed_is_made_anew() {
     assert_eq!(compile(folder).unwrap(), []);
     let listed = Cache::open(folder).unwrap().list().unwrap();
     let library = listed.iter().find(|it| it.entry.as_ref().unwrap().name == "add.cu").unwrap();
-    assert_eq!(library.entry.as_ref().unwrap().target, "host fast");
+    assert_eq!(library.entry.as_ref().unwrap().target, "host plain");
     let library = folder.join(format!("{}.entry", library.key));
     let good = fs::read(&library).unwrap();
     let mut changed = good.clone();
