@@ -218,8 +218,20 @@ pub(crate) fn run(
     if let Some((name, _)) = options.problem.set.iter().find(is_nobodys) {
         return Err(Failure::WrongUse(format!("no pipeline here has `{name}`")));
     }
+    let Some(marked) = marked else {
+        return check_all(options, &variants, &programs, json, (out, err));
+    };
+    let is_all = options.name() == "all";
+    if is_all {
+        marked.run_all()?;
+    }
     check_all(options, &variants, &programs, json, (&mut *out, err))?;
-    Ok(marked.map_or(Ok(()), |marked| marked.report(json, out))?)
+    match marked.report(json, out)? {
+        unnamed if is_all && unnamed > 0 => {
+            Err(Failure::Failed(format!("{unnamed} lines are not run, and nobody says why")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// All variants that are asked for.

@@ -8,8 +8,17 @@ use ep_runtime::device::HEADERS;
 use ep_runtime::host::Programs;
 use ep_runtime::host::mutation::{Coverage, Spot};
 
+use super::mutate::{Equivalents, Judging, courses, explore};
+use super::pool::on_all_cores;
+use super::random;
 use crate::failure::Failure;
 use crate::json::{Object, Value};
+
+/// Lines that no run of `check` comes to, in the form of the list of mutations that nothing can find.
+const LIST: &str = include_str!("../../unreached.txt");
+
+/// How many declarations that nobody wrote are run.
+const DECLARATIONS: usize = 40;
 
 /// Programs that note what they come to.
 pub(super) struct Marked {
@@ -43,8 +52,27 @@ impl Marked {
         Ok(Marked { programs: programs.marked(&coverage), coverage })
     }
 
-    /// Tells what was not reached, and how much was.
-    pub(super) fn report(&self, json: bool, out: &mut dyn Write) -> io::Result<()> {
+    /// Runs what comes to more than schedules of the standard shapes do: all that mutations are put to, which
+    /// are every arm, in every kind, and the functions of the library one by one; and some declarations that
+    /// nobody wrote.
+    pub(super) fn run_all(&self) -> Result<(), Failure> {
+        let courses = courses(&self.programs)?;
+        let judging = Judging { checker: false, budget: 0 };
+        let work = |index: usize| match courses.get(index) {
+            Some(course) => explore(course, &self.programs, judging).map(drop),
+            None => random::come_to((index - courses.len()) as u64, &self.programs),
+        };
+        let mut wrong = None;
+        on_all_cores(courses.len() + DECLARATIONS, work, |_, outcome| {
+            wrong = wrong.take().or(outcome.err());
+        });
+        wrong.map_or(Ok(()), |report| Err(Failure::Failed(report)))
+    }
+
+    /// Tells what was not reached, and how much was; gives the number of lines that nothing came to and
+    /// that have no reason.
+    pub(super) fn report(&self, json: bool, out: &mut dyn Write) -> Result<usize, Failure> {
+        let reasons = Equivalents::parse(LIST).map_err(Failure::Failed)?;
         let reached = self.programs.reached();
         let mut lines: BTreeMap<(&str, u32), bool> = BTreeMap::new();
         let mut files: BTreeMap<&str, [Share; 2]> = BTreeMap::new();
@@ -60,14 +88,17 @@ impl Marked {
         for ((file, _), is_reached) in &lines {
             files.entry(file).or_default()[0].add(*is_reached);
         }
+        let mut unnamed = 0;
         for ((file, line), _) in lines.iter().filter(|(_, is_reached)| !**is_reached) {
-            tell(file, *line, "not run", json, out)?;
+            let reason = reasons.reason_of(file, code_of(file, *line), "unreached");
+            unnamed += usize::from(reason.is_none());
+            tell((file, *line), "not run", reason, json, out)?;
         }
         // A condition that no run comes to is a line that none does.
         for Spot { file, line, outcome } in one_way {
             if lines.get(&(file.as_str(), *line)).is_some_and(|is_reached| *is_reached) {
                 let what = if *outcome == Some(true) { "never true" } else { "never false" };
-                tell(file, *line, what, json, out)?;
+                tell((file, *line), what, None, json, out)?;
             }
         }
         let mut total = [Share::default(); 2];
@@ -78,19 +109,33 @@ impl Marked {
             }
             sum(file, shares, json, out)?;
         }
-        sum("the device library", total, json, out)
+        sum("the device library", total, json, out)?;
+        Ok(unnamed)
     }
 }
 
-/// Says what no run has come to.
-fn tell(file: &str, line: u32, what: &str, json: bool, out: &mut dyn Write) -> io::Result<()> {
+/// A line of a header, without white space around it.
+fn code_of(file: &str, line: u32) -> &'static str {
     let text = HEADERS.iter().find(|(name, _)| *name == file).map_or("", |(_, text)| text);
-    let code = text.lines().nth(line as usize - 1).unwrap_or_default().trim();
+    text.lines().nth(line as usize - 1).unwrap_or_default().trim()
+}
+
+/// Says what no run has come to, and why none does if that is known.
+fn tell(
+    (file, line): (&str, u32),
+    what: &str,
+    reason: Option<&str>,
+    json: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let code = code_of(file, line);
     if json {
         let object = Object::new().with("file", file).with("line", u64::from(line));
-        return writeln!(out, "{}", object.with("finding", what).with("code", code));
+        let object = object.with("finding", what).with("code", code);
+        return writeln!(out, "{}", object.with("reason", reason));
     }
-    writeln!(out, "  {what:<11} {file}:{line}  {code}")
+    let because = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    writeln!(out, "  {what:<11} {file}:{line}  {code}{because}")
 }
 
 fn sum(name: &str, shares: [Share; 2], json: bool, out: &mut dyn Write) -> io::Result<()> {
@@ -116,4 +161,19 @@ fn sum(name: &str, shares: [Share; 2], json: bool, out: &mut dyn Write) -> io::R
         outcomes.all,
         outcomes.percent()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_named_is_there() {
+        let list = Equivalents::parse(LIST).expect("it is a list");
+        for (file, code) in list.lines() {
+            let text = HEADERS.iter().find(|(name, _)| *name == file).map_or("", |(_, text)| text);
+            assert!(text.lines().any(|line| line.trim() == code), "{file} has no `{code}`");
+            assert!(list.reason_of(file, code, "unreached").is_some(), "{code}");
+        }
+    }
 }

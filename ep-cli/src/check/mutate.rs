@@ -21,10 +21,13 @@ use crate::failure::Failure;
 use crate::problem::no_machine;
 use crate::progress::Progress;
 use crate::suggestion::did_you_mean;
-use course::{Course, courses};
-use equivalent::Equivalents;
-use hunt::{Field, Hunt, Judging, Target, targets};
+use course::Course;
+use hunt::{Field, Hunt, Target, targets};
 use report::Report;
+
+pub(super) use course::courses;
+pub(super) use equivalent::Equivalents;
+pub(super) use hunt::{Judging, explore};
 
 /// The name for all files.
 const ALL: &str = "all";
@@ -85,7 +88,7 @@ pub(super) fn run(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Res
     let mut left: Vec<(Target, Hunt)> =
         chosen.into_iter().map(|target| (target, Hunt::default())).collect();
     for (courses, is_last) in [(functions, false), (pipelines, true)] {
-        let field = explore(courses, &left, (&programs, &weaver), judging, (&report, out))?;
+        let field = explore_all(courses, &left, (&programs, &weaver), judging, (&report, out))?;
         // Some do not compile, as the first runs have shown.
         let good: BTreeSet<u32> = weaver.mutations().iter().map(|it| it.number).collect();
         left.retain(|(it, _)| it.numbers.iter().any(|number| good.contains(number)));
@@ -142,7 +145,7 @@ fn choose(
 }
 
 /// Runs every course as it is whose texts have one of the mutations.
-fn explore(
+fn explore_all(
     mut courses: Vec<Course>,
     left: &[(Target, Hunt)],
     (programs, weaver): (&Arc<Programs>, &Arc<Weaver>),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ep_codegen::schedule::{RoleRule, RuleSet};
 use ep_codegen::{expansion, lower, render, syntax};
@@ -134,18 +134,41 @@ fn look(seed: u64, programs: &Arc<Programs>) -> Verdict {
     // Thousands of libraries neither stay open nor fill the cache.
     let programs = &programs.passing();
     let invented = Invented::new(seed);
-    let words = match judged(&invented, seed, programs) {
+    let how = How { build: Build::Checked, isolation: Some(LIMIT), translates: true };
+    let words = match judged(&invented, seed, how, programs) {
         Ok(verdict) => return verdict,
         Err(words) => words,
     };
-    let fails = &mut |less: &Invented| judged(less, seed, programs).is_err();
+    let fails = &mut |less: &Invented| judged(less, seed, how, programs).is_err();
     let small = invented.shrunk(fails);
-    let words = judged(&small, seed, programs).err().unwrap_or(words);
+    let words = judged(&small, seed, how, programs).err().unwrap_or(words);
     Verdict::Wrong { words, source: small.source() }
 }
 
+/// Runs a declaration in this process, so that its programs note what they come to.
+pub(super) fn come_to(seed: u64, programs: &Arc<Programs>) -> Result<(), String> {
+    let how = How { build: Build::Fast, isolation: None, translates: false };
+    let judged = judged(&Invented::new(seed), seed, how, programs);
+    judged.map(drop).map_err(|words| format!("the declaration of seed {seed}: {words}"))
+}
+
+/// How a declaration is run.
+#[derive(Clone, Copy)]
+struct How {
+    build: Build,
+    /// In a process of its own, which may take so long.
+    isolation: Option<Duration>,
+    /// Whether NVRTC gets some of them.
+    translates: bool,
+}
+
 /// What is wrong with a declaration, or what became of it.
-fn judged(invented: &Invented, seed: u64, programs: &Arc<Programs>) -> Result<Verdict, String> {
+fn judged(
+    invented: &Invented,
+    seed: u64,
+    how: How,
+    programs: &Arc<Programs>,
+) -> Result<Verdict, String> {
     let source = format!("ep_runtime::pipeline! {{ {} }}", invented.source());
     let blocks = syntax::blocks(&source).map_err(|error| error.to_string())?;
     let no_files = |path: &str| Err(format!("{path} is not here"));
@@ -168,7 +191,7 @@ fn judged(invented: &Invented, seed: u64, programs: &Arc<Programs>) -> Result<Ve
     for pipeline in &all {
         let ranks = 1 + (seed % RANKS) as i64;
         let drawing = Drawing::new(seed, &known, &functions).spare(SPARE).number("ranks", ranks);
-        let trial = Trial { pipeline, seed, programs, functions: &functions };
+        let trial = Trial { pipeline, seed, how, programs, functions: &functions };
         slow = slow.or(trial.compare(drawing)?);
     }
     Ok(Verdict::Good { slow })
@@ -178,6 +201,7 @@ fn judged(invented: &Invented, seed: u64, programs: &Arc<Programs>) -> Result<Ve
 struct Trial<'a> {
     pipeline: &'a Pipeline,
     seed: u64,
+    how: How,
     programs: &'a Arc<Programs>,
     functions: &'a BTreeMap<String, &'a Function>,
 }
@@ -218,7 +242,7 @@ impl Trial<'_> {
     /// makes it slow, not wrong.
     fn translate(&self, config: &Config, body: &Body) -> Result<Option<String>, String> {
         let Ok(nvrtc) = Nvrtc::find() else { return Ok(None) };
-        if !self.seed.is_multiple_of(TRANSLATED) {
+        if !self.how.translates || !self.seed.is_multiple_of(TRANSLATED) {
             return Ok(None);
         }
         let arch =
@@ -241,9 +265,9 @@ impl Trial<'_> {
         let declared = Declared::new(emitted, calls, ROUNDS, self.functions);
         let declared = declared.map_err(|wrong| wrong.to_string())?;
         let ranks = calls.first().map_or(1, |call| call.ranks.len());
-        let mut host = HostOptions { build: Build::Checked, ..HostOptions::new(ranks) };
+        let mut host = HostOptions { build: self.how.build, ..HostOptions::new(ranks) };
         host.arch = Arch::Sm90a;
-        host.isolation = Some(LIMIT);
+        host.isolation = self.how.isolation;
         host.spec.seed = self.seed;
         host.spec.max_ahead = ROUNDS * calls.len();
         if ranks > 1 {

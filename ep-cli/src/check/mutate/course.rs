@@ -11,7 +11,7 @@ use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::ir::network::carriers;
-use ep_runtime::ir::{Axis, Transport};
+use ep_runtime::ir::{Axis, Dim, DimKind, Transport};
 use ep_runtime::jit::Arch;
 use ep_runtime::meaning::Wrong;
 use ep_runtime::net::{ModelNetwork, ModelOptions};
@@ -36,7 +36,7 @@ const KINDS: [(&str, bool, Arch); 3] =
     [("", false, Arch::Sm90a), ("plain ", true, Arch::Sm90a), ("vector ", false, Arch::Sm80)];
 
 /// A problem, and the calls that are made of it.
-pub(super) struct Course {
+pub(in crate::check) struct Course {
     pub(super) name: String,
     what: What,
     /// Whether what it comes to is looked at by the sanitizers as well.
@@ -76,7 +76,7 @@ pub(super) struct Way {
 }
 
 /// All courses.
-pub(super) fn courses(programs: &Programs) -> Result<Vec<Course>, Failure> {
+pub(in crate::check) fn courses(programs: &Programs) -> Result<Vec<Course>, Failure> {
     let plain = |name: String, what: What| Course { name, what, is_sanitized: false };
     let of = |which: FunctionSet| format!("functions, {}", which.name());
     let mut all: Vec<Course> =
@@ -101,16 +101,22 @@ pub(super) fn courses(programs: &Programs) -> Result<Vec<Course>, Failure> {
             let set: Vec<(String, String)> = axes.iter().map(arm).collect();
             let arms: String = set.iter().map(|(_, arm)| format!(" {arm}")).collect();
             let name = format!("{word}{}{arms}", entry.name);
-            all.push(Course::declared(&entry, (name, set), (plain, arch), programs)?);
+            let made = |name, nodes| {
+                Course::declared(&entry, (name, set.clone(), nodes), (plain, arch), programs)
+            };
+            all.push(made(name.clone(), None)?);
+            if spans_nodes(&entry) {
+                all.push(made(format!("{name} between nodes"), Some(2))?);
+            }
         }
         if carriers(&(entry.ir)()).is_some_and(|all| all.contains(&Transport::Ibgda)) {
             let set = vec![("network".to_owned(), "ibgda".to_owned())];
             let name = format!("{} through cards", entry.name);
-            all.push(Course::declared(&entry, (name, set), (false, Arch::Sm90a), programs)?);
+            all.push(Course::declared(&entry, (name, set, None), (false, Arch::Sm90a), programs)?);
         }
         let name = format!("{} without a rank", entry.name);
         let mut course =
-            Course::declared(&entry, (name, Vec::new()), (false, Arch::Sm90a), programs)?;
+            Course::declared(&entry, (name, Vec::new(), None), (false, Arch::Sm90a), programs)?;
         if let What::Declared(drawn) = &mut course.what
             && drawn.calls.leave_out(1)
         {
@@ -120,16 +126,23 @@ pub(super) fn courses(programs: &Programs) -> Result<Vec<Course>, Failure> {
     Ok(all)
 }
 
+/// Whether a pipeline may run within a node, and between some as well.
+fn spans_nodes(entry: &AnyPipeline) -> bool {
+    let is_one =
+        |dim: &Dim| dim.name == "nodes" && matches!(dim.kind, DimKind::Given { low: 1, .. });
+    (entry.ir)().dims.iter().any(is_one)
+}
+
 impl Course {
-    /// Calls of a pipeline with some numbers and arms, made in one way.
+    /// Calls of a pipeline with some numbers and arms, on so many nodes if it knows of any, made in one way.
     fn declared(
         entry: &AnyPipeline,
-        (name, set): (String, Vec<(String, String)>),
+        (name, set, nodes): (String, Vec<(String, String)>, Option<u32>),
         (plain, arch): (bool, Arch),
         programs: &Programs,
     ) -> Result<Course, Failure> {
         let subject = Subject::new(entry, programs)?;
-        let problem = Problem { ranks: RANKS, nodes: None, tokens: Some(ROWS), set, plain };
+        let problem = Problem { ranks: RANKS, nodes, tokens: Some(ROWS), set, plain };
         let calls = subject.calls(&problem, arch, 1, 1)?;
         let ranks = subject.ranks(&problem)?;
         let drawn = Drawn { subject, calls, ranks, arch };

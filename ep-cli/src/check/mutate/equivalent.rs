@@ -18,7 +18,7 @@ use ep_runtime::host::mutation::Mutation;
 const LIST: &str = include_str!("../../../equivalent.txt");
 
 /// The list.
-pub(super) struct Equivalents(Vec<Entry>);
+pub(in crate::check) struct Equivalents(Vec<Entry>);
 
 struct Entry {
     file: String,
@@ -47,7 +47,7 @@ impl Equivalents {
         Equivalents::parse(&list).map_err(|line| format!("`{shown}`: {line} is not understood"))
     }
 
-    fn parse(list: &str) -> Result<Equivalents, String> {
+    pub(in crate::check) fn parse(list: &str) -> Result<Equivalents, String> {
         let (mut entries, mut file, mut code) = (Vec::new(), String::new(), String::new());
         for (number, line) in list.lines().enumerate() {
             let line = line.trim();
@@ -66,6 +66,21 @@ impl Equivalents {
             }
         }
         Ok(Equivalents(entries))
+    }
+
+    /// The reason that a list of lines gives for one, under a word for what is so about it.
+    pub(in crate::check) fn reason_of(&self, file: &str, code: &str, word: &str) -> Option<&str> {
+        let is_it = |entry: &&Entry| {
+            let has_word = entry.kinds.iter().any(|kind| kind.operator == word);
+            entry.file == file && entry.code == code && has_word
+        };
+        self.0.iter().find(is_it).map(|entry| entry.reason.as_str())
+    }
+
+    /// The files and lines that it is about.
+    #[cfg(test)]
+    pub(in crate::check) fn lines(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|entry| (entry.file.as_str(), entry.code.as_str()))
     }
 
     /// Why nothing can find a mutation, if so.

@@ -85,11 +85,11 @@ pub(super) struct Hunt {
 
 /// How mutations are judged.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Judging {
+pub(in crate::check) struct Judging {
     /// Whether the checker looks on.
-    pub(super) checker: bool,
+    pub(in crate::check) checker: bool,
     /// Steps that all runs with a mutation may take, as they are without it.
-    pub(super) budget: u64,
+    pub(in crate::check) budget: u64,
 }
 
 /// The courses, and what is known of each.
@@ -109,7 +109,7 @@ pub(super) struct Passed {
 }
 
 /// What a course does without a mutation.
-struct Known {
+pub(in crate::check) struct Known {
     programs: Arc<Programs>,
     reached: BTreeSet<u32>,
     /// What it comes to only when a rank stops or dies.
@@ -236,7 +236,7 @@ impl Judging {
 }
 
 /// Runs a course as it is, and once more with each fault. What judges mutations finds nothing then.
-fn explore(
+pub(in crate::check) fn explore(
     course: &Course,
     programs: &Arc<Programs>,
     judging: Judging,
