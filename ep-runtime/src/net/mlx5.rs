@@ -108,6 +108,9 @@ impl Entry {
         let (modifier, opcode) = (block[0], block[3]);
         expect("number", head >> 8 & 0xffff, number & 0xffff)?;
         expect("queue pair", size >> 8, pair)?;
+        expect("signature and stream", word(block, 8) >> 8, 0)?;
+        expect("immediate", word(block, 12), 0)?;
+        expect("word behind the key", word(block, 28), 0)?;
         let quads = size & 0xff;
         let to = |bytes| Place { address: wide(block, 16), key: word(block, 24), bytes };
         let here = |at: usize| Place {
@@ -135,6 +138,7 @@ impl Entry {
             (MASKED_ADD, HALF) => {
                 expect("size in quads", quads, 4)?;
                 expect("boundary of carries", word(block, 36), 0)?;
+                expect("words behind the boundary", word(block, 40) | word(block, 44), 0)?;
                 let before = here(48);
                 expect("bytes of an old value", before.bytes, ADD_BYTES)?;
                 Work::Add { to: to(ADD_BYTES), number: word(block, 32), before }
@@ -176,6 +180,11 @@ pub(super) fn completion(pair: u32, number: u32, failed: Option<Syndrome>) -> Bl
     block
 }
 
+/// The word of a completion that a kernel looks at, of an entry that was carried out.
+pub(super) fn completed(number: u32) -> u32 {
+    u32::from((number as u16).swap_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,7 +219,7 @@ mod tests {
         assert_eq!((to.bytes, source), (13, Source::Inline(inline[36..49].to_vec())));
         let mut add = write();
         (add[0], add[3], add[7]) = (8, 0x15, 4);
-        add[32..40].copy_from_slice(&[0, 0, 1, 2, 0, 0, 0, 0]);
+        add[32..48].copy_from_slice(&[0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         add[48..64].copy_from_slice(&[0, 0, 0, 4, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 8]);
         let to = Place { address: 1 << 32 | 2, key: 9, bytes: 4 };
         let before = Place { address: 8, key: 6, bytes: 4 };
@@ -246,6 +255,7 @@ mod tests {
     fn completions_name_the_entry_and_what_was_wrong() {
         let good = completion(0x1234, 0x1_0007, None);
         assert_eq!(good[COMPLETION_WORD_AT..], [0, 7, 0, 0]);
+        assert_eq!(good[COMPLETION_WORD_AT..], completed(0x1_0007).to_le_bytes());
         let bad = completion(0x1234, 0x102, Some(Syndrome::RemoteAccess));
         assert_eq!((&bad[54..60], bad[63]), (&[0, 0x13, 0, 0, 0x12, 0x34][..], 0xd0));
     }

@@ -15,7 +15,7 @@ use ep_emu::{Actor, ActorMemory, Address};
 
 use super::card::{CardPair, End, Shared};
 use super::layout::{Layout, WINDOW};
-use super::mlx5::{BLOCK_BYTES, INVALID};
+use super::mlx5::{self, BLOCK_BYTES, COMPLETION_WORD_AT, INVALID};
 use super::pairs::PairLayout;
 use super::queue::{self, Joined, Limits, Request, STAMP_AT};
 use super::stream::{Landing, Sending};
@@ -100,6 +100,14 @@ impl ModelNetwork {
             let unused = [INVALID; BLOCK_BYTES / 4];
             for (peer, queue) in layout.ends().filter(|(peer, _)| *peer != rank) {
                 memories[rank].write(layout.completion(peer, queue), &unused)?;
+                let first = layout.first(peer, queue);
+                if first > 0 {
+                    let done = [mlx5::completed(first.wrapping_sub(1))];
+                    let at = layout.completion(peer, queue) + COMPLETION_WORD_AT as u64;
+                    memories[rank].write(at, &done)?;
+                    let record = layout.record(peer, queue);
+                    memories[rank].write(record, &[(first & 0xffff).swap_bytes()])?;
+                }
                 let end = End { rank, peer, queue };
                 backend.add_actor(Box::new(CardPair::new(end, layout, &bases, options, &shared)));
             }

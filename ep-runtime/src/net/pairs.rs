@@ -139,6 +139,14 @@ impl PairLayout {
         (FIRST_PAIR + self.0.flow(peer, queue)) as u32
     }
 
+    /// The number of the first entry: that of every other queue pair wraps soon, at 2^16 and at 2^32.
+    pub(super) fn first(&self, peer: usize, queue: usize) -> u32 {
+        match (peer + queue) % 2 {
+            0 => 0,
+            _ => u32::MAX - 20,
+        }
+    }
+
     /// The key of what a rank lets others touch.
     pub(super) fn key(&self, rank: usize, region: Region) -> u32 {
         (FIRST_KEY + 2 * rank + region as usize) as u32
@@ -175,6 +183,8 @@ impl PairLayout {
                 self.key(rank, Region::Data),
                 self.key(rank, Region::Counters),
                 self.number(peer, queue),
+                self.first(peer, queue),
+                self.first(peer, queue),
             ];
             let end = table.len() + PAIR_BYTES;
             table.extend(wide.into_iter().flat_map(u64::to_le_bytes));
