@@ -147,7 +147,7 @@ fn look(seed: u64, programs: &Arc<Programs>) -> Verdict {
 
 /// Runs a declaration in this process, so that its programs note what they come to.
 pub(super) fn come_to(seed: u64, programs: &Arc<Programs>) -> Result<(), String> {
-    let how = How { build: Build::Fast, isolation: None, translates: false };
+    let how = How { build: Build::Plain, isolation: None, translates: false };
     let judged = judged(&Invented::new(seed), seed, how, programs);
     judged.map(drop).map_err(|words| format!("the declaration of seed {seed}: {words}"))
 }

@@ -308,6 +308,7 @@ private:
         });
         // M4: pairs with the release of the receiver's end; all lanes store after the barrier.
         if (done && team_.leader() && !absent) load_acquire_sys(released);
+        __syncwarp();
         return __ballot_sync(kAllLanes, absent) == 0;
     }
 
