@@ -52,11 +52,11 @@ class Turns:
             self._changed.notify_all()
 
     def take_back(self, out: frozenset[int]) -> None:
-        """Waits for the calls that all ranks but these make from now on."""
+        """Begins anew with all ranks but these: the calls so far have run, or are dropped."""
         with self._changed:
-            for rank in self._out - out:
-                if rank in self._made:
-                    self._made[rank] = max(self._made.values())
+            self._ran = max(self._made.values(), default=0)
+            self._made = dict.fromkeys(self._made, self._ran)
+            self._held.clear()
             self._out &= out
             self._changed.notify_all()
 
