@@ -7,13 +7,12 @@
 //   rows.closed      0x0e800000       2048 bytes  2 epochs x 8 peers x 16 x 8; Cast writes, Pack reads
 //   rows.released    0x0e800800         32 bytes  8 peers x 4; Pack writes, Cast reads
 //   rows.taken       0x0e800880       1024 bytes  16 peers x 16 x 4; Cast writes, Cast reads
-//   rows.agreed      0x0e800c80       2048 bytes  16 peers x 16 x 8; Pack writes, Pack reads
-//   rows.closers     0x0e801480          4 bytes  1 word x 4; Cast writes, Cast reads
-//   rows.closed_told 0x0e801500         32 bytes  8 peers x 4; Cast writes, Cast reads
-//   rows.released_told 0x0e801580         32 bytes  8 peers x 4; Pack writes, Pack reads
-//   rows.readers     0x0e801600          4 bytes  1 word x 4; Pack writes, Pack reads
-//   rows.waited      0x0e801680        128 bytes  16 peers x 8; Pack writes, Pack reads
-//   Cast.claims      0x0e801700          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
+//   rows.closers     0x0e800c80          4 bytes  1 word x 4; Cast writes, Cast reads
+//   rows.closed_told 0x0e800d00         32 bytes  8 peers x 4; Cast writes, Cast reads
+//   rows.released_told 0x0e800d80         32 bytes  8 peers x 4; Pack writes, Pack reads
+//   rows.readers     0x0e800e00          4 bytes  1 word x 4; Pack writes, Pack reads
+//   rows.waited      0x0e800e80        128 bytes  16 peers x 8; Pack writes, Pack reads
+//   Cast.claims      0x0e800f00          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 //
 // Network, the same on every rank:
 //   rows.inbox       0x00000000  243269632 bytes  2 epochs x 8 peers x 2048 slots x 7424; Cast writes, Pack reads
@@ -69,12 +68,11 @@ struct Cfg {
         static constexpr ep::u64 kClosed = 0xe800000;
         static constexpr ep::u64 kReleased = 0xe800800;
         static constexpr ep::u64 kTaken = 0xe800880;
-        static constexpr ep::u64 kAgreed = 0xe800c80;
-        static constexpr ep::u64 kClosers = 0xe801480;
-        static constexpr ep::u64 kClosedTold = 0xe801500;
-        static constexpr ep::u64 kReleasedTold = 0xe801580;
-        static constexpr ep::u64 kReaders = 0xe801600;
-        static constexpr ep::u64 kWaited = 0xe801680;
+        static constexpr ep::u64 kClosers = 0xe800c80;
+        static constexpr ep::u64 kClosedTold = 0xe800d00;
+        static constexpr ep::u64 kReleasedTold = 0xe800d80;
+        static constexpr ep::u64 kReaders = 0xe800e00;
+        static constexpr ep::u64 kWaited = 0xe800e80;
         static constexpr ep::u64 kInbox = 0x0;
         static constexpr ep::u64 kOutbox = 0xe800000;
         static constexpr ep::u64 kCountsIn = 0x1d000000;
@@ -87,7 +85,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0xe801700;
+        static constexpr ep::u64 kClaims = 0xe800f00;
     };
 
     struct Pack {
@@ -142,7 +140,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
         for (int k = 0; k < Cfg::kTopk && !team.stopped; ++k) {
             const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
             if (!(expert >= 0)) continue;
-            if (!ep::is_alive(team,
+            if (!ep::is_alive(args.group,
                 ep::i64{ep::owner<Cfg::kRanks>(expert, args.expert_begin)})) continue;
             // +47  push rows[owner(expert)] at local(expert, owner(expert)) { x: row, src: token }
             // W2: takes credit of rows, from Pack +59

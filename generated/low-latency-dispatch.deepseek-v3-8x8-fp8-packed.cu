@@ -7,13 +7,12 @@
 //   rows.closed      0x03900000        512 bytes  2 epochs x 8 peers x 4 x 8; Cast writes, Pack reads
 //   rows.released    0x03900200         32 bytes  8 peers x 4; Pack writes, Cast reads
 //   rows.taken       0x03900280       1024 bytes  64 peers x 4 x 4; Cast writes, Cast reads
-//   rows.agreed      0x03900680       2048 bytes  64 peers x 4 x 8; Pack writes, Pack reads
-//   rows.closers     0x03900e80          4 bytes  1 word x 4; Cast writes, Cast reads
-//   rows.closed_told 0x03900f00        224 bytes  56 peers x 4; Cast writes, Cast reads
-//   rows.released_told 0x03901000        224 bytes  56 peers x 4; Pack writes, Pack reads
-//   rows.readers     0x03901100          4 bytes  1 word x 4; Pack writes, Pack reads
-//   rows.waited      0x03901180        512 bytes  64 peers x 8; Pack writes, Pack reads
-//   Cast.claims      0x03901380          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
+//   rows.closers     0x03900680          4 bytes  1 word x 4; Cast writes, Cast reads
+//   rows.closed_told 0x03900700        224 bytes  56 peers x 4; Cast writes, Cast reads
+//   rows.released_told 0x03900800        224 bytes  56 peers x 4; Pack writes, Pack reads
+//   rows.readers     0x03900900          4 bytes  1 word x 4; Pack writes, Pack reads
+//   rows.waited      0x03900980        512 bytes  64 peers x 8; Pack writes, Pack reads
+//   Cast.claims      0x03900b80          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 //
 // Network, the same on every rank:
 //   rows.inbox       0x00000000  418381824 bytes  2 epochs x 56 peers x 512 slots x 7296; Cast writes, Pack reads
@@ -69,12 +68,11 @@ struct Cfg {
         static constexpr ep::u64 kClosed = 0x3900000;
         static constexpr ep::u64 kReleased = 0x3900200;
         static constexpr ep::u64 kTaken = 0x3900280;
-        static constexpr ep::u64 kAgreed = 0x3900680;
-        static constexpr ep::u64 kClosers = 0x3900e80;
-        static constexpr ep::u64 kClosedTold = 0x3900f00;
-        static constexpr ep::u64 kReleasedTold = 0x3901000;
-        static constexpr ep::u64 kReaders = 0x3901100;
-        static constexpr ep::u64 kWaited = 0x3901180;
+        static constexpr ep::u64 kClosers = 0x3900680;
+        static constexpr ep::u64 kClosedTold = 0x3900700;
+        static constexpr ep::u64 kReleasedTold = 0x3900800;
+        static constexpr ep::u64 kReaders = 0x3900900;
+        static constexpr ep::u64 kWaited = 0x3900980;
         static constexpr ep::u64 kInbox = 0x0;
         static constexpr ep::u64 kOutbox = 0x18f00000;
         static constexpr ep::u64 kCountsIn = 0x31e00000;
@@ -87,7 +85,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x3901380;
+        static constexpr ep::u64 kClaims = 0x3900b80;
     };
 
     struct Pack {
@@ -142,7 +140,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
         for (int k = 0; k < Cfg::kTopk && !team.stopped; ++k) {
             const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
             if (!(expert >= 0)) continue;
-            if (!ep::is_alive(team,
+            if (!ep::is_alive(args.group,
                 ep::i64{ep::owner<Cfg::kRanks>(expert, args.expert_begin)})) continue;
             // +47  push rows[owner(expert)] at local(expert, owner(expert)) { x: row, src: token }
             // W2: takes credit of rows, from Pack +59

@@ -7,11 +7,10 @@
 //   rows.closed      0x38800000       4096 bytes  2 epochs x 8 peers x 32 x 8; Cast writes, Pack reads
 //   rows.released    0x38801000         32 bytes  8 peers x 4; Pack writes, Cast reads
 //   rows.taken       0x38801080       1024 bytes  8 peers x 32 x 4; Cast writes, Cast reads
-//   rows.agreed      0x38801480       2048 bytes  8 peers x 32 x 8; Pack writes, Pack reads
-//   rows.closers     0x38801c80          4 bytes  1 word x 4; Cast writes, Cast reads
-//   rows.readers     0x38801d00          4 bytes  1 word x 4; Pack writes, Pack reads
-//   rows.waited      0x38801d80         64 bytes  8 peers x 8; Pack writes, Pack reads
-//   Cast.claims      0x38801e00          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
+//   rows.closers     0x38801480          4 bytes  1 word x 4; Cast writes, Cast reads
+//   rows.readers     0x38801500          4 bytes  1 word x 4; Pack writes, Pack reads
+//   rows.waited      0x38801580         64 bytes  8 peers x 8; Pack writes, Pack reads
+//   Cast.claims      0x38801600          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 // Message Row: row of 14336 bytes, meta record of 16 bytes: src[1] at 0
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
@@ -59,12 +58,11 @@ struct Cfg {
         static constexpr ep::u64 kClosed = 0x38800000;
         static constexpr ep::u64 kReleased = 0x38801000;
         static constexpr ep::u64 kTaken = 0x38801080;
-        static constexpr ep::u64 kAgreed = 0x38801480;
-        static constexpr ep::u64 kClosers = 0x38801c80;
-        static constexpr ep::u64 kClosedTold = 0x38801d00;
-        static constexpr ep::u64 kReleasedTold = 0x38801d00;
-        static constexpr ep::u64 kReaders = 0x38801d00;
-        static constexpr ep::u64 kWaited = 0x38801d80;
+        static constexpr ep::u64 kClosers = 0x38801480;
+        static constexpr ep::u64 kClosedTold = 0x38801500;
+        static constexpr ep::u64 kReleasedTold = 0x38801500;
+        static constexpr ep::u64 kReaders = 0x38801500;
+        static constexpr ep::u64 kWaited = 0x38801580;
         static constexpr ep::u64 kInbox = 0x0;
         static constexpr ep::u64 kOutbox = 0x0;
         static constexpr ep::u64 kCountsIn = 0x0;
@@ -77,7 +75,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x38801e00;
+        static constexpr ep::u64 kClaims = 0x38801600;
     };
 
     struct Pack {
@@ -128,7 +126,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
         for (int k = 0; k < Cfg::kTopk && !team.stopped; ++k) {
             const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
             if (!(expert >= 0)) continue;
-            if (!ep::is_alive(team,
+            if (!ep::is_alive(args.group,
                 ep::i64{ep::owner<Cfg::kRanks>(expert, args.expert_begin)})) continue;
             // +41  push rows[owner(expert)] at local(expert, owner(expert)) { x: x[token], src:
             //     token }

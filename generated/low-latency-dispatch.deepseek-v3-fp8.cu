@@ -7,11 +7,10 @@
 //   rows.closed      0x1d000000       4096 bytes  2 epochs x 8 peers x 32 x 8; Cast writes, Pack reads
 //   rows.released    0x1d001000         32 bytes  8 peers x 4; Pack writes, Cast reads
 //   rows.taken       0x1d001080       1024 bytes  8 peers x 32 x 4; Cast writes, Cast reads
-//   rows.agreed      0x1d001480       2048 bytes  8 peers x 32 x 8; Pack writes, Pack reads
-//   rows.closers     0x1d001c80          4 bytes  1 word x 4; Cast writes, Cast reads
-//   rows.readers     0x1d001d00          4 bytes  1 word x 4; Pack writes, Pack reads
-//   rows.waited      0x1d001d80         64 bytes  8 peers x 8; Pack writes, Pack reads
-//   Cast.claims      0x1d001e00          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
+//   rows.closers     0x1d001480          4 bytes  1 word x 4; Cast writes, Cast reads
+//   rows.readers     0x1d001500          4 bytes  1 word x 4; Pack writes, Pack reads
+//   rows.waited      0x1d001580         64 bytes  8 peers x 8; Pack writes, Pack reads
+//   Cast.claims      0x1d001600          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 // Message Row: row of 7168 bytes, meta record of 240 bytes: x_scale[56] at 0, src[1] at 224
 #include <ep/cast.cuh>
 #include <ep/compute.cuh>
@@ -61,12 +60,11 @@ struct Cfg {
         static constexpr ep::u64 kClosed = 0x1d000000;
         static constexpr ep::u64 kReleased = 0x1d001000;
         static constexpr ep::u64 kTaken = 0x1d001080;
-        static constexpr ep::u64 kAgreed = 0x1d001480;
-        static constexpr ep::u64 kClosers = 0x1d001c80;
-        static constexpr ep::u64 kClosedTold = 0x1d001d00;
-        static constexpr ep::u64 kReleasedTold = 0x1d001d00;
-        static constexpr ep::u64 kReaders = 0x1d001d00;
-        static constexpr ep::u64 kWaited = 0x1d001d80;
+        static constexpr ep::u64 kClosers = 0x1d001480;
+        static constexpr ep::u64 kClosedTold = 0x1d001500;
+        static constexpr ep::u64 kReleasedTold = 0x1d001500;
+        static constexpr ep::u64 kReaders = 0x1d001500;
+        static constexpr ep::u64 kWaited = 0x1d001580;
         static constexpr ep::u64 kInbox = 0x0;
         static constexpr ep::u64 kOutbox = 0x0;
         static constexpr ep::u64 kCountsIn = 0x0;
@@ -79,7 +77,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x1d001e00;
+        static constexpr ep::u64 kClaims = 0x1d001600;
     };
 
     struct Pack {
@@ -134,7 +132,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
         for (int k = 0; k < Cfg::kTopk && !team.stopped; ++k) {
             const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
             if (!(expert >= 0)) continue;
-            if (!ep::is_alive(team,
+            if (!ep::is_alive(args.group,
                 ep::i64{ep::owner<Cfg::kRanks>(expert, args.expert_begin)})) continue;
             // +47  push rows[owner(expert)] at local(expert, owner(expert)) { x: row, src: token }
             // W2: takes credit of rows, from Pack +59

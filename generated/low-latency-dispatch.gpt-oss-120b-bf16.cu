@@ -7,11 +7,10 @@
 //   rows.closed      0x0b800000       2048 bytes  2 epochs x 4 peers x 32 x 8; Cast writes, Pack reads
 //   rows.released    0x0b800800         16 bytes  4 peers x 4; Pack writes, Cast reads
 //   rows.taken       0x0b800880        512 bytes  4 peers x 32 x 4; Cast writes, Cast reads
-//   rows.agreed      0x0b800a80       1024 bytes  4 peers x 32 x 8; Pack writes, Pack reads
-//   rows.closers     0x0b800e80          4 bytes  1 word x 4; Cast writes, Cast reads
-//   rows.readers     0x0b800f00          4 bytes  1 word x 4; Pack writes, Pack reads
-//   rows.waited      0x0b800f80         32 bytes  4 peers x 8; Pack writes, Pack reads
-//   Cast.claims      0x0b801000          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
+//   rows.closers     0x0b800a80          4 bytes  1 word x 4; Cast writes, Cast reads
+//   rows.readers     0x0b800b00          4 bytes  1 word x 4; Pack writes, Pack reads
+//   rows.waited      0x0b800b80         32 bytes  4 peers x 8; Pack writes, Pack reads
+//   Cast.claims      0x0b800c00          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 // Message Row: row of 5760 bytes, meta record of 16 bytes: src[1] at 0
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
@@ -59,12 +58,11 @@ struct Cfg {
         static constexpr ep::u64 kClosed = 0xb800000;
         static constexpr ep::u64 kReleased = 0xb800800;
         static constexpr ep::u64 kTaken = 0xb800880;
-        static constexpr ep::u64 kAgreed = 0xb800a80;
-        static constexpr ep::u64 kClosers = 0xb800e80;
-        static constexpr ep::u64 kClosedTold = 0xb800f00;
-        static constexpr ep::u64 kReleasedTold = 0xb800f00;
-        static constexpr ep::u64 kReaders = 0xb800f00;
-        static constexpr ep::u64 kWaited = 0xb800f80;
+        static constexpr ep::u64 kClosers = 0xb800a80;
+        static constexpr ep::u64 kClosedTold = 0xb800b00;
+        static constexpr ep::u64 kReleasedTold = 0xb800b00;
+        static constexpr ep::u64 kReaders = 0xb800b00;
+        static constexpr ep::u64 kWaited = 0xb800b80;
         static constexpr ep::u64 kInbox = 0x0;
         static constexpr ep::u64 kOutbox = 0x0;
         static constexpr ep::u64 kCountsIn = 0x0;
@@ -77,7 +75,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0xb801000;
+        static constexpr ep::u64 kClaims = 0xb800c00;
     };
 
     struct Pack {
@@ -128,7 +126,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
         for (int k = 0; k < Cfg::kTopk && !team.stopped; ++k) {
             const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
             if (!(expert >= 0)) continue;
-            if (!ep::is_alive(team,
+            if (!ep::is_alive(args.group,
                 ep::i64{ep::owner<Cfg::kRanks>(expert, args.expert_begin)})) continue;
             // +41  push rows[owner(expert)] at local(expert, owner(expert)) { x: x[token], src:
             //     token }

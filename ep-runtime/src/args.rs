@@ -13,19 +13,19 @@ pub use bindings::Bindings;
 use crate::error::CallError;
 
 /// Size of `ep::Group`.
-pub const GROUP_BYTES: usize = 80;
+pub const GROUP_BYTES: usize = 72;
 /// Where it holds the address of its stop word.
 pub(crate) const STOP_AT: usize = 24;
 /// Where it holds the longest wait, and who takes part: both may differ from call to call.
 const TIMEOUT_AT: usize = 40;
 const ALIVE_AT: usize = 48;
 /// Where it holds the number of its pipeline.
-pub(crate) const PIPELINE_AT: usize = 68;
+pub(crate) const PIPELINE_AT: usize = 60;
 
 /// The members of `ep::Group` (`templates/device/ep/sync.cuh`) in order, with their offsets. A test
 /// holds this list against the header's text.
 #[cfg(test)]
-const GROUP_MEMBERS: [(&str, usize); 11] = [
+const GROUP_MEMBERS: [(&str, usize); 10] = [
     ("char* const* windows", 0),
     ("char* window", 8),
     ("State* state", 16),
@@ -33,10 +33,9 @@ const GROUP_MEMBERS: [(&str, usize); 11] = [
     ("Record* records", 32),
     ("u64 timeout_ns", TIMEOUT_AT),
     ("u64 alive", ALIVE_AT),
-    ("Presence* const* presences", 56),
-    ("u32 record_capacity", 64),
+    ("u32 record_capacity", 56),
     ("u32 pipeline", PIPELINE_AT),
-    ("i32 rank", 72),
+    ("i32 rank", 64),
 ];
 
 /// What a kernel knows of its group.
@@ -56,9 +55,6 @@ pub struct GroupArgs {
     pub timeout_ns: u64,
     /// A bit for each of the first 64 ranks: whether it takes part in calls.
     pub alive: u64,
-    /// Device array of all ranks' words of who is missed, as this rank sees them; 0: who does not answer stops
-    /// the group.
-    pub presences: u64,
     /// How many records there are.
     pub record_capacity: u32,
     /// The pipeline's number in records.
@@ -78,7 +74,6 @@ impl GroupArgs {
             self.records,
             self.timeout_ns,
             self.alive,
-            self.presences,
         ];
         let narrow = [self.record_capacity, self.pipeline, self.rank];
         let wide = wide.into_iter().flat_map(u64::to_le_bytes);
@@ -272,10 +267,9 @@ mod tests {
             records: 5,
             timeout_ns: 6,
             alive: 7,
-            presences: 8,
-            record_capacity: 9,
-            pipeline: 10,
-            rank: 11,
+            record_capacity: 8,
+            pipeline: 9,
+            rank: 10,
         };
         let bytes = group.bytes();
         for (value, (name, offset)) in (1..).zip(GROUP_MEMBERS) {
@@ -302,13 +296,13 @@ mod tests {
         };
         map.fill(&[6, 200], &mut block);
         map.fill(&[5, 100], &mut block);
-        assert_eq!(block.bytes()[80..84], [5, 0, 0, 0]);
-        assert_eq!([88, 96].map(|at| word(&block, at)), [116, 9]);
+        assert_eq!(block.bytes()[64..68], [5, 0, 0, 0]);
+        assert_eq!([72, 80].map(|at| word(&block, at)), [116, 9]);
         assert_eq!([TIMEOUT_AT, ALIVE_AT].map(|at| word(&block, at)), [3, 4]);
         block.set_call(7, 8);
         assert_eq!([TIMEOUT_AT, ALIVE_AT].map(|at| word(&block, at)), [7, 8]);
         map.fill(&[], &mut block);
-        assert_eq!(word(&block, 88), 16, "a number that the call lacks is 0");
+        assert_eq!(word(&block, 72), 16, "a number that the call lacks is 0");
     }
 
     #[test]

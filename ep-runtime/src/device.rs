@@ -35,7 +35,6 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "one_launch",
     "parts",
     "places",
-    "presence",
     "ptx",
     "pull",
     "reduce",

@@ -10,7 +10,6 @@ use std::time::Duration;
 use ep_codegen::ir::Elem;
 use ep_codegen::plan::{Arch, MessageLayout, Numbers, Param, ParamKind, Plan};
 
-use crate::args::GROUP_BYTES;
 use crate::backend::{
     Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept,
     KernelLaunch, Mapping, RowCopy, Stream,
@@ -283,10 +282,8 @@ fn no_captures<T>() -> Result<T, BackendError> {
 /// A plan with the given members behind the group.
 pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
     let mut params = vec![Param { name: "group".into(), kind: ParamKind::Group, offset: 0 }];
-    let mut end = GROUP_BYTES as i64;
-    for (name, kind) in members {
-        params.push(Param { name: name.into(), kind, offset: end });
-        end += 8;
+    for (index, (name, kind)) in members.into_iter().enumerate() {
+        params.push(Param { name: name.into(), kind, offset: 64 + 8 * index as i64 });
     }
     Plan {
         pipeline: name.to_string(),
@@ -297,7 +294,7 @@ pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
         arms: Vec::new(),
         numbers: Numbers::new(),
         cfg: Vec::new(),
-        args_bytes: end,
+        args_bytes: 56 + 8 * params.len() as i64,
         params,
         window: Vec::new(),
         window_bytes: 0,

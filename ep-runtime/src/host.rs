@@ -113,10 +113,7 @@ impl HostBackend {
 
     /// A group of all ranks.
     pub fn group(self: &Arc<HostBackend>) -> Result<Group, CallError> {
-        Group::new(
-            Arc::clone(self) as Arc<dyn Backend>,
-            GroupOptions { timeout: TIMEOUT, ..GroupOptions::default() },
-        )
+        Group::new(Arc::clone(self) as Arc<dyn Backend>, GroupOptions { timeout: TIMEOUT })
     }
 
     /// Adds a part of the machine that is no lane, such as a network card.

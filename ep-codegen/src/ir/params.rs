@@ -85,7 +85,7 @@ pub enum ParamKind {
 }
 
 /// Bytes of `ep::Group`, checked by a `static_assert` of the device library.
-const GROUP_BYTES: i64 = 80;
+const GROUP_BYTES: i64 = 72;
 
 /// The members of `struct Args` of a selected pipeline, with their offsets, and its size.
 pub fn params(ir: &Pipeline) -> (Vec<Param>, i64) {

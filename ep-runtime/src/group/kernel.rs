@@ -123,7 +123,6 @@ impl GroupKernel {
                 records: records.address(),
                 timeout_ns: nanoseconds(group.timeout()),
                 alive: u64::MAX,
-                presences: group.presences(rank)?,
                 record_capacity: RECORD_CAPACITY,
                 pipeline,
                 rank: rank as u32,

@@ -142,8 +142,7 @@ mod modelled {
             }
             let (own, options) = (Arc::clone(backend), net.clone());
             let wire = Modelled { nodes, backend: own, options, carrier };
-            let (backend, options) =
-                (Arc::clone(backend), GroupOptions { timeout: TIMEOUT, ..GroupOptions::default() });
+            let (backend, options) = (Arc::clone(backend), GroupOptions { timeout: TIMEOUT });
             Group::joined(backend, options, Some(Box::new(wire)))
         }
     }

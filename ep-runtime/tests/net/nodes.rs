@@ -41,7 +41,7 @@ fn one_node() {
     let host = HostOptions { local, ..HostOptions::new(NODES * EACH) };
     let backend = HostBackend::new(&Programs::find().expect("a compiler"), host).expect("ranks");
     let net = NetOptions { queues: 2, ..NetOptions::new(provider, 0) };
-    let options = GroupOptions { timeout: TIMEOUT, ..GroupOptions::default() };
+    let options = GroupOptions { timeout: TIMEOUT };
     let deadline = Duration::from_secs(100);
     let group = Group::over_network(backend as Arc<dyn Backend>, options, &id, &net, deadline);
     let group = group.unwrap();

@@ -212,10 +212,12 @@ __device__ __forceinline__ void words(Out& out) {
 
 /// Which ranks take part in calls.
 __device__ __forceinline__ void alive(const ep::Group& given, Out& out) {
+    ep::Group group = given;
     const ep::u64 sets[3] = {~0ull, 0x8000000000000005ull, 0};
     for (int s = 0; s < 3; ++s) {
-        ep::Team team(given, ep::Call{3, false, true, sets[s]}, 2, 1, 3, 0, 1);
-        for (int rank = -2; rank <= 66; ++rank) out.put(ep::is_alive(team, rank) ? 1 : 0);
+        group.alive = sets[s];
+        out.put(ep::everyone_is_alive(group) ? 1 : 0);
+        for (int rank = -2; rank <= 66; ++rank) out.put(ep::is_alive(group, rank) ? 1 : 0);
     }
 }
 

@@ -206,6 +206,7 @@ fn words() -> Vec<i64> {
 fn alive() -> Vec<i64> {
     let mut all = Vec::new();
     for set in [u64::MAX, 0x8000_0000_0000_0005, 0] {
+        all.push(i64::from(set == u64::MAX));
         // Those behind the first 64 always do.
         all.extend((-2..=66).map(|rank: i64| match rank {
             ..0 => 0,

@@ -16,15 +16,12 @@
 //   kClosed   [epoch % kEpochs, closed key]    {epoch, count + 1} that a sender wrote
 //   kReleased [receiver]                       the last call whose slots it has read, at the sender
 //   kTaken    [receiver, kShared]              slots that this rank has taken there, zero between calls
-//   kAgreed   [closed key]                     {epoch, what came of it + 2; 1: nothing, its sender is absent},
-//                                              if the sender counts and absent ranks do not stop the group
 //   kClosers, kReaders                         warps that are done, zero between calls
 //
 // A closed key is a key if the sender counts, else the sender alone. `Places` says where all this is: in
 // windows that all ranks reach (`WindowSlots`), or for some of them behind a network (net_slot_rows.cuh).
 #pragma once
 
-#include <ep/presence.cuh>
 #include <ep/ptx.cuh>
 #include <ep/sync.cuh>
 
@@ -214,7 +211,7 @@ protected:
 
     /// Whether a peer takes part in this call.
     __device__ __forceinline__ bool alive(int peer) const {
-        return is_alive(team_, rank_of(peer));
+        return is_alive(team_.group, rank_of(peer));
     }
 
     /// Whether the channel joins this rank to a peer that takes part.
@@ -256,8 +253,11 @@ public:
         // What was free once in a call is free until its end.
         const u64 bit = peer < 64 ? u64{1} << peer : 0;
         if ((free_ & bit) == 0) {
-            if ((absent_ & bit) == 0 && !await_credit(peer)) absent_ |= bit;
-            if (team_.stopped || (absent_ & bit) != 0) return false;
+            const u32 want = team_.epoch - Slots::kEpochs;
+            const Site site{Slots::kChannel, Waiting::kCredit, -1, End::rank_of(peer), want};
+            // M4: pairs with the release of the receiver's end; all lanes store after the barrier.
+            wait_counter(team_, site, team_.leader() ? End::released(peer) : nullptr);
+            if (team_.stopped) return false;
             free_ |= bit;
         }
         return Slots::kCounts ? take() : true;
@@ -287,7 +287,7 @@ public:
             const int peer = i / Slots::kShared;
             const u32 count = load_relaxed_gpu(taken + i);
             store_relaxed_gpu(taken + i, 0u);
-            if (team_.stopped || !End::joins(peer) || is_missed(team_.group, End::rank_of(peer))) continue;
+            if (team_.stopped || !End::joins(peer)) continue;
             End::tell_count(peer, End::key_of(i % Slots::kShared, End::own()), count);
         }
         __syncwarp();
@@ -295,23 +295,6 @@ public:
     }
 
 private:
-    /// Waits until a peer has read the call whose slots come next. False: it is absent.
-    __device__ __forceinline__ bool await_credit(int peer) {
-        const u32 want = team_.epoch - Slots::kEpochs;
-        const Site site{Slots::kChannel, Waiting::kCredit, -1, End::rank_of(peer), want};
-        const u32* released = End::released(peer);
-        bool absent = false;
-        const bool done = wait_for_peer(team_, site, absent, [&](u32& seen) {
-            if (!team_.leader()) return true;
-            seen = load_relaxed_sys(released);
-            return reached(seen, want);
-        });
-        // M4: pairs with the release of the receiver's end; all lanes store after the barrier.
-        if (done && team_.leader() && !absent) load_acquire_sys(released);
-        __syncwarp();
-        return __ballot_sync(kAllLanes, absent) == 0;
-    }
-
     /// Takes the next slot of the key. False: there is none.
     __device__ __forceinline__ bool take() {
         const int number = End::number_of(key_, End::kStride);
@@ -329,9 +312,7 @@ private:
         return false;
     }
 
-    // A bit for each of the first 64 peers:
-    u64 free_ = 0;    // its slots are known to be free
-    u64 absent_ = 0;  // it is absent
+    u64 free_ = 0;  // a bit for each of the first 64 peers: its slots are known to be free
     int peer_ = 0;
     int key_ = 0;
     int arrival_ = 0;
@@ -431,16 +412,14 @@ public:
         const int source = key < 0 ? -1 : End::source_of(key);
         const Site site{Slots::kChannel, Waiting::kFlag, -1, source < 0 ? -1 : End::rank_of(source),
                         team_.epoch};
-        const bool all = ~team_.alive == 0;
-        bool absent = false;
+        const bool all = everyone_is_alive(team_.group);
         times_.begin();
-        const bool done = wait_for_peer(team_, site, absent, [&](u32& seen) {
+        const bool done = wait(team_, site, [&](u32& seen) {
             const bool here = key < 0 || End::looks_filled(key, seen) || (!all && is_over(source));
             return times_.found(source, here);
         });
-        if (absent) times_.found(source, true);
         // M2: all lanes load after the barrier.
-        const bool here = done && key >= 0 && !absent && End::is_filled(key);
+        const bool here = done && key >= 0 && End::is_filled(key);
         const u32 lanes = __ballot_sync(kAllLanes, here);
         __syncwarp();
         return lanes;
@@ -451,32 +430,14 @@ private:
     /// stopped.
     __device__ __forceinline__ u32 wait_closed(const Site& site, int key) {
         const int source = key < 0 ? -1 : End::closer_of(key);
-        bool absent = false;
         times_.begin();
-        const bool done = wait_for_peer(team_, site, absent, [&](u32& seen) {
+        const bool done = wait(team_, site, [&](u32& seen) {
             return times_.found(source, key < 0 || End::looks_closed(key, seen));
         });
-        if (absent) times_.found(source, true);
         // M2: all lanes load after the barrier.
-        u32 value = done && key >= 0 && !absent ? End::through(key) : 0;
-        if (done && key >= 0 && team_.group.presences != nullptr) value = agreed(key, value);
+        const u32 value = done && key >= 0 ? End::through(key) : 0;
         __syncwarp();
         return value;
-    }
-
-    /// What all warps of this rank take for what came of a closed key, and 1 more: what the first of them has
-    /// found, 0 if it has found the source absent. Others may see the source come after that.
-    __device__ __forceinline__ u32 agreed(int key, u32 found) const {
-        u64* word = reinterpret_cast<u64*>(team_.group.window + Slots::kAgreed) + key;
-        const u64 own = stamped(team_.epoch, found + 1);
-        u64 seen = load_acquire_sys(word);
-        while (epoch_of(seen) != team_.epoch || value_of(seen) == 0) {
-            // M2: whoever takes what another warp has found acquires what that one did.
-            const u64 before = compare_swap_acq_rel_sys(word, seen, own);
-            if (before == seen) return found;
-            seen = before;
-        }
-        return value_of(seen) - 1;
     }
 
     /// Whether nobody fills slots of this call any more: one source, or all (-1).

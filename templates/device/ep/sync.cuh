@@ -58,14 +58,6 @@ struct State {
     u32 gave_up;   // the call in which a wait ran out
 };
 
-/// Who is missed, in a window of a group that goes on without ranks that do not answer: words of one rank, zero
-/// before its first launch. What names ranks has a bit for each.
-struct Presence {
-    u64 out;    // ranks that earlier kernels of this one have found absent; a kernel changes it as it ends
-    u64 found;  // those that the running kernel has found absent
-    u64 pulse;  // counts on as long as waits of this rank look around
-};
-
 /// One rank's view of the group, an argument of every kernel.
 struct Group {
     char* const* windows;  // the window of every rank, as mapped here
@@ -75,7 +67,6 @@ struct Group {
     Record* records;
     u64 timeout_ns;
     u64 alive;  // a bit for each of the first 64 ranks: whether it takes part in calls
-    Presence* const* presences;  // those of all ranks, as mapped here; null: who does not answer stops the group
     u32 record_capacity;
     u32 pipeline;  // what the host calls this pipeline in reports
     i32 rank;
@@ -86,12 +77,16 @@ struct Call {
     u32 epoch;
     bool stopped;
     bool ends;  // with this kernel; otherwise the kernel of the next phase goes on with it
-    u64 alive;  // a bit for each of the first 64 ranks: whether it takes part in this kernel
 };
 
-/// Whether a rank is one of those that have a bit; the others all are.
-__device__ __forceinline__ bool is_among(u64 ranks, i64 rank) {
-    return rank >= 0 && (rank >= 64 || (ranks >> rank & 1) != 0);
+/// Whether a rank takes part in calls.
+__device__ __forceinline__ bool is_alive(const Group& group, i64 rank) {
+    return rank >= 0 && (rank >= 64 || (group.alive >> rank & 1) != 0);
+}
+
+/// Whether all ranks do.
+__device__ __forceinline__ bool everyone_is_alive(const Group& group) {
+    return ~group.alive == 0;
 }
 
 /// Whether `value` is one of the `count` numbers from `first` on.
@@ -110,14 +105,13 @@ struct Team {
     int peer,
         peers;  // after `split_peers`: the first peer of this warp, and how far its next one is
     int part, parts;  // after `split_peers`: this warp among those that share a peer
-    u64 alive;        // as in `Call`
     bool stopped;     // the same in every lane
 
     __device__ __forceinline__ Team(const Group& group_, const Call& call, int role_, int block_,
                                     int blocks_, int warp_, int warps_)
         : group(group_), epoch(call.epoch), role(role_), block(block_), blocks(blocks_),
           warp(warp_), warps(warps_), lane(lane_index()), peer(0), peers(1), part(0), parts(1),
-          alive(call.alive), stopped(call.stopped) {}
+          stopped(call.stopped) {}
 
     /// A warp that carries a role alone.
     __device__ __forceinline__ Team(const Group& group_, const Call& call, int role_)
@@ -152,11 +146,6 @@ struct Team {
         part = warp % parts;
     }
 };
-
-/// Whether a rank takes part in this kernel.
-__device__ __forceinline__ bool is_alive(const Team& team, i64 rank) {
-    return is_among(team.alive, rank);
-}
 
 /// Numbers from 0 on that the warps of a role take as they come free for them: peers and links are
 /// not equally fast, and a warp that is done sooner takes more. `given`: how many are given out,
@@ -274,13 +263,13 @@ inline __device__ __noinline__ u64 look_around(const Group& group, u32 epoch, in
 }
 
 /// Polls until `ready(seen)` holds in every lane, or in any one (`kAny`). `seen` goes to the
-/// record; `look(seen, unready)` is the rare look around, and whether it goes on. All lanes call it. False:
-/// the team is stopped. Orders nothing but the lanes of the warp.
-template <bool kAny, class Ready, class Look>
-__device__ __forceinline__ bool poll(Team& team, const Site& site, Ready ready, Look look) {
+/// record. All lanes call it. False: the team is stopped. Orders nothing but the lanes of the warp.
+template <bool kAny, class Ready>
+__device__ __forceinline__ bool poll(Team& team, const Site& site, Ready ready) {
     if (team.stopped) return false;
     note_wait(team.group.pipeline, static_cast<u32>(team.role), static_cast<u32>(site.channel),
               static_cast<u32>(site.kind), site.stripe, site.peer, site.want, team.epoch);
+    u64 begun = 0;
 #pragma unroll 1
     for (u32 turn = 1;; ++turn) {
         u32 seen = 0;
@@ -289,23 +278,14 @@ __device__ __forceinline__ bool poll(Team& team, const Site& site, Ready ready, 
         if (kAny ? lanes != 0 : lanes == kAllLanes) break;
         // The stop word and the clock cost a round trip each: every 64th turn is soon enough.
         if (turn % 64 != 0) continue;
-        if (!look(seen, !is_ready)) {
+        begun = look_around(team.group, team.epoch, team.role, site, seen, !is_ready, begun);
+        if (begun == 0) {
             team.stopped = true;
             return false;
         }
     }
     __syncwarp();
     return true;
-}
-
-/// The same, no longer than the longest wait.
-template <bool kAny, class Ready>
-__device__ __forceinline__ bool poll(Team& team, const Site& site, Ready ready) {
-    u64 begun = 0;
-    return poll<kAny>(team, site, ready, [&](u32 seen, bool unready) {
-        begun = look_around(team.group, team.epoch, team.role, site, seen, unready, begun);
-        return begun != 0;
-    });
 }
 
 /// Waits until every lane is ready; see `poll`.
@@ -435,15 +415,13 @@ __device__ __forceinline__ Call enter(const Group& group, Prepare prepare) {
     after_last_kernel();
     const u32 epoch = load_relaxed_gpu(&group.state->epoch) + 1;
     const bool stopped = load_relaxed_gpu(group.stop) != 0;
-    const u64 out =
-        group.presences == nullptr ? 0 : load_relaxed_sys(&group.presences[group.rank]->out);
     prepare();
     __syncthreads();
     if (!stopped && blockIdx.x == 0 && threadIdx.x == 0) {
         store_relaxed_gpu(&group.state->entered, epoch);
     }
     // One answer for the whole warp: lanes may have read the stop word at different times.
-    return Call{epoch, __ballot_sync(kAllLanes, stopped) != 0, true, group.alive & ~out};
+    return Call{epoch, __ballot_sync(kAllLanes, stopped) != 0, true};
 }
 
 /// First step of a kernel whose blocks share nothing.
@@ -486,21 +464,12 @@ __device__ __forceinline__ bool is_last_out(const Group& group) {
     return fetch_add_acq_rel_gpu(&group.state->exits, 1) + 1 == gridDim.x;
 }
 
-/// Leaves those out of later kernels that this one has found absent.
-inline __device__ __noinline__ void leave_out_missed(const Group& group) {
-    Presence* own = group.presences[group.rank];
-    const u64 found = load_relaxed_sys(&own->found);
-    store_relaxed_sys(&own->out, load_relaxed_sys(&own->out) | found);
-    store_relaxed_sys(&own->found, u64{0});
-}
-
 /// Ends the kernel, and the call with its last phase; one thread of the last block out.
 __device__ __forceinline__ void end_call(const Group& group, const Call& call) {
     State* state = group.state;
     // No block is left that reads these; the next launch on this stream does.
     store_relaxed_gpu(&state->exits, 0u);
     store_relaxed_gpu(&state->arrivals, 0u);
-    if (group.presences != nullptr) leave_out_missed(group);
     if (call.stopped || !call.ends) return;
     store_relaxed_gpu(&state->epoch, call.epoch);
 }
@@ -510,13 +479,11 @@ __device__ __forceinline__ void leave(const Group& group, const Call& call) {
     // Not before: until then the next kernel would hold SMs that others can use.
     bring_next_kernel();
     __syncthreads();
-    if (threadIdx.x != 0) return;
     // Orders nothing: the last block reads nothing that others wrote, and they have long used what
-    // they read of the words that it writes. Only what they have missed it reads.
-    u32* exits = &group.state->exits;
-    const u32 before = group.presences == nullptr ? fetch_add_relaxed_gpu(exits, 1)
-                                                  : fetch_add_acq_rel_gpu(exits, 1);
-    if (before + 1 == gridDim.x) end_call(group, call);
+    // they read of the words that it writes.
+    if (threadIdx.x == 0 && fetch_add_relaxed_gpu(&group.state->exits, 1) + 1 == gridDim.x) {
+        end_call(group, call);
+    }
 }
 
 }  // namespace ep

@@ -91,7 +91,7 @@ __device__ __forceinline__ void back_begin(const Group& group) {
     const u32 epoch = load_relaxed_gpu(&group.state->epoch);
 #pragma unroll 1
     for (int peer = lane_index(); peer < Slots::kPeers; peer += kLanes) {
-        if (!is_among(group.alive, peer)) continue;
+        if (!is_alive(group, peer)) continue;
         u32* released = reinterpret_cast<u32*>(group.windows[peer] + Slots::kReleased);
         // M4: what earlier kernels of this stream loaded is over; BackOut acquires.
         store_release_sys(released + group.rank, epoch);

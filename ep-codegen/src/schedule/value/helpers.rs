@@ -54,7 +54,7 @@ impl<'a> RoleLowering<'a> {
             }
             ("alive", [rank]) => {
                 let rank = self.scalar(scope, rank, out)?.wide();
-                let args = vec![Term::name("team", Elem::I64), rank];
+                let args = vec![Term::name("args.group", Elem::I64), rank];
                 Ok(Term::call(ep::is_alive, args, Elem::Bool))
             }
             ("any", [bits]) => {
