@@ -22,8 +22,8 @@ const HOST_FILES: [(&str, &str); 4] = [
 const SHIM_FILES: [&str; 2] = ["ep/emu.h", "ep/shim.cpp"];
 
 /// Flags of every compilation. DWARF 4: the tools that read lines back disagree about the file
-/// numbers of DWARF 5.
-const COMMON: [&str; 5] = ["-std=c++17", "-gdwarf-4", "-fPIC", "-fvisibility=hidden", "-w"];
+/// numbers of DWARF 5. Functions and lines are all that is read.
+const COMMON: [&str; 6] = ["-std=c++17", "-gdwarf-4", "-g1", "-fPIC", "-fvisibility=hidden", "-w"];
 
 /// Flags of kernels: contraction would round differently from the device's explicit fused operations, and
 /// nothing is thrown.
@@ -256,7 +256,7 @@ fn show(path: &Path) -> String {
 fn files_of(source: &Source) -> Vec<(String, String)> {
     let mut files: Vec<(String, String)> =
         HOST_FILES.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
-    for (name, text) in &source.headers {
+    for (name, text) in source.included() {
         if !HOST_FILES.iter().any(|(known, _)| known == name) {
             files.push((name.clone(), text.clone()));
         }

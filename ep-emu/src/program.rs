@@ -36,21 +36,28 @@ pub struct Source {
 impl Source {
     /// Whether the text is, or includes, the file of this name.
     pub fn includes(&self, file: &str) -> bool {
-        let mut texts = vec![(self.name.as_str(), self.text.as_str())];
+        self.name == file || self.included().any(|(name, _)| name == file)
+    }
+
+    /// The headers that the text includes, or another one of them does.
+    pub(crate) fn included(&self) -> impl Iterator<Item = &(String, String)> {
+        let mut found: Vec<&(String, String)> = Vec::new();
         let mut next = 0;
-        while let Some((name, text)) = texts.get(next).copied() {
-            if name == file {
-                return true;
-            }
-            let included = |name: &str| text.contains(&format!("#include <{name}>"));
-            for (name, text) in &self.headers {
-                if included(name) && !texts.iter().any(|(known, _)| known == name) {
-                    texts.push((name, text));
+        let mut text = Some(self.text.as_str());
+        while let Some(including) = text {
+            let named = |name: &str| {
+                let quoted = [format!("#include <{name}>"), format!("#include \"{name}\"")];
+                quoted.iter().any(|line| including.contains(line))
+            };
+            for header in &self.headers {
+                if named(&header.0) && !found.iter().any(|(known, _)| *known == header.0) {
+                    found.push(header);
                 }
             }
+            text = found.get(next).map(|(_, text)| text.as_str());
             next += 1;
         }
-        false
+        found.into_iter()
     }
 }
 
@@ -275,5 +282,7 @@ mod tests {
         };
         assert!(source.includes("ep/b.cuh") && source.includes("k.cu"));
         assert!(!source.includes("ep/c.cuh"));
+        let names: Vec<&str> = source.included().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["ep/a.cuh", "ep/b.cuh"]);
     }
 }
