@@ -43,17 +43,17 @@ fn ring() -> BufferOptions {
 
 #[test]
 fn a_graph_replays_with_other_tokens_each_time() {
-    replayed(3, direct(), Build::Plain, 100);
+    replayed(3, direct(), Build::Plain, 40);
 }
 
 #[test]
 fn a_graph_of_dispatches_in_one_launch_replays_with_other_tokens_each_time() {
-    replayed(3, one_launch(), Build::Plain, 60);
+    replayed(3, one_launch(), Build::Plain, 40);
 }
 
 #[test]
 fn a_graph_of_rings_replays_with_other_tokens_each_time() {
-    replayed(2, ring(), Build::Plain, 40);
+    replayed(2, ring(), Build::Plain, 25);
 }
 
 #[test]

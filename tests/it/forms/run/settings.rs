@@ -5,6 +5,7 @@ use ep_runtime::host::mutant::Mutant;
 use ep_runtime::net::ModelOptions;
 
 use super::Form;
+use crate::by_commit;
 
 impl Form {
     pub(in crate::forms) fn arm(mut self, axis: &str, arm: &str) -> Form {
@@ -30,9 +31,13 @@ impl Form {
         self
     }
 
-    /// The texts that are looked at.
+    /// The texts that are looked at: the first one, and of the others what a run takes. A bug may be in any.
     pub(in crate::forms) fn rule_sets(&self) -> Vec<RuleSet> {
-        self.rules.clone()
+        let mut all = self.rules.iter().copied();
+        if self.bug.is_some() {
+            return all.collect();
+        }
+        all.next().into_iter().chain(by_commit::some(all, 2)).collect()
     }
 
     /// Over a network that behaves so.
