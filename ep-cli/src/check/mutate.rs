@@ -82,12 +82,15 @@ pub(super) fn run(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Res
     chosen.drain(..request.from);
     let judging = Judging { checker: !request.outputs, budget: request.budget };
     let mut report = Report::new(json, request.outputs);
-    // What functions show within seconds is not woven into the texts of all pipelines.
-    let (pipelines, functions) = courses.into_iter().partition(|course| course.is_of_pipeline());
+    // What functions show within seconds is not woven into the texts of all pipelines, and what short calls
+    // show waits for no long ones.
+    let (pipelines, functions): (Vec<Course>, Vec<Course>) =
+        courses.into_iter().partition(|course| course.is_of_pipeline());
+    let (long, short) = pipelines.into_iter().partition(|course| course.is_long());
     let mut wrong = Vec::new();
     let mut left: Vec<(Target, Hunt)> =
         chosen.into_iter().map(|target| (target, Hunt::default())).collect();
-    for (courses, is_last) in [(functions, false), (pipelines, true)] {
+    for (courses, is_last) in [(functions, false), (short, false), (long, true)] {
         let field = explore_all(courses, &left, (&programs, &weaver), judging, (&report, out))?;
         // Some do not compile, as the first runs have shown.
         let good: BTreeSet<u32> = weaver.mutations().iter().map(|it| it.number).collect();

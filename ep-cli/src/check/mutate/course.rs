@@ -254,6 +254,11 @@ impl Course {
         self.ranks() > 32
     }
 
+    /// Whether it takes as long as several others.
+    pub(super) fn is_long(&self) -> bool {
+        self.is_large() || matches!(&self.what, What::Standard(it) if it.is_chained())
+    }
+
     /// How many ranks it has.
     pub(super) fn ranks(&self) -> usize {
         match &self.what {

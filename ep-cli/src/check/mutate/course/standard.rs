@@ -122,6 +122,10 @@ impl Standard {
         case
     }
 
+    pub(super) fn is_chained(&self) -> bool {
+        self.calls == Calls::Chain
+    }
+
     /// What is called, in turn.
     pub(super) fn calls(&self) -> &'static [Call] {
         match self.calls {
