@@ -123,6 +123,18 @@ pub struct Mapping {
     pub bases: Vec<Vec<u64>>,
 }
 
+/// How a network card reaches device memory.
+#[cfg(target_os = "linux")]
+#[derive(Debug)]
+pub enum CardAccess {
+    /// By a dma-buf of exactly the memory.
+    DmaBuf(std::os::fd::OwnedFd),
+    /// By its address, which a module of the kernel looks up.
+    PeerMemory,
+    /// Not at all, or without promising the order that kernels rely on.
+    None,
+}
+
 /// The shape of a kernel's blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
@@ -291,6 +303,27 @@ pub trait Backend: Send + Sync {
 
     /// Writes words of a host block; `at` is a byte offset. Waits for nothing.
     fn write_host(&self, block: &HostBlock, at: u64, from: &[u32]) -> Result<(), BackendError>;
+
+    /// How a network card reaches `bytes` of device memory from `at` on, both whole pages.
+    #[cfg(target_os = "linux")]
+    fn reach_by_card(&self, rank: usize, at: u64, bytes: u64) -> Result<CardAccess, BackendError> {
+        let _ = (rank, at, bytes);
+        Ok(CardAccess::None)
+    }
+
+    /// Lets kernels of a rank write to registers of another device, which this process has mapped at `host`;
+    /// gives where kernels find them.
+    fn map_registers(&self, rank: usize, host: u64, bytes: u64) -> Result<u64, BackendError> {
+        let _ = (rank, host, bytes);
+        let what = format!("kernels on {} cannot ring the doorbell of a network card", self.name());
+        Err(BackendError::Missing { what })
+    }
+
+    /// Undoes [`Backend::map_registers`].
+    fn unmap_registers(&self, rank: usize, host: u64) -> Result<(), BackendError> {
+        let _ = (rank, host);
+        Ok(())
+    }
 
     /// Maps a window of at least `bytes` on every rank, all zero. Every process of the group calls
     /// it with the same number and returns once all windows are zero and reachable.

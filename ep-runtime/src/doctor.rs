@@ -2,6 +2,7 @@
 //!
 //! Every part may be missing: a report is made on any machine.
 
+mod cards;
 mod gpus;
 mod networks;
 
@@ -13,6 +14,7 @@ use std::process::{Command, Stdio};
 
 use ep_codegen::plan::Arch;
 
+pub use cards::CardsFound;
 pub use networks::LibfabricFound;
 
 use crate::jit::{Cache, Nvrtc, Search, Version};
@@ -38,6 +40,8 @@ pub struct Report {
     pub nics: Vec<Nic>,
     /// The library for networks between machines; the error says why there is none and what to do.
     pub libfabric: Result<LibfabricFound, String>,
+    /// The cards that kernels can write to; the error says what is missing and what to do.
+    pub cards: Result<CardsFound, String>,
 }
 
 /// The CUDA driver of the system.
@@ -146,6 +150,7 @@ impl Report {
             peers,
             nics: nics(Path::new("/sys/class/infiniband")),
             libfabric: networks::look(),
+            cards: cards::look(),
         }
     }
 
@@ -243,6 +248,7 @@ impl fmt::Display for Report {
             line(f, "NIC", &format!("{name}, {link}, {state}, {rate}"))?;
         }
         self.write_networks(f)?;
+        self.write_cards(f)?;
         for advice in self.advice() {
             write!(f, "\n{advice}")?;
         }
@@ -370,10 +376,11 @@ mod tests {
             peers: Vec::new(),
             nics: Vec::new(),
             libfabric: Err("there is no libfabric".to_owned()),
+            cards: Err("there is no libibverbs".to_owned()),
         }
     }
 
-    fn gpu(capability: (u32, u32)) -> Gpu {
+    pub(super) fn gpu(capability: (u32, u32)) -> Gpu {
         Gpu {
             name: "NVIDIA H200".to_owned(),
             capability,

@@ -3,18 +3,23 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use ep_codegen::ir::Elem;
 use ep_codegen::plan::{Arch, MessageLayout, Numbers, Param, ParamKind, Plan};
 
+#[cfg(target_os = "linux")]
+use crate::backend::CardAccess;
 use crate::backend::{
     Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept,
     KernelLaunch, Mapping, RowCopy, Stream,
 };
 use crate::join::Store;
+
+/// How far from where the host finds registers kernels find them.
+pub(crate) const REGISTERS_ARE_BEHIND: u64 = 1 << 50;
 
 /// Ranks that exist in memory alone.
 pub(crate) struct FakeBackend {
@@ -29,6 +34,10 @@ pub(crate) struct FakeBackend {
     pub(crate) launches: AtomicU32,
     /// How often the handle of a stream was given to a new one.
     pub(crate) renewed: AtomicU64,
+    /// How a card reaches device memory: not at all, by its address, by a dma-buf.
+    pub(crate) card_access: AtomicU32,
+    /// Whether kernels get to registers of a card.
+    pub(crate) maps_registers: AtomicBool,
     /// What a driver was asked for on the way of calls.
     asked: Mutex<Vec<&'static str>>,
     blocks: Mutex<BTreeMap<u64, Vec<u8>>>,
@@ -53,10 +62,17 @@ impl FakeBackend {
             sms: AtomicU32::new(132),
             launches: AtomicU32::new(0),
             renewed: AtomicU64::new(0),
+            card_access: AtomicU32::new(0),
+            maps_registers: AtomicBool::new(true),
             asked: Mutex::default(),
             blocks: Mutex::default(),
             next: AtomicU64::new(1 << 40),
         })
+    }
+
+    /// Blocks of memory that were not freed.
+    pub(crate) fn live(&self) -> usize {
+        self.blocks.lock().unwrap().len()
     }
 
     /// What a driver was asked for since the last time.
@@ -165,7 +181,9 @@ impl Backend for FakeBackend {
     }
 
     fn alloc_host(&self, _: usize, bytes: u64) -> Result<HostBlock, BackendError> {
-        Ok(HostBlock { host: 0, device: self.allocate(bytes, 0), bytes })
+        let device = self.allocate(bytes, 0);
+        let host = self.with_bytes(device, bytes, |block| block.as_mut_ptr() as u64);
+        Ok(HostBlock { host, device, bytes })
     }
 
     fn free_host(&self, rank: usize, block: HostBlock) -> Result<(), BackendError> {
@@ -187,6 +205,31 @@ impl Backend for FakeBackend {
                 bytes.copy_from_slice(&word.to_le_bytes());
             }
         });
+        Ok(())
+    }
+
+    #[cfg(target_os = "linux")]
+    fn reach_by_card(&self, _: usize, _: u64, _: u64) -> Result<CardAccess, BackendError> {
+        self.ask("reach by card");
+        Ok(match self.card_access.load(Ordering::Relaxed) {
+            0 => CardAccess::None,
+            1 => CardAccess::PeerMemory,
+            _ => CardAccess::DmaBuf(std::fs::File::open("/dev/null").unwrap().into()),
+        })
+    }
+
+    fn map_registers(&self, _: usize, host: u64, _: u64) -> Result<u64, BackendError> {
+        self.ask("map registers");
+        match self.maps_registers.load(Ordering::Relaxed) {
+            true => Ok(host + REGISTERS_ARE_BEHIND),
+            false => {
+                Err(BackendError::Missing { what: "registers stay where they are".to_string() })
+            }
+        }
+    }
+
+    fn unmap_registers(&self, _: usize, _: u64) -> Result<(), BackendError> {
+        self.ask("unmap registers");
         Ok(())
     }
 

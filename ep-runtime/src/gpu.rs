@@ -12,6 +12,8 @@
 
 mod calls;
 mod capture;
+#[cfg(target_os = "linux")]
+mod cards;
 mod driver;
 mod kernel;
 #[cfg(target_os = "linux")]
@@ -26,6 +28,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use cudarc::driver::sys;
 use ep_codegen::plan::Arch;
 
+#[cfg(target_os = "linux")]
+pub(crate) use cards::has_peer_memory;
 pub use driver::{DeviceInfo, devices};
 pub use window::{EXCHANGE_VARIABLE, Exchange, Sharing};
 

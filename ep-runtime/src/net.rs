@@ -17,14 +17,16 @@ mod find;
 #[cfg(test)]
 mod fuzz;
 mod host_queue;
+mod ibgda;
 mod layout;
 pub mod measure;
-#[cfg(feature = "host")]
+#[cfg_attr(not(feature = "host"), expect(dead_code, reason = "a model of a card reads all of it"))]
 mod mlx5;
 #[cfg(feature = "host")]
 mod model;
 mod network;
 mod nodes;
+mod pair_words;
 #[cfg(feature = "host")]
 mod pairs;
 mod provider;
@@ -39,6 +41,7 @@ mod view;
 pub use fabric::Fabric;
 pub use find::VARIABLE;
 pub use host_queue::HostQueue;
+pub use ibgda::{CardNetwork, CardOptions, CardPort, RowsOn, Verbs, card_ports};
 pub use layout::Layout;
 #[cfg(feature = "host")]
 pub use model::{ModelNetwork, ModelOptions};

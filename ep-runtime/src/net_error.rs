@@ -9,7 +9,7 @@ use crate::join::JoinError;
 /// Why rows do not move over a network.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NetError {
-    /// There is no libfabric that can be used; the text says what was tried and what to do.
+    /// There is no library that can be used; the text says what was tried and what to do.
     NoLibrary {
         /// Why, as a sentence.
         why: String,
@@ -26,6 +26,20 @@ pub enum NetError {
         /// The call.
         call: &'static str,
         /// The library's words for it.
+        why: String,
+    },
+    /// There is no card that kernels can write to, or not the one that was named.
+    NoCard {
+        /// Why, as a sentence.
+        why: String,
+    },
+    /// A call on a card failed.
+    Card {
+        /// The call, or the command to its firmware.
+        call: &'static str,
+        /// Device and port.
+        device: String,
+        /// The system's words for it, and what to do.
         why: String,
     },
     /// The ranks did not come together.
@@ -172,7 +186,8 @@ impl From<BackendError> for NetError {
 impl fmt::Display for NetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NetError::NoLibrary { why } => f.write_str(why),
+            NetError::NoLibrary { why } | NetError::NoCard { why } => f.write_str(why),
+            NetError::Card { call, device, why } => write!(f, "{call} failed on {device}: {why}"),
             NetError::NoProvider { provider, why } => {
                 write!(f, "libfabric has no provider for {provider} here: {why}")
             }

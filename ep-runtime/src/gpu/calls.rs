@@ -9,10 +9,14 @@ use std::time::Duration;
 use cudarc::driver::sys;
 use ep_codegen::plan::Arch;
 
+#[cfg(target_os = "linux")]
+use super::cards;
 use super::driver::check;
 use super::kernel::Kernel;
 use super::window::Exchange;
 use super::{GpuBackend, capture};
+#[cfg(target_os = "linux")]
+use crate::backend::CardAccess;
 use crate::backend::{
     Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept,
     KernelLaunch, Mapping, RowCopy, Stream,
@@ -239,6 +243,24 @@ impl Backend for GpuBackend {
             unsafe { to.add(index).write_volatile(*word) };
         }
         Ok(())
+    }
+
+    #[cfg(target_os = "linux")]
+    fn reach_by_card(&self, rank: usize, at: u64, bytes: u64) -> Result<CardAccess, BackendError> {
+        let ordinal = self.enter(rank)?.ordinal;
+        cards::reach(rank, ordinal, (at, bytes))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn map_registers(&self, rank: usize, host: u64, bytes: u64) -> Result<u64, BackendError> {
+        self.enter(rank)?;
+        cards::map(rank, host, bytes)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn unmap_registers(&self, rank: usize, host: u64) -> Result<(), BackendError> {
+        self.enter(rank)?;
+        cards::unmap(rank, host)
     }
 
     fn map_window(&self, bytes: u64) -> Result<Mapping, BackendError> {

@@ -123,7 +123,10 @@ pub(super) fn handle(ordinal: c_int) -> Result<sys::CUdevice, BackendError> {
     Ok(device)
 }
 
-fn attribute(ordinal: c_int, attribute: sys::CUdevice_attribute_enum) -> Result<u32, BackendError> {
+pub(super) fn attribute(
+    ordinal: c_int,
+    attribute: sys::CUdevice_attribute_enum,
+) -> Result<u32, BackendError> {
     let mut value: c_int = 0;
     // SAFETY: writes one integer; the device handle is valid.
     let result = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, handle(ordinal)?) };

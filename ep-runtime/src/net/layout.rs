@@ -25,6 +25,9 @@ const MOST_COUNTERS: usize = 1 << 16;
 /// Slots of a queue; a power of two.
 const SLOTS: std::ops::RangeInclusive<usize> = 32..=1 << 16;
 
+/// The most slots of a queue pair: numbers of 16 bits tell what is done from what is not.
+const PAIR_SLOTS_MAX: u64 = 1 << 14;
+
 /// Bytes between the words that the proxy tells kernels for two queues.
 pub(super) const PROGRESS_BYTES: u64 = 64;
 
@@ -69,6 +72,16 @@ impl Layout {
                 let (least, most) = (value.next_power_of_two() / 2, value.next_power_of_two());
                 Err(NetError::Option { what: "slots a queue", value, least, most })
             }
+        }
+    }
+
+    /// The same for queue pairs of a card.
+    pub(super) fn check_pairs(&self) -> Result<(), NetError> {
+        self.check()?;
+        let (what, value) = ("slots a queue pair", self.slots as u64);
+        match value <= PAIR_SLOTS_MAX {
+            true => Ok(()),
+            false => Err(NetError::Option { what, value, least: 1, most: PAIR_SLOTS_MAX }),
         }
     }
 
@@ -187,5 +200,13 @@ mod tests {
         assert!(said(Layout { ranks: 0, ..SMALL }).starts_with("0 ranks"));
         assert!(said(Layout { data_bytes: 0, ..SMALL }).starts_with("0 bytes for rows"));
         assert!(said(Layout { counters: 1 << 17, ..SMALL }).starts_with("131072 counters"));
+    }
+
+    #[test]
+    fn slots_that_16_bits_do_not_tell_apart_are_refused() {
+        let many = Layout { slots: 1 << 15, ..SMALL };
+        let text = "32768 slots a queue pair of a network, there can be 1 to 16384";
+        assert_eq!(many.check_pairs().unwrap_err().to_string(), text);
+        assert_eq!(SMALL.check_pairs(), Ok(()));
     }
 }

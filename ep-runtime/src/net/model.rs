@@ -86,7 +86,7 @@ impl ModelNetwork {
     ) -> Result<ModelNetwork, NetError> {
         let (ranks, any) = (backend.ranks(), Arc::clone(backend) as Arc<dyn Backend>);
         let layout = PairLayout(Layout { ranks, ..layout });
-        layout.check()?;
+        layout.0.check_pairs()?;
         let (memories, bases) = memories(&any, layout.bytes())?;
         let shared = Arc::new(Shared::default());
         let mut views = Vec::new();

@@ -120,7 +120,7 @@ impl Network {
         };
         let brought = store.gather("connect a network", &brought)?;
         let Opened { mut endpoint, words, memory, .. } = opened?;
-        endpoint.connect(&others(&brought, member.rank)?)?;
+        endpoint.connect(&others(&brought, member.rank, Card::decode)?)?;
         // Nobody sends before all can hear.
         store.meet("open a network")?;
         let views = Views::new(backend, local, (&layout, member.rank), memory.address())?;
@@ -239,7 +239,7 @@ impl Drop for Network {
 }
 
 /// Fails if a rank wants another network than this one.
-fn agree(layout: &Layout, rank: usize, brought: &[Vec<u8>]) -> Result<(), NetError> {
+pub(super) fn agree(layout: &Layout, rank: usize, brought: &[Vec<u8>]) -> Result<(), NetError> {
     for (index, (what, own)) in layout.numbers().into_iter().enumerate() {
         for (other, theirs) in brought.iter().enumerate() {
             let bytes = theirs.get(8 * index..8 * index + 8).and_then(|it| it.try_into().ok());
@@ -253,9 +253,9 @@ fn agree(layout: &Layout, rank: usize, brought: &[Vec<u8>]) -> Result<(), NetErr
     Ok(())
 }
 
-/// What a rank brings begins with: its card follows, or why it has none.
-const OPENED: u8 = 1;
-const FAILED: u8 = 0;
+/// What a rank brings begins with: how it is reached follows, or why it is not.
+pub(super) const OPENED: u8 = 1;
+pub(super) const FAILED: u8 = 0;
 
 /// An end of a network that nobody knows yet. The endpoint goes before the memory that it has registered.
 struct Opened {
@@ -291,12 +291,16 @@ impl Opened {
     }
 }
 
-/// The cards of all ranks but this one.
-fn others(brought: &[Vec<u8>], rank: usize) -> Result<Vec<Option<Card>>, NetError> {
+/// What all ranks but this one have brought.
+pub(super) fn others<T>(
+    brought: &[Vec<u8>],
+    rank: usize,
+    decode: impl Fn(&[u8]) -> Option<T>,
+) -> Result<Vec<Option<T>>, NetError> {
     let mut all = Vec::new();
     for (peer, bytes) in brought.iter().enumerate() {
         let card = match bytes.split_first() {
-            Some((&OPENED, card)) => Card::decode(card),
+            Some((&OPENED, card)) => decode(card),
             Some((&FAILED, why)) => {
                 let why = String::from_utf8_lossy(why).into_owned();
                 return Err(NetError::Absent { peer, why });
@@ -332,13 +336,14 @@ mod tests {
     fn a_card_that_is_none_is_refused() {
         let card = Card { name: vec![1], base: 0, key: 1 };
         let brought = [&[OPENED][..], &card.encode()].concat();
-        let all = others(&[brought.clone(), brought.clone()], 1).unwrap();
+        let all = others(&[brought.clone(), brought.clone()], 1, Card::decode).unwrap();
         assert_eq!(all, [Some(card), None]);
-        let said = |bytes: &[u8]| others(&[brought.clone(), bytes.to_vec()], 0).unwrap_err();
+        let said =
+            |bytes: &[u8]| others(&[brought.clone(), bytes.to_vec()], 0, Card::decode).unwrap_err();
         let error = said(&[OPENED, 0, 0]).to_string();
         assert!(error.ends_with("rank 1 brings an address of 3 bytes"), "{error}");
         let text = "rank 1 cannot join the network: no card";
         assert_eq!(said(&[&[FAILED][..], b"no card"].concat()).to_string(), text);
-        assert!(others(&[brought.clone(), Vec::new()], 0).is_err());
+        assert!(others(&[brought.clone(), Vec::new()], 0, Card::decode).is_err());
     }
 }

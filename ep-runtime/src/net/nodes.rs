@@ -7,19 +7,26 @@ use std::time::Duration;
 use ep_codegen::ir::Transport;
 use ep_codegen::plan::Plan;
 
-use super::{NetOptions, NetPart, Network};
+use super::{CardNetwork, CardOptions, NetOptions, NetPart, Network};
 use crate::backend::{Backend, BackendError};
 use crate::error::CallError;
 use crate::group::{Group, GroupOptions, Net, Wire};
 use crate::join::{Member, Store, UniqueId};
+use crate::memory::DeviceMemory;
 use crate::net_error::NetError;
 
 /// Processes, one for each node.
 struct Processes {
     nodes: usize,
-    options: NetOptions,
+    over: Over,
     /// Of each local rank.
     stores: Vec<Store>,
+}
+
+/// What carries their rows.
+enum Over {
+    Fabric(NetOptions),
+    Cards(CardOptions),
 }
 
 impl Group {
@@ -33,6 +40,28 @@ impl Group {
         net: &NetOptions,
         deadline: Duration,
     ) -> Result<Group, CallError> {
+        Group::over_processes(backend, options, id, Over::Fabric(net.clone()), deadline)
+    }
+
+    /// The same over network cards that kernels write to themselves, which have mlx5 work queues: for GPUs.
+    /// Every channel of theirs to other machines lists `ibgda`. **It has not run on hardware yet.**
+    pub fn over_ibgda(
+        backend: Arc<dyn Backend>,
+        options: GroupOptions,
+        id: &UniqueId,
+        cards: &CardOptions,
+        deadline: Duration,
+    ) -> Result<Group, CallError> {
+        Group::over_processes(backend, options, id, Over::Cards(cards.clone()), deadline)
+    }
+
+    fn over_processes(
+        backend: Arc<dyn Backend>,
+        options: GroupOptions,
+        id: &UniqueId,
+        over: Over,
+        deadline: Duration,
+    ) -> Result<Group, CallError> {
         let (ranks, local) = (backend.ranks(), backend.local());
         let each = local.len().max(1);
         if !ranks.is_multiple_of(each) || !local.start.is_multiple_of(each) {
@@ -41,7 +70,7 @@ impl Group {
         }
         let join = |rank: usize| Store::join(id, Member { rank, ranks }, deadline);
         let stores = at_once(local, join).map_err(BackendError::from)?;
-        let wire = Processes { nodes: ranks / each, options: net.clone(), stores };
+        let wire = Processes { nodes: ranks / each, over, stores };
         Group::joined(backend, options, Some(Box::new(wire)))
     }
 }
@@ -52,7 +81,10 @@ impl Wire for Processes {
     }
 
     fn carrier(&self) -> Transport {
-        Transport::Rdma
+        match self.over {
+            Over::Fabric(_) => Transport::Rdma,
+            Over::Cards(_) => Transport::Ibgda,
+        }
     }
 
     fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, CallError> {
@@ -65,14 +97,32 @@ impl Wire for Processes {
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {
         let plans = plans.iter().copied();
         let (parts, data_bytes, counters) = NetPart::place(plans, &self.carrier())?;
-        let options = NetOptions { data_bytes, counters, ..self.options.clone() };
-        let ends = at_once(group.local().zip(&self.stores), |(rank, store)| {
-            Network::join(group, rank, store, &options)
-        })?;
-        let views = parts.iter().map(|part| ends.iter().map(|end| end.part(*part)).collect());
-        let views = views.collect::<Result<Vec<_>, NetError>>()?;
-        Ok(Net { views, _ends: Mutex::new(Box::new(ends)) })
+        let ranks = || group.local().zip(&self.stores);
+        match &self.over {
+            Over::Fabric(options) => {
+                let options = NetOptions { data_bytes, counters, ..options.clone() };
+                let join = |(rank, store)| Network::join(group, rank, store, &options);
+                opened(at_once(ranks(), join)?, &parts, Network::part)
+            }
+            Over::Cards(options) => {
+                let data_bytes = data_bytes.max(1);
+                let options = CardOptions { data_bytes, counters, ..options.clone() };
+                let join = |(rank, store)| CardNetwork::join(group, rank, store, &options);
+                opened(at_once(ranks(), join)?, &parts, CardNetwork::part)
+            }
+        }
     }
+}
+
+/// The ends of all local ranks, and the part that each kernel has of them.
+fn opened<End: Send + 'static>(
+    ends: Vec<End>,
+    parts: &[NetPart],
+    part_of: impl Fn(&End, NetPart) -> Result<DeviceMemory, NetError>,
+) -> Result<Net, CallError> {
+    let views = parts.iter().map(|part| ends.iter().map(|end| part_of(end, *part)).collect());
+    let views = views.collect::<Result<Vec<_>, NetError>>()?;
+    Ok(Net { views, _ends: Mutex::new(Box::new(ends)) })
 }
 
 /// Does something for each rank, all at once: each waits for all others.

@@ -13,33 +13,7 @@
 
 use super::layout::{ALIGNMENT, Layout};
 use super::mlx5::{BLOCK_BYTES, COMPLETION_WORD_AT, Place};
-use crate::net_error::NetError;
-
-/// The words of `ep::QueuePair` (`templates/device/ep/ibgda.cuh`) in order. A test holds this list against
-/// the header's text.
-#[cfg(test)]
-const PAIR_WORDS: [&str; 14] = [
-    "Quad* entries",
-    "const u32* done",
-    "u32* record",
-    "u64* doorbell",
-    "u64 data",
-    "u64 counters",
-    "u64 before",
-    "u32 data_key",
-    "u32 counters_key",
-    "u32 own_data_key",
-    "u32 own_counters_key",
-    "u32 number",
-    "u32 claimed",
-    "u32 told",
-];
-
-/// Bytes of `ep::QueuePair`.
-const PAIR_BYTES: usize = 128;
-
-/// The most slots of a queue pair: numbers of 16 bits tell what is done from what is not.
-const MOST_SLOTS: u64 = 1 << 14;
+use super::pair_words::PairWords;
 
 /// Bytes of a record, and of a doorbell.
 const RECORD_BYTES: u64 = 8;
@@ -62,19 +36,6 @@ pub(super) enum Region {
 pub(super) struct PairLayout(pub(super) Layout);
 
 impl PairLayout {
-    /// Fails if a number is out of its range.
-    pub(super) fn check(&self) -> Result<(), NetError> {
-        self.0.check()?;
-        let value = self.0.slots as u64;
-        match value <= MOST_SLOTS {
-            true => Ok(()),
-            false => {
-                let (what, least) = ("slots a queue pair", 1);
-                Err(NetError::Option { what, value, least, most: MOST_SLOTS })
-            }
-        }
-    }
-
     /// Peers and queues.
     pub(super) fn ends(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let queues = self.0.queues;
@@ -165,33 +126,25 @@ impl PairLayout {
     /// `ep::QueuePair` of all queue pairs of a rank, in whose memory each of `bases` is known to its card.
     pub(super) fn table(&self, rank: usize, bases: &[u64]) -> Vec<u8> {
         let own = bases[rank];
-        let mut table = Vec::new();
-        for (peer, queue) in self.ends() {
+        let words = |(peer, queue)| {
             let theirs = bases[peer];
-            let wide = [
-                own + self.entry(peer, queue, 0),
-                own + self.completion(peer, queue) + COMPLETION_WORD_AT as u64,
-                own + self.record(peer, queue),
-                own + self.doorbell(peer, queue),
-                theirs,
-                theirs + self.counters(rank, queue),
-                own + self.before(peer, queue),
-            ];
-            let narrow = [
-                self.key(peer, Region::Data),
-                self.key(peer, Region::Counters),
-                self.key(rank, Region::Data),
-                self.key(rank, Region::Counters),
-                self.number(peer, queue),
-                self.first(peer, queue),
-                self.first(peer, queue),
-            ];
-            let end = table.len() + PAIR_BYTES;
-            table.extend(wide.into_iter().flat_map(u64::to_le_bytes));
-            table.extend(narrow.into_iter().flat_map(u32::to_le_bytes));
-            table.resize(end, 0);
-        }
-        table
+            PairWords {
+                entries: own + self.entry(peer, queue, 0),
+                done: own + self.completion(peer, queue) + COMPLETION_WORD_AT as u64,
+                record: own + self.record(peer, queue),
+                doorbell: own + self.doorbell(peer, queue),
+                data: theirs,
+                counters: theirs + self.counters(rank, queue),
+                before: own + self.before(peer, queue),
+                data_key: self.key(peer, Region::Data),
+                counters_key: self.key(peer, Region::Counters),
+                own_data_key: self.key(rank, Region::Data),
+                own_counters_key: self.key(rank, Region::Counters),
+                number: self.number(peer, queue),
+                first: self.first(peer, queue),
+            }
+        };
+        self.ends().flat_map(|end| words(end).encode()).collect()
     }
 }
 
@@ -201,13 +154,6 @@ mod tests {
 
     const SMALL: PairLayout =
         PairLayout(Layout { ranks: 3, data_bytes: 1000, queues: 2, slots: 32, counters: 5 });
-
-    #[test]
-    fn the_words_are_those_of_the_header() {
-        let members = crate::device::members_of("ep/ibgda.cuh", "struct alignas(128) QueuePair {");
-        assert_eq!(members, PAIR_WORDS);
-        assert_eq!(SMALL.table(0, &[1 << 20, 2 << 20, 3 << 20]).len(), 6 * PAIR_BYTES);
-    }
 
     #[test]
     fn parts_lie_behind_one_another() {
@@ -242,13 +188,5 @@ mod tests {
         assert_eq!(at(1, Region::Data, counters, 4), None);
         let below = Place { address: base - 1, key: SMALL.key(1, Region::Data), bytes: 1 };
         assert_eq!(SMALL.offset(1, base, &below), None);
-    }
-
-    #[test]
-    fn slots_that_16_bits_do_not_tell_apart_are_refused() {
-        let many = PairLayout(Layout { slots: 1 << 15, ..SMALL.0 });
-        let text = "32768 slots a queue pair of a network, there can be 1 to 16384";
-        assert_eq!(many.check().unwrap_err().to_string(), text);
-        assert_eq!(SMALL.check(), Ok(()));
     }
 }

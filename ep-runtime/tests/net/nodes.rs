@@ -13,8 +13,8 @@ use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::mutant::Mutant;
 use ep_runtime::host::{HostBackend, HostOptions, Programs, TIMEOUT};
 use ep_runtime::join::UniqueId;
-use ep_runtime::net::{ModelOptions, NetError, NetOptions, Provider};
-use ep_runtime::pipelines::{NodeNotify, node_notify};
+use ep_runtime::net::{CardOptions, ModelOptions, NetError, NetOptions, Provider};
+use ep_runtime::pipelines::{LowLatencyDispatch, NodeNotify, low_latency_dispatch, node_notify};
 use ep_runtime::tensor::{Bf16, DeviceTensor};
 use ep_runtime::tune::{Destination, Pushes};
 
@@ -103,6 +103,31 @@ fn kernels_of_other_nodes_are_refused() {
     assert_eq!(pushes.to_string(), "plain pushes reach the ranks of one node, not those of 2");
     let odd = Group::over_model(&backend, 3, &ModelOptions::default()).err().unwrap().to_string();
     assert_eq!(odd, "ranks 0..4 of 4 are no 3 nodes of equally many");
+}
+
+/// The emulator has no doorbell of a real card, on a machine without cards or with some.
+#[test]
+fn nodes_over_cards_want_libraries_a_card_and_gpus() {
+    let programs = Programs::find().expect("a C++ compiler");
+    let id = UniqueId::local().expect("an id");
+    let prepared = &|rank: usize| {
+        let host = HostOptions { local: rank..rank + 1, ..HostOptions::new(2) };
+        let backend = HostBackend::new(&programs, host).expect("a rank") as Arc<dyn Backend>;
+        let options = GroupOptions { timeout: TIMEOUT };
+        let (cards, deadline) = (CardOptions::new(0), Duration::from_secs(60));
+        let group = Group::over_ibgda(backend, options, &id, &cards, deadline).unwrap();
+        let (nodes, hidden, topk, experts, tokens) = (2, 64, 2, 8, 8);
+        let shape =
+            low_latency_dispatch::Shape { nodes, hidden, topk, experts, tokens, max_tokens: 8 };
+        LowLatencyDispatch::prepare(&group, shape, Default::default()).err()
+    };
+    let errors = std::thread::scope(|scope| {
+        let ranks = [0, 1].map(|rank| scope.spawn(move || prepared(rank)));
+        ranks.map(|rank| rank.join().expect("no panic"))
+    });
+    for error in errors {
+        assert!(matches!(error, Some(CallError::Network(_))), "{error:?}");
+    }
 }
 
 /// The error of a dispatch of few tokens by all ranks.

@@ -1,0 +1,372 @@
+//! A network card that kernels of one rank write to themselves: opened, joined to the cards of all peers, and
+//! described to kernels as the model of a card is.
+//!
+//! libibverbs and libmlx5 open the device, register memory, and carry commands to its firmware (DEVX), which
+//! make the queues: a completion queue whose entries overwrite one another is made in no other way. Queues lie
+//! in host memory that kernels reach; rows lie in device memory where a card can reach that, else in host
+//! memory, too. **None of this has run on a card**: tests hold every call and every command against a double.
+
+mod command;
+mod device;
+#[cfg(test)]
+mod double;
+mod end;
+#[cfg(test)]
+mod layouts;
+mod library;
+mod objects;
+mod places;
+mod rows;
+mod sys;
+#[cfg(test)]
+mod tests;
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+pub use device::CardPort;
+pub use library::Verbs;
+pub use rows::RowsOn;
+
+use super::layout::Layout;
+use super::mlx5::{BLOCK_BYTES, COMPLETION_WORD_AT, INVALID};
+use super::network::{FAILED, OPENED, agree, others};
+use super::pair_words::PairWords;
+use super::view::{Ends, NetPart, Places, Views};
+use crate::backend::{Backend, Stream};
+use crate::group::Group;
+use crate::join::Store;
+use crate::memory::{DeviceMemory, HostMemory};
+use crate::net_error::NetError;
+use device::Device;
+use end::CardEnd;
+use objects::{Domain, Made, QueuePair, Registers, Umem};
+use places::{CardPlaces, PAGE};
+use rows::Rows;
+
+/// What a network of cards is made for; all ranks say the same, but for the devices and where rows are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CardOptions {
+    /// The card of each local rank in turn, such as `mlx5_0` or `mlx5_0:1`; none: the first one that has an
+    /// active port.
+    pub devices: Vec<String>,
+    /// Whether rows are in host memory, even if the card reaches that of the GPU.
+    pub rows_on_host: bool,
+    /// Bytes for rows on each rank, which peers write into.
+    pub data_bytes: u64,
+    /// Queues of each rank.
+    pub queues: usize,
+    /// Entries that a queue pair holds, a power of two.
+    pub slots: usize,
+    /// Counters of each source and queue.
+    pub counters: usize,
+}
+
+impl CardOptions {
+    /// A network for rows of so many bytes in all.
+    pub fn new(data_bytes: u64) -> CardOptions {
+        CardOptions {
+            devices: Vec::new(),
+            rows_on_host: false,
+            data_bytes,
+            queues: 2,
+            slots: 1024,
+            counters: 64,
+        }
+    }
+
+    /// The card of a local rank.
+    fn device(&self, index: usize) -> Option<&str> {
+        let index = index.checked_rem(self.devices.len())?;
+        self.devices.get(index).map(String::as_str)
+    }
+}
+
+/// One rank's end of a network of cards.
+pub struct CardNetwork {
+    device: String,
+    rows_on: RowsOn,
+    views: Views,
+    opened: Opened,
+}
+
+impl CardNetwork {
+    /// Joins the ranks of `store` over their cards, each of which calls it. `local` is the rank of `group`
+    /// whose kernels use it.
+    pub fn join(
+        group: &Group,
+        local: usize,
+        store: &Store,
+        options: &CardOptions,
+    ) -> Result<CardNetwork, NetError> {
+        let index = group.local().position(|rank| rank == local).unwrap_or(0);
+        let open = || {
+            let verbs = Verbs::find()?;
+            Device::open(verbs, options.device(index))
+        };
+        CardNetwork::join_with(group.backend(), local, store, options, open)
+    }
+
+    fn join_with(
+        backend: &Arc<dyn Backend>,
+        local: usize,
+        store: &Store,
+        options: &CardOptions,
+        open: impl FnOnce() -> Result<Device, NetError>,
+    ) -> Result<CardNetwork, NetError> {
+        let member = store.member();
+        let layout = Layout {
+            ranks: member.ranks,
+            data_bytes: options.data_bytes,
+            queues: options.queues,
+            slots: options.slots,
+            counters: options.counters,
+        };
+        // All come to a step, so that nobody waits for one that has failed.
+        let fits = layout.check_pairs();
+        let brought: Vec<u8> =
+            layout.numbers().iter().flat_map(|(_, number)| number.to_le_bytes()).collect();
+        let brought = store.gather("compare networks of cards", &brought)?;
+        fits?;
+        agree(&layout, member.rank, &brought)?;
+        let opened = Opened::new(backend, local, (layout, member.rank), options, open);
+        let brought = store.gather("open cards", &told(&opened, Opened::end))?;
+        let opened = opened?;
+        let pairs = layout.ranks * layout.queues;
+        // Who fails at a step leaves behind it, and all know.
+        let ends = others(&brought, member.rank, |bytes| CardEnd::decode(bytes, pairs))?;
+        let connected = opened.connect(&ends);
+        let views = connected.and_then(|()| opened.views(backend, local, &ends));
+        let brought = store.gather("connect cards", &told(&views, |_| Vec::new()))?;
+        let views = views?;
+        // Nobody sends before all can receive.
+        others(&brought, member.rank, |_| Some(()))?;
+        let (device, rows_on) = (opened.device.name.clone(), opened.rows.on);
+        Ok(CardNetwork { device, rows_on, views, opened })
+    }
+
+    /// The card and its port, such as `mlx5_0:1`.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Where rows are.
+    pub fn rows_on(&self) -> RowsOn {
+        self.rows_on
+    }
+
+    /// Where `ep::Net` is, an argument of kernels.
+    pub fn address(&self) -> u64 {
+        self.views.all.address()
+    }
+
+    /// The same for one kernel that has a part of it.
+    pub fn part(&self, part: NetPart) -> Result<DeviceMemory, NetError> {
+        self.views.part(part)
+    }
+}
+
+impl Drop for CardNetwork {
+    fn drop(&mut self) {
+        // Kernels that still run write to queues that are closed now. They end within their timeout.
+        let Rows { backend, rank, .. } = &self.opened.rows;
+        let _ = backend.sync(*rank, Stream::OWN);
+    }
+}
+
+/// All ports of all cards of this machine.
+pub fn card_ports(verbs: &'static Verbs) -> Result<Vec<CardPort>, NetError> {
+    device::ports(verbs)
+}
+
+/// What a rank tells the others of a step.
+fn told<T>(step: &Result<T, NetError>, what: impl FnOnce(&T) -> Vec<u8>) -> Vec<u8> {
+    match step {
+        Ok(done) => [vec![OPENED], what(done)].concat(),
+        Err(error) => [&[FAILED][..], error.to_string().as_bytes()].concat(),
+    }
+}
+
+/// A card with its queues, and the memory that it uses. Each goes before what it was made with.
+struct Opened {
+    layout: Layout,
+    rank: usize,
+    /// By peer and queue; none to the own rank.
+    pairs: Vec<Option<QueuePair>>,
+    registers: Registers,
+    _umem: Umem,
+    regions: [objects::Region; 2],
+    domain: Domain,
+    device: Device,
+    queues: Queues,
+    rows: Rows,
+}
+
+/// Host memory for queues, from the begin of a page on.
+struct Queues {
+    _memory: HostMemory,
+    host: NonNull<u8>,
+    address: u64,
+}
+
+// SAFETY: the pointer is into memory that the struct keeps, and no thread reads it through that.
+unsafe impl Send for Queues {}
+
+impl Queues {
+    fn new(
+        backend: &Arc<dyn Backend>,
+        local: usize,
+        places: &CardPlaces,
+    ) -> Result<Queues, NetError> {
+        let bytes = places.queues_bytes() + PAGE;
+        let memory = HostMemory::new(backend, local, bytes)?;
+        let host = memory.host() as u64;
+        let skipped = host.next_multiple_of(PAGE) - host;
+        let unreached =
+            NetError::Option { what: "bytes of host memory", value: 0, least: bytes, most: bytes };
+        let host = NonNull::new(memory.host()).ok_or(unreached)?;
+        // No completion has been written.
+        let Layout { ranks, queues, .. } = places.0;
+        for (peer, queue) in (0..ranks).flat_map(|peer| (0..queues).map(move |queue| (peer, queue)))
+        {
+            let at = skipped + places.pair(peer, queue).completions;
+            memory.write(at, &[INVALID; BLOCK_BYTES / 4])?;
+        }
+        let address = memory.address() + skipped;
+        // SAFETY: the block is a page longer than what is used of it.
+        let host = unsafe { host.add(skipped as usize) };
+        Ok(Queues { _memory: memory, host, address })
+    }
+}
+
+impl Opened {
+    fn new(
+        backend: &Arc<dyn Backend>,
+        local: usize,
+        (layout, rank): (Layout, usize),
+        options: &CardOptions,
+        open: impl FnOnce() -> Result<Device, NetError>,
+    ) -> Result<Opened, NetError> {
+        let places = CardPlaces(layout);
+        // What comes later is closed first if a step fails.
+        let device = open()?;
+        let rows = Rows::new(backend, local, &places, options.rows_on_host)?;
+        let queues = Queues::new(backend, local, &places)?;
+        objects::check_atomics(&device)?;
+        let domain = Domain::new(&device)?;
+        let regions = rows.register(&device, &domain)?;
+        let bytes = places.queues_bytes() as usize;
+        let umem = Umem::new(&device, queues.host.as_ptr().cast(), bytes)?;
+        let registers = Registers::new(&device, backend, local)?;
+        let events = objects::events(&device)?;
+        let mut pairs = Vec::new();
+        let made =
+            Made { device: &device, domain: &domain, umem: &umem, registers: &registers, events };
+        for peer in 0..layout.ranks {
+            for queue in 0..layout.queues {
+                let pair = || made.queue_pair(&places.pair(peer, queue), layout.slots);
+                pairs.push((peer != rank).then(pair).transpose()?);
+            }
+        }
+        Ok(Opened {
+            layout,
+            rank,
+            pairs,
+            registers,
+            _umem: umem,
+            regions,
+            domain,
+            device,
+            queues,
+            rows,
+        })
+    }
+
+    fn pair(&self, peer: usize, queue: usize) -> Option<&QueuePair> {
+        self.pairs.get(self.layout.flow(peer, queue))?.as_ref()
+    }
+
+    /// How this rank is reached.
+    fn card_end(&self) -> CardEnd {
+        let port = self.device.port;
+        let [data, counters] = &self.regions;
+        let counters_at = CardPlaces(self.layout).counters(0, 0);
+        CardEnd {
+            is_ethernet: port.is_ethernet,
+            mtu: port.mtu,
+            log_atomics: self.device.log_atomics.0,
+            lid: port.lid,
+            gid: port.gid.0,
+            data: (self.rows.address, data.key),
+            counters: (self.rows.address + counters_at, counters.key),
+            pairs: self.pairs.iter().map(|it| it.as_ref().map_or(0, |it| it.number)).collect(),
+        }
+    }
+
+    fn end(&self) -> Vec<u8> {
+        self.card_end().encode()
+    }
+
+    /// Joins every queue pair to that of its peer.
+    fn connect(&self, ends: &[Option<CardEnd>]) -> Result<(), NetError> {
+        let own = self.card_end();
+        for (peer, there) in ends.iter().enumerate() {
+            let Some(there) = there else { continue };
+            own.meets(self.rank, there, peer)?;
+            for queue in 0..self.layout.queues {
+                let theirs = there.pairs[self.layout.flow(self.rank, queue)];
+                if let Some(pair) = self.pair(peer, queue) {
+                    pair.connect(&self.device, &self.domain, there, theirs)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `ep::QueuePair` of all queue pairs; that to the own rank is all zeros.
+    fn table(&self, ends: &[Option<CardEnd>]) -> Vec<u8> {
+        let places = CardPlaces(self.layout);
+        let [data, counters] = &self.regions;
+        let mut table = Vec::new();
+        for (peer, there) in ends.iter().enumerate() {
+            for queue in 0..self.layout.queues {
+                let words = there.as_ref().zip(self.pair(peer, queue)).map(|(there, pair)| {
+                    let at = places.pair(peer, queue);
+                    let ours = places.counters(self.rank, queue) - places.counters(0, 0);
+                    PairWords {
+                        entries: self.queues.address + at.entries,
+                        done: self.queues.address + at.completions + COMPLETION_WORD_AT as u64,
+                        record: self.queues.address + at.record(),
+                        doorbell: self.registers.doorbell(),
+                        data: there.data.0,
+                        counters: there.counters.0 + ours,
+                        before: self.rows.address + places.before(peer, queue),
+                        data_key: there.data.1,
+                        counters_key: there.counters.1,
+                        own_data_key: data.own_key,
+                        own_counters_key: counters.own_key,
+                        number: pair.number,
+                        first: 0,
+                    }
+                });
+                table.extend(words.unwrap_or_default().encode());
+            }
+        }
+        table
+    }
+
+    /// What kernels are told.
+    fn views(
+        &self,
+        backend: &Arc<dyn Backend>,
+        local: usize,
+        ends: &[Option<CardEnd>],
+    ) -> Result<Views, NetError> {
+        let words = self.table(ends);
+        let table = DeviceMemory::zeroed(backend, local, words.len() as u64)?;
+        table.write(0, &words)?;
+        let counters = self.rows.address + CardPlaces(self.layout).counters(0, 0);
+        let places = Places { data: self.rows.address, counters, ends: Ends::Pairs };
+        Views::at((backend, local), (&self.layout, self.rank), places, table)
+    }
+}
