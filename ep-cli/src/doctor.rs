@@ -63,6 +63,7 @@ fn objects(report: &Report) -> Vec<Object> {
     }));
     objects.extend(report.nics.iter().map(|nic| nic_object(part("nic", true), nic)));
     objects.extend(networks(report, part));
+    objects.extend(cards(report, part));
     objects.extend(report.advice().into_iter().map(|line| Object::new().with("advice", line)));
     objects
 }
@@ -85,6 +86,24 @@ fn networks(report: &Report, part: impl Fn(&str, bool) -> Object) -> Vec<Object>
         Err(reason) => part("network", false).with("provider", *name).with("error", reason),
     };
     std::iter::once(library).chain(found.providers.iter().map(provider)).collect()
+}
+
+/// The libraries for cards that kernels write to, and each port.
+fn cards(report: &Report, part: impl Fn(&str, bool) -> Object) -> Vec<Object> {
+    let found = match &report.cards {
+        Ok(found) => found,
+        Err(reason) => return vec![part("cards", false).with("error", reason)],
+    };
+    let libraries = part("cards", true)
+        .with("path", found.folder.display().to_string())
+        .with("dma_buf", found.takes_dma_buf)
+        .with("peer_memory", found.has_peer_memory)
+        .with("run_on_hardware", false);
+    let ports = match &found.ports {
+        Ok(ports) => ports.iter().map(|port| part("card", true).with("port", port)).collect(),
+        Err(reason) => vec![part("card", false).with("error", reason)],
+    };
+    std::iter::once(libraries).chain(ports).collect()
 }
 
 fn gpu_object(object: Object, gpu: &Gpu) -> Object {
