@@ -1,5 +1,5 @@
-//! Nodes that are processes: the ranks of each are in its emulator or on GPUs, and libfabric carries rows from
-//! process to process. Each compares what the calls of its ranks leave with what their declarations mean.
+//! Nodes that are processes: the ranks of each are in its emulator or on GPUs, and libfabric or network cards
+//! carry rows from process to process. Each compares what the calls of its ranks leave with what their declarations mean.
 
 use std::net::IpAddr;
 use std::process::Stdio;
@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use ep_runtime::AnyPipeline;
 use ep_runtime::group::Group;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
-use ep_runtime::ir::Transport;
 use ep_runtime::join::{ID_VARIABLE, Member, Store, UniqueId};
-use ep_runtime::net::{Fabric, NetOptions, NetPart, Network, Provider};
+use ep_runtime::memory::DeviceMemory;
+use ep_runtime::net::{
+    CardNetwork, CardOptions, Fabric, NetError, NetOptions, NetPart, Network, Verbs,
+};
 use ep_verify::declared::Declared;
 
 use crate::declared::{CALLS, Calls, ROUNDS, Subject};
@@ -20,6 +22,7 @@ use crate::machine::{Machine, Perturb, Ranks};
 use crate::problem::{Problem, failed, no_machine};
 use crate::program;
 use crate::talk::Talk;
+use crate::wire::Joint;
 
 /// How long processes wait for one another: the slowest may have to compile first.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -49,7 +52,7 @@ pub(crate) struct Between<'a> {
     /// Which node this is, and how peers are watched.
     pub(crate) options: &'a NodeOptions,
     /// What carries their rows.
-    pub(crate) provider: Provider,
+    pub(crate) joint: Joint,
     /// How many there are.
     pub(crate) nodes: usize,
     /// Ranks of each.
@@ -84,14 +87,18 @@ impl Between<'_> {
 
     /// Starts a process for each node, and waits for all of them.
     fn start(&self, what: &'static str, talk: &mut Talk<'_>) -> Result<(), Failure> {
-        let (nodes, local_ranks, provider) = (self.nodes, self.local_ranks, self.provider);
-        let fabric = Fabric::find().map_err(|error| text(&error))?;
-        fabric.offers(provider, None).map_err(|error| text(&error))?;
+        let (nodes, local_ranks, joint) = (self.nodes, self.local_ranks, &self.joint);
+        // What is missing is said once, before there are processes.
+        let there = match joint {
+            Joint::Fabric(provider) => {
+                Fabric::find().and_then(|fabric| fabric.offers(*provider, None)).map(drop)
+            }
+            Joint::Cards(_) => Verbs::find().map(drop),
+        };
+        there.map_err(|error| text(&error))?;
         let id = UniqueId::local().map_err(|error| text(&error))?;
         let begun = Instant::now();
-        talk.say(&format!(
-            "{nodes} nodes of {local_ranks} ranks, a process each, over libfabric:{provider}"
-        ))?;
+        talk.say(&format!("{nodes} nodes of {local_ranks} ranks, a process each, over {joint}"))?;
         let mut children = Vec::new();
         for node in 0..nodes {
             let mut command = program::again().map_err(|error| text(&error))?;
@@ -130,6 +137,32 @@ impl Between<'_> {
     }
 }
 
+/// One rank's end of a network.
+enum End {
+    Fabric(Box<Network>),
+    Card(Box<CardNetwork>),
+}
+
+impl End {
+    fn part(&self, part: NetPart) -> Result<DeviceMemory, NetError> {
+        match self {
+            End::Fabric(network) => network.part(part),
+            End::Card(card) => card.part(part),
+        }
+    }
+
+    /// What it has done, or where rows were.
+    fn said(&self) -> String {
+        match self {
+            End::Fabric(network) => {
+                let (rank, landed) = (network.rank(), network.stats().landed);
+                format!("{landed} writes have landed on rank {rank}")
+            }
+            End::Card(card) => format!("{} moved rows {}", card.device(), card.rows_on()),
+        }
+    }
+}
+
 /// One node.
 struct Node<'a> {
     between: &'a Between<'a>,
@@ -154,9 +187,9 @@ impl Node<'_> {
             cases.push((entry.name, subject, calls));
         }
         let plans = cases.iter().map(|(_, _, calls)| &calls.emitted.plan);
-        let placed = NetPart::place(plans, &Transport::Rdma);
+        let placed = NetPart::place(plans, &self.between.joint.carrier());
         let (parts, bytes, counters) = placed.map_err(|error| text(&error))?;
-        let networks = self.join(id, &group, bytes.max(1), counters.max(1))?;
+        let networks = self.join(id, &group, (bytes.max(1), counters.max(1)))?;
         talk.say(&format!("node {}: its ranks have joined", self.node))?;
         for ((name, subject, calls), part) in cases.iter().zip(parts) {
             let begun = Instant::now();
@@ -167,8 +200,8 @@ impl Node<'_> {
                 "node {node}, ranks {ranks:?}: {name}, {shape}: {equal}, in {seconds:.1} s"
             ))?;
         }
-        let landed: u64 = networks.iter().map(|network| network.stats().landed).sum();
-        talk.say(&format!("node {}: {landed} writes of others have landed", self.node))
+        let said: Vec<String> = networks.iter().map(End::said).collect();
+        talk.say(&format!("node {}: {}", self.node, said.join(", ")))
     }
 
     /// Its ranks, of all that there are.
@@ -184,32 +217,16 @@ impl Node<'_> {
         }
     }
 
-    /// Every local rank's end of one network.
-    fn join(
-        &self,
-        id: &UniqueId,
-        group: &Group,
-        data_bytes: u64,
-        counters: usize,
-    ) -> Result<Vec<Network>, Failure> {
-        let Between { options, provider, .. } = self.between;
-        let silence = Duration::from_secs(options.silence);
-        let net = NetOptions {
-            counters,
-            queues: QUEUES,
-            source: options.source.map(|source| source.to_string()),
-            pulse: silence / 10,
-            silence,
-            ..NetOptions::new(*provider, data_bytes)
-        };
+    /// Every local rank's end of one network, for so many bytes and counters.
+    fn join(&self, id: &UniqueId, group: &Group, needs: (u64, usize)) -> Result<Vec<End>, Failure> {
         let ranks = self.between.ranks();
         let one = |rank: usize| {
             let store = Store::join(id, Member { rank, ranks }, DEADLINE);
-            let store = store.map_err(|error| text(&error))?;
-            Network::join(group, rank, &store, &net).map_err(|error| text(&error))
+            self.end((group, rank), &store.map_err(|error| text(&error))?, needs)
         };
         // Each of them waits for all others.
         std::thread::scope(|scope| {
+            let one = &one;
             let joining: Vec<_> =
                 group.local().map(|rank| scope.spawn(move || one(rank))).collect();
             let panicked = |_| Failure::Failed("a rank panicked while it joined".to_string());
@@ -217,11 +234,47 @@ impl Node<'_> {
         })
     }
 
+    /// The end of one rank.
+    fn end(
+        &self,
+        (group, rank): (&Group, usize),
+        store: &Store,
+        (data_bytes, counters): (u64, usize),
+    ) -> Result<End, Failure> {
+        let Between { options, joint, .. } = self.between;
+        let end = match joint {
+            Joint::Fabric(provider) => {
+                let silence = Duration::from_secs(options.silence);
+                let net = NetOptions {
+                    counters,
+                    queues: QUEUES,
+                    source: options.source.map(|source| source.to_string()),
+                    pulse: silence / 10,
+                    silence,
+                    ..NetOptions::new(*provider, data_bytes)
+                };
+                Network::join(group, rank, store, &net)
+                    .map(|network| End::Fabric(Box::new(network)))
+            }
+            Joint::Cards(devices) => {
+                let devices = devices.clone();
+                let cards = CardOptions {
+                    devices,
+                    counters,
+                    queues: QUEUES,
+                    ..CardOptions::new(data_bytes)
+                };
+                CardNetwork::join(group, rank, store, &cards).map(|card| End::Card(Box::new(card)))
+            }
+        };
+        end.map_err(|error| text(&error))
+    }
+
     /// Makes the calls of one kernel; how much was compared.
     fn compare(
         &self,
         group: &Group,
-        networks: &[Network],
+        networks: &[End],
         (subject, calls): (&Subject, &Calls),
         part: NetPart,
     ) -> Result<String, Failure> {

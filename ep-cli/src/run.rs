@@ -8,7 +8,7 @@ use ep_runtime::AnyPipeline;
 use ep_runtime::buffer::BufferOptions;
 use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::Programs;
-use ep_runtime::net::{ModelNetwork, Provider};
+use ep_runtime::net::ModelNetwork;
 use ep_verify::Findings;
 use ep_verify::declared::Declared;
 use ep_verify::selftest::{Case, Selftest};
@@ -25,7 +25,7 @@ use crate::problem::{
 };
 use crate::selection::find;
 use crate::talk::Talk;
-use crate::wire::Net;
+use crate::wire::{Joint, Net};
 
 /// Most SMs of a kernel: more than any GPU has.
 const MOST_SMS: i64 = 1024;
@@ -64,8 +64,8 @@ pub(crate) fn run(
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
     options.perturb.check(options.backend)?;
-    if let Some(provider) = options.net.provider() {
-        return run_between(options, provider, entries, &mut Talk { json, out });
+    if let Some(joint) = options.net.joint() {
+        return run_between(options, joint, entries, &mut Talk { json, out });
     }
     match Asked::of(entries, &options.pipeline)? {
         Asked::Standard(reach) => run_standard(options, reach, json, out, err),
@@ -76,15 +76,19 @@ pub(crate) fn run(
 /// A process for each node; several pipelines are named with `+` between them.
 fn run_between(
     options: &Options,
-    provider: Provider,
+    joint: &Joint,
     entries: &[AnyPipeline],
     talk: &mut Talk<'_>,
 ) -> Result<(), Failure> {
     let problem = &options.problem;
     let Some(nodes) = problem.nodes else {
-        let what = format!("`libfabric:{provider}` joins nodes: say how many, --nodes 2");
+        let what = format!("`{joint}` joins nodes: say how many, --nodes 2");
         return Err(Failure::WrongUse(what));
     };
+    if matches!(joint, Joint::Cards(_)) && options.backend == Machine::Host {
+        let what = format!("`{joint}` is for GPUs, which write to network cards: --backend gpu");
+        return Err(Failure::WrongUse(what));
+    }
     let ranks = problem.ranks;
     if nodes < 2 || !ranks.is_multiple_of(nodes) {
         let what = format!("{nodes} processes do not share {ranks} ranks evenly");
@@ -93,7 +97,12 @@ fn run_between(
     let mut cases = Vec::new();
     for name in options.pipeline.split('+') {
         let entry = find(entries, name)?;
-        let set = problem.set.iter().filter(|(name, _)| knows(entry, name)).cloned().collect();
+        let known = problem.set.iter().filter(|(name, _)| knows(entry, name)).cloned();
+        let mut set: Vec<(String, String)> = known.collect();
+        let is_open = knows(entry, "network") && set.iter().all(|(name, _)| name != "network");
+        if is_open && matches!(joint, Joint::Cards(_)) {
+            set.push(("network".to_string(), "ibgda".to_string()));
+        }
         cases.push((*entry, Problem { nodes: Some(nodes), set, ..problem.clone() }));
     }
     if let Some((name, _)) =
@@ -104,7 +113,7 @@ fn run_between(
     }
     let between = Between {
         options: &options.node,
-        provider,
+        joint: joint.clone(),
         nodes: nodes as usize,
         local_ranks: (ranks / nodes) as usize,
         machine: options.backend,

@@ -1,11 +1,13 @@
 //! `--net`: the network between nodes, whose ranks run in this process, or in one for each.
 
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ep_runtime::error::CallError;
 use ep_runtime::host::HostBackend;
+use ep_runtime::ir::Transport;
 use ep_runtime::net::{ModelNetwork, ModelOptions, Provider};
 use ep_runtime::plan::Plan;
 
@@ -16,26 +18,27 @@ use crate::failure::Failure;
 pub(crate) struct Net {
     /// The network between nodes, where a pipeline has any: a model of one, with what follows a colon of
     /// latency=2us, ordered, bytes-per-us=100, dead=0-2 (nothing comes from rank 0 to rank 2); or, for `run`,
-    /// libfabric:tcp and the like, with a process for each node
+    /// with a process for each node, libfabric:tcp and the like, or ibgda:mlx5_0,mlx5_1 (GPUs write to the
+    /// cards of their ranks in turn; not yet run on hardware)
     #[arg(long = "net", value_name = "NETWORK", default_value = "model")]
     kind: Kind,
 }
 
 impl Net {
     /// What joins processes, if they are to be joined.
-    pub(crate) fn provider(&self) -> Option<Provider> {
-        match self.kind {
-            Kind::Fabric(provider) => Some(provider),
+    pub(crate) fn joint(&self) -> Option<&Joint> {
+        match &self.kind {
+            Kind::Joint(joint) => Some(joint),
             Kind::Model(_) => None,
         }
     }
 
     /// Fails where ranks of one process are wanted.
     pub(crate) fn check_model(&self) -> Result<(), Failure> {
-        match self.provider() {
+        match self.joint() {
             None => Ok(()),
-            Some(provider) => Err(Failure::WrongUse(format!(
-                "`libfabric:{provider}` joins processes: ranks of one have `model`"
+            Some(joint) => Err(Failure::WrongUse(format!(
+                "`{joint}` joins processes: ranks of one have `model`"
             ))),
         }
     }
@@ -56,8 +59,37 @@ impl Net {
 enum Kind {
     /// A model, which behaves so.
     Model(ModelOptions),
+    /// One between processes.
+    Joint(Joint),
+}
+
+/// What joins processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Joint {
     /// libfabric, which uses that.
     Fabric(Provider),
+    /// Cards that kernels write to: of each local rank in turn, or the first one.
+    Cards(Vec<String>),
+}
+
+impl Joint {
+    /// What carries rows, as channels list it.
+    pub(crate) fn carrier(&self) -> Transport {
+        match self {
+            Joint::Fabric(_) => Transport::Rdma,
+            Joint::Cards(_) => Transport::Ibgda,
+        }
+    }
+}
+
+impl fmt::Display for Joint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Joint::Fabric(provider) => write!(f, "libfabric:{provider}"),
+            Joint::Cards(devices) if devices.is_empty() => f.write_str("ibgda"),
+            Joint::Cards(devices) => write!(f, "ibgda:{}", devices.join(",")),
+        }
+    }
 }
 
 impl Default for Kind {
@@ -79,12 +111,18 @@ impl FromStr for Kind {
 
     fn from_str(text: &str) -> Result<Kind, String> {
         if text.starts_with("libfabric:") {
-            return provider(text).map(Kind::Fabric);
+            return provider(text).map(|provider| Kind::Joint(Joint::Fabric(provider)));
         }
         let mut options = ModelOptions::default();
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+        if name == "ibgda" {
+            let devices = settings.split(',').filter(|device| !device.is_empty());
+            return Ok(Kind::Joint(Joint::Cards(devices.map(str::to_string).collect())));
+        }
         if name != "model" {
-            return Err(format!("`{name}` is no network: `model` and `libfabric:tcp` are"));
+            return Err(format!(
+                "`{name}` is no network: `model`, `libfabric:tcp` and `ibgda` are"
+            ));
         }
         for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
@@ -138,8 +176,22 @@ mod tests {
         let said = |text: &str| text.parse::<Kind>().map(drop).unwrap_err();
         assert_eq!(said("model:latency=2"), "`latency=2` is no setting of a network");
         assert_eq!(said("model:dead=3"), "`dead=3` is no setting of a network");
-        assert_eq!(said("tcp"), "`tcp` is no network: `model` and `libfabric:tcp` are");
-        assert!(matches!("libfabric:shm".parse::<Kind>(), Ok(Kind::Fabric(Provider::Shm))));
+        assert_eq!(said("tcp"), "`tcp` is no network: `model`, `libfabric:tcp` and `ibgda` are");
         assert!(said("libfabric:tpc").contains("tpc"));
+    }
+
+    #[test]
+    fn what_joins_processes_is_read_and_said() {
+        let read = |text: &str| match text.parse::<Kind>() {
+            Ok(Kind::Joint(joint)) => joint,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(read("libfabric:shm"), Joint::Fabric(Provider::Shm));
+        let cards = Joint::Cards(vec!["mlx5_0:1".to_string(), "mlx5_1".to_string()]);
+        assert_eq!((read("ibgda:mlx5_0:1,mlx5_1"), read("ibgda")), (cards, Joint::Cards(vec![])));
+        for text in ["libfabric:shm", "ibgda:mlx5_0:1,mlx5_1", "ibgda"] {
+            assert_eq!(read(text).to_string(), text);
+        }
+        assert_eq!(read("ibgda").carrier(), Transport::Ibgda);
     }
 }

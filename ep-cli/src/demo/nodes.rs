@@ -12,7 +12,7 @@ use crate::machine::{Machine, Perturb};
 use crate::nodes::{Between, NodeOptions};
 use crate::problem::Problem;
 use crate::talk::Talk;
-use crate::wire::provider;
+use crate::wire::{Joint, provider};
 
 /// Ranks of a node.
 const LOCAL_RANKS: usize = 2;
@@ -61,7 +61,7 @@ pub(super) fn run(options: &Nodes, nodes: usize, talk: &mut Talk<'_>) -> Result<
     let cases = CASES.iter().map(|(entry, settings)| (*entry, problem(settings)));
     let between = Between {
         options: &options.node,
-        provider: options.net,
+        joint: Joint::Fabric(options.net),
         nodes,
         local_ranks: LOCAL_RANKS,
         machine: Machine::Host,
