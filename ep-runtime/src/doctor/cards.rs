@@ -22,10 +22,14 @@ pub struct CardsFound {
 #[cfg(target_os = "linux")]
 pub(super) fn look() -> Result<CardsFound, String> {
     use crate::gpu::has_peer_memory;
-    use crate::net::{CardPort, Verbs, card_ports};
+    use crate::net::{CardPort, NetError, Verbs, card_ports};
 
     let verbs = Verbs::find().map_err(|error| error.to_string())?;
-    let lines = |ports: Vec<CardPort>| ports.iter().map(CardPort::to_string).collect();
+    let line = |port: &Result<CardPort, NetError>| match port {
+        Ok(port) => port.to_string(),
+        Err(error) => error.to_string(),
+    };
+    let lines = |ports: Vec<_>| ports.iter().map(line).collect();
     Ok(CardsFound {
         folder: verbs.folder().to_owned(),
         ports: card_ports(verbs).map(lines).map_err(|error| error.to_string()),

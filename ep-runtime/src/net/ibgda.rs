@@ -174,8 +174,8 @@ impl Drop for CardNetwork {
     }
 }
 
-/// All ports of all cards of this machine.
-pub fn card_ports(verbs: &'static Verbs) -> Result<Vec<CardPort>, NetError> {
+/// All ports of all cards of this machine; the error of a card stands in the place of its ports.
+pub fn card_ports(verbs: &'static Verbs) -> Result<Vec<Result<CardPort, NetError>>, NetError> {
     device::ports(verbs)
 }
 

@@ -204,26 +204,38 @@ fn state(port: &PortAttr) -> &'static str {
     }
 }
 
-/// All ports of all devices, for people to read.
-pub(super) fn ports(verbs: &'static Verbs) -> Result<Vec<CardPort>, NetError> {
+/// All ports of all devices, for people to read; the error of a device stands in the place of its ports.
+pub(super) fn ports(verbs: &'static Verbs) -> Result<Vec<Result<CardPort, NetError>>, NetError> {
     let list = DeviceList::new(verbs)?;
-    let mut ports = Vec::new();
+    let mut all = Vec::new();
     for (device, name) in list.devices() {
-        let is_mlx5 = list.is_mlx5(device);
-        // SAFETY: the device is one of the list.
-        let made = unsafe { (verbs.api.open_device)(device) };
-        let made = Called(&name).made("ibv_open_device", made)?;
-        let context = Context { verbs, made };
-        for number in 1..=context.attributes(&name)?.phys_port_cnt {
-            let name = format!("{name}:{number}");
-            let port = context.port(&name, number)?;
-            let entries = context.gids(&name, number, &port)?;
-            let path = chosen(&entries, &port).map(|(index, gid)| match port.link_layer {
-                sys::LINK_INFINIBAND => format!("LID {}", port.lid),
-                _ => format!("GID {index} ({})", Ipv6Addr::from(gid.0)),
-            });
-            ports.push(CardPort { name, is_mlx5, link: link(&port), state: state(&port), path });
+        match ports_of(verbs, (device, &name), list.is_mlx5(device)) {
+            Ok(ports) => all.extend(ports.into_iter().map(Ok)),
+            Err(error) => all.push(Err(error)),
         }
+    }
+    Ok(all)
+}
+
+fn ports_of(
+    verbs: &'static Verbs,
+    (device, name): (*mut IbDevice, &str),
+    is_mlx5: bool,
+) -> Result<Vec<CardPort>, NetError> {
+    // SAFETY: the device is one of a live list.
+    let made = unsafe { (verbs.api.open_device)(device) };
+    let made = Called(name).made("ibv_open_device", made)?;
+    let context = Context { verbs, made };
+    let mut ports = Vec::new();
+    for number in 1..=context.attributes(name)?.phys_port_cnt {
+        let name = format!("{name}:{number}");
+        let port = context.port(&name, number)?;
+        let entries = context.gids(&name, number, &port)?;
+        let path = chosen(&entries, &port).map(|(index, gid)| match port.link_layer {
+            sys::LINK_INFINIBAND => format!("LID {}", port.lid),
+            _ => format!("GID {index} ({})", Ipv6Addr::from(gid.0)),
+        });
+        ports.push(CardPort { name, is_mlx5, link: link(&port), state: state(&port), path });
     }
     Ok(ports)
 }

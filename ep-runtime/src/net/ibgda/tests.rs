@@ -334,13 +334,27 @@ fn the_port_and_the_address_are_chosen() {
     let verbs = begin(|it| it.gids = vec![Some((2, LOCAL)), Some((2, [0x20; 16]))]);
     assert_eq!(Device::open(verbs, None).unwrap().port.gid_index, 1, "known beyond the link");
     let verbs = begin(|it| it.ports = vec![ETHERNET, INFINIBAND, down]);
-    let said: Vec<String> = card_ports(verbs).unwrap().iter().map(CardPort::to_string).collect();
+    let ports = card_ports(verbs).unwrap().into_iter();
+    let said: Vec<String> = ports.map(|port| port.unwrap().to_string()).collect();
     let expected = [
         "mlx5_0:1: Ethernet, active, GID 3 (::ffff:10.0.0.1)",
         "mlx5_0:2: InfiniBand, active, LID 49",
         "mlx5_0:3: Ethernet, down, GID 3 (::ffff:10.0.0.1)",
     ];
     assert_eq!((said, left()), (expected.map(str::to_string).into(), (vec![], vec![])));
+}
+
+#[test]
+fn a_card_that_does_not_open_hides_no_other() {
+    let verbs = begin(|it| it.fails = Some(1));
+    let ports = card_ports(verbs).unwrap();
+    let said: Vec<String> = ports.into_iter().map(|port| port.unwrap_err().to_string()).collect();
+    assert_eq!((said.len(), left()), (1, (vec![], vec![])));
+    assert!(
+        said[0].starts_with("ibv_open_device failed on mlx5_0: Invalid argument"),
+        "{}",
+        said[0]
+    );
 }
 
 /// Every rank in a thread of its own, with a card of its own.
