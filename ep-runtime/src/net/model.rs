@@ -14,7 +14,7 @@ use ep_codegen::plan::Plan;
 use ep_emu::{Actor, ActorMemory, Address};
 
 use super::card::{CardPair, End, Shared};
-use super::layout::{Layout, WINDOW};
+use super::layout::{ALIGNMENT, Layout, WINDOW};
 use super::mlx5::{self, BLOCK_BYTES, COMPLETION_WORD_AT, INVALID};
 use super::pairs::PairLayout;
 use super::queue::{self, Joined, Limits, Request, STAMP_AT};
@@ -26,6 +26,9 @@ use crate::group::Watched;
 use crate::host::HostBackend;
 use crate::memory::{DeviceMemory, HostMemory};
 use crate::net_error::NetError;
+
+/// What a kernel that has a network for itself finds before its part, as if others shared it.
+const BEFORE: NetPart = NetPart { begin: ALIGNMENT, first: 3 };
 
 /// How the network of the emulator behaves; its clock is that of the emulator.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,15 +118,23 @@ impl ModelNetwork {
         Ok(ModelNetwork { memories, views, shared })
     }
 
-    /// The network that a plan asks for, if it does, with all of it for the plan's kernel.
+    /// The network that a plan asks for, if it does; the plan's kernel has the part of it behind that of
+    /// another one, which stays as it is.
     pub fn of_plan(
         backend: &Arc<HostBackend>,
         plan: &Plan,
         options: &ModelOptions,
     ) -> Result<Option<ModelNetwork>, NetError> {
-        let carrier = plan.carrier.as_ref().filter(|_| plan.network_counters > 0);
-        let network = carrier.map(|it| ModelNetwork::of_plans(backend, &[plan], options, it));
-        network.transpose().map(|made| made.map(|(network, _)| network))
+        let Some(carrier) = plan.carrier.as_ref().filter(|_| plan.network_counters > 0) else {
+            return Ok(None);
+        };
+        let (_, data_bytes, counters) = NetPart::place([plan], carrier)?;
+        let (data_bytes, counters) = (data_bytes + BEFORE.begin, counters + BEFORE.first as usize);
+        let mut network = ModelNetwork::of(backend, options, carrier, (data_bytes, counters))?;
+        for view in &mut network.views {
+            view.all = view.part(BEFORE)?;
+        }
+        Ok(Some(network))
     }
 
     /// A network for kernels that share it, and the part of each.
@@ -134,13 +145,23 @@ impl ModelNetwork {
         carrier: &Transport,
     ) -> Result<(ModelNetwork, Vec<NetPart>), NetError> {
         let (parts, data_bytes, counters) = NetPart::place(plans.iter().copied(), carrier)?;
+        let network = ModelNetwork::of(backend, options, carrier, (data_bytes, counters))?;
+        Ok((network, parts))
+    }
+
+    /// One for so many bytes of rows and so many counters.
+    fn of(
+        backend: &Arc<HostBackend>,
+        options: &ModelOptions,
+        carrier: &Transport,
+        (data_bytes, counters): (u64, usize),
+    ) -> Result<ModelNetwork, NetError> {
         let (ranks, data_bytes) = (backend.ranks(), data_bytes.max(1));
         let layout = Layout { ranks, data_bytes, queues: 2, slots: 64, counters };
-        let network = match carrier {
-            Transport::Ibgda => ModelNetwork::of_cards(backend, layout, options)?,
-            _ => ModelNetwork::new(backend, layout, options)?,
-        };
-        Ok((network, parts))
+        match carrier {
+            Transport::Ibgda => ModelNetwork::of_cards(backend, layout, options),
+            _ => ModelNetwork::new(backend, layout, options),
+        }
     }
 
     /// What a kernel has asked of a card that makes no sense, if any has.
