@@ -40,6 +40,7 @@ struct Cfg {
         static constexpr int kShared = 1;
         static constexpr bool kCounts = false;
         static constexpr bool kSkipsOwn = false;
+        static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 14464;
         static constexpr int kMeta = 14336;
         static constexpr ep::u64 kSlots = 0x0;

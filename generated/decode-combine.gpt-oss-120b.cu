@@ -40,6 +40,7 @@ struct Cfg {
         static constexpr int kShared = 1;
         static constexpr bool kCounts = false;
         static constexpr bool kSkipsOwn = false;
+        static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 5888;
         static constexpr int kMeta = 5760;
         static constexpr ep::u64 kSlots = 0x0;

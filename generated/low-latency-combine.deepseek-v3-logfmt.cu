@@ -50,6 +50,7 @@ struct Cfg {
         static constexpr int kShared = 1;
         static constexpr bool kCounts = false;
         static constexpr bool kSkipsOwn = false;
+        static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 9472;
         static constexpr int kMeta = 7168;
         static constexpr int kFarBytes = 9488;

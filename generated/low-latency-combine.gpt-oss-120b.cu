@@ -43,6 +43,7 @@ struct Cfg {
         static constexpr int kShared = 1;
         static constexpr bool kCounts = false;
         static constexpr bool kSkipsOwn = false;
+        static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 5760;
         static constexpr int kMeta = 5760;
         static constexpr int kFarBytes = 5776;

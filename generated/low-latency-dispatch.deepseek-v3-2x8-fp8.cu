@@ -57,6 +57,7 @@ struct Cfg {
         static constexpr int kShared = 16;
         static constexpr bool kCounts = true;
         static constexpr bool kSkipsOwn = false;
+        static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 7424;
         static constexpr int kMeta = 7168;
         static constexpr int kFarBytes = 7424;

@@ -57,6 +57,7 @@ struct Cfg {
         static constexpr int kShared = 4;
         static constexpr bool kCounts = true;
         static constexpr bool kSkipsOwn = false;
+        static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 7296;
         static constexpr int kMeta = 7168;
         static constexpr int kFarBytes = 7296;

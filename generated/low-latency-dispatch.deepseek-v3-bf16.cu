@@ -47,6 +47,7 @@ struct Cfg {
         static constexpr int kShared = 32;
         static constexpr bool kCounts = true;
         static constexpr bool kSkipsOwn = false;
+        static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 14464;
         static constexpr int kMeta = 14336;
         static constexpr int kFarBytes = 14464;

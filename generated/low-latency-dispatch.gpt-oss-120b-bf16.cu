@@ -47,6 +47,7 @@ struct Cfg {
         static constexpr int kShared = 32;
         static constexpr bool kCounts = true;
         static constexpr bool kSkipsOwn = false;
+        static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 5888;
         static constexpr int kMeta = 5760;
         static constexpr int kFarBytes = 5888;

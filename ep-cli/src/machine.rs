@@ -197,7 +197,7 @@ impl Ranks {
             None => compile,
         };
         let backend: Arc<dyn Backend> = Arc::new(open(compile, gpus()?)?);
-        let options = GroupOptions { timeout: request.timeout };
+        let options = GroupOptions { timeout: request.timeout, ..GroupOptions::default() };
         let group = Group::new(backend, options).map_err(failed)?;
         Ok(Ranks { group, compiled: Some(compiled) })
     }

@@ -100,6 +100,8 @@ pub struct Plan {
     pub enters: bool,
     /// Whether a rank may be left out of calls: nothing waits for it.
     pub skips_ranks: bool,
+    /// Whether its kernels go on without a rank that does not answer, which only a group that does so can run.
+    pub leaves_out_absent: bool,
     /// Messages as laid out for their channels.
     pub messages: Vec<MessageLayout>,
     /// Every release and the acquire that sees it.

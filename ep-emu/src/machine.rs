@@ -59,6 +59,9 @@ pub(crate) struct Machine<'w> {
     pub(crate) next_mbarrier: u32,
     /// Not even expired waits let anything run.
     pub(crate) stuck: bool,
+    /// After how long waits run out without a failure, and how often a part of that has passed.
+    pub(crate) longest_wait_ns: Option<u64>,
+    pub(crate) ran_out: u32,
     /// Where each rank's stop word is, for a fault that raises one.
     pub(crate) stop_words: Vec<Option<usize>>,
     /// Steps of the world's earlier runs.

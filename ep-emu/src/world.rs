@@ -49,6 +49,9 @@ pub struct Spec {
     pub max_shared_bytes: u32,
     /// What a checked run holds against the memory model.
     pub rules: Rules,
+    /// Waits run out after so many ns, as kernels expect: time passes where nothing else can happen. None: that
+    /// nothing can happen is a deadlock.
+    pub longest_wait_ns: Option<u64>,
     /// The mutation that holds in woven texts; 0: none; or [`REACHING`](crate::mutation::REACHING).
     pub mutation: u32,
 }
@@ -65,6 +68,7 @@ impl Default for Spec {
             max_steps: 2_000_000_000,
             max_shared_bytes: 227 << 10,
             rules: Rules::ALL,
+            longest_wait_ns: None,
             mutation: 0,
         }
     }
@@ -166,6 +170,11 @@ impl World {
         if let Some(word) = self.stop_words.get_mut(rank as usize).filter(|_| inside) {
             *word = Some(at.0 as usize);
         }
+    }
+
+    /// Says how long kernels wait that go on when a wait runs out: [`Spec::longest_wait_ns`].
+    pub fn set_longest_wait(&mut self, ns: u64) {
+        self.spec.longest_wait_ns = Some(ns);
     }
 
     /// Forgets the parts of the buffer at `at`, which will hold something else.
@@ -347,6 +356,8 @@ impl World {
             failure: None,
             deadlock: None,
             stuck: false,
+            longest_wait_ns: self.spec.longest_wait_ns,
+            ran_out: 0,
             actor_names: self.actors.iter().map(|actor| actor.name()).collect(),
             actors: std::mem::take(&mut self.actors),
             outside: self.outside.clone(),

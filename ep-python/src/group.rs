@@ -97,12 +97,17 @@ impl Group {
         nodes: usize,
         seed: u64,
         checked: bool,
+        leaves_out_absent: bool,
     ) -> PyResult<Group> {
         released(py, || {
             let options = emulated(0..ranks, ranks, seed, checked);
             let backend = HostBackend::new(&Programs::find()?, options)?;
             let inner = match nodes {
-                1 => backend.group()?,
+                1 => groups::Group::new(backend, options_of(TIMEOUT, leaves_out_absent))?,
+                _ if leaves_out_absent => {
+                    let what = "nodes in the emulator cannot leave out who does not answer".into();
+                    return Err(Failure::mismatch(what));
+                }
                 _ => groups::Group::over_model(&backend, nodes, &ModelOptions::default())?,
             };
             Ok(Group { inner, devices: Vec::new() })
@@ -144,7 +149,7 @@ impl Group {
                 }
             };
             let net = NetOptions { queues: 2, ..NetOptions::new(provider, 0) };
-            let options = GroupOptions { timeout };
+            let options = options_of(timeout, false);
             let inner = groups::Group::over_network(backend, options, &id, &net, deadline)?;
             Ok(Group { inner, devices })
         })
@@ -152,34 +157,40 @@ impl Group {
 
     /// Ranks on the GPUs of this process, in turn.
     #[staticmethod]
-    fn on_gpus(py: Python<'_>, devices: Vec<i32>, timeout: f64) -> PyResult<Group> {
+    fn on_gpus(
+        py: Python<'_>,
+        devices: Vec<i32>,
+        timeout: f64,
+        leaves_out_absent: bool,
+    ) -> PyResult<Group> {
         released(py, || {
             let options = GpuOptions { devices: devices.clone(), ..GpuOptions::default() };
             let backend = GpuBackend::new(&options, compile(None)?)?;
-            let options = GroupOptions { timeout: seconds(timeout)? };
+            let options = options_of(seconds(timeout)?, leaves_out_absent);
             let inner = groups::Group::new(Arc::new(backend), options)?;
             Ok(Group { inner, devices })
         })
     }
 
-    /// This process as one rank of a group of processes.
+    /// This process as one rank of a group of processes: `member` is the rank, and how many there are.
     #[staticmethod]
     fn join(
         py: Python<'_>,
         id: &UniqueId,
-        rank: usize,
-        ranks: usize,
+        member: [usize; 2],
         device: i32,
         deadline: f64,
         timeout: f64,
+        leaves_out_absent: bool,
     ) -> PyResult<Group> {
         let id = id.0.clone();
         released(py, || {
+            let [rank, ranks] = member;
             let member = Member { rank, ranks };
             let store = Store::join(&id, member, seconds(deadline)?);
             let store = store.map_err(|error| Failure::of_join(&error))?;
             let backend = GpuBackend::join(device, store, compile(None)?)?;
-            let options = GroupOptions { timeout: seconds(timeout)? };
+            let options = options_of(seconds(timeout)?, leaves_out_absent);
             let inner = groups::Group::new(Arc::new(backend), options)?;
             Ok(Group { inner, devices: vec![device] })
         })
@@ -259,6 +270,16 @@ impl Group {
     fn leave_out(&self, py: Python<'_>, rank: usize, is_out: bool) -> PyResult<()> {
         released(py, || Ok(self.inner.leave_out(rank, is_out)?))
     }
+
+    /// The ranks that calls of a local rank have found absent.
+    fn absent(&self, py: Python<'_>, rank: usize) -> PyResult<Vec<usize>> {
+        released(py, || Ok(self.inner.absent(rank)?))
+    }
+}
+
+/// What holds for all calls of a group.
+fn options_of(timeout: Duration, leaves_out_absent: bool) -> GroupOptions {
+    GroupOptions { timeout, leaves_out_absent }
 }
 
 /// A stream of the caller.

@@ -375,6 +375,30 @@ class LeftOut(unittest.TestCase):
                     wanted = Combines().expected(own, rank, lambda ids: np.ones(len(ids), np.float32))
                     np.testing.assert_array_equal(summed.x.view(np.uint16), wanted.view(np.uint16))
 
+    def test_calls_go_on_without_a_rank_that_does_not_answer(self) -> None:
+        own = drawn(3, [4, 5, 3])
+        group = epforge.Group.on_host(3, patience=0.1, leaves_out_absent=True)
+        low = epforge.LowLatency(group, tokens=8, hidden=own.hidden, topk=own.topk, experts=own.experts)
+        for _ in range(2):
+            sent = {r: low.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in (0, 2)}
+            self.assertEqual([group.absent(r) for r in range(3)], [{1}, set(), {1}])
+            gone = range(own.begin(1), own.begin(2))
+            for rank, packed in sent.items():
+                # Nothing of the absent rank, and all of the others.
+                begin = own.begin(rank)
+                for local, count in enumerate(np.asarray(packed.counts)):
+                    wanted = sum(int((own.topk_idx[r] == begin + local).sum()) for r in (0, 2))
+                    self.assertEqual(int(count), wanted if begin + local < own.begin(rank + 1) else 0)
+            back = {r: low.combine(packed.x, packed, own.topk_weights[r]) for r, packed in sent.items()}
+            for rank, sums in back.items():
+                kept = np.isin(own.topk_idx[rank], gone, invert=True) & (own.topk_idx[rank] >= 0)
+                self.assertTrue((np.asarray(sums.x, np.float32)[~kept.any(1)] == 0).all())
+        group.leave_out(1, is_out=False)
+        everyone = [low.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in range(3)]
+        for rank, packed in enumerate(everyone):
+            Packs().hold(own, packed, rank, "bf16")
+        self.assertEqual([group.absent(r) for r in range(3)], [set()] * 3)
+
     def test_a_buffer_needs_every_rank(self) -> None:
         own = drawn(2, [4, 4])
         group = epforge.Group.on_host(2)

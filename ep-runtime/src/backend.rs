@@ -224,6 +224,11 @@ pub trait Backend: Send + Sync {
         Ok(())
     }
 
+    /// Lets kernels wait in vain for so long and go on, on a backend that would take that for a deadlock.
+    fn let_waits_run_out(&self, after: Duration) {
+        let _ = after;
+    }
+
     /// What kernels are compiled for.
     fn arch(&self) -> Arch;
 

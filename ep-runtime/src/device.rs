@@ -35,6 +35,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "one_launch",
     "parts",
     "places",
+    "presence",
     "ptx",
     "pull",
     "reduce",

@@ -352,6 +352,7 @@ pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
         waits: false,
         enters: true,
         skips_ranks: false,
+        leaves_out_absent: false,
         messages: Vec::<MessageLayout>::new(),
         pairs: Vec::new(),
         waivers: Vec::new(),

@@ -25,17 +25,21 @@ use crate::timeouts::{
     Timeouts, WRITTEN_AT,
 };
 use kernel::state_offset;
+use presence::Presences;
 
 /// What holds for all calls of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupOptions {
     /// Longest wait inside a kernel, after which the group is stopped with an error.
     pub timeout: Duration,
+    /// Whether calls of pipelines that can do without a rank, such as the low-latency pair, go on without one
+    /// that has not answered for so long: it is left out of later ones. In groups of one node.
+    pub leaves_out_absent: bool,
 }
 
 impl Default for GroupOptions {
     fn default() -> GroupOptions {
-        GroupOptions { timeout: Duration::from_secs(30) }
+        GroupOptions { timeout: Duration::from_secs(30), leaves_out_absent: false }
     }
 }
 
@@ -60,6 +64,8 @@ struct Shared {
     enlisted: AtomicU32,
     /// A bit for each of the first 64 ranks: whether it takes part in calls.
     alive: AtomicU64,
+    /// Who is missed, if calls go on without a rank that does not answer.
+    presences: Option<Presences>,
     /// Held while ranks come back.
     returns: Mutex<()>,
     /// What says why calls cannot go on, beside the records: networks.
@@ -156,6 +162,10 @@ impl Group {
         let stops = stops.collect::<Result<Vec<_>, _>>()?;
         let orders = backend.local().map(|rank| CallOrder::new(backend.as_ref(), rank));
         let orders = orders.collect::<Result<Vec<_>, _>>()?;
+        let presences = match options.leaves_out_absent {
+            true => Some(Presences::new(&backend, options.timeout, wire.is_some())?),
+            false => None,
+        };
         let shared = Shared {
             backend,
             options,
@@ -165,6 +175,7 @@ impl Group {
             recorders: Mutex::default(),
             enlisted: AtomicU32::new(0),
             alive: AtomicU64::new(u64::MAX),
+            presences,
             returns: Mutex::default(),
             watched: Mutex::default(),
             poison: OnceLock::new(),

@@ -79,6 +79,7 @@ impl HandwrittenKernel {
             waits: self.waits,
             enters: self.enters,
             skips_ranks: false,
+            leaves_out_absent: false,
             messages: Vec::new(),
             pairs: Vec::new(),
             waivers: Vec::new(),

@@ -113,7 +113,10 @@ impl HostBackend {
 
     /// A group of all ranks.
     pub fn group(self: &Arc<HostBackend>) -> Result<Group, CallError> {
-        Group::new(Arc::clone(self) as Arc<dyn Backend>, GroupOptions { timeout: TIMEOUT })
+        Group::new(
+            Arc::clone(self) as Arc<dyn Backend>,
+            GroupOptions { timeout: TIMEOUT, ..GroupOptions::default() },
+        )
     }
 
     /// Adds a part of the machine that is no lane, such as a network card.

@@ -13,7 +13,7 @@ use crate::backend::BackendError;
 use crate::memory::HostMemory;
 
 pub use peers::{CallBeside, PeerReport, PeerState};
-pub(crate) use peers::{Calls, Progress, STATE_WORDS};
+pub(crate) use peers::{Calls, PRESENCES_AT, Progress, STATE_WORDS};
 pub use wait::{RECORD_BYTES, RECORD_CAPACITY, StuckWait};
 pub(crate) use wait::{WRITTEN_AT, WaitNumbers};
 

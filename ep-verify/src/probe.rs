@@ -87,7 +87,7 @@ impl Probe {
 }
 
 fn impatient(backend: &Arc<dyn Backend>) -> Result<Group, CallError> {
-    Group::new(Arc::clone(backend), GroupOptions { timeout: PATIENCE })
+    Group::new(Arc::clone(backend), GroupOptions { timeout: PATIENCE, ..GroupOptions::default() })
 }
 
 fn exchange(backend: &Arc<dyn Backend>, rounds: usize) -> Result<Findings, CallError> {

@@ -378,3 +378,19 @@ fn the_machine_code_has_no_read_only_loads() {
         }
     }
 }
+
+/// Kernels that go on without ranks which do not answer, each on one of the architectures.
+#[test]
+fn kernels_that_go_on_without_a_rank_compile() {
+    let Some(jit) = jit() else { return };
+    let able =
+        choices(Arch::Sm90a).into_iter().enumerate().filter_map(|(number, (entry, config))| {
+            let arch = Arch::ALL[number % Arch::ALL.len()];
+            let config = shaped(&entry, Config { arch, leaves_out_absent: true, ..config }, &[]);
+            let kernel = kernel(&entry, &config, "reference").expect("the reference shape fits");
+            Some(kernel).filter(|it| it.emitted.plan.leaves_out_absent && config.carrier.is_none())
+        });
+    let able = Vec::from_iter(able);
+    assert_eq!(able.len(), 5, "each choice of arms of the low-latency pair");
+    compile(jit, &able);
+}

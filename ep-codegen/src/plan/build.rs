@@ -85,10 +85,8 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         blocks_min: planner.blocks_min(),
         waits: waits(&ir),
         enters: true,
-        skips_ranks: ir
-            .channels
-            .iter()
-            .all(|channel| channel.kind.traits().is_indexed && skips_ranks(&ir, channel)),
+        skips_ranks: planner.skips_ranks(),
+        leaves_out_absent: planner.leaves_out_absent(),
         messages: planner.layouts,
         pairs: facts(&ir).pairs,
         waivers: waivers(&ir),
@@ -146,6 +144,23 @@ impl Planner<'_> {
         self.number(name).unwrap_or(1)
     }
 
+    /// Whether slots may come from some ranks only.
+    fn skips_ranks(&self) -> bool {
+        self.ir.channels.iter().all(|channel| {
+            let arrival = arrival(self.ir, channel);
+            channel.kind.traits().is_indexed && matches!(arrival, Arrival::Flags | Arrival::Counts)
+        })
+    }
+
+    /// Whether waits for ranks that do not answer end: every wait for slots has to know its source.
+    fn leaves_out_absent(&self) -> bool {
+        let (wish, channels) = (self.config.leaves_out_absent, &self.ir.channels);
+        let knows = |channel: &Channel| {
+            !self.goes_back(channel) && channel.slot_names.iter().any(|name| name == "source")
+        };
+        wish && self.skips_ranks() && !channels.is_empty() && channels.iter().all(knows)
+    }
+
     fn layout(&self, channel: &Channel) -> Option<&MessageLayout> {
         self.layouts.iter().find(|layout| layout.name == channel.message)
     }
@@ -170,11 +185,6 @@ impl Planner<'_> {
         });
         strides.collect()
     }
-}
-
-/// Whether slots may come from some ranks only.
-fn skips_ranks(ir: &Pipeline, channel: &Channel) -> bool {
-    matches!(arrival(ir, channel), Arrival::Flags | Arrival::Counts)
 }
 
 /// Whether blocks wait for one another, or several of them for other ranks. A single block that waits

@@ -80,6 +80,7 @@ fn slot_numbers(channel: &Channel, extent: &Extent<'_>) -> Vec<CfgMember> {
         int("kShared", slots.shared),
         flag("kCounts", slots.arrival == Arrival::Counts),
         skips_own,
+        flag("kSkipsAbsent", extent.skips_absent),
         slot_bytes,
         int("kMeta", layout.row_bytes),
     ];
@@ -224,6 +225,10 @@ fn slot_words<'a>(channel: &'a Channel, extent: &Extent<'_>, sender: &'a str) ->
     if arrival != Arrival::Signals {
         let taken = format!("{peers} peers x {shared} x 4");
         rows.push(("taken", peers * shared * 4, sender, sender, taken));
+        if extent.skips_absent && arrival == Arrival::Counts {
+            let agreed = format!("{peers} peers x {shared} x 8");
+            rows.push(("agreed", peers * shared * 8, receiver, receiver, agreed));
+        }
         rows.push(("closers", 4, sender, sender, "1 word x 4".to_string()));
         if extent.net.is_some() {
             let (far, formula) = (peers - near, format!("{} peers x 4", peers - near));

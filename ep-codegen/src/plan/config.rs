@@ -29,6 +29,8 @@ pub struct Config {
     pub args: Numbers,
     /// What carries rows to other machines; none: `rdma` where every channel to them lists it, else `ibgda`.
     pub carrier: Option<Transport>,
+    /// Whether kernels that can do without a rank go on without one that does not answer.
+    pub leaves_out_absent: bool,
     /// Target.
     pub arch: Arch,
     /// Which roles may be emitted in faster ways.
@@ -46,6 +48,7 @@ impl Config {
             copies: BTreeMap::new(),
             args: Numbers::new(),
             carrier: None,
+            leaves_out_absent: false,
             arch,
             rules: RuleSet::All,
         }

@@ -37,6 +37,8 @@ pub(super) struct Extent<'a> {
     pub(super) message: &'a MessageLayout,
     /// How its slots are told apart; none for another kind of channel.
     pub(super) slots: Option<SlotExtent>,
+    /// Whether waits for sources that do not answer end.
+    pub(super) skips_absent: bool,
     /// Parts of a ring to each peer.
     pub(super) parts: i64,
     /// Who is reached over a network, if someone is.

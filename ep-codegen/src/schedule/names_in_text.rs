@@ -14,6 +14,7 @@ const OF_COUNTED: &[&str] = &["kCount", "kInShared", "kSums"];
 const OF_MESSAGE: &[&str] = &["kRowBytes", "kMetaBytes"];
 /// What a channel adds to the struct that it shares with a message of its name.
 const OF_CHANNEL: &[&str] = &[
+    "kAgreed",
     "kArrivals",
     "kChannel",
     "kChunk",
@@ -51,6 +52,7 @@ const OF_CHANNEL: &[&str] = &[
     "kRowStride",
     "kSent",
     "kShared",
+    "kSkipsAbsent",
     "kSlotBytes",
     "kSlots",
     "kSourceStride",

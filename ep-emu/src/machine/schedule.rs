@@ -19,6 +19,10 @@ const EXPIRY_NS: u64 = 1 << 42;
 const EXPIRY_LOADS: u32 = 300;
 /// Loads that a lane of a stopped rank may do without parking: enough for many waits to see the word.
 const STOP_LOADS: u32 = 4096;
+/// Where waits may run out, as much of the longest one passes at once, so that whoever waits looks several
+/// times meanwhile; and how often at most in a run.
+const WAIT_PARTS: u64 = 4;
+const MOST_PARTS: u32 = 256;
 /// Fruitless rounds of waking everybody before it is a deadlock.
 const FRUITLESS_ROUNDS: u32 = 6;
 /// In this one of them a warp of each loop may look so often: it may be one that ends.
@@ -250,8 +254,8 @@ impl Machine<'_> {
             if self.schedule.expired {
                 self.clock_ns += EXPIRY_NS;
                 self.wake_all(EXPIRY_LOADS);
-            } else if self.late_rank_is_out() {
-                (self.schedule.faults.late_rank, self.refill) = (None, true);
+            } else if self.late_rank_is_out() && self.longest_wait_ns.is_none() {
+                self.let_late_rank_in();
             } else if self.schedule.rounds == PATIENT_ROUND {
                 self.wake_one_of_each_loop(PATIENT_LOADS);
             } else if self.wake_all(0) == 0 {
@@ -259,6 +263,14 @@ impl Machine<'_> {
             }
         } else if self.schedule.expired {
             self.stuck = true;
+        } else if let Some(ns) = self.longest_wait_ns.filter(|_| self.ran_out < MOST_PARTS) {
+            (self.ran_out, self.schedule.rounds) = (self.ran_out + 1, 0);
+            self.clock_ns += ns / WAIT_PARTS + 1;
+            self.wake_all(EXPIRY_LOADS);
+            // Whoever waits for it has looked once, and so much time has passed since.
+            if self.late_rank_is_out() && u64::from(self.ran_out) == WAIT_PARTS + 1 {
+                self.let_late_rank_in();
+            }
         } else {
             // The report is made from what the lanes do now; then the waits are allowed to expire,
             // as they would on a device: the kernel writes its own records and drains.
@@ -268,6 +280,10 @@ impl Machine<'_> {
                 checker.void_data();
             }
         }
+    }
+
+    fn let_late_rank_in(&mut self) {
+        (self.schedule.faults.late_rank, self.refill) = (None, true);
     }
 
     /// Moves the clock to when an actor has something to do again.

@@ -63,8 +63,10 @@ impl Machine<'_> {
 
     /// A rank may be at most `max_ahead` launches ahead of the slowest one.
     fn may_start(&self, rank: usize) -> bool {
-        let behind = self.streams.iter().filter(|stream| stream.at < stream.launches.len());
-        let slowest = behind.map(|stream| stream.at).min().unwrap_or(0);
+        let dead = self.dead_rank().map(|rank| rank as usize);
+        let living = self.streams.iter().enumerate().filter(|(rank, _)| Some(*rank) != dead);
+        let behind = living.filter(|(_, stream)| stream.at < stream.launches.len());
+        let slowest = behind.map(|(_, stream)| stream.at).min().unwrap_or(0);
         self.streams[rank].at <= slowest + self.max_ahead
     }
 

@@ -46,7 +46,8 @@ pub struct Faults {
     pub slow_ranks: Vec<u32>,
     /// This rank stops for good at this scheduler step.
     pub dead_rank: Option<(u32, u64)>,
-    /// This rank begins its first launch at this step, or when nothing else can run.
+    /// This rank begins its first launch at this step, or when nothing else can run: where waits run out, as
+    /// the first of them do.
     pub late_rank: Option<(u32, u64)>,
     /// The word that stops this rank ([`World::set_stop_word`]) is raised at this step: its lanes are
     /// to leave whatever they do.

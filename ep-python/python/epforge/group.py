@@ -42,17 +42,25 @@ class Group:
         self.returns = 0
 
     @classmethod
-    def on_gpus(cls, ranks: int | None = None, *, devices: Sequence[int] | None = None, timeout: float = 30.0) -> Group:
+    def on_gpus(
+        cls,
+        ranks: int | None = None,
+        *,
+        devices: Sequence[int] | None = None,
+        timeout: float = 30.0,
+        leaves_out_absent: bool = False,
+    ) -> Group:
         """All ranks in this process, on the GPUs that it sees or on ``devices``.
 
-        ``ranks`` beyond their number share GPUs. ``timeout`` is the longest wait inside a kernel, in seconds.
+        ``ranks`` beyond their number share GPUs. ``timeout`` is the longest wait inside a kernel, in seconds. With
+        ``leaves_out_absent`` low-latency calls go on without a rank that has not answered for so long: see `absent`.
         """
         if devices is None:
             count = _core.gpus()
             devices = [rank % count for rank in range(count if ranks is None else ranks)]
         elif ranks is not None and ranks != len(devices):
             raise _core.Mismatch(f"{ranks} ranks, but {len(devices)} devices")
-        return cls(_core.Group.on_gpus(list(devices), timeout))
+        return cls(_core.Group.on_gpus(list(devices), timeout, leaves_out_absent))
 
     @classmethod
     def join(
@@ -64,19 +72,23 @@ class Group:
         device: int | None = None,
         timeout: float = 30.0,
         deadline: float = 120.0,
+        leaves_out_absent: bool = False,
     ) -> Group:
         """This process as one rank of a group of processes, all with one `UniqueId`.
 
         ``device`` is the ordinal of its GPU, ``LOCAL_RANK`` or else the rank unless it is given. ``deadline``
         is how long the others are waited for, here and in every step that all make together.
+        ``leaves_out_absent`` is as in `on_gpus`.
         """
         named = _core.UniqueId.parse(unique_id) if isinstance(unique_id, str) else unique_id
         if device is None:
             device = int(os.environ.get("LOCAL_RANK", rank))
-        return cls(_core.Group.join(named, rank, ranks, device, deadline, timeout))
+        return cls(_core.Group.join(named, (rank, ranks), device, deadline, timeout, leaves_out_absent))
 
     @classmethod
-    def from_environment(cls, *, timeout: float = 30.0, deadline: float = 120.0) -> Group:
+    def from_environment(
+        cls, *, timeout: float = 30.0, deadline: float = 120.0, leaves_out_absent: bool = False
+    ) -> Group:
         """The rank that a launcher such as torchrun describes, with ``EPFORGE_ID`` or ``EPFORGE_SECRET``."""
         unique_id = _core.UniqueId.from_environment()
         numbers = []
@@ -85,7 +97,7 @@ class Group:
             if not text.isdecimal():
                 raise _core.GroupError(f"{name} is not set to a number")
             numbers.append(int(text))
-        return cls.join(unique_id, *numbers, timeout=timeout, deadline=deadline)
+        return cls.join(unique_id, *numbers, timeout=timeout, deadline=deadline, leaves_out_absent=leaves_out_absent)
 
     @classmethod
     def from_torch(
@@ -95,6 +107,7 @@ class Group:
         device: int | str | torch.device | None = None,
         timeout: float = 30.0,
         deadline: float = 120.0,
+        leaves_out_absent: bool = False,
     ) -> Group:
         """The processes of a ``torch.distributed`` group of any backend; the default one unless it is given.
 
@@ -115,7 +128,14 @@ class Group:
         if place.type == "cpu":
             return cls.from_gather(rank, gather=gather)
         ordinal = torch.cuda.current_device() if place.index is None else place.index
-        return cls.from_gather(rank, gather=gather, device=ordinal, timeout=timeout, deadline=deadline)
+        return cls.from_gather(
+            rank,
+            gather=gather,
+            device=ordinal,
+            timeout=timeout,
+            deadline=deadline,
+            leaves_out_absent=leaves_out_absent,
+        )
 
     @classmethod
     def from_gather(
@@ -126,6 +146,7 @@ class Group:
         device: int | None = None,
         timeout: float = 30.0,
         deadline: float = 120.0,
+        leaves_out_absent: bool = False,
         seed: int = 1,
         check: bool = True,
     ) -> Group:
@@ -139,8 +160,16 @@ class Group:
         if not 0 <= rank < len(texts):
             raise _core.Mismatch(f"a group of {len(texts)} ranks has no rank {rank}")
         if device is None:
-            return cls(_core.Group.on_host(len(texts), 1, seed, check), mirror=(rank, gather))
-        return cls.join(own or texts[0], rank, len(texts), device=device, timeout=timeout, deadline=deadline)
+            return cls(_core.Group.on_host(len(texts), 1, seed, check, False), mirror=(rank, gather))
+        return cls.join(
+            own or texts[0],
+            rank,
+            len(texts),
+            device=device,
+            timeout=timeout,
+            deadline=deadline,
+            leaves_out_absent=leaves_out_absent,
+        )
 
     @classmethod
     def over_network(
@@ -171,16 +200,24 @@ class Group:
 
     @classmethod
     def on_host(
-        cls, ranks: int = 2, *, nodes: int = 1, seed: int = 1, check: bool = True, patience: float = 10.0
+        cls,
+        ranks: int = 2,
+        *,
+        nodes: int = 1,
+        seed: int = 1,
+        check: bool = True,
+        patience: float = 10.0,
+        leaves_out_absent: bool = False,
     ) -> Group:
         """Ranks in the emulator, all in this process: slow and right, and without a GPU.
 
         They are on ``nodes`` nodes, between which rows go over a network that lands them in any order.
         ``check`` follows the order of all accesses, and ``seed`` draws the schedule. Ranks may be threads; a
         loop over them makes a call on all before it looks at a result. ``patience`` is how many seconds a
-        rank waits for the others' calls before the emulator is asked who is missing.
+        rank waits for the others' calls before the emulator is asked who is missing. ``leaves_out_absent`` is as
+        in `on_gpus`.
         """
-        return cls(_core.Group.on_host(ranks, nodes, seed, check), patience=patience)
+        return cls(_core.Group.on_host(ranks, nodes, seed, check, leaves_out_absent), patience=patience)
 
     def device(self, rank: int | None = None) -> int | None:
         """The ordinal of a rank's GPU; none in the emulator."""
@@ -207,8 +244,25 @@ class Group:
         self._core.leave_out(rank, is_out)
         self.left_out = self.left_out | {rank} if is_out else self.left_out - {rank}
         self.returns += not is_out
+        if self._turns and is_out:
+            self._turns.leave_out(rank)
+        elif self._turns:
+            self._turns.take_back(self.left_out)
+
+    def absent(self, rank: int | None = None) -> frozenset[int]:
+        """The ranks that low-latency calls of a rank have found absent, in a group with ``leaves_out_absent``.
+
+        They did not answer within the timeout, and later calls of the rank go on without them. What the call that
+        found one absent has of it is nothing, or part of what it sent. Waits until all calls of the rank have run.
+        """
+        own = self.rank(rank)
         if self._turns:
-            self._turns.leave_out(rank, is_out)
+            self._turns.settle(own)
+        found = frozenset(self._core.absent(own))
+        if self._turns:
+            for each in found:
+                self._turns.leave_out(each)
+        return found
 
     def sync(self, rank: int | None = None) -> None:
         """Waits until all calls of a rank have run, or of all local ones, and reports what went wrong."""

@@ -45,17 +45,19 @@ class Turns:
         """Calls that every rank has made which takes part."""
         return min((made for rank, made in self._made.items() if rank not in self._out), default=0)
 
-    def leave_out(self, rank: int, is_out: bool) -> None:
-        """Waits for no calls of a rank, or for those that it makes from now on."""
+    def leave_out(self, rank: int) -> None:
+        """Waits for no calls of a rank."""
         with self._changed:
-            if is_out:
-                self._out.add(rank)
-            elif rank in self._out:
-                # All begin anew: the calls so far have run, or are dropped.
-                self._out.remove(rank)
-                self._ran = max(self._made.values(), default=0)
-                self._made = dict.fromkeys(self._made, self._ran)
-                self._held.clear()
+            self._out.add(rank)
+            self._changed.notify_all()
+
+    def take_back(self, out: frozenset[int]) -> None:
+        """Begins anew with all ranks but these: the calls so far have run, or are dropped."""
+        with self._changed:
+            self._ran = max(self._made.values(), default=0)
+            self._made = dict.fromkeys(self._made, self._ran)
+            self._held.clear()
+            self._out &= out
             self._changed.notify_all()
 
     def made(self, rank: int, *inputs: Any) -> None:

@@ -46,7 +46,8 @@ impl CallProgram {
     ) -> Result<CallProgram, CallError> {
         let ir = (entry.ir)();
         let config = options.config(&ir, group.ranks(), group.backend().arch())?;
-        let config = Config { carrier: group.carrier(), ..config };
+        let (carrier, leaves_out_absent) = (group.carrier(), group.leaves_out_absent());
+        let config = Config { carrier, leaves_out_absent, ..config };
         options.refuse_idle_tunes(&ir, &config)?;
         let emitted = entry.emit(&config)?;
         CallProgram::new((&ir, &config), emitted, options, room)

@@ -102,6 +102,7 @@ impl GroupKernel {
         }
         let enlisted = group.enlist(&plan, window, control_at)?;
         let pipeline = enlisted.number;
+        group.tell_presences(&enlisted.recorder)?;
         group.backend().name_pipeline(pipeline, &plan);
         let mut ranks = Vec::new();
         for (rank, records) in group.local().zip(&enlisted.recorder.records) {

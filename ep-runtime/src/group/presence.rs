@@ -1,18 +1,102 @@
-//! Who takes part in calls: ranks that are left out of them, and that come back.
+//! Who takes part in calls: ranks that are left out of them, by a caller or since they do not answer, and that
+//! come back.
 //!
 //! A rank that is left out counts no calls, and nobody tells it what is free. So when it comes back, all ranks
 //! begin again: between two calls of everyone, each clears its words of the pipelines that can do without a
 //! rank, and the next call is the first one. That holds whatever the rank left half done, if its kernels have
 //! ended.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
+use super::kernel::state_offset;
 use super::{Group, Recorder, control_bytes};
-use crate::backend::Stream;
+use crate::backend::{Backend, Stream};
 use crate::error::CallError;
+use crate::memory::{DeviceMemory, Window};
+use crate::timeouts::PRESENCES_AT;
+
+/// `ep::Presence` of every rank.
+pub(super) struct Presences {
+    window: Window,
+    /// For each local rank, where those of all ranks are.
+    all: Vec<DeviceMemory>,
+}
+
+/// Bytes of `ep::Presence`; its first word has a bit for each rank that is absent.
+const PRESENCE_BYTES: u64 = 16;
+
+impl Presences {
+    /// Those of a group whose kernels wait so long for a rank.
+    pub(super) fn new(
+        backend: &Arc<dyn Backend>,
+        timeout: Duration,
+        has_nodes: bool,
+    ) -> Result<Presences, CallError> {
+        let ranks = backend.ranks();
+        if has_nodes || ranks > 64 {
+            let which = if has_nodes { "several nodes".into() } else { format!("{ranks} ranks") };
+            let what = format!(
+                "a group of {which} cannot leave out who does not answer: one node of at most 64 ranks can"
+            );
+            return Err(CallError::Mismatch { what });
+        }
+        let window = Window::new(backend, PRESENCE_BYTES)?;
+        let of = |rank| {
+            let bases = window.bases(rank)?.iter().flat_map(|base| base.to_le_bytes());
+            let bases: Vec<u8> = bases.collect();
+            let all = DeviceMemory::new(backend, rank, bases.len() as u64)?;
+            all.write(0, &bases)?;
+            backend.name_memory(rank, all.address(), all.bytes(), "places of presences", &[]);
+            backend.name_memory(rank, window.own(rank)?, PRESENCE_BYTES, "presence", &[]);
+            Ok::<_, CallError>(all)
+        };
+        let all = backend.local().map(of).collect::<Result<_, _>>()?;
+        backend.let_waits_run_out(timeout);
+        Ok(Presences { window, all })
+    }
+}
 
 impl Group {
+    /// The ranks that calls of the local rank `rank` have found absent and go on without, if
+    /// [`GroupOptions::leaves_out_absent`](super::GroupOptions::leaves_out_absent) says that they do. Waits
+    /// until all its calls have run. What those gave for a rank in the call that found it absent is nothing, or
+    /// part of what it sent.
+    pub fn absent(&self, rank: usize) -> Result<Vec<usize>, CallError> {
+        let Some(presences) = &self.shared.presences else { return Ok(Vec::new()) };
+        self.sync(rank)?;
+        let mut bits = [0; 8];
+        self.backend().read(rank, presences.window.own(rank)?, &mut bits)?;
+        let bits = u64::from_le_bytes(bits);
+        Ok((0..self.ranks()).filter(|other| bits >> other & 1 != 0).collect())
+    }
+
+    /// Whether kernels that can do without a rank go on without one that does not answer.
+    pub(crate) fn leaves_out_absent(&self) -> bool {
+        self.shared.presences.is_some()
+    }
+
+    /// Tells the kernels of a pipeline where they find who is absent, if they look.
+    pub(super) fn tell_presences(&self, recorder: &Recorder) -> Result<(), CallError> {
+        let plan = &recorder.plan;
+        if !plan.leaves_out_absent {
+            return Ok(());
+        }
+        let Some(presences) = &self.shared.presences else {
+            let name = &plan.pipeline;
+            let what = format!(
+                "{name} was emitted to go on without ranks that do not answer, and its group does not"
+            );
+            return Err(CallError::Mismatch { what });
+        };
+        for (rank, all) in self.local().zip(&presences.all) {
+            let state = recorder.window.own(rank)? + recorder.control_at + state_offset(plan);
+            self.backend().write(rank, state + PRESENCES_AT, &all.address().to_le_bytes())?;
+        }
+        Ok(())
+    }
+
     /// Leaves a rank out of later calls, or takes it back in.
     ///
     /// Left out, as this process sees it: nobody waits for it, and what is sent to it is gone. All other ranks
@@ -20,7 +104,7 @@ impl Group {
     ///
     /// Back in: every process says so, that of the rank too, when the calls that are to do without it have been
     /// launched on all of its ranks. They are waited for, and all processes for one another. What a call has
-    /// left between its phases is dropped.
+    /// left between its phases is dropped. Ranks that were found absent are back in as well.
     pub fn leave_out(&self, rank: usize, is_out: bool) -> Result<(), CallError> {
         if rank >= self.ranks().min(64) {
             let ranks = self.ranks();
@@ -34,7 +118,8 @@ impl Group {
         let _alone = self.shared.returns.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.shared.alive.load(Ordering::Relaxed);
         let alive = before | 1 << rank;
-        if self.local().len() == self.ranks() && alive == before {
+        let may_be_absent = self.shared.presences.is_some();
+        if self.local().len() == self.ranks() && alive == before && !may_be_absent {
             return Ok(());
         }
         self.begin_again(rank, alive)?;
@@ -80,6 +165,13 @@ impl Group {
                 _ => recorder.is_stale.store(true, Ordering::Relaxed),
             }
         }
+        if let Some(presences) = &self.shared.presences {
+            for rank in self.local() {
+                let at = presences.window.own(rank)?;
+                self.backend().fill(rank, Stream::OWN, at, 0, PRESENCE_BYTES)?;
+                self.backend().sync(rank, Stream::OWN)?;
+            }
+        }
         self.gather(&format!("{step}, all cleared"), 0)?;
         Ok(())
     }
@@ -93,7 +185,7 @@ impl Group {
             backend.sync(rank, Stream::OWN)?;
             next.store(0, Ordering::Relaxed);
         }
-        Ok(())
+        self.tell_presences(recorder)
     }
 }
 

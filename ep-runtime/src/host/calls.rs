@@ -42,6 +42,10 @@ impl Backend for HostBackend {
         Ok(())
     }
 
+    fn let_waits_run_out(&self, after: Duration) {
+        self.machine().world.set_longest_wait(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX));
+    }
+
     fn arch(&self) -> Arch {
         self.options.arch
     }

@@ -227,7 +227,7 @@ impl Machine {
     /// A rank that a fault has stopped in this run never ends its kernels, even if no other rank needs it.
     fn mourn(&mut self) -> Result<(), BackendError> {
         match self.world.spec().faults.dead_rank {
-            Some((rank, step)) if self.stats.steps >= step => {
+            Some((rank, step)) if self.stats.steps >= step && !self.waits_run_out() => {
                 let seed = self.world.spec().seed;
                 let message = format!("rank {rank} was stopped by a fault at step {step}");
                 let kind = FailureKind::Hang;
@@ -236,6 +236,11 @@ impl Machine {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the others go on without it.
+    fn waits_run_out(&self) -> bool {
+        self.world.spec().longest_wait_ns.is_some()
     }
 
     /// What happened, in the words of timeout records.

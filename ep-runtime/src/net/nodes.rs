@@ -192,7 +192,8 @@ mod modelled {
             }
             let (own, options) = (Arc::clone(backend), net.clone());
             let wire = Modelled { nodes, backend: own, options, carrier };
-            let (backend, options) = (Arc::clone(backend), GroupOptions { timeout: TIMEOUT });
+            let (backend, options) =
+                (Arc::clone(backend), GroupOptions { timeout: TIMEOUT, ..GroupOptions::default() });
             Group::joined(backend, options, Some(Box::new(wire)))
         }
     }

@@ -8,10 +8,12 @@ use std::fmt;
 
 use super::wait::StuckWait;
 
-/// The words of `ep::State` (`templates/device/ep/sync.cuh`) in order, 4 bytes each. A test holds this
-/// list against the header's text.
+/// The words of `ep::State` (`templates/device/ep/sync.cuh`) in order, 4 bytes each, up to the address at its
+/// end. A test holds this list against the header's text.
 pub(crate) const STATE_WORDS: [&str; 6] =
     ["epoch", "exits", "arrivals", "records", "entered", "gave_up"];
+/// Where it holds the address of all ranks' `ep::Presence`.
+pub(crate) const PRESENCES_AT: u64 = 4 * STATE_WORDS.len() as u64;
 
 /// What a rank has done of one pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -272,8 +274,10 @@ mod tests {
     #[test]
     fn the_state_is_what_the_header_says() {
         let declared = members("struct State {");
-        let ours: Vec<String> = STATE_WORDS.iter().map(|word| format!("u32 {word}")).collect();
+        let words = STATE_WORDS.iter().map(|word| format!("u32 {word}"));
+        let ours: Vec<String> = words.chain(["Presence* const* presences".into()]).collect();
         assert_eq!(declared, ours);
+        assert_eq!(PRESENCES_AT % 8, 0, "an address is aligned");
     }
 
     #[test]

@@ -131,7 +131,7 @@ impl Exchange {
             true => Duration::from_secs(20),
             false => ep_runtime::host::TIMEOUT,
         };
-        let options = GroupOptions { timeout };
+        let options = GroupOptions { timeout, ..GroupOptions::default() };
         let group = Group::new(self.backend(rank)?, options).map_err(text)?;
         let network = Network::join(&group, 0, &store, &self.options()).map_err(text)?;
         begins();

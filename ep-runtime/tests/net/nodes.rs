@@ -41,7 +41,7 @@ fn one_node() {
     let host = HostOptions { local, ..HostOptions::new(NODES * EACH) };
     let backend = HostBackend::new(&Programs::find().expect("a compiler"), host).expect("ranks");
     let net = NetOptions { queues: 2, ..NetOptions::new(provider, 0) };
-    let options = GroupOptions { timeout: TIMEOUT };
+    let options = GroupOptions { timeout: TIMEOUT, ..GroupOptions::default() };
     let deadline = Duration::from_secs(100);
     let group = Group::over_network(backend as Arc<dyn Backend>, options, &id, &net, deadline);
     let group = group.unwrap();
@@ -113,7 +113,7 @@ fn nodes_over_cards_want_libraries_a_card_and_gpus() {
     let prepared = &|rank: usize| {
         let host = HostOptions { local: rank..rank + 1, ..HostOptions::new(2) };
         let backend = HostBackend::new(&programs, host).expect("a rank") as Arc<dyn Backend>;
-        let options = GroupOptions { timeout: TIMEOUT };
+        let options = GroupOptions { timeout: TIMEOUT, ..GroupOptions::default() };
         let (cards, deadline) = (CardOptions::new(0), Duration::from_secs(60));
         let group = Group::over_ibgda(backend, options, &id, &cards, deadline).unwrap();
         let (nodes, hidden, topk, experts, tokens) = (2, 64, 2, 8, 8);

@@ -239,6 +239,17 @@ __device__ __forceinline__ u64 take_relaxed_gpu(u64* at) {
     return before;
 }
 
+/// Puts `desired` where `expected` is, of a word that warps of this rank agree on, and gives what was there:
+/// releases the caller's work, and acquires that of whoever was first.
+__device__ __forceinline__ u64 compare_swap_acq_rel_sys(u64* at, u64 expected, u64 desired) {
+    u64 before;
+    asm volatile("atom.acq_rel.sys.global.cas.b64 %0, [%1], %2, %3;"
+                 : "=l"(before)
+                 : "l"(at), "l"(expected), "l"(desired)
+                 : "memory");
+    return before;
+}
+
 // ---- Words in shared memory, between the warps of a block ----
 
 /// Adds to a counter of the block; no order, no result.

@@ -16,12 +16,16 @@
 //   kClosed   [epoch % kEpochs, closed key]    {epoch, count + 1} that a sender wrote
 //   kReleased [receiver]                       the last call whose slots it has read, at the sender
 //   kTaken    [receiver, kShared]              slots that this rank has taken there, zero between calls
+//   kAgreed   [closed key]                     {epoch, what came of it + 2; 1: nothing, its sender is absent},
+//                                              if the sender counts and `kSkipsAbsent`
 //   kClosers, kReaders                         warps that are done, zero between calls
 //
-// A closed key is a key if the sender counts, else the sender alone. `Places` says where all this is: in
+// A closed key is a key if the sender counts, else the sender alone. With `kSkipsAbsent` waits for ranks that do
+// not answer end (presence.cuh). `Places` says where all this is: in
 // windows that all ranks reach (`WindowSlots`), or for some of them behind a network (net_slot_rows.cuh).
 #pragma once
 
+#include <ep/presence.cuh>
 #include <ep/ptx.cuh>
 #include <ep/sync.cuh>
 
@@ -219,6 +223,12 @@ protected:
         return !(Slots::kSkipsOwn && peer == own()) && alive(peer);
     }
 
+    /// Whether a peer has been found absent, in this call or an earlier one.
+    __device__ __forceinline__ bool missed(int peer) const {
+        if constexpr (Slots::kSkipsAbsent) return is_missed(team_.group, rank_of(peer));
+        return false;
+    }
+
     /// Says that this warp is done. True in the last of `count` warps: what all of them did is visible.
     __device__ __forceinline__ bool is_last(u64 word, u32 count) {
         u32* done = reinterpret_cast<u32*>(team_.group.window + word);
@@ -246,7 +256,7 @@ public:
     __device__ __forceinline__ SlotRowsOut(Team& team, const Net& net) : End(team, net) {}
 
     /// Waits until a slot of `peer` is free, and takes it. False: it is not sent, since the peer takes
-    /// no part in the call or the team is stopped, by this warp if there are more arrivals than slots.
+    /// no part in the call, is absent, or the team is stopped, by this warp if there are more arrivals than slots.
     __device__ __forceinline__ bool reserve(int peer, int key) {
         peer_ = peer, key_ = key, arrival_ = 0;
         if (team_.stopped || !End::alive(peer)) return false;
@@ -256,7 +266,12 @@ public:
             const u32 want = team_.epoch - Slots::kEpochs;
             const Site site{Slots::kChannel, Waiting::kCredit, -1, End::rank_of(peer), want};
             // M4: pairs with the release of the receiver's end; all lanes store after the barrier.
-            wait_counter(team_, site, team_.leader() ? End::released(peer) : nullptr);
+            const u32* released = team_.leader() ? End::released(peer) : nullptr;
+            if constexpr (Slots::kSkipsAbsent) {
+                if (!wait_counter_of_peer(team_, site, released)) return false;
+            } else {
+                wait_counter(team_, site, released);
+            }
             if (team_.stopped) return false;
             free_ |= bit;
         }
@@ -287,7 +302,7 @@ public:
             const int peer = i / Slots::kShared;
             const u32 count = load_relaxed_gpu(taken + i);
             store_relaxed_gpu(taken + i, 0u);
-            if (team_.stopped || !End::joins(peer)) continue;
+            if (team_.stopped || !End::joins(peer) || End::missed(peer)) continue;
             End::tell_count(peer, End::key_of(i % Slots::kShared, End::own()), count);
         }
         __syncwarp();
@@ -400,7 +415,7 @@ public:
 #pragma unroll 1
         for (int first = 0; first < kPeers; first += kLanes) {
             const int peer = first + team_.lane;
-            const bool some = peer < kPeers && End::alive(peer);
+            const bool some = peer < kPeers && End::alive(peer) && !End::missed(peer);
             End::tell_released(some ? peer : 0, some);
         }
         __syncwarp();
@@ -413,13 +428,15 @@ public:
         const Site site{Slots::kChannel, Waiting::kFlag, -1, source < 0 ? -1 : End::rank_of(source),
                         team_.epoch};
         const bool all = everyone_is_alive(team_.group);
+        bool absent = false;
         times_.begin();
-        const bool done = wait(team_, site, [&](u32& seen) {
+        const bool done = wait_for_peer<Slots::kSkipsAbsent>(team_, site, absent, [&](u32& seen) {
             const bool here = key < 0 || End::looks_filled(key, seen) || (!all && is_over(source));
             return times_.found(source, here);
         });
+        if (absent) times_.found(source, true);
         // M2: all lanes load after the barrier.
-        const bool here = done && key >= 0 && End::is_filled(key);
+        const bool here = done && key >= 0 && !absent && End::is_filled(key);
         const u32 lanes = __ballot_sync(kAllLanes, here);
         __syncwarp();
         return lanes;
@@ -430,14 +447,34 @@ private:
     /// stopped.
     __device__ __forceinline__ u32 wait_closed(const Site& site, int key) {
         const int source = key < 0 ? -1 : End::closer_of(key);
+        bool absent = false;
         times_.begin();
-        const bool done = wait(team_, site, [&](u32& seen) {
+        const bool done = wait_for_peer<Slots::kSkipsAbsent>(team_, site, absent, [&](u32& seen) {
             return times_.found(source, key < 0 || End::looks_closed(key, seen));
         });
+        if (absent) times_.found(source, true);
         // M2: all lanes load after the barrier.
-        const u32 value = done && key >= 0 ? End::through(key) : 0;
+        u32 value = done && key >= 0 && !absent ? End::through(key) : 0;
+        if constexpr (Slots::kSkipsAbsent && Slots::kCounts) {
+            if (done && key >= 0) value = agreed(key, value);
+        }
         __syncwarp();
         return value;
+    }
+
+    /// What all warps of this rank take for what came of a closed key, and 1 more: what the first of them has
+    /// found, 0 if it has found the source absent. Others may see the source come after that.
+    __device__ __forceinline__ u32 agreed(int key, u32 found) const {
+        u64* word = reinterpret_cast<u64*>(team_.group.window + Slots::kAgreed) + key;
+        const u64 own = stamped(team_.epoch, found + 1);
+        u64 seen = load_acquire_sys(word);
+        while (epoch_of(seen) != team_.epoch || value_of(seen) == 0) {
+            // M2: whoever takes what another warp has found acquires what that one did.
+            const u64 before = compare_swap_acq_rel_sys(word, seen, own);
+            if (before == seen) return found;
+            seen = before;
+        }
+        return value_of(seen) - 1;
     }
 
     /// Whether nobody fills slots of this call any more: one source, or all (-1).

@@ -47,8 +47,10 @@ struct alignas(64) Record {
     u32 unused[3];
 };
 
+struct Presence;
+
 /// Words of one pipeline in the rank's own window, where the hosts of all ranks look after a wait has
-/// run out; zero before the first launch.
+/// run out; zero before the first launch, but for the last one.
 struct State {
     u32 epoch;     // calls completed
     u32 exits;     // blocks of this launch that are done
@@ -56,6 +58,7 @@ struct State {
     u32 records;   // records taken
     u32 entered;   // calls begun; none is begun once the group is stopped
     u32 gave_up;   // the call in which a wait ran out
+    Presence* const* presences;  // those of all ranks, as mapped here; only for kernels that look (presence.cuh)
 };
 
 /// One rank's view of the group, an argument of every kernel.

@@ -167,6 +167,10 @@ __device__ __forceinline__ u64 take_relaxed_gpu(u64* at) {
     return emu_atomic(EMU_ATOMIC_EXCHANGE, at, 0, 0, 8, EMU_RELAXED | EMU_GPU << 4);
 }
 
+__device__ __forceinline__ u64 compare_swap_acq_rel_sys(u64* at, u64 expected, u64 desired) {
+    return emu_atomic(EMU_ATOMIC_CAS, at, desired, expected, 8, EMU_ACQ_REL | EMU_SYS << 4);
+}
+
 // ---- Words in shared memory, between the warps of a block ----
 
 __device__ __forceinline__ void add_relaxed_shared(i32* at, i32 value) {

@@ -64,8 +64,20 @@ impl Planner<'_> {
             let flags = if self.goes_back(channel) { QUARTERS } else { 1 };
             let parts = channel.parts_per.as_ref().and_then(|parts| self.number(parts));
             let (parts, net) = (parts.unwrap_or(1), self.net_extent(channel));
-            let extent =
-                Extent { peers, stripes, roles, senders, flags, rows, message, slots, parts, net };
+            let skips_absent = self.leaves_out_absent();
+            let extent = Extent {
+                peers,
+                stripes,
+                roles,
+                senders,
+                flags,
+                rows,
+                message,
+                slots,
+                skips_absent,
+                parts,
+                net,
+            };
             let mut members = vec![int("kChannel", index as i64), int("kPeers", extent.peers)];
             members.extend(channels::numbers(channel, &extent, self.numbers));
             members.extend(window.add(channel, &extent, self.numbers));
@@ -76,7 +88,7 @@ impl Planner<'_> {
     }
 
     /// Whether the device library takes rows through the slots of a channel back to their tokens.
-    fn goes_back(&self, channel: &Channel) -> bool {
+    pub(super) fn goes_back(&self, channel: &Channel) -> bool {
         !self.ways.is_composed(&channel.to) && WayBack::of(self.ir).is_some()
     }
 

@@ -57,7 +57,7 @@ class Way:
 class Engines:
     """The buffers of one facade, and the stream beside the caller's on which it may run."""
 
-    def __init__(self, group: Any, comm: Any, timeout: float) -> None:
+    def __init__(self, group: Any, comm: Any, timeout: float, shrinks: bool = False) -> None:
         distributed = require().distributed
         if group is not None:
             self.rank, self.ranks = group.rank(), group.size()
@@ -73,7 +73,10 @@ class Engines:
         self.gather: Callable[[Any], list[Any]] = gather
         cuda = require().cuda
         device = cuda.current_device() if has_gpu() else None
-        self.group = Group.from_gather(self.rank, gather=gather, device=device, timeout=timeout)
+        self.group = Group.from_gather(
+            self.rank, gather=gather, device=device, timeout=timeout, leaves_out_absent=shrinks
+        )
+        self.shrinks = shrinks
         self.stream = None if device is None else cuda.Stream()
         self._made: dict[Shape, calls.Buffer] = {}
         self._low: dict[tuple[int, int, int, int], LowLatency] = {}

@@ -85,7 +85,7 @@ class Buffer(LowLatencyCalls):
         enable_shrink: bool = False,
         comm: Any = None,
     ) -> None:
-        self.engines: Engines | None = Engines(group, comm, timeout=100.0)
+        self.engines: Engines | None = Engines(group, comm, timeout=100.0, shrinks=enable_shrink)
         self.rank, self.group_size = self.engines.rank, self.engines.ranks
         self.group = group if group is not None else comm
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes

@@ -160,17 +160,19 @@ class LowLatencyCalls:
         self._engines().group.leave_out(rank_to_mask, mask)
 
     def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
-        """Writes a 1 for each rank that is left out, and 0 for others."""
-        out = self._engines().group.left_out
+        """Writes a 1 for each rank that is left out or was found absent, and 0 for others."""
+        group = self._engines().group
+        out = group.left_out | group.absent()
         if mask_status.shape != (self.group_size,):
             raise Mismatch(f"`mask_status` is {list(mask_status.shape)}, and has to be [{self.group_size}]")
         mask_status.copy_(require().tensor([rank in out for rank in range(self.group_size)]))
 
     def low_latency_clean_mask_buffer(self) -> None:
-        """Takes all ranks back in."""
-        group = self._engines().group
-        for rank in group.left_out:
-            group.leave_out(rank, False)
+        """Takes all ranks back in; every rank says so."""
+        engines = self._engines()
+        # Whoever comes back, those that were found absent do as well.
+        for rank in sorted(engines.group.left_out) or [0] * engines.shrinks:
+            engines.group.leave_out(rank, False)
 
 
 def received(
