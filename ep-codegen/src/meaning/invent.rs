@@ -74,6 +74,8 @@ enum Piece {
     Slots { per_index: bool, folds: Vec<Fold>, set: Set },
     /// Records in slots that count what arrives.
     Arrivals { lane: Lane },
+    /// Records in slots of several keys: one of each, or as many as come.
+    Keyed { counted: bool },
     /// Rows of peers, added up.
     Pull { bias: Bias, weights: bool, scaled: bool },
     /// Parts of several peers, and what is made of them.
@@ -307,6 +309,9 @@ impl Invented {
         let rows = one(&mut random, &[Rows::Bf16, Rows::F32, Rows::OfAxis], Rows::Bf16);
         if count < PIECES_MAX && random.once_in(3) {
             pieces.push(dealt(&mut random));
+        }
+        if pieces.len() < PIECES_MAX && random.once_in(3) {
+            pieces.push(Piece::Keyed { counted: random.once_in(2) });
         }
         Invented { pieces, rows }
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::print::{Printer, WARPS, clause, put, sent, taken, upper};
-use super::{Bias, Fold, Lane, Receiver, Sender, Set};
+use super::{Bias, Filter, Fold, Lane, Receiver, Sender, Set};
 
 impl Printer<'_> {
     pub(super) fn rings(&mut self, lanes: &[Lane], sender: Sender, receiver: Receiver, set: Set) {
@@ -186,8 +186,10 @@ impl Printer<'_> {
     pub(super) fn arrivals(&mut self, lane: &Lane) {
         let name = format!("{}_p", self.letter);
         let own = upper(&self.letter.to_string());
-        let lane = Lane { recorded: false, ..lane.clone() };
-        self.lane(&name, &lane, "ranks, most", false);
+        // A slot that is not filled has no position.
+        let recorded = lane.recorded && lane.filter == Filter::All;
+        let lane = &Lane { recorded, ..lane.clone() };
+        self.lane(&name, lane, "ranks, most", false);
         put!(
             self,
             "channel {name}: slots<Of{}> over nvlink from Send{own} to Take{own} per all {{ slot: [source, arrival: most], epochs: 2 }};",
@@ -199,13 +201,50 @@ impl Printer<'_> {
             self,
             "for t in tokens {{ for peer in ranks{} {{ {} }} }}",
             clause(lane.filter),
-            sent(&name, &lane, "")
+            sent(&name, lane, "")
         );
         put!(self, "close {name};");
         put!(self, "}}");
         put!(self, "role Take{own} on block 0, {WARPS} warps, warps shared by source {{");
         put!(self, "record @n[source] = {name}[source].count;");
-        put!(self, "for m in {name}[source] {{ {} }}", taken(&name, &lane, "source, m.index"));
+        put!(self, "for m in {name}[source] {{ {} }}", taken(&name, lane, "source, m.index"));
+        put!(self, "}}");
+    }
+
+    pub(super) fn keyed(&mut self, counted: bool) {
+        let own = upper(&self.letter.to_string());
+        let slot = if counted { "k: topk, source, arrival: most" } else { "k: topk, source" };
+        put!(self, "message Key{own} {{ tag: i64 }}");
+        put!(
+            self,
+            "channel @c: slots<Key{own}> over nvlink from Say{own} to Ask{own} per all {{ slot: [{slot}], epochs: 2 }};"
+        );
+        put!(self, "output @o: i64[topk, ranks, most];");
+        put!(self, "role Say{own} on block 0, {WARPS} warps {{");
+        match counted {
+            true => put!(
+                self,
+                "for t in tokens {{ for peer in ranks where to[t, peer] {{ push @c[peer] at t % topk {{ tag: t * 8 + me }}; }} }}
+                 close @c;"
+            ),
+            false => put!(
+                self,
+                "for k in topk {{ for peer in ranks {{ push @c[peer] at k {{ tag: by_choice[k] * 10 + me }}; }} }}"
+            ),
+        }
+        put!(self, "}}");
+        if counted {
+            put!(self, "table @first: i32[topk, ranks];");
+        }
+        put!(self, "role Ask{own} on block 0, {WARPS} warps, warps shared by source {{");
+        let first = if counted { "record @first[k, source] = @c[k, source].base; " } else { "" };
+        if counted {
+            put!(self, "await @c;");
+        }
+        put!(
+            self,
+            "for k in topk {{ {first}for m in @c[k, source] {{ store @o[k, source, m.index] = m.tag; }} }}"
+        );
         put!(self, "}}");
     }
 

@@ -99,6 +99,7 @@ impl Printer<'_> {
             Piece::Direct { lane, sender, set } => self.direct(lane, *sender, *set),
             Piece::Slots { per_index, folds, set } => self.slots(*per_index, folds, *set),
             Piece::Arrivals { lane } => self.arrivals(lane),
+            Piece::Keyed { counted } => self.keyed(*counted),
             Piece::Pull { bias, weights, scaled } => self.pull(*bias, *weights, *scaled),
             Piece::Gather(gather) => self.gather(gather),
             Piece::Count { filter, experts, last, flags } => {

@@ -124,6 +124,7 @@ fn simpler_local(piece: &Piece) -> Vec<Piece> {
                 all.push(Piece::Count { filter, experts: Filter::All, last, flags });
             }
         }
+        Piece::Keyed { counted: true } => all.push(Piece::Keyed { counted: false }),
         Piece::Places { filter } if filter != Filter::All => {
             all.push(Piece::Places { filter: Filter::All });
         }
