@@ -1,7 +1,10 @@
 //! Functions of the device library, called over the ranges of their arguments and compared with plain
 //! answers: what no call of a pipeline comes to, or would not show.
 
+mod counts;
 mod moves;
+mod puts;
+mod slots;
 mod values;
 mod waits;
 mod warps;
@@ -14,13 +17,19 @@ use ep_runtime::backend::Stream;
 use ep_runtime::error::CallError;
 use ep_runtime::group::{Group, GroupKernel, control_bytes};
 use ep_runtime::handwritten::HandwrittenKernel;
+use ep_runtime::ir::Transport;
+use ep_runtime::jit::Arch;
 use ep_runtime::memory::{DeviceMemory, Window};
+use ep_runtime::plan::Plan;
 
 use crate::findings::Findings;
 use crate::oracle::Differences;
 
 /// The kernels.
+pub(crate) const COUNTS_TEXT: &str = include_str!("functions/counts.cu");
 pub(crate) const MOVES_TEXT: &str = include_str!("functions/moves.cu");
+pub(crate) const PUTS_TEXT: &str = include_str!("functions/puts.cu");
+pub(crate) const SLOTS_TEXT: &str = include_str!("functions/slots.cu");
 pub(crate) const VALUES_TEXT: &str = include_str!("functions/values.cu");
 pub(crate) const WAITS_TEXT: &str = include_str!("functions/waits.cu");
 pub(crate) const WARPS_TEXT: &str = include_str!("functions/warps.cu");
@@ -78,14 +87,30 @@ pub enum FunctionSet {
     Warps,
     /// Waits, and what blocks, calls and ranks share.
     Waits,
+    /// Counters of calls.
+    Counts,
+    /// Slots of keys.
+    Slots,
     /// Rows that a warp moves.
     Moves,
+    /// Rows to other machines, by queues that the processor empties.
+    Puts,
+    /// The same by queues that the network card empties.
+    CardPuts,
 }
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 4] =
-        [FunctionSet::Values, FunctionSet::Warps, FunctionSet::Waits, FunctionSet::Moves];
+    pub const ALL: [FunctionSet; 8] = [
+        FunctionSet::Values,
+        FunctionSet::Warps,
+        FunctionSet::Waits,
+        FunctionSet::Counts,
+        FunctionSet::Slots,
+        FunctionSet::Moves,
+        FunctionSet::Puts,
+        FunctionSet::CardPuts,
+    ];
 
     /// Its name in results.
     pub fn name(self) -> &'static str {
@@ -93,7 +118,11 @@ impl FunctionSet {
             FunctionSet::Values => "values",
             FunctionSet::Warps => "warps",
             FunctionSet::Waits => "waits",
+            FunctionSet::Counts => "counts",
+            FunctionSet::Slots => "slots",
             FunctionSet::Moves => "moves",
+            FunctionSet::Puts => "puts",
+            FunctionSet::CardPuts => "puts by cards",
         }
     }
 
@@ -103,7 +132,10 @@ impl FunctionSet {
             FunctionSet::Values => (VALUES_TEXT, "values_of"),
             FunctionSet::Warps => (WARPS_TEXT, "warps_of"),
             FunctionSet::Waits => (WAITS_TEXT, "waits_of"),
+            FunctionSet::Counts => (COUNTS_TEXT, "counts_of"),
+            FunctionSet::Slots => (SLOTS_TEXT, "slots_of"),
             FunctionSet::Moves => (MOVES_TEXT, "moves_of"),
+            FunctionSet::Puts | FunctionSet::CardPuts => (PUTS_TEXT, "puts_of"),
         }
     }
 
@@ -113,13 +145,44 @@ impl FunctionSet {
             FunctionSet::Values => &values::CHECKS,
             FunctionSet::Warps => &warps::CHECKS,
             FunctionSet::Waits => &waits::CHECKS,
+            FunctionSet::Counts => &counts::CHECKS,
+            FunctionSet::Slots => &slots::CHECKS,
             FunctionSet::Moves => &moves::CHECKS,
+            FunctionSet::Puts | FunctionSet::CardPuts => &puts::CHECKS,
         }
     }
 
     /// How many ranks it needs: some wait for a word of the other one.
     pub fn ranks(self) -> usize {
-        if self == FunctionSet::Waits { 2 } else { 1 }
+        match self {
+            FunctionSet::Waits => 2,
+            FunctionSet::Slots => slots::RANKS,
+            FunctionSet::Puts | FunctionSet::CardPuts => puts::RANKS,
+            _ => 1,
+        }
+    }
+
+    /// What carries rows to its other ranks, if that is a network.
+    fn carrier(self) -> Option<Transport> {
+        match self {
+            FunctionSet::Puts => Some(Transport::Rdma),
+            FunctionSet::CardPuts => Some(Transport::Ibgda),
+            _ => None,
+        }
+    }
+
+    /// Its kernel for one architecture, and the network that this takes.
+    pub fn plan(self, arch: Arch) -> Plan {
+        let plan = self.kernel().plan(arch);
+        match self.carrier() {
+            None => plan,
+            carrier => Plan {
+                network_bytes: puts::DATA_BYTES,
+                network_counters: puts::COUNTERS,
+                carrier,
+                ..plan
+            },
+        }
     }
 
     fn kernel(self) -> HandwrittenKernel {
@@ -127,13 +190,16 @@ impl FunctionSet {
             FunctionSet::Values => (1, 32, 0, 0),
             FunctionSet::Warps => (2, 128, 0, 0),
             FunctionSet::Waits => (2, 64, waits::SHARED_BYTES, waits::WINDOW_BYTES),
+            FunctionSet::Counts => (2, 64, counts::SHARED_BYTES, counts::WINDOW_BYTES),
+            FunctionSet::Slots => (2, 64, 0, slots::WINDOW_BYTES),
             FunctionSet::Moves => (1, 32, moves::SHARED_BYTES, 0),
+            FunctionSet::Puts | FunctionSet::CardPuts => (2, 64, 0, 0),
         };
         HandwrittenKernel {
             name: "Functions",
             entry: self.text().1,
             numbers: &["check"],
-            pointers: &["out"],
+            pointers: if self.carrier().is_some() { &["out", "net"] } else { &["out"] },
             wide_numbers: &[],
             threads,
             shared_bytes,
@@ -145,10 +211,15 @@ impl FunctionSet {
     }
 }
 
-/// Calls functions on all ranks of the group, and compares what they give.
-pub fn functions(group: &Group, which: FunctionSet) -> Result<Findings, CallError> {
+/// Calls functions on all ranks of the group, and compares what they give. `network` is where the kernel
+/// finds the network that its plan takes, one address for each local rank.
+pub fn functions(
+    group: &Group,
+    which: FunctionSet,
+    network: &[u64],
+) -> Result<Findings, CallError> {
     let backend = group.backend();
-    let plan = which.kernel().plan(backend.arch());
+    let plan = which.plan(backend.arch());
     let control_at = plan.window_bytes.unsigned_abs().next_multiple_of(256);
     let window = Arc::new(Window::new(backend, control_at + control_bytes(&plan))?);
     let blocks = u32::try_from(plan.blocks_min).unwrap_or(1);
@@ -158,11 +229,12 @@ pub fn functions(group: &Group, which: FunctionSet) -> Result<Findings, CallErro
     let out = out.collect::<Result<Vec<_>, _>>()?;
     let mut findings = Findings::default();
     for (number, (name, wanted)) in which.checks().iter().enumerate() {
-        for (rank, out) in group.local().zip(&out) {
+        for ((index, rank), out) in group.local().enumerate().zip(&out) {
             out.write(0, &UNTOUCHED.repeat(ROOM))?;
             let mut bindings = Bindings::new();
             bindings.number("check", number as i64);
             bindings.tensor("out", Rows::new(out.address(), 1));
+            network.get(index).map(|net| bindings.tensor("net", Rows::new(*net, 1)));
             kernel.launch(rank, Stream::OWN, blocks, &bindings)?;
         }
         group.local().try_for_each(|rank| group.sync(rank))?;
@@ -189,8 +261,10 @@ fn compare(out: &DeviceMemory, wanted: &[i64]) -> Result<Differences, CallError>
 
 #[cfg(test)]
 mod tests {
+    use ep_runtime::backend::Backend;
     use ep_runtime::host::mutant::Mutant;
     use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
+    use ep_runtime::net::{ModelNetwork, ModelOptions};
 
     use super::*;
     use crate::unordered::programs;
@@ -201,7 +275,11 @@ mod tests {
         which: FunctionSet,
     ) -> Result<Findings, CallError> {
         let options = HostOptions { build, ..HostOptions::new(which.ranks()) };
-        functions(&HostBackend::new(programs, options).unwrap().group().unwrap(), which)
+        let backend = HostBackend::new(programs, options).unwrap();
+        let plan = which.plan(backend.arch());
+        let network = ModelNetwork::of_plan(&backend, &plan, &ModelOptions::default()).unwrap();
+        let network = network.as_ref().map(ModelNetwork::addresses).unwrap_or_default();
+        functions(&backend.group().unwrap(), which, &network)
     }
 
     #[test]
@@ -226,6 +304,14 @@ mod tests {
             (
                 FunctionSet::Warps,
                 "== one more\nin ep/messages.cuh\n- for (; at < last;\n+ for (; at <= last;\n",
+            ),
+            (
+                FunctionSet::Puts,
+                "== not drained\nin ep/net.cuh\n- wait_counter(team_, site(Waiting::kDrained, end_), done);\n+ \n",
+            ),
+            (
+                FunctionSet::CardPuts,
+                "== not drained\nin ep/ibgda.cuh\n- if (!reached(seen, want)) return false;\n+ return true;\n",
             ),
         ];
         for (which, bug) in bugs {

@@ -1,6 +1,8 @@
 // Functions of the device library that one lane calls, over the ranges of their arguments. The host knows
 // what each gives; see values.rs, which has the checks in the same order.
+#include <ep/cast.cuh>
 #include <ep/compute.cuh>
+#include <ep/one_launch.cuh>
 #include <ep/places.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
@@ -249,6 +251,76 @@ __device__ __forceinline__ void codes(Out& out) {
     }
 }
 
+/// Floats to bf16 and back, one by one, in pairs, and eight together.
+__device__ __forceinline__ void halves(Out& out) {
+    for (ep::u32 n = 0; n < 8; ++n) {
+        float given[8], sum[8];
+        for (ep::u32 k = 0; k < 8; ++k) {
+            // Ties among them, to either side.
+            given[k] = ep::float_of((n * 8 + k) * 0x02469000u + (k % 3) * 0x4000u);
+            sum[k] = 0.5f * k;
+            out.put(ep::to_bf16(given[k]).bits);
+            out.put(ep::bits_of(ep::to_float(ep::to_bf16(given[k]))));
+        }
+        const ep::Quad packed = ep::pack_bf16(given);
+        const ep::u32 pairs[4] = {packed.x, packed.y, packed.z, packed.w};
+        for (ep::u32 pair : pairs) {
+            out.put(ep::bits_of(ep::low_bf16(pair)));
+            out.put(ep::bits_of(ep::high_bf16(pair)));
+        }
+        ep::add_bf16(sum, packed);
+        for (float each : sum) out.put(ep::bits_of(each));
+    }
+}
+
+/// Scales of blocks, and the greater and the lesser of two magnitudes.
+__device__ __forceinline__ void magnitudes(Out& out) {
+    const float all[8] = {0.0f,   1e-10f, 1.5e-10f, 0x1p-126f, -0x1p-126f, 0x1p-127f, -448.0f, 3e38f};
+    for (float value : all) {
+        out.put(ep::bits_of(ep::scale_e4m3(value)));
+        for (float other : all) {
+            out.put(ep::bits_of(ep::greater_magnitude(value, other)));
+            out.put(ep::bits_of(ep::lesser_magnitude(value, other)));
+        }
+    }
+}
+
+/// What codes of ten bits mean where logarithms begin far below those of floats, or end far above, and what
+/// code a value has there.
+__device__ __forceinline__ void powers_of_codes(Out& out) {
+    const float lows[5] = {-200.0f, -126.0f, -3.5f, 100.0f, 3e9f};
+    const float steps[5] = {0.7f, 0.5f, 0.01f, 0.25f, 1.0f};
+    for (int c = 0; c < 5; ++c) {
+        for (ep::u32 code = 0; code < 1024; code += 3) {
+            const ep::i32 i = static_cast<ep::i32>(code % 8);
+            // Among those of three others.
+            const ep::i32 others = 0xff & ~(3 << 2 * (i % 4));
+            const ep::i32 upper = ep::with_upper(others, static_cast<ep::i32>(code), i);
+            const float value = ep::from_logfmt10(code & 0xff, upper, i, lows[c], steps[c]);
+            out.put(ep::bits_of(value));
+            out.put(upper);
+            // A magnitude of any block, which may be outside of this one.
+            const ep::u32 bits = code << 22 | code << 9;
+            const bool is_finite = (bits & 0x7f800000u) != 0x7f800000u;
+            if (c < 4 && is_finite) {
+                out.put(ep::to_logfmt10(ep::float_of(bits), lows[c], steps[c]));
+            }
+        }
+    }
+}
+
+/// Elements of what a rank has counted, with 32 bits and with 64.
+__device__ __forceinline__ void fields(Out& out) {
+    ep::u32 words[12];
+    for (ep::u32 i = 0; i < 12; ++i) words[i] = 0x80000001u * (i + 1);
+    const ep::CountedField all{words};
+    for (int i = 0; i < 4; ++i) {
+        out.put(ep::get<ep::i64>(all + 16, i));
+        out.put(ep::get<ep::i32>(all + 8, i));
+        out.put(ep::bits_of(ep::get<float>(all + 8, i)));
+    }
+}
+
 /// What eight neighbours give together.
 __device__ __forceinline__ void neighbors(Out& out) {
     ep::Wide<float> a, b;
@@ -289,6 +361,10 @@ extern "C" __global__ void __launch_bounds__(32)
             case 12: values::split(args.group, out); break;
             case 13: values::codes(out); break;
             case 14: values::neighbors(out); break;
+            case 15: values::halves(out); break;
+            case 16: values::magnitudes(out); break;
+            case 17: values::powers_of_codes(out); break;
+            case 18: values::fields(out); break;
             default: break;
         }
     }

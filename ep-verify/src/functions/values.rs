@@ -1,8 +1,11 @@
 //! What functions give that one lane calls, in the order of `values.cu`.
 
+use ep_runtime::bf16::{bf16_from_f32, bf16_to_f32};
+use ep_runtime::meaning::logfmt::Range;
+
 use super::Check;
 
-pub(super) const CHECKS: [Check; 15] = [
+pub(super) const CHECKS: [Check; 19] = [
     ("helpers of the language", helpers),
     ("sets of bits", bits),
     ("powers of two", powers),
@@ -18,6 +21,10 @@ pub(super) const CHECKS: [Check; 15] = [
     ("warps and peers", split),
     ("codes of eight bits", codes),
     ("eight neighbors", neighbors),
+    ("halves of floats", halves),
+    ("magnitudes", magnitudes),
+    ("powers of codes", powers_of_codes),
+    ("fields of words", fields),
 ];
 
 fn codes() -> Vec<i64> {
@@ -44,6 +51,66 @@ fn neighbors() -> Vec<i64> {
     let all: [fn(f32, f32) -> f32; 4] = [|a, b| a + b, |a, b| a - b, |a, b| a * b, |a, b| a / b];
     let each = all.into_iter().flat_map(|give| (0..8).map(move |k| give(a(k), b(k))));
     each.flat_map(|value| [i64::from(value.to_bits()), nearest_e4m3(value)]).collect()
+}
+
+fn halves() -> Vec<i64> {
+    let mut all = Vec::new();
+    for n in 0..8_u32 {
+        let given = |k: u32| f32::from_bits((n * 8 + k) * 0x0246_9000 + k % 3 * 0x4000);
+        let rounded: Vec<u16> = (0..8).map(|k| bf16_from_f32(given(k))).collect();
+        let whole = |bits: &u16| bf16_to_f32(*bits);
+        let bits = |value: f32| i64::from(value.to_bits());
+        all.extend(rounded.iter().flat_map(|it| [i64::from(*it), bits(whole(it))]));
+        all.extend(rounded.iter().map(|it| bits(whole(it))));
+        all.extend((0..8_u8).zip(&rounded).map(|(k, it)| bits(0.5 * f32::from(k) + whole(it))));
+    }
+    all
+}
+
+fn magnitudes() -> Vec<i64> {
+    let least = f32::MIN_POSITIVE;
+    let all = [0.0, 1e-10, 1.5e-10, least, -least, least / 2.0, -448.0, 3e38_f32];
+    let bits = |value: f32| i64::from(value.to_bits());
+    let lesser = |of: f32, other: f32| match other.abs() {
+        other if other < least => of,
+        other if of == 0.0 => other,
+        other => of.min(other),
+    };
+    let each = |value: f32| {
+        let with = all
+            .into_iter()
+            .flat_map(move |other| [bits(value.max(other.abs())), bits(lesser(value, other))]);
+        std::iter::once(bits(value.max(1e-10) / 448.0)).chain(with)
+    };
+    all.into_iter().flat_map(each).collect()
+}
+
+fn powers_of_codes() -> Vec<i64> {
+    let ranges = [(-200.0, 0.7), (-126.0, 0.5), (-3.5, 0.01), (100.0, 0.25), (3e9, 1.0)];
+    let mut all = Vec::new();
+    for (c, (low, step)) in ranges.into_iter().enumerate() {
+        let range = Range { low, step };
+        for code in (0..1024_u32).step_by(3) {
+            let own = 2 * (code % 4);
+            all.push(i64::from(range.decode(code).to_bits()));
+            all.push(i64::from(0xff & !(3 << own) | code >> 8 << own));
+            let other = f32::from_bits(code << 22 | code << 9);
+            if c < 4 && other.is_finite() {
+                all.push(i64::from(range.encode(other)));
+            }
+        }
+    }
+    all
+}
+
+fn fields() -> Vec<i64> {
+    let word = |i: u32| 0x8000_0001_u32.wrapping_mul(i + 1);
+    let each = |i: u32| {
+        let wide = u64::from(word(3 + 2 * i)) << 32 | u64::from(word(2 + 2 * i));
+        let narrow = word(1 + i);
+        [wide as i64, i64::from(narrow as i32), i64::from(narrow)]
+    };
+    (0..4).flat_map(each).collect()
 }
 
 /// The code nearest to a number, of two the even one.

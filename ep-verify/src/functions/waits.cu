@@ -25,7 +25,7 @@ struct Smem {
 struct Own {
     ep::State state;
     ep::u32 stop;
-    ep::u32 room[9];
+    ep::u32 room[7];
     ep::Record records[4];
 };
 
@@ -50,7 +50,8 @@ __device__ __forceinline__ ep::Group group_of(const ep::Group& given, int number
 __device__ __forceinline__ void put(ep::i64* out, const Own& own) {
     const ep::u32* words = reinterpret_cast<const ep::u32*>(&own);
     constexpr int kRecord = sizeof(ep::Record) / 4;
-    for (int i = 0; i < 7; ++i) *out++ = words[i];
+    for (int i = 0; i < 6; ++i) *out++ = words[i];
+    *out++ = own.stop;
     for (int r = 0; r < 4; ++r) {
         for (int i = 0; i < 13; ++i) *out++ = words[16 + r * kRecord + i];
     }

@@ -1,6 +1,7 @@
 // Functions of the device library that the lanes of a warp, or the warps of a role, call together: loops,
 // folds and copies. The host knows what each leaves in `out`; see warps.rs, which has the checks in the
 // same order. Where lanes may read afterwards what others have written, they do.
+#include <ep/cast.cuh>
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
 #include <ep/messages.cuh>
@@ -244,8 +245,8 @@ __device__ __forceinline__ void filled(const ep::Team& team, ep::i64* out) {
 
 /// How many lanes each number comes up in, more of them than lanes.
 __device__ __forceinline__ void hits(ep::i64* out) {
-    const int counts[3] = {0, 7, 45};
-    for (int c = 0; c < 3; ++c) {
+    const int counts[5] = {0, 7, 45, 31, 33};
+    for (int c = 0; c < 5; ++c) {
         ep::i64* own = out + c * 60;
         ep::for_hits(
             counts[c], [](int i) { return i != 5 && ep::lane_index() <= i; },
@@ -293,6 +294,47 @@ __device__ __forceinline__ void runs(ep::i64* out) {
     runs_of<70>(meta, to);
 }
 
+/// Value `i` of a block: magnitudes of so many octaves from some power of two on.
+__device__ __forceinline__ float block_value(int block, int i) {
+    const ep::u32 first[8] = {0, 0, 127, 120, 90, 1, 215, 254};
+    const ep::u32 octaves[8] = {1, 3, 1, 16, 60, 40, 39, 1};
+    if (block >= 8) {
+        // Nothing; the least magnitudes, and one below; nearly all octaves, and somewhat more.
+        const float last[4][3] = {{0.0f, -0.0f, 0.0f},
+                                  {0x1p-126f, -0x1p-126f, 0x1p-127f},
+                                  {0x1p-27f, -0x1.8p4f, 1.0f},
+                                  {0x1.e9p-29f, 0x1p4f, -0x1p-40f}};
+        return last[block - 8][i % 3];
+    }
+    const ep::u32 mixed = static_cast<ep::u32>(block * 64 + i + 1) * 2654435761u;
+    const ep::u32 exponent = first[block] + (mixed >> 7) % octaves[block];
+    return ep::float_of((mixed & 0x80000000u) | exponent << 23 | (mixed & 0x7fffffu));
+}
+
+/// Blocks of values, of which each lane has two: their scales, and codes of ten bits.
+__device__ __forceinline__ void blocks(ep::i64* out) {
+    const int lane = ep::lane_index();
+    for (int b = 0; b < 12; ++b) {
+        ep::i64* own = out + b * 140;
+        float peak = 0.0f, least = 0.0f;
+        for (int i = lane; i < 64; i += ep::kLanes) {
+            peak = ep::greater_magnitude(peak, block_value(b, i));
+            least = ep::lesser_magnitude(least, block_value(b, i));
+        }
+        const float scale = ep::block_scale(peak);
+        peak = ep::block_peak(peak), least = ep::block_least(least);
+        const float low = ep::log_low(least, peak), step = ep::log_step(low, peak);
+        if (lane == b) {
+            own[0] = ep::bits_of(scale);
+            own[1] = ep::bits_of(low);
+            own[2] = ep::bits_of(step);
+        }
+        for (int i = lane; i < 64; i += ep::kLanes) {
+            own[3 + i] = ep::to_logfmt10(block_value(b, i), low, step);
+        }
+    }
+}
+
 }  // namespace warps
 
 extern "C" __global__ void __launch_bounds__(warps::kWarps * 32)
@@ -323,6 +365,7 @@ extern "C" __global__ void __launch_bounds__(warps::kWarps * 32)
             case 12: warps::counters(out); break;
             case 13: warps::hits(out); break;
             case 14: warps::runs(out); break;
+            case 15: warps::blocks(out); break;
             default: break;
         }
     }

@@ -1,8 +1,10 @@
 //! What functions leave that lanes or warps call together, in the order of `warps.cu`.
 
+use ep_runtime::meaning::logfmt::Range;
+
 use super::{Check, Sheet, UNTOUCHED};
 
-pub(super) const CHECKS: [Check; 15] = [
+pub(super) const CHECKS: [Check; 16] = [
     ("loops of a role", loops),
     ("what is done once", singles),
     ("tokens of stripes", stripes),
@@ -18,6 +20,7 @@ pub(super) const CHECKS: [Check; 15] = [
     ("places that are dealt out", counters),
     ("numbers that come up", hits),
     ("messages that have arrived", runs),
+    ("blocks of values", blocks),
 ];
 
 fn loops() -> Vec<i64> {
@@ -223,7 +226,7 @@ fn counters() -> Vec<i64> {
 
 fn hits() -> Vec<i64> {
     let mut sheet = Sheet::new();
-    for (c, count) in [0, 7, 45].into_iter().enumerate() {
+    for (c, count) in [0, 7, 45, 31, 33].into_iter().enumerate() {
         for i in (0..count).filter(|i| *i != 5) {
             sheet.add(c * 60 + i, ((i + 1).min(32) * 100 + i % 32) as i64);
         }
@@ -251,6 +254,35 @@ fn runs() -> Vec<i64> {
         let first = *sheet.at(place + 4 * count);
         sheet.set(place + 2 * ROWS * count, first + 1);
         place += 3 * ROWS * count;
+    }
+    sheet.0
+}
+
+fn blocks() -> Vec<i64> {
+    const OCTAVES: [(u32, u32); 8] =
+        [(0, 1), (0, 3), (127, 1), (120, 16), (90, 60), (1, 40), (215, 39), (254, 1)];
+    let (least, power) = (f32::MIN_POSITIVE, |of: i32| 2_f32.powi(of));
+    let last = [
+        [0.0, -0.0, 0.0],
+        [least, -least, least / 2.0],
+        [power(-27), -1.5 * power(4), 1.0],
+        [(1.0 + 233.0 / 256.0) * power(-29), power(4), -power(-40)],
+    ];
+    let value = |block: usize, i: usize| {
+        let Some((first, octaves)) = OCTAVES.get(block) else { return last[block - 8][i % 3] };
+        let mixed = ((block * 64 + i + 1) as u32).wrapping_mul(2_654_435_761);
+        let exponent = first + (mixed >> 7) % octaves;
+        f32::from_bits(mixed & 0x8000_0000 | exponent << 23 | mixed & 0x7f_ffff)
+    };
+    let mut sheet = Sheet::new();
+    for block in 0..12 {
+        let values: Vec<f32> = (0..64).map(|i| value(block, i)).collect();
+        let peak = values.iter().fold(0.0_f32, |peak, value| peak.max(value.abs()));
+        let range = Range::of(&values);
+        let scale = peak.max(1e-10) / 448.0;
+        let all = [scale, range.low, range.step].map(|it| i64::from(it.to_bits()));
+        sheet.put(block * 140, all);
+        sheet.put(block * 140 + 3, values.iter().map(|it| i64::from(range.encode(*it))));
     }
     sheet.0
 }

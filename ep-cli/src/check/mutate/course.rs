@@ -16,6 +16,7 @@ use ep_runtime::jit::Arch;
 use ep_runtime::meaning::Wrong;
 use ep_runtime::net::{ModelNetwork, ModelOptions};
 use ep_runtime::pipelines::ALL;
+use ep_runtime::plan::Plan;
 use ep_verify::Findings;
 use ep_verify::declared::Declared;
 use ep_verify::functions::{FunctionSet, functions};
@@ -206,7 +207,10 @@ impl Course {
             What::Declared(drawn) => {
                 judge(drawn.check(&backend, &group).map_err(|error| text(&error))?)
             }
-            What::Functions(which) => judge(functions(&group, *which)),
+            What::Functions(which) => {
+                let plan = which.plan(self.arch());
+                judge(over_network(&backend, &plan, |net| functions(&group, *which, net)))
+            }
         };
         Ok(judged.map(|_| backend.stats().steps))
     }
@@ -278,13 +282,20 @@ impl Drawn {
     ) -> Result<Result<Findings, CallError>, Wrong> {
         let Calls { emitted, drawn } = &self.calls;
         let declared = Declared::new(emitted, drawn, ROUNDS, &self.subject.functions())?;
-        let options = ModelOptions::default();
-        let network = ModelNetwork::of_plan(backend, &emitted.plan, &options);
-        Ok(network.map_err(CallError::Network).and_then(|network| {
-            let addresses = network.as_ref().map(ModelNetwork::addresses).unwrap_or_default();
-            declared.check_over(group, self.calls.blocks_min() + 1, &addresses)
-        }))
+        let blocks = self.calls.blocks_min() + 1;
+        Ok(over_network(backend, &emitted.plan, |net| declared.check_over(group, blocks, net)))
     }
+}
+
+/// What a check gives of a kernel that finds the network which its plan takes at these addresses.
+fn over_network(
+    backend: &Arc<HostBackend>,
+    plan: &Plan,
+    check: impl FnOnce(&[u64]) -> Result<Findings, CallError>,
+) -> Result<Findings, CallError> {
+    let network = ModelNetwork::of_plan(backend, plan, &ModelOptions::default());
+    let network = network.map_err(CallError::Network)?;
+    check(&network.as_ref().map(ModelNetwork::addresses).unwrap_or_default())
 }
 
 #[cfg(test)]
