@@ -19,6 +19,7 @@ use ep_runtime::plan::Config;
 use ep_runtime::tensor::{Bf16, DeviceTensor};
 use ep_runtime::{AnyPipeline, pipeline};
 
+use crate::by_commit;
 use crate::emitted::{emitted_entries, shaped};
 
 const RANKS: usize = 3;
@@ -322,7 +323,7 @@ fn the_others_go_on_without_a_rank_that_dies() {
     let Some(programs) = crate::host::programs() else { return };
     let runs =
         (0..24).map(|seed| (Build::Plain, seed)).chain((0..6).map(|it| (Build::Checked, it)));
-    runs.for_each(|(build, seed)| survive(programs, build, seed));
+    by_commit::some(runs, 3).for_each(|(build, seed)| survive(programs, build, seed));
 }
 
 /// Calls to which a rank comes just when the others cease to wait for it. Parts of a sum may be missing only
@@ -353,7 +354,7 @@ fn a_rank_may_come_just_when_it_is_missed() {
     let Some(programs) = crate::host::programs() else { return };
     let runs =
         (0..24).map(|seed| (Build::Plain, seed)).chain((0..6).map(|it| (Build::Checked, it)));
-    runs.for_each(|(build, seed)| reunite(programs, build, seed));
+    by_commit::some(runs, 3).for_each(|(build, seed)| reunite(programs, build, seed));
 }
 
 /// A rank that makes no calls is missed after one timeout, and answers again when it is taken back in.
@@ -548,7 +549,7 @@ in ep/slot_rows.cuh
 #[test]
 fn planted_bugs_of_calls_without_a_rank_are_found() {
     let Some(programs) = crate::host::programs() else { return };
-    for bug in Mutant::parse(BUGS).expect("the list is read") {
+    for bug in by_commit::some(Mutant::parse(BUGS).expect("the list is read"), 3) {
         let planted = programs.planted(&bug);
         let finds = |seed| {
             let run = AssertUnwindSafe(|| {
