@@ -14,6 +14,8 @@ use crate::rules::Rules;
 
 /// Bytes of address space; pages are backed when touched.
 pub(crate) const ARENA_BYTES: usize = 16 << 30;
+/// The arena is opened in steps: a kernel that writes on and on must not use up the machine's memory.
+const STEP_BYTES: usize = 1 << 30;
 /// How buffers, and the parts of one, are aligned.
 pub(crate) const ALIGNMENT: usize = 256;
 /// Marked bytes on both sides of each region: what a run has changed there it wrote outside.
@@ -87,6 +89,8 @@ pub(crate) struct Part {
 pub(crate) struct Heap {
     pages: Pages,
     used: usize,
+    /// Bytes that can be touched.
+    open: usize,
     regions: Vec<Region>,
     parts: Vec<Part>,
     /// The region that was asked for last: the next question is often about it.
@@ -102,8 +106,10 @@ impl Heap {
     /// An empty arena.
     pub(crate) fn new() -> io::Result<Self> {
         let pages = Pages::shared(ARENA_BYTES)?;
+        pages.open(STEP_BYTES)?;
+        let (used, open) = (*GAP.start(), STEP_BYTES);
         let (regions, parts) = (Vec::new(), Vec::new());
-        Ok(Self { pages, used: *GAP.start(), regions, parts, last: Cell::new(0) })
+        Ok(Self { pages, used, open, regions, parts, last: Cell::new(0) })
     }
 
     /// First byte of the arena.
@@ -130,6 +136,13 @@ impl Heap {
             let message = format!("{name}: {bytes} bytes do not fit in the world's memory");
             return Err(Failure::new(FailureKind::Launch, message));
         };
+        if end > self.open {
+            let open = end.next_multiple_of(STEP_BYTES);
+            self.pages.open(open).map_err(|error| {
+                Failure::new(FailureKind::Launch, format!("{name}: {bytes} bytes: {error}"))
+            })?;
+            self.open = open;
+        }
         self.used = end;
         self.regions.push(Region { from, bytes, name: name.to_owned(), rank, reach });
         self.mark_guards(self.regions.len() - 1);

@@ -20,9 +20,14 @@ impl Pages {
         imp::map(bytes, false).map(|at| Self { at, bytes })
     }
 
-    /// Memory that a forked child shares with its parent.
+    /// Memory that a forked child shares with its parent; nobody can touch it before it is opened.
     pub(crate) fn shared(bytes: usize) -> io::Result<Self> {
         imp::map(bytes, true).map(|at| Self { at, bytes })
+    }
+
+    /// Lets everybody touch the first `bytes` of shared memory.
+    pub(crate) fn open(&self, bytes: usize) -> io::Result<()> {
+        imp::open(self.at, bytes.min(self.bytes))
     }
 
     /// First byte.
@@ -65,6 +70,7 @@ mod imp {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicI32, Ordering};
 
+    const PROT_NONE: c_int = 0;
     const PROT_READ_WRITE: c_int = 3;
     const MAP_SHARED: c_int = 1;
     const MAP_PRIVATE: c_int = 2;
@@ -108,6 +114,7 @@ mod imp {
             offset: c_long,
         ) -> *mut c_void;
         fn munmap(at: *mut c_void, bytes: usize) -> c_int;
+        fn mprotect(at: *mut c_void, bytes: usize, prot: c_int) -> c_int;
         fn pipe(ends: *mut c_int) -> c_int;
         fn fork() -> c_int;
         fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
@@ -119,11 +126,20 @@ mod imp {
     }
 
     pub(super) fn map(bytes: usize, shared: bool) -> io::Result<*mut u8> {
-        let kind = if shared { MAP_SHARED } else { MAP_PRIVATE };
+        let (kind, prot) =
+            if shared { (MAP_SHARED, PROT_NONE) } else { (MAP_PRIVATE, PROT_READ_WRITE) };
         let flags = kind | MAP_ANONYMOUS | MAP_NORESERVE;
         // SAFETY: a fresh anonymous mapping touches no existing memory.
-        let at = unsafe { mmap(ptr::null_mut(), bytes.max(1), PROT_READ_WRITE, flags, -1, 0) };
+        let at = unsafe { mmap(ptr::null_mut(), bytes.max(1), prot, flags, -1, 0) };
         if at as isize == -1 { Err(io::Error::last_os_error()) } else { Ok(at.cast()) }
+    }
+
+    pub(super) fn open(at: *mut u8, bytes: usize) -> io::Result<()> {
+        // SAFETY: the range lies in a mapping of ours, and loses nothing by it.
+        match unsafe { mprotect(at.cast(), bytes, PROT_READ_WRITE) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     pub(super) fn unmap(at: *mut u8, bytes: usize) {
@@ -258,6 +274,10 @@ mod imp {
     use std::path::PathBuf;
 
     pub(super) fn map(_bytes: usize, _shared: bool) -> io::Result<*mut u8> {
+        Err(io::Error::from(io::ErrorKind::Unsupported))
+    }
+
+    pub(super) fn open(_at: *mut u8, _bytes: usize) -> io::Result<()> {
         Err(io::Error::from(io::ErrorKind::Unsupported))
     }
 

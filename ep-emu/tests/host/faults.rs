@@ -135,6 +135,12 @@ fn crashes_and_hangs_end_only_their_worker() {
     assert!(failure.message.contains("signal 11: rank 0 block 0 warp 0 lane 5"), "{failure}");
     assert!(failure.message.contains("(null_write)"), "{failure}");
 
+    // Before the memory of the machine is full.
+    let (mut world, lists) = prepare("writes_on", Spec::default(), 32);
+    let failure = world.run_isolated(lists, Duration::from_secs(30)).expect_err("a crash");
+    assert_eq!(failure.kind, FailureKind::Crash);
+    assert!(failure.message.contains("(writes_on)"), "{failure}");
+
     let (mut world, lists) = prepare("endless", Spec::default(), 32);
     let failure = world.run_isolated(lists, Duration::from_millis(300)).expect_err("a hang");
     assert_eq!(failure.kind, FailureKind::Hang);

@@ -66,6 +66,11 @@ extern "C" __global__ void null_write(const __grid_constant__ Args args) {
     if (threadIdx.x == 5) *reinterpret_cast<u32*>(args.timeout_ns) = 1;
 }
 
+/// A word in each of 64 MiB, as far as 4 GiB behind its own.
+extern "C" __global__ void writes_on(const __grid_constant__ Args args) {
+    for (u64 at = 0; threadIdx.x == 5 && at < 1ull << 30; at += 1ull << 24) args.result[at] = 1;
+}
+
 extern "C" __global__ void endless(const __grid_constant__ Args args) {
     volatile u32 never = 0;
     while (threadIdx.x == 7 && never == 0) {
