@@ -89,9 +89,9 @@ pub(crate) struct Options {
     /// The first seed; each schedule has the next one
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Another shape for each seed
-    #[arg(long)]
-    fuzz_shapes: bool,
+    /// Another shape for each seed, or for each N seeds
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
+    fuzz_shapes: Option<u64>,
     /// Something that goes wrong in every schedule
     #[arg(long, value_enum)]
     fault: Option<Fault>,
@@ -145,15 +145,15 @@ impl Options {
     /// Refuses what every schedule of standard pipelines draws for itself.
     fn has_effect(&self) -> Result<(), Failure> {
         let drawn: &[&str] = match self.fuzz_shapes {
-            true => &["alignment", "hidden", "topk", "experts", "weights", "bias"],
-            false => &["alignment"],
+            Some(_) => &["alignment", "hidden", "topk", "experts", "weights", "bias"],
+            None => &["alignment"],
         };
         if let Some(name) = drawn.iter().find(|name| self.problem.sets(name)) {
             let what = format!("`{name}` has no effect here: each schedule draws its own");
             return Err(Failure::WrongUse(what));
         }
         match self.problem.tokens {
-            Some(_) if self.fuzz_shapes => Err(Failure::WrongUse(
+            Some(_) if self.fuzz_shapes.is_some() => Err(Failure::WrongUse(
                 "`--tokens` has no effect beside `--fuzz-shapes`: each schedule draws its own"
                     .to_owned(),
             )),
@@ -366,7 +366,11 @@ impl Tally {
 
 /// The command line that runs this schedule again.
 fn replay(options: &Options, variant: &Variant, seed: u64) -> String {
-    let fuzz = if options.fuzz_shapes { " --fuzz-shapes" } else { "" };
+    let fuzz = match options.fuzz_shapes {
+        None => String::new(),
+        Some(1) => " --fuzz-shapes".to_owned(),
+        Some(seeds) => format!(" --fuzz-shapes={seeds}"),
+    };
     let fault = options.fault_in(variant, seed);
     let fault = fault.map(|it| format!(" --fault {}", it.name())).unwrap_or_default();
     let mut words = variant.problem.words();
@@ -401,7 +405,7 @@ fn declared(
         // What some have, others need not.
         problem.set.retain(|(name, _)| subject.knows(name));
     }
-    if !options.fuzz_shapes {
+    if options.fuzz_shapes.is_none() {
         subject.calls(&problem, Arch::Sm90a, 0, options.seed)?;
     }
     let (name, pipeline) = (entry.name.to_owned(), entry.name.to_owned());
@@ -435,7 +439,7 @@ fn standard(options: &Options, reach: Reach) -> Result<Vec<Variant>, Failure> {
             };
             let name = format!("{what} {}", via.name());
             let standard = Standard { reach, options: asked };
-            if !options.fuzz_shapes {
+            if options.fuzz_shapes.is_none() {
                 let ranks = options.problem.ranks as usize;
                 checked(&standard.options, ranks)?;
                 fits_here(&standard.options, ranks)?;
@@ -473,9 +477,9 @@ fn for_each_trial(
         let trial = Trial {
             net: &options.net,
             problem: &variants[index].problem,
-            build: options.mode.build(if options.fuzz_shapes { 1 } else { options.schedules }),
+            build: options.mode.build(options.fuzz_shapes.unwrap_or(options.schedules)),
             fault: options.fault_in(&variants[index], seed),
-            other_shapes: options.fuzz_shapes,
+            shape: options.fuzz_shapes.map(|seeds| seed / seeds),
             // What another process comes to is not noted here.
             isolation: (!options.coverage).then_some(LIMIT),
             seed,

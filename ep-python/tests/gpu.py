@@ -1,5 +1,7 @@
 """What only GPUs can show, with torch on 2 of them: `python tests/gpu.py [--steps N] [--buffers N] [--only NAME]`.
 
+Where there is one, both ranks share it, and its times say nothing.
+
 It runs the tests of `torch_calls` and `torch_callers` there, and then: rows at full size, graphs whose token counts
 change, streams and events, few tokens by phases and in a graph of many layers, a layer that is trained, a rank that
 dies, buffers that come and go, and what a call costs the host.
@@ -336,7 +338,7 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int, only: str
 
 
 class Gpus(unittest.TestCase):
-    """In processes with a GPU each."""
+    """In processes with a GPU each, if there are enough."""
 
     ranks, steps, buffers, only = 2, 200, 1000, ""
 

@@ -26,7 +26,7 @@ PLACE = os.environ.get("EPFORGE_TEST_PLACE", "cpu")
 
 
 def ranks_in_processes(ranks: int, place: str, test: Callable[..., None], *arguments: Any) -> None:
-    """Runs a test in a process for each rank, with its tensors on the host or on a GPU of its own."""
+    """Runs a test in a process for each rank, with its tensors on the host or on GPUs, which they share if there are fewer."""
     with tempfile.TemporaryDirectory() as folder:
         # The first one that fails ends the others, and its error is raised here.
         mp.spawn(_process, (ranks, place, folder, test, arguments), nprocs=ranks)
@@ -36,10 +36,13 @@ def _process(
     rank: int, ranks: int, place: str, folder: str, test: Callable[..., None], arguments: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(1)
+    backend = "gloo"
     if place == "cuda":
-        torch.cuda.set_device(rank)
-    torch.set_default_device(torch.device(place, rank) if place == "cuda" else place)
-    backend = "cpu:gloo,cuda:nccl" if place == "cuda" else "gloo"
+        count = torch.cuda.device_count()
+        torch.cuda.set_device(rank % count)
+        # NCCL wants a GPU for each rank.
+        backend = "cpu:gloo,cuda:nccl" if ranks <= count else backend
+    torch.set_default_device(torch.device(place, torch.cuda.current_device()) if place == "cuda" else place)
     dist.init_process_group(backend, init_method=f"file://{folder}/meet", rank=rank, world_size=ranks)
     torch.manual_seed(rank)
     test(rank, ranks, *arguments)

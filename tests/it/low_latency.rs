@@ -1,14 +1,16 @@
-//! Low latency by typed calls on the host, where a rank may be late, or left out of some calls.
+//! Low latency by typed calls on the host, where a rank may be late, or left out of some calls, and on GPUs.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ep_runtime::buffer::CallOptions;
+use ep_runtime::gpu::{GpuBackend, GpuOptions, compile_with};
 use ep_runtime::group::{Group, GroupKernel, GroupOptions, place_control};
 use ep_runtime::host::mutant::Mutant;
 use ep_runtime::host::{Build, Faults, HostBackend, HostOptions, Programs, TIMEOUT};
-use ep_runtime::jit::Arch;
+use ep_runtime::jit::{Arch, Cache, Jit, Nvrtc};
 use ep_runtime::memory::Window;
 use ep_runtime::net::ModelOptions;
 use ep_runtime::pipelines::{
@@ -386,6 +388,58 @@ fn circle(programs: &Arc<Programs>, build: Build) {
 fn ranks_that_wait_for_each_other_are_not_absent() {
     let Some(programs) = crate::host::programs() else { return };
     circle(programs, Build::Plain);
+}
+
+/// Calls of ranks that share GPUs where there are fewer; none where there is no GPU.
+fn on_gpus(leaves_out_absent: bool) -> Option<Calls> {
+    if !crate::gpus::found() {
+        return None;
+    }
+    let jit = Jit::new(Nvrtc::find().expect("it is there"), Cache::at(None).expect("a folder"));
+    let options = GpuOptions::spread(RANKS).expect("there are GPUs");
+    let backend = GpuBackend::new(&options, compile_with(Arc::new(jit))).expect("they open");
+    let options = GroupOptions { timeout: Duration::from_secs(2), leaves_out_absent };
+    Some(Calls::of(Group::new(Arc::new(backend), options).expect("there is a group")))
+}
+
+#[test]
+fn calls_on_gpus() {
+    let Some(mut calls) = on_gpus(false) else { return };
+    (0..50).for_each(|call| calls.run(|rank| (rank + call) % 3 == 0));
+    for (out, missed) in [(1, 1), (0, 2), (2, 5)] {
+        calls.group.leave_out(out, true).expect("there is such a rank");
+        (0..missed).for_each(|call| calls.run_without(&[out], |rank| (rank + call) % 2 == 0));
+        calls.group.leave_out(out, false).expect("it comes back");
+        (0..3).for_each(|call| calls.run(|rank| (rank + call) % 3 == 0));
+    }
+    let waited = times(&calls, 0);
+    for (own, waited) in calls.own.iter_mut().zip(&waited) {
+        own.outputs.wait_ns = Some(waited.clone());
+    }
+    // The last rank to be launched is waited for.
+    (0..3).for_each(|_| calls.run(|_| false));
+    let first = waited[0].read().expect("it is there");
+    assert!(first.iter().any(|waited| *waited > 0), "{first:?}");
+}
+
+#[test]
+fn a_rank_that_does_not_answer_on_gpus() {
+    let Some(calls) = on_gpus(true) else { return };
+    for (out, apart) in [(2, false), (0, true)] {
+        (0..20).for_each(|call| calls.run(|rank| apart != ((rank + call) % 3 == 0)));
+        (0..3).for_each(|_| calls.run_without(&[out], |_| apart));
+        for rank in 0..RANKS {
+            let missed = if rank == out { vec![] } else { vec![out] };
+            assert_eq!(calls.absent(rank), missed, "rank {rank}");
+        }
+        calls.group.leave_out(out, false).expect("it comes back");
+        assert!((0..RANKS).all(|rank| calls.absent(rank).is_empty()));
+    }
+    (0..20).for_each(|call| calls.run(|rank| (rank + call) % 3 == 0));
+    let others = Calls::of(calls.group.clone());
+    (0..RANKS).for_each(|rank| if rank == 0 { &calls } else { &others }.launch(rank, false));
+    let words = calls.group.sync(0).expect_err("they made no call together").to_string();
+    assert!(words.contains("rank 0") && words.contains("rank 1"), "{words}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod forms;
 mod from_docs;
 mod front_end;
 mod fuzz;
+mod gpus;
 mod host;
 mod ir;
 mod litmus;

@@ -124,6 +124,8 @@ impl Fault {
                 waits.iter().any(|wait| wait.rank == own || wait.peer == Some(own))
                     || waits.iter().all(|wait| wait.peer.is_none())
             }
+            // It left before it had counted, and nobody waited for it.
+            CallError::Silent { rank, .. } => self == StoppedRank && *rank == own,
             // Nobody else needed the rank any more, or nobody's wait has a bound: a warp that waits
             // for its own copy.
             CallError::Backend(BackendError::Kernel { .. }) => {

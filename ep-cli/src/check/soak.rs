@@ -138,7 +138,7 @@ fn check(options: &Options, seed: u64, plain: bool) -> super::Options {
         schedules: 1,
         mode: if seed % CHECKED == 1 { Mode::Hb } else { Mode::Fast },
         seed,
-        fuzz_shapes: true,
+        fuzz_shapes: Some(1),
         fault: None,
         every_fault: seed % STRUCK == 2,
         coverage: false,
@@ -163,7 +163,7 @@ fn attempt(options: &Options, all: &[Variant], number: u64, programs: &Arc<Progr
         net: &asked.net,
         build: asked.mode.build(1),
         fault,
-        other_shapes: true,
+        shape: Some(seed),
         isolation: Some(LIMIT),
         seed,
     };

@@ -76,7 +76,8 @@ pub(super) struct Trial<'a> {
     pub(super) net: &'a Net,
     pub(super) build: Build,
     pub(super) fault: Option<Fault>,
-    pub(super) other_shapes: bool,
+    /// The number of the shape that it draws, if it draws one.
+    pub(super) shape: Option<u64>,
     /// Runs kernels in a process of their own, which may take so long.
     pub(super) isolation: Option<Duration>,
     pub(super) seed: u64,
@@ -96,12 +97,12 @@ impl Trial<'_> {
 
     fn run_standard(&self, standard: &Standard, programs: &Arc<Programs>) -> Result<u64, Trouble> {
         let ranks = self.problem.ranks as usize;
-        if !self.other_shapes {
+        let Some(shape) = self.shape else {
             return self.run_shape(standard.reach, &standard.options, ranks, programs);
-        }
+        };
         let mut refused = Trouble::Found(String::new());
         for draw in 0..DRAWS {
-            let (options, ranks) = shape::drawn(&standard.options, ranks, self.seed, draw);
+            let (options, ranks) = shape::drawn(&standard.options, ranks, shape, draw);
             match self.run_shape(standard.reach, &options, ranks, programs) {
                 // Not every shape that can be drawn has a plan.
                 Err(trouble @ Trouble::NoPlan(_)) => refused = trouble,
@@ -121,10 +122,9 @@ impl Trial<'_> {
     /// Calls as they are drawn from the declaration: of the same shape for every seed, or of another.
     fn run_declared(&self, subject: &Subject, programs: &Arc<Programs>) -> Result<u64, Trouble> {
         let (problem, arch) = (self.emitted(), self.arch());
-        let shape = if self.other_shapes { self.seed } else { 0 };
-        let calls = subject.calls(&problem, arch, shape, self.seed);
+        let calls = subject.calls(&problem, arch, self.shape.unwrap_or(0), self.seed);
         let mut calls = calls.map_err(|failure| Trouble::NoPlan(failure.sentence()))?;
-        if self.other_shapes && self.seed % LEAVES == 3 {
+        if self.shape.is_some() && self.seed % LEAVES == 3 {
             calls.leave_out((self.seed / LEAVES) as usize);
         }
         let declared = Declared::new(&calls.emitted, &calls.drawn, ROUNDS, &subject.functions());
@@ -148,15 +148,19 @@ impl Trial<'_> {
         run(Some((fault, fault.drawn(ranks, self.seed, steps))))
     }
 
-    /// The problem, where shapes are drawn statement by statement in every fourth schedule.
+    /// The problem, where shapes are drawn statement by statement in every fourth one.
     fn emitted(&self) -> Problem {
-        let plain = self.problem.plain || (self.other_shapes && self.seed % 8 >= 6);
+        let plain = self.problem.plain || self.shape.is_some_and(|shape| shape % 8 >= 6);
         Problem { plain, ..self.problem.clone() }
     }
 
-    /// What texts are emitted for: where shapes are drawn, in every eighth schedule without TMA.
+    /// What texts are emitted for: where shapes are drawn, for every eighth one without TMA.
     fn arch(&self) -> Arch {
-        if self.other_shapes && matches!(self.seed % 16, 3 | 10) { Arch::Sm80 } else { Arch::Sm90a }
+        if matches!(self.shape.map(|shape| shape % 16), Some(3 | 10)) {
+            Arch::Sm80
+        } else {
+            Arch::Sm90a
+        }
     }
 
     /// How the machine runs, with a fault on a rank at a step.
@@ -203,7 +207,10 @@ impl Trial<'_> {
             HostBackend::new(programs, self.host(ranks, struck)).map_err(CallError::from)?;
         let (group, problem) = (backend.group()?, self.emitted());
         // Five handles: ranks may be calls apart.
-        let options = BufferOptions { live: 5, ..shape::way(options.clone(), self.seed) };
+        let options = BufferOptions {
+            live: 5,
+            ..shape::way(options.clone(), self.shape.unwrap_or(self.seed))
+        };
         let mut case = Case::random_for(options, ranks, self.seed);
         shape::fill(&mut case);
         if let Some((fault, (rank, _))) = struck {
