@@ -26,13 +26,13 @@ use crate::findings::Findings;
 use crate::oracle::Differences;
 
 /// The kernels.
-pub(crate) const COUNTS_TEXT: &str = include_str!("functions/counts.cu");
-pub(crate) const MOVES_TEXT: &str = include_str!("functions/moves.cu");
-pub(crate) const PUTS_TEXT: &str = include_str!("functions/puts.cu");
-pub(crate) const SLOTS_TEXT: &str = include_str!("functions/slots.cu");
-pub(crate) const VALUES_TEXT: &str = include_str!("functions/values.cu");
-pub(crate) const WAITS_TEXT: &str = include_str!("functions/waits.cu");
-pub(crate) const WARPS_TEXT: &str = include_str!("functions/warps.cu");
+const COUNTS_TEXT: &str = include_str!("functions/counts.cu");
+const MOVES_TEXT: &str = include_str!("functions/moves.cu");
+const PUTS_TEXT: &str = include_str!("functions/puts.cu");
+const SLOTS_TEXT: &str = include_str!("functions/slots.cu");
+const VALUES_TEXT: &str = include_str!("functions/values.cu");
+const WAITS_TEXT: &str = include_str!("functions/waits.cu");
+const WARPS_TEXT: &str = include_str!("functions/warps.cu");
 
 /// Numbers that a check may give.
 const ROOM: usize = 1 << 15;

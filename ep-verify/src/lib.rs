@@ -27,21 +27,14 @@ mod unordered;
 
 pub use findings::Findings;
 
-/// The kernels of this crate and of `ep_runtime::tune` that no pipeline declares: a name, the text, and
-/// whether it needs bulk copies.
-pub const HANDWRITTEN: [(&str, &str, bool); 14] = [
+/// The kernels of this crate and of `ep_runtime::tune` that no pipeline declares and that run on GPUs: a
+/// name, the text, and whether it needs bulk copies.
+pub const HANDWRITTEN: [(&str, &str, bool); 7] = [
     ("experts", selftest::EXPERTS_TEXT, false),
-    ("counts", functions::COUNTS_TEXT, false),
-    ("moves", functions::MOVES_TEXT, true),
-    ("slots", functions::SLOTS_TEXT, false),
-    ("values", functions::VALUES_TEXT, false),
-    ("waits", functions::WAITS_TEXT, false),
-    ("warps", functions::WARPS_TEXT, false),
     ("floor", selftest::FLOOR_TEXT, true),
     ("litmus", litmus::ORDERS_TEXT, false),
     ("litmus_bulk", litmus::BULK_TEXT, true),
     ("load", selftest::LOAD_TEXT, false),
     ("probe", probe::TEXT, false),
     ("pushes", ep_runtime::tune::PUSH_TEXT, true),
-    ("puts", functions::PUTS_TEXT, false),
 ];

@@ -208,7 +208,7 @@ fn damage_each_token(source: &str) {
     let lines = source.lines().count();
     let tokens = tokens(source);
     for (index, token) in tokens.iter().enumerate() {
-        if !by_commit::takes(index, 0, 4) {
+        if !by_commit::takes(index, 0, 6) {
             continue;
         }
         let other = &source[tokens[(index * 7 + 3) % tokens.len()].clone()];

@@ -118,12 +118,7 @@ impl Fault {
         }
         let own = rank as usize;
         match error {
-            // A slot that any rank may fill says who waits, and cannot say for whom: then no wait names a peer.
-            CallError::Timeout(timeouts) => {
-                let waits = &timeouts.waits;
-                waits.iter().any(|wait| wait.rank == own || wait.peer == Some(own))
-                    || waits.iter().all(|wait| wait.peer.is_none())
-            }
+            CallError::Timeout(timeouts) => may_be_for(own, &timeouts.waits),
             // It left before it had counted, and nobody waited for it.
             CallError::Silent { rank, .. } => self == StoppedRank && *rank == own,
             // Nobody else needed the rank any more, or nobody's wait has a bound: a warp that waits
@@ -151,6 +146,14 @@ impl Fault {
         };
         (!ended).then(|| format!("after {}, ranks did not leave in order", self.name()))
     }
+}
+
+/// Whether a rank may be what all wait for in the end: it waits, or is waited for. What any of several ranks
+/// may bring names none of them; then all that is named has to wait so itself.
+fn may_be_for(rank: usize, waits: &[StuckWait]) -> bool {
+    let names_none = |of: usize| waits.iter().any(|it| it.rank == of && it.peer.is_none());
+    waits.iter().any(|wait| wait.rank == rank || wait.peer == Some(rank))
+        || waits.iter().all(|wait| wait.peer.is_none_or(names_none))
 }
 
 /// What is wrong with the records of waits that ran out: each warp that waited when nothing could run any
@@ -243,6 +246,50 @@ in ep/sync.cuh
         let case = Case::even(BufferOptions::new(8, 64, 2, 4), 2, 4);
         let outcome = Selftest::new(&group, &BuiltIn, case).and_then(|test| test.check_counts());
         judge(Some((Fault::DeadRank, 1)), outcome, &backend)
+    }
+
+    #[test]
+    fn whoever_is_named_for_a_fault_waits_for_it() {
+        let wait = |rank, peer| StuckWait {
+            rank,
+            pipeline: "P".to_owned(),
+            role: "R".to_owned(),
+            channel: "C".to_owned(),
+            waiting_for: "a row in the ring".to_owned(),
+            expired: true,
+            stripe: None,
+            peer,
+            want: 0,
+            seen: None,
+            epoch: 1,
+            block: 0,
+            warp: 0,
+            pairs: Vec::new(),
+        };
+        for (waits, is_explained) in [
+            (vec![wait(0, Some(2))], true),
+            (vec![wait(2, Some(0)), wait(1, Some(0))], true),
+            (vec![wait(0, Some(1))], false),
+            (vec![wait(0, None), wait(1, None)], true),
+            // Rank 0 waits for its own forwarder, which waits for whichever node sends first.
+            (vec![wait(0, Some(0)), wait(0, None), wait(3, None)], true),
+            (vec![wait(0, Some(1)), wait(0, None)], false),
+        ] {
+            assert_eq!(may_be_for(2, &waits), is_explained, "{waits:?}");
+        }
+    }
+
+    #[test]
+    fn who_is_stopped_alone_need_not_be_waited_for() {
+        let Ok(programs) = Programs::find() else { return };
+        let mut host = HostOptions::new(1);
+        host.spec.faults = Fault::StoppedRank.faults(1, (0, 1));
+        let backend = HostBackend::new(&programs, host).unwrap();
+        let case = Case::even(BufferOptions::new(8, 64, 2, 4), 1, 4);
+        let test = Selftest::new(&backend.group().unwrap(), &BuiltIn, case);
+        let outcome = test.and_then(|test| test.check());
+        assert!(matches!(outcome, Err(CallError::Silent { rank: 0, .. })), "{outcome:?}");
+        assert_eq!(judge(Some((Fault::StoppedRank, 0)), outcome, &backend), Ok(false));
     }
 
     #[test]

@@ -27,7 +27,7 @@ fn random_declarations_leave_what_they_mean() {
     let seeds = number("EP_RANDOM_DECLARATIONS").unwrap_or(SEEDS);
     let first = number("EP_RANDOM_SEED").unwrap_or(0);
     let mut failures = Vec::new();
-    for seed in by_commit::some(first..first + seeds, 3) {
+    for seed in by_commit::some(first..first + seeds, 4) {
         let invented = Invented::new(seed);
         let Err(words) = judged(&invented, seed) else { continue };
         let small = invented.shrunk(&mut |less| judged(less, seed).is_err());

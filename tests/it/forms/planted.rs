@@ -22,7 +22,7 @@ pub(super) fn all_are_found(
         let once = bug.edits.iter().all(|(old, _)| text.matches(old.as_str()).count() == 1);
         assert!(once, "the text of `{}` has moved", bug.name);
     }
-    for bug in by_commit::some(all, 3) {
+    for bug in by_commit::some(all, 4) {
         let planted = |form: Form| form.planted(&bug);
         let words = (0..seeds).find_map(|seed| run(&bug, seed, &planted).err());
         let words = words.unwrap_or_else(|| panic!("nothing finds that {}", bug.name));

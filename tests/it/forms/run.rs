@@ -160,7 +160,7 @@ impl Form {
         let Some(jit) = crate::nvrtc::jit() else { return };
         let archs = [Arch::Sm80, Arch::Sm90a];
         let all = archs.into_iter().flat_map(|arch| RULES.map(|rules| (arch, rules)));
-        for (arch, rules) in by_commit::some(all, 6) {
+        for (arch, rules) in by_commit::some(all, 10) {
             let emitted = self.emitted(arch, rules);
             let source =
                 CudaSource { name: "form.cu", text: &emitted.cuda, headers: device::HEADERS };
