@@ -191,6 +191,8 @@ def host_time(rank: int, ranks: int) -> None:
     layout = facade.get_dispatch_layout(ids, EXPERTS)
     low = epforge.LowLatency(buffer.group, tokens=128, hidden=HIDDEN, topk=TOPK, experts=EXPERTS, payload="fp8")
     factors = torch.rand(128, TOPK)
+    # A default device is a mode of torch that each of its functions asks, at a microsecond or more.
+    torch.set_default_device(None)
     names = ("dispatch", "combine", "combine of an array", "few", "few back", "facade dispatch", "facade combine")
     spent: dict[str, list[float]] = {name: [] for name in names}
 
@@ -203,12 +205,12 @@ def host_time(rank: int, ranks: int) -> None:
     for _ in range(100):
         received, handle = timed("dispatch", lambda: buffer.dispatch(x, ids))
         timed("combine", lambda received=received, handle=handle: buffer.combine(received, handle))
-        rows = torch.zeros(128 * ranks, HIDDEN, dtype=torch.bfloat16)
+        rows = torch.zeros(128 * ranks, HIDDEN, dtype=torch.bfloat16, device=x.device)
         timed("combine of an array", lambda rows=rows, handle=handle: buffer.combine(rows, handle))
         del received, handle
         torch.cuda.synchronize()
         packed = timed("few", lambda: low.dispatch(x, ids))
-        rows = torch.zeros(packed.x.shape, dtype=torch.bfloat16)
+        rows = torch.zeros(packed.x.shape, dtype=torch.bfloat16, device=x.device)
         timed("few back", lambda rows=rows, packed=packed: low.combine(rows, packed, factors))
         torch.cuda.synchronize()
     named = {"num_tokens_per_rank": layout[0], "is_token_in_rank": layout[3], "num_tokens_per_expert": layout[2]}
@@ -217,6 +219,7 @@ def host_time(rank: int, ranks: int) -> None:
         sent = timed("facade dispatch", lambda: facade.dispatch(x, **named, topk_idx=ids, num_worst_tokens=128 * ranks))
         timed("facade combine", lambda sent=sent: facade.combine(sent[0], sent[4]))
         torch.cuda.synchronize()
+    torch.set_default_device(x.device)
     if rank == 0:
         medians = ", ".join(f"{name} {statistics.median(all_[20:]):.1f}" for name, all_ in spent.items())
         print(f"host time of a call in us, median: {medians}", flush=True)

@@ -338,6 +338,41 @@ __device__ __forceinline__ void neighbors(Out& out) {
     }
 }
 
+/// Elements of a place, eight in a number.
+template <class T>
+__device__ __forceinline__ void put_elements(Out& out, const T* at, int count) {
+    for (int i = 0; i < count; i += ep::kWide) {
+        ep::i64 all = 0;
+        for (int k = ep::kWide - 1; k >= 0; --k) all = all << 8 | static_cast<ep::i64>(at[i + k]);
+        out.put(all);
+    }
+}
+
+/// Eight neighbours of rows of any length, wherever these begin.
+template <class T>
+__device__ __forceinline__ void parts_of_rows(Out& out) {
+    for (int begin = 0; begin < ep::kWide; ++begin) {
+        for (int count = 0; count <= 17; ++count) {
+            for (int i = 0; i <= 8; i += 4) {
+                alignas(16) T row[32];
+                for (int at = 0; at < 32; ++at) row[at] = static_cast<T>(at + 1);
+                out.put(ep::is_whole(row + begin + i) ? 1 : 0);
+                const ep::Wide<T> got = ep::get_wide<T>(row + begin, i, count);
+                put_elements(out, got.values, ep::kWide);
+                ep::Wide<T> all(static_cast<T>(100));
+                all += got;
+                ep::set_wide(row + begin, i, count, all);
+                put_elements(out, row, 32);
+            }
+        }
+    }
+}
+
+__device__ __forceinline__ void rows(Out& out) {
+    parts_of_rows<ep::u32>(out);
+    parts_of_rows<unsigned char>(out);
+}
+
 }  // namespace values
 
 extern "C" __global__ void __launch_bounds__(32)
@@ -365,6 +400,7 @@ extern "C" __global__ void __launch_bounds__(32)
             case 16: values::magnitudes(out); break;
             case 17: values::powers_of_codes(out); break;
             case 18: values::fields(out); break;
+            case 19: values::rows(out); break;
             default: break;
         }
     }

@@ -5,7 +5,7 @@ use ep_runtime::meaning::logfmt::Range;
 
 use super::Check;
 
-pub(super) const CHECKS: [Check; 19] = [
+pub(super) const CHECKS: [Check; 20] = [
     ("helpers of the language", helpers),
     ("sets of bits", bits),
     ("powers of two", powers),
@@ -25,6 +25,7 @@ pub(super) const CHECKS: [Check; 19] = [
     ("magnitudes", magnitudes),
     ("powers of codes", powers_of_codes),
     ("fields of words", fields),
+    ("parts of rows", rows),
 ];
 
 fn codes() -> Vec<i64> {
@@ -51,6 +52,28 @@ fn neighbors() -> Vec<i64> {
     let all: [fn(f32, f32) -> f32; 4] = [|a, b| a + b, |a, b| a - b, |a, b| a * b, |a, b| a / b];
     let each = all.into_iter().flat_map(|give| (0..8).map(move |k| give(a(k), b(k))));
     each.flat_map(|value| [i64::from(value.to_bits()), nearest_e4m3(value)]).collect()
+}
+
+/// Elements of four bytes move in whole where every fourth begins, those of one byte where every eighth does.
+fn rows() -> Vec<i64> {
+    let mut all = Vec::new();
+    for step in [4, 8] {
+        for (begin, count) in (0..8).flat_map(|begin| (0..=17).map(move |count| (begin, count))) {
+            for i in [0, 4, 8] {
+                let mut row: Vec<u8> = (1..=32).collect();
+                let first = begin + i;
+                let got = [0, 1, 2, 3, 4, 5, 6, 7]
+                    .map(|k| if i + k < count { row[first + k] } else { 0 });
+                all.extend([i64::from(first % step == 0), i64::from_le_bytes(got)]);
+                for k in (0..8).filter(|k| i + k < count) {
+                    row[first + k] = got[k] + 100;
+                }
+                let words = row.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok());
+                all.extend(words.map(i64::from_le_bytes));
+            }
+        }
+    }
+    all
 }
 
 fn halves() -> Vec<i64> {
