@@ -26,7 +26,7 @@ PLACE = os.environ.get("EPFORGE_TEST_PLACE", "cpu")
 
 
 def ranks_in_processes(ranks: int, place: str, test: Callable[..., None], *arguments: Any) -> None:
-    """Runs a test in a process for each rank, with its tensors on the host or on GPUs, which they share if there are fewer."""
+    """Runs a test in a process for each rank, with tensors on the host or on GPUs, which are shared if need be."""
     with tempfile.TemporaryDirectory() as folder:
         # The first one that fails ends the others, and its error is raised here.
         mp.spawn(_process, (ranks, place, folder, test, arguments), nprocs=ranks)
