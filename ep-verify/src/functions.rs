@@ -3,6 +3,7 @@
 
 mod counts;
 mod moves;
+mod presences;
 mod puts;
 mod slots;
 mod values;
@@ -28,6 +29,7 @@ use crate::oracle::Differences;
 /// The kernels.
 const COUNTS_TEXT: &str = include_str!("functions/counts.cu");
 const MOVES_TEXT: &str = include_str!("functions/moves.cu");
+const PRESENCES_TEXT: &str = include_str!("functions/presences.cu");
 const PUTS_TEXT: &str = include_str!("functions/puts.cu");
 const SLOTS_TEXT: &str = include_str!("functions/slots.cu");
 const VALUES_TEXT: &str = include_str!("functions/values.cu");
@@ -87,6 +89,8 @@ pub enum FunctionSet {
     Warps,
     /// Waits, and what blocks, calls and ranks share.
     Waits,
+    /// Looks for ranks that do not answer.
+    Presences,
     /// Counters of calls.
     Counts,
     /// Slots of keys.
@@ -101,10 +105,11 @@ pub enum FunctionSet {
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 8] = [
+    pub const ALL: [FunctionSet; 9] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
+        FunctionSet::Presences,
         FunctionSet::Counts,
         FunctionSet::Slots,
         FunctionSet::Moves,
@@ -118,6 +123,7 @@ impl FunctionSet {
             FunctionSet::Values => "values",
             FunctionSet::Warps => "warps",
             FunctionSet::Waits => "waits",
+            FunctionSet::Presences => "presences",
             FunctionSet::Counts => "counts",
             FunctionSet::Slots => "slots",
             FunctionSet::Moves => "moves",
@@ -132,6 +138,7 @@ impl FunctionSet {
             FunctionSet::Values => (VALUES_TEXT, "values_of"),
             FunctionSet::Warps => (WARPS_TEXT, "warps_of"),
             FunctionSet::Waits => (WAITS_TEXT, "waits_of"),
+            FunctionSet::Presences => (PRESENCES_TEXT, "presences_of"),
             FunctionSet::Counts => (COUNTS_TEXT, "counts_of"),
             FunctionSet::Slots => (SLOTS_TEXT, "slots_of"),
             FunctionSet::Moves => (MOVES_TEXT, "moves_of"),
@@ -145,6 +152,7 @@ impl FunctionSet {
             FunctionSet::Values => &values::CHECKS,
             FunctionSet::Warps => &warps::CHECKS,
             FunctionSet::Waits => &waits::CHECKS,
+            FunctionSet::Presences => &presences::CHECKS,
             FunctionSet::Counts => &counts::CHECKS,
             FunctionSet::Slots => &slots::CHECKS,
             FunctionSet::Moves => &moves::CHECKS,
@@ -155,7 +163,7 @@ impl FunctionSet {
     /// How many ranks it needs: some wait for a word of the other one.
     pub fn ranks(self) -> usize {
         match self {
-            FunctionSet::Waits => 2,
+            FunctionSet::Waits | FunctionSet::Presences => 2,
             FunctionSet::Slots => slots::RANKS,
             FunctionSet::Puts | FunctionSet::CardPuts => puts::RANKS,
             _ => 1,
@@ -190,6 +198,7 @@ impl FunctionSet {
             FunctionSet::Values => (1, 32, 0, 0),
             FunctionSet::Warps => (2, 128, 0, 0),
             FunctionSet::Waits => (2, 64, waits::SHARED_BYTES, waits::WINDOW_BYTES),
+            FunctionSet::Presences => (2, 64, 0, presences::WINDOW_BYTES),
             FunctionSet::Counts => (2, 64, counts::SHARED_BYTES, counts::WINDOW_BYTES),
             FunctionSet::Slots => (2, 64, 0, slots::WINDOW_BYTES),
             FunctionSet::Moves => (1, 32, moves::SHARED_BYTES, 0),
@@ -220,6 +229,10 @@ pub fn functions(
 ) -> Result<Findings, CallError> {
     let backend = group.backend();
     let plan = which.plan(backend.arch());
+    if which == FunctionSet::Slots {
+        // Some are of a rank that does not answer.
+        backend.let_waits_run_out(group.timeout());
+    }
     let control_at = plan.window_bytes.unsigned_abs().next_multiple_of(256);
     let window = Arc::new(Window::new(backend, control_at + control_bytes(&plan))?);
     let blocks = u32::try_from(plan.blocks_min).unwrap_or(1);
@@ -304,6 +317,14 @@ mod tests {
             (
                 FunctionSet::Warps,
                 "== one more\nin ep/messages.cuh\n- for (; at < last;\n+ for (; at <= last;\n",
+            ),
+            (
+                FunctionSet::Presences,
+                "== nobody learns who is absent\nin ep/presence.cuh\n- if (watch.absent) miss(group, site.peer);\n+ \n",
+            ),
+            (
+                FunctionSet::Slots,
+                "== warps do not agree\nin ep/slot_rows.cuh\n- if (done && key >= 0) value = agreed(key, value);\n+ \n",
             ),
             (
                 FunctionSet::Puts,

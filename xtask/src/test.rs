@@ -252,7 +252,8 @@ fn host_checks(full: bool, commit: u64) -> Vec<(&'static str, String)> {
     let drawn = if full { String::new() } else { format!(" --sample {planted} {seed}") };
     let known = "--budget 40 --known tests/mutation/survivors.txt";
     // Only of files whose survivors are known.
-    let files = "cast.cuh,compute.cuh,count.cuh,direct.cuh,messages.cuh,mover.cuh,places.cuh,rows.cuh,sync.cuh,wide.cuh";
+    let files = "cast.cuh,compute.cuh,count.cuh,direct.cuh,messages.cuh,mover.cuh,places.cuh,presence.cuh,rows.cuh,\
+                 sync.cuh,wide.cuh";
     let mut all = vec![
         ("checked schedules", format!("all --mode hb --schedules {hb} {seed}")),
         ("schedules of other shapes", format!("all --fuzz-shapes --schedules {shapes} {seed}")),

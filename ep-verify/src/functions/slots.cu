@@ -1,6 +1,6 @@
 // Slots of keys between two ranks: those that a sender counts, those that say one by one that they have come,
-// more messages than slots, and a rank that is left out. The host knows what each check leaves in `out`; see
-// slots.rs, which has the checks in the same order.
+// more messages than slots, a rank that is left out, and one that does not answer. The host knows what each check
+// leaves in `out`; see slots.rs, which has the checks in the same order.
 #include <ep/slot_rows.cuh>
 #include <ep/sync.cuh>
 
@@ -18,7 +18,8 @@ struct Args {
 
 /// A channel from `kAt` of the window on, with so many keys of a source, which are `kStride` apart from those of
 /// the next one.
-template <ep::u64 kAt, int kEach, int kStride, bool kCounts_, bool kSkipsOwn_>
+template <ep::u64 kAt, int kEach, int kStride, bool kCounts_, bool kSkipsOwn_,
+          bool kSkipsAbsent_ = false>
 struct Channel {
     static constexpr int kChannel = 5;
     static constexpr int kPeers = kRanks;
@@ -28,7 +29,7 @@ struct Channel {
     static constexpr int kSourceStride = kStride;
     static constexpr bool kCounts = kCounts_;
     static constexpr bool kSkipsOwn = kSkipsOwn_;
-    static constexpr bool kSkipsAbsent = false;
+    static constexpr bool kSkipsAbsent = kSkipsAbsent_;
     static constexpr int kArrivals = kCounts_ ? slots::kArrivals : 1;
     static constexpr int kSlotBytes = 48;
     static constexpr int kMeta = 32;
@@ -39,6 +40,7 @@ struct Channel {
     static constexpr ep::u64 kTaken = kReleased + kRanks * 4;
     static constexpr ep::u64 kClosers = kTaken + kRanks * kShared * 4;
     static constexpr ep::u64 kReaders = kClosers + 4;
+    static constexpr ep::u64 kAgreed = kReaders + 4;
 };
 
 using Counted = Channel<1024, 3, 1, true, false>;
@@ -47,6 +49,9 @@ using Told = Channel<16384, 40, 40, false, false>;
 using Full = Channel<27648, 3, 1, true, false>;
 using CountedAlone = Channel<34816, 3, 1, true, false>;
 using ToldAlone = Channel<43008, 40, 40, false, false>;
+using CountedAbsent = Channel<54272, 3, 1, true, false, true>;
+using ToldAbsent = Channel<61440, 40, 40, false, false, true>;
+using Agreed = Channel<72704, 32, 1, true, false, true>;
 
 /// The rank that is so far behind this one.
 __device__ __forceinline__ int rank_at(const ep::Team& team, int far) {
@@ -107,7 +112,8 @@ __device__ __forceinline__ void receive(ep::Team& team, int turn, ep::i64* out) 
         if (team.lane == 11) out[i] = count;
         // Where ranks differ in whom they hear, they differ in this as well.
         const int place = 10 + i / 2 * 2 + (Slots::kSkipsOwn ? 0 : source);
-        if (team.lane == 12 && ep::everyone_is_alive(team.group)) out[place] = base;
+        const bool is_alike = ep::everyone_is_alive(team.group) && !Slots::kSkipsAbsent;
+        if (team.lane == 12 && is_alike) out[place] = base;
         for (int arrival = 0; arrival < count; ++arrival) {
             const char* slot = slots.slot(key, arrival);
             look(slot, nullptr, team.lane, turn, out);
@@ -143,10 +149,8 @@ __device__ __forceinline__ void receive_told(ep::Team& team, int turn, ep::i64* 
         for (int number = team.index() / 2; number < kEach; number += 2) {
             const int key = key_of<Slots>(number, source);
             if (turn == 1 && !slots.arrived(key)) continue;
-            if (turn == 0 && source != static_cast<int>(team.group.rank) &&
-                !ep::everyone_is_alive(team.group)) {
-                continue;
-            }
+            const bool may_lack = !ep::everyone_is_alive(team.group) || Slots::kSkipsAbsent;
+            if (turn == 0 && may_lack && source != static_cast<int>(team.group.rank)) continue;
             const char* slot = slots.slot(key, 0);
             look(slot, slot + In::kMeta, team.lane, turn, out);
         }
@@ -214,6 +218,130 @@ __device__ __forceinline__ void call_of(const ep::Team& given, ep::u32 first, in
     }
 }
 
+/// What the warps of this rank know of a group, and whom all of them miss.
+struct Known {
+    struct {
+        ep::State state;
+        ep::Presence* places[kRanks];
+    } warps[2 * kWarps];
+    ep::Presence all[kRanks];
+};
+
+constexpr ep::u64 kKnown = 137216;  // behind the channels, four of them
+constexpr ep::u64 kFound = kKnown + 4 * sizeof(Known);
+constexpr ep::u64 kNever = 1ull << 62;
+
+/// A group of which this rank misses who does not answer for so long; `number`: which `Known` is its own.
+__device__ __forceinline__ ep::Group group_of(const ep::Team& team, int number, ep::u64 timeout) {
+    Known* known = reinterpret_cast<Known*>(team.group.window + kKnown) + number;
+    auto& own = known->warps[team.index()];
+    if (team.lane < kRanks) own.places[team.lane] = known->all + team.lane;
+    if (team.leader()) own.state.presences = own.places;
+    __syncwarp();
+    ep::Group group = team.group;
+    group.state = &own.state;
+    group.timeout_ns = timeout;
+    return group;
+}
+
+/// A call in which the other rank does not answer, or has not in an earlier one.
+template <class Slots>
+__device__ __forceinline__ void call_without(const ep::Team& given, int number, ep::u32 epoch,
+                                             int turn, ep::i64* out) {
+    const ep::u64 timeout = epoch == 1 ? given.group.timeout_ns : kNever;
+    const ep::Group group = group_of(given, number, timeout);
+    ep::Group alone = group;
+    if (epoch == 1) alone.alive = ~3ull | 1ull << alone.rank;
+    const auto team_of = [&](const ep::Group& it) {
+        const ep::Call call{epoch, false, true};
+        return ep::Team(it, call, 0, given.block, given.blocks, given.warp, given.warps);
+    };
+    ep::Team sender = team_of(alone), team = team_of(group);
+    send<Slots>(sender, turn);
+    if constexpr (Slots::kCounts) {
+        receive<Slots>(team, turn, out);
+    } else {
+        receive_told<Slots>(team, turn, out);
+    }
+}
+
+/// How many slots of a key its source has filled, and what is in the first one.
+__device__ __forceinline__ ep::i64 look_at(ep::Team& team, int key) {
+    ep::SlotRowsIn<Agreed> slots(team);
+    const int count = slots.count(key);
+    if (count == 0) return 0;
+    return count * 10000ll + *reinterpret_cast<const ep::i64*>(slots.slot(key, 0));
+}
+
+/// Two warps, of which one misses the other rank, and its counts that come meanwhile: each of 30 keys is there for
+/// both or for neither. `is_over`: what they have found, and two keys more, one after the other.
+__device__ __forceinline__ void agree(const ep::Team& given, bool is_over, ep::i64* out) {
+    const int self = static_cast<int>(given.group.rank), other = 1 - self;
+    const auto key_from = [](int number, int source) { return key_of<Agreed>(number, source); };
+    const auto team_of = [&](const ep::Group& group) {
+        return ep::Team(group, ep::Call{1, false, true}, 0);
+    };
+    ep::i64* found = reinterpret_cast<ep::i64*>(given.group.window + kFound);
+    const ep::Group sure = group_of(given, 2, kNever), patient = group_of(given, 3, kNever);
+    ep::Team sure_team = team_of(sure), patient_team = team_of(patient);
+    if (given.index() == 0) {
+        if (given.lane == 7) ep::miss(sure, other);
+        __syncwarp();
+        for (int i = 29; i >= 0 && !is_over; --i) {
+            const ep::i64 it = look_at(sure_team, key_from(i, other));
+            if (given.leader()) found[i] = it;
+        }
+        for (int i = 0; i < 30 && is_over; ++i) {
+            const bool is_one = found[i] == 0 || found[i] == 57000 + i;
+            if (given.leader()) out[i] = is_one && found[i] == found[30 + i] ? 1 : 0;
+        }
+        if (!is_over) return;
+        const ep::i64 last[4] = {look_at(sure_team, key_from(30, other)),
+                                 look_at(patient_team, key_from(30, other)),
+                                 look_at(patient_team, key_from(31, other)),
+                                 look_at(sure_team, key_from(31, other))};
+        for (int i = 0; i < 4 && given.leader(); ++i) out[30 + i] = last[i];
+    } else if (given.index() == 1 && !is_over) {
+        ep::SlotWindow<Agreed, kRanks> slots(patient_team);
+        char* window = given.group.windows[other];
+        for (int i = 0; i < 32; ++i) {
+            const int key = key_from(i, self);
+            if (given.leader()) {
+                *reinterpret_cast<ep::i64*>(slots.place(window, key, 0)) = 7000 + i;
+                slots.tell_count(window, key, 5);
+            }
+        }
+    } else if (given.index() == 2 && !is_over) {
+        for (int i = 0; i < 30; ++i) {
+            const ep::i64 it = look_at(patient_team, key_from(i, other));
+            if (given.leader()) found[30 + i] = it;
+        }
+    }
+}
+
+/// Two warps of a block find out at once what has come of all keys, of which one misses the other rank.
+__device__ __forceinline__ void agree_at_once(const ep::Team& given, ep::i64* out) {
+    const int self = static_cast<int>(given.group.rank), key = key_of<Agreed>(9, 1 - self);
+    ep::i64* found = reinterpret_cast<ep::i64*>(given.group.window + kFound);
+    const ep::Group group = group_of(given, given.warp == 0 ? 2 : 3, kNever);
+    for (ep::u32 epoch = 2; epoch < 12; ++epoch) {
+        ep::Team team(group, ep::Call{epoch, false, true}, 0);
+        ep::SlotWindow<Agreed, kRanks> words(team);
+        for (int i = team.lane; i < Agreed::kKeys && given.warp == 0; i += ep::kLanes) {
+            words.tell_count(team.group.window, i, 5);
+        }
+        __syncthreads();
+        ep::SlotRowsIn<Agreed> slots(team);
+        slots.await();
+        const int count = slots.count(key);
+        if (team.leader()) found[given.warp] = count;
+        __syncthreads();
+        const bool is_same = found[0] == found[1] && (count == 0 || count == 5);
+        if (team.leader() && given.warp == 0) out[epoch] = is_same ? 1 : 0;
+        __syncthreads();
+    }
+}
+
 }  // namespace slots
 
 extern "C" __global__ void __launch_bounds__(slots::kWarps * 32)
@@ -236,9 +364,21 @@ extern "C" __global__ void __launch_bounds__(slots::kWarps * 32)
         slots::call_of<slots::CountedAlone>(own, 1, check - 10, args.out);
     } else if (check < 16) {
         slots::call_of<slots::ToldAlone>(own, 1, check - 13, args.out);
-    } else if (team.index() == 0) {
-        slots::overflow(args.group, call, args.out);
-        if (team.leader()) slots::sum_taken<slots::Full>(args.group, args.out + 29);
+    } else if (check == 16) {
+        if (team.index() == 0) {
+            slots::overflow(args.group, call, args.out);
+            if (team.leader()) slots::sum_taken<slots::Full>(args.group, args.out + 29);
+        }
+    } else if (check < 20) {
+        // Turns that take all at once, one by one, and as many as there are slots.
+        const int turn = check == 17 ? 3 : check == 18 ? 0 : 2;
+        slots::call_without<slots::CountedAbsent>(team, 0, check - 16, turn, args.out);
+    } else if (check < 23) {
+        slots::call_without<slots::ToldAbsent>(team, 1, check - 19, check - 20, args.out);
+    } else if (check < 25) {
+        slots::agree(team, check == 24, args.out);
+    } else if (blockIdx.x == 0) {
+        slots::agree_at_once(team, args.out);
     }
     ep::leave(args.group, call);
 }

@@ -5,13 +5,13 @@ use super::{Check, Sheet};
 /// Ranks that fill each other's slots.
 pub(super) const RANKS: usize = 2;
 
-/// Six channels, one behind the other.
-pub(super) const WINDOW_BYTES: i64 = 54_272;
+/// Nine channels, one behind the other, four groups, and 60 numbers.
+pub(super) const WINDOW_BYTES: i64 = 137_216 + 4 * 224 + 60 * 8;
 
 /// Slots of a key.
 const ARRIVALS: i64 = 10;
 
-pub(super) const CHECKS: [Check; 17] = [
+pub(super) const CHECKS: [Check; 26] = [
     ("slots that are counted", || counted(0, 0..2)),
     ("slots that nothing comes in", || counted(1, 0..2)),
     ("slots that are full", || counted(2, 0..2)),
@@ -29,6 +29,15 @@ pub(super) const CHECKS: [Check; 17] = [
     ("slots that come one by one without a rank", || told(1, 0..1)),
     ("slots that come to lanes without a rank", || told(2, 0..1)),
     ("more messages than slots", overflow),
+    ("counted slots of a rank that does not answer", || counted(3, 0..1)),
+    ("counted slots of a rank that has not answered", || counted(0, 0..1)),
+    ("slots that are full of a rank that has not answered", || counted(2, 0..1)),
+    ("slots of a rank that does not answer", || told(0, 0..1)),
+    ("slots one by one of a rank that has not answered", || told(1, 0..1)),
+    ("slots to lanes of a rank that has not answered", || told(2, 0..1)),
+    ("warps that find a rank absent, or do not", Vec::new),
+    ("what they agree on", agreed),
+    ("warps that agree at once", agreed_at_once),
 ];
 
 /// What a message brings.
@@ -78,5 +87,19 @@ fn overflow() -> Vec<i64> {
     sheet.put(0, (0..ARRIVALS).chain([-1; 3]));
     // Kind 10: the output holds fewer rows than arrive.
     sheet.put(20, [ARRIVALS, 1, 1, 1, 10, ARRIVALS + 1, ARRIVALS, 0, 0, 0]);
+    sheet.0
+}
+
+fn agreed() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    sheet.put(0, [1; 30]);
+    // The first to ask misses the other rank, or waits for it.
+    sheet.put(30, [0, 0, 57_031, 57_031]);
+    sheet.0
+}
+
+fn agreed_at_once() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    sheet.put(2, [1; 10]);
     sheet.0
 }

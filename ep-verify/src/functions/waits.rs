@@ -69,22 +69,22 @@ impl Own {
 
 /// What a warp waited for when it gave up.
 #[derive(Clone, Copy)]
-struct Record {
-    pipeline: i64,
-    role: i64,
-    channel: i64,
-    kind: i64,
-    expired: i64,
-    stripe: i64,
-    peer: i64,
-    want: i64,
-    seen: i64,
-    block: i64,
+pub(super) struct Record {
+    pub(super) pipeline: i64,
+    pub(super) role: i64,
+    pub(super) channel: i64,
+    pub(super) kind: i64,
+    pub(super) expired: i64,
+    pub(super) stripe: i64,
+    pub(super) peer: i64,
+    pub(super) want: i64,
+    pub(super) seen: i64,
+    pub(super) block: i64,
 }
 
 impl Record {
     /// Its words, of which none has a sign.
-    fn words(self, epoch: i64) -> [i64; 13] {
+    pub(super) fn words(self, epoch: i64) -> [i64; 13] {
         let Record { pipeline, role, channel, kind, expired, stripe, peer, .. } = self;
         let Record { want, seen, block, .. } = self;
         let all =
