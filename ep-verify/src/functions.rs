@@ -6,6 +6,7 @@ mod moves;
 mod presences;
 mod puts;
 mod slots;
+mod sources;
 mod values;
 mod waits;
 mod warps;
@@ -32,6 +33,7 @@ const MOVES_TEXT: &str = include_str!("functions/moves.cu");
 const PRESENCES_TEXT: &str = include_str!("functions/presences.cu");
 const PUTS_TEXT: &str = include_str!("functions/puts.cu");
 const SLOTS_TEXT: &str = include_str!("functions/slots.cu");
+const SOURCES_TEXT: &str = include_str!("functions/sources.cu");
 const VALUES_TEXT: &str = include_str!("functions/values.cu");
 const WAITS_TEXT: &str = include_str!("functions/waits.cu");
 const WARPS_TEXT: &str = include_str!("functions/warps.cu");
@@ -95,6 +97,8 @@ pub enum FunctionSet {
     Counts,
     /// Slots of keys.
     Slots,
+    /// What a warp keeps of several sources.
+    Sources,
     /// Rows that a warp moves.
     Moves,
     /// Rows to other machines, by queues that the processor empties.
@@ -105,13 +109,14 @@ pub enum FunctionSet {
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 9] = [
+    pub const ALL: [FunctionSet; 10] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
         FunctionSet::Presences,
         FunctionSet::Counts,
         FunctionSet::Slots,
+        FunctionSet::Sources,
         FunctionSet::Moves,
         FunctionSet::Puts,
         FunctionSet::CardPuts,
@@ -126,6 +131,7 @@ impl FunctionSet {
             FunctionSet::Presences => "presences",
             FunctionSet::Counts => "counts",
             FunctionSet::Slots => "slots",
+            FunctionSet::Sources => "sources",
             FunctionSet::Moves => "moves",
             FunctionSet::Puts => "puts",
             FunctionSet::CardPuts => "puts by cards",
@@ -141,6 +147,7 @@ impl FunctionSet {
             FunctionSet::Presences => (PRESENCES_TEXT, "presences_of"),
             FunctionSet::Counts => (COUNTS_TEXT, "counts_of"),
             FunctionSet::Slots => (SLOTS_TEXT, "slots_of"),
+            FunctionSet::Sources => (SOURCES_TEXT, "sources_of"),
             FunctionSet::Moves => (MOVES_TEXT, "moves_of"),
             FunctionSet::Puts | FunctionSet::CardPuts => (PUTS_TEXT, "puts_of"),
         }
@@ -155,6 +162,7 @@ impl FunctionSet {
             FunctionSet::Presences => &presences::CHECKS,
             FunctionSet::Counts => &counts::CHECKS,
             FunctionSet::Slots => &slots::CHECKS,
+            FunctionSet::Sources => &sources::CHECKS,
             FunctionSet::Moves => &moves::CHECKS,
             FunctionSet::Puts | FunctionSet::CardPuts => &puts::CHECKS,
         }
@@ -163,7 +171,7 @@ impl FunctionSet {
     /// How many ranks it needs: some wait for a word of the other one.
     pub fn ranks(self) -> usize {
         match self {
-            FunctionSet::Waits | FunctionSet::Presences => 2,
+            FunctionSet::Waits | FunctionSet::Presences | FunctionSet::Sources => 2,
             FunctionSet::Slots => slots::RANKS,
             FunctionSet::Puts | FunctionSet::CardPuts => puts::RANKS,
             _ => 1,
@@ -201,6 +209,7 @@ impl FunctionSet {
             FunctionSet::Presences => (2, 64, 0, presences::WINDOW_BYTES),
             FunctionSet::Counts => (2, 64, counts::SHARED_BYTES, counts::WINDOW_BYTES),
             FunctionSet::Slots => (2, 64, 0, slots::WINDOW_BYTES),
+            FunctionSet::Sources => (1, 32, 0, sources::WINDOW_BYTES),
             FunctionSet::Moves => (1, 32, moves::SHARED_BYTES, 0),
             FunctionSet::Puts | FunctionSet::CardPuts => (2, 64, 0, 0),
         };

@@ -247,13 +247,13 @@ fn canonical(path: &Path) -> PathBuf {
 /// what others do.
 fn host_checks(full: bool, commit: u64) -> Vec<(&'static str, String)> {
     let [hb, shapes, faults, random, planted, mutations] =
-        if full { [200, 40, 200, 2000, 0, 40] } else { [3, 1, 5, 14, 10, 8] };
+        if full { [200, 40, 200, 2000, 0, 40] } else { [3, 1, 4, 10, 6, 8] };
     let seed = format!("--seed {}", if full { 1 } else { commit });
     let drawn = if full { String::new() } else { format!(" --sample {planted} {seed}") };
     let known = "--budget 40 --known tests/mutation/survivors.txt";
     // Only of files whose survivors are known.
-    let files = "cast.cuh,compute.cuh,count.cuh,direct.cuh,messages.cuh,mover.cuh,places.cuh,presence.cuh,rows.cuh,\
-                 sync.cuh,wide.cuh";
+    let files = "cast.cuh,compute.cuh,count.cuh,direct.cuh,messages.cuh,mover.cuh,parts.cuh,places.cuh,\
+                 presence.cuh,rows.cuh,slot_times.cuh,slots.cuh,sync.cuh,wide.cuh";
     let mut all = vec![
         ("checked schedules", format!("all --mode hb --schedules {hb} {seed}")),
         ("schedules of other shapes", format!("all --fuzz-shapes --schedules {shapes} {seed}")),

@@ -152,7 +152,7 @@ impl Form {
         let mut seen = BTreeSet::new();
         let mut apart = RULES.into_iter().filter(|rules| seen.insert(self.text(*rules)));
         let first = apart.next();
-        first.into_iter().chain(by_commit::some(apart, 2)).collect()
+        first.into_iter().chain(by_commit::some(apart, 3)).collect()
     }
 
     /// NVRTC takes the text for an architecture without and one with TMA.
@@ -186,8 +186,9 @@ impl Form {
 
     /// The same without TMA.
     pub(super) fn check_vector(&self, call: &dyn Fn(usize) -> Call) {
-        self.run((Arch::Sm80, RuleSet::All), 1, call);
-        self.run((Arch::Sm80, RuleSet::Without(RoleRule::Roles)), 1, call);
+        for rules in by_commit::some([RuleSet::All, RuleSet::Without(RoleRule::Roles)], 2) {
+            self.run((Arch::Sm80, rules), 1, call);
+        }
     }
 
     /// One call of these ranks.
