@@ -1,6 +1,14 @@
-//! What runs on GPUs, and is skipped where there is none.
+//! What runs on GPUs, which ranks share where there are fewer, and is skipped where there is none.
 
 use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ep_runtime::gpu::{GpuBackend, GpuOptions, compile_with};
+use ep_runtime::group::{Group, GroupOptions};
+use ep_runtime::jit::{Cache, Jit, Nvrtc};
+
+use crate::low_latency::{Calls, RANKS, times};
 
 /// Whether there is a GPU; a test that is skipped says so.
 pub(crate) fn found() -> bool {
@@ -10,4 +18,56 @@ pub(crate) fn found() -> bool {
         let _ = writeln!(std::io::stderr(), "skipped: no GPU");
     }
     found
+}
+
+/// Low-latency calls; none where there is no GPU.
+fn on_gpus(leaves_out_absent: bool) -> Option<Calls> {
+    if !found() {
+        return None;
+    }
+    let jit = Jit::new(Nvrtc::find().expect("it is there"), Cache::at(None).expect("a folder"));
+    let options = GpuOptions::spread(RANKS).expect("there are GPUs");
+    let backend = GpuBackend::new(&options, compile_with(Arc::new(jit))).expect("they open");
+    let options = GroupOptions { timeout: Duration::from_secs(2), leaves_out_absent };
+    Some(Calls::of(Group::new(Arc::new(backend), options).expect("there is a group")))
+}
+
+#[test]
+fn low_latency_goes_on_while_ranks_come_and_go() {
+    let Some(mut calls) = on_gpus(false) else { return };
+    (0..50).for_each(|call| calls.run(|rank| (rank + call) % 3 == 0));
+    for (out, missed) in [(1, 1), (0, 2), (2, 5)] {
+        calls.group.leave_out(out, true).expect("there is such a rank");
+        (0..missed).for_each(|call| calls.run_without(&[out], |rank| (rank + call) % 2 == 0));
+        calls.group.leave_out(out, false).expect("it comes back");
+        (0..3).for_each(|call| calls.run(|rank| (rank + call) % 3 == 0));
+    }
+    let waited = times(&calls, 0);
+    for (own, waited) in calls.own.iter_mut().zip(&waited) {
+        own.outputs.wait_ns = Some(waited.clone());
+    }
+    // The last rank to be launched is waited for.
+    (0..3).for_each(|_| calls.run(|_| false));
+    let first = waited[0].read().expect("it is there");
+    assert!(first.iter().any(|waited| *waited > 0), "{first:?}");
+}
+
+#[test]
+fn a_rank_that_does_not_answer_is_missed_and_comes_back() {
+    let Some(calls) = on_gpus(true) else { return };
+    for (out, apart) in [(2, false), (0, true)] {
+        (0..20).for_each(|call| calls.run(|rank| apart != ((rank + call) % 3 == 0)));
+        (0..3).for_each(|_| calls.run_without(&[out], |_| apart));
+        for rank in 0..RANKS {
+            let missed = if rank == out { vec![] } else { vec![out] };
+            assert_eq!(calls.absent(rank), missed, "rank {rank}");
+        }
+        calls.group.leave_out(out, false).expect("it comes back");
+        assert!((0..RANKS).all(|rank| calls.absent(rank).is_empty()));
+    }
+    (0..20).for_each(|call| calls.run(|rank| (rank + call) % 3 == 0));
+    let others = Calls::of(calls.group.clone());
+    (0..RANKS).for_each(|rank| if rank == 0 { &calls } else { &others }.launch(rank, false));
+    let words = calls.group.sync(0).expect_err("they made no call together").to_string();
+    assert!(words.contains("rank 0") && words.contains("rank 1"), "{words}");
 }

@@ -1,16 +1,14 @@
-//! Low latency by typed calls on the host, where a rank may be late, or left out of some calls, and on GPUs.
+//! Low latency by typed calls on the host, where a rank may be late, or left out of some calls.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ep_runtime::buffer::CallOptions;
-use ep_runtime::gpu::{GpuBackend, GpuOptions, compile_with};
 use ep_runtime::group::{Group, GroupKernel, GroupOptions, place_control};
 use ep_runtime::host::mutant::Mutant;
 use ep_runtime::host::{Build, Faults, HostBackend, HostOptions, Programs, TIMEOUT};
-use ep_runtime::jit::{Arch, Cache, Jit, Nvrtc};
+use ep_runtime::jit::Arch;
 use ep_runtime::memory::Window;
 use ep_runtime::net::ModelOptions;
 use ep_runtime::pipelines::{
@@ -24,23 +22,23 @@ use ep_runtime::{AnyPipeline, pipeline};
 use crate::by_commit;
 use crate::emitted::{emitted_entries, shaped};
 
-const RANKS: usize = 3;
+pub(crate) const RANKS: usize = 3;
 const TOKENS: usize = 5;
 const HIDDEN: usize = 128;
 const TOPK: usize = 2;
 const EXPERTS: usize = 2 * RANKS;
 
 /// Both kernels, and what each rank brings.
-struct Calls {
-    group: Group,
+pub(crate) struct Calls {
+    pub(crate) group: Group,
     dispatch: dispatch::Kernel,
     combine: combine::Kernel,
-    own: Vec<Own>,
+    pub(crate) own: Vec<Own>,
 }
 
-struct Own {
+pub(crate) struct Own {
     inputs: dispatch::Inputs,
-    outputs: dispatch::Outputs,
+    pub(crate) outputs: dispatch::Outputs,
     back: combine::Outputs,
     weights: DeviceTensor<f32, 2>,
 }
@@ -64,7 +62,7 @@ impl Calls {
         Some(Calls::of(backend.group().expect("there is a group")))
     }
 
-    fn of(group: Group) -> Calls {
+    pub(crate) fn of(group: Group) -> Calls {
         let nodes = group.nodes();
         let (hidden, topk, experts, tokens) = (HIDDEN, TOPK, EXPERTS, TOKENS);
         let shape = dispatch::Shape { nodes, hidden, topk, experts, max_tokens: tokens, tokens };
@@ -77,7 +75,7 @@ impl Calls {
     }
 
     /// A dispatch, and a combine of what it left; `apart`: by phases.
-    fn launch(&self, rank: usize, apart: bool) {
+    pub(crate) fn launch(&self, rank: usize, apart: bool) {
         let Own { inputs, outputs, back, weights } = &self.own[rank];
         let call = CallOptions::sms(2);
         let args = dispatch::Args::default();
@@ -108,12 +106,12 @@ impl Calls {
     }
 
     /// A call of all ranks, of which some launch the phases apart, and what it leaves.
-    fn run(&self, apart: impl Fn(usize) -> bool) {
+    pub(crate) fn run(&self, apart: impl Fn(usize) -> bool) {
         self.run_without(&[], apart);
     }
 
     /// The same where some ranks are left out.
-    fn run_without(&self, out: &[usize], apart: impl Fn(usize) -> bool) {
+    pub(crate) fn run_without(&self, out: &[usize], apart: impl Fn(usize) -> bool) {
         let here = || (0..RANKS).filter(|rank| !out.contains(rank));
         here().for_each(|rank| self.launch(rank, apart(rank)));
         for rank in here() {
@@ -143,7 +141,7 @@ impl Calls {
     }
 
     /// Whom a rank has missed.
-    fn absent(&self, rank: usize) -> Vec<usize> {
+    pub(crate) fn absent(&self, rank: usize) -> Vec<usize> {
         self.group.absent(rank).unwrap_or_else(|error| panic!("{error}"))
     }
 }
@@ -170,7 +168,7 @@ impl Own {
 }
 
 /// Tensors of times that begin at `start`.
-fn times(calls: &Calls, start: i64) -> Vec<DeviceTensor<i64, 1>> {
+pub(crate) fn times(calls: &Calls, start: i64) -> Vec<DeviceTensor<i64, 1>> {
     let of = |rank| DeviceTensor::from_slice(&calls.group, rank, [RANKS], &[start; RANKS]);
     (0..RANKS).map(|rank| of(rank).expect("room")).collect()
 }
@@ -388,58 +386,6 @@ fn circle(programs: &Arc<Programs>, build: Build) {
 fn ranks_that_wait_for_each_other_are_not_absent() {
     let Some(programs) = crate::host::programs() else { return };
     circle(programs, Build::Plain);
-}
-
-/// Calls of ranks that share GPUs where there are fewer; none where there is no GPU.
-fn on_gpus(leaves_out_absent: bool) -> Option<Calls> {
-    if !crate::gpus::found() {
-        return None;
-    }
-    let jit = Jit::new(Nvrtc::find().expect("it is there"), Cache::at(None).expect("a folder"));
-    let options = GpuOptions::spread(RANKS).expect("there are GPUs");
-    let backend = GpuBackend::new(&options, compile_with(Arc::new(jit))).expect("they open");
-    let options = GroupOptions { timeout: Duration::from_secs(2), leaves_out_absent };
-    Some(Calls::of(Group::new(Arc::new(backend), options).expect("there is a group")))
-}
-
-#[test]
-fn calls_on_gpus() {
-    let Some(mut calls) = on_gpus(false) else { return };
-    (0..50).for_each(|call| calls.run(|rank| (rank + call) % 3 == 0));
-    for (out, missed) in [(1, 1), (0, 2), (2, 5)] {
-        calls.group.leave_out(out, true).expect("there is such a rank");
-        (0..missed).for_each(|call| calls.run_without(&[out], |rank| (rank + call) % 2 == 0));
-        calls.group.leave_out(out, false).expect("it comes back");
-        (0..3).for_each(|call| calls.run(|rank| (rank + call) % 3 == 0));
-    }
-    let waited = times(&calls, 0);
-    for (own, waited) in calls.own.iter_mut().zip(&waited) {
-        own.outputs.wait_ns = Some(waited.clone());
-    }
-    // The last rank to be launched is waited for.
-    (0..3).for_each(|_| calls.run(|_| false));
-    let first = waited[0].read().expect("it is there");
-    assert!(first.iter().any(|waited| *waited > 0), "{first:?}");
-}
-
-#[test]
-fn a_rank_that_does_not_answer_on_gpus() {
-    let Some(calls) = on_gpus(true) else { return };
-    for (out, apart) in [(2, false), (0, true)] {
-        (0..20).for_each(|call| calls.run(|rank| apart != ((rank + call) % 3 == 0)));
-        (0..3).for_each(|_| calls.run_without(&[out], |_| apart));
-        for rank in 0..RANKS {
-            let missed = if rank == out { vec![] } else { vec![out] };
-            assert_eq!(calls.absent(rank), missed, "rank {rank}");
-        }
-        calls.group.leave_out(out, false).expect("it comes back");
-        assert!((0..RANKS).all(|rank| calls.absent(rank).is_empty()));
-    }
-    (0..20).for_each(|call| calls.run(|rank| (rank + call) % 3 == 0));
-    let others = Calls::of(calls.group.clone());
-    (0..RANKS).for_each(|rank| if rank == 0 { &calls } else { &others }.launch(rank, false));
-    let words = calls.group.sync(0).expect_err("they made no call together").to_string();
-    assert!(words.contains("rank 0") && words.contains("rank 1"), "{words}");
 }
 
 #[test]
