@@ -286,6 +286,14 @@ fn going_on(programs: &Arc<Programs>, build: Build, seed: u64, faults: Faults) -
     Calls::of(Group::new(backend, options).expect("there is a group"))
 }
 
+/// Runs of some seeds, of which a fifth are checked.
+fn by_seed(run: fn(&Arc<Programs>, Build, u64)) {
+    let Some(programs) = crate::host::programs() else { return };
+    let runs =
+        (0..24).map(|seed| (Build::Plain, seed)).chain((0..6).map(|it| (Build::Checked, it)));
+    by_commit::some(runs, 3).for_each(|(build, seed)| run(programs, build, seed));
+}
+
 /// Calls of which one rank dies, in whatever it does: it is missed by the others, their rows and sums are
 /// right, and what they have of it is right or not there.
 fn survive(programs: &Arc<Programs>, build: Build, seed: u64) {
@@ -320,10 +328,7 @@ fn survive(programs: &Arc<Programs>, build: Build, seed: u64) {
 
 #[test]
 fn the_others_go_on_without_a_rank_that_dies() {
-    let Some(programs) = crate::host::programs() else { return };
-    let runs =
-        (0..24).map(|seed| (Build::Plain, seed)).chain((0..6).map(|it| (Build::Checked, it)));
-    by_commit::some(runs, 3).for_each(|(build, seed)| survive(programs, build, seed));
+    by_seed(survive);
 }
 
 /// Calls to which a rank comes just when the others cease to wait for it. Parts of a sum may be missing only
@@ -351,10 +356,7 @@ fn reunite(programs: &Arc<Programs>, build: Build, seed: u64) {
 
 #[test]
 fn a_rank_may_come_just_when_it_is_missed() {
-    let Some(programs) = crate::host::programs() else { return };
-    let runs =
-        (0..24).map(|seed| (Build::Plain, seed)).chain((0..6).map(|it| (Build::Checked, it)));
-    by_commit::some(runs, 3).for_each(|(build, seed)| reunite(programs, build, seed));
+    by_seed(reunite);
 }
 
 /// A rank that makes no calls is missed after one timeout, and answers again when it is taken back in.
