@@ -115,8 +115,10 @@ struct Args {
     ep::ue8m0* packed_x_scale;
     ep::i64 packed_x_scale_stride;
     ep::i64 packed_x_scale_block_stride;
-    // inout packed_count: i32[local_experts]
+    // output packed_count: i32[local_experts]
     ep::i32* packed_count;
+    // inout statistics: optional i32[local_experts]
+    ep::i32* statistics;
     // inout wait_ns: optional i64[ranks]
     ep::i64* wait_ns;
     // table src_info: i32[local_experts, ranks * max_tokens]
@@ -144,7 +146,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
             if (!ep::is_alive(args.group,
                 ep::i64{ep::owner<Cfg::kRanks>(expert, args.expert_begin)})) continue;
             // +47  push rows[owner(expert)] at local(expert, owner(expert)) { x: row, src: token }
-            // W2: takes credit of rows, from Pack +59
+            // W2: takes credit of rows, from Pack +62
             const int to = ep::owner<Cfg::kRanks>(expert, args.expert_begin);
             const int key = ep::local_expert(args.expert_begin,
                 ep::owner<Cfg::kRanks>(expert, args.expert_begin), expert) * Cfg::kRanks + me;
@@ -181,7 +183,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
         }
     }
     // +51  close rows
-    // W1: publishes messages of rows, for Pack +59
+    // W1: publishes messages of rows, for Pack +62
     rows.close(team.count());
 }
 
@@ -210,29 +212,45 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         if (team.leader()) {
             args.range_count[ep::i64{expert} * Cfg::kRanks + source] = count_2;
         }
-        // +58  add packed_count[expert] = rows[expert, source].count
-        const int key_3 = expert * Cfg::kRanks + source;
-        const int count_3 = rows.count(key_3);
-        if (team.leader()) {
-            ep::add_count(&args.packed_count[expert], count_3);
+        // +58  for once in 0..1 where source == ranks - 1
+        for (int once = 0; once < 1 && !team.stopped; ++once) {
+            if (!(source == Cfg::kRanks - 1)) continue;
+            // +59  store packed_count[expert] = sum(every in ranks: rows[expert, every].count)
+            ep::i64 sum_2 = 0LL;
+            for (int every = 0; every < Cfg::kRanks; ++every) {
+                const int key_3 = expert * Cfg::kRanks + every;
+                const int count_3 = rows.count(key_3);
+                sum_2 += ep::i64{count_3};
+            }
+            if (team.leader()) {
+                args.packed_count[expert] = static_cast<ep::i32>(sum_2);
+            }
         }
-        // +59  for message in rows[expert, source] at sum(earlier in 0..source: rows[expert,
+        // +61  add statistics[expert] = rows[expert, source].count
+        if (args.statistics != nullptr) {
+            const int key_4 = expert * Cfg::kRanks + source;
+            const int count_4 = rows.count(key_4);
+            if (team.leader()) {
+                ep::add_count(&args.statistics[expert], count_4);
+            }
+        }
+        // +62  for message in rows[expert, source] at sum(earlier in 0..source: rows[expert,
         //     earlier].count)
         // W1: takes messages of rows, from Cast +51
         // W2: publishes credit of rows, for Cast +47
-        const int key_4 = expert * Cfg::kRanks + source;
-        const int count_4 = rows.count(key_4);
-        ep::i64 sum_2 = 0LL;
+        const int key_5 = expert * Cfg::kRanks + source;
+        const int count_5 = rows.count(key_5);
+        ep::i64 sum_3 = 0LL;
         for (int earlier_2 = 0; earlier_2 < source; ++earlier_2) {
-            const int key_5 = expert * Cfg::kRanks + earlier_2;
-            const int count_5 = rows.count(key_5);
-            sum_2 += ep::i64{count_5};
+            const int key_6 = expert * Cfg::kRanks + earlier_2;
+            const int count_6 = rows.count(key_6);
+            sum_3 += ep::i64{count_6};
         }
-        const int first = static_cast<ep::i32>(sum_2);
-        for (int index = 0; index < count_4 && !team.stopped; ++index) {
+        const int first = static_cast<ep::i32>(sum_3);
+        for (int index = 0; index < count_5 && !team.stopped; ++index) {
             const int row = static_cast<ep::i32>(ep::i64{first} + index);
-            const char* slot = rows.slot(key_4, index);
-            // +60  store packed_x[expert, message.row] = message.x
+            const char* slot = rows.slot(key_5, index);
+            // +63  store packed_x[expert, message.row] = message.x
             ep::copy_row<ep::e4m3>(team,
                 &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
                     + row) * Cfg::kHidden], slot, Cfg::kHidden);
@@ -241,7 +259,7 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                     + row) * args.packed_x_scale_stride + i_2 * args.packed_x_scale_block_stride] =
                     ep::get<ep::ue8m0>(slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, i_2);
             }
-            // +61  record src_info[expert, message.row] = message.src
+            // +64  record src_info[expert, message.row] = message.src
             if (team.leader()) {
                 args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row] =
                     ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);

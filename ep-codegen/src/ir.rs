@@ -60,6 +60,13 @@ impl Pipeline {
         self.channels.iter().any(|channel| channel.waited.as_deref() == Some(tensor))
     }
 
+    /// Whether each call may come with a tensor or without it, whatever was prepared: memory of the caller that
+    /// is there to be added to.
+    pub fn may_be_left_out(&self, tensor: &str) -> bool {
+        let is_one = |it: &Tensor| it.name == tensor && it.optional && it.kind == TensorKind::Inout;
+        self.tensors.iter().any(is_one)
+    }
+
     /// The args by name; of those that arms declare apart, the first.
     pub fn first_args(&self) -> impl Iterator<Item = &Arg> {
         let args = self.args.iter().enumerate();

@@ -157,6 +157,7 @@ impl LowLatencyDispatcher {
         scale: u64,
         counts: u64,
         tables: TablesTuple,
+        statistics: u64,
         waits: u64,
         later: bool,
         how: CallTuple,
@@ -168,9 +169,11 @@ impl LowLatencyDispatcher {
                 topk_idx: dense(topk_idx, [tokens, shape.topk as u64]),
                 expert_begin: shape.expert_begin(rank)?,
             };
+            let experts = [shape.local_experts as u64];
             let outputs = dispatch::Outputs {
                 packed_x: self.packed(packed, scale),
-                packed_count: dense(counts, [shape.local_experts as u64]),
+                packed_count: dense(counts, experts),
+                statistics: (statistics != 0).then(|| dense(statistics, experts)),
                 wait_ns: shape.waits(waits),
             };
             let (args, into) = (dispatch::Args::default(), shape.tables(tables));

@@ -210,6 +210,32 @@ fn who_is_late_was_waited_for() {
     assert_eq!((read(&there), read(&back)), (second, combined));
 }
 
+/// Counts are those of the call, whatever was there; statistics go on over the calls that bring them.
+#[test]
+fn a_call_counts_its_rows_and_adds_them_up_for_who_asks() {
+    let Some(mut calls) = Calls::new(Build::Checked, 1, Faults::default()) else { return };
+    const LOCAL: usize = EXPERTS / RANKS;
+    let chosen = |from, token| (0..TOPK).map(move |choice| expert(from, token, choice));
+    let all = || (0..RANKS * TOKENS).flat_map(|at| chosen(at / TOKENS, at % TOKENS));
+    let count = |wanted| all().filter(|id| *id == wanted).count() as i32;
+    let wanted = |rank| Vec::from_iter((rank * LOCAL..(rank + 1) * LOCAL).map(count));
+    let start = [7; LOCAL];
+    let statistics = DeviceTensor::from_slice(&calls.group, 1, [start.len()], &start);
+    let statistics = statistics.expect("room");
+    for (call, asks) in [true, true, false].into_iter().enumerate() {
+        calls.own[1].outputs.statistics = asks.then(|| statistics.clone());
+        calls.own.iter().for_each(|own| own.outputs.packed_count.fill(0xa5).expect("it is there"));
+        calls.run(|rank| (rank + call) % 2 == 0);
+        for (rank, own) in calls.own.iter().enumerate() {
+            let counts = own.outputs.packed_count.read().expect("it is there");
+            assert_eq!(counts, wanted(rank), "rank {rank}, call {call}");
+        }
+    }
+    let sums: Vec<i32> =
+        wanted(1).iter().zip(start).map(|(count, start)| start + 2 * count).collect();
+    assert_eq!(statistics.read().expect("it is there"), sums);
+}
+
 /// One rank asks for both phases at once, another one launches them apart: they are the same call.
 #[test]
 fn ranks_may_differ_in_how_they_launch() {

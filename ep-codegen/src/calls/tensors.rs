@@ -30,8 +30,8 @@ pub(super) struct Field {
     axis_index: usize,
     parts: usize,
     is_window: bool,
-    /// Whether it is only for the caller who wants to know how long a call waits.
-    is_of_waits: bool,
+    /// Whether each call may come without it.
+    may_be_left_out: bool,
 }
 
 impl Field {
@@ -68,7 +68,9 @@ impl Field {
     fn made(&self, place: usize) -> TokenStream {
         let name = &self.name;
         let value = match (&self.axis, self.presence) {
-            (None, Presence::Optional) if self.is_of_waits => quote!(::std::option::Option::None),
+            (None, Presence::Optional) if self.may_be_left_out => {
+                quote!(::std::option::Option::None)
+            }
             (Some(axis), presence) => {
                 let (of, index) = (axis_tensor(axis), self.axis_index);
                 let made = quote!(#of::made(&made, self.core.arm(#index), #place)?);
@@ -112,18 +114,18 @@ impl Calls<'_> {
             _ if tensor.optional || !in_all => Presence::Optional,
             _ => Presence::Required,
         };
-        let is_of_waits = self.ir.is_of_waits(&tensor.name);
+        let may_be_left_out = self.ir.may_be_left_out(&tensor.name);
         Field {
             name: format_ident!("{}", tensor.name),
             doc: format!(" `{}`", text::tensor(tensor)),
             of,
             presence,
-            is_open: (tensor.optional && !is_of_waits) || tensor.copies > 1,
+            is_open: (tensor.optional && !may_be_left_out) || tensor.copies > 1,
             axis,
             axis_index: self.axis_index(&tensor.elem),
             parts,
             is_window: tensor.memory == Memory::Window,
-            is_of_waits,
+            may_be_left_out,
         }
     }
 
@@ -140,7 +142,7 @@ impl Calls<'_> {
             axis_index: 0,
             parts: 1,
             is_window: true,
-            is_of_waits: false,
+            may_be_left_out: false,
         };
         direct.map(field).collect()
     }

@@ -230,6 +230,7 @@ class LowLatencyDispatcher:
         scale: int,
         counts: int,
         tables: Tables,
+        statistics: int,
         waits: int,
         later: bool,
         how: Call,

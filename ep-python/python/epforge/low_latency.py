@@ -115,21 +115,18 @@ class LowLatency(Caller):
         rank = self.group.rank(rank)
         library = library_of(x)
         how = (stream, sms, timeout, after, done)
-        if statistics is not None:
-            if library is None:
-                raise _core.Mismatch("`statistics` are counted for arrays of torch and NumPy")
-            where = self._checked(view(statistics, "statistics"), "statistics", "int32", None)
-            self._require_dense(where, "statistics", (self.local_experts,))
-        self._check_waits(waits)
+        self._check_sums(statistics, "statistics", "int32", self.local_experts)
+        self._check_sums(waits, "waits", "int64", self.group.ranks)
+        sums = {"statistics": statistics, "waits": waits}
         every = self._every(rank, (x, topk_idx))
         self._settle(rank)
         name = payload or self.payload
         kernels = self._dispatcher(name)
         sent = {
-            each: self._send_rows(each, kernels, name, brought, library, waits, how, later)
+            each: self._send_rows(each, kernels, name, brought, library, sums, how, later)
             for each, brought in every.items()
         }
-        return Packed(self, sent, rank, statistics, waits, how)
+        return Packed(self, sent, rank, sums)
 
     def _send_rows(
         self,
@@ -138,7 +135,7 @@ class LowLatency(Caller):
         payload: str,
         arrays: tuple[Any, ...],
         library: Library | None,
-        waits: Any,
+        sums: dict[str, Any],
         how: How,
         later: bool,
     ) -> Launched:
@@ -148,16 +145,16 @@ class LowLatency(Caller):
         rows = (self.local_experts, self.group.ranks * self.tokens)
         packed = self._new(rank, (*rows, self.hidden), values, library)
         scale = None if scales is None else self._new(rank, (*rows, -(-self.hidden // 128)), scales, library)
-        tables = self._new(rank, (self._words,), "int32", library, zeros=True)
+        tables = self._new(rank, (self._words,), "int32", library)
         first = address_of(tables)
         counts, *at = (first + 4 * begin for begin, _ in self._tables.values())
         outputs = (address_of(packed), 0 if scale is None else address_of(scale), counts, (at[0], at[1], at[2]))
         made = {"x": packed, "scale": scale, "tables": tables}
-        waits_at = self._waits_of(rank, waits, made)
+        sums_at = [self._sums_of(rank, name, array, made) for name, array in sums.items()]
         launched = Launched(rank, library, tokens, made, outputs[3], (ids, kept))
 
         def send(turn: int, call: _core.Call) -> _core.Pending | None:
-            return kernels[turn].send(rank, tokens, x, ids[0], *outputs, waits_at, later, call)
+            return kernels[turn].send(rank, tokens, x, ids[0], *outputs, *sums_at, later, call)
 
         self._launch(launched, payload, send, how)
         return launched
@@ -196,7 +193,7 @@ class LowLatency(Caller):
         own = packed._own
         if out is not None and self.group.on_emulator:
             self._require_out(packed.rank, out, (own.tokens, self.hidden))
-        self._check_waits(waits)
+        self._check_sums(waits, "waits", "int64", self.group.ranks)
         how = (stream, sms, timeout, after, done)
         every = self._every(packed.rank, (rows, topk_weights, topk_idx))
         self._settle(packed.rank)
@@ -205,7 +202,7 @@ class LowLatency(Caller):
         for rank, brought in every.items():
             target = None if self.group.on_emulator else out
             sent[rank] = self._send_back(packed._sent[rank], kernels, wire, brought, target, waits, how, later)
-        return Sums(self, sent, packed.rank, out, waits, how)
+        return Sums(self, sent, packed.rank, out, {"waits": waits})
 
     def _send_back(
         self,
@@ -228,7 +225,7 @@ class LowLatency(Caller):
         sums = self._new(rank, (tokens, self.hidden), "bfloat16", of.library) if out is None else out
         sums_at = address_of(sums) if out is None else self._require_out(rank, out, (tokens, self.hidden))
         made = {"x": sums}
-        waits_at = self._waits_of(rank, waits, made)
+        waits_at = self._sums_of(rank, "waits", waits, made)
         launched = Launched(rank, of.library, tokens, made, of.tables, (ids, rows, weights, of))
 
         def send(turn: int, call: _core.Call) -> _core.Pending | None:
@@ -238,22 +235,22 @@ class LowLatency(Caller):
         self._launch(launched, f"combine {wire}", send, how)
         return launched
 
-    def _check_waits(self, waits: Any) -> None:
-        """Refuses what cannot take a time for each rank."""
-        if waits is not None:
-            where = self._checked(view(waits, "waits"), "waits", "int64", None)
-            self._require_dense(where, "waits", (self.group.ranks,))
+    def _check_sums(self, array: Any, name: str, dtype: str, count: int) -> None:
+        """Refuses what cannot take so many numbers that a call adds to."""
+        if array is not None:
+            where = self._checked(view(array, name), name, dtype, None)
+            self._require_dense(where, name, (count,))
 
-    def _waits_of(self, rank: int, waits: Any, made: dict[str, Any]) -> int:
-        """Where the kernels of a rank add their times, 0 if nobody asks; the emulator has memory of its own."""
-        if waits is None:
+    def _sums_of(self, rank: int, name: str, array: Any, made: dict[str, Any]) -> int:
+        """Where the kernels of a rank add to an array, 0 if nobody asks; the emulator has memory of its own."""
+        if array is None:
             return 0
+        where = view(array, name)
         if self.group.on_emulator:
-            made["waits"] = self._new(rank, (self.group.ranks,), "int64", None, zeros=True)
-            return address_of(made["waits"])
-        where = view(waits, "waits")
-        self._require_here(rank, where, "waits")
-        made["waits"] = waits
+            made[name] = self._new(rank, tuple(where.shape), where.dtype, None, zeros=True)
+            return address_of(made[name])
+        self._require_here(rank, where, name)
+        made[name] = array
         return where.address
 
     def _launch(self, launched: Launched, kind: str, send: Any, how: How) -> None:
@@ -320,13 +317,11 @@ class Launched:
 class Phased:
     """A call that may be between its phases."""
 
-    def __init__(self, owner: LowLatency, sent: dict[int, Launched], rank: int, waits: Any, how: How) -> None:
+    def __init__(self, owner: LowLatency, sent: dict[int, Launched], rank: int, sums: dict[str, Any]) -> None:
         self._owner, self._sent, self.rank = owner, sent, rank
-        self._waits = waits if owner.group.on_emulator else None
+        #: What the emulator has added up, and is to be added to arrays of the caller.
+        self._sums = sums if owner.group.on_emulator else {}
         self._own = sent[rank]
-        self._stream = how[0]
-        if self._own.pending is None:
-            self._received()
 
     @property
     def is_here(self) -> bool:
@@ -345,13 +340,8 @@ class Phased:
         """Launches the second phase, on any stream; what comes behind it there finds the results."""
         if self.is_here:
             return
-        self._stream = stream
         for launched in self._sent.values():
             self._owner._receive(launched, (stream, sms, timeout, after, done))
-        self._received()
-
-    def _received(self) -> None:
-        """What is to be done behind the second phase."""
 
     def _require_received(self) -> None:
         if not self.is_here:
@@ -375,38 +365,15 @@ class Phased:
         if array is None or not self._owner.group.on_emulator:
             return array
         shown = self._owner._shown(array, self._own.library)
-        if self._waits is not None:
-            waits, self._waits = self._waits, None
-            waits += self._owner._shown(self._own.made["waits"], self._own.library)
+        sums, self._sums = self._sums, {}
+        for what, into in sums.items():
+            if into is not None:
+                into += self._owner._shown(self._own.made[what], library_of(into))
         return shown
 
 
 class Packed(Phased):
     """The output of one dispatch on one rank: rows by local expert, those of each rank side by side."""
-
-    def __init__(
-        self, owner: LowLatency, sent: dict[int, Launched], rank: int, statistics: Any, waits: Any, how: How
-    ) -> None:
-        self._statistics = statistics
-        super().__init__(owner, sent, rank, waits, how)
-
-    def _received(self) -> None:
-        group = self._owner.group
-        if self._statistics is None or group.on_emulator:
-            return
-        counts, statistics, self._statistics = self.arriving("counts"), self._statistics, None
-        if self._stream is None and self._own.library is TORCH:
-            statistics += counts
-        else:
-            with group.around(self._owner._how(self.rank, TORCH)[0], self.rank):
-                statistics += counts
-
-    def _array(self, name: str) -> Any:
-        array = super()._array(name)
-        if self._statistics is not None:
-            statistics, self._statistics = self._statistics, None
-            statistics += super()._array("counts")
-        return array
 
     @property
     def x(self) -> Any:
@@ -442,9 +409,11 @@ class Packed(Phased):
 class Sums(Phased):
     """What a combine leaves; in the emulator it is in ``out`` once it is looked at."""
 
-    def __init__(self, owner: LowLatency, sent: dict[int, Launched], rank: int, out: Any, waits: Any, how: How) -> None:
+    def __init__(
+        self, owner: LowLatency, sent: dict[int, Launched], rank: int, out: Any, sums: dict[str, Any]
+    ) -> None:
         self._out = out
-        super().__init__(owner, sent, rank, waits, how)
+        super().__init__(owner, sent, rank, sums)
 
     @property
     def x(self) -> Any:

@@ -45,8 +45,8 @@ pub(super) struct CallSpec {
     of_handles: Vec<bool>,
     /// Places that a call brings, and those that it may leave to its handle.
     required: PlaceSet,
-    /// Those that each call may leave out: how long it waits then is not measured.
-    of_waits: Vec<usize>,
+    /// Those that each call may leave out.
+    left_out: Vec<usize>,
     own_tables: PlaceSet,
     /// Which numbers of the list the kernel reads.
     pub(super) is_read: Vec<bool>,
@@ -101,12 +101,12 @@ impl CallSpec {
             let own = selected.args.iter().find(|it| it.name == arg.name);
             (own.is_some(), own.unwrap_or(arg).clone())
         };
-        let of_waits = places_of_waits(&selected, names);
+        let left_out = places_left_out(&selected, names);
         let mut spec = CallSpec {
             pipeline: ir.name.clone(),
-            required: places_of(&tensors, false, &of_waits),
-            own_tables: places_of(&tensors, true, &of_waits),
-            of_waits,
+            required: places_of(&tensors, false, &left_out),
+            own_tables: places_of(&tensors, true, &left_out),
+            left_out,
             is_read: Vec::new(),
             of_handles: names.iter().map(|name| is_table(ir, name.name)).collect(),
             sizes: Vec::new(),
@@ -253,13 +253,9 @@ fn places_of(tensors: &[Option<TensorSpec>], are_tables: bool, without: &[usize]
     })
 }
 
-/// The places of tensors that may take how long a call waits, or be left out of it.
-fn places_of_waits(ir: &ir::Pipeline, names: &[TensorName]) -> Vec<usize> {
-    let is_one = |name: &TensorName| {
-        let tensor = ir.tensors.iter().find(|tensor| tensor.name == name.name);
-        tensor.is_some_and(|tensor| tensor.optional && ir.is_of_waits(name.name))
-    };
-    (0..names.len()).filter(|place| is_one(&names[*place])).collect()
+/// The places of tensors that each call may leave out.
+fn places_left_out(ir: &ir::Pipeline, names: &[TensorName]) -> Vec<usize> {
+    (0..names.len()).filter(|place| ir.may_be_left_out(names[*place].name)).collect()
 }
 
 /// The tensors of which there may be several.

@@ -28,9 +28,9 @@ pipeline! {
             x: bf16[tokens, hidden],
             topk_idx: i64[tokens, topk] in -1..experts distinct,
             expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
-        output packed_x: payload[local_experts, ranks * max_tokens, hidden];
-        // Counted up, so that a caller can gather statistics over many calls.
-        inout packed_count: i32[local_experts];
+        output packed_x: payload[local_experts, ranks * max_tokens, hidden], packed_count: i32[local_experts];
+        // What arrives for each expert is added up over calls.
+        inout statistics: optional i32[local_experts];
         // How long each rank was waited for, in ns.
         inout wait_ns: optional i64[ranks];
         table
@@ -67,7 +67,10 @@ pipeline! {
             role Pack on all blocks, warps shared by (expert, source) {
                 record range_first[expert, source] = sum(earlier in 0..source: rows[expert, earlier].count);
                 record range_count[expert, source] = rows[expert, source].count;
-                add packed_count[expert] = rows[expert, source].count;
+                for once in 0..1 where source == ranks - 1 {
+                    store packed_count[expert] = sum(every in ranks: rows[expert, every].count);
+                }
+                add statistics[expert] = rows[expert, source].count;
                 for message in rows[expert, source] at sum(earlier in 0..source: rows[expert, earlier].count) {
                     store packed_x[expert, message.row] = message.x;
                     record src_info[expert, message.row] = message.src;

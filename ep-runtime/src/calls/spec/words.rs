@@ -30,7 +30,7 @@ impl CallSpec {
             covered.add(&held.covered);
             held.words.iter().for_each(|(at, word)| values[*at] = *word);
         }
-        self.of_waits.iter().for_each(|place| values[WORDS * place] = 0);
+        self.left_out.iter().for_each(|place| values[WORDS * place] = 0);
         let mut wrong = None;
         for (place, given) in given.iter().enumerate() {
             let Some(given) = given else { continue };
