@@ -8,10 +8,12 @@ import subprocess
 import sys
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import epforge
 from epforge import deep_ep
+from epforge.deep_ep.utils import testing
 
 TABLE = json.loads((Path(__file__).parent / "signatures.json").read_text())
 
@@ -56,6 +58,23 @@ class Signatures(unittest.TestCase):
         self.assertEqual(deep_ep.Buffer.get_dispatch_config(7).num_sms, deep_ep.Buffer.num_sms)
 
 
+class Utilities(unittest.TestCase):
+    """What tests of deep_ep import, as far as it needs no torch."""
+
+    def test_times_of_kernels_are_found_by_a_part_of_their_names(self) -> None:
+        def event(key: str, total: float, count: int) -> SimpleNamespace:
+            return SimpleNamespace(key=key, self_device_time_total=total, count=count)
+
+        # Microseconds, of two kernels and what the host did.
+        events = [event("nvl_dispatch", 60.0, 30), event("nvl_dispatch_tail", 8.0, 2), event("cudaLaunchKernel", 0, 60)]
+        found = testing.seconds_of(events, ("dispatch", "tail"))
+        self.assertEqual([round(seconds * 1e9) for seconds in found], [6000, 4000])
+        with self.assertRaises(epforge.Mismatch) as caught:
+            testing.seconds_of(events, ("tail", "Launch"))
+        there = "no kernel that ran has a name with `Launch`: there were nvl_dispatch, nvl_dispatch_tail"
+        self.assertEqual(str(caught.exception), there)
+
+
 class OtherName(unittest.TestCase):
     """The distribution that gives the facade the original's name."""
 
@@ -64,8 +83,11 @@ class OtherName(unittest.TestCase):
             "import deep_ep, deep_ep.utils, epforge.deep_ep as ours\n"
             "from deep_ep import Buffer, Config, EventOverlap\n"
             "from deep_ep.utils import EventHandle, EventOverlap as again\n"
+            "from deep_ep.utils import envs, gate, refs, testing\n"
             "from deep_ep.utils.math import align\n"
             "assert deep_ep.Buffer is ours.Buffer is Buffer and again is EventOverlap and align(5, 4) == 8\n"
+            "from epforge.deep_ep.utils import envs as same\n"
+            "assert envs is same and envs.get_global_seed() == 0\n"
         )
         subprocess.run([sys.executable, "-c", script], check=True)
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from .._torch import require
 
+_global_seed = 0
+
 
 def init_dist(local_rank: int, num_local_ranks: int, seed: int = 0) -> tuple[int, int, Any]:
     """Joins the processes of one machine or several, and makes their GPUs torch's own: rank, ranks, a group."""
@@ -31,10 +33,17 @@ def init_dist(local_rank: int, num_local_ranks: int, seed: int = 0) -> tuple[int
 
 def init_seed(seed: int) -> None:
     """Random numbers that each rank draws the same again."""
+    global _global_seed
+    _global_seed = seed
     torch = require()
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     random.seed(seed + rank)
     torch.manual_seed(seed + rank)
+
+
+def get_global_seed() -> int:
+    """The seed of the last `init_seed`, the same on all ranks."""
+    return _global_seed
 
 
 def dist_print(*words: Any, once_in_node: bool = False) -> None:

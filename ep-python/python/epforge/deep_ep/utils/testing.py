@@ -1,0 +1,64 @@
+"""Times of kernels, as tests of deep_ep take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..._core import Mismatch
+from .._torch import require
+
+#: Bytes that push everything else out of the L2 cache, and cycles for which all ranks can get ready.
+FLUSHED, SLEPT = 256 << 20, 20_000_000
+
+
+def bench_kineto(
+    fn: Callable[[], Any],
+    kernel_names: str | tuple[str, ...],
+    num_tests: int = 30,
+    trace_path: str | None = None,
+    flush_l2: bool = True,
+    barrier_comm_profiling: bool = False,
+    barrier: Callable[[], Any] | None = None,
+) -> Any:
+    """Seconds on the GPU of the kernels whose names contain each of some words, on average over many calls.
+
+    With ``barrier_comm_profiling`` the ranks begin each call together: behind a ``barrier`` of their own, or a
+    sum over all ranks.
+    """
+    torch = require()
+    together = torch.ones(1, dtype=torch.float32, device="cuda")
+
+    def once() -> None:
+        if flush_l2:
+            torch.empty(FLUSHED, dtype=torch.int8, device="cuda").zero_()
+        if barrier_comm_profiling:
+            torch.cuda._sleep(SLEPT)
+            barrier() if barrier is not None else torch.distributed.all_reduce(together)
+        fn()
+
+    # What is compiled or allocated at the first call is no part of the times.
+    once()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(num_tests):
+            once()
+        torch.cuda.synchronize()
+    if trace_path is not None:
+        profiler.export_chrome_trace(trace_path)
+    names = (kernel_names,) if isinstance(kernel_names, str) else kernel_names
+    times = seconds_of(profiler.key_averages(), names)
+    return times[0] if isinstance(kernel_names, str) else times
+
+
+def seconds_of(events: Iterable[Any], names: tuple[str, ...]) -> tuple[float, ...]:
+    """For each name the mean times of the kernels whose names contain it, added up, from microseconds."""
+    ran = [event for event in events if event.self_device_time_total]
+    means = {event.key: event.self_device_time_total / event.count for event in ran}
+    times = []
+    for name in names:
+        found = [mean for key, mean in means.items() if name in key]
+        if not found:
+            raise Mismatch(f"no kernel that ran has a name with `{name}`: there were {', '.join(sorted(means))}")
+        times.append(sum(found) / 1e6)
+    return tuple(times)
