@@ -2,9 +2,9 @@
 
 Where there is one, both ranks share it, and its times say nothing.
 
-It runs the tests of `torch_calls` and `torch_callers` there, and then: rows at full size, graphs whose token counts
-change, streams and events, few tokens by phases and in a graph of many layers, a layer that is trained, a rank that
-dies, buffers that come and go, and what a call costs the host.
+It runs the tests of `torch_calls`, `torch_callers` and `torch_refs` there, and then: rows at full size, graphs whose
+token counts change, streams and events, times of kernels, few tokens by phases and in a graph of many layers, a layer
+that is trained, a rank that dies, buffers that come and go, and what a call costs the host.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ import torch.distributed as dist
 import epforge
 import torch_callers
 import torch_calls
+import torch_refs
 from epforge import autograd, deep_ep
 from epforge.deep_ep.utils.math import calc_diff, per_token_cast_to_fp8
+from epforge.deep_ep.utils.testing import bench_kineto
 from torch_calls import gathered, ranks_in_processes
 
 TOKENS, HIDDEN, TOPK, EXPERTS = 4096, 7168, 8, 256
@@ -128,6 +130,58 @@ def graphs(rank: int, ranks: int) -> None:
         times.append(begun.elapsed_time(ended) * 1e3)
     if rank == 0:
         print(f"graph of dispatch and combine, 128 tokens: {statistics.median(times):.1f} us", flush=True)
+
+
+def behind_an_event(rank: int, ranks: int) -> None:
+    """Calls behind an event wait for nothing that the caller's stream does after it, and read nothing that it makes."""
+    x, ids, weights = drawn(TOKENS - rank)
+    wanted = arriving(x, ids, rank, ranks)
+    in_rank = torch.stack([(ids // (EXPERTS // ranks) == to).any(1) for to in range(ranks)], 1)
+    per_expert = torch.bincount(ids.flatten(), minlength=EXPERTS).int()
+    first = deep_ep.Buffer(dist.group.WORLD)
+    layout = {"num_tokens_per_rank": in_rank.sum(0).int(), "is_token_in_rank": in_rank}
+    later = deep_ep.ElasticBuffer(dist.group.WORLD, num_max_tokens_per_rank=TOKENS)
+    calls = (
+        lambda event: first.dispatch(
+            x, **layout, num_tokens_per_expert=per_expert, previous_event=event, async_finish=True
+        ),
+        lambda event: later.dispatch(
+            x, ids, weights, num_experts=EXPERTS, previous_event=event.event, async_with_compute_stream=True
+        ),
+    )
+    for call in calls:
+        # The first call makes the buffer; the second one is on the same stream, and so waits for the event alone.
+        for busy in (False, True):
+            event = deep_ep.Buffer.capture()
+            if busy:
+                # Half a second, in which a copy on this stream would not be made.
+                torch.cuda._sleep(1_000_000_000)
+            came, *_, handle, done = call(event)
+            done.current_stream_wait()
+            assert torch.equal(came, wanted), busy
+    assert torch.equal(handle.topk_idx, ids)
+
+
+def kernel_times(rank: int, ranks: int) -> None:
+    """Times of kernels by their names, as tests of deep_ep ask for them; a name of none is refused."""
+    buffer = deep_ep.ElasticBuffer(dist.group.WORLD, num_max_tokens_per_rank=TOKENS)
+    x, ids, weights = drawn(TOKENS)
+
+    def there_and_back() -> None:
+        rows, _, factors, handle, _ = buffer.dispatch(x, ids, weights, num_experts=EXPERTS)
+        buffer.combine(rows, handle, factors)
+
+    together = {"barrier_comm_profiling": True, "barrier": buffer.barrier}
+    there, back = bench_kineto(there_and_back, kernel_names=("nvl_dispatch", "nvl_combine"), **together)
+    assert 1e-6 < there < 0.1 and 1e-6 < back < 0.1, (there, back)
+    try:
+        bench_kineto(there_and_back, "no_such_kernel", num_tests=1)
+    except epforge.Mismatch as error:
+        assert "no kernel that ran has a name with `no_such_kernel`" in str(error) and "nvl_combine" in str(error)
+    else:
+        raise AssertionError("a kernel was found that is not there")
+    if rank == 0:
+        print(f"kernels of the facade: dispatch {there * 1e6:.1f} us, combine {back * 1e6:.1f} us", flush=True)
 
 
 def few_tokens(rank: int, ranks: int) -> None:
@@ -315,16 +369,25 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int, only: str
         (torch_calls.layer_in_processes,),
         (full_size,),
         (graphs,),
+        (behind_an_event,),
+        (kernel_times,),
         (few_tokens,),
         (host_time,),
         (torch_calls.legacy_in_processes,),
         (torch_calls.low_latency_in_processes,),
         (torch_callers.trainer,),
         (torch_callers.server,),
-        (torch_callers.rounded_once,),
         (torch_callers.documented,),
         (torch_calls.later_in_processes, "ElasticBuffer"),
         (torch_calls.later_in_processes, "EPBuffer"),
+        (torch_refs.arriving, "ElasticBuffer"),
+        (torch_refs.arriving, "EPBuffer"),
+        (torch_refs.padding,),
+        (torch_refs.as_many_scales,),
+        (torch_refs.scales_in_words,),
+        (torch_refs.going_back, "ElasticBuffer"),
+        (torch_refs.going_back, "EPBuffer"),
+        (torch_refs.in_order,),
         (torch_calls.gradients_in_processes,),
         (training, steps),
         (come_and_go, buffers),

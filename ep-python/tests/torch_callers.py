@@ -106,33 +106,6 @@ def decode(buffer: deep_ep.Buffer, most: int, tokens: int, seed: int) -> None:
         assert torch.equal(out.float(), x.float() * factor)
 
 
-def rounded_once(rank: int, ranks: int) -> None:
-    """Sums of rows that are no whole numbers: by top-k, rounded, by rank, then biases, and rounded; bit for bit."""
-    buffer = deep_ep.ElasticBuffer(
-        dist.group.WORLD, num_max_tokens_per_rank=8, hidden=HIDDEN, num_topk=TOPK, deterministic=True
-    )
-    tokens, local = 7, EXPERTS // ranks
-    x, (ids, weights) = torch.randn(tokens, HIDDEN).to(torch.bfloat16), routed(tokens)
-    bias = (torch.randn(tokens, HIDDEN).to(torch.bfloat16), torch.randn(tokens, HIDDEN).to(torch.bfloat16))
-    for biases in (None, bias[0], bias):
-        spread, _, factors, handle, _ = buffer.dispatch(
-            x, topk_idx=ids, topk_weights=weights, num_experts=EXPERTS, do_expand=True, do_zero_padding=True
-        )
-        made = (spread.float() * factors[:, None]).to(torch.bfloat16)
-        sums, _, _ = buffer.combine(made, handle, bias=biases)
-        total = torch.zeros(tokens, HIDDEN)
-        for other in range(ranks):
-            own = torch.zeros(tokens, HIDDEN)
-            for choice in range(TOPK):
-                here = (ids[:, choice] >= 0) & (ids[:, choice] // local == other)
-                term = (x.float() * weights[:, choice, None]).to(torch.bfloat16).float()
-                own = torch.where(here[:, None], own + term, own)
-            total = total + own.to(torch.bfloat16).float()
-        for one in () if biases is None else biases if isinstance(biases, tuple) else (biases,):
-            total = total + one.float()
-        assert torch.equal(sums.view(torch.int16), total.to(torch.bfloat16).view(torch.int16))
-
-
 def documented(rank: int, ranks: int) -> None:
     """The programs of the page, with smaller numbers."""
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
@@ -168,9 +141,6 @@ class Callers(unittest.TestCase):
 
     def test_a_server(self) -> None:
         ranks_in_processes(2, PLACE, server)
-
-    def test_sums_are_rounded_once(self) -> None:
-        ranks_in_processes(2, PLACE, rounded_once)
 
     def test_the_programs_of_the_page(self) -> None:
         ranks_in_processes(2, PLACE, documented)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .expert import EPHandle, ExpertBuffer, other_kind
+from .expert import EPHandle, ExpertBuffer, other_kind, tensors_of
 from .utils.event import EventHandle, EventOverlap
 
 if TYPE_CHECKING:
@@ -84,16 +84,15 @@ class ElasticBuffer(ExpertBuffer):
         ask = self._ask(
             handle, num_experts, num_max_tokens_per_rank, expert_alignment, num_sms,
             sync=do_cpu_sync, expand=do_expand, zero_padding=do_zero_padding, by_columns=use_tma_aligned_col_major_sf,
+            copy=do_handle_copy,
         )  # fmt: skip
-        inputs = (*(x if isinstance(x, tuple) else (x,)), topk_idx, topk_weights)
-        if do_handle_copy and topk_idx is not None:
-            topk_idx = topk_idx.clone()
+        inputs = tensors_of(x, topk_idx, topk_weights, cumulative_local_expert_recv_stats, handle)
         with self._engines().beside(previous_event, async_with_compute_stream, *inputs) as calls:
-            receive = self._send(x, topk_idx, topk_weights, ask, handle)
+            receive = self._send(calls, x, topk_idx, topk_weights, ask, handle)
             if previous_event_before_epilogue is not None:
                 previous_event_before_epilogue.current_stream_wait()
             came, ids, weights, made = receive()
-            calls.outputs += [*(came if isinstance(came, tuple) else (came,)), ids, weights]
+            calls.outputs += tensors_of(came, ids, weights, made)
             if cumulative_local_expert_recv_stats is not None:
                 cumulative_local_expert_recv_stats += made.num_unaligned_recv_tokens_per_expert
         return came, ids, weights, made, calls.done
@@ -112,7 +111,8 @@ class ElasticBuffer(ExpertBuffer):
         allocate_on_comm_stream: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None, EventOverlap]:
         """Rows back to their tokens, added up: the sums, the weights' sums, an event."""
-        with self._engines().beside(previous_event, async_with_compute_stream, x, topk_weights) as calls:
+        inputs = tensors_of(x, handle, topk_weights, bias)
+        with self._engines().beside(previous_event, async_with_compute_stream, *inputs) as calls:
             if previous_event_before_epilogue is not None:
                 previous_event_before_epilogue.current_stream_wait()
             combined, weights = self._combine(x, handle, topk_weights, bias, num_sms)

@@ -133,6 +133,14 @@ class Engines:
             made = self._ends[experts, device] = require().tensor(ends, device=device)
         return made
 
+    def ranks_of(self, experts: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rank of each expert, and for each token whether a rank has one of its own; ``count`` is no expert."""
+        torch = require()
+        # No expert is behind all ranks.
+        owner = torch.bucketize(experts, self.ends(count, experts.device), right=True)
+        in_rank = torch.zeros((experts.shape[0], self.ranks + 1), dtype=torch.bool, device=experts.device)
+        return owner, in_rank.scatter_(1, owner, True)[:, : self.ranks].contiguous()
+
     @contextmanager
     def beside(self, previous: Any, is_async: bool, *inputs: Any) -> Iterator[Beside]:
         """Runs calls behind an event, on the stream beside the caller's where they may overlap with it."""
@@ -183,8 +191,9 @@ class FacadeHandle:
         torch = require()
         payload = "bf16" if scale is None else "fp8"
         if scale is not None and scale.dtype == torch.int32:
-            # Four powers of two in each word.
-            payload, scale = "fp8-packed", scale.contiguous().view(torch.uint8)
+            # Four powers of two in each word. A single column has any stride, which a view of bytes does not take.
+            powers = scale.reshape(-1).view(torch.uint8)
+            payload, scale = "fp8-packed", powers.view(scale.shape[0], 4 * scale.shape[1])
         for shape, handle in self._made.items():
             if weights is None and (shape.hidden, shape.payload) == (x.shape[1], payload):
                 return handle.buffer.cached_dispatch(x, handle, scale=scale, sms=sms or None), handle
@@ -193,6 +202,17 @@ class FacadeHandle:
         received, handle = buffer.dispatch(x, self.way.topk_idx, weights, scale=scale, sms=sms or None)
         self._made[shape] = handle
         return received, handle
+
+    def rows_there(self) -> torch.Tensor:
+        """``int32[tokens, topk]``: the row of an entry's token in the output of its expert's rank; -1 for none."""
+        torch = require()
+        spot = torch.where(self.way.topk_idx < 0, self.way.experts, self.way.topk_idx)
+        owner, in_rank = self.engines.ranks_of(spot, self.way.experts)
+        before = in_rank.cumsum(0) - in_rank.long()
+        # Tables of any buffer say the same of this way.
+        first = next(iter(self._made.values())).rank_prefix[self.engines.rank]
+        rows = (first + before).gather(1, owner.clamp(max=self.engines.ranks - 1))
+        return torch.where(spot < self.way.experts, rows, -1).to(torch.int32)
 
     def handle(self, hidden: int, weights: bool, biases: int) -> Handle:
         """Tables for a combine: those of a dispatch if its rows had the same length, else new ones."""
@@ -212,3 +232,8 @@ class FacadeHandle:
     def _shape(self, hidden: int, payload: str, weights: bool, biases: int = 0) -> Shape:
         topk = self.way.topk_idx.shape[1]
         return Shape(hidden, topk, self.way.experts, payload, weights, biases, self.way.alignment)
+
+
+def as_sent(came: Any, sent: Any) -> Any:
+    """Scales that came in the type of those that were sent: four bytes are a word of the caller's."""
+    return came if came is None or came.dtype == sent.dtype else came.view(sent.dtype)

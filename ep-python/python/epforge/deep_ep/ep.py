@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .elastic import size_hint
-from .expert import EPHandle, ExpertBuffer, other_kind
+from .expert import EPHandle, ExpertBuffer, other_kind, tensors_of
 from .utils.event import EventHandle
 
 if TYPE_CHECKING:
@@ -85,8 +85,9 @@ class EPBuffer(ExpertBuffer):
         ask = self._ask(
             handle, num_experts, num_max_tokens_per_rank, expert_alignment, num_sms,
             sync=do_cpu_sync, expand=do_expand, zero_padding=do_zero_padding, by_columns=use_tma_aligned_col_major_sf,
+            copy=do_handle_copy,
         )  # fmt: skip
-        inputs = (*(x if isinstance(x, tuple) else (x,)), topk_idx, topk_weights)
+        inputs = tensors_of(x, topk_idx, topk_weights, cumulative_local_expert_recv_stats, handle)
 
         def counted(results: tuple[Any, ...]) -> tuple[Any, ...]:
             if cumulative_local_expert_recv_stats is not None:
@@ -95,10 +96,10 @@ class EPBuffer(ExpertBuffer):
 
         is_async = async_with_compute_stream or defer_epilogue
         with self._engines().beside(previous_event, is_async, *inputs) as calls:
-            receive = self._send(x, topk_idx, topk_weights, ask, handle)
+            receive = self._send(calls, x, topk_idx, topk_weights, ask, handle)
             if not defer_epilogue:
                 came, ids, weights, made = counted(receive())
-                calls.outputs += [*(came if isinstance(came, tuple) else (came,)), ids, weights]
+                calls.outputs += tensors_of(came, ids, weights, made)
         if defer_epilogue:
             calls.done.register_hook_after_wait(lambda: counted(receive()))
             return calls.done
@@ -122,7 +123,8 @@ class EPBuffer(ExpertBuffer):
         With ``defer_epilogue`` the event alone, whose wait gives the others.
         """
         is_async = async_with_compute_stream or defer_epilogue
-        with self._engines().beside(previous_event, is_async, x, topk_weights) as calls:
+        inputs = tensors_of(x, handle, topk_weights, bias)
+        with self._engines().beside(previous_event, is_async, *inputs) as calls:
             combined, weights = self._combine(x, handle, topk_weights, bias, num_sms)
             calls.outputs += [combined, weights]
         if defer_epilogue:

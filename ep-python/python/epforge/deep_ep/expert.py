@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
 from ..results import Handle, Received
 from ._torch import require
 from .absent import OTHER_KIND, absent
-from .engines import Engines, FacadeHandle, Way
+from .engines import Beside, Engines, FacadeHandle, Way, as_sent
 from .utils.event import EventHandle
 
 if TYPE_CHECKING:
@@ -41,10 +42,23 @@ class EPHandle:
     sent: FacadeHandle = field(repr=False)
     #: Local experts of each row.
     ids: torch.Tensor = field(repr=False)
-    # Tables of deep_ep's kernels, which callers copy from handle to handle.
-    dst_buffer_slot_idx: torch.Tensor | None = None
+    # Tables of deep_ep's kernels between nodes, which callers copy from handle to handle.
     token_metadata_at_forward: torch.Tensor | None = None
     channel_linked_list: torch.Tensor | None = None
+
+    @cached_property
+    def dst_buffer_slot_idx(self) -> torch.Tensor:
+        """``int32[tokens, topk]``: the row of a token in the output of its expert's rank; -1 for no expert.
+
+        It is made when it is first read: no call here needs it.
+        """
+        return self.sent.rows_there()
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Those that calls with this handle read."""
+        counts = (self.psum_num_recv_tokens_per_scaleup_rank, self.psum_num_recv_tokens_per_expert)
+        own = (self.num_unaligned_recv_tokens_per_expert, self.recv_src_metadata, self.ids)
+        return [self.topk_idx, self.sent.way.topk_idx, *counts, *own]
 
 
 @dataclass(frozen=True)
@@ -59,10 +73,14 @@ class Ask:
     expand: bool
     zero_padding: bool
     by_columns: bool
+    copy: bool
 
 
 class ExpertBuffer:
     """Dispatch and combine of both buffers, within one node."""
+
+    #: Whether rows of one token are added up, and rounded, on each rank of its experts.
+    allow_multiple_reduction: bool
 
     def __init__(self, group: Any, most: int, timeout: float, deterministic: bool, explicitly_destroy: bool) -> None:
         self.engines: Engines | None = Engines(group, None, timeout)
@@ -133,28 +151,31 @@ class ExpertBuffer:
         return self.engines
 
     def _send(
-        self, x: Any, topk_idx: Any, weights: Any, ask: Ask, handle: EPHandle | None
+        self, calls: Beside, x: Any, topk_idx: Any, weights: Any, ask: Ask, handle: EPHandle | None
     ) -> Callable[[], tuple[Any, ...]]:
         """Sends the rows; what it gives makes the outputs, once the rows are there for the current stream."""
         rows, scale = x if isinstance(x, tuple) else (x, None)
         if handle is None:
             if topk_idx is None:
                 raise Mismatch("a dispatch wants `topk_idx` or the `handle` of an earlier one")
-            way = Way(topk_idx.to(require().int64).contiguous(), ask.experts, ask.alignment)
-            sent = FacadeHandle(self._engines(), way, rows.shape[0], ask.most)
+            experts = topk_idx.to(require().int64).contiguous()
+            if ask.copy and experts is topk_idx:
+                experts = experts.clone()
+            calls.outputs.append(experts)
+            sent = FacadeHandle(self._engines(), Way(experts, ask.experts, ask.alignment), rows.shape[0], ask.most)
         elif topk_idx is not None:
             raise Mismatch("a dispatch with a `handle` has no `topk_idx`: the tokens go where they went before")
         else:
             sent = handle.sent
         received, tables = sent.send(rows, scale, weights, ask.sms)
-        return lambda: self._receive(received, tables, sent, weights is not None, ask, handle)
+        return lambda: self._receive(received, tables, sent, (scale, weights), ask, handle)
 
     def _receive(
         self,
         received: Received,
         tables: Handle,
         sent: FacadeHandle,
-        has_weights: bool,
+        with_rows: tuple[Any, Any],
         ask: Ask,
         handle: EPHandle | None,
     ) -> tuple[Any, Any, Any, EPHandle]:
@@ -171,9 +192,11 @@ class ExpertBuffer:
         else:
             # A cached dispatch moves rows alone: the experts are those of the first one.
             ids = handle.ids
-        weights = weights if has_weights else None
+        scale, weights = as_sent(scale, with_rows[0]), None if with_rows[1] is None else weights
         if handle.do_expand:
-            x, scale, weights = (expanded(it, handle, ask.zero_padding) for it in (x, scale, weights))
+            entries = entries_of(handle)
+            x, scale = (expanded(it, entries, ids.shape[1], ask.zero_padding) for it in (x, scale))
+            weights = None if weights is None else expanded(weights.view(-1, 1), entries, 1, True).flatten()
         if scale is not None and ask.by_columns:
             scale = by_columns(scale)
         return x if scale is None else (x, scale), None if handle.do_expand else ids, weights, handle
@@ -216,10 +239,15 @@ class ExpertBuffer:
         self, x: Any, handle: EPHandle, weights: Any, bias: Any, sms: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         biases = () if bias is None else bias if isinstance(bias, tuple) else (bias,)
+        tables, sms = handle.sent.handle(x.shape[1], weights is not None, 0), sms or handle.num_sms
+        apart = handle.do_expand and not self.allow_multiple_reduction
         if handle.do_expand:
-            x, weights = folded(x, handle), None if weights is None else spread(weights, handle)
-        tables = handle.sent.handle(x.shape[1], weights is not None, len(biases))
-        sums = tables.buffer.combine(x, tables, weights, biases=biases, sms=sms or handle.num_sms or None)
+            weights = None if weights is None else spread(weights, handle)
+            x = x if apart else folded(x, handle)
+        if apart or biases:
+            parts = each_choice(x, handle) if apart else at_last_choice(x, handle)
+            return added(parts, handle, tables, biases, weights, sms or None)
+        sums = tables.buffer.combine(x, tables, weights, sms=sms or None)
         return sums.x, sums.weights
 
     def _ask(
@@ -257,19 +285,27 @@ def slots(ids: torch.Tensor, begin: torch.Tensor) -> torch.Tensor:
     return places.view(ids.shape)
 
 
-def expanded(rows: torch.Tensor | None, handle: EPHandle, zero_padding: bool) -> torch.Tensor | None:
-    """A copy of each row for each of its experts; of weights, the entry of that expert."""
+def entries_of(handle: EPHandle) -> torch.Tensor:
+    """The entry of the top-k that each expanded row is for, numbered over all rows that came; -1 for none."""
+    torch = require()
+    places = handle.recv_src_metadata[:, 2:].long().flatten()
+    made = places.new_full((handle.num_expanded_tokens + 1,), -1)
+    # What has no place goes behind the last row.
+    spot = torch.where(places < 0, handle.num_expanded_tokens, places)
+    made[spot] = torch.arange(places.shape[0], device=places.device)
+    return made[:-1]
+
+
+def expanded(rows: Any, entries: torch.Tensor, topk: int, zero_padding: bool) -> Any:
+    """For each entry a copy of its row, which it shares with ``topk`` others; for none of them zeros, or any row."""
     if rows is None:
         return None
     torch = require()
-    places = handle.recv_src_metadata[:, 2:].long()
-    is_weights = rows.dtype == torch.float32 and rows.shape == places.shape
-    shape = (handle.num_expanded_tokens + 1, *(() if is_weights else rows.shape[1:]))
-    made = (torch.zeros if zero_padding else torch.empty)(shape, dtype=rows.dtype, device=rows.device)
-    # What has no place goes behind the last row.
-    spot = torch.where(places < 0, handle.num_expanded_tokens, places).flatten()
-    made[spot] = rows.flatten() if is_weights else rows.repeat_interleave(places.shape[1], dim=0)
-    return made[:-1]
+    plain = rows.view(torch.uint8) if rows.dtype == torch.float8_e4m3fn else rows
+    made = plain[entries.clamp(min=0) // topk]
+    if zero_padding:
+        made.masked_fill_((entries < 0)[:, None], 0)
+    return made.view(rows.dtype)
 
 
 def folded(rows: torch.Tensor, handle: EPHandle) -> torch.Tensor:
@@ -281,6 +317,45 @@ def folded(rows: torch.Tensor, handle: EPHandle) -> torch.Tensor:
         has = places[:, k] >= 0
         sums += torch.where(has[:, None], rows[places[:, k].clamp(min=0)].float(), 0.0)
     return sums.to(rows.dtype)
+
+
+def each_choice(rows: torch.Tensor, handle: EPHandle) -> Iterable[torch.Tensor]:
+    """For each entry of the top-k its expanded rows, with zeros where another rank has the expert."""
+    for places in handle.recv_src_metadata[:, 2:].long().unbind(1):
+        yield rows[places.clamp(min=0)].masked_fill((places < 0)[:, None], 0)
+
+
+def at_last_choice(rows: torch.Tensor, handle: EPHandle) -> Iterable[torch.Tensor]:
+    """For each entry of the top-k the rows whose last expert here it is, with zeros for the others."""
+    torch = require()
+    ids = handle.ids[: rows.shape[0]]
+    topk = ids.shape[1]
+    last = torch.where(ids < 0, -1, torch.arange(topk, device=ids.device)).amax(1)
+    for choice in range(topk):
+        yield rows.masked_fill((last != choice)[:, None], 0)
+
+
+def added(
+    parts: Iterable[torch.Tensor], handle: EPHandle, tables: Handle, biases: Any, weights: Any, sms: int | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Sums as deep_ep's kernels make them: the biases, then the parts in order of the top-k, rounded once.
+
+    Our kernels add in order of the ranks, so each part comes back by a combine of its own.
+    """
+    torch = require()
+    shape = (handle.sent.tokens, tables.buffer.hidden)
+    total = torch.zeros(shape, dtype=torch.float32, device=handle.topk_idx.device)
+    for bias in biases:
+        if tuple(bias.shape) != shape:
+            raise Mismatch(f"a `bias` is {list(bias.shape)}, and has to be {list(shape)}")
+        total += bias
+    summed: list[Any] = []
+    for part in parts:
+        # The weights come with the first one.
+        sums = tables.buffer.combine(part, tables, None if summed else weights, sms=sms)
+        total += sums.x
+        summed.append(sums.weights)
+    return total.to(torch.bfloat16), summed[0]
 
 
 def spread(weights: torch.Tensor, handle: EPHandle) -> torch.Tensor:
@@ -299,6 +374,19 @@ def by_columns(scale: torch.Tensor) -> torch.Tensor:
     turned = made.T[:rows]
     turned.copy_(scale)
     return turned
+
+
+def tensors_of(*values: Any) -> list[torch.Tensor]:
+    """The tensors among values, in tuples and of handles: what a call reads or leaves on another stream."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, EPHandle):
+            found += value.tensors()
+        elif isinstance(value, tuple):
+            found += tensors_of(*value)
+        elif value is not None:
+            found.append(value)
+    return found
 
 
 def other_kind(name: str) -> Any:

@@ -10,7 +10,7 @@ from .._core import Mismatch
 from ..results import Handle
 from ._torch import require
 from .absent import absent
-from .engines import Engines, FacadeHandle, Way
+from .engines import Engines, FacadeHandle, Way, as_sent
 from .low_latency import LowLatencyCalls
 from .utils.event import EventHandle, EventOverlap
 
@@ -161,10 +161,7 @@ class Buffer(LowLatencyCalls):
             place = {"device": topk_idx.device}
             per_expert = torch.zeros(num_experts + 1, dtype=torch.int32, **place)
             per_expert.scatter_add_(0, spot.flatten(), torch.ones_like(spot, dtype=torch.int32).flatten())
-            # No expert is behind all ranks.
-            owner = torch.bucketize(spot, engines.ends(num_experts, topk_idx.device), right=True)
-            in_rank = torch.zeros((topk_idx.shape[0], self.group_size + 1), dtype=torch.bool, **place)
-            in_rank = in_rank.scatter_(1, owner, True)[:, : self.group_size].contiguous()
+            _, in_rank = engines.ranks_of(spot, num_experts)
             per_rank = in_rank.sum(dim=0, dtype=torch.int32)
             calls.outputs += [per_rank, per_expert, in_rank]
         return per_rank, None, per_expert[:num_experts], in_rank, calls.done
@@ -192,25 +189,24 @@ class Buffer(LowLatencyCalls):
         if handle is None:
             if is_token_in_rank is None or num_tokens_per_expert is None:
                 raise Mismatch("a dispatch without a `handle` wants `is_token_in_rank` and `num_tokens_per_expert`")
-            way = self._way(topk_idx, is_token_in_rank, num_tokens_per_expert, expert_alignment)
-            sent = FacadeHandle(engines, way, rows.shape[0], self._most_tokens(rows, num_worst_tokens))
         elif topk_idx is not None or topk_weights is not None:
             raise Mismatch("a dispatch with a `handle` sends rows alone: it has no `topk_idx` and no `topk_weights`")
-        else:
-            sent = handle.sent
-        inputs = (rows, scale, topk_idx, topk_weights)
+        inputs = (rows, scale, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert)
         with engines.beside(previous_event, async_finish, *inputs) as calls:
+            made, counts = None, None
+            if handle is None:
+                way = self._way(topk_idx, is_token_in_rank, num_tokens_per_expert, expert_alignment)
+                sent = FacadeHandle(engines, way, rows.shape[0], self._most_tokens(rows, num_worst_tokens))
+            else:
+                sent = handle.sent
             received, tables = sent.send(rows, scale, topk_weights, sms)
             count = num_worst_tokens or (handle.rows if handle else received.rows)
             came, came_scale, ids, weights = received.copy(count)
-            made = None
             if handle is None:
                 made = DispatchHandle(sent, tables, is_token_in_rank, count)
-            calls.outputs += [came, came_scale, ids, weights]
-        came = came if scale is None else (came, came_scale)
-        if handle is not None:
-            return came, None, None, None, None, calls.done
-        counts = self._counts(tables, topk_idx, num_tokens_per_expert, expert_alignment, num_worst_tokens)
+                counts = self._counts(tables, topk_idx, num_tokens_per_expert, expert_alignment, num_worst_tokens)
+            calls.outputs += [came, came_scale, ids, weights, sent.way.topk_idx]
+        came = came if scale is None else (came, as_sent(came_scale, scale))
         has_idx, has_weights = topk_idx is not None, topk_weights is not None
         return came, ids if has_idx else None, weights if has_weights else None, counts, made, calls.done
 
@@ -228,7 +224,7 @@ class Buffer(LowLatencyCalls):
         """Rows back to their tokens, added up without weights: the sums, the weights' sums, an event."""
         engines, sms = self._engines(), (config or self.get_combine_config(self.group_size)).num_sms
         biases = () if bias is None else bias if isinstance(bias, tuple) else (bias,)
-        inputs = (x, topk_weights, *biases)
+        inputs = (x, topk_weights, *biases, handle.sent.way.topk_idx)
         with engines.beside(previous_event, async_finish, *inputs) as calls:
             tables = handle.sent.handle(x.shape[1], topk_weights is not None, len(biases))
             sums = tables.buffer.combine(x, tables, topk_weights, biases=biases, sms=sms)
