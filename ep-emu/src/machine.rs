@@ -68,8 +68,8 @@ pub(crate) struct Machine<'w> {
     pub(crate) steps_before: u64,
     /// First function of every lane's fiber.
     pub(crate) entry: extern "C" fn() -> !,
-    /// Launches that a rank may be ahead of the slowest.
-    pub(crate) max_ahead: usize,
+    /// Phases that a rank may be ahead of the slowest.
+    pub(crate) max_ahead: u64,
     /// The running lane; `None`: the caller's own stack.
     pub(crate) current: Option<Idx>,
     /// Where the running lane's stack is used up.

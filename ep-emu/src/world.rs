@@ -39,8 +39,8 @@ pub struct Spec {
     pub policy: Policy,
     /// Blocks of a rank that are resident at once (its multiprocessors).
     pub max_resident_blocks: u32,
-    /// Launches that a rank may be ahead of the slowest one.
-    pub max_ahead: usize,
+    /// Phases that a rank may be ahead of the slowest one.
+    pub max_ahead: u64,
     /// What goes wrong on purpose.
     pub faults: Faults,
     /// Steps after which a run is a livelock.
@@ -449,6 +449,7 @@ impl World {
             streams.push(Stream {
                 launches: prepared,
                 at: 0,
+                phases_run: 0,
                 running: false,
                 next_block: 0,
                 ended: 0,

@@ -94,7 +94,7 @@ fn check(build: Build, seed: u64) {
     let mut options = HostOptions { build, ..HostOptions::new(RANKS) };
     options.spec.seed = seed;
     options.spec.faults = Faults { slow_ranks: vec![0], ..Faults::default() };
-    options.spec.max_ahead = CALLS;
+    options.spec.max_ahead = CALLS as u64;
     let backend = HostBackend::new(programs, options).expect("there is a host");
     let group = backend.group().expect("there is a group");
     let tensor = (ROWS * STRIDE * 2) as u64;

@@ -89,7 +89,7 @@ fn check(ranks: usize, long: usize, build: Build, seed: u64) {
     options.spec.seed = seed;
     // The others are as far ahead of it as the words let them.
     options.spec.faults = Faults { slow_ranks: vec![0], ..Faults::default() };
-    options.spec.max_ahead = CALLS;
+    options.spec.max_ahead = CALLS as u64;
     let backend = HostBackend::new(programs, options).expect("there is a host");
     let group = backend.group().expect("there is a group");
     let (_, bytes) = place_control([&emitted.plan]);

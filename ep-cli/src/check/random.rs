@@ -269,7 +269,7 @@ impl Trial<'_> {
         host.arch = Arch::Sm90a;
         host.isolation = self.how.isolation;
         host.spec.seed = self.seed;
-        host.spec.max_ahead = ROUNDS * calls.len();
+        host.spec.max_ahead = (ROUNDS * calls.len()) as u64;
         if ranks > 1 {
             let slow = (self.seed / RANKS) as u32 % ranks as u32;
             host.spec.faults = Faults { slow_ranks: vec![slow], ..Faults::default() };

@@ -61,13 +61,14 @@ impl Machine<'_> {
         true
     }
 
-    /// A rank may be at most `max_ahead` launches ahead of the slowest one.
+    /// A rank may be at most `max_ahead` phases ahead of the slowest one: they are what ranks have in common,
+    /// one of which launches at once what another one launches by phases.
     fn may_start(&self, rank: usize) -> bool {
         let dead = self.dead_rank().map(|rank| rank as usize);
         let living = self.streams.iter().enumerate().filter(|(rank, _)| Some(*rank) != dead);
         let behind = living.filter(|(_, stream)| stream.at < stream.launches.len());
-        let slowest = behind.map(|(_, stream)| stream.at).min().unwrap_or(0);
-        self.streams[rank].at <= slowest + self.max_ahead
+        let slowest = behind.map(|(_, stream)| stream.phases_run).min().unwrap_or(0);
+        self.streams[rank].phases_run <= slowest + self.max_ahead
     }
 
     /// Lets blocks of the running launch enter free slots.
@@ -170,6 +171,7 @@ impl Machine<'_> {
         let stream = &mut self.streams[rank];
         stream.ended += 1;
         if stream.ended == stream.launches[stream.at].launch.blocks {
+            stream.phases_run += u64::from(stream.launches[stream.at].launch.phases);
             stream.at += 1;
             stream.running = false;
             if let Some(checker) = &mut self.checker {

@@ -18,6 +18,8 @@ pub struct Launch {
     pub shared_bytes: u32,
     /// Whether all blocks must be resident at once (M8).
     pub cooperative: bool,
+    /// How many phases of a call it runs: another rank may launch them one by one.
+    pub phases: u32,
     /// The kernel's parameters, laid out as CUDA does.
     pub args: Vec<u8>,
     /// What its pointers point to, for reports.
@@ -29,6 +31,8 @@ pub(crate) struct Stream {
     pub(crate) launches: Vec<Prepared>,
     /// The launch that runs or is next.
     pub(crate) at: usize,
+    /// Phases of those before it.
+    pub(crate) phases_run: u64,
     pub(crate) running: bool,
     /// Blocks of the running launch that have not entered yet.
     pub(crate) next_block: u32,

@@ -229,10 +229,11 @@ impl Backend for HostBackend {
             threads: block.threads,
             shared_bytes: block.shared_bytes,
             cooperative: launch.waits,
+            phases: launch.phases,
             args: launch.args.to_vec(),
             tensors,
         };
-        machine.put(rank, stream, Work::Kernel(work, launch.phases));
+        machine.put(rank, stream, Work::Kernel(work));
         Ok(())
     }
 

@@ -16,25 +16,12 @@ use crate::timeouts::{self, StuckWait, WaitNumbers};
 /// One thing in a rank's queue.
 #[derive(Clone)]
 pub(super) enum Work {
-    /// A kernel, and how many phases of a call it runs.
-    Kernel(Launch, u32),
-    Write {
-        to: u64,
-        from: Vec<u8>,
-    },
-    Fill {
-        at: u64,
-        byte: u8,
-        bytes: u64,
-    },
+    Kernel(Launch),
+    Write { to: u64, from: Vec<u8> },
+    Fill { at: u64, byte: u8, bytes: u64 },
     Copy(RowCopy),
-    Event {
-        number: usize,
-    },
-    Hold {
-        at: u64,
-        value: u32,
-    },
+    Event { number: usize },
+    Hold { at: u64, value: u32 },
 }
 
 /// A kernel that was loaded for a rank.
@@ -57,7 +44,7 @@ impl Queue {
     fn kernels_ahead(&self, most: u64) -> (usize, u64) {
         let mut ahead = (0, 0);
         for work in &self.work {
-            let Work::Kernel(_, phases) = work else { break };
+            let Work::Kernel(Launch { phases, .. }) = work else { break };
             let phases = ahead.1 + u64::from(*phases);
             if phases > most {
                 break;
@@ -202,7 +189,7 @@ impl Machine {
             let (count, phases) = queue.kernels_ahead(most);
             queue.phases_run += phases;
             let kernels = queue.work.drain(..count).filter_map(|work| match work {
-                Work::Kernel(launch, _) => Some(launch),
+                Work::Kernel(launch) => Some(launch),
                 _ => None,
             });
             lists.push(kernels.collect::<Vec<Launch>>());

@@ -227,7 +227,7 @@ impl Form {
         options.spec.seed = seed;
         options.isolation = self.guarded.then_some(LIMIT);
         options.spec.faults = Faults { slow_ranks: vec![0], ..Faults::default() };
-        options.spec.max_ahead = self.calls;
+        options.spec.max_ahead = self.calls as u64;
         let programs = match &self.bug {
             Some(bug) => programs.planted(bug),
             None => Arc::clone(programs),
