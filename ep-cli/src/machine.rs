@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use ep_runtime::backend::Backend;
 use ep_runtime::gpu::{self, Compile, GpuBackend, GpuOptions, Sharing};
 use ep_runtime::group::{Group, GroupOptions};
-use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
+use ep_runtime::host::{self, Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::{Cache, Jit, Nvrtc};
 use ep_runtime::perturb::perturbing;
 
@@ -54,6 +54,8 @@ pub(crate) struct GpuRequest {
     pub(crate) sharing: Sharing,
     pub(crate) cooperative: Option<bool>,
     pub(crate) timeout: Duration,
+    /// Whether calls that can go on without a rank which does not answer.
+    pub(crate) leaves_out_absent: bool,
     /// Seed of what disturbs its kernels.
     pub(crate) perturb: Option<u64>,
 }
@@ -68,6 +70,7 @@ impl GpuRequest {
             sharing: Sharing::Mapped,
             cooperative: None,
             timeout,
+            leaves_out_absent: false,
             perturb: None,
         }
     }
@@ -143,6 +146,18 @@ impl Ranks {
         Ok(Ranks { group: backend.group().map_err(failed)?, compiled: None })
     }
 
+    /// The same whose calls go on without a rank that does not answer, if they can.
+    pub(crate) fn on_host_leaving_out_absent(
+        programs: &Arc<Programs>,
+        ranks: usize,
+        seed: u64,
+    ) -> Result<Ranks, Failure> {
+        let backend = host_backend(programs, ranks, seed)?;
+        let options = GroupOptions { timeout: host::TIMEOUT, leaves_out_absent: true };
+        let group = Group::new(backend, options).map_err(failed)?;
+        Ok(Ranks { group, compiled: None })
+    }
+
     /// Ranks on GPUs; a member of several processes joins the group of the environment.
     pub(crate) fn on_gpus(request: &GpuRequest) -> Result<Ranks, Failure> {
         Ranks::with(request, |compile, count| {
@@ -197,7 +212,8 @@ impl Ranks {
             None => compile,
         };
         let backend: Arc<dyn Backend> = Arc::new(open(compile, gpus()?)?);
-        let options = GroupOptions { timeout: request.timeout, ..GroupOptions::default() };
+        let GpuRequest { timeout, leaves_out_absent, .. } = *request;
+        let options = GroupOptions { timeout, leaves_out_absent };
         let group = Group::new(backend, options).map_err(failed)?;
         Ok(Ranks { group, compiled: Some(compiled) })
     }

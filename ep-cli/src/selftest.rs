@@ -268,7 +268,20 @@ impl Place<'_> {
         }
     }
 
-    /// That group, on GPUs.
+    /// That group, whose calls go on without a rank that does not answer in time, if they can.
+    fn group_leaving_out_absent(&self, ranks: usize) -> Result<Ranks, Failure> {
+        match &self.programs {
+            Some(programs) => Ranks::on_host_leaving_out_absent(programs, ranks, 1),
+            None => {
+                // So long that nobody who is late is taken for absent.
+                let timeout = self.timeout().min(Duration::from_millis(500));
+                let request = self.request(ranks);
+                Ranks::on_gpus(&GpuRequest { timeout, leaves_out_absent: true, ..request })
+            }
+        }
+    }
+
+    /// The group of `group`, on GPUs.
     fn request(&self, ranks: usize) -> GpuRequest {
         GpuRequest::threads(ranks, self.timeout()).perturbed(self.options.perturb)
     }

@@ -29,12 +29,13 @@ pub use findings::Findings;
 
 /// The kernels of this crate and of `ep_runtime::tune` that no pipeline declares and that run on GPUs: a
 /// name, the text, and whether it needs bulk copies.
-pub const HANDWRITTEN: [(&str, &str, bool); 7] = [
+pub const HANDWRITTEN: [(&str, &str, bool); 8] = [
     ("experts", selftest::EXPERTS_TEXT, false),
     ("floor", selftest::FLOOR_TEXT, true),
     ("litmus", litmus::ORDERS_TEXT, false),
     ("litmus_bulk", litmus::BULK_TEXT, true),
     ("load", selftest::LOAD_TEXT, false),
+    ("low_latency", selftest::LOW_LATENCY_TEXT, false),
     ("probe", probe::TEXT, false),
     ("pushes", ep_runtime::tune::PUSH_TEXT, true),
 ];

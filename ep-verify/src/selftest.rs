@@ -11,6 +11,7 @@ mod expanded;
 mod experts;
 mod floor;
 mod load;
+mod low_latency;
 mod pairs;
 mod random_case;
 mod replayed;
@@ -37,6 +38,8 @@ pub use floor::FloorTimes;
 pub(crate) use floor::TEXT as FLOOR_TEXT;
 pub use load::Load;
 pub(crate) use load::TEXT as LOAD_TEXT;
+pub(crate) use low_latency::TEXT as LOW_LATENCY_TEXT;
+pub use low_latency::{LowLatency, LowLatencyCase};
 pub use pairs::Turns;
 pub use timing::{Mode, Operation, Percentiles, Repeats, Timing};
 

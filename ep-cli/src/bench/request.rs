@@ -313,6 +313,7 @@ impl Options {
             },
             cooperative: self.cooperative,
             timeout: Duration::from_millis(self.timeout_ms),
+            leaves_out_absent: false,
             perturb: self.perturb.seed,
         }
     }

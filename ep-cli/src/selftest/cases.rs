@@ -3,6 +3,7 @@
 use ep_runtime::buffer::{BufferOptions, BuiltIn, CallOptions, Payload, Via};
 use ep_runtime::error::CallError;
 use ep_runtime::gpu::Sharing;
+use ep_runtime::pipelines::low_latency_dispatch::Payload as Moved;
 use ep_runtime::tune::Destination;
 use ep_verify::Findings;
 use ep_verify::litmus::Litmus;
@@ -11,7 +12,7 @@ use ep_verify::options::random_shape;
 use ep_verify::oracle::RoutingOptions;
 use ep_verify::probe::probe;
 use ep_verify::pushes::check_pushes;
-use ep_verify::selftest::{Case as Run, Load, Selftest, Turns};
+use ep_verify::selftest::{Case as Run, Load, LowLatency, LowLatencyCase, Selftest, Turns};
 
 use super::{Case, Needs, Place, apart};
 use crate::failure::Failure;
@@ -41,6 +42,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "lost rank", about: "the other ranks report that one has ended, and go on", needs: Needs::Processes, ranks: &[2, 4], run: apart::lost_rank },
     Case { name: "graphs", about: "captured calls replay with other tokens, routing and rows each time", needs: Needs::Anything, ranks: &[1, 2, 4], run: graphs },
     Case { name: "pairs", about: "many pairs of dispatch and combine beside a load on another stream", needs: Needs::Anything, ranks: &[1, 2, 4], run: pairs },
+    Case { name: "low latency", about: "calls of all sizes and phases, with ranks that are late, and that make none for a while", needs: Needs::Anything, ranks: &[2, 4], run: low_latency },
     Case { name: "random", about: "random shapes", needs: Needs::Anything, ranks: &[2, 4], run: random },
 ];
 
@@ -272,6 +274,25 @@ fn random(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
 fn pairs(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let pairs = place.options.pairs.unwrap_or(place.either(10_000, 5));
     many_pairs(place, ranks, pairs, Turns::OwnStream)
+}
+
+fn low_latency(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let pairs = place.options.pairs.unwrap_or(place.either(2000, 3));
+    let told = place.group(ranks)?;
+    let untold = place.group_leaving_out_absent(ranks)?;
+    all_of([(told, Moved::Fp8), (untold, Moved::Bf16)].into_iter().map(|(ranks, payload)| {
+        let case = LowLatencyCase {
+            tokens: place.either(128, 5),
+            hidden: place.either(7168, 144),
+            topk: place.either(8, 2),
+            experts: place.either(32, 5),
+            payload,
+            call: place.call(&ranks),
+            pairs: u32::try_from(pairs).unwrap_or(u32::MAX),
+        };
+        let words = format!("{case:?}");
+        good(&words, LowLatency::new(&ranks.group, case).and_then(|calls| calls.check()))
+    }))
 }
 
 fn streams(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {

@@ -73,7 +73,7 @@ impl Group {
     }
 
     /// Whether kernels that can do without a rank go on without one that does not answer.
-    pub(crate) fn leaves_out_absent(&self) -> bool {
+    pub fn leaves_out_absent(&self) -> bool {
         self.shared.presences.is_some()
     }
 

@@ -1,0 +1,403 @@
+//! Many low-latency calls in a row, of all sizes, in one launch or by phases, with ranks that are late and ranks that
+//! make no calls for a while.
+//!
+//! What a rank sends follows from the number of the call, so that the device draws it and judges what comes: the
+//! host looks now and then whether anything was wrong.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::findings::Findings;
+use crate::oracle::Differences;
+use ep_runtime::backend::{Backend, Block, Code, KernelLaunch, Stream};
+use ep_runtime::buffer::{CallOptions, Placement};
+use ep_runtime::error::CallError;
+use ep_runtime::group::Group;
+use ep_runtime::memory::DeviceMemory;
+use ep_runtime::pipelines::{
+    LowLatencyCombine, LowLatencyDispatch, low_latency_combine as combine,
+    low_latency_dispatch as dispatch,
+};
+use ep_runtime::tensor::{Bf16, DeviceTensor};
+
+/// The kernels that draw and judge.
+pub(crate) const TEXT: &str = include_str!("low_latency.cu");
+
+/// Calls between two looks at what was found.
+const BETWEEN_LOOKS: u32 = 200;
+
+/// How late a rank is that is late.
+const LATE: Duration = Duration::from_millis(50);
+
+/// One call of so many has a rank that is late, and one of so many a rank that begins to miss some.
+const RARELY_LATE: u32 = 2000;
+const RARELY_MISSING: u32 = 5000;
+
+/// Bytes of `drawn::Smem` and of `drawn::Found`.
+const BLOCK: Block = Block { threads: 256, shared_bytes: 8 + 2 * 4 * 32 };
+const FOUND_BYTES: u64 = 4 * 15;
+
+/// What a judge looks at, in the order of `drawn::Kind`.
+const KINDS: [&str; 3] = ["counts and tokens", "rows", "sums"];
+
+/// Calls of one shape.
+#[derive(Debug, Clone)]
+pub struct LowLatencyCase {
+    /// The most tokens of a rank in a call.
+    pub tokens: usize,
+    /// Values of a row.
+    pub hidden: usize,
+    /// Experts of a token, at most 32.
+    pub topk: usize,
+    /// Experts of all ranks.
+    pub experts: usize,
+    /// What travels.
+    pub payload: dispatch::Payload,
+    /// How calls run.
+    pub call: CallOptions,
+    /// How many dispatches there are, each with its combine.
+    pub pairs: u32,
+}
+
+/// What the ranks of a group have for such calls.
+pub struct LowLatency {
+    group: Group,
+    case: LowLatencyCase,
+    dispatch: dispatch::Kernel,
+    combine: combine::Kernel,
+    ranks: Vec<OneRank>,
+}
+
+struct OneRank {
+    rank: usize,
+    there: dispatch::Inputs,
+    came: dispatch::Outputs,
+    tables: dispatch::Handle,
+    back: combine::Inputs,
+    sums: combine::Outputs,
+    found: DeviceMemory,
+    judges: Judges,
+}
+
+/// The kernels around calls, on one rank.
+struct Judges {
+    backend: Arc<dyn Backend>,
+    rank: usize,
+    inputs: Code,
+    rows: Code,
+    sums: Code,
+}
+
+impl LowLatency {
+    /// Prepares the kernels of a case. Where ranks go on without one that does not answer, ranks miss calls
+    /// without a word to the others.
+    pub fn new(group: &Group, case: LowLatencyCase) -> Result<LowLatency, CallError> {
+        let LowLatencyCase { tokens, hidden, topk, experts, payload, .. } = case;
+        let (nodes, max_tokens) = (group.nodes(), tokens);
+        let shape = dispatch::Shape { nodes, hidden, topk, experts, max_tokens, tokens };
+        let options = dispatch::Options { payload, ..Default::default() };
+        let dispatch = LowLatencyDispatch::prepare(group, shape, options)?;
+        let shape = combine::Shape { nodes, hidden, topk, experts, max_tokens, tokens };
+        let combine = LowLatencyCombine::prepare(group, shape, combine::Options::default())?;
+        let mut made =
+            LowLatency { group: group.clone(), case, dispatch, combine, ranks: Vec::new() };
+        for rank in group.local() {
+            let own = made.of_rank(rank)?;
+            made.ranks.push(own);
+        }
+        Ok(made)
+    }
+
+    fn of_rank(&self, rank: usize) -> Result<OneRank, CallError> {
+        let (group, case) = (&self.group, &self.case);
+        let (ranks, rows) = (group.ranks(), group.ranks() * case.tokens);
+        let begin = Placement::even(case.experts, ranks);
+        let begin = DeviceTensor::from_slice(group, rank, [ranks + 1], begin.begin())?;
+        let x = DeviceTensor::<Bf16, 2>::zeros(group, rank, [case.tokens, case.hidden])?;
+        let topk_idx = DeviceTensor::zeros(group, rank, [case.tokens, case.topk])?;
+        let topk_weights = DeviceTensor::zeros(group, rank, [case.tokens, case.topk])?;
+        let local = case.experts.div_ceil(ranks);
+        let back = combine::Inputs {
+            x: DeviceTensor::zeros(group, rank, [local, rows, case.hidden])?,
+            topk_idx: topk_idx.clone(),
+            topk_weights,
+            expert_begin: begin.clone(),
+        };
+        Ok(OneRank {
+            rank,
+            there: dispatch::Inputs { x, topk_idx, expert_begin: begin },
+            came: self.dispatch.outputs(rank)?,
+            tables: self.dispatch.tables(rank)?,
+            back,
+            sums: self.combine.outputs(rank)?,
+            found: DeviceMemory::zeroed(group.backend(), rank, FOUND_BYTES)?,
+            judges: Judges::new(group, rank)?,
+        })
+    }
+
+    /// Makes all calls, and tells what was wrong.
+    pub fn check(&self) -> Result<Findings, CallError> {
+        let mut call = 0;
+        while call < self.case.pairs {
+            let ranks = self.group.ranks();
+            let number = mixed(call);
+            if ranks > 1 && (number % RARELY_MISSING == 1 || call == 1) {
+                let missing = (number >> 16) as usize % ranks;
+                let end = (call + 2 + number % 5).min(self.case.pairs);
+                self.go_on_without(missing, call..end)?;
+                call = end;
+                continue;
+            }
+            let late = (number % RARELY_LATE == 2).then_some((number >> 16) as usize % ranks);
+            self.pair(call, None, true, late)?;
+            call += 1;
+            if call % BETWEEN_LOOKS == 0 && !self.look(call)?.is_good() {
+                break;
+            }
+        }
+        self.look(call)
+    }
+
+    /// Some calls of which one rank makes none. Where nobody is told, the first of them ends with part of what that
+    /// rank sent, or nothing of it, and is not judged.
+    fn go_on_without(&self, missing: usize, calls: Range<u32>) -> Result<(), CallError> {
+        self.settle()?;
+        let group = &self.group;
+        let is_told = !group.leaves_out_absent();
+        if is_told {
+            group.leave_out(missing, true)?;
+        }
+        for call in calls.clone() {
+            self.pair(call, Some(missing), is_told || call > calls.start, None)?;
+            self.settle()?;
+        }
+        for rank in group.local().filter(|rank| *rank != missing && !is_told) {
+            let absent = group.absent(rank)?;
+            if absent != [missing] {
+                let what = format!(
+                    "rank {rank} has missed the ranks {absent:?} from call {} on, and only {missing} made none",
+                    calls.start
+                );
+                return Err(CallError::Mismatch { what });
+            }
+        }
+        group.leave_out(missing, false)
+    }
+
+    /// A dispatch and its combine on all local ranks but one.
+    fn pair(
+        &self,
+        call: u32,
+        missing: Option<usize>,
+        is_judged: bool,
+        late: Option<usize>,
+    ) -> Result<(), CallError> {
+        for own in self.ranks.iter().filter(|own| Some(own.rank) != missing) {
+            if late == Some(own.rank) && self.group.backend().runs_alone() {
+                std::thread::sleep(LATE);
+            }
+            let args = self.judge_args(own, call, missing);
+            own.judges.launch(own.judges.inputs, &args)?;
+            self.send_rows(own, call)?;
+            if is_judged {
+                own.judges.launch(own.judges.rows, &args)?;
+            }
+            self.send_back(own, call)?;
+            if is_judged {
+                own.judges.launch(own.judges.sums, &args)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tokens of a rank in a call, as `drawn::token_count` says.
+    fn tokens(&self, call: u32, rank: usize) -> usize {
+        let number = mixed(mixed(call).wrapping_add((rank * 2048 * 8192) as u32));
+        match number % 8 {
+            0 => 0,
+            1 => self.case.tokens,
+            _ => (number >> 8) as usize % (self.case.tokens + 1),
+        }
+    }
+
+    fn send_rows(&self, own: &OneRank, number: u32) -> Result<(), CallError> {
+        let (rank, call, tokens) = (own.rank, &self.case.call, self.tokens(number, own.rank));
+        let inputs = dispatch::Inputs {
+            x: own.there.x.first(tokens),
+            topk_idx: own.there.topk_idx.first(tokens),
+            expert_begin: own.there.expert_begin.clone(),
+        };
+        let args = dispatch::Args::default();
+        if mixed(number) >> rank & 1 == 0 {
+            return self.dispatch.launch_into(rank, call, &inputs, &own.came, &args, &own.tables);
+        }
+        let sent = self.dispatch.send_into(rank, call, &inputs, &own.came, &args, &own.tables)?;
+        sent.recv(call).map(drop)
+    }
+
+    fn send_back(&self, own: &OneRank, number: u32) -> Result<(), CallError> {
+        let (rank, call, tokens) = (own.rank, &self.case.call, self.tokens(number, own.rank));
+        let inputs = combine::Inputs {
+            x: own.back.x.clone(),
+            topk_idx: own.back.topk_idx.first(tokens),
+            topk_weights: own.back.topk_weights.first(tokens),
+            expert_begin: own.back.expert_begin.clone(),
+        };
+        let outputs = combine::Outputs { combined: own.sums.combined.first(tokens), wait_ns: None };
+        let args = combine::Args::default();
+        if mixed(number) >> (rank + 8) & 1 == 0 {
+            let done = self.combine.launch(rank, call, &inputs, &outputs, &own.tables, &args);
+            return done.map(drop);
+        }
+        let sent = self.combine.send(rank, call, &inputs, &outputs, &own.tables, &args)?;
+        sent.recv(call).map(drop)
+    }
+
+    /// `drawn::Args`.
+    fn judge_args(&self, own: &OneRank, call: u32, missing: Option<usize>) -> Vec<u8> {
+        let (packed, scale, payload) = match &own.came.packed_x {
+            dispatch::PayloadTensor::Bf16 { x } => (x.address(), 0, 0),
+            dispatch::PayloadTensor::Fp8 { x, scale } => (x.address(), scale.address(), 1),
+            dispatch::PayloadTensor::Fp8Packed { x, scale } => (x.address(), scale.address(), 2),
+        };
+        let case = &self.case;
+        let words = [
+            own.there.x.address(),
+            own.there.topk_idx.address(),
+            own.back.topk_weights.address(),
+            packed,
+            scale,
+            own.came.packed_count.address(),
+            own.tables.src_info.address(),
+            own.tables.range_first.address(),
+            own.tables.range_count.address(),
+            own.back.x.address(),
+            own.sums.combined.address(),
+            own.found.address(),
+            missing.map_or(0, |rank| 1 << rank),
+        ];
+        let numbers =
+            [own.rank, self.group.ranks(), case.tokens, case.hidden, case.topk, case.experts];
+        let numbers = [payload, call].into_iter().chain(numbers.map(|number| number as u32));
+        let words = words.iter().flat_map(|word| word.to_le_bytes());
+        words.chain(numbers.flat_map(u32::to_le_bytes)).collect()
+    }
+
+    fn settle(&self) -> Result<(), CallError> {
+        self.group.local().try_for_each(|rank| self.group.sync(rank))
+    }
+
+    /// What was wrong in all calls so far.
+    fn look(&self, calls: u32) -> Result<Findings, CallError> {
+        self.settle()?;
+        let mut findings = Findings::default();
+        for own in &self.ranks {
+            let mut bytes = [0; FOUND_BYTES as usize];
+            own.found.read(0, &mut bytes)?;
+            let word = |at: usize| {
+                let word = &bytes[4 * at..][..4];
+                i32::from_le_bytes([word[0], word[1], word[2], word[3]])
+            };
+            for (kind, name) in KINDS.into_iter().enumerate() {
+                let (wrong, first) = (word(kind) as u32, |at| word(KINDS.len() + 4 * kind + at));
+                let compared = u64::from(calls.max(wrong));
+                let mut found = Differences { compared, wrong: wrong.into(), first: Vec::new() };
+                if wrong > 0 {
+                    let [call, a, b, c] = [first(0), first(1), first(2), first(3)];
+                    found.first.push(match kind {
+                        2 => format!("call {call}, token {a}, column {b}"),
+                        _ => format!("call {call}, expert {a}, source {b}, {c}"),
+                    });
+                }
+                findings.add(format!("{name}, rank {}", own.rank), found);
+            }
+        }
+        Ok(findings)
+    }
+}
+
+/// As `drawn::mixed`.
+fn mixed(value: u32) -> u32 {
+    let value = (value ^ value >> 16).wrapping_mul(0x7feb_352d);
+    let value = (value ^ value >> 15).wrapping_mul(0x846c_a68b);
+    value ^ value >> 16
+}
+
+impl Judges {
+    fn new(group: &Group, rank: usize) -> Result<Judges, CallError> {
+        let backend = Arc::clone(group.backend());
+        let image = backend.compile("drawn_inputs", TEXT)?;
+        let load = |entry| backend.load(rank, &image, entry, BLOCK);
+        let (inputs, rows, sums) =
+            (load("drawn_inputs")?, load("drawn_rows")?, load("drawn_sums")?);
+        Ok(Judges { backend, rank, inputs, rows, sums })
+    }
+
+    fn launch(&self, code: Code, args: &[u8]) -> Result<(), CallError> {
+        let blocks = self.backend.sms(self.rank);
+        let launch = KernelLaunch { code, blocks, waits: false, enters: false, phases: 1, args };
+        Ok(self.backend.launch(self.rank, Stream::OWN, &launch)?)
+    }
+}
+
+impl Drop for Judges {
+    fn drop(&mut self) {
+        // What is in flight uses the code; a failure means that the device is lost.
+        let _ = self.backend.sync(self.rank, Stream::OWN);
+        for code in [self.inputs, self.rows, self.sums] {
+            let _ = self.backend.unload(self.rank, code);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unordered::programs;
+    use ep_runtime::host::{Build, HostBackend, HostOptions};
+
+    /// A call of which somebody spoils what one kind of judgement looks at; the kinds that were found wrong.
+    fn found(spoiled: Option<usize>) -> Option<Vec<usize>> {
+        let options = HostOptions { build: Build::Plain, ..HostOptions::new(2) };
+        let group = HostBackend::new(programs()?, options).unwrap().group().unwrap();
+        let (payload, call) = (dispatch::Payload::Bf16, CallOptions::sms(2));
+        let (tokens, hidden, topk, experts, pairs) = (5, 128, 2, 4, 1);
+        let case = LowLatencyCase { tokens, hidden, topk, experts, payload, call, pairs };
+        let calls = LowLatency::new(&group, case).unwrap();
+        // One of which all ranks have tokens.
+        let number = (0..).find(|call| (0..2).all(|rank| calls.tokens(*call, rank) > 0)).unwrap();
+        for own in &calls.ranks {
+            let (judges, args) = (&own.judges, calls.judge_args(own, number, None));
+            let spoil = |kind| spoiled == Some(kind);
+            judges.launch(judges.inputs, &args).unwrap();
+            if spoil(0) {
+                own.there.topk_idx.fill(0xff).unwrap();
+            } else if spoil(1) {
+                own.there.x.fill(0).unwrap();
+            }
+            calls.send_rows(own, number).unwrap();
+            judges.launch(judges.rows, &args).unwrap();
+            if spoil(2) {
+                own.back.x.fill(0).unwrap();
+            }
+            calls.send_back(own, number).unwrap();
+            judges.launch(judges.sums, &args).unwrap();
+        }
+        let checks = calls.look(1).unwrap().checks;
+        let is_wrong = |kind: &usize| {
+            checks.iter().any(|(name, it)| name.starts_with(KINDS[*kind]) && !it.is_empty())
+        };
+        Some((0..KINDS.len()).filter(is_wrong).collect())
+    }
+
+    #[test]
+    fn what_a_call_gets_wrong_is_found() {
+        let Some(untouched) = found(None) else { return };
+        assert_eq!(untouched, []);
+        // What has no expert is not added up either.
+        assert_eq!(found(Some(0)), Some(vec![0, 2]));
+        assert_eq!(found(Some(1)), Some(vec![1]));
+        assert_eq!(found(Some(2)), Some(vec![2]));
+    }
+}
