@@ -1,5 +1,5 @@
 // low-latency-combine  wire=bf16
-// experts=256 hidden=7168 local_experts=16 local_ranks=8 max_tokens=128 nodes=2 ranks=16 stages=3 topk=8
+// experts=256 hidden=7168 local_experts=16 local_ranks=8 max_tokens=128 nodes=2 ranks=16 shares=4 stages=3 topk=8
 // sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -37,6 +37,7 @@ struct Cfg {
     static constexpr int kTopk = 8;
     static constexpr int kMaxTokens = 128;
     static constexpr int kLocalExperts = 16;
+    static constexpr int kShares = 4;
     static constexpr int kThreads = 256;
 
     struct Back {
@@ -82,6 +83,7 @@ struct Cfg {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
+        static constexpr int kSlices = 8;
         static constexpr int kLoops = 1;
         static constexpr ep::u64 kClaims = 0x1c040400;
     };
@@ -115,23 +117,28 @@ struct Args {
     const ep::Net* net;
 };
 
-/// role Send on all blocks, warps shared by (local_expert, source)
+/// role Send on all blocks, warps shared by (local_expert, source, share)
 __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SlotRowsOut<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, *args.net);
     for (ep::i64 unit = team.index();
-        unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks && !team.stopped; unit += team.count()) {
+        unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks * Cfg::kShares && !team.stopped;
+        unit += team.count()) {
         const int local_expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
-        // +37  for row in range_first[local_expert, source]..range_first[local_expert, source] +
-        //     range_count[local_expert, source]
-        for (ep::i64 row = args.range_first[ep::i64{local_expert} * Cfg::kRanks + source];
-            row < ep::i64{args.range_first[ep::i64{local_expert} * Cfg::kRanks + source]}
-                + args.range_count[ep::i64{local_expert} * Cfg::kRanks + source] && !team.stopped;
-            ++row) {
-            // +39  push back[source] at [local_expert, src_info[local_expert, row]] { x:
+        const int share =
+            static_cast<ep::i32>(unit / Cfg::kLocalExperts / Cfg::kRanks % Cfg::kShares);
+        // +38  let first = range_first[local_expert, source]
+        const int first = args.range_first[ep::i64{local_expert} * Cfg::kRanks + source];
+        // +39  for row in first..first + range_count[local_expert, source] where row % shares ==
+        //     share
+        for (ep::i64 row = first;
+            row < ep::i64{first} + args.range_count[ep::i64{local_expert} * Cfg::kRanks + source]
+                && !team.stopped; ++row) {
+            if (!(row % Cfg::kShares == share)) continue;
+            // +41  push back[source] at [local_expert, src_info[local_expert, row]] { x:
             //     x[local_expert, row] }
-            // W2: takes credit of back, from Reduce +54
+            // W2: takes credit of back, from Reduce +56
             const int key = (local_expert * Cfg::kRanks + me) * Cfg::kMaxTokens
                 + args.src_info[ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row];
             if (back.reserve(source, key)) {
@@ -142,9 +149,9 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
                 back.publish();
             }
         }
-        // +49  close back
-        // W1: publishes messages of back, for Reduce +54
-        back.close(static_cast<ep::i32>(ep::i64{Cfg::kLocalExperts} * Cfg::kRanks));
+        // +51  close back
+        // W1: publishes messages of back, for Reduce +56
+        back.close(static_cast<ep::i32>(ep::i64{Cfg::kLocalExperts} * Cfg::kRanks * Cfg::kShares));
     }
 }
 
@@ -152,17 +159,20 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>, ep::SlotTimes<Cfg::Back>> back(team,
         *args.net, args.wait_ns);
-    // +54  for token in tokens gather part from back[owner(topk_idx[token, choice])] at
+    // +56  for token in tokens gather part from back[owner(topk_idx[token, choice])] at
     //     [local(topk_idx[token, choice], owner(topk_idx[token, choice])), token] across choice in
     //     topk
-    // W1: takes messages of back, from Send +49
-    // W2: publishes credit of back, for Send +39
+    // W1: takes messages of back, from Send +51
+    // W2: publishes credit of back, for Send +41
     ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>, ep::SlotTimes<Cfg::Back>>,
         Cfg::kTopk> back_parts(team, back);
     ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>,
         ep::SlotTimes<Cfg::Back>>, Cfg::kTopk>> parts(team, back_parts);
-    ep::Units<Cfg::Reduce, 0> units(team, ep::rows_of(args.tokens, args.tokens_from));
-    for (int token; (token = units.take()) >= 0;) {
+    ep::Units<Cfg::Reduce, 0> units(team,
+        ep::rows_of(args.tokens, args.tokens_from) * Cfg::Reduce::kSlices);
+    for (int unit; (unit = units.take()) >= 0;) {
+        const int token = unit / Cfg::Reduce::kSlices;
+        const int slice = unit % Cfg::Reduce::kSlices;
         parts.clear();
         for (int choice = team.lane; choice < Cfg::kTopk; choice += ep::kLanes) {
             const int at = ep::owner<Cfg::kRanks>(
@@ -177,19 +187,19 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
             parts.expect(choice, key);
         }
         if (parts.open()) {
-            // +55  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
-            for (int base = 0; base < Cfg::kHidden; base += ep::kLanes * ep::kWide) {
+            // +57  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
+            for (int base = ep::slice_begin<Cfg::Reduce::kSlices>(slice, Cfg::kHidden);
+                base < ep::slice_begin<Cfg::Reduce::kSlices>(slice + 1, Cfg::kHidden);
+                base += ep::kLanes * ep::kWide) {
                 const int i = base + team.lane * ep::kWide;
                 ep::Wide<float> sum(0.0f);
-                for (int choice_2 = 0; choice_2 < Cfg::kTopk; ++choice_2) {
-                    const char* row = parts.row(choice_2);
-                    if (parts.has(choice_2)) {
+                ep::for_parts<ep::bf16, Cfg::kTopk>(parts, i, Cfg::kHidden,
+                    [&](int choice_2, const ep::Wide<ep::bf16>& row) {
                         sum += ep::product(
                             args.topk_weights[token * args.topk_weights_stride + choice_2],
-                            ep::to_float(ep::get_wide<ep::bf16>(row, i, Cfg::kHidden)));
-                    }
-                }
-                ep::set_wide<ep::bf16>(&args.combined[ep::i64{token} * Cfg::kHidden], i,
+                            ep::to_float(row));
+                });
+                ep::set_wide<ep::bf16>(&args.combined[ep::i64{token * Cfg::kHidden}], i,
                     Cfg::kHidden, ep::to_bf16(sum));
             }
             parts.close();

@@ -1,5 +1,5 @@
 // low-latency-combine  wire=logfmt
-// experts=256 hidden=7168 local_experts=32 local_ranks=8 max_tokens=128 nodes=1 ranks=8 stages=3 topk=8
+// experts=256 hidden=7168 local_experts=32 local_ranks=8 max_tokens=128 nodes=1 ranks=8 shares=4 stages=3 topk=8
 // sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -30,6 +30,7 @@ struct Cfg {
     static constexpr int kTopk = 8;
     static constexpr int kMaxTokens = 128;
     static constexpr int kLocalExperts = 32;
+    static constexpr int kShares = 4;
     static constexpr int kThreads = 256;
 
     struct Part {
@@ -116,34 +117,40 @@ struct Args {
     const ep::Net* net;
 };
 
-/// role Send on all blocks, warps shared by (local_expert, source)
+/// role Send on all blocks, warps shared by (local_expert, source, share)
 __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SlotRowsOut<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, *args.net);
     for (ep::i64 unit = team.index();
-        unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks && !team.stopped; unit += team.count()) {
+        unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks * Cfg::kShares && !team.stopped;
+        unit += team.count()) {
         const int local_expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
-        // +37  for row in range_first[local_expert, source]..range_first[local_expert, source] +
-        //     range_count[local_expert, source]
-        for (ep::i64 row = args.range_first[ep::i64{local_expert} * Cfg::kRanks + source];
-            row < ep::i64{args.range_first[ep::i64{local_expert} * Cfg::kRanks + source]}
-                + args.range_count[ep::i64{local_expert} * Cfg::kRanks + source] && !team.stopped;
-            ++row) {
-            // +44  push back[source] at [local_expert, src_info[local_expert, row]] { x:
+        const int share =
+            static_cast<ep::i32>(unit / Cfg::kLocalExperts / Cfg::kRanks % Cfg::kShares);
+        // +38  let first = range_first[local_expert, source]
+        const int first = args.range_first[ep::i64{local_expert} * Cfg::kRanks + source];
+        // +39  for row in first..first + range_count[local_expert, source] where row % shares ==
+        //     share
+        for (ep::i64 row = first;
+            row < ep::i64{first} + args.range_count[ep::i64{local_expert} * Cfg::kRanks + source]
+                && !team.stopped; ++row) {
+            if (!(row % Cfg::kShares == share)) continue;
+            // +46  push back[source] at [local_expert, src_info[local_expert, row]] { x:
             //     cast_logfmt10(x[local_expert, row], 128) }
-            // W2: takes credit of back, from Reduce +54
+            // W2: takes credit of back, from Reduce +56
             const int key = (local_expert * Cfg::kRanks + me) * Cfg::kMaxTokens
                 + args.src_info[ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row];
             if (back.reserve(source, key)) {
                 char* slot = back.slot();
                 for (int block_2 = 0; block_2 < ep::ceil(Cfg::kHidden, 128); ++block_2) {
-                    const ep::i64 first = ep::i64{block_2} * 128;
+                    const ep::i64 first_2 = ep::i64{block_2} * 128;
                     const int end = static_cast<ep::i32>(
-                        ep::min(ep::i64{static_cast<ep::i32>(first)} + 128, ep::i64{Cfg::kHidden}));
+                        ep::min(ep::i64{static_cast<ep::i32>(first_2)} + 128,
+                            ep::i64{Cfg::kHidden}));
                     float least = 0.0f;
                     float peak = 0.0f;
-                    for (int i = static_cast<ep::i32>(first) + team.lane; i < end;
+                    for (int i = static_cast<ep::i32>(first_2) + team.lane; i < end;
                         i += ep::kLanes) {
                         const float value = ep::to_float(
                             args.x[(ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens)
@@ -155,7 +162,7 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
                     const float peak_2 = ep::block_peak(peak);
                     const float low = ep::log_low(least_2, peak_2);
                     const float step = ep::log_step(low, peak_2);
-                    for (int four = static_cast<ep::i32>(ep::i64{static_cast<ep::i32>(first)} / 4)
+                    for (int four = static_cast<ep::i32>(ep::i64{static_cast<ep::i32>(first_2)} / 4)
                         + team.lane; four < ep::ceil(end, 4); four += ep::kLanes) {
                         int upper = 0;
                         for (int i_2 = static_cast<ep::i32>(ep::i64{four} * 4);
@@ -180,9 +187,9 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
                 back.publish();
             }
         }
-        // +49  close back
-        // W1: publishes messages of back, for Reduce +54
-        back.close(static_cast<ep::i32>(ep::i64{Cfg::kLocalExperts} * Cfg::kRanks));
+        // +51  close back
+        // W1: publishes messages of back, for Reduce +56
+        back.close(static_cast<ep::i32>(ep::i64{Cfg::kLocalExperts} * Cfg::kRanks * Cfg::kShares));
     }
 }
 
@@ -190,11 +197,11 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>, ep::SlotTimes<Cfg::Back>> back(team,
         *args.net, args.wait_ns);
-    // +54  for token in tokens gather part from back[owner(topk_idx[token, choice])] at
+    // +56  for token in tokens gather part from back[owner(topk_idx[token, choice])] at
     //     [local(topk_idx[token, choice], owner(topk_idx[token, choice])), token] across choice in
     //     topk
-    // W1: takes messages of back, from Send +49
-    // W2: publishes credit of back, for Send +44
+    // W1: takes messages of back, from Send +51
+    // W2: publishes credit of back, for Send +46
     ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>, ep::SlotTimes<Cfg::Back>>,
         Cfg::kTopk> back_parts(team, back);
     ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>,
@@ -215,7 +222,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
             parts.expect(choice, key);
         }
         if (parts.open()) {
-            // +55  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
+            // +57  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
             for (int base = 0; base < Cfg::kHidden; base += ep::kLanes) {
                 const int i = base + team.lane < Cfg::kHidden ? base + team.lane : Cfg::kHidden - 1;
                 float sum = 0.0f;
@@ -232,7 +239,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
                     }
                 }
                 if (base + team.lane < Cfg::kHidden) {
-                    args.combined[ep::i64{token} * Cfg::kHidden + i] = ep::to_bf16(sum);
+                    args.combined[ep::i64{token * Cfg::kHidden} + i] = ep::to_bf16(sum);
                 }
             }
             parts.close();

@@ -1,5 +1,5 @@
 // low-latency-dispatch  payload=fp8
-// experts=256 hidden=7168 local_experts=32 local_ranks=8 max_tokens=128 nodes=1 ranks=8 stages=3 topk=8
+// experts=256 hidden=7168 local_experts=32 local_ranks=8 max_tokens=128 nodes=1 ranks=8 shares=4 stages=3 topk=8
 // sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -12,12 +12,12 @@
 //   rows.waited      0x1d001580         64 bytes  8 peers x 8; Pack writes, Pack reads
 //   Cast.claims      0x1d001600          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 // Message Row: row of 7168 bytes, meta record of 240 bytes: x_scale[56] at 0, src[1] at 224
-#include <ep/cast.cuh>
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
 #include <ep/net_slot_rows.cuh>
 #include <ep/slot_rows.cuh>
 #include <ep/slot_times.cuh>
+#include <ep/wide.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
@@ -29,6 +29,7 @@ struct Cfg {
     static constexpr int kTopk = 8;
     static constexpr int kMaxTokens = 128;
     static constexpr int kLocalExperts = 32;
+    static constexpr int kShares = 4;
     static constexpr int kThreads = 256;
 
     struct Row {
@@ -128,130 +129,111 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SlotRowsOut<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, *args.net);
     // +38  for token in tokens
-    ep::Units<Cfg::Cast, 0> units(team, ep::rows_of(args.tokens, args.tokens_from));
-    for (int token; (token = units.take()) >= 0;) {
+    ep::Units<Cfg::Cast, 0> units(team, ep::rows_of(args.tokens, args.tokens_from) * Cfg::kTopk);
+    for (int unit; (unit = units.take()) >= 0;) {
+        const int token = unit / Cfg::kTopk;
+        const int k = unit % Cfg::kTopk;
         // +45  let row = cast_e4m3(x[token], 128)
         // +46  for expert in topk_idx[token] where alive(owner(expert))
-        for (int k = 0; k < Cfg::kTopk && !team.stopped; ++k) {
-            const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
-            if (!(expert >= 0)) continue;
-            if (!ep::is_alive(args.group,
-                ep::i64{ep::owner<Cfg::kRanks>(expert, args.expert_begin)})) continue;
-            // +47  push rows[owner(expert)] at local(expert, owner(expert)) { x: row, src: token }
-            // W2: takes credit of rows, from Pack +62
-            const int to = ep::owner<Cfg::kRanks>(expert, args.expert_begin);
-            const int key = ep::local_expert(args.expert_begin,
-                ep::owner<Cfg::kRanks>(expert, args.expert_begin), expert) * Cfg::kRanks + me;
-            if (rows.reserve(to, key)) {
-                char* slot = rows.slot();
-                for (int block_2 = 0; block_2 < ep::ceil(Cfg::kHidden, 128); ++block_2) {
-                    const ep::i64 first = ep::i64{block_2} * 128;
-                    const int end = static_cast<ep::i32>(
-                        ep::min(ep::i64{static_cast<ep::i32>(first)} + 128, ep::i64{Cfg::kHidden}));
-                    float peak = 0.0f;
-                    for (int i = static_cast<ep::i32>(first) + team.lane; i < end;
-                        i += ep::kLanes) {
-                        peak = ep::greater_magnitude(peak,
-                            ep::to_float(args.x[token * args.x_stride + i]));
-                    }
-                    const float scale = ep::block_scale(peak);
-                    for (int i_2 = static_cast<ep::i32>(first) + team.lane; i_2 < end;
-                        i_2 += ep::kLanes) {
-                        ep::set<ep::e4m3>(slot, i_2,
-                            ep::to_e4m3(ep::to_float(args.x[token * args.x_stride + i_2]) / scale));
-                    }
-                    if (team.leader()) {
-                        ep::set<float>(slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, block_2, scale);
-                    }
-                }
-                for (int i_3 = team.lane; i_3 < Cfg::Row::kSrcCount; i_3 += ep::kLanes) {
-                    ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, i_3, token);
-                }
-                rows.publish();
+        const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
+        if (!(expert >= 0)) continue;
+        if (!ep::is_alive(args.group,
+            ep::i64{ep::owner<Cfg::kRanks>(expert, args.expert_begin)})) continue;
+        // +47  push rows[owner(expert)] at local(expert, owner(expert)) { x: row, src: token }
+        // W2: takes credit of rows, from Pack +67
+        const int to = ep::owner<Cfg::kRanks>(expert, args.expert_begin);
+        const int key = ep::local_expert(args.expert_begin,
+            ep::owner<Cfg::kRanks>(expert, args.expert_begin), expert) * Cfg::kRanks + me;
+        if (rows.reserve(to, key)) {
+            char* slot = rows.slot();
+            ep::cast_row<float>(team, slot, slot + Cfg::Rows::kMeta + Cfg::Row::kXScale,
+                &args.x[token * args.x_stride], Cfg::kHidden);
+            for (int i_3 = team.lane; i_3 < Cfg::Row::kSrcCount; i_3 += ep::kLanes) {
+                ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, i_3, token);
             }
+            rows.publish();
         }
     }
     // +51  close rows
-    // W1: publishes messages of rows, for Pack +62
+    // W1: publishes messages of rows, for Pack +67
     rows.close(team.count());
 }
 
-/// role Pack on all blocks, warps shared by (expert, source)
+/// role Pack on all blocks, warps shared by (expert, source, share)
 __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
     ep::SlotRowsIn<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>, ep::SlotTimes<Cfg::Rows>> rows(team,
         *args.net, args.wait_ns);
     for (ep::i64 unit = team.index();
-        unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks && !team.stopped; unit += team.count()) {
+        unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks * Cfg::kShares && !team.stopped;
+        unit += team.count()) {
         const int expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
-        // +56  record range_first[expert, source] = sum(earlier in 0..source: rows[expert,
-        //     earlier].count)
+        const int share =
+            static_cast<ep::i32>(unit / Cfg::kLocalExperts / Cfg::kRanks % Cfg::kShares);
+        // +57  let first = sum(earlier in 0..source: rows[expert, earlier].count)
         ep::i64 sum = 0LL;
         for (int earlier = 0; earlier < source; ++earlier) {
             const int key = expert * Cfg::kRanks + earlier;
             const int count = rows.count(key);
             sum += ep::i64{count};
         }
-        if (team.leader()) {
-            args.range_first[ep::i64{expert} * Cfg::kRanks + source] = static_cast<ep::i32>(sum);
-        }
-        // +57  record range_count[expert, source] = rows[expert, source].count
+        const ep::i64 first = sum;
+        // +58  let count = rows[expert, source].count
         const int key_2 = expert * Cfg::kRanks + source;
         const int count_2 = rows.count(key_2);
-        if (team.leader()) {
-            args.range_count[ep::i64{expert} * Cfg::kRanks + source] = count_2;
-        }
-        // +58  for once in 0..1 where source == ranks - 1
+        const int count_3 = count_2;
+        // +59  for once in 0..1 where share == 0
         for (int once = 0; once < 1 && !team.stopped; ++once) {
-            if (!(source == Cfg::kRanks - 1)) continue;
-            // +59  store packed_count[expert] = sum(every in ranks: rows[expert, every].count)
-            ep::i64 sum_2 = 0LL;
-            for (int every = 0; every < Cfg::kRanks; ++every) {
-                const int key_3 = expert * Cfg::kRanks + every;
-                const int count_3 = rows.count(key_3);
-                sum_2 += ep::i64{count_3};
-            }
+            if (!(share == 0)) continue;
+            // +60  record range_first[expert, source] = first
             if (team.leader()) {
-                args.packed_count[expert] = static_cast<ep::i32>(sum_2);
+                args.range_first[ep::i64{expert} * Cfg::kRanks + source] =
+                    static_cast<ep::i32>(first);
+            }
+            // +61  record range_count[expert, source] = count
+            if (team.leader()) {
+                args.range_count[ep::i64{expert} * Cfg::kRanks + source] = count_3;
+            }
+            // +62  add statistics[expert] = count
+            if (args.statistics != nullptr) {
+                if (team.leader()) {
+                    ep::add_count(&args.statistics[expert], count_3);
+                }
             }
         }
-        // +61  add statistics[expert] = rows[expert, source].count
-        if (args.statistics != nullptr) {
-            const int key_4 = expert * Cfg::kRanks + source;
-            const int count_4 = rows.count(key_4);
-            if (team.leader()) {
-                ep::add_count(&args.statistics[expert], count_4);
-            }
+        // +64  for once in 0..1 where share == 0 && source == ranks - 1
+        for (int once_2 = team.lane; once_2 < 1; once_2 += ep::kLanes) {
+            if (!(share == 0 && source == Cfg::kRanks - 1)) continue;
+            // +65  store packed_count[expert] = first + count
+            args.packed_count[expert] = static_cast<ep::i32>(first + count_3);
         }
-        // +62  for message in rows[expert, source] at sum(earlier in 0..source: rows[expert,
-        //     earlier].count)
+        // +67  for message in rows[expert, source] at first where message.index % shares == share
         // W1: takes messages of rows, from Cast +51
         // W2: publishes credit of rows, for Cast +47
-        const int key_5 = expert * Cfg::kRanks + source;
-        const int count_5 = rows.count(key_5);
-        ep::i64 sum_3 = 0LL;
-        for (int earlier_2 = 0; earlier_2 < source; ++earlier_2) {
-            const int key_6 = expert * Cfg::kRanks + earlier_2;
-            const int count_6 = rows.count(key_6);
-            sum_3 += ep::i64{count_6};
-        }
-        const int first = static_cast<ep::i32>(sum_3);
-        for (int index = 0; index < count_5 && !team.stopped; ++index) {
-            const int row = static_cast<ep::i32>(ep::i64{first} + index);
-            const char* slot = rows.slot(key_5, index);
-            // +63  store packed_x[expert, message.row] = message.x
-            ep::copy_row<ep::e4m3>(team,
-                &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
-                    + row) * Cfg::kHidden], slot, Cfg::kHidden);
-            for (ep::i64 i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128); i_2 += ep::kLanes) {
-                args.packed_x_scale[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
-                    + row) * args.packed_x_scale_stride + i_2 * args.packed_x_scale_block_stride] =
-                    ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, i_2);
-            }
-            // +64  record src_info[expert, message.row] = message.src
-            if (team.leader()) {
-                args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row] =
-                    ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);
+        const int key_3 = expert * Cfg::kRanks + source;
+        const int count_4 = rows.count(key_3);
+        const int first_2 = static_cast<ep::i32>(first);
+        for (int index = 0; index < count_4 && !team.stopped; ++index) {
+            const int row = static_cast<ep::i32>(ep::i64{first_2} + index);
+            const char* slot = rows.slot(key_3, index);
+            const bool takes = index % Cfg::kShares == share;
+            if (takes) {
+                // +68  store packed_x[expert, message.row] = message.x
+                ep::copy_row<ep::e4m3>(team,
+                    &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
+                        + row) * Cfg::kHidden], slot, Cfg::kHidden);
+                for (ep::i64 i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128);
+                    i_2 += ep::kLanes) {
+                    args.packed_x_scale[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
+                        + row) * args.packed_x_scale_stride
+                        + i_2 * args.packed_x_scale_block_stride] =
+                        ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, i_2);
+                }
+                // +69  record src_info[expert, message.row] = message.src
+                if (team.leader()) {
+                    args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row] =
+                        ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);
+                }
             }
         }
     }

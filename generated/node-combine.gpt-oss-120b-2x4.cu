@@ -234,13 +234,10 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                         for (int base = 0; base < Cfg::kHidden; base += ep::kLanes * ep::kWide) {
                             const int i = base + team.lane * ep::kWide;
                             ep::Wide<float> sum(0.0f);
-                            for (int peer_2 = 0; peer_2 < Cfg::kLocalRanks; ++peer_2) {
-                                const char* row_2 = parts.row(peer_2);
-                                if (parts.has(peer_2)) {
-                                    sum += ep::to_float(
-                                        ep::get_wide<ep::bf16>(row_2, i, Cfg::kHidden));
-                                }
-                            }
+                            ep::for_parts<ep::bf16, Cfg::kLocalRanks>(parts, i, Cfg::kHidden,
+                                [&](int, const ep::Wide<ep::bf16>& row_2) {
+                                    sum += ep::to_float(row_2);
+                            });
                             ep::set_wide<ep::bf16>(slot, i, Cfg::kHidden, ep::to_bf16(sum));
                         }
                         for (int base_2 = 0; base_2 < Cfg::Part::kWeightsCount;
@@ -291,12 +288,10 @@ __device__ __forceinline__ void rdma_receive(const Args& args, ep::Team& team) {
                 for (int base = 0; base < Cfg::kHidden; base += ep::kLanes * ep::kWide) {
                     const int i = base + team.lane * ep::kWide;
                     ep::Wide<float> sum(0.0f);
-                    for (int node_2 = 0; node_2 < Cfg::kNodes; ++node_2) {
-                        const char* row = parts.row(node_2);
-                        if (parts.has(node_2)) {
-                            sum += ep::to_float(ep::get_wide<ep::bf16>(row, i, Cfg::kHidden));
-                        }
-                    }
+                    ep::for_parts<ep::bf16, Cfg::kNodes>(parts, i, Cfg::kHidden,
+                        [&](int, const ep::Wide<ep::bf16>& row) {
+                            sum += ep::to_float(row);
+                    });
                     ep::Wide<float> sum_2(sum);
                     for (int copy = 0; copy < args.bias_count; ++copy) {
                         sum_2 += ep::to_float(

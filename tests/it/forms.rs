@@ -2,6 +2,7 @@
 
 mod absent;
 mod adds;
+mod apart;
 mod channels;
 mod decode;
 mod gathers;

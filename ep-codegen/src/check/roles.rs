@@ -119,6 +119,8 @@ fn shareable(view: &View<'_>) -> Vec<String> {
             known.push(singular.to_string());
         }
     }
+    let tunes = view.tunes.iter().map(|tune| tune.name.to_string());
+    known.extend(tunes.filter_map(|name| name.strip_suffix('s').map(str::to_string)));
     known.sort();
     known.dedup();
     known

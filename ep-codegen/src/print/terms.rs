@@ -144,6 +144,7 @@ fn param_type(kind: &ParamType) -> String {
     match kind {
         ParamType::Index => "int".to_string(),
         ParamType::Value(elem) => elem_type(elem).to_string(),
+        ParamType::Wide(elem) => format!("const ep::Wide<{}>&", elem_type(elem)),
         ParamType::Bytes => "char*".to_string(),
         ParamType::Object(item) => format!("const {}&", item.name),
     }

@@ -79,6 +79,6 @@ pub mod ep {
             Sequence, Team, Units,
         }
         way_back { back_begin, BackIn, BackOut }
-        wide { get_wide, kWide, set_wide, Wide }
+        wide { cast_row, for_parts, get_wide, kWide, set_wide, slice_begin, Wide }
     }
 }

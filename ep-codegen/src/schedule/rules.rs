@@ -4,6 +4,8 @@
 //! rule never has to know what it cannot do, and a role never has to fit one. What a rule leaves is the
 //! same, byte for byte, and `RuleSet::None` turns all of them off.
 
+mod apart;
+mod casts;
 mod claims;
 mod copies;
 mod fanout;
@@ -41,6 +43,8 @@ pub struct Uses {
     pub staged: Option<Staged>,
     /// In how many loops its warps claim units.
     pub claims: usize,
+    /// Whether several warps share the row of a token.
+    pub slices: bool,
 }
 
 /// The steps of a composed role as the rules over steps rewrite them, and what they need then.
@@ -60,7 +64,11 @@ pub(super) fn rewrite(
         steps = copies::rewrite(steps, &apart);
     }
     if rules.has(RoleRule::Wide) {
+        steps = casts::rewrite(steps, &apart);
         steps = wide::rewrite(steps, &apart);
+    }
+    if rules.has(RoleRule::Apart) {
+        (steps, uses.slices) = apart::rewrite(role, steps);
     }
     if rules.has(RoleRule::Claims) {
         (steps, uses.claims) = claims::rewrite(role, steps);

@@ -46,6 +46,8 @@ pub enum Bug {
     ExtentOfAnother,
     /// A condition of a loop is not looked at.
     ConditionLeftOut,
+    /// Each turn of a loop is a unit of its own, though it does more than to send.
+    MoreThanSent,
     /// The last element of a copied row is left out.
     CopyCutShort,
     /// Lanes past the end of a row store, too.
@@ -62,7 +64,7 @@ pub enum Bug {
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Bug; 23] = [
+    pub const ALL: [Bug; 24] = [
         Bug::TokenNotWaited,
         Bug::StageFreedEarly,
         Bug::DebtKept,
@@ -80,6 +82,7 @@ impl Bug {
         Bug::CountersClaimed,
         Bug::ExtentOfAnother,
         Bug::ConditionLeftOut,
+        Bug::MoreThanSent,
         Bug::CopyCutShort,
         Bug::PastTheEnd,
         Bug::NeighboursOfAnother,

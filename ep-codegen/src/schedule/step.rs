@@ -229,6 +229,8 @@ pub enum ParamType {
     Index,
     /// A value.
     Value(Elem),
+    /// A value of each of eight neighbours.
+    Wide(Elem),
     /// An address.
     Bytes,
     /// An object of the device library, to be read.

@@ -268,8 +268,10 @@ impl Needs {
 
     fn lambda(&mut self, function: &Lambda) {
         for param in &function.params {
-            if let ParamType::Object(item) = param.kind {
-                self.item(item);
+            match param.kind {
+                ParamType::Object(item) => self.item(item),
+                ParamType::Wide(_) => self.item(ep::Wide),
+                _ => {}
             }
         }
         self.steps(&function.body);

@@ -261,6 +261,7 @@ impl Look {
 /// Who carries out a function of the library.
 fn of_library(function: Entity) -> By {
     let of_warp = [
+        ep::cast_row,
         ep::direct_ready,
         ep::fill,
         ep::pull_offer,
@@ -272,7 +273,7 @@ fn of_library(function: Entity) -> By {
     ];
     match function {
         _ if of_warp.contains(&function) => By::Warp,
-        ep::block_least | ep::block_peak | ep::block_scale => By::WarpOfLanes,
+        ep::block_least | ep::block_peak | ep::block_scale | ep::for_parts => By::WarpOfLanes,
         ep::add_count | ep::set | ep::set_wide | ep::store_host => By::Lane,
         _ => By::Any,
     }

@@ -16,12 +16,20 @@ pub enum RoleRule {
     Claims,
     /// Rows computed by eight neighbours a lane.
     Wide,
+    /// Messages of a token sent by several warps.
+    Apart,
 }
 
 impl RoleRule {
     /// Every rule.
-    pub const ALL: [RoleRule; 5] =
-        [RoleRule::Roles, RoleRule::Copies, RoleRule::Staged, RoleRule::Claims, RoleRule::Wide];
+    pub const ALL: [RoleRule; 6] = [
+        RoleRule::Roles,
+        RoleRule::Copies,
+        RoleRule::Staged,
+        RoleRule::Claims,
+        RoleRule::Wide,
+        RoleRule::Apart,
+    ];
 }
 
 /// The rules that may be used.
@@ -83,6 +91,11 @@ impl Ways {
     /// In how many loops the warps of a composed role claim units.
     pub fn claims(&self, role: &str) -> usize {
         self.uses(role).map_or(0, |uses| uses.claims)
+    }
+
+    /// Whether several warps of a composed role share the row of a token.
+    pub fn slices(&self, role: &str) -> bool {
+        self.uses(role).is_some_and(|uses| uses.slices)
     }
 
     fn uses(&self, role: &str) -> Option<&Uses> {

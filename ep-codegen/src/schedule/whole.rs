@@ -194,7 +194,7 @@ impl<'r, 'a> Whole<'r, 'a> {
             let name = self.role.names.fresh(wanted);
             terms.push(match kind {
                 ParamType::Index => Term::index(&name),
-                ParamType::Value(elem) => Term::name(&name, elem.clone()),
+                ParamType::Value(elem) | ParamType::Wide(elem) => Term::name(&name, elem.clone()),
                 ParamType::Bytes | ParamType::Object(_) => Term::name(&name, Elem::U8),
             });
             named.push(Param { kind: kind.clone(), name });

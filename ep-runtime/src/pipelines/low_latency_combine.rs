@@ -20,7 +20,7 @@ pipeline! {
             // Ten bits a value: eight, two more of four values in a byte, and the range of each block.
             Logfmt { x: u8, upper: u8 block 4, low: f32 block 128, step: f32 block 128 },
         }
-        tune { stages: 3 in [2, 3, 4] }
+        tune { stages: 3 in [2, 3, 4], shares: 4 in [1, 2, 4, 8] }
         size tokens in 0..=max_tokens;
         uses handle LowLatencyDispatch {
             src_info: i32[local_experts, ranks * max_tokens],
@@ -43,8 +43,10 @@ pipeline! {
         };
 
         phase send {
-            role Send on all blocks, warps shared by (local_expert, source) {
-                for row in range_first[local_expert, source]..range_first[local_expert, source] + range_count[local_expert, source] {
+            // Several warps share what goes from an expert to a source.
+            role Send on all blocks, warps shared by (local_expert, source, share) {
+                let first = range_first[local_expert, source];
+                for row in first..first + range_count[local_expert, source] where row % shares == share {
                     when wire is Bf16 {
                         push back[source] at [local_expert, src_info[local_expert, row]] {
                             x: x[local_expert, row],

@@ -22,7 +22,7 @@ pipeline! {
             Fp8 { x: e4m3, scale: f32 block 128 },
             Fp8Packed { x: e4m3, scale: ue8m0 block 128 },
         }
-        tune { stages: 3 in [2, 3, 4] }
+        tune { stages: 3 in [2, 3, 4], shares: 4 in [1, 2, 4, 8] }
         size tokens in 0..=max_tokens;
         input
             x: bf16[tokens, hidden],
@@ -64,14 +64,19 @@ pipeline! {
             }
         }
         phase recv {
-            role Pack on all blocks, warps shared by (expert, source) {
-                record range_first[expert, source] = sum(earlier in 0..source: rows[expert, earlier].count);
-                record range_count[expert, source] = rows[expert, source].count;
-                for once in 0..1 where source == ranks - 1 {
-                    store packed_count[expert] = sum(every in ranks: rows[expert, every].count);
+            // Several warps share what a source sends to an expert.
+            role Pack on all blocks, warps shared by (expert, source, share) {
+                let first = sum(earlier in 0..source: rows[expert, earlier].count);
+                let count = rows[expert, source].count;
+                for once in 0..1 where share == 0 {
+                    record range_first[expert, source] = first;
+                    record range_count[expert, source] = count;
+                    add statistics[expert] = count;
                 }
-                add statistics[expert] = rows[expert, source].count;
-                for message in rows[expert, source] at sum(earlier in 0..source: rows[expert, earlier].count) {
+                for once in 0..1 where share == 0 && source == ranks - 1 {
+                    store packed_count[expert] = first + count;
+                }
+                for message in rows[expert, source] at first where message.index % shares == share {
                     store packed_x[expert, message.row] = message.x;
                     record src_info[expert, message.row] = message.src;
                 }

@@ -308,6 +308,7 @@ __device__ __forceinline__ void agree(const ep::Team& given, bool is_over, ep::i
             const int key = key_from(i, self);
             if (given.leader()) {
                 *reinterpret_cast<ep::i64*>(slots.place(window, key, 0)) = 7000 + i;
+                __threadfence_system();
                 slots.tell_count(window, key, 5);
             }
         }

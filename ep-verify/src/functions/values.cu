@@ -373,6 +373,20 @@ __device__ __forceinline__ void rows(Out& out) {
     parts_of_rows<unsigned char>(out);
 }
 
+/// Where slices of rows begin and end, the last ones of them past the row.
+template <int kSlices>
+__device__ __forceinline__ void slices_of(Out& out) {
+    for (int count = 0; count <= 4352; count += count < 520 ? 1 : 128) {
+        for (int slice = 0; slice <= kSlices; ++slice) out.put(ep::slice_begin<kSlices>(slice, count));
+    }
+}
+
+__device__ __forceinline__ void slices(Out& out) {
+    slices_of<1>(out);
+    slices_of<8>(out);
+    slices_of<3>(out);
+}
+
 }  // namespace values
 
 extern "C" __global__ void __launch_bounds__(32)
@@ -401,6 +415,7 @@ extern "C" __global__ void __launch_bounds__(32)
             case 17: values::powers_of_codes(out); break;
             case 18: values::fields(out); break;
             case 19: values::rows(out); break;
+            case 20: values::slices(out); break;
             default: break;
         }
     }

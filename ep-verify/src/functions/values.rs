@@ -5,7 +5,7 @@ use ep_runtime::meaning::logfmt::Range;
 
 use super::Check;
 
-pub(super) const CHECKS: [Check; 20] = [
+pub(super) const CHECKS: [Check; 21] = [
     ("helpers of the language", helpers),
     ("sets of bits", bits),
     ("powers of two", powers),
@@ -26,6 +26,7 @@ pub(super) const CHECKS: [Check; 20] = [
     ("powers of codes", powers_of_codes),
     ("fields of words", fields),
     ("parts of rows", rows),
+    ("slices of rows", slices),
 ];
 
 fn codes() -> Vec<i64> {
@@ -71,6 +72,18 @@ fn rows() -> Vec<i64> {
                 let words = row.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok());
                 all.extend(words.map(i64::from_le_bytes));
             }
+        }
+    }
+    all
+}
+
+/// Each slice has the same number of whole turns of a warp, which has 256 elements in one.
+fn slices() -> Vec<i64> {
+    let mut all = Vec::new();
+    for slices in [1, 8, 3] {
+        for count in (0..520).chain((520..=4352).step_by(128)) {
+            let turns = (0..).find(|turns| turns * 256 * slices >= count).unwrap_or(0);
+            all.extend((0..=slices).map(|slice| (slice * turns * 256).min(count)));
         }
     }
     all
@@ -137,7 +150,7 @@ fn fields() -> Vec<i64> {
 }
 
 /// The code nearest to a number, of two the even one.
-fn nearest_e4m3(value: f32) -> i64 {
+pub(super) fn nearest_e4m3(value: f32) -> i64 {
     let of = |code: i64| match code >> 3 {
         0 => code as f64 / 512.0,
         exponent => (8.0 + (code & 7) as f64) * 2f64.powi(exponent as i32 - 10),

@@ -8,6 +8,7 @@
 #include <ep/places.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
+#include <ep/wide.cuh>
 
 namespace warps {
 
@@ -335,6 +336,71 @@ __device__ __forceinline__ void blocks(ep::i64* out) {
     }
 }
 
+/// Elements that rows are cast from: blocks of small ones, of large ones and of none.
+__device__ __forceinline__ ep::bf16 cast_value(int i) {
+    const ep::u32 mixed = static_cast<ep::u32>(i + 1) * 2654435761u, block = static_cast<ep::u32>(i / 128);
+    const ep::u32 exponent = 90 + block * 5 + (mixed >> 7) % 12;
+    const bool is_zero = block % 5 == 3;
+    return {static_cast<ep::u16>(is_zero ? 0 : (mixed >> 31) << 15 | exponent << 7 | (mixed & 0x7f))};
+}
+
+/// Rows that are cast with their scales: less than a block, whole ones, and more than a warp has at a time.
+template <class Scale>
+__device__ __forceinline__ ep::i64* casts_of(const ep::Team& team, const ep::bf16* row, ep::i64* to) {
+    const int counts[9] = {1, 5, 127, 128, 129, 256, 1024, 1037, 2176};
+    for (int count : counts) {
+        ep::cast_row<Scale>(team, to, to + 280, row, count);
+        to += 300;
+    }
+    return to;
+}
+
+__device__ __forceinline__ void casts(const ep::Team& team, ep::i64* out) {
+    ep::bf16* row = reinterpret_cast<ep::bf16*>(out);
+    ep::for_lanes(0, 2400, [&](int i) { row[i] = cast_value(i); });
+    ep::i64* to = casts_of<float>(team, row, out + 600);
+    casts_of<ep::ue8m0>(team, row, to);
+}
+
+/// Rows of the parts of a token, of which every third is missing.
+struct TokenParts {
+    const ep::u16* rows;
+    int shift;
+
+    __device__ __forceinline__ const char* row(int part) const {
+        if (part % 3 == 1) return nullptr;
+        return reinterpret_cast<const char*>(rows + part * 208 + (part == shift ? 1 : 0));
+    }
+};
+
+/// Eight neighbours of each part, and in which order these come: one row may begin where none is read whole.
+template <int kParts>
+__device__ __forceinline__ ep::i64* parts_of(const ep::u16* rows, ep::i64* to) {
+    for (int shift = -1; shift < 3; shift += 3) {
+        int turn = 0;
+        const TokenParts parts{rows, shift};
+        ep::for_parts<ep::u16, kParts>(
+            parts, ep::lane_index() * ep::kWide, 203, [&](int part, const ep::Wide<ep::u16>& values) {
+                ep::i64* own = to + (part * ep::kLanes + ep::lane_index()) * 2;
+                own[0] = ++turn;
+                own[1] = 0;
+                for (int k = 0; k < ep::kWide; ++k) own[1] |= static_cast<ep::i64>(values.values[k]) << 8 * k;
+            });
+        to += kParts * ep::kLanes * 2;
+    }
+    return to;
+}
+
+__device__ __forceinline__ void token_parts(ep::i64* out) {
+    ep::u16* rows = reinterpret_cast<ep::u16*>(out);
+    ep::for_lanes(0, 20 * 208, [&](int i) { rows[i] = static_cast<ep::u16>(i * 7 % 251 + 1); });
+    ep::i64* to = parts_of<1>(rows, out + 1040);
+    to = parts_of<7>(rows, to);
+    to = parts_of<8>(rows, to);
+    to = parts_of<9>(rows, to);
+    parts_of<20>(rows, to);
+}
+
 }  // namespace warps
 
 extern "C" __global__ void __launch_bounds__(warps::kWarps * 32)
@@ -366,6 +432,8 @@ extern "C" __global__ void __launch_bounds__(warps::kWarps * 32)
             case 13: warps::hits(out); break;
             case 14: warps::runs(out); break;
             case 15: warps::blocks(out); break;
+            case 16: warps::casts(team, out); break;
+            case 17: warps::token_parts(out); break;
             default: break;
         }
     }

@@ -2,9 +2,10 @@
 
 use ep_runtime::meaning::logfmt::Range;
 
+use super::values::nearest_e4m3;
 use super::{Check, Sheet, UNTOUCHED};
 
-pub(super) const CHECKS: [Check; 16] = [
+pub(super) const CHECKS: [Check; 18] = [
     ("loops of a role", loops),
     ("what is done once", singles),
     ("tokens of stripes", stripes),
@@ -21,6 +22,8 @@ pub(super) const CHECKS: [Check; 16] = [
     ("numbers that come up", hits),
     ("messages that have arrived", runs),
     ("blocks of values", blocks),
+    ("rows that are cast", casts),
+    ("parts of a token", token_parts),
 ];
 
 fn loops() -> Vec<i64> {
@@ -283,6 +286,69 @@ fn blocks() -> Vec<i64> {
         let all = [scale, range.low, range.step].map(|it| i64::from(it.to_bits()));
         sheet.put(block * 140, all);
         sheet.put(block * 140 + 3, values.iter().map(|it| i64::from(range.encode(*it))));
+    }
+    sheet.0
+}
+
+fn casts() -> Vec<i64> {
+    const WORDS: usize = 600 + 2 * 9 * 300;
+    let bits = |i: usize| {
+        let (mixed, block) = ((i as u32 + 1).wrapping_mul(2_654_435_761), i as u32 / 128);
+        let exponent = 90 + block * 5 + (mixed >> 7) % 12;
+        if block % 5 == 3 { 0 } else { mixed >> 31 << 15 | exponent << 7 | mixed & 0x7f }
+    };
+    let row: Vec<f32> = (0..2400).map(|i| f32::from_bits(bits(i) << 16)).collect();
+    let mut bytes = Sheet::new().bytes(WORDS);
+    for i in 0..row.len() {
+        bytes[2 * i..2 * i + 2].copy_from_slice(&(bits(i) as u16).to_le_bytes());
+    }
+    let mut to = 600 * 8;
+    for packed in [false, true] {
+        for count in [1, 5, 127, 128, 129, 256, 1024, 1037, 2176] {
+            let mut scales = Vec::new();
+            for (block, values) in row[..count].chunks(128).enumerate() {
+                let peak = values.iter().fold(1e-10_f32, |peak, value| peak.max(value.abs()));
+                let exact = peak / 448.0;
+                // The least power of two that is not below it.
+                let power = exact.to_bits().div_ceil(1 << 23);
+                let scale = if packed { f32::from_bits(power << 23) } else { exact };
+                let codes = values.iter().map(|value| nearest_e4m3(value / scale) as u8);
+                let first = to + block * 128;
+                bytes.splice(first..first + values.len(), codes);
+                scales.extend(if packed {
+                    vec![power as u8]
+                } else {
+                    exact.to_le_bytes().to_vec()
+                });
+            }
+            let first = to + 280 * 8;
+            bytes.splice(first..first + scales.len(), scales);
+            to += 300 * 8;
+        }
+    }
+    let words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok());
+    words.map(i64::from_le_bytes).collect()
+}
+
+fn token_parts() -> Vec<i64> {
+    let value = |i: usize| (i * 7 % 251 + 1) as i64;
+    let mut sheet = Sheet::new();
+    let packed = |at: [i64; 4]| at.iter().rev().fold(0, |all, value| all << 16 | value);
+    sheet.put(0, (0..1040).map(|word| packed([0, 1, 2, 3].map(|k| value(word * 4 + k)))));
+    let mut to = 1040;
+    for parts in [1, 7, 8, 9, 20] {
+        for shifted in [usize::MAX, 2] {
+            for part in (0..parts).filter(|part| part % 3 != 1) {
+                let turn = (0..=part).filter(|part| part % 3 != 1).count();
+                let begin = part * 208 + usize::from(part == shifted);
+                for lane in 0..32 {
+                    let read = |i: usize| if i < 203 { value(begin + i) } else { 0 };
+                    let eight = (0..8).rev().fold(0, |all, k| all << 8 | read(lane * 8 + k));
+                    sheet.put(to + (part * 32 + lane) * 2, [turn as i64, eight]);
+                }
+            }
+            to += parts * 64;
+        }
     }
     sheet.0
 }

@@ -51,7 +51,7 @@ __device__ __forceinline__ int rows_through(i32 entry) {
 /// their way at once; no lane holds more than one element of a short row, which stays as it is.
 template <class T>
 __device__ __forceinline__ void copy_row(const Team& team, void* to, const void* from, int count) {
-    constexpr int kUnit = 16 / static_cast<int>(sizeof(T)), kBatch = 4;
+    constexpr int kUnit = 16 / static_cast<int>(sizeof(T)), kBatch = 8;
     const bool whole = ((reinterpret_cast<u64>(to) | reinterpret_cast<u64>(from)) & 15) == 0;
     const int units = whole && count > kLanes ? count / kUnit : 0;
     char* out = static_cast<char*>(to);

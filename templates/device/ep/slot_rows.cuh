@@ -93,8 +93,8 @@ public:
 
     /// Says how much came of a closed key.
     __device__ __forceinline__ void tell_count(char* window, int key, u32 count) const {
-        // M1: every warp's stores come before it, through the counter; the receiver acquires.
-        store_release_sys(closed(window, key), stamped(team_.epoch, count + 1));
+        // M1: every warp's stores come before it, through the counter and `close`'s fence; the receiver acquires.
+        store_relaxed_sys(closed(window, key), stamped(team_.epoch, count + 1));
     }
 
     /// Says to a sender that this call's slots are read, as `own` of its receivers.
@@ -297,6 +297,8 @@ public:
     __device__ __forceinline__ void close(int closers) {
         if (!End::is_last(Slots::kClosers, static_cast<u32>(closers))) return;
         u32* taken = reinterpret_cast<u32*>(team_.group.window + Slots::kTaken);
+        // M1: a fence for all counts; a release for each would wait for the one before.
+        __threadfence_system();
 #pragma unroll 1
         for (int i = team_.lane; i < kPeers * Slots::kShared; i += kLanes) {
             const int peer = i / Slots::kShared;
@@ -360,12 +362,16 @@ public:
 
     /// How many slots of a key its source has filled, once it has closed; none if it takes no part.
     __device__ __forceinline__ int count(int key) {
+        // What was counted once stays as it is.
+        if (key == counted_key_) return counted_;
         const int source = End::closer_of(key);
         if (!End::joins(source)) return 0;
         const Site site{Slots::kChannel, Waiting::kClosed, -1, End::rank_of(source), team_.epoch};
         const u32 through = wait_closed(site, team_.leader() ? key : -1);
         const u32 before = __shfl_sync(kAllLanes, through, 0);
-        return before == 0 ? 0 : static_cast<int>(before - 1);
+        if (before == 0) return 0;
+        counted_key_ = key, counted_ = static_cast<int>(before - 1);
+        return counted_;
     }
 
     /// How many slots the sources before that of `key` have filled.
@@ -492,6 +498,8 @@ private:
     }
 
     Times times_;
+    int counted_key_ = -1;  // the last key that was counted, and how much of it there is
+    int counted_ = 0;
 };
 
 /// Slots that the parts of a token are in, a lane for each of `kParts` parts: a source of `Parts`.

@@ -100,4 +100,93 @@ __device__ __forceinline__ void set_wide(void* row, int i, int count, const Wide
     }
 }
 
+/// Calls `each(part, values)` for every part of a token that there is, in order, with eight neighbours of its row;
+/// warp. The loads of several parts are under way at once.
+template <class T, int kParts, class Parts, class Each>
+__device__ __forceinline__ void for_parts(const Parts& parts, int i, int count, Each each) {
+    constexpr int kBatch = kParts < 8 ? kParts : 8;
+#pragma unroll 1
+    for (int first = 0; first < kParts; first += kBatch) {
+        const T* rows[kBatch];
+        Wide<T> values[kBatch];
+        bool whole = i + kWide <= count;
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+            const char* row = first + k < kParts ? parts.row(first + k) : nullptr;
+            rows[k] = reinterpret_cast<const T*>(row);
+            whole = whole && is_whole(rows[k] + i);
+        }
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+            if (rows[k] == nullptr) continue;
+            values[k] = whole ? *reinterpret_cast<const Wide<T>*>(rows[k] + i)
+                              : get_wide<T>(rows[k], i, count);
+        }
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+            if (rows[k] != nullptr) each(first + k, values[k]);
+        }
+    }
+}
+
+/// Where one of `kSlices` slices of a row of `count` values begins, each of whole turns of a warp.
+template <int kSlices>
+__device__ __forceinline__ int slice_begin(int slice, int count) {
+    constexpr int kTurn = kLanes * kWide;
+    const int each = (count + kSlices * kTurn - 1) / (kSlices * kTurn) * kTurn;
+    return slice * each < count ? slice * each : count;
+}
+
+/// What the codes of a block are divided by, as its scale says it.
+__device__ __forceinline__ float kept_scale(float exact, float& kept) { return kept = exact; }
+__device__ __forceinline__ float kept_scale(float exact, ue8m0& kept) {
+    kept = ceil_ue8m0(exact);
+    return to_float(kept);
+}
+
+/// Eight values by one, each as a division rounds it: the remainder of a first quotient mends it, for a fifth of
+/// what divisions take. No remainder of a quotient that is not cast to zero is too small for a float.
+__device__ __forceinline__ Wide<float> quotients(const Wide<float>& all, float by) {
+    if (by > 1e37f) return all / Wide<float>(by);
+    const float inverse = 1.0f / by;
+    return wide_of<float>([&](int k) {
+        const float first = all.values[k] * inverse;
+        return fused(fused(-first, by, all.values[k]), inverse, first);
+    });
+}
+
+/// Casts a row of `count` bf16 to e4m3, with a scale for each 128 of them; warp. Sixteen lanes have a block.
+template <class Scale>
+__device__ __forceinline__ void cast_row(const Team& team, void* to, void* scales, const void* from,
+                                         int count) {
+    constexpr int kBlock = 128, kOfBlock = kBlock / kWide, kTurn = kLanes * kWide, kBatch = 8;
+#pragma unroll 1
+    for (int base = 0; base < count; base += kBatch * kTurn) {
+        const int first = base + team.lane * kWide;
+        Wide<bf16> rows[kBatch];
+#pragma unroll
+        for (int turn = 0; turn < kBatch; ++turn) {
+            rows[turn] = get_wide<bf16>(from, first + turn * kTurn, count);
+        }
+#pragma unroll
+        for (int turn = 0; turn < kBatch; ++turn) {
+            const int i = first + turn * kTurn;
+            const Wide<float> values = to_float(rows[turn]);
+            float peak = 0.0f;
+#pragma unroll
+            for (int k = 0; k < kWide; ++k) peak = greater_magnitude(peak, values.values[k]);
+#pragma unroll
+            for (int step = kOfBlock / 2; step > 0; step /= 2) {
+                const u32 other = __shfl_xor_sync(kAllLanes, bits_of(peak), step);
+                peak = greater_magnitude(peak, float_of(other));
+            }
+            if (i >= count) continue;
+            Scale kept;
+            const float scale = kept_scale(scale_e4m3(peak), kept);
+            set_wide<e4m3>(to, i, count, to_e4m3(quotients(values, scale)));
+            if (i % kBlock == 0) static_cast<Scale*>(scales)[i / kBlock] = kept;
+        }
+    }
+}
+
 }  // namespace ep

@@ -158,8 +158,8 @@ in ep/slot_rows.cuh
 
 == a count is published before the rows
 in ep/slot_rows.cuh
--         store_release_sys(closed(window, key), stamped(team_.epoch, count + 1));
-+         store_relaxed_sys(closed(window, key), stamped(team_.epoch, count + 1));
+-         __threadfence_system();
++         __threadfence();
 
 == the slots of the call before are filled
 in ep/slot_rows.cuh

@@ -2,6 +2,7 @@
 
 use ep_codegen::schedule::{RoleRule, RuleSet};
 
+use super::apart::GATHER;
 use super::channels::{goes, stripe, tokens_of};
 use super::run::{Call, Form, rows};
 
@@ -190,6 +191,7 @@ fn scaled_parts_are_added_by_eight() {
 fn each_rule_can_be_left_out() {
     let pass = form(8, 2048);
     let sum = Form::new(SCALED, &[("ranks", 3), ("hidden", 64), ("odd", 1)]);
+    let offer = Form::new(GATHER, &[("ranks", 3), ("hidden", 64), ("topk", 3), ("rows", 2)]);
     let seen = |rules: RuleSet| {
         let send = function(&pass, "Send", rules);
         let sum = function(&sum, "Sum", rules);
@@ -198,6 +200,7 @@ fn each_rule_can_be_left_out() {
             (RoleRule::Claims, send.contains("ep::Units<") && sum.contains("ep::Units<")),
             (RoleRule::Wide, sum.contains("ep::kWide")),
             (RoleRule::Copies, function(&pass, "Take", rules).contains("ep::copy_row<float>")),
+            (RoleRule::Apart, function(&offer, "Offer", rules).contains("% Cfg::kRanks")),
         ]
     };
     for rule in RoleRule::ALL {

@@ -18,6 +18,9 @@ use crate::schedule::rules::WayBack;
 /// Parts of a row that are told of one by one where rows go back to their tokens.
 const QUARTERS: i64 = 4;
 
+/// Warps that share the row of a token where rules let several of them.
+const SLICES: i64 = 8;
+
 impl Planner<'_> {
     pub(super) fn top(&self, threads: i64, shared_bytes: i64) -> CfgGroup {
         let mut members: Vec<CfgMember> = Vec::new();
@@ -141,6 +144,11 @@ impl Planner<'_> {
         let roles = self.ir.roles.iter().zip(warps).enumerate();
         let group = |(index, (role, warps)): (usize, (&Role, &RoleWarps))| {
             let mut group = self.role(index, role, warps);
+            if self.ways.slices(&role.name) {
+                // One warp decides for a whole row what of it has come, where some may not come.
+                let slices = if self.leaves_out_absent() { 1 } else { SLICES };
+                group.members.push(int("kSlices", slices));
+            }
             let loops = self.ways.claims(&role.name);
             if loops > 0 {
                 group.members.push(int("kLoops", loops as i64));

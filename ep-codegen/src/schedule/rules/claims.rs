@@ -10,8 +10,8 @@ use crate::schedule::library::ep;
 #[cfg(any(test, feature = "sabotage"))]
 use crate::schedule::sabotage::{self, Bug};
 use crate::schedule::step::{Loop, Step, Takers};
-use crate::schedule::symbol::Constant;
-use crate::schedule::term::Term;
+use crate::schedule::symbol::{Constant, Symbol};
+use crate::schedule::term::{Node, Term};
 
 /// The steps with the loops over units claimed, and how many these are.
 pub(in crate::schedule) fn rewrite(
@@ -78,7 +78,10 @@ fn is_dealt(repeat: &Loop) -> bool {
 fn is_large(repeat: &Loop) -> bool {
     fn loops(steps: &[Step]) -> bool {
         steps.iter().any(|step| {
-            matches!(step, Step::Loop(_) | Step::Take { .. } | Step::Copy(_)) || loops(step.inner())
+            let casts = |function: &Symbol| function.is(ep::cast_row);
+            matches!(step, Step::Loop(_) | Step::Take { .. } | Step::Copy(_))
+                || matches!(step, Step::Do(Term { node: Node::Call(it, _), .. }) if casts(it))
+                || loops(step.inner())
         })
     }
     loops(&repeat.body)

@@ -7,7 +7,8 @@ use crate::ir::{BinaryOp, Elem};
 use crate::schedule::library::ep;
 use crate::schedule::rules::copies::{first_of, pointed, pointers};
 use crate::schedule::rules::loops_as;
-use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::step::{Lambda, Loop, Param, ParamType, Step, Takers};
+use crate::schedule::symbol::{Root, Symbol};
 use crate::schedule::term::{Node, Term};
 
 /// The steps with every such loop by eight. `apart` are pointers to shared memory.
@@ -97,6 +98,9 @@ impl Eight<'_> {
                 if self.is_own(&inner.from) || self.is_own(&inner.to) {
                     return None;
                 }
+                if let Some(parts) = self.parts(&inner) {
+                    return Some(parts);
+                }
                 Step::Loop(Loop { body: self.steps(inner.body)?, ..inner })
             }
             Step::Let { .. } | Step::Says(_) | Step::Remark(_) => step,
@@ -104,6 +108,53 @@ impl Eight<'_> {
             Step::SkipUnless(ref condition) if !self.is_own(condition) => step,
             _ => return None,
         })
+    }
+
+    /// A loop over the parts of a token that takes one row of each, for all parts at once.
+    fn parts(&mut self, inner: &Loop) -> Option<Step> {
+        let [Step::Pointer { name, to: None, value, .. }, Step::If { condition, body }] =
+            inner.body.as_slice()
+        else {
+            return None;
+        };
+        let object = part_of(value, "row", &inner.binder)?;
+        if part_of(condition, "has", &inner.binder)? != object
+            || !matches!(inner.turns, Takers::Alone | Takers::Serial)
+            || !inner.from.is(0)
+        {
+            return None;
+        }
+        let Node::Constant(count) = &inner.to.node else { return None };
+        let elem = [Elem::Bf16, Elem::E4m3, Elem::F32].into_iter().find(|elem| {
+            let get = ep::get.of(elem);
+            body.iter().any(|step| calls(step, &|function| *function == get))
+        })?;
+        let mut body = self.steps(body.clone())?;
+        // The row's eight values take its name.
+        let row = Term { elem: Elem::U8, ..value.clone() };
+        let row = Term { node: Node::Name(name.clone()), ..row };
+        let args = vec![row, self.first(), self.count.clone()];
+        let loaded = Term::call(ep::get_wide.of(&elem), args, elem.clone());
+        let own = Term::name("", elem.clone());
+        for step in &mut body {
+            step.replace(&loaded, &own);
+        }
+        if body.iter().any(|step| step.mentions(name) || step.mentions(&object)) {
+            return None;
+        }
+        let values = Term::name(name, elem.clone());
+        for step in &mut body {
+            step.replace(&own, &values);
+        }
+        let params = vec![
+            Param { kind: ParamType::Index, name: inner.binder.clone() },
+            Param { kind: ParamType::Wide(elem.clone()), name: name.clone() },
+        ];
+        let each = Lambda { says: Vec::new(), params, body, gives: None };
+        let parts = Term::name(object, Elem::I32);
+        let args = vec![parts, self.first(), self.count.clone(), Term::lambda(each)];
+        let function = ep::for_parts.of(&elem).of(count.clone());
+        Some(Step::Do(Term::call(function, args, Elem::I32)))
     }
 
     fn store(&mut self, to: Term, value: &Term) -> Option<Step> {
@@ -162,6 +213,26 @@ impl Eight<'_> {
     fn first(&self) -> Term {
         Term::index(self.i)
     }
+}
+
+/// The object of which a term asks this for a part.
+fn part_of(term: &Term, asked: &str, part: &str) -> Option<String> {
+    let Node::Call(function, args) = &term.node else { return None };
+    let ([number], Root::Method(object, method)) = (args.as_slice(), &function.root) else {
+        return None;
+    };
+    let is_part = matches!(&number.node, Node::Name(name) if name == part);
+    (is_part && *method == asked).then(|| object.clone())
+}
+
+/// Whether a step calls a function, or one inside of it does.
+fn calls(step: &Step, is_one: &dyn Fn(&Symbol) -> bool) -> bool {
+    fn within(term: &Term, is_one: &dyn Fn(&Symbol) -> bool) -> bool {
+        let here = matches!(&term.node, Node::Call(function, _) if is_one(function));
+        here || term.inner().into_iter().any(|inner| within(inner, is_one))
+    }
+    step.terms().into_iter().any(|term| within(term, is_one))
+        || step.inner().iter().any(|inner| calls(inner, is_one))
 }
 
 fn is_float(elem: &Elem) -> bool {

@@ -108,7 +108,11 @@ impl<'a> RoleLowering<'a> {
             None => {
                 let word = |suffix| Term::name(format!("args.{name}{suffix}"), Elem::I32);
                 let rows = Term::call(ep::rows_of, vec![word(""), word("_from")], Elem::I32);
-                Ok(Term { range: Some((0, i64::from(i32::MAX))), ..rows })
+                let end = size.and_then(|size| size.values.as_ref()).map(|values| &values.high);
+                let end = end.map(|end| self.scalar(&Scope::default(), &end.clone(), out));
+                let range = end.transpose()?.and_then(|end| end.range);
+                let most = range.map_or(i64::from(i32::MAX), |(_, end)| end - 1);
+                Ok(Term { range: Some((0, most.min(i64::from(i32::MAX)))), ..rows })
             }
         }
     }

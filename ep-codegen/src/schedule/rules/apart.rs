@@ -1,0 +1,169 @@
+//! Rule `apart`: what a warp sends for a token one after the other, several warps send, and what it adds up for one,
+//! several add up, each a slice of the row.
+//!
+//! What it gains: few tokens keep many warps busy, and a token's messages are on their way at once. With slots
+//! no order is lost by it: which warp sends what first is nobody's matter there, and who reads a slot gives nothing
+//! back.
+
+use crate::ir::{BinaryOp, Elem};
+use crate::schedule::RoleLowering;
+use crate::schedule::library::ep;
+#[cfg(any(test, feature = "sabotage"))]
+use crate::schedule::sabotage::{self, Bug};
+use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::symbol::{Constant, Root};
+use crate::schedule::term::{Node, Term, arithmetic};
+
+/// Slices of a row at most.
+const MOST_SLICES: i64 = 32;
+
+/// The steps in which a turn of a loop over tokens is one message, or one slice; whether there are slices.
+pub(in crate::schedule) fn rewrite(
+    role: &mut RoleLowering<'_>,
+    steps: Vec<Step>,
+) -> (Vec<Step>, bool) {
+    if role.ends().iter().any(|(channel, _)| !channel.kind.traits().is_indexed) {
+        return (steps, false);
+    }
+    let mut slices = false;
+    let one = |step: Step| match step {
+        Step::Loop(repeat) => Step::Loop(match messages(role, &repeat) {
+            Some(messages) => messages,
+            None => match sliced(role, &repeat) {
+                Some(sliced) => {
+                    slices = true;
+                    sliced
+                }
+                None => repeat,
+            },
+        }),
+        step => step,
+    };
+    let steps = steps.into_iter().map(one).collect();
+    (steps, slices)
+}
+
+/// A loop over tokens, each of them `parts` times: what the turns are called then, which part it is, and how many
+/// turns there are.
+fn divided(
+    role: &mut RoleLowering<'_>,
+    tokens: &Loop,
+    part: &str,
+    parts: &Term,
+) -> Option<(String, Vec<Step>, Term)> {
+    let is_dealt = matches!(tokens.turns, Takers::Warps | Takers::Spread) && tokens.from.is(0);
+    let all = tokens.to.clone().times(parts.clone());
+    if !is_dealt || [&tokens.elem, &all.elem].iter().any(|elem| **elem != Elem::I32) {
+        return None;
+    }
+    let unit = role.names.fresh("unit");
+    let named = |op, name: &str| {
+        let value = arithmetic(op, Term::index(&unit), parts.clone()).converted(&Elem::I32);
+        Step::Let { name: name.to_string(), value }
+    };
+    let names = vec![named(BinaryOp::Div, &tokens.binder), named(BinaryOp::Rem, part)];
+    Some((unit, names, all))
+}
+
+/// A gather whose turns are slices of a token's row.
+fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Loop> {
+    let (Step::If { condition, body }, before) = tokens.body.split_last()? else { return None };
+    let (Step::Do(close), rows) = body.split_last()? else { return None };
+    let is_method = |term: &Term, name: &str| matches!(&term.node, Node::Call(function, _) if function.is_method(name));
+    let is_row = |step: &Step| match step {
+        Step::Says(_) => true,
+        Step::Loop(row) => row.turns == Takers::WideChunks && row.from.is(0),
+        _ => false,
+    };
+    if !is_method(condition, "open")
+        || !is_method(close, "close")
+        || !rows.iter().all(is_row)
+        || !rows.iter().any(|step| matches!(step, Step::Loop(_)))
+    {
+        return None;
+    }
+    let slices = Constant::of_role(role.role).at("kSlices");
+    let count = Term { range: Some((1, MOST_SLICES)), ..Term::constant(slices.clone()) };
+    let slice = role.names.fresh("slice");
+    let (binder, mut steps, to) = divided(role, tokens, &slice, &count)?;
+    let end = |behind: i64, row: &Loop| {
+        let number = Term::small(&slice, 0, MOST_SLICES).plus(Term::int(behind));
+        let function = ep::slice_begin.of(slices.clone());
+        let row = Term::call(function, vec![number, row.to.clone()], Elem::I32);
+        Term { range: Some((0, i64::from(i32::MAX))), ..row }
+    };
+    let cut = |step: &Step| match step {
+        Step::Loop(row) => Step::Loop(Loop { from: end(0, row), to: end(1, row), ..row.clone() }),
+        step => step.clone(),
+    };
+    let mut body: Vec<Step> = rows.iter().map(cut).collect();
+    body.push(Step::Do(close.clone()));
+    steps.extend(before.iter().cloned());
+    steps.push(Step::If { condition: condition.clone(), body });
+    Some(Loop { binder, to, body: steps, ..tokens.clone() })
+}
+
+/// A loop over tokens whose turns are those of the loop inside of it.
+fn messages(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Loop> {
+    let (Step::Loop(inner), before) = tokens.body.split_last()? else { return None };
+    if inner.turns != Takers::Serial
+        || !inner.from.is(0)
+        || inner.elem != Elem::I32
+        || !matches!(inner.to.node, Node::Constant(_))
+        || !are_messages(before, &inner.body)
+    {
+        return None;
+    }
+    let (binder, mut body, to) = divided(role, tokens, &inner.binder, &inner.to)?;
+    body.extend(before.iter().cloned());
+    body.extend(inner.body.iter().cloned());
+    Some(Loop { binder, to, body, ..tokens.clone() })
+}
+
+/// Whether each turn of a loop is a message of its own, with names `before` it that any warp may find out.
+fn are_messages(before: &[Step], turn: &[Step]) -> bool {
+    #[cfg(any(test, feature = "sabotage"))]
+    if sabotage::is(Bug::MoreThanSent) {
+        return true;
+    }
+    let names = |step: &Step| matches!(step, Step::Says(_) | Step::Remark(_) | Step::Let { .. });
+    before.iter().all(names) && only_sends(turn, &mut Vec::new())
+}
+
+/// Whether steps leave nothing but what they write to a slot; `own` are names that they make.
+fn only_sends(steps: &[Step], own: &mut Vec<String>) -> bool {
+    steps.iter().all(|step| {
+        let here = match step {
+            Step::Let { name, .. } | Step::Variable { name, .. } | Step::Pointer { name, .. } => {
+                own.push(name.clone());
+                true
+            }
+            Step::Set { place: to, .. } | Step::Increase { place: to, .. } => is_own(to, own),
+            Step::Copy(copy) => is_own(&copy.to, own),
+            Step::Do(Term { node: Node::Call(function, args), .. }) => match &function.root {
+                Root::Method(_, method) => *method == "publish",
+                Root::Library(entity) if [ep::set, ep::set_wide].contains(entity) => {
+                    args.first().is_some_and(|to| is_own(to, own))
+                }
+                Root::Library(entity) if *entity == ep::cast_row => {
+                    args[1..3].iter().all(|to| is_own(to, own))
+                }
+                _ => false,
+            },
+            Step::Says(_)
+            | Step::Remark(_)
+            | Step::SkipUnless(_)
+            | Step::If { .. }
+            | Step::Leader(_)
+            | Step::Loop(_)
+            | Step::Scope(_)
+            | Step::Meet => true,
+            _ => false,
+        };
+        here && only_sends(step.inner(), own)
+    })
+}
+
+fn is_own(to: &Term, own: &[String]) -> bool {
+    to.root().is_some_and(|name| own.iter().any(|known| known == name))
+}

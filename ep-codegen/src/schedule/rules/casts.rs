@@ -1,0 +1,125 @@
+//! Rule `wide`, of rows that are cast: a row that a warp casts to e4m3 block by block it casts by eight
+//! neighbours a lane, several blocks at a time.
+//!
+//! What it gains: loads of 16 bytes, several of them under way at once, where each block waited for its own, two
+//! bytes a lane; stores of 8 bytes where each was one.
+
+use super::copies::{first_of, pointed, pointers};
+use super::loops_as;
+use crate::ir::{BinaryOp, Elem};
+use crate::schedule::library::ep;
+use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::term::{Node, Term};
+
+/// Values that share a scale, as the library casts them.
+const BLOCK: i64 = 128;
+
+/// The steps with every such loop as one call. `apart` are pointers to shared memory.
+pub(in crate::schedule) fn rewrite(steps: Vec<Step>, apart: &[String]) -> Vec<Step> {
+    let mut pointers = pointers(&steps);
+    pointers.retain(|name| !apart.contains(name));
+    loops_as(steps, &|repeat| Cast { pointers: &pointers }.of(repeat).map(Step::Do))
+}
+
+/// What a loop over blocks casts.
+struct Cast<'a> {
+    pointers: &'a [String],
+}
+
+impl Cast<'_> {
+    fn of(&self, repeat: &Loop) -> Option<Term> {
+        let width = match &repeat.to.node {
+            Node::Call(ceil, args) if ceil.is(ep::ceil) => match args.as_slice() {
+                [width, size] if size.is(BLOCK) => width.clone(),
+                _ => return None,
+            },
+            _ => return None,
+        };
+        let [
+            Step::Let { name: first, value: begin },
+            Step::Let { name: end, .. },
+            Step::Variable { name: peak, .. },
+            Step::Loop(look),
+            Step::Let { name: scale, value: exact },
+            Step::Loop(write),
+            Step::Leader(last),
+        ] = repeat.body.as_slice()
+        else {
+            return None;
+        };
+        let of_block = |inner: &Loop| {
+            inner.turns == Takers::Lanes && inner.from.mentions(first) && inner.to.mentions(end)
+        };
+        if repeat.turns != Takers::Alone
+            || !repeat.from.is(0)
+            || !begin.mentions(&repeat.binder)
+            || !of_block(look)
+            || !of_block(write)
+            || !exact.mentions(peak)
+        {
+            return None;
+        }
+        let from = self.looked_at(look, peak)?;
+        let (to, read) = self.written(write, scale)?;
+        let ([step], true) = (last.as_slice(), read == from) else { return None };
+        let (scales, kept) = self.stored(step, &repeat.binder)?;
+        let is_scale = matches!(&kept.node, Node::Name(name) if name == scale);
+        let team = Term::name("team", Elem::I32);
+        let cast = ep::cast_row.of(&kept.elem);
+        is_scale.then(|| Term::call(cast, vec![team, to, scales, from, width], Elem::E4m3))
+    }
+
+    /// The bf16 row whose greatest magnitude a loop looks for.
+    fn looked_at(&self, look: &Loop, peak: &str) -> Option<Term> {
+        let [Step::Set { place, value }] = look.body.as_slice() else { return None };
+        let Node::Call(function, args) = &value.node else { return None };
+        let [before, value] = args.as_slice() else { return None };
+        let is_peak = |term: &Term| matches!(&term.node, Node::Name(name) if name == peak);
+        let known = function.is(ep::greater_magnitude) && is_peak(place) && is_peak(before);
+        self.row(value, &look.binder).filter(|_| known)
+    }
+
+    /// Where a loop writes the codes of a row, each divided by the scale of its block, and the row.
+    fn written(&self, write: &Loop, scale: &str) -> Option<(Term, Term)> {
+        let [step] = write.body.as_slice() else { return None };
+        let (to, value) = self.stored(step, &write.binder)?;
+        let Node::Call(function, args) = &value.node else { return None };
+        let ([quotient], true) = (args.as_slice(), function.is(ep::to_e4m3)) else { return None };
+        match &quotient.node {
+            Node::Binary(BinaryOp::Div, row, by) if by.mentions(scale) => {
+                Some((to, self.row(row, &write.binder)?))
+            }
+            _ => None,
+        }
+    }
+
+    /// The first element of a bf16 row whose element `i` is a value.
+    fn row(&self, value: &Term, i: &str) -> Option<Term> {
+        let Node::Call(function, args) = &value.node else { return None };
+        let [own] = args.as_slice() else { return None };
+        if !function.is(ep::to_float) || own.elem != Elem::Bf16 {
+            return None;
+        }
+        match &own.node {
+            Node::Call(get, args) if *get == ep::get.of(&own.elem) => match args.as_slice() {
+                [from, at] => pointed(from, at, i, self.pointers),
+                _ => None,
+            },
+            _ => first_of(own, i),
+        }
+    }
+
+    /// The first element of a row whose element `i` a step writes, and what it writes.
+    fn stored(&self, step: &Step, i: &str) -> Option<(Term, Term)> {
+        match step {
+            Step::Set { place, value } => Some((first_of(place, i)?, value.clone())),
+            Step::Do(Term { node: Node::Call(set, args), elem, .. })
+                if *set == ep::set.of(elem) =>
+            {
+                let [to, at, value] = args.as_slice() else { return None };
+                Some((pointed(to, at, i, self.pointers)?, value.clone()))
+            }
+            _ => None,
+        }
+    }
+}
