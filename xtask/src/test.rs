@@ -247,7 +247,7 @@ fn canonical(path: &Path) -> PathBuf {
 /// what others do.
 fn host_checks(full: bool, commit: u64) -> Vec<(&'static str, String)> {
     let [hb, shapes, faults, random, planted, mutations] =
-        if full { [200, 40, 200, 2000, 0, 40] } else { [2, 1, 4, 10, 6, 6] };
+        if full { [200, 40, 200, 2000, 0, 40] } else { [2, 1, 3, 8, 5, 5] };
     let seed = format!("--seed {}", if full { 1 } else { commit });
     let drawn = if full { String::new() } else { format!(" --sample {planted} {seed}") };
     let known = "--budget 40 --known tests/mutation/survivors.txt";

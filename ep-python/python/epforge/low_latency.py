@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from .arrays import TORCH, Library, address_of, library_of, view
+from .arrays import Library, address_of, library_of, view
 from .caller import Caller
 from .group import Group
 from .results import PAYLOADS
 
-#: SMs of a call with fewer tokens than these.
-LEAST_SMS = 24
+#: SMs of a call with fewer tokens than these: with fewer, calls of 8 tokens take a third longer.
+LEAST_SMS = 64
 
 #: Stream, SMs, timeout, event before and event behind of a call.
 How = tuple[int | None, int | None, float | None, int | None, int | None]
@@ -40,7 +40,7 @@ class LowLatency(Caller):
         between: int = 1,
         placement: Sequence[int] | None = None,
     ) -> None:
-        # A block works on one token at a time.
+        # The warps of a block work on a message each.
         super().__init__(group, max(tokens, LEAST_SMS))
         if between < 1:
             raise _core.Mismatch(f"{between} calls between their phases are too few to make one")
@@ -150,11 +150,11 @@ class LowLatency(Caller):
         counts, *at = (first + 4 * begin for begin, _ in self._tables.values())
         outputs = (address_of(packed), 0 if scale is None else address_of(scale), counts, (at[0], at[1], at[2]))
         made = {"x": packed, "scale": scale, "tables": tables}
-        sums_at = [self._sums_of(rank, name, array, made) for name, array in sums.items()]
+        statistics, waits = (self._sums_of(rank, name, sums[name], made) for name in ("statistics", "waits"))
         launched = Launched(rank, library, tokens, made, outputs[3], (ids, kept))
 
         def send(turn: int, call: _core.Call) -> _core.Pending | None:
-            return kernels[turn].send(rank, tokens, x, ids[0], *outputs, *sums_at, later, call)
+            return kernels[turn].send(rank, tokens, x, ids[0], *outputs, statistics, waits, later, call)
 
         self._launch(launched, payload, send, how)
         return launched
@@ -409,9 +409,7 @@ class Packed(Phased):
 class Sums(Phased):
     """What a combine leaves; in the emulator it is in ``out`` once it is looked at."""
 
-    def __init__(
-        self, owner: LowLatency, sent: dict[int, Launched], rank: int, out: Any, sums: dict[str, Any]
-    ) -> None:
+    def __init__(self, owner: LowLatency, sent: dict[int, Launched], rank: int, out: Any, sums: dict[str, Any]) -> None:
         self._out = out
         super().__init__(owner, sent, rank, sums)
 

@@ -137,7 +137,7 @@ impl ByHand {
         let drawn = [self.drawn(programs, 3, ROWS, 1), self.drawn(programs, 5, ROWS, 2)];
         let all = std::iter::once(example).chain(drawn).zip(1..);
         let all = all.flat_map(|it| [RuleSet::All, RuleSet::None].map(|rules| (it.clone(), rules)));
-        for ((calls, seed), rules) in by_commit::some(all, 3) {
+        for ((calls, seed), rules) in by_commit::some(all, 4) {
             let wrong = self.leaves(programs, rules, &calls, seed).err();
             let (name, ranks) = (self.entry.name, calls[0].ranks.len());
             assert_eq!(wrong, None, "{name} {rules:?}, {ranks} ranks");
