@@ -376,7 +376,7 @@ __device__ __forceinline__ void rows(Out& out) {
 /// Where slices of rows begin and end, the last ones of them past the row.
 template <int kSlices>
 __device__ __forceinline__ void slices_of(Out& out) {
-    for (int count = 0; count <= 4352; count += count < 520 ? 1 : 128) {
+    for (int count = 0; count <= 4352; count += count < 512 ? 1 : 128) {
         for (int slice = 0; slice <= kSlices; ++slice) out.put(ep::slice_begin<kSlices>(slice, count));
     }
 }

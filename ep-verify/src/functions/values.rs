@@ -81,7 +81,7 @@ fn rows() -> Vec<i64> {
 fn slices() -> Vec<i64> {
     let mut all = Vec::new();
     for slices in [1, 8, 3] {
-        for count in (0..520).chain((520..=4352).step_by(128)) {
+        for count in (0..512).chain((512..=4352).step_by(128)) {
             let turns = (0..).find(|turns| turns * 256 * slices >= count).unwrap_or(0);
             all.extend((0..=slices).map(|slice| (slice * turns * 256).min(count)));
         }

@@ -373,14 +373,16 @@ struct TokenParts {
     }
 };
 
-/// Eight neighbours of each part, and in which order these come: one row may begin where none is read whole.
+/// Eight neighbours of each part, and in which order these come: as a whole, and where one row, or all of them, begin
+/// where none can be read so.
 template <int kParts>
 __device__ __forceinline__ ep::i64* parts_of(const ep::u16* rows, ep::i64* to) {
-    for (int shift = -1; shift < 3; shift += 3) {
+    for (int begin = 0; begin < 3; ++begin) {
         int turn = 0;
-        const TokenParts parts{rows, shift};
+        const TokenParts parts{rows, begin == 1 ? 2 : -1};
+        const int first = ep::lane_index() * ep::kWide + begin / 2;
         ep::for_parts<ep::u16, kParts>(
-            parts, ep::lane_index() * ep::kWide, 203, [&](int part, const ep::Wide<ep::u16>& values) {
+            parts, first, 203, [&](int part, const ep::Wide<ep::u16>& values) {
                 ep::i64* own = to + (part * ep::kLanes + ep::lane_index()) * 2;
                 own[0] = ++turn;
                 own[1] = 0;

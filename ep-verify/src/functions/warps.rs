@@ -337,13 +337,14 @@ fn token_parts() -> Vec<i64> {
     sheet.put(0, (0..1040).map(|word| packed([0, 1, 2, 3].map(|k| value(word * 4 + k)))));
     let mut to = 1040;
     for parts in [1, 7, 8, 9, 20] {
-        for shifted in [usize::MAX, 2] {
+        for (shifted, first) in [(usize::MAX, 0), (2, 0), (usize::MAX, 1)] {
             for part in (0..parts).filter(|part| part % 3 != 1) {
                 let turn = (0..=part).filter(|part| part % 3 != 1).count();
                 let begin = part * 208 + usize::from(part == shifted);
                 for lane in 0..32 {
                     let read = |i: usize| if i < 203 { value(begin + i) } else { 0 };
-                    let eight = (0..8).rev().fold(0, |all, k| all << 8 | read(lane * 8 + k));
+                    let eight =
+                        (0..8).rev().fold(0, |all, k| all << 8 | read(first + lane * 8 + k));
                     sheet.put(to + (part * 32 + lane) * 2, [turn as i64, eight]);
                 }
             }

@@ -228,7 +228,9 @@ fn other_channels_than_slots_are_left_as_they_are() {
         channel rows: pull<Row> over nvlink from Offer to Sum per all;
         role Offer on block 0, 1 warps { push rows { x: offered }; }
         role Sum on all blocks, 2 warps, warps shared by token {
-            for t in tokens gather part from rows[peer] at at[t, peer] across peer in ranks { store o[t] = sum(part.x); }
+            for t in tokens gather part from rows[peer] at at[t, peer] across peer in ranks {
+                store o[t] = sum(part.x);
+            }
         }";
     for channel in [ring, direct, pull] {
         let source = format!(
