@@ -295,6 +295,9 @@ fn casts() -> Vec<i64> {
     let bits = |i: usize| {
         let (mixed, block) = ((i as u32 + 1).wrapping_mul(2_654_435_761), i as u32 / 128);
         let exponent = 90 + block * 5 + (mixed >> 7) % 12;
+        if i == 900 {
+            return 0x7f80;
+        }
         if block % 5 == 3 { 0 } else { mixed >> 31 << 15 | exponent << 7 | mixed & 0x7f }
     };
     let row: Vec<f32> = (0..2400).map(|i| f32::from_bits(bits(i) << 16)).collect();
@@ -310,9 +313,13 @@ fn casts() -> Vec<i64> {
                 let peak = values.iter().fold(1e-10_f32, |peak, value| peak.max(value.abs()));
                 let exact = peak / 448.0;
                 // The least power of two that is not below it.
-                let power = exact.to_bits().div_ceil(1 << 23);
+                let power = exact.to_bits().div_ceil(1 << 23).min(254);
                 let scale = if packed { f32::from_bits(power << 23) } else { exact };
-                let codes = values.iter().map(|value| nearest_e4m3(value / scale) as u8);
+                let code = |quotient: f32| match quotient.is_nan() {
+                    true => 0x7f,
+                    false => nearest_e4m3(quotient.clamp(-448.0, 448.0)) as u8,
+                };
+                let codes = values.iter().map(|value| code(value / scale));
                 let first = to + block * 128;
                 bytes.splice(first..first + values.len(), codes);
                 scales.extend(if packed {
