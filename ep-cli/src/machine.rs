@@ -142,18 +142,18 @@ impl Ranks {
         ranks: usize,
         seed: u64,
     ) -> Result<Ranks, Failure> {
-        let backend = host_backend(programs, ranks, seed)?;
-        Ok(Ranks { group: backend.group().map_err(failed)?, compiled: None })
+        Ranks::on_host_with(programs, ranks, seed, false)
     }
 
-    /// The same whose calls go on without a rank that does not answer, if they can.
-    pub(crate) fn on_host_leaving_out_absent(
+    /// The same; whether calls that can go on without a rank which does not answer.
+    pub(crate) fn on_host_with(
         programs: &Arc<Programs>,
         ranks: usize,
         seed: u64,
+        leaves_out_absent: bool,
     ) -> Result<Ranks, Failure> {
         let backend = host_backend(programs, ranks, seed)?;
-        let options = GroupOptions { timeout: host::TIMEOUT, leaves_out_absent: true };
+        let options = GroupOptions { timeout: host::TIMEOUT, leaves_out_absent };
         let group = Group::new(backend, options).map_err(failed)?;
         Ok(Ranks { group, compiled: None })
     }

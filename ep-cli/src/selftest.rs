@@ -271,7 +271,7 @@ impl Place<'_> {
     /// That group, whose calls go on without a rank that does not answer in time, if they can.
     fn group_leaving_out_absent(&self, ranks: usize) -> Result<Ranks, Failure> {
         match &self.programs {
-            Some(programs) => Ranks::on_host_leaving_out_absent(programs, ranks, 1),
+            Some(programs) => Ranks::on_host_with(programs, ranks, 1, true),
             None => {
                 // So long that nobody who is late is taken for absent.
                 let timeout = self.timeout().min(Duration::from_millis(500));

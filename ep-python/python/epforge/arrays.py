@@ -148,9 +148,6 @@ class Library(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: str, device: int | None) -> Any:
         """An array with any content."""
 
-    def zeros(self, shape: tuple[int, ...], dtype: str, device: int | None) -> Any:
-        """An array of zeros."""
-
     def dense(self, array: Any) -> Any:
         """The same values side by side, without a copy if they are so."""
 
@@ -176,11 +173,6 @@ class Numpy:
         import numpy
 
         return numpy.empty(shape, self.type_of(dtype))
-
-    def zeros(self, shape: tuple[int, ...], dtype: str, device: int | None) -> Any:
-        import numpy
-
-        return numpy.zeros(shape, self.type_of(dtype))
 
     def dense(self, array: Any) -> Any:
         import numpy
@@ -221,9 +213,6 @@ class Torch:
         import torch
 
         return torch.empty(shape, dtype=self.type_of(dtype), device=self.place_of(device))
-
-    def zeros(self, shape: tuple[int, ...], dtype: str, device: int | None) -> Any:
-        return self.empty(shape, dtype, device).zero_()
 
     def dense(self, array: Any) -> Any:
         return array.contiguous()

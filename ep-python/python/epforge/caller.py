@@ -111,14 +111,11 @@ class Caller:
             self._streams[rank] = stream
         return (stream, sms or self.sms, timeout, after or 0, done or 0)
 
-    def _new(
-        self, rank: int, shape: tuple[int, ...], dtype: str, library: Library | None, *, zeros: bool = False
-    ) -> Any:
+    def _new(self, rank: int, shape: tuple[int, ...], dtype: str, library: Library | None) -> Any:
         """Memory for what a call leaves."""
         if self.group.on_emulator or library is None:
-            core = self.group._core
-            return (core.zeros if zeros else core.empty)(rank, list(shape), dtype)
-        return (library.zeros if zeros else library.empty)(shape, dtype, self.group._devices[rank])
+            return self.group._core.empty(rank, list(shape), dtype)
+        return library.empty(shape, dtype, self.group._devices[rank])
 
     def _shown(self, tensor: _core.Tensor, library: Library | None) -> Any:
         """A tensor of the window as the caller's library has it."""

@@ -247,7 +247,7 @@ class LowLatency(Caller):
             return 0
         where = view(array, name)
         if self.group.on_emulator:
-            made[name] = self._new(rank, tuple(where.shape), where.dtype, None, zeros=True)
+            made[name] = self.group._core.zeros(rank, list(where.shape), where.dtype)
             return address_of(made[name])
         self._require_here(rank, where, name)
         made[name] = array

@@ -26,18 +26,14 @@ pub(in crate::schedule) fn rewrite(
         return (steps, false);
     }
     let mut slices = false;
-    let one = |step: Step| match step {
-        Step::Loop(repeat) => Step::Loop(match messages(role, &repeat) {
-            Some(messages) => messages,
-            None => match sliced(role, &repeat) {
-                Some(sliced) => {
-                    slices = true;
-                    sliced
-                }
-                None => repeat,
-            },
-        }),
-        step => step,
+    let one = |step: Step| {
+        let Step::Loop(repeat) = &step else { return step };
+        if let Some(messages) = messages(role, repeat) {
+            return Step::Loop(messages);
+        }
+        let Some(sliced) = sliced(role, repeat) else { return step };
+        slices = true;
+        Step::Loop(sliced)
     };
     let steps = steps.into_iter().map(one).collect();
     (steps, slices)

@@ -4,7 +4,7 @@
 //! What it gains: loads of 16 bytes, several of them under way at once, where each block waited for its own, two
 //! bytes a lane; stores of 8 bytes where each was one.
 
-use super::copies::{first_of, pointed, pointers};
+use super::copies::{pointers, row_of, stored};
 use super::loops_as;
 use crate::ir::{BinaryOp, Elem};
 use crate::schedule::library::ep;
@@ -62,7 +62,7 @@ impl Cast<'_> {
         let from = self.looked_at(look, peak)?;
         let (to, read) = self.written(write, scale)?;
         let ([step], true) = (last.as_slice(), read == from) else { return None };
-        let (scales, kept) = self.stored(step, &repeat.binder)?;
+        let (scales, _, kept) = stored(step, &repeat.binder, self.pointers)?;
         let is_scale = matches!(&kept.node, Node::Name(name) if name == scale);
         let team = Term::name("team", Elem::I32);
         let cast = ep::cast_row.of(&kept.elem);
@@ -82,7 +82,7 @@ impl Cast<'_> {
     /// Where a loop writes the codes of a row, each divided by the scale of its block, and the row.
     fn written(&self, write: &Loop, scale: &str) -> Option<(Term, Term)> {
         let [step] = write.body.as_slice() else { return None };
-        let (to, value) = self.stored(step, &write.binder)?;
+        let (to, _, value) = stored(step, &write.binder, self.pointers)?;
         let Node::Call(function, args) = &value.node else { return None };
         let ([quotient], true) = (args.as_slice(), function.is(ep::to_e4m3)) else { return None };
         match &quotient.node {
@@ -97,29 +97,7 @@ impl Cast<'_> {
     fn row(&self, value: &Term, i: &str) -> Option<Term> {
         let Node::Call(function, args) = &value.node else { return None };
         let [own] = args.as_slice() else { return None };
-        if !function.is(ep::to_float) || own.elem != Elem::Bf16 {
-            return None;
-        }
-        match &own.node {
-            Node::Call(get, args) if *get == ep::get.of(&own.elem) => match args.as_slice() {
-                [from, at] => pointed(from, at, i, self.pointers),
-                _ => None,
-            },
-            _ => first_of(own, i),
-        }
-    }
-
-    /// The first element of a row whose element `i` a step writes, and what it writes.
-    fn stored(&self, step: &Step, i: &str) -> Option<(Term, Term)> {
-        match step {
-            Step::Set { place, value } => Some((first_of(place, i)?, value.clone())),
-            Step::Do(Term { node: Node::Call(set, args), elem, .. })
-                if *set == ep::set.of(elem) =>
-            {
-                let [to, at, value] = args.as_slice() else { return None };
-                Some((pointed(to, at, i, self.pointers)?, value.clone()))
-            }
-            _ => None,
-        }
+        let is_bf16 = function.is(ep::to_float) && own.elem == Elem::Bf16;
+        row_of(own, i, self.pointers).filter(|_| is_bf16)
     }
 }

@@ -1,6 +1,6 @@
-//! Rule `copies`: a row that lanes copy element by element they copy by 16 bytes each, four at a time.
+//! Rule `copies`: a row that lanes copy element by element they copy by 16 bytes each, eight at a time.
 //!
-//! What it gains: an eighth of the loads and stores of a row of bf16, and four of them on their way at
+//! What it gains: an eighth of the loads and stores of a row of bf16, and eight of them on their way at
 //! once instead of one. docs/compiler.md has what each rule gains, measured.
 
 use super::loops_as;
@@ -36,23 +36,37 @@ pub(super) fn copy_of(repeat: &Loop, pointers: &[String]) -> Option<Copy> {
         return None;
     }
     let i = repeat.binder.as_str();
-    let (to, elem, value) = match step {
-        Step::Set { place, value } => (first_of(place, i)?, &place.elem, value),
-        Step::Do(Term { node: Node::Call(set, args), elem, .. }) if *set == ep::set.of(elem) => {
-            let [to, at, value] = args.as_slice() else { return None };
-            (pointed(to, at, i, pointers)?, elem, value)
-        }
-        _ => return None,
-    };
-    let from = match &value.node {
-        Node::Call(get, args) if *get == ep::get.of(&value.elem) => {
-            let [from, at] = args.as_slice() else { return None };
-            pointed(from, at, i, pointers)?
-        }
-        _ => first_of(value, i)?,
-    };
+    let (to, elem, value) = stored(step, i, pointers)?;
+    let from = row_of(value, i, pointers)?;
     let copy = Copy { elem: elem.clone(), to, from, count: repeat.to.clone() };
     (value.elem == *elem).then_some(copy)
+}
+
+/// The first element of a row of which a step writes element `i`, the type of that, and what it writes.
+pub(super) fn stored<'s>(
+    step: &'s Step,
+    i: &str,
+    pointers: &[String],
+) -> Option<(Term, &'s Elem, &'s Term)> {
+    match step {
+        Step::Set { place, value } => Some((first_of(place, i)?, &place.elem, value)),
+        Step::Do(Term { node: Node::Call(set, args), elem, .. }) if *set == ep::set.of(elem) => {
+            let [to, at, value] = args.as_slice() else { return None };
+            Some((pointed(to, at, i, pointers)?, elem, value))
+        }
+        _ => None,
+    }
+}
+
+/// The first element of a row of which a value is element `i`.
+pub(super) fn row_of(value: &Term, i: &str, pointers: &[String]) -> Option<Term> {
+    match &value.node {
+        Node::Call(get, args) if *get == ep::get.of(&value.elem) => {
+            let [from, at] = args.as_slice() else { return None };
+            pointed(from, at, i, pointers)
+        }
+        _ => first_of(value, i),
+    }
 }
 
 /// The address of the first of the elements that `place` names by `i`.

@@ -8,7 +8,7 @@ use crate::schedule::library::ep;
 use crate::schedule::rules::copies::{first_of, pointed, pointers};
 use crate::schedule::rules::loops_as;
 use crate::schedule::step::{Lambda, Loop, Param, ParamType, Step, Takers};
-use crate::schedule::symbol::{Root, Symbol};
+use crate::schedule::symbol::Root;
 use crate::schedule::term::{Node, Term};
 
 /// The steps with every such loop by eight. `apart` are pointers to shared memory.
@@ -125,26 +125,23 @@ impl Eight<'_> {
             return None;
         }
         let Node::Constant(count) = &inner.to.node else { return None };
-        let elem = [Elem::Bf16, Elem::E4m3, Elem::F32].into_iter().find(|elem| {
-            let get = ep::get.of(elem);
-            body.iter().any(|step| calls(step, &|function| *function == get))
-        })?;
         let mut body = self.steps(body.clone())?;
-        // The row's eight values take its name.
-        let row = Term { elem: Elem::U8, ..value.clone() };
-        let row = Term { node: Node::Name(name.clone()), ..row };
-        let args = vec![row, self.first(), self.count.clone()];
-        let loaded = Term::call(ep::get_wide.of(&elem), args, elem.clone());
-        let own = Term::name("", elem.clone());
-        for step in &mut body {
-            step.replace(&loaded, &own);
-        }
+        let row = Term::name(name, Elem::U8);
+        // No name, until it is clear that nothing else is read of the row.
+        let own = |elem: &Elem| Term::name("", elem.clone());
+        let elem = [Elem::Bf16, Elem::E4m3, Elem::F32].into_iter().find(|elem| {
+            let args = vec![row.clone(), self.first(), self.count.clone()];
+            let loaded = Term::call(ep::get_wide.of(elem), args, elem.clone());
+            let replaced = body.iter_mut().map(|step| step.replace(&loaded, &own(elem)));
+            replaced.filter(|was_there| *was_there).count() > 0
+        })?;
         if body.iter().any(|step| step.mentions(name) || step.mentions(&object)) {
             return None;
         }
+        // The row's eight values take its name.
         let values = Term::name(name, elem.clone());
         for step in &mut body {
-            step.replace(&own, &values);
+            step.replace(&own(&elem), &values);
         }
         let params = vec![
             Param { kind: ParamType::Index, name: inner.binder.clone() },
@@ -223,16 +220,6 @@ fn part_of(term: &Term, asked: &str, part: &str) -> Option<String> {
     };
     let is_part = matches!(&number.node, Node::Name(name) if name == part);
     (is_part && *method == asked).then(|| object.clone())
-}
-
-/// Whether a step calls a function, or one inside of it does.
-fn calls(step: &Step, is_one: &dyn Fn(&Symbol) -> bool) -> bool {
-    fn within(term: &Term, is_one: &dyn Fn(&Symbol) -> bool) -> bool {
-        let here = matches!(&term.node, Node::Call(function, _) if is_one(function));
-        here || term.inner().into_iter().any(|inner| within(inner, is_one))
-    }
-    step.terms().into_iter().any(|term| within(term, is_one))
-        || step.inner().iter().any(|inner| calls(inner, is_one))
 }
 
 fn is_float(elem: &Elem) -> bool {
