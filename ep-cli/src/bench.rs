@@ -2,6 +2,7 @@
 //! gives for the same bytes.
 
 mod chart;
+mod few;
 mod request;
 mod result;
 mod routing;
@@ -133,7 +134,10 @@ impl Bench<'_> {
         let payloads = self.request.payloads.clone();
         for batch in self.request.batches.clone() {
             for (index, payload) in payloads.iter().enumerate() {
-                self.payload(*payload, &batch, rates, index == 0)?;
+                match self.request.low_latency {
+                    true => self.few_tokens(*payload, &batch, index == 0)?,
+                    false => self.payload(*payload, &batch, rates, index == 0)?,
+                }
             }
         }
         self.talk.progress = None;

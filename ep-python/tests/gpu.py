@@ -3,19 +3,17 @@
 Where there is one, both ranks share it, and its times say nothing.
 
 It runs the tests of `torch_calls`, `torch_callers` and `torch_refs` there, and then: rows at full size, graphs whose
-token counts change, streams and events, times of kernels, few tokens by phases and in a graph of many layers, how long
-these take, a layer that is trained, a rank that dies, buffers that come and go, and what a call costs the host.
+token counts change, streams and events, times of kernels, few tokens by phases and in a graph of many layers, a layer
+that is trained, a rank that dies, buffers that come and go, and what a call costs the host.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import statistics
 import time
 import unittest
-from functools import partial
 from typing import Any
 
 import torch
@@ -239,43 +237,6 @@ def few_tokens(rank: int, ranks: int) -> None:
             assert not used or calc_diff(out[layer][:used], wanted) < 1e-5, (used, layer)
 
 
-def few_tokens_times(rank: int, ranks: int) -> None:
-    """How long calls of few tokens take in a graph of 20: the median of 60 replays that all ranks begin at once."""
-    group, calls = epforge.Group.from_torch(timeout=10), 20
-    stream = torch.cuda.current_stream()
-
-    def replayed(call: Any) -> float:
-        graph = torch.cuda.CUDAGraph()
-        call()
-        torch.cuda.synchronize()
-        dist.barrier()
-        with torch.cuda.graph(graph):
-            for _ in range(calls):
-                call()
-        times = []
-        for _ in range(60):
-            begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            dist.barrier()
-            torch.cuda.synchronize()
-            with group.around(stream.cuda_stream or 1):
-                begun.record()
-                graph.replay()
-                ended.record()
-            torch.cuda.synchronize()
-            times.append(begun.elapsed_time(ended) * 1e3 / calls)
-        return statistics.median(times)
-
-    for tokens, payload in itertools.product((8, 32, 128), ("fp8", "bf16")):
-        x, ids, weights = drawn(tokens)
-        low = epforge.LowLatency(group, tokens=tokens, hidden=HIDDEN, topk=TOPK, experts=EXPERTS, payload=payload)
-        rows = torch.zeros(low.local_experts, ranks * tokens, HIDDEN, dtype=torch.bfloat16)
-        out, held = torch.empty_like(x), low.dispatch(x, ids)
-        there = replayed(partial(low.dispatch, x, ids))
-        back = replayed(partial(low.combine, rows, held, weights, out=out))
-        if rank == 0:
-            print(f"{tokens} tokens, {payload}, us: dispatch {there:.1f}, combine {back:.1f}", flush=True)
-
-
 def host_time(rank: int, ranks: int) -> None:
     """What a call costs the host, while the GPU has other work."""
     buffer = made(128, weights=False)
@@ -411,7 +372,6 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int, only: str
         (behind_an_event,),
         (kernel_times,),
         (few_tokens,),
-        (few_tokens_times,),
         (host_time,),
         (torch_calls.legacy_in_processes,),
         (torch_calls.low_latency_in_processes,),

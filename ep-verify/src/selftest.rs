@@ -340,29 +340,41 @@ impl Selftest {
 
     /// Waits until all local ranks are done.
     fn settle(&self) -> Result<(), CallError> {
-        self.group.local().try_for_each(|rank| self.group.sync(rank))
+        settle(&self.group)
     }
 
-    /// Calls `body` for every local rank, each on a thread of its own where kernels run by
-    /// themselves: a rank that waits for its counts must not keep the next one from launching.
+    /// Calls `body` for every local rank.
     fn for_each_rank<T: Send>(
         &self,
         body: &(dyn Fn(usize) -> Result<T, CallError> + Sync),
     ) -> Result<Vec<T>, CallError> {
-        if !self.group.backend().runs_alone() {
-            return self.group.local().map(body).collect();
-        }
-        let results: Vec<Result<T, CallError>> = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                self.group.local().map(|rank| scope.spawn(move || body(rank))).collect();
-            let panicked = || CallError::Mismatch { what: "a rank's thread panicked".to_string() };
-            threads.into_iter().map(|thread| thread.join().unwrap_or(Err(panicked()))).collect()
-        });
-        results.into_iter().collect()
+        for_each_rank(&self.group, body)
     }
+}
 
-    /// A place for the threads of all local ranks to meet.
-    fn barrier(&self) -> RankBarrier {
-        RankBarrier::new(self.group.local().len())
+/// Waits until all local ranks are done.
+fn settle(group: &Group) -> Result<(), CallError> {
+    group.local().try_for_each(|rank| group.sync(rank))
+}
+
+/// Calls `body` for every local rank, each on a thread of its own where kernels run by
+/// themselves: a rank that waits for its counts must not keep the next one from launching.
+fn for_each_rank<T: Send>(
+    group: &Group,
+    body: &(dyn Fn(usize) -> Result<T, CallError> + Sync),
+) -> Result<Vec<T>, CallError> {
+    if !group.backend().runs_alone() {
+        return group.local().map(body).collect();
     }
+    let results: Vec<Result<T, CallError>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = group.local().map(|rank| scope.spawn(move || body(rank))).collect();
+        let panicked = || CallError::Mismatch { what: "a rank's thread panicked".to_string() };
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(panicked()))).collect()
+    });
+    results.into_iter().collect()
+}
+
+/// A place for the threads of all local ranks to meet.
+fn barrier(group: &Group) -> RankBarrier {
+    RankBarrier::new(group.local().len())
 }

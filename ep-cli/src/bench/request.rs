@@ -21,6 +21,10 @@ use crate::suggestion::did_you_mean;
 const TOKENS: usize = 4096;
 const HOST_TOKENS: usize = 8;
 
+/// Most tokens of a low-latency call, and tokens per rank without a word about them.
+const MOST_FEW_TOKENS: usize = 1024;
+const FEW_TOKENS: usize = 128;
+
 /// Options of `bench`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = crate::problem::PROBLEM_HELP)]
@@ -50,6 +54,10 @@ pub(crate) struct Options {
     /// Capture N calls in a graph, and replay that
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) graph: Option<u32>,
+    /// Time low-latency calls instead, whose rows are cast on the way: dispatch, combine and both, in graphs. Every
+    /// token has as many experts as it may, spread evenly
+    #[arg(long, requires = "graph", conflicts_with_all = ["routing", "capacity", "combine_sms", "remote", "random", "outputs", "chart", "kill"])]
+    low_latency: bool,
     /// What rows consist of
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = payload, default_values = ["bf16", "fp8"])]
     payload: Vec<Payload>,
@@ -185,6 +193,8 @@ pub(crate) struct Request {
     pub(crate) modes: Vec<Mode>,
     pub(crate) repeats: Repeats,
     pub(crate) seed: u64,
+    /// Whether low-latency calls are timed.
+    pub(crate) low_latency: bool,
     sms: Vec<u32>,
     combine_sms: Option<u32>,
     remote: Option<u32>,
@@ -214,6 +224,24 @@ impl Options {
         }
     }
 
+    /// Refuses tokens that low-latency calls do not have.
+    fn for_low_latency(&self, batches: &[Batch]) -> Result<(), Failure> {
+        let counts = || batches.iter().map(|batch| &batch.tokens[..]);
+        if let Some(most) = counts().flatten().find(|count| **count > MOST_FEW_TOKENS) {
+            let what =
+                format!("low-latency calls take at most {MOST_FEW_TOKENS} tokens, not {most}");
+            return Err(Failure::WrongUse(what));
+        }
+        match counts().all(|counts| counts.iter().all(|count| *count == counts[0])) {
+            true => Ok(()),
+            false => {
+                let what =
+                    "low-latency calls are timed with as many tokens on every rank".to_owned();
+                Err(Failure::WrongUse(what))
+            }
+        }
+    }
+
     /// The request on a machine with `found` GPUs.
     pub(crate) fn request(&self, found: usize) -> Result<Request, Failure> {
         let on_host = self.backend == Machine::Host;
@@ -227,7 +255,8 @@ impl Options {
             (None, Some(ranks)) => ranks as usize,
             (None, None) => usual,
         };
-        let usual = [TokenCounts(vec![if on_host { HOST_TOKENS } else { TOKENS }])];
+        let tokens = if self.low_latency { FEW_TOKENS } else { TOKENS };
+        let usual = [TokenCounts(vec![if on_host { HOST_TOKENS } else { tokens }])];
         let counts = if self.tokens.is_empty() { &usual[..] } else { &self.tokens[..] };
         let mut batches = Vec::new();
         for counts in counts {
@@ -235,6 +264,9 @@ impl Options {
             let of = |routing: &RoutingName| (tokens.clone(), routing.clone());
             let made = self.routing.iter().map(of);
             batches.extend(made.map(|(tokens, routing)| Batch { tokens, routing }));
+        }
+        if self.low_latency {
+            self.for_low_latency(&batches)?;
         }
         if let Some(killed) = self.kill.filter(|killed| *killed >= ranks) {
             return Err(Failure::WrongUse(format!("there is no rank {killed} of {ranks}")));
@@ -279,6 +311,7 @@ impl Options {
                 graph: self.graph,
             },
             seed: self.seed,
+            low_latency: self.low_latency,
             sms: self.sms.clone(),
             combine_sms: self.combine_sms,
             remote: self.remote,
@@ -296,8 +329,16 @@ impl Options {
                         `dispatch-counted`, or `--graph`";
             return Err(Failure::WrongUse(what.to_owned()));
         }
+        let is_known = |operation: &Operation| !self.low_latency || operation.is_of_few_tokens();
+        if let Some(operation) = self.op.iter().find(|operation| !is_known(operation)) {
+            let what = format!(
+                "there is no low-latency `{}`: time dispatch, combine or both",
+                operation.name()
+            );
+            return Err(Failure::WrongUse(what));
+        }
         match self.op[..] {
-            [] => Ok(Operation::ALL.into_iter().filter(|it| !waits(it)).collect()),
+            [] => Ok(Operation::ALL.into_iter().filter(|it| !waits(it) && is_known(it)).collect()),
             _ => Ok(self.op.clone()),
         }
     }
@@ -430,6 +471,11 @@ mod tests {
             ("--kill 1", "--processes"),
             ("--set depht=3", "there is no `depht`"),
             ("--draw a.jsonl", "--chart"),
+            ("--low-latency", "--graph <N>"),
+            ("--low-latency --graph 4 --routing even", "cannot be used with"),
+            ("--low-latency --graph 4 --op counts", "there is no low-latency `counts`"),
+            ("--low-latency --graph 4 --tokens 3/4 --ranks 2", "as many tokens on every rank"),
+            ("--low-latency --graph 4 --tokens 2000", "at most 1024 tokens"),
             ("--backend host --perturb 3", "`--perturb` is for `--backend gpu`"),
             ("--perturb x", "--perturb <SEED>"),
         ] {

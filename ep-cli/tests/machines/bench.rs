@@ -80,6 +80,28 @@ fn a_sweep_of_graphs_runs_on_the_host() {
     assert!(bytes("both") > bytes("dispatch"), "rows of both ways: {out}");
 }
 
+#[test]
+fn low_latency_calls_are_compared_in_graphs() {
+    let shape = "--ranks 2 --tokens 1,5 --set hidden=144 --set experts=6 --set topk=2 --sms 2";
+    let rest = "--graph 2 --mode loop --iterations 1 --warmup 0 --probe no";
+    let Some(out) = good(&format!("bench --backend host --low-latency {shape} {rest} --json"))
+    else {
+        return;
+    };
+    let all = objects(&out);
+    let word = |it: &Value, name: &str| it[name].as_str().unwrap_or_default().to_owned();
+    let line = |it: &Value| {
+        let [payload, op] = ["payload", "op"].map(|name| word(it, name));
+        format!("{} {payload} {op} {}", it["tokens"], it["us"].is_null())
+    };
+    let seen: Vec<String> = all.iter().filter(|it| it["op"].is_string()).map(line).collect();
+    let of_payload = |tokens| {
+        let kinds = ["bf16 dispatch", "bf16 combine", "bf16 both", "fp8 dispatch", "fp8 both"];
+        kinds.map(|kind| format!("{tokens} {kind} true"))
+    };
+    assert_eq!(seen, [of_payload(1), of_payload(5)].concat());
+}
+
 /// What is timed for the published shape is what people can read.
 #[test]
 fn the_texts_of_the_published_shape_are_in_generated() {

@@ -15,6 +15,7 @@ use ep_runtime::group::{GroupKernel, control_bytes};
 use ep_runtime::handwritten::HandwrittenKernel;
 use ep_runtime::memory::{DeviceMemory, Window};
 
+use super::timing::time_replays;
 use super::{Mode, Operation, POISON, Repeats, Selftest};
 use crate::findings::Findings;
 use crate::oracle::{Differences, Random, compare_sums, random_bf16};
@@ -172,7 +173,7 @@ impl Selftest {
             Ok(graph)
         })?;
         let graphs: Vec<&Graph> = graphs.iter().collect();
-        let times = self.time_replays(&graphs, calls, Mode::Loop, repeats)?;
+        let times = time_replays(&self.group, &graphs, calls, Mode::Loop, repeats)?;
         Ok(times.map(|times| times.device.p50))
     }
 }

@@ -35,6 +35,7 @@ struct Args {
     ep::i32 hidden;
     ep::i32 topk;
     ep::i32 experts;
+    ep::i32 full;             // whether all ranks have the most tokens, with an expert in every place
 };
 
 constexpr int kMaxTopk = 32;
@@ -60,6 +61,7 @@ __device__ __forceinline__ ep::u32 draw(const Args& args, int rank, int token, i
 
 /// Tokens of a rank: often none, often the most.
 __device__ __forceinline__ int token_count(const Args& args, int rank) {
+    if (args.full != 0) return args.max_tokens;
     const ep::u32 number = draw(args, rank, 0, 0);
     if (number % 8 == 0) return 0;
     return number % 8 == 1 ? args.max_tokens : static_cast<int>((number >> 8) % (args.max_tokens + 1));
@@ -68,7 +70,7 @@ __device__ __forceinline__ int token_count(const Args& args, int rank) {
 /// An expert of a token, no two of them the same; -1: none.
 __device__ __forceinline__ int expert_of(const Args& args, int rank, int token, int choice) {
     const ep::u32 number = draw(args, rank, token, 1);
-    if (((number >> 24) + choice) % 16 == 0) return -1;
+    if (args.full == 0 && ((number >> 24) + choice) % 16 == 0) return -1;
     const ep::u32 step = args.experts / args.topk;
     return static_cast<int>(((number & 0xffffffu) + choice * step) % args.experts);
 }

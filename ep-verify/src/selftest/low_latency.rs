@@ -4,10 +4,13 @@
 //! What a rank sends follows from the number of the call, so that the device draws it and judges what comes: the
 //! host looks now and then whether anything was wrong.
 
+mod timed;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::settle;
 use crate::findings::Findings;
 use crate::oracle::Differences;
 use ep_runtime::backend::{Backend, Block, Code, KernelLaunch, Stream};
@@ -80,6 +83,28 @@ struct OneRank {
     judges: Judges,
 }
 
+/// What is drawn for a call.
+#[derive(Debug, Clone, Copy)]
+struct Drawn {
+    /// The number that all draws follow from.
+    call: u32,
+    /// A rank that makes no call.
+    missing: Option<usize>,
+    /// Whether every rank has as many tokens as it may, each with all of its experts.
+    full: bool,
+}
+
+impl Drawn {
+    fn call(call: u32) -> Drawn {
+        Drawn { call, missing: None, full: false }
+    }
+
+    /// Whether a phase of calls is launched on its own: a bit of the number says so.
+    fn is_apart(self, bit: usize) -> bool {
+        mixed(self.call) >> bit & 1 != 0
+    }
+}
+
 /// The kernels around calls, on one rank.
 struct Judges {
     backend: Arc<dyn Backend>,
@@ -150,7 +175,7 @@ impl LowLatency {
                 continue;
             }
             let late = (number % RARELY_LATE == 2).then_some((number >> 16) as usize % ranks);
-            self.pair(call, None, true, late)?;
+            self.pair(Drawn::call(call), true, late)?;
             call += 1;
             if call % BETWEEN_LOOKS == 0 && !self.look(call)?.is_good() {
                 break;
@@ -169,7 +194,8 @@ impl LowLatency {
             group.leave_out(missing, true)?;
         }
         for call in calls.clone() {
-            self.pair(call, Some(missing), is_told || call > calls.start, None)?;
+            let drawn = Drawn { missing: Some(missing), ..Drawn::call(call) };
+            self.pair(drawn, is_told || call > calls.start, None)?;
             self.settle()?;
         }
         for rank in group.local().filter(|rank| *rank != missing && !is_told) {
@@ -186,24 +212,18 @@ impl LowLatency {
     }
 
     /// A dispatch and its combine on all local ranks but one.
-    fn pair(
-        &self,
-        call: u32,
-        missing: Option<usize>,
-        is_judged: bool,
-        late: Option<usize>,
-    ) -> Result<(), CallError> {
-        for own in self.ranks.iter().filter(|own| Some(own.rank) != missing) {
+    fn pair(&self, drawn: Drawn, is_judged: bool, late: Option<usize>) -> Result<(), CallError> {
+        for own in self.ranks.iter().filter(|own| Some(own.rank) != drawn.missing) {
             if late == Some(own.rank) && self.group.backend().runs_alone() {
                 std::thread::sleep(LATE);
             }
-            let args = self.judge_args(own, call, missing);
+            let args = self.judge_args(own, drawn);
             own.judges.launch(own.judges.inputs, &args)?;
-            self.send_rows(own, call)?;
+            self.send_rows(own, self.tokens(drawn, own.rank), drawn.is_apart(own.rank))?;
             if is_judged {
                 own.judges.launch(own.judges.rows, &args)?;
             }
-            self.send_back(own, call)?;
+            self.send_back(own, self.tokens(drawn, own.rank), drawn.is_apart(own.rank + 8))?;
             if is_judged {
                 own.judges.launch(own.judges.sums, &args)?;
             }
@@ -212,32 +232,35 @@ impl LowLatency {
     }
 
     /// Tokens of a rank in a call, as `drawn::token_count` says.
-    fn tokens(&self, call: u32, rank: usize) -> usize {
-        let number = mixed(mixed(call).wrapping_add((rank * 2048 * 8192) as u32));
+    fn tokens(&self, drawn: Drawn, rank: usize) -> usize {
+        let number = mixed(mixed(drawn.call).wrapping_add((rank * 2048 * 8192) as u32));
         match number % 8 {
+            _ if drawn.full => self.case.tokens,
             0 => 0,
             1 => self.case.tokens,
             _ => (number >> 8) as usize % (self.case.tokens + 1),
         }
     }
 
-    fn send_rows(&self, own: &OneRank, number: u32) -> Result<(), CallError> {
-        let (rank, call, tokens) = (own.rank, &self.case.call, self.tokens(number, own.rank));
+    /// A dispatch, in one launch or in two.
+    fn send_rows(&self, own: &OneRank, tokens: usize, apart: bool) -> Result<(), CallError> {
+        let (rank, call) = (own.rank, &self.case.call);
         let inputs = dispatch::Inputs {
             x: own.there.x.first(tokens),
             topk_idx: own.there.topk_idx.first(tokens),
             expert_begin: own.there.expert_begin.clone(),
         };
         let args = dispatch::Args::default();
-        if mixed(number) >> rank & 1 == 0 {
+        if !apart {
             return self.dispatch.launch_into(rank, call, &inputs, &own.came, &args, &own.tables);
         }
         let sent = self.dispatch.send_into(rank, call, &inputs, &own.came, &args, &own.tables)?;
         sent.recv(call).map(drop)
     }
 
-    fn send_back(&self, own: &OneRank, number: u32) -> Result<(), CallError> {
-        let (rank, call, tokens) = (own.rank, &self.case.call, self.tokens(number, own.rank));
+    /// Its combine.
+    fn send_back(&self, own: &OneRank, tokens: usize, apart: bool) -> Result<(), CallError> {
+        let (rank, call) = (own.rank, &self.case.call);
         let inputs = combine::Inputs {
             x: own.back.x.clone(),
             topk_idx: own.back.topk_idx.first(tokens),
@@ -246,7 +269,7 @@ impl LowLatency {
         };
         let outputs = combine::Outputs { combined: own.sums.combined.first(tokens), wait_ns: None };
         let args = combine::Args::default();
-        if mixed(number) >> (rank + 8) & 1 == 0 {
+        if !apart {
             let done = self.combine.launch(rank, call, &inputs, &outputs, &own.tables, &args);
             return done.map(drop);
         }
@@ -255,7 +278,7 @@ impl LowLatency {
     }
 
     /// `drawn::Args`.
-    fn judge_args(&self, own: &OneRank, call: u32, missing: Option<usize>) -> Vec<u8> {
+    fn judge_args(&self, own: &OneRank, drawn: Drawn) -> Vec<u8> {
         let (packed, scale, payload) = match &own.came.packed_x {
             dispatch::PayloadTensor::Bf16 { x } => (x.address(), 0, 0),
             dispatch::PayloadTensor::Fp8 { x, scale } => (x.address(), scale.address(), 1),
@@ -275,17 +298,19 @@ impl LowLatency {
             own.back.x.address(),
             own.sums.combined.address(),
             own.found.address(),
-            missing.map_or(0, |rank| 1 << rank),
+            drawn.missing.map_or(0, |rank| 1 << rank),
         ];
         let numbers =
             [own.rank, self.group.ranks(), case.tokens, case.hidden, case.topk, case.experts];
-        let numbers = [payload, call].into_iter().chain(numbers.map(|number| number as u32));
+        let numbers = [payload, drawn.call].into_iter().chain(numbers.map(|number| number as u32));
+        // The struct ends where a word of 64 bits may begin.
+        let numbers = numbers.chain([u32::from(drawn.full), 0]);
         let words = words.iter().flat_map(|word| word.to_le_bytes());
         words.chain(numbers.flat_map(u32::to_le_bytes)).collect()
     }
 
     fn settle(&self) -> Result<(), CallError> {
-        self.group.local().try_for_each(|rank| self.group.sync(rank))
+        settle(&self.group)
     }
 
     /// What was wrong in all calls so far.
@@ -366,9 +391,11 @@ mod tests {
         let case = LowLatencyCase { tokens, hidden, topk, experts, payload, call, pairs };
         let calls = LowLatency::new(&group, case).unwrap();
         // One of which all ranks have tokens.
-        let number = (0..).find(|call| (0..2).all(|rank| calls.tokens(*call, rank) > 0)).unwrap();
+        let number =
+            (0..).find(|call| (0..2).all(|rank| calls.tokens(Drawn::call(*call), rank) > 0));
+        let drawn = Drawn::call(number.unwrap());
         for own in &calls.ranks {
-            let (judges, args) = (&own.judges, calls.judge_args(own, number, None));
+            let (judges, args) = (&own.judges, calls.judge_args(own, drawn));
             let spoil = |kind| spoiled == Some(kind);
             judges.launch(judges.inputs, &args).unwrap();
             if spoil(0) {
@@ -376,12 +403,12 @@ mod tests {
             } else if spoil(1) {
                 own.there.x.fill(0).unwrap();
             }
-            calls.send_rows(own, number).unwrap();
+            calls.send_rows(own, calls.tokens(drawn, own.rank), true).unwrap();
             judges.launch(judges.rows, &args).unwrap();
             if spoil(2) {
                 own.back.x.fill(0).unwrap();
             }
-            calls.send_back(own, number).unwrap();
+            calls.send_back(own, calls.tokens(drawn, own.rank), true).unwrap();
             judges.launch(judges.sums, &args).unwrap();
         }
         let checks = calls.look(1).unwrap().checks;

@@ -13,6 +13,7 @@ use ep_runtime::buffer::{Buffer, CombineInput, Handle, Offered, Received, Standa
 use ep_runtime::error::CallError;
 
 use replays::Replays;
+pub(super) use replays::time_replays;
 use run::Run;
 pub use times::Percentiles;
 
@@ -81,6 +82,11 @@ impl Operation {
     /// Whether it follows the tables of an earlier dispatch.
     fn needs_handle(self) -> bool {
         matches!(self, Operation::CachedDispatch | Operation::Combine)
+    }
+
+    /// Whether there are low-latency calls that do it.
+    pub fn is_of_few_tokens(self) -> bool {
+        matches!(self, Operation::Dispatch | Operation::Combine | Operation::Both)
     }
 
     pub(super) fn combines(self) -> bool {

@@ -9,8 +9,8 @@ use ep_runtime::group::Group;
 use ep_runtime::memory::HostMemory;
 
 use crate::probe::Probe;
-use crate::selftest::Selftest;
 use crate::selftest::barrier::RankBarrier;
+use crate::selftest::{barrier, for_each_rank, settle};
 
 /// What a gate holds at the end: no round has a larger number.
 const OPEN_FOR_GOOD: u32 = i32::MAX as u32;
@@ -29,25 +29,23 @@ pub(super) struct Clock<'a> {
     pub(super) in_calls: RefCell<Vec<Duration>>,
 }
 
-impl Selftest {
-    /// Runs `body` on a thread of each local rank, with a clock that can mark so many places.
-    pub(super) fn with_clocks<T: Send>(
-        &self,
-        marks: usize,
-        body: &(dyn Fn(&Clock<'_>) -> Result<T, CallError> + Sync),
-    ) -> Result<Vec<T>, CallError> {
-        let gate = HostMemory::new(self.group.backend(), self.group.local().start, 4)?;
-        let line = Probe::new(self.group.clone())?;
-        let barrier = self.barrier();
-        let done = self.for_each_rank(&|rank| {
-            barrier.attend(|| body(&Clock::new(&self.group, rank, &gate, &line, &barrier, marks)?))
-        });
-        // After an error what stands before the gate has to go on, or nobody could ever wait for it.
-        gate.write(0, &[OPEN_FOR_GOOD])?;
-        let done = done?;
-        self.settle()?;
-        Ok(done)
-    }
+/// Runs `body` on a thread of each local rank, with a clock that can mark so many places.
+pub(super) fn with_clocks<T: Send>(
+    group: &Group,
+    marks: usize,
+    body: &(dyn Fn(&Clock<'_>) -> Result<T, CallError> + Sync),
+) -> Result<Vec<T>, CallError> {
+    let gate = HostMemory::new(group.backend(), group.local().start, 4)?;
+    let line = Probe::new(group.clone())?;
+    let barrier = barrier(group);
+    let done = for_each_rank(group, &|rank| {
+        barrier.attend(|| body(&Clock::new(group, rank, &gate, &line, &barrier, marks)?))
+    });
+    // After an error what stands before the gate has to go on, or nobody could ever wait for it.
+    gate.write(0, &[OPEN_FOR_GOOD])?;
+    let done = done?;
+    settle(group)?;
+    Ok(done)
 }
 
 impl<'a> Clock<'a> {

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use ep_runtime::backend::Stream;
 use ep_runtime::error::CallError;
 use ep_runtime::graph::Graph;
+use ep_runtime::group::Group;
 
-use super::clock::Clock;
+use super::clock::{Clock, with_clocks};
 use super::times::{Across, RankTimes, Times, median};
 use super::{Left, Mode, Operation, RankCalls, Repeats};
 use crate::findings::Findings;
-use crate::selftest::{POISON, Selftest};
+use crate::selftest::{POISON, Selftest, settle};
 
 /// How long the places of a graph that was dropped may stay taken: a driver gives them back by a thread
 /// of its own.
@@ -64,7 +65,7 @@ impl<'a> Replays<'a> {
         let mut findings = self.check()?;
         self.bring(self.usual)?;
         let graphs: Vec<&Graph> = self.ranks.iter().map(|own| &own.graph).collect();
-        let times = self.usual.time_replays(&graphs, self.calls, mode, repeats)?;
+        let times = time_replays(&self.usual.group, &graphs, self.calls, mode, repeats)?;
         findings.merge(self.check()?);
         Ok((times, findings))
     }
@@ -137,40 +138,40 @@ impl Selftest {
         })?;
         Ok(RankGraph { graph, left, own, tables })
     }
+}
 
-    /// Replays a graph of each local rank, with `calls` calls each; none where nothing runs by itself.
-    pub(in crate::selftest) fn time_replays(
-        &self,
-        graphs: &[&Graph],
-        calls: u32,
-        mode: Mode,
-        repeats: Repeats,
-    ) -> Result<Option<Times>, CallError> {
-        let Repeats { warmup, iterations, .. } = repeats;
-        let rounds = warmup + iterations.max(1);
-        if !self.group.backend().runs_alone() {
-            for _ in 0..rounds {
-                graphs.iter().try_for_each(|graph| graph.replay(Stream::OWN))?;
-                self.settle()?;
-            }
-            return Ok(None);
+/// Replays a graph of each local rank, with `calls` calls each; none where nothing runs by itself.
+pub(in crate::selftest) fn time_replays(
+    group: &Group,
+    graphs: &[&Graph],
+    calls: u32,
+    mode: Mode,
+    repeats: Repeats,
+) -> Result<Option<Times>, CallError> {
+    let Repeats { warmup, iterations, .. } = repeats;
+    let rounds = warmup + iterations.max(1);
+    if !group.backend().runs_alone() {
+        for _ in 0..rounds {
+            graphs.iter().try_for_each(|graph| graph.replay(Stream::OWN))?;
+            settle(group)?;
         }
-        let marks = if mode == Mode::Loop { rounds } else { 1 };
-        let ranks = self.with_clocks(marks, &|clock| {
-            let graph = graphs[self.group.local_index(clock.rank)?];
-            let mut times = match mode {
-                Mode::Loop => in_a_row(graph, clock, rounds)?,
-                Mode::Iso => apart(graph, clock, rounds)?,
-            };
-            times.drain(..warmup);
-            let host = median(clock.in_calls.take()) / calls;
-            Ok(RankTimes { rounds: times, host })
-        })?;
-        let across = if mode == Mode::Loop { Across::Median } else { Across::Slowest };
-        let mut times = Times::of(self.group.backend().as_ref(), &ranks, across)?;
-        times.device = times.device.of_one(calls);
-        Ok(Some(times))
+        return Ok(None);
     }
+    let marks = if mode == Mode::Loop { rounds } else { 1 };
+    let ranks = with_clocks(group, marks, &|clock| {
+        let graph = graphs[group.local_index(clock.rank)?];
+        let mut times = match mode {
+            Mode::Loop => in_a_row(graph, clock, rounds)?,
+            Mode::Iso => apart(graph, clock, rounds)?,
+        };
+        times.drain(..warmup);
+        let host = median(clock.in_calls.take()) / calls;
+        Ok(RankTimes { rounds: times, host })
+    })?;
+    let across = if mode == Mode::Loop { Across::Median } else { Across::Slowest };
+    let mut times = Times::of(group.backend().as_ref(), &ranks, across)?;
+    times.device = times.device.of_one(calls);
+    Ok(Some(times))
 }
 
 /// Replays one behind another: the time from the end of each to the end of the next.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ep_runtime::error::CallError;
 
-use super::clock::Clock;
+use super::clock::{Clock, with_clocks};
 use super::times::{Across, RankTimes, Times, median};
 use super::{Left, Mode, Operation, RankCalls, Repeats};
 use crate::findings::Findings;
@@ -48,7 +48,7 @@ impl<'a> Run<'a> {
 impl Run<'_> {
     /// Each call on a thread of its rank, with the clock running.
     fn timed(&self) -> Result<(Times, Findings), CallError> {
-        let done = self.usual.with_clocks(1, &|clock| {
+        let done = with_clocks(&self.usual.group, 1, &|clock| {
             let (rounds, left) = match self.mode {
                 Mode::Loop => self.back_to_back(clock)?,
                 Mode::Iso => self.one_by_one(clock)?,
