@@ -4,9 +4,12 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ep_runtime::buffer::CallOptions;
 use ep_runtime::gpu::{GpuBackend, GpuOptions, compile_with};
 use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::jit::{Cache, Jit, Nvrtc};
+use ep_runtime::pipelines::low_latency_dispatch::Payload;
+use ep_verify::selftest::{LowLatency, LowLatencyCase, Mode, Operation, Repeats};
 
 use crate::low_latency::{Calls, RANKS, times};
 
@@ -20,16 +23,43 @@ pub(crate) fn found() -> bool {
     found
 }
 
-/// Low-latency calls; none where there is no GPU.
-fn on_gpus(leaves_out_absent: bool) -> Option<Calls> {
+/// Ranks on the GPUs; none where there is no GPU.
+fn group(options: impl FnOnce() -> GpuOptions, leaves_out_absent: bool) -> Option<Group> {
     if !found() {
         return None;
     }
     let jit = Jit::new(Nvrtc::find().expect("it is there"), Cache::at(None).expect("a folder"));
-    let options = GpuOptions::spread(RANKS).expect("there are GPUs");
-    let backend = GpuBackend::new(&options, compile_with(Arc::new(jit))).expect("they open");
+    let backend = GpuBackend::new(&options(), compile_with(Arc::new(jit))).expect("they open");
     let options = GroupOptions { timeout: Duration::from_secs(2), leaves_out_absent };
-    Some(Calls::of(Group::new(Arc::new(backend), options).expect("there is a group")))
+    Some(Group::new(Arc::new(backend), options).expect("there is a group"))
+}
+
+/// Low-latency calls; none where there is no GPU.
+fn on_gpus(leaves_out_absent: bool) -> Option<Calls> {
+    let spread = || GpuOptions::spread(RANKS).expect("there are GPUs");
+    group(spread, leaves_out_absent).map(Calls::of)
+}
+
+/// A kernel that is brought to the SMs before the one ahead of it is done takes the place of the other rank's.
+#[test]
+fn ranks_that_fill_a_gpu_together_do_not_wait_for_each_other_forever() {
+    let both_on_one = || GpuOptions { devices: vec![0; 2], ..GpuOptions::default() };
+    let Some(group) = group(both_on_one, false) else { return };
+    let sms = group.backend().sms(0);
+    let case = LowLatencyCase {
+        tokens: 8,
+        hidden: 7168,
+        topk: 8,
+        experts: 288,
+        payload: Payload::Bf16,
+        call: CallOptions::sms(sms),
+        pairs: 0,
+    };
+    let calls = LowLatency::new(&group, case).expect("there is memory");
+    let repeats = Repeats { iterations: 20, warmup: 0, graph: Some(20) };
+    let (times, findings) =
+        calls.time(Operation::Combine, 20, Mode::Loop, repeats).expect("they go on");
+    assert!(times.is_some() && findings.is_good(), "{findings}");
 }
 
 #[test]

@@ -479,9 +479,10 @@ __device__ __forceinline__ void end_call(const Group& group, const Call& call) {
 
 /// Last step of every kernel, for all threads: the last block out ends the call.
 __device__ __forceinline__ void leave(const Group& group, const Call& call) {
-    // Not before: until then the next kernel would hold SMs that others can use.
-    bring_next_kernel();
+    // Not before the last warp is done: until then the next kernel would hold SMs that others can use, among them
+    // blocks of a rank on the same device, for which this one waits.
     __syncthreads();
+    bring_next_kernel();
     // Orders nothing: the last block reads nothing that others wrote, and they have long used what
     // they read of the words that it writes.
     if (threadIdx.x == 0 && fetch_add_relaxed_gpu(&group.state->exits, 1) + 1 == gridDim.x) {
