@@ -77,7 +77,7 @@ struct Cfg {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
-        static constexpr int kSlices = 8;
+        static constexpr int kSlices = 16;
         static constexpr int kLoops = 1;
         static constexpr ep::u64 kClaims = 0x38080300;
     };

@@ -154,7 +154,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
             ep::owner<Cfg::kRanks>(expert, args.expert_begin), expert) * Cfg::kRanks + me;
         if (rows.reserve(to, key)) {
             char* slot = rows.slot();
-            ep::cast_row<float>(team, slot, slot + Cfg::Rows::kMeta + Cfg::Row::kXScale,
+            ep::cast_row<float>(team, slot, slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, 1,
                 &args.x[token * args.x_stride], Cfg::kHidden);
             for (int i_3 = team.lane; i_3 < Cfg::Row::kSrcCount; i_3 += ep::kLanes) {
                 ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, i_3, token);
@@ -230,8 +230,7 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 ep::copy_row<ep::e4m3>(team,
                     &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
                         + row) * Cfg::kHidden], slot, Cfg::kHidden);
-                for (ep::i64 i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128);
-                    i_2 += ep::kLanes) {
+                for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128); i_2 += ep::kLanes) {
                     args.packed_x_scale[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
                         + row) * args.packed_x_scale_stride
                         + i_2 * args.packed_x_scale_block_stride] =

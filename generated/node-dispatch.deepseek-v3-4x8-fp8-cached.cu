@@ -367,7 +367,7 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                     // +105  store recv_x[message.row] = message.x
                     mover.fence_global();
                     mover.row(ep::at_leader(&args.recv_x[ep::i64{row} * Cfg::kHidden]), slot);
-                    for (ep::i64 i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128);
+                    for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128);
                         i_2 += ep::kLanes) {
                         args.recv_x_scale[row * args.recv_x_scale_stride
                             + i_2 * args.recv_x_scale_block_stride] =

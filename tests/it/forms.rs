@@ -18,4 +18,5 @@ mod refused;
 mod rewritten;
 mod run;
 mod sabotaged;
+mod shared;
 mod slots;

@@ -1,6 +1,33 @@
-//! Extents that are equal, or one apart, whatever they are called.
+//! Extents that are equal, or one apart, whatever they are called, and what they may be.
 
-use crate::ir::{BinaryOp, DimKind, Expr, Pipeline};
+use crate::ir::{BinaryOp, DimKind, Expr, Pipeline, Stmt, walk};
+
+/// Lanes of a warp.
+const LANES: i64 = 32;
+
+/// The values that a number of the shape, or a tune, may have.
+pub(crate) fn range_of(ir: &Pipeline, name: &str) -> Option<(i64, i64)> {
+    if let Some(tune) = ir.tunes.iter().find(|tune| tune.name == name) {
+        return Some((*tune.choices.first()?, *tune.choices.last()?));
+    }
+    match &ir.dims.iter().find(|dim| dim.name == name)?.kind {
+        DimKind::Given { low, high, .. } => Some((*low, *high)),
+        // What the plan takes fits: every constant has 32 bits.
+        DimKind::Derived { .. } => Some((0, i64::from(i32::MAX))),
+    }
+}
+
+/// Whether a statement writes a row that may have more values than a warp has lanes, which share it then.
+pub(crate) fn writes_long_row(ir: &Pipeline, stmt: &Stmt) -> bool {
+    let Some(place) = walk::target(stmt) else { return false };
+    let tensor = ir.tensors.iter().find(|known| known.name == place.tensor);
+    let width = tensor.and_then(|tensor| tensor.dims.get(place.indices.len()..));
+    width.unwrap_or_default().iter().any(|extent| match extent {
+        Expr::Int { value } => *value > LANES,
+        Expr::Name { name, .. } => range_of(ir, name).is_none_or(|(_, high)| high > LANES),
+        _ => true,
+    })
+}
 
 /// Whether an extent is the number `count`, by name or by formula.
 pub(crate) fn is_extent(ir: &Pipeline, extent: &Expr, count: &str) -> bool {

@@ -37,7 +37,7 @@ pub mod ep {
         compute {
             align, ask, ceil, experts_of, get, has, ids_of, in_last_warp, local_expert, max, min, once,
             owner, prefix_sum, prefix_sum_and_total, ranks_of, row_of, set, store_flags, store_host,
-            with_bit,
+            sum_of_lanes, with_bit,
         }
         count {
             add_count, clear_stripes, CounterSmem, Counters, for_hits, leave_counted,
@@ -79,6 +79,9 @@ pub mod ep {
             Sequence, Team, Units,
         }
         way_back { back_begin, BackIn, BackOut }
-        wide { cast_row, for_parts, get_wide, kWide, set_wide, slice_begin, Wide }
+        wide {
+            cast_row, cast_slice, for_parts, for_some_rows, get_wide, kWide, row_if, set_wide,
+            slice_begin, Wide,
+        }
     }
 }

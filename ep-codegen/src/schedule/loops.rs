@@ -10,6 +10,7 @@ use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
 use crate::ir::helpers::casts_to;
 use crate::ir::{Action, BinaryOp, Domain, Elem, Expr, Stmt, walk};
+use crate::schedule::extents::writes_long_row;
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
 use crate::schedule::term::Node;
@@ -49,18 +50,7 @@ impl RoleLowering<'_> {
         };
         self.placed_loops(&inner, body, out)?;
         let mut steps = Vec::new();
-        let (name, numbers, inner) = match domain {
-            Domain::Row { row } => self.entries(&inner, binder, row, body, &mut steps)?,
-            _ => {
-                let numbers = self.numbers(scope, domain, out)?;
-                let name = self.names.fresh(binder);
-                let index = self.index_in(&name, &numbers);
-                if numbers.others {
-                    steps.push(Step::SkipUnless(index.clone().test(BinaryOp::Ne, self.me())));
-                }
-                (name, numbers, inner.with(binder, Meaning::Value(index)))
-            }
-        };
+        let (name, numbers, inner) = self.counted(&inner, binder, domain, body, out, &mut steps)?;
         self.filtered(&inner, filter.as_ref(), body, &mut steps)?;
         out.push(counted_loop(name, numbers, turns, steps));
         if matches!(turns, Takers::Lanes) && self.writes_reread(body) {
@@ -109,22 +99,34 @@ impl RoleLowering<'_> {
         let Action::For { binder, domain, body, .. } = &stmt.action else { return Ok(()) };
         let turns = if scope.by_lane { Takers::Alone } else { Takers::Serial };
         let mut steps = Vec::new();
-        let (name, numbers, inner) = match domain {
-            Domain::Row { row } => self.entries(scope, binder, row, body, &mut steps)?,
-            _ => {
-                let numbers = self.numbers(scope, domain, out)?;
-                let name = self.names.fresh(binder);
-                let index = self.index_in(&name, &numbers);
-                if numbers.others {
-                    steps.push(Step::SkipUnless(index.clone().test(BinaryOp::Ne, self.me())));
-                }
-                let meaning = Meaning::Value(index);
-                (name, numbers, scope.with(binder, meaning))
-            }
-        };
+        let (name, numbers, inner) = self.counted(scope, binder, domain, body, out, &mut steps)?;
         self.absent(&inner, body, &mut steps);
         out.push(counted_loop(name, numbers, turns, steps));
         Ok(())
+    }
+
+    /// What a loop or fold counts, under its name in the text, with the steps before each turn's `body`; those ahead of
+    /// the loop go `out`.
+    pub(super) fn counted(
+        &mut self,
+        scope: &Scope,
+        binder: &str,
+        domain: &Domain,
+        body: &[Stmt],
+        out: &mut Vec<Step>,
+        steps: &mut Vec<Step>,
+    ) -> Lowered<(String, Numbers, Scope)> {
+        if let Domain::Row { row } = domain {
+            return self.entries(scope, binder, row, body, steps);
+        }
+        let numbers = self.numbers(scope, domain, out)?;
+        let name = self.names.fresh(binder);
+        let index = self.index_in(&name, &numbers);
+        if numbers.others {
+            steps.push(Step::SkipUnless(index.clone().test(BinaryOp::Ne, self.me())));
+        }
+        let inner = scope.with(binder, Meaning::Value(index));
+        Ok((name, numbers, inner))
     }
 
     /// `for entry in row`: entries of -1, and those beyond what they index, are skipped.
@@ -173,6 +175,7 @@ impl RoleLowering<'_> {
     pub(super) fn fits_lanes(&self, scope: &Scope, binder: &str, body: &[Stmt]) -> bool {
         let mut fits = true;
         walk::stmts(body, &mut |stmt| {
+            fits &= !writes_long_row(self.ir, stmt);
             fits &= match &stmt.action {
                 Action::For { position, .. } => position.is_none(),
                 Action::Add { target, .. } => is_indexed_by(&target.indices, binder),

@@ -10,9 +10,11 @@ mod claims;
 mod copies;
 mod fanout;
 mod forms;
+mod local_rows;
 mod one_launch;
 mod sending;
 mod staged;
+mod sums;
 mod taking;
 mod team;
 mod tokens;
@@ -67,8 +69,14 @@ pub(super) fn rewrite(
         steps = casts::rewrite(steps, &apart);
         steps = wide::rewrite(steps, &apart);
     }
+    if rules.has(RoleRule::Sums) {
+        steps = sums::rewrite(role, steps);
+    }
     if rules.has(RoleRule::Apart) {
-        (steps, uses.slices) = apart::rewrite(role, steps);
+        let (of_tokens, of_rows);
+        (steps, of_tokens) = apart::rewrite(role, steps);
+        (steps, of_rows) = local_rows::rewrite(role, steps);
+        uses.slices = of_tokens || of_rows;
     }
     if rules.has(RoleRule::Claims) {
         (steps, uses.claims) = claims::rewrite(role, steps);

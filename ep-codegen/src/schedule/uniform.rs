@@ -258,10 +258,24 @@ impl Look {
     }
 }
 
+/// Whether a lane may compute a term for itself, whatever the others do.
+pub(super) fn is_of_any_lane(term: &Term) -> bool {
+    let is_own = match &term.node {
+        Node::Call(function, _) => match &function.root {
+            Root::Library(entity) => of_library(*entity) == By::Any,
+            Root::Method(..) => false,
+            Root::Text(_) => true,
+        },
+        _ => true,
+    };
+    is_own && term.inner().into_iter().all(is_of_any_lane)
+}
+
 /// Who carries out a function of the library.
 fn of_library(function: Entity) -> By {
     let of_warp = [
         ep::cast_row,
+        ep::cast_slice,
         ep::direct_ready,
         ep::fill,
         ep::pull_offer,
@@ -273,7 +287,9 @@ fn of_library(function: Entity) -> By {
     ];
     match function {
         _ if of_warp.contains(&function) => By::Warp,
-        ep::block_least | ep::block_peak | ep::block_scale | ep::for_parts => By::WarpOfLanes,
+        ep::block_least | ep::block_peak | ep::block_scale | ep::for_parts | ep::sum_of_lanes => {
+            By::WarpOfLanes
+        }
         ep::add_count | ep::set | ep::set_wide | ep::store_host => By::Lane,
         _ => By::Any,
     }

@@ -203,14 +203,8 @@ impl RoleLowering<'_> {
         i: Option<&Term>,
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
-        let numbers = self.numbers(scope, domain, out)?;
-        let name = self.names.fresh(binder);
-        let index = self.index_in(&name, &numbers);
-        let inner = scope.with(binder, Meaning::Value(index.clone()));
         let mut steps = Vec::new();
-        if numbers.others {
-            steps.push(Step::SkipUnless(index.test(BinaryOp::Ne, self.me())));
-        }
+        let (name, numbers, inner) = self.counted(scope, binder, domain, &[], out, &mut steps)?;
         let value = self.value(&inner, body, i, &mut steps)?;
         let elem = if value.is_whole() { Elem::I64 } else { Elem::F32 };
         let total = self.names.fresh("sum");

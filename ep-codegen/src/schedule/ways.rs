@@ -16,18 +16,21 @@ pub enum RoleRule {
     Claims,
     /// Rows computed by eight neighbours a lane.
     Wide,
+    /// Whole numbers added up by all lanes of a warp.
+    Sums,
     /// Messages of a token sent by several warps.
     Apart,
 }
 
 impl RoleRule {
     /// Every rule.
-    pub const ALL: [RoleRule; 6] = [
+    pub const ALL: [RoleRule; 7] = [
         RoleRule::Roles,
         RoleRule::Copies,
         RoleRule::Staged,
         RoleRule::Claims,
         RoleRule::Wide,
+        RoleRule::Sums,
         RoleRule::Apart,
     ];
 }

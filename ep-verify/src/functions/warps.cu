@@ -350,7 +350,7 @@ template <class Scale>
 __device__ __forceinline__ ep::i64* casts_of(const ep::Team& team, const ep::bf16* row, ep::i64* to) {
     const int counts[9] = {1, 5, 127, 128, 129, 256, 1024, 1037, 2176};
     for (int count : counts) {
-        ep::cast_row<Scale>(team, to, to + 280, row, count);
+        ep::cast_row<Scale>(team, to, to + 280, 1, row, count);
         to += 300;
     }
     return to;

@@ -275,6 +275,15 @@ __device__ __forceinline__ i32 lanes_through(i32 value) {
     return value;
 }
 
+/// The sum of the values of all lanes, in all of them; warp.
+__device__ __forceinline__ i64 sum_of_lanes(i64 value) {
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+        value += __shfl_xor_sync(kAllLanes, value, step);
+    }
+    return value;
+}
+
 /// How many of `kCount` running totals, which the lanes hold in groups, are at most `number`; warp.
 template <int kCount, int kGroups>
 __device__ __forceinline__ int totals_upto(const i32 (&totals)[kGroups], i32 number) {

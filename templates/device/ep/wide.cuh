@@ -100,20 +100,25 @@ __device__ __forceinline__ void set_wide(void* row, int i, int count, const Wide
     }
 }
 
-/// Calls `each(part, values)` for every part of a token that there is, in order, with eight neighbours of its row;
-/// warp. The loads of several parts are under way at once.
-template <class T, int kParts, class Parts, class Each>
-__device__ __forceinline__ void for_parts(const Parts& parts, int i, int count, Each each) {
-    constexpr int kBatch = kParts < 8 ? kParts : 8;
+/// A row, or null where there is none.
+template <class T>
+__device__ __forceinline__ const T* row_if(bool is_there, const T* row) {
+    return is_there ? row : nullptr;
+}
+
+/// Calls `each(k, values)` for each of `kRows` rows that there is, in order, with eight neighbours of it: `row(k)` is its
+/// first value, null if there is none. The loads of several rows are under way at once.
+template <class T, int kRows, class Row, class Each>
+__device__ __forceinline__ void for_some_rows(Row row, int i, int count, Each each) {
+    constexpr int kBatch = kRows < 8 ? kRows : 8;
 #pragma unroll 1
-    for (int first = 0; first < kParts; first += kBatch) {
+    for (int first = 0; first < kRows; first += kBatch) {
         const T* rows[kBatch];
         Wide<T> values[kBatch];
         bool whole = i + kWide <= count;
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
-            const char* row = first + k < kParts ? parts.row(first + k) : nullptr;
-            rows[k] = reinterpret_cast<const T*>(row);
+            rows[k] = first + k < kRows ? row(first + k) : nullptr;
             whole = whole && is_whole(rows[k] + i);
         }
 #pragma unroll
@@ -127,6 +132,13 @@ __device__ __forceinline__ void for_parts(const Parts& parts, int i, int count, 
             if (rows[k] != nullptr) each(first + k, values[k]);
         }
     }
+}
+
+/// The same with the rows of every part of a token that there is; warp.
+template <class T, int kParts, class Parts, class Each>
+__device__ __forceinline__ void for_parts(const Parts& parts, int i, int count, Each each) {
+    const auto row = [&](int part) { return reinterpret_cast<const T*>(parts.row(part)); };
+    for_some_rows<T, kParts>(row, i, count, each);
 }
 
 /// Where one of `kSlices` slices of a row of `count` values begins, each of whole turns of a warp.
@@ -155,21 +167,23 @@ __device__ __forceinline__ Wide<float> quotients(const Wide<float>& all, float b
     });
 }
 
-/// Casts a row of `count` bf16 to e4m3, with a scale for each 128 of them; warp. Sixteen lanes have a block.
+/// Casts a slice of a row of bf16 to e4m3, with a scale for each 128 of them, so far `apart` in memory; warp. Sixteen
+/// lanes have a block, with which a slice begins.
 template <class Scale>
-__device__ __forceinline__ void cast_row(const Team& team, void* to, void* scales, const void* from,
-                                         int count) {
+__device__ __forceinline__ void cast_slice(const Team& team, void* to, void* scales, i64 apart,
+                                           const void* from, int begin, int end) {
     constexpr int kBlock = 128, kOfBlock = kBlock / kWide, kTurn = kLanes * kWide, kBatch = 8;
 #pragma unroll 1
-    for (int base = 0; base < count; base += kBatch * kTurn) {
+    for (int base = begin; base < end; base += kBatch * kTurn) {
         const int first = base + team.lane * kWide;
         Wide<bf16> rows[kBatch];
 #pragma unroll
         for (int turn = 0; turn < kBatch; ++turn) {
-            rows[turn] = get_wide<bf16>(from, first + turn * kTurn, count);
+            if (base + turn * kTurn < end) rows[turn] = get_wide<bf16>(from, first + turn * kTurn, end);
         }
 #pragma unroll
         for (int turn = 0; turn < kBatch; ++turn) {
+            if (base + turn * kTurn >= end) break;
             const int i = first + turn * kTurn;
             const Wide<float> values = to_float(rows[turn]);
             float peak = 0.0f;
@@ -180,13 +194,20 @@ __device__ __forceinline__ void cast_row(const Team& team, void* to, void* scale
                 const u32 other = __shfl_xor_sync(kAllLanes, bits_of(peak), step);
                 peak = greater_magnitude(peak, float_of(other));
             }
-            if (i >= count) continue;
+            if (i >= end) continue;
             Scale kept;
             const float scale = kept_scale(scale_e4m3(peak), kept);
-            set_wide<e4m3>(to, i, count, to_e4m3(quotients(values, scale)));
-            if (i % kBlock == 0) static_cast<Scale*>(scales)[i / kBlock] = kept;
+            set_wide<e4m3>(to, i, end, to_e4m3(quotients(values, scale)));
+            if (i % kBlock == 0) static_cast<Scale*>(scales)[i / kBlock * apart] = kept;
         }
     }
+}
+
+/// Casts a row of `count`.
+template <class Scale>
+__device__ __forceinline__ void cast_row(const Team& team, void* to, void* scales, i64 apart,
+                                         const void* from, int count) {
+    cast_slice<Scale>(team, to, scales, apart, from, 0, count);
 }
 
 }  // namespace ep

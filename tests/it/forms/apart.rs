@@ -8,7 +8,7 @@ use super::run::{Form, accepted};
 use crate::by_commit;
 
 /// Calls by three ranks in some shapes, whose texts have all of `holds`.
-fn agrees(source: &str, shapes: &[&[(&str, i64)]], holds: &[&str]) {
+pub(super) fn agrees(source: &str, shapes: &[&[(&str, i64)]], holds: &[&str]) {
     let ir = accepted(source).unwrap_or_else(|errors| panic!("{errors}"));
     for (seed, shape) in by_commit::some((0..).zip(shapes), 3) {
         let run = |form: Form| {

@@ -192,6 +192,16 @@ fn each_rule_can_be_left_out() {
     let pass = form(8, 2048);
     let sum = Form::new(SCALED, &[("ranks", 3), ("hidden", 64), ("odd", 1)]);
     let offer = Form::new(GATHER, &[("ranks", 3), ("hidden", 64), ("topk", 3), ("rows", 2)]);
+    let count = Form::new(
+        "shape { ranks: 1..=64, hidden: 8..=4096 step 8, many: 9..=99 }
+         size tokens in 0..=99;
+         input x: bf16[tokens, hidden], n: i32[many];
+         output o: bf16[tokens, hidden], s: i32[tokens];
+         role Count on all blocks, one block a token {
+             for t in tokens where n[0] == 1 { store o[t] = x[t]; store s[t] = sum(m in many: n[m]); }
+         }",
+        &[("ranks", 3), ("hidden", 64), ("many", 40)],
+    );
     let seen = |rules: RuleSet| {
         let send = function(&pass, "Send", rules);
         let sum = function(&sum, "Sum", rules);
@@ -200,6 +210,7 @@ fn each_rule_can_be_left_out() {
             (RoleRule::Claims, send.contains("ep::Units<") && sum.contains("ep::Units<")),
             (RoleRule::Wide, sum.contains("ep::kWide")),
             (RoleRule::Copies, function(&pass, "Take", rules).contains("ep::copy_row<float>")),
+            (RoleRule::Sums, function(&count, "Count", rules).contains("ep::sum_of_lanes(")),
             (RoleRule::Apart, function(&offer, "Offer", rules).contains("% Cfg::kRanks")),
         ]
     };

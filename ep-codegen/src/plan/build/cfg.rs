@@ -4,7 +4,7 @@ use super::Planner;
 use crate::ir::naming::{camel, constant};
 use crate::ir::network::{carriers, readers, uses_network};
 use crate::ir::text::transport;
-use crate::ir::{Blocks, Channel, Role, Transport};
+use crate::ir::{Blocks, Channel, Role, Transport, walk};
 use crate::plan::config::NETWORK;
 use crate::plan::error::PlanError;
 use crate::plan::message::MessageLayout;
@@ -19,7 +19,10 @@ use crate::schedule::rules::WayBack;
 const QUARTERS: i64 = 4;
 
 /// Warps that share the row of a token where rules let several of them.
-const SLICES: i64 = 8;
+const SLICES: i64 = 16;
+
+/// Values that a warp computes at a time.
+const TURN: i64 = 256;
 
 impl Planner<'_> {
     pub(super) fn top(&self, threads: i64, shared_bytes: i64) -> CfgGroup {
@@ -145,9 +148,7 @@ impl Planner<'_> {
         let group = |(index, (role, warps)): (usize, (&Role, &RoleWarps))| {
             let mut group = self.role(index, role, warps);
             if self.ways.slices(&role.name) {
-                // One warp decides for a whole row what of it has come, where some may not come.
-                let slices = if self.leaves_out_absent() { 1 } else { SLICES };
-                group.members.push(int("kSlices", slices));
+                group.members.push(int("kSlices", self.slices(role)));
             }
             let loops = self.ways.claims(&role.name);
             if loops > 0 {
@@ -157,6 +158,24 @@ impl Planner<'_> {
             group
         };
         roles.map(group).collect()
+    }
+
+    /// Slices of the rows that a role writes: none has less than a turn of a warp.
+    fn slices(&self, role: &Role) -> i64 {
+        // One warp decides for a whole row what of it has come, where some may not come.
+        if self.leaves_out_absent() {
+            return 1;
+        }
+        let mut widest = 1;
+        walk::stmts(&role.body, &mut |stmt| {
+            let Some(place) = walk::target(stmt) else { return };
+            let tensor = self.ir.tensors.iter().find(|known| known.name == place.tensor);
+            let extents = tensor.and_then(|tensor| tensor.dims.get(place.indices.len()..));
+            let width = extents.unwrap_or_default().iter().map(|it| eval(it, self.numbers));
+            let width: i64 = width.map(|extent| extent.unwrap_or(1)).product();
+            widest = widest.max(width);
+        });
+        widest.div_euclid(TURN).clamp(1, SLICES)
     }
 
     fn role(&self, index: usize, role: &Role, warps: &RoleWarps) -> CfgGroup {

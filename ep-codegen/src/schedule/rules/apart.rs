@@ -15,7 +15,7 @@ use crate::schedule::symbol::{Constant, Root};
 use crate::schedule::term::{Node, Term, arithmetic};
 
 /// Slices of a row at most.
-const MOST_SLICES: i64 = 32;
+pub(super) const MOST_SLICES: i64 = 32;
 
 /// The steps in which a turn of a loop over tokens is one message, or one slice; whether there are slices.
 pub(in crate::schedule) fn rewrite(
@@ -82,14 +82,8 @@ fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Loop> {
     let count = Term { range: Some((1, MOST_SLICES)), ..Term::constant(slices.clone()) };
     let slice = role.names.fresh("slice");
     let (binder, mut steps, to) = divided(role, tokens, &slice, &count)?;
-    let end = |behind: i64, row: &Loop| {
-        let number = Term::small(&slice, 0, MOST_SLICES).plus(Term::int(behind));
-        let function = ep::slice_begin.of(slices.clone());
-        let row = Term::call(function, vec![number, row.to.clone()], Elem::I32);
-        Term { range: Some((0, i64::from(i32::MAX))), ..row }
-    };
     let cut = |step: &Step| match step {
-        Step::Loop(row) => Step::Loop(Loop { from: end(0, row), to: end(1, row), ..row.clone() }),
+        Step::Loop(row) => Step::Loop(sliced_row(row, &slice, &slices)),
         step => step.clone(),
     };
     let mut body: Vec<Step> = rows.iter().map(cut).collect();
@@ -97,6 +91,20 @@ fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Loop> {
     steps.extend(before.iter().cloned());
     steps.push(Step::If { condition: condition.clone(), body });
     Some(Loop { binder, to, body: steps, ..tokens.clone() })
+}
+
+/// A loop over a row that keeps to one of its slices.
+pub(super) fn sliced_row(row: &Loop, slice: &str, slices: &Constant) -> Loop {
+    let end = |behind| slice_end(slice, slices, behind, &row.to);
+    Loop { from: end(0), to: end(1), ..row.clone() }
+}
+
+/// Where the slice so many behind one of a row of some width begins.
+pub(super) fn slice_end(slice: &str, slices: &Constant, behind: i64, width: &Term) -> Term {
+    let number = Term::small(slice, 0, MOST_SLICES).plus(Term::int(behind));
+    let function = ep::slice_begin.of(slices.clone());
+    let end = Term::call(function, vec![number, width.clone()], Elem::I32);
+    Term { range: Some((0, i64::from(i32::MAX))), ..end }
 }
 
 /// A loop over tokens whose turns are those of the loop inside of it.

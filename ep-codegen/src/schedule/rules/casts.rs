@@ -62,11 +62,14 @@ impl Cast<'_> {
         let from = self.looked_at(look, peak)?;
         let (to, read) = self.written(write, scale)?;
         let ([step], true) = (last.as_slice(), read == from) else { return None };
-        let (scales, _, kept) = stored(step, &repeat.binder, self.pointers)?;
+        let (scales, apart, kept) = match stored(step, &repeat.binder, self.pointers) {
+            Some((scales, _, kept)) => (scales, Term::int(1), kept),
+            None => strided(step, &repeat.binder)?,
+        };
         let is_scale = matches!(&kept.node, Node::Name(name) if name == scale);
         let team = Term::name("team", Elem::I32);
         let cast = ep::cast_row.of(&kept.elem);
-        is_scale.then(|| Term::call(cast, vec![team, to, scales, from, width], Elem::E4m3))
+        is_scale.then(|| Term::call(cast, vec![team, to, scales, apart, from, width], Elem::E4m3))
     }
 
     /// The bf16 row whose greatest magnitude a loop looks for.
@@ -100,4 +103,16 @@ impl Cast<'_> {
         let is_bf16 = function.is(ep::to_float) && own.elem == Elem::Bf16;
         row_of(own, i, self.pointers).filter(|_| is_bf16)
     }
+}
+
+/// The first scale of a row of which a step writes the `i`-th, how far apart they are, and what it writes.
+fn strided<'s>(step: &'s Step, i: &str) -> Option<(Term, Term, &'s Term)> {
+    let Step::Set { place, value } = step else { return None };
+    let Node::Index(base, at) = &place.node else { return None };
+    let Node::Binary(BinaryOp::Add, row, behind) = &at.node else { return None };
+    let Node::Binary(BinaryOp::Mul, number, stride) = &behind.node else { return None };
+    let is_number = matches!(&number.node, Node::Name(name) if name == i);
+    let is_known = is_number && !row.mentions(i) && !stride.mentions(i);
+    let first = (**base).clone().at((**row).clone(), place.elem.clone()).address();
+    is_known.then(|| (first, (**stride).clone(), value))
 }

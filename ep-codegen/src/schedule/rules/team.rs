@@ -3,7 +3,7 @@
 use super::values::{is_name, mentions_name};
 use super::{Checked, Forms};
 use crate::ir::{Action, Domain, Elem, Expr, NameKind, PeerSet, Place, Stmt, walk};
-use crate::schedule::extents::{is_extent, is_one_more};
+use crate::schedule::extents::{is_extent, is_one_more, writes_long_row};
 use crate::schedule::typed::elem_of;
 
 impl Forms<'_> {
@@ -19,6 +19,9 @@ impl Forms<'_> {
         }
         let mut rows = Ok(());
         walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
+            if writes_long_row(self.ir, inner) {
+                rows = self.refuse(&inner.at, "a warp writes a row of many values");
+            }
             walk::exprs(inner, &mut |part| {
                 if rows.is_ok() {
                     rows = self.refuse_rows(inner, part);

@@ -98,8 +98,8 @@ impl Eight<'_> {
                 if self.is_own(&inner.from) || self.is_own(&inner.to) {
                     return None;
                 }
-                if let Some(parts) = self.parts(&inner) {
-                    return Some(parts);
+                if let Some(rows) = self.parts(&inner).or_else(|| self.rows(&inner)) {
+                    return Some(rows);
                 }
                 Step::Loop(Loop { body: self.steps(inner.body)?, ..inner })
             }
@@ -151,6 +151,51 @@ impl Eight<'_> {
         let parts = Term::name(object, Elem::I32);
         let args = vec![parts, self.first(), self.count.clone(), Term::lambda(each)];
         let function = ep::for_parts.of(&elem).of(count.clone());
+        Some(Step::Do(Term::call(function, args, Elem::I32)))
+    }
+
+    /// A loop that adds one row in each turn, or none, for all rows at once.
+    fn rows(&mut self, inner: &Loop) -> Option<Step> {
+        let Node::Constant(count) = &inner.to.node else { return None };
+        let (add @ Step::Increase { place, .. }, before) = inner.body.split_last()? else {
+            return None;
+        };
+        let (names, is_there) = match before.split_last() {
+            Some((Step::SkipUnless(condition), names)) => (names, condition.clone()),
+            _ => (before, Term { node: Node::Bool(true), ..Term::name("", Elem::Bool) }),
+        };
+        let only_names = names.iter().all(|step| matches!(step, Step::Let { .. }));
+        let name = format!("{}_row", inner.binder);
+        let is_free = !inner.body.iter().any(|step| step.mentions(&name));
+        if !only_names || !is_free || !self.is_name(place) || !inner.from.is(0) {
+            return None;
+        }
+        let mut add = self.step(add.clone())?;
+        let (elem, row) = add.terms().into_iter().find_map(loaded)?;
+        let values = Term::name(&name, elem.clone());
+        let load = Term::call(
+            ep::get_wide.of(&elem),
+            vec![row.clone(), self.first(), self.count.clone()],
+            elem.clone(),
+        );
+        add.replace(&load, &values);
+        if add.terms().into_iter().any(|term| loaded(term).is_some()) {
+            return None;
+        }
+        let index = || Param { kind: ParamType::Index, name: inner.binder.clone() };
+        let wide = Param { kind: ParamType::Wide(elem.clone()), name };
+        let of = |params, body: Vec<Step>, gives| {
+            Term::lambda(Lambda { says: Vec::new(), params, body, gives })
+        };
+        let row = Term::call(ep::row_if, vec![is_there, row], elem.clone());
+        let each = [names, &[add]].concat();
+        let args = vec![
+            of(vec![index()], names.to_vec(), Some(row)),
+            self.first(),
+            self.count.clone(),
+            of(vec![index(), wide], each, None),
+        ];
+        let function = ep::for_some_rows.of(&elem).of(count.clone());
         Some(Step::Do(Term::call(function, args, Elem::I32)))
     }
 
@@ -210,6 +255,16 @@ impl Eight<'_> {
     fn first(&self) -> Term {
         Term::index(self.i)
     }
+}
+
+/// The row of which a term loads eight neighbours, and what it is made of.
+fn loaded(term: &Term) -> Option<(Elem, Term)> {
+    if let Node::Call(function, args) = &term.node
+        && function.is(ep::get_wide)
+    {
+        return args.first().map(|row| (term.elem.clone(), row.clone()));
+    }
+    term.inner().into_iter().find_map(loaded)
 }
 
 /// The object of which a term asks this for a part.

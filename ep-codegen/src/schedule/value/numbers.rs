@@ -1,7 +1,8 @@
 //! Numbers of the shape and of a call, and what loops run over.
 
 use super::STRIPE;
-use crate::ir::{DimKind, Domain, Elem, PeerSet};
+use crate::ir::{Domain, Elem, PeerSet};
+use crate::schedule::extents::range_of;
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
 use crate::schedule::scope::Scope;
@@ -74,24 +75,13 @@ impl<'a> RoleLowering<'a> {
 
     /// A number of the shape, with the values that it may have.
     pub(in crate::schedule) fn number(&self, name: &str) -> Term {
-        Term { range: self.range_of(name), ..Term::constant(Constant::number(name)) }
-    }
-
-    fn range_of(&self, name: &str) -> Option<(i64, i64)> {
-        if let Some(tune) = self.ir.tunes.iter().find(|tune| tune.name == name) {
-            return Some((*tune.choices.first()?, *tune.choices.last()?));
-        }
-        match &self.ir.dims.iter().find(|dim| dim.name == name)?.kind {
-            DimKind::Given { low, high, .. } => Some((*low, *high)),
-            // What the plan takes fits: every constant has 32 bits.
-            DimKind::Derived { .. } => Some((0, i64::from(i32::MAX))),
-        }
+        Term { range: range_of(self.ir, name), ..Term::constant(Constant::number(name)) }
     }
 
     /// This rank.
     pub(in crate::schedule) fn me(&self) -> Term {
         self.uses_me.set(true);
-        let ranks = self.range_of("ranks").map_or(i64::from(i32::MAX), |(_, high)| high);
+        let ranks = range_of(self.ir, "ranks").map_or(i64::from(i32::MAX), |(_, high)| high);
         Term::small("me", 0, ranks - 1)
     }
 
@@ -144,18 +134,22 @@ impl<'a> RoleLowering<'a> {
 
     /// The number of a loop under its name in the text.
     pub(in crate::schedule) fn index_in(&self, name: &str, numbers: &Numbers) -> Term {
-        match (numbers.from.range, numbers.to.range) {
-            (Some((low, _)), Some((_, high))) if numbers_fit(numbers) => {
-                Term::small(name, low, (high - 1).max(low))
+        match numbers.from.range {
+            Some((low, _)) if numbers_fit(numbers) => {
+                let most = numbers.to.range.map_or(i64::from(i32::MAX), |(_, high)| high);
+                Term::small(name, low, (most - 1).max(low))
             }
             _ => Term::name(name, Elem::I64),
         }
     }
 }
 
-/// Whether a loop over these numbers can count in 32 bits.
+/// Whether a loop over these numbers can count in 32 bits: it begins at a known one, and ends at one that has them.
 fn numbers_fit(numbers: &Numbers) -> bool {
-    numbers.from.elem != Elem::I64 && numbers.to.elem != Elem::I64
+    let ends = numbers.to.range.is_some() && numbers.to.elem != Elem::I64;
+    numbers.from.range.is_some()
+        && numbers.from.elem != Elem::I64
+        && (ends || numbers.to.elem == Elem::I32)
 }
 
 /// A loop over numbers.
@@ -165,11 +159,6 @@ pub(in crate::schedule) fn counted_loop(
     turns: Takers,
     body: Vec<Step>,
 ) -> Step {
-    let elem =
-        if numbers_fit(&numbers) && numbers.to.range.is_some() && numbers.from.range.is_some() {
-            Elem::I32
-        } else {
-            Elem::I64
-        };
+    let elem = if numbers_fit(&numbers) { Elem::I32 } else { Elem::I64 };
     Step::Loop(Loop { binder, elem, from: numbers.from, to: numbers.to, turns, body })
 }

@@ -1,0 +1,153 @@
+//! Rule `apart`, of roles at no channel: what a warp does for a row one after the other, several warps do, each one turn
+//! of the loop inside, or a slice of the row.
+//!
+//! What it gains: few rows keep many warps busy.
+
+use super::apart::{MOST_SLICES, slice_end, sliced_row};
+use crate::ir::{BinaryOp, Elem};
+use crate::schedule::RoleLowering;
+use crate::schedule::library::ep;
+use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::symbol::{Constant, Root};
+use crate::schedule::term::{Node, Term, arithmetic};
+
+/// What is done for a row, in parts.
+struct Parts {
+    /// The name that the number of a part gets.
+    part: String,
+    /// How many there are.
+    count: Term,
+    body: Vec<Step>,
+    /// Whether they are slices of the row.
+    are_slices: bool,
+}
+
+/// The steps in which a turn of a loop over rows is one of their parts; whether there are slices.
+pub(in crate::schedule) fn rewrite(
+    role: &mut RoleLowering<'_>,
+    steps: Vec<Step>,
+) -> (Vec<Step>, bool) {
+    // What a turn reads, no other one writes.
+    if !role.ends().is_empty() || !role.reread.is_empty() {
+        return (steps, false);
+    }
+    let mut slices = false;
+    let one = |step: Step| {
+        let Step::Loop(rows) = &step else { return step };
+        let is_dealt = matches!(rows.turns, Takers::Warps | Takers::Spread) && rows.from.is(0);
+        let parts = is_dealt.then(|| Parts::of(role, &rows.body)).flatten();
+        let Some(parts) = parts else { return step };
+        slices |= parts.are_slices;
+        Step::Loop(parts.dealt(role, rows))
+    };
+    let steps = steps.into_iter().map(one).collect();
+    (steps, slices)
+}
+
+impl Parts {
+    fn of(role: &mut RoleLowering<'_>, body: &[Step]) -> Option<Parts> {
+        let is_name =
+            |step: &Step| matches!(step, Step::Says(_) | Step::Remark(_) | Step::Let { .. });
+        let first = body.iter().position(|step| !is_name(step))?;
+        let (names, rest) = body.split_at(first);
+        let mut parts = match rest {
+            [Step::Loop(inner)] if is_of_turns(inner) => Parts {
+                part: inner.binder.clone(),
+                count: inner.to.clone(),
+                body: inner.body.clone(),
+                are_slices: false,
+            },
+            _ => Parts::slices(role, rest)?,
+        };
+        parts.body = [names, &parts.body].concat();
+        Some(parts)
+    }
+
+    /// Slices of rows that lanes compute by eight neighbours each.
+    fn slices(role: &mut RoleLowering<'_>, rest: &[Step]) -> Option<Parts> {
+        let is_row = |step: &Step| match step {
+            Step::Says(_) => true,
+            Step::Loop(row) => {
+                row.turns == Takers::Wide && row.from.is(0) && only_stores(&row.body)
+            }
+            Step::Do(cast) => is_cast(cast),
+            _ => false,
+        };
+        if !rest.iter().all(is_row) {
+            return None;
+        }
+        let slices = Constant::of_role(role.role).at("kSlices");
+        let part = role.names.fresh("slice");
+        let cut = |step: &Step| match step {
+            Step::Loop(row) => Step::Loop(sliced_row(row, &part, &slices)),
+            Step::Do(cast) if is_cast(cast) => Step::Do(sliced_cast(cast, &part, &slices)),
+            step => step.clone(),
+        };
+        let body = rest.iter().map(cut).collect();
+        let count = Term { range: Some((1, MOST_SLICES)), ..Term::constant(slices.clone()) };
+        Some(Parts { part, count, body, are_slices: true })
+    }
+
+    /// A loop over all parts of all rows.
+    fn dealt(self, role: &mut RoleLowering<'_>, rows: &Loop) -> Loop {
+        let unit = role.names.fresh("unit");
+        let number = |op, name: &str| {
+            let value = arithmetic(op, Term::name(&unit, Elem::I64), self.count.clone());
+            Step::Let { name: name.to_string(), value: value.converted(&rows.elem) }
+        };
+        let names = [number(BinaryOp::Div, &rows.binder), number(BinaryOp::Rem, &self.part)];
+        Loop {
+            elem: Elem::I64,
+            to: rows.to.clone().wide().times(self.count.clone()),
+            body: names.into_iter().chain(self.body).collect(),
+            binder: unit,
+            ..rows.clone()
+        }
+    }
+}
+
+/// Whether each turn of a loop stores what no other one does.
+fn is_of_turns(inner: &Loop) -> bool {
+    inner.turns == Takers::Serial
+        && inner.from.is(0)
+        && inner.elem == Elem::I32
+        && matches!(inner.to.node, Node::Constant(_))
+        && only_stores(&inner.body)
+}
+
+/// Whether steps do nothing but compute and store.
+fn only_stores(steps: &[Step]) -> bool {
+    steps.iter().all(|step| {
+        let here = match step {
+            Step::Do(Term { node: Node::Call(function, _), .. }) => match &function.root {
+                Root::Library(entity) => {
+                    let stores = [ep::set, ep::set_wide, ep::copy_row, ep::cast_row];
+                    // Here it adds to a sum of its own.
+                    stores.contains(entity) || *entity == ep::for_some_rows
+                }
+                _ => false,
+            },
+            Step::Object { class, .. } => matches!(class.root, Root::Library(ep::Wide)),
+            Step::Do(_) | Step::Take { .. } | Step::While { .. } | Step::Made { .. } => false,
+            _ => true,
+        };
+        here && only_stores(step.inner())
+    })
+}
+
+/// Whether a step casts a row.
+fn is_cast(term: &Term) -> bool {
+    matches!(&term.node, Node::Call(function, args) if function.is(ep::cast_row))
+}
+
+/// The cast of one of the row's slices.
+fn sliced_cast(cast: &Term, slice: &str, slices: &Constant) -> Term {
+    let mut sliced = cast.clone();
+    if let Node::Call(function, args) = &mut sliced.node
+        && let Some(width) = args.pop()
+    {
+        function.root = Root::Library(ep::cast_slice);
+        args.extend([0, 1].map(|behind| slice_end(slice, slices, behind, &width)));
+    }
+    sliced
+}
