@@ -135,8 +135,8 @@ impl Bench<'_> {
         for batch in self.request.batches.clone() {
             for (index, payload) in payloads.iter().enumerate() {
                 match self.request.low_latency {
-                    true => self.few_tokens(*payload, &batch, index == 0)?,
-                    false => self.payload(*payload, &batch, rates, index == 0)?,
+                    Some(way) => self.few_tokens(way, *payload, &batch, index == 0)?,
+                    None => self.payload(*payload, &batch, rates, index == 0)?,
                 }
             }
         }

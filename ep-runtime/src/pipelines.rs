@@ -15,6 +15,7 @@ pub mod node_dispatch;
 pub mod node_layout;
 pub mod nvl_combine;
 pub mod nvl_dispatch;
+pub mod pack;
 
 pub use decode_combine::DecodeCombine;
 pub use decode_dispatch::DecodeDispatch;
@@ -28,11 +29,12 @@ pub use node_dispatch::NodeDispatch;
 pub use node_layout::{NodeLayout, NodeNotify, node_notify};
 pub use nvl_combine::NvlCombine;
 pub use nvl_dispatch::NvlDispatch;
+pub use pack::{Cast, Merge, Pack, cast, merge};
 
 use crate::pipeline::AnyPipeline;
 
 /// Every standard pipeline.
-pub const ALL: [AnyPipeline; 15] = [
+pub const ALL: [AnyPipeline; 18] = [
     AnyPipeline::of::<Layout>(),
     AnyPipeline::of::<NvlDispatch>(),
     AnyPipeline::of::<NvlCombine>(),
@@ -48,4 +50,7 @@ pub const ALL: [AnyPipeline; 15] = [
     AnyPipeline::of::<NodeCombine>(),
     AnyPipeline::of::<LowLatencyDispatch>(),
     AnyPipeline::of::<LowLatencyCombine>(),
+    AnyPipeline::of::<Cast>(),
+    AnyPipeline::of::<Pack>(),
+    AnyPipeline::of::<Merge>(),
 ];

@@ -39,7 +39,7 @@ pub(crate) use floor::TEXT as FLOOR_TEXT;
 pub use load::Load;
 pub(crate) use load::TEXT as LOAD_TEXT;
 pub(crate) use low_latency::TEXT as LOW_LATENCY_TEXT;
-pub use low_latency::{LowLatency, LowLatencyCase};
+pub use low_latency::{LowLatency, LowLatencyCase, Way};
 pub use pairs::Turns;
 pub use timing::{Mode, Operation, Percentiles, Repeats, Timing};
 

@@ -9,7 +9,7 @@ use ep_runtime::gpu::{GpuBackend, GpuOptions, compile_with};
 use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::jit::{Cache, Jit, Nvrtc};
 use ep_runtime::pipelines::low_latency_dispatch::Payload;
-use ep_verify::selftest::{LowLatency, LowLatencyCase, Mode, Operation, Repeats};
+use ep_verify::selftest::{LowLatency, LowLatencyCase, Mode, Operation, Repeats, Way};
 
 use crate::low_latency::{Calls, RANKS, times};
 
@@ -52,6 +52,7 @@ fn ranks_that_fill_a_gpu_together_do_not_wait_for_each_other_forever() {
         topk: 8,
         experts: 288,
         payload: Payload::Bf16,
+        way: Way::PerExpert,
         call: CallOptions::sms(sms),
         pairs: 0,
     };

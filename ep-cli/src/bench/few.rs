@@ -2,7 +2,7 @@
 
 use ep_runtime::buffer::Payload;
 use ep_runtime::pipelines::low_latency_dispatch::Payload as Moved;
-use ep_verify::selftest::{LowLatency, LowLatencyCase, Mode, Operation, Percentiles};
+use ep_verify::selftest::{LowLatency, LowLatencyCase, Mode, Operation, Percentiles, Way};
 
 use super::request::Batch;
 use super::{Bench, micros};
@@ -14,13 +14,14 @@ use crate::problem::failed;
 const LEAST_SMS: u32 = 64;
 
 const TITLES: &str = "\
-op               payload     mode  tokens SMs        us       p95       p99";
+op               payload     way        mode  tokens SMs        us       p95       p99";
 
 impl Bench<'_> {
     /// Low-latency calls with rows of one kind. A combine moves the same rows whatever came, so that it is timed
     /// once.
     pub(super) fn few_tokens(
         &mut self,
+        way: Way,
         payload: Payload,
         batch: &Batch,
         combines: bool,
@@ -45,6 +46,7 @@ impl Bench<'_> {
                     Payload::Fp8 => Moved::Fp8,
                     Payload::Fp8Packed => Moved::Fp8Packed,
                 },
+                way,
                 call: sms.dispatch,
                 pairs: 0,
             };
@@ -86,7 +88,7 @@ impl Bench<'_> {
             .with("mode", mode.name())
             .with("graph", of_graph)
             .with("payload", payload)
-            .with("pipeline", "low-latency")
+            .with("way", way_name(case.way))
             .with("ranks", self.request.gpus.ranks)
             .with("tokens", case.tokens)
             .with("hidden", case.hidden)
@@ -106,11 +108,19 @@ impl Bench<'_> {
         }
         let [p50, p95, p99] = spread.map(|us| us.map_or("-".to_owned(), |us| format!("{us:.1}")));
         self.talk.say(&format!(
-            "{:<16} {payload:<11} {:<5} {:>6} {:>3} {p50:>9} {p95:>9} {p99:>9}",
+            "{:<16} {payload:<11} {:<10} {:<5} {:>6} {:>3} {p50:>9} {p95:>9} {p99:>9}",
             operation.name(),
+            way_name(case.way),
             mode.name(),
             case.tokens,
             sms.unwrap_or(0),
         ))
+    }
+}
+
+fn way_name(way: Way) -> &'static str {
+    match way {
+        Way::PerExpert => "per-expert",
+        Way::PerRank => "per-rank",
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use ep_runtime::buffer::{BufferOptions, CallOptions, Payload};
 use ep_runtime::gpu::Sharing;
-use ep_verify::selftest::{Case, Mode, Operation, Repeats};
+use ep_verify::selftest::{Case, Mode, Operation, Repeats, Way};
 
 use super::routing::RoutingName;
 use crate::failure::Failure;
@@ -56,8 +56,8 @@ pub(crate) struct Options {
     pub(crate) graph: Option<u32>,
     /// Time low-latency calls instead, whose rows are cast on the way: dispatch, combine and both, in graphs. Every
     /// token has as many experts as it may, spread evenly
-    #[arg(long, requires = "graph", conflicts_with_all = ["routing", "capacity", "combine_sms", "remote", "random", "outputs", "chart", "kill"])]
-    low_latency: bool,
+    #[arg(long, value_name = "WAY", value_enum, num_args = 0..=1, default_missing_value = "per-expert", requires = "graph", conflicts_with_all = ["routing", "capacity", "combine_sms", "remote", "random", "outputs", "chart", "kill"])]
+    low_latency: Option<WayName>,
     /// What rows consist of
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = payload, default_values = ["bf16", "fp8"])]
     payload: Vec<Payload>,
@@ -133,6 +133,24 @@ pub(crate) enum Probe {
     Only,
 }
 
+/// How rows of low-latency calls travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum WayName {
+    /// Once for each of their experts
+    PerExpert,
+    /// Once for each rank
+    PerRank,
+}
+
+impl From<WayName> for Way {
+    fn from(name: WayName) -> Way {
+        match name {
+            WayName::PerExpert => Way::PerExpert,
+            WayName::PerRank => Way::PerRank,
+        }
+    }
+}
+
 fn payload(text: &str) -> Result<Payload, String> {
     Payload::from_name(text).ok_or_else(|| none_of(text, &Payload::ALL.map(Payload::name)))
 }
@@ -193,8 +211,8 @@ pub(crate) struct Request {
     pub(crate) modes: Vec<Mode>,
     pub(crate) repeats: Repeats,
     pub(crate) seed: u64,
-    /// Whether low-latency calls are timed.
-    pub(crate) low_latency: bool,
+    /// How rows of low-latency calls travel, if those are timed.
+    pub(crate) low_latency: Option<Way>,
     sms: Vec<u32>,
     combine_sms: Option<u32>,
     remote: Option<u32>,
@@ -255,7 +273,7 @@ impl Options {
             (None, Some(ranks)) => ranks as usize,
             (None, None) => usual,
         };
-        let tokens = if self.low_latency { FEW_TOKENS } else { TOKENS };
+        let tokens = if self.low_latency.is_some() { FEW_TOKENS } else { TOKENS };
         let usual = [TokenCounts(vec![if on_host { HOST_TOKENS } else { tokens }])];
         let counts = if self.tokens.is_empty() { &usual[..] } else { &self.tokens[..] };
         let mut batches = Vec::new();
@@ -265,7 +283,7 @@ impl Options {
             let made = self.routing.iter().map(of);
             batches.extend(made.map(|(tokens, routing)| Batch { tokens, routing }));
         }
-        if self.low_latency {
+        if self.low_latency.is_some() {
             self.for_low_latency(&batches)?;
         }
         if let Some(killed) = self.kill.filter(|killed| *killed >= ranks) {
@@ -311,7 +329,7 @@ impl Options {
                 graph: self.graph,
             },
             seed: self.seed,
-            low_latency: self.low_latency,
+            low_latency: self.low_latency.map(Way::from),
             sms: self.sms.clone(),
             combine_sms: self.combine_sms,
             remote: self.remote,
@@ -329,7 +347,8 @@ impl Options {
                         `dispatch-counted`, or `--graph`";
             return Err(Failure::WrongUse(what.to_owned()));
         }
-        let is_known = |operation: &Operation| !self.low_latency || operation.is_of_few_tokens();
+        let is_known =
+            |operation: &Operation| self.low_latency.is_none() || operation.is_of_few_tokens();
         if let Some(operation) = self.op.iter().find(|operation| !is_known(operation)) {
             let what = format!(
                 "there is no low-latency `{}`: time dispatch, combine or both",

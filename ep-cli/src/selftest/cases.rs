@@ -12,7 +12,7 @@ use ep_verify::options::random_shape;
 use ep_verify::oracle::RoutingOptions;
 use ep_verify::probe::probe;
 use ep_verify::pushes::check_pushes;
-use ep_verify::selftest::{Case as Run, Load, LowLatency, LowLatencyCase, Selftest, Turns};
+use ep_verify::selftest::{Case as Run, Load, LowLatency, LowLatencyCase, Selftest, Turns, Way};
 
 use super::{Case, Needs, Place, apart};
 use crate::failure::Failure;
@@ -287,6 +287,7 @@ fn low_latency(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
             topk: place.either(8, 2),
             experts: place.either(32, 5),
             payload,
+            way: Way::PerExpert,
             call: place.call(&ranks),
             pairs: u32::try_from(pairs).unwrap_or(u32::MAX),
         };

@@ -4,6 +4,8 @@
 //! What a rank sends follows from the number of the call, so that the device draws it and judges what comes: the
 //! host looks now and then whether anything was wrong.
 
+mod per_expert;
+mod per_rank;
 mod timed;
 
 use std::ops::Range;
@@ -18,10 +20,7 @@ use ep_runtime::buffer::{CallOptions, Placement};
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
 use ep_runtime::memory::DeviceMemory;
-use ep_runtime::pipelines::{
-    LowLatencyCombine, LowLatencyDispatch, low_latency_combine as combine,
-    low_latency_dispatch as dispatch,
-};
+use ep_runtime::pipelines::low_latency_dispatch::Payload;
 use ep_runtime::tensor::{Bf16, DeviceTensor};
 
 /// The kernels that draw and judge.
@@ -44,6 +43,15 @@ const FOUND_BYTES: u64 = 4 * 15;
 /// What a judge looks at, in the order of `drawn::Kind`.
 const KINDS: [&str; 3] = ["counts and tokens", "rows", "sums"];
 
+/// How rows travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Once for each of their experts, by `low-latency-dispatch` and `low-latency-combine`.
+    PerExpert,
+    /// Once for each rank, by `decode-dispatch` and `decode-combine`; their receivers pack and merge them.
+    PerRank,
+}
+
 /// Calls of one shape.
 #[derive(Debug, Clone)]
 pub struct LowLatencyCase {
@@ -55,32 +63,79 @@ pub struct LowLatencyCase {
     pub topk: usize,
     /// Experts of all ranks.
     pub experts: usize,
-    /// What travels.
-    pub payload: dispatch::Payload,
+    /// What travels,
+    pub payload: Payload,
+    /// and how.
+    pub way: Way,
     /// How calls run.
     pub call: CallOptions,
     /// How many dispatches there are, each with its combine.
     pub pairs: u32,
 }
 
+impl LowLatencyCase {
+    /// Experts of a rank, and rows that each of them may get.
+    fn packed(&self, ranks: usize) -> (usize, usize) {
+        (self.experts.div_ceil(ranks), ranks * self.tokens)
+    }
+}
+
 /// What the ranks of a group have for such calls.
 pub struct LowLatency {
     group: Group,
     case: LowLatencyCase,
-    dispatch: dispatch::Kernel,
-    combine: combine::Kernel,
     ranks: Vec<OneRank>,
 }
 
 struct OneRank {
     rank: usize,
-    there: dispatch::Inputs,
-    came: dispatch::Outputs,
-    tables: dispatch::Handle,
-    back: combine::Inputs,
-    sums: combine::Outputs,
+    given: Given,
+    calls: Box<dyn Calls>,
     found: DeviceMemory,
     judges: Judges,
+}
+
+/// What all ranks call.
+enum Kernels {
+    PerExpert(Arc<per_expert::Kernels>),
+    PerRank(Arc<per_rank::Kernels>),
+}
+
+/// What the caller gives on a rank.
+#[derive(Clone)]
+struct Given {
+    x: DeviceTensor<Bf16, 2>,
+    topk_idx: DeviceTensor<i64, 2>,
+    topk_weights: DeviceTensor<f32, 2>,
+    expert_begin: DeviceTensor<i32, 1>,
+}
+
+/// The calls of a rank, with the first `tokens` of what it is given.
+trait Calls: Send + Sync {
+    /// A dispatch, in one launch or, where it has phases, in two.
+    fn send_rows(&self, call: &CallOptions, tokens: usize, apart: bool) -> Result<(), CallError>;
+
+    /// Its combine.
+    fn send_back(&self, call: &CallOptions, tokens: usize, apart: bool) -> Result<(), CallError>;
+
+    /// Where they leave what is judged.
+    fn left(&self) -> Left;
+
+    /// Clears what experts have made.
+    #[cfg(test)]
+    fn spoil_made(&self);
+}
+
+/// Addresses, in the order of `drawn::Args`.
+struct Left {
+    packed: u64,
+    scale: u64,
+    packed_count: u64,
+    src_info: u64,
+    range_first: u64,
+    range_count: u64,
+    made: u64,
+    combined: u64,
 }
 
 /// What is drawn for a call.
@@ -118,47 +173,25 @@ impl LowLatency {
     /// Prepares the kernels of a case. Where ranks go on without one that does not answer, ranks miss calls
     /// without a word to the others.
     pub fn new(group: &Group, case: LowLatencyCase) -> Result<LowLatency, CallError> {
-        let LowLatencyCase { tokens, hidden, topk, experts, payload, .. } = case;
-        let (nodes, max_tokens) = (group.nodes(), tokens);
-        let shape = dispatch::Shape { nodes, hidden, topk, experts, max_tokens, tokens };
-        let options = dispatch::Options { payload, ..Default::default() };
-        let dispatch = LowLatencyDispatch::prepare(group, shape, options)?;
-        let shape = combine::Shape { nodes, hidden, topk, experts, max_tokens, tokens };
-        let combine = LowLatencyCombine::prepare(group, shape, combine::Options::default())?;
-        let mut made =
-            LowLatency { group: group.clone(), case, dispatch, combine, ranks: Vec::new() };
-        for rank in group.local() {
-            let own = made.of_rank(rank)?;
-            made.ranks.push(own);
-        }
-        Ok(made)
-    }
-
-    fn of_rank(&self, rank: usize) -> Result<OneRank, CallError> {
-        let (group, case) = (&self.group, &self.case);
-        let (ranks, rows) = (group.ranks(), group.ranks() * case.tokens);
-        let begin = Placement::even(case.experts, ranks);
-        let begin = DeviceTensor::from_slice(group, rank, [ranks + 1], begin.begin())?;
-        let x = DeviceTensor::<Bf16, 2>::zeros(group, rank, [case.tokens, case.hidden])?;
-        let topk_idx = DeviceTensor::zeros(group, rank, [case.tokens, case.topk])?;
-        let topk_weights = DeviceTensor::zeros(group, rank, [case.tokens, case.topk])?;
-        let local = case.experts.div_ceil(ranks);
-        let back = combine::Inputs {
-            x: DeviceTensor::zeros(group, rank, [local, rows, case.hidden])?,
-            topk_idx: topk_idx.clone(),
-            topk_weights,
-            expert_begin: begin.clone(),
+        let kernels = match case.way {
+            Way::PerExpert => Kernels::PerExpert(per_expert::Kernels::prepare(group, &case)?),
+            Way::PerRank => Kernels::PerRank(per_rank::Kernels::prepare(group, &case)?),
         };
-        Ok(OneRank {
-            rank,
-            there: dispatch::Inputs { x, topk_idx, expert_begin: begin },
-            came: self.dispatch.outputs(rank)?,
-            tables: self.dispatch.tables(rank)?,
-            back,
-            sums: self.combine.outputs(rank)?,
-            found: DeviceMemory::zeroed(group.backend(), rank, FOUND_BYTES)?,
-            judges: Judges::new(group, rank)?,
-        })
+        let ranks = group.local().map(|rank| {
+            let given = Given::new(group, &case, rank)?;
+            Ok(OneRank {
+                rank,
+                calls: match &kernels {
+                    Kernels::PerExpert(kernels) => kernels.of_rank(group, &case, rank, &given)?,
+                    Kernels::PerRank(kernels) => kernels.of_rank(group, &case, rank, &given)?,
+                },
+                given,
+                found: DeviceMemory::zeroed(group.backend(), rank, FOUND_BYTES)?,
+                judges: Judges::new(group, rank)?,
+            })
+        });
+        let ranks = ranks.collect::<Result<Vec<_>, CallError>>()?;
+        Ok(LowLatency { group: group.clone(), case, ranks })
     }
 
     /// Makes all calls, and tells what was wrong.
@@ -219,11 +252,12 @@ impl LowLatency {
             }
             let args = self.judge_args(own, drawn);
             own.judges.launch(own.judges.inputs, &args)?;
-            self.send_rows(own, self.tokens(drawn, own.rank), drawn.is_apart(own.rank))?;
+            let (call, tokens) = (&self.case.call, self.tokens(drawn, own.rank));
+            own.calls.send_rows(call, tokens, drawn.is_apart(own.rank))?;
             if is_judged {
                 own.judges.launch(own.judges.rows, &args)?;
             }
-            self.send_back(own, self.tokens(drawn, own.rank), drawn.is_apart(own.rank + 8))?;
+            own.calls.send_back(call, tokens, drawn.is_apart(own.rank + 8))?;
             if is_judged {
                 own.judges.launch(own.judges.sums, &args)?;
             }
@@ -242,64 +276,29 @@ impl LowLatency {
         }
     }
 
-    /// A dispatch, in one launch or in two.
-    fn send_rows(&self, own: &OneRank, tokens: usize, apart: bool) -> Result<(), CallError> {
-        let (rank, call) = (own.rank, &self.case.call);
-        let inputs = dispatch::Inputs {
-            x: own.there.x.first(tokens),
-            topk_idx: own.there.topk_idx.first(tokens),
-            expert_begin: own.there.expert_begin.clone(),
-        };
-        let args = dispatch::Args::default();
-        if !apart {
-            return self.dispatch.launch_into(rank, call, &inputs, &own.came, &args, &own.tables);
-        }
-        let sent = self.dispatch.send_into(rank, call, &inputs, &own.came, &args, &own.tables)?;
-        sent.recv(call).map(drop)
-    }
-
-    /// Its combine.
-    fn send_back(&self, own: &OneRank, tokens: usize, apart: bool) -> Result<(), CallError> {
-        let (rank, call) = (own.rank, &self.case.call);
-        let inputs = combine::Inputs {
-            x: own.back.x.clone(),
-            topk_idx: own.back.topk_idx.first(tokens),
-            topk_weights: own.back.topk_weights.first(tokens),
-            expert_begin: own.back.expert_begin.clone(),
-        };
-        let outputs = combine::Outputs { combined: own.sums.combined.first(tokens), wait_ns: None };
-        let args = combine::Args::default();
-        if !apart {
-            let done = self.combine.launch(rank, call, &inputs, &outputs, &own.tables, &args);
-            return done.map(drop);
-        }
-        let sent = self.combine.send(rank, call, &inputs, &outputs, &own.tables, &args)?;
-        sent.recv(call).map(drop)
-    }
-
     /// `drawn::Args`.
     fn judge_args(&self, own: &OneRank, drawn: Drawn) -> Vec<u8> {
-        let (packed, scale, payload) = match &own.came.packed_x {
-            dispatch::PayloadTensor::Bf16 { x } => (x.address(), 0, 0),
-            dispatch::PayloadTensor::Fp8 { x, scale } => (x.address(), scale.address(), 1),
-            dispatch::PayloadTensor::Fp8Packed { x, scale } => (x.address(), scale.address(), 2),
-        };
-        let case = &self.case;
+        let (case, given, left) = (&self.case, &own.given, own.calls.left());
         let words = [
-            own.there.x.address(),
-            own.there.topk_idx.address(),
-            own.back.topk_weights.address(),
-            packed,
-            scale,
-            own.came.packed_count.address(),
-            own.tables.src_info.address(),
-            own.tables.range_first.address(),
-            own.tables.range_count.address(),
-            own.back.x.address(),
-            own.sums.combined.address(),
+            given.x.address(),
+            given.topk_idx.address(),
+            given.topk_weights.address(),
+            left.packed,
+            left.scale,
+            left.packed_count,
+            left.src_info,
+            left.range_first,
+            left.range_count,
+            left.made,
+            left.combined,
             own.found.address(),
             drawn.missing.map_or(0, |rank| 1 << rank),
         ];
+        let payload = match case.payload {
+            Payload::Bf16 => 0,
+            Payload::Fp8 => 1,
+            Payload::Fp8Packed => 2,
+        };
         let numbers =
             [own.rank, self.group.ranks(), case.tokens, case.hidden, case.topk, case.experts];
         let numbers = [payload, drawn.call].into_iter().chain(numbers.map(|number| number as u32));
@@ -349,6 +348,19 @@ fn mixed(value: u32) -> u32 {
     value ^ value >> 16
 }
 
+impl Given {
+    fn new(group: &Group, case: &LowLatencyCase, rank: usize) -> Result<Given, CallError> {
+        let begin = Placement::even(case.experts, group.ranks());
+        let begin = begin.begin();
+        Ok(Given {
+            x: DeviceTensor::zeros(group, rank, [case.tokens, case.hidden])?,
+            topk_idx: DeviceTensor::zeros(group, rank, [case.tokens, case.topk])?,
+            topk_weights: DeviceTensor::zeros(group, rank, [case.tokens, case.topk])?,
+            expert_begin: DeviceTensor::from_slice(group, rank, [begin.len()], begin)?,
+        })
+    }
+}
+
 impl Judges {
     fn new(group: &Group, rank: usize) -> Result<Judges, CallError> {
         let backend = Arc::clone(group.backend());
@@ -383,12 +395,12 @@ mod tests {
     use ep_runtime::host::{Build, HostBackend, HostOptions};
 
     /// A call of which somebody spoils what one kind of judgement looks at; the kinds that were found wrong.
-    fn found(spoiled: Option<usize>) -> Option<Vec<usize>> {
+    fn found(way: Way, spoiled: Option<usize>) -> Option<Vec<usize>> {
         let options = HostOptions { build: Build::Plain, ..HostOptions::new(2) };
         let group = HostBackend::new(programs()?, options).unwrap().group().unwrap();
-        let (payload, call) = (dispatch::Payload::Bf16, CallOptions::sms(2));
+        let (payload, call) = (Payload::Bf16, CallOptions::sms(2));
         let (tokens, hidden, topk, experts, pairs) = (5, 128, 2, 4, 1);
-        let case = LowLatencyCase { tokens, hidden, topk, experts, payload, call, pairs };
+        let case = LowLatencyCase { tokens, hidden, topk, experts, payload, way, call, pairs };
         let calls = LowLatency::new(&group, case).unwrap();
         // One of which all ranks have tokens.
         let number =
@@ -399,16 +411,17 @@ mod tests {
             let spoil = |kind| spoiled == Some(kind);
             judges.launch(judges.inputs, &args).unwrap();
             if spoil(0) {
-                own.there.topk_idx.fill(0xff).unwrap();
+                own.given.topk_idx.fill(0xff).unwrap();
             } else if spoil(1) {
-                own.there.x.fill(0).unwrap();
+                own.given.x.fill(0).unwrap();
             }
-            calls.send_rows(own, calls.tokens(drawn, own.rank), true).unwrap();
+            let (call, tokens) = (&calls.case.call, calls.tokens(drawn, own.rank));
+            own.calls.send_rows(call, tokens, true).unwrap();
             judges.launch(judges.rows, &args).unwrap();
             if spoil(2) {
-                own.back.x.fill(0).unwrap();
+                own.calls.spoil_made();
             }
-            calls.send_back(own, calls.tokens(drawn, own.rank), true).unwrap();
+            own.calls.send_back(call, tokens, true).unwrap();
             judges.launch(judges.sums, &args).unwrap();
         }
         let checks = calls.look(1).unwrap().checks;
@@ -420,11 +433,13 @@ mod tests {
 
     #[test]
     fn what_a_call_gets_wrong_is_found() {
-        let Some(untouched) = found(None) else { return };
-        assert_eq!(untouched, []);
-        // What has no expert is not added up either.
-        assert_eq!(found(Some(0)), Some(vec![0, 2]));
-        assert_eq!(found(Some(1)), Some(vec![1]));
-        assert_eq!(found(Some(2)), Some(vec![2]));
+        for way in [Way::PerExpert, Way::PerRank] {
+            let Some(untouched) = found(way, None) else { return };
+            assert_eq!(untouched, []);
+            // What has no expert is not added up either.
+            assert_eq!(found(way, Some(0)), Some(vec![0, 2]));
+            assert_eq!(found(way, Some(1)), Some(vec![1]));
+            assert_eq!(found(way, Some(2)), Some(vec![2]));
+        }
     }
 }

@@ -47,7 +47,7 @@ impl LowLatency {
             }
             if operation == Operation::Both {
                 // What experts give back is made behind the replay.
-                self.send_back(own, self.case.tokens, false)?;
+                own.calls.send_back(&self.case.call, self.case.tokens, false)?;
             }
             if operation.combines() {
                 own.judges.launch(own.judges.sums, &args)?;
@@ -64,7 +64,7 @@ impl LowLatency {
             let args = self.judge_args(own, drawn);
             own.judges.launch(own.judges.inputs, &args)?;
             if with_rows {
-                self.send_rows(own, self.case.tokens, false)?;
+                own.calls.send_rows(&self.case.call, self.case.tokens, false)?;
                 own.judges.launch(own.judges.rows, &args)?;
             }
         }
@@ -73,14 +73,14 @@ impl LowLatency {
 
     fn capture(&self, rank: usize, operation: Operation, calls: u32) -> Result<Graph, CallError> {
         let own: &OneRank = &self.ranks[self.group.local_index(rank)?];
-        let tokens = self.case.tokens;
+        let (call, tokens) = (&self.case.call, self.case.tokens);
         let (graph, ()) = self.group.capture(rank, Stream::OWN, || {
             (0..calls).try_for_each(|_| {
                 if operation != Operation::Combine {
-                    self.send_rows(own, tokens, false)?;
+                    own.calls.send_rows(call, tokens, false)?;
                 }
                 if operation.combines() {
-                    self.send_back(own, tokens, false)?;
+                    own.calls.send_back(call, tokens, false)?;
                 }
                 Ok(())
             })

@@ -1,0 +1,106 @@
+//! `cast`, `pack` and `merge`: what a `decode-dispatch` and its `decode-combine` lack of a low-latency pair. Rows are
+//! cast before they go; those that came once for all experts of this rank are copied to each of them; and what these
+//! made of a row is added up, so that it goes back once.
+
+use super::decode_dispatch::DecodeDispatch;
+use crate::pipeline;
+pub use pack::*;
+
+pipeline! {
+    /// Casts rows to `e4m3`.
+    pub pipeline Cast {
+        shape { hidden: 16..=32768 step 16 }
+        variant payload {
+            Fp8 { x: e4m3, scale: f32 block 128 },
+            Fp8Packed { x: e4m3, scale: ue8m0 block 128 },
+        }
+        size tokens;
+        input x: bf16[tokens, hidden];
+        output made: payload[tokens, hidden];
+
+        role Rows on all blocks, one block a token {
+            for token in tokens {
+                store made[token] = cast_e4m3(x[token], 128);
+            }
+        }
+    }
+
+    /// Copies each row that came with a `decode-dispatch` to the place that it has for each of its experts.
+    ///
+    /// The rows of an expert are in the order in which they came: by source rank, then token. It leaves what
+    /// `low-latency-dispatch` leaves.
+    pub pipeline Pack {
+        shape {
+            ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
+            max_tokens: 1..=1024,
+            let local_experts = ceil(experts, ranks),
+            let max_rows = ranks * max_tokens,
+        }
+        variant payload {
+            Bf16 { x: bf16 },
+            Fp8 { x: e4m3, scale: f32 block 128 },
+            Fp8Packed { x: e4m3, scale: ue8m0 block 128 },
+        }
+        size received = rank_prefix[ranks, me];
+        uses handle DecodeDispatch { rank_prefix: i32[ranks + 1, ranks], recv_src: i32[max_rows] };
+        input
+            x: payload[received, hidden],
+            expert_idx: i64[received, topk] in -1..local_experts distinct,
+            weights: optional f32[received, topk];
+        output packed_x: payload[local_experts, max_rows, hidden], packed_count: i32[local_experts];
+        // What arrives for each expert is added up over calls.
+        inout statistics: optional i32[local_experts];
+        table
+            src_info: i32[local_experts, max_rows],
+            range_first: i32[local_experts, ranks],
+            range_count: i32[local_experts, ranks],
+            packed_row: i32[received, topk],
+            packed_weight: f32[local_experts * max_rows];
+
+        role Move on all blocks, 8 warps, one block a token {
+            for row in 0..received {
+                for choice in topk {
+                    let expert = expert_idx[row, choice];
+                    let place = sum(earlier in 0..row: listed(expert_idx[earlier], expert) as i32);
+                    record packed_row[row, choice] = (expert * max_rows + place + 1) * (expert >= 0) as i32 - 1;
+                    for once in 0..1 where expert >= 0 {
+                        store packed_x[expert, place] = x[row];
+                        record src_info[expert, place] = recv_src[row];
+                        record packed_weight[expert * max_rows + place] = weights[row, choice];
+                    }
+                }
+            }
+        }
+        role Count on all blocks, 4 warps, warps shared by (local_expert, source) {
+            let first = sum(row in 0..rank_prefix[source, me]: listed(expert_idx[row], local_expert) as i32);
+            let count = sum(row in rank_prefix[source, me]..rank_prefix[source + 1, me]: listed(expert_idx[row], local_expert) as i32);
+            record range_first[local_expert, source] = first;
+            record range_count[local_expert, source] = count;
+            add statistics[local_expert] = count;
+            for once in 0..1 where source == ranks - 1 {
+                store packed_count[local_expert] = first + count;
+            }
+        }
+    }
+
+    /// Adds up what the experts of this rank have made of each row that came, each times its weight.
+    pub pipeline Merge {
+        shape {
+            ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
+            max_tokens: 1..=1024,
+            let local_experts = ceil(experts, ranks),
+            let max_rows = ranks * max_tokens,
+        }
+        size received = rank_prefix[ranks, me];
+        uses handle DecodeDispatch { rank_prefix: i32[ranks + 1, ranks] };
+        uses handle Pack { packed_row: i32[received, topk], packed_weight: f32[local_experts * max_rows] };
+        input x: bf16[local_experts * max_rows, hidden];
+        output merged: bf16[received, hidden];
+
+        role Sum on all blocks, 16 warps, one block a token {
+            for row in 0..received {
+                store merged[row] = sum(at in packed_row[row]: packed_weight[at] * x[at] as f32) as bf16;
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Rows that travel once for each of their experts.
+
+use std::sync::Arc;
+
+use ep_runtime::buffer::CallOptions;
+use ep_runtime::error::CallError;
+use ep_runtime::group::Group;
+use ep_runtime::pipelines::{
+    LowLatencyCombine, LowLatencyDispatch, low_latency_combine as combine,
+    low_latency_dispatch as dispatch,
+};
+use ep_runtime::tensor::DeviceTensor;
+
+use super::{Calls, Given, Left, LowLatencyCase};
+
+/// The two kernels.
+pub(super) struct Kernels {
+    dispatch: dispatch::Kernel,
+    combine: combine::Kernel,
+}
+
+/// The calls of one rank.
+struct PerExpert {
+    kernels: Arc<Kernels>,
+    rank: usize,
+    there: dispatch::Inputs,
+    came: dispatch::Outputs,
+    tables: dispatch::Handle,
+    back: combine::Inputs,
+    sums: combine::Outputs,
+}
+
+impl Kernels {
+    pub(super) fn prepare(group: &Group, case: &LowLatencyCase) -> Result<Arc<Kernels>, CallError> {
+        let LowLatencyCase { tokens, hidden, topk, experts, payload, .. } = *case;
+        let (nodes, max_tokens) = (group.nodes(), tokens);
+        let shape = dispatch::Shape { nodes, hidden, topk, experts, max_tokens, tokens };
+        let options = dispatch::Options { payload, ..Default::default() };
+        let dispatch = LowLatencyDispatch::prepare(group, shape, options)?;
+        let shape = combine::Shape { nodes, hidden, topk, experts, max_tokens, tokens };
+        let combine = LowLatencyCombine::prepare(group, shape, combine::Options::default())?;
+        Ok(Arc::new(Kernels { dispatch, combine }))
+    }
+
+    /// The calls of a rank, which read what it is `given`.
+    pub(super) fn of_rank(
+        self: &Arc<Kernels>,
+        group: &Group,
+        case: &LowLatencyCase,
+        rank: usize,
+        given: &Given,
+    ) -> Result<Box<dyn Calls>, CallError> {
+        let Given { x, topk_idx, topk_weights, expert_begin } = given.clone();
+        let (local, rows) = case.packed(group.ranks());
+        let back = combine::Inputs {
+            x: DeviceTensor::zeros(group, rank, [local, rows, case.hidden])?,
+            topk_idx: topk_idx.clone(),
+            topk_weights,
+            expert_begin: expert_begin.clone(),
+        };
+        Ok(Box::new(PerExpert {
+            kernels: Arc::clone(self),
+            rank,
+            there: dispatch::Inputs { x, topk_idx, expert_begin },
+            came: self.dispatch.outputs(rank)?,
+            tables: self.dispatch.tables(rank)?,
+            back,
+            sums: self.combine.outputs(rank)?,
+        }))
+    }
+}
+
+impl Calls for PerExpert {
+    fn send_rows(&self, call: &CallOptions, tokens: usize, apart: bool) -> Result<(), CallError> {
+        let inputs = dispatch::Inputs {
+            x: self.there.x.first(tokens),
+            topk_idx: self.there.topk_idx.first(tokens),
+            expert_begin: self.there.expert_begin.clone(),
+        };
+        let (kernel, args) = (&self.kernels.dispatch, dispatch::Args::default());
+        if !apart {
+            return kernel.launch_into(self.rank, call, &inputs, &self.came, &args, &self.tables);
+        }
+        let sent = kernel.send_into(self.rank, call, &inputs, &self.came, &args, &self.tables)?;
+        sent.recv(call).map(drop)
+    }
+
+    fn send_back(&self, call: &CallOptions, tokens: usize, apart: bool) -> Result<(), CallError> {
+        let inputs = combine::Inputs {
+            x: self.back.x.clone(),
+            topk_idx: self.back.topk_idx.first(tokens),
+            topk_weights: self.back.topk_weights.first(tokens),
+            expert_begin: self.back.expert_begin.clone(),
+        };
+        let combined = self.sums.combined.first(tokens);
+        let outputs = combine::Outputs { combined, wait_ns: None };
+        let (kernel, args) = (&self.kernels.combine, combine::Args::default());
+        if !apart {
+            let done = kernel.launch(self.rank, call, &inputs, &outputs, &self.tables, &args);
+            return done.map(drop);
+        }
+        let sent = kernel.send(self.rank, call, &inputs, &outputs, &self.tables, &args)?;
+        sent.recv(call).map(drop)
+    }
+
+    fn left(&self) -> Left {
+        let (packed, scale) = match &self.came.packed_x {
+            dispatch::PayloadTensor::Bf16 { x } => (x.address(), 0),
+            dispatch::PayloadTensor::Fp8 { x, scale } => (x.address(), scale.address()),
+            dispatch::PayloadTensor::Fp8Packed { x, scale } => (x.address(), scale.address()),
+        };
+        Left {
+            packed,
+            scale,
+            packed_count: self.came.packed_count.address(),
+            src_info: self.tables.src_info.address(),
+            range_first: self.tables.range_first.address(),
+            range_count: self.tables.range_count.address(),
+            made: self.back.x.address(),
+            combined: self.sums.combined.address(),
+        }
+    }
+
+    #[cfg(test)]
+    fn spoil_made(&self) {
+        self.back.x.fill(0).unwrap();
+    }
+}
