@@ -242,22 +242,44 @@ impl Options {
         }
     }
 
-    /// Refuses tokens that low-latency calls do not have.
-    fn for_low_latency(&self, batches: &[Batch]) -> Result<(), Failure> {
-        let counts = || batches.iter().map(|batch| &batch.tokens[..]);
-        if let Some(most) = counts().flatten().find(|count| **count > MOST_FEW_TOKENS) {
-            let what =
-                format!("low-latency calls take at most {MOST_FEW_TOKENS} tokens, not {most}");
-            return Err(Failure::WrongUse(what));
+    /// The tokens of each rank, with each routing.
+    fn batches(&self, ranks: usize) -> Result<Vec<Batch>, Failure> {
+        let usual = match (self.backend, self.low_latency) {
+            (Machine::Host, _) => HOST_TOKENS,
+            (Machine::Gpu, Some(_)) => FEW_TOKENS,
+            (Machine::Gpu, None) => TOKENS,
+        };
+        let usual = [TokenCounts(vec![usual])];
+        let counts = if self.tokens.is_empty() { &usual[..] } else { &self.tokens[..] };
+        let mut batches = Vec::new();
+        for counts in counts {
+            let tokens = counts.of_ranks(ranks)?;
+            let of = |routing: &RoutingName| (tokens.clone(), routing.clone());
+            let made = self.routing.iter().map(of);
+            batches.extend(made.map(|(tokens, routing)| Batch { tokens, routing }));
         }
-        match counts().all(|counts| counts.iter().all(|count| *count == counts[0])) {
-            true => Ok(()),
-            false => {
-                let what =
-                    "low-latency calls are timed with as many tokens on every rank".to_owned();
-                Err(Failure::WrongUse(what))
+        match self.low_latency {
+            Some(_) => Self::for_low_latency(batches),
+            None => Ok(batches),
+        }
+    }
+
+    /// Refuses tokens that low-latency calls do not have.
+    fn for_low_latency(batches: Vec<Batch>) -> Result<Vec<Batch>, Failure> {
+        let wrong = |what: String| Err(Failure::WrongUse(what));
+        for Batch { tokens, .. } in &batches {
+            if let Some(most) = tokens.iter().find(|count| **count > MOST_FEW_TOKENS) {
+                let most_few = MOST_FEW_TOKENS;
+                return wrong(format!(
+                    "low-latency calls take at most {most_few} tokens, not {most}"
+                ));
+            }
+            if tokens.iter().any(|count| *count != tokens[0]) {
+                let what = "low-latency calls are timed with as many tokens on every rank";
+                return wrong(what.to_owned());
             }
         }
+        Ok(batches)
     }
 
     /// The request on a machine with `found` GPUs.
@@ -273,19 +295,7 @@ impl Options {
             (None, Some(ranks)) => ranks as usize,
             (None, None) => usual,
         };
-        let tokens = if self.low_latency.is_some() { FEW_TOKENS } else { TOKENS };
-        let usual = [TokenCounts(vec![if on_host { HOST_TOKENS } else { tokens }])];
-        let counts = if self.tokens.is_empty() { &usual[..] } else { &self.tokens[..] };
-        let mut batches = Vec::new();
-        for counts in counts {
-            let tokens = counts.of_ranks(ranks)?;
-            let of = |routing: &RoutingName| (tokens.clone(), routing.clone());
-            let made = self.routing.iter().map(of);
-            batches.extend(made.map(|(tokens, routing)| Batch { tokens, routing }));
-        }
-        if self.low_latency.is_some() {
-            self.for_low_latency(&batches)?;
-        }
+        let batches = self.batches(ranks)?;
         if let Some(killed) = self.kill.filter(|killed| *killed >= ranks) {
             return Err(Failure::WrongUse(format!("there is no rank {killed} of {ranks}")));
         }
