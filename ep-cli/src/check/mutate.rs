@@ -16,7 +16,7 @@ use ep_runtime::host::Programs;
 use ep_runtime::host::mutation::Weaver;
 use ep_verify::oracle::Random;
 
-use super::pool::on_all_cores;
+use super::pool::on_all_cores_until_failure;
 use crate::failure::Failure;
 use crate::problem::no_machine;
 use crate::progress::Progress;
@@ -188,33 +188,30 @@ fn hunt_all(
     (report, out): (&mut Report, &mut dyn Write),
 ) -> Result<Vec<(Target, Hunt)>, Failure> {
     let progress = Progress::new(targets.len() as u64);
-    let (mut wrong, mut left) = (None, BTreeMap::new());
+    let mut left = BTreeMap::new();
     let work = |index: usize| {
         let (target, before) = &targets[index];
         target.equivalent.is_none().then(|| field.hunt(target, before)).transpose()
     };
-    on_all_cores(targets.len(), work, |index, hunt| {
-        let target = &targets[index].0;
-        let noted = progress.aside(|| match hunt {
-            Ok(Some(hunt)) if hunt.found.is_none() && !is_last => {
+    let told = on_all_cores_until_failure(targets.len(), work, |index, hunt| {
+        let (target, before) = &targets[index];
+        let hunt = hunt.map_err(Failure::Failed)?;
+        progress.aside(|| match hunt {
+            Some(hunt) if hunt.found.is_none() && !is_last => {
+                let is_new = hunt.runs > before.runs;
+                let told = if is_new { report.left(target, &hunt, out) } else { Ok(()) };
                 left.insert(index, hunt);
-                Ok(())
+                told
             }
-            Ok(hunt) => {
-                let noted = report.note(target, hunt.as_ref(), out).and_then(|()| out.flush());
-                noted.map_err(Failure::from)
-            }
-            Err(error) => Err(Failure::Failed(error)),
-        });
+            hunt => report.note(target, hunt.as_ref(), out),
+        })?;
         progress.step(&target.mutation.file);
-        if wrong.is_none() {
-            wrong = noted.err();
-        }
+        Ok(())
     });
     drop(progress);
     let targets = targets.into_iter().enumerate();
     let left = targets.filter_map(|(index, (target, _))| Some((target, left.remove(&index)?)));
-    wrong.map_or_else(|| Ok(left.collect()), Err)
+    told.map(|()| left.collect())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Independent pieces of work on all cores.
 
 use std::num::NonZero;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -18,6 +18,25 @@ pub(super) fn on_all_cores<T: Send>(
             done(number, result);
         }
     });
+}
+
+/// Does the pieces `0..count` in the same way until `done` fails, which ends those that have begun and begins
+/// no other.
+pub(super) fn on_all_cores_until_failure<T: Send, E>(
+    count: usize,
+    work: impl Fn(usize) -> T + Sync,
+    mut done: impl FnMut(usize, T) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut outcome, has_failed) = (Ok(()), AtomicBool::new(false));
+    let goes_on = |number| number < count && !has_failed.load(Ordering::Relaxed);
+    let within = |number: usize| goes_on(number).then(|| work(number));
+    until_nothing(within, |ended| {
+        if let Some((number, result)) = ended.filter(|_| outcome.is_ok()) {
+            outcome = done(number, result);
+            has_failed.store(outcome.is_err(), Ordering::Relaxed);
+        }
+    });
+    outcome
 }
 
 /// Does pieces, about in order, until there is nothing more, and tells `done` about each as it ends; and
@@ -63,5 +82,18 @@ mod tests {
         on_all_cores(50, |number| number * number, |number, square| squares[number] += square);
         assert!(squares.iter().enumerate().all(|(number, square)| *square == number * number));
         on_all_cores(0, |number| number, |_, _| panic!("there is nothing to do"));
+    }
+
+    #[test]
+    fn a_failure_ends_the_work() {
+        let mut told = 0;
+        let until_third = |_: usize, number: usize| {
+            told += 1;
+            if told == 3 { Err(number) } else { Ok(()) }
+        };
+        let outcome = on_all_cores_until_failure(usize::MAX, |number| number, until_third);
+        assert!(outcome.is_err());
+        assert_eq!(told, 3, "nobody is told of what ends behind it");
+        assert_eq!(on_all_cores_until_failure(9, |_| (), |_, ()| Ok::<(), ()>(())), Ok(()));
     }
 }

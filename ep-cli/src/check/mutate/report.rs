@@ -73,7 +73,17 @@ impl Report {
         out.flush()
     }
 
-    /// Says what became of a mutation; no hunt: nothing can find it.
+    /// Says that courses come to a mutation and do not find it, before others are put to it: a run that is cut
+    /// off has told of it.
+    pub(super) fn left(&self, target: &Target, hunt: &Hunt, out: &mut dyn Write) -> io::Result<()> {
+        match self.json {
+            true => writeln!(out, "{}", object(target, Some(hunt), "left")),
+            false => writeln!(out, "  LEFT      {} ({} runs so far)", target.mutation, hunt.runs),
+        }?;
+        out.flush()
+    }
+
+    /// Says what became of a mutation, at once; no hunt: nothing can find it.
     pub(super) fn note(
         &mut self,
         target: &Target,
@@ -85,9 +95,10 @@ impl Report {
         self.operators.entry(mutation.operator.name()).or_default().add(hunt);
         self.all.add(hunt);
         match self.json {
-            true => writeln!(out, "{}", object(target, hunt)),
+            true => writeln!(out, "{}", object(target, hunt, fate(hunt))),
             false => show(mutation, hunt, out),
-        }
+        }?;
+        out.flush()
     }
 
     /// The tables, and whether any survives.
@@ -142,7 +153,16 @@ fn table<'a>(
     Ok(())
 }
 
-fn object(target: &Target, hunt: Option<&Hunt>) -> Object {
+fn fate(hunt: Option<&Hunt>) -> &'static str {
+    match hunt {
+        None => "equivalent",
+        Some(Hunt { found: Some(_), .. }) => "found",
+        Some(Hunt { is_reached: true, .. }) => "survives",
+        Some(_) => "not run",
+    }
+}
+
+fn object(target: &Target, hunt: Option<&Hunt>, fate: &str) -> Object {
     let mutation = &target.mutation;
     let object = Object::new()
         .with("number", target.place)
@@ -151,16 +171,10 @@ fn object(target: &Target, hunt: Option<&Hunt>) -> Object {
         .with("operator", mutation.operator.name())
         .with("code", &mutation.code)
         .with("from", &mutation.from)
-        .with("to", &mutation.to);
-    let Some(hunt) = hunt else {
-        return object.with("fate", "equivalent").with("reason", target.equivalent.clone());
-    };
-    let fate = match (&hunt.found, hunt.is_reached) {
-        (Some(_), _) => "found",
-        (None, true) => "survives",
-        (None, false) => "not run",
-    };
-    let object = object.with("fate", fate).with("runs", hunt.runs).with("cut", hunt.is_cut);
+        .with("to", &mutation.to)
+        .with("fate", fate);
+    let Some(hunt) = hunt else { return object.with("reason", target.equivalent.clone()) };
+    let object = object.with("runs", hunt.runs).with("cut", hunt.is_cut);
     match &hunt.found {
         None => object,
         Some(found) => {
@@ -171,5 +185,57 @@ fn object(target: &Target, hunt: Option<&Hunt>) -> Object {
                 .with("seed", found.seed)
                 .with("report", first)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::BufWriter;
+
+    use ep_runtime::host::mutation::Operator;
+
+    use super::*;
+
+    fn target(place: usize) -> Target {
+        let (file, code) = ("ep/ring.cuh".to_owned(), "if (a) b();".to_owned());
+        let (from, to, operator) = ("a".to_owned(), "!(a)".to_owned(), Operator::Negated);
+        let mutation = Mutation { number: 1, file, line: 7, operator, from, to, code };
+        Target { place, mutation, numbers: vec![1], equivalent: None }
+    }
+
+    /// What has been printed by now, by a run that is cut off here.
+    fn printed(
+        json: bool,
+        tell: impl FnOnce(&mut Report, &mut dyn Write) -> io::Result<()>,
+    ) -> String {
+        let mut out = BufWriter::new(Vec::new());
+        tell(&mut Report::new(json, false), &mut out).unwrap();
+        String::from_utf8(out.get_ref().clone()).unwrap()
+    }
+
+    #[test]
+    fn what_is_known_is_printed_at_once() {
+        let hunt = |runs, is_reached| Hunt { runs, is_reached, ..Hunt::default() };
+        let shown = |is_reached| {
+            printed(false, |report, out| report.note(&target(0), Some(&hunt(9, is_reached)), out))
+        };
+        assert_eq!(shown(true), "  SURVIVES  ep/ring.cuh:7 negated: `a` becomes `!(a)` (9 runs)\n");
+        assert_eq!(shown(false), "  NOT RUN   ep/ring.cuh:7 negated: `a` becomes `!(a)`\n");
+        let object = printed(true, |report, out| report.note(&target(3), None, out));
+        assert!(object.starts_with("{\"number\":3,"), "{object}");
+        assert!(object.ends_with("\"fate\":\"equivalent\",\"reason\":null}\n"), "{object}");
+    }
+
+    #[test]
+    fn what_others_are_still_put_to_is_named_and_not_counted() {
+        let hunt = Hunt { runs: 4, is_reached: true, ..Hunt::default() };
+        let left = "  LEFT      ep/ring.cuh:7 negated: `a` becomes `!(a)` (4 runs so far)\n";
+        let tell = |report: &mut Report, out: &mut dyn Write| {
+            report.left(&target(0), &hunt, out)?;
+            assert_eq!(report.all.survivors(), 0);
+            Ok(())
+        };
+        assert_eq!(printed(false, tell), left);
+        assert!(printed(true, tell).contains("\"fate\":\"left\",\"runs\":4,\"cut\":false"));
     }
 }
