@@ -30,12 +30,13 @@ impl Selftest {
         };
         let expander = Expander::new(&self.buffer, options)?;
         self.poison()?;
+        // Before the calls: whoever waits for memory to be filled would end their kernels without asking what
+        // these have recorded.
+        let rooms = self.group.local().map(|rank| self.room(rank, most));
+        let rooms = rooms.collect::<Result<Vec<_>, _>>()?;
         let dispatched = self.dispatch()?;
-        let mut rooms = Vec::new();
-        for Dispatched { handle, received } in &dispatched {
-            let room = self.room(handle.rank(), most)?;
+        for (Dispatched { handle, received }, room) in dispatched.iter().zip(&rooms) {
             expander.expand(handle, received, &room.output, &self.case.dispatch)?;
-            rooms.push(room);
         }
         self.settle()?;
         let mut findings = Findings::default();

@@ -175,6 +175,10 @@ impl Field {
                     let struck = fault.map(|fault| (fault, course.ranks()));
                     let way = known.way(self.judging.build(course), seed, *mutation, struck);
                     let Err(report) = course.run(&known.programs, way)? else { continue };
+                    // That it is good with the first seed is known.
+                    if seed > 1 {
+                        known.confirm(course, way)?;
+                    }
                     let course = course.name.clone();
                     hunt.found = Some(Found { fault, course, seed, report });
                     return Ok(hunt);
@@ -226,6 +230,16 @@ impl Known {
             isolation: Some(LEAST_TIME + long),
         }
     }
+
+    /// An error if a run fails without its mutation as well: it judges nothing.
+    fn confirm(&self, course: &Course, way: Way) -> Result<(), String> {
+        let outcome = course.run(&self.programs, Way { mutation: 0, ..way })?;
+        outcome.map(drop).map_err(|report| {
+            let fault = way.struck.map_or("no fault", |(fault, _)| fault.name());
+            let (name, seed) = (&course.name, way.seed);
+            format!("{name} fails without a mutation, with {fault} and seed {seed}: {report}")
+        })
+    }
 }
 
 impl Judging {
@@ -269,4 +283,40 @@ pub(in crate::check) fn explore(
     }
     let struck = programs.reached().difference(&reached).copied().collect();
     Ok((Known { programs: Arc::clone(programs), reached, struck, steps }, time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::mutate::course::courses;
+
+    /// The course of that name as it is, and what is known of it.
+    fn explored(name: &str) -> Option<(Course, Known)> {
+        let programs = Programs::find().ok()?;
+        let all = courses(&programs).unwrap_or_else(|_| panic!("every course has a plan"));
+        let course = all.into_iter().find(|course| course.name == name).unwrap();
+        let judging = Judging { checker: true, budget: 1 };
+        let (known, _) = explore(&course, &programs, judging).unwrap();
+        Some((course, known))
+    }
+
+    #[test]
+    fn a_run_that_fails_by_itself_judges_nothing() {
+        let Some((course, known)) = explored("functions, counts") else { return };
+        let way = Way { isolation: None, ..known.way(Build::Checked, 2, 1, None) };
+        assert_eq!(known.confirm(&course, way), Ok(()));
+        let said = known.confirm(&course, Way { max_steps: 10, ..way }).unwrap_err();
+        let begins = "functions, counts fails without a mutation, with no fault and seed 2: ";
+        assert!(said.starts_with(begins), "{said}");
+    }
+
+    #[test]
+    fn a_rank_may_stop_while_rows_are_expanded() {
+        let Some((course, known)) = explored("expanded") else { return };
+        for seed in 1..=3 {
+            let struck = Some((Fault::StoppedRank, course.ranks()));
+            let way = Way { isolation: None, ..known.way(course.build(), seed, 0, struck) };
+            assert_eq!(known.confirm(&course, way), Ok(()));
+        }
+    }
 }
