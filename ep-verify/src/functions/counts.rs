@@ -40,6 +40,7 @@ fn counted(count: i64, calls: i64, looks: bool) -> Vec<i64> {
                 calls * (THREADS * (1 << 33) + threads),
                 calls * THREADS,
                 calls * (threads - 9 * THREADS),
+                1,
             ],
         );
     }

@@ -10,6 +10,7 @@ namespace waits {
 constexpr int kWarps = 2;
 constexpr int kRounds = 60;  // those of `sequences`, of 70
 constexpr ep::u64 kNever = 1ull << 62;
+constexpr ep::u64 kOffers = 64 + 38 * 320;  // behind what 38 groups have of their own
 
 struct Args {
     ep::Group group;
@@ -17,8 +18,27 @@ struct Args {
     ep::i64* out;
 };
 
+/// A direct channel that a receiver in each lane has announced its room in, and the role that sends.
+struct Offer {
+    static constexpr int kChannel = 6;
+    static constexpr int kStripes = 1;
+    static constexpr int kPeers = 32;
+    static constexpr int kRoles = 1;
+    static constexpr int kRowBytes = 16;
+    static constexpr int kRowStride = 16;
+    static constexpr int kPieceBytes = 16;
+    static constexpr int kUnitBytes = 1024;
+    static constexpr int kMetaBytes = 16;
+    static constexpr int kStages = 2;
+    static constexpr bool kTma = false;
+    static constexpr ep::u64 kReady = kOffers;
+    static constexpr ep::u64 kWindows = kReady + kPeers * sizeof(ep::DirectReady);
+    static constexpr ep::u64 kClaims = kWindows + kPeers * sizeof(char*);
+};
+
 struct Smem {
     ep::Sequence sequences[70];
+    ep::MoverSmem<Offer> mover;
 };
 
 /// What a group has of its own in a check, zero at first.
@@ -378,7 +398,8 @@ struct Direct {
     static constexpr ep::u64 kClaims = 48;
 };
 
-/// The units of a call as one warp takes them: how many, how many stripes have, and stripe and tokens of each.
+/// The units of a call as one warp takes them: how many, those of stripes by their weights, and stripe and tokens of
+/// each.
 template <class Rows>
 __device__ __forceinline__ ep::i64* cuts(ep::Team& team, int peers, int tokens, ep::i64* out) {
     ep::DirectUnits<Rows> units(team, 0, team.lane < peers ? team.lane : -1, tokens);
@@ -392,7 +413,10 @@ __device__ __forceinline__ ep::i64* cuts(ep::Team& team, int peers, int tokens, 
     }
     if (team.leader()) {
         head[0] = out - head - 2;
-        head[1] = units.per_stripe(0) * 2000 + units.per_stripe(Rows::kStripes - 1);
+        head[1] = 0;
+        for (int stripe = 0; stripe < Rows::kStripes; ++stripe) {
+            head[1] += (stripe + 1) * units.per_stripe(stripe);
+        }
     }
     ++team.epoch;
     return out;
@@ -402,14 +426,51 @@ __device__ __forceinline__ ep::i64* cuts(ep::Team& team, int peers, int tokens, 
 __device__ __forceinline__ void all_cuts(ep::Team& given, ep::i64* out) {
     ep::Team team(given.group, ep::Call{given.epoch, false, true}, 0);
     if (team.index() != 0 || team.count() != 1 || team.peers != 1 || team.parts != 1) return;
-    const int tokens[8] = {0, 3, 500, 513, 1023, 1024, 1025, 1900};
+    const int tokens[9] = {0, 3, 100, 500, 513, 1023, 1024, 1025, 1900};
     for (int count : tokens) {
         for (int peers = 0; peers < 6; ++peers) {
             out = cuts<Direct<1, 256, 1024>>(team, peers, count, out);
         }
-        out = cuts<Direct<8, 100, 1900>>(team, 32, count, out);
+        out = cuts<Direct<1, 256, 4096>>(team, 3, count, out);
+        // Units of whole rows, of a byte more, and of so many that a quarter has a byte more.
+        out = cuts<Direct<8, 100, 1600>>(team, 32, count, out);
+        out = cuts<Direct<8, 100, 2001>>(team, 32, count, out);
+        out = cuts<Direct<8, 100, 1604>>(team, 32, count, out);
+        out = cuts<Direct<6, 16, 240>>(team, 1, count, out);
         out = cuts<Direct<1, 16, 4096>>(team, 2, count, out);
         out = cuts<Direct<6, 16, 1100>>(team, 1, count, out);
+    }
+}
+
+/// Sends to receivers of which all have room for their rows and no more, two lack it, or the last one does;
+/// every third lane has none.
+__device__ __forceinline__ void offers(Smem& smem, const ep::Group& given, const ep::Call& call,
+                                       ep::i64* out) {
+    const int lane = ep::lane_index();
+    char** windows = reinterpret_cast<char**>(given.window + Offer::kWindows);
+    windows[lane] = given.window;
+    __syncwarp();
+    for (int c = 0; c < 3; ++c) {
+        ep::Group group = group_of(given, 35 + c, kNever);
+        group.windows = windows;
+        ep::Team team(group, call, 4);
+        team.epoch = 500 + c;
+        const bool lacks = c == 1 ? lane == 10 || lane == 11 : c == 2 && lane == 31;
+        const int rows = 40 + lane;
+        ep::DirectReady* ready =
+            reinterpret_cast<ep::DirectReady*>(given.window + Offer::kReady) + lane;
+        ready->rows = ep::stamped(team.epoch, 0);
+        ready->meta = ep::stamped(team.epoch, 0);
+        ready->capacity = ep::stamped(team.epoch, lacks ? rows - 1 : rows);
+        const int peer = lane % 3 == 0 ? -1 : lane;
+        ep::Mover<Offer> mover(smem.mover, team);
+        ep::DirectUnits<Offer> units(team, 0, peer, 5);
+        units.take();
+        ep::DirectProducer<Offer, Offer> producer(team, mover, units, peer);
+        producer.open([](int, int) { return false; }, [](int) { return 0; },
+                      [&](int) { return rows; });
+        out[c * 100 + lane] = team.stopped ? 1 : 0;
+        if (lane == 2) put(out + c * 100 + ep::kLanes, *own_of(given, given.rank, 35 + c));
     }
 }
 
@@ -468,6 +529,7 @@ extern "C" __global__ void __launch_bounds__(waits::kWarps * 32)
             case 11: waits::told(args.group, block, out); break;
             case 12: waits::words(args.group, call, block, out); break;
             case 15: if (block == 0) waits::all_cuts(team, out); break;
+            case 16: if (block == 0) waits::offers(smem, args.group, call, out); break;
             default: break;
         }
     }

@@ -2,13 +2,14 @@
 
 use super::{Check, Sheet};
 
-/// 70 sequences.
-pub(super) const SHARED_BYTES: i64 = 70 * 24;
+/// 70 sequences, and the record of a mover.
+pub(super) const SHARED_BYTES: i64 = 70 * 24 + 16;
 
-/// Words of claims, and what 35 groups have of their own.
-pub(super) const WINDOW_BYTES: i64 = 64 + 35 * 320;
+/// Words of claims, what 38 groups have of their own, and announcements and windows of 32 receivers with words of
+/// claims.
+pub(super) const WINDOW_BYTES: i64 = 64 + 38 * 320 + 32 * (32 + 8) + 64;
 
-pub(super) const CHECKS: [Check; 16] = [
+pub(super) const CHECKS: [Check; 17] = [
     ("units of a first call", units),
     ("units of a second call", units),
     ("units of a third call", units),
@@ -25,6 +26,7 @@ pub(super) const CHECKS: [Check; 16] = [
     ("a call that is stopped as it begins", || vec![1; 64]),
     ("a warp that leaves late", late),
     ("units of direct channels", cuts),
+    ("room of receivers", offers),
 ];
 
 /// What a group has of its own: its state and stop word, and its records.
@@ -244,21 +246,50 @@ impl Direct {
             }));
             begin = end;
         }
-        let of_first = if first_last > 0 { first.1 } else { last.1 };
-        [vec![units.len() as i64, of_first * 2000 + last.1], units].concat()
+        let per_stripe = |stripe: i64| if stripe < first_last { first.1 } else { last.1 };
+        let weighed = (0..self.stripes).map(|stripe| (stripe + 1) * per_stripe(stripe)).sum();
+        [vec![units.len() as i64, weighed], units].concat()
     }
 }
 
 fn cuts() -> Vec<i64> {
     let one = (0..6).map(|peers| Direct { stripes: 1, row: 256, unit: 1024, peers });
     let all = one.chain([
-        Direct { stripes: 8, row: 100, unit: 1900, peers: 32 },
+        Direct { stripes: 1, row: 256, unit: 4096, peers: 3 },
+        Direct { stripes: 8, row: 100, unit: 1600, peers: 32 },
+        Direct { stripes: 8, row: 100, unit: 2001, peers: 32 },
+        Direct { stripes: 8, row: 100, unit: 1604, peers: 32 },
+        Direct { stripes: 6, row: 16, unit: 240, peers: 1 },
         Direct { stripes: 1, row: 16, unit: 4096, peers: 2 },
         Direct { stripes: 6, row: 16, unit: 1100, peers: 1 },
     ]);
     let all: Vec<Direct> = all.collect();
-    let calls = [0, 3, 500, 513, 1023, 1024, 1025, 1900].into_iter();
+    let calls = [0, 3, 100, 500, 513, 1023, 1024, 1025, 1900].into_iter();
     calls.flat_map(|tokens| all.iter().flat_map(move |it| it.units(tokens))).collect()
+}
+
+fn offers() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    // The first lane that lacks room.
+    for (c, blamed) in [None, Some(10), Some(31)].into_iter().enumerate() {
+        let (number, epoch) = (35 + c as i64, 500 + c as i64);
+        let record = |lane: i64| Record {
+            pipeline: 70 + number,
+            role: 4,
+            channel: 6,
+            kind: 10,
+            expired: 1,
+            stripe: -1,
+            peer: lane,
+            want: 40 + lane,
+            seen: 39 + lane,
+            block: 0,
+        };
+        let own = blamed.map_or(Own::NEW, |lane| Own::gave_up(epoch, record(lane)));
+        sheet.put(c * 100, [own.stop; 32]);
+        sheet.put(c * 100 + 32, own.numbers());
+    }
+    sheet.0
 }
 
 fn polls() -> Vec<i64> {

@@ -69,15 +69,17 @@ class DirectUnits {
     // Words to claim from, of one role and of all.
     static constexpr int kGroups = (Rows::kPeers + kLanes - 1) / kLanes;
     static constexpr int kWords = Rows::kRoles * kGroups;
+    // With many peers a token still goes to few of them.
+    static constexpr int kMostTargets = 4;
 
 public:
     /// `peer`: the lane's one.
     __device__ __forceinline__ DirectUnits(const Team& team, int base, int peer, int tokens)
         : team_(team), tokens_(tokens),
           claims_(team, words(team, team.epoch) + team.role * kGroups + base / kLanes) {
-        // With many peers a token still goes to few of them.
         const int peers = __popc(__ballot_sync(kAllLanes, peer >= 0));
-        const int row = Rows::kRowStride * (peers < 1 ? 1 : peers < 4 ? peers : 4);
+        const int targets = peers < kMostTargets ? peers : kMostTargets;
+        const int row = Rows::kRowStride * (targets == 0 ? 1 : targets);
         const int longest = (tokens + Rows::kStripes - 1) / Rows::kStripes;
         first_ = cut(longest, (Rows::kUnitBytes + row - 1) / row);
         last_ = first_.per_stripe == 1 ? first_ : cut(longest, (Rows::kUnitBytes / 4 + row - 1) / row);

@@ -111,7 +111,8 @@ template <bool kSkipsAbsent, class Ready>
 __device__ __forceinline__ bool wait_for_peer(Team& team, const Site& site, bool& absent,
                                               Ready ready) {
     if constexpr (kSkipsAbsent) {
-        Watch watch{0, 0, 0, is_missed(team.group, site.peer)};
+        Watch watch{};
+        watch.absent = is_missed(team.group, site.peer);
         const bool goes_on = poll_peer(team, site, watch, ready);
         absent = watch.absent;
         return goes_on;
