@@ -202,6 +202,12 @@ impl Group {
         self.inner.ranks()
     }
 
+    /// How many nodes they are on.
+    #[getter]
+    fn nodes(&self) -> usize {
+        self.inner.nodes()
+    }
+
     /// First rank that this process drives, and the one behind the last.
     #[getter]
     fn local(&self) -> (usize, usize) {

@@ -6,6 +6,7 @@ import os
 import tempfile
 import unittest
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -25,16 +26,18 @@ WIDE = 512
 PLACE = os.environ.get("EPFORGE_TEST_PLACE", "cpu")
 
 
-def ranks_in_processes(ranks: int, place: str, test: Callable[..., None], *arguments: Any) -> None:
+def ranks_in_processes(ranks: int, place: str, test: Callable[..., None], *arguments: Any, nodes: int = 1) -> None:
     """Runs a test in a process for each rank, with tensors on the host or on GPUs, which are shared if need be."""
     with tempfile.TemporaryDirectory() as folder:
         # The first one that fails ends the others, and its error is raised here.
-        mp.spawn(_process, (ranks, place, folder, test, arguments), nprocs=ranks)
+        mp.spawn(_process, (ranks, nodes, place, folder, test, arguments), nprocs=ranks)
 
 
 def _process(
-    rank: int, ranks: int, place: str, folder: str, test: Callable[..., None], arguments: tuple[Any, ...]
+    rank: int, ranks: int, nodes: int, place: str, folder: str, test: Callable[..., None], arguments: tuple[Any, ...]
 ) -> None:
+    # As torchrun says it.
+    os.environ["GROUP_RANK"] = str(rank * nodes // ranks)
     torch.set_num_threads(1)
     backend = "gloo"
     if place == "cuda":
@@ -136,50 +139,57 @@ def cast_back(x: Any) -> torch.Tensor:
     return per_token_cast_back(*x) if isinstance(x, tuple) else x
 
 
-def legacy_in_processes(rank: int, ranks: int) -> None:
+def legacy_in_processes(rank: int, ranks: int, nodes: int = 1) -> None:
     """The first API: rows with and without experts, FP8, events, cached, worst case, biases."""
     group = dist.group.WORLD
     buffer = deep_ep.Buffer(group, explicitly_destroy=True)
-    tokens = [9, 4, 0][rank]
+    tokens = [9, 4, 0, 7][rank]
     x, (ids, weights) = whole(tokens), routed(tokens)
     ids[:, 1] = torch.where(ids[:, 1] == ids[:, 0], -1, ids[:, 1])
-    per_rank, none, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, EXPERTS)
-    assert none is None and torch.equal(in_rank.sum(1, keepdim=True), times(ids, ranks))
+    per_rank, per_node, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, EXPERTS)
+    assert torch.equal(in_rank.sum(1, keepdim=True), times(ids, ranks))
+    if nodes == 1:
+        assert per_node is None
+    else:
+        on_node = in_rank.unflatten(1, (nodes, ranks // nodes)).any(2)
+        assert per_node.dtype == torch.int32 and torch.equal(per_node, on_node.sum(0).int())
     assert per_expert.tolist() == [(ids == expert).sum().item() for expert in range(EXPERTS)]
     assert torch.equal(per_rank, in_rank.sum(0).int())
     arrived = arrivals(x, ids, rank, ranks)
     own = slice(rank * EXPERTS // ranks, (rank + 1) * EXPERTS // ranks)
     totals = sum(gathered(per_expert))[own].tolist()
     layout = {"num_tokens_per_rank": per_rank, "is_token_in_rank": in_rank, "num_tokens_per_expert": per_expert}
-    for rows in (x, per_token_cast_to_fp8(x)):
-        for with_topk in (False, True):
-            for previous in (False, True):
-                more = {"topk_idx": ids, "topk_weights": weights} if with_topk else {}
-                if previous:
-                    more.update(previous_event=buffer.capture(), async_finish=True)
-                came, came_ids, came_weights, counts, handle, event = buffer.dispatch(rows, **layout, **more)
-                if previous:
-                    event.current_stream_wait()
-                assert counts == totals, (counts, totals)
-                assert calc_diff(cast_back(came), arrived) < (1e-3 if rows is not x else 1e-12)
-                assert (came_ids is None) == (came_weights is None) == (not with_topk)
-                ends = handle[0][:, rank].tolist()
-                assert ends[-1] == arrived.shape[0] and sorted(ends) == ends
-                if with_topk:
-                    assert [(came_ids == e).sum().item() for e in range(EXPERTS // ranks)] == totals
-                    assert not came_weights[came_ids < 0].any()
-                # The same tokens once more, and rows of the other type.
-                for again in (rows, x):
-                    second = buffer.dispatch(again, handle=handle)
-                    assert torch.equal(
-                        cast_back(second[0]).view(torch.int16),
-                        (cast_back(came) if again is rows else arrived).view(torch.int16),
-                    )
-                    assert second[1:5] == (None, None, None, None)
-                sums, sum_weights, _ = buffer.combine(arrived, handle, came_weights)
-                assert torch.equal(sums.float(), x.float() * times(ids, ranks))
-                if with_topk:
-                    assert torch.equal(sum_weights, torch.where(ids >= 0, weights, 0))
+    layout["num_tokens_per_rdma_rank"] = per_node
+    every = list(product((x, per_token_cast_to_fp8(x)), (False, True), (False, True)))
+    # Between nodes a call takes the emulator seconds.
+    for rows, with_topk, previous in every if nodes == 1 else (every[2], every[5]):
+        more = {"topk_idx": ids, "topk_weights": weights} if with_topk else {}
+        if previous:
+            more.update(previous_event=buffer.capture(), async_finish=True)
+        came, came_ids, came_weights, counts, handle, event = buffer.dispatch(rows, **layout, **more)
+        if previous:
+            event.current_stream_wait()
+        assert counts == totals, (counts, totals)
+        assert calc_diff(cast_back(came), arrived) < (1e-3 if rows is not x else 1e-12)
+        assert (came_ids is None) == (came_weights is None) == (not with_topk)
+        ends = (handle[0][:, rank] if nodes == 1 else handle[-4]).tolist()
+        assert torch.equal(handle[4 if nodes == 1 else 0], in_rank)
+        assert ends[-1] == arrived.shape[0] and sorted(ends) == ends
+        if with_topk:
+            assert [(came_ids == e).sum().item() for e in range(EXPERTS // ranks)] == totals
+            assert not came_weights[came_ids < 0].any()
+        # The same tokens once more, and rows of the other type.
+        for again in (rows, x):
+            second = buffer.dispatch(again, handle=handle)
+            assert torch.equal(
+                cast_back(second[0]).view(torch.int16),
+                (cast_back(came) if again is rows else arrived).view(torch.int16),
+            )
+            assert second[1:5] == (None, None, None, None)
+        sums, sum_weights, _ = buffer.combine(arrived, handle, came_weights)
+        assert torch.equal(sums.float(), x.float() * times(ids, ranks))
+        if with_topk:
+            assert torch.equal(sum_weights, torch.where(ids >= 0, weights, 0))
     bias = (torch.full_like(x, 2), torch.full_like(x, 3))
     sums, _, _ = buffer.combine(arrived, handle, bias=bias)
     assert torch.equal(sums.float(), x.float() * times(ids, ranks) + 5)
@@ -203,7 +213,7 @@ def low_latency_in_processes(rank: int, ranks: int) -> None:
     buffer = deep_ep.Buffer(group, num_rdma_bytes=hint, low_latency_mode=True, explicitly_destroy=True)
     buffer.clean_low_latency_buffer(most, WIDE, EXPERTS)
     local, first = EXPERTS // ranks, rank * EXPERTS // ranks
-    tokens = [7, 0, 12][rank]
+    tokens = [7, 0, 12, 5][rank]
     x, (ids, weights) = torch.randn(tokens, WIDE).to(torch.bfloat16), routed(tokens)
     every, every_ids = gathered(x), gathered(ids)
     statistics = torch.zeros(local, dtype=torch.int32)
@@ -390,6 +400,12 @@ class Torch(unittest.TestCase):
 
     def test_the_first_api(self) -> None:
         ranks_in_processes(2, PLACE, legacy_in_processes)
+
+    def test_the_first_api_between_nodes(self) -> None:
+        ranks_in_processes(4, "cpu", legacy_in_processes, 2, nodes=2)
+
+    def test_the_first_api_for_few_tokens_between_nodes(self) -> None:
+        ranks_in_processes(4, "cpu", low_latency_in_processes, nodes=2)
 
     def test_the_first_api_for_few_tokens(self) -> None:
         ranks_in_processes(2, PLACE, low_latency_in_processes)

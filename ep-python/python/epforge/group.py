@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ class Group:
         self._core = core
         #: How many ranks there are, here and in other processes.
         self.ranks = core.ranks
+        #: How many nodes they are on, equally many on each; ranks are numbered node by node.
+        self.nodes = core.nodes
         #: The ranks that this process drives.
         self.local = range(mirror[0], mirror[0] + 1) if mirror else range(*core.local)
         #: Whether the ranks live in the emulator.
@@ -105,6 +108,7 @@ class Group:
         process_group: torch.distributed.ProcessGroup | None = None,
         *,
         device: int | str | torch.device | None = None,
+        nodes: int | None = None,
         timeout: float = 30.0,
         deadline: float = 120.0,
         leaves_out_absent: bool = False,
@@ -112,7 +116,7 @@ class Group:
         """The processes of a ``torch.distributed`` group of any backend; the default one unless it is given.
 
         ``device`` is this process' GPU, torch's current one unless it is given. ``"cpu"`` runs the group in
-        the emulator.
+        the emulator. ``nodes`` is as in `from_gather`.
         """
         import torch
         import torch.distributed as dist
@@ -126,12 +130,13 @@ class Group:
 
         place = torch.device("cuda" if device is None else device)
         if place.type == "cpu":
-            return cls.from_gather(rank, gather=gather)
+            return cls.from_gather(rank, gather=gather, nodes=nodes, leaves_out_absent=leaves_out_absent)
         ordinal = torch.cuda.current_device() if place.index is None else place.index
         return cls.from_gather(
             rank,
             gather=gather,
             device=ordinal,
+            nodes=nodes,
             timeout=timeout,
             deadline=deadline,
             leaves_out_absent=leaves_out_absent,
@@ -144,6 +149,7 @@ class Group:
         *,
         gather: Gather,
         device: int | None = None,
+        nodes: int | None = None,
         timeout: float = 30.0,
         deadline: float = 120.0,
         leaves_out_absent: bool = False,
@@ -153,14 +159,24 @@ class Group:
         """This process as one rank of those that a collective connects, such as ``mpi4py``'s ``comm.allgather``.
 
         ``device`` is the ordinal of its GPU. Without one the rank lives in the emulator: each process emulates
-        all ranks, and ``gather`` brings it the inputs of the others in every call.
+        all ranks, and ``gather`` brings it the inputs of the others in every call. Unless ``nodes`` says how many
+        there are, each host is one; in the emulator each agent of torchrun, which may share a host.
         """
         own = _core.UniqueId.local() if rank == 0 and device is not None else None
-        texts = gather(own.text() if own else None)
+        brought = gather((own.text() if own else None, node_name(on_emulator=device is None)))
+        texts, names = [text for text, _ in brought], [name for _, name in brought]
         if not 0 <= rank < len(texts):
             raise _core.Mismatch(f"a group of {len(texts)} ranks has no rank {rank}")
+        nodes = count_nodes(names) if nodes is None else nodes
+        if nodes > 1 and leaves_out_absent:
+            raise _core.Mismatch(f"ranks of {nodes} nodes wait for one another: `leaves_out_absent` is for one node")
         if device is None:
-            return cls(_core.Group.on_host(len(texts), 1, seed, check, False), mirror=(rank, gather))
+            return cls(_core.Group.on_host(len(texts), nodes, seed, check, False), mirror=(rank, gather))
+        if nodes > 1:
+            raise _core.Mismatch(
+                f"GPUs of {nodes} nodes cannot have a process each: `Group.over_network` joins a process for each "
+                "node, of all its GPUs"
+            )
         return cls.join(
             own or texts[0],
             rank,
@@ -287,3 +303,25 @@ class Group:
 
     def __repr__(self) -> str:
         return f"Group({self._core.name}, local {list(self.local)} of {self.ranks})"
+
+
+def node_name(on_emulator: bool) -> str:
+    """What all processes of a node call it, and no others."""
+    host, agent = socket.gethostname(), os.environ.get("GROUP_RANK")
+    return host if agent is None or not on_emulator else f"{host}, torchrun's agent {agent}"
+
+
+def count_nodes(names: Sequence[str]) -> int:
+    """How many nodes ranks are on that have these names, in order."""
+    ranks: dict[str, list[int]] = {}
+    for rank, name in enumerate(names):
+        ranks.setdefault(name, []).append(rank)
+    each = len(names) // len(ranks)
+    for node, (name, own) in enumerate(ranks.items()):
+        wanted = list(range(node * each, (node + 1) * each))
+        if own != wanted:
+            raise _core.Mismatch(
+                f"{name} has ranks {own} of {len(names)} on {len(ranks)} nodes, and has to have {wanted}: "
+                "they are numbered node by node, equally many on each"
+            )
+    return len(ranks)

@@ -76,6 +76,7 @@ class Engines:
         self.group = Group.from_gather(
             self.rank, gather=gather, device=device, timeout=timeout, leaves_out_absent=shrinks
         )
+        self.nodes = self.group.nodes
         self.shrinks = shrinks
         self.stream = None if device is None else cuda.Stream()
         self._made: dict[Shape, calls.Buffer] = {}
@@ -140,6 +141,13 @@ class Engines:
         owner = torch.bucketize(experts, self.ends(count, experts.device), right=True)
         in_rank = torch.zeros((experts.shape[0], self.ranks + 1), dtype=torch.bool, device=experts.device)
         return owner, in_rank.scatter_(1, owner, True)[:, : self.ranks].contiguous()
+
+    def tokens_per_node(self, in_rank: torch.Tensor) -> torch.Tensor | None:
+        """``int32[nodes]``: how many tokens some rank of each node has; None within one node."""
+        if self.nodes == 1:
+            return None
+        on_node = in_rank.view(in_rank.shape[0], self.nodes, self.ranks // self.nodes)
+        return on_node.any(2).sum(dim=0, dtype=require().int32)
 
     @contextmanager
     def beside(self, previous: Any, is_async: bool, *inputs: Any) -> Iterator[Beside]:

@@ -84,6 +84,8 @@ class ExpertBuffer:
 
     def __init__(self, group: Any, most: int, timeout: float, deterministic: bool, explicitly_destroy: bool) -> None:
         self.engines: Engines | None = Engines(group, None, timeout)
+        if self.engines.nodes > 1:
+            absent(f"{type(self).__name__} between nodes", "`deep_ep.Buffer` moves rows between nodes")
         self.group, self.rank_idx, self.num_ranks = group, self.engines.rank, self.engines.ranks
         self.num_max_tokens_per_rank = most
         # Rows come in order of their rank and token, and sums are made in order of the ranks, always.

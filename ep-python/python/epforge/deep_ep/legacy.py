@@ -1,7 +1,8 @@
-"""The first API of deep_ep: `Buffer`, within one node."""
+"""The first API of deep_ep: `Buffer`, within one node and between nodes."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ class Config:
         return 2 * HINTED_TOKENS * num_ranks * hidden_bytes
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """None within a node."""
+        """None: rows between nodes go through memory of the processor, beside those bytes."""
         return 0
 
 
@@ -45,20 +46,25 @@ class DispatchHandle:
 
     def __init__(self, sent: FacadeHandle, tables: Handle, in_rank: torch.Tensor, rows: int) -> None:
         self.sent, self.tables, self.in_rank, self.rows = sent, tables, in_rank, rows
+        self._is_far = sent.engines.nodes > 1
 
     def __len__(self) -> int:
-        return 6
+        return 10 if self._is_far else 6
 
     def __getitem__(self, at: int) -> Any:
-        if at not in range(6):
-            raise IndexError(at)
-        if at == 0:
+        at = range(len(self))[operator.index(at)]
+        if at == (0 if self._is_far else 4):
+            return self.in_rank
+        # Where the rows from each rank end: on all ranks, or between nodes on the own one.
+        if not self._is_far and at == 0:
             return self.tables.rank_prefix[1:]
+        if self._is_far and at == 6:
+            return self.tables.rank_prefix[1:, self.tables.rank]
         # The others are tables of deep_ep's kernels.
-        return self.in_rank if at == 4 else None
+        return None
 
     def __iter__(self) -> Iterator[Any]:
-        return (self[at] for at in range(6))
+        return (self[at] for at in range(len(self)))
 
 
 class Buffer(LowLatencyCalls):
@@ -152,7 +158,10 @@ class Buffer(LowLatencyCalls):
         async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor, EventOverlap]:
-        """Tokens for each rank, None, entries for each expert, which token goes to which rank, and an event."""
+        """Tokens for each rank and each node, entries for each expert, which token goes to which rank, and an event.
+
+        Within one node there are no tokens for each node, but None.
+        """
         torch = require()
         engines = self._engines()
         with engines.beside(previous_event, async_finish, topk_idx) as calls:
@@ -163,8 +172,9 @@ class Buffer(LowLatencyCalls):
             per_expert.scatter_add_(0, spot.flatten(), torch.ones_like(spot, dtype=torch.int32).flatten())
             _, in_rank = engines.ranks_of(spot, num_experts)
             per_rank = in_rank.sum(dim=0, dtype=torch.int32)
-            calls.outputs += [per_rank, per_expert, in_rank]
-        return per_rank, None, per_expert[:num_experts], in_rank, calls.done
+            per_node = engines.tokens_per_node(in_rank)
+            calls.outputs += [per_rank, per_node, per_expert, in_rank]
+        return per_rank, per_node, per_expert[:num_experts], in_rank, calls.done
 
     def dispatch(
         self,
@@ -189,6 +199,7 @@ class Buffer(LowLatencyCalls):
         if handle is None:
             if is_token_in_rank is None or num_tokens_per_expert is None:
                 raise Mismatch("a dispatch without a `handle` wants `is_token_in_rank` and `num_tokens_per_expert`")
+            self._check_nodes(num_tokens_per_rdma_rank)
         elif topk_idx is not None or topk_weights is not None:
             raise Mismatch("a dispatch with a `handle` sends rows alone: it has no `topk_idx` and no `topk_weights`")
         inputs = (rows, scale, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert)
@@ -236,6 +247,13 @@ class Buffer(LowLatencyCalls):
         if self.engines is None:
             raise Mismatch("the buffer was destroyed")
         return self.engines
+
+    def _check_nodes(self, per_node: torch.Tensor | None) -> None:
+        """Between nodes, refuses a layout without a count for each of them, such as that of another group."""
+        nodes = self._engines().nodes
+        if nodes > 1 and (per_node is None or tuple(per_node.shape) != (nodes,)):
+            has = "absent" if per_node is None else list(per_node.shape)
+            raise Mismatch(f"`num_tokens_per_rdma_rank` is {has}, and has to be [{nodes}]")
 
     def _way(
         self, topk_idx: torch.Tensor | None, in_rank: torch.Tensor, per_expert: torch.Tensor, alignment: int

@@ -1,4 +1,4 @@
-"""The low-latency half of the first API of deep_ep, within one node."""
+"""The low-latency half of the first API of deep_ep."""
 
 from __future__ import annotations
 

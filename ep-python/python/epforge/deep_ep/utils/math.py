@@ -51,7 +51,7 @@ def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
 def per_token_cast_to_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows as float8 and a scale for each 128 values."""
     torch = require()
-    blocks = x.float().view(x.shape[0], -1, BLOCK)
+    blocks = x.float().unflatten(1, (-1, BLOCK))
     scale = blocks.abs().amax(dim=2).clamp(1e-4) / LARGEST
     return (blocks / scale[..., None]).to(torch.float8_e4m3fn).view(x.shape), scale
 
