@@ -14,6 +14,7 @@ import numpy as np
 
 import epforge
 from problems import Problem, problem
+from processes import Gather, run_ranks
 
 
 def made(group: epforge.Group, own: Problem, **options: Any) -> epforge.Buffer:
@@ -158,40 +159,18 @@ class Threads(unittest.TestCase):
             group.sync()
 
 
-def process(rank: int, ranks: int, pipes: Any, failed: Any) -> None:
-    """A rank that is a process: it brings what others need through rank 0."""
+def process(rank: int, ranks: int, gather: Gather) -> None:
+    """A rank that is a process."""
     own = problem(ranks, tokens=[5, 0, 6, 1][:ranks], seed=ranks)
-
-    def gather(value: Any) -> list[Any]:
-        if rank:
-            pipes[rank][1].send(value)
-            return pipes[rank][1].recv()
-        values = [value, *(pipes[other][0].recv() for other in range(1, ranks))]
-        for other in range(1, ranks):
-            pipes[other][0].send(values)
-        return values
-
-    try:
-        group = epforge.Group.from_gather(rank, gather=gather)
-        rank_by_rank(own, made(group, own), rank)
-    except BaseException as error:
-        failed.put(f"rank {rank}: {error!r}")
+    rank_by_rank(own, made(epforge.Group.from_gather(rank, gather=gather), own), rank)
 
 
 class Processes(unittest.TestCase):
     """A process for each rank."""
 
     def test_rows_come_and_go_back(self) -> None:
-        context = multiprocessing.get_context("spawn")
         for ranks in (1, 4):
-            pipes, failed = [context.Pipe() for _ in range(ranks)], context.Queue()
-            running = [context.Process(target=process, args=(r, ranks, pipes, failed)) for r in range(ranks)]
-            for each in running:
-                each.start()
-            for each in running:
-                each.join(120)
-            self.assertEqual([each.exitcode for each in running], [0] * ranks)
-            self.assertTrue(failed.empty(), failed.get() if not failed.empty() else "")
+            self.assertEqual(run_ranks(ranks, process), [])
 
 
 def node(number: int, text: str, failed: Any) -> None:

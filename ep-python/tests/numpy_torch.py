@@ -1,0 +1,144 @@
+"""As much of torch as the first API of deep_ep calls in the emulator, over NumPy: its tests run without torch.
+
+`import_as_torch` gives it torch's name, for the process that calls it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+bool = np.dtype(np.bool_)
+uint8, int32, int64, float32 = (np.dtype(name) for name in ("uint8", "int32", "int64", "float32"))
+bfloat16, float8_e4m3fn = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
+
+#: There is no GPU.
+cuda = SimpleNamespace(is_available=lambda: False)
+
+
+class Tensor(np.ndarray[Any, Any]):
+    """An array with the methods that tensors have."""
+
+    def data_ptr(self) -> int:
+        return int(self.ctypes.data)
+
+    def get_device(self) -> int:
+        return -1
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(step // self.itemsize for step in self.strides)
+
+    def is_contiguous(self) -> Any:
+        return self.flags.c_contiguous
+
+    def numel(self) -> int:
+        return self.size
+
+    def element_size(self) -> int:
+        return self.itemsize
+
+    def detach(self) -> Tensor:
+        return self
+
+    def contiguous(self) -> Tensor:
+        return as_tensor(np.ascontiguousarray(self))
+
+    def view(self, *to: Any) -> Any:
+        return self.reshape(to) if isinstance(to[0], int) else super().view(*to)
+
+    def to(self, dtype: Any) -> Tensor:
+        return as_tensor(self.astype(dtype))
+
+    def long(self) -> Tensor:
+        return self.to(int64)
+
+    def transpose(self, *axes: Any) -> Any:
+        return self.swapaxes(*axes)
+
+    def sum(self, dim: Any = None, dtype: Any = None, axis: Any = None, **more: Any) -> Any:
+        return super().sum(axis=dim if axis is None else axis, dtype=dtype, **more)
+
+    def copy_(self, other: Any) -> Tensor:
+        self[...] = other
+        return self
+
+    def scatter_(self, dim: int, index: Any, value: Any) -> Tensor:
+        np.put_along_axis(self, index, value, dim)
+        return self
+
+    def scatter_add_(self, dim: int, index: Any, source: Any) -> Tensor:
+        assert (dim, self.ndim) == (0, 1)
+        np.add.at(self, index, source)
+        return self
+
+
+def as_tensor(array: Any) -> Tensor:
+    """The same memory as a tensor."""
+    return np.asarray(array).view(Tensor)
+
+
+def tensor(values: Any, device: Any = None) -> Tensor:
+    return as_tensor(np.array(values))
+
+
+def empty(shape: Any, dtype: Any = float32, device: Any = None) -> Tensor:
+    # Nothing may count on what is in there.
+    return as_tensor(np.frombuffer(b"\xa5" * (int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape).copy())
+
+
+def zeros(shape: Any, dtype: Any = float32, device: Any = None) -> Tensor:
+    return as_tensor(np.zeros(shape, dtype))
+
+
+def ones_like(like: Tensor, dtype: Any) -> Tensor:
+    return as_tensor(np.ones(like.shape, dtype))
+
+
+def arange(end: int, device: Any = None) -> Tensor:
+    return as_tensor(np.arange(end))
+
+
+def where(condition: Any, one: Any, other: Any) -> Tensor:
+    return as_tensor(np.where(condition, one, other))
+
+
+def bucketize(values: Tensor, bounds: Tensor, right: Any) -> Tensor:
+    return as_tensor(np.searchsorted(bounds, values, side="right" if right else "left"))
+
+
+class ProcessGroup:
+    """What `torch.distributed` calls a group."""
+
+    def __init__(self, own: int, ranks: int, gather: Callable[[Any], list[Any]]) -> None:
+        self.own, self.ranks, self.gather = own, ranks, gather
+
+    def rank(self) -> int:
+        return self.own
+
+    def size(self) -> int:
+        return self.ranks
+
+
+def all_gather_object(brought: list[Any], value: Any, group: ProcessGroup) -> None:
+    brought[:] = group.gather(value)
+
+
+distributed = SimpleNamespace(
+    all_gather_object=all_gather_object, get_rank=ProcessGroup.rank, get_world_size=ProcessGroup.size
+)
+
+
+def device(name: str) -> str:
+    return name
+
+
+def import_as_torch() -> ModuleType:
+    """Gives this module torch's name."""
+    own = sys.modules[__name__]
+    sys.modules["torch"] = own
+    return own

@@ -1,0 +1,308 @@
+"""The first API of deep_ep between nodes, against NumPy, bit for bit: a process for each rank, without torch."""
+
+from __future__ import annotations
+
+import os
+import unittest
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import ml_dtypes
+import numpy as np
+
+import epforge
+import numpy_torch
+from epforge import deep_ep
+from epforge.group import count_nodes, node_name
+from problems import Problem, problem
+from processes import Gather, run_ranks
+from test_low_latency import arrivals, cast, drawn
+
+RANKS, NODES = 4, 2
+EACH = RANKS // NODES
+
+
+def facade(rank: int, ranks: int, gather: Gather, **options: Any) -> deep_ep.Buffer:
+    """A buffer of deep_ep in this process."""
+    numpy_torch.import_as_torch()
+    buffer = deep_ep.Buffer(numpy_torch.ProcessGroup(rank, ranks, gather), 1 << 20, 1 << 20, **options)
+    assert buffer.engines is not None and buffer.engines.group.nodes == NODES
+    return buffer
+
+
+def layout(own: Problem, rank: int) -> dict[str, Any]:
+    """What a layout has to be, by the names that a dispatch has for it."""
+    tokens = range(len(own.x[rank]))
+    in_rank = np.array([[to in own.ranks_of(rank, token) for to in range(RANKS)] for token in tokens], np.bool_)
+    in_rank = in_rank.reshape(-1, RANKS)
+    return {
+        "num_tokens_per_rank": in_rank.sum(0).astype(np.int32),
+        "num_tokens_per_rdma_rank": in_rank.reshape(-1, NODES, EACH).any(2).sum(0).astype(np.int32),
+        "num_tokens_per_expert": np.array([(own.topk_idx[rank] == e).sum() for e in range(own.experts)], np.int32),
+        "is_token_in_rank": in_rank,
+    }
+
+
+def given(own: Problem, rank: int, with_topk: bool = True) -> dict[str, Any]:
+    """The same as tensors, with experts and weights if they are wanted."""
+    made = layout(own, rank)
+    if with_topk:
+        made.update(topk_idx=own.topk_idx[rank], topk_weights=own.topk_weights[rank])
+    return {name: numpy_torch.as_tensor(array) for name, array in made.items()}
+
+
+def entries(own: Problem, rank: int, alignment: int = 1) -> list[int]:
+    """How many entries of all tokens name each expert of a rank, rounded up."""
+    ids = np.concatenate(own.topk_idx)
+    counts = [int((ids == expert).sum()) for expert in range(own.begin(rank), own.begin(rank + 1))]
+    return [-(-count // alignment) * alignment for count in counts]
+
+
+def sums(own: Problem, rank: int, rows: list[Any], biases: int = 0) -> Any:
+    """Rows of each rank's experts added up by NumPy: rounded on each node, and over the nodes once more."""
+    made = np.zeros((len(own.x[rank]), own.hidden), ml_dtypes.bfloat16)
+    for token in range(len(made)):
+        total = np.full(own.hidden, 2.5 * biases, np.float32)
+        for node in range(NODES):
+            part = np.zeros(own.hidden, np.float32)
+            for to in own.ranks_of(rank, token):
+                if to // EACH == node:
+                    part += rows[to][own.arrivals(to).index((rank, token))].astype(np.float32)
+            total += part.astype(ml_dtypes.bfloat16).astype(np.float32)
+        made[token] = total
+    return made
+
+
+def same_bits(one: Any, other: Any) -> None:
+    """Fails unless two arrays have the same type, shape and bytes."""
+    one, other = np.asarray(one), np.asarray(other)
+    assert one.dtype == other.dtype, (one.dtype, other.dtype)
+    plain = np.dtype(f"u{one.itemsize}")
+    np.testing.assert_array_equal(one.view(plain), other.view(plain))
+
+
+def fails_with(sentence: str, call: Any) -> None:
+    """Fails unless a call is refused with a sentence."""
+    try:
+        call()
+    except epforge.Error as error:
+        assert str(error) == sentence, str(error)
+    else:
+        raise AssertionError(sentence)
+
+
+def experts_of(own: Problem) -> list[Any]:
+    """What the experts of each rank make of the rows that arrive there: no whole numbers."""
+    random = np.random.default_rng(3)
+    return [random.normal(0, 3, own.received(rank)[0].shape).astype(ml_dtypes.bfloat16) for rank in range(RANKS)]
+
+
+def rows_with_experts(rank: int, ranks: int, gather: Gather) -> None:
+    own = drawn(ranks, [5, 0, 3, 6], hidden=256, experts=8)
+    buffer = facade(rank, ranks, gather)
+    x, found = numpy_torch.as_tensor(own.x[rank]), given(own, rank)
+    *counted, event = buffer.get_dispatch_layout(
+        found["topk_idx"], own.experts, previous_event=buffer.capture(), async_finish=True
+    )
+    event.current_stream_wait()
+    for wanted, made in zip(layout(own, rank).values(), counted, strict=True):
+        same_bits(made, wanted)
+    came, ids, weights, counts, handle, event = buffer.dispatch(
+        x, **found, expert_alignment=4, previous_event=event, async_finish=True
+    )
+    event.current_stream_wait()
+    for wanted, made in zip(own.received(rank), (came, ids, weights), strict=True):
+        same_bits(made, wanted)
+    assert counts == entries(own, rank, 4), counts
+    holds_ends(own, rank, handle)
+    # The same tokens with other rows.
+    again, *nothing, _ = buffer.dispatch(x + x, handle=handle)
+    same_bits(again, own.received(rank)[0] + own.received(rank)[0])
+    assert nothing == [None] * 4
+    made = experts_of(own)
+    rows = numpy_torch.as_tensor(made[rank])
+    combined, back, event = buffer.combine(rows, handle, weights, previous_event=event, async_finish=True)
+    event.current_stream_wait()
+    same_bits(combined, sums(own, rank, made))
+    same_bits(back, np.where(own.topk_idx[rank] >= 0, own.topk_weights[rank], np.float32(0)))
+    bias = numpy_torch.as_tensor(np.full(x.shape, 2.5, ml_dtypes.bfloat16))
+    combined, none, _ = buffer.combine(rows, handle, bias=(bias, bias))
+    same_bits(combined, sums(own, rank, made, biases=2))
+    assert none is None
+
+
+def holds_ends(own: Problem, rank: int, handle: Any) -> None:
+    """The handle has the form of deep_ep's between nodes, where programs look into it."""
+    sources = [source for source, _ in own.arrivals(rank)]
+    ends = [sum(source <= last for source in sources) for last in range(RANKS)]
+    parts = list(handle)
+    assert len(handle) == len(parts) == 10
+    same_bits(parts[0], layout(own, rank)["is_token_in_rank"])
+    same_bits(handle[-4], np.array(ends, np.int32))
+    assert [at for at, part in enumerate(parts) if part is not None] == [0, 6]
+    for outside in (10, -11):
+        try:
+            handle[outside]
+        except IndexError:
+            continue
+        raise AssertionError(outside)
+
+
+def rows_of_fp8(rank: int, ranks: int, gather: Gather) -> None:
+    own = problem(ranks, tokens=[5, 0, 3, 6], hidden=256, experts=8)
+    buffer, (values, scale) = facade(rank, ranks, gather), cast(own.x[rank].astype(np.float32), "fp8")
+    pair = (numpy_torch.as_tensor(values), numpy_torch.as_tensor(scale))
+    plain, ids, weights = own.received(rank)
+    wanted = cast(plain.astype(np.float32), "fp8")
+    for with_topk in (True, False):
+        found = given(own, rank, with_topk)
+        came, came_ids, came_weights, counts, handle, _ = buffer.dispatch(pair, **found, expert_alignment=2)
+        for part, of_wanted in zip(came, wanted, strict=True):
+            same_bits(part, of_wanted)
+        assert counts == entries(own, rank, 2), counts
+        if with_topk:
+            # The same tokens once more.
+            again, *_ = buffer.dispatch(pair, handle=handle)
+            for part, of_wanted in zip(again, wanted, strict=True):
+                same_bits(part, of_wanted)
+            same_bits(came_ids, ids)
+            same_bits(came_weights, weights)
+        else:
+            assert came_ids is None and came_weights is None
+    # Rows of another type than the first ones.
+    same_bits(buffer.dispatch(numpy_torch.as_tensor(own.x[rank]), handle=handle)[0], plain)
+    combined, *_ = buffer.combine(numpy_torch.as_tensor(plain), handle)
+    same_bits(combined, (own.x[rank].astype(np.float32) * own.times(rank)).astype(ml_dtypes.bfloat16))
+
+
+def worst_case(rank: int, ranks: int, gather: Gather) -> None:
+    own, worst = problem(ranks, tokens=[5, 0, 3, 6], experts=8), 24
+    buffer, found = facade(rank, ranks, gather), given(own, rank)
+    rows, ids, _ = own.received(rank)
+    x = numpy_torch.as_tensor(own.x[rank])
+    came, came_ids, came_weights, counts, handle, _ = buffer.dispatch(x, **found, num_worst_tokens=worst)
+    assert came.shape == (worst, own.hidden) and came_weights.shape == came_ids.shape and counts == []
+    same_bits(came[: len(rows)], rows)
+    same_bits(came_ids, np.concatenate([ids, np.full((worst - len(rows), own.topk), -1)]))
+    combined, *_ = buffer.combine(came, handle)
+    same_bits(combined, (own.x[rank].astype(np.float32) * own.times(rank)).astype(ml_dtypes.bfloat16))
+
+
+def few_tokens(rank: int, ranks: int, gather: Gather) -> None:
+    own, most = drawn(ranks, [5, 0, 3, 6], hidden=256, experts=8), 8
+    buffer = facade(rank, ranks, gather, low_latency_mode=True, num_qps_per_rank=2)
+    x, ids, weights = (numpy_torch.as_tensor(it[rank]) for it in (own.x, own.topk_idx, own.topk_weights))
+    wait = numpy_torch.zeros((ranks,), dtype=numpy_torch.int64)
+    for use_fp8, hooked in ((True, False), (False, True)):
+        how = {"async_finish": not hooked, "return_recv_hook": hooked}
+        came, counts, handle, event, hook = buffer.low_latency_dispatch(
+            x, ids, most, own.experts, use_fp8=use_fp8, dispatch_wait_recv_cost_stats=wait, **how
+        )
+        hook() if hooked else event.current_stream_wait()
+        source, ranges, *numbers = handle
+        assert numbers == [most, own.hidden, own.experts]
+        for expert in range(own.experts // ranks):
+            sent = arrivals(own, rank, expert)
+            assert counts[expert] == sum(len(tokens) for tokens in sent)
+            for other, tokens in enumerate(sent):
+                first, count = int(ranges[expert, other]) >> 32, int(ranges[expert, other]) & 0xFFFFFFFF
+                where = slice(first, first + count)
+                got = source[expert, where]
+                assert sorted(got.tolist()) == tokens
+                rows = own.x[other][np.asarray(got)]
+                if not use_fp8:
+                    same_bits(came[expert, where], rows)
+                    continue
+                for made, wanted in zip(came, cast(rows, "fp8"), strict=True):
+                    same_bits(np.ascontiguousarray(made[expert, where]), wanted)
+    combined, _, hook = buffer.low_latency_combine(came, ids, weights, handle, return_recv_hook=True)
+    hook()
+    total = np.zeros(own.x[rank].shape, np.float32)
+    for k in range(own.topk):
+        factor = np.where(own.topk_idx[rank][:, k : k + 1] >= 0, own.topk_weights[rank][:, k : k + 1], np.float32(0))
+        total += own.x[rank].astype(np.float32) * factor
+    same_bits(combined, total.astype(ml_dtypes.bfloat16))
+
+
+def refusals(rank: int, ranks: int, gather: Gather) -> None:
+    own = problem(ranks, tokens=[1] * ranks)
+    buffer, found = facade(rank, ranks, gather), given(own, rank)
+    x = numpy_torch.as_tensor(own.x[rank])
+    for wrong, shown in ((None, "absent"), (found["num_tokens_per_rank"], "[4]")):
+        found["num_tokens_per_rdma_rank"] = wrong
+        sentence = f"`num_tokens_per_rdma_rank` is {shown}, and has to be [2]"
+        fails_with(sentence, partial(buffer.dispatch, x, **found))
+    for name in ("ElasticBuffer", "EPBuffer"):
+        sentence = f"`{name} between nodes` is not there yet: `deep_ep.Buffer` moves rows between nodes"
+        fails_with(sentence, partial(getattr(deep_ep, name), buffer.group))
+    sentence = "ranks of 2 nodes wait for one another: `leaves_out_absent` is for one node"
+    fails_with(sentence, partial(facade, rank, ranks, gather, enable_shrink=True))
+
+
+class Facade(unittest.TestCase):
+    """`deep_ep.Buffer` of four ranks on two nodes, as torchrun says them."""
+
+    def hold(self, task: Any) -> None:
+        self.assertEqual(run_ranks(RANKS, task, nodes=NODES), [])
+
+    def test_rows_with_experts(self) -> None:
+        self.hold(rows_with_experts)
+
+    def test_rows_of_fp8(self) -> None:
+        self.hold(rows_of_fp8)
+
+    def test_worst_case(self) -> None:
+        self.hold(worst_case)
+
+    def test_few_tokens(self) -> None:
+        self.hold(few_tokens)
+
+    def test_what_does_not_fit_is_refused(self) -> None:
+        self.hold(refusals)
+
+
+class Nodes(unittest.TestCase):
+    """Which ranks are on one node."""
+
+    def test_nodes_are_counted_by_their_names(self) -> None:
+        for names, nodes in (("a", 1), ("aaaa", 1), ("aabb", 2), ("abcd", 4), ("bbbaaa", 2)):
+            self.assertEqual(count_nodes(names), nodes)
+        rule = "they are numbered node by node, equally many on each"
+        for names, sentence in (
+            ("abab", f"a has ranks [0, 2] of 4 on 2 nodes, and has to have [0, 1]: {rule}"),
+            ("aaab", f"a has ranks [0, 1, 2] of 4 on 2 nodes, and has to have [0, 1]: {rule}"),
+            ("aabbb", f"b has ranks [2, 3, 4] of 5 on 2 nodes, and has to have [2, 3]: {rule}"),
+        ):
+            with self.assertRaises(epforge.Mismatch) as caught:
+                count_nodes(names)
+            self.assertEqual(str(caught.exception), sentence)
+
+    def test_a_node_is_a_host_and_in_the_emulator_an_agent(self) -> None:
+        with mock.patch("socket.gethostname", return_value="here"):
+            with mock.patch.dict(os.environ, {"GROUP_RANK": "3"}):
+                self.assertEqual(node_name(on_emulator=False), "here")
+                self.assertEqual(node_name(on_emulator=True), "here, torchrun's agent 3")
+            with mock.patch.dict(os.environ):
+                os.environ.pop("GROUP_RANK", None)
+                self.assertEqual(node_name(on_emulator=True), "here")
+
+    def test_a_group_has_the_nodes_of_its_processes(self) -> None:
+        def gather(value: Any) -> list[Any]:
+            text, name = value
+            return [value, value, (text, name + " too"), (text, name + " too")]
+
+        self.assertEqual(epforge.Group.from_gather(0, gather=gather).nodes, 2)
+        self.assertEqual(epforge.Group.from_gather(0, gather=gather, nodes=4).nodes, 4)
+        self.assertEqual(epforge.Group.on_host(2).nodes, 1)
+        with self.assertRaises(epforge.Mismatch) as caught:
+            epforge.Group.from_gather(0, gather=gather, device=0)
+        sentence = (
+            "GPUs of 2 nodes cannot have a process each: `Group.over_network` joins a process for each node, "
+            "of all its GPUs"
+        )
+        self.assertEqual(str(caught.exception), sentence)
+
+
+if __name__ == "__main__":
+    unittest.main()
