@@ -234,7 +234,7 @@ def refusals(rank: int, ranks: int, gather: Gather) -> None:
         sentence = f"`num_tokens_per_rdma_rank` is {shown}, and has to be [2]"
         fails_with(sentence, partial(buffer.dispatch, x, **found))
     for name in ("ElasticBuffer", "EPBuffer"):
-        sentence = f"`{name} between nodes` is not there yet: `deep_ep.Buffer` moves rows between nodes"
+        sentence = f"`{name}` is for one node, and the group has 2: `deep_ep.Buffer` goes there"
         fails_with(sentence, partial(getattr(deep_ep, name), buffer.group))
     sentence = "ranks of 2 nodes wait for one another: `leaves_out_absent` is for one node"
     fails_with(sentence, partial(facade, rank, ranks, gather, enable_shrink=True))
@@ -296,7 +296,7 @@ class Nodes(unittest.TestCase):
         self.assertEqual(epforge.Group.from_gather(0, gather=gather, nodes=4).nodes, 4)
         self.assertEqual(epforge.Group.on_host(2).nodes, 1)
         with self.assertRaises(epforge.Mismatch) as caught:
-            epforge.Group.from_gather(0, gather=gather, device=0)
+            epforge.Group.from_gather(0, gather=gather, device=0, deadline=1)
         sentence = (
             "GPUs of 2 nodes cannot have a process each: `Group.over_network` joins a process for each node, "
             "of all its GPUs"

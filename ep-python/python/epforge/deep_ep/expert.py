@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .._core import Mismatch
 from ..results import Handle, Received
 from ._torch import require
-from .absent import OTHER_KIND, absent
+from .absent import OTHER_KIND, NotThereYet, absent
 from .engines import Beside, Engines, FacadeHandle, Way, as_sent
 from .utils.event import EventHandle
 
@@ -85,7 +85,8 @@ class ExpertBuffer:
     def __init__(self, group: Any, most: int, timeout: float, deterministic: bool, explicitly_destroy: bool) -> None:
         self.engines: Engines | None = Engines(group, None, timeout)
         if self.engines.nodes > 1:
-            absent(f"{type(self).__name__} between nodes", "`deep_ep.Buffer` moves rows between nodes")
+            name, nodes = type(self).__name__, self.engines.nodes
+            raise NotThereYet(f"`{name}` is for one node, and the group has {nodes}: `deep_ep.Buffer` goes there")
         self.group, self.rank_idx, self.num_ranks = group, self.engines.rank, self.engines.ranks
         self.num_max_tokens_per_rank = most
         # Rows come in order of their rank and token, and sums are made in order of the ranks, always.
