@@ -139,6 +139,9 @@ class Callers(unittest.TestCase):
     def test_a_trainer(self) -> None:
         ranks_in_processes(2, PLACE, trainer)
 
+    def test_a_trainer_between_nodes(self) -> None:
+        ranks_in_processes(4, "cpu", trainer, nodes=2)
+
     def test_a_server(self) -> None:
         ranks_in_processes(2, PLACE, server)
 

@@ -85,10 +85,11 @@ def arrivals(x: torch.Tensor, ids: torch.Tensor, rank: int, ranks: int) -> torch
     return torch.cat(rows)
 
 
-def layer_in_processes(rank: int, ranks: int) -> None:
+def layer_in_processes(rank: int, ranks: int, nodes: int = 1) -> None:
     group = epforge.Group.from_torch(device=torch.get_default_device())
+    assert group.nodes == nodes
     buffer = epforge.Buffer(group, tokens=8, hidden=HIDDEN, topk=TOPK, experts=EXPERTS)
-    tokens = [5, 0, 7][rank]
+    tokens = [5, 0, 7, 4][rank]
     x, (ids, weights) = whole(tokens), routed(tokens)
     received, handle = buffer.dispatch(x, ids, weights)
     assert isinstance(received.x, torch.Tensor) and received.x.dtype == torch.bfloat16
@@ -395,6 +396,9 @@ class Torch(unittest.TestCase):
     def test_a_layer_on_tensors(self) -> None:
         ranks_in_processes(2, PLACE, layer_in_processes)
 
+    def test_a_layer_between_nodes(self) -> None:
+        ranks_in_processes(4, "cpu", layer_in_processes, 2, nodes=2)
+
     def test_gradients(self) -> None:
         ranks_in_processes(2, PLACE, gradients_in_processes)
 
@@ -404,11 +408,11 @@ class Torch(unittest.TestCase):
     def test_the_first_api_between_nodes(self) -> None:
         ranks_in_processes(4, "cpu", legacy_in_processes, 2, nodes=2)
 
-    def test_the_first_api_for_few_tokens_between_nodes(self) -> None:
-        ranks_in_processes(4, "cpu", low_latency_in_processes, nodes=2)
-
     def test_the_first_api_for_few_tokens(self) -> None:
         ranks_in_processes(2, PLACE, low_latency_in_processes)
+
+    def test_the_first_api_for_few_tokens_between_nodes(self) -> None:
+        ranks_in_processes(4, "cpu", low_latency_in_processes, nodes=2)
 
     def test_the_second_api(self) -> None:
         ranks_in_processes(2, PLACE, later_in_processes, "ElasticBuffer")
