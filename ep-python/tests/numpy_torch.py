@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -32,9 +32,6 @@ class Tensor(np.ndarray[Any, Any]):
 
     def stride(self) -> tuple[int, ...]:
         return tuple(step // self.itemsize for step in self.strides)
-
-    def is_contiguous(self) -> Any:
-        return self.flags.c_contiguous
 
     def numel(self) -> int:
         return self.size
@@ -128,17 +125,13 @@ def all_gather_object(brought: list[Any], value: Any, group: ProcessGroup) -> No
     brought[:] = group.gather(value)
 
 
-distributed = SimpleNamespace(
-    all_gather_object=all_gather_object, get_rank=ProcessGroup.rank, get_world_size=ProcessGroup.size
-)
+distributed = SimpleNamespace(all_gather_object=all_gather_object)
 
 
 def device(name: str) -> str:
     return name
 
 
-def import_as_torch() -> ModuleType:
+def import_as_torch() -> None:
     """Gives this module torch's name."""
-    own = sys.modules[__name__]
-    sys.modules["torch"] = own
-    return own
+    sys.modules["torch"] = sys.modules[__name__]

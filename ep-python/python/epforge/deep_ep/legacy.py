@@ -47,24 +47,24 @@ class DispatchHandle:
     def __init__(self, sent: FacadeHandle, tables: Handle, in_rank: torch.Tensor, rows: int) -> None:
         self.sent, self.tables, self.in_rank, self.rows = sent, tables, in_rank, rows
         self._is_far = sent.engines.nodes > 1
+        # Where deep_ep has what programs read; the other entries are tables of its kernels.
+        self._length, self._in_rank_at, self._ends_at = (10, 0, 6) if self._is_far else (6, 4, 0)
 
     def __len__(self) -> int:
-        return 10 if self._is_far else 6
+        return self._length
 
     def __getitem__(self, at: int) -> Any:
-        at = range(len(self))[operator.index(at)]
-        if at == (0 if self._is_far else 4):
+        at = range(self._length)[operator.index(at)]
+        if at == self._in_rank_at:
             return self.in_rank
-        # Where the rows from each rank end: on all ranks, or between nodes on the own one.
-        if not self._is_far and at == 0:
-            return self.tables.rank_prefix[1:]
-        if self._is_far and at == 6:
-            return self.tables.rank_prefix[1:, self.tables.rank]
-        # The others are tables of deep_ep's kernels.
-        return None
+        if at != self._ends_at:
+            return None
+        # Where the rows of each rank end: on all ranks, or between nodes on this one.
+        ends = self.tables.rank_prefix[1:]
+        return ends[:, self.tables.rank] if self._is_far else ends
 
     def __iter__(self) -> Iterator[Any]:
-        return (self[at] for at in range(len(self)))
+        return (self[at] for at in range(self._length))
 
 
 class Buffer(LowLatencyCalls):
