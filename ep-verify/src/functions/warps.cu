@@ -69,6 +69,8 @@ __device__ __forceinline__ void folds(ep::i64* out) {
         ep::for_lanes(3, ends[e], [&](int i) { own[i] = i; });
         if (e == 2) out[460 + lane] = own[3 + next_lane()];
     }
+    // Each lane's part shows in the sum.
+    out[500 + lane] = ep::sum_of_lanes(1ll << lane * 2 % 61);
 }
 
 /// Running totals of tables of any length.
@@ -345,12 +347,12 @@ __device__ __forceinline__ ep::bf16 cast_value(int i) {
     return {static_cast<ep::u16>(is_zero ? 0 : (mixed >> 31) << 15 | exponent << 7 | (mixed & 0x7f))};
 }
 
-/// Rows that are cast with their scales: less than a block, whole ones, and more than a warp has at a time.
+/// Rows that are cast with scales that lie apart: less than a block, whole ones, and more than a warp has at a time.
 template <class Scale>
 __device__ __forceinline__ ep::i64* casts_of(const ep::Team& team, const ep::bf16* row, ep::i64* to) {
     const int counts[9] = {1, 5, 127, 128, 129, 256, 1024, 1037, 2176};
     for (int count : counts) {
-        ep::cast_row<Scale>(team, to, to + 280, 1, row, count);
+        ep::cast_row<Scale>(team, to, to + 280, 2, row, count);
         to += 300;
     }
     return to;

@@ -92,6 +92,7 @@ fn folds() -> Vec<i64> {
         sheet.put(303 + e * 50, 3..end);
     }
     sheet.put(460, (0..32).map(|lane| 3 + (lane + 1) % 32));
+    sheet.put(500, [(0..32).map(|lane| 1 << (lane * 2 % 61)).sum::<i64>(); 32]);
     sheet.0
 }
 
@@ -328,8 +329,12 @@ fn casts() -> Vec<i64> {
                     exact.to_le_bytes().to_vec()
                 });
             }
-            let first = to + 280 * 8;
-            bytes.splice(first..first + scales.len(), scales);
+            // Each scale is two of them from the next one.
+            let size = if packed { 1 } else { 4 };
+            for (block, scale) in scales.chunks_exact(size).enumerate() {
+                let first = to + 280 * 8 + 2 * size * block;
+                bytes[first..first + size].copy_from_slice(scale);
+            }
             to += 300 * 8;
         }
     }

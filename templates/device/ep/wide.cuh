@@ -179,7 +179,8 @@ __device__ __forceinline__ void cast_slice(const Team& team, void* to, void* sca
         Wide<bf16> rows[kBatch];
 #pragma unroll
         for (int turn = 0; turn < kBatch; ++turn) {
-            if (base + turn * kTurn < end) rows[turn] = get_wide<bf16>(from, first + turn * kTurn, end);
+            if (base + turn * kTurn >= end) break;
+            rows[turn] = get_wide<bf16>(from, first + turn * kTurn, end);
         }
 #pragma unroll
         for (int turn = 0; turn < kBatch; ++turn) {
