@@ -136,6 +136,12 @@ impl PerRank {
         })
     }
 
+    /// The tables of a call of so many tokens.
+    fn routes(&self, tokens: usize) -> decode_dispatch::Handle {
+        let send_row = self.routes.send_row.first(tokens);
+        decode_dispatch::Handle { send_row, ..self.routes.clone() }
+    }
+
     /// What has come, as it is packed.
     fn received(&self) -> pack::PayloadTensor<2> {
         use decode_dispatch::PayloadTensor as Sent;
@@ -158,8 +164,8 @@ impl Calls for PerRank {
             expert_begin: self.given.expert_begin.clone(),
         };
         let args = decode_dispatch::Args { alignment: 1, ..Default::default() };
-        let (dispatch, received) = (&kernels.dispatch, &self.received);
-        dispatch.launch_into(rank, call, &inputs, received, &args, &self.routes)?;
+        let (dispatch, routes) = (&kernels.dispatch, self.routes(tokens));
+        dispatch.launch_into(rank, call, &inputs, &self.received, &args, &routes)?;
         let inputs = pack::Inputs {
             x: self.received(),
             expert_idx: self.received.recv_topk_idx.clone(),
@@ -182,7 +188,8 @@ impl Calls for PerRank {
             combined_weights: None,
         };
         let args = decode_combine::Args { tokens, tokens_from: None };
-        kernels.combine.launch(rank, call, &inputs, &outputs, &self.routes, &args).map(drop)
+        let routes = self.routes(tokens);
+        kernels.combine.launch(rank, call, &inputs, &outputs, &routes, &args).map(drop)
     }
 
     fn left(&self) -> Left {
