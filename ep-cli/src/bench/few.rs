@@ -1,4 +1,4 @@
-//! `epforge bench --low-latency`: calls of few tokens, whose rows are cast on the way to slots for each expert.
+//! `epforge bench --low-latency`: calls of few tokens, whose rows are cast on the way and packed by expert.
 
 use ep_runtime::buffer::Payload;
 use ep_runtime::pipelines::low_latency_dispatch::Payload as Moved;
@@ -88,7 +88,7 @@ impl Bench<'_> {
             .with("mode", mode.name())
             .with("graph", of_graph)
             .with("payload", payload)
-            .with("way", way_name(case.way))
+            .with("way", case.way.name())
             .with("ranks", self.request.gpus.ranks)
             .with("tokens", case.tokens)
             .with("hidden", case.hidden)
@@ -110,17 +110,10 @@ impl Bench<'_> {
         self.talk.say(&format!(
             "{:<16} {payload:<11} {:<10} {:<5} {:>6} {:>3} {p50:>9} {p95:>9} {p99:>9}",
             operation.name(),
-            way_name(case.way),
+            case.way.name(),
             mode.name(),
             case.tokens,
             sms.unwrap_or(0),
         ))
-    }
-}
-
-fn way_name(way: Way) -> &'static str {
-    match way {
-        Way::PerExpert => "per-expert",
-        Way::PerRank => "per-rank",
     }
 }

@@ -54,10 +54,10 @@ pub(crate) struct Options {
     /// Capture N calls in a graph, and replay that
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) graph: Option<u32>,
-    /// Time low-latency calls instead, whose rows are cast on the way: dispatch, combine and both, in graphs. Every
-    /// token has as many experts as it may, spread evenly
-    #[arg(long, value_name = "WAY", value_enum, num_args = 0..=1, default_missing_value = "per-expert", requires = "graph", conflicts_with_all = ["routing", "capacity", "combine_sms", "remote", "random", "outputs", "chart", "kill"])]
-    low_latency: Option<WayName>,
+    /// Time low-latency calls instead, whose rows are cast on the way and travel per-expert, or once per-rank:
+    /// dispatch, combine and both, in graphs. Every token has as many experts as it may, spread evenly
+    #[arg(long, value_name = "WAY", value_parser = way, num_args = 0..=1, default_missing_value = "per-expert", requires = "graph", conflicts_with_all = ["routing", "capacity", "combine_sms", "remote", "random", "outputs", "chart", "kill"])]
+    low_latency: Option<Way>,
     /// What rows consist of
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = payload, default_values = ["bf16", "fp8"])]
     payload: Vec<Payload>,
@@ -133,24 +133,6 @@ pub(crate) enum Probe {
     Only,
 }
 
-/// How rows of low-latency calls travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum WayName {
-    /// Once for each of their experts
-    PerExpert,
-    /// Once for each rank
-    PerRank,
-}
-
-impl From<WayName> for Way {
-    fn from(name: WayName) -> Way {
-        match name {
-            WayName::PerExpert => Way::PerExpert,
-            WayName::PerRank => Way::PerRank,
-        }
-    }
-}
-
 fn payload(text: &str) -> Result<Payload, String> {
     Payload::from_name(text).ok_or_else(|| none_of(text, &Payload::ALL.map(Payload::name)))
 }
@@ -163,6 +145,11 @@ fn none_of(text: &str, names: &[&str]) -> String {
 fn operation(text: &str) -> Result<Operation, String> {
     let found = Operation::ALL.into_iter().find(|operation| operation.name() == text);
     found.ok_or_else(|| none_of(text, &Operation::ALL.map(Operation::name)))
+}
+
+fn way(text: &str) -> Result<Way, String> {
+    let found = Way::ALL.into_iter().find(|way| way.name() == text);
+    found.ok_or_else(|| none_of(text, &Way::ALL.map(Way::name)))
 }
 
 fn mode(text: &str) -> Result<Mode, String> {
@@ -339,7 +326,7 @@ impl Options {
                 graph: self.graph,
             },
             seed: self.seed,
-            low_latency: self.low_latency.map(Way::from),
+            low_latency: self.low_latency,
             sms: self.sms.clone(),
             combine_sms: self.combine_sms,
             remote: self.remote,
@@ -501,6 +488,7 @@ mod tests {
             ("--set depht=3", "there is no `depht`"),
             ("--draw a.jsonl", "--chart"),
             ("--low-latency", "--graph <N>"),
+            ("--graph 4 --low-latency per-token", "it is none of per-expert, per-rank"),
             ("--low-latency --graph 4 --routing even", "cannot be used with"),
             ("--low-latency --graph 4 --op counts", "there is no low-latency `counts`"),
             ("--low-latency --graph 4 --tokens 3/4 --ranks 2", "as many tokens on every rank"),

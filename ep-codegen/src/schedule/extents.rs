@@ -19,14 +19,18 @@ pub(crate) fn range_of(ir: &Pipeline, name: &str) -> Option<(i64, i64)> {
 
 /// Whether a statement writes a row that may have more values than a warp has lanes, which share it then.
 pub(crate) fn writes_long_row(ir: &Pipeline, stmt: &Stmt) -> bool {
-    let Some(place) = walk::target(stmt) else { return false };
-    let tensor = ir.tensors.iter().find(|known| known.name == place.tensor);
-    let width = tensor.and_then(|tensor| tensor.dims.get(place.indices.len()..));
-    width.unwrap_or_default().iter().any(|extent| match extent {
+    written_row(ir, stmt).iter().any(|extent| match extent {
         Expr::Int { value } => *value > LANES,
         Expr::Name { name, .. } => range_of(ir, name).is_none_or(|(_, high)| high > LANES),
         _ => true,
     })
+}
+
+/// The extents of what a statement writes at once: none, if it writes an element or nothing.
+pub(crate) fn written_row<'a>(ir: &'a Pipeline, stmt: &Stmt) -> &'a [Expr] {
+    let Some(place) = walk::target(stmt) else { return &[] };
+    let tensor = ir.tensors.iter().find(|known| known.name == place.tensor);
+    tensor.and_then(|tensor| tensor.dims.get(place.indices.len()..)).unwrap_or_default()
 }
 
 /// Whether an extent is the number `count`, by name or by formula.

@@ -52,6 +52,19 @@ pub enum Way {
     PerRank,
 }
 
+impl Way {
+    /// Every way.
+    pub const ALL: [Way; 2] = [Way::PerExpert, Way::PerRank];
+
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::PerExpert => "per-expert",
+            Way::PerRank => "per-rank",
+        }
+    }
+}
+
 /// Calls of one shape.
 #[derive(Debug, Clone)]
 pub struct LowLatencyCase {

@@ -13,6 +13,7 @@ use crate::plan::numbers::eval;
 use crate::plan::roles::role_use;
 use crate::plan::window::{Extent, SlotExtent, Window};
 use crate::plan::{CfgGroup, CfgKind, CfgMember, RoleWarps, channels, flag, int};
+use crate::schedule::extents::written_row;
 use crate::schedule::rules::WayBack;
 
 /// Parts of a row that are told of one by one where rows go back to their tokens.
@@ -168,10 +169,8 @@ impl Planner<'_> {
         }
         let mut widest = 1;
         walk::stmts(&role.body, &mut |stmt| {
-            let Some(place) = walk::target(stmt) else { return };
-            let tensor = self.ir.tensors.iter().find(|known| known.name == place.tensor);
-            let extents = tensor.and_then(|tensor| tensor.dims.get(place.indices.len()..));
-            let width = extents.unwrap_or_default().iter().map(|it| eval(it, self.numbers));
+            let extents = written_row(self.ir, stmt).iter();
+            let width = extents.map(|extent| eval(extent, self.numbers));
             let width: i64 = width.map(|extent| extent.unwrap_or(1)).product();
             widest = widest.max(width);
         });
