@@ -67,7 +67,7 @@ macro_rules! programs {
 
         #[test]
         fn programs_leave_the_same_on_gpus() {
-            if crate::gpus::found() {
+            if let Some(_turn) = crate::gpus::turn() {
                 $($name::by_hand().check_on_gpus();)*
             }
         }

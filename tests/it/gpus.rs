@@ -1,7 +1,7 @@
 //! What runs on GPUs, which ranks share where there are fewer, and is skipped where there is none.
 
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ep_runtime::buffer::CallOptions;
@@ -13,38 +13,39 @@ use ep_verify::selftest::{LowLatency, LowLatencyCase, Mode, Operation, Repeats, 
 
 use crate::low_latency::{Calls, RANKS, times};
 
-/// Whether there is a GPU; a test that is skipped says so.
-pub(crate) fn found() -> bool {
-    let found = ep_runtime::gpu::devices().is_ok_and(|devices| !devices.is_empty());
-    if !found {
-        // Past the capture of the harness, which hides what passing tests print.
-        let _ = writeln!(std::io::stderr(), "skipped: no GPU");
+/// The GPUs, for one test at a time: ranks wait for each other on them, and for room that another test's ranks take.
+/// None where there is no GPU; a test that is skipped says so.
+pub(crate) fn turn() -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    if ep_runtime::gpu::devices().is_ok_and(|devices| !devices.is_empty()) {
+        // What failed before leaves nothing behind.
+        return Some(TURN.lock().unwrap_or_else(PoisonError::into_inner));
     }
-    found
+    // Past the capture of the harness, which hides what passing tests print.
+    let _ = writeln!(std::io::stderr(), "skipped: no GPU");
+    None
 }
 
-/// Ranks on the GPUs; none where there is no GPU.
-fn group(options: impl FnOnce() -> GpuOptions, leaves_out_absent: bool) -> Option<Group> {
-    if !found() {
-        return None;
-    }
+/// Ranks on the GPUs.
+fn group(options: &GpuOptions, leaves_out_absent: bool) -> Group {
     let jit = Jit::new(Nvrtc::find().expect("it is there"), Cache::at(None).expect("a folder"));
-    let backend = GpuBackend::new(&options(), compile_with(Arc::new(jit))).expect("they open");
+    let backend = GpuBackend::new(options, compile_with(Arc::new(jit))).expect("they open");
     let options = GroupOptions { timeout: Duration::from_secs(2), leaves_out_absent };
-    Some(Group::new(Arc::new(backend), options).expect("there is a group"))
+    Group::new(Arc::new(backend), options).expect("there is a group")
 }
 
-/// Low-latency calls; none where there is no GPU.
-fn on_gpus(leaves_out_absent: bool) -> Option<Calls> {
-    let spread = || GpuOptions::spread(RANKS).expect("there are GPUs");
-    group(spread, leaves_out_absent).map(Calls::of)
+/// Low-latency calls.
+fn on_gpus(leaves_out_absent: bool) -> Calls {
+    let spread = GpuOptions::spread(RANKS).expect("there are GPUs");
+    Calls::of(group(&spread, leaves_out_absent))
 }
 
 /// A kernel that is brought to the SMs before the one ahead of it is done takes the place of the other rank's.
 #[test]
 fn ranks_that_fill_a_gpu_together_do_not_wait_for_each_other_forever() {
-    let both_on_one = || GpuOptions { devices: vec![0; 2], ..GpuOptions::default() };
-    let Some(group) = group(both_on_one, false) else { return };
+    let Some(_turn) = turn() else { return };
+    let both_on_one = GpuOptions { devices: vec![0; 2], ..GpuOptions::default() };
+    let group = group(&both_on_one, false);
     let sms = group.backend().sms(0);
     let case = LowLatencyCase {
         tokens: 8,
@@ -65,7 +66,8 @@ fn ranks_that_fill_a_gpu_together_do_not_wait_for_each_other_forever() {
 
 #[test]
 fn low_latency_goes_on_while_ranks_come_and_go() {
-    let Some(mut calls) = on_gpus(false) else { return };
+    let Some(_turn) = turn() else { return };
+    let mut calls = on_gpus(false);
     (0..50).for_each(|call| calls.run(|rank| (rank + call) % 3 == 0));
     for (out, missed) in [(1, 1), (0, 2), (2, 5)] {
         calls.group.leave_out(out, true).expect("there is such a rank");
@@ -85,7 +87,8 @@ fn low_latency_goes_on_while_ranks_come_and_go() {
 
 #[test]
 fn a_rank_that_does_not_answer_is_missed_and_comes_back() {
-    let Some(calls) = on_gpus(true) else { return };
+    let Some(_turn) = turn() else { return };
+    let calls = on_gpus(true);
     for (out, apart) in [(2, false), (0, true)] {
         (0..20).for_each(|call| calls.run(|rank| apart != ((rank + call) % 3 == 0)));
         (0..3).for_each(|_| calls.run_without(&[out], |_| apart));
