@@ -13,6 +13,7 @@ mod errors;
 mod group;
 mod low_latency;
 mod offered;
+mod per_rank;
 mod tensor;
 
 use pyo3::prelude::*;
@@ -30,6 +31,8 @@ mod _core {
     use super::low_latency::{LowLatencyCombiner, LowLatencyDispatcher, Pending};
     #[pymodule_export]
     use super::offered::Offered;
+    #[pymodule_export]
+    use super::per_rank::{PerRankKernels, PerRankSent};
     #[pymodule_export]
     use super::run_command;
     #[pymodule_export]

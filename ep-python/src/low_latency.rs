@@ -15,17 +15,17 @@ use crate::group::Group;
 type TablesTuple = (u64, u64, u64);
 
 /// A kernel's numbers, and the experts of each local rank on its device.
-struct Shape {
-    group: ep_runtime::group::Group,
-    tokens: usize,
-    hidden: usize,
-    topk: usize,
-    local_experts: usize,
+pub(crate) struct Shape {
+    pub(crate) group: ep_runtime::group::Group,
+    pub(crate) tokens: usize,
+    pub(crate) hidden: usize,
+    pub(crate) topk: usize,
+    pub(crate) local_experts: usize,
     expert_begin: Vec<DeviceTensor<i32, 1>>,
 }
 
 impl Shape {
-    fn new(
+    pub(crate) fn new(
         group: &Group,
         [tokens, hidden, topk, experts]: [usize; 4],
         placement: Option<Vec<i32>>,
@@ -52,12 +52,12 @@ impl Shape {
         Ok(Shape { group, tokens, hidden, topk, local_experts, expert_begin })
     }
 
-    fn expert_begin(&self, rank: usize) -> Result<DeviceTensor<i32, 1>, Failure> {
+    pub(crate) fn expert_begin(&self, rank: usize) -> Result<DeviceTensor<i32, 1>, Failure> {
         Ok(self.expert_begin[self.group.local_index(rank)?].clone())
     }
 
     /// Rows that a local expert may get.
-    fn rows(&self) -> u64 {
+    pub(crate) fn rows(&self) -> u64 {
         (self.group.ranks() * self.tokens) as u64
     }
 
@@ -77,13 +77,16 @@ impl Shape {
     }
 
     /// A row for each packed one.
-    fn packed<E>(&self, address: u64, columns: usize) -> DeviceTensor<E, 3> {
+    pub(crate) fn packed<E>(&self, address: u64, columns: usize) -> DeviceTensor<E, 3> {
         dense(address, [self.local_experts as u64, self.rows(), columns as u64])
     }
 }
 
 /// A tensor of the caller whose elements lie side by side.
-fn dense<E, const RANK: usize>(address: u64, extents: [u64; RANK]) -> DeviceTensor<E, RANK> {
+pub(crate) fn dense<E, const RANK: usize>(
+    address: u64,
+    extents: [u64; RANK],
+) -> DeviceTensor<E, RANK> {
     let mut strides = [1; RANK];
     for axis in (1..RANK).rev() {
         strides[axis - 1] = strides[axis] * extents[axis] as i64;
@@ -93,9 +96,40 @@ fn dense<E, const RANK: usize>(address: u64, extents: [u64; RANK]) -> DeviceTens
 }
 
 /// Rows of the caller, which may lie apart.
-fn apart<E>(of: Rows, extents: [u64; 2]) -> DeviceTensor<E, 2> {
+pub(crate) fn apart<E>(of: Rows, extents: [u64; 2]) -> DeviceTensor<E, 2> {
     // SAFETY: as above.
     unsafe { DeviceTensor::from_raw(of.address, extents, [of.row_stride, of.column_stride]) }
+}
+
+/// The payload that is called so.
+pub(crate) fn payload_named(name: &str) -> Result<dispatch::Payload, Failure> {
+    use dispatch::Payload::{Bf16, Fp8, Fp8Packed};
+    let all = [("bf16", Bf16), ("fp8", Fp8), ("fp8-packed", Fp8Packed)];
+    let found = all.iter().find(|(known, _)| *known == name).map(|(_, arm)| *arm);
+    named("payload", name, found, &all.map(|(name, _)| name))
+}
+
+/// Packed rows, and their scales if they have any.
+pub(crate) fn payload_tensor(
+    shape: &Shape,
+    payload: dispatch::Payload,
+    x: u64,
+    scale: u64,
+) -> dispatch::PayloadTensor<3> {
+    let scales = shape.hidden.div_ceil(128);
+    match payload {
+        dispatch::Payload::Bf16 => {
+            dispatch::PayloadTensor::Bf16 { x: shape.packed(x, shape.hidden) }
+        }
+        dispatch::Payload::Fp8 => {
+            let (x, scale) = (shape.packed(x, shape.hidden), shape.packed(scale, scales));
+            dispatch::PayloadTensor::Fp8 { x, scale }
+        }
+        dispatch::Payload::Fp8Packed => {
+            let (x, scale) = (shape.packed(x, shape.hidden), shape.packed(scale, scales));
+            dispatch::PayloadTensor::Fp8Packed { x, scale }
+        }
+    }
 }
 
 /// Sends a row for each expert of a token, and packs what arrives by expert.
@@ -117,11 +151,8 @@ impl LowLatencyDispatcher {
         payload: &str,
         placement: Option<Vec<i32>>,
     ) -> PyResult<LowLatencyDispatcher> {
-        use dispatch::Payload::{Bf16, Fp8, Fp8Packed};
         released(py, || {
-            let all = [("bf16", Bf16), ("fp8", Fp8), ("fp8-packed", Fp8Packed)];
-            let found = all.iter().find(|(name, _)| *name == payload).map(|(_, arm)| *arm);
-            let payload = named("payload", payload, found, &all.map(|(name, _)| name))?;
+            let payload = payload_named(payload)?;
             let [tokens, hidden, topk, experts] = numbers;
             let (nodes, max_tokens) = (group.inner.nodes(), tokens);
             let own = dispatch::Shape { nodes, hidden, topk, experts, max_tokens, tokens };
@@ -171,7 +202,7 @@ impl LowLatencyDispatcher {
             };
             let experts = [shape.local_experts as u64];
             let outputs = dispatch::Outputs {
-                packed_x: self.packed(packed, scale),
+                packed_x: payload_tensor(shape, self.payload, packed, scale),
                 packed_count: dense(counts, experts),
                 statistics: (statistics != 0).then(|| dense(statistics, experts)),
                 wait_ns: shape.waits(waits),
@@ -185,24 +216,6 @@ impl LowLatencyDispatcher {
             let sent = self.kernel.send_into(rank, &how, &inputs, &outputs, &args, &into)?;
             Ok(Some(Pending(Sent::Dispatch(sent))))
         })
-    }
-}
-
-impl LowLatencyDispatcher {
-    fn packed(&self, x: u64, scale: u64) -> dispatch::PayloadTensor<3> {
-        let (shape, hidden) = (&self.shape, self.shape.hidden);
-        let scales = hidden.div_ceil(128);
-        match self.payload {
-            dispatch::Payload::Bf16 => dispatch::PayloadTensor::Bf16 { x: shape.packed(x, hidden) },
-            dispatch::Payload::Fp8 => {
-                let (x, scale) = (shape.packed(x, hidden), shape.packed(scale, scales));
-                dispatch::PayloadTensor::Fp8 { x, scale }
-            }
-            dispatch::Payload::Fp8Packed => {
-                let (x, scale) = (shape.packed(x, hidden), shape.packed(scale, scales));
-                dispatch::PayloadTensor::Fp8Packed { x, scale }
-            }
-        }
     }
 }
 

@@ -243,12 +243,14 @@ def host_time(rank: int, ranks: int) -> None:
     x, ids, _ = drawn(128)
     facade = deep_ep.Buffer(dist.group.WORLD)
     layout = facade.get_dispatch_layout(ids, EXPERTS)
-    low = epforge.LowLatency(buffer.group, tokens=128, hidden=HIDDEN, topk=TOPK, experts=EXPERTS, payload="fp8")
+    shape = {"tokens": 128, "hidden": HIDDEN, "topk": TOPK, "experts": EXPERTS, "payload": "fp8"}
+    ways = [epforge.LowLatency(buffer.group, **shape, way=way) for way in ("per-expert", "per-rank")]
     factors = torch.rand(128, TOPK)
     # A default device is a mode of torch that each of its functions asks, at a microsecond or more.
     torch.set_default_device(None)
-    names = ("dispatch", "combine", "combine of an array", "few", "few back", "facade dispatch", "facade combine")
-    spent: dict[str, list[float]] = {name: [] for name in names}
+    names = ("dispatch", "combine", "combine of an array", "facade dispatch", "facade combine")
+    few = [f"{call} {low.way}" for low in ways for call in ("few", "few back")]
+    spent: dict[str, list[float]] = {name: [] for name in (*names, *few)}
 
     def timed(name: str, call: Any) -> Any:
         begun = time.perf_counter()
@@ -263,10 +265,12 @@ def host_time(rank: int, ranks: int) -> None:
         timed("combine of an array", lambda rows=rows, handle=handle: buffer.combine(rows, handle))
         del received, handle
         torch.cuda.synchronize()
-        packed = timed("few", lambda: low.dispatch(x, ids))
-        rows = torch.zeros(packed.x.shape, dtype=torch.bfloat16, device=x.device)
-        timed("few back", lambda rows=rows, packed=packed: low.combine(rows, packed, factors))
-        torch.cuda.synchronize()
+        for low in ways:
+            packed = timed(f"few {low.way}", lambda low=low: low.dispatch(x, ids))
+            rows = torch.zeros(packed.x.shape, dtype=torch.bfloat16, device=x.device)
+            back = (rows, packed, factors)
+            timed(f"few back {low.way}", lambda low=low, back=back: low.combine(*back))
+            torch.cuda.synchronize()
     named = {"num_tokens_per_rank": layout[0], "is_token_in_rank": layout[3], "num_tokens_per_expert": layout[2]}
     for _ in range(100):
         # All may come, so that nobody waits for the counts.
@@ -375,6 +379,7 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int, only: str
         (host_time,),
         (torch_calls.legacy_in_processes,),
         (torch_calls.low_latency_in_processes,),
+        (torch_calls.low_latency_per_rank,),
         (torch_callers.trainer,),
         (torch_callers.server,),
         (torch_callers.documented,),

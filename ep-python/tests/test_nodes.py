@@ -189,33 +189,38 @@ def worst_case(rank: int, ranks: int, gather: Gather) -> None:
     same_bits(combined, (own.x[rank].astype(np.float32) * own.times(rank)).astype(ml_dtypes.bfloat16))
 
 
+def packs(own: Problem, rank: int, buffer: deep_ep.Buffer, most: int, **options: Any) -> tuple[Any, Any]:
+    """A low-latency dispatch that leaves each row where it has to be, bit for bit; the rows, and the handle."""
+    x, ids = (numpy_torch.as_tensor(it[rank]) for it in (own.x, own.topk_idx))
+    came, counts, handle, event, hook = buffer.low_latency_dispatch(x, ids, most, own.experts, **options)
+    hook() if options["return_recv_hook"] else event.current_stream_wait()
+    source, ranges, *numbers = handle
+    assert numbers == [most, own.hidden, own.experts]
+    for expert in range(own.experts // own.ranks):
+        sent = arrivals(own, rank, expert)
+        assert counts[expert] == sum(len(tokens) for tokens in sent)
+        for other, tokens in enumerate(sent):
+            first, count = int(ranges[expert, other]) >> 32, int(ranges[expert, other]) & 0xFFFFFFFF
+            where = slice(first, first + count)
+            got = source[expert, where]
+            assert sorted(got.tolist()) == tokens
+            rows = own.x[other][np.asarray(got)]
+            if not options["use_fp8"]:
+                same_bits(came[expert, where], rows)
+                continue
+            for made, wanted in zip(came, cast(rows, "fp8"), strict=True):
+                same_bits(np.ascontiguousarray(made[expert, where]), wanted)
+    return came, handle
+
+
 def few_tokens(rank: int, ranks: int, gather: Gather) -> None:
     own, most = drawn(ranks, [5, 0, 3, 6], hidden=256, experts=8), 8
     buffer = facade(rank, ranks, gather, low_latency_mode=True, num_qps_per_rank=2)
-    x, ids, weights = (numpy_torch.as_tensor(it[rank]) for it in (own.x, own.topk_idx, own.topk_weights))
+    ids, weights = (numpy_torch.as_tensor(it[rank]) for it in (own.topk_idx, own.topk_weights))
     wait = numpy_torch.zeros((ranks,), dtype=numpy_torch.int64)
     for use_fp8, hooked in ((True, False), (False, True)):
-        how = {"async_finish": not hooked, "return_recv_hook": hooked}
-        came, counts, handle, event, hook = buffer.low_latency_dispatch(
-            x, ids, most, own.experts, use_fp8=use_fp8, dispatch_wait_recv_cost_stats=wait, **how
-        )
-        hook() if hooked else event.current_stream_wait()
-        source, ranges, *numbers = handle
-        assert numbers == [most, own.hidden, own.experts]
-        for expert in range(own.experts // ranks):
-            sent = arrivals(own, rank, expert)
-            assert counts[expert] == sum(len(tokens) for tokens in sent)
-            for other, tokens in enumerate(sent):
-                first, count = int(ranges[expert, other]) >> 32, int(ranges[expert, other]) & 0xFFFFFFFF
-                where = slice(first, first + count)
-                got = source[expert, where]
-                assert sorted(got.tolist()) == tokens
-                rows = own.x[other][np.asarray(got)]
-                if not use_fp8:
-                    same_bits(came[expert, where], rows)
-                    continue
-                for made, wanted in zip(came, cast(rows, "fp8"), strict=True):
-                    same_bits(np.ascontiguousarray(made[expert, where]), wanted)
+        how = {"use_fp8": use_fp8, "async_finish": not hooked, "return_recv_hook": hooked}
+        came, handle = packs(own, rank, buffer, most, dispatch_wait_recv_cost_stats=wait, **how)
     combined, _, hook = buffer.low_latency_combine(came, ids, weights, handle, return_recv_hook=True)
     hook()
     total = np.zeros(own.x[rank].shape, np.float32)

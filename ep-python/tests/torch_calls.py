@@ -207,6 +207,65 @@ def legacy_in_processes(rank: int, ranks: int, nodes: int = 1) -> None:
     buffer.destroy()
 
 
+def rows_as_sent(packed: Any, handle: Any, every: list[Any], every_ids: list[Any], most: int) -> Any:
+    """The packed rows, each where the handle says that it is, or off by no more than its cast."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rows = packed if torch.is_tensor(packed) else unpacked(packed)
+    src_info, layout_range, *numbers = handle
+    assert numbers == [most, WIDE, EXPERTS]
+    for expert in range(EXPERTS // ranks):
+        for source in range(ranks):
+            begin, count = (int(it) for it in (layout_range[expert, source] >> 32, layout_range[expert, source]))
+            count &= 0xFFFFFFFF
+            came = src_info[expert, begin : begin + count]
+            sent = (every_ids[source] == rank * EXPERTS // ranks + expert).any(1).nonzero().flatten()
+            assert torch.equal(came.sort().values.long(), sent)
+            ours, theirs = rows[expert, begin : begin + count], every[source][came.long()]
+            assert torch.equal(ours, theirs) if rows is packed else calc_diff(ours, theirs) < 1e-3
+    return rows
+
+
+def low_latency_per_rank(rank: int, ranks: int) -> None:
+    """The same where a row travels once for each rank: every cast, with and without hook, statistics, zero copy."""
+    most = 12
+    buffer = deep_ep.Buffer(dist.group.WORLD, low_latency_mode=True, explicitly_destroy=True)
+    buffer.low_latency_way = "per-rank"
+    local, first = EXPERTS // ranks, rank * EXPERTS // ranks
+    tokens = [7, 0, 12, 5][rank]
+    x, (ids, weights) = torch.randn(tokens, WIDE).to(torch.bfloat16), routed(tokens)
+    every, every_ids = gathered(x), gathered(ids)
+    statistics = torch.zeros(local, dtype=torch.int32)
+    wanted = torch.tensor([sum((ids == first + e).sum().item() for ids in every_ids) for e in range(local)])
+    turn = 0
+    for cast in ({"use_fp8": False}, {}, {"round_scale": True}, {"round_scale": True, "use_ue8m0": True}):
+        for hooked in (False, True):
+            turn += 1
+            how = {"async_finish": not hooked, "return_recv_hook": hooked}
+            packed, counts, handle, event, hook = buffer.low_latency_dispatch(
+                x, ids, most, EXPERTS, cumulative_local_expert_recv_stats=statistics, **how, **cast
+            )
+            hook() if hooked else event.current_stream_wait()
+            assert torch.equal(counts, wanted.int()) and torch.equal(statistics, wanted.int() * turn)
+            rows = rows_as_sent(packed, handle, every, every_ids, most)
+            given = torch.zeros_like(rows) if hooked else rows
+            if hooked:
+                buffer.get_next_low_latency_combine_buffer(handle)[:, :, :] = rows
+            out = torch.empty_like(x)
+            sums, event, hook = buffer.low_latency_combine(
+                given, ids, weights, handle, zero_copy=hooked, out=out, **how
+            )  # fmt: skip
+            hook() if hooked else event.current_stream_wait()
+            factor = torch.where(ids >= 0, weights, 0).sum(1, keepdim=True)
+            assert sums is out and (not tokens or calc_diff(sums, x.float() * factor) < 1e-3)
+    try:
+        buffer.low_latency_combine(rows, ids, weights, handle, use_logfmt=True)
+    except epforge.Mismatch as error:
+        assert str(error) == "calls per rank come back as bf16: `wire=logfmt` is for way `per-expert`"
+    else:
+        raise AssertionError("rows per rank came back in ten bits a value")
+    buffer.destroy()
+
+
 def low_latency_in_processes(rank: int, ranks: int) -> None:
     """The first API for few tokens: every cast, with and without hook, statistics, zero copy, LogFMT, masks."""
     group, most = dist.group.WORLD, 12
@@ -230,20 +289,7 @@ def low_latency_in_processes(rank: int, ranks: int) -> None:
             )  # fmt: skip
             hook() if hooked else event.current_stream_wait()
             assert torch.equal(counts, wanted.int()) and torch.equal(statistics, wanted.int() * turn)
-            rows = packed if torch.is_tensor(packed) else unpacked(packed)
-            src_info, layout_range, *numbers = handle
-            assert numbers == [most, WIDE, EXPERTS]
-            for expert in range(local):
-                for source in range(ranks):
-                    begin, count = (
-                        int(it) for it in (layout_range[expert, source] >> 32, layout_range[expert, source])
-                    )
-                    count &= 0xFFFFFFFF
-                    came = src_info[expert, begin : begin + count]
-                    sent = (every_ids[source] == first + expert).any(1).nonzero().flatten()
-                    assert torch.equal(came.sort().values.long(), sent)
-                    ours, theirs = rows[expert, begin : begin + count], every[source][came.long()]
-                    assert torch.equal(ours, theirs) if rows is packed else calc_diff(ours, theirs) < 1e-3
+            rows = rows_as_sent(packed, handle, every, every_ids, most)
             if not torch.is_tensor(packed):
                 assert packed[1].stride(1) == 1, "products of FP8 read scales by columns"
             for zero_copy, use_logfmt in ((False, False), (True, False), (False, True)):
@@ -410,6 +456,9 @@ class Torch(unittest.TestCase):
 
     def test_the_first_api_for_few_tokens(self) -> None:
         ranks_in_processes(2, PLACE, low_latency_in_processes)
+
+    def test_the_first_api_for_few_tokens_per_rank(self) -> None:
+        ranks_in_processes(2, PLACE, low_latency_per_rank)
 
     def test_the_first_api_for_few_tokens_between_nodes(self) -> None:
         ranks_in_processes(4, "cpu", low_latency_in_processes, nodes=2)

@@ -16,7 +16,7 @@
 //!
 //! | to | modules |
 //! |---|---|
-//! | call | [`group`], [`buffer`], [`graph`], [`error`] |
+//! | call | [`group`], [`buffer`], [`graph`], [`error`]; [`per_rank`] for few tokens |
 //! | choose a machine | [`gpu`], `host`, `join` for processes, [`backend`] for what they have in common |
 //! | hold tensors and windows | [`tensor`], [`memory`], [`args`], [`bf16`] |
 //! | leave the machine | `net` |
@@ -48,6 +48,7 @@ pub mod join;
 pub mod memory;
 #[cfg(target_os = "linux")]
 pub mod net;
+pub mod per_rank;
 pub mod perturb;
 pub mod tensor;
 pub mod timeouts;

@@ -29,12 +29,12 @@ pub use node_dispatch::NodeDispatch;
 pub use node_layout::{NodeLayout, NodeNotify, node_notify};
 pub use nvl_combine::NvlCombine;
 pub use nvl_dispatch::NvlDispatch;
-pub use pack::{Cast, Merge, Pack, cast, merge};
+pub use pack::{Cast, Merge, Pack, Weigh, cast, merge, weigh};
 
 use crate::pipeline::AnyPipeline;
 
 /// Every standard pipeline.
-pub const ALL: [AnyPipeline; 18] = [
+pub const ALL: [AnyPipeline; 19] = [
     AnyPipeline::of::<Layout>(),
     AnyPipeline::of::<NvlDispatch>(),
     AnyPipeline::of::<NvlCombine>(),
@@ -52,5 +52,6 @@ pub const ALL: [AnyPipeline; 18] = [
     AnyPipeline::of::<LowLatencyCombine>(),
     AnyPipeline::of::<Cast>(),
     AnyPipeline::of::<Pack>(),
+    AnyPipeline::of::<Weigh>(),
     AnyPipeline::of::<Merge>(),
 ];

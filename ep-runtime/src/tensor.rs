@@ -178,6 +178,17 @@ impl<E, const RANK: usize> DeviceTensor<E, RANK> {
     }
 }
 
+impl<E> DeviceTensor<E, 3> {
+    /// The same rows in one list, if they all lie equally far apart.
+    pub(crate) fn as_list(&self) -> Option<DeviceTensor<E, 2>> {
+        let ([lists, rows, columns], [list, row, column]) = (self.extents, self.strides);
+        let (address, memory) = (self.address, self.memory.clone());
+        let (extents, strides) = ([lists * rows, columns], [row, column]);
+        let is_even = list == rows as i64 * row;
+        is_even.then_some(DeviceTensor { address, extents, strides, memory, elem: PhantomData })
+    }
+}
+
 impl<E> DeviceTensor<E, 2> {
     /// The same of rows whose elements may lie apart.
     pub(crate) fn borrowed_rows(rows: &Rows, extents: [u64; 2]) -> DeviceTensor<E, 2> {

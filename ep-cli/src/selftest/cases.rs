@@ -280,15 +280,21 @@ fn low_latency(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let pairs = place.options.pairs.unwrap_or(place.either(2000, 3));
     let told = place.group(ranks)?;
     let untold = place.group_leaving_out_absent(ranks)?;
-    all_of([(told, Moved::Fp8), (untold, Moved::Bf16)].into_iter().map(|(ranks, payload)| {
+    let cases = [
+        (&told, Moved::Fp8, Way::PerExpert),
+        (&untold, Moved::Bf16, Way::PerExpert),
+        (&told, Moved::Fp8, Way::PerRank),
+        (&told, Moved::Bf16, Way::PerRankLate),
+    ];
+    all_of(cases.into_iter().map(|(ranks, payload, way)| {
         let case = LowLatencyCase {
             tokens: place.either(128, 5),
             hidden: place.either(7168, 144),
             topk: place.either(8, 2),
             experts: place.either(32, 5),
             payload,
-            way: Way::PerExpert,
-            call: place.call(&ranks),
+            way,
+            call: place.call(ranks),
             pairs: u32::try_from(pairs).unwrap_or(u32::MAX),
         };
         let words = format!("{case:?}");

@@ -260,3 +260,41 @@ class LowLatencyCombiner:
 
 class Pending:
     def recv(self, how: Call) -> None: ...
+
+class PerRankSent: ...
+
+class PerRankKernels:
+    def __new__(
+        cls, group: Group, numbers: list[int], payload: str, placement: list[int] | None, weights_ahead: bool
+    ) -> PerRankKernels: ...
+    @property
+    def local_experts(self) -> int: ...
+    @property
+    def window_bytes(self) -> int: ...
+    @property
+    def table_words(self) -> int: ...
+    def send(
+        self,
+        rank: int,
+        tokens: int,
+        x: Rows,
+        topk_idx: int,
+        topk_weights: int,
+        packed: int,
+        scale: int,
+        counts: int,
+        tables: Tables,
+        more: int,
+        statistics: int,
+        how: Call,
+    ) -> PerRankSent: ...
+    def send_back(
+        self,
+        rank: int,
+        tokens: int,
+        x: int,
+        topk_weights: int,
+        combined: int,
+        sent: PerRankSent,
+        how: Call,
+    ) -> None: ...

@@ -15,6 +15,12 @@ from .results import PAYLOADS
 #: SMs of a call with fewer tokens than these: with fewer, calls of 8 tokens take a third longer.
 LEAST_SMS = 64
 
+#: Words of a line of memory.
+LINE = 32
+
+#: How rows may travel: once for each of their experts, or once for each rank.
+WAYS = ("per-expert", "per-rank")
+
 #: Stream, SMs, timeout, event before and event behind of a call.
 How = tuple[int | None, int | None, float | None, int | None, int | None]
 
@@ -26,6 +32,10 @@ class LowLatency(Caller):
     most of any rank in a call. Rows are given as bfloat16; ``payload`` is what travels and arrives: ``"bf16"``,
     or ``"fp8"`` with a ``float32`` scale for each 128 values, or ``"fp8-packed"`` with a power of two as a byte,
     cast on the way. ``between`` calls of a kind may be between their phases at once.
+
+    With ``way="per-rank"`` a row travels once for each rank that has any of its experts, and one sum comes back from
+    each: fewer bytes, and the same rows by expert. Such calls run in one go, within a node, and need every rank. With
+    ``weights_ahead`` their weights come with the dispatch, which spares the combine a way between ranks.
     """
 
     def __init__(
@@ -39,18 +49,27 @@ class LowLatency(Caller):
         payload: str = "bf16",
         between: int = 1,
         placement: Sequence[int] | None = None,
+        way: str = "per-expert",
+        weights_ahead: bool = False,
     ) -> None:
         # The warps of a block work on a message each.
         super().__init__(group, max(tokens, LEAST_SMS))
         if between < 1:
             raise _core.Mismatch(f"{between} calls between their phases are too few to make one")
+        if way not in WAYS:
+            raise _core.Mismatch(f"way `{way}` is none of {', '.join(WAYS)}")
+        if weights_ahead and way != "per-rank":
+            raise _core.Mismatch(f"`weights_ahead` is for way `per-rank`: rows that travel {way} need no weights")
         self.tokens, self.hidden, self.topk, self.experts = tokens, hidden, topk, experts
         self.payload, self.between = payload, between
+        self.way, self.weights_ahead = way, weights_ahead
         self._placement = None if placement is None else list(placement)
         self._dispatchers: dict[str, list[_core.LowLatencyDispatcher]] = {}
-        self.local_experts = self._dispatcher(payload)[0].local_experts
         self._combiners: dict[str, list[_core.LowLatencyCombiner]] = {}
-        self._combiner("bf16")
+        self._whole: dict[str, _core.PerRankKernels] = {}
+        self.local_experts: int = self._prepare(payload).local_experts
+        if way == "per-expert":
+            self._combiner("bf16")
         # They lie one behind another: each allocation costs a call a microsecond.
         ranks = group.ranks
         shapes = {"counts": (), "src_info": (ranks * tokens,), "range_first": (ranks,), "range_count": (ranks,)}
@@ -60,15 +79,29 @@ class LowLatency(Caller):
             shape = (self.local_experts, *more)
             self._tables[name] = (self._words, shape)
             self._words += math.prod(shape)
+        if way == "per-rank":
+            # Those of the combine begin at a whole line.
+            self._words = -(-self._words // LINE) * LINE
+            self._more, self._words = self._words, self._words + self._per_rank(payload).table_words
         #: How many calls of a kind each rank has made, and those that are between their phases.
         self._sent: dict[tuple[str, int], int] = {}
         self._open: dict[tuple[str, int, int], Launched] = {}
         #: The returns of ranks that these belong to: after one, all ranks begin again with the first kernels.
         self._returns = group.returns
 
-    def _make(self, kind: Any, payload: str) -> Any:
+    def _make(self, kind: Any, payload: str, *more: Any) -> Any:
         numbers = [self.tokens, self.hidden, self.topk, self.experts]
-        return kind(self.group._core, numbers, payload, self._placement)
+        return kind(self.group._core, numbers, payload, self._placement, *more)
+
+    def _per_rank(self, payload: str) -> _core.PerRankKernels:
+        """The kernels of both calls of a payload, made by all ranks together when the first call has it."""
+        if payload not in self._whole:
+            self._whole[payload] = self._make(_core.PerRankKernels, payload, self.weights_ahead)
+        return self._whole[payload]
+
+    def _prepare(self, payload: str) -> Any:
+        """Makes the kernels that send a payload, unless they are there; one of them."""
+        return self._per_rank(payload) if self.way == "per-rank" else self._dispatcher(payload)[0]
 
     def _dispatcher(self, payload: str) -> list[_core.LowLatencyDispatcher]:
         """The kernels of a payload, made by all ranks together when the first call has it."""
@@ -87,12 +120,14 @@ class LowLatency(Caller):
     def window_bytes(self) -> int:
         """Bytes that the kernels made so far take on each rank; outputs are arrays of the caller's library."""
         packing = sum(kernel.window_bytes for own in self._dispatchers.values() for kernel in own)
-        return packing + sum(kernel.window_bytes for own in self._combiners.values() for kernel in own)
+        whole = sum(kernels.window_bytes for kernels in self._whole.values())
+        return whole + packing + sum(kernel.window_bytes for own in self._combiners.values() for kernel in own)
 
     def dispatch(
         self,
         x: Any,
         topk_idx: Any,
+        topk_weights: Any = None,
         *,
         payload: str | None = None,
         statistics: Any = None,
@@ -110,28 +145,29 @@ class LowLatency(Caller):
         ``x`` is ``bfloat16[tokens, hidden]`` and ``topk_idx`` ``int64[tokens, topk]``, -1 for none and no expert
         twice. ``payload`` differs from that of the first calls at will. What arrives for each local expert is
         added to ``statistics``, an ``int32[local_experts]``, and the longest wait for each rank in ns to ``waits``, an
-        ``int64[ranks]``; in the emulator, once a result is looked at.
+        ``int64[ranks]``; in the emulator, once a result is looked at. ``topk_weights`` are those of the combine, where
+        they come ahead.
         """
         rank = self.group.rank(rank)
+        self._check_weights(topk_weights, self.weights_ahead, "dispatch")
+        self._refuse_waits(waits)
         library = library_of(x)
         how = (stream, sms, timeout, after, done)
         self._check_sums(statistics, "statistics", "int32", self.local_experts)
         self._check_sums(waits, "waits", "int64", self.group.ranks)
         sums = {"statistics": statistics, "waits": waits}
-        every = self._every(rank, (x, topk_idx))
+        every = self._every(rank, (x, topk_idx, topk_weights))
         self._settle(rank)
         name = payload or self.payload
-        kernels = self._dispatcher(name)
+        self._prepare(name)
         sent = {
-            each: self._send_rows(each, kernels, name, brought, library, sums, how, later)
-            for each, brought in every.items()
+            each: self._send_rows(each, name, brought, library, sums, how, later) for each, brought in every.items()
         }
         return Packed(self, sent, rank, sums)
 
     def _send_rows(
         self,
         rank: int,
-        kernels: list[_core.LowLatencyDispatcher],
         payload: str,
         arrays: tuple[Any, ...],
         library: Library | None,
@@ -141,6 +177,7 @@ class LowLatency(Caller):
     ) -> Launched:
         tokens, x, kept = self._rows(rank, arrays[0], "x", "bfloat16", self.hidden)
         ids = self._dense(rank, arrays[1], "topk_idx", "int64", (tokens, self.topk))
+        weights = self._weights(rank, arrays[2], tokens)
         values, scales = PAYLOADS[payload]
         rows = (self.local_experts, self.group.ranks * self.tokens)
         packed = self._new(rank, (*rows, self.hidden), values, library)
@@ -151,10 +188,16 @@ class LowLatency(Caller):
         outputs = (address_of(packed), 0 if scale is None else address_of(scale), counts, (at[0], at[1], at[2]))
         made = {"x": packed, "scale": scale, "tables": tables}
         statistics, waits = (self._sums_of(rank, name, sums[name], made) for name in ("statistics", "waits"))
-        launched = Launched(rank, library, tokens, made, outputs[3], (ids, kept))
+        launched = Launched(rank, library, tokens, made, outputs[3], (ids, kept, weights))
 
         def send(turn: int, call: _core.Call) -> _core.Pending | None:
-            return kernels[turn].send(rank, tokens, x, ids[0], *outputs, statistics, waits, later, call)
+            if self.way == "per-rank":
+                whole = self._per_rank(payload)
+                places = (x, ids[0], weights[0], *outputs, first + 4 * self._more, statistics)
+                launched.whole = whole, whole.send(rank, tokens, *places, call)
+                return None
+            kernel = self._dispatcher(payload)[turn]
+            return kernel.send(rank, tokens, x, ids[0], *outputs, statistics, waits, later, call)
 
         self._launch(launched, payload, send, how)
         return launched
@@ -163,7 +206,7 @@ class LowLatency(Caller):
         self,
         rows: Any,
         packed: Packed,
-        topk_weights: Any,
+        topk_weights: Any = None,
         *,
         topk_idx: Any = None,
         out: Any = None,
@@ -190,6 +233,10 @@ class LowLatency(Caller):
         if packed._owner is not self:
             raise _core.Mismatch("the packed rows belong to another `LowLatency`")
         packed._require_received()
+        self._check_weights(topk_weights, not self.weights_ahead, "combine")
+        self._refuse_waits(waits)
+        self._refuse_per_rank(topk_idx is not None, "add up what the dispatch sent: `topk_idx` is")
+        self._refuse_per_rank(wire != "bf16", f"come back as bf16: `wire={wire}` is")
         own = packed._own
         if out is not None and self.group.on_emulator:
             self._require_out(packed.rank, out, (own.tokens, self.hidden))
@@ -197,17 +244,17 @@ class LowLatency(Caller):
         how = (stream, sms, timeout, after, done)
         every = self._every(packed.rank, (rows, topk_weights, topk_idx))
         self._settle(packed.rank)
-        kernels = self._combiner(wire)
+        if self.way == "per-expert":
+            self._combiner(wire)
         sent = {}
         for rank, brought in every.items():
             target = None if self.group.on_emulator else out
-            sent[rank] = self._send_back(packed._sent[rank], kernels, wire, brought, target, waits, how, later)
+            sent[rank] = self._send_back(packed._sent[rank], wire, brought, target, waits, how, later)
         return Sums(self, sent, packed.rank, out, {"waits": waits})
 
     def _send_back(
         self,
         of: Launched,
-        kernels: list[_core.LowLatencyCombiner],
         wire: str,
         arrays: tuple[Any, ...],
         out: Any,
@@ -218,7 +265,7 @@ class LowLatency(Caller):
         rank, tokens = of.rank, of.tokens
         shape = (self.local_experts, self.group.ranks * self.tokens, self.hidden)
         rows = self._dense(rank, arrays[0], "rows", "bfloat16", shape)
-        weights = self._dense(rank, arrays[1], "topk_weights", "float32", (tokens, self.topk))
+        weights = self._weights(rank, arrays[1], tokens)
         ids = of.inputs[0]
         if arrays[2] is not None:
             ids = self._dense(rank, arrays[2], "topk_idx", "int64", (tokens, self.topk))
@@ -229,11 +276,30 @@ class LowLatency(Caller):
         launched = Launched(rank, of.library, tokens, made, of.tables, (ids, rows, weights, of))
 
         def send(turn: int, call: _core.Call) -> _core.Pending | None:
+            if of.whole is not None:
+                whole, sent = of.whole
+                whole.send_back(rank, tokens, rows[0], weights[0], sums_at, sent, call)
+                return None
             places = (rows[0], ids[0], weights[0], sums_at)
-            return kernels[turn].send(rank, tokens, *places, of.tables, waits_at, later, call)
+            return self._combiner(wire)[turn].send(rank, tokens, *places, of.tables, waits_at, later, call)
 
         self._launch(launched, f"combine {wire}", send, how)
         return launched
+
+    def _weights(self, rank: int, array: Any, tokens: int) -> tuple[int, Any]:
+        """Where the kernels of a rank find weights, 0 if the other call brings them."""
+        return (0, None) if array is None else self._dense(rank, array, "topk_weights", "float32", (tokens, self.topk))
+
+    def _check_weights(self, array: Any, are_due: bool, call: str) -> None:
+        if (array is not None) != are_due:
+            raise _core.Mismatch(f"`topk_weights` {'have to' if are_due else 'do not'} come with the {call}")
+
+    def _refuse_per_rank(self, is_asked: bool, what: str) -> None:
+        if is_asked and self.way == "per-rank":
+            raise _core.Mismatch(f"calls per rank {what} for way `per-expert`")
+
+    def _refuse_waits(self, waits: Any) -> None:
+        self._refuse_per_rank(waits is not None, "do not tell how long ranks were waited for: `waits` are")
 
     def _check_sums(self, array: Any, name: str, dtype: str, count: int) -> None:
         """Refuses what cannot take so many numbers that a call adds to."""
@@ -312,6 +378,8 @@ class Launched:
         self.made, self.tables, self.inputs = made, tables, inputs
         self.pending: _core.Pending | None = None
         self.key = ("", 0, 0)
+        #: Of a dispatch per rank: its kernels, and what their combine goes by.
+        self.whole: tuple[_core.PerRankKernels, _core.PerRankSent] | None = None
 
 
 class Phased:

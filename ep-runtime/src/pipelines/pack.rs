@@ -1,6 +1,6 @@
-//! `cast`, `pack` and `merge`: what a `decode-dispatch` and its `decode-combine` lack of a low-latency pair. Rows are
-//! cast before they go; those that came once for all experts of this rank are copied to each of them; and what these
-//! made of a row is added up, so that it goes back once.
+//! `cast`, `pack`, `weigh` and `merge`: what a `decode-dispatch` and its `decode-combine` lack of a low-latency pair.
+//! Rows are cast before they go; those that came once for all experts of this rank are copied to each of them; and what
+//! these made of a row is added up, with weights that came with it or come now, so that it goes back once.
 
 use super::decode_dispatch::DecodeDispatch;
 use crate::pipeline;
@@ -79,6 +79,47 @@ pipeline! {
             add statistics[local_expert] = count;
             for once in 0..1 where source == ranks - 1 {
                 store packed_count[local_expert] = first + count;
+            }
+        }
+    }
+
+    /// Brings the weights of a combine to where the rows are merged, for dispatches that had none.
+    pub pipeline Weigh {
+        shape {
+            ranks: 1..=64, topk: 1..=32, experts: 1..=4096, max_tokens: 1..=1024,
+            let local_experts = ceil(experts, ranks),
+            let max_rows = ranks * max_tokens,
+        }
+        // A message is three loads one after another: few to a warp.
+        tune { shares: 32 in [4, 8, 16, 32, 64] }
+        size tokens in 0..=max_tokens;
+        size received = rank_prefix[ranks, me];
+        uses handle DecodeDispatch { rank_prefix: i32[ranks + 1, ranks], send_row: i32[tokens, ranks] };
+        uses handle Pack { packed_row: i32[received, topk] };
+        input topk_weights: f32[tokens, topk];
+        output weight: f32[local_experts * max_rows];
+
+        message Weights { place: i32, weights: f32[topk] }
+        channel told: slots<Weights> over nvlink from Send to Take per all {
+            slot: [source, arrival: max_tokens], epochs: 2,
+        };
+
+        role Send on all blocks, 4 warps, one block a token {
+            for token in tokens {
+                for peer in ranks where send_row[token, peer] >= 0 {
+                    push told[peer] { place: send_row[token, peer], weights: topk_weights[token] };
+                }
+            }
+            close told;
+        }
+        role Take on all blocks, 4 warps, warps shared by (source, share) {
+            for message in told[source] where message.index % shares == share {
+                for choice in topk {
+                    let at = packed_row[message.place, choice];
+                    for once in 0..1 where at >= 0 {
+                        store weight[at] = message.weights[choice];
+                    }
+                }
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Many low-latency calls in a row, of all sizes, in one launch or by phases, with ranks that are late and ranks that
-//! make no calls for a while.
+//! Many low-latency calls in a row, of all sizes, in one launch or by phases, with ranks that are late and, where rows
+//! travel once for each expert, ranks that make no calls for a while.
 //!
 //! What a rank sends follows from the number of the call, so that the device draws it and judges what comes: the
 //! host looks now and then whether anything was wrong.
@@ -12,6 +12,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use per_rank::OfRank;
+
 use super::settle;
 use crate::findings::Findings;
 use crate::oracle::Differences;
@@ -20,6 +22,7 @@ use ep_runtime::buffer::{CallOptions, Placement};
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
 use ep_runtime::memory::DeviceMemory;
+use ep_runtime::per_rank::PerRank;
 use ep_runtime::pipelines::low_latency_dispatch::Payload;
 use ep_runtime::tensor::{Bf16, DeviceTensor};
 
@@ -48,19 +51,22 @@ const KINDS: [&str; 3] = ["counts and tokens", "rows", "sums"];
 pub enum Way {
     /// Once for each of their experts, by `low-latency-dispatch` and `low-latency-combine`.
     PerExpert,
-    /// Once for each rank, by `decode-dispatch` and `decode-combine`; their receivers pack and merge them.
+    /// Once for each rank, by [`ep_runtime::per_rank`],
     PerRank,
+    /// where the weights come with the combine.
+    PerRankLate,
 }
 
 impl Way {
     /// Every way.
-    pub const ALL: [Way; 2] = [Way::PerExpert, Way::PerRank];
+    pub const ALL: [Way; 3] = [Way::PerExpert, Way::PerRank, Way::PerRankLate];
 
     /// Its name in results.
     pub fn name(self) -> &'static str {
         match self {
             Way::PerExpert => "per-expert",
             Way::PerRank => "per-rank",
+            Way::PerRankLate => "per-rank-late",
         }
     }
 }
@@ -111,7 +117,7 @@ struct OneRank {
 /// What all ranks call.
 enum Kernels {
     PerExpert(Arc<per_expert::Kernels>),
-    PerRank(Arc<per_rank::Kernels>),
+    PerRank(Arc<PerRank>),
 }
 
 /// What the caller gives on a rank.
@@ -188,7 +194,7 @@ impl LowLatency {
     pub fn new(group: &Group, case: LowLatencyCase) -> Result<LowLatency, CallError> {
         let kernels = match case.way {
             Way::PerExpert => Kernels::PerExpert(per_expert::Kernels::prepare(group, &case)?),
-            Way::PerRank => Kernels::PerRank(per_rank::Kernels::prepare(group, &case)?),
+            Way::PerRank | Way::PerRankLate => Kernels::PerRank(per_rank::prepare(group, &case)?),
         };
         let ranks = group.local().map(|rank| {
             let given = Given::new(group, &case, rank)?;
@@ -196,7 +202,9 @@ impl LowLatency {
                 rank,
                 calls: match &kernels {
                     Kernels::PerExpert(kernels) => kernels.of_rank(group, &case, rank, &given)?,
-                    Kernels::PerRank(kernels) => kernels.of_rank(group, &case, rank, &given)?,
+                    Kernels::PerRank(kernels) => {
+                        Box::new(OfRank::new(kernels, group, &case, rank, &given)?)
+                    }
                 },
                 given,
                 found: DeviceMemory::zeroed(group.backend(), rank, FOUND_BYTES)?,
@@ -213,7 +221,8 @@ impl LowLatency {
         while call < self.case.pairs {
             let ranks = self.group.ranks();
             let number = mixed(call);
-            if ranks > 1 && (number % RARELY_MISSING == 1 || call == 1) {
+            let may_miss = ranks > 1 && self.case.way == Way::PerExpert;
+            if may_miss && (number % RARELY_MISSING == 1 || call == 1) {
                 let missing = (number >> 16) as usize % ranks;
                 let end = (call + 2 + number % 5).min(self.case.pairs);
                 self.go_on_without(missing, call..end)?;
@@ -446,7 +455,7 @@ mod tests {
 
     #[test]
     fn what_a_call_gets_wrong_is_found() {
-        for way in [Way::PerExpert, Way::PerRank] {
+        for way in Way::ALL {
             let Some(untouched) = found(way, None) else { return };
             assert_eq!(untouched, []);
             // What has no expert is not added up either.

@@ -110,13 +110,20 @@ class Engines:
             self._made[shape] = made
         return made
 
-    def low_latency(self, tokens: int, hidden: int, topk: int, experts: int, payload: str) -> LowLatency:
-        """The low-latency kernels for a shape. All ranks come here with the same shape."""
+    def low_latency(self, tokens: int, hidden: int, topk: int, experts: int, payload: str, way: str) -> LowLatency:
+        """The low-latency kernels for a shape. All ranks come here with the same shape, and rows travel one way."""
         shape = (tokens, hidden, topk, experts)
         made = self._low.get(shape)
         if made is None:
             made = self._low[shape] = LowLatency(
-                self.group, tokens=tokens, hidden=hidden, topk=topk, experts=experts, payload=payload, between=BETWEEN
+                self.group,
+                tokens=tokens,
+                hidden=hidden,
+                topk=topk,
+                experts=experts,
+                payload=payload,
+                between=BETWEEN,
+                way=way,
             )
         return made
 

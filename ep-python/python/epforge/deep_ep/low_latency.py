@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +48,12 @@ class LowLatencyCalls:
     """The low-latency calls of `Buffer`: any hidden size, top-k, number of experts, and up to 1024 tokens.
 
     What they give are tensors of their own, as many as the caller keeps. Two dispatches and two combines may be
-    between their phases at once.
+    between their phases at once. ``low_latency_way`` is the ``way`` of `LowLatency`, on all ranks the same and for all
+    calls of a shape; where rows travel once for each rank, calls are one phase, and a combine adds up what the dispatch
+    sent, whatever its ``topk_idx``.
     """
 
+    low_latency_way: str = os.environ.get("EPFORGE_LOW_LATENCY_WAY", "per-expert")
     engines: Engines | None
     group_size: int
 
@@ -90,7 +94,8 @@ class LowLatencyCalls:
         payload = "bf16" if not use_fp8 else "fp8-packed" if round_scale else "fp8"
         engines = self._engines()
         topk_idx = topk_idx.to(require().int64)
-        low = engines.low_latency(num_max_dispatch_tokens_per_rank, x.shape[1], topk_idx.shape[1], num_experts, payload)
+        most, way = num_max_dispatch_tokens_per_rank, self.low_latency_way
+        low = engines.low_latency(most, x.shape[1], topk_idx.shape[1], num_experts, payload, way)
 
         def launch(later: bool) -> Packed:
             statistics, waits = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
@@ -133,8 +138,9 @@ class LowLatencyCalls:
         def launch(later: bool) -> Sums:
             wire = "logfmt" if use_logfmt else "bf16"
             waits = combine_wait_recv_cost_stats
+            named = ids if low.way == "per-expert" else None
             return low.combine(
-                rows, handle.packed, topk_weights, topk_idx=ids, out=out, wire=wire, waits=waits, later=later
+                rows, handle.packed, topk_weights, topk_idx=named, out=out, wire=wire, waits=waits, later=later
             )
 
         def results(sums: Sums) -> tuple[Any, ...]:
@@ -222,11 +228,12 @@ def phases(
     if return_recv_hook:
         call = launch(True)
         made = results(call)
+        fills = [made[-1]]
 
         def hook() -> None:
-            if not call.is_here:
-                call.receive()
-                made[-1]()
+            call.receive()
+            while fills:
+                fills.pop()()
 
         return made, EventOverlap(), hook
     with engines.beside(None, async_finish, *inputs) as beside:

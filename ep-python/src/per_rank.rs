@@ -1,0 +1,173 @@
+//! Low latency with rows that travel once for each rank. All memory of results is the caller's.
+
+use ep_runtime::per_rank::{self, Dispatched, PerRank, Weights};
+use ep_runtime::pipelines::{decode_dispatch, low_latency_dispatch as dispatch, pack};
+use pyo3::prelude::*;
+
+use crate::arguments::{CallTuple, RowsTuple, call, rows};
+use crate::errors::released;
+use crate::group::Group;
+use crate::low_latency::{Shape, apart, dense, payload_named, payload_tensor};
+
+/// Words from the beginning of one table of a combine to that of the next are a multiple of these.
+const LINE: u64 = 32;
+
+/// Sends a row for each rank of a token, and brings back a sum of each.
+#[pyclass(frozen, module = "epforge._core")]
+pub(crate) struct PerRankKernels {
+    kernels: PerRank,
+    payload: dispatch::Payload,
+    shape: Shape,
+    experts: u64,
+    weights_ahead: bool,
+}
+
+/// A dispatch that has been launched.
+#[pyclass(frozen, module = "epforge._core")]
+pub(crate) struct PerRankSent(Dispatched);
+
+#[pymethods]
+impl PerRankKernels {
+    /// Emits, compiles and loads the kernels and maps their windows, on all ranks together.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        group: &Group,
+        numbers: [usize; 4],
+        payload: &str,
+        placement: Option<Vec<i32>>,
+        weights_ahead: bool,
+    ) -> PyResult<PerRankKernels> {
+        released(py, || {
+            let payload = payload_named(payload)?;
+            let [max_tokens, hidden, topk, experts] = numbers;
+            let shape = Shape::new(group, numbers, placement)?;
+            let own = per_rank::Shape { hidden, topk, experts, max_tokens };
+            let weights = if weights_ahead { Weights::AtDispatch } else { Weights::AtCombine };
+            let kernels = PerRank::prepare(&group.inner, own, payload, weights)?;
+            let experts = experts as u64;
+            Ok(PerRankKernels { kernels, payload, shape, experts, weights_ahead })
+        })
+    }
+
+    /// Most experts of any rank.
+    #[getter]
+    fn local_experts(&self) -> usize {
+        self.shape.local_experts
+    }
+
+    /// Bytes of the windows on each rank.
+    #[getter]
+    fn window_bytes(&self) -> i64 {
+        self.kernels.window_bytes()
+    }
+
+    /// Words of the tables that a dispatch leaves for its combine alone.
+    #[getter]
+    fn table_words(&self) -> u64 {
+        self.tables(0, (0, 0, 0)).1 / 4
+    }
+
+    /// Launches a dispatch, with weights if they come ahead. `tables` are as those of `LowLatencyDispatcher`; `more` is
+    /// where those of the combine begin.
+    #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
+    fn send(
+        &self,
+        py: Python<'_>,
+        rank: usize,
+        tokens: u64,
+        x: RowsTuple,
+        topk_idx: u64,
+        topk_weights: u64,
+        packed: u64,
+        scale: u64,
+        counts: u64,
+        tables: (u64, u64, u64),
+        more: u64,
+        statistics: u64,
+        how: CallTuple,
+    ) -> PyResult<PerRankSent> {
+        released(py, || {
+            let shape = &self.shape;
+            let topk = shape.topk as u64;
+            let inputs = dispatch::Inputs {
+                x: apart(rows(x), [tokens, shape.hidden as u64]),
+                topk_idx: dense(topk_idx, [tokens, topk]),
+                expert_begin: shape.expert_begin(rank)?,
+            };
+            let experts = [shape.local_experts as u64];
+            let outputs = dispatch::Outputs {
+                packed_x: payload_tensor(shape, self.payload, packed, scale),
+                packed_count: dense(counts, experts),
+                statistics: (statistics != 0).then(|| dense(statistics, experts)),
+                wait_ns: None,
+            };
+            let weights = self.weights_ahead.then(|| dense(topk_weights, [tokens, topk]));
+            let (tables, how) = (self.tables(more, tables).0, call(how)?);
+            let sent =
+                self.kernels.dispatch(rank, &how, &inputs, weights.as_ref(), &outputs, &tables)?;
+            Ok(PerRankSent(sent))
+        })
+    }
+
+    /// Launches a combine, with weights unless they came ahead.
+    #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
+    fn send_back(
+        &self,
+        py: Python<'_>,
+        rank: usize,
+        tokens: u64,
+        x: u64,
+        topk_weights: u64,
+        combined: u64,
+        sent: &PerRankSent,
+        how: CallTuple,
+    ) -> PyResult<()> {
+        released(py, || {
+            let shape = &self.shape;
+            let rows = shape.packed(x, shape.hidden);
+            let extents = [tokens, shape.topk as u64];
+            let weights = (!self.weights_ahead).then(|| dense(topk_weights, extents));
+            let combined = dense(combined, [tokens, shape.hidden as u64]);
+            let how = call(how)?;
+            let weights = weights.as_ref();
+            Ok(self.kernels.combine(rank, &how, &rows, weights, &sent.0, &combined)?)
+        })
+    }
+}
+
+impl PerRankKernels {
+    /// The tables of a dispatch, and where those behind `at` end.
+    fn tables(
+        &self,
+        at: u64,
+        (src_info, range_first, range_count): (u64, u64, u64),
+    ) -> (per_rank::Tables, u64) {
+        let shape = &self.shape;
+        let (local, ranks, topk) =
+            (shape.local_experts as u64, shape.group.ranks() as u64, shape.topk as u64);
+        let (tokens, most) = (shape.tokens as u64, shape.rows());
+        let mut end = at;
+        let mut next = |words: u64| {
+            let begin = end;
+            end += 4 * words.next_multiple_of(LINE);
+            begin
+        };
+        let routes = decode_dispatch::Handle {
+            recv_per_expert: dense(next(local), [local]),
+            tokens_per_rank: dense(next(ranks), [ranks]),
+            tokens_per_expert: dense(next(self.experts), [self.experts]),
+            rank_prefix: dense(next((ranks + 1) * ranks), [ranks + 1, ranks]),
+            recv_src: dense(next(most), [most]),
+            send_row: dense(next(tokens * ranks), [tokens, ranks]),
+        };
+        let places = pack::Handle {
+            src_info: dense(src_info, [local, most]),
+            range_first: dense(range_first, [local, ranks]),
+            range_count: dense(range_count, [local, ranks]),
+            packed_row: dense(next(most * topk), [most, topk]),
+            packed_weight: dense(next(local * most), [local * most]),
+        };
+        (per_rank::Tables { routes, places }, end)
+    }
+}

@@ -1,0 +1,229 @@
+"""Rows that travel once for each rank in the emulator, every access checked, against what NumPy makes of the same."""
+
+from __future__ import annotations
+
+import unittest
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import epforge
+import numpy_torch
+import test_low_latency as others
+import test_nodes
+from epforge import deep_ep
+from problems import Problem
+from processes import Gather, run_ranks
+from test_low_latency import drawn, made
+
+PAYLOADS = ("bf16", "fp8", "fp8-packed")
+
+
+def dispatched(own: Problem, low: epforge.LowLatency, **options: Any) -> list[epforge.Packed]:
+    """A dispatch on all ranks, with the weights if they come ahead."""
+    weights = own.topk_weights if low.weights_ahead else [None] * own.ranks
+    return [low.dispatch(own.x[r], own.topk_idx[r], weights[r], rank=r, **options) for r in range(own.ranks)]
+
+
+def few_tokens(rank: int, ranks: int, gather: Gather) -> None:
+    own, most = drawn(ranks, [5, 0, 3, 6], hidden=256, experts=9), 8
+    numpy_torch.import_as_torch()
+    buffer = deep_ep.Buffer(numpy_torch.ProcessGroup(rank, ranks, gather), low_latency_mode=True)
+    buffer.low_latency_way = "per-rank"
+    ids, weights = (numpy_torch.as_tensor(it[rank]) for it in (own.topk_idx, own.topk_weights))
+    for use_fp8, hooked in ((True, False), (False, True)):
+        how = {"use_fp8": use_fp8, "async_finish": not hooked, "return_recv_hook": hooked}
+        came, handle = test_nodes.packs(own, rank, buffer, most, **how)
+    combined, _, hook = buffer.low_latency_combine(came, ids, weights, handle, return_recv_hook=True)
+    hook()
+    test_nodes.same_bits(combined, PerRank().expected(own, rank, octaves=1))
+
+
+class Facade(unittest.TestCase):
+    """The first API of deep_ep with rows that travel once for each rank."""
+
+    def test_few_tokens(self) -> None:
+        self.assertEqual(run_ranks(3, few_tokens), [])
+
+
+class PerRank(unittest.TestCase):
+    """A row goes to each rank of its experts, and a sum comes back from each."""
+
+    def expected(self, own: Problem, rank: int, octaves: int = 3) -> Any:
+        """The sums of what each rank adds up, where experts multiply rows by one of so many powers of two."""
+        x, ids = own.x[rank].astype(np.float32), own.topk_idx[rank]
+        sums = np.zeros(x.shape, np.float32)
+        for peer in range(own.ranks):
+            part = np.zeros(x.shape, np.float32)
+            is_here = (ids >= own.begin(peer)) & (ids < own.begin(peer + 1))
+            for choice in range(own.topk):
+                rows = x * np.exp2(ids[:, choice] % octaves).astype(np.float32)[:, None]
+                term = own.topk_weights[rank][:, choice, None] * rows
+                part = np.where(is_here[:, choice, None], part + term, part)
+            sums += part.astype(ml_dtypes.bfloat16).astype(np.float32)
+        return sums.astype(ml_dtypes.bfloat16)
+
+    def back(self, own: Problem, low: epforge.LowLatency, sent: list[epforge.Packed]) -> list[Any]:
+        """A combine of what the experts of each rank make."""
+        rows = []
+        for rank, packed in enumerate(sent):
+            experts = own.begin(rank) + np.arange(low.local_experts)
+            scaled = (packed.x.astype(np.float32) * np.exp2(experts % 3)[:, None, None]).astype(ml_dtypes.bfloat16)
+            for expert, count in enumerate(packed.counts):
+                scaled[expert, count:] = np.nan
+            rows.append(scaled)
+        weights = [None] * own.ranks if low.weights_ahead else own.topk_weights
+        return [low.combine(rows[r], packed, weights[r]) for r, packed in enumerate(sent)]
+
+    def test_rows_of_every_payload_are_packed_by_expert(self) -> None:
+        for ranks in (1, 2, 3, 4):
+            own = drawn(ranks, [7, 0, 4, 9])
+            for payload in PAYLOADS:
+                with self.subTest(ranks=ranks, payload=payload):
+                    low = made(own, ranks, payload=payload, way="per-rank")
+                    for _ in range(2):
+                        for rank, packed in enumerate(dispatched(own, low)):
+                            others.Packs().hold(own, packed, rank, payload)
+
+    def test_sums_are_those_of_numpy(self) -> None:
+        for ranks in (1, 2, 3, 4):
+            own = drawn(ranks, [6, 3, 0, 5])
+            for weights_ahead in (False, True):
+                with self.subTest(ranks=ranks, weights_ahead=weights_ahead):
+                    low = made(own, ranks, way="per-rank", weights_ahead=weights_ahead)
+                    # The second dispatch comes before the combine of the first.
+                    first, second = dispatched(own, low), dispatched(own, low)
+                    for sent in (first, second):
+                        for rank, sums in enumerate(self.back(own, low, sent)):
+                            wanted = self.expected(own, rank)
+                            np.testing.assert_array_equal(sums.x.view(np.uint16), wanted.view(np.uint16))
+
+    def test_the_payload_of_a_call_may_differ(self) -> None:
+        own = drawn(2, [5, 6])
+        low = made(own, 2, way="per-rank")
+        before = low.window_bytes
+        for payload in PAYLOADS:
+            for rank, packed in enumerate(dispatched(own, low, payload=payload)):
+                others.Packs().hold(own, packed, rank, payload)
+        self.assertGreater(low.window_bytes, before)
+
+    def test_statistics_count_on(self) -> None:
+        own = drawn(2, [5, 6])
+        low = made(own, 2, way="per-rank")
+        statistics = [np.full(low.local_experts, 10, np.int32) for _ in range(2)]
+        for turn in (1, 2):
+            sent = [low.dispatch(own.x[r], own.topk_idx[r], statistics=statistics[r], rank=r) for r in range(2)]
+            for rank, packed in enumerate(sent):
+                np.testing.assert_array_equal(statistics[rank], 10 + turn * packed.counts)
+
+    def test_a_placement_of_experts(self) -> None:
+        own = drawn(2, [5, 6], experts=5)
+        low = made(own, 2, placement=[0, 2, 5], way="per-rank")
+        counts = [packed.counts[:have] for packed, have in zip(dispatched(own, low), (2, 3), strict=True)]
+        ids = np.concatenate(own.topk_idx)
+        np.testing.assert_array_equal(np.concatenate(counts), [(ids == expert).sum() for expert in range(5)])
+
+    def test_calls_are_one_phase(self) -> None:
+        own = drawn(2, [5, 6])
+        low = made(own, 2, way="per-rank")
+        sent = dispatched(own, low, later=True)
+        self.assertTrue(all(packed.is_here for packed in sent))
+        for rank, packed in enumerate(sent):
+            packed.receive()
+            others.Packs().hold(own, packed, rank, "bf16")
+
+    def test_the_ways_are_as_far_from_the_exact_sums(self) -> None:
+        own = drawn(3, [6, 3, 5])
+        worst = {}
+
+        def factor(ids: Any) -> Any:
+            return np.exp2(ids % 3).astype(np.float32)
+
+        for way in ("per-expert", "per-rank"):
+            low = made(own, 3, way=way)
+            back = others.Combines().back(own, low, dispatched(own, low))
+            exact = [
+                others.Combines().expected(own, r, lambda ids: np.exp2(ids % 3).astype(np.float32)) for r in range(3)
+            ]
+            off = [np.abs(sums.x.astype(np.float64) - exact[r].astype(np.float64)) for r, sums in enumerate(back)]
+            scale = max(np.abs(rows.astype(np.float64)).max() for rows in exact)
+            worst[way] = max(each.max() for each in off) / scale
+        self.assertEqual(worst["per-expert"], 0)
+        # One rounding more for each rank.
+        self.assertLess(worst["per-rank"], 3 * 2.0**-8)
+
+
+class Refused(unittest.TestCase):
+    """What calls per rank do not do, they say."""
+
+    def refused(self, wanted: str, call: Any) -> None:
+        with self.assertRaises(epforge.Mismatch) as caught:
+            call()
+        self.assertEqual(str(caught.exception), wanted)
+
+    def test_calls_that_are_for_the_other_way(self) -> None:
+        own = drawn(2, [4, 5])
+        low = made(own, 2, way="per-rank")
+        x, ids, weights = own.x[0], own.topk_idx[0], own.topk_weights[0]
+        sent = dispatched(own, low)
+        rows = [packed.x for packed in sent]
+        waits = np.zeros(2, np.int64)
+        for wanted, call in (
+            (
+                "calls per rank do not tell how long ranks were waited for: `waits` are for way `per-expert`",
+                lambda: low.dispatch(x, ids, waits=waits, rank=0),
+            ),
+            (
+                "calls per rank do not tell how long ranks were waited for: `waits` are for way `per-expert`",
+                lambda: low.combine(rows[0], sent[0], weights, waits=waits),
+            ),
+            (
+                "calls per rank add up what the dispatch sent: `topk_idx` is for way `per-expert`",
+                lambda: low.combine(rows[0], sent[0], weights, topk_idx=ids),
+            ),
+            (
+                "calls per rank come back as bf16: `wire=logfmt` is for way `per-expert`",
+                lambda: low.combine(rows[0], sent[0], weights, wire="logfmt"),
+            ),
+            ("`topk_weights` do not come with the dispatch", lambda: low.dispatch(x, ids, weights, rank=0)),
+            ("`topk_weights` have to come with the combine", lambda: low.combine(rows[0], sent[0])),
+            (
+                "`rows` is [3, 14, 256], and has to be [3, 14, 272]",
+                lambda: low.combine(rows[0][..., :256], sent[0], weights),
+            ),
+        ):
+            self.refused(wanted, call)
+        # Nothing of these was launched, so that the others still go together.
+        for rank, sums in enumerate(PerRank().back(own, low, sent)):
+            wanted = PerRank().expected(own, rank)
+            np.testing.assert_array_equal(sums.x.view(np.uint16), wanted.view(np.uint16))
+
+    def test_weights_that_come_ahead(self) -> None:
+        own = drawn(2, [4, 5])
+        low = made(own, 2, way="per-rank", weights_ahead=True)
+        self.refused(
+            "`topk_weights` have to come with the dispatch", lambda: low.dispatch(own.x[0], own.topk_idx[0], rank=0)
+        )
+        sent = dispatched(own, low)
+        rows = sent[0].x
+        self.refused(
+            "`topk_weights` do not come with the combine", lambda: low.combine(rows, sent[0], own.topk_weights[0])
+        )
+
+    def test_ranks_that_are_left_out(self) -> None:
+        own = drawn(3, [4, 5, 3])
+        low = made(own, 3, way="per-rank")
+        low.group.leave_out(1)
+        with self.assertRaisesRegex(epforge.Mismatch, "waits for every rank, and rank 1 is left out"):
+            low.dispatch(own.x[0], own.topk_idx[0], rank=0)
+
+    def test_groups_and_ways_that_do_not_fit(self) -> None:
+        own = drawn(4, [4, 5, 3, 2])
+        self.refused("way `per-token` is none of per-expert, per-rank", lambda: made(own, 4, way="per-token"))
+        self.refused(
+            "`weights_ahead` is for way `per-rank`: rows that travel per-expert need no weights",
+            lambda: made(own, 4, weights_ahead=True),
+        )
+        with self.assertRaisesRegex(epforge.Mismatch, "DecodeDispatch .* the group has 2"):
+            made(own, 4, nodes=2, way="per-rank")
