@@ -18,6 +18,9 @@ impl Stream {
     /// The rank's own stream.
     pub const OWN: Stream = Stream(0);
 
+    /// The driver's default stream, on which programs run that name none. Nobody destroys it.
+    pub const DEFAULT: Stream = Stream(1);
+
     /// A stream of the caller, by its driver handle (`CUstream`); 0 means the rank's own.
     ///
     /// # Safety

@@ -2,8 +2,8 @@
 //!
 //! The kernels of a rank share control memory, and two that ran side by side could each keep the
 //! blocks of the other from becoming resident. So a group orders all of them, with an event where
-//! the stream changes. The event is recorded behind each call that is not on the rank's own stream,
-//! since the caller may destroy its stream before the next call. What is captured runs later: it takes
+//! the stream changes. The event is recorded behind each call on a stream of the caller, who may destroy it
+//! before the next call; on those that last, only when the next call is elsewhere. What is captured runs later: it takes
 //! no part in the order before it is replayed, and only follows the earlier calls of its own capture.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::error::CallError;
 pub(crate) struct CallOrder {
     state: Mutex<State>,
     rank: usize,
-    /// Behind the last call, if that was not on the rank's own stream.
+    /// Behind the last call, once something needs it.
     last: Event,
     /// Behind the last call of a capture, when the next one is on another stream.
     fork: Event,
@@ -30,8 +30,8 @@ struct State {
 /// Where the last call is that was not captured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LastCall {
-    /// In the rank's own stream.
-    Own,
+    /// In a stream that lasts: the rank's own, or the driver's default one.
+    Lasting(Stream),
     /// In another one, with the event `last` behind it. A number is of this stream and of no later one,
     /// while handles are used again.
     Elsewhere(Option<u64>),
@@ -41,7 +41,7 @@ impl LastCall {
     /// Of a call that is now put into `stream`.
     fn on(backend: &dyn Backend, rank: usize, stream: Stream) -> LastCall {
         match stream {
-            Stream::OWN => LastCall::Own,
+            Stream::OWN | Stream::DEFAULT => LastCall::Lasting(stream),
             stream => LastCall::Elsewhere(backend.stream_number(rank, stream)),
         }
     }
@@ -56,7 +56,7 @@ impl CallOrder {
     pub(crate) fn new(backend: &dyn Backend, rank: usize) -> Result<CallOrder, BackendError> {
         let last = backend.create_mark(rank)?;
         let fork = backend.create_mark(rank)?;
-        let state = Mutex::new(State { last: LastCall::Own, captured: None });
+        let state = Mutex::new(State { last: LastCall::Lasting(Stream::OWN), captured: None });
         Ok(CallOrder { state, rank, last, fork })
     }
 
@@ -104,20 +104,22 @@ impl CallOrder {
         if state.last.orders(next) {
             return Ok(next);
         }
-        if state.last != LastCall::Own {
-            backend.wait_event(self.rank, stream, &self.last)?;
-            return Ok(next);
-        }
-        if backend.capture(self.rank, Stream::OWN)?.is_some() {
-            let rank = self.rank;
+        self.mark(state, backend)?;
+        backend.wait_event(self.rank, stream, &self.last)?;
+        Ok(next)
+    }
+
+    /// Sees to it that the event is behind the last call.
+    fn mark(&self, state: &State, backend: &dyn Backend) -> Result<(), CallError> {
+        let LastCall::Lasting(last) = state.last else { return Ok(()) };
+        let rank = self.rank;
+        if last == Stream::OWN && backend.capture(rank, last)?.is_some() {
             let what = format!(
                 "rank {rank}'s own stream is being captured: end that before a call on another stream"
             );
             return Err(CallError::Capture { what });
         }
-        backend.record(self.rank, Stream::OWN, &self.last)?;
-        backend.wait_event(self.rank, stream, &self.last)?;
-        Ok(next)
+        Ok(backend.record(rank, last, &self.last)?)
     }
 
     fn follow_captured(
@@ -138,7 +140,11 @@ impl CallOrder {
 
     /// Waits until all calls have run.
     pub(crate) fn settle(&self, backend: &dyn Backend) -> Result<(), BackendError> {
-        if self.state().last != LastCall::Own {
+        let last = self.state().last;
+        if let LastCall::Lasting(Stream::DEFAULT) = last {
+            backend.record(self.rank, Stream::DEFAULT, &self.last)?;
+        }
+        if last != LastCall::Lasting(Stream::OWN) {
             backend.wait_event(self.rank, Stream::OWN, &self.last)?;
         }
         backend.sync(self.rank, Stream::OWN)
@@ -186,9 +192,51 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let Some(own) = self.own else { return };
         self.state.last = own;
-        if own != LastCall::Own {
+        if let LastCall::Elsewhere(_) = own {
             // A failure means that the device is lost, which the next call finds.
             let _ = self.backend.record(self.order.rank, self.stream, &self.order.last);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeBackend;
+
+    /// Calls on each of these streams in turn, and what the driver is asked for around each.
+    #[test]
+    fn events_stand_where_the_order_needs_them() {
+        let backend = FakeBackend::new(1);
+        let order = CallOrder::new(backend.as_ref(), 0).unwrap();
+        // SAFETY: nothing runs on it.
+        let other = unsafe { Stream::from_raw(77) };
+        backend.asked();
+        let asked = |stream| {
+            drop(order.turn(backend.as_ref(), stream).unwrap());
+            backend.asked().into_iter().filter(|it| *it != "capture").collect::<Vec<_>>()
+        };
+        for (stream, wanted) in [
+            (Stream::OWN, &[] as &[&str]),
+            (Stream::DEFAULT, &["record", "wait"]),
+            (Stream::DEFAULT, &[]),
+            // Its owner may destroy it behind the call.
+            (other, &["number", "record", "wait", "record"]),
+            (other, &["number", "record"]),
+            (Stream::DEFAULT, &["wait"]),
+            (Stream::OWN, &["record", "wait"]),
+        ] {
+            assert_eq!(asked(stream), wanted, "{stream:?}");
+        }
+        drop(order.turn(backend.as_ref(), Stream::DEFAULT).unwrap());
+        backend.asked();
+        order.settle(backend.as_ref()).unwrap();
+        assert_eq!(
+            backend.asked()[..2],
+            ["record", "wait"],
+            "what is waited for is behind the last call"
+        );
+        drop(order.turn(backend.as_ref(), Stream::OWN).unwrap());
+        order.destroy(backend.as_ref());
     }
 }
