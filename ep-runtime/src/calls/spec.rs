@@ -40,7 +40,7 @@ pub(super) struct CallSpec {
     pipeline: String,
     /// By place; none where the chosen arms take nothing.
     pub(super) tensors: Vec<Option<TensorSpec>>,
-    names: &'static [TensorName],
+    pub(super) names: &'static [TensorName],
     /// Which of the places are those of handles: these have the tables of all arms.
     of_handles: Vec<bool>,
     /// Places that a call brings, and those that it may leave to its handle.
@@ -67,7 +67,7 @@ pub(super) struct CallSpec {
 }
 
 /// Words of the list for each place: address, row stride, column stride, place in the window.
-const WORDS: usize = 4;
+pub(super) const WORDS: usize = 4;
 
 impl CallSpec {
     pub(super) fn new(

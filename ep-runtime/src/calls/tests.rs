@@ -1,5 +1,6 @@
 //! What a typed call refuses before anything is launched, and which bytes it launches with otherwise.
 
+use super::spec::WORDS;
 use super::{BoundCall, CallOptions, CallProgram, Held, Loader, Room};
 use crate::error::CallError;
 use crate::fake::FakeBackend;
@@ -470,6 +471,35 @@ fn what_is_held_is_checked_once() {
     at::x.put(&calls.inputs.x, &mut given);
     let error = calls.kernel.core.hold(0, &given).unwrap_err().to_string();
     assert_eq!(error, "NvlDispatch: `x` is another one in each call");
+}
+
+/// Libraries give an empty tensor no address, and a kernel takes a tensor without one for absent: its rank would
+/// receive no experts and weights from others.
+#[test]
+fn a_tensor_without_elements_is_there() {
+    let calls = Calls::new(nvl_dispatch::Options { live: 2, ..Default::default() });
+    let tables = calls.kernel.tables(0).unwrap();
+    let held = hold(&calls, &tables).unwrap();
+    let nvl_dispatch::PayloadTensor::Bf16 { x } = &calls.inputs.x else { unreachable!() };
+    let x = nvl_dispatch::PayloadTensor::Bf16 { x: x.first(0) };
+    // SAFETY: they have no elements.
+    let (topk_idx, weights) = unsafe {
+        (
+            DeviceTensor::<i64, 2>::from_raw(0, [0, 2], [2, 1]),
+            DeviceTensor::<f32, 2>::from_raw(0, [0, 2], [2, 1]),
+        )
+    };
+    let mut given = nvl_dispatch::Kernel::NO_TENSORS;
+    at::x.put(&x, &mut given);
+    at::topk_idx.put(&topk_idx, &mut given);
+    at::topk_weights.put(&weights, &mut given);
+    let numbers = nvl_dispatch::Kernel::numbers(&nvl_dispatch::Args::default());
+    let core = &calls.kernel.core;
+    let bound = core.bind_with(0, &CallOptions::default(), &[&held], &given, &numbers).unwrap();
+    for name in ["topk_idx", "topk_weights"] {
+        let place = core.inner.spec.names.iter().position(|it| it.name == name).unwrap();
+        assert_ne!(bound.values[WORDS * place], 0, "{name}");
+    }
 }
 
 /// A kernel knows one row stride for all copies: it would read the second one wrongly.

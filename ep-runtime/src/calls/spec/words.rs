@@ -11,6 +11,9 @@ use super::{CallSpec, Sizes, WORDS};
 use crate::error::{CallError, TensorFault};
 use crate::tensor::{Given, TensorMemory};
 
+/// The address of tensors without elements that have none: the first line that is not at 0.
+const NOWHERE: u64 = 128;
+
 impl CallSpec {
     /// Checks what a call gives, and writes it to the list of its numbers, with what it holds. Gives its
     /// sizes, and whether it brings no place for some table. `window`: the address and the bytes of the
@@ -105,8 +108,9 @@ impl CallSpec {
             return if is_ignored { Ok(None) } else { Err(TensorFault::NotTaken) };
         };
         spec.check(given, sizes)?;
-        let (address, [row, column]) = (given.address, spec.apart(given));
-        let mut offset = 0;
+        // To a kernel 0 is a tensor that is absent on all ranks, while this one is there and has no elements.
+        let address = if given.address == 0 { NOWHERE } else { given.address };
+        let ([row, column], mut offset) = (spec.apart(given), 0);
         if spec.kind == Kind::Window && !given.extents.contains(&0) {
             let inside = address.checked_sub(at).filter(|offset| *offset < bytes);
             offset = inside.ok_or(TensorFault::OutsideWindow { address })?;
