@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use ep_runtime::backend::Backend;
+use ep_runtime::error::CallError;
 use ep_runtime::gpu::{self, Compile, GpuBackend, GpuOptions, Sharing};
 use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::{self, Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::{Cache, Jit, Nvrtc};
+use ep_runtime::join::{Member, Store};
+use ep_runtime::net::NetOptions;
 use ep_runtime::perturb::perturbing;
 
 use crate::failure::Failure;
@@ -187,6 +190,24 @@ impl Ranks {
         })
     }
 
+    /// The rank of a process alone, of a group that `store` brings together and `net` joins.
+    pub(crate) fn of_process(
+        store: &Arc<Store>,
+        nodes: usize,
+        net: &NetOptions,
+        perturb: Perturb,
+    ) -> Result<Ranks, Failure> {
+        let Member { rank, ranks } = store.member();
+        let timeout = GroupOptions::default().timeout;
+        let request = GpuRequest::threads(ranks, timeout).perturbed(perturb);
+        let open = |compile, count| {
+            let device = request.device(rank, count);
+            GpuBackend::join_node(device, store, nodes, compile).map_err(no_machine)
+        };
+        let join = |backend, options| Group::over_store(backend, options, store, net);
+        Ranks::joined(&request, open, join)
+    }
+
     /// The ranks that are left when `lost` has ended, in a group of their own.
     pub(crate) fn without(request: &GpuRequest, lost: usize) -> Result<Ranks, Failure> {
         Ranks::with(request, |compile, count| {
@@ -197,6 +218,15 @@ impl Ranks {
     fn with(
         request: &GpuRequest,
         open: impl FnOnce(Compile, usize) -> Result<GpuBackend, Failure>,
+    ) -> Result<Ranks, Failure> {
+        Ranks::joined(request, open, Group::new)
+    }
+
+    /// Those of a backend that `open` makes, and a group of it.
+    fn joined(
+        request: &GpuRequest,
+        open: impl FnOnce(Compile, usize) -> Result<GpuBackend, Failure>,
+        join: impl FnOnce(Arc<dyn Backend>, GroupOptions) -> Result<Group, CallError>,
     ) -> Result<Ranks, Failure> {
         let text = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
         let nvrtc = Nvrtc::find().map_err(|error| text(&error))?;
@@ -214,7 +244,7 @@ impl Ranks {
         let backend: Arc<dyn Backend> = Arc::new(open(compile, gpus()?)?);
         let GpuRequest { timeout, leaves_out_absent, .. } = *request;
         let options = GroupOptions { timeout, leaves_out_absent };
-        let group = Group::new(backend, options).map_err(failed)?;
+        let group = join(backend, options).map_err(failed)?;
         Ok(Ranks { group, compiled: Some(compiled) })
     }
 

@@ -1,5 +1,6 @@
-//! Nodes that are processes: the ranks of each are in its emulator or on GPUs, and libfabric or network cards
-//! carry rows from process to process. Each compares what the calls of its ranks leave with what their declarations mean.
+//! Nodes that are processes, or of a process for each rank: ranks are in emulators or on GPUs, and libfabric or
+//! network cards carry rows from node to node. Each process compares what the calls of its ranks leave with what
+//! their declarations mean.
 
 use std::net::IpAddr;
 use std::process::Stdio;
@@ -7,12 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ep_runtime::AnyPipeline;
-use ep_runtime::group::Group;
-use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
+use ep_runtime::group::{Group, GroupOptions};
+use ep_runtime::host::{self, Build, HostBackend, HostOptions, Programs};
 use ep_runtime::join::{ID_VARIABLE, Member, Store, UniqueId};
 use ep_runtime::memory::DeviceMemory;
 use ep_runtime::net::{
-    CardNetwork, CardOptions, Fabric, NetError, NetOptions, NetPart, Network, Verbs,
+    CardNetwork, CardOptions, Fabric, NetError, NetOptions, NetPart, Network, Provider, Verbs,
 };
 use ep_verify::declared::Declared;
 
@@ -42,8 +43,15 @@ pub(crate) struct NodeOptions {
     /// Be this node, of those that the address in EPFORGE_ID brings together
     #[arg(long, value_name = "I", requires = "nodes")]
     node: Option<u32>,
+    /// A process for each rank instead of each node, as torchrun starts them: on GPUs, where those of a node share
+    /// windows, or with one rank on each node
+    #[arg(long, requires = "nodes", conflicts_with = "node")]
+    processes: bool,
+    /// Be this rank of --processes
+    #[arg(long, value_name = "R", requires = "processes")]
+    rank: Option<u32>,
     /// The address of this node, which chooses the device
-    #[arg(long, value_name = "ADDRESS", requires = "node")]
+    #[arg(long, value_name = "ADDRESS", requires = "nodes")]
     source: Option<IpAddr>,
 }
 
@@ -72,20 +80,47 @@ pub(crate) struct Between<'a> {
 impl Between<'_> {
     /// Starts a process for each node, or is one of them.
     pub(crate) fn run(&self, what: &'static str, talk: &mut Talk<'_>) -> Result<(), Failure> {
-        let Some(node) = self.options.node else { return self.start(what, talk) };
-        if node as usize >= self.nodes {
-            let nodes = self.nodes;
-            return Err(Failure::WrongUse(format!("there is no node {node} of {nodes}")));
+        self.check_processes()?;
+        let NodeOptions { node, rank, .. } = *self.options;
+        let Some(index) = node.or(rank) else { return self.start(what, talk) };
+        let (kind, count) = self.kind();
+        if index as usize >= count {
+            return Err(Failure::WrongUse(format!("there is no {kind} {index} of {count}")));
         }
         let id = UniqueId::from_environment().map_err(|error| text(&error))?;
-        Node { between: self, node: node as usize }.run(&id, talk)
+        Process { between: self, index: index as usize }.run(&id, talk)
     }
 
     fn ranks(&self) -> usize {
         self.nodes * self.local_ranks
     }
 
-    /// Starts a process for each node, and waits for all of them.
+    /// What there is a process for, and how many of them.
+    fn kind(&self) -> (&'static str, usize) {
+        match self.options.processes {
+            true => ("rank", self.ranks()),
+            false => ("node", self.nodes),
+        }
+    }
+
+    /// Refuses a process for each rank where ranks of a node could not find one another.
+    fn check_processes(&self) -> Result<(), Failure> {
+        let (joint, each) = (&self.joint, self.local_ranks);
+        let what = match (self.options.processes, self.machine) {
+            (true, Machine::Host) if each > 1 => {
+                format!(
+                    "{each} ranks of a node in the emulator are one process: `--processes` is for GPUs"
+                )
+            }
+            (true, _) if matches!(joint, Joint::Cards(_)) => {
+                format!("`{joint}` joins a process for each node: `--processes` is for libfabric")
+            }
+            _ => return Ok(()),
+        };
+        Err(Failure::WrongUse(what))
+    }
+
+    /// Starts all processes, and waits for them.
     fn start(&self, what: &'static str, talk: &mut Talk<'_>) -> Result<(), Failure> {
         let (nodes, local_ranks, joint) = (self.nodes, self.local_ranks, &self.joint);
         // What is missing is said once, before there are processes.
@@ -98,12 +133,15 @@ impl Between<'_> {
         there.map_err(|error| text(&error))?;
         let id = UniqueId::local().map_err(|error| text(&error))?;
         let begun = Instant::now();
-        talk.say(&format!("{nodes} nodes of {local_ranks} ranks, a process each, over {joint}"))?;
+        let (kind, count) = self.kind();
+        talk.say(&format!(
+            "{nodes} nodes of {local_ranks} ranks, a process for each {kind}, over {joint}"
+        ))?;
         let mut children = Vec::new();
-        for node in 0..nodes {
+        for index in 0..count {
             let mut command = program::again().map_err(|error| text(&error))?;
-            command.args(program::words()).args(["--node", &node.to_string()]);
-            match node {
+            command.args(program::words()).args([format!("--{kind}"), index.to_string()]);
+            match index {
                 0 => id.hand_to(&mut command, ID_VARIABLE),
                 _ => id.give_to(&mut command, ID_VARIABLE),
             }
@@ -116,13 +154,13 @@ impl Between<'_> {
             .map(|child| std::thread::spawn(move || child.wait_with_output()))
             .collect();
         let mut wrong = Vec::new();
-        for (node, reader) in readers.into_iter().enumerate() {
+        for (index, reader) in readers.into_iter().enumerate() {
             let output = reader.join().map_err(|_| text(&"a reader of a process panicked"))?;
             let output = output.map_err(|error| text(&error))?;
             write!(talk.out, "{}", String::from_utf8_lossy(&output.stdout))?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr);
-                wrong.push(format!("node {node} ({}): {}", output.status, said.trim_end()));
+                wrong.push(format!("{kind} {index} ({}): {}", output.status, said.trim_end()));
             }
         }
         let verdict = if wrong.is_empty() { "ok" } else { "failed" };
@@ -163,17 +201,18 @@ impl End {
     }
 }
 
-/// One node.
-struct Node<'a> {
+/// One of the processes: a node, or a rank.
+struct Process<'a> {
     between: &'a Between<'a>,
-    node: usize,
+    index: usize,
 }
 
-impl Node<'_> {
-    /// Makes the calls of this node's ranks, and compares what they leave.
+impl Process<'_> {
+    /// Makes the calls of this process' ranks, and compares what they leave.
     fn run(&self, id: &UniqueId, talk: &mut Talk<'_>) -> Result<(), Failure> {
         let programs = Programs::find().map_err(no_machine)?;
-        let group = self.group(&programs)?;
+        let (kind, index) = (self.between.kind().0, self.index);
+        let (group, store) = self.group(id, &programs)?;
         let (arch, seed) = (group.backend().arch(), self.between.seed);
         let mut cases = Vec::new();
         for (entry, problem) in &self.between.cases {
@@ -189,40 +228,72 @@ impl Node<'_> {
         let plans = cases.iter().map(|(_, _, calls)| &calls.emitted.plan);
         let placed = NetPart::place(plans, &self.between.joint.carrier());
         let (parts, bytes, counters) = placed.map_err(|error| text(&error))?;
-        let networks = self.join(id, &group, (bytes.max(1), counters.max(1)))?;
-        talk.say(&format!("node {}: its ranks have joined", self.node))?;
+        let networks = self.join((id, store), &group, (bytes.max(1), counters.max(1)))?;
+        talk.say(&format!("{kind} {index}: its ranks have joined"))?;
         for ((name, subject, calls), part) in cases.iter().zip(parts) {
             let begun = Instant::now();
             let equal = self.compare(&group, &networks, (subject, calls), part)?;
-            let (node, ranks, shape) = (self.node, group.local(), calls.shape());
+            let (ranks, shape) = (group.local(), calls.shape());
             let seconds = begun.elapsed().as_secs_f64();
             talk.say(&format!(
-                "node {node}, ranks {ranks:?}: {name}, {shape}: {equal}, in {seconds:.1} s"
+                "{kind} {index}, ranks {ranks:?}: {name}, {shape}: {equal}, in {seconds:.1} s"
             ))?;
         }
         let said: Vec<String> = networks.iter().map(End::said).collect();
-        talk.say(&format!("node {}: {}", self.node, said.join(", ")))
+        talk.say(&format!("{kind} {index}: {}", said.join(", ")))
     }
 
-    /// Its ranks, of all that there are.
-    fn group(&self, programs: &Arc<Programs>) -> Result<Group, Failure> {
-        let (each, ranks) = (self.between.local_ranks, self.between.ranks());
-        let local = self.node * each..(self.node + 1) * each;
-        match self.between.machine {
+    /// Its ranks, of all that there are; and what has brought it to the others, if one rank is all it has.
+    fn group(
+        &self,
+        id: &UniqueId,
+        programs: &Arc<Programs>,
+    ) -> Result<(Group, Option<Arc<Store>>), Failure> {
+        let Between { nodes, machine, perturb, ref joint, options, .. } = *self.between;
+        let (ranks, each) = (self.between.ranks(), self.between.ranks() / self.between.kind().1);
+        let local = self.index * each..(self.index + 1) * each;
+        let host = || {
+            let local = local.clone();
+            let host = HostOptions { build: Build::Plain, local, ..HostOptions::new(ranks) };
+            HostBackend::new(programs, host).map_err(no_machine)
+        };
+        let (true, Joint::Fabric(provider)) = (options.processes, joint) else {
+            let group = match machine {
+                Machine::Host => host()?.group().map_err(failed)?,
+                Machine::Gpu => Ranks::of_node(local, ranks, perturb)?.group,
+            };
+            return Ok((group, None));
+        };
+        let store = Store::join(id, Member { rank: self.index, ranks }, DEADLINE);
+        let store = Arc::new(store.map_err(|error| text(&error))?);
+        let net = self.net(*provider, (0, 0));
+        let group = match machine {
             Machine::Host => {
-                let host = HostOptions { build: Build::Plain, local, ..HostOptions::new(ranks) };
-                HostBackend::new(programs, host).map_err(no_machine)?.group().map_err(failed)
+                let options = GroupOptions { timeout: host::TIMEOUT, ..GroupOptions::default() };
+                Group::over_store(host()?, options, &store, &net).map_err(failed)?
             }
-            Machine::Gpu => Ok(Ranks::of_node(local, ranks, self.between.perturb)?.group),
-        }
+            Machine::Gpu => Ranks::of_process(&store, nodes, &net, perturb)?.group,
+        };
+        Ok((group, Some(store)))
     }
 
     /// Every local rank's end of one network, for so many bytes and counters.
-    fn join(&self, id: &UniqueId, group: &Group, needs: (u64, usize)) -> Result<Vec<End>, Failure> {
+    fn join(
+        &self,
+        (id, store): (&UniqueId, Option<Arc<Store>>),
+        group: &Group,
+        needs: (u64, usize),
+    ) -> Result<Vec<End>, Failure> {
         let ranks = self.between.ranks();
         let one = |rank: usize| {
-            let store = Store::join(id, Member { rank, ranks }, DEADLINE);
-            self.end((group, rank), &store.map_err(|error| text(&error))?, needs)
+            let store = match &store {
+                Some(store) => Arc::clone(store),
+                None => {
+                    let store = Store::join(id, Member { rank, ranks }, DEADLINE);
+                    Arc::new(store.map_err(|error| text(&error))?)
+                }
+            };
+            self.end((group, rank), &store, needs)
         };
         // Each of them waits for all others.
         std::thread::scope(|scope| {
@@ -234,6 +305,19 @@ impl Node<'_> {
         })
     }
 
+    /// A network for so many bytes and counters.
+    fn net(&self, provider: Provider, (data_bytes, counters): (u64, usize)) -> NetOptions {
+        let silence = Duration::from_secs(self.between.options.silence);
+        NetOptions {
+            counters,
+            queues: QUEUES,
+            source: self.between.options.source.map(|source| source.to_string()),
+            pulse: silence / 10,
+            silence,
+            ..NetOptions::new(provider, data_bytes)
+        }
+    }
+
     /// The end of one rank.
     fn end(
         &self,
@@ -241,18 +325,9 @@ impl Node<'_> {
         store: &Store,
         (data_bytes, counters): (u64, usize),
     ) -> Result<End, Failure> {
-        let Between { options, joint, .. } = self.between;
-        let end = match joint {
+        let end = match &self.between.joint {
             Joint::Fabric(provider) => {
-                let silence = Duration::from_secs(options.silence);
-                let net = NetOptions {
-                    counters,
-                    queues: QUEUES,
-                    source: options.source.map(|source| source.to_string()),
-                    pulse: silence / 10,
-                    silence,
-                    ..NetOptions::new(*provider, data_bytes)
-                };
+                let net = self.net(*provider, (data_bytes, counters));
                 Network::join(group, rank, store, &net)
                     .map(|network| End::Fabric(Box::new(network)))
             }

@@ -205,6 +205,11 @@ pub trait Backend: Send + Sync {
     /// The ranks that this process drives.
     fn local(&self) -> Range<usize>;
 
+    /// The ranks whose windows those reach, of this process or of others on the same machine.
+    fn node(&self) -> Range<usize> {
+        self.local()
+    }
+
     /// Waits until every process of the group has come to the step `label`, and gives what each of
     /// them brought; just `value` when all ranks are local.
     fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, BackendError>;

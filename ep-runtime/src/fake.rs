@@ -25,7 +25,9 @@ pub(crate) const REGISTERS_ARE_BEHIND: u64 = 1 << 50;
 pub(crate) struct FakeBackend {
     ranks: usize,
     /// How it meets the ranks that are not here, in other processes as far as it knows.
-    others: Option<Store>,
+    others: Option<Arc<Store>>,
+    /// The ranks whose windows it reaches.
+    node: Range<usize>,
     /// What it does before it compiles `Layout`.
     pub(crate) before_layout: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// What each rank has of its device.
@@ -46,18 +48,25 @@ pub(crate) struct FakeBackend {
 
 impl FakeBackend {
     pub(crate) fn new(ranks: usize) -> Arc<FakeBackend> {
-        FakeBackend::with(ranks, None)
+        FakeBackend::with(ranks, None, 0..ranks)
     }
 
     /// The one rank of a member of a group.
     pub(crate) fn joined(store: Store) -> Arc<FakeBackend> {
-        FakeBackend::with(store.member().ranks, Some(store))
+        FakeBackend::of_node(&Arc::new(store), 1)
     }
 
-    fn with(ranks: usize, others: Option<Store>) -> Arc<FakeBackend> {
+    /// The same of one of several nodes.
+    pub(crate) fn of_node(store: &Arc<Store>, nodes: usize) -> Arc<FakeBackend> {
+        let node = store.node(nodes).unwrap();
+        FakeBackend::with(store.member().ranks, Some(Arc::clone(store)), node)
+    }
+
+    fn with(ranks: usize, others: Option<Arc<Store>>, node: Range<usize>) -> Arc<FakeBackend> {
         Arc::new(FakeBackend {
             ranks,
             others,
+            node,
             before_layout: OnceLock::new(),
             sms: AtomicU32::new(132),
             launches: AtomicU32::new(0),
@@ -112,6 +121,10 @@ impl Backend for FakeBackend {
     fn local(&self) -> Range<usize> {
         let own = self.others.as_ref().map(|store| store.member().rank);
         own.map_or(0..self.ranks, |own| own..own + 1)
+    }
+
+    fn node(&self) -> Range<usize> {
+        self.node.clone()
     }
 
     fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, BackendError> {
@@ -234,12 +247,13 @@ impl Backend for FakeBackend {
     }
 
     fn map_window(&self, bytes: u64) -> Result<Mapping, BackendError> {
-        let bases: Vec<u64> = (0..self.ranks).map(|_| self.allocate(bytes, 0)).collect();
+        let base = |rank| if self.node.contains(&rank) { self.allocate(bytes, 0) } else { 0 };
+        let bases: Vec<u64> = (0..self.ranks).map(base).collect();
         Ok(Mapping { id: 0, bytes, bases: vec![bases; self.local().len()] })
     }
 
     fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError> {
-        let bases = mapping.bases.first().into_iter().flatten();
+        let bases = mapping.bases.first().into_iter().flatten().filter(|base| **base != 0);
         bases.into_iter().try_for_each(|base| self.free(0, *base))
     }
 

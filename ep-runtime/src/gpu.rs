@@ -22,6 +22,7 @@ mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
+use std::ops::Range;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -101,8 +102,8 @@ trait Others: Send + Sync {
     /// Whether the process of a rank is gone.
     fn has_left(&self, rank: usize) -> bool;
 
-    /// Gives this process' window to the others and maps theirs for the device `user`; the windows
-    /// of all ranks come back in order. On failure the own window is released.
+    /// Gives this process' window to the others of its node and maps theirs for the device `user`; the
+    /// windows of all ranks of the node come back in order. On failure the own window is released.
     fn share(
         &self,
         label: &str,
@@ -117,6 +118,8 @@ pub struct GpuBackend {
     ranks: Vec<Rank>,
     first: usize,
     total: usize,
+    /// The ranks whose windows these reach.
+    node: Range<usize>,
     others: Option<Box<dyn Others>>,
     /// How windows go to these.
     exchange: Exchange,
@@ -152,7 +155,9 @@ impl GpuBackend {
         require_reach(&backend.devices, options.sharing)?;
         let shared = backend.devices.len() < options.devices.len();
         backend.first = options.before;
-        backend.total = options.before + options.devices.len() + options.behind;
+        let behind = options.before + options.devices.len();
+        backend.node = options.before..behind;
+        backend.total = behind + options.behind;
         backend.cooperative = options.cooperative.unwrap_or(!shared);
         backend.sharing = options.sharing;
         // Ranks are added one by one, so that Drop releases exactly what was opened.
@@ -183,6 +188,7 @@ impl GpuBackend {
             ranks: Vec::new(),
             first: 0,
             total: 0,
+            node: 0..0,
             others: None,
             exchange: Exchange::Descriptors,
             arch: common_arch(&chosen)?,
@@ -263,11 +269,12 @@ impl GpuBackend {
     /// Closes a window that was exchanged by CUDA IPC. The own part is freed when all processes have
     /// closed it, and stays allocated if one of them does not come.
     fn close_windows(&self, id: u64, mut windows: Vec<RankWindow>) -> Result<(), BackendError> {
-        let own = (self.first < windows.len()).then(|| windows.remove(self.first));
+        let own = self.first - self.node.start;
+        let own = (own < windows.len()).then(|| windows.remove(own));
         self.enter(self.first)?;
         let mut result = Ok(());
-        for (index, window) in windows.into_iter().enumerate() {
-            let rank = if index < self.first { index } else { index + 1 };
+        let others = self.node.clone().filter(|rank| *rank != self.first);
+        for (rank, window) in others.zip(windows) {
             result = result.and(window.release(rank));
         }
         result?;
@@ -282,8 +289,8 @@ impl GpuBackend {
     /// by CUDA IPC it does not, so that the own part is left allocated here.
     fn release_windows(&self, windows: Vec<RankWindow>) -> Result<(), BackendError> {
         let mut result = Ok(());
-        // Those of this process alone, or of all ranks.
-        let first = if windows.len() < self.total { self.first } else { 0 };
+        // Those of this process alone, or of all ranks of the node.
+        let first = if windows.len() < self.node.len() { self.first } else { self.node.start };
         for (index, window) in windows.into_iter().enumerate() {
             let rank = first + index;
             if self.exchange == Exchange::Ipc && self.local().contains(&rank) {

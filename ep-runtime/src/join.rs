@@ -24,6 +24,7 @@ mod strangers;
 mod timed;
 
 use std::io;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -81,15 +82,34 @@ impl Store {
         };
         let said = Mutex::new(vec![String::new(); member.ranks]);
         let links = Mutex::new(links);
-        let (presence, name) = Presence::new()?;
+        let presence = Presence::new()?;
         let mut store = Store { member, key, deadline, links, said, presence, refused };
         // The last one may have come in the last moment.
-        store.presence.others = store.gather_until("join", name.as_bytes(), until + PROOF_TIME)?;
+        let all = store.gather_until("join", &store.presence.says(), until + PROOF_TIME)?;
+        store.presence.hear(&all);
         Ok(store)
     }
 
-    /// Whether the process of a rank is gone, or has left the group. On one machine, as the ranks of
-    /// a window are.
+    /// The ranks of this one's node, of `nodes` nodes of equally many ranks, which are numbered node by node.
+    /// All ranks ask together, and all fail if two of them differ in the number of nodes, or if those of some
+    /// node are not on one machine.
+    pub fn node(&self, nodes: usize) -> Result<Range<usize>, JoinError> {
+        let Member { rank, ranks } = self.member;
+        // Another number is another step, which the store names.
+        self.meet(&format!("join {nodes} nodes"))?;
+        if nodes == 0 || !ranks.is_multiple_of(nodes) {
+            return Err(JoinError::Uneven { ranks, nodes });
+        }
+        let each = ranks / nodes;
+        let first = |rank: usize| rank / each * each;
+        match (0..ranks).find(|other| !self.presence.are_near(first(*other), *other)) {
+            Some(other) => Err(JoinError::Apart { node: other / each, first: first(other), other }),
+            None => Ok(first(rank)..first(rank) + each),
+        }
+    }
+
+    /// Whether the process of a rank is gone, or has left the group. Of ranks on other machines nobody knows:
+    /// in doubt they are there.
     pub fn has_left(&self, rank: usize) -> bool {
         rank != self.member.rank && self.presence.has_left(rank)
     }
@@ -378,6 +398,42 @@ mod tests {
         });
         assert_eq!(results[0], Some(JoinError::Lost { rank: 1 }));
         assert_eq!(results[2], Some(JoinError::Lost { rank: 1 }));
+    }
+
+    #[test]
+    fn ranks_are_numbered_node_by_node() {
+        let nodes = together(4, SOON, |store| store.node(2).unwrap());
+        assert_eq!(nodes, [0..2, 0..2, 2..4, 2..4]);
+        assert_eq!(together(3, SOON, |store| store.node(1).unwrap()), vec![0..3; 3]);
+        let said = |ranks: usize, nodes: fn(usize) -> usize| {
+            together(ranks, SOON, move |store| {
+                store.node(nodes(store.member().rank)).unwrap_err().to_string()
+            })
+        };
+        assert_eq!(said(3, |_| 2), vec!["3 ranks are no 2 nodes of equally many"; 3]);
+        assert_eq!(said(2, |_| 0), vec!["2 ranks are no 0 nodes of equally many"; 2]);
+        let text = "rank 1 is at `join 2 nodes` while rank 0 is at `join 4 nodes`";
+        assert_eq!(said(4, |rank| if rank == 1 { 2 } else { 4 }), vec![text; 4]);
+    }
+
+    /// Rank 2 says that it is elsewhere: all hear which node has it.
+    #[test]
+    fn a_node_is_one_machine() {
+        let said = together(4, SOON, |mut store| {
+            let own = match store.member().rank {
+                2 => b"a-name another-machine".to_vec(),
+                _ => store.presence.says(),
+            };
+            store.presence.hear(&store.gather("places", &own).unwrap());
+            [1, 2, 4].map(|nodes| store.node(nodes).map_err(|error| error.to_string()).err())
+        });
+        let apart = |rank: usize, first: usize, node: usize| {
+            Some(format!(
+                "rank {rank} is on another machine, or in another network namespace, than rank {first}, and both \
+                 are of node {node}: ranks are numbered node by node, equally many on each"
+            ))
+        };
+        assert_eq!(said, vec![[apart(2, 0, 0), apart(3, 2, 1), None]; 4]);
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub use layout::Layout;
 #[cfg(feature = "host")]
 pub use model::{ModelNetwork, ModelOptions};
 pub use network::{NetOptions, NetStats, Network};
-pub use provider::{Offer, Provider};
+pub use provider::{NET_VARIABLE, Offer, Provider};
 pub use view::NetPart;
 
 pub use crate::net_error::NetError;

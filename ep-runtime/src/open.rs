@@ -21,15 +21,21 @@ impl Group {
     }
 
     /// The rank that a launcher has given to this process, on the GPU `LOCAL_RANK`: of torchrun, or
-    /// of whatever sets the same variables. A secret is wanted beside them: `EPFORGE_SECRET`.
+    /// of whatever sets the same variables. A secret is wanted beside them: `EPFORGE_SECRET`. Where
+    /// `LOCAL_WORLD_SIZE` says that a node has only some of the ranks, `EPFORGE_NET` names the network
+    /// between nodes, or it is `tcp`.
     #[cfg(target_os = "linux")]
     pub fn from_torchrun() -> Result<Group, CallError> {
         use crate::join::{Member, Store, UniqueId};
+        use crate::net::{NetOptions, Provider};
         let joined = UniqueId::from_environment()
             .and_then(|id| Store::join(&id, Member::from_environment()?, JOIN_TIME));
-        let store = joined.map_err(BackendError::from)?;
-        let backend = GpuBackend::join(local_rank()?, store, compiler()?)?;
-        Group::new(Arc::new(backend), GroupOptions::default())
+        let store = Arc::new(joined.map_err(BackendError::from)?);
+        let nodes = nodes_of_launcher(store.member().ranks)?;
+        let backend = GpuBackend::join_node(local_rank()?, &store, nodes, compiler()?)?;
+        let named = Provider::from_environment().map_err(|what| CallError::Mismatch { what })?;
+        let net = NetOptions { queues: 2, ..NetOptions::new(named, 0) };
+        Group::over_store(Arc::new(backend), GroupOptions::default(), &store, &net)
     }
 
     /// `ranks` ranks in the emulator, which needs a C++ compiler and no GPU.
@@ -46,6 +52,17 @@ fn compiler() -> Result<Compile, BackendError> {
     let nvrtc = Nvrtc::find().map_err(|error| missing(error.to_string()))?;
     let cache = Cache::at(None).map_err(|error| missing(error.to_string()))?;
     Ok(compile_with(Arc::new(Jit::new(nvrtc, cache))))
+}
+
+/// How many nodes a launcher has started so many ranks on, as far as this one knows.
+#[cfg(target_os = "linux")]
+fn nodes_of_launcher(ranks: usize) -> Result<usize, BackendError> {
+    let Ok(value) = std::env::var("LOCAL_WORLD_SIZE") else { return Ok(1) };
+    let each = value.parse().ok().filter(|each| *each > 0 && ranks.is_multiple_of(*each));
+    each.map(|each: usize| ranks / each).ok_or_else(|| {
+        let what = format!("LOCAL_WORLD_SIZE is `{value}`, which {ranks} ranks are no multiple of");
+        BackendError::Missing { what }
+    })
 }
 
 /// The GPU of this process among those of its machine.

@@ -120,8 +120,9 @@ impl<'a> Declared<'a> {
                 bound.push(own);
             }
         }
-        // No rank may write to another one before that has put its own inputs there.
+        // No rank may write to another one before that has put its own inputs there, in another process too.
         group.local().try_for_each(|rank| group.sync(rank))?;
+        group.gather("put the inputs of calls into place", 0)?;
         Ok(Ready { kernel, bound })
     }
 

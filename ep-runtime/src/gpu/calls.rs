@@ -36,6 +36,10 @@ impl Backend for GpuBackend {
         self.first..self.first + self.ranks.len()
     }
 
+    fn node(&self) -> Range<usize> {
+        self.node.clone()
+    }
+
     fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, BackendError> {
         self.others.as_ref().map_or(Ok(vec![value]), |others| others.gather(label, value))
     }
@@ -267,8 +271,7 @@ impl Backend for GpuBackend {
         let made = self.make_windows(&format!("map a window of {bytes} bytes"), bytes)?;
         // Ranks of other nodes have no address here.
         let mut bases = vec![0; self.total];
-        let first = if made.len() < self.total { self.first } else { 0 };
-        for (base, window) in bases.iter_mut().skip(first).zip(&made) {
+        for (base, window) in bases[self.node.clone()].iter_mut().zip(&made) {
             *base = window.address;
         }
         let mut windows = self.windows();

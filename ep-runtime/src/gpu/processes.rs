@@ -2,7 +2,9 @@
 //! CUDA IPC where these are not supported.
 
 use std::ffi::c_int;
+use std::ops::Range;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use super::window::{EXCHANGE_VARIABLE, Exchange, RankWindow};
 use super::{Compile, GpuBackend, Others, Rank, driver};
@@ -22,28 +24,31 @@ impl GpuBackend {
     /// Windows are exchanged as `EPFORGE_EXCHANGE` says (`descriptors` or `ipc`); without it by
     /// descriptors where every rank supports them. One rank that takes CUDA IPC makes all take it.
     pub fn join(ordinal: i32, store: Store, compile: Compile) -> Result<GpuBackend, BackendError> {
-        let wanted = wanted_exchange(std::env::var(EXCHANGE_VARIABLE).ok().as_deref())?;
-        GpuBackend::join_with(ordinal, store, wanted, compile)
+        GpuBackend::join_node(ordinal, &Arc::new(store), 1, compile)
     }
 
-    /// As [`GpuBackend::join`], with the exchange that the caller wants.
-    pub fn join_with(
+    /// The same of `nodes` nodes, each on a machine of its own or all on one: windows go to the ranks of this
+    /// rank's node alone, and [`Group::over_store`](crate::group::Group::over_store) joins the others.
+    pub fn join_node(
         ordinal: i32,
-        store: Store,
-        wanted: Option<Exchange>,
+        store: &Arc<Store>,
+        nodes: usize,
         compile: Compile,
     ) -> Result<GpuBackend, BackendError> {
+        let wanted = wanted_exchange(std::env::var(EXCHANGE_VARIABLE).ok().as_deref())?;
         let member = store.member();
         let mut backend = GpuBackend::open(&[ordinal], compile)?;
         let own = own_exchange(ordinal, wanted, driver::gives_descriptors(ordinal)?)?;
-        let all = Others::gather(&store, "choose how windows are exchanged", own as u64)?;
+        let others = Processes { store: Arc::clone(store), node: store.node(nodes)? };
+        let all = others.gather("choose how windows are exchanged", own as u64)?;
         backend.exchange = match all.contains(&(Exchange::Ipc as u64)) {
             true => Exchange::Ipc,
             false => Exchange::Descriptors,
         };
         backend.first = member.rank;
         backend.total = member.ranks;
-        backend.others = Some(Box::new(store));
+        backend.node = others.node.clone();
+        backend.others = Some(Box::new(others));
         // Several processes may be given one device without knowing it of each other.
         backend.cooperative = true;
         backend.ranks.push(Rank::open(member.rank, ordinal, 1)?);
@@ -77,9 +82,15 @@ fn own_exchange(
     }
 }
 
-impl Others for Store {
+/// The processes of a group, of which those of a node share windows.
+struct Processes {
+    store: Arc<Store>,
+    node: Range<usize>,
+}
+
+impl Others for Processes {
     fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, BackendError> {
-        let brought = Store::gather(self, label, &value.to_le_bytes())?;
+        let brought = self.store.gather(label, &value.to_le_bytes())?;
         let number = |(rank, bytes): (usize, Vec<u8>)| {
             bytes.try_into().map(u64::from_le_bytes).map_err(|bytes: Vec<u8>| BackendError::Group {
                 what: format!("rank {rank} brings {} bytes for a number of 8", bytes.len()),
@@ -89,11 +100,11 @@ impl Others for Store {
     }
 
     fn say(&self, doing: &str) {
-        Store::say(self, doing);
+        self.store.say(doing);
     }
 
     fn has_left(&self, rank: usize) -> bool {
-        Store::has_left(self, rank)
+        self.store.has_left(rank)
     }
 
     fn share(
@@ -103,18 +114,19 @@ impl Others for Store {
         own: RankWindow,
     ) -> Result<Vec<RankWindow>, BackendError> {
         let exchanged = match own.exchange() {
-            Exchange::Descriptors => by_descriptors(self, label, user, &own),
-            Exchange::Ipc => by_ipc(self, label, &own),
+            Exchange::Descriptors => self.by_descriptors(label, user, &own),
+            Exchange::Ipc => self.by_ipc(label, &own),
         };
+        let rank = self.store.member().rank;
         match exchanged {
             Ok(mut windows) => {
-                windows.insert(self.member().rank, own);
+                windows.insert(rank - self.node.start, own);
                 Ok(windows)
             }
             Err(error) => {
                 // Another process may have opened it by CUDA IPC.
                 if own.exchange() == Exchange::Descriptors {
-                    let _ = own.release(self.member().rank);
+                    let _ = own.release(rank);
                 }
                 Err(error)
             }
@@ -122,33 +134,37 @@ impl Others for Store {
     }
 }
 
-/// The windows of all other ranks, in order.
-fn by_descriptors(
-    store: &Store,
-    label: &str,
-    user: c_int,
-    own: &RankWindow,
-) -> Result<Vec<RankWindow>, BackendError> {
-    let descriptor = own.export(store.member().rank)?;
-    let received = exchange_descriptors(store, label, descriptor.as_fd())?;
-    let others = received.into_iter().enumerate();
-    let others = others.filter_map(|(rank, descriptor)| Some((rank, descriptor?)));
-    all_or_none(others.map(|(rank, descriptor)| {
-        RankWindow::import(rank, descriptor.as_fd(), own.mapped_bytes(), user)
-    }))
-}
+impl Processes {
+    /// The windows of all other ranks of the node, in order.
+    fn by_descriptors(
+        &self,
+        label: &str,
+        user: c_int,
+        own: &RankWindow,
+    ) -> Result<Vec<RankWindow>, BackendError> {
+        let descriptor = own.export(self.store.member().rank)?;
+        let node = self.node.clone();
+        let received = exchange_descriptors(&self.store, label, node, descriptor.as_fd())?;
+        let others = self.node.clone().zip(received);
+        let others = others.filter_map(|(rank, descriptor)| Some((rank, descriptor?)));
+        all_or_none(others.map(|(rank, descriptor)| {
+            RankWindow::import(rank, descriptor.as_fd(), own.mapped_bytes(), user)
+        }))
+    }
 
-/// As [`by_descriptors`], into the current context.
-fn by_ipc(store: &Store, label: &str, own: &RankWindow) -> Result<Vec<RankWindow>, BackendError> {
-    let rank = store.member().rank;
-    let handles = store.gather(label, &own.ipc_handle(rank)?)?;
-    let others = handles.into_iter().enumerate().filter(|(other, _)| *other != rank);
-    all_or_none(others.map(|(other, handle)| {
-        let handle = handle.try_into().map_err(|_| BackendError::Group {
-            what: format!("what rank {other} sent opens no window"),
-        })?;
-        RankWindow::open(other, &handle, own.mapped_bytes())
-    }))
+    /// The same, into the current context.
+    fn by_ipc(&self, label: &str, own: &RankWindow) -> Result<Vec<RankWindow>, BackendError> {
+        let rank = self.store.member().rank;
+        let handles = self.store.gather(label, &own.ipc_handle(rank)?)?;
+        let others = handles.into_iter().enumerate();
+        let others = others.filter(|(other, _)| self.node.contains(other) && *other != rank);
+        all_or_none(others.map(|(other, handle)| {
+            let handle = handle.try_into().map_err(|_| BackendError::Group {
+                what: format!("what rank {other} sent opens no window"),
+            })?;
+            RankWindow::open(other, &handle, own.mapped_bytes())
+        }))
+    }
 }
 
 /// All windows; those that were made are released when a later one fails.

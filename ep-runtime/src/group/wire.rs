@@ -78,7 +78,14 @@ impl Group {
     fn check_plan(&self, plan: &Plan) -> Result<(), CallError> {
         let number = |name: &str| plan.numbers.get(name).map(|number| positive(*number));
         let has_channels = !plan.messages.is_empty();
-        let nodes = number("nodes").unwrap_or(1);
+        let (nodes, node) = (number("nodes").unwrap_or(1), self.backend().node());
+        if has_channels && self.shared.wire.is_none() && node.len() < self.ranks() {
+            let (name, ranks) = (&plan.pipeline, self.ranks());
+            let what = format!(
+                "{name} would reach ranks {node:?} of {ranks} alone: no network joins the nodes of the group"
+            );
+            return Err(CallError::Mismatch { what });
+        }
         let ranks = number("ranks").unwrap_or(self.ranks() as u64);
         for (what, own, of_group) in
             [("ranks", ranks, self.ranks()), ("nodes", nodes, self.nodes())]

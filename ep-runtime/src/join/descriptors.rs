@@ -1,6 +1,7 @@
 //! File descriptors from process to process: over unix sockets, to processes of the same user only.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -10,7 +11,7 @@ use super::error::socket;
 use super::id::random;
 use super::key::{CODE_BYTES, Key};
 use super::room::{PROOF_TIME, Refusals, Room, Talk};
-use super::{JoinError, Store, clock, timed};
+use super::{JoinError, Member, Store, clock, timed};
 
 /// Bytes of a rank.
 const RANK: usize = 4;
@@ -18,23 +19,28 @@ const RANK: usize = 4;
 /// What a descriptor's code is for.
 const PURPOSE: &str = "descriptor";
 
-/// Gives `descriptor` to every other rank and returns theirs, by rank; none for this one. All ranks
-/// are on one machine.
+/// Gives `descriptor` to every other rank of `among` and returns theirs, in order; none for this one. All
+/// ranks do it together, each among those of its machine that do it with one another.
 pub fn exchange_descriptors(
     store: &Store,
     label: &str,
+    among: Range<usize>,
     descriptor: BorrowedFd<'_>,
 ) -> Result<Vec<Option<OwnedFd>>, JoinError> {
-    let (own, ranks) = (store.member.rank, store.member.ranks);
+    let Member { rank: own, ranks } = store.member;
+    if among.start > among.end || among.end > ranks {
+        let why = format!("ranks {among:?} are not among {ranks}");
+        return Err(JoinError::Refused { why });
+    }
     let name = format!("epforge-{:032x}", u128::from_le_bytes(random()?));
     let listener = listen(&name).map_err(socket("listen for descriptors"))?;
     let names = store.gather(label, name.as_bytes())?;
     let until = super::after(store.deadline);
     let giver = Giver { key: &store.key, name: name.as_bytes(), own, descriptor };
     std::thread::scope(|scope| {
-        let giving = scope.spawn(|| giver.give(&listener, ranks, until));
-        let mut received = Vec::with_capacity(ranks);
-        for (rank, name) in names.iter().enumerate() {
+        let giving = scope.spawn(|| giver.give(&listener, among.clone(), until));
+        let mut received = Vec::with_capacity(among.len());
+        for (rank, name) in among.clone().zip(&names[among.clone()]) {
             received.push(match rank == own {
                 true => None,
                 false => Some(take(name, &store.key, own, until).map_err(|error| {
@@ -66,13 +72,18 @@ struct Giver<'a> {
 }
 
 impl Giver<'_> {
-    /// Hands the descriptor to every other rank. Whoever is of another user or of no rank gets
+    /// Hands the descriptor to every other one of some ranks. Whoever is of another user or of no rank gets
     /// nothing, and holds nobody up.
-    fn give(&self, door: &UnixListener, ranks: usize, until: Instant) -> Result<(), JoinError> {
+    fn give(
+        &self,
+        door: &UnixListener,
+        ranks: Range<usize>,
+        until: Instant,
+    ) -> Result<(), JoinError> {
         let during = "give a descriptor";
         let mut room = Room::behind(door).map_err(socket(during))?;
         let mut refused = Refusals::default();
-        let mut waiting: Vec<usize> = (0..ranks).filter(|rank| *rank != self.own).collect();
+        let mut waiting: Vec<usize> = ranks.filter(|rank| *rank != self.own).collect();
         while !waiting.is_empty() {
             if clock::now() >= until {
                 let reason = format!("ranks {waiting:?} did not ask for it");
@@ -245,29 +256,32 @@ mod tests {
     use std::io::{Read, Seek, SeekFrom};
     use std::os::fd::AsFd;
 
-    use super::super::{Member, UniqueId};
+    use super::super::UniqueId;
     use super::*;
 
+    /// Two nodes of two and three.
     #[test]
-    fn every_rank_gets_the_files_of_the_others() {
+    fn every_rank_gets_the_files_of_the_others_of_its_node() {
         let id = UniqueId::local().unwrap();
         let folder =
             std::env::temp_dir().join(format!("epforge-descriptors-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let run = |rank: usize| {
-            let member = Member { rank, ranks: 3 };
-            let store = Store::join(&id, member, Duration::from_secs(10)).unwrap();
+            let store =
+                Store::join(&id, Member { rank, ranks: 5 }, Duration::from_secs(10)).unwrap();
+            let node = if rank < 2 { 0..2 } else { 2..5 };
             let path = folder.join(rank.to_string());
             std::fs::write(&path, format!("of rank {rank}")).unwrap();
             let file = File::open(&path).unwrap();
-            exchange_descriptors(&store, "files", file.as_fd()).unwrap()
+            (node.clone(), exchange_descriptors(&store, "files", node, file.as_fd()).unwrap())
         };
         let all: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..3).map(|rank| scope.spawn(move || run(rank))).collect();
+            let threads: Vec<_> = (0..5).map(|rank| scope.spawn(move || run(rank))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        for (rank, received) in all.into_iter().enumerate() {
-            for (from, descriptor) in received.into_iter().enumerate() {
+        for (rank, (node, received)) in all.into_iter().enumerate() {
+            assert_eq!(received.len(), node.len());
+            for (from, descriptor) in node.zip(received) {
                 assert_eq!(descriptor.is_none(), from == rank);
                 let Some(descriptor) = descriptor else { continue };
                 let (mut file, mut text) = (File::from(descriptor), String::new());
@@ -301,7 +315,8 @@ mod tests {
             read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
         };
         std::thread::scope(|scope| {
-            let giving = scope.spawn(|| clock::stopped::clock(|| giver.give(&listener, 3, until)));
+            let giving =
+                scope.spawn(|| clock::stopped::clock(|| giver.give(&listener, 0..3, until)));
             assert!(take(name.as_bytes(), &key, 1, until).is_ok());
             assert!(idle.iter().all(is_open));
             assert!(take(name.as_bytes(), &key, 2, until).is_ok());

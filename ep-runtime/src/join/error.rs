@@ -26,6 +26,22 @@ pub enum JoinError {
         /// Which.
         rank: usize,
     },
+    /// Nodes of which some would have more ranks than others.
+    Uneven {
+        /// Ranks of the group.
+        ranks: usize,
+        /// How many nodes they were to be.
+        nodes: usize,
+    },
+    /// Ranks of one node that are not on one machine, or do not reach each other's sockets there.
+    Apart {
+        /// The node.
+        node: usize,
+        /// Its first rank.
+        first: usize,
+        /// One that is elsewhere.
+        other: usize,
+    },
     /// Two ranks are at different steps.
     Order {
         /// A rank.
@@ -76,6 +92,14 @@ impl fmt::Display for JoinError {
             }
             JoinError::Refused { why } | JoinError::Address { why } => f.write_str(why),
             JoinError::Lost { rank } => write!(f, "rank {rank} has left the group"),
+            JoinError::Uneven { ranks, nodes } => {
+                write!(f, "{ranks} ranks are no {nodes} nodes of equally many")
+            }
+            JoinError::Apart { node, first, other } => write!(
+                f,
+                "rank {other} is on another machine, or in another network namespace, than rank {first}, and \
+                 both are of node {node}: ranks are numbered node by node, equally many on each"
+            ),
             JoinError::Order { rank, does, root_does } => {
                 write!(f, "rank {rank} is at `{does}` while rank 0 is at `{root_does}`")
             }

@@ -1,4 +1,5 @@
-//! Groups whose nodes a network joins: each is a process of its own, or all are in one emulator.
+//! Groups whose nodes a network joins: each is a process, or one for each of its ranks, or all are in one
+//! emulator.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -15,12 +16,12 @@ use crate::join::{Member, Store, UniqueId};
 use crate::memory::DeviceMemory;
 use crate::net_error::NetError;
 
-/// Processes, one for each node.
+/// Processes, of which each has ranks of one node.
 struct Processes {
     nodes: usize,
     over: Over,
     /// Of each local rank.
-    stores: Vec<Store>,
+    stores: Vec<Arc<Store>>,
 }
 
 /// What carries their rows.
@@ -55,6 +56,45 @@ impl Group {
         Group::over_processes(backend, options, id, Over::Cards(cards.clone()), deadline)
     }
 
+    /// The rank of this process alone, as launchers start one for each GPU of several nodes. `store` has the
+    /// processes of all nodes, and `backend` drives the rank of its member and shares windows with the ranks of
+    /// the same node, as [`GpuBackend::join_node`](crate::gpu::GpuBackend::join_node) does:
+    ///
+    /// ```text
+    /// let store = Arc::new(Store::join(&id, Member { rank, ranks }, deadline)?);
+    /// let backend = Arc::new(GpuBackend::join_node(device, &store, nodes, compile)?);
+    /// let group = Group::over_store(backend, options, &store, &net)?;
+    /// ```
+    ///
+    /// Ranks are numbered node by node, equally many on each. Rows to other nodes go over libfabric, through an
+    /// endpoint and a thread of each process; all calls are those of [`Group::over_network`]. All processes name
+    /// one provider, or all fail. Of one node, the ranks take no network.
+    pub fn over_store(
+        backend: Arc<dyn Backend>,
+        options: GroupOptions,
+        store: &Arc<Store>,
+        net: &NetOptions,
+    ) -> Result<Group, CallError> {
+        let (nodes, member) = (nodes_of(backend.as_ref())?, store.member());
+        let (own, local) = (member.rank..member.rank + 1, backend.local());
+        if (own.clone(), member.ranks) != (local.clone(), backend.ranks()) {
+            let (ranks, all) = (backend.ranks(), member.ranks);
+            let what = format!(
+                "a store of ranks {own:?} of {all} does not join a backend of ranks {local:?} of {ranks}"
+            );
+            return Err(CallError::Mismatch { what });
+        }
+        if nodes == 1 {
+            return Group::new(backend, options);
+        }
+        // Another number of nodes or another provider is another step, which the store names.
+        let step = format!("join {nodes} nodes over {}", net.provider);
+        store.meet(&step).map_err(BackendError::from)?;
+        let wire =
+            Processes { nodes, over: Over::Fabric(net.clone()), stores: vec![store.clone()] };
+        Group::joined(backend, options, Some(Box::new(wire)))
+    }
+
     fn over_processes(
         backend: Arc<dyn Backend>,
         options: GroupOptions,
@@ -62,17 +102,23 @@ impl Group {
         over: Over,
         deadline: Duration,
     ) -> Result<Group, CallError> {
-        let (ranks, local) = (backend.ranks(), backend.local());
-        let each = local.len().max(1);
-        if !ranks.is_multiple_of(each) || !local.start.is_multiple_of(each) {
-            let what = format!("ranks {local:?} of {ranks} are no node, as all nodes are equal");
-            return Err(CallError::Mismatch { what });
-        }
-        let join = |rank: usize| Store::join(id, Member { rank, ranks }, deadline);
-        let stores = at_once(local, join).map_err(BackendError::from)?;
-        let wire = Processes { nodes: ranks / each, over, stores };
+        let (nodes, ranks) = (nodes_of(backend.as_ref())?, backend.ranks());
+        let join = |rank: usize| Store::join(id, Member { rank, ranks }, deadline).map(Arc::new);
+        let stores = at_once(backend.local(), join).map_err(BackendError::from)?;
+        let wire = Processes { nodes, over, stores };
         Group::joined(backend, options, Some(Box::new(wire)))
     }
+}
+
+/// How many nodes there are, each of as many ranks as that of a backend.
+fn nodes_of(backend: &dyn Backend) -> Result<usize, CallError> {
+    let (ranks, node) = (backend.ranks(), backend.node());
+    let each = node.len().max(1);
+    if !ranks.is_multiple_of(each) || !node.start.is_multiple_of(each) {
+        let what = format!("ranks {node:?} of {ranks} are no node, as all nodes are equal");
+        return Err(CallError::Mismatch { what });
+    }
+    Ok(ranks / each)
 }
 
 impl Wire for Processes {
@@ -88,7 +134,7 @@ impl Wire for Processes {
     }
 
     fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, CallError> {
-        let one = |store: &Store| store.gather(label, &value.to_le_bytes());
+        let one = |store: &Arc<Store>| store.gather(label, &value.to_le_bytes());
         let brought = at_once(&self.stores, one).map_err(BackendError::from)?;
         let number = |bytes: &Vec<u8>| bytes.first_chunk().copied().map_or(0, u64::from_le_bytes);
         Ok(brought.first().into_iter().flatten().map(number).collect())
@@ -97,7 +143,7 @@ impl Wire for Processes {
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {
         let plans = plans.iter().copied();
         let (parts, data_bytes, counters) = NetPart::place(plans, &self.carrier())?;
-        let ranks = || group.local().zip(&self.stores);
+        let ranks = || group.local().zip(self.stores.iter().map(Arc::as_ref));
         match &self.over {
             Over::Fabric(options) => {
                 let options = NetOptions { data_bytes, counters, ..options.clone() };
@@ -220,6 +266,107 @@ mod modelled {
             let failure = network.watched();
             group.watch(&failure);
             Ok(Net { views, _ends: Mutex::new(Box::new((network, failure))) })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeBackend;
+    use crate::memory::Window;
+    use crate::net::Provider;
+    use crate::pipelines::{LowLatencyDispatch, low_latency_dispatch};
+
+    /// What each process of four says, which are as many nodes as it thinks.
+    fn joined<T: Send>(
+        nodes: usize,
+        body: impl Fn(Arc<FakeBackend>, Arc<Store>) -> T + Sync,
+    ) -> Vec<T> {
+        let id = UniqueId::local().unwrap();
+        let one = |rank: usize| {
+            let member = Member { rank, ranks: 4 };
+            let store = Store::join(&id, member, Duration::from_secs(60)).unwrap();
+            let store = Arc::new(store);
+            body(FakeBackend::of_node(&store, nodes), store)
+        };
+        at_once(0..4, |rank| Ok::<T, ()>(one(rank))).unwrap()
+    }
+
+    fn over(provider: Provider) -> NetOptions {
+        NetOptions::new(provider, 0)
+    }
+
+    #[test]
+    fn a_process_of_one_rank_is_on_a_node_of_several() {
+        let seen = joined(2, |backend, store| {
+            let options = GroupOptions::default();
+            let group = Group::over_store(backend, options, &store, &over(Provider::Tcp)).unwrap();
+            let rank = store.member().rank;
+            let window = Window::new(group.backend(), 64).unwrap();
+            let near = window.bases(rank).unwrap().iter().map(|base| *base != 0);
+            let near: Vec<bool> = near.collect();
+            let brought = group.gather("numbers", 10 + rank as u64).unwrap();
+            (group.nodes(), group.ranks(), group.local(), group.carrier(), near, brought)
+        });
+        for (rank, it) in seen.into_iter().enumerate() {
+            let near = (0..4).map(|other| other / 2 == rank / 2).collect();
+            let numbers = vec![10, 11, 12, 13];
+            assert_eq!(it, (2, 4, rank..rank + 1, Some(Transport::Rdma), near, numbers));
+        }
+    }
+
+    #[test]
+    fn one_node_takes_no_network() {
+        let seen = joined(1, |backend, store| {
+            let options = GroupOptions { leaves_out_absent: true, ..GroupOptions::default() };
+            let group = Group::over_store(backend, options, &store, &over(Provider::Efa)).unwrap();
+            (group.nodes(), group.carrier(), group.gather("all", 7).unwrap())
+        });
+        assert_eq!(seen, vec![(1, None, vec![7; 4]); 4]);
+    }
+
+    #[test]
+    fn processes_that_differ_are_named_on_all() {
+        let said = joined(2, |backend, store| {
+            let odd = store.member().rank == 3;
+            let net = over(if odd { Provider::Shm } else { Provider::Tcp });
+            let group = Group::over_store(backend, GroupOptions::default(), &store, &net);
+            group.err().unwrap().to_string()
+        });
+        let text =
+            "rank 3 is at `join 2 nodes over shm` while rank 0 is at `join 2 nodes over tcp`";
+        assert_eq!(said, vec![text; 4]);
+    }
+
+    #[test]
+    fn what_has_no_network_between_its_nodes_is_refused() {
+        let said = joined(2, |backend, store| {
+            let wider = FakeBackend::new(4);
+            let options = GroupOptions::default();
+            let other = Group::over_store(wider, options, &store, &over(Provider::Tcp)).err();
+            let group = Group::new(backend, options).unwrap();
+            let shape = low_latency_dispatch::Shape {
+                nodes: 1,
+                hidden: 128,
+                topk: 2,
+                experts: 8,
+                tokens: 8,
+                max_tokens: 8,
+            };
+            let prepared = LowLatencyDispatch::prepare(&group, shape, Default::default()).err();
+            [other, prepared].map(|error| error.unwrap().to_string())
+        });
+        for (rank, said) in said.into_iter().enumerate() {
+            let (after, first) = (rank + 1, rank / 2 * 2);
+            let stores = format!(
+                "a store of ranks {rank}..{after} of 4 does not join a backend of ranks 0..4 of 4"
+            );
+            let alone = format!(
+                "LowLatencyDispatch would reach ranks {first}..{} of 4 alone: no network joins the nodes of the group",
+                first + 2
+            );
+            assert_eq!(said, [stores, alone]);
         }
     }
 }

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// The environment variable that names the network between nodes where a call does not.
+pub const NET_VARIABLE: &str = "EPFORGE_NET";
+
 /// A kind of network, by its name in libfabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Provider {
@@ -19,6 +22,14 @@ pub enum Provider {
 impl Provider {
     /// All of them.
     pub const ALL: [Provider; 4] = [Provider::Tcp, Provider::Shm, Provider::Verbs, Provider::Efa];
+
+    /// The one that `EPFORGE_NET` names; unset: sockets, which every machine has.
+    pub fn from_environment() -> Result<Provider, String> {
+        match std::env::var(NET_VARIABLE) {
+            Ok(name) => name.parse().map_err(|error| format!("{NET_VARIABLE}: {error}")),
+            Err(_) => Ok(Provider::Tcp),
+        }
+    }
 
     /// Its name.
     pub fn name(self) -> &'static str {

@@ -8,7 +8,7 @@ use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::{Backend, Stream};
 use ep_runtime::device::HEADERS;
 use ep_runtime::error::CallError;
-use ep_runtime::gpu::{GpuBackend, GpuOptions, compile_with};
+use ep_runtime::gpu::{Compile, GpuBackend, GpuOptions, compile_with};
 use ep_runtime::group::{Group, GroupKernel, GroupOptions, control_bytes};
 use ep_runtime::handwritten::HandwrittenKernel;
 use ep_runtime::host::{HostBackend, HostOptions, Programs};
@@ -145,8 +145,7 @@ impl Exchange {
         }
         let spread = GpuOptions::spread(self.ranks).map_err(text)?;
         let options = GpuOptions { devices: vec![spread.devices[rank]], ..spread };
-        let jit = Jit::new(Nvrtc::find().map_err(text)?, Cache::memory_only());
-        let backend = GpuBackend::new(&options, compile_with(Arc::new(jit)));
+        let backend = GpuBackend::new(&options, compiler()?);
         Ok(Arc::new(backend.map_err(text)?))
     }
 
@@ -190,6 +189,12 @@ impl Exchange {
     pub(crate) fn data_bytes(&self) -> u64 {
         (2 * self.ranks * self.rows * self.words * 4) as u64
     }
+}
+
+/// NVRTC, without a cache on disk.
+pub(crate) fn compiler() -> Result<Compile, String> {
+    let jit = Jit::new(Nvrtc::find().map_err(text)?, Cache::memory_only());
+    Ok(compile_with(Arc::new(jit)))
 }
 
 /// A number in device memory.

@@ -1,6 +1,7 @@
 //! Rows between GPUs by way of host memory: as nodes of one rank each, which share GPUs if need be.
 
 use std::io::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ep_runtime::gpu;
@@ -10,20 +11,20 @@ use crate::exchange::Exchange;
 use crate::host::{LONG, can_use};
 use crate::processes::Processes;
 
-/// Whether there is a GPU; where there is none the tests are skipped.
-fn has_gpus() -> bool {
-    let found = gpu::devices().is_ok_and(|devices| !devices.is_empty());
-    if !found {
-        let _ = writeln!(std::io::stderr(), "skipped: no GPU");
+/// The GPUs, for one test at a time; where there is none the tests are skipped.
+pub(crate) fn turn() -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    if gpu::devices().is_ok_and(|devices| !devices.is_empty()) {
+        // What failed before leaves nothing behind.
+        return Some(TURN.lock().unwrap_or_else(PoisonError::into_inner));
     }
-    found
+    let _ = writeln!(std::io::stderr(), "skipped: no GPU");
+    None
 }
 
 #[test]
 fn rows_come_over_as_they_were() {
-    if !has_gpus() {
-        return;
-    }
+    let Some(_turn) = turn() else { return };
     for provider in [Provider::Shm, Provider::Tcp] {
         for (ranks, rows, words) in [(2, 200, 1856), (4, 33, 5)] {
             if can_use(provider) {
@@ -38,9 +39,7 @@ fn rows_come_over_as_they_were() {
 
 #[test]
 fn a_rank_that_dies_is_named() {
-    if !has_gpus() || !can_use(Provider::Shm) {
-        return;
-    }
+    let Some(_turn) = turn().filter(|_| can_use(Provider::Shm)) else { return };
     let silence = Duration::from_secs(2);
     let endless = Exchange { rounds: 1 << 30, silence, ..Exchange::over(Provider::Shm) };
     let exchange = Exchange { on_gpus: true, ..endless };

@@ -1,4 +1,4 @@
-//! Typed calls between nodes that are processes: this test program again, two ranks each.
+//! Typed calls between nodes that are processes: this test program again, two ranks each, or one.
 
 mod calls;
 
@@ -9,15 +9,18 @@ use std::time::Duration;
 use ep_runtime::backend::Backend;
 use ep_runtime::buffer::{Buffer, BufferOptions, BuiltIn, CallOptions};
 use ep_runtime::error::CallError;
+use ep_runtime::gpu::{self, GpuBackend};
 use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::mutant::Mutant;
 use ep_runtime::host::{HostBackend, HostOptions, Programs, TIMEOUT};
-use ep_runtime::join::UniqueId;
+use ep_runtime::join::{Member, Store, UniqueId};
 use ep_runtime::net::{CardOptions, ModelOptions, NetError, NetOptions, Provider};
 use ep_runtime::pipelines::{LowLatencyDispatch, NodeNotify, low_latency_dispatch, node_notify};
 use ep_runtime::tensor::{Bf16, DeviceTensor};
 use ep_runtime::tune::{Destination, Pushes};
 
+use crate::exchange::compiler;
+use crate::gpu::turn;
 use crate::host::can_use;
 use crate::processes::ID;
 
@@ -27,6 +30,8 @@ mod two_hops;
 
 const NODE: &str = "EPFORGE_TEST_NODE";
 const PROVIDER: &str = "EPFORGE_TEST_PROVIDER";
+const RANK: &str = "EPFORGE_TEST_RANK_OF_NODES";
+const TASK: &str = "EPFORGE_TEST_TASK";
 const NODES: usize = 2;
 const EACH: usize = 2;
 
@@ -52,29 +57,117 @@ fn one_node() {
     }
 }
 
+/// The same of one rank: of a node of its own in the emulator, or of one of two ranks on GPUs.
+#[test]
+fn one_rank() {
+    let (Ok(rank), Ok(provider)) = (std::env::var(RANK), std::env::var(PROVIDER)) else { return };
+    let task = std::env::var(TASK).expect("a task");
+    let (place, task) = task.split_once(' ').expect("a place and a task");
+    let each = if place == "gpus" { EACH } else { 1 };
+    let member = Member { rank: rank.parse().expect("a rank"), ranks: NODES * each };
+    let id = UniqueId::from_variable(ID).expect("an id").expect("an id");
+    let store = Store::join(&id, member, Duration::from_secs(100)).expect("all ranks");
+    let (store, local) = (Arc::new(store), member.rank..member.rank + 1);
+    let (backend, timeout): (Arc<dyn Backend>, Duration) = match place {
+        "gpus" => {
+            let device = (member.rank % gpu::devices().expect("GPUs").len()) as i32;
+            let compile = compiler().expect("NVRTC");
+            let backend = GpuBackend::join_node(device, &store, NODES, compile).unwrap();
+            (Arc::new(backend), Duration::from_secs(20))
+        }
+        _ => {
+            let host = HostOptions { local, ..HostOptions::new(member.ranks) };
+            let programs = Programs::find().expect("a compiler");
+            (HostBackend::new(&programs, host).expect("a rank"), TIMEOUT)
+        }
+    };
+    let provider: Provider = provider.parse().expect("a provider");
+    let silence = Duration::from_secs(if task == "lost" { 3 } else { 20 });
+    let net = NetOptions { queues: 2, silence, ..NetOptions::new(provider, 0) };
+    let options = GroupOptions { timeout, ..GroupOptions::default() };
+    let group = Group::over_store(backend, options, &store, &net).unwrap();
+    assert_eq!((group.nodes(), group.ranks(), group.local().len()), (NODES, member.ranks, 1));
+    match task {
+        "calls" => calls::agree_with_one_node(&group, calls::Case::Plain),
+        "hops" => two_hops::run(&group).unwrap(),
+        _ => lose_the_last(&group, member),
+    }
+}
+
+/// Makes calls until the process of the last rank has ended, which all others say.
+fn lose_the_last(group: &Group, member: Member) {
+    let shape = BufferOptions { weights: false, cached: false, ..BufferOptions::new(2, 16, 1, 4) };
+    let buffer = Buffer::new(group, shape, &BuiltIn).unwrap();
+    let x = DeviceTensor::from_slice(group, member.rank, [2, 16], &[Bf16::from(1.0); 32]).unwrap();
+    let experts = DeviceTensor::from_slice(group, member.rank, [2, 1], &[0, 3]).unwrap();
+    let input = buffer.input(&x, &experts, None).unwrap();
+    let last = member.ranks - 1;
+    for call in 0..1000 {
+        let left = buffer.dispatch(member.rank, &input, &CallOptions::sms(12));
+        match left.and_then(|_| group.sync(member.rank)) {
+            // Nothing is given back, as when a process is killed.
+            Ok(()) if member.rank == last && call == 3 => std::process::exit(0),
+            Ok(()) => {}
+            Err(CallError::Network(error)) => {
+                let said = error.to_string();
+                return assert!(said.contains(&format!("rank {last}")), "{said}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("nobody has missed rank {last}");
+}
+
+/// Runs a test of this program in so many processes, which differ in one variable.
+fn run_processes(test: &str, count: usize, (variable, task): (&str, &str), provider: Provider) {
+    let id = UniqueId::local().expect("an id");
+    let start = |index: usize| -> Child {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", test]).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env(variable, index.to_string()).env(TASK, task);
+        command.env(PROVIDER, provider.to_string());
+        match index {
+            0 => id.hand_to(&mut command, ID),
+            _ => id.give_to(&mut command, ID),
+        }
+        command.spawn().expect("this program")
+    };
+    let children: Vec<Child> = (0..count).map(start).collect();
+    for (index, child) in children.into_iter().enumerate() {
+        let ended = child.wait_with_output().expect("a child");
+        let said = String::from_utf8_lossy(&ended.stdout);
+        assert!(ended.status.success(), "{provider}, {task}, {variable} {index}: {said}");
+    }
+}
+
 #[test]
 fn rows_go_between_processes_and_back() {
     for provider in [Provider::Tcp, Provider::Shm] {
-        if !can_use(provider) {
-            continue;
+        if can_use(provider) {
+            run_processes("nodes::one_node", NODES, (NODE, ""), provider);
         }
-        let id = UniqueId::local().expect("an id");
-        let start = |node: usize| -> Child {
-            let mut command = Command::new(std::env::current_exe().expect("this program"));
-            command.args(["--exact", "nodes::one_node"]).stdin(Stdio::null());
-            command.stdout(Stdio::piped()).stderr(Stdio::piped());
-            command.env(NODE, node.to_string()).env(PROVIDER, provider.to_string());
-            match node {
-                0 => id.hand_to(&mut command, ID),
-                _ => id.give_to(&mut command, ID),
+    }
+}
+
+#[test]
+fn rows_go_between_processes_of_one_rank() {
+    for (provider, task) in [(Provider::Tcp, "host calls"), (Provider::Shm, "host lost")] {
+        if can_use(provider) {
+            run_processes("nodes::one_rank", NODES, (RANK, task), provider);
+        }
+    }
+}
+
+/// Two processes on each of two nodes, which share GPUs if need be.
+#[test]
+fn rows_go_between_processes_of_one_gpu() {
+    let Some(_turn) = turn() else { return };
+    for provider in [Provider::Shm, Provider::Tcp] {
+        for task in ["gpus hops", "gpus calls", "gpus lost"] {
+            if can_use(provider) {
+                run_processes("nodes::one_rank", NODES * EACH, (RANK, task), provider);
             }
-            command.spawn().expect("this program")
-        };
-        let children: Vec<Child> = (0..NODES).map(start).collect();
-        for (node, child) in children.into_iter().enumerate() {
-            let ended = child.wait_with_output().expect("a child");
-            let said = String::from_utf8_lossy(&ended.stdout);
-            assert!(ended.status.success(), "{provider}, node {node}: {said}");
         }
     }
 }
