@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use ep_runtime::buffer::CallOptions;
 use ep_runtime::host::Programs;
+use ep_runtime::net::Fabric;
 
 use crate::failure::Failure;
 use crate::json::{Object, Value};
@@ -56,6 +57,8 @@ enum Needs {
     Queues,
     /// A process for each rank: GPUs, or one that they share.
     Processes,
+    /// The same, and a libfabric between them.
+    Network,
     /// A GPU for each rank.
     GpuPerRank,
 }
@@ -197,6 +200,7 @@ impl Needs {
         match self {
             Needs::Anything => None,
             Needs::Processes => Some("GPUs"),
+            Needs::Network => Some("GPUs and libfabric"),
             Needs::Queues | Needs::GpuPerRank => Some("a GPU for each rank"),
         }
     }
@@ -233,9 +237,12 @@ impl Place<'_> {
         }
         let need = match needs {
             Needs::Queues | Needs::GpuPerRank => ranks,
-            Needs::Anything | Needs::Processes => 1,
+            Needs::Anything | Needs::Processes | Needs::Network => 1,
         };
         let why = match &self.gpus {
+            Ok(found) if *found >= need && needs == Needs::Network => {
+                return Fabric::find().err().map(|error| Outcome::Skipped(error.to_string()));
+            }
             Ok(found) if *found >= need => return None,
             Ok(found) => format!("{need} GPUs needed, {found} found"),
             Err(why) => why.clone(),

@@ -30,6 +30,17 @@ impl UniqueId {
             .map(UniqueId)
     }
 
+    /// A new group whose rank 0 listens at a free port of the interface with this address.
+    #[staticmethod]
+    fn at(py: Python<'_>, address: &str) -> PyResult<UniqueId> {
+        released(py, || {
+            let wrong = |_| Failure::mismatch(format!("`{address}` is no address of an interface"));
+            let interface = address.parse().map_err(wrong)?;
+            join::UniqueId::at(interface).map_err(|error| Failure::of_join(&error))
+        })
+        .map(UniqueId)
+    }
+
     /// The id that a text names.
     #[staticmethod]
     fn parse(py: Python<'_>, text: &str) -> PyResult<UniqueId> {
@@ -79,6 +90,12 @@ fn seconds(value: f64) -> Result<Duration, Failure> {
         .map_err(|error| Failure::mismatch(format!("{value} is no number of seconds: {error}")))
 }
 
+/// What carries rows between nodes: the network that is named, or that of the environment.
+fn network(name: Option<&str>) -> Result<NetOptions, Failure> {
+    let named = name.map_or_else(Provider::from_environment, str::parse);
+    Ok(NetOptions { queues: 2, ..NetOptions::new(named.map_err(Failure::mismatch)?, 0) })
+}
+
 /// Some of the ranks of an emulator.
 fn emulated(local: Range<usize>, ranks: usize, seed: u64, checked: bool) -> HostOptions {
     let mut options = HostOptions { local, ..HostOptions::new(ranks) };
@@ -122,13 +139,13 @@ impl Group {
         id: &UniqueId,
         numbers: [usize; 3],
         devices: Vec<i32>,
-        net: &str,
+        net: Option<&str>,
         deadline: f64,
         timeout: f64,
     ) -> PyResult<Group> {
         let id = id.0.clone();
         released(py, || {
-            let provider: Provider = net.parse().map_err(Failure::mismatch)?;
+            let net = network(net)?;
             let [node, nodes, each] = numbers;
             let (ranks, local) = (nodes * each, node * each..(node + 1) * each);
             if node >= nodes || each == 0 {
@@ -148,7 +165,6 @@ impl Group {
                     Arc::new(GpuBackend::new(&options, compile(None)?)?)
                 }
             };
-            let net = NetOptions { queues: 2, ..NetOptions::new(provider, 0) };
             let options = options_of(timeout, false);
             let inner = groups::Group::over_network(backend, options, &id, &net, deadline)?;
             Ok(Group { inner, devices })
@@ -172,26 +188,27 @@ impl Group {
         })
     }
 
-    /// This process as one rank of a group of processes: `member` is the rank, and how many there are.
+    /// This process as one rank of a group of processes. `numbers`: the rank, how many there are, and on how many
+    /// nodes; `times`: how long others are waited for, and a wait inside a kernel.
     #[staticmethod]
     fn join(
         py: Python<'_>,
         id: &UniqueId,
-        member: [usize; 2],
+        numbers: [usize; 3],
         device: i32,
-        deadline: f64,
-        timeout: f64,
+        net: Option<&str>,
+        times: [f64; 2],
         leaves_out_absent: bool,
     ) -> PyResult<Group> {
         let id = id.0.clone();
         released(py, || {
-            let [rank, ranks] = member;
-            let member = Member { rank, ranks };
-            let store = Store::join(&id, member, seconds(deadline)?);
-            let store = store.map_err(|error| Failure::of_join(&error))?;
-            let backend = GpuBackend::join(device, store, compile(None)?)?;
+            let ([rank, ranks, nodes], [deadline, timeout]) = (numbers, times);
+            let (net, deadline) = (network(net)?, seconds(deadline)?);
             let options = options_of(seconds(timeout)?, leaves_out_absent);
-            let inner = groups::Group::new(Arc::new(backend), options)?;
+            let store = Store::join(&id, Member { rank, ranks }, deadline);
+            let store = Arc::new(store.map_err(|error| Failure::of_join(&error))?);
+            let backend = GpuBackend::join_node(device, &store, nodes, compile(None)?)?;
+            let inner = groups::Group::over_store(Arc::new(backend), options, &store, &net)?;
             Ok(Group { inner, devices: vec![device] })
         })
     }

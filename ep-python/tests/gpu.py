@@ -4,7 +4,7 @@ Where there is one, both ranks share it, and its times say nothing.
 
 It runs the tests of `torch_calls`, `torch_callers` and `torch_refs` there, and then: rows at full size, graphs whose
 token counts change, streams and events, times of kernels, few tokens by phases and in a graph of many layers, a layer
-that is trained, a rank that dies, buffers that come and go, and what a call costs the host.
+that is trained, a rank that dies, buffers that come and go, what a call costs the host, and 4 ranks on 2 nodes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import statistics
 import time
 import unittest
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -408,6 +409,26 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int, only: str
             print(f"{part.__name__} {arguments}: {time.monotonic() - begun:.1f} s", flush=True)
 
 
+def between_nodes(rank: int, ranks: int, only: str) -> None:
+    """Calls of ranks on two nodes, with a process for each of them and a network between."""
+    parts: list[tuple[Any, ...]] = [
+        (torch_calls.layer_in_processes, 2),
+        (torch_calls.legacy_in_processes, 2),
+        (torch_calls.low_latency_in_processes,),
+        (torch_callers.trainer,),
+    ]
+    for part, *arguments in parts:
+        if only not in part.__name__:
+            continue
+        begun = time.monotonic()
+        torch.manual_seed(rank)
+        part(rank, ranks, *arguments)
+        dist.barrier()
+        if rank == 0:
+            net = os.environ["EPFORGE_NET"]
+            print(f"{part.__name__} on 2 nodes over {net}: {time.monotonic() - begun:.1f} s", flush=True)
+
+
 class Gpus(unittest.TestCase):
     """In processes with a GPU each, if there are enough."""
 
@@ -418,6 +439,11 @@ class Gpus(unittest.TestCase):
 
     def test_dead_rank(self) -> None:
         ranks_in_processes(self.ranks, "cuda", dead_rank)
+
+    def test_nodes(self) -> None:
+        for net in ("shm", "tcp"):
+            with mock.patch.dict(os.environ, {"EPFORGE_NET": net}):
+                ranks_in_processes(4, "cuda", between_nodes, self.only, nodes=2)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import unittest
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import epforge
 import numpy_torch
 from epforge import deep_ep
-from epforge.group import count_nodes, node_name
+from epforge.group import count_nodes, node_name, own_address
 from problems import Problem, problem
 from processes import Gather, run_ranks
 from test_low_latency import arrivals, cast, drawn
@@ -294,19 +295,99 @@ class Nodes(unittest.TestCase):
 
     def test_a_group_has_the_nodes_of_its_processes(self) -> None:
         def gather(value: Any) -> list[Any]:
-            text, name = value
-            return [value, value, (text, name + " too"), (text, name + " too")]
+            return [value, value, value + " too", value + " too"]
 
         self.assertEqual(epforge.Group.from_gather(0, gather=gather).nodes, 2)
         self.assertEqual(epforge.Group.from_gather(0, gather=gather, nodes=4).nodes, 4)
         self.assertEqual(epforge.Group.on_host(2).nodes, 1)
-        with self.assertRaises(epforge.Mismatch) as caught:
-            epforge.Group.from_gather(0, gather=gather, device=0, deadline=1)
-        sentence = (
-            "GPUs of 2 nodes cannot have a process each: `Group.over_network` joins a process for each node, "
-            "of all its GPUs"
-        )
-        self.assertEqual(str(caught.exception), sentence)
+
+    def test_processes_of_a_gpu_each_join_over_a_network(self) -> None:
+        here = mock.patch("socket.gethostname", return_value="here")
+        for hosts, nodes, address in ((1, None, "127.0.0.1"), (1, 2, "127.0.0.1"), (2, None, "127.0.0.2")):
+
+            def gather(value: Any, hosts: int = hosts) -> list[Any]:
+                # What rank 0 brings, or a name of a host.
+                return [value] * 4 if value != "here" else [f"{value} {rank * hosts // 4}" for rank in range(4)]
+
+            reached = mock.patch("epforge.group.own_address", return_value="127.0.0.2")
+            with here, reached, mock.patch.object(epforge.Group, "join") as join:
+                epforge.Group.from_gather(0, gather=gather, device=7, nodes=nodes, net="shm", deadline=9)
+            (own, rank, ranks), named = join.call_args
+            self.assertEqual((rank, ranks, own.text().split(":")[0]), (0, 4, address))
+            wanted = {"device": 7, "nodes": nodes or hosts, "net": "shm", "deadline": 9}
+            self.assertEqual({name: named[name] for name in wanted}, wanted)
+            # Another rank joins with the text that rank 0 brings.
+            with here, mock.patch.object(epforge.Group, "join") as join:
+                epforge.Group.from_gather(
+                    3, gather=lambda value, own=own: gather(value or own.text()), device=0, nodes=nodes
+                )
+            self.assertEqual(join.call_args.args, (own.text(), 3, 4))
+            self.assertIsNone(join.call_args.kwargs["net"])
+
+    def test_a_rank_0_that_nobody_reaches_is_named_on_all(self) -> None:
+        def gather(value: Any) -> list[Any]:
+            return [value, value] if value is None else [value, value + " too"]
+
+        nowhere = mock.patch("epforge.group.own_address", side_effect=epforge.GroupError("nowhere"))
+        for rank, sentence in ((0, "nowhere"), (1, "rank 0 has no address at which the others could reach it")):
+            with nowhere, self.assertRaises(epforge.GroupError) as caught:
+                epforge.Group.from_gather(rank, gather=gather, device=0)
+            self.assertEqual(str(caught.exception), sentence)
+
+    def test_a_process_that_comes_alone_says_who_is_missing(self) -> None:
+        own = epforge.UniqueId.local()
+        with self.assertRaisesRegex(epforge.GroupError, r"ranks 1, 2, 3 did not come within 100ms"):
+            epforge.Group.join(own, 0, 4, device=0, nodes=2, net="tcp", deadline=0.1)
+        with self.assertRaisesRegex(epforge.Mismatch, "there is no network `carrier`"):
+            epforge.Group.join(own, 0, 4, device=0, nodes=2, net="carrier")
+        named = mock.patch.dict(os.environ, {"EPFORGE_NET": "pigeon"})
+        with named, self.assertRaisesRegex(epforge.Mismatch, "EPFORGE_NET: there is no network `pigeon`"):
+            epforge.Group.join(own, 0, 4, device=0, nodes=2)
+        with self.assertRaisesRegex(epforge.Mismatch, "`here` is no address of an interface"):
+            epforge.UniqueId.at("here")
+
+    def test_a_launcher_says_how_many_ranks_a_node_has(self) -> None:
+        variables = {"EPFORGE_ID": epforge.UniqueId.local().text(), "RANK": "5", "WORLD_SIZE": "6"}
+        for each, nodes in (("2", 3), ("6", 1), (None, 1)):
+            more = {} if each is None else {"LOCAL_WORLD_SIZE": each}
+            with (
+                mock.patch.dict(os.environ, variables | more),
+                mock.patch.object(epforge.Group, "join") as join,
+            ):
+                epforge.Group.from_environment(net="efa")
+            self.assertEqual(join.call_args.args[1:], (5, 6))
+            self.assertEqual((join.call_args.kwargs["nodes"], join.call_args.kwargs["net"]), (nodes, "efa"))
+        with (
+            mock.patch.dict(os.environ, variables | {"LOCAL_WORLD_SIZE": "4"}),
+            self.assertRaisesRegex(epforge.GroupError, "LOCAL_WORLD_SIZE is 4, which 6 ranks are no multiple of"),
+        ):
+            epforge.Group.from_environment()
+
+    def test_the_own_address_is_one_that_others_reach(self) -> None:
+        def towards(master: str, *interfaces: str) -> str:
+            variables = mock.patch.dict(os.environ, {"MASTER_ADDR": master} if master else {})
+            if not master:
+                os.environ.pop("MASTER_ADDR", None)
+
+            def found(name: str, port: int, **kind: Any) -> list[Any]:
+                place = name if name[0].isdecimal() else "127.0.1.1"
+                return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", (place, port))]
+
+            probe = mock.MagicMock()
+            probe.__enter__.return_value.getsockname.side_effect = [(own, 1) for own in interfaces]
+            opened = mock.patch("socket.socket", return_value=probe)
+            with variables, opened, mock.patch("socket.getaddrinfo", side_effect=found):
+                return own_address()
+
+        self.assertEqual(towards("10.0.0.3", "10.0.0.4"), "10.0.0.4")
+        self.assertEqual(towards("127.0.0.3", "127.0.0.1"), "127.0.0.1")
+        self.assertEqual(towards("localhost", "127.0.0.1"), "127.0.0.1")
+        # A host's own name, as some systems know it; then the next try.
+        self.assertEqual(towards("node-0", "127.0.0.1", "10.0.0.5"), "10.0.0.5")
+        self.assertEqual(towards("", "10.0.0.6"), "10.0.0.6")
+        with self.assertRaisesRegex(epforge.GroupError, "no address that others reach: name one in MASTER_ADDR"):
+            towards("node-0", "127.0.0.1", "127.0.0.1")
+        self.assertRegex(own_address(), r"[.:]")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 import unittest
 from collections.abc import Callable
@@ -38,6 +39,11 @@ def _process(
 ) -> None:
     # As torchrun says it.
     os.environ["GROUP_RANK"] = str(rank * nodes // ranks)
+    if nodes > 1:
+        # On GPUs each host is a node.
+        name = f"{socket.gethostname()}, node {rank * nodes // ranks}"
+        socket.gethostname = lambda: name
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     torch.set_num_threads(1)
     backend = "gloo"
     if place == "cuda":

@@ -45,12 +45,8 @@ impl Nodes {
     /// None: this machine has no libfabric, or this process may make no namespaces.
     fn start(name: &str, wire: Wire, silence: u64) -> Option<Nodes> {
         crate::host::programs()?;
-        let found = Fabric::find().and_then(|fabric| fabric.offers(Provider::Tcp, None));
-        if let Err(error) = found {
-            let required =
-                std::env::var_os("EPFORGE_REQUIRE_LIBFABRIC").is_some_and(|it| it == "1");
-            assert!(!required, "{error} (EPFORGE_REQUIRE_LIBFABRIC=1 is set)");
-            return skipped(&format!("no libfabric with tcp: {error}"));
+        if !has_libfabric() {
+            return None;
         }
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).expect("the folder of the build");
@@ -117,6 +113,15 @@ impl Drop for Nodes {
     }
 }
 
+/// Whether libfabric has sockets here; `EPFORGE_REQUIRE_LIBFABRIC=1` makes a failure of it if not.
+fn has_libfabric() -> bool {
+    let found = Fabric::find().and_then(|fabric| fabric.offers(Provider::Tcp, None));
+    let Err(error) = found else { return true };
+    let required = std::env::var_os("EPFORGE_REQUIRE_LIBFABRIC").is_some_and(|it| it == "1");
+    assert!(!required, "{error} (EPFORGE_REQUIRE_LIBFABRIC=1 is set)");
+    skipped::<()>(&format!("no libfabric with tcp: {error}")).is_some()
+}
+
 /// Past the capture of the test harness: a skipped test is said.
 fn skipped<T>(why: &str) -> Option<T> {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
@@ -156,4 +161,57 @@ fn a_cut_cable_is_an_error_of_both_nodes() {
         );
     }
     assert!(took < Duration::from_secs(60), "it took {took:?}");
+}
+
+/// Ranks that are processes find one another as nodes of one rank each.
+#[test]
+fn nodes_have_a_process_for_each_rank() {
+    if crate::host::programs().is_none() || !has_libfabric() {
+        return;
+    }
+    let id = UniqueId::local().expect("an id");
+    let start = |rank: usize| {
+        let name = format!("processes-{}-{rank}", std::process::id());
+        let said = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", "nodes::one_node"]).stdout(Stdio::null()).stderr(Stdio::null());
+        let line = format!(
+            "epforge run node-notify+low-latency-dispatch --ranks 2 --nodes 2 --net libfabric:tcp --calls 3 \
+             --processes --rank {rank}"
+        );
+        command.env(LINE, line).env(SAID, &said);
+        match rank {
+            0 => id.hand_to(&mut command, ID_VARIABLE),
+            _ => id.give_to(&mut command, ID_VARIABLE),
+        }
+        (command.spawn().expect("this program"), said)
+    };
+    for (rank, (mut child, said)) in [0, 1].map(start).into_iter().enumerate() {
+        let ended = child.wait().expect("a child");
+        let wrong = said.with_extension("wrong");
+        let [told, sentence] =
+            [&said, &wrong].map(|path| fs::read_to_string(path).unwrap_or_default());
+        [said, wrong].iter().for_each(|path| drop(fs::remove_file(path)));
+        assert!(ended.success(), "rank {rank}: {told} {sentence}");
+        assert_eq!(told.matches("values equal").count(), 2, "{told}");
+        assert!(told.contains(&format!("rank {rank}: its ranks have joined")), "{told}");
+    }
+}
+
+#[test]
+fn a_process_for_each_rank_is_refused_where_ranks_would_not_meet() {
+    let said = |words: &str| {
+        let (line, mut err) = (format!("epforge run node-notify --nodes 2 {words}"), Vec::new());
+        let code = ep_cli::run(line.split(' '), &pipelines::ALL, &mut Vec::new(), &mut err);
+        assert_eq!(code, 2, "{line}");
+        String::from_utf8(err).expect("text")
+    };
+    let together = said("--ranks 4 --net libfabric:tcp --processes");
+    assert!(together.contains("2 ranks of a node in the emulator are one process"), "{together}");
+    let cards = said("--ranks 4 --net ibgda --backend gpu --processes");
+    assert!(cards.contains("`ibgda` joins a process for each node"), "{cards}");
+    let beyond = said("--ranks 2 --net libfabric:tcp --processes --rank 2");
+    assert!(beyond.contains("there is no rank 2 of 2"), "{beyond}");
+    let both = said("--ranks 2 --net libfabric:tcp --processes --node 1");
+    assert!(both.contains("cannot be used with"), "{both}");
 }

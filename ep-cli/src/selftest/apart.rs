@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use ep_runtime::gpu::EXCHANGE_VARIABLE;
 use ep_runtime::jit::{CACHE_VARIABLE, Cache, Scratch};
+use ep_runtime::net::Provider;
 use serde_json::Value;
 
 use super::Place;
@@ -100,6 +101,33 @@ pub(super) fn both_exchanges(place: &Place<'_>, ranks: usize) -> Result<String, 
         true => Ok("descriptors and CUDA IPC bring the same bytes".to_owned()),
         false => Err(failed(format!("descriptors {descriptors:?}, CUDA IPC {ipc:?}"))),
     }
+}
+
+/// What is called between nodes.
+const BETWEEN: &str =
+    "node-notify+node-dispatch+node-combine+low-latency-dispatch+low-latency-combine";
+
+pub(super) fn nodes(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    let (wanted, ranks) = (BETWEEN.split('+').count() * ranks, ranks.to_string());
+    let mut told = Vec::new();
+    for provider in [Provider::Shm, Provider::Tcp] {
+        let net = format!("libfabric:{provider}");
+        let words = ["run", BETWEEN, "--backend", "gpu", "--nodes", "2", "--processes"];
+        let mut command = program::again().map_err(failed)?;
+        command.args(words).args(["--calls", "10", "--ranks", &ranks, "--net", &net]);
+        command.args(place.options.perturb.seed.map(|seed| format!("--perturb={seed}")));
+        let ended = command.stdin(Stdio::null()).output().map_err(failed)?;
+        if !ended.status.success() {
+            return Err(failed(String::from_utf8_lossy(&ended.stderr).trim_end()));
+        }
+        let said = String::from_utf8_lossy(&ended.stdout);
+        let equal = said.matches(" values equal").count();
+        if equal != wanted {
+            return Err(failed(format!("{equal} of {wanted} comparisons over {net}: {said}")));
+        }
+        told.push(format!("{equal} comparisons over {provider}"));
+    }
+    Ok(told.join(", "))
 }
 
 pub(super) fn compile_once(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {

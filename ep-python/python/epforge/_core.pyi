@@ -64,6 +64,8 @@ class UniqueId:
     @staticmethod
     def local() -> UniqueId: ...
     @staticmethod
+    def at(address: str) -> UniqueId: ...
+    @staticmethod
     def parse(text: str) -> UniqueId: ...
     @staticmethod
     def from_environment() -> UniqueId: ...
@@ -77,7 +79,7 @@ class Group:
         id: UniqueId,
         numbers: tuple[int, int, int],
         devices: list[int],
-        net: str,
+        net: str | None,
         deadline: float,
         timeout: float,
     ) -> Group: ...
@@ -86,10 +88,10 @@ class Group:
     @staticmethod
     def join(
         id: UniqueId,
-        member: tuple[int, int],
+        numbers: tuple[int, int, int],
         device: int,
-        deadline: float,
-        timeout: float,
+        net: str | None,
+        times: tuple[float, float],
         leaves_out_absent: bool,
     ) -> Group: ...
     @property

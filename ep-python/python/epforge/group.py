@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 #: Brings what every process of a group passes to each of them, by rank, like ``mpi4py``'s ``allgather``.
 Gather = Callable[[Any], Sequence[Any]]
+
+
+#: An address that is nobody's.
+ELSEWHERE = "192.0.2.1"
 
 
 class Group:
@@ -73,34 +78,53 @@ class Group:
         ranks: int,
         *,
         device: int | None = None,
+        nodes: int = 1,
+        net: str | None = None,
         timeout: float = 30.0,
         deadline: float = 120.0,
         leaves_out_absent: bool = False,
     ) -> Group:
         """This process as one rank of a group of processes, all with one `UniqueId`.
 
-        ``device`` is the ordinal of its GPU, ``LOCAL_RANK`` or else the rank unless it is given. ``deadline``
-        is how long the others are waited for, here and in every step that all make together.
-        ``leaves_out_absent`` is as in `on_gpus`.
+        ``device`` is the ordinal of its GPU, ``LOCAL_RANK`` or else the rank unless it is given. ``nodes`` of equally
+        many ranks, numbered node by node, reach the id's address; ``net`` is as in `over_network`. ``deadline`` is how
+        long the others are waited for, here and in every step that all make together. ``leaves_out_absent`` is as in
+        `on_gpus`.
         """
         named = _core.UniqueId.parse(unique_id) if isinstance(unique_id, str) else unique_id
         if device is None:
             device = int(os.environ.get("LOCAL_RANK", rank))
-        return cls(_core.Group.join(named, (rank, ranks), device, deadline, timeout, leaves_out_absent))
+        numbers, times = (rank, ranks, nodes), (deadline, timeout)
+        return cls(_core.Group.join(named, numbers, device, net, times, leaves_out_absent))
 
     @classmethod
     def from_environment(
-        cls, *, timeout: float = 30.0, deadline: float = 120.0, leaves_out_absent: bool = False
+        cls,
+        *,
+        net: str | None = None,
+        timeout: float = 30.0,
+        deadline: float = 120.0,
+        leaves_out_absent: bool = False,
     ) -> Group:
-        """The rank that a launcher such as torchrun describes, with ``EPFORGE_ID`` or ``EPFORGE_SECRET``."""
+        """The rank that a launcher such as torchrun describes, with ``EPFORGE_ID`` or ``EPFORGE_SECRET``.
+
+        ``LOCAL_WORLD_SIZE`` says how many ranks are on each node; ``net`` is as in `over_network`.
+        """
         unique_id = _core.UniqueId.from_environment()
-        numbers = []
-        for name in ("RANK", "WORLD_SIZE"):
-            text = os.environ.get(name, "")
-            if not text.isdecimal():
-                raise _core.GroupError(f"{name} is not set to a number")
-            numbers.append(int(text))
-        return cls.join(unique_id, *numbers, timeout=timeout, deadline=deadline, leaves_out_absent=leaves_out_absent)
+        rank, ranks = from_variable("RANK"), from_variable("WORLD_SIZE")
+        each = from_variable("LOCAL_WORLD_SIZE", ranks)
+        if not each or ranks % each:
+            raise _core.GroupError(f"LOCAL_WORLD_SIZE is {each}, which {ranks} ranks are no multiple of")
+        return cls.join(
+            unique_id,
+            rank,
+            ranks,
+            nodes=ranks // each,
+            net=net,
+            timeout=timeout,
+            deadline=deadline,
+            leaves_out_absent=leaves_out_absent,
+        )
 
     @classmethod
     def from_torch(
@@ -109,6 +133,7 @@ class Group:
         *,
         device: int | str | torch.device | None = None,
         nodes: int | None = None,
+        net: str | None = None,
         timeout: float = 30.0,
         deadline: float = 120.0,
         leaves_out_absent: bool = False,
@@ -116,7 +141,7 @@ class Group:
         """The processes of a ``torch.distributed`` group of any backend; the default one unless it is given.
 
         ``device`` is this process' GPU, torch's current one unless it is given. ``"cpu"`` runs the group in
-        the emulator. ``nodes`` is as in `from_gather`.
+        the emulator. ``nodes`` and ``net`` are as in `from_gather`.
         """
         import torch
         import torch.distributed as dist
@@ -137,6 +162,7 @@ class Group:
             gather=gather,
             device=ordinal,
             nodes=nodes,
+            net=net,
             timeout=timeout,
             deadline=deadline,
             leaves_out_absent=leaves_out_absent,
@@ -150,6 +176,7 @@ class Group:
         gather: Gather,
         device: int | None = None,
         nodes: int | None = None,
+        net: str | None = None,
         timeout: float = 30.0,
         deadline: float = 120.0,
         leaves_out_absent: bool = False,
@@ -160,28 +187,36 @@ class Group:
 
         ``device`` is the ordinal of its GPU. Without one the rank lives in the emulator: each process emulates
         all ranks, and ``gather`` brings it the inputs of the others in every call. Unless ``nodes`` says how many
-        there are, each host is one; in the emulator each agent of torchrun, which may share a host.
+        there are, each host is one; in the emulator each agent of torchrun, which may share a host. Rows between
+        nodes of GPUs go over ``net``, as in `over_network`; rank 0 listens where other hosts reach it.
         """
-        own = _core.UniqueId.local() if rank == 0 and device is not None else None
-        brought = gather((own.text() if own else None, node_name(on_emulator=device is None)))
-        texts, names = [text for text, _ in brought], [name for _, name in brought]
-        if not 0 <= rank < len(texts):
-            raise _core.Mismatch(f"a group of {len(texts)} ranks has no rank {rank}")
+        names = list(gather(node_name(on_emulator=device is None)))
+        if not 0 <= rank < len(names):
+            raise _core.Mismatch(f"a group of {len(names)} ranks has no rank {rank}")
         nodes = count_nodes(names) if nodes is None else nodes
         if nodes > 1 and leaves_out_absent:
             raise _core.Mismatch(f"ranks of {nodes} nodes wait for one another: `leaves_out_absent` is for one node")
         if device is None:
-            return cls(_core.Group.on_host(len(texts), nodes, seed, check, False), mirror=(rank, gather))
-        if nodes > 1:
-            raise _core.Mismatch(
-                f"GPUs of {nodes} nodes cannot have a process each: `Group.over_network` joins a process for each "
-                "node, of all its GPUs"
-            )
+            return cls(_core.Group.on_host(len(names), nodes, seed, check, False), mirror=(rank, gather))
+        own, wrong = None, None
+        if rank == 0:
+            try:
+                own = _core.UniqueId.local() if len(set(names)) == 1 else _core.UniqueId.at(own_address())
+            except _core.Error as error:
+                # The others wait for what it brings.
+                wrong = error
+        text = gather(own.text() if own else None)[0]
+        if wrong:
+            raise wrong
+        if text is None:
+            raise _core.GroupError("rank 0 has no address at which the others could reach it")
         return cls.join(
-            own or texts[0],
+            own or text,
             rank,
-            len(texts),
+            len(names),
             device=device,
+            nodes=nodes,
+            net=net,
             timeout=timeout,
             deadline=deadline,
             leaves_out_absent=leaves_out_absent,
@@ -196,7 +231,7 @@ class Group:
         *,
         devices: Sequence[int] = (),
         ranks: int | None = None,
-        net: str = "tcp",
+        net: str | None = None,
         timeout: float = 30.0,
         deadline: float = 120.0,
         patience: float = 10.0,
@@ -204,8 +239,9 @@ class Group:
         """This process as one node of several, which all join with one `UniqueId`: a rank on each of ``devices``.
 
         All nodes have as many ranks, and loops over `local` make their calls. ``net`` is what carries rows between
-        them, as ``epforge doctor`` lists it: ``tcp``, ``shm`` for processes of one machine, ``verbs`` or ``efa``.
-        Without ``devices``, ``ranks`` ranks are in the emulator.
+        them, as ``epforge doctor`` lists it: ``tcp``, ``shm`` for processes of one machine, ``verbs`` or ``efa``;
+        unless it is given, what ``EPFORGE_NET`` names, or ``tcp``. Without ``devices``, ``ranks`` ranks are in the
+        emulator.
         """
         named = _core.UniqueId.parse(unique_id) if isinstance(unique_id, str) else unique_id
         if devices and ranks not in (None, len(devices)):
@@ -303,6 +339,33 @@ class Group:
 
     def __repr__(self) -> str:
         return f"Group({self._core.name}, local {list(self.local)} of {self.ranks})"
+
+
+def from_variable(name: str, unset: int | None = None) -> int:
+    """The number in a variable of a launcher."""
+    text = os.environ.get(name, "" if unset is None else str(unset))
+    if not text.isdecimal():
+        raise _core.GroupError(f"{name} is not set to a number")
+    return int(text)
+
+
+def own_address() -> str:
+    """The address by which other hosts reach this one: that of its interface towards ``MASTER_ADDR``, or else towards
+    hosts that it does not know."""
+    master = os.environ.get("MASTER_ADDR", "")
+    for towards in filter(None, (master, ELSEWHERE)):
+        try:
+            kind, _, _, _, place = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+                probe.connect(place)  # Which sends nothing.
+                address = str(probe.getsockname()[0])
+        except OSError:
+            continue
+        # A host's own name may stand for an address of its own that nobody else reaches.
+        is_meant = towards in ("localhost", place[0]) and ipaddress.ip_address(place[0]).is_loopback
+        if is_meant or not ipaddress.ip_address(address).is_loopback:
+            return address
+    raise _core.GroupError("this host has no address that others reach: name one in MASTER_ADDR")
 
 
 def node_name(on_emulator: bool) -> str:
