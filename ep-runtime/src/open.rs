@@ -31,7 +31,8 @@ impl Group {
         let joined = UniqueId::from_environment()
             .and_then(|id| Store::join(&id, Member::from_environment()?, JOIN_TIME));
         let store = Arc::new(joined.map_err(BackendError::from)?);
-        let nodes = nodes_of_launcher(store.member().ranks)?;
+        let each = std::env::var("LOCAL_WORLD_SIZE").ok();
+        let nodes = nodes_of(store.member().ranks, each.as_deref())?;
         let backend = GpuBackend::join_node(local_rank()?, &store, nodes, compiler()?)?;
         let named = Provider::from_environment().map_err(|what| CallError::Mismatch { what })?;
         let net = NetOptions { queues: 2, ..NetOptions::new(named, 0) };
@@ -54,10 +55,10 @@ fn compiler() -> Result<Compile, BackendError> {
     Ok(compile_with(Arc::new(Jit::new(nvrtc, cache))))
 }
 
-/// How many nodes a launcher has started so many ranks on, as far as this one knows.
+/// How many nodes so many ranks are on, if a launcher says how many each has.
 #[cfg(target_os = "linux")]
-fn nodes_of_launcher(ranks: usize) -> Result<usize, BackendError> {
-    let Ok(value) = std::env::var("LOCAL_WORLD_SIZE") else { return Ok(1) };
+fn nodes_of(ranks: usize, each: Option<&str>) -> Result<usize, BackendError> {
+    let Some(value) = each else { return Ok(1) };
     let each = value.parse().ok().filter(|each| *each > 0 && ranks.is_multiple_of(*each));
     each.map(|each: usize| ranks / each).ok_or_else(|| {
         let what = format!("LOCAL_WORLD_SIZE is `{value}`, which {ranks} ranks are no multiple of");
@@ -73,4 +74,20 @@ fn local_rank() -> Result<i32, BackendError> {
         let what = format!("LOCAL_RANK is `{value}`, not the number of a GPU of this machine");
         BackendError::Missing { what }
     })
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launcher_says_how_many_ranks_a_node_has() {
+        assert_eq!(nodes_of(6, None).unwrap(), 1);
+        assert_eq!(nodes_of(6, Some("6")).unwrap(), 1);
+        assert_eq!(nodes_of(6, Some("2")).unwrap(), 3);
+        for wrong in ["4", "0", "", "two"] {
+            let text = format!("LOCAL_WORLD_SIZE is `{wrong}`, which 6 ranks are no multiple of");
+            assert_eq!(nodes_of(6, Some(wrong)).unwrap_err().to_string(), text);
+        }
+    }
 }

@@ -42,11 +42,21 @@ struct Nodes {
 }
 
 impl Nodes {
-    /// None: this machine has no libfabric, or this process may make no namespaces.
+    /// The demo; a peer is silent for so many seconds before it is given up.
     fn start(name: &str, wire: Wire, silence: u64) -> Option<Nodes> {
+        let line = |node: usize| format!("demo --node {node} --silence {silence}");
+        Nodes::run(name, wire, line)
+    }
+
+    /// Commands, one at each end. None: this machine has no libfabric, or this process may make no namespaces.
+    fn run(name: &str, wire: Wire, line: impl Fn(usize) -> String + Sync) -> Option<Nodes> {
         crate::host::programs()?;
-        if !has_libfabric() {
-            return None;
+        let found = Fabric::find().and_then(|fabric| fabric.offers(Provider::Tcp, None));
+        if let Err(error) = found {
+            let required =
+                std::env::var_os("EPFORGE_REQUIRE_LIBFABRIC").is_some_and(|it| it == "1");
+            assert!(!required, "{error} (EPFORGE_REQUIRE_LIBFABRIC=1 is set)");
+            return skipped(&format!("no libfabric with tcp: {error}"));
         }
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).expect("the folder of the build");
@@ -55,10 +65,7 @@ impl Nodes {
         let start = |node: usize| {
             let mut command = Command::new(std::env::current_exe().expect("this program"));
             command.args(["--exact", "nodes::one_node"]);
-            let line = format!(
-                "epforge demo --nodes 2 --node {node} --source {} --silence {silence}",
-                ENDS[node]
-            );
+            let line = format!("epforge {} --nodes 2 --source {}", line(node), ENDS[node]);
             command.env(LINE, line).env(SAID, folder.join(node.to_string()));
             command.stdout(Stdio::null()).stderr(Stdio::null());
             id.give_to(&mut command, ID_VARIABLE);
@@ -113,15 +120,6 @@ impl Drop for Nodes {
     }
 }
 
-/// Whether libfabric has sockets here; `EPFORGE_REQUIRE_LIBFABRIC=1` makes a failure of it if not.
-fn has_libfabric() -> bool {
-    let found = Fabric::find().and_then(|fabric| fabric.offers(Provider::Tcp, None));
-    let Err(error) = found else { return true };
-    let required = std::env::var_os("EPFORGE_REQUIRE_LIBFABRIC").is_some_and(|it| it == "1");
-    assert!(!required, "{error} (EPFORGE_REQUIRE_LIBFABRIC=1 is set)");
-    skipped::<()>(&format!("no libfabric with tcp: {error}")).is_some()
-}
-
 /// Past the capture of the test harness: a skipped test is said.
 fn skipped<T>(why: &str) -> Option<T> {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
@@ -163,38 +161,20 @@ fn a_cut_cable_is_an_error_of_both_nodes() {
     assert!(took < Duration::from_secs(60), "it took {took:?}");
 }
 
-/// Ranks that are processes find one another as nodes of one rank each.
+/// Ranks that are processes find one another as nodes of one rank each, which share no socket but those of TCP.
 #[test]
 fn nodes_have_a_process_for_each_rank() {
-    if crate::host::programs().is_none() || !has_libfabric() {
-        return;
-    }
-    let id = UniqueId::local().expect("an id");
-    let start = |rank: usize| {
-        let name = format!("processes-{}-{rank}", std::process::id());
-        let said = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--exact", "nodes::one_node"]).stdout(Stdio::null()).stderr(Stdio::null());
-        let line = format!(
-            "epforge run node-notify+low-latency-dispatch --ranks 2 --nodes 2 --net libfabric:tcp --calls 3 \
-             --processes --rank {rank}"
-        );
-        command.env(LINE, line).env(SAID, &said);
-        match rank {
-            0 => id.hand_to(&mut command, ID_VARIABLE),
-            _ => id.give_to(&mut command, ID_VARIABLE),
-        }
-        (command.spawn().expect("this program"), said)
-    };
-    for (rank, (mut child, said)) in [0, 1].map(start).into_iter().enumerate() {
-        let ended = child.wait().expect("a child");
-        let wrong = said.with_extension("wrong");
-        let [told, sentence] =
-            [&said, &wrong].map(|path| fs::read_to_string(path).unwrap_or_default());
-        [said, wrong].iter().for_each(|path| drop(fs::remove_file(path)));
-        assert!(ended.success(), "rank {rank}: {told} {sentence}");
-        assert_eq!(told.matches("values equal").count(), 2, "{told}");
-        assert!(told.contains(&format!("rank {rank}: its ranks have joined")), "{told}");
+    let run =
+        "run node-notify+low-latency-dispatch --ranks 2 --net libfabric:tcp --calls 3 --processes";
+    let line = |rank: usize| format!("{run} --rank {rank}");
+    let wire = Wire { delay: Duration::from_millis(1), loss: 0 };
+    let Some(mut nodes) = Nodes::run("processes", wire, line) else { return };
+    let codes = nodes.wait();
+    let said = [nodes.said(0), nodes.said(1)];
+    assert_eq!(codes, [Some(0), Some(0)], "{said:?}");
+    for (rank, (out, _)) in said.iter().enumerate() {
+        assert_eq!(out.matches("values equal").count(), 2, "{out}");
+        assert!(out.contains(&format!("rank {rank}: its ranks have joined")), "{out}");
     }
 }
 
