@@ -37,7 +37,7 @@ impl Coverage {
                 Marks { parsed: &parsed, file, spots: &mut all.spots, texts: BTreeMap::new() };
             for function in &parsed.statements {
                 // What is outside of functions runs nowhere.
-                if let Act::Block(statements) = &function.act {
+                if let Act::Block(statements) | Act::Constant(statements) = &function.act {
                     marks.block(statements);
                 }
             }
@@ -125,7 +125,7 @@ impl Marks<'_> {
                 condition.iter().for_each(|condition| self.condition(condition));
                 self.statement(body);
             }
-            Act::Block(statements) => self.block(statements),
+            Act::Block(statements) | Act::Constant(statements) => self.block(statements),
         }
     }
 

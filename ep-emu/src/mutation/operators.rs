@@ -159,7 +159,7 @@ impl Rules<'_> {
                 self.expression(node);
             }
             // The compiler needs these values: no switch of the run time can be in them.
-            Act::Declaration { fixed: true, .. } | Act::Other => {}
+            Act::Declaration { fixed: true, .. } | Act::Constant(_) | Act::Other => {}
             Act::Declaration { values, .. } => {
                 values.iter().for_each(|value| self.expression(value))
             }

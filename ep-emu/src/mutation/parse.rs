@@ -233,14 +233,14 @@ impl<'a> Parser<'a> {
                     let act = Act::Declaration { values, fixed };
                     into.push(Statement { tokens: from..self.at, act });
                 }
-                "(" => return self.function(into),
+                "(" => return self.function(into, fixed),
                 _ => self.at += 1,
             }
         }
     }
 
-    /// A function from its parameters on.
-    fn function(&mut self, into: &mut Vec<Statement>) -> Result<(), Wrong> {
+    /// A function from its parameters on, of which the compiler knows the result if `fixed`.
+    fn function(&mut self, into: &mut Vec<Statement>, fixed: bool) -> Result<(), Wrong> {
         self.group()?;
         loop {
             self.there()?;
@@ -258,7 +258,8 @@ impl<'a> Parser<'a> {
                 "{" => {
                     let from = self.at;
                     let block = self.block()?;
-                    into.push(Statement { tokens: from..self.at, act: Act::Block(block) });
+                    let act = if fixed { Act::Constant(block) } else { Act::Block(block) };
+                    into.push(Statement { tokens: from..self.at, act });
                     return Ok(());
                 }
                 "(" => self.group()?,

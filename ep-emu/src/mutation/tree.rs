@@ -70,6 +70,8 @@ pub(super) enum Act {
     },
     /// `{ .. }`.
     Block(Vec<Statement>),
+    /// The same of a function that is called where the compiler computes its result.
+    Constant(Vec<Statement>),
     /// `return`.
     Return(Option<Node>),
     /// Nothing that a mutation is about.
