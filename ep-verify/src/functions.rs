@@ -3,8 +3,10 @@
 
 mod counts;
 mod moves;
+mod net_rings;
 mod presences;
 mod puts;
+mod rings;
 mod slots;
 mod sources;
 mod values;
@@ -30,8 +32,12 @@ use crate::oracle::Differences;
 /// The kernels.
 const COUNTS_TEXT: &str = include_str!("functions/counts.cu");
 const MOVES_TEXT: &str = include_str!("functions/moves.cu");
+const NET_RINGS_TEXT: &str =
+    concat!(include_str!("functions/ring_ends.cu"), include_str!("functions/net_rings.cu"));
 const PRESENCES_TEXT: &str = include_str!("functions/presences.cu");
 const PUTS_TEXT: &str = include_str!("functions/puts.cu");
+const RINGS_TEXT: &str =
+    concat!(include_str!("functions/ring_ends.cu"), include_str!("functions/rings.cu"));
 const SLOTS_TEXT: &str = include_str!("functions/slots.cu");
 const SOURCES_TEXT: &str = include_str!("functions/sources.cu");
 const VALUES_TEXT: &str = include_str!("functions/values.cu");
@@ -95,6 +101,8 @@ pub enum FunctionSet {
     Presences,
     /// Counters of calls.
     Counts,
+    /// Ends of rings in windows.
+    Rings,
     /// Slots of keys.
     Slots,
     /// What a warp keeps of several sources.
@@ -105,21 +113,28 @@ pub enum FunctionSet {
     Puts,
     /// The same by queues that the network card empties.
     CardPuts,
+    /// Ends of rings between nodes, by queues that the processor empties.
+    NetRings,
+    /// The same by queues that the network card empties.
+    CardRings,
 }
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 10] = [
+    pub const ALL: [FunctionSet; 13] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
         FunctionSet::Presences,
         FunctionSet::Counts,
+        FunctionSet::Rings,
         FunctionSet::Slots,
         FunctionSet::Sources,
         FunctionSet::Moves,
         FunctionSet::Puts,
         FunctionSet::CardPuts,
+        FunctionSet::NetRings,
+        FunctionSet::CardRings,
     ];
 
     /// Its name in results.
@@ -130,11 +145,14 @@ impl FunctionSet {
             FunctionSet::Waits => "waits",
             FunctionSet::Presences => "presences",
             FunctionSet::Counts => "counts",
+            FunctionSet::Rings => "rings",
             FunctionSet::Slots => "slots",
             FunctionSet::Sources => "sources",
             FunctionSet::Moves => "moves",
             FunctionSet::Puts => "puts",
             FunctionSet::CardPuts => "puts by cards",
+            FunctionSet::NetRings => "rings between nodes",
+            FunctionSet::CardRings => "rings by cards",
         }
     }
 
@@ -146,10 +164,12 @@ impl FunctionSet {
             FunctionSet::Waits => (WAITS_TEXT, "waits_of"),
             FunctionSet::Presences => (PRESENCES_TEXT, "presences_of"),
             FunctionSet::Counts => (COUNTS_TEXT, "counts_of"),
+            FunctionSet::Rings => (RINGS_TEXT, "rings_of"),
             FunctionSet::Slots => (SLOTS_TEXT, "slots_of"),
             FunctionSet::Sources => (SOURCES_TEXT, "sources_of"),
             FunctionSet::Moves => (MOVES_TEXT, "moves_of"),
             FunctionSet::Puts | FunctionSet::CardPuts => (PUTS_TEXT, "puts_of"),
+            FunctionSet::NetRings | FunctionSet::CardRings => (NET_RINGS_TEXT, "net_rings_of"),
         }
     }
 
@@ -161,10 +181,12 @@ impl FunctionSet {
             FunctionSet::Waits => &waits::CHECKS,
             FunctionSet::Presences => &presences::CHECKS,
             FunctionSet::Counts => &counts::CHECKS,
+            FunctionSet::Rings => &rings::CHECKS,
             FunctionSet::Slots => &slots::CHECKS,
             FunctionSet::Sources => &sources::CHECKS,
             FunctionSet::Moves => &moves::CHECKS,
             FunctionSet::Puts | FunctionSet::CardPuts => &puts::CHECKS,
+            FunctionSet::NetRings | FunctionSet::CardRings => &net_rings::CHECKS,
         }
     }
 
@@ -172,8 +194,10 @@ impl FunctionSet {
     pub fn ranks(self) -> usize {
         match self {
             FunctionSet::Waits | FunctionSet::Presences | FunctionSet::Sources => 2,
+            FunctionSet::Rings => rings::RANKS,
             FunctionSet::Slots => slots::RANKS,
             FunctionSet::Puts | FunctionSet::CardPuts => puts::RANKS,
+            FunctionSet::NetRings | FunctionSet::CardRings => net_rings::RANKS,
             _ => 1,
         }
     }
@@ -181,8 +205,8 @@ impl FunctionSet {
     /// What carries rows to its other ranks, if that is a network.
     fn carrier(self) -> Option<Transport> {
         match self {
-            FunctionSet::Puts => Some(Transport::Rdma),
-            FunctionSet::CardPuts => Some(Transport::Ibgda),
+            FunctionSet::Puts | FunctionSet::NetRings => Some(Transport::Rdma),
+            FunctionSet::CardPuts | FunctionSet::CardRings => Some(Transport::Ibgda),
             _ => None,
         }
     }
@@ -190,15 +214,14 @@ impl FunctionSet {
     /// Its kernel for one architecture, and the network that this takes.
     pub fn plan(self, arch: Arch) -> Plan {
         let plan = self.kernel().plan(arch);
-        match self.carrier() {
-            None => plan,
-            carrier => Plan {
-                network_bytes: puts::DATA_BYTES,
-                network_counters: puts::COUNTERS,
-                carrier,
-                ..plan
-            },
-        }
+        let (network_bytes, network_counters) = match self {
+            FunctionSet::Puts | FunctionSet::CardPuts => (puts::DATA_BYTES, puts::COUNTERS),
+            FunctionSet::NetRings | FunctionSet::CardRings => {
+                (net_rings::DATA_BYTES, net_rings::COUNTERS)
+            }
+            _ => return plan,
+        };
+        Plan { network_bytes, network_counters, carrier: self.carrier(), ..plan }
     }
 
     fn kernel(self) -> HandwrittenKernel {
@@ -208,10 +231,12 @@ impl FunctionSet {
             FunctionSet::Waits => (2, 64, waits::SHARED_BYTES, waits::WINDOW_BYTES),
             FunctionSet::Presences => (2, 64, 0, presences::WINDOW_BYTES),
             FunctionSet::Counts => (2, 64, counts::SHARED_BYTES, counts::WINDOW_BYTES),
+            FunctionSet::Rings => (2, 160, 0, rings::WINDOW_BYTES),
             FunctionSet::Slots => (2, 64, 0, slots::WINDOW_BYTES),
             FunctionSet::Sources => (1, 32, 0, sources::WINDOW_BYTES),
             FunctionSet::Moves => (1, 32, moves::SHARED_BYTES, 0),
             FunctionSet::Puts | FunctionSet::CardPuts => (2, 64, 0, 0),
+            FunctionSet::NetRings | FunctionSet::CardRings => (2, 64, 0, net_rings::WINDOW_BYTES),
         };
         HandwrittenKernel {
             name: "Functions",
@@ -309,7 +334,8 @@ mod tests {
         let Some(programs) = programs() else { return };
         for build in [Build::Checked, Build::Sanitized] {
             for which in FunctionSet::ALL {
-                let found = found(programs, build, which).unwrap();
+                let found =
+                    found(programs, build, which).unwrap_or_else(|error| panic!("{error:?}"));
                 assert!(found.is_good(), "{which:?}: {found}");
             }
         }
@@ -330,6 +356,18 @@ mod tests {
             (
                 FunctionSet::Presences,
                 "== nobody learns who is absent\nin ep/presence.cuh\n- if (watch.absent) miss(group, site.peer);\n+ \n",
+            ),
+            (
+                FunctionSet::Rings,
+                "== a slot is filled a message early\nin ep/rings.cuh\n- End::of(moved_, ring) + 1 - Ring::kDepth\n+ End::of(moved_, ring) - Ring::kDepth\n",
+            ),
+            (
+                FunctionSet::NetRings,
+                "== each reader gives a chunk back\nin ep/net_rings.cuh\n- if (is_last(ring, chunk % kChunks)) free\n+ free\n",
+            ),
+            (
+                FunctionSet::CardRings,
+                "== the rest of a stripe is kept\nin ep/net_rings.cuh\n- kChunks) ? rest : 0;\n+ kChunks) ? 0 : 0;\n",
             ),
             (
                 FunctionSet::Slots,

@@ -1,0 +1,238 @@
+// Ends of rings in windows that all ranks reach: many of them at one warp, against an end for each. Some run on both
+// ranks at once, and a ring goes round many times; some on one warp, step by step. The host knows what each check
+// leaves in `out`; see rings.rs, which has the checks in the same order.
+namespace rings {
+
+constexpr int kRims = 4;
+constexpr int kEachPart = 40;  // what messages call the hub, by its parts
+constexpr ep::u32 kStart = 0xfffffff8;  // near which all counters begin, which then go through 0
+
+struct Args {
+    ep::Group group;
+    int check;
+    ep::i64* out;
+};
+
+/// A channel from `kAt` of a window on.
+template <ep::u64 kAt, int kPeers_, int kParts_>
+struct Channel {
+    static constexpr int kChannel = 6;
+    static constexpr int kPeers = kPeers_;
+    static constexpr int kParts = kParts_;
+    static constexpr int kStripes = ring_ends::kStripes;
+    static constexpr int kDepth = 4;
+    static constexpr int kChunk = 2;
+    static constexpr int kSlotBytes = 48;
+    static constexpr int kMeta = 32;
+    static constexpr int kHeaderWords = 2;
+    static constexpr int kRings = kStripes * kPeers * kParts;
+    static constexpr ep::u64 kTail = kAt;
+    static constexpr ep::u64 kHead = kTail + kRings * 4;
+    static constexpr ep::u64 kRetired = kHead + kRings * 4;
+    static constexpr ep::u64 kTaken = kRetired + kRings * 4;
+    static constexpr ep::u64 kSent = kTaken + 2 * kRings * 4;
+    static constexpr ep::u64 kHeader = kSent + 2 * kRings * 4;
+    static constexpr ep::u64 kSlots = kHeader + 2 * kRings * kHeaderWords * 8;
+    static constexpr ep::u64 kBytes = kSlots + ep::u64{kRings} * kDepth * kSlotBytes;
+};
+
+/// Rings to some of 36 peers, which lanes of two groups keep, and rings of two parts to all.
+using Wide = Channel<64, 36, 1>;
+using Parted = Channel<64, 4, 2>;
+
+/// The ends of each: the hub keeps rings of all rims, a rim those of the hub.
+template <class Ring>
+struct Ends {
+    using Hub = ep::WindowRings<Ring>;
+    using Rim = ep::WindowRings<Ring>;
+    static constexpr int kRims = 4;
+    static constexpr int kFirst = 30;
+    static __device__ __forceinline__ int rim(int i) { return i < 3 ? kFirst + i : 34; }
+};
+
+template <>
+struct Ends<Parted> {
+    using Hub = ep::WindowRings<Parted, ep::Kept::kPeersOfPart>;
+    using Rim = ep::WindowRings<Parted, ep::Kept::kPartsOfPeer>;
+    static constexpr int kRims = 3;
+    static constexpr int kFirst = 1;
+    static __device__ __forceinline__ int rim(int i) { return 1 + i; }
+};
+
+/// Windows of a hub and its rims.
+constexpr ep::u64 kBytes = (Wide::kBytes + 63) / 64 * 64;
+static_assert(Parted::kBytes <= kBytes, "one kind of window holds either");
+constexpr int kWindows = kRims + 1;
+constexpr int kWorlds = 3;  // that of this rank's hub, that of its rims, and one that is here alone
+constexpr ep::u64 kTables = kWorlds * kWindows * kBytes;
+
+/// What a world has here of its own, beside windows.
+struct World {
+    char* windows[Wide::kPeers];
+    ep::State state;
+    ep::u32 stop;
+    ep::Record records[3];
+};
+
+__device__ __forceinline__ char* window_at(const ep::Group& group, int rank, int world, int i) {
+    return group.windows[rank] + (world * kWindows + i) * kBytes;
+}
+
+/// Where the window of the i-th rank of a world is, of which the hub has the first.
+__device__ __forceinline__ char* window_of(const ep::Group& group, int world, int i) {
+    const int self = static_cast<int>(group.rank);
+    if (world == 2) return window_at(group, self, 2, i);
+    const int hub = world == 0 ? self : 1 - self;
+    // It is the first world of the rank that has its hub, and the second one of the other.
+    return i == 0 ? window_at(group, hub, 0, 0) : window_at(group, 1 - hub, 1, i);
+}
+
+__device__ __forceinline__ World* world_of(const ep::Group& group, int world) {
+    return reinterpret_cast<World*>(group.window + kTables) + world;
+}
+
+/// Gives all worlds their windows, and all words of this rank their begin.
+template <class Ring>
+__device__ __forceinline__ void prepare(const ep::Group& group) {
+    const int lane = ep::lane_index();
+    for (int world = 0; world < kWorlds; ++world) {
+        World* it = world_of(group, world);
+        for (int v = lane; v < Wide::kPeers; v += ep::kLanes) {
+            // Nobody reaches one that is not served.
+            it->windows[v] = v == 0 ? window_of(group, world, 0) : nullptr;
+            for (int i = 0; i < Ends<Ring>::kRims; ++i) {
+                if (v == Ends<Ring>::rim(i)) it->windows[v] = window_of(group, world, 1 + i);
+            }
+        }
+        for (int i = 0; i < kWindows; ++i) {
+            char* window = window_at(group, static_cast<int>(group.rank), world, i);
+            ep::u64* all = reinterpret_cast<ep::u64*>(window);
+            for (ep::u64 at = lane; at < kBytes / 8; at += ep::kLanes) all[at] = 0;
+            __syncwarp();
+            const int own = i == 0 ? 0 : Ends<Ring>::rim(i - 1);
+            for (int at = lane; at < Ring::kRings; at += ep::kLanes) {
+                const int peer = at / Ring::kParts % Ring::kPeers;
+                const int stripe = at / Ring::kParts / Ring::kPeers, part = at % Ring::kParts;
+                const ep::u32 start = kStart - 3 * (own + peer) - 2 * part - stripe;
+                ep::u32* words[4] = {reinterpret_cast<ep::u32*>(window + Ring::kTail),
+                                     reinterpret_cast<ep::u32*>(window + Ring::kHead),
+                                     reinterpret_cast<ep::u32*>(window + Ring::kTaken),
+                                     reinterpret_cast<ep::u32*>(window + Ring::kSent)};
+                // Of where the ends stand, that of the call before the first one.
+                for (ep::u32* word : words) word[at] = start;
+            }
+        }
+    }
+}
+
+/// All words of a window but its slots.
+template <class Ring>
+__device__ __forceinline__ void dump(const char* window, ep::i64* out) {
+    const ep::u32* words = reinterpret_cast<const ep::u32*>(window + Ring::kTail);
+    for (int i = ep::lane_index(); i < static_cast<int>((Ring::kSlots - Ring::kTail) / 4);
+         i += ep::kLanes) {
+        out[i] = words[i];
+    }
+}
+
+/// Those of a world and those that this rank has of two.
+template <class Ring>
+__device__ __forceinline__ void dump_all(const ep::Group& group, bool is_alone, ep::i64* out) {
+    constexpr int kEach = static_cast<int>((Ring::kSlots - Ring::kTail) / 4);
+    for (int i = 0; i < kWindows; ++i) {
+        const int world = is_alone ? 2 : i == 0 ? 0 : 1;
+        const char* window = window_at(group, static_cast<int>(group.rank), world, i);
+        if (i < 1 + Ends<Ring>::kRims) dump<Ring>(window, out + i * kEach);
+    }
+}
+
+/// A rank of a world.
+__device__ __forceinline__ ep::Group group_of(const ep::Group& given, int world, int rank) {
+    World* it = world_of(given, world);
+    ep::Group group = given;
+    group.windows = it->windows;
+    group.window = it->windows[rank];
+    group.rank = rank;
+    return group;
+}
+
+/// What the hub serves: all rims, or those of a part.
+template <class Ring>
+__device__ __forceinline__ ring_ends::Served hub_of(int part) {
+    ring_ends::Served it{};
+    it.kept = ep::Peers{Ends<Ring>::kFirst, Ring::kPeers < 35 ? Ring::kPeers : 35, 33};
+    it.of = part;
+    it.own = kEachPart * part;
+    it.count = Ends<Ring>::kRims;
+    for (int i = 0; i < it.count; ++i) it.rings[i] = it.peers[i] = Ends<Ring>::rim(i);
+    return it;
+}
+
+/// What a rim serves: the ring of the hub, or that of a part.
+template <class Ring>
+__device__ __forceinline__ ring_ends::Served rim_of(int i, int part) {
+    ring_ends::Served it{};
+    it.kept = ep::one_peer(Ring::kParts == 1 ? 0 : part);
+    it.count = 1;
+    it.rings[0] = it.kept.begin;
+    it.peers[0] = kEachPart * part;
+    it.own = Ends<Ring>::rim(i);
+    return it;
+}
+
+/// All calls of one warp: a hub or a rim, which sends or receives.
+template <class Ring>
+inline __device__ __noinline__ void serve(const ep::Group& given, const ep::Call& call, int warp, bool sends,
+                                      ep::i64* out) {
+    using Hub = typename Ends<Ring>::Hub;
+    using Rim = typename Ends<Ring>::Rim;
+    if (warp > Ends<Ring>::kRims) return;
+    const bool is_hub = warp == 0;
+    const int rank = is_hub ? 0 : Ends<Ring>::rim(warp - 1);
+    const ep::Group group = group_of(given, is_hub ? 0 : 1, rank);
+    ep::Team team(group, call, 3);
+    for (int part = 0; part < Ring::kParts; ++part) {
+        const ring_ends::Served it = is_hub ? hub_of<Ring>(part) : rim_of<Ring>(warp - 1, part);
+        ep::i64* noted = ring_ends::noted(out, (is_hub ? 0 : warp + 3) + part * 10, 1, 0);
+        if (is_hub && sends) {
+            ep::RingsOut<Ring, Hub> ends(team);
+            ring_ends::send_all<Ring>(ends, team, it);
+        } else if (is_hub) {
+            ep::RingsIn<Ring, Hub> ends(team);
+            ring_ends::receive_all<Ring>(ends, team, it, noted, [] {});
+        } else if (sends) {
+            ep::RingsOut<Ring, Rim> ends(team);
+            ring_ends::send_all<Ring>(ends, team, it);
+        } else {
+            ep::RingsIn<Ring, Rim> ends(team);
+            ring_ends::receive_all<Ring>(ends, team, it, noted, [] {});
+        }
+    }
+}
+
+}  // namespace rings
+
+extern "C" __global__ void __launch_bounds__((rings::kRims + 1) * 32)
+    rings_of(const __grid_constant__ rings::Args args) {
+    const ep::Call call = ep::enter(args.group);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    const bool is_first = blockIdx.x == 0, is_one = is_first && warp == 0;
+    switch (args.check) {
+        case 0:
+            if (is_one) rings::prepare<rings::Wide>(args.group);
+            break;
+        case 1: rings::serve<rings::Wide>(args.group, call, warp, is_first, args.out); break;
+        case 2:
+            if (is_one) rings::dump_all<rings::Wide>(args.group, false, args.out);
+            break;
+        case 3:
+            if (is_one) rings::prepare<rings::Parted>(args.group);
+            break;
+        case 4: rings::serve<rings::Parted>(args.group, call, warp, is_first, args.out); break;
+        case 5:
+            if (is_one) rings::dump_all<rings::Parted>(args.group, false, args.out);
+            break;
+        default: break;
+    }
+    ep::leave(args.group, call);
+}
