@@ -36,6 +36,41 @@ const ROWS: usize = 24;
 const KINDS: [(&str, bool, Arch); 3] =
     [("", false, Arch::Sm90a), ("plain ", true, Arch::Sm90a), ("vector ", false, Arch::Sm80)];
 
+/// Pipelines whose rings hold the least, of rows of a few bytes, and the tunes that say so: in each call, more
+/// comes than a ring holds.
+const TIGHT: [(&str, [(&str, &str); 8]); 2] = [
+    (
+        "node-dispatch",
+        [
+            ("hidden", "16"),
+            ("topk", "2"),
+            ("experts", "2"),
+            ("stripes", "4"),
+            ("rdma_depth", "32"),
+            ("rdma_chunk", "4"),
+            ("nvl_depth", "32"),
+            ("nvl_chunk", "16"),
+        ],
+    ),
+    (
+        "node-combine",
+        [
+            ("hidden", "16"),
+            ("topk", "2"),
+            ("stages", "2"),
+            ("stripes", "4"),
+            ("rdma_depth", "32"),
+            ("rdma_chunk", "16"),
+            ("nvl_depth", "32"),
+            ("nvl_chunk", "4"),
+        ],
+    ),
+];
+
+/// Their ranks, each a node, and the most rows of a size.
+const TIGHT_RANKS: u32 = 2;
+const TIGHT_ROWS: usize = 200;
+
 /// A problem, and the calls that are made of it.
 pub(in crate::check) struct Course {
     pub(super) name: String,
@@ -115,6 +150,14 @@ pub(in crate::check) fn courses(programs: &Programs) -> Result<Vec<Course>, Fail
             let name = format!("{} through cards", entry.name);
             all.push(Course::declared(&entry, (name, set, None), (false, Arch::Sm90a), programs)?);
         }
+        if let Some((_, set)) = TIGHT.iter().find(|(name, _)| *name == entry.name) {
+            let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+            let (ranks, nodes) = (TIGHT_RANKS, Some(TIGHT_RANKS));
+            let (tokens, set) = (Some(TIGHT_ROWS), set.iter().map(owned).collect());
+            let problem = Problem { ranks, nodes, tokens, set, plain: false };
+            let name = format!("tight {}", entry.name);
+            all.push(Course::of_problem(&entry, name, &problem, Arch::Sm90a, programs)?);
+        }
         let name = format!("{} without a rank", entry.name);
         let mut course =
             Course::declared(&entry, (name, Vec::new(), None), (false, Arch::Sm90a), programs)?;
@@ -142,10 +185,21 @@ impl Course {
         (plain, arch): (bool, Arch),
         programs: &Programs,
     ) -> Result<Course, Failure> {
-        let subject = Subject::new(entry, programs)?;
         let problem = Problem { ranks: RANKS, nodes, tokens: Some(ROWS), set, plain };
-        let calls = subject.calls(&problem, arch, 1, 1)?;
-        let ranks = subject.ranks(&problem)?;
+        Course::of_problem(entry, name, &problem, arch, programs)
+    }
+
+    /// Calls of a pipeline with a problem of its own.
+    fn of_problem(
+        entry: &AnyPipeline,
+        name: String,
+        problem: &Problem,
+        arch: Arch,
+        programs: &Programs,
+    ) -> Result<Course, Failure> {
+        let subject = Subject::new(entry, programs)?;
+        let calls = subject.calls(problem, arch, 1, 1)?;
+        let ranks = subject.ranks(problem)?;
         let drawn = Drawn { subject, calls, ranks, arch };
         Ok(Course { name, what: What::Declared(Box::new(drawn)), is_sanitized: false })
     }
@@ -304,6 +358,23 @@ mod tests {
     use ep_runtime::ir::Arm;
 
     use super::*;
+
+    #[test]
+    fn tight_courses_send_more_than_a_ring_holds() {
+        let Ok(programs) = Programs::find() else { return };
+        let courses = courses(&programs).unwrap_or_else(|_| panic!("every course has a plan"));
+        let tight = |course: &&Course| course.name.starts_with("tight node-");
+        let tight: Vec<&Course> = courses.iter().filter(tight).collect();
+        assert_eq!(tight.len(), TIGHT.len());
+        for course in tight {
+            let What::Declared(drawn) = &course.what else { panic!("{}", course.name) };
+            let plan = &drawn.calls.emitted.plan;
+            assert_eq!((plan.numbers["rdma_depth"], plan.numbers["nvl_depth"]), (32, 32));
+            let rows = drawn.calls.drawn.iter().flat_map(|call| &call.ranks);
+            let most = rows.filter_map(|rank| rank.sizes.get("tokens")).max().copied();
+            assert!(most > Some(4 * 32), "{}: {most:?} tokens", course.name);
+        }
+    }
 
     #[test]
     fn each_arm_has_a_course() {

@@ -25,6 +25,9 @@ pub(super) struct Standard {
     sms: u32,
 }
 
+/// Values of the shortest row.
+const TIGHT: usize = 16;
+
 /// What is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Calls {
@@ -74,6 +77,12 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
     };
     let with = |calls, it: Standard| Standard { calls, ..it };
     let once = |via, hidden| with(Calls::Once, chain(via, hidden, 40));
+    // Rows of a few bytes, of which more come than a ring holds.
+    let tight = |calls, it: Standard| {
+        let mut it = with(calls, it);
+        (it.ranks, it.options.topk, it.options.experts) = (2, 2, 4);
+        it
+    };
     let mut all = vec![
         ("direct", once(direct, 128)),
         ("ring", once(ring, 128)),
@@ -84,6 +93,8 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
         ("expanded", with(Calls::Expanded, paid(chain(direct, 256, 40), Payload::Fp8))),
         ("replayed direct", with(Calls::Replayed, chain(direct, 128, 40))),
         ("replayed ring", with(Calls::Replayed, chain(ring, 128, 40))),
+        ("tight ring", tight(Calls::Once, chain(ring, TIGHT, 160))),
+        ("tight rings in turn", tight(Calls::Chain, chain(ring, TIGHT, 30))),
         ("chained direct", chain(direct, 1040, 160)),
         ("one launch", paid(whole(chain(direct, 1040, 70)), Payload::Fp8)),
         ("few tokens", whole(chain(direct, 128, 5))),
@@ -122,8 +133,9 @@ impl Standard {
         case
     }
 
+    /// Whether its calls take as long as several others: those of rows of a few bytes do not.
     pub(super) fn is_chained(&self) -> bool {
-        self.calls == Calls::Chain
+        self.calls == Calls::Chain && self.options.hidden > TIGHT
     }
 
     /// What is called, in turn.
