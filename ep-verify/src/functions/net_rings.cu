@@ -7,8 +7,8 @@ namespace net_rings {
 constexpr int kRanks = 4;
 constexpr int kNodeRanks = 2;
 constexpr int kQueues = 2;
-constexpr int kRail = 4000;  // where messages along the rail are noted,
-constexpr int kLeft = 5000;  // and words of both channels
+constexpr int kRail = 6000;  // where messages along the rail are noted,
+constexpr int kLeft = 8000;  // and words of both channels
 
 struct Args {
     ep::Group group;
@@ -80,6 +80,7 @@ inline __device__ __noinline__ void serve(const Args& args, const ep::Call& call
     using Rings = ep::NetRings<Ring>;
     const ring_ends::Served it = served<Ring>(args.group);
     ep::Team team(args.group, call, 3);
+    ep::u32* begun = reinterpret_cast<ep::u32*>(args.group.window) + (Ring::kRail ? 1 : 2);
     if (warp == 1 && block < Ring::kReaders) {
         ep::RingsIn<Ring, Rings> ends(team, *args.net);
         ep::u32* met = reinterpret_cast<ep::u32*>(args.group.window);
@@ -91,10 +92,10 @@ inline __device__ __noinline__ void serve(const Args& args, const ep::Call& call
             __syncwarp();
         };
         ep::i64* noted = ring_ends::noted(out, block * 4, 1, 0);
-        ring_ends::receive_all<Ring>(ends, team, it, noted, meet);
+        ring_ends::receive_all<Ring>(ends, team, it, noted, begun, meet);
     } else if (warp == 0 && block == 0) {
         ep::RingsOut<Ring, Rings> ends(team, *args.net);
-        ring_ends::send_all<Ring>(ends, team, it);
+        ring_ends::send_all<Ring>(ends, team, it, begun);
     }
 }
 

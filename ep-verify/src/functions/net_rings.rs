@@ -30,7 +30,7 @@ const RAIL: Channel = Channel { peers: 2, near: 1, readers: 1 };
 /// What comes in both channels, and what they leave.
 fn both() -> Vec<i64> {
     let mut sheet = Sheet::new();
-    for (channel, at, left_at) in [(&ALL, 0, 5000), (&RAIL, 4000, 6000)] {
+    for (channel, at, left_at) in [(&ALL, 0, 8000), (&RAIL, 6000, 9000)] {
         for reader in 0..channel.readers {
             for peer in 0..channel.peers {
                 note(&mut sheet, at + (reader * 4 + peer as usize) * NOTED, 0, peer);

@@ -1,6 +1,6 @@
-// Ends of rings in windows that all ranks reach: many of them at one warp, against an end for each. Some run on both
-// ranks at once, and a ring goes round many times; some on one warp, step by step. The host knows what each check
-// leaves in `out`; see rings.rs, which has the checks in the same order.
+// Ends of rings in windows that all ranks reach: many of them at one warp, against an end for each. They run on both
+// ranks at once, and rings go round many times. The host knows what each check leaves in `out`; see rings.rs, which
+// has the checks in the same order.
 namespace rings {
 
 constexpr int kRims = 4;
@@ -63,15 +63,13 @@ struct Ends<Parted> {
 constexpr ep::u64 kBytes = (Wide::kBytes + 63) / 64 * 64;
 static_assert(Parted::kBytes <= kBytes, "one kind of window holds either");
 constexpr int kWindows = kRims + 1;
-constexpr int kWorlds = 3;  // that of this rank's hub, that of its rims, and one that is here alone
+constexpr int kWorlds = 2;  // that of this rank's hub, and that of its rims
 constexpr ep::u64 kTables = kWorlds * kWindows * kBytes;
 
 /// What a world has here of its own, beside windows.
 struct World {
     char* windows[Wide::kPeers];
-    ep::State state;
-    ep::u32 stop;
-    ep::Record records[3];
+    ep::u32 begun[Parted::kParts][kWindows];  // calls of each that sends
 };
 
 __device__ __forceinline__ char* window_at(const ep::Group& group, int rank, int world, int i) {
@@ -81,7 +79,6 @@ __device__ __forceinline__ char* window_at(const ep::Group& group, int rank, int
 /// Where the window of the i-th rank of a world is, of which the hub has the first.
 __device__ __forceinline__ char* window_of(const ep::Group& group, int world, int i) {
     const int self = static_cast<int>(group.rank);
-    if (world == 2) return window_at(group, self, 2, i);
     const int hub = world == 0 ? self : 1 - self;
     // It is the first world of the rank that has its hub, and the second one of the other.
     return i == 0 ? window_at(group, hub, 0, 0) : window_at(group, 1 - hub, 1, i);
@@ -97,6 +94,9 @@ __device__ __forceinline__ void prepare(const ep::Group& group) {
     const int lane = ep::lane_index();
     for (int world = 0; world < kWorlds; ++world) {
         World* it = world_of(group, world);
+        for (int part = 0; part < Parted::kParts; ++part) {
+            if (lane < kWindows) it->begun[part][lane] = 0;
+        }
         for (int v = lane; v < Wide::kPeers; v += ep::kLanes) {
             // Nobody reaches one that is not served.
             it->windows[v] = v == 0 ? window_of(group, world, 0) : nullptr;
@@ -135,12 +135,12 @@ __device__ __forceinline__ void dump(const char* window, ep::i64* out) {
     }
 }
 
-/// Those of a world and those that this rank has of two.
+/// Those of all windows that this rank has of both worlds.
 template <class Ring>
-__device__ __forceinline__ void dump_all(const ep::Group& group, bool is_alone, ep::i64* out) {
+__device__ __forceinline__ void dump_all(const ep::Group& group, ep::i64* out) {
     constexpr int kEach = static_cast<int>((Ring::kSlots - Ring::kTail) / 4);
     for (int i = 0; i < kWindows; ++i) {
-        const int world = is_alone ? 2 : i == 0 ? 0 : 1;
+        const int world = i == 0 ? 0 : 1;
         const char* window = window_at(group, static_cast<int>(group.rank), world, i);
         if (i < 1 + Ends<Ring>::kRims) dump<Ring>(window, out + i * kEach);
     }
@@ -193,19 +193,20 @@ inline __device__ __noinline__ void serve(const ep::Group& given, const ep::Call
     ep::Team team(group, call, 3);
     for (int part = 0; part < Ring::kParts; ++part) {
         const ring_ends::Served it = is_hub ? hub_of<Ring>(part) : rim_of<Ring>(warp - 1, part);
+        ep::u32* begun = &world_of(given, 0)->begun[part][warp];
         ep::i64* noted = ring_ends::noted(out, (is_hub ? 0 : warp + 3) + part * 10, 1, 0);
         if (is_hub && sends) {
             ep::RingsOut<Ring, Hub> ends(team);
-            ring_ends::send_all<Ring>(ends, team, it);
+            ring_ends::send_all<Ring>(ends, team, it, begun);
         } else if (is_hub) {
             ep::RingsIn<Ring, Hub> ends(team);
-            ring_ends::receive_all<Ring>(ends, team, it, noted, [] {});
+            ring_ends::receive_all<Ring>(ends, team, it, noted, begun, [] {});
         } else if (sends) {
             ep::RingsOut<Ring, Rim> ends(team);
-            ring_ends::send_all<Ring>(ends, team, it);
+            ring_ends::send_all<Ring>(ends, team, it, begun);
         } else {
             ep::RingsIn<Ring, Rim> ends(team);
-            ring_ends::receive_all<Ring>(ends, team, it, noted, [] {});
+            ring_ends::receive_all<Ring>(ends, team, it, noted, begun, [] {});
         }
     }
 }
@@ -223,14 +224,14 @@ extern "C" __global__ void __launch_bounds__((rings::kRims + 1) * 32)
             break;
         case 1: rings::serve<rings::Wide>(args.group, call, warp, is_first, args.out); break;
         case 2:
-            if (is_one) rings::dump_all<rings::Wide>(args.group, false, args.out);
+            if (is_one) rings::dump_all<rings::Wide>(args.group, args.out);
             break;
         case 3:
             if (is_one) rings::prepare<rings::Parted>(args.group);
             break;
         case 4: rings::serve<rings::Parted>(args.group, call, warp, is_first, args.out); break;
         case 5:
-            if (is_one) rings::dump_all<rings::Parted>(args.group, false, args.out);
+            if (is_one) rings::dump_all<rings::Parted>(args.group, args.out);
             break;
         default: break;
     }

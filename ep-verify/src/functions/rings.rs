@@ -5,8 +5,8 @@ use super::{Check, Sheet};
 /// Ranks of which each has a hub, and the rims of the other one's.
 pub(super) const RANKS: usize = 2;
 
-/// Windows of three worlds, and tables of them.
-pub(super) const WINDOW_BYTES: i64 = 3 * 5 * 18_240 + 3 * 576;
+/// Windows of two worlds, and tables of them.
+pub(super) const WINDOW_BYTES: i64 = 2 * (5 * 18_240 + 328);
 
 pub(super) const CHECKS: [Check; 6] = [
     ("the begin of rings to many", Vec::new),
@@ -18,7 +18,9 @@ pub(super) const CHECKS: [Check; 6] = [
 ];
 
 pub(super) const STRIPES: i64 = 2;
-pub(super) const CALLS: i64 = 6;
+pub(super) const CALLS: i64 = 8;
+/// Calls before senders are let ahead.
+const AHEAD: i64 = 5;
 const MOST: i64 = 7;
 const WORDS: i64 = 5;
 const HEADER_WORDS: i64 = 2;
@@ -41,7 +43,7 @@ const PARTED: Channel = Channel { peers: 4, parts: 2, rims: &[1, 2, 3] };
 
 /// How many messages one rank sends another in a stripe of a call.
 pub(super) fn messages(from: i64, to: i64, call: i64, stripe: i64) -> i64 {
-    (from * 5 + to * 3 + call * 2 + stripe * 4) % MOST
+    (from * 5 + to * 3 + call * 2 + stripe * 4) % if call > AHEAD { 2 } else { MOST }
 }
 
 fn word(from: i64, to: i64, call: i64, stripe: i64, at: i64) -> i64 {

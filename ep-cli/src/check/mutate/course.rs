@@ -1,5 +1,6 @@
 //! The problems that mutations are put to: together they come to every line of the device library.
 
+mod own;
 mod standard;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::check::fault::{Fault, judge};
 use crate::declared::{Calls, ROUNDS, Subject};
 use crate::failure::Failure;
 use crate::problem::{Asked, Problem};
+use own::{OWN, Own};
 use standard::Standard;
 
 /// Ranks of a pipeline that only its declaration is held against, and the most rows of a size.
@@ -35,41 +37,6 @@ const ROWS: usize = 24;
 /// How the kernels of a pipeline are made: a word for it, whether statement by statement, and for what.
 const KINDS: [(&str, bool, Arch); 3] =
     [("", false, Arch::Sm90a), ("plain ", true, Arch::Sm90a), ("vector ", false, Arch::Sm80)];
-
-/// Pipelines whose rings hold the least, of rows of a few bytes, and the tunes that say so: in each call, more
-/// comes than a ring holds.
-const TIGHT: [(&str, [(&str, &str); 8]); 2] = [
-    (
-        "node-dispatch",
-        [
-            ("hidden", "16"),
-            ("topk", "2"),
-            ("experts", "2"),
-            ("stripes", "4"),
-            ("rdma_depth", "32"),
-            ("rdma_chunk", "4"),
-            ("nvl_depth", "32"),
-            ("nvl_chunk", "16"),
-        ],
-    ),
-    (
-        "node-combine",
-        [
-            ("hidden", "16"),
-            ("topk", "2"),
-            ("stages", "2"),
-            ("stripes", "4"),
-            ("rdma_depth", "32"),
-            ("rdma_chunk", "16"),
-            ("nvl_depth", "32"),
-            ("nvl_chunk", "4"),
-        ],
-    ),
-];
-
-/// Their ranks, each a node, and the most rows of a size.
-const TIGHT_RANKS: u32 = 2;
-const TIGHT_ROWS: usize = 200;
 
 /// A problem, and the calls that are made of it.
 pub(in crate::check) struct Course {
@@ -94,6 +61,8 @@ struct Drawn {
     subject: Subject,
     calls: Calls,
     ranks: usize,
+    /// How often each call is made.
+    rounds: usize,
     arch: Arch,
 }
 
@@ -150,13 +119,8 @@ pub(in crate::check) fn courses(programs: &Programs) -> Result<Vec<Course>, Fail
             let name = format!("{} through cards", entry.name);
             all.push(Course::declared(&entry, (name, set, None), (false, Arch::Sm90a), programs)?);
         }
-        if let Some((_, set)) = TIGHT.iter().find(|(name, _)| *name == entry.name) {
-            let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-            let (ranks, nodes) = (TIGHT_RANKS, Some(TIGHT_RANKS));
-            let (tokens, set) = (Some(TIGHT_ROWS), set.iter().map(owned).collect());
-            let problem = Problem { ranks, nodes, tokens, set, plain: false };
-            let name = format!("tight {}", entry.name);
-            all.push(Course::of_problem(&entry, name, &problem, Arch::Sm90a, programs)?);
+        for own in OWN.iter().filter(|own| own.pipeline == entry.name) {
+            all.push(Course::own(&entry, own, programs)?);
         }
         let name = format!("{} without a rank", entry.name);
         let mut course =
@@ -186,13 +150,22 @@ impl Course {
         programs: &Programs,
     ) -> Result<Course, Failure> {
         let problem = Problem { ranks: RANKS, nodes, tokens: Some(ROWS), set, plain };
-        Course::of_problem(entry, name, &problem, arch, programs)
+        Course::of_problem(entry, (name, ROUNDS), &problem, arch, programs)
     }
 
     /// Calls of a pipeline with a problem of its own.
+    fn own(entry: &AnyPipeline, own: &Own, programs: &Programs) -> Result<Course, Failure> {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let (tokens, set) = (Some(own.rows), own.set.iter().map(owned).collect());
+        let Own { ranks, nodes, .. } = *own;
+        let problem = Problem { ranks, nodes, tokens, set, plain: false };
+        let name = format!("{}, {}", entry.name, own.name);
+        Course::of_problem(entry, (name, own.rounds), &problem, Arch::Sm90a, programs)
+    }
+
     fn of_problem(
         entry: &AnyPipeline,
-        name: String,
+        (name, rounds): (String, usize),
         problem: &Problem,
         arch: Arch,
         programs: &Programs,
@@ -200,7 +173,7 @@ impl Course {
         let subject = Subject::new(entry, programs)?;
         let calls = subject.calls(problem, arch, 1, 1)?;
         let ranks = subject.ranks(problem)?;
-        let drawn = Drawn { subject, calls, ranks, arch };
+        let drawn = Drawn { subject, calls, ranks, rounds, arch };
         Ok(Course { name, what: What::Declared(Box::new(drawn)), is_sanitized: false })
     }
 
@@ -335,7 +308,7 @@ impl Drawn {
         group: &Group,
     ) -> Result<Result<Findings, CallError>, Wrong> {
         let Calls { emitted, drawn } = &self.calls;
-        let declared = Declared::new(emitted, drawn, ROUNDS, &self.subject.functions())?;
+        let declared = Declared::new(emitted, drawn, self.rounds, &self.subject.functions())?;
         let blocks = self.calls.blocks_min() + 1;
         Ok(over_network(backend, &emitted.plan, |net| declared.check_over(group, blocks, net)))
     }
@@ -363,9 +336,9 @@ mod tests {
     fn tight_courses_send_more_than_a_ring_holds() {
         let Ok(programs) = Programs::find() else { return };
         let courses = courses(&programs).unwrap_or_else(|_| panic!("every course has a plan"));
-        let tight = |course: &&Course| course.name.starts_with("tight node-");
+        let tight = |course: &&Course| course.name.ends_with(", tight");
         let tight: Vec<&Course> = courses.iter().filter(tight).collect();
-        assert_eq!(tight.len(), TIGHT.len());
+        assert_eq!(tight.len(), 2);
         for course in tight {
             let What::Declared(drawn) = &course.what else { panic!("{}", course.name) };
             let plan = &drawn.calls.emitted.plan;
@@ -373,6 +346,9 @@ mod tests {
             let rows = drawn.calls.drawn.iter().flat_map(|call| &call.ranks);
             let most = rows.filter_map(|rank| rank.sizes.get("tokens")).max().copied();
             assert!(most > Some(4 * 32), "{}: {most:?} tokens", course.name);
+        }
+        for name in OWN.iter().map(|own| format!("{}, {}", own.pipeline, own.name)) {
+            assert!(courses.iter().any(|course| course.name == name), "{name}");
         }
     }
 

@@ -77,6 +77,10 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
     };
     let with = |calls, it: Standard| Standard { calls, ..it };
     let once = |via, hidden| with(Calls::Once, chain(via, hidden, 40));
+    let few = |it: Standard, tokens| {
+        let options = BufferOptions { tokens, ..it.options };
+        Standard { options, ..it }
+    };
     // Rows of a few bytes, of which more come than a ring holds.
     let tight = |calls, it: Standard| {
         let mut it = with(calls, it);
@@ -94,6 +98,10 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
         ("replayed direct", with(Calls::Replayed, chain(direct, 128, 40))),
         ("replayed ring", with(Calls::Replayed, chain(ring, 128, 40))),
         ("tight ring", tight(Calls::Once, chain(ring, TIGHT, 160))),
+        ("long rows", few(once(direct, 1040), 12)),
+        ("one launch at a time", few(paid(whole(once(direct, 1040)), Payload::Fp8), 12)),
+        ("short rows in turn", tight(Calls::Chain, chain(direct, TIGHT, 12))),
+        ("one launch in turn", tight(Calls::Chain, whole(chain(direct, TIGHT, 6)))),
         ("tight rings in turn", tight(Calls::Chain, chain(ring, TIGHT, 30))),
         ("chained direct", chain(direct, 1040, 160)),
         ("one launch", paid(whole(chain(direct, 1040, 70)), Payload::Fp8)),
