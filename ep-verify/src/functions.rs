@@ -4,6 +4,7 @@
 mod counts;
 mod moves;
 mod net_rings;
+mod net_slots;
 mod presences;
 mod puts;
 mod rings;
@@ -34,6 +35,7 @@ const COUNTS_TEXT: &str = include_str!("functions/counts.cu");
 const MOVES_TEXT: &str = include_str!("functions/moves.cu");
 const NET_RINGS_TEXT: &str =
     concat!(include_str!("functions/ring_ends.cu"), include_str!("functions/net_rings.cu"));
+const NET_SLOTS_TEXT: &str = include_str!("functions/net_slots.cu");
 const PRESENCES_TEXT: &str = include_str!("functions/presences.cu");
 const PUTS_TEXT: &str = include_str!("functions/puts.cu");
 const RINGS_TEXT: &str =
@@ -117,11 +119,13 @@ pub enum FunctionSet {
     NetRings,
     /// The same by queues that the network card empties.
     CardRings,
+    /// Slots of one record between nodes.
+    NetSlots,
 }
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 13] = [
+    pub const ALL: [FunctionSet; 14] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
@@ -135,6 +139,7 @@ impl FunctionSet {
         FunctionSet::CardPuts,
         FunctionSet::NetRings,
         FunctionSet::CardRings,
+        FunctionSet::NetSlots,
     ];
 
     /// Its name in results.
@@ -153,6 +158,7 @@ impl FunctionSet {
             FunctionSet::CardPuts => "puts by cards",
             FunctionSet::NetRings => "rings between nodes",
             FunctionSet::CardRings => "rings by cards",
+            FunctionSet::NetSlots => "slots between nodes",
         }
     }
 
@@ -170,6 +176,7 @@ impl FunctionSet {
             FunctionSet::Moves => (MOVES_TEXT, "moves_of"),
             FunctionSet::Puts | FunctionSet::CardPuts => (PUTS_TEXT, "puts_of"),
             FunctionSet::NetRings | FunctionSet::CardRings => (NET_RINGS_TEXT, "net_rings_of"),
+            FunctionSet::NetSlots => (NET_SLOTS_TEXT, "net_slots_of"),
         }
     }
 
@@ -187,6 +194,7 @@ impl FunctionSet {
             FunctionSet::Moves => &moves::CHECKS,
             FunctionSet::Puts | FunctionSet::CardPuts => &puts::CHECKS,
             FunctionSet::NetRings | FunctionSet::CardRings => &net_rings::CHECKS,
+            FunctionSet::NetSlots => &net_slots::CHECKS,
         }
     }
 
@@ -198,6 +206,7 @@ impl FunctionSet {
             FunctionSet::Slots => slots::RANKS,
             FunctionSet::Puts | FunctionSet::CardPuts => puts::RANKS,
             FunctionSet::NetRings | FunctionSet::CardRings => net_rings::RANKS,
+            FunctionSet::NetSlots => net_slots::RANKS,
             _ => 1,
         }
     }
@@ -205,7 +214,9 @@ impl FunctionSet {
     /// What carries rows to its other ranks, if that is a network.
     fn carrier(self) -> Option<Transport> {
         match self {
-            FunctionSet::Puts | FunctionSet::NetRings => Some(Transport::Rdma),
+            FunctionSet::Puts | FunctionSet::NetRings | FunctionSet::NetSlots => {
+                Some(Transport::Rdma)
+            }
             FunctionSet::CardPuts | FunctionSet::CardRings => Some(Transport::Ibgda),
             _ => None,
         }
@@ -219,6 +230,7 @@ impl FunctionSet {
             FunctionSet::NetRings | FunctionSet::CardRings => {
                 (net_rings::DATA_BYTES, net_rings::COUNTERS)
             }
+            FunctionSet::NetSlots => (net_slots::DATA_BYTES, net_slots::COUNTERS),
             _ => return plan,
         };
         Plan { network_bytes, network_counters, carrier: self.carrier(), ..plan }
@@ -237,6 +249,7 @@ impl FunctionSet {
             FunctionSet::Moves => (1, 32, moves::SHARED_BYTES, 0),
             FunctionSet::Puts | FunctionSet::CardPuts => (2, 64, 0, 0),
             FunctionSet::NetRings | FunctionSet::CardRings => (2, 64, 0, net_rings::WINDOW_BYTES),
+            FunctionSet::NetSlots => (2, 64, 0, net_slots::WINDOW_BYTES),
         };
         HandwrittenKernel {
             name: "Functions",
@@ -364,6 +377,10 @@ mod tests {
             (
                 FunctionSet::NetRings,
                 "== each reader gives a chunk back\nin ep/net_rings.cuh\n- if (is_last(ring, chunk % kChunks)) free\n+ free\n",
+            ),
+            (
+                FunctionSet::NetSlots,
+                "== a slot is filled a call early\nin ep/net_slots.cuh\n- const u32 want = team_.epoch - Slots::kEpochs;\n+ const u32 want = team_.epoch - Slots::kEpochs - 1;\n",
             ),
             (
                 FunctionSet::CardRings,
