@@ -211,6 +211,67 @@ inline __device__ __noinline__ void serve(const ep::Group& given, const ep::Call
     }
 }
 
+/// All that a team does which is stopped: nothing, but that it counts for itself.
+inline __device__ __noinline__ void idle(const ep::Group& given, const ep::Call& call, ep::i64* out) {
+    const ep::Group group = group_of(given, 0, 0);
+    const ring_ends::Served it = hub_of<Wide>(0);
+    ep::Team team(group, call, 3);
+    team.stopped = true;
+    ep::RingsOut<Wide> sends(team);
+    ep::RingsIn<Wide> takes(team);
+    for (team.epoch = 1; team.epoch < 3; ++team.epoch, out += 5) {
+        sends.open(1, it.kept, 0);
+        ring_ends::announce(sends, team, it, 1);
+        const bool has_room = sends.reserve(it.rings[1]);
+        sends.publish(it.rings[1]);
+        sends.close();
+        takes.open(1, it.kept, 0);
+        const int told = takes.header(it.rings[1], 1), next = takes.next(0);
+        const bool has_come = takes.arrived(it.rings[1]);
+        takes.release(it.rings[1]);
+        const ep::i32 positions[2] = {team.lane == 31 ? 3 : -1, team.lane == 2 ? 3 : -1};
+        const bool has_all = takes.arrived(positions, true);
+        takes.done(positions);
+        takes.close();
+        const ep::i64 found[5] = {has_room, told, next, has_come, has_all};
+        for (int i = 0; i < 5 && team.lane == 7; ++i) out[i] = found[i];
+    }
+}
+
+/// How many messages come to the hub from a rim, none of which waits for another.
+__device__ __forceinline__ int few(int rim) {
+    return 1 + rim * 3 % Wide::kDepth;
+}
+
+/// Sends those of one rim.
+inline __device__ __noinline__ void send_few(const ep::Group& given, const ep::Call& call, int rim) {
+    const ep::Group group = group_of(given, 1, Ends<Wide>::rim(rim));
+    ep::Team team(group, call, 3);
+    ep::RingsOut<Wide> rings(team);
+    for (int stripe = 0; stripe < Wide::kStripes; ++stripe) {
+        rings.open(stripe, ep::one_peer(0));
+        for (int word = 0; word < 2; ++word) rings.announce(0, word, few(rim));
+        for (int k = 0; k < few(rim); ++k) rings.publish(0);
+        rings.close();
+    }
+}
+
+/// The rings whose messages are taken when all are there.
+inline __device__ __noinline__ void take_in_turn(const ep::Group& given, const ep::Call& call, ep::i64* out) {
+    const ep::Group group = group_of(given, 0, 0);
+    ep::Team team(group, call, 3);
+    ep::RingsIn<Wide> rings(team);
+    for (int stripe = 0; stripe < Wide::kStripes; ++stripe, out += 20) {
+        rings.open(stripe, hub_of<Wide>(0).kept);
+        int count = 0;
+        for (int ring; (ring = rings.next(0)) >= 0; ++count) {
+            if (team.lane == 9) out[count] = ring;
+            rings.release(ring);
+        }
+        rings.close();
+    }
+}
+
 }  // namespace rings
 
 extern "C" __global__ void __launch_bounds__((rings::kRims + 1) * 32)
@@ -233,6 +294,27 @@ extern "C" __global__ void __launch_bounds__((rings::kRims + 1) * 32)
         case 5:
             if (is_one) rings::dump_all<rings::Parted>(args.group, args.out);
             break;
+        case 6:
+        case 9:
+            if (is_one) rings::prepare<rings::Wide>(args.group);
+            break;
+        case 7:
+            if (is_one) rings::idle(args.group, call, args.out);
+            break;
+        case 8:
+            if (is_one) rings::dump_all<rings::Wide>(args.group, args.out);
+            break;
+        case 10: {
+            // The epoch is that of the first call.
+            const ep::Call first{1, false, true};
+            if (is_first && warp > 0) rings::send_few(args.group, first, warp - 1);
+            break;
+        }
+        case 11: {
+            const ep::Call first{1, false, true};
+            if (is_one) rings::take_in_turn(args.group, first, args.out);
+            break;
+        }
         default: break;
     }
     ep::leave(args.group, call);

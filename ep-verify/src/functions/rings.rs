@@ -8,13 +8,19 @@ pub(super) const RANKS: usize = 2;
 /// Windows of two worlds, and tables of them.
 pub(super) const WINDOW_BYTES: i64 = 2 * (5 * 18_240 + 328);
 
-pub(super) const CHECKS: [Check; 6] = [
+pub(super) const CHECKS: [Check; 12] = [
     ("the begin of rings to many", Vec::new),
     ("rings to many", || served(&WIDE)),
     ("words of rings to many", || words(&WIDE)),
     ("the begin of rings of parts", Vec::new),
     ("rings of parts", || served(&PARTED)),
     ("words of rings of parts", || words(&PARTED)),
+    ("the begin of a team that is stopped", Vec::new),
+    ("a team that is stopped", || [0, 0, -1, 0, 0].repeat(2)),
+    ("words of a team that is stopped", untouched),
+    ("the begin of rings in turn", Vec::new),
+    ("rings that are filled", Vec::new),
+    ("rings in turn", in_turn),
 ];
 
 pub(super) const STRIPES: i64 = 2;
@@ -177,6 +183,27 @@ fn words(channel: &Channel) -> Vec<i64> {
             words.call(channel, part, *rim, (0, EACH_PART * part));
         }
         words.put(&mut sheet, (1 + i) * each);
+    }
+    sheet.0
+}
+
+/// What windows hold before any call.
+fn untouched() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    for (i, rank) in std::iter::once(&0).chain(WIDE.rims).enumerate() {
+        let words = WIDE.begin(*rank);
+        words.put(&mut sheet, i * words.count());
+    }
+    sheet.0
+}
+
+/// The rings of two stripes, each begun with the first ring, as long as they have a message.
+fn in_turn() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    for stripe in 0..STRIPES as usize {
+        let rims = WIDE.rims.iter().enumerate();
+        let turn = |k: usize| rims.clone().filter(move |(i, _)| k < 1 + i * 3 % 4);
+        sheet.put(stripe * 20, (0..4).flat_map(turn).map(|(_, rim)| *rim));
     }
     sheet.0
 }
