@@ -77,16 +77,6 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
     };
     let with = |calls, it: Standard| Standard { calls, ..it };
     let once = |via, hidden| with(Calls::Once, chain(via, hidden, 40));
-    let few = |it: Standard, tokens| {
-        let options = BufferOptions { tokens, ..it.options };
-        Standard { options, ..it }
-    };
-    // Rows of a few bytes, of which more come than a ring holds.
-    let tight = |calls, it: Standard| {
-        let mut it = with(calls, it);
-        (it.ranks, it.options.topk, it.options.experts) = (2, 2, 4);
-        it
-    };
     let mut all = vec![
         ("direct", once(direct, 128)),
         ("ring", once(ring, 128)),
@@ -97,12 +87,12 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
         ("expanded", with(Calls::Expanded, paid(chain(direct, 256, 40), Payload::Fp8))),
         ("replayed direct", with(Calls::Replayed, chain(direct, 128, 40))),
         ("replayed ring", with(Calls::Replayed, chain(ring, 128, 40))),
-        ("tight ring", tight(Calls::Once, chain(ring, TIGHT, 160))),
-        ("long rows", few(once(direct, 1040), 12)),
-        ("one launch at a time", few(paid(whole(once(direct, 1040)), Payload::Fp8), 12)),
-        ("short rows in turn", tight(Calls::Chain, chain(direct, TIGHT, 12))),
-        ("one launch in turn", tight(Calls::Chain, whole(chain(direct, TIGHT, 6)))),
-        ("tight rings in turn", tight(Calls::Chain, chain(ring, TIGHT, 30))),
+        ("tight ring", with(Calls::Once, chain(ring, TIGHT, 160)).tight()),
+        ("long rows", once(direct, 1040).few(12)),
+        ("one launch at a time", paid(whole(once(direct, 1040)), Payload::Fp8).few(12)),
+        ("short rows in turn", chain(direct, TIGHT, 12).tight()),
+        ("one launch in turn", whole(chain(direct, TIGHT, 6)).tight()),
+        ("tight rings in turn", chain(ring, TIGHT, 30).tight()),
         ("chained direct", chain(direct, 1040, 160)),
         ("one launch", paid(whole(chain(direct, 1040, 70)), Payload::Fp8)),
         ("few tokens", whole(chain(direct, 128, 5))),
@@ -121,6 +111,18 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
 }
 
 impl Standard {
+    /// Of so many tokens at most.
+    fn few(mut self, tokens: usize) -> Standard {
+        self.options.tokens = tokens;
+        self
+    }
+
+    /// Between two ranks, to both of which most tokens go: more than a ring holds.
+    fn tight(mut self) -> Standard {
+        (self.ranks, self.options.topk, self.options.experts) = (2, 2, 4);
+        self
+    }
+
     pub(super) fn source(&self) -> &'static dyn Emit {
         if self.plain { &BuiltInPlain } else { &BuiltIn }
     }
