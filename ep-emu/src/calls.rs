@@ -189,7 +189,7 @@ extern "C" fn note_wait(
     pipeline: u32, role: u32, channel: u32, kind: u32, stripe: i32, peer: i32, want: u32, epoch: u32,
 ) {
     let site = WaitSite { pipeline, role, channel, kind, stripe, peer, want, epoch };
-    with(|machine| machine.lane().site = Some(site));
+    with(|machine| machine.begin_wait(site));
 }
 
 extern "C" fn trap(message: *const c_char, pc: Pc) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Machine;
 use crate::abi::Pc;
+use crate::failure::WaitSite;
 use crate::state::Idx;
 use crate::state::lane::State;
 use crate::state::parking::Parking;
@@ -23,6 +24,16 @@ impl Machine<'_> {
         self.parking.count += 1;
         self.lanes[here].state = State::Poll;
         true
+    }
+
+    /// The running lane begins to wait for something. If it waited for something else before, it has come on, which a
+    /// kernel that writes rows by plain stores does not show otherwise.
+    pub(crate) fn begin_wait(&mut self, site: WaitSite) {
+        let lane = self.lane();
+        if lane.site.replace(site) != Some(site) {
+            lane.polling.forget();
+            self.progress += 1;
+        }
     }
 
     /// A value at `at` has changed: whoever polls it may run again.

@@ -14,8 +14,8 @@ pub(super) struct Own {
     pub(super) set: &'static [(&'static str, &'static str)],
 }
 
-/// All of them. The tight one has rings that hold the least, to which more rows come than fit.
-pub(super) const OWN: [Own; 9] = [
+/// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
+pub(super) const OWN: [Own; 10] = [
     Own {
         name: "tight",
         pipeline: "node-dispatch",
@@ -32,6 +32,24 @@ pub(super) const OWN: [Own; 9] = [
             ("rdma_chunk", "4"),
             ("nvl_depth", "32"),
             ("nvl_chunk", "16"),
+        ],
+    },
+    Own {
+        name: "tight",
+        pipeline: "node-combine",
+        ranks: 2,
+        nodes: Some(2),
+        rows: 200,
+        rounds: 2,
+        set: &[
+            ("hidden", "16"),
+            ("topk", "2"),
+            ("stages", "2"),
+            ("stripes", "4"),
+            ("rdma_depth", "32"),
+            ("rdma_chunk", "16"),
+            ("nvl_depth", "32"),
+            ("nvl_chunk", "4"),
         ],
     },
     Own {
