@@ -89,9 +89,11 @@ __device__ __forceinline__ void back_begin(const Group& group) {
     const int warp = static_cast<int>(threadIdx.x) / kLanes;
     if (blockIdx.x != 0 || warp != static_cast<int>(blockDim.x) / kLanes - 1) return;
     const u32 epoch = load_relaxed_gpu(&group.state->epoch);
+    // The call before did not read them then.
+    const bool halted = load_relaxed_gpu(group.stop) != 0;
 #pragma unroll 1
     for (int peer = lane_index(); peer < Slots::kPeers; peer += kLanes) {
-        if (!is_alive(group, peer)) continue;
+        if (halted || !is_alive(group, peer)) continue;
         u32* released = reinterpret_cast<u32*>(group.windows[peer] + Slots::kReleased);
         // M4: what earlier kernels of this stream loaded is over; BackOut acquires.
         store_release_sys(released + group.rank, epoch);

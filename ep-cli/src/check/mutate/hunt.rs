@@ -311,12 +311,15 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_may_stop_while_rows_are_expanded() {
-        let Some((course, known)) = explored("expanded") else { return };
-        for seed in 1..=3 {
-            let struck = Some((Fault::StoppedRank, course.ranks()));
-            let way = Way { isolation: None, ..known.way(course.build(), seed, 0, struck) };
-            assert_eq!(known.confirm(&course, way), Ok(()));
+    fn a_rank_may_stop() {
+        // While rows are expanded, and where others wait for the slots of a call that was stopped.
+        for (name, seeds) in [("expanded", 1..=3), ("decode-combine, many ranks", 3..=3)] {
+            let Some((course, known)) = explored(name) else { return };
+            for seed in seeds {
+                let struck = Some((Fault::StoppedRank, course.ranks()));
+                let way = Way { isolation: None, ..known.way(course.build(), seed, 0, struck) };
+                assert_eq!(known.confirm(&course, way), Ok(()), "{name}, seed {seed}");
+            }
         }
     }
 }
