@@ -52,7 +52,7 @@ impl Shape {
         Ok(Shape { group, tokens, hidden, topk, local_experts, expert_begin })
     }
 
-    pub(crate) fn expert_begin(&self, rank: usize) -> Result<DeviceTensor<i32, 1>, Failure> {
+    fn expert_begin(&self, rank: usize) -> Result<DeviceTensor<i32, 1>, Failure> {
         Ok(self.expert_begin[self.group.local_index(rank)?].clone())
     }
 
@@ -68,6 +68,36 @@ impl Shape {
             src_info: dense(src_info, [experts, self.rows()]),
             range_first: dense(first, [experts, ranks]),
             range_count: dense(count, [experts, ranks]),
+        }
+    }
+
+    /// What a dispatch reads.
+    pub(crate) fn inputs(
+        &self,
+        rank: usize,
+        tokens: u64,
+        x: RowsTuple,
+        topk_idx: u64,
+    ) -> Result<dispatch::Inputs, Failure> {
+        Ok(dispatch::Inputs {
+            x: apart(rows(x), [tokens, self.hidden as u64]),
+            topk_idx: dense(topk_idx, [tokens, self.topk as u64]),
+            expert_begin: self.expert_begin(rank)?,
+        })
+    }
+
+    /// Where it leaves rows, scales and counts, and adds to statistics unless these are at address 0.
+    pub(crate) fn outputs(
+        &self,
+        payload: dispatch::Payload,
+        [packed, scale, counts, statistics]: [u64; 4],
+    ) -> dispatch::Outputs {
+        let experts = [self.local_experts as u64];
+        dispatch::Outputs {
+            packed_x: payload_tensor(self, payload, packed, scale),
+            packed_count: dense(counts, experts),
+            statistics: (statistics != 0).then(|| dense(statistics, experts)),
+            wait_ns: None,
         }
     }
 
@@ -96,7 +126,7 @@ pub(crate) fn dense<E, const RANK: usize>(
 }
 
 /// Rows of the caller, which may lie apart.
-pub(crate) fn apart<E>(of: Rows, extents: [u64; 2]) -> DeviceTensor<E, 2> {
+fn apart<E>(of: Rows, extents: [u64; 2]) -> DeviceTensor<E, 2> {
     // SAFETY: as above.
     unsafe { DeviceTensor::from_raw(of.address, extents, [of.row_stride, of.column_stride]) }
 }
@@ -110,7 +140,7 @@ pub(crate) fn payload_named(name: &str) -> Result<dispatch::Payload, Failure> {
 }
 
 /// Packed rows, and their scales if they have any.
-pub(crate) fn payload_tensor(
+fn payload_tensor(
     shape: &Shape,
     payload: dispatch::Payload,
     x: u64,
@@ -195,18 +225,9 @@ impl LowLatencyDispatcher {
     ) -> PyResult<Option<Pending>> {
         released(py, || {
             let shape = &self.shape;
-            let inputs = dispatch::Inputs {
-                x: apart(rows(x), [tokens, shape.hidden as u64]),
-                topk_idx: dense(topk_idx, [tokens, shape.topk as u64]),
-                expert_begin: shape.expert_begin(rank)?,
-            };
-            let experts = [shape.local_experts as u64];
-            let outputs = dispatch::Outputs {
-                packed_x: payload_tensor(shape, self.payload, packed, scale),
-                packed_count: dense(counts, experts),
-                statistics: (statistics != 0).then(|| dense(statistics, experts)),
-                wait_ns: shape.waits(waits),
-            };
+            let inputs = shape.inputs(rank, tokens, x, topk_idx)?;
+            let outputs = shape.outputs(self.payload, [packed, scale, counts, statistics]);
+            let outputs = dispatch::Outputs { wait_ns: shape.waits(waits), ..outputs };
             let (args, into) = (dispatch::Args::default(), shape.tables(tables));
             let how = call(how)?;
             if !later {

@@ -4,13 +4,13 @@ use ep_runtime::per_rank::{self, Dispatched, PerRank, Weights};
 use ep_runtime::pipelines::{decode_dispatch, low_latency_dispatch as dispatch, pack};
 use pyo3::prelude::*;
 
-use crate::arguments::{CallTuple, RowsTuple, call, rows};
+use crate::arguments::{CallTuple, RowsTuple, call};
 use crate::errors::released;
 use crate::group::Group;
-use crate::low_latency::{Shape, apart, dense, payload_named, payload_tensor};
+use crate::low_latency::{Shape, dense, payload_named};
 
-/// Words from the beginning of one table of a combine to that of the next are a multiple of these.
-const LINE: u64 = 32;
+/// Bytes of a line of memory: each table of a combine begins one.
+const LINE: u64 = 128;
 
 /// Sends a row for each rank of a token, and brings back a sum of each.
 #[pyclass(frozen, module = "epforge._core")]
@@ -62,14 +62,14 @@ impl PerRankKernels {
         self.kernels.window_bytes()
     }
 
-    /// Words of the tables that a dispatch leaves for its combine alone.
+    /// Words of the tables that a dispatch leaves for its combine alone, wherever they begin.
     #[getter]
     fn table_words(&self) -> u64 {
-        self.tables(0, (0, 0, 0)).1 / 4
+        (self.tables(0, (0, 0, 0)).1 + LINE) / 4
     }
 
-    /// Launches a dispatch, with weights if they come ahead. `tables` are as those of `LowLatencyDispatcher`; `more` is
-    /// where those of the combine begin.
+    /// Launches a dispatch, with weights if they come ahead. `tables` are as those of `LowLatencyDispatcher`; those of
+    /// the combine lie from `more` on.
     #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
     fn send(
         &self,
@@ -89,20 +89,10 @@ impl PerRankKernels {
     ) -> PyResult<PerRankSent> {
         released(py, || {
             let shape = &self.shape;
-            let topk = shape.topk as u64;
-            let inputs = dispatch::Inputs {
-                x: apart(rows(x), [tokens, shape.hidden as u64]),
-                topk_idx: dense(topk_idx, [tokens, topk]),
-                expert_begin: shape.expert_begin(rank)?,
-            };
-            let experts = [shape.local_experts as u64];
-            let outputs = dispatch::Outputs {
-                packed_x: payload_tensor(shape, self.payload, packed, scale),
-                packed_count: dense(counts, experts),
-                statistics: (statistics != 0).then(|| dense(statistics, experts)),
-                wait_ns: None,
-            };
-            let weights = self.weights_ahead.then(|| dense(topk_weights, [tokens, topk]));
+            let inputs = shape.inputs(rank, tokens, x, topk_idx)?;
+            let outputs = shape.outputs(self.payload, [packed, scale, counts, statistics]);
+            let extents = [tokens, shape.topk as u64];
+            let weights = self.weights_ahead.then(|| dense(topk_weights, extents));
             let (tables, how) = (self.tables(more, tables).0, call(how)?);
             let sent =
                 self.kernels.dispatch(rank, &how, &inputs, weights.as_ref(), &outputs, &tables)?;
@@ -149,8 +139,8 @@ impl PerRankKernels {
         let (tokens, most) = (shape.tokens as u64, shape.rows());
         let mut end = at;
         let mut next = |words: u64| {
-            let begin = end;
-            end += 4 * words.next_multiple_of(LINE);
+            let begin = end.next_multiple_of(LINE);
+            end = begin + 4 * words;
             begin
         };
         let routes = decode_dispatch::Handle {

@@ -144,6 +144,19 @@ class Packs(unittest.TestCase):
         np.testing.assert_array_equal(counts, [(ids == expert).sum() for expert in range(5)])
 
 
+def made_by_experts(own: Problem, low: epforge.LowLatency, sent: list[epforge.Packed]) -> list[Any]:
+    """What the experts of each rank make of its rows: they multiply them by a power of two."""
+    every = []
+    for rank, packed in enumerate(sent):
+        experts = own.begin(rank) + np.arange(low.local_experts)
+        rows = (packed.x.astype(np.float32) * np.exp2(experts % 3)[:, None, None]).astype(ml_dtypes.bfloat16)
+        # What lies between the rows of experts must not matter.
+        for expert, count in enumerate(packed.counts):
+            rows[expert, count:] = np.nan
+        every.append(rows)
+    return every
+
+
 class Combines(unittest.TestCase):
     """Rows come back to their tokens, weighted and added up in order of the top-k."""
 
@@ -158,16 +171,9 @@ class Combines(unittest.TestCase):
         return sums.astype(ml_dtypes.bfloat16)
 
     def back(self, own: Problem, low: epforge.LowLatency, sent: list[epforge.Packed], **options: Any) -> list[Any]:
-        made = []
-        for rank, packed in enumerate(sent):
-            experts = own.begin(rank) + np.arange(low.local_experts)
-            rows = (packed.x.astype(np.float32) * np.exp2(experts % 3)[:, None, None]).astype(ml_dtypes.bfloat16)
-            # What lies between the rows of experts must not matter.
-            for expert, count in enumerate(packed.counts):
-                rows[expert, count:] = np.nan
-            made.append(rows)
+        rows = made_by_experts(own, low, sent)
         weights = own.topk_weights
-        return [low.combine(made[r], packed, weights[r], **options) for r, packed in enumerate(sent)]
+        return [low.combine(rows[r], packed, weights[r], **options) for r, packed in enumerate(sent)]
 
     def test_sums_are_those_of_numpy(self) -> None:
         for ranks, nodes in ((1, 1), (2, 1), (3, 1), (4, 1), (4, 2)):

@@ -15,7 +15,7 @@ import test_nodes
 from epforge import deep_ep
 from problems import Problem
 from processes import Gather, run_ranks
-from test_low_latency import drawn, made
+from test_low_latency import drawn, made, made_by_experts
 
 PAYLOADS = ("bf16", "fp8", "fp8-packed")
 
@@ -66,13 +66,7 @@ class PerRank(unittest.TestCase):
 
     def back(self, own: Problem, low: epforge.LowLatency, sent: list[epforge.Packed]) -> list[Any]:
         """A combine of what the experts of each rank make."""
-        rows = []
-        for rank, packed in enumerate(sent):
-            experts = own.begin(rank) + np.arange(low.local_experts)
-            scaled = (packed.x.astype(np.float32) * np.exp2(experts % 3)[:, None, None]).astype(ml_dtypes.bfloat16)
-            for expert, count in enumerate(packed.counts):
-                scaled[expert, count:] = np.nan
-            rows.append(scaled)
+        rows = made_by_experts(own, low, sent)
         weights = [None] * own.ranks if low.weights_ahead else own.topk_weights
         return [low.combine(rows[r], packed, weights[r]) for r, packed in enumerate(sent)]
 

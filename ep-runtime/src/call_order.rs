@@ -104,22 +104,24 @@ impl CallOrder {
         if state.last.orders(next) {
             return Ok(next);
         }
-        self.mark(state, backend)?;
-        backend.wait_event(self.rank, stream, &self.last)?;
-        Ok(next)
-    }
-
-    /// Sees to it that the event is behind the last call.
-    fn mark(&self, state: &State, backend: &dyn Backend) -> Result<(), CallError> {
-        let LastCall::Lasting(last) = state.last else { return Ok(()) };
-        let rank = self.rank;
-        if last == Stream::OWN && backend.capture(rank, last)?.is_some() {
+        let (own, rank) = (Stream::OWN, self.rank);
+        if state.last == LastCall::Lasting(own) && backend.capture(rank, own)?.is_some() {
             let what = format!(
                 "rank {rank}'s own stream is being captured: end that before a call on another stream"
             );
             return Err(CallError::Capture { what });
         }
-        Ok(backend.record(rank, last, &self.last)?)
+        self.mark(state.last, backend)?;
+        backend.wait_event(rank, stream, &self.last)?;
+        Ok(next)
+    }
+
+    /// Sees to it that the event is behind the last call.
+    fn mark(&self, last: LastCall, backend: &dyn Backend) -> Result<(), BackendError> {
+        match last {
+            LastCall::Lasting(stream) => backend.record(self.rank, stream, &self.last),
+            LastCall::Elsewhere(_) => Ok(()),
+        }
     }
 
     fn follow_captured(
@@ -141,10 +143,8 @@ impl CallOrder {
     /// Waits until all calls have run.
     pub(crate) fn settle(&self, backend: &dyn Backend) -> Result<(), BackendError> {
         let last = self.state().last;
-        if let LastCall::Lasting(Stream::DEFAULT) = last {
-            backend.record(self.rank, Stream::DEFAULT, &self.last)?;
-        }
         if last != LastCall::Lasting(Stream::OWN) {
+            self.mark(last, backend)?;
             backend.wait_event(self.rank, Stream::OWN, &self.last)?;
         }
         backend.sync(self.rank, Stream::OWN)

@@ -34,10 +34,13 @@
 //! }
 //! ```
 
+use std::sync::Arc;
+
 use crate::buffer::CallOptions;
+use crate::calls::BoundCall;
 use crate::error::CallError;
 use crate::group::Group;
-use crate::pipelines::low_latency_dispatch::{Inputs, Outputs, Payload, PayloadTensor};
+use crate::pipelines::low_latency_dispatch::{Inputs, Outputs, Payload};
 use crate::pipelines::{
     Cast, DecodeCombine, DecodeDispatch, Merge, Pack, Weigh, cast, decode_combine, decode_dispatch,
     merge, pack, weigh,
@@ -74,7 +77,7 @@ pub struct PerRank {
     back: Back,
     group: Group,
     shape: Shape,
-    ranks: Vec<Passing>,
+    ranks: Vec<Arc<Passing>>,
 }
 
 /// The kernels of combines.
@@ -140,11 +143,11 @@ impl PerRank {
         let pack = Pack::prepare(group, own, options)?;
         let back = Back::prepare(group, shape, weights)?;
         let passing = |rank| {
-            Ok(Passing {
+            Ok(Arc::new(Passing {
                 made: cast.as_ref().map(|cast| cast.outputs(rank)).transpose()?,
                 received: dispatch.outputs(rank)?,
                 merged: back.merge.outputs(rank)?,
-            })
+            }))
         };
         let ranks = group.local().map(passing).collect::<Result<_, CallError>>()?;
         Ok(PerRank { cast, dispatch, pack, back, group: group.clone(), shape, ranks })
@@ -153,11 +156,7 @@ impl PerRank {
     /// Memory for what dispatches of a rank leave its experts.
     pub fn outputs(&self, rank: usize) -> Result<Outputs, CallError> {
         let pack::Outputs { packed_x, packed_count, statistics } = self.pack.outputs(rank)?;
-        let packed_x = match packed_x {
-            pack::PayloadTensor::Bf16 { x } => PayloadTensor::Bf16 { x },
-            pack::PayloadTensor::Fp8 { x, scale } => PayloadTensor::Fp8 { x, scale },
-            pack::PayloadTensor::Fp8Packed { x, scale } => PayloadTensor::Fp8Packed { x, scale },
-        };
+        let packed_x = (&packed_x).into();
         Ok(Outputs { packed_x, packed_count, statistics, wait_ns: None })
     }
 
@@ -184,64 +183,84 @@ impl PerRank {
         outputs: &Outputs,
         tables: &Tables,
     ) -> Result<Dispatched, CallError> {
-        let passing = &self.ranks[self.group.local_index(rank)?];
+        let passing = self.passing(rank)?;
         let [tokens, _] = inputs.x.extents();
-        self.check_outputs(outputs)?;
-        self.check_weights(topk_weights, self.back.weigh.is_none(), ("dispatch", tokens))?;
+        if outputs.wait_ns.is_some() {
+            return Err(mismatch(
+                "rows that travel once for each rank do not tell how long ranks were waited for",
+            ));
+        }
+        check_weights(topk_weights, self.back.weigh.is_none(), "dispatch")?;
+        self.group.check(rank)?;
         let tables = tables.first(tokens as usize);
-        let [first, last] = ends(call);
+        let (cast, x) = self.bind_cast(rank, call, &inputs.x, passing)?;
         let rows = decode_dispatch::Inputs {
-            x: self.cast(rank, &first, &inputs.x, passing)?,
+            x,
             topk_idx: inputs.topk_idx.clone(),
             topk_weights: topk_weights.cloned(),
             expert_begin: inputs.expert_begin.clone(),
         };
-        let begins = if self.cast.is_some() { between(call) } else { first };
         let args = decode_dispatch::Args { alignment: 1, ..Default::default() };
-        let (received, routes) = (&passing.received, &tables.routes);
-        self.dispatch.launch_into(rank, &begins, &rows, received, &args, routes)?;
-        let inputs = pack::Inputs {
-            x: came(received),
-            expert_idx: received.recv_topk_idx.clone(),
-            weights: received.recv_topk_weights.clone(),
+        let (came, routes) = (&passing.received, &tables.routes);
+        let sent = self.dispatch.bind_into(rank, call, &rows, came, &args, routes)?;
+        let pack = self.bind_pack(rank, call, passing, outputs, &tables)?;
+        let kept = || {
+            let given = (inputs.clone(), topk_weights.cloned(), outputs.clone());
+            Box::new((Arc::clone(passing), given, tables.clone()))
         };
-        let packed = pack::Outputs {
-            packed_x: packed(&outputs.packed_x),
-            packed_count: outputs.packed_count.clone(),
-            statistics: outputs.statistics.clone(),
-        };
-        self.pack.launch_into(rank, &last, &inputs, &packed, routes, &tables.places)?;
+        self.group.launch(rank, call, cast.iter().chain([&sent, &pack]), || kept())?;
         Ok(Dispatched { tables, tokens: tokens as usize })
     }
 
-    /// The rows of a call as they travel.
-    fn cast(
+    /// The kernel that casts rows, if they travel in another form, and the rows as they travel.
+    fn bind_cast(
         &self,
         rank: usize,
         call: &CallOptions,
         x: &DeviceTensor<Bf16, 2>,
         passing: &Passing,
-    ) -> Result<decode_dispatch::PayloadTensor<2>, CallError> {
+    ) -> Result<(Option<BoundCall<'_>>, decode_dispatch::PayloadTensor<2>), CallError> {
+        use cast::PayloadTensor::{Fp8, Fp8Packed};
         use decode_dispatch::PayloadTensor as Sent;
         let (Some(kernel), Some(made)) = (&self.cast, &passing.made) else {
-            return Ok(Sent::Bf16 { x: x.clone() });
+            return Ok((None, Sent::Bf16 { x: x.clone() }));
         };
         let tokens = x.extents()[0] as usize;
         let made = match &made.made {
-            cast::PayloadTensor::Fp8 { x, scale } => {
-                cast::PayloadTensor::Fp8 { x: x.first(tokens), scale: scale.first(tokens) }
-            }
-            cast::PayloadTensor::Fp8Packed { x, scale } => {
-                cast::PayloadTensor::Fp8Packed { x: x.first(tokens), scale: scale.first(tokens) }
-            }
+            Fp8 { x, scale } => Fp8 { x: x.first(tokens), scale: scale.first(tokens) },
+            Fp8Packed { x, scale } => Fp8Packed { x: x.first(tokens), scale: scale.first(tokens) },
         };
-        let (inputs, outputs) =
-            (cast::Inputs { x: x.clone() }, cast::Outputs { made: made.clone() });
-        kernel.launch(rank, call, &inputs, &outputs, &cast::Args::default())?;
-        Ok(match made {
-            cast::PayloadTensor::Fp8 { x, scale } => Sent::Fp8 { x, scale },
-            cast::PayloadTensor::Fp8Packed { x, scale } => Sent::Fp8Packed { x, scale },
-        })
+        let (inputs, outputs) = (cast::Inputs { x: x.clone() }, cast::Outputs { made });
+        let (args, none) = (cast::Args::default(), cast::Handle::default());
+        let bound = kernel.bind_into(rank, call, &inputs, &outputs, &args, &none)?;
+        let sent = match outputs.made {
+            Fp8 { x, scale } => Sent::Fp8 { x, scale },
+            Fp8Packed { x, scale } => Sent::Fp8Packed { x, scale },
+        };
+        Ok((Some(bound), sent))
+    }
+
+    /// The kernel that packs what comes.
+    fn bind_pack(
+        &self,
+        rank: usize,
+        call: &CallOptions,
+        passing: &Passing,
+        outputs: &Outputs,
+        tables: &Tables,
+    ) -> Result<BoundCall<'_>, CallError> {
+        let came = &passing.received;
+        let inputs = pack::Inputs {
+            x: (&came.recv_x).into(),
+            expert_idx: came.recv_topk_idx.clone(),
+            weights: came.recv_topk_weights.clone(),
+        };
+        let outputs = pack::Outputs {
+            packed_x: (&outputs.packed_x).into(),
+            packed_count: outputs.packed_count.clone(),
+            statistics: outputs.statistics.clone(),
+        };
+        self.pack.bind_into(rank, call, &inputs, &outputs, &tables.routes, &tables.places)
     }
 
     /// Adds up what the experts of each rank made of a row, and what comes back of each token. The weights come with
@@ -255,67 +274,46 @@ impl PerRank {
         sent: &Dispatched,
         combined: &DeviceTensor<Bf16, 2>,
     ) -> Result<(), CallError> {
-        let merged = &self.ranks[self.group.local_index(rank)?].merged;
-        let (tokens, hidden) = (sent.tokens as u64, self.shape.hidden as u64);
+        let passing = self.passing(rank)?;
         let Back { weigh, merge, combine } = &self.back;
         fits("rows", rows.extents(), self.packed())?;
         let uneven = || mismatch("the rows of `rows` lie unequally far apart");
         let list = rows.as_list().ok_or_else(uneven)?;
-        fits("combined", combined.extents(), [tokens, hidden])?;
-        self.check_weights(topk_weights, weigh.is_some(), ("combine", tokens))?;
+        check_weights(topk_weights, weigh.is_some(), "combine")?;
+        self.group.check(rank)?;
         let Tables { routes, places } = &sent.tables;
-        let [mut begins, last] = ends(call);
-        if let (Some(weigh), Some(weights)) = (weigh, topk_weights) {
+        let weigh = weigh.as_ref().zip(topk_weights).map(|(weigh, weights)| {
             let inputs = weigh::Inputs { topk_weights: weights.clone() };
             let outputs = weigh::Outputs { weight: places.packed_weight.clone() };
-            let args = weigh::Args::default();
-            weigh.launch(rank, &begins, &inputs, &outputs, routes, places, &args)?;
-            begins = between(call);
-        }
-        merge.launch(rank, &begins, &merge::Inputs { x: list }, merged, routes, places)?;
+            let (args, none) = (weigh::Args::default(), weigh::Handle::default());
+            weigh.bind_into(rank, call, &inputs, &outputs, routes, places, &args, &none)
+        });
+        let weigh = weigh.transpose()?;
+        let (inputs, none) = (merge::Inputs { x: list }, merge::Handle::default());
+        let merged = &passing.merged;
+        let merge = merge.bind_into(rank, call, &inputs, merged, routes, places, &none)?;
         let x = merged.merged.clone();
         let inputs = decode_combine::Inputs { x, weights: None, bias: [None, None] };
-        let combined = combined.clone();
-        let outputs = decode_combine::Outputs { combined, combined_weights: None };
+        let outputs =
+            decode_combine::Outputs { combined: combined.clone(), combined_weights: None };
         let args = decode_combine::Args { tokens: sent.tokens, tokens_from: None };
-        combine.launch(rank, &last, &inputs, &outputs, routes, &args).map(drop)
+        let none = decode_combine::Handle::default();
+        let combine = combine.bind_into(rank, call, &inputs, &outputs, routes, &args, &none)?;
+        let kept = || {
+            let given = (rows.clone(), topk_weights.cloned(), combined.clone());
+            Box::new((Arc::clone(passing), given, sent.clone()))
+        };
+        self.group.launch(rank, call, weigh.iter().chain([&merge, &combine]), || kept())
+    }
+
+    fn passing(&self, rank: usize) -> Result<&Arc<Passing>, CallError> {
+        Ok(&self.ranks[self.group.local_index(rank)?])
     }
 
     /// Extents of the packed rows.
     fn packed(&self) -> [u64; 3] {
         let (Shape { hidden, experts, max_tokens, .. }, ranks) = (self.shape, self.group.ranks());
         [experts.div_ceil(ranks), ranks * max_tokens, hidden].map(|extent| extent as u64)
-    }
-
-    /// Refuses outputs of another shape before anything is launched.
-    fn check_outputs(&self, outputs: &Outputs) -> Result<(), CallError> {
-        if outputs.wait_ns.is_some() {
-            return Err(mismatch(
-                "rows that travel once for each rank do not tell how long ranks were waited for",
-            ));
-        }
-        let extents = match &outputs.packed_x {
-            PayloadTensor::Bf16 { x } => x.extents(),
-            PayloadTensor::Fp8 { x, .. } | PayloadTensor::Fp8Packed { x, .. } => x.extents(),
-        };
-        fits("packed_x", extents, self.packed())
-    }
-
-    /// Refuses weights that the other call brings, and a call without those that it has to bring.
-    fn check_weights(
-        &self,
-        weights: Option<&DeviceTensor<f32, 2>>,
-        are_due: bool,
-        (call, tokens): (&str, u64),
-    ) -> Result<(), CallError> {
-        match weights {
-            Some(weights) if are_due => {
-                fits("topk_weights", weights.extents(), [tokens, self.shape.topk as u64])
-            }
-            None if !are_due => Ok(()),
-            Some(_) => Err(mismatch(&format!("`topk_weights` do not come with the {call}"))),
-            None => Err(mismatch(&format!("`topk_weights` have to come with the {call}"))),
-        }
     }
 }
 
@@ -363,36 +361,20 @@ fn payloads(payload: Payload) -> (Option<cast::Payload>, decode_dispatch::Payloa
     }
 }
 
-/// What has come, as it is packed.
-fn came(received: &decode_dispatch::Outputs) -> pack::PayloadTensor<2> {
-    use decode_dispatch::PayloadTensor as Sent;
-    match received.recv_x.clone() {
-        Sent::Bf16 { x } => pack::PayloadTensor::Bf16 { x },
-        Sent::Fp8 { x, scale } => pack::PayloadTensor::Fp8 { x, scale },
-        Sent::Fp8Packed { x, scale } => pack::PayloadTensor::Fp8Packed { x, scale },
+/// Refuses weights that the other call brings, and a call without those that it has to bring.
+fn check_weights(
+    weights: Option<&DeviceTensor<f32, 2>>,
+    are_due: bool,
+    call: &str,
+) -> Result<(), CallError> {
+    if weights.is_some() == are_due {
+        return Ok(());
     }
+    let due = if are_due { "have to" } else { "do not" };
+    Err(mismatch(&format!("`topk_weights` {due} come with the {call}")))
 }
 
-/// Packed rows, as `pack` calls them.
-fn packed(x: &PayloadTensor<3>) -> pack::PayloadTensor<3> {
-    match x.clone() {
-        PayloadTensor::Bf16 { x } => pack::PayloadTensor::Bf16 { x },
-        PayloadTensor::Fp8 { x, scale } => pack::PayloadTensor::Fp8 { x, scale },
-        PayloadTensor::Fp8Packed { x, scale } => pack::PayloadTensor::Fp8Packed { x, scale },
-    }
-}
-
-/// How the first and the last kernel of a call run: only these have its events.
-fn ends(call: &CallOptions) -> [CallOptions; 2] {
-    [CallOptions { done: None, ..*call }, CallOptions { after: None, ..*call }]
-}
-
-/// How those between them run.
-fn between(call: &CallOptions) -> CallOptions {
-    CallOptions { after: None, done: None, ..*call }
-}
-
-/// Refuses a tensor of another shape before anything is launched.
+/// Refuses a tensor of another shape.
 fn fits<const RANK: usize>(
     name: &str,
     extents: [u64; RANK],
@@ -406,4 +388,40 @@ fn fits<const RANK: usize>(
 
 fn mismatch(what: &str) -> CallError {
     CallError::Mismatch { what: what.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeBackend;
+    use crate::group::GroupOptions;
+
+    #[test]
+    fn a_call_that_is_refused_has_launched_nothing() {
+        let backend = FakeBackend::new(1);
+        let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+        let shape = Shape { hidden: 256, topk: 2, experts: 4, max_tokens: 8 };
+        let calls = PerRank::prepare(&group, shape, Payload::Fp8, Weights::AtDispatch).unwrap();
+        let inputs = Inputs {
+            x: DeviceTensor::zeros(&group, 0, [3, 256]).unwrap(),
+            topk_idx: DeviceTensor::zeros(&group, 0, [3, 2]).unwrap(),
+            expert_begin: DeviceTensor::from_slice(&group, 0, [2], &[0, 4]).unwrap(),
+        };
+        let weights = DeviceTensor::zeros(&group, 0, [3, 2]).unwrap();
+        let (outputs, tables) = (calls.outputs(0).unwrap(), calls.tables(0).unwrap());
+        let call = CallOptions::sms(12);
+        let launches = |outputs: &Outputs| {
+            backend.asked();
+            let made = calls.dispatch(0, &call, &inputs, Some(&weights), outputs, &tables);
+            let asked = backend.asked();
+            let launches = asked.iter().filter(|it| **it == "launch").count();
+            (made.err().map(|error| error.to_string()), launches)
+        };
+        // What the last kernel leaves.
+        let packed_count = outputs.packed_count.first(3);
+        let (refused, launched) = launches(&Outputs { packed_count, ..outputs.clone() });
+        assert!(refused.is_some_and(|it| it.contains("`packed_count`")));
+        assert_eq!(launched, 0);
+        assert_eq!(launches(&outputs), (None, 3), "rows are cast, sent and packed");
+    }
 }

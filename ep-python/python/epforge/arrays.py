@@ -6,8 +6,10 @@ in; results come back in the library of the input.
 
 from __future__ import annotations
 
+import importlib
 import math
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from . import _core
@@ -183,46 +185,49 @@ class Numpy:
         return array.astype(self.type_of(dtype))
 
 
+class Found(dict[Any, Any]):
+    """What is looked up once for each key: a call has no time to do it again."""
+
+    def __init__(self, find: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, key: Any) -> Any:
+        found = self[key] = self._find(key)
+        return found
+
+
 class Torch:
     """Tensors of torch, on the host or on GPUs."""
 
     def __init__(self) -> None:
-        # A call has no time to look them up.
-        self._types: dict[str, torch.dtype] = {}
-        self._places: dict[int | None, torch.device] = {}
+        #: What the module has under a name, and GPUs by their ordinals or None for the host.
+        self._named: dict[str, Any] = Found(lambda name: getattr(importlib.import_module("torch"), name))
+        self._places: dict[int | None, torch.device] = Found(self._place)
 
-    def type_of(self, dtype: str) -> torch.dtype:
-        """The type by its name."""
-        made = self._types.get(dtype)
-        if made is None:
-            import torch
-
-            made = self._types[dtype] = getattr(torch, dtype)
-        return made
-
-    def place_of(self, device: int | None) -> torch.device:
-        """A GPU by its ordinal, or the host."""
-        made = self._places.get(device)
-        if made is None:
-            import torch
-
-            made = self._places[device] = torch.device("cpu" if device is None else f"cuda:{device}")
-        return made
+    def _place(self, device: int | None) -> torch.device:
+        place: torch.device = self._named["device"]("cpu" if device is None else f"cuda:{device}")
+        return place
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int | None) -> Any:
-        import torch
+        named = self._named
+        return named["empty"](shape, dtype=named[dtype], device=self._places[device])
 
-        return torch.empty(shape, dtype=self.type_of(dtype), device=self.place_of(device))
+    def stream(self, device: int | None) -> int:
+        """The current stream of a GPU, 0 for the default one."""
+        # What torch's own compiler asks: the public way makes an object for it.
+        stream: int = self._named["_C"]._cuda_getCurrentRawStream(device)
+        return stream
 
     def dense(self, array: Any) -> Any:
         return array.contiguous()
 
     def cast(self, array: Any, dtype: str) -> Any:
-        return array.to(self.type_of(dtype))
+        return array.to(self._named[dtype])
 
     def rows(self, tensor: torch.Tensor, dtype: str, columns: int, device: int | None) -> Any:
         """Number and place of the rows of a tensor that fits; None for what a message has to be made of."""
-        if tensor.dtype is not self.type_of(dtype) or tensor.get_device() != device:
+        if tensor.dtype is not self._named[dtype] or tensor.get_device() != device:
             return None
         shape = tensor.shape
         if len(shape) != 2 or shape[1] != columns:
@@ -231,7 +236,7 @@ class Torch:
 
     def address(self, tensor: torch.Tensor, dtype: str, shape: tuple[int, ...], device: int | None) -> int | None:
         """Where a tensor of exactly this shape lies side by side; None for what a message has to be made of."""
-        fits = tensor.dtype is self.type_of(dtype) and tensor.get_device() == device and tensor.shape == shape
+        fits = tensor.dtype is self._named[dtype] and tensor.get_device() == device and tensor.shape == shape
         return tensor.data_ptr() if fits and tensor.is_contiguous() else None
 
 

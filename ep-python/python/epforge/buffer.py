@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from .arrays import Library, address_of, library_of
+from .arrays import Library, library_of
 from .caller import Caller
 from .group import Group
 from .results import NOWHERE, PAYLOADS, Combined, Handle, Offered, Received
@@ -280,8 +280,7 @@ class Buffer(Caller):
             address = self._require_out(rank, out, shape)
             if not self.group.on_emulator:
                 return out, address
-        made = self._new(rank, shape, dtype, library)
-        return made, address_of(made)
+        return self._new(rank, shape, dtype, library)
 
     def _input(
         self, rank: int, x: Any, scale: Any, topk_idx: Any, topk_weights: Any, tokens_from: Any

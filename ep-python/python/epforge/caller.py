@@ -6,7 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from .arrays import NUMPY, TORCH, Library, View, as_torch, is_torch, library_of, portable, read, rows_of, view
+from .arrays import (
+    NUMPY,
+    TORCH,
+    Library,
+    View,
+    address_of,
+    as_torch,
+    is_torch,
+    library_of,
+    portable,
+    read,
+    rows_of,
+    view,
+)
 from .group import Group
 
 #: The legacy default stream of the driver; 0 means the rank's own one.
@@ -104,18 +117,20 @@ class Caller:
             return (0, sms or self.sms, None, 0, 0)
         last = self._streams.get(rank)
         if stream is None:
-            stream = _current_stream(self.group._devices[rank]) if library is TORCH else last or 0
+            stream = (TORCH.stream(self.group._devices[rank]) or LEGACY_STREAM) if library is TORCH else last or 0
         if last != stream:
             if last is not None:
                 self.group._core.follow(rank, last)
             self._streams[rank] = stream
         return (stream, sms or self.sms, timeout, after or 0, done or 0)
 
-    def _new(self, rank: int, shape: tuple[int, ...], dtype: str, library: Library | None) -> Any:
-        """Memory for what a call leaves."""
+    def _new(self, rank: int, shape: tuple[int, ...], dtype: str, library: Library | None) -> tuple[Any, int]:
+        """Memory for what a call leaves, and where it lies."""
         if self.group.on_emulator or library is None:
-            return self.group._core.empty(rank, list(shape), dtype)
-        return library.empty(shape, dtype, self.group._devices[rank])
+            own = self.group._core.empty(rank, list(shape), dtype)
+            return own, own.address
+        made = library.empty(shape, dtype, self.group._devices[rank])
+        return made, made.data_ptr() if library is TORCH else address_of(made)
 
     def _shown(self, tensor: _core.Tensor, library: Library | None) -> Any:
         """A tensor of the window as the caller's library has it."""
@@ -135,10 +150,3 @@ class Caller:
     def _gather(self, arrays: tuple[Any, ...]) -> Sequence[Any]:
         mirror = self.group._mirror
         return mirror[1](tuple(portable(array) for array in arrays)) if mirror else []
-
-
-def _current_stream(device: int | None) -> int:
-    import torch
-
-    # What torch's own compiler asks: the public way makes an object for it.
-    return torch._C._cuda_getCurrentRawStream(device) or LEGACY_STREAM

@@ -15,9 +15,6 @@ from .results import PAYLOADS
 #: SMs of a call with fewer tokens than these: with fewer, calls of 8 tokens take a third longer.
 LEAST_SMS = 64
 
-#: Words of a line of memory.
-LINE = 32
-
 #: How rows may travel: once for each of their experts, or once for each rank.
 WAYS = ("per-expert", "per-rank")
 
@@ -79,9 +76,10 @@ class LowLatency(Caller):
             shape = (self.local_experts, *more)
             self._tables[name] = (self._words, shape)
             self._words += math.prod(shape)
+        #: Bytes from the first of them to each.
+        self._begins = [4 * begin for begin, _ in self._tables.values()]
         if way == "per-rank":
-            # Those of the combine begin at a whole line.
-            self._words = -(-self._words // LINE) * LINE
+            # Those of the combine lie behind.
             self._more, self._words = self._words, self._words + self._per_rank(payload).table_words
         #: How many calls of a kind each rank has made, and those that are between their phases.
         self._sent: dict[tuple[str, int], int] = {}
@@ -180,15 +178,18 @@ class LowLatency(Caller):
         weights = self._weights(rank, arrays[2], tokens)
         values, scales = PAYLOADS[payload]
         rows = (self.local_experts, self.group.ranks * self.tokens)
-        packed = self._new(rank, (*rows, self.hidden), values, library)
-        scale = None if scales is None else self._new(rank, (*rows, -(-self.hidden // 128)), scales, library)
-        tables = self._new(rank, (self._words,), "int32", library)
-        first = address_of(tables)
-        counts, *at = (first + 4 * begin for begin, _ in self._tables.values())
-        outputs = (address_of(packed), 0 if scale is None else address_of(scale), counts, (at[0], at[1], at[2]))
+        packed, packed_at = self._new(rank, (*rows, self.hidden), values, library)
+        scale, scale_at = None, 0
+        if scales is not None:
+            scale, scale_at = self._new(rank, (*rows, -(-self.hidden // 128)), scales, library)
+        tables, first = self._new(rank, (self._words,), "int32", library)
+        counts, src_info, range_first, range_count = self._begins
+        left = (first + src_info, first + range_first, first + range_count)
+        outputs = (packed_at, scale_at, first + counts, left)
         made = {"x": packed, "scale": scale, "tables": tables}
-        statistics, waits = (self._sums_of(rank, name, sums[name], made) for name in ("statistics", "waits"))
-        launched = Launched(rank, library, tokens, made, outputs[3], (ids, kept, weights))
+        statistics = self._sums_of(rank, "statistics", sums["statistics"], made)
+        waits = self._sums_of(rank, "waits", sums["waits"], made)
+        launched = Launched(rank, library, tokens, made, left, (ids, kept, weights))
 
         def send(turn: int, call: _core.Call) -> _core.Pending | None:
             if self.way == "per-rank":
@@ -269,8 +270,10 @@ class LowLatency(Caller):
         ids = of.inputs[0]
         if arrays[2] is not None:
             ids = self._dense(rank, arrays[2], "topk_idx", "int64", (tokens, self.topk))
-        sums = self._new(rank, (tokens, self.hidden), "bfloat16", of.library) if out is None else out
-        sums_at = address_of(sums) if out is None else self._require_out(rank, out, (tokens, self.hidden))
+        if out is None:
+            sums, sums_at = self._new(rank, (tokens, self.hidden), "bfloat16", of.library)
+        else:
+            sums, sums_at = out, self._require_out(rank, out, (tokens, self.hidden))
         made = {"x": sums}
         waits_at = self._sums_of(rank, "waits", waits, made)
         launched = Launched(rank, of.library, tokens, made, of.tables, (ids, rows, weights, of))
@@ -357,6 +360,8 @@ class LowLatency(Caller):
     def _every(self, rank: int, arrays: tuple[Any, ...]) -> dict[int, tuple[Any, ...]]:
         """The arrays of the ranks whose calls this process makes."""
         every = dict(enumerate(self._gather(arrays))) if self.group._mirror else {rank: arrays}
+        if not self.group.left_out:
+            return every
         if rank in self.group.left_out:
             raise _core.Mismatch(f"rank {rank} is left out, and makes no calls")
         return {each: brought for each, brought in every.items() if each not in self.group.left_out}

@@ -127,9 +127,7 @@ impl Expander {
             inner.expand.bind_into(rank, call, &sent, &to, routes, layout, prefix, &source)?,
         ];
         let kept = || (handle.lease().clone(), received.lease().clone(), Arc::clone(inner));
-        let turn = shared.group.begin(rank, call, || Box::new(kept()))?;
-        bound.iter().try_for_each(|bound| bound.launch(&turn, call))?;
-        shared.group.end(turn, call)
+        shared.group.launch(rank, call, &bound, || Box::new(kept()))
     }
 
     /// Device address of `i32[local experts + 1]`: where the rows of each expert begin, and where the

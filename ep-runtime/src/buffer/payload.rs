@@ -1,8 +1,10 @@
-//! Rows of a payload, as each pipeline of a buffer takes them.
+//! Rows of a payload, as each pipeline takes them.
 
 use super::options::{BufferOptions, Payload};
 use crate::args::Rows;
-use crate::pipelines::{decode_dispatch, expand, node_dispatch, nvl_dispatch};
+use crate::pipelines::{
+    decode_dispatch, expand, low_latency_dispatch, node_dispatch, nvl_dispatch, pack,
+};
 use crate::tensor::DeviceTensor;
 
 /// Rows and their scales, in memory that somebody else keeps.
@@ -63,4 +65,27 @@ payloads! {
     decode_dispatch,
     expand,
     node_dispatch,
+}
+
+/// Rows of one pipeline as another one takes them.
+macro_rules! same_rows {
+    ($($from:ident as $to:ident,)*) => {$(
+        impl<const RANK: usize> From<&$from::PayloadTensor<RANK>> for $to::PayloadTensor<RANK> {
+            fn from(rows: &$from::PayloadTensor<RANK>) -> Self {
+                match rows.clone() {
+                    $from::PayloadTensor::Bf16 { x } => Self::Bf16 { x },
+                    $from::PayloadTensor::Fp8 { x, scale } => Self::Fp8 { x, scale },
+                    $from::PayloadTensor::Fp8Packed { x, scale } => Self::Fp8Packed { x, scale },
+                }
+            }
+        }
+    )*};
+}
+same_rows! {
+    nvl_dispatch as decode_dispatch,
+    nvl_dispatch as node_dispatch,
+    node_dispatch as nvl_dispatch,
+    decode_dispatch as pack,
+    low_latency_dispatch as pack,
+    pack as low_latency_dispatch,
 }

@@ -9,7 +9,7 @@ use crate::args::Rows;
 use crate::error::CallError;
 use crate::group::Group;
 use crate::memory::DeviceMemory;
-use crate::pipelines::{decode_dispatch, decode_stripes, layout, node_dispatch, nvl_dispatch};
+use crate::pipelines::{decode_dispatch, decode_stripes, layout, nvl_dispatch};
 use crate::tensor::{Bf16, DeviceTensor, Element, TensorMemory};
 
 /// The tables of a handle, for as many tokens as a call may have.
@@ -120,26 +120,6 @@ impl OutputMemory {
         recv_topk_weights.iter().try_for_each(|it| it.fill(byte))?;
         rows_records.iter().try_for_each(|it| it.fill(byte))
     }
-}
-
-/// Rows of one pipeline as another one takes them.
-macro_rules! same_rows {
-    ($($from:ident as $to:ident,)*) => {$(
-        impl From<&$from::PayloadTensor<2>> for $to::PayloadTensor<2> {
-            fn from(rows: &$from::PayloadTensor<2>) -> Self {
-                match rows.clone() {
-                    $from::PayloadTensor::Bf16 { x } => Self::Bf16 { x },
-                    $from::PayloadTensor::Fp8 { x, scale } => Self::Fp8 { x, scale },
-                    $from::PayloadTensor::Fp8Packed { x, scale } => Self::Fp8Packed { x, scale },
-                }
-            }
-        }
-    )*};
-}
-same_rows! {
-    nvl_dispatch as decode_dispatch,
-    nvl_dispatch as node_dispatch,
-    node_dispatch as nvl_dispatch,
 }
 
 /// A combine input.

@@ -4,8 +4,10 @@ use std::sync::{Arc, MutexGuard};
 
 use super::held::Held;
 use super::{CallKernel, CallOptions, Inner, LeftTables, free};
+use crate::backend::Kept;
 use crate::call_order::Turn;
 use crate::error::CallError;
+use crate::group::Group;
 use crate::launch::Prepared;
 use crate::tensor::{Given, TensorMemory};
 
@@ -67,5 +69,20 @@ impl BoundCall<'_> {
         given: &'m [Option<Given<'m>>],
     ) -> impl Iterator<Item = &'m Arc<TensorMemory>> {
         given.iter().flatten().filter_map(|given| given.memory).chain(&self.left.tables)
+    }
+}
+
+impl Group {
+    /// Launches calls one behind another, as one call of a rank. A graph that captures it keeps what `kept` gives.
+    pub(crate) fn launch<'b, 'k: 'b>(
+        &self,
+        rank: usize,
+        call: &CallOptions,
+        bound: impl IntoIterator<Item = &'b BoundCall<'k>>,
+        kept: impl FnOnce() -> Kept,
+    ) -> Result<(), CallError> {
+        let turn = self.begin(rank, call, kept)?;
+        bound.into_iter().try_for_each(|bound| bound.launch(&turn, call))?;
+        self.end(turn, call)
     }
 }

@@ -23,7 +23,7 @@ use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
 use ep_runtime::memory::DeviceMemory;
 use ep_runtime::per_rank::PerRank;
-use ep_runtime::pipelines::low_latency_dispatch::Payload;
+use ep_runtime::pipelines::low_latency_dispatch::{Inputs, Outputs, Payload, PayloadTensor};
 use ep_runtime::tensor::{Bf16, DeviceTensor};
 
 /// The kernels that draw and judge.
@@ -155,6 +155,33 @@ struct Left {
     range_count: u64,
     made: u64,
     combined: u64,
+}
+
+impl Left {
+    /// Where a dispatch leaves rows and tables, and its combine reads what experts `made` and leaves sums.
+    fn of(
+        came: &Outputs,
+        tables: [&DeviceTensor<i32, 2>; 3],
+        made: &DeviceTensor<Bf16, 3>,
+        combined: &DeviceTensor<Bf16, 2>,
+    ) -> Left {
+        let (packed, scale) = match &came.packed_x {
+            PayloadTensor::Bf16 { x } => (x.address(), 0),
+            PayloadTensor::Fp8 { x, scale } => (x.address(), scale.address()),
+            PayloadTensor::Fp8Packed { x, scale } => (x.address(), scale.address()),
+        };
+        let [src_info, range_first, range_count] = tables.map(DeviceTensor::address);
+        Left {
+            packed,
+            scale,
+            packed_count: came.packed_count.address(),
+            src_info,
+            range_first,
+            range_count,
+            made: made.address(),
+            combined: combined.address(),
+        }
+    }
 }
 
 /// What is drawn for a call.
@@ -380,6 +407,15 @@ impl Given {
             topk_weights: DeviceTensor::zeros(group, rank, [case.tokens, case.topk])?,
             expert_begin: DeviceTensor::from_slice(group, rank, [begin.len()], begin)?,
         })
+    }
+
+    /// What a dispatch of so many tokens reads.
+    fn inputs(&self, tokens: usize) -> Inputs {
+        Inputs {
+            x: self.x.first(tokens),
+            topk_idx: self.topk_idx.first(tokens),
+            expert_begin: self.expert_begin.clone(),
+        }
     }
 }
 

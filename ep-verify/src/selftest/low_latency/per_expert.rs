@@ -23,7 +23,7 @@ pub(super) struct Kernels {
 struct PerExpert {
     kernels: Arc<Kernels>,
     rank: usize,
-    there: dispatch::Inputs,
+    given: Given,
     came: dispatch::Outputs,
     tables: dispatch::Handle,
     back: combine::Inputs,
@@ -50,18 +50,18 @@ impl Kernels {
         rank: usize,
         given: &Given,
     ) -> Result<Box<dyn Calls>, CallError> {
-        let Given { x, topk_idx, topk_weights, expert_begin } = given.clone();
+        let Given { topk_idx, topk_weights, expert_begin, .. } = given.clone();
         let (local, rows) = case.packed(group.ranks());
         let back = combine::Inputs {
             x: DeviceTensor::zeros(group, rank, [local, rows, case.hidden])?,
-            topk_idx: topk_idx.clone(),
+            topk_idx,
             topk_weights,
-            expert_begin: expert_begin.clone(),
+            expert_begin,
         };
         Ok(Box::new(PerExpert {
             kernels: Arc::clone(self),
             rank,
-            there: dispatch::Inputs { x, topk_idx, expert_begin },
+            given: given.clone(),
             came: self.dispatch.outputs(rank)?,
             tables: self.dispatch.tables(rank)?,
             back,
@@ -72,11 +72,7 @@ impl Kernels {
 
 impl Calls for PerExpert {
     fn send_rows(&self, call: &CallOptions, tokens: usize, apart: bool) -> Result<(), CallError> {
-        let inputs = dispatch::Inputs {
-            x: self.there.x.first(tokens),
-            topk_idx: self.there.topk_idx.first(tokens),
-            expert_begin: self.there.expert_begin.clone(),
-        };
+        let inputs = self.given.inputs(tokens);
         let (kernel, args) = (&self.kernels.dispatch, dispatch::Args::default());
         if !apart {
             return kernel.launch_into(self.rank, call, &inputs, &self.came, &args, &self.tables);
@@ -104,21 +100,9 @@ impl Calls for PerExpert {
     }
 
     fn left(&self) -> Left {
-        let (packed, scale) = match &self.came.packed_x {
-            dispatch::PayloadTensor::Bf16 { x } => (x.address(), 0),
-            dispatch::PayloadTensor::Fp8 { x, scale } => (x.address(), scale.address()),
-            dispatch::PayloadTensor::Fp8Packed { x, scale } => (x.address(), scale.address()),
-        };
-        Left {
-            packed,
-            scale,
-            packed_count: self.came.packed_count.address(),
-            src_info: self.tables.src_info.address(),
-            range_first: self.tables.range_first.address(),
-            range_count: self.tables.range_count.address(),
-            made: self.back.x.address(),
-            combined: self.sums.combined.address(),
-        }
+        let of = &self.tables;
+        let tables = [&of.src_info, &of.range_first, &of.range_count];
+        Left::of(&self.came, tables, &self.back.x, &self.sums.combined)
     }
 
     #[cfg(test)]

@@ -6,7 +6,7 @@ use ep_runtime::buffer::CallOptions;
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
 use ep_runtime::per_rank::{Dispatched, PerRank, Shape, Tables, Weights};
-use ep_runtime::pipelines::low_latency_dispatch::{Inputs, Outputs, PayloadTensor};
+use ep_runtime::pipelines::low_latency_dispatch::Outputs;
 use ep_runtime::tensor::{Bf16, DeviceTensor};
 
 use super::{Calls, Given, Left, LowLatencyCase, Way};
@@ -62,11 +62,7 @@ impl OfRank {
 
 impl Calls for OfRank {
     fn send_rows(&self, call: &CallOptions, tokens: usize, _apart: bool) -> Result<(), CallError> {
-        let inputs = Inputs {
-            x: self.given.x.first(tokens),
-            topk_idx: self.given.topk_idx.first(tokens),
-            expert_begin: self.given.expert_begin.clone(),
-        };
+        let inputs = self.given.inputs(tokens);
         let weights = (!self.is_late).then(|| self.given.topk_weights.first(tokens));
         let (came, tables) = (&self.came, &self.tables);
         let sent =
@@ -87,22 +83,9 @@ impl Calls for OfRank {
     }
 
     fn left(&self) -> Left {
-        let (packed, scale) = match &self.came.packed_x {
-            PayloadTensor::Bf16 { x } => (x.address(), 0),
-            PayloadTensor::Fp8 { x, scale } => (x.address(), scale.address()),
-            PayloadTensor::Fp8Packed { x, scale } => (x.address(), scale.address()),
-        };
         let places = &self.tables.places;
-        Left {
-            packed,
-            scale,
-            packed_count: self.came.packed_count.address(),
-            src_info: places.src_info.address(),
-            range_first: places.range_first.address(),
-            range_count: places.range_count.address(),
-            made: self.x.address(),
-            combined: self.combined.address(),
-        }
+        let tables = [&places.src_info, &places.range_first, &places.range_count];
+        Left::of(&self.came, tables, &self.x, &self.combined)
     }
 
     #[cfg(test)]
