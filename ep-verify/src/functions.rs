@@ -13,6 +13,7 @@ mod sources;
 mod values;
 mod waits;
 mod warps;
+mod words;
 
 use std::sync::Arc;
 
@@ -45,6 +46,7 @@ const SOURCES_TEXT: &str = include_str!("functions/sources.cu");
 const VALUES_TEXT: &str = include_str!("functions/values.cu");
 const WAITS_TEXT: &str = include_str!("functions/waits.cu");
 const WARPS_TEXT: &str = include_str!("functions/warps.cu");
+const WORDS_TEXT: &str = include_str!("functions/words.cu");
 
 /// Numbers that a check may give.
 const ROOM: usize = 1 << 15;
@@ -109,6 +111,8 @@ pub enum FunctionSet {
     Slots,
     /// What a warp keeps of several sources.
     Sources,
+    /// Messages in words.
+    Words,
     /// Rows that a warp moves.
     Moves,
     /// Rows to other machines, by queues that the processor empties.
@@ -125,7 +129,7 @@ pub enum FunctionSet {
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 14] = [
+    pub const ALL: [FunctionSet; 15] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
@@ -134,6 +138,7 @@ impl FunctionSet {
         FunctionSet::Rings,
         FunctionSet::Slots,
         FunctionSet::Sources,
+        FunctionSet::Words,
         FunctionSet::Moves,
         FunctionSet::Puts,
         FunctionSet::CardPuts,
@@ -153,6 +158,7 @@ impl FunctionSet {
             FunctionSet::Rings => "rings",
             FunctionSet::Slots => "slots",
             FunctionSet::Sources => "sources",
+            FunctionSet::Words => "words",
             FunctionSet::Moves => "moves",
             FunctionSet::Puts => "puts",
             FunctionSet::CardPuts => "puts by cards",
@@ -173,6 +179,7 @@ impl FunctionSet {
             FunctionSet::Rings => (RINGS_TEXT, "rings_of"),
             FunctionSet::Slots => (SLOTS_TEXT, "slots_of"),
             FunctionSet::Sources => (SOURCES_TEXT, "sources_of"),
+            FunctionSet::Words => (WORDS_TEXT, "words_of"),
             FunctionSet::Moves => (MOVES_TEXT, "moves_of"),
             FunctionSet::Puts | FunctionSet::CardPuts => (PUTS_TEXT, "puts_of"),
             FunctionSet::NetRings | FunctionSet::CardRings => (NET_RINGS_TEXT, "net_rings_of"),
@@ -191,6 +198,7 @@ impl FunctionSet {
             FunctionSet::Rings => &rings::CHECKS,
             FunctionSet::Slots => &slots::CHECKS,
             FunctionSet::Sources => &sources::CHECKS,
+            FunctionSet::Words => &words::CHECKS,
             FunctionSet::Moves => &moves::CHECKS,
             FunctionSet::Puts | FunctionSet::CardPuts => &puts::CHECKS,
             FunctionSet::NetRings | FunctionSet::CardRings => &net_rings::CHECKS,
@@ -201,9 +209,10 @@ impl FunctionSet {
     /// How many ranks it needs: some wait for a word of the other one.
     pub fn ranks(self) -> usize {
         match self {
-            FunctionSet::Waits | FunctionSet::Presences | FunctionSet::Sources => 2,
+            FunctionSet::Waits | FunctionSet::Presences => 2,
             FunctionSet::Rings => rings::RANKS,
             FunctionSet::Slots => slots::RANKS,
+            FunctionSet::Words => words::RANKS,
             FunctionSet::Puts | FunctionSet::CardPuts => puts::RANKS,
             FunctionSet::NetRings | FunctionSet::CardRings => net_rings::RANKS,
             FunctionSet::NetSlots => net_slots::RANKS,
@@ -246,6 +255,7 @@ impl FunctionSet {
             FunctionSet::Rings => (2, 160, 0, rings::WINDOW_BYTES),
             FunctionSet::Slots => (2, 64, 0, slots::WINDOW_BYTES),
             FunctionSet::Sources => (1, 32, 0, sources::WINDOW_BYTES),
+            FunctionSet::Words => (2, 32, 0, words::WINDOW_BYTES),
             FunctionSet::Moves => (1, 32, moves::SHARED_BYTES, 0),
             FunctionSet::Puts | FunctionSet::CardPuts => (2, 64, 0, 0),
             FunctionSet::NetRings | FunctionSet::CardRings => (2, 64, 0, net_rings::WINDOW_BYTES),
@@ -276,7 +286,7 @@ pub fn functions(
 ) -> Result<Findings, CallError> {
     let backend = group.backend();
     let plan = which.plan(backend.arch());
-    if which == FunctionSet::Slots {
+    if matches!(which, FunctionSet::Slots | FunctionSet::Words) {
         // Some are of a rank that does not answer.
         backend.let_waits_run_out(group.timeout());
     }
@@ -389,6 +399,10 @@ mod tests {
             (
                 FunctionSet::Slots,
                 "== warps do not agree\nin ep/slot_rows.cuh\n- if (done && key >= 0) value = agreed(key, value);\n+ \n",
+            ),
+            (
+                FunctionSet::Words,
+                "== a word is not waited for\nin ep/slots.cuh\n- next += come ? kSharing : 0;\n+ next += kSharing;\n",
             ),
             (
                 FunctionSet::Puts,

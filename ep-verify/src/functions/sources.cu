@@ -1,10 +1,8 @@
-// What a warp keeps of several sources: the parts of a token, how long it has waited for each, and fields of
-// messages in words. The host knows what each check leaves in `out`; see sources.rs, which has the checks in the
-// same order.
+// What a warp keeps of several sources: the parts of a token, and how long it has waited for each. The host knows what
+// each check leaves in `out`; see sources.rs, which has the checks in the same order.
 #include <ep/parts.cuh>
 #include <ep/ptx.cuh>
 #include <ep/slot_times.cuh>
-#include <ep/slots.cuh>
 #include <ep/sync.cuh>
 
 namespace sources {
@@ -170,79 +168,17 @@ __device__ __forceinline__ void sums(const ep::Team& team, ep::i64* out) {
     }
 }
 
-/// Messages of five words, of which this rank's own are skipped.
-struct Slots {
-    static constexpr int kChannel = 4;
-    static constexpr int kPeers = 3;
-    static constexpr int kEpochs = 2;
-    static constexpr int kWords = 5;
-    static constexpr int kSlotBytes = 64;
-    static constexpr ep::u64 kSlots = 6144;
-    static constexpr bool kSkipsOwn = true;
-};
-
-/// Fields of 64, 32 and again 32 bits, as words and as what was written; and messages of other ranks.
-__device__ __forceinline__ void fields(ep::Team& team, ep::i64* out) {
-    const int lane = team.lane, next = (lane + 1) % ep::kLanes;
-    ep::u64* words = reinterpret_cast<ep::u64*>(team.group.window + 2048);
-    const ep::SlotWords wide{words, 77}, narrow = wide + 8 * 64, real = narrow + 8 * 32;
-    ep::set<ep::i64>(wide, lane, (lane % 2 == 0 ? 1ll : -1ll) * (lane + 1) * 0x123456789ll);
-    ep::set<ep::i32>(narrow, lane, 9 - lane);
-    ep::set<float>(real, lane, 0.25f * lane);
-    __syncwarp();
-    out[lane] = ep::get<ep::i64>(wide, next);
-    out[32 + lane] = ep::get<ep::i32>(narrow, next);
-    out[64 + lane] = static_cast<ep::i64>(ep::get<float>(real, next) * 4.0f);
-    for (int i = next; i < 128; i += ep::kLanes) {
-        out[96 + i] = static_cast<ep::i64>(ep::load_relaxed_sys(words + i));
-    }
-    __syncwarp();
-    const int counts[5] = {0, 1, 31, 33, 150};
-    for (int c = 0; c < 5; ++c) {
-        for (int i = lane; i < 160; i += ep::kLanes) ep::store_relaxed_sys(words + i, ep::u64{0});
-        __syncwarp();
-        const ep::SlotWords field{words, 80u + c};
-        ep::put<ep::i32>(field, counts[c], [&](int i) { return 3 * i + c; });
-        __syncwarp();
-        for (int i = next; i < 160; i += ep::kLanes) {
-            out[300 + c * 160 + i] = static_cast<ep::i64>(ep::load_relaxed_sys(words + i));
-        }
-        __syncwarp();
-    }
-    const int self = team.group.rank;
-    ep::SlotChannel<Slots> slots(team);
-    for (int far = 1; far < Slots::kPeers; ++far) {
-        const ep::SlotWords from = slots.from((self + far) % Slots::kPeers);
-        if (lane < Slots::kWords) ep::set<ep::i32>(from, lane, far);
-    }
-    slots.await();
-    const int far = 1 + lane % 2;
-    out[1200 + lane] =
-        ep::get<ep::i32>(slots.from((self + far) % Slots::kPeers), lane % Slots::kWords);
-    // From the other rank, each word by itself.
-    ep::u64* there = reinterpret_cast<ep::u64*>(team.group.windows[1 - self] + 4096);
-    const ep::u64* here = reinterpret_cast<const ep::u64*>(team.group.window + 4096) + 2 * lane;
-    ep::set<ep::i64>(ep::SlotWords{there, 90}, lane, (lane + 1) * 0x123456789ll);
-    while (ep::epoch_of(ep::load_relaxed_sys(here)) != 90) {
-    }
-    while (ep::epoch_of(ep::load_relaxed_sys(here + 1)) != 90) {
-    }
-    const ep::SlotWords brought{const_cast<ep::u64*>(here), 90};
-    out[1232 + lane] = ep::get<ep::i64>(brought, 0);
-}
-
 }  // namespace sources
 
 extern "C" __global__ void __launch_bounds__(32)
     sources_of(const __grid_constant__ sources::Args args) {
     const ep::Call call = ep::enter(args.group);
     ep::Team team(args.group, call, 0);
-    ep::i64* told = reinterpret_cast<ep::i64*>(args.group.window + 7168);
+    ep::i64* told = reinterpret_cast<ep::i64*>(args.group.window + 2048);
     switch (args.check) {
         case 0: sources::parts(team, told, args.out); break;
         case 1: sources::times(team, args.out); break;
         case 2: sources::sums(team, args.out); break;
-        case 3: sources::fields(team, args.out); break;
         default: break;
     }
     ep::leave(args.group, call);

@@ -2,15 +2,11 @@
 
 use super::{Check, Sheet};
 
-/// Words of times behind one that nobody writes, sums, fields, slots, and what lanes say.
-pub(super) const WINDOW_BYTES: i64 = 7168 + 32 * 8;
+/// Words of times behind one that nobody writes, sums, and what lanes say.
+pub(super) const WINDOW_BYTES: i64 = 2048 + 32 * 8;
 
-pub(super) const CHECKS: [Check; 4] = [
-    ("parts of tokens", parts),
-    ("times of waits", times),
-    ("sums of times", sums),
-    ("fields of words", fields),
-];
+pub(super) const CHECKS: [Check; 3] =
+    [("parts of tokens", parts), ("times of waits", times), ("sums of times", sums)];
 
 /// Where the part of a peer is in a token; none has one in the last but those that the token before had.
 fn entry(turn: i64, peer: i64) -> Option<i64> {
@@ -56,30 +52,5 @@ fn sums() -> Vec<i64> {
     sheet.put(0, (0..32).map(|lane| (lane + 1) % 32 * 7 + 1));
     sheet.put(32, (0..40).map(|source| 1000 + source + 7 * source + 1));
     sheet.put(72, [0; 40]);
-    sheet.0
-}
-
-/// A word with its epoch.
-fn stamped(epoch: i64, bits: u32) -> i64 {
-    epoch << 32 | i64::from(bits)
-}
-
-fn fields() -> Vec<i64> {
-    let wide = |i: i64| if i % 2 == 0 { 1 } else { -1 } * (i + 1) * 0x1_2345_6789;
-    let next = |lane: i64| (lane + 1) % 32;
-    let mut sheet = Sheet::new();
-    sheet.put(0, (0..32).map(|lane| wide(next(lane))));
-    sheet.put(32, (0..32).map(|lane| 9 - next(lane)));
-    sheet.put(64, (0..32).map(next));
-    let halves = |i: i64| [wide(i) as u32, (wide(i) >> 32) as u32];
-    let words = (0..32).flat_map(halves).chain((0..32).map(|i| (9 - i) as u32));
-    let words = words.chain((0..32).map(|i| (0.25 * i as f32).to_bits()));
-    sheet.put(96, words.map(|bits| stamped(77, bits)));
-    for (c, count) in (0..).zip([0, 1, 31, 33, 150]) {
-        let word = |i: i64| if i < count { stamped(80 + c, (3 * i + c) as u32) } else { 0 };
-        sheet.put(300 + c as usize * 160, (0..160).map(word));
-    }
-    sheet.put(1200, (0..32).map(|lane| 1 + lane % 2));
-    sheet.put(1232, (1..33).map(|n| n * 0x1_2345_6789));
     sheet.0
 }

@@ -116,8 +116,7 @@ public:
         for (int first = 0; first < Slots::kPeers; first += kSources) {
             const int source = first + team_.lane / kSharing;
             const bool skipped = Slots::kSkipsOwn && source == team_.group.rank;
-            const bool used =
-                team_.lane < kSources * kSharing && source < Slots::kPeers && !skipped;
+            const bool used = source < Slots::kPeers && !skipped;
             const u64* words = from(used ? source : 0).words;
             int next = used ? team_.lane % kSharing : Slots::kWords;
             const Site site{Slots::kChannel, Waiting::kFlag, -1, used ? source : -1, team_.epoch};
@@ -131,7 +130,7 @@ public:
                 bool come = true;
 #pragma unroll
                 for (int k = 0; k < kAhead; ++k) {
-                    if (!come || next >= Slots::kWords) continue;
+                    if (!come) continue;
                     seen = epoch_of(ahead[k]);
                     come = seen == team_.epoch;
                     next += come ? kSharing : 0;

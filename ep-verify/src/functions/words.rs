@@ -1,0 +1,69 @@
+//! What messages in words leave, in the order of `words.cu`.
+
+use super::{Check, ROOM, Sheet};
+
+/// Ranks that bring each other words.
+pub(super) const RANKS: usize = 2;
+
+/// What ranks ask for, a group of its own, slots, and fields.
+pub(super) const WINDOW_BYTES: i64 = 12_288 + (160 + 96) * 8;
+
+pub(super) const CHECKS: [Check; 7] = [
+    ("fields of words", fields),
+    ("fields of the other rank", brought),
+    ("late words of two sources", || late(2 * 17)),
+    ("late words of few sources", || late(2 * 35)),
+    ("late words of many sources", || late(32 * 2)),
+    ("a word that never comes", lacks),
+    ("places of slots", places),
+];
+
+/// A word with its epoch.
+fn stamped(epoch: i64, bits: u32) -> i64 {
+    epoch << 32 | i64::from(bits)
+}
+
+fn fields() -> Vec<i64> {
+    let wide = |i: i64| if i % 2 == 0 { 1 } else { -1 } * (i + 1) * 0x1_2345_6789;
+    let next = |lane: i64| (lane + 1) % 32;
+    let mut sheet = Sheet::new();
+    sheet.put(0, (0..32).map(|lane| wide(next(lane))));
+    sheet.put(32, (0..32).map(|lane| 9 - next(lane)));
+    sheet.put(64, (0..32).map(next));
+    sheet.put(96, (0..32).map(|lane| 60_000 + next(lane)));
+    let halves = |i: i64| [wide(i) as u32, (wide(i) >> 32) as u32];
+    let words = (0..32).flat_map(halves).chain((0..32).map(|i| (9 - i) as u32));
+    let words = words.chain((0..32).map(|i| (0.25 * i as f32).to_bits()));
+    let words = words.chain(60_000..60_032);
+    sheet.put(128, words.map(|bits| stamped(77, bits)));
+    for (c, count) in (0..).zip([0, 1, 31, 33, 150]) {
+        let at = 300 + c as usize * 500;
+        let word = |i: i64| if i < count { stamped(80 + c, (3 * i + c) as u32) } else { 0 };
+        sheet.put(at, (0..160).map(word));
+        sheet.put(at + 160, 0..count);
+    }
+    sheet.0
+}
+
+fn brought() -> Vec<i64> {
+    (1..33).map(|n| n * 0x1_2345_6789).chain((0..32).map(|lane| 5 - lane)).collect()
+}
+
+/// Each word has come when the wait for it ends.
+fn late(rounds: usize) -> Vec<i64> {
+    vec![1; rounds]
+}
+
+fn lacks() -> Vec<i64> {
+    // Stopped by one record: of role 6 and channel 4, no stripe, the source, epochs 500 and 77.
+    vec![1, 1, 1, 6, 4, -1, 1, 500, 77, 500, 1]
+}
+
+fn places() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    sheet.put(1, [(9 + 8 << 28) + 4096, (8 << 28) + 4096]);
+    // Those of the first call, behind those of none.
+    let words = (0..2).flat_map(|source| (0..17).map(move |i| stamped(1, source * 100 + i)));
+    sheet.put(ROOM - 2 * 17, words);
+    sheet.0
+}
