@@ -115,6 +115,8 @@ __device__ __forceinline__ void fields(ep::i64* out) {
     }
 }
 
+constexpr int kCopy = 1040;  // numbers of a row
+
 /// Copies of rows that lie in whole units of 16 bytes, and of others.
 template <class T>
 __device__ __forceinline__ ep::i64* copies_of(const ep::Team& team, ep::i64* to, const ep::i64* from,
@@ -122,20 +124,21 @@ __device__ __forceinline__ ep::i64* copies_of(const ep::Team& team, ep::i64* to,
     for (int offset = 0; offset < 4; ++offset) {
         T* there = reinterpret_cast<T*>(to) + offset % 2;
         ep::copy_row<T>(team, there, reinterpret_cast<const T*>(from) + offset / 2, count);
-        to += 264;
+        to += kCopy;
     }
     return to;
 }
 
 __device__ __forceinline__ void copies(const ep::Team& team, ep::i64* out) {
-    ep::for_lanes(0, 264, [&](int i) {
+    ep::for_lanes(0, kCopy, [&](int i) {
         out[i] = static_cast<ep::i64>(static_cast<ep::u64>(i) * 0x0102030405060708ull);
     });
-    ep::i64* to = out + 264;
+    ep::i64* to = out + kCopy;
     to = copies_of<ep::u16>(team, to, out, 5);
     to = copies_of<ep::u16>(team, to, out, 32);
     to = copies_of<ep::u16>(team, to, out, 33);
     to = copies_of<ep::u16>(team, to, out, 1035);
+    to = copies_of<ep::u16>(team, to, out, 4107);
     to = copies_of<ep::u8>(team, to, out, 100);
     copies_of<ep::i64>(team, to, out, 259);
 }
@@ -297,6 +300,21 @@ __device__ __forceinline__ void runs(ep::i64* out) {
     runs_of<70>(meta, to);
 }
 
+/// Runs in the last lanes, whose records are far away: where each message's record is.
+__device__ __forceinline__ void far_runs(ep::i64* out) {
+    const int lane = ep::lane_index(), rows = lane == 30 ? 17 : lane == 31 ? 3 : 0;
+    const char* meta = reinterpret_cast<const char*>(16);
+    ep::i64* to = out + 1;
+    ep::for_runs<1 << 20>(lane == 30 ? 100 : 5000, rows, meta, [&](const ep::DirectMessages& messages) {
+        for (int i = 0; i < 4; ++i) {
+            const ep::i64 record = reinterpret_cast<ep::i64>(messages.record[i]);
+            if (lane % 8 == 5) to[i * 4 + lane / 8] = record;
+        }
+        to += 16;
+        if (lane == 0) out[0] = to - out;
+    });
+}
+
 /// Value `i` of a block: magnitudes of so many octaves from some power of two on.
 __device__ __forceinline__ float block_value(int block, int i) {
     const ep::u32 first[8] = {0, 0, 127, 120, 90, 1, 215, 254};
@@ -439,6 +457,7 @@ extern "C" __global__ void __launch_bounds__(warps::kWarps * 32)
             case 15: warps::blocks(out); break;
             case 16: warps::casts(team, out); break;
             case 17: warps::token_parts(out); break;
+            case 18: warps::far_runs(out); break;
             default: break;
         }
     }

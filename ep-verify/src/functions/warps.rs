@@ -5,7 +5,7 @@ use ep_runtime::meaning::logfmt::Range;
 use super::values::nearest_e4m3;
 use super::{Check, Sheet, UNTOUCHED};
 
-pub(super) const CHECKS: [Check; 18] = [
+pub(super) const CHECKS: [Check; 19] = [
     ("loops of a role", loops),
     ("what is done once", singles),
     ("tokens of stripes", stripes),
@@ -24,6 +24,7 @@ pub(super) const CHECKS: [Check; 18] = [
     ("blocks of values", blocks),
     ("rows that are cast", casts),
     ("parts of a token", token_parts),
+    ("messages that are far away", far_runs),
 ];
 
 fn loops() -> Vec<i64> {
@@ -131,15 +132,16 @@ fn fields() -> Vec<i64> {
 }
 
 fn copies() -> Vec<i64> {
+    const ROW: usize = 1040;
     let mut sheet = Sheet::new();
-    sheet.put(0, (0..264).map(|i: i64| i.wrapping_mul(0x0102_0304_0506_0708)));
-    let mut bytes = sheet.bytes(264 * 25);
-    let mut to = 264 * 8;
-    for (size, count) in [(2, 5), (2, 32), (2, 33), (2, 1035), (1, 100), (8, 259)] {
+    sheet.put(0, (0..ROW as i64).map(|i| i.wrapping_mul(0x0102_0304_0506_0708)));
+    let mut bytes = sheet.bytes(ROW * 29);
+    let mut to = ROW * 8;
+    for (size, count) in [(2, 5), (2, 32), (2, 33), (2, 1035), (2, 4107), (1, 100), (8, 259)] {
         for offset in 0..4 {
             let (there, here) = (to + offset % 2 * size, offset / 2 * size);
             bytes.copy_within(here..here + count * size, there);
-            to += 264 * 8;
+            to += ROW * 8;
         }
     }
     let words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok());
@@ -259,6 +261,14 @@ fn runs() -> Vec<i64> {
         sheet.set(place + 2 * ROWS * count, first + 1);
         place += 3 * ROWS * count;
     }
+    sheet.0
+}
+
+fn far_runs() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    let rows = (100..117).chain(5000..5003);
+    sheet.set(0, 33);
+    sheet.put(1, rows.map(|row: i64| (row << 20) + 16).chain([0; 12]));
     sheet.0
 }
 

@@ -61,7 +61,7 @@ fn lacks() -> Vec<i64> {
 
 fn places() -> Vec<i64> {
     let mut sheet = Sheet::new();
-    sheet.put(1, [(9 + 8 << 28) + 4096, (8 << 28) + 4096]);
+    sheet.put(1, [((9 + 8) << 28) + 4096, (8 << 28) + 4096]);
     // Those of the first call, behind those of none.
     let words = (0..2).flat_map(|source| (0..17).map(move |i| stamped(1, source * 100 + i)));
     sheet.put(ROOM - 2 * 17, words);

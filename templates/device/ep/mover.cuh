@@ -253,7 +253,8 @@ public:
         for (u32 left = lanes; left != 0; left &= left - 1) {
             char* there = at_lane(to, __ffs(static_cast<int>(left)) - 1);
             for (int i = team_.lane * 16; i < Role::kMetaBytes; i += kLanes * 16) {
-                store_quad(there + i, *reinterpret_cast<const Quad*>(smem_.meta[0] + i));
+                const Quad piece = *reinterpret_cast<const Quad*>(smem_.meta[0] + i);
+                store_quad(there + i, piece);
             }
         }
         __syncwarp();  // converges; the next row has a barrier of its own
