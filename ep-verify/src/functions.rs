@@ -2,12 +2,14 @@
 //! answers: what no call of a pipeline comes to, or would not show.
 
 mod counts;
+mod direct_ends;
 mod moves;
 mod net_rings;
 mod net_slots;
 mod presences;
 mod puts;
 mod rings;
+mod slot_ends;
 mod slots;
 mod sources;
 mod values;
@@ -33,6 +35,7 @@ use crate::oracle::Differences;
 
 /// The kernels.
 const COUNTS_TEXT: &str = include_str!("functions/counts.cu");
+const DIRECT_ENDS_TEXT: &str = include_str!("functions/direct_ends.cu");
 const MOVES_TEXT: &str = include_str!("functions/moves.cu");
 const NET_RINGS_TEXT: &str =
     concat!(include_str!("functions/ring_ends.cu"), include_str!("functions/net_rings.cu"));
@@ -41,6 +44,7 @@ const PRESENCES_TEXT: &str = include_str!("functions/presences.cu");
 const PUTS_TEXT: &str = include_str!("functions/puts.cu");
 const RINGS_TEXT: &str =
     concat!(include_str!("functions/ring_ends.cu"), include_str!("functions/rings.cu"));
+const SLOT_ENDS_TEXT: &str = include_str!("functions/slot_ends.cu");
 const SLOTS_TEXT: &str = include_str!("functions/slots.cu");
 const SOURCES_TEXT: &str = include_str!("functions/sources.cu");
 const VALUES_TEXT: &str = include_str!("functions/values.cu");
@@ -109,6 +113,10 @@ pub enum FunctionSet {
     Rings,
     /// Slots of keys.
     Slots,
+    /// Their ends among many ranks.
+    SlotEnds,
+    /// Ends of direct channels among many ranks.
+    DirectEnds,
     /// What a warp keeps of several sources.
     Sources,
     /// Messages in words.
@@ -129,7 +137,7 @@ pub enum FunctionSet {
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 15] = [
+    pub const ALL: [FunctionSet; 17] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
@@ -137,6 +145,8 @@ impl FunctionSet {
         FunctionSet::Counts,
         FunctionSet::Rings,
         FunctionSet::Slots,
+        FunctionSet::SlotEnds,
+        FunctionSet::DirectEnds,
         FunctionSet::Sources,
         FunctionSet::Words,
         FunctionSet::Moves,
@@ -157,6 +167,8 @@ impl FunctionSet {
             FunctionSet::Counts => "counts",
             FunctionSet::Rings => "rings",
             FunctionSet::Slots => "slots",
+            FunctionSet::SlotEnds => "ends of slots",
+            FunctionSet::DirectEnds => "ends of direct channels",
             FunctionSet::Sources => "sources",
             FunctionSet::Words => "words",
             FunctionSet::Moves => "moves",
@@ -178,6 +190,8 @@ impl FunctionSet {
             FunctionSet::Counts => (COUNTS_TEXT, "counts_of"),
             FunctionSet::Rings => (RINGS_TEXT, "rings_of"),
             FunctionSet::Slots => (SLOTS_TEXT, "slots_of"),
+            FunctionSet::SlotEnds => (SLOT_ENDS_TEXT, "slot_ends_of"),
+            FunctionSet::DirectEnds => (DIRECT_ENDS_TEXT, "direct_ends_of"),
             FunctionSet::Sources => (SOURCES_TEXT, "sources_of"),
             FunctionSet::Words => (WORDS_TEXT, "words_of"),
             FunctionSet::Moves => (MOVES_TEXT, "moves_of"),
@@ -197,6 +211,8 @@ impl FunctionSet {
             FunctionSet::Counts => &counts::CHECKS,
             FunctionSet::Rings => &rings::CHECKS,
             FunctionSet::Slots => &slots::CHECKS,
+            FunctionSet::SlotEnds => &slot_ends::CHECKS,
+            FunctionSet::DirectEnds => &direct_ends::CHECKS,
             FunctionSet::Sources => &sources::CHECKS,
             FunctionSet::Words => &words::CHECKS,
             FunctionSet::Moves => &moves::CHECKS,
@@ -218,6 +234,12 @@ impl FunctionSet {
             FunctionSet::NetSlots => net_slots::RANKS,
             _ => 1,
         }
+    }
+
+    /// Whether some wait for a rank that does not answer.
+    fn has_waits_that_run_out(self) -> bool {
+        use FunctionSet::{DirectEnds, SlotEnds, Slots, Words};
+        matches!(self, Slots | SlotEnds | DirectEnds | Words)
     }
 
     /// What carries rows to its other ranks, if that is a network.
@@ -254,6 +276,8 @@ impl FunctionSet {
             FunctionSet::Counts => (2, 64, counts::SHARED_BYTES, counts::WINDOW_BYTES),
             FunctionSet::Rings => (2, 160, 0, rings::WINDOW_BYTES),
             FunctionSet::Slots => (2, 64, 0, slots::WINDOW_BYTES),
+            FunctionSet::DirectEnds => (1, 64, 0, direct_ends::WINDOW_BYTES),
+            FunctionSet::SlotEnds => (1, 32, 0, slot_ends::WINDOW_BYTES),
             FunctionSet::Sources => (1, 32, 0, sources::WINDOW_BYTES),
             FunctionSet::Words => (2, 32, 0, words::WINDOW_BYTES),
             FunctionSet::Moves => (1, 32, moves::SHARED_BYTES, 0),
@@ -286,8 +310,7 @@ pub fn functions(
 ) -> Result<Findings, CallError> {
     let backend = group.backend();
     let plan = which.plan(backend.arch());
-    if matches!(which, FunctionSet::Slots | FunctionSet::Words) {
-        // Some are of a rank that does not answer.
+    if which.has_waits_that_run_out() {
         backend.let_waits_run_out(group.timeout());
     }
     let control_at = plan.window_bytes.unsigned_abs().next_multiple_of(256);

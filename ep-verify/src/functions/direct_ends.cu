@@ -1,0 +1,280 @@
+// Ends of direct channels among many ranks: one warp writes the words of all of them itself, and looks at each word that
+// an end leaves, and at what it records where a word is missing. The host knows what each check leaves in `out`; see
+// direct_ends.rs, which has the checks in the same order.
+#include <ep/directs.cuh>
+#include <ep/sync.cuh>
+
+namespace direct_ends {
+
+constexpr int kPeers = 70;  // of a node, of which this is the second one
+constexpr int kOwn = 20;
+constexpr int kStripes = 3;
+constexpr int kGroups = 12;
+constexpr ep::u32 kEpoch = 7;
+constexpr int kFar = 1 << 29;                // a row so far that its bytes take more than 32 bits
+constexpr ep::u64 kLowest = 1ull << 38;  // below any memory, and beyond what is added to null
+
+struct Args {
+    ep::Group group;
+    int check;
+    ep::i64* out;
+};
+
+/// What a group has of its own, zero at first.
+struct Own {
+    ep::State state;
+    ep::u32 stop;
+    ep::u32 room[7];
+    ep::Record records[2];
+    char* windows[2 * kPeers];
+    ep::u64 unused[4];
+};
+
+struct Rows {
+    static constexpr int kChannel = 5;
+    static constexpr int kPeers = direct_ends::kPeers;
+    static constexpr int kStripes = direct_ends::kStripes;
+    static constexpr int kRowStride = 32;
+    static constexpr int kMetaBytes = 16;
+    static constexpr ep::u64 kReady = 64;
+    static constexpr ep::u64 kClosed = kReady + kPeers * sizeof(ep::DirectReady);
+    static constexpr ep::u64 kRow = kClosed + kPeers * kStripes * sizeof(ep::DirectClosed);
+    static constexpr ep::u64 kSize = kRow + 192;
+};
+
+__device__ __forceinline__ Own* own_of(const ep::Group& given, int number) {
+    return reinterpret_cast<Own*>(given.window + 64) + number;
+}
+
+/// Group `number`, which gives up waits at their first look around.
+__device__ __forceinline__ ep::Group group_of(const ep::Group& given, int number) {
+    Own* own = own_of(given, number);
+    char* windows = given.window + 64 + kGroups * sizeof(Own);
+    for (int i = ep::lane_index(); i < kPeers; i += ep::kLanes) {
+        own->windows[kPeers + i] = windows + i * Rows::kSize;
+    }
+    __syncwarp();
+    ep::Group group = given;
+    group.windows = own->windows;
+    group.window = windows + kOwn * Rows::kSize;
+    group.state = &own->state;
+    group.stop = &own->stop;
+    group.records = own->records;
+    group.timeout_ns = 0;
+    group.record_capacity = 1;
+    group.pipeline = 70 + number;
+    group.rank = kPeers + kOwn;
+    return group;
+}
+
+/// What a team of one warp has come to; one lane's own work.
+__device__ __forceinline__ void put(ep::i64* out, const ep::Team& team, const Own& own) {
+    *out++ = team.stopped ? 1 : 0;
+    *out++ = own.stop;
+    *out++ = own.state.records;
+    const ep::u32* words = reinterpret_cast<const ep::u32*>(own.records);
+    for (int i = 0; i < 13; ++i) *out++ = words[i];
+}
+
+/// What all peers announce; turns differ.
+__device__ __forceinline__ void announce(const ep::Group& group, ep::u32 turn, ep::u32 epoch) {
+    ep::DirectReady* ready = reinterpret_cast<ep::DirectReady*>(group.window + Rows::kReady);
+    for (int peer = ep::lane_index(); peer < kPeers; peer += ep::kLanes) {
+        const ep::u32 number = turn * 1000 + static_cast<ep::u32>(peer);
+        // Further than 32 bits reach.
+        ready[peer].rows = ep::stamped(epoch, (1u << 25) + number);
+        ready[peer].meta = ep::stamped(epoch, (1u << 26) + number * 2);
+        ready[peer].capacity = ep::stamped(epoch, number + 3);
+    }
+    __syncwarp();
+}
+
+/// How many closed words there are in all windows, and those of a stripe, peer by peer.
+__device__ __forceinline__ void dump(const ep::Group& group, int stripe, ep::i64* out) {
+    __syncwarp();
+    if (ep::lane_index() != 0) return;
+    out[0] = 0;
+    for (int peer = 0; peer < kPeers; ++peer) {
+        const ep::u64* words =
+            reinterpret_cast<const ep::u64*>(group.windows[kPeers + peer] + Rows::kClosed);
+        for (int i = 0; i < 2 * kPeers * kStripes; ++i) out[0] += words[i] != 0 ? 1 : 0;
+        out[1 + 2 * peer] = static_cast<ep::i64>(words[2 * (kOwn * kStripes + stripe)]);
+        out[2 + 2 * peer] = static_cast<ep::i64>(words[2 * (kOwn * kStripes + stripe) + 1]);
+    }
+}
+
+/// Where rows of some peers go, in the order of calls that differ in their peers, or in nothing.
+__device__ __forceinline__ void opens(const ep::Group& given, ep::i64* out) {
+    const ep::Group group = group_of(given, 0);
+    ep::Team team(group, ep::Call{kEpoch, false, true}, 3);
+    ep::DirectOut<Rows> end(team);
+    const ep::Peers all[6] = {{3, 68, 9}, {3, 68, 9}, {2, 68, 9}, {2, 67, 9}, {2, 67, 10}, {2, 67, 10}};
+    for (int turn = 0; turn < 6; ++turn) {
+        announce(group, static_cast<ep::u32>(turn) + 1, kEpoch);
+        end.open(turn % kStripes, all[turn]);
+        for (int peer = 0; peer < kPeers; ++peer) {
+            const ep::u64 row = reinterpret_cast<ep::u64>(end.row(peer, kFar + 5));
+            const ep::u64 meta = reinterpret_cast<ep::u64>(end.meta(peer, kFar + 5));
+            const ep::u64 window = reinterpret_cast<ep::u64>(group.windows[kPeers + peer]);
+            if (team.lane != 3) continue;
+            // Those of nobody are at null.
+            ep::i64* own = out + turn * 200 + peer * 2;
+            own[0] = static_cast<ep::i64>(row < kLowest ? row : row - window);
+            own[1] = static_cast<ep::i64>(meta < kLowest ? meta : meta - window);
+        }
+    }
+    if (team.lane == 3) put(out + 1300, team, *own_of(given, 0));
+    ep::DirectOut<Rows> first(team);
+    first.open(0, ep::Peers{0, 1, -1});
+    const char* row = first.row(0, 0);
+    if (team.lane == 3) out[1400] = row - group.windows[kPeers];
+}
+
+/// Rows of a stripe, and of the next one.
+__device__ __forceinline__ void stores(const ep::Group& given, ep::i64* out) {
+    const ep::Group group = group_of(given, 1);
+    ep::Team team(group, ep::Call{kEpoch, false, true}, 3);
+    announce(group, 1, kEpoch);
+    ep::DirectOut<Rows> end(team);
+    const ep::Peers peers{3, 68, 9};
+    for (int stripe = 1; stripe < 3; ++stripe) {
+        end.open(stripe, peers);
+        for (int i = 0; i < 40; ++i) {
+            // The second one has fewer rows.
+            const int peer = 3 + i * 7 * stripe % 65;
+            const int position = end.next(peer, 100 * stripe + i);
+            if (team.lane == 8) out[stripe * 40 + i] = position;
+            end.stored(peer);
+        }
+        end.close();
+        dump(group, stripe, out + stripe * 200);
+    }
+    // One that is stopped tells nothing.
+    end.open(0, peers);
+    team.stopped = true;
+    end.close();
+    dump(group, 0, out + 600);
+    if (team.lane == 8) put(out + 800, team, *own_of(given, 1));
+}
+
+/// Room for rows, and too many of them.
+__device__ __forceinline__ void reserves(const ep::Group& given, ep::i64* out) {
+    const int peers[5] = {5, 40, 66, 5, 40}, positions[5] = {1007, 1042, 1068, 1008, -1};
+    for (int c = 0; c < 5; ++c) {
+        const ep::Group group = group_of(given, 2 + c);
+        ep::Team team(group, ep::Call{kEpoch, false, true}, 3);
+        announce(group, 1, kEpoch);
+        ep::DirectOut<Rows> end(team);
+        end.open(2, ep::Peers{3, 68, 9});
+        const bool has = end.reserve(peers[c], positions[c]);
+        const bool still = end.reserve(peers[c], 0);
+        if (team.lane != 1) continue;
+        out[c * 40] = (has ? 2 : 0) + (still ? 1 : 0);
+        put(out + c * 40 + 1, team, *own_of(given, 2 + c));
+    }
+}
+
+/// Peers that have not announced all, or of which none is asked.
+__device__ __forceinline__ void waits(const ep::Group& given, ep::i64* out) {
+    for (int c = 0; c < 4; ++c) {
+        const ep::Group group = group_of(given, 7 + c);
+        ep::Team team(group, ep::Call{kEpoch, false, true}, 3);
+        announce(group, 1, kEpoch);
+        ep::DirectReady* ready = reinterpret_cast<ep::DirectReady*>(group.window + Rows::kReady) + 40;
+        if (team.lane == 0 && c == 0) ready->rows = ep::stamped(kEpoch - 2, 1);
+        if (team.lane == 0 && c == 1) ready->meta = ep::stamped(kEpoch - 2, 1);
+        if (team.lane == 0 && c == 2) ready->capacity = ep::stamped(kEpoch - 2, 1);
+        if (team.lane == 0 && c == 3) ready[-31].rows = ready[-38].rows = ready[28].rows = 0;
+        __syncwarp();
+        ep::DirectOut<Rows> end(team);
+        end.open(1, ep::Peers{3, 68, 9});
+        const char* row = end.row(41, 1);
+        const bool is_there = row > group.window - kOwn * Rows::kSize;
+        if (team.lane != 1) continue;
+        out[c * 40] = is_there ? 1 : 0;
+        put(out + c * 40 + 1, team, *own_of(given, 7 + c));
+    }
+}
+
+/// Stripes that have come, in part, or not; and one of a team that is stopped.
+__device__ __forceinline__ void arrives(const ep::Group& given, ep::i64* out) {
+    for (int c = 0; c < 4; ++c) {
+        const ep::Group group = group_of(given, c == 0 ? 0 : 10 - c);
+        Own* own = own_of(given, 11);
+        ep::Group mine = group;
+        mine.stop = own->room + c;
+        mine.state = &own->state;
+        mine.records = own->records;
+        ep::Team team(mine, ep::Call{kEpoch, false, true}, 3);
+        team.stopped = c == 3;
+        ep::DirectClosed* closed =
+            reinterpret_cast<ep::DirectClosed*>(group.window + Rows::kClosed) + 33 * kStripes + 2;
+        if (team.leader()) {
+            closed->first = ep::stamped(c == 1 ? kEpoch - 3 : kEpoch, 500);
+            closed->rows = ep::stamped(c == 2 ? kEpoch - 3 : kEpoch, 60);
+            own->state.records = 0;
+        }
+        __syncwarp();
+        ep::DirectIn<Rows> end(team, 640);
+        const bool has = end.arrived(33, 2);
+        if (team.lane == 5) {
+            ep::i64* one = out + c * 40;
+            one[0] = has ? 1 : 0;
+            one[1] = end.first();
+            one[2] = end.rows();
+            one[3] = end.meta(kFar + 9) - group.window;
+            put(one + 4, team, *own);
+            one[5] = own->room[c];
+        }
+        __syncwarp();
+    }
+}
+
+/// A row that all lanes of a warp write, once another warp is done with what was there; that one reads it.
+__device__ __forceinline__ void passes(const ep::Group& given, int warp, ep::i64* out) {
+    ep::Group group = group_of(given, warp == 0 ? 0 : 7);
+    // Behind calls of other checks.
+    constexpr ep::u32 kCall = 20;
+    group.timeout_ns = 1ull << 62;
+    group.stop = own_of(given, 11)->room + 6;
+    ep::Team team(group, ep::Call{kCall, false, true}, 3);
+    if (warp == 0) {
+        ep::DirectOut<Rows> end(team);
+        end.open(1, ep::Peers{kOwn, kOwn + 1, -1});
+        ep::u32* row = reinterpret_cast<ep::u32*>(end.row(kOwn, 0) + Rows::kRow);
+        row[team.lane] = 70u + static_cast<ep::u32>(team.lane);
+        end.next(kOwn, 0);
+        end.stored(kOwn);
+        end.close();
+    } else {
+        // What is there before is read, and given up then.
+        const ep::u32* before = reinterpret_cast<const ep::u32*>(group.window + Rows::kRow);
+        out[32 + team.lane] = before[team.lane];
+        __syncwarp();
+        ep::direct_ready<Rows>(team, 0, 0, 1);
+        ep::DirectIn<Rows> end(team, Rows::kRow);
+        if (!end.arrived(kOwn, 1)) return;
+        out[team.lane] = reinterpret_cast<const ep::u32*>(end.meta(0))[(team.lane + 1) % ep::kLanes];
+    }
+}
+
+}  // namespace direct_ends
+
+extern "C" __global__ void __launch_bounds__(2 * 32)
+    direct_ends_of(const __grid_constant__ direct_ends::Args args) {
+    const ep::Call call = ep::enter(args.group);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    using namespace direct_ends;
+    if (args.check == 5) passes(args.group, warp, args.out);
+    if (warp == 0) {
+        switch (args.check) {
+            case 0: opens(args.group, args.out); break;
+            case 1: stores(args.group, args.out); break;
+            case 2: reserves(args.group, args.out); break;
+            case 3: waits(args.group, args.out); break;
+            case 4: arrives(args.group, args.out); break;
+            default: break;
+        }
+    }
+    ep::leave(args.group, call);
+}

@@ -1,0 +1,147 @@
+//! What ends of direct channels leave among many ranks, in the order of `direct_ends.cu`.
+
+use super::waits::Record;
+use super::{Check, Sheet};
+
+/// What 12 groups have of their own, and 70 windows.
+pub(super) const WINDOW_BYTES: i64 = 64 + 12 * 1344 + 70 * (64 + 70 * 32 + 70 * 3 * 16 + 192) + 64;
+
+pub(super) const CHECKS: [Check; 6] = [
+    ("where rows of many peers go", opens),
+    ("rows of stripes to many peers", stores),
+    ("room for rows", reserves),
+    ("peers that are not ready", waits),
+    ("stripes that come or do not", arrives),
+    ("a row for another warp", || {
+        (0..32).map(|lane| 70 + (lane + 1) % 32).chain([0; 32]).collect()
+    }),
+];
+
+const PEERS: i64 = 70;
+/// A row so far that its bytes take more than 32 bits.
+const FAR: i64 = 1 << 29;
+
+/// Kinds of waits.
+const READY: i64 = 4;
+const CLOSED: i64 = 5;
+const CAPACITY: i64 = 10;
+
+fn stamped(epoch: i64, value: i64) -> i64 {
+    epoch << 32 | value
+}
+
+/// What a team has come to: whether it is stopped, whether its group is, and a record.
+fn state(stopped: bool, record: Option<Record>) -> Vec<i64> {
+    let given_up = i64::from(record.is_some());
+    let words = record.map(|record| record.words(7)).unwrap_or_default();
+    [i64::from(stopped), given_up, given_up].into_iter().chain(words).collect()
+}
+
+/// What a team gives up for.
+fn record(group: i64, kind: i64, stripe: i64, peer: i64, (want, seen): (i64, i64)) -> Record {
+    let pipeline = 70 + group;
+    Record { pipeline, role: 3, channel: 5, kind, expired: 1, stripe, peer, want, seen, block: 0 }
+}
+
+/// Whether a stripe has rows for a peer.
+fn is_open(peer: i64, (begin, end, skip): (i64, i64, i64)) -> bool {
+    (begin..end).contains(&peer) && peer != skip
+}
+
+fn opens() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    let all = [(3, 68, 9), (3, 68, 9), (2, 68, 9), (2, 67, 9), (2, 67, 10), (2, 67, 10)];
+    let mut rows = [(0, 0); PEERS as usize];
+    for (turn, peers) in all.into_iter().enumerate() {
+        for peer in 0..PEERS {
+            let at = &mut rows[peer as usize];
+            if is_open(peer, peers) && (turn == 0 || all[turn - 1] != peers) {
+                let number = (turn as i64 + 1) * 1000 + peer;
+                *at = (((1 << 25) + number) * 128, ((1 << 26) + number * 2) * 128);
+            }
+            sheet.put(
+                turn * 200 + peer as usize * 2,
+                [at.0 + (FAR + 5) * 32, at.1 + (FAR + 5) * 16],
+            );
+        }
+    }
+    sheet.put(1300, state(false, None));
+    sheet.set(1400, ((1 << 25) + 6000) * 128);
+    sheet.0
+}
+
+fn stores() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    let peers = (3, 68, 9);
+    let mut told = 0;
+    for stripe in 1..3 {
+        let mut rows = [(0, 0); PEERS as usize];
+        for i in 0..40 {
+            let peer = (3 + i * 7 * stripe % 65) as usize;
+            // So do lanes of peers without rows, of which the number tells nothing.
+            let near = rows.iter_mut().enumerate().filter(|(other, _)| other / 32 == peer / 32);
+            near.filter(|(_, own)| own.1 == 0).for_each(|(_, own)| own.0 = 100 * stripe + i);
+            let own = &mut rows[peer];
+            sheet.set((stripe * 40 + i) as usize, own.0 + own.1);
+            own.1 += 1;
+        }
+        let place = stripe as usize * 200;
+        for peer in 0..PEERS {
+            let (first, count) = rows[peer as usize];
+            let some = is_open(peer, peers);
+            told += 2 * i64::from(some);
+            let words = if some { [stamped(7, first), stamped(7, count)] } else { [0, 0] };
+            sheet.put(place + 1 + peer as usize * 2, words);
+        }
+        sheet.set(place, told);
+    }
+    sheet.set(600, told);
+    sheet.put(601, [0; 2 * PEERS as usize]);
+    sheet.put(800, state(true, None));
+    sheet.0
+}
+
+fn reserves() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    let asked =
+        [(5, 1007, 1008), (40, 1042, 1043), (66, 1068, 1069), (5, 1008, 1008), (40, -1, 1043)];
+    for (c, (peer, position, capacity)) in asked.into_iter().enumerate() {
+        let has = c < 3;
+        sheet.set(c * 40, if has { 3 } else { 0 });
+        let it = record(2 + c as i64, CAPACITY, 2, peer, (position + 1, capacity));
+        sheet.put(c * 40 + 1, state(!has, (!has).then_some(it)));
+    }
+    sheet.0
+}
+
+fn waits() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    for c in 0..4 {
+        let late = c < 3;
+        let seen = if c == 0 { 5 } else { 7 };
+        let it = record(7 + c, READY, -1, 40, (7, seen));
+        sheet.set(c as usize * 40, i64::from(!late));
+        sheet.put(c as usize * 40 + 1, state(late, late.then_some(it)));
+    }
+    sheet.0
+}
+
+fn arrives() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    for c in 0..4 {
+        let (first, rows) = [(500, 60), (500, 60), (0, 60), (0, 0)][c as usize];
+        let late = c == 1 || c == 2;
+        let group = if c == 0 { 0 } else { 10 - c };
+        let it = record(group, CLOSED, 2, 33, (7, if c == 2 { 4 } else { 7 }));
+        let place = c as usize * 40;
+        sheet.put(place, [i64::from(c == 0), first, rows, 640 + (FAR + 9) * 16]);
+        let mut ends = state(c > 0, late.then_some(it));
+        if c == 3 {
+            // The record before it is still there.
+            let before = record(8, CLOSED, 2, 33, (7, 4));
+            ends.splice(3.., before.words(7));
+        }
+        sheet.put(place + 4, ends);
+    }
+    sheet.0
+}
