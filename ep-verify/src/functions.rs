@@ -6,12 +6,14 @@ mod direct_ends;
 mod moves;
 mod net_rings;
 mod net_slots;
+mod once;
 mod presences;
 mod puts;
 mod rings;
 mod slot_ends;
 mod slots;
 mod sources;
+mod sums;
 mod values;
 mod waits;
 mod warps;
@@ -40,6 +42,7 @@ const MOVES_TEXT: &str = include_str!("functions/moves.cu");
 const NET_RINGS_TEXT: &str =
     concat!(include_str!("functions/ring_ends.cu"), include_str!("functions/net_rings.cu"));
 const NET_SLOTS_TEXT: &str = include_str!("functions/net_slots.cu");
+const ONCE_TEXT: &str = include_str!("functions/once.cu");
 const PRESENCES_TEXT: &str = include_str!("functions/presences.cu");
 const PUTS_TEXT: &str = include_str!("functions/puts.cu");
 const RINGS_TEXT: &str =
@@ -47,6 +50,7 @@ const RINGS_TEXT: &str =
 const SLOT_ENDS_TEXT: &str = include_str!("functions/slot_ends.cu");
 const SLOTS_TEXT: &str = include_str!("functions/slots.cu");
 const SOURCES_TEXT: &str = include_str!("functions/sources.cu");
+const SUMS_TEXT: &str = include_str!("functions/sums.cu");
 const VALUES_TEXT: &str = include_str!("functions/values.cu");
 const WAITS_TEXT: &str = include_str!("functions/waits.cu");
 const WARPS_TEXT: &str = include_str!("functions/warps.cu");
@@ -123,6 +127,10 @@ pub enum FunctionSet {
     Words,
     /// Rows that a warp moves.
     Moves,
+    /// A dispatch in one launch.
+    Once,
+    /// Rows that a warp adds up.
+    Sums,
     /// Rows to other machines, by queues that the processor empties.
     Puts,
     /// The same by queues that the network card empties.
@@ -137,7 +145,7 @@ pub enum FunctionSet {
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 17] = [
+    pub const ALL: [FunctionSet; 19] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
@@ -150,6 +158,8 @@ impl FunctionSet {
         FunctionSet::Sources,
         FunctionSet::Words,
         FunctionSet::Moves,
+        FunctionSet::Once,
+        FunctionSet::Sums,
         FunctionSet::Puts,
         FunctionSet::CardPuts,
         FunctionSet::NetRings,
@@ -172,6 +182,8 @@ impl FunctionSet {
             FunctionSet::Sources => "sources",
             FunctionSet::Words => "words",
             FunctionSet::Moves => "moves",
+            FunctionSet::Once => "one launch",
+            FunctionSet::Sums => "sums",
             FunctionSet::Puts => "puts",
             FunctionSet::CardPuts => "puts by cards",
             FunctionSet::NetRings => "rings between nodes",
@@ -195,6 +207,8 @@ impl FunctionSet {
             FunctionSet::Sources => (SOURCES_TEXT, "sources_of"),
             FunctionSet::Words => (WORDS_TEXT, "words_of"),
             FunctionSet::Moves => (MOVES_TEXT, "moves_of"),
+            FunctionSet::Once => (ONCE_TEXT, "once_of"),
+            FunctionSet::Sums => (SUMS_TEXT, "sums_of"),
             FunctionSet::Puts | FunctionSet::CardPuts => (PUTS_TEXT, "puts_of"),
             FunctionSet::NetRings | FunctionSet::CardRings => (NET_RINGS_TEXT, "net_rings_of"),
             FunctionSet::NetSlots => (NET_SLOTS_TEXT, "net_slots_of"),
@@ -216,6 +230,8 @@ impl FunctionSet {
             FunctionSet::Sources => &sources::CHECKS,
             FunctionSet::Words => &words::CHECKS,
             FunctionSet::Moves => &moves::CHECKS,
+            FunctionSet::Once => &once::CHECKS,
+            FunctionSet::Sums => &sums::CHECKS,
             FunctionSet::Puts | FunctionSet::CardPuts => &puts::CHECKS,
             FunctionSet::NetRings | FunctionSet::CardRings => &net_rings::CHECKS,
             FunctionSet::NetSlots => &net_slots::CHECKS,
@@ -238,8 +254,8 @@ impl FunctionSet {
 
     /// Whether some wait for a rank that does not answer.
     fn has_waits_that_run_out(self) -> bool {
-        use FunctionSet::{DirectEnds, SlotEnds, Slots, Words};
-        matches!(self, Slots | SlotEnds | DirectEnds | Words)
+        use FunctionSet::{DirectEnds, Once, SlotEnds, Slots, Words};
+        matches!(self, Slots | SlotEnds | DirectEnds | Words | Once)
     }
 
     /// What carries rows to its other ranks, if that is a network.
@@ -281,6 +297,8 @@ impl FunctionSet {
             FunctionSet::Sources => (1, 32, 0, sources::WINDOW_BYTES),
             FunctionSet::Words => (2, 32, 0, words::WINDOW_BYTES),
             FunctionSet::Moves => (1, 32, moves::SHARED_BYTES, 0),
+            FunctionSet::Once => (3, 64, once::SHARED_BYTES, once::WINDOW_BYTES),
+            FunctionSet::Sums => (1, 32, sums::SHARED_BYTES, sums::WINDOW_BYTES),
             FunctionSet::Puts | FunctionSet::CardPuts => (2, 64, 0, 0),
             FunctionSet::NetRings | FunctionSet::CardRings => (2, 64, 0, net_rings::WINDOW_BYTES),
             FunctionSet::NetSlots => (2, 64, 0, net_slots::WINDOW_BYTES),

@@ -1,0 +1,218 @@
+// Rows that one warp gathers and adds up, in pieces of many kinds. The host knows what each check leaves in `out`; see
+// sums.rs, which has the checks in the same order.
+#include <ep/reduce.cuh>
+#include <ep/sync.cuh>
+
+namespace sums {
+
+constexpr int kPlaces = 19;   // of parts
+constexpr int kPeers = 40;
+constexpr int kTokens = 24;
+constexpr int kMostBytes = 1120;
+
+struct Args {
+    ep::Group group;
+    int check;
+    ep::i64* out;
+};
+
+/// A role that gathers rows: bytes of a row, of a piece and of the fields beside it.
+template <int kRow, int kPiece, int kStages_, int kMeta, bool kTma_ = true>
+struct Role {
+    static constexpr int kRowBytes = kRow;
+    static constexpr int kPieceBytes = kPiece;
+    static constexpr int kStages = kStages_;
+    static constexpr int kMetaBytes = kMeta;
+    static constexpr int kSources = 12;
+    static constexpr bool kTma = kTma_;
+};
+
+/// All of the window.
+struct Memory {
+    alignas(16) ep::bf16 parts[kPlaces][kMostBytes / 2];
+    alignas(16) float fields[kPlaces][36];
+    alignas(16) ep::bf16 biases[2][kMostBytes / 2];
+};
+
+/// A small number, which sums have no error of.
+__device__ __forceinline__ float element(int row, int i) {
+    return static_cast<float>((row * 5 + i * 3) % 17 - 8);
+}
+
+/// The two bytes of a whole number that is small.
+__device__ __forceinline__ void put(ep::bf16* to, float value) {
+    *reinterpret_cast<ep::u16*>(to) = static_cast<ep::u16>(__float_as_uint(value) >> 16);
+}
+
+/// Where the part of a token from a peer is, if it has one: of some tokens none, and of some too many.
+__device__ __forceinline__ ep::i32 entry_of(int token, int peer) {
+    if (token % 4 == 0) return -1;
+    const int each = token % 4 == 3 ? 2 : 8;
+    return (peer + token) % each == 0 ? (token * 3 + peer) % 7 : -1;
+}
+
+/// Tokens, and how often somebody has asked for one.
+struct Order {
+    ep::Turns turns;
+    int end;
+    ep::i64* asked;
+
+    __device__ __forceinline__ int take() { return turns.take(); }
+    __device__ __forceinline__ void ask() {
+        turns.ask();
+        if (ep::lane_index() == 0) ++*asked;
+    }
+};
+
+/// Parts that are written only when a warp waits for them.
+struct Source {
+    static constexpr int kPeers = sums::kPeers;
+    static constexpr int kGroups = 2;
+
+    ep::Team& team;
+    Memory* memory;
+    ep::i64* out;  // what it is asked for
+    int stop;      // the token that stops the team, and whether that says that it has come
+    bool comes;
+    int looks = 0, opened = 0, closed = 0;
+
+    __device__ __forceinline__ void wait_ready() {
+        constexpr int kEach = kMostBytes / 2;
+        for (int i = team.lane; i < kPlaces * kEach; i += ep::kLanes) {
+            put(&memory->parts[i / kEach][i % kEach], element(i / kEach, i % kEach));
+        }
+        for (int i = team.lane; i < kPlaces * 36; i += ep::kLanes) {
+            memory->fields[i / 36][i % 36] = static_cast<float>((i / 36 * 7 + i % 36) % 31 - 15);
+        }
+    }
+
+    /// Every third look that does not wait finds nothing.
+    __device__ __forceinline__ bool arrived(const ep::i32 (&entries)[kGroups], bool waits) {
+        if (opened == stop) {
+            team.stopped = true;
+            return comes;
+        }
+        if (!waits && ++looks % 3 == 0) return false;
+        for (int g = 0; g < kGroups; ++g) out[opened * 64 + g * 32 + team.lane] = entries[g];
+        ++opened;
+        return true;
+    }
+
+    __device__ __forceinline__ const char* row(int g, ep::i32 entry) const {
+        return reinterpret_cast<const char*>(memory->parts[place(g, entry)]);
+    }
+
+    __device__ __forceinline__ const char* meta(int g, ep::i32 entry) const {
+        return reinterpret_cast<const char*>(memory->fields[place(g, entry)]);
+    }
+
+    __device__ __forceinline__ void done(const ep::i32 (&entries)[kGroups]) {
+        for (int g = 0; g < kGroups; ++g) {
+            const bool is_same = out[closed * 64 + g * 32 + team.lane] == entries[g];
+            out[2000 + closed * 64 + g * 32 + team.lane] = is_same ? 1 : 0;
+        }
+        ++closed;
+    }
+
+    __device__ __forceinline__ int place(int g, ep::i32 entry) const {
+        return (entry + (g * ep::kLanes + team.lane) * 7) % kPlaces;
+    }
+};
+
+/// Rows from `begin` on, every third one, with as many biases as there are, one or none.
+template <class R>
+__device__ __forceinline__ void add(ep::Team& team, ep::GatherSmem<R>& smem, int begin, int stop,
+                                    bool comes, ep::i64* out) {
+    Memory* memory = reinterpret_cast<Memory*>(team.group.window);
+    if (team.leader()) out[9990] = 0;
+    __syncwarp();
+    ep::Gather<R> stages(smem, team);
+    Source source{team, memory, out + 5000, stop, comes};
+    const auto at = [](int token, int peer) { return entry_of(token, peer); };
+    const Order order{ep::Turns{begin, kTokens, 3}, kTokens, out + 9990};
+    ep::GatherRun<R, Source, Order, decltype(at)> run(stages, source, order, at);
+    run.run([&](int token) {
+        ep::bf16* to = reinterpret_cast<ep::bf16*>(out + token * 142);
+        if (token % 3 == 0) {
+            run.store_row(to);
+        } else {
+            const auto bias = [&](int b) -> const ep::bf16* { return memory->biases[b]; };
+            run.template store_row<2>(to, token % 3 + token / 3 % 2 - 1, bias);
+        }
+        if (R::kMetaBytes > 0) {
+            run.store_sum(reinterpret_cast<float*>(out + 3500 + token * 20), 4, 34);
+        }
+    });
+    stages.finish();
+    const bool is_empty = stages.empty();
+    stages.recycle();
+    if (team.lane != 7) return;
+    out[9991] = source.opened * 100 + source.closed;
+    out[9992] = is_empty ? 1 : 0;
+    out[9993] = stages.room() == R::kStages ? 1 : 0;
+}
+
+__device__ __forceinline__ void prepare(Memory* memory) {
+    for (int i = ep::lane_index(); i < kMostBytes / 2; i += ep::kLanes) {
+        put(&memory->biases[0][i], static_cast<float>(i % 13));
+        put(&memory->biases[1][i], static_cast<float>(20 - i % 7));
+    }
+}
+
+/// Tokens of a warp among others.
+__device__ __forceinline__ void turns(const ep::Team& team, ep::i64* out) {
+    ep::Team other = team;
+    other.warp = team.lane % 5;
+    other.warps = 5 + team.lane % 2;
+    ep::Turns turns = ep::turns_of(other, ep::Span{100 + team.lane, 300});
+    for (int i = 0; i < 3; ++i) {
+        turns.ask();
+        out[i * 32 + team.lane] = turns.take() * 1000 + turns.end;
+    }
+}
+
+/// All shared memory that there is.
+struct alignas(128) Bytes {
+    char bytes[5504];
+};
+
+template <class R>
+__device__ __forceinline__ ep::GatherSmem<R>& memory(Bytes& shared) {
+    static_assert(sizeof(ep::GatherSmem<R>) <= sizeof(Bytes), "it has room");
+    return *reinterpret_cast<ep::GatherSmem<R>*>(&shared);
+}
+
+using Two = Role<1120, 640, 5, 144>;    // pieces of two units a lane, and fields that come with them
+using Tight = Role<1120, 528, 2, 140>;  // fewer stages than parts, and fields that stay where they are
+using Many = Role<1120, 112, 32, 0>;    // as many stages as lanes
+using Short = Role<96, 512, 14, 144>;   // fields that are longer than a piece, and stages for more than a token
+using Read = Role<1120, 640, 2, 140, false>;
+
+}  // namespace sums
+
+extern "C" __global__ void __launch_bounds__(32) sums_of(const __grid_constant__ sums::Args args) {
+    using namespace sums;
+    EP_SHARED(Bytes, shared);
+    const ep::Call call = ep::enter(args.group);
+    ep::Team team(args.group, call, 0, 0, 1, 0, 1);
+    ep::i64* out = args.out;
+    switch (args.check) {
+        case 0: prepare(reinterpret_cast<Memory*>(args.group.window)); break;
+        case 1: turns(team, out); break;
+        case 2: add<Two>(team, memory<Two>(shared), 0, -1, true, out); break;
+        case 3: add<Two>(team, memory<Two>(shared), 1, -1, true, out); break;
+        case 4: add<Tight>(team, memory<Tight>(shared), 2, -1, true, out); break;
+        case 5: add<Tight>(team, memory<Tight>(shared), 1, -1, true, out); break;
+        case 6: add<Many>(team, memory<Many>(shared), 1, -1, true, out); break;
+        case 7: add<Short>(team, memory<Short>(shared), 1, -1, true, out); break;
+        case 8: add<Short>(team, memory<Short>(shared), 2, -1, true, out); break;
+        case 9: add<Read>(team, memory<Read>(shared), 1, -1, true, out); break;
+        case 10: add<Two>(team, memory<Two>(shared), 1, 5, true, out); break;
+        case 11: add<Short>(team, memory<Short>(shared), 1, 5, true, out); break;
+        case 12: add<Short>(team, memory<Short>(shared), 2, 3, false, out); break;
+        case 13: add<Read>(team, memory<Read>(shared), 2, 0, true, out); break;
+        case 14: add<Two>(team, memory<Two>(shared), 30, -1, true, out); break;
+        default: break;
+    }
+    ep::leave(args.group, call);
+}
