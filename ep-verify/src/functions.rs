@@ -37,7 +37,8 @@ use crate::oracle::Differences;
 
 /// The kernels.
 const COUNTS_TEXT: &str = include_str!("functions/counts.cu");
-const DIRECT_ENDS_TEXT: &str = include_str!("functions/direct_ends.cu");
+const DIRECT_ENDS_TEXT: &str =
+    concat!(include_str!("functions/given_up.cu"), include_str!("functions/direct_ends.cu"));
 const MOVES_TEXT: &str = include_str!("functions/moves.cu");
 const NET_RINGS_TEXT: &str =
     concat!(include_str!("functions/ring_ends.cu"), include_str!("functions/net_rings.cu"));
@@ -47,7 +48,8 @@ const PRESENCES_TEXT: &str = include_str!("functions/presences.cu");
 const PUTS_TEXT: &str = include_str!("functions/puts.cu");
 const RINGS_TEXT: &str =
     concat!(include_str!("functions/ring_ends.cu"), include_str!("functions/rings.cu"));
-const SLOT_ENDS_TEXT: &str = include_str!("functions/slot_ends.cu");
+const SLOT_ENDS_TEXT: &str =
+    concat!(include_str!("functions/given_up.cu"), include_str!("functions/slot_ends.cu"));
 const SLOTS_TEXT: &str = include_str!("functions/slots.cu");
 const SOURCES_TEXT: &str = include_str!("functions/sources.cu");
 const SUMS_TEXT: &str = include_str!("functions/sums.cu");
@@ -64,6 +66,11 @@ const UNTOUCHED: [u8; 8] = [0xa5; 8];
 
 /// What some functions are called, and what they give.
 type Check = (&'static str, fn() -> Vec<i64>);
+
+/// A word with its epoch.
+fn stamped(epoch: i64, value: i64) -> i64 {
+    epoch << 32 | value
+}
 
 /// Numbers of memory that nobody else has written.
 struct Sheet(Vec<i64>);

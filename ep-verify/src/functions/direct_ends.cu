@@ -67,15 +67,6 @@ __device__ __forceinline__ ep::Group group_of(const ep::Group& given, int number
     return group;
 }
 
-/// What a team of one warp has come to; one lane's own work.
-__device__ __forceinline__ void put(ep::i64* out, const ep::Team& team, const Own& own) {
-    *out++ = team.stopped ? 1 : 0;
-    *out++ = own.stop;
-    *out++ = own.state.records;
-    const ep::u32* words = reinterpret_cast<const ep::u32*>(own.records);
-    for (int i = 0; i < 13; ++i) *out++ = words[i];
-}
-
 /// What all peers announce; turns differ.
 __device__ __forceinline__ void announce(const ep::Group& group, ep::u32 turn, ep::u32 epoch) {
     ep::DirectReady* ready = reinterpret_cast<ep::DirectReady*>(group.window + Rows::kReady);
@@ -123,7 +114,7 @@ __device__ __forceinline__ void opens(const ep::Group& given, ep::i64* out) {
             own[1] = static_cast<ep::i64>(meta < kLowest ? meta : meta - window);
         }
     }
-    if (team.lane == 3) put(out + 1300, team, *own_of(given, 0));
+    if (team.lane == 3) given_up::put(out + 1300, team, *own_of(given, 0));
     ep::DirectOut<Rows> first(team);
     first.open(0, ep::Peers{0, 1, -1});
     const char* row = first.row(0, 0);
@@ -154,7 +145,7 @@ __device__ __forceinline__ void stores(const ep::Group& given, ep::i64* out) {
     team.stopped = true;
     end.close();
     dump(group, 0, out + 600);
-    if (team.lane == 8) put(out + 800, team, *own_of(given, 1));
+    if (team.lane == 8) given_up::put(out + 800, team, *own_of(given, 1));
 }
 
 /// Room for rows, and too many of them.
@@ -170,7 +161,7 @@ __device__ __forceinline__ void reserves(const ep::Group& given, ep::i64* out) {
         const bool still = end.reserve(peers[c], 0);
         if (team.lane != 1) continue;
         out[c * 40] = (has ? 2 : 0) + (still ? 1 : 0);
-        put(out + c * 40 + 1, team, *own_of(given, 2 + c));
+        given_up::put(out + c * 40 + 1, team, *own_of(given, 2 + c));
     }
 }
 
@@ -192,7 +183,7 @@ __device__ __forceinline__ void waits(const ep::Group& given, ep::i64* out) {
         const bool is_there = row > group.window - kOwn * Rows::kSize;
         if (team.lane != 1) continue;
         out[c * 40] = is_there ? 1 : 0;
-        put(out + c * 40 + 1, team, *own_of(given, 7 + c));
+        given_up::put(out + c * 40 + 1, team, *own_of(given, 7 + c));
     }
 }
 
@@ -223,7 +214,7 @@ __device__ __forceinline__ void arrives(const ep::Group& given, ep::i64* out) {
             one[1] = end.first();
             one[2] = end.rows();
             one[3] = end.meta(kFar + 9) - group.window;
-            put(one + 4, team, *own);
+            given_up::put(one + 4, team, *own);
             one[5] = own->room[c];
         }
         __syncwarp();

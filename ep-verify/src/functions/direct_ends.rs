@@ -1,7 +1,7 @@
 //! What ends of direct channels leave among many ranks, in the order of `direct_ends.cu`.
 
-use super::waits::Record;
-use super::{Check, Sheet};
+use super::waits::{Record, state};
+use super::{Check, Sheet, stamped};
 
 /// What 12 groups have of their own, and 70 windows.
 pub(super) const WINDOW_BYTES: i64 = 64 + 12 * 1344 + 70 * (64 + 70 * 32 + 70 * 3 * 16 + 192) + 64;
@@ -26,21 +26,17 @@ const READY: i64 = 4;
 const CLOSED: i64 = 5;
 const CAPACITY: i64 = 10;
 
-fn stamped(epoch: i64, value: i64) -> i64 {
-    epoch << 32 | value
-}
-
-/// What a team has come to: whether it is stopped, whether its group is, and a record.
-fn state(stopped: bool, record: Option<Record>) -> Vec<i64> {
-    let given_up = i64::from(record.is_some());
-    let words = record.map(|record| record.words(7)).unwrap_or_default();
-    [i64::from(stopped), given_up, given_up].into_iter().chain(words).collect()
-}
-
-/// What a team gives up for.
-fn record(group: i64, kind: i64, stripe: i64, peer: i64, (want, seen): (i64, i64)) -> Record {
+/// What a team gives up for, in a call.
+fn record(
+    group: i64,
+    kind: i64,
+    stripe: i64,
+    peer: i64,
+    (want, seen): (i64, i64),
+) -> (Record, i64) {
     let pipeline = 70 + group;
-    Record { pipeline, role: 3, channel: 5, kind, expired: 1, stripe, peer, want, seen, block: 0 }
+    let (role, channel, expired, block) = (3, 5, 1, 0);
+    (Record { pipeline, role, channel, kind, expired, stripe, peer, want, seen, block }, 7)
 }
 
 /// Whether a stripe has rows for a peer.
@@ -138,8 +134,8 @@ fn arrives() -> Vec<i64> {
         let mut ends = state(c > 0, late.then_some(it));
         if c == 3 {
             // The record before it is still there.
-            let before = record(8, CLOSED, 2, 33, (7, 4));
-            ends.splice(3.., before.words(7));
+            let (before, epoch) = record(8, CLOSED, 2, 33, (7, 4));
+            ends.splice(3.., before.words(epoch));
         }
         sheet.put(place + 4, ends);
     }

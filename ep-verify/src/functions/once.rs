@@ -1,6 +1,6 @@
 //! What a dispatch in one launch leaves, in the order of `once.cu`.
 
-use super::{Check, Sheet};
+use super::{Check, Sheet, stamped};
 
 /// Where a block's tokens go, and what two warps move.
 pub(super) const SHARED_BYTES: i64 = 4352;
@@ -60,10 +60,6 @@ const CALLS: [Call; 4] = [
     Call { epoch: 8, tokens: 2, sources: 17 },
     Call { epoch: 9, tokens: 2, sources: 34 },
 ];
-
-fn stamped(epoch: i64, value: i64) -> i64 {
-    epoch << 32 | value
-}
 
 /// The sum of words, each times an odd number of its own.
 fn digest(words: &[i64]) -> i64 {

@@ -127,15 +127,6 @@ __device__ __forceinline__ int key_source(int key) {
     return Slots::kSourceStride == 0 ? -1 : key / 2 % Slots::kPeers;
 }
 
-/// What a team of one warp has come to; one lane's own work.
-__device__ __forceinline__ void put(ep::i64* out, const ep::Team& team, const Own& own) {
-    *out++ = team.stopped ? 1 : 0;
-    *out++ = own.stop;
-    *out++ = own.state.records;
-    const ep::u32* words = reinterpret_cast<const ep::u32*>(own.records);
-    for (int i = 0; i < 13; ++i) *out++ = words[i];
-}
-
 /// How many of the words of all windows are not 0, and what is in those of a place, peer by peer.
 template <class Slots>
 __device__ __forceinline__ void dump(const ep::Group& group, ep::u64 at, int count, int place,
@@ -200,7 +191,7 @@ __device__ __forceinline__ void sends(const ep::Group& given, int number, ep::i6
     if (team.lane == 1) {
         out[460] = taken[4 * Slots::kShared];
         out[461] = narrow(group.window, Slots::kClosers)[0];
-        put(out + 462, team, *own_of(given, number));
+        given_up::put(out + 462, team, *own_of(given, number));
     }
 }
 
@@ -223,7 +214,7 @@ __device__ __forceinline__ void reserves(const ep::Group& given, int number, ep:
         team.stopped = false;
         const bool some = slots.reserve(peers[i], peers[i]);
         if (team.lane == 1) out[i] = (some ? 2 : 0) + (team.stopped ? 1 : 0);
-        if (i == 0 && team.lane == 1) put(out + 20, team, *own);
+        if (i == 0 && team.lane == 1) given_up::put(out + 20, team, *own);
         __syncwarp();
     }
 }
@@ -280,7 +271,7 @@ __device__ __forceinline__ void wait_for(const ep::Group& group, const Own& own,
     In<Slots> slots(team, out + 20);
     const ep::u32 lanes = slots.wait_for(key);
     if (team.lane == 5) out[0] = lanes;
-    if (team.lane == 5) put(out + 1, team, own);
+    if (team.lane == 5) given_up::put(out + 1, team, own);
     __syncwarp();
 }
 
@@ -369,7 +360,7 @@ __device__ __forceinline__ void count(const ep::Group& group, const Own& own, ep
     if (team.lane == 4) {
         out[0] = count;
         out[1] = static_cast<ep::i64>(wide(group.window, Slots::kAgreed)[key]);
-        put(out + 2, team, own);
+        given_up::put(out + 2, team, own);
         *word = ep::stamped(epoch, 900);
     }
     __syncwarp();
@@ -435,7 +426,7 @@ __device__ __forceinline__ void await(const ep::Group& group, const Own& own, in
     ep::Team team(group, ep::Call{7, false, true}, 3);
     In<Slots> slots(team, out + 20);
     slots.await();
-    if (team.lane == 5) put(out + 1, team, own);
+    if (team.lane == 5) given_up::put(out + 1, team, own);
     __syncwarp();
 }
 
@@ -486,7 +477,7 @@ __device__ __forceinline__ void alone(const ep::Group& given, ep::i64* out) {
         const bool some = sender.reserve(8, key_of<Counted>(2, kOwn));
         if (team.lane == 4) out[2 + i] = some ? sender.position() : -1;
     }
-    if (team.lane == 4) put(out + 200, other, *own_of(given, 43));
+    if (team.lane == 4) given_up::put(out + 200, other, *own_of(given, 43));
 }
 
 }  // namespace slot_ends

@@ -1,7 +1,7 @@
 //! What ends of slots leave among many ranks, in the order of `slot_ends.cu`.
 
-use super::waits::Record;
-use super::{Check, Sheet};
+use super::waits::{Record, state};
+use super::{Check, Sheet, stamped};
 
 /// What 44 groups have of their own, and six channels.
 pub(super) const WINDOW_BYTES: i64 = 1 << 20;
@@ -52,17 +52,6 @@ impl Channel {
 /// Key `number` of a source, of 4 in pairs.
 fn key(number: i64, source: i64) -> i64 {
     (number / 2 * PEERS + source) * 2 + number % 2
-}
-
-fn stamped(epoch: i64, value: i64) -> i64 {
-    epoch << 32 | value
-}
-
-/// What a team has come to: whether it is stopped, whether its group is, and a record.
-fn state(stopped: bool, record: Option<(Record, i64)>) -> Vec<i64> {
-    let given_up = i64::from(record.is_some());
-    let words = record.map(|(record, epoch)| record.words(epoch)).unwrap_or_default();
-    [i64::from(stopped), given_up, given_up].into_iter().chain(words).collect()
 }
 
 /// A wait that has run out.

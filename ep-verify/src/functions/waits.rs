@@ -95,6 +95,13 @@ impl Record {
     }
 }
 
+/// What a team has come to: whether it is stopped, whether its group is, and a record of a call; see `given_up.cu`.
+pub(super) fn state(stopped: bool, record: Option<(Record, i64)>) -> Vec<i64> {
+    let given_up = i64::from(record.is_some());
+    let words = record.map(|(record, epoch)| record.words(epoch)).unwrap_or_default();
+    [i64::from(stopped), given_up, given_up].into_iter().chain(words).collect()
+}
+
 fn units() -> Vec<i64> {
     let mut sheet = Sheet::new();
     for (place, count) in [(0, 37), (40, 6), (60, 4)] {

@@ -1,6 +1,6 @@
 //! What messages in words leave, in the order of `words.cu`.
 
-use super::{Check, ROOM, Sheet};
+use super::{Check, ROOM, Sheet, stamped};
 
 /// Ranks that bring each other words.
 pub(super) const RANKS: usize = 2;
@@ -18,11 +18,6 @@ pub(super) const CHECKS: [Check; 7] = [
     ("places of slots", places),
 ];
 
-/// A word with its epoch.
-fn stamped(epoch: i64, bits: u32) -> i64 {
-    epoch << 32 | i64::from(bits)
-}
-
 fn fields() -> Vec<i64> {
     let wide = |i: i64| if i % 2 == 0 { 1 } else { -1 } * (i + 1) * 0x1_2345_6789;
     let next = |lane: i64| (lane + 1) % 32;
@@ -35,10 +30,10 @@ fn fields() -> Vec<i64> {
     let words = (0..32).flat_map(halves).chain((0..32).map(|i| (9 - i) as u32));
     let words = words.chain((0..32).map(|i| (0.25 * i as f32).to_bits()));
     let words = words.chain(60_000..60_032);
-    sheet.put(128, words.map(|bits| stamped(77, bits)));
+    sheet.put(128, words.map(|bits| stamped(77, i64::from(bits))));
     for (c, count) in (0..).zip([0, 1, 31, 33, 150]) {
         let at = 300 + c as usize * 500;
-        let word = |i: i64| if i < count { stamped(80 + c, (3 * i + c) as u32) } else { 0 };
+        let word = |i: i64| if i < count { stamped(80 + c, 3 * i + c) } else { 0 };
         sheet.put(at, (0..160).map(word));
         sheet.put(at + 160, 0..count);
     }
