@@ -1,9 +1,9 @@
 //! What a network gives two ranks, through the queue and the thread that empties it, and beside it what a
 //! plain loop of writes over the same provider gives.
 //!
-//! Rank 0 sends and rank 1 answers. Rows do not lie side by side, so that none are joined.
+//! Rank 0 sends and rank 1 answers. Rows do not lie side by side, so that none are joined. Both ways move the
+//! same rows of the same memory: what a copy costs depends on the pages that hold it.
 
-use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use super::endpoint::{Card, Endpoint, Event, Registered};
@@ -49,7 +49,7 @@ impl<'a> Measured<'a> {
         provider: Provider,
         network: &'a Network,
     ) -> Result<Measured<'a>, NetError> {
-        let plain = Plain::open(Fabric::find()?, provider, store)?;
+        let plain = Plain::open(provider, store, network.first_rows(ROWS * (ROW_MAX + APART)))?;
         let taken = NetError::Option { what: "queues", value: 0, least: 0, most: 0 };
         let queue = network.queue(0, PATIENCE).ok_or(taken)?;
         Ok(Measured { network, plain, rank: store.member().rank, counted: 0, queue })
@@ -137,17 +137,11 @@ struct Plain {
     free: Vec<usize>,
     heard: u32,
     events: Vec<Event>,
-    /// What rows come from and go to; dropped behind the endpoint.
-    _rows: Vec<u64>,
 }
 
 impl Plain {
-    fn open(fabric: &'static Fabric, provider: Provider, store: &Store) -> Result<Plain, NetError> {
-        let bytes = place(ROWS as u32 - 1) + ROW_MAX;
-        let mut rows = vec![1u64; bytes as usize / 8];
-        let start = NonNull::from(rows.as_mut_slice()).cast();
-        let memory = Registered { start, bytes: rows.len() * 8 };
-        let mut endpoint = Endpoint::open(fabric, provider, None, memory)?;
+    fn open(provider: Provider, store: &Store, memory: Registered) -> Result<Plain, NetError> {
+        let mut endpoint = Endpoint::open(Fabric::find()?, provider, None, memory)?;
         let cards = store.gather("connect plainly", &endpoint.card()?.encode())?;
         let rank = store.member().rank;
         let others = cards
@@ -157,7 +151,7 @@ impl Plain {
         endpoint.connect(&others.collect::<Vec<_>>())?;
         store.meet("measure")?;
         let free = (0..endpoint.in_flight_max()).collect();
-        Ok(Plain { endpoint, rank, free, heard: 0, events: Vec::new(), _rows: rows })
+        Ok(Plain { endpoint, rank, free, heard: 0, events: Vec::new() })
     }
 
     fn send(&mut self, bytes: u32, rows: u32) -> Result<(), NetError> {

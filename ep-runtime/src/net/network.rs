@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::endpoint::{Card, Endpoint};
+use super::endpoint::{Card, Endpoint, Registered};
 use super::fabric::Fabric;
 use super::host_queue::HostQueue;
 use super::layout::{Layout, WINDOW};
@@ -165,6 +165,11 @@ impl Network {
     /// The memory whose first bytes are the rows.
     pub fn rows(&self) -> &HostMemory {
         &self.memory
+    }
+
+    /// The first `bytes` of its rows, for another endpoint, which goes before this network does.
+    pub(super) fn first_rows(&self, bytes: u64) -> Registered {
+        self.words.registered(bytes)
     }
 
     /// A queue for a thread, which no kernel uses. It is given once; none: there is no such queue, or it
