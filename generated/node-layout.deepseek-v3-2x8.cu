@@ -104,9 +104,10 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
                     args.expert_begin[node_2 * Cfg::kLocalRanks + Cfg::kLocalRanks];
                 bool found = false;
                 for (int k_3 = 0; k_3 < Cfg::kTopk; ++k_3) {
-                    found = found || args.topk_idx[token * args.topk_idx_stride
+                    const bool here = args.topk_idx[token * args.topk_idx_stride
                         + k_3] >= first_expert
                         && args.topk_idx[token * args.topk_idx_stride + k_3] < next_expert;
+                    found = found || here;
                 }
                 if (!found) continue;
                 // +23  count node_tokens[stripe, node]
@@ -120,9 +121,10 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
                 const int next_expert_2 = args.expert_begin[peer + 1];
                 bool found_2 = false;
                 for (int k_4 = 0; k_4 < Cfg::kTopk; ++k_4) {
-                    found_2 = found_2 || args.topk_idx[token * args.topk_idx_stride
+                    const bool here_2 = args.topk_idx[token * args.topk_idx_stride
                         + k_4] >= first_expert_2
                         && args.topk_idx[token * args.topk_idx_stride + k_4] < next_expert_2;
+                    found_2 = found_2 || here_2;
                 }
                 if (!found_2) continue;
                 // +27  count tokens_per_rank[peer]

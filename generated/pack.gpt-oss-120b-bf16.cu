@@ -1,6 +1,6 @@
 // pack  payload=bf16
 // experts=128 hidden=2880 local_experts=32 max_rows=512 max_tokens=128 ranks=4 topk=4
-// sm_80: 384 threads and 0 bytes of shared memory a block, at least 1 blocks
+// sm_80: 896 threads and 0 bytes of shared memory a block, at least 1 blocks
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
 #include <ep/rows.cuh>
@@ -14,17 +14,17 @@ struct Cfg {
     static constexpr int kTopk = 4;
     static constexpr int kLocalExperts = 32;
     static constexpr int kMaxRows = 512;
-    static constexpr int kThreads = 384;
+    static constexpr int kThreads = 896;
 
     struct Move {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
-        static constexpr int kWarps = 8;
+        static constexpr int kWarps = 24;
     };
 
     struct Count {
         static constexpr int kRole = 1;
-        static constexpr int kFirstWarp = 8;
+        static constexpr int kFirstWarp = 24;
         static constexpr int kWarps = 4;
     };
 };
@@ -61,7 +61,7 @@ struct Args {
     float* packed_weight;
 };
 
-/// role Move on all blocks, 8 warps, one block a token
+/// role Move on all blocks, 24 warps, one block a token
 __device__ __forceinline__ void move(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     // +29  for row in 0..received
@@ -73,35 +73,38 @@ __device__ __forceinline__ void move(const Args& args, ep::Team& team) {
         // +30  for choice in topk
         // +31  let expert = expert_idx[row, choice]
         const ep::i64 expert = args.expert_idx[row * args.expert_idx_stride + choice];
-        // +32  let place = sum(earlier in 0..row: listed(expert_idx[earlier], expert) as i32)
+        // +33  let before = row * (expert >= 0) as i32
+        const ep::i64 before = ep::i64{row} * static_cast<ep::i32>(expert >= 0);
+        // +34  let place = sum(earlier in 0..before: listed(expert_idx[earlier], expert) as i32)
         ep::i64 own = 0LL;
-        for (int earlier = team.lane; earlier < row; earlier += ep::kLanes) {
+        for (ep::i64 earlier = team.lane; earlier < before; earlier += ep::kLanes) {
             bool found = false;
             for (int k = 0; k < Cfg::kTopk; ++k) {
-                found = found || args.expert_idx[earlier * args.expert_idx_stride + k] == expert;
+                const bool here = args.expert_idx[earlier * args.expert_idx_stride + k] == expert;
+                found = found || here;
             }
             own += ep::i64{static_cast<ep::i32>(found)};
         }
         const ep::i64 sum = ep::sum_of_lanes(own);
         const ep::i64 place = sum;
-        // +33  record packed_row[row, choice] = (expert * max_rows + place + 1) * (expert >= 0) as
+        // +35  record packed_row[row, choice] = (expert * max_rows + place + 1) * (expert >= 0) as
         //     i32 - 1
         if (team.leader()) {
             args.packed_row[ep::i64{row} * Cfg::kTopk + choice] = static_cast<ep::i32>(
                 (expert * Cfg::kMaxRows + place + 1) * static_cast<ep::i32>(expert >= 0) - 1);
         }
-        // +34  for once in 0..1 where expert >= 0
+        // +36  for once in 0..1 where expert >= 0
         for (int once = 0; once < 1 && !team.stopped; ++once) {
             if (!(expert >= 0)) continue;
-            // +35  store packed_x[expert, place] = x[row]
+            // +37  store packed_x[expert, place] = x[row]
             ep::copy_row<ep::bf16>(team,
                 &args.packed_x[(expert * Cfg::kMaxRows + place) * Cfg::kHidden],
                 &args.x[row * args.x_stride], Cfg::kHidden);
-            // +36  record src_info[expert, place] = recv_src[row]
+            // +38  record src_info[expert, place] = recv_src[row]
             if (team.leader()) {
                 args.src_info[expert * Cfg::kMaxRows + place] = args.recv_src[row];
             }
-            // +37  record packed_weight[expert * max_rows + place] = weights[row, choice]
+            // +39  record packed_weight[expert * max_rows + place] = weights[row, choice]
             if (args.weights != nullptr) {
                 if (team.leader()) {
                     args.packed_weight[expert * Cfg::kMaxRows + place] =
@@ -119,53 +122,55 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
         unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks && !team.stopped; unit += team.count()) {
         const int local_expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
-        // +43  let first = sum(row in 0..rank_prefix[source, me]: listed(expert_idx[row],
+        // +45  let first = sum(row in 0..rank_prefix[source, me]: listed(expert_idx[row],
         //     local_expert) as i32)
         ep::i64 own = 0LL;
         for (int row = team.lane; row < args.rank_prefix[source * Cfg::kRanks + me];
             row += ep::kLanes) {
             bool found = false;
             for (int k = 0; k < Cfg::kTopk; ++k) {
-                found = found || args.expert_idx[row * args.expert_idx_stride + k] == local_expert;
+                const bool here = args.expert_idx[row * args.expert_idx_stride + k] == local_expert;
+                found = found || here;
             }
             own += ep::i64{static_cast<ep::i32>(found)};
         }
         const ep::i64 sum = ep::sum_of_lanes(own);
         const ep::i64 first = sum;
-        // +44  let count = sum(row in rank_prefix[source, me]..rank_prefix[source + 1, me]:
+        // +46  let count = sum(row in rank_prefix[source, me]..rank_prefix[source + 1, me]:
         //     listed(expert_idx[row], local_expert) as i32)
         ep::i64 own_2 = 0LL;
         for (ep::i64 row_2 = ep::i64{args.rank_prefix[source * Cfg::kRanks + me]} + team.lane;
             row_2 < args.rank_prefix[(source + 1) * Cfg::kRanks + me]; row_2 += ep::kLanes) {
             bool found_2 = false;
             for (int k_2 = 0; k_2 < Cfg::kTopk; ++k_2) {
-                found_2 = found_2 || args.expert_idx[row_2 * args.expert_idx_stride
-                    + k_2] == local_expert;
+                const bool here_2 =
+                    args.expert_idx[row_2 * args.expert_idx_stride + k_2] == local_expert;
+                found_2 = found_2 || here_2;
             }
             own_2 += ep::i64{static_cast<ep::i32>(found_2)};
         }
         const ep::i64 sum_2 = ep::sum_of_lanes(own_2);
         const ep::i64 count = sum_2;
-        // +45  record range_first[local_expert, source] = first
+        // +47  record range_first[local_expert, source] = first
         if (team.leader()) {
             args.range_first[ep::i64{local_expert} * Cfg::kRanks + source] =
                 static_cast<ep::i32>(first);
         }
-        // +46  record range_count[local_expert, source] = count
+        // +48  record range_count[local_expert, source] = count
         if (team.leader()) {
             args.range_count[ep::i64{local_expert} * Cfg::kRanks + source] =
                 static_cast<ep::i32>(count);
         }
-        // +47  add statistics[local_expert] = count
+        // +49  add statistics[local_expert] = count
         if (args.statistics != nullptr) {
             if (team.leader()) {
                 ep::add_count(&args.statistics[local_expert], static_cast<ep::i32>(count));
             }
         }
-        // +48  for once in 0..1 where source == ranks - 1
+        // +50  for once in 0..1 where source == ranks - 1
         for (int once = team.lane; once < 1; once += ep::kLanes) {
             if (!(source == Cfg::kRanks - 1)) continue;
-            // +49  store packed_count[local_expert] = first + count
+            // +51  store packed_count[local_expert] = first + count
             args.packed_count[local_expert] = static_cast<ep::i32>(first + count);
         }
     }

@@ -42,10 +42,14 @@ use crate::error::CallError;
 use crate::group::Group;
 use crate::pipelines::low_latency_dispatch::{Inputs, Outputs, Payload};
 use crate::pipelines::{
-    Cast, DecodeCombine, DecodeDispatch, Merge, Pack, Weigh, cast, decode_combine, decode_dispatch,
-    merge, pack, weigh,
+    Cast, DecodeDispatch, MergeCombine, Pack, Weigh, cast, decode_dispatch, merge_combine, pack,
+    weigh,
 };
 use crate::tensor::{Bf16, DeviceTensor};
+
+/// Tokens whose weights a block sends to a rank, for all ranks together, and the fewest blocks of such a kernel.
+const WEIGHTS_A_BLOCK: usize = 8;
+const LEAST_BLOCKS: usize = 4;
 
 /// The numbers of such calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,15 +87,13 @@ pub struct PerRank {
 /// The kernels of combines.
 struct Back {
     weigh: Option<weigh::Kernel>,
-    merge: merge::Kernel,
-    combine: decode_combine::Kernel,
+    combine: merge_combine::Kernel,
 }
 
 /// What passes through a rank.
 struct Passing {
     made: Option<cast::Outputs>,
     received: decode_dispatch::Outputs,
-    merged: merge::Outputs,
 }
 
 /// What a dispatch leaves for its combine.
@@ -146,7 +148,6 @@ impl PerRank {
             Ok(Arc::new(Passing {
                 made: cast.as_ref().map(|cast| cast.outputs(rank)).transpose()?,
                 received: dispatch.outputs(rank)?,
-                merged: back.merge.outputs(rank)?,
             }))
         };
         let ranks = group.local().map(passing).collect::<Result<_, CallError>>()?;
@@ -274,8 +275,7 @@ impl PerRank {
         sent: &Dispatched,
         combined: &DeviceTensor<Bf16, 2>,
     ) -> Result<(), CallError> {
-        let passing = self.passing(rank)?;
-        let Back { weigh, merge, combine } = &self.back;
+        let Back { weigh, combine } = &self.back;
         fits("rows", rows.extents(), self.packed())?;
         let uneven = || mismatch("the rows of `rows` lie unequally far apart");
         let list = rows.as_list().ok_or_else(uneven)?;
@@ -286,24 +286,29 @@ impl PerRank {
             let inputs = weigh::Inputs { topk_weights: weights.clone() };
             let outputs = weigh::Outputs { weight: places.packed_weight.clone() };
             let (args, none) = (weigh::Args::default(), weigh::Handle::default());
+            let call = &self.few_blocks(call, sent.tokens);
             weigh.bind_into(rank, call, &inputs, &outputs, routes, places, &args, &none)
         });
         let weigh = weigh.transpose()?;
-        let (inputs, none) = (merge::Inputs { x: list }, merge::Handle::default());
-        let merged = &passing.merged;
-        let merge = merge.bind_into(rank, call, &inputs, merged, routes, places, &none)?;
-        let x = merged.merged.clone();
-        let inputs = decode_combine::Inputs { x, weights: None, bias: [None, None] };
-        let outputs =
-            decode_combine::Outputs { combined: combined.clone(), combined_weights: None };
-        let args = decode_combine::Args { tokens: sent.tokens, tokens_from: None };
-        let none = decode_combine::Handle::default();
-        let combine = combine.bind_into(rank, call, &inputs, &outputs, routes, &args, &none)?;
+        let inputs = merge_combine::Inputs { x: list };
+        let outputs = merge_combine::Outputs { combined: combined.clone() };
+        let args = merge_combine::Args { tokens: sent.tokens, tokens_from: None };
+        let none = merge_combine::Handle::default();
+        let combine =
+            combine.bind_into(rank, call, &inputs, &outputs, routes, places, &args, &none)?;
         let kept = || {
             let given = (rows.clone(), topk_weights.cloned(), combined.clone());
-            Box::new((Arc::clone(passing), given, sent.clone()))
+            Box::new((given, sent.clone()))
         };
-        self.group.launch(rank, call, weigh.iter().chain([&merge, &combine]), || kept())
+        self.group.launch(rank, call, weigh.iter().chain([&combine]), || kept())
+    }
+
+    /// The call on as few SMs as weights need: its warps count one another, which takes the longer the more
+    /// there are.
+    fn few_blocks(&self, call: &CallOptions, tokens: usize) -> CallOptions {
+        let wanted = (tokens * self.group.ranks()).div_ceil(WEIGHTS_A_BLOCK).max(LEAST_BLOCKS);
+        let wanted = self.group.sms_of(u32::try_from(wanted).unwrap_or(u32::MAX));
+        CallOptions { sms: Some(call.sms.map_or(wanted, |most| most.min(wanted))), ..call.clone() }
     }
 
     fn passing(&self, rank: usize) -> Result<&Arc<Passing>, CallError> {
@@ -326,17 +331,9 @@ impl Back {
             Weigh::prepare(group, shape, weigh::Options::default())
         });
         let weigh = weigh.transpose()?;
-        let shape = merge::Shape { hidden, topk, experts, max_tokens, received };
-        let merge = Merge::prepare(group, shape, merge::Options::default())?;
-        let shape = decode_combine::Shape { hidden, topk, max_tokens, tokens, received };
-        let options = decode_combine::Options {
-            weights: false,
-            combined_weights: false,
-            bias: 0,
-            ..Default::default()
-        };
-        let combine = DecodeCombine::prepare(group, shape, options)?;
-        Ok(Back { weigh, merge, combine })
+        let shape = merge_combine::Shape { hidden, topk, experts, max_tokens, tokens, received };
+        let combine = MergeCombine::prepare(group, shape, merge_combine::Options::default())?;
+        Ok(Back { weigh, combine })
     }
 }
 

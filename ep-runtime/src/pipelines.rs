@@ -10,6 +10,7 @@ pub mod expand;
 pub mod layout;
 pub mod low_latency_combine;
 pub mod low_latency_dispatch;
+pub mod merge_combine;
 pub mod node_combine;
 pub mod node_dispatch;
 pub mod node_layout;
@@ -24,12 +25,13 @@ pub use expand::{Expand, ExpertLayout, ExpertPrefix, expert_layout, expert_prefi
 pub use layout::Layout;
 pub use low_latency_combine::LowLatencyCombine;
 pub use low_latency_dispatch::LowLatencyDispatch;
+pub use merge_combine::MergeCombine;
 pub use node_combine::NodeCombine;
 pub use node_dispatch::NodeDispatch;
 pub use node_layout::{NodeLayout, NodeNotify, node_notify};
 pub use nvl_combine::NvlCombine;
 pub use nvl_dispatch::NvlDispatch;
-pub use pack::{Cast, Merge, Pack, Weigh, cast, merge, weigh};
+pub use pack::{Cast, Pack, Weigh, cast, weigh};
 
 use crate::pipeline::AnyPipeline;
 
@@ -53,5 +55,5 @@ pub const ALL: [AnyPipeline; 19] = [
     AnyPipeline::of::<Cast>(),
     AnyPipeline::of::<Pack>(),
     AnyPipeline::of::<Weigh>(),
-    AnyPipeline::of::<Merge>(),
+    AnyPipeline::of::<MergeCombine>(),
 ];

@@ -29,7 +29,7 @@ pub(crate) use one_launch::{Counted, counted_field};
 pub(crate) use sending::is_position;
 pub use staged::Staged;
 pub(crate) use team::{is_prefix, takes_warps};
-pub(crate) use way_back::WayBack;
+pub(crate) use way_back::{Sent, SumOfRows, WayBack};
 
 use super::step::{Loop, Step};
 use super::{RoleLowering, RoleRule, RuleSet};

@@ -1,6 +1,6 @@
-//! `cast`, `pack`, `weigh` and `merge`: what a `decode-dispatch` and its `decode-combine` lack of a low-latency pair.
-//! Rows are cast before they go; those that came once for all experts of this rank are copied to each of them; and what
-//! these made of a row is added up, with weights that came with it or come now, so that it goes back once.
+//! `cast`, `pack` and `weigh`: what a `decode-dispatch` lacks of a low-latency dispatch, and what a `merge-combine` needs.
+//! Rows are cast before they go; those that came once for all experts of this rank are copied to each of them; and weights
+//! come with the rows or later.
 
 use super::decode_dispatch::DecodeDispatch;
 use crate::pipeline;
@@ -57,11 +57,13 @@ pipeline! {
             packed_row: i32[received, topk],
             packed_weight: f32[local_experts * max_rows];
 
-        role Move on all blocks, 8 warps, one block a token {
+        role Move on all blocks, 24 warps, one block a token {
             for row in 0..received {
                 for choice in topk {
                     let expert = expert_idx[row, choice];
-                    let place = sum(earlier in 0..row: listed(expert_idx[earlier], expert) as i32);
+                    // Nobody counts for an expert on another rank.
+                    let before = row * (expert >= 0) as i32;
+                    let place = sum(earlier in 0..before: listed(expert_idx[earlier], expert) as i32);
                     record packed_row[row, choice] = (expert * max_rows + place + 1) * (expert >= 0) as i32 - 1;
                     for once in 0..1 where expert >= 0 {
                         store packed_x[expert, place] = x[row];
@@ -83,7 +85,7 @@ pipeline! {
         }
     }
 
-    /// Brings the weights of a combine to where the rows are merged, for dispatches that had none.
+    /// Brings the weights of a combine to where the rows are added up, for dispatches that had none.
     pub pipeline Weigh {
         shape {
             ranks: 1..=64, topk: 1..=32, experts: 1..=4096, max_tokens: 1..=1024,
@@ -120,27 +122,6 @@ pipeline! {
                         store weight[at] = message.weights[choice];
                     }
                 }
-            }
-        }
-    }
-
-    /// Adds up what the experts of this rank have made of each row that came, each times its weight.
-    pub pipeline Merge {
-        shape {
-            ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
-            max_tokens: 1..=1024,
-            let local_experts = ceil(experts, ranks),
-            let max_rows = ranks * max_tokens,
-        }
-        size received = rank_prefix[ranks, me];
-        uses handle DecodeDispatch { rank_prefix: i32[ranks + 1, ranks] };
-        uses handle Pack { packed_row: i32[received, topk], packed_weight: f32[local_experts * max_rows] };
-        input x: bf16[local_experts * max_rows, hidden];
-        output merged: bf16[received, hidden];
-
-        role Sum on all blocks, 16 warps, one block a token {
-            for row in 0..received {
-                store merged[row] = sum(at in packed_row[row]: packed_weight[at] * x[at] as f32) as bf16;
             }
         }
     }

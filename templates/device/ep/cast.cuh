@@ -35,6 +35,14 @@ __device__ __forceinline__ void add_bf16(float (&sum)[8], Quad packed) {
     sum[6] += low_bf16(packed.w), sum[7] += high_bf16(packed.w);
 }
 
+/// Adds eight packed bf16, each times a factor, to eight floats.
+__device__ __forceinline__ void add_products(float (&sum)[8], float factor, Quad packed) {
+    sum[0] += product(factor, low_bf16(packed.x)), sum[1] += product(factor, high_bf16(packed.x));
+    sum[2] += product(factor, low_bf16(packed.y)), sum[3] += product(factor, high_bf16(packed.y));
+    sum[4] += product(factor, low_bf16(packed.z)), sum[5] += product(factor, high_bf16(packed.z));
+    sum[6] += product(factor, low_bf16(packed.w)), sum[7] += product(factor, high_bf16(packed.w));
+}
+
 /// Eight floats as packed bf16.
 __device__ __forceinline__ Quad pack_bf16(const float (&sum)[8]) {
     return Quad{pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]), pack_bf16(sum[4], sum[5]),

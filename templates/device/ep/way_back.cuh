@@ -3,7 +3,8 @@
 //
 // A row goes in quarters, and each is told by a word of its own: where rows are few, several warps carry
 // one, and several add up a token. Which warp carries what neither end needs to know of the other. A row
-// that goes to its own rank is not copied: its words say which row it is, and the sums read it there.
+// that goes to its own rank is not copied: its words say which row it is, and the sums read it there. One that
+// is a sum itself is made on the way, and takes a slot there as well.
 //
 // Whoever enters a call has read all slots of the calls before, since they were kernels of the same
 // stream; it says so at once, and nobody waits for it before the call after the next one.
@@ -117,7 +118,72 @@ public:
     /// token of a row there; `from(row)`, `fields(row)`: the row, and `kFloats` numbers beside it.
     template <int kFloats, class Rows, class Token, class From, class Fields>
     __device__ __forceinline__ void run(Rows rows, Token token, From from, Fields fields) {
-        const int total = count(rows);
+        for_units<false>(rows, token, [&](int source, int row, int quarter, int quarters, char* out) {
+            constexpr int kHeld = (kFloats + kLanes - 1) / kLanes;
+            float held[kHeld > 0 ? kHeld : 1];
+#pragma unroll
+            for (int i = 0; i < kHeld; ++i) {
+                const int at = i * kLanes + team_.lane;
+                held[i] = quarter == 0 && at < kFloats ? fields(row)[at] : 0.0f;
+            }
+            const char* in = reinterpret_cast<const char*>(from(row));
+            const int end = Cut::first(quarter + quarters);
+#pragma unroll 1
+            for (int base = Cut::first(quarter); base < end; base += Cut::kStep) {
+                Quad quads[Cut::kEach];
+                Cut::read(quads, in, base, end);
+                // The first units travel while the slots of the call before the last are looked at.
+                if (!is_free(source)) return false;
+                Cut::write(out, quads, base, end);
+            }
+            if (!is_free(source)) return false;
+            float* numbers = reinterpret_cast<float*>(out + Slots::kMeta);
+#pragma unroll
+            for (int i = 0; i < kHeld; ++i) {
+                const int at = i * kLanes + team_.lane;
+                if (quarter == 0 && at < kFloats) numbers[at] = held[i];
+            }
+            return true;
+        });
+        tell_own(rows(End::own()), token);
+    }
+
+    /// The same of rows that are sums: of those with the numbers `list(row, k)` (negative: none), in order
+    /// of k below `kParts` and in fp32 before the one rounding; `from(at)` is such a row, `factor(at)` how
+    /// often it counts.
+    template <int kParts, class Rows, class Token, class List, class From, class Factor>
+    __device__ __forceinline__ void run_sums(Rows rows, Token token, List list, From from,
+                                             Factor factor) {
+        static_assert(kParts <= kLanes, "a lane for each part");
+        for_units<true>(rows, token, [&](int source, int row, int quarter, int quarters, char* out) {
+            const i64 at = team_.lane < kParts ? list(row, team_.lane) : -1;
+            const float own = at >= 0 ? factor(at) : 0.0f;
+            const u32 parts = __ballot_sync(kAllLanes, at >= 0);
+            const int end = Cut::first(quarter + quarters);
+#pragma unroll 1
+            for (int base = Cut::first(quarter); base < end; base += SumCut::kStep) {
+                float sum[SumCut::kEach][8] = {};
+                add_parts(sum, parts, at, own, from, base, end);
+                Quad sums[SumCut::kEach];
+#pragma unroll
+                for (int i = 0; i < SumCut::kEach; ++i) sums[i] = pack_bf16(sum[i]);
+                if (!is_free(source)) return false;
+                SumCut::write(out, sums, base, end);
+            }
+            return is_free(source);
+        });
+    }
+
+private:
+    // Units of a row that is made on the way, and rows that are loaded for it at once.
+    using SumCut = BackCut<Slots, 4>;
+    static constexpr int kRowsAtOnce = 4;
+
+    /// Calls `store(source, row, quarter, quarters, out)` for each of this warp's units, and tells of it: it
+    /// writes those quarters of a slot. False from it: the team is stopped. `kOwn`: rows of this rank as well.
+    template <bool kOwn, class Rows, class Token, class Store>
+    __device__ __forceinline__ void for_units(Rows rows, Token token, Store store) {
+        const int total = count<kOwn>(rows);
         const int quarters = Cut::quarters(total, team_.count());
         const int parts = kQuarters / quarters;
 #pragma unroll 1
@@ -128,46 +194,51 @@ public:
             const int quarter = unit % parts * quarters;
             if (!End::alive(source)) continue;
             const int key = End::own() * Slots::kSourceStride + token(row);
-            constexpr int kHeld = (kFloats + kLanes - 1) / kLanes;
-            float held[kHeld > 0 ? kHeld : 1];
-#pragma unroll
-            for (int i = 0; i < kHeld; ++i) {
-                const int at = i * kLanes + team_.lane;
-                held[i] = quarter == 0 && at < kFloats ? fields(row)[at] : 0.0f;
-            }
-            const char* in = reinterpret_cast<const char*>(from(row));
-            char* out = End::place(End::window_of(source), key, 0);
-            const int end = Cut::first(quarter + quarters);
-#pragma unroll 1
-            for (int base = Cut::first(quarter); base < end; base += Cut::kStep) {
-                Quad quads[Cut::kEach];
-                Cut::read(quads, in, base, end);
-                // The first units travel while the slots of the call before the last are looked at.
-                if (!is_free(source)) return;
-                Cut::write(out, quads, base, end);
-            }
-            if (!is_free(source)) return;
-            float* numbers = reinterpret_cast<float*>(out + Slots::kMeta);
-#pragma unroll
-            for (int i = 0; i < kHeld; ++i) {
-                const int at = i * kLanes + team_.lane;
-                if (quarter == 0 && at < kFloats) numbers[at] = held[i];
-            }
-            owe(back_words<Slots>(End::window_of(source), End::set(), key) + quarter, quarters);
+            char* window = End::window_of(source);
+            if (!store(source, row, quarter, quarters, End::place(window, key, 0))) return;
+            owe(back_words<Slots>(window, End::set(), key) + quarter, quarters);
         }
         tell();
-        tell_own(rows(End::own()), token);
     }
 
-private:
-    /// Counts the rows of all other ranks, and finds out where those of each begin.
-    template <class Rows>
+    /// Adds the lane's units of rows from `base` on to sums: a lane of `parts` has the number of a row, and how
+    /// often it counts.
+    template <class From>
+    __device__ __forceinline__ void add_parts(float (&sum)[SumCut::kEach][8], u32 parts, i64 at,
+                                              float factor, From from, int base, int end) const {
+#pragma unroll 1
+        for (u32 left = parts; left != 0;) {
+            Quad quads[kRowsAtOnce][SumCut::kEach];
+            float factors[kRowsAtOnce];
+            const int some = min(__popc(left), kRowsAtOnce);
+#pragma unroll
+            for (int n = 0; n < kRowsAtOnce; ++n) {
+                const int lane = left == 0 ? 0 : __ffs(static_cast<int>(left)) - 1;
+                left &= left - 1;
+                const i64 number = __shfl_sync(kAllLanes, at, lane);
+                factors[n] = __shfl_sync(kAllLanes, factor, lane);
+                if (n >= some) continue;
+                SumCut::read(quads[n], reinterpret_cast<const char*>(from(number)), base, end);
+            }
+#pragma unroll
+            for (int n = 0; n < kRowsAtOnce; ++n) {
+                if (n >= some) continue;
+#pragma unroll
+                for (int i = 0; i < SumCut::kEach; ++i) {
+                    add_products(sum[i], factors[n], quads[n][i]);
+                }
+            }
+        }
+    }
+
+    /// Counts the rows of all other ranks, or of all, and finds out where those of each begin.
+    template <bool kOwn, class Rows>
     __device__ __forceinline__ int count(Rows rows) {
         int total = 0;
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             const int source = g * kLanes + team_.lane;
-            const bool used = source < kPeers && source != End::own();
+            const bool used = source < kPeers && (kOwn || source != End::own());
             const Span span = used ? rows(source) : Span{0, 0};
             const int own = span.end > span.begin ? span.end - span.begin : 0;
             through_[g] = total + lanes_through(own);
@@ -275,24 +346,17 @@ public:
     /// `fields(row)`: a row of this rank, and the numbers beside it.
     template <class At, class From, class Fields, class Body>
     __device__ __forceinline__ void run(int tokens, At at, From from, Fields fields, Body body) {
-        quarters_ = Cut::quarters(tokens, team_.count());
-        const int parts = kQuarters / quarters_;
-#pragma unroll 1
-        for (int unit = team_.spread(); unit < tokens * parts && !team_.stopped;
-             unit += team_.count()) {
-            quarter_ = unit % parts * quarters_;
-            const int row = await(unit / parts, at);
-            if (team_.stopped) return;
-            parts_ = 0;
-#pragma unroll
-            for (int g = 0; g < kGroups; ++g) {
-                parts_ += __popc(__ballot_sync(kAllLanes, keys_[g] >= 0)) / kQuarters;
-            }
-            own_ = row < 0 ? Part{nullptr, nullptr}
+        const auto own = [&](int row) {
+            return row < 0 ? Part{nullptr, nullptr}
                            : Part{reinterpret_cast<const char*>(from(row)), fields(row)};
-            body(unit / parts);
-            __syncwarp();
-        }
+        };
+        for_units(tokens, at, own, body);
+    }
+
+    /// The same where the parts of this rank are in slots as well.
+    template <class At, class Body>
+    __device__ __forceinline__ void run(int tokens, At at, Body body) {
+        for_units(tokens, at, [](int) { return Part{nullptr, nullptr}; }, body);
     }
 
     /// `out = sum(part.x) + biases`, in order of rank and in fp32 before the one rounding: this warp's
@@ -353,8 +417,30 @@ public:
     }
 
 private:
+    /// Calls `body(token)` for each of this warp's units; `own(row)`: a part of this rank that is no slot.
+    template <class At, class Own, class Body>
+    __device__ __forceinline__ void for_units(int tokens, At at, Own own, Body body) {
+        quarters_ = Cut::quarters(tokens, team_.count());
+        const int parts = kQuarters / quarters_;
+#pragma unroll 1
+        for (int unit = team_.spread(); unit < tokens * parts && !team_.stopped;
+             unit += team_.count()) {
+            quarter_ = unit % parts * quarters_;
+            const int row = await(unit / parts, at);
+            if (team_.stopped) return;
+            parts_ = 0;
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) {
+                parts_ += __popc(__ballot_sync(kAllLanes, keys_[g] >= 0)) / kQuarters;
+            }
+            own_ = own(row);
+            body(unit / parts);
+            __syncwarp();
+        }
+    }
+
     /// Waits for the quarters of a token from all peers that have a part of it. Returns the row of this
-    /// rank's own part, -1 for none.
+    /// rank's own part, -1 for none, or if it is in a slot.
     template <class At>
     __device__ __forceinline__ int await(int token, At at) {
         const int quarter = team_.lane % kQuarters;
@@ -408,7 +494,8 @@ private:
                 const int lane = __ffs(static_cast<int>(lanes)) - 1;
                 const int key = __shfl_sync(kAllLanes, keys_[g], lane);
                 const char* slot = End::place(team_.group.window, key, 0);
-                const bool own = g * kAtOnce + lane / kQuarters == End::own();
+                const bool own =
+                    g * kAtOnce + lane / kQuarters == End::own() && own_.row != nullptr;
                 const char* numbers = slot + Slots::kMeta + field;
                 found = own ? own_ : Part{slot, reinterpret_cast<const float*>(numbers)};
             }

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use ep_codegen::meaning::Drawn;
 use ep_codegen::schedule::{RuleSet, Ways};
 use ep_runtime::Pipeline;
-use ep_runtime::pipelines::{DecodeCombine, DecodeDispatch};
+use ep_runtime::pipelines::{DecodeCombine, DecodeDispatch, MergeCombine, Pack};
 
 use super::meaning::held_by;
 use super::planted::all_are_found;
@@ -96,6 +96,136 @@ fn rows_come_back_to_their_tokens() {
         let held = back((ranks, tokens, hidden, seed), &|form| form);
         held.unwrap_or_else(|words| panic!("{ranks} ranks, {tokens} x {hidden}: {words}"));
     }
+}
+
+/// A dispatch whose rows are packed, and the combine that adds them up where it sends them, with so many ranks,
+/// tokens and values in a row.
+fn merged(
+    (ranks, tokens, hidden, seed): (i64, i64, i64, u64),
+    run: &dyn Fn(Form) -> Form,
+) -> Result<(), String> {
+    let numbers = [
+        ("ranks", ranks),
+        ("max_tokens", tokens),
+        ("hidden", hidden),
+        ("experts", 3 * ranks + 2),
+        ("topk", 1 + seed as i64 * 5 % 11),
+    ];
+    let ruled = |drawn: Drawn| {
+        let ways = Ways::of(&drawn.ir, RuleSet::All);
+        let adds = drawn.ir.name == "MergeCombine";
+        let composed = drawn.ir.roles.iter().any(|role| ways.is_composed(&role.name));
+        assert!(!adds || !composed, "rules are for it");
+        drawn
+    };
+    let pipelines = [DecodeDispatch::ir(), Pack::ir(), MergeCombine::ir()];
+    held_by(&pipelines, &numbers, seed, &ruled, run)
+}
+
+/// Sums of no row, of fewer and of more than are loaded at once; quarters of whole steps, short and empty ones;
+/// more rows than warps.
+#[test]
+fn rows_are_added_up_where_they_are_sent() {
+    let shapes = [
+        (2, 3, 4240),
+        (3, 3, 2880),
+        (4, 5, 128),
+        (1, 9, 16),
+        (5, 2, 2064),
+        (2, 40, 64),
+        (34, 1, 32),
+    ];
+    for (seed, (ranks, tokens, hidden)) in by_commit::some((0..).zip(shapes), 3) {
+        let held = merged((ranks, tokens, hidden, seed), &|form| form);
+        held.unwrap_or_else(|words| panic!("{ranks} ranks, {tokens} x {hidden}: {words}"));
+    }
+}
+
+/// Sums that the library does not make where they are sent: of lists longer than a warp, of other rows, or without a
+/// factor.
+#[test]
+fn other_sums_are_composed() {
+    let made = "sum(at in list[row]: w[at] * x[at] as f32) as bf16";
+    assert!(!adds_composed(32, made), "the rule is for it");
+    assert!(adds_composed(64, made), "a lane has a row of the list");
+    assert!(adds_composed(32, "sum(at in list[row]: x[at] as f32) as bf16"));
+    assert!(adds_composed(32, "sum(at in list[row]: w[row] * w[at] * x[at] as f32) as bf16"));
+    assert!(adds_composed(32, "sum(at in most: w[at] * x[at] as f32) as bf16"));
+}
+
+/// Whether a way back of rows that are `made` of lists of so many is composed.
+fn adds_composed(most: i64, made: &str) -> bool {
+    let source = format!(
+        "shape {{ ranks: 1..=64, hidden: 8..=4096 step 8, most: 1..={most}, max_tokens: 1..=64 }}
+         size tokens in 0..=max_tokens;
+         uses handle ep_runtime::pipelines::DecodeDispatch {{
+             rank_prefix: i32[ranks + 1, ranks], recv_src: i32[ranks * max_tokens], send_row: i32[tokens, ranks],
+         }};
+         input x: bf16[max_tokens, hidden], w: f32[max_tokens], list: i32[max_tokens, most] in -1..max_tokens;
+         output out: bf16[tokens, hidden];
+         message Part {{ row x: bf16[hidden] }}
+         channel back: slots<Part> over nvlink from Send to Reduce per all {{
+             slot: [source, token: max_tokens], epochs: 2,
+         }};
+         role Send on all blocks, 4 warps, warps shared by source {{
+             for row in rank_prefix[source, me]..rank_prefix[source + 1, me] {{
+                 push back[source] at recv_src[row] {{ x: {made} }};
+             }}
+         }}
+         role Reduce on all blocks, 4 warps, warps shared by token {{
+             for token in tokens gather part from back[peer]
+                 at (token + 1) * (send_row[token, peer] >= 0) as i32 - 1 across peer in ranks
+             {{
+                 store out[token] = sum(part.x);
+             }}
+         }}"
+    );
+    let shape = [("ranks", 2), ("hidden", 64), ("most", 4), ("max_tokens", 8)];
+    Form::new(&source, &shape).is_plain()
+}
+
+/// Bugs of sums that are made where they are sent.
+const BUGS_OF_SUMS: &str = "
+== the first row of a sum is left out
+in ep/way_back.cuh
+- for (u32 left = parts; left != 0;) {
++ for (u32 left = parts & (parts - 1); left != 0;) {
+
+== rows of a sum count with the factor of the first one
+in ep/way_back.cuh
+- factors[n] = __shfl_sync(kAllLanes, factor, lane);
++ factors[n] = __shfl_sync(kAllLanes, factor, __ffs(static_cast<int>(parts)) - 1);
+
+== four rows are loaded, and three added
+in ep/way_back.cuh
+-             for (int n = 0; n < kRowsAtOnce; ++n) {
+-                 if (n >= some) continue;
+- #pragma unroll
+-                 for (int i
++             for (int n = 0; n < 3; ++n) {
++                 if (n >= some) continue;
++ #pragma unroll
++                 for (int i
+
+== rows that are there are skipped with those that are not
+in ep/way_back.cuh
+- __ballot_sync(kAllLanes, at >= 0);
++ __ballot_sync(kAllLanes, at > 0);
+
+== the sum of a row of this rank is not sent
+in ep/way_back.cuh
+- for_units<true>(rows,
++ for_units<false>(rows,
+
+== products are rounded with their sum
+in ep/cast.cuh
+- sum[7] += product(factor, high_bf16(packed.w));
++ sum[7] = fused(factor, high_bf16(packed.w), sum[7]);
+";
+
+#[test]
+fn planted_bugs_of_sums_are_found() {
+    all_are_found(BUGS_OF_SUMS, 6, |_, seed, planted| merged((3, 4, 2064, seed + 1), planted));
 }
 
 /// Bugs of the way back: what they change in its header.

@@ -2,16 +2,21 @@
 //! one adds the slots of each token up.
 //!
 //! What it gains over a pull: no announcement, no round trip to fetch a row, nothing to wait for at the end;
-//! and several warps carry a row, and add up a token, where both are few.
+//! and several warps carry a row, and add up a token, where both are few. What goes back may be a sum of rows,
+//! which is then made where it is sent: no kernel before it, and no memory between them.
 
 use super::values::is_name;
 use super::{Forms, Unfit};
 use crate::ir::parts::parts;
 use crate::ir::slots::{Arrival, arrival};
 use crate::ir::{
-    Action, BinaryOp, Blocks, Channel, Domain, Elem, Expr, Field, FieldValue, NameKind, PeerSet,
-    Pipeline, Role, Share, Stmt, Transport,
+    Action, BinaryOp, Blocks, Channel, DimKind, Domain, Elem, Expr, Field, FieldValue, NameKind,
+    PeerSet, Pipeline, Role, Share, Stmt, Transport,
 };
+use crate::schedule::typed::{elem_of, rank_of};
+
+/// A lane has each row of a sum.
+const ROWS_OF_SUM: i64 = 32;
 
 /// A field's name, and what it is given.
 type Named<'s> = (&'s str, &'s Expr);
@@ -28,12 +33,28 @@ pub(crate) struct WayBack<'s> {
     pub(crate) end: &'s Expr,
     /// The token of a row there.
     pub(crate) token: &'s Expr,
-    /// What is sent: the row, and the numbers beside it, with the name of their field.
-    pub(crate) sent: &'s Expr,
-    pub(crate) numbers: Option<Named<'s>>,
+    pub(crate) sent: Sent<'s>,
     /// The role that adds up, and its gather.
     pub(crate) sums: &'s Role,
     pub(crate) gather: &'s Stmt,
+}
+
+/// What goes back of a row that came.
+pub(crate) enum Sent<'s> {
+    /// A row as it lies, and numbers beside it, with the name of their field.
+    Row { row: &'s Expr, numbers: Option<Named<'s>> },
+    /// The rows of a list, each times a factor, added up.
+    Sum(SumOfRows<'s>),
+}
+
+/// `sum(at in list: factor * row as f32) as bf16`
+pub(crate) struct SumOfRows<'s> {
+    pub(crate) list: &'s Expr,
+    pub(crate) at: &'s str,
+    pub(crate) factor: &'s Expr,
+    pub(crate) row: &'s Expr,
+    /// How long lists are.
+    pub(crate) most: &'s Expr,
 }
 
 impl<'s> WayBack<'s> {
@@ -108,19 +129,25 @@ impl<'s> Forms<'s> {
         for number in [first, end, token] {
             self.check_here(push, number)?;
         }
-        let (sent, numbers) = self.sent_back(push, values, (channel, row))?;
-        let parts =
-            WayBack { channel, rows, push, row, first, end, token, sent, numbers, sums, gather };
-        Ok(parts)
+        let sent = self.sent_back(push, values, (channel, row))?;
+        Ok(WayBack { channel, rows, push, row, first, end, token, sent, sums, gather })
     }
 
-    /// The row that is sent, and the numbers beside it, with the name of their field.
     fn sent_back(
         &self,
         push: &Stmt,
         values: &'s [FieldValue],
         (channel, row): (&Channel, &str),
-    ) -> Result<(&'s Expr, Option<Named<'s>>), Unfit> {
+    ) -> Result<Sent<'s>, Unfit> {
+        if let [FieldValue { value, .. }] = values
+            && let Some(sum) = self.sum_of_rows(value, row)
+        {
+            for part in [sum.list, sum.factor, sum.row] {
+                self.refuse_optional(push, part)?;
+            }
+            self.check_here(push, sum.factor)?;
+            return Ok(Sent::Sum(sum));
+        }
         let (mut sent, mut numbers) = (None, None);
         let message = self.message(channel)?;
         for value in values {
@@ -136,7 +163,33 @@ impl<'s> Forms<'s> {
                 }
             }
         }
-        Ok((sent.ok_or_else(|| self.no_form(push))?, numbers))
+        Ok(Sent::Row { row: sent.ok_or_else(|| self.no_form(push))?, numbers })
+    }
+
+    /// A sum of rows of `bf16` that a short list of whole numbers names, as far as they are there.
+    fn sum_of_rows(&self, value: &'s Expr, row: &str) -> Option<SumOfRows<'s>> {
+        let Expr::Cast { value, elem: Elem::Bf16 } = value else { return None };
+        let Expr::Fold { prefix: false, binder: at, domain, body } = &**value else { return None };
+        let Domain::Row { row: list } = &**domain else { return None };
+        let Expr::Binary { op: BinaryOp::Mul, left: factor, right } = &**body else { return None };
+        let Expr::Cast { value: added, elem: Elem::F32 } = &**right else { return None };
+        let Expr::Element { tensor, .. } = list else { return None };
+        let most = self.tensor(tensor).ok()?.dims.last()?;
+        let fits = is_row_of(list, row)
+            && is_row_of(added, at)
+            && self.is_at_most(most, ROWS_OF_SUM)
+            && matches!(elem_of(self.ir, list), Elem::I32 | Elem::I64)
+            && (elem_of(self.ir, factor), rank_of(self.ir, factor)) == (Elem::F32, 0)
+            && elem_of(self.ir, added) == Elem::Bf16;
+        fits.then_some(SumOfRows { list, at, factor, row: added, most })
+    }
+
+    /// Whether a number of the shape is never above `most`.
+    fn is_at_most(&self, number: &Expr, most: i64) -> bool {
+        let Expr::Name { name, kind: NameKind::Dim } = number else { return false };
+        self.ir.dims.iter().any(|dim| {
+            dim.name == *name && matches!(dim.kind, DimKind::Given { high, .. } if high <= most)
+        })
     }
 
     fn is_floats(&self, field: &Field) -> bool {

@@ -161,7 +161,9 @@ impl<'a> RoleLowering<'a> {
         let k = self.names.fresh("k");
         let mut steps = Vec::new();
         let entry = self.value(scope, row, Some(&Term::index(&k)), &mut steps)?;
-        let value = found.clone().test(BinaryOp::Or, holds(entry));
+        // Named, so that no entry waits for what the one before was.
+        let here = self.named("here", holds(entry), &mut steps);
+        let value = found.clone().test(BinaryOp::Or, here);
         steps.push(Step::Set { place: found.clone(), value });
         let numbers = Numbers { from: Term::int(0), to: count, others: false };
         out.push(counted_loop(k, numbers, Takers::Alone, steps));

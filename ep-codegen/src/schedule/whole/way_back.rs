@@ -5,9 +5,9 @@ use crate::ir::{Elem, Expr};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
-use crate::schedule::rules::WayBack;
+use crate::schedule::rules::{Sent, SumOfRows, WayBack};
 use crate::schedule::scope::{Meaning, Scope};
-use crate::schedule::step::ParamType::Index;
+use crate::schedule::step::ParamType::{self, Index};
 use crate::schedule::step::Step;
 use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::Term;
@@ -38,25 +38,39 @@ impl Whole<'_, '_> {
         let token = self.of_row(back, |this, own, steps| {
             Ok(this.role.scalar(own, back.token, steps)?.converted(&Elem::I32))
         })?;
-        let floats = match back.numbers {
-            Some((field, _)) => Term::constant(Constant::field_count(&back.channel.message, field)),
-            None => Term::int(0),
-        };
-        let [sent, numbers] = self.rows_sent(back)?;
         out.push(Step::Says(back.rows.at.clone()));
         out.push(Step::Says(back.push.at.clone()));
-        let run = Symbol::method(&slots, "run").of(floats);
-        out.push(Step::Do(call(run, vec![rows, token, sent, numbers])));
+        let (run, sent) = match &back.sent {
+            Sent::Row { row, numbers } => {
+                let floats = match numbers {
+                    Some((field, _)) => {
+                        Term::constant(Constant::field_count(&back.channel.message, field))
+                    }
+                    None => Term::int(0),
+                };
+                let sent = self.rows_sent(back, row, numbers.as_ref().map(|(_, value)| *value))?;
+                (Symbol::method(&slots, "run").of(floats), sent.to_vec())
+            }
+            Sent::Sum(sum) => {
+                let most = self.role.scalar(&scope, sum.most, out)?;
+                let sent = self.rows_added(back, sum)?;
+                (Symbol::method(&slots, "run_sums").of(most), sent.to_vec())
+            }
+        };
+        out.push(Step::Do(call(run, [vec![rows, token], sent].concat())));
         Ok(())
     }
 
     /// The functions that say where a row that goes back lies, and the numbers beside it.
-    fn rows_sent(&mut self, back: &WayBack<'_>) -> Lowered<[Term; 2]> {
-        let sent = self.of_row(back, |this, own, steps| this.address(own, back.sent, steps))?;
-        let numbers = match back.numbers {
-            Some((_, value)) => {
-                self.of_row(back, |this, own, steps| this.address(own, value, steps))?
-            }
+    fn rows_sent(
+        &mut self,
+        back: &WayBack<'_>,
+        row: &Expr,
+        numbers: Option<&Expr>,
+    ) -> Lowered<[Term; 2]> {
+        let sent = self.of_row(back, |this, own, steps| this.address(own, row, steps))?;
+        let numbers = match numbers {
+            Some(value) => self.of_row(back, |this, own, steps| this.address(own, value, steps))?,
             None => {
                 let nothing = Term::name("nullptr", Elem::F32);
                 let nothing =
@@ -65,6 +79,34 @@ impl Whole<'_, '_> {
             }
         };
         Ok([sent, numbers])
+    }
+
+    /// The functions that say which rows a row that goes back is the sum of, where one lies, and how often it
+    /// counts.
+    fn rows_added(&mut self, back: &WayBack<'_>, sum: &SumOfRows<'_>) -> Lowered<[Term; 3]> {
+        let list =
+            self.function(&[], &[(Index, back.row), (Index, "k")], |this, params, steps| {
+                let own = Scope::default().with(back.row, Meaning::Value(params[0].clone()));
+                let at = this.role.value(&own, sum.list, Some(&params[1]), steps)?;
+                Ok(Some(at.converted(&Elem::I64)))
+            })?;
+        let row = self.of_added(sum, |this, own, steps| this.address(own, sum.row, steps))?;
+        let factor = self.of_added(sum, |this, own, steps| {
+            Ok(this.role.scalar(own, sum.factor, steps)?.converted(&Elem::F32))
+        })?;
+        Ok([list, row, factor])
+    }
+
+    /// A function of a row that is added to one that goes back.
+    fn of_added(
+        &mut self,
+        sum: &SumOfRows<'_>,
+        make: impl FnOnce(&mut Self, &Scope, &mut Vec<Step>) -> Lowered<Term>,
+    ) -> Lowered<Term> {
+        self.function(&[], &[(ParamType::Value(Elem::I64), sum.at)], |this, params, steps| {
+            let own = Scope::default().with(sum.at, Meaning::Value(params[0].clone()));
+            make(this, &own, steps).map(Some)
+        })
     }
 
     /// A function of a row that goes back.
@@ -98,9 +140,14 @@ impl Whole<'_, '_> {
         out.push(Step::Says(back.gather.at.clone()));
         let tokens = self.role.numbers(&scope, domain, out)?.to.converted(&Elem::I32);
         let position = self.part_position(&scope, back.gather)?;
-        let [sent, numbers] = self.rows_sent(back)?;
-        let stores = self.sums(&scope, back.gather, &sum)?;
-        out.push(Step::Do(method(&sum, "run", vec![tokens, position, sent, numbers, stores])));
+        let mut args = vec![tokens, position];
+        // Sums are in slots, those of this rank too.
+        if let Sent::Row { row, numbers } = &back.sent {
+            let numbers = numbers.as_ref().map(|(_, value)| *value);
+            args.extend(self.rows_sent(back, row, numbers)?);
+        }
+        args.push(self.sums(&scope, back.gather, &sum)?);
+        out.push(Step::Do(method(&sum, "run", args)));
         Ok(())
     }
 }

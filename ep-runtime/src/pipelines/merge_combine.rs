@@ -1,0 +1,50 @@
+//! `merge-combine`: what the experts of a rank made of a row, added up and sent back once, in one launch.
+
+use super::decode_dispatch::DecodeDispatch;
+use super::pack::Pack;
+use crate::pipeline;
+pub use merge_combine::*;
+
+pipeline! {
+    /// Adds up what the experts of each rank made of a token, each times its weight, and then what comes back of the
+    /// token from the ranks, in order of choice and of rank, for calls of few tokens.
+    ///
+    /// It is `decode-combine` for rows that `pack` has copied to their experts: each sum is made where it is sent.
+    pub pipeline MergeCombine {
+        shape {
+            ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
+            max_tokens: 1..=1024,
+            let local_experts = ceil(experts, ranks),
+            let max_rows = ranks * max_tokens,
+        }
+        size tokens in 0..=max_tokens;
+        size received = rank_prefix[ranks, me];
+        uses handle DecodeDispatch {
+            rank_prefix: i32[ranks + 1, ranks], recv_src: i32[max_rows], send_row: i32[tokens, ranks],
+        };
+        uses handle Pack { packed_row: i32[received, topk], packed_weight: f32[local_experts * max_rows] };
+        input x: bf16[local_experts * max_rows, hidden];
+        output combined: bf16[tokens, hidden];
+        tune { back_warps: 8 in [4, 8], sum_warps: 8 in [8, 12] }
+
+        message Part { row x: bf16[hidden] }
+        channel back: slots<Part> over nvlink from Send to Reduce per all {
+            slot: [source, token: max_tokens], epochs: 2,
+        };
+
+        role Send on all blocks, back_warps warps, warps shared by source {
+            for row in rank_prefix[source, me]..rank_prefix[source + 1, me] {
+                push back[source] at recv_src[row] {
+                    x: sum(at in packed_row[row]: packed_weight[at] * x[at] as f32) as bf16,
+                };
+            }
+        }
+        role Reduce on all blocks, sum_warps warps, warps shared by token {
+            for token in tokens gather part from back[peer]
+                at (token + 1) * (send_row[token, peer] >= 0) as i32 - 1 across peer in ranks
+            {
+                store combined[token] = sum(part.x);
+            }
+        }
+    }
+}

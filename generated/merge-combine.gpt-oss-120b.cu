@@ -1,0 +1,142 @@
+// merge-combine
+// back_warps=8 experts=128 hidden=2880 local_experts=32 max_rows=512 max_tokens=128 ranks=4 sum_warps=8 topk=4
+// sm_80: 512 threads and 0 bytes of shared memory a block, at least 1 blocks
+//
+// Window, the same on every rank:
+//   back.slots       0x00000000    5898240 bytes  2 epochs x 512 slots x 5760; Send writes, Reduce reads
+//   back.flags       0x005a0000      32768 bytes  2 epochs x 512 slots x 4 x 8; Send writes, Reduce reads
+//   back.closed      0x005a8000         64 bytes  2 epochs x 4 peers x 1 x 8; Send writes, Reduce reads
+//   back.released    0x005a8080         16 bytes  4 peers x 4; Reduce writes, Send reads
+//   back.taken       0x005a8100         16 bytes  4 peers x 1 x 4; Send writes, Send reads
+//   back.closers     0x005a8180          4 bytes  1 word x 4; Send writes, Send reads
+//   back.readers     0x005a8200          4 bytes  1 word x 4; Reduce writes, Reduce reads
+// Message Part: row of 5760 bytes, meta record of 0 bytes
+#include <ep/way_back.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace merge_combine {
+
+struct Cfg {
+    static constexpr int kRanks = 4;
+    static constexpr int kHidden = 2880;
+    static constexpr int kTopk = 4;
+    static constexpr int kThreads = 512;
+
+    struct Back {
+        static constexpr int kChannel = 0;
+        static constexpr int kPeers = 4;
+        static constexpr int kEpochs = 2;
+        static constexpr int kKeys = 512;
+        static constexpr int kArrivals = 1;
+        static constexpr int kSourceStride = 128;
+        static constexpr int kShared = 1;
+        static constexpr bool kCounts = false;
+        static constexpr bool kSkipsOwn = false;
+        static constexpr bool kSkipsAbsent = false;
+        static constexpr int kSlotBytes = 5760;
+        static constexpr int kMeta = 5760;
+        static constexpr ep::u64 kSlots = 0x0;
+        static constexpr ep::u64 kFlags = 0x5a0000;
+        static constexpr ep::u64 kClosed = 0x5a8000;
+        static constexpr ep::u64 kReleased = 0x5a8080;
+        static constexpr ep::u64 kTaken = 0x5a8100;
+        static constexpr ep::u64 kClosers = 0x5a8180;
+        static constexpr ep::u64 kReaders = 0x5a8200;
+    };
+
+    struct Send {
+        static constexpr int kRole = 0;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+    };
+
+    struct Reduce {
+        static constexpr int kRole = 1;
+        static constexpr int kFirstWarp = 8;
+        static constexpr int kWarps = 8;
+    };
+};
+
+struct Args {
+    ep::Group group;
+    // run-time sizes
+    int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
+    // from the handle of DecodeDispatch
+    const ep::i32* rank_prefix;
+    const ep::i32* recv_src;
+    const ep::i32* send_row;
+    // from the handle of Pack
+    const ep::i32* packed_row;
+    const float* packed_weight;
+    // input x: bf16[local_experts * max_rows, hidden]
+    const ep::bf16* x;
+    // output combined: bf16[tokens, hidden]
+    ep::bf16* combined;
+};
+
+/// role Send on all blocks, back_warps warps, warps shared by source
+__device__ __forceinline__ void send(const Args& args, ep::Team& team) {
+    const int me = args.group.rank;
+    ep::BackOut<Cfg::Back> back(team);
+    // +23  for row in rank_prefix[source, me]..rank_prefix[source + 1, me]
+    // +24  push back[source] at recv_src[row] { x: sum(at in packed_row[row]: packed_weight[at] *
+    //     x[at] as f32) as bf16 }
+    // W1: publishes messages of back, for Reduce +30
+    // W2: takes credit of back, from Reduce +30
+    back.run_sums<Cfg::kTopk>(
+        [&](int source) {
+            return ep::span_of(args.rank_prefix[source * Cfg::kRanks + me],
+                args.rank_prefix[(source + 1) * Cfg::kRanks + me]);
+        },
+        [&](int row) { return args.recv_src[row]; },
+        [&](int row, int k) {
+            return ep::i64{args.packed_row[ep::i64{row} * Cfg::kTopk + k]};
+        },
+        [&](ep::i64 at) { return &args.x[at * Cfg::kHidden]; },
+        [&](ep::i64 at) { return args.packed_weight[at]; });
+}
+
+/// role Reduce on all blocks, sum_warps warps, warps shared by token
+__device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
+    ep::BackIn<Cfg::Back> part(team);
+    // +30  for token in tokens gather part from back[peer] at (token + 1) * (send_row[token, peer]
+    //     >= 0) as i32 - 1 across peer in ranks
+    // W1: takes messages of back, from Send +24
+    // W2: publishes credit of back, for Send +24
+    part.run(ep::rows_of(args.tokens, args.tokens_from),
+        [&](int token, int peer) {
+            return static_cast<ep::i32>(
+                (ep::i64{token} + 1) * static_cast<ep::i32>(
+                    args.send_row[ep::i64{token} * Cfg::kRanks + peer] >= 0) - 1);
+        },
+        [&](int token) {
+            // +33  store combined[token] = sum(part.x)
+            part.store_row(&args.combined[ep::i64{token} * Cfg::kHidden]);
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+merge_combine(const __grid_constant__ Args args) {
+    const ep::Call call = ep::enter(args.group, [&] {
+        ep::back_begin<Cfg::Back>(args.group);
+    });
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (ep::is_between(warp, Cfg::Send::kFirstWarp, Cfg::Send::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Send::kRole, block, blocks,
+            warp - Cfg::Send::kFirstWarp, Cfg::Send::kWarps);
+        send(args, team);
+    }
+    if (ep::is_between(warp, Cfg::Reduce::kFirstWarp, Cfg::Reduce::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Reduce::kRole, block, blocks,
+            warp - Cfg::Reduce::kFirstWarp, Cfg::Reduce::kWarps);
+        reduce(args, team);
+    }
+    ep::leave(args.group, call);
+}
+}  // namespace merge_combine
