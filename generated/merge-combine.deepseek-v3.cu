@@ -1,6 +1,6 @@
 // merge-combine
-// back_warps=8 experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 ranks=8 sum_warps=8 topk=8
-// sm_90a: 512 threads and 0 bytes of shared memory a block, at least 1 blocks
+// back_warps=8 experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 ranks=8 sum_warps=4 topk=8
+// sm_90a: 384 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
 //   back.slots       0x00000000   29360128 bytes  2 epochs x 1024 slots x 14336; Send writes, Reduce reads
@@ -21,7 +21,7 @@ struct Cfg {
     static constexpr int kRanks = 8;
     static constexpr int kHidden = 7168;
     static constexpr int kTopk = 8;
-    static constexpr int kThreads = 512;
+    static constexpr int kThreads = 384;
 
     struct Back {
         static constexpr int kChannel = 0;
@@ -54,7 +54,7 @@ struct Cfg {
     struct Reduce {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 8;
-        static constexpr int kWarps = 8;
+        static constexpr int kWarps = 4;
     };
 };
 

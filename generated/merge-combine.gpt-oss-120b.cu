@@ -1,6 +1,6 @@
 // merge-combine
-// back_warps=8 experts=128 hidden=2880 local_experts=32 max_rows=512 max_tokens=128 ranks=4 sum_warps=8 topk=4
-// sm_80: 512 threads and 0 bytes of shared memory a block, at least 1 blocks
+// back_warps=8 experts=128 hidden=2880 local_experts=32 max_rows=512 max_tokens=128 ranks=4 sum_warps=4 topk=4
+// sm_80: 384 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
 //   back.slots       0x00000000    5898240 bytes  2 epochs x 512 slots x 5760; Send writes, Reduce reads
@@ -21,7 +21,7 @@ struct Cfg {
     static constexpr int kRanks = 4;
     static constexpr int kHidden = 2880;
     static constexpr int kTopk = 4;
-    static constexpr int kThreads = 512;
+    static constexpr int kThreads = 384;
 
     struct Back {
         static constexpr int kChannel = 0;
@@ -54,7 +54,7 @@ struct Cfg {
     struct Reduce {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 8;
-        static constexpr int kWarps = 8;
+        static constexpr int kWarps = 4;
     };
 };
 

@@ -1,6 +1,6 @@
 // pack  payload=fp8
 // experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 ranks=8 topk=8
-// sm_90a: 896 threads and 0 bytes of shared memory a block, at least 1 blocks
+// sm_90a: 384 threads and 0 bytes of shared memory a block, at least 1 blocks
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
 #include <ep/rows.cuh>
@@ -14,17 +14,17 @@ struct Cfg {
     static constexpr int kTopk = 8;
     static constexpr int kLocalExperts = 32;
     static constexpr int kMaxRows = 1024;
-    static constexpr int kThreads = 896;
+    static constexpr int kThreads = 384;
 
     struct Move {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
-        static constexpr int kWarps = 24;
+        static constexpr int kWarps = 8;
     };
 
     struct Count {
         static constexpr int kRole = 1;
-        static constexpr int kFirstWarp = 24;
+        static constexpr int kFirstWarp = 8;
         static constexpr int kWarps = 4;
     };
 };
@@ -40,12 +40,10 @@ struct Args {
     const float* x_scale;
     ep::i64 x_scale_stride;
     ep::i64 x_scale_block_stride;
-    // input expert_idx: i64[received, topk] in -1..local_experts distinct
-    const ep::i64* expert_idx;
-    ep::i64 expert_idx_stride;
-    // input weights: optional f32[received, topk]
-    const float* weights;
-    ep::i64 weights_stride;
+    // input recv_topk_idx: i64[max_rows, topk] in -1..local_experts
+    const ep::i64* recv_topk_idx;
+    // input recv_topk_weights: optional f32[max_rows, topk]
+    const float* recv_topk_weights;
     // output packed_x: payload[local_experts, max_rows, hidden]
     ep::e4m3* packed_x;
     float* packed_x_scale;
@@ -67,7 +65,7 @@ struct Args {
     float* packed_weight;
 };
 
-/// role Move on all blocks, 24 warps, one block a token
+/// role Move on all blocks, 8 warps, one block a token
 __device__ __forceinline__ void move(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     // +29  for row in 0..received
@@ -77,32 +75,41 @@ __device__ __forceinline__ void move(const Args& args, ep::Team& team) {
         const int row = static_cast<ep::i32>(unit / Cfg::kTopk);
         const int choice = static_cast<ep::i32>(unit % Cfg::kTopk);
         // +30  for choice in topk
-        // +31  let expert = expert_idx[row, choice]
-        const ep::i64 expert = args.expert_idx[row * args.expert_idx_stride + choice];
-        // +33  let before = row * (expert >= 0) as i32
-        const ep::i64 before = ep::i64{row} * static_cast<ep::i32>(expert >= 0);
-        // +34  let place = sum(earlier in 0..before: listed(expert_idx[earlier], expert) as i32)
+        // +31  let expert = recv_topk_idx[row, choice]
+        const ep::i64 expert = args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + choice];
+        // +33  let again = sum(earlier in 0..choice: (recv_topk_idx[row, earlier] == expert) as
+        //     i32)
         ep::i64 own = 0LL;
-        for (ep::i64 earlier = team.lane; earlier < before; earlier += ep::kLanes) {
-            bool found = false;
-            for (int k = 0; k < Cfg::kTopk; ++k) {
-                const bool here = args.expert_idx[earlier * args.expert_idx_stride + k] == expert;
-                found = found || here;
-            }
-            own += ep::i64{static_cast<ep::i32>(found)};
+        for (int earlier = team.lane; earlier < choice; earlier += ep::kLanes) {
+            own += ep::i64{static_cast<ep::i32>(
+                args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + earlier] == expert)};
         }
         const ep::i64 sum = ep::sum_of_lanes(own);
-        const ep::i64 place = sum;
-        // +35  record packed_row[row, choice] = (expert * max_rows + place + 1) * (expert >= 0) as
-        //     i32 - 1
-        if (team.leader()) {
-            args.packed_row[ep::i64{row} * Cfg::kTopk + choice] = static_cast<ep::i32>(
-                (expert * Cfg::kMaxRows + place + 1) * static_cast<ep::i32>(expert >= 0) - 1);
+        const ep::i64 again = sum;
+        // +34  let has = (expert >= 0 && again == 0) as i32
+        const int has = static_cast<ep::i32>(expert >= 0 && again == 0);
+        // +36  let before = row * has
+        const ep::i64 before = ep::i64{row} * has;
+        // +37  let place = sum(earlier in 0..before: listed(recv_topk_idx[earlier], expert) as i32)
+        ep::i64 own_2 = 0LL;
+        for (ep::i64 earlier_2 = team.lane; earlier_2 < before; earlier_2 += ep::kLanes) {
+            bool found = false;
+            for (int k = 0; k < Cfg::kTopk; ++k) {
+                const bool here = args.recv_topk_idx[earlier_2 * Cfg::kTopk + k] == expert;
+                found = found || here;
+            }
+            own_2 += ep::i64{static_cast<ep::i32>(found)};
         }
-        // +36  for once in 0..1 where expert >= 0
-        for (int once = 0; once < 1 && !team.stopped; ++once) {
-            if (!(expert >= 0)) continue;
-            // +37  store packed_x[expert, place] = x[row]
+        const ep::i64 sum_2 = ep::sum_of_lanes(own_2);
+        const ep::i64 place = sum_2;
+        // +38  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
+        if (team.leader()) {
+            args.packed_row[ep::i64{row} * Cfg::kTopk + choice] =
+                static_cast<ep::i32>((expert * Cfg::kMaxRows + place + 1) * has - 1);
+        }
+        // +39  for once in 0..has
+        for (int once = 0; once < has && !team.stopped; ++once) {
+            // +40  store packed_x[expert, place] = x[row]
             ep::copy_row<ep::e4m3>(team,
                 &args.packed_x[(expert * Cfg::kMaxRows + place) * Cfg::kHidden],
                 &args.x[row * args.x_stride], Cfg::kHidden);
@@ -111,15 +118,21 @@ __device__ __forceinline__ void move(const Args& args, ep::Team& team) {
                     + i_2 * args.packed_x_scale_block_stride] =
                     args.x_scale[row * args.x_scale_stride + i_2 * args.x_scale_block_stride];
             }
-            // +38  record src_info[expert, place] = recv_src[row]
+            // +41  record src_info[expert, place] = recv_src[row]
             if (team.leader()) {
                 args.src_info[expert * Cfg::kMaxRows + place] = args.recv_src[row];
             }
-            // +39  record packed_weight[expert * max_rows + place] = weights[row, choice]
-            if (args.weights != nullptr) {
+            // +42  record packed_weight[expert * max_rows + place] = sum(entry in topk:
+            //     recv_topk_weights[row, entry] * (recv_topk_idx[row, entry] == expert) as f32)
+            if (args.recv_topk_weights != nullptr) {
+                float sum_3 = 0.0f;
+                for (int entry = 0; entry < Cfg::kTopk; ++entry) {
+                    sum_3 += ep::product(args.recv_topk_weights[ep::i64{row} * Cfg::kTopk + entry],
+                        static_cast<float>(
+                            args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + entry] == expert));
+                }
                 if (team.leader()) {
-                    args.packed_weight[expert * Cfg::kMaxRows + place] =
-                        args.weights[row * args.weights_stride + choice];
+                    args.packed_weight[expert * Cfg::kMaxRows + place] = sum_3;
                 }
             }
         }
@@ -133,55 +146,54 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
         unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks && !team.stopped; unit += team.count()) {
         const int local_expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
-        // +45  let first = sum(row in 0..rank_prefix[source, me]: listed(expert_idx[row],
+        // +49  let first = sum(row in 0..rank_prefix[source, me]: listed(recv_topk_idx[row],
         //     local_expert) as i32)
         ep::i64 own = 0LL;
         for (int row = team.lane; row < args.rank_prefix[source * Cfg::kRanks + me];
             row += ep::kLanes) {
             bool found = false;
             for (int k = 0; k < Cfg::kTopk; ++k) {
-                const bool here = args.expert_idx[row * args.expert_idx_stride + k] == local_expert;
+                const bool here = args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + k] == local_expert;
                 found = found || here;
             }
             own += ep::i64{static_cast<ep::i32>(found)};
         }
         const ep::i64 sum = ep::sum_of_lanes(own);
         const ep::i64 first = sum;
-        // +46  let count = sum(row in rank_prefix[source, me]..rank_prefix[source + 1, me]:
-        //     listed(expert_idx[row], local_expert) as i32)
+        // +50  let count = sum(row in rank_prefix[source, me]..rank_prefix[source + 1, me]:
+        //     listed(recv_topk_idx[row], local_expert) as i32)
         ep::i64 own_2 = 0LL;
         for (ep::i64 row_2 = ep::i64{args.rank_prefix[source * Cfg::kRanks + me]} + team.lane;
             row_2 < args.rank_prefix[(source + 1) * Cfg::kRanks + me]; row_2 += ep::kLanes) {
             bool found_2 = false;
             for (int k_2 = 0; k_2 < Cfg::kTopk; ++k_2) {
-                const bool here_2 =
-                    args.expert_idx[row_2 * args.expert_idx_stride + k_2] == local_expert;
+                const bool here_2 = args.recv_topk_idx[row_2 * Cfg::kTopk + k_2] == local_expert;
                 found_2 = found_2 || here_2;
             }
             own_2 += ep::i64{static_cast<ep::i32>(found_2)};
         }
         const ep::i64 sum_2 = ep::sum_of_lanes(own_2);
         const ep::i64 count = sum_2;
-        // +47  record range_first[local_expert, source] = first
+        // +51  record range_first[local_expert, source] = first
         if (team.leader()) {
             args.range_first[ep::i64{local_expert} * Cfg::kRanks + source] =
                 static_cast<ep::i32>(first);
         }
-        // +48  record range_count[local_expert, source] = count
+        // +52  record range_count[local_expert, source] = count
         if (team.leader()) {
             args.range_count[ep::i64{local_expert} * Cfg::kRanks + source] =
                 static_cast<ep::i32>(count);
         }
-        // +49  add statistics[local_expert] = count
+        // +53  add statistics[local_expert] = count
         if (args.statistics != nullptr) {
             if (team.leader()) {
                 ep::add_count(&args.statistics[local_expert], static_cast<ep::i32>(count));
             }
         }
-        // +50  for once in 0..1 where source == ranks - 1
+        // +54  for once in 0..1 where source == ranks - 1
         for (int once = team.lane; once < 1; once += ep::kLanes) {
             if (!(source == Cfg::kRanks - 1)) continue;
-            // +51  store packed_count[local_expert] = first + count
+            // +55  store packed_count[local_expert] = first + count
             args.packed_count[local_expert] = static_cast<ep::i32>(first + count);
         }
     }

@@ -80,6 +80,8 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     row("pack", "gpt-oss-120b-bf16", Sm80, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("experts", "128")]),
     row("merge-combine", "deepseek-v3", Sm90a, &[]),
     row("merge-combine", "gpt-oss-120b", Sm80, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("experts", "128")]),
+    row("spread-combine", "deepseek-v3", Sm90a, &[]),
+    row("spread-combine", "gpt-oss-120b", Sm80, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("experts", "128")]),
     row("nvl-combine", "deepseek-v3-pull", Sm90a, &[]),
     row("nvl-combine", "deepseek-v3-4-ranks-pull", Sm90a, &[("ranks", "4")]),
     row("nvl-combine", "deepseek-v3-4-ranks-ring", Sm90a, &[("ranks", "4"), ("via", "ring")]),

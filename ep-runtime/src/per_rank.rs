@@ -1,7 +1,8 @@
 //! Low-latency calls whose rows travel once for each rank, and not once for each expert.
 //!
-//! A token of eight experts on few ranks has several of them on each: [`PerRank`] sends its row there once, packs it by
-//! expert where it arrives, and adds up there what the experts made of it, so that one row comes back from each rank.
+//! A token of eight experts on few ranks has several of them on each: [`PerRank`] sends its row there once, and packs it by
+//! expert where it arrives. With weights that came along, what the experts made of it is added up there, so that one row
+//! comes back from each rank; else all of these come back, and are added up where the weights are.
 //! Calls take and leave what those of `low-latency-dispatch` and `low-latency-combine` do. They run in one go, within a
 //! node, and wait for every rank: phases, networks and ranks that are left out are for the others.
 //!
@@ -42,14 +43,10 @@ use crate::error::CallError;
 use crate::group::Group;
 use crate::pipelines::low_latency_dispatch::{Inputs, Outputs, Payload};
 use crate::pipelines::{
-    Cast, DecodeDispatch, MergeCombine, Pack, Weigh, cast, decode_dispatch, merge_combine, pack,
-    weigh,
+    Cast, DecodeDispatch, MergeCombine, Pack, SpreadCombine, cast, decode_dispatch, merge_combine,
+    pack, spread_combine,
 };
 use crate::tensor::{Bf16, DeviceTensor};
-
-/// Tokens whose weights a block sends to a rank, for all ranks together, and the fewest blocks of such a kernel.
-const WEIGHTS_A_BLOCK: usize = 8;
-const LEAST_BLOCKS: usize = 4;
 
 /// The numbers of such calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,9 +64,9 @@ pub struct Shape {
 /// What call brings the weights of the experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weights {
-    /// The dispatch: they travel with the rows.
+    /// The dispatch: they travel with the rows, and one sum comes back from each rank.
     AtDispatch,
-    /// The combine, which takes them to the ranks of the experts first.
+    /// The combine: rows come back once for each expert.
     AtCombine,
 }
 
@@ -84,10 +81,10 @@ pub struct PerRank {
     ranks: Vec<Arc<Passing>>,
 }
 
-/// The kernels of combines.
-struct Back {
-    weigh: Option<weigh::Kernel>,
-    combine: merge_combine::Kernel,
+/// The kernel of combines.
+enum Back {
+    Merge(merge_combine::Kernel),
+    Spread(spread_combine::Kernel),
 }
 
 /// What passes through a rank.
@@ -105,11 +102,12 @@ pub struct Tables {
     pub places: pack::Handle,
 }
 
-/// A dispatch that has been launched.
+/// A dispatch that has been launched. A combine that brings the weights reads its `topk_idx` again.
 #[derive(Debug, Clone)]
 pub struct Dispatched {
     tables: Tables,
-    tokens: usize,
+    topk_idx: DeviceTensor<i64, 2>,
+    expert_begin: DeviceTensor<i32, 1>,
 }
 
 impl PerRank {
@@ -140,8 +138,11 @@ impl PerRank {
         };
         let dispatch = DecodeDispatch::prepare(group, own, options)?;
         let own = pack::Shape { hidden, topk, experts, max_tokens, received };
-        let options =
-            pack::Options { payload: of_pack, weights: at_dispatch, ..Default::default() };
+        let options = pack::Options {
+            payload: of_pack,
+            recv_topk_weights: at_dispatch,
+            ..Default::default()
+        };
         let pack = Pack::prepare(group, own, options)?;
         let back = Back::prepare(group, shape, weights)?;
         let passing = |rank| {
@@ -168,9 +169,11 @@ impl PerRank {
 
     /// Bytes of the windows on a rank: the local kernels need none.
     pub fn window_bytes(&self) -> i64 {
-        let weigh = self.back.weigh.as_ref().map(|it| it.core.plan());
-        let plans = [self.dispatch.core.plan(), self.back.combine.core.plan()];
-        plans.into_iter().chain(weigh).map(|plan| plan.window_bytes).sum()
+        let back = match &self.back {
+            Back::Merge(kernel) => kernel.core.plan(),
+            Back::Spread(kernel) => kernel.core.plan(),
+        };
+        self.dispatch.core.plan().window_bytes + back.window_bytes
     }
 
     /// Sends the row of each token to the ranks of its experts, which pack it for each of these. Weights that come
@@ -191,7 +194,10 @@ impl PerRank {
                 "rows that travel once for each rank do not tell how long ranks were waited for",
             ));
         }
-        check_weights(topk_weights, self.back.weigh.is_none(), "dispatch")?;
+        let are_due = matches!(self.back, Back::Merge(_));
+        if topk_weights.is_some() != are_due {
+            return Err(weights_of("dispatch", are_due));
+        }
         self.group.check(rank)?;
         let tables = tables.first(tokens as usize);
         let (cast, x) = self.bind_cast(rank, call, &inputs.x, passing)?;
@@ -210,7 +216,8 @@ impl PerRank {
             Box::new((Arc::clone(passing), given, tables.clone()))
         };
         self.group.launch(rank, call, cast.iter().chain([&sent, &pack]), || kept())?;
-        Ok(Dispatched { tables, tokens: tokens as usize })
+        let (topk_idx, expert_begin) = (inputs.topk_idx.clone(), inputs.expert_begin.clone());
+        Ok(Dispatched { tables, topk_idx, expert_begin })
     }
 
     /// The kernel that casts rows, if they travel in another form, and the rows as they travel.
@@ -253,8 +260,8 @@ impl PerRank {
         let came = &passing.received;
         let inputs = pack::Inputs {
             x: (&came.recv_x).into(),
-            expert_idx: came.recv_topk_idx.clone(),
-            weights: came.recv_topk_weights.clone(),
+            recv_topk_idx: came.recv_topk_idx.clone(),
+            recv_topk_weights: came.recv_topk_weights.clone(),
         };
         let outputs = pack::Outputs {
             packed_x: (&outputs.packed_x).into(),
@@ -264,8 +271,7 @@ impl PerRank {
         self.pack.bind_into(rank, call, &inputs, &outputs, &tables.routes, &tables.places)
     }
 
-    /// Adds up what the experts of each rank made of a row, and what comes back of each token. The weights come with
-    /// the dispatch or here.
+    /// Adds up what the experts made of the rows of each token. The weights come with the dispatch or here.
     pub fn combine(
         &self,
         rank: usize,
@@ -275,40 +281,16 @@ impl PerRank {
         sent: &Dispatched,
         combined: &DeviceTensor<Bf16, 2>,
     ) -> Result<(), CallError> {
-        let Back { weigh, combine } = &self.back;
         fits("rows", rows.extents(), self.packed())?;
         let uneven = || mismatch("the rows of `rows` lie unequally far apart");
         let list = rows.as_list().ok_or_else(uneven)?;
-        check_weights(topk_weights, weigh.is_some(), "combine")?;
         self.group.check(rank)?;
-        let Tables { routes, places } = &sent.tables;
-        let weigh = weigh.as_ref().zip(topk_weights).map(|(weigh, weights)| {
-            let inputs = weigh::Inputs { topk_weights: weights.clone() };
-            let outputs = weigh::Outputs { weight: places.packed_weight.clone() };
-            let (args, none) = (weigh::Args::default(), weigh::Handle::default());
-            let call = &self.few_blocks(call, sent.tokens);
-            weigh.bind_into(rank, call, &inputs, &outputs, routes, places, &args, &none)
-        });
-        let weigh = weigh.transpose()?;
-        let inputs = merge_combine::Inputs { x: list };
-        let outputs = merge_combine::Outputs { combined: combined.clone() };
-        let args = merge_combine::Args { tokens: sent.tokens, tokens_from: None };
-        let none = merge_combine::Handle::default();
-        let combine =
-            combine.bind_into(rank, call, &inputs, &outputs, routes, places, &args, &none)?;
+        let bound = self.back.bind(rank, call, list, topk_weights, sent, combined)?;
         let kept = || {
             let given = (rows.clone(), topk_weights.cloned(), combined.clone());
             Box::new((given, sent.clone()))
         };
-        self.group.launch(rank, call, weigh.iter().chain([&combine]), || kept())
-    }
-
-    /// The call on as few SMs as weights need: its warps count one another, which takes the longer the more
-    /// there are.
-    fn few_blocks(&self, call: &CallOptions, tokens: usize) -> CallOptions {
-        let wanted = (tokens * self.group.ranks()).div_ceil(WEIGHTS_A_BLOCK).max(LEAST_BLOCKS);
-        let wanted = self.group.sms_of(u32::try_from(wanted).unwrap_or(u32::MAX));
-        CallOptions { sms: Some(call.sms.map_or(wanted, |most| most.min(wanted))), ..call.clone() }
+        self.group.launch(rank, call, [&bound], || kept())
     }
 
     fn passing(&self, rank: usize) -> Result<&Arc<Passing>, CallError> {
@@ -326,14 +308,51 @@ impl Back {
     fn prepare(group: &Group, shape: Shape, weights: Weights) -> Result<Back, CallError> {
         let Shape { hidden, topk, experts, max_tokens } = shape;
         let (tokens, received) = (max_tokens, group.ranks() * max_tokens);
-        let weigh = (weights == Weights::AtCombine).then(|| {
-            let shape = weigh::Shape { topk, experts, max_tokens, tokens, received };
-            Weigh::prepare(group, shape, weigh::Options::default())
-        });
-        let weigh = weigh.transpose()?;
-        let shape = merge_combine::Shape { hidden, topk, experts, max_tokens, tokens, received };
-        let combine = MergeCombine::prepare(group, shape, merge_combine::Options::default())?;
-        Ok(Back { weigh, combine })
+        Ok(match weights {
+            Weights::AtDispatch => {
+                let shape =
+                    merge_combine::Shape { hidden, topk, experts, max_tokens, tokens, received };
+                Back::Merge(MergeCombine::prepare(group, shape, Default::default())?)
+            }
+            Weights::AtCombine => {
+                let shape =
+                    spread_combine::Shape { hidden, topk, experts, max_tokens, tokens, received };
+                Back::Spread(SpreadCombine::prepare(group, shape, Default::default())?)
+            }
+        })
+    }
+
+    /// The kernel for what the experts made of the rows of a dispatch, by their packed places.
+    fn bind(
+        &self,
+        rank: usize,
+        call: &CallOptions,
+        x: DeviceTensor<Bf16, 2>,
+        topk_weights: Option<&DeviceTensor<f32, 2>>,
+        sent: &Dispatched,
+        combined: &DeviceTensor<Bf16, 2>,
+    ) -> Result<BoundCall<'_>, CallError> {
+        let Tables { routes, places } = &sent.tables;
+        let combined = combined.clone();
+        match (self, topk_weights) {
+            (Back::Merge(kernel), None) => {
+                let inputs = merge_combine::Inputs { x };
+                let outputs = merge_combine::Outputs { combined };
+                let tokens = sent.topk_idx.extents()[0] as usize;
+                let args = merge_combine::Args { tokens, tokens_from: None };
+                let none = merge_combine::Handle::default();
+                kernel.bind_into(rank, call, &inputs, &outputs, routes, places, &args, &none)
+            }
+            (Back::Spread(kernel), Some(weights)) => {
+                let topk_weights = weights.clone();
+                let (topk_idx, expert_begin) = (sent.topk_idx.clone(), sent.expert_begin.clone());
+                let inputs = spread_combine::Inputs { x, topk_idx, topk_weights, expert_begin };
+                let outputs = spread_combine::Outputs { combined };
+                let (args, none) = (spread_combine::Args::default(), Default::default());
+                kernel.bind_into(rank, call, &inputs, &outputs, routes, places, &args, &none)
+            }
+            (back, _) => Err(weights_of("combine", matches!(back, Back::Spread(_)))),
+        }
     }
 }
 
@@ -358,17 +377,10 @@ fn payloads(payload: Payload) -> (Option<cast::Payload>, decode_dispatch::Payloa
     }
 }
 
-/// Refuses weights that the other call brings, and a call without those that it has to bring.
-fn check_weights(
-    weights: Option<&DeviceTensor<f32, 2>>,
-    are_due: bool,
-    call: &str,
-) -> Result<(), CallError> {
-    if weights.is_some() == are_due {
-        return Ok(());
-    }
+/// Why a call is refused that brings weights which the other one brings, or none that it has to bring.
+fn weights_of(call: &str, are_due: bool) -> CallError {
     let due = if are_due { "have to" } else { "do not" };
-    Err(mismatch(&format!("`topk_weights` {due} come with the {call}")))
+    mismatch(&format!("`topk_weights` {due} come with the {call}"))
 }
 
 /// Refuses a tensor of another shape.

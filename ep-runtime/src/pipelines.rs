@@ -17,6 +17,7 @@ pub mod node_layout;
 pub mod nvl_combine;
 pub mod nvl_dispatch;
 pub mod pack;
+pub mod spread_combine;
 
 pub use decode_combine::DecodeCombine;
 pub use decode_dispatch::DecodeDispatch;
@@ -31,7 +32,8 @@ pub use node_dispatch::NodeDispatch;
 pub use node_layout::{NodeLayout, NodeNotify, node_notify};
 pub use nvl_combine::NvlCombine;
 pub use nvl_dispatch::NvlDispatch;
-pub use pack::{Cast, Pack, Weigh, cast, weigh};
+pub use pack::{Cast, Pack, cast};
+pub use spread_combine::SpreadCombine;
 
 use crate::pipeline::AnyPipeline;
 
@@ -54,6 +56,6 @@ pub const ALL: [AnyPipeline; 19] = [
     AnyPipeline::of::<LowLatencyCombine>(),
     AnyPipeline::of::<Cast>(),
     AnyPipeline::of::<Pack>(),
-    AnyPipeline::of::<Weigh>(),
     AnyPipeline::of::<MergeCombine>(),
+    AnyPipeline::of::<SpreadCombine>(),
 ];

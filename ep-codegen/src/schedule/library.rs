@@ -78,6 +78,7 @@ pub mod ep {
             all_blocks, Call, clear, enter, Group, is_alive, is_between, kLanes, leave, Net, product,
             Sequence, Team, Units,
         }
+        spread_back { SpreadIn, SpreadOut }
         way_back { back_begin, BackIn, BackOut }
         wide {
             cast_row, cast_slice, for_parts, for_some_rows, get_wide, kWide, row_if, set_wide,

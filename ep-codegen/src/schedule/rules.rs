@@ -13,6 +13,7 @@ mod forms;
 mod local_rows;
 mod one_launch;
 mod sending;
+mod spread;
 mod staged;
 mod sums;
 mod taking;
@@ -27,6 +28,7 @@ pub use fanout::{Fanout, Reached};
 pub(crate) use one_launch::OneLaunch;
 pub(crate) use one_launch::{Counted, counted_field};
 pub(crate) use sending::is_position;
+pub(crate) use spread::Spread;
 pub use staged::Staged;
 pub(crate) use team::{is_prefix, takes_warps};
 pub(crate) use way_back::{Sent, SumOfRows, WayBack};
@@ -116,6 +118,9 @@ pub fn check(ir: &Pipeline, role: &Role) -> Result<(), Unfit> {
     let forms = Forms { ir };
     if one_launch::is_candidate(ir, role) {
         return forms.one_launch(role).map(drop);
+    }
+    if spread::is_candidate(ir) {
+        return forms.spread().map(drop);
     }
     if way_back::is_candidate(ir) {
         return forms.way_back().map(drop);

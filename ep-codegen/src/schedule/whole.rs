@@ -12,18 +12,19 @@ mod looked_at;
 mod one_launch;
 mod placed;
 mod ring;
+mod spread;
 mod team;
 mod way_back;
 
-use super::rules::{OneLaunch, WayBack, pushes_direct};
+use super::rules::{OneLaunch, Spread, WayBack, pushes_direct};
 use super::scope::Scope;
 use super::step::{Lambda, Param, ParamType, Step};
 use super::term::{Node, Term};
 use super::{Lowered, RoleLowering};
 use crate::ir::naming::snake;
 use crate::ir::{
-    Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, Place, Role, Share, Source, Stmt,
-    Tensor, walk,
+    Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, Pipeline, Place, Role, Share, Source,
+    Stmt, Tensor, walk,
 };
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
@@ -48,13 +49,18 @@ pub(super) fn entered(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
     let (ir, mut steps) = (role.ir, Vec::new());
     if let Some(one) = OneLaunch::of(ir) {
         Whole::of(role).counts_routes(&one, &mut steps)?;
-    } else if let Some(back) = WayBack::of(ir) {
-        let begin = ep::back_begin.of(cfg_of(back.channel));
+    } else if let Some(channel) = back_channel(ir) {
+        let begin = ep::back_begin.of(cfg_of(channel));
         steps.push(Step::Do(call(begin, vec![name("args.group")])));
     } else {
         return Err(broken("they do nothing"));
     }
     Ok(steps)
+}
+
+/// The slots through which rows go back to their tokens.
+fn back_channel(ir: &Pipeline) -> Option<&Channel> {
+    WayBack::of(ir).map(|back| back.channel).or_else(|| Spread::of(ir).map(|spread| spread.channel))
 }
 
 /// A role on its way to such steps.
@@ -83,6 +89,10 @@ impl<'r, 'a> Whole<'r, 'a> {
         }
         if let Some(back) = WayBack::of(self.role.ir) {
             self.way_back(&back, &mut out)?;
+            return Ok(out);
+        }
+        if let Some(spread) = Spread::of(self.role.ir) {
+            self.spread(&spread, &mut out)?;
             return Ok(out);
         }
         let twin = twin_of(self.role.ir, self.role.role);

@@ -63,7 +63,7 @@ pipeline! {
                 push rail[node] { x: sum(part.x), weights: sum(part.weights) };
             }
         }
-        role RdmaReceive on even blocks, 8 warps, warps shared by token {
+        role RdmaReceive on even blocks, 4 warps, warps shared by token {
             for token in stripe gather part from rail[node] at send_rail_head[token, node] across node in nodes {
                 store combined[token] = sum(part.x) + bias[token];
                 store combined_weights[token] = sum(part.weights);

@@ -1,6 +1,5 @@
-//! `cast`, `pack` and `weigh`: what a `decode-dispatch` lacks of a low-latency dispatch, and what a `merge-combine` needs.
-//! Rows are cast before they go; those that came once for all experts of this rank are copied to each of them; and weights
-//! come with the rows or later.
+//! `cast` and `pack`: what a `decode-dispatch` lacks of a low-latency dispatch. Rows are cast before they go, and those that
+//! came once for all experts of this rank are copied to each of them. `merge-combine` and `spread-combine` bring them back.
 
 use super::decode_dispatch::DecodeDispatch;
 use crate::pipeline;
@@ -45,8 +44,8 @@ pipeline! {
         uses handle DecodeDispatch { rank_prefix: i32[ranks + 1, ranks], recv_src: i32[max_rows] };
         input
             x: payload[received, hidden],
-            expert_idx: i64[received, topk] in -1..local_experts distinct,
-            weights: optional f32[received, topk];
+            recv_topk_idx: i64[max_rows, topk] in -1..local_experts,
+            recv_topk_weights: optional f32[max_rows, topk];
         output packed_x: payload[local_experts, max_rows, hidden], packed_count: i32[local_experts];
         // What arrives for each expert is added up over calls.
         inout statistics: optional i32[local_experts];
@@ -57,71 +56,34 @@ pipeline! {
             packed_row: i32[received, topk],
             packed_weight: f32[local_experts * max_rows];
 
-        role Move on all blocks, 24 warps, one block a token {
+        role Move on all blocks, 8 warps, one block a token {
             for row in 0..received {
                 for choice in topk {
-                    let expert = expert_idx[row, choice];
-                    // Nobody counts for an expert on another rank.
-                    let before = row * (expert >= 0) as i32;
-                    let place = sum(earlier in 0..before: listed(expert_idx[earlier], expert) as i32);
-                    record packed_row[row, choice] = (expert * max_rows + place + 1) * (expert >= 0) as i32 - 1;
-                    for once in 0..1 where expert >= 0 {
+                    let expert = recv_topk_idx[row, choice];
+                    // Entries of a token that name one expert share a row of it, which the first of them has.
+                    let again = sum(earlier in 0..choice: (recv_topk_idx[row, earlier] == expert) as i32);
+                    let has = (expert >= 0 && again == 0) as i32;
+                    // Nobody counts for the others.
+                    let before = row * has;
+                    let place = sum(earlier in 0..before: listed(recv_topk_idx[earlier], expert) as i32);
+                    record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1;
+                    for once in 0..has {
                         store packed_x[expert, place] = x[row];
                         record src_info[expert, place] = recv_src[row];
-                        record packed_weight[expert * max_rows + place] = weights[row, choice];
+                        record packed_weight[expert * max_rows + place] = sum(entry in topk:
+                            recv_topk_weights[row, entry] * (recv_topk_idx[row, entry] == expert) as f32);
                     }
                 }
             }
         }
         role Count on all blocks, 4 warps, warps shared by (local_expert, source) {
-            let first = sum(row in 0..rank_prefix[source, me]: listed(expert_idx[row], local_expert) as i32);
-            let count = sum(row in rank_prefix[source, me]..rank_prefix[source + 1, me]: listed(expert_idx[row], local_expert) as i32);
+            let first = sum(row in 0..rank_prefix[source, me]: listed(recv_topk_idx[row], local_expert) as i32);
+            let count = sum(row in rank_prefix[source, me]..rank_prefix[source + 1, me]: listed(recv_topk_idx[row], local_expert) as i32);
             record range_first[local_expert, source] = first;
             record range_count[local_expert, source] = count;
             add statistics[local_expert] = count;
             for once in 0..1 where source == ranks - 1 {
                 store packed_count[local_expert] = first + count;
-            }
-        }
-    }
-
-    /// Brings the weights of a combine to where the rows are added up, for dispatches that had none.
-    pub pipeline Weigh {
-        shape {
-            ranks: 1..=64, topk: 1..=32, experts: 1..=4096, max_tokens: 1..=1024,
-            let local_experts = ceil(experts, ranks),
-            let max_rows = ranks * max_tokens,
-        }
-        // A message is three loads one after another: few to a warp.
-        tune { shares: 32 in [4, 8, 16, 32, 64] }
-        size tokens in 0..=max_tokens;
-        size received = rank_prefix[ranks, me];
-        uses handle DecodeDispatch { rank_prefix: i32[ranks + 1, ranks], send_row: i32[tokens, ranks] };
-        uses handle Pack { packed_row: i32[received, topk] };
-        input topk_weights: f32[tokens, topk];
-        output weight: f32[local_experts * max_rows];
-
-        message Weights { place: i32, weights: f32[topk] }
-        channel told: slots<Weights> over nvlink from Send to Take per all {
-            slot: [source, arrival: max_tokens], epochs: 2,
-        };
-
-        role Send on all blocks, 4 warps, one block a token {
-            for token in tokens {
-                for peer in ranks where send_row[token, peer] >= 0 {
-                    push told[peer] { place: send_row[token, peer], weights: topk_weights[token] };
-                }
-            }
-            close told;
-        }
-        role Take on all blocks, 4 warps, warps shared by (source, share) {
-            for message in told[source] where message.index % shares == share {
-                for choice in topk {
-                    let at = packed_row[message.place, choice];
-                    for once in 0..1 where at >= 0 {
-                        store weight[at] = message.weights[choice];
-                    }
-                }
             }
         }
     }

@@ -83,6 +83,71 @@ __device__ __forceinline__ u64* back_words(char* window, i64 set, int key) {
     return reinterpret_cast<u64*>(window + Slots::kFlags) + slot * kQuarters;
 }
 
+/// Calls `each(row, quarter, quarters)` for this warp's share of `rows` rows: so many quarters of a row, from
+/// that one on. False from it ends that, and so does a stop.
+template <class Cut, class Each>
+__device__ __forceinline__ void for_quarters(const Team& team, int rows, Each each) {
+    const int quarters = Cut::quarters(rows, team.count());
+    const int parts = kQuarters / quarters;
+#pragma unroll 1
+    for (int unit = team.spread(); unit < rows * parts && !team.stopped; unit += team.count()) {
+        if (!each(unit / parts, unit % parts * quarters, quarters)) return;
+    }
+}
+
+/// How rows are cut of which several are loaded at once, and how many.
+template <class Slots>
+using CutOfSome = BackCut<Slots, 4>;
+constexpr int kRowsAtOnce = 4;
+
+/// Loads the lane's units from `base` on of the rows that lanes of `left` have, as many as are loaded at once:
+/// `row(lane)`. Returns the lanes that are left; `took(n, lane)` is called for each row.
+template <class Cut, class Row, class Took>
+__device__ __forceinline__ u32 load_some(Quad (&quads)[kRowsAtOnce][Cut::kEach], u32 left, Row row,
+                                         int base, int end, Took took) {
+#pragma unroll
+    for (int n = 0; n < kRowsAtOnce; ++n) {
+        if (left == 0) continue;
+        const int lane = __ffs(static_cast<int>(left)) - 1;
+        left &= left - 1;
+        took(n, lane);
+        Cut::read(quads[n], row(lane), base, end);
+    }
+    return left;
+}
+
+/// Adds the lane's units from `base` on of rows to sums, in order of the lanes that have them, each times that
+/// lane's factor.
+template <class Cut, class Row>
+__device__ __forceinline__ void add_rows(float (&sum)[Cut::kEach][8], u32 lanes, float factor,
+                                         Row row, int base, int end) {
+#pragma unroll 1
+    for (u32 left = lanes; left != 0;) {
+        Quad quads[kRowsAtOnce][Cut::kEach];
+        float factors[kRowsAtOnce];
+        const int some = min(__popc(left), kRowsAtOnce);
+        left = load_some<Cut>(quads, left, row, base, end, [&](int n, int lane) {
+            factors[n] = __shfl_sync(kAllLanes, factor, lane);
+        });
+#pragma unroll
+        for (int n = 0; n < kRowsAtOnce; ++n) {
+            if (n >= some) continue;
+#pragma unroll
+            for (int i = 0; i < Cut::kEach; ++i) add_products(sum[i], factors[n], quads[n][i]);
+        }
+    }
+}
+
+/// Writes the lane's units of a sum.
+template <class Cut>
+__device__ __forceinline__ void write_sums(char* row, const float (&sum)[Cut::kEach][8], int base,
+                                           int end) {
+    Quad sums[Cut::kEach];
+#pragma unroll
+    for (int i = 0; i < Cut::kEach; ++i) sums[i] = pack_bf16(sum[i]);
+    Cut::write(row, sums, base, end);
+}
+
 /// Tells every rank that this one has read the slots of all calls before: the last warp of the first
 /// block does.
 template <class Slots>
@@ -104,12 +169,14 @@ __device__ __forceinline__ void back_begin(const Group& group) {
 
 /// The sending end of one warp.
 template <class Slots>
-class BackOut : SlotRowsEnd<Slots> {
+class BackOut : protected SlotRowsEnd<Slots> {
     using End = SlotRowsEnd<Slots>;
     using Cut = BackCut<Slots, 7>;
-    using End::team_;
     static constexpr int kPeers = End::kPeers;
     static constexpr int kGroups = (kPeers + kLanes - 1) / kLanes;
+
+protected:
+    using End::team_;
 
 public:
     __device__ __forceinline__ explicit BackOut(Team& team) : End(team) {}
@@ -118,7 +185,9 @@ public:
     /// token of a row there; `from(row)`, `fields(row)`: the row, and `kFloats` numbers beside it.
     template <int kFloats, class Rows, class Token, class From, class Fields>
     __device__ __forceinline__ void run(Rows rows, Token token, From from, Fields fields) {
-        for_units<false>(rows, token, [&](int source, int row, int quarter, int quarters, char* out) {
+        for_units<false>(rows, [&](int source, int row, int quarter, int quarters) {
+            const int key = End::own() * Slots::kSourceStride + token(row);
+            char* out = slot_of(source, key);
             constexpr int kHeld = (kFloats + kLanes - 1) / kLanes;
             float held[kHeld > 0 ? kHeld : 1];
 #pragma unroll
@@ -143,6 +212,7 @@ public:
                 const int at = i * kLanes + team_.lane;
                 if (quarter == 0 && at < kFloats) numbers[at] = held[i];
             }
+            owe(source, key, quarter, quarters);
             return true;
         });
         tell_own(rows(End::own()), token);
@@ -155,80 +225,45 @@ public:
     __device__ __forceinline__ void run_sums(Rows rows, Token token, List list, From from,
                                              Factor factor) {
         static_assert(kParts <= kLanes, "a lane for each part");
-        for_units<true>(rows, token, [&](int source, int row, int quarter, int quarters, char* out) {
+        using Cut = CutOfSome<Slots>;
+        for_units<true>(rows, [&](int source, int row, int quarter, int quarters) {
+            const int key = End::own() * Slots::kSourceStride + token(row);
+            char* out = slot_of(source, key);
             const i64 at = team_.lane < kParts ? list(row, team_.lane) : -1;
             const float own = at >= 0 ? factor(at) : 0.0f;
             const u32 parts = __ballot_sync(kAllLanes, at >= 0);
             const int end = Cut::first(quarter + quarters);
 #pragma unroll 1
-            for (int base = Cut::first(quarter); base < end; base += SumCut::kStep) {
-                float sum[SumCut::kEach][8] = {};
-                add_parts(sum, parts, at, own, from, base, end);
-                Quad sums[SumCut::kEach];
-#pragma unroll
-                for (int i = 0; i < SumCut::kEach; ++i) sums[i] = pack_bf16(sum[i]);
+            for (int base = Cut::first(quarter); base < end; base += Cut::kStep) {
+                float sum[Cut::kEach][8] = {};
+                add_rows<Cut>(
+                    sum, parts, own,
+                    [&](int lane) {
+                        return reinterpret_cast<const char*>(
+                            from(__shfl_sync(kAllLanes, at, lane)));
+                    },
+                    base, end);
                 if (!is_free(source)) return false;
-                SumCut::write(out, sums, base, end);
+                write_sums<Cut>(out, sum, base, end);
             }
-            return is_free(source);
+            if (!is_free(source)) return false;
+            owe(source, key, quarter, quarters);
+            return true;
         });
     }
 
-private:
-    // Units of a row that is made on the way, and rows that are loaded for it at once.
-    using SumCut = BackCut<Slots, 4>;
-    static constexpr int kRowsAtOnce = 4;
-
-    /// Calls `store(source, row, quarter, quarters, out)` for each of this warp's units, and tells of it: it
-    /// writes those quarters of a slot. False from it: the team is stopped. `kOwn`: rows of this rank as well.
-    template <bool kOwn, class Rows, class Token, class Store>
-    __device__ __forceinline__ void for_units(Rows rows, Token token, Store store) {
-        const int total = count<kOwn>(rows);
-        const int quarters = Cut::quarters(total, team_.count());
-        const int parts = kQuarters / quarters;
-#pragma unroll 1
-        for (int unit = team_.spread(); unit < total * parts && !team_.stopped;
-             unit += team_.count()) {
-            const int source = source_of(unit / parts);
-            const int row = unit / parts + first_of(source);
-            const int quarter = unit % parts * quarters;
-            if (!End::alive(source)) continue;
-            const int key = End::own() * Slots::kSourceStride + token(row);
-            char* window = End::window_of(source);
-            if (!store(source, row, quarter, quarters, End::place(window, key, 0))) return;
-            owe(back_words<Slots>(window, End::set(), key) + quarter, quarters);
-        }
+protected:
+    /// Calls `send(source, row, quarter, quarters)` for each of this warp's units, which writes those quarters
+    /// and owes their words, and then tells what is left. False from it: the team is stopped. `kOwn`: rows of
+    /// this rank as well.
+    template <bool kOwn, class Rows, class Send>
+    __device__ __forceinline__ void for_units(Rows rows, Send send) {
+        for_quarters<Cut>(team_, count<kOwn>(rows), [&](int number, int quarter, int quarters) {
+            const int source = source_of(number);
+            if (!End::alive(source)) return true;
+            return send(source, number + first_of(source), quarter, quarters);
+        });
         tell();
-    }
-
-    /// Adds the lane's units of rows from `base` on to sums: a lane of `parts` has the number of a row, and how
-    /// often it counts.
-    template <class From>
-    __device__ __forceinline__ void add_parts(float (&sum)[SumCut::kEach][8], u32 parts, i64 at,
-                                              float factor, From from, int base, int end) const {
-#pragma unroll 1
-        for (u32 left = parts; left != 0;) {
-            Quad quads[kRowsAtOnce][SumCut::kEach];
-            float factors[kRowsAtOnce];
-            const int some = min(__popc(left), kRowsAtOnce);
-#pragma unroll
-            for (int n = 0; n < kRowsAtOnce; ++n) {
-                const int lane = left == 0 ? 0 : __ffs(static_cast<int>(left)) - 1;
-                left &= left - 1;
-                const i64 number = __shfl_sync(kAllLanes, at, lane);
-                factors[n] = __shfl_sync(kAllLanes, factor, lane);
-                if (n >= some) continue;
-                SumCut::read(quads[n], reinterpret_cast<const char*>(from(number)), base, end);
-            }
-#pragma unroll
-            for (int n = 0; n < kRowsAtOnce; ++n) {
-                if (n >= some) continue;
-#pragma unroll
-                for (int i = 0; i < SumCut::kEach; ++i) {
-                    add_products(sum[i], factors[n], quads[n][i]);
-                }
-            }
-        }
     }
 
     /// Counts the rows of all other ranks, or of all, and finds out where those of each begin.
@@ -248,9 +283,10 @@ private:
         return total;
     }
 
-    /// Notes that the words of a unit are to be stored: one a lane, so that the warp waits once for the
+    /// Notes that the words of quarters are to be stored: one a lane, so that the warp waits once for the
     /// stores before them.
-    __device__ __forceinline__ void owe(u64* words, int quarters) {
+    __device__ __forceinline__ void owe(int source, int key, int quarter, int quarters) {
+        u64* words = back_words<Slots>(End::window_of(source), End::set(), key) + quarter;
         if (team_.lane / quarters == owed_) word_ = words + team_.lane % quarters;
         if (++owed_ * quarters == kLanes) tell();
     }
@@ -271,14 +307,23 @@ private:
 #pragma unroll 1
         for (int row = span.begin + team_.lane * team_.count() + team_.spread(); row < span.end;
              row += kLanes * team_.count()) {
-            const int key = End::own() * Slots::kSourceStride + token(row);
-            u64* words = back_words<Slots>(team_.group.window, End::set(), key);
-#pragma unroll
-            for (int i = 0; i < kQuarters; ++i) {
-                store_relaxed_sys(words + i, stamped(team_.epoch, static_cast<u32>(row) + 2));
-            }
+            tell_as_it_lies(End::own() * Slots::kSourceStride + token(row), row);
         }
         __syncwarp();
+    }
+
+    /// Says that a slot of this rank is a row that lies elsewhere; one lane's own work.
+    __device__ __forceinline__ void tell_as_it_lies(int key, int row) const {
+        u64* words = back_words<Slots>(team_.group.window, End::set(), key);
+#pragma unroll
+        for (int i = 0; i < kQuarters; ++i) {
+            store_relaxed_sys(words + i, stamped(team_.epoch, static_cast<u32>(row) + 2));
+        }
+    }
+
+    /// A slot in the window of a rank.
+    __device__ __forceinline__ char* slot_of(int source, int key) const {
+        return End::place(End::window_of(source), key, 0);
     }
 
     /// Waits until the slots of a peer are free. False: the team is stopped.
@@ -420,23 +465,20 @@ private:
     /// Calls `body(token)` for each of this warp's units; `own(row)`: a part of this rank that is no slot.
     template <class At, class Own, class Body>
     __device__ __forceinline__ void for_units(int tokens, At at, Own own, Body body) {
-        quarters_ = Cut::quarters(tokens, team_.count());
-        const int parts = kQuarters / quarters_;
-#pragma unroll 1
-        for (int unit = team_.spread(); unit < tokens * parts && !team_.stopped;
-             unit += team_.count()) {
-            quarter_ = unit % parts * quarters_;
-            const int row = await(unit / parts, at);
-            if (team_.stopped) return;
+        for_quarters<Cut>(team_, tokens, [&](int token, int quarter, int quarters) {
+            quarter_ = quarter, quarters_ = quarters;
+            const int row = await(token, at);
+            if (team_.stopped) return false;
             parts_ = 0;
 #pragma unroll
             for (int g = 0; g < kGroups; ++g) {
                 parts_ += __popc(__ballot_sync(kAllLanes, keys_[g] >= 0)) / kQuarters;
             }
             own_ = own(row);
-            body(unit / parts);
+            body(token);
             __syncwarp();
-        }
+            return true;
+        });
     }
 
     /// Waits for the quarters of a token from all peers that have a part of it. Returns the row of this

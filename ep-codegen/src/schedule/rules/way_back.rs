@@ -16,7 +16,7 @@ use crate::ir::{
 use crate::schedule::typed::{elem_of, rank_of};
 
 /// A lane has each row of a sum.
-const ROWS_OF_SUM: i64 = 32;
+pub(super) const ROWS_OF_SUM: i64 = 32;
 
 /// A field's name, and what it is given.
 type Named<'s> = (&'s str, &'s Expr);
@@ -185,7 +185,7 @@ impl<'s> Forms<'s> {
     }
 
     /// Whether a number of the shape is never above `most`.
-    fn is_at_most(&self, number: &Expr, most: i64) -> bool {
+    pub(super) fn is_at_most(&self, number: &Expr, most: i64) -> bool {
         let Expr::Name { name, kind: NameKind::Dim } = number else { return false };
         self.ir.dims.iter().any(|dim| {
             dim.name == *name && matches!(dim.kind, DimKind::Given { high, .. } if high <= most)
@@ -198,7 +198,7 @@ impl<'s> Forms<'s> {
 }
 
 /// `table[source, me]` and `table[source + 1, me]`
-fn is_part_of(first: &Expr, end: &Expr) -> bool {
+pub(super) fn is_part_of(first: &Expr, end: &Expr) -> bool {
     let element = |of: &Expr| match of {
         Expr::Element { tensor, indices } => match indices.as_slice() {
             [source, Expr::Name { kind: NameKind::Me, .. }] => {
@@ -217,7 +217,7 @@ fn is_part_of(first: &Expr, end: &Expr) -> bool {
 }
 
 /// `tensor[row]`, a row of two axes.
-fn is_row_of(value: &Expr, row: &str) -> bool {
+pub(super) fn is_row_of(value: &Expr, row: &str) -> bool {
     matches!(value, Expr::Element { indices, .. }
         if matches!(indices.as_slice(), [index] if is_name(index, row)))
 }

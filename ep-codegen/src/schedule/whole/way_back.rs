@@ -26,15 +26,7 @@ impl Whole<'_, '_> {
         let slots = self.role.names.fresh(&back.channel.name);
         let class = ep::BackOut.of(cfg_of(back.channel));
         out.push(object(class, &slots, vec![team()]));
-        let rows = self.function(&[], &[(Index, "source")], |this, params, steps| {
-            let source = Term { range: this.role.me().range, ..params[0].clone() };
-            let own = scope.with("source", Meaning::Value(source));
-            let mut ends = Vec::new();
-            for end in [back.first, back.end] {
-                ends.push(this.role.scalar(&own, end, steps)?.converted(&Elem::I32));
-            }
-            Ok(Some(call(ep::span_of, ends)))
-        })?;
+        let rows = self.rows_of_source((back.first, back.end))?;
         let token = self.of_row(back, |this, own, steps| {
             Ok(this.role.scalar(own, back.token, steps)?.converted(&Elem::I32))
         })?;

@@ -1,0 +1,57 @@
+//! `spread-combine`: what the experts of a rank made of a row, back to its token as it is, in one launch.
+
+use super::decode_dispatch::DecodeDispatch;
+use super::pack::Pack;
+use crate::pipeline;
+pub use spread_combine::*;
+
+pipeline! {
+    /// Adds up what the experts made of a token, each times its weight, in order of choice, for calls of few tokens.
+    ///
+    /// It belongs to a `decode-dispatch` whose rows `pack` has copied to their experts. Only the token's rank needs the
+    /// weights; with those at the experts, `merge-combine` sends a row for each rank where this sends one for each expert.
+    pub pipeline SpreadCombine {
+        shape {
+            ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
+            max_tokens: 1..=1024,
+            let local_experts = ceil(experts, ranks),
+            let max_rows = ranks * max_tokens,
+        }
+        size tokens in 0..=max_tokens;
+        size received = rank_prefix[ranks, me];
+        uses handle DecodeDispatch { rank_prefix: i32[ranks + 1, ranks], recv_src: i32[max_rows] };
+        uses handle Pack { packed_row: i32[received, topk] };
+        input
+            x: bf16[local_experts * max_rows, hidden],
+            topk_idx: i64[tokens, topk] in -1..experts,
+            topk_weights: f32[tokens, topk],
+            expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
+        output combined: bf16[tokens, hidden];
+        tune { back_warps: 4 in [4, 8], sum_warps: 8 in [4, 8, 12] }
+
+        message Part { row x: bf16[hidden] }
+        channel back: slots<Part> over nvlink from Send to Reduce per all {
+            slot: [token: max_tokens, choice: topk], epochs: 2,
+        };
+
+        role Send on all blocks, back_warps warps, warps shared by source {
+            for row in rank_prefix[source, me]..rank_prefix[source + 1, me] {
+                for choice in topk where packed_row[row, choice] >= 0 {
+                    push back[source] at [recv_src[row], choice] { x: x[packed_row[row, choice]] };
+                }
+            }
+        }
+        role Reduce on all blocks, sum_warps warps, warps shared by token {
+            // Entries of a token that name one expert have a slot together, and count together.
+            for token in tokens gather part from back[owner(topk_idx[token, choice])]
+                at [token, (choice + 1) * (topk_idx[token, choice] >= 0
+                    && sum(earlier in 0..choice: (topk_idx[token, earlier] == topk_idx[token, choice]) as i32) == 0) as i32 - 1]
+                across choice in topk
+            {
+                store combined[token] = sum(
+                    sum(entry in topk: topk_weights[token, entry] * (topk_idx[token, entry] == topk_idx[token, choice]) as f32)
+                        * part.x as f32) as bf16;
+            }
+        }
+    }
+}
