@@ -124,14 +124,16 @@ fn waits() -> Vec<i64> {
 
 fn arrives() -> Vec<i64> {
     let mut sheet = Sheet::new();
-    for c in 0..4 {
-        let (first, rows) = [(500, 60), (500, 60), (0, 60), (0, 0)][c as usize];
-        let late = c == 1 || c == 2;
+    for c in 0..5 {
+        let (first, rows) = [(500, 60), (500, 60), (0, 60), (0, 0), (0, 60)][c as usize];
+        let late = c != 0 && c != 3;
         let group = if c == 0 { 0 } else { 10 - c };
-        let it = record(group, CLOSED, 2, 33, (7, if c == 2 { 4 } else { 7 }));
+        let epoch = if c == 4 { 0 } else { 7 };
+        let seen = if c == 1 { epoch } else { epoch - 3 };
+        let (it, _) = record(group, CLOSED, 2, 33, (epoch, seen));
         let place = c as usize * 40;
         sheet.put(place, [i64::from(c == 0), first, rows, 640 + (FAR + 9) * 16]);
-        let mut ends = state(c > 0, late.then_some(it));
+        let mut ends = state(c > 0, late.then_some((it, epoch)));
         if c == 3 {
             // The record before it is still there.
             let (before, epoch) = record(8, CLOSED, 2, 33, (7, 4));
