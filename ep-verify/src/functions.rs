@@ -43,7 +43,8 @@ const MOVES_TEXT: &str = include_str!("functions/moves.cu");
 const NET_RINGS_TEXT: &str =
     concat!(include_str!("functions/ring_ends.cu"), include_str!("functions/net_rings.cu"));
 const NET_SLOTS_TEXT: &str = include_str!("functions/net_slots.cu");
-const ONCE_TEXT: &str = include_str!("functions/once.cu");
+const ONCE_TEXT: &str =
+    concat!(include_str!("functions/once_ranks.cu"), include_str!("functions/once.cu"));
 const PRESENCES_TEXT: &str = include_str!("functions/presences.cu");
 const PUTS_TEXT: &str = include_str!("functions/puts.cu");
 const RINGS_TEXT: &str =
