@@ -43,7 +43,8 @@ const MOVES_TEXT: &str = include_str!("functions/moves.cu");
 const NET_RINGS_TEXT: &str =
     concat!(include_str!("functions/ring_ends.cu"), include_str!("functions/net_rings.cu"));
 const NET_SLOTS_TEXT: &str = include_str!("functions/net_slots.cu");
-const ONCE_TEXT: &str = include_str!("functions/once.cu");
+const ONCE_TEXT: &str =
+    concat!(include_str!("functions/once_ranks.cu"), include_str!("functions/once.cu"));
 const PRESENCES_TEXT: &str = include_str!("functions/presences.cu");
 const PUTS_TEXT: &str = include_str!("functions/puts.cu");
 const RINGS_TEXT: &str =
@@ -299,7 +300,7 @@ impl FunctionSet {
             FunctionSet::Counts => (2, 64, counts::SHARED_BYTES, counts::WINDOW_BYTES),
             FunctionSet::Rings => (2, 160, 0, rings::WINDOW_BYTES),
             FunctionSet::Slots => (2, 64, 0, slots::WINDOW_BYTES),
-            FunctionSet::DirectEnds => (1, 64, 0, direct_ends::WINDOW_BYTES),
+            FunctionSet::DirectEnds => (1, 96, 0, direct_ends::WINDOW_BYTES),
             FunctionSet::SlotEnds => (1, 32, 0, slot_ends::WINDOW_BYTES),
             FunctionSet::Sources => (1, 32, 0, sources::WINDOW_BYTES),
             FunctionSet::Words => (2, 32, 0, words::WINDOW_BYTES),

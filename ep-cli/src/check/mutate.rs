@@ -135,9 +135,9 @@ fn choose(
 ) -> Vec<Target> {
     let mut all = targets(weaver);
     all.retain(|target| line.is_none_or(|line| target.mutation.line == line));
-    all.retain(|target| known.is_none_or(|known| known.reason(&target.mutation).is_none()));
+    all.retain(|target| known.is_none_or(|known| known.reason(target).is_none()));
     for target in &mut all {
-        target.equivalent = equivalents.reason(&target.mutation);
+        target.equivalent = equivalents.reason(target);
     }
     if let Some(count) = request.sample {
         all.retain(|target| target.equivalent.is_none());

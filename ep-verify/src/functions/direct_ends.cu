@@ -1,7 +1,8 @@
-// Ends of direct channels among many ranks: one warp writes the words of all of them itself, and looks at each word that
-// an end leaves, and at what it records where a word is missing. The host knows what each check leaves in `out`; see
-// direct_ends.rs, which has the checks in the same order.
+// Ends of direct channels, and of rows that are pulled, among many ranks: one warp writes the words of all of them itself,
+// and looks at each word that an end leaves, and at what it records where a word is missing. The host knows what each
+// check leaves in `out`; see direct_ends.rs, which has the checks in the same order.
 #include <ep/directs.cuh>
+#include <ep/pull.cuh>
 #include <ep/sync.cuh>
 
 namespace direct_ends {
@@ -189,20 +190,22 @@ __device__ __forceinline__ void waits(const ep::Group& given, ep::i64* out) {
 
 /// Stripes that have come, in part, or not; and one of a team that is stopped.
 __device__ __forceinline__ void arrives(const ep::Group& given, ep::i64* out) {
-    for (int c = 0; c < 4; ++c) {
+    for (int c = 0; c < 5; ++c) {
         const ep::Group group = group_of(given, c == 0 ? 0 : 10 - c);
         Own* own = own_of(given, 11);
         ep::Group mine = group;
         mine.stop = own->room + c;
         mine.state = &own->state;
         mine.records = own->records;
-        ep::Team team(mine, ep::Call{kEpoch, false, true}, 3);
+        // In call 0 a word that has not been looked at would be one of it.
+        const ep::u32 epoch = c == 4 ? 0 : kEpoch, before = epoch - 3;
+        ep::Team team(mine, ep::Call{epoch, false, true}, 3);
         team.stopped = c == 3;
         ep::DirectClosed* closed =
             reinterpret_cast<ep::DirectClosed*>(group.window + Rows::kClosed) + 33 * kStripes + 2;
         if (team.leader()) {
-            closed->first = ep::stamped(c == 1 ? kEpoch - 3 : kEpoch, 500);
-            closed->rows = ep::stamped(c == 2 ? kEpoch - 3 : kEpoch, 60);
+            closed->first = ep::stamped(c == 1 ? before : epoch, 500);
+            closed->rows = ep::stamped(c == 2 || c == 4 ? before : epoch, 60);
             own->state.records = 0;
         }
         __syncwarp();
@@ -221,6 +224,11 @@ __device__ __forceinline__ void arrives(const ep::Group& given, ep::i64* out) {
     }
 }
 
+/// Peers that are all in one group of lanes, behind whose wait none comes that would order more.
+struct Few : Rows {
+    static constexpr int kPeers = 21;
+};
+
 /// A row that all lanes of a warp write, once another warp is done with what was there; that one reads it.
 __device__ __forceinline__ void passes(const ep::Group& given, int warp, ep::i64* out) {
     ep::Group group = group_of(given, warp == 0 ? 0 : 7);
@@ -228,9 +236,11 @@ __device__ __forceinline__ void passes(const ep::Group& given, int warp, ep::i64
     constexpr ep::u32 kCall = 20;
     group.timeout_ns = 1ull << 62;
     group.stop = own_of(given, 11)->room + 6;
+    group.rank = kOwn;
+    group.windows = own_of(given, warp == 0 ? 0 : 7)->windows + kPeers;
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
     if (warp == 0) {
-        ep::DirectOut<Rows> end(team);
+        ep::DirectOut<Few> end(team);
         end.open(1, ep::Peers{kOwn, kOwn + 1, -1});
         ep::u32* row = reinterpret_cast<ep::u32*>(end.row(kOwn, 0) + Rows::kRow);
         row[team.lane] = 70u + static_cast<ep::u32>(team.lane);
@@ -242,21 +252,179 @@ __device__ __forceinline__ void passes(const ep::Group& given, int warp, ep::i64
         const ep::u32* before = reinterpret_cast<const ep::u32*>(group.window + Rows::kRow);
         out[32 + team.lane] = before[team.lane];
         __syncwarp();
-        ep::direct_ready<Rows>(team, 0, 0, 1);
-        ep::DirectIn<Rows> end(team, Rows::kRow);
+        ep::direct_ready<Few>(team, 0, 0, 1);
+        ep::DirectIn<Few> end(team, Rows::kRow);
         if (!end.arrived(kOwn, 1)) return;
         out[team.lane] = reinterpret_cast<const ep::u32*>(end.meta(0))[(team.lane + 1) % ep::kLanes];
     }
 }
 
+/// Rows that peers pull, whose words are where those of closed stripes were.
+template <int kPeers_>
+struct Parts {
+    static constexpr int kChannel = 5;
+    static constexpr int kPeers = kPeers_;
+    static constexpr int kRowStride = 32;
+    static constexpr int kMetaStride = 16;
+    static constexpr ep::u64 kReady = Rows::kClosed;
+    static constexpr ep::u64 kReleased = kReady + kPeers * sizeof(ep::PullReady);
+    static constexpr ep::u64 kTurns = kReleased + kPeers * 4;
+};
+using Pulled = Parts<kPeers>;
+
+__device__ __forceinline__ void clear_pulls(const ep::Group& group) {
+    for (int peer = 0; peer < kPeers; ++peer) {
+        ep::u64* words = reinterpret_cast<ep::u64*>(group.windows[kPeers + peer] + Pulled::kReady);
+        for (int i = ep::lane_index(); i < 2 * kPeers * kStripes; i += ep::kLanes) words[i] = 0;
+    }
+    __syncwarp();
+}
+
+/// What all peers are offered, and how many words that is; first by a team that is stopped.
+__device__ __forceinline__ void offers(const ep::Group& given, ep::i64* out) {
+    const ep::Group group = group_of(given, 1);
+    ep::Team team(group, ep::Call{kEpoch, false, true}, 3);
+    clear_pulls(group);
+    for (int turn = 0; turn < 2; ++turn) {
+        team.stopped = turn == 0;
+        // Further than 32 bits reach.
+        ep::pull_offer<Pulled>(team, 128 * ((1ull << 25) + 5), 128 * ((1ull << 26) + 9));
+        __syncwarp();
+        if (team.leader()) out[turn] = 0;
+        for (int peer = 0; peer < kPeers && team.leader(); ++peer) {
+            const auto* words = reinterpret_cast<const ep::PullReady*>(group.windows[kPeers + peer] + Pulled::kReady);
+            for (int i = 0; i < 100; ++i) out[turn] += (words[i].rows != 0 ? 1 : 0) + (words[i].meta != 0 ? 1 : 0);
+            out[2 + 2 * peer] = static_cast<ep::i64>(words[kOwn].rows);
+            out[3 + 2 * peer] = static_cast<ep::i64>(words[kOwn].meta);
+        }
+        __syncwarp();
+    }
+}
+
+/// Where rows of all peers are, or of which one has not offered any.
+__device__ __forceinline__ void pulls(const ep::Group& given, ep::i64* out) {
+    for (int c = 0; c < 2; ++c) {
+        const ep::Group group = group_of(given, c == 0 ? 1 : 10);
+        Own* own = own_of(given, c == 0 ? 1 : 10);
+        ep::Team team(group, ep::Call{kEpoch, false, true}, 3);
+        clear_pulls(group);
+        auto* words = reinterpret_cast<ep::PullReady*>(group.window + Pulled::kReady);
+        if (team.leader()) own->stop = own->state.records = 0;
+        ep::PullConsumer<Pulled> end(team);
+        for (ep::u32 turn = 1; turn < 3; ++turn) {
+            for (ep::u32 peer = team.lane; peer < kPeers; peer += ep::kLanes) {
+                const bool late = c == 1 && peer == 40;
+                words[peer].rows = ep::stamped(late ? kEpoch - 2 : kEpoch, turn * (1u << 25) + peer);
+                words[peer].meta = ep::stamped(kEpoch, turn * (1u << 24) + peer * 2);
+            }
+            __syncwarp();
+            end.wait_ready();
+        }
+        const ep::i32 none[3] = {};
+        const bool has = end.arrived(none, false);
+        end.done(none);
+        for (int g = 0; g < 3; ++g) {
+            const int peer = g * ep::kLanes + team.lane;
+            const ep::u64 window = peer < kPeers ? reinterpret_cast<ep::u64>(group.windows[kPeers + peer]) : 0;
+            const ep::u64 row = reinterpret_cast<ep::u64>(end.row(g, kFar)), meta = reinterpret_cast<ep::u64>(end.meta(g, kFar));
+            ep::i64* at = out + c * 300 + 20 + 2 * peer;
+            at[0] = static_cast<ep::i64>(row < kLowest ? row : row - window);
+            at[1] = static_cast<ep::i64>(meta < kLowest ? meta : meta - window);
+        }
+        if (team.lane == 3) out[c * 300] = has ? 1 : 0;
+        if (team.lane == 3) given_up::put(out + c * 300 + 1, team, *own);
+        __syncwarp();
+    }
+}
+
+/// What peers are told when the last of two warps has read, and when its team is stopped; tokens that warps take meanwhile.
+__device__ __forceinline__ void releases(const ep::Group& given, ep::i64* out) {
+    const ep::Group group = group_of(given, 1);
+    clear_pulls(group);
+    auto* turns = reinterpret_cast<ep::PullTurns*>(group.window + Pulled::kTurns);
+    ep::Team team(group, ep::Call{kEpoch, false, true}, 3, 1, 2, 0, 1);
+    ep::ClaimedTurns<Pulled> tokens(team, 300);
+    for (int i = 0; i < 3; ++i) {
+        const int token = tokens.take();
+        tokens.ask();
+        if (team.lane == 5) out[i] = token * 1000 + tokens.end;
+    }
+    for (int turn = 0; turn < 4; ++turn) {
+        team.stopped = turn < 2;
+        ep::PullConsumer<Pulled> end(team);
+        end.release();
+        __syncwarp();
+        if (team.leader()) {
+            ep::i64* at = out + 10 + turn * 80;
+            at[0] = turns->done * 1000 + turns->claimed;
+            turns->claimed = 9;
+            for (int peer = 0; peer < kPeers; ++peer) {
+                const auto* words = reinterpret_cast<const ep::u32*>(group.windows[kPeers + peer] + Pulled::kReleased);
+                at[1 + peer] = words[kOwn];
+            }
+        }
+        __syncwarp();
+    }
+}
+
+/// Consumers that have read, or of which one has not.
+template <class P>
+__device__ __forceinline__ void awaits(const ep::Group& given, int number, int late, ep::i64* out) {
+    const ep::Group group = group_of(given, number);
+    Own* own = own_of(given, number);
+    if (ep::lane_index() == 0) own->stop = own->state.records = 0;
+    ep::u32* released = reinterpret_cast<ep::u32*>(group.window + P::kReleased);
+    for (int peer = ep::lane_index(); peer < P::kPeers; peer += ep::kLanes) {
+        released[peer] = peer == late ? kEpoch - 2 : kEpoch;
+    }
+    __syncwarp();
+    ep::Team team(group, ep::Call{kEpoch, false, true}, 3);
+    ep::pull_wait_released<P>(team);
+    if (team.lane == 5) given_up::put(out, team, *own);
+    __syncwarp();
+}
+
+/// A row that two other warps pull, and that changes when both have read it.
+__device__ __forceinline__ void pull_once(const ep::Group& given, int warp, ep::i64* out) {
+    using One = Parts<21>;
+    const int number = warp == 0 ? 0 : 6 + warp;
+    ep::Group group = group_of(given, number);
+    constexpr ep::u32 kCall = 21;
+    group.timeout_ns = 1ull << 62;
+    group.stop = own_of(given, 11)->room + 6;
+    group.rank = kOwn;
+    group.windows = own_of(given, number)->windows + kPeers;
+    ep::Team team(group, ep::Call{kCall, false, true}, 3, 0, 1, warp == 0 ? 0 : warp - 1, 2);
+    ep::u32* row = reinterpret_cast<ep::u32*>(group.window + Rows::kRow);
+    if (warp == 0) {
+        // It is the lane of the peer that tells of it; who waits for others has been told by them.
+        for (int i = 0; i < ep::kLanes && team.lane == kOwn; ++i) row[i] = 77;
+        for (int peer = team.lane; peer < 20; peer += ep::kLanes) {
+            auto* ready = reinterpret_cast<ep::PullReady*>(group.window + One::kReady) + peer;
+            ep::store_release_sys(&ready->rows, ep::stamped(kCall, 1));
+            ep::store_release_sys(reinterpret_cast<ep::u32*>(group.window + One::kReleased) + peer, kCall);
+        }
+        ep::pull_offer<One>(team, 0, 0);
+        ep::pull_wait_released<One>(team);
+        row[team.lane] = 5;
+    } else {
+        ep::PullConsumer<One> end(team);
+        end.wait_ready();
+        // Each warp has a half of its own, of which the checker keeps the reads.
+        out[team.index() * ep::kLanes + team.lane] = row[team.index() * 16 + team.lane % 16];
+        end.release();
+    }
+}
+
 }  // namespace direct_ends
 
-extern "C" __global__ void __launch_bounds__(2 * 32)
+extern "C" __global__ void __launch_bounds__(3 * 32)
     direct_ends_of(const __grid_constant__ direct_ends::Args args) {
     const ep::Call call = ep::enter(args.group);
     const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
     using namespace direct_ends;
-    if (args.check == 5) passes(args.group, warp, args.out);
+    if (args.check == 5 && warp < 2) passes(args.group, warp, args.out);
+    if (args.check == 10) pull_once(args.group, warp, args.out);
     if (warp == 0) {
         switch (args.check) {
             case 0: opens(args.group, args.out); break;
@@ -264,6 +432,15 @@ extern "C" __global__ void __launch_bounds__(2 * 32)
             case 2: reserves(args.group, args.out); break;
             case 3: waits(args.group, args.out); break;
             case 4: arrives(args.group, args.out); break;
+            case 6: offers(args.group, args.out); break;
+            case 7: pulls(args.group, args.out); break;
+            case 8: releases(args.group, args.out); break;
+            case 9:
+                awaits<Pulled>(args.group, 1, -1, args.out);
+                awaits<Pulled>(args.group, 10, 69, args.out + 20);
+                awaits<Pulled>(args.group, 10, 0, args.out + 40);
+                awaits<Parts<65>>(args.group, 10, 64, args.out + 60);
+                break;
             default: break;
         }
     }

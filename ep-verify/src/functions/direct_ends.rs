@@ -6,7 +6,7 @@ use super::{Check, Sheet, stamped};
 /// What 12 groups have of their own, and 70 windows.
 pub(super) const WINDOW_BYTES: i64 = 64 + 12 * 1344 + 70 * (64 + 70 * 32 + 70 * 3 * 16 + 192) + 64;
 
-pub(super) const CHECKS: [Check; 6] = [
+pub(super) const CHECKS: [Check; 11] = [
     ("where rows of many peers go", opens),
     ("rows of stripes to many peers", stores),
     ("room for rows", reserves),
@@ -15,6 +15,11 @@ pub(super) const CHECKS: [Check; 6] = [
     ("a row for another warp", || {
         (0..32).map(|lane| 70 + (lane + 1) % 32).chain([0; 32]).collect()
     }),
+    ("what is offered to many peers", offers),
+    ("where rows of many peers are pulled from", pulls),
+    ("when many peers are told that rows are read", releases),
+    ("peers that have read", awaits),
+    ("a row that other warps pull", || vec![77; 64]),
 ];
 
 const PEERS: i64 = 70;
@@ -25,6 +30,7 @@ const FAR: i64 = 1 << 29;
 const READY: i64 = 4;
 const CLOSED: i64 = 5;
 const CAPACITY: i64 = 10;
+const RELEASED: i64 = 7;
 
 /// What a team gives up for, in a call.
 fn record(
@@ -124,20 +130,67 @@ fn waits() -> Vec<i64> {
 
 fn arrives() -> Vec<i64> {
     let mut sheet = Sheet::new();
-    for c in 0..4 {
-        let (first, rows) = [(500, 60), (500, 60), (0, 60), (0, 0)][c as usize];
-        let late = c == 1 || c == 2;
+    for c in 0..5 {
+        let (first, rows) = [(500, 60), (500, 60), (0, 60), (0, 0), (0, 60)][c as usize];
+        let late = c != 0 && c != 3;
         let group = if c == 0 { 0 } else { 10 - c };
-        let it = record(group, CLOSED, 2, 33, (7, if c == 2 { 4 } else { 7 }));
+        let epoch = if c == 4 { 0 } else { 7 };
+        let seen = if c == 1 { epoch } else { epoch - 3 };
+        let (it, _) = record(group, CLOSED, 2, 33, (epoch, seen));
         let place = c as usize * 40;
         sheet.put(place, [i64::from(c == 0), first, rows, 640 + (FAR + 9) * 16]);
-        let mut ends = state(c > 0, late.then_some(it));
+        let mut ends = state(c > 0, late.then_some((it, epoch)));
         if c == 3 {
             // The record before it is still there.
             let (before, epoch) = record(8, CLOSED, 2, 33, (7, 4));
             ends.splice(3.., before.words(epoch));
         }
         sheet.put(place + 4, ends);
+    }
+    sheet.0
+}
+
+fn offers() -> Vec<i64> {
+    let words = [stamped(7, (1 << 25) + 5), stamped(7, (1 << 26) + 9)];
+    [0, 2 * PEERS].into_iter().chain((0..PEERS).flat_map(|_| words)).collect()
+}
+
+fn pulls() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    for c in 0..2 {
+        let place = c as usize * 300;
+        let late = record(10, READY, -1, 40, (7, 5));
+        sheet.set(place, 1);
+        sheet.put(place + 1, state(c == 1, (c == 1).then_some(late)));
+        for peer in 0..96 {
+            // What is offered later is not looked at; of a team that is stopped those before the late one are known.
+            let known = peer < if c == 1 { 32 } else { PEERS };
+            let at = [((1 << 25) + peer) * 128, ((1 << 24) + peer * 2) * 128];
+            let at = if known { at } else { [0; 2] };
+            sheet.put(place + 20 + 2 * peer as usize, [at[0] + FAR * 32, at[1] + FAR * 16]);
+        }
+    }
+    sheet.0
+}
+
+fn releases() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    // The second of two warps takes its own first, then what nobody has claimed.
+    sheet.put(0, [1300, 2300, 3300]);
+    for turn in 0..4 {
+        let place = 10 + turn * 80;
+        let words = [1003, 0, 1009, 0][turn];
+        sheet.set(place, words);
+        sheet.put(place + 1, [if turn == 3 { 7 } else { 0 }; PEERS as usize]);
+    }
+    sheet.0
+}
+
+fn awaits() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    sheet.put(0, state(false, None));
+    for (place, peer) in [(20, 69), (40, 0), (60, 64)] {
+        sheet.put(place, state(true, Some(record(10, RELEASED, -1, peer, (7, 5)))));
     }
     sheet.0
 }

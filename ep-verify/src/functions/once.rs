@@ -6,7 +6,7 @@ use super::{Check, Sheet, stamped};
 pub(super) const SHARED_BYTES: i64 = 4352;
 
 /// All that ranks have, and some to spare.
-pub(super) const WINDOW_BYTES: i64 = 376_832;
+pub(super) const WINDOW_BYTES: i64 = 377_088;
 
 const RANKS: i64 = 34;
 const SELF: i64 = 33;
@@ -21,7 +21,7 @@ const MOST: i64 = 11;
 /// Numbers that blocks leave where they have not counted.
 const UNTOUCHED: i64 = 77;
 
-pub(super) const CHECKS: [Check; 23] = [
+pub(super) const CHECKS: [Check; 31] = [
     ("what stays the same", Vec::new),
     ("numbers of one launch", numbers),
     ("offers", offers),
@@ -33,9 +33,9 @@ pub(super) const CHECKS: [Check; 23] = [
     ("what it has sent of two tokens", || sent(3)),
     ("one launch of two tokens that tells early", || call(&CALLS[3])),
     ("what it has sent of two tokens early", || sent(4)),
-    ("counts of all ranks", || counts(11, None)),
-    ("counts of all ranks in the next call", || counts(12, None)),
-    ("counts of which one does not come", || counts(13, Some(33))),
+    ("counts of all ranks", || counts(11, 17, None)),
+    ("counts of all ranks in the next call", || counts(12, 17, None)),
+    ("counts of which one does not come", || counts(13, 17, Some(33))),
     ("an offer that does not come", || lack(40, [1, 0, 4, 32, 8])),
     ("a count that does not come", || lack(41, [1, 0, 4, 31, 41])),
     ("the first count that does not come", || lack(42, [1, 0, 4, 0, 42])),
@@ -45,6 +45,14 @@ pub(super) const CHECKS: [Check; 23] = [
     ("an end that does not come", || lack(46, [0, 8, 5, 33, 45])),
     ("all that comes", || lack(47, [0, 8, 0, 0, 0])),
     ("what all of them have sent", || sent(5)),
+    ("where as many tokens go as there is room for", || routes_alone(96)),
+    ("where tokens go, of which one is in the last word", || routes_alone(65)),
+    ("where one token goes", || routes_alone(1)),
+    ("counts of which the last one does not come", || counts(14, 17, Some(288))),
+    ("counts of few ranks", || counts(15, 5, None)),
+    ("rows that are asked for", || vec![0, 32]),
+    ("the first end, which does not come", || lack(48, [0, 8, 5, 0, 9])),
+    ("warps that do not come in call 0", || lack(0, [0, 0, 4, 32, 48])),
 ];
 
 /// A call: its epoch, its tokens, and before which rank those are that send rows.
@@ -56,7 +64,7 @@ struct Call {
 
 const CALLS: [Call; 4] = [
     Call { epoch: 6, tokens: 70, sources: 34 },
-    Call { epoch: 7, tokens: 70, sources: 17 },
+    Call { epoch: 7, tokens: 70, sources: 28 },
     Call { epoch: 8, tokens: 2, sources: 17 },
     Call { epoch: 9, tokens: 2, sources: 34 },
 ];
@@ -68,7 +76,11 @@ fn digest(words: &[i64]) -> i64 {
 }
 
 fn experts(token: i64) -> [i64; 2] {
-    if token % 5 == 1 { [-1, 68] } else { [token * 7 % 68, (token * 11 + 3) % 68] }
+    match (token % 5, token % 35) {
+        (1, _) => [-1, 68],
+        (_, 9) => [64, 67],
+        _ => [token * 7 % 68, (token * 11 + 3) % 68],
+    }
 }
 
 fn goes(token: i64, rank: i64) -> bool {
@@ -134,8 +146,12 @@ fn routes(sheet: &mut Sheet, call: &Call) {
                 let word_at = at + (rank * 3 + word) as usize;
                 sheet.set(word_at, if word * 32 < tokens { bits } else { UNTOUCHED });
             }
-            let count = (0..tokens).filter(|token| goes(*token, rank)).count();
-            sheet.set(at + 200 + rank as usize, count as i64);
+            let whole = tokens / 32 * 32;
+            let upto = [tokens, whole, if whole > 0 { whole } else { tokens }];
+            for (place, upto) in [200, 240, 280].into_iter().zip(upto) {
+                let count = (0..upto).filter(|token| goes(*token, rank)).count();
+                sheet.set(at + place + rank as usize, count as i64);
+            }
         }
         for expert in 0..68 {
             let named = (0..tokens).flat_map(experts).filter(|id| *id == expert).count() as i64;
@@ -144,6 +160,12 @@ fn routes(sheet: &mut Sheet, call: &Call) {
         let goes = (0..tokens).filter(|token| goes(*token, 3)).map(|token| token + 1).sum();
         sheet.put(at + 180, [UNTOUCHED, if block == 2 { 0 } else { UNTOUCHED }, goes]);
     }
+}
+
+fn routes_alone(tokens: i64) -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    routes(&mut sheet, &Call { epoch: 0, tokens, sources: 0 });
+    sheet.0
 }
 
 /// The warp that takes a row: the one that has least to send begins, and the last block ends.
@@ -229,17 +251,20 @@ fn offered(peer: i64, calls: usize, window: &mut [i64]) {
     }
 }
 
-/// Counts of all ranks, or of all but one.
-fn counts(epoch: i64, missing: Option<i64>) -> Vec<i64> {
+/// Counts of so many ranks, or of all but one of the words of a warp.
+fn counts(epoch: i64, ranks: i64, missing: Option<i64>) -> Vec<i64> {
     let mut sheet = Sheet::new();
     let value = |at: i64| 5000 * (epoch % 8) + at;
-    // Words of the warp that has missed none are there.
-    let is_there = |at: i64| at < 289 && (missing.is_none() || at / 32 % 2 == 0);
-    let word = |at: i64| if is_there(at) { value(at) } else { 66 };
+    // A warp takes 128 words of two a turn, and none of the turn that lacks one.
+    let has_come = |at: i64| match missing {
+        Some(missing) => at / 32 % 2 != missing / 32 % 2 || at / 256 < missing / 256,
+        None => true,
+    };
+    let word = |at: i64| if at < ranks * 17 && has_come(at) { value(at) } else { 66 };
     sheet.put(0, (0..306).map(|i| word((i + 33) % 306)));
     let stopped = i64::from(missing.is_some());
     sheet.put(310, [stopped; 3]);
-    for source in 0..17 {
+    for source in 0..ranks {
         sheet.set(320 + source as usize, word(source * 17 + 5));
         let low = source * 17 + 6;
         sheet.set(340 + source as usize, word(low + 1) << 32 | word(low));
@@ -259,7 +284,7 @@ fn lack(epoch: i64, [stops, taken, kind, peer, seen]: [i64; 5]) -> Vec<i64> {
     } else {
         all.extend([1, 3, kind, -1, peer, epoch, seen, 1]);
     }
-    // A stopped team sends nothing.
-    all.extend([1 - stops; 2]);
+    // A stopped team sends nothing; what lies behind a record stays as it is.
+    all.extend([1 - stops, 1 - stops, 4711]);
     all
 }

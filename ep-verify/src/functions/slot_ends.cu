@@ -65,6 +65,10 @@ using Told = Channel<kChannels, kNode, 4, 2, false, false>;
 using ToldAbsent = Channel<Told::kEnd, kNode, 4, 2, false, true>;
 using Counted = Channel<ToldAbsent::kEnd, kNode, 4, 2, true, false>;
 using CountedAbsent = Channel<Counted::kEnd, kNode, 4, 2, true, true>;
+/// Words that begin where a window does.
+struct First : Counted {
+    static constexpr ep::u64 kClosed = 0;
+};
 using Unnamed = Channel<CountedAbsent::kEnd, kNode, 1, 0, false, false>;
 using Many = Channel<Unnamed::kEnd, kMany, 1, 1, false, false>;
 
@@ -478,6 +482,15 @@ __device__ __forceinline__ void alone(const ep::Group& given, ep::i64* out) {
         if (team.lane == 4) out[2 + i] = some ? sender.position() : -1;
     }
     if (team.lane == 4) given_up::put(out + 200, other, *own_of(given, 43));
+    // Nothing is before them that a lane without a key could look at.
+    ep::Group first = told;
+    first.window = given.window;
+    ep::Team alone(first, ep::Call{8, false, true}, 3);
+    if (team.leader()) wide(given.window, First::kClosed)[4] = ep::stamped(8, 4);
+    __syncwarp();
+    ep::SlotRowsIn<First> few(alone);
+    const int filled = few.count(4);
+    if (team.lane == 4) out[6] = filled;
 }
 
 }  // namespace slot_ends

@@ -300,7 +300,7 @@ fn alone() -> Vec<i64> {
     let mut sheet = Sheet::new();
     // The sources before the fifth, of which the first one takes no part.
     let base: i64 = (1..5).map(|source| key(3, source)).sum();
-    sheet.put(0, [1, base * 1000, 0, 1, -1, -1]);
+    sheet.put(0, [1, base * 1000, 0, 1, -1, -1, 3]);
     noted(&mut sheet, 20, 0, |lane| [1, 1, if lane == 0 { 6 } else { -1 }, 1]);
     // Kind 10: more than there is room for.
     sheet.put(200, state(true, Some((record(43, 10, PEERS + 8, 3, 2), 7))));

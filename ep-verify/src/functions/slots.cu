@@ -229,6 +229,8 @@ struct Known {
 
 constexpr ep::u64 kKnown = 137216;  // behind the channels, four of them
 constexpr ep::u64 kFound = kKnown + 4 * sizeof(Known);
+constexpr ep::u64 kTurn = kFound + 60 * 8;
+using Closed = Channel<kTurn + 8, 1, 1, false, false>;
 constexpr ep::u64 kNever = 1ull << 62;
 
 /// A group of which this rank misses who does not answer for so long; `number`: which `Known` is its own.
@@ -320,26 +322,58 @@ __device__ __forceinline__ void agree(const ep::Team& given, bool is_over, ep::i
     }
 }
 
-/// Two warps of a block find out at once what has come of all keys, of which one misses the other rank.
+/// Two warps of a block settle at once what has come of a key that a third one closes: one of them misses its rank.
 __device__ __forceinline__ void agree_at_once(const ep::Team& given, ep::i64* out) {
-    const int self = static_cast<int>(given.group.rank), key = key_of<Agreed>(9, 1 - self);
+    const int other = 1 - static_cast<int>(given.group.rank);
     ep::i64* found = reinterpret_cast<ep::i64*>(given.group.window + kFound);
+    ep::u32* turn = reinterpret_cast<ep::u32*>(given.group.window + kTurn);
     const ep::Group group = group_of(given, given.warp == 0 ? 2 : 3, kNever);
-    for (ep::u32 epoch = 2; epoch < 12; ++epoch) {
-        ep::Team team(group, ep::Call{epoch, false, true}, 0);
-        ep::SlotWindow<Agreed, kRanks> words(team);
-        for (int i = team.lane; i < Agreed::kKeys && given.warp == 0; i += ep::kLanes) {
-            words.tell_count(team.group.window, i, 5);
+    int same = 0;
+    for (ep::u32 i = 0; i < 128 && given.index() < 3; ++i) {
+        ep::Team team(group, ep::Call{2 + i / 32, false, true}, 0);
+        const ep::SlotWindow<Agreed, kRanks> words(team);
+        const int key = key_of<Agreed>(static_cast<int>(i % 32), other);
+        if (given.index() == 2) {
+            if (!given.leader()) continue;
+            while (ep::load_acquire_sys(turn) != i) {
+            }
+            *reinterpret_cast<ep::i64*>(words.place(team.group.window, key, 0)) = 7000 + i;
+            __threadfence_system();
+            words.tell_count(team.group.window, key, 5);
+            continue;
         }
+        // Only a look, which orders nothing, keeps the one that waits for nothing from being the first.
+        ep::u32 seen = 0;
+        while (given.warp == 0 && given.leader() && !words.looks_closed(key, seen)) {
+        }
+        __syncwarp();
+        const ep::i64 it = look_at(team, key);
+        if (team.leader()) found[given.warp] = it;
         __syncthreads();
-        ep::SlotRowsIn<Agreed> slots(team);
-        slots.await();
-        const int count = slots.count(key);
-        if (team.leader()) found[given.warp] = count;
+        same += found[0] == found[1] && (it == 0 || it == 57000 + i) ? 1 : 0;
         __syncthreads();
-        const bool is_same = found[0] == found[1] && (count == 0 || count == 5);
-        if (team.leader() && given.warp == 0) out[epoch] = is_same ? 1 : 0;
-        __syncthreads();
+        if (given.index() == 0 && given.leader()) ep::store_release_sys(turn, i + 1);
+    }
+    if (given.index() == 0 && given.leader()) out[0] = same;
+}
+
+/// What a rank has done before it closes is there for who waits in vain for its slot.
+__device__ __forceinline__ void close_alone(const ep::Team& given, ep::i64* out) {
+    // Somebody else takes no part, so that a slot may never come.
+    ep::Group group = given.group;
+    group.alive = ~(1ull << 40);
+    ep::Team team(group, ep::Call{1, false, true}, 0);
+    const int peer = rank_at(team, 1), next = (team.lane + 1) % ep::kLanes;
+    if (given.index() == 0) {
+        ep::u32* there = reinterpret_cast<ep::u32*>(group.windows[peer] + Closed::kSlots);
+        there[team.lane] = 50u + static_cast<ep::u32>(team.lane);
+        ep::SlotRowsOut<Closed> slots(team);
+        slots.close(1);
+    } else if (given.index() == 1) {
+        ep::SlotRowsIn<Closed> slots(team);
+        const bool come = slots.arrived(key_of<Closed>(0, peer));
+        out[team.lane] = reinterpret_cast<const ep::u32*>(group.window + Closed::kSlots)[next];
+        if (team.leader()) out[32] = come ? 1 : 0;
     }
 }
 
@@ -378,8 +412,10 @@ extern "C" __global__ void __launch_bounds__(slots::kWarps * 32)
         slots::call_without<slots::ToldAbsent>(team, 1, check - 19, check - 20, args.out);
     } else if (check < 25) {
         slots::agree(team, check == 24, args.out);
-    } else if (blockIdx.x == 0) {
+    } else if (check == 25) {
         slots::agree_at_once(team, args.out);
+    } else {
+        slots::close_alone(team, args.out);
     }
     ep::leave(args.group, call);
 }

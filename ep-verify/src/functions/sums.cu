@@ -44,11 +44,13 @@ __device__ __forceinline__ void put(ep::bf16* to, float value) {
     *reinterpret_cast<ep::u16*>(to) = static_cast<ep::u16>(__float_as_uint(value) >> 16);
 }
 
-/// Where the part of a token from a peer is, if it has one: of some tokens none, and of some too many.
+/// Where the part of a token from a peer is, if it has one: of some tokens none, of some too many, and of some one less
+/// than there may be.
 __device__ __forceinline__ ep::i32 entry_of(int token, int peer) {
-    if (token % 4 == 0) return -1;
-    const int each = token % 4 == 3 ? 2 : 8;
-    return (peer + token) % each == 0 ? (token * 3 + peer) % 7 : -1;
+    if (token % 4 == 2) return -1;
+    const int each = token % 4 == 3 ? 2 : token % 8 == 1 ? 4 : 8;
+    const bool is_there = (peer + token) % each == 0 || (token % 8 == 1 && peer == 0);
+    return is_there ? (token * 3 + peer) % 7 : -1;
 }
 
 /// Tokens, and how often somebody has asked for one.
@@ -64,6 +66,13 @@ struct Order {
     }
 };
 
+/// Which token stops the team when it is looked for, and whether it has come then; and which one when it is added up.
+struct Stop {
+    int at = -1;
+    bool comes = true;
+    int within = -1;
+};
+
 /// Parts that are written only when a warp waits for them.
 struct Source {
     static constexpr int kPeers = sums::kPeers;
@@ -72,8 +81,7 @@ struct Source {
     ep::Team& team;
     Memory* memory;
     ep::i64* out;  // what it is asked for
-    int stop;      // the token that stops the team, and whether that says that it has come
-    bool comes;
+    Stop stop;
     int looks = 0, opened = 0, closed = 0;
 
     __device__ __forceinline__ void wait_ready() {
@@ -82,15 +90,17 @@ struct Source {
             put(&memory->parts[i / kEach][i % kEach], element(i / kEach, i % kEach));
         }
         for (int i = team.lane; i < kPlaces * 36; i += ep::kLanes) {
-            memory->fields[i / 36][i % 36] = static_cast<float>((i / 36 * 7 + i % 36) % 31 - 15);
+            memory->fields[i / 36][i % 36] = static_cast<float>((i / 36 * 7 + i % 36) % 29 - 14);
         }
     }
 
     /// Every third look that does not wait finds nothing.
     __device__ __forceinline__ bool arrived(const ep::i32 (&entries)[kGroups], bool waits) {
-        if (opened == stop) {
+        // What a team that is stopped asks for.
+        if (team.stopped && team.leader()) ++out[4994];
+        if (opened == stop.at) {
             team.stopped = true;
-            return comes;
+            return stop.comes;
         }
         if (!waits && ++looks % 3 == 0) return false;
         for (int g = 0; g < kGroups; ++g) out[opened * 64 + g * 32 + team.lane] = entries[g];
@@ -121,14 +131,21 @@ struct Source {
 
 /// Rows from `begin` on, every third one, with as many biases as there are, one or none.
 template <class R>
-__device__ __forceinline__ void add(ep::Team& team, ep::GatherSmem<R>& smem, int begin, int stop,
-                                    bool comes, ep::i64* out) {
+__device__ __forceinline__ void add(ep::Team& team, ep::GatherSmem<R>& smem, int begin, Stop stop,
+                                    ep::i64* out) {
     Memory* memory = reinterpret_cast<Memory*>(team.group.window);
-    if (team.leader()) out[9990] = 0;
+    ep::u64* behind = reinterpret_cast<ep::u64*>(&smem.items[2]) + (R::kTma ? R::kStages : 0);
+    if (team.leader()) {
+        out[9990] = out[9994] = out[9995] = 0;
+        *behind = 4711;
+    }
     __syncwarp();
     ep::Gather<R> stages(smem, team);
-    Source source{team, memory, out + 5000, stop, comes};
-    const auto at = [](int token, int peer) { return entry_of(token, peer); };
+    Source source{team, memory, out + 5000, stop};
+    const auto at = [&](int token, int peer) {
+        if (token >= kTokens || peer >= kPeers) out[9995] = 1;
+        return entry_of(token, peer);
+    };
     const Order order{ep::Turns{begin, kTokens, 3}, kTokens, out + 9990};
     ep::GatherRun<R, Source, Order, decltype(at)> run(stages, source, order, at);
     run.run([&](int token) {
@@ -136,12 +153,15 @@ __device__ __forceinline__ void add(ep::Team& team, ep::GatherSmem<R>& smem, int
         if (token % 3 == 0) {
             run.store_row(to);
         } else {
-            const auto bias = [&](int b) -> const ep::bf16* { return memory->biases[b]; };
-            run.template store_row<2>(to, token % 3 + token / 3 % 2 - 1, bias);
+            // Of others than these nobody asks.
+            const int biases = token % 3 + token / 3 % 2 - 1;
+            const auto bias = [&](int b) -> const ep::bf16* { return b < biases ? memory->biases[b] : nullptr; };
+            run.template store_row<2>(to, biases, bias);
         }
         if (R::kMetaBytes > 0) {
             run.store_sum(reinterpret_cast<float*>(out + 3500 + token * 20), 4, 34);
         }
+        if (source.closed == stop.within) team.stopped = true;
     });
     stages.finish();
     const bool is_empty = stages.empty();
@@ -150,6 +170,7 @@ __device__ __forceinline__ void add(ep::Team& team, ep::GatherSmem<R>& smem, int
     out[9991] = source.opened * 100 + source.closed;
     out[9992] = is_empty ? 1 : 0;
     out[9993] = stages.room() == R::kStages ? 1 : 0;
+    out[9996] = *behind;
 }
 
 __device__ __forceinline__ void prepare(Memory* memory) {
@@ -185,7 +206,8 @@ __device__ __forceinline__ ep::GatherSmem<R>& memory(Bytes& shared) {
 using Two = Role<1120, 640, 5, 144>;    // pieces of two units a lane, and fields that come with them
 using Tight = Role<1120, 528, 2, 140>;  // fewer stages than parts, and fields that stay where they are
 using Many = Role<1120, 112, 32, 0>;    // as many stages as lanes
-using Short = Role<96, 512, 14, 144>;   // fields that are longer than a piece, and stages for more than a token
+using Short = Role<96, 512, 28, 144>;   // fields that are longer than a piece, and stages for more than a token
+using Plain = Role<96, 512, 14, 0>;     // one piece
 using Read = Role<1120, 640, 2, 140, false>;
 
 }  // namespace sums
@@ -199,19 +221,25 @@ extern "C" __global__ void __launch_bounds__(32) sums_of(const __grid_constant__
     switch (args.check) {
         case 0: prepare(reinterpret_cast<Memory*>(args.group.window)); break;
         case 1: turns(team, out); break;
-        case 2: add<Two>(team, memory<Two>(shared), 0, -1, true, out); break;
-        case 3: add<Two>(team, memory<Two>(shared), 1, -1, true, out); break;
-        case 4: add<Tight>(team, memory<Tight>(shared), 2, -1, true, out); break;
-        case 5: add<Tight>(team, memory<Tight>(shared), 1, -1, true, out); break;
-        case 6: add<Many>(team, memory<Many>(shared), 1, -1, true, out); break;
-        case 7: add<Short>(team, memory<Short>(shared), 1, -1, true, out); break;
-        case 8: add<Short>(team, memory<Short>(shared), 2, -1, true, out); break;
-        case 9: add<Read>(team, memory<Read>(shared), 1, -1, true, out); break;
-        case 10: add<Two>(team, memory<Two>(shared), 1, 5, true, out); break;
-        case 11: add<Short>(team, memory<Short>(shared), 1, 5, true, out); break;
-        case 12: add<Short>(team, memory<Short>(shared), 2, 3, false, out); break;
-        case 13: add<Read>(team, memory<Read>(shared), 2, 0, true, out); break;
-        case 14: add<Two>(team, memory<Two>(shared), 30, -1, true, out); break;
+        case 2: add<Two>(team, memory<Two>(shared), 0, Stop{}, out); break;
+        case 3: add<Two>(team, memory<Two>(shared), 1, Stop{}, out); break;
+        case 4: add<Tight>(team, memory<Tight>(shared), 2, Stop{}, out); break;
+        case 5: add<Tight>(team, memory<Tight>(shared), 1, Stop{}, out); break;
+        case 6: add<Many>(team, memory<Many>(shared), 1, Stop{}, out); break;
+        case 7: add<Short>(team, memory<Short>(shared), 1, Stop{}, out); break;
+        case 8: add<Short>(team, memory<Short>(shared), 2, Stop{}, out); break;
+        case 9: add<Read>(team, memory<Read>(shared), 1, Stop{}, out); break;
+        case 10: add<Two>(team, memory<Two>(shared), 1, Stop{5}, out); break;
+        case 11: add<Short>(team, memory<Short>(shared), 1, Stop{5}, out); break;
+        case 12: add<Short>(team, memory<Short>(shared), 2, Stop{3, false}, out); break;
+        case 13: add<Read>(team, memory<Read>(shared), 2, Stop{0}, out); break;
+        case 14: add<Two>(team, memory<Two>(shared), 30, Stop{}, out); break;
+        case 15: add<Plain>(team, memory<Plain>(shared), 1, Stop{}, out); break;
+        case 16: add<Short>(team, memory<Short>(shared), 0, Stop{-1, true, 0}, out); break;
+        case 17:
+            team.stopped = true;
+            add<Two>(team, memory<Two>(shared), 1, Stop{}, out);
+            break;
         default: break;
     }
     ep::leave(args.group, call);

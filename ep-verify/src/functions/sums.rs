@@ -14,7 +14,7 @@ const TOKENS: i64 = 24;
 /// How many parts are added up: the first ones.
 const SOURCES: usize = 12;
 
-pub(super) const CHECKS: [Check; 15] = [
+pub(super) const CHECKS: [Check; 18] = [
     ("biases", Vec::new),
     ("turns", turns),
     ("sums in two pieces", || sums(&TWO, 0, None)),
@@ -30,6 +30,9 @@ pub(super) const CHECKS: [Check; 15] = [
     ("a stop behind parts that do not come", || sums(&SHORT, 2, Some(3))),
     ("a stop before the first sum", || sums(&TIGHT, 2, Some(0))),
     ("no sums", || sums(&TWO, 30, None)),
+    ("sums in one piece without fields", || sums(&PLAIN, 1, None)),
+    ("a stop while a sum is made", stopped_within),
+    ("a team that is stopped", || sums(&TWO, 1, Some(0))),
 ];
 
 /// Elements of a row, and of its other fields.
@@ -42,12 +45,17 @@ const TWO: Role = Role { row: 560, fields: 36 };
 const TIGHT: Role = Role { row: 560, fields: 35 };
 const MANY: Role = Role { row: 560, fields: 0 };
 const SHORT: Role = Role { row: 48, fields: 36 };
+const PLAIN: Role = Role { row: 48, fields: 0 };
 
 /// Where a token's part is, among those of its peer.
 fn entry(token: i64, peer: i64) -> i64 {
-    let each = if token % 4 == 3 { 2 } else { 8 };
-    let is_there = token % 4 != 0 && (peer + token) % each == 0;
-    if is_there { (token * 3 + peer) % 7 } else { -1 }
+    let each = match token % 8 {
+        3 | 7 => 2,
+        1 => 4,
+        _ => 8,
+    };
+    let is_there = (peer + token) % each == 0 || (token % 8 == 1 && peer == 0);
+    if token % 4 != 2 && is_there { (token * 3 + peer) % 7 } else { -1 }
 }
 
 fn turns() -> Vec<i64> {
@@ -87,7 +95,7 @@ fn sums(role: &Role, begin: i64, stop: Option<i64>) -> Vec<i64> {
         let words = (0..role.row / 4).map(|word| packed((word * 4..word * 4 + 4).map(element), 16));
         sheet.put(token as usize * 142, words);
         let field = |i: i64| {
-            let part = |place: &i64| (place * 7 + i) % 31 - 15;
+            let part = |place: &i64| (place * 7 + i) % 29 - 14;
             u64::from((places.iter().map(part).sum::<i64>() as f32).to_bits())
         };
         let fields = (0..17).filter(|_| role.fields > 0);
@@ -98,6 +106,14 @@ fn sums(role: &Role, begin: i64, stop: Option<i64>) -> Vec<i64> {
         sheet.put(at + 2000, [1; 64]);
         count += 1;
     }
-    sheet.put(9990, [count, count * 101, 1, 1]);
+    sheet.put(9990, [count, count * 101, 1, 1, 0, 0, 4711]);
+    sheet.0
+}
+
+/// The first sum is the last one, while which the next token has been opened and parts of it are on their way.
+fn stopped_within() -> Vec<i64> {
+    let mut sheet = Sheet(sums(&SHORT, 0, Some(1)));
+    sheet.put(5000 + 64, (0..PEERS).map(|peer| entry(3, peer)).chain([-1; 24]));
+    sheet.put(9990, [2, 201]);
     sheet.0
 }

@@ -8,12 +8,13 @@
 //!
 //! A line of code, as it stands in the file, and the operators that change nothing there: all changes
 //! of that kind in the line, or those of what is quoted, or only those that make something else of it:
-//! ``operand `a && b` becomes `a` ``.
+//! ``operand `a && b` becomes `a` ``. Where a file has several that read the same, ``number `0` #2`` is the
+//! second of them.
 
 use std::fs;
 use std::path::Path;
 
-use ep_runtime::host::mutation::Mutation;
+use super::hunt::Target;
 
 const LIST: &str = include_str!("../../../equivalent.txt");
 
@@ -27,11 +28,21 @@ struct Entry {
     reason: String,
 }
 
-/// An operator, what it is about, and what that becomes, if not all.
+/// An operator, what it is about, what that becomes, and which of several that read the same, if not all.
 struct Kind {
     operator: String,
     about: Option<String>,
     becomes: Option<String>,
+    nth: Option<usize>,
+}
+
+impl Kind {
+    fn is(&self, Target { mutation, nth, .. }: &Target) -> bool {
+        self.operator == mutation.operator.name()
+            && self.about.as_ref().is_none_or(|about| *about == mutation.from)
+            && self.becomes.as_ref().is_none_or(|becomes| *becomes == mutation.to)
+            && self.nth.is_none_or(|own| own == *nth)
+    }
 }
 
 impl Equivalents {
@@ -84,22 +95,17 @@ impl Equivalents {
     }
 
     /// Why nothing can find a mutation, if so.
-    pub(super) fn reason(&self, mutation: &Mutation) -> Option<String> {
+    pub(super) fn reason(&self, target: &Target) -> Option<String> {
         let is_same = |entry: &&Entry| {
-            let is_kind = |kind: &Kind| {
-                kind.operator == mutation.operator.name()
-                    && kind.about.as_ref().is_none_or(|about| *about == mutation.from)
-                    && kind.becomes.as_ref().is_none_or(|becomes| *becomes == mutation.to)
-            };
-            entry.file == mutation.file
-                && entry.code == mutation.code
-                && entry.kinds.iter().any(is_kind)
+            entry.file == target.mutation.file
+                && entry.code == target.mutation.code
+                && entry.kinds.iter().any(|kind| kind.is(target))
         };
         self.0.iter().find(is_same).map(|entry| entry.reason.clone())
     }
 }
 
-/// `operator, operator `text` becomes `text`: reason`.
+/// `operator, operator `text` becomes `text`, operator #2: reason`.
 fn parts(line: &str) -> Option<(Vec<Kind>, String)> {
     let (mut kinds, mut rest) = (Vec::new(), line);
     loop {
@@ -107,7 +113,8 @@ fn parts(line: &str) -> Option<(Vec<Kind>, String)> {
         let (name, behind) = rest.split_at(end);
         let (about, behind) = quoted(behind, " ")?;
         let (becomes, behind) = quoted(behind, " becomes ")?;
-        kinds.push(Kind { operator: name.to_owned(), about, becomes });
+        let (nth, behind) = numbered(behind)?;
+        kinds.push(Kind { operator: name.to_owned(), about, becomes, nth });
         match behind.strip_prefix(": ") {
             Some(reason) => return Some((kinds, reason.to_owned())),
             None => rest = behind.strip_prefix(", ")?,
@@ -123,29 +130,56 @@ fn quoted<'a>(text: &'a str, word: &str) -> Option<(Option<String>, &'a str)> {
     }
 }
 
+/// Which one is meant, if it says so, and the rest; nothing if the number is none from 1 on.
+fn numbered(text: &str) -> Option<(Option<usize>, &str)> {
+    let Some(text) = text.strip_prefix(" #") else { return Some((None, text)) };
+    let (number, rest) = text.split_at(text.find([',', ':'])?);
+    let number = number.parse().ok().filter(|number| *number > 0)?;
+    Some((Some(number), rest))
+}
+
 #[cfg(test)]
 mod tests {
+    use ep_runtime::host::mutation::{Mutation, Operator};
+
     use super::*;
 
     #[test]
     fn a_line_names_operators_and_a_reason() {
-        let line = "number, operand `a: b`, operand `a, b` becomes `b`, never: it is so, x";
+        let line = "number, operand `a: b`, operand `a, b` becomes `b` #2, never #13: it is so, x";
         let (kinds, reason) = parts(line).unwrap();
         let want = [
-            ("number", None, None),
-            ("operand", Some("a: b"), None),
-            ("operand", Some("a, b"), Some("b")),
-            ("never", None, None),
+            ("number", None, None, None),
+            ("operand", Some("a: b"), None, None),
+            ("operand", Some("a, b"), Some("b"), Some(2)),
+            ("never", None, None, Some(13)),
         ];
-        let kinds: Vec<(&str, Option<&str>, Option<&str>)> = kinds
-            .iter()
-            .map(|kind| (kind.operator.as_str(), kind.about.as_deref(), kind.becomes.as_deref()))
-            .collect();
-        assert_eq!(kinds, want);
+        assert_eq!(kinds.len(), want.len());
+        for (kind, want) in kinds.iter().zip(want) {
+            let Kind { operator, about, becomes, nth } = kind;
+            assert_eq!((operator.as_str(), about.as_deref(), becomes.as_deref(), *nth), want);
+        }
         assert_eq!(reason, "it is so, x");
         assert!(parts("nothing").is_none());
         assert!(parts("number `1` becomes `2: it has no end").is_none());
+        assert!(parts("number #0: it counts from 1 on").is_none());
+        assert!(parts("number #x: it is no number").is_none());
         assert!(Equivalents::parse("in a\n= b\nnothing").is_err());
         assert!(Equivalents::known().is_ok());
+    }
+
+    #[test]
+    fn one_of_several_that_read_the_same_may_be_meant() {
+        let list = Equivalents::parse("in a.cuh\n= f(0, 0);\nnumber `0` #2: x\nskip: y").unwrap();
+        let reason = |operator, from: &str, nth| {
+            let (file, code) = ("a.cuh".to_owned(), "f(0, 0);".to_owned());
+            let (from, to) = (from.to_owned(), String::new());
+            let mutation = Mutation { number: 1, file, line: 1, operator, from, to, code };
+            list.reason(&Target { place: 0, nth, mutation, numbers: Vec::new(), equivalent: None })
+        };
+        assert_eq!(reason(Operator::Number, "0", 1), None);
+        assert_eq!(reason(Operator::Number, "0", 2).as_deref(), Some("x"));
+        assert_eq!(reason(Operator::Number, "1", 2), None);
+        assert_eq!(reason(Operator::Skip, "f(0, 0);", 3).as_deref(), Some("y"));
     }
 }

@@ -35,6 +35,8 @@ const STEP_TIME: Duration = Duration::from_micros(2);
 pub(super) struct Target {
     /// Its place among all that are asked for.
     pub(super) place: usize,
+    /// Which of those of its file that read the same; from 1 on.
+    pub(super) nth: usize,
     pub(super) mutation: Mutation,
     pub(super) numbers: Vec<u32>,
     /// Why nothing can find it, if so.
@@ -50,13 +52,14 @@ pub(super) fn targets(weaver: &Weaver) -> Vec<Target> {
         let Mutation { file, operator, from, to, code, .. } = mutation.clone();
         let what = (file, operator, from, to, code);
         let count = counts.entry((weaver.text_of(mutation.number), what.clone())).or_default();
-        let nth = std::mem::replace(count, *count + 1);
+        *count += 1;
+        let nth = *count;
         let place = *places.entry((nth, what)).or_insert(all.len());
         match all.get_mut(place) {
             Some(target) => target.numbers.push(mutation.number),
             None => {
                 let numbers = vec![mutation.number];
-                all.push(Target { place: 0, mutation, numbers, equivalent: None });
+                all.push(Target { place: 0, nth, mutation, numbers, equivalent: None });
             }
         }
     }

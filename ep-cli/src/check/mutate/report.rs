@@ -200,7 +200,7 @@ mod tests {
         let (file, code) = ("ep/ring.cuh".to_owned(), "if (a) b();".to_owned());
         let (from, to, operator) = ("a".to_owned(), "!(a)".to_owned(), Operator::Negated);
         let mutation = Mutation { number: 1, file, line: 7, operator, from, to, code };
-        Target { place, mutation, numbers: vec![1], equivalent: None }
+        Target { place, nth: 1, mutation, numbers: vec![1], equivalent: None }
     }
 
     /// What has been printed by now, by a run that is cut off here.
