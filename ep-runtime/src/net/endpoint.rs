@@ -135,6 +135,9 @@ pub(super) struct Endpoint {
     /// What the provider wants to be told of the memory that writes come from.
     descriptor: *mut c_void,
     contexts: Box<[Context]>,
+    /// Where the library writes completions. It is kept: to empty it for each look costs as much as a
+    /// descriptor.
+    entries: Box<[CqEntry]>,
     peers: Vec<Option<Peer>>,
 }
 
@@ -170,6 +173,7 @@ impl Endpoint {
             by_address: mr_mode & sys::MR_VIRT_ADDR != 0,
             descriptor: if local { registered } else { ptr::null_mut() },
             contexts: vec![Context([0; 8]); count].into(),
+            entries: vec![CqEntry::EMPTY; AT_ONCE].into(),
             peers: Vec::new(),
         })
     }
@@ -262,11 +266,9 @@ impl Endpoint {
     /// What has happened since; this is what makes the network move.
     pub(super) fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), NetError> {
         let cq = self.objects.cq.get();
-        let empty =
-            CqEntry { context: ptr::null_mut(), flags: 0, len: 0, buf: ptr::null_mut(), data: 0 };
-        let mut entries = [empty; AT_ONCE];
+        let (entries, most) = (self.entries.as_mut_ptr(), self.entries.len());
         // SAFETY: the queue is live, and the call writes at most as many entries.
-        let read = unsafe { ((*(*cq).ops).read)(cq, entries.as_mut_ptr(), AT_ONCE) };
+        let read = unsafe { ((*(*cq).ops).read)(cq, entries, most) };
         match read {
             sys::EAGAIN => return Ok(()),
             sys::EAVAIL => {
@@ -275,7 +277,7 @@ impl Endpoint {
             }
             read => self.fabric.check("fi_cq_read", read)?,
         }
-        for entry in entries.iter().take(read.unsigned_abs()) {
+        for entry in self.entries.iter().take(read.unsigned_abs()) {
             if entry.flags & sys::REMOTE_CQ_DATA != 0 {
                 events.push(Event::Landed(entry.data as u32));
             } else if let Some(number) = self.number(entry.context) {

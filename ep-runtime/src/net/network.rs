@@ -178,7 +178,14 @@ impl Network {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let is_first = !std::mem::replace(given.get_mut(queue)?, true);
         let (memory, layout) = (self.words, &self.layout);
-        is_first.then_some(HostQueue { memory, layout, queue, next: 0, patience })
+        is_first.then_some(HostQueue {
+            memory,
+            layout,
+            queue,
+            next: 0,
+            taken: 0,
+            patience,
+        })
     }
 
     /// What `source` has added to a counter here.
