@@ -374,14 +374,21 @@ impl Proxy {
         number: u32,
         now: Instant,
     ) -> Result<bool, NetError> {
-        let end = &mut self.peers[about.peer];
-        if !self.endpoint.write(write, about.peer, way, number)? {
+        let (end, injects) = (&mut self.peers[about.peer], self.endpoint.injects(way.2));
+        let posted = match injects {
+            true => self.endpoint.inject(about.peer, way, number)?,
+            false => self.endpoint.write(write, about.peer, way, number)?,
+        };
+        if !posted {
             end.refused.get_or_insert(now);
             return Ok(false);
         }
         (end.refused, end.said) = (None, now);
         self.writes[write] = about;
         self.free.pop();
+        if injects {
+            self.finish(write);
+        }
         Ok(true)
     }
 }
