@@ -11,6 +11,7 @@
 
 #[cfg(feature = "host")]
 mod card;
+mod cores;
 mod endpoint;
 mod fabric;
 mod find;

@@ -135,7 +135,12 @@ pub(super) struct Endpoint {
     /// What the provider wants to be told of the memory that writes come from.
     descriptor: *mut c_void,
     contexts: Box<[Context]>,
+    /// Where the library writes completions. It is kept: to empty it for each look costs as much as a
+    /// descriptor.
+    entries: Box<[CqEntry]>,
     peers: Vec<Option<Peer>>,
+    /// Bytes up to which `inject` takes a write.
+    inject_max: u64,
 }
 
 // SAFETY: it is used by one thread at a time, which is what `FI_THREAD_DOMAIN` asks for; its pointers are
@@ -157,7 +162,8 @@ impl Endpoint {
         };
         let info = list.first().ok_or_else(none)?;
         // SAFETY: an info of the list has all its parts and is alive as long as the list.
-        let (mr_mode, in_flight) = unsafe { ((*(*info).domain).mr_mode, (*(*info).tx).size) };
+        let (mr_mode, tx) = unsafe { ((*(*info).domain).mr_mode, &*(*info).tx) };
+        let (in_flight, inject_max) = (tx.size, tx.inject_size as u64);
         let objects = open_objects(fabric, &list, info, memory, mr_mode)?;
         // SAFETY: the region was just made.
         let registered = unsafe { (*objects.mr.get()).descriptor };
@@ -170,7 +176,10 @@ impl Endpoint {
             by_address: mr_mode & sys::MR_VIRT_ADDR != 0,
             descriptor: if local { registered } else { ptr::null_mut() },
             contexts: vec![Context([0; 8]); count].into(),
+            entries: vec![CqEntry::EMPTY; AT_ONCE].into(),
             peers: Vec::new(),
+            // Elsewhere a write that was taken may fail, and nothing would say which peer it was for.
+            inject_max: if provider == Provider::Shm { inject_max } else { 0 },
         })
     }
 
@@ -229,10 +238,9 @@ impl Endpoint {
         (to, from, bytes): (u64, u64, u64),
         immediate: u32,
     ) -> Result<bool, NetError> {
-        let reached = self.peers.get(peer).copied().flatten();
-        let inside = from.checked_add(bytes).is_some_and(|end| end <= self.memory.bytes as u64);
-        let context = self.contexts.get_mut(number).filter(|_| inside);
-        let (Some(reached), Some(context)) = (reached, context) else {
+        let Some((reached, context)) =
+            self.reached(peer, from, bytes).zip(self.contexts.get_mut(number))
+        else {
             let why = format!("{bytes} bytes at {from} to rank {peer} as write {number}");
             return Err(NetError::Call { call: "fi_writedata", why });
         };
@@ -259,14 +267,56 @@ impl Endpoint {
         }
     }
 
+    /// Whether `inject` takes a write of so many bytes.
+    pub(super) fn injects(&self, bytes: u64) -> bool {
+        bytes <= self.inject_max
+    }
+
+    /// Posts a short write, which has left when this returns: no event comes for it. False: the network
+    /// takes nothing now.
+    pub(super) fn inject(
+        &mut self,
+        peer: usize,
+        (to, from, bytes): (u64, u64, u64),
+        immediate: u32,
+    ) -> Result<bool, NetError> {
+        let Some(reached) = self.reached(peer, from, bytes).filter(|_| self.injects(bytes)) else {
+            let why = format!("{bytes} bytes at {from} to rank {peer}");
+            return Err(NetError::Call { call: "fi_inject_writedata", why });
+        };
+        let ep = self.objects.ep.get();
+        // SAFETY: the endpoint is live; the source lies in the registered memory, and is read before the
+        // call returns.
+        let code = unsafe {
+            let from = self.memory.start.as_ptr().add(from as usize);
+            ((*(*ep).rma).inject_data)(
+                ep,
+                from.cast(),
+                bytes as usize,
+                u64::from(immediate),
+                reached.address,
+                reached.base.wrapping_add(to),
+                reached.key,
+            )
+        };
+        match code {
+            sys::EAGAIN => Ok(false),
+            code => self.fabric.check("fi_inject_writedata", code).map(|()| true),
+        }
+    }
+
+    /// How a peer is reached, if it is and the memory here has the bytes that it is to get.
+    fn reached(&self, peer: usize, from: u64, bytes: u64) -> Option<Peer> {
+        let inside = from.checked_add(bytes).is_some_and(|end| end <= self.memory.bytes as u64);
+        self.peers.get(peer).copied().flatten().filter(|_| inside)
+    }
+
     /// What has happened since; this is what makes the network move.
     pub(super) fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), NetError> {
         let cq = self.objects.cq.get();
-        let empty =
-            CqEntry { context: ptr::null_mut(), flags: 0, len: 0, buf: ptr::null_mut(), data: 0 };
-        let mut entries = [empty; AT_ONCE];
+        let (entries, most) = (self.entries.as_mut_ptr(), self.entries.len());
         // SAFETY: the queue is live, and the call writes at most as many entries.
-        let read = unsafe { ((*(*cq).ops).read)(cq, entries.as_mut_ptr(), AT_ONCE) };
+        let read = unsafe { ((*(*cq).ops).read)(cq, entries, most) };
         match read {
             sys::EAGAIN => return Ok(()),
             sys::EAVAIL => {
@@ -275,7 +325,7 @@ impl Endpoint {
             }
             read => self.fabric.check("fi_cq_read", read)?,
         }
-        for entry in entries.iter().take(read.unsigned_abs()) {
+        for entry in self.entries.iter().take(read.unsigned_abs()) {
             if entry.flags & sys::REMOTE_CQ_DATA != 0 {
                 events.push(Event::Landed(entry.data as u32));
             } else if let Some(number) = self.number(entry.context) {
@@ -374,5 +424,45 @@ mod tests {
         for bytes in [&[][..], &[0; 15], &[0; 16], &[0; 17 + NAME_MAX]] {
             assert_eq!(Card::decode(bytes), None, "{} bytes", bytes.len());
         }
+    }
+
+    /// Two endpoints of this process, each with room for `bytes`, and that room.
+    fn pair(fabric: &'static Fabric, bytes: usize) -> [(Endpoint, Box<[u64]>); 2] {
+        let mut ends = [(); 2].map(|()| {
+            let mut room = vec![0; bytes.div_ceil(8)].into_boxed_slice();
+            let start = NonNull::new(room.as_mut_ptr().cast()).unwrap();
+            let memory = Registered { start, bytes };
+            (Endpoint::open(fabric, Provider::Shm, None, memory).unwrap(), room)
+        });
+        let cards = [0, 1].map(|end| Some(ends[end].0.card().unwrap()));
+        ends[0].0.connect(&[None, cards[1].clone()]).unwrap();
+        ends[1].0.connect(&[cards[0].clone(), None]).unwrap();
+        ends
+    }
+
+    #[test]
+    fn short_writes_through_shared_memory_leave_at_once() {
+        let fabric = match Fabric::find() {
+            Ok(fabric) if fabric.offers(Provider::Shm, None).is_ok() => fabric,
+            _ => return eprintln!("skipped: no libfabric with shm"),
+        };
+        let [(mut here, mut from), (mut there, to)] = pair(fabric, 1 << 16);
+        let short = here.inject_max;
+        assert!(short >= 16 && here.injects(short) && !here.injects(short + 1));
+        assert!(here.inject(1, (0, 0, short + 1), 0).is_err());
+        let (mut sent, mut landed) = (Vec::new(), Vec::new());
+        from[3] = 7;
+        while !here.inject(1, (8, 24, 8), 5).unwrap() {
+            there.poll(&mut landed).unwrap();
+            here.poll(&mut sent).unwrap();
+        }
+        // It is not this word any more that goes.
+        from[3] = 8;
+        while landed.is_empty() {
+            there.poll(&mut landed).unwrap();
+            here.poll(&mut sent).unwrap();
+        }
+        assert_eq!((landed, to[1]), (vec![Event::Landed(5)], 7));
+        assert_eq!(sent, []);
     }
 }

@@ -194,11 +194,17 @@ impl Fabric {
     }
 
     /// Turns a code of the library into an error.
+    #[inline]
     pub(super) fn check(&self, call: &'static str, code: isize) -> Result<(), NetError> {
         match code {
             0.. => Ok(()),
-            code => Err(NetError::Call { call, why: self.words(code) }),
+            code => Err(self.refusal(call, code)),
         }
+    }
+
+    #[cold]
+    fn refusal(&self, call: &'static str, code: isize) -> NetError {
+        NetError::Call { call, why: self.words(code) }
     }
 }
 

@@ -14,6 +14,8 @@ pub struct HostQueue<'a> {
     pub(super) layout: &'a Layout,
     pub(super) queue: usize,
     pub(super) next: u32,
+    /// What it has seen of the proxy's number, which it asks for again when there seems to be no room.
+    pub(super) taken: u32,
     /// Longest wait for room or for a counter.
     pub(super) patience: Duration,
 }
@@ -44,9 +46,12 @@ impl HostQueue<'_> {
     fn post(&mut self, words: [u64; 3], number: u32) -> bool {
         let (own, slots) = (self.next, self.layout.slots);
         let want = own.wrapping_add(1).wrapping_sub(slots as u32);
-        let taken = self.layout.progress(self.queue);
-        if !self.wait(|memory| reached(memory.acquire_half(taken), want)) {
-            return false;
+        if !reached(self.taken, want) {
+            let taken = self.layout.progress(self.queue);
+            if !self.wait(|memory| reached(memory.acquire_half(taken), want)) {
+                return false;
+            }
+            self.taken = self.memory.acquire_half(taken);
         }
         let at = self.layout.descriptor(self.queue, own);
         for (index, word) in words.into_iter().enumerate() {

@@ -4,8 +4,10 @@
 //! Rank 0 sends and rank 1 answers. Rows do not lie side by side, so that none are joined. Both ways move the
 //! same rows of the same memory: what a copy costs depends on the pages that hold it.
 
+use std::io;
 use std::time::{Duration, Instant};
 
+use super::cores::{self, Core};
 use super::endpoint::{Card, Endpoint, Event, Registered};
 use super::fabric::Fabric;
 use super::host_queue::HostQueue;
@@ -33,6 +35,14 @@ pub struct Measured<'a> {
     /// What was counted by the counters so far.
     counted: u32,
     queue: HostQueue<'a>,
+    /// That of the calling thread, which stays on it, as the network's does on another one.
+    _core: Option<Core>,
+}
+
+/// Keeps the calling thread, and the processes that it starts, on the NUMA node where it runs: else what a
+/// row costs depends on where the system puts the two ends.
+pub fn stay_near() -> io::Result<()> {
+    cores::stay_near()
 }
 
 /// A network for measurements.
@@ -52,7 +62,12 @@ impl<'a> Measured<'a> {
         let plain = Plain::open(provider, store, network.first_rows(ROWS * (ROW_MAX + APART)))?;
         let taken = NetError::Option { what: "queues", value: 0, least: 0, most: 0 };
         let queue = network.queue(0, PATIENCE).ok_or(taken)?;
-        Ok(Measured { network, plain, rank: store.member().rank, counted: 0, queue })
+        let core = Core::claim();
+        if let Some(core) = &core {
+            core.keep_here();
+        }
+        let rank = store.member().rank;
+        Ok(Measured { network, plain, rank, counted: 0, queue, _core: core })
     }
 
     fn lost(&self) -> NetError {

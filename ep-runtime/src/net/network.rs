@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::cores::Core;
 use super::endpoint::{Card, Endpoint, Registered};
 use super::fabric::Fabric;
 use super::host_queue::HostQueue;
@@ -42,6 +43,9 @@ pub struct NetOptions {
     pub silence: Duration,
     /// How long a kernel on the host may wait while nothing moves and all peers are alive.
     pub patience: Duration,
+    /// Whether its thread stays on a core of its own, on the NUMA node where it is joined. Where there are
+    /// fewer than four cores, or no other one is free, the thread runs on any.
+    pub pinned: bool,
 }
 
 impl NetOptions {
@@ -57,6 +61,7 @@ impl NetOptions {
             pulse: Duration::from_millis(200),
             silence: Duration::from_secs(5),
             patience: Duration::from_secs(30),
+            pinned: true,
         }
     }
 }
@@ -84,6 +89,7 @@ pub struct Network {
     shared: Arc<Shared>,
     /// What the group asks.
     _failure: Arc<Watched>,
+    _core: Option<Core>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -132,6 +138,8 @@ impl Network {
         let thread = named.spawn(move || proxy.run());
         let thread = thread
             .map_err(|error| NetError::Call { call: "start a thread", why: error.to_string() })?;
+        let core = if options.pinned { Core::claim() } else { None };
+        core.iter().for_each(|core| core.keep(&thread));
         let (rank, _failure) = (member.rank, failure);
         let given = Mutex::new(vec![false; layout.queues]);
         Ok(Network {
@@ -143,6 +151,7 @@ impl Network {
             views,
             shared,
             _failure,
+            _core: core,
             thread: Some(thread),
         })
     }
@@ -178,7 +187,7 @@ impl Network {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let is_first = !std::mem::replace(given.get_mut(queue)?, true);
         let (memory, layout) = (self.words, &self.layout);
-        is_first.then_some(HostQueue { memory, layout, queue, next: 0, patience })
+        is_first.then_some(HostQueue { memory, layout, queue, next: 0, taken: 0, patience })
     }
 
     /// What `source` has added to a counter here.

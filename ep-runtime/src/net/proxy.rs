@@ -23,6 +23,10 @@ pub(super) use rest::Rest;
 /// Descriptors of a queue that are looked at together, and so can be joined.
 const BATCH: usize = 128;
 
+/// Turns between two looks at the clock, which take as long as a descriptor. All that is timed lasts many
+/// times longer than so many turns.
+const TURNS_TIMED: u32 = 8;
+
 /// Requests that wait for the network before no more are taken from the queue.
 const WAITING_MAX: usize = 1024;
 
@@ -50,8 +54,9 @@ pub(super) struct Counts {
     pub(super) landed: AtomicU64,
 }
 
+/// Adds to a count that the proxy alone writes.
 fn add(count: &AtomicU64, by: u64) {
-    count.fetch_add(by, Ordering::Relaxed);
+    count.store(count.load(Ordering::Relaxed) + by, Ordering::Relaxed);
 }
 
 /// How long things may take.
@@ -61,13 +66,6 @@ pub(super) struct Timing {
     pub(super) pulse: Duration,
     /// Silence of a peer after which it is given up.
     pub(super) silence: Duration,
-}
-
-/// What a turn has found.
-enum Turn {
-    Busy,
-    Idle,
-    Over,
 }
 
 /// The state of the thread.
@@ -86,6 +84,8 @@ pub(super) struct Proxy {
     free: Vec<usize>,
     events: Vec<Event>,
     joined: Joined,
+    /// Whether a peer may have to be told what has landed.
+    owes: bool,
     looked: Instant,
     leaving_since: Option<Instant>,
 }
@@ -125,6 +125,7 @@ impl Proxy {
             free: (0..in_flight).rev().collect(),
             events: Vec::new(),
             joined: Joined::new(layout.ranks),
+            owes: false,
             looked: now,
             leaving_since: None,
         }
@@ -135,27 +136,37 @@ impl Proxy {
         let _ended = Ended { rank: self.rank, shared: Arc::clone(&self.shared) };
         let mut rest = Rest::default();
         loop {
-            match self.turn(Instant::now()) {
-                Ok(Turn::Busy) => rest = Rest::default(),
-                Ok(Turn::Idle) => rest.pause(),
-                Ok(Turn::Over) => return,
+            let now = Instant::now();
+            for _ in 0..TURNS_TIMED {
+                match self.turn(now) {
+                    Ok(true) => rest = Rest::default(),
+                    Ok(false) => rest.pause(),
+                    Err(error) => return self.give_up(error),
+                }
+            }
+            match self.look_around(now) {
+                Ok(false) => {}
+                Ok(true) => return,
                 Err(error) => return self.give_up(error),
             }
         }
     }
 
-    fn turn(&mut self, now: Instant) -> Result<Turn, NetError> {
+    /// Moves what there is to move, if anything.
+    fn turn(&mut self, now: Instant) -> Result<bool, NetError> {
         let mut busy = self.hear(now)?;
         for queue in 0..self.queues.len() {
             busy |= self.take(queue)?;
             busy |= self.send(queue, now)?;
         }
         busy |= self.answer(now)?;
+        Ok(busy)
+    }
+
+    /// Sees to the peers; whether this rank has left.
+    fn look_around(&mut self, now: Instant) -> Result<bool, NetError> {
         self.look_after_peers(now)?;
-        if self.shared.leaving.load(Ordering::Relaxed) && self.has_left(now)? {
-            return Ok(Turn::Over);
-        }
-        Ok(if busy { Turn::Busy } else { Turn::Idle })
+        Ok(self.shared.leaving.load(Ordering::Relaxed) && self.has_left(now)?)
     }
 
     /// What the network has to say.
@@ -231,6 +242,7 @@ impl Proxy {
                     }
                 });
                 landed.map_err(wrong)?;
+                self.owes |= self.owed(source, queue).is_some();
                 match outside {
                     None => Ok(()),
                     Some(counter) => Err(wrong(format!("it counts at counter {counter}"))),
@@ -240,6 +252,7 @@ impl Proxy {
             Number::Alive(Pulse::Well) => Ok(()),
             Number::Alive(Pulse::Leaving) => {
                 self.peers[source].left = true;
+                self.owes = true;
                 self.forget(source);
                 self.shared.left.fetch_add(1, Ordering::Release);
                 Ok(())
@@ -345,9 +358,9 @@ impl Proxy {
                 ((layout.inbox(self.rank, index, place), from, 8), Number::Signal(place))
             }
         };
-        let posted = self.post(write, peer, way, number.encode(self.rank, index), now)?;
+        let write = (write, Write { peer, batch: Some((index, batch)) });
+        let posted = self.post(write, way, number.encode(self.rank, index), now)?;
         if posted {
-            self.writes[write].batch = Some((index, batch));
             self.sendings[flow].posted();
         }
         Ok(posted)
@@ -356,20 +369,26 @@ impl Proxy {
     /// Posts the free write that was looked at last.
     fn post(
         &mut self,
-        write: usize,
-        peer: usize,
+        (write, about): (usize, Write),
         way: (u64, u64, u64),
         number: u32,
         now: Instant,
     ) -> Result<bool, NetError> {
-        let end = &mut self.peers[peer];
-        if !self.endpoint.write(write, peer, way, number)? {
+        let (end, injects) = (&mut self.peers[about.peer], self.endpoint.injects(way.2));
+        let posted = match injects {
+            true => self.endpoint.inject(about.peer, way, number)?,
+            false => self.endpoint.write(write, about.peer, way, number)?,
+        };
+        if !posted {
             end.refused.get_or_insert(now);
             return Ok(false);
         }
         (end.refused, end.said) = (None, now);
-        self.writes[write] = Write { peer, batch: None };
+        self.writes[write] = about;
         self.free.pop();
+        if injects {
+            self.finish(write);
+        }
         Ok(true)
     }
 }

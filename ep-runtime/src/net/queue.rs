@@ -54,6 +54,7 @@ impl Request {
     }
 
     /// What the words ask for; a clause that says why it is nonsense.
+    #[inline]
     pub(super) fn read(words: &Words, limits: &Limits) -> Result<Request, String> {
         let [to, from, who, stamp] = *words;
         let (peer, kind, bytes) = (who as u32 as usize, (who >> 32) as u32, stamp as u32);
@@ -103,6 +104,7 @@ impl Joined {
     }
 
     /// Adds what one more descriptor asks for.
+    #[inline]
     pub(super) fn add(&mut self, request: Request) {
         match request {
             Request::Put { peer, to, from, bytes } => {

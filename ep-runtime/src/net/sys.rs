@@ -319,6 +319,16 @@ pub(super) struct CqEntry {
     pub(super) data: u64,
 }
 
+impl CqEntry {
+    pub(super) const EMPTY: CqEntry = CqEntry {
+        context: std::ptr::null_mut(),
+        flags: 0,
+        len: 0,
+        buf: std::ptr::null_mut(),
+        data: 0,
+    };
+}
+
 /// `struct fi_cq_err_entry`.
 #[repr(C)]
 pub(super) struct CqError {

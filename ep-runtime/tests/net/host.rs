@@ -41,6 +41,34 @@ fn rows_come_over_as_they_were() {
     }
 }
 
+/// CPUs of a machine whose NUMA nodes have four cores, whatever each core has of threads.
+const CPUS: usize = 16;
+
+#[test]
+fn threads_of_networks_stay_on_cores_of_their_own() {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    if cpus < CPUS {
+        let _ = writeln!(std::io::stderr(), "skipped: {cpus} CPUs, of {CPUS} that it takes");
+        return;
+    }
+    if !can_use(Provider::Shm) {
+        return;
+    }
+    let until = Instant::now() + LONG;
+    loop {
+        let mut processes = Processes::start(&Exchange::over(Provider::Shm));
+        processes.wait_until_running();
+        let places = [0, 1].map(|rank| processes.places(rank));
+        assert_eq!(processes.wait(LONG), vec![Ok(0); 2]);
+        if places.iter().all(|place| place.parse::<usize>().is_ok()) {
+            assert_ne!(places[0], places[1]);
+            return;
+        }
+        // Networks of other tests may have all that there are.
+        assert!(Instant::now() < until, "{places:?}");
+    }
+}
+
 /// The kernel of a rank that is killed is waited for by the other one, whose error names it.
 #[test]
 fn a_rank_that_dies_is_named() {

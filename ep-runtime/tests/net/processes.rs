@@ -26,14 +26,33 @@ fn one_rank() {
     let exchange = Exchange::decode(&exchange).expect("what `Processes` passed");
     let rank = rank.parse().expect("a rank");
     let id = UniqueId::from_variable(ID).expect("an id").expect("an id");
-    let ended =
-        exchange.run(&id, rank, || fs::write(format!("{result}.runs"), "").expect("a file"));
+    let ended = exchange
+        .run(&id, rank, || fs::write(format!("{result}.runs"), places(rank)).expect("a file"));
     let text = match ended {
         Ok(wrong) => format!("ok {wrong}"),
         Err(error) => format!("error {error}"),
     };
     let fresh = format!("{result}.fresh");
     fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &result)).expect("a file");
+}
+
+/// Which CPUs the thread of a network of this process may run on, as the system lists them.
+fn places(rank: usize) -> String {
+    let is_of_network = |thread: &fs::DirEntry| {
+        let name = fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+        name.trim() == format!("ep-net-{rank}")
+    };
+    // A thread names itself, when it runs.
+    let thread = loop {
+        let mut threads = fs::read_dir("/proc/self/task").expect("threads").flatten();
+        match threads.find(is_of_network) {
+            Some(thread) => break thread,
+            None => std::thread::yield_now(),
+        }
+    };
+    let status = fs::read_to_string(thread.path().join("status")).expect("what it does");
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.expect("where it may run").trim().to_string()
 }
 
 /// The ranks of one exchange.
@@ -99,6 +118,12 @@ impl Processes {
             std::thread::sleep(Duration::from_millis(5));
         }
         std::thread::sleep(Duration::from_millis(300));
+    }
+
+    /// Where the network of a rank may run, once it has begun.
+    pub(crate) fn places(&self, rank: usize) -> String {
+        let path = self.result(rank).with_extension("runs");
+        fs::read_to_string(path).expect("what it has written")
     }
 
     pub(crate) fn signal(&self, rank: usize, signal: i32) {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{LINGER, Proxy, Rest, Timing};
+use super::{LINGER, Proxy, Rest, Timing, Write};
 use crate::net::endpoint::Event;
 use crate::net::stream::{Number, Pulse, Sending};
 use crate::net_error::NetError;
@@ -22,22 +22,29 @@ impl Proxy {
     ) -> Result<bool, NetError> {
         let Some(write) = self.free.last().copied() else { return Ok(false) };
         let way = (self.layout.pulse(self.rank), self.layout.outbox(write), 8);
-        self.post(write, peer, way, number.encode(self.rank, queue), now)
+        self.post((write, Write { peer, batch: None }), way, number.encode(self.rank, queue), now)
+    }
+
+    /// How much of a peer's that has landed it is to be told of now, if it is.
+    pub(super) fn owed(&self, peer: usize, queue: usize) -> Option<u16> {
+        // One that leaves waits for it.
+        self.landings[self.layout.flow(peer, queue)].owed(self.peers[peer].left)
     }
 
     /// Tells peers how much of theirs has landed.
     pub(super) fn answer(&mut self, now: Instant) -> Result<bool, NetError> {
         let mut told = false;
+        if !std::mem::take(&mut self.owes) {
+            return Ok(told);
+        }
         for peer in 0..self.layout.ranks {
             for queue in 0..self.layout.queues {
-                let flow = self.layout.flow(peer, queue);
-                // One that leaves waits for it.
-                let owed = self.landings[flow].owed(self.peers[peer].left);
-                if let Some(count) = owed
-                    && self.tell(peer, queue, Number::Landed(count), now)?
-                {
-                    self.landings[flow].told(count);
+                let Some(count) = self.owed(peer, queue) else { continue };
+                if self.tell(peer, queue, Number::Landed(count), now)? {
+                    self.landings[self.layout.flow(peer, queue)].told(count);
                     told = true;
+                } else {
+                    self.owes = true;
                 }
             }
         }

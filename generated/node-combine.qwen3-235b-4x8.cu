@@ -1,0 +1,353 @@
+// node-combine
+// hidden=4096 local_ranks=8 nodes=4 nvl_chunk=8 nvl_depth=32 ranks=32 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
+// sm_120a: 512 threads and 93184 bytes of shared memory a block, at least 2 blocks
+//
+// Window, the same on every rank:
+//   inner.slots      0x00000000  102236160 bytes  12 stripes x 8 peers x 4 parts x 32 slots x 8320; NvlSend writes, Forward reads
+//   inner.tail       0x06180000       1536 bytes  12 stripes x 8 peers x 4 parts x 4; NvlSend writes, Forward reads
+//   inner.taken      0x06180600       3072 bytes  2 calls x 12 stripes x 8 peers x 4 parts x 4; Forward writes, Forward reads
+//   inner.head       0x06181200       1536 bytes  12 stripes x 8 peers x 4 parts x 4; Forward writes, NvlSend reads
+//   inner.sent       0x06181800       3072 bytes  2 calls x 12 stripes x 8 peers x 4 parts x 4; NvlSend writes, NvlSend reads
+//   rail.slots       0x06182400   12779520 bytes  12 stripes x 1 peers x 128 slots x 8320; Forward writes, RdmaReceive reads
+//   rail.tail        0x06db2400         48 bytes  12 stripes x 1 peers x 4; Forward writes, RdmaReceive reads
+//   rail.taken       0x06db2480        384 bytes  2 calls x 12 stripes x 4 peers x 4; RdmaReceive writes, RdmaReceive reads
+//   rail.head        0x06db2600         48 bytes  12 stripes x 1 peers x 4; RdmaReceive writes, Forward reads
+//   rail.sent        0x06db2680        384 bytes  2 calls x 12 stripes x 4 peers x 4; Forward writes, Forward reads
+//   RdmaReceive.claims 0x06db2800          8 bytes  2 calls x 1 words x 4; RdmaReceive writes, RdmaReceive reads
+//
+// Network, the same on every rank:
+//   rail.inbox       0x00000000   38338560 bytes  12 stripes x 3 peers x 128 slots x 8320; Forward writes, RdmaReceive reads
+//   rail.outbox      0x02490000   38338560 bytes  12 stripes x 3 peers x 128 slots x 8320; Forward writes, Forward reads
+// Message Part: row of 8192 bytes, meta record of 32 bytes: weights[8] at 0
+#include <ep/cast.cuh>
+#include <ep/compute.cuh>
+#include <ep/mover.cuh>
+#include <ep/net_rings.cuh>
+#include <ep/parts.cuh>
+#include <ep/rings.cuh>
+#include <ep/wide.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace node_combine {
+
+struct Cfg {
+    static constexpr int kNodes = 4;
+    static constexpr int kLocalRanks = 8;
+    static constexpr int kHidden = 4096;
+    static constexpr int kTopk = 8;
+    static constexpr int kStripes = 12;
+    static constexpr int kThreads = 512;
+    static constexpr int kSharedBytes = 93184;
+
+    struct Part {
+        static constexpr int kRowBytes = 8192;
+        static constexpr int kMetaBytes = 32;
+        static constexpr int kWeights = 0;
+        static constexpr int kWeightsCount = 8;
+    };
+
+    struct Inner {
+        static constexpr int kChannel = 0;
+        static constexpr int kPeers = 8;
+        static constexpr int kStripes = 12;
+        static constexpr int kDepth = 32;
+        static constexpr int kChunk = 8;
+        static constexpr int kSlotBytes = 8320;
+        static constexpr int kMeta = 8192;
+        static constexpr int kHeaderWords = 0;
+        static constexpr int kParts = 4;
+        static constexpr ep::u64 kSlots = 0x0;
+        static constexpr ep::u64 kTail = 0x6180000;
+        static constexpr ep::u64 kTaken = 0x6180600;
+        static constexpr ep::u64 kHead = 0x6181200;
+        static constexpr ep::u64 kSent = 0x6181800;
+    };
+
+    struct Rail {
+        static constexpr int kChannel = 1;
+        static constexpr int kPeers = 4;
+        static constexpr int kStripes = 12;
+        static constexpr int kDepth = 128;
+        static constexpr int kChunk = 16;
+        static constexpr int kSlotBytes = 8320;
+        static constexpr int kMeta = 8192;
+        static constexpr int kHeaderWords = 0;
+        static constexpr bool kRail = true;
+        static constexpr int kNodeRanks = 8;
+        static constexpr int kNear = 1;
+        static constexpr bool kIbgda = false;
+        static constexpr int kReaders = 1;
+        static constexpr ep::u64 kSlots = 0x6182400;
+        static constexpr ep::u64 kTail = 0x6db2400;
+        static constexpr ep::u64 kTaken = 0x6db2480;
+        static constexpr ep::u64 kHead = 0x6db2600;
+        static constexpr ep::u64 kSent = 0x6db2680;
+        static constexpr ep::u64 kInbox = 0x0;
+        static constexpr ep::u64 kOutbox = 0x2490000;
+        static constexpr int kCounters = 0;
+    };
+
+    struct NvlSend {
+        static constexpr int kRole = 0;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+        static constexpr bool kTma = true;
+        static constexpr int kStages = 3;
+        static constexpr int kPieceBytes = 3584;
+        static constexpr int kRowBytes = 8192;
+        static constexpr int kMetaBytes = 32;
+    };
+
+    struct Forward {
+        static constexpr int kRole = 1;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+    };
+
+    struct RdmaReceive {
+        static constexpr int kRole = 2;
+        static constexpr int kFirstWarp = 8;
+        static constexpr int kWarps = 8;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0x6db2800;
+    };
+};
+
+struct Args {
+    ep::Group group;
+    // run-time sizes
+    int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
+    // from the handle of NodeNotify
+    const ep::i32* rank_prefix;
+    const ep::i32* rail_prefix;
+    const ep::i32* rail_first;
+    const ep::i32* rail_count;
+    // from the handle of NodeDispatch
+    const ep::i32* recv_first;
+    const ep::i32* recv_count;
+    const ep::i32* send_rail_head;
+    const ep::i32* send_inner_head;
+    // input x: bf16[received, hidden]
+    const ep::bf16* x;
+    ep::i64 x_stride;
+    // input weights: optional f32[received, topk]
+    const float* weights;
+    ep::i64 weights_stride;
+    // input bias: up to 2 bf16[tokens, hidden]
+    int bias_count;
+    const ep::bf16* bias[2];
+    ep::i64 bias_stride;
+    // output combined: bf16[tokens, hidden]
+    ep::bf16* combined;
+    // output combined_weights: optional f32[tokens, topk]
+    float* combined_weights;
+    // the network of this rank
+    const ep::Net* net;
+};
+
+struct Smem {
+    ep::MoverSmem<Cfg::NvlSend> nvl_send[Cfg::NvlSend::kWarps];
+};
+static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
+
+/// role NvlSend[peer] on even blocks, 8 warps
+__device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team& team) {
+    ep::Mover<Cfg::NvlSend> mover(smem.nvl_send[team.warp], team);
+    ep::RingsOut<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPartsOfPeer>> inner(team);
+    for (int peer = team.warp; peer < Cfg::kLocalRanks && !team.stopped; peer += team.warps) {
+        for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
+            stripe += team.blocks) {
+            inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
+            // +43  for node in nodes
+            for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
+                // +44  for row in recv_first[rank_at(node, peer), stripe]..recv_first[rank_at(node,
+                //     peer), stripe] + recv_count[rank_at(node, peer), stripe]
+                for (ep::i64 row = args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
+                    + stripe];
+                    row < ep::i64{args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
+                        + stripe]}
+                        + args.recv_count[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe]
+                        && !team.stopped; ++row) {
+                    // +45  push inner[peer, node] { x: x[row], weights: weights[row] }
+                    // W1: publishes messages of inner, for Forward +51
+                    // W2: takes credit of inner, from Forward +51
+                    if (!inner.has_room(node)) {
+                        ep::settle(mover, inner);
+                    }
+                    if (inner.reserve(node)) {
+                        char* slot = inner.slot(node);
+                        mover.fence_global();
+                        mover.row(ep::at_lane_of(node, slot), &args.x[row * args.x_stride]);
+                        char* record = mover.meta();
+                        for (int i_2 = team.lane; i_2 < Cfg::Part::kWeightsCount;
+                            i_2 += ep::kLanes) {
+                            ep::set<float>(record + Cfg::Part::kWeights, i_2,
+                                args.weights[row * args.weights_stride + i_2]);
+                        }
+                        mover.send_meta(ep::at_lane_of(node, slot + Cfg::Inner::kMeta));
+                        inner.publish_after(node, mover.rows_begun());
+                        ep::tell(mover, inner);
+                    }
+                }
+            }
+            ep::settle(mover, inner);
+            inner.close();
+        }
+    }
+    mover.finish();
+}
+
+/// role Forward on odd blocks, warps shared by node
+__device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
+    ep::RingsIn<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPeersOfPart>> inner(team);
+    ep::RingsOut<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, *args.net);
+    for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped; stripe += team.blocks) {
+        for (int unit = team.warp; unit < Cfg::kNodes && !team.stopped; unit += team.warps) {
+            const int node = unit % Cfg::kNodes;
+            inner.open(stripe, ep::all_peers(Cfg::Inner::kPeers), node);
+            rail.open(stripe, ep::one_peer(node));
+            // +51  for row in rail_prefix[node] + rail_first[node, stripe]..rail_prefix[node] +
+            //     rail_first[node, stripe] + rail_count[node, stripe] gather part from inner[peer,
+            //     node] at send_inner_head[row, peer] across peer in local
+            // W1: takes messages of inner, from NvlSend +45
+            // W2: publishes credit of inner, for NvlSend +45
+            ep::Parts<ep::RingsIn<Cfg::Inner,
+                ep::WindowRings<Cfg::Inner, ep::Kept::kPeersOfPart>>> parts(team, inner);
+            for (ep::i64 row = ep::i64{args.rail_prefix[node]}
+                + args.rail_first[node * Cfg::kStripes + stripe];
+                row < ep::i64{args.rail_prefix[node]}
+                    + args.rail_first[node * Cfg::kStripes + stripe]
+                    + args.rail_count[node * Cfg::kStripes + stripe] && !team.stopped; ++row) {
+                parts.clear();
+                for (int peer = team.lane; peer < Cfg::kLocalRanks; peer += ep::kLanes) {
+                    parts.expect(peer, args.send_inner_head[row * Cfg::kLocalRanks + peer]);
+                }
+                if (parts.open()) {
+                    // +52  push rail[node] { x: sum(part.x), weights: sum(part.weights) }
+                    // W3: publishes messages of rail, for RdmaReceive +56
+                    // W4: takes credit of rail, from RdmaReceive +56
+                    if (rail.reserve(node)) {
+                        char* slot = rail.slot(node);
+                        for (int base = 0; base < Cfg::kHidden; base += ep::kLanes * ep::kWide) {
+                            const int i = base + team.lane * ep::kWide;
+                            ep::Wide<float> sum(0.0f);
+                            ep::for_parts<ep::bf16, Cfg::kLocalRanks>(parts, i, Cfg::kHidden,
+                                [&](int, const ep::Wide<ep::bf16>& row_2) {
+                                    sum += ep::to_float(row_2);
+                            });
+                            ep::set_wide<ep::bf16>(slot, i, Cfg::kHidden, ep::to_bf16(sum));
+                        }
+                        for (int base_2 = 0; base_2 < Cfg::Part::kWeightsCount;
+                            base_2 += ep::kLanes * ep::kWide) {
+                            const int i_2 = base_2 + team.lane * ep::kWide;
+                            ep::Wide<float> sum_2(0.0f);
+                            for (int peer_3 = 0; peer_3 < Cfg::kLocalRanks; ++peer_3) {
+                                const char* meta_2 = parts.meta(peer_3);
+                                if (parts.has(peer_3)) {
+                                    sum_2 += ep::get_wide<float>(meta_2 + Cfg::Part::kWeights, i_2,
+                                        Cfg::Part::kWeightsCount);
+                                }
+                            }
+                            ep::set_wide<float>(slot + Cfg::Rail::kMeta + Cfg::Part::kWeights, i_2,
+                                Cfg::Part::kWeightsCount, sum_2);
+                        }
+                        rail.publish(node);
+                    }
+                    parts.close();
+                }
+            }
+            inner.close();
+            rail.close();
+        }
+    }
+}
+
+/// role RdmaReceive on even blocks, 8 warps, warps shared by token
+__device__ __forceinline__ void rdma_receive(const Args& args, ep::Team& team) {
+    ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, *args.net);
+    ep::Units<Cfg::RdmaReceive, 0> units(team, Cfg::kStripes);
+    for (int stripe; (stripe = units.take()) >= 0;) {
+        rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
+        // +56  for token in stripe gather part from rail[node] at send_rail_head[token, node]
+        //     across node in nodes
+        // W3: takes messages of rail, from Forward +52
+        // W4: publishes credit of rail, for Forward +52
+        ep::Parts<ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>>> parts(team, rail);
+        const ep::Span rows(
+            ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
+        for (int token = rows.begin; token < rows.end && !team.stopped; ++token) {
+            parts.clear();
+            for (int node = team.lane; node < Cfg::kNodes; node += ep::kLanes) {
+                parts.expect(node, args.send_rail_head[ep::i64{token} * Cfg::kNodes + node]);
+            }
+            if (parts.open()) {
+                // +57  store combined[token] = sum(part.x) + bias[token]
+                for (int base = 0; base < Cfg::kHidden; base += ep::kLanes * ep::kWide) {
+                    const int i = base + team.lane * ep::kWide;
+                    ep::Wide<float> sum(0.0f);
+                    ep::for_parts<ep::bf16, Cfg::kNodes>(parts, i, Cfg::kHidden,
+                        [&](int, const ep::Wide<ep::bf16>& row) {
+                            sum += ep::to_float(row);
+                    });
+                    ep::Wide<float> sum_2(sum);
+                    for (int copy = 0; copy < args.bias_count; ++copy) {
+                        sum_2 += ep::to_float(
+                            ep::get_wide<ep::bf16>(&args.bias[copy][token * args.bias_stride], i,
+                                Cfg::kHidden));
+                    }
+                    ep::set_wide<ep::bf16>(&args.combined[ep::i64{token} * Cfg::kHidden], i,
+                        Cfg::kHidden, ep::to_bf16(sum_2));
+                }
+                // +58  store combined_weights[token] = sum(part.weights)
+                if (args.weights != nullptr && args.combined_weights != nullptr) {
+                    for (int base_2 = 0; base_2 < Cfg::kTopk; base_2 += ep::kLanes * ep::kWide) {
+                        const int i_2 = base_2 + team.lane * ep::kWide;
+                        ep::Wide<float> sum_3(0.0f);
+                        for (int node_3 = 0; node_3 < Cfg::kNodes; ++node_3) {
+                            const char* meta_2 = parts.meta(node_3);
+                            if (parts.has(node_3)) {
+                                sum_3 += ep::get_wide<float>(meta_2 + Cfg::Part::kWeights, i_2,
+                                    Cfg::kTopk);
+                            }
+                        }
+                        ep::set_wide<float>(&args.combined_weights[ep::i64{token} * Cfg::kTopk],
+                            i_2, Cfg::kTopk, sum_3);
+                    }
+                }
+                parts.close();
+            }
+        }
+        rail.close();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+node_combine(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const ep::Call call = ep::enter(args.group);
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (block % 2 == 0 && ep::is_between(warp, Cfg::NvlSend::kFirstWarp, Cfg::NvlSend::kWarps)) {
+        ep::Team team(args.group, call, Cfg::NvlSend::kRole, block / 2, (blocks + 1) / 2,
+            warp - Cfg::NvlSend::kFirstWarp, Cfg::NvlSend::kWarps);
+        nvl_send(args, smem, team);
+    }
+    if (block % 2 == 1 && ep::is_between(warp, Cfg::Forward::kFirstWarp, Cfg::Forward::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Forward::kRole, block / 2, blocks / 2,
+            warp - Cfg::Forward::kFirstWarp, Cfg::Forward::kWarps);
+        forward(args, team);
+    }
+    if (block % 2 == 0
+        && ep::is_between(warp, Cfg::RdmaReceive::kFirstWarp, Cfg::RdmaReceive::kWarps)) {
+        ep::Team team(args.group, call, Cfg::RdmaReceive::kRole, block / 2, (blocks + 1) / 2,
+            warp - Cfg::RdmaReceive::kFirstWarp, Cfg::RdmaReceive::kWarps);
+        rdma_receive(args, team);
+    }
+    ep::leave(args.group, call);
+}
+}  // namespace node_combine

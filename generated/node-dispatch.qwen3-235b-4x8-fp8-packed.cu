@@ -1,0 +1,487 @@
+// node-dispatch  payload=fp8-packed  mode=fresh
+// experts=128 hidden=4096 local_ranks=8 nodes=4 nvl_chunk=8 nvl_depth=32 ranks=32 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
+// sm_120a: 512 threads and 93184 bytes of shared memory a block, at least 2 blocks
+//
+// Window, the same on every rank:
+//   rail.slots       0x00000000    6488064 bytes  12 stripes x 1 peers x 128 slots x 4224; RdmaSend writes, Forward reads
+//   rail.tail        0x00630000         48 bytes  12 stripes x 1 peers x 4; RdmaSend writes, Forward reads
+//   rail.header      0x00630080        384 bytes  2 calls x 12 stripes x 1 peers x 16; RdmaSend writes, Forward reads
+//   rail.taken       0x00630200        384 bytes  2 calls x 12 stripes x 4 peers x 4; Forward writes, Forward reads
+//   rail.head        0x00630380         48 bytes  12 stripes x 1 peers x 4; Forward writes, RdmaSend reads
+//   rail.retired     0x00630400         48 bytes  12 stripes x 1 peers x 4; Forward writes, RdmaSend reads
+//   rail.sent        0x00630480        384 bytes  2 calls x 12 stripes x 4 peers x 4; RdmaSend writes, RdmaSend reads
+//   rail.passed      0x00630600       1920 bytes  12 stripes x 4 peers x 10 x 4; Forward writes, Forward reads
+//   inner.slots      0x00630d80   51904512 bytes  12 stripes x 8 peers x 4 parts x 32 slots x 4224; Forward writes, NvlReceive reads
+//   inner.tail       0x037b0d80       1536 bytes  12 stripes x 8 peers x 4 parts x 4; Forward writes, NvlReceive reads
+//   inner.header     0x037b1380      12288 bytes  2 calls x 12 stripes x 8 peers x 4 parts x 16; Forward writes, NvlReceive reads
+//   inner.taken      0x037b4380       3072 bytes  2 calls x 12 stripes x 8 peers x 4 parts x 4; NvlReceive writes, NvlReceive reads
+//   inner.head       0x037b4f80       1536 bytes  12 stripes x 8 peers x 4 parts x 4; NvlReceive writes, Forward reads
+//   inner.retired    0x037b5580       1536 bytes  12 stripes x 8 peers x 4 parts x 4; NvlReceive writes, Forward reads
+//   inner.sent       0x037b5b80       3072 bytes  2 calls x 12 stripes x 8 peers x 4 parts x 4; Forward writes, Forward reads
+//   RdmaSend.claims  0x037b6780          8 bytes  2 calls x 1 words x 4; RdmaSend writes, RdmaSend reads
+//
+// Network, the same on every rank:
+//   rail.inbox       0x00000000   19464192 bytes  12 stripes x 3 peers x 128 slots x 4224; RdmaSend writes, Forward reads
+//   rail.outbox      0x01290000   19464192 bytes  12 stripes x 3 peers x 128 slots x 4224; RdmaSend writes, RdmaSend reads
+//   rail.headers_in  0x02520000       1152 bytes  2 calls x 12 stripes x 3 peers x 2 x 8; RdmaSend writes, Forward reads
+//   rail.headers_out 0x02520480       1152 bytes  2 calls x 12 stripes x 3 peers x 2 x 8; RdmaSend writes, RdmaSend reads
+// Message Hop: row of 4096 bytes, meta record of 112 bytes: x_scale[32] at 0, src[1] at 32, local[1] at 40, experts[8] at 48, weights[8] at 80
+#include <ep/compute.cuh>
+#include <ep/messages.cuh>
+#include <ep/mover.cuh>
+#include <ep/net_rings.cuh>
+#include <ep/places.cuh>
+#include <ep/rings.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace node_dispatch {
+
+struct Cfg {
+    static constexpr int kNodes = 4;
+    static constexpr int kLocalRanks = 8;
+    static constexpr int kHidden = 4096;
+    static constexpr int kTopk = 8;
+    static constexpr int kRanks = 32;
+    static constexpr int kStripes = 12;
+    static constexpr int kThreads = 512;
+    static constexpr int kSharedBytes = 93184;
+
+    struct Hop {
+        static constexpr int kRowBytes = 4096;
+        static constexpr int kMetaBytes = 112;
+        static constexpr int kXScale = 0;
+        static constexpr int kXScaleCount = 32;
+        static constexpr int kSrc = 32;
+        static constexpr int kSrcCount = 1;
+        static constexpr int kLocal = 40;
+        static constexpr int kLocalCount = 1;
+        static constexpr int kExperts = 48;
+        static constexpr int kExpertsCount = 8;
+        static constexpr int kWeights = 80;
+        static constexpr int kWeightsCount = 8;
+    };
+
+    struct Rail {
+        static constexpr int kChannel = 0;
+        static constexpr int kPeers = 4;
+        static constexpr int kStripes = 12;
+        static constexpr int kDepth = 128;
+        static constexpr int kChunk = 16;
+        static constexpr int kSlotBytes = 4224;
+        static constexpr int kMeta = 4096;
+        static constexpr int kHeaderWords = 2;
+        static constexpr bool kRail = true;
+        static constexpr int kNodeRanks = 8;
+        static constexpr int kNear = 1;
+        static constexpr bool kIbgda = false;
+        static constexpr int kReaders = 8;
+        static constexpr ep::u64 kSlots = 0x0;
+        static constexpr ep::u64 kTail = 0x630000;
+        static constexpr ep::u64 kHeader = 0x630080;
+        static constexpr ep::u64 kTaken = 0x630200;
+        static constexpr ep::u64 kHead = 0x630380;
+        static constexpr ep::u64 kRetired = 0x630400;
+        static constexpr ep::u64 kSent = 0x630480;
+        static constexpr ep::u64 kPassed = 0x630600;
+        static constexpr ep::u64 kInbox = 0x0;
+        static constexpr ep::u64 kOutbox = 0x1290000;
+        static constexpr ep::u64 kHeadersIn = 0x2520000;
+        static constexpr ep::u64 kHeadersOut = 0x2520480;
+        static constexpr int kCounters = 0;
+    };
+
+    struct Inner {
+        static constexpr int kChannel = 1;
+        static constexpr int kPeers = 8;
+        static constexpr int kStripes = 12;
+        static constexpr int kDepth = 32;
+        static constexpr int kChunk = 8;
+        static constexpr int kSlotBytes = 4224;
+        static constexpr int kMeta = 4096;
+        static constexpr int kHeaderWords = 2;
+        static constexpr int kParts = 4;
+        static constexpr ep::u64 kSlots = 0x630d80;
+        static constexpr ep::u64 kTail = 0x37b0d80;
+        static constexpr ep::u64 kHeader = 0x37b1380;
+        static constexpr ep::u64 kTaken = 0x37b4380;
+        static constexpr ep::u64 kHead = 0x37b4f80;
+        static constexpr ep::u64 kRetired = 0x37b5580;
+        static constexpr ep::u64 kSent = 0x37b5b80;
+    };
+
+    struct RdmaSend {
+        static constexpr int kRole = 0;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0x37b6780;
+    };
+
+    struct Forward {
+        static constexpr int kRole = 1;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+    };
+
+    struct NvlReceive {
+        static constexpr int kRole = 2;
+        static constexpr int kFirstWarp = 8;
+        static constexpr int kWarps = 8;
+        static constexpr bool kTma = true;
+        static constexpr int kStages = 3;
+        static constexpr int kPieceBytes = 3584;
+        static constexpr int kRowBytes = 4096;
+        static constexpr int kMetaBytes = 0;
+    };
+};
+
+struct Args {
+    ep::Group group;
+    // run-time sizes
+    int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
+    // rows that the outputs of `received` hold
+    int received_capacity;
+    // from the handle of NodeLayout
+    const ep::i64* node_bits;
+    const ep::i32* node_tokens;
+    // from the handle of NodeNotify
+    const ep::i32* rank_prefix;
+    const ep::i32* rail_prefix;
+    const ep::i32* node_prefix;
+    const ep::i32* forward_first;
+    const ep::i32* forward_count;
+    // input x: payload[tokens, hidden]
+    const ep::e4m3* x;
+    ep::i64 x_stride;
+    const ep::ue8m0* x_scale;
+    ep::i64 x_scale_stride;
+    ep::i64 x_scale_block_stride;
+    // input topk_idx: optional i64[tokens, topk] in -1..experts
+    const ep::i64* topk_idx;
+    ep::i64 topk_idx_stride;
+    // input topk_weights: optional f32[tokens, topk]
+    const float* topk_weights;
+    ep::i64 topk_weights_stride;
+    // input expert_begin: i32[ranks + 1] in 0..=experts ascending
+    const ep::i32* expert_begin;
+    // output recv_x: payload[received, hidden]
+    ep::e4m3* recv_x;
+    ep::ue8m0* recv_x_scale;
+    ep::i64 recv_x_scale_stride;
+    ep::i64 recv_x_scale_block_stride;
+    // output recv_topk_idx: optional i64[received, topk] fill -1 beyond received
+    ep::i64* recv_topk_idx;
+    // output recv_topk_weights: optional f32[received, topk]
+    float* recv_topk_weights;
+    // table recv_src: i32[received]
+    ep::i32* recv_src;
+    // table recv_first: i32[ranks, stripes]
+    ep::i32* recv_first;
+    // table recv_count: i32[ranks, stripes]
+    ep::i32* recv_count;
+    // table send_rail_head: i32[tokens, nodes]
+    ep::i32* send_rail_head;
+    // table send_inner_head: i32[relayed, local_ranks]
+    ep::i32* send_inner_head;
+    // the network of this rank
+    const ep::Net* net;
+};
+
+struct Smem {
+    ep::MoverSmem<Cfg::NvlReceive> nvl_receive[Cfg::NvlReceive::kWarps];
+};
+static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
+
+/// role RdmaSend on even blocks, 8 warps, warps shared by token
+__device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
+    ep::RingsOut<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, *args.net);
+    ep::Units<Cfg::RdmaSend, 0> units(team, Cfg::kStripes);
+    for (int stripe; (stripe = units.take()) >= 0;) {
+        rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
+        // +68  for node in nodes
+        for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
+            // +69  announce rail[node] { first: node_prefix[node, stripe], count:
+            //     node_tokens[stripe, node] }
+            // W1: publishes header of rail, for Forward +90
+            rail.announce(node, 0, args.node_prefix[node * Cfg::kStripes + stripe]);
+            rail.announce(node, 1, args.node_tokens[stripe * Cfg::kNodes + node]);
+        }
+        // +71  for token in stripe
+        const ep::Span rows(
+            ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
+        for (int token = rows.begin; token < rows.end && !team.stopped; ++token) {
+            // +72  for node in nodes where any(node_bits[token, node])
+            for (int node_2 = 0; node_2 < Cfg::kNodes && !team.stopped; ++node_2) {
+                const bool goes = args.node_bits[ep::i64{token} * Cfg::kNodes + node_2] != 0;
+                if (!goes) {
+                    const int next = rail.position(node_2);
+                    // +78  record send_rail_head[token, node] = rail[node].position
+                    if (team.leader()) {
+                        args.send_rail_head[ep::i64{token} * Cfg::kNodes + node_2] =
+                            static_cast<ep::i32>(-1LL - next);
+                    }
+                }
+                if (!goes) continue;
+                // +73  push rail[node] { x: x[token], src: token, local: node_bits[token, node],
+                //     experts: topk_idx[token], weights: topk_weights[token] }
+                // W2: publishes messages of rail, for Forward +90
+                // W3: takes credit of rail, from Forward +90
+                const int rail_position = rail.position(node_2);
+                if (rail.reserve(node_2)) {
+                    char* slot = rail.slot(node_2);
+                    ep::copy_row<ep::e4m3>(team, slot, &args.x[token * args.x_stride],
+                        Cfg::kHidden);
+                    for (int i_2 = team.lane; i_2 < Cfg::Hop::kXScaleCount; i_2 += ep::kLanes) {
+                        ep::set<ep::ue8m0>(slot + Cfg::Rail::kMeta + Cfg::Hop::kXScale, i_2,
+                            args.x_scale[token * args.x_scale_stride
+                                + i_2 * args.x_scale_block_stride]);
+                    }
+                    for (int i_3 = team.lane; i_3 < Cfg::Hop::kSrcCount; i_3 += ep::kLanes) {
+                        ep::set<ep::i32>(slot + Cfg::Rail::kMeta + Cfg::Hop::kSrc, i_3, token);
+                    }
+                    for (int i_4 = team.lane; i_4 < Cfg::Hop::kLocalCount; i_4 += ep::kLanes) {
+                        ep::set<ep::i64>(slot + Cfg::Rail::kMeta + Cfg::Hop::kLocal, i_4,
+                            args.node_bits[ep::i64{token} * Cfg::kNodes + node_2]);
+                    }
+                    for (int i_5 = team.lane; i_5 < Cfg::Hop::kExpertsCount; i_5 += ep::kLanes) {
+                        ep::set<ep::i32>(slot + Cfg::Rail::kMeta + Cfg::Hop::kExperts, i_5,
+                            static_cast<ep::i32>(
+                                args.topk_idx[token * args.topk_idx_stride + i_5]));
+                    }
+                    ep::copy_row<float>(team, slot + Cfg::Rail::kMeta + Cfg::Hop::kWeights,
+                        &args.topk_weights[token * args.topk_weights_stride],
+                        Cfg::Hop::kWeightsCount);
+                    rail.publish(node_2);
+                }
+                // +78  record send_rail_head[token, node] = rail[node].position
+                if (team.leader()) {
+                    args.send_rail_head[ep::i64{token} * Cfg::kNodes + node_2] = rail_position;
+                }
+            }
+        }
+        rail.close();
+    }
+}
+
+/// role Forward[peer] on odd blocks
+__device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
+    const int me = args.group.rank;
+    ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, *args.net);
+    ep::RingsOut<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPartsOfPeer>> inner(team);
+    for (int peer = team.warp; peer < Cfg::kLocalRanks && !team.stopped; peer += team.warps) {
+        for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
+            stripe += team.blocks) {
+            rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
+            inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
+            // +84  for node in nodes
+            for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
+                // +85  announce inner[peer, node] { first: forward_first[node, stripe, peer],
+                //     count: forward_count[node, stripe, peer] }
+                // W4: publishes header of inner, for NvlReceive +100
+                inner.announce(node, 0,
+                    args.forward_first[(node * Cfg::kStripes + stripe) * Cfg::kLocalRanks + peer]);
+                inner.announce(node, 1,
+                    args.forward_count[(node * Cfg::kStripes + stripe) * Cfg::kLocalRanks + peer]);
+            }
+            // +90  for message in rail at rail_prefix[message.source] + rail[message.source].first
+            //     where has(message.local, peer)
+            // W1: takes header of rail, from RdmaSend +69
+            // W2: takes messages of rail, from RdmaSend +73
+            // W3: publishes credit of rail, for RdmaSend +73
+            for (int source; (source = rail.next(1)) >= 0;) {
+                const int index = rail.taken(source);
+                const int first = rail.header(source, 0);
+                const int first_2 = static_cast<ep::i32>(ep::i64{args.rail_prefix[source]} + first);
+                if (rail.arrived(source)) {
+                    const char* slot = rail.slot(source);
+                    const int row = static_cast<ep::i32>(ep::i64{first_2} + index);
+                    const bool takes = ep::has(
+                        ep::get<ep::i64>(slot + Cfg::Rail::kMeta + Cfg::Hop::kLocal, 0),
+                        ep::i64{peer});
+                    if (!takes) {
+                        const int next = inner.position(source);
+                        // +93  record send_inner_head[message.row, peer] = inner[peer,
+                        //     message.source].position
+                        if (team.leader()) {
+                            args.send_inner_head[ep::i64{row} * Cfg::kLocalRanks + peer] =
+                                static_cast<ep::i32>(-1LL - next);
+                        }
+                    }
+                    if (takes) {
+                        // +91  push inner[peer, message.source] { ..message, experts:
+                        //     local(message.experts, rank_at(node(me), peer)) }
+                        // W5: publishes messages of inner, for NvlReceive +104
+                        // W6: takes credit of inner, from NvlReceive +104
+                        const int inner_position = inner.position(source);
+                        if (inner.reserve(source)) {
+                            char* slot_2 = inner.slot(source);
+                            ep::copy_row<ep::e4m3>(team, slot_2, slot, Cfg::kHidden);
+                            ep::copy_row<ep::ue8m0>(team,
+                                slot_2 + Cfg::Inner::kMeta + Cfg::Hop::kXScale,
+                                slot + Cfg::Rail::kMeta + Cfg::Hop::kXScale,
+                                Cfg::Hop::kXScaleCount);
+                            for (int i_3 = team.lane; i_3 < Cfg::Hop::kSrcCount;
+                                i_3 += ep::kLanes) {
+                                ep::set<ep::i32>(slot_2 + Cfg::Inner::kMeta + Cfg::Hop::kSrc, i_3,
+                                    ep::get<ep::i32>(slot + Cfg::Rail::kMeta + Cfg::Hop::kSrc, 0));
+                            }
+                            for (int i_4 = team.lane; i_4 < Cfg::Hop::kLocalCount;
+                                i_4 += ep::kLanes) {
+                                ep::set<ep::i64>(slot_2 + Cfg::Inner::kMeta + Cfg::Hop::kLocal, i_4,
+                                    ep::get<ep::i64>(slot + Cfg::Rail::kMeta + Cfg::Hop::kLocal,
+                                        0));
+                            }
+                            for (int i_5 = team.lane; i_5 < Cfg::Hop::kExpertsCount;
+                                i_5 += ep::kLanes) {
+                                ep::set<ep::i32>(slot_2 + Cfg::Inner::kMeta + Cfg::Hop::kExperts,
+                                    i_5,
+                                    ep::local_expert(args.expert_begin,
+                                        ep::i64{me / Cfg::kLocalRanks} * Cfg::kLocalRanks + peer,
+                                        ep::get<ep::i32>(slot + Cfg::Rail::kMeta
+                                            + Cfg::Hop::kExperts, i_5)));
+                            }
+                            ep::copy_row<float>(team,
+                                slot_2 + Cfg::Inner::kMeta + Cfg::Hop::kWeights,
+                                slot + Cfg::Rail::kMeta + Cfg::Hop::kWeights,
+                                Cfg::Hop::kWeightsCount);
+                            inner.publish(source);
+                        }
+                        // +93  record send_inner_head[message.row, peer] = inner[peer,
+                        //     message.source].position
+                        if (team.leader()) {
+                            args.send_inner_head[ep::i64{row} * Cfg::kLocalRanks + peer] =
+                                inner_position;
+                        }
+                    }
+                    rail.release(source);
+                }
+            }
+            rail.close();
+            inner.close();
+        }
+    }
+}
+
+/// role NvlReceive[peer] on even blocks, 8 warps
+__device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Team& team) {
+    const int me = args.group.rank;
+    ep::require_room(team, args.rank_prefix[ep::i64{Cfg::kRanks} * Cfg::kRanks + me],
+        args.received_capacity);
+    // recv_topk_idx: fill -1 beyond received
+    ep::fill<ep::i64>(team, args.recv_topk_idx, args.recv_topk_idx != nullptr ? Cfg::kTopk : 0,
+        args.rank_prefix[ep::i64{Cfg::kRanks} * Cfg::kRanks + me], args.received_capacity, -1LL);
+    ep::Mover<Cfg::NvlReceive> mover(smem.nvl_receive[team.warp], team);
+    ep::RingsIn<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPartsOfPeer>> inner(team);
+    for (int peer = team.warp; peer < Cfg::kLocalRanks && !team.stopped; peer += team.warps) {
+        for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
+            stripe += team.blocks) {
+            inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
+            // +99  for node in nodes
+            for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
+                // +100  record recv_first[rank_at(node, peer), stripe] = rank_prefix[rank_at(node,
+                //     peer), me] + inner[peer, node].first
+                // W4: takes header of inner, from Forward +85
+                const int first = inner.header(node, 0);
+                if (team.leader()) {
+                    args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe] =
+                        static_cast<ep::i32>(
+                            ep::i64{args.rank_prefix[ep::i64{node * Cfg::kLocalRanks
+                                + peer} * Cfg::kRanks + me]} + first);
+                }
+                // +101  record recv_count[rank_at(node, peer), stripe] = inner[peer, node].count
+                const int count = inner.header(node, 1);
+                if (team.leader()) {
+                    args.recv_count[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe] =
+                        count;
+                }
+            }
+            // +104  for message in inner[peer] at rank_prefix[rank_at(message.part, peer), me] +
+            //     inner[peer, message.part].first
+            // W5: takes messages of inner, from Forward +91
+            // W6: publishes credit of inner, for Forward +91
+            for (int part; (part = inner.next(1)) >= 0;) {
+                const int index = inner.taken(part);
+                ep::settle(mover, inner);
+                const int first_2 = inner.header(part, 0);
+                const int first_3 = static_cast<ep::i32>(
+                    ep::i64{args.rank_prefix[(ep::i64{part} * Cfg::kLocalRanks + peer) * Cfg::kRanks
+                        + me]} + first_2);
+                if (inner.arrived(part)) {
+                    const char* slot = inner.slot(part);
+                    const int row = static_cast<ep::i32>(ep::i64{first_3} + index);
+                    // +105  store recv_x[message.row] = message.x
+                    mover.fence_global();
+                    mover.row(ep::at_leader(&args.recv_x[ep::i64{row} * Cfg::kHidden]), slot);
+                    for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128);
+                        i_2 += ep::kLanes) {
+                        args.recv_x_scale[row * args.recv_x_scale_stride
+                            + i_2 * args.recv_x_scale_block_stride] = ep::get<ep::ue8m0>(slot
+                            + Cfg::Inner::kMeta + Cfg::Hop::kXScale, i_2);
+                    }
+                    // +106  record recv_src[message.row] = message.src
+                    if (team.leader()) {
+                        args.recv_src[row] =
+                            ep::get<ep::i32>(slot + Cfg::Inner::kMeta + Cfg::Hop::kSrc, 0);
+                    }
+                    // +107  store recv_topk_idx[message.row] = message.experts
+                    if (args.topk_idx != nullptr && args.recv_topk_idx != nullptr) {
+                        for (int i_3 = team.lane; i_3 < Cfg::kTopk; i_3 += ep::kLanes) {
+                            args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + i_3] =
+                                ep::i64{ep::get<ep::i32>(slot + Cfg::Inner::kMeta
+                                    + Cfg::Hop::kExperts, i_3)};
+                        }
+                    }
+                    // +108  store recv_topk_weights[message.row] = message.weights *
+                    //     (message.experts >= 0) as f32
+                    if (args.topk_idx != nullptr && args.topk_weights != nullptr
+                        && args.recv_topk_weights != nullptr) {
+                        for (int i_4 = team.lane; i_4 < Cfg::kTopk; i_4 += ep::kLanes) {
+                            args.recv_topk_weights[ep::i64{row} * Cfg::kTopk + i_4] = ep::product(
+                                ep::get<float>(slot + Cfg::Inner::kMeta + Cfg::Hop::kWeights, i_4),
+                                static_cast<float>(
+                                    ep::get<ep::i32>(slot + Cfg::Inner::kMeta + Cfg::Hop::kExperts,
+                                        i_4) >= 0));
+                        }
+                    }
+                    inner.release_after(part, mover.rows_begun());
+                    ep::tell(mover, inner);
+                }
+                ep::settle(mover, inner);
+            }
+            ep::settle(mover, inner);
+            inner.close();
+        }
+    }
+    mover.finish();
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+node_dispatch(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const ep::Call call = ep::enter(args.group);
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (block % 2 == 0 && ep::is_between(warp, Cfg::RdmaSend::kFirstWarp, Cfg::RdmaSend::kWarps)) {
+        ep::Team team(args.group, call, Cfg::RdmaSend::kRole, block / 2, (blocks + 1) / 2,
+            warp - Cfg::RdmaSend::kFirstWarp, Cfg::RdmaSend::kWarps);
+        rdma_send(args, team);
+    }
+    if (block % 2 == 1 && ep::is_between(warp, Cfg::Forward::kFirstWarp, Cfg::Forward::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Forward::kRole, block / 2, blocks / 2,
+            warp - Cfg::Forward::kFirstWarp, Cfg::Forward::kWarps);
+        forward(args, team);
+    }
+    if (block % 2 == 0
+        && ep::is_between(warp, Cfg::NvlReceive::kFirstWarp, Cfg::NvlReceive::kWarps)) {
+        ep::Team team(args.group, call, Cfg::NvlReceive::kRole, block / 2, (blocks + 1) / 2,
+            warp - Cfg::NvlReceive::kFirstWarp, Cfg::NvlReceive::kWarps);
+        nvl_receive(args, smem, team);
+    }
+    ep::leave(args.group, call);
+}
+}  // namespace node_dispatch
