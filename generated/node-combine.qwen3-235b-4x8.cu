@@ -1,6 +1,6 @@
 // node-combine
 // hidden=4096 local_ranks=8 nodes=4 nvl_chunk=8 nvl_depth=32 ranks=32 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
-// sm_120a: 512 threads and 93184 bytes of shared memory a block, at least 2 blocks
+// sm_120a: 384 threads and 93184 bytes of shared memory a block, at least 2 blocks
 //
 // Window, the same on every rank:
 //   inner.slots      0x00000000  102236160 bytes  12 stripes x 8 peers x 4 parts x 32 slots x 8320; NvlSend writes, Forward reads
@@ -37,7 +37,7 @@ struct Cfg {
     static constexpr int kHidden = 4096;
     static constexpr int kTopk = 8;
     static constexpr int kStripes = 12;
-    static constexpr int kThreads = 512;
+    static constexpr int kThreads = 384;
     static constexpr int kSharedBytes = 93184;
 
     struct Part {
@@ -108,7 +108,7 @@ struct Cfg {
     struct RdmaReceive {
         static constexpr int kRole = 2;
         static constexpr int kFirstWarp = 8;
-        static constexpr int kWarps = 8;
+        static constexpr int kWarps = 4;
         static constexpr int kLoops = 1;
         static constexpr ep::u64 kClaims = 0x6db2800;
     };
@@ -265,7 +265,7 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
     }
 }
 
-/// role RdmaReceive on even blocks, 8 warps, warps shared by token
+/// role RdmaReceive on even blocks, 4 warps, warps shared by token
 __device__ __forceinline__ void rdma_receive(const Args& args, ep::Team& team) {
     ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, *args.net);
     ep::Units<Cfg::RdmaReceive, 0> units(team, Cfg::kStripes);
