@@ -4,7 +4,6 @@
 use ep_codegen::meaning::Drawn;
 use ep_runtime::Pipeline;
 use ep_runtime::ir::Transport;
-use ep_runtime::net::ModelOptions;
 use ep_runtime::pipelines::{LowLatencyCombine, LowLatencyDispatch};
 
 use super::meaning::{held_behind, held_by};
@@ -136,17 +135,6 @@ fn far_slots_are_filled_when_they_are_read() {
     let good = held(0, &|form| form.calls(6));
     good.unwrap_or_else(|words| panic!("{words}"));
     all_are_found(BUGS_AHEAD, 4, |_, seed, planted| held(seed, &|form| planted(form.calls(6))));
-}
-
-#[test]
-fn a_dead_link_is_named() {
-    if crate::host::programs().is_none() {
-        return;
-    }
-    let dead = ModelOptions { dead_links: vec![(0, 2)], ..ModelOptions::default() };
-    let run = |form: Form| form.over(&dead);
-    let words = between((2, 2, 128), 1, &|drawn| drawn, &run).expect_err("nothing comes of rank 0");
-    assert!(words.contains("waits for rank 0"), "{words}");
 }
 
 /// Bugs of slots: what they change in their header, and the statement that is wrong then.

@@ -8,7 +8,9 @@ use ep_codegen::schedule::refusals;
 use ep_runtime::Pipeline;
 use ep_runtime::ir::Transport;
 use ep_runtime::net::ModelOptions;
-use ep_runtime::pipelines::{NodeCombine, NodeDispatch, NodeLayout, NodeNotify};
+use ep_runtime::pipelines::{
+    LowLatencyCombine, LowLatencyDispatch, NodeCombine, NodeDispatch, NodeLayout, NodeNotify,
+};
 
 use super::meaning::{held_behind, held_by};
 use super::planted::all_are_found;
@@ -124,6 +126,35 @@ fn a_dead_link_is_named() {
     let words = own(FAN, (2, 2, 1), &|form| form.over(&dead)).expect_err("nothing comes of rank 0");
     assert!(words.contains("rank 2") && words.contains("rank 0"), "{words}");
     assert!(words.contains("waits for rank 0"), "{words}");
+}
+
+/// The same in every pipeline between nodes.
+#[test]
+fn every_pipeline_names_a_dead_link() {
+    if crate::host::programs().is_none() {
+        return;
+    }
+    let two_hops = [NodeLayout::ir(), NodeNotify::ir(), NodeDispatch::ir(), NodeCombine::ir()];
+    let low_latency = [LowLatencyDispatch::ir(), LowLatencyCombine::ir()];
+    let numbers = [("nodes", 2), ("local_ranks", 2), ("ranks", 4), ("hidden", 128), ("stripes", 4)];
+    let numbers = [&numbers[..], &[("max_tokens", 12), ("experts", 9), ("topk", 3)]].concat();
+    let dead = ModelOptions { dead_links: vec![(0, 2)], ..ModelOptions::default() };
+    let (hops, slots) = (&two_hops[..], &low_latency[..]);
+    let all = [(hops, 1), (hops, 2), (hops, 3), (slots, 0), (slots, 1)];
+    for (all, number) in by_commit::some(all, 3) {
+        let (before, own) = (&all[..number], &all[number..=number]);
+        let run = |form: Form| form.over(&dead);
+        let held = held_behind(before, own, &numbers, 1, &|drawn| drawn, &run);
+        let name = &own[0].name;
+        let Err(words) = held else { panic!("{name}: something comes of rank 0") };
+        let record = format!("rank 2: {name} ");
+        let is_named = |line: &str| {
+            let record = line.trim_start().strip_prefix(&record);
+            record.is_some_and(|it| it.contains(" waits for rank 0: ") && it.contains("(call 1, "))
+        };
+        assert!(words.contains("the group is stopped; "), "{name}: {words}");
+        assert!(words.lines().any(is_named), "{name}: {words}");
+    }
 }
 
 /// What has no text yet is refused by name.
@@ -375,4 +406,15 @@ fn rows_take_two_hops_and_come_back() {
         let held = judged((nodes, local_ranks, seed), &|drawn| drawn, &|form| form);
         held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}, seed {seed}: {words}"));
     }
+}
+
+/// Fewer experts than choices, so that tokens name some twice and others not at all, and rows of which the last
+/// block of scales is short.
+#[test]
+fn choices_repeat_and_are_left_out_between_nodes() {
+    let all = [NodeLayout::ir(), NodeNotify::ir(), NodeDispatch::ir(), NodeCombine::ir()];
+    let numbers = [("nodes", 2), ("local_ranks", 2), ("hidden", 2880), ("stripes", 4)];
+    let numbers = [&numbers[..], &[("experts", 5), ("topk", 7)]].concat();
+    let held = held_by(&all, &numbers, 0, &|drawn| drawn, &|form| form);
+    held.unwrap_or_else(|words| panic!("{words}"));
 }
