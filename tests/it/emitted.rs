@@ -15,10 +15,18 @@ pub(crate) type Shape = [(&'static str, i64)];
 const REFERENCE: &Shape =
     &[("ranks", 8), ("hidden", 7168), ("topk", 8), ("experts", 256), ("stripes", 64)];
 
-/// Shapes at the edges: ranks that are no power of two, experts that the ranks do not divide, rows
-/// whose last scale block is short, one rank, the most choices, the fewest.
-pub(crate) const SHAPES: [&Shape; 4] = [
-    &[("ranks", 6), ("hidden", 2880), ("topk", 5), ("experts", 100)],
+/// Shapes at the edges: ranks that are no power of two, on several nodes and on one, experts that the
+/// ranks do not divide, rows whose last scale block is short, one rank, the most choices, the fewest.
+pub(crate) const SHAPES: [&Shape; 5] = [
+    &[
+        ("ranks", 6),
+        ("nodes", 3),
+        ("local_ranks", 2),
+        ("hidden", 2880),
+        ("topk", 5),
+        ("experts", 100),
+    ],
+    &[("ranks", 5), ("hidden", 2880), ("topk", 5), ("experts", 100)],
     &[("ranks", 3), ("hidden", 128), ("topk", 1), ("experts", 3)],
     &[("ranks", 8), ("hidden", 8192), ("topk", 32), ("experts", 512)],
     &[("ranks", 1), ("hidden", 7168), ("topk", 8), ("experts", 256)],
