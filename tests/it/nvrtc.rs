@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
+use ep_cli::{CONFIGURATIONS, Configuration};
 use ep_codegen::schedule::{RuleSet, Ways};
 use ep_runtime::ir::Transport;
 use ep_runtime::ir::network::carriers;
@@ -164,6 +165,30 @@ fn every_shape_compiles() {
             kernels.push(kernel(&entry, &config, &text).expect("the shape fits"));
         }
     }
+    compile(jit, &kernels);
+}
+
+/// The text of `generated/` that a row of the table makes.
+fn kept(row: &Configuration) -> Kernel {
+    let entry = emitted_entries().into_iter().find(|entry| entry.name == row.pipeline);
+    let entry = entry.expect("the table names pipelines");
+    let ir = (entry.ir)();
+    let mut config = shaped(&entry, Config::new(&ir, row.arch), &[("max_tokens", 128)]);
+    for (name, value) in row.set {
+        config.set(&ir, name, value).expect("the row is legal");
+    }
+    let kernel = kernel(&entry, &config, row.name).expect("the shape fits");
+    let name = format!("../generated/{}.{}.cu", row.pipeline, row.name);
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&name));
+    assert!(text.is_ok_and(|text| text == kernel.emitted.cuda), "{name} is another text");
+    kernel
+}
+
+/// What people run, in the shapes in which they run it: registers suffice where there are the most peers.
+#[test]
+fn kept_texts_compile() {
+    let Some(jit) = jit() else { return };
+    let kernels = Vec::from_iter(by_commit::some(CONFIGURATIONS, 3).map(kept));
     compile(jit, &kernels);
 }
 
