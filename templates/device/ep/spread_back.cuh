@@ -92,11 +92,12 @@ private:
 template <class Slots, int kChoices>
 class SpreadIn : SlotRowsEnd<Slots> {
     using End = SlotRowsEnd<Slots>;
-    using Cut = CutOfSome<Slots>;
     using End::team_;
     // A lane for each quarter of a choice.
     static constexpr int kAtOnce = kLanes / kQuarters;
     static constexpr int kGroups = (kChoices + kAtOnce - 1) / kAtOnce;
+    // More choices than have lanes at once take registers that 4 units a lane need.
+    using Cut = BackCut<Slots, (kGroups == 1 ? 4 : 3)>;
 
 public:
     __device__ __forceinline__ explicit SpreadIn(Team& team) : End(team) {}

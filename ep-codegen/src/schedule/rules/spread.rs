@@ -4,7 +4,7 @@
 //! What it gains over slots that are filled one by one: a way back (`way_back.rs`) for rows whose factors only the
 //! token's rank knows, and no kernel that brings these first.
 
-use super::values::is_name;
+use super::values::{is_name, is_of};
 use super::way_back::{ROWS_OF_SUM, is_part_of};
 use super::{Forms, Unfit};
 use crate::ir::slots::{Arrival, arrival, places};
@@ -163,7 +163,8 @@ impl<'s> Forms<'s> {
             && elem_of(self.ir, number) == Elem::I32
             && elem_of(self.ir, &value.value) == Elem::Bf16
             && rank_of(self.ir, &value.value) == 1
-            && !mentions(token, choice);
+            && is_of(token, &[row.as_str()])
+            && is_of(number, &[row.as_str(), choice.as_str()]);
         if !fits {
             return Err(self.no_form(push));
         }
@@ -185,7 +186,7 @@ impl<'s> Forms<'s> {
         let [gather] = sums.body.as_slice() else {
             return self.refuse(&sums.at, "such a role adds up, and nothing else");
         };
-        let Action::Gather { binder, domain, part, peer, position, over, body, .. } =
+        let Action::Gather { binder, domain, part, peer, position, across, over, body, .. } =
             &gather.action
         else {
             return Err(self.no_form(gather));
@@ -212,6 +213,10 @@ impl<'s> Forms<'s> {
             && (elem_of(self.ir, factor), rank_of(self.ir, factor)) == (Elem::F32, 0);
         if !fits {
             return Err(self.no_form(store));
+        }
+        let of_choice = [binder.as_str(), across.as_str()];
+        if ![place, peer, factor].into_iter().all(|number| is_of(number, &of_choice)) {
+            return Err(self.no_form(gather));
         }
         for number in [place, peer, factor].into_iter().chain(&target.indices) {
             self.check_here(gather, number)?;
@@ -247,11 +252,4 @@ fn factor_of<'e>(value: &'e Expr, of_part: &str) -> Option<&'e Expr> {
     let Expr::Cast { value, elem: Elem::F32 } = &**right else { return None };
     matches!(&**value, Expr::Field { of, indices, .. } if of == of_part && indices.is_empty())
         .then_some(left)
-}
-
-/// Whether an expression names a binder.
-fn mentions(whole: &Expr, binder: &str) -> bool {
-    let mut found = false;
-    crate::ir::walk::expr(whole, &mut |part| found |= is_name(part, binder));
-    found
 }

@@ -4,7 +4,8 @@ use super::{Checked, Forms, Unfit};
 use crate::ir::counting::Counting;
 use crate::ir::parts::parts;
 use crate::ir::{
-    Action, CudaParam, Elem, ElemType, Expr, Memory, Place, Stmt, Tensor, TensorKind, walk,
+    Action, CudaParam, Elem, ElemType, Expr, Memory, NameKind, Place, Stmt, Tensor, TensorKind,
+    walk,
 };
 use crate::schedule::typed::{elem_of, first_part, is_plain, rank_of};
 
@@ -248,6 +249,23 @@ pub(super) fn mentions_name(whole: &Expr, name: &str) -> bool {
     let mut found = false;
     walk::expr(whole, &mut |part| found |= is_name(part, name));
     found
+}
+
+/// Whether an expression names no binder but these and those of its own sums: a function of them gives it.
+pub(super) fn is_of(whole: &Expr, binders: &[&str]) -> bool {
+    let mut known: Vec<&str> = binders.to_vec();
+    walk::expr(whole, &mut |part| {
+        if let Expr::Fold { binder, .. } = part {
+            known.push(binder);
+        }
+    });
+    let mut all = true;
+    walk::expr(whole, &mut |part| {
+        if let Expr::Name { name, kind: NameKind::Binder | NameKind::Stripe } = part {
+            all &= known.contains(&name.as_str());
+        }
+    });
+    all
 }
 
 pub(super) fn is_bf16(elem: &ElemType, ir: &crate::ir::Pipeline) -> bool {

@@ -5,7 +5,7 @@
 //! and several warps carry a row, and add up a token, where both are few. What goes back may be a sum of rows,
 //! which is then made where it is sent: no kernel before it, and no memory between them.
 
-use super::values::is_name;
+use super::values::{is_name, is_of};
 use super::{Forms, Unfit};
 use crate::ir::parts::parts;
 use crate::ir::slots::{Arrival, arrival};
@@ -129,6 +129,9 @@ impl<'s> Forms<'s> {
         for number in [first, end, token] {
             self.check_here(push, number)?;
         }
+        if !is_of(token, &[row.as_str()]) {
+            return self.refuse(&push.at, "the row alone says which token it goes back to");
+        }
         let sent = self.sent_back(push, values, (channel, row))?;
         Ok(WayBack { channel, rows, push, row, first, end, token, sent, sums, gather })
     }
@@ -177,6 +180,7 @@ impl<'s> Forms<'s> {
         let most = self.tensor(tensor).ok()?.dims.last()?;
         let fits = is_row_of(list, row)
             && is_row_of(added, at)
+            && is_of(factor, &[at.as_str()])
             && self.is_at_most(most, ROWS_OF_SUM)
             && matches!(elem_of(self.ir, list), Elem::I32 | Elem::I64)
             && (elem_of(self.ir, factor), rank_of(self.ir, factor)) == (Elem::F32, 0)
