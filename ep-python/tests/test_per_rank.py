@@ -48,10 +48,13 @@ class Facade(unittest.TestCase):
 
 
 class PerRank(unittest.TestCase):
-    """A row goes to each rank of its experts, and a sum comes back from each."""
+    """A row goes to each rank of its experts; a sum comes back from each, or a row for each expert."""
 
-    def expected(self, own: Problem, rank: int, octaves: int = 3) -> Any:
-        """The sums of what each rank adds up, where experts multiply rows by one of so many powers of two."""
+    def expected(self, own: Problem, rank: int, octaves: int = 3, weights_ahead: bool = False) -> Any:
+        """The sums, where experts multiply rows by one of so many powers of two: of what each rank adds up, if it
+        has the weights."""
+        if not weights_ahead:
+            return others.Combines().expected(own, rank, lambda ids: np.exp2(ids % octaves).astype(np.float32))
         x, ids = own.x[rank].astype(np.float32), own.topk_idx[rank]
         sums = np.zeros(x.shape, np.float32)
         for peer in range(own.ranks):
@@ -90,7 +93,7 @@ class PerRank(unittest.TestCase):
                     first, second = dispatched(own, low), dispatched(own, low)
                     for sent in (first, second):
                         for rank, sums in enumerate(self.back(own, low, sent)):
-                            wanted = self.expected(own, rank)
+                            wanted = self.expected(own, rank, weights_ahead=weights_ahead)
                             np.testing.assert_array_equal(sums.x.view(np.uint16), wanted.view(np.uint16))
 
     def test_the_payload_of_a_call_may_differ(self) -> None:
@@ -134,18 +137,17 @@ class PerRank(unittest.TestCase):
         def factor(ids: Any) -> Any:
             return np.exp2(ids % 3).astype(np.float32)
 
-        for way in ("per-expert", "per-rank"):
-            low = made(own, 3, way=way)
-            back = others.Combines().back(own, low, dispatched(own, low))
-            exact = [
-                others.Combines().expected(own, r, lambda ids: np.exp2(ids % 3).astype(np.float32)) for r in range(3)
-            ]
+        for way in ({"way": "per-expert"}, {"way": "per-rank"}, {"way": "per-rank", "weights_ahead": True}):
+            low = made(own, 3, **way)
+            back = self.back(own, low, dispatched(own, low))
+            exact = [others.Combines().expected(own, r, factor) for r in range(3)]
             off = [np.abs(sums.x.astype(np.float64) - exact[r].astype(np.float64)) for r, sums in enumerate(back)]
             scale = max(np.abs(rows.astype(np.float64)).max() for rows in exact)
-            worst[way] = max(each.max() for each in off) / scale
-        self.assertEqual(worst["per-expert"], 0)
+            worst[len(way), way["way"]] = max(each.max() for each in off) / scale
+        self.assertEqual((worst[1, "per-expert"], worst[1, "per-rank"]), (0, 0))
         # One rounding more for each rank.
-        self.assertLess(worst["per-rank"], 3 * 2.0**-8)
+        self.assertLess(worst[2, "per-rank"], 3 * 2.0**-8)
+        self.assertGreater(worst[2, "per-rank"], 0)
 
 
 class Refused(unittest.TestCase):
