@@ -1,7 +1,7 @@
 //! Rows back to the choices of their tokens through slots: the steps of both roles.
 
 use super::{Whole, call, cfg_of, method, object, team};
-use crate::ir::{Action, Elem, Expr};
+use crate::ir::{Action, Elem, Expr, NameKind};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
@@ -83,11 +83,10 @@ impl Whole<'_, '_> {
 
     /// The function that gives where a row lies that has a number.
     fn row_numbered(&mut self, spread: &Spread<'_>) -> Lowered<Term> {
+        let at = Expr::Name { name: "at".to_string(), kind: NameKind::Binder };
         self.function(&[], &[(Index, "at")], |this, params, steps| {
-            let name = "at";
-            let own = Scope::default().with(name, Meaning::Value(params[0].clone()));
-            let at = Expr::Name { name: name.to_string(), kind: crate::ir::NameKind::Binder };
-            Ok(Some(this.row(&own, (spread.sent, 0), &[at], steps)?))
+            let own = Scope::default().with("at", Meaning::Value(params[0].clone()));
+            this.row(&own, (spread.sent, 0), &[at], steps).map(Some)
         })
     }
 
