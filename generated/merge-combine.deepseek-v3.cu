@@ -1,5 +1,5 @@
 // merge-combine
-// back_warps=8 experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 ranks=8 sum_warps=4 topk=8
+// back_warps=8 experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 ranks=8 topk=8
 // sm_90a: 384 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -99,7 +99,7 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
         [&](ep::i64 at) { return args.packed_weight[at]; });
 }
 
-/// role Reduce on all blocks, sum_warps warps, warps shared by token
+/// role Reduce on all blocks, 4 warps, warps shared by token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::BackIn<Cfg::Back> part(team);
     // +30  for token in tokens gather part from back[peer] at (token + 1) * (send_row[token, peer]

@@ -1,5 +1,5 @@
 // spread-combine
-// back_warps=4 experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 ranks=8 sum_warps=8 topk=8
+// experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 ranks=8 sum_warps=8 topk=8
 // sm_90a: 384 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -85,7 +85,7 @@ struct Args {
     ep::bf16* combined;
 };
 
-/// role Send on all blocks, back_warps warps, warps shared by source
+/// role Send on all blocks, 4 warps, warps shared by source
 __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SpreadOut<Cfg::Back, Cfg::kTopk> back(team);

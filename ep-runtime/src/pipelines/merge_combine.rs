@@ -25,7 +25,7 @@ pipeline! {
         uses handle Pack { packed_row: i32[received, topk], packed_weight: f32[local_experts * max_rows] };
         input x: bf16[local_experts * max_rows, hidden];
         output combined: bf16[tokens, hidden];
-        tune { back_warps: 8 in [4, 8], sum_warps: 4 in [4, 8, 12] }
+        tune { back_warps: 8 in [4, 8] }
 
         message Part { row x: bf16[hidden] }
         channel back: slots<Part> over nvlink from Send to Reduce per all {
@@ -39,7 +39,7 @@ pipeline! {
                 };
             }
         }
-        role Reduce on all blocks, sum_warps warps, warps shared by token {
+        role Reduce on all blocks, 4 warps, warps shared by token {
             for token in tokens gather part from back[peer]
                 at (token + 1) * (send_row[token, peer] >= 0) as i32 - 1 across peer in ranks
             {
