@@ -4,7 +4,7 @@ use crate::ir::rows::moved_row;
 use crate::ir::walk::stmts;
 use crate::ir::{Action, Blocks, Expr, Pipeline, Role};
 use crate::schedule::Ways;
-use crate::schedule::rules::{OneLaunch, Spread, WayBack};
+use crate::schedule::rules::{OneLaunch, back_channel};
 
 /// The warps of one role inside each of its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
     }
     found.routes = OneLaunch::of(ir).is_some();
     // What goes back through slots, warps keep in registers.
-    if WayBack::of(ir).is_some() || Spread::of(ir).is_some() {
+    if back_channel(ir).is_some() {
         return found;
     }
     let kind = |name: &String| {

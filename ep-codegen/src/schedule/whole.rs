@@ -16,15 +16,15 @@ mod spread;
 mod team;
 mod way_back;
 
-use super::rules::{OneLaunch, Spread, WayBack, pushes_direct};
+use super::rules::{OneLaunch, Spread, WayBack, back_channel, pushes_direct};
 use super::scope::Scope;
 use super::step::{Lambda, Param, ParamType, Step};
 use super::term::{Node, Term};
 use super::{Lowered, RoleLowering};
 use crate::ir::naming::snake;
 use crate::ir::{
-    Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, Pipeline, Place, Role, Share, Source,
-    Stmt, Tensor, walk,
+    Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, Place, Role, Share, Source, Stmt,
+    Tensor, walk,
 };
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
@@ -56,11 +56,6 @@ pub(super) fn entered(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
         return Err(broken("they do nothing"));
     }
     Ok(steps)
-}
-
-/// The slots through which rows go back to their tokens.
-fn back_channel(ir: &Pipeline) -> Option<&Channel> {
-    WayBack::of(ir).map(|back| back.channel).or_else(|| Spread::of(ir).map(|spread| spread.channel))
 }
 
 /// A role on its way to such steps.

@@ -14,7 +14,7 @@ use crate::plan::roles::role_use;
 use crate::plan::window::{Extent, SlotExtent, Window};
 use crate::plan::{CfgGroup, CfgKind, CfgMember, RoleWarps, channels, flag, int};
 use crate::schedule::extents::written_row;
-use crate::schedule::rules::{Spread, WayBack};
+use crate::schedule::rules::back_channel;
 
 /// Parts of a row that are told of one by one where rows go back to their tokens.
 const QUARTERS: i64 = 4;
@@ -96,8 +96,7 @@ impl Planner<'_> {
 
     /// Whether the device library takes rows through the slots of a channel back to their tokens.
     pub(super) fn goes_back(&self, channel: &Channel) -> bool {
-        !self.ways.is_composed(&channel.to)
-            && (WayBack::of(self.ir).is_some() || Spread::of(self.ir).is_some())
+        !self.ways.is_composed(&channel.to) && back_channel(self.ir).is_some()
     }
 
     /// Where the sums of counters are, and which counter is whose.

@@ -5,9 +5,9 @@
 //! token's rank knows, and no kernel that brings these first.
 
 use super::values::{is_name, is_of};
-use super::way_back::{ROWS_OF_SUM, is_part_of};
+use super::way_back::{self, ROWS_OF_SUM, is_part_of};
 use super::{Forms, Unfit};
-use crate::ir::slots::{Arrival, arrival, places};
+use crate::ir::slots::places;
 use crate::ir::{
     Action, BinaryOp, Blocks, Channel, Domain, Elem, Expr, PeerSet, Pipeline, Role, Share, Stmt,
     Transport,
@@ -58,19 +58,10 @@ impl<'s> Spread<'s> {
     }
 }
 
-/// Whether a pipeline has one channel of slots for tokens and their choices, between two roles that share no phase
-/// border.
+/// Whether a pipeline has one channel of slots for tokens and their choices, and is otherwise one of a way back.
 pub(super) fn is_candidate(ir: &Pipeline) -> bool {
-    let ([send, sums], [channel]) = (ir.roles.as_slice(), ir.channels.as_slice()) else {
-        return false;
-    };
-    channel.kind.traits().is_indexed
-        && channel.from.as_slice() == std::slice::from_ref(&send.name)
-        && channel.to == sums.name
-        && send.phase == sums.phase
-        && channel.slot_names.len() == 2
-        && channel.slot_names.iter().all(|name| name != "source")
-        && arrival(ir, channel) == Arrival::Flags
+    let names = ir.channels.first().map_or(&[][..], |channel| &channel.slot_names);
+    way_back::is_candidate(ir) && names.len() == 2 && names.iter().all(|name| name != "source")
 }
 
 impl<'s> Forms<'s> {
