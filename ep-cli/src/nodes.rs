@@ -194,7 +194,11 @@ impl End {
         match self {
             End::Fabric(network) => {
                 let (rank, landed) = (network.rank(), network.stats().landed);
-                format!("{landed} writes have landed on rank {rank}")
+                let place = match network.rows_on() {
+                    (on, None) => on.to_string(),
+                    (on, Some(why)) => format!("{on} ({why})"),
+                };
+                format!("{landed} writes have landed on rank {rank}, {place}")
             }
             End::Card(card) => format!("{} moved rows {}", card.device(), card.rows_on()),
         }

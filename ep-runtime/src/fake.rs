@@ -38,6 +38,8 @@ pub(crate) struct FakeBackend {
     pub(crate) renewed: AtomicU64,
     /// How a card reaches device memory: not at all, by its address, by a dma-buf.
     pub(crate) card_access: AtomicU32,
+    /// Whether its ranks have a GPU.
+    pub(crate) has_gpus: AtomicBool,
     /// Whether kernels get to registers of a card.
     pub(crate) maps_registers: AtomicBool,
     /// What a driver was asked for on the way of calls.
@@ -72,6 +74,7 @@ impl FakeBackend {
             launches: AtomicU32::new(0),
             renewed: AtomicU64::new(0),
             card_access: AtomicU32::new(0),
+            has_gpus: AtomicBool::new(false),
             maps_registers: AtomicBool::new(true),
             asked: Mutex::default(),
             blocks: Mutex::default(),
@@ -219,6 +222,10 @@ impl Backend for FakeBackend {
             }
         });
         Ok(())
+    }
+
+    fn device(&self, rank: usize) -> Option<i32> {
+        self.has_gpus.load(Ordering::Relaxed).then_some(rank as i32)
     }
 
     #[cfg(target_os = "linux")]

@@ -33,6 +33,7 @@ mod pairs;
 mod provider;
 mod proxy;
 mod queue;
+mod rows;
 mod shared_memory;
 mod stream;
 #[allow(dead_code, reason = "C structs are declared in full")]
@@ -42,12 +43,13 @@ mod view;
 pub use fabric::Fabric;
 pub use find::VARIABLE;
 pub use host_queue::HostQueue;
-pub use ibgda::{CardNetwork, CardOptions, CardPort, RowsOn, Verbs, card_ports};
+pub use ibgda::{CardNetwork, CardOptions, CardPort, Verbs, card_ports};
 pub use layout::Layout;
 #[cfg(feature = "host")]
 pub use model::{ModelNetwork, ModelOptions};
 pub use network::{NetOptions, NetStats, Network};
 pub use provider::{NET_VARIABLE, Offer, Provider};
+pub use rows::RowsOn;
 pub use view::NetPart;
 
 pub use crate::net_error::NetError;

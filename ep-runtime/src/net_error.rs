@@ -14,6 +14,11 @@ pub enum NetError {
         /// Why, as a sentence.
         why: String,
     },
+    /// Rows cannot be in GPU memory.
+    NoGpuRows {
+        /// Why.
+        why: String,
+    },
     /// The libfabric that was found has no such provider on this machine.
     NoProvider {
         /// Which.
@@ -188,6 +193,7 @@ impl fmt::Display for NetError {
         match self {
             NetError::NoLibrary { why } | NetError::NoCard { why } => f.write_str(why),
             NetError::Card { call, device, why } => write!(f, "{call} failed on {device}: {why}"),
+            NetError::NoGpuRows { why } => write!(f, "rows cannot be in GPU memory: {why}"),
             NetError::NoProvider { provider, why } => {
                 write!(f, "libfabric has no provider for {provider} here: {why}")
             }

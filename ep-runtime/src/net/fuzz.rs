@@ -3,7 +3,7 @@
 
 use ep_fuzz::Target;
 
-use super::endpoint::Card;
+use super::endpoint::{Card, Reached};
 use super::layout::{Layout, WINDOW};
 use super::queue::{self, Joined, Limits, Request};
 use super::stream::{Landing, Number};
@@ -103,7 +103,8 @@ fn numbers_of_writes() {
 /// The address of a peer is one or none.
 #[test]
 fn cards_of_peers() {
-    let card = Card { name: vec![2, 0, 1, 2, 127, 0, 0, 1], base: 1 << 40, key: 1 };
+    let blocks = vec![Reached { first: 0, base: 1 << 40, key: 1 }];
+    let card = Card { name: vec![2, 0, 1, 2, 127, 0, 0, 1], blocks };
     run("net-cards", vec![card.encode()], |input| match Card::decode(input) {
         Some(card) => {
             assert_eq!(card.encode(), input);

@@ -26,12 +26,12 @@ use std::sync::Arc;
 
 pub use device::CardPort;
 pub use library::Verbs;
-pub use rows::RowsOn;
 
 use super::layout::Layout;
 use super::mlx5::{BLOCK_BYTES, COMPLETION_WORD_AT, INVALID};
 use super::network::{FAILED, OPENED, agree, others};
 use super::pair_words::PairWords;
+use super::rows::RowsOn;
 use super::view::{Ends, NetPart, Places, Views};
 use crate::backend::{Backend, Stream};
 use crate::group::Group;

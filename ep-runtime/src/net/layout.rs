@@ -1,4 +1,5 @@
-//! Where everything lies in the host memory of one rank, the same on every rank of a network.
+//! Where everything lies in the memory of one rank, at the same offsets on every rank of a network. Rows may be
+//! in GPU memory; all behind them is in a block of host memory.
 //!
 //! ```text
 //! data         rows: peers write here, and kernels read and write
@@ -104,7 +105,8 @@ impl Layout {
         source * self.queues + queue
     }
 
-    fn inboxes(&self) -> u64 {
+    /// Where the first word behind the rows is.
+    pub(super) fn inboxes(&self) -> u64 {
         self.data_bytes.next_multiple_of(ALIGNMENT)
     }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::cores::{self, Core};
-use super::endpoint::{Card, Endpoint, Event, Registered};
+use super::endpoint::{Block, Card, Endpoint, Event};
 use super::fabric::Fabric;
 use super::host_queue::HostQueue;
 use super::network::{NetOptions, Network};
@@ -155,8 +155,8 @@ struct Plain {
 }
 
 impl Plain {
-    fn open(provider: Provider, store: &Store, memory: Registered) -> Result<Plain, NetError> {
-        let mut endpoint = Endpoint::open(Fabric::find()?, provider, None, memory)?;
+    fn open(provider: Provider, store: &Store, rows: Block<'_>) -> Result<Plain, NetError> {
+        let mut endpoint = Endpoint::open(Fabric::find()?, provider, None, &[rows])?;
         let cards = store.gather("connect plainly", &endpoint.card()?.encode())?;
         let rank = store.member().rank;
         let others = cards

@@ -69,7 +69,10 @@ impl ModelNetwork {
         let layout = Layout { ranks, ..layout };
         layout.check()?;
         let (memories, bases) = memories(&any, layout.bytes())?;
-        let view = |rank: usize| Views::new(&any, rank, (&layout, rank), bases[rank]);
+        let view = |rank: usize| {
+            let places = Places::of_queues(&layout, bases[rank], bases[rank]);
+            Views::new(&any, rank, (&layout, rank), places)
+        };
         let views = (0..ranks).map(view).collect::<Result<Vec<_>, _>>()?;
         let shared = Arc::new(Shared::default());
         for rank in 0..ranks {

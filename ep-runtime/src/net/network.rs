@@ -7,14 +7,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::cores::Core;
-use super::endpoint::{Card, Endpoint, Registered};
+use super::endpoint::{Block, Card, Endpoint};
 use super::fabric::Fabric;
 use super::host_queue::HostQueue;
 use super::layout::{Layout, WINDOW};
 use super::provider::Provider;
 use super::proxy::{LINGER, Proxy, Shared, Timing};
+use super::rows::{GpuRows, RowsOn};
 use super::shared_memory::SharedMemory;
-use super::view::{NetPart, Views};
+use super::view::{NetPart, Places, Views};
 use crate::backend::Backend;
 use crate::error::CallError;
 use crate::group::{Group, Watched};
@@ -46,6 +47,8 @@ pub struct NetOptions {
     /// Whether its thread stays on a core of its own, on the NUMA node where it is joined. Where there are
     /// fewer than four cores, or no other one is free, the thread runs on any.
     pub pinned: bool,
+    /// Whether rows stay in host memory even where a card reaches that of the GPU.
+    pub rows_on_host: bool,
 }
 
 impl NetOptions {
@@ -62,6 +65,7 @@ impl NetOptions {
             silence: Duration::from_secs(5),
             patience: Duration::from_secs(30),
             pinned: true,
+            rows_on_host: false,
         }
     }
 }
@@ -81,8 +85,7 @@ pub struct NetStats {
 pub struct Network {
     rank: usize,
     layout: Layout,
-    memory: HostMemory,
-    words: SharedMemory,
+    memory: NetMemory,
     /// The queues that threads have.
     given: Mutex<Vec<bool>>,
     views: Views,
@@ -125,15 +128,15 @@ impl Network {
             Err(error) => [&[FAILED][..], error.to_string().as_bytes()].concat(),
         };
         let brought = store.gather("connect a network", &brought)?;
-        let Opened { mut endpoint, words, memory, .. } = opened?;
+        let Opened { mut endpoint, memory, .. } = opened?;
         endpoint.connect(&others(&brought, member.rank, Card::decode)?)?;
         // Nobody sends before all can hear.
         store.meet("open a network")?;
-        let views = Views::new(backend, local, (&layout, member.rank), memory.address())?;
+        let views = Views::new(backend, local, (&layout, member.rank), memory.places(&layout))?;
         let shared = Arc::new(Shared::default());
         let failure = watch(group, &shared, (layout.ranks, options.patience))?;
         let timing = Timing { pulse: options.pulse, silence: options.silence };
-        let proxy = Proxy::new(member.rank, layout, timing, words, endpoint, &shared);
+        let proxy = Proxy::new(member.rank, layout, timing, memory.words, endpoint, &shared);
         let named = std::thread::Builder::new().name(format!("ep-net-{}", member.rank));
         let thread = named.spawn(move || proxy.run());
         let thread = thread
@@ -146,7 +149,6 @@ impl Network {
             rank,
             layout,
             memory,
-            words,
             given,
             views,
             shared,
@@ -171,14 +173,18 @@ impl Network {
         self.views.part(part)
     }
 
-    /// The memory whose first bytes are the rows.
-    pub fn rows(&self) -> &HostMemory {
-        &self.memory
+    /// Where its rows are, and what keeps them out of GPU memory that the rank has and nobody waives.
+    pub fn rows_on(&self) -> (RowsOn, Option<&NetError>) {
+        let on = self.memory.on_gpu.as_ref().map_or(RowsOn::Host, GpuRows::on);
+        (on, self.memory.why_on_host.as_ref())
     }
 
     /// The first `bytes` of its rows, for another endpoint, which goes before this network does.
-    pub(super) fn first_rows(&self, bytes: u64) -> Registered {
-        self.words.registered(bytes)
+    pub(super) fn first_rows(&self, bytes: u64) -> Block<'_> {
+        match &self.memory.on_gpu {
+            Some(rows) => Block { bytes, ..rows.block() },
+            None => self.memory.words.block(bytes),
+        }
     }
 
     /// A queue for a thread, which no kernel uses. It is given once; none: there is no such queue, or it
@@ -186,7 +192,7 @@ impl Network {
     pub fn queue(&self, queue: usize, patience: Duration) -> Option<HostQueue<'_>> {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let is_first = !std::mem::replace(given.get_mut(queue)?, true);
-        let (memory, layout) = (self.words, &self.layout);
+        let (memory, layout) = (self.memory.words, &self.layout);
         is_first.then_some(HostQueue { memory, layout, queue, next: 0, taken: 0, patience })
     }
 
@@ -201,9 +207,7 @@ impl Network {
                 return Err(NetError::Option { what, value, least: 0, most });
             }
         }
-        let mut word = [0];
-        self.memory.read(self.layout.counter(source, queue, counter), &mut word)?;
-        Ok(word[0])
+        Ok(self.memory.words.acquire_half(self.layout.counter(source, queue, counter)))
     }
 
     /// Why nothing moves any more, if so.
@@ -271,15 +275,59 @@ pub(super) fn agree(layout: &Layout, rank: usize, brought: &[Vec<u8>]) -> Result
 pub(super) const OPENED: u8 = 1;
 pub(super) const FAILED: u8 = 0;
 
+/// The memory of one rank: rows on its GPU and the words behind them in a host block, or all in that.
+struct NetMemory {
+    on_gpu: Option<GpuRows>,
+    why_on_host: Option<NetError>,
+    host: HostMemory,
+    words: SharedMemory,
+}
+
+impl NetMemory {
+    fn new(
+        backend: &Arc<dyn Backend>,
+        local: usize,
+        layout: &Layout,
+        on_gpu: Option<GpuRows>,
+    ) -> Result<NetMemory, NetError> {
+        let first = if on_gpu.is_some() { layout.inboxes() } else { 0 };
+        let bytes = layout.bytes() - first;
+        let host = HostMemory::new(backend, local, bytes)?;
+        let start = NonNull::new(host.host()).ok_or(NetError::Option {
+            what: "bytes of host memory",
+            value: 0,
+            least: bytes,
+            most: bytes,
+        })?;
+        // SAFETY: the block is kept until the thread that uses the words has ended; kernels access the words
+        // by the functions of `net.cuh`, which are whole words.
+        let words = unsafe { SharedMemory::new(start, first, bytes) };
+        Ok(NetMemory { on_gpu, why_on_host: None, host, words })
+    }
+
+    /// What is registered with the network.
+    fn blocks(&self, layout: &Layout) -> Vec<Block<'_>> {
+        let rows = self.on_gpu.iter().map(GpuRows::block);
+        rows.chain([self.words.block(layout.registered(WINDOW))]).collect()
+    }
+
+    /// Where kernels find it.
+    fn places(&self, layout: &Layout) -> Places {
+        let base = self.host.address().wrapping_sub(self.words.first());
+        let data = self.on_gpu.as_ref().map_or(base, GpuRows::address);
+        Places::of_queues(layout, data, base)
+    }
+}
+
 /// An end of a network that nobody knows yet. The endpoint goes before the memory that it has registered.
 struct Opened {
     endpoint: Endpoint,
     card: Card,
-    words: SharedMemory,
-    memory: HostMemory,
+    memory: NetMemory,
 }
 
 impl Opened {
+    /// Rows are in GPU memory if the network reaches that and nobody wants otherwise.
     fn new(
         backend: &Arc<dyn Backend>,
         local: usize,
@@ -287,21 +335,34 @@ impl Opened {
         options: &NetOptions,
     ) -> Result<Opened, NetError> {
         let fabric = Fabric::find()?;
-        let memory = HostMemory::new(backend, local, layout.bytes())?;
-        let start = NonNull::new(memory.host()).ok_or(NetError::Option {
-            what: "bytes of host memory",
-            value: 0,
-            least: layout.bytes(),
-            most: layout.bytes(),
-        })?;
-        // SAFETY: the block is kept until the thread that uses the words has ended; kernels access the words
-        // by the functions of `net.cuh`, which are whole words.
-        let words = unsafe { SharedMemory::new(start, layout.bytes()) };
-        let registered = words.registered(layout.registered(WINDOW));
+        let with = |rows| {
+            Opened::with(fabric, NetMemory::new(backend, local, layout, rows)?, layout, options)
+        };
+        let Some(device) = backend.device(local).filter(|_| !options.rows_on_host) else {
+            return with(None);
+        };
+        // An offer is cheap to ask for, and memory is not.
+        let on_gpu = fabric
+            .list(options.provider, options.source.as_deref(), true)
+            .and_then(|_| GpuRows::new(backend, (local, device), layout.inboxes()))
+            .and_then(|rows| with(Some(rows)));
+        on_gpu.or_else(|why| {
+            let mut opened = with(None)?;
+            opened.memory.why_on_host = Some(why);
+            Ok(opened)
+        })
+    }
+
+    fn with(
+        fabric: &'static Fabric,
+        memory: NetMemory,
+        layout: &Layout,
+        options: &NetOptions,
+    ) -> Result<Opened, NetError> {
         let source = options.source.as_deref();
-        let endpoint = Endpoint::open(fabric, options.provider, source, registered)?;
+        let endpoint = Endpoint::open(fabric, options.provider, source, &memory.blocks(layout))?;
         let card = endpoint.card()?;
-        Ok(Opened { endpoint, card, words, memory })
+        Ok(Opened { endpoint, card, memory })
     }
 }
 
@@ -330,7 +391,9 @@ pub(super) fn others<T>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::endpoint::Reached;
     use super::*;
+    use crate::fake::FakeBackend;
 
     #[test]
     fn ranks_that_want_other_networks_are_named() {
@@ -348,7 +411,8 @@ mod tests {
 
     #[test]
     fn a_card_that_is_none_is_refused() {
-        let card = Card { name: vec![1], base: 0, key: 1 };
+        let blocks = vec![Reached { first: 0, base: 0, key: 1 }];
+        let card = Card { name: vec![1], blocks };
         let brought = [&[OPENED][..], &card.encode()].concat();
         let all = others(&[brought.clone(), brought.clone()], 1, Card::decode).unwrap();
         assert_eq!(all, [Some(card), None]);
@@ -359,5 +423,43 @@ mod tests {
         let text = "rank 1 cannot join the network: no card";
         assert_eq!(said(&[&[FAILED][..], b"no card"].concat()).to_string(), text);
         assert!(others(&[brought.clone(), Vec::new()], 0, Card::decode).is_err());
+    }
+
+    /// What keeps rows in host memory, on a fake whose memory a card reaches or does not.
+    fn why_on_host(has_gpus: bool, card_access: u32, options: &NetOptions) -> Option<String> {
+        let fake = FakeBackend::new(1);
+        fake.has_gpus.store(has_gpus, Ordering::Relaxed);
+        fake.card_access.store(card_access, Ordering::Relaxed);
+        let layout = Layout { ranks: 1, data_bytes: 1000, queues: 1, slots: 32, counters: 4 };
+        let backend: Arc<dyn Backend> = fake.clone();
+        let opened = Opened::new(&backend, 0, &layout, options).unwrap();
+        assert!(opened.memory.on_gpu.is_none());
+        // All of it is in the host block, and nothing is left of the try.
+        assert_eq!((opened.memory.words.first(), fake.live()), (0, 1));
+        opened.memory.why_on_host.map(|why| why.to_string())
+    }
+
+    #[test]
+    fn rows_that_no_card_reaches_stay_in_host_memory() {
+        let offers = Fabric::find().and_then(|fabric| fabric.offers(Provider::Shm, None));
+        if !offers.is_ok_and(|offers| offers.iter().any(|offer| offer.gpu_memory)) {
+            return eprintln!("skipped: no libfabric whose shm takes GPU memory");
+        }
+        let shm = NetOptions::new(Provider::Shm, 0);
+        let said = |access| why_on_host(true, access, &shm).unwrap();
+        let begin = "rows cannot be in GPU memory: ";
+        let why = "cards do not reach the memory of GPU 0 in order";
+        assert_eq!(said(0), format!("{begin}{why}"));
+        // It copies them itself, with or without CUDA here.
+        for access in [1, 2] {
+            let why = said(access);
+            let text = format!("{begin}the provider needs calls of CUDA: ");
+            assert!(why.starts_with(&text), "{why}");
+        }
+        let tcp = why_on_host(true, 2, &NetOptions::new(Provider::Tcp, 0)).unwrap();
+        assert!(tcp.starts_with("libfabric has no provider for tcp here: "), "{tcp}");
+        let on_host = NetOptions { rows_on_host: true, ..shm.clone() };
+        // Nobody has to be told of what was wanted so, nor where there is no GPU.
+        assert_eq!((why_on_host(true, 2, &on_host), why_on_host(false, 2, &shm)), (None, None));
     }
 }

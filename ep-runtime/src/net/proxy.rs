@@ -374,7 +374,7 @@ impl Proxy {
         number: u32,
         now: Instant,
     ) -> Result<bool, NetError> {
-        let (end, injects) = (&mut self.peers[about.peer], self.endpoint.injects(way.2));
+        let (end, injects) = (&mut self.peers[about.peer], self.endpoint.injects(way.1, way.2));
         let posted = match injects {
             true => self.endpoint.inject(about.peer, way, number)?,
             false => self.endpoint.write(write, about.peer, way, number)?,

@@ -3,13 +3,14 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::endpoint::Registered;
+use super::endpoint::Block;
 
-/// Host memory that kernels and peers change meanwhile. Whoever made it keeps it alive and says how long
-/// it is; places outside of it are a mistake of the caller and end the thread.
+/// Host memory that kernels and peers change meanwhile. Whoever made it keeps it alive and says which offsets
+/// of the network it has; places outside of it are a mistake of the caller and end the thread.
 #[derive(Clone, Copy)]
 pub(super) struct SharedMemory {
     start: NonNull<u8>,
+    first: u64,
     bytes: u64,
 }
 
@@ -19,22 +20,32 @@ unsafe impl Send for SharedMemory {}
 impl SharedMemory {
     /// # Safety
     ///
-    /// The `bytes` from `start` on, which is a multiple of 8, are alive as long as any copy is used, and
-    /// whoever else accesses the words that are accessed here does it in whole words.
-    pub(super) unsafe fn new(start: NonNull<u8>, bytes: u64) -> SharedMemory {
-        SharedMemory { start, bytes }
+    /// The `bytes` from `start` on are those from the offset `first` on, both multiples of 8. They are alive
+    /// as long as any copy is used, and whoever else accesses the words that are accessed here does it in
+    /// whole words.
+    pub(super) unsafe fn new(start: NonNull<u8>, first: u64, bytes: u64) -> SharedMemory {
+        SharedMemory { start, first, bytes }
     }
 
-    /// The first `bytes` of it, for a network.
-    pub(super) fn registered(&self, bytes: u64) -> Registered {
+    /// Its first offset.
+    pub(super) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// What lies before the offset `end`, for a network.
+    pub(super) fn block(&self, end: u64) -> Block<'static> {
+        let bytes = end - self.first;
         assert!(bytes <= self.bytes);
-        Registered { start: self.start, bytes: bytes as usize }
+        Block { first: self.first, start: self.start.as_ptr() as u64, bytes, gpu: None }
     }
 
     fn place(&self, at: u64, bytes: u64) -> *mut u8 {
-        assert!(at.is_multiple_of(bytes) && at < self.bytes && bytes <= self.bytes - at);
+        let inside = at.checked_sub(self.first).filter(|inside| {
+            at.is_multiple_of(bytes) && *inside < self.bytes && bytes <= self.bytes - inside
+        });
+        let inside = inside.expect("the words of a network have their places");
         // SAFETY: the place lies inside, as was just checked.
-        unsafe { self.start.as_ptr().add(at as usize) }
+        unsafe { self.start.as_ptr().add(inside as usize) }
     }
 
     fn narrow(&self, at: u64) -> &AtomicU32 {

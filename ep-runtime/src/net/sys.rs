@@ -11,8 +11,8 @@ pub(super) type Pointer = *mut c_void;
 /// What a function of another use is declared as: it is never called.
 pub(super) type Unused = *const c_void;
 
-/// `FI_VERSION(1, 18)`: no later meaning is relied on.
-pub(super) const KNOWN_API: u32 = 1 << 16 | 18;
+/// `FI_VERSION(1, 20)`: no later meaning is relied on. It is the first that knows dma-bufs.
+pub(super) const KNOWN_API: u32 = 1 << 16 | 20;
 
 pub(super) const CAP_MSG: u64 = 1 << 1;
 pub(super) const CAP_RMA: u64 = 1 << 2;
@@ -39,6 +39,17 @@ pub(super) const MR_ALLOCATED: c_int = 1 << 5;
 pub(super) const MR_PROV_KEY: c_int = 1 << 6;
 pub(super) const MR_ENDPOINT: c_int = 1 << 9;
 pub(super) const MR_HMEM: c_int = 1 << 10;
+
+/// A registration of a dma-buf instead of an address.
+pub(super) const REGISTER_DMA_BUF: u64 = 1 << 40;
+
+/// `FI_HMEM_CUDA`: the memory is that of a GPU that CUDA drives.
+pub(super) const MEMORY_OF_CUDA: u32 = 1;
+
+pub(super) const OPTION_OF_ENDPOINT: c_int = 0;
+
+/// `FI_OPT_CUDA_API_PERMITTED`, a bool.
+pub(super) const OPTION_CUDA_CALLS: c_int = 10;
 
 pub(super) const EP_RDM: u32 = 3;
 pub(super) const THREAD_DOMAIN: u32 = 3;
@@ -170,6 +181,8 @@ pub(super) struct DomainOps {
 pub(super) struct MrOps {
     size: usize,
     pub(super) register: Register,
+    regv: Unused,
+    pub(super) register_attr: RegisterAttr,
 }
 
 /// Domain, start, bytes, access, offset, wished key, flags, result, context.
@@ -184,6 +197,44 @@ type Register = unsafe extern "C" fn(
     *mut *mut Mr,
     Pointer,
 ) -> c_int;
+
+/// Domain, what, flags, result.
+pub(super) type RegisterAttr =
+    unsafe extern "C" fn(*mut Fid, *const MrAttr, u64, *mut *mut Mr) -> c_int;
+
+/// `struct fi_mr_attr`. The library reads as much of it as the version that `getinfo` was asked for has.
+#[repr(C)]
+pub(super) struct MrAttr {
+    /// An `Iov`, or a `DmaBuf` where the flags say so.
+    pub(super) memory: *const c_void,
+    pub(super) count: usize,
+    pub(super) access: u64,
+    pub(super) offset: u64,
+    pub(super) requested_key: u64,
+    pub(super) context: Pointer,
+    pub(super) auth_key_size: usize,
+    pub(super) auth_key: *mut u8,
+    pub(super) memory_of: u32,
+    /// The number of the GPU: a union with 64 bits.
+    pub(super) device: u64,
+    pub(super) later: [u64; 8],
+}
+
+/// `struct iovec`.
+#[repr(C)]
+pub(super) struct Iov {
+    pub(super) start: *const c_void,
+    pub(super) bytes: usize,
+}
+
+/// `struct fi_mr_dmabuf`.
+#[repr(C)]
+pub(super) struct DmaBuf {
+    pub(super) descriptor: c_int,
+    pub(super) offset: u64,
+    pub(super) bytes: usize,
+    pub(super) start: *const c_void,
+}
 
 /// `struct fid_mr`.
 #[repr(C)]
@@ -233,10 +284,19 @@ pub(super) struct CqOps {
 #[repr(C)]
 pub(super) struct Ep {
     pub(super) fid: Fid,
-    ops: Unused,
+    pub(super) ops: *const EpOps,
     pub(super) cm: *const CmOps,
     pub(super) msg: *const MsgOps,
     pub(super) rma: *const RmaOps,
+}
+
+/// `struct fi_ops_ep`, its beginning.
+#[repr(C)]
+pub(super) struct EpOps {
+    size: usize,
+    cancel: Unused,
+    getopt: Unused,
+    pub(super) setopt: unsafe extern "C" fn(*mut Fid, c_int, c_int, *const c_void, usize) -> c_int,
 }
 
 /// `struct fi_ops_cm`, its beginning.

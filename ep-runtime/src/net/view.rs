@@ -78,6 +78,16 @@ pub(super) struct Places {
     pub(super) ends: Ends,
 }
 
+impl Places {
+    /// Of queues that the processor empties: offsets of words count from `base`, and rows are at `data`.
+    pub(super) fn of_queues(layout: &Layout, data: u64, base: u64) -> Places {
+        let at = |offset: u64| base.wrapping_add(offset);
+        let (descriptors, progress) = (at(layout.descriptor(0, 0)), at(layout.progress(0)));
+        let counters = at(layout.counter(0, 0, 0));
+        Places { data, counters, ends: Ends::Queues { descriptors, progress } }
+    }
+}
+
 /// `ep::Net` of one rank in device memory: of all that is there, and of parts of it.
 pub(super) struct Views {
     backend: Arc<dyn Backend>,
@@ -92,17 +102,14 @@ pub(super) struct Views {
 }
 
 impl Views {
-    /// Of queues in a block of host memory, which kernels find at `base`.
+    /// Of queues that the processor empties.
     pub(super) fn new(
         backend: &Arc<dyn Backend>,
         local: usize,
         (layout, rank): (&Layout, usize),
-        base: u64,
+        places: Places,
     ) -> Result<Views, NetError> {
         let claims = DeviceMemory::zeroed(backend, local, 4 * layout.queues as u64)?;
-        let descriptors = base + layout.descriptor(0, 0);
-        let ends = Ends::Queues { descriptors, progress: base + layout.progress(0) };
-        let places = Places { data: base, counters: base + layout.counter(0, 0, 0), ends };
         Views::at((backend, local), (layout, rank), places, claims)
     }
 

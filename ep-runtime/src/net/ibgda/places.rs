@@ -13,13 +13,11 @@
 
 use super::super::layout::Layout;
 use super::super::mlx5::BLOCK_BYTES;
+use super::super::rows::UNIT;
 
 /// What a card maps at once, as a power of two.
 pub(super) const LOG_PAGE: u64 = 12;
 pub(super) const PAGE: u64 = 1 << LOG_PAGE;
-
-/// What a system maps at once, of all that there are.
-pub(super) const UNIT: u64 = 64 << 10;
 
 /// Where the record of the completions lies in its page, and that of the entries: those to receive, and
 /// behind it those to send.

@@ -1,36 +1,15 @@
 //! The memory for rows and counters: where it is, and how the card gets at it.
 
-use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
+use super::super::rows::{self, RowsOn, UNIT};
 use super::device::Device;
 use super::objects::{Domain, Memory, Region};
-use super::places::{CardPlaces, UNIT};
+use super::places::CardPlaces;
 use crate::backend::{Backend, CardAccess};
 use crate::memory::{DeviceMemory, HostMemory};
 use crate::net_error::NetError;
-
-/// Where rows are that a card moves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RowsOn {
-    /// In the memory of the GPU, which the card reaches by a dma-buf.
-    GpuByDmaBuf,
-    /// In the memory of the GPU, which the card reaches by the kernel module nvidia_peermem.
-    GpuByPeerMemory,
-    /// In host memory, which the GPU reaches over its bus.
-    Host,
-}
-
-impl fmt::Display for RowsOn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            RowsOn::GpuByDmaBuf => "in GPU memory, by dma-buf",
-            RowsOn::GpuByPeerMemory => "in GPU memory, by nvidia_peermem",
-            RowsOn::Host => "in host memory",
-        })
-    }
-}
 
 /// What holds them.
 enum Block {
@@ -60,13 +39,11 @@ impl Rows {
         places: &CardPlaces,
         on_host: bool,
     ) -> Result<Rows, NetError> {
-        let bytes = places.row_bytes() + UNIT;
         let data = places.counters(0, 0);
         let parts = [data, places.row_bytes() - data];
         let backend = Arc::clone(backend);
         if !on_host {
-            let memory = DeviceMemory::zeroed(&backend, rank, bytes)?;
-            let address = memory.address().next_multiple_of(UNIT);
+            let (memory, address) = rows::units(&backend, rank, places.row_bytes())?;
             let skipped = address - memory.address();
             let [first, second] = [(address, parts[0]), (address + data, parts[1])]
                 .map(|(at, bytes)| backend.reach_by_card(rank, at, bytes));
@@ -83,7 +60,7 @@ impl Rows {
                 return Ok(Rows { block, on, backend, rank, address, skipped, parts });
             }
         }
-        let memory = HostMemory::new(&backend, rank, bytes)?;
+        let memory = HostMemory::new(&backend, rank, places.row_bytes() + UNIT)?;
         let host = memory.host() as u64;
         let skipped = host.next_multiple_of(UNIT) - host;
         let (address, on) = (memory.address() + skipped, RowsOn::Host);
