@@ -1,5 +1,5 @@
 // low-latency-combine  wire=bf16
-// experts=256 hidden=7168 local_experts=4 local_ranks=8 max_tokens=128 nodes=8 ranks=64 shares=4 stages=3 topk=8
+// experts=256 hidden=7168 local_experts=4 local_ranks=8 max_tokens=128 nodes=8 ranks=64 shares=4 stages=3 tiles=128 topk=8
 // sm_100a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -26,6 +26,7 @@
 #include <ep/slot_rows.cuh>
 #include <ep/slot_times.cuh>
 #include <ep/wide.cuh>
+#include <ep/words.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
@@ -37,6 +38,7 @@ struct Cfg {
     static constexpr int kTopk = 8;
     static constexpr int kMaxTokens = 128;
     static constexpr int kLocalExperts = 4;
+    static constexpr int kTiles = 128;
     static constexpr int kShares = 4;
     static constexpr int kThreads = 256;
 
@@ -73,6 +75,11 @@ struct Cfg {
         static constexpr int kCounters = 0;
     };
 
+    struct Words {
+        static constexpr int kExpertDone = 0;
+        static constexpr int kTileDone = 1;
+    };
+
     struct Send {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
@@ -95,6 +102,8 @@ struct Args {
     int tokens;
     // if not null, holds tokens, and the above is its bound
     const ep::i32* tokens_from;
+    // run-time args
+    ep::i32 done_at;
     // from the handle of LowLatencyDispatch
     const ep::i32* src_info;
     const ep::i32* range_first;
@@ -109,6 +118,10 @@ struct Args {
     ep::i64 topk_weights_stride;
     // input expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts
     const ep::i32* expert_begin;
+    // input expert_done: optional i32[local_experts]
+    const ep::i32* expert_done;
+    // input tile_done: optional i32[local_experts, tiles]
+    const ep::i32* tile_done;
     // output combined: bf16[tokens, hidden]
     ep::bf16* combined;
     // inout wait_ns: optional i64[ranks]
@@ -128,30 +141,42 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
         const int share =
             static_cast<ep::i32>(unit / Cfg::kLocalExperts / Cfg::kRanks % Cfg::kShares);
-        // +38  let first = range_first[local_expert, source]
-        const int first = args.range_first[ep::i64{local_expert} * Cfg::kRanks + source];
-        // +39  for row in first..first + range_count[local_expert, source] where row % shares ==
-        //     share
-        for (ep::i64 row = first;
-            row < ep::i64{first} + args.range_count[ep::i64{local_expert} * Cfg::kRanks + source]
-                && !team.stopped; ++row) {
-            if (!(row % Cfg::kShares == share)) continue;
-            // +41  push back[source] at [local_expert, src_info[local_expert, row]] { x:
-            //     x[local_expert, row] }
-            // W2: takes credit of back, from Reduce +56
-            const int key = (local_expert * Cfg::kRanks + me) * Cfg::kMaxTokens
-                + args.src_info[ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row];
-            if (back.reserve(source, key)) {
-                char* slot = back.slot();
-                ep::copy_row<ep::bf16>(team, slot,
-                    &args.x[(ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens)
-                        + row) * Cfg::kHidden], Cfg::kHidden);
-                back.publish();
+        // +43  await expert_done[local_expert] >= done_at
+        if (args.expert_done == nullptr || ep::await_word(team, &args.expert_done[local_expert],
+            args.done_at, Cfg::Words::kExpertDone)) {
+            // +44  let first = range_first[local_expert, source]
+            const int first = args.range_first[ep::i64{local_expert} * Cfg::kRanks + source];
+            // +45  for row in first..first + range_count[local_expert, source] where row % shares
+            //     == share
+            for (ep::i64 row = first;
+                row < ep::i64{first}
+                    + args.range_count[ep::i64{local_expert} * Cfg::kRanks + source]
+                    && !team.stopped; ++row) {
+                if (!(row % Cfg::kShares == share)) continue;
+                // +46  await tile_done[local_expert, row / 64] >= done_at
+                if (args.tile_done == nullptr || ep::await_word(team,
+                    &args.tile_done[ep::i64{local_expert} * Cfg::kTiles + row / 64], args.done_at,
+                    Cfg::Words::kTileDone)) {
+                    // +48  push back[source] at [local_expert, src_info[local_expert, row]] { x:
+                    //     x[local_expert, row] }
+                    // W2: takes credit of back, from Reduce +63
+                    const int key = (local_expert * Cfg::kRanks + me) * Cfg::kMaxTokens
+                        + args.src_info[ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens)
+                            + row];
+                    if (back.reserve(source, key)) {
+                        char* slot = back.slot();
+                        ep::copy_row<ep::bf16>(team, slot,
+                            &args.x[(ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens)
+                                + row) * Cfg::kHidden], Cfg::kHidden);
+                        back.publish();
+                    }
+                }
             }
+            // +58  close back
+            // W1: publishes messages of back, for Reduce +63
+            back.close(
+                static_cast<ep::i32>(ep::i64{Cfg::kLocalExperts} * Cfg::kRanks * Cfg::kShares));
         }
-        // +51  close back
-        // W1: publishes messages of back, for Reduce +56
-        back.close(static_cast<ep::i32>(ep::i64{Cfg::kLocalExperts} * Cfg::kRanks * Cfg::kShares));
     }
 }
 
@@ -159,11 +184,11 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>, ep::SlotTimes<Cfg::Back>> back(team,
         *args.net, args.wait_ns);
-    // +56  for token in tokens gather part from back[owner(topk_idx[token, choice])] at
+    // +63  for token in tokens gather part from back[owner(topk_idx[token, choice])] at
     //     [local(topk_idx[token, choice], owner(topk_idx[token, choice])), token] across choice in
     //     topk
-    // W1: takes messages of back, from Send +51
-    // W2: publishes credit of back, for Send +41
+    // W1: takes messages of back, from Send +58
+    // W2: publishes credit of back, for Send +48
     ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>, ep::SlotTimes<Cfg::Back>>,
         Cfg::kTopk> back_parts(team, back);
     ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>,
@@ -187,7 +212,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
             parts.expect(choice, key);
         }
         if (parts.open()) {
-            // +57  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
+            // +64  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
             for (int base = ep::slice_begin<Cfg::Reduce::kSlices>(slice, Cfg::kHidden);
                 base < ep::slice_begin<Cfg::Reduce::kSlices>(slice + 1, Cfg::kHidden);
                 base += ep::kLanes * ep::kWide) {

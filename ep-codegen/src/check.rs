@@ -37,6 +37,7 @@ mod values;
 mod variants;
 mod waited;
 mod walk;
+mod words;
 
 use crate::ast::{File, Pipeline};
 use crate::diagnostics::Diagnostics;
@@ -105,6 +106,7 @@ fn check_view(view: &View<'_>, out: &mut Diagnostics) {
     messages::check_view(view, out);
     channels::check_view(view, out);
     waited::check_view(view, out);
+    words::check_view(view, out);
     message_order::check_view(view, out);
     tables::check_view(view, out);
     values::check_view(view, out);

@@ -19,6 +19,7 @@ pub(crate) mod tables;
 pub(crate) mod types;
 pub(crate) mod values;
 pub(crate) mod variants;
+pub(crate) mod words;
 
 use std::panic::Location;
 

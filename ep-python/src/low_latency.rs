@@ -98,6 +98,8 @@ impl Shape {
             packed_count: dense(counts, experts),
             statistics: (statistics != 0).then(|| dense(statistics, experts)),
             wait_ns: None,
+            arrived_rows: None,
+            arrived_parts: None,
         }
     }
 
@@ -303,6 +305,8 @@ impl LowLatencyCombiner {
                 topk_idx: dense(topk_idx, [tokens, topk]),
                 topk_weights: dense(topk_weights, [tokens, topk]),
                 expert_begin: shape.expert_begin(rank)?,
+                expert_done: None,
+                tile_done: None,
             };
             let outputs = combine::Outputs {
                 combined: dense(combined, [tokens, shape.hidden as u64]),

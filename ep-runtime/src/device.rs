@@ -49,6 +49,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "sync",
     "way_back",
     "wide",
+    "words",
 ];
 
 /// The digest of all names and texts: two programs with the same one emit for the same library.

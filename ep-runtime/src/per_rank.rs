@@ -159,7 +159,14 @@ impl PerRank {
     pub fn outputs(&self, rank: usize) -> Result<Outputs, CallError> {
         let pack::Outputs { packed_x, packed_count, statistics } = self.pack.outputs(rank)?;
         let packed_x = (&packed_x).into();
-        Ok(Outputs { packed_x, packed_count, statistics, wait_ns: None })
+        Ok(Outputs {
+            packed_x,
+            packed_count,
+            statistics,
+            wait_ns: None,
+            arrived_rows: None,
+            arrived_parts: None,
+        })
     }
 
     /// Memory for what they leave their combines.

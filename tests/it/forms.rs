@@ -20,3 +20,4 @@ mod run;
 mod sabotaged;
 mod shared;
 mod slots;
+mod words;

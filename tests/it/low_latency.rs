@@ -93,6 +93,8 @@ impl Calls {
             topk_idx: inputs.topk_idx.clone(),
             topk_weights: weights.clone(),
             expert_begin: inputs.expert_begin.clone(),
+            expert_done: None,
+            tile_done: None,
         };
         let args = combine::Args::default();
         let done = match apart {

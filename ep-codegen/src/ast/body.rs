@@ -65,6 +65,18 @@ pub enum StmtKind {
         /// Place.
         place: Place,
     },
+    /// `raise place;`
+    Raise {
+        /// Place.
+        place: Place,
+    },
+    /// `await place >= least;`
+    AwaitWord {
+        /// Place.
+        place: Place,
+        /// What it has to come to.
+        least: Expr,
+    },
     /// `let name = value;`
     Let {
         /// Name.

@@ -50,7 +50,13 @@ fn statement<'a>(view: &View<'a>, site: &Site<'a>, out: &mut Diagnostics) {
             stored(view, &mut scope, place, value, out);
         }
         StmtKind::Add { place, value } => added(view, &mut scope, place, value, out),
-        StmtKind::Count { place } => counted(view, &mut scope, place, out),
+        StmtKind::Count { place } => counted(view, &mut scope, place, "count", out),
+        StmtKind::Raise { place } => counted(view, &mut scope, place, "raise", out),
+        StmtKind::AwaitWord { place, least } => {
+            counted(view, &mut scope, place, "await", out);
+            let mut typing = Typing { view, out };
+            typing.whole(&mut scope, least, "what a word comes to");
+        }
         StmtKind::Let { value, .. } => {
             let mut typing = Typing { view, out };
             match typing.expr(&mut scope, value) {
@@ -188,10 +194,16 @@ fn added<'a>(
     }
 }
 
-fn counted<'a>(view: &View<'a>, scope: &mut Scope<'a>, place: &'a Place, out: &mut Diagnostics) {
+fn counted<'a>(
+    view: &View<'a>,
+    scope: &mut Scope<'a>,
+    place: &'a Place,
+    word: &str,
+    out: &mut Diagnostics,
+) {
     let Some(left) = target(view, scope, place, None, out) else { return };
     if !left.extents.is_empty() || !matches!(left.scalar, Scalar::Int(_)) {
-        out.push(errors::not_countable(&place.tensor, "count", &left));
+        out.push(errors::not_countable(&place.tensor, word, &left));
     }
 }
 

@@ -119,6 +119,7 @@ pub(super) fn written<'a>(site: &Site<'a>) -> Option<(&'static str, &'a Place)> 
         StmtKind::Record { place, .. } => Some(("record", place)),
         StmtKind::Add { place, .. } => Some(("add", place)),
         StmtKind::Count { place } => Some(("count", place)),
+        StmtKind::Raise { place } => Some(("raise", place)),
         _ => None,
     }
 }

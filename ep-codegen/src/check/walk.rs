@@ -313,7 +313,12 @@ pub(super) fn exprs<'a>(stmt: &'a Stmt, visit: &mut dyn FnMut(&'a Expr)) {
         | StmtKind::Add { place, value } => {
             place.indices.iter().chain([value]).for_each(visit);
         }
-        StmtKind::Count { place } => place.indices.iter().for_each(visit),
+        StmtKind::Count { place } | StmtKind::Raise { place } => {
+            place.indices.iter().for_each(visit);
+        }
+        StmtKind::AwaitWord { place, least } => {
+            place.indices.iter().chain([least]).for_each(visit);
+        }
         StmtKind::Let { value, .. } => visit(value),
         StmtKind::Await { .. } | StmtKind::Close { .. } | StmtKind::When(_) => {}
     }

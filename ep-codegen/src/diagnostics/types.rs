@@ -242,8 +242,8 @@ pub(crate) fn position_without_messages(at: TokenRange) -> Diagnostic {
 
 /// `add` or `count` into something that holds no single number.
 pub(crate) fn not_countable(name: &Ident, word: &str, found: &impl Display) -> Diagnostic {
-    let wanted = if word == "count" { "one whole number" } else { "numbers" };
+    let wanted = if word == "add" { "numbers" } else { "one whole number" };
     let scalar = listed(&["i32".to_string(), "i64".to_string()], "or");
     let error = Diagnostic::new(name, format!("`{word}` needs {wanted}, and this is `{found}`"));
-    if word == "count" { error.help(format!("index an {scalar} tensor completely")) } else { error }
+    if word == "add" { error } else { error.help(format!("index an {scalar} tensor completely")) }
 }

@@ -140,6 +140,10 @@ ir_types! {
         Count { target: Place },
         /// `add tensor[..] = value;`.
         Add { target: Place, value: Expr },
+        /// `raise tensor[..];` adds one, and tells what its warp did before.
+        Raise { target: Place },
+        /// `await tensor[..] >= least;`: somebody has raised it so far.
+        AwaitWord { word: Place, least: Expr },
         /// `let name = value;`.
         Let { name: String, value: Expr },
         /// `await channel;`: all messages of this epoch have landed.

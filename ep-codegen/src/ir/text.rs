@@ -314,6 +314,8 @@ pub fn action(action: &Action) -> String {
         Action::Store { target, value } => format!("store {} = {}", place(target), expr(value)),
         Action::Record { target, value } => format!("record {} = {}", place(target), expr(value)),
         Action::Count { target } => format!("count {}", place(target)),
+        Action::Raise { target } => format!("raise {}", place(target)),
+        Action::AwaitWord { word, least } => format!("await {} >= {}", place(word), expr(least)),
         Action::Add { target, value } => format!("add {} = {}", place(target), expr(value)),
         Action::Let { name, value } => format!("let {name} = {}", expr(value)),
         Action::Await { channel } => format!("await {channel}"),

@@ -1,6 +1,6 @@
 //! Visiting the statements and expressions of a pipeline, each once and in order of the text.
 
-use super::{Action, DimKind, Domain, ElemType, Expr, FieldValue, Pipeline, Place, Stmt};
+use super::{Action, DimKind, Domain, ElemType, Expr, FieldValue, Pipeline, Place, Stmt, Tensor};
 
 /// Shows every statement of `body`, outer ones first.
 pub fn stmts<'a>(body: &'a [Stmt], see: &mut dyn FnMut(&'a Stmt)) {
@@ -50,7 +50,11 @@ pub fn exprs<'a>(stmt: &'a Stmt, see: &mut dyn FnMut(&'a Expr)) {
             in_place(target, see);
             expr(value, see);
         }
-        Action::Count { target } => in_place(target, see),
+        Action::Count { target } | Action::Raise { target } => in_place(target, see),
+        Action::AwaitWord { word, least } => {
+            in_place(word, see);
+            expr(least, see);
+        }
         Action::Let { value, .. } => expr(value, see),
         Action::Await { .. } | Action::Close { .. } => {}
     }
@@ -150,7 +154,8 @@ pub fn mentions(pipeline: &Pipeline, tensor: &str) -> bool {
 pub fn mentioned_in(body: &[Stmt], tensor: &str) -> bool {
     let mut found = false;
     stmts(body, &mut |stmt| {
-        found |= target(stmt).is_some_and(|place| place.tensor == tensor);
+        let places = target(stmt).into_iter().chain(awaited(stmt));
+        found |= places.into_iter().any(|place| place.tensor == tensor);
         exprs(stmt, &mut |part| {
             found |= matches!(part, Expr::Element { tensor: name, .. } if name == tensor);
         });
@@ -164,7 +169,27 @@ pub fn target(stmt: &Stmt) -> Option<&Place> {
         Action::Store { target, .. }
         | Action::Record { target, .. }
         | Action::Add { target, .. }
-        | Action::Count { target } => Some(target),
+        | Action::Count { target }
+        | Action::Raise { target } => Some(target),
         _ => None,
     }
+}
+
+/// The word that a statement waits for.
+pub fn awaited(stmt: &Stmt) -> Option<&Place> {
+    match &stmt.action {
+        Action::AwaitWord { word, .. } => Some(word),
+        _ => None,
+    }
+}
+
+/// The tensors whose words the statements of a pipeline wait for, in the order in which they are declared.
+pub fn awaited_words(pipeline: &Pipeline) -> Vec<&Tensor> {
+    let mut names: Vec<&str> = Vec::new();
+    for role in &pipeline.roles {
+        stmts(&role.body, &mut |stmt| {
+            names.extend(awaited(stmt).map(|word| word.tensor.as_str()));
+        });
+    }
+    pipeline.tensors.iter().filter(|tensor| names.contains(&tensor.name.as_str())).collect()
 }

@@ -60,6 +60,11 @@ impl Lowering {
                 ir::Action::Add { target, value }
             }
             ast::StmtKind::Count { place } => ir::Action::Count { target: self.place(place) },
+            ast::StmtKind::Raise { place } => ir::Action::Raise { target: self.place(place) },
+            ast::StmtKind::AwaitWord { place, least } => {
+                let word = self.place(place);
+                ir::Action::AwaitWord { word, least: self.expr(least) }
+            }
             ast::StmtKind::Let { name, value } => {
                 let value = self.expr(value);
                 self.binders.push(name.to_string());

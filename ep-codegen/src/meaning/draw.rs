@@ -19,7 +19,7 @@ use super::world::World;
 use super::wrong::Found;
 use super::{Function, Outcome, Problem, Rank, Wrong, run};
 use crate::ir::{
-    Choice, Elem, Pipeline, Tensor as Declared, TensorKind, Transport, Values, text, walk,
+    Action, Choice, Elem, Pipeline, Tensor as Declared, TensorKind, Transport, Values, text, walk,
 };
 use crate::plan::{Arch, Config, Numbers, PlanError};
 
@@ -392,6 +392,9 @@ impl<'a> Drawing<'a> {
                     (0..copies).map(|_| self.values(room.clone(), tensor, range)).collect();
                 all.push(own?);
             }
+            if let Some(word) = given_word(&drawn.ir, tensor) {
+                all.iter_mut().flatten().for_each(|copy| all_words(copy, word));
+            }
             if tensor.name == "expert_begin"
                 && let Some(first) = all.first().cloned()
             {
@@ -404,6 +407,29 @@ impl<'a> Drawing<'a> {
             rank.tensors.insert(tensor.name.clone(), own);
         }
         Ok(())
+    }
+}
+
+/// What stands in the words of a tensor that a call waits for: all that has to come, or nothing yet where the
+/// call raises them itself.
+fn given_word(ir: &Pipeline, tensor: &Declared) -> Option<i64> {
+    let is_awaited = walk::awaited_words(ir).iter().any(|word| word.name == tensor.name);
+    let mut is_raised = false;
+    for role in &ir.roles {
+        walk::stmts(&role.body, &mut |stmt| {
+            is_raised |= matches!(&stmt.action, Action::Raise { target }
+                if target.tensor == tensor.name);
+        });
+    }
+    is_awaited.then_some(if is_raised { 0 } else { i64::from(i32::MAX) })
+}
+
+fn all_words(words: &mut Tensor, value: i64) {
+    let count = words.count();
+    for part in &mut words.parts {
+        for at in 0..count {
+            part.data.put(at, Scalar::Int(value));
+        }
     }
 }
 

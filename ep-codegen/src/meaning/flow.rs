@@ -10,7 +10,7 @@ use super::streams::{Head, Key, Stream, head, sender};
 use super::value::{Message, Value, Written};
 use super::world::World;
 use super::wrong::{Found, Stop};
-use crate::ir::{Action, Expr, Stmt, walk};
+use crate::ir::{Action, Expr, Place, Stmt, walk};
 
 /// A block of statements in progress.
 pub(super) struct Frame<'p> {
@@ -46,6 +46,23 @@ pub(super) enum Turns<'p> {
         values: Vec<i64>,
         next: usize,
     },
+}
+
+impl<'p> Turns<'p> {
+    /// The loop.
+    fn stmt(&self) -> Option<&'p Stmt> {
+        match self {
+            Turns::Once => None,
+            Turns::Values { stmt, .. }
+            | Turns::Messages { stmt, .. }
+            | Turns::Gather { stmt, .. } => Some(stmt),
+        }
+    }
+}
+
+/// Whether a field of a message says where it is rather than what it holds.
+fn is_place_of_message(field: &str) -> bool {
+    ["row", "index", "source", "part"].contains(&field)
 }
 
 impl<'p> Frame<'p> {
@@ -107,6 +124,31 @@ impl<'p> Instance<'p> {
             }
             _ => None,
         })
+    }
+
+    /// Whether every message that is being taken comes by at `place`, and what it holds does not choose it.
+    pub(super) fn is_in_turn(&self, place: &Place) -> bool {
+        let from = self.frames.iter().rposition(|frame| frame.takes().is_some());
+        let inner = from.map_or(&[][..], |from| &self.frames[from..]);
+        let lets = |name: &str| {
+            let bodies = inner.iter().flat_map(|frame| frame.body);
+            bodies
+                .into_iter()
+                .any(|stmt| matches!(&stmt.action, Action::Let { name: own, .. } if own == name))
+        };
+        let mut in_turn = true;
+        let mut see = |part: &Expr| {
+            in_turn &= match part {
+                Expr::Field { field, .. } => is_place_of_message(field),
+                Expr::Name { name, .. } => !lets(name),
+                _ => true,
+            };
+        };
+        place.indices.iter().for_each(|index| walk::expr(index, &mut see));
+        for stmt in inner.iter().filter_map(|frame| frame.turns.stmt()) {
+            walk::exprs(stmt, &mut see);
+        }
+        in_turn
     }
 
     /// Begins the next turn of a frame, if it has one.

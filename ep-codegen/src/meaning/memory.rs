@@ -120,6 +120,13 @@ impl Memory {
         Ok((Value::of(tensor.under(indices.len(), start)), touched))
     }
 
+    /// An element that others raise meanwhile.
+    pub(super) fn word(&self, name: &str, indices: &[i64]) -> Found<Value> {
+        let (start, _) = self.span(name, indices)?;
+        let found = self.copies.first().and_then(|copy| copy.get(start));
+        found.map(Value::One).ok_or(super::wrong::Stop::Absent)
+    }
+
     /// The extents under `depth` indices.
     pub(super) fn extents(&self, depth: usize) -> &[usize] {
         let extents = self.copies.first().map(|copy| copy.extents.as_slice()).unwrap_or_default();
@@ -207,7 +214,11 @@ impl Memory {
                 Mark::Many(wave) => Mark::Many(wave.max(hand.wave)),
             };
             if touched != OpenElement::default() {
-                self.open.insert(start + at, touched);
+                let known = self.open.entry(start + at).or_insert(touched);
+                // Several messages have added to it.
+                if *known != touched {
+                    known.place = Touched::Many;
+                }
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Statements that write: into tensors, headers and names.
 
+use super::channels::wait;
 use super::eval::{Bind, Bound, Eval};
 use super::flow::{Frame, is_position, records_position_of, there};
 use super::machine::Instance;
@@ -14,6 +15,8 @@ use crate::ir::{Action, Domain, Expr, FieldValue, Place, Stmt};
 enum How {
     Store,
     Add,
+    /// One more.
+    Count,
 }
 
 impl<'p> Instance<'p> {
@@ -48,7 +51,12 @@ impl<'p> Instance<'p> {
             Action::Store { target, .. } | Action::Record { target, .. }
                 if absent && !is_position(stmt) =>
             {
-                self.leave_out(world, target)?;
+                self.leave_out(world, target, How::Store)?;
+            }
+            Action::Add { target, .. } | Action::Count { target } | Action::Raise { target }
+                if absent && !self.is_in_turn(target) =>
+            {
+                self.leave_out(world, target, How::Add)?;
             }
             _ if absent && !is_position(stmt) => {}
             Action::Push { .. } => self.push(world, stmt)?,
@@ -58,11 +66,15 @@ impl<'p> Instance<'p> {
             Action::Add { target, value } => {
                 there(self.assign(world, target, value, How::Add))?;
             }
-            Action::Count { target } => {
-                there(self.write(world, target, &Value::int(1), Touched::Nothing, How::Add))?;
+            Action::Count { target } | Action::Raise { target } => {
+                let one = Value::int(1);
+                there(self.write(world, target, &one, Touched::Nothing, How::Count))?;
             }
             Action::Announce { channel, peer, values } => {
                 self.announce(world, channel, peer, values)?;
+            }
+            Action::AwaitWord { word, least } => {
+                there(self.wait_for_word(world, word, least))?;
             }
             Action::Await { channel } => self.wait_for_all(world, channel)?,
             Action::Close { channel } => {
@@ -142,7 +154,14 @@ impl<'p> Instance<'p> {
         let name = target.tensor.as_str();
         let mut eval: Eval<'_, 'p> = self.eval(world);
         let indices = eval.wholes(&target.indices)?;
-        let open = OpenElement { place: eval.touched, value: touched };
+        let place = eval.touched;
+        let place = match (how, self.is_in_turn(target)) {
+            // Whichever message comes by, one does.
+            (How::Count, true) => Touched::Nothing,
+            (How::Add | How::Count, false) => place.and_open(),
+            _ => place,
+        };
+        let open = OpenElement { place, value: touched };
         let declared = world.ir.tensors.iter().find(|tensor| tensor.name == name);
         let declared = declared.ok_or_else(|| form(name))?;
         let parts = world.parts(&declared.elem);
@@ -152,12 +171,12 @@ impl<'p> Instance<'p> {
         let value = shaped(name, &indices, memory.extents(indices.len()), &parts, value)?;
         match how {
             How::Store => memory.write(name, &indices, &value, hand, open),
-            How::Add => memory.add(name, &indices, &value, hand, open),
+            How::Add | How::Count => memory.add(name, &indices, &value, hand, open),
         }
     }
 
     /// Notes the place of a statement that a condition has left out, where that is one in no fixed order.
-    fn leave_out(&mut self, world: &mut World<'p>, target: &'p Place) -> Found<()> {
+    fn leave_out(&mut self, world: &mut World<'p>, target: &'p Place, how: How) -> Found<()> {
         let name = target.tensor.as_str();
         let mut eval = self.eval(world);
         // What has no place is not left out of it.
@@ -165,12 +184,14 @@ impl<'p> Instance<'p> {
             return Ok(());
         };
         let memory = world.ranks.get_mut(self.actor.rank).and_then(|it| it.get_mut(name));
-        match (memory, place) {
-            (Some(memory), Touched::One(_)) => match memory.leave_out(name, &indices, place) {
-                Err(Stop::Wrong(_)) => Ok(()),
-                left => left,
-            },
-            _ => Ok(()),
+        let place = match (how, place) {
+            (_, Touched::Nothing) | (How::Store, Touched::Many) => return Ok(()),
+            (How::Store, _) => place,
+            _ => place.and_open(),
+        };
+        match memory.map(|memory| memory.leave_out(name, &indices, place)) {
+            None | Some(Err(Stop::Wrong(_))) => Ok(()),
+            Some(left) => left,
         }
     }
 
@@ -204,6 +225,18 @@ impl<'p> Instance<'p> {
     }
 
     /// `await channel;`: all slots of this call are there, or closed if they count what arrives.
+    /// Whoever raises the word is on this rank.
+    fn wait_for_word(&mut self, world: &World<'p>, word: &'p Place, least: &'p Expr) -> Found<()> {
+        let mut eval = self.eval(world);
+        let indices = eval.wholes(&word.indices)?;
+        let least = eval.whole(least)?;
+        let found = world.memory(self.actor.rank, &word.tensor)?.word(&word.tensor, &indices)?;
+        match found.whole(&word.tensor)? >= least {
+            true => Ok(()),
+            false => Err(wait(&word.tensor, &format!("{least} in a word"), &[self.actor.rank])),
+        }
+    }
+
     fn wait_for_all(&mut self, world: &World<'p>, channel: &'p str) -> Found<()> {
         let (at, channel) = world.channel(channel)?;
         let me = self.actor.rank;

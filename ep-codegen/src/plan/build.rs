@@ -57,6 +57,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
     cfg.extend(planner.messages());
     merge(&mut cfg, channels);
     cfg.extend(counted);
+    cfg.extend(planner.words());
     cfg.extend(planner.roles(&warps, &mut window));
     let (params, args_bytes) = params(&ir);
     Ok(Plan {

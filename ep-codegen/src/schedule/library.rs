@@ -80,6 +80,7 @@ pub mod ep {
         }
         spread_back { SpreadIn, SpreadOut }
         way_back { back_begin, BackIn, BackOut }
+        words { await_word, raise_word }
         wide {
             cast_row, cast_slice, for_parts, for_some_rows, get_wide, kWide, row_if, set_wide,
             slice_begin, Wide,

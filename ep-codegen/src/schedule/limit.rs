@@ -62,6 +62,9 @@ limits! {
          shared by stripe`",
     EndOfNoStripe of "a ring in a role that is not dealt out by stripes":
         "`{}` belongs to a stripe: a role at its end is dealt out by stripes",
+    WordOfTeam of "`raise` and `await` of words outside of the loops of a role that is one team":
+        "`{}` is of the warp that comes by, and here all warps of the role do, each with a part of the work: \
+         put it into the loop whose turns it is about",
     NoStripes of "a ring in a role that is not dealt out by stripes":
         "this needs the number `stripes`",
     ComputedPeers of "computed peers in a role `R[peer]`":

@@ -5,7 +5,7 @@ use crate::ir::counting::{Counting, counted, has_last};
 use crate::ir::naming::{camel, constant, snake};
 use crate::ir::params::params;
 use crate::ir::parts::meta_sources;
-use crate::ir::{Channel, Message, Pipeline, Source};
+use crate::ir::{Channel, Message, Pipeline, Source, walk};
 use crate::schedule::limit::Limit;
 
 /// What `Cfg` and the kernel hold beside what is declared.
@@ -96,7 +96,12 @@ impl Names<'_> {
         // A channel may share the struct of its message.
         let channels = self.ir.channels.iter().map(|channel| camel(&channel.name));
         let own = channels.filter(|name| !self.ir.messages.iter().any(|it| it.name == *name));
-        self.each_once("structs", STRUCTS, roles.chain(messages).chain(own))?;
+        let words = walk::awaited_words(self.ir);
+        let numbers = words.iter().map(|tensor| constant(&tensor.name));
+        self.each_once("numbers of its words", &[], numbers)?;
+        let mut structs = STRUCTS.to_vec();
+        structs.extend((!words.is_empty()).then_some("Words"));
+        self.each_once("structs", &structs, roles.chain(messages).chain(own))?;
         let functions = self.ir.roles.iter().map(|role| snake(&role.name));
         let own =
             if has_last(self.ir) { [OF_KERNEL, OF_LAST].concat() } else { OF_KERNEL.to_vec() };

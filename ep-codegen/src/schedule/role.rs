@@ -131,13 +131,9 @@ impl RoleLowering<'_> {
         let body = &self.role.body;
         let (sends, takes) = body.split_at(self.sent_before_taken());
         let mut scope = scope.clone();
-        for stmt in sends {
-            self.one(&mut scope, stmt, out);
-        }
+        self.in_order(&mut scope, sends, out);
         self.close(out);
-        for stmt in takes {
-            self.one(&mut scope, stmt, out);
-        }
+        self.in_order(&mut scope, takes, out);
         Ok(())
     }
 
@@ -312,10 +308,14 @@ impl RoleLowering<'_> {
             }
             Action::Gather { .. } => self.gather(scope, stmt, Takers::Warps, &mut steps),
             // Every warp waits for itself, and says that it is done.
-            Action::Let { .. } | Action::Await { .. } | Action::Close { .. } => {
+            Action::Let { .. }
+            | Action::Await { .. }
+            | Action::AwaitWord { .. }
+            | Action::Close { .. } => {
                 self.one(scope, stmt, out);
                 return;
             }
+            Action::Raise { .. } => Err(Limit::WordOfTeam.of(&["raise"])),
             _ => {
                 let mut once = Vec::new();
                 self.one(scope, stmt, &mut once);

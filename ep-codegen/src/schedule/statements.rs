@@ -4,10 +4,12 @@ mod absent;
 mod cast;
 mod fill;
 mod sums;
+mod words;
 mod write;
 
 pub(super) use cast::Cast;
 
+use super::limit::Limit;
 use super::scope::{Meaning, Scope, position_of};
 use super::step::{Step, Takers};
 use super::term::Term;
@@ -17,9 +19,18 @@ use crate::ir::{Action, BinaryOp, Elem, Expr, NameKind, Stmt, Tensor, walk};
 impl<'a> RoleLowering<'a> {
     /// The statements of a block; names that it gives end with it.
     pub(super) fn body(&mut self, scope: &Scope, body: &[Stmt], out: &mut Vec<Step>) {
-        let mut scope = scope.clone();
-        for stmt in body {
-            self.one(&mut scope, stmt, out);
+        self.in_order(&mut scope.clone(), body, out);
+    }
+
+    /// The same where the names go on.
+    pub(super) fn in_order(&mut self, scope: &mut Scope, body: &[Stmt], out: &mut Vec<Step>) {
+        for (index, stmt) in body.iter().enumerate() {
+            if matches!(stmt.action, Action::AwaitWord { .. }) {
+                let mut rest = Vec::new();
+                self.in_order(scope, &body[index + 1..], &mut rest);
+                return self.behind_word(scope, stmt, rest, out);
+            }
+            self.one(scope, stmt, out);
         }
     }
 
@@ -114,6 +125,8 @@ impl<'a> RoleLowering<'a> {
             }
             Action::Add { target, value } => self.add(scope, target, value, out),
             Action::Count { target } => self.count(scope, target, out),
+            Action::Raise { target } => self.raise(scope, target, out),
+            Action::AwaitWord { .. } => Err(Limit::WordOfTeam.of(&["await"])),
             Action::Let { name, value } => self.bind(scope, name, value, out),
             Action::Receive { .. } => self.receive(scope, stmt, out),
             Action::Gather { .. } => self.gather(scope, stmt, Takers::Serial, out),
@@ -174,8 +187,17 @@ impl<'a> RoleLowering<'a> {
 
 /// That an optional tensor is there.
 pub(super) fn there(tensor: &Tensor) -> Term {
+    against_null(tensor, BinaryOp::Ne)
+}
+
+/// That it is not.
+fn absent(tensor: &Tensor) -> Term {
+    against_null(tensor, BinaryOp::Eq)
+}
+
+fn against_null(tensor: &Tensor, op: BinaryOp) -> Term {
     let pointer = Term::name(format!("args.{}", tensor.name), Elem::I64);
-    pointer.test(BinaryOp::Ne, Term::name("nullptr", Elem::I64))
+    pointer.test(op, Term::name("nullptr", Elem::I64))
 }
 
 /// Whether a block records the position of a push.

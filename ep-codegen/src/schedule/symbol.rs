@@ -127,6 +127,9 @@ pub(crate) const RANKS: Constant = Constant::known("", "kRanks");
 /// The counters that a block adds to in shared memory.
 pub(crate) const COUNTED: Constant = Constant::known("Counted", "");
 
+/// The tensors whose words are awaited.
+pub(crate) const WORDS: Constant = Constant::known("Words", "");
+
 /// A member of `Cfg`, one of a struct in it, or such a struct.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Constant {
@@ -174,6 +177,11 @@ impl Constant {
     /// Which counter of a block is the first of a tensor.
     pub fn counted(tensor: &str) -> Constant {
         COUNTED.at(constant(tensor))
+    }
+
+    /// The number of a tensor whose words are awaited.
+    pub fn word(tensor: &str) -> Constant {
+        WORDS.at(constant(tensor))
     }
 
     /// A member of the struct.

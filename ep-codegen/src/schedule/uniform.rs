@@ -284,6 +284,8 @@ fn of_library(function: Entity) -> By {
         ep::require_room,
         ep::settle,
         ep::tell,
+        ep::raise_word,
+        ep::await_word,
     ];
     match function {
         _ if of_warp.contains(&function) => By::Warp,

@@ -111,9 +111,22 @@ fn action(input: ParseStream, first: &str) -> Result<StmtKind> {
             sign::<Token![=]>(input, "=")?;
             StmtKind::Let { name, value: expr(input)? }
         }
-        "await" => StmtKind::Await { channel: name(input, "the name of a channel")? },
+        "raise" => StmtKind::Raise { place: place(input)? },
+        "await" => awaited(input)?,
         _ => StmtKind::Close { channel: name(input, "the name of a channel")? },
     })
+}
+
+/// `channel`, or `place >= least`
+fn awaited(input: ParseStream) -> Result<StmtKind> {
+    let awaited = name(input, "the name of a channel or tensor")?;
+    let is_channel = !input.peek(syn::token::Bracket) && !input.peek(Token![>=]);
+    if is_channel {
+        return Ok(StmtKind::Await { channel: awaited });
+    }
+    let place = Place { tensor: awaited, indices: indices(input)? };
+    sign::<Token![>=]>(input, ">=")?;
+    Ok(StmtKind::AwaitWord { place, least: expr(input)? })
 }
 
 /// `place = value`

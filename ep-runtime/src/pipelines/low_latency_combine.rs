@@ -13,6 +13,7 @@ pipeline! {
             experts: 1..=4096, max_tokens: 1..=1024,
             let local_ranks = ceil(ranks, nodes),
             let local_experts = ceil(experts, ranks),
+            let tiles = ceil(ranks * max_tokens, 64),
             require nodes * local_ranks == ranks,
         }
         variant wire {
@@ -21,6 +22,7 @@ pipeline! {
             Logfmt { x: u8, upper: u8 block 4, low: f32 block 128, step: f32 block 128 },
         }
         tune { stages: 3 in [2, 3, 4], shares: 4 in [1, 2, 4, 8] }
+        arg { done_at: i32 = 1 in 1..=65536 }
         size tokens in 0..=max_tokens;
         uses handle LowLatencyDispatch {
             src_info: i32[local_experts, ranks * max_tokens],
@@ -32,6 +34,9 @@ pipeline! {
             topk_idx: i64[tokens, topk] in -1..experts distinct,
             topk_weights: f32[tokens, topk],
             expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
+        // What the experts' kernel raises while it runs beside this one, each to `done_at`: a word for each
+        // expert, or one for each 64 of its rows.
+        input expert_done: optional i32[local_experts], tile_done: optional i32[local_experts, tiles];
         output combined: bf16[tokens, hidden];
         // How long each rank was waited for, in ns.
         inout wait_ns: optional i64[ranks];
@@ -45,8 +50,10 @@ pipeline! {
         phase send {
             // Several warps share what goes from an expert to a source.
             role Send on all blocks, warps shared by (local_expert, source, share) {
+                await expert_done[local_expert] >= done_at;
                 let first = range_first[local_expert, source];
                 for row in first..first + range_count[local_expert, source] where row % shares == share {
+                    await tile_done[local_expert, row / 64] >= done_at;
                     when wire is Bf16 {
                         push back[source] at [local_expert, src_info[local_expert, row]] {
                             x: x[local_expert, row],

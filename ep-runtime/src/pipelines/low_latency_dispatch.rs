@@ -15,6 +15,7 @@ pipeline! {
             experts: 1..=4096, max_tokens: 1..=1024,
             let local_ranks = ceil(ranks, nodes),
             let local_experts = ceil(experts, ranks),
+            let tiles = ceil(ranks * max_tokens, 64),
             require nodes * local_ranks == ranks,
         }
         variant payload {
@@ -33,6 +34,9 @@ pipeline! {
         inout statistics: optional i32[local_experts];
         // How long each rank was waited for, in ns.
         inout wait_ns: optional i64[ranks];
+        // What a kernel that runs beside this one may wait for: rows that have come of each 64 rows of an
+        // expert, and parts of an expert that are whole, of ranks * shares.
+        inout arrived_rows: optional i32[local_experts, tiles], arrived_parts: optional i32[local_experts];
         table
             src_info: i32[local_experts, ranks * max_tokens],
             range_first: i32[local_experts, ranks],
@@ -79,7 +83,9 @@ pipeline! {
                 for message in rows[expert, source] at first where message.index % shares == share {
                     store packed_x[expert, message.row] = message.x;
                     record src_info[expert, message.row] = message.src;
+                    raise arrived_rows[expert, message.row / 64];
                 }
+                raise arrived_parts[expert];
             }
         }
     }

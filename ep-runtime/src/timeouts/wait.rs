@@ -23,7 +23,7 @@ pub(crate) const WRITTEN_AT: u64 = 4 * 12;
 
 /// What a warp waited for: the values of `ep::Waiting`, with the words of the report, and what the
 /// pairs of statements publish that such a wait may be for.
-const WAITING: [(&str, &str, &[&str]); 13] = [
+const WAITING: [(&str, &str, &[&str]); 14] = [
     ("kCredit", "room in the ring", &["credit"]),
     ("kArrival", "a row in the ring", &["messages"]),
     ("kHeader", "the stripe's first row and count", &["header"]),
@@ -37,7 +37,11 @@ const WAITING: [(&str, &str, &[&str]); 13] = [
     ("kCapacity", "room in the output", &[]),
     ("kQueue", "room in a queue of the network", &[]),
     ("kDrained", "the network to read what it sends", &[]),
+    ("kWord", "another kernel to raise a word", &[]),
 ];
+
+/// The kind of a wait for a word, whose number is that of a tensor and of no channel.
+const WORD_KIND: u32 = 13;
 
 /// The kind of a record that says that the output holds fewer rows than arrive.
 const CAPACITY_KIND: u32 = 10;
@@ -137,7 +141,10 @@ impl StuckWait {
             *numbers;
         let waiting = usize::try_from(numbers.kind).ok().and_then(|kind| WAITING.get(kind));
         let role = role_name(plan, numbers.role);
-        let channel = named(plan, "kChannel", numbers.channel);
+        let channel = match numbers.kind {
+            WORD_KIND => word_name(plan, numbers.channel),
+            _ => named(plan, "kChannel", numbers.channel),
+        };
         let channel = channel.unwrap_or_else(|| format!("#{}", numbers.channel));
         let awaits = |pair: &&Pair| {
             pair.consume.role == role
@@ -170,6 +177,13 @@ fn named(plan: &Plan, member: &str, value: u32) -> Option<String> {
         group.members.iter().any(|m| m.name == member && m.value == i64::from(value))
     };
     plan.cfg.iter().find(holds).map(|group| group.name.clone())
+}
+
+/// The tensor with this number of those whose words are awaited, as the emitted `Cfg` names it.
+fn word_name(plan: &Plan, number: u32) -> Option<String> {
+    let words = plan.cfg.iter().find(|group| group.name == "Words")?;
+    let own = words.members.iter().find(|member| member.value == i64::from(number))?;
+    Some(own.name.trim_start_matches('k').to_string())
 }
 
 fn role_name(plan: &Plan, role: u32) -> String {

@@ -181,6 +181,11 @@ __device__ __forceinline__ void add_release_sys(u32* at, u32 value) {
     asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 
+/// Raises a word that kernels of this device poll. All that this thread did or saw comes before it.
+__device__ __forceinline__ void add_release_gpu(u32* at, u32 value) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
 /// Takes a number (record slots); no order. Returns the value before.
 __device__ __forceinline__ u32 fetch_add_relaxed_gpu(u32* at, u32 value) {
     u32 before;

@@ -27,6 +27,7 @@ enum class Waiting : u16 {
     kCapacity,  // never waited for: the output holds fewer rows than arrive
     kQueue,     // room in a queue of the network
     kDrained,   // the network has read what a queue sends
+    kWord,      // a word that another kernel raises
 };
 
 /// What one warp was waiting for when it gave up; in host memory.

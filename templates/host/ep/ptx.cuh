@@ -141,6 +141,10 @@ __device__ __forceinline__ void add_release_sys(u32* at, u32 value) {
     emu_atomic(EMU_ATOMIC_ADD, at, value, 0, 4, EMU_RELEASE | EMU_SYS << 4);
 }
 
+__device__ __forceinline__ void add_release_gpu(u32* at, u32 value) {
+    emu_atomic(EMU_ATOMIC_ADD, at, value, 0, 4, EMU_RELEASE | EMU_GPU << 4);
+}
+
 __device__ __forceinline__ u32 fetch_add_relaxed_gpu(u32* at, u32 value) {
     return static_cast<u32>(
         emu_atomic(EMU_ATOMIC_ADD, at, value, 0, 4, EMU_RELAXED | EMU_GPU << 4));

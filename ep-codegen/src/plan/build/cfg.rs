@@ -4,7 +4,7 @@ use super::Planner;
 use crate::ir::naming::{camel, constant};
 use crate::ir::network::{carriers, readers, uses_network};
 use crate::ir::text::transport;
-use crate::ir::{Blocks, Channel, Role, Transport, walk};
+use crate::ir::{Blocks, Channel, Role, Tensor, Transport, walk};
 use crate::plan::config::NETWORK;
 use crate::plan::error::PlanError;
 use crate::plan::message::MessageLayout;
@@ -111,6 +111,15 @@ impl Planner<'_> {
         let first = |(name, first, _): &(String, i64, i64)| int(&constant(name), *first);
         members.extend(counters.tensors.iter().map(first));
         Some(CfgGroup { name: "Counted".to_string(), members })
+    }
+
+    /// Which tensor of words is whose in the records of waits.
+    pub(super) fn words(&self) -> Option<CfgGroup> {
+        let words = walk::awaited_words(self.ir);
+        let number =
+            |(index, tensor): (usize, &&Tensor)| int(&constant(&tensor.name), index as i64);
+        let members: Vec<CfgMember> = words.iter().enumerate().map(number).collect();
+        (!members.is_empty()).then(|| CfgGroup { name: "Words".to_string(), members })
     }
 
     /// What carries rows to other machines, if any may go there.

@@ -95,11 +95,12 @@ pub(in crate::schedule) fn rewrite(
 impl<'a> Staging<'a> {
     /// The first channel of a role that carries rows, if none of its ends stands in the way.
     fn of(role: &mut RoleLowering<'a>, steps: &[Step]) -> Option<Staging<'a>> {
-        let mut gathers = false;
+        // A word is raised behind what its warp has stored, and the mover stores later.
+        let mut stays = false;
         walk::stmts(&role.role.body, &mut |stmt| {
-            gathers |= matches!(stmt.action, Action::Gather { .. });
+            stays |= matches!(stmt.action, Action::Gather { .. } | Action::Raise { .. });
         });
-        if gathers || !role.ends().iter().all(|(channel, _)| channel.kind.traits().is_staged) {
+        if stays || !role.ends().iter().all(|(channel, _)| channel.kind.traits().is_staged) {
             return None;
         }
         // What goes over a network is told of by the warp that put it there.

@@ -57,6 +57,8 @@ impl Kernels {
             topk_idx,
             topk_weights,
             expert_begin,
+            expert_done: None,
+            tile_done: None,
         };
         Ok(Box::new(PerExpert {
             kernels: Arc::clone(self),
@@ -87,6 +89,8 @@ impl Calls for PerExpert {
             topk_idx: self.back.topk_idx.first(tokens),
             topk_weights: self.back.topk_weights.first(tokens),
             expert_begin: self.back.expert_begin.clone(),
+            expert_done: None,
+            tile_done: None,
         };
         let combined = self.sums.combined.first(tokens);
         let outputs = combine::Outputs { combined, wait_ns: None };
