@@ -108,7 +108,7 @@ struct Bench<'a> {
     request: Request,
     ranks: Ranks,
     talk: Talk<'a>,
-    /// The results, each a line of JSON.
+    /// The machine and the results, each a line of JSON.
     lines: Vec<String>,
     titled: bool,
 }
@@ -199,6 +199,7 @@ impl Bench<'_> {
             .with("push_mb_per_s", rates.push)
             .with("both_mb_per_s", rates.both)
             .with("link_mb_per_s", rates.link);
+        self.lines.push(format!("{object}\n"));
         self.talk.object(&object)?;
         self.talk.say(&format!("{machine}; {} rates: {rates}", source.name()))?;
         if let Some(seed) = perturb {

@@ -37,6 +37,7 @@ mod processes;
 mod program;
 mod progress;
 mod protocol;
+mod results;
 mod run;
 mod selection;
 mod selftest;

@@ -56,7 +56,7 @@ pub(crate) struct Options {
     pub(crate) graph: Option<u32>,
     /// Time low-latency calls instead, whose rows are cast on the way and travel per-expert, or once per-rank:
     /// dispatch, combine and both, in graphs. Every token has as many experts as it may, spread evenly
-    #[arg(long, value_name = "WAY", value_parser = way, num_args = 0..=1, default_missing_value = "per-expert", requires = "graph", conflicts_with_all = ["routing", "capacity", "combine_sms", "remote", "random", "outputs", "chart", "kill"])]
+    #[arg(long, value_name = "WAY", value_parser = way, num_args = 0..=1, default_missing_value = "per-expert", requires = "graph", conflicts_with_all = ["routing", "capacity", "combine_sms", "remote", "random", "outputs", "kill"])]
     low_latency: Option<Way>,
     /// What rows consist of
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = payload, default_values = ["bf16", "fp8"])]
@@ -114,7 +114,7 @@ pub(crate) struct Options {
     /// Print a digest of all outputs of each rank
     #[arg(long)]
     pub(crate) outputs: bool,
-    /// Draw times against SMs into this SVG
+    /// Draw times against SMs into this SVG, those of graphs against tokens
     #[arg(long, value_name = "SVG")]
     pub(crate) chart: Option<PathBuf>,
     /// Measure nothing, draw these results
@@ -460,6 +460,12 @@ mod tests {
         assert_eq!(request("").unwrap().gpus.ranks, 4, "as many as there are GPUs");
         assert_eq!(request("--devices 0,0").unwrap().gpus.ranks, 2);
         assert_eq!(request("--perturb 9").unwrap().gpus.perturb, Some(9));
+    }
+
+    #[test]
+    fn low_latency_calls_may_be_drawn() {
+        let made = request("--low-latency --graph 4 --chart few.svg").unwrap();
+        assert_eq!(made.low_latency, Some(Way::PerExpert));
     }
 
     #[test]
