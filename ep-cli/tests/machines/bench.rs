@@ -139,14 +139,17 @@ fn without_a_gpu_it_says_so_and_fails_only_if_one_is_required() {
     assert!(text(&done.stderr).contains("is a number of GPUs, not `two`"));
 }
 
-/// The kept chart is the one of the kept results.
+/// The kept charts are those of the kept results.
 #[test]
-fn the_chart_of_the_kept_results_is_kept() {
+fn the_charts_of_the_kept_results_are_kept() {
     let results = repository().join("benches").join("results");
-    let drawn = Path::new(env!("CARGO_TARGET_TMPDIR")).join("h200-x4.svg");
-    let kept = results.join("h200-x4.jsonl");
-    good(&format!("bench --draw {} --chart {}", kept.display(), drawn.display()))
-        .expect("no compiler is needed");
-    let [drawn, kept] = [drawn, results.join("h200-x4.svg")].map(|it| fs::read(it).unwrap());
-    assert!(drawn == kept, "run the command of benches/results/README.md");
+    for name in ["h200-x4", "h200-x2-decode", "h100-x2-low-latency"] {
+        let chart = format!("{name}.svg");
+        let drawn = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&chart);
+        let kept = results.join(format!("{name}.jsonl"));
+        good(&format!("bench --draw {} --chart {}", kept.display(), drawn.display()))
+            .expect("no compiler is needed");
+        let [drawn, kept] = [drawn, results.join(&chart)].map(|it| fs::read(it).unwrap());
+        assert!(drawn == kept, "{chart}: run the command of benches/results/README.md");
+    }
 }
