@@ -2,7 +2,7 @@
 # Measures and tests on the GPUs of this machine, all of them, and leaves what it finds in a folder, in
 # at most 8 files. docs/measuring.md says what each command is for.
 #
-#   benches/measure.sh FOLDER [PROGRAM [tests|times|decode|sanitizers]]
+#   benches/measure.sh FOLDER [PROGRAM [tests|times|decode|sweep|sanitizers]]
 #
 # PROGRAM is `epforge`, built with `cargo build --release -p ep-cli -p own-pipeline`; `tag_cost` is
 # taken from the same folder. Nothing else of this repository is needed where they run, but NVRTC has
@@ -10,7 +10,7 @@
 # same.
 set -u
 
-folder=${1:?usage: measure.sh FOLDER [PROGRAM [tests|times|decode|sanitizers]]}
+folder=${1:?usage: measure.sh FOLDER [PROGRAM [tests|times|decode|sweep|sanitizers]]}
 program=${2:-target/release/epforge}
 part=${3:-all}
 gpus=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU')
@@ -86,6 +86,16 @@ if wants decode; then
     bench 35 decode.jsonl --graph 8 --set experts=288 --op dispatch,both --sms 24 --tokens 128 \
         --mode loop --probe no --payload fp8 \
         --routing zipf:1.2,hot:0.9,even+absent:0.1+repeated:0.1
+fi
+
+# Few tokens by their number, within 150 s, the most telling numbers first. Two ranks have a GPU each, or share
+# the only one as threads: then nothing goes over a wire, and what is left is the kernels. Processes that share a
+# GPU would take turns on it.
+if wants sweep; then
+    # shellcheck disable=SC2086 # No word at all without several GPUs.
+    step 145 decode.jsonl "$program" bench --json $processes --ranks 2 --graph 40 --iterations 200 \
+        --set experts=288 --sms 24 --mode loop --probe no --op dispatch,combine,both \
+        --tokens 8,32,128,512,1,2,4,16,64,256
 fi
 
 # sanitize TOOL RANKS: all calls of a small problem, with waits that may last 100 times as long. The
