@@ -1,5 +1,6 @@
 //! `epforge explain`: what a pipeline does in one configuration, and what it costs.
 
+mod measured;
 mod memory;
 mod picture;
 mod tuned;
@@ -18,6 +19,7 @@ use crate::files;
 use crate::json::{Object, Value};
 use crate::plan_text::{aligned, headline, object as plan_object, window};
 use crate::selection::{SHAPE_HELP, Selected, Selection, find, refused};
+use measured::Measured;
 use memory::{BufferMemory, Size};
 use tuned::Tuned;
 use wire::Traffic;
@@ -47,6 +49,7 @@ pub(crate) fn run(
     let selected = options.selection.of(entry)?;
     let plan = plan(&selected.ir, &selected.config).map_err(refused)?;
     let memory = BufferMemory::of(&options.size, &selected.ir, &plan, options.selection.given())?;
+    let measured = Measured::of(&plan)?;
     // What the other arms would do has no place in this configuration.
     let ir = selected.ir.select(&selected.config.choice);
     if let Some(file) = &options.svg {
@@ -55,11 +58,18 @@ pub(crate) fn run(
         })?;
     }
     if json {
-        writeln!(out, "{}", object(entry, &ir, &plan, &selected, memory.as_ref()))?;
+        let object = object(entry, &ir, &plan, &selected);
+        let object = object
+            .with("measured", measured.map(|measured| measured.objects()))
+            .with("memory", memory.as_ref().map(BufferMemory::object));
+        writeln!(out, "{}", object.with("plan", plan_object(&plan)))?;
         return Ok(());
     }
     head(entry, &ir, &plan, &selected, out)?;
     roles(&ir, &plan, out)?;
+    if let Some(measured) = measured {
+        write!(out, "\n{measured}")?;
+    }
     channels(&ir, &plan, out)?;
     buffer(&ir, &plan, out)?;
     if let Some(memory) = memory {
@@ -213,13 +223,7 @@ fn window_tensor(ir: &Pipeline, plan: &Plan, tensor: &Tensor) -> Option<Vec<Stri
     Some(vec![text::tensor(tensor), format!("{bytes} bytes a row")])
 }
 
-fn object(
-    entry: &AnyPipeline,
-    ir: &Pipeline,
-    plan: &Plan,
-    selected: &Selected,
-    memory: Option<&BufferMemory>,
-) -> Object {
+fn object(entry: &AnyPipeline, ir: &Pipeline, plan: &Plan, selected: &Selected) -> Object {
     let list = |items: Vec<Object>| Value::from(items);
     let assumed = selected.assumed.iter();
     let assumed = assumed.fold(Object::new(), |object, (name, value)| object.with(name, *value));
@@ -262,6 +266,4 @@ fn object(
         .with("credits", list(credits.collect()))
         .with("pairs", list(pairs.collect()))
         .with("tuning", Tuned::of(ir, plan).map(|tuned| tuned.object()))
-        .with("memory", memory.map(BufferMemory::object))
-        .with("plan", plan_object(plan))
 }

@@ -93,6 +93,11 @@ impl Timed {
         format!("{} {}", self.system, self.by()).trim_end().to_owned()
     }
 
+    /// Whether rows left a GPU: not where all ranks share one.
+    pub(crate) fn has_wire(&self) -> bool {
+        !self.machine.starts_with("1 x ")
+    }
+
     pub(crate) fn is_even(&self) -> bool {
         self.routing == "even"
     }

@@ -100,6 +100,23 @@ fn explain_tells_the_bytes_on_the_wire() {
 }
 
 #[test]
+fn explain_tells_what_few_tokens_were_measured_to_take() {
+    for name in ["decode-dispatch", "decode-dispatch --set payload=fp8", "decode-combine"] {
+        let done = run(&format!("explain {name}"));
+        assert!(done.out.contains("\nmeasured in CUDA graphs, us a call: 2 ranks"), "{}", done.out);
+        assert!(done.out.contains("on 2 x NVIDIA H200  floor there"), "{}", done.out);
+        let done = run(&format!("explain {name} --json"));
+        let object: serde_json::Value = serde_json::from_str(&done.out).expect(&done.err);
+        let measured = object["measured"].as_array().expect(name);
+        assert!(measured.iter().all(|call| call["us"].as_f64() > Some(0.0)), "{measured:?}");
+    }
+    for name in ["layout", "decode-dispatch --set payload=fp8-packed"] {
+        let done = run(&format!("explain {name}"));
+        assert!(done.code == 0 && !done.out.contains("measured"), "{}", done.out);
+    }
+}
+
+#[test]
 fn explain_draws_what_it_says() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ring.svg");
     let done = run(&format!("explain nvl-dispatch --set via=ring --svg {}", file.display()));
