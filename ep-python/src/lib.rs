@@ -24,7 +24,7 @@ mod _core {
     #[pymodule_export]
     use super::buffer::{Buffer, Expander, Handle, Received};
     #[pymodule_export]
-    use super::dlpack::{Taken, take_dlpack};
+    use super::dlpack::{Looks, Taken, take_dlpack};
     #[pymodule_export]
     use super::group::{Group, UniqueId, gpus};
     #[pymodule_export]

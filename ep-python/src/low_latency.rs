@@ -11,8 +11,8 @@ use crate::arguments::{CallTuple, RowsTuple, call, named, rows};
 use crate::errors::{Failure, released};
 use crate::group::Group;
 
-/// Where a dispatch says which rows it has packed: `src_info`, `range_first`, `range_count`.
-type TablesTuple = (u64, u64, u64);
+/// What the package calls a table of words, the first word of it, and its extents.
+pub(crate) type NamedTable = (&'static str, u64, Vec<u64>);
 
 /// A kernel's numbers, and the experts of each local rank on its device.
 pub(crate) struct Shape {
@@ -61,14 +61,38 @@ impl Shape {
         (self.group.ranks() * self.tokens) as u64
     }
 
-    /// The tables of a dispatch.
-    fn tables(&self, (src_info, first, count): TablesTuple) -> dispatch::Handle {
+    /// Where the tables begin in which a dispatch says what its rows are, in words, and where they end.
+    fn table_ends(&self) -> [u64; 5] {
         let (experts, ranks) = (self.local_experts as u64, self.group.ranks() as u64);
-        dispatch::Handle {
+        let src_info = experts;
+        let range_first = src_info + experts * self.rows();
+        let range_count = range_first + experts * ranks;
+        [0, src_info, range_first, range_count, range_count + experts * ranks]
+    }
+
+    /// These tables by name.
+    pub(crate) fn named_tables(&self) -> Vec<NamedTable> {
+        let (experts, ranks) = (self.local_experts as u64, self.group.ranks() as u64);
+        let [counts, src_info, range_first, range_count, _] = self.table_ends();
+        vec![
+            ("counts", counts, vec![experts]),
+            ("src_info", src_info, vec![experts, self.rows()]),
+            ("range_first", range_first, vec![experts, ranks]),
+            ("range_count", range_count, vec![experts, ranks]),
+        ]
+    }
+
+    /// Address of the counts, the other tables, and where these end, if they begin at `at`.
+    pub(crate) fn tables(&self, at: u64) -> (u64, dispatch::Handle, u64) {
+        let (experts, ranks) = (self.local_experts as u64, self.group.ranks() as u64);
+        let [counts, src_info, range_first, range_count, end] =
+            self.table_ends().map(|words| at + 4 * words);
+        let handle = dispatch::Handle {
             src_info: dense(src_info, [experts, self.rows()]),
-            range_first: dense(first, [experts, ranks]),
-            range_count: dense(count, [experts, ranks]),
-        }
+            range_first: dense(range_first, [experts, ranks]),
+            range_count: dense(range_count, [experts, ranks]),
+        };
+        (counts, handle, end)
     }
 
     /// What a dispatch reads.
@@ -207,6 +231,12 @@ impl LowLatencyDispatcher {
         self.kernel.core.plan().window_bytes
     }
 
+    /// The tables of a call: name, first word and extents of each.
+    #[getter]
+    fn tables(&self) -> Vec<NamedTable> {
+        self.shape.named_tables()
+    }
+
     /// Launches the call; of one that goes on later, the first phase. The second one packs the rows.
     #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
     fn send(
@@ -218,8 +248,7 @@ impl LowLatencyDispatcher {
         topk_idx: u64,
         packed: u64,
         scale: u64,
-        counts: u64,
-        tables: TablesTuple,
+        tables: u64,
         statistics: u64,
         waits: u64,
         later: bool,
@@ -228,9 +257,10 @@ impl LowLatencyDispatcher {
         released(py, || {
             let shape = &self.shape;
             let inputs = shape.inputs(rank, tokens, x, topk_idx)?;
+            let (counts, into, _) = shape.tables(tables);
             let outputs = shape.outputs(self.payload, [packed, scale, counts, statistics]);
             let outputs = dispatch::Outputs { wait_ns: shape.waits(waits), ..outputs };
-            let (args, into) = (dispatch::Args::default(), shape.tables(tables));
+            let args = dispatch::Args::default();
             let how = call(how)?;
             if !later {
                 self.kernel.launch_into(rank, &how, &inputs, &outputs, &args, &into)?;
@@ -292,7 +322,7 @@ impl LowLatencyCombiner {
         topk_idx: u64,
         topk_weights: u64,
         combined: u64,
-        tables: TablesTuple,
+        tables: u64,
         waits: u64,
         later: bool,
         how: CallTuple,
@@ -312,7 +342,7 @@ impl LowLatencyCombiner {
                 combined: dense(combined, [tokens, shape.hidden as u64]),
                 wait_ns: shape.waits(waits),
             };
-            let (args, from) = (combine::Args::default(), shape.tables(tables));
+            let (args, (_, from, _)) = (combine::Args::default(), shape.tables(tables));
             let how = call(how)?;
             if !later {
                 self.kernel.launch(rank, &how, &inputs, &outputs, &from, &args)?;

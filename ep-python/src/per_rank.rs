@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use crate::arguments::{CallTuple, RowsTuple, call};
 use crate::errors::released;
 use crate::group::Group;
-use crate::low_latency::{Shape, dense, payload_named};
+use crate::low_latency::{NamedTable, Shape, dense, payload_named};
 
 /// Bytes of a line of memory: each table of a combine begins one.
 const LINE: u64 = 128;
@@ -62,14 +62,18 @@ impl PerRankKernels {
         self.kernels.window_bytes()
     }
 
-    /// Words of the tables that a dispatch leaves for its combine alone, wherever they begin.
+    /// The tables of a dispatch, as those of `LowLatencyDispatcher`, and behind them what its combine alone reads.
     #[getter]
-    fn table_words(&self) -> u64 {
-        (self.tables(0, (0, 0, 0)).1 + LINE) / 4
+    fn tables(&self) -> Vec<NamedTable> {
+        let mut named = self.shape.named_tables();
+        let (_, _, begin) = self.shape.tables(0);
+        // The first line may begin anywhere.
+        let bytes = self.all_tables(0).2 - begin + LINE;
+        named.push(("of_combine", begin / 4, vec![bytes.div_ceil(4)]));
+        named
     }
 
-    /// Launches a dispatch, with weights if they come ahead. `tables` are as those of `LowLatencyDispatcher`; those of
-    /// the combine lie from `more` on.
+    /// Launches a dispatch, with weights if they come ahead.
     #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
     fn send(
         &self,
@@ -81,19 +85,18 @@ impl PerRankKernels {
         topk_weights: u64,
         packed: u64,
         scale: u64,
-        counts: u64,
-        tables: (u64, u64, u64),
-        more: u64,
+        tables: u64,
         statistics: u64,
         how: CallTuple,
     ) -> PyResult<PerRankSent> {
         released(py, || {
             let shape = &self.shape;
             let inputs = shape.inputs(rank, tokens, x, topk_idx)?;
+            let (counts, tables, _) = self.all_tables(tables);
             let outputs = shape.outputs(self.payload, [packed, scale, counts, statistics]);
             let extents = [tokens, shape.topk as u64];
             let weights = self.weights_ahead.then(|| dense(topk_weights, extents));
-            let (tables, how) = (self.tables(more, tables).0, call(how)?);
+            let how = call(how)?;
             let sent =
                 self.kernels.dispatch(rank, &how, &inputs, weights.as_ref(), &outputs, &tables)?;
             Ok(PerRankSent(sent))
@@ -127,17 +130,13 @@ impl PerRankKernels {
 }
 
 impl PerRankKernels {
-    /// The tables of a dispatch, and where those behind `at` end.
-    fn tables(
-        &self,
-        at: u64,
-        (src_info, range_first, range_count): (u64, u64, u64),
-    ) -> (per_rank::Tables, u64) {
+    /// Address of the counts, the tables of a dispatch, and where these end, if they begin at `at`.
+    fn all_tables(&self, at: u64) -> (u64, per_rank::Tables, u64) {
         let shape = &self.shape;
         let (local, ranks, topk) =
             (shape.local_experts as u64, shape.group.ranks() as u64, shape.topk as u64);
         let (tokens, most) = (shape.tokens as u64, shape.rows());
-        let mut end = at;
+        let (counts, named, mut end) = shape.tables(at);
         let mut next = |words: u64| {
             let begin = end.next_multiple_of(LINE);
             end = begin + 4 * words;
@@ -152,12 +151,12 @@ impl PerRankKernels {
             send_row: dense(next(tokens * ranks), [tokens, ranks]),
         };
         let places = pack::Handle {
-            src_info: dense(src_info, [local, most]),
-            range_first: dense(range_first, [local, ranks]),
-            range_count: dense(range_count, [local, ranks]),
+            src_info: named.src_info,
+            range_first: named.range_first,
+            range_count: named.range_count,
             packed_row: dense(next(most * topk), [most, topk]),
             packed_weight: dense(next(local * most), [local * most]),
         };
-        (per_rank::Tables { routes, places }, end)
+        (counts, per_rank::Tables { routes, places }, end)
     }
 }

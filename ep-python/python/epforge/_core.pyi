@@ -158,6 +158,12 @@ class Taken:
     @property
     def device(self) -> int | None: ...
 
+class Looks:
+    @staticmethod
+    def at(class_: type, /) -> Looks | None: ...
+    def rows(self, array: Any, dtype: str, columns: int, device: int | None) -> tuple[int, Rows] | None: ...
+    def dense(self, array: Any, dtype: str, shape: tuple[int, ...], device: int | None) -> int | None: ...
+
 class Buffer:
     def __new__(cls, group: Group, options: dict[str, Any]) -> Buffer: ...
     @property
@@ -213,8 +219,8 @@ class Expander:
     def expert_first(self, rank: int) -> Tensor: ...
     def rows_per_expert(self, rank: int) -> Tensor: ...
 
-#: Addresses of `src_info`, `range_first` and `range_count`.
-Tables = tuple[int, int, int]
+#: Name, first word and extents of a table.
+Table = tuple[str, int, list[int]]
 
 class LowLatencyDispatcher:
     def __new__(
@@ -224,6 +230,8 @@ class LowLatencyDispatcher:
     def local_experts(self) -> int: ...
     @property
     def window_bytes(self) -> int: ...
+    @property
+    def tables(self) -> list[Table]: ...
     def send(
         self,
         rank: int,
@@ -232,8 +240,7 @@ class LowLatencyDispatcher:
         topk_idx: int,
         packed: int,
         scale: int,
-        counts: int,
-        tables: Tables,
+        tables: int,
         statistics: int,
         waits: int,
         later: bool,
@@ -254,7 +261,7 @@ class LowLatencyCombiner:
         topk_idx: int,
         topk_weights: int,
         combined: int,
-        tables: Tables,
+        tables: int,
         waits: int,
         later: bool,
         how: Call,
@@ -274,7 +281,7 @@ class PerRankKernels:
     @property
     def window_bytes(self) -> int: ...
     @property
-    def table_words(self) -> int: ...
+    def tables(self) -> list[Table]: ...
     def send(
         self,
         rank: int,
@@ -284,9 +291,7 @@ class PerRankKernels:
         topk_weights: int,
         packed: int,
         scale: int,
-        counts: int,
-        tables: Tables,
-        more: int,
+        tables: int,
         statistics: int,
         how: Call,
     ) -> PerRankSent: ...

@@ -204,6 +204,7 @@ class Torch:
         #: What the module has under a name, and GPUs by their ordinals or None for the host.
         self._named: dict[str, Any] = Found(lambda name: getattr(importlib.import_module("torch"), name))
         self._places: dict[int | None, torch.device] = Found(self._place)
+        self._looks: _core.Looks | Methods | None = None
 
     def _place(self, device: int | None) -> torch.device:
         place: torch.device = self._named["device"]("cpu" if device is None else f"cuda:{device}")
@@ -225,19 +226,58 @@ class Torch:
     def cast(self, array: Any, dtype: str) -> Any:
         return array.to(self._named[dtype])
 
-    def rows(self, tensor: torch.Tensor, dtype: str, columns: int, device: int | None) -> Any:
-        """Number and place of the rows of a tensor that fits; None for what a message has to be made of."""
-        if tensor.dtype is not self._named[dtype] or tensor.get_device() != device:
+    def empty_like(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What makes a tensor of the same type and shape as another, with any content."""
+        make: Callable[[torch.Tensor], torch.Tensor] = self._named["empty_like"]
+        return make
+
+    def looks(self) -> _core.Looks | Methods | None:
+        """What looks at tensors; nothing while the program has no torch."""
+        if self._looks is None and "torch" in sys.modules:
+            self._looks = _core.Looks.at(self._named["Tensor"]) or Methods(self._named)
+        return self._looks
+
+
+class Layout:
+    """Types and shapes of arrays that are made again and again."""
+
+    def __init__(self, *arrays: tuple[str, tuple[int, ...]]) -> None:
+        self.arrays = arrays
+        #: For each GPU, tensors without memory to make others like them: that takes a third of saying what they are.
+        self._likes: dict[int | None, list[torch.Tensor]] = {}
+
+    def in_torch(self, device: int | None) -> list[tuple[torch.Tensor, int]]:
+        """New tensors with any content, and where each lies."""
+        likes = self._likes.get(device)
+        if likes is None:
+            likes = self._likes[device] = [TORCH.empty(shape, dtype, device) for dtype, shape in self.arrays]
+            for like in likes:
+                like.untyped_storage().resize_(0)
+        make, made = TORCH.empty_like(), []
+        for like in likes:
+            tensor = make(like)
+            made.append((tensor, tensor.data_ptr()))
+        return made
+
+
+class Methods:
+    """Looks at tensors as `_core.Looks` does, for a torch without C functions for that."""
+
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named = named
+
+    def rows(self, array: Any, dtype: str, columns: int, device: int | None) -> tuple[int, tuple[int, int, int]] | None:
+        if not is_torch(array) or array.dtype is not self._named[dtype] or array.get_device() != device:
             return None
-        shape = tensor.shape
+        shape = array.shape
         if len(shape) != 2 or shape[1] != columns:
             return None
-        return shape[0], (tensor.data_ptr(), *tensor.stride())
+        return shape[0], (array.data_ptr(), *array.stride())
 
-    def address(self, tensor: torch.Tensor, dtype: str, shape: tuple[int, ...], device: int | None) -> int | None:
-        """Where a tensor of exactly this shape lies side by side; None for what a message has to be made of."""
-        fits = tensor.dtype is self._named[dtype] and tensor.get_device() == device and tensor.shape == shape
-        return tensor.data_ptr() if fits and tensor.is_contiguous() else None
+    def dense(self, array: Any, dtype: str, shape: tuple[int, ...], device: int | None) -> int | None:
+        if not is_torch(array) or array.dtype is not self._named[dtype] or array.get_device() != device:
+            return None
+        return array.data_ptr() if array.shape == shape and array.is_contiguous() else None
 
 
 NUMPY, TORCH = Numpy(), Torch()

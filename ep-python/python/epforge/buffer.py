@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from .arrays import Library, library_of
-from .caller import Caller
+from .arrays import Found, Layout, Library, library_of
+from .caller import Caller, How
 from .group import Group
 from .results import NOWHERE, PAYLOADS, Combined, Handle, Offered, Received
 
@@ -67,6 +67,9 @@ class Buffer(Caller):
         }
         self._core = _core.Buffer(group._core, options)
         self.scales = 0 if payload == "bf16" else -(-hidden // 128)
+        #: What a combine of so many tokens leaves.
+        self._summed: dict[int, Layout] = Found(lambda tokens: Layout(("bfloat16", (tokens, hidden))))
+        self._weighed: dict[int, Layout] = Found(lambda tokens: Layout(("float32", (tokens, topk))))
         super().__init__(group, self._core.sms)
 
     @property
@@ -122,10 +125,10 @@ class Buffer(Caller):
         return received, handle
 
     def _dispatch(
-        self, rank: int, arrays: tuple[Any, ...], how: tuple[Any, ...], library: Library | None
+        self, rank: int, arrays: tuple[Any, ...], how: How, library: Library | None
     ) -> tuple[Handle, Received]:
         sent, keep = self._input(rank, *arrays)
-        call = self._how(rank, library, *how)
+        call = self._how(rank, library, how)
         if self.group._turns is None:
             core, received = self._core.dispatch(rank, sent, call)
         else:
@@ -168,7 +171,7 @@ class Buffer(Caller):
 
         def one(rank: int, core: _core.Handle, arrays: tuple[Any, Any]) -> _core.Received:
             sent, keep = self._input(rank, arrays[0], arrays[1], None, None, None)
-            call = self._how(rank, library, *how)
+            call = self._how(rank, library, how)
             self._settle(rank)
             received = self._core.cached_dispatch(core, sent, call)
             self._made(rank, keep)
@@ -222,11 +225,9 @@ class Buffer(Caller):
             made.append(self._combine(rank, handle, handle._mirrored[rank], (source, *more, own), how))
         return made[handle.rank]
 
-    def _combine(
-        self, rank: int, handle: Handle, core: _core.Handle, arrays: tuple[Any, ...], how: tuple[Any, ...]
-    ) -> Combined:
+    def _combine(self, rank: int, handle: Handle, core: _core.Handle, arrays: tuple[Any, ...], how: How) -> Combined:
         rows, weights, biases, out = arrays
-        call = self._how(rank, handle._library, *how)
+        call = self._how(rank, handle._library, how)
         self._settle(rank)
         in_place, offered, keep = self._combine_input(rank, rows, weights, call[0])
         added = []
@@ -235,10 +236,10 @@ class Buffer(Caller):
             added.append(where)
             keep.append(kept)
         tokens = core.tokens
-        sums, sums_at = self._sums(rank, (tokens, self.hidden), "bfloat16", out, handle._library)
+        sums, sums_at = self._sums(rank, self._summed[tokens], out, handle._library)
         came, came_at = None, 0
         if self.weights:
-            came, came_at = self._sums(rank, (tokens, self.topk), "float32", None, handle._library)
+            came, came_at = self._sums(rank, self._weighed[tokens], None, handle._library)
         self._core.combine(core, in_place, offered, added, sums_at, came_at, call)
         if self.group._turns:
             self._made(rank, [keep, sums, came, offered, in_place])
@@ -271,16 +272,6 @@ class Buffer(Caller):
         if offered is not None and count:
             offered.fill(count, where, factors, stream)
         return in_place, offered, keep
-
-    def _sums(
-        self, rank: int, shape: tuple[int, int], dtype: str, out: Any, library: Library | None
-    ) -> tuple[Any, int]:
-        """Memory for what a combine leaves, and its address."""
-        if out is not None:
-            address = self._require_out(rank, out, shape)
-            if not self.group.on_emulator:
-                return out, address
-        return self._new(rank, shape, dtype, library)
 
     def _input(
         self, rank: int, x: Any, scale: Any, topk_idx: Any, topk_weights: Any, tokens_from: Any

@@ -9,11 +9,11 @@ from . import _core
 from .arrays import (
     NUMPY,
     TORCH,
+    Layout,
     Library,
     View,
     address_of,
     as_torch,
-    is_torch,
     library_of,
     portable,
     read,
@@ -24,6 +24,10 @@ from .group import Group
 
 #: The legacy default stream of the driver; 0 means the rank's own one.
 LEGACY_STREAM = 1
+
+#: Stream, SMs, timeout, event before and event behind of a call, as far as the caller names them.
+How = tuple[int | None, int | None, float | None, int | None, int | None]
+NO_CHOICE: How = (None, None, None, None, None)
 
 
 class Caller:
@@ -37,19 +41,19 @@ class Caller:
 
     def _rows(self, rank: int, array: Any, name: str, dtype: str, columns: int) -> tuple[int, _core.Rows, Any]:
         """How many rows an array has, where the kernels of a rank find them, and what keeps them."""
-        if not self.group.on_emulator and is_torch(array):
-            found = TORCH.rows(array, dtype, columns, self.group._devices[rank])
-            if found is not None:
-                return *found, array
+        looks = TORCH.looks()
+        found: Any = looks and looks.rows(array, dtype, columns, self.group._devices.get(rank))
+        if found is not None:
+            return *found, array
         where = self._place(rank, array, name, dtype, columns)
         return where.shape[0], rows_of(where), where
 
     def _dense(self, rank: int, array: Any, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[int, Any]:
         """Where the kernels of a rank find an array of this shape, side by side, and what keeps it."""
-        if not self.group.on_emulator and is_torch(array):
-            found = TORCH.address(array, dtype, shape, self.group._devices[rank])
-            if found is not None:
-                return found, array
+        looks = TORCH.looks()
+        found: Any = looks and looks.dense(array, dtype, shape, self.group._devices.get(rank))
+        if found is not None:
+            return found, array
         where = self._place(rank, array, name, dtype)
         self._require_dense(where, name, shape)
         return where.address, where
@@ -62,6 +66,10 @@ class Caller:
 
     def _require_out(self, rank: int, out: Any, shape: tuple[int, ...]) -> int:
         """Where an array lies that sums are left in."""
+        looks = TORCH.looks()
+        found: Any = looks and looks.dense(out, "bfloat16", shape, self.group._devices.get(rank))
+        if found is not None:
+            return int(found)
         where = self._checked(view(out, "out"), "out", "bfloat16", None)
         self._require_dense(where, "out", shape)
         if not self.group.on_emulator:
@@ -102,17 +110,9 @@ class Caller:
             raise _core.Mismatch(f"`{name}` is {list(where.shape)}, and has to have rows of {columns}")
         return where
 
-    def _how(
-        self,
-        rank: int,
-        library: Library | None,
-        stream: int | None = None,
-        sms: int | None = None,
-        timeout: float | None = None,
-        after: int | None = None,
-        done: int | None = None,
-    ) -> _core.Call:
+    def _how(self, rank: int, library: Library | None, how: How = NO_CHOICE) -> _core.Call:
         """How a call runs: behind all that the stream of the call before it holds."""
+        stream, sms, timeout, after, done = how
         if self.group.on_emulator:
             return (0, sms or self.sms, None, 0, 0)
         last = self._streams.get(rank)
@@ -124,13 +124,24 @@ class Caller:
             self._streams[rank] = stream
         return (stream, sms or self.sms, timeout, after or 0, done or 0)
 
-    def _new(self, rank: int, shape: tuple[int, ...], dtype: str, library: Library | None) -> tuple[Any, int]:
-        """Memory for what a call leaves, and where it lies."""
+    def _new(self, rank: int, layout: Layout, library: Library | None) -> list[tuple[Any, int]]:
+        """Memory for the arrays that a call leaves, and where each lies."""
+        device = self.group._devices.get(rank)
+        if library is TORCH and not self.group.on_emulator:
+            return layout.in_torch(device)
         if self.group.on_emulator or library is None:
-            own = self.group._core.empty(rank, list(shape), dtype)
-            return own, own.address
-        made = library.empty(shape, dtype, self.group._devices[rank])
-        return made, made.data_ptr() if library is TORCH else address_of(made)
+            made = [self.group._core.empty(rank, list(shape), dtype) for dtype, shape in layout.arrays]
+        else:
+            made = [library.empty(shape, dtype, device) for dtype, shape in layout.arrays]
+        return [(array, address_of(array)) for array in made]
+
+    def _sums(self, rank: int, layout: Layout, out: Any, library: Library | None) -> tuple[Any, int]:
+        """Memory for the one array of what a combine leaves, which may be the caller's, and its address."""
+        if out is not None:
+            address = self._require_out(rank, out, layout.arrays[0][1])
+            if not self.group.on_emulator:
+                return out, address
+        return self._new(rank, layout, library)[0]
 
     def _shown(self, tensor: _core.Tensor, library: Library | None) -> Any:
         """A tensor of the window as the caller's library has it."""
@@ -143,9 +154,10 @@ class Caller:
         if self.group._turns:
             self.group._turns.settle(rank)
 
-    def _made(self, rank: int, keep: Any) -> None:
+    def _made(self, rank: int, keep: Any, phases: int = 1) -> None:
         if self.group._turns:
-            self.group._turns.made(rank, keep)
+            for _ in range(phases):
+                self.group._turns.made(rank, keep)
 
     def _gather(self, arrays: tuple[Any, ...]) -> Sequence[Any]:
         mirror = self.group._mirror

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _core
-from .arrays import Library, address_of, library_of, view
-from .caller import Caller
+from .arrays import Found, Layout, Library, library_of, view
+from .caller import NO_CHOICE, Caller, How
 from .group import Group
 from .results import PAYLOADS
 
@@ -18,8 +18,9 @@ LEAST_SMS = 64
 #: How rows may travel: once for each of their experts, or once for each rank.
 WAYS = ("per-expert", "per-rank")
 
-#: Stream, SMs, timeout, event before and event behind of a call.
-How = tuple[int | None, int | None, float | None, int | None, int | None]
+#: Arrays that a call adds to: statistics and waits.
+Adding = tuple[Any, Any]
+NOTHING: Adding = (None, None)
 
 
 class LowLatency(Caller):
@@ -64,26 +65,27 @@ class LowLatency(Caller):
         self._dispatchers: dict[str, list[_core.LowLatencyDispatcher]] = {}
         self._combiners: dict[str, list[_core.LowLatencyCombiner]] = {}
         self._whole: dict[str, _core.PerRankKernels] = {}
-        self.local_experts: int = self._prepare(payload).local_experts
+        first = self._prepare(payload)
+        self.local_experts: int = first.local_experts
         if way == "per-expert":
             self._combiner("bf16")
-        # They lie one behind another: each allocation costs a call a microsecond.
-        ranks = group.ranks
-        shapes = {"counts": (), "src_info": (ranks * tokens,), "range_first": (ranks,), "range_count": (ranks,)}
-        self._tables: dict[str, tuple[int, tuple[int, ...]]] = {}
-        self._words = 0
-        for name, more in shapes.items():
-            shape = (self.local_experts, *more)
-            self._tables[name] = (self._words, shape)
-            self._words += math.prod(shape)
-        #: Bytes from the first of them to each.
-        self._begins = [4 * begin for begin, _ in self._tables.values()]
-        if way == "per-rank":
-            # Those of the combine lie behind.
-            self._more, self._words = self._words, self._words + self._per_rank(payload).table_words
-        #: How many calls of a kind each rank has made, and those that are between their phases.
-        self._sent: dict[tuple[str, int], int] = {}
-        self._open: dict[tuple[str, int, int], Launched] = {}
+        #: First word, extents and strides of what a dispatch says of its rows, in one tensor of so many words: behind
+        #: them is what its combine alone reads.
+        self._tables = {name: (begin, shape, strides_of(shape)) for name, begin, shape in first.tables}
+        words = max(begin + math.prod(shape) for begin, shape, _ in self._tables.values())
+        #: What a dispatch of each payload leaves: tables, rows, and scales if they have any.
+        self._left: dict[str, Layout] = {}
+        rows = (self.local_experts, group.ranks * tokens)
+        for name, (values, scales) in PAYLOADS.items():
+            of_scales = [] if scales is None else [(scales, (*rows, -(-hidden // 128)))]
+            self._left[name] = Layout(("int32", (words,)), (values, (*rows, hidden)), *of_scales)
+        self._packed_shape = (*rows, hidden)
+        #: What calls may add to.
+        self._added = (("statistics", "int32", self.local_experts), ("waits", "int64", group.ranks))
+        #: What a combine of so many tokens leaves.
+        self._summed: dict[int, Layout] = Found(lambda tokens: Layout(("bfloat16", (tokens, hidden))))
+        #: Kernels that take turns, by their call, by the form in which rows travel, and by rank.
+        self._rounds: dict[tuple[str, str, int], Round] = {}
         #: The returns of ranks that these belong to: after one, all ranks begin again with the first kernels.
         self._returns = group.returns
 
@@ -113,6 +115,13 @@ class LowLatency(Caller):
         if wire not in self._combiners:
             self._combiners[wire] = [self._make(_core.LowLatencyCombiner, wire) for _ in range(self.between)]
         return self._combiners[wire]
+
+    def _round(self, call: str, kind: str, rank: int) -> Round:
+        """The kernels for dispatches of a payload on a rank, or for combines of a wire."""
+        key = (call, kind, rank)
+        if key not in self._rounds:
+            self._rounds[key] = Round(self._dispatcher(kind) if call == "dispatch" else self._combiner(kind))
+        return self._rounds[key]
 
     @property
     def window_bytes(self) -> int:
@@ -146,62 +155,55 @@ class LowLatency(Caller):
         ``int64[ranks]``; in the emulator, once a result is looked at. ``topk_weights`` are those of the combine, where
         they come ahead.
         """
-        rank = self.group.rank(rank)
-        self._check_weights(topk_weights, self.weights_ahead, "dispatch")
-        self._refuse_waits(waits)
-        library = library_of(x)
+        group = self.group
+        rank = group.rank(rank)
+        if topk_weights is not None or waits is not None or self.weights_ahead:
+            self._check_weights(topk_weights, self.weights_ahead, "dispatch")
+            self._refuse_waits(waits)
+        adding = NOTHING if statistics is None and waits is None else (statistics, waits)
         how = (stream, sms, timeout, after, done)
-        self._check_sums(statistics, "statistics", "int32", self.local_experts)
-        self._check_sums(waits, "waits", "int64", self.group.ranks)
-        sums = {"statistics": statistics, "waits": waits}
+        library, payload = library_of(x), payload or self.payload
+        if group._turns is None and not group.left_out:
+            self._prepare(payload)
+            return self._send_rows(rank, payload, (x, topk_idx, topk_weights), library, adding, how, later)
+        self._check_adding(adding)
         every = self._every(rank, (x, topk_idx, topk_weights))
         self._settle(rank)
-        name = payload or self.payload
-        self._prepare(name)
-        sent = {
-            each: self._send_rows(each, name, brought, library, sums, how, later) for each, brought in every.items()
-        }
-        return Packed(self, sent, rank, sums)
+        self._prepare(payload)
+        calls = [self._send_rows(each, payload, it, library, adding, how, later) for each, it in every.items()]
+        return of_rank(rank, calls)
 
     def _send_rows(
         self,
         rank: int,
         payload: str,
-        arrays: tuple[Any, ...],
+        arrays: tuple[Any, Any, Any],
         library: Library | None,
-        sums: dict[str, Any],
+        adding: Adding,
         how: How,
         later: bool,
-    ) -> Launched:
+    ) -> Packed:
         tokens, x, kept = self._rows(rank, arrays[0], "x", "bfloat16", self.hidden)
-        ids = self._dense(rank, arrays[1], "topk_idx", "int64", (tokens, self.topk))
-        weights = self._weights(rank, arrays[2], tokens)
-        values, scales = PAYLOADS[payload]
-        rows = (self.local_experts, self.group.ranks * self.tokens)
-        packed, packed_at = self._new(rank, (*rows, self.hidden), values, library)
-        scale, scale_at = None, 0
-        if scales is not None:
-            scale, scale_at = self._new(rank, (*rows, -(-self.hidden // 128)), scales, library)
-        tables, first = self._new(rank, (self._words,), "int32", library)
-        counts, src_info, range_first, range_count = self._begins
-        left = (first + src_info, first + range_first, first + range_count)
-        outputs = (packed_at, scale_at, first + counts, left)
-        made = {"x": packed, "scale": scale, "tables": tables}
-        statistics = self._sums_of(rank, "statistics", sums["statistics"], made)
-        waits = self._sums_of(rank, "waits", sums["waits"], made)
-        launched = Launched(rank, library, tokens, made, left, (ids, kept, weights))
-
-        def send(turn: int, call: _core.Call) -> _core.Pending | None:
-            if self.way == "per-rank":
-                whole = self._per_rank(payload)
-                places = (x, ids[0], weights[0], *outputs, first + 4 * self._more, statistics)
-                launched.whole = whole, whole.send(rank, tokens, *places, call)
-                return None
-            kernel = self._dispatcher(payload)[turn]
-            return kernel.send(rank, tokens, x, ids[0], *outputs, statistics, waits, later, call)
-
-        self._launch(launched, payload, send, how)
-        return launched
+        ids, kept_ids = self._dense(rank, arrays[1], "topk_idx", "int64", (tokens, self.topk))
+        weights, kept_weights = 0, None
+        if arrays[2] is not None:
+            weights, kept_weights = self._dense(rank, arrays[2], "topk_weights", "float32", (tokens, self.topk))
+        packed = Packed(self, rank, library, tokens, (kept, kept_ids, kept_weights))
+        (packed._tables, tables), (packed._x, rows_at), *more = self._new(rank, self._left[payload], library)
+        packed._scale, scale_at = more[0] if more else (None, 0)
+        packed._ids, packed._tables_at = ids, tables
+        statistics, waits = (0, 0) if adding is NOTHING else self._adding_to(packed, adding)
+        if self.way == "per-expert":
+            places = (x, ids, rows_at, scale_at, tables, statistics, waits)
+            self._launch(packed, self._round("dispatch", payload, rank), places, how, later)
+            return packed
+        options = self._how(rank, library, how)
+        self._settle(rank)
+        kernels = self._whole[payload]
+        places = (x, ids, weights, rows_at, scale_at, tables, statistics)
+        packed._whole = kernels, kernels.send(rank, tokens, *places, options)
+        self._made(rank, packed, phases=2)
+        return packed
 
     def combine(
         self,
@@ -234,64 +236,56 @@ class LowLatency(Caller):
         if packed._owner is not self:
             raise _core.Mismatch("the packed rows belong to another `LowLatency`")
         packed._require_received()
-        self._check_weights(topk_weights, not self.weights_ahead, "combine")
-        self._refuse_waits(waits)
-        self._refuse_per_rank(topk_idx is not None, "add up what the dispatch sent: `topk_idx` is")
-        self._refuse_per_rank(wire != "bf16", f"come back as bf16: `wire={wire}` is")
-        own = packed._own
-        if out is not None and self.group.on_emulator:
-            self._require_out(packed.rank, out, (own.tokens, self.hidden))
-        self._check_sums(waits, "waits", "int64", self.group.ranks)
+        group, rank = self.group, packed.rank
+        if (topk_weights is None) != self.weights_ahead:
+            self._check_weights(topk_weights, not self.weights_ahead, "combine")
+        if topk_idx is not None or waits is not None or wire != "bf16":
+            self._refuse_waits(waits)
+            self._refuse_per_rank(topk_idx is not None, "add up what the dispatch sent: `topk_idx` is")
+            self._refuse_per_rank(wire != "bf16", f"come back as bf16: `wire={wire}` is")
+        adding = NOTHING if waits is None else (None, waits)
         how = (stream, sms, timeout, after, done)
-        every = self._every(packed.rank, (rows, topk_weights, topk_idx))
-        self._settle(packed.rank)
+        if group._turns is None and not group.left_out:
+            return self._send_back(packed, wire, (rows, topk_weights, topk_idx, out), adding, how, later)
+        # Before others make a call that this rank does not.
+        self._check_adding(adding)
+        if out is not None:
+            self._require_out(rank, out, (packed._tokens, self.hidden))
+        every = self._every(rank, (rows, topk_weights, topk_idx))
+        self._settle(rank)
         if self.way == "per-expert":
             self._combiner(wire)
-        sent = {}
-        for rank, brought in every.items():
-            target = None if self.group.on_emulator else out
-            sent[rank] = self._send_back(packed._sent[rank], wire, brought, target, waits, how, later)
-        return Sums(self, sent, packed.rank, out, {"waits": waits})
+        calls = []
+        for of in (packed, *packed._others):
+            if of.rank in every:
+                mine = out if of is packed else None
+                calls.append(self._send_back(of, wire, (*every[of.rank], mine), adding, how, later))
+        return of_rank(rank, calls)
 
     def _send_back(
-        self,
-        of: Launched,
-        wire: str,
-        arrays: tuple[Any, ...],
-        out: Any,
-        waits: Any,
-        how: How,
-        later: bool,
-    ) -> Launched:
-        rank, tokens = of.rank, of.tokens
-        shape = (self.local_experts, self.group.ranks * self.tokens, self.hidden)
-        rows = self._dense(rank, arrays[0], "rows", "bfloat16", shape)
-        weights = self._weights(rank, arrays[1], tokens)
-        ids = of.inputs[0]
+        self, of: Packed, wire: str, arrays: tuple[Any, Any, Any, Any], adding: Adding, how: How, later: bool
+    ) -> Sums:
+        rank, library, tokens = of.rank, of._library, of._tokens
+        rows, kept = self._dense(rank, arrays[0], "rows", "bfloat16", self._packed_shape)
+        weights, ids, kept_weights, kept_ids = 0, of._ids, None, None
+        if arrays[1] is not None:
+            weights, kept_weights = self._dense(rank, arrays[1], "topk_weights", "float32", (tokens, self.topk))
         if arrays[2] is not None:
-            ids = self._dense(rank, arrays[2], "topk_idx", "int64", (tokens, self.topk))
-        if out is None:
-            sums, sums_at = self._new(rank, (tokens, self.hidden), "bfloat16", of.library)
-        else:
-            sums, sums_at = out, self._require_out(rank, out, (tokens, self.hidden))
-        made = {"x": sums}
-        waits_at = self._sums_of(rank, "waits", waits, made)
-        launched = Launched(rank, of.library, tokens, made, of.tables, (ids, rows, weights, of))
-
-        def send(turn: int, call: _core.Call) -> _core.Pending | None:
-            if of.whole is not None:
-                whole, sent = of.whole
-                whole.send_back(rank, tokens, rows[0], weights[0], sums_at, sent, call)
-                return None
-            places = (rows[0], ids[0], weights[0], sums_at)
-            return self._combiner(wire)[turn].send(rank, tokens, *places, of.tables, waits_at, later, call)
-
-        self._launch(launched, f"combine {wire}", send, how)
-        return launched
-
-    def _weights(self, rank: int, array: Any, tokens: int) -> tuple[int, Any]:
-        """Where the kernels of a rank find weights, 0 if the other call brings them."""
-        return (0, None) if array is None else self._dense(rank, array, "topk_weights", "float32", (tokens, self.topk))
+            ids, kept_ids = self._dense(rank, arrays[2], "topk_idx", "int64", (tokens, self.topk))
+        sums = Sums(self, rank, library, tokens, (kept, kept_weights, kept_ids, of))
+        sums._out = arrays[3]
+        sums._x, sums_at = self._sums(rank, self._summed[tokens], arrays[3], library)
+        waits = 0 if adding is NOTHING else self._adding_to(sums, adding)[1]
+        if of._whole is None:
+            places = (rows, ids, weights, sums_at, of._tables_at, waits)
+            self._launch(sums, self._round("combine", wire, rank), places, how, later)
+            return sums
+        options = self._how(rank, library, how)
+        self._settle(rank)
+        kernels, sent = of._whole
+        kernels.send_back(rank, tokens, rows, weights, sums_at, sent, options)
+        self._made(rank, sums, phases=2)
+        return sums
 
     def _check_weights(self, array: Any, are_due: bool, call: str) -> None:
         if (array is not None) != are_due:
@@ -304,58 +298,61 @@ class LowLatency(Caller):
     def _refuse_waits(self, waits: Any) -> None:
         self._refuse_per_rank(waits is not None, "do not tell how long ranks were waited for: `waits` are")
 
-    def _check_sums(self, array: Any, name: str, dtype: str, count: int) -> None:
-        """Refuses what cannot take so many numbers that a call adds to."""
-        if array is not None:
-            where = self._checked(view(array, name), name, dtype, None)
-            self._require_dense(where, name, (count,))
+    def _check_adding(self, adding: Adding) -> None:
+        """Refuses arrays that cannot take what a call adds to them."""
+        for array, (name, dtype, count) in zip(adding, self._added, strict=True):
+            if array is not None:
+                where = self._checked(view(array, name), name, dtype, None)
+                self._require_dense(where, name, (count,))
 
-    def _sums_of(self, rank: int, name: str, array: Any, made: dict[str, Any]) -> int:
-        """Where the kernels of a rank add to an array, 0 if nobody asks; the emulator has memory of its own."""
-        if array is None:
-            return 0
-        where = view(array, name)
-        if self.group.on_emulator:
-            made[name] = self.group._core.zeros(rank, list(where.shape), where.dtype)
-            return address_of(made[name])
-        self._require_here(rank, where, name)
-        made[name] = array
-        return where.address
+    def _adding_to(self, call: Phased, adding: Adding) -> list[int]:
+        """Where the kernels of a rank add to arrays, 0 if nobody asks; the emulator has memory of its own."""
+        places = []
+        for array, (name, dtype, count) in zip(adding, self._added, strict=True):
+            at = 0
+            if array is not None and self.group.on_emulator:
+                added = self.group._core.zeros(call.rank, [count], dtype)
+                call._adding.append((array, added))
+                at = added.address
+            elif array is not None:
+                at, kept = self._dense(call.rank, array, name, dtype, (count,))
+                call._adding.append((array, kept))
+            places.append(at)
+        return places
 
-    def _launch(self, launched: Launched, kind: str, send: Any, how: How) -> None:
+    def _launch(self, call: Phased, round: Round, places: tuple[Any, ...], how: How, later: bool) -> None:
         """Launches a call on the kernels whose turn it is."""
-        rank = launched.rank
+        rank = call.rank
         if self._returns != self.group.returns:
             self._returns = self.group.returns
-            self._sent.clear()
-            self._open.clear()
-        count = self._sent.get((kind, rank), 0)
-        key = (kind, count % self.between, rank)
-        if key in self._open:
+            for each in self._rounds.values():
+                each.begin_again()
+        at = round.count % self.between
+        if at in round.open:
             # Somebody gave up between the phases: what is on its way comes first.
-            self._receive(self._open[key])
-        call = self._how(rank, launched.library, *how)
+            self._receive(round.open[at])
+        options = self._how(rank, call._library, how)
         self._settle(rank)
-        launched.pending = send(key[1], call)
-        self._sent[kind, rank] = count + 1
-        self._made(rank, launched)
-        if launched.pending is None:
-            # A turn for each phase, as on a rank that launches them apart.
-            self._made(rank, launched)
-        else:
-            launched.key = key
-            self._open[key] = launched
-
-    def _receive(self, launched: Launched, how: How = (None, None, None, None, None)) -> None:
-        """Launches the second phase of a call, unless it is launched."""
-        if launched.pending is None:
+        call._pending = round.kernels[at].send(rank, call._tokens, *places, later, options)
+        round.count += 1
+        if call._pending is None:
+            # As many turns of the emulator as on a rank that launches the phases apart.
+            self._made(rank, call, phases=2)
             return
-        call = self._how(launched.rank, launched.library, *how)
-        self._settle(launched.rank)
-        launched.pending.recv(call)
-        launched.pending = None
-        self._open.pop(launched.key, None)
-        self._made(launched.rank, launched)
+        self._made(rank, call)
+        call._turn, round.open[at] = (round, at), call
+
+    def _receive(self, call: Phased, how: How = NO_CHOICE) -> None:
+        """Launches the second phase of a call, unless it is launched."""
+        if call._pending is None:
+            return
+        options = self._how(call.rank, call._library, how)
+        self._settle(call.rank)
+        call._pending.recv(options)
+        call._pending = None
+        round, at = call._turn
+        round.open.pop(at, None)
+        self._made(call.rank, call)
 
     def _every(self, rank: int, arrays: tuple[Any, ...]) -> dict[int, tuple[Any, ...]]:
         """The arrays of the ranks whose calls this process makes."""
@@ -367,39 +364,40 @@ class LowLatency(Caller):
         return {each: brought for each, brought in every.items() if each not in self.group.left_out}
 
 
-class Launched:
-    """A call of one rank: its inputs and what it leaves, and the second phase while that is not launched."""
+class Round:
+    """Kernels that calls of a rank take in turn, and the calls that are between their phases, by their kernels."""
 
-    def __init__(
-        self,
-        rank: int,
-        library: Library | None,
-        tokens: int,
-        made: dict[str, Any],
-        tables: tuple[int, int, int],
-        inputs: tuple[Any, ...],
-    ) -> None:
-        self.rank, self.library, self.tokens = rank, library, tokens
-        self.made, self.tables, self.inputs = made, tables, inputs
-        self.pending: _core.Pending | None = None
-        self.key = ("", 0, 0)
-        #: Of a dispatch per rank: its kernels, and what their combine goes by.
-        self.whole: tuple[_core.PerRankKernels, _core.PerRankSent] | None = None
+    def __init__(self, kernels: list[Any]) -> None:
+        self.kernels = kernels
+        self.open: dict[int, Phased] = {}
+        self.count = 0
+
+    def begin_again(self) -> None:
+        """Begins with the first kernels; what was between its phases is dropped."""
+        self.open.clear()
+        self.count = 0
 
 
 class Phased:
-    """A call that may be between its phases."""
+    """A call of one rank, which may be between its phases."""
 
-    def __init__(self, owner: LowLatency, sent: dict[int, Launched], rank: int, sums: dict[str, Any]) -> None:
-        self._owner, self._sent, self.rank = owner, sent, rank
-        #: What the emulator has added up, and is to be added to arrays of the caller.
-        self._sums = sums if owner.group.on_emulator else {}
-        self._own = sent[rank]
+    #: The second phase while it is not launched, and whose turn it is until then.
+    _pending: _core.Pending | None = None
+    _turn: tuple[Round, int]
+    #: The same call of the other ranks that this process makes for it.
+    _others: Sequence[Any] = ()
+
+    def __init__(
+        self, owner: LowLatency, rank: int, library: Library | None, tokens: int, inputs: tuple[Any, ...]
+    ) -> None:
+        self._owner, self.rank, self._library, self._tokens, self._inputs = owner, rank, library, tokens, inputs
+        #: Arrays that it adds to, each with what its kernels add to: the emulator's are still to be added.
+        self._adding: list[tuple[Any, Any]] = []
 
     @property
     def is_here(self) -> bool:
         """Whether the second phase is launched."""
-        return self._own.pending is None
+        return self._pending is None
 
     def receive(
         self,
@@ -413,40 +411,48 @@ class Phased:
         """Launches the second phase, on any stream; what comes behind it there finds the results."""
         if self.is_here:
             return
-        for launched in self._sent.values():
-            self._owner._receive(launched, (stream, sms, timeout, after, done))
+        for call in (self, *self._others):
+            self._owner._receive(call, (stream, sms, timeout, after, done))
 
     def _require_received(self) -> None:
         if not self.is_here:
             raise _core.Mismatch("the rows are on their way: `receive` them first")
 
-    def arriving(self, name: str) -> Any:
-        """The array of a result, whether the second phase is launched or not."""
-        made = self._own.made
-        if name in made:
-            return made[name]
-        first, shape = self._owner._tables[name]
-        tables = made["tables"]
-        if isinstance(tables, _core.Tensor):
-            return tables.part(first, list(shape))
-        return tables[first : first + math.prod(shape)].view(shape)
-
-    def _array(self, name: str) -> Any:
-        """What the call has left, in the caller's library."""
-        self._require_received()
-        array = self.arriving(name)
-        if array is None or not self._owner.group.on_emulator:
-            return array
-        shown = self._owner._shown(array, self._own.library)
-        sums, self._sums = self._sums, {}
-        for what, into in sums.items():
-            if into is not None:
-                into += self._owner._shown(self._own.made[what], library_of(into))
+    def _shown(self, tensor: _core.Tensor) -> Any:
+        """What the emulator has left in the caller's library, with what the call adds to arrays of the caller."""
+        shown = self._owner._shown(tensor, self._library)
+        adding, self._adding = self._adding, []
+        for array, added in adding:
+            array += self._owner._shown(added, library_of(array))
         return shown
 
 
 class Packed(Phased):
     """The output of one dispatch on one rank: rows by local expert, those of each rank side by side."""
+
+    #: What the kernels leave: rows, their scales if they have any, and tables; where those are, and the `topk_idx`.
+    _x: Any
+    _scale: Any
+    _tables: Any
+    _tables_at: int
+    _ids: int
+    #: Of rows that travel once for each rank: the kernels, and what their combine goes by.
+    _whole: tuple[_core.PerRankKernels, _core.PerRankSent] | None = None
+
+    def arriving(self, name: str) -> Any:
+        """The array of a result, whether the second phase is launched or not."""
+        if name in ("x", "scale"):
+            return self._x if name == "x" else self._scale
+        first, shape, strides = self._owner._tables[name]
+        if isinstance(self._tables, _core.Tensor):
+            return self._tables.part(first, shape)
+        return self._tables.as_strided(shape, strides, first)
+
+    def _array(self, name: str) -> Any:
+        """What the call has left, in the caller's library."""
+        self._require_received()
+        array = self.arriving(name)
+        return array if array is None or not self._owner.group.on_emulator else self._shown(array)
 
     @property
     def x(self) -> Any:
@@ -482,16 +488,37 @@ class Packed(Phased):
 class Sums(Phased):
     """What a combine leaves; in the emulator it is in ``out`` once it is looked at."""
 
-    def __init__(self, owner: LowLatency, sent: dict[int, Launched], rank: int, out: Any, sums: dict[str, Any]) -> None:
-        self._out = out
-        super().__init__(owner, sent, rank, sums)
+    #: The sums where the kernels leave them, and the caller's array for them.
+    _x: Any
+    _out: Any
+
+    def arriving(self) -> Any:
+        """The array of the sums, whether the second phase is launched or not."""
+        return self._x
 
     @property
     def x(self) -> Any:
         """``bfloat16[tokens, hidden]``: the sums."""
-        sums = self._array("x")
+        self._require_received()
+        if not self._owner.group.on_emulator:
+            return self._x
+        sums = self._shown(self._x)
         if self._out is None:
             return sums
-        if self._owner.group.on_emulator:
-            self._out[...] = sums
+        self._out[...] = sums
         return self._out
+
+
+def strides_of(shape: Sequence[int]) -> list[int]:
+    """Elements from one index to the next of each extent, where they lie side by side."""
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+Call = TypeVar("Call", bound=Phased)
+
+
+def of_rank(rank: int, calls: list[Call]) -> Call:
+    """The call of a rank, which goes on together with the others."""
+    own = next(call for call in calls if call.rank == rank)
+    own._others = [call for call in calls if call is not own]
+    return own

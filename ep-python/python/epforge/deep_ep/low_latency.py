@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
 from ..low_latency import LowLatency, Packed, Sums
-from ._torch import has_gpu, require
+from ._torch import require
 from .engines import BETWEEN, Engines
 from .utils.event import EventOverlap
 
@@ -92,8 +92,7 @@ class LowLatencyCalls:
         if use_ue8m0 and x.shape[1] % 512:
             raise Mismatch(f"`use_ue8m0` packs four scales of 128 values into a word, and rows have {x.shape[1]}")
         payload = "bf16" if not use_fp8 else "fp8-packed" if round_scale else "fp8"
-        engines = self._engines()
-        topk_idx = topk_idx.to(require().int64)
+        engines, topk_idx = self._engines(), whole_words(topk_idx)
         most, way = num_max_dispatch_tokens_per_rank, self.low_latency_way
         low = engines.low_latency(most, x.shape[1], topk_idx.shape[1], num_experts, payload, way)
 
@@ -130,10 +129,9 @@ class LowLatencyCalls:
             if handle.next_input is None:
                 raise Mismatch("`zero_copy` wants its rows in what `get_next_low_latency_combine_buffer` gives")
             rows, handle.next_input = handle.next_input, None
-        low = handle.low
-        if out is None:
+        low, ids = handle.low, whole_words(topk_idx)
+        if out is None and low.group.on_emulator:
             out = require().empty((topk_idx.shape[0], low.hidden), dtype=x.dtype, device=x.device)
-        ids = topk_idx.to(require().int64)
 
         def launch(later: bool) -> Sums:
             wire = "logfmt" if use_logfmt else "bf16"
@@ -145,7 +143,7 @@ class LowLatencyCalls:
 
         def results(sums: Sums) -> tuple[Any, ...]:
             # In the emulator `out` is filled when it is looked at.
-            return out, lambda: sums.x
+            return sums.arriving() if out is None else out, lambda: sums.x
 
         inputs = (rows, ids, topk_weights)
         made, event, hook = phases(self._engines(), launch, results, async_finish, return_recv_hook, *inputs)
@@ -181,15 +179,21 @@ class LowLatencyCalls:
             engines.group.leave_out(rank, False)
 
 
+def whole_words(topk_idx: torch.Tensor) -> torch.Tensor:
+    """Experts in the type that calls take."""
+    wanted = require().int64
+    return topk_idx if topk_idx.dtype == wanted else topk_idx.to(wanted)
+
+
 def received(
     low: LowLatency, packed: Packed, payload: str, use_ue8m0: bool, device: Any
 ) -> tuple[Any, torch.Tensor, LowLatencyHandle, Callable[[], None]]:
     """The results of a dispatch as tensors, and what fills them behind its second phase."""
-    torch = require()
+    torch, on_emulator = require(), low.group.on_emulator
     lead = (low.local_experts, low.group.ranks * low.tokens)
     blocks = -(-low.hidden // 128)
     turned = None
-    if has_gpu():
+    if not on_emulator:
         x, counts = packed.arriving("x"), packed.arriving("counts")
     else:
         values = torch.bfloat16 if payload == "bf16" else torch.float8_e4m3fn
@@ -201,7 +205,7 @@ def received(
         turned = torch.empty((lead[0], columns, lead[1]), dtype=kind, device=device).transpose(1, 2)
 
     def fill() -> None:
-        if not has_gpu():
+        if on_emulator:
             x.copy_(packed.x)
             counts.copy_(packed.counts)
         if turned is None:
@@ -236,6 +240,10 @@ def phases(
                 fills.pop()()
 
         return made, EventOverlap(), hook
+    if not async_finish:
+        made = results(launch(False))
+        made[-1]()
+        return made, EventOverlap(), lambda: None
     with engines.beside(None, async_finish, *inputs) as beside:
         made = results(launch(False))
         made[-1]()

@@ -1,0 +1,289 @@
+"""Low-latency calls as they are made for tensors on a GPU, on a stand-in for one: what the host does of them.
+
+Its tensors are on the host, and its kernels note what they are given. `python torch_host.py --times` says how long
+calls take there, and looks at their results: what a call costs the host beside its launch.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import unittest
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+
+import epforge
+from epforge import _core
+from epforge.arrays import TORCH
+from epforge.caller import Caller
+
+RANKS, TOKENS, HIDDEN, TOPK, EXPERTS = 2, 8, 256, 3, 6
+LOCAL, ROWS = EXPERTS // RANKS, RANKS * TOKENS
+
+#: What torch calls the host among its devices.
+HOST = -1
+
+
+class Kernels:
+    """Kernels of any class, which note their calls."""
+
+    local_experts = LOCAL
+    window_bytes = 0
+    tables = (
+        ("counts", 0, [LOCAL]),
+        ("src_info", LOCAL, [LOCAL, ROWS]),
+        ("range_first", LOCAL + LOCAL * ROWS, [LOCAL, RANKS]),
+        ("range_count", LOCAL + LOCAL * ROWS + LOCAL * RANKS, [LOCAL, RANKS]),
+    )
+
+    def __init__(self, group: Any, numbers: list[int], form: str, *more: Any) -> None:
+        if form == "fp4":
+            raise _core.Mismatch("payload `fp4` is none of bf16, fp8, fp8-packed")
+        self.form = form
+        self.calls: list[tuple[Any, ...]] = []
+
+    def send(self, *given: Any) -> Any:
+        self.calls.append(given)
+        # The phases of a call per expert may be launched apart.
+        return SimpleNamespace(recv=self.calls.append) if True in given else None
+
+    def send_back(self, *given: Any) -> None:
+        self.calls.append(given)
+
+
+class Silent(Kernels):
+    """The same without notes, whose memory would be timed."""
+
+    def send(self, *given: Any) -> None:
+        pass
+
+    send_back = send
+
+
+class StandIn:
+    """The ranks of a group of which this process has the first one."""
+
+    ranks, nodes, local, on_emulator = RANKS, 1, (0, 1), False
+
+    def device(self, rank: int) -> int:
+        return HOST
+
+    def sms(self, rank: int) -> int:
+        return 132
+
+    def leave_out(self, rank: int, is_out: bool) -> None:
+        pass
+
+
+def made(**options: Any) -> epforge.LowLatency:
+    """Calls of the stand-in."""
+    shape = {"tokens": TOKENS, "hidden": HIDDEN, "topk": TOPK, "experts": EXPERTS}
+    return epforge.LowLatency(epforge.Group(StandIn()), **shape, **options)
+
+
+class Place:
+    """Makes a program take the host for a GPU."""
+
+    def __init__(self, kernels: type) -> None:
+        names = ("LowLatencyDispatcher", "LowLatencyCombiner", "PerRankKernels")
+        self.patches = [mock.patch.object(_core, name, kernels) for name in names]
+        self.patches.append(mock.patch.dict(TORCH._places, {HOST: torch.device("cpu")}))
+        self.patches.append(mock.patch.object(type(TORCH), "stream", lambda self, device: 0))
+        self.patches.append(mock.patch.object(Caller, "_require_here", lambda self, rank, where, name: None))
+
+    def __enter__(self) -> None:
+        for patch in self.patches:
+            patch.start()
+
+    def __exit__(self, *_: object) -> None:
+        for patch in self.patches:
+            patch.stop()
+
+
+def drawn(tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows, experts and weights."""
+    ids = torch.rand(tokens, EXPERTS).topk(TOPK, dim=1).indices
+    return torch.randn(tokens, HIDDEN).to(torch.bfloat16), ids, torch.rand(tokens, TOPK)
+
+
+class Calls(unittest.TestCase):
+    """What kernels are given, and what becomes of it."""
+
+    def setUp(self) -> None:
+        place = Place(Kernels)
+        place.__enter__()
+        self.addCleanup(place.__exit__)
+
+    def test_kernels_are_given_where_tensors_are(self) -> None:
+        x, ids, weights = drawn(5)
+        for payload, values in (("bf16", torch.bfloat16), ("fp8", torch.float8_e4m3fn)):
+            low = made(payload=payload)
+            packed = low.dispatch(x, ids)
+            (sender,), (combiner,) = low._dispatchers[payload], low._combiner("bf16")
+            rank, tokens, at, ids_at, rows_at, scale_at, tables, statistics, waits, later, how = sender.calls[0]
+            self.assertEqual((rank, tokens, at, ids_at), (0, 5, (x.data_ptr(), HIDDEN, 1), ids.data_ptr()))
+            self.assertEqual((statistics, waits, later, how), (0, 0, False, (1, low.sms, None, 0, 0)))
+            self.assertEqual((packed.x.shape, packed.x.dtype), ((LOCAL, ROWS, HIDDEN), values))
+            self.assertEqual(rows_at, packed.x.data_ptr())
+            self.assertEqual(scale_at, 0 if payload == "bf16" else packed.scale.data_ptr())
+            for name, first, shape in Kernels.tables:
+                table = getattr(packed, name)
+                self.assertEqual((list(table.shape), table.data_ptr()), (shape, tables + 4 * first))
+                self.assertTrue(table.is_contiguous())
+            rows = torch.zeros(LOCAL, ROWS, HIDDEN, dtype=torch.bfloat16)
+            sums = low.combine(rows, packed, weights)
+            given = (0, 5, rows.data_ptr(), ids.data_ptr(), weights.data_ptr(), sums.x.data_ptr(), tables, 0, False)
+            self.assertEqual(combiner.calls[0][:-1], given)
+            self.assertEqual((sums.x.shape, sums.x.dtype), ((5, HIDDEN), torch.bfloat16))
+
+    def test_per_rank(self) -> None:
+        x, ids, weights = drawn(5)
+        for ahead in (False, True):
+            low = made(way="per-rank", weights_ahead=ahead)
+            packed = low.dispatch(x, ids, weights if ahead else None)
+            out = torch.zeros(5, HIDDEN, dtype=torch.bfloat16)
+            rows = torch.zeros(packed.x.shape, dtype=torch.bfloat16)
+            sums = low.combine(rows, packed, None if ahead else weights, out=out)
+            there, back = low._whole["bf16"].calls
+            places = ((x.data_ptr(), HIDDEN, 1), ids.data_ptr(), weights.data_ptr() if ahead else 0)
+            self.assertEqual(there[:7], (0, 5, *places, packed.x.data_ptr(), 0))
+            self.assertEqual(back[:5], (0, 5, rows.data_ptr(), 0 if ahead else weights.data_ptr(), out.data_ptr()))
+            self.assertIs(sums.x, out)
+
+    def test_statistics_and_waits(self) -> None:
+        low = made()
+        x, ids, weights = drawn(5)
+        statistics, waits = torch.zeros(LOCAL, dtype=torch.int32), torch.zeros(RANKS, dtype=torch.int64)
+        packed = low.dispatch(x, ids, statistics=statistics, waits=waits)
+        low.dispatch(x, ids, waits=waits)
+        rows = torch.zeros(LOCAL, ROWS, HIDDEN, dtype=torch.bfloat16)
+        low.combine(rows, packed, weights, waits=waits)
+        both, one = (call[7:9] for call in low._dispatchers["bf16"][0].calls)
+        self.assertEqual((both, one), ((statistics.data_ptr(), waits.data_ptr()), (0, waits.data_ptr())))
+        self.assertEqual(low._combiner("bf16")[0].calls[0][7], waits.data_ptr())
+
+    def test_results_stay_while_somebody_has_them(self) -> None:
+        low = made(payload="fp8")
+        x, ids, weights = drawn(5)
+        packed = low.dispatch(x, ids)
+        views = [packed.x.view(torch.uint8)[1], packed.scale[2, 3:], packed.counts, packed.src_info[1:]]
+        rows = torch.zeros(LOCAL, ROWS, HIDDEN, dtype=torch.bfloat16)
+        views.append(low.combine(rows, packed, weights).x[2:])
+        for view in views:
+            view.fill_(7)
+        del packed
+        for _ in range(4):
+            later = low.dispatch(x, ids)
+            sums = low.combine(rows, later, weights)
+            for array in (later.x.view(torch.uint8), later.scale, later.counts, later.src_info, sums.x):
+                array.fill_(3)
+        self.assertTrue(all((view == 7).all() for view in views))
+
+    def test_calls_of_other_payloads_and_numbers_of_tokens(self) -> None:
+        for way in ("per-expert", "per-rank"):
+            low = made(way=way)
+            for tokens, payload in ((3, "bf16"), (0, "fp8"), (8, "fp8-packed"), (3, "fp8")):
+                x, ids, weights = drawn(tokens)
+                packed = low.dispatch(x, ids, payload=payload)
+                rows = torch.zeros(LOCAL, ROWS, HIDDEN, dtype=torch.bfloat16)
+                self.assertEqual(low.combine(rows, packed, weights).x.shape, (tokens, HIDDEN))
+                scales = {"bf16": None, "fp8": torch.float32, "fp8-packed": torch.uint8}[payload]
+                self.assertEqual(None if packed.scale is None else packed.scale.dtype, scales)
+            with self.assertRaisesRegex(epforge.Mismatch, "payload `fp4` is none of bf16, fp8, fp8-packed"):
+                low.dispatch(x, ids, payload="fp4")
+
+    def test_kernels_take_turns_until_a_rank_comes_back(self) -> None:
+        low = made(between=2)
+        x, ids, weights = drawn(5)
+        rows = torch.zeros(LOCAL, ROWS, HIDDEN, dtype=torch.bfloat16)
+        senders, combiners = low._dispatchers["bf16"], low._combiner("bf16")
+
+        def numbers() -> list[int]:
+            return [len(kernel.calls) for kernel in (*senders, *combiners)]
+
+        for wanted in ([1, 0, 1, 0], [1, 1, 1, 1], [2, 1, 2, 1]):
+            low.combine(rows, low.dispatch(x, ids), weights)
+            self.assertEqual(numbers(), wanted)
+        low.group.leave_out(1)
+        low.group.leave_out(1, is_out=False)
+        low.combine(rows, low.dispatch(x, ids), weights)
+        self.assertEqual(numbers(), [3, 1, 3, 1])
+
+    def test_what_nobody_received_comes_before_its_kernels_next_call(self) -> None:
+        low = made()
+        x, ids, _ = drawn(5)
+        first = low.dispatch(x, ids, later=True)
+        with self.assertRaisesRegex(epforge.Mismatch, "the rows are on their way: `receive` them first"):
+            first.x  # noqa: B018 looking is the call
+        second = low.dispatch(x, ids, later=True)
+        self.assertTrue(first.is_here and not second.is_here)
+        second.receive()
+        self.assertTrue(second.is_here)
+        self.assertEqual(len(low._dispatchers["bf16"][0].calls), 4)
+
+    def test_what_does_not_fit_is_refused_in_words(self) -> None:
+        low = made()
+        x, ids, weights = drawn(4)
+        packed = low.dispatch(x, ids)
+        rows = torch.zeros(LOCAL, ROWS, HIDDEN, dtype=torch.bfloat16)
+        for wanted, call in (
+            ("`x` has elements of float32, and has to have bfloat16", lambda: low.dispatch(x.float(), ids)),
+            ("`x` is [4, 128], and has to have rows of 256", lambda: low.dispatch(x[:, :128], ids)),
+            ("`topk_idx` is [3, 3], and has to be [4, 3]", lambda: low.dispatch(x, ids[:3])),
+            ("`topk_idx` has gaps between its rows: make it contiguous", lambda: low.dispatch(x, ids.T.contiguous().T)),
+            ("`statistics` is [2], and has to be [3]", lambda: low.dispatch(x, ids, statistics=ids.int()[0, :2])),
+            (
+                "`waits` has elements of int32, and has to have int64",
+                lambda: low.dispatch(x, ids, waits=ids.int()[0, :2]),
+            ),
+            ("`topk_weights` have to come with the combine", lambda: low.combine(rows, packed)),
+            (
+                "`rows` is [3, 16, 128], and has to be [3, 16, 256]",
+                lambda: low.combine(rows[..., :128], packed, weights),
+            ),
+            ("`out` is [3, 256], and has to be [4, 256]", lambda: low.combine(rows, packed, weights, out=x[:3])),
+        ):
+            with self.assertRaises(epforge.Mismatch) as caught:
+                call()
+            self.assertEqual(str(caught.exception), wanted)
+
+
+def microseconds(call: Callable[[], Any]) -> float:
+    """The least mean of many calls one after another, each with the end of what the one before it left."""
+    least, count = float("inf"), 500
+    for _ in range(60):
+        begun = time.perf_counter()
+        for _ in range(count):
+            call()
+        least = min(least, (time.perf_counter() - begun) * 1e6 / count)
+    return least
+
+
+def say_times() -> None:
+    torch.set_num_threads(1)
+    x, ids, weights = drawn(TOKENS)
+    rows = torch.zeros(LOCAL, ROWS, HIDDEN, dtype=torch.bfloat16)
+    with Place(Silent):
+        for way in ("per-expert", "per-rank"):
+            for payload in ("bf16", "fp8"):
+                low = made(way=way, payload=payload)
+                packed = low.dispatch(x, ids)
+                calls = {
+                    "dispatch": lambda low=low: low.dispatch(x, ids),
+                    "combine": lambda low=low, packed=packed: low.combine(rows, packed, weights),
+                    "x": lambda packed=packed: packed.x,
+                    "counts": lambda packed=packed: packed.counts,
+                }
+                times = ", ".join(f"{name} {microseconds(call):.2f}" for name, call in calls.items())
+                print(f"{way} {payload} in us: {times}", flush=True)
+
+
+if __name__ == "__main__":
+    if "--times" in sys.argv:
+        say_times()
+    else:
+        unittest.main()
