@@ -241,47 +241,73 @@ def few_tokens(rank: int, ranks: int) -> None:
 def host_time(rank: int, ranks: int) -> None:
     """What a call costs the host, while the GPU has other work."""
     buffer = made(128, weights=False)
-    x, ids, _ = drawn(128)
+    x, ids, factors = drawn(128)
     facade = deep_ep.Buffer(dist.group.WORLD)
     layout = facade.get_dispatch_layout(ids, EXPERTS)
-    shape = {"tokens": 128, "hidden": HIDDEN, "topk": TOPK, "experts": EXPERTS, "payload": "fp8"}
-    ways = [epforge.LowLatency(buffer.group, **shape, way=way) for way in ("per-expert", "per-rank")]
-    factors = torch.rand(128, TOPK)
     # A default device is a mode of torch that each of its functions asks, at a microsecond or more.
     torch.set_default_device(None)
-    names = ("dispatch", "combine", "combine of an array", "facade dispatch", "facade combine")
-    few = [f"{call} {low.way}" for low in ways for call in ("few", "few back")]
-    spent: dict[str, list[float]] = {name: [] for name in (*names, *few)}
-
-    def timed(name: str, call: Any) -> Any:
-        begun = time.perf_counter()
-        made = call()
-        spent[name].append((time.perf_counter() - begun) * 1e6)
-        return made
-
-    for _ in range(100):
-        received, handle = timed("dispatch", lambda: buffer.dispatch(x, ids))
-        timed("combine", lambda received=received, handle=handle: buffer.combine(received, handle))
+    times = Times()
+    for _ in range(Times.calls):
+        received, handle = times.of("dispatch", lambda: buffer.dispatch(x, ids))
+        times.of("combine", lambda received=received, handle=handle: buffer.combine(received, handle))
         rows = torch.zeros(128 * ranks, HIDDEN, dtype=torch.bfloat16, device=x.device)
-        timed("combine of an array", lambda rows=rows, handle=handle: buffer.combine(rows, handle))
+        times.of("combine of an array", lambda rows=rows, handle=handle: buffer.combine(rows, handle))
         del received, handle
         torch.cuda.synchronize()
-        for low in ways:
-            packed = timed(f"few {low.way}", lambda low=low: low.dispatch(x, ids))
-            rows = torch.zeros(packed.x.shape, dtype=torch.bfloat16, device=x.device)
-            back = (rows, packed, factors)
-            timed(f"few back {low.way}", lambda low=low, back=back: low.combine(*back))
-            torch.cuda.synchronize()
     named = {"num_tokens_per_rank": layout[0], "is_token_in_rank": layout[3], "num_tokens_per_expert": layout[2]}
-    for _ in range(100):
+    for _ in range(Times.calls):
         # All may come, so that nobody waits for the counts.
-        sent = timed("facade dispatch", lambda: facade.dispatch(x, **named, topk_idx=ids, num_worst_tokens=128 * ranks))
-        timed("facade combine", lambda sent=sent: facade.combine(sent[0], sent[4]))
+        whole = {"topk_idx": ids, "num_worst_tokens": 128 * ranks}
+        sent = times.of("facade dispatch", lambda whole=whole: facade.dispatch(x, **named, **whole))
+        times.of("facade combine", lambda sent=sent: facade.combine(sent[0], sent[4]))
         torch.cuda.synchronize()
+    for way in ("per-expert", "per-rank"):
+        for payload in ("bf16", "fp8"):
+            few_host_times(times, way, payload, buffer.group, (x, ids, factors))
     torch.set_default_device(x.device)
     if rank == 0:
-        medians = ", ".join(f"{name} {statistics.median(all_[20:]):.1f}" for name, all_ in spent.items())
-        print(f"host time of a call in us, median: {medians}", flush=True)
+        print(f"host time of a call in us, median: {times}", flush=True)
+
+
+def few_host_times(times: Times, way: str, payload: str, group: epforge.Group, inputs: tuple[Any, Any, Any]) -> None:
+    """The same of low-latency calls of a way and a payload, and of the facade's."""
+    (x, ids, factors), name = inputs, f"{way} {payload}"
+    low = epforge.LowLatency(group, tokens=128, hidden=HIDDEN, topk=TOPK, experts=EXPERTS, payload=payload, way=way)
+    facade = deep_ep.Buffer(dist.group.WORLD, low_latency_mode=True)
+    facade.low_latency_way = way
+    rows = torch.zeros(low.local_experts, group.ranks * 128, HIDDEN, dtype=torch.bfloat16, device=x.device)
+    for _ in range(Times.calls):
+        packed = times.of(f"few {name}", lambda: low.dispatch(x, ids))
+        times.of(f"its results {name}", lambda packed=packed: (packed.x, packed.scale, packed.counts))
+        times.of(f"few back {name}", lambda packed=packed: low.combine(rows, packed, factors))
+        torch.cuda.synchronize()
+    for _ in range(Times.calls):
+        fp8 = payload == "fp8"
+        sent = times.of(
+            f"facade few {name}", lambda fp8=fp8: facade.low_latency_dispatch(x, ids, 128, EXPERTS, use_fp8=fp8)
+        )
+        times.of(f"facade few back {name}", lambda sent=sent: facade.low_latency_combine(rows, ids, factors, sent[2]))
+        torch.cuda.synchronize()
+
+
+class Times:
+    """Microseconds of calls by their names."""
+
+    calls = 100
+
+    def __init__(self) -> None:
+        self.spent: dict[str, list[float]] = {}
+
+    def of(self, name: str, call: Any) -> Any:
+        """What a call gives, whose time is noted."""
+        begun = time.perf_counter()
+        made = call()
+        self.spent.setdefault(name, []).append((time.perf_counter() - begun) * 1e6)
+        return made
+
+    def __str__(self) -> str:
+        # The first ones compile and load.
+        return ", ".join(f"{name} {statistics.median(all_[20:]):.1f}" for name, all_ in self.spent.items())
 
 
 def training(rank: int, ranks: int, steps: int) -> None:

@@ -20,6 +20,7 @@ import epforge
 from epforge import _core
 from epforge.arrays import TORCH
 from epforge.caller import Caller
+from epforge.deep_ep.low_latency import LowLatencyCalls
 
 RANKS, TOKENS, HIDDEN, TOPK, EXPERTS = 2, 8, 256, 3, 6
 LOCAL, ROWS = EXPERTS // RANKS, RANKS * TOKENS
@@ -104,6 +105,16 @@ class Place:
             patch.stop()
 
 
+class Facade(LowLatencyCalls):
+    """The first API of deep_ep for such calls."""
+
+    def __init__(self, payload: str, way: str = "per-expert") -> None:
+        self.low = made(payload=payload, way=way)
+
+    def _engines(self) -> Any:
+        return SimpleNamespace(low_latency=lambda *shape: self.low)
+
+
 def drawn(tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Rows, experts and weights."""
     ids = torch.rand(tokens, EXPERTS).topk(TOPK, dim=1).indices
@@ -153,6 +164,26 @@ class Calls(unittest.TestCase):
             self.assertEqual(there[:7], (0, 5, *places, packed.x.data_ptr(), 0))
             self.assertEqual(back[:5], (0, 5, rows.data_ptr(), 0 if ahead else weights.data_ptr(), out.data_ptr()))
             self.assertIs(sums.x, out)
+
+    def test_the_facade(self) -> None:
+        x, ids, weights = drawn(5)
+        for payload in ("bf16", "fp8"):
+            facade = Facade(payload)
+            how = {"use_fp8": payload == "fp8"}
+            came, counts, handle, _, _ = facade.low_latency_dispatch(x, ids.int(), TOKENS, EXPERTS, **how)
+            (sender,), (combiner,) = facade.low._dispatchers[payload], facade.low._combiner("bf16")
+            if payload == "fp8":
+                self.assertEqual((came[1].shape, came[1].stride()), ((LOCAL, ROWS, 2), (2 * ROWS, 1, ROWS)))
+                came = came[0]
+            self.assertEqual((came.data_ptr(), counts.data_ptr()), (sender.calls[0][4], sender.calls[0][6]))
+            rows, out = torch.zeros(LOCAL, ROWS, HIDDEN, dtype=torch.bfloat16), torch.zeros_like(x)
+            for given in (None, out):
+                sums, _, hook = facade.low_latency_combine(
+                    rows, ids, weights, handle, out=given, return_recv_hook=given is None
+                )
+                hook()
+                self.assertEqual((sums.shape, sums.data_ptr()), ((5, HIDDEN), combiner.calls[-1 - (given is None)][5]))
+            self.assertIs(sums, out)
 
     def test_statistics_and_waits(self) -> None:
         low = made()
@@ -272,11 +303,19 @@ def say_times() -> None:
             for payload in ("bf16", "fp8"):
                 low = made(way=way, payload=payload)
                 packed = low.dispatch(x, ids)
+                facade, how = Facade(payload, way), {"use_fp8": payload == "fp8"}
+                handle = facade.low_latency_dispatch(x, ids, TOKENS, EXPERTS, **how)[2]
                 calls = {
                     "dispatch": lambda low=low: low.dispatch(x, ids),
                     "combine": lambda low=low, packed=packed: low.combine(rows, packed, weights),
                     "x": lambda packed=packed: packed.x,
                     "counts": lambda packed=packed: packed.counts,
+                    "facade dispatch": lambda it=facade, how=how: it.low_latency_dispatch(
+                        x, ids, TOKENS, EXPERTS, **how
+                    ),
+                    "facade combine": lambda it=facade, handle=handle: it.low_latency_combine(
+                        rows, ids, weights, handle
+                    ),
                 }
                 times = ", ".join(f"{name} {microseconds(call):.2f}" for name, call in calls.items())
                 print(f"{way} {payload} in us: {times}", flush=True)

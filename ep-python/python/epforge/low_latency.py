@@ -65,6 +65,8 @@ class LowLatency(Caller):
         self._dispatchers: dict[str, list[_core.LowLatencyDispatcher]] = {}
         self._combiners: dict[str, list[_core.LowLatencyCombiner]] = {}
         self._whole: dict[str, _core.PerRankKernels] = {}
+        #: Those that send, by what they send.
+        self._sending: dict[str, Any] = self._whole if way == "per-rank" else self._dispatchers
         first = self._prepare(payload)
         self.local_experts: int = first.local_experts
         if way == "per-expert":
@@ -164,7 +166,8 @@ class LowLatency(Caller):
         how = (stream, sms, timeout, after, done)
         library, payload = library_of(x), payload or self.payload
         if group._turns is None and not group.left_out:
-            self._prepare(payload)
+            if payload not in self._sending:
+                self._prepare(payload)
             return self._send_rows(rank, payload, (x, topk_idx, topk_weights), library, adding, how, later)
         self._check_adding(adding)
         every = self._every(rank, (x, topk_idx, topk_weights))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from .._core import Missing
 
 
+@cache
 def require() -> Any:
     """torch, or a sentence."""
     try:
