@@ -42,6 +42,10 @@ class Tensor(np.ndarray[Any, Any]):
     def detach(self) -> Tensor:
         return self
 
+    def untyped_storage(self) -> Any:
+        # What would have no memory keeps its own here.
+        return SimpleNamespace(resize_=lambda size: None)
+
     def contiguous(self) -> Tensor:
         return as_tensor(np.ascontiguousarray(self))
 
@@ -86,6 +90,11 @@ def tensor(values: Any, device: Any = None) -> Tensor:
 def empty(shape: Any, dtype: Any = float32, device: Any = None) -> Tensor:
     # Nothing may count on what is in there.
     return as_tensor(np.frombuffer(b"\xa5" * (int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape).copy())
+
+
+def empty_like(like: Tensor) -> Tensor:
+    # Elements lie in the same order; nothing may count on what they are.
+    return as_tensor(np.full_like(like, 77))
 
 
 def zeros(shape: Any, dtype: Any = float32, device: Any = None) -> Tensor:

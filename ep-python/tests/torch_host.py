@@ -173,6 +173,8 @@ class Calls(unittest.TestCase):
             came, counts, handle, _, _ = facade.low_latency_dispatch(x, ids.int(), TOKENS, EXPERTS, **how)
             (sender,), (combiner,) = facade.low._dispatchers[payload], facade.low._combiner("bf16")
             if payload == "fp8":
+                other = facade.low_latency_dispatch(x, ids, TOKENS, EXPERTS)[0][1]
+                self.assertNotEqual(other.data_ptr(), came[1].data_ptr())
                 self.assertEqual((came[1].shape, came[1].stride()), ((LOCAL, ROWS, 2), (2 * ROWS, 1, ROWS)))
                 came = came[0]
             self.assertEqual((came.data_ptr(), counts.data_ptr()), (sender.calls[0][4], sender.calls[0][6]))

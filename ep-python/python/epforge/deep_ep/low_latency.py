@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
@@ -185,6 +186,14 @@ def whole_words(topk_idx: torch.Tensor) -> torch.Tensor:
     return topk_idx if topk_idx.dtype == wanted else topk_idx.to(wanted)
 
 
+@cache
+def scales_like(experts: int, rows: int, columns: int, kind: torch.dtype, device: Any) -> torch.Tensor:
+    """A tensor without memory, to make scales like it: one column behind another, as products of FP8 read them."""
+    like: torch.Tensor = require().empty((experts, columns, rows), dtype=kind, device=device).transpose(1, 2)
+    like.untyped_storage().resize_(0)
+    return like
+
+
 def received(
     low: LowLatency, packed: Packed, payload: str, use_ue8m0: bool, device: Any
 ) -> tuple[Any, torch.Tensor, LowLatencyHandle, Callable[[], None]]:
@@ -200,9 +209,8 @@ def received(
         x = torch.empty((*lead, low.hidden), dtype=values, device=device)
         counts = torch.zeros(low.local_experts, dtype=torch.int32, device=device)
     if payload != "bf16":
-        # One column behind another, as products of FP8 read them.
         columns, kind = (blocks // 4, torch.int32) if use_ue8m0 else (blocks, torch.float32)
-        turned = torch.empty((lead[0], columns, lead[1]), dtype=kind, device=device).transpose(1, 2)
+        turned = torch.empty_like(scales_like(*lead, columns, kind, device))
 
     def fill() -> None:
         if on_emulator:
