@@ -69,6 +69,7 @@ def is_torch(array: Any) -> bool:
         if torch is None:
             return False
         _TENSORS.append(torch.Tensor)
+        TORCH.looks = _core.Looks.at(torch.Tensor) or Methods(TORCH._named)
     return isinstance(array, _TENSORS[0])
 
 
@@ -204,7 +205,8 @@ class Torch:
         #: What the module has under a name, and GPUs by their ordinals or None for the host.
         self._named: dict[str, Any] = Found(lambda name: getattr(importlib.import_module("torch"), name))
         self._places: dict[int | None, torch.device] = Found(self._place)
-        self._looks: _core.Looks | Methods | None = None
+        #: What looks at tensors; nothing before a call has been given one.
+        self.looks: _core.Looks | Methods | None = None
 
     def _place(self, device: int | None) -> torch.device:
         place: torch.device = self._named["device"]("cpu" if device is None else f"cuda:{device}")
@@ -230,12 +232,6 @@ class Torch:
         """What makes a tensor of the same type and shape as another, with any content."""
         make: Callable[[torch.Tensor], torch.Tensor] = self._named["empty_like"]
         return make
-
-    def looks(self) -> _core.Looks | Methods | None:
-        """What looks at tensors; nothing while the program has no torch."""
-        if self._looks is None and "torch" in sys.modules:
-            self._looks = _core.Looks.at(self._named["Tensor"]) or Methods(self._named)
-        return self._looks
 
 
 class Layout:

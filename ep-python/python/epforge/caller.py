@@ -41,8 +41,7 @@ class Caller:
 
     def _rows(self, rank: int, array: Any, name: str, dtype: str, columns: int) -> tuple[int, _core.Rows, Any]:
         """How many rows an array has, where the kernels of a rank find them, and what keeps them."""
-        looks = TORCH.looks()
-        found: Any = looks and looks.rows(array, dtype, columns, self.group._devices.get(rank))
+        found: Any = TORCH.looks and TORCH.looks.rows(array, dtype, columns, self.group._devices.get(rank))
         if found is not None:
             return *found, array
         where = self._place(rank, array, name, dtype, columns)
@@ -50,8 +49,7 @@ class Caller:
 
     def _dense(self, rank: int, array: Any, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[int, Any]:
         """Where the kernels of a rank find an array of this shape, side by side, and what keeps it."""
-        looks = TORCH.looks()
-        found: Any = looks and looks.dense(array, dtype, shape, self.group._devices.get(rank))
+        found: Any = TORCH.looks and TORCH.looks.dense(array, dtype, shape, self.group._devices.get(rank))
         if found is not None:
             return found, array
         where = self._place(rank, array, name, dtype)
@@ -66,8 +64,7 @@ class Caller:
 
     def _require_out(self, rank: int, out: Any, shape: tuple[int, ...]) -> int:
         """Where an array lies that sums are left in."""
-        looks = TORCH.looks()
-        found: Any = looks and looks.dense(out, "bfloat16", shape, self.group._devices.get(rank))
+        found: Any = TORCH.looks and TORCH.looks.dense(out, "bfloat16", shape, self.group._devices.get(rank))
         if found is not None:
             return int(found)
         where = self._checked(view(out, "out"), "out", "bfloat16", None)
