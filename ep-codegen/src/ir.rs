@@ -61,10 +61,14 @@ impl Pipeline {
     }
 
     /// Whether each call may come with a tensor or without it, whatever was prepared: memory of the caller that
-    /// is there to be added to.
+    /// is there to be added to, or words that another kernel raises.
     pub fn may_be_left_out(&self, tensor: &str) -> bool {
-        let is_one = |it: &Tensor| it.name == tensor && it.optional && it.kind == TensorKind::Inout;
-        self.tensors.iter().any(is_one)
+        let awaited = walk::awaited_words(self);
+        let is_of_caller = |it: &Tensor| {
+            it.kind == TensorKind::Inout || awaited.iter().any(|word| word.name == it.name)
+        };
+        let mut own = self.tensors.iter().filter(|it| it.name == tensor && it.optional);
+        own.any(is_of_caller)
     }
 
     /// The args by name; of those that arms declare apart, the first.
