@@ -110,32 +110,47 @@ impl Shape {
         })
     }
 
-    /// Where it leaves rows, scales and counts, and adds to statistics unless these are at address 0.
+    /// Where it leaves rows, scales and counts, and what it adds to.
     pub(crate) fn outputs(
         &self,
         payload: dispatch::Payload,
-        [packed, scale, counts, statistics]: [u64; 4],
+        [packed, scale, counts]: [u64; 3],
+        [statistics, wait_ns, arrived_rows, arrived_parts]: AddedTuple,
     ) -> dispatch::Outputs {
         let experts = [self.local_experts as u64];
         dispatch::Outputs {
             packed_x: payload_tensor(self, payload, packed, scale),
             packed_count: dense(counts, experts),
-            statistics: (statistics != 0).then(|| dense(statistics, experts)),
-            wait_ns: None,
-            arrived_rows: None,
-            arrived_parts: None,
+            statistics: given(statistics, experts),
+            wait_ns: given(wait_ns, [self.group.ranks() as u64]),
+            arrived_rows: given(arrived_rows, self.tiles()),
+            arrived_parts: given(arrived_parts, experts),
         }
     }
 
-    /// A time for each rank, unless there is none at address 0.
-    fn waits(&self, address: u64) -> Option<DeviceTensor<i64, 1>> {
-        (address != 0).then(|| dense(address, [self.group.ranks() as u64]))
+    /// Extents of words of which each is one for so many rows of an expert.
+    fn tiles(&self) -> [u64; 2] {
+        [self.local_experts as u64, self.rows().div_ceil(64)]
     }
 
     /// A row for each packed one.
     pub(crate) fn packed<E>(&self, address: u64, columns: usize) -> DeviceTensor<E, 3> {
         dense(address, [self.local_experts as u64, self.rows(), columns as u64])
     }
+}
+
+/// Statistics, waits, and words for each tile and each expert: what a dispatch adds to, unless it is at address 0.
+pub(crate) type AddedTuple = [u64; 4];
+
+/// The words of experts and of tiles that a combine waits for, and what they come to.
+type WordsTuple = (u64, u64, i32);
+
+/// A tensor of the caller, unless there is none at address 0.
+fn given<E, const RANK: usize>(
+    address: u64,
+    extents: [u64; RANK],
+) -> Option<DeviceTensor<E, RANK>> {
+    (address != 0).then(|| dense(address, extents))
 }
 
 /// A tensor of the caller whose elements lie side by side.
@@ -237,6 +252,12 @@ impl LowLatencyDispatcher {
         self.shape.named_tables()
     }
 
+    /// What a word of an expert comes to when all of its rows have.
+    #[getter]
+    fn parts(&self) -> usize {
+        self.shape.group.ranks() * self.kernel.core.plan().numbers["shares"] as usize
+    }
+
     /// Launches the call; of one that goes on later, the first phase. The second one packs the rows.
     #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
     fn send(
@@ -249,8 +270,7 @@ impl LowLatencyDispatcher {
         packed: u64,
         scale: u64,
         tables: u64,
-        statistics: u64,
-        waits: u64,
+        added: AddedTuple,
         later: bool,
         how: CallTuple,
     ) -> PyResult<Option<Pending>> {
@@ -258,8 +278,7 @@ impl LowLatencyDispatcher {
             let shape = &self.shape;
             let inputs = shape.inputs(rank, tokens, x, topk_idx)?;
             let (counts, into, _) = shape.tables(tables);
-            let outputs = shape.outputs(self.payload, [packed, scale, counts, statistics]);
-            let outputs = dispatch::Outputs { wait_ns: shape.waits(waits), ..outputs };
+            let outputs = shape.outputs(self.payload, [packed, scale, counts], added);
             let args = dispatch::Args::default();
             let how = call(how)?;
             if !later {
@@ -324,6 +343,7 @@ impl LowLatencyCombiner {
         combined: u64,
         tables: u64,
         waits: u64,
+        words: WordsTuple,
         later: bool,
         how: CallTuple,
     ) -> PyResult<Option<Pending>> {
@@ -335,14 +355,15 @@ impl LowLatencyCombiner {
                 topk_idx: dense(topk_idx, [tokens, topk]),
                 topk_weights: dense(topk_weights, [tokens, topk]),
                 expert_begin: shape.expert_begin(rank)?,
-                expert_done: None,
-                tile_done: None,
+                expert_done: given(words.0, [shape.local_experts as u64]),
+                tile_done: given(words.1, shape.tiles()),
             };
             let outputs = combine::Outputs {
                 combined: dense(combined, [tokens, shape.hidden as u64]),
-                wait_ns: shape.waits(waits),
+                wait_ns: given(waits, [shape.group.ranks() as u64]),
             };
-            let (args, (_, from, _)) = (combine::Args::default(), shape.tables(tables));
+            let args = combine::Args { done_at: words.2, ..Default::default() };
+            let (_, from, _) = shape.tables(tables);
             let how = call(how)?;
             if !later {
                 self.kernel.launch(rank, &how, &inputs, &outputs, &from, &args)?;

@@ -93,7 +93,8 @@ impl PerRankKernels {
             let shape = &self.shape;
             let inputs = shape.inputs(rank, tokens, x, topk_idx)?;
             let (counts, tables, _) = self.all_tables(tables);
-            let outputs = shape.outputs(self.payload, [packed, scale, counts, statistics]);
+            let places = [packed, scale, counts];
+            let outputs = shape.outputs(self.payload, places, [statistics, 0, 0, 0]);
             let extents = [tokens, shape.topk as u64];
             let weights = self.weights_ahead.then(|| dense(topk_weights, extents));
             let how = call(how)?;

@@ -267,6 +267,47 @@ class Phases(unittest.TestCase):
         for rank, packed in enumerate(sent):
             Packs().hold(self.own, packed, rank, payload)
 
+    def test_words_tell_of_rows_and_hold_them_back(self) -> None:
+        own = drawn(2, [70, 66], experts=4)
+        low = made(own, 2)
+        self.assertEqual((low.tiles, low.parts % 2), (-(-2 * low.tokens // 64), 0))
+        rows = [np.zeros((low.local_experts, low.tiles), np.int32) for _ in range(2)]
+        parts = [np.full(low.local_experts, 5, np.int32) for _ in range(2)]
+        sent = []
+        for r in range(2):
+            words = {"arrived_rows": rows[r], "arrived_parts": parts[r]}
+            sent.append(low.dispatch(own.x[r], own.topk_idx[r], rank=r, later=r == 1, **words))
+        sent[1].receive()
+        for rank, packed in enumerate(sent):
+            counts = packed.counts[:, None]
+            here = np.clip(counts - 64 * np.arange(low.tiles), 0, 64)
+            np.testing.assert_array_equal(rows[rank], here)
+            np.testing.assert_array_equal(parts[rank], np.full(low.local_experts, 5 + low.parts))
+        expert = np.full(low.local_experts, 3, np.int32)
+        tile = np.full((low.local_experts, low.tiles), 3, np.int32)
+        for words in ({"expert_done": expert}, {"tile_done": tile}, {"expert_done": expert, "tile_done": tile}):
+            back = [
+                low.combine(packed.x, packed, own.topk_weights[r], done_at=3, **words) for r, packed in enumerate(sent)
+            ]
+            plain = [low.combine(packed.x, packed, own.topk_weights[r]) for r, packed in enumerate(sent)]
+            for one, other in zip(back, plain, strict=True):
+                np.testing.assert_array_equal(one.x.view(np.uint16), other.x.view(np.uint16))
+        with self.assertRaisesRegex(epforge.Mismatch, r"`tile_done` is \[2\], and has to be \[2, 3\]"):
+            low.combine(sent[0].x, sent[0], own.topk_weights[0], tile_done=expert)
+
+    def test_a_word_that_nobody_raises_is_named(self) -> None:
+        own = drawn(2, [3, 3])
+        low = made(own, 2)
+        sent = [low.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in range(2)]
+        expert = np.full(low.local_experts, 2, np.int32)
+        with self.assertRaisesRegex(epforge.Timeout, "waits for another kernel to raise a word of ExpertDone"):
+            back = [
+                low.combine(packed.x, packed, own.topk_weights[r], done_at=3, expert_done=expert)
+                for r, packed in enumerate(sent)
+            ]
+            for sums in back:
+                self.assertIsNotNone(sums.x)
+
     def test_rows_are_refused_until_they_are_received(self) -> None:
         low = made(self.own, 2)
         sent = self.send(low)

@@ -165,7 +165,16 @@ class Refused(unittest.TestCase):
         sent = dispatched(own, low)
         rows = [packed.x for packed in sent]
         waits = np.zeros(2, np.int64)
+        words = np.zeros(low.local_experts, np.int32)
         for wanted, call in (
+            (
+                "calls per rank do not tell of rows while they run: words are for way `per-expert`",
+                lambda: low.dispatch(x, ids, arrived_parts=words, rank=0),
+            ),
+            (
+                "calls per rank take rows that are all there: words are for way `per-expert`",
+                lambda: low.combine(rows[0], sent[0], weights, expert_done=words),
+            ),
             (
                 "calls per rank do not tell how long ranks were waited for: `waits` are for way `per-expert`",
                 lambda: low.dispatch(x, ids, waits=waits, rank=0),

@@ -28,7 +28,9 @@ def found(path: str) -> Any:
 
 def written(call: Any) -> str:
     """The arguments of a call as the table writes them."""
-    parameters = list(inspect.signature(call).parameters.values())
+    all_of_them = inspect.signature(call).parameters.values()
+    more = TABLE["more"].get(call.__qualname__.split(".")[-1], [])
+    parameters = [it for it in all_of_them if it.name not in more]
     shown = [it.name if it.default is it.empty else f"{it.name}={it.default!r}" for it in parameters]
     return ", ".join(shown[1:] if shown[:1] == ["self"] else shown)
 

@@ -232,6 +232,8 @@ class LowLatencyDispatcher:
     def window_bytes(self) -> int: ...
     @property
     def tables(self) -> list[Table]: ...
+    @property
+    def parts(self) -> int: ...
     def send(
         self,
         rank: int,
@@ -241,8 +243,7 @@ class LowLatencyDispatcher:
         packed: int,
         scale: int,
         tables: int,
-        statistics: int,
-        waits: int,
+        added: tuple[int, ...],
         later: bool,
         how: Call,
     ) -> Pending | None: ...
@@ -263,6 +264,7 @@ class LowLatencyCombiner:
         combined: int,
         tables: int,
         waits: int,
+        words: tuple[int, int, int],
         later: bool,
         how: Call,
     ) -> Pending | None: ...

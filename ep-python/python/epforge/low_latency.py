@@ -18,9 +18,17 @@ LEAST_SMS = 64
 #: How rows may travel: once for each of their experts, or once for each rank.
 WAYS = ("per-expert", "per-rank")
 
-#: Arrays that a call adds to: statistics and waits.
-Adding = tuple[Any, Any]
-NOTHING: Adding = (None, None)
+#: Arrays that a call adds to: statistics, waits, and words of what has arrived for each tile and each expert.
+Adding = tuple[Any, Any, Any, Any]
+NOTHING: Adding = (None, None, None, None)
+NOWHERE = (0, 0, 0, 0)
+
+#: Words that a combine waits for, of each expert and of each tile, and what they come to.
+Words = tuple[Any, Any, int]
+NO_WORDS: Words = (None, None, 1)
+
+#: Rows of an expert that share a word.
+TILE = 64
 
 
 class LowLatency(Caller):
@@ -82,8 +90,15 @@ class LowLatency(Caller):
             of_scales = [] if scales is None else [(scales, (*rows, -(-hidden // 128)))]
             self._left[name] = Layout(("int32", (words,)), (values, (*rows, hidden)), *of_scales)
         self._packed_shape = (*rows, hidden)
+        #: Words of rows that share one, for each expert.
+        self.tiles = -(-group.ranks * tokens // TILE)
         #: What calls may add to.
-        self._added = (("statistics", "int32", self.local_experts), ("waits", "int64", group.ranks))
+        self._added = (
+            ("statistics", "int32", (self.local_experts,)),
+            ("waits", "int64", (group.ranks,)),
+            ("arrived_rows", "int32", (self.local_experts, self.tiles)),
+            ("arrived_parts", "int32", (self.local_experts,)),
+        )
         #: What a combine of so many tokens leaves.
         self._summed: dict[int, Layout] = Found(lambda tokens: Layout(("bfloat16", (tokens, hidden))))
         #: Kernels that take turns, by their call, by the form in which rows travel, and by rank.
@@ -126,6 +141,11 @@ class LowLatency(Caller):
         return self._rounds[key]
 
     @property
+    def parts(self) -> int:
+        """What the word of an expert comes to in ``arrived_parts`` when all of its rows have arrived."""
+        return self._dispatcher(self.payload)[0].parts
+
+    @property
     def window_bytes(self) -> int:
         """Bytes that the kernels made so far take on each rank; outputs are arrays of the caller's library."""
         packing = sum(kernel.window_bytes for own in self._dispatchers.values() for kernel in own)
@@ -141,6 +161,8 @@ class LowLatency(Caller):
         payload: str | None = None,
         statistics: Any = None,
         waits: Any = None,
+        arrived_rows: Any = None,
+        arrived_parts: Any = None,
         later: bool = False,
         rank: int | None = None,
         stream: int | None = None,
@@ -156,13 +178,21 @@ class LowLatency(Caller):
         added to ``statistics``, an ``int32[local_experts]``, and the longest wait for each rank in ns to ``waits``, an
         ``int64[ranks]``; in the emulator, once a result is looked at. ``topk_weights`` are those of the combine, where
         they come ahead.
+
+        A kernel that runs beside the call hears of rows by words, ``int32``, which the caller clears:
+        ``arrived_rows[local_experts, tiles]`` counts those of each 64 rows that are there, and
+        ``arrived_parts[local_experts]`` comes to `parts` when all of an expert's are, and its count is.
         """
         group = self.group
         rank = group.rank(rank)
         if topk_weights is not None or waits is not None or self.weights_ahead:
             self._check_weights(topk_weights, self.weights_ahead, "dispatch")
             self._refuse_waits(waits)
-        adding = NOTHING if statistics is None and waits is None else (statistics, waits)
+        words = arrived_rows is not None or arrived_parts is not None
+        adding = NOTHING
+        if words or statistics is not None or waits is not None:
+            self._refuse_per_rank(words, "do not tell of rows while they run: words are")
+            adding = (statistics, waits, arrived_rows, arrived_parts)
         how = (stream, sms, timeout, after, done)
         library, payload = library_of(x), payload or self.payload
         if group._turns is None and not group.left_out:
@@ -195,15 +225,15 @@ class LowLatency(Caller):
         (packed._tables, tables), (packed._x, rows_at), *more = self._new(rank, self._left[payload], library)
         packed._scale, scale_at = more[0] if more else (None, 0)
         packed._ids, packed._tables_at = ids, tables
-        statistics, waits = (0, 0) if adding is NOTHING else self._adding_to(packed, adding)
+        added = NOWHERE if adding is NOTHING else self._adding_to(packed, adding)
         if self.way == "per-expert":
-            places = (x, ids, rows_at, scale_at, tables, statistics, waits)
+            places = (x, ids, rows_at, scale_at, tables, added)
             self._launch(packed, self._round("dispatch", payload, rank), places, how, later)
             return packed
         options = self._how(rank, library, how)
         self._settle(rank)
         kernels = self._whole[payload]
-        places = (x, ids, weights, rows_at, scale_at, tables, statistics)
+        places = (x, ids, weights, rows_at, scale_at, tables, added[0])
         packed._whole = kernels, kernels.send(rank, tokens, *places, options)
         self._made(rank, packed, phases=2)
         return packed
@@ -218,6 +248,9 @@ class LowLatency(Caller):
         out: Any = None,
         wire: str = "bf16",
         waits: Any = None,
+        expert_done: Any = None,
+        tile_done: Any = None,
+        done_at: int = 1,
         later: bool = False,
         stream: int | None = None,
         sms: int | None = None,
@@ -235,6 +268,10 @@ class LowLatency(Caller):
         With ``wire="logfmt"`` rows travel in 10 bits a value, of the logarithm of its magnitude between the least and
         the greatest of 128: a value is off by 2.2 % of itself at most, by 0.6 % where those are a factor of 256 apart.
         Rows have to be finite then.
+
+        With ``expert_done``, an ``int32[local_experts]``, or ``tile_done``, one of ``[local_experts, tiles]``, rows are
+        sent while others are still being made: those of an expert, or of each 64 of its rows, once their word has come
+        to ``done_at``. Who makes them raises it at GPU scope, and clears it between calls.
         """
         if packed._owner is not self:
             raise _core.Mismatch("the packed rows belong to another `LowLatency`")
@@ -246,10 +283,14 @@ class LowLatency(Caller):
             self._refuse_waits(waits)
             self._refuse_per_rank(topk_idx is not None, "add up what the dispatch sent: `topk_idx` is")
             self._refuse_per_rank(wire != "bf16", f"come back as bf16: `wire={wire}` is")
-        adding = NOTHING if waits is None else (None, waits)
+        adding = NOTHING if waits is None else (None, waits, None, None)
+        words = NO_WORDS
+        if expert_done is not None or tile_done is not None:
+            self._refuse_per_rank(True, "take rows that are all there: words are")
+            words = (expert_done, tile_done, done_at)
         how = (stream, sms, timeout, after, done)
         if group._turns is None and not group.left_out:
-            return self._send_back(packed, wire, (rows, topk_weights, topk_idx, out), adding, how, later)
+            return self._send_back(packed, wire, (rows, topk_weights, topk_idx, out), adding, words, how, later)
         # Before others make a call that this rank does not.
         self._check_adding(adding)
         if out is not None:
@@ -262,11 +303,18 @@ class LowLatency(Caller):
         for of in (packed, *packed._others):
             if of.rank in every:
                 mine = out if of is packed else None
-                calls.append(self._send_back(of, wire, (*every[of.rank], mine), adding, how, later))
+                calls.append(self._send_back(of, wire, (*every[of.rank], mine), adding, words, how, later))
         return of_rank(rank, calls)
 
     def _send_back(
-        self, of: Packed, wire: str, arrays: tuple[Any, Any, Any, Any], adding: Adding, how: How, later: bool
+        self,
+        of: Packed,
+        wire: str,
+        arrays: tuple[Any, Any, Any, Any],
+        adding: Adding,
+        words: Words,
+        how: How,
+        later: bool,
     ) -> Sums:
         rank, library, tokens = of.rank, of._library, of._tokens
         rows, kept = self._dense(rank, arrays[0], "rows", "bfloat16", self._packed_shape)
@@ -280,7 +328,8 @@ class LowLatency(Caller):
         sums._x, sums_at = self._sums(rank, self._summed[tokens], arrays[3], library)
         waits = 0 if adding is NOTHING else self._adding_to(sums, adding)[1]
         if of._whole is None:
-            places = (rows, ids, weights, sums_at, of._tables_at, waits)
+            heard = (0, 0, 1) if words is NO_WORDS else self._words_at(sums, words)
+            places = (rows, ids, weights, sums_at, of._tables_at, waits, heard)
             self._launch(sums, self._round("combine", wire, rank), places, how, later)
             return sums
         options = self._how(rank, library, how)
@@ -289,6 +338,17 @@ class LowLatency(Caller):
         kernels.send_back(rank, tokens, rows, weights, sums_at, sent, options)
         self._made(rank, sums, phases=2)
         return sums
+
+    def _words_at(self, sums: Sums, words: Words) -> tuple[int, int, int]:
+        """Where the kernels of a rank find the words that they wait for, 0 where there are none."""
+        expert_done, tile_done, done_at = words
+        places, experts = [0, 0], self.local_experts
+        named = (("expert_done", expert_done, (experts,)), ("tile_done", tile_done, (experts, self.tiles)))
+        for index, (name, array, shape) in enumerate(named):
+            if array is not None:
+                places[index], kept = self._dense(sums.rank, array, name, "int32", shape)
+                sums._inputs += (kept,)
+        return places[0], places[1], done_at
 
     def _check_weights(self, array: Any, are_due: bool, call: str) -> None:
         if (array is not None) != are_due:
@@ -303,25 +363,25 @@ class LowLatency(Caller):
 
     def _check_adding(self, adding: Adding) -> None:
         """Refuses arrays that cannot take what a call adds to them."""
-        for array, (name, dtype, count) in zip(adding, self._added, strict=True):
+        for array, (name, dtype, shape) in zip(adding, self._added, strict=True):
             if array is not None:
                 where = self._checked(view(array, name), name, dtype, None)
-                self._require_dense(where, name, (count,))
+                self._require_dense(where, name, shape)
 
-    def _adding_to(self, call: Phased, adding: Adding) -> list[int]:
+    def _adding_to(self, call: Phased, adding: Adding) -> tuple[int, ...]:
         """Where the kernels of a rank add to arrays, 0 if nobody asks; the emulator has memory of its own."""
         places = []
-        for array, (name, dtype, count) in zip(adding, self._added, strict=True):
+        for array, (name, dtype, shape) in zip(adding, self._added, strict=True):
             at = 0
             if array is not None and self.group.on_emulator:
-                added = self.group._core.zeros(call.rank, [count], dtype)
+                added = self.group._core.zeros(call.rank, list(shape), dtype)
                 call._adding.append((array, added))
                 at = added.address
             elif array is not None:
-                at, kept = self._dense(call.rank, array, name, dtype, (count,))
+                at, kept = self._dense(call.rank, array, name, dtype, shape)
                 call._adding.append((array, kept))
             places.append(at)
-        return places
+        return tuple(places)
 
     def _launch(self, call: Phased, round: Round, places: tuple[Any, ...], how: How, later: bool) -> None:
         """Launches a call on the kernels whose turn it is."""

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
-from ..low_latency import LowLatency, Packed, Sums
+from ..low_latency import TILE, LowLatency, Packed, Sums
 from ._torch import require
 from .engines import BETWEEN, Engines
 from .utils.event import EventOverlap
@@ -119,12 +119,28 @@ class LowLatencyCalls:
         return_recv_hook: bool = False,
         out: torch.Tensor | None = None,
         combine_wait_recv_cost_stats: torch.Tensor | None = None,
+        *,
+        overlap: bool = False,
+        packed_recv_count: torch.Tensor | None = None,
+        comp_signal: torch.Tensor | None = None,
+        block_m: int = 64,
+        threshold: int = 0,
+        src_signals: torch.Tensor | None = None,
+        src_signal_expect_value: int = 0,
+        num_sms: int | None = None,
     ) -> tuple[torch.Tensor, EventOverlap, Callable[[], None]]:
         """Rows of each expert back to their tokens, with weights: the sums, an event, and what receives them.
 
         With ``zero_copy`` the rows are those of `get_next_low_latency_combine_buffer`, and not ``x``; with
         ``use_logfmt`` they travel in 10 bits a value.
+
+        With ``overlap`` rows go while the experts still make others, in either form that SGLang's kernels tell it:
+        once the word of their 64 rows in ``comp_signal`` has come to ``threshold``, or the one of their expert in
+        ``src_signals`` to ``src_signal_expect_value``. The call takes ``num_sms`` then.
         """
+        words = signals(handle.low, comp_signal, block_m, threshold, src_signals, src_signal_expect_value)
+        if overlap == (words == {}):
+            raise Mismatch("`overlap` comes with either `comp_signal` or `src_signals`")
         rows = x
         if zero_copy:
             if handle.next_input is None:
@@ -139,7 +155,16 @@ class LowLatencyCalls:
             waits = combine_wait_recv_cost_stats
             named = ids if low.way == "per-expert" else None
             return low.combine(
-                rows, handle.packed, topk_weights, topk_idx=named, out=out, wire=wire, waits=waits, later=later
+                rows,
+                handle.packed,
+                topk_weights,
+                topk_idx=named,
+                out=out,
+                wire=wire,
+                waits=waits,
+                later=later,
+                sms=num_sms if overlap else None,
+                **words,
             )
 
         def results(sums: Sums) -> tuple[Any, ...]:
@@ -178,6 +203,28 @@ class LowLatencyCalls:
         # Whoever comes back, those that were found absent do as well.
         for rank in sorted(engines.group.left_out) or [0] * engines.shrinks:
             engines.group.leave_out(rank, False)
+
+
+def signals(
+    low: LowLatency,
+    comp_signal: torch.Tensor | None,
+    block_m: int,
+    threshold: int,
+    src_signals: torch.Tensor | None,
+    src_signal_expect_value: int,
+) -> dict[str, Any]:
+    """The words that a combine waits for; empty where it waits for none."""
+    torch = require()
+    if comp_signal is not None and src_signals is not None:
+        raise Mismatch("`comp_signal` tells of 64 rows and `src_signals` of an expert: give one of them")
+    if comp_signal is not None:
+        if block_m != TILE:
+            raise Mismatch(f"`comp_signal` has a word for {block_m} rows (`block_m`), and {TILE} can be waited for")
+        tiles = comp_signal.view(torch.int32).reshape(low.local_experts, -1)
+        return {"tile_done": tiles, "done_at": threshold}
+    if src_signals is not None:
+        return {"expert_done": src_signals.view(torch.int32), "done_at": src_signal_expect_value}
+    return {}
 
 
 def whole_words(topk_idx: torch.Tensor) -> torch.Tensor:
