@@ -1,10 +1,12 @@
 //! Functions of the device library, called over the ranges of their arguments and compared with plain
 //! answers: what no call of a pipeline comes to, or would not show.
 
+mod back_slots;
 mod counts;
 mod direct_ends;
 mod moves;
 mod net_rings;
+mod net_slot_rows;
 mod net_slots;
 mod once;
 mod presences;
@@ -13,10 +15,12 @@ mod rings;
 mod slot_ends;
 mod slots;
 mod sources;
+mod spreads_back;
 mod sums;
 mod values;
 mod waits;
 mod warps;
+mod ways_back;
 mod words;
 
 use std::sync::Arc;
@@ -42,7 +46,10 @@ const DIRECT_ENDS_TEXT: &str =
 const MOVES_TEXT: &str = include_str!("functions/moves.cu");
 const NET_RINGS_TEXT: &str =
     concat!(include_str!("functions/ring_ends.cu"), include_str!("functions/net_rings.cu"));
-const NET_SLOTS_TEXT: &str = include_str!("functions/net_slots.cu");
+const NET_SLOT_ROWS_TEXT: &str =
+    concat!(include_str!("functions/net_calls.cu"), include_str!("functions/net_slot_rows.cu"));
+const NET_SLOTS_TEXT: &str =
+    concat!(include_str!("functions/net_calls.cu"), include_str!("functions/net_slots.cu"));
 const ONCE_TEXT: &str =
     concat!(include_str!("functions/once_ranks.cu"), include_str!("functions/once.cu"));
 const PRESENCES_TEXT: &str = include_str!("functions/presences.cu");
@@ -53,10 +60,20 @@ const SLOT_ENDS_TEXT: &str =
     concat!(include_str!("functions/given_up.cu"), include_str!("functions/slot_ends.cu"));
 const SLOTS_TEXT: &str = include_str!("functions/slots.cu");
 const SOURCES_TEXT: &str = include_str!("functions/sources.cu");
+const SPREADS_BACK_TEXT: &str = concat!(
+    include_str!("functions/given_up.cu"),
+    include_str!("functions/back_slots.cu"),
+    include_str!("functions/spreads_back.cu")
+);
 const SUMS_TEXT: &str = include_str!("functions/sums.cu");
 const VALUES_TEXT: &str = include_str!("functions/values.cu");
 const WAITS_TEXT: &str = include_str!("functions/waits.cu");
 const WARPS_TEXT: &str = include_str!("functions/warps.cu");
+const WAYS_BACK_TEXT: &str = concat!(
+    include_str!("functions/given_up.cu"),
+    include_str!("functions/back_slots.cu"),
+    include_str!("functions/ways_back.cu")
+);
 const WORDS_TEXT: &str = include_str!("functions/words.cu");
 
 /// Numbers that a check may give.
@@ -139,6 +156,10 @@ pub enum FunctionSet {
     Once,
     /// Rows that a warp adds up.
     Sums,
+    /// Rows and sums back to their tokens.
+    WaysBack,
+    /// Rows back to the choices of their tokens.
+    SpreadsBack,
     /// Rows to other machines, by queues that the processor empties.
     Puts,
     /// The same by queues that the network card empties.
@@ -149,11 +170,15 @@ pub enum FunctionSet {
     CardRings,
     /// Slots of one record between nodes.
     NetSlots,
+    /// Slots of rows between nodes, by queues that the processor empties.
+    NetSlotRows,
+    /// The same by queues that the network card empties.
+    CardSlotRows,
 }
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 19] = [
+    pub const ALL: [FunctionSet; 23] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
@@ -168,11 +193,15 @@ impl FunctionSet {
         FunctionSet::Moves,
         FunctionSet::Once,
         FunctionSet::Sums,
+        FunctionSet::WaysBack,
+        FunctionSet::SpreadsBack,
         FunctionSet::Puts,
         FunctionSet::CardPuts,
         FunctionSet::NetRings,
         FunctionSet::CardRings,
         FunctionSet::NetSlots,
+        FunctionSet::NetSlotRows,
+        FunctionSet::CardSlotRows,
     ];
 
     /// Its name in results.
@@ -192,11 +221,15 @@ impl FunctionSet {
             FunctionSet::Moves => "moves",
             FunctionSet::Once => "one launch",
             FunctionSet::Sums => "sums",
+            FunctionSet::WaysBack => "ways back",
+            FunctionSet::SpreadsBack => "ways back of choices",
             FunctionSet::Puts => "puts",
             FunctionSet::CardPuts => "puts by cards",
             FunctionSet::NetRings => "rings between nodes",
             FunctionSet::CardRings => "rings by cards",
             FunctionSet::NetSlots => "slots between nodes",
+            FunctionSet::NetSlotRows => "slots of rows between nodes",
+            FunctionSet::CardSlotRows => "slots of rows by cards",
         }
     }
 
@@ -217,9 +250,14 @@ impl FunctionSet {
             FunctionSet::Moves => (MOVES_TEXT, "moves_of"),
             FunctionSet::Once => (ONCE_TEXT, "once_of"),
             FunctionSet::Sums => (SUMS_TEXT, "sums_of"),
+            FunctionSet::WaysBack => (WAYS_BACK_TEXT, "ways_back_of"),
+            FunctionSet::SpreadsBack => (SPREADS_BACK_TEXT, "spreads_back_of"),
             FunctionSet::Puts | FunctionSet::CardPuts => (PUTS_TEXT, "puts_of"),
             FunctionSet::NetRings | FunctionSet::CardRings => (NET_RINGS_TEXT, "net_rings_of"),
             FunctionSet::NetSlots => (NET_SLOTS_TEXT, "net_slots_of"),
+            FunctionSet::NetSlotRows | FunctionSet::CardSlotRows => {
+                (NET_SLOT_ROWS_TEXT, "net_slot_rows_of")
+            }
         }
     }
 
@@ -240,9 +278,12 @@ impl FunctionSet {
             FunctionSet::Moves => &moves::CHECKS,
             FunctionSet::Once => &once::CHECKS,
             FunctionSet::Sums => &sums::CHECKS,
+            FunctionSet::WaysBack => &ways_back::CHECKS,
+            FunctionSet::SpreadsBack => &spreads_back::CHECKS,
             FunctionSet::Puts | FunctionSet::CardPuts => &puts::CHECKS,
             FunctionSet::NetRings | FunctionSet::CardRings => &net_rings::CHECKS,
             FunctionSet::NetSlots => &net_slots::CHECKS,
+            FunctionSet::NetSlotRows | FunctionSet::CardSlotRows => &net_slot_rows::CHECKS,
         }
     }
 
@@ -253,26 +294,32 @@ impl FunctionSet {
             FunctionSet::Rings => rings::RANKS,
             FunctionSet::Slots => slots::RANKS,
             FunctionSet::Words => words::RANKS,
+            FunctionSet::WaysBack => ways_back::RANKS,
+            FunctionSet::SpreadsBack => spreads_back::RANKS,
             FunctionSet::Puts | FunctionSet::CardPuts => puts::RANKS,
             FunctionSet::NetRings | FunctionSet::CardRings => net_rings::RANKS,
             FunctionSet::NetSlots => net_slots::RANKS,
+            FunctionSet::NetSlotRows | FunctionSet::CardSlotRows => net_slot_rows::RANKS,
             _ => 1,
         }
     }
 
     /// Whether some wait for a rank that does not answer.
     fn has_waits_that_run_out(self) -> bool {
-        use FunctionSet::{DirectEnds, Once, SlotEnds, Slots, Words};
-        matches!(self, Slots | SlotEnds | DirectEnds | Words | Once)
+        use FunctionSet::{DirectEnds, Once, SlotEnds, Slots, SpreadsBack, WaysBack, Words};
+        matches!(self, Slots | SlotEnds | DirectEnds | Words | Once | WaysBack | SpreadsBack)
     }
 
     /// What carries rows to its other ranks, if that is a network.
     fn carrier(self) -> Option<Transport> {
         match self {
-            FunctionSet::Puts | FunctionSet::NetRings | FunctionSet::NetSlots => {
-                Some(Transport::Rdma)
+            FunctionSet::Puts
+            | FunctionSet::NetRings
+            | FunctionSet::NetSlots
+            | FunctionSet::NetSlotRows => Some(Transport::Rdma),
+            FunctionSet::CardPuts | FunctionSet::CardRings | FunctionSet::CardSlotRows => {
+                Some(Transport::Ibgda)
             }
-            FunctionSet::CardPuts | FunctionSet::CardRings => Some(Transport::Ibgda),
             _ => None,
         }
     }
@@ -286,6 +333,9 @@ impl FunctionSet {
                 (net_rings::DATA_BYTES, net_rings::COUNTERS)
             }
             FunctionSet::NetSlots => (net_slots::DATA_BYTES, net_slots::COUNTERS),
+            FunctionSet::NetSlotRows | FunctionSet::CardSlotRows => {
+                (net_slot_rows::DATA_BYTES, net_slot_rows::COUNTERS)
+            }
             _ => return plan,
         };
         Plan { network_bytes, network_counters, carrier: self.carrier(), ..plan }
@@ -307,9 +357,14 @@ impl FunctionSet {
             FunctionSet::Moves => (1, 32, moves::SHARED_BYTES, 0),
             FunctionSet::Once => (3, 64, once::SHARED_BYTES, once::WINDOW_BYTES),
             FunctionSet::Sums => (1, 32, sums::SHARED_BYTES, sums::WINDOW_BYTES),
+            FunctionSet::WaysBack => (2, 96, 0, ways_back::WINDOW_BYTES),
+            FunctionSet::SpreadsBack => (1, 96, 0, spreads_back::WINDOW_BYTES),
             FunctionSet::Puts | FunctionSet::CardPuts => (2, 64, 0, 0),
             FunctionSet::NetRings | FunctionSet::CardRings => (2, 64, 0, net_rings::WINDOW_BYTES),
             FunctionSet::NetSlots => (2, 64, 0, net_slots::WINDOW_BYTES),
+            FunctionSet::NetSlotRows | FunctionSet::CardSlotRows => {
+                (2, 64, 0, net_slot_rows::WINDOW_BYTES)
+            }
         };
         HandwrittenKernel {
             name: "Functions",
@@ -448,6 +503,26 @@ mod tests {
             (
                 FunctionSet::Slots,
                 "== warps do not agree\nin ep/slot_rows.cuh\n- if (done && key >= 0) value = agreed(key, value);\n+ \n",
+            ),
+            (
+                FunctionSet::WaysBack,
+                "== slots are filled a call early\nin ep/way_back.cuh\n- const u32 want = team_.epoch - Slots::kEpochs;\n+ const u32 want = team_.epoch - Slots::kEpochs - 1;\n",
+            ),
+            (
+                FunctionSet::SpreadsBack,
+                "== all choices are told of the first one\nin ep/spread_back.cuh\n- Out::owe(source, key + choice, quarter, quarters);\n+ Out::owe(source, key, quarter, quarters);\n",
+            ),
+            (
+                FunctionSet::DirectEnds,
+                "== rows are told before their other fields\nin ep/pull.cuh\n- store_relaxed_sys(&ready->meta, stamped(team.epoch, static_cast<u32>(meta_at / 128)));\n+ store_release_sys(&ready->rows, stamped(team.epoch, static_cast<u32>(rows_at / 128)));\n+ store_relaxed_sys(&ready->meta, stamped(team.epoch, static_cast<u32>(meta_at / 128)));\n",
+            ),
+            (
+                FunctionSet::NetSlotRows,
+                "== slots are given back a call early\nin ep/net_slot_rows.cuh\n- more = team_.epoch - *told;\n+ more = team_.epoch + 1 - *told;\n",
+            ),
+            (
+                FunctionSet::CardSlotRows,
+                "== counts are put before other lanes have written them\nin ep/slot_rows.cuh\n- __syncwarp();\n-         End::tell_closed([&](int peer) { return End::joins(peer); });\n+ End::tell_closed([&](int peer) { return End::joins(peer); });\n",
             ),
             (
                 FunctionSet::Words,

@@ -21,12 +21,8 @@ struct Args {
     ep::i64* out;
 };
 
-/// What a group has of its own, zero at first.
-struct Own {
-    ep::State state;
-    ep::u32 stop;
-    ep::u32 room[7];
-    ep::Record records[2];
+/// What a group has of its own.
+struct Own : given_up::Own {
     char* windows[2 * kPeers];
     ep::u64 unused[4];
 };
@@ -47,7 +43,7 @@ __device__ __forceinline__ Own* own_of(const ep::Group& given, int number) {
     return reinterpret_cast<Own*>(given.window + 64) + number;
 }
 
-/// Group `number`, which gives up waits at their first look around.
+/// Group `number`, of the second node.
 __device__ __forceinline__ ep::Group group_of(const ep::Group& given, int number) {
     Own* own = own_of(given, number);
     char* windows = given.window + 64 + kGroups * sizeof(Own);
@@ -55,17 +51,7 @@ __device__ __forceinline__ ep::Group group_of(const ep::Group& given, int number
         own->windows[kPeers + i] = windows + i * Rows::kSize;
     }
     __syncwarp();
-    ep::Group group = given;
-    group.windows = own->windows;
-    group.window = windows + kOwn * Rows::kSize;
-    group.state = &own->state;
-    group.stop = &own->stop;
-    group.records = own->records;
-    group.timeout_ns = 0;
-    group.record_capacity = 1;
-    group.pipeline = 70 + number;
-    group.rank = kPeers + kOwn;
-    return group;
+    return given_up::group_of(given, *own, number, own->windows, kPeers + kOwn);
 }
 
 /// What all peers announce; turns differ.
@@ -229,15 +215,22 @@ struct Few : Rows {
     static constexpr int kPeers = 21;
 };
 
-/// A row that all lanes of a warp write, once another warp is done with what was there; that one reads it.
-__device__ __forceinline__ void passes(const ep::Group& given, int warp, ep::i64* out) {
-    ep::Group group = group_of(given, warp == 0 ? 0 : 7);
-    // Behind calls of other checks.
-    constexpr ep::u32 kCall = 20;
+/// What one of three warps has of a group whose waits do not run out.
+__device__ __forceinline__ ep::Group group_of_warp(const ep::Group& given, int warp) {
+    const int number = warp == 0 ? 0 : 6 + warp;
+    ep::Group group = group_of(given, number);
     group.timeout_ns = 1ull << 62;
     group.stop = own_of(given, 11)->room + 6;
     group.rank = kOwn;
-    group.windows = own_of(given, warp == 0 ? 0 : 7)->windows + kPeers;
+    group.windows = own_of(given, number)->windows + kPeers;
+    return group;
+}
+
+/// A row that all lanes of a warp write, once another warp is done with what was there; that one reads it.
+__device__ __forceinline__ void passes(const ep::Group& given, int warp, ep::i64* out) {
+    const ep::Group group = group_of_warp(given, warp);
+    // Behind calls of other checks.
+    constexpr ep::u32 kCall = 20;
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
     if (warp == 0) {
         ep::DirectOut<Few> end(team);
@@ -384,16 +377,13 @@ __device__ __forceinline__ void awaits(const ep::Group& given, int number, int l
     __syncwarp();
 }
 
+/// Consumers that are all in one group of lanes.
+using One = Parts<21>;
+
 /// A row that two other warps pull, and that changes when both have read it.
 __device__ __forceinline__ void pull_once(const ep::Group& given, int warp, ep::i64* out) {
-    using One = Parts<21>;
-    const int number = warp == 0 ? 0 : 6 + warp;
-    ep::Group group = group_of(given, number);
+    const ep::Group group = group_of_warp(given, warp);
     constexpr ep::u32 kCall = 21;
-    group.timeout_ns = 1ull << 62;
-    group.stop = own_of(given, 11)->room + 6;
-    group.rank = kOwn;
-    group.windows = own_of(given, number)->windows + kPeers;
     ep::Team team(group, ep::Call{kCall, false, true}, 3, 0, 1, warp == 0 ? 0 : warp - 1, 2);
     ep::u32* row = reinterpret_cast<ep::u32*>(group.window + Rows::kRow);
     if (warp == 0) {
@@ -416,6 +406,26 @@ __device__ __forceinline__ void pull_once(const ep::Group& given, int warp, ep::
     }
 }
 
+/// Whoever sees where rows of a call are sees where their other fields are: two warps look at all words of 16 calls, a lane
+/// at those of a consumer.
+__device__ __forceinline__ void watch(const ep::Group& given, int warp, ep::i64* out) {
+    const ep::Group group = group_of_warp(given, warp);
+    constexpr ep::u32 kFirst = 30, kLast = 45;
+    for (ep::u32 call = kFirst; call <= kLast && warp == 0; ++call) {
+        ep::Team team(group, ep::Call{call, false, true}, 3);
+        ep::pull_offer<One>(team, 0, 128);
+    }
+    const int lane = ep::lane_index();
+    if (warp == 0 || lane >= One::kPeers) return;
+    const auto* words = reinterpret_cast<const ep::PullReady*>(group.windows[lane] + One::kReady) + kOwn;
+    ep::i64 behind = 0;
+    for (ep::u32 seen = 0; seen != kLast;) {
+        seen = ep::epoch_of(ep::load_acquire_sys(&words->rows));
+        behind += ep::epoch_of(ep::load_relaxed_sys(&words->meta)) < seen ? 1 : 0;
+    }
+    out[(warp - 1) * ep::kLanes + lane] = behind;
+}
+
 }  // namespace direct_ends
 
 extern "C" __global__ void __launch_bounds__(3 * 32)
@@ -425,6 +435,7 @@ extern "C" __global__ void __launch_bounds__(3 * 32)
     using namespace direct_ends;
     if (args.check == 5 && warp < 2) passes(args.group, warp, args.out);
     if (args.check == 10) pull_once(args.group, warp, args.out);
+    if (args.check == 11) watch(args.group, warp, args.out);
     if (warp == 0) {
         switch (args.check) {
             case 0: opens(args.group, args.out); break;

@@ -6,7 +6,7 @@ use super::{Check, Sheet, stamped};
 /// What 12 groups have of their own, and 70 windows.
 pub(super) const WINDOW_BYTES: i64 = 64 + 12 * 1344 + 70 * (64 + 70 * 32 + 70 * 3 * 16 + 192) + 64;
 
-pub(super) const CHECKS: [Check; 11] = [
+pub(super) const CHECKS: [Check; 12] = [
     ("where rows of many peers go", opens),
     ("rows of stripes to many peers", stores),
     ("room for rows", reserves),
@@ -20,6 +20,11 @@ pub(super) const CHECKS: [Check; 11] = [
     ("when many peers are told that rows are read", releases),
     ("peers that have read", awaits),
     ("a row that other warps pull", || vec![77; 64]),
+    ("other fields that come with rows", || {
+        let mut sheet = Sheet::new();
+        (0..2).for_each(|warp| sheet.put(warp * 32, [0; 21]));
+        sheet.0
+    }),
 ];
 
 const PEERS: i64 = 70;

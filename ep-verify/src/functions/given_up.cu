@@ -1,11 +1,35 @@
-// What becomes of a team whose group is its own, for the kernels of slot_ends.cu and direct_ends.cu, which it stands
-// before; see `state` in waits.rs.
+// A group of one's own, and what becomes of a team of it, for the kernels that one warp plays many ranks in: this stands
+// before slot_ends.cu, direct_ends.cu and back_slots.cu. See `state` in waits.rs.
 #include <ep/sync.cuh>
 
 namespace given_up {
 
+/// What such a group has, zero at first.
+struct Own {
+    ep::State state;
+    ep::u32 stop;
+    ep::u32 room[7];
+    ep::Record records[2];
+};
+
+/// Group `number`, of which this is a rank; it gives up waits at their first look around.
+__device__ __forceinline__ ep::Group group_of(const ep::Group& given, Own& own, int number,
+                                              char* const* windows, int rank) {
+    ep::Group group = given;
+    group.windows = windows;
+    group.window = windows[rank];
+    group.state = &own.state;
+    group.stop = &own.stop;
+    group.records = own.records;
+    group.timeout_ns = 0;
+    group.alive = ~0ull;
+    group.record_capacity = 1;
+    group.pipeline = 70 + number;
+    group.rank = rank;
+    return group;
+}
+
 /// What a team of one warp has come to; one lane's own work.
-template <class Own>
 __device__ __forceinline__ void put(ep::i64* out, const ep::Team& team, const Own& own) {
     *out++ = team.stopped ? 1 : 0;
     *out++ = own.stop;

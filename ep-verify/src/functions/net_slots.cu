@@ -1,23 +1,11 @@
-// Slots that hold one record of each source, between two nodes of two ranks: two warps read each call, of which the
-// senders are ahead. The host knows what is left in `out`; see net_slots.rs. All is one launch: a network that is
-// modelled beside kernels in a process of their own forgets behind it where it was.
+// Slots that hold one record of each source, between two nodes. The host knows what is left in `out`; see net_slots.rs.
 #include <ep/net_slots.cuh>
-#include <ep/sync.cuh>
 
 namespace net_slots {
 
-constexpr int kRanks = 4;
-constexpr int kCalls = 6;
-constexpr int kReaders = 2;
-constexpr int kWords = 4;  // of a record
-constexpr int kEach = kReaders * kCalls * kRanks * kWords;
+using namespace net_calls;
 
-struct Args {
-    ep::Group group;
-    int check;
-    ep::i64* out;
-    const ep::Net* net;
-};
+constexpr int kEach = kReaders * kCalls * kRanks * kWords;
 
 /// A channel from `kAt` of a window on, and from there in the data.
 template <ep::u64 kAt, int kFirst, bool kSkipsOwn_>
@@ -42,21 +30,10 @@ struct Channel {
     static constexpr int kCounters = kFirst;
 };
 
-__device__ __forceinline__ ep::u32* word_at(const ep::Group& group, ep::u64 at) {
-    return reinterpret_cast<ep::u32*>(group.window + at);
-}
-
-/// A word of a record to the rank that is at a place which is the same seen from either end.
-__device__ __forceinline__ ep::i64 word_of(int rank, int place, ep::u32 call, int i) {
-    return rank * 1000000ll + (place * 100ll + call) * 10 + i;
-}
-
 template <class Slots>
 inline __device__ __noinline__ void send(const Args& args, const ep::Call& call) {
-    ep::Team team(args.group, call, 3);
-    ep::NetSlotsOut<Slots> slots(team, *args.net);
-    for (team.epoch = 1; team.epoch <= kCalls; ++team.epoch) {
-        if (team.leader()) ep::store_relaxed_gpu(word_at(args.group, Slots::kBegun), team.epoch);
+    send_calls<Slots>(args, call, [&](ep::Team& team) {
+        ep::NetSlotsOut<Slots> slots(team, *args.net);
         for (int place = Slots::kSkipsOwn ? 1 : 0; place < kRanks; ++place) {
             if (!slots.reserve(args.group.rank ^ place, 0)) return;
             ep::i64* record = reinterpret_cast<ep::i64*>(slots.slot());
@@ -64,26 +41,13 @@ inline __device__ __noinline__ void send(const Args& args, const ep::Call& call)
             if (i < kWords) record[i] = word_of(args.group.rank, place, team.epoch, i);
             slots.publish();
         }
-    }
-}
-
-/// Lets time pass, more than others take to go on.
-__device__ __forceinline__ void linger() {
-    const ep::u64 first = ep::clock_ns();
-    while (ep::clock_ns() - first < 4000) {
-    }
+    });
 }
 
 template <class Slots>
 inline __device__ __noinline__ void receive(const Args& args, const ep::Call& call, int reader, ep::i64* out) {
-    ep::Team team(args.group, call, 3, reader, kReaders, 0, 1);
-    ep::NetSlotsIn<Slots> slots(team, *args.net);
-    ep::u32* met = word_at(args.group, Slots::kMet);
-    // The sender has filled the slots of all epochs, and waits for one.
-    while (ep::load_relaxed_gpu(word_at(args.group, Slots::kBegun)) < 1 + Slots::kEpochs) {
-    }
-    linger();
-    for (team.epoch = 1; team.epoch <= kCalls; ++team.epoch) {
+    read_calls<Slots>(args, call, reader, [&](ep::Team& team) {
+        ep::NetSlotsIn<Slots> slots(team, *args.net);
         slots.await();
         for (int place = Slots::kSkipsOwn ? 1 : 0; place < kRanks; ++place) {
             const int source = args.group.rank ^ place;
@@ -94,19 +58,7 @@ inline __device__ __noinline__ void receive(const Args& args, const ep::Call& ca
             }
         }
         slots.release();
-        // The calls of a rank do not overlap.
-        if (team.leader()) ep::fetch_add_acq_rel_gpu(met, 1);
-        while (ep::load_acquire_gpu(met) < team.epoch * kReaders) {
-        }
-        __syncwarp();
-    }
-}
-
-/// A number that another rank tells, once it is as high as it is at the end.
-__device__ __forceinline__ ep::i64 last(const ep::u32* word, ep::u32 value) {
-    while (ep::load_relaxed_sys(word) != value) {
-    }
-    return value;
+    });
 }
 
 /// What each rank has told, and how many readers are under way.

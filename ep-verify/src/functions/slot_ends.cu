@@ -18,12 +18,8 @@ struct Args {
     ep::i64* out;
 };
 
-/// What a group has of its own, zero at first.
-struct Own {
-    ep::State state;
-    ep::u32 stop;
-    ep::u32 room[7];
-    ep::Record records[2];
+/// What a group has of its own.
+struct Own : given_up::Own {
     ep::Presence* places[kMany];
     ep::Presence all[kMany];
     char* windows[kMany];
@@ -76,7 +72,7 @@ __device__ __forceinline__ Own* own_of(const ep::Group& given, int number) {
     return reinterpret_cast<Own*>(given.window + 64) + number;
 }
 
-/// Group `number`, of which the peers of a channel are; it gives up waits at their first look around.
+/// Group `number`, of which the peers of a channel are.
 template <class Slots>
 __device__ __forceinline__ ep::Group group_of(const ep::Group& given, int number) {
     Own* own = own_of(given, number);
@@ -86,18 +82,7 @@ __device__ __forceinline__ ep::Group group_of(const ep::Group& given, int number
     for (int i = ep::lane_index(); i < kMany; i += ep::kLanes) own->places[i] = own->all + i;
     if (ep::lane_index() == 0) own->state.presences = own->places;
     __syncwarp();
-    ep::Group group = given;
-    group.windows = own->windows;
-    group.window = given.window + Slots::kAt + kOwn * Slots::kSize;
-    group.state = &own->state;
-    group.stop = &own->stop;
-    group.records = own->records;
-    group.timeout_ns = 0;
-    group.alive = ~0ull;
-    group.record_capacity = 1;
-    group.pipeline = 70 + number;
-    group.rank = Slots::kFirst + kOwn;
-    return group;
+    return given_up::group_of(given, *own, number, own->windows, Slots::kFirst + kOwn);
 }
 
 /// One in which some ranks are left out, and another one is missed if the channel asks for that.

@@ -68,10 +68,11 @@ fn turns() -> Vec<i64> {
 }
 
 /// Four numbers of 16 bits, or two of 32, as one.
-fn packed(parts: impl Iterator<Item = u64>, bits: u32) -> i64 {
+pub(super) fn packed(parts: impl Iterator<Item = u64>, bits: u32) -> i64 {
     (0..).zip(parts).fold(0, |sum, (i, part)| sum | part << (i * bits)) as i64
 }
 
+/// The two bytes of a whole number that is small.
 fn bf16(value: i64) -> u64 {
     u64::from((value as f32).to_bits() >> 16)
 }
