@@ -11,7 +11,7 @@ constexpr int kGroups = 4;
 constexpr int kWarps = 3;
 constexpr int kRows = 832;  // begin in memory
 constexpr int kMostRow = 2224;
-constexpr int kMostFloats = 35;
+constexpr int kMostFloats = 34;
 constexpr ep::u32 kCall = 7;
 
 struct Args {

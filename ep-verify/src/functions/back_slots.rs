@@ -7,7 +7,7 @@ use super::waits::{Record, state};
 use super::{Sheet, stamped};
 
 /// What four groups have of their own, and the rows that all checks take.
-pub(super) const MEMORY_END: i64 = 64 + 4 * 512 + (832 * 8 + 1112) * 2 + (832 + 35 + 1) * 4;
+pub(super) const MEMORY_END: i64 = 64 + 4 * 512 + (832 * 8 + 1112) * 2 + (832 + 34) * 4;
 
 /// The call of most checks.
 pub(super) const CALL: i64 = 7;
@@ -56,9 +56,13 @@ pub(super) fn row(elements: i64, quarters: impl Fn(i64) -> i64) -> impl Iterator
         .map(move |word| packed((word * 4..word * 4 + 4).map(|i| rounded(quarters(i))), 16))
 }
 
-/// Floats in numbers of eight bytes.
-pub(super) fn floats(count: i64, value: impl Fn(i64) -> i64) -> impl Iterator<Item = i64> {
-    let bits = move |i| if i < count { u64::from((value(i) as f32).to_bits()) } else { 0 };
+/// Floats in numbers of eight bytes; `beside`: what the half of the last one is that no float has.
+pub(super) fn floats(
+    count: i64,
+    beside: u64,
+    value: impl Fn(i64) -> i64,
+) -> impl Iterator<Item = i64> {
+    let bits = move |i| if i < count { u64::from((value(i) as f32).to_bits()) } else { beside };
     (0..(count + 1) / 2).map(move |word| packed((word * 2..word * 2 + 2).map(&bits), 32))
 }
 

@@ -45,6 +45,11 @@ __device__ __forceinline__ void begin(const ep::Group& given) {
     group.rank = other.rank = static_cast<int>(blockIdx.x) * kWarps + warp;
     other.windows = group.windows;
     other.rank += 2 * kWarps;
+    // Another block may stop the team at the same time, or end its call.
+    if (blockIdx.x == 1 && threadIdx.x == 0) {
+        ep::store_relaxed_gpu(other.stop, 1u);
+        ep::store_relaxed_gpu(&other.state->epoch, kCall);
+    }
     ep::back_begin<Many>(group);
     ep::back_begin<Many>(other);
 }
@@ -66,21 +71,31 @@ __device__ __forceinline__ void begun(const ep::Group& given, ep::i64* out) {
     }
 }
 
-/// How often a row counts: quarters of a whole.
-__device__ __forceinline__ float factor_of(ep::i64 at) { return static_cast<float>(at % 5 * 2 + 1) * 0.25f; }
+/// How often rows count that parts are made of. In front of the first one and behind the last one there is nothing.
+struct Factors {
+    float values[8];
 
-/// A warp's share of rows that came, or of sums that are made of them.
+    __device__ __forceinline__ Factors() {
+        for (int at = 0; at < 8; ++at) values[at] = static_cast<float>(at % 5 * 2 + 1) * 0.25f;
+    }
+};
+
+/// A warp's share of rows that came, or of sums that are made of them. Behind the numbers of a row there is nothing.
 template <class S, bool kSums, class Rows, class Token>
 __device__ __forceinline__ void send(ep::Team& team, const ep::Group& given, Rows rows, Token token) {
     ep::BackOut<S> end(team);
     if constexpr (kSums) {
+        const Factors factors;
         end.template run_sums<9>(
             rows, token, [](int row, int k) { return ep::i64{part_of(row, k)}; },
-            [&](ep::i64 at) { return row_of(given, at); }, factor_of);
+            [&](ep::i64 at) { return row_of(given, at); }, [&](ep::i64 at) { return factors.values[at]; });
     } else {
-        end.template run<S::kFloats>(
-            rows, token, [&](int row) { return row_of(given, row); },
-            [&](int row) { return numbers_of(given, row); });
+        float numbers[S::kFloats > 0 ? S::kFloats : 1];
+        const auto fields = [&](int row) {
+            for (int i = 0; i < S::kFloats; ++i) numbers[i] = numbers_of(given, row)[i];
+            return static_cast<const float*>(numbers);
+        };
+        end.template run<S::kFloats>(rows, token, [&](int row) { return row_of(given, row); }, fields);
     }
 }
 
@@ -101,7 +116,7 @@ __device__ __forceinline__ int place_of(int token, int peer) {
     return place < 0 ? -1 : (token * 7 + place) % S::kTokens;
 }
 
-/// A warp's share of sums, with rows of this rank as they lie or in slots.
+/// A warp's share of sums, with rows of this rank as they lie or in slots. Behind the numbers of these rows there is nothing.
 template <class S, bool kLies>
 __device__ __forceinline__ auto add_all(const ep::Group& given, int tokens) {
     return [&given, tokens](ep::Team& team, ep::i64* out) {
@@ -122,8 +137,12 @@ __device__ __forceinline__ auto add_all(const ep::Group& given, int tokens) {
             end.store_sum(reinterpret_cast<float*>(to + 280), kField, kCount);
         };
         if constexpr (kLies) {
-            end.run(tokens, place_of<S>, [&](int row) { return row_of(given, row); },
-                    [&](int row) { return numbers_of(given, row + 1); }, body);
+            float numbers[kCount > 0 ? kCount : 1];
+            const auto fields = [&](int row) {
+                for (int i = 0; i < kCount; ++i) numbers[i] = numbers_of(given, row + 1)[i];
+                return static_cast<const float*>(numbers);
+            };
+            end.run(tokens, place_of<S>, [&](int row) { return row_of(given, row); }, fields, body);
         } else {
             end.run(tokens, place_of<S>, body);
         }
@@ -239,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(back_slots::kWarps * 32)
             case 19: stops<Few>(group, Stop{0, 1, -1, -1, true}, out, send_all<Few, false>(group)); break;
             case 20: adds<Many, true>(group, kCall, 8, 1, out); break;
             case 21: adds<Many, false>(group, kCall + 1, 8, 3, out); break;
-            case 22: adds<Few, true>(group, kCall, 9, 2, out); break;
+            case 22: adds<Few, true>(group, kCall, 9, 4, out); break;
             case 23: adds<Long, true>(group, kCall, 5, 1, out); break;
             case 24: adds<Long, true>(group, 0, 5, 2, out); break;
             case 25: adds<Long, false>(group, kCall, 5, 3, out); break;
