@@ -4,14 +4,17 @@
 mod back_slots;
 mod counts;
 mod direct_ends;
+mod lone_rings;
 mod moves;
 mod net_rings;
 mod net_slot_rows;
 mod net_slots;
 mod once;
+mod played_rings;
 mod presences;
 mod puts;
 mod rings;
+mod shared_rings;
 mod slot_ends;
 mod slots;
 mod sources;
@@ -43,6 +46,11 @@ use crate::oracle::Differences;
 const COUNTS_TEXT: &str = include_str!("functions/counts.cu");
 const DIRECT_ENDS_TEXT: &str =
     concat!(include_str!("functions/given_up.cu"), include_str!("functions/direct_ends.cu"));
+const LONE_RINGS_TEXT: &str = concat!(
+    include_str!("functions/given_up.cu"),
+    include_str!("functions/played_rings.cu"),
+    include_str!("functions/lone_rings.cu")
+);
 const MOVES_TEXT: &str = include_str!("functions/moves.cu");
 const NET_RINGS_TEXT: &str =
     concat!(include_str!("functions/ring_ends.cu"), include_str!("functions/net_rings.cu"));
@@ -56,6 +64,11 @@ const PRESENCES_TEXT: &str = include_str!("functions/presences.cu");
 const PUTS_TEXT: &str = include_str!("functions/puts.cu");
 const RINGS_TEXT: &str =
     concat!(include_str!("functions/ring_ends.cu"), include_str!("functions/rings.cu"));
+const SHARED_RINGS_TEXT: &str = concat!(
+    include_str!("functions/given_up.cu"),
+    include_str!("functions/played_rings.cu"),
+    include_str!("functions/shared_rings.cu")
+);
 const SLOT_ENDS_TEXT: &str =
     concat!(include_str!("functions/given_up.cu"), include_str!("functions/slot_ends.cu"));
 const SLOTS_TEXT: &str = include_str!("functions/slots.cu");
@@ -140,6 +153,10 @@ pub enum FunctionSet {
     Counts,
     /// Ends of rings in windows.
     Rings,
+    /// The same of many ranks.
+    LoneRings,
+    /// Ends of rings that warps share.
+    SharedRings,
     /// Slots of keys.
     Slots,
     /// Their ends among many ranks.
@@ -178,13 +195,15 @@ pub enum FunctionSet {
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 23] = [
+    pub const ALL: [FunctionSet; 25] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
         FunctionSet::Presences,
         FunctionSet::Counts,
         FunctionSet::Rings,
+        FunctionSet::LoneRings,
+        FunctionSet::SharedRings,
         FunctionSet::Slots,
         FunctionSet::SlotEnds,
         FunctionSet::DirectEnds,
@@ -213,6 +232,8 @@ impl FunctionSet {
             FunctionSet::Presences => "presences",
             FunctionSet::Counts => "counts",
             FunctionSet::Rings => "rings",
+            FunctionSet::LoneRings => "rings of many ranks",
+            FunctionSet::SharedRings => "rings that warps share",
             FunctionSet::Slots => "slots",
             FunctionSet::SlotEnds => "ends of slots",
             FunctionSet::DirectEnds => "ends of direct channels",
@@ -242,6 +263,8 @@ impl FunctionSet {
             FunctionSet::Presences => (PRESENCES_TEXT, "presences_of"),
             FunctionSet::Counts => (COUNTS_TEXT, "counts_of"),
             FunctionSet::Rings => (RINGS_TEXT, "rings_of"),
+            FunctionSet::LoneRings => (LONE_RINGS_TEXT, "lone_rings_of"),
+            FunctionSet::SharedRings => (SHARED_RINGS_TEXT, "shared_rings_of"),
             FunctionSet::Slots => (SLOTS_TEXT, "slots_of"),
             FunctionSet::SlotEnds => (SLOT_ENDS_TEXT, "slot_ends_of"),
             FunctionSet::DirectEnds => (DIRECT_ENDS_TEXT, "direct_ends_of"),
@@ -270,6 +293,8 @@ impl FunctionSet {
             FunctionSet::Presences => &presences::CHECKS,
             FunctionSet::Counts => &counts::CHECKS,
             FunctionSet::Rings => &rings::CHECKS,
+            FunctionSet::LoneRings => &lone_rings::CHECKS,
+            FunctionSet::SharedRings => &shared_rings::CHECKS,
             FunctionSet::Slots => &slots::CHECKS,
             FunctionSet::SlotEnds => &slot_ends::CHECKS,
             FunctionSet::DirectEnds => &direct_ends::CHECKS,
@@ -292,6 +317,7 @@ impl FunctionSet {
         match self {
             FunctionSet::Waits | FunctionSet::Presences => 2,
             FunctionSet::Rings => rings::RANKS,
+            FunctionSet::SharedRings => shared_rings::RANKS,
             FunctionSet::Slots => slots::RANKS,
             FunctionSet::Words => words::RANKS,
             FunctionSet::WaysBack => ways_back::RANKS,
@@ -306,8 +332,19 @@ impl FunctionSet {
 
     /// Whether some wait for a rank that does not answer.
     fn has_waits_that_run_out(self) -> bool {
-        use FunctionSet::{DirectEnds, Once, SlotEnds, Slots, SpreadsBack, WaysBack, Words};
-        matches!(self, Slots | SlotEnds | DirectEnds | Words | Once | WaysBack | SpreadsBack)
+        use FunctionSet::*;
+        matches!(
+            self,
+            Slots
+                | SlotEnds
+                | DirectEnds
+                | Words
+                | Once
+                | WaysBack
+                | SpreadsBack
+                | LoneRings
+                | SharedRings
+        )
     }
 
     /// What carries rows to its other ranks, if that is a network.
@@ -349,6 +386,10 @@ impl FunctionSet {
             FunctionSet::Presences => (2, 64, 0, presences::WINDOW_BYTES),
             FunctionSet::Counts => (2, 64, counts::SHARED_BYTES, counts::WINDOW_BYTES),
             FunctionSet::Rings => (2, 160, 0, rings::WINDOW_BYTES),
+            FunctionSet::LoneRings => (1, 32, lone_rings::SHARED_BYTES, lone_rings::WINDOW_BYTES),
+            FunctionSet::SharedRings => {
+                (2, 128, shared_rings::SHARED_BYTES, shared_rings::WINDOW_BYTES)
+            }
             FunctionSet::Slots => (2, 64, 0, slots::WINDOW_BYTES),
             FunctionSet::DirectEnds => (1, 96, 0, direct_ends::WINDOW_BYTES),
             FunctionSet::SlotEnds => (1, 32, 0, slot_ends::WINDOW_BYTES),
@@ -468,76 +509,83 @@ mod tests {
         }
     }
 
+    /// Bugs, and a set that shows each.
+    const BUGS: [(FunctionSet, &str); 18] = [
+        (FunctionSet::Values, "== counts to 65\nin ep/compute.cuh\n- index < 64\n+ index <= 64\n"),
+        (
+            FunctionSet::Warps,
+            "== one more\nin ep/messages.cuh\n- for (; at < last;\n+ for (; at <= last;\n",
+        ),
+        (
+            FunctionSet::Presences,
+            "== nobody learns who is absent\nin ep/presence.cuh\n- if (watch.absent) miss(group, site.peer);\n+ \n",
+        ),
+        (
+            FunctionSet::Rings,
+            "== a slot is filled a message early\nin ep/rings.cuh\n- End::of(moved_, ring) + 1 - Ring::kDepth\n+ End::of(moved_, ring) - Ring::kDepth\n",
+        ),
+        (
+            FunctionSet::NetRings,
+            "== each reader gives a chunk back\nin ep/net_rings.cuh\n- if (is_last(ring, chunk % kChunks)) free\n+ free\n",
+        ),
+        (
+            FunctionSet::NetSlots,
+            "== a slot is filled a call early\nin ep/net_slots.cuh\n- const u32 want = team_.epoch - Slots::kEpochs;\n+ const u32 want = team_.epoch - Slots::kEpochs - 1;\n",
+        ),
+        (
+            FunctionSet::CardRings,
+            "== the rest of a stripe is kept\nin ep/net_rings.cuh\n- kChunks) ? rest : 0;\n+ kChunks) ? 0 : 0;\n",
+        ),
+        (
+            FunctionSet::Slots,
+            "== warps do not agree\nin ep/slot_rows.cuh\n- if (done && key >= 0) value = agreed(key, value);\n+ \n",
+        ),
+        (
+            FunctionSet::WaysBack,
+            "== slots are filled a call early\nin ep/way_back.cuh\n- const u32 want = team_.epoch - Slots::kEpochs;\n+ const u32 want = team_.epoch - Slots::kEpochs - 1;\n",
+        ),
+        (
+            FunctionSet::SpreadsBack,
+            "== all choices are told of the first one\nin ep/spread_back.cuh\n- Out::owe(source, key + choice, quarter, quarters);\n+ Out::owe(source, key, quarter, quarters);\n",
+        ),
+        (
+            FunctionSet::DirectEnds,
+            "== rows are told before their other fields\nin ep/pull.cuh\n- store_relaxed_sys(&ready->meta, stamped(team.epoch, static_cast<u32>(meta_at / 128)));\n+ store_release_sys(&ready->rows, stamped(team.epoch, static_cast<u32>(rows_at / 128)));\n+ store_relaxed_sys(&ready->meta, stamped(team.epoch, static_cast<u32>(meta_at / 128)));\n",
+        ),
+        (
+            FunctionSet::NetSlotRows,
+            "== slots are given back a call early\nin ep/net_slot_rows.cuh\n- more = team_.epoch - *told;\n+ more = team_.epoch + 1 - *told;\n",
+        ),
+        (
+            FunctionSet::CardSlotRows,
+            "== counts are put before other lanes have written them\nin ep/slot_rows.cuh\n- __syncwarp();\n-         End::tell_closed([&](int peer) { return End::joins(peer); });\n+ End::tell_closed([&](int peer) { return End::joins(peer); });\n",
+        ),
+        (
+            FunctionSet::LoneRings,
+            "== rings of both groups of lanes are counted\nin ep/ends.cuh\n- if (g == ring / kLanes && keeps(ring)) ++moved_[g];\n+ if (keeps(ring)) ++moved_[g];\n",
+        ),
+        (
+            FunctionSet::SharedRings,
+            "== rows are given back before all lanes have read them\nin ep/ring.cuh\n-     __device__ __forceinline__ void done(const i32 (&positions)[kGroups]) {\n-         __syncwarp();\n+     __device__ __forceinline__ void done(const i32 (&positions)[kGroups]) {\n",
+        ),
+        (
+            FunctionSet::Words,
+            "== a word is not waited for\nin ep/slots.cuh\n- next += come ? kSharing : 0;\n+ next += kSharing;\n",
+        ),
+        (
+            FunctionSet::Puts,
+            "== not drained\nin ep/net.cuh\n- wait_counter(team_, site(Waiting::kDrained, end_), done);\n+ \n",
+        ),
+        (
+            FunctionSet::CardPuts,
+            "== not drained\nin ep/ibgda.cuh\n- if (!reached(seen, want)) return false;\n+ return true;\n",
+        ),
+    ];
+
     #[test]
     fn a_bug_is_found() {
         let Some(programs) = programs() else { return };
-        let bugs = [
-            (
-                FunctionSet::Values,
-                "== counts to 65\nin ep/compute.cuh\n- index < 64\n+ index <= 64\n",
-            ),
-            (
-                FunctionSet::Warps,
-                "== one more\nin ep/messages.cuh\n- for (; at < last;\n+ for (; at <= last;\n",
-            ),
-            (
-                FunctionSet::Presences,
-                "== nobody learns who is absent\nin ep/presence.cuh\n- if (watch.absent) miss(group, site.peer);\n+ \n",
-            ),
-            (
-                FunctionSet::Rings,
-                "== a slot is filled a message early\nin ep/rings.cuh\n- End::of(moved_, ring) + 1 - Ring::kDepth\n+ End::of(moved_, ring) - Ring::kDepth\n",
-            ),
-            (
-                FunctionSet::NetRings,
-                "== each reader gives a chunk back\nin ep/net_rings.cuh\n- if (is_last(ring, chunk % kChunks)) free\n+ free\n",
-            ),
-            (
-                FunctionSet::NetSlots,
-                "== a slot is filled a call early\nin ep/net_slots.cuh\n- const u32 want = team_.epoch - Slots::kEpochs;\n+ const u32 want = team_.epoch - Slots::kEpochs - 1;\n",
-            ),
-            (
-                FunctionSet::CardRings,
-                "== the rest of a stripe is kept\nin ep/net_rings.cuh\n- kChunks) ? rest : 0;\n+ kChunks) ? 0 : 0;\n",
-            ),
-            (
-                FunctionSet::Slots,
-                "== warps do not agree\nin ep/slot_rows.cuh\n- if (done && key >= 0) value = agreed(key, value);\n+ \n",
-            ),
-            (
-                FunctionSet::WaysBack,
-                "== slots are filled a call early\nin ep/way_back.cuh\n- const u32 want = team_.epoch - Slots::kEpochs;\n+ const u32 want = team_.epoch - Slots::kEpochs - 1;\n",
-            ),
-            (
-                FunctionSet::SpreadsBack,
-                "== all choices are told of the first one\nin ep/spread_back.cuh\n- Out::owe(source, key + choice, quarter, quarters);\n+ Out::owe(source, key, quarter, quarters);\n",
-            ),
-            (
-                FunctionSet::DirectEnds,
-                "== rows are told before their other fields\nin ep/pull.cuh\n- store_relaxed_sys(&ready->meta, stamped(team.epoch, static_cast<u32>(meta_at / 128)));\n+ store_release_sys(&ready->rows, stamped(team.epoch, static_cast<u32>(rows_at / 128)));\n+ store_relaxed_sys(&ready->meta, stamped(team.epoch, static_cast<u32>(meta_at / 128)));\n",
-            ),
-            (
-                FunctionSet::NetSlotRows,
-                "== slots are given back a call early\nin ep/net_slot_rows.cuh\n- more = team_.epoch - *told;\n+ more = team_.epoch + 1 - *told;\n",
-            ),
-            (
-                FunctionSet::CardSlotRows,
-                "== counts are put before other lanes have written them\nin ep/slot_rows.cuh\n- __syncwarp();\n-         End::tell_closed([&](int peer) { return End::joins(peer); });\n+ End::tell_closed([&](int peer) { return End::joins(peer); });\n",
-            ),
-            (
-                FunctionSet::Words,
-                "== a word is not waited for\nin ep/slots.cuh\n- next += come ? kSharing : 0;\n+ next += kSharing;\n",
-            ),
-            (
-                FunctionSet::Puts,
-                "== not drained\nin ep/net.cuh\n- wait_counter(team_, site(Waiting::kDrained, end_), done);\n+ \n",
-            ),
-            (
-                FunctionSet::CardPuts,
-                "== not drained\nin ep/ibgda.cuh\n- if (!reached(seen, want)) return false;\n+ return true;\n",
-            ),
-        ];
-        for (which, bug) in bugs {
+        for (which, bug) in BUGS {
             let bug = Mutant::parse(bug).unwrap().remove(0);
             let found = found(&programs.planted(&bug), Build::Checked, which);
             assert!(!found.is_ok_and(|found| found.is_good()), "{which:?}");

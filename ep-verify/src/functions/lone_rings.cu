@@ -1,0 +1,243 @@
+// Ends of rings that one warp has alone, among many ranks that it plays: what it tells of each ring and keeps of it, and what
+// it waits for in vain. The host knows what each check leaves in `out`; see lone_rings.rs, which has the checks in the same
+// order.
+#include <ep/rings.cuh>
+
+namespace lone_rings {
+
+using namespace played_rings;
+
+using R = Role<true>;
+
+struct Smem {
+    ep::MoverSmem<R> mover;
+};
+
+/// The rings that are served: of all ranks but two.
+constexpr ep::Peers kServed{1, kMany, 20};
+
+/// How many messages a ring has.
+__device__ __forceinline__ int messages(int peer) {
+    return peer >= kServed.begin && peer != kServed.skip ? peer % 4 : 0;
+}
+
+/// What each peer is told, in a word of its own, and what is kept of its ring.
+__device__ __forceinline__ void dump(const ep::Group& group, ep::u64 told, ep::u64 kept, ep::i64* out) {
+    __syncwarp();
+    for (int i = ep::lane_index(); i < kMany; i += ep::kLanes) {
+        out[i] = word_at(group, i, told, kStripe, kSelf);
+        out[40 + i] = word_at(group, kSelf, kept, kStripes + kStripe, i);
+        out[80 + i] = word_at(group, i, Many::kRetired, kStripe, kSelf);
+    }
+    __syncwarp();
+}
+
+/// What becomes of a team.
+__device__ __forceinline__ void end(const ep::Team& team, ep::i64* out) {
+    if (team.lane == 7) given_up::put(out, team, *reinterpret_cast<const Own*>(team.group.state));
+}
+
+/// The header of a ring at its other end.
+__device__ __forceinline__ const ep::u64* told_to(const ep::Group& group, int peer) {
+    const int ring = static_cast<int>(kCall & 1) * Many::kRings + kStripe * kMany + kSelf;
+    return reinterpret_cast<const ep::u64*>(group.windows[peer] + Many::kHeader) + ring * 2;
+}
+
+/// Sends messages of all rings, in turn: each is told of at once, or when the mover has stored its row.
+inline __device__ __noinline__ void sends(const ep::Group& given, Smem& smem, bool moves, ep::i64* out) {
+    const ep::Group group = play(given, 64);
+    ep::Team team(group, ep::Call{kCall, false, true}, 3);
+    ep::Mover<R> mover(smem.mover, team);
+    mover.fence_global();
+    ep::RingsOut<Many> rings(team);
+    rings.open(kStripe, kServed);
+    rings.announce(2, 0, 70), rings.announce(34, 1, 71);
+    for (int turn = 0; turn < 3; ++turn) {
+        for (int peer = 0; peer < kMany; ++peer) {
+            if (turn >= messages(peer)) continue;
+            const bool has_room = rings.has_room(peer), is_free = rings.reserve(peer);
+            const int position = rings.position(peer);
+            const ep::i64 at = rings.slot(peer) - group.windows[peer];
+            ep::i64* one = out + 400 + (turn * kMany + peer) * 2;
+            if (team.lane == 3) one[0] = position * 4 + (has_room ? 2 : 0) + (is_free ? 1 : 0), one[1] = at;
+            if (moves) {
+                mover.row(nullptr, group.windows[0]);
+                rings.publish_after(peer, mover.rows_begun());
+            } else {
+                rings.publish(peer);
+            }
+        }
+        rings.tell(mover);
+        dump(group, Many::kTail, Many::kSent, out + turn * 120);
+    }
+    ep::settle(mover, rings);
+    rings.close();
+    mover.finish();
+    dump(group, Many::kTail, Many::kSent, out + 1000);
+    end(team, out + 1200);
+    if (team.lane != 3) return;
+    for (int i = 0; i < 2; ++i) {
+        out[1220 + i] = static_cast<ep::i64>(told_to(group, 2)[i]);
+        out[1222 + i] = static_cast<ep::i64>(told_to(group, 34)[i]);
+        out[1224 + i] = static_cast<ep::i64>(told_to(group, 3)[i]);
+    }
+}
+
+/// Takes them: each is given back at once, or when the mover has loaded its row.
+inline __device__ __noinline__ void takes(const ep::Group& given, Smem& smem, bool moves, ep::i64* out) {
+    const ep::Group group = play(given, 64);
+    ep::Team team(group, ep::Call{kCall, false, true}, 3);
+    ep::Mover<R> mover(smem.mover, team);
+    mover.fence_global();
+    ep::RingsIn<Many> rings(team);
+    rings.open(kStripe, kServed);
+    for (int turn = 0; turn < 3; ++turn) {
+        for (int peer = 0; peer < kMany; ++peer) {
+            if (turn >= messages(peer)) continue;
+            const bool has_message = rings.has_message(peer), is_there = rings.arrived(peer);
+            const int position = rings.taken(peer);
+            const ep::i64 at = rings.slot(peer) - group.window;
+            ep::i64* one = out + 400 + (turn * kMany + peer) * 2;
+            if (team.lane == 3) one[0] = position * 4 + (has_message ? 2 : 0) + (is_there ? 1 : 0), one[1] = at;
+            if (moves) {
+                mover.row(nullptr, group.windows[0]);
+                rings.release_after(peer, mover.rows_begun());
+            } else {
+                rings.release(peer);
+            }
+        }
+        rings.tell(mover);
+        dump(group, Many::kHead, Many::kTaken, out + turn * 120);
+    }
+    ep::settle(mover, rings);
+    rings.close();
+    mover.finish();
+    dump(group, Many::kHead, Many::kTaken, out + 1000);
+    end(team, out + 1200);
+}
+
+/// Takes them in turn, as many as headers say.
+inline __device__ __noinline__ void takes_in_turn(const ep::Group& given, ep::i64* out) {
+    const ep::Group group = play(given, 64);
+    for (int i = ep::lane_index(); i < kMany; i += ep::kLanes) {
+        header_of(group, i, 1) = ep::stamped(kCall, static_cast<ep::u32>(messages(i)));
+    }
+    __syncwarp();
+    ep::Team team(group, ep::Call{kCall, false, true}, 3);
+    ep::RingsIn<Many> rings(team);
+    rings.open(kStripe, kServed);
+    int count = 0;
+    for (int ring; (ring = rings.next(1)) >= 0; ++count) {
+        if (team.lane == 3) out[200 + count] = ring;
+        rings.release(ring);
+    }
+    rings.close();
+    dump(group, Many::kHead, Many::kTaken, out);
+    if (team.lane == 3) out[180] = count;
+    end(team, out + 160);
+}
+
+/// Takes them by their positions: two messages of each ring that has as many, one of others.
+inline __device__ __noinline__ void finds(const ep::Group& given, ep::i64* out) {
+    const ep::Group group = play(given, 64);
+    ep::Team team(group, ep::Call{kCall, false, true}, 3);
+    ep::RingsIn<Many> rings(team);
+    rings.open(kStripe, kServed);
+    rings.wait_ready();
+    for (int turn = 0; turn < 3; ++turn) {
+        ep::i32 positions[2];
+        for (int g = 0; g < 2; ++g) {
+            const int peer = g * ep::kLanes + team.lane, all = peer < kMany ? messages(peer) : 0;
+            positions[g] = turn < all ? turn : -1 - all;
+        }
+        const bool are_there = rings.arrived(positions, true);
+        for (int g = 0; g < 2; ++g) {
+            const int peer = g * ep::kLanes + team.lane;
+            if (peer >= kMany || positions[g] < 0) continue;
+            ep::i64* one = out + 400 + (turn * kMany + peer) * 2;
+            one[0] = rings.row(g, positions[g]) - group.window;
+            one[1] = rings.meta(g, positions[g]) - group.window + (are_there ? 0 : 1);
+        }
+        rings.done(positions);
+        dump(group, Many::kHead, Many::kTaken, out + turn * 120);
+    }
+    rings.close();
+    dump(group, Many::kHead, Many::kTaken, out + 1000);
+    end(team, out + 1200);
+}
+
+/// What is waited for in vain, of one ring or of all.
+enum class Vain { kAnnounce, kRoom, kHeader, kMessage, kPosition, kAny };
+
+template <Vain kWhat>
+inline __device__ __noinline__ void waits(const ep::Group& given, ep::i64* out) {
+    constexpr int kLate = 34;
+    const ep::Group group = play(given, 64);
+    if (ep::lane_index() == 0) {
+        if (kWhat == Vain::kAnnounce) word_at(group, kSelf, Many::kRetired, kStripe, kLate) = kCall - 3;
+        if (kWhat == Vain::kHeader) header_of(group, kLate, 1) = ep::stamped(kCall - 2, 1);
+        if (kWhat == Vain::kPosition) word_at(group, kSelf, Many::kTail, kStripe, kLate) = kBase + 1;
+        for (int i = 0; i < kMany && kWhat == Vain::kAny; ++i) word_at(group, kSelf, Many::kTail, kStripe, i) = kBase;
+    }
+    __syncwarp();
+    ep::Team team(group, ep::Call{kCall, false, true}, 3);
+    int found = 0;
+    if constexpr (kWhat == Vain::kAnnounce || kWhat == Vain::kRoom) {
+        ep::RingsOut<Many> rings(team);
+        rings.open(kStripe, kServed);
+        if (kWhat == Vain::kAnnounce) rings.announce(kLate, 1, 5);
+        for (int i = 0; i < 4 && kWhat == Vain::kRoom; ++i) {
+            const bool has_room = rings.has_room(kLate);
+            found = found * 4 + (has_room ? 2 : 0) + (rings.reserve(kLate) ? 1 : 0);
+            rings.publish(kLate);
+        }
+        rings.close();
+        dump(group, Many::kTail, Many::kSent, out + 40);
+        if (team.lane == 7) out[39] = static_cast<ep::i64>(told_to(group, kLate)[1]);
+    } else {
+        ep::RingsIn<Many> rings(team);
+        rings.open(kStripe, kServed);
+        if (kWhat == Vain::kHeader) found = rings.header(kLate, 1);
+        for (int i = 0; i < 4 && kWhat == Vain::kMessage; ++i) {
+            const bool has_message = rings.has_message(kLate);
+            found = found * 4 + (has_message ? 2 : 0) + (rings.arrived(kLate) ? 1 : 0);
+            rings.release(kLate);
+        }
+        const ep::i32 positions[2] = {-1, team.lane == 2 ? 1 : -1};
+        if (kWhat == Vain::kPosition) {
+            found = rings.arrived(positions, true) ? 1 : 0;
+            rings.done(positions);
+        }
+        if (kWhat == Vain::kAny) found = rings.next(1);
+        rings.close();
+        dump(group, Many::kHead, Many::kTaken, out + 40);
+    }
+    if (team.lane == 7) out[20] = found;
+    end(team, out);
+}
+
+}  // namespace lone_rings
+
+extern "C" __global__ void __launch_bounds__(32) lone_rings_of(const __grid_constant__ played_rings::Args args) {
+    using namespace lone_rings;
+    EP_SHARED(Smem, smem);
+    const ep::Call call = ep::enter(args.group);
+    const auto& group = args.group;
+    ep::i64* out = args.out;
+    switch (args.check) {
+        case 0: sends(group, smem, false, out); break;
+        case 1: sends(group, smem, true, out); break;
+        case 2: takes(group, smem, false, out); break;
+        case 3: takes(group, smem, true, out); break;
+        case 4: takes_in_turn(group, out); break;
+        case 5: finds(group, out); break;
+        case 6: waits<Vain::kAnnounce>(group, out); break;
+        case 7: waits<Vain::kRoom>(group, out); break;
+        case 8: waits<Vain::kHeader>(group, out); break;
+        case 9: waits<Vain::kMessage>(group, out); break;
+        case 10: waits<Vain::kPosition>(group, out); break;
+        case 11: waits<Vain::kAny>(group, out); break;
+        default: break;
+    }
+    ep::leave(args.group, call);
+}
