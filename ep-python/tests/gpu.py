@@ -3,8 +3,9 @@
 Where there is one, both ranks share it, and its times say nothing.
 
 It runs the tests of `torch_calls`, `torch_callers` and `torch_refs` there, and then: rows at full size, graphs whose
-token counts change, streams and events, times of kernels, few tokens by phases and in a graph of many layers, a layer
-that is trained, a rank that dies, buffers that come and go, what a call costs the host, and 4 ranks on 2 nodes.
+token counts change, streams and events, times of kernels, few tokens by phases, in a graph of many layers and beside
+who makes their rows, a layer that is trained, a rank that dies, buffers that come and go, what calls cost the host and
+take in a row, and 4 ranks on 2 nodes.
 """
 
 from __future__ import annotations
@@ -238,6 +239,73 @@ def few_tokens(rank: int, ranks: int) -> None:
             assert not used or calc_diff(out[layer][:used], wanted) < 1e-5, (used, layer)
 
 
+def words(rank: int, ranks: int) -> None:
+    """Rows that a combine sends while another stream still makes others, and words of what a dispatch has packed."""
+    low = epforge.LowLatency(
+        epforge.Group.from_torch(timeout=10), tokens=128, hidden=HIDDEN, topk=TOPK, experts=EXPERTS
+    )
+    beside, current = torch.cuda.Stream(), torch.cuda.current_stream()
+    for turn in range(24):
+        x, ids, weights = drawn(128 - turn - rank)
+        tiles = torch.zeros(low.local_experts, low.tiles, dtype=torch.int32)
+        parts = torch.zeros(low.local_experts, dtype=torch.int32)
+        packed = low.dispatch(x, ids, arrived_rows=tiles, arrived_parts=parts)
+        assert torch.equal(tiles.sum(1), packed.counts) and (parts == low.parts).all()
+        name, done = ("expert_done", parts) if turn % 2 else ("tile_done", tiles)
+        rows = torch.full_like(packed.x, float("nan"))
+        beside.wait_stream(current)
+        # Kernels are loaded by their first launch, which waits for all that run.
+        made_beside(beside, rows, packed.x, done)
+        current.wait_stream(beside)
+        rows.fill_(float("nan"))
+        done.zero_()
+        beside.wait_stream(current)
+        sums = low.combine(rows, packed, weights, sms=4, done_at=2, **{name: done})
+        made_beside(beside, rows, packed.x, done)
+        current.wait_stream(beside)
+        assert calc_diff(sums.x, x.float() * weights.sum(1, keepdim=True)) < 1e-5, (turn, name)
+    low.group.sync()
+
+
+def made_beside(stream: torch.cuda.Stream, rows: torch.Tensor, of: torch.Tensor, done: torch.Tensor) -> None:
+    """Rows of one expert after another on another stream, each of which it tells by raising words twice."""
+    with torch.cuda.stream(stream):
+        done += 1
+        torch.cuda._sleep(100_000)
+        for expert in torch.randperm(len(rows), device="cpu").tolist():
+            rows[expert] = of[expert]
+            done[expert] += 1
+
+
+def in_a_row(rank: int, ranks: int) -> None:
+    """Calls of 128 tokens one after another: what they take from Python, whatever binds them."""
+    buffer = made(128, weights=False)
+    x, ids, _ = drawn(128)
+
+    def time_of(call: Any, calls: int = 400) -> float:
+        for _ in range(20):
+            call()
+        torch.cuda.synchronize()
+        dist.barrier()
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        for _ in range(calls):
+            call()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - begun) / calls * 1e6
+
+    torch.set_default_device(None)
+    there = time_of(lambda: buffer.dispatch(x, ids))
+    received, handle = buffer.dispatch(x, ids)
+    rows = received.x.clone()
+    del received
+    back = time_of(lambda: buffer.combine(rows, handle))
+    torch.set_default_device(x.device)
+    assert torch.equal(buffer.combine(rows, handle).x, added(x, ids, ranks))
+    if rank == 0:
+        print(f"128 tokens in a row: dispatch {there:.1f} us, combine {back:.1f} us", flush=True)
+
+
 def host_time(rank: int, ranks: int) -> None:
     """What a call costs the host, while the GPU has other work."""
     buffer = made(128, weights=False)
@@ -403,6 +471,8 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int, only: str
         (behind_an_event,),
         (kernel_times,),
         (few_tokens,),
+        (words,),
+        (in_a_row,),
         (host_time,),
         (torch_calls.legacy_in_processes,),
         (torch_calls.low_latency_in_processes,),

@@ -13,7 +13,11 @@ use crate::plan_text::aligned;
 use crate::results::{Timed, read};
 
 /// Results of few tokens, a file for each machine.
-const KEPT: [&str; 1] = [include_str!("../../results/h200-x2-decode.jsonl")];
+const KEPT: [&str; 3] = [
+    include_str!("../../results/h200-x2-decode.jsonl"),
+    include_str!("../../results/h100-x1-decode.jsonl"),
+    include_str!("../../results/h100-x2-decode.jsonl"),
+];
 
 /// Times of one pipeline, of one shape and with one number of SMs: at least one.
 pub(super) struct Measured {

@@ -4,6 +4,7 @@
 #include <ep/direct.cuh>
 #include <ep/places.cuh>
 #include <ep/sync.cuh>
+#include <ep/words.cuh>
 
 namespace waits {
 
@@ -497,6 +498,37 @@ __device__ __forceinline__ void cleared(Smem& smem, ep::i64* out) {
     for (int i = thread; i < 210; i += 64) out[i] = static_cast<ep::i64>(words[i]);
 }
 
+/// A kernel that hears of what another one writes while both run, and then waits for what nobody tells.
+__device__ __forceinline__ void kernels(const ep::Group& given, const ep::Call& call, int block,
+                                        ep::i64* out) {
+    const int lane = ep::lane_index();
+    Own* own = own_of(given, given.rank, 19);
+    ep::i32* word = reinterpret_cast<ep::i32*>(own->room);
+    ep::u32* rows = own->room + 1;
+    const ep::Group group = group_of(given, 19, kNever);
+    ep::Team team(group, call, 3, 0, 1, 0, 1);
+    if (block == 0) {
+        for (int turn = 0; turn < 2; ++turn) {
+            if (lane < 3) rows[turn * 3 + lane] = 40 + turn * 10 + lane;
+            ep::raise_word(team, word);
+        }
+        team.stopped = true;
+        ep::raise_word(team, word);
+        return;
+    }
+    for (int turn = 0; turn < 2; ++turn) {
+        const bool there = ep::await_word(team, word, turn + 1, 6);
+        out[turn * 32 + lane] = there ? rows[turn * 3 + (lane + 1) % 3] : 0;
+    }
+    out[64 + lane] = ep::await_word(team, word, -1, 6) ? 1 : 0;
+    const ep::Group hurried = group_of(given, 19, 0);
+    ep::Team late(hurried, call, 3, 0, 1, 0, 1);
+    out[96 + lane] = ep::await_word(late, word, 3, 6) ? 1 : 0;
+    out[128 + lane] = late.stopped ? 1 : 0;
+    out[160 + lane] = ep::await_word(late, word, 2, 6) ? 1 : 0;
+    if (lane == 3) put(out + 200, *own);
+}
+
 }  // namespace waits
 
 extern "C" __global__ void __launch_bounds__(waits::kWarps * 32)
@@ -530,6 +562,7 @@ extern "C" __global__ void __launch_bounds__(waits::kWarps * 32)
             case 12: waits::words(args.group, call, block, out); break;
             case 15: if (block == 0) waits::all_cuts(team, out); break;
             case 16: if (block == 0) waits::offers(smem, args.group, call, out); break;
+            case 17: waits::kernels(args.group, call, block, out); break;
             default: break;
         }
     }

@@ -9,7 +9,7 @@ pub(super) const SHARED_BYTES: i64 = 70 * 24 + 16;
 /// claims.
 pub(super) const WINDOW_BYTES: i64 = 64 + 38 * 320 + 32 * (32 + 8) + 64;
 
-pub(super) const CHECKS: [Check; 17] = [
+pub(super) const CHECKS: [Check; 18] = [
     ("units of a first call", units),
     ("units of a second call", units),
     ("units of a third call", units),
@@ -27,6 +27,7 @@ pub(super) const CHECKS: [Check; 17] = [
     ("a warp that leaves late", late),
     ("units of direct channels", cuts),
     ("room of receivers", offers),
+    ("words of another kernel", kernels),
 ];
 
 /// What a group has of its own: its state and stop word, and its records.
@@ -447,6 +448,33 @@ fn told() -> Vec<i64> {
     let mut sheet = Sheet::new();
     sheet.put(0, record.words(7));
     sheet.set(20, -7);
+    sheet.0
+}
+
+fn kernels() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    for lane in 0..32 {
+        let next = (lane as i64 + 1) % 3;
+        sheet.set(lane, 40 + next);
+        sheet.set(32 + lane, 50 + next);
+        sheet.set(64 + lane, 1);
+        sheet.set(96 + lane, 0);
+        sheet.set(128 + lane, 1);
+        sheet.set(160 + lane, 0);
+    }
+    let record = Record {
+        pipeline: 89,
+        role: 3,
+        channel: 6,
+        kind: 13,
+        expired: 1,
+        stripe: -1,
+        peer: -1,
+        want: 3,
+        seen: 2,
+        block: 1,
+    };
+    sheet.put(200, Own::gave_up(18, record).numbers());
     sheet.0
 }
 
