@@ -40,6 +40,8 @@ struct Offer {
 struct Smem {
     ep::Sequence sequences[70];
     ep::MoverSmem<Offer> mover;
+    alignas(16) ep::u32 row[4];
+    ep::u64 full;
 };
 
 /// What a group has of its own in a check, zero at first.
@@ -499,17 +501,23 @@ __device__ __forceinline__ void cleared(Smem& smem, ep::i64* out) {
 }
 
 /// A kernel that hears of what another one writes while both run, and then waits for what nobody tells.
-__device__ __forceinline__ void kernels(const ep::Group& given, const ep::Call& call, int block,
-                                        ep::i64* out) {
+__device__ __forceinline__ void kernels(Smem& smem, const ep::Group& given, const ep::Call& call,
+                                        int block, ep::i64* out) {
     const int lane = ep::lane_index();
     Own* own = own_of(given, given.rank, 19);
     ep::i32* word = reinterpret_cast<ep::i32*>(own->room);
     ep::u32* rows = own->room + 1;
+    // Behind the records that the group has room for.
+    ep::u32* whole = reinterpret_cast<ep::u32*>(own->records + 3);
     const ep::Group group = group_of(given, 19, kNever);
     ep::Team team(group, call, 3, 0, 1, 0, 1);
     if (block == 0) {
         for (int turn = 0; turn < 2; ++turn) {
+            // Not before the first turn has been heard of.
+            while (turn == 1 && ep::load_relaxed_gpu(whole + 4) == 0) {
+            }
             if (lane < 3) rows[turn * 3 + lane] = 40 + turn * 10 + lane;
+            if (lane < 2) whole[turn * 2 + lane] = 60 + turn * 10 + lane;
             ep::raise_word(team, word);
         }
         team.stopped = true;
@@ -519,7 +527,19 @@ __device__ __forceinline__ void kernels(const ep::Group& given, const ep::Call& 
     for (int turn = 0; turn < 2; ++turn) {
         const bool there = ep::await_word(team, word, turn + 1, 6);
         out[turn * 32 + lane] = there ? rows[turn * 3 + (lane + 1) % 3] : 0;
+        if (team.leader()) ep::store_relaxed_gpu(whole + 4, 1u);
     }
+    // By a bulk copy, too.
+    if (team.leader()) {
+        ep::mbarrier_init(&smem.full, 1);
+        ep::fence_mbarrier_init();
+        ep::mbarrier_arrive_expect(&smem.full, sizeof(smem.row));
+        ep::tma_load(smem.row, whole, sizeof(smem.row), &smem.full);
+        while (!ep::mbarrier_try_wait(&smem.full, 0)) {
+        }
+        for (int i = 0; i < 4; ++i) out[192 + i] = smem.row[i];
+    }
+    __syncwarp();
     out[64 + lane] = ep::await_word(team, word, -1, 6) ? 1 : 0;
     const ep::Group hurried = group_of(given, 19, 0);
     ep::Team late(hurried, call, 3, 0, 1, 0, 1);
@@ -562,7 +582,7 @@ extern "C" __global__ void __launch_bounds__(waits::kWarps * 32)
             case 12: waits::words(args.group, call, block, out); break;
             case 15: if (block == 0) waits::all_cuts(team, out); break;
             case 16: if (block == 0) waits::offers(smem, args.group, call, out); break;
-            case 17: waits::kernels(args.group, call, block, out); break;
+            case 17: waits::kernels(smem, args.group, call, block, out); break;
             default: break;
         }
     }

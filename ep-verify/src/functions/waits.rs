@@ -2,8 +2,8 @@
 
 use super::{Check, Sheet};
 
-/// 70 sequences, and the record of a mover.
-pub(super) const SHARED_BYTES: i64 = 70 * 24 + 16;
+/// 70 sequences, the record of a mover, and a row with its barrier.
+pub(super) const SHARED_BYTES: i64 = 70 * 24 + 16 + 32;
 
 /// Words of claims, what 38 groups have of their own, and announcements and windows of 32 receivers with words of
 /// claims.
@@ -462,6 +462,7 @@ fn kernels() -> Vec<i64> {
         sheet.set(128 + lane, 1);
         sheet.set(160 + lane, 0);
     }
+    sheet.put(192, [60, 61, 70, 71]);
     let record = Record {
         pipeline: 89,
         role: 3,
@@ -474,7 +475,9 @@ fn kernels() -> Vec<i64> {
         seen: 2,
         block: 1,
     };
-    sheet.put(200, Own::gave_up(18, record).numbers());
+    let mut own = Own::gave_up(18, record).numbers();
+    own[7 + 3 * 13..][..5].copy_from_slice(&[60, 61, 70, 71, 1]);
+    sheet.put(200, own);
     sheet.0
 }
 

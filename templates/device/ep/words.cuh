@@ -27,7 +27,6 @@ __device__ __forceinline__ bool await_word(Team& team, const i32* word, i32 leas
     // Every lane reads what was told of.
     load_acquire_gpu(at);
     fence_proxy_async_global();
-    __syncwarp();
     return true;
 }
 
