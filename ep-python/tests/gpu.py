@@ -297,13 +297,51 @@ def in_a_row(rank: int, ranks: int) -> None:
     torch.set_default_device(None)
     there = time_of(lambda: buffer.dispatch(x, ids))
     received, handle = buffer.dispatch(x, ids)
+    in_place = time_of(lambda received=received: buffer.combine(received, handle))
     rows = received.x.clone()
     del received
     back = time_of(lambda: buffer.combine(rows, handle))
     torch.set_default_device(x.device)
     assert torch.equal(buffer.combine(rows, handle).x, added(x, ids, ranks))
     if rank == 0:
-        print(f"128 tokens in a row: dispatch {there:.1f} us, combine {back:.1f} us", flush=True)
+        parts = f"dispatch {there:.1f} us, combine in place {in_place:.1f} us, of an array {back:.1f} us"
+        print(f"128 tokens in a row: {parts}", flush=True)
+
+
+def graph_times(rank: int, ranks: int) -> None:
+    """A dispatch and a combine of what it left, 40 times a graph, as `epforge bench --op both --graph 40` does it."""
+    calls, replays = 40, 50
+    # A graph keeps the outputs of its calls.
+    buffer = made(128, live=calls + 1, handles=calls + 1)
+    x, ids, weights = drawn(128)
+    out = torch.empty_like(x)
+
+    def pair() -> None:
+        received, handle = buffer.dispatch(x, ids, weights, sms=24)
+        buffer.combine(received, handle, out=out, sms=24)
+
+    pair()
+    torch.cuda.synchronize()
+    dist.barrier()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            pair()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for _ in range(10):
+        dist.barrier()
+        with buffer.group.around(torch.cuda.current_stream().cuda_stream or 1):
+            graph.replay()
+            begin.record()
+            for _ in range(replays):
+                graph.replay()
+            end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / replays / calls * 1e3)
+    assert torch.equal(out, added(x, ids, ranks))
+    if rank == 0:
+        print(f"graphs of {calls} pairs, 128 tokens: {statistics.median(times):.2f} us a pair", flush=True)
 
 
 def host_time(rank: int, ranks: int) -> None:
@@ -473,6 +511,7 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int, only: str
         (few_tokens,),
         (words,),
         (in_a_row,),
+        (graph_times,),
         (host_time,),
         (torch_calls.legacy_in_processes,),
         (torch_calls.low_latency_in_processes,),

@@ -233,8 +233,8 @@ class LowLatency(Caller):
         options = self._how(rank, library, how)
         self._settle(rank)
         kernels = self._whole[payload]
-        places = (x, ids, weights, rows_at, scale_at, tables, added[0])
-        packed._whole = kernels, kernels.send(rank, tokens, *places, options)
+        whole = (x, ids, weights, rows_at, scale_at, tables, added[0])
+        packed._whole = kernels, kernels.send(rank, tokens, *whole, options)
         self._made(rank, packed, phases=2)
         return packed
 
