@@ -30,7 +30,7 @@ const FOUND: [(Bug, RuleSet, u64); 24] = [
     (Bug::TurnsThatDepend,     LOWERED,   0),
     (Bug::ReadAhead,           LOWERED,   1),
     (Bug::RoomNotAwaited,      LOWERED,   1),
-    (Bug::EndNotTold,          LOWERED,   1),
+    (Bug::EndNotTold,          LOWERED,   2),
     (Bug::UnitsOfAll,          REWRITTEN, 1),
     (Bug::ClaimsShared,        REWRITTEN, 13),
     (Bug::CountersClaimed,     REWRITTEN, 22),
