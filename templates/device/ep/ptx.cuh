@@ -288,9 +288,11 @@ __device__ __forceinline__ u64 compare_swap_shared(u64* at, u64 expected, u64 de
 // ---- Proxies (sm_90 and later) ----
 
 /// Orders this thread's earlier generic accesses to global memory, and what it has acquired, with
-/// the TMA operations it issues afterwards (M2, M4).
+/// the TMA operations it issues afterwards (M2, M4). Older devices have none of these.
 __device__ __forceinline__ void fence_proxy_async_global() {
+#if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
 }
 
 /// Orders this thread's generic accesses to shared memory with TMA operations on it (M3).
