@@ -28,11 +28,6 @@ pub enum Touched {
 }
 
 impl Touched {
-    /// The same of a sum to which any message of a group may have added, or none.
-    pub(super) fn and_open(self) -> Touched {
-        if self == Touched::Nothing { Touched::Nothing } else { Touched::Many }
-    }
-
     /// What depends on both.
     pub(super) fn and(self, other: Touched) -> Touched {
         match (self, other) {

@@ -154,12 +154,14 @@ impl<'p> Instance<'p> {
         let name = target.tensor.as_str();
         let mut eval: Eval<'_, 'p> = self.eval(world);
         let indices = eval.wholes(&target.indices)?;
-        let place = eval.touched;
-        let place = match (how, self.is_in_turn(target)) {
+        let place = match (how, eval.touched) {
+            (How::Store, place) => place,
+            (_, Touched::Nothing) => Touched::Nothing,
+            // Any message of a group may have added to the sum, or none.
+            _ if !self.is_in_turn(target) => Touched::Many,
             // Whichever message comes by, one does.
-            (How::Count, true) => Touched::Nothing,
-            (How::Add | How::Count, false) => place.and_open(),
-            _ => place,
+            (How::Count, _) => Touched::Nothing,
+            (How::Add, place) => place,
         };
         let open = OpenElement { place, value: touched };
         let declared = world.ir.tensors.iter().find(|tensor| tensor.name == name);
@@ -187,7 +189,7 @@ impl<'p> Instance<'p> {
         let place = match (how, place) {
             (_, Touched::Nothing) | (How::Store, Touched::Many) => return Ok(()),
             (How::Store, _) => place,
-            _ => place.and_open(),
+            _ => Touched::Many,
         };
         match memory.map(|memory| memory.leave_out(name, &indices, place)) {
             None | Some(Err(Stop::Wrong(_))) => Ok(()),

@@ -175,7 +175,7 @@ impl Network {
 
     /// Where its rows are, and what keeps them out of GPU memory that the rank has and nobody waives.
     pub fn rows_on(&self) -> (RowsOn, Option<&NetError>) {
-        let on = self.memory.on_gpu.as_ref().map_or(RowsOn::Host, GpuRows::on);
+        let on = self.memory.on_gpu.as_ref().map_or(RowsOn::Host, |rows| rows.on);
         (on, self.memory.why_on_host.as_ref())
     }
 

@@ -23,6 +23,17 @@ pub enum RowsOn {
     Host,
 }
 
+impl RowsOn {
+    /// Where they are if a card reaches the memory of the GPU so; none: it does not.
+    pub(super) fn of(access: &CardAccess) -> Option<RowsOn> {
+        match access {
+            CardAccess::DmaBuf(_) => Some(RowsOn::GpuByDmaBuf),
+            CardAccess::PeerMemory => Some(RowsOn::GpuByPeerMemory),
+            CardAccess::None => None,
+        }
+    }
+}
+
 impl fmt::Display for RowsOn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -51,6 +62,8 @@ pub(super) struct GpuRows {
     bytes: u64,
     device: u64,
     access: CardAccess,
+    /// How a card reaches them.
+    pub(super) on: RowsOn,
 }
 
 impl GpuRows {
@@ -62,25 +75,15 @@ impl GpuRows {
     ) -> Result<GpuRows, NetError> {
         let (memory, start) = units(backend, rank, bytes)?;
         let access = backend.reach_by_card(rank, start, bytes.next_multiple_of(UNIT))?;
-        if let CardAccess::None = access {
-            let why = format!("cards do not reach the memory of GPU {device} in order");
-            return Err(NetError::NoGpuRows { why });
-        }
+        let why = || format!("cards do not reach the memory of GPU {device} in order");
+        let on = RowsOn::of(&access).ok_or_else(|| NetError::NoGpuRows { why: why() })?;
         let device = u64::from(device.unsigned_abs());
-        Ok(GpuRows { _memory: memory, start, bytes, device, access })
+        Ok(GpuRows { _memory: memory, start, bytes, device, access, on })
     }
 
     /// Where kernels find them.
     pub(super) fn address(&self) -> u64 {
         self.start
-    }
-
-    /// How a card reaches them.
-    pub(super) fn on(&self) -> RowsOn {
-        match self.access {
-            CardAccess::DmaBuf(_) => RowsOn::GpuByDmaBuf,
-            _ => RowsOn::GpuByPeerMemory,
-        }
     }
 
     /// They are the first that a network has.

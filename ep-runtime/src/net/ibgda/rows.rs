@@ -47,15 +47,10 @@ impl Rows {
             let skipped = address - memory.address();
             let [first, second] = [(address, parts[0]), (address + data, parts[1])]
                 .map(|(at, bytes)| backend.reach_by_card(rank, at, bytes));
-            let on = match (&first, &second) {
-                (Ok(CardAccess::DmaBuf(_)), Ok(CardAccess::DmaBuf(_))) => Some(RowsOn::GpuByDmaBuf),
-                (Ok(CardAccess::PeerMemory), Ok(CardAccess::PeerMemory)) => {
-                    Some(RowsOn::GpuByPeerMemory)
-                }
-                _ => None,
-            };
             let access = [first?, second?];
-            if let Some(on) = on {
+            if let [Some(on), other] = access.each_ref().map(RowsOn::of)
+                && other == Some(on)
+            {
                 let block = Block::Device { _memory: memory, access };
                 return Ok(Rows { block, on, backend, rank, address, skipped, parts });
             }
