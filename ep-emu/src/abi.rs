@@ -71,6 +71,11 @@ impl Qualifiers {
         self.0 & 2 != 0
     }
 
+    /// Whether it releases what was over when its launch began.
+    pub(crate) fn releases_entry(self) -> bool {
+        self.0 & 4 != 0
+    }
+
     /// Its scope.
     pub(crate) fn scope(self) -> Scope {
         Scope::of(self.0 >> 4)

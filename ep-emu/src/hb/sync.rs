@@ -141,8 +141,14 @@ impl Checker {
     pub(super) fn order_store(&mut self, lane: Idx, at: usize, how: Qualifiers, pc: Pc) {
         if how.releases() {
             self.release(lane, at, how.scope(), false, pc);
-        } else {
-            self.relaxed_write(lane, at, false, pc);
+            return;
+        }
+        self.relaxed_write(lane, at, false, pc);
+        if how.releases_entry() {
+            let start = &self.ranks[self.warps[lane / 32].rank as usize].start;
+            let view = Rc::new(self.pool.copy(start));
+            let new = Released { scope: how.scope(), owner: self.owner(lane), view, pc };
+            self.words.put(at, new, true, &mut self.pool);
         }
     }
 

@@ -25,7 +25,7 @@ const CALLS: [(&str, &str); 4] = [
 pub(super) fn weaker(order: &str) -> &'static [&'static str] {
     match order {
         "EMU_ACQ_REL" => &["EMU_ACQUIRE", "EMU_RELEASE"],
-        "EMU_ACQUIRE" | "EMU_RELEASE" => &["EMU_RELAXED"],
+        "EMU_ACQUIRE" | "EMU_RELEASE" | "EMU_ENTRY" => &["EMU_RELAXED"],
         _ => &[],
     }
 }

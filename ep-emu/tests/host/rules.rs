@@ -55,7 +55,7 @@ fn litmus(
 }
 
 /// Every kernel that should be clean.
-const CLEAN: [(&str, Shape); 13] = [
+const CLEAN: [(&str, Shape); 14] = [
     ("message", BLOCKS),
     ("message_to_peer", PEERS),
     ("message_by_fence", BLOCKS),
@@ -68,6 +68,7 @@ const CLEAN: [(&str, Shape); 13] = [
     ("shared_word", WARPS),
     ("whole_word", BLOCKS),
     ("read_only", BLOCKS),
+    ("offer_to_peer", Shape { launches: 2, ..PEERS }),
     ("next_launch", Shape { ranks: 1, blocks: 1, threads: 32, launches: 3 }),
 ];
 
@@ -98,7 +99,7 @@ const fn planted(
     Planted { kernel, shape, edit, rule }
 }
 
-const PLANTED: [Planted; 19] = [
+const PLANTED: [Planted; 21] = [
     planted("message", BLOCKS, ("fetch_add_acq_rel_gpu", "fetch_add_relaxed_gpu"), Rule::Warps),
     planted("message", BLOCKS, ("ep::load_acquire_gpu(args.flag);", ""), Rule::Warps),
     planted(
@@ -155,6 +156,19 @@ const PLANTED: [Planted; 19] = [
         BLOCKS,
         ("args.result[blockIdx.x] =", "args.data[0] = 1 +"),
         Rule::ReadOnly,
+    ),
+    planted(
+        "offer_to_peer",
+        Shape { launches: 2, ..PEERS },
+        ("store_entry_sys", "store_relaxed_sys"),
+        Rule::Warps,
+    ),
+    // It says nothing of what its own launch did.
+    planted(
+        "offer_to_peer",
+        Shape { launches: 2, ..PEERS },
+        ("if (launch == 1)", "if (launch == 2)"),
+        Rule::Warps,
     ),
     planted("one_read", LANES, ("args.data[0];", "args.data[130];"), Rule::Bounds),
 ];

@@ -174,6 +174,24 @@ extern "C" __global__ void next_launch(const __grid_constant__ Args args) {
     if (threadIdx.x == 0) args.data[0] += 1;
 }
 
+/// Rank 0 offers what its earlier launch read, and rank 1 writes there.
+extern "C" __global__ void offer_to_peer(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (args.rank == 0) {
+        const u32 launch = args.result[0] + 1;
+        args.result[0] = launch;
+        if (launch == 1) args.result[1] = args.data[0];
+        if (launch == 2) ep::store_entry_sys(args.flag, 1);
+        return;
+    }
+    if (args.result[0] != 0) return;
+    args.result[0] = 1;
+    while (ep::load_relaxed_sys(args.flag) == 0) {
+    }
+    ep::load_acquire_sys(args.flag);
+    args.data[0] = 7;
+}
+
 /// A lane reads one word.
 extern "C" __global__ void one_read(const __grid_constant__ Args args) {
     if (threadIdx.x == 0) args.result[0] = args.data[0];

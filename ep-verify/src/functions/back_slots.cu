@@ -316,6 +316,8 @@ __device__ __forceinline__ void rounds(const ep::Group& given, ep::u32 first, ep
         if (warp == kWarps - 1) {
             if (ep::lane_index() == 0) own_of(given, Slots::kGroup).state.epoch = call - 1;
             __syncwarp();
+            // Elsewhere a launch begins between two calls.
+            __threadfence_system();
             ep::back_begin<Slots>(group);
             ep::Team team(group, it, 4);
             add(team, out + (call - first) * 2000);

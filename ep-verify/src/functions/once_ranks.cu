@@ -182,6 +182,8 @@ __device__ __forceinline__ void offer(const ep::Group& given, const Case& it) {
         group.rank = rank;
         group.windows = memory->to_offers;
         __syncwarp();
+        // Elsewhere a launch begins between the two.
+        __threadfence_system();
         ep::once_offer<Rows>(group, at, it.tokens);
     }
 }

@@ -103,9 +103,9 @@ __device__ __forceinline__ void once_offer(const Group& group, u64 rows_at, int 
 #pragma unroll 1
     for (int peer = lane_index(); peer < Rows::kPeers; peer += kLanes) {
         OnceReady* ready = once_ready<Rows>(group.windows[peer], epoch, group.rank);
-        // M4: whatever this device did with the memory it now offers is over; the sender acquires the
-        // word in OnceOut::open. It comes first: a release waits for the stores before it.
-        store_release_sys(&ready->rows, stamped(epoch, static_cast<u32>(rows_at / 128)));
+        // M4: whatever this device did with the memory it now offers was done by earlier kernels; the sender
+        // acquires the word in OnceOut::open.
+        store_entry_sys(&ready->rows, stamped(epoch, static_cast<u32>(rows_at / 128)));
         store_relaxed_sys(&ready->senders, stamped(epoch, static_cast<u32>(senders)));
     }
     __syncwarp();

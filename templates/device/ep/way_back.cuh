@@ -162,7 +162,7 @@ __device__ __forceinline__ void back_begin(const Group& group) {
         if (halted || !is_alive(group, peer)) continue;
         u32* released = reinterpret_cast<u32*>(group.windows[peer] + Slots::kReleased);
         // M4: what earlier kernels of this stream loaded is over; BackOut acquires.
-        store_release_sys(released + group.rank, epoch);
+        store_entry_sys(released + group.rank, epoch);
     }
     __syncwarp();
 }

@@ -27,7 +27,8 @@ struct EmuLane {
 /// The running lane; the runtime sets it at every switch.
 extern EmuLane* emu_lane;
 
-enum EmuOrder { EMU_RELAXED = 0, EMU_ACQUIRE = 1, EMU_RELEASE = 2, EMU_ACQ_REL = 3 };
+// EMU_ENTRY: a store that releases what was over when its launch began, and nothing of the launch.
+enum EmuOrder { EMU_RELAXED = 0, EMU_ACQUIRE = 1, EMU_RELEASE = 2, EMU_ACQ_REL = 3, EMU_ENTRY = 4 };
 enum EmuScope { EMU_CTA = 0, EMU_GPU = 1, EMU_SYS = 2 };
 enum EmuProxy { EMU_PROXY_GLOBAL = 1, EMU_PROXY_SHARED = 2, EMU_PROXY_MBARRIER = 4 };
 

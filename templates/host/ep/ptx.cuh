@@ -112,6 +112,14 @@ __device__ __forceinline__ void store_release_sys(u64* at, u64 value) {
     emu_store(at, value, 8, EMU_RELEASE | EMU_SYS << 4);
 }
 
+__device__ __forceinline__ void store_entry_sys(u32* at, u32 value) {
+    emu_store(at, value, 4, EMU_ENTRY | EMU_SYS << 4);
+}
+
+__device__ __forceinline__ void store_entry_sys(u64* at, u64 value) {
+    emu_store(at, value, 8, EMU_ENTRY | EMU_SYS << 4);
+}
+
 __device__ __forceinline__ void store_relaxed_gpu(u32* at, u32 value) {
     emu_store(at, value, 4, EMU_RELAXED | EMU_GPU << 4);
 }

@@ -402,12 +402,12 @@ in ep/way_back.cuh
 
 == slots are offered before they are read
 in ep/way_back.cuh
-- store_release_sys(released + group.rank, epoch);
-+ store_release_sys(released + group.rank, epoch + 1);
+- store_entry_sys(released + group.rank, epoch);
++ store_entry_sys(released + group.rank, epoch + 1);
 
 == slots are offered without a release
 in ep/way_back.cuh
-- store_release_sys(released + group.rank, epoch);
+- store_entry_sys(released + group.rank, epoch);
 + store_relaxed_sys(released + group.rank, epoch);
 
 == an offer of slots is seen without an acquire
