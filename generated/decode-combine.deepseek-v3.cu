@@ -1,5 +1,5 @@
 // decode-combine
-// back_warps=4 hidden=7168 max_rows=1024 max_tokens=128 ranks=8 sum_warps=12 topk=8
+// back_warps=4 hidden=7168 max_rows=1024 max_tokens=128 ranks=8 sum_warps=12 topk=8 words=32
 // sm_90a: 512 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -7,9 +7,11 @@
 //   back.flags       0x01c40000      65536 bytes  2 epochs x 1024 slots x 4 x 8; Send writes, Reduce reads
 //   back.closed      0x01c50000        128 bytes  2 epochs x 8 peers x 1 x 8; Send writes, Reduce reads
 //   back.released    0x01c50080         32 bytes  8 peers x 4; Reduce writes, Send reads
-//   back.taken       0x01c50100         32 bytes  8 peers x 1 x 4; Send writes, Send reads
-//   back.closers     0x01c50180          4 bytes  1 word x 4; Send writes, Send reads
-//   back.readers     0x01c50200          4 bytes  1 word x 4; Reduce writes, Reduce reads
+//   back.takes_words 0x01c50100         64 bytes  8 peers x 8; Reduce writes, Send reads
+//   back.as_words    0x01c50180     921600 bytes  8 peers x 4 rows x 28800; Send writes, Reduce reads
+//   back.taken       0x01d31180         32 bytes  8 peers x 1 x 4; Send writes, Send reads
+//   back.closers     0x01d31200          4 bytes  1 word x 4; Send writes, Send reads
+//   back.readers     0x01d31280          4 bytes  1 word x 4; Reduce writes, Reduce reads
 // Message Part: row of 14336 bytes, meta record of 32 bytes: weights[8] at 0
 #include <ep/way_back.cuh>
 #include <ep/rows.cuh>
@@ -43,13 +45,17 @@ struct Cfg {
         static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 14464;
         static constexpr int kMeta = 14336;
+        static constexpr int kFewTokens = 4;
+        static constexpr int kWordRowBytes = 28800;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kFlags = 0x1c40000;
         static constexpr ep::u64 kClosed = 0x1c50000;
         static constexpr ep::u64 kReleased = 0x1c50080;
-        static constexpr ep::u64 kTaken = 0x1c50100;
-        static constexpr ep::u64 kClosers = 0x1c50180;
-        static constexpr ep::u64 kReaders = 0x1c50200;
+        static constexpr ep::u64 kTakesWords = 0x1c50100;
+        static constexpr ep::u64 kAsWords = 0x1c50180;
+        static constexpr ep::u64 kTaken = 0x1d31180;
+        static constexpr ep::u64 kClosers = 0x1d31200;
+        static constexpr ep::u64 kReaders = 0x1d31280;
     };
 
     struct Send {
@@ -95,10 +101,10 @@ struct Args {
 __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::BackOut<Cfg::Back> back(team);
-    // +24  for row in rank_prefix[source, me]..rank_prefix[source + 1, me]
-    // +25  push back[source] at recv_src[row] { x: x[row], weights: weights[row] }
-    // W1: publishes messages of back, for Reduce +29
-    // W2: takes credit of back, from Reduce +29
+    // +28  for row in rank_prefix[source, me]..rank_prefix[source + 1, me]
+    // +29  push back[source] at recv_src[row] { x: x[row], weights: weights[row] }
+    // W1: publishes messages of back, for Reduce +33
+    // W2: takes credit of back, from Reduce +33
     back.run<Cfg::Part::kWeightsCount>(
         [&](int source) {
             return ep::span_of(args.rank_prefix[source * Cfg::kRanks + me],
@@ -112,10 +118,10 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
 /// role Reduce on all blocks, sum_warps warps, warps shared by token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::BackIn<Cfg::Back> part(team);
-    // +29  for token in tokens gather part from back[peer] at (token + 1) * (send_row[token, peer]
+    // +33  for token in tokens gather part from back[peer] at (token + 1) * (send_row[token, peer]
     //     >= 0) as i32 - 1 across peer in ranks
-    // W1: takes messages of back, from Send +25
-    // W2: publishes credit of back, for Send +25
+    // W1: takes messages of back, from Send +29
+    // W2: publishes credit of back, for Send +29
     part.run(ep::rows_of(args.tokens, args.tokens_from),
         [&](int token, int peer) {
             return static_cast<ep::i32>(
@@ -125,10 +131,10 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
         [&](int row) { return &args.x[row * args.x_stride]; },
         [&](int row) { return &args.weights[row * args.weights_stride]; },
         [&](int token) {
-            // +32  store combined[token] = sum(part.x) + bias[token]
+            // +36  store combined[token] = sum(part.x) + bias[token]
             part.store_row<2>(&args.combined[ep::i64{token} * Cfg::kHidden], args.bias_count,
                 [&](int i) { return &args.bias[i][token * args.bias_stride]; });
-            // +33  store combined_weights[token] = sum(part.weights)
+            // +37  store combined_weights[token] = sum(part.weights)
             part.store_sum(&args.combined_weights[ep::i64{token} * Cfg::kTopk], Cfg::Part::kWeights,
                 Cfg::Part::kWeightsCount);
     });
@@ -137,7 +143,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 decode_combine(const __grid_constant__ Args args) {
     const ep::Call call = ep::enter(args.group, [&] {
-        ep::back_begin<Cfg::Back>(args.group);
+        ep::back_begin<Cfg::Back>(args.group, ep::rows_of(args.tokens, args.tokens_from));
     });
 
     const int block = static_cast<int>(blockIdx.x);

@@ -1,5 +1,5 @@
 // decode-dispatch  payload=fp8
-// early=0 experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 piece=7168 ranks=8 stages=2 topk=8
+// early=0 experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 piece=7168 ranks=8 stages=2 topk=8 words=64
 // sm_90a: 384 threads and 191488 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -7,6 +7,7 @@
 //   rows.ready       0x00001800        256 bytes  2 calls x 8 peers x 16; Dispatch writes, Dispatch reads
 //   rows.records     0x00001900     598016 bytes  1024 rows x 73 x 8; Dispatch writes, Dispatch reads
 //   rows.told        0x00093900       8192 bytes  8 peers x 128 x 8; Dispatch writes, Dispatch reads
+//   rows.as_words    0x00095900    1916928 bytes  2 calls x 8 peers x 8 rows x 14976; Dispatch writes, Dispatch reads
 // Message Totals: meta record of 320 bytes: per_rank[8] at 0, per_expert[32] at 64
 // Message Token: row of 7168 bytes, meta record of 384 bytes: x_scale[56] at 0, src[1] at 224, experts[8] at 228, weights[8] at 260
 #include <ep/compute.cuh>
@@ -65,9 +66,13 @@ struct Cfg {
         static constexpr int kSenders = 128;
         static constexpr int kRowStride = 7168;
         static constexpr int kRecordWords = 73;
+        static constexpr int kFewTokens = 8;
+        static constexpr int kWholeRowBytes = 7168;
+        static constexpr int kWordRowBytes = 14976;
         static constexpr ep::u64 kReady = 0x1800;
         static constexpr ep::u64 kRecords = 0x1900;
         static constexpr ep::u64 kTold = 0x93900;
+        static constexpr ep::u64 kAsWords = 0x95900;
     };
 
     struct Dispatch {
@@ -151,28 +156,28 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
     const int me = args.group.rank;
     const int tokens = ep::rows_of(args.tokens, args.tokens_from);
     ep::RouteCounts<Cfg::Counts, Cfg::Dispatch> counts(team, smem.routes);
-    // +45  for peer in ranks
-    // +46  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
+    // +47  for peer in ranks
+    // +48  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
     //     i32)
     for (int i = team.index() * ep::kLanes + team.lane; i < Cfg::kRanks && !team.stopped;
         i += team.count() * ep::kLanes) {
         args.tokens_per_rank[i] = smem.routes.tokens_to(i, tokens);
     }
     __syncwarp();
-    // +48  for expert in experts
-    // +49  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
+    // +50  for expert in experts
+    // +51  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
     //     (topk_idx[token, choice] == expert) as i32))
     for (int i = team.index() * ep::kLanes + team.lane; i < Cfg::kExperts && !team.stopped;
         i += team.count() * ep::kLanes) {
         args.tokens_per_expert[i] = smem.routes.chosen[i];
     }
     __syncwarp();
-    // +55  await counts
-    // W1: takes messages of counts, from Dispatch +53
+    // +57  await counts
+    // W1: takes messages of counts, from Dispatch +55
     counts.await();
-    // +56  for dest in ranks
+    // +58  for dest in ranks
     for (int dest = team.index(); dest < Cfg::kRanks && !team.stopped; dest += team.count()) {
-        // +57  record rank_prefix[source, dest] = prefix_sum(source in ranks:
+        // +59  record rank_prefix[source, dest] = prefix_sum(source in ranks:
         //     counts[source].per_rank[dest])
         ep::prefix_sum_and_total(Cfg::kRanks,
             [&](int source) {
@@ -182,10 +187,10 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
                 args.rank_prefix[source * Cfg::kRanks + dest] = sum;
         });
     }
-    // +59  for expert in local_experts
+    // +61  for expert in local_experts
     for (int expert = team.index() * ep::kLanes + team.lane;
         expert < Cfg::kLocalExperts && !team.stopped; expert += team.count() * ep::kLanes) {
-        // +60  record recv_per_expert[expert] = align(sum(source in ranks:
+        // +62  record recv_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
         ep::i64 sum = 0LL;
         for (int source = 0; source < Cfg::kRanks; ++source) {
@@ -193,7 +198,7 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
         }
         args.recv_per_expert[expert] =
             static_cast<ep::i32>(ep::align(sum, ep::i64{args.alignment}));
-        // +61  store received_per_expert[expert] = align(sum(source in ranks:
+        // +63  store received_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
         if (args.received_per_expert != nullptr) {
             ep::i64 sum_2 = 0LL;
@@ -207,7 +212,7 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
     }
     __syncwarp();
     ep::in_last_warp(team, [&] {
-        // +63  store received[0] = sum(source in ranks: counts[source].per_rank[me])
+        // +65  store received[0] = sum(source in ranks: counts[source].per_rank[me])
         if (args.received != nullptr) {
             ep::i64 sum = 0LL;
             for (int source = 0; source < Cfg::kRanks; ++source) {
@@ -226,10 +231,10 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     ep::Mover<Cfg::Dispatch> mover(smem.dispatch[team.warp], team);
     ep::SlotChannel<Cfg::Counts> counts(team);
     ep::OnceOut<Cfg::Rows, Cfg::Dispatch> rows(team, mover, smem.routes, tokens);
-    // +52  for peer in ranks
-    // +53  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
+    // +54  for peer in ranks
+    // +55  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
     //     peer) }
-    // W1: publishes messages of counts, for Dispatch +55
+    // W1: publishes messages of counts, for Dispatch +57
     if (team.block == 0) {
         for (int peer = team.warp; peer < Cfg::kRanks && !team.stopped; peer += team.warps) {
             ep::put<ep::i32>(counts.to(peer) + Cfg::Totals::kPerRank, Cfg::Totals::kPerRankCount,
@@ -248,18 +253,19 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     }
     // The first row is loaded while the counts travel.
     rows.ask([&](int token) { return &args.x[token * args.x_stride]; });
-    // +64  for token in tokens
-    // +65  for peer in ranks where routed(topk_idx[token], peer)
+    // +66  for token in tokens
+    // +67  for peer in ranks where routed(topk_idx[token], peer)
     rows.for_tokens(
-        // +55  await counts
-        // W1: takes messages of counts, from Dispatch +53
+        // +57  await counts
+        // W1: takes messages of counts, from Dispatch +55
         [&](int source, int peer) {
             return ep::word_of(counts.from(source) + Cfg::Totals::kPerRank, peer);
         },
-        // +66  push rows[peer] at rank_prefix[me, peer] { x: x[token], src: token, experts:
+        [&](int token) { return &args.x[token * args.x_stride]; },
+        // +68  push rows[peer] at rank_prefix[me, peer] { x: x[token], src: token, experts:
         //     topk_idx[token], weights: topk_weights[token] }
-        // W2: takes credit of rows, from Dispatch +77
-        // W3: publishes messages of rows, for Dispatch +77
+        // W2: takes credit of rows, from Dispatch +79
+        // W3: publishes messages of rows, for Dispatch +79
         [&](int token, char* record) {
             const auto x_scale_field = ep::ask<float, Cfg::Token::kXScaleCount>([&](int i) {
                 return args.x_scale[token * args.x_scale_stride + i * args.x_scale_block_stride];
@@ -279,7 +285,7 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             return &args.x[token * args.x_stride];
         },
         [&](int token, int peer, bool match, int position) {
-            // +69  record send_row[token, peer] = rows[peer].position
+            // +71  record send_row[token, peer] = rows[peer].position
             args.send_row[ep::i64{token} * Cfg::kRanks + peer] = ep::recorded(match, position);
     });
     // The last block sends no rows, if it is not the only one.
@@ -288,13 +294,13 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
         dispatch_tables(args, smem, last);
         team.stopped = last.stopped;
     }
-    ep::OnceIn<Cfg::Rows> rows_in(team, mover.meta(), tokens);
+    ep::OnceIn<Cfg::Rows> rows_in(team, mover.meta(), tokens, args.recv_x_at);
     rows_in.open([&](int source) {
         return ep::word_of(counts.from(source) + Cfg::Totals::kPerRank, me);
     });
-    // +77  for message in rows
-    // W2: publishes credit of rows, for Dispatch +66
-    // W3: takes messages of rows, from Dispatch +66
+    // +79  for message in rows
+    // W2: publishes credit of rows, for Dispatch +68
+    // W3: takes messages of rows, from Dispatch +68
     rows_in.for_messages([&](const ep::OnceMessage& message) {
         const auto x_scale_field =
             message.ask<float, Cfg::Token::kXScaleCount>(Cfg::Token::kXScale);
@@ -303,15 +309,15 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             message.ask<ep::i32, Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
         const auto weights_field =
             message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
-        // +78  store recv_x[message.row] = message.x
+        // +80  store recv_x[message.row] = message.x
         x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
             args.recv_x_scale_block_stride);
-        // +79  record recv_src[message.row] = message.src
+        // +81  record recv_src[message.row] = message.src
         src_field.store(args.recv_src, 1, 1);
-        // +80  store recv_topk_idx[message.row] = local(message.experts, me)
+        // +82  store recv_topk_idx[message.row] = local(message.experts, me)
         experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
             [&](ep::i32 experts) { return mine.local(experts); });
-        // +81  store recv_topk_weights[message.row] = message.weights * (local(message.experts, me)
+        // +83  store recv_topk_weights[message.row] = message.weights * (local(message.experts, me)
         //     >= 0) as f32
         weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
             [&](float weights, ep::i32 experts) {
@@ -319,10 +325,10 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             },
             experts_field);
     });
-    // +66  push rows[peer]: what is left
+    // +68  push rows[peer]: what is left
     rows.close();
-    // +72  for row in rank_prefix[ranks, me]..max_rows
-    // +74  store recv_topk_idx[row, choice] = -1
+    // +74  for row in rank_prefix[ranks, me]..max_rows
+    // +76  store recv_topk_idx[row, choice] = -1
     ep::fill<ep::i64>(team, args.recv_topk_idx, Cfg::kTopk, rows_in.total(), Cfg::kMaxRows, -1LL);
     // All rows are there.
     rows_in.await();
@@ -335,11 +341,11 @@ decode_dispatch(const __grid_constant__ Args args) {
     const ep::Call call = ep::enter(args.group, [&] {
         const int tokens = ep::rows_of(args.tokens, args.tokens_from);
         ep::once_offer<Cfg::Rows>(args.group, args.recv_x_at, tokens);
-        // +45  for peer in ranks
-        // +46  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
+        // +47  for peer in ranks
+        // +48  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
         //     i32)
-        // +48  for expert in experts
-        // +49  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
+        // +50  for expert in experts
+        // +51  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
         //     (topk_idx[token, choice] == expert) as i32))
         ep::count_routes(args.group, smem.routes, tokens, args.expert_begin,
             [&](int token, bool present) {

@@ -1,5 +1,5 @@
 // decode-dispatch  payload=bf16
-// early=0 experts=128 hidden=2880 local_experts=32 max_rows=512 max_tokens=128 piece=7168 ranks=4 stages=2 topk=4
+// early=0 experts=128 hidden=2880 local_experts=32 max_rows=512 max_tokens=128 piece=7168 ranks=4 stages=2 topk=4 words=64
 // sm_80: 512 threads and 3248 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -7,6 +7,7 @@
 //   rows.ready       0x00000c00        128 bytes  2 calls x 4 peers x 16; Dispatch writes, Dispatch reads
 //   rows.records     0x00000c80      36864 bytes  512 rows x 9 x 8; Dispatch writes, Dispatch reads
 //   rows.told        0x00009c80       4096 bytes  4 peers x 128 x 8; Dispatch writes, Dispatch reads
+//   rows.as_words    0x0000ac80    1589248 bytes  2 calls x 4 peers x 16 rows x 12416; Dispatch writes, Dispatch reads
 // Message Totals: meta record of 288 bytes: per_rank[4] at 0, per_expert[32] at 32
 // Message Token: row of 5760 bytes, meta record of 128 bytes: src[1] at 0, experts[4] at 4, weights[4] at 20
 #include <ep/compute.cuh>
@@ -63,9 +64,13 @@ struct Cfg {
         static constexpr int kSenders = 128;
         static constexpr int kRowStride = 5760;
         static constexpr int kRecordWords = 9;
+        static constexpr int kFewTokens = 16;
+        static constexpr int kWholeRowBytes = 5760;
+        static constexpr int kWordRowBytes = 12416;
         static constexpr ep::u64 kReady = 0xc00;
         static constexpr ep::u64 kRecords = 0xc80;
         static constexpr ep::u64 kTold = 0x9c80;
+        static constexpr ep::u64 kAsWords = 0xac80;
     };
 
     struct Dispatch {
@@ -143,28 +148,28 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
     const int me = args.group.rank;
     const int tokens = ep::rows_of(args.tokens, args.tokens_from);
     ep::RouteCounts<Cfg::Counts, Cfg::Dispatch> counts(team, smem.routes);
-    // +45  for peer in ranks
-    // +46  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
+    // +47  for peer in ranks
+    // +48  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
     //     i32)
     for (int i = team.index() * ep::kLanes + team.lane; i < Cfg::kRanks && !team.stopped;
         i += team.count() * ep::kLanes) {
         args.tokens_per_rank[i] = smem.routes.tokens_to(i, tokens);
     }
     __syncwarp();
-    // +48  for expert in experts
-    // +49  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
+    // +50  for expert in experts
+    // +51  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
     //     (topk_idx[token, choice] == expert) as i32))
     for (int i = team.index() * ep::kLanes + team.lane; i < Cfg::kExperts && !team.stopped;
         i += team.count() * ep::kLanes) {
         args.tokens_per_expert[i] = smem.routes.chosen[i];
     }
     __syncwarp();
-    // +55  await counts
-    // W1: takes messages of counts, from Dispatch +53
+    // +57  await counts
+    // W1: takes messages of counts, from Dispatch +55
     counts.await();
-    // +56  for dest in ranks
+    // +58  for dest in ranks
     for (int dest = team.index(); dest < Cfg::kRanks && !team.stopped; dest += team.count()) {
-        // +57  record rank_prefix[source, dest] = prefix_sum(source in ranks:
+        // +59  record rank_prefix[source, dest] = prefix_sum(source in ranks:
         //     counts[source].per_rank[dest])
         ep::prefix_sum_and_total(Cfg::kRanks,
             [&](int source) {
@@ -174,10 +179,10 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
                 args.rank_prefix[source * Cfg::kRanks + dest] = sum;
         });
     }
-    // +59  for expert in local_experts
+    // +61  for expert in local_experts
     for (int expert = team.index() * ep::kLanes + team.lane;
         expert < Cfg::kLocalExperts && !team.stopped; expert += team.count() * ep::kLanes) {
-        // +60  record recv_per_expert[expert] = align(sum(source in ranks:
+        // +62  record recv_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
         ep::i64 sum = 0LL;
         for (int source = 0; source < Cfg::kRanks; ++source) {
@@ -185,7 +190,7 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
         }
         args.recv_per_expert[expert] =
             static_cast<ep::i32>(ep::align(sum, ep::i64{args.alignment}));
-        // +61  store received_per_expert[expert] = align(sum(source in ranks:
+        // +63  store received_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
         if (args.received_per_expert != nullptr) {
             ep::i64 sum_2 = 0LL;
@@ -199,7 +204,7 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
     }
     __syncwarp();
     ep::in_last_warp(team, [&] {
-        // +63  store received[0] = sum(source in ranks: counts[source].per_rank[me])
+        // +65  store received[0] = sum(source in ranks: counts[source].per_rank[me])
         if (args.received != nullptr) {
             ep::i64 sum = 0LL;
             for (int source = 0; source < Cfg::kRanks; ++source) {
@@ -218,10 +223,10 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     ep::Mover<Cfg::Dispatch> mover(smem.dispatch[team.warp], team);
     ep::SlotChannel<Cfg::Counts> counts(team);
     ep::OnceOut<Cfg::Rows, Cfg::Dispatch> rows(team, mover, smem.routes, tokens);
-    // +52  for peer in ranks
-    // +53  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
+    // +54  for peer in ranks
+    // +55  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
     //     peer) }
-    // W1: publishes messages of counts, for Dispatch +55
+    // W1: publishes messages of counts, for Dispatch +57
     if (team.block == 0) {
         for (int peer = team.warp; peer < Cfg::kRanks && !team.stopped; peer += team.warps) {
             ep::put<ep::i32>(counts.to(peer) + Cfg::Totals::kPerRank, Cfg::Totals::kPerRankCount,
@@ -240,18 +245,19 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     }
     // The first row is loaded while the counts travel.
     rows.ask([&](int token) { return &args.x[token * args.x_stride]; });
-    // +64  for token in tokens
-    // +65  for peer in ranks where routed(topk_idx[token], peer)
+    // +66  for token in tokens
+    // +67  for peer in ranks where routed(topk_idx[token], peer)
     rows.for_tokens(
-        // +55  await counts
-        // W1: takes messages of counts, from Dispatch +53
+        // +57  await counts
+        // W1: takes messages of counts, from Dispatch +55
         [&](int source, int peer) {
             return ep::word_of(counts.from(source) + Cfg::Totals::kPerRank, peer);
         },
-        // +66  push rows[peer] at rank_prefix[me, peer] { x: x[token], src: token, experts:
+        [&](int token) { return &args.x[token * args.x_stride]; },
+        // +68  push rows[peer] at rank_prefix[me, peer] { x: x[token], src: token, experts:
         //     topk_idx[token], weights: topk_weights[token] }
-        // W2: takes credit of rows, from Dispatch +77
-        // W3: publishes messages of rows, for Dispatch +77
+        // W2: takes credit of rows, from Dispatch +79
+        // W3: publishes messages of rows, for Dispatch +79
         [&](int token, char* record) {
             const auto src_field =
                 ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) { return token; });
@@ -267,7 +273,7 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             return &args.x[token * args.x_stride];
         },
         [&](int token, int peer, bool match, int position) {
-            // +69  record send_row[token, peer] = rows[peer].position
+            // +71  record send_row[token, peer] = rows[peer].position
             args.send_row[ep::i64{token} * Cfg::kRanks + peer] = ep::recorded(match, position);
     });
     // The last block sends no rows, if it is not the only one.
@@ -276,27 +282,27 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
         dispatch_tables(args, smem, last);
         team.stopped = last.stopped;
     }
-    ep::OnceIn<Cfg::Rows> rows_in(team, mover.meta(), tokens);
+    ep::OnceIn<Cfg::Rows> rows_in(team, mover.meta(), tokens, args.recv_x_at);
     rows_in.open([&](int source) {
         return ep::word_of(counts.from(source) + Cfg::Totals::kPerRank, me);
     });
-    // +77  for message in rows
-    // W2: publishes credit of rows, for Dispatch +66
-    // W3: takes messages of rows, from Dispatch +66
+    // +79  for message in rows
+    // W2: publishes credit of rows, for Dispatch +68
+    // W3: takes messages of rows, from Dispatch +68
     rows_in.for_messages([&](const ep::OnceMessage& message) {
         const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
         const auto experts_field =
             message.ask<ep::i32, Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
         const auto weights_field =
             message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
-        // +78  store recv_x[message.row] = message.x
+        // +80  store recv_x[message.row] = message.x
         // The sender has stored it in place.
-        // +79  record recv_src[message.row] = message.src
+        // +81  record recv_src[message.row] = message.src
         src_field.store(args.recv_src, 1, 1);
-        // +80  store recv_topk_idx[message.row] = local(message.experts, me)
+        // +82  store recv_topk_idx[message.row] = local(message.experts, me)
         experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
             [&](ep::i32 experts) { return mine.local(experts); });
-        // +81  store recv_topk_weights[message.row] = message.weights * (local(message.experts, me)
+        // +83  store recv_topk_weights[message.row] = message.weights * (local(message.experts, me)
         //     >= 0) as f32
         weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
             [&](float weights, ep::i32 experts) {
@@ -304,10 +310,10 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             },
             experts_field);
     });
-    // +66  push rows[peer]: what is left
+    // +68  push rows[peer]: what is left
     rows.close();
-    // +72  for row in rank_prefix[ranks, me]..max_rows
-    // +74  store recv_topk_idx[row, choice] = -1
+    // +74  for row in rank_prefix[ranks, me]..max_rows
+    // +76  store recv_topk_idx[row, choice] = -1
     ep::fill<ep::i64>(team, args.recv_topk_idx, Cfg::kTopk, rows_in.total(), Cfg::kMaxRows, -1LL);
     // All rows are there.
     rows_in.await();
@@ -320,11 +326,11 @@ decode_dispatch(const __grid_constant__ Args args) {
     const ep::Call call = ep::enter(args.group, [&] {
         const int tokens = ep::rows_of(args.tokens, args.tokens_from);
         ep::once_offer<Cfg::Rows>(args.group, args.recv_x_at, tokens);
-        // +45  for peer in ranks
-        // +46  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
+        // +47  for peer in ranks
+        // +48  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
         //     i32)
-        // +48  for expert in experts
-        // +49  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
+        // +50  for expert in experts
+        // +51  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
         //     (topk_idx[token, choice] == expert) as i32))
         ep::count_routes(args.group, smem.routes, tokens, args.expert_begin,
             [&](int token, bool present) {

@@ -18,6 +18,7 @@ macro_rules! headers {
 
 /// Every header as `(name, text)`; the name is what stands in `#include <...>`.
 pub const HEADERS: &[(&str, &str)] = headers![
+    "as_words",
     "cast",
     "compute",
     "count",

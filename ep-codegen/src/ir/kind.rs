@@ -109,7 +109,13 @@ const RING: Traits = Traits {
 
 const SLOTS: Traits = Traits {
     word: "slots",
-    options: &[("slot", true), ("epochs", false), ("waited", false), ("waive", false)],
+    options: &[
+        ("slot", true),
+        ("epochs", false),
+        ("waited", false),
+        ("few", false),
+        ("waive", false),
+    ],
     taken: "await {};",
     network: Network::ToFarNodes,
     position: Position::Optional,
@@ -129,7 +135,7 @@ const SLOTS: Traits = Traits {
 
 const DIRECT: Traits = Traits {
     word: "direct",
-    options: &[("unit", false), ("waive", false)],
+    options: &[("unit", false), ("few", false), ("waive", false)],
     taken: "for message in {}[source] { .. }",
     network: Network::Never,
     position: Position::Needed,

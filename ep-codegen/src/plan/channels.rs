@@ -37,11 +37,15 @@ pub(super) fn numbers(channel: &Channel, extent: &Extent<'_>, numbers: &Numbers)
             }
             members
         }
-        ChannelKind::Direct if extent.senders > 0 => vec![
-            int("kSenders", extent.senders),
-            int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
-            int("kRecordWords", layout.record_words()),
-        ],
+        ChannelKind::Direct if extent.senders > 0 => {
+            let mut members = vec![
+                int("kSenders", extent.senders),
+                int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
+                int("kRecordWords", layout.record_words()),
+            ];
+            members.extend(few_numbers(extent));
+            members
+        }
         ChannelKind::Direct => vec![
             int("kStripes", extent.stripes),
             int("kRoles", extent.roles),
@@ -84,11 +88,35 @@ fn slot_numbers(channel: &Channel, extent: &Extent<'_>) -> Vec<CfgMember> {
         slot_bytes,
         int("kMeta", layout.row_bytes),
     ];
+    if extent.flags > 1 {
+        members.extend(few_numbers(extent));
+    }
     if let Some(net) = net {
         members.push(int("kFarBytes", slots.far_bytes(layout.slot_bytes)));
         members.extend(net);
     }
     members
+}
+
+/// The calls whose rows travel as words, and the bytes of such a row.
+fn few_numbers(extent: &Extent<'_>) -> Vec<CfgMember> {
+    let few = int("kFewTokens", extent.few);
+    if extent.few == 0 {
+        return vec![few];
+    }
+    let row_bytes = int("kWholeRowBytes", extent.message.row_bytes);
+    let own = (extent.senders > 0).then_some(row_bytes);
+    let bytes = int("kWordRowBytes", extent.message.words_bytes());
+    [few].into_iter().chain(own).chain([bytes]).collect()
+}
+
+/// Rows that travel as words: those of each peer, of two calls where nobody waits for a receiver.
+fn few_words<'a>(extent: &Extent<'_>, (sender, receiver): (&'a str, &'a str)) -> Option<Row<'a>> {
+    let (few, peers, bytes) = (extent.few, extent.peers, extent.message.words_bytes());
+    let calls = if extent.slots.is_none() { 2 } else { 1 };
+    let each = format!("{peers} peers x {few} rows x {bytes}");
+    let formula = if calls == 1 { each } else { format!("{calls} calls x {each}") };
+    (few > 0).then(|| ("as_words", calls * peers * few * bytes, sender, receiver, formula))
 }
 
 /// Bytes of one row of the tensor behind the meta fields of a pull channel.
@@ -124,15 +152,16 @@ pub(super) fn words<'a>(
     match channel.kind {
         ChannelKind::Ring => ring_words(extent, (depth, chunk), header, (sender, receiver)),
         ChannelKind::Direct if extent.senders > 0 => {
-            let (senders, rows) = (extent.senders, extent.rows);
+            let (senders, most) = (extent.senders, extent.rows);
             let (ready, told) = (2 * peers * 16, peers * senders * 8);
             let words = extent.message.record_words();
-            let records = rows * words * 8;
-            vec![
+            let records = most * words * 8;
+            let rows = vec![
                 ("ready", ready, receiver, sender, format!("2 calls x {peers} peers x 16")),
-                ("records", records, sender, receiver, format!("{rows} rows x {words} x 8")),
+                ("records", records, sender, receiver, format!("{most} rows x {words} x 8")),
                 ("told", told, sender, receiver, format!("{peers} peers x {senders} x 8")),
-            ]
+            ];
+            rows.into_iter().chain(few_words(extent, (sender, receiver))).collect()
         }
         ChannelKind::Direct => vec![
             ("ready", peers * 32, receiver, sender, format!("{peers} peers x 32")),
@@ -222,6 +251,10 @@ fn slot_words<'a>(channel: &'a Channel, extent: &Extent<'_>, sender: &'a str) ->
         }
     }
     rows.push(("released", near * 4, receiver, sender, word));
+    if let Some(few) = few_words(extent, (sender, receiver)) {
+        rows.push(("takes_words", peers * 8, receiver, sender, format!("{peers} peers x 8")));
+        rows.push(few);
+    }
     if arrival != Arrival::Signals {
         let taken = format!("{peers} peers x {shared} x 4");
         rows.push(("taken", peers * shared * 4, sender, sender, taken));

@@ -20,7 +20,16 @@ pub struct MessageLayout {
     pub slot_bytes: i64,
 }
 
+/// Bytes of the words of a unit of 16 bytes for each lane of a warp.
+const WORD_PART_BYTES: i64 = 2 * 32 * 16;
+
 impl MessageLayout {
+    /// Bytes that the row and its small fields take where every 32 bits are a word of 8 bytes.
+    pub(super) fn words_bytes(&self) -> i64 {
+        let row = align(2 * self.row_bytes, WORD_PART_BYTES);
+        align(row + 8 * self.record_words(), LINE_BYTES)
+    }
+
     /// Words of 32 bits that the small fields take, without what pads them.
     pub(super) fn record_words(&self) -> i64 {
         let end = |field: &MetaField| field.offset + field.count * elem_bytes(&field.elem);

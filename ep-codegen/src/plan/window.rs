@@ -34,6 +34,8 @@ pub(super) struct Extent<'a> {
     pub(super) flags: i64,
     /// Rows of a rank's output in one launch.
     pub(super) rows: i64,
+    /// Tokens of a rank with which its rows travel as words.
+    pub(super) few: i64,
     pub(super) message: &'a MessageLayout,
     /// How its slots are told apart; none for another kind of channel.
     pub(super) slots: Option<SlotExtent>,

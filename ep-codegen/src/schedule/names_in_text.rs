@@ -16,6 +16,7 @@ const OF_MESSAGE: &[&str] = &["kRowBytes", "kMetaBytes"];
 const OF_CHANNEL: &[&str] = &[
     "kAgreed",
     "kArrivals",
+    "kAsWords",
     "kChannel",
     "kChunk",
     "kClaims",
@@ -26,6 +27,7 @@ const OF_CHANNEL: &[&str] = &[
     "kCounts",
     "kDepth",
     "kEpochs",
+    "kFewTokens",
     "kFlags",
     "kHead",
     "kHeader",
@@ -60,8 +62,11 @@ const OF_CHANNEL: &[&str] = &[
     "kStripes",
     "kTail",
     "kTaken",
+    "kTakesWords",
     "kTurns",
     "kUnitBytes",
+    "kWholeRowBytes",
+    "kWordRowBytes",
     "kWords",
 ];
 const STRUCTS: &[&str] = &["Args", "Cfg", "Counted", "Smem"];

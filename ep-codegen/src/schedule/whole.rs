@@ -51,7 +51,9 @@ pub(super) fn entered(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
         Whole::of(role).counts_routes(&one, &mut steps)?;
     } else if let Some(channel) = back_channel(ir) {
         let begin = ep::back_begin.of(cfg_of(channel));
-        steps.push(Step::Do(call(begin, vec![name("args.group")])));
+        let mut args = vec![name("args.group")];
+        args.extend(Whole::of(role).tokens_back(&mut steps)?);
+        steps.push(Step::Do(call(begin, args)));
     } else {
         return Err(broken("they do nothing"));
     }

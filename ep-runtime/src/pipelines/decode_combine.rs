@@ -26,11 +26,15 @@ pipeline! {
             weights: optional f32[received, topk],
             bias: up to 2 bf16[tokens, hidden];
         output combined: bf16[tokens, hidden], combined_weights: optional f32[tokens, topk];
-        tune { back_warps: 4 in [4, 8], sum_warps: 12 in [8, 12] }
+        // `words`: so many tokens of all ranks get their rows as words.
+        tune {
+            back_warps: 4 in [4, 8], sum_warps: 12 in [8, 12],
+            words: 32 in [0, 16, 32, 64, 128, 256],
+        }
 
         message Part { row x: bf16[hidden], weights: f32[topk] with weights }
         channel back: slots<Part> over nvlink from Send to Reduce per all {
-            slot: [source, token: max_tokens], epochs: 2,
+            slot: [source, token: max_tokens], epochs: 2, few: words / ranks,
         };
 
         role Send on all blocks, back_warps warps, warps shared by source {

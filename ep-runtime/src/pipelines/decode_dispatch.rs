@@ -37,9 +37,11 @@ pipeline! {
         table tokens_per_rank: i32[ranks], tokens_per_expert: i32[experts];
         table rank_prefix: i32[ranks + 1, ranks];
         table recv_src: i32[max_rows], send_row: i32[tokens, ranks];
-        // Whether a warp tells of its rows before it takes those of others.
+        // `early`: whether a warp tells of its rows before it takes those of others. `words`: so many tokens of all
+        // ranks travel as words.
         tune {
             stages: 2 in [2, 3, 4, 6], piece: 7168 in [1024, 2048, 3584, 7168], early: 0 in [0, 1],
+            words: 64 in [0, 16, 32, 64, 128, 256],
         }
 
         message Totals { per_rank: i32[ranks], per_expert: i32[local_experts] }
@@ -50,7 +52,7 @@ pipeline! {
             weights: f32[topk] with topk_weights,
         }
         channel counts: slots<Totals> over nvlink from Dispatch to Dispatch per all { slot: [source], epochs: 2 };
-        channel rows: direct<Token> over nvlink from Dispatch to Dispatch per all;
+        channel rows: direct<Token> over nvlink from Dispatch to Dispatch per all { few: words / ranks };
 
         role Dispatch on all blocks {
             for peer in ranks {

@@ -51,6 +51,7 @@ struct Channel {
     static constexpr bool kCounts = false;
     static constexpr bool kSkipsOwn = false;
     static constexpr bool kSkipsAbsent = false;
+    static constexpr int kFewTokens = 0;
     static constexpr int kMeta = kRow;
     static constexpr int kSlotBytes = (kRow + kFloats * 4 + 15) / 16 * 16;
     static constexpr ep::u64 kFlags = 64;

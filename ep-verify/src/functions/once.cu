@@ -42,7 +42,7 @@ template <class Out>
 __device__ __forceinline__ void receive(ep::Team& team, Memory* memory, char* record, const Case& it,
                                         Out& rows_out, ep::i64* out) {
     const int next = (team.lane + 1) % ep::kLanes;
-    ep::OnceIn<Rows> rows(team, record, it.tokens);
+    ep::OnceIn<Rows> rows(team, record, it.tokens, 0);
     rows.open([&](int source) { return &memory->own_counts[source]; });
     rows.for_messages([&](const ep::OnceMessage& message) {
         const ep::u32* fields = reinterpret_cast<const ep::u32*>(message.record[0]);
@@ -82,6 +82,7 @@ __device__ __forceinline__ void call_of(const ep::Group& given, Smem<kEarly>& sm
             ep::store_relaxed_gpu(&memory->looked, it.epoch);
             return &memory->counts[source][peer];
         },
+        [&](int token) { return memory->x[token]; },
         [&](int token, char* record) {
             if (token % 5 == 1) out[7992] = 1;  // it goes nowhere
             ep::u32* fields = reinterpret_cast<ep::u32*>(record);
@@ -278,6 +279,7 @@ __device__ __forceinline__ void lack(const ep::Group& given, Smem<false>& smem, 
     rows.ask([&](int token) { return memory->x[token]; });
     int packed = 0;
     rows.for_tokens([&](int source, int peer) { return &memory->counts[source][peer]; },
+                    [&](int token) { return memory->x[token]; },
                     [&](int token, char* record) {
                         ++packed;
                         ep::u32* fields = reinterpret_cast<ep::u32*>(record);
@@ -287,7 +289,7 @@ __device__ __forceinline__ void lack(const ep::Group& given, Smem<false>& smem, 
                     [&](int, int, bool, int) {});
     rows.close();
     ep::Team taker(takes, ep::Call{epoch, team.stopped, true}, 2, 0, 1, 0, 1);
-    ep::OnceIn<Rows> in(taker, mover.meta(), 1);
+    ep::OnceIn<Rows> in(taker, mover.meta(), 1, 0);
     in.open([&](int source) { return &memory->own_counts[source]; });
     int taken = 0;
     // Behind the record of a message.

@@ -25,6 +25,7 @@ struct Rows {
     static constexpr int kSenders = kMost;
     static constexpr int kRowStride = kRow;
     static constexpr int kRecordWords = kWords;
+    static constexpr int kFewTokens = 0;
     static constexpr ep::u64 kReady = 0;
     static constexpr ep::u64 kTold = 1088;
     static constexpr ep::u64 kRecords = 4992;

@@ -6,17 +6,25 @@
 // that sends tells every receiver once, when all its rows have arrived: when it has taken its share of
 // what others sent, or before (`kEarly`), with its last row ahead of the small fields.
 //
+// A rank with at most `kFewTokens` tokens sends rows as words (as_words.cuh): it waits for nobody, and tells
+// nobody. Which of its rows one is says where it lies; the receiver takes it to its place.
+//
 //   count_routes -> OnceOut  offer, ask, open, for_tokens, close
 //                   OnceIn   open -> total, for_messages
 //
 // `Rows` is the Cfg struct of the direct channel, `Role` that of the role; words in a window:
-//   kReady [epoch % 2, rank]  {rows at, meta at, senders}   the announcement of a rank
-//   kTold  [rank, sender]     u64                           a warp of it, all of whose rows are there
-// each word with its epoch (M7). Announcements need two places, since a receiver may be a call ahead of a
-// sender's own receiving warps. The other words need one: who tells has seen the announcement of this
-// call, and a receiver announces the next one when all have told.
+//   kReady    [epoch % 2, rank]       {rows at, senders}   the announcement of a rank; without senders its rows
+//                                                          come as words
+//   kTold     [rank, sender]          u64                  a warp of it, all of whose rows are there
+//   kAsWords  [epoch % 2, rank, row]  kWordRowBytes each   a row of it as words, then its small fields;
+//                                                          kFewTokens rows
+// each word with its epoch (M7). Announcements and rows as words need two places, since a receiver may be a call
+// ahead of a sender's own receiving warps, and who sends words waits for no announcement: it has heard the counts
+// of the call before from all, who sent them behind the call before that. The other words need one: who tells has
+// seen the announcement of this call, and a receiver announces the next one when all have told.
 #pragma once
 
+#include <ep/as_words.cuh>
 #include <ep/compute.cuh>
 #include <ep/messages.cuh>
 #include <ep/mover.cuh>
@@ -86,6 +94,22 @@ __device__ __forceinline__ RankSet route_of(const Row<i64, kCount>& row, const i
     }
 }
 
+/// Rows of a channel as words.
+template <class Rows>
+struct OnceWords : WordRow<Rows::kWholeRowBytes, 2> {
+    /// A row of a rank, among those that it sends to the owner of a window.
+    static __device__ __forceinline__ WordPair* at(char* window, u32 epoch, int rank, int number) {
+        const i64 row = (static_cast<i64>(epoch % 2) * Rows::kPeers + rank) * Rows::kFewTokens + number;
+        return reinterpret_cast<WordPair*>(window + Rows::kAsWords + row * Rows::kWordRowBytes);
+    }
+};
+
+/// Whether a rank with so many tokens sends rows as words.
+template <class Rows>
+__device__ __forceinline__ bool goes_as_words(int tokens) {
+    return Rows::kFewTokens > 0 && tokens <= Rows::kFewTokens;
+}
+
 /// How many blocks send: all but the last one, which counts and records meanwhile.
 __device__ __forceinline__ int once_blocks(int blocks) {
     return blocks > 1 ? blocks - 1 : 1;
@@ -99,7 +123,7 @@ __device__ __forceinline__ void once_offer(const Group& group, u64 rows_at, int 
     if (blockIdx.x != 0 || warp != warps - 1) return;
     const u32 epoch = load_relaxed_gpu(&group.state->epoch) + 1;
     const int all = once_blocks(static_cast<int>(gridDim.x)) * warps;
-    const int senders = tokens < all ? tokens : all;
+    const int senders = goes_as_words<Rows>(tokens) ? 0 : tokens < all ? tokens : all;
 #pragma unroll 1
     for (int peer = lane_index(); peer < Rows::kPeers; peer += kLanes) {
         OnceReady* ready = once_ready<Rows>(group.windows[peer], epoch, group.rank);
@@ -266,7 +290,8 @@ public:
     __device__ __forceinline__ OnceOut(Team& team, Mover<Role>& mover,
                                        const RouteSmem<Role>& routes, int tokens)
         : team_(team), mover_(mover), routes_(routes), tokens_(tokens),
-          senders_(once_blocks(team.blocks) * team.warps), turn_(once_turn(team)) {
+          senders_(once_blocks(team.blocks) * team.warps), turn_(once_turn(team)),
+          as_words_(goes_as_words<Rows>(tokens)) {
         if (turn_ >= senders_) turn_ = tokens;
     }
 
@@ -274,6 +299,7 @@ public:
     /// `from(token)`: the row of a token.
     template <class From>
     __device__ __forceinline__ void ask(From from) {
+        if (as_words_) return;
 #pragma unroll 1
         for (int token = turn_; token < tokens_; token += senders_) {
             if (!goes_anywhere(token)) continue;
@@ -284,17 +310,25 @@ public:
 
     /// Sends the tokens of this warp: `pack(token, record)` in the whole warp writes the small fields of a
     /// token that goes anywhere and gives its row; then `each(token, peer, match, position)` in the lane
-    /// of every rank. `count(source, peer)`: the word that holds how many rows `source` sends to `peer`.
-    template <class Count, class Pack, class Each>
-    __device__ __forceinline__ void for_tokens(Count count, Pack pack, Each each) {
+    /// of every rank. `count(source, peer)`: the word that holds how many rows `source` sends to `peer`;
+    /// `from(token)`: the row of a token.
+    template <class Count, class From, class Pack, class Each>
+    __device__ __forceinline__ void for_tokens(Count count, From from, Pack pack, Each each) {
+        if constexpr (Rows::kFewTokens > 0) {
+            if (as_words_) {
+                send_words(from, pack);
+                record_places(count, each);
+                return;
+            }
+        }
         bool opened = false;
 #pragma unroll 1
         for (int token = turn_; token < tokens_ && !team_.stopped; token += senders_) {
             const bool anywhere = goes_anywhere(token);
             char* record = mover_.meta();
-            const void* from = anywhere ? pack(token, record) : nullptr;
+            const void* row = anywhere ? pack(token, record) : nullptr;
             __syncwarp();
-            if (!opened) open(count);
+            if (!opened) open<true>(count);
             opened = true;
 #pragma unroll
             for (int g = 0; g < kGroups; ++g) {
@@ -304,7 +338,7 @@ public:
                 if (__ballot_sync(kAllLanes, match) != 0) {
                     if constexpr (!Role::kEarly) send_record(g, match, position, record);
                     const i64 at = static_cast<i64>(position) * Rows::kRowStride;
-                    mover_.row(match ? rows_at_[g] + at : nullptr, from);
+                    mover_.row(match ? rows_at_[g] + at : nullptr, row);
                     if constexpr (Role::kEarly) {
                         // No row comes behind it whose load could run ahead.
                         if (token + senders_ >= tokens_) mover_.store_all();
@@ -326,8 +360,73 @@ public:
     }
 
 private:
+    /// Sends this warp's parts of rows as words; the last part of a token are its small fields.
+    template <class From, class Pack>
+    __device__ __forceinline__ void send_words(From from, Pack pack) {
+        using Words = OnceWords<Rows>;
+        constexpr int kParts = Words::kParts + 1;
+        const int first = turn_ < tokens_ ? turn_ : once_turn(team_);
+        const int end = first < senders_ ? tokens_ * kParts : 0;
+#pragma unroll 1
+        for (int unit = first; unit < end && !team_.stopped; unit += senders_) {
+            // The warps of one token are on different blocks.
+            const int token = unit % tokens_, part = unit / tokens_;
+            if (!goes_anywhere(token)) continue;
+            typename Words::Units units;
+            char* record = mover_.meta();
+            if (part < Words::kParts) {
+                Words::read(units, from(token), part);
+            } else {
+                pack(token, record);
+            }
+            __syncwarp();
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) {
+                const int number = numbered(g, token);
+                for (u32 left = __ballot_sync(kAllLanes, number >= 0); left != 0; left &= left - 1) {
+                    const int lane = __ffs(static_cast<int>(left)) - 1;
+                    WordPair* to = Words::at(routes_.windows[g * kLanes + lane], team_.epoch,
+                                             team_.group.rank, __shfl_sync(kAllLanes, number, lane));
+                    if (part < Words::kParts) {
+                        Words::send(to, units, part, team_.epoch);
+                    } else {
+                        send_fields(Words::numbers(to), record);
+                    }
+                }
+            }
+            __syncwarp();
+        }
+    }
+
+    /// Calls `each` for the tokens of this warp, when it is known where their rows lie at their receivers.
+    template <class Count, class Each>
+    __device__ __forceinline__ void record_places(Count count, Each each) {
+        if (turn_ < tokens_) open<false>(count);
+#pragma unroll 1
+        for (int token = turn_; token < tokens_ && !team_.stopped; token += senders_) {
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) {
+                const int peer = g * kLanes + team_.lane;
+                if (peer >= kPeers) continue;
+                const bool match = goes(g, token);
+                each(token, peer, match, before(g, token));
+            }
+        }
+        __syncwarp();
+    }
+
+    /// The number of a token's row among those for the lane's rank of a group; -1: it does not go there.
+    __device__ __forceinline__ int numbered(int g, int token) const {
+        if (!goes(g, token)) return -1;
+        const u32* words = routes_.to[g * kLanes + team_.lane];
+        int number = __popc(words[token / kLanes] & ((1u << token % kLanes) - 1));
+#pragma unroll 1
+        for (int word = 0; word < token / kLanes; ++word) number += __popc(words[word]);
+        return number;
+    }
+
     __device__ __forceinline__ void tell() {
-        if (turn_ >= tokens_) return;
+        if (turn_ >= tokens_ || as_words_) return;
         mover_.flush();
         if (team_.stopped) return;
 #pragma unroll
@@ -344,8 +443,9 @@ private:
 
     __device__ __forceinline__ u64 word(u32 value) const { return stamped(team_.epoch, value); }
 
-    /// Waits until every rank takes rows, and those before this one have said how many they send.
-    template <class Count>
+    /// Waits until those before this one have said how many rows they send, and every rank takes rows
+    /// (`kRows`).
+    template <bool kRows, class Count>
     __device__ __forceinline__ void open(Count count) {
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
@@ -360,7 +460,7 @@ private:
                 if (!used) return true;
                 // M4: pairs with the release in once_offer. Each look acquires: another one would cost
                 // a round trip.
-                rows = load_acquire_sys(&ready->rows);
+                rows = kRows ? load_acquire_sys(&ready->rows) : stamped(team_.epoch, 0);
                 int missing = -1;
                 first = 0;
                 for (int source = 0; source < team_.group.rank; ++source) {
@@ -373,7 +473,8 @@ private:
                 site.peer = is_ready && missing >= 0 ? missing : peer;
                 return is_ready && missing < 0;
             });
-            if (done && used) {
+            if (done && used && !kRows) first_[g] = first;
+            if (done && used && kRows) {
                 rows_at_[g] = routes_.windows[peer] + static_cast<u64>(value_of(rows)) * 128;
                 first_[g] = first;
                 // M4: this lane's bulk stores come after the receiver's own use of the memory.
@@ -387,17 +488,20 @@ private:
     __device__ __forceinline__ void send_record(int g, bool match, int position,
                                                 const char* record) {
         if (team_.stopped) return;
-        const u32* fields = reinterpret_cast<const u32*>(record);
         for (u32 left = __ballot_sync(kAllLanes, match); left != 0; left &= left - 1) {
             const int lane = __ffs(static_cast<int>(left)) - 1;
             const int row = __shfl_sync(kAllLanes, position, lane);
-            u64* words = once_record<Rows>(routes_.windows[g * kLanes + lane], row);
-#pragma unroll 4
-            for (int i = team_.lane; i < Rows::kRecordWords; i += kLanes) {
-                store_relaxed_sys(words + i, word(fields[i]));
-            }
+            send_fields(once_record<Rows>(routes_.windows[g * kLanes + lane], row), record);
         }
         __syncwarp();
+    }
+
+    __device__ __forceinline__ void send_fields(u64* words, const char* record) const {
+        const u32* fields = reinterpret_cast<const u32*>(record);
+#pragma unroll 4
+        for (int i = team_.lane; i < Rows::kRecordWords; i += kLanes) {
+            store_relaxed_sys(words + i, word(fields[i]));
+        }
     }
 
     /// Whether any rank gets the token.
@@ -430,6 +534,7 @@ private:
     int tokens_;
     int senders_;  // warps that send
     int turn_;     // this one's number among them
+    bool as_words_;
     char* rows_at_[kGroups] = {};
     int first_[kGroups] = {};  // position of the first row behind `words_`
     int words_[kGroups] = {};  // words of bits that are added up
@@ -446,9 +551,10 @@ class OnceIn {
     static constexpr int kGroups = (kPeers + kLanes - 1) / kLanes;
 
 public:
-    /// `record`: room for the small fields of a message in shared memory.
-    __device__ __forceinline__ OnceIn(Team& team, char* record, int tokens)
-        : team_(team), record_(record), tokens_(tokens), turn_(once_turn(team)) {}
+    /// `record`: room for the small fields of a message in shared memory; `rows_at`: where the first row lies
+    /// in the end, as `once_offer` has said.
+    __device__ __forceinline__ OnceIn(Team& team, char* record, int tokens, u64 rows_at)
+        : team_(team), record_(record), tokens_(tokens), turn_(once_turn(team)), rows_at_(rows_at) {}
 
     /// Waits until every rank has said how many rows it sends here: in the word `count(source)`.
     template <class Count>
@@ -471,6 +577,8 @@ public:
             senders_[g] = lanes_through(done && used ? static_cast<int>(value_of(senders)) : 0);
             through_[g] = total_ + lanes_through(done && used ? static_cast<int>(value_of(rows)) : 0);
             total_ = __shfl_sync(kAllLanes, through_[g], kLanes - 1);
+            const bool words = Rows::kFewTokens > 0 && done && used && value_of(senders) == 0;
+            as_words_ |= static_cast<u64>(__ballot_sync(kAllLanes, words)) << g * kLanes;
         }
     }
 
@@ -481,11 +589,13 @@ public:
     /// records are looked at together.
     template <class Body>
     __device__ __forceinline__ void for_messages(Body body) {
+        if constexpr (Rows::kFewTokens > 0) take_words();
         u32* fields = reinterpret_cast<u32*>(record_);
         // Warps that send leave it to the others, if those can look at all of it together. The one that has
         // least to send begins, and the last block, which records meanwhile, ends.
         const int senders = once_blocks(team_.blocks) * team_.warps;
-        const int busy = (team_.count() - tokens_) * kFlight < total_ ? 0 : tokens_;
+        const bool all = as_words_ != 0 || (team_.count() - tokens_) * kFlight < total_;
+        const int busy = all ? 0 : tokens_;
         const int step = team_.count() - busy;
         const int own = turn_ < senders ? senders - 1 - turn_ : turn_ - busy;
 #pragma unroll 1
@@ -497,7 +607,7 @@ public:
 #pragma unroll
                 for (int n = 0; n < kFlight; ++n) {
                     const int row = first + n * step;
-                    const u64* words = once_record<Rows>(team_.group.window, row);
+                    const u64* words = record_of(row);
 #pragma unroll
                     for (int k = 0; k < kEach; ++k) {
                         const int i = k * kLanes + team_.lane;
@@ -561,6 +671,58 @@ public:
     }
 
 private:
+    /// Takes this warp's parts of rows that come as words to their places.
+    __device__ __forceinline__ void take_words() {
+        using Words = OnceWords<Rows>;
+        const int end = as_words_ != 0 ? total_ * Words::kParts : 0;
+#pragma unroll 1
+        for (int unit = turn_; unit < end && !team_.stopped; unit += team_.count()) {
+            const int row = unit / Words::kParts, part = unit % Words::kParts;
+            const int source = source_of(row);
+            if (!comes_as_words(source)) continue;
+            const WordPair* words = words_of(source, row);
+            typename Words::Units units;
+            const Site site{Rows::kChannel, Waiting::kClosed, -1, source, team_.epoch};
+            const bool done = wait(team_, site, [&](u32& seen) {
+                return Words::look(units, words, part, team_.epoch, seen);
+            });
+            const i64 at = static_cast<i64>(row) * Rows::kRowStride;
+            if (done) Words::write(team_.group.window + rows_at_ + at, units, part);
+        }
+    }
+
+    /// A row that comes as words.
+    __device__ __forceinline__ WordPair* words_of(int source, int row) const {
+        return OnceWords<Rows>::at(team_.group.window, team_.epoch, source,
+                                   row - rows_before(source));
+    }
+
+    __device__ __forceinline__ bool comes_as_words(int source) const {
+        return (as_words_ >> source & 1) != 0;
+    }
+
+    /// Where the small fields of a row come.
+    __device__ __forceinline__ const u64* record_of(int row) const {
+        if constexpr (Rows::kFewTokens > 0) {
+            const int source = as_words_ != 0 && row < total_ ? source_of(row) : -1;
+            if (source >= 0 && comes_as_words(source)) {
+                return OnceWords<Rows>::numbers(words_of(source, row));
+            }
+        }
+        return once_record<Rows>(team_.group.window, row);
+    }
+
+    /// Rows of the ranks before `source`.
+    __device__ __forceinline__ int rows_before(int source) const {
+        int rows = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const int through = __shfl_sync(kAllLanes, through_[g], (source + kLanes - 1) % kLanes);
+            if (source > 0 && g == (source - 1) / kLanes) rows = through;
+        }
+        return rows;
+    }
+
     // Records that are looked at together: their words stay in registers.
     static constexpr int kFlight = 4;
     // Words of a record that a lane takes.
@@ -587,9 +749,11 @@ private:
     char* record_;
     int tokens_;
     int turn_;
+    u64 rows_at_;
     int through_[kGroups] = {};  // rows up to and with those of the lane's rank
     int senders_[kGroups] = {};  // sending warps of the group up to and with those of the lane's rank
     int total_ = 0;
+    u64 as_words_ = 0;  // ranks whose rows come as words
 };
 
 }  // namespace ep

@@ -34,6 +34,11 @@ struct alignas(16) Quad {
     u32 x, y, z, w;
 };
 
+/// Two {epoch, value} words side by side.
+struct alignas(16) WordPair {
+    u64 first, second;
+};
+
 constexpr u32 kAllLanes = 0xffffffffu;
 
 /// Looks of a waiting warp that take as long as a call with few rows: some 25 us.
@@ -101,6 +106,16 @@ __device__ __forceinline__ u64 load_relaxed_sys(const u64* at) {
     return value;
 }
 
+/// Polls of two words at once (M2, M7): each is whole by itself, the two are not.
+__device__ __forceinline__ WordPair load_pair_relaxed_sys(const WordPair* at) {
+    WordPair pair;
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(pair.first), "=l"(pair.second)
+                 : "l"(at)
+                 : "memory");
+    return pair;
+}
+
 /// The one acquire after a poll (M2): what the writer released is visible to this thread.
 __device__ __forceinline__ u32 load_acquire_sys(const u32* at) {
     u32 value;
@@ -143,6 +158,13 @@ __device__ __forceinline__ void store_relaxed_sys(u32* at, u32 value) {
 /// A 64-bit word that orders nothing, system scope.
 __device__ __forceinline__ void store_relaxed_sys(u64* at, u64 value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+
+/// Two words that order nothing, system scope: each is whole by itself, the two are not.
+__device__ __forceinline__ void store_pair_relaxed_sys(WordPair* at, WordPair pair) {
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(pair.first),
+                 "l"(pair.second)
+                 : "memory");
 }
 
 /// Publishes (M1) or returns credit (M4): all that this thread did or saw comes before it.

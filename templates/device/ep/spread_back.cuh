@@ -44,7 +44,8 @@ public:
             }
             return true;
         };
-        Out::template for_units<false>(rows, send);
+        Out::template count<false>(rows);
+        Out::for_units(send);
         tell_own(rows(Out::own()), token, list);
     }
 

@@ -9,11 +9,19 @@
 // Whoever enters a call has read all slots of the calls before, since they were kernels of the same
 // stream; it says so at once, and nobody waits for it before the call after the next one.
 //
+// A rank with at most `kFewTokens` tokens takes rows as words (as_words.cuh), and says so when it enters a call:
+// to it nobody tells of quarters, but of its own rows. A rank that exchanges nothing with it may be calls behind.
+//
 // `Slots` is the channel's Cfg struct, with the words of slot_rows.cuh but for
-//   kFlags  [epoch % kEpochs, source, token, quarter]  {epoch, 1} behind each quarter; {epoch, row + 2}
-//           for a row of this rank (M7)
+//   kFlags       [epoch % kEpochs, source, token, quarter]  {epoch, 1} behind each quarter; {epoch, row + 2}
+//                for a row of this rank (M7)
+//   kTakesWords  [receiver]                                 {epoch, 1} if it takes words, {epoch, 2} if not, at
+//                the sender
+//   kAsWords     [source, token]                            kWordRowBytes each: a row as words, then its numbers;
+//                kFewTokens tokens
 #pragma once
 
+#include <ep/as_words.cuh>
 #include <ep/cast.cuh>
 #include <ep/compute.cuh>
 #include <ep/ptx.cuh>
@@ -83,6 +91,22 @@ __device__ __forceinline__ u64* back_words(char* window, i64 set, int key) {
     return reinterpret_cast<u64*>(window + Slots::kFlags) + slot * kQuarters;
 }
 
+/// Rows of a channel as words.
+template <class Slots, int kEach>
+struct BackWords : WordRow<Slots::kMeta, kEach> {
+    /// The row of a token from a source, in a window. Calls need no places of their own: who sends has heard that
+    /// the receiver is in this one.
+    static __device__ __forceinline__ WordPair* at(char* window, int source, int token) {
+        const i64 row = static_cast<i64>(source) * Slots::kFewTokens + token;
+        return reinterpret_cast<WordPair*>(window + Slots::kAsWords + row * Slots::kWordRowBytes);
+    }
+
+    /// What a rank takes, at the sender.
+    static __device__ __forceinline__ u64* takes(char* window, int receiver) {
+        return reinterpret_cast<u64*>(window + Slots::kTakesWords) + receiver;
+    }
+};
+
 /// Calls `each(row, quarter, quarters)` for this warp's share of `rows` rows: so many quarters of a row, from
 /// that one on. False from it ends that, and so does a stop.
 template <class Cut, class Each>
@@ -148,10 +172,10 @@ __device__ __forceinline__ void write_sums(char* row, const float (&sum)[Cut::kE
     Cut::write(row, sums, base, end);
 }
 
-/// Tells every rank that this one has read the slots of all calls before: the last warp of the first
-/// block does.
+/// Tells every rank that this one has read the slots of all calls before, and how it takes rows: the last warp
+/// of the first block does.
 template <class Slots>
-__device__ __forceinline__ void back_begin(const Group& group) {
+__device__ __forceinline__ void back_begin(const Group& group, int tokens = 0) {
     const int warp = static_cast<int>(threadIdx.x) / kLanes;
     if (blockIdx.x != 0 || warp != static_cast<int>(blockDim.x) / kLanes - 1) return;
     const u32 epoch = load_relaxed_gpu(&group.state->epoch);
@@ -163,6 +187,10 @@ __device__ __forceinline__ void back_begin(const Group& group) {
         u32* released = reinterpret_cast<u32*>(group.windows[peer] + Slots::kReleased);
         // M4: what earlier kernels of this stream loaded is over; BackOut acquires.
         store_entry_sys(released + group.rank, epoch);
+        if constexpr (Slots::kFewTokens > 0) {
+            const u64 word = stamped(epoch + 1, tokens <= Slots::kFewTokens ? 1 : 2);
+            store_entry_sys(BackWords<Slots, 1>::takes(group.windows[peer], group.rank), word);
+        }
     }
     __syncwarp();
 }
@@ -172,6 +200,7 @@ template <class Slots>
 class BackOut : protected SlotRowsEnd<Slots> {
     using End = SlotRowsEnd<Slots>;
     using Cut = BackCut<Slots, 7>;
+    using Words = BackWords<Slots, 4>;
     static constexpr int kPeers = End::kPeers;
     static constexpr int kGroups = (kPeers + kLanes - 1) / kLanes;
 
@@ -185,7 +214,10 @@ public:
     /// token of a row there; `from(row)`, `fields(row)`: the row, and `kFloats` numbers beside it.
     template <int kFloats, class Rows, class Token, class From, class Fields>
     __device__ __forceinline__ void run(Rows rows, Token token, From from, Fields fields) {
-        for_units<false>(rows, [&](int source, int row, int quarter, int quarters) {
+        count<false>(rows);
+        if constexpr (Slots::kFewTokens > 0) send_words<kFloats>(token, from, fields);
+        for_units([&](int source, int row, int quarter, int quarters) {
+            if (!takes_rows(source)) return true;
             const int key = End::own() * Slots::kSourceStride + token(row);
             char* out = slot_of(source, key);
             constexpr int kHeld = (kFloats + kLanes - 1) / kLanes;
@@ -226,7 +258,8 @@ public:
                                              Factor factor) {
         static_assert(kParts <= kLanes, "a lane for each part");
         using Cut = CutOfSome<Slots>;
-        for_units<true>(rows, [&](int source, int row, int quarter, int quarters) {
+        count<true>(rows);
+        for_units([&](int source, int row, int quarter, int quarters) {
             const int key = End::own() * Slots::kSourceStride + token(row);
             char* out = slot_of(source, key);
             const i64 at = team_.lane < kParts ? list(row, team_.lane) : -1;
@@ -253,12 +286,100 @@ public:
     }
 
 protected:
+    /// Sends this warp's share of the rows of ranks that take words.
+    template <int kFloats, class Token, class From, class Fields>
+    __device__ __forceinline__ void send_words(Token token, From from, Fields fields) {
+        constexpr int kParts = Words::kParts + (kFloats > 0 ? 1 : 0);  // the last one are the numbers
+        ask_few();
+        const int total = number([&](int source, int count) {
+            return source < kPeers && (few_ >> source & 1) != 0 ? count : 0;
+        });
+#pragma unroll 1
+        for (int unit = team_.spread(); unit < total * kParts && !team_.stopped;
+             unit += team_.count()) {
+            const int number = unit / kParts, part = unit % kParts;
+            const int source = source_of(number), row = number + first_of(source);
+            const int to = token(row);
+            typename Words::Units units;
+            if (part < Words::kParts) Words::read(units, from(row), part);
+            // The first units travel while the others say what they take.
+            if (!takes_words(source)) continue;
+            WordPair* words = Words::at(End::window_of(source), End::own(), to);
+            if (part < Words::kParts) {
+                Words::send(words, units, part, team_.epoch);
+                continue;
+            }
+            const float* numbers = fields(row);
+#pragma unroll 1
+            for (int i = team_.lane; i < kFloats; i += kLanes) {
+                store_relaxed_sys(Words::numbers(words) + i,
+                                  stamped(team_.epoch, bits_of(numbers[i])));
+            }
+        }
+        __syncwarp();
+    }
+
+    /// Notes who gets few rows: they have to say how they take them.
+    __device__ __forceinline__ void ask_few() {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const int source = g * kLanes + team_.lane;
+            const bool few = count_[g] > 0 && count_[g] <= Slots::kFewTokens && End::alive(source);
+            few_ |= static_cast<u64>(__ballot_sync(kAllLanes, few)) << g * kLanes;
+        }
+    }
+
+    /// Waits until all who have to say how they take rows have done so.
+    __device__ __forceinline__ void hear_few() {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const int source = g * kLanes + team_.lane;
+            const bool used = source < kPeers && (few_ >> source & 1) != 0;
+            const u64* said = Words::takes(team_.group.window, used ? source : 0);
+            const Site site{Slots::kChannel, Waiting::kCredit, -1,
+                            used ? End::rank_of(source) : -1, team_.epoch};
+            u64 found = 0;
+            wait(team_, site, [&](u32& seen) {
+                if (!used) return true;
+                // M4: pairs with the store in back_begin; all lanes store after the ballot. Each look acquires:
+                // another one would cost a round trip.
+                found = load_acquire_sys(said);
+                seen = epoch_of(found);
+                return reached(seen, team_.epoch);
+            });
+            // A rank that is calls ahead has what it wanted from this warp: nothing.
+            const bool now = used && epoch_of(found) == team_.epoch;
+            words_ |= static_cast<u64>(__ballot_sync(kAllLanes, now && value_of(found) == 1)) << g * kLanes;
+            rows_ |= static_cast<u64>(__ballot_sync(kAllLanes, now && value_of(found) != 1)) << g * kLanes;
+        }
+        __syncwarp();
+        heard_ = true;
+    }
+
+    /// Whether a rank still takes rows of this warp's as words; it has few from this one.
+    __device__ __forceinline__ bool takes_words(int source) {
+        if (!heard_) hear_few();
+        return !team_.stopped && (words_ >> source & 1) != 0;
+    }
+
+    /// Whether it still takes them as they lie.
+    __device__ __forceinline__ bool takes_rows(int source) {
+        if constexpr (Slots::kFewTokens == 0) {
+            return true;
+        } else {
+            if ((few_ >> source & 1) == 0) return true;
+            if (!heard_) hear_few();
+            return !team_.stopped && (rows_ >> source & 1) != 0;
+        }
+    }
+
     /// Calls `send(source, row, quarter, quarters)` for each of this warp's units, which writes those quarters
-    /// and owes their words, and then tells what is left. False from it: the team is stopped. `kOwn`: rows of
-    /// this rank as well.
-    template <bool kOwn, class Rows, class Send>
-    __device__ __forceinline__ void for_units(Rows rows, Send send) {
-        for_quarters<Cut>(team_, count<kOwn>(rows), [&](int number, int quarter, int quarters) {
+    /// and owes their words, and then tells what is left. False from it: the team is stopped. The rows have been
+    /// counted.
+    template <class Send>
+    __device__ __forceinline__ void for_units(Send send) {
+        const int rows = number([](int, int count) { return count; });
+        for_quarters<Cut>(team_, rows, [&](int number, int quarter, int quarters) {
             const int source = source_of(number);
             if (!End::alive(source)) return true;
             return send(source, number + first_of(source), quarter, quarters);
@@ -266,18 +387,28 @@ protected:
         tell();
     }
 
-    /// Counts the rows of all other ranks, or of all, and finds out where those of each begin.
+    /// Counts the rows of each other rank, or of each.
     template <bool kOwn, class Rows>
-    __device__ __forceinline__ int count(Rows rows) {
-        int total = 0;
+    __device__ __forceinline__ void count(Rows rows) {
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             const int source = g * kLanes + team_.lane;
             const bool used = source < kPeers && (kOwn || source != End::own());
             const Span span = used ? rows(source) : Span{0, 0};
-            const int own = span.end > span.begin ? span.end - span.begin : 0;
+            begin_[g] = span.begin;
+            count_[g] = span.end > span.begin ? span.end - span.begin : 0;
+        }
+    }
+
+    /// Numbers the rows of all ranks of which `some(source, count)` counts any. Returns how many they are.
+    template <class Some>
+    __device__ __forceinline__ int number(Some some) {
+        int total = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const int own = some(g * kLanes + team_.lane, count_[g]);
             through_[g] = total + lanes_through(own);
-            first_[g] = span.begin - (through_[g] - own);
+            first_[g] = begin_[g] - (through_[g] - own);
             total = __shfl_sync(kAllLanes, through_[g], kLanes - 1);
         }
         return total;
@@ -358,9 +489,15 @@ protected:
         return first;
     }
 
+    u64 few_ = 0;    // peers that get so few rows that they may take words,
+    u64 words_ = 0;  // that do,
+    u64 rows_ = 0;   // and that do not
+    bool heard_ = false;
     u64 free_ = 0;  // peers whose slots are known to be free
     u64* word_ = nullptr;  // that the lane is to store
     int owed_ = 0;         // units whose words are to be stored
+    int begin_[kGroups] = {};  // the first row of the lane's rank,
+    int count_[kGroups] = {};  // and how many it has
     int through_[kGroups] = {};
     int first_[kGroups] = {};
 };
@@ -376,6 +513,10 @@ class BackIn : SlotRowsEnd<Slots> {
     // A lane for each quarter of a peer's part.
     static constexpr int kAtOnce = kLanes / kQuarters;
     static constexpr int kGroups = (kPeers + kAtOnce - 1) / kAtOnce;
+
+    using Words = BackWords<Slots, 1>;
+    // Ranks whose words are looked at together.
+    static constexpr int kTogether = kPeers < 4 ? kPeers : 4;
 
     /// The row of a part, and the numbers beside it.
     struct Part {
@@ -395,19 +536,28 @@ public:
             return row < 0 ? Part{nullptr, nullptr}
                            : Part{reinterpret_cast<const char*>(from(row)), fields(row)};
         };
-        for_units(tokens, at, own, body);
+        // Apart, so that the many registers of one do not meet the other.
+        if (Slots::kFewTokens > 0 && tokens <= Slots::kFewTokens) {
+            for_units<true>(tokens, at, own, body);
+        } else {
+            for_units<false>(tokens, at, own, body);
+        }
     }
 
     /// The same where the parts of this rank are in slots as well.
     template <class At, class Body>
     __device__ __forceinline__ void run(int tokens, At at, Body body) {
-        for_units(tokens, at, [](int) { return Part{nullptr, nullptr}; }, body);
+        for_units<false>(tokens, at, [](int) { return Part{nullptr, nullptr}; }, body);
     }
 
     /// `out = sum(part.x) + biases`, in order of rank and in fp32 before the one rounding: this warp's
     /// quarters.
     template <int kBiases, class Bias>
     __device__ __forceinline__ void store_row(bf16* out, int biases, Bias bias) const {
+        if constexpr (Slots::kFewTokens > 0) {
+            if (part_ == Words::kParts) return;
+            if (part_ >= 0) return store_part<kBiases>(out, biases, bias);
+        }
         const int end = Cut::first(quarter_ + quarters_);
 #pragma unroll 1
         for (int base = Cut::first(quarter_); base < end; base += Cut::kStep) {
@@ -447,7 +597,10 @@ public:
 
     /// `out = sum(part.field)` for the field of floats; the warp that has the first quarter does it.
     __device__ __forceinline__ void store_sum(float* out, int field, int count) const {
-        if (quarter_ != 0) return;
+        if constexpr (Slots::kFewTokens > 0) {
+            if (part_ == Words::kParts) return store_sum_of_words(out, field, count);
+        }
+        if (quarter_ != 0 || part_ >= 0) return;
 #pragma unroll 1
         for (int base = 0; base < count; base += kLanes) {
             const int i = base + team_.lane;
@@ -462,13 +615,19 @@ public:
     }
 
 private:
-    /// Calls `body(token)` for each of this warp's units; `own(row)`: a part of this rank that is no slot.
-    template <class At, class Own, class Body>
+    /// Calls `body(token)` for each of this warp's units: quarters of tokens, or where rows come as words
+    /// (`kWords`) parts, behind which are the numbers. `own(row)`: a part of this rank that is no slot.
+    template <bool kWords, class At, class Own, class Body>
     __device__ __forceinline__ void for_units(int tokens, At at, Own own, Body body) {
-        for_quarters<Cut>(team_, tokens, [&](int token, int quarter, int quarters) {
-            quarter_ = quarter, quarters_ = quarters;
+        const int quarters = kWords ? 1 : Cut::quarters(tokens, team_.count());
+        const int parts = kWords ? Words::kParts + 1 : kQuarters / quarters;
+#pragma unroll 1
+        for (int unit = team_.spread(); unit < tokens * parts; unit += team_.count()) {
+            const int token = unit / parts, part = unit % parts;
+            part_ = kWords ? part : -1;
+            quarter_ = kWords ? 0 : part * quarters, quarters_ = quarters;
             const int row = await(token, at);
-            if (team_.stopped) return false;
+            if (team_.stopped) return;
             parts_ = 0;
 #pragma unroll
             for (int g = 0; g < kGroups; ++g) {
@@ -477,8 +636,7 @@ private:
             own_ = own(row);
             body(token);
             __syncwarp();
-            return true;
-        });
+        }
     }
 
     /// Waits for the quarters of a token from all peers that have a part of it. Returns the row of this
@@ -496,10 +654,11 @@ private:
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             const int key = keys_[g];
-            const bool used = key >= 0 && quarter < quarters_;
+            const int number = g * kAtOnce + team_.lane / kQuarters;
+            const bool is_told = part_ < 0 || number == End::own();
+            const bool used = key >= 0 && quarter < quarters_ && is_told;
             const u64* word = back_words<Slots>(team_.group.window, End::set(), used ? key : 0) +
                               quarter_ + quarter;
-            const int number = g * kAtOnce + team_.lane / kQuarters;
             const Site site{Slots::kChannel, Waiting::kFlag, -1,
                             used ? End::rank_of(number) : -1, team_.epoch};
             u64 found = 0;
@@ -546,6 +705,116 @@ private:
         return found;
     }
 
+    /// Calls `each(keys)` for the slots from which the token gets parts, in order of rank and up to `kTogether` at
+    /// a time; -1: there are no more.
+    template <class Each>
+    __device__ __forceinline__ void for_keys(Each each) const {
+        constexpr u32 kFirstOfEach = 0x11111111;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            u32 lanes = __ballot_sync(kAllLanes, keys_[g] >= 0) & kFirstOfEach;
+#pragma unroll 1
+            while (lanes != 0) {
+                int keys[kTogether];
+#pragma unroll
+                for (int n = 0; n < kTogether; ++n) {
+                    const int lane = lanes == 0 ? 0 : __ffs(static_cast<int>(lanes)) - 1;
+                    const int key = __shfl_sync(kAllLanes, keys_[g], lane);
+                    keys[n] = lanes == 0 ? -1 : key;
+                    lanes &= lanes - 1;
+                }
+                each(keys);
+            }
+        }
+    }
+
+    static __device__ __forceinline__ int source_of(int key) { return key / Slots::kSourceStride; }
+
+    /// Whether a part is that of this rank, which lies elsewhere.
+    __device__ __forceinline__ bool is_own(int key) const {
+        return source_of(key) == End::own() && own_.row != nullptr;
+    }
+
+    __device__ __forceinline__ WordPair* words_of(int key) const {
+        return Words::at(team_.group.window, source_of(key), key % Slots::kSourceStride);
+    }
+
+    /// The sum of one part of a row whose parts come as words. Each look adds up anew: nothing is kept across
+    /// the rare look around of the wait.
+    template <int kBiases, class Bias>
+    __device__ __forceinline__ void store_part(bf16* out, int biases, Bias bias) const {
+        float sum[Words::kLaneUnits][8];
+        const auto add_units = [&](const typename Words::Units& units) {
+#pragma unroll
+            for (int k = 0; k < Words::kLaneUnits; ++k) add_bf16(sum[k], units[k]);
+        };
+        Site site{Slots::kChannel, Waiting::kFlag, -1, -1, team_.epoch};
+        const bool done = wait(team_, site, [&](u32& seen) {
+            bool come = true;
+#pragma unroll
+            for (int k = 0; k < 8 * Words::kLaneUnits; ++k) sum[k / 8][k % 8] = 0.0f;
+            for_keys([&](const int (&keys)[kTogether]) {
+                typename Words::Units units[kTogether];
+#pragma unroll
+                for (int n = 0; n < kTogether; ++n) {
+                    if (keys[n] < 0 || is_own(keys[n])) {
+                        Words::read(units[n], keys[n] < 0 ? nullptr : own_.row, part_);
+                    } else if (!Words::look(units[n], words_of(keys[n]), part_, team_.epoch, seen)) {
+                        site.peer = End::rank_of(source_of(keys[n]));
+                        come = false;
+                    }
+                }
+#pragma unroll
+                for (int n = 0; n < kTogether; ++n) add_units(units[n]);
+            });
+            return come;
+        });
+        if (!done) return;
+        typename Words::Units units;
+#pragma unroll
+        for (int i = 0; i < kBiases; ++i) {
+            if (i >= biases) continue;
+            Words::read(units, bias(i), part_);
+            add_units(units);
+        }
+#pragma unroll
+        for (int k = 0; k < Words::kLaneUnits; ++k) units[k] = pack_bf16(sum[k]);
+        Words::write(out, units, part_);
+    }
+
+    /// The sum of the field of floats, where numbers come as words.
+    __device__ __forceinline__ void store_sum_of_words(float* out, int field, int count) const {
+#pragma unroll 1
+        for (int i = team_.lane; i - team_.lane < count; i += kLanes) {
+            float sum;
+            Site site{Slots::kChannel, Waiting::kFlag, -1, -1, team_.epoch};
+            const bool done = wait(team_, site, [&](u32& seen) {
+                bool come = true;
+                sum = 0.0f;
+                for_keys([&](const int (&keys)[kTogether]) {
+#pragma unroll
+                    for (int n = 0; n < kTogether; ++n) {
+                        if (keys[n] < 0 || i >= count) continue;
+                        if (is_own(keys[n])) {
+                            sum += own_.numbers[i];
+                            continue;
+                        }
+                        const u64* numbers = Words::numbers(words_of(keys[n]));
+                        const u64 found = load_relaxed_sys(numbers + field / 4 + i);
+                        sum += float_of(value_of(found));
+                        if (epoch_of(found) == team_.epoch) continue;
+                        seen = epoch_of(found);
+                        site.peer = End::rank_of(source_of(keys[n]));
+                        come = false;
+                    }
+                });
+                return come;
+            });
+            if (!done) return;
+            if (i < count) out[i] = sum;
+        }
+    }
+
     static __device__ __forceinline__ void read(Quad (&quads)[Cut::kEach], const Part& part, int base,
                                                 int end) {
         Cut::read(quads, part.row, base, part.row == nullptr ? 0 : end);
@@ -559,6 +828,7 @@ private:
 
     int keys_[kGroups] = {};  // of the token's slots, -1 for none
     Part own_{nullptr, nullptr};
+    int part_ = -1;  // of rows that come as words; negative: they do not
     int parts_ = 0;
     int quarter_ = 0;
     int quarters_ = 0;

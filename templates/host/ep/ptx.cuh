@@ -33,6 +33,10 @@ struct alignas(16) Quad {
     u32 x, y, z, w;
 };
 
+struct alignas(16) WordPair {
+    u64 first, second;
+};
+
 constexpr u32 kAllLanes = 0xffffffffu;
 
 /// A warp that has looked in vain sleeps here until what it looked at changes.
@@ -76,6 +80,11 @@ __device__ __forceinline__ u64 load_relaxed_sys(const u64* at) {
     return emu_load(at, 8, EMU_RELAXED | EMU_SYS << 4);
 }
 
+__device__ __forceinline__ WordPair load_pair_relaxed_sys(const WordPair* at) {
+    const u64 first = load_relaxed_sys(&at->first);
+    return WordPair{first, load_relaxed_sys(&at->second)};
+}
+
 __device__ __forceinline__ u32 load_acquire_sys(const u32* at) {
     return static_cast<u32>(emu_load(at, 4, EMU_ACQUIRE | EMU_SYS << 4));
 }
@@ -102,6 +111,11 @@ __device__ __forceinline__ void store_relaxed_sys(u32* at, u32 value) {
 
 __device__ __forceinline__ void store_relaxed_sys(u64* at, u64 value) {
     emu_store(at, value, 8, EMU_RELAXED | EMU_SYS << 4);
+}
+
+__device__ __forceinline__ void store_pair_relaxed_sys(WordPair* at, WordPair pair) {
+    store_relaxed_sys(&at->first, pair.first);
+    store_relaxed_sys(&at->second, pair.second);
 }
 
 __device__ __forceinline__ void store_release_sys(u32* at, u32 value) {

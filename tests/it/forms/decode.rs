@@ -13,6 +13,11 @@ use super::planted::all_are_found;
 use super::run::Form;
 use crate::by_commit;
 
+/// How many tokens of all ranks travel as words.
+fn words_of(seed: u64) -> i64 {
+    [0, 256, 16][seed as usize % 3]
+}
+
 /// Calls of 1 to 5 ranks, each rank with a number of tokens of its own.
 const SEEDS: u64 = 10;
 
@@ -34,6 +39,7 @@ fn a_dispatch_in_one_launch_leaves_what_it_means() {
             ("hidden", 64),
             ("experts", 60),
             ("topk", 1 + seed as i64 % 7),
+            ("words", words_of(seed)),
         ];
         let held = held_by(
             std::slice::from_ref(&ir),
@@ -57,8 +63,49 @@ fn a_dispatch_in_one_launch_leaves_what_it_means() {
     assert!(ruled.get() >= calls / 2, "the rule took {} of {calls} calls", ruled.get());
 }
 
+/// Bugs of rows that a dispatch in one launch sends as words.
+const BUGS_OF_SENT_WORDS: &str = "
+== the halves of a unit are exchanged
+in ep/as_words.cuh
+- WordPair{stamped(epoch, it.z), stamped(epoch, it.w)}
++ WordPair{stamped(epoch, it.w), stamped(epoch, it.z)}
+
+== rows as words are those behind the rows of the rank before
+in ep/one_launch.cuh
+- if (source > 0 && g == (source - 1) / kLanes) rows = through;
++ if (source > 1 && g == (source - 1) / kLanes) rows = through;
+
+== small fields are those of a row that came before
+in ep/one_launch.cuh
+- send_fields(Words::numbers(to), record);
++ send_fields(Words::numbers(to) + 1, record);
+";
+
+#[test]
+fn planted_bugs_of_sent_words_are_found() {
+    let ir = DecodeDispatch::ir();
+    let sent = |seed: u64, run: &dyn Fn(Form) -> Form| {
+        let numbers = [
+            ("ranks", 3),
+            ("max_tokens", 5),
+            ("hidden", 64),
+            ("experts", 12),
+            ("topk", 4),
+            ("words", 256),
+        ];
+        held_by(std::slice::from_ref(&ir), &numbers, seed, &|drawn| drawn, run)
+    };
+    all_are_found(BUGS_OF_SENT_WORDS, 6, |_, seed, planted| sent(seed, planted));
+}
+
 /// A dispatch and its combine with so many ranks, tokens and values in a row.
-fn back(
+fn back(shape: (i64, i64, i64, u64), run: &dyn Fn(Form) -> Form) -> Result<(), String> {
+    back_as(words_of(shape.3), shape, run)
+}
+
+/// The same where so many tokens of all ranks travel as words.
+fn back_as(
+    words: i64,
     (ranks, tokens, hidden, seed): (i64, i64, i64, u64),
     run: &dyn Fn(Form) -> Form,
 ) -> Result<(), String> {
@@ -68,6 +115,7 @@ fn back(
         ("hidden", hidden),
         ("experts", 2 * ranks + 1),
         ("topk", 1 + seed as i64 % 5),
+        ("words", words),
     ];
     let ruled = |drawn: Drawn| {
         let ways = Ways::of(&drawn.ir, RuleSet::All);
@@ -211,8 +259,8 @@ in ep/way_back.cuh
 
 == the sum of a row of this rank is not sent
 in ep/way_back.cuh
-- for_units<true>(rows,
-+ for_units<false>(rows,
+- count<true>(rows);
++ count<false>(rows);
 ";
 
 #[test]
@@ -381,16 +429,44 @@ in ep/way_back.cuh
 
 == a token is added up by one warp too many
 in ep/way_back.cuh
-- if (quarter_ != 0) return;
-+ if (quarter_ == 0) return;
+- if (quarter_ != 0 || part_ >= 0) return;
++ if (quarter_ == 0 || part_ >= 0) return;
+";
+
+/// Bugs of rows that come back as words.
+const BUGS_OF_WORDS: &str = "
+== the words of a row are one row off
+in ep/way_back.cuh
+- End::window_of(source), End::own(), to);
++ End::window_of(source), End::own(), to ^ 1);
+
+== one part too few goes as words
+in ep/way_back.cuh
+- if (part < Words::kParts) Words::read(units, from(row), part);
++ if (part + 1 < Words::kParts) Words::read(units, from(row), part);
+
+== parts that come as words are added up by half of the lanes
+in ep/as_words.cuh
+- if (is_in(part, i)) store_quad
++ if (is_in(part, i) && lane_index() < 16) store_quad
+
+== a word that has not come is taken for zero
+in ep/as_words.cuh
+-                 come = false;
++                 come = seen == 0;
+
+== rows of this rank are looked for as words
+in ep/way_back.cuh
+- return source_of(key) == End::own() && own_.row != nullptr;
++ return false;
 ";
 
 /// A bug that shows where a warp has several quarters of a row.
 const BUG_OF_QUARTERS: &str = "
 == the words of the first quarter are waited for alone
 in ep/way_back.cuh
-- const bool used = key >= 0 && quarter < quarters_;
-+ const bool used = key >= 0 && quarter == 0;
+- const bool used = key >= 0 && quarter < quarters_ && is_told;
++ const bool used = key >= 0 && quarter == 0 && is_told;
 ";
 
 /// Bugs of the way back that show when a rank is calls ahead of those that it takes nothing from.
@@ -416,18 +492,31 @@ in ep/way_back.cuh
 + seen = load_relaxed_sys(End::released(peer));
 ";
 
+/// The same of rows that come back as words.
+const BUGS_OF_WORDS_AHEAD: &str = "
+== nobody waits until a rank has said what it takes
+in ep/way_back.cuh
+- return reached(seen, team_.epoch);
++ return true;
+
+";
+
 #[test]
 fn slots_are_free_before_they_are_filled_again() {
-    let ahead =
-        |seed, run: &dyn Fn(Form) -> Form| back((4, 2, 128, seed), &|form| run(form.calls(6)));
-    for seed in 0..2 {
-        ahead(seed, &|form| form).unwrap_or_else(|words| panic!("seed {seed}: {words}"));
+    let ahead = |words, seed, run: &dyn Fn(Form) -> Form| {
+        back_as(words, (4, 2, 128, seed), &|form| run(form.calls(6)))
+    };
+    for (seed, words) in [(0, 0), (1, 0), (0, 16), (1, 16)] {
+        let held = ahead(words, seed, &|form| form);
+        held.unwrap_or_else(|wrong| panic!("seed {seed}, words {words}: {wrong}"));
     }
-    all_are_found(BUGS_AHEAD, 6, |_, seed, planted| ahead(seed, planted));
+    all_are_found(BUGS_AHEAD, 6, |_, seed, planted| ahead(0, seed, planted));
+    all_are_found(BUGS_OF_WORDS_AHEAD, 6, |_, seed, planted| ahead(16, seed, planted));
 }
 
 #[test]
 fn planted_bugs_of_the_way_back_are_found() {
     all_are_found(BUGS, 6, |_, seed, planted| back((3, 2, 4240, seed), planted));
-    all_are_found(BUG_OF_QUARTERS, 2, |_, seed, planted| back((2, 60, 64, seed), planted));
+    all_are_found(BUGS_OF_WORDS, 6, |_, seed, planted| back((3, 2, 4240, seed), planted));
+    all_are_found(BUG_OF_QUARTERS, 8, |_, seed, planted| back_as(0, (2, 60, 64, seed), planted));
 }

@@ -11,10 +11,10 @@ use crate::plan::message::MessageLayout;
 use crate::plan::network::{NetExtent, NetworkLayout};
 use crate::plan::numbers::eval;
 use crate::plan::roles::role_use;
-use crate::plan::window::{Extent, SlotExtent, Window};
+use crate::plan::window::{Extent, SlotExtent, Window, option};
 use crate::plan::{CfgGroup, CfgKind, CfgMember, RoleWarps, channels, flag, int};
 use crate::schedule::extents::written_row;
-use crate::schedule::rules::back_channel;
+use crate::schedule::rules::{back_channel, sends_rows_back};
 
 /// Parts of a row that are told of one by one where rows go back to their tokens.
 const QUARTERS: i64 = 4;
@@ -79,6 +79,7 @@ impl Planner<'_> {
                 senders,
                 flags,
                 rows,
+                few: self.few(channel, slots),
                 message,
                 slots,
                 skips_absent,
@@ -92,6 +93,19 @@ impl Planner<'_> {
             groups.push(CfgGroup { name: camel(&channel.name), members });
         }
         groups
+    }
+
+    /// With how many tokens of a rank rows travel as words: those of a dispatch in one launch, and those that go
+    /// back as they lie.
+    fn few(&self, channel: &Channel, slots: Option<SlotExtent>) -> i64 {
+        let most = match slots {
+            None => self.route_tokens(),
+            Some(slots) if self.goes_back(channel) && sends_rows_back(self.ir) => {
+                slots.source_stride
+            }
+            Some(_) => 0,
+        };
+        option(channel, "few", self.numbers).unwrap_or(0).clamp(0, most)
     }
 
     /// Whether the device library takes rows through the slots of a channel back to their tokens.

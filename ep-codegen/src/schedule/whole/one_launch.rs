@@ -43,17 +43,18 @@ impl Whole<'_, '_> {
         self.tells(one, &tokens, out)?;
         let fanout = Fanout::of(one.send).ok_or(broken("no fan-out"))?;
         self.first_row_asked(&scope, (one, &fanout), &rows, out)?;
+        let from = self.row_sent(&scope, (one, &fanout))?;
         out.push(Step::Says(one.send.at.clone()));
         out.extend(fanout.inner.map(|inner| Step::Says(inner.at.clone())));
         let count = self.count_word(one, "peer", &[&one.awaits.at])?;
         let pack = self.packed(&scope, (one, &fanout))?;
         let each = self.each_sent(&scope, one, &fanout)?;
-        out.push(Step::Do(method(&rows, "for_tokens", vec![count, pack, each])));
+        out.push(Step::Do(method(&rows, "for_tokens", vec![count, from, pack, each])));
         self.last_block(one, out);
         let taken = self.role.names.fresh(&format!("{}_in", one.rows.name));
         let class = ep::OnceIn.of(cfg_of(one.rows));
         let record = method(&mover, "meta", Vec::new());
-        out.push(object(class, &taken, vec![team(), record, tokens]));
+        out.push(object(class, &taken, vec![team(), record, tokens, self.offered(one)?]));
         let count = self.count_word(one, "me", &[])?;
         out.push(Step::Do(method(&taken, "open", vec![count])));
         out.push(Step::Says(one.take.at.clone()));
@@ -85,14 +86,25 @@ impl Whole<'_, '_> {
         rows: &str,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        let Action::Push { values, .. } = &fanout.push.action else { return Ok(()) };
-        let from = self.function(&[], &[(Index, fanout.token)], |this, params, steps| {
-            let own = scope.with(fanout.token, Meaning::Value(params[0].clone()));
-            this.pushed_row(&own, one.rows, values, steps).map(Some)
-        })?;
+        let from = self.row_sent(scope, (one, fanout))?;
         out.push(Step::Remark("The first row is loaded while the counts travel.".to_string()));
         out.push(Step::Do(method(rows, "ask", vec![from])));
         Ok(())
+    }
+
+    /// The function that gives the row of a token.
+    fn row_sent(
+        &mut self,
+        scope: &Scope,
+        (one, fanout): (&OneLaunch<'_>, &Fanout<'_>),
+    ) -> Lowered<Term> {
+        let Action::Push { values, .. } = &fanout.push.action else {
+            return Err(broken("rows are pushed"));
+        };
+        self.function(&[], &[(Index, fanout.token)], |this, params, steps| {
+            let own = scope.with(fanout.token, Meaning::Value(params[0].clone()));
+            this.pushed_row(&own, one.rows, values, steps).map(Some)
+        })
     }
 
     /// The function that gives the word in which a source tells how many rows it has for `peer`.
@@ -288,6 +300,12 @@ impl Whole<'_, '_> {
         });
     }
 
+    /// Where the tensor that takes the rows is in the window.
+    fn offered(&self, one: &OneLaunch<'_>) -> Lowered<Term> {
+        let place = row_in_place(self.role.ir, one.rows).ok_or(broken("the rows have no place"))?;
+        Ok(name(&format!("args.{}_at", place.1.name)))
+    }
+
     /// What every block counts as it enters.
     pub(super) fn counts_routes(
         &mut self,
@@ -295,10 +313,7 @@ impl Whole<'_, '_> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let tokens = self.tokens(out)?;
-        let ir = self.role.ir;
-        let (_, place) = row_in_place(ir, one.rows).ok_or(broken("the rows have no place"))?;
-        let group = name("args.group");
-        let offered = name(&format!("args.{}_at", place.name));
+        let (group, offered) = (name("args.group"), self.offered(one)?);
         let offer = ep::once_offer.of(cfg_of(one.rows));
         out.push(Step::Do(call(offer, vec![group.clone(), offered, tokens.clone()])));
         for count in &one.counts {

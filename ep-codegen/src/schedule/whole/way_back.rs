@@ -1,7 +1,7 @@
 //! Rows back to their tokens through slots: the steps of both roles.
 
 use super::{Whole, call, cfg_of, method, object, team};
-use crate::ir::{Elem, Expr};
+use crate::ir::{Action, Elem, Expr};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
@@ -19,6 +19,16 @@ impl Whole<'_, '_> {
             true => self.added_up(back, out),
             false => self.sent_back(back, out),
         }
+    }
+
+    /// How many tokens rows go back to, where they go as they lie.
+    pub(super) fn tokens_back(&mut self, out: &mut Vec<Step>) -> Lowered<Option<Term>> {
+        let Some(back) = WayBack::of(self.role.ir) else { return Ok(None) };
+        let Action::Gather { domain, .. } = &back.gather.action else { return Ok(None) };
+        if matches!(back.sent, Sent::Sum(_)) {
+            return Ok(None);
+        }
+        Ok(Some(self.role.numbers(&Scope::default(), domain, out)?.to.converted(&Elem::I32)))
     }
 
     fn sent_back(&mut self, back: &WayBack<'_>, out: &mut Vec<Step>) -> Lowered<()> {
@@ -123,7 +133,7 @@ impl Whole<'_, '_> {
 
     fn added_up(&mut self, back: &WayBack<'_>, out: &mut Vec<Step>) -> Lowered<()> {
         let scope = Scope::default();
-        let crate::ir::Action::Gather { part, domain, .. } = &back.gather.action else {
+        let Action::Gather { part, domain, .. } = &back.gather.action else {
             return Err(broken("parts are gathered"));
         };
         let sum = self.role.names.fresh(part);
