@@ -1,6 +1,7 @@
-// Messages in words between two ranks: fields as they were written, words that come late, a word that never comes, and
-// slots at the end of memory. One block reads and the other one brings what the other rank waits for. The host knows
+// Messages in words between two ranks: fields as they were written, words that come late, a word that never comes,
+// slots at the end of memory, and rows as words. One block reads and the other one brings what the other rank waits for. The host knows
 // what each check leaves in `out`; see words.rs, which has the checks in the same order.
+#include <ep/as_words.cuh>
 #include <ep/ptx.cuh>
 #include <ep/slots.cuh>
 #include <ep/sync.cuh>
@@ -230,6 +231,66 @@ __device__ __forceinline__ void places(const ep::Team& given, ep::i64* out) {
     ep::SlotChannel<Last>(team).await();
 }
 
+/// A row of 65 units, sent in parts of some units a lane and taken in parts of others, and what is behind it.
+template <int kSent, int kTaken>
+__device__ __forceinline__ void row(const ep::Team& team, ep::u32 epoch, ep::i64* out) {
+    constexpr int kUnits = 65, kRow = kUnits * 4, kWords = 3 * 2 * 32 * 2;
+    using Sent = ep::WordRow<kUnits * 16, kSent>;
+    using Taken = ep::WordRow<kUnits * 16, kTaken>;
+    ep::u32* from = reinterpret_cast<ep::u32*>(team.group.window + 16384);
+    ep::u32* to = from + 512;
+    ep::u64* words = reinterpret_cast<ep::u64*>(to + 512);
+    ep::WordPair* pairs = reinterpret_cast<ep::WordPair*>(words);
+    const int next = (team.lane + 1) % ep::kLanes;
+    for (int i = team.lane; i < kWords; i += ep::kLanes) ep::store_relaxed_sys(words + i, ep::u64{0});
+    for (int i = team.lane; i < kRow + 64; i += ep::kLanes) from[i] = 7 * i + epoch, to[i] = 4711;
+    __syncwarp();
+    for (int part = 0; part < Sent::kParts; ++part) {
+        typename Sent::Units units;
+        Sent::read(units, from, part);
+        Sent::send(pairs, units, part, epoch);
+    }
+    __syncwarp();
+    for (int i = next; i < kWords; i += ep::kLanes) {
+        out[i] = static_cast<ep::i64>(ep::load_relaxed_sys(words + i));
+    }
+    ep::u32 seen = 99;
+    int come = 0;
+    for (int part = 0; part < Taken::kParts; ++part) {
+        typename Taken::Units units;
+        come += Taken::look(units, pairs, part, epoch, seen) ? 1 : 0;
+        Taken::write(to, units, part);
+    }
+    out[400 + team.lane] = come * 100 + seen;
+    __syncwarp();
+    for (int i = next; i < kRow + 64; i += ep::kLanes) out[450 + i] = to[i];
+    // One word of a unit is that of another call: its lane alone sees that.
+    for (int word = 0; word < 4; ++word) {
+        const int at = (word / 2 * ep::kLanes + 9) * 2 + word % 2;
+        __syncwarp();
+        if (team.leader()) ep::store_relaxed_sys(words + at, ep::stamped(epoch - 3, 1));
+        __syncwarp();
+        typename Taken::Units units;
+        seen = 99;
+        const bool all = Taken::look(units, pairs, 0, epoch, seen);
+        out[800 + word * 32 + team.lane] = (all ? 1000 : 0) + seen;
+        __syncwarp();
+        if (team.leader()) ep::store_relaxed_sys(words + at, ep::stamped(epoch, 1));
+    }
+    typename Taken::Units none;
+    Taken::read(none, nullptr, 0);
+    out[930 + team.lane] = none[0].x + none[0].y + none[0].z + none[0].w;
+    if (team.leader()) out[970] = Sent::numbers(pairs) - words, out[971] = Taken::numbers(pairs) - words;
+    __syncwarp();
+}
+
+/// In parts of one unit a lane, and of two.
+__device__ __forceinline__ void rows(const ep::Team& team, ep::i64* out) {
+    row<1, 2>(team, 40, out);
+    row<2, 1>(team, 41, out + 1000);
+    row<4, 4>(team, 42, out + 2000);
+}
+
 }  // namespace words
 
 extern "C" __global__ void __launch_bounds__(32)
@@ -245,6 +306,7 @@ extern "C" __global__ void __launch_bounds__(32)
         case 4: words::late<words::Many>(team, 24, args.out); break;
         case 5: if (is_first) words::lacks(team, args.out); break;
         case 6: if (is_first) words::places(team, args.out); break;
+        case 7: if (is_first) words::rows(team, args.out); break;
         default: break;
     }
     ep::leave(args.group, call);

@@ -5,10 +5,10 @@ use super::{Check, ROOM, Sheet, stamped};
 /// Ranks that bring each other words.
 pub(super) const RANKS: usize = 2;
 
-/// What ranks ask for, a group of its own, slots, and fields.
-pub(super) const WINDOW_BYTES: i64 = 12_288 + (160 + 96) * 8;
+/// What ranks ask for, a group of its own, slots, fields, and a row.
+pub(super) const WINDOW_BYTES: i64 = 16_384 + 4096 + 3072;
 
-pub(super) const CHECKS: [Check; 7] = [
+pub(super) const CHECKS: [Check; 8] = [
     ("fields of words", fields),
     ("fields of the other rank", brought),
     ("late words of two sources", || late(2 * 17)),
@@ -16,6 +16,7 @@ pub(super) const CHECKS: [Check; 7] = [
     ("late words of many sources", || late(32 * 2)),
     ("a word that never comes", lacks),
     ("places of slots", places),
+    ("rows as words", rows),
 ];
 
 fn fields() -> Vec<i64> {
@@ -60,5 +61,33 @@ fn places() -> Vec<i64> {
     // Those of the first call, behind those of none.
     let words = (0..2).flat_map(|source| (0..17).map(move |i| stamped(1, source * 100 + i)));
     sheet.put(ROOM - 2 * 17, words);
+    sheet.0
+}
+
+/// A row of 65 units of four numbers, as words and as it was.
+fn rows() -> Vec<i64> {
+    const UNITS: i64 = 65;
+    let mut sheet = Sheet::new();
+    // Units that a lane takes at a time, in as many parts.
+    for (round, (parts, epoch)) in (0..).zip([(2, 40), (3, 41), (1, 42)]) {
+        let at = 1000 * round;
+        let number = |i: i64| 7 * i + epoch;
+        let word = |i: i64| {
+            let (block, half, lane, second) = (i / 128, i / 64 % 2, i / 2 % 32, i % 2);
+            let unit = 32 * block + lane;
+            let known = unit < UNITS;
+            if known { stamped(epoch, number(4 * unit + 2 * half + second)) } else { 0 }
+        };
+        sheet.put(at, (0..384).map(word));
+        sheet.put(at + 400, [100 * parts + 99; 32]);
+        let row = (0..4 * UNITS + 64).map(|i| if i < 4 * UNITS { number(i) } else { 4711 });
+        sheet.put(at + 450, row);
+        for missing in 0..4 {
+            let seen = (0..32).map(|lane| if lane == 9 { epoch - 3 } else { 1099 });
+            sheet.put(at + 800 + 32 * missing, seen);
+        }
+        sheet.put(at + 930, [0; 32]);
+        sheet.put(at + 970, [384, 384]);
+    }
     sheet.0
 }

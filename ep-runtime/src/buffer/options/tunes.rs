@@ -78,8 +78,8 @@ mod tests {
         assert_eq!((tunes.nvl_combine.depth, tunes.decode_dispatch.early), (Some(32), Some(1)));
         assert_eq!(tunes.nvl_dispatch, Default::default());
         let mut said = |pipeline, name| tunes.by_name(pipeline, name).unwrap_err().to_string();
-        let text = "decode-combine has no tune `sum_warp`; it has back_warps, sum_warps; did you mean \
-                    `sum_warps`?";
+        let text = "decode-combine has no tune `sum_warp`; it has back_warps, sum_warps, words; did you \
+                    mean `sum_warps`?";
         assert_eq!(said("decode-combine", "sum_warp"), text);
         let text = "`stages` is set for `nvl_dispatch`, which has no tunes of a buffer; nvl-dispatch, \
                     nvl-combine, decode-dispatch, decode-combine, node-dispatch and node-combine have; did you mean `nvl-dispatch`?";
