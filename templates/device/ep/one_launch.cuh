@@ -104,12 +104,6 @@ struct OnceWords : WordRow<Rows::kWholeRowBytes, 2> {
     }
 };
 
-/// Whether a rank with so many tokens sends rows as words.
-template <class Rows>
-__device__ __forceinline__ bool goes_as_words(int tokens) {
-    return Rows::kFewTokens > 0 && tokens <= Rows::kFewTokens;
-}
-
 /// How many blocks send: all but the last one, which counts and records meanwhile.
 __device__ __forceinline__ int once_blocks(int blocks) {
     return blocks > 1 ? blocks - 1 : 1;
@@ -123,7 +117,7 @@ __device__ __forceinline__ void once_offer(const Group& group, u64 rows_at, int 
     if (blockIdx.x != 0 || warp != warps - 1) return;
     const u32 epoch = load_relaxed_gpu(&group.state->epoch) + 1;
     const int all = once_blocks(static_cast<int>(gridDim.x)) * warps;
-    const int senders = goes_as_words<Rows>(tokens) ? 0 : tokens < all ? tokens : all;
+    const int senders = are_words<Rows>(epoch, tokens) ? 0 : tokens < all ? tokens : all;
 #pragma unroll 1
     for (int peer = lane_index(); peer < Rows::kPeers; peer += kLanes) {
         OnceReady* ready = once_ready<Rows>(group.windows[peer], epoch, group.rank);
@@ -291,7 +285,7 @@ public:
                                        const RouteSmem<Role>& routes, int tokens)
         : team_(team), mover_(mover), routes_(routes), tokens_(tokens),
           senders_(once_blocks(team.blocks) * team.warps), turn_(once_turn(team)),
-          as_words_(goes_as_words<Rows>(tokens)) {
+          as_words_(are_words<Rows>(team.epoch, tokens)) {
         if (turn_ >= senders_) turn_ = tokens;
     }
 

@@ -188,7 +188,7 @@ __device__ __forceinline__ void back_begin(const Group& group, int tokens = 0) {
         // M4: what earlier kernels of this stream loaded is over; BackOut acquires.
         store_entry_sys(released + group.rank, epoch);
         if constexpr (Slots::kFewTokens > 0) {
-            const u64 word = stamped(epoch + 1, tokens <= Slots::kFewTokens ? 1 : 2);
+            const u64 word = stamped(epoch + 1, are_words<Slots>(epoch + 1, tokens) ? 1 : 2);
             store_entry_sys(BackWords<Slots, 1>::takes(group.windows[peer], group.rank), word);
         }
     }
@@ -345,7 +345,7 @@ protected:
                 // another one would cost a round trip.
                 found = load_acquire_sys(said);
                 seen = epoch_of(found);
-                return reached(seen, team_.epoch);
+                return value_of(found) != 0 && reached(seen, team_.epoch);
             });
             // A rank that is calls ahead has what it wanted from this warp: nothing.
             const bool now = used && epoch_of(found) == team_.epoch;
@@ -537,7 +537,7 @@ public:
                            : Part{reinterpret_cast<const char*>(from(row)), fields(row)};
         };
         // Apart, so that the many registers of one do not meet the other.
-        if (Slots::kFewTokens > 0 && tokens <= Slots::kFewTokens) {
+        if (are_words<Slots>(team_.epoch, tokens)) {
             for_units<true>(tokens, at, own, body);
         } else {
             for_units<false>(tokens, at, own, body);

@@ -496,7 +496,7 @@ in ep/way_back.cuh
 const BUGS_OF_WORDS_AHEAD: &str = "
 == nobody waits until a rank has said what it takes
 in ep/way_back.cuh
-- return reached(seen, team_.epoch);
+- return value_of(found) != 0 && reached(seen, team_.epoch);
 + return true;
 
 ";
