@@ -258,8 +258,13 @@ __device__ __forceinline__ void row(const ep::Team& team, ep::u32 epoch, ep::i64
     int come = 0;
     for (int part = 0; part < Taken::kParts; ++part) {
         typename Taken::Units units;
+        for (ep::Quad& unit : units) unit = ep::Quad{5, 5, 5, 5};
         come += Taken::look(units, pairs, part, epoch, seen) ? 1 : 0;
         Taken::write(to, units, part);
+        // What the row has no unit for is zero.
+        const ep::Quad& last = units[kTaken - 1];
+        const ep::u32 zero = __ballot_sync(ep::kAllLanes, (last.x | last.y | last.z | last.w) == 0);
+        if (team.leader()) out[440 + part] = zero;
     }
     out[400 + team.lane] = come * 100 + seen;
     __syncwarp();
@@ -284,11 +289,21 @@ __device__ __forceinline__ void row(const ep::Team& team, ep::u32 epoch, ep::i64
     __syncwarp();
 }
 
-/// In parts of one unit a lane, and of two.
+template <int kFew>
+struct Takes {
+    static constexpr int kFewTokens = kFew;
+};
+
+/// In parts of one unit a lane, and of two; and which calls have such rows.
 __device__ __forceinline__ void rows(const ep::Team& team, ep::i64* out) {
     row<1, 2>(team, 40, out);
     row<2, 1>(team, 41, out + 1000);
     row<4, 4>(team, 42, out + 2000);
+    const int tokens = 8 + team.lane % 4;
+    const ep::u32 epoch = team.lane / 4 % 4;
+    out[3000 + team.lane] = ep::are_words<Takes<10>>(epoch, tokens) ? 1 : 0;
+    out[3032 + team.lane] = ep::are_words<Takes<1>>(epoch, tokens - 8) ? 1 : 0;
+    out[3064 + team.lane] = ep::are_words<Takes<0>>(epoch, tokens - 8) ? 1 : 0;
 }
 
 }  // namespace words

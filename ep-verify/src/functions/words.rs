@@ -80,6 +80,13 @@ fn rows() -> Vec<i64> {
         };
         sheet.put(at, (0..384).map(word));
         sheet.put(at + 400, [100 * parts + 99; 32]);
+        // Lane 0 has the unit behind two whole turns of the warp; with several units a lane the last one is behind it.
+        let zero = |part: i64| match (parts, part) {
+            (3, 2) => 0xffff_fffe,
+            (3, _) | (2, 0) => 0,
+            _ => 0xffff_ffff,
+        };
+        sheet.put(at + 440, (0..parts).map(zero));
         let row = (0..4 * UNITS + 64).map(|i| if i < 4 * UNITS { number(i) } else { 4711 });
         sheet.put(at + 450, row);
         for missing in 0..4 {
@@ -89,5 +96,15 @@ fn rows() -> Vec<i64> {
         sheet.put(at + 930, [0; 32]);
         sheet.put(at + 970, [384, 384]);
     }
+    let call = |lane: i64| (lane / 4 % 4, lane % 4);
+    let are = |most: i64, first: i64| {
+        (0..32).map(move |lane| {
+            let (epoch, more) = call(lane);
+            i64::from(epoch != 0 && most > 0 && first + more <= most)
+        })
+    };
+    sheet.put(3000, are(10, 8));
+    sheet.put(3032, are(1, 0));
+    sheet.put(3064, are(0, 0));
     sheet.0
 }
