@@ -299,6 +299,11 @@ __device__ __forceinline__ void rows(const ep::Team& team, ep::i64* out) {
     row<1, 2>(team, 40, out);
     row<2, 1>(team, 41, out + 1000);
     row<4, 4>(team, 42, out + 2000);
+    // Numbers behind a row of whole turns of a warp.
+    ep::WordPair* whole = reinterpret_cast<ep::WordPair*>(team.group.window);
+    if (team.leader()) {
+        out[3100] = ep::WordRow<64 * 16, 1>::numbers(whole) - reinterpret_cast<ep::u64*>(whole);
+    }
     const int tokens = 8 + team.lane % 4;
     const ep::u32 epoch = team.lane / 4 % 4;
     out[3000 + team.lane] = ep::are_words<Takes<10>>(epoch, tokens) ? 1 : 0;

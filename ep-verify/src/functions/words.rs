@@ -106,5 +106,6 @@ fn rows() -> Vec<i64> {
     sheet.put(3000, are(10, 8));
     sheet.put(3032, are(1, 0));
     sheet.put(3064, are(0, 0));
+    sheet.set(3100, 256);
     sheet.0
 }
