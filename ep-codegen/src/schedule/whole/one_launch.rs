@@ -42,8 +42,9 @@ impl Whole<'_, '_> {
         out.push(object(ep::OnceOut.of(cfg_of(one.rows)).of(cfg), &rows, own));
         self.tells(one, &tokens, out)?;
         let fanout = Fanout::of(one.send).ok_or(broken("no fan-out"))?;
-        self.first_row_asked(&scope, (one, &fanout), &rows, out)?;
         let from = self.row_sent(&scope, (one, &fanout))?;
+        out.push(Step::Remark("The first row is loaded while the counts travel.".to_string()));
+        out.push(Step::Do(method(&rows, "ask", vec![from.clone()])));
         out.push(Step::Says(one.send.at.clone()));
         out.extend(fanout.inner.map(|inner| Step::Says(inner.at.clone())));
         let count = self.count_word(one, "peer", &[&one.awaits.at])?;
@@ -78,29 +79,13 @@ impl Whole<'_, '_> {
         Ok(Term::index(own))
     }
 
-    /// The row of the first token is loaded while the counts travel.
-    fn first_row_asked(
-        &mut self,
-        scope: &Scope,
-        (one, fanout): (&OneLaunch<'_>, &Fanout<'_>),
-        rows: &str,
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        let from = self.row_sent(scope, (one, fanout))?;
-        out.push(Step::Remark("The first row is loaded while the counts travel.".to_string()));
-        out.push(Step::Do(method(rows, "ask", vec![from])));
-        Ok(())
-    }
-
     /// The function that gives the row of a token.
     fn row_sent(
         &mut self,
         scope: &Scope,
         (one, fanout): (&OneLaunch<'_>, &Fanout<'_>),
     ) -> Lowered<Term> {
-        let Action::Push { values, .. } = &fanout.push.action else {
-            return Err(broken("rows are pushed"));
-        };
+        let values = pushed(fanout)?;
         self.function(&[], &[(Index, fanout.token)], |this, params, steps| {
             let own = scope.with(fanout.token, Meaning::Value(params[0].clone()));
             this.pushed_row(&own, one.rows, values, steps).map(Some)
@@ -133,9 +118,7 @@ impl Whole<'_, '_> {
         scope: &Scope,
         (one, fanout): (&OneLaunch<'_>, &Fanout<'_>),
     ) -> Lowered<Term> {
-        let Action::Push { values, .. } = &fanout.push.action else {
-            return Err(broken("rows are pushed"));
-        };
+        let values = pushed(fanout)?;
         let params = [(Index, fanout.token), (Bytes, "record")];
         self.function(&[&fanout.push.at], &params, |this, params, steps| {
             let own = scope.with(fanout.token, Meaning::Value(params[0].clone()));
@@ -373,5 +356,13 @@ impl Whole<'_, '_> {
             self.of_team(&mut scope, stmt, out)?;
         }
         Ok(())
+    }
+}
+
+/// What the rows of a fan-out are given.
+fn pushed<'s>(fanout: &Fanout<'s>) -> Lowered<&'s [FieldValue]> {
+    match &fanout.push.action {
+        Action::Push { values, .. } => Ok(values),
+        _ => Err(broken("rows are pushed")),
     }
 }
