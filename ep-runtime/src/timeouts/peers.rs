@@ -11,7 +11,7 @@ use super::wait::StuckWait;
 /// The words of `ep::State` (`templates/device/ep/sync.cuh`) in order, 4 bytes each, up to the address at its
 /// end. A test holds this list against the header's text.
 pub(crate) const STATE_WORDS: [&str; 6] =
-    ["epoch", "exits", "arrivals", "records", "entered", "gave_up"];
+    ["epoch", "blocks", "arrivals", "records", "entered", "gave_up"];
 /// Where it holds the address of all ranks' `ep::Presence`.
 pub(crate) const PRESENCES_AT: u64 = 4 * STATE_WORDS.len() as u64;
 
@@ -31,7 +31,11 @@ impl Progress {
             let bytes = &bytes[4 * index..4 * index + 4];
             u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
         };
-        Progress { ended: word("epoch"), entered: word("entered"), gave_up: word("gave_up") }
+        let (epoch, entered) = (word("epoch"), word("entered"));
+        // A kernel gives the number on while blocks of it are still inside: the call has not ended then.
+        let inside = word("blocks") >> 16 != 0;
+        let ended = if inside && epoch == entered { epoch.wrapping_sub(1) } else { epoch };
+        Progress { ended, entered, gave_up: word("gave_up") }
     }
 
     /// The call that it is in, or was in when it gave up.
@@ -269,6 +273,17 @@ mod tests {
             assert_eq!(why(dispatch, combine).as_deref(), Some(text));
         }
         assert_eq!(why(None, progress(4, 4, 0)), None, "its words could not be read");
+    }
+
+    #[test]
+    fn a_call_has_ended_when_no_block_is_inside() {
+        let read = |epoch: u32, blocks: u32, entered: u32| {
+            let words = [epoch, blocks, 0, 0, entered, 0].map(u32::to_le_bytes);
+            Some(Progress::read(&words.concat().try_into().unwrap()))
+        };
+        assert_eq!(read(5, 0, 5), progress(5, 5, 0));
+        assert_eq!(read(5, 3 << 16 | 1, 5), progress(4, 5, 0), "some of its blocks wait");
+        assert_eq!(read(4, 3 << 16 | 1, 5), progress(4, 5, 0));
     }
 
     #[test]

@@ -356,36 +356,71 @@ __device__ __forceinline__ void ends(const ep::Group& given, ep::i64* out) {
         if (thread == 0) {
             own->state.arrivals = 2;
             call.ends = c != 29;
-            // As if the other block were out, but for the last case.
-            const int others = c == 31 ? 0 : 1;
-            for (int i = 0; i < others; ++i) mine[300] = ep::is_last_out(group) ? 1 : 0;
-            if (ep::is_last_out(group)) ep::end_call(group, call);
+            // As if the other block had come and gone, but for the last case.
+            if (c != 31) {
+                ep::fetch_add_relaxed_gpu(&own->state.blocks, ep::kBlockInside + 1);
+                mine[300] = ep::is_last_out(group) ? 1 : 0;
+            }
+            if (ep::is_last_out(group)) ep::close(group, call);
             put(mine + 301, *own);
         }
     }
 }
 
-/// Both blocks leave a call: the last one ends it.
+/// One of two blocks leaves: what the other one has done by then, and how this one takes the call.
+struct Leaving {
+    ep::u32 blocks;  // before it enters
+    bool met, ends, stopped;
+};
+
+/// A block leaves a call beside one that is inside, is out, or has not come; then both leave one in turns of their own.
 __device__ __forceinline__ void leaves(const ep::Group& given, ep::i64* out) {
+    constexpr ep::u32 kInside = ep::kBlockInside;
+    const Leaving cases[8] = {
+        {kInside + 1, false, true, false}, {1, false, true, false},  {0, false, true, false},
+        {1, false, false, false},          {1, false, true, true},   {kInside + 1, true, true, false},
+        {1, true, true, false},            {1, true, true, true},
+    };
+    const bool is_first = threadIdx.x == 0;
+    for (int c = 0; c < 8 && blockIdx.x == 0; ++c) {
+        const ep::Group group = group_of(given, 35, kNever);
+        ep::State* state = &own_of(given, given.rank, 35)->state;
+        __syncthreads();
+        if (is_first) {
+            state->epoch = 6;
+            state->blocks = cases[c].blocks;
+            state->arrivals = 2;
+        }
+        __syncthreads();
+        ep::Call call = ep::enter(group);
+        call.met = cases[c].met;
+        call.ends = cases[c].ends;
+        call.stopped = cases[c].stopped;
+        ep::leave(group, call);
+        if (!is_first) continue;
+        *out++ = state->epoch;
+        *out++ = state->blocks;
+        *out++ = state->arrivals;
+        *state = ep::State{};
+    }
     const ep::Group group = group_of(given, 32, kNever);
     const ep::Call call = ep::enter(group);
     ep::leave(group, call);
-    Own* own = own_of(given, given.rank, 32);
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-        while (ep::load_relaxed_gpu(&own->state.epoch) == 0) {
-        }
-        out[0] = ep::load_relaxed_gpu(&own->state.exits);
-        out[1] = ep::load_relaxed_gpu(&own->state.epoch);
+    const ep::State& state = own_of(given, given.rank, 32)->state;
+    if (blockIdx.x != 0 || !is_first) return;
+    while (ep::load_relaxed_gpu(&state.epoch) == 0 || ep::load_relaxed_gpu(&state.blocks) != 0) {
     }
+    *out++ = ep::load_relaxed_gpu(&state.epoch);
 }
 
-/// The second warp of each block is late: until it has left, the call is not over.
+/// The second warp of each block is late: until it has left, its block is inside.
 __device__ __forceinline__ void late(const ep::Group& given, int warp, ep::i64* out) {
     const ep::Group group = group_of(given, 34, kNever);
     const ep::Call call = ep::enter(group);
     if (warp == 1) {
         for (int i = 0; i < 200; ++i) __syncwarp();
-        out[blockIdx.x * 64 + threadIdx.x] = ep::load_relaxed_gpu(&group.state->epoch);
+        const ep::u32 inside = ep::load_relaxed_gpu(&group.state->blocks) / ep::kBlockInside;
+        out[blockIdx.x * 64 + threadIdx.x] = inside != 0 ? 1 : 0;
     }
     ep::leave(group, call);
 }

@@ -33,7 +33,7 @@ pub(super) const CHECKS: [Check; 18] = [
 /// What a group has of its own: its state and stop word, and its records.
 struct Own {
     epoch: i64,
-    exits: i64,
+    blocks: i64,
     arrivals: i64,
     records: i64,
     entered: i64,
@@ -45,7 +45,7 @@ struct Own {
 impl Own {
     const NEW: Own = Own {
         epoch: 0,
-        exits: 0,
+        blocks: 0,
         arrivals: 0,
         records: 0,
         entered: 0,
@@ -62,8 +62,8 @@ impl Own {
     }
 
     fn numbers(&self) -> Vec<i64> {
-        let Own { epoch, exits, arrivals, records, entered, gave_up, stop, .. } = *self;
-        let mut all = vec![epoch, exits, arrivals, records, entered, gave_up, stop];
+        let Own { epoch, blocks, arrivals, records, entered, gave_up, stop, .. } = *self;
+        let mut all = vec![epoch, blocks, arrivals, records, entered, gave_up, stop];
         all.extend(self.written.iter().flatten());
         all.resize(7 + 4 * 13, 0);
         all
@@ -149,7 +149,7 @@ fn ends() -> Vec<i64> {
         let own = Own {
             // A stopped call did not take place, and one of several phases goes on.
             epoch: if case == 28 { epoch } else { epoch - 1 },
-            exits: if is_out { 0 } else { 1 },
+            blocks: if is_out { 0 } else { 1 },
             arrivals: if is_out { 0 } else { 2 },
             entered: if is_stopped { 0 } else { epoch },
             stop: i64::from(is_stopped),
@@ -161,7 +161,12 @@ fn ends() -> Vec<i64> {
 }
 
 fn leaves() -> Vec<i64> {
-    vec![0, 1]
+    const INSIDE: i64 = 1 << 16;
+    // Where a block leaves that entered last; that did and is alone; that entered first; in a phase that another one
+    // follows; in a stopped call; and the same of calls whose blocks meet.
+    let alone = [[7, INSIDE, 2], [7, 0, 2], [6, 1, 2], [6, 0, 2], [6, 0, 2]];
+    let met = [[6, INSIDE + 2, 2], [7, 0, 0], [6, 0, 0]];
+    [alone.concat(), met.concat(), vec![1]].concat()
 }
 
 fn cleared() -> Vec<i64> {
@@ -214,8 +219,8 @@ fn sequences() -> Vec<i64> {
 
 fn late() -> Vec<i64> {
     let mut sheet = Sheet::new();
-    sheet.put(32, [0; 32]);
-    sheet.put(96, [0; 32]);
+    sheet.put(32, [1; 32]);
+    sheet.put(96, [1; 32]);
     sheet.0
 }
 

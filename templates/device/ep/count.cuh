@@ -144,7 +144,7 @@ __device__ __forceinline__ void leave_counted(const Group& group, const Call& ca
     last();
     bring_next_kernel();
     __syncthreads();
-    if (thread == 0) end_call(group, call);
+    if (thread == 0) close(group, call);
 }
 
 /// The same without anything else to do.

@@ -188,7 +188,7 @@ __device__ __forceinline__ void store_entry_sys(u64* at, u64 value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
-/// A word of this device that orders nothing (stop, exits).
+/// A word of this device that orders nothing (stop, blocks).
 __device__ __forceinline__ void store_relaxed_gpu(u32* at, u32 value) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
@@ -196,6 +196,10 @@ __device__ __forceinline__ void store_relaxed_gpu(u32* at, u32 value) {
 /// Adds to a counter that the next kernel reads; no order, no result.
 __device__ __forceinline__ void add_relaxed_gpu(i32* at, i32 value) {
     asm volatile("red.relaxed.gpu.global.add.s32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void add_relaxed_gpu(u32* at, u32 value) {
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 
 /// The same for a sum of 64 bits.

@@ -53,8 +53,8 @@ struct Presence;
 /// Words of one pipeline in the rank's own window, where the hosts of all ranks look after a wait has
 /// run out; zero before the first launch, but for the last one.
 struct State {
-    u32 epoch;     // calls completed
-    u32 exits;     // blocks of this launch that are done
+    u32 epoch;     // calls completed, but for what blocks that are inside still do
+    u32 blocks;    // of this launch; low half: how many have entered, high half: how many are inside
     u32 arrivals;  // blocks that have reached `all_blocks`
     u32 records;   // records taken
     u32 entered;   // calls begun; none is begun once the group is stopped
@@ -80,7 +80,9 @@ struct Group {
 struct Call {
     u32 epoch;
     bool stopped;
-    bool ends;  // with this kernel; otherwise the kernel of the next phase goes on with it
+    bool ends;   // with this kernel; otherwise the kernel of the next phase goes on with it
+    u32 before;  // in thread 0: `State::blocks` before this block entered
+    bool met;    // with all blocks
 };
 
 /// Whether a rank takes part in calls.
@@ -412,20 +414,29 @@ struct Sequence {
     }
 };
 
+/// One block inside, in `State::blocks`.
+constexpr u32 kBlockInside = 1u << 16;
+
 /// First step of every kernel: reads the number of this call, and has `prepare()` ready what the
 /// block shares, while that travels.
 template <class Prepare>
 __device__ __forceinline__ Call enter(const Group& group, Prepare prepare) {
     after_last_kernel();
     const u32 epoch = load_relaxed_gpu(&group.state->epoch) + 1;
-    const bool stopped = load_relaxed_gpu(group.stop) != 0;
+    const bool looks_stopped = load_relaxed_gpu(group.stop) != 0;
     prepare();
+    // One answer for the whole warp: lanes may have read the stop word at different times. All warps have the number
+    // of the call when they come to the barrier: the block that enters last replaces it.
+    const bool stopped = __ballot_sync(kAllLanes, looks_stopped) != 0;
+    const u32 own = __shfl_sync(kAllLanes, epoch, 0);
     __syncthreads();
-    if (!stopped && blockIdx.x == 0 && threadIdx.x == 0) {
-        store_relaxed_gpu(&group.state->entered, epoch);
+    u32 before = 0;
+    if (threadIdx.x == 0) {
+        // The answer has come when the block leaves.
+        before = fetch_add_relaxed_gpu(&group.state->blocks, kBlockInside + 1);
+        if (!stopped && blockIdx.x == 0) store_relaxed_gpu(&group.state->entered, own);
     }
-    // One answer for the whole warp: lanes may have read the stop word at different times.
-    return Call{epoch, __ballot_sync(kAllLanes, stopped) != 0, true};
+    return Call{own, stopped, true, before, false};
 }
 
 /// First step of a kernel whose blocks share nothing.
@@ -459,36 +470,45 @@ __device__ __forceinline__ void all_blocks(const Group& group, Call& call) {
         if (team.leader()) load_acquire_gpu(arrivals);
         call.stopped = team.stopped;
     }
+    call.met = true;
     __syncthreads();
 }
 
 /// Whether this block is the last one out: what all blocks did before is visible to it. One thread
 /// of each block asks, once a kernel.
 __device__ __forceinline__ bool is_last_out(const Group& group) {
-    return fetch_add_acq_rel_gpu(&group.state->exits, 1) + 1 == gridDim.x;
+    return fetch_add_acq_rel_gpu(&group.state->blocks, 0u - kBlockInside) == kBlockInside + gridDim.x;
 }
 
-/// Ends the kernel, and the call with its last phase; one thread of the last block out.
+/// Ends the call, with its last phase.
 __device__ __forceinline__ void end_call(const Group& group, const Call& call) {
-    State* state = group.state;
-    // No block is left that reads these; the next launch on this stream does.
-    store_relaxed_gpu(&state->exits, 0u);
-    store_relaxed_gpu(&state->arrivals, 0u);
-    if (call.stopped || !call.ends) return;
-    store_relaxed_gpu(&state->epoch, call.epoch);
+    if (!call.stopped && call.ends) store_relaxed_gpu(&group.state->epoch, call.epoch);
 }
 
-/// Last step of every kernel, for all threads: the last block out ends the call.
+/// What one thread of the last block out does: no block is left that reads these words; the next launch on this
+/// stream does.
+__device__ __forceinline__ void close(const Group& group, const Call& call) {
+    store_relaxed_gpu(&group.state->blocks, 0u);
+    store_relaxed_gpu(&group.state->arrivals, 0u);
+    end_call(group, call);
+}
+
+/// Last step of every kernel, for all threads. The block that entered last ends the call, since all have its number
+/// then, and none waits to hear whether it is the last one out.
 __device__ __forceinline__ void leave(const Group& group, const Call& call) {
     // Not before the last warp is done: until then the next kernel would hold SMs that others can use, among them
     // blocks of a rank on the same device, for which this one waits.
     __syncthreads();
     bring_next_kernel();
-    // Orders nothing: the last block reads nothing that others wrote, and they have long used what
-    // they read of the words that it writes.
-    if (threadIdx.x == 0 && fetch_add_relaxed_gpu(&group.state->exits, 1) + 1 == gridDim.x) {
-        end_call(group, call);
+    if (threadIdx.x != 0) return;
+    if (call.met) {
+        // Others may still look how many have come.
+        if (is_last_out(group)) close(group, call);
+        return;
     }
+    const bool entered_last = call.before % kBlockInside + 1 == gridDim.x;
+    add_relaxed_gpu(&group.state->blocks, 0u - kBlockInside - (entered_last ? gridDim.x : 0));
+    if (entered_last) end_call(group, call);
 }
 
 }  // namespace ep

@@ -142,6 +142,10 @@ __device__ __forceinline__ void add_relaxed_gpu(i32* at, i32 value) {
     emu_atomic(EMU_ATOMIC_ADD, at, static_cast<u32>(value), 0, 4, EMU_RELAXED | EMU_GPU << 4);
 }
 
+__device__ __forceinline__ void add_relaxed_gpu(u32* at, u32 value) {
+    emu_atomic(EMU_ATOMIC_ADD, at, value, 0, 4, EMU_RELAXED | EMU_GPU << 4);
+}
+
 __device__ __forceinline__ void add_relaxed_gpu(i64* at, i64 value) {
     emu_atomic(EMU_ATOMIC_ADD, at, static_cast<u64>(value), 0, 8, EMU_RELAXED | EMU_GPU << 4);
 }

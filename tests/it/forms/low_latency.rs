@@ -188,8 +188,8 @@ in ep/cast.cuh
 
 == a phase ends the call
 in ep/sync.cuh
--     if (call.stopped || !call.ends) return;
-+     if (call.stopped) return;
+- if (!call.stopped && call.ends) store_relaxed_gpu(
++ if (!call.stopped) store_relaxed_gpu(
 ";
 
 /// Bugs of slots for ranks of other nodes.
