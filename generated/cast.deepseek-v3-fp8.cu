@@ -38,9 +38,9 @@ struct Args {
 /// role Rows on all blocks, one block a token
 __device__ __forceinline__ void rows(const Args& args, ep::Team& team) {
     // +11  for token in tokens
-    for (ep::i64 unit = team.index();
-        unit < ep::i64{ep::rows_of(args.tokens, args.tokens_from)} * Cfg::Rows::kSlices
-            && !team.stopped; unit += team.count()) {
+    const ep::i64 unit_end =
+        ep::i64{ep::rows_of(args.tokens, args.tokens_from)} * Cfg::Rows::kSlices;
+    for (ep::i64 unit = team.spread(); unit < unit_end && !team.stopped; unit += team.count()) {
         const int token = static_cast<ep::i32>(unit / Cfg::Rows::kSlices);
         const int slice = static_cast<ep::i32>(unit % Cfg::Rows::kSlices);
         // +12  store made[token] = cast_e4m3(x[token], 128)

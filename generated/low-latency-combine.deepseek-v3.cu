@@ -142,10 +142,9 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
             const int first = args.range_first[ep::i64{local_expert} * Cfg::kRanks + source];
             // +45  for row in first..first + range_count[local_expert, source] where row % shares
             //     == share
-            for (ep::i64 row = first;
-                row < ep::i64{first}
-                    + args.range_count[ep::i64{local_expert} * Cfg::kRanks + source]
-                    && !team.stopped; ++row) {
+            const ep::i64 row_end =
+                ep::i64{first} + args.range_count[ep::i64{local_expert} * Cfg::kRanks + source];
+            for (ep::i64 row = first; row < row_end && !team.stopped; ++row) {
                 if (!(row % Cfg::kShares == share)) continue;
                 // +46  await tile_done[local_expert, row / 64] >= done_at
                 if (args.tile_done == nullptr || ep::await_word(team,

@@ -165,12 +165,13 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
             for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
                 // +44  for row in recv_first[rank_at(node, peer), stripe]..recv_first[rank_at(node,
                 //     peer), stripe] + recv_count[rank_at(node, peer), stripe]
-                for (ep::i64 row = args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
-                    + stripe];
-                    row < ep::i64{args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
+                const ep::i64 row_end =
+                    ep::i64{args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
                         + stripe]}
-                        + args.recv_count[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe]
-                        && !team.stopped; ++row) {
+                        + args.recv_count[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
+                            + stripe];
+                for (ep::i64 row = args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
+                    + stripe]; row < row_end && !team.stopped; ++row) {
                     // +45  push inner[peer, node] { x: x[row], weights: weights[row] }
                     // W1: publishes messages of inner, for Forward +51
                     // W2: takes credit of inner, from Forward +51
@@ -216,11 +217,12 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
             // W2: publishes credit of inner, for NvlSend +45
             ep::Parts<ep::RingsIn<Cfg::Inner,
                 ep::WindowRings<Cfg::Inner, ep::Kept::kPeersOfPart>>> parts(team, inner);
+            const ep::i64 row_end = ep::i64{args.rail_prefix[node]}
+                + args.rail_first[node * Cfg::kStripes + stripe]
+                + args.rail_count[node * Cfg::kStripes + stripe];
             for (ep::i64 row = ep::i64{args.rail_prefix[node]}
-                + args.rail_first[node * Cfg::kStripes + stripe];
-                row < ep::i64{args.rail_prefix[node]}
-                    + args.rail_first[node * Cfg::kStripes + stripe]
-                    + args.rail_count[node * Cfg::kStripes + stripe] && !team.stopped; ++row) {
+                + args.rail_first[node * Cfg::kStripes + stripe]; row < row_end && !team.stopped;
+                ++row) {
                 parts.clear();
                 for (int peer = team.lane; peer < Cfg::kLocalRanks; peer += ep::kLanes) {
                     parts.expect(peer, args.send_inner_head[row * Cfg::kLocalRanks + peer]);

@@ -1,6 +1,6 @@
 // pack  payload=bf16
 // experts=128 hidden=2880 local_experts=32 max_rows=512 max_tokens=128 ranks=4 topk=4
-// sm_80: 384 threads and 0 bytes of shared memory a block, at least 1 blocks
+// sm_80: 640 threads and 0 bytes of shared memory a block, at least 1 blocks
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
 #include <ep/rows.cuh>
@@ -14,17 +14,17 @@ struct Cfg {
     static constexpr int kTopk = 4;
     static constexpr int kLocalExperts = 32;
     static constexpr int kMaxRows = 512;
-    static constexpr int kThreads = 384;
+    static constexpr int kThreads = 640;
 
     struct Move {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
-        static constexpr int kWarps = 8;
+        static constexpr int kWarps = 16;
     };
 
     struct Count {
         static constexpr int kRole = 1;
-        static constexpr int kFirstWarp = 8;
+        static constexpr int kFirstWarp = 16;
         static constexpr int kWarps = 4;
     };
 };
@@ -59,19 +59,20 @@ struct Args {
     float* packed_weight;
 };
 
-/// role Move on all blocks, 8 warps, one block a token
+/// role Move on all blocks, 16 warps, one block a token
 __device__ __forceinline__ void move(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     // +29  for row in 0..received
-    for (ep::i64 unit = team.index();
-        unit < ep::i64{args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me]} * Cfg::kTopk
-            && !team.stopped; unit += team.count()) {
+    const ep::i64 unit_end = ep::i64{args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me]} * Cfg::kTopk;
+    for (ep::i64 unit = team.spread(); unit < unit_end && !team.stopped; unit += team.count()) {
         const int row = static_cast<ep::i32>(unit / Cfg::kTopk);
         const int choice = static_cast<ep::i32>(unit % Cfg::kTopk);
         // +30  for choice in topk
         // +31  let expert = recv_topk_idx[row, choice]
         const ep::i64 expert = args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + choice];
-        // +33  let again = sum(earlier in 0..choice: (recv_topk_idx[row, earlier] == expert) as
+        // +32  let src = recv_src[row]
+        const int src = args.recv_src[row];
+        // +34  let again = sum(earlier in 0..choice: (recv_topk_idx[row, earlier] == expert) as
         //     i32)
         ep::i64 own = 0LL;
         for (int earlier = team.lane; earlier < choice; earlier += ep::kLanes) {
@@ -80,36 +81,25 @@ __device__ __forceinline__ void move(const Args& args, ep::Team& team) {
         }
         const ep::i64 sum = ep::sum_of_lanes(own);
         const ep::i64 again = sum;
-        // +34  let has = (expert >= 0 && again == 0) as i32
+        // +35  let has = (expert >= 0 && again == 0) as i32
         const int has = static_cast<ep::i32>(expert >= 0 && again == 0);
-        // +36  let before = row * has
+        // +37  let before = row * has
         const ep::i64 before = ep::i64{row} * has;
-        // +37  let place = sum(earlier in 0..before: listed(recv_topk_idx[earlier], expert) as i32)
-        ep::i64 own_2 = 0LL;
-        for (ep::i64 earlier_2 = team.lane; earlier_2 < before; earlier_2 += ep::kLanes) {
-            bool found = false;
-            for (int k = 0; k < Cfg::kTopk; ++k) {
-                const bool here = args.recv_topk_idx[earlier_2 * Cfg::kTopk + k] == expert;
-                found = found || here;
-            }
-            own_2 += ep::i64{static_cast<ep::i32>(found)};
-        }
-        const ep::i64 sum_2 = ep::sum_of_lanes(own_2);
+        // +38  let place = sum(earlier in 0..before: listed(recv_topk_idx[earlier], expert) as i32)
+        const ep::i64 sum_2 = ep::rows_with<Cfg::kTopk>(0LL, before, [&](ep::i64 earlier_2, int k) {
+            return args.recv_topk_idx[earlier_2 * Cfg::kTopk + k] == expert;
+        });
         const ep::i64 place = sum_2;
-        // +38  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
+        // +39  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
         if (team.leader()) {
             args.packed_row[ep::i64{row} * Cfg::kTopk + choice] =
                 static_cast<ep::i32>((expert * Cfg::kMaxRows + place + 1) * has - 1);
         }
-        // +39  for once in 0..has
+        // +40  for once in 0..has
         for (int once = 0; once < has && !team.stopped; ++once) {
-            // +40  store packed_x[expert, place] = x[row]
-            ep::copy_row<ep::bf16>(team,
-                &args.packed_x[(expert * Cfg::kMaxRows + place) * Cfg::kHidden],
-                &args.x[row * args.x_stride], Cfg::kHidden);
-            // +41  record src_info[expert, place] = recv_src[row]
+            // +41  record src_info[expert, place] = src
             if (team.leader()) {
-                args.src_info[expert * Cfg::kMaxRows + place] = args.recv_src[row];
+                args.src_info[expert * Cfg::kMaxRows + place] = src;
             }
             // +42  record packed_weight[expert * max_rows + place] = sum(entry in topk:
             //     recv_topk_weights[row, entry] * (recv_topk_idx[row, entry] == expert) as f32)
@@ -124,6 +114,10 @@ __device__ __forceinline__ void move(const Args& args, ep::Team& team) {
                     args.packed_weight[expert * Cfg::kMaxRows + place] = sum_3;
                 }
             }
+            // +44  store packed_x[expert, place] = x[row]
+            ep::copy_row<ep::bf16>(team,
+                &args.packed_x[(expert * Cfg::kMaxRows + place) * Cfg::kHidden],
+                &args.x[row * args.x_stride], Cfg::kHidden);
         }
     }
 }
@@ -135,54 +129,43 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
         unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks && !team.stopped; unit += team.count()) {
         const int local_expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
-        // +49  let first = sum(row in 0..rank_prefix[source, me]: listed(recv_topk_idx[row],
+        // +50  let first = sum(row in 0..rank_prefix[source, me]: listed(recv_topk_idx[row],
         //     local_expert) as i32)
-        ep::i64 own = 0LL;
-        for (int row = team.lane; row < args.rank_prefix[source * Cfg::kRanks + me];
-            row += ep::kLanes) {
-            bool found = false;
-            for (int k = 0; k < Cfg::kTopk; ++k) {
-                const bool here = args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + k] == local_expert;
-                found = found || here;
-            }
-            own += ep::i64{static_cast<ep::i32>(found)};
-        }
-        const ep::i64 sum = ep::sum_of_lanes(own);
+        const ep::i64 sum =
+            ep::rows_with<Cfg::kTopk>(0LL, ep::i64{args.rank_prefix[source * Cfg::kRanks + me]},
+            [&](ep::i64 row, int k) {
+                return args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + k] == local_expert;
+        });
         const ep::i64 first = sum;
-        // +50  let count = sum(row in rank_prefix[source, me]..rank_prefix[source + 1, me]:
+        // +51  let count = sum(row in rank_prefix[source, me]..rank_prefix[source + 1, me]:
         //     listed(recv_topk_idx[row], local_expert) as i32)
-        ep::i64 own_2 = 0LL;
-        for (ep::i64 row_2 = ep::i64{args.rank_prefix[source * Cfg::kRanks + me]} + team.lane;
-            row_2 < args.rank_prefix[(source + 1) * Cfg::kRanks + me]; row_2 += ep::kLanes) {
-            bool found_2 = false;
-            for (int k_2 = 0; k_2 < Cfg::kTopk; ++k_2) {
-                const bool here_2 = args.recv_topk_idx[row_2 * Cfg::kTopk + k_2] == local_expert;
-                found_2 = found_2 || here_2;
-            }
-            own_2 += ep::i64{static_cast<ep::i32>(found_2)};
-        }
-        const ep::i64 sum_2 = ep::sum_of_lanes(own_2);
+        const ep::i64 sum_2 = ep::rows_with<Cfg::kTopk>(
+            ep::i64{args.rank_prefix[source * Cfg::kRanks + me]},
+            ep::i64{args.rank_prefix[(source + 1) * Cfg::kRanks + me]},
+            [&](ep::i64 row_2, int k_2) {
+                return args.recv_topk_idx[row_2 * Cfg::kTopk + k_2] == local_expert;
+        });
         const ep::i64 count = sum_2;
-        // +51  record range_first[local_expert, source] = first
+        // +52  record range_first[local_expert, source] = first
         if (team.leader()) {
             args.range_first[ep::i64{local_expert} * Cfg::kRanks + source] =
                 static_cast<ep::i32>(first);
         }
-        // +52  record range_count[local_expert, source] = count
+        // +53  record range_count[local_expert, source] = count
         if (team.leader()) {
             args.range_count[ep::i64{local_expert} * Cfg::kRanks + source] =
                 static_cast<ep::i32>(count);
         }
-        // +53  add statistics[local_expert] = count
+        // +54  add statistics[local_expert] = count
         if (args.statistics != nullptr) {
             if (team.leader()) {
                 ep::add_count(&args.statistics[local_expert], static_cast<ep::i32>(count));
             }
         }
-        // +54  for once in 0..1 where source == ranks - 1
+        // +55  for once in 0..1 where source == ranks - 1
         for (int once = team.lane; once < 1; once += ep::kLanes) {
             if (!(source == Cfg::kRanks - 1)) continue;
-            // +55  store packed_count[local_expert] = first + count
+            // +56  store packed_count[local_expert] = first + count
             args.packed_count[local_expert] = static_cast<ep::i32>(first + count);
         }
     }

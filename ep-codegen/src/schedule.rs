@@ -5,6 +5,7 @@
 //! everything else the warp does as a whole. Channels are objects with one interface. So every
 //! declaration that can have a text has one; faster ways of some roles are in `whole`.
 
+mod bounds;
 mod channels;
 pub(crate) mod declaration;
 pub(crate) mod extents;
@@ -144,6 +145,7 @@ pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refu
         true => rules::rewrite(&mut lowering, steps, rules),
         false => (steps, Default::default()),
     };
+    let steps = bounds::named(&mut lowering.names, steps);
     if lowering.refusals.is_empty()
         && let Some(why) = uniform::misfit(&steps)
     {

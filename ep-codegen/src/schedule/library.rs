@@ -36,7 +36,7 @@ pub mod ep {
         }
         compute {
             align, ask, ceil, experts_of, get, has, ids_of, in_last_warp, local_expert, max, min, once,
-            owner, prefix_sum, prefix_sum_and_total, ranks_of, row_of, set, store_flags, store_host,
+            owner, prefix_sum, prefix_sum_and_total, ranks_of, row_of, rows_with, set, store_flags, store_host,
             sum_of_lanes, with_bit,
         }
         count {

@@ -282,6 +282,7 @@ fn of_library(function: Entity) -> By {
         ep::pull_wait_released,
         ep::put,
         ep::require_room,
+        ep::rows_with,
         ep::settle,
         ep::tell,
         ep::raise_word,

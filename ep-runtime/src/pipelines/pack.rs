@@ -56,10 +56,11 @@ pipeline! {
             packed_row: i32[received, topk],
             packed_weight: f32[local_experts * max_rows];
 
-        role Move on all blocks, 8 warps, one block a token {
+        role Move on all blocks, 16 warps, one block a token {
             for row in 0..received {
                 for choice in topk {
                     let expert = recv_topk_idx[row, choice];
+                    let src = recv_src[row];
                     // Entries of a token that name one expert share a row of it, which the first of them has.
                     let again = sum(earlier in 0..choice: (recv_topk_idx[row, earlier] == expert) as i32);
                     let has = (expert >= 0 && again == 0) as i32;
@@ -68,10 +69,10 @@ pipeline! {
                     let place = sum(earlier in 0..before: listed(recv_topk_idx[earlier], expert) as i32);
                     record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1;
                     for once in 0..has {
-                        store packed_x[expert, place] = x[row];
-                        record src_info[expert, place] = recv_src[row];
+                        record src_info[expert, place] = src;
                         record packed_weight[expert * max_rows + place] = sum(entry in topk:
                             recv_topk_weights[row, entry] * (recv_topk_idx[row, entry] == expert) as f32);
+                        store packed_x[expert, place] = x[row];
                     }
                 }
             }

@@ -52,6 +52,23 @@ __device__ __forceinline__ void singles(ep::Team& team, ep::i64* out) {
     ep::in_last_warp(team, [&] { out[81] = 1; });
 }
 
+/// Rows that have an element that is asked for; whether others are looked at.
+template <int kWidth>
+__device__ __forceinline__ void rows_of(ep::i64* out) {
+    const int lane = ep::lane_index();
+    const int ranges[5][2] = {{0, 0}, {0, 1}, {3, 35}, {40, 7}, {5, 205}};
+    for (int r = 0; r < 5; ++r) {
+        const int from = ranges[r][0], to = ranges[r][1];
+        int beyond = 0;
+        const ep::i64 rows = ep::rows_with<kWidth>(from, to, [&](ep::i64 row, int k) {
+            if (row < from || row >= to || k < 0 || k >= kWidth) ++beyond;
+            const ep::i64 at = row * kWidth + k;
+            return at % 7 == 2 || at % 5 == 1;
+        });
+        out[r * ep::kLanes + lane] = rows * 1000 + beyond;
+    }
+}
+
 /// Sums and counts over the lanes of a warp.
 __device__ __forceinline__ void folds(ep::i64* out) {
     const int lane = ep::lane_index();
@@ -71,6 +88,10 @@ __device__ __forceinline__ void folds(ep::i64* out) {
     }
     // Each lane's part shows in the sum.
     out[500 + lane] = ep::sum_of_lanes(1ll << lane * 2 % 61);
+    rows_of<1>(out + 540);
+    rows_of<3>(out + 740);
+    rows_of<8>(out + 940);
+    rows_of<32>(out + 1140);
 }
 
 /// Running totals of tables of any length.

@@ -94,6 +94,15 @@ fn folds() -> Vec<i64> {
     }
     sheet.put(460, (0..32).map(|lane| 3 + (lane + 1) % 32));
     sheet.put(500, [(0..32).map(|lane| 1 << (lane * 2 % 61)).sum::<i64>(); 32]);
+    for (w, width) in [1, 3, 8, 32].into_iter().enumerate() {
+        for (r, (from, to)) in [(0, 0), (0, 1), (3, 35), (40, 7), (5, 205)].into_iter().enumerate()
+        {
+            let has =
+                |row: &i64| (row * width..(row + 1) * width).any(|at| at % 7 == 2 || at % 5 == 1);
+            let place = 540 + w * 200 + r * 32;
+            sheet.put(place, [(from..to).filter(has).count() as i64 * 1000; 32]);
+        }
+    }
     sheet.0
 }
 

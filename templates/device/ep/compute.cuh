@@ -284,6 +284,38 @@ __device__ __forceinline__ i64 sum_of_lanes(i64 value) {
     return value;
 }
 
+/// The bits that any lane has set; warp.
+__device__ __forceinline__ u32 any_of_lanes(u32 bits) {
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+        bits |= __shfl_xor_sync(kAllLanes, bits, step);
+    }
+    return bits;
+}
+
+/// How many rows from `from` up to `to` have an element of which `holds(row, k)` is true, where each has `kWidth`;
+/// warp. The lanes look at neighbouring elements of a row for each lane.
+template <int kWidth, class Holds>
+__device__ __forceinline__ i64 rows_with(i64 from, i64 to, Holds holds) {
+    const int lane = lane_index();
+    i64 rows = 0;
+#pragma unroll 1
+    for (i64 first = from; first < to; first += kLanes) {
+        const int elements = static_cast<int>(min(to - first, i64{kLanes})) * kWidth;
+        u32 found = 0;  // a bit for each row
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) {
+            // Without a branch, so that all looks travel together: those past the end are at the first row.
+            const int i = k * kLanes + lane;
+            const bool is_in = i < elements;
+            const bool hit = holds(is_in ? first + i / kWidth : first, i % kWidth);
+            found |= (is_in && hit ? 1u : 0u) << (i / kWidth);
+        }
+        rows += __popc(any_of_lanes(found));
+    }
+    return rows;
+}
+
 /// How many of `kCount` running totals, which the lanes hold in groups, are at most `number`; warp.
 template <int kCount, int kGroups>
 __device__ __forceinline__ int totals_upto(const i32 (&totals)[kGroups], i32 number) {

@@ -47,7 +47,7 @@ fn work_on_a_row_is_shared() {
     });
     let shapes = shapes.each_ref().map(|it| &it[..]);
     let holds = [
-        "ep::sum_of_lanes(",
+        "ep::rows_with<Cfg::kTopk>(",
         "unit / Cfg::kTopk",
         "unit / Cfg::Add::kSlices",
         "unit / Cfg::Scale::kSlices",
@@ -63,7 +63,7 @@ fn role(tensors: &str, body: &str) -> String {
     format!(
         "shape {{ ranks: 1..=64, hidden: 8..=4096 step 8, few: 1..=8, many: 1..=99 }}
          size tokens in 0..=99;
-         input x: bf16[tokens, hidden], n: i32[many], f: f32[many];
+         input x: bf16[tokens, hidden], n: i32[many], f: f32[many], ids: i64[many, few];
          output o: bf16[tokens, hidden];
          {tensors}
          role Work on all blocks, 2 warps, one block a token {{
@@ -85,6 +85,7 @@ fn only_long_sums_of_whole_numbers_are_shared() {
     let to_i32 = |sum: &str| role("output s: i32[tokens];", &format!("store s[t] = {sum};"));
     let lanes = "for m in many { store s[t, m] = sum(k in 0..m: n[k]); }";
     for (left, source) in [
+        (false, to_i32("sum(m in many: listed(ids[m], 3) as i32)")),
         (false, to_i32("sum(m in many: n[m])")),
         (false, to_i32("sum(m in many: sum(k in few: n[m] * k))")),
         (false, to_i32("sum(m in t..many: n[m] * (m % 2 == 0) as i32)")),
@@ -93,6 +94,23 @@ fn only_long_sums_of_whole_numbers_are_shared() {
         (true, role("output s: i32[tokens, many];", lanes)),
     ] {
         assert_eq!(is_left(RoleRule::Sums, &source), left, "{source}");
+    }
+}
+
+/// Rows are counted by neighbouring elements, where nothing but rows is counted.
+#[test]
+fn rows_that_list_a_number_are_counted_together() {
+    for (together, sum) in [
+        (true, "listed(ids[m], t) as i32"),
+        (true, "listed(ids[many - 1 - m], m) as i32"),
+        (false, "(listed(ids[m], t) as i32) * 2"),
+        (false, "listed(ids[m], t) as i32 * n[m]"),
+    ] {
+        let source =
+            role("output s: i32[tokens];", &format!("store s[t] = sum(m in many: {sum});"));
+        let shape = [("ranks", 3), ("hidden", 64), ("few", 8), ("many", 9)];
+        let text = Form::new(&source, &shape).text(RuleSet::All);
+        assert_eq!(text.contains("ep::rows_with<Cfg::kFew>("), together, "{sum}");
     }
 }
 

@@ -101,6 +101,8 @@ impl Parts {
             to: rows.to.clone().wide().times(self.count.clone()),
             body: names.into_iter().chain(self.body).collect(),
             binder: unit,
+            // Few of them are on as many blocks as there are.
+            turns: Takers::Spread,
             ..rows.clone()
         }
     }

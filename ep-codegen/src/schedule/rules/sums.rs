@@ -1,12 +1,13 @@
 //! Rule `sums`: a sum of whole numbers that every lane of a warp would add up for itself, the lanes share.
 //!
 //! What it gains: a warp that counts does so in a thirty-second of the turns. Whole numbers may be added in any
-//! order.
+//! order. Where it counts rows that have an element of some kind, neighbouring lanes look at neighbouring elements,
+//! and not each at a row of its own: a load then takes as few lines of the cache as there are.
 
-use crate::ir::Elem;
+use crate::ir::{BinaryOp, Elem};
 use crate::schedule::RoleLowering;
 use crate::schedule::library::ep;
-use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::step::{Lambda, Loop, Param, ParamType, Step, Takers};
 use crate::schedule::term::{Node, Term};
 use crate::schedule::uniform::is_of_any_lane;
 
@@ -41,7 +42,10 @@ pub(in crate::schedule) fn rewrite(role: &mut RoleLowering<'_>, steps: Vec<Step>
         {
             let total = name.clone();
             out.pop();
-            out.extend(shared(role, repeat, &total));
+            match rows_with(repeat, &total) {
+                Some(steps) => out.extend(steps),
+                None => out.extend(shared(role, repeat, &total)),
+            }
             continue;
         }
         out.push(step);
@@ -103,4 +107,39 @@ fn shared(role: &mut RoleLowering<'_>, repeat: &Loop, total: &str) -> [Step; 3] 
         Step::Loop(Loop { turns: Takers::Lanes, body, ..repeat.clone() }),
         Step::Let { name: total.to_string(), value },
     ]
+}
+
+/// The number of turns of the loop in which some element of a row is of a kind, counted by the library.
+fn rows_with(repeat: &Loop, total: &str) -> Option<Vec<Step>> {
+    let (before, asks) = repeat.body.split_at_checked(repeat.body.len().checked_sub(3)?)?;
+    let [
+        Step::Variable { name: found, elem: Elem::Bool, .. },
+        Step::Loop(elements),
+        Step::Increase { value: hit, .. },
+    ] = asks
+    else {
+        return None;
+    };
+    let [Step::Let { name: here, value: holds }, Step::Set { value: either, .. }] =
+        elements.body.as_slice()
+    else {
+        return None;
+    };
+    let Node::Constant(width) = &elements.to.node else { return None };
+    let is_found = Term::name(found, Elem::Bool);
+    let once = is_found.clone().converted(&Elem::I32).converted(&Elem::I64);
+    let is_any = is_found.test(BinaryOp::Or, Term::name(here, Elem::Bool));
+    let is_fixed = |step: &Step| matches!(step, Step::Let { .. }) && !step.mentions(&repeat.binder);
+    if *hit != once || *either != is_any || !before.iter().all(is_fixed) {
+        return None;
+    }
+    let param = |name: &String, kind| Param { kind, name: name.clone() };
+    let row = param(&repeat.binder, ParamType::Value(Elem::I64));
+    let params = vec![row, param(&elements.binder, ParamType::Index)];
+    let gives = Some(holds.clone());
+    let holds = Term::lambda(Lambda { says: Vec::new(), params, body: Vec::new(), gives });
+    let args = vec![repeat.from.clone().wide(), repeat.to.clone().wide(), holds];
+    let value = Term::call(ep::rows_with.of(width.clone()), args, Elem::I64);
+    let count = Step::Let { name: total.to_string(), value };
+    Some(before.iter().cloned().chain([count]).collect())
 }
