@@ -1,5 +1,5 @@
 // merge-combine
-// back_warps=8 experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 ranks=8 topk=8
+// back_warps=8 experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 ranks=8 topk=8 words=32
 // sm_90a: 384 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Window, the same on every rank:
@@ -7,9 +7,11 @@
 //   back.flags       0x01c00000      65536 bytes  2 epochs x 1024 slots x 4 x 8; Send writes, Reduce reads
 //   back.closed      0x01c10000        128 bytes  2 epochs x 8 peers x 1 x 8; Send writes, Reduce reads
 //   back.released    0x01c10080         32 bytes  8 peers x 4; Reduce writes, Send reads
-//   back.taken       0x01c10100         32 bytes  8 peers x 1 x 4; Send writes, Send reads
-//   back.closers     0x01c10180          4 bytes  1 word x 4; Send writes, Send reads
-//   back.readers     0x01c10200          4 bytes  1 word x 4; Reduce writes, Reduce reads
+//   back.takes_words 0x01c10100         64 bytes  8 peers x 8; Reduce writes, Send reads
+//   back.as_words    0x01c10180     917504 bytes  8 peers x 4 rows x 28672; Send writes, Reduce reads
+//   back.taken       0x01cf0180         32 bytes  8 peers x 1 x 4; Send writes, Send reads
+//   back.closers     0x01cf0200          4 bytes  1 word x 4; Send writes, Send reads
+//   back.readers     0x01cf0280          4 bytes  1 word x 4; Reduce writes, Reduce reads
 // Message Part: row of 14336 bytes, meta record of 0 bytes
 #include <ep/way_back.cuh>
 #include <ep/rows.cuh>
@@ -36,14 +38,17 @@ struct Cfg {
         static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 14336;
         static constexpr int kMeta = 14336;
-        static constexpr int kFewTokens = 0;
+        static constexpr int kFewTokens = 4;
+        static constexpr int kWordRowBytes = 28672;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kFlags = 0x1c00000;
         static constexpr ep::u64 kClosed = 0x1c10000;
         static constexpr ep::u64 kReleased = 0x1c10080;
-        static constexpr ep::u64 kTaken = 0x1c10100;
-        static constexpr ep::u64 kClosers = 0x1c10180;
-        static constexpr ep::u64 kReaders = 0x1c10200;
+        static constexpr ep::u64 kTakesWords = 0x1c10100;
+        static constexpr ep::u64 kAsWords = 0x1c10180;
+        static constexpr ep::u64 kTaken = 0x1cf0180;
+        static constexpr ep::u64 kClosers = 0x1cf0200;
+        static constexpr ep::u64 kReaders = 0x1cf0280;
     };
 
     struct Send {
@@ -82,11 +87,11 @@ struct Args {
 __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::BackOut<Cfg::Back> back(team);
-    // +23  for row in rank_prefix[source, me]..rank_prefix[source + 1, me]
-    // +24  push back[source] at recv_src[row] { x: sum(at in packed_row[row]: packed_weight[at] *
+    // +24  for row in rank_prefix[source, me]..rank_prefix[source + 1, me]
+    // +25  push back[source] at recv_src[row] { x: sum(at in packed_row[row]: packed_weight[at] *
     //     x[at] as f32) as bf16 }
-    // W1: publishes messages of back, for Reduce +30
-    // W2: takes credit of back, from Reduce +30
+    // W1: publishes messages of back, for Reduce +31
+    // W2: takes credit of back, from Reduce +31
     back.run_sums<Cfg::kTopk>(
         [&](int source) {
             return ep::span_of(args.rank_prefix[source * Cfg::kRanks + me],
@@ -103,10 +108,10 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
 /// role Reduce on all blocks, 4 warps, warps shared by token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::BackIn<Cfg::Back> part(team);
-    // +30  for token in tokens gather part from back[peer] at (token + 1) * (send_row[token, peer]
+    // +31  for token in tokens gather part from back[peer] at (token + 1) * (send_row[token, peer]
     //     >= 0) as i32 - 1 across peer in ranks
-    // W1: takes messages of back, from Send +24
-    // W2: publishes credit of back, for Send +24
+    // W1: takes messages of back, from Send +25
+    // W2: publishes credit of back, for Send +25
     part.run(ep::rows_of(args.tokens, args.tokens_from),
         [&](int token, int peer) {
             return static_cast<ep::i32>(
@@ -114,7 +119,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
                     args.send_row[ep::i64{token} * Cfg::kRanks + peer] >= 0) - 1);
         },
         [&](int token) {
-            // +33  store combined[token] = sum(part.x)
+            // +34  store combined[token] = sum(part.x)
             part.store_row(&args.combined[ep::i64{token} * Cfg::kHidden]);
     });
 }
@@ -122,7 +127,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 merge_combine(const __grid_constant__ Args args) {
     const ep::Call call = ep::enter(args.group, [&] {
-        ep::back_begin<Cfg::Back>(args.group);
+        ep::back_begin<Cfg::Back>(args.group, ep::rows_of(args.tokens, args.tokens_from));
     });
 
     const int block = static_cast<int>(blockIdx.x);

@@ -31,7 +31,7 @@ pub(crate) use sending::is_position;
 pub(crate) use spread::Spread;
 pub use staged::Staged;
 pub(crate) use team::{is_prefix, takes_warps};
-pub(crate) use way_back::{Sent, SumOfRows, WayBack, back_channel, sends_rows_back};
+pub(crate) use way_back::{Sent, SumOfRows, WayBack, back_channel};
 
 use super::step::{Loop, Step};
 use super::{RoleLowering, RoleRule, RuleSet};

@@ -25,11 +25,12 @@ pipeline! {
         uses handle Pack { packed_row: i32[received, topk], packed_weight: f32[local_experts * max_rows] };
         input x: bf16[local_experts * max_rows, hidden];
         output combined: bf16[tokens, hidden];
-        tune { back_warps: 8 in [4, 8] }
+        // `words`: so many tokens of all ranks get their sums as words.
+        tune { back_warps: 8 in [4, 8], words: 32 in [0, 16, 32, 64, 128, 256] }
 
         message Part { row x: bf16[hidden] }
         channel back: slots<Part> over nvlink from Send to Reduce per all {
-            slot: [source, token: max_tokens], epochs: 2,
+            slot: [source, token: max_tokens], epochs: 2, few: words / ranks,
         };
 
         role Send on all blocks, back_warps warps, warps shared by source {

@@ -10,7 +10,8 @@
 // stream; it says so at once, and nobody waits for it before the call after the next one.
 //
 // A rank with at most `kFewTokens` tokens takes rows as words (as_words.cuh), and says so when it enters a call:
-// to it nobody tells of quarters, but of its own rows. A rank that exchanges nothing with it may be calls behind.
+// to it nobody tells of quarters, but of its own rows that are not copied. A rank that exchanges nothing with it
+// may be calls behind.
 //
 // `Slots` is the channel's Cfg struct, with the words of slot_rows.cuh but for
 //   kFlags       [epoch % kEpochs, source, token, quarter]  {epoch, 1} behind each quarter; {epoch, row + 2}
@@ -129,14 +130,20 @@ constexpr int kRowsAtOnce = 4;
 template <class Cut, class Row, class Took>
 __device__ __forceinline__ u32 load_some(Quad (&quads)[kRowsAtOnce][Cut::kEach], u32 left, Row row,
                                          int base, int end, Took took) {
+    const char* rows[kRowsAtOnce];
 #pragma unroll
     for (int n = 0; n < kRowsAtOnce; ++n) {
+        rows[n] = nullptr;
         if (left == 0) continue;
         const int lane = __ffs(static_cast<int>(left)) - 1;
         left &= left - 1;
         took(n, lane);
-        Cut::read(quads[n], row(lane), base, end);
+        rows[n] = row(lane);
     }
+    // Behind all shuffles and without a branch: between the loads, the compiler would let each of these wait for
+    // those before it.
+#pragma unroll
+    for (int n = 0; n < kRowsAtOnce; ++n) Cut::read(quads[n], rows[n], base, rows[n] != nullptr ? end : 0);
     return left;
 }
 
@@ -258,24 +265,22 @@ public:
                                              Factor factor) {
         static_assert(kParts <= kLanes, "a lane for each part");
         using Cut = CutOfSome<Slots>;
+        const auto listed = [&](int row) {
+            const i64 at = team_.lane < kParts ? list(row, team_.lane) : -1;
+            return Listed{at, at >= 0 ? factor(at) : 0.0f, __ballot_sync(kAllLanes, at >= 0)};
+        };
         count<true>(rows);
+        if constexpr (Slots::kFewTokens > 0) send_sums_as_words(token, listed, from);
         for_units([&](int source, int row, int quarter, int quarters) {
+            if (!takes_rows(source)) return true;
             const int key = End::own() * Slots::kSourceStride + token(row);
             char* out = slot_of(source, key);
-            const i64 at = team_.lane < kParts ? list(row, team_.lane) : -1;
-            const float own = at >= 0 ? factor(at) : 0.0f;
-            const u32 parts = __ballot_sync(kAllLanes, at >= 0);
+            const Listed added = listed(row);
             const int end = Cut::first(quarter + quarters);
 #pragma unroll 1
             for (int base = Cut::first(quarter); base < end; base += Cut::kStep) {
                 float sum[Cut::kEach][8] = {};
-                add_rows<Cut>(
-                    sum, parts, own,
-                    [&](int lane) {
-                        return reinterpret_cast<const char*>(
-                            from(__shfl_sync(kAllLanes, at, lane)));
-                    },
-                    base, end);
+                add_listed<Cut>(sum, added, from, base, end);
                 if (!is_free(source)) return false;
                 write_sums<Cut>(out, sum, base, end);
             }
@@ -290,10 +295,7 @@ protected:
     template <int kFloats, class Token, class From, class Fields>
     __device__ __forceinline__ void send_words(Token token, From from, Fields fields) {
         constexpr int kParts = Words::kParts + (kFloats > 0 ? 1 : 0);  // the last one are the numbers
-        ask_few();
-        const int total = number([&](int source, int count) {
-            return source < kPeers && (few_ >> source & 1) != 0 ? count : 0;
-        });
+        const int total = count_few();
 #pragma unroll 1
         for (int unit = team_.spread(); unit < total * kParts && !team_.stopped;
              unit += team_.count()) {
@@ -316,7 +318,58 @@ protected:
                                   stamped(team_.epoch, bits_of(numbers[i])));
             }
         }
+        if (few_ != 0 && !heard_) hear_few();
         __syncwarp();
+    }
+
+    /// The rows that make up a sum: which one each lane has, how often it counts, and which lanes have any.
+    struct Listed {
+        i64 at;
+        float factor;
+        u32 lanes;
+    };
+
+    /// Adds up the lane's units from `base` on of the rows of a sum.
+    template <class Cut, class From>
+    static __device__ __forceinline__ void add_listed(float (&sum)[Cut::kEach][8], const Listed& added,
+                                                      From from, int base, int end) {
+        const auto row = [&](int lane) {
+            return reinterpret_cast<const char*>(from(__shfl_sync(kAllLanes, added.at, lane)));
+        };
+        add_rows<Cut>(sum, added.lanes, added.factor, row, base, end);
+    }
+
+    /// Sends this warp's share of the sums of ranks that take words, be it this one.
+    template <class Token, class List, class From>
+    __device__ __forceinline__ void send_sums_as_words(Token token, List listed, From from) {
+        using Cut = BackCut<Slots, 2>;
+        using Parts = BackWords<Slots, Cut::kEach>;
+        const int total = count_few();
+#pragma unroll 1
+        for (int unit = team_.spread(); unit < total * Parts::kParts && !team_.stopped;
+             unit += team_.count()) {
+            const int number = unit / Parts::kParts, part = unit % Parts::kParts;
+            const int source = source_of(number), row = number + first_of(source);
+            const int to = token(row);
+            float sum[Cut::kEach][8] = {};
+            add_listed<Cut>(sum, listed(row), from, part * Cut::kStep, Slots::kMeta);
+            // The first units are added up while the others say what they take.
+            if (!takes_words(source)) continue;
+            typename Parts::Units units;
+#pragma unroll
+            for (int i = 0; i < Cut::kEach; ++i) units[i] = pack_bf16(sum[i]);
+            Parts::send(Parts::at(End::window_of(source), End::own(), to), units, part, team_.epoch);
+        }
+        if (few_ != 0 && !heard_) hear_few();
+        __syncwarp();
+    }
+
+    /// Numbers the rows of ranks that may take words. Returns how many they are.
+    __device__ __forceinline__ int count_few() {
+        ask_few();
+        return number([&](int source, int count) {
+            return source < kPeers && (few_ >> source & 1) != 0 ? count : 0;
+        });
     }
 
     /// Notes who gets few rows: they have to say how they take them.
@@ -362,15 +415,9 @@ protected:
         return !team_.stopped && (words_ >> source & 1) != 0;
     }
 
-    /// Whether it still takes them as they lie.
-    __device__ __forceinline__ bool takes_rows(int source) {
-        if constexpr (Slots::kFewTokens == 0) {
-            return true;
-        } else {
-            if ((few_ >> source & 1) == 0) return true;
-            if (!heard_) hear_few();
-            return !team_.stopped && (rows_ >> source & 1) != 0;
-        }
+    /// Whether it takes them as they lie; behind what went as words.
+    __device__ __forceinline__ bool takes_rows(int source) const {
+        return Slots::kFewTokens == 0 || ((~few_ | rows_) >> source & 1) != 0;
     }
 
     /// Calls `send(source, row, quarter, quarters)` for each of this warp's units, which writes those quarters
@@ -536,18 +583,14 @@ public:
             return row < 0 ? Part{nullptr, nullptr}
                            : Part{reinterpret_cast<const char*>(from(row)), fields(row)};
         };
-        // Apart, so that the many registers of one do not meet the other.
-        if (are_words<Slots>(team_.epoch, tokens)) {
-            for_units<true>(tokens, at, own, body);
-        } else {
-            for_units<false>(tokens, at, own, body);
-        }
+        own_elsewhere_ = true;
+        take(tokens, at, own, body);
     }
 
     /// The same where the parts of this rank are in slots as well.
     template <class At, class Body>
     __device__ __forceinline__ void run(int tokens, At at, Body body) {
-        for_units<false>(tokens, at, [](int) { return Part{nullptr, nullptr}; }, body);
+        take(tokens, at, [](int) { return Part{nullptr, nullptr}; }, body);
     }
 
     /// `out = sum(part.x) + biases`, in order of rank and in fp32 before the one rounding: this warp's
@@ -615,8 +658,19 @@ public:
     }
 
 private:
+    /// The same, as the rows come; `own(row)`: a part of this rank that is no slot.
+    template <class At, class Own, class Body>
+    __device__ __forceinline__ void take(int tokens, At at, Own own, Body body) {
+        // Apart, so that the many registers of one do not meet the other.
+        if (are_words<Slots>(team_.epoch, tokens)) {
+            for_units<true>(tokens, at, own, body);
+        } else {
+            for_units<false>(tokens, at, own, body);
+        }
+    }
+
     /// Calls `body(token)` for each of this warp's units: quarters of tokens, or where rows come as words
-    /// (`kWords`) parts, behind which are the numbers. `own(row)`: a part of this rank that is no slot.
+    /// (`kWords`) parts, behind which are the numbers.
     template <bool kWords, class At, class Own, class Body>
     __device__ __forceinline__ void for_units(int tokens, At at, Own own, Body body) {
         const int quarters = kWords ? 1 : Cut::quarters(tokens, team_.count());
@@ -655,7 +709,7 @@ private:
         for (int g = 0; g < kGroups; ++g) {
             const int key = keys_[g];
             const int number = g * kAtOnce + team_.lane / kQuarters;
-            const bool is_told = part_ < 0 || number == End::own();
+            const bool is_told = part_ < 0 || (own_elsewhere_ && number == End::own());
             const bool used = key >= 0 && quarter < quarters_ && is_told;
             const u64* word = back_words<Slots>(team_.group.window, End::set(), used ? key : 0) +
                               quarter_ + quarter;
@@ -828,6 +882,7 @@ private:
 
     int keys_[kGroups] = {};  // of the token's slots, -1 for none
     Part own_{nullptr, nullptr};
+    bool own_elsewhere_ = false;  // whether parts of this rank lie elsewhere
     int part_ = -1;  // of rows that come as words; negative: they do not
     int parts_ = 0;
     int quarter_ = 0;

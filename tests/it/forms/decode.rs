@@ -150,6 +150,16 @@ fn rows_come_back_to_their_tokens() {
 /// a row.
 fn packed(
     combine: ir::Pipeline,
+    shape: (i64, i64, i64, u64),
+    run: &dyn Fn(Form) -> Form,
+) -> Result<(), String> {
+    packed_as(words_of(shape.3), combine, shape, run)
+}
+
+/// The same where so many tokens of all ranks travel as words.
+fn packed_as(
+    words: i64,
+    combine: ir::Pipeline,
     (ranks, tokens, hidden, seed): (i64, i64, i64, u64),
     run: &dyn Fn(Form) -> Form,
 ) -> Result<(), String> {
@@ -159,6 +169,7 @@ fn packed(
         ("hidden", hidden),
         ("experts", 3 * ranks + 2),
         ("topk", 1 + seed as i64 * 5 % 11),
+        ("words", words),
     ];
     let ruled = |drawn: Drawn| {
         let ways = Ways::of(&drawn.ir, RuleSet::All);
@@ -254,8 +265,8 @@ in ep/way_back.cuh
 
 == rows that are there are skipped with those that are not
 in ep/way_back.cuh
-- __ballot_sync(kAllLanes, at >= 0);
-+ __ballot_sync(kAllLanes, at > 0);
+- __ballot_sync(kAllLanes, at >= 0)};
++ __ballot_sync(kAllLanes, at > 0)};
 
 == the sum of a row of this rank is not sent
 in ep/way_back.cuh
@@ -263,10 +274,42 @@ in ep/way_back.cuh
 + count<false>(rows);
 ";
 
+/// Bugs of sums that go as words.
+const BUGS_OF_SUMS_AS_WORDS: &str = "
+== the words of a sum are one token off
+in ep/way_back.cuh
+- Parts::send(Parts::at(End::window_of(source), End::own(), to), units,
++ Parts::send(Parts::at(End::window_of(source), End::own(), to ^ 1), units,
+
+== each part of a sum is the first one
+in ep/way_back.cuh
+- listed(row), from, part * Cut::kStep, Slots::kMeta);
++ listed(row), from, 0, Slots::kMeta);
+
+== the last parts of sums are not sent
+in ep/way_back.cuh
+- unit < total * Parts::kParts && !team_.stopped;
++ unit < total * (Parts::kParts - 1) && !team_.stopped;
+
+== sums go as words to ranks that do not take them
+in ep/way_back.cuh
+- // The first units are added up while the others say what they take.
+-             if (!takes_words(source)) continue;
++ // The first units are added up while the others say what they take.
+
+== the sums of this rank are looked for where rows lie
+in ep/way_back.cuh
+- own_elsewhere_ && number == End::own()
++ number == End::own()
+";
+
 #[test]
 fn planted_bugs_of_sums_are_found() {
     all_are_found(BUGS_OF_SUMS, 6, |_, seed, planted| {
         packed(MergeCombine::ir(), (3, 4, 2064, seed + 1), planted)
+    });
+    all_are_found(BUGS_OF_SUMS_AS_WORDS, 6, |_, seed, planted| {
+        packed_as(16, MergeCombine::ir(), (3, 7, 2064, seed + 1), planted)
     });
 }
 

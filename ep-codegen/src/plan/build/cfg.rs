@@ -14,7 +14,7 @@ use crate::plan::roles::role_use;
 use crate::plan::window::{Extent, SlotExtent, Window, option};
 use crate::plan::{CfgGroup, CfgKind, CfgMember, RoleWarps, channels, flag, int};
 use crate::schedule::extents::written_row;
-use crate::schedule::rules::{back_channel, sends_rows_back};
+use crate::schedule::rules::{WayBack, back_channel};
 
 /// Parts of a row that are told of one by one where rows go back to their tokens.
 const QUARTERS: i64 = 4;
@@ -96,13 +96,11 @@ impl Planner<'_> {
     }
 
     /// With how many tokens of a rank rows travel as words: those of a dispatch in one launch, and those that go
-    /// back as they lie.
+    /// back to their tokens.
     fn few(&self, channel: &Channel, slots: Option<SlotExtent>) -> i64 {
         let most = match slots {
             None => self.route_tokens(),
-            Some(slots) if self.goes_back(channel) && sends_rows_back(self.ir) => {
-                slots.source_stride
-            }
+            Some(slots) if WayBack::of(self.ir).is_some() => slots.source_stride,
             Some(_) => 0,
         };
         option(channel, "few", self.numbers).unwrap_or(0).clamp(0, most)

@@ -82,11 +82,6 @@ pub(crate) fn back_channel(ir: &Pipeline) -> Option<&Channel> {
     back.or_else(|| Spread::of(ir).map(|spread| spread.channel))
 }
 
-/// Whether they send rows back as these lie.
-pub(crate) fn sends_rows_back(ir: &Pipeline) -> bool {
-    WayBack::of(ir).is_some_and(|back| matches!(back.sent, Sent::Row { .. }))
-}
-
 impl<'s> Forms<'s> {
     /// The parts of both roles, or the first statement that is none of them.
     pub(super) fn way_back(&self) -> Result<WayBack<'s>, Unfit> {

@@ -21,13 +21,10 @@ impl Whole<'_, '_> {
         }
     }
 
-    /// How many tokens rows go back to, where they go as they lie.
+    /// How many tokens rows go back to.
     pub(super) fn tokens_back(&mut self, out: &mut Vec<Step>) -> Lowered<Option<Term>> {
         let Some(back) = WayBack::of(self.role.ir) else { return Ok(None) };
         let Action::Gather { domain, .. } = &back.gather.action else { return Ok(None) };
-        if matches!(back.sent, Sent::Sum(_)) {
-            return Ok(None);
-        }
         Ok(Some(self.role.numbers(&Scope::default(), domain, out)?.to.converted(&Elem::I32)))
     }
 
