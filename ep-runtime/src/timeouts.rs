@@ -32,7 +32,8 @@ pub struct Timeouts {
 
 impl Timeouts {
     pub(crate) fn new(mut waits: Vec<StuckWait>) -> Timeouts {
-        waits.sort_by_key(|wait| (wait.is_inner(), !wait.expired, wait.rank));
+        // A call that has not ended keeps those behind it: what is nearest to a cause comes first.
+        waits.sort_by_key(|wait| (wait.is_inner(), !wait.expired, wait.epoch, wait.rank));
         Timeouts { waits, ..Timeouts::default() }
     }
 
@@ -181,6 +182,18 @@ mod tests {
         let head = "the group is stopped; rank 0 waits on rank 1; rank 0 waits on rank 2; rank 1 \
                     waits on rank 0\n  rank 2 has not come to call 3 of NvlDispatch\n";
         assert!(text.starts_with(head), "{text}");
+    }
+
+    /// Ranks 0 and 1 are a call ahead of rank 2, for which they wait.
+    #[test]
+    fn waits_of_an_earlier_call_come_first() {
+        let plan = plan_of("NvlDispatch", vec![]);
+        let wait = |rank: usize, peer: u32, epoch: u32| {
+            StuckWait::read(rank, &plan, &[0, 0, 0, 5, 1, 7, peer, 9, 4, epoch, 1, 6, 1]).unwrap()
+        };
+        let timeouts = Timeouts::new(vec![wait(0, 2, 4), wait(1, 2, 4), wait(2, 3, 3)]);
+        let order: Vec<usize> = timeouts.waits.iter().map(|wait| wait.rank).collect();
+        assert_eq!(order, [2, 0, 1]);
     }
 
     #[test]
