@@ -131,9 +131,11 @@ fn compared(
             continue;
         }
         let run = || {
-            let left = form.run((Arch::Sm90a, rules), seed, &call);
-            let differences = unordered(second, &left);
-            assert!(differences.is_empty(), "{}", differences.join("\n"));
+            for schedule in seed..seed + form.schedules {
+                let left = form.run((Arch::Sm90a, rules), schedule, &call);
+                let differences = unordered(second, &left);
+                assert!(differences.is_empty(), "{}", differences.join("\n"));
+            }
         };
         catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
             let text = panic.downcast_ref::<String>().cloned();

@@ -65,6 +65,8 @@ pub(super) struct Form {
     rules: Vec<RuleSet>,
     /// Whether runs are processes of their own.
     guarded: bool,
+    /// How many schedules a drawn call is run under.
+    pub(super) schedules: u64,
 }
 
 impl Form {
@@ -80,7 +82,22 @@ impl Form {
         let ranks = ranks as usize;
         let (rules, guarded) = (RULES.to_vec(), false);
         let (blocks, before, calls) = (2, 0, CALLS);
-        Form { ir, config, ranks, blocks, out, bug, apart, before, calls, wire, rules, guarded }
+        let schedules = 1;
+        Form {
+            ir,
+            config,
+            ranks,
+            blocks,
+            out,
+            bug,
+            apart,
+            before,
+            calls,
+            wire,
+            rules,
+            guarded,
+            schedules,
+        }
     }
 
     /// A call as it was drawn, on a number of blocks that depends on the seed.
@@ -94,7 +111,22 @@ impl Form {
         let (ranks, wire) = (drawn.ranks.len(), ModelOptions::default());
         let (bug, before, calls) = (None, 0, CALLS);
         let (rules, guarded) = (RULES.to_vec(), false);
-        Form { ir, config, ranks, blocks, out, bug, apart, before, calls, wire, rules, guarded }
+        let schedules = 1;
+        Form {
+            ir,
+            config,
+            ranks,
+            blocks,
+            out,
+            bug,
+            apart,
+            before,
+            calls,
+            wire,
+            rules,
+            guarded,
+            schedules,
+        }
     }
 
     /// What the plan says to the shape, empty when it takes it.

@@ -19,6 +19,12 @@ impl Form {
         self.guarded()
     }
 
+    /// Under so many schedules, where a call is drawn.
+    pub(in crate::forms) fn under(mut self, schedules: u64) -> Form {
+        self.schedules = schedules;
+        self
+    }
+
     /// In processes of their own, as what a bug makes of an address may end them.
     pub(in crate::forms) fn guarded(mut self) -> Form {
         self.guarded = true;
