@@ -77,27 +77,7 @@ impl Form {
             config.set(&ir, name, &value.to_string()).expect("the shape is legal");
         }
         let ranks = sets.iter().find(|(name, _)| *name == "ranks").map_or(1, |(_, ranks)| *ranks);
-        let (out, bug, apart) = (Vec::new(), None, false);
-        let wire = ModelOptions::default();
-        let ranks = ranks as usize;
-        let (rules, guarded) = (RULES.to_vec(), false);
-        let (blocks, before, calls) = (2, 0, CALLS);
-        let schedules = 1;
-        Form {
-            ir,
-            config,
-            ranks,
-            blocks,
-            out,
-            bug,
-            apart,
-            before,
-            calls,
-            wire,
-            rules,
-            guarded,
-            schedules,
-        }
+        Form::of(ir, config, ranks as usize)
     }
 
     /// A call as it was drawn, on a number of blocks that depends on the seed.
@@ -108,24 +88,25 @@ impl Form {
         let alive = drawn.ranks.iter().enumerate().filter(|(_, rank)| !rank.alive);
         let out = alive.map(|(rank, _)| rank).collect();
         let apart = seed % 2 == 1;
-        let (ranks, wire) = (drawn.ranks.len(), ModelOptions::default());
-        let (bug, before, calls) = (None, 0, CALLS);
-        let (rules, guarded) = (RULES.to_vec(), false);
-        let schedules = 1;
+        Form { blocks, out, apart, ..Form::of(ir, config, drawn.ranks.len()) }
+    }
+
+    /// Calls of so many ranks, of which nothing else has been said.
+    fn of(ir: ir::Pipeline, config: Config, ranks: usize) -> Form {
         Form {
             ir,
             config,
             ranks,
-            blocks,
-            out,
-            bug,
-            apart,
-            before,
-            calls,
-            wire,
-            rules,
-            guarded,
-            schedules,
+            blocks: 2,
+            out: Vec::new(),
+            bug: None,
+            apart: false,
+            before: 0,
+            calls: CALLS,
+            wire: ModelOptions::default(),
+            rules: RULES.to_vec(),
+            guarded: false,
+            schedules: 1,
         }
     }
 
