@@ -417,6 +417,8 @@ __device__ __forceinline__ void leaves(const ep::Group& given, ep::i64* out) {
 __device__ __forceinline__ void late(const ep::Group& given, int warp, ep::i64* out) {
     const ep::Group group = group_of(given, 34, kNever);
     const ep::Call call = ep::enter(group);
+    // The block has been counted, which its first warp does.
+    __syncthreads();
     if (warp == 1) {
         for (int i = 0; i < 200; ++i) __syncwarp();
         const ep::u32 inside = ep::load_relaxed_gpu(&group.state->blocks) / ep::kBlockInside;
