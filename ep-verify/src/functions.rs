@@ -25,6 +25,7 @@ mod waits;
 mod warps;
 mod ways_back;
 mod words;
+mod words_back;
 
 use std::sync::Arc;
 
@@ -85,9 +86,16 @@ const WARPS_TEXT: &str = include_str!("functions/warps.cu");
 const WAYS_BACK_TEXT: &str = concat!(
     include_str!("functions/given_up.cu"),
     include_str!("functions/back_slots.cu"),
+    include_str!("functions/back_rows.cu"),
     include_str!("functions/ways_back.cu")
 );
 const WORDS_TEXT: &str = include_str!("functions/words.cu");
+const WORDS_BACK_TEXT: &str = concat!(
+    include_str!("functions/given_up.cu"),
+    include_str!("functions/back_slots.cu"),
+    include_str!("functions/back_rows.cu"),
+    include_str!("functions/words_back.cu")
+);
 
 /// Numbers that a check may give.
 const ROOM: usize = 1 << 15;
@@ -175,6 +183,8 @@ pub enum FunctionSet {
     Sums,
     /// Rows and sums back to their tokens.
     WaysBack,
+    /// The same as words.
+    WordsBack,
     /// Rows back to the choices of their tokens.
     SpreadsBack,
     /// Rows to other machines, by queues that the processor empties.
@@ -195,7 +205,7 @@ pub enum FunctionSet {
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 25] = [
+    pub const ALL: [FunctionSet; 26] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
@@ -213,6 +223,7 @@ impl FunctionSet {
         FunctionSet::Once,
         FunctionSet::Sums,
         FunctionSet::WaysBack,
+        FunctionSet::WordsBack,
         FunctionSet::SpreadsBack,
         FunctionSet::Puts,
         FunctionSet::CardPuts,
@@ -243,6 +254,7 @@ impl FunctionSet {
             FunctionSet::Once => "one launch",
             FunctionSet::Sums => "sums",
             FunctionSet::WaysBack => "ways back",
+            FunctionSet::WordsBack => "ways back as words",
             FunctionSet::SpreadsBack => "ways back of choices",
             FunctionSet::Puts => "puts",
             FunctionSet::CardPuts => "puts by cards",
@@ -274,6 +286,7 @@ impl FunctionSet {
             FunctionSet::Once => (ONCE_TEXT, "once_of"),
             FunctionSet::Sums => (SUMS_TEXT, "sums_of"),
             FunctionSet::WaysBack => (WAYS_BACK_TEXT, "ways_back_of"),
+            FunctionSet::WordsBack => (WORDS_BACK_TEXT, "words_back_of"),
             FunctionSet::SpreadsBack => (SPREADS_BACK_TEXT, "spreads_back_of"),
             FunctionSet::Puts | FunctionSet::CardPuts => (PUTS_TEXT, "puts_of"),
             FunctionSet::NetRings | FunctionSet::CardRings => (NET_RINGS_TEXT, "net_rings_of"),
@@ -304,6 +317,7 @@ impl FunctionSet {
             FunctionSet::Once => &once::CHECKS,
             FunctionSet::Sums => &sums::CHECKS,
             FunctionSet::WaysBack => &ways_back::CHECKS,
+            FunctionSet::WordsBack => &words_back::CHECKS,
             FunctionSet::SpreadsBack => &spreads_back::CHECKS,
             FunctionSet::Puts | FunctionSet::CardPuts => &puts::CHECKS,
             FunctionSet::NetRings | FunctionSet::CardRings => &net_rings::CHECKS,
@@ -321,6 +335,7 @@ impl FunctionSet {
             FunctionSet::Slots => slots::RANKS,
             FunctionSet::Words => words::RANKS,
             FunctionSet::WaysBack => ways_back::RANKS,
+            FunctionSet::WordsBack => words_back::RANKS,
             FunctionSet::SpreadsBack => spreads_back::RANKS,
             FunctionSet::Puts | FunctionSet::CardPuts => puts::RANKS,
             FunctionSet::NetRings | FunctionSet::CardRings => net_rings::RANKS,
@@ -341,6 +356,7 @@ impl FunctionSet {
                 | Words
                 | Once
                 | WaysBack
+                | WordsBack
                 | SpreadsBack
                 | LoneRings
                 | SharedRings
@@ -399,6 +415,7 @@ impl FunctionSet {
             FunctionSet::Once => (3, 64, once::SHARED_BYTES, once::WINDOW_BYTES),
             FunctionSet::Sums => (1, 32, sums::SHARED_BYTES, sums::WINDOW_BYTES),
             FunctionSet::WaysBack => (2, 96, 0, ways_back::WINDOW_BYTES),
+            FunctionSet::WordsBack => (2, 96, 0, words_back::WINDOW_BYTES),
             FunctionSet::SpreadsBack => (1, 96, 0, spreads_back::WINDOW_BYTES),
             FunctionSet::Puts | FunctionSet::CardPuts => (2, 64, 0, 0),
             FunctionSet::NetRings | FunctionSet::CardRings => (2, 64, 0, net_rings::WINDOW_BYTES),

@@ -7,7 +7,7 @@
 namespace back_slots {
 
 constexpr int kNode = 35;
-constexpr int kGroups = 4;
+constexpr int kGroups = 5;
 constexpr int kWarps = 3;
 constexpr int kRows = 832;  // begin in memory
 constexpr int kMostRow = 2224;
@@ -43,6 +43,7 @@ struct Channel {
     static constexpr int kFloats = kFloats_;
     static constexpr int kChannel = 5;
     static constexpr int kPeers = kPeers_;
+    static constexpr int kWindows = kPeers;
     static constexpr int kEpochs = 2;
     static constexpr int kKeys = kKeys_;
     static constexpr int kArrivals = 1;
@@ -58,7 +59,7 @@ struct Channel {
     static constexpr ep::u64 kReleased = kFlags + kEpochs * kKeys * ep::kQuarters * 8;
     static constexpr ep::u64 kSlots = (kReleased + kPeers * 4 + 63) / 64 * 64;
     static constexpr ep::u64 kSize = (kSlots + kEpochs * kKeys * kSlotBytes + 63) / 64 * 64;
-    static constexpr ep::u64 kEnd = kAt + kPeers * kSize;
+    static constexpr ep::u64 kEnd = kAt + kWindows * kSize;
 };
 
 __device__ __forceinline__ Own& own_of(const ep::Group& given, int number) {
@@ -92,7 +93,7 @@ __device__ __forceinline__ const float* numbers_of(const ep::Group& given, ep::i
 template <class Slots>
 __device__ __forceinline__ void place_windows(const ep::Group& given) {
     for (int i = ep::lane_index(); i < Slots::kPeers; i += ep::kLanes) {
-        own_of(given, Slots::kGroup).windows[i] = given.window + Slots::kAt + i * Slots::kSize;
+        own_of(given, Slots::kGroup).windows[i] = given.window + Slots::kAt + i % Slots::kWindows * Slots::kSize;
     }
 }
 
@@ -132,7 +133,7 @@ __device__ __forceinline__ ep::Group fresh(const ep::Group& given, ep::u32 call)
     const ep::Group group = group_of<Slots>(given);
     renew<Slots>(given);
     ep::Quad* quads = reinterpret_cast<ep::Quad*>(group.windows[0]);
-    for (ep::u64 i = ep::lane_index(); i < Slots::kPeers * Slots::kSize / 16; i += ep::kLanes) {
+    for (ep::u64 i = ep::lane_index(); i < Slots::kWindows * Slots::kSize / 16; i += ep::kLanes) {
         quads[i] = ep::Quad{0, 0, 0, 0};
     }
     __syncwarp();
@@ -303,9 +304,10 @@ __device__ __forceinline__ void wait(const ep::Group& given, const ep::Group& fi
 }
 
 /// Five calls between two ranks, each of which sends by two warps and adds up by one: who sends may be a call ahead.
-/// `send(team)` and `add(team, out)` do so.
-template <class Slots, class Send, class Add>
-__device__ __forceinline__ void rounds(const ep::Group& given, ep::u32 first, ep::i64* out, Send send, Add add) {
+/// `send(team)` and `add(team, out)` do so; `tokens(call)`: how many a rank says that it has.
+template <class Slots, class Tokens, class Send, class Add>
+__device__ __forceinline__ void rounds(const ep::Group& given, ep::u32 first, ep::i64* out, Tokens tokens, Send send,
+                                       Add add) {
     const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
     if (blockIdx.x != 0) return;
     ep::Group group = group_of<Slots>(given);
@@ -319,7 +321,7 @@ __device__ __forceinline__ void rounds(const ep::Group& given, ep::u32 first, ep
             __syncwarp();
             // Elsewhere a launch begins between two calls.
             __threadfence_system();
-            ep::back_begin<Slots>(group);
+            ep::back_begin<Slots>(group, tokens(call));
             ep::Team team(group, it, 4);
             add(team, out + (call - first) * 2000);
         } else {

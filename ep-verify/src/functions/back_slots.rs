@@ -6,14 +6,14 @@ use super::sums::packed;
 use super::waits::{Record, state};
 use super::{Sheet, stamped};
 
-/// What four groups have of their own, and the rows that all checks take.
-pub(super) const MEMORY_END: i64 = 64 + 4 * 512 + (832 * 8 + 1112) * 2 + (832 + 34) * 4;
+/// What five groups have of their own, and the rows that all checks take.
+pub(super) const MEMORY_END: i64 = 64 + 5 * 512 + (832 * 8 + 1112) * 2 + (832 + 34) * 4;
 
 /// The call of most checks.
 pub(super) const CALL: i64 = 7;
 
 /// Kinds of waits.
-const CREDIT: i64 = 0;
+pub(super) const CREDIT: i64 = 0;
 pub(super) const FLAG: i64 = 6;
 
 /// Ranks of a node.

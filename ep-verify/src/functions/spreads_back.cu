@@ -129,7 +129,7 @@ __device__ __forceinline__ void waits(const ep::Group& given, ep::i64* out) {
 /// Rows between two ranks.
 __device__ __forceinline__ void rounds(const ep::Group& given, ep::u32 first, ep::i64* out) {
     back_slots::rounds<Two>(
-        given, first, out,
+        given, first, out, [](ep::u32) { return 0; },
         [&](ep::Team& team) {
             const auto rows = [&](int source) { return rows_between<Two>(team, source); };
             const auto token = [&](int row) { return other_way<Two>(team, row); };

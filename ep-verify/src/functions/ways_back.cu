@@ -3,14 +3,6 @@
 
 namespace ways_back {
 
-using namespace back_slots;
-
-/// A channel with slots for so many tokens of each source.
-template <ep::u64 kAt, int kGroup, int kPeers, int kOwn, int kTokens_, int kRow, int kFloats>
-struct Slots : Channel<kAt, kGroup, kPeers, kOwn, kPeers * kTokens_, kTokens_, kRow, kFloats> {
-    static constexpr int kTokens = kTokens_;
-};
-
 // More peers than lanes, more rows of this rank than four warps have lanes, rows of several steps a quarter, and a channel
 // between two ranks.
 using Many = Slots<kMemory + sizeof(Memory), 0, kNode, 23, 2, 80, 5>;
@@ -71,101 +63,6 @@ __device__ __forceinline__ void begun(const ep::Group& given, ep::i64* out) {
     }
 }
 
-/// How often rows count that parts are made of. In front of the first one and behind the last one there is nothing.
-struct Factors {
-    float values[8];
-
-    __device__ __forceinline__ Factors() {
-        for (int at = 0; at < 8; ++at) values[at] = static_cast<float>(at % 5 * 2 + 1) * 0.25f;
-    }
-};
-
-/// A warp's share of rows that came, or of sums that are made of them. Behind the numbers of a row there is nothing.
-template <class S, bool kSums, class Rows, class Token>
-__device__ __forceinline__ void send(ep::Team& team, const ep::Group& given, Rows rows, Token token) {
-    ep::BackOut<S> end(team);
-    if constexpr (kSums) {
-        const Factors factors;
-        end.template run_sums<9>(
-            rows, token, [](int row, int k) { return ep::i64{part_of(row, k)}; },
-            [&](ep::i64 at) { return row_of(given, at); }, [&](ep::i64 at) { return factors.values[at]; });
-    } else {
-        float numbers[S::kFloats > 0 ? S::kFloats : 1];
-        const auto fields = [&](int row) {
-            for (int i = 0; i < S::kFloats; ++i) numbers[i] = numbers_of(given, row)[i];
-            return static_cast<const float*>(numbers);
-        };
-        end.template run<S::kFloats>(rows, token, [&](int row) { return row_of(given, row); }, fields);
-    }
-}
-
-/// The same of what came from many ranks.
-template <class S, bool kSums>
-__device__ __forceinline__ auto send_all(const ep::Group& given) {
-    return [&given](ep::Team& team, int forgets) {
-        send<S, kSums>(team, given, rows_of<S>, [&](int row) { return token_of<S>(team, row, forgets); });
-    };
-}
-
-/// Where the part of a token from a peer is: of the first token there is none, of the second one one, and of the third
-/// one all.
-template <class S>
-__device__ __forceinline__ int place_of(int token, int peer) {
-    const int some = (token + peer * peer) % 3 - 1;
-    const int place = token == 0 ? -1 : token == 1 ? (peer == S::kPeers - 1 ? 1 : -1) : token == 2 ? 1 : some;
-    return place < 0 ? -1 : (token * 7 + place) % S::kTokens;
-}
-
-/// A warp's share of sums, with rows of this rank as they lie or in slots. Behind the numbers of these rows there is nothing.
-template <class S, bool kLies>
-__device__ __forceinline__ auto add_all(const ep::Group& given, int tokens) {
-    return [&given, tokens](ep::Team& team, ep::i64* out) {
-        constexpr int kField = S::kFloats > 0 ? 4 : 0, kCount = S::kFloats > 0 ? S::kFloats - 1 : 0;
-        ep::BackIn<S> end(team);
-        const auto body = [&](int token) {
-            ep::i64* to = out + token * 300;
-            ep::bf16* row = reinterpret_cast<ep::bf16*>(to);
-            if (token % 4 == 3) {
-                end.store_row(row);
-            } else {
-                // Of others than these nobody asks.
-                const int biases = token % 3;
-                end.template store_row<2>(row, biases, [&](int b) {
-                    return b < biases ? row_of(given, 600 + b) : nullptr;
-                });
-            }
-            end.store_sum(reinterpret_cast<float*>(to + 280), kField, kCount);
-        };
-        if constexpr (kLies) {
-            float numbers[kCount > 0 ? kCount : 1];
-            const auto fields = [&](int row) {
-                for (int i = 0; i < kCount; ++i) numbers[i] = numbers_of(given, row + 1)[i];
-                return static_cast<const float*>(numbers);
-            };
-            end.run(tokens, place_of<S>, [&](int row) { return row_of(given, row); }, fields, body);
-        } else {
-            end.run(tokens, place_of<S>, body);
-        }
-    };
-}
-
-/// All slots of a call, with the words of rows that lie elsewhere, and none of ranks that take no part.
-template <class S, bool kLies>
-__device__ __forceinline__ ep::Group filled(const ep::Group& given, ep::u32 call) {
-    const ep::Group group = group_of<S>(given);
-    fill<S>(group, given, call);
-    for (int key = ep::lane_index(); key < S::kKeys; key += ep::kLanes) {
-        const int source = key / S::kTokens;
-        ep::u64* words = words_of<S>(group, call, key);
-        for (int i = 0; i < ep::kQuarters; ++i) {
-            if (!ep::is_alive(group, source)) words[i] = 0;
-            if (kLies && source == S::kOwn) words[i] = ep::stamped(call, static_cast<ep::u32>(own_row(key)) + 2);
-        }
-    }
-    __syncwarp();
-    return group;
-}
-
 template <class S, bool kLies>
 __device__ __forceinline__ void adds(const ep::Group& given, ep::u32 call, int tokens, int warps, ep::i64* out) {
     back_slots::adds<S>(given, filled<S, kLies>(given, call), call, warps, out, add_all<S, kLies>(given, tokens));
@@ -200,7 +97,7 @@ __device__ __forceinline__ void waits(const ep::Group& given, ep::i64* out) {
 template <bool kSums>
 __device__ __forceinline__ void rounds(const ep::Group& given, ep::u32 first, ep::i64* out) {
     back_slots::rounds<Two>(
-        given, first, out,
+        given, first, out, [](ep::u32) { return 0; },
         [&](ep::Team& team) {
             const auto rows = [&](int source) { return rows_between<Two>(team, source); };
             const auto token = [&](int row) { return other_way<Two>(team, row); };

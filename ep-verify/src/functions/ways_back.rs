@@ -45,8 +45,8 @@ pub(super) const CHECKS: [Check; 29] = [
     ("sums of long rows in call 0", || adds(LONG, true, 0, (5, 2))),
     ("sums of long rows in slots", || adds(LONG, false, CALL, (5, 3))),
     ("quarters that have not come", waits),
-    ("rows between two ranks", || rounds(Kind::Rows, 20)),
-    ("sums between two ranks", || rounds(Kind::Sums, 40)),
+    ("rows between two ranks", || rounds(TWO, Kind::Rows, 20)),
+    ("sums between two ranks", || rounds(TWO, Kind::Sums, 40)),
 ];
 
 /// What half of a number is that nobody has written.
@@ -54,13 +54,13 @@ const UNTOUCHED_HALF: u64 = 0xa5a5_a5a5;
 
 /// What is sent of a row.
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+pub(super) enum Kind {
     Rows,
     Sums,
 }
 
 /// Slots for so many tokens of each source.
-const fn way(
+pub(super) const fn way(
     group: i64,
     (peers, own): (i64, i64),
     tokens: i64,
@@ -70,7 +70,7 @@ const fn way(
 }
 
 /// What is made of a row: four times each element.
-fn made(kind: Kind, row: i64, i: i64) -> i64 {
+pub(super) fn made(kind: Kind, row: i64, i: i64) -> i64 {
     let part = |k| part_of(row, k).map(|at| (at % 5 * 2 + 1) * element(at, i));
     match kind {
         Kind::Rows => 4 * element(row, i),
@@ -136,32 +136,56 @@ fn nothing(way: Channel, late: Option<i64>) -> Vec<i64> {
     Slots::new(way).sheet(CALL, 1, late, true)
 }
 
-/// Where the part of a token from a peer is.
-fn place_of(way: Channel, token: i64, peer: i64) -> Option<i64> {
-    let place = match token {
-        0 => -1,
-        1 if peer == way.peers - 1 => 1,
-        1 => -1,
-        2 => 1,
-        _ => (token + peer * peer) % 3 - 1,
+/// The rows that make up a token: `row(peer, place)` is that of a part.
+pub(super) fn parts_of(
+    (peers, places): (i64, i64),
+    token: i64,
+    row: impl Fn(i64, i64) -> i64,
+) -> Vec<i64> {
+    let part = |peer: i64| {
+        let place = match token {
+            0 => -1,
+            1 if peer == peers - 1 => 1,
+            1 => -1,
+            2 => 1,
+            _ => (token + peer * peer) % 3 - 1,
+        };
+        let is_there = place >= 0 && takes_part(peers, peer);
+        is_there.then(|| row(peer, (token * 7 + place) % places))
     };
-    let is_there = place >= 0 && takes_part(way.peers, peer);
-    is_there.then_some((token * 7 + place) % way.tokens)
+    (0..peers).filter_map(part).collect()
+}
+
+/// The row of a token as the sum of parts, and of as many biases as it has.
+pub(super) fn sum_of(way: Channel, token: i64, parts: &[i64]) -> Vec<i64> {
+    let biases = if token % 4 == 3 { 0 } else { token % 3 };
+    let rows = || parts.iter().copied().chain(600..600 + biases);
+    row(way.elements, |i| 4 * rows().map(|row| element(row, i)).sum::<i64>()).collect()
+}
+
+/// So many of the numbers beside it.
+pub(super) fn numbers_of(parts: &[i64], count: i64) -> Vec<i64> {
+    let beside = |i| parts.iter().map(|row| number(*row, i + 1)).sum();
+    floats(count, UNTOUCHED_HALF, beside).collect()
 }
 
 /// The sum of a token.
 fn sum(sheet: &mut Sheet, place: usize, way: Channel, lies: bool, call: i64, token: i64) {
-    let part = |peer: i64| {
-        let key = peer * way.tokens + place_of(way, token, peer)?;
-        let is_own = lies && peer == way.own;
-        Some(if is_own { own_row(key) } else { way.first(call) + key + 1 })
-    };
-    let parts: Vec<i64> = (0..way.peers).filter_map(part).collect();
-    let biases = if token % 4 == 3 { 0 } else { token % 3 };
-    let rows = || parts.iter().copied().chain(600..600 + biases);
-    sheet.put(place, row(way.elements, |i| 4 * rows().map(|row| element(row, i)).sum::<i64>()));
-    let beside = |i| parts.iter().map(|row| number(*row, i + 1)).sum();
-    sheet.put(place + 280, floats((way.floats - 1).max(0), UNTOUCHED_HALF, beside));
+    put_sum(sheet, place, way, token, &slot_parts(way, way.tokens, lies, call, token));
+}
+
+/// The rows that make up a token from slots, of so many places of a source.
+pub(super) fn slot_parts(way: Channel, places: i64, lies: bool, call: i64, token: i64) -> Vec<i64> {
+    parts_of((way.peers, places), token, |peer, place| {
+        let key = peer * way.tokens + place;
+        if lies && peer == way.own { own_row(key) } else { way.first(call) + key + 1 }
+    })
+}
+
+/// All of a token that is made of these rows.
+pub(super) fn put_sum(sheet: &mut Sheet, place: usize, way: Channel, token: i64, parts: &[i64]) {
+    sheet.put(place, sum_of(way, token, parts));
+    sheet.put(place + 280, numbers_of(parts, (way.floats - 1).max(0)));
 }
 
 fn adds(way: Channel, lies: bool, call: i64, (tokens, warps): (i64, i64)) -> Vec<i64> {
@@ -209,16 +233,16 @@ fn waits() -> Vec<i64> {
 }
 
 /// Each token comes from the other rank, the last one first.
-fn rounds(kind: Kind, first: i64) -> Vec<i64> {
+pub(super) fn rounds(way: Channel, kind: Kind, first: i64) -> Vec<i64> {
     let mut sheet = Sheet::new();
     for call in first..first + 5 {
-        for token in 0..TWO.tokens {
-            let sent = call + TWO.tokens - 1 - token;
+        for token in 0..way.tokens {
+            let sent = call + way.tokens - 1 - token;
             let place = ((call - first) * 2000 + token * 200) as usize;
-            sheet.put(place, row(TWO.elements, |i| made(kind, sent, i)));
+            sheet.put(place, row(way.elements, |i| made(kind, sent, i)));
             let beside = |i| number(sent, i);
             if kind == Kind::Rows {
-                sheet.put(place + 150, floats(TWO.floats, 0, beside));
+                sheet.put(place + 150, floats(way.floats, 0, beside));
             }
         }
     }
