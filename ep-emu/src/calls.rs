@@ -27,6 +27,7 @@ pub(crate) static TABLE: Table = Table {
     bulk_commit,
     bulk_wait,
     shared,
+    last_kernel,
     clock,
     note_wait,
     trap,
@@ -185,8 +186,19 @@ extern "C" fn clock() -> u64 {
 }
 
 #[rustfmt::skip]
+extern "C" fn last_kernel() {
+    with(|machine| machine.after_last_kernel());
+}
+
 extern "C" fn note_wait(
-    pipeline: u32, role: u32, channel: u32, kind: u32, stripe: i32, peer: i32, want: u32, epoch: u32,
+    pipeline: u32,
+    role: u32,
+    channel: u32,
+    kind: u32,
+    stripe: i32,
+    peer: i32,
+    want: u32,
+    epoch: u32,
 ) {
     let site = WaitSite { pipeline, role, channel, kind, stripe, peer, want, epoch };
     with(|machine| machine.begin_wait(site));

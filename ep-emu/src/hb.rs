@@ -50,6 +50,8 @@ pub(crate) enum Party {
 /// What a lane has beyond its warp.
 #[derive(Debug, Default)]
 struct LaneState {
+    /// Whether it knows of the launches before its own.
+    entered: bool,
     /// Views acquired since the warp last met.
     seen: Parts,
     /// Views at its last fence for the async proxy on global memory.
@@ -94,7 +96,8 @@ struct WarpState {
 /// A rank's launches.
 #[derive(Debug)]
 struct RankState {
-    start: View,
+    /// What was over when its launch began.
+    start: Rc<View>,
     end: View,
     running: bool,
     /// Bulk records of the running launch.
@@ -210,7 +213,7 @@ impl Checker {
         });
         let warps = warps.collect();
         let mut rank = || RankState {
-            start: pool.empty(),
+            start: Rc::new(pool.empty()),
             end: pool.empty(),
             running: false,
             records: Vec::new(),

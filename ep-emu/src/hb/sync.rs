@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::clock::{Parts, View, join};
+use super::clock::{Entry, Parts, View, join};
 use super::report::Missed;
 use super::words::{Owner, Released, add};
-use super::{Checker, Obs, Rule};
+use super::{Checker, LaneState, Obs, Rule};
 use crate::abi::{Pc, Qualifiers, Scope};
 use crate::state::Idx;
 
@@ -144,9 +144,9 @@ impl Checker {
             return;
         }
         self.relaxed_write(lane, at, false, pc);
-        if how.releases_entry() {
-            let start = &self.ranks[self.warps[lane / 32].rank as usize].start;
-            let view = Rc::new(self.pool.copy(start));
+        let warp = &self.warps[lane / 32];
+        if how.releases_entry() && warp.lanes[lane % 32].entered {
+            let view = Rc::clone(&self.ranks[warp.rank as usize].start);
             let new = Released { scope: how.scope(), owner: self.owner(lane), view, pc };
             self.words.put(at, new, true, &mut self.pool);
         }
@@ -343,7 +343,8 @@ impl Checker {
     /// A launch of `rank` starts: it sees all that the rank's earlier launches did.
     pub(crate) fn launch_starts(&mut self, rank: usize) {
         let rank = &mut self.ranks[rank];
-        rank.start.copy_from_slice(&rank.end);
+        let start = Rc::new(self.pool.copy(&rank.end));
+        self.pool.give(std::mem::replace(&mut rank.start, start));
         rank.records.clear();
         rank.running = true;
     }
@@ -360,28 +361,48 @@ impl Checker {
         }
     }
 
-    /// A block enters the slot `block` of `warps`; its shared memory is new.
+    /// A block enters the slot `block` of `warps`; its shared memory is new. One of a launch that comes early knows
+    /// nothing of those before it.
     pub(crate) fn block_enters(
         &mut self,
         (rank, block): (u32, Idx),
         warps: Range<Idx>,
         (shared, bytes): (usize, usize),
+        comes_early: bool,
     ) {
         let start = &self.ranks[rank as usize].start;
         for warp in warps {
             let state = &mut self.warps[warp];
-            state.seen.copy_from_slice(start);
-            state.fenced.copy_from_slice(start);
+            for view in [&mut state.seen, &mut state.fenced] {
+                if comes_early {
+                    view.fill(Entry::default());
+                } else {
+                    view.copy_from_slice(start);
+                }
+            }
             (state.rank, state.block, state.dirty) = (rank, block, 0);
             state.epoch += 1;
             (state.synced, state.entered) = (state.epoch - 1, state.epoch);
             for lane in &mut state.lanes {
-                *lane = Default::default();
+                *lane = LaneState { entered: !comes_early, ..Default::default() };
             }
         }
         if let Some(cells) = &mut self.cells {
             cells.clear(shared, bytes);
         }
+    }
+
+    /// `griddepcontrol.wait`: the lane knows what the launches before its own did.
+    pub(crate) fn after_last_kernel(&mut self, lane: Idx) {
+        let warp = &mut self.warps[lane / 32];
+        let state = &mut warp.lanes[lane % 32];
+        if std::mem::replace(&mut state.entered, true) {
+            return;
+        }
+        let start = &self.ranks[warp.rank as usize].start;
+        state.seen.take(start, &mut self.pool);
+        state.fenced.take(start, &mut self.pool);
+        warp.dirty |= 1 << (lane % 32);
     }
 
     /// The block of `warps` has left the kernel.

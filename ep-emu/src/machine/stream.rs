@@ -91,6 +91,7 @@ impl Machine<'_> {
         let (module, args) = (prepared.module, prepared.args.as_ptr().cast::<u8>());
         let (threads, at, run) = (launch.threads, stream.at, launch.kernel.run);
         let (grid, shared_bytes) = (launch.blocks, launch.shared_bytes);
+        let comes_early = launch.comes_early;
         let block = &mut self.blocks[slot];
         block.view.index = [index, 0, 0];
         block.view.size = [threads, 1, 1];
@@ -105,7 +106,8 @@ impl Machine<'_> {
         self.live += u64::from(threads);
         self.stats.lanes += u64::from(threads);
         if let Some(checker) = &mut self.checker {
-            checker.block_enters((rank as u32, slot), block.warps(), (shared, capacity));
+            let who = (rank as u32, slot);
+            checker.block_enters(who, block.warps(), (shared, capacity), comes_early);
         }
         for warp in self.blocks[slot].warps() {
             self.enter_warp(warp, module);
@@ -127,6 +129,14 @@ impl Machine<'_> {
             lane.polling = Polling::default();
             lane.groups = Groups::default();
             self.make_ready(index);
+        }
+    }
+
+    /// The running lane has waited for the launches before its own.
+    pub(crate) fn after_last_kernel(&mut self) {
+        let here = self.here();
+        if let Some(checker) = &mut self.checker {
+            checker.after_last_kernel(here);
         }
     }
 

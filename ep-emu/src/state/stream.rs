@@ -18,6 +18,8 @@ pub struct Launch {
     pub shared_bytes: u32,
     /// Whether all blocks must be resident at once (M8).
     pub cooperative: bool,
+    /// Whether it may begin before the launch before it is over: it has to wait for that.
+    pub comes_early: bool,
     /// How many phases of a call it runs: another rank may launch them one by one.
     pub phases: u32,
     /// The kernel's parameters, laid out as CUDA does.

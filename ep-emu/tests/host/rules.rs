@@ -16,12 +16,15 @@ struct Shape {
     blocks: u32,
     threads: u32,
     launches: usize,
+    comes_early: bool,
 }
 
-const BLOCKS: Shape = Shape { ranks: 1, blocks: 2, threads: 32, launches: 1 };
-const PEERS: Shape = Shape { ranks: 2, blocks: 1, threads: 32, launches: 1 };
-const WARPS: Shape = Shape { ranks: 1, blocks: 1, threads: 128, launches: 1 };
-const LANES: Shape = Shape { ranks: 1, blocks: 1, threads: 32, launches: 1 };
+const BLOCKS: Shape = Shape { blocks: 2, ..LANES };
+const PEERS: Shape = Shape { ranks: 2, ..LANES };
+const WARPS: Shape = Shape { threads: 128, ..LANES };
+const LANES: Shape = Shape { ranks: 1, blocks: 1, threads: 32, launches: 1, comes_early: false };
+const EARLY: Shape = Shape { launches: 3, comes_early: true, ..LANES };
+const EARLY_PEERS: Shape = Shape { ranks: 2, launches: 2, ..EARLY };
 
 /// Runs a kernel of `litmus.cu` once.
 fn litmus(
@@ -48,6 +51,7 @@ fn litmus(
         let last = u64::from(rank) | u64::from(shape.blocks) << 32;
         let mut launch = launch(&program, kernel, shape.blocks, shape.threads);
         launch.shared_bytes = 1024;
+        launch.comes_early = shape.comes_early;
         launch.args = bytes(&[data.0, flag.0, pair.0, result.0, last]);
         lists.push(vec![launch; shape.launches]);
     }
@@ -55,7 +59,7 @@ fn litmus(
 }
 
 /// Every kernel that should be clean.
-const CLEAN: [(&str, Shape); 14] = [
+const CLEAN: [(&str, Shape); 18] = [
     ("message", BLOCKS),
     ("message_to_peer", PEERS),
     ("message_by_fence", BLOCKS),
@@ -69,7 +73,11 @@ const CLEAN: [(&str, Shape); 14] = [
     ("whole_word", BLOCKS),
     ("read_only", BLOCKS),
     ("offer_to_peer", Shape { launches: 2, ..PEERS }),
-    ("next_launch", Shape { ranks: 1, blocks: 1, threads: 32, launches: 3 }),
+    ("next_launch", Shape { launches: 3, ..LANES }),
+    ("next_early", EARLY),
+    ("next_early", Shape { comes_early: false, ..EARLY }),
+    ("offer_early", EARLY_PEERS),
+    ("offer_early", Shape { comes_early: false, ..EARLY_PEERS }),
 ];
 
 #[test]
@@ -99,7 +107,7 @@ const fn planted(
     Planted { kernel, shape, edit, rule }
 }
 
-const PLANTED: [Planted; 21] = [
+const PLANTED: [Planted; 25] = [
     planted("message", BLOCKS, ("fetch_add_acq_rel_gpu", "fetch_add_relaxed_gpu"), Rule::Warps),
     planted("message", BLOCKS, ("ep::load_acquire_gpu(args.flag);", ""), Rule::Warps),
     planted(
@@ -170,6 +178,11 @@ const PLANTED: [Planted; 21] = [
         ("if (launch == 1)", "if (launch == 2)"),
         Rule::Warps,
     ),
+    // What launches before did is not known to one that may begin before they are over.
+    planted("next_early", EARLY, ("ep::after_last_kernel();", ""), Rule::Warps),
+    planted("next_launch", EARLY, ("args.data[0]", "args.data[0]"), Rule::Warps),
+    planted("offer_early", EARLY_PEERS, ("store_entry_sys", "store_relaxed_sys"), Rule::Warps),
+    planted("offer_early", EARLY_PEERS, ("ep::after_last_kernel();", ""), Rule::Warps),
     planted("one_read", LANES, ("args.data[0];", "args.data[130];"), Rule::Bounds),
 ];
 

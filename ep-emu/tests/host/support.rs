@@ -108,6 +108,7 @@ pub(crate) fn launch(program: &Arc<Program>, kernel: &str, blocks: u32, threads:
         threads,
         shared_bytes: 0,
         cooperative: true,
+        comes_early: false,
         phases: 1,
         args: Vec::new(),
         tensors: Vec::new(),

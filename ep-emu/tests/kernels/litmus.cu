@@ -192,6 +192,30 @@ extern "C" __global__ void offer_to_peer(const __grid_constant__ Args args) {
     args.data[0] = 7;
 }
 
+/// The same by a kernel that may begin before the last one is over: all that it does before it waits is to look at a word.
+extern "C" __global__ void offer_early(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    const u32 launch = ep::load_relaxed_gpu(args.result) + 1;
+    ep::after_last_kernel();
+    ep::store_relaxed_gpu(args.result, launch);
+    if (args.rank == 0) {
+        if (launch == 1) args.result[1] = args.data[0];
+        if (launch == 2) ep::store_entry_sys(args.flag, 1);
+        return;
+    }
+    if (launch == 2) return;
+    while (ep::load_relaxed_sys(args.flag) == 0) {
+    }
+    ep::load_acquire_sys(args.flag);
+    args.data[0] = 7;
+}
+
+/// Each rank writes what its next launch reads, which may begin before this one is over.
+extern "C" __global__ void next_early(const __grid_constant__ Args args) {
+    ep::after_last_kernel();
+    if (threadIdx.x == 0) args.data[0] += 1;
+}
+
 /// A lane reads one word.
 extern "C" __global__ void one_read(const __grid_constant__ Args args) {
     if (threadIdx.x == 0) args.result[0] = args.data[0];

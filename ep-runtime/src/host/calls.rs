@@ -229,6 +229,7 @@ impl Backend for HostBackend {
             threads: block.threads,
             shared_bytes: block.shared_bytes,
             cooperative: launch.waits,
+            comes_early: launch.enters && self.arch().has_early_launch(),
             phases: launch.phases,
             args: launch.args.to_vec(),
             tensors,

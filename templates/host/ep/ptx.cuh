@@ -60,8 +60,11 @@ __device__ __forceinline__ u64 clock_ns() {
     return emu_clock();
 }
 
-/// The kernels of a stream run one after another here.
-__device__ __forceinline__ void after_last_kernel() {}
+/// The kernels of a stream run one after another here, but what those before it did is not known to a kernel that may
+/// begin early until it says this.
+__device__ __forceinline__ void after_last_kernel() {
+    emu_last_kernel();
+}
 __device__ __forceinline__ void bring_next_kernel() {}
 
 /// Names the wait in deadlock reports, by the numbers of its timeout record.
