@@ -288,6 +288,8 @@ __device__ __forceinline__ void sequences(Smem& smem, int warp, ep::i64* out) {
     out[1520 + warp] = out[3001 - mine];
     // The same at once, again and again: one of them finds that the other has come first.
     for (int round = 0; round < kRounds; ++round) {
+        while (all[1 + round].sign_offs() != 2) {
+        }
         ep::i64* both = out + 1600 + round * 2;
         both[warp] = round;
         if (all[2 + round].sign_off() == 2) out[1800 + round] = both[1 - warp];
@@ -331,7 +333,7 @@ __device__ __forceinline__ void grids(const ep::Group& given, ep::Call call, int
     out[128 + block * 64 + thread] = out[other * 64 + 63 - thread] + (call.stopped ? 100 : 0);
     const ep::Group alone = group_of(given, 26 + block, 0);
     ep::all_blocks(alone, call);
-    if (thread < ep::kLanes) out[256 + block * 64 + thread] = call.stopped ? 1 : 0;
+    if (thread < ep::kLanes) out[256 + block * 64 + thread] = (call.stopped ? 1 : 0) + (call.met ? 2 : 0);
     if (thread == 3) put(out + 400 + block * 60, *own_of(given, given.rank, 26 + block));
 }
 

@@ -116,7 +116,7 @@ fn grids() -> Vec<i64> {
     for block in 0..2 {
         sheet.put(block * 64, 0..64);
         sheet.put(128 + block * 64, (0..64).rev());
-        sheet.put(256 + block * 64, [1; 32]);
+        sheet.put(256 + block * 64, [3; 32]);
         let record = Record {
             pipeline: 96 + block as i64,
             role: 0,
