@@ -7,7 +7,7 @@
 namespace back_slots {
 
 constexpr int kNode = 35;
-constexpr int kGroups = 5;
+constexpr int kGroups = 6;
 constexpr int kWarps = 3;
 constexpr int kRows = 832;  // begin in memory
 constexpr int kMostRow = 2224;

@@ -23,9 +23,11 @@ struct Few : Base {
 
 // More peers than lanes, and rows of several parts however they are cut; to these ranks, and from them. Then a channel
 // between two ranks.
-using ToMany = Few<Slots<kMemory + sizeof(Memory), 0, kNode, 23, 3, 80, 5>, 2>;
+constexpr ep::u32 kLate = 0xfffffff1u;  // a call shortly before 2^32
+using ToMany = Few<Slots<kMemory + sizeof(Memory), 0, kNode, 24, 3, 80, 5>, 2>;
 using ToFew = Few<Slots<ToMany::kEnd, 1, 3, 1, 4, kMostRow, kMostFloats>, 2>;
-using FromMany = Few<Slots<ToFew::kEnd, 2, kNode, 23, 6, 80, 5>, 4, 1>;
+using ToOne = Few<Slots<ToFew::kEnd, 5, 3, 1, 4, 48, 0>, 1>;
+using FromMany = Few<Slots<ToOne::kEnd, 2, kNode, 23, 6, 80, 5>, 4, 1>;
 using FromFew = Few<Slots<FromMany::kEnd, 3, 3, 1, 6, kMostRow, kMostFloats>, 4, 1>;
 using Two = Few<Slots<FromFew::kEnd, 4, 2, 0, 7, 1040, 4>, 7>;
 
@@ -63,7 +65,7 @@ __device__ __forceinline__ void begun(const ep::Group& given, ep::i64* out) {
 template <class S>
 __device__ __forceinline__ ep::Span rows_of(int source) {
     const int begin = source * S::kTokens + 1;
-    return ep::Span{begin, begin + (S::kPeers == kNode ? source % 5 - 1 : source + 1)};
+    return ep::Span{begin, begin + (S::kPeers == kNode ? (source * 3 + 1) % 5 - 1 : source + 1)};
 }
 
 template <class S>
@@ -88,11 +90,11 @@ __device__ __forceinline__ ep::u64 says(int source, ep::u32 call) {
 struct Sent {
     ep::u32 call;
     int warps;
-    int warp = -1;           // negative: all
+    int warp = -1;  // negative: all
     bool stopped = false;
-    int stops_at = -1;       // a row whose token is asked for
-    int late = -1;           // a rank that has not said what it takes,
-    ep::u64 says = 0;        // but this
+    int stops_at = -1;  // a row whose token is asked for
+    int late = -1;      // a rank that has not said what it takes,
+    ep::u64 says = 0;   // but this
 };
 
 template <class S>
@@ -125,10 +127,15 @@ inline __device__ __noinline__ void sends(const ep::Group& given, const Sent& se
     const int first = sent.warp < 0 ? 0 : sent.warp, end = sent.warp < 0 ? sent.warps : first + 1;
     for (int warp = first; warp < end; ++warp) {
         ep::Team team(group, ep::Call{sent.call, sent.stopped, true}, 3, 0, 1, warp, sent.warps);
+        int faults = 0;
         ways_back::send<S, kSums>(team, given, rows_of<S>, [&](int row) {
+            // Nobody asks for one that there is not.
+            const ep::Span rows = rows_of<S>((row - 1) / S::kTokens);
+            faults += row < rows.begin || row >= rows.end ? 1 : 0;
             team.stopped = team.stopped || row == sent.stops_at;
             return token_of<S>(row);
         });
+        out[20500 + warp * 32 + team.lane] = faults;
         if (team.lane == 5) given_up::put(out + 20000 + warp * 20, team, own_of(given, S::kGroup));
         __syncwarp();
     }
@@ -271,15 +278,17 @@ extern "C" __global__ void __launch_bounds__(back_slots::kWarps * 32)
     const ep::Call call = ep::enter(args.group);
     const auto& group = args.group;
     ep::i64* out = args.out;
+    scribble();
     if (args.check == 2) begin(group);
-    if (args.check == 24) rounds<false>(group, 20, out);
-    if (args.check == 25) rounds<true>(group, 40, out);
+    if (args.check == 26) rounds<false>(group, 20, out);
+    if (args.check == 27) rounds<true>(group, 40, out);
     if (threadIdx.x < ep::kLanes && blockIdx.x == 0) {
         switch (args.check) {
             case 0:
                 fill_memory(group);
                 place_windows<ToMany>(group);
                 place_windows<ToFew>(group);
+                place_windows<ToOne>(group);
                 place_windows<FromMany>(group);
                 place_windows<FromFew>(group);
                 place_in_windows<Two>(group);
@@ -289,23 +298,25 @@ extern "C" __global__ void __launch_bounds__(back_slots::kWarps * 32)
             case 4: sends<ToMany, false>(group, Sent{kCall, 1}, out); break;
             case 5: sends<ToMany, true>(group, Sent{kCall + 1, 4}, out); break;
             case 6: sends<ToFew, false>(group, Sent{kCall + 1, 7}, out); break;
-            case 7: sends<ToFew, false>(group, Sent{kCall + 2, 2}, out); break;
+            case 7: sends<ToFew, false>(group, Sent{kCall + 2, 7}, out); break;
             case 8: sends<ToFew, true>(group, Sent{kCall, 3}, out); break;
-            case 9: sends<ToFew, true>(group, Sent{kCall + 1, 9}, out); break;
-            case 10: sends<ToMany, false>(group, Sent{kCall, 2, 1, false, -1, 33, ep::stamped(kCall - 1, 1)}, out); break;
-            case 11: sends<ToMany, false>(group, Sent{0, 1, 0, false, -1, 33, 0}, out); break;
-            case 12: sends<ToFew, true>(group, Sent{kCall, 3, 1, false, -1, 0, ep::stamped(kCall - 2, 2)}, out); break;
-            case 13: sends<ToFew, false>(group, Sent{kCall + 1, 2, 0, true}, out); break;
-            case 14: sends<ToFew, true>(group, Sent{kCall + 1, 2, 0, true}, out); break;
-            case 15: sends<ToMany, false>(group, Sent{kCall, 1, 0, false, 33 * 3 + 1}, out); break;
-            case 16: sends<ToMany, true>(group, Sent{kCall, 1, 0, false, 33 * 3 + 2}, out); break;
-            case 17: adds<FromMany, true>(group, kCall, 4, 1, out); break;
-            case 18: adds<FromMany, false>(group, kCall + 1, 3, 5, out); break;
-            case 19: adds<FromFew, true>(group, kCall + 1, 4, 4, out); break;
-            case 20: adds<FromFew, false>(group, kCall, 4, 7, out); break;
-            case 21: adds_slots<FromMany, true>(group, 0, 4, out); break;
-            case 22: adds_slots<FromFew, false>(group, kCall, 5, out); break;
-            case 23: waits(group, out); break;
+            case 9: sends<ToFew, true>(group, Sent{kCall + 1, 11}, out); break;
+            case 10: sends<ToMany, false>(group, Sent{kCall, 2, 1, false, -1, 34, ep::stamped(kCall - 1, 1)}, out); break;
+            case 11: sends<ToMany, false>(group, Sent{0, 1, 0, false, -1, 34, 0}, out); break;
+            case 12: sends<ToMany, true>(group, Sent{kLate, 1, 0, false, -1, 34, ep::stamped(kLate - 1, 1)}, out); break;
+            case 13: sends<ToOne, false>(group, Sent{kCall + 1, 2}, out); break;
+            case 14: sends<ToFew, true>(group, Sent{kCall, 3, 1, false, -1, 0, ep::stamped(kCall - 2, 2)}, out); break;
+            case 15: sends<ToFew, false>(group, Sent{kCall + 1, 2, 0, true}, out); break;
+            case 16: sends<ToFew, true>(group, Sent{kCall + 1, 2, 0, true}, out); break;
+            case 17: sends<ToMany, false>(group, Sent{kCall, 1, 0, false, 29 * 3 + 1}, out); break;
+            case 18: sends<ToMany, true>(group, Sent{kCall, 1, 0, false, 29 * 3 + 2}, out); break;
+            case 19: adds<FromMany, true>(group, kCall, 4, 1, out); break;
+            case 20: adds<FromMany, false>(group, kCall + 1, 3, 5, out); break;
+            case 21: adds<FromFew, true>(group, kCall + 1, 4, 4, out); break;
+            case 22: adds<FromFew, false>(group, kCall, 4, 7, out); break;
+            case 23: adds_slots<FromMany, true>(group, 0, 4, out); break;
+            case 24: adds_slots<FromFew, false>(group, kCall, 5, out); break;
+            case 25: waits(group, out); break;
             default: break;
         }
     }

@@ -11,22 +11,24 @@ use super::{Check, Sheet, stamped};
 /// Ranks that send each other rows.
 pub(super) const RANKS: usize = 2;
 
-const TO_MANY: Few = few(way(0, (NODE, 23), 3, (40, 5)), 2);
+const TO_MANY: Few = few(way(0, (NODE, 24), 3, (40, 5)), 2);
 const TO_FEW: Few = few(way(1, (3, 1), 4, (1112, 34)), 2);
+const TO_ONE: Few = few(way(5, (3, 1), 4, (24, 0)), 1);
 const FROM_MANY: Few = few(way(2, (NODE, 23), 6, (40, 5)), 4);
 const FROM_FEW: Few = few(way(3, (3, 1), 6, (1112, 34)), 4);
 const TWO: Few = few(way(4, (2, 0), 7, (520, 4)), 7);
 
-/// Five channels, of which two have one window.
+/// Six channels, of which two have one window.
 pub(super) const WINDOW_BYTES: i64 = MEMORY_END
     + NODE * TO_MANY.window_bytes()
     + 3 * TO_FEW.window_bytes()
+    + 3 * TO_ONE.window_bytes()
     + FROM_MANY.window_bytes()
     + FROM_FEW.window_bytes()
     + 2 * TWO.window_bytes()
     + 512;
 
-pub(super) const CHECKS: [Check; 26] = [
+pub(super) const CHECKS: [Check; 28] = [
     ("rows that all take", Vec::new),
     ("ranks that have said nothing", Vec::new),
     ("ranks that begin", Vec::new),
@@ -34,16 +36,18 @@ pub(super) const CHECKS: [Check; 26] = [
     ("rows to many ranks", || sends(TO_MANY, Kind::Rows, (CALL, 1))),
     ("sums to many ranks", || sends(TO_MANY, Kind::Sums, (CALL + 1, 4))),
     ("long rows by many warps", || sends(TO_FEW, Kind::Rows, (CALL + 1, 7))),
-    ("long rows to a rank that takes no words", || sends(TO_FEW, Kind::Rows, (CALL + 2, 2))),
+    ("long rows to a rank that takes no words", || sends(TO_FEW, Kind::Rows, (CALL + 2, 7))),
     ("long sums", || sends(TO_FEW, Kind::Sums, (CALL, 3))),
-    ("long sums by many warps", || sends(TO_FEW, Kind::Sums, (CALL + 1, 9))),
-    ("rows to a rank that is in no call yet", || unheard(TO_MANY, CALL, 1, (33, CALL - 1))),
-    ("rows to a rank that has never said a word", || unheard(TO_MANY, 0, 0, (33, 0))),
+    ("long sums by many warps", || sends(TO_FEW, Kind::Sums, (CALL + 1, 11))),
+    ("rows to a rank that is in no call yet", || unheard(TO_MANY, CALL, 1, (34, CALL - 1))),
+    ("rows to a rank that has never said a word", || unheard(TO_MANY, 0, 0, (34, 0))),
+    ("sums to one that is in no call yet after many", || unheard(TO_MANY, LATE, 0, (34, LATE - 1))),
+    ("rows to ranks of one token", || sends(TO_ONE, Kind::Rows, (CALL + 1, 2))),
     ("sums to a rank that is in no call yet", || unheard(TO_FEW, CALL, 1, (0, CALL - 2))),
     ("rows of a team that is stopped", || nothing(TO_FEW, CALL + 1, 0, None)),
     ("sums of a team that is stopped", || nothing(TO_FEW, CALL + 1, 0, None)),
-    ("rows as words up to a stop", || words_up_to(TO_MANY, Kind::Rows, 100)),
-    ("sums as words up to a stop", || words_up_to(TO_MANY, Kind::Sums, 101)),
+    ("rows as words up to a stop", || words_up_to(TO_MANY, Kind::Rows, 88)),
+    ("sums as words up to a stop", || words_up_to(TO_MANY, Kind::Sums, 89)),
     ("sums of words", || adds(FROM_MANY, true, (4, 1))),
     ("sums of words of this rank too", || adds(FROM_MANY, false, (3, 5))),
     ("sums of long rows as words", || adds(FROM_FEW, true, (4, 4))),
@@ -54,6 +58,9 @@ pub(super) const CHECKS: [Check; 26] = [
     ("rows between two ranks", || rounds(TWO.way, Kind::Rows, 20)),
     ("sums between two ranks", || rounds(TWO.way, Kind::Sums, 40)),
 ];
+
+/// A call shortly before 2^32.
+const LATE: i64 = 0xffff_fff1;
 
 /// A channel on which ranks with at most so many tokens take words.
 #[derive(Clone, Copy)]
@@ -85,7 +92,7 @@ impl Few {
     /// The rows that came from a rank.
     fn rows(self, source: i64) -> std::ops::Range<i64> {
         let begin = source * self.way.tokens + 1;
-        begin..begin + if self.way.peers == NODE { source % 5 - 1 } else { source + 1 }
+        begin..begin + if self.way.peers == NODE { (source * 3 + 1) % 5 - 1 } else { source + 1 }
     }
 
     /// How a rank takes them.
@@ -162,6 +169,11 @@ impl Words {
     }
 }
 
+/// No lane of a warp has asked for a row that there is not.
+fn put_faults(sheet: &mut Sheet, warp: usize) {
+    sheet.put(20_500 + warp * 32, [0; 32]);
+}
+
 /// All rows; each rank gets them as it takes them.
 fn sends(few: Few, kind: Kind, (call, warps): (i64, i64)) -> Vec<i64> {
     let way = few.way;
@@ -184,6 +196,7 @@ fn sends(few: Few, kind: Kind, (call, warps): (i64, i64)) -> Vec<i64> {
         }
     }
     let mut sheet = Sheet(slots.sheet(call, warps, None, false));
+    (0..warps).for_each(|warp| put_faults(&mut sheet, warp as usize));
     sheet.put(21_000, words.digests);
     sheet.0
 }
@@ -192,6 +205,7 @@ fn sends(few: Few, kind: Kind, (call, warps): (i64, i64)) -> Vec<i64> {
 fn nothing(few: Few, call: i64, warp: usize, record: Option<Record>) -> Vec<i64> {
     let mut sheet = Sheet::new();
     sheet.put(0, vec![0; (few.way.peers * few.way.keys * 4) as usize]);
+    put_faults(&mut sheet, warp);
     sheet.put(20_000 + warp * 20, state(true, record.map(|record| (record, call))));
     sheet.put(21_000, Words::new(few, call).digests);
     sheet.0
