@@ -465,11 +465,10 @@ pub fn functions(
     if which.has_waits_that_run_out() {
         backend.let_waits_run_out(group.timeout());
     }
-    let control_at = plan.window_bytes.unsigned_abs().next_multiple_of(256);
-    let window = Arc::new(Window::new(backend, control_at + control_bytes(&plan))?);
+    let window = Arc::new(Window::new(backend, control_bytes(&plan))?);
     let blocks = u32::try_from(plan.blocks_min).unwrap_or(1);
     let emitted = Emitted { cuda: which.text().0.to_string(), plan };
-    let kernel = GroupKernel::prepare(group, &window, control_at, &emitted)?;
+    let kernel = GroupKernel::prepare(group, &window, 0, &emitted)?;
     let out = group.local().map(|rank| DeviceMemory::new(backend, rank, 8 * ROOM as u64));
     let out = out.collect::<Result<Vec<_>, _>>()?;
     let mut findings = Findings::default();

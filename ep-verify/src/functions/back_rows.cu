@@ -22,8 +22,8 @@ struct Factors {
 
 /// Leaves numbers that are none where functions that are called next have their variables.
 inline __device__ __noinline__ void scribble() {
-    volatile ep::u32 all[1536];
-    for (ep::u32& word : const_cast<ep::u32 (&)[1536]>(all)) *const_cast<volatile ep::u32*>(&word) = ~0u;
+    volatile ep::u32 all[4096];
+    for (int i = 0; i < 4096; ++i) all[i] = ~0u;
 }
 
 /// A warp's share of rows that came, or of sums that are made of them. Behind the numbers of a row there is nothing, and
