@@ -11,6 +11,7 @@ mod net_rings;
 mod net_slot_rows;
 mod net_slots;
 mod once;
+mod once_words;
 mod played_rings;
 mod presences;
 mod puts;
@@ -64,6 +65,8 @@ const NET_SLOTS_TEXT: &str =
     concat!(include_str!("functions/net_calls.cu"), include_str!("functions/net_slots.cu"));
 const ONCE_TEXT: &str =
     concat!(include_str!("functions/once_ranks.cu"), include_str!("functions/once.cu"));
+const ONCE_WORDS_TEXT: &str =
+    concat!(include_str!("functions/given_up.cu"), include_str!("functions/once_words.cu"));
 const PRESENCES_TEXT: &str = include_str!("functions/presences.cu");
 const PUTS_TEXT: &str = include_str!("functions/puts.cu");
 const RINGS_TEXT: &str =
@@ -184,6 +187,8 @@ pub enum FunctionSet {
     Moves,
     /// A dispatch in one launch.
     Once,
+    /// Rows as words in one.
+    OnceWords,
     /// Rows that a warp adds up.
     Sums,
     /// Rows and sums back to their tokens.
@@ -210,7 +215,7 @@ pub enum FunctionSet {
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 27] = [
+    pub const ALL: [FunctionSet; 28] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
@@ -227,6 +232,7 @@ impl FunctionSet {
         FunctionSet::Words,
         FunctionSet::Moves,
         FunctionSet::Once,
+        FunctionSet::OnceWords,
         FunctionSet::Sums,
         FunctionSet::WaysBack,
         FunctionSet::WordsBack,
@@ -259,6 +265,7 @@ impl FunctionSet {
             FunctionSet::Words => "words",
             FunctionSet::Moves => "moves",
             FunctionSet::Once => "one launch",
+            FunctionSet::OnceWords => "one launch as words",
             FunctionSet::Sums => "sums",
             FunctionSet::WaysBack => "ways back",
             FunctionSet::WordsBack => "ways back as words",
@@ -292,6 +299,7 @@ impl FunctionSet {
             FunctionSet::Words => (WORDS_TEXT, "words_of"),
             FunctionSet::Moves => (MOVES_TEXT, "moves_of"),
             FunctionSet::Once => (ONCE_TEXT, "once_of"),
+            FunctionSet::OnceWords => (ONCE_WORDS_TEXT, "once_words_of"),
             FunctionSet::Sums => (SUMS_TEXT, "sums_of"),
             FunctionSet::WaysBack => (WAYS_BACK_TEXT, "ways_back_of"),
             FunctionSet::WordsBack => (WORDS_BACK_TEXT, "words_back_of"),
@@ -324,6 +332,7 @@ impl FunctionSet {
             FunctionSet::Words => &words::CHECKS,
             FunctionSet::Moves => &moves::CHECKS,
             FunctionSet::Once => &once::CHECKS,
+            FunctionSet::OnceWords => &once_words::CHECKS,
             FunctionSet::Sums => &sums::CHECKS,
             FunctionSet::WaysBack => &ways_back::CHECKS,
             FunctionSet::WordsBack => &words_back::CHECKS,
@@ -365,6 +374,7 @@ impl FunctionSet {
                 | DirectWarps
                 | Words
                 | Once
+                | OnceWords
                 | WaysBack
                 | WordsBack
                 | SpreadsBack
@@ -426,6 +436,7 @@ impl FunctionSet {
             FunctionSet::Words => (2, 32, 0, words::WINDOW_BYTES),
             FunctionSet::Moves => (1, 32, moves::SHARED_BYTES, 0),
             FunctionSet::Once => (3, 64, once::SHARED_BYTES, once::WINDOW_BYTES),
+            FunctionSet::OnceWords => (1, 32, once_words::SHARED_BYTES, once_words::WINDOW_BYTES),
             FunctionSet::Sums => (1, 32, sums::SHARED_BYTES, sums::WINDOW_BYTES),
             FunctionSet::WaysBack => (2, 96, 0, ways_back::WINDOW_BYTES),
             FunctionSet::WordsBack => (2, 96, 0, words_back::WINDOW_BYTES),

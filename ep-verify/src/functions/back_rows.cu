@@ -26,8 +26,12 @@ inline __device__ __noinline__ void scribble() {
     for (int i = 0; i < 4096; ++i) all[i] = ~0u;
 }
 
-/// A warp's share of rows that came, or of sums that are made of them. Behind the numbers of a row there is nothing, and
-/// rows below 0 are outside of all memory.
+/// A row that nobody asks for: outside of all memory.
+__device__ __forceinline__ const ep::bf16* no_row(const ep::Group& given) {
+    return reinterpret_cast<const ep::bf16*>(given.window - 256);
+}
+
+/// A warp's share of rows that came, or of sums that are made of them. Behind the numbers of a row there is nothing.
 template <class S, bool kSums, class Rows, class Token>
 __device__ __forceinline__ void send(ep::Team& team, const ep::Group& given, Rows rows, Token token) {
     ep::BackOut<S> end(team);
@@ -35,7 +39,7 @@ __device__ __forceinline__ void send(ep::Team& team, const ep::Group& given, Row
         const Factors factors;
         end.template run_sums<9>(
             rows, token, [](int row, int k) { return ep::i64{part_of(row, k)}; },
-            [&](ep::i64 at) { return at < 0 ? reinterpret_cast<const ep::bf16*>(given.window - 256) : row_of(given, at); },
+            [&](ep::i64 at) { return at < 0 ? no_row(given) : row_of(given, at); },
             [&](ep::i64 at) { return factors.values[at]; });
     } else {
         float numbers[S::kFloats > 0 ? S::kFloats : 1];
@@ -76,10 +80,9 @@ __device__ __forceinline__ auto add_all(const ep::Group& given, int tokens) {
             if (token % 4 == 3) {
                 end.store_row(row);
             } else {
-                // Of others than these nobody asks.
                 const int biases = token % 3;
                 end.template store_row<2>(row, biases, [&](int b) {
-                    return b < biases ? row_of(given, 600 + b) : nullptr;
+                    return b < biases ? row_of(given, 600 + b) : no_row(given);
                 });
             }
             end.store_sum(reinterpret_cast<float*>(to + 280), kField, kCount);

@@ -168,9 +168,8 @@ fn routes_alone(tokens: i64) -> Vec<i64> {
     sheet.0
 }
 
-/// The warp that takes a row: the one that has least to send begins, and the last block ends.
-fn taker(call: &Call, total: i64, row: i64) -> i64 {
-    let busy = if (6 - call.tokens) * 4 < total { 0 } else { call.tokens };
+/// The warp that takes a row, of six of which so many are busy: the one that has least to send begins, and the last block ends.
+pub(super) fn taker(busy: i64, row: i64) -> i64 {
     let takes = |turn: &i64| {
         let own = if *turn < 4 { 3 - turn } else { turn - busy };
         *turn >= busy && row % (6 - busy) == own
@@ -193,10 +192,11 @@ fn call(call: &Call) -> Vec<i64> {
         }
     }
     let total = (0..call.sources).map(|source| source % 3).sum();
+    let busy = if (6 - call.tokens) * 4 < total { 0 } else { call.tokens };
     for row in 0..total {
         let at = 2400 + row as usize * 36;
         sheet.put(at, (0..FIELDS).map(|i| call.epoch * 100_000 + row * 100 + i));
-        sheet.set(at + 34, taker(call, total, row) + 1);
+        sheet.set(at + 34, taker(busy, row) + 1);
     }
     sheet.put(3600, (0..199).map(|word| call.epoch * 1000 + word));
     sheet.put(3800, [total; 6]);
