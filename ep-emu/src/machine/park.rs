@@ -102,26 +102,31 @@ impl Machine<'_> {
         self.make_ready(lane);
     }
 
-    /// Lets the parked lanes of one warp of each loop look again, so many times before they park.
-    pub(crate) fn wake_one_of_each_loop(&mut self, grace: u32) {
+    /// Lets a parked lane look again, so often before it parks.
+    fn wake(&mut self, lane: Idx, looks: u32) {
+        let grace = looks * self.lanes[lane].polling.words();
+        self.unpark(lane);
+        self.lanes[lane].polling.grace = grace;
+    }
+
+    /// Lets the parked lanes of one warp of each loop look again, so often before they park.
+    pub(crate) fn wake_one_of_each_loop(&mut self, looks: u32) {
         let mut warps: BTreeMap<Pc, Idx> = BTreeMap::new();
         for index in 0..self.lanes.len() {
             let lane = &self.lanes[index];
             if lane.state == State::Poll && *warps.entry(lane.pc).or_insert(lane.warp) == lane.warp
             {
-                self.unpark(index);
-                self.lanes[index].polling.grace = grace;
+                self.wake(index, looks);
             }
         }
     }
 
-    /// Lets every parked lane look again; returns how many there were.
-    pub(crate) fn wake_all(&mut self, grace: u32) -> usize {
+    /// Lets every parked lane look again, so often before it parks; returns how many there were.
+    pub(crate) fn wake_all(&mut self, looks: u32) -> usize {
         let parked: Vec<Idx> =
             (0..self.lanes.len()).filter(|lane| self.lanes[*lane].state == State::Poll).collect();
         for lane in &parked {
-            self.unpark(*lane);
-            self.lanes[*lane].polling.grace = grace;
+            self.wake(*lane, looks);
         }
         parked.len()
     }

@@ -14,9 +14,9 @@ const STEP_NS: u64 = 10;
 const IDLE_NS: u64 = 100_000;
 /// Virtual time that makes every bounded wait expire.
 const EXPIRY_NS: u64 = 1 << 42;
-/// Loads that a lane may do after that without parking again: waits look at the clock only every
-/// so many turns.
-const EXPIRY_LOADS: u32 = 300;
+/// How often a lane may look after that, at all words of its loop, without parking again: waits look at the clock only
+/// every so many turns.
+const EXPIRY_LOOKS: u32 = 300;
 /// Loads that a lane of a stopped rank may do without parking: enough for many waits to see the word.
 const STOP_LOADS: u32 = 4096;
 /// Where waits may run out, as much of the longest one passes at once, so that whoever waits looks several
@@ -27,7 +27,7 @@ const MOST_PARTS: u32 = 256;
 const FRUITLESS_ROUNDS: u32 = 6;
 /// In this one of them a warp of each loop may look so often: it may be one that ends.
 const PATIENT_ROUND: u32 = 4;
-const PATIENT_LOADS: u32 = 1024;
+const PATIENT_LOOKS: u32 = 1024;
 /// How long a run that waits for the outside stays busy, and how long its pauses are then.
 const BUSY_WAIT: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_micros(20);
@@ -226,10 +226,11 @@ impl Machine<'_> {
         // Waits look at it only every so many turns, so for a while none of them parks.
         for lane in 0..self.lanes.len() {
             if self.rank_of(lane) == rank {
+                let expiry = EXPIRY_LOOKS * self.lanes[lane].polling.words();
                 if self.lanes[lane].state == State::Poll {
                     self.unpark(lane);
                 }
-                self.lanes[lane].polling.grace = STOP_LOADS;
+                self.lanes[lane].polling.grace = STOP_LOADS.max(expiry);
             }
         }
         if let Some(checker) = &mut self.checker {
@@ -253,11 +254,11 @@ impl Machine<'_> {
         if self.schedule.rounds <= FRUITLESS_ROUNDS {
             if self.schedule.expired {
                 self.clock_ns += EXPIRY_NS;
-                self.wake_all(EXPIRY_LOADS);
+                self.wake_all(EXPIRY_LOOKS);
             } else if self.late_rank_is_out() && self.longest_wait_ns.is_none() {
                 self.let_late_rank_in();
             } else if self.schedule.rounds == PATIENT_ROUND {
-                self.wake_one_of_each_loop(PATIENT_LOADS);
+                self.wake_one_of_each_loop(PATIENT_LOOKS);
             } else if self.wake_all(0) == 0 {
                 self.schedule.rounds = FRUITLESS_ROUNDS;
             }
@@ -266,7 +267,7 @@ impl Machine<'_> {
         } else if let Some(ns) = self.longest_wait_ns.filter(|_| self.ran_out < MOST_PARTS) {
             (self.ran_out, self.schedule.rounds) = (self.ran_out + 1, 0);
             self.clock_ns += ns / WAIT_PARTS + 1;
-            self.wake_all(EXPIRY_LOADS);
+            self.wake_all(EXPIRY_LOOKS);
             // Whoever waits for it has looked once, and so much time has passed since.
             if self.late_rank_is_out() && u64::from(self.ran_out) == WAIT_PARTS + 1 {
                 self.let_late_rank_in();

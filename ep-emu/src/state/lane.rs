@@ -92,6 +92,11 @@ impl Polling {
         (self.next, self.repeats) = (0, 0);
     }
 
+    /// How many words one look of the loop takes; 1 where it is not known to be one.
+    pub(crate) fn words(&self) -> u32 {
+        self.seen.len().max(1) as u32
+    }
+
     /// The addresses of the loop, with the values seen.
     pub(crate) fn addresses(&self) -> &[(usize, u64)] {
         &self.seen

@@ -116,14 +116,16 @@ deadlock: no lane can run and no copy is under way
 
 #[test]
 fn bounded_waits_expire_in_virtual_time() {
-    let (mut world, lists) = prepare("bounded", Spec { ranks: 2, ..Spec::default() }, 32);
-    let results: Vec<_> = lists.iter().map(|list| list[0].args.clone()).collect();
-    let failure = world.run(lists).expect_err("nobody writes the word");
-    assert_eq!(failure.kind, FailureKind::Deadlock);
-    assert!(failure.drained, "{failure}");
-    for (rank, args) in results.iter().enumerate() {
-        let at = u64::from_le_bytes(args[16..24].try_into().expect("a pointer"));
-        assert_eq!(words(&world, ep_emu::Address(at), 1), [100 + rank as u32]);
+    for kernel in ["bounded", "bounded_by_many"] {
+        let (mut world, lists) = prepare(kernel, Spec { ranks: 2, ..Spec::default() }, 32);
+        let results: Vec<_> = lists.iter().map(|list| list[0].args.clone()).collect();
+        let failure = world.run(lists).expect_err("nobody writes the word");
+        assert_eq!(failure.kind, FailureKind::Deadlock);
+        assert!(failure.drained, "{kernel}: {failure}");
+        for (rank, args) in results.iter().enumerate() {
+            let at = u64::from_le_bytes(args[16..24].try_into().expect("a pointer"));
+            assert_eq!(words(&world, ep_emu::Address(at), 1), [100 + rank as u32], "{kernel}");
+        }
     }
 }
 

@@ -44,6 +44,25 @@ extern "C" __global__ void bounded(const __grid_constant__ Args args) {
     args.result[0] = 1;
 }
 
+/// The same for 100 words, of which none comes; the clock begins when it is looked at first.
+extern "C" __global__ void bounded_by_many(const __grid_constant__ Args args) {
+    if (ep::lane_index() != 0) return;
+    u64 begun = 0;
+    for (u32 turn = 1;; ++turn) {
+        bool come = true;
+        for (int i = 1; i <= 100; ++i) come = ep::load_relaxed_sys(args.result + i) != 0 && come;
+        if (come) break;
+        if (turn % 64 != 0) continue;
+        const u64 now = ep::clock_ns();
+        if (begun != 0 && now - begun >= args.timeout_ns) {
+            args.result[0] = 100 + args.rank;
+            return;
+        }
+        if (begun == 0) begun = now;
+    }
+    args.result[0] = 1;
+}
+
 /// A word half in one place and half in the next is no word for a strong store.
 extern "C" __global__ void misaligned_word(const __grid_constant__ Args args) {
     u32* between = reinterpret_cast<u32*>(reinterpret_cast<char*>(args.result) + 2);
