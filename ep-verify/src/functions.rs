@@ -429,7 +429,7 @@ impl FunctionSet {
             FunctionSet::Slots => (2, 64, 0, slots::WINDOW_BYTES),
             FunctionSet::DirectEnds => (1, 96, 0, direct_ends::WINDOW_BYTES),
             FunctionSet::DirectWarps => {
-                (1, 64, direct_warps::SHARED_BYTES, direct_warps::WINDOW_BYTES)
+                (1, 96, direct_warps::SHARED_BYTES, direct_warps::WINDOW_BYTES)
             }
             FunctionSet::SlotEnds => (1, 32, 0, slot_ends::WINDOW_BYTES),
             FunctionSet::Sources => (1, 32, 0, sources::WINDOW_BYTES),

@@ -226,22 +226,35 @@ __device__ __forceinline__ void sends(ep::Team& team, const ep::Group& given, ep
                     if (token < kTokens) out[token * kMost + to] = ep::recorded(match, position);
                 });
             rows.close();
-            look<S>(team.group, peer, seen, faults);
+            if (team.warps == 1) look<S>(team.group, peer, seen, faults);
         }
         rows.finish();
-        look<S>(team.group, peer, seen, faults);
+        if (team.warps == 1) look<S>(team.group, peer, seen, faults);
     }
     mover.finish();
     out[kTokens * kMost + team.warp * 64 + team.lane * 2] = faults.asked;
     out[kTokens * kMost + team.warp * 64 + team.lane * 2 + 1] = faults.told;
 }
 
-/// Two warps of a role send at the same time.
+/// All stripes of all peers, as soon as they are told of.
+__device__ __forceinline__ void receives(const ep::Group& group, ep::i64* out) {
+    Faults faults;
+    for (int base = 0; base < kMost; base += ep::kLanes) {
+        const int peer = base + ep::lane_index() < kMost ? base + ep::lane_index() : -1;
+        const ep::u32 all = peer < 0 ? 0 : (1u << Many::kStripes) - 1;
+        for (ep::u32 seen = 0; seen != all;) look<Many>(group, peer, seen, faults);
+        __syncwarp();
+    }
+    out[kTokens * kMost + 128 + ep::lane_index()] = faults.told;
+}
+
+/// Two warps of a role send at the same time, and a third one looks at what they tell of.
 template <class R>
 inline __device__ __noinline__ void sends_all(const ep::Group& given, int number, ep::MoverSmem<R>& smem, int warp,
                                               ep::i64* out) {
     ep::Group group = group_of<Many>(given, number);
     group.timeout_ns = given.timeout_ns;
+    if (warp == 2) return receives(group, out);
     ep::Team team(group, ep::Call{kCall, false, true}, 1, 0, 1, warp, 2);
     sends<Many, R>(team, given, smem, -1, out);
 }
@@ -505,7 +518,7 @@ inline __device__ __noinline__ void passes(const ep::Group& given, ep::MoverSmem
 }
 
 struct Smem {
-    ep::MoverSmem<Sender<true>> movers[2];
+    ep::MoverSmem<Sender<true>> movers[3];
 };
 
 template <class R>
@@ -516,7 +529,7 @@ __device__ __forceinline__ ep::MoverSmem<R>& mover_of(Smem& smem, int warp) {
 
 }  // namespace direct_warps
 
-extern "C" __global__ void __launch_bounds__(2 * 32)
+extern "C" __global__ void __launch_bounds__(3 * 32)
     direct_warps_of(const __grid_constant__ direct_warps::Args args) {
     using namespace direct_warps;
     EP_SHARED(Smem, smem);
@@ -529,9 +542,9 @@ extern "C" __global__ void __launch_bounds__(2 * 32)
     switch (args.check) {
         case 2: sends_all(group, 1, tma, warp, out); break;
         case 5: sends_all(group, 2, copies, warp, out); break;
-        case 12: passes(group, tma, 17, warp, out); break;
-        case 14: passes(group, copies, 18, warp, out); break;
-        case 16: reads_late(group, warp, out); break;
+        case 12: if (warp < 2) passes(group, tma, 17, warp, out); break;
+        case 14: if (warp < 2) passes(group, copies, 18, warp, out); break;
+        case 16: if (warp < 2) reads_late(group, warp, out); break;
         default: break;
     }
     if (warp == 0) {

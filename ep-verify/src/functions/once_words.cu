@@ -123,7 +123,7 @@ __device__ __forceinline__ ep::Group group_of(const ep::Group& given, int number
 
 /// Whether a token goes to a rank; some go nowhere.
 __device__ __forceinline__ bool goes(int token, int rank) {
-    return token % 5 != 3 && (token * 7 + rank * rank * 3 + token * token % 13 * rank) % 4 < 2;
+    return token % 5 != 3 && (token * 9 + rank * rank * 3 + token * token % 13 * rank) % 7 < 3;
 }
 
 /// What the warps of a rank send, or one of them: `stop`: a token behind whose small fields it is stopped, `missing`: a source
@@ -356,7 +356,7 @@ extern "C" __global__ void __launch_bounds__(32)
         case 4: sends<ToOne>(group, bytes, Sent{10, 1}, out); break;
         case 5: sends<ToFew>(group, bytes, Sent{11, 5, -1, false, 0}, out); break;
         case 6: sends<ToFew>(group, bytes, Sent{13, 2, 0, false, -1, 0}, out); break;
-        case 7: sends<ToFew>(group, bytes, Sent{15, 2, 3, false, -1, 0}, out); break;
+        case 7: sends<ToFew>(group, bytes, Sent{15, 2, 1, false, -1, 0}, out); break;
         case 8: sends<ToFew>(group, bytes, Sent{17, 5, 1, true}, out); break;
         case 9: takes<FromMany>(group, bytes, 1, false, Taken{7, 2, Many::kHalf, 0}, out); break;
         case 10: takes<FromMany>(group, bytes, 1, false, Taken{8, 2, Many::kSome, 0}, out); break;
@@ -369,6 +369,7 @@ extern "C" __global__ void __launch_bounds__(32)
         case 17: takes<Far, kFarAt>(group, bytes, 1, true, Taken{15, 2, Many::kFar, 2}, out); break;
         case 18: takes<FromFew>(group, bytes, 2, true, Taken{16, 2, Many::kFew, 5, 2, 1, 2 * 128 + 1}, out); break;
         case 19: takes<FromFew>(group, bytes, 3, true, Taken{17, 2, Many::kFew, 5, 2, 0, 128 + 3 * 2}, out); break;
+        case 20: sends<ToFew>(group, bytes, Sent{~0u, 5}, out); break;
         default: break;
     }
     ep::leave(args.group, call);

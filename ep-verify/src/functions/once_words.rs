@@ -14,7 +14,7 @@ pub(super) const WINDOW_BYTES: i64 =
 
 const MANY: i64 = 34;
 
-pub(super) const CHECKS: [Check; 20] = [
+pub(super) const CHECKS: [Check; 21] = [
     ("rows of tokens", Vec::new),
     ("rows to many ranks", || sends(&TO_MANY, &Sent::new(7, 36))),
     ("rows of two tokens to many ranks", || sends(&TO_MANY, &Sent::new(8, 2))),
@@ -25,7 +25,7 @@ pub(super) const CHECKS: [Check; 20] = [
         sends(&TO_FEW, &Sent { only: Some(0), missing: true, ..Sent::new(13, 2) })
     }),
     ("a count that a warp without tokens does not wait for", || {
-        sends(&TO_FEW, &Sent { only: Some(3), missing: true, ..Sent::new(15, 2) })
+        sends(&TO_FEW, &Sent { only: Some(1), missing: true, ..Sent::new(15, 2) })
     }),
     ("rows of a warp that is stopped", || {
         sends(&TO_FEW, &Sent { only: Some(1), is_stopped: true, ..Sent::new(17, 5) })
@@ -43,6 +43,7 @@ pub(super) const CHECKS: [Check; 20] = [
         lacks(16, 2, &[(0, 65), (1, 65), (3, 65), (4, 64)])
     }),
     ("a word of a first part that does not come", || lacks(17, 3, &[(0, 65), (1, 65)])),
+    ("long rows in the last call before 0", || sends(&TO_FEW, &Sent::new(0xffff_ffff, 5))),
 ];
 
 const SOME_OF_SOME: i64 = 1 << 5 | 1 << 13 | 1 << 29 | 1 << 32 | 1 << 33;
@@ -86,7 +87,7 @@ impl Sent {
 }
 
 fn goes(token: i64, rank: i64) -> bool {
-    token % 5 != 3 && (token * 7 + rank * rank * 3 + token * token % 13 * rank) % 4 < 2
+    token % 5 != 3 && (token * 9 + rank * rank * 3 + token * token % 13 * rank) % 7 < 3
 }
 
 /// The words of a row, in the order in which they lie.

@@ -305,6 +305,7 @@ extern "C" __global__ void __launch_bounds__(back_slots::kWarps * 32)
             case 11: sends<ToMany, false>(group, Sent{0, 1, 0, false, -1, 34, 0}, out); break;
             case 12: sends<ToMany, true>(group, Sent{kLate, 1, 0, false, -1, 34, ep::stamped(kLate - 1, 1)}, out); break;
             case 13: sends<ToOne, false>(group, Sent{kCall + 1, 2}, out); break;
+            case 28: sends<ToOne, true>(group, Sent{kCall + 2, 5}, out); break;
             case 14: sends<ToFew, true>(group, Sent{kCall, 3, 1, false, -1, 0, ep::stamped(kCall - 2, 2)}, out); break;
             case 15: sends<ToFew, false>(group, Sent{kCall + 1, 2, 0, true}, out); break;
             case 16: sends<ToFew, true>(group, Sent{kCall + 1, 2, 0, true}, out); break;

@@ -28,7 +28,7 @@ pub(super) const WINDOW_BYTES: i64 = MEMORY_END
     + 2 * TWO.window_bytes()
     + 512;
 
-pub(super) const CHECKS: [Check; 28] = [
+pub(super) const CHECKS: [Check; 29] = [
     ("rows that all take", Vec::new),
     ("ranks that have said nothing", Vec::new),
     ("ranks that begin", Vec::new),
@@ -57,6 +57,7 @@ pub(super) const CHECKS: [Check; 28] = [
     ("words that have not come", waits),
     ("rows between two ranks", || rounds(TWO.way, Kind::Rows, 20)),
     ("sums between two ranks", || rounds(TWO.way, Kind::Sums, 40)),
+    ("sums to ranks of one token", || sends(TO_ONE, Kind::Sums, (CALL + 2, 5))),
 ];
 
 /// A call shortly before 2^32.
