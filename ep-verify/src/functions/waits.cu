@@ -478,6 +478,7 @@ __device__ __forceinline__ void all_cuts(ep::Team& given, ep::i64* out) {
         out = cuts<Direct<8, 100, 1600>>(team, 32, count, out);
         out = cuts<Direct<8, 100, 2001>>(team, 32, count, out);
         out = cuts<Direct<8, 100, 1604>>(team, 32, count, out);
+        out = cuts<Direct<8, 100, 1604>>(team, 3, count, out);
         out = cuts<Direct<6, 16, 240>>(team, 1, count, out);
         out = cuts<Direct<1, 16, 4096>>(team, 2, count, out);
         out = cuts<Direct<6, 16, 1100>>(team, 1, count, out);

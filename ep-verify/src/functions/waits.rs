@@ -272,6 +272,7 @@ fn cuts() -> Vec<i64> {
         Direct { stripes: 8, row: 100, unit: 1600, peers: 32 },
         Direct { stripes: 8, row: 100, unit: 2001, peers: 32 },
         Direct { stripes: 8, row: 100, unit: 1604, peers: 32 },
+        Direct { stripes: 8, row: 100, unit: 1604, peers: 3 },
         Direct { stripes: 6, row: 16, unit: 240, peers: 1 },
         Direct { stripes: 1, row: 16, unit: 4096, peers: 2 },
         Direct { stripes: 6, row: 16, unit: 1100, peers: 1 },
