@@ -422,7 +422,7 @@ impl FunctionSet {
             FunctionSet::Presences => (2, 64, 0, presences::WINDOW_BYTES),
             FunctionSet::Counts => (2, 64, counts::SHARED_BYTES, counts::WINDOW_BYTES),
             FunctionSet::Rings => (2, 160, 0, rings::WINDOW_BYTES),
-            FunctionSet::LoneRings => (1, 32, lone_rings::SHARED_BYTES, lone_rings::WINDOW_BYTES),
+            FunctionSet::LoneRings => (1, 64, lone_rings::SHARED_BYTES, lone_rings::WINDOW_BYTES),
             FunctionSet::SharedRings => {
                 (2, 128, shared_rings::SHARED_BYTES, shared_rings::WINDOW_BYTES)
             }

@@ -1,5 +1,5 @@
 // Ends of rings that one warp has alone, among many ranks that it plays: what it tells of each ring and keeps of it, and what
-// it waits for in vain. The host knows what each check leaves in `out`; see lone_rings.rs, which has the checks in the same
+// it waits for in vain, or until another warp brings it. The host knows what each check leaves in `out`; see lone_rings.rs, which has the checks in the same
 // order.
 #include <ep/rings.cuh>
 
@@ -216,15 +216,75 @@ inline __device__ __noinline__ void waits(const ep::Group& given, ep::i64* out) 
     end(team, out);
 }
 
+/// Whether a message of one ring passes for that of another one whose lane is the same.
+inline __device__ __noinline__ void sees(const ep::Group& given, ep::i64* out) {
+    const ep::Group group = play(given, 64);
+    if (ep::lane_index() == 0) word_at(group, kSelf, Many::kTail, kStripe, 34) = kBase;
+    __syncwarp();
+    ep::Team team(group, ep::Call{kCall, false, true}, 3);
+    ep::RingsIn<Many> rings(team);
+    rings.open(kStripe, kServed);
+    for (int i = 0; i < 2; ++i) {
+        const bool first = rings.has_message(2), second = rings.has_message(34);
+        if (team.lane == 3) out[i] = (first ? 2 : 0) + (second ? 1 : 0);
+    }
+    rings.close();
+}
+
+/// Lets time pass, far more than other warps take meanwhile.
+__device__ __forceinline__ void linger() {
+    for (int i = 0; i < 300; ++i) __syncwarp();
+}
+
+/// A warp waits for any of two rings whose lane is the same, and another one brings a message of each.
+inline __device__ __noinline__ void takes_late(const ep::Group& given, int warp, ep::i64* out) {
+    Own& own = *reinterpret_cast<Own*>(given.window + 64);
+    ep::u32* turn = own.room;
+    constexpr int kLate[2] = {2, 34};
+    if (warp == 1) {
+        for (ep::u32 i = 0; i < 2; ++i) {
+            while (__shfl_sync(ep::kAllLanes, ep::load_acquire_gpu(turn), 0) != i + 1) {
+            }
+            linger();
+            auto* tail = reinterpret_cast<ep::u32*>(own.windows[kSelf] + Many::kTail) + kStripe * kMany + kLate[i];
+            if (ep::lane_index() == 0) ep::store_release_sys(tail, kBase + 1);
+        }
+        return;
+    }
+    ep::Group group = play(given, 64);
+    group.timeout_ns = 1ull << 62;
+    for (int i = ep::lane_index(); i < kMany; i += ep::kLanes) {
+        const bool late = i == kLate[0] || i == kLate[1];
+        header_of(group, i, 1) = ep::stamped(kCall, late ? 1 : 0);
+        word_at(group, kSelf, Many::kTail, kStripe, i) = kBase;
+    }
+    __syncwarp();
+    ep::Team team(group, ep::Call{kCall, false, true}, 3);
+    ep::RingsIn<Many> rings(team);
+    rings.open(kStripe, kServed);
+    for (ep::u32 i = 0; i < 3; ++i) {
+        if (team.leader() && i < 2) ep::fetch_add_acq_rel_gpu(turn, 1u);
+        const int ring = rings.next(1);
+        if (ring >= 0) rings.release(ring);
+        if (team.lane == 3) out[i] = ring;
+    }
+    if (team.leader()) ep::store_relaxed_gpu(turn, 0u);
+    rings.close();
+    end(team, out + 20);
+}
+
 }  // namespace lone_rings
 
-extern "C" __global__ void __launch_bounds__(32) lone_rings_of(const __grid_constant__ played_rings::Args args) {
+extern "C" __global__ void __launch_bounds__(64) lone_rings_of(const __grid_constant__ played_rings::Args args) {
     using namespace lone_rings;
     EP_SHARED(Smem, smem);
     const ep::Call call = ep::enter(args.group);
     const auto& group = args.group;
     ep::i64* out = args.out;
-    switch (args.check) {
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (args.check == 13) takes_late(group, warp, out);
+    // The other one has nothing else to do.
+    switch (warp == 0 ? args.check : -1) {
         case 0: sends(group, smem, false, out); break;
         case 1: sends(group, smem, true, out); break;
         case 2: takes(group, smem, false, out); break;
@@ -237,6 +297,7 @@ extern "C" __global__ void __launch_bounds__(32) lone_rings_of(const __grid_cons
         case 9: waits<Vain::kMessage>(group, out); break;
         case 10: waits<Vain::kPosition>(group, out); break;
         case 11: waits<Vain::kAny>(group, out); break;
+        case 12: sees(group, out); break;
         default: break;
     }
     ep::leave(args.group, call);

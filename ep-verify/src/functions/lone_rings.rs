@@ -9,7 +9,7 @@ pub(super) const SHARED_BYTES: i64 = 1280;
 
 pub(super) const WINDOW_BYTES: i64 = 64 + BYTES;
 
-pub(super) const CHECKS: [Check; 12] = [
+pub(super) const CHECKS: [Check; 14] = [
     ("messages to many ranks", || sends(false)),
     ("messages to many ranks whose rows are moved", || sends(true)),
     ("messages of many ranks", || takes(false)),
@@ -26,6 +26,13 @@ pub(super) const CHECKS: [Check; 12] = [
         waits(Side::IN, (0, 0), (ARRIVAL, 34, BASE + 2, BASE + 1))
     }),
     ("no message of any ring", || waits(Side::IN, (-1, 0), (ARRIVAL, -1, 0, BASE))),
+    ("no message of a ring whose lane has another one", || vec![2, 2]),
+    ("messages that come late", || {
+        let mut sheet = Sheet::new();
+        sheet.put(0, [2, 34, -1]);
+        sheet.put(20, ends(None));
+        sheet.0
+    }),
 ];
 
 /// How many messages a ring has: of two ranks it is not served.
