@@ -38,6 +38,7 @@ mod shared_memory;
 mod stream;
 #[allow(dead_code, reason = "C structs are declared in full")]
 mod sys;
+mod together;
 mod view;
 
 pub use fabric::Fabric;

@@ -15,6 +15,7 @@ use super::provider::Provider;
 use super::proxy::{LINGER, Proxy, Shared, Timing};
 use super::rows::{GpuRows, RowsOn};
 use super::shared_memory::SharedMemory;
+use super::together::Together;
 use super::view::{NetPart, Places, Views};
 use crate::backend::Backend;
 use crate::error::CallError;
@@ -130,6 +131,7 @@ impl Network {
         let brought = store.gather("connect a network", &brought)?;
         let Opened { mut endpoint, memory, .. } = opened?;
         endpoint.connect(&others(&brought, member.rank, Card::decode)?)?;
+        let together = Together::new(options.provider, brought.concat());
         // Nobody sends before all can hear.
         store.meet("open a network")?;
         let views = Views::new(backend, local, (&layout, member.rank), memory.places(&layout))?;
@@ -138,7 +140,7 @@ impl Network {
         let timing = Timing { pulse: options.pulse, silence: options.silence };
         let proxy = Proxy::new(member.rank, layout, timing, memory.words, endpoint, &shared);
         let named = std::thread::Builder::new().name(format!("ep-net-{}", member.rank));
-        let thread = named.spawn(move || proxy.run());
+        let thread = named.spawn(move || together.end(proxy.run()));
         let thread = thread
             .map_err(|error| NetError::Call { call: "start a thread", why: error.to_string() })?;
         let core = if options.pinned { Core::claim() } else { None };

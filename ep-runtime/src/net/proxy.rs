@@ -131,8 +131,8 @@ impl Proxy {
         }
     }
 
-    /// Works until this rank leaves, or something fails.
-    pub(super) fn run(mut self) {
+    /// Works until this rank leaves, or something fails; then the endpoint may be closed.
+    pub(super) fn run(mut self) -> Endpoint {
         let _ended = Ended { rank: self.rank, shared: Arc::clone(&self.shared) };
         let mut rest = Rest::default();
         loop {
@@ -146,7 +146,7 @@ impl Proxy {
             }
             match self.look_around(now) {
                 Ok(false) => {}
-                Ok(true) => return,
+                Ok(true) => return self.endpoint,
                 Err(error) => return self.give_up(error),
             }
         }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::{LINGER, Proxy, Rest, Timing, Write};
-use crate::net::endpoint::Event;
+use crate::net::endpoint::{Endpoint, Event};
 use crate::net::stream::{Number, Pulse, Sending};
 use crate::net_error::NetError;
 
@@ -106,7 +106,7 @@ impl Proxy {
     }
 
     /// Ends with an error, which the peers hear if they still can.
-    pub(super) fn give_up(mut self, error: NetError) {
+    pub(super) fn give_up(mut self, error: NetError) -> Endpoint {
         let on = error.culprit().filter(|culprit| *culprit != self.rank);
         // The first one stays; whoever asks meanwhile is not kept waiting.
         let _ = self.shared.failure.set(error);
@@ -127,9 +127,10 @@ impl Proxy {
                 }
             }
             if untold.is_empty() && self.free.len() == self.writes.len() {
-                return;
+                break;
             }
             rest.pause();
         }
+        self.endpoint
     }
 }
