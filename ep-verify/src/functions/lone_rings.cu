@@ -11,6 +11,7 @@ using R = Role<true>;
 
 struct Smem {
     ep::MoverSmem<R> mover;
+    ep::MoverSmem<Role<false>> copies;
 };
 
 /// The rings that are served: of all ranks but two.
@@ -231,6 +232,13 @@ inline __device__ __noinline__ void sees(const ep::Group& given, ep::i64* out) {
     rings.close();
 }
 
+/// Clears the slots of all rings.
+inline __device__ __noinline__ void clear_slots(const ep::Group& given) {
+    const ep::Group group = play(given, 64);
+    ep::u32* words = reinterpret_cast<ep::u32*>(group.window + Many::kSlots);
+    for (int i = ep::lane_index(); i < Many::kRings * Many::kDepth * Many::kSlotBytes / 4; i += ep::kLanes) words[i] = 0;
+}
+
 /// Lets time pass, far more than other warps take meanwhile.
 __device__ __forceinline__ void linger() {
     for (int i = 0; i < 300; ++i) __syncwarp();
@@ -268,9 +276,43 @@ inline __device__ __noinline__ void takes_late(const ep::Group& given, int warp,
         if (ring >= 0) rings.release(ring);
         if (team.lane == 3) out[i] = ring;
     }
-    if (team.leader()) ep::store_relaxed_gpu(turn, 0u);
     rings.close();
     end(team, out + 20);
+}
+
+/// All lanes read a slot that is given back once its row has been copied; another warp fills it then.
+inline __device__ __noinline__ void gives_back(const ep::Group& given, Smem& smem, int warp, ep::i64* out) {
+    Own& own = *reinterpret_cast<Own*>(given.window + 64);
+    ep::u32* turn = own.room + 1;
+    const int lane = ep::lane_index();
+    constexpr int kPeer = 2, kSlotWords = Many::kSlotBytes / 4;
+    if (warp == 1) {
+        while (__shfl_sync(ep::kAllLanes, ep::load_acquire_gpu(turn), 0) != 1) {
+        }
+        const auto* head = reinterpret_cast<const ep::u32*>(own.windows[kPeer] + Many::kHead) + kStripe * kMany + kSelf;
+        while (ep::load_relaxed_sys(head) != 1) {
+        }
+        ep::load_acquire_sys(head);
+        __syncwarp();
+        ep::u32* slot = reinterpret_cast<ep::u32*>(own.windows[kSelf] + Many::kSlots) +
+                        ((kStripe * kMany + kPeer) * Many::kDepth + kBase % Many::kDepth) * kSlotWords;
+        if (lane < kSlotWords) slot[(lane + 1) % kSlotWords] = 5;
+        return;
+    }
+    const ep::Group group = play(given, 64);
+    ep::Team team(group, ep::Call{kCall, false, true}, 3);
+    ep::Mover<Role<false>> mover(smem.copies, team);
+    ep::RingsIn<Many> rings(team);
+    rings.open(kStripe, kServed);
+    if (team.leader()) ep::fetch_add_acq_rel_gpu(turn, 1u);
+    rings.arrived(kPeer);
+    mover.row(nullptr, rings.slot(kPeer));
+    const auto* slot = reinterpret_cast<const ep::u32*>(rings.slot(kPeer));
+    const ep::u32 word = lane < kSlotWords ? slot[lane] : 0;
+    rings.release_after(kPeer, mover.rows_begun());
+    rings.tell(mover);
+    out[lane] = word;
+    rings.close();
 }
 
 }  // namespace lone_rings
@@ -283,6 +325,7 @@ extern "C" __global__ void __launch_bounds__(64) lone_rings_of(const __grid_cons
     ep::i64* out = args.out;
     const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
     if (args.check == 13) takes_late(group, warp, out);
+    if (args.check == 15) gives_back(group, smem, warp, out);
     // The other one has nothing else to do.
     switch (warp == 0 ? args.check : -1) {
         case 0: sends(group, smem, false, out); break;
@@ -298,6 +341,7 @@ extern "C" __global__ void __launch_bounds__(64) lone_rings_of(const __grid_cons
         case 10: waits<Vain::kPosition>(group, out); break;
         case 11: waits<Vain::kAny>(group, out); break;
         case 12: sees(group, out); break;
+        case 14: clear_slots(group); break;
         default: break;
     }
     ep::leave(args.group, call);

@@ -5,11 +5,11 @@ use super::played_rings::{BASE, BYTES, CALL, MANY, SELF, ends, slot, told};
 use super::{Check, Sheet};
 
 /// What a warp moves rows in.
-pub(super) const SHARED_BYTES: i64 = 1280;
+pub(super) const SHARED_BYTES: i64 = 1408;
 
 pub(super) const WINDOW_BYTES: i64 = 64 + BYTES;
 
-pub(super) const CHECKS: [Check; 14] = [
+pub(super) const CHECKS: [Check; 16] = [
     ("messages to many ranks", || sends(false)),
     ("messages to many ranks whose rows are moved", || sends(true)),
     ("messages of many ranks", || takes(false)),
@@ -33,6 +33,8 @@ pub(super) const CHECKS: [Check; 14] = [
         sheet.put(20, ends(None));
         sheet.0
     }),
+    ("slots that nobody has filled", Vec::new),
+    ("a slot that is given back and filled again", || vec![0; 32]),
 ];
 
 /// How many messages a ring has: of two ranks it is not served.
