@@ -21,9 +21,10 @@ struct Few : Base {
     static constexpr ep::u64 kEnd = Base::kAt + kWindows * kSize;
 };
 
-// More peers than lanes, and rows of several parts however they are cut; to these ranks, and from them. Then a channel
-// between two ranks.
 constexpr ep::u32 kLate = 0xfffffff1u;  // a call shortly before 2^32
+
+// To more peers than lanes, with rows of several parts however they are cut, and to ranks of one token; from the first two.
+// Then a channel between two ranks.
 using ToMany = Few<Slots<kMemory + sizeof(Memory), 0, kNode, 24, 3, 80, 5>, 2>;
 using ToFew = Few<Slots<ToMany::kEnd, 1, 3, 1, 4, kMostRow, kMostFloats>, 2>;
 using ToOne = Few<Slots<ToFew::kEnd, 5, 3, 1, 4, 48, 0>, 1>;

@@ -297,13 +297,14 @@ __device__ __forceinline__ u32 any_of_lanes(u32 bits) {
 /// warp. The lanes look at neighbouring elements of a row for each lane.
 template <int kWidth, class Holds>
 __device__ __forceinline__ i64 rows_with(i64 from, i64 to, Holds holds) {
+    constexpr int kAtOnce = kSpareRegisters ? kWidth : 2;
     const int lane = lane_index();
     i64 rows = 0;
 #pragma unroll 1
     for (i64 first = from; first < to; first += kLanes) {
         const int elements = static_cast<int>(min(to - first, i64{kLanes})) * kWidth;
         u32 found = 0;  // a bit for each row
-#pragma unroll
+#pragma unroll kAtOnce
         for (int k = 0; k < kWidth; ++k) {
             // Without a branch, so that all looks travel together: those past the end are at the first row.
             const int i = k * kLanes + lane;

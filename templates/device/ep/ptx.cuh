@@ -44,6 +44,14 @@ constexpr u32 kAllLanes = 0xffffffffu;
 /// Looks of a waiting warp that take as long as a call with few rows: some 25 us.
 constexpr int kEarlyLooks = 64;
 
+/// Whether threads of large blocks have registers for what saves little time. Where the compiler takes more of them, for
+/// the same text, it would keep others on the stack.
+#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
+constexpr bool kSpareRegisters = true;
+#else
+constexpr bool kSpareRegisters = false;
+#endif
+
 }  // namespace ep
 
 /// The dynamic shared memory of the block, seen as `Type`.

@@ -501,8 +501,8 @@ __device__ __forceinline__ void leave(const Group& group, const Call& call) {
     __syncthreads();
     bring_next_kernel();
     if (threadIdx.x != 0) return;
-    if (call.met) {
-        // Others may still look how many have come.
+    if (call.met || !kSpareRegisters) {
+        // Others may still look how many have come, or nobody has kept how many had entered before.
         if (is_last_out(group)) close(group, call);
         return;
     }

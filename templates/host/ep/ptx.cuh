@@ -42,6 +42,8 @@ constexpr u32 kAllLanes = 0xffffffffu;
 /// A warp that has looked in vain sleeps here until what it looked at changes.
 constexpr int kEarlyLooks = 2;
 
+constexpr bool kSpareRegisters = true;
+
 }  // namespace ep
 
 /// The dynamic shared memory of the block, seen as `Type`; the launch must have asked for enough.
