@@ -136,8 +136,8 @@ fn run_processes(test: &str, count: usize, (variable, task): (&str, &str), provi
     let children: Vec<Child> = (0..count).map(start).collect();
     for (index, child) in children.into_iter().enumerate() {
         let ended = child.wait_with_output().expect("a child");
-        let said = [&ended.stdout, &ended.stderr].map(|said| String::from_utf8_lossy(said));
-        let [out, errors] = said;
+        let [out, errors] =
+            [&ended.stdout, &ended.stderr].map(|said| String::from_utf8_lossy(said));
         let status = ended.status;
         assert!(
             status.success(),

@@ -117,5 +117,30 @@ __device__ __forceinline__ ep::Group filled(const ep::Group& given, ep::u32 call
     return group;
 }
 
+/// Rows, or sums, between two ranks; `tokens(call)`: how many a rank says that it has, of which those past the channel's get
+/// no part.
+template <class S, bool kSums, class Tokens>
+inline __device__ __noinline__ void rounds(const ep::Group& given, ep::u32 first, ep::i64* out, Tokens tokens) {
+    back_slots::rounds<S>(
+        given, first, out, tokens,
+        [&](ep::Team& team) {
+            const auto rows = [&](int source) { return rows_between<S>(team, source); };
+            send<S, kSums>(team, given, rows, [&](int row) { return other_way<S>(team, row); });
+        },
+        [&](ep::Team& team, ep::i64* out) {
+            ep::BackIn<S> end(team);
+            const auto place = [&](int token, int peer) {
+                return peer == given.rank || token >= S::kTokens ? -1 : token;
+            };
+            end.run(tokens(team.epoch), place, [&](int token) {
+                ep::i64* to = out + token * 200;
+                if (token >= S::kTokens) return;
+                end.store_row(reinterpret_cast<ep::bf16*>(to));
+                // No numbers go with sums.
+                end.store_sum(reinterpret_cast<float*>(to + 150), 0, kSums ? 0 : S::kFloats);
+            });
+        });
+}
+
 }  // namespace ways_back
 

@@ -82,7 +82,6 @@ __device__ __forceinline__ Row* table_of(const ep::Group& given) {
 }
 
 /// Group `number`; the windows of the first node are those of nobody.
-template <class S>
 __device__ __forceinline__ ep::Group group_of(const ep::Group& given, int number) {
     Own& own = own_of(given, number);
     return given_up::group_of(given, own, number, own.windows + kMost, kOwn);
@@ -126,7 +125,7 @@ __device__ __forceinline__ void announce(const ep::Group& group, ep::u64 rows, e
 inline __device__ __noinline__ void tells(const ep::Group& given, ep::i64* out) {
     clear(given);
     for (int c = 0; c < 3; ++c) {
-        ep::Group group = group_of<Many>(given, 0);
+        ep::Group group = group_of(given, 0);
         group.windows -= kMost;
         group.rank += kMost;
         ep::Team team(group, ep::Call{kCall, c == 0, true}, 3, 0, 1, c == 1 ? 1 : 0, 2);
@@ -252,7 +251,7 @@ __device__ __forceinline__ void receives(const ep::Group& group, ep::i64* out) {
 template <class R>
 inline __device__ __noinline__ void sends_all(const ep::Group& given, int number, ep::MoverSmem<R>& smem, int warp,
                                               ep::i64* out) {
-    ep::Group group = group_of<Many>(given, number);
+    ep::Group group = group_of(given, number);
     group.timeout_ns = given.timeout_ns;
     if (warp == 2) return receives(group, out);
     ep::Team team(group, ep::Call{kCall, false, true}, 1, 0, 1, warp, 2);
@@ -261,7 +260,7 @@ inline __device__ __noinline__ void sends_all(const ep::Group& given, int number
 
 /// Words that all ranks are left with: of closed stripes, of units, and of claims of this call and the next one.
 inline __device__ __noinline__ void dump(const ep::Group& given, ep::i64* out) {
-    const ep::Group group = group_of<Many>(given, 0);
+    const ep::Group group = group_of(given, 0);
     if (ep::lane_index() == 0) out[0] = 0;
     for (int i = ep::lane_index(); i < kMost * kMost * Many::kStripes * 2; i += ep::kLanes) {
         const auto* words = reinterpret_cast<const ep::u64*>(group.windows[i % kMost] + Many::kClosed);
@@ -282,7 +281,7 @@ inline __device__ __noinline__ void dump(const ep::Group& given, ep::i64* out) {
 /// Before a call: what counts the claims of the next one is what another call has left.
 inline __device__ __noinline__ void begin(const ep::Group& given) {
     clear(given);
-    const ep::Group group = group_of<Many>(given, 0);
+    const ep::Group group = group_of(given, 0);
     announce<Many>(group, Many::kRows, Many::kRecords, 1000);
     auto* claims = reinterpret_cast<ep::u32*>(group.window + Many::kClaims);
     // Those of this call, in the second half, are clear.
@@ -294,7 +293,7 @@ inline __device__ __noinline__ void begin(const ep::Group& given) {
 inline __device__ __noinline__ void stops(const ep::Group& given, ep::MoverSmem<Sender<true>>& smem, int number, int stop,
                                           ep::i64* out) {
     begin(given);
-    const ep::Group group = group_of<Many>(given, number);
+    const ep::Group group = group_of(given, number);
     ep::Team team(group, ep::Call{kCall, stop < 0, true}, 1, 0, 1, 0, 1);
     sends<Many, Sender<true>>(team, given, smem, stop, out);
     dump(given, out + 20000);
@@ -312,7 +311,7 @@ inline __device__ __noinline__ void opens(const ep::Group& given, ep::MoverSmem<
     begin(given);
     const Lack all[] = {{-1, 0}, {6, 0}, {0, 1}, {31, 2}, {0, 3}, {9, 3}};
     for (int c = 0; c < 6; ++c) {
-        const ep::Group group = group_of<Many>(given, 4 + c);
+        const ep::Group group = group_of(given, 4 + c);
         announce<Many>(group, 128ull * ((1u << 25) + 5), 128ull * ((1u << 26) + 9), 70);
         if (all[c].word < 3 && all[c].peer >= 0 && ep::lane_index() == 0) {
             auto* words = reinterpret_cast<ep::u64*>(group.window + Many::kReady) + all[c].peer * 4;
@@ -382,7 +381,7 @@ struct Missing {
 template <class S, int kMissing>
 inline __device__ __noinline__ void reads(const ep::Group& given, int number, int warps, ep::u32 call,
                                           const Missing (&missing)[kMissing], ep::i64* out) {
-    const ep::Group group = group_of<S>(given, number);
+    const ep::Group group = group_of(given, number);
     come<S>(group, call);
     for (const Missing& it : missing) {
         if (it.source < 0 || ep::lane_index() != 0) continue;
@@ -409,30 +408,22 @@ inline __device__ __noinline__ void reads_all(const ep::Group& given, ep::i64* o
 
 inline __device__ __noinline__ void waits(const ep::Group& given, ep::i64* out) {
     const ep::u64 before = ep::stamped(kCall - 3, 2);
-    const auto now = [](ep::u32 call, ep::u32 value) { return ep::stamped(call, value); };
     const Missing early[] = {{1, 0, before, before}, {2, 4, before, before}};
     reads<Few>(given, 11, 1, kCall, early, out);
-    const Missing late[] = {{2, 4, now(kCall, 8), before}};
+    const Missing late[] = {{2, 4, ep::stamped(kCall, 8), before}};
     reads<Few>(given, 12, 1, kCall, late, out + 2000);
-    const Missing half[] = {{0, 2, before, now(kCall, 2)}};
+    const Missing half[] = {{0, 2, before, ep::stamped(kCall, 2)}};
     reads<Few>(given, 13, 1, kCall, half, out + 4000);
     // A word that has not been looked at is one of call 0.
-    const Missing first[] = {{0, 1, ~0ull, now(0, 2)}};
+    const Missing first[] = {{0, 1, ~0ull, ep::stamped(0, 2)}};
     reads<Few>(given, 14, 1, 0, first, out + 6000);
-    const Missing second[] = {{1, 3, now(0, 3), ~0ull}};
+    const Missing second[] = {{1, 3, ep::stamped(0, 3), ~0ull}};
     reads<Few>(given, 15, 1, 0, second, out + 8000);
-}
-
-/// Lets time pass, far more than other warps take meanwhile.
-__device__ __forceinline__ void linger() {
-    const ep::u64 begun = ep::clock_ns();
-    while (ep::clock_ns() - begun < 4000) {
-    }
 }
 
 /// Stripes that come late, each once that before it has been read.
 inline __device__ __noinline__ void reads_late(const ep::Group& given, int warp, ep::i64* out) {
-    ep::Group group = group_of<Few>(given, 16);
+    ep::Group group = group_of(given, 16);
     group.timeout_ns = 1ull << 62;
     ep::u32* read = reinterpret_cast<ep::u32*>(group.window);
     ep::Team team(group, ep::Call{kCall, false, true}, 3, 0, 1, 0, 1);
@@ -448,7 +439,7 @@ inline __device__ __noinline__ void reads_late(const ep::Group& given, int warp,
     }
     ep::u32 sent = 0;
     for (int i = 0; i < 15; ++i) {
-        if (i < 2) linger();
+        if (i < 2) given_up::linger();
         const int source = i % 3, stripe = i / 3, row = first_of(source, stripe);
         // Each part of the last stripes has a row.
         const int rows = stripe < 3 ? 1 + i % 2 : 4;
@@ -468,7 +459,7 @@ inline __device__ __noinline__ void reads_late(const ep::Group& given, int warp,
 
 inline __device__ __noinline__ void clear_late(const ep::Group& given) {
     clear(given);
-    ep::u32* read = reinterpret_cast<ep::u32*>(group_of<Few>(given, 16).window);
+    ep::u32* read = reinterpret_cast<ep::u32*>(group_of(given, 16).window);
     if (ep::lane_index() == 0) *read = 0;
     __syncwarp();
 }
@@ -476,7 +467,7 @@ inline __device__ __noinline__ void clear_late(const ep::Group& given) {
 /// A row that another warp reads, once it has given up what was there before.
 template <class R>
 inline __device__ __noinline__ void passes(const ep::Group& given, ep::MoverSmem<R>& smem, int number, int warp, ep::i64* out) {
-    ep::Group group = group_of<Some>(given, number);
+    ep::Group group = group_of(given, number);
     group.timeout_ns = 1ull << 62;
     ep::Team team(group, ep::Call{kCall, false, true}, 0);
     const auto* row = reinterpret_cast<const Row*>(group.window + Some::kRows);

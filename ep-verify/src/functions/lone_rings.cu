@@ -239,11 +239,6 @@ inline __device__ __noinline__ void clear_slots(const ep::Group& given) {
     for (int i = ep::lane_index(); i < Many::kRings * Many::kDepth * Many::kSlotBytes / 4; i += ep::kLanes) words[i] = 0;
 }
 
-/// Lets time pass, far more than other warps take meanwhile.
-__device__ __forceinline__ void linger() {
-    for (int i = 0; i < 300; ++i) __syncwarp();
-}
-
 /// A warp waits for any of two rings whose lane is the same, and another one brings a message of each.
 inline __device__ __noinline__ void takes_late(const ep::Group& given, int warp, ep::i64* out) {
     Own& own = *reinterpret_cast<Own*>(given.window + 64);
@@ -253,7 +248,7 @@ inline __device__ __noinline__ void takes_late(const ep::Group& given, int warp,
         for (ep::u32 i = 0; i < 2; ++i) {
             while (__shfl_sync(ep::kAllLanes, ep::load_acquire_gpu(turn), 0) != i + 1) {
             }
-            linger();
+            given_up::linger();
             auto* tail = reinterpret_cast<ep::u32*>(own.windows[kSelf] + Many::kTail) + kStripe * kMany + kLate[i];
             if (ep::lane_index() == 0) ep::store_release_sys(tail, kBase + 1);
         }

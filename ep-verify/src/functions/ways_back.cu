@@ -93,28 +93,6 @@ __device__ __forceinline__ void waits(const ep::Group& given, ep::i64* out) {
     }
 }
 
-/// Rows, or sums, between two ranks.
-template <bool kSums>
-__device__ __forceinline__ void rounds(const ep::Group& given, ep::u32 first, ep::i64* out) {
-    back_slots::rounds<Two>(
-        given, first, out, [](ep::u32) { return 0; },
-        [&](ep::Team& team) {
-            const auto rows = [&](int source) { return rows_between<Two>(team, source); };
-            const auto token = [&](int row) { return other_way<Two>(team, row); };
-            send<Two, kSums>(team, given, rows, token);
-        },
-        [&](ep::Team& team, ep::i64* out) {
-            ep::BackIn<Two> end(team);
-            const auto place = [&](int token, int peer) { return peer == given.rank ? -1 : token; };
-            end.run(Two::kTokens, place, [&](int token) {
-                ep::i64* to = out + token * 200;
-                end.store_row(reinterpret_cast<ep::bf16*>(to));
-                // No numbers go with sums.
-                end.store_sum(reinterpret_cast<float*>(to + 150), 0, kSums ? 0 : Two::kFloats);
-            });
-        });
-}
-
 }  // namespace ways_back
 
 extern "C" __global__ void __launch_bounds__(back_slots::kWarps * 32)
@@ -125,8 +103,8 @@ extern "C" __global__ void __launch_bounds__(back_slots::kWarps * 32)
     ep::i64* out = args.out;
     scribble();
     if (args.check == 4) begin(group);
-    if (args.check == 27) rounds<false>(group, 20, out);
-    if (args.check == 28) rounds<true>(group, 40, out);
+    if (args.check == 27) rounds<Two, false>(group, 20, out, [](ep::u32) { return Two::kTokens; });
+    if (args.check == 28) rounds<Two, true>(group, 40, out, [](ep::u32) { return Two::kTokens; });
     if (threadIdx.x < ep::kLanes && blockIdx.x == 0) {
         switch (args.check) {
             case 0:

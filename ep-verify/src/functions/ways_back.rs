@@ -188,11 +188,22 @@ pub(super) fn put_sum(sheet: &mut Sheet, place: usize, way: Channel, token: i64,
     sheet.put(place + 280, numbers_of(parts, (way.floats - 1).max(0)));
 }
 
-fn adds(way: Channel, lies: bool, call: i64, (tokens, warps): (i64, i64)) -> Vec<i64> {
+/// What so many warps add up; `parts(token)`: the rows that make up a token.
+pub(super) fn sums(
+    way: Channel,
+    (tokens, warps): (i64, i64),
+    parts: impl Fn(i64) -> Vec<i64>,
+) -> Vec<i64> {
     let mut sheet = Sheet::new();
-    (0..tokens).for_each(|token| sum(&mut sheet, token as usize * 300, way, lies, call, token));
+    for token in 0..tokens {
+        put_sum(&mut sheet, token as usize * 300, way, token, &parts(token));
+    }
     put_states(&mut sheet, warps, &state(false, None));
     sheet.0
+}
+
+fn adds(way: Channel, lies: bool, call: i64, all: (i64, i64)) -> Vec<i64> {
+    sums(way, all, |token| slot_parts(way, way.tokens, lies, call, token))
 }
 
 fn waits() -> Vec<i64> {

@@ -246,30 +246,8 @@ __device__ __forceinline__ void waits(const ep::Group& given, ep::i64* out) {
     many(1, Lack{34, 128}, Lack{3, 0});
 }
 
-/// Rows, or sums, between two ranks, of which each says in turn that it takes words, and that it does not.
-template <bool kSums>
-inline __device__ __noinline__ void rounds(const ep::Group& given, ep::u32 first, ep::i64* out) {
-    const auto tokens = [&](ep::u32 call) { return call % 3 == 0 ? Two::kFewTokens + 1 : Two::kFewTokens; };
-    back_slots::rounds<Two>(
-        given, first, out, tokens,
-        [&](ep::Team& team) {
-            const auto rows = [&](int source) { return rows_between<Two>(team, source); };
-            ways_back::send<Two, kSums>(team, given, rows, [&](int row) { return other_way<Two>(team, row); });
-        },
-        [&](ep::Team& team, ep::i64* out) {
-            ep::BackIn<Two> end(team);
-            const auto place = [&](int token, int peer) {
-                return peer == given.rank || token >= Two::kTokens ? -1 : token;
-            };
-            end.run(tokens(team.epoch), place, [&](int token) {
-                ep::i64* to = out + token * 200;
-                if (token == Two::kTokens) return;
-                end.store_row(reinterpret_cast<ep::bf16*>(to));
-                // No numbers go with sums.
-                end.store_sum(reinterpret_cast<float*>(to + 150), 0, kSums ? 0 : Two::kFloats);
-            });
-        });
-}
+/// How many tokens a rank has in a call between two: in turn as many as go as words, and more.
+__device__ __forceinline__ int tokens_in(ep::u32 call) { return Two::kFewTokens + (call % 3 == 0 ? 1 : 0); }
 
 }  // namespace words_back
 
@@ -281,8 +259,8 @@ extern "C" __global__ void __launch_bounds__(back_slots::kWarps * 32)
     ep::i64* out = args.out;
     scribble();
     if (args.check == 2) begin(group);
-    if (args.check == 26) rounds<false>(group, 20, out);
-    if (args.check == 27) rounds<true>(group, 40, out);
+    if (args.check == 26) rounds<Two, false>(group, 20, out, tokens_in);
+    if (args.check == 27) rounds<Two, true>(group, 40, out, tokens_in);
     if (threadIdx.x < ep::kLanes && blockIdx.x == 0) {
         switch (args.check) {
             case 0:

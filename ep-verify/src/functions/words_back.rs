@@ -1,10 +1,10 @@
 //! What ways back of so few tokens that rows go as words leave, in the order of `words_back.cu`.
 
 use super::back_slots::{CALL, CREDIT, Channel, FLAG, MEMORY_END, NODE, Slots};
-use super::back_slots::{floats, number, own_row, put_states, row, takes_part};
+use super::back_slots::{floats, number, own_row, row, takes_part};
 use super::waits::{Record, state};
 use super::ways_back::{
-    Kind, made, numbers_of, parts_of, put_sum, rounds, slot_parts, sum_of, way,
+    Kind, made, numbers_of, parts_of, put_sum, rounds, slot_parts, sum_of, sums, way,
 };
 use super::{Check, Sheet, stamped};
 
@@ -240,23 +240,12 @@ fn parts(few: Few, lies: bool, token: i64) -> Vec<i64> {
     })
 }
 
-fn adds(few: Few, lies: bool, (tokens, warps): (i64, i64)) -> Vec<i64> {
-    let mut sheet = Sheet::new();
-    for token in 0..tokens {
-        put_sum(&mut sheet, token as usize * 300, few.way, token, &parts(few, lies, token));
-    }
-    put_states(&mut sheet, warps, &state(false, None));
-    sheet.0
+fn adds(few: Few, lies: bool, all: (i64, i64)) -> Vec<i64> {
+    sums(few.way, all, |token| parts(few, lies, token))
 }
 
 fn adds_slots(few: Few, lies: bool, call: i64, tokens: i64) -> Vec<i64> {
-    let mut sheet = Sheet::new();
-    for token in 0..tokens {
-        let parts = slot_parts(few.way, few.few, lies, call, token);
-        put_sum(&mut sheet, token as usize * 300, few.way, token, &parts);
-    }
-    put_states(&mut sheet, 3, &state(false, None));
-    sheet.0
+    sums(few.way, (tokens, 3), |token| slot_parts(few.way, few.few, lies, call, token))
 }
 
 /// What a warp is left with: units of the third token, and so many numbers beside it.
