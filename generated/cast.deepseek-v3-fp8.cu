@@ -1,6 +1,6 @@
 // cast  payload=fp8
 // hidden=7168
-// sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
+// sm_90a: 512 threads and 0 bytes of shared memory a block, at least 1 blocks
 #include <ep/wide.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
@@ -9,12 +9,12 @@ namespace cast {
 
 struct Cfg {
     static constexpr int kHidden = 7168;
-    static constexpr int kThreads = 256;
+    static constexpr int kThreads = 512;
 
     struct Rows {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
-        static constexpr int kWarps = 8;
+        static constexpr int kWarps = 16;
         static constexpr int kSlices = 16;
     };
 };
@@ -35,20 +35,20 @@ struct Args {
     ep::i64 made_scale_block_stride;
 };
 
-/// role Rows on all blocks, one block a token
+/// role Rows on all blocks, 16 warps, one block a token
 __device__ __forceinline__ void rows(const Args& args, ep::Team& team) {
     // +11  for token in tokens
-    const ep::i64 unit_end =
-        ep::i64{ep::rows_of(args.tokens, args.tokens_from)} * Cfg::Rows::kSlices;
+    const int slices =
+        ep::slices_of<Cfg::Rows::kSlices>(team, ep::rows_of(args.tokens, args.tokens_from));
+    const ep::i64 unit_end = ep::i64{ep::rows_of(args.tokens, args.tokens_from)} * slices;
     for (ep::i64 unit = team.spread(); unit < unit_end && !team.stopped; unit += team.count()) {
-        const int token = static_cast<ep::i32>(unit / Cfg::Rows::kSlices);
-        const int slice = static_cast<ep::i32>(unit % Cfg::Rows::kSlices);
+        const int token = static_cast<ep::i32>(ep::row_of_slice(unit, slices));
+        const int slice = ep::slice_of_row(unit, slices);
         // +12  store made[token] = cast_e4m3(x[token], 128)
         ep::cast_slice<float>(team, &args.made[ep::i64{token} * Cfg::kHidden],
             &args.made_scale[token * args.made_scale_stride], args.made_scale_block_stride,
-            &args.x[token * args.x_stride],
-            ep::slice_begin<Cfg::Rows::kSlices>(slice, Cfg::kHidden),
-            ep::slice_begin<Cfg::Rows::kSlices>(slice + 1, Cfg::kHidden));
+            &args.x[token * args.x_stride], ep::slice_begin(slice, slices, Cfg::kHidden),
+            ep::slice_begin(slice + 1, slices, Cfg::kHidden));
     }
 }
 

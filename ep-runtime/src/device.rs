@@ -26,6 +26,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "directs",
     "ends",
     "ibgda",
+    "listed",
     "messages",
     "mover",
     "net",

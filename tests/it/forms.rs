@@ -13,6 +13,7 @@ mod low_latency;
 mod meaning;
 mod mended;
 mod network;
+mod packed;
 mod planted;
 mod refused;
 mod rewritten;

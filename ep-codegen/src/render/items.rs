@@ -9,7 +9,7 @@ use crate::plan::{
     Param, ParamKind, RoleUse, block_groups, has_sequences, joined, params, role_use,
 };
 use crate::schedule::library::ep;
-use crate::schedule::{self, COUNTED, Constant, elem_type};
+use crate::schedule::{self, COUNTED, Constant, RANKS, elem_type};
 
 /// C++ name of an offset in the window.
 const U64: &str = "ep::u64";
@@ -110,6 +110,11 @@ impl Renderer<'_> {
             let (routes, cfg) = (self.library(ep::RouteSmem), self.role_cfg(&self.ir.roles[0]));
             members = format!("{routes}<{cfg}> routes;\n{members}");
         }
+        if let Some(listed) = self.listed() {
+            let class = self.library(ep::ListedSmem);
+            let (values, sources) = (self.text(listed.copied.values), self.constant(RANKS));
+            members = format!("{class}<{values}, {sources}> listed;\n{members}");
+        }
         if self.has_sums() {
             let (counters, cfg) = (self.library(ep::CounterSmem), self.constant(COUNTED));
             members = format!("{counters}<{cfg}> counters;\n{members}");
@@ -183,6 +188,9 @@ impl Renderer<'_> {
         let (mut own, clears) = self.zeroes(phase, !last.is_empty());
         let is_whole = !self.ir.roles.iter().any(|role| self.ways.is_composed(&role.name));
         if let Some(entered) = is_whole.then(|| schedule::entered(self.ir)).flatten() {
+            if entered.uses_me {
+                own.push("const int me = args.group.rank;".to_string());
+            }
             own.push(self.steps_text(&entered.steps));
         }
         let prepare = if own.is_empty() {

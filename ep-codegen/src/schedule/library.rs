@@ -46,6 +46,7 @@ pub mod ep {
             direct_ready, DirectProducer, DirectUnits, for_direct_messages as "ep::for_messages",
         }
         directs { DirectIn, DirectOut }
+        listed { count_listed, for_listed, for_listed_counts, ListedSmem }
         messages { DirectMessages, fill, RingMessage }
         mover { at_lane_of, at_leader, Mover, MoverSmem, settle, tell }
         net_rings { NetRings }
@@ -56,7 +57,7 @@ pub mod ep {
         }
         parts { Parts }
         places {
-            copy_beside, for_fanout, PlaceCounters, places_of, require_room, row_at,
+            copy_beside, copy_slice, for_fanout, PlaceCounters, places_of, require_room, row_at,
         }
         pull { ClaimedTurns, pull_offer, pull_wait_released, PullConsumer }
         reduce { Gather, GatherRun, GatherSmem, Turns, turns_of }
@@ -82,8 +83,8 @@ pub mod ep {
         way_back { back_begin, BackIn, BackOut }
         words { await_word, raise_word }
         wide {
-            cast_row, cast_slice, for_parts, for_some_rows, get_wide, kWide, row_if, set_wide,
-            slice_begin, Wide,
+            cast_row, cast_slice, for_parts, for_some_rows, get_wide, kWide, row_if, row_of_slice, set_wide,
+            slice_begin, slice_of_row, slices_of, Wide,
         }
     }
 }

@@ -10,6 +10,7 @@ mod claims;
 mod copies;
 mod fanout;
 mod forms;
+mod listed;
 mod local_rows;
 mod one_launch;
 mod sending;
@@ -25,6 +26,7 @@ mod wide;
 mod width;
 
 pub use fanout::{Fanout, Reached};
+pub(crate) use listed::{Copied, Listed, name_of};
 pub(crate) use one_launch::OneLaunch;
 pub(crate) use one_launch::{Counted, counted_field};
 pub(crate) use sending::is_position;
@@ -124,6 +126,9 @@ pub fn check(ir: &Pipeline, role: &Role) -> Result<(), Unfit> {
     }
     if way_back::is_candidate(ir) {
         return forms.way_back().map(drop);
+    }
+    if listed::is_candidate(ir) {
+        return forms.listed().map(drop);
     }
     let ends = |channel: &&Channel| channel.to == role.name || channel.from.contains(&role.name);
     for channel in ir.channels.iter().filter(ends) {

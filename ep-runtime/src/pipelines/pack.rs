@@ -17,7 +17,7 @@ pipeline! {
         input x: bf16[tokens, hidden];
         output made: payload[tokens, hidden];
 
-        role Rows on all blocks, one block a token {
+        role Rows on all blocks, 16 warps, one block a token {
             for token in tokens {
                 store made[token] = cast_e4m3(x[token], 128);
             }
@@ -41,6 +41,7 @@ pipeline! {
             Fp8Packed { x: e4m3, scale: ue8m0 block 128 },
         }
         size received = rank_prefix[ranks, me];
+        tune { move_warps: 16 in [4, 8, 12, 16] }
         uses handle DecodeDispatch { rank_prefix: i32[ranks + 1, ranks], recv_src: i32[max_rows] };
         input
             x: payload[received, hidden],
@@ -56,20 +57,19 @@ pipeline! {
             packed_row: i32[received, topk],
             packed_weight: f32[local_experts * max_rows];
 
-        role Move on all blocks, 16 warps, one block a token {
+        role Move on all blocks, move_warps warps, one block a token {
             for row in 0..received {
                 for choice in topk {
                     let expert = recv_topk_idx[row, choice];
-                    let src = recv_src[row];
+                    let there = (expert >= 0) as i32;
+                    let place = sum(earlier in 0..row: listed(recv_topk_idx[earlier], expert) as i32) * there;
                     // Entries of a token that name one expert share a row of it, which the first of them has.
-                    let again = sum(earlier in 0..choice: (recv_topk_idx[row, earlier] == expert) as i32);
+                    let again = sum(earlier in topk:
+                        (earlier < choice && recv_topk_idx[row, earlier] == expert) as i32);
                     let has = (expert >= 0 && again == 0) as i32;
-                    // Nobody counts for the others.
-                    let before = row * has;
-                    let place = sum(earlier in 0..before: listed(recv_topk_idx[earlier], expert) as i32);
                     record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1;
-                    for once in 0..has {
-                        record src_info[expert, place] = src;
+                    for once in 0..1 where expert >= 0 && again == 0 {
+                        record src_info[expert, place] = recv_src[row];
                         record packed_weight[expert * max_rows + place] = sum(entry in topk:
                             recv_topk_weights[row, entry] * (recv_topk_idx[row, entry] == expert) as f32);
                         store packed_x[expert, place] = x[row];
@@ -79,7 +79,8 @@ pipeline! {
         }
         role Count on all blocks, 4 warps, warps shared by (local_expert, source) {
             let first = sum(row in 0..rank_prefix[source, me]: listed(recv_topk_idx[row], local_expert) as i32);
-            let count = sum(row in rank_prefix[source, me]..rank_prefix[source + 1, me]: listed(recv_topk_idx[row], local_expert) as i32);
+            let count = sum(row in rank_prefix[source, me]..rank_prefix[source + 1, me]:
+                listed(recv_topk_idx[row], local_expert) as i32);
             record range_first[local_expert, source] = first;
             record range_count[local_expert, source] = count;
             add statistics[local_expert] = count;

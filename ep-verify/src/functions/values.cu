@@ -377,14 +377,14 @@ __device__ __forceinline__ void rows(Out& out) {
 template <int kSlices>
 __device__ __forceinline__ void slices_of(Out& out) {
     for (int count = 0; count <= 4352; count += count < 512 ? 1 : 128) {
-        for (int slice = 0; slice <= kSlices; ++slice) out.put(ep::slice_begin<kSlices>(slice, count));
+        for (int slice = 0; slice <= kSlices; ++slice) out.put(ep::slice_begin(slice, kSlices, count));
     }
 }
 
 __device__ __forceinline__ void slices(Out& out) {
     slices_of<1>(out);
     slices_of<8>(out);
-    slices_of<3>(out);
+    slices_of<2>(out);
 }
 
 }  // namespace values

@@ -141,12 +141,35 @@ __device__ __forceinline__ void for_parts(const Parts& parts, int i, int count, 
     for_some_rows<T, kParts>(row, i, count, each);
 }
 
-/// Where one of `kSlices` slices of a row of `count` values begins, each of whole turns of a warp.
-template <int kSlices>
-__device__ __forceinline__ int slice_begin(int slice, int count) {
+/// How many slices each of so many rows is cut into, as far as there are warps for them: a power of two, which divides
+/// without a division.
+template <int kMost>
+__device__ __forceinline__ int slices_of(const Team& team, i64 rows) {
+    if (rows <= 0 || rows >= team.count()) return 1;
+    int slices = 1;
+#pragma unroll 1
+    while (2 * slices <= kMost && 2 * slices * rows <= team.count()) slices *= 2;
+    return slices;
+}
+
+/// The row of a slice, where each has so many.
+template <class Unit>
+__device__ __forceinline__ Unit row_of_slice(Unit unit, int slices) {
+    return unit >> (__ffs(slices) - 1);
+}
+
+/// The number of a slice among those of its row.
+template <class Unit>
+__device__ __forceinline__ int slice_of_row(Unit unit, int slices) {
+    return static_cast<int>(unit & (slices - 1));
+}
+
+/// Where one of the slices of a row of `count` values begins, each of whole turns of a warp.
+__device__ __forceinline__ int slice_begin(int slice, int slices, int count) {
     constexpr int kTurn = kLanes * kWide;
-    const int each = (count + kSlices * kTurn - 1) / (kSlices * kTurn) * kTurn;
-    return slice * each < count ? slice * each : count;
+    const int turns = (count + kTurn - 1) / kTurn;
+    const int begin = slice * row_of_slice(turns + slices - 1, slices) * kTurn;
+    return begin < count ? begin : count;
 }
 
 /// What the codes of a block are divided by, as its scale says it.
@@ -156,51 +179,65 @@ __device__ __forceinline__ float kept_scale(float exact, ue8m0& kept) {
     return to_float(kept);
 }
 
-/// Eight values by one, each as a division rounds it: the remainder of a first quotient mends it, for a fifth of
-/// what divisions take. No remainder of a quotient that is not cast to zero is too small for a float.
+/// Eight values by one of at most 1e37, or infinite, each as a division rounds it: the remainder of a first quotient
+/// mends it, for a fifth of what divisions take. No remainder of a quotient that is not cast to zero is too small for
+/// a float.
 __device__ __forceinline__ Wide<float> quotients(const Wide<float>& all, float by) {
-    if (by > 1e37f) return all / Wide<float>(by);
     const float inverse = 1.0f / by;
     return wide_of<float>([&](int k) {
         const float first = all.values[k] * inverse;
-        return fused(fused(-first, by, all.values[k]), inverse, first);
+        // By infinity there is none.
+        return by > 1e37f ? first : fused(fused(-first, by, all.values[k]), inverse, first);
     });
 }
 
-/// Casts a slice of a row of bf16 to e4m3, with a scale for each 128 of them, so far `apart` in memory; warp. Sixteen
-/// lanes have a block, with which a slice begins.
+/// Casts eight values of a lane, `i` and following of a row that ends at `end`, whose block sixteen lanes have; warp.
+template <class Scale>
+__device__ __forceinline__ void cast_turn(const Wide<bf16>& row, void* to, void* scales, i64 apart, int i, int end) {
+    constexpr int kBlock = 128;
+    const Wide<float> values = to_float(row);
+    float peak = 0.0f;
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) peak = greater_magnitude(peak, values.values[k]);
+#pragma unroll
+    for (int step = kBlock / kWide / 2; step > 0; step /= 2) {
+        const u32 other = __shfl_xor_sync(kAllLanes, bits_of(peak), step);
+        peak = greater_magnitude(peak, float_of(other));
+    }
+    if (i >= end) return;
+    Scale kept;
+    const float scale = kept_scale(scale_e4m3(peak), kept);
+    set_wide<e4m3>(to, i, end, to_e4m3(quotients(values, scale)));
+    if (i % kBlock == 0) static_cast<Scale*>(scales)[i / kBlock * apart] = kept;
+}
+
+/// Casts a slice of a row of bf16 to e4m3, with a scale for each 128 of them, so far `apart` in memory; warp. It begins
+/// with a block.
 template <class Scale>
 __device__ __forceinline__ void cast_slice(const Team& team, void* to, void* scales, i64 apart,
                                            const void* from, int begin, int end) {
-    constexpr int kBlock = 128, kOfBlock = kBlock / kWide, kTurn = kLanes * kWide, kBatch = 8;
+    constexpr int kTurn = kLanes * kWide, kBatch = 4;
+    const bf16* row = static_cast<const bf16*>(from);
+    const int lane = team.lane * kWide;
+    int base = begin;
+    // Several loads are under way at once where none has to look at what is left of the row.
 #pragma unroll 1
-    for (int base = begin; base < end; base += kBatch * kTurn) {
-        const int first = base + team.lane * kWide;
-        Wide<bf16> rows[kBatch];
+    for (; base < end && end % kWide == 0 && is_whole(row); base += kBatch * kTurn) {
+        Wide<bf16> turns[kBatch];
 #pragma unroll
-        for (int turn = 0; turn < kBatch; ++turn) {
-            if (base + turn * kTurn >= end) break;
-            rows[turn] = get_wide<bf16>(from, first + turn * kTurn, end);
+        for (int k = 0; k < kBatch; ++k) {
+            const int i = base + k * kTurn + lane;
+            turns[k] = i < end ? *reinterpret_cast<const Wide<bf16>*>(row + i) : Wide<bf16>{};
         }
 #pragma unroll
-        for (int turn = 0; turn < kBatch; ++turn) {
-            if (base + turn * kTurn >= end) break;
-            const int i = first + turn * kTurn;
-            const Wide<float> values = to_float(rows[turn]);
-            float peak = 0.0f;
-#pragma unroll
-            for (int k = 0; k < kWide; ++k) peak = greater_magnitude(peak, values.values[k]);
-#pragma unroll
-            for (int step = kOfBlock / 2; step > 0; step /= 2) {
-                const u32 other = __shfl_xor_sync(kAllLanes, bits_of(peak), step);
-                peak = greater_magnitude(peak, float_of(other));
-            }
-            if (i >= end) continue;
-            Scale kept;
-            const float scale = kept_scale(scale_e4m3(peak), kept);
-            set_wide<e4m3>(to, i, end, to_e4m3(quotients(values, scale)));
-            if (i % kBlock == 0) static_cast<Scale*>(scales)[i / kBlock * apart] = kept;
+        for (int k = 0; k < kBatch; ++k) {
+            if (base + k * kTurn >= end) break;
+            cast_turn<Scale>(turns[k], to, scales, apart, base + k * kTurn + lane, end);
         }
+    }
+#pragma unroll 1
+    for (; base < end; base += kTurn) {
+        cast_turn<Scale>(get_wide<bf16>(from, base + lane, end), to, scales, apart, base + lane, end);
     }
 }
 

@@ -49,8 +49,8 @@ fn work_on_a_row_is_shared() {
     let holds = [
         "ep::rows_with<Cfg::kTopk>(",
         "unit / Cfg::kTopk",
-        "unit / Cfg::Add::kSlices",
-        "unit / Cfg::Scale::kSlices",
+        "ep::slices_of<Cfg::Add::kSlices>",
+        "ep::slices_of<Cfg::Scale::kSlices>",
         "ep::for_some_rows<float, Cfg::kTopk>",
         "ep::for_some_rows<float, Cfg::kExperts>",
         "ep::cast_slice<float>",

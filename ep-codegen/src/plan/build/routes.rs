@@ -1,4 +1,5 @@
-//! What a dispatch in one launch needs besides its rows: where all tokens go, and words for each row.
+//! What a dispatch in one launch needs besides its rows: where all tokens go, and words for each row. And what blocks
+//! count of rows that list values.
 
 use super::Planner;
 use crate::ir::parts::align;
@@ -7,7 +8,7 @@ use crate::ir::{Channel, Role};
 use crate::plan::error::PlanError;
 use crate::plan::eval;
 use crate::plan::roles::role_use;
-use crate::schedule::rules::OneLaunch;
+use crate::schedule::rules::{Listed, OneLaunch};
 
 impl Planner<'_> {
     /// What ranks send in one launch has room wherever it goes.
@@ -55,6 +56,17 @@ impl Planner<'_> {
         let found = OneLaunch::of(self.ir);
         let layout = found.and_then(|one| self.layout(one.slots));
         layout.map_or(0, |layout| layout.meta_bytes / 8)
+    }
+
+    /// `sizeof(ep::ListedSmem<values, sources>)`.
+    pub(super) fn listed_bytes(&self) -> i64 {
+        let counts = |role: &Role| role_use(self.ir, &self.ways, role).listed;
+        let Some(listed) = Listed::of(self.ir).filter(|_| self.ir.roles.iter().any(counts)) else {
+            return 0;
+        };
+        let (values, begins) =
+            (eval(listed.copied.values, self.numbers).unwrap_or(1), self.ranks() + 1);
+        4 * (begins + values + begins * values)
     }
 
     /// `sizeof(ep::RouteSmem<Role>)`.

@@ -114,7 +114,10 @@ impl Planner<'_> {
         let rows = uses.filter(|(used, _)| used.mover || used.gather);
         let rows = rows.map(|(_, cut)| if cut.tma { 128 } else { 16 }).max();
         let words = if sequences > 0 { 8 } else { 4 };
-        align(sequences + counters + self.route_bytes(), rows.unwrap_or(words))
+        align(
+            sequences + counters + self.route_bytes() + self.listed_bytes(),
+            rows.unwrap_or(words),
+        )
     }
 
     pub(super) fn shared_bytes(&self, warps: &[RoleWarps]) -> i64 {

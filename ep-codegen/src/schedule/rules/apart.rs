@@ -27,15 +27,15 @@ pub(in crate::schedule) fn rewrite(
     }
     let mut slices = false;
     let one = |step: Step| {
-        let Step::Loop(repeat) = &step else { return step };
+        let Step::Loop(repeat) = &step else { return vec![step] };
         if let Some(messages) = messages(role, repeat) {
-            return Step::Loop(messages);
+            return vec![Step::Loop(messages)];
         }
-        let Some(sliced) = sliced(role, repeat) else { return step };
+        let Some(sliced) = sliced(role, repeat) else { return vec![step] };
         slices = true;
-        Step::Loop(sliced)
+        sliced.into()
     };
-    let steps = steps.into_iter().map(one).collect();
+    let steps = steps.into_iter().flat_map(one).collect();
     (steps, slices)
 }
 
@@ -53,16 +53,28 @@ fn divided(
         return None;
     }
     let unit = role.names.fresh("unit");
-    let named = |op, name: &str| {
-        let value = arithmetic(op, Term::index(&unit), parts.clone()).converted(&Elem::I32);
-        Step::Let { name: name.to_string(), value }
-    };
-    let names = vec![named(BinaryOp::Div, &tokens.binder), named(BinaryOp::Rem, part)];
-    Some((unit, names, all))
+    let names = taken_apart(&Term::index(&unit), parts, [&tokens.binder, part], &Elem::I32);
+    Some((unit, names.into(), all))
 }
 
-/// A gather whose turns are slices of a token's row.
-fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Loop> {
+/// The steps that name the row of a unit and its part of it, where each row has so many.
+pub(super) fn taken_apart(unit: &Term, parts: &Term, names: [&str; 2], elem: &Elem) -> [Step; 2] {
+    let all = vec![unit.clone(), parts.clone()];
+    let [row, part] = match parts.node {
+        Node::Constant(_) => [BinaryOp::Div, BinaryOp::Rem]
+            .map(|op| arithmetic(op, unit.clone(), parts.clone()).converted(elem)),
+        // A power of two.
+        _ => [
+            Term::call(ep::row_of_slice, all.clone(), unit.elem.clone()).converted(elem),
+            Term::call(ep::slice_of_row, all, Elem::I32),
+        ],
+    };
+    let [own, other] = names.map(str::to_string);
+    [Step::Let { name: own, value: row }, Step::Let { name: other, value: part }]
+}
+
+/// A gather whose turns are slices of a token's row, and ahead of it how many there are.
+fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<[Step; 2]> {
     let (Step::If { condition, body }, before) = tokens.body.split_last()? else { return None };
     let (Step::Do(close), rows) = body.split_last()? else { return None };
     let is_method = |term: &Term, name: &str| matches!(&term.node, Node::Call(function, _) if function.is_method(name));
@@ -78,10 +90,9 @@ fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Loop> {
     {
         return None;
     }
-    let slices = Constant::of_role(role.role).at("kSlices");
-    let count = Term { range: Some((1, MOST_SLICES)), ..Term::constant(slices.clone()) };
+    let (slices, ahead) = slices_of(role, &tokens.to);
     let slice = role.names.fresh("slice");
-    let (binder, mut steps, to) = divided(role, tokens, &slice, &count)?;
+    let (binder, mut steps, to) = divided(role, tokens, &slice, &slices)?;
     let cut = |step: &Step| match step {
         Step::Loop(row) => Step::Loop(sliced_row(row, &slice, &slices)),
         step => step.clone(),
@@ -90,20 +101,29 @@ fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Loop> {
     body.push(Step::Do(close.clone()));
     steps.extend(before.iter().cloned());
     steps.push(Step::If { condition: condition.clone(), body });
-    Some(Loop { binder, to, body: steps, ..tokens.clone() })
+    Some([ahead, Step::Loop(Loop { binder, to, body: steps, ..tokens.clone() })])
+}
+
+/// How many slices each of so many rows is cut into, and the step that finds out: as many as there are warps for.
+pub(super) fn slices_of(role: &mut RoleLowering<'_>, rows: &Term) -> (Term, Step) {
+    let most = Constant::of_role(role.role).at("kSlices");
+    let args = vec![Term::name("team", Elem::I32), rows.clone()];
+    let value = Term::call(ep::slices_of.of(most), args, Elem::I32);
+    let name = role.names.fresh("slices");
+    (Term::small(&name, 1, MOST_SLICES), Step::Let { name, value })
 }
 
 /// A loop over a row that keeps to one of its slices.
-pub(super) fn sliced_row(row: &Loop, slice: &str, slices: &Constant) -> Loop {
+pub(super) fn sliced_row(row: &Loop, slice: &str, slices: &Term) -> Loop {
     let end = |behind| slice_end(slice, slices, behind, &row.to);
     Loop { from: end(0), to: end(1), ..row.clone() }
 }
 
 /// Where the slice so many behind one of a row of some width begins.
-pub(super) fn slice_end(slice: &str, slices: &Constant, behind: i64, width: &Term) -> Term {
+pub(super) fn slice_end(slice: &str, slices: &Term, behind: i64, width: &Term) -> Term {
     let number = Term::small(slice, 0, MOST_SLICES).plus(Term::int(behind));
-    let function = ep::slice_begin.of(slices.clone());
-    let end = Term::call(function, vec![number, width.clone()], Elem::I32);
+    let args = vec![number, slices.clone(), width.clone()];
+    let end = Term::call(ep::slice_begin, args, Elem::I32);
     Term { range: Some((0, i64::from(i32::MAX))), ..end }
 }
 

@@ -3,13 +3,13 @@
 //!
 //! What it gains: few rows keep many warps busy.
 
-use super::apart::{MOST_SLICES, slice_end, sliced_row};
-use crate::ir::{BinaryOp, Elem};
+use super::apart::{slice_end, sliced_row, slices_of, taken_apart};
+use crate::ir::Elem;
 use crate::schedule::RoleLowering;
 use crate::schedule::library::ep;
 use crate::schedule::step::{Loop, Step, Takers};
-use crate::schedule::symbol::{Constant, Root};
-use crate::schedule::term::{Node, Term, arithmetic};
+use crate::schedule::symbol::Root;
+use crate::schedule::term::{Node, Term};
 
 /// What is done for a row, in parts.
 struct Parts {
@@ -18,8 +18,8 @@ struct Parts {
     /// How many there are.
     count: Term,
     body: Vec<Step>,
-    /// Whether they are slices of the row.
-    are_slices: bool,
+    /// Where they are slices of the row: what finds out how many.
+    slices: Option<Step>,
 }
 
 /// The steps in which a turn of a loop over rows is one of their parts; whether there are slices.
@@ -33,19 +33,21 @@ pub(in crate::schedule) fn rewrite(
     }
     let mut slices = false;
     let one = |step: Step| {
-        let Step::Loop(rows) = &step else { return step };
+        let Step::Loop(rows) = &step else { return vec![step] };
         let is_dealt = matches!(rows.turns, Takers::Warps | Takers::Spread) && rows.from.is(0);
-        let parts = is_dealt.then(|| Parts::of(role, &rows.body)).flatten();
-        let Some(parts) = parts else { return step };
-        slices |= parts.are_slices;
-        Step::Loop(parts.dealt(role, rows))
+        let parts = is_dealt.then(|| Parts::of(role, rows)).flatten();
+        let Some(mut parts) = parts else { return vec![step] };
+        let ahead = parts.slices.take();
+        slices |= ahead.is_some();
+        ahead.into_iter().chain([Step::Loop(parts.dealt(role, rows))]).collect()
     };
-    let steps = steps.into_iter().map(one).collect();
+    let steps = steps.into_iter().flat_map(one).collect();
     (steps, slices)
 }
 
 impl Parts {
-    fn of(role: &mut RoleLowering<'_>, body: &[Step]) -> Option<Parts> {
+    fn of(role: &mut RoleLowering<'_>, rows: &Loop) -> Option<Parts> {
+        let body = rows.body.as_slice();
         let is_name =
             |step: &Step| matches!(step, Step::Says(_) | Step::Remark(_) | Step::Let { .. });
         let first = body.iter().position(|step| !is_name(step))?;
@@ -55,16 +57,16 @@ impl Parts {
                 part: inner.binder.clone(),
                 count: inner.to.clone(),
                 body: inner.body.clone(),
-                are_slices: false,
+                slices: None,
             },
-            _ => Parts::slices(role, rest)?,
+            _ => Parts::slices(role, (&rows.to, rest))?,
         };
         parts.body = [names, &parts.body].concat();
         Some(parts)
     }
 
     /// Slices of rows that lanes compute by eight neighbours each.
-    fn slices(role: &mut RoleLowering<'_>, rest: &[Step]) -> Option<Parts> {
+    fn slices(role: &mut RoleLowering<'_>, (rows, rest): (&Term, &[Step])) -> Option<Parts> {
         let is_row = |step: &Step| match step {
             Step::Says(_) => true,
             Step::Loop(row) => {
@@ -76,7 +78,7 @@ impl Parts {
         if !rest.iter().all(is_row) {
             return None;
         }
-        let slices = Constant::of_role(role.role).at("kSlices");
+        let (slices, ahead) = slices_of(role, rows);
         let part = role.names.fresh("slice");
         let cut = |step: &Step| match step {
             Step::Loop(row) => Step::Loop(sliced_row(row, &part, &slices)),
@@ -84,18 +86,14 @@ impl Parts {
             step => step.clone(),
         };
         let body = rest.iter().map(cut).collect();
-        let count = Term { range: Some((1, MOST_SLICES)), ..Term::constant(slices.clone()) };
-        Some(Parts { part, count, body, are_slices: true })
+        Some(Parts { part, count: slices, body, slices: Some(ahead) })
     }
 
     /// A loop over all parts of all rows.
     fn dealt(self, role: &mut RoleLowering<'_>, rows: &Loop) -> Loop {
         let unit = role.names.fresh("unit");
-        let number = |op, name: &str| {
-            let value = arithmetic(op, Term::name(&unit, Elem::I64), self.count.clone());
-            Step::Let { name: name.to_string(), value: value.converted(&rows.elem) }
-        };
-        let names = [number(BinaryOp::Div, &rows.binder), number(BinaryOp::Rem, &self.part)];
+        let own = Term::name(&unit, Elem::I64);
+        let names = taken_apart(&own, &self.count, [&rows.binder, &self.part], &rows.elem);
         Loop {
             elem: Elem::I64,
             to: rows.to.clone().wide().times(self.count.clone()),
@@ -143,7 +141,7 @@ fn is_cast(term: &Term) -> bool {
 }
 
 /// The cast of one of the row's slices.
-fn sliced_cast(cast: &Term, slice: &str, slices: &Constant) -> Term {
+fn sliced_cast(cast: &Term, slice: &str, slices: &Term) -> Term {
     let mut sliced = cast.clone();
     if let Node::Call(function, args) = &mut sliced.node
         && let Some(width) = args.pop()
