@@ -203,6 +203,22 @@ fn rows_come_back_to_the_choices_of_their_tokens() {
 
 /// Sums that the library does not make where they are sent: of lists longer than a warp, of other rows, or without a
 /// factor.
+/// Nobody waits for slots that a rank which takes no part would fill.
+#[test]
+fn choices_at_a_rank_that_is_left_out_count_for_nothing() {
+    let combine = SpreadCombine::ir();
+    let pipelines = [DecodeDispatch::ir(), Pack::ir(), combine.clone()];
+    let numbers = [("ranks", 3), ("max_tokens", 4), ("hidden", 64), ("experts", 7), ("topk", 4)];
+    let left_out = |mut drawn: Drawn| {
+        drawn.ranks[1].alive = drawn.ir.name != combine.name;
+        drawn
+    };
+    for seed in by_commit::some(0..6, 2) {
+        let held = held_by(&pipelines, &numbers, seed, &left_out, &|form| form);
+        held.unwrap_or_else(|words| panic!("seed {seed}: {words}"));
+    }
+}
+
 #[test]
 fn other_sums_are_composed() {
     let made = "sum(at in list[row]: w[at] * x[at] as f32) as bf16";

@@ -334,6 +334,12 @@ impl<'a> RoleLowering<'a> {
             };
             indices.push(own);
         }
+        // Where neither the slot says who fills it nor anybody that it stays empty, the rank has to take part.
+        if let Some(peer) = peer.filter(|_| source.is_none() && closings(self.ir, channel) == 0) {
+            let rank = self.index_of_part(scope, peer, out)?.wide();
+            let args = vec![Term::name("args.group", Elem::I64), rank];
+            out.push(Step::SkipUnless(Term::call(ep::is_alive, args, Elem::Bool)));
+        }
         self.key(channel, indices, out)
     }
 
