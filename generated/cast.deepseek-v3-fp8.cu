@@ -38,10 +38,10 @@ struct Args {
 /// role Rows on all blocks, 16 warps, one block a token
 __device__ __forceinline__ void rows(const Args& args, ep::Team& team) {
     // +11  for token in tokens
-    const int slices =
-        ep::slices_of<Cfg::Rows::kSlices>(team, ep::rows_of(args.tokens, args.tokens_from));
-    const ep::i64 unit_end = ep::i64{ep::rows_of(args.tokens, args.tokens_from)} * slices;
-    for (ep::i64 unit = team.spread(); unit < unit_end && !team.stopped; unit += team.count()) {
+    const int rows = ep::rows_of(args.tokens, args.tokens_from);
+    const int slices = ep::slices_of<Cfg::Rows::kSlices>(team, rows);
+    for (ep::i64 unit = team.spread(); unit < ep::i64{rows} * slices && !team.stopped;
+        unit += team.count()) {
         const int token = static_cast<ep::i32>(ep::row_of_slice(unit, slices));
         const int slice = ep::slice_of_row(unit, slices);
         // +12  store made[token] = cast_e4m3(x[token], 128)

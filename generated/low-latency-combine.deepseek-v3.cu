@@ -186,12 +186,11 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
         Cfg::kTopk> back_parts(team, back);
     ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>,
         ep::SlotTimes<Cfg::Back>>, Cfg::kTopk>> parts(team, back_parts);
-    const int slices =
-        ep::slices_of<Cfg::Reduce::kSlices>(team, ep::rows_of(args.tokens, args.tokens_from));
-    ep::Units<Cfg::Reduce, 0> units(team, ep::rows_of(args.tokens, args.tokens_from) * slices);
+    ep::Units<Cfg::Reduce, 0> units(team,
+        ep::rows_of(args.tokens, args.tokens_from) * Cfg::Reduce::kSlices);
     for (int unit; (unit = units.take()) >= 0;) {
-        const int token = ep::row_of_slice(unit, slices);
-        const int slice = ep::slice_of_row(unit, slices);
+        const int token = unit / Cfg::Reduce::kSlices;
+        const int slice = unit % Cfg::Reduce::kSlices;
         parts.clear();
         for (int choice = team.lane; choice < Cfg::kTopk; choice += ep::kLanes) {
             const int at = ep::owner<Cfg::kRanks>(
@@ -207,8 +206,8 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
         }
         if (parts.open()) {
             // +64  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
-            for (int base = ep::slice_begin(slice, slices, Cfg::kHidden);
-                base < ep::slice_begin(slice + 1, slices, Cfg::kHidden);
+            for (int base = ep::slice_begin(slice, Cfg::Reduce::kSlices, Cfg::kHidden);
+                base < ep::slice_begin(slice + 1, Cfg::Reduce::kSlices, Cfg::kHidden);
                 base += ep::kLanes * ep::kWide) {
                 const int i = base + team.lane * ep::kWide;
                 ep::Wide<float> sum(0.0f);

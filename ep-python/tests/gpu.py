@@ -1,17 +1,18 @@
-"""What only GPUs can show, with torch on 2 of them: `python tests/gpu.py [--steps N] [--buffers N] [--only NAME]`.
+"""What only GPUs can show, with torch on 2 of them: `python tests/gpu.py`, with `--help` for how much of it.
 
 Where there is one, both ranks share it, and its times say nothing.
 
 It runs the tests of `torch_calls`, `torch_callers` and `torch_refs` there, and then: rows at full size, graphs whose
 token counts change, streams and events, times of kernels, few tokens by phases, in a graph of many layers and beside
-who makes their rows, a layer that is trained, a rank that dies, buffers that come and go, what calls cost the host and
-take in a row, and 4 ranks on 2 nodes.
+who makes their rows, a server whose batches change, a layer that is trained, a rank that dies, buffers that come and
+go, what calls cost the host and take in a row, and 4 ranks on 2 nodes.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import statistics
 import time
 import unittest
@@ -237,6 +238,63 @@ def few_tokens(rank: int, ranks: int) -> None:
         wanted = (x.float() * factors.sum(1, keepdim=True))[:used]
         for layer in (0, layers - 1):
             assert not used or calc_diff(out[layer][:used], wanted) < 1e-5, (used, layer)
+
+
+def serving(rank: int, ranks: int, seconds: float) -> None:
+    """A server decodes for a while: a graph of several layers for each size of a batch, filled anew at each step."""
+    sizes, layers, hidden, experts = (1, 8, 32, 128), 4, 2048, 64
+    low = epforge.LowLatency(
+        epforge.Group.from_torch(timeout=10), tokens=128, hidden=hidden, topk=TOPK, experts=experts, way="per-rank",
+        weights_ahead=True, payload="bf16",
+    )  # fmt: skip
+    gains = torch.linspace(0.5, 1.5, experts)
+    own = gains.view(ranks, -1)[rank].to(torch.bfloat16).view(-1, 1, 1)
+    batches = {}
+    for size in sizes:
+        ids, weights = torch.full((size, TOPK), -1), torch.zeros(size, TOPK)
+        batches[size] = (torch.zeros(size, hidden, dtype=torch.bfloat16), ids, weights)
+
+    def layer(size: int, x: torch.Tensor) -> torch.Tensor:
+        _, ids, weights = batches[size]
+        packed = low.dispatch(x, ids, weights)
+        return low.combine(packed.x * own, packed).x
+
+    def step(size: int) -> torch.Tensor:
+        x = batches[size][0]
+        for _ in range(layers):
+            x = layer(size, x)
+        return x
+
+    decoded = {}
+    for size in sizes:
+        step(size)
+        torch.cuda.synchronize()
+        dist.barrier()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = step(size)
+        decoded[size] = (graph, out)
+    together, begun, steps, goes_on = random.Random(7), time.monotonic(), 0, torch.ones(1)
+    while goes_on.item():
+        for _ in range(50):
+            size = together.choice(sizes)
+            used = int(torch.randint(0, size + 1, (1,)).item())
+            x, ids, weights = batches[size]
+            x.copy_(torch.randn(size, hidden))
+            ids.copy_(torch.rand(size, experts).topk(TOPK, dim=1).indices)
+            ids[used:] = -1
+            weights.copy_(torch.rand(size, TOPK).softmax(1))
+            graph, out = decoded[size]
+            with low.group.around(torch.cuda.current_stream().cuda_stream or 1):
+                graph.replay()
+            low.group.sync()
+            factor = (weights * gains[ids.clamp(min=0)]).sum(1, keepdim=True) ** layers
+            assert not used or calc_diff(out[:used], (x.float() * factor)[:used]) < 1e-4, (steps, size, used)
+            steps += 1
+        goes_on.fill_(time.monotonic() - begun < seconds)
+        dist.broadcast(goes_on, 0)
+    if rank == 0:
+        print(f"{steps} steps of {layers} layers in {time.monotonic() - begun:.0f} s, all sums right", flush=True)
 
 
 def words(rank: int, ranks: int) -> None:
@@ -500,7 +558,7 @@ def come_and_go(rank: int, ranks: int, buffers: int) -> None:
     assert left[1] >= left[0] - (16 << 20), left
 
 
-def one_after_another(rank: int, ranks: int, steps: int, buffers: int, only: str) -> None:
+def one_after_another(rank: int, ranks: int, steps: int, buffers: int, seconds: float, only: str) -> None:
     """All parts that leave their ranks alive, in the same processes."""
     parts: list[tuple[Any, ...]] = [
         (torch_calls.layer_in_processes,),
@@ -509,6 +567,7 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int, only: str
         (behind_an_event,),
         (kernel_times,),
         (few_tokens,),
+        (serving, seconds),
         (words,),
         (in_a_row,),
         (graph_times,),
@@ -567,10 +626,11 @@ def between_nodes(rank: int, ranks: int, only: str) -> None:
 class Gpus(unittest.TestCase):
     """In processes with a GPU each, if there are enough."""
 
-    ranks, steps, buffers, only = 2, 200, 1000, ""
+    ranks, steps, buffers, seconds, only = 2, 200, 1000, 10.0, ""
 
     def test_calls(self) -> None:
-        ranks_in_processes(self.ranks, "cuda", one_after_another, self.steps, self.buffers, self.only)
+        parts = (self.steps, self.buffers, self.seconds, self.only)
+        ranks_in_processes(self.ranks, "cuda", one_after_another, *parts)
 
     def test_dead_rank(self) -> None:
         ranks_in_processes(self.ranks, "cuda", dead_rank)
@@ -585,7 +645,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=Gpus.steps, help="steps of the training")
     parser.add_argument("--buffers", type=int, default=Gpus.buffers, help="buffers that come and go")
+    parser.add_argument("--seconds", type=float, default=Gpus.seconds, help="how long the server decodes")
     parser.add_argument("--only", default=Gpus.only, help="a part of the name of the parts that run")
     known, rest = parser.parse_known_args()
-    Gpus.steps, Gpus.buffers, Gpus.only = known.steps, known.buffers, known.only
+    Gpus.steps, Gpus.buffers, Gpus.seconds, Gpus.only = known.steps, known.buffers, known.seconds, known.only
     unittest.main(argv=["gpu.py", *rest])

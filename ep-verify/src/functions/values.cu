@@ -384,7 +384,7 @@ __device__ __forceinline__ void slices_of(Out& out) {
 __device__ __forceinline__ void slices(Out& out) {
     slices_of<1>(out);
     slices_of<8>(out);
-    slices_of<2>(out);
+    slices_of<3>(out);
 }
 
 }  // namespace values

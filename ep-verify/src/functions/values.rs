@@ -80,7 +80,7 @@ fn rows() -> Vec<i64> {
 /// Each slice has the same number of whole turns of a warp, which has 256 elements in one.
 fn slices() -> Vec<i64> {
     let mut all = Vec::new();
-    for slices in [1, 8, 2] {
+    for slices in [1, 8, 3] {
         for count in (0..512).chain((512..=4352).step_by(128)) {
             let turns = (0..).find(|turns| turns * 256 * slices >= count).unwrap_or(0);
             all.extend((0..=slices).map(|slice| (slice * turns * 256).min(count)));

@@ -168,7 +168,7 @@ __device__ __forceinline__ int slice_of_row(Unit unit, int slices) {
 __device__ __forceinline__ int slice_begin(int slice, int slices, int count) {
     constexpr int kTurn = kLanes * kWide;
     const int turns = (count + kTurn - 1) / kTurn;
-    const int begin = slice * row_of_slice(turns + slices - 1, slices) * kTurn;
+    const int begin = slice * ((turns + slices - 1) / slices) * kTurn;
     return begin < count ? begin : count;
 }
 

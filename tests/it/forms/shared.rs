@@ -49,7 +49,7 @@ fn work_on_a_row_is_shared() {
     let holds = [
         "ep::rows_with<Cfg::kTopk>(",
         "unit / Cfg::kTopk",
-        "ep::slices_of<Cfg::Add::kSlices>",
+        "unit / Cfg::Add::kSlices",
         "ep::slices_of<Cfg::Scale::kSlices>",
         "ep::for_some_rows<float, Cfg::kTopk>",
         "ep::for_some_rows<float, Cfg::kExperts>",

@@ -27,15 +27,15 @@ pub(in crate::schedule) fn rewrite(
     }
     let mut slices = false;
     let one = |step: Step| {
-        let Step::Loop(repeat) = &step else { return vec![step] };
+        let Step::Loop(repeat) = &step else { return step };
         if let Some(messages) = messages(role, repeat) {
-            return vec![Step::Loop(messages)];
+            return Step::Loop(messages);
         }
-        let Some(sliced) = sliced(role, repeat) else { return vec![step] };
+        let Some(sliced) = sliced(role, repeat) else { return step };
         slices = true;
-        sliced.into()
+        Step::Loop(sliced)
     };
-    let steps = steps.into_iter().flat_map(one).collect();
+    let steps = steps.into_iter().map(one).collect();
     (steps, slices)
 }
 
@@ -73,8 +73,8 @@ pub(super) fn taken_apart(unit: &Term, parts: &Term, names: [&str; 2], elem: &El
     [Step::Let { name: own, value: row }, Step::Let { name: other, value: part }]
 }
 
-/// A gather whose turns are slices of a token's row, and ahead of it how many there are.
-fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<[Step; 2]> {
+/// A gather whose turns are slices of a token's row.
+fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Loop> {
     let (Step::If { condition, body }, before) = tokens.body.split_last()? else { return None };
     let (Step::Do(close), rows) = body.split_last()? else { return None };
     let is_method = |term: &Term, name: &str| matches!(&term.node, Node::Call(function, _) if function.is_method(name));
@@ -90,7 +90,7 @@ fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<[Step; 2]> {
     {
         return None;
     }
-    let (slices, ahead) = slices_of(role, &tokens.to);
+    let slices = most_slices(role);
     let slice = role.names.fresh("slice");
     let (binder, mut steps, to) = divided(role, tokens, &slice, &slices)?;
     let cut = |step: &Step| match step {
@@ -101,16 +101,13 @@ fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<[Step; 2]> {
     body.push(Step::Do(close.clone()));
     steps.extend(before.iter().cloned());
     steps.push(Step::If { condition: condition.clone(), body });
-    Some([ahead, Step::Loop(Loop { binder, to, body: steps, ..tokens.clone() })])
+    Some(Loop { binder, to, body: steps, ..tokens.clone() })
 }
 
-/// How many slices each of so many rows is cut into, and the step that finds out: as many as there are warps for.
-pub(super) fn slices_of(role: &mut RoleLowering<'_>, rows: &Term) -> (Term, Step) {
+/// The most slices of a row.
+pub(super) fn most_slices(role: &RoleLowering<'_>) -> Term {
     let most = Constant::of_role(role.role).at("kSlices");
-    let args = vec![Term::name("team", Elem::I32), rows.clone()];
-    let value = Term::call(ep::slices_of.of(most), args, Elem::I32);
-    let name = role.names.fresh("slices");
-    (Term::small(&name, 1, MOST_SLICES), Step::Let { name, value })
+    Term { range: Some((1, MOST_SLICES)), ..Term::constant(most) }
 }
 
 /// A loop over a row that keeps to one of its slices.

@@ -3,12 +3,12 @@
 //!
 //! What it gains: few rows keep many warps busy.
 
-use super::apart::{slice_end, sliced_row, slices_of, taken_apart};
+use super::apart::{MOST_SLICES, most_slices, slice_end, sliced_row, taken_apart};
 use crate::ir::Elem;
 use crate::schedule::RoleLowering;
 use crate::schedule::library::ep;
 use crate::schedule::step::{Loop, Step, Takers};
-use crate::schedule::symbol::Root;
+use crate::schedule::symbol::{Constant, Root};
 use crate::schedule::term::{Node, Term};
 
 /// What is done for a row, in parts.
@@ -18,8 +18,10 @@ struct Parts {
     /// How many there are.
     count: Term,
     body: Vec<Step>,
-    /// Where they are slices of the row: what finds out how many.
-    slices: Option<Step>,
+    /// Whether they are slices of the row.
+    are_slices: bool,
+    /// How many rows there are, and what finds out that and how many parts they have, where a call decides.
+    rows: Option<(Term, [Step; 2])>,
 }
 
 /// The steps in which a turn of a loop over rows is one of their parts; whether there are slices.
@@ -37,9 +39,10 @@ pub(in crate::schedule) fn rewrite(
         let is_dealt = matches!(rows.turns, Takers::Warps | Takers::Spread) && rows.from.is(0);
         let parts = is_dealt.then(|| Parts::of(role, rows)).flatten();
         let Some(mut parts) = parts else { return vec![step] };
-        let ahead = parts.slices.take();
-        slices |= ahead.is_some();
-        ahead.into_iter().chain([Step::Loop(parts.dealt(role, rows))]).collect()
+        slices |= parts.are_slices;
+        let (count, ahead) = parts.rows.take().unzip();
+        let dealt = Step::Loop(parts.dealt(role, rows, count.unwrap_or(rows.to.clone())));
+        ahead.into_iter().flatten().chain([dealt]).collect()
     };
     let steps = steps.into_iter().flat_map(one).collect();
     (steps, slices)
@@ -57,7 +60,8 @@ impl Parts {
                 part: inner.binder.clone(),
                 count: inner.to.clone(),
                 body: inner.body.clone(),
-                slices: None,
+                are_slices: false,
+                rows: None,
             },
             _ => Parts::slices(role, (&rows.to, rest))?,
         };
@@ -78,7 +82,12 @@ impl Parts {
         if !rest.iter().all(is_row) {
             return None;
         }
-        let (slices, ahead) = slices_of(role, rows);
+        // A cast has several loads under way in a slice, and needs no more of them than there are warps.
+        let casts = |step: &Step| matches!(step, Step::Says(_) | Step::Do(_));
+        let (slices, rows) = match rest.iter().all(casts) {
+            true => slices_of(role, rows),
+            false => (most_slices(role), None),
+        };
         let part = role.names.fresh("slice");
         let cut = |step: &Step| match step {
             Step::Loop(row) => Step::Loop(sliced_row(row, &part, &slices)),
@@ -86,17 +95,17 @@ impl Parts {
             step => step.clone(),
         };
         let body = rest.iter().map(cut).collect();
-        Some(Parts { part, count: slices, body, slices: Some(ahead) })
+        Some(Parts { part, count: slices, body, are_slices: true, rows })
     }
 
     /// A loop over all parts of all rows.
-    fn dealt(self, role: &mut RoleLowering<'_>, rows: &Loop) -> Loop {
+    fn dealt(self, role: &mut RoleLowering<'_>, rows: &Loop, count: Term) -> Loop {
         let unit = role.names.fresh("unit");
         let own = Term::name(&unit, Elem::I64);
         let names = taken_apart(&own, &self.count, [&rows.binder, &self.part], &rows.elem);
         Loop {
             elem: Elem::I64,
-            to: rows.to.clone().wide().times(self.count.clone()),
+            to: count.wide().times(self.count.clone()),
             body: names.into_iter().chain(self.body).collect(),
             binder: unit,
             // Few of them are on as many blocks as there are.
@@ -104,6 +113,20 @@ impl Parts {
             ..rows.clone()
         }
     }
+}
+
+/// How many slices each of so many rows is cut into, as many as there are warps for; and the rows under a name, with
+/// the steps that find out both.
+fn slices_of(role: &mut RoleLowering<'_>, rows: &Term) -> (Term, Option<(Term, [Step; 2])>) {
+    let name = role.names.fresh("rows");
+    let count = Term { range: rows.range, ..Term::name(&name, rows.elem.clone()) };
+    let all = Step::Let { name, value: rows.clone() };
+    let most = Constant::of_role(role.role).at("kSlices");
+    let args = vec![Term::name("team", Elem::I32), count.clone()];
+    let value = Term::call(ep::slices_of.of(most), args, Elem::I32);
+    let name = role.names.fresh("slices");
+    let slices = Term::small(&name, 1, MOST_SLICES);
+    (slices, Some((count, [all, Step::Let { name, value }])))
 }
 
 /// Whether each turn of a loop stores what no other one does.
