@@ -4,7 +4,6 @@
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
 #include <ep/listed.cuh>
-#include <ep/places.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
@@ -103,7 +102,7 @@ __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& tea
                 &args.packed_x[(ep::i64{expert} * Cfg::kMaxRows + place) * Cfg::kHidden],
                 &args.x[row * args.x_stride], Cfg::kHidden, slice, slices);
             if (once) {
-                ep::copy_beside(match,
+                ep::copy_matched(match,
                     &args.packed_x_scale[(ep::i64{expert} * Cfg::kMaxRows
                         + place) * args.packed_x_scale_stride], args.packed_x_scale_block_stride,
                     &args.x_scale[row * args.x_scale_stride], args.x_scale_block_stride,

@@ -3,7 +3,6 @@
 // sm_80: 640 threads and 788 bytes of shared memory a block, at least 1 blocks
 #include <ep/count.cuh>
 #include <ep/listed.cuh>
-#include <ep/places.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 

@@ -46,7 +46,7 @@ pub mod ep {
             direct_ready, DirectProducer, DirectUnits, for_direct_messages as "ep::for_messages",
         }
         directs { DirectIn, DirectOut }
-        listed { count_listed, for_listed, for_listed_counts, ListedSmem }
+        listed { copy_matched, copy_slice, count_listed, for_listed, for_listed_counts, ListedSmem }
         messages { DirectMessages, fill, RingMessage }
         mover { at_lane_of, at_leader, Mover, MoverSmem, settle, tell }
         net_rings { NetRings }
@@ -57,7 +57,7 @@ pub mod ep {
         }
         parts { Parts }
         places {
-            copy_beside, copy_slice, for_fanout, PlaceCounters, places_of, require_room, row_at,
+            copy_beside, for_fanout, PlaceCounters, places_of, require_room, row_at,
         }
         pull { ClaimedTurns, pull_offer, pull_wait_released, PullConsumer }
         reduce { Gather, GatherRun, GatherSmem, Turns, turns_of }

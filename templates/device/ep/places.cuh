@@ -111,54 +111,6 @@ __device__ __forceinline__ void copy_beside(T* to, i64 to_row, i64 to_column, in
     __syncwarp();
 }
 
-/// The same to a row of each lane that has a `match`.
-template <class T>
-__device__ __forceinline__ void copy_beside(bool match, T* to, i64 to_column, const T* from, i64 from_column, int count) {
-    const u32 lanes = __ballot_sync(kAllLanes, match);
-#pragma unroll 1
-    for (int base = 0; base < count; base += kLanes) {
-        const int i = base + lane_index();
-        T value;
-        if (i < count) value = from[i * from_column];
-#pragma unroll 1
-        for (u32 left = lanes; left != 0; left &= left - 1) {
-            const u64 row = __shfl_sync(kAllLanes, reinterpret_cast<u64>(to), __ffs(static_cast<int>(left)) - 1);
-            if (i < count) reinterpret_cast<T*>(row)[i * to_column] = value;
-        }
-    }
-    __syncwarp();
-}
-
-/// Copies one of the slices of a row of `count` elements, which are whole units of 16 bytes, to the row of each lane that
-/// has a `match`; nothing past the last slice. Warp.
-template <class T>
-__device__ __forceinline__ void copy_slice(bool match, T* to, const T* from, int count, int slice, int slices) {
-    constexpr int kBatch = 7;
-    const u32 lanes = __ballot_sync(kAllLanes, match);
-    const int units = lanes == 0 || slice >= slices ? 0 : count * static_cast<int>(sizeof(T)) / 16;
-    const int apart = slices * kLanes;
-#pragma unroll 1
-    for (int base = slice * kLanes; base < units; base += kBatch * apart) {
-        const int first = base + lane_index();
-        Quad values[kBatch];
-#pragma unroll
-        for (int k = 0; k < kBatch; ++k) {
-            const int i = first + k * apart;
-            if (i < units) values[k] = load_quad(reinterpret_cast<const Quad*>(from) + i);
-        }
-#pragma unroll 1
-        for (u32 left = lanes; left != 0; left &= left - 1) {
-            const u64 row = __shfl_sync(kAllLanes, reinterpret_cast<u64>(to), __ffs(static_cast<int>(left)) - 1);
-#pragma unroll
-            for (int k = 0; k < kBatch; ++k) {
-                const int i = first + k * apart;
-                if (i < units) store_quad(reinterpret_cast<Quad*>(row) + i, values[k]);
-            }
-        }
-    }
-    __syncwarp();
-}
-
 /// Stops the group when an output holds fewer than the `rows` that this call puts there: before the
 /// first of them, and with one record.
 __device__ __forceinline__ void require_room(Team& team, int rows, int capacity) {

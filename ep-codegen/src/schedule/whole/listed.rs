@@ -147,7 +147,7 @@ impl Whole<'_, '_> {
             }
             let (beside, away) = (self.column(to, part)?, self.column(from, part)?);
             args.extend([beside, there, away, width]);
-            once.push(Step::Do(call(ep::copy_beside, args)));
+            once.push(Step::Do(call(ep::copy_matched, args)));
         }
         Ok((row, once))
     }
