@@ -201,8 +201,6 @@ fn rows_come_back_to_the_choices_of_their_tokens() {
     }
 }
 
-/// Sums that the library does not make where they are sent: of lists longer than a warp, of other rows, or without a
-/// factor.
 /// Nobody waits for slots that a rank which takes no part would fill.
 #[test]
 fn choices_at_a_rank_that_is_left_out_count_for_nothing() {
@@ -219,6 +217,8 @@ fn choices_at_a_rank_that_is_left_out_count_for_nothing() {
     }
 }
 
+/// Sums that the library does not make where they are sent: of lists longer than a warp, of other rows, or without a
+/// factor.
 #[test]
 fn other_sums_are_composed() {
     let made = "sum(at in list[row]: w[at] * x[at] as f32) as bf16";
