@@ -11,6 +11,7 @@
 #include <ep/ptx.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
+#include <ep/wide.cuh>
 
 namespace ep {
 
@@ -25,9 +26,7 @@ struct ListedSmem {
 /// The rows that a block takes.
 __device__ __forceinline__ Span listed_span(int rows, int block, int blocks) {
     const int takers = blocks > 1 ? blocks - 1 : 1;
-    const i64 first = block < takers ? block : takers;
-    const i64 next = block < takers ? block + 1 : takers;
-    return Span{static_cast<int>(rows * first / takers), static_cast<int>(rows * next / takers)};
+    return block < takers ? stripe_span(rows, takers, block) : Span{rows, rows};
 }
 
 /// How a warp looks at rows that list `kWidth` of `kValues` values: a lane at each one of a few rows.
@@ -123,16 +122,6 @@ __device__ __forceinline__ int listed_between(int first, int end, i32 value, Ent
     return rows;
 }
 
-/// How many slices the rows of a block are cut into, a power of two, as far as it has warps for them and for what is
-/// done once for each row.
-__device__ __forceinline__ int listed_slices(int rows, int warps) {
-    constexpr int kMost = 8;
-    int slices = 1;
-#pragma unroll 1
-    while (2 * slices <= kMost && (2 * slices + 1) * rows <= warps) slices *= 2;
-    return slices;
-}
-
 /// Calls, for each slice of a row of this warp, `each(row, choice, value, place, used, slice, slices, once)` in all lanes:
 /// those that are `used` have a choice of the row, the value of it, and how many earlier rows list that; the others
 /// have the first choice. A value that is none has place 0. What is to be done `once` for a row is no slice, where
@@ -143,7 +132,8 @@ __device__ __forceinline__ void for_listed(Team& team, const ListedSmem<kValues,
     const bool used = team.lane < kWidth;
     const int choice = used ? team.lane : 0;
     const Span own = listed_span(smem.begins[kSources], team.block, team.blocks);
-    const int rows = own.end - own.begin, slices = listed_slices(rows, team.warps);
+    // A warp of each row does what is done once.
+    const int rows = own.end - own.begin, slices = slices_of<8>(team.warps - rows, rows);
     const int parts = slices > 1 ? slices + 1 : 1;
 #pragma unroll 1
     for (int unit = team.warp; unit < rows * parts && !team.stopped; unit += team.warps) {

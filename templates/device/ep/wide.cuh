@@ -144,12 +144,17 @@ __device__ __forceinline__ void for_parts(const Parts& parts, int i, int count, 
 /// How many slices each of so many rows is cut into, as far as there are warps for them: a power of two, which divides
 /// without a division.
 template <int kMost>
-__device__ __forceinline__ int slices_of(const Team& team, i64 rows) {
-    if (rows <= 0 || rows >= team.count()) return 1;
+__device__ __forceinline__ int slices_of(int warps, i64 rows) {
     int slices = 1;
 #pragma unroll 1
-    while (2 * slices <= kMost && 2 * slices * rows <= team.count()) slices *= 2;
+    while (2 * slices <= kMost && rows > 0 && 2 * slices * rows <= warps) slices *= 2;
     return slices;
+}
+
+/// The same for the warps of a role.
+template <int kMost>
+__device__ __forceinline__ int slices_of(const Team& team, i64 rows) {
+    return slices_of<kMost>(team.count(), rows);
 }
 
 /// The row of a slice, where each has so many.
