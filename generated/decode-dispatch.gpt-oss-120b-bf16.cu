@@ -81,6 +81,7 @@ struct Cfg {
         static constexpr int kTokenWords = 4;
         static constexpr int kExperts = 128;
         static constexpr int kCountWords = 36;
+        static constexpr bool kLists = false;
         static constexpr bool kEarly = false;
         static constexpr bool kTma = false;
         static constexpr int kStages = 2;
@@ -254,11 +255,11 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             return ep::word_of(counts.from(source) + Cfg::Totals::kPerRank, peer);
         },
         [&](int token) { return &args.x[token * args.x_stride]; },
-        // +68  push rows[peer] at rank_prefix[me, peer] { x: x[token], src: token, experts:
-        //     topk_idx[token], weights: topk_weights[token] }
-        // W2: takes credit of rows, from Dispatch +79
-        // W3: publishes messages of rows, for Dispatch +79
         [&](int token, char* record) {
+            // +68  push rows[peer] at rank_prefix[me, peer] { x: x[token], src: token, experts:
+            //     topk_idx[token], weights: topk_weights[token] }
+            // W2: takes credit of rows, from Dispatch +79
+            // W3: publishes messages of rows, for Dispatch +79
             const auto src_field =
                 ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) { return token; });
             const auto experts_field = ep::ask<ep::i32, Cfg::Token::kExpertsCount>([&](int i) {
@@ -270,7 +271,6 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             src_field.put(record + Cfg::Token::kSrc);
             experts_field.put(record + Cfg::Token::kExperts);
             weights_field.put(record + Cfg::Token::kWeights);
-            return &args.x[token * args.x_stride];
         },
         [&](int token, int peer, bool match, int position) {
             // +71  record send_row[token, peer] = rows[peer].position

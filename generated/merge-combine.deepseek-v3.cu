@@ -70,11 +70,10 @@ struct Args {
     int tokens;
     // if not null, holds tokens, and the above is its bound
     const ep::i32* tokens_from;
-    // from the handle of DecodeDispatch
+    // from the handle of PackedDispatch
     const ep::i32* rank_prefix;
     const ep::i32* recv_src;
     const ep::i32* send_row;
-    // from the handle of Pack
     const ep::i32* packed_row;
     const float* packed_weight;
     // input x: bf16[local_experts * max_rows, hidden]
@@ -87,11 +86,11 @@ struct Args {
 __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::BackOut<Cfg::Back> back(team);
-    // +24  for row in rank_prefix[source, me]..rank_prefix[source + 1, me]
-    // +25  push back[source] at recv_src[row] { x: sum(at in packed_row[row]: packed_weight[at] *
+    // +23  for row in rank_prefix[source, me]..rank_prefix[source + 1, me]
+    // +24  push back[source] at recv_src[row] { x: sum(at in packed_row[row]: packed_weight[at] *
     //     x[at] as f32) as bf16 }
-    // W1: publishes messages of back, for Reduce +31
-    // W2: takes credit of back, from Reduce +31
+    // W1: publishes messages of back, for Reduce +30
+    // W2: takes credit of back, from Reduce +30
     back.run_sums<Cfg::kTopk>(
         [&](int source) {
             return ep::span_of(args.rank_prefix[source * Cfg::kRanks + me],
@@ -108,10 +107,10 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
 /// role Reduce on all blocks, 4 warps, warps shared by token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::BackIn<Cfg::Back> part(team);
-    // +31  for token in tokens gather part from back[peer] at (token + 1) * (send_row[token, peer]
+    // +30  for token in tokens gather part from back[peer] at (token + 1) * (send_row[token, peer]
     //     >= 0) as i32 - 1 across peer in ranks
-    // W1: takes messages of back, from Send +25
-    // W2: publishes credit of back, for Send +25
+    // W1: takes messages of back, from Send +24
+    // W2: publishes credit of back, for Send +24
     part.run(ep::rows_of(args.tokens, args.tokens_from),
         [&](int token, int peer) {
             return static_cast<ep::i32>(
@@ -119,7 +118,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
                     args.send_row[ep::i64{token} * Cfg::kRanks + peer] >= 0) - 1);
         },
         [&](int token) {
-            // +34  store combined[token] = sum(part.x)
+            // +33  store combined[token] = sum(part.x)
             part.store_row(&args.combined[ep::i64{token} * Cfg::kHidden]);
     });
 }

@@ -67,10 +67,9 @@ struct Args {
     int tokens;
     // if not null, holds tokens, and the above is its bound
     const ep::i32* tokens_from;
-    // from the handle of DecodeDispatch
+    // from the handle of PackedDispatch
     const ep::i32* rank_prefix;
     const ep::i32* recv_src;
-    // from the handle of Pack
     const ep::i32* packed_row;
     // input x: bf16[local_experts * max_rows, hidden]
     const ep::bf16* x;

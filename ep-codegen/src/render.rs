@@ -16,7 +16,7 @@ use crate::ir::{Expr, Pipeline, Source, Tensor};
 use crate::plan::Body;
 use crate::print;
 use crate::schedule::library::Entity;
-use crate::schedule::rules::{Listed, OneLaunch};
+use crate::schedule::rules::OneLaunch;
 use crate::schedule::{self, Constant, Needs, RuleSet, Step, Term, Ways};
 pub use templates::RenderError;
 use templates::Templates;
@@ -135,12 +135,6 @@ impl<'a> Renderer<'a> {
     fn one_launch(&self) -> Option<OneLaunch<'_>> {
         let found = OneLaunch::of(self.ir)?;
         (!self.ways.is_composed(&found.role.name)).then_some(found)
-    }
-
-    /// The parts of roles that copy rows to places of the values that they list, if the rule for them is on.
-    fn listed(&self) -> Option<Listed<'_>> {
-        let found = Listed::of(self.ir)?;
-        (!self.ways.is_composed(&found.copied.role.name)).then_some(found)
     }
 
     /// An expression over numbers of the shape and of a call.

@@ -90,10 +90,6 @@ pub fn role(ir: &Pipeline, role: &Role, rules: RuleSet) -> Result<RoleSteps, Vec
 /// The steps of a role that the library does as a whole; `None`: rules know no such way of it.
 pub fn whole(ir: &Pipeline, role: &Role) -> Option<RoleSteps> {
     rules::check(ir, role).ok()?;
-    // What one role of such a pair does, blocks prepare for both as they enter.
-    if rules::Listed::of(ir).is_some() {
-        ir.roles.iter().try_for_each(|own| made(ir, own, whole::steps).map(drop))?;
-    }
     made(ir, role, whole::steps)
 }
 

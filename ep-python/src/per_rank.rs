@@ -1,7 +1,7 @@
 //! Low latency with rows that travel once for each rank. All memory of results is the caller's.
 
 use ep_runtime::per_rank::{self, Dispatched, PerRank, Weights};
-use ep_runtime::pipelines::{decode_dispatch, low_latency_dispatch as dispatch, pack};
+use ep_runtime::pipelines::{low_latency_dispatch as dispatch, packed_dispatch};
 use pyo3::prelude::*;
 
 use crate::arguments::{CallTuple, RowsTuple, call};
@@ -143,21 +143,19 @@ impl PerRankKernels {
             end = begin + 4 * words;
             begin
         };
-        let routes = decode_dispatch::Handle {
-            recv_per_expert: dense(next(local), [local]),
+        let tables = packed_dispatch::Handle {
+            src_info: named.src_info,
+            range_first: named.range_first,
+            range_count: named.range_count,
             tokens_per_rank: dense(next(ranks), [ranks]),
             tokens_per_expert: dense(next(self.experts), [self.experts]),
             rank_prefix: dense(next((ranks + 1) * ranks), [ranks + 1, ranks]),
             recv_src: dense(next(most), [most]),
             send_row: dense(next(tokens * ranks), [tokens, ranks]),
-        };
-        let places = pack::Handle {
-            src_info: named.src_info,
-            range_first: named.range_first,
-            range_count: named.range_count,
+            send_turn: dense(next(tokens * topk), [tokens, topk]),
             packed_row: dense(next(most * topk), [most, topk]),
             packed_weight: dense(next(local * most), [local * most]),
         };
-        (counts, per_rank::Tables { routes, places }, end)
+        (counts, tables, end)
     }
 }

@@ -35,16 +35,13 @@
 //! }
 //! ```
 
-use std::sync::Arc;
-
 use crate::buffer::CallOptions;
 use crate::calls::BoundCall;
 use crate::error::CallError;
 use crate::group::Group;
-use crate::pipelines::low_latency_dispatch::{Inputs, Outputs, Payload};
+use crate::pipelines::low_latency_dispatch::{Inputs, Outputs, Payload, PayloadTensor};
 use crate::pipelines::{
-    Cast, DecodeDispatch, MergeCombine, Pack, SpreadCombine, cast, decode_dispatch, merge_combine,
-    pack, spread_combine,
+    MergeCombine, PackedDispatch, SpreadCombine, merge_combine, packed_dispatch, spread_combine,
 };
 use crate::tensor::{Bf16, DeviceTensor};
 
@@ -72,13 +69,12 @@ pub enum Weights {
 
 /// The kernels of dispatches and of their combines, and the memory that rows pass through.
 pub struct PerRank {
-    cast: Option<cast::Kernel>,
-    dispatch: decode_dispatch::Kernel,
-    pack: pack::Kernel,
+    dispatch: packed_dispatch::Kernel,
     back: Back,
     group: Group,
     shape: Shape,
-    ranks: Vec<Arc<Passing>>,
+    payload: Payload,
+    ranks: Vec<Passing>,
 }
 
 /// The kernel of combines.
@@ -87,20 +83,14 @@ enum Back {
     Spread(spread_combine::Kernel),
 }
 
-/// What passes through a rank.
+/// Memory of a rank that rows pass through, with their small fields.
 struct Passing {
-    made: Option<cast::Outputs>,
-    received: decode_dispatch::Outputs,
+    came: packed_dispatch::PayloadTensor<2>,
+    records: Option<DeviceTensor<u8, 1>>,
 }
 
-/// What a dispatch leaves for its combine.
-#[derive(Debug, Clone, Default)]
-pub struct Tables {
-    /// Where rows have gone.
-    pub routes: decode_dispatch::Handle,
-    /// Where they are packed.
-    pub places: pack::Handle,
-}
+/// What a dispatch leaves for its combine: where rows have gone, and where they are packed.
+pub type Tables = packed_dispatch::Handle;
 
 /// A dispatch that has been launched. A combine that brings the weights reads its `topk_idx` again.
 #[derive(Debug, Clone)]
@@ -120,49 +110,45 @@ impl PerRank {
     ) -> Result<PerRank, CallError> {
         let Shape { hidden, topk, experts, max_tokens } = shape;
         let at_dispatch = weights == Weights::AtDispatch;
-        let (tokens, received) = (max_tokens, group.ranks() * max_tokens);
-        let (of_cast, of_dispatch, of_pack) = payloads(payload);
-        let cast = of_cast.map(|payload| {
-            let options = cast::Options { payload, ..Default::default() };
-            Cast::prepare(group, cast::Shape { hidden, tokens }, options)
-        });
-        let cast = cast.transpose()?;
-        let own = decode_dispatch::Shape { hidden, topk, experts, max_tokens, tokens };
-        let options = decode_dispatch::Options {
-            payload: of_dispatch,
+        let own = packed_dispatch::Shape { hidden, topk, experts, max_tokens, tokens: max_tokens };
+        let options = packed_dispatch::Options {
+            payload: of_dispatch(payload),
             topk_weights: at_dispatch,
-            recv_topk_weights: at_dispatch,
-            received: false,
-            received_per_expert: false,
             ..Default::default()
         };
-        let dispatch = DecodeDispatch::prepare(group, own, options)?;
-        let own = pack::Shape { hidden, topk, experts, max_tokens, received };
-        let options = pack::Options {
-            payload: of_pack,
-            recv_topk_weights: at_dispatch,
-            ..Default::default()
-        };
-        let pack = Pack::prepare(group, own, options)?;
+        let dispatch = PackedDispatch::prepare(group, own, options)?;
         let back = Back::prepare(group, shape, weights)?;
         let passing = |rank| {
-            Ok(Arc::new(Passing {
-                made: cast.as_ref().map(|cast| cast.outputs(rank)).transpose()?,
-                received: dispatch.outputs(rank)?,
-            }))
+            let packed_dispatch::Outputs { came, rows_records, .. } = dispatch.outputs(rank)?;
+            Ok(Passing { came, records: rows_records })
         };
         let ranks = group.local().map(passing).collect::<Result<_, CallError>>()?;
-        Ok(PerRank { cast, dispatch, pack, back, group: group.clone(), shape, ranks })
+        Ok(PerRank { dispatch, back, group: group.clone(), shape, payload, ranks })
     }
 
     /// Memory for what dispatches of a rank leave its experts.
     pub fn outputs(&self, rank: usize) -> Result<Outputs, CallError> {
-        let pack::Outputs { packed_x, packed_count, statistics } = self.pack.outputs(rank)?;
-        let packed_x = (&packed_x).into();
+        let [lists, rows, hidden] = self.packed();
+        let codes = || DeviceTensor::zeros(&self.group, rank, [lists, rows, hidden]);
+        let blocks = [lists, rows, hidden.div_ceil(128)];
+        let packed_x = match self.payload {
+            Payload::Bf16 => {
+                let x = DeviceTensor::zeros(&self.group, rank, [lists, rows, hidden])?;
+                PayloadTensor::Bf16 { x }
+            }
+            Payload::Fp8 => {
+                let scale = DeviceTensor::zeros(&self.group, rank, blocks)?;
+                PayloadTensor::Fp8 { x: codes()?, scale }
+            }
+            Payload::Fp8Packed => {
+                let scale = DeviceTensor::zeros(&self.group, rank, blocks)?;
+                PayloadTensor::Fp8Packed { x: codes()?, scale }
+            }
+        };
         Ok(Outputs {
             packed_x,
-            packed_count,
-            statistics,
+            packed_count: DeviceTensor::zeros(&self.group, rank, [lists])?,
+            statistics: Some(DeviceTensor::zeros(&self.group, rank, [lists])?),
             wait_ns: None,
             arrived_rows: None,
             arrived_parts: None,
@@ -171,10 +157,10 @@ impl PerRank {
 
     /// Memory for what they leave their combines.
     pub fn tables(&self, rank: usize) -> Result<Tables, CallError> {
-        Ok(Tables { routes: self.dispatch.tables(rank)?, places: self.pack.tables(rank)? })
+        self.dispatch.tables(rank)
     }
 
-    /// Bytes of the windows on a rank: the local kernels need none.
+    /// Bytes of the windows on a rank.
     pub fn window_bytes(&self) -> i64 {
         let back = match &self.back {
             Back::Merge(kernel) => kernel.core.plan(),
@@ -194,7 +180,6 @@ impl PerRank {
         outputs: &Outputs,
         tables: &Tables,
     ) -> Result<Dispatched, CallError> {
-        let passing = self.passing(rank)?;
         let [tokens, _] = inputs.x.extents();
         if outputs.wait_ns.is_some() {
             return Err(mismatch(
@@ -206,76 +191,27 @@ impl PerRank {
             return Err(weights_of("dispatch", are_due));
         }
         self.group.check(rank)?;
-        let tables = tables.first(tokens as usize);
-        let (cast, x) = self.bind_cast(rank, call, &inputs.x, passing)?;
-        let rows = decode_dispatch::Inputs {
-            x,
+        let tables = first(tables, tokens as usize);
+        let rows = packed_dispatch::Inputs {
+            x: inputs.x.clone(),
             topk_idx: inputs.topk_idx.clone(),
             topk_weights: topk_weights.cloned(),
             expert_begin: inputs.expert_begin.clone(),
         };
-        let args = decode_dispatch::Args { alignment: 1, ..Default::default() };
-        let (came, routes) = (&passing.received, &tables.routes);
-        let sent = self.dispatch.bind_into(rank, call, &rows, came, &args, routes)?;
-        let pack = self.bind_pack(rank, call, passing, outputs, &tables)?;
-        let kept = || {
-            let given = (inputs.clone(), topk_weights.cloned(), outputs.clone());
-            Box::new((Arc::clone(passing), given, tables.clone()))
-        };
-        self.group.launch(rank, call, cast.iter().chain([&sent, &pack]), || kept())?;
-        let (topk_idx, expert_begin) = (inputs.topk_idx.clone(), inputs.expert_begin.clone());
-        Ok(Dispatched { tables, topk_idx, expert_begin })
-    }
-
-    /// The kernel that casts rows, if they travel in another form, and the rows as they travel.
-    fn bind_cast(
-        &self,
-        rank: usize,
-        call: &CallOptions,
-        x: &DeviceTensor<Bf16, 2>,
-        passing: &Passing,
-    ) -> Result<(Option<BoundCall<'_>>, decode_dispatch::PayloadTensor<2>), CallError> {
-        use cast::PayloadTensor::{Fp8, Fp8Packed};
-        use decode_dispatch::PayloadTensor as Sent;
-        let (Some(kernel), Some(made)) = (&self.cast, &passing.made) else {
-            return Ok((None, Sent::Bf16 { x: x.clone() }));
-        };
-        let tokens = x.extents()[0] as usize;
-        let made = match &made.made {
-            Fp8 { x, scale } => Fp8 { x: x.first(tokens), scale: scale.first(tokens) },
-            Fp8Packed { x, scale } => Fp8Packed { x: x.first(tokens), scale: scale.first(tokens) },
-        };
-        let (inputs, outputs) = (cast::Inputs { x: x.clone() }, cast::Outputs { made });
-        let (args, none) = (cast::Args::default(), cast::Handle::default());
-        let bound = kernel.bind_into(rank, call, &inputs, &outputs, &args, &none)?;
-        let sent = match outputs.made {
-            Fp8 { x, scale } => Sent::Fp8 { x, scale },
-            Fp8Packed { x, scale } => Sent::Fp8Packed { x, scale },
-        };
-        Ok((Some(bound), sent))
-    }
-
-    /// The kernel that packs what comes.
-    fn bind_pack(
-        &self,
-        rank: usize,
-        call: &CallOptions,
-        passing: &Passing,
-        outputs: &Outputs,
-        tables: &Tables,
-    ) -> Result<BoundCall<'_>, CallError> {
-        let came = &passing.received;
-        let inputs = pack::Inputs {
-            x: (&came.recv_x).into(),
-            recv_topk_idx: came.recv_topk_idx.clone(),
-            recv_topk_weights: came.recv_topk_weights.clone(),
-        };
-        let outputs = pack::Outputs {
+        let passing = &self.ranks[self.group.local_index(rank)?];
+        let made = packed_dispatch::Outputs {
+            came: passing.came.clone(),
+            rows_records: passing.records.clone(),
             packed_x: (&outputs.packed_x).into(),
             packed_count: outputs.packed_count.clone(),
             statistics: outputs.statistics.clone(),
         };
-        self.pack.bind_into(rank, call, &inputs, &outputs, &tables.routes, &tables.places)
+        let args = packed_dispatch::Args::default();
+        let bound = self.dispatch.bind_into(rank, call, &rows, &made, &args, &tables)?;
+        let kept = || Box::new((rows.clone(), made.clone(), tables.clone()));
+        self.group.launch(rank, call, [&bound], || kept())?;
+        let (topk_idx, expert_begin) = (rows.topk_idx.clone(), rows.expert_begin.clone());
+        Ok(Dispatched { tables, topk_idx, expert_begin })
     }
 
     /// Adds up what the experts made of the rows of each token. The weights come with the dispatch or here.
@@ -288,7 +224,7 @@ impl PerRank {
         sent: &Dispatched,
         combined: &DeviceTensor<Bf16, 2>,
     ) -> Result<(), CallError> {
-        fits("rows", rows.extents(), self.packed())?;
+        fits("rows", rows.extents(), self.packed().map(|extent| extent as u64))?;
         let uneven = || mismatch("the rows of `rows` lie unequally far apart");
         let list = rows.as_list().ok_or_else(uneven)?;
         self.group.check(rank)?;
@@ -300,30 +236,24 @@ impl PerRank {
         self.group.launch(rank, call, [&bound], || kept())
     }
 
-    fn passing(&self, rank: usize) -> Result<&Arc<Passing>, CallError> {
-        Ok(&self.ranks[self.group.local_index(rank)?])
-    }
-
     /// Extents of the packed rows.
-    fn packed(&self) -> [u64; 3] {
+    fn packed(&self) -> [usize; 3] {
         let (Shape { hidden, experts, max_tokens, .. }, ranks) = (self.shape, self.group.ranks());
-        [experts.div_ceil(ranks), ranks * max_tokens, hidden].map(|extent| extent as u64)
+        [experts.div_ceil(ranks), ranks * max_tokens, hidden]
     }
 }
 
 impl Back {
     fn prepare(group: &Group, shape: Shape, weights: Weights) -> Result<Back, CallError> {
         let Shape { hidden, topk, experts, max_tokens } = shape;
-        let (tokens, received) = (max_tokens, group.ranks() * max_tokens);
+        let tokens = max_tokens;
         Ok(match weights {
             Weights::AtDispatch => {
-                let shape =
-                    merge_combine::Shape { hidden, topk, experts, max_tokens, tokens, received };
+                let shape = merge_combine::Shape { hidden, topk, experts, max_tokens, tokens };
                 Back::Merge(MergeCombine::prepare(group, shape, Default::default())?)
             }
             Weights::AtCombine => {
-                let shape =
-                    spread_combine::Shape { hidden, topk, experts, max_tokens, tokens, received };
+                let shape = spread_combine::Shape { hidden, topk, experts, max_tokens, tokens };
                 Back::Spread(SpreadCombine::prepare(group, shape, Default::default())?)
             }
         })
@@ -339,7 +269,7 @@ impl Back {
         sent: &Dispatched,
         combined: &DeviceTensor<Bf16, 2>,
     ) -> Result<BoundCall<'_>, CallError> {
-        let Tables { routes, places } = &sent.tables;
+        let tables = &sent.tables;
         let combined = combined.clone();
         match (self, topk_weights) {
             (Back::Merge(kernel), None) => {
@@ -348,7 +278,7 @@ impl Back {
                 let tokens = sent.topk_idx.extents()[0] as usize;
                 let args = merge_combine::Args { tokens, tokens_from: None };
                 let none = merge_combine::Handle::default();
-                kernel.bind_into(rank, call, &inputs, &outputs, routes, places, &args, &none)
+                kernel.bind_into(rank, call, &inputs, &outputs, tables, &args, &none)
             }
             (Back::Spread(kernel), Some(weights)) => {
                 let topk_weights = weights.clone();
@@ -356,31 +286,28 @@ impl Back {
                 let inputs = spread_combine::Inputs { x, topk_idx, topk_weights, expert_begin };
                 let outputs = spread_combine::Outputs { combined };
                 let (args, none) = (spread_combine::Args::default(), Default::default());
-                kernel.bind_into(rank, call, &inputs, &outputs, routes, places, &args, &none)
+                kernel.bind_into(rank, call, &inputs, &outputs, tables, &args, &none)
             }
             (back, _) => Err(weights_of("combine", matches!(back, Back::Spread(_)))),
         }
     }
 }
 
-impl Tables {
-    /// Those of a call of so many tokens.
-    fn first(&self, tokens: usize) -> Tables {
-        let mut own = self.clone();
-        own.routes.send_row = own.routes.send_row.first(tokens);
-        own
+/// The tables of a call of so many tokens.
+fn first(tables: &Tables, tokens: usize) -> Tables {
+    Tables {
+        send_row: tables.send_row.first(tokens),
+        send_turn: tables.send_turn.first(tokens),
+        ..tables.clone()
     }
 }
 
-/// The payload as each kernel calls it.
-fn payloads(payload: Payload) -> (Option<cast::Payload>, decode_dispatch::Payload, pack::Payload) {
-    use decode_dispatch::Payload as Sent;
+/// The payload as the kernel calls it.
+fn of_dispatch(payload: Payload) -> packed_dispatch::Payload {
     match payload {
-        Payload::Bf16 => (None, Sent::Bf16, pack::Payload::Bf16),
-        Payload::Fp8 => (Some(cast::Payload::Fp8), Sent::Fp8, pack::Payload::Fp8),
-        Payload::Fp8Packed => {
-            (Some(cast::Payload::Fp8Packed), Sent::Fp8Packed, pack::Payload::Fp8Packed)
-        }
+        Payload::Bf16 => packed_dispatch::Payload::Bf16,
+        Payload::Fp8 => packed_dispatch::Payload::Fp8,
+        Payload::Fp8Packed => packed_dispatch::Payload::Fp8Packed,
     }
 }
 

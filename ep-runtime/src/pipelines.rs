@@ -16,7 +16,7 @@ pub mod node_dispatch;
 pub mod node_layout;
 pub mod nvl_combine;
 pub mod nvl_dispatch;
-pub mod pack;
+pub mod packed_dispatch;
 pub mod spread_combine;
 
 pub use decode_combine::DecodeCombine;
@@ -32,13 +32,13 @@ pub use node_dispatch::NodeDispatch;
 pub use node_layout::{NodeLayout, NodeNotify, node_notify};
 pub use nvl_combine::NvlCombine;
 pub use nvl_dispatch::NvlDispatch;
-pub use pack::{Cast, Pack, cast};
+pub use packed_dispatch::PackedDispatch;
 pub use spread_combine::SpreadCombine;
 
 use crate::pipeline::AnyPipeline;
 
 /// Every standard pipeline.
-pub const ALL: [AnyPipeline; 19] = [
+pub const ALL: [AnyPipeline; 18] = [
     AnyPipeline::of::<Layout>(),
     AnyPipeline::of::<NvlDispatch>(),
     AnyPipeline::of::<NvlCombine>(),
@@ -54,8 +54,7 @@ pub const ALL: [AnyPipeline; 19] = [
     AnyPipeline::of::<NodeCombine>(),
     AnyPipeline::of::<LowLatencyDispatch>(),
     AnyPipeline::of::<LowLatencyCombine>(),
-    AnyPipeline::of::<Cast>(),
-    AnyPipeline::of::<Pack>(),
+    AnyPipeline::of::<PackedDispatch>(),
     AnyPipeline::of::<MergeCombine>(),
     AnyPipeline::of::<SpreadCombine>(),
 ];

@@ -351,17 +351,17 @@ fn position(view: &View<'_>, phase: &Ident) -> usize {
 /// reach only the window of another rank.
 fn places(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
     match &site.stmt.kind {
-        StmtKind::Store { place, value } => {
-            let ExprKind::Field { base, field } = &value.kind else { return };
-            let Some(name) = root(base) else { return };
-            let binder = site.scope.iter().rev().find(|binder| binder.name == name);
-            let Some(Meaning::Message(channel)) = binder.map(|binder| &binder.meaning) else {
-                return;
+        StmtKind::Store { place, .. } => {
+            let Some(channel) = row_landed(view, site) else { return };
+            // What has landed once may be copied to other memory.
+            let lands = |other: &Site<'_>| match &other.stmt.kind {
+                StmtKind::Store { place, .. } => {
+                    row_landed(view, other).is_some_and(|of| of.name == channel.name)
+                        && view.tensor(&place.tensor).is_some_and(|it| it.decl.window.is_some())
+                }
+                _ => false,
             };
-            let row = view.message(&channel.message).is_some_and(|message| {
-                message.fields.iter().any(|f| f.name == *field && f.row.is_some())
-            });
-            if row && channel.kind.value.traits().lands {
+            if !view.sites.iter().any(lands) {
                 needs_window(view, &place.tensor, &channel.name, "direct", out);
             }
         }
@@ -377,6 +377,19 @@ fn places(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
         }
         _ => {}
     }
+}
+
+/// The direct channel whose row a statement stores.
+fn row_landed<'v>(view: &View<'v>, site: &Site<'v>) -> Option<&'v ast::Channel> {
+    let StmtKind::Store { value, .. } = &site.stmt.kind else { return None };
+    let ExprKind::Field { base, field } = &value.kind else { return None };
+    let name = root(base)?;
+    let binder = site.scope.iter().rev().find(|binder| *binder.name == *name)?;
+    let Meaning::Message(channel) = binder.meaning else { return None };
+    let row = view
+        .message(&channel.message)
+        .is_some_and(|message| message.fields.iter().any(|f| f.name == *field && f.row.is_some()));
+    (row && channel.kind.value.traits().lands).then_some(channel)
 }
 
 fn needs_window(view: &View<'_>, name: &Ident, channel: &Ident, kind: &str, out: &mut Diagnostics) {

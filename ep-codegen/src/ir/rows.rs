@@ -14,26 +14,22 @@ pub fn moved_row<'a>(ir: &'a Pipeline, stmt: &Stmt) -> Option<&'a Tensor> {
 }
 
 /// The tensor whose rows peers read, by a pull channel, or store, by a direct one, where they lie; and
-/// the statement that says so.
+/// the statement that says so. A row lands at its position; what is stored elsewhere is a copy.
 pub fn row_in_place<'a>(ir: &'a Pipeline, channel: &Channel) -> Option<(&'a Stmt, &'a Tensor)> {
     let (_, message) = ir.carried(&channel.name)?;
     let row = message.fields.iter().find(|field| field.row)?;
     let tensor = |name: &String| ir.tensors.iter().find(|tensor| tensor.name == *name);
     let mut found = None;
-    let mut look = |stmt: &'a Stmt| match &stmt.action {
-        Action::Push { channel: pushed, values, .. } if *pushed == channel.name => {
-            let value = values.iter().find(|value| value.name == row.name);
-            if let Some(FieldValue { value: Expr::Element { tensor: name, .. }, .. }) = value {
+    if channel.kind.traits().offers {
+        let mut look = |stmt: &'a Stmt| {
+            if let Action::Push { channel: pushed, values, .. } = &stmt.action
+                && *pushed == channel.name
+                && let Some(value) = values.iter().find(|value| value.name == row.name)
+                && let FieldValue { value: Expr::Element { tensor: name, .. }, .. } = value
+            {
                 found = tensor(name).map(|tensor| (stmt, tensor));
             }
-        }
-        Action::Store { target, value: Expr::Field { field, .. } } if *field == row.name => {
-            let window = tensor(&target.tensor).filter(|it| it.memory == Memory::Window);
-            found = window.map(|tensor| (stmt, tensor)).or(found);
-        }
-        _ => {}
-    };
-    if channel.kind.traits().offers {
+        };
         let offers = ir.roles.iter().filter(|role| channel.from.contains(&role.name));
         offers.for_each(|role| stmts(&role.body, &mut look));
     } else if channel.kind.traits().lands {
@@ -42,7 +38,22 @@ pub fn row_in_place<'a>(ir: &'a Pipeline, channel: &Channel) -> Option<(&'a Stmt
             Action::Receive { channel: from, .. } => *from == channel.name,
             _ => false,
         };
+        let mut look = |stmt: &'a Stmt| {
+            if let Action::Store { target, value: Expr::Field { of, field, .. } } = &stmt.action
+                && *field == row.name
+                && is_own_row(&target.indices, of)
+                && let Some(tensor) = tensor(&target.tensor)
+                && tensor.memory == Memory::Window
+            {
+                found = Some((stmt, tensor));
+            }
+        };
         stmts(nested(role.body.iter().find(takes)?), &mut look);
     }
     found
+}
+
+/// Whether a place is that of a message's own row.
+pub fn is_own_row(indices: &[Expr], message: &str) -> bool {
+    matches!(indices, [Expr::Field { of, field, .. }] if of == message && field == "row")
 }

@@ -101,13 +101,10 @@ fn slot_numbers(channel: &Channel, extent: &Extent<'_>) -> Vec<CfgMember> {
 /// The calls whose rows travel as words, and the bytes of such a row.
 fn few_numbers(extent: &Extent<'_>) -> Vec<CfgMember> {
     let few = int("kFewTokens", extent.few);
-    if extent.few == 0 {
-        return vec![few];
-    }
     let row_bytes = int("kWholeRowBytes", extent.message.row_bytes);
     let own = (extent.senders > 0).then_some(row_bytes);
     let bytes = int("kWordRowBytes", extent.message.words_bytes());
-    [few].into_iter().chain(own).chain([bytes]).collect()
+    [few].into_iter().chain(own).chain((extent.few > 0).then_some(bytes)).collect()
 }
 
 /// Rows that travel as words: those of each peer, of two calls where nobody waits for a receiver.
@@ -153,13 +150,17 @@ pub(super) fn words<'a>(
         ChannelKind::Ring => ring_words(extent, (depth, chunk), header, (sender, receiver)),
         ChannelKind::Direct if extent.senders > 0 => {
             let (senders, most) = (extent.senders, extent.rows);
-            let (ready, told) = (2 * peers * 16, peers * senders * 8);
+            let (ready, told) = (2 * peers * 16, peers * senders * extent.pieces.max(1) * 8);
+            let pieces = match extent.pieces {
+                0 => format!("{peers} peers x {senders} x 8"),
+                pieces => format!("{peers} peers x {senders} rows x {pieces} pieces x 8"),
+            };
             let words = extent.message.record_words();
             let records = most * words * 8;
             let rows = vec![
                 ("ready", ready, receiver, sender, format!("2 calls x {peers} peers x 16")),
                 ("records", records, sender, receiver, format!("{most} rows x {words} x 8")),
-                ("told", told, sender, receiver, format!("{peers} peers x {senders} x 8")),
+                ("told", told, sender, receiver, pieces),
             ];
             rows.into_iter().chain(few_words(extent, (sender, receiver))).collect()
         }

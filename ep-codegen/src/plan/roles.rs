@@ -4,7 +4,7 @@ use crate::ir::rows::moved_row;
 use crate::ir::walk::stmts;
 use crate::ir::{Action, Blocks, Expr, Pipeline, Role};
 use crate::schedule::Ways;
-use crate::schedule::rules::{Listed, OneLaunch, back_channel};
+use crate::schedule::rules::{OneLaunch, back_channel};
 
 /// The warps of one role inside each of its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,14 +28,14 @@ pub struct RoleUse {
     pub sequence: bool,
     /// Every block knows where all tokens go.
     pub routes: bool,
-    /// Every block counts the rows that list a value.
-    pub listed: bool,
+    /// Rows go one piece at a time.
+    pub packs: bool,
 }
 
 impl RoleUse {
     /// Whether it has memory of its own in the block.
     pub fn has_memory(&self) -> bool {
-        self.mover || self.gather || self.sequence || self.listed
+        self.mover || self.gather || self.sequence
     }
 }
 
@@ -47,14 +47,11 @@ pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
         found.mover = ways.staged(&role.name).is_some();
         return found;
     }
-    found.routes = OneLaunch::of(ir).is_some();
+    let one = OneLaunch::of(ir);
+    found.packs = one.as_ref().is_some_and(|one| one.packs.is_some());
+    found.routes = one.is_some();
     // What goes back through slots, warps keep in registers.
     if back_channel(ir).is_some() {
-        return found;
-    }
-    // What is copied to places of what it lists, warps keep in registers too.
-    if Listed::of(ir).is_some() {
-        found.listed = true;
         return found;
     }
     let kind = |name: &String| {

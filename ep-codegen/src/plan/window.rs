@@ -30,6 +30,8 @@ pub(super) struct Extent<'a> {
     pub(super) roles: i64,
     /// The most warps of a rank that tell of rows in one launch; 0: stripes are told of.
     pub(super) senders: i64,
+    /// Pieces of a row that are told of one by one in one launch; 0: a warp tells of all that it has sent.
+    pub(super) pieces: i64,
     /// Words that tell of a slot with rows.
     pub(super) flags: i64,
     /// Rows of a rank's output in one launch.

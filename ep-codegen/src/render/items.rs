@@ -9,7 +9,7 @@ use crate::plan::{
     Param, ParamKind, RoleUse, block_groups, has_sequences, joined, params, role_use,
 };
 use crate::schedule::library::ep;
-use crate::schedule::{self, COUNTED, Constant, RANKS, elem_type};
+use crate::schedule::{self, COUNTED, Constant, elem_type};
 
 /// C++ name of an offset in the window.
 const U64: &str = "ep::u64";
@@ -109,11 +109,6 @@ impl Renderer<'_> {
         if self.one_launch().is_some() {
             let (routes, cfg) = (self.library(ep::RouteSmem), self.role_cfg(&self.ir.roles[0]));
             members = format!("{routes}<{cfg}> routes;\n{members}");
-        }
-        if let Some(listed) = self.listed() {
-            let class = self.library(ep::ListedSmem);
-            let (values, sources) = (self.text(listed.copied.values), self.constant(RANKS));
-            members = format!("{class}<{values}, {sources}> listed;\n{members}");
         }
         if self.has_sums() {
             let (counters, cfg) = (self.library(ep::CounterSmem), self.constant(COUNTED));

@@ -46,8 +46,8 @@ pub mod ep {
             direct_ready, DirectProducer, DirectUnits, for_direct_messages as "ep::for_messages",
         }
         directs { DirectIn, DirectOut }
-        listed { copy_matched, copy_slice, count_listed, for_listed, for_listed_counts, ListedSmem }
         messages { DirectMessages, fill, RingMessage }
+        made { cast_from, PieceMover }
         mover { at_lane_of, at_leader, Mover, MoverSmem, settle, tell }
         net_rings { NetRings }
         net_slot_rows { NetSlotRows }
@@ -55,6 +55,7 @@ pub mod ep {
         one_launch {
             count_routes, of_block, once_offer, OnceIn, OnceMessage, OnceOut, RouteCounts, RouteSmem,
         }
+        packed { copy_field, listed_before, PackedIn, PackedOut }
         parts { Parts }
         places {
             copy_beside, for_fanout, PlaceCounters, places_of, require_room, row_at,

@@ -98,7 +98,7 @@ limits! {
     DirectMoved of "a gather from a direct channel":
         "rows of a direct channel lie where their sender put them",
     DirectNotInPlace of "a gather from a direct channel":
-        "`{}` stores no row of `{}` in the window",
+        "`{}` stores no row of `{}` at its position in the window",
     TwoKinds of "one message in channels of two kinds":
         "`{}` and `{}` carry one message, which each kind of channel lays out in its own way",
     ServesFewer of "a role `R[peer in others]` at a channel `per all`":

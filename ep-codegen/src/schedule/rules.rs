@@ -10,9 +10,9 @@ mod claims;
 mod copies;
 mod fanout;
 mod forms;
-mod listed;
 mod local_rows;
 mod one_launch;
+mod packed;
 mod sending;
 mod spread;
 mod staged;
@@ -26,9 +26,9 @@ mod wide;
 mod width;
 
 pub use fanout::{Fanout, Reached};
-pub(crate) use listed::{Copied, Listed, name_of};
 pub(crate) use one_launch::OneLaunch;
 pub(crate) use one_launch::{Counted, counted_field};
+pub(crate) use packed::{Packs, Turns, row_cast};
 pub(crate) use sending::is_position;
 pub(crate) use spread::Spread;
 pub use staged::Staged;
@@ -126,9 +126,6 @@ pub fn check(ir: &Pipeline, role: &Role) -> Result<(), Unfit> {
     }
     if way_back::is_candidate(ir) {
         return forms.way_back().map(drop);
-    }
-    if listed::is_candidate(ir) {
-        return forms.listed().map(drop);
     }
     let ends = |channel: &&Channel| channel.to == role.name || channel.from.contains(&role.name);
     for channel in ir.channels.iter().filter(ends) {

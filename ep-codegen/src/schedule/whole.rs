@@ -8,16 +8,16 @@ mod counts;
 mod direct;
 mod fields;
 mod gather;
-mod listed;
 mod looked_at;
 mod one_launch;
+mod packed;
 mod placed;
 mod ring;
 mod spread;
 mod team;
 mod way_back;
 
-use super::rules::{Listed, OneLaunch, Spread, WayBack, back_channel, pushes_direct};
+use super::rules::{OneLaunch, Spread, WayBack, back_channel, pushes_direct};
 use super::scope::Scope;
 use super::step::{Lambda, Param, ParamType, Step};
 use super::term::{Node, Term};
@@ -55,8 +55,6 @@ pub(super) fn entered(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
         let mut args = vec![name("args.group")];
         args.extend(Whole::of(role).tokens_back(&mut steps)?);
         steps.push(Step::Do(call(begin, args)));
-    } else if let Some(listed) = Listed::of(ir) {
-        Whole::of(role).counts_listed(&listed, &mut steps)?;
     } else {
         return Err(broken("they do nothing"));
     }
@@ -93,10 +91,6 @@ impl<'r, 'a> Whole<'r, 'a> {
         }
         if let Some(spread) = Spread::of(self.role.ir) {
             self.spread(&spread, &mut out)?;
-            return Ok(out);
-        }
-        if let Some(listed) = Listed::of(self.role.ir) {
-            self.listed(&listed, &mut out)?;
             return Ok(out);
         }
         let twin = twin_of(self.role.ir, self.role.role);

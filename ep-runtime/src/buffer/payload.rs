@@ -3,7 +3,7 @@
 use super::options::{BufferOptions, Payload};
 use crate::args::Rows;
 use crate::pipelines::{
-    decode_dispatch, expand, low_latency_dispatch, node_dispatch, nvl_dispatch, pack,
+    decode_dispatch, expand, low_latency_dispatch, node_dispatch, nvl_dispatch, packed_dispatch,
 };
 use crate::tensor::DeviceTensor;
 
@@ -85,7 +85,6 @@ same_rows! {
     nvl_dispatch as decode_dispatch,
     nvl_dispatch as node_dispatch,
     node_dispatch as nvl_dispatch,
-    decode_dispatch as pack,
-    low_latency_dispatch as pack,
-    pack as low_latency_dispatch,
+    low_latency_dispatch as packed_dispatch,
+    packed_dispatch as low_latency_dispatch,
 }

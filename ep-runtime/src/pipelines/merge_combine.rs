@@ -1,7 +1,6 @@
 //! `merge-combine`: what the experts of a rank made of a row, added up and sent back once, in one launch.
 
-use super::decode_dispatch::DecodeDispatch;
-use super::pack::Pack;
+use super::packed_dispatch::PackedDispatch;
 use crate::pipeline;
 pub use merge_combine::*;
 
@@ -9,7 +8,7 @@ pipeline! {
     /// Adds up what the experts of each rank made of a token, each times its weight, and then what comes back of the
     /// token from the ranks, in order of choice and of rank, for calls of few tokens.
     ///
-    /// It is `decode-combine` for rows that `pack` has copied to their experts: each sum is made where it is sent.
+    /// It is `decode-combine` for rows that a `packed-dispatch` has packed: each sum is made where it is sent.
     pub pipeline MergeCombine {
         shape {
             ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
@@ -18,11 +17,10 @@ pipeline! {
             let max_rows = ranks * max_tokens,
         }
         size tokens in 0..=max_tokens;
-        size received = rank_prefix[ranks, me];
-        uses handle DecodeDispatch {
+        uses handle PackedDispatch {
             rank_prefix: i32[ranks + 1, ranks], recv_src: i32[max_rows], send_row: i32[tokens, ranks],
+            packed_row: i32[max_rows, topk], packed_weight: f32[local_experts * max_rows],
         };
-        uses handle Pack { packed_row: i32[received, topk], packed_weight: f32[local_experts * max_rows] };
         input x: bf16[local_experts * max_rows, hidden];
         output combined: bf16[tokens, hidden];
         // `words`: so many tokens of all ranks get their sums as words.

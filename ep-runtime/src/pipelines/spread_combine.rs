@@ -1,15 +1,14 @@
 //! `spread-combine`: what the experts of a rank made of a row, back to its token as it is, in one launch.
 
-use super::decode_dispatch::DecodeDispatch;
-use super::pack::Pack;
+use super::packed_dispatch::PackedDispatch;
 use crate::pipeline;
 pub use spread_combine::*;
 
 pipeline! {
     /// Adds up what the experts made of a token, each times its weight, in order of choice, for calls of few tokens.
     ///
-    /// It belongs to a `decode-dispatch` whose rows `pack` has copied to their experts. Only the token's rank needs the
-    /// weights; with those at the experts, `merge-combine` sends a row for each rank where this sends one for each expert.
+    /// It belongs to a `packed-dispatch`. Only the token's rank needs the weights; with those at the experts, `merge-combine`
+    /// sends a row for each rank where this sends one for each expert.
     pub pipeline SpreadCombine {
         shape {
             ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
@@ -18,9 +17,9 @@ pipeline! {
             let max_rows = ranks * max_tokens,
         }
         size tokens in 0..=max_tokens;
-        size received = rank_prefix[ranks, me];
-        uses handle DecodeDispatch { rank_prefix: i32[ranks + 1, ranks], recv_src: i32[max_rows] };
-        uses handle Pack { packed_row: i32[received, topk] };
+        uses handle PackedDispatch {
+            rank_prefix: i32[ranks + 1, ranks], recv_src: i32[max_rows], packed_row: i32[max_rows, topk],
+        };
         input
             x: bf16[local_experts * max_rows, hidden],
             topk_idx: i64[tokens, topk] in -1..experts,

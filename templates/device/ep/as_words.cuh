@@ -35,6 +35,11 @@ struct WordRow {
     /// The lane's units of a part of a row.
     using Units = Quad[kEach];
 
+    /// The number of the lane's unit `i` of a part.
+    static __device__ __forceinline__ int unit(int part, int i) {
+        return (part * kEach + i) * kLanes + lane_index();
+    }
+
     /// Asks for them where the row lies whole; null: they are zero.
     static __device__ __forceinline__ void read(Units& units, const void* row, int part) {
 #pragma unroll
@@ -101,10 +106,6 @@ struct WordRow {
     }
 
 private:
-    static __device__ __forceinline__ int unit(int part, int i) {
-        return (part * kEach + i) * kLanes + lane_index();
-    }
-
     /// Whether the row has the lane's unit `i` of a part.
     static __device__ __forceinline__ bool is_in(int part, int i) { return unit(part, i) < kUnits; }
 

@@ -132,6 +132,19 @@ struct Row {
 #pragma unroll
         for (int k = 0; k < kCount; ++k) body(values[k]);
     }
+
+    /// The same for each value that is not among those before it.
+    template <class Body>
+    __device__ __forceinline__ void for_each_once(Body body) const {
+        if (!present) return;
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) {
+            bool again = false;
+#pragma unroll
+            for (int earlier = 0; earlier < k; ++earlier) again = again || values[earlier] == values[k];
+            if (!again) body(values[k]);
+        }
+    }
 };
 
 /// The row at `values`, whose loads travel together.

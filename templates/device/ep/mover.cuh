@@ -29,7 +29,6 @@ struct Pieces {
     // Meta records alive at once: one may be filled when no store of it can be unread.
     static constexpr int kMetas = (Role::kStages + kCount - 1) / kCount;
 
-    static_assert(Role::kStages >= 2, "a mover needs two stages");
     static_assert(kBytes % 16 == 0 && Role::kRowBytes % 16 == 0, "bulk copies move 16-byte units");
 };
 
@@ -54,6 +53,8 @@ class Mover;
 template <class Role>
 class Mover<Role, true> {
     using Cut = Pieces<Role>;
+
+    static_assert(Role::kStages >= 2, "a mover needs two stages");
 
 public:
     __device__ __forceinline__ Mover(MoverSmem<Role>& smem, Team& team) : smem_(smem), team_(team) {

@@ -4,7 +4,8 @@
 // rank sends to each other one travels as slots (slots.cuh); meanwhile the first rows are being loaded.
 // Positions follow from the counts of the ranks before, and from the bits of the tokens before. A warp
 // that sends tells every receiver once, when all its rows have arrived: when it has taken its share of
-// what others sent, or before (`kEarly`), with its last row ahead of the small fields.
+// what others sent, or before (`kEarly`), with its last row ahead of the small fields. Where the receiver packs rows
+// as they come (`kPacks`, packed.cuh), warps send pieces of rows, and tell of each one.
 //
 // A rank with at most `kFewTokens` tokens sends rows as words (as_words.cuh): it waits for nobody, and tells
 // nobody. Which of its rows one is says where it lies; the receiver takes it to its place.
@@ -16,6 +17,7 @@
 //   kReady    [epoch % 2, rank]       {rows at, senders}   the announcement of a rank; without senders its rows
 //                                                          come as words
 //   kTold     [rank, sender]          u64                  a warp of it, all of whose rows are there
+//             [rank, row, piece]      u64                  or a piece of a row of it
 //   kAsWords  [epoch % 2, rank, row]  kWordRowBytes each   a row of it as words, then its small fields;
 //                                                          kFewTokens rows
 // each word with its epoch (M7). Announcements and rows as words need two places, since a receiver may be a call
@@ -26,6 +28,7 @@
 
 #include <ep/as_words.cuh>
 #include <ep/compute.cuh>
+#include <ep/made.cuh>
 #include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/ptx.cuh>
@@ -52,7 +55,7 @@ template <class Role>
 struct RouteSmem {
     char* windows[Role::kRanks];
     u32 to[Role::kRanks][Role::kTokenWords];  // for each rank a bit for each token
-    i32 chosen[Role::kExperts];               // how often each expert is named; in the last block
+    i32 chosen[Role::kExperts];               // how often each expert is named, or by how many tokens; in the last block
     u32 counts[Role::kRanks * Role::kCountWords];  // what every rank has counted; in the last block
     i32 stopped;  // warps of the last block that gave up while they waited for that
 
@@ -157,10 +160,15 @@ __device__ __forceinline__ void count_routes(const Group& group, RouteSmem<Role>
             if (lane_index() == 0) routes.to[rank][base / kLanes] = lanes;
         }
         if (!counts) continue;
-        experts.for_each([&](i64 expert) {
+        const auto add = [&](i64 expert) {
             if (expert < 0 || expert >= Role::kExperts) return;
             add_relaxed_shared(routes.chosen + expert, 1);
-        });
+        };
+        if constexpr (Role::kLists) {
+            experts.for_each_once(add);
+        } else {
+            experts.for_each(add);
+        }
     }
 }
 
@@ -275,13 +283,13 @@ __device__ __forceinline__ int once_turn(const Team& team) {
 }
 
 /// One warp's sending side: a lane for each rank, in groups of 32.
-template <class Rows, class Role>
+template <class Rows, class Role, class Mover = Mover<Role>>
 class OnceOut {
     static constexpr int kPeers = Rows::kPeers;
     static constexpr int kGroups = (kPeers + kLanes - 1) / kLanes;
 
 public:
-    __device__ __forceinline__ OnceOut(Team& team, Mover<Role>& mover,
+    __device__ __forceinline__ OnceOut(Team& team, Mover& mover,
                                        const RouteSmem<Role>& routes, int tokens)
         : team_(team), mover_(mover), routes_(routes), tokens_(tokens),
           senders_(once_blocks(team.blocks) * team.warps), turn_(once_turn(team)),
@@ -303,9 +311,8 @@ public:
     }
 
     /// Sends the tokens of this warp: `pack(token, record)` in the whole warp writes the small fields of a
-    /// token that goes anywhere and gives its row; then `each(token, peer, match, position)` in the lane
-    /// of every rank. `count(source, peer)`: the word that holds how many rows `source` sends to `peer`;
-    /// `from(token)`: the row of a token.
+    /// token; then `each(token, peer, match, position)` in the lane of every rank. `count(source, peer)`: the
+    /// word that holds how many rows `source` sends to `peer`; `from(token)`: the row of a token.
     template <class Count, class From, class Pack, class Each>
     __device__ __forceinline__ void for_tokens(Count count, From from, Pack pack, Each each) {
         if constexpr (Rows::kFewTokens > 0) {
@@ -318,9 +325,8 @@ public:
         bool opened = false;
 #pragma unroll 1
         for (int token = turn_; token < tokens_ && !team_.stopped; token += senders_) {
-            const bool anywhere = goes_anywhere(token);
             char* record = mover_.meta();
-            const void* row = anywhere ? pack(token, record) : nullptr;
+            if (goes_anywhere(token)) pack(token, record);
             __syncwarp();
             if (!opened) open<true>(count);
             opened = true;
@@ -332,7 +338,7 @@ public:
                 if (__ballot_sync(kAllLanes, match) != 0) {
                     if constexpr (!Role::kEarly) send_record(g, match, position, record);
                     const i64 at = static_cast<i64>(position) * Rows::kRowStride;
-                    mover_.row(match ? rows_at_[g] + at : nullptr, row);
+                    mover_.row(match ? rows_at_[g] + at : nullptr, from(token));
                     if constexpr (Role::kEarly) {
                         // No row comes behind it whose load could run ahead.
                         if (token + senders_ >= tokens_) mover_.store_all();
@@ -353,42 +359,48 @@ public:
         if constexpr (!Role::kEarly) tell();
     }
 
-private:
+protected:
     /// Sends this warp's parts of rows as words; the last part of a token are its small fields.
     template <class From, class Pack>
     __device__ __forceinline__ void send_words(From from, Pack pack) {
-        using Words = OnceWords<Rows>;
-        constexpr int kParts = Words::kParts + 1;
-        const int first = turn_ < tokens_ ? turn_ : once_turn(team_);
-        const int end = first < senders_ ? tokens_ * kParts : 0;
+        using Words = typename SentAs<Rows::kWholeRowBytes, decltype(from(0))>::Words;
+        const int end = units_of(Words::kParts + 1);
 #pragma unroll 1
-        for (int unit = first; unit < end && !team_.stopped; unit += senders_) {
-            // The warps of one token are on different blocks.
+        for (int unit = once_turn(team_); unit < end && !team_.stopped; unit += senders_) {
             const int token = unit % tokens_, part = unit / tokens_;
-            if (!goes_anywhere(token)) continue;
-            typename Words::Units units;
-            char* record = mover_.meta();
+            if (part < Words::kParts && !goes_anywhere(token)) continue;
+            const auto row = from(token);
             if (part < Words::kParts) {
-                Words::read(units, from(token), part);
+                const auto own = part_of<Words>(row, part);
+                for_receivers(token, [&](WordPair* to) { own.send(to, part, team_.epoch); });
             } else {
+                char* record = mover_.meta();
                 pack(token, record);
+                __syncwarp();
+                for_receivers(token, [&](WordPair* to) {
+                    send_fields(Words::numbers(to), record, [&](int i) { return scaled_by(row, i) < 0; });
+                });
             }
             __syncwarp();
+        }
+    }
+
+    /// The end of the units that this warp sends, where each token has so many: those of one are on different blocks.
+    __device__ __forceinline__ int units_of(int each) const {
+        return once_turn(team_) < senders_ ? tokens_ * each : 0;
+    }
+
+    /// Calls `body(to)` with the place of a token's row among those that go as words, at each rank that gets it.
+    template <class Body>
+    __device__ __forceinline__ void for_receivers(int token, Body body) {
 #pragma unroll
-            for (int g = 0; g < kGroups; ++g) {
-                const int number = numbered(g, token);
-                for (u32 left = __ballot_sync(kAllLanes, number >= 0); left != 0; left &= left - 1) {
-                    const int lane = __ffs(static_cast<int>(left)) - 1;
-                    WordPair* to = Words::at(routes_.windows[g * kLanes + lane], team_.epoch,
-                                             team_.group.rank, __shfl_sync(kAllLanes, number, lane));
-                    if (part < Words::kParts) {
-                        Words::send(to, units, part, team_.epoch);
-                    } else {
-                        send_fields(Words::numbers(to), record);
-                    }
-                }
+        for (int g = 0; g < kGroups; ++g) {
+            const int number = numbered(g, token);
+            for (u32 left = __ballot_sync(kAllLanes, number >= 0); left != 0; left &= left - 1) {
+                const int lane = __ffs(static_cast<int>(left)) - 1;
+                body(OnceWords<Rows>::at(routes_.windows[g * kLanes + lane], team_.epoch, team_.group.rank,
+                                         __shfl_sync(kAllLanes, number, lane)));
             }
-            __syncwarp();
         }
     }
 
@@ -411,7 +423,11 @@ private:
 
     /// The number of a token's row among those for the lane's rank of a group; -1: it does not go there.
     __device__ __forceinline__ int numbered(int g, int token) const {
-        if (!goes(g, token)) return -1;
+        return goes(g, token) ? ahead_of(g, token) : -1;
+    }
+
+    /// How many tokens before this one go to the lane's rank of a group, one of those that there are.
+    __device__ __forceinline__ int ahead_of(int g, int token) const {
         const u32* words = routes_.to[g * kLanes + team_.lane];
         int number = __popc(words[token / kLanes] & ((1u << token % kLanes) - 1));
 #pragma unroll 1
@@ -481,20 +497,29 @@ private:
     /// Writes the record of a row, word by word (M7), to the ranks of a group that get it.
     __device__ __forceinline__ void send_record(int g, bool match, int position,
                                                 const char* record) {
+        send_record(g, match, position, record, [](int) { return true; });
+    }
+
+    /// The same of its words that `goes(i)`.
+    template <class Goes>
+    __device__ __forceinline__ void send_record(int g, bool match, int position, const char* record, Goes goes) {
         if (team_.stopped) return;
         for (u32 left = __ballot_sync(kAllLanes, match); left != 0; left &= left - 1) {
             const int lane = __ffs(static_cast<int>(left)) - 1;
             const int row = __shfl_sync(kAllLanes, position, lane);
-            send_fields(once_record<Rows>(routes_.windows[g * kLanes + lane], row), record);
+            u64* words = once_record<Rows>(routes_.windows[g * kLanes + lane], row);
+            send_fields(words, record, goes);
         }
         __syncwarp();
     }
 
-    __device__ __forceinline__ void send_fields(u64* words, const char* record) const {
+    /// Sends the words of a record that `goes(i)`.
+    template <class Goes>
+    __device__ __forceinline__ void send_fields(u64* words, const char* record, Goes goes) const {
         const u32* fields = reinterpret_cast<const u32*>(record);
 #pragma unroll 4
         for (int i = team_.lane; i < Rows::kRecordWords; i += kLanes) {
-            store_relaxed_sys(words + i, word(fields[i]));
+            if (goes(i)) store_relaxed_sys(words + i, word(fields[i]));
         }
     }
 
@@ -523,7 +548,7 @@ private:
     }
 
     Team& team_;
-    Mover<Role>& mover_;
+    Mover& mover_;
     const RouteSmem<Role>& routes_;
     int tokens_;
     int senders_;  // warps that send
@@ -664,7 +689,7 @@ public:
         }
     }
 
-private:
+protected:
     /// Takes this warp's parts of rows that come as words to their places.
     __device__ __forceinline__ void take_words() {
         using Words = OnceWords<Rows>;

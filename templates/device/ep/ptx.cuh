@@ -490,4 +490,15 @@ __device__ __forceinline__ u8 round_e4m3(float value) {
 #endif
 }
 
+/// The same of two floats, the first one in the lower byte.
+__device__ __forceinline__ u16 pack_e4m3(float low, float high) {
+#if __CUDA_ARCH__ >= 890
+    u16 packed;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
+    return packed;
+#else
+    return static_cast<u16>(round_e4m3(low) | round_e4m3(high) << 8);
+#endif
+}
+
 }  // namespace ep

@@ -321,4 +321,9 @@ __device__ __forceinline__ u8 round_e4m3(float value) {
     return static_cast<u8>(sign | ((rounded >> 20) - (120u << 3)));
 }
 
+/// The same of two floats, the first one in the lower byte.
+__device__ __forceinline__ u16 pack_e4m3(float low, float high) {
+    return static_cast<u16>(round_e4m3(low) | round_e4m3(high) << 8);
+}
+
 }  // namespace ep

@@ -97,6 +97,10 @@ pub(super) fn held_behind(
     let mut drawing = Drawing::new(seed, &known, &functions);
     for (name, value) in numbers {
         drawing = drawing.number(name, *value);
+        // Calls of as many tokens as they may have.
+        if *name == "max_tokens" {
+            drawing = drawing.rows(*value);
+        }
     }
     for pipeline in all {
         let drawn = call(drawing.draw(pipeline).map_err(|error| error.to_string())?);

@@ -14,7 +14,7 @@ use crate::plan::roles::role_use;
 use crate::plan::window::{Extent, SlotExtent, Window, option};
 use crate::plan::{CfgGroup, CfgKind, CfgMember, RoleWarps, channels, flag, int};
 use crate::schedule::extents::written_row;
-use crate::schedule::rules::{WayBack, back_channel};
+use crate::schedule::rules::{OneLaunch, WayBack, back_channel};
 
 /// Parts of a row that are told of one by one where rows go back to their tokens.
 const QUARTERS: i64 = 4;
@@ -77,6 +77,7 @@ impl Planner<'_> {
                 stripes,
                 roles,
                 senders,
+                pieces: self.pieces_told(),
                 flags,
                 rows,
                 few: self.few(channel, slots),
@@ -213,7 +214,7 @@ impl Planner<'_> {
             members.push(int("kTokenWords", self.token_words()));
             members.push(int("kExperts", self.route_experts()));
             members.push(int("kCountWords", self.count_words()));
-            members.push(flag("kEarly", self.number("early").is_some_and(|early| early != 0)));
+            members.extend(self.one_launch_flags());
         }
         if used.mover || used.gather {
             let cut = self.cut(role);
@@ -228,6 +229,13 @@ impl Planner<'_> {
             }
         }
         CfgGroup { name: role.name.clone(), members }
+    }
+
+    /// What such a role counts, and when it tells of its rows.
+    fn one_launch_flags(&self) -> [CfgMember; 2] {
+        let lists = OneLaunch::of(self.ir).is_some_and(|one| one.lists);
+        let early = self.number("early").is_some_and(|early| early != 0);
+        [flag("kLists", lists), flag("kEarly", early)]
     }
 
     /// Fewest blocks with which each role has one.

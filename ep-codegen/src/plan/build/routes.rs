@@ -1,5 +1,4 @@
-//! What a dispatch in one launch needs besides its rows: where all tokens go, and words for each row. And what blocks
-//! count of rows that list values.
+//! What a dispatch in one launch needs besides its rows: where all tokens go, and words for each row.
 
 use super::Planner;
 use crate::ir::parts::align;
@@ -8,7 +7,7 @@ use crate::ir::{Channel, Role};
 use crate::plan::error::PlanError;
 use crate::plan::eval;
 use crate::plan::roles::role_use;
-use crate::schedule::rules::{Listed, OneLaunch};
+use crate::schedule::rules::OneLaunch;
 
 impl Planner<'_> {
     /// What ranks send in one launch has room wherever it goes.
@@ -51,22 +50,21 @@ impl Planner<'_> {
         self.number("experts").unwrap_or(1)
     }
 
+    /// The pieces of a row that are told of one by one, where the receiver packs rows as they come.
+    pub(super) fn pieces_told(&self) -> i64 {
+        let packs = OneLaunch::of(self.ir).is_some_and(|one| one.packs.is_some());
+        let role = self.ir.roles.first().filter(|_| packs && self.route_tokens() > 0);
+        role.map_or(0, |role| {
+            let cut = self.cut(role);
+            (cut.row_bytes + cut.piece_bytes - 1) / cut.piece_bytes
+        })
+    }
+
     /// Words of the slot in which a rank tells what it has counted.
     pub(super) fn count_words(&self) -> i64 {
         let found = OneLaunch::of(self.ir);
         let layout = found.and_then(|one| self.layout(one.slots));
         layout.map_or(0, |layout| layout.meta_bytes / 8)
-    }
-
-    /// `sizeof(ep::ListedSmem<values, sources>)`.
-    pub(super) fn listed_bytes(&self) -> i64 {
-        let counts = |role: &Role| role_use(self.ir, &self.ways, role).listed;
-        let Some(listed) = Listed::of(self.ir).filter(|_| self.ir.roles.iter().any(counts)) else {
-            return 0;
-        };
-        let (values, begins) =
-            (eval(listed.copied.values, self.numbers).unwrap_or(1), self.ranks() + 1);
-        4 * (begins + values + begins * values)
     }
 
     /// `sizeof(ep::RouteSmem<Role>)`.

@@ -1,7 +1,7 @@
 //! The warps of every role, and the shared memory that they take.
 
 use super::Planner;
-use crate::ir::parts::{LINE_BYTES, align};
+use crate::ir::parts::{LINE_BYTES, align, elem_bytes, row_field};
 use crate::ir::slots::travels_in_words;
 use crate::ir::{Action, Channel, Role, Share, walk};
 use crate::plan::RoleWarps;
@@ -11,6 +11,7 @@ use crate::plan::numbers::eval;
 use crate::plan::roles::{RoleUse, block_groups, first_warps, role_use};
 use crate::plan::shared::{Cut, SEQUENCE_BYTES};
 use crate::schedule::Staged;
+use crate::schedule::rules::OneLaunch;
 
 /// Warps of a block, by the hardware.
 const WARPS_MAX: i64 = 32;
@@ -114,10 +115,7 @@ impl Planner<'_> {
         let rows = uses.filter(|(used, _)| used.mover || used.gather);
         let rows = rows.map(|(_, cut)| if cut.tma { 128 } else { 16 }).max();
         let words = if sequences > 0 { 8 } else { 4 };
-        align(
-            sequences + counters + self.route_bytes() + self.listed_bytes(),
-            rows.unwrap_or(words),
-        )
+        align(sequences + counters + self.route_bytes(), rows.unwrap_or(words))
     }
 
     pub(super) fn shared_bytes(&self, warps: &[RoleWarps]) -> i64 {
@@ -160,14 +158,23 @@ impl Planner<'_> {
         let tuned = |name, default| self.number(name).unwrap_or(default);
         let cut = Cut {
             tma: self.config.arch.has_tma(),
-            stages: tuned("stages", MOVER_STAGES),
-            piece_bytes: tuned("piece", MOVER_PIECE),
+            stages: if used.packs { 1 } else { tuned("stages", MOVER_STAGES) },
+            piece_bytes: self.piece_bytes(role, used.packs),
             row_bytes,
             // A receiving role reads meta records where they lie.
             meta_bytes: if used.gather || pushes(role) { meta_bytes } else { 0 },
             sources: self.ranks(),
         };
         if used.gather { self.gather_cut(role, cut) } else { cut }
+    }
+
+    /// Bytes of a piece: as many as `piece` says, or, where warps share what is made of a row, so many values.
+    fn piece_bytes(&self, role: &Role, packs: bool) -> i64 {
+        let piece = self.number("piece").unwrap_or(MOVER_PIECE);
+        let packed = OneLaunch::of(self.ir).filter(|one| packs && one.role.name == role.name);
+        let row = packed.and_then(|one| self.ir.carried(&one.rows.name));
+        let elem = row.and_then(|(_, message)| row_field(self.ir, message)).map(|(_, elem)| elem);
+        piece * elem.map_or(1, |elem| elem_bytes(&elem))
     }
 
     /// A composed role takes the largest pieces and most stages that fit for all warps of its blocks: with

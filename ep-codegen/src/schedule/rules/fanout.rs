@@ -22,8 +22,10 @@ pub struct Fanout<'s> {
     pub peer: &'s str,
     /// The peers of the loop.
     pub reached: Reached,
-    /// The loop over them.
+    /// The loop over them,
     pub inner: Option<&'s Stmt>,
+    /// and another one ahead of it.
+    pub ahead: Option<&'s Stmt>,
     /// What has to hold, of the outer loop and the inner one.
     pub filters: Vec<&'s Expr>,
     /// The push.
@@ -38,7 +40,12 @@ impl<'s> Fanout<'s> {
         let Action::For { binder: token, filter: outer, body, .. } = &stmt.action else {
             return None;
         };
-        if let [inner] = body.as_slice()
+        let (ahead, inner) = match body.as_slice() {
+            [ahead @ Stmt { action: Action::For { .. }, .. }, inner] => (Some(ahead), Some(inner)),
+            [inner] => (None, Some(inner)),
+            _ => (None, None),
+        };
+        if let Some(inner) = inner
             && let Action::For { binder: peer, domain, position: None, filter, body } =
                 &inner.action
         {
@@ -46,7 +53,7 @@ impl<'s> Fanout<'s> {
             let reached = reached(domain)?;
             let filters = outer.iter().chain(filter).collect();
             let (inner, push) = (Some(inner), push?);
-            return Some(Fanout { token, peer, reached, inner, filters, push, records });
+            return Some(Fanout { token, peer, reached, inner, ahead, filters, push, records });
         }
         let (push, records) = split(body);
         let push = push?;
@@ -60,6 +67,7 @@ impl<'s> Fanout<'s> {
             peer: "peer",
             reached: Reached::Own,
             inner: None,
+            ahead: None,
             filters,
             push,
             records,

@@ -4,6 +4,7 @@
 //! block counts for itself, the rows of a warp follow from the bits of the tokens before, and a rank's
 //! counts travel while the first rows are loaded.
 
+use super::packed::{Packs, Turns, row_cast};
 use super::values::{is_name, mentions_name};
 use super::{Fanout, Forms, Reached, Unfit};
 use crate::ir::kind::Traits;
@@ -21,7 +22,7 @@ use crate::schedule::typed::is_plain;
 pub(crate) enum Counted {
     /// The tokens that go to a rank.
     Ranks,
-    /// How often an expert is named.
+    /// How often an expert is named, or by how many tokens.
     Experts,
 }
 
@@ -31,6 +32,8 @@ pub(crate) struct Counts<'s> {
     /// The statement in its loop.
     pub(crate) record: &'s Stmt,
     pub(crate) of: Counted,
+    /// Whether a token counts once that names an expert several times.
+    once: bool,
     pub(crate) table: &'s str,
 }
 
@@ -57,14 +60,22 @@ pub(crate) struct OneLaunch<'s> {
     pub(crate) awaits: &'s Stmt,
     /// The field of a slot that holds how many rows go to each rank.
     pub(crate) rows_to: &'s str,
+    /// Whether experts are counted once for each token.
+    pub(crate) lists: bool,
     /// What is made of the slots.
     pub(crate) tables: Vec<&'s Stmt>,
-    /// The loop that sends.
+    /// The loop that sends, what it pushes, and the turns that it counts for a token.
     pub(crate) send: &'s Stmt,
+    pub(crate) pushed: &'s [FieldValue],
+    pub(crate) turns: Option<Turns<'s>>,
     pub(crate) rows: &'s Channel,
     pub(crate) fills: Vec<Fill<'s>>,
-    /// The loop that takes.
+    /// The loop that takes, the name of a message in it, what it writes of each one,
     pub(crate) take: &'s Stmt,
+    pub(crate) message: &'s str,
+    pub(crate) unpacks: &'s [Stmt],
+    /// and how it packs the rows.
+    pub(crate) packs: Option<Packs<'s>>,
 }
 
 impl<'s> OneLaunch<'s> {
@@ -73,6 +84,30 @@ impl<'s> OneLaunch<'s> {
         let forms = Forms { ir };
         let [role] = ir.roles.as_slice() else { return None };
         is_candidate(ir, role).then(|| forms.one_launch(role).ok()).flatten()
+    }
+
+    /// The row that is cast as it leaves, if it is.
+    pub(crate) fn cast(&self) -> Option<&'s Expr> {
+        self.pushed.iter().find_map(|value| row_cast(&value.value))
+    }
+
+    /// The field that is pushed with the turns of a token.
+    pub(crate) fn turned(&self, turns: &Turns<'s>) -> Option<&'s FieldValue> {
+        self.pushed.iter().find(|value| {
+            matches!(&value.value, Expr::Element { tensor, indices }
+                if tensor == turns.table && indices.len() == 1)
+        })
+    }
+
+    /// Which counts a field of the slots holds.
+    pub(super) fn counted(&self, field: &str) -> Option<Counted> {
+        let (Action::For { binder, .. }, Action::Push { values, .. }) =
+            (&self.tell.action, &self.told.action)
+        else {
+            return None;
+        };
+        let value = values.iter().find(|value| value.name == field)?;
+        counted_field(value, &self.counts, binder)
     }
 
     /// The most tokens of a call: the end of the range of `tokens`.
@@ -111,6 +146,10 @@ impl<'s> Forms<'s> {
         let end = || self.unfit(&role.at, "the role counts, tells, awaits, sends and takes");
         let routes = routes.ok_or_else(end)?;
         self.check_counted_tables(&counts, routes)?;
+        let lists = counts.iter().any(|count| count.once);
+        if counts.iter().any(|count| count.of == Counted::Experts && count.once != lists) {
+            return Err(self.unfit(&role.at, "experts are counted in one way"));
+        }
         let tell = body.next().ok_or_else(end)?;
         let (told, rows_to) = self.told(tell, slots, &counts)?;
         let awaits = body.next().ok_or_else(end)?;
@@ -126,12 +165,12 @@ impl<'s> Forms<'s> {
             }
             match &stmt.action {
                 Action::For { domain: Domain::Tokens, .. } if send.is_none() => {
-                    self.check_send(stmt, prefix, routes)?;
-                    send = Some(stmt);
+                    send = Some((stmt, self.sends(stmt, prefix, routes)?));
                 }
-                Action::Receive { channel, peer: None, .. } if *channel == rows.name => {
-                    self.check_receive(stmt)?;
-                    take = Some(stmt);
+                Action::Receive { channel, peer: None, binder, body, .. }
+                    if *channel == rows.name =>
+                {
+                    take = Some((stmt, binder, body));
                 }
                 _ => match fill_of(stmt, prefix).filter(|fill| self.is_filled(fill)) {
                     Some(fill) => fills.push(fill),
@@ -142,9 +181,12 @@ impl<'s> Forms<'s> {
                 },
             }
         }
-        let (send, take) = send.zip(take).ok_or_else(end)?;
-        self.check_apart(role, tell, (send, &fills))?;
-        Ok(OneLaunch {
+        let ((send, (pushed, turns)), (take, message, body)) = send.zip(take).ok_or_else(end)?;
+        let packed =
+            body.split_last().filter(|(last, _)| matches!(last.action, Action::For { .. }));
+        let unpacks = packed.map_or(body.as_slice(), |(_, unpacks)| unpacks);
+        self.check_messages(take, unpacks)?;
+        let mut one = OneLaunch {
             role,
             routes,
             counts,
@@ -153,12 +195,21 @@ impl<'s> Forms<'s> {
             slots,
             awaits,
             rows_to,
+            lists,
             tables,
             send,
+            pushed,
+            turns,
             rows,
             fills,
             take,
-        })
+            message,
+            unpacks,
+            packs: None,
+        };
+        one.packs = packed.map(|(stmt, _)| self.packs(stmt, message, &one)).transpose()?;
+        self.check_apart(&one)?;
+        Ok(one)
     }
 
     /// What the role as a whole needs: it is alone, and the shape bounds its rows.
@@ -255,12 +306,17 @@ impl<'s> Forms<'s> {
         }
     }
 
-    /// The loop over all tokens: rows go to the ranks that were counted, behind those of the ranks
-    /// before.
-    fn check_send(&self, stmt: &'s Stmt, prefix: &str, routes: &str) -> Result<(), Unfit> {
+    /// What the loop over all tokens pushes, to the ranks that were counted, behind the rows of the ranks before; and
+    /// what it counts for a token.
+    fn sends(
+        &self,
+        stmt: &'s Stmt,
+        prefix: &str,
+        routes: &str,
+    ) -> Result<(&'s [FieldValue], Option<Turns<'s>>), Unfit> {
         let fanout: Fanout<'s> = self.fanout(stmt)?;
         let [filter] = fanout.filters.as_slice() else { return Err(self.no_form(stmt)) };
-        let counted = routed(filter).is_some_and(|(tensor, token, peer)| {
+        let counted = of_row("routed", filter).is_some_and(|(tensor, token, peer)| {
             tensor == routes && token == fanout.token && is_name(peer, fanout.peer)
         });
         let Action::Push { position: Some(position), .. } = &fanout.push.action else {
@@ -278,25 +334,25 @@ impl<'s> Forms<'s> {
             let why = "what is pushed is loaded once and goes to all peers of the loop";
             return Err(self.unfit(&fanout.push.at, why));
         }
+        let turns = fanout.ahead.map(|stmt| self.turns(stmt, fanout.token, routes)).transpose()?;
         let body = fanout.inner.map(walk::nested).unwrap_or_default();
         let is_peer = |index: &Expr| is_name(index, fanout.peer);
-        self.check_sends(self.channel(channel)?, body, &is_peer, fanout.token)
+        self.check_sends(self.channel(channel)?, body, (&is_peer, true), fanout.token)?;
+        Ok((values, turns))
     }
 
-    /// What one team reads, none of its warps writes: nothing orders the two. Counts that are told, and the
-    /// first rows of a rank, the library has at hand.
-    fn check_apart(
-        &self,
-        role: &'s Role,
-        tell: &Stmt,
-        (send, fills): (&'s Stmt, &[Fill<'s>]),
-    ) -> Result<(), Unfit> {
-        let mut at_hand: Vec<&Expr> = fills.iter().map(|fill| fill.begin).collect();
-        walk::stmts(std::slice::from_ref(send), &mut |stmt| {
+    /// What one team reads, none of its warps writes: nothing orders the two. Counts that are told, the first rows of a
+    /// rank, and the turns of a token the library has at hand.
+    fn check_apart(&self, one: &OneLaunch<'s>) -> Result<(), Unfit> {
+        let (role, tell) = (one.role, one.tell);
+        let mut at_hand: Vec<&Expr> = one.fills.iter().map(|fill| fill.begin).collect();
+        walk::stmts(std::slice::from_ref(one.send), &mut |stmt| {
             if let Action::Push { position: Some(position), .. } = &stmt.action {
                 at_hand.push(position);
             }
         });
+        let turns = one.turns.as_ref();
+        at_hand.extend(turns.and_then(|turns| one.turned(turns)).map(|value| &value.value));
         let mut written: Vec<&str> = Vec::new();
         walk::stmts(&role.body, &mut |stmt| {
             written.extend(walk::target(stmt).map(|place| place.tensor.as_str()));
@@ -326,7 +382,7 @@ impl<'s> Forms<'s> {
 
 /// `for peer in ranks { record table[peer] = sum(token in tokens: routed(idx[token], peer) as i32); }` or
 /// `for expert in experts { record table[expert] = sum(token in tokens: sum(k in topk: (idx[token, k] ==
-/// expert) as i32)); }`, and the tensor that says where tokens go.
+/// expert) as i32)); }`, or the same of `listed(idx[token], expert) as i32`; and the tensor that says where tokens go.
 fn counts_of(stmt: &Stmt) -> Option<(Counts<'_>, &str)> {
     let Action::For { binder, domain: Domain::Dim { name }, position: None, filter: None, body } =
         &stmt.action
@@ -340,15 +396,21 @@ fn counts_of(stmt: &Stmt) -> Option<(Counts<'_>, &str)> {
     if !is_name(index, binder) || **domain != Domain::Tokens {
         return None;
     }
+    // `listed(tensor[token], expert)`
+    let listed = || {
+        let (tensor, own, expert) = of_row("listed", as_i32(body)?)?;
+        (own == token && is_name(expert, binder)).then_some(tensor)
+    };
     let (of, tensor) = match name.as_str() {
         "ranks" => {
-            let (tensor, own, peer) = routed(as_i32(body)?)?;
+            let (tensor, own, peer) = of_row("routed", as_i32(body)?)?;
             (own == token && is_name(peer, binder)).then_some((Counted::Ranks, tensor))
         }
-        "experts" => Some((Counted::Experts, choices(body, token, binder)?)),
+        "experts" => Some((Counted::Experts, choices(body, token, binder).or_else(listed)?)),
         _ => None,
     }?;
-    Some((Counts { stmt, record, of, table: &target.tensor }, tensor))
+    let once = of == Counted::Experts && listed().is_some();
+    Some((Counts { stmt, record, of, once, table: &target.tensor }, tensor))
 }
 
 /// `sum(k in topk: (idx[token, k] == expert) as i32)`
@@ -369,12 +431,12 @@ fn as_i32(value: &Expr) -> Option<&Expr> {
     }
 }
 
-/// `routed(tensor[token], peer)`
-fn routed(value: &Expr) -> Option<(&str, &str, &Expr)> {
+/// `name(tensor[token], number)`
+fn of_row<'s>(name: &str, value: &'s Expr) -> Option<(&'s str, &'s str, &'s Expr)> {
     let Expr::Call { helper, args } = value else { return None };
-    let [Expr::Element { tensor, indices }, peer] = args.as_slice() else { return None };
-    let [Expr::Name { name, .. }] = indices.as_slice() else { return None };
-    (helper == "routed").then_some((tensor.as_str(), name.as_str(), peer))
+    let [Expr::Element { tensor, indices }, number] = args.as_slice() else { return None };
+    let [Expr::Name { name: token, .. }] = indices.as_slice() else { return None };
+    (helper == name).then_some((tensor.as_str(), token.as_str(), number))
 }
 
 /// Which counts a field of a slot holds: those of all ranks, or those of the experts of the receiver.
@@ -463,7 +525,7 @@ fn fill_of<'s>(stmt: &'s Stmt, prefix: &str) -> Option<Fill<'s>> {
 }
 
 /// `slots[source].field[index]`
-fn is_slot(
+pub(super) fn is_slot(
     value: &Expr,
     slots: &Channel,
     field: &str,

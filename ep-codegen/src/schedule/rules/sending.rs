@@ -1,5 +1,6 @@
 //! Loops that push rows into rings and direct channels.
 
+use super::packed::row_cast;
 use super::values::{NOT_PLAIN, is_name, mentions_name};
 use super::{Checked, Forms};
 use crate::ir::parts::parts;
@@ -33,7 +34,12 @@ impl Forms<'_> {
                     if let Some(condition) = filter {
                         self.check_here(stmt, condition)?;
                     }
-                    self.check_sends(channel, body, &|index| is_name(index, peer), binder)?;
+                    self.check_sends(
+                        channel,
+                        body,
+                        (&|index| is_name(index, peer), false),
+                        binder,
+                    )?;
                 }
                 Action::For {
                     domain: Domain::Range { low, high },
@@ -44,7 +50,12 @@ impl Forms<'_> {
                 } => {
                     self.check_here(stmt, low)?;
                     self.check_here(stmt, high)?;
-                    self.check_sends(channel, body, &|index| is_name(index, peer), binder)?;
+                    self.check_sends(
+                        channel,
+                        body,
+                        (&|index| is_name(index, peer), false),
+                        binder,
+                    )?;
                 }
                 Action::For { domain: Domain::Range { .. }, filter: Some(_), .. } => {
                     return self.refuse(&stmt.at, "a range of rows is sent without a `where`");
@@ -116,18 +127,19 @@ impl Forms<'_> {
                            it does not depend on the peer";
                 return self.refuse(&fanout.push.at, why);
             }
-            return self.check_sends(channel, body, &|index| is_name(index, peer), token);
+            let is_peer = |index: &Expr| is_name(index, peer);
+            return self.check_sends(channel, body, (&is_peer, false), token);
         }
         let own = |index: &Expr| matches!(index, Expr::Name { kind: NameKind::Me, .. });
-        self.check_sends(channel, body, &own, token)
+        self.check_sends(channel, body, (&own, false), token)
     }
 
-    /// One push to the peer, and records.
+    /// One push to the peer, of a row that may be cast or not, and records.
     pub(super) fn check_sends(
         &self,
         channel: &Channel,
         body: &[Stmt],
-        is_peer: &dyn Fn(&Expr) -> bool,
+        (is_peer, may_cast): (&dyn Fn(&Expr) -> bool, bool),
         token: &str,
     ) -> Checked {
         let mut pushes = 0;
@@ -135,7 +147,7 @@ impl Forms<'_> {
             match &stmt.action {
                 Action::Push { peer: Some(peer), values, .. } if pushes == 0 && is_peer(peer) => {
                     pushes += 1;
-                    self.check_push(stmt, channel, values)?;
+                    self.check_push(stmt, channel, values, may_cast)?;
                 }
                 Action::Push { .. } => {
                     let why =
@@ -166,7 +178,13 @@ impl Forms<'_> {
     }
 
     /// A row of a tensor, and small fields beside it.
-    fn check_push(&self, stmt: &Stmt, channel: &Channel, values: &[FieldValue]) -> Checked {
+    fn check_push(
+        &self,
+        stmt: &Stmt,
+        channel: &Channel,
+        values: &[FieldValue],
+        may_cast: bool,
+    ) -> Checked {
         let message = self.message(channel)?;
         if !message.fields.iter().any(|field| field.row) {
             return self.refuse(&stmt.at, "a message of this kind of channel has a `row`");
@@ -175,7 +193,12 @@ impl Forms<'_> {
             let Some(field) = message.fields.iter().find(|field| field.name == value.name) else {
                 continue;
             };
-            if field.row {
+            if field.row
+                && may_cast
+                && let Some(row) = row_cast(&value.value)
+            {
+                self.check_cast(stmt, (message, field), row)?;
+            } else if field.row {
                 self.check_pushed_row(stmt, field, &value.value)?;
             } else {
                 self.refuse_rows(stmt, &value.value)?;

@@ -14,7 +14,12 @@ use crate::schedule::whole::fields_of;
 impl Forms<'_> {
     /// `for message in channel[peer] at .. { store ..; }`.
     pub(super) fn check_receive(&self, stmt: &Stmt) -> Checked {
-        let Action::Receive { binder, channel, position, filter, body, .. } = &stmt.action else {
+        self.check_messages(stmt, walk::nested(stmt))
+    }
+
+    /// The same of the first statements of such a loop.
+    pub(super) fn check_messages(&self, stmt: &Stmt, body: &[Stmt]) -> Checked {
+        let Action::Receive { binder, channel, position, filter, .. } = &stmt.action else {
             return Err(self.no_form(stmt));
         };
         let channel = self.channel(channel)?;

@@ -45,7 +45,7 @@ impl<'a> RoleLowering<'a> {
             return Err(Limit::ScalesWritten.into());
         }
         for part in 0..all.len() {
-            if part == 0 && self.is_in_place(scope, tensor, value) {
+            if part == 0 && self.is_in_place(scope, (tensor, &target.indices), value) {
                 out.push(Step::Remark("The sender has stored it in place.".to_string()));
                 continue;
             }
@@ -264,14 +264,20 @@ impl<'a> RoleLowering<'a> {
         Ok(())
     }
 
-    /// Whether `value` is the row of a direct message that its sender has stored in `tensor`.
-    fn is_in_place(&self, scope: &Scope, tensor: &Tensor, value: &Expr) -> bool {
+    /// Whether `value` is the row of a direct message that its sender has stored in a place.
+    fn is_in_place(
+        &self,
+        scope: &Scope,
+        (tensor, indices): (&Tensor, &[Expr]),
+        value: &Expr,
+    ) -> bool {
         let Expr::Field { of, field, .. } = value else { return false };
         let Some(Meaning::Message(arrived)) = scope.find(of) else { return false };
         let Ok((channel, layout)) = self.carried(&arrived.channel) else { return false };
         let is_row = layout.fields.iter().any(|known| known.row && known.name == *field);
         is_row
             && channel.kind.traits().lands
+            && rows::is_own_row(indices, of)
             && rows::row_in_place(self.ir, channel)
                 .is_some_and(|(_, place)| place.name == tensor.name)
     }

@@ -213,7 +213,10 @@ impl<'a> Whole<'_, 'a> {
         let window = Term::name("args.group.window", Elem::U8);
         let meta = name(&format!("args.{}_meta_at", channel.name));
         let records = self.role.bytes("records", binary(BinaryOp::Add, window, meta), true, out);
-        let take = self.taken(scope, (channel, ep::DirectMessages), stmt)?;
+        let Action::Receive { binder, body, .. } = &stmt.action else {
+            return Err(broken("messages are taken"));
+        };
+        let take = self.taken(scope, (channel, ep::DirectMessages), (binder, body))?;
         let messages = ep::for_direct_messages.of(cfg_of(channel));
         out.push(Step::Do(call(messages, vec![team(), records, take])));
         Ok(())
@@ -224,18 +227,15 @@ impl<'a> Whole<'_, 'a> {
         &mut self,
         scope: &Scope,
         (channel, class): (&Channel, Entity),
-        stmt: &Stmt,
+        (binder, body): (&str, &[Stmt]),
     ) -> Lowered<Term> {
-        let Action::Receive { binder, body, .. } = &stmt.action else {
-            return Err(broken("messages are taken"));
-        };
         self.function(&[], &[(Object(class), binder)], |this, params, steps| {
             let Node::Name(messages) = &params[0].node else { return Ok(None) };
             let mut stores = Vec::new();
             for inner in body {
                 stores.push(Step::Says(inner.at.clone()));
                 let before = stores.len();
-                let of = (channel, binder.as_str(), messages.as_str());
+                let of = (channel, binder, messages.as_str());
                 this.unpack(scope, of, inner, (steps, &mut stores))?;
                 if stores.len() == before {
                     let words = "The sender has stored it in place.";

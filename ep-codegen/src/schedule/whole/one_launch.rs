@@ -3,13 +3,13 @@
 
 use super::{Whole, binary, call, cfg_of, method, name, object, team};
 use crate::ir::naming::snake;
-use crate::ir::parts::parts;
+use crate::ir::parts::{MetaSource, meta_sources, parts};
 use crate::ir::rows::row_in_place;
 use crate::ir::{Action, BinaryOp, Elem, Expr, FieldValue, NameKind};
 use crate::schedule::channels::{End, Object};
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
-use crate::schedule::rules::{Counted, Fanout, OneLaunch, counted_field};
+use crate::schedule::rules::{Counted, Fanout, OneLaunch, counted_field, row_cast};
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::statements::there;
 use crate::schedule::step::ParamType::{Bytes, Index, Value};
@@ -35,11 +35,14 @@ impl Whole<'_, '_> {
         let cfg = self.cfg();
         let memory = name(&format!("smem.{}[team.warp]", snake(&one.role.name)));
         let mover = self.mover();
-        out.push(object(ep::Mover.of(cfg.clone()), &mover, vec![memory, team()]));
+        let packs = one.packs.is_some();
+        let class = if packs { ep::PieceMover } else { ep::Mover };
+        out.push(object(class.of(cfg.clone()), &mover, vec![memory, team()]));
         self.slots(out)?;
         let rows = self.role.names.fresh(&one.rows.name);
         let own = vec![team(), name(&mover), name("smem.routes"), tokens.clone()];
-        out.push(object(ep::OnceOut.of(cfg_of(one.rows)).of(cfg), &rows, own));
+        let class = if packs { ep::PackedOut } else { ep::OnceOut };
+        out.push(object(class.of(cfg_of(one.rows)).of(cfg.clone()), &rows, own));
         self.tells(one, &tokens, out)?;
         let fanout = Fanout::of(one.send).ok_or(broken("no fan-out"))?;
         let from = self.row_sent(&scope, (one, &fanout))?;
@@ -53,20 +56,32 @@ impl Whole<'_, '_> {
         out.push(Step::Do(method(&rows, "for_tokens", vec![count, from, pack, each])));
         self.last_block(one, out);
         let taken = self.role.names.fresh(&format!("{}_in", one.rows.name));
-        let class = ep::OnceIn.of(cfg_of(one.rows));
+        let class = match packs {
+            true => ep::PackedIn.of(cfg_of(one.rows)).of(cfg),
+            false => ep::OnceIn.of(cfg_of(one.rows)),
+        };
         let record = method(&mover, "meta", Vec::new());
         out.push(object(class, &taken, vec![team(), record, tokens, self.offered(one)?]));
         let count = self.count_word(one, "me", &[])?;
         out.push(Step::Do(method(&taken, "open", vec![count])));
         out.push(Step::Says(one.take.at.clone()));
         scope.by_lane = false;
-        let take = self.taken(&scope, (one.rows, ep::OnceMessage), one.take)?;
-        out.push(Step::Do(method(&taken, "for_messages", vec![take])));
-        out.push(self.ending(fanout.push));
-        out.push(Step::Do(method(&rows, "close", Vec::new())));
-        self.fills_behind(one, &taken, out)?;
-        out.push(Step::Remark("All rows are there.".to_string()));
-        out.push(Step::Do(method(&taken, "await", Vec::new())));
+        let message = (one.message, one.unpacks);
+        let take = self.taken(&scope, (one.rows, ep::OnceMessage), message)?;
+        match &one.packs {
+            Some(packs) => {
+                self.packs_rows((one, packs), (&scope, &taken), take, out)?;
+                self.fills_behind(one, &taken, out)?;
+            }
+            None => {
+                out.push(Step::Do(method(&taken, "for_messages", vec![take])));
+                out.push(self.ending(fanout.push));
+                out.push(Step::Do(method(&rows, "close", Vec::new())));
+                self.fills_behind(one, &taken, out)?;
+                out.push(Step::Remark("All rows are there.".to_string()));
+                out.push(Step::Do(method(&taken, "await", Vec::new())));
+            }
+        }
         out.push(Step::Do(method(&mover, "finish", Vec::new())));
         Ok(())
     }
@@ -79,17 +94,32 @@ impl Whole<'_, '_> {
         Ok(Term::index(own))
     }
 
-    /// The function that gives the row of a token.
+    /// The function that gives the row of a token, which may be cast as it leaves.
     fn row_sent(
         &mut self,
         scope: &Scope,
         (one, fanout): (&OneLaunch<'_>, &Fanout<'_>),
     ) -> Lowered<Term> {
-        let values = pushed(fanout)?;
         self.function(&[], &[(Index, fanout.token)], |this, params, steps| {
             let own = scope.with(fanout.token, Meaning::Value(params[0].clone()));
-            this.pushed_row(&own, one.rows, values, steps).map(Some)
+            let Some(Expr::Element { tensor, indices }) = one.cast() else {
+                return this.pushed_row(&own, one.rows, one.pushed, steps).map(Some);
+            };
+            let row = this.row(&own, (tensor, 0), indices, steps)?;
+            let tensor = this.role.tensor(tensor)?;
+            let width = this.role.width(tensor, 0)?;
+            let (scale, place) = this.scales_of(one)?;
+            Ok(Some(call(ep::cast_from.of(&scale).of(width).of(Term::constant(place)), vec![row])))
         })
+    }
+
+    /// The type and the place of the scales of the row that goes to a channel.
+    fn scales_of(&self, one: &OneLaunch<'_>) -> Lowered<(Elem, Constant)> {
+        let (_, message) = self.role.carried(&one.rows.name)?;
+        let of_row = |source: &MetaSource<'_>| source.field.row;
+        let source = meta_sources(self.role.ir, message).into_iter().find(of_row);
+        let source = source.ok_or(broken("a row that is cast has scales"))?;
+        Ok((source.elem.clone(), Constant::field(&message.name, &source.name)))
     }
 
     /// The function that gives the word in which a source tells how many rows it has for `peer`.
@@ -112,19 +142,26 @@ impl Whole<'_, '_> {
         })
     }
 
-    /// The function that puts the small fields of a token into a record, and gives its row.
+    /// The function that puts the small fields of a token into a record: all but the scales of a row that is cast.
     fn packed(
         &mut self,
         scope: &Scope,
         (one, fanout): (&OneLaunch<'_>, &Fanout<'_>),
     ) -> Lowered<Term> {
-        let values = pushed(fanout)?;
         let params = [(Index, fanout.token), (Bytes, "record")];
-        self.function(&[&fanout.push.at], &params, |this, params, steps| {
+        self.function(&[], &params, |this, params, steps| {
             let own = scope.with(fanout.token, Meaning::Value(params[0].clone()));
-            let asked = this.ask(&own, one.rows, values, steps)?;
+            let mut values = one.pushed.to_vec();
+            values.retain(|value| row_cast(&value.value).is_none());
+            if let Some(turns) = &one.turns {
+                let turned = one.turned(turns);
+                values.retain(|value| turned.is_none_or(|turned| turned.name != value.name));
+                this.counts_turns(&own, (one, turns), &params[1], steps)?;
+            }
+            steps.push(Step::Says(fanout.push.at.clone()));
+            let asked = this.ask(&own, one.rows, &values, steps)?;
             super::fields::put(&asked, &params[1], steps);
-            this.pushed_row(&own, one.rows, values, steps).map(Some)
+            Ok(None)
         })
     }
 
@@ -303,17 +340,22 @@ impl Whole<'_, '_> {
             out.push(Step::Says(count.stmt.at.clone()));
             out.push(Step::Says(count.record.at.clone()));
         }
-        let params = [(Index, "token"), (Value(Elem::Bool), "present")];
-        let row = self.function(&[], &params, |this, params, steps| {
-            let token = Expr::Name { name: "token".into(), kind: NameKind::Binder };
-            let own = Scope::default().with("token", Meaning::Value(params[0].clone()));
-            let row = Expr::Element { tensor: one.routes.to_string(), indices: vec![token] };
-            this.row_of(&own, &row, Some(&params[1]), steps).map(Some)
-        })?;
+        let row = self.routes_of(one, "token")?;
         let begins = name("args.expert_begin");
         let args = vec![group, name("smem.routes"), tokens, begins, row];
         out.push(Step::Do(call(ep::count_routes, args)));
         Ok(())
+    }
+
+    /// The function that gives what a token lists.
+    pub(super) fn routes_of(&mut self, one: &OneLaunch<'_>, token: &str) -> Lowered<Term> {
+        let params = [(Index, token), (Value(Elem::Bool), "present")];
+        self.function(&[], &params, |this, params, steps| {
+            let name = Expr::Name { name: token.into(), kind: NameKind::Binder };
+            let own = Scope::default().with(token, Meaning::Value(params[0].clone()));
+            let row = Expr::Element { tensor: one.routes.to_string(), indices: vec![name] };
+            this.row_of(&own, &row, Some(&params[1]), steps).map(Some)
+        })
     }
 
     /// What the last block records of what all have counted.
@@ -356,13 +398,5 @@ impl Whole<'_, '_> {
             self.of_team(&mut scope, stmt, out)?;
         }
         Ok(())
-    }
-}
-
-/// What the rows of a fan-out are given.
-fn pushed<'s>(fanout: &Fanout<'s>) -> Lowered<&'s [FieldValue]> {
-    match &fanout.push.action {
-        Action::Push { values, .. } => Ok(values),
-        _ => Err(broken("rows are pushed")),
     }
 }

@@ -83,8 +83,8 @@ impl Calls for OfRank {
     }
 
     fn left(&self) -> Left {
-        let places = &self.tables.places;
-        let tables = [&places.src_info, &places.range_first, &places.range_count];
+        let Tables { src_info, range_first, range_count, .. } = &self.tables;
+        let tables = [src_info, range_first, range_count];
         Left::of(&self.came, tables, &self.x, &self.combined)
     }
 

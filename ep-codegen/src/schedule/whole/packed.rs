@@ -1,0 +1,212 @@
+//! Rows that are packed as they come: what the sender counts for them, and what each lane does for its choice.
+
+use super::{Whole, binary, call, method, name};
+use crate::ir::parts::parts;
+use crate::ir::{Action, BinaryOp, Elem, Expr, NameKind};
+use crate::schedule::Lowered;
+use crate::schedule::library::ep;
+use crate::schedule::limit::broken;
+use crate::schedule::rules::{OneLaunch, Packs, Turns};
+use crate::schedule::scope::{Arrived, Meaning, Scope};
+use crate::schedule::step::ParamType::{Bytes, Index, Value};
+use crate::schedule::step::Step;
+use crate::schedule::symbol::{Constant, Symbol};
+use crate::schedule::term::Term;
+
+/// What a function that gives a list, or a place in it, is given of a message.
+const OF_MESSAGE: usize = 4;
+
+impl Whole<'_, '_> {
+    /// The turns of a token, a lane each: recorded, and put into the record that goes with its row.
+    pub(super) fn counts_turns(
+        &mut self,
+        scope: &Scope,
+        (one, turns): (&OneLaunch<'_>, &Turns<'_>),
+        record: &Term,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let Action::Record { target, .. } = &turns.record.action else {
+            return Err(broken("turns are recorded"));
+        };
+        out.push(Step::Says(turns.stmt.at.clone()));
+        out.push(Step::Says(turns.record.at.clone()));
+        let width = self.role.number(turns.width);
+        let lane = name("team.lane");
+        let used = lane.clone().test(BinaryOp::Lt, width.clone());
+        let choice = used.clone().choose(lane, Term::int(0));
+        let choice = self.role.named(turns.choice, choice.converted(&Elem::I32), out);
+        let own = scope.with(turns.choice, Meaning::Value(choice.clone())).of_lane();
+        let value = self.role.scalar(&own, turns.value, out)?;
+        let earlier = self.routes_of(one, "earlier")?;
+        let token = self.role.scalar(&own, &target.indices[0], out)?;
+        let turn = call(ep::listed_before.of(width), vec![token, value, earlier]);
+        let turn = self.role.named("turn", turn, out);
+        let tensor = self.role.tensor(&target.tensor)?;
+        let at = self.role.indices(&own, &target.indices, out)?;
+        let place = self.role.place(tensor, 0, None, at, None)?;
+        let mut body = vec![Step::Set { place, value: turn.clone() }];
+        if let Some(field) = one.turned(turns) {
+            let (_, message) = self.role.carried(&one.rows.name)?;
+            let place = Term::constant(Constant::field(&message.name, &field.name));
+            let to = crate::schedule::channels::bytes_behind(record.clone(), place);
+            body.push(Step::Do(call(ep::set.of(&Elem::I32), vec![to, choice, turn])));
+        }
+        out.push(Step::If { condition: used, body });
+        Ok(())
+    }
+
+    /// Takes the rows to their places, as they come.
+    pub(super) fn packs_rows(
+        &mut self,
+        (one, packs): (&OneLaunch<'_>, &Packs<'_>),
+        (scope, taken): (&Scope, &str),
+        take: Term,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let list = self.list_of(scope, (one, packs))?;
+        let slots = self.role.object(&one.slots.name);
+        let field = Term::constant(Constant::field(&one.slots.message, packs.field));
+        let params = [(Index, "source"), (Index, "list")];
+        let count = self.function(&[&one.awaits.at], &params, |_, params, _| {
+            let words = method(&slots, "from", vec![params[0].clone()]);
+            let words = Term { elem: Elem::U8, ..words };
+            let field = binary(BinaryOp::Add, words, field);
+            Ok(Some(call(ep::word_of, vec![field, params[1].clone()])))
+        })?;
+        let each = self.each_place(scope, (one, packs), taken)?;
+        let all = Symbol::method(taken, "for_places").of(self.role.number(packs.width));
+        out.push(Step::Do(call(all, vec![take, list, count, each])));
+        Ok(())
+    }
+
+    /// The scope of the lane of a choice, where `given` is what it knows of its message.
+    fn of_choice(
+        &self,
+        scope: &Scope,
+        (one, packs): (&OneLaunch<'_>, &Packs<'_>),
+        given: &[Term],
+    ) -> Lowered<Scope> {
+        let [row, source, record, choice, ..] = given else {
+            return Err(broken("a lane knows its message"));
+        };
+        let source = Term { range: self.role.me().range, ..source.clone() };
+        let arrived = Arrived {
+            channel: one.rows.name.clone(),
+            row: record.clone(),
+            meta: record.clone(),
+            numbers: vec![("row", row.clone()), ("source", source)],
+        };
+        let own = scope.with(packs.message, Meaning::Message(arrived));
+        Ok(own.with(packs.choice, Meaning::Value(choice.clone())).of_lane())
+    }
+
+    /// The function that gives the list of a choice: what is named before its place is known.
+    fn list_of(
+        &mut self,
+        scope: &Scope,
+        (one, packs): (&OneLaunch<'_>, &Packs<'_>),
+    ) -> Lowered<Term> {
+        let params = of_message(packs);
+        self.function(&[&packs.stmt.at, &packs.place.at], &params, |this, given, steps| {
+            let mut own = this.of_choice(scope, (one, packs), given)?;
+            let before = packs.names.iter().take_while(|stmt| !std::ptr::eq(**stmt, packs.place));
+            before.for_each(|stmt| this.role.one(&mut own, stmt, steps));
+            Ok(Some(this.role.scalar(&own, packs.list, steps)?.converted(&Elem::I32)))
+        })
+    }
+
+    /// What each lane does for its choice, and the whole warp for the row.
+    fn each_place(
+        &mut self,
+        scope: &Scope,
+        (one, packs): (&OneLaunch<'_>, &Packs<'_>),
+        taken: &str,
+    ) -> Lowered<Term> {
+        let mut params = of_message(packs).to_vec();
+        let (used, is_once) = (Value(Elem::Bool), Value(Elem::Bool));
+        params.extend([(Index, "ahead"), (used, "used"), (is_once, "once")]);
+        self.function(&[], &params, |this, given, steps| {
+            let mut own = this.of_choice(scope, (one, packs), given)?;
+            let [ahead, used, is_once] = &given[OF_MESSAGE..] else { return Ok(None) };
+            for stmt in &packs.names {
+                match (&stmt.action, std::ptr::eq(*stmt, packs.place)) {
+                    (Action::Let { name, value }, true) => {
+                        steps.push(Step::Says(stmt.at.clone()));
+                        let known = own.with("ahead", Meaning::Value(ahead.clone()));
+                        let value = this.role.scalar(&known, &behind(value, packs)?, steps)?;
+                        let place = this.role.named(name, value.converted(&Elem::I32), steps);
+                        let place = Term { range: Some((0, i64::from(i32::MAX))), ..place };
+                        own.bind(name, Meaning::Value(place));
+                    }
+                    _ => this.role.one(&mut own, stmt, steps),
+                }
+            }
+            steps.push(Step::Says(packs.takes.at.clone()));
+            let takes = this.role.scalar(&own, packs.filter, steps)?;
+            let goes = this.role.named("match", used.clone().and(takes), steps);
+            steps.push(Step::Says(packs.store.at.clone()));
+            let mut once = this.copies_part(&own, (one, packs), (&goes, taken), steps)?;
+            for (condition, stmts) in
+                [(used, packs.written.clone()), (&goes, packs.records.iter().collect())]
+            {
+                let mut body = Vec::new();
+                stmts.iter().for_each(|stmt| this.role.one(&mut own, stmt, &mut body));
+                if !body.is_empty() {
+                    once.push(Step::If { condition: condition.clone(), body });
+                }
+            }
+            steps.push(Step::If { condition: is_once.clone(), body: once });
+            Ok(None)
+        })
+    }
+
+    /// The part of the row goes to the place of each lane; what goes with the row, such as its scales, once.
+    fn copies_part(
+        &mut self,
+        scope: &Scope,
+        (one, packs): (&OneLaunch<'_>, &Packs<'_>),
+        (goes, taken): (&Term, &str),
+        out: &mut Vec<Step>,
+    ) -> Lowered<Vec<Step>> {
+        let Action::Store { target, value: Expr::Field { field, .. } } = &packs.store.action else {
+            return Err(broken("a row is stored"));
+        };
+        let (_, message) = self.role.carried(&one.rows.name)?;
+        let to = self.role.tensor(&target.tensor)?;
+        let mut once = Vec::new();
+        for (part, (suffix, ..)) in parts(self.role.ir, &to.elem).into_iter().enumerate() {
+            let own = self.row(scope, (&target.tensor, part), &target.indices, out)?;
+            if part == 0 {
+                out.push(Step::Do(method(taken, "copy", vec![goes.clone(), own])));
+                continue;
+            }
+            let source = format!("{field}{suffix}");
+            let place = Term::constant(Constant::field(&message.name, &source));
+            let count = Term::constant(Constant::field_count(&message.name, &source));
+            let Some(Meaning::Message(arrived)) = scope.find(packs.message) else {
+                return Err(broken("a message has come"));
+            };
+            let from = crate::schedule::channels::bytes_behind(arrived.meta.clone(), place);
+            let args = vec![goes.clone(), own, self.column(to, part)?, from, count];
+            once.push(Step::Do(call(ep::copy_field, args)));
+        }
+        Ok(once)
+    }
+}
+
+/// What a lane is given of its message.
+fn of_message<'p>(packs: &Packs<'p>) -> [(crate::schedule::step::ParamType, &'p str); OF_MESSAGE] {
+    [(Index, "row"), (Index, "source"), (Bytes, "record"), (Index, packs.choice)]
+}
+
+/// The place of a row, with a name for what the ranks before have there.
+fn behind(place: &Expr, packs: &Packs<'_>) -> Lowered<Expr> {
+    let Expr::Binary { op: BinaryOp::Add, left, right } = place else {
+        return Err(broken("a place is behind others"));
+    };
+    if !std::ptr::eq(&**left, packs.ahead) {
+        return Err(broken("the ranks before come first"));
+    }
+    let ahead = Expr::Name { name: "ahead".into(), kind: NameKind::Binder };
+    Ok(Expr::Binary { op: BinaryOp::Add, left: Box::new(ahead), right: right.clone() })
+}

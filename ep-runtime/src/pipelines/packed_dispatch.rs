@@ -1,0 +1,127 @@
+//! `packed-dispatch`: a low-latency dispatch whose rows travel once for each rank, in one launch.
+
+use crate::pipeline;
+pub use packed_dispatch::*;
+
+pipeline! {
+    /// Sends each token's row to every rank that owns one of its experts, which packs it for each of these, for calls of
+    /// few tokens. Rows are cast as they leave.
+    ///
+    /// The rows of an expert are in the order of their ranks and tokens. It leaves what `low-latency-dispatch` leaves, in
+    /// one launch as `decode-dispatch` does; `merge-combine` and `spread-combine` bring the rows back.
+    pub pipeline PackedDispatch {
+        shape {
+            ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
+            max_tokens: 1..=1024,
+            let local_experts = ceil(experts, ranks),
+            let max_rows = ranks * max_tokens,
+        }
+        variant payload {
+            Bf16 { x: bf16 },
+            Fp8 { x: e4m3, scale: f32 block 128 },
+            Fp8Packed { x: e4m3, scale: ue8m0 block 128 },
+        }
+        size tokens in 0..=max_tokens;
+        input
+            x: bf16[tokens, hidden],
+            topk_idx: i64[tokens, topk] in -1..experts,
+            topk_weights: optional f32[tokens, topk],
+            expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
+        // Each row lies once in the window before it is packed.
+        output
+            came: payload[max_rows, hidden] in window,
+            packed_x: payload[local_experts, max_rows, hidden], packed_count: i32[local_experts];
+        // What arrives for each expert is added up over calls.
+        inout statistics: optional i32[local_experts];
+        table
+            src_info: i32[local_experts, max_rows],
+            range_first: i32[local_experts, ranks],
+            range_count: i32[local_experts, ranks];
+        table tokens_per_rank: i32[ranks], tokens_per_expert: i32[experts];
+        table rank_prefix: i32[ranks + 1, ranks];
+        table recv_src: i32[max_rows], send_row: i32[tokens, ranks], send_turn: i32[tokens, topk];
+        table packed_row: i32[max_rows, topk], packed_weight: f32[local_experts * max_rows];
+        // `piece`: so many values of a row a warp casts and sends. `words`: so many tokens of all ranks travel as words.
+        tune {
+            piece: 3584 in [1024, 2048, 3584, 7168], words: 64 in [0, 16, 32, 64, 128, 256],
+        }
+
+        message Totals { per_rank: i32[ranks], per_expert: i32[local_experts] }
+        message Token {
+            row x: payload[hidden],
+            src: i32,
+            experts: i32[topk],
+            turns: i32[topk],
+            weights: f32[topk] with topk_weights,
+        }
+        channel counts: slots<Totals> over nvlink from Dispatch to Dispatch per all { slot: [source], epochs: 2 };
+        channel rows: direct<Token> over nvlink from Dispatch to Dispatch per all { few: words / ranks };
+
+        role Dispatch on all blocks, 12 warps {
+            for peer in ranks {
+                record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as i32);
+            }
+            for expert in experts {
+                record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token], expert) as i32);
+            }
+            for peer in ranks {
+                push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert, peer) };
+            }
+            await counts;
+            for dest in ranks {
+                record rank_prefix[source, dest] = prefix_sum(source in ranks: counts[source].per_rank[dest]);
+            }
+            for expert in local_experts {
+                store packed_count[expert] = sum(source in ranks: counts[source].per_expert[expert]);
+                add statistics[expert] = sum(source in ranks: counts[source].per_expert[expert]);
+                for source in ranks {
+                    record range_first[expert, source] = sum(earlier in 0..source: counts[earlier].per_expert[expert]);
+                    record range_count[expert, source] = counts[source].per_expert[expert];
+                }
+            }
+            for token in tokens {
+                // How many tokens before list each of its experts.
+                for choice in topk {
+                    let expert = topk_idx[token, choice];
+                    record send_turn[token, choice] =
+                        sum(earlier in 0..token: listed(topk_idx[earlier], expert) as i32) * (expert >= 0) as i32;
+                }
+                for peer in ranks where routed(topk_idx[token], peer) {
+                    when payload is Bf16 {
+                        push rows[peer] at rank_prefix[me, peer] {
+                            x: x[token], src: token, experts: topk_idx[token], turns: send_turn[token],
+                            weights: topk_weights[token],
+                        };
+                    }
+                    when payload is Fp8 | Fp8Packed {
+                        push rows[peer] at rank_prefix[me, peer] {
+                            x: cast_e4m3(x[token], 128), src: token, experts: topk_idx[token], turns: send_turn[token],
+                            weights: topk_weights[token],
+                        };
+                    }
+                    record send_row[token, peer] = rows[peer].position;
+                }
+            }
+            for message in rows {
+                store came[message.row] = message.x;
+                record recv_src[message.row] = message.src;
+                for choice in topk {
+                    let expert = local(message.experts[choice], me);
+                    // Entries of a token that name one expert share a row of it, which the first of them has.
+                    let again = sum(earlier in topk:
+                        (earlier < choice && message.experts[earlier] == message.experts[choice]) as i32);
+                    let has = (expert >= 0 && again == 0) as i32;
+                    let place = sum(earlier in 0..message.source: counts[earlier].per_expert[expert * has])
+                        + message.turns[choice];
+                    record packed_row[message.row, choice] = (expert * max_rows + place + 1) * has - 1;
+                    for once in 0..1 where expert >= 0 && again == 0 {
+                        record src_info[expert, place] = message.src;
+                        record packed_weight[expert * max_rows + place] = sum(entry in topk:
+                            message.weights[entry] * (message.experts[entry] == message.experts[choice]) as f32);
+                        store packed_x[expert, place] = message.x;
+                    }
+                }
+            }
+        }
+    }
+}
