@@ -89,6 +89,7 @@ fn other_rows_are_composed() {
         Packs { stored: "out[e + 0, place]", ..usual },
         Packs { recorded: "place_of[m.row, 0]", ..usual },
         Packs { number: "m.index", ..usual },
+        Packs { packs: false, ..usual },
     ];
     for other in unusual {
         assert!(other.are_composed(), "{}", other.source());
@@ -112,6 +113,7 @@ struct Packs {
     stored: &'static str,
     recorded: &'static str,
     number: &'static str,
+    packs: bool,
 }
 
 impl Default for Packs {
@@ -131,6 +133,7 @@ impl Default for Packs {
             stored: "out[e, place]",
             recorded: "place_of[m.row, choice]",
             number: "m.source",
+            packs: true,
         }
     }
 }
@@ -138,7 +141,25 @@ impl Default for Packs {
 impl Packs {
     fn source(&self) -> String {
         let Packs { topk, step, counted, turn, turned, block, value, .. } = self;
-        let Packs { ahead, own, has, takes, stored, recorded, number, .. } = self;
+        let Packs { ahead, own, has, takes, stored, recorded, number, packs, .. } = self;
+        let packing = format!(
+            "for choice in topk {{
+                 let e = {value};
+                 let again = sum(c in topk: (c < choice && m.experts[c] == m.experts[choice]) as i32);
+                 let has = {has};
+                 let place = {ahead} + {own};
+                 record {recorded} = place * has + {number} * 0;
+                 for once in 0..1 where {takes} {{ store {stored} = m.x; }}
+             }}"
+        );
+        let (packing, out, place_of) = match packs {
+            true => (
+                packing.as_str(),
+                ", out: payload[local_experts, max_rows, hidden]",
+                ", place_of: i32[max_rows, topk]",
+            ),
+            false => ("", "", ""),
+        };
         format!(
             "shape {{
                  ranks: 1..=64, hidden: 16..=4096 step {step}, topk: 1..={topk}, experts: 1..=64, max_tokens: 1..=64,
@@ -148,9 +169,9 @@ impl Packs {
              size tokens in 0..=max_tokens;
              input x: bf16[tokens, hidden], ids: i64[tokens, topk] in -1..experts,
                  expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
-             output came: payload[max_rows, hidden] in window, out: payload[local_experts, max_rows, hidden];
+             output came: payload[max_rows, hidden] in window{out};
              table to_rank: i32[ranks], to_expert: i32[experts], first_row: i32[ranks + 1, ranks],
-                 turn: i32[tokens, topk], place_of: i32[max_rows, topk];
+                 turn: i32[tokens, topk]{place_of};
              message Totals {{ per_rank: i32[ranks], per_expert: i32[local_experts] }}
              message Token {{ row x: payload[hidden], experts: i32[topk], turns: i32[topk] }}
              channel counts: slots<Totals> over nvlink from All to All per all {{ slot: [source], epochs: 2 }};
@@ -175,14 +196,7 @@ impl Packs {
                  }}
                  for m in rows {{
                      store came[m.row] = m.x;
-                     for choice in topk {{
-                         let e = {value};
-                         let again = sum(c in topk: (c < choice && m.experts[c] == m.experts[choice]) as i32);
-                         let has = {has};
-                         let place = {ahead} + {own};
-                         record {recorded} = place * has + {number} * 0;
-                         for once in 0..1 where {takes} {{ store {stored} = m.x; }}
-                     }}
+                     {packing}
                  }}
              }}"
         )

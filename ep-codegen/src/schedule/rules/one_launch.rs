@@ -78,6 +78,18 @@ pub(crate) struct OneLaunch<'s> {
     pub(crate) packs: Option<Packs<'s>>,
 }
 
+/// What is pushed, and what is counted for a token.
+type Sends<'s> = (&'s [FieldValue], Option<Turns<'s>>);
+
+/// What stands behind the slots of such a role.
+struct Flow<'s> {
+    tables: Vec<&'s Stmt>,
+    fills: Vec<Fill<'s>>,
+    send: Option<(&'s Stmt, Sends<'s>)>,
+    /// The loop, the name of a message in it, and its statements.
+    take: Option<(&'s Stmt, &'s str, &'s [Stmt])>,
+}
+
 impl<'s> OneLaunch<'s> {
     /// The parts of the only role of a selected pipeline, if it is such a role.
     pub(crate) fn of(ir: &'s Pipeline) -> Option<OneLaunch<'s>> {
@@ -156,35 +168,13 @@ impl<'s> Forms<'s> {
         if !matches!(&awaits.action, Action::Await { channel } if *channel == slots.name) {
             return Err(self.no_form(awaits));
         }
-        let (mut tables, mut fills, mut send, mut take) = (Vec::new(), Vec::new(), None, None);
         let prefix = role.body.iter().find_map(|stmt| prefix_of(stmt, slots, rows_to));
-        let prefix = prefix.ok_or_else(end)?;
-        for stmt in body {
-            if take.is_some() {
-                return Err(self.no_form(stmt));
-            }
-            match &stmt.action {
-                Action::For { domain: Domain::Tokens, .. } if send.is_none() => {
-                    send = Some((stmt, self.sends(stmt, prefix, routes)?));
-                }
-                Action::Receive { channel, peer: None, binder, body, .. }
-                    if *channel == rows.name =>
-                {
-                    take = Some((stmt, binder, body));
-                }
-                _ => match fill_of(stmt, prefix).filter(|fill| self.is_filled(fill)) {
-                    Some(fill) => fills.push(fill),
-                    None => {
-                        self.check_team(stmt)?;
-                        tables.push(stmt);
-                    }
-                },
-            }
-        }
+        let flow = self.flow(body, (prefix.ok_or_else(end)?, routes, rows))?;
+        let Flow { tables, fills, send, take } = flow;
         let ((send, (pushed, turns)), (take, message, body)) = send.zip(take).ok_or_else(end)?;
-        let packed =
-            body.split_last().filter(|(last, _)| matches!(last.action, Action::For { .. }));
-        let unpacks = packed.map_or(body.as_slice(), |(_, unpacks)| unpacks);
+        let is_loop = |stmt: &Stmt| matches!(stmt.action, Action::For { .. });
+        let packed = body.split_last().filter(|(last, _)| is_loop(last));
+        let unpacks = packed.map_or(body, |(_, unpacks)| unpacks);
         self.check_messages(take, unpacks)?;
         let mut one = OneLaunch {
             role,
@@ -208,8 +198,43 @@ impl<'s> Forms<'s> {
             packs: None,
         };
         one.packs = packed.map(|(stmt, _)| self.packs(stmt, message, &one)).transpose()?;
+        if one.packs.is_none() && (one.turns.is_some() || one.cast().is_some()) {
+            return Err(self.unfit(&take.at, "rows that are cast or counted on the way are packed"));
+        }
         self.check_apart(&one)?;
         Ok(one)
+    }
+
+    /// What stands behind the slots: tables, fills, and the loops that send and take.
+    fn flow(
+        &self,
+        body: impl Iterator<Item = &'s Stmt>,
+        (prefix, routes, rows): (&'s str, &str, &Channel),
+    ) -> Result<Flow<'s>, Unfit> {
+        let mut flow = Flow { tables: Vec::new(), fills: Vec::new(), send: None, take: None };
+        for stmt in body {
+            if flow.take.is_some() {
+                return Err(self.no_form(stmt));
+            }
+            match &stmt.action {
+                Action::For { domain: Domain::Tokens, .. } if flow.send.is_none() => {
+                    flow.send = Some((stmt, self.sends(stmt, prefix, routes)?));
+                }
+                Action::Receive { channel, peer: None, binder, body, .. }
+                    if *channel == rows.name =>
+                {
+                    flow.take = Some((stmt, binder, body));
+                }
+                _ => match fill_of(stmt, prefix).filter(|fill| self.is_filled(fill)) {
+                    Some(fill) => flow.fills.push(fill),
+                    None => {
+                        self.check_team(stmt)?;
+                        flow.tables.push(stmt);
+                    }
+                },
+            }
+        }
+        Ok(flow)
     }
 
     /// What the role as a whole needs: it is alone, and the shape bounds its rows.
@@ -308,12 +333,7 @@ impl<'s> Forms<'s> {
 
     /// What the loop over all tokens pushes, to the ranks that were counted, behind the rows of the ranks before; and
     /// what it counts for a token.
-    fn sends(
-        &self,
-        stmt: &'s Stmt,
-        prefix: &str,
-        routes: &str,
-    ) -> Result<(&'s [FieldValue], Option<Turns<'s>>), Unfit> {
+    fn sends(&self, stmt: &'s Stmt, prefix: &str, routes: &str) -> Result<Sends<'s>, Unfit> {
         let fanout: Fanout<'s> = self.fanout(stmt)?;
         let [filter] = fanout.filters.as_slice() else { return Err(self.no_form(stmt)) };
         let counted = of_row("routed", filter).is_some_and(|(tensor, token, peer)| {

@@ -253,16 +253,19 @@ impl<'s> Forms<'s> {
         self.check_reads(packs.takes, packs, one)?;
         for stmt in records {
             let Some(target) = walk::target(stmt) else { continue };
-            let mut named = (false, false, false);
-            for index in &target.indices {
-                walk::expr(index, &mut |part| {
-                    named.0 |= is_name(part, place);
-                    named.1 |= matches!(part, Expr::Field { of, field, .. }
-                        if of == packs.message && field == "row");
-                    named.2 |= is_name(part, packs.choice);
-                });
-            }
-            if !named.0 && !(named.1 && named.2) {
+            let names = |is_named: &dyn Fn(&Expr) -> bool| {
+                let mut found = false;
+                for index in &target.indices {
+                    walk::expr(index, &mut |part| found |= is_named(part));
+                }
+                found
+            };
+            let is_row = |part: &Expr| {
+                matches!(part, Expr::Field { of, field, .. }
+                    if of == packs.message && field == "row")
+            };
+            let of_choice = names(&is_row) && names(&|part| is_name(part, packs.choice));
+            if !of_choice && !names(&|part| is_name(part, place)) {
                 let why = "what is written of a choice lies at its place, or at its row and number";
                 return self.refuse(&stmt.at, why);
             }
