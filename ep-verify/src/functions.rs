@@ -5,8 +5,11 @@ mod back_slots;
 mod counts;
 mod direct_ends;
 mod direct_warps;
+mod lone_net;
 mod lone_rings;
 mod moves;
+mod net_ends;
+mod net_queues;
 mod net_rings;
 mod net_slot_rows;
 mod net_slots;
@@ -57,6 +60,16 @@ const LONE_RINGS_TEXT: &str = concat!(
     include_str!("functions/lone_rings.cu")
 );
 const MOVES_TEXT: &str = include_str!("functions/moves.cu");
+const NET_ENDS_TEXT: &str = concat!(
+    include_str!("functions/given_up.cu"),
+    include_str!("functions/lone_net.cu"),
+    include_str!("functions/net_ends.cu")
+);
+const NET_QUEUES_TEXT: &str = concat!(
+    include_str!("functions/given_up.cu"),
+    include_str!("functions/lone_net.cu"),
+    include_str!("functions/net_queues.cu")
+);
 const NET_RINGS_TEXT: &str =
     concat!(include_str!("functions/ring_ends.cu"), include_str!("functions/net_rings.cu"));
 const NET_SLOT_ROWS_TEXT: &str =
@@ -201,6 +214,10 @@ pub enum FunctionSet {
     Puts,
     /// The same by queues that the network card empties.
     CardPuts,
+    /// Queues that nobody empties.
+    NetQueues,
+    /// Ends between nodes of many ranks.
+    NetEnds,
     /// Ends of rings between nodes, by queues that the processor empties.
     NetRings,
     /// The same by queues that the network card empties.
@@ -215,7 +232,7 @@ pub enum FunctionSet {
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 28] = [
+    pub const ALL: [FunctionSet; 30] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
@@ -239,6 +256,8 @@ impl FunctionSet {
         FunctionSet::SpreadsBack,
         FunctionSet::Puts,
         FunctionSet::CardPuts,
+        FunctionSet::NetQueues,
+        FunctionSet::NetEnds,
         FunctionSet::NetRings,
         FunctionSet::CardRings,
         FunctionSet::NetSlots,
@@ -272,6 +291,8 @@ impl FunctionSet {
             FunctionSet::SpreadsBack => "ways back of choices",
             FunctionSet::Puts => "puts",
             FunctionSet::CardPuts => "puts by cards",
+            FunctionSet::NetQueues => "queues that nobody empties",
+            FunctionSet::NetEnds => "ends between nodes of many ranks",
             FunctionSet::NetRings => "rings between nodes",
             FunctionSet::CardRings => "rings by cards",
             FunctionSet::NetSlots => "slots between nodes",
@@ -305,6 +326,8 @@ impl FunctionSet {
             FunctionSet::WordsBack => (WORDS_BACK_TEXT, "words_back_of"),
             FunctionSet::SpreadsBack => (SPREADS_BACK_TEXT, "spreads_back_of"),
             FunctionSet::Puts | FunctionSet::CardPuts => (PUTS_TEXT, "puts_of"),
+            FunctionSet::NetQueues => (NET_QUEUES_TEXT, "net_queues_of"),
+            FunctionSet::NetEnds => (NET_ENDS_TEXT, "net_ends_of"),
             FunctionSet::NetRings | FunctionSet::CardRings => (NET_RINGS_TEXT, "net_rings_of"),
             FunctionSet::NetSlots => (NET_SLOTS_TEXT, "net_slots_of"),
             FunctionSet::NetSlotRows | FunctionSet::CardSlotRows => {
@@ -338,6 +361,8 @@ impl FunctionSet {
             FunctionSet::WordsBack => &words_back::CHECKS,
             FunctionSet::SpreadsBack => &spreads_back::CHECKS,
             FunctionSet::Puts | FunctionSet::CardPuts => &puts::CHECKS,
+            FunctionSet::NetQueues => &net_queues::CHECKS,
+            FunctionSet::NetEnds => &net_ends::CHECKS,
             FunctionSet::NetRings | FunctionSet::CardRings => &net_rings::CHECKS,
             FunctionSet::NetSlots => &net_slots::CHECKS,
             FunctionSet::NetSlotRows | FunctionSet::CardSlotRows => &net_slot_rows::CHECKS,
@@ -380,6 +405,8 @@ impl FunctionSet {
                 | SpreadsBack
                 | LoneRings
                 | SharedRings
+                | NetQueues
+                | NetEnds
         )
     }
 
@@ -442,6 +469,8 @@ impl FunctionSet {
             FunctionSet::WordsBack => (2, 96, 0, words_back::WINDOW_BYTES),
             FunctionSet::SpreadsBack => (1, 96, 0, spreads_back::WINDOW_BYTES),
             FunctionSet::Puts | FunctionSet::CardPuts => (2, 64, 0, 0),
+            FunctionSet::NetQueues => (1, 64, 0, net_queues::WINDOW_BYTES),
+            FunctionSet::NetEnds => (1, 32, 0, net_ends::WINDOW_BYTES),
             FunctionSet::NetRings | FunctionSet::CardRings => (2, 64, 0, net_rings::WINDOW_BYTES),
             FunctionSet::NetSlots => (2, 64, 0, net_slots::WINDOW_BYTES),
             FunctionSet::NetSlotRows | FunctionSet::CardSlotRows => {
@@ -550,7 +579,7 @@ mod tests {
     }
 
     /// Bugs, and a set that shows each.
-    const BUGS: [(FunctionSet, &str); 18] = [
+    const BUGS: [(FunctionSet, &str); 20] = [
         (FunctionSet::Values, "== counts to 65\nin ep/compute.cuh\n- index < 64\n+ index <= 64\n"),
         (
             FunctionSet::Warps,
@@ -563,6 +592,14 @@ mod tests {
         (
             FunctionSet::Rings,
             "== a slot is filled a message early\nin ep/rings.cuh\n- End::of(moved_, ring) + 1 - Ring::kDepth\n+ End::of(moved_, ring) - Ring::kDepth\n",
+        ),
+        (
+            FunctionSet::NetQueues,
+            "== a descriptor is written where there is no room\nin ep/net.cuh\n- if (team_.stopped) return false;\n+ \n",
+        ),
+        (
+            FunctionSet::NetEnds,
+            "== a team that is stopped tells near ranks\nin ep/net_slots.cuh\n- if (tells && is_near(peer) && !team_.stopped) {\n+ if (tells && is_near(peer)) {\n",
         ),
         (
             FunctionSet::NetRings,
