@@ -283,6 +283,9 @@ inline __device__ __noinline__ void takes_rows(const ep::Group& given, Own& own,
         const bool come = slots.arrived(sources[i] * 2);
         if (lane == 3) out[i] = come ? 1 : 0;
     }
+    // Who has closed without a count has sent none that counts.
+    const int count = slots.count(8);
+    if (lane == 3) out[3] = count;
     slots.release();
     dump_near(group, Told::kReleased, 1, out + 10);
     for (int i = lane; i < kFar; i += ep::kLanes) out[20 + i] = word_at(group, 1, Told::kReleasedTold, i);

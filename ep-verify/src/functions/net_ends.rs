@@ -184,7 +184,7 @@ fn sends_to_one() -> Vec<i64> {
 
 fn takes_rows() -> Vec<i64> {
     let mut sheet = Sheet::new();
-    sheet.put(0, [0, 1, 0]);
+    sheet.put(0, [0, 1, 0, 0]);
     sheet.put(10, [3, CALL, CALL]);
     sheet.put(20, last_told());
     sheet.put(60, state(false, None));
