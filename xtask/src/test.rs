@@ -252,10 +252,11 @@ fn host_checks(full: bool, commit: u64) -> Vec<(&'static str, String)> {
     let drawn = if full { String::new() } else { format!(" --sample {planted} {seed}") };
     let known = "--budget 40 --known tests/mutation/survivors.txt";
     // Only of files whose survivors are known.
-    let files = "as_words.cuh,cast.cuh,compute.cuh,count.cuh,direct.cuh,directs.cuh,ends.cuh,messages.cuh,\
-                 mover.cuh,one_launch.cuh,parts.cuh,places.cuh,presence.cuh,pull.cuh,reduce.cuh,ring.cuh,\
-                 rings.cuh,rows.cuh,slot_rows.cuh,slot_times.cuh,slots.cuh,spread_back.cuh,sync.cuh,\
-                 way_back.cuh,words.cuh";
+    let files = "as_words.cuh,cast.cuh,compute.cuh,count.cuh,direct.cuh,directs.cuh,ends.cuh,ibgda.cuh,\
+                 messages.cuh,mover.cuh,net.cuh,net_peers.cuh,net_rings.cuh,net_slot_rows.cuh,net_slots.cuh,\
+                 one_launch.cuh,parts.cuh,places.cuh,presence.cuh,pull.cuh,reduce.cuh,ring.cuh,rings.cuh,\
+                 rows.cuh,slot_rows.cuh,slot_times.cuh,slots.cuh,spread_back.cuh,sync.cuh,way_back.cuh,\
+                 words.cuh";
     let mut all = vec![
         ("checked schedules", format!("all --mode hb --schedules {hb} {seed}")),
         ("schedules of other shapes", format!("all --fuzz-shapes --schedules {shapes} {seed}")),
